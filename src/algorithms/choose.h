@@ -1,0 +1,30 @@
+// Choose: which algorithm runs, from facts alone: the same on every rank.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "algorithms/catalog.h"
+
+namespace fdl {
+
+// The group as world/topology saw it.
+struct GroupShape {
+  int ranks = 1;
+  int hosts = 1;
+  int ranks_per_host = 1;     // 0 where hosts hold different numbers, or where a host's ranks are not neighbours
+  double alpha_s = 5e-6;      // per message between the slowest pair
+  double beta_s = 1.0 / 2e9;  // per byte
+};
+
+struct Choice {
+  const Algorithm* algorithm = nullptr;
+  std::string why;  // one sentence, for the log and `farandole explain`
+};
+
+// `bytes` as in simulate(). `wanted` is "auto" or a name; a name that does not exist, or cannot run on this group, is
+// an error that lists what can. `deterministic` and a non-commutative operation restrict the choice to rank order.
+Result<Choice> choose(Collective collective, const GroupShape& shape, int64_t bytes, std::string_view wanted = "auto",
+                      bool deterministic = false, bool commutative = true);
+
+}  // namespace fdl

@@ -1,0 +1,23 @@
+// Views of raw memory: Bytes may be written, ConstBytes may only be read; neither owns anything.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string_view>
+
+namespace fdl {
+
+using Bytes = std::span<std::byte>;
+using ConstBytes = std::span<const std::byte>;
+
+inline ConstBytes bytes_of(std::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
+inline std::string_view text_of(ConstBytes bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+constexpr std::size_t operator""_KiB(unsigned long long n) { return n << 10; }
+constexpr std::size_t operator""_MiB(unsigned long long n) { return n << 20; }
+
+}  // namespace fdl

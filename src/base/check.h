@@ -1,0 +1,14 @@
+// FDL_CHECK: what only a bug in this library can violate. It says where, and stops the process.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+
+#define FDL_CHECK(condition)                                                                                   \
+  do {                                                                                                         \
+    if (!(condition)) [[unlikely]] {                                                                           \
+      std::fprintf(stderr, "farandole: %s:%d: check failed: %s. This is a bug; please report it.\n", __FILE__, \
+                   __LINE__, #condition);                                                                      \
+      std::abort();                                                                                            \
+    }                                                                                                          \
+  } while (false)

@@ -1,0 +1,45 @@
+// Monotonic time in nanoseconds, and deadlines on it; the wall clock may jump and is never asked.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <limits>
+
+namespace fdl {
+
+inline int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+constexpr int64_t seconds_to_ns(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
+
+// A moment after which waiting ends. Deadline::never() never comes.
+class Deadline {
+ public:
+  static Deadline never() { return Deadline(std::numeric_limits<int64_t>::max()); }
+  static Deadline at_ns(int64_t moment) { return Deadline(moment); }
+  static Deadline after_ns(int64_t duration) {
+    const int64_t now = now_ns();
+    return duration >= std::numeric_limits<int64_t>::max() - now ? never() : Deadline(now + duration);
+  }
+  static Deadline after_seconds(double seconds) { return seconds >= 9e9 ? never() : after_ns(seconds_to_ns(seconds)); }
+
+  bool is_never() const { return moment_ == std::numeric_limits<int64_t>::max(); }
+  bool passed() const { return !is_never() && now_ns() >= moment_; }
+  int64_t moment_ns() const { return moment_; }
+  int64_t remaining_ns() const { return is_never() ? moment_ : std::max<int64_t>(0, moment_ - now_ns()); }
+  // For poll(2) and its kin: -1 for never, rounded up so that a wait never ends just before the deadline.
+  int remaining_ms() const {
+    if (is_never()) return -1;
+    return static_cast<int>(std::min<int64_t>((remaining_ns() + 999'999) / 1'000'000, 1'000'000'000));
+  }
+  Deadline earlier(Deadline other) const { return moment_ < other.moment_ ? *this : other; }
+
+ private:
+  explicit Deadline(int64_t moment) : moment_(moment) {}
+  int64_t moment_;
+};
+
+}  // namespace fdl

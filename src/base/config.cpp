@@ -1,0 +1,204 @@
+// Config and Environment: the only file that reads the process's environment.
+#include "base/config.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+
+#include "base/log.h"
+
+extern "C" char** environ;
+
+namespace fdl {
+
+Environment Environment::of_process() {
+  std::map<std::string, std::string> variables;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const auto equals = text.find('=');
+    if (equals != std::string_view::npos) variables.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return Environment(std::move(variables));
+}
+
+std::optional<std::string> Environment::get(const std::string& name) const {
+  const auto found = variables_.find(name);
+  return found == variables_.end() ? std::nullopt : std::optional(found->second);
+}
+
+namespace {
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) { return std::tolower(c); });
+  return result;
+}
+
+std::string upper(std::string_view text) {
+  std::string result(text);
+  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) { return std::toupper(c); });
+  return result;
+}
+
+// A non-negative decimal number at the front of `text`, which is shortened by it.
+std::optional<double> take_number(std::string_view& text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || !std::isfinite(number) || number < 0) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return number;
+}
+
+bool parse_into(std::string_view text, std::size_t& value) {
+  auto bytes = parse_bytes(text);
+  if (bytes.ok()) value = *bytes;
+  return bytes.ok();
+}
+
+bool parse_into(std::string_view text, int64_t& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() && value >= 0;
+}
+
+bool parse_into(std::string_view text, double& value) {
+  const auto number = take_number(text);
+  if (!number) return false;
+  const std::string unit = lower(text);
+  if (unit.empty() || unit == "s") {
+    value = *number;
+  } else if (unit == "ms") {
+    value = *number / 1000;
+  } else if (unit == "m" || unit == "min") {
+    value = *number * 60;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+bool parse_into(std::string_view text, bool& value) {
+  const std::string word = lower(text);
+  if (word == "1" || word == "true" || word == "on" || word == "yes") return value = true, true;
+  if (word == "0" || word == "false" || word == "off" || word == "no") return value = false, true;
+  return false;
+}
+
+bool parse_into(std::string_view text, std::string& value) {
+  value = text;
+  return true;
+}
+
+const char* form_of(std::string_view type) {
+  if (type == "Bytes") return "a size such as 4096, 64K, 1M or 2G";
+  if (type == "Count") return "a whole number, 0 or more";
+  if (type == "Seconds") return "a duration such as 0.5, 10 or 2m";
+  if (type == "Flag") return "0 or 1";
+  return "text";
+}
+
+struct Given {
+  std::string value;
+  std::string source;
+};
+
+Given find_value(const Setting& row, const Environment& environment,
+                 const std::map<std::string, std::string>& options) {
+  if (const auto option = options.find(row.name); option != options.end()) return {option->second, "option"};
+  for (const std::string& variable : {row.variable, row.alias}) {
+    if (variable.empty()) continue;
+    if (auto value = environment.get(variable); value && !value->empty()) return {*value, variable};
+  }
+  return {row.default_value, "default"};
+}
+
+Status check_options(const Config& config, const std::map<std::string, std::string>& options) {
+  for (const auto& [name, value] : options) {
+    const bool known = std::any_of(config.settings.begin(), config.settings.end(),
+                                   [&](const Setting& setting) { return setting.name == name; });
+    if (!known) {
+      return Status(Code::invalid_argument,
+                    "option '" + name + "' = '" + value + "' does not exist; `farandole config` lists the options");
+    }
+  }
+  return {};
+}
+
+// What launchers say of ranks is no knob; world/launchers reads it.
+bool belongs_to_launcher(std::string_view variable) {
+  for (std::string_view name : {"RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "NODE_RANK", "NODE_COUNT", "NNODES",
+                                "RANK_FROM", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME"}) {
+    if (variable == "FARANDOLE_" + std::string(name)) return true;
+  }
+  return false;
+}
+
+void mention_unknown_variables(const Config& config, const Environment& environment) {
+  for (const auto& [variable, value] : environment.all()) {
+    if (!variable.starts_with("FARANDOLE_") || belongs_to_launcher(variable)) continue;
+    const bool known = std::any_of(config.settings.begin(), config.settings.end(),
+                                   [&](const Setting& setting) { return setting.variable == variable; });
+    if (!known) log_info("{} is not a variable of this version; `farandole config` lists them", variable);
+  }
+}
+
+}  // namespace
+
+Result<std::size_t> parse_bytes(std::string_view text) {
+  const std::string_view whole = text;
+  const auto refuse = [&] {
+    return Status(Code::invalid_argument, "'" + std::string(whole) + "' is not a size such as 4096, 64K, 1M or 2G");
+  };
+  const auto number = take_number(text);
+  if (!number) return refuse();
+  double factor = 1;
+  std::string unit = lower(text);
+  if (unit.ends_with("ib")) {
+    unit.resize(unit.size() - 2);
+  } else if (unit.ends_with("b")) {
+    unit.resize(unit.size() - 1);
+  }
+  if (unit == "k") {
+    factor = 1024.0;
+  } else if (unit == "m") {
+    factor = 1024.0 * 1024;
+  } else if (unit == "g") {
+    factor = 1024.0 * 1024 * 1024;
+  } else if (!unit.empty()) {
+    return refuse();
+  }
+  const double bytes = *number * factor;
+  if (bytes != std::floor(bytes) || bytes > 9e15) return refuse();
+  return static_cast<std::size_t>(bytes);
+}
+
+Result<Config> Config::read(const Environment& environment, const std::map<std::string, std::string>& options) {
+  Config config;
+#define KNOB(name, type, standard, alias, meaning) \
+  config.settings.push_back({#name, "FARANDOLE_" + upper(#name), alias, #type, standard, "", "", meaning});
+  FDL_KNOBS(KNOB)
+#undef KNOB
+  FDL_RETURN_IF_ERROR(check_options(config, options));
+
+  std::size_t index = 0;
+#define KNOB(knob, type, standard, alias, meaning)                                                          \
+  {                                                                                                         \
+    Setting& row = config.settings[index++];                                                                \
+    Given given = find_value(row, environment, options);                                                    \
+    if (!parse_into(given.value, config.knob)) {                                                            \
+      return Status(Code::invalid_argument, (given.source == "option" ? row.name : given.source) + " = '" + \
+                                                given.value + "' is not " + form_of(#type) +                \
+                                                "; unset it or set it "                                     \
+                                                "to one (default " +                                        \
+                                                row.default_value + ")");                                   \
+    }                                                                                                       \
+    row.value = std::move(given.value);                                                                     \
+    row.source = std::move(given.source);                                                                   \
+  }
+  FDL_KNOBS(KNOB)
+#undef KNOB
+  mention_unknown_variables(config, environment);
+  return config;
+}
+
+}  // namespace fdl

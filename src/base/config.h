@@ -1,0 +1,113 @@
+// Config: every knob of the library in one table, read once; and Environment, the only way to an environment variable.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/status.h"
+
+// One row a knob: name, type, default as text, alias (a HOROVOD_ variable of the same meaning, or ""), meaning.
+// The variable is FARANDOLE_<NAME IN CAPITALS>. Types: Bytes (4096, 64K, 1M, 2G), Count, Seconds (0.5, 10, 2m),
+// Flag (0 1 false true off on no yes), Text.
+// clang-format off
+#define FDL_KNOBS(KNOB)                                                                                                \
+  KNOB(transport,              Text,    "auto", "",                                                                    \
+       "Which transports may be used, in order of preference, comma-separated: shm, tcp, loopback; auto tries all.")   \
+  KNOB(algorithm,              Text,    "auto", "",                                                                    \
+       "The algorithm of every collective that has it (see `farandole explain`); auto chooses by size and ranks.")     \
+  KNOB(deterministic,          Flag,    "0", "",                                                                       \
+       "Every element is summed by its owner in rank order: the same bits whatever the transport, fusion or slices.")  \
+  KNOB(fusion_bytes,           Bytes,   "64M", "HOROVOD_FUSION_THRESHOLD",                                             \
+       "Named tensors are fused into buckets up to this size. 0 turns fusion off.")                                    \
+  KNOB(cache_capacity,         Count,   "1024", "HOROVOD_CACHE_CAPACITY",                                              \
+       "How many named requests are remembered, so that repeating one costs a bit and not a message. 0 turns it off.") \
+  KNOB(slice_bytes,            Bytes,   "256K", "",                                                                    \
+       "The executor moves chunks in slices of this size.")                                                            \
+  KNOB(staging_bytes,          Bytes,   "4M", "",                                                                      \
+       "Memory of one communicator for slices that arrive before they can be reduced.")                                \
+  KNOB(shm_bytes,              Bytes,   "1M", "",                                                                      \
+       "Shared memory that each rank of a host contributes to a communicator.")                                        \
+  KNOB(spin_us,                Count,   "50", "",                                                                      \
+       "How long a waiting rank spins before it sleeps, in microseconds, where it has a core of its own; else 0.")     \
+  KNOB(interfaces,             Text,    "", "HOROVOD_GLOO_IFACE",                                                      \
+       "Network interfaces to listen on, comma-separated (eth0,eth1), or ^lo,docker0 to leave some out; empty: all.")  \
+  KNOB(rendezvous,             Text,    "", "",                                                                        \
+       "Where ranks meet: tcp://host:port, file:///shared/path or memory://name; empty: as the launcher says.")        \
+  KNOB(job_key,                Text,    "", "",                                                                        \
+       "Secret of the job: at least 16 characters. Every connection proves that it knows it.")                         \
+  KNOB(start_timeout_s,        Seconds, "30", "HOROVOD_START_TIMEOUT",                                                 \
+       "How long a rank waits at start for the others before it names the missing.")                                   \
+  KNOB(timeout_s,              Seconds, "0", "HOROVOD_GLOO_TIMEOUT_SECONDS",                                           \
+       "How long one collective may take before it fails with TIMEOUT. 0: no limit (lost ranks are noticed anyway).")  \
+  KNOB(suspect_after_s,        Seconds, "0.4", "",                                                                     \
+       "After how long without progress a waiting rank asks whether the others are still alive.")                      \
+  KNOB(lost_after_s,           Seconds, "1", "",                                                                       \
+       "How long an asked rank may stay silent before it is declared lost.")                                           \
+  KNOB(stall_warning_s,        Seconds, "10", "HOROVOD_STALL_CHECK_TIME_SECONDS",                                      \
+       "After how long a tensor that some ranks have not submitted is reported, with their names. 0: never.")          \
+  KNOB(stall_shutdown_s,       Seconds, "0", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",                                    \
+       "After how long such a tensor fails on all ranks. 0: never.")                                                   \
+  KNOB(log_level,              Text,    "warning", "HOROVOD_LOG_LEVEL",                                                \
+       "trace, debug, info, warning, error or off.")                                                                   \
+  KNOB(verify_schedules,       Flag,    "0", "",                                                                       \
+       "Prove every schedule before its first run (always on in debug builds).")                                       \
+  KNOB(strict_env,             Flag,    "0", "",                                                                       \
+       "Launcher variables that contradict each other are an error instead of a warning.")
+// clang-format on
+
+namespace fdl {
+
+// A snapshot of environment variables: values, so that whoever reads it can be tested without touching the process.
+class Environment {
+ public:
+  static Environment of_process();
+  explicit Environment(std::map<std::string, std::string> variables) : variables_(std::move(variables)) {}
+
+  std::optional<std::string> get(const std::string& name) const;
+  bool has(const std::string& name) const { return variables_.contains(name); }
+  const std::map<std::string, std::string>& all() const { return variables_; }
+
+ private:
+  std::map<std::string, std::string> variables_;
+};
+
+// How one knob stands: what `farandole config` prints and fdl_config_describe returns.
+struct Setting {
+  std::string name;
+  std::string variable;
+  std::string alias;
+  std::string type;
+  std::string default_value;
+  std::string value;
+  std::string source;  // "default", "option", or the variable that set it
+  std::string meaning;
+};
+
+struct Config {
+  using Bytes = std::size_t;
+  using Count = int64_t;
+  using Seconds = double;
+  using Flag = bool;
+  using Text = std::string;
+
+#define KNOB(name, type, standard, alias, meaning) type name{};
+  FDL_KNOBS(KNOB)
+#undef KNOB
+
+  std::vector<Setting> settings;  // in the table's order
+
+  // Options (by knob name) win over FARANDOLE_ variables, those over aliases, those over defaults. A value that does
+  // not parse, and a FARANDOLE_ option that does not exist, are errors that quote it. An unknown FARANDOLE_ variable
+  // is only logged, for a newer launcher may have set it.
+  static Result<Config> read(const Environment& environment, const std::map<std::string, std::string>& options = {});
+};
+
+// "64K" -> 65536; K, M and G are powers of 1024, an ending B or iB is allowed. Used by the command line too.
+Result<std::size_t> parse_bytes(std::string_view text);
+
+}  // namespace fdl

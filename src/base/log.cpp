@@ -1,0 +1,54 @@
+// The one log sink, and spdlog behind it by default.
+#include "base/log.h"
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <atomic>
+#include <memory>
+
+#include "base/mutex.h"
+
+namespace fdl {
+namespace {
+
+std::atomic<int> threshold{static_cast<int>(LogLevel::warning)};
+
+Mutex sink_mutex;
+std::shared_ptr<const LogSink> sink FDL_GUARDED_BY(sink_mutex);
+
+spdlog::logger& standard_logger() {
+  // Leaked on purpose: a thread may still log while static objects are destroyed.
+  static auto* logger = [] {
+    auto* made = new spdlog::logger("farandole", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    made->set_pattern("farandole %l %P: %v");
+    made->set_level(spdlog::level::trace);
+    made->flush_on(spdlog::level::trace);
+    return made;
+  }();
+  return *logger;
+}
+
+}  // namespace
+
+void set_log_sink(LogSink new_sink) {
+  MutexLock lock(sink_mutex);
+  sink = new_sink ? std::make_shared<const LogSink>(std::move(new_sink)) : nullptr;
+}
+
+void set_log_level(LogLevel level) { threshold.store(static_cast<int>(level), std::memory_order_relaxed); }
+
+bool log_enabled(LogLevel level) { return static_cast<int>(level) >= threshold.load(std::memory_order_relaxed); }
+
+void write_log(LogLevel level, std::string_view line) {
+  std::shared_ptr<const LogSink> chosen;
+  {
+    MutexLock lock(sink_mutex);
+    chosen = sink;
+  }
+  // The sink runs without the lock, so that it may log or replace itself.
+  if (chosen) return (*chosen)(level, line);
+  standard_logger().log(static_cast<spdlog::level::level_enum>(level), spdlog::string_view_t(line.data(), line.size()));
+}
+
+}  // namespace fdl

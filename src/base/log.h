@@ -1,0 +1,43 @@
+// Logging: one line tells one fact with its numbers, through one sink that the program may replace. Never in a hot
+// loop.
+#pragma once
+
+#include <fmt/core.h>
+
+#include <functional>
+#include <string_view>
+
+namespace fdl {
+
+enum class LogLevel : int { trace = 0, debug = 1, info = 2, warning = 3, error = 4, off = 6 };
+
+using LogSink = std::function<void(LogLevel, std::string_view line)>;
+
+// An empty sink restores the default, which writes "farandole <level> [rank]: <line>" to the standard error stream.
+void set_log_sink(LogSink sink);
+void set_log_level(LogLevel level);
+bool log_enabled(LogLevel level);
+void write_log(LogLevel level, std::string_view line);
+
+template <typename... Args>
+void log_at(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {
+  if (log_enabled(level)) write_log(level, fmt::format(format, std::forward<Args>(args)...));
+}
+template <typename... Args>
+void log_debug(fmt::format_string<Args...> format, Args&&... args) {
+  log_at(LogLevel::debug, format, std::forward<Args>(args)...);
+}
+template <typename... Args>
+void log_info(fmt::format_string<Args...> format, Args&&... args) {
+  log_at(LogLevel::info, format, std::forward<Args>(args)...);
+}
+template <typename... Args>
+void log_warning(fmt::format_string<Args...> format, Args&&... args) {
+  log_at(LogLevel::warning, format, std::forward<Args>(args)...);
+}
+template <typename... Args>
+void log_error(fmt::format_string<Args...> format, Args&&... args) {
+  log_at(LogLevel::error, format, std::forward<Args>(args)...);
+}
+
+}  // namespace fdl

@@ -1,0 +1,64 @@
+// Mutex, lock and condition variable with annotations that clang's -Wthread-safety checks.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+
+#include "base/clock.h"
+
+#if defined(__clang__)
+#define FDL_THREAD_ANNOTATION(x) __attribute__((x))
+#else
+#define FDL_THREAD_ANNOTATION(x)
+#endif
+#define FDL_GUARDED_BY(x) FDL_THREAD_ANNOTATION(guarded_by(x))
+#define FDL_REQUIRES(...) FDL_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
+#define FDL_EXCLUDES(...) FDL_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
+
+namespace fdl {
+
+class FDL_THREAD_ANNOTATION(capability("mutex")) Mutex {
+ public:
+  void lock() FDL_THREAD_ANNOTATION(acquire_capability()) { mutex_.lock(); }
+  void unlock() FDL_THREAD_ANNOTATION(release_capability()) { mutex_.unlock(); }
+
+ private:
+  friend class CondVar;
+  std::mutex mutex_;
+};
+
+class FDL_THREAD_ANNOTATION(scoped_lockable) MutexLock {
+ public:
+  explicit MutexLock(Mutex& mutex) FDL_THREAD_ANNOTATION(acquire_capability(mutex)) : mutex_(mutex) { mutex_.lock(); }
+  ~MutexLock() FDL_THREAD_ANNOTATION(release_capability()) { mutex_.unlock(); }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
+class CondVar {
+ public:
+  void notify_one() { condition_.notify_one(); }
+  void notify_all() { condition_.notify_all(); }
+
+  // Waits until `ready()` holds or the deadline passes; true if it holds. The mutex is held when it returns.
+  template <typename Ready>
+  bool wait(Mutex& mutex, Deadline deadline, Ready ready) FDL_REQUIRES(mutex) {
+    std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
+    bool holds = true;
+    if (deadline.is_never()) {
+      condition_.wait(lock, ready);
+    } else {
+      holds = condition_.wait_for(lock, std::chrono::nanoseconds(deadline.remaining_ns()), ready);
+    }
+    lock.release();
+    return holds;
+  }
+
+ private:
+  std::condition_variable condition_;
+};
+
+}  // namespace fdl

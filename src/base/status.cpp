@@ -1,0 +1,116 @@
+// Status: building and enriching the story of a failure.
+#include "base/status.h"
+
+#include <cstring>
+
+namespace fdl {
+
+std::string_view name_of(Code code) {
+  switch (code) {
+    case Code::ok:
+      return "OK";
+    case Code::invalid_argument:
+      return "INVALID_ARGUMENT";
+    case Code::mismatch:
+      return "MISMATCH";
+    case Code::peer_lost:
+      return "PEER_LOST";
+    case Code::timeout:
+      return "TIMEOUT";
+    case Code::aborted:
+      return "ABORTED";
+    case Code::shut_down:
+      return "SHUT_DOWN";
+    case Code::not_initialized:
+      return "NOT_INITIALIZED";
+    case Code::unsupported:
+      return "UNSUPPORTED";
+    case Code::resource:
+      return "RESOURCE";
+    case Code::transport:
+      return "TRANSPORT";
+    case Code::authentication:
+      return "AUTHENTICATION";
+    case Code::internal:
+      return "INTERNAL";
+  }
+  return "UNKNOWN";
+}
+
+Status::Status(Code code, std::string text) : Status(Error{.code = code, .text = std::move(text)}) {}
+
+Status::Status(Error error) : error_(std::make_shared<const Error>(std::move(error))) {
+  FDL_CHECK(error_->code != Code::ok);
+}
+
+Status Status::blame(int world_rank, std::string host, Code code, std::string text) {
+  return Status(
+      Error{.code = code, .text = std::move(text), .culprit_rank = world_rank, .culprit_host = std::move(host)});
+}
+
+namespace {
+
+// What a user can do about the failures that have a usual remedy.
+const char* remedy(int error_number) {
+  switch (error_number) {
+    case EMFILE:
+      return "; this process has no file descriptor left: raise `ulimit -n`";
+    case ENFILE:
+      return "; the host has no file descriptor left";
+    case ENOMEM:
+      return "; memory is short: check the memory limit of the container or cgroup";
+    case ENOSPC:
+      return "; the file system (or /dev/shm) is full";
+    case EACCES:
+    case EPERM:
+      return "; a permission, seccomp or container policy forbids it";
+    case EADDRINUSE:
+      return "; another process uses that address: choose another port";
+    case ECONNREFUSED:
+      return "; nobody listens there (yet)";
+    default:
+      return "";
+  }
+}
+
+Code code_of(int error_number) {
+  switch (error_number) {
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+    case ENOSPC:
+      return Code::resource;
+    default:
+      return Code::transport;
+  }
+}
+
+}  // namespace
+
+Status Status::from_errno(std::string_view what, int error_number) {
+  return Status(code_of(error_number), std::string(what) + ": " + std::strerror(error_number) + remedy(error_number));
+}
+
+const std::string& Status::text() const {
+  static const std::string none;
+  return ok() ? none : error_->text;
+}
+
+Status Status::while_doing(std::string_view doing) const {
+  if (ok()) return *this;
+  Error richer = *error_;
+  richer.text += ", while ";
+  richer.text += doing;
+  return Status(std::move(richer));
+}
+
+Status Status::during(std::string_view operation, std::string_view phase, std::string_view group) const {
+  if (ok()) return *this;
+  Error richer = *error_;
+  if (richer.operation.empty()) richer.operation = operation;
+  if (richer.phase.empty()) richer.phase = phase;
+  if (richer.group.empty()) richer.group = group;
+  return Status(std::move(richer));
+}
+
+}  // namespace fdl

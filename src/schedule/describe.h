@@ -1,0 +1,20 @@
+// Describe: schedules as text for people, in errors, `farandole explain` and tests.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "schedule/schedule.h"
+
+namespace fdl {
+
+// "recv_reduce chunk 3 from rank 2"
+std::string describe(const Step& step);
+// "ring, step 9: recv_reduce chunk 3 from rank 2"
+std::string describe(const Schedule& schedule, std::size_t step);
+// All steps of one rank, one a line.
+std::string describe(const Schedule& schedule);
+// All ranks side by side: a column a rank, a row a step.
+std::string describe(const std::vector<Schedule>& schedules);
+
+}  // namespace fdl

@@ -1,0 +1,27 @@
+// Event: rings are counted by the kernel; clearing takes them all.
+#include "system/event.h"
+
+#include <sys/eventfd.h>
+
+#include <cstdint>
+
+namespace fdl {
+
+Result<Event> Event::make() {
+  UniqueFd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!fd) return Status::from_errno("eventfd");
+  return Event(std::move(fd));
+}
+
+void Event::ring() const {
+  const uint64_t one = 1;
+  // Fails only when the counter is full, and then the sleeper is awake anyway.
+  [[maybe_unused]] const auto written = ::write(fd_.get(), &one, sizeof one);
+}
+
+void Event::clear() const {
+  uint64_t rings = 0;
+  [[maybe_unused]] const auto taken = ::read(fd_.get(), &rings, sizeof rings);
+}
+
+}  // namespace fdl

@@ -1,0 +1,23 @@
+// Event: an eventfd that one thread rings and another sleeps on, alone or in an epoll set.
+#pragma once
+
+#include "base/status.h"
+#include "system/fd.h"
+
+namespace fdl {
+
+class Event {
+ public:
+  static Result<Event> make();
+  // Adopts an eventfd that another process made and passed over a Unix socket.
+  explicit Event(UniqueFd fd) : fd_(std::move(fd)) {}
+
+  int fd() const { return fd_.get(); }
+  void ring() const;   // async-signal-safe, never blocks
+  void clear() const;  // forgets all rings so far
+
+ private:
+  UniqueFd fd_;
+};
+
+}  // namespace fdl

@@ -1,0 +1,70 @@
+// Poller: thin over epoll.
+#include "system/poller.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <array>
+
+namespace fdl {
+namespace {
+
+epoll_event describe(uint64_t token, bool want_read, bool want_write) {
+  epoll_event event{};
+  event.events = (want_read ? EPOLLIN | EPOLLRDHUP : 0u) | (want_write ? static_cast<uint32_t>(EPOLLOUT) : 0u);
+  event.data.u64 = token;
+  return event;
+}
+
+bool wait_for(int fd, short events, Deadline deadline) {
+  pollfd entry{fd, events, 0};
+  while (true) {
+    const int count = ::poll(&entry, 1, deadline.remaining_ms());
+    if (count > 0) return true;
+    if (count == 0 && deadline.passed()) return false;
+  }
+}
+
+}  // namespace
+
+Result<Poller> Poller::make() {
+  UniqueFd fd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!fd) return Status::from_errno("epoll_create1");
+  return Poller(std::move(fd));
+}
+
+Status Poller::add(int fd, uint64_t token, bool want_read, bool want_write) {
+  epoll_event event = describe(token, want_read, want_write);
+  if (::epoll_ctl(fd_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return Status::from_errno("epoll_ctl(add)");
+  return {};
+}
+
+Status Poller::change(int fd, uint64_t token, bool want_read, bool want_write) {
+  epoll_event event = describe(token, want_read, want_write);
+  if (::epoll_ctl(fd_.get(), EPOLL_CTL_MOD, fd, &event) != 0) return Status::from_errno("epoll_ctl(change)");
+  return {};
+}
+
+void Poller::remove(int fd) { ::epoll_ctl(fd_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+
+std::size_t Poller::wait(std::span<Ready> ready, Deadline deadline) {
+  std::array<epoll_event, 64> events;
+  const int room = static_cast<int>(std::min(ready.size(), events.size()));
+  while (true) {
+    const int count = ::epoll_wait(fd_.get(), events.data(), room, deadline.remaining_ms());
+    for (int i = 0; i < count; ++i) {
+      const uint32_t bits = events[static_cast<std::size_t>(i)].events;
+      const bool broken = (bits & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) != 0;
+      ready[static_cast<std::size_t>(i)] = {events[static_cast<std::size_t>(i)].data.u64,
+                                            (bits & EPOLLIN) != 0 || broken, (bits & EPOLLOUT) != 0, broken};
+    }
+    if (count > 0) return static_cast<std::size_t>(count);
+    if (deadline.passed()) return 0;
+  }
+}
+
+bool wait_readable(int fd, Deadline deadline) { return wait_for(fd, POLLIN, deadline); }
+bool wait_writable(int fd, Deadline deadline) { return wait_for(fd, POLLOUT, deadline); }
+
+}  // namespace fdl

@@ -1,0 +1,150 @@
+// The base room: statuses keep their story, configuration parses or quotes what it could not.
+#include <gtest/gtest.h>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/log.h"
+#include "base/status.h"
+
+namespace fdl {
+namespace {
+
+TEST(StatusTest, SuccessHasNoText) {
+  EXPECT_TRUE(ok_status().ok());
+  EXPECT_EQ(ok_status().text(), "");
+  EXPECT_TRUE(ok_status().while_doing("anything").ok());
+}
+
+TEST(StatusTest, TellsWhoAndWhatWasBeingDone) {
+  const Status status = Status::blame(3, "host-b", Code::peer_lost, "rank 3 on host-b was lost");
+  const Status richer = status.while_doing("joining group 2").during("allreduce 'grad'", "ring, step 1", "all");
+  EXPECT_EQ(richer.text(), "rank 3 on host-b was lost, while joining group 2");
+  EXPECT_EQ(richer.error().culprit_rank, 3);
+  EXPECT_EQ(richer.error().culprit_host, "host-b");
+  EXPECT_EQ(richer.error().operation, "allreduce 'grad'");
+  EXPECT_EQ(richer.during("broadcast").error().operation, "allreduce 'grad'") << "the first story wins";
+}
+
+TEST(StatusTest, SystemErrorsNameTheRemedy) {
+  const Status status = Status::from_errno("socket", EMFILE);
+  EXPECT_EQ(status.code(), Code::resource);
+  EXPECT_NE(status.text().find("ulimit -n"), std::string::npos);
+}
+
+TEST(ResultTest, HoldsAValueOrTheReason) {
+  Result<int> four = 4;
+  EXPECT_EQ(*four, 4);
+  Result<int> none = Status(Code::timeout, "late");
+  EXPECT_FALSE(none.ok());
+  EXPECT_EQ(none.status().text(), "late");
+}
+
+TEST(DeadlineTest, NeverIsNeverAndThePastHasPassed) {
+  EXPECT_FALSE(Deadline::never().passed());
+  EXPECT_EQ(Deadline::never().remaining_ms(), -1);
+  EXPECT_TRUE(Deadline::after_ns(-1).passed());
+  EXPECT_EQ(Deadline::after_ns(-5).remaining_ns(), 0);
+  EXPECT_GT(Deadline::after_seconds(1000).remaining_ms(), 0);
+}
+
+TEST(ParseBytesTest, KnowsUnitsOf1024) {
+  EXPECT_EQ(*parse_bytes("4"), 4u);
+  EXPECT_EQ(*parse_bytes("64K"), 65536u);
+  EXPECT_EQ(*parse_bytes("1MiB"), 1048576u);
+  EXPECT_EQ(*parse_bytes("1.5k"), 1536u);
+  EXPECT_EQ(*parse_bytes("2GB"), 2147483648u);
+}
+
+TEST(ParseBytesTest, RefusesWhatIsNoSize) {
+  for (const char* text : {"", "K", "-1", "1.5", "4X", "4 K", "nan", "1e30"}) {
+    auto bytes = parse_bytes(text);
+    ASSERT_FALSE(bytes.ok()) << text;
+    EXPECT_NE(bytes.status().text().find("'" + std::string(text) + "'"), std::string::npos);
+  }
+}
+
+Environment environment(std::map<std::string, std::string> variables) { return Environment(std::move(variables)); }
+
+const Setting& setting(const Config& config, const std::string& name) {
+  for (const Setting& row : config.settings) {
+    if (row.name == name) return row;
+  }
+  ADD_FAILURE() << "no setting " << name;
+  return config.settings.front();
+}
+
+TEST(ConfigTest, DefaultsParse) {
+  auto config = Config::read(environment({}));
+  ASSERT_TRUE(config.ok()) << config.status().text();
+  EXPECT_EQ(config->fusion_bytes, 64_MiB);
+  EXPECT_EQ(config->transport, "auto");
+  EXPECT_FALSE(config->deterministic);
+  for (const Setting& row : config->settings) EXPECT_EQ(row.source, "default") << row.name;
+}
+
+TEST(ConfigTest, OptionBeatsVariableBeatsAliasBeatsDefault) {
+  const std::map<std::string, std::string> both{{"FARANDOLE_FUSION_BYTES", "2M"}, {"HOROVOD_FUSION_THRESHOLD", "4096"}};
+  auto from_alias = Config::read(environment({{"HOROVOD_FUSION_THRESHOLD", "4096"}}));
+  auto from_variable = Config::read(environment(both));
+  auto from_option = Config::read(environment(both), {{"fusion_bytes", "8K"}});
+  EXPECT_EQ(from_alias->fusion_bytes, 4096u);
+  EXPECT_EQ(setting(*from_alias, "fusion_bytes").source, "HOROVOD_FUSION_THRESHOLD");
+  EXPECT_EQ(from_variable->fusion_bytes, 2_MiB);
+  EXPECT_EQ(setting(*from_variable, "fusion_bytes").source, "FARANDOLE_FUSION_BYTES");
+  EXPECT_EQ(from_option->fusion_bytes, 8_KiB);
+  EXPECT_EQ(setting(*from_option, "fusion_bytes").source, "option");
+}
+
+TEST(ConfigTest, AnEmptyVariableIsAsGoodAsNone) {
+  EXPECT_EQ(Config::read(environment({{"FARANDOLE_TRANSPORT", ""}}))->transport, "auto");
+}
+
+TEST(ConfigTest, ReadsEveryType) {
+  auto config = Config::read(environment({{"FARANDOLE_DETERMINISTIC", "Yes"},
+                                          {"FARANDOLE_SPIN_US", "7"},
+                                          {"FARANDOLE_STALL_WARNING_S", "250ms"},
+                                          {"FARANDOLE_START_TIMEOUT_S", "2m"},
+                                          {"FARANDOLE_ALGORITHM", "ring"}}));
+  ASSERT_TRUE(config.ok()) << config.status().text();
+  EXPECT_TRUE(config->deterministic);
+  EXPECT_EQ(config->spin_us, 7);
+  EXPECT_DOUBLE_EQ(config->stall_warning_s, 0.25);
+  EXPECT_DOUBLE_EQ(config->start_timeout_s, 120);
+  EXPECT_EQ(config->algorithm, "ring");
+}
+
+// Error paths follow.
+
+TEST(ConfigTest, AValueThatDoesNotParseIsQuotedWithItsVariable) {
+  for (const auto& [variable, value] : std::map<std::string, std::string>{{"FARANDOLE_FUSION_BYTES", "64 megs"},
+                                                                          {"FARANDOLE_SPIN_US", "-1"},
+                                                                          {"FARANDOLE_DETERMINISTIC", "maybe"},
+                                                                          {"FARANDOLE_TIMEOUT_S", "soon"},
+                                                                          {"HOROVOD_CACHE_CAPACITY", "1x"}}) {
+    auto config = Config::read(environment({{variable, value}}));
+    ASSERT_FALSE(config.ok()) << variable;
+    EXPECT_EQ(config.status().code(), Code::invalid_argument);
+    EXPECT_NE(config.status().text().find(variable), std::string::npos) << config.status().text();
+    EXPECT_NE(config.status().text().find("'" + value + "'"), std::string::npos) << config.status().text();
+  }
+}
+
+TEST(ConfigTest, AnOptionThatDoesNotExistIsAnError) {
+  auto config = Config::read(environment({}), {{"fusion", "1"}});
+  ASSERT_FALSE(config.ok());
+  EXPECT_NE(config.status().text().find("'fusion'"), std::string::npos);
+}
+
+TEST(LogTest, TheProgramMayReplaceTheSink) {
+  std::vector<std::string> lines;
+  set_log_level(LogLevel::info);
+  set_log_sink([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  log_info("{} ranks on {} hosts", 16, 2);
+  log_debug("not this");
+  set_log_sink(nullptr);
+  set_log_level(LogLevel::warning);
+  EXPECT_EQ(lines, std::vector<std::string>{"16 ranks on 2 hosts"});
+}
+
+}  // namespace
+}  // namespace fdl
