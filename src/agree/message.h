@@ -1,0 +1,63 @@
+// Request and Plan: what ranks say to the negotiator, and what it decides; plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "data/dtype.h"
+
+namespace fdl {
+
+// Kinds of named operations; the numbers are those of fdl_kind.
+enum class RequestKind : uint8_t { allreduce, allgather, broadcast, alltoall, reduce_scatter, barrier, join };
+std::string_view name_of(RequestKind kind);
+
+// What one rank wants done to one tensor.
+struct Request {
+  RequestKind kind = RequestKind::allreduce;
+  std::string name;
+  Dtype dtype = Dtype::float32;
+  std::vector<int64_t> shape;
+  uint8_t op = 0;  // data/reduce.h's Op
+  int32_t root = -1;
+  double prescale = 1;
+  double postscale = 1;
+  std::vector<int64_t> splits;  // alltoall: rows for each rank, empty for even
+  // All members of a group of operations (all or nothing) carry the group's name and size; "" and 0 for none.
+  std::string group;
+  int32_t group_size = 0;
+  int32_t priority = 0;
+  int32_t device = -1;  // -1: CPU, else kind of device
+
+  bool operator==(const Request&) const = default;
+};
+
+// One thing that every rank of the group will do next, in the plan's order.
+struct Bucket {
+  RequestKind kind = RequestKind::allreduce;
+  std::vector<std::string> names;  // several: fused (allreduce); in this order in the buffer
+  Dtype dtype = Dtype::float32;
+  uint8_t op = 0;
+  int32_t root = -1;
+  double prescale = 1;
+  double postscale = 1;
+  // Elements of each tensor, for ranks that have joined and contribute zeros.
+  std::vector<int64_t> element_counts;
+  // allgather: rows of each rank, tensor after tensor. alltoall: splits, rank after rank (size * size).
+  std::vector<int64_t> rows;
+  // What every rank must report instead of running it: the mismatch's text; empty when all is well.
+  std::string error;
+  int32_t culprit = -1;      // rank in the group
+  int32_t last_joined = -1;  // join: the rank that joined last
+
+  bool operator==(const Bucket&) const = default;
+};
+
+struct Plan {
+  std::vector<Bucket> buckets;
+  bool empty() const { return buckets.empty(); }
+};
+
+}  // namespace fdl

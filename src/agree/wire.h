@@ -1,0 +1,35 @@
+// Wire: control messages as bytes (FlatBuffers), verified before anything of them is read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "agree/message.h"
+#include "base/bytes.h"
+
+namespace fdl {
+
+// From a rank to the group's root. Known requests travel as cache bits (see cache.h), new ones whole.
+struct RequestMessage {
+  std::vector<uint32_t> cached;  // positions in the response cache
+  std::vector<Request> requests;
+};
+
+// From the root to every rank.
+struct PlanMessage {
+  Plan plan;
+  // Requests that every rank adds to its cache, at the positions given; what was there before is forgotten.
+  std::vector<uint32_t> cache_positions;
+  std::vector<Request> cache_requests;
+};
+
+inline constexpr std::size_t kMaxControlBytes = 64_MiB;
+
+std::vector<std::byte> encode(const RequestMessage& message);
+std::vector<std::byte> encode(const PlanMessage& message);
+// A refusal says what is wrong with the bytes; nothing of them was used.
+Result<RequestMessage> decode_requests(ConstBytes bytes);
+Result<PlanMessage> decode_plan(ConstBytes bytes);
+
+}  // namespace fdl

@@ -1,0 +1,73 @@
+// Collectives: whoever can run a whole collective on a communicator: the scheduled engine, shared memory, later NCCL,
+// MPI.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "contract/sleeper.h"
+#include "data/dtype.h"
+#include "data/reduce.h"
+#include "schedule/schedule.h"
+
+namespace fdl {
+
+// One collective as one rank calls it. Counts are elements of `dtype`.
+//   allreduce, reduce, broadcast   count: of the vector
+//   allgather, gather              counts[r]: what rank r contributes          (output is their concatenation)
+//   reduce_scatter, scatter        counts[r]: what rank r receives             (input is their concatenation)
+//   alltoall                       counts[r]: what I send to r; recv_counts[r]: what I receive from r
+//   barrier                        nothing
+// counts of allgather, gather, reduce_scatter and scatter are equal on all ranks. The spans outlive the collective.
+struct CollectiveSpec {
+  Collective collective = Collective::allreduce;
+  Dtype dtype = Dtype::float32;
+  Reduction reduction;
+  int root = 0;
+  std::size_t count = 0;
+  std::span<const std::size_t> counts;
+  std::span<const std::size_t> recv_counts;
+  double prescale = 1;   // factors of the reducing collectives: postscale * reduce(prescale * x)
+  double postscale = 1;  // (average is sum with a postscale of 1/size, set by the caller)
+  std::string_view algorithm = "auto";
+  bool deterministic = false;
+};
+
+// input == output (or the aliases that schedule.h names) means in place. Where a rank has no input or output: null.
+struct Buffers {
+  const void* input = nullptr;
+  void* output = nullptr;
+};
+
+// Where the outcome goes. Owned by the caller, which keeps it until done.
+struct Completion {
+  bool done = false;
+  Status status;
+
+  void finish(Status outcome = {}) {
+    status = std::move(outcome);
+    done = true;
+  }
+};
+
+// One thread drives it. At most one collective is in flight: start() is legal when the last one is done.
+class Collectives : public Sleeper {
+ public:
+  virtual std::string_view name() const = 0;  // "shared memory"
+  // Must give the same answer on every rank of the communicator for the same collective.
+  virtual bool can(const CollectiveSpec& spec) const = 0;
+  // The outcome appears in `completion`, perhaps at once. Does not block. Failures end this object: later collectives
+  // fail at once with the same error.
+  virtual void start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) = 0;
+  // Moves what can be moved; true if anything did.
+  virtual bool progress() = 0;
+  // Whatever is in flight, and everything later, ends with this error. From the driving thread.
+  virtual void interrupt(const Status& why) = 0;
+  // What ran last, for errors and the log: "ring, step 9: recv_reduce chunk 3 from rank 2".
+  virtual std::string phase() const = 0;
+};
+
+}  // namespace fdl

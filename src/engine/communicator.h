@@ -1,0 +1,96 @@
+// Communicator: the ordered level: collectives in the order they are called, and point-to-point messages, for one
+// group.
+//
+// One thread at a time drives it (all members call the same collectives in the same order). Collectives run one after
+// the other; messages run beside them. Nothing here blocks but wait().
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "algorithms/choose.h"
+#include "base/config.h"
+#include "base/mutex.h"
+#include "contract/collectives.h"
+#include "contract/membership.h"
+#include "contract/transport.h"
+#include "system/event.h"
+#include "system/poller.h"
+
+namespace fdl {
+
+// One operation in flight; the caller owns it and keeps it in place until completion.done. Intrusive, so that starting
+// an operation allocates nothing.
+struct Operation {
+  CollectiveSpec spec;
+  Buffers buffers;
+  Completion completion;
+  Operation* next = nullptr;  // the communicator's
+};
+
+// One message in flight. Cut into the same slices on both sides.
+struct Message {
+  int peer = 0;
+  bool outgoing = false;
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+  Completion completion;
+  // The communicator's: how far it is.
+  std::size_t posted = 0;
+  Ticket last;
+  Message* next = nullptr;
+};
+
+class Communicator final : public Sleeper {
+ public:
+  struct Parts {
+    std::string id;
+    int rank = 0;
+    std::vector<Member> members;
+    GroupShape shape;
+    const Config* config = nullptr;
+    std::unique_ptr<Transport> transport;  // null for a group of one
+    std::vector<std::unique_ptr<Collectives>>
+        preferred;  // asked in this order; the scheduled engine comes last by itself
+    // Called from wait() (in the waiting thread) when nothing has moved for config.suspect_after_s.
+    std::function<void()> suspect;
+  };
+  static Result<std::unique_ptr<Communicator>> make(Parts parts);
+  ~Communicator() override;
+
+  const std::string& id() const;
+  int rank() const;
+  int size() const;
+  const std::vector<Member>& members() const;
+
+  // Arguments are already checked. Failures appear in the completion; a failed communicator fails everything at once.
+  void start(Operation& operation);
+  void start(Message& message);
+
+  // Moves what can be moved; true if anything did.
+  bool progress();
+  int wake_fd() const override;
+  bool prepare_to_sleep() override;
+  void finish_sleep() override;
+
+  // Drives until `completion` is done or the deadline passes (TIMEOUT, which ends the communicator).
+  // Spins for config.spin_us, where this rank has a core of its own, before it sleeps.
+  Status wait(Completion& completion, Deadline deadline);
+
+  // From any thread: everything in flight, and everything later, ends with this error. The first one stays.
+  void interrupt(const Status& why);
+  // OK, or why this communicator ended.
+  Status status() const;
+  // "allreduce by shared memory" / "ring, step 9: recv_reduce chunk 3 from rank 2"
+  std::string phase() const;
+
+ private:
+  struct State;
+  explicit Communicator(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace fdl

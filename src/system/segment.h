@@ -1,0 +1,30 @@
+// Segment: shared memory without a name (memfd), so that nothing can be left behind in /dev/shm.
+#pragma once
+
+#include "base/bytes.h"
+#include "base/status.h"
+#include "system/fd.h"
+
+namespace fdl {
+
+class Segment {
+ public:
+  // Zeroed memory of `bytes`, reserved at once (so that a full memory is an error here and no SIGBUS later).
+  static Result<Segment> create(std::size_t bytes);
+  // Maps what another process created and passed; the size is the file's own, sealed against shrinking.
+  static Result<Segment> map(UniqueFd fd);
+
+  Segment(Segment&& other) noexcept;
+  Segment& operator=(Segment&& other) noexcept;
+  ~Segment();
+
+  Bytes bytes() const { return bytes_; }
+  int fd() const { return fd_.get(); }
+
+ private:
+  Segment(UniqueFd fd, Bytes bytes) : fd_(std::move(fd)), bytes_(bytes) {}
+  UniqueFd fd_;
+  Bytes bytes_;
+};
+
+}  // namespace fdl

@@ -1,0 +1,37 @@
+// Hub: the one place of a job where ranks meet: a store of small facts, the list of members, and who is still alive.
+//
+// `farandole run` serves it, or rank 0 does. It is never in the path of a collective. Its loop belongs to whoever calls
+// run(); everything else may be called from any thread.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/config.h"
+#include "base/status.h"
+
+namespace fdl {
+
+struct HubOptions {
+  int size = 1;
+  std::string job_key;
+  // tcp://0.0.0.0:port (0: any), unix (random abstract name), memory://name (only this process)
+  std::string address = "tcp://0.0.0.0:0";
+  double start_timeout_s = 30;  // then everybody who came is told who is missing
+  double lost_after_s = 1;      // how long a probed rank may stay silent
+  // What ranks are told when the hub itself goes: "rank 0 on host-a" or "farandole run on host-a".
+  std::string server_name;
+};
+
+class Hub {
+ public:
+  static Result<std::unique_ptr<Hub>> open(const HubOptions& options);
+  virtual ~Hub() = default;
+
+  virtual std::string address() const = 0;  // to give to ranks as their rendezvous
+  virtual void run() = 0;                   // serves until stop(); then tells everybody and returns
+  virtual void stop() = 0;
+  virtual int64_t strangers() const = 0;  // connections refused: no key, garbage, oversized or truncated frames
+};
+
+}  // namespace fdl

@@ -1,0 +1,42 @@
+// Launchers: which rank am I, and from which variables; one row a launcher.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "base/status.h"
+
+namespace fdl {
+
+struct Identity {
+  int rank = 0;
+  int size = 1;
+  int local_rank = -1;  // -1: the launcher does not say; topology finds it
+  int local_size = -1;
+  int node_rank = -1;
+  int node_count = -1;
+  std::string source;  // "farandole", "horovod", "torchrun", "openmpi", "pmi", "slurm", "single process"
+  std::string
+      rendezvous;  // tcp://host:port?..., unix:..., file://..., memory://...: where the hub is, or rank 0 must serve it
+  std::string job_key;  // from FARANDOLE_JOB_KEY, or derived from what the launcher gives all ranks of the job alike
+  bool job_key_is_derived = false;
+  std::vector<std::string> also_saw;  // "JOB_COMPLETION_INDEX=1": other launchers' traces, for the log line
+
+  // "rank 3/8 local 1/2 node 1/4 source=torchrun rendezvous=tcp://a-0.a:29501 (also saw: ...)"
+  std::string line() const;
+};
+
+// Precedence and conflicts as the table in launchers.cpp says. Half a pair of variables, a number that does not parse,
+// or a rank that is not below the size is an error that names the variables and quotes the values.
+Result<Identity> who_am_i(const Environment& environment, const Config& config);
+
+struct LauncherRow {
+  std::string name;
+  std::string rank_variable;
+  std::string size_variable;
+  std::string sentence;
+};
+std::vector<LauncherRow> supported_launchers();
+
+}  // namespace fdl

@@ -1,0 +1,28 @@
+// Topology: which ranks can really map the same memory, which host each is on, and what cores this process may use.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "contract/membership.h"
+
+namespace fdl {
+
+struct HostFacts {
+  std::string host_name;
+  std::string boot_id;  // differs between machines and between boots
+  int process_id = 0;
+};
+HostFacts host_facts();
+
+// How many cores this process may use: affinity and cgroup quota (rounded down, at least 1).
+int usable_cores();
+// One sentence from hwloc: "2 cores, 1 NUMA node, 32 MiB last-level cache".
+std::string describe_machine();
+
+// Which ranks of the world share memory: ranks of one boot id try it (a Unix socket, a passed memfd, a mapped word),
+// and the members' host_id says who succeeded with whom. Collective over the world; `exchange` is the world's.
+Result<std::vector<Member>> find_hosts(int rank, const std::vector<HostFacts>& facts, const std::string& job_key,
+                                       Exchange& exchange, Deadline deadline);
+
+}  // namespace fdl
