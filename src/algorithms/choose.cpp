@@ -1,0 +1,152 @@
+// Choose: the cheapest row by a cost formula in alpha, beta and gamma; the same sums on every rank, so the same choice.
+//
+// The formulas are those of Thakur et al. 2005 and Chan et al. 2007 with two additions. An algorithm that streams hides
+// its reductions behind its transfers but for one slice; one that goes round by round does not. Inside a host, links
+// are taken to be kLocalSpeed times faster than between hosts.
+#include "algorithms/choose.h"
+
+#include <cmath>
+#include <cstdio>
+
+namespace fdl {
+namespace {
+
+constexpr double kGamma_s = 1.0 / 10e9;  // per reduced byte
+constexpr double kLocalSpeed = 5;
+
+// The facts in the letters of the literature.
+struct Terms {
+  double p;      // ranks
+  double n;      // bytes
+  double alpha;  // per message
+  double beta;   // per byte
+  double hosts;  //
+  double local;  // ranks per host, 0 where unequal
+  double log2p;  // rounded up
+  double core;   // largest power of two <= p
+  bool power() const { return core == p; }
+  double log2core() const { return std::log2(core); }
+};
+
+struct Rule {
+  Collective collective;
+  std::string_view algorithm;
+  double (*seconds)(const Terms&);
+};
+
+constexpr Rule kRules[] = {
+    {Collective::allreduce, "ring", [](const Terms& t) { return 2 * (t.p - 1) * (t.alpha + t.n / t.p * t.beta); }},
+    {Collective::allreduce, "recursive_doubling",
+     [](const Terms& t) {
+       const double rounds = t.log2core() + (t.power() ? 0 : 2);
+       return rounds * (t.alpha + t.n * (t.beta + kGamma_s));
+     }},
+    // p-1 messages leave at once: the first costs alpha, the others a quarter of it.
+    {Collective::allreduce, "direct",
+     [](const Terms& t) {
+       return 2 * t.alpha + (t.p - 2) * t.alpha / 2 + (t.p - 1) / t.p * t.n * (2 * t.beta + kGamma_s);
+     }},
+};
+
+std::string time_words(double seconds) {
+  char text[32];
+  if (seconds < 1e-3) {
+    std::snprintf(text, sizeof text, "%.1f us", seconds * 1e6);
+  } else {
+    std::snprintf(text, sizeof text, "%.2f ms", seconds * 1e3);
+  }
+  return text;
+}
+
+double cost_of(const Algorithm& algorithm, const Terms& terms) {
+  for (const Rule& rule : kRules) {
+    if (rule.collective == algorithm.collective && rule.algorithm == algorithm.name) return rule.seconds(terms);
+  }
+  return INFINITY;
+}
+
+struct Need {
+  bool rank_order;
+  bool uneven;
+};
+
+// Why the row cannot run; empty if it can.
+std::string_view obstacle(const Algorithm& algorithm, int ranks, Need need) {
+  if (!fits(algorithm, ranks)) return algorithm.power_of_two_only ? "needs a power of two" : "does not do this size";
+  const bool folds = algorithm.collective == Collective::allreduce || algorithm.collective == Collective::reduce ||
+                     algorithm.collective == Collective::reduce_scatter;
+  if (need.rank_order && folds && algorithm.needs_commutative) return "does not fold in rank order";
+  if (need.uneven && algorithm.even_chunks_only) return "needs chunks of one size";
+  return {};
+}
+
+Terms terms_of(const GroupShape& shape, int64_t bytes) {
+  const double core = std::exp2(std::floor(std::log2(shape.ranks)));
+  return {.p = static_cast<double>(shape.ranks),
+          .n = static_cast<double>(bytes),
+          .alpha = shape.alpha_s,
+          .beta = shape.beta_s,
+          .hosts = static_cast<double>(shape.hosts),
+          .local = static_cast<double>(shape.ranks_per_host),
+          .log2p = std::ceil(std::log2(shape.ranks)),
+          .core = core};
+}
+
+std::string group_words(const GroupShape& shape, int64_t bytes) {
+  return std::to_string(shape.ranks) + (shape.ranks == 1 ? " rank" : " ranks") + " on " + std::to_string(shape.hosts) +
+         (shape.hosts == 1 ? " host, " : " hosts, ") + std::to_string(bytes) + " bytes";
+}
+
+Result<Choice> choose_named(Collective collective, const GroupShape& shape, int64_t bytes, std::string_view wanted,
+                            Need need) {
+  FDL_ASSIGN_OR_RETURN(const Algorithm* algorithm, find_algorithm(collective, wanted));
+  const std::string_view why_not = obstacle(*algorithm, shape.ranks, need);
+  if (why_not.empty()) return Choice{algorithm, std::string(wanted) + " was asked for; " + group_words(shape, bytes)};
+  std::string able;
+  for (const Algorithm& row : catalog()) {
+    if (row.collective != collective || !obstacle(row, shape.ranks, need).empty()) continue;
+    able += (able.empty() ? "" : ", ") + std::string(row.name);
+  }
+  return Status(Code::invalid_argument, std::string(name_of(collective)) + " by " + std::string(wanted) +
+                                            " cannot run here (" + std::to_string(shape.ranks) + " ranks): it " +
+                                            std::string(why_not) + "; these can: " + able);
+}
+
+}  // namespace
+
+Result<Choice> choose(Collective collective, const GroupShape& shape, int64_t bytes, std::string_view wanted,
+                      bool deterministic, bool commutative, bool even_chunks) {
+  const Need need{.rank_order = deterministic || !commutative, .uneven = !even_chunks};
+  if (wanted != "auto") return choose_named(collective, shape, bytes, wanted, need);
+  const Terms terms = terms_of(shape, bytes);
+  const Algorithm* best = nullptr;
+  const Algorithm* next = nullptr;
+  double best_s = INFINITY;
+  double next_s = INFINITY;
+  for (const Algorithm& row : catalog()) {
+    if (row.collective != collective || !obstacle(row, shape.ranks, need).empty()) continue;
+    const double cost_s = cost_of(row, terms);
+    if (best == nullptr || cost_s < best_s) {
+      next = best;
+      next_s = best_s;
+      best = &row;
+      best_s = cost_s;
+    } else if (next == nullptr || cost_s < next_s) {
+      next = &row;
+      next_s = cost_s;
+    }
+  }
+  if (best == nullptr) {
+    return Status(Code::unsupported, std::string(name_of(collective)) + " has no algorithm for " +
+                                         group_words(shape, bytes) +
+                                         (need.rank_order ? " that folds in rank order" : ""));
+  }
+  char model[96];
+  std::snprintf(model, sizeof model, " (alpha %.1f us, %.2f GB/s%s)", shape.alpha_s * 1e6, 1e-9 / shape.beta_s,
+                need.rank_order ? ", rank order only" : "");
+  std::string why = group_words(shape, bytes) + ": " + std::string(best->name) + " should take " + time_words(best_s);
+  if (next != nullptr) why += ", " + std::string(next->name) + " " + time_words(next_s);
+  return Choice{best, why + model};
+}
+
+}  // namespace fdl

@@ -23,8 +23,9 @@ struct Choice {
 };
 
 // `bytes` as in simulate(). `wanted` is "auto" or a name; a name that does not exist, or cannot run on this group, is
-// an error that lists what can. `deterministic` and a non-commutative operation restrict the choice to rank order.
+// an error that lists what can. `deterministic` and a non-commutative operation restrict the choice to rank order;
+// rows that need chunks of one size are possible only where the caller says `even_chunks`.
 Result<Choice> choose(Collective collective, const GroupShape& shape, int64_t bytes, std::string_view wanted = "auto",
-                      bool deterministic = false, bool commutative = true);
+                      bool deterministic = false, bool commutative = true, bool even_chunks = false);
 
 }  // namespace fdl

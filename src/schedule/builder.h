@@ -11,6 +11,8 @@ inline ChunkRange input(int first, int count = 1) { return {Space::input, first,
 inline ChunkRange output(int first, int count = 1) { return {Space::output, first, count}; }
 inline ChunkRange scratch(int first, int count = 1) { return {Space::scratch, first, count}; }
 
+// A step that breaks the rules of one rank (a message to itself, a write to input, no chunks) stops the program: only
+// an algorithm's author can write one.
 class Builder {
  public:
   Builder(std::string name, Collective collective, int rank, int size, int chunk_count, int root = 0);
@@ -29,6 +31,8 @@ class Builder {
   Schedule take() { return std::move(schedule_); }
 
  private:
+  Builder& add(Step step);
+
   Schedule schedule_;
 };
 

@@ -1,0 +1,120 @@
+// Order: one pass over the steps that remembers, for each place, who wrote it last and who has read it since.
+#include "schedule/order.h"
+
+#include "schedule/places.h"
+
+namespace fdl {
+namespace {
+
+// What one step does to a run of places. `reduce` has one access for each source chunk.
+struct Access {
+  int32_t first;
+  int32_t count;
+  bool writes;
+};
+
+// A step's touch of one place, with the run it was part of.
+struct Touch {
+  int32_t step = -1;
+  int32_t first = 0;
+  int32_t count = 0;
+};
+
+class Orderer {
+ public:
+  Orderer(const Schedule& schedule, bool in_place)
+      : places_(schedule, in_place),
+        writer_(static_cast<std::size_t>(places_.total())),
+        readers_(static_cast<std::size_t>(places_.total())),
+        found_(schedule.steps.size(), -1) {}
+
+  std::vector<Dependency> follow(int32_t step, const Step& what) {
+    accesses_.clear();
+    list_accesses(what);
+    std::vector<Dependency> dependencies;
+    for (const Access& access : accesses_) {
+      for (int32_t place = access.first; place < access.first + access.count; ++place) {
+        // Who read since the last write has itself followed that write.
+        const auto& readers = readers_[static_cast<std::size_t>(place)];
+        if (access.writes && !readers.empty()) {
+          for (const Touch& reader : readers) add(dependencies, step, access, reader);
+        } else {
+          add(dependencies, step, access, writer_[static_cast<std::size_t>(place)]);
+        }
+      }
+    }
+    for (const Dependency& dependency : dependencies) found_[static_cast<std::size_t>(dependency.step)] = -1;
+    remember(step);
+    return dependencies;
+  }
+
+ private:
+  void list_accesses(const Step& step) {
+    const int32_t source = places_.first(step.source);
+    const int32_t target = places_.first(step.target);
+    switch (step.kind) {
+      case StepKind::send:
+        accesses_.push_back({source, step.source.count, false});
+        return;
+      case StepKind::recv:
+      case StepKind::recv_reduce:
+        accesses_.push_back({target, step.target.count, true});
+        return;
+      case StepKind::copy:
+        accesses_.push_back({source, step.source.count, false});
+        break;
+      case StepKind::reduce:
+        for (int32_t i = 0; i < step.source.count; ++i) accesses_.push_back({source + i, 1, false});
+        break;
+    }
+    accesses_.push_back({target, step.target.count, true});
+  }
+
+  // found_[earlier] is where `earlier` stands in `dependencies`, so that each is listed once.
+  void add(std::vector<Dependency>& dependencies, int32_t step, const Access& access, const Touch& earlier) {
+    if (earlier.step < 0 || earlier.step == step) return;
+    const bool whole = earlier.first != access.first || earlier.count != access.count;
+    int32_t& at = found_[static_cast<std::size_t>(earlier.step)];
+    if (at < 0) {
+      at = static_cast<int32_t>(dependencies.size());
+      dependencies.push_back({earlier.step, whole});
+    } else {
+      dependencies[static_cast<std::size_t>(at)].whole |= whole;
+    }
+  }
+
+  void remember(int32_t step) {
+    for (const Access& access : accesses_) {
+      for (int32_t i = access.first; i < access.first + access.count; ++i) {
+        const auto place = static_cast<std::size_t>(i);
+        const Touch touch{step, access.first, access.count};
+        if (access.writes) {
+          writer_[place] = touch;
+          readers_[place].clear();
+        } else {
+          readers_[place].push_back(touch);
+        }
+      }
+    }
+  }
+
+  Places places_;
+  std::vector<Touch> writer_;
+  std::vector<std::vector<Touch>> readers_;
+  std::vector<int32_t> found_;
+  std::vector<Access> accesses_;
+};
+
+}  // namespace
+
+std::vector<std::vector<Dependency>> order(const Schedule& schedule, bool in_place) {
+  Orderer orderer(schedule, in_place);
+  std::vector<std::vector<Dependency>> dependencies;
+  dependencies.reserve(schedule.steps.size());
+  for (const Step& step : schedule.steps) {
+    dependencies.push_back(orderer.follow(static_cast<int32_t>(dependencies.size()), step));
+  }
+  return dependencies;
+}
+
+}  // namespace fdl

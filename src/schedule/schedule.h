@@ -26,18 +26,21 @@ enum class Collective : uint8_t {
 inline constexpr int kCollectiveCount = 9;
 std::string_view name_of(Collective collective);
 
-// Where chunks live. What input and output hold, by collective (p ranks, n = chunks of the schedule):
-//   allreduce, reduce, broadcast   input and output both n chunks of the one vector
-//   allgather                      input 1 chunk (its own), output p chunks, by rank
-//   reduce_scatter                 input p chunks, by owner, output 1 chunk
-//   alltoall                       input p chunks, by destination, output p chunks, by source
-//   gather                         input 1 chunk, output p chunks, by rank (root only)
-//   scatter                        input p chunks, by rank (root only), output 1 chunk
-//   barrier                        nothing; one chunk of no bytes
-// Steps never write to input. In-place calls bind input and output to the same memory (for allgather and gather: input
-// is the own chunk of output; for reduce_scatter and scatter: output is the own chunk of input... only after its last
-// use); schedules must be right under that aliasing: see Schedule::in_place.
-// Scratch chunk i has the size of the chunk that scratch_sizes[i] names (see Schedule).
+// Where chunks live. What input and output hold, by collective (p ranks, n = chunk_count of the schedule):
+//   allreduce        input and output both n chunks of the one vector
+//   reduce           input n chunks, output n chunks on the root and nothing elsewhere
+//   broadcast        input n chunks on the root and nothing elsewhere, output n chunks
+//   allgather        input 1 chunk (its own), output p chunks, by rank
+//   reduce_scatter   input p chunks, by owner, output 1 chunk (its own)
+//   alltoall         input p chunks, by destination, output p chunks, by source
+//   gather           input 1 chunk (its own), output p chunks, by rank, on the root and nothing elsewhere
+//   scatter          input p chunks, by rank, on the root and nothing elsewhere, output 1 chunk (its own)
+//   barrier          input and output one chunk of no bytes; its messages are sent although they are empty
+//
+// Steps never write to input. In place, input and output are the same memory: allreduce, reduce, broadcast, alltoall:
+// chunk for chunk; allgather, gather: input is the own chunk of output; reduce_scatter, scatter: output is the own
+// chunk of input. Places (places.h) has this as a table; a copy between the same addresses is nothing.
+// An algorithm that is wrong in place says so in its row of the catalog.
 enum class Space : uint8_t { input, output, scratch };
 
 struct ChunkRange {
@@ -49,10 +52,10 @@ struct ChunkRange {
 
 enum class StepKind : uint8_t {
   send,         // source -> peer
-  recv,         // peer -> target
-  recv_reduce,  // target = target op (what arrives), through staging
+  recv,         // peer -> target; posted when the target is free
+  recv_reduce,  // target = target op (what arrives): accepted into staging at once, reduced when the target is free
   copy,         // target = source (the same number of chunks)
-  reduce,       // target (one chunk) = source.first op source.first+1 op ... : a left fold in that order
+  reduce,       // target (one chunk) = source.first op source.first+1 op ... : a left fold in that order, rounded once
 };
 std::string_view name_of(StepKind kind);
 
@@ -75,8 +78,8 @@ struct Schedule {
   int32_t root = 0;
   int32_t chunk_count = 1;  // how many chunks the vector has (allreduce, reduce, broadcast); size for the others
   Pipelining pipelining = Pipelining::stream;
-  // Scratch chunk i is as large as output-vector chunk scratch_sizes[i] (in alltoall and Bruck all chunks are equal, so
-  // any index will do; in reduce_scatter the index is the owner's).
+  // Scratch chunk i is as large as chunk scratch_sizes[i] of the vector (in reduce_scatter, allgather, gather and
+  // scatter the index is a rank). An alltoall that has scratch is for chunks that are all of one size.
   std::vector<int32_t> scratch_sizes;
   std::vector<Step> steps;
 };
