@@ -35,6 +35,8 @@ Result<UniqueFd> accept_one(int listening_fd);
 // Tries each address in turn (each gets a share of the time), non-blocking connect; the error lists what each said.
 // A TCP socket gets TCP_NODELAY, keepalive (5 s idle, 3 probes of 2 s) and TCP_USER_TIMEOUT of 15 s.
 Result<UniqueFd> connect_any(std::span<const Address> addresses, Deadline deadline);
+// A connect that has begun: writable means that it succeeded or failed (SO_ERROR tells). For who drives many at once.
+Result<UniqueFd> begin_connect(const Address& address);
 // Names are resolved anew on each call (pods move); IPv6 and IPv4.
 Result<std::vector<Address>> resolve(const std::string& host, int port);
 

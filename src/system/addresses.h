@@ -1,0 +1,32 @@
+// Addresses: from text to what the kernel takes and back, and which addresses this host has.
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "system/socket.h"
+
+namespace fdl {
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+
+  int family() const { return storage.ss_family; }
+  const sockaddr* raw() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+
+// Numeric addresses only: names are resolve()'s business. What does not parse is quoted in the error.
+Result<SocketAddress> parse_address(const Address& address);
+Address address_of(const sockaddr* raw, socklen_t length);
+
+// The addresses of the chosen interfaces that are up: first those that reach far, loopback last; link-local ones only
+// where there is nothing else but loopback. A named interface that does not exist is an error that lists what there is.
+Result<std::vector<Address>> addresses_of_interfaces(std::string_view interfaces, int port, bool with_ipv6);
+
+}  // namespace fdl

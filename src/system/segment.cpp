@@ -1,0 +1,71 @@
+// Segment: memfd_create, reserved page by page and sealed, so that no mapping of it can ever raise SIGBUS.
+#include "system/segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysinfo.h>
+
+#include <utility>
+
+namespace fdl {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+
+Result<Bytes> map_whole(int fd, std::size_t bytes) {
+  void* start = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (start == MAP_FAILED) return Status::from_errno("mapping " + std::to_string(bytes) + " bytes of shared memory");
+  return Bytes(static_cast<std::byte*>(start), bytes);
+}
+
+// The kernel would try page by page and wake its out-of-memory killer before it says no.
+bool exceeds_memory(std::size_t bytes) {
+  struct sysinfo info {};
+  if (::sysinfo(&info) != 0) return false;
+  return bytes / info.mem_unit > info.totalram;
+}
+
+}  // namespace
+
+Result<Segment> Segment::create(std::size_t bytes) {
+  if (bytes == 0) return Status(Code::invalid_argument, "shared memory of 0 bytes");
+  const std::string what = "reserving " + std::to_string(bytes) + " bytes of shared memory";
+  if (exceeds_memory(bytes)) return Status::from_errno(what, ENOMEM);
+  UniqueFd fd(::memfd_create("farandole", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) return Status::from_errno("memfd_create");
+  int failure = EINTR;
+  while (failure == EINTR) failure = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
+  if (failure != 0) return Status::from_errno(what, failure);
+  if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return Status::from_errno("sealing shared memory");
+  FDL_ASSIGN_OR_RETURN(const Bytes memory, map_whole(fd.get(), bytes));
+  return Segment(std::move(fd), memory);
+}
+
+Result<Segment> Segment::map(UniqueFd fd) {
+  struct stat about {};
+  if (::fstat(fd.get(), &about) != 0) return Status::from_errno("looking at shared memory");
+  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals || about.st_size <= 0) {
+    return Status(Code::transport, "what came as shared memory is no sealed segment; is the sender a farandole rank?");
+  }
+  FDL_ASSIGN_OR_RETURN(const Bytes memory, map_whole(fd.get(), static_cast<std::size_t>(about.st_size)));
+  return Segment(std::move(fd), memory);
+}
+
+Segment::Segment(Segment&& other) noexcept : fd_(std::move(other.fd_)), bytes_(std::exchange(other.bytes_, {})) {}
+
+Segment& Segment::operator=(Segment&& other) noexcept {
+  if (this != &other) {
+    if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
+    fd_ = std::move(other.fd_);
+    bytes_ = std::exchange(other.bytes_, {});
+  }
+  return *this;
+}
+
+Segment::~Segment() {
+  if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
+}
+
+}  // namespace fdl

@@ -1,0 +1,275 @@
+// Sockets: every call is non-blocking underneath; waiting is poll(2) bounded by a deadline, and no write raises
+// SIGPIPE.
+#include "system/socket.h"
+
+#include <netinet/tcp.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "system/addresses.h"
+#include "system/handshake.h"
+#include "system/poller.h"
+
+namespace fdl {
+namespace {
+
+constexpr int kBacklog = 1024;
+constexpr int kStreamFlags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
+
+void set_option(int fd, int level, int option, int value) {
+  // Options are wishes: a kernel that refuses one still gives a working connection.
+  [[maybe_unused]] const int refused = ::setsockopt(fd, level, option, &value, sizeof value);
+}
+
+void tune_tcp(int fd) {
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 5);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 15'000);
+}
+
+Result<int> port_of(int fd) {
+  SocketAddress bound;
+  bound.length = sizeof bound.storage;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&bound.storage), &bound.length) != 0) {
+    return Status::from_errno("getsockname");
+  }
+  // The port stands at the same place in both families.
+  return static_cast<int>(ntohs(reinterpret_cast<const sockaddr_in&>(bound.storage).sin_port));
+}
+
+Result<UniqueFd> bind_and_listen(int family, int port) {
+  UniqueFd fd(::socket(family, kStreamFlags, 0));
+  if (!fd) return Status::from_errno("socket");
+  set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  SocketAddress any;
+  any.storage.ss_family = static_cast<sa_family_t>(family);
+  any.length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  reinterpret_cast<sockaddr_in&>(any.storage).sin_port = htons(static_cast<uint16_t>(port));
+  if (family == AF_INET6) set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  if (::bind(fd.get(), any.raw(), any.length) != 0) return Status::from_errno("bind to port " + std::to_string(port));
+  if (::listen(fd.get(), kBacklog) != 0) return Status::from_errno("listen");
+  return fd;
+}
+
+Status wait_until_connected(int fd, Deadline deadline) {
+  if (!wait_writable(fd, deadline)) return Status(Code::timeout, "no answer in time");
+  int error = 0;
+  socklen_t length = sizeof error;
+  if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) return Status::from_errno("getsockopt");
+  if (error != 0) return Status::from_errno("connect", error);
+  return {};
+}
+
+Result<UniqueFd> connect_one(const Address& address, Deadline deadline) {
+  FDL_ASSIGN_OR_RETURN(UniqueFd fd, begin_connect(address));
+  FDL_RETURN_IF_ERROR(wait_until_connected(fd.get(), deadline));
+  return fd;
+}
+
+// The next address gets an equal share of the time that is left, so that one dead address does not eat all of it.
+Deadline share_of(Deadline deadline, std::size_t addresses_left) {
+  constexpr int64_t kPatience = 15'000'000'000;
+  if (deadline.is_never()) return addresses_left > 1 ? Deadline::after_ns(kPatience) : deadline;
+  return Deadline::after_ns(deadline.remaining_ns() / static_cast<int64_t>(addresses_left)).earlier(deadline);
+}
+
+bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK; }
+
+// Control data of one message that carries descriptors; at most 32 in one message, which is plenty here.
+constexpr std::size_t kMostFds = 32;
+union FdMessage {
+  std::array<char, CMSG_SPACE(sizeof(int) * kMostFds)> bytes;
+  cmsghdr alignment;
+};
+
+}  // namespace
+
+Result<UniqueFd> begin_connect(const Address& address) {
+  FDL_ASSIGN_OR_RETURN(const SocketAddress target, parse_address(address));
+  UniqueFd fd(::socket(target.family(), kStreamFlags, 0));
+  if (!fd) return Status::from_errno("socket");
+  if (target.family() != AF_UNIX) tune_tcp(fd.get());
+  // An interrupted connect goes on by itself, like one that is in progress.
+  if (::connect(fd.get(), target.raw(), target.length) != 0 && errno != EINPROGRESS && errno != EINTR) {
+    return Status::from_errno("connect");
+  }
+  return fd;
+}
+
+Result<Listening> listen_tcp(std::string_view interfaces, int port) {
+  // One socket on the wildcard address: strangers who come over other interfaces fail the handshake like any other.
+  bool with_ipv6 = true;
+  Result<UniqueFd> fd = bind_and_listen(AF_INET6, port);
+  if (!fd.ok() && fd.status().code() == Code::transport) {
+    Result<UniqueFd> over_ipv4 = bind_and_listen(AF_INET, port);
+    if (over_ipv4.ok()) {
+      with_ipv6 = false;
+      fd = std::move(over_ipv4);
+    }
+  }
+  if (!fd.ok()) return fd.status().while_doing("listening for TCP connections");
+  FDL_ASSIGN_OR_RETURN(const int bound_port, port_of(fd->get()));
+  FDL_ASSIGN_OR_RETURN(std::vector<Address> addresses, addresses_of_interfaces(interfaces, bound_port, with_ipv6));
+  return Listening{fd.take(), std::move(addresses)};
+}
+
+Result<Listening> listen_unix() {
+  const Address address{"unix:@farandole-" + random_hex(16)};
+  FDL_ASSIGN_OR_RETURN(const SocketAddress name, parse_address(address));
+  UniqueFd fd(::socket(AF_UNIX, kStreamFlags, 0));
+  if (!fd) return Status::from_errno("socket");
+  if (::bind(fd.get(), name.raw(), name.length) != 0) return Status::from_errno("bind to " + address.text);
+  if (::listen(fd.get(), kBacklog) != 0) return Status::from_errno("listen");
+  return Listening{std::move(fd), {address}};
+}
+
+Result<UniqueFd> accept_one(int listening_fd) {
+  while (true) {
+    SocketAddress from;
+    from.length = sizeof from.storage;
+    UniqueFd fd(::accept4(listening_fd, reinterpret_cast<sockaddr*>(&from.storage), &from.length,
+                          SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (fd) {
+      if (from.family() != AF_UNIX) tune_tcp(fd.get());
+      return fd;
+    }
+    if (would_block()) return UniqueFd();
+    switch (errno) {
+      case EBADF:
+      case EFAULT:
+      case EINVAL:
+      case ENOTSOCK:
+      case EMFILE:
+      case ENFILE:
+      case ENOBUFS:
+      case ENOMEM:
+      case EPERM:
+        return Status::from_errno("accept");
+      default:
+        continue;  // interrupted, or the connection ended before it was accepted: look at the next one
+    }
+  }
+}
+
+Result<UniqueFd> connect_any(std::span<const Address> addresses, Deadline deadline) {
+  std::string stories;
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    Result<UniqueFd> fd = connect_one(addresses[i], share_of(deadline, addresses.size() - i));
+    if (fd.ok()) return fd;
+    // Without descriptors or memory no other address helps.
+    if (fd.status().code() == Code::resource) return fd.status().while_doing("connecting to " + addresses[i].text);
+    stories += (stories.empty() ? "" : "; ") + addresses[i].text + ": " + fd.status().text();
+  }
+  if (addresses.empty()) stories = "there is no address to try";
+  return Status(deadline.passed() ? Code::timeout : Code::transport, "cannot connect: " + stories);
+}
+
+Status write_all(int fd, ConstBytes bytes, Deadline deadline) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (count >= 0) {
+      bytes = bytes.subspan(static_cast<std::size_t>(count));
+    } else if (would_block()) {
+      if (!wait_writable(fd, deadline)) return Status(Code::timeout, "send: the other end takes nothing any more");
+    } else if (errno != EINTR) {
+      return Status::from_errno("send");
+    }
+  }
+  return {};
+}
+
+Status read_all(int fd, Bytes bytes, Deadline deadline) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::recv(fd, bytes.data(), bytes.size(), 0);
+    if (count > 0) {
+      bytes = bytes.subspan(static_cast<std::size_t>(count));
+    } else if (count == 0) {
+      return Status(Code::transport, "receive: the other end closed the connection");
+    } else if (would_block()) {
+      if (!wait_readable(fd, deadline)) return Status(Code::timeout, "receive: the other end sent nothing in time");
+    } else if (errno != EINTR) {
+      return Status::from_errno("receive");
+    }
+  }
+  return {};
+}
+
+Status send_fds(int socket, std::span<const int> fds, Deadline deadline) {
+  FDL_CHECK(!fds.empty() && fds.size() <= kMostFds);
+  FdMessage control{};
+  // A stream socket carries descriptors only beside data: one byte, which tells how many come.
+  auto count = static_cast<uint8_t>(fds.size());
+  iovec data{&count, 1};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control.bytes.data();
+  message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(fds.size_bytes());
+  std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
+  while (true) {
+    if (::sendmsg(socket, &message, MSG_NOSIGNAL) == 1) return {};
+    if (would_block()) {
+      if (!wait_writable(socket, deadline)) return Status(Code::timeout, "passing descriptors: no room in time");
+    } else if (errno != EINTR) {
+      return Status::from_errno("passing descriptors");
+    }
+  }
+}
+
+Result<std::vector<UniqueFd>> recv_fds(int socket, std::size_t count, Deadline deadline) {
+  FdMessage control{};
+  uint8_t announced = 0;
+  iovec data{&announced, 1};
+  msghdr message{};
+  ssize_t received = -1;
+  while (received < 0) {
+    message = {};
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = control.bytes.data();
+    message.msg_controllen = control.bytes.size();
+    received = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+    if (received >= 0 || errno == EINTR) continue;
+    if (!would_block()) return Status::from_errno("receiving descriptors");
+    if (!wait_readable(socket, deadline)) return Status(Code::timeout, "receiving descriptors: none came in time");
+  }
+  if (received == 0) return Status(Code::transport, "receiving descriptors: the other end closed the connection");
+
+  std::vector<UniqueFd> fds;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    for (std::size_t offset = 0; CMSG_LEN(offset + sizeof(int)) <= header->cmsg_len; offset += sizeof(int)) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header) + offset, sizeof fd);
+      fds.emplace_back(fd);
+    }
+  }
+  // The kernel drops what it cannot install, and says only that it did.
+  if ((message.msg_flags & MSG_CTRUNC) != 0) return Status::from_errno("receiving descriptors", EMFILE);
+  if (fds.size() != count || announced != count) {
+    return Status(Code::transport, "receiving descriptors: " + std::to_string(fds.size()) + " came where " +
+                                       std::to_string(count) + " were expected");
+  }
+  return fds;
+}
+
+Result<int> peer_process_id(int socket) {
+  ucred credentials{};
+  socklen_t length = sizeof credentials;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
+    return Status::from_errno("asking who is at the other end");
+  }
+  return static_cast<int>(credentials.pid);
+}
+
+}  // namespace fdl
