@@ -1,0 +1,149 @@
+// Which operation wants which type, and which kernel does it; user operations are folded here.
+#include "data/reduce.h"
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "data/kernels.h"
+
+namespace fdl {
+namespace {
+
+// One row an operation: its name, and the kinds of types it takes.
+struct OpRow {
+  std::string_view name;
+  bool integer, real, small_real, logical;
+};
+
+// clang-format off
+constexpr std::array<OpRow, kOpCount> kOps = {{
+    //               integer  real  small_real  logical
+    {"sum",          true,    true,    true,    true},
+    {"average",      true,    true,    true,    false},
+    {"min",          true,    true,    true,    true},
+    {"max",          true,    true,    true,    true},
+    {"product",      true,    true,    true,    true},
+    {"bit_and",      true,    false,   false,   false},
+    {"bit_or",       true,    false,   false,   false},
+    {"bit_xor",      true,    false,   false,   false},
+    {"logical_and",  false,   false,   false,   true},
+    {"logical_or",   false,   false,   false,   true},
+    {"logical_xor",  false,   false,   false,   true},
+    {"user",         true,    true,    true,    true},
+}};
+// clang-format on
+
+// What an arithmetic operation means for true and false.
+Op logical_op(Op op) {
+  switch (op) {
+    case Op::sum:
+    case Op::max:
+      return Op::logical_or;
+    case Op::product:
+    case Op::min:
+      return Op::logical_and;
+    default:
+      return op;
+  }
+}
+
+void fold_builtin(Dtype dtype, Op op, const kernels::Folding& folding) {
+  if (op == Op::average) op = Op::sum;
+  switch (kind_of(dtype)) {
+    case DtypeKind::integer:
+      return kernels::fold_integers(dtype, op, folding);
+    case DtypeKind::real:
+      return kernels::fold_reals(dtype, op, folding);
+    case DtypeKind::small_real:
+      return kernels::fold_small_reals(dtype, op, folding);
+    case DtypeKind::logical:
+      return kernels::fold_logical(logical_op(op), folding);
+  }
+}
+
+// A user's fold writes over its right operand, so a left fold keeps two blocks and swaps them: the result so far is
+// the source, a copy of the next source is the target, and there the new result appears.
+void fold_user(Dtype dtype, const UserOp& user, const kernels::Folding& f) {
+  constexpr std::size_t kBlockBytes = 16384;
+  alignas(64) uint8_t blocks[2][kBlockBytes];
+  for (std::size_t offset = 0; offset < f.bytes; offset += kBlockBytes) {
+    const std::size_t bytes = f.bytes - offset < kBlockBytes ? f.bytes - offset : kBlockBytes;
+    uint8_t* result = blocks[0];
+    uint8_t* next = blocks[1];
+    std::memcpy(result, f.source(0) + offset, bytes);
+    for (std::size_t k = 1; k < f.source_count; ++k) {
+      std::memcpy(next, f.source(k) + offset, bytes);
+      user.function(result, next, bytes / size_of(dtype), static_cast<int>(dtype), user.context);
+      std::swap(result, next);
+    }
+    std::memcpy(f.target + offset, result, bytes);
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(Op op) {
+  const auto index = static_cast<std::size_t>(op);
+  return index < kOps.size() ? kOps[index].name : "unknown";
+}
+
+bool supports(Dtype dtype, Op op) {
+  if (!is_dtype(static_cast<int>(dtype)) || !is_op(static_cast<int>(op))) return false;
+  const OpRow& row = kOps[static_cast<std::size_t>(op)];
+  switch (kind_of(dtype)) {
+    case DtypeKind::integer:
+      return row.integer;
+    case DtypeKind::real:
+      return row.real;
+    case DtypeKind::small_real:
+      return row.small_real;
+    case DtypeKind::logical:
+      return row.logical;
+  }
+  return false;
+}
+
+void reduce(Dtype dtype, const Reduction& reduction, void* target, const void* source, std::size_t count) {
+  const void* const sources[] = {target, source};
+  reduce_many(dtype, reduction, target, sources, count);
+}
+
+void reduce_many(Dtype dtype, const Reduction& reduction, void* target, std::span<const void* const> sources,
+                 std::size_t count) {
+  FDL_CHECK(!sources.empty());
+  FDL_CHECK(supports(dtype, reduction.op));
+  FDL_CHECK((reduction.op == Op::user) == (reduction.user != nullptr));
+  const std::size_t bytes = count * size_of(dtype);
+  if (bytes == 0) return;
+  if (sources.size() == 1) {
+    if (target != sources[0]) std::memcpy(target, sources[0], bytes);
+    return;
+  }
+  const kernels::Folding folding = {static_cast<uint8_t*>(target), sources.data(), sources.size(), bytes};
+  if (reduction.op == Op::user) return fold_user(dtype, *reduction.user, folding);
+  fold_builtin(dtype, reduction.op, folding);
+}
+
+void scale(Dtype dtype, void* target, const void* source, std::size_t count, double factor) {
+  const std::size_t bytes = count * size_of(dtype);
+  if (bytes == 0) return;
+  if (factor == 1.0 || kind_of(dtype) == DtypeKind::logical) {
+    if (target != source) std::memcpy(target, source, bytes);
+    return;
+  }
+  const kernels::Scaling scaling = {static_cast<uint8_t*>(target), static_cast<const uint8_t*>(source), bytes, factor};
+  switch (kind_of(dtype)) {
+    case DtypeKind::integer:
+      return kernels::scale_integers(dtype, scaling);
+    case DtypeKind::real:
+      return kernels::scale_reals(dtype, scaling);
+    default:
+      return kernels::scale_small_reals(dtype, scaling);
+  }
+}
+
+std::string_view kernel_target() { return kernels::target_name(); }
+
+}  // namespace fdl

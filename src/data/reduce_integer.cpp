@@ -1,0 +1,149 @@
+// Kernels of the integer types and of bool.
+#include "data/kernels.h"
+
+// clang-format off
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "data/reduce_integer.cpp"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "data/fold_inl.h"
+// clang-format on
+
+#include <limits>
+
+#include "base/check.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fdl::kernels {
+namespace HWY_NAMESPACE {
+
+// A bool is any byte that is not zero; what is folded and stored is 0 or 1.
+struct BoolLanes : PlainLanes<uint8_t> {
+  static HWY_INLINE Value load(const uint8_t* from) {
+    return hn::Min(PlainLanes<uint8_t>::load(from), hn::Set(D(), uint8_t{1}));
+  }
+};
+
+// Sums, products and bits are the same whether signed or not, so only min and max see the sign.
+template <class T>
+HWY_INLINE void fold_integer(Op op, const Folding& folding) {
+  using Unsigned = PlainLanes<std::make_unsigned_t<T>>;
+  switch (op) {
+    case Op::sum:
+      return fold<Unsigned, Sum>(folding);
+    case Op::product:
+      return fold<Unsigned, Product>(folding);
+    case Op::min:
+      return fold<PlainLanes<T>, Min>(folding);
+    case Op::max:
+      return fold<PlainLanes<T>, Max>(folding);
+    case Op::bit_and:
+      return fold<PlainLanes<uint8_t>, BitAnd>(folding);
+    case Op::bit_or:
+      return fold<PlainLanes<uint8_t>, BitOr>(folding);
+    case Op::bit_xor:
+      return fold<PlainLanes<uint8_t>, BitXor>(folding);
+    default:
+      FDL_CHECK(!"an integer operation");
+  }
+}
+
+void fold_integers_here(Dtype dtype, Op op, const Folding& folding) {
+  switch (dtype) {
+    case Dtype::uint8:
+      return fold_integer<uint8_t>(op, folding);
+    case Dtype::int8:
+      return fold_integer<int8_t>(op, folding);
+    case Dtype::uint16:
+      return fold_integer<uint16_t>(op, folding);
+    case Dtype::int16:
+      return fold_integer<int16_t>(op, folding);
+    case Dtype::uint32:
+      return fold_integer<uint32_t>(op, folding);
+    case Dtype::int32:
+      return fold_integer<int32_t>(op, folding);
+    case Dtype::uint64:
+      return fold_integer<uint64_t>(op, folding);
+    case Dtype::int64:
+      return fold_integer<int64_t>(op, folding);
+    default:
+      FDL_CHECK(!"an integer type");
+  }
+}
+
+void fold_logical_here(Op op, const Folding& folding) {
+  switch (op) {
+    case Op::logical_and:
+      return fold<BoolLanes, BitAnd>(folding);
+    case Op::logical_or:
+      return fold<BoolLanes, BitOr>(folding);
+    case Op::logical_xor:
+      return fold<BoolLanes, BitXor>(folding);
+    default:
+      FDL_CHECK(!"a logical operation");
+  }
+}
+
+// Toward zero, and the nearest integer there is where the product does not fit; NaN (infinity times zero) gives 0.
+template <class T>
+HWY_INLINE T truncate(double product) {
+  // 2^63 and 2^64 are exact in float64 where max() is not, so the bound is the first number too large.
+  constexpr double kEnd = 2.0 * static_cast<double>(std::numeric_limits<T>::max() / 2 + 1);
+  constexpr double kMin = static_cast<double>(std::numeric_limits<T>::min());
+  if (product >= kEnd) return std::numeric_limits<T>::max();
+  if (product <= kMin) return std::numeric_limits<T>::min();
+  return product == product ? static_cast<T>(product) : T{0};
+}
+
+template <class T>
+HWY_INLINE void scale_integer(const Scaling& s) {
+  for (std::size_t offset = 0; offset < s.bytes; offset += sizeof(T)) {
+    T number;
+    std::memcpy(&number, s.source + offset, sizeof(T));
+    number = truncate<T>(static_cast<double>(number) * s.factor);
+    std::memcpy(s.target + offset, &number, sizeof(T));
+  }
+}
+
+void scale_integers_here(Dtype dtype, const Scaling& scaling) {
+  switch (dtype) {
+    case Dtype::uint8:
+      return scale_integer<uint8_t>(scaling);
+    case Dtype::int8:
+      return scale_integer<int8_t>(scaling);
+    case Dtype::uint16:
+      return scale_integer<uint16_t>(scaling);
+    case Dtype::int16:
+      return scale_integer<int16_t>(scaling);
+    case Dtype::uint32:
+      return scale_integer<uint32_t>(scaling);
+    case Dtype::int32:
+      return scale_integer<int32_t>(scaling);
+    case Dtype::uint64:
+      return scale_integer<uint64_t>(scaling);
+    case Dtype::int64:
+      return scale_integer<int64_t>(scaling);
+    default:
+      FDL_CHECK(!"an integer type");
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fdl::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fdl::kernels {
+
+HWY_EXPORT(fold_integers_here);
+HWY_EXPORT(fold_logical_here);
+HWY_EXPORT(scale_integers_here);
+
+void fold_integers(Dtype dtype, Op op, const Folding& folding) {
+  HWY_DYNAMIC_DISPATCH(fold_integers_here)(dtype, op, folding);
+}
+void fold_logical(Op op, const Folding& folding) { HWY_DYNAMIC_DISPATCH(fold_logical_here)(op, folding); }
+void scale_integers(Dtype dtype, const Scaling& scaling) { HWY_DYNAMIC_DISPATCH(scale_integers_here)(dtype, scaling); }
+
+}  // namespace fdl::kernels
+#endif

@@ -1,0 +1,88 @@
+// Kernels of float16, bfloat16 and float8: folded in float32, rounded once.
+#include "data/kernels.h"
+
+// clang-format off
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "data/reduce_small.cpp"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "data/fold_inl.h"
+#include "data/small_real_inl.h"
+// clang-format on
+
+#include "base/check.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fdl::kernels {
+namespace HWY_NAMESPACE {
+
+using Bfloat16Lanes = WordLanes<Bfloat16Format>;
+using Float8E4m3Lanes = WordLanes<Float8E4m3Format>;
+using Float8E5m2Lanes = WordLanes<Float8E5m2Format>;
+
+template <class Lanes>
+HWY_INLINE void fold_small_real(Op op, const Folding& folding) {
+  switch (op) {
+    case Op::sum:
+      return fold<Lanes, Sum>(folding);
+    case Op::product:
+      return fold<Lanes, Product>(folding);
+    case Op::min:
+      return fold<Lanes, Min>(folding);
+    case Op::max:
+      return fold<Lanes, Max>(folding);
+    default:
+      FDL_CHECK(!"an operation of real types");
+  }
+}
+
+void fold_small_reals_here(Dtype dtype, Op op, const Folding& folding) {
+  switch (dtype) {
+    case Dtype::float16:
+      return fold_small_real<Float16Lanes>(op, folding);
+    case Dtype::bfloat16:
+      return fold_small_real<Bfloat16Lanes>(op, folding);
+    case Dtype::float8_e4m3:
+      return fold_small_real<Float8E4m3Lanes>(op, folding);
+    case Dtype::float8_e5m2:
+      return fold_small_real<Float8E5m2Lanes>(op, folding);
+    default:
+      FDL_CHECK(!"a small real type");
+  }
+}
+
+void scale_small_reals_here(Dtype dtype, const Scaling& scaling) {
+  const auto factor = static_cast<float>(scaling.factor);
+  switch (dtype) {
+    case Dtype::float16:
+      return scale<Float16Lanes>(scaling, factor);
+    case Dtype::bfloat16:
+      return scale<Bfloat16Lanes>(scaling, factor);
+    case Dtype::float8_e4m3:
+      return scale<Float8E4m3Lanes>(scaling, factor);
+    case Dtype::float8_e5m2:
+      return scale<Float8E5m2Lanes>(scaling, factor);
+    default:
+      FDL_CHECK(!"a small real type");
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fdl::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fdl::kernels {
+
+HWY_EXPORT(fold_small_reals_here);
+HWY_EXPORT(scale_small_reals_here);
+
+void fold_small_reals(Dtype dtype, Op op, const Folding& folding) {
+  HWY_DYNAMIC_DISPATCH(fold_small_reals_here)(dtype, op, folding);
+}
+void scale_small_reals(Dtype dtype, const Scaling& scaling) {
+  HWY_DYNAMIC_DISPATCH(scale_small_reals_here)(dtype, scaling);
+}
+
+}  // namespace fdl::kernels
+#endif

@@ -1,0 +1,189 @@
+// Lanes of the small real types: their memory becomes float32 vectors and back, without leaving vector registers.
+//
+// A 32-bit word holds two or four small reals. Shifts and masks take the j-th of every word out at once, so a vector
+// of words becomes two or four vectors of float32, and goes back the same way; nothing is ever shuffled.
+#if defined(FDL_DATA_SMALL_REAL_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef FDL_DATA_SMALL_REAL_INL_H
+#undef FDL_DATA_SMALL_REAL_INL_H
+#else
+#define FDL_DATA_SMALL_REAL_INL_H
+#endif
+
+#include "data/fold_inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fdl::kernels {
+namespace HWY_NAMESPACE {
+
+using DF = hn::ScalableTag<float>;
+using DI = hn::ScalableTag<int32_t>;
+using VF = hn::Vec<DF>;
+using VI = hn::Vec<DI>;
+
+// To the left by a number of bits that may be negative. Words are signed, for signed comparisons are the cheap ones:
+// what is shifted to the right is masked afterwards or not negative.
+template <int kBits>
+HWY_INLINE VI shift(VI v) {
+  if constexpr (kBits > 0) {
+    return hn::ShiftLeft<kBits>(v);
+  } else if constexpr (kBits < 0) {
+    return hn::ShiftRight<-kBits>(v);
+  } else {
+    return v;
+  }
+}
+
+HWY_INLINE VI set(uint32_t number) { return hn::Set(DI(), static_cast<int32_t>(number)); }
+HWY_INLINE VI words_of(VF v) { return hn::BitCast(DI(), v); }
+HWY_INLINE VF floats_of(VI v) { return hn::BitCast(DF(), v); }
+template <class M>
+HWY_INLINE VF choose(M mask, VF yes, VF no) {
+  return hn::IfThenElse(hn::RebindMask(DF(), mask), yes, no);
+}
+
+// IEEE-like formats. Those without infinities have NaN as their only pattern that is no number.
+template <int kSizeBits, int kExponentBits, bool kHasInfinities>
+struct SmallFormat {
+  static constexpr int kSize = kSizeBits;
+  static constexpr int kMantissa = kSize - 1 - kExponentBits;
+  static constexpr int kDropped = 23 - kMantissa;
+  static constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
+  static constexpr uint32_t kMagnitude = (1u << (kSize - 1)) - 1;
+  static constexpr uint32_t kInfinity = ((1u << kExponentBits) - 1) << kMantissa;
+  static constexpr uint32_t kNan = kHasInfinities ? kInfinity | 1u << (kMantissa - 1) : kMagnitude;
+  static constexpr uint32_t kFirstNotFinite = kHasInfinities ? kInfinity : kNan;
+  static constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kBias) << 23;
+  static constexpr uint32_t kOneExponent = 1u << 23;
+
+  // The j-th element of each word, exactly.
+  template <int j>
+  static HWY_INLINE VF widen(VI words) {
+    const VI sign = hn::And(shift<32 - (j + 1) * kSize>(words), set(0x80000000));
+    const VI magnitude = hn::And(shift<kDropped - j * kSize>(words), set(kMagnitude << kDropped));
+    const VF normal = floats_of(hn::Add(magnitude, set(kRebias)));
+    // Exponent field 0 means the exponent of field 1 without the hidden bit, so it is read as 1 and the bit taken off.
+    const VF shown_bit = floats_of(hn::Add(magnitude, set(kRebias + kOneExponent)));
+    const VF subnormal = hn::Sub(shown_bit, floats_of(set(kRebias + kOneExponent)));
+    const VF number = choose(hn::Lt(magnitude, set(kOneExponent)), subnormal, normal);
+    // Infinity stays infinity and NaN stays NaN under the highest exponent of float32.
+    const VF no_number = floats_of(hn::Or(magnitude, set(0x7f800000)));
+    const VF value = choose(hn::Gt(magnitude, set((kFirstNotFinite << kDropped) - 1)), no_number, number);
+    return hn::Or(value, floats_of(sign));
+  }
+
+  // To nearest even, into the low kSize bits of each word; the others are zero.
+  static HWY_INLINE VI narrow(VF value) {
+    const VI bits = words_of(value);
+    const VI magnitude = hn::And(bits, set(0x7fffffff));
+    const VI sign = hn::And(shift<kSize - 32>(bits), set(1u << (kSize - 1)));
+    // Half a unit less one, and one more where the last bit kept is odd. What overflows grows past the top.
+    const VI odd = hn::And(shift<-kDropped>(magnitude), set(1));
+    const VI rounded = hn::Add(hn::Add(magnitude, odd), set((1u << (kDropped - 1)) - 1 - kRebias));
+    VI result = hn::Min(shift<-kDropped>(rounded), set(kFirstNotFinite));
+    if constexpr (kHasInfinities) result = hn::IfThenElse(hn::Gt(magnitude, set(0x7f800000)), set(kNan), result);
+    // Subnormals: adding the float whose last bit is worth the smallest subnormal lets the adder round.
+    const VF adder = floats_of(set(static_cast<uint32_t>(127 + 24 - kBias - kMantissa) << 23));
+    const VI subnormal = hn::Sub(words_of(hn::Add(floats_of(magnitude), adder)), words_of(adder));
+    result = hn::IfThenElse(hn::Lt(magnitude, set(kRebias + kOneExponent)), subnormal, result);
+    return hn::Or(result, sign);
+  }
+};
+
+using Float16Format = SmallFormat<16, 5, true>;
+using Float8E4m3Format = SmallFormat<8, 4, false>;
+using Float8E5m2Format = SmallFormat<8, 5, true>;
+
+// bfloat16 is the upper half of a float32.
+struct Bfloat16Format {
+  static constexpr int kSize = 16;
+
+  template <int j>
+  static HWY_INLINE VF widen(VI words) {
+    return floats_of(j == 0 ? hn::ShiftLeft<16>(words) : hn::And(words, set(0xffff0000)));
+  }
+
+  static HWY_INLINE VI narrow(VF value) {
+    const hn::ScalableTag<uint32_t> du;
+    const auto bits = hn::BitCast(du, value);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
+    const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, odd), hn::Set(du, 0x7fffu)));
+    return hn::IfThenElse(hn::RebindMask(DI(), hn::IsNaN(value)), set(0x7fc0), hn::BitCast(DI(), rounded));
+  }
+};
+
+template <class Format>
+struct WordLanes {
+  static constexpr int kParts = 32 / Format::kSize;
+  static constexpr std::size_t kStep = hn::MaxLanes(DI()) * sizeof(int32_t);
+  static constexpr int kUnroll = 4 / kParts;
+
+  struct Value {
+    VF parts[kParts];
+  };
+
+  static HWY_INLINE Value load(const uint8_t* from) {
+    const VI words = hn::LoadU(DI(), reinterpret_cast<const int32_t*>(from));
+    Value value;
+    value.parts[0] = Format::template widen<0>(words);
+    value.parts[1] = Format::template widen<1>(words);
+    if constexpr (kParts == 4) {
+      value.parts[2] = Format::template widen<2>(words);
+      value.parts[3] = Format::template widen<3>(words);
+    }
+    return value;
+  }
+
+  static HWY_INLINE void store(const Value& value, uint8_t* to) {
+    constexpr int kSize = Format::kSize;
+    VI words = hn::Or(Format::narrow(value.parts[0]), shift<kSize>(Format::narrow(value.parts[1])));
+    if constexpr (kParts == 4) {
+      const VI upper = hn::Or(Format::narrow(value.parts[2]), shift<kSize>(Format::narrow(value.parts[3])));
+      words = hn::Or(words, shift<2 * kSize>(upper));
+    }
+    hn::StoreU(words, DI(), reinterpret_cast<int32_t*>(to));
+  }
+
+  static HWY_INLINE Value fill(float number) {
+    Value value;
+    for (int i = 0; i < kParts; ++i) value.parts[i] = hn::Set(DF(), number);
+    return value;
+  }
+
+  template <class Operation>
+  static HWY_INLINE Value combine(const Value& a, const Value& b) {
+    Value result;
+    for (int i = 0; i < kParts; ++i) result.parts[i] = Operation::apply(a.parts[i], b.parts[i]);
+    return result;
+  }
+};
+
+// Most machines convert float16 themselves, half a vector at a time.
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON
+struct Float16Lanes {
+  using DH = hn::Rebind<hwy::float16_t, DF>;
+  static constexpr std::size_t kStep = hn::MaxLanes(DF()) * sizeof(uint16_t);
+  static constexpr int kUnroll = 4;
+  using Value = VF;
+
+  static HWY_INLINE Value load(const uint8_t* from) {
+    return hn::PromoteTo(DF(), hn::LoadU(DH(), reinterpret_cast<const hwy::float16_t*>(from)));
+  }
+  static HWY_INLINE void store(Value value, uint8_t* to) {
+    hn::StoreU(hn::DemoteTo(DH(), value), DH(), reinterpret_cast<hwy::float16_t*>(to));
+  }
+  static HWY_INLINE Value fill(float number) { return hn::Set(DF(), number); }
+  template <class Operation>
+  static HWY_INLINE Value combine(Value a, Value b) {
+    return Operation::apply(a, b);
+  }
+};
+#else
+using Float16Lanes = WordLanes<Float16Format>;
+#endif
+
+}  // namespace HWY_NAMESPACE
+}  // namespace fdl::kernels
+HWY_AFTER_NAMESPACE();
+
+#endif
