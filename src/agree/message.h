@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -12,12 +13,14 @@ namespace fdl {
 
 // Kinds of named operations; the numbers are those of fdl_kind.
 enum class RequestKind : uint8_t { allreduce, allgather, broadcast, alltoall, reduce_scatter, barrier, join };
+inline constexpr int kRequestKindCount = 7;
+constexpr bool is_request_kind(int number) { return number >= 0 && number < kRequestKindCount; }
 std::string_view name_of(RequestKind kind);
 
 // What one rank wants done to one tensor.
 struct Request {
   RequestKind kind = RequestKind::allreduce;
-  std::string name;
+  std::string name;  // join: any, for a rank has one join at a time
   Dtype dtype = Dtype::float32;
   std::vector<int64_t> shape;
   uint8_t op = 0;  // data/reduce.h's Op
@@ -31,10 +34,14 @@ struct Request {
   int32_t priority = 0;
   int32_t device = -1;  // -1: CPU, else kind of device
 
+  int64_t element_count() const;
   bool operator==(const Request&) const = default;
 };
 
 // One thing that every rank of the group will do next, in the plan's order.
+//
+// A bucket with an error is not run. Its names may differ in all but the error, and a rank completes with it those
+// names that it has sent to the root and that are still pending there; the others mean nothing to it.
 struct Bucket {
   RequestKind kind = RequestKind::allreduce;
   std::vector<std::string> names;  // several: fused (allreduce); in this order in the buffer
@@ -43,13 +50,17 @@ struct Bucket {
   int32_t root = -1;
   double prescale = 1;
   double postscale = 1;
-  // Elements of each tensor, for ranks that have joined and contribute zeros.
+  int32_t device = -1;  // as in Request
+  // allreduce, broadcast, reduce_scatter: elements of each tensor, also for ranks that have joined and contribute
+  // zeros.
   std::vector<int64_t> element_counts;
-  // allgather: rows of each rank, tensor after tensor. alltoall: splits, rank after rank (size * size).
+  // allgather: rows of each rank. alltoall: splits, rank after rank (size * size), also where nobody gave any.
   std::vector<int64_t> rows;
-  // What every rank must report instead of running it: the mismatch's text; empty when all is well.
+  // What every rank must report instead of running it; ok and empty when all is well. mismatch: ranks disagree.
+  // shut_down: a rank has left. timeout: some ranks never asked.
+  Code code = Code::ok;
   std::string error;
-  int32_t culprit = -1;      // rank in the group
+  int32_t culprit = -1;      // rank in the group: the second of a pair that disagrees, the one that left or is missing
   int32_t last_joined = -1;  // join: the rank that joined last
 
   bool operator==(const Bucket&) const = default;
@@ -58,6 +69,9 @@ struct Bucket {
 struct Plan {
   std::vector<Bucket> buckets;
   bool empty() const { return buckets.empty(); }
+  // The bucket that holds `name`, or null. The error of a name, empty where all is well.
+  const Bucket* find(std::string_view name) const;
+  std::string error(std::string_view name) const;
 };
 
 }  // namespace fdl

@@ -12,12 +12,14 @@ namespace fdl {
 
 // From a rank to the group's root. Known requests travel as cache bits (see cache.h), new ones whole.
 struct RequestMessage {
-  std::vector<uint32_t> cached;  // positions in the response cache
+  uint64_t acknowledged = 0;     // number of the last plan that the rank had handled when it wrote this
+  std::vector<uint32_t> cached;  // positions in its cache as that plan left it, in the order of submission
   std::vector<Request> requests;
 };
 
 // From the root to every rank.
 struct PlanMessage {
+  uint64_t number = 0;  // 1, 2, 3 ...
   Plan plan;
   // Requests that every rank adds to its cache, at the positions given; what was there before is forgotten.
   std::vector<uint32_t> cache_positions;

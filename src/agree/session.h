@@ -1,0 +1,63 @@
+// Sessions: the two ends of an agreement as bytes; a MemberSession on every rank, a RootSession on the root besides.
+//
+// Pure: the runtime carries the bytes. It must carry a rank's messages to the root in order, and plans to each rank in
+// order; nothing else is asked of it, however late anything arrives. The root is a rank too: its own messages and plans
+// take the same way.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agree/negotiator.h"
+#include "base/bytes.h"
+
+namespace fdl {
+
+class MemberSession {
+ public:
+  // All ranks of a group use the same capacity (requests, at most 65536; 0: no cache).
+  explicit MemberSession(std::size_t cache_capacity);
+  ~MemberSession();
+
+  // The message that submits `requests`, which may be none (an acknowledgement). From here on they are pending at the
+  // root, and the plans decoded from now on may complete them: in a bucket, or in a bucket's error.
+  std::vector<std::byte> encode_requests(const std::vector<Request>& requests);
+
+  // The next plan. A failure means that root and rank no longer understand each other: the group is lost.
+  Result<Plan> decode_plan(ConstBytes bytes);
+
+  // True when many plans have come since the last message: the root keeps things until it hears that they are handled,
+  // so a rank that has nothing to say (it has joined) then sends encode_requests({}).
+  bool owes_acknowledgement() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+class RootSession {
+ public:
+  RootSession(NegotiatorOptions options, std::size_t cache_capacity);
+  ~RootSession();
+
+  // A message of a rank. A malformed one is refused with a status that names the rank, and nothing of it is used.
+  Status receive(int from, ConstBytes bytes, int64_t now_ns);
+
+  // The plan for all ranks, the root's own MemberSession included; nothing when there is nothing to do.
+  std::optional<std::vector<std::byte>> decide(int64_t now_ns);
+
+  // As in Negotiator. A rank that has left is sent no plan and is not heard any more.
+  void leave(int rank, std::string why = {});
+  std::vector<Stall> stalls(int64_t now_ns);
+  int64_t next_alarm_ns() const;
+  std::size_t pending() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace fdl
