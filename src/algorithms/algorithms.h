@@ -12,11 +12,33 @@ Schedule ring_allgather(const ScheduleRequest& request);
 Schedule recursive_doubling_allreduce(const ScheduleRequest& request);
 Schedule recursive_doubling_allgather(const ScheduleRequest& request);  // powers of two only
 
+Schedule halving_doubling_allreduce(const ScheduleRequest& request);
+Schedule halving_reduce_scatter(const ScheduleRequest& request);
+
+Schedule binomial_tree_allreduce(const ScheduleRequest& request);
+Schedule binomial_tree_reduce(const ScheduleRequest& request);
+Schedule binomial_tree_broadcast(const ScheduleRequest& request);
+Schedule binomial_tree_gather(const ScheduleRequest& request);
+Schedule binomial_tree_scatter(const ScheduleRequest& request);
+Schedule binomial_tree_barrier(const ScheduleRequest& request);
+
+Schedule double_binary_tree_allreduce(const ScheduleRequest& request);
+Schedule two_level_allreduce(const ScheduleRequest& request);  // reads ranks_per_host
+
 Schedule direct_allreduce(const ScheduleRequest& request);
 Schedule direct_reduce(const ScheduleRequest& request);
 Schedule direct_reduce_scatter(const ScheduleRequest& request);
 Schedule direct_allgather(const ScheduleRequest& request);
 Schedule direct_gather(const ScheduleRequest& request);
 Schedule direct_scatter(const ScheduleRequest& request);
+
+Schedule chain_broadcast(const ScheduleRequest& request);
+Schedule scatter_allgather_broadcast(const ScheduleRequest& request);
+
+Schedule pairwise_alltoall(const ScheduleRequest& request);
+Schedule bruck_alltoall(const ScheduleRequest& request);  // chunks of one size
+Schedule bruck_allgather(const ScheduleRequest& request);
+
+Schedule dissemination_barrier(const ScheduleRequest& request);
 
 }  // namespace fdl

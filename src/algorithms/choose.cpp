@@ -1,31 +1,37 @@
 // Choose: the cheapest row by a cost formula in alpha, beta and gamma; the same sums on every rank, so the same choice.
 //
-// The formulas are those of Thakur et al. 2005 and Chan et al. 2007 with two additions. An algorithm that streams hides
-// its reductions behind its transfers but for one slice; one that goes round by round does not. Inside a host, links
-// are taken to be kLocalSpeed times faster than between hosts.
+// The formulas are those of Thakur et al. 2005 and Chan et al. 2007 with three additions. An algorithm that streams
+// hides its reductions behind its transfers; one that goes round by round does not. Between more than two hosts,
+// patterns that are not neighbourly share links: their bytes cost kCrossing times as much. Inside a host, links are
+// taken to be kLocalSpeed times faster than between hosts.
 #include "algorithms/choose.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
 namespace fdl {
 namespace {
 
-constexpr double kGamma_s = 1.0 / 10e9;  // per reduced byte
+constexpr double kGamma_s = 1.0 / 10e9;  // per reduced or copied byte
+constexpr double kCrossing = 1.25;
 constexpr double kLocalSpeed = 5;
+constexpr double kSliceBytes = 256 * 1024;
 
-// The facts in the letters of the literature.
+// The facts, in the letters of the literature.
 struct Terms {
   double p;      // ranks
   double n;      // bytes
   double alpha;  // per message
-  double beta;   // per byte
-  double hosts;  //
-  double local;  // ranks per host, 0 where unequal
+  double beta;   // per byte between neighbours
+  double cross;  // per byte in patterns that are not neighbourly
+  double hosts;
+  double local;  // ranks per host; 0 where unequal
   double log2p;  // rounded up
-  double core;   // largest power of two <= p
-  bool power() const { return core == p; }
-  double log2core() const { return std::log2(core); }
+  double core;   // the largest power of two <= p
+  double share() const { return (p - 1) / p * n; }
+  // What folding extra ranks in and out costs a butterfly.
+  double extra() const { return core == p ? 0 : 2 * (alpha + n * cross) + n * kGamma_s; }
 };
 
 struct Rule {
@@ -34,18 +40,64 @@ struct Rule {
   double (*seconds)(const Terms&);
 };
 
+double ring_s(const Terms& t) { return (t.p - 1) * t.alpha + t.share() * t.beta; }
+double direct_s(const Terms& t) { return (t.p - 1) * t.alpha + t.share() * t.cross; }
+double tree_s(const Terms& t) { return t.log2p * (t.alpha + t.n * t.beta); }
+double chain_s(const Terms& t) {
+  const double slices = std::max(1.0, t.n / kSliceBytes);
+  return (t.p - 2 + slices) * (t.alpha + t.n / slices * t.beta);
+}
+double deal_s(const Terms& t) { return t.log2p * t.alpha + t.share() * t.cross + t.n * kGamma_s; }
+
+// Rings across hosts share the host's link with their neighbours, so the bytes between hosts are a flat ring's.
+double two_level_s(const Terms& t) {
+  if (t.local < 2 || t.hosts < 2) return INFINITY;
+  const double inside = 2 * (t.local - 1) * t.hosts * t.alpha / kLocalSpeed + 2 * t.n * t.beta / kLocalSpeed;
+  return inside + 2 * (t.hosts - 1) * t.alpha + 2 * (t.hosts - 1) / t.hosts * t.n * t.beta;
+}
+
 constexpr Rule kRules[] = {
-    {Collective::allreduce, "ring", [](const Terms& t) { return 2 * (t.p - 1) * (t.alpha + t.n / t.p * t.beta); }},
+    {Collective::allreduce, "ring", [](const Terms& t) { return 2 * ring_s(t); }},
     {Collective::allreduce, "recursive_doubling",
+     [](const Terms& t) { return std::log2(t.core) * (t.alpha + t.n * (t.cross + kGamma_s)) + t.extra(); }},
+    {Collective::allreduce, "halving_doubling",
      [](const Terms& t) {
-       const double rounds = t.log2core() + (t.power() ? 0 : 2);
-       return rounds * (t.alpha + t.n * (t.beta + kGamma_s));
+       const double share = (t.core - 1) / t.core * t.n;
+       return 2 * std::log2(t.core) * t.alpha + share * (2 * t.cross + kGamma_s) + t.extra();
      }},
-    // p-1 messages leave at once: the first costs alpha, the others a quarter of it.
-    {Collective::allreduce, "direct",
+    {Collective::allreduce, "binomial_tree", [](const Terms& t) { return 2 * tree_s(t); }},
+    {Collective::allreduce, "double_binary_tree",
      [](const Terms& t) {
-       return 2 * t.alpha + (t.p - 2) * t.alpha / 2 + (t.p - 1) / t.p * t.n * (2 * t.beta + kGamma_s);
+       return 2 * (t.log2p + 1) * (t.alpha + std::min(t.n / 2, kSliceBytes) * t.cross) + 2 * t.n * t.cross;
      }},
+    {Collective::allreduce, "two_level", two_level_s},
+    {Collective::allreduce, "direct", [](const Terms& t) { return 2 * direct_s(t) + t.share() * kGamma_s; }},
+    {Collective::reduce, "binomial_tree", tree_s},
+    {Collective::reduce, "direct", [](const Terms& t) { return 2 * direct_s(t) + t.share() * kGamma_s; }},
+    {Collective::broadcast, "binomial_tree", tree_s},
+    {Collective::broadcast, "chain", chain_s},
+    {Collective::broadcast, "scatter_allgather",
+     [](const Terms& t) { return (t.log2p + t.p - 1) * t.alpha + t.share() * (t.cross + t.beta); }},
+    {Collective::allgather, "ring", ring_s},
+    {Collective::allgather, "recursive_doubling",
+     [](const Terms& t) { return t.log2p * t.alpha + t.share() * t.cross; }},
+    {Collective::allgather, "bruck", deal_s},
+    {Collective::allgather, "direct", direct_s},
+    {Collective::reduce_scatter, "ring", ring_s},
+    {Collective::reduce_scatter, "halving",
+     [](const Terms& t) {
+       return std::log2(t.core) * t.alpha + (t.core - 1) / t.core * t.n * (t.cross + kGamma_s) + t.extra();
+     }},
+    {Collective::reduce_scatter, "direct", [](const Terms& t) { return direct_s(t) + t.share() * kGamma_s; }},
+    {Collective::alltoall, "pairwise", direct_s},
+    {Collective::alltoall, "bruck",
+     [](const Terms& t) { return t.log2p * (t.alpha + t.n / 2 * (t.cross + 2 * kGamma_s)) + 2 * t.n * kGamma_s; }},
+    {Collective::gather, "binomial_tree", deal_s},
+    {Collective::gather, "direct", direct_s},
+    {Collective::scatter, "binomial_tree", deal_s},
+    {Collective::scatter, "direct", direct_s},
+    {Collective::barrier, "dissemination", [](const Terms& t) { return t.log2p * t.alpha; }},
+    {Collective::barrier, "binomial_tree", [](const Terms& t) { return 2 * t.log2p * t.alpha; }},
 };
 
 std::string time_words(double seconds) {
@@ -86,6 +138,7 @@ Terms terms_of(const GroupShape& shape, int64_t bytes) {
           .n = static_cast<double>(bytes),
           .alpha = shape.alpha_s,
           .beta = shape.beta_s,
+          .cross = shape.beta_s * (shape.hosts > 2 ? kCrossing : 1.0),
           .hosts = static_cast<double>(shape.hosts),
           .local = static_cast<double>(shape.ranks_per_host),
           .log2p = std::ceil(std::log2(shape.ranks)),

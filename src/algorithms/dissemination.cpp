@@ -1,0 +1,24 @@
+// Dissemination: in round k each rank tells the rank 2^k after it what it has heard.
+//
+//   4 ranks      round 0   0 to 1, 1 to 2, 2 to 3, 3 to 0      each has heard of 2
+//                round 1   0 to 2, 1 to 3, 2 to 0, 3 to 1      each has heard of all 4
+//
+// The messages are empty; recv_reduce is used because it accepts while the send beside it is still under way.
+// Source: D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization", IJPP 17 (1988).
+#include "algorithms/algorithms.h"
+#include "schedule/builder.h"
+
+namespace fdl {
+
+Schedule dissemination_barrier(const ScheduleRequest& request) {
+  const int size = request.size;
+  Builder step("dissemination", Collective::barrier, request.rank, size, 1);
+  step.pipelining(Pipelining::rounds).copy(output(0), input(0));
+  for (int distance = 1; distance < size; distance *= 2) {
+    step.send((request.rank + distance) % size, output(0));
+    step.recv_reduce((request.rank - distance + size) % size, output(0));
+  }
+  return step.take();
+}
+
+}  // namespace fdl

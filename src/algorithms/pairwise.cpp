@@ -1,0 +1,26 @@
+// Pairwise: in round i each rank sends to the i-th rank after it and receives from the i-th before it.
+//
+//   4 ranks: whom each column sends to
+//     round 1   1 2 3 0
+//     round 2   2 3 0 1
+//     round 3   3 0 1 2      every chunk travels once, straight to where it belongs; any sizes
+//
+// Not in place: a chunk would have to leave before the one that takes its room could be accepted, all around the ring.
+// Source: Thakur et al. 2005, section 4.
+#include "algorithms/algorithms.h"
+#include "schedule/builder.h"
+
+namespace fdl {
+
+Schedule pairwise_alltoall(const ScheduleRequest& request) {
+  const int size = request.size;
+  Builder step("pairwise", Collective::alltoall, request.rank, size, size);
+  for (int i = 1; i < size; ++i) {
+    const int to = (request.rank + i) % size;
+    const int from = (request.rank - i + size) % size;
+    step.send(to, input(to)).recv(from, output(from));
+  }
+  return step.copy(output(request.rank), input(request.rank)).take();
+}
+
+}  // namespace fdl

@@ -1,0 +1,78 @@
+// Two-level: reduce-scatter inside each host, one ring across hosts for every place in a host, allgather inside.
+//
+//   4 ranks, 2 to a host: hosts (0 1) (2 3), blocks of 2 chunks: 0-1 belong to the first of a host, 2-3 to the second
+//     inside   0 and 1 exchange blocks, 2 and 3 too       now the first of each host holds its host's sum of 0-1
+//     across   0 and 2 run a ring over 0-1, 1 and 3 over 2-3
+//     inside   0 and 1 exchange the finished blocks       between hosts: 2(h-1) messages instead of 2(p-1)
+//
+// Chunks travel one by one inside the host too, so that they stream into the ring across.
+// Source: the hierarchical form of Thakur et al. 2005; J. Cho et al., "BlueConnect", SysML 2018.
+#include "algorithms/algorithms.h"
+#include "schedule/builder.h"
+
+namespace fdl {
+namespace {
+
+int wrap(int value, int size) { return ((value % size) + size) % size; }
+
+// One rank's view: `local` of `locals` in its host, `host` of `hosts`. Block b has a chunk for every host.
+struct Grid {
+  int local;
+  int locals;
+  int host;
+  int hosts;
+  int inside(int offset) const { return host * locals + wrap(local + offset, locals); }
+  int across(int offset) const { return wrap(host + offset, hosts) * locals + local; }
+  int chunk(int block_offset, int i) const { return wrap(local + block_offset, locals) * hosts + i; }
+  int own_chunk(int offset) const { return local * hosts + wrap(host + offset, hosts); }
+};
+
+void reduce_inside(Builder& step, const Grid& grid) {
+  if (grid.locals == 1) {
+    for (int i = 0; i < grid.hosts; ++i) step.copy(output(i), input(i));
+    return;
+  }
+  for (int round = 0; round < grid.locals - 1; ++round) {
+    for (int i = 0; i < grid.hosts; ++i) {
+      const int sent = grid.chunk(-1 - round, i);
+      const int received = grid.chunk(-2 - round, i);
+      step.send(grid.inside(1), round == 0 ? input(sent) : output(sent));
+      step.copy(output(received), input(received)).recv_reduce(grid.inside(-1), output(received));
+    }
+  }
+}
+
+void ring_across(Builder& step, const Grid& grid) {
+  for (int i = 0; i < grid.hosts - 1; ++i) {
+    step.send(grid.across(1), output(grid.own_chunk(-i)));
+    step.recv_reduce(grid.across(-1), output(grid.own_chunk(-i - 1)));
+  }
+  for (int i = 0; i < grid.hosts - 1; ++i) {
+    step.send(grid.across(1), output(grid.own_chunk(1 - i))).recv(grid.across(-1), output(grid.own_chunk(-i)));
+  }
+}
+
+void gather_inside(Builder& step, const Grid& grid) {
+  for (int round = 0; round < grid.locals - 1; ++round) {
+    for (int i = 0; i < grid.hosts; ++i) {
+      step.send(grid.inside(1), output(grid.chunk(-round, i)));
+      step.recv(grid.inside(-1), output(grid.chunk(-1 - round, i)));
+    }
+  }
+}
+
+}  // namespace
+
+// A group that is not made of equal blocks is treated as hosts of one rank: a plain ring.
+Schedule two_level_allreduce(const ScheduleRequest& request) {
+  const int wanted = request.ranks_per_host;
+  const int locals = wanted >= 1 && request.size % wanted == 0 ? wanted : 1;
+  const Grid grid{request.rank % locals, locals, request.rank / locals, request.size / locals};
+  Builder step("two_level", Collective::allreduce, request.rank, request.size, request.size);
+  reduce_inside(step, grid);
+  ring_across(step, grid);
+  gather_inside(step, grid);
+  return step.take();
+}
+
+}  // namespace fdl
