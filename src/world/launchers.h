@@ -16,9 +16,9 @@ struct Identity {
   int local_size = -1;
   int node_rank = -1;
   int node_count = -1;
-  std::string source;  // "farandole", "horovod", "torchrun", "openmpi", "pmi", "slurm", "single process"
-  std::string
-      rendezvous;  // tcp://host:port?..., unix:..., file://..., memory://...: where the hub is, or rank 0 must serve it
+  std::string source;            // "farandole", "horovod", "torchrun", "openmpi", "pmi", "slurm", "single process"
+  std::string rendezvous;        // where the hub is, or where rank 0 must serve it; see world/rendezvous.h
+  bool rank_zero_serves = true;  // false: the rendezvous says "?hub=1", a hub is there already
   std::string job_key;  // from FARANDOLE_JOB_KEY, or derived from what the launcher gives all ranks of the job alike
   bool job_key_is_derived = false;
   std::vector<std::string> also_saw;  // "JOB_COMPLETION_INDEX=1": other launchers' traces, for the log line

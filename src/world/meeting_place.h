@@ -1,0 +1,35 @@
+// Meeting place: where the ranks of a job meet and with which key, derived from what its launcher tells all of them
+// alike.
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+#include "world/launchers.h"
+#include "world/variables.h"
+
+namespace fdl {
+
+// Facts of the job that all its ranks see alike; the job key is derived from them. Empty where there are none.
+using JobFacts = std::string (*)(const Variables&);
+// A rendezvous, or an error that says what to set.
+using FindPlace = Result<std::string> (*)(const Variables&, const Identity&);
+
+std::string no_facts(const Variables&);
+std::string horovod_facts(const Variables&);
+std::string torchrun_facts(const Variables&);
+std::string open_mpi_facts(const Variables&);
+std::string pmi_facts(const Variables&);
+std::string slurm_facts(const Variables&);
+
+Result<std::string> no_place(const Variables&, const Identity&);
+Result<std::string> horovod_place(const Variables&, const Identity&);
+Result<std::string> torchrun_place(const Variables&, const Identity&);
+Result<std::string> open_mpi_place(const Variables&, const Identity&);
+Result<std::string> pmi_place(const Variables&, const Identity&);
+Result<std::string> slurm_place(const Variables&, const Identity&);
+
+// 64 hexadecimal digits; as secret as the facts are.
+std::string derive_key(std::string_view facts);
+
+}  // namespace fdl

@@ -1,0 +1,452 @@
+// Launchers: from environments to who a process is, or to an error that says what is wrong with them.
+#include "world/launchers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <map>
+
+#include "base/log.h"
+#include "world/meeting_place.h"
+#include "world/rendezvous.h"
+#include "world/slurm_lists.h"
+#include "world/topology.h"
+
+namespace fdl {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using Vars = std::map<std::string, std::string>;
+
+Vars operator+(Vars a, const Vars& b) {
+  for (const auto& [name, value] : b) a[name] = value;
+  return a;
+}
+
+Result<Identity> ask(const Vars& variables) {
+  const Environment environment(variables);
+  auto config = Config::read(environment);
+  EXPECT_TRUE(config.ok()) << config.status().text();
+  return who_am_i(environment, *config);
+}
+
+// The line, or "CODE: text".
+std::string answer(const Vars& variables) {
+  const auto identity = ask(variables);
+  if (identity.ok()) return identity->line();
+  return std::string(name_of(identity.status().code())) + ": " + identity.status().text();
+}
+
+class Warnings {
+ public:
+  Warnings() {
+    set_log_sink([this](LogLevel level, std::string_view line) {
+      if (level == LogLevel::warning) lines_.emplace_back(line);
+    });
+  }
+  ~Warnings() { set_log_sink({}); }
+  const std::vector<std::string>& lines() const { return lines_; }
+
+ private:
+  std::vector<std::string> lines_;
+};
+
+const Vars kTorchrun = {{"RANK", "3"},
+                        {"WORLD_SIZE", "8"},
+                        {"LOCAL_RANK", "1"},
+                        {"LOCAL_WORLD_SIZE", "2"},
+                        {"GROUP_RANK", "1"},
+                        {"GROUP_WORLD_SIZE", "4"},
+                        {"MASTER_ADDR", "a-0.a"},
+                        {"MASTER_PORT", "29500"},
+                        {"TORCHELASTIC_RUN_ID", "job-7"},
+                        {"TORCHELASTIC_RESTART_COUNT", "0"}};
+const Vars kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"},
+                       {"OMPI_COMM_WORLD_SIZE", "2"},
+                       {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                       {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                       {"PMIX_NAMESPACE", "prterun-a-17@1"}};
+const Vars kHydra = {
+    {"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"PMI_FD", "9999"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}};
+const Vars kSlurm = {{"SLURM_PROCID", "2"},  {"SLURM_STEP_NUM_TASKS", "3"}, {"SLURM_LOCALID", "0"},
+                     {"SLURM_NODEID", "1"},  {"SLURM_STEP_NUM_NODES", "2"}, {"SLURM_STEP_TASKS_PER_NODE", "2,1"},
+                     {"SLURM_STEP_ID", "0"}, {"SLURM_JOB_ID", "4711"},      {"SLURM_STEP_NODELIST", "n[07-08]"},
+                     {"SLURM_NTASKS", "3"}};
+const Vars kHorovod = {{"HOROVOD_RANK", "1"},
+                       {"HOROVOD_SIZE", "4"},
+                       {"HOROVOD_LOCAL_RANK", "1"},
+                       {"HOROVOD_LOCAL_SIZE", "2"},
+                       {"HOROVOD_CROSS_RANK", "0"},
+                       {"HOROVOD_CROSS_SIZE", "2"},
+                       {"HOROVOD_GLOO_RENDEZVOUS_ADDR", "10.0.0.1"},
+                       {"HOROVOD_GLOO_RENDEZVOUS_PORT", "4000"}};
+const Vars kByHand = {{"FARANDOLE_RANK", "0"},
+                      {"FARANDOLE_SIZE", "2"},
+                      {"FARANDOLE_RENDEZVOUS", "tcp://a:4242"},
+                      {"FARANDOLE_JOB_KEY", "sixteen-or-more!"}};
+
+struct Case {
+  const char* name;
+  Vars variables;
+  std::string expected;  // a regular expression for the whole answer
+};
+
+class Environments : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Environments, GiveTheExpectedLine) {
+  EXPECT_THAT(answer(GetParam().variables), MatchesRegex(GetParam().expected));
+}
+
+const std::string kUnix = "unix:@farandole-[0-9a-f]+";
+
+INSTANTIATE_TEST_SUITE_P(
+    Accepted, Environments,
+    ::testing::Values(
+        Case{"Nothing", {}, "rank 0/1 local 0/1 node 0/1 source=single process"},
+        Case{"UnrelatedVariables", {{"PATH", "/bin"}, {"SLURM_CONF", "x"}}, ".* source=single process"},
+        Case{"ByHand", kByHand, "rank 0/2 source=farandole rendezvous=tcp://a:4242"},
+        Case{"FarandoleRun",
+             kByHand + Vars{{"FARANDOLE_LOCAL_RANK", "0"},
+                            {"FARANDOLE_LOCAL_SIZE", "1"},
+                            {"FARANDOLE_NODE_RANK", "0"},
+                            {"FARANDOLE_NODE_COUNT", "2"},
+                            {"FARANDOLE_RENDEZVOUS", "tcp://a:4242?hub=1"}},
+             "rank 0/2 local 0/1 node 0/2 source=farandole rendezvous=tcp://a:4242\\?hub=1"},
+        Case{"AloneByHand",
+             {{"FARANDOLE_RANK", "0"}, {"FARANDOLE_SIZE", "1"}, {"JOB_COMPLETION_INDEX", "3"}},
+             "rank 0/1 source=farandole \\(also saw: JOB_COMPLETION_INDEX=3\\)"},
+        Case{"Horovod", kHorovod,
+             "rank 1/4 local 1/2 node 0/2 source=horovod rendezvous=tcp://10.0.0.1:4001-4016 key=derived"},
+        Case{"Torchrun", kTorchrun,
+             "rank 3/8 local 1/2 node 1/4 source=torchrun rendezvous=tcp://a-0.a:29501-29516 key=derived"},
+        Case{"TorchrunOverIpv6", kTorchrun + Vars{{"MASTER_ADDR", "fd00::7"}},
+             ".* rendezvous=tcp://\\[fd00::7\\]:29501-29516 key=derived"},
+        Case{"TorchrunAtTheLastPort", kTorchrun + Vars{{"MASTER_PORT", "65535"}},
+             ".* rendezvous=tcp://a-0.a:65519-65534 key=derived"},
+        Case{"TorchrunOnOneHost",
+             kTorchrun + Vars{{"WORLD_SIZE", "4"},
+                              {"LOCAL_RANK", "3"},
+                              {"LOCAL_WORLD_SIZE", "4"},
+                              {"GROUP_RANK", "0"},
+                              {"GROUP_WORLD_SIZE", "1"}},
+             "rank 3/4 local 3/4 node 0/1 source=torchrun rendezvous=" + kUnix + " key=derived"},
+        Case{"RayTrain",
+             {{"RANK", "0"},
+              {"WORLD_SIZE", "2"},
+              {"LOCAL_RANK", "0"},
+              {"LOCAL_WORLD_SIZE", "1"},
+              {"MASTER_ADDR", "h"},
+              {"MASTER_PORT", "5000"}},
+             "rank 0/2 local 0/1 source=torchrun rendezvous=tcp://h:5001-5016 key=derived"},
+        Case{"OpenMpi", kOpenMpi, "rank 1/2 local 1/2 node 0/1 source=openmpi rendezvous=" + kUnix + " key=derived"},
+        Case{"OpenMpiOnTwoHosts",
+             kOpenMpi + Vars{{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+                             {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                             {"FARANDOLE_RENDEZVOUS", "tcp://a:1"}},
+             "rank 1/2 local 0/1 source=openmpi rendezvous=tcp://a:1 key=derived"},
+        Case{"Hydra", kHydra, "rank 0/2 local 0/2 node 0/1 source=pmi rendezvous=" + kUnix + " key=derived"},
+        Case{"Slurm", kSlurm,
+             "rank 2/3 local 0/1 node 1/2 source=slurm rendezvous=tcp://n07:[23][0-9]+-[23][0-9]+ "
+             "key=derived"},
+        Case{"SlurmOnOneHost",
+             kSlurm + Vars{{"SLURM_LOCALID", "2"},
+                           {"SLURM_NODEID", "0"},
+                           {"SLURM_STEP_NUM_NODES", "1"},
+                           {"SLURM_STEP_TASKS_PER_NODE", "3"},
+                           {"SLURM_STEP_NODELIST", "n07"}},
+             "rank 2/3 local 2/3 node 0/1 source=slurm rendezvous=" + kUnix + " key=derived"},
+        Case{"SlurmWithPmi2", kSlurm + Vars{{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {"PMI_FD", "9999"}},
+             "rank 2/3 source=pmi rendezvous=tcp://n07:.* key=derived \\(also saw: SLURM_PROCID=2\\)"},
+        Case{"BatchScriptWithOneTask",
+             {{"SLURM_PROCID", "0"}, {"SLURM_JOB_NUM_NODES", "1"}},
+             "rank 0/1 .* source=single process \\(also saw: SLURM_PROCID=0\\)"},
+        Case{"SizeOneIsSaid",
+             {{"RANK", "0"}, {"WORLD_SIZE", "1"}},
+             "rank 0/1 .* source=single process \\(also saw: RANK=0\\)"},
+        Case{"KubernetesServiceCalledMaster",
+             kTorchrun + Vars{{"FARANDOLE_RANK", "tcp://10.0.0.1:80"}, {"JOB_COMPLETION_INDEX", "1"}},
+             "rank 3/8 .* source=torchrun .* \\(also saw: JOB_COMPLETION_INDEX=1\\)"},
+        Case{"FileRendezvous", kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "file:///shared/here"}},
+             ".* rendezvous=file:///shared/here"},
+        Case{"EmptyVariablesAreAbsent", {{"HOROVOD_RANK", ""}, {"RANK", ""}}, ".* source=single process"}),
+    [](const auto& one) { return one.param.name; });
+
+// ---- Tests of all the error paths follow ----
+
+INSTANTIATE_TEST_SUITE_P(
+    Refused, Environments,
+    ::testing::Values(
+        Case{"HalfByHand",
+             {{"FARANDOLE_RANK", "0"}},
+             "INVALID_ARGUMENT: FARANDOLE_RANK = '0' but FARANDOLE_SIZE is not set: both are needed, or neither"},
+        Case{"HalfHorovod",
+             {{"HOROVOD_SIZE", "2"}},
+             "INVALID_ARGUMENT: HOROVOD_RANK is not set but HOROVOD_SIZE = '2': both are needed, or neither"},
+        Case{"HalfLocal", kByHand + Vars{{"FARANDOLE_LOCAL_RANK", "0"}},
+             "INVALID_ARGUMENT: FARANDOLE_LOCAL_RANK = '0' but FARANDOLE_LOCAL_SIZE is not set: .*"},
+        Case{"HalfTorchrun",
+             {{"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}, {"RANK", "0"}},
+             "INVALID_ARGUMENT: RANK = '0' but WORLD_SIZE is not set: both are needed, or neither"},
+        Case{"OnlyLocalTorchrun",
+             {{"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}},
+             "INVALID_ARGUMENT: LOCAL_RANK = '0' but RANK is not set and WORLD_SIZE is not set"},
+        Case{"NotANumber",
+             {{"OMPI_COMM_WORLD_RANK", "one"}, {"OMPI_COMM_WORLD_SIZE", "2"}},
+             "INVALID_ARGUMENT: OMPI_COMM_WORLD_RANK = 'one' is not a whole number from 0 on"},
+        Case{"Negative",
+             {{"FARANDOLE_RANK", "-1"}, {"FARANDOLE_SIZE", "2"}},
+             "INVALID_ARGUMENT: FARANDOLE_RANK = '-1' is not a whole number from 0 on"},
+        Case{"TooLarge",
+             {{"FARANDOLE_RANK", "0"}, {"FARANDOLE_SIZE", "99999999999"}},
+             "INVALID_ARGUMENT: FARANDOLE_SIZE = '99999999999' is not .*"},
+        Case{"RankNotBelowSize",
+             {{"FARANDOLE_RANK", "2"}, {"FARANDOLE_SIZE", "2"}},
+             "INVALID_ARGUMENT: FARANDOLE_RANK = '2' is not below FARANDOLE_SIZE = '2'"},
+        Case{"LocalRankNotBelowLocalSize", kTorchrun + Vars{{"LOCAL_RANK", "2"}},
+             "INVALID_ARGUMENT: LOCAL_RANK = '2' is not below LOCAL_WORLD_SIZE = '2'"},
+        Case{"LocalSizeAboveSize", kOpenMpi + Vars{{"OMPI_COMM_WORLD_LOCAL_SIZE", "3"}},
+             "INVALID_ARGUMENT: OMPI_COMM_WORLD_LOCAL_SIZE = '3' is more than OMPI_COMM_WORLD_SIZE = '2'"},
+        Case{"SlurmLocalRankAboveItsNode", kSlurm + Vars{{"SLURM_LOCALID", "1"}},
+             "INVALID_ARGUMENT: SLURM_LOCALID = '1' is not below the 1 ranks of this host"},
+        Case{"SlurmCountsBroken", kSlurm + Vars{{"SLURM_STEP_TASKS_PER_NODE", "2(y3)"}},
+             "INVALID_ARGUMENT: '2\\(y3\\)' is not a list of counts such as .*"},
+        Case{"SlurmHostsBroken", kSlurm + Vars{{"SLURM_STEP_NODELIST", "n[7"}},
+             "INVALID_ARGUMENT: 'n\\[7' is not a list of hosts such as .*"},
+        Case{"NodeRankNotBelowNodes", kHorovod + Vars{{"HOROVOD_CROSS_RANK", "2"}},
+             "INVALID_ARGUMENT: HOROVOD_CROSS_RANK = '2' is not below HOROVOD_CROSS_SIZE = '2'"},
+        Case{"NoRendezvousByHand",
+             {{"FARANDOLE_RANK", "0"}, {"FARANDOLE_SIZE", "2"}},
+             "INVALID_ARGUMENT: FARANDOLE_RENDEZVOUS is not set: ranks cannot find each other; set it to tcp://.*"},
+        Case{"BadRendezvous", kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "a:4242"}},
+             "INVALID_ARGUMENT: the rendezvous 'a:4242' is not tcp://host:port, .*"},
+        Case{"ShortKey", kByHand + Vars{{"FARANDOLE_JOB_KEY", "secret"}},
+             "INVALID_ARGUMENT: FARANDOLE_JOB_KEY has 6 characters, and needs 16 or more; .*"},
+        Case{"RendezvousWithoutRank",
+             {{"FARANDOLE_RENDEZVOUS", "tcp://a:1"}},
+             "INVALID_ARGUMENT: the rendezvous 'tcp://a:1' \\(FARANDOLE_RENDEZVOUS\\): this process is probably one of "
+             "several, .*"},
+        Case{"TorchrunWithoutMaster",
+             {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}},
+             "INVALID_ARGUMENT: MASTER_ADDR is not set and MASTER_PORT is not set: ranks cannot find each other; .*"},
+        Case{"MasterPortOfAService", kTorchrun + Vars{{"MASTER_PORT", "tcp://10.0.0.1:23456"}},
+             "INVALID_ARGUMENT: MASTER_ADDR = 'a-0.a' and MASTER_PORT is not set: .*"},
+        Case{"MasterPortBroken", kTorchrun + Vars{{"MASTER_PORT", "http"}},
+             "INVALID_ARGUMENT: MASTER_PORT = 'http' is not a whole number from 0 on"},
+        Case{"OpenMpiOnTwoHosts",
+             kOpenMpi + Vars{{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}},
+             "INVALID_ARGUMENT: Open MPI does not tell ranks on several hosts where rank 0 is; set "
+             "FARANDOLE_RENDEZVOUS=tcp://.*"},
+        Case{"OpenMpiWithoutNamespace", kOpenMpi + Vars{{"PMIX_NAMESPACE", ""}},
+             "INVALID_ARGUMENT: PMIX_NAMESPACE is not set, .*"},
+        Case{"PmiOnTwoHosts",
+             {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"PMI_PORT", "a:1"}},
+             "INVALID_ARGUMENT: PMI does not tell ranks on several hosts where rank 0 is; .*"},
+        Case{
+            "IndexedJob",
+            {{"JOB_COMPLETION_INDEX", "0"}},
+            "INVALID_ARGUMENT: JOB_COMPLETION_INDEX = '0' \\(a Kubernetes Indexed Job\\): this process is probably one "
+            "of several, but nothing gives its rank and size; start it with `farandole run`, .*"},
+        Case{"BareRank", {{"RANK", "0"}, {"WORLD_SIZE", "4"}}, "INVALID_ARGUMENT: RANK = '0' \\(RANK without .*"},
+        Case{"RankAlone", {{"RANK", "0"}}, "INVALID_ARGUMENT: RANK = '0' \\(RANK without .*"},
+        Case{"WorldSizeAlone", {{"WORLD_SIZE", "4"}}, "INVALID_ARGUMENT: WORLD_SIZE = '4' \\(without RANK\\): .*"},
+        Case{"StalePmi", {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}, "INVALID_ARGUMENT: PMI_RANK = '0' \\(PMI, but .*"},
+        Case{"PmixOnly", {{"PMIX_RANK", "0"}}, "INVALID_ARGUMENT: PMIX_RANK = '0' .*"},
+        Case{"BatchScript",
+             {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_JOB_NUM_NODES", "1"}},
+             "INVALID_ARGUMENT: SLURM_PROCID = '0' \\(Slurm, but this is no task of srun\\): .*"},
+        Case{"InteractiveStep",
+             {{"SLURM_PROCID", "0"},
+              {"SLURM_STEP_ID", "4294967290"},
+              {"SLURM_STEP_NUM_TASKS", "1"},
+              {"SLURM_NTASKS", "8"}},
+             "INVALID_ARGUMENT: SLURM_PROCID = '0' \\(Slurm, but .*"}),
+    [](const auto& one) { return one.param.name; });
+
+TEST(Launchers, EveryTraceOfAJobForbidsToBeAlone) {
+  for (const char* name :
+       {"PMI_RANK", "PMIX_RANK", "FLUX_TASK_RANK", "SLURM_PROCID", "PET_NODE_RANK", "PET_RDZV_ENDPOINT", "RANK",
+        "JAX_PROCESS_ID", "LWS_WORKER_INDEX", "TF_CONFIG", "SKYPILOT_NODE_RANK", "AWS_BATCH_JOB_NODE_INDEX",
+        "SM_CURRENT_HOST", "VC_TASK_INDEX", "JOB_COMPLETION_INDEX"}) {
+    EXPECT_THAT(answer({{name, "0"}}), HasSubstr(std::string(name) + " = '0' (")) << name;
+  }
+}
+
+// ---- Several launchers at once ----
+
+TEST(Launchers, TheInnerOneWinsAndTheConflictIsToldOnce) {
+  Warnings warnings;
+  EXPECT_THAT(answer(kTorchrun + kOpenMpi), HasSubstr("rank 3/8 local 1/2 node 1/4 source=torchrun"));
+  ASSERT_EQ(warnings.lines().size(), 1u);
+  EXPECT_EQ(warnings.lines()[0],
+            "launchers contradict each other: torchrun says rank 3 of 8, but OMPI_COMM_WORLD_RANK = '1' and "
+            "OMPI_COMM_WORLD_SIZE = '2' say rank 1 of 2; unset what is left over from another launcher; torchrun wins");
+}
+
+TEST(Launchers, AConflictIsAnErrorWhenTheEnvironmentIsStrict) {
+  Warnings warnings;
+  EXPECT_THAT(
+      answer(kTorchrun + kOpenMpi + Vars{{"FARANDOLE_STRICT_ENV", "1"}}),
+      MatchesRegex("INVALID_ARGUMENT: launchers contradict each other: torchrun says rank 3 of 8, but .*error\\)"));
+  EXPECT_THAT(warnings.lines(), ElementsAre());
+}
+
+TEST(Launchers, BrokenVariablesOfALoserAreAConflictAndNoError) {
+  Warnings warnings;
+  EXPECT_THAT(answer(kTorchrun + Vars{{"OMPI_COMM_WORLD_RANK", "1"}}), HasSubstr("source=torchrun"));
+  ASSERT_EQ(warnings.lines().size(), 1u);
+  EXPECT_THAT(warnings.lines()[0], HasSubstr("OMPI_COMM_WORLD_RANK = '1' but OMPI_COMM_WORLD_SIZE is not set"));
+}
+
+TEST(Launchers, AnOuterLauncherOfOneProcessPerNodeIsNoConflict) {
+  Warnings warnings;
+  // srun starts torchrun on each of four nodes; this is node 1.
+  const Vars outer = {{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_STEP_ID", "0"}};
+  EXPECT_THAT(answer(kTorchrun + outer + Vars{{"FARANDOLE_STRICT_ENV", "1"}}), HasSubstr("(also saw: SLURM_PROCID=1)"));
+  EXPECT_THAT(warnings.lines(), ElementsAre());
+}
+
+TEST(Launchers, AnAgreeingLauncherGivesTheMeetingPlaceThatTheChosenOneLacks) {
+  const auto identity = ask(kTorchrun + Vars{{"HOROVOD_RANK", "3"}, {"HOROVOD_SIZE", "8"}});
+  ASSERT_TRUE(identity.ok()) << identity.status().text();
+  EXPECT_EQ(identity->source, "horovod");
+  EXPECT_EQ(identity->rendezvous, "tcp://a-0.a:29501-29516");
+}
+
+// ---- Keys and meeting places ----
+
+TEST(Launchers, AllRanksDeriveOneKeyAndOnePlace) {
+  const auto one = ask(kTorchrun);
+  const auto other = ask(kTorchrun + Vars{{"RANK", "0"}, {"LOCAL_RANK", "0"}, {"GROUP_RANK", "0"}});
+  ASSERT_TRUE(one.ok() && other.ok());
+  EXPECT_EQ(one->job_key, other->job_key);
+  EXPECT_EQ(one->rendezvous, other->rendezvous);
+  EXPECT_EQ(one->job_key.size(), 64u);
+  EXPECT_TRUE(one->job_key_is_derived);
+}
+
+TEST(Launchers, AnotherJobOrRestartHasAnotherKey) {
+  const auto one = ask(kTorchrun);
+  const auto restarted = ask(kTorchrun + Vars{{"TORCHELASTIC_RESTART_COUNT", "1"}});
+  const auto another = ask(kTorchrun + Vars{{"TORCHELASTIC_RUN_ID", "job-8"}});
+  ASSERT_TRUE(one.ok() && restarted.ok() && another.ok());
+  EXPECT_NE(one->job_key, restarted->job_key);
+  EXPECT_NE(one->job_key, another->job_key);
+}
+
+TEST(Launchers, OpenMpiJobsOfOneHostMeetAtDifferentPlaces) {
+  const auto one = ask(kOpenMpi);
+  const auto same = ask(kOpenMpi + Vars{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}});
+  const auto another = ask(kOpenMpi + Vars{{"PMIX_NAMESPACE", "prterun-a-18@1"}});
+  ASSERT_TRUE(one.ok() && same.ok() && another.ok());
+  EXPECT_EQ(one->rendezvous, same->rendezvous);
+  EXPECT_NE(one->rendezvous, another->rendezvous);
+  EXPECT_NE(one->job_key, another->job_key);
+}
+
+TEST(Launchers, AGivenKeyWinsAndIsNotCalledDerived) {
+  const auto identity = ask(kTorchrun + Vars{{"FARANDOLE_JOB_KEY", "sixteen-or-more!"}});
+  ASSERT_TRUE(identity.ok());
+  EXPECT_EQ(identity->job_key, "sixteen-or-more!");
+  EXPECT_FALSE(identity->job_key_is_derived);
+}
+
+TEST(Launchers, RankZeroServesUnlessAHubIsThere) {
+  EXPECT_TRUE(ask(kByHand)->rank_zero_serves);
+  EXPECT_FALSE(ask(kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "tcp://a:4242?hub=1"}})->rank_zero_serves);
+  EXPECT_FALSE(ask(kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "unix:@x?hub=1"}})->rank_zero_serves);
+}
+
+TEST(Launchers, AProcessOfItsOwnHasASecretKeyAndAPlaceInItsMemory) {
+  const auto one = ask({});
+  const auto other = ask({});
+  ASSERT_TRUE(one.ok() && other.ok());
+  EXPECT_THAT(one->rendezvous, MatchesRegex("memory://alone-[0-9a-f]+"));
+  EXPECT_NE(one->rendezvous, other->rendezvous);
+  EXPECT_NE(one->job_key, other->job_key);
+  EXPECT_FALSE(one->job_key_is_derived);
+}
+
+TEST(Launchers, AreListedInOrderOfPrecedence) {
+  std::vector<std::string> names;
+  for (const LauncherRow& row : supported_launchers()) {
+    names.push_back(row.name);
+    EXPECT_FALSE(row.sentence.empty()) << row.name;
+  }
+  EXPECT_THAT(names, ElementsAre("farandole", "horovod", "torchrun", "openmpi", "pmi", "slurm"));
+}
+
+// ---- Rendezvous text and Slurm's lists ----
+
+TEST(RendezvousText, IsTakenApart) {
+  const auto range = parse_rendezvous("tcp://[::1]:10-12,b:5?hub=1");
+  ASSERT_TRUE(range.ok()) << range.status().text();
+  ASSERT_EQ(range->doors.size(), 2u);
+  EXPECT_EQ(range->doors[0].host, "::1");
+  EXPECT_EQ(range->doors[0].first_port, 10);
+  EXPECT_EQ(range->doors[0].last_port, 12);
+  EXPECT_EQ(range->doors[1].host, "b");
+  EXPECT_EQ(range->doors[1].last_port, 5);
+  EXPECT_TRUE(range->hub_is_there);
+  EXPECT_EQ(parse_rendezvous("file:///a/b")->name, "/a/b");
+  EXPECT_EQ(parse_rendezvous("unix:@x-1")->name, "x-1");
+  EXPECT_EQ(parse_rendezvous("memory://m")->name, "m");
+}
+
+TEST(RendezvousText, ThatMakesNoSenseIsQuoted) {
+  for (const char* text :
+       {"", "tcp://", "tcp://a", "tcp://a:", "tcp://a:x", "tcp://a:70000", "tcp://a:9-8", "tcp://:1", "tcp://a:1,",
+        "tcp://::1:5", "unix:x", "unix:@", "file://a", "file:///", "memory://", "http://a:1"}) {
+    const auto parsed = parse_rendezvous(text);
+    ASSERT_FALSE(parsed.ok()) << text;
+    EXPECT_THAT(parsed.status().text(), HasSubstr("'" + std::string(text) + "'"));
+  }
+}
+
+TEST(SlurmLists, AreWrittenOut) {
+  EXPECT_THAT(*expand_hosts("n[07-09,11],m"), ElementsAre("n07", "n08", "n09", "n11", "m"));
+  EXPECT_THAT(*expand_hosts("r[1-2]n[3-4]"), ElementsAre("r1n3", "r1n4", "r2n3", "r2n4"));
+  EXPECT_THAT(*expand_hosts("one"), ElementsAre("one"));
+  EXPECT_THAT(*expand_counts("2(x3),1"), ElementsAre(2, 2, 2, 1));
+  for (const char* text : {"", "a,", "a[", "a[1", "a[x]", "a[3-1]", "a]", "a[1-99999999]"}) {
+    EXPECT_FALSE(expand_hosts(text).ok()) << text;
+  }
+  for (const char* text : {"", "x", "2(3)", "2(x3", "-1", "1(x99999999)"})
+    EXPECT_FALSE(expand_counts(text).ok()) << text;
+}
+
+// ---- This machine ----
+
+TEST(ThisMachine, HasFactsThatTellItApart) {
+  const HostFacts facts = host_facts();
+  EXPECT_FALSE(facts.host_name.empty());
+  EXPECT_FALSE(facts.boot_id.empty());
+  EXPECT_EQ(facts.process_id, ::getpid());
+  EXPECT_EQ(facts.boot_id, host_facts().boot_id);
+}
+
+TEST(ThisMachine, HasAtLeastOneUsableCoreAndNotMoreThanItsAffinityAllows) {
+  cpu_set_t before;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
+  EXPECT_GE(usable_cores(), 1);
+  EXPECT_LE(usable_cores(), CPU_COUNT(&before));
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  for (int core = 0; core < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++core) {
+    if (CPU_ISSET(core, &before)) CPU_SET(core, &one);
+  }
+  ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+  EXPECT_EQ(usable_cores(), 1);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
+}
+
+TEST(ThisMachine, IsDescribedInOneSentence) {
+  EXPECT_THAT(describe_machine(), HasSubstr(" NUMA node"));
+  EXPECT_THAT(describe_machine(), HasSubstr("core"));
+}
+
+}  // namespace
+}  // namespace fdl
