@@ -160,8 +160,9 @@ void Introduction::await(Awaits what, std::size_t bytes) {
   received_ = 0;
 }
 
-Status Introduction::check_head() const {
+Status Introduction::check_head() {
   if (word_at(incoming_, 0) != kMagic) return refusal("not a farandole connection");
+  met_farandole_ = true;
   if (word_at(incoming_, 4) != kVersion) {
     return refusal("the other end speaks version " + std::to_string(word_at(incoming_, 4)) + ", this one version " +
                    std::to_string(kVersion) + "; install the same farandole everywhere");

@@ -37,6 +37,8 @@ class Introduction {
   Result<bool> advance(int fd);
   bool wants_to_send() const { return sent_ < outgoing_.size(); }
   bool heard_anything() const { return heard_anything_; }
+  // The other end is a farandole, whatever its version and key.
+  bool met_farandole() const { return met_farandole_; }
   const Introduced& introduced() const { return introduced_; }
 
  private:
@@ -46,7 +48,7 @@ class Introduction {
   Result<bool> receive_what_came(int fd);
   void await(Awaits what, std::size_t bytes);
   Status take_incoming();
-  Status check_head() const;
+  Status check_head();
   Status take_text_size(std::size_t offset, Awaits next);
   Digest proof_of(std::string_view whose, std::string_view text) const;
 
@@ -64,6 +66,7 @@ class Introduction {
   std::string outgoing_;
   std::size_t sent_ = 0;
   bool heard_anything_ = false;
+  bool met_farandole_ = false;
   Introduced introduced_;
 };
 

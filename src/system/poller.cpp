@@ -10,9 +10,11 @@
 namespace fdl {
 namespace {
 
-epoll_event describe(uint64_t token, bool want_read, bool want_write) {
+epoll_event describe(uint64_t token, bool want_read, bool want_write, bool want_hang_up) {
   epoll_event event{};
-  event.events = (want_read ? EPOLLIN | EPOLLRDHUP : 0u) | (want_write ? static_cast<uint32_t>(EPOLLOUT) : 0u);
+  if (want_read) event.events |= EPOLLIN;
+  if (want_write) event.events |= EPOLLOUT;
+  if (want_hang_up) event.events |= EPOLLRDHUP;
   event.data.u64 = token;
   return event;
 }
@@ -35,13 +37,13 @@ Result<Poller> Poller::make() {
 }
 
 Status Poller::add(int fd, uint64_t token, bool want_read, bool want_write) {
-  epoll_event event = describe(token, want_read, want_write);
+  epoll_event event = describe(token, want_read, want_write, want_read);
   if (::epoll_ctl(fd_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return Status::from_errno("epoll_ctl(add)");
   return {};
 }
 
-Status Poller::change(int fd, uint64_t token, bool want_read, bool want_write) {
-  epoll_event event = describe(token, want_read, want_write);
+Status Poller::change(int fd, uint64_t token, bool want_read, bool want_write, bool want_hang_up) {
+  epoll_event event = describe(token, want_read, want_write, want_hang_up);
   if (::epoll_ctl(fd_.get(), EPOLL_CTL_MOD, fd, &event) != 0) return Status::from_errno("epoll_ctl(change)");
   return {};
 }

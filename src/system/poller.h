@@ -24,7 +24,11 @@ class Poller {
 
   int fd() const { return fd_.get(); }
   Status add(int fd, uint64_t token, bool want_read = true, bool want_write = false);
-  Status change(int fd, uint64_t token, bool want_read, bool want_write);
+  Status change(int fd, uint64_t token, bool want_read, bool want_write) {
+    return change(fd, token, want_read, want_write, want_read);
+  }
+  // `want_hang_up` alone wakes when the other end closes, and not on data. Errors wake always.
+  Status change(int fd, uint64_t token, bool want_read, bool want_write, bool want_hang_up);
   void remove(int fd);
 
   // Fills `ready` and returns how many; 0 when the deadline has passed. A signal does not end the wait.

@@ -170,6 +170,8 @@ Result<UniqueFd> connect_any(std::span<const Address> addresses, Deadline deadli
   return Status(deadline.passed() ? Code::timeout : Code::transport, "cannot connect: " + stories);
 }
 
+void let_peer_pause(int fd) { set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 0); }
+
 Status write_all(int fd, ConstBytes bytes, Deadline deadline) {
   while (!bytes.empty()) {
     const ssize_t count = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);

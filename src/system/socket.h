@@ -33,10 +33,12 @@ Result<Listening> listen_unix();  // a random abstract name
 Result<UniqueFd> accept_one(int listening_fd);
 
 // Tries each address in turn (each gets a share of the time), non-blocking connect; the error lists what each said.
-// A TCP socket gets TCP_NODELAY, keepalive (5 s idle, 3 probes of 2 s) and TCP_USER_TIMEOUT of 15 s.
+// A TCP socket gets TCP_NODELAY, keepalive (5 s idle, 3 probes of 2 s) and TCP_USER_TIMEOUT of 15 s,
+// which also ends a connection whose other end reads nothing for 15 s: let_peer_pause() where that is its right.
 Result<UniqueFd> connect_any(std::span<const Address> addresses, Deadline deadline);
 // A connect that has begun: writable means that it succeeded or failed (SO_ERROR tells). For who drives many at once.
 Result<UniqueFd> begin_connect(const Address& address);
+void let_peer_pause(int fd);
 // Names are resolved anew on each call (pods move); IPv6 and IPv4.
 Result<std::vector<Address>> resolve(const std::string& host, int port);
 

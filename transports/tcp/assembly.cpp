@@ -1,0 +1,342 @@
+// Assembly: the state machine behind connect().
+#include "transports/tcp/assembly.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "base/log.h"
+#include "contract/transport.h"
+
+namespace fdl {
+namespace {
+
+constexpr uint64_t kListenerToken = ~uint64_t{0};
+// One address may take this long to answer; a packet that was lost is sent again after 1 s.
+constexpr int64_t kConnectNs = 5'000'000'000;
+// Who has connected has this long to introduce itself.
+constexpr int64_t kIntroduceNs = 10'000'000'000;
+constexpr int64_t kRestNs = 100'000'000;
+constexpr std::size_t kMostStrangers = 256;
+
+std::string joined(std::span<const Address> addresses) {
+  std::string text;
+  for (const Address& address : addresses) text += (text.empty() ? "" : " ") + address.text;
+  return text;
+}
+
+std::vector<Address> split(std::string_view text) {
+  std::vector<Address> addresses;
+  while (!text.empty()) {
+    const std::size_t space = std::min(text.find(' '), text.size());
+    if (space > 0) addresses.push_back({std::string(text.substr(0, space))});
+    text.remove_prefix(std::min(space + 1, text.size()));
+  }
+  return addresses;
+}
+
+// "3 1": rank 3, lane 1.
+bool parse_caller(const std::string& text, int& rank, int& lane) {
+  const char* end = text.data() + text.size();
+  const auto first = std::from_chars(text.data(), end, rank);
+  if (first.ec != std::errc() || first.ptr == end || *first.ptr != ' ') return false;
+  const auto second = std::from_chars(first.ptr + 1, end, lane);
+  return second.ec == std::errc() && second.ptr == end;
+}
+
+Status connect_outcome(int fd) {
+  int error = 0;
+  socklen_t length = sizeof error;
+  if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) return Status::from_errno("getsockopt");
+  if (error != 0) return Status::from_errno("connect", error);
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<UniqueFd>> Assembly::connect(const Membership& membership, const std::vector<bool>& peers) {
+  std::vector<UniqueFd> nobody(static_cast<std::size_t>(membership.size() * kLaneCount));
+  bool alone = true;
+  for (int member = 0; member < membership.size(); ++member) {
+    if (member != membership.rank && peers[static_cast<std::size_t>(member)]) alone = false;
+  }
+  if (alone) return nobody;
+
+  const auto doing = [&] { return fmt::format("connecting '{}' over TCP", membership.id); };
+  Result<Poller> poller = Poller::make();
+  if (!poller.ok()) return poller.status().while_doing(doing());
+  Result<Listening> listening = listen_tcp(membership.config->interfaces);
+  if (!listening.ok()) return listening.status().while_doing(doing());
+  Assembly assembly(membership, peers, listening.take(), poller.take());
+  const Status status = assembly.start();
+  if (!status.ok()) return status.while_doing(doing());
+  return std::move(assembly.connected_);
+}
+
+Assembly::Assembly(const Membership& membership, const std::vector<bool>& peers, Listening listening, Poller poller)
+    : membership_(membership),
+      peers_(peers),
+      listening_(std::move(listening)),
+      poller_(std::move(poller)),
+      connected_(static_cast<std::size_t>(membership.size() * kLaneCount)),
+      published_(static_cast<std::size_t>(membership.size())),
+      last_story_(static_cast<std::size_t>(membership.size())) {}
+
+Status Assembly::start() {
+  FDL_RETURN_IF_ERROR(poller_.add(listening_.fd.get(), kListenerToken));
+  FDL_RETURN_IF_ERROR(membership_.exchange->publish(key_of(membership_.rank), joined(listening_.addresses)));
+  // When a lower rank never publishes, there must be time left to meet the others, so that only it is named.
+  const Deadline deadline = membership_.deadline;
+  Deadline for_fetching = deadline;
+  if (!deadline.is_never()) {
+    const int64_t reserve_ns = std::min<int64_t>(deadline.remaining_ns() / 4, 1'000'000'000);
+    for_fetching = Deadline::at_ns(deadline.moment_ns() - reserve_ns);
+  }
+  FDL_RETURN_IF_ERROR(fetch_addresses(for_fetching));
+  return run(deadline);
+}
+
+Status Assembly::fetch_addresses(Deadline deadline) {
+  for (int peer = 0; peer < membership_.rank; ++peer) {
+    if (!peers_[static_cast<std::size_t>(peer)]) continue;
+    const Result<std::string> addresses = membership_.exchange->fetch(key_of(peer), deadline);
+    if (!addresses.ok()) {
+      if (addresses.status().code() != Code::timeout) return addresses.status();
+      continue;
+    }
+    published_[static_cast<std::size_t>(peer)] = true;
+    for (int lane = 0; lane < kLaneCount; ++lane) {
+      auto link = std::make_unique<Link>();
+      link->calling = true;
+      link->peer = peer;
+      link->lane = lane;
+      link->addresses = split(*addresses);
+      FDL_RETURN_IF_ERROR(try_address(place(std::move(link))));
+    }
+    // Whoever calls meanwhile is answered between two fetches.
+    FDL_RETURN_IF_ERROR(turn(Deadline::at_ns(0)));
+  }
+  return {};
+}
+
+Status Assembly::run(Deadline deadline) {
+  while (!complete()) {
+    if (deadline.passed()) return somebody_is_missing();
+    FDL_RETURN_IF_ERROR(turn(deadline));
+  }
+  return {};
+}
+
+// Waits for one batch of events, or for the end of somebody's patience, and handles it.
+Status Assembly::turn(Deadline deadline) {
+  std::array<Poller::Ready, 64> ready;
+  const std::size_t count = poller_.wait(ready, deadline.earlier(first_patience()));
+  for (std::size_t i = 0; i < count; ++i) {
+    if (ready[i].token == kListenerToken) {
+      FDL_RETURN_IF_ERROR(accept_callers());
+    } else if (links_[ready[i].token] != nullptr) {
+      FDL_RETURN_IF_ERROR(attend(ready[i].token));
+    }
+  }
+  for (std::size_t place = 0; place < links_.size(); ++place) {
+    if (links_[place] != nullptr && links_[place]->patience.passed()) FDL_RETURN_IF_ERROR(expire(place));
+  }
+  return {};
+}
+
+Deadline Assembly::first_patience() const {
+  Deadline first = Deadline::never();
+  for (const auto& link : links_) {
+    if (link != nullptr) first = first.earlier(link->patience);
+  }
+  return first;
+}
+
+Status Assembly::accept_callers() {
+  while (true) {
+    FDL_ASSIGN_OR_RETURN(UniqueFd fd, accept_one(listening_.fd.get()));
+    if (!fd) return {};
+    make_room_for_a_stranger();
+    auto link = std::make_unique<Link>();
+    link->fd = std::move(fd);
+    link->patience = Deadline::after_ns(kIntroduceNs);
+    link->introduction = std::make_unique<Introduction>(Introduction::Role::server, membership_.job_key, purpose(),
+                                                        std::to_string(membership_.rank));
+    const std::size_t here = place(std::move(link));
+    FDL_RETURN_IF_ERROR(poller_.add(links_[here]->fd.get(), here));
+    FDL_RETURN_IF_ERROR(introduce(here));
+  }
+}
+
+std::size_t Assembly::place(std::unique_ptr<Link> link) {
+  const auto free = std::find(links_.begin(), links_.end(), nullptr);
+  const auto here = static_cast<std::size_t>(free - links_.begin());
+  if (free == links_.end()) links_.emplace_back();
+  links_[here] = std::move(link);
+  return here;
+}
+
+void Assembly::forget(std::size_t place) { links_[place].reset(); }
+
+void Assembly::make_room_for_a_stranger() {
+  std::size_t strangers = 0;
+  std::size_t oldest = links_.size();
+  for (std::size_t place = links_.size(); place-- > 0;) {
+    if (links_[place] == nullptr || links_[place]->calling) continue;
+    ++strangers;
+    oldest = place;
+  }
+  if (strangers >= kMostStrangers) forget(oldest);
+}
+
+Status Assembly::attend(std::size_t place) {
+  Link& link = *links_[place];
+  if (link.state == Link::State::connecting) {
+    const Status outcome = connect_outcome(link.fd.get());
+    if (!outcome.ok()) return next_address(place, outcome);
+    link.state = Link::State::introducing;
+    link.patience = Deadline::after_ns(kIntroduceNs);
+    link.introduction = std::make_unique<Introduction>(Introduction::Role::client, membership_.job_key, purpose(),
+                                                       fmt::format("{} {}", membership_.rank, link.lane));
+  }
+  return introduce(place);
+}
+
+Status Assembly::introduce(std::size_t place) {
+  Link& link = *links_[place];
+  const Result<bool> finished = link.introduction->advance(link.fd.get());
+  if (!finished.ok()) {
+    if (link.calling) {
+      link.was_refused |= link.introduction->met_farandole();
+      return next_address(place, finished.status());
+    }
+    last_refusal_ = finished.status().text();
+    log_debug("tcp: dropped a connection to '{}': {}", membership_.id, last_refusal_);
+    forget(place);
+    return {};
+  }
+  if (*finished) return link.calling ? settled(place) : welcome(place);
+  const bool sending = link.introduction->wants_to_send();
+  return poller_.change(link.fd.get(), place, !sending, sending);
+}
+
+Status Assembly::try_address(std::size_t place) {
+  Link& link = *links_[place];
+  if (link.addresses.empty()) return next_address(place, Status(Code::transport, "it published no address"));
+  Result<UniqueFd> fd = begin_connect(link.addresses[link.trying]);
+  if (!fd.ok()) return next_address(place, fd.status());
+  link.fd = fd.take();
+  link.state = Link::State::connecting;
+  link.patience = Deadline::after_ns(kConnectNs);
+  return poller_.add(link.fd.get(), place, false, true);
+}
+
+// Another address, or after all of them a pause; a round in which somebody refused the proof is final.
+Status Assembly::next_address(std::size_t place, const Status& why) {
+  Link& link = *links_[place];
+  link.fd.reset();
+  link.introduction.reset();
+  if (why.code() == Code::resource) return why;
+  const std::string where = link.addresses.empty() ? "" : link.addresses[link.trying].text + ": ";
+  link.stories += (link.stories.empty() ? "" : "; ") + where + why.text();
+  ++link.trying;
+  if (link.trying < link.addresses.size()) return try_address(place);
+
+  last_story_[static_cast<std::size_t>(link.peer)] = link.stories;
+  if (link.was_refused) {
+    const Member& who = membership_.members[static_cast<std::size_t>(link.peer)];
+    return Status::blame(
+        who.world_rank, who.host_name, Code::authentication,
+        fmt::format("tcp: {} and {} do not trust each other: {}; give all ranks the same job key",
+                    membership_.name_of(membership_.rank), membership_.name_of(link.peer), link.stories));
+  }
+  link.trying = 0;
+  link.stories.clear();
+  link.state = Link::State::resting;
+  link.patience = Deadline::after_ns(kRestNs);
+  return {};
+}
+
+Status Assembly::expire(std::size_t place) {
+  Link& link = *links_[place];
+  if (link.state == Link::State::resting) return try_address(place);
+  if (link.calling) return next_address(place, Status(Code::timeout, "no answer in time"));
+  last_refusal_ = "it did not introduce itself in time";
+  forget(place);
+  return {};
+}
+
+// A caller has proved that it knows the key; the purpose that it proved too says that it means this communicator.
+Status Assembly::welcome(std::size_t place) {
+  Link& link = *links_[place];
+  int rank = -1;
+  int lane = -1;
+  if (parse_caller(link.introduction->introduced().peer, rank, lane) && rank > membership_.rank && wants(rank, lane)) {
+    poller_.remove(link.fd.get());
+    // A peer that lost patience with a first connection comes again: the newest is the one that it uses.
+    connected_[static_cast<std::size_t>(rank * kLaneCount + lane)] = std::move(link.fd);
+  }
+  forget(place);
+  return {};
+}
+
+Status Assembly::settled(std::size_t place) {
+  Link& link = *links_[place];
+  // Hosts may have private addresses in common; then an address of the peer leads to another member.
+  if (link.introduction->introduced().peer != std::to_string(link.peer)) {
+    return next_address(place, Status(Code::transport, "another member listens there"));
+  }
+  poller_.remove(link.fd.get());
+  connected_[static_cast<std::size_t>(link.peer * kLaneCount + link.lane)] = std::move(link.fd);
+  forget(place);
+  return {};
+}
+
+std::string Assembly::purpose() const { return "tcp " + membership_.id; }
+
+std::string Assembly::key_of(int member) const { return fmt::format("{}/tcp/{}", membership_.id, member); }
+
+bool Assembly::wants(int peer, int lane) const {
+  return peer >= 0 && peer < membership_.size() && peer != membership_.rank && peers_[static_cast<std::size_t>(peer)] &&
+         lane >= 0 && lane < kLaneCount;
+}
+
+bool Assembly::complete() const {
+  for (int peer = 0; peer < membership_.size(); ++peer) {
+    for (int lane = 0; lane < kLaneCount; ++lane) {
+      if (wants(peer, lane) && !connected_[static_cast<std::size_t>(peer * kLaneCount + lane)]) return false;
+    }
+  }
+  return true;
+}
+
+Status Assembly::somebody_is_missing() const {
+  std::string missing;
+  int first = -1;
+  for (int peer = 0; peer < membership_.size(); ++peer) {
+    bool absent = false;
+    for (int lane = 0; lane < kLaneCount; ++lane) {
+      absent |= wants(peer, lane) && !connected_[static_cast<std::size_t>(peer * kLaneCount + lane)];
+    }
+    if (!absent) continue;
+    if (first < 0) first = peer;
+    const auto at = static_cast<std::size_t>(peer);
+    std::string why = "did not call";
+    if (peer < membership_.rank) {
+      why = !published_[at]           ? "did not come"
+            : last_story_[at].empty() ? "did not answer"
+                                      : "cannot be reached: " + last_story_[at];
+    }
+    missing += fmt::format("{}{} {}", missing.empty() ? "" : "; ", membership_.name_of(peer), why);
+  }
+  if (!last_refusal_.empty()) missing += fmt::format(" (a connection was refused: {})", last_refusal_);
+  const Member& who = membership_.members[static_cast<std::size_t>(first)];
+  return Status::blame(
+      who.world_rank, who.host_name, Code::timeout,
+      fmt::format("tcp: not everybody came in time: {}; see their logs, or raise start_timeout_s", missing));
+}
+
+}  // namespace fdl

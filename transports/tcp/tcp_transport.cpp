@@ -1,0 +1,270 @@
+// TCP: the caller's progress() asks the busy streams directly; the poller knows what to wake for only while it sleeps.
+#include "transports/tcp/tcp_transport.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "system/poller.h"
+#include "transports/tcp/assembly.h"
+#include "transports/tcp/stream.h"
+
+namespace fdl {
+namespace {
+
+// A caller that never sleeps still looks this often for peers that died while nothing was wanted of them.
+constexpr uint32_t kCallsBetweenLooks = 1024;
+
+class TcpTransport final : public Transport {
+ public:
+  TcpTransport(const Membership& membership, std::vector<UniqueFd> fds, Poller poller);
+  ~TcpTransport() override;
+  Status watch_all();
+
+  std::string_view name() const override { return "tcp"; }
+  std::optional<Ticket> send(Lane lane, uint32_t tag, ConstBytes bytes) override;
+  std::optional<Ticket> recv(Lane lane, uint32_t tag, Bytes bytes) override;
+  bool done(Ticket ticket) const override;
+  bool progress() override;
+  Status peer_status(int peer) const override { return failures_[static_cast<std::size_t>(peer)]; }
+  Status status() const override;
+
+  int wake_fd() const override { return poller_.fd(); }
+  bool prepare_to_sleep() override;
+  void finish_sleep() override {}
+
+ private:
+  using Outcome = TcpStream::Outcome;
+
+  static std::size_t index_of(Lane lane) { return static_cast<std::size_t>(lane.peer * kLaneCount + lane.index); }
+  static int peer_of(std::size_t index) { return static_cast<int>(index) / kLaneCount; }
+  bool failed(std::size_t index) const { return !failures_[index / kLaneCount].ok(); }
+
+  void mark_busy(std::size_t index) { busy_[index / 64] |= uint64_t{1} << (index % 64); }
+  void mark_idle(std::size_t index) { busy_[index / 64] &= ~(uint64_t{1} << (index % 64)); }
+
+  bool attend(std::size_t index);
+  bool settle(std::size_t index, Outcome outcome);
+  bool look_for_hang_ups();
+  void hear_hang_up(std::size_t index);
+  bool watch(std::size_t index);
+  void fail(int peer, Status why);
+  Status story_of(std::size_t index, Outcome outcome) const;
+  Status lost(int peer, std::string_view what) const;
+
+  const Membership membership_;  // a copy, for the names
+  std::vector<TcpStream> streams_;
+  std::vector<Status> failures_;  // by peer
+  std::vector<uint64_t> busy_;    // a bit a stream that has something outstanding
+  Poller poller_;
+  bool troubled_ = false;
+  bool news_ = false;  // a failure that progress() has not told yet
+  bool slept_ = false;
+  uint32_t calls_ = 0;
+};
+
+TcpTransport::TcpTransport(const Membership& membership, std::vector<UniqueFd> fds, Poller poller)
+    : membership_(membership),
+      failures_(membership.members.size()),
+      busy_((fds.size() + 63) / 64),
+      poller_(std::move(poller)) {
+  streams_.reserve(fds.size());
+  for (UniqueFd& fd : fds) streams_.emplace_back(std::move(fd));
+}
+
+TcpTransport::~TcpTransport() {
+  for (TcpStream& stream : streams_) {
+    if (stream.fd() >= 0) stream.leave();
+  }
+}
+
+Status TcpTransport::watch_all() {
+  for (std::size_t index = 0; index < streams_.size(); ++index) {
+    TcpStream& stream = streams_[index];
+    if (stream.fd() < 0) continue;
+    // It reads nothing while it computes, for however long.
+    let_peer_pause(stream.fd());
+    FDL_RETURN_IF_ERROR(poller_.add(stream.fd(), index, false, false));
+    stream.in_poller = true;
+    FDL_CHECK(watch(index));
+  }
+  return {};
+}
+
+std::optional<Ticket> TcpTransport::send(Lane lane, uint32_t tag, ConstBytes bytes) {
+  const std::size_t index = index_of(lane);
+  if (failed(index)) return std::nullopt;
+  TcpStream& stream = streams_[index];
+  FDL_CHECK(stream.fd() >= 0);
+  if (stream.peer_left) {
+    fail(lane.peer, story_of(index, Outcome::left));
+    return std::nullopt;
+  }
+  const bool first = !stream.sending();
+  const std::optional<uint64_t> position = stream.post_send(tag, bytes);
+  if (!position) return std::nullopt;
+  // Most slices fit into the socket's buffer, and then they are done before anyone asks.
+  if (first && settle(index, stream.push()) && failed(index)) return std::nullopt;
+  if (stream.sending()) mark_busy(index);
+  return Ticket{static_cast<uint32_t>(2 * index), *position};
+}
+
+std::optional<Ticket> TcpTransport::recv(Lane lane, uint32_t tag, Bytes bytes) {
+  const std::size_t index = index_of(lane);
+  if (failed(index)) return std::nullopt;
+  FDL_CHECK(streams_[index].fd() >= 0);
+  const std::optional<uint64_t> position = streams_[index].post_recv(tag, bytes);
+  if (!position) return std::nullopt;
+  mark_busy(index);
+  return Ticket{static_cast<uint32_t>(2 * index + 1), *position};
+}
+
+bool TcpTransport::done(Ticket ticket) const {
+  const TcpStream& stream = streams_[ticket.stream / 2];
+  return ticket.position < (ticket.stream % 2 == 0 ? stream.sent() : stream.received());
+}
+
+bool TcpTransport::progress() {
+  bool moved = false;
+  for (std::size_t word = 0; word < busy_.size(); ++word) {
+    for (uint64_t bits = busy_[word]; bits != 0; bits &= bits - 1) {
+      moved |= attend(64 * word + static_cast<std::size_t>(std::countr_zero(bits)));
+    }
+  }
+  if (slept_ || ++calls_ % kCallsBetweenLooks == 0) moved |= look_for_hang_ups();
+  moved |= std::exchange(news_, false);
+  return moved;
+}
+
+// Both directions of one stream, once.
+bool TcpTransport::attend(std::size_t index) {
+  if (failed(index)) return false;  // since this pass began
+  TcpStream& stream = streams_[index];
+  bool moved = false;
+  if (stream.sending()) moved |= settle(index, stream.push());
+  if (stream.receiving() && !failed(index)) moved |= settle(index, stream.pull());
+  if (!stream.sending() && !stream.receiving()) mark_idle(index);
+  return moved;
+}
+
+bool TcpTransport::settle(std::size_t index, Outcome outcome) {
+  if (outcome == Outcome::nothing) return false;
+  if (outcome != Outcome::moved) fail(peer_of(index), story_of(index, outcome));
+  return true;
+}
+
+// Streams with a posted receive meet the end of their connection when they read; the others are looked at here.
+bool TcpTransport::look_for_hang_ups() {
+  slept_ = false;
+  std::array<Poller::Ready, 64> ready;
+  const std::size_t count = poller_.wait(ready, Deadline::at_ns(0));
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto index = static_cast<std::size_t>(ready[i].token);
+    if (ready[i].hung_up && !failed(index) && !streams_[index].receiving()) hear_hang_up(index);
+  }
+  return news_;
+}
+
+void TcpTransport::hear_hang_up(std::size_t index) {
+  TcpStream& stream = streams_[index];
+  const Outcome outcome = stream.look();
+  if (outcome == Outcome::closed || outcome == Outcome::broken) {
+    fail(peer_of(index), story_of(index, outcome));
+    return;
+  }
+  // What it sent before it left stays readable, and nothing more can come: whoever posts a receive finds it at once.
+  stream.peer_left = outcome == Outcome::left;
+  if (stream.hung_up && !stream.sending()) {
+    // Told already and told again: the connection is closed both ways, and epoll cannot be asked to keep silent.
+    poller_.remove(stream.fd());
+    stream.in_poller = false;
+  }
+  stream.hung_up = true;
+  watch(index);
+}
+
+// Brings the poller up to date; false if the stream has something to do that the poller would not wake for.
+bool TcpTransport::watch(std::size_t index) {
+  TcpStream& stream = streams_[index];
+  if (!stream.in_poller) return !stream.sending() && !stream.receiving();
+  const TcpStream::Watch wanted{stream.receiving(), stream.sending(), !stream.hung_up};
+  if (stream.watch == wanted) return true;
+  stream.watch = wanted;
+  const Status changed = poller_.change(stream.fd(), index, wanted.read, wanted.write, wanted.hang_up);
+  if (!changed.ok()) fail(peer_of(index), changed.while_doing("watching " + membership_.name_of(peer_of(index))));
+  return changed.ok();
+}
+
+bool TcpTransport::prepare_to_sleep() {
+  slept_ = true;
+  bool nothing_to_do = !news_;
+  for (std::size_t index = 0; index < streams_.size(); ++index) {
+    if (streams_[index].fd() >= 0 && !watch(index)) nothing_to_do = false;
+  }
+  return nothing_to_do;
+}
+
+Status TcpTransport::status() const {
+  if (!troubled_) return {};
+  for (const Status& failure : failures_) FDL_RETURN_IF_ERROR(failure);
+  return {};
+}
+
+void TcpTransport::fail(int peer, Status why) {
+  Status& failure = failures_[static_cast<std::size_t>(peer)];
+  if (!failure.ok()) return;
+  failure = std::move(why);
+  troubled_ = news_ = true;
+  for (int lane = 0; lane < kLaneCount; ++lane) {
+    const std::size_t index = index_of({peer, lane});
+    poller_.remove(streams_[index].fd());
+    streams_[index].close();
+    mark_idle(index);
+  }
+}
+
+Status TcpTransport::lost(int peer, std::string_view what) const {
+  const Member& who = membership_.members[static_cast<std::size_t>(peer)];
+  return Status::blame(who.world_rank, who.host_name, Code::peer_lost,
+                       fmt::format("tcp: {} {}", membership_.name_of(peer), what));
+}
+
+Status TcpTransport::story_of(std::size_t index, Outcome outcome) const {
+  const TcpStream& stream = streams_[index];
+  const int peer = peer_of(index);
+  switch (outcome) {
+    case Outcome::left:
+      return lost(peer, "closed the connection: it has left");
+    case Outcome::closed:
+      return lost(peer, "closed the connection; see its log");
+    case Outcome::broken:
+      return lost(peer, fmt::format("does not answer any more: {}", std::strerror(stream.error_number())));
+    case Outcome::garbage:
+      return lost(peer, "sent what is no slice: something between changes the bytes");
+    default:
+      break;
+  }
+  const Member& who = membership_.members[static_cast<std::size_t>(peer)];
+  return Status::blame(
+      who.world_rank, who.host_name, Code::mismatch,
+      fmt::format("tcp: {} sent {} bytes (tag {:08x}) where {} expected {} bytes (tag {:08x}): the ranks called "
+                  "different operations or counts",
+                  membership_.name_of(peer), stream.arrived().bytes, stream.arrived().tag,
+                  membership_.name_of(membership_.rank), stream.expected().bytes, stream.expected().tag));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Transport>> connect_tcp(const Membership& membership, const std::vector<bool>& peers) {
+  FDL_CHECK(static_cast<int>(peers.size()) == membership.size());
+  FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
+  FDL_ASSIGN_OR_RETURN(std::vector<UniqueFd> fds, Assembly::connect(membership, peers));
+  auto transport = std::make_unique<TcpTransport>(membership, std::move(fds), std::move(poller));
+  FDL_RETURN_IF_ERROR(transport->watch_all());
+  return std::unique_ptr<Transport>(std::move(transport));
+}
+
+}  // namespace fdl
