@@ -20,6 +20,7 @@ namespace fdl {
 //   allgather, gather              counts[r]: what rank r contributes          (output is their concatenation)
 //   reduce_scatter, scatter        counts[r]: what rank r receives             (input is their concatenation)
 //   alltoall                       counts[r]: what I send to r; recv_counts[r]: what I receive from r
+//                                  (count: if not 0, a promise that all counts of all ranks are this)
 //   barrier                        nothing
 // counts of allgather, gather, reduce_scatter and scatter are equal on all ranks. The spans outlive the collective.
 struct CollectiveSpec {

@@ -1,0 +1,316 @@
+// Communicator: a queue of collectives, the messages beside it, and the one place where all of them end together.
+#include "engine/communicator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/messages.h"
+#include "engine/scheduled_collectives.h"
+
+namespace fdl {
+namespace {
+
+// Only these leave the communicator as it was: they are found before any peer can notice the call.
+bool is_harmless(Code code) { return code == Code::ok || code == Code::invalid_argument || code == Code::unsupported; }
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+constexpr uint64_t kAlarm = 0;  // the poller's token of interrupt(); nobody reads tokens, the set is only slept on
+
+}  // namespace
+
+struct Communicator::State {
+  State(Parts given, Poller set, Event event)
+      : parts(std::move(given)),
+        poller(std::move(set)),
+        alarm(std::move(event)),
+        scheduled(
+            std::make_unique<ScheduledCollectives>(parts.transport.get(), parts.rank, parts.shape, *parts.config)),
+        messages(parts.transport.get(), parts.rank, static_cast<int>(parts.members.size()),
+                 std::max(parts.config->slice_bytes, std::size_t{1})) {}
+
+  Status watch_parts();
+  void begin_next();
+  void end_current();
+  bool run_current();
+  bool hear_interrupt();
+  void fail(const Status& why);
+  Status timeout_error() const;
+  std::string phase() const;
+  std::string_view operation_name() const {
+    return oldest == nullptr ? std::string_view("message") : name_of(oldest->spec.collective);
+  }
+
+  Parts parts;
+  Poller poller;
+  Event alarm;
+  std::unique_ptr<ScheduledCollectives> scheduled;
+  Messages messages;
+  std::vector<Sleeper*> sleepers;  // the transport and the preferred; none once failed
+  std::size_t prepared = 0;        // how many of them know that we may sleep
+  bool woke = false;               // a sleep has ended since the transport was last driven
+
+  Operation* oldest = nullptr;  // in flight, when active is set
+  Operation* newest = nullptr;
+  Collectives* active = nullptr;
+  Completion outcome;  // of the one in flight
+  std::string last_phase;
+
+  bool failed = false;  // fail() has run; the driving thread's
+  std::atomic<bool> interrupted{false};
+  mutable Mutex mutex;
+  Status ended FDL_GUARDED_BY(mutex);
+};
+
+Result<std::unique_ptr<Communicator>> Communicator::make(Parts parts) {
+  const auto size = static_cast<int>(parts.members.size());
+  FDL_CHECK(parts.config != nullptr && parts.rank >= 0 && parts.rank < size);
+  FDL_CHECK((parts.transport == nullptr) == (size == 1));
+  parts.shape.ranks = size;
+  FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
+  FDL_ASSIGN_OR_RETURN(Event alarm, Event::make());
+  auto state = std::make_unique<State>(std::move(parts), std::move(poller), std::move(alarm));
+  FDL_RETURN_IF_ERROR(state->watch_parts());
+  return std::unique_ptr<Communicator>(new Communicator(std::move(state)));
+}
+
+Communicator::Communicator(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Communicator::~Communicator() {
+  if (!state_->failed) {
+    state_->fail(Status(Code::shut_down, fmt::format("communicator '{}' was destroyed", state_->parts.id)));
+  }
+}
+
+const std::string& Communicator::id() const { return state_->parts.id; }
+int Communicator::rank() const { return state_->parts.rank; }
+int Communicator::size() const { return static_cast<int>(state_->parts.members.size()); }
+const std::vector<Member>& Communicator::members() const { return state_->parts.members; }
+
+void Communicator::start(Operation& operation) {
+  State& s = *state_;
+  operation.next = nullptr;
+  operation.completion = {};
+  s.hear_interrupt();
+  if (s.failed) return operation.completion.finish(status());
+  (s.newest == nullptr ? s.oldest : s.newest->next) = &operation;
+  s.newest = &operation;
+  if (s.active == nullptr) s.begin_next();
+}
+
+void Communicator::start(Message& message) {
+  State& s = *state_;
+  message.completion = {};
+  s.hear_interrupt();
+  if (s.failed) return message.completion.finish(status());
+  s.messages.start(message);
+  s.messages.progress();
+}
+
+bool Communicator::progress() {
+  State& s = *state_;
+  if (s.hear_interrupt()) return true;
+  if (s.failed) return false;
+  bool moved = s.active != nullptr && s.run_current();
+  if (s.failed) return true;
+  // The schedules drive the transport themselves. Otherwise only messages need it; but after a sleep it may have been
+  // what woke us, and must not do so again.
+  const bool driven = s.active == s.scheduled.get();
+  if (s.parts.transport != nullptr && !driven && (s.woke || !s.messages.idle())) moved |= s.parts.transport->progress();
+  s.woke = false;
+  if (s.messages.idle()) return moved;
+  moved |= s.messages.progress();
+  if (!moved) {
+    if (Status failure = s.messages.failure(); !failure.ok()) {
+      const std::string phase = s.messages.phase();
+      s.fail(failure.during("message", phase, s.parts.id).while_doing(phase));
+      return true;
+    }
+  }
+  return moved;
+}
+
+int Communicator::wake_fd() const { return state_->poller.fd(); }
+
+bool Communicator::prepare_to_sleep() {
+  State& s = *state_;
+  s.prepared = 0;
+  if (s.interrupted.load(std::memory_order_acquire) && !s.failed) return false;
+  for (Sleeper* sleeper : s.sleepers) {
+    ++s.prepared;
+    if (!sleeper->prepare_to_sleep()) return false;
+  }
+  return true;
+}
+
+void Communicator::finish_sleep() {
+  State& s = *state_;
+  for (std::size_t i = 0; i < s.prepared; ++i) s.sleepers[i]->finish_sleep();
+  s.prepared = 0;
+  s.woke = true;
+}
+
+Status Communicator::wait(Completion& completion, Deadline deadline) {
+  State& s = *state_;
+  const int64_t spin_ns = s.parts.config->spin_us * 1000;
+  const int64_t suspect_ns = std::max<int64_t>(seconds_to_ns(s.parts.config->suspect_after_s), 1'000'000);
+  int64_t moved_ns = 0;  // when something last moved, or when suspect() was last called; 0: just now
+  while (!completion.done) {
+    if (progress()) {
+      moved_ns = 0;
+      continue;
+    }
+    const int64_t now = now_ns();
+    if (moved_ns == 0) moved_ns = now;
+    if (now >= deadline.moment_ns()) {
+      s.fail(s.timeout_error());
+      break;
+    }
+    if (now - moved_ns < spin_ns) {
+      relax();
+      continue;
+    }
+    if (now - moved_ns >= suspect_ns && s.parts.suspect) {
+      s.parts.suspect();
+      moved_ns = now - spin_ns;  // the next one is a whole interval away, and is slept through
+      continue;
+    }
+    sleep_until_ready(deadline.earlier(Deadline::at_ns(moved_ns + suspect_ns)));
+  }
+  return completion.status;
+}
+
+void Communicator::interrupt(const Status& why) {
+  State& s = *state_;
+  FDL_CHECK(!why.ok());
+  {
+    MutexLock lock(s.mutex);
+    if (s.ended.ok()) s.ended = why;
+  }
+  s.interrupted.store(true, std::memory_order_release);
+  s.alarm.ring();
+}
+
+Status Communicator::status() const {
+  MutexLock lock(state_->mutex);
+  return state_->ended;
+}
+
+std::string Communicator::phase() const { return state_->phase(); }
+
+Status Communicator::State::watch_parts() {
+  FDL_RETURN_IF_ERROR(poller.add(alarm.fd(), kAlarm));
+  if (parts.transport != nullptr) sleepers.push_back(parts.transport.get());
+  for (const auto& one : parts.preferred) sleepers.push_back(one.get());
+  for (std::size_t i = 0; i < sleepers.size(); ++i) FDL_RETURN_IF_ERROR(poller.add(sleepers[i]->wake_fd(), i + 1));
+  return {};
+}
+
+// A collective may be finished as soon as it is begun; the loop does not pile up calls when many are queued.
+void Communicator::State::begin_next() {
+  while (active == nullptr && oldest != nullptr && !failed) {
+    active = scheduled.get();
+    for (const auto& one : parts.preferred) {
+      if (one->can(oldest->spec)) {
+        active = one.get();
+        break;
+      }
+    }
+    outcome = {};
+    active->start(oldest->spec, oldest->buffers, outcome);
+    if (outcome.done) end_current();
+  }
+}
+
+bool Communicator::State::run_current() {
+  const bool moved = active->progress();
+  if (!outcome.done) return moved;
+  end_current();
+  begin_next();
+  return true;
+}
+
+// The operation leaves the queue before its owner, who may free it at once, can see that it is done.
+void Communicator::State::end_current() {
+  if (!is_harmless(outcome.status.code())) return fail(outcome.status);
+  Operation* operation = oldest;
+  oldest = operation->next;
+  if (oldest == nullptr) newest = nullptr;
+  active = nullptr;
+  operation->completion.finish(std::move(outcome.status));
+}
+
+bool Communicator::State::hear_interrupt() {
+  if (!interrupted.load(std::memory_order_acquire)) [[likely]]
+    return false;
+  if (failed) return false;
+  Status why;
+  {
+    MutexLock lock(mutex);
+    why = ended;
+  }
+  fail(why);
+  return true;
+}
+
+// Bytes of collectives and messages in flight belong to the transport and to the preferred, so these end before anyone
+// hears that their memory is free again; that is also how peers learn that this rank has left.
+void Communicator::State::fail(const Status& why) {
+  last_phase = phase();
+  failed = true;
+  Status final;
+  {
+    MutexLock lock(mutex);
+    if (ended.ok()) ended = why.during(operation_name(), last_phase, parts.id);
+    final = ended;
+  }
+  for (const auto& one : parts.preferred) one->interrupt(final);
+  scheduled->interrupt(final);
+  for (Sleeper* sleeper : sleepers) poller.remove(sleeper->wake_fd());
+  sleepers.clear();
+  prepared = 0;
+  active = nullptr;
+  parts.preferred.clear();
+  scheduled.reset();
+  parts.transport.reset();
+  alarm.clear();
+
+  messages.fail(final);
+  while (oldest != nullptr) {
+    Operation* operation = oldest;
+    oldest = operation->next;
+    operation->completion.finish(final.during(name_of(operation->spec.collective)));
+  }
+  newest = nullptr;
+}
+
+Status Communicator::State::timeout_error() const {
+  int peer = messages.waiting_for();
+  if (active != nullptr) peer = active == scheduled.get() ? scheduled->waiting_for() : -1;
+  Error error{.code = Code::timeout,
+              .text = fmt::format("'{}' was not finished before its deadline: {}", parts.id, phase())};
+  if (peer >= 0) {
+    const Member& who = parts.members[static_cast<std::size_t>(peer)];
+    error.culprit_rank = who.world_rank;
+    error.culprit_host = who.host_name;
+    error.text +=
+        fmt::format(" (rank {} of the job{}{})", who.world_rank, who.host_name.empty() ? "" : " on ", who.host_name);
+  }
+  return Status(std::move(error));
+}
+
+std::string Communicator::State::phase() const {
+  if (failed) return last_phase;
+  if (active == nullptr) return messages.phase();
+  if (active == scheduled.get()) return scheduled->phase();
+  return fmt::format("{} by {}", name_of(oldest->spec.collective), active->name());
+}
+
+}  // namespace fdl

@@ -1,0 +1,57 @@
+// Staging: slots for slices that have arrived, or may arrive, before they can be reduced.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace fdl {
+
+// Slots are handed out one at a time and chained by whoever holds several: next() is the holder's.
+class Staging {
+ public:
+  static constexpr int32_t kNone = -1;
+
+  // All slots become free. Allocates only when it must grow.
+  void reserve(std::size_t slot_bytes, std::size_t slot_count) {
+    const std::size_t stride = (slot_bytes + 63) / 64 * 64;
+    if (stride * slot_count > capacity_) {
+      capacity_ = stride * slot_count;
+      memory_ = std::make_unique_for_overwrite<std::byte[]>(capacity_);
+    }
+    stride_ = stride;
+    next_.resize(slot_count);
+    free_count_ = slot_count;
+    free_ = slot_count == 0 ? kNone : 0;
+    for (std::size_t i = 0; i < slot_count; ++i) {
+      next_[i] = i + 1 < slot_count ? static_cast<int32_t>(i + 1) : kNone;
+    }
+  }
+
+  std::size_t free_count() const { return free_count_; }
+  int32_t take() {
+    const int32_t slot = free_;
+    free_ = next(slot);
+    next(slot) = kNone;
+    --free_count_;
+    return slot;
+  }
+  void give_back(int32_t slot) {
+    next(slot) = free_;
+    free_ = slot;
+    ++free_count_;
+  }
+  int32_t& next(int32_t slot) { return next_[static_cast<std::size_t>(slot)]; }
+  std::byte* at(int32_t slot) { return memory_.get() + static_cast<std::size_t>(slot) * stride_; }
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+  std::size_t capacity_ = 0;
+  std::size_t stride_ = 0;
+  std::vector<int32_t> next_;
+  int32_t free_ = kNone;
+  std::size_t free_count_ = 0;
+};
+
+}  // namespace fdl

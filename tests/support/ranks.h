@@ -1,0 +1,47 @@
+// Ranks as threads of one process: the first failure is thrown again in the test's own thread.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/status.h"
+
+namespace fdl::test {
+
+// Runs work(0) ... work(count - 1) at once, each in a thread, and waits for all.
+inline void run_ranks(int count, const std::function<void(int)>& work) {
+  std::vector<std::exception_ptr> failures(static_cast<std::size_t>(count));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < count; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        work(rank);
+      } catch (...) {
+        failures[static_cast<std::size_t>(rank)] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+}
+
+// For what must succeed in a rank's thread, where ASSERT_ would only leave a lambda.
+inline void require(const Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.text());
+}
+inline void require(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error(what);
+}
+template <typename T>
+T require(Result<T> result) {
+  if (!result.ok()) throw std::runtime_error(result.status().text());
+  return result.take();
+}
+
+}  // namespace fdl::test

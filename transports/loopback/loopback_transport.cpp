@@ -1,0 +1,243 @@
+// Loopback: whoever posts second, sender or receiver, copies the slice, under the mutex of the pair.
+#include "transports/loopback/loopback_transport.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include "base/mutex.h"
+#include "system/event.h"
+
+namespace fdl {
+namespace {
+
+// The fewest that the contract allows, so that tests meet "would block".
+constexpr uint64_t kDepth = 16;
+
+struct Slice {
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+  uint32_t tag = 0;
+};
+
+// One lane in one direction. The k-th send and the k-th receive end together, so one counter serves both.
+struct Stream {
+  std::array<Slice, kDepth> sends;
+  std::array<Slice, kDepth> recvs;
+  uint64_t sent = 0;
+  uint64_t received = 0;
+  std::atomic<uint64_t> matched{0};
+};
+
+// What two ranks share; side 0 is the lower rank. All but the atomics is guarded by the mutex.
+struct Pair {
+  Mutex mutex;
+  Stream streams[2][kLaneCount];  // by sending side
+  bool gone[2] = {false, false};
+  Status mismatch;
+  std::atomic<bool> troubled{false};  // gone or mismatched: a hint that spares the lock
+};
+
+struct Doorbell {
+  explicit Doorbell(Event made) : event(std::move(made)) {}
+  void announce() {
+    changes.fetch_add(1);
+    if (asleep.load()) event.ring();
+  }
+  Event event;
+  std::atomic<uint64_t> changes{0};
+  std::atomic<bool> asleep{false};
+};
+
+// One communicator in this process. The registry knows it while a member holds it.
+class Meeting {
+ public:
+  static Result<std::shared_ptr<Meeting>> make(int size) {
+    auto meeting = std::shared_ptr<Meeting>(new Meeting(size));
+    for (int i = 0; i < size; ++i) {
+      FDL_ASSIGN_OR_RETURN(Event event, Event::make());
+      meeting->doorbells_.push_back(std::make_unique<Doorbell>(std::move(event)));
+    }
+    return meeting;
+  }
+
+  Status join(const Membership& membership) {
+    MutexLock lock(mutex_);
+    const auto me = static_cast<std::size_t>(membership.rank);
+    if (static_cast<int>(joined_.size()) != membership.size() || joined_[me]) {
+      return Status(Code::invalid_argument,
+                    fmt::format("loopback: {} cannot join '{}': it has other members or has joined already",
+                                membership.name_of(membership.rank), membership.id));
+    }
+    joined_[me] = true;
+    ++present_;
+    arrival_.notify_all();
+    if (arrival_.wait(mutex_, membership.deadline, [this] { return present_ == joined_.size(); })) return {};
+    std::string missing;
+    for (std::size_t i = 0; i < joined_.size(); ++i) {
+      if (!joined_[i]) missing += (missing.empty() ? "" : ", ") + membership.name_of(static_cast<int>(i));
+    }
+    return Status(Code::timeout, fmt::format("loopback: {} did not join '{}' in time", missing, membership.id));
+  }
+
+  Pair& pair(int a, int b) {
+    return *pairs_[static_cast<std::size_t>(std::max(a, b) * (std::max(a, b) - 1) / 2 + std::min(a, b))];
+  }
+  Doorbell& doorbell(int rank) { return *doorbells_[static_cast<std::size_t>(rank)]; }
+
+ private:
+  explicit Meeting(int size) : joined_(static_cast<std::size_t>(size)) {
+    for (int i = 0; i < size * (size - 1) / 2; ++i) pairs_.push_back(std::make_unique<Pair>());
+  }
+
+  Mutex mutex_;
+  CondVar arrival_;
+  std::vector<bool> joined_;
+  std::size_t present_ = 0;
+  std::vector<std::unique_ptr<Pair>> pairs_;
+  std::vector<std::unique_ptr<Doorbell>> doorbells_;
+};
+
+Result<std::shared_ptr<Meeting>> find_meeting(const Membership& membership) {
+  static Mutex mutex;
+  static std::map<std::string, std::weak_ptr<Meeting>> meetings;
+  MutexLock lock(mutex);
+  std::erase_if(meetings, [](const auto& entry) { return entry.second.expired(); });
+  if (auto known = meetings[membership.id].lock()) return known;
+  FDL_ASSIGN_OR_RETURN(auto made, Meeting::make(membership.size()));
+  meetings[membership.id] = made;
+  return made;
+}
+
+class LoopbackTransport final : public Transport {
+ public:
+  LoopbackTransport(std::shared_ptr<Meeting> meeting, const Membership& membership)
+      : meeting_(std::move(meeting)),
+        bell_(meeting_->doorbell(membership.rank)),
+        rank_(membership.rank),
+        members_(membership.members) {
+    for (int i = 0; i < membership.size(); ++i) names_.push_back(membership.name_of(i));
+  }
+
+  ~LoopbackTransport() override {
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank_) continue;
+      Pair& pair = meeting_->pair(rank_, peer);
+      MutexLock lock(pair.mutex);
+      pair.gone[my_side(peer)] = true;
+      pair.troubled.store(true);
+      meeting_->doorbell(peer).announce();
+    }
+  }
+
+  std::string_view name() const override { return "loopback"; }
+
+  std::optional<Ticket> send(Lane lane, uint32_t tag, ConstBytes bytes) override {
+    return post(lane, true, {const_cast<std::byte*>(bytes.data()), bytes.size(), tag});
+  }
+  std::optional<Ticket> recv(Lane lane, uint32_t tag, Bytes bytes) override {
+    return post(lane, false, {bytes.data(), bytes.size(), tag});
+  }
+
+  bool done(Ticket ticket) const override {
+    const int peer = static_cast<int>(ticket.stream / (2 * kLaneCount));
+    const bool outgoing = (ticket.stream & 1) != 0;
+    const int lane = static_cast<int>(ticket.stream / 2 % kLaneCount);
+    const int sender = outgoing ? my_side(peer) : 1 - my_side(peer);
+    return ticket.position < meeting_->pair(rank_, peer).streams[sender][lane].matched.load(std::memory_order_acquire);
+  }
+
+  bool progress() override {
+    const uint64_t now = bell_.changes.load();
+    return std::exchange(seen_, now) != now;
+  }
+
+  Status peer_status(int peer) const override {
+    Pair& pair = meeting_->pair(rank_, peer);
+    if (!pair.troubled.load()) return {};
+    MutexLock lock(pair.mutex);
+    if (!pair.mismatch.ok()) return pair.mismatch;
+    if (!pair.gone[1 - my_side(peer)]) return {};
+    const Member& who = members_[static_cast<std::size_t>(peer)];
+    return Status::blame(
+        who.world_rank, who.host_name, Code::peer_lost,
+        fmt::format("loopback: {} has left; see its own error", names_[static_cast<std::size_t>(peer)]));
+  }
+
+  Status status() const override {
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank_) continue;
+      FDL_RETURN_IF_ERROR(peer_status(peer));
+    }
+    return {};
+  }
+
+  int wake_fd() const override { return bell_.event.fd(); }
+  bool prepare_to_sleep() override {
+    bell_.asleep.store(true);
+    return bell_.changes.load() == seen_;
+  }
+  void finish_sleep() override {
+    bell_.asleep.store(false);
+    bell_.event.clear();
+  }
+
+ private:
+  int size() const { return static_cast<int>(members_.size()); }
+  int my_side(int peer) const { return rank_ < peer ? 0 : 1; }
+
+  std::optional<Ticket> post(Lane lane, bool outgoing, Slice slice) {
+    Pair& pair = meeting_->pair(rank_, lane.peer);
+    MutexLock lock(pair.mutex);
+    if (pair.gone[0] || pair.gone[1] || !pair.mismatch.ok()) return std::nullopt;
+    const int sender = outgoing ? my_side(lane.peer) : 1 - my_side(lane.peer);
+    Stream& stream = pair.streams[sender][lane.index];
+    uint64_t& mine = outgoing ? stream.sent : stream.received;
+    if (mine - stream.matched.load() == kDepth) return std::nullopt;
+    const uint64_t position = mine++;
+    (outgoing ? stream.sends : stream.recvs)[position % kDepth] = slice;
+    if (position < (outgoing ? stream.received : stream.sent)) match(pair, stream, position, lane.peer, outgoing);
+    return Ticket{static_cast<uint32_t>((lane.peer * kLaneCount + lane.index) * 2 + (outgoing ? 1 : 0)), position};
+  }
+
+  void match(Pair& pair, Stream& stream, uint64_t position, int peer, bool outgoing) {
+    const Slice& source = stream.sends[position % kDepth];
+    const Slice& target = stream.recvs[position % kDepth];
+    if (source.bytes == target.bytes && source.tag == target.tag) {
+      if (source.bytes > 0) std::memcpy(target.data, source.data, source.bytes);
+      stream.matched.store(position + 1, std::memory_order_release);
+    } else {
+      const auto& sender = names_[static_cast<std::size_t>(outgoing ? rank_ : peer)];
+      const auto& receiver = names_[static_cast<std::size_t>(outgoing ? peer : rank_)];
+      pair.mismatch = Status(
+          Code::mismatch,
+          fmt::format("loopback: {} sent {} bytes (tag {:08x}) where {} expected {} bytes (tag {:08x}); they did not "
+                      "call the same operation with the same arguments",
+                      sender, source.bytes, source.tag, receiver, target.bytes, target.tag));
+      pair.troubled.store(true);
+    }
+    bell_.announce();
+    meeting_->doorbell(peer).announce();
+  }
+
+  std::shared_ptr<Meeting> meeting_;
+  Doorbell& bell_;
+  int rank_;
+  std::vector<Member> members_;
+  std::vector<std::string> names_;
+  uint64_t seen_ = 0;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Transport>> connect_loopback(const Membership& membership) {
+  FDL_ASSIGN_OR_RETURN(auto meeting, find_meeting(membership));
+  FDL_RETURN_IF_ERROR(meeting->join(membership));
+  return std::unique_ptr<Transport>(new LoopbackTransport(std::move(meeting), membership));
+}
+
+}  // namespace fdl
