@@ -15,7 +15,6 @@ namespace fdl {
 Schedule recursive_doubling_allreduce(const ScheduleRequest& request) {
   const Fold fold(request.rank, request.size);
   Builder step("recursive_doubling", Collective::allreduce, request.rank, request.size, 1);
-  step.pipelining(Pipelining::rounds);
   if (fold.extra()) return step.send(fold.partner(), input(0)).recv(fold.partner(), output(0)).take();
   step.copy(output(0), input(0));
   if (fold.paired()) step.recv_reduce(fold.partner(), output(0));

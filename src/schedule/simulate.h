@@ -1,4 +1,10 @@
 // Simulate: how long the schedules of all ranks take under the alpha-beta-gamma cost model, slices and lanes included.
+//
+// What is modelled: each rank has one port out, one port in and one core. A slice occupies the sender's port out and
+// the receiver's port in for alpha + beta * bytes; both directions run at once (full duplex). Among lanes that wait for
+// a port, the one that waits longest goes first; lanes are FIFO. Copies and reductions occupy the core, first come
+// first served. A recv_reduce accepts at once, without bound on staging. Links between different pairs never disturb
+// each other: contention in the network is not modelled, nor is the difference between near and far ranks.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +14,7 @@
 
 namespace fdl {
 
-// alpha per message, beta per byte on the wire, gamma per reduced byte, copy per copied byte: seconds.
+// alpha per message (one slice), beta per byte on the wire, gamma per reduced byte, copy per copied byte: seconds.
 struct CostModel {
   double alpha_s = 5e-6;
   double beta_s = 1.0 / 2e9;
@@ -23,7 +29,8 @@ struct SimulatedRun {
   int64_t bytes_sent = 0;            // by all ranks
 };
 
-// `bytes`: of the whole vector (allreduce, reduce, broadcast) or of all chunks of the side that has p of them.
+// `bytes`: of the whole vector (allreduce, reduce, broadcast) or of all chunks of the side that has p of them; chunks
+// are as equal as they can be. The schedules must be such as verify lets pass.
 SimulatedRun simulate(const std::vector<Schedule>& schedules, int64_t bytes, const CostModel& model);
 
 }  // namespace fdl
