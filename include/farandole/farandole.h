@@ -9,8 +9,8 @@
  *  2. What a failure leaves. FDL_INVALID_ARGUMENT and FDL_MISMATCH: nothing happened, everything stays usable. Any other
  *     failure of a collective ends its communicator (for named operations: its group) and says so; the world lives on,
  *     and a new group of the survivors can be made.
- *  3. Objects are opaque. One function makes each, one ends it; ending NULL does nothing. A world outlives its groups,
- *     a group its communicators, a communicator its requests.
+ *  3. Objects are opaque. One function makes each, one ends it; ending NULL does nothing. What was left when its world
+ *     is destroyed answers FDL_SHUT_DOWN and is still to be destroyed; a communicator outlives its requests.
  *  4. Option structs begin with struct_size and are filled by fdl_..._options_init, so that they can grow. A NULL pointer
  *     means defaults. What an option can say, the environment can say; the option wins. `farandole config` lists all.
  *  5. Buffers stay the caller's; the library keeps no pointer after completion. Sizes are bytes, counts are elements,

@@ -1,0 +1,179 @@
+// C API: errors, types, log, configuration: what needs no world.
+#include <algorithm>
+#include <cstring>
+
+#include "algorithms/choose.h"
+#include "base/log.h"
+#include "capi/objects.h"
+#include "schedule/describe.h"
+
+namespace fdl::capi {
+namespace {
+
+// Copies of the last failure, so that the pointers in fdl_error live until the next one.
+struct LastError {
+  Error error{.code = Code::ok};
+  fdl_error view{FDL_OK, -1, "", "", "", "", ""};
+};
+
+LastError& last_error() {
+  thread_local LastError last;
+  return last;
+}
+
+}  // namespace
+
+#define SAME(name, number) static_assert(static_cast<int>(Code::name) == number)
+SAME(ok, FDL_OK);
+SAME(invalid_argument, FDL_INVALID_ARGUMENT);
+SAME(mismatch, FDL_MISMATCH);
+SAME(peer_lost, FDL_PEER_LOST);
+SAME(timeout, FDL_TIMEOUT);
+SAME(aborted, FDL_ABORTED);
+SAME(shut_down, FDL_SHUT_DOWN);
+SAME(not_initialized, FDL_NOT_INITIALIZED);
+SAME(unsupported, FDL_UNSUPPORTED);
+SAME(resource, FDL_RESOURCE);
+SAME(transport, FDL_TRANSPORT);
+SAME(authentication, FDL_AUTHENTICATION);
+SAME(internal, FDL_INTERNAL);
+#undef SAME
+#define SAME(name, number) static_assert(static_cast<int>(Dtype::name) == number)
+SAME(uint8, FDL_UINT8);
+SAME(int8, FDL_INT8);
+SAME(uint16, FDL_UINT16);
+SAME(int16, FDL_INT16);
+SAME(uint32, FDL_UINT32);
+SAME(int32, FDL_INT32);
+SAME(uint64, FDL_UINT64);
+SAME(int64, FDL_INT64);
+SAME(float16, FDL_FLOAT16);
+SAME(bfloat16, FDL_BFLOAT16);
+SAME(float32, FDL_FLOAT32);
+SAME(float64, FDL_FLOAT64);
+SAME(bool_, FDL_BOOL);
+SAME(float8_e4m3, FDL_FLOAT8_E4M3);
+SAME(float8_e5m2, FDL_FLOAT8_E5M2);
+#undef SAME
+static_assert(kDtypeCount == FDL_FLOAT8_E5M2 + 1, "a new dtype wants an enumerator in farandole.h");
+#define SAME(name, number) static_assert(static_cast<int>(Op::name) == number)
+SAME(sum, FDL_SUM);
+SAME(average, FDL_AVERAGE);
+SAME(min, FDL_MIN);
+SAME(max, FDL_MAX);
+SAME(product, FDL_PRODUCT);
+SAME(bit_and, FDL_BIT_AND);
+SAME(bit_or, FDL_BIT_OR);
+SAME(bit_xor, FDL_BIT_XOR);
+SAME(logical_and, FDL_LOGICAL_AND);
+SAME(logical_or, FDL_LOGICAL_OR);
+SAME(logical_xor, FDL_LOGICAL_XOR);
+SAME(user, FDL_USER);
+#undef SAME
+static_assert(kOpCount == FDL_USER + 1);
+
+fdl_result report(const Status& status) {
+  if (status.ok()) return FDL_OK;
+  LastError& last = last_error();
+  last.error = status.error();
+  last.view = {static_cast<fdl_result>(last.error.code),
+               last.error.culprit_rank,
+               last.error.text.c_str(),
+               last.error.culprit_host.c_str(),
+               last.error.operation.c_str(),
+               last.error.phase.c_str(),
+               last.error.group.c_str()};
+  return last.view.code;
+}
+
+fdl_result refuse(std::string text) { return report(Status(Code::invalid_argument, std::move(text))); }
+
+std::string at_rank(fdl_comm* comm) { return " (rank " + std::to_string(comm->world->runtime->facts().rank) + ")"; }
+
+std::size_t copy_text(const std::string& text, char* target, std::size_t capacity) {
+  if (target != nullptr && capacity > 0) {
+    const std::size_t count = std::min(capacity - 1, text.size());
+    std::memcpy(target, text.data(), count);
+    target[count] = '\0';
+  }
+  return text.size() + 1;
+}
+
+}  // namespace fdl::capi
+
+using namespace fdl;
+using namespace fdl::capi;
+
+const fdl_error* fdl_last_error(void) { return &capi::last_error().view; }
+
+const char* fdl_result_name(fdl_result result) { return name_of(static_cast<Code>(result)).data(); }
+
+#define FDL_TEXT_INNER(x) #x
+#define FDL_TEXT(x) FDL_TEXT_INNER(x)
+const char* fdl_version(void) {
+  return FDL_TEXT(FDL_VERSION_MAJOR) "." FDL_TEXT(FDL_VERSION_MINOR) "." FDL_TEXT(FDL_VERSION_PATCH);
+}
+
+size_t fdl_dtype_size(fdl_dtype dtype) { return is_dtype(dtype) ? size_of(static_cast<Dtype>(dtype)) : 0; }
+
+const char* fdl_dtype_name(fdl_dtype dtype) {
+  return is_dtype(dtype) ? name_of(static_cast<Dtype>(dtype)).data() : "no dtype";
+}
+
+fdl_result fdl_op_create(fdl_user_function function, void* context, int commutative, fdl_op** op) {
+  if (function == nullptr || op == nullptr) return refuse("fdl_op_create: function and op must not be NULL");
+  auto made = std::make_unique<fdl_op>();
+  made->function = function;
+  made->context = context;
+  made->op.commutative = commutative != 0;
+  made->op.context = made.get();
+  // The C signature has the enumeration where the kernels have its number.
+  made->op.function = [](const void* source, void* target, std::size_t count, int dtype, void* self) {
+    const auto* user = static_cast<const fdl_op*>(self);
+    user->function(source, target, count, static_cast<fdl_dtype>(dtype), user->context);
+  };
+  *op = made.release();
+  return FDL_OK;
+}
+
+void fdl_op_destroy(fdl_op* op) { delete op; }
+
+void fdl_log_sink(fdl_log_function function, void* context) {
+  if (function == nullptr) return set_log_sink(nullptr);
+  set_log_sink([function, context](LogLevel level, std::string_view line) {
+    function(static_cast<fdl_log_level>(level), std::string(line).c_str(), context);
+  });
+}
+
+size_t fdl_config_describe(char* text, size_t capacity) {
+  auto config = Config::read(Environment::of_process());
+  if (!config.ok()) return copy_text("error: " + config.status().text() + "\n", text, capacity);
+  std::string table;
+  for (const Setting& row : config->settings) {
+    // The key is a secret; that there is one is not.
+    const bool secret = row.name == "job_key" && !row.value.empty();
+    table += fmt::format("{:<18} {:<10} {:<12} {}\n", row.name, secret ? "(set)" : row.value, row.source, row.meaning);
+  }
+  return copy_text(table, text, capacity);
+}
+
+size_t fdl_explain(const char* collective, int ranks, size_t bytes, const char* algorithm, char* text,
+                   size_t capacity) {
+  for (int kind = 0; kind < kCollectiveCount; ++kind) {
+    const auto candidate = static_cast<Collective>(kind);
+    if (collective == nullptr || name_of(candidate) != collective) continue;
+    if (ranks < 1) return copy_text("error: ranks must be at least 1\n", text, capacity);
+    auto choice = choose(candidate, {.ranks = ranks, .ranks_per_host = ranks}, static_cast<int64_t>(bytes),
+                         algorithm == nullptr ? "auto" : algorithm);
+    if (!choice.ok()) return copy_text("error: " + choice.status().text() + "\n", text, capacity);
+    std::vector<Schedule> schedules;
+    for (int rank = 0; rank < ranks; ++rank) {
+      schedules.push_back(
+          choice->algorithm->write({.collective = candidate, .rank = rank, .size = ranks, .ranks_per_host = ranks}));
+    }
+    return copy_text(std::string(choice->algorithm->name) + ": " + choice->why + "\n" + describe(schedules), text,
+                     capacity);
+  }
+  return copy_text(std::string("error: '") + (collective == nullptr ? "" : collective) + "' is no collective\n", text,
+                   capacity);
+}

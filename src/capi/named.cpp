@@ -1,0 +1,235 @@
+// C API: named operations.
+#include <cstring>
+
+#include "capi/objects.h"
+
+using namespace fdl;
+using namespace fdl::capi;
+
+namespace {
+
+#define SAME(name, number) static_assert(static_cast<int>(RequestKind::name) == number)
+SAME(allreduce, FDL_NAMED_ALLREDUCE);
+SAME(allgather, FDL_NAMED_ALLGATHER);
+SAME(broadcast, FDL_NAMED_BROADCAST);
+SAME(alltoall, FDL_NAMED_ALLTOALL);
+SAME(reduce_scatter, FDL_NAMED_REDUCE_SCATTER);
+SAME(barrier, FDL_NAMED_BARRIER);
+#undef SAME
+
+constexpr int kMaxDimensions = 64;
+
+bool reduces(fdl_kind kind) { return kind == FDL_NAMED_ALLREDUCE || kind == FDL_NAMED_REDUCE_SCATTER; }
+
+std::optional<std::string> fault_of_tensor(const fdl_operation& operation) {
+  const fdl_tensor& tensor = operation.input;
+  if (!is_dtype(tensor.dtype)) return "dtype " + std::to_string(tensor.dtype) + " does not exist";
+  if (tensor.device_kind != 0) {
+    return "device kind " + std::to_string(tensor.device_kind) + " is not supported by this build; copy to the CPU";
+  }
+  if (tensor.ndim < 0 || tensor.ndim > kMaxDimensions)
+    return "ndim " + std::to_string(tensor.ndim) + " is out of range";
+  if (tensor.ndim > 0 && tensor.shape == nullptr) return "shape is NULL";
+  std::size_t elements = 1;
+  for (int i = 0; i < tensor.ndim; ++i) {
+    if (tensor.shape[i] < 0) return "shape has a negative dimension, " + std::to_string(tensor.shape[i]);
+    if (__builtin_mul_overflow(elements, static_cast<std::size_t>(tensor.shape[i]), &elements) ||
+        elements > (std::size_t{1} << 60)) {
+      return "shape has more elements than memory can hold";
+    }
+  }
+  if (elements > 0 && tensor.data == nullptr) return "input.data is NULL";
+  return std::nullopt;
+}
+
+std::optional<std::string> fault_of_splits(const fdl_operation& operation, int size) {
+  if (operation.input.ndim == 0) return std::nullopt;  // refused by agreement, with the tensor's name
+  const int64_t rows = operation.input.shape[0];
+  if (operation.splits == nullptr) {
+    if (rows % size == 0) return std::nullopt;
+    return "splits were not given, but the first dimension " + std::to_string(rows) + " is not divisible by " +
+           std::to_string(size) + " ranks";
+  }
+  int64_t sum = 0;
+  for (int rank = 0; rank < size; ++rank) {
+    if (operation.splits[rank] < 0) return "splits has a negative entry, " + std::to_string(operation.splits[rank]);
+    sum += operation.splits[rank];
+  }
+  if (sum <= rows) return std::nullopt;
+  return "splits add up to " + std::to_string(sum) + ", more than the first dimension " + std::to_string(rows);
+}
+
+std::optional<std::string> fault_of(const fdl_operation& operation, int size) {
+  if (operation.name == nullptr || *operation.name == '\0') return "it needs a name";
+  if (operation.kind < FDL_NAMED_ALLREDUCE || operation.kind > FDL_NAMED_BARRIER) {
+    return "kind " + std::to_string(operation.kind) + " does not exist";
+  }
+  if (operation.kind == FDL_NAMED_BARRIER) return std::nullopt;
+  if (auto fault = fault_of_tensor(operation)) return fault;
+  if (reduces(operation.kind)) {
+    if (!is_op(operation.op) || operation.op == FDL_USER) {
+      return "op " + std::to_string(operation.op) + " cannot be used by name; user operations need a communicator";
+    }
+    if (!supports(static_cast<Dtype>(operation.input.dtype), static_cast<Op>(operation.op))) {
+      return "op " + std::string(name_of(static_cast<Op>(operation.op))) + " is not defined for dtype " +
+             fdl_dtype_name(operation.input.dtype);
+    }
+  }
+  if (operation.kind == FDL_NAMED_BROADCAST && (operation.root < 0 || operation.root >= size)) {
+    return "root " + std::to_string(operation.root) + " is not a rank of this group (0 to " + std::to_string(size - 1) +
+           ")";
+  }
+  if (operation.kind == FDL_NAMED_ALLTOALL) return fault_of_splits(operation, size);
+  return std::nullopt;
+}
+
+Entry entry_of(const fdl_operation& operation, int size, std::shared_ptr<Handle> handle, std::size_t index) {
+  Entry entry{.input = operation.input.data, .output = operation.output, .handle = std::move(handle), .index = index};
+  Request& request = entry.request;
+  request.kind = static_cast<RequestKind>(operation.kind);
+  request.name = operation.name;
+  request.priority = operation.priority;
+  if (operation.kind == FDL_NAMED_BARRIER) {
+    request.dtype = Dtype::uint8;
+    return entry;
+  }
+  request.dtype = static_cast<Dtype>(operation.input.dtype);
+  request.shape.assign(operation.input.shape, operation.input.shape + operation.input.ndim);
+  if (reduces(operation.kind)) {
+    request.op = static_cast<uint8_t>(operation.op);
+    request.prescale = operation.prescale;
+    request.postscale = operation.postscale;
+  }
+  if (operation.kind == FDL_NAMED_BROADCAST) request.root = operation.root;
+  if (operation.kind == FDL_NAMED_ALLTOALL && operation.splits != nullptr) {
+    request.splits.assign(operation.splits, operation.splits + size);
+  }
+  return entry;
+}
+
+fdl_result submit(fdl_group* group, std::vector<Entry> entries, std::shared_ptr<Handle> shared, fdl_handle** handle) {
+  NamesInFlight& in_flight = group->group->named().names();
+  std::vector<std::string> names;
+  for (const Entry& entry : entries) names.push_back(entry.request.name);
+  if (const auto taken = in_flight.insert(names)) {
+    return refuse("'" + *taken + "' is in flight already on rank " +
+                  std::to_string(group->world->runtime->facts().rank) +
+                  "; wait for it, or give the second operation another name");
+  }
+  Status submitted = group->world->runtime->submit(*group->group, std::move(entries));
+  if (!submitted.ok()) {
+    for (const std::string& name : names) in_flight.erase(name);
+    return report(submitted);
+  }
+  *handle = new fdl_handle{std::move(shared)};
+  return FDL_OK;
+}
+
+Status check(const fdl_group* group) {
+  if (group == nullptr) return Status(Code::not_initialized, "the group is NULL: create a world first");
+  return group->world->runtime->usable();
+}
+
+}  // namespace
+
+void fdl_operation_init(fdl_operation* operation) {
+  *operation = fdl_operation{};
+  operation->struct_size = sizeof *operation;
+  operation->input.dtype = FDL_FLOAT32;
+  operation->prescale = 1;
+  operation->postscale = 1;
+}
+
+fdl_result fdl_submit(fdl_group* group, const fdl_operation* operations, size_t count, fdl_handle** handle) {
+  Status usable = check(group);
+  if (!usable.ok()) return report(usable);
+  if (operations == nullptr || handle == nullptr || count == 0) {
+    return refuse("fdl_submit: operations and handle must not be NULL, count not 0");
+  }
+  auto shared = std::make_shared<Handle>(count);
+  const int size = group->group->size();
+  std::vector<Entry> entries;
+  const auto* next = reinterpret_cast<const char*>(operations);
+  for (size_t i = 0; i < count; ++i) {
+    fdl_operation operation;
+    fdl_operation_init(&operation);
+    const size_t given = reinterpret_cast<const fdl_operation*>(next)->struct_size;
+    if (given == 0 || given > 65536)
+      return refuse("fdl_operation.struct_size is not set: call fdl_operation_init first");
+    std::memcpy(&operation, next, std::min(given, sizeof operation));
+    next += given;
+    if (auto fault = fault_of(operation, size)) {
+      return refuse("operation '" + std::string(operation.name == nullptr ? "" : operation.name) + "': " + *fault +
+                    " (rank " + std::to_string(group->world->runtime->facts().rank) + ")");
+    }
+    entries.push_back(entry_of(operation, size, shared, i));
+  }
+  if (count > 1) {
+    const std::string name = entries.front().request.name + "+" + std::to_string(count - 1);
+    for (Entry& entry : entries) {
+      entry.request.group = name;
+      entry.request.group_size = static_cast<int32_t>(count);
+    }
+  }
+  return submit(group, std::move(entries), std::move(shared), handle);
+}
+
+fdl_result fdl_join(fdl_group* group, fdl_handle** handle) {
+  Status usable = check(group);
+  if (!usable.ok()) return report(usable);
+  if (handle == nullptr) return refuse("fdl_join: handle must not be NULL");
+  auto shared = std::make_shared<Handle>(1);
+  Entry entry{.handle = shared};
+  entry.request.kind = RequestKind::join;
+  entry.request.name = "join";
+  entry.request.dtype = Dtype::uint8;
+  std::vector<Entry> entries;
+  entries.push_back(std::move(entry));
+  return submit(group, std::move(entries), std::move(shared), handle);
+}
+
+fdl_result fdl_poll(fdl_handle* handle, int* done) {
+  if (handle == nullptr || done == nullptr) return refuse("fdl_poll: handle and done must not be NULL");
+  *done = handle->handle->done() ? 1 : 0;
+  return FDL_OK;
+}
+
+fdl_result fdl_wait_handle(fdl_handle* handle, int64_t timeout_ns) {
+  if (handle == nullptr) return refuse("fdl_wait_handle: handle must not be NULL");
+  if (!handle->handle->wait(timeout_ns < 0 ? Deadline::never() : Deadline::after_ns(timeout_ns))) {
+    return report(Status(Code::timeout, "the operation is still in flight; the stall report names who is missing"));
+  }
+  return report(handle->handle->status());
+}
+
+fdl_result fdl_handle_notify(fdl_handle* handle, void (*function)(void* context), void* context) {
+  if (handle == nullptr || function == nullptr) {
+    return refuse("fdl_handle_notify: handle and function must not be NULL");
+  }
+  handle->handle->notify([function, context] { function(context); });
+  return FDL_OK;
+}
+
+fdl_result fdl_handle_output(fdl_handle* handle, size_t index, fdl_output* output) {
+  if (handle == nullptr || output == nullptr) return refuse("fdl_handle_output: handle and output must not be NULL");
+  if (!handle->handle->done()) return refuse("fdl_handle_output: the operation is not done; wait for it first");
+  if (!handle->handle->status().ok()) return report(handle->handle->status());
+  if (index >= handle->handle->operation_count()) {
+    return refuse("fdl_handle_output: index " + std::to_string(index) + " of " +
+                  std::to_string(handle->handle->operation_count()) + " operations");
+  }
+  Handle::Output& known = handle->handle->output(index);
+  const fdl_output all{.struct_size = sizeof(fdl_output),
+                       .data = known.memory ? known.memory.release() : nullptr,
+                       .ndim = static_cast<int>(known.shape.size()),
+                       .shape = known.shape.data(),
+                       .received_splits = known.received_splits.empty() ? nullptr : known.received_splits.data(),
+                       .last_joined = known.last_joined};
+  const std::size_t size = std::min(output->struct_size, sizeof all);
+  std::memcpy(output, &all, size);
+  output->struct_size = size;
+  return FDL_OK;
+}
+
+void fdl_output_free(void* data) { std::free(data); }
+void fdl_handle_free(fdl_handle* handle) { delete handle; }

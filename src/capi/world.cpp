@@ -1,0 +1,177 @@
+// C API: worlds, groups, memory.
+#include <cstring>
+
+#include "capi/objects.h"
+
+using namespace fdl;
+using namespace fdl::capi;
+
+namespace {
+
+// Structures grow: what the caller's version does not have stays unwritten.
+template <typename Struct>
+void copy_known(Struct& target, const Struct& source) {
+  const std::size_t size = std::min(target.struct_size, sizeof(Struct));
+  std::memcpy(&target, &source, size);
+  target.struct_size = size;
+}
+
+fdl_group* adopt(fdl_world* world, Group* group) {
+  world->hold();
+  return new fdl_group{world, group};
+}
+
+Status check(const fdl_world* world) {
+  if (world == nullptr || world->runtime == nullptr) {
+    return Status(Code::not_initialized, "farandole has not been initialized: create a world first");
+  }
+  return world->runtime->usable();
+}
+
+Result<RuntimeOptions> translate(const fdl_world_options* given) {
+  RuntimeOptions options;
+  if (given == nullptr) return options;
+  fdl_world_options known;
+  fdl_world_options_init(&known);
+  if (given->struct_size < offsetof(fdl_world_options, rendezvous) || given->struct_size > 65536) {
+    return Status(Code::invalid_argument,
+                  "fdl_world_options.struct_size is not set: call fdl_world_options_init first");
+  }
+  std::memcpy(&known, given, std::min(given->struct_size, sizeof known));
+  options.rank = known.rank;
+  options.size = known.size;
+  options.local_rank = known.local_rank;
+  options.local_size = known.local_size;
+  if (known.rendezvous != nullptr) options.rendezvous = known.rendezvous;
+  if (known.job_key != nullptr) options.job_key = known.job_key;
+  if (known.option_count > 0 && known.options == nullptr) {
+    return Status(Code::invalid_argument, "fdl_world_options.options is NULL, but option_count is not 0");
+  }
+  for (std::size_t i = 0; i < known.option_count; ++i) {
+    if (known.options[2 * i] == nullptr || known.options[2 * i + 1] == nullptr) {
+      return Status(Code::invalid_argument, "fdl_world_options.options holds NULL in pair " + std::to_string(i));
+    }
+    options.knobs[known.options[2 * i]] = known.options[2 * i + 1];
+  }
+  return options;
+}
+
+}  // namespace
+
+void fdl_world_options_init(fdl_world_options* options) {
+  *options = fdl_world_options{};
+  options->struct_size = sizeof *options;
+  options->rank = -1;
+  options->local_rank = -1;
+  options->local_size = -1;
+}
+
+fdl_result fdl_world_create(const fdl_world_options* options, fdl_world** world) {
+  if (world == nullptr) return refuse("fdl_world_create: world must not be NULL");
+  auto translated = translate(options);
+  if (!translated.ok()) return report(translated.status());
+  auto runtime = Runtime::create(*translated);
+  if (!runtime.ok()) return report(runtime.status());
+  auto made = std::make_unique<fdl_world>();
+  made->runtime = runtime.take();
+  made->all = {made.get(), &made->runtime->all()};
+  *world = made.release();
+  return FDL_OK;
+}
+
+void fdl_world_destroy(fdl_world* world) {
+  if (world == nullptr) return;
+  if (world->runtime->usable().code() != Code::not_initialized) world->runtime->shut_down();
+  world->release();
+}
+
+fdl_result fdl_world_info(fdl_world* world, fdl_world_facts* facts) {
+  if (facts == nullptr || facts->struct_size == 0) {
+    return refuse("fdl_world_info: facts must not be NULL and its struct_size must be set");
+  }
+  Status status = check(world);
+  if (!status.ok()) return report(status);
+  const WorldFacts& known = world->runtime->facts();
+  copy_known(*facts, fdl_world_facts{.struct_size = sizeof(fdl_world_facts),
+                                     .rank = known.rank,
+                                     .size = known.size,
+                                     .local_rank = known.local_rank,
+                                     .local_size = known.local_size,
+                                     .cross_rank = known.cross_rank,
+                                     .cross_size = known.cross_size,
+                                     .host = known.host.c_str(),
+                                     .source = known.source.c_str(),
+                                     .rendezvous = known.rendezvous.c_str(),
+                                     .transports = known.transports.c_str()});
+  return FDL_OK;
+}
+
+fdl_result fdl_metrics(fdl_world* world, fdl_counters* counters) {
+  if (counters == nullptr || counters->struct_size == 0) {
+    return refuse("fdl_metrics: counters must not be NULL and its struct_size must be set");
+  }
+  Status status = check(world);
+  if (!status.ok()) return report(status);
+  fdl_counters known{.struct_size = sizeof(fdl_counters)};
+  known.wakeups = world->runtime->wakeups();  // before we wake it ourselves
+  world->runtime->count_named(known.named_operations, known.buckets, known.control_messages);
+  known.strangers_refused = world->runtime->strangers();
+  copy_known(*counters, known);
+  return FDL_OK;
+}
+
+// ---- groups
+// ------------------------------------------------------------------------------------------------------------
+
+fdl_group* fdl_group_all(fdl_world* world) { return world == nullptr ? nullptr : &world->all; }
+
+fdl_result fdl_group_create(fdl_world* world, const int* ranks, size_t count, fdl_group** group) {
+  if (ranks == nullptr || group == nullptr) return refuse("fdl_group_create: ranks and group must not be NULL");
+  Status status = check(world);
+  if (!status.ok()) return report(status);
+  auto made = world->runtime->make_group(std::vector<int>(ranks, ranks + count));
+  if (!made.ok()) return report(made.status());
+  *group = adopt(world, *made);
+  return FDL_OK;
+}
+
+fdl_result fdl_group_split(fdl_group* group, int color, int key, fdl_group** part) {
+  if (group == nullptr || part == nullptr) return refuse("fdl_group_split: group and part must not be NULL");
+  Status status = check(group->world);
+  if (!status.ok()) return report(status);
+  auto made = group->world->runtime->split(*group->group, color, key);
+  if (!made.ok()) return report(made.status());
+  *part = *made == nullptr ? nullptr : adopt(group->world, *made);
+  return FDL_OK;
+}
+
+int fdl_group_rank(const fdl_group* group) { return group == nullptr ? -1 : group->group->rank(); }
+int fdl_group_size(const fdl_group* group) { return group == nullptr ? 0 : group->group->size(); }
+
+int fdl_group_world_rank(const fdl_group* group, int rank) {
+  if (group == nullptr || rank < 0 || rank >= group->group->size()) return -1;
+  return group->group->members()[static_cast<std::size_t>(rank)].world_rank;
+}
+
+void fdl_group_destroy(fdl_group* group) {
+  if (group == nullptr || group == &group->world->all) return;
+  if (group->world->runtime->usable().code() != Code::not_initialized) group->world->runtime->end(*group->group);
+  group->world->release();
+  delete group;
+}
+
+// ---- memory
+// ------------------------------------------------------------------------------------------------------------
+
+fdl_result fdl_alloc(fdl_world* world, size_t bytes, void** memory) {
+  if (memory == nullptr) return refuse("fdl_alloc: memory must not be NULL");
+  Status status = check(world);
+  if (!status.ok()) return report(status);
+  OwnedMemory made = allocate_aligned(bytes);
+  if (!made) return report(Status(Code::resource, "fdl_alloc: no memory for " + std::to_string(bytes) + " bytes"));
+  std::memset(made.get(), 0, bytes);
+  *memory = made.release();
+  return FDL_OK;
+}
+
+void fdl_free(void* memory) { std::free(memory); }

@@ -1,0 +1,25 @@
+// Assemble: which transports and collectives join the members of a communicator; the only place that names them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "contract/membership.h"
+#include "engine/communicator.h"
+
+namespace fdl {
+
+// Connects a communicator. Collective over its members. `suspect` as in Communicator::Parts.
+Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, std::function<void()> suspect);
+
+// "shm", "tcp", "shm+tcp": what would join these members.
+std::string transports_between(const std::vector<Member>& members, int rank, const Config& config);
+
+// "shm yes, tcp yes, loopback yes": what this build has.
+std::string built_transports();
+
+// The members as `choose` sees them.
+GroupShape shape_of(const std::vector<Member>& members);
+
+}  // namespace fdl

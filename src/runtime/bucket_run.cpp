@@ -1,0 +1,229 @@
+// BucketRun: what each kind of named operation asks of the ordered level.
+#include "runtime/bucket_run.h"
+
+#include <cstring>
+#include <numeric>
+
+#include "runtime/average.h"
+
+namespace fdl {
+namespace {
+
+std::size_t product(const std::vector<int64_t>& shape, std::size_t from = 0) {
+  std::size_t count = 1;
+  for (std::size_t i = from; i < shape.size(); ++i) count *= static_cast<std::size_t>(shape[i]);
+  return count;
+}
+
+}  // namespace
+
+std::size_t Entry::element_count() const { return product(request.shape); }
+
+BucketRun::BucketRun(Bucket bucket, std::vector<std::optional<Entry>> entries, Communicator& comm, FusionBuffer& fusion)
+    : bucket_(std::move(bucket)), entries_(std::move(entries)), comm_(comm), fusion_(fusion) {
+  Status begun = begin();
+  if (!begun.ok()) finish(std::move(begun));
+}
+
+std::string BucketRun::title() const {
+  std::string title(name_of(bucket_.kind));
+  if (!bucket_.names.empty()) title += " '" + bucket_.names.front() + "'";
+  if (fused()) title += " and " + std::to_string(bucket_.names.size() - 1) + " more";
+  return title;
+}
+
+Status BucketRun::begin() {
+  switch (bucket_.kind) {
+    case RequestKind::allreduce:
+      return begin_allreduce();
+    case RequestKind::broadcast:
+      return begin_broadcast();
+    case RequestKind::allgather:
+      return begin_allgather();
+    case RequestKind::alltoall:
+      return begin_alltoall();
+    case RequestKind::reduce_scatter:
+      return begin_reduce_scatter();
+    case RequestKind::barrier:  // that all ranks agreed is the barrier
+    case RequestKind::join:
+      break;
+  }
+  for (auto& entry : entries_) {
+    if (entry) entry->handle->output(entry->index).last_joined = bucket_.last_joined;
+  }
+  finish({});
+  return {};
+}
+
+void BucketRun::start_collective(CollectiveSpec spec, Buffers buffers) {
+  spec.dtype = bucket_.dtype;
+  spec.root = bucket_.root;
+  spec.counts = counts_;
+  spec.recv_counts = recv_counts_;
+  operation_.spec = spec;
+  operation_.buffers = buffers;
+  stage_ = Stage::collective;
+  comm_.start(operation_);
+}
+
+Result<void*> BucketRun::make_output(Entry& entry, std::vector<int64_t> shape) {
+  Handle::Output& output = entry.handle->output(entry.index);
+  output.shape = std::move(shape);
+  output.data = entry.output;
+  if (entry.output == nullptr) {
+    const std::size_t bytes = product(output.shape) * size_of(bucket_.dtype);
+    output.memory = allocate_aligned(bytes);
+    output.data = output.memory.get();
+    if (output.data == nullptr) {
+      return Status(Code::resource, title() + ": no memory for an output of " + std::to_string(bytes) + " bytes");
+    }
+  }
+  return output.data;
+}
+
+// ---- allreduce
+// ---------------------------------------------------------------------------------------------------------
+
+Status BucketRun::begin_allreduce() {
+  const auto op = static_cast<Op>(bucket_.op);
+  CollectiveSpec& spec = operation_.spec;
+  spec.collective = Collective::allreduce;
+  spec.reduction.op = folding(op);
+  spec.prescale = bucket_.prescale;
+  spec.postscale = bucket_.postscale * postscale_of(op, bucket_.dtype, comm_.size());
+  spec.count = static_cast<std::size_t>(
+      std::accumulate(bucket_.element_counts.begin(), bucket_.element_counts.end(), int64_t{0}));
+  for (auto& entry : entries_) {
+    if (!entry) continue;
+    FDL_ASSIGN_OR_RETURN([[maybe_unused]] void* output, make_output(*entry, entry->request.shape));
+  }
+  // A tensor that travels alone needs no packing; one that this rank does not have needs zeros.
+  if (!fused() && entries_.front()) {
+    Entry& entry = *entries_.front();
+    start_collective(spec, {entry.input, entry.handle->output(entry.index).data});
+    return {};
+  }
+  FDL_ASSIGN_OR_RETURN(packed_, fusion_.at_least(spec.count * size_of(bucket_.dtype)));
+  stage_ = Stage::pack;
+  return {};
+}
+
+void BucketRun::pack_one() {
+  const std::size_t bytes = static_cast<std::size_t>(bucket_.element_counts[piece_]) * size_of(bucket_.dtype);
+  if (entries_[piece_]) {
+    if (bytes > 0) std::memcpy(packed_ + offset_, entries_[piece_]->input, bytes);
+  } else {
+    std::memset(packed_ + offset_, 0, bytes);
+  }
+  offset_ += bytes;
+  if (++piece_ < bucket_.names.size()) return;
+  piece_ = 0;
+  offset_ = 0;
+  start_collective(operation_.spec, {packed_, packed_});
+}
+
+void BucketRun::unpack_one() {
+  const std::size_t bytes = static_cast<std::size_t>(bucket_.element_counts[piece_]) * size_of(bucket_.dtype);
+  if (entries_[piece_] && bytes > 0) {
+    std::memcpy(entries_[piece_]->handle->output(entries_[piece_]->index).data, packed_ + offset_, bytes);
+  }
+  offset_ += bytes;
+  if (++piece_ == bucket_.names.size()) finish({});
+}
+
+// ---- the others
+// --------------------------------------------------------------------------------------------------------
+
+Status BucketRun::begin_broadcast() {
+  Entry& entry = *entries_.front();
+  FDL_ASSIGN_OR_RETURN(void* output, make_output(entry, entry.request.shape));
+  CollectiveSpec spec{.collective = Collective::broadcast, .count = entry.element_count()};
+  if (comm_.rank() == bucket_.root && output != entry.input && entry.byte_count() > 0) {
+    std::memcpy(output, entry.input, entry.byte_count());
+  }
+  start_collective(spec, {output, output});
+  return {};
+}
+
+Status BucketRun::begin_allgather() {
+  Entry& entry = *entries_.front();
+  const std::size_t row = product(entry.request.shape, 1);
+  std::vector<int64_t> shape = entry.request.shape;
+  shape[0] = std::accumulate(bucket_.rows.begin(), bucket_.rows.end(), int64_t{0});
+  for (const int64_t rows : bucket_.rows) counts_.push_back(static_cast<std::size_t>(rows) * row);
+  FDL_ASSIGN_OR_RETURN(void* output, make_output(entry, std::move(shape)));
+  start_collective({.collective = Collective::allgather}, {entry.input, output});
+  return {};
+}
+
+Status BucketRun::begin_alltoall() {
+  Entry& entry = *entries_.front();
+  const auto size = static_cast<std::size_t>(comm_.size());
+  const auto me = static_cast<std::size_t>(comm_.rank());
+  const std::size_t row = product(entry.request.shape, 1);
+  std::vector<int64_t> received(size);
+  for (std::size_t peer = 0; peer < size; ++peer) {
+    counts_.push_back(static_cast<std::size_t>(bucket_.rows[me * size + peer]) * row);
+    received[peer] = bucket_.rows[peer * size + me];
+    recv_counts_.push_back(static_cast<std::size_t>(received[peer]) * row);
+  }
+  std::vector<int64_t> shape = entry.request.shape;
+  shape[0] = std::accumulate(received.begin(), received.end(), int64_t{0});
+  FDL_ASSIGN_OR_RETURN(void* output, make_output(entry, std::move(shape)));
+  entry.handle->output(entry.index).received_splits = std::move(received);
+  start_collective({.collective = Collective::alltoall}, {entry.input, output});
+  return {};
+}
+
+Status BucketRun::begin_reduce_scatter() {
+  Entry& entry = *entries_.front();
+  const auto size = static_cast<int64_t>(comm_.size());
+  const std::size_t row = product(entry.request.shape, 1);
+  const int64_t rows = entry.request.shape[0];
+  // The first (rows % size) ranks get one row more.
+  for (int64_t rank = 0; rank < size; ++rank) {
+    counts_.push_back(static_cast<std::size_t>(rows / size + (rank < rows % size ? 1 : 0)) * row);
+  }
+  std::vector<int64_t> shape = entry.request.shape;
+  shape[0] = rows / size + (comm_.rank() < rows % size ? 1 : 0);
+  FDL_ASSIGN_OR_RETURN(void* output, make_output(entry, std::move(shape)));
+  const auto op = static_cast<Op>(bucket_.op);
+  CollectiveSpec spec{.collective = Collective::reduce_scatter};
+  spec.reduction.op = folding(op);
+  spec.prescale = bucket_.prescale;
+  spec.postscale = bucket_.postscale * postscale_of(op, bucket_.dtype, comm_.size());
+  start_collective(spec, {entry.input, output});
+  return {};
+}
+
+// ---- progress
+// ----------------------------------------------------------------------------------------------------------
+
+bool BucketRun::progress() {
+  switch (stage_) {
+    case Stage::pack:
+      pack_one();
+      return true;
+    case Stage::unpack:
+      unpack_one();
+      return true;
+    case Stage::done:
+      return false;
+    case Stage::collective:
+      break;
+  }
+  if (!operation_.completion.done) return false;
+  if (!operation_.completion.status.ok() || packed_ == nullptr) {
+    finish(operation_.completion.status.during(title(), comm_.phase()));
+  } else {
+    stage_ = Stage::unpack;
+  }
+  return true;
+}
+
+void BucketRun::finish(Status status) {
+  status_ = std::move(status);
+  stage_ = Stage::done;
+}
+
+}  // namespace fdl

@@ -1,0 +1,72 @@
+// BucketRun: carries out one bucket of a plan on a communicator: pack, collective, unpack, one piece at a time.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agree/message.h"
+#include "engine/communicator.h"
+#include "runtime/fusion_buffer.h"
+#include "runtime/handle.h"
+
+namespace fdl {
+
+// One named operation of this rank, from submission to completion.
+struct Entry {
+  Request request;
+  const void* input = nullptr;
+  void* output = nullptr;  // null: the library allocates
+  std::shared_ptr<Handle> handle;
+  std::size_t index = 0;  // in the handle
+
+  std::size_t element_count() const;
+  std::size_t byte_count() const { return element_count() * size_of(request.dtype); }
+};
+
+class BucketRun {
+ public:
+  // `entries[i]` is this rank's tensor of bucket.names[i]; empty where this rank has joined and contributes zeros.
+  BucketRun(Bucket bucket, std::vector<std::optional<Entry>> entries, Communicator& comm, FusionBuffer& fusion);
+
+  // Does the next piece of work; true if anything moved. No piece is longer than the copy of one tensor.
+  bool progress();
+  bool done() const { return stage_ == Stage::done; }
+  const Status& status() const { return status_; }
+  const Bucket& bucket() const { return bucket_; }
+  std::vector<std::optional<Entry>>& entries() { return entries_; }
+  // "allreduce 'grad_7' and 3 more"
+  std::string title() const;
+
+ private:
+  enum class Stage { pack, collective, unpack, done };
+
+  bool fused() const { return bucket_.names.size() > 1; }
+  Status begin();
+  Status begin_allreduce();
+  Status begin_broadcast();
+  Status begin_allgather();
+  Status begin_alltoall();
+  Status begin_reduce_scatter();
+  Result<void*> make_output(Entry& entry, std::vector<int64_t> shape);
+  void pack_one();
+  void unpack_one();
+  void start_collective(CollectiveSpec spec, Buffers buffers);
+  void finish(Status status);
+
+  Bucket bucket_;
+  std::vector<std::optional<Entry>> entries_;
+  Communicator& comm_;
+  FusionBuffer& fusion_;
+  Stage stage_ = Stage::pack;
+  Status status_;
+  std::byte* packed_ = nullptr;
+  std::size_t piece_ = 0;   // which tensor is packed or unpacked next
+  std::size_t offset_ = 0;  // where it lies in the fusion buffer
+  std::vector<std::size_t> counts_;
+  std::vector<std::size_t> recv_counts_;
+  Operation operation_;
+};
+
+}  // namespace fdl

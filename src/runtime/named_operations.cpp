@@ -1,0 +1,258 @@
+// NamedOperations: the loop's part of agreement and execution for one group.
+#include "runtime/named_operations.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/log.h"
+
+namespace fdl {
+namespace {
+
+NegotiatorOptions negotiator_options(const Communicator& comm, const Config& config,
+                                     const std::vector<std::string>& rank_names) {
+  return {.size = comm.size(),
+          .fusion_bytes = config.fusion_bytes,
+          .stall_warning_ns = seconds_to_ns(config.stall_warning_s),
+          .stall_shutdown_ns = seconds_to_ns(config.stall_shutdown_s),
+          .rank_names = rank_names};
+}
+
+}  // namespace
+
+NamedOperations::NamedOperations(Communicator& comm, const Config& config, std::vector<std::string> rank_names)
+    : comm_(comm),
+      config_(config),
+      rank_names_(std::move(rank_names)),
+      channel_(comm),
+      member_(static_cast<std::size_t>(config.cache_capacity)) {
+  if (comm.rank() == 0) {
+    root_ = std::make_unique<RootSession>(negotiator_options(comm, config, rank_names_),
+                                          static_cast<std::size_t>(config.cache_capacity));
+  }
+}
+
+NamedOperations::~NamedOperations() {
+  fail_all(Status(Code::shut_down, "the group was ended while operations were in flight"));
+}
+
+void NamedOperations::submit(std::vector<Entry> entries) {
+  for (Entry& entry : entries) {
+    if (!failure_.ok()) {
+      complete(entry, failure_);
+      continue;
+    }
+    unsent_.push_back(entry.request);
+    std::string name = entry.request.name;
+    entries_.emplace(std::move(name), std::move(entry));
+  }
+}
+
+bool NamedOperations::progress() {
+  if (!failure_.ok()) return false;
+  if (verdict_due_.passed()) {
+    fail_all(Status(suspicion_));
+    return true;
+  }
+  bool moved = !unsent_.empty();
+  send_requests();
+  moved |= hear();
+  if (root_heard_) decide();
+  if (root_ && now_ns() >= root_->next_alarm_ns()) {
+    warn_of_stalls();
+    decide();  // a stall may have become a failure
+  }
+  moved |= run();
+  // Whoever is waiting for a rank that fell silent wants to know why; what was agreed upon goes on without asking.
+  if (!gone_.ok() && !idle() && !running()) suspect(gone_);
+  settle_departure();
+  return moved;
+}
+
+int64_t NamedOperations::next_alarm_ns() const {
+  if (!failure_.ok()) return std::numeric_limits<int64_t>::max();
+  return std::min(verdict_due_.moment_ns(), root_ ? root_->next_alarm_ns() : std::numeric_limits<int64_t>::max());
+}
+
+// ---- agreement
+// ---------------------------------------------------------------------------------------------------------
+
+void NamedOperations::send_requests() {
+  if (unsent_.empty() && !member_.owes_acknowledgement()) return;
+  std::vector<std::byte> bytes = member_.encode_requests(std::exchange(unsent_, {}));
+  if (root_) {
+    const Status taken = root_->receive(0, bytes, now_ns());
+    FDL_CHECK(taken.ok());
+    root_heard_ = true;
+  } else {
+    channel_.send(0, std::move(bytes));
+  }
+}
+
+bool NamedOperations::hear() {
+  return channel_.progress(
+      [this](int peer, ConstBytes bytes) {
+        if (!root_) return take_plan(bytes);
+        Status taken = root_->receive(peer, bytes, now_ns());
+        if (!taken.ok()) {
+          return fail_all(Status::blame(comm_.members()[static_cast<std::size_t>(peer)].world_rank,
+                                        comm_.members()[static_cast<std::size_t>(peer)].host_name, taken.code(),
+                                        taken.text()));
+        }
+        root_heard_ = true;
+      },
+      [this](int peer, const Status& why) {
+        log_debug("messages from rank {} of the group ended: {}", peer, why.text());
+        if (gone_.ok()) gone_ = why;
+      });
+}
+
+void NamedOperations::decide() {
+  root_heard_ = false;
+  auto bytes = root_->decide(now_ns());
+  if (!bytes) return;
+  for (int peer = 1; peer < comm_.size(); ++peer) channel_.send(peer, *bytes);
+  take_plan(*bytes);
+}
+
+void NamedOperations::warn_of_stalls() {
+  for (const Stall& stall : root_->stalls(now_ns())) log_warning("{}", stall.text);
+}
+
+void NamedOperations::take_plan(ConstBytes bytes) {
+  auto plan = member_.decode_plan(bytes);
+  if (!plan.ok()) return fail_all(plan.status());
+  for (Bucket& bucket : plan->buckets) todo_.push_back(std::move(bucket));
+}
+
+// ---- execution
+// ---------------------------------------------------------------------------------------------------------
+
+bool NamedOperations::run() {
+  bool moved = false;
+  while (failure_.ok() && suspicion_.ok()) {
+    if (!running_) {
+      if (todo_.empty()) return moved;
+      running_ = start_next();
+      moved = true;
+      if (!running_) continue;
+    }
+    if (running_->done()) {
+      const std::unique_ptr<BucketRun> finished = std::move(running_);
+      finish(*finished);
+      moved = true;
+      continue;
+    }
+    // One piece a call, so that other groups get their turn; what follows needs the communicator's progress anyway.
+    moved |= running_->progress();
+    if (running_ && !running_->done()) return moved;
+  }
+  return moved;
+}
+
+std::unique_ptr<BucketRun> NamedOperations::start_next() {
+  Bucket bucket = std::move(todo_.front());
+  todo_.pop_front();
+  if (!bucket.error.empty()) {
+    fail_bucket(bucket);
+    return nullptr;
+  }
+  std::vector<std::optional<Entry>> entries;
+  for (const std::string& name : bucket.names) {
+    auto found = entries_.find(name);
+    if (found == entries_.end()) {
+      entries.emplace_back(std::nullopt);  // this rank has joined
+    } else {
+      entries.emplace_back(std::move(found->second));
+      entries_.erase(found);
+    }
+  }
+  ++bucket_count_;
+  return std::make_unique<BucketRun>(std::move(bucket), std::move(entries), comm_, fusion_);
+}
+
+void NamedOperations::finish(BucketRun& run) {
+  const Status status = run.status();
+  const bool group_failed = !status.ok() && !comm_.status().ok();
+  for (auto& entry : run.entries()) {
+    if (!entry) continue;
+    if (group_failed) {
+      std::string name = entry->request.name;
+      entries_.emplace(std::move(name), std::move(*entry));  // they wait for the verdict
+    } else {
+      complete(*entry, status);
+    }
+  }
+  if (group_failed) suspect(status);
+}
+
+void NamedOperations::fail_bucket(const Bucket& bucket) {
+  Error error{.code = bucket.code, .text = bucket.error};
+  if (bucket.culprit >= 0 && bucket.culprit < comm_.size()) {
+    const Member& culprit = comm_.members()[static_cast<std::size_t>(bucket.culprit)];
+    error.culprit_rank = culprit.world_rank;
+    error.culprit_host = culprit.host_name;
+  }
+  const Status why(std::move(error));
+  for (const std::string& name : bucket.names) {
+    auto found = entries_.find(name);
+    if (found == entries_.end()) continue;
+    Entry entry = std::move(found->second);
+    entries_.erase(found);
+    complete(entry, why);
+  }
+}
+
+void NamedOperations::complete(Entry& entry, const Status& status) {
+  names_.erase(entry.request.name);
+  ++completed_;
+  entry.handle->finish_one(status.during(std::string(name_of(entry.request.kind)) + " '" + entry.request.name + "'"));
+}
+
+// ---- bad days
+// ----------------------------------------------------------------------------------------------------------
+
+void NamedOperations::depart(int rank, const Status& why) {
+  if (departure_.ok()) departure_ = why;
+  if (root_) {
+    root_->leave(rank);
+    root_heard_ = true;
+  }
+}
+
+// What was agreed upon before a rank went may still finish; only what is still being waited for cannot.
+void NamedOperations::settle_departure() {
+  if (!departure_.ok() && failure_.ok() && !running()) fail_all(departure_);
+}
+
+void NamedOperations::suspect(const Status& why) {
+  if (!suspicion_.ok() || !departure_.ok()) return;
+  suspicion_ = why;
+  untold_ = why;
+  verdict_due_ = Deadline::after_seconds(config_.lost_after_s + config_.suspect_after_s);
+}
+
+void NamedOperations::fail_all(const Status& why) {
+  if (!failure_.ok()) return;
+  failure_ = why;
+  unsent_.clear();
+  todo_.clear();
+  if (running_) {
+    // The communicator may still hold the operation: it must let go of the memory first.
+    comm_.interrupt(why);
+    while (!running_->done()) {
+      comm_.progress();
+      running_->progress();
+    }
+    for (auto& entry : running_->entries()) {
+      if (entry) complete(*entry, running_->status().ok() ? ok_status() : why);
+    }
+    running_.reset();
+  }
+  for (auto& [name, entry] : std::exchange(entries_, {})) {
+    Entry failed = std::move(entry);
+    complete(failed, why);
+  }
+}
+
+}  // namespace fdl

@@ -1,0 +1,112 @@
+// NamedOperations: the named level of one group: requests go to the root, plans come back, buckets run in their order.
+//
+// Everything here belongs to the loop's thread, except names(): who is in flight.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "agree/session.h"
+#include "base/config.h"
+#include "base/mutex.h"
+#include "engine/communicator.h"
+#include "runtime/bucket_run.h"
+#include "runtime/control_channel.h"
+
+namespace fdl {
+
+// The names of a group's operations in flight; submitting threads and the loop share it.
+class NamesInFlight {
+ public:
+  // All of them, or none and the first that is in flight already.
+  std::optional<std::string> insert(const std::vector<std::string>& names) {
+    MutexLock lock(mutex_);
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      if (names_.insert(names[i]).second) continue;
+      for (std::size_t j = 0; j < i; ++j) names_.erase(names[j]);
+      return names[i];
+    }
+    return std::nullopt;
+  }
+  void erase(const std::string& name) {
+    MutexLock lock(mutex_);
+    names_.erase(name);
+  }
+
+ private:
+  Mutex mutex_;
+  std::set<std::string> names_ FDL_GUARDED_BY(mutex_);
+};
+
+class NamedOperations {
+ public:
+  NamedOperations(Communicator& comm, const Config& config, std::vector<std::string> rank_names);
+  ~NamedOperations();
+
+  NamesInFlight& names() { return names_; }
+
+  void submit(std::vector<Entry> entries);
+  // Sends what was submitted, takes in what arrived, decides (root), runs; true if anything moved.
+  bool progress();
+  // When progress() must be called although nothing arrived: stalls. INT64_MAX: never.
+  int64_t next_alarm_ns() const;
+
+  bool idle() const { return entries_.empty() && todo_.empty() && !running_; }
+  // Buckets that were agreed upon and are not finished; a rank that leaves finishes them first.
+  bool running() const { return running_ != nullptr || !todo_.empty(); }
+
+  // A rank of the group said good-bye, or is unreachable: what needs it fails with `why`, once all that was agreed
+  // upon has had its chance.
+  void depart(int rank, const Status& why);
+  // Everything fails now, and everything later.
+  void fail_all(const Status& why);
+  const Status& failure() const { return failure_; }
+  // What this rank met and the hub has not been told yet; OK: nothing. The hub's verdict comes back as fail_all().
+  Status take_suspicion() { return std::exchange(untold_, {}); }
+
+  uint64_t completed() const { return completed_; }
+  uint64_t buckets() const { return bucket_count_; }
+  uint64_t control_messages() const { return channel_.messages_sent(); }
+
+ private:
+  void send_requests();
+  bool hear();
+  void decide();
+  void warn_of_stalls();
+  void take_plan(ConstBytes bytes);
+  bool run();
+  std::unique_ptr<BucketRun> start_next();
+  void finish(BucketRun& run);
+  void fail_bucket(const Bucket& bucket);
+  void complete(Entry& entry, const Status& status);
+  void suspect(const Status& why);
+  void settle_departure();
+
+  Communicator& comm_;
+  const Config& config_;
+  std::vector<std::string> rank_names_;
+  NamesInFlight names_;
+  ControlChannel channel_;
+  MemberSession member_;
+  std::unique_ptr<RootSession> root_;  // on rank 0 of the group
+  std::vector<Request> unsent_;
+  bool root_heard_ = false;  // something arrived that may make buckets ready
+  std::unordered_map<std::string, Entry> entries_;
+  std::deque<Bucket> todo_;
+  std::unique_ptr<BucketRun> running_;
+  FusionBuffer fusion_;
+  Status departure_;  // the first rank that went
+  Status failure_;    // everything has ended
+  Status gone_;       // the first peer whose messages ended
+  Status suspicion_;  // something failed here; until the verdict comes, or its deadline, nothing runs
+  Status untold_;
+  Deadline verdict_due_ = Deadline::never();
+  uint64_t completed_ = 0;
+  uint64_t bucket_count_ = 0;
+};
+
+}  // namespace fdl

@@ -1,0 +1,487 @@
+// Runtime: a start and a stop that can be read, and what happens in between when ranks are lost.
+#include "runtime/runtime.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/log.h"
+#include "runtime/assemble.h"
+#include "system/handshake.h"
+#include "world/topology.h"
+
+namespace fdl {
+namespace {
+
+// How long a rank that leaves goes on with what all have agreed upon.
+constexpr int64_t kFarewellNs = 2'000'000'000;
+
+// A page that the kernel wipes in a forked child: the cheapest way to notice a fork, and no handler is installed.
+constexpr std::size_t kPageBytes = 4096;
+
+std::atomic<bool>* make_fork_witness() {
+  void* page = ::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  FDL_CHECK(page != MAP_FAILED);
+  FDL_CHECK(::madvise(page, kPageBytes, MADV_WIPEONFORK) == 0);
+  return new (page) std::atomic<bool>(true);
+}
+
+// The store of the world, under a prefix of its own for each use.
+class StoreExchange final : public Exchange {
+ public:
+  StoreExchange(HubLink& link, std::string prefix) : link_(link), prefix_(std::move(prefix)) {}
+  Status publish(std::string_view key, std::string_view value) override {
+    return link_.publish(prefix_ + "/" + std::string(key), value);
+  }
+  Result<std::string> fetch(std::string_view key, Deadline deadline) override {
+    return link_.fetch(prefix_ + "/" + std::string(key), deadline);
+  }
+
+ private:
+  HubLink& link_;
+  std::string prefix_;
+};
+
+Result<LogLevel> parse_log_level(std::string_view word) {
+  const std::vector<std::pair<std::string_view, LogLevel>> levels{
+      {"trace", LogLevel::trace}, {"debug", LogLevel::debug}, {"info", LogLevel::info},  {"warning", LogLevel::warning},
+      {"error", LogLevel::error}, {"off", LogLevel::off},     {"fatal", LogLevel::error}};
+  for (const auto& [name, level] : levels) {
+    if (word == name) return level;
+  }
+  return Status(Code::invalid_argument,
+                "FARANDOLE_LOG_LEVEL = '" + std::string(word) + "' is not trace, debug, info, warning, error or off");
+}
+
+Result<Identity> explicit_identity(const RuntimeOptions& options, const Config& config) {
+  if (options.size < 1 || options.rank >= options.size) {
+    return Status(Code::invalid_argument, "rank " + std::to_string(options.rank) + " of " +
+                                              std::to_string(options.size) + " was given; rank must be below size");
+  }
+  Identity identity{.rank = options.rank,
+                    .size = options.size,
+                    .local_rank = options.local_rank,
+                    .local_size = options.local_size,
+                    .source = "options",
+                    .rendezvous = config.rendezvous,
+                    .job_key = config.job_key};
+  if (identity.rendezvous.empty() && options.size == 1) identity.rendezvous = "memory://alone-" + random_hex(8);
+  if (identity.rendezvous.empty()) {
+    return Status(Code::invalid_argument,
+                  "rank and size were given without a rendezvous; give tcp://host:port, "
+                  "file:///path or memory://name (the same on all ranks)");
+  }
+  identity.rank_zero_serves = identity.rendezvous.find("?hub=1") == std::string::npos;
+  if (identity.job_key.empty()) {
+    identity.job_key = "farandole " + identity.rendezvous;
+    identity.job_key_is_derived = true;
+  }
+  return identity;
+}
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
+  return text;
+}
+
+}  // namespace
+
+Runtime::Runtime() : alive_here_(make_fork_witness()) {}
+
+Runtime::~Runtime() {
+  if (!alive_here_->load(std::memory_order_relaxed)) {
+    // A forked child has none of our threads: it must not join them, nor touch the parent's sockets.
+    if (hub_thread_.joinable()) hub_thread_.detach();
+    static_cast<void>(loop_.release());
+    static_cast<void>(link_.release());
+    static_cast<void>(hub_.release());
+    MutexLock lock(mutex_);
+    for (auto& group : groups_) static_cast<void>(group.release());
+    return;
+  }
+  shut_down();
+  ::munmap(alive_here_, kPageBytes);
+}
+
+Status Runtime::usable() const {
+  if (!alive_here_->load(std::memory_order_relaxed)) {
+    return Status(
+        Code::not_initialized,
+        "this process was forked after farandole was initialized; initialize it in the child, or fork before");
+  }
+  if (shut_down_.load(std::memory_order_relaxed)) {
+    return Status(Code::shut_down, "rank " + std::to_string(identity_.rank) + " has shut farandole down");
+  }
+  return {};
+}
+
+// ---- start
+// -------------------------------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) {
+  std::unique_ptr<Runtime> runtime(new Runtime());
+  Status started = runtime->start(options);
+  if (!started.ok()) return started.while_doing("starting farandole");
+  return runtime;
+}
+
+Status Runtime::start(const RuntimeOptions& options) {
+  const Environment environment = Environment::of_process();
+  std::map<std::string, std::string> knobs = options.knobs;
+  if (!options.rendezvous.empty()) knobs["rendezvous"] = options.rendezvous;
+  if (!options.job_key.empty()) knobs["job_key"] = options.job_key;
+  FDL_ASSIGN_OR_RETURN(config_, Config::read(environment, knobs));
+  FDL_ASSIGN_OR_RETURN(const LogLevel level, parse_log_level(config_.log_level));
+  set_log_level(level);
+  if (options.rank >= 0) {
+    FDL_ASSIGN_OR_RETURN(identity_, explicit_identity(options, config_));
+  } else {
+    FDL_ASSIGN_OR_RETURN(identity_, who_am_i(environment, config_));
+  }
+  if (identity_.rank == 0 && identity_.rank_zero_serves) FDL_RETURN_IF_ERROR(serve_hub());
+  FDL_RETURN_IF_ERROR(meet());
+  FDL_RETURN_IF_ERROR(place());
+  std::vector<int> everyone(members_.size());
+  for (std::size_t rank = 0; rank < everyone.size(); ++rank) everyone[rank] = static_cast<int>(rank);
+  FDL_ASSIGN_OR_RETURN(all_, open_group("all", everyone));
+  log_at(identity_.rank == 0 ? LogLevel::info : LogLevel::debug, "{}; {}; {} of {} on this host, {}, fusion {} MiB",
+         identity_.line(), facts_.transports, facts_.local_rank, facts_.local_size, describe_machine(),
+         config_.fusion_bytes >> 20);
+  return {};
+}
+
+Status Runtime::serve_hub() {
+  FDL_ASSIGN_OR_RETURN(hub_, Hub::open({.size = identity_.size,
+                                        .job_key = identity_.job_key,
+                                        .address = identity_.rendezvous,
+                                        .start_timeout_s = config_.start_timeout_s,
+                                        .lost_after_s = config_.lost_after_s,
+                                        .server_name = "rank 0 on " + host_facts().host_name}));
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  hub_thread_ = std::thread([this] { hub_->run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return {};
+}
+
+Status Runtime::meet() {
+  const Deadline deadline = Deadline::after_seconds(config_.start_timeout_s);
+  const HostFacts mine = host_facts();
+  FDL_ASSIGN_OR_RETURN(link_, HubLink::connect(identity_.rendezvous, identity_.job_key,
+                                               {.rank = identity_.rank,
+                                                .size = identity_.size,
+                                                .host_name = mine.host_name,
+                                                .boot_id = mine.boot_id,
+                                                .process_id = mine.process_id},
+                                               deadline));
+  FDL_ASSIGN_OR_RETURN(
+      loop_, Loop::start(
+                 *link_, config_,
+                 {.on_event = [this](const HubEvent& event) { on_event(event); },
+                  .on_stuck = [this](Group& group) { on_stuck(group); },
+                  .on_suspicion = [this](Group& group, const Status& why) { link_->report(group.comm().id(), why); }}));
+  // The hub itself gives up after start_timeout_s and names the missing; a little longer here lets its text win.
+  FDL_ASSIGN_OR_RETURN(const auto everyone, link_->wait_for_all(Deadline::after_seconds(config_.start_timeout_s + 2)));
+  std::vector<HostFacts> facts;
+  for (const auto& hello : everyone) facts.push_back({hello.host_name, hello.boot_id, hello.process_id});
+  StoreExchange exchange(*link_, "world");
+  FDL_ASSIGN_OR_RETURN(members_, find_hosts(identity_.rank, facts, identity_.job_key, exchange, deadline));
+  return {};
+}
+
+// Where each rank is: what the launcher did not say, the hosts do.
+Status Runtime::place() {
+  const auto me = static_cast<std::size_t>(identity_.rank);
+  std::vector<std::string> hosts;
+  std::vector<int> local_rank(members_.size(), 0);
+  std::map<std::string, int> per_host;
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    if (!per_host.contains(members_[rank].host_id)) hosts.push_back(members_[rank].host_id);
+    local_rank[rank] = per_host[members_[rank].host_id]++;
+  }
+  facts_ = {.rank = identity_.rank,
+            .size = identity_.size,
+            .local_rank = identity_.local_rank >= 0 ? identity_.local_rank : local_rank[me],
+            .local_size = identity_.local_size >= 0 ? identity_.local_size : per_host[members_[me].host_id],
+            .host = members_[me].host_name,
+            .source = identity_.source,
+            .rendezvous = identity_.rendezvous,
+            .transports = transports_between(members_, identity_.rank, config_)};
+  facts_.cross_size = 0;
+  for (const std::string& host : hosts) {
+    if (per_host[host] <= local_rank[me]) continue;
+    if (host == members_[me].host_id) facts_.cross_rank = facts_.cross_size;
+    ++facts_.cross_size;
+  }
+  // Spinning helps only a rank that has a core of its own.
+  if (per_host[members_[me].host_id] > usable_cores()) config_.spin_us = 0;
+  return {};
+}
+
+// ---- stop
+// --------------------------------------------------------------------------------------------------------------
+
+void Runtime::shut_down() {
+  if (shut_down_.exchange(true)) return;
+  const Status why(Code::shut_down, "rank " + std::to_string(identity_.rank) + " has shut farandole down");
+  if (loop_) {
+    loop_->call([&] {
+      const Deadline deadline = Deadline::after_ns(kFarewellNs);
+      MutexLock lock(mutex_);
+      for (auto& group : groups_) {
+        loop_->drain(*group, deadline);
+        group->named().fail_all(why);
+        loop_->remove(*group);
+      }
+    });
+  }
+  if (link_) link_->leave();
+  interrupt_comms([](const Communicator&) { return true; }, why);
+  loop_.reset();
+  verdicts_.close();
+  {
+    MutexLock lock(mutex_);
+    for (auto& group : groups_) group->comm().interrupt(why);
+  }
+  // The link stays until the end: a thread that waits in a communicator may still ask it about peers.
+  if (hub_) {
+    hub_->stop();
+    if (hub_thread_.joinable()) hub_thread_.join();
+    hub_.reset();
+  }
+}
+
+// ---- groups
+// ------------------------------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<Communicator>> Runtime::connect(const std::string& id, const std::vector<Member>& members,
+                                                       int rank) {
+  StoreExchange exchange(*link_, "comm");
+  const Membership membership{.id = id,
+                              .rank = rank,
+                              .members = members,
+                              .job_key = identity_.job_key,
+                              .config = &config_,
+                              .exchange = &exchange,
+                              .deadline = Deadline::after_seconds(config_.start_timeout_s)};
+  auto comm = assemble(membership, [this, members] {
+    if (link_) link_->probe(others(members));
+  });
+  if (!comm.ok()) return comm.status().while_doing("connecting " + id);
+  return comm;
+}
+
+Result<Group*> Runtime::open_group(std::string id, const std::vector<int>& world_ranks) {
+  std::vector<Member> members;
+  int mine = -1;
+  for (const int rank : world_ranks) {
+    if (rank == identity_.rank) mine = static_cast<int>(members.size());
+    members.push_back(members_[static_cast<std::size_t>(rank)]);
+  }
+  FDL_ASSIGN_OR_RETURN(auto comm, connect("group " + id, members, mine));
+  auto group = std::make_unique<Group>(std::move(id), mine, std::move(members), std::move(comm), config_);
+  Group* opened = group.get();
+  Status added;
+  loop_->call([&] { added = loop_->add(*opened); });
+  MutexLock lock(mutex_);
+  groups_.push_back(std::move(group));
+  if (!added.ok()) return added;
+  return opened;
+}
+
+Result<Group*> Runtime::make_group(const std::vector<int>& world_ranks) {
+  FDL_RETURN_IF_ERROR(usable());
+  std::vector<int> sorted = world_ranks;
+  std::sort(sorted.begin(), sorted.end());
+  const auto refuse = [&](const std::string& why) {
+    return Status(Code::invalid_argument, "ranks {" + ranks_text(world_ranks) + "}: " + why);
+  };
+  if (sorted.empty()) return refuse("a group needs at least one rank");
+  if (sorted.front() < 0 || sorted.back() >= facts_.size) {
+    return refuse("ranks of this world are 0 to " + std::to_string(facts_.size - 1));
+  }
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) return refuse("a rank is named twice");
+  if (!std::binary_search(sorted.begin(), sorted.end(), identity_.rank)) {
+    return refuse("rank " + std::to_string(identity_.rank) + " is no member; only members make a group");
+  }
+  int number = 0;
+  {
+    MutexLock lock(mutex_);
+    number = groups_of_ranks_[world_ranks]++;
+  }
+  return open_group("{" + ranks_text(world_ranks) + "} #" + std::to_string(number), world_ranks);
+}
+
+Result<Group*> Runtime::split(Group& group, int color, int key) {
+  FDL_RETURN_IF_ERROR(usable());
+  const std::string id = group.id() + " split " + std::to_string(group.next_number());
+  StoreExchange exchange(*link_, id);
+  FDL_RETURN_IF_ERROR(
+      exchange.publish(std::to_string(group.rank()), std::to_string(color) + " " + std::to_string(key)));
+  std::vector<std::pair<int, int>> chosen;  // (key, rank in the group)
+  const Deadline deadline = Deadline::after_seconds(config_.start_timeout_s);
+  for (int rank = 0; rank < group.size(); ++rank) {
+    FDL_ASSIGN_OR_RETURN(const std::string text, exchange.fetch(std::to_string(rank), deadline));
+    int their_color = 0;
+    int their_key = 0;
+    const char* end = text.data() + text.size();
+    const auto read = std::from_chars(text.data(), end, their_color);
+    FDL_CHECK(read.ec == std::errc() && read.ptr != end);
+    FDL_CHECK(std::from_chars(read.ptr + 1, end, their_key).ec == std::errc());
+    if (their_color == color) chosen.emplace_back(their_key, rank);
+  }
+  if (color < 0) return static_cast<Group*>(nullptr);
+  std::sort(chosen.begin(), chosen.end());
+  std::vector<int> ranks;
+  for (const auto& [unused, rank] : chosen) ranks.push_back(group.members()[static_cast<std::size_t>(rank)].world_rank);
+  return open_group(id + " color " + std::to_string(color), ranks);
+}
+
+void Runtime::end(Group& group) {
+  const Status why(Code::shut_down, "the group " + group.id() + " has been destroyed");
+  if (usable().ok()) {
+    loop_->call([&] {
+      loop_->drain(group, Deadline::after_ns(kFarewellNs));
+      group.named().fail_all(why);
+      loop_->remove(group);
+    });
+  }
+  MutexLock lock(mutex_);
+  std::erase_if(groups_, [&](const auto& kept) { return kept.get() == &group; });
+}
+
+// ---- communicators
+// -----------------------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<OrderedComm>> Runtime::make_comm(Group& group) {
+  FDL_RETURN_IF_ERROR(usable());
+  const std::string id = group.id() + " comm " + std::to_string(group.next_number());
+  auto made = std::make_unique<OrderedComm>();
+  made->group = &group;
+  FDL_ASSIGN_OR_RETURN(made->comm, connect(id, group.members(), group.rank()));
+  MutexLock lock(mutex_);
+  comms_.insert(made.get());
+  return made;
+}
+
+void Runtime::end(std::unique_ptr<OrderedComm> comm) {
+  MutexLock lock(mutex_);
+  comms_.erase(comm.get());
+  verdicts_.forget(comm->comm->id());
+}
+
+void Runtime::abort(OrderedComm& comm, const std::string& reason) {
+  const Status why =
+      Status::blame(identity_.rank, facts_.host, Code::aborted,
+                    "rank " + std::to_string(identity_.rank) + " (" + facts_.host + ") aborted: " + reason);
+  comm.failure_reported = true;
+  verdicts_.deliver(comm.comm->id(), why);
+  comm.comm->interrupt(why);
+  if (link_) link_->report(comm.comm->id(), why);
+}
+
+Status Runtime::settle(OrderedComm& comm, const Status& failure) {
+  if (failure.ok() || failure.code() == Code::invalid_argument || failure.code() == Code::mismatch) return failure;
+  if (!link_ || shut_down_) return failure;
+  if (!comm.failure_reported.exchange(true)) link_->report(comm.comm->id(), failure);
+  // The hub asks the suspect first, which takes up to lost_after_s.
+  const auto verdict =
+      verdicts_.wait(comm.comm->id(), Deadline::after_seconds(config_.lost_after_s + config_.suspect_after_s));
+  if (!verdict) return failure;
+  return verdict->during(failure.error().operation, failure.error().phase, comm.group->id());
+}
+
+std::vector<int> Runtime::others(const std::vector<Member>& members) const {
+  std::vector<int> ranks;
+  for (const Member& member : members) {
+    if (member.world_rank != identity_.rank) ranks.push_back(member.world_rank);
+  }
+  return ranks;
+}
+
+void Runtime::interrupt_comms(const std::function<bool(const Communicator&)>& which, const Status& why) {
+  MutexLock lock(mutex_);
+  for (OrderedComm* comm : comms_) {
+    if (!which(*comm->comm)) continue;
+    verdicts_.deliver(comm->comm->id(), why);
+    comm->comm->interrupt(why);
+  }
+}
+
+// ---- what the hub and the loop tell (in the loop's thread)
+// -----------------------------------------------------------------
+
+void Runtime::on_event(const HubEvent& event) {
+  std::vector<Group*> groups;
+  {
+    MutexLock lock(mutex_);
+    for (auto& group : groups_) groups.push_back(group.get());
+  }
+  const auto has_rank = [&](const std::vector<Member>& members) {
+    return std::any_of(members.begin(), members.end(),
+                       [&](const Member& member) { return member.world_rank == event.rank; });
+  };
+  log_debug("hub: {}", event.why.text());
+  switch (event.kind) {
+    case HubEvent::Kind::lost:
+      for (Group* group : groups) {
+        if (has_rank(group->members())) group->named().fail_all(event.why);
+      }
+      interrupt_comms([&](const Communicator& comm) { return has_rank(comm.members()); }, event.why);
+      break;
+    case HubEvent::Kind::left:
+      for (Group* group : groups) {
+        if (has_rank(group->members())) group->named().depart(group->rank_of(event.rank), event.why);
+      }
+      break;
+    case HubEvent::Kind::comm_failed:
+      for (Group* group : groups) {
+        if (group->comm().id() == event.comm) group->named().fail_all(event.why);
+      }
+      interrupt_comms([&](const Communicator& comm) { return comm.id() == event.comm; }, event.why);
+      break;
+    case HubEvent::Kind::hub_lost:
+      verdicts_.close();
+      // A hub that was stopped in good order takes nothing with it: communicators notice what happens to their peers.
+      if (event.why.code() == Code::shut_down) break;
+      for (Group* group : groups) group->named().fail_all(event.why);
+      interrupt_comms([](const Communicator&) { return true; }, event.why);
+      break;
+  }
+}
+
+void Runtime::on_stuck(Group& group) { link_->probe(others(group.members())); }
+
+// ---- named operations
+// --------------------------------------------------------------------------------------------------
+
+Status Runtime::submit(Group& group, std::vector<Entry> entries) {
+  FDL_RETURN_IF_ERROR(usable());
+  // Shared, for a std::function must be copyable.
+  auto batch = std::make_shared<std::vector<Entry>>(std::move(entries));
+  if (!loop_->post([&group, batch] { group.named().submit(std::move(*batch)); })) {
+    return Status(Code::shut_down, "farandole has been shut down");
+  }
+  return {};
+}
+
+void Runtime::count_named(uint64_t& operations, uint64_t& buckets, uint64_t& control_messages) {
+  if (!usable().ok()) return;
+  loop_->call([&] {
+    MutexLock lock(mutex_);
+    for (auto& group : groups_) {
+      operations += group->named().completed();
+      buckets += group->named().buckets();
+      control_messages += group->named().control_messages();
+    }
+  });
+}
+
+}  // namespace fdl

@@ -1,0 +1,114 @@
+// Runtime: everything that belongs to one world: configuration, hub, link, loop, groups and communicators.
+//
+// What protects what: facts are written before the loop starts and only read afterwards; groups_ and comms_ are guarded
+// by mutex_; named operations and the link's progress belong to the loop's thread.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/config.h"
+#include "runtime/group.h"
+#include "runtime/loop.h"
+#include "runtime/verdicts.h"
+#include "world/hub.h"
+#include "world/hub_link.h"
+#include "world/launchers.h"
+
+namespace fdl {
+
+struct RuntimeOptions {
+  int rank = -1;  // -1: from the environment
+  int size = 0;
+  int local_rank = -1;
+  int local_size = -1;
+  std::string rendezvous;
+  std::string job_key;
+  std::map<std::string, std::string> knobs;
+};
+
+struct WorldFacts {
+  int rank = 0, size = 1, local_rank = 0, local_size = 1, cross_rank = 0, cross_size = 1;
+  std::string host, source, rendezvous, transports;
+};
+
+// An ordered communicator, and what the rest of the runtime must know of it.
+struct OrderedComm {
+  Group* group = nullptr;
+  std::unique_ptr<Communicator> comm;
+  std::atomic<bool> failure_reported{false};
+};
+
+class Runtime {
+ public:
+  static Result<std::unique_ptr<Runtime>> create(const RuntimeOptions& options);
+  // Calls shut_down().
+  ~Runtime();
+
+  const WorldFacts& facts() const { return facts_; }
+  const Config& config() const { return config_; }
+  Group& all() { return *all_; }
+
+  // OK, or why nothing new can be done: shut down, or inherited through fork.
+  Status usable() const;
+  // Everything in flight completes with SHUT_DOWN (after what was agreed upon had a short while to finish). Idempotent.
+  void shut_down();
+
+  // ---- groups; collective over their members, blocking ----
+  Result<Group*> make_group(const std::vector<int>& world_ranks);
+  Result<Group*> split(Group& group, int color, int key);  // null for a negative color
+  void end(Group& group);
+
+  // ---- ordered communicators ----
+  Result<std::unique_ptr<OrderedComm>> make_comm(Group& group);
+  void end(std::unique_ptr<OrderedComm> comm);
+  void abort(OrderedComm& comm, const std::string& reason);
+  // A failure that one rank met, told the way all ranks tell it.
+  Status settle(OrderedComm& comm, const Status& failure);
+
+  // ---- named operations ----
+  Status submit(Group& group, std::vector<Entry> entries);
+
+  uint64_t wakeups() const { return loop_ ? loop_->wakeups() : 0; }
+  uint64_t strangers() const { return hub_ ? static_cast<uint64_t>(hub_->strangers()) : 0; }
+  void count_named(uint64_t& operations, uint64_t& buckets, uint64_t& control_messages);
+
+ private:
+  Runtime();
+  Status start(const RuntimeOptions& options);
+  Status serve_hub();
+  Status meet();
+  Status place();
+  Result<Group*> open_group(std::string id, const std::vector<int>& world_ranks);
+  Result<std::unique_ptr<Communicator>> connect(const std::string& id, const std::vector<Member>& members, int rank);
+  void on_event(const HubEvent& event);
+  void on_stuck(Group& group);
+  void interrupt_comms(const std::function<bool(const Communicator&)>& which, const Status& why);
+  std::vector<int> others(const std::vector<Member>& members) const;
+
+  // Zeroed in a forked child, which thereby knows that it is one.
+  std::atomic<bool>* alive_here_;
+  std::atomic<bool> shut_down_{false};
+  Config config_;
+  Identity identity_;
+  WorldFacts facts_;
+  std::vector<Member> members_;
+  std::unique_ptr<Hub> hub_;  // on rank 0, where no launcher serves it
+  std::thread hub_thread_;
+  std::unique_ptr<HubLink> link_;
+  Verdicts verdicts_;
+  std::unique_ptr<Loop> loop_;
+  Group* all_ = nullptr;
+
+  Mutex mutex_;
+  std::vector<std::unique_ptr<Group>> groups_ FDL_GUARDED_BY(mutex_);
+  std::set<OrderedComm*> comms_ FDL_GUARDED_BY(mutex_);
+  std::map<std::vector<int>, int> groups_of_ranks_ FDL_GUARDED_BY(mutex_);
+};
+
+}  // namespace fdl

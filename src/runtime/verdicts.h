@@ -1,0 +1,45 @@
+// Verdicts: why each communicator failed, as the hub told all ranks alike; whoever failed locally waits for it here.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "base/mutex.h"
+#include "base/status.h"
+
+namespace fdl {
+
+class Verdicts {
+ public:
+  // The first verdict on a communicator stays.
+  void deliver(const std::string& comm, const Status& why) {
+    MutexLock lock(mutex_);
+    verdicts_.emplace(comm, why);
+    arrived_.notify_all();
+  }
+  void forget(const std::string& comm) {
+    MutexLock lock(mutex_);
+    verdicts_.erase(comm);
+  }
+  // From now on nobody will deliver anything: waiting is over.
+  void close() {
+    MutexLock lock(mutex_);
+    closed_ = true;
+    arrived_.notify_all();
+  }
+  std::optional<Status> wait(const std::string& comm, Deadline deadline) {
+    MutexLock lock(mutex_);
+    arrived_.wait(mutex_, deadline, [&]() { return closed_ || verdicts_.contains(comm); });
+    const auto found = verdicts_.find(comm);
+    return found == verdicts_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar arrived_;
+  std::map<std::string, Status> verdicts_ FDL_GUARDED_BY(mutex_);
+  bool closed_ FDL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace fdl
