@@ -1,0 +1,397 @@
+// Shared-memory collectives: when may what be done. What is done is in shm_work.
+//
+// An operation is announced in this rank's line; then it is either small, and done as soon as the lines of those that
+// this rank reads from are there, or it goes in steps through three stages, each of which a rank does as soon as it
+// may:
+//
+//   publish   copy my input into my slot               when all have taken what was there kStepDepth steps before
+//   take      read the slots: fold my share, or copy   when those I read from have published the step
+//   collect   copy the results of other owners         when they have taken (folded) the step
+//
+// Steps are counted over the life of the group, so a counter is never reset and an operation may begin while others
+// are still in the one before. A line is used again kLineDepth operations later: whoever has announced the operation
+// behind one has finished with that one.
+#include "transports/shm/shm_collectives.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "transports/shm/shm_signature.h"
+#include "transports/shm/shm_work.h"
+
+namespace fdl {
+namespace {
+
+// How often start() looks for the others before it lets its caller decide how to wait.
+constexpr int kFirstLooks = 64;
+// A rank that spins looks for signs of death this often.
+constexpr uint32_t kIdleLooks = 4096;
+
+class ShmCollectives final : public Collectives {
+ public:
+  explicit ShmCollectives(std::unique_ptr<Neighbours> neighbours)
+      : neighbours_(std::move(neighbours)),
+        rank_(neighbours_->rank()),
+        ranks_(neighbours_->size()),
+        layout_(neighbours_->memory(), ranks_),
+        work_(layout_, rank_, ranks_),
+        counters_(layout_.counters(rank_)) {}
+
+  std::string_view name() const override { return "shared memory"; }
+  bool can(const CollectiveSpec&) const override { return true; }
+  void start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) override;
+  bool progress() override;
+  void interrupt(const Status& why) override { fail(why); }
+  std::string phase() const override;
+
+  int wake_fd() const override { return neighbours_->wake_fd(); }
+  bool prepare_to_sleep() override;
+  void finish_sleep() override;
+
+ private:
+  enum class State { idle, opening, small, tables, steps };
+  // Lower bounds of what another rank has done; its line or counters are read only when they do not suffice.
+  struct Known {
+    uint64_t announced = 0;
+    uint64_t published = 0;
+    uint64_t taken = 0;
+    uint64_t collected = 0;
+  };
+
+  Known& known(int rank) { return known_[static_cast<std::size_t>(rank)]; }
+  bool advance();
+  bool step_stage();
+  void announce();
+  void begin_steps();
+  void finish_if_done();
+  void finish();
+  void fail(const Status& why);
+  void check_neighbours();
+
+  // Who keeps me from it; nobody: it may be done.
+  RankMask behind_line();
+  RankMask unannounced(RankMask whom);
+  RankMask behind_publish();
+  RankMask behind_take();
+  RankMask behind_collect();
+  // Whom I wait for; nobody if anything can be done. Asking only one of each stage saves needless rings: when it has
+  // come, the next is asked.
+  struct Blockers {
+    RankMask needed = 0;
+    RankMask asked = 0;
+  };
+  Blockers blockers();
+  RankMask behind(uint64_t Known::*bound, std::atomic<uint64_t> ShmLayout::Counters::*counter, RankMask whom,
+                  uint64_t least);
+
+  std::unique_ptr<Neighbours> neighbours_;
+  const int rank_;
+  const int ranks_;
+  const ShmLayout layout_;
+  ShmWork work_;
+  ShmLayout::Counters& counters_;
+
+  Status status_;
+  State state_ = State::idle;
+  Completion* completion_ = nullptr;
+  Called called_{};
+  uint64_t operation_ = 0;
+  uint64_t signature_ = 0;   // of all operations so far
+  int differs_ = -1;
+  bool check_soon_ = false;
+  RankMask compared_ = 0;    // whose line of this operation I have seen, and found equal
+  uint64_t end_ = 0;         // the step behind the last of this operation
+  uint64_t published_ = 0;   // the stages: the next step of each
+  uint64_t taken_ = 0;
+  uint64_t collected_ = 0;
+  uint32_t idle_looks_ = 0;
+  std::array<Known, kMaxShmRanks> known_{};
+};
+
+// ---- the contract ----------------------------------------------------------------------------------------------------
+
+void ShmCollectives::start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) {
+  if (!status_.ok()) return completion.finish(status_);
+  FDL_CHECK(state_ == State::idle);
+  completion_ = &completion;
+  ++operation_;
+  signature_ = sign(signature_, spec);
+  called_ = called(spec);
+  compared_ = 0;
+  work_.assign(spec, buffers, operation_, end_);
+  state_ = State::opening;
+  // Nobody is rung before the first looks: in a busy group all are there at once, and a store that has already left
+  // this core makes the fence cheap.
+  for (int look = 0; look < kFirstLooks && state_ != State::idle; ++look) advance();
+  neighbours_->wake_sleepers();
+}
+
+bool ShmCollectives::progress() {
+  bool moved = false;
+  while (state_ != State::idle && advance()) {
+    moved = true;
+    neighbours_->wake_sleepers();
+  }
+  if (moved || state_ == State::idle) return moved;
+  const bool due = ++idle_looks_ % kIdleLooks == 0;
+  if (due) neighbours_->look();
+  if (due || check_soon_) check_neighbours();
+  return state_ == State::idle;
+}
+
+bool ShmCollectives::prepare_to_sleep() {
+  if (state_ == State::idle) return true;  // nobody has anything for me
+  neighbours_->announce_sleep(blockers().asked);
+  const RankMask needed = blockers().needed;
+  if (needed != 0 && differs_ < 0 && (needed & neighbours_->gone()) == 0) return true;
+  neighbours_->cancel_sleep();
+  check_soon_ = true;
+  return false;
+}
+
+void ShmCollectives::finish_sleep() {
+  neighbours_->end_sleep();
+  check_soon_ = true;
+}
+
+std::string ShmCollectives::phase() const {
+  if (state_ == State::idle) return "shared memory, idle";
+  std::string text = fmt::format("shared memory, {}", describe(called_));
+  if (state_ == State::steps) {
+    const uint64_t first = end_ - work_.plan().steps();
+    text += fmt::format(", published {}, taken {}, collected {} of {} steps", published_ - first, taken_ - first,
+                        collected_ - first, work_.plan().steps());
+  }
+  return text;
+}
+
+// ---- moving on -------------------------------------------------------------------------------------------------------
+
+// Does one thing, if one can be done.
+bool ShmCollectives::advance() {
+  switch (state_) {
+    case State::idle:
+      return false;
+    case State::opening:
+      if (behind_line() != 0) return false;
+      announce();
+      return true;
+    case State::small:
+      if (unannounced(work_.plan().take_from()) != 0) return false;
+      work_.take_small();
+      finish();
+      return true;
+    case State::tables:
+      if (unannounced(neighbours_->others()) != 0) return false;
+      begin_steps();
+      return true;
+    case State::steps:
+      return step_stage();
+  }
+  return false;
+}
+
+void ShmCollectives::announce() {
+  const ShmPlan& plan = work_.plan();
+  if (plan.collective() == Collective::alltoall) {
+    work_.publish_table();
+    state_ = State::tables;
+  } else if (plan.small()) {
+    work_.publish_small();
+    state_ = State::small;
+  }
+  layout_.called(rank_, operation_) = called_;
+  ShmLayout::Line& line = layout_.line(rank_, operation_);
+  line.signature = signature_;
+  line.operation.store(operation_, std::memory_order_release);
+  if (state_ == State::opening) begin_steps();
+}
+
+// The stages that this rank has no part in are behind it at once.
+void ShmCollectives::begin_steps() {
+  if (state_ == State::tables) {
+    if (const auto wrong = work_.wrong_table()) {
+      return fail(different_block(*neighbours_, *wrong, work_.announced_bytes(*wrong),
+                                  work_.plan().arriving_bytes(*wrong)));
+    }
+    work_.read_tables();
+  }
+  state_ = State::steps;
+  const ShmPlan& plan = work_.plan();
+  const bool moves_own = !plan.folds() && plan.publishes();
+  end_ += plan.steps();
+  if (!plan.publishes()) published_ = end_;
+  if (!plan.folds() && !moves_own && plan.take_from() == 0) taken_ = end_;
+  if (plan.collect_from() == 0) collected_ = taken_;
+  counters_.collected.store(collected_, std::memory_order_relaxed);
+  counters_.taken.store(taken_, std::memory_order_release);
+  finish_if_done();
+}
+
+bool ShmCollectives::step_stage() {
+  if (collected_ < taken_ && behind_collect() == 0) {
+    work_.collect(collected_);
+    counters_.collected.store(++collected_, std::memory_order_release);
+  } else if (taken_ < end_ && taken_ < published_ && behind_take() == 0) {
+    work_.take(taken_++);
+    if (work_.plan().collect_from() == 0) {
+      collected_ = taken_;
+      counters_.collected.store(collected_, std::memory_order_relaxed);
+    }
+    counters_.taken.store(taken_, std::memory_order_release);
+  } else if (published_ < end_ && behind_publish() == 0) {
+    work_.publish(published_);
+    counters_.published.store(++published_, std::memory_order_release);
+  } else {
+    return false;
+  }
+  finish_if_done();
+  return true;
+}
+
+void ShmCollectives::finish_if_done() {
+  if (published_ < end_ || taken_ < end_ || collected_ < end_) return;
+  if (work_.plan().collective() == Collective::alltoall) work_.take_following();
+  finish();
+}
+
+void ShmCollectives::finish() {
+  state_ = State::idle;
+  completion_->finish();
+}
+
+void ShmCollectives::fail(const Status& why) {
+  if (!status_.ok()) return;
+  status_ = why;
+  neighbours_->fail(why);
+  if (state_ == State::idle) return;
+  state_ = State::idle;
+  completion_->finish(why);
+}
+
+// Ends the group if somebody called something else, or if somebody whom I wait for is gone. What was published before
+// is taken first: blockers() looks again after the end was seen.
+void ShmCollectives::check_neighbours() {
+  check_soon_ = false;
+  const RankMask gone = neighbours_->gone();
+  const RankMask needed = blockers().needed;
+  if (differs_ >= 0) return fail(different_calls(*neighbours_, layout_, differs_, operation_));
+  if ((needed & gone) != 0) fail(neighbours_->why_gone(first_of(needed & gone)));
+}
+
+// ---- who is behind ---------------------------------------------------------------------------------------------------
+
+RankMask ShmCollectives::behind_line() {
+  if (operation_ <= kLineDepth) return 0;
+  const uint64_t least = operation_ - kLineDepth + 1;
+  RankMask behind = 0;
+  for (const int other : each_of(neighbours_->others())) {
+    if (known(other).announced >= least) continue;
+    const uint64_t there = layout_.line(other, least).operation.load(std::memory_order_acquire);
+    known(other).announced = std::max(known(other).announced, there);
+    if (there < least) behind |= bit_of(other);
+  }
+  return behind;
+}
+
+// Those of `whom` whose line of this operation is not there yet, or differs: then progress() ends the group.
+RankMask ShmCollectives::unannounced(RankMask whom) {
+  for (const int other : each_of(whom & ~compared_)) {
+    const ShmLayout::Line& line = layout_.line(other, operation_);
+    if (line.operation.load(std::memory_order_acquire) != operation_) continue;
+    known(other).announced = operation_;
+    if (line.signature != signature_) {
+      differs_ = other;
+      check_soon_ = true;
+      continue;
+    }
+    compared_ |= bit_of(other);
+  }
+  return whom & ~compared_;
+}
+
+RankMask ShmCollectives::behind(uint64_t Known::*bound, std::atomic<uint64_t> ShmLayout::Counters::*counter,
+                                RankMask whom, uint64_t least) {
+  RankMask behind = 0;
+  for (const int other : each_of(whom)) {
+    uint64_t& have = known(other).*bound;
+    if (have >= least) continue;
+    have = (layout_.counters(other).*counter).load(std::memory_order_acquire);
+    if (have < least) behind |= bit_of(other);
+  }
+  return behind;
+}
+
+RankMask ShmCollectives::behind_publish() {
+  if (published_ < kStepDepth) return 0;
+  return behind(&Known::taken, &ShmLayout::Counters::taken, neighbours_->others(), published_ - kStepDepth + 1);
+}
+
+RankMask ShmCollectives::behind_take() {
+  const ShmPlan& plan = work_.plan();
+  RankMask late = unannounced(plan.take_from());
+  late |= behind(&Known::published, &ShmLayout::Counters::published, plan.take_from(), taken_ + 1);
+  // The result of a fold overwrites one that the others must have collected.
+  if (plan.folds() && taken_ >= kStepDepth) {
+    late |= behind(&Known::collected, &ShmLayout::Counters::collected, neighbours_->others(), taken_ - kStepDepth + 1);
+  }
+  return late;
+}
+
+RankMask ShmCollectives::behind_collect() {
+  return behind(&Known::taken, &ShmLayout::Counters::taken, work_.plan().collect_from(), collected_ + 1);
+}
+
+ShmCollectives::Blockers ShmCollectives::blockers() {
+  Blockers blockers;
+  const auto held_up = [&](RankMask behind) {
+    if (behind != 0) blockers.asked |= bit_of(first_of(behind));
+    blockers.needed |= behind;
+    return behind != 0;
+  };
+  switch (state_) {
+    case State::idle:
+      break;
+    case State::opening:
+      held_up(behind_line());
+      break;
+    case State::small:
+      held_up(unannounced(work_.plan().take_from()));
+      break;
+    case State::tables:
+      held_up(unannounced(neighbours_->others()));
+      break;
+    case State::steps:
+      if (collected_ < taken_ && !held_up(behind_collect())) return {};
+      if (taken_ < end_ && taken_ < published_ && !held_up(behind_take())) return {};
+      if (published_ < end_ && !held_up(behind_publish())) return {};
+  }
+  return blockers;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Collectives>> make_shm_collectives(const Membership& membership) {
+  const std::vector<int> members = members_of_my_host(membership);
+  if (static_cast<int>(members.size()) != membership.size()) {
+    return Status(Code::unsupported, "shm: the ranks of " + membership.id + " are on more than one host");
+  }
+  const int ranks = membership.size();
+  const std::size_t shm_bytes = membership.config->shm_bytes;
+  if (shm_bytes > (std::size_t{1} << 46) / members.size()) {
+    return Status(Code::resource, fmt::format("shm: FARANDOLE_SHM_BYTES={} for each of {} ranks is more than any host has",
+                                              shm_bytes, ranks));
+  }
+  constexpr std::size_t kLeastSlice = 1_KiB;
+  const std::size_t buffers = kStepDepth * (members.size() + 1);
+  const std::size_t slice = std::max(kLeastSlice, shm_bytes / buffers / 64 * 64);
+  const std::size_t bytes = Neighbours::control_bytes(ranks) + ShmLayout::bytes_for(ranks, slice);
+  FDL_ASSIGN_OR_RETURN(ShmShare share, share_segment(membership, members, "collectives", bytes));
+  FDL_ASSIGN_OR_RETURN(auto neighbours, Neighbours::make(std::move(share)));
+  return std::unique_ptr<Collectives>(new ShmCollectives(std::move(neighbours)));
+}
+
+}  // namespace fdl

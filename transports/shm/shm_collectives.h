@@ -1,0 +1,18 @@
+// Shared-memory collectives: whole collectives on one host, every rank reading its neighbours' slots directly.
+#pragma once
+
+#include <memory>
+
+#include "contract/collectives.h"
+#include "contract/membership.h"
+
+namespace fdl {
+
+// For a communicator whose members are all on one host (UNSUPPORTED otherwise), at most 64. Blocking, collective over
+// the members. Each rank contributes config.shm_bytes of shared memory.
+//
+// Bits: each element is folded in rank order, whatever the size, the steps and the memory.
+// Ranks that call different collectives get an error that names two of them and what each called.
+Result<std::unique_ptr<Collectives>> make_shm_collectives(const Membership& membership);
+
+}  // namespace fdl

@@ -1,0 +1,164 @@
+// Neighbours: sleep words, doorbells, and the record of how each rank stands.
+#include "transports/shm/shm_neighbours.h"
+
+#include <array>
+#include <cstring>
+
+namespace fdl {
+namespace {
+
+enum Standing : uint32_t { kPresent = 0, kLeft = 1, kFailed = 2 };
+constexpr uint64_t kDoorbellToken = ~uint64_t{0};
+
+// Orders a store before it against a load behind it, also between processes.
+void full_fence() {
+#if defined(__SANITIZE_THREAD__)
+  static std::atomic<int> word;  // the sanitizer does not know fences
+  word.fetch_add(1, std::memory_order_seq_cst);
+#else
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
+template <std::size_t N>
+void put_text(std::array<char, N>& target, std::string_view text) {
+  const std::size_t length = std::min(text.size(), N - 1);
+  std::memcpy(target.data(), text.data(), length);
+  target[length] = 0;
+}
+
+}  // namespace
+
+// Zeroed memory is its first state. The first line is written by many, the rest by its rank alone.
+struct Neighbours::Control {
+  alignas(128) std::atomic<RankMask> sleeps_for;
+  alignas(128) std::atomic<uint32_t> standing;  // once it is kFailed, what follows is there
+  int32_t code;
+  int32_t culprit_rank;
+  std::array<char, 64> culprit_host;
+  std::array<char, 816> text;
+};
+
+std::size_t Neighbours::control_bytes(int size) { return sizeof(Control) * static_cast<std::size_t>(size); }
+
+Result<std::unique_ptr<Neighbours>> Neighbours::make(ShmShare share) {
+  FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
+  if (share.segment->bytes().size() < control_bytes(static_cast<int>(share.members.size()))) {
+    return Status(Code::internal, "shm: the segment is too small for its ranks");
+  }
+  FDL_RETURN_IF_ERROR(poller.add(share.doorbells[static_cast<std::size_t>(share.index)].fd(), kDoorbellToken));
+  for (std::size_t i = 0; i < share.lives.size(); ++i) {
+    if (static_cast<int>(i) != share.index) FDL_RETURN_IF_ERROR(poller.add(share.lives[i].get(), i));
+  }
+  return std::unique_ptr<Neighbours>(new Neighbours(std::move(share), std::move(poller)));
+}
+
+Neighbours::Neighbours(ShmShare share, Poller poller)
+    : share_(std::move(share)), poller_(std::move(poller)), creator_(::getpid()) {}
+
+Neighbours::~Neighbours() {
+  if (::getpid() != creator_) return;
+  if (control(rank()).standing.load(std::memory_order_relaxed) == kPresent) set_standing(kLeft);
+}
+
+Neighbours::Control& Neighbours::control(int rank) const {
+  return reinterpret_cast<Control*>(share_.segment->bytes().data())[rank];
+}
+
+Bytes Neighbours::memory() const { return share_.segment->bytes().subspan(control_bytes(size())); }
+
+std::string Neighbours::name_of(int rank) const {
+  const Member& who = member(rank);
+  return "rank " + std::to_string(who.world_rank) + " (" + who.host_name + ", process " +
+         std::to_string(who.process_id) + ")";
+}
+
+void Neighbours::announce_sleep(RankMask for_whom) {
+  sleeping_ = true;
+  control(rank()).sleeps_for.store(for_whom, std::memory_order_relaxed);
+  full_fence();
+}
+
+bool Neighbours::cancel_sleep() {
+  if (!sleeping_) return false;
+  sleeping_ = false;
+  const bool rung = control(rank()).sleeps_for.exchange(0, std::memory_order_relaxed) == 0;
+  if (rung) share_.doorbells[static_cast<std::size_t>(rank())].clear();
+  return rung;
+}
+
+void Neighbours::end_sleep() {
+  if (!cancel_sleep()) look();  // nobody rang: perhaps somebody died
+}
+
+void Neighbours::wake_sleepers() {
+  full_fence();
+  for (const int other : each_of(others())) {
+    std::atomic<RankMask>& word = control(other).sleeps_for;
+    if ((word.load(std::memory_order_relaxed) & bit_of(rank())) == 0) continue;
+    if (word.exchange(0, std::memory_order_relaxed) != 0) share_.doorbells[static_cast<std::size_t>(other)].ring();
+  }
+}
+
+bool Neighbours::look() {
+  std::array<Poller::Ready, 16> ready;
+  const RankMask before = ended_;
+  const std::size_t count = poller_.wait(ready, Deadline::at_ns(0));
+  for (std::size_t i = 0; i < count; ++i) {
+    if (ready[i].token == kDoorbellToken) {
+      share_.doorbells[static_cast<std::size_t>(rank())].clear();
+    } else {
+      // Noted once and for all, so that it wakes nobody again.
+      ended_ |= bit_of(static_cast<int>(ready[i].token));
+      poller_.remove(share_.lives[ready[i].token].get());
+    }
+  }
+  return ended_ != before;
+}
+
+RankMask Neighbours::gone() {
+  RankMask gone = ended_;
+  for (const int other : each_of(others() & ~ended_)) {
+    if (control(other).standing.load(std::memory_order_acquire) != kPresent) gone |= bit_of(other);
+  }
+  return gone;
+}
+
+Status Neighbours::why_gone(int rank) const {
+  const Control& record = control(rank);
+  const Member& who = member(rank);
+  switch (record.standing.load(std::memory_order_acquire)) {
+    case kFailed:
+      return Status::blame(record.culprit_rank, record.culprit_host.data(), static_cast<Code>(record.code),
+                           record.text.data());
+    case kLeft:
+      return Status::blame(who.world_rank, who.host_name, Code::peer_lost,
+                           "shm: " + name_of(rank) + " has left: it ended its part of the group");
+    default:
+      return Status::blame(who.world_rank, who.host_name, Code::peer_lost,
+                           "shm: " + name_of(rank) + " is gone: its process ended");
+  }
+}
+
+void Neighbours::fail(const Status& why) {
+  Control& record = control(rank());
+  if (::getpid() != creator_ || record.standing.load(std::memory_order_relaxed) != kPresent) return;
+  record.code = static_cast<int32_t>(why.code());
+  record.culprit_rank = why.error().culprit_rank;
+  put_text(record.culprit_host, why.error().culprit_host);
+  put_text(record.text, why.text());
+  set_standing(kFailed);
+}
+
+void Neighbours::set_standing(uint32_t standing) {
+  control(rank()).standing.store(standing, std::memory_order_release);
+  // Everybody who sleeps, for whomever: a rank that is gone may be what another waits for in turn.
+  full_fence();
+  for (const int other : each_of(others())) {
+    if (control(other).sleeps_for.exchange(0, std::memory_order_relaxed) != 0) {
+      share_.doorbells[static_cast<std::size_t>(other)].ring();
+    }
+  }
+}
+
+}  // namespace fdl

@@ -1,0 +1,214 @@
+// ShmPlan: sizes, steps and pieces.
+#include "transports/shm/shm_plan.h"
+
+#include <algorithm>
+
+#include "transports/shm/shm_layout.h"
+
+namespace fdl {
+namespace {
+
+constexpr std::size_t kGrain = 64;  // slices begin on cache lines
+
+constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
+constexpr std::size_t parts_of(std::size_t bytes, std::size_t part) { return (bytes + part - 1) / part; }
+
+// When everybody folds everything, the work grows with the ranks; from here on owners share it.
+std::size_t one_shot_bytes(int ranks) {
+  return std::clamp<std::size_t>(32_KiB / static_cast<std::size_t>(ranks), 512, kSmallBytes);
+}
+
+// A vector that fits one step is cut nevertheless, so that one rank's copies overlap with another's folds.
+constexpr std::size_t kStepsWanted = 4;
+constexpr std::size_t kLeastStepBytes = 128_KiB;
+
+}  // namespace
+
+std::size_t ShmPlan::lay_out(Blocks& blocks, std::span<const std::size_t> counts, std::size_t element) {
+  std::size_t offset = 0;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    blocks[i] = {offset, counts[i] * element};
+    offset += blocks[i].bytes;
+  }
+  return offset;
+}
+
+void ShmPlan::assign(const CollectiveSpec& spec, int rank, int ranks, std::size_t slice_room) {
+  collective_ = spec.collective;
+  rank_ = rank;
+  ranks_ = ranks;
+  root_ = spec.root;
+  element_ = size_of(spec.dtype);
+  slice_ = slice_room;
+  assign_blocks(spec);
+  assign_masks();
+  assign_steps();
+}
+
+bool ShmPlan::folds() const {
+  return collective_ == Collective::allreduce || collective_ == Collective::reduce ||
+         collective_ == Collective::reduce_scatter;
+}
+
+void ShmPlan::assign_blocks(const CollectiveSpec& spec) {
+  switch (collective_) {
+    case Collective::allreduce:
+    case Collective::reduce:
+    case Collective::broadcast:
+      total_ = spec.count * element_;
+      break;
+    case Collective::alltoall:
+      total_ = lay_out(blocks_, spec.counts, element_);
+      lay_out(arriving_, spec.recv_counts, element_);
+      break;
+    case Collective::barrier:
+      total_ = 0;
+      break;
+    default:
+      total_ = lay_out(blocks_, spec.counts, element_);
+  }
+}
+
+void ShmPlan::assign_masks() {
+  const RankMask others = all_ranks(ranks_) & ~bit_of(rank_);
+  const bool at_root = rank_ == root_;
+  publishes_ = true;
+  take_from_ = others;
+  collect_from_ = 0;
+  switch (collective_) {
+    case Collective::allreduce:
+      collect_from_ = others;
+      break;
+    case Collective::reduce:
+      collect_from_ = at_root ? others : 0;
+      break;
+    case Collective::broadcast:
+    case Collective::scatter:
+      publishes_ = at_root;
+      take_from_ = at_root ? 0 : bit_of(root_);
+      break;
+    case Collective::gather:
+      publishes_ = !at_root || ranks_ == 1;
+      take_from_ = at_root ? others : 0;
+      break;
+    default:
+      break;
+  }
+}
+
+void ShmPlan::assign_steps() {
+  std::size_t largest = 0;  // what any rank publishes at once
+  std::size_t largest_block = 0;
+  const std::size_t room = slice_ * static_cast<std::size_t>(ranks_);
+  for (int r = 0; r < ranks_; ++r) largest = std::max(largest, small_bytes(r));
+  small_ = largest <= (folds() ? one_shot_bytes(ranks_) : kSmallBytes);
+  steps_ = 0;
+  if (small_ || collective_ == Collective::alltoall) return;
+  switch (collective_) {
+    case Collective::allreduce:
+    case Collective::reduce:
+    case Collective::broadcast: {
+      const std::size_t step = std::clamp(total_ / kStepsWanted, std::min(kLeastStepBytes, room), room);
+      slice_ = std::min(slice_, round_up(parts_of(step, static_cast<std::size_t>(ranks_)), kGrain));
+      steps_ = parts_of(total_, slice_ * static_cast<std::size_t>(ranks_));
+      break;
+    }
+    case Collective::allgather:
+    case Collective::gather:
+      steps_ = parts_of(largest, room);
+      break;
+    default:
+      for (int r = 0; r < ranks_; ++r) largest_block = std::max(largest_block, block_bytes(r));
+      steps_ = parts_of(largest_block, slice_);
+  }
+}
+
+void ShmPlan::steps_for_largest_block(std::size_t bytes, RankMask already_taken, bool publishes) {
+  steps_ = parts_of(bytes, slice_);
+  take_from_ &= ~already_taken;
+  publishes_ = publishes;
+}
+
+std::size_t ShmPlan::small_bytes(int rank) const {
+  switch (collective_) {
+    case Collective::allreduce:
+      return total_;
+    case Collective::reduce:
+      return rank == root_ ? 0 : total_;
+    case Collective::broadcast:
+    case Collective::scatter:
+      return rank == root_ ? total_ : 0;
+    case Collective::allgather:
+      return block_bytes(rank);
+    case Collective::gather:
+      return rank == root_ ? 0 : block_bytes(rank);
+    case Collective::reduce_scatter:
+      return total_;
+    default:
+      return 0;
+  }
+}
+
+std::size_t ShmPlan::input_bytes() const {
+  switch (collective_) {
+    case Collective::allgather:
+    case Collective::gather:
+      return block_bytes(rank_);
+    case Collective::broadcast:
+    case Collective::scatter:
+      return rank_ == root_ ? total_ : 0;
+    default:
+      return total_;
+  }
+}
+
+// The last step of a vector is shared out evenly too.
+ShmPlan::Piece ShmPlan::vector_piece(uint64_t step, int owner) const {
+  const std::size_t whole = slice_ * static_cast<std::size_t>(ranks_);
+  const std::size_t begin = step * whole;
+  const std::size_t bytes = std::min(whole, total_ - begin);
+  const std::size_t share = round_up(parts_of(bytes, static_cast<std::size_t>(ranks_)), kGrain);
+  const std::size_t first = std::min(at(owner) * share, bytes);
+  return {begin + first, std::min(share, bytes - first), first};
+}
+
+ShmPlan::Piece ShmPlan::block_piece(const Block& block, uint64_t step, std::size_t room, std::size_t slot) const {
+  const std::size_t begin = std::min<std::size_t>(step * room, block.bytes);
+  return {block.offset + begin, std::min(room, block.bytes - begin), slot};
+}
+
+ShmPlan::Piece ShmPlan::input_piece(uint64_t step, int owner) const {
+  const std::size_t room = slice_ * static_cast<std::size_t>(ranks_);
+  switch (collective_) {
+    case Collective::allreduce:
+    case Collective::reduce:
+      return vector_piece(step, owner);
+    case Collective::broadcast:
+      return block_piece({0, total_}, step, room, 0);
+    case Collective::allgather:
+    case Collective::gather:
+      return block_piece({0, block_bytes(rank_)}, step, room, 0);
+    default:
+      return block_piece(blocks_[at(owner)], step, slice_, at(owner) * slice_);
+  }
+}
+
+ShmPlan::Piece ShmPlan::output_piece(uint64_t step, int source) const {
+  const std::size_t room = slice_ * static_cast<std::size_t>(ranks_);
+  switch (collective_) {
+    case Collective::allreduce:
+    case Collective::reduce:
+      return vector_piece(step, source);
+    case Collective::broadcast:
+      return block_piece({0, total_}, step, room, 0);
+    case Collective::allgather:
+    case Collective::gather:
+      return block_piece(blocks_[at(source)], step, room, 0);
+    case Collective::alltoall:
+      return block_piece(arriving_[at(source)], step, slice_, at(rank_) * slice_);
+    default:  // reduce_scatter, scatter: this rank's own block
+      return block_piece({0, block_bytes(rank_)}, step, slice_, at(rank_) * slice_);
+  }
+}
+
+}  // namespace fdl

@@ -1,0 +1,284 @@
+// ShmShare: the set-up, seen from the leader and from everybody else.
+#include "transports/shm/shm_segment.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <map>
+#include <optional>
+
+#include "base/mutex.h"
+#include "system/handshake.h"
+#include "system/poller.h"
+#include "system/socket.h"
+
+namespace fdl {
+namespace {
+
+constexpr double kStrangerSeconds = 2;  // how long one connection may take to prove itself
+constexpr double kVerdictSeconds = 1;   // what members grant the leader beyond the deadline, to hear who is missing
+
+struct Life {
+  UniqueFd watched;  // what the others get
+  UniqueFd kept;
+};
+
+// A descriptor of the process itself tells of its end even when a forked child has inherited everything else. Where
+// the kernel has none (or a policy forbids it), a pipe that closes with the process has to do.
+Result<Life> make_life() {
+  Life life;
+#ifdef SYS_pidfd_open
+  life.watched = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  if (life.watched && !wait_readable(life.watched.get(), Deadline::at_ns(0))) return life;
+#endif
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return Status::from_errno("pipe");
+  life.watched = UniqueFd(ends[0]);
+  life.kept = UniqueFd(ends[1]);
+  return life;
+}
+
+// Ranks that are threads of one process share one mapping.
+class Mappings {
+ public:
+  std::shared_ptr<Segment> keep(Segment segment) {
+    auto shared = std::make_shared<Segment>(std::move(segment));
+    struct stat file {};
+    ::fstat(shared->fd(), &file);
+    const MutexLock lock(mutex_);
+    std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
+    known_[file.st_ino] = shared;
+    return shared;
+  }
+  Result<std::shared_ptr<Segment>> map(UniqueFd fd) {
+    struct stat file {};
+    if (::fstat(fd.get(), &file) != 0) return Status::from_errno("fstat");
+    {
+      const MutexLock lock(mutex_);
+      const auto found = known_.find(file.st_ino);
+      if (found != known_.end()) {
+        if (auto shared = found->second.lock()) return shared;
+      }
+    }
+    FDL_ASSIGN_OR_RETURN(Segment segment, Segment::map(std::move(fd)));
+    return std::make_shared<Segment>(std::move(segment));
+  }
+
+ private:
+  Mutex mutex_;
+  std::map<ino_t, std::weak_ptr<Segment>> known_ FDL_GUARDED_BY(mutex_);
+};
+
+Mappings& mappings() {
+  static Mappings instance;
+  return instance;
+}
+
+class Setup {
+ public:
+  Setup(const Membership& membership, const std::vector<int>& members, std::string_view purpose)
+      : membership_(membership), members_(members), purpose_("shm " + membership.id + " " + std::string(purpose)) {
+    key_ = membership.id + "/shm/" + std::string(purpose) + "/" + std::to_string(members.front());
+    share_.members.reserve(members.size());
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      if (members[i] == membership.rank) share_.index = static_cast<int>(i);
+      share_.members.push_back(membership.members[static_cast<std::size_t>(members[i])]);
+    }
+  }
+
+  Result<ShmShare> run(std::size_t bytes) {
+    FDL_ASSIGN_OR_RETURN(doorbell_, Event::make());
+    FDL_ASSIGN_OR_RETURN(life_, make_life());
+    share_.lives.reserve(members_.size());
+    share_.doorbells.reserve(members_.size());
+    if (share_.index == 0) {
+      FDL_RETURN_IF_ERROR(lead(bytes));
+    } else {
+      FDL_RETURN_IF_ERROR(follow());
+    }
+    share_.own_life = std::move(life_.kept);
+    return std::move(share_);
+  }
+
+ private:
+  int size() const { return static_cast<int>(members_.size()); }
+
+  // ---- the leader ----
+  Status lead(std::size_t bytes) {
+    auto segment = Segment::create(bytes);
+    if (!segment.ok()) {
+      return segment.status().while_doing("reserving " + std::to_string(bytes >> 10) + " KiB of shared memory for " +
+                                          std::to_string(size()) + " ranks (see FARANDOLE_SHM_BYTES)");
+    }
+    share_.segment = mappings().keep(segment.take());
+    FDL_ASSIGN_OR_RETURN(const Listening listening, listen_unix());
+    FDL_RETURN_IF_ERROR(membership_.exchange->publish(key_, listening.addresses.front().text));
+
+    sockets_.resize(members_.size());
+    handed_in_.resize(members_.size());
+    const Status gathered = gather(listening.fd.get());
+    FDL_RETURN_IF_ERROR(gathered.ok() ? hand_out() : refuse(gathered));
+
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      const bool mine = i == 0;
+      share_.doorbells.push_back(mine ? std::move(*doorbell_) : Event(std::move(handed_in_[i][0])));
+      share_.lives.push_back(mine ? UniqueFd() : std::move(handed_in_[i][1]));
+    }
+    return {};
+  }
+
+  Status gather(int listening_fd) {
+    for (int missing = size() - 1; missing > 0;) {
+      if (!wait_readable(listening_fd, membership_.deadline)) return who_is_missing();
+      auto connection = accept_one(listening_fd);
+      if (!connection.ok()) return connection.status();
+      if (!*connection) continue;
+      if (admit(connection.take())) --missing;
+    }
+    return {};
+  }
+
+  // A stranger, or a member that dies on the way, is none of our business: the deadline names who never came.
+  bool admit(UniqueFd connection) {
+    const Deadline deadline = membership_.deadline.earlier(Deadline::after_seconds(kStrangerSeconds));
+    auto introduced = introduce_as_server(connection.get(), membership_.job_key, purpose_, "0", deadline);
+    if (!introduced.ok()) {
+      refused_ = introduced.status().text();
+      return false;
+    }
+    std::size_t index = 0;
+    const std::string& text = introduced->peer;
+    const auto parsed = std::from_chars(text.data(), text.data() + text.size(), index);
+    if (parsed.ec != std::errc() || index == 0 || index >= members_.size() || sockets_[index]) return false;
+    auto fds = recv_fds(connection.get(), 2, deadline);
+    if (!fds.ok()) return false;
+    handed_in_[index] = fds.take();
+    sockets_[index] = std::move(connection);
+    return true;
+  }
+
+  Status who_is_missing() const {
+    std::string names;
+    for (std::size_t i = 1; i < members_.size(); ++i) {
+      if (sockets_[i]) continue;
+      if (!names.empty()) names += ", ";
+      names += membership_.name_of(members_[i]);
+    }
+    std::string text = "shm: " + names + " did not come to the shared memory of " + membership_.id + " in time";
+    if (!refused_.empty()) text += " (one connection was refused: " + refused_ + ")";
+    return Status(Code::timeout, std::move(text));
+  }
+
+  Status hand_out() {
+    std::vector<int> fds{share_.segment->fd(), doorbell_->fd(), life_.watched.get()};
+    for (std::size_t i = 1; i < members_.size(); ++i) {
+      fds.push_back(handed_in_[i][0].get());
+      fds.push_back(handed_in_[i][1].get());
+    }
+    const uint32_t fine = 0;
+    for (std::size_t i = 1; i < members_.size(); ++i) {
+      // Who dies now is noticed by its sign of life, like later.
+      if (write_all(sockets_[i].get(), std::as_bytes(std::span(&fine, 1)), membership_.deadline).ok()) {
+        (void)send_fds(sockets_[i].get(), fds, membership_.deadline);
+      }
+    }
+    return {};
+  }
+
+  Status refuse(const Status& why) {
+    const std::string& text = why.text();
+    const auto length = static_cast<uint32_t>(text.size());
+    const Deadline deadline = Deadline::after_seconds(kVerdictSeconds);
+    for (const UniqueFd& socket : sockets_) {
+      if (!socket) continue;
+      if (write_all(socket.get(), std::as_bytes(std::span(&length, 1)), deadline).ok()) {
+        (void)write_all(socket.get(), bytes_of(text), deadline);
+      }
+    }
+    return why;
+  }
+
+  // ---- everybody else ----
+  Status follow() {
+    auto address = membership_.exchange->fetch(key_, membership_.deadline);
+    if (!address.ok()) return address.status().while_doing("waiting for the shared memory of " + leader());
+    const Address target{address.take()};
+    auto connected = connect_any(std::span(&target, 1), membership_.deadline);
+    if (!connected.ok()) return connected.status().while_doing("joining the shared memory of " + leader());
+    const int socket = connected->get();
+    auto introduced = introduce_as_client(socket, membership_.job_key, purpose_, std::to_string(share_.index),
+                                          membership_.deadline);
+    if (!introduced.ok()) return introduced.status().while_doing("joining the shared memory of " + leader());
+    const int mine[] = {doorbell_->fd(), life_.watched.get()};
+    FDL_RETURN_IF_ERROR(send_fds(socket, mine, membership_.deadline));
+    const Status verdict = hear_verdict(socket);
+    return verdict.ok() ? receive(socket) : verdict;
+  }
+
+  std::string leader() const { return membership_.name_of(members_.front()); }
+
+  Deadline patience() const {
+    return membership_.deadline.is_never()
+               ? Deadline::never()
+               : Deadline::at_ns(membership_.deadline.moment_ns() + seconds_to_ns(kVerdictSeconds));
+  }
+
+  Status hear_verdict(int socket) {
+    uint32_t length = 0;
+    const Status heard = read_all(socket, std::as_writable_bytes(std::span(&length, 1)), patience());
+    if (!heard.ok()) return heard.while_doing("waiting for the shared memory of " + leader());
+    if (length == 0) return {};
+    std::string text(std::min<std::size_t>(length, 4096), ' ');
+    FDL_RETURN_IF_ERROR(read_all(socket, std::as_writable_bytes(std::span(text)), patience()));
+    return Status(Code::timeout, std::move(text));
+  }
+
+  Status receive(int socket) {
+    auto received = recv_fds(socket, 1 + 2 * members_.size(), patience());
+    if (!received.ok()) return received.status().while_doing("receiving the shared memory of " + leader());
+    std::vector<UniqueFd> fds = received.take();
+    FDL_ASSIGN_OR_RETURN(share_.segment, mappings().map(std::move(fds[0])));
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      const bool mine = static_cast<int>(i) == share_.index;
+      share_.doorbells.push_back(mine ? std::move(*doorbell_) : Event(std::move(fds[1 + 2 * i])));
+      share_.lives.push_back(mine ? UniqueFd() : std::move(fds[2 + 2 * i]));
+    }
+    return {};
+  }
+
+  const Membership& membership_;
+  const std::vector<int>& members_;
+  const std::string purpose_;
+  std::string key_;
+  std::optional<Event> doorbell_;
+  Life life_;
+  ShmShare share_;
+  // The leader's, by index.
+  std::vector<UniqueFd> sockets_;
+  std::vector<std::vector<UniqueFd>> handed_in_;  // doorbell, sign of life
+  std::string refused_;
+};
+
+}  // namespace
+
+Result<ShmShare> share_segment(const Membership& membership, const std::vector<int>& members, std::string_view purpose,
+                               std::size_t bytes) {
+  if (members.size() > static_cast<std::size_t>(kMaxShmRanks)) {
+    return Status(Code::unsupported, "shm: " + std::to_string(members.size()) + " ranks on one host, at most " +
+                                         std::to_string(kMaxShmRanks) + " can share memory");
+  }
+  return Setup(membership, members, purpose).run(bytes);
+}
+
+std::vector<int> members_of_my_host(const Membership& membership) {
+  std::vector<int> members;
+  for (int i = 0; i < membership.size(); ++i) {
+    if (membership.members[static_cast<std::size_t>(i)].host_id == membership.me().host_id) members.push_back(i);
+  }
+  return members;
+}
+
+}  // namespace fdl

@@ -1,0 +1,60 @@
+// ShmWork: moves and folds the bytes of one collective, step by step, when the collectives say that it is time.
+#pragma once
+
+#include <optional>
+
+#include "transports/shm/shm_layout.h"
+#include "transports/shm/shm_plan.h"
+
+namespace fdl {
+
+class ShmWork {
+ public:
+  ShmWork(const ShmLayout& layout, int rank, int ranks) : layout_(layout), rank_(rank), ranks_(ranks) {}
+
+  void assign(const CollectiveSpec& spec, Buffers buffers, uint64_t operation, uint64_t first_step);
+  const ShmPlan& plan() const { return plan_; }
+
+  // ---- small: everything in one go, beside the line of the operation ----
+  void publish_small();
+  void take_small();
+
+  // ---- in steps: `position` counts the steps of all operations ----
+  void publish(uint64_t position);
+  void take(uint64_t position);
+  void collect(uint64_t position);
+
+  // ---- alltoall: blocks in a small slot behind a table of their sizes, where they all fit; else in steps ----
+  void publish_table();
+  // A rank whose block for me is not as large as I expect.
+  std::optional<int> wrong_table() const;
+  std::size_t announced_bytes(int source) const;  // what `source` sends me
+  // Plans the steps for what does not follow its table.
+  void read_tables();
+  // Takes what does. Last of all: in place, it overwrites what the steps have still to publish.
+  void take_following();
+
+ private:
+  const void* input_at(std::size_t offset) const { return static_cast<const std::byte*>(buffers_.input) + offset; }
+  void* output_at(std::size_t offset) const { return static_cast<std::byte*>(buffers_.output) + offset; }
+  std::byte* small(int rank) const;
+  void fold(void* target, std::span<const void* const> sources, std::size_t bytes) const;
+  void fold_small();
+  void move_small();
+  void fold_step(uint64_t position);
+  void move_step(uint64_t position);
+  void move_own(uint64_t step);
+  std::size_t count_of(std::size_t bytes) const { return bytes / plan_.element(); }
+
+  const ShmLayout& layout_;
+  const int rank_;
+  const int ranks_;
+  CollectiveSpec spec_;
+  Buffers buffers_;
+  ShmPlan plan_;
+  uint64_t operation_ = 0;
+  uint64_t first_step_ = 0;
+  RankMask following_ = 0;
+};
+
+}  // namespace fdl
