@@ -98,6 +98,7 @@ void Communicator::start(Operation& operation) {
   State& s = *state_;
   operation.next = nullptr;
   operation.completion = {};
+  operation.spec.deterministic |= s.parts.config->deterministic;
   s.hear_interrupt();
   if (s.failed) return operation.completion.finish(status());
   (s.newest == nullptr ? s.oldest : s.newest->next) = &operation;
