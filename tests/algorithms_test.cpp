@@ -74,8 +74,7 @@ void prove(const Algorithm& algorithm, int size, int root, int ranks_per_host, b
   for (const Schedule& schedule : schedules) ASSERT_EQ(schedule.name, algorithm.name);
 }
 
-// ---- Proofs
-// ----------------------------------------------------------------------------------------------------------
+// ---- Proofs -----------------------------------------------------------------------------------------------
 
 TEST(Catalog, EveryRowComputesWhatItsCollectivePromises) {
   std::vector<int> sizes;
@@ -122,8 +121,7 @@ TEST(Catalog, EveryRowLeavesTheRightNumbersInMemory) {
   }
 }
 
-// ---- The verifier, by mutation
-// -----------------------------------------------------------------------------------------
+// ---- The verifier, by mutation ----------------------------------------------------------------------------
 
 struct MutationCount {
   int mutations = 0;
@@ -171,8 +169,7 @@ TEST(Verifier, RefusesEveryMutationThatDoesHarm) {
   EXPECT_GT(count.refused, count.mutations / 2);
 }
 
-// ---- What the shapes promise
-// --------------------------------------------------------------------------------------------
+// ---- What the shapes promise ------------------------------------------------------------------------------
 
 TEST(Catalog, OnlyRankOrderRowsAreKnownToFoldInRankOrder) {
   for (const Algorithm& algorithm : catalog()) {
@@ -277,8 +274,7 @@ TEST(TwoLevel, SendsAcrossHostsOnlyTwiceTheHostsLessOne) {
   }
 }
 
-// ---- Simulated time
-// ----------------------------------------------------------------------------------------------------
+// ---- Simulated time ---------------------------------------------------------------------------------------
 
 // Nothing but messages, each in one slice: the models of the literature to the last digit.
 CostModel messages_only() {
@@ -337,8 +333,33 @@ TEST(Simulate, CountsTheBytesOfARing) {
   EXPECT_EQ(run.rank_seconds.size(), 8u);
 }
 
-// ---- Choice
-// ------------------------------------------------------------------------------------------------------------
+// Whole steps cannot deadlock, says verify; this says it of slices, when a lane can stage no more than one.
+TEST(Simulate, EveryRowRunsInSlicesWithOneStagedSliceALane) {
+  for (const Algorithm& algorithm : catalog()) {
+    for (int size = 1; size <= 17; ++size) {
+      if (!fits(algorithm, size)) continue;
+      for (const int per_host : host_sizes_of(algorithm, size)) {
+        for (const bool in_place : {false, true}) {
+          if (in_place && !algorithm.in_place) continue;
+          const CostModel model{.slice_bytes = 1000, .staging_slices = 1};
+          const auto run = simulate(write_all(algorithm, size, size / 2, per_host), 3500 * size, model, in_place);
+          EXPECT_LT(run.seconds, 1) << label(algorithm, size) << ", in place " << in_place;
+        }
+      }
+    }
+  }
+}
+
+TEST(Simulate, AnExchangeInRoundsGetsStuckWithoutStagingForAWholeStep) {
+  auto schedules = write_all(row(Collective::allreduce, "recursive_doubling"), 2);
+  for (Schedule& schedule : schedules) schedule.pipelining = Pipelining::rounds;
+  CostModel model{.slice_bytes = 1000, .staging_slices = 1};
+  EXPECT_EQ(simulate(schedules, 4000, model).seconds, INFINITY);
+  model.staging_slices = 4;
+  EXPECT_LT(simulate(schedules, 4000, model).seconds, 1);
+}
+
+// ---- Choice -----------------------------------------------------------------------------------------------
 
 std::string_view chosen(Collective collective, GroupShape shape, int64_t bytes) {
   return choose(collective, shape, bytes)->algorithm->name;

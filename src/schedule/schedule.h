@@ -66,8 +66,9 @@ struct Step {
   ChunkRange target;  // of recv, recv_reduce, copy, reduce
 };
 
-// How a schedule pipelines: stream = slice k of a step may start when every step that it follows has finished slice k;
-// rounds = a step starts when every step that it follows has finished whole.
+// How a schedule pipelines: stream = slice k of a step may start when every step that it follows has finished slice k
+// (or all of it, where order says whole); rounds = a step starts when every step that it follows has finished whole.
+// All rows of the catalog run with room for one staged slice a lane.
 enum class Pipelining : uint8_t { stream, rounds };
 
 struct Schedule {

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <deque>
+#include <limits>
 #include <queue>
 
-#include "base/check.h"
 #include "schedule/lanes.h"
 #include "schedule/order.h"
 #include "schedule/places.h"
@@ -22,6 +22,7 @@ struct StepState {
   int64_t queued = 0;   // handed to the core so far
   int64_t done = 0;
   double seconds_per_byte = 0;  // of core work
+  std::size_t lane = 0;         // of a message
   std::vector<Dependency> follows;
   std::vector<int32_t> followers;
 };
@@ -38,6 +39,7 @@ struct RankState {
 struct LaneState {
   std::size_t next = 0;       // message
   bool moving = false;        // its next slice is on the wire
+  int staged = 0;             // slices accepted and not yet reduced
   double ready_since_s = -1;  // negative: its next slice cannot go yet
 };
 
@@ -51,9 +53,9 @@ struct Event {
 
 class Simulation {
  public:
-  Simulation(const std::vector<Schedule>& schedules, int64_t bytes, const CostModel& model)
+  Simulation(const std::vector<Schedule>& schedules, int64_t bytes, const CostModel& model, bool in_place)
       : model_(model), lanes_(schedules), lane_states_(lanes_.all().size()) {
-    for (const Schedule& schedule : schedules) add_rank(schedule, bytes);
+    for (const Schedule& schedule : schedules) add_rank(schedule, bytes, in_place);
     for (std::size_t lane = 0; lane < lanes_.all().size(); ++lane) {
       rank_at(lanes_.all()[lane].from).lanes_out.push_back(lane);
       rank_at(lanes_.all()[lane].to).lanes_in.push_back(lane);
@@ -77,9 +79,10 @@ class Simulation {
     }
     SimulatedRun result;
     for (const RankState& rank : ranks_) {
-      for (const StepState& step : rank.steps) FDL_CHECK(step.done == step.slices);
-      result.rank_seconds.push_back(rank.finished_s);
-      result.seconds = std::max(result.seconds, rank.finished_s);
+      const bool done = std::all_of(rank.steps.begin(), rank.steps.end(),
+                                    [](const StepState& step) { return step.done == step.slices; });
+      result.rank_seconds.push_back(done ? rank.finished_s : std::numeric_limits<double>::infinity());
+      result.seconds = std::max(result.seconds, result.rank_seconds.back());
     }
     result.bytes_sent = bytes_sent_;
     return result;
@@ -89,7 +92,7 @@ class Simulation {
   RankState& rank_at(int32_t rank) { return ranks_[static_cast<std::size_t>(rank)]; }
   StepState& step_at(int32_t rank, int32_t step) { return rank_at(rank).steps[static_cast<std::size_t>(step)]; }
 
-  void add_rank(const Schedule& schedule, int64_t bytes) {
+  void add_rank(const Schedule& schedule, int64_t bytes, bool in_place) {
     const bool one_vector = schedule.collective == Collective::allreduce || schedule.collective == Collective::reduce ||
                             schedule.collective == Collective::broadcast;
     const int64_t chunks = one_vector ? schedule.chunk_count : schedule.size;
@@ -102,12 +105,13 @@ class Simulation {
       return schedule.collective == Collective::barrier ? 0 : sum;
     };
     const bool streams = schedule.pipelining == Pipelining::stream;
-    auto follows = order(schedule);
+    auto follows = order(schedule, in_place);
     RankState rank;
     for (std::size_t i = 0; i < schedule.steps.size(); ++i) {
       const Step& step = schedule.steps[i];
       StepState state;
       state.kind = step.kind;
+      if (is_message(step.kind)) state.lane = lanes_.of(schedule.rank, step);
       state.bytes = bytes_of(step.kind == StepKind::send ? step.source : step.target);
       state.slices = std::max<int64_t>(1, (state.bytes + model_.slice_bytes - 1) / model_.slice_bytes);
       if (step.kind == StepKind::copy) state.seconds_per_byte = model_.copy_s;
@@ -158,6 +162,8 @@ class Simulation {
     const int32_t step = rank.core_queue.front();
     rank.core_queue.pop_front();
     if (!rank.core_queue.empty()) start_core_work(rank_index);
+    const StepState& worked = rank.steps[static_cast<std::size_t>(step)];
+    if (worked.kind == StepKind::recv_reduce) --lane_states_[worked.lane].staged;
     finish_slice(static_cast<int32_t>(rank_index), step);
   }
 
@@ -181,7 +187,8 @@ class Simulation {
     const StepState& send = step_at(lane.from, lane.sends[state.next]);
     const StepState& recv = step_at(lane.to, lane.recvs[state.next]);
     if (!may_start(rank_at(lane.from), send, send.done)) return false;
-    return recv.kind == StepKind::recv_reduce || may_start(rank_at(lane.to), recv, recv.done);
+    if (recv.kind != StepKind::recv_reduce) return may_start(rank_at(lane.to), recv, recv.done);
+    return model_.staging_slices == 0 || state.staged < model_.staging_slices;
   }
 
   void start_transfers() {
@@ -223,6 +230,7 @@ class Simulation {
     StepState& received = step_at(lane.to, recv);
     if (received.kind == StepKind::recv_reduce) {
       ++received.arrived;
+      ++state.staged;
       queue_core_work(static_cast<std::size_t>(lane.to), static_cast<std::size_t>(recv));
       touched_.insert(touched_.end(), rank_at(lane.to).lanes_in.begin(), rank_at(lane.to).lanes_in.end());
     } else {
@@ -245,8 +253,8 @@ class Simulation {
 
 }  // namespace
 
-SimulatedRun simulate(const std::vector<Schedule>& schedules, int64_t bytes, const CostModel& model) {
-  return Simulation(schedules, bytes, model).run();
+SimulatedRun simulate(const std::vector<Schedule>& schedules, int64_t bytes, const CostModel& model, bool in_place) {
+  return Simulation(schedules, bytes, model, in_place).run();
 }
 
 }  // namespace fdl
