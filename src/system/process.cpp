@@ -1,0 +1,208 @@
+// ChildProcess: fork and exec. Everything is prepared before the fork, for the child of a process with threads may only
+// make system calls.
+#include "system/process.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <utility>
+
+#include "system/poller.h"
+
+namespace fdl {
+namespace {
+
+constexpr int kStandardFds = 3;
+
+struct Pipe {
+  UniqueFd reading;
+  UniqueFd writing;
+};
+
+// Never among the standard descriptors, which dup2() is going to replace, even where this process has closed some.
+Result<UniqueFd> above_standard(UniqueFd fd) {
+  if (fd.get() >= kStandardFds) return fd;
+  UniqueFd higher(::fcntl(fd.get(), F_DUPFD_CLOEXEC, kStandardFds));
+  if (!higher) return Status::from_errno("duplicating a descriptor");
+  return higher;
+}
+
+Result<Pipe> make_pipe() {
+  int fds[2];
+  if (::pipe2(fds, O_CLOEXEC) != 0) return Status::from_errno("pipe");
+  UniqueFd reading(fds[0]);
+  UniqueFd writing(fds[1]);
+  Pipe pipe;
+  FDL_ASSIGN_OR_RETURN(pipe.reading, above_standard(std::move(reading)));
+  FDL_ASSIGN_OR_RETURN(pipe.writing, above_standard(std::move(writing)));
+  return pipe;
+}
+
+bool can_be_run(const std::string& path) {
+  struct stat about {};
+  return ::stat(path.c_str(), &about) == 0 && S_ISREG(about.st_mode) && ::access(path.c_str(), X_OK) == 0;
+}
+
+Result<std::string> find_program(const std::string& name, const std::map<std::string, std::string>& environment) {
+  if (name.find('/') != std::string::npos) return name;
+  const auto variable = environment.find("PATH");
+  std::string_view path = variable == environment.end() ? "/usr/local/bin:/usr/bin:/bin" : variable->second;
+  while (!path.empty()) {
+    const std::size_t colon = std::min(path.find(':'), path.size());
+    const std::string candidate = (colon == 0 ? "." : std::string(path.substr(0, colon))) + "/" + name;
+    if (can_be_run(candidate)) return candidate;
+    path.remove_prefix(std::min(colon + 1, path.size()));
+  }
+  return Status(Code::invalid_argument, "the program '" + name + "' is not in PATH; check its name or give its path");
+}
+
+// argv and envp as exec() wants them.
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (std::string& text : texts) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+// All that the child needs between fork and exec, and nothing that allocates.
+struct Launch {
+  const char* program;
+  char* const* arguments;
+  char* const* environment;
+  const char* directory;
+  int input, output, errors, report;
+  bool die_with_parent;
+  pid_t parent;
+};
+
+[[noreturn]] void become(const Launch& launch) {
+  const auto give_up = [&] {
+    const int reason = errno;
+    [[maybe_unused]] const auto told = ::write(launch.report, &reason, sizeof reason);
+    ::_exit(127);
+  };
+  ::setpgid(0, 0);
+  if (launch.die_with_parent) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != launch.parent) ::_exit(127);  // it ended before the line above
+  }
+  // Ignored signals and the mask would be inherited.
+  for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (::dup2(launch.input, STDIN_FILENO) < 0 || ::dup2(launch.output, STDOUT_FILENO) < 0 ||
+      ::dup2(launch.errors, STDERR_FILENO) < 0) {
+    give_up();
+  }
+  if (launch.directory[0] != '\0' && ::chdir(launch.directory) != 0) give_up();
+  ::execve(launch.program, launch.arguments, launch.environment);
+  give_up();
+  ::_exit(127);
+}
+
+// Why the child could not become the program; 0 when it did, for then exec closed the pipe.
+int read_failure(int fd) {
+  int reason = 0;
+  ssize_t count = -1;
+  while ((count = ::read(fd, &reason, sizeof reason)) < 0 && errno == EINTR) {
+  }
+  return count == static_cast<ssize_t>(sizeof reason) ? reason : 0;
+}
+
+void reap(pid_t pid) {
+  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+}  // namespace
+
+std::string Ending::text() const {
+  if (!by_signal) return "exit code " + std::to_string(number);
+  return "signal " + std::to_string(number) + " (" + ::strsignal(number) + ")";
+}
+
+Result<UniqueFd> open_process(pid_t pid) {
+  UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!fd) return Status::from_errno("pidfd_open(" + std::to_string(pid) + ")");
+  return fd;
+}
+
+Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& arguments,
+                                         const std::map<std::string, std::string>& environment,
+                                         const Options& options) {
+  if (arguments.empty()) return Status(Code::invalid_argument, "there is no program to start");
+  FDL_ASSIGN_OR_RETURN(const std::string program, find_program(arguments.front(), environment));
+  std::vector<std::string> argument_texts = arguments;
+  std::vector<std::string> variable_texts;
+  for (const auto& [name, value] : environment) variable_texts.push_back(name + "=" + value);
+  const std::vector<char*> argument_list = pointers(argument_texts);
+  const std::vector<char*> variable_list = pointers(variable_texts);
+
+  FDL_ASSIGN_OR_RETURN(const UniqueFd nothing, above_standard(UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC))));
+  FDL_ASSIGN_OR_RETURN(Pipe output, make_pipe());
+  FDL_ASSIGN_OR_RETURN(Pipe errors, make_pipe());
+  FDL_ASSIGN_OR_RETURN(Pipe report, make_pipe());
+  const Launch launch{
+      program.c_str(),      argument_list.data(), variable_list.data(), options.directory.c_str(), nothing.get(),
+      output.writing.get(), errors.writing.get(), report.writing.get(), options.die_with_parent,   ::getpid()};
+  const pid_t pid = ::fork();
+  if (pid < 0) return Status::from_errno("starting " + program);
+  if (pid == 0) become(launch);
+
+  report.writing.reset();
+  const int failure = read_failure(report.reading.get());
+  if (failure != 0) {
+    reap(pid);
+    const bool in_directory = !options.directory.empty();
+    return Status(Code::invalid_argument, "cannot run '" + program + "'" +
+                                              (in_directory ? " in '" + options.directory + "'" : "") + ": " +
+                                              std::strerror(failure));
+  }
+  ::fcntl(output.reading.get(), F_SETFL, O_NONBLOCK);
+  ::fcntl(errors.reading.get(), F_SETFL, O_NONBLOCK);
+  ChildProcess child(pid, std::move(output.reading), std::move(errors.reading));
+  FDL_ASSIGN_OR_RETURN(child.pidfd_, open_process(pid));
+  return child;
+}
+
+ChildProcess::ChildProcess(ChildProcess&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)),
+      pidfd_(std::move(other.pidfd_)),
+      output_(std::move(other.output_)),
+      errors_(std::move(other.errors_)),
+      ending_(other.ending_) {}
+
+ChildProcess::~ChildProcess() {
+  if (pid_ < 0) return;
+  if (!ending()) ::kill(-pid_, SIGKILL);
+  reap(pid_);
+}
+
+void ChildProcess::signal_group(int signal_number) const { ::kill(-pid_, signal_number); }
+
+std::optional<Ending> ChildProcess::ending() {
+  if (ending_) return ending_;
+  siginfo_t info{};
+  // Looks without reaping.
+  if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0) {
+    // Somebody else reaped it (a SIGCHLD handler of the program): how it ended is not known, and not good.
+    ending_ = Ending{false, 255};
+  } else if (info.si_pid == pid_) {
+    ending_ = Ending{info.si_code != CLD_EXITED, info.si_status};
+  }
+  return ending_;
+}
+
+std::optional<Ending> ChildProcess::wait(Deadline deadline) {
+  if (!ending_) wait_readable(pidfd_.get(), deadline);
+  return ending();
+}
+
+}  // namespace fdl
