@@ -13,7 +13,7 @@ std::string words(ChunkRange range) {
   return space + ("chunks " + first + "-" + std::to_string(range.first + range.count - 1));
 }
 
-// A cell of the table: "send 3 >1", "recv_reduce 2 <0", "copy in 1 to 1".
+// A cell of the table: "send 3 >1", "recv_reduce 2 <0", "copy 1 = in1".
 std::string brief_words(ChunkRange range) {
   const char* space = range.space == Space::input ? "in" : range.space == Space::scratch ? "tmp" : "";
   std::string text = space + std::to_string(range.first);
@@ -31,7 +31,7 @@ std::string brief_words(const Step& step) {
       return kind + " " + brief_words(step.target) + " <" + std::to_string(step.peer);
     case StepKind::copy:
     case StepKind::reduce:
-      return kind + " " + brief_words(step.source) + " = " + brief_words(step.target);
+      return kind + " " + brief_words(step.target) + " = " + brief_words(step.source);
   }
   return kind;
 }

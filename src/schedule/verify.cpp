@@ -66,6 +66,15 @@ Status check_family(const std::vector<Schedule>& schedules) {
   return ok_status();
 }
 
+// A copy onto itself is nothing; any other overlap would be read after it was written.
+bool overlaps_itself(const Places& places, const Step& step) {
+  if (is_message(step.kind)) return false;
+  const int32_t source = places.first(step.source);
+  const int32_t target = places.first(step.target);
+  if (step.kind == StepKind::copy && source == target) return false;
+  return source < target + step.target.count && target < source + step.source.count;
+}
+
 // What is wrong with one step, whatever the others are.
 std::string_view fault_of(const Schedule& schedule, const Places& places, const Sizes& sizes, const Step& step) {
   const bool reads = step.kind == StepKind::send || step.kind == StepKind::copy || step.kind == StepKind::reduce;
@@ -80,6 +89,7 @@ std::string_view fault_of(const Schedule& schedule, const Places& places, const 
   if (step.kind == StepKind::copy && !sizes.same(schedule.rank, step.source, schedule.rank, step.target)) {
     return "source and target differ in size";
   }
+  if (overlaps_itself(places, step)) return "source and target overlap";
   if (step.kind == StepKind::reduce) {
     if (step.target.count != 1) return "the target of a reduce is one chunk";
     for (int32_t i = 0; i < step.source.count; ++i) {
