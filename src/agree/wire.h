@@ -21,12 +21,20 @@ struct RequestMessage {
 struct PlanMessage {
   uint64_t number = 0;  // 1, 2, 3 ...
   Plan plan;
+  // Of each bucket: where the requests of its tensors stand in the cache, as this message leaves it; names and element
+  // counts are then left out of the bucket. Empty where the bucket has them. See shorthand.h.
+  std::vector<std::vector<uint32_t>> known;
   // Requests that every rank adds to its cache, at the positions given; what was there before is forgotten.
   std::vector<uint32_t> cache_positions;
   std::vector<Request> cache_requests;
 };
 
 inline constexpr std::size_t kMaxControlBytes = 64_MiB;
+inline constexpr uint32_t kMaxCachePositions = 65536;
+
+// Whether a request can travel: its name is short, its numbers mean something, its size can be counted in bytes. The
+// runtime asks before it submits; a message that carries another request is refused as a whole.
+Status check_request(const Request& request);
 
 std::vector<std::byte> encode(const RequestMessage& message);
 std::vector<std::byte> encode(const PlanMessage& message);

@@ -1,0 +1,114 @@
+// RootSession: the root's end of an agreement.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "agree/remembered.h"
+#include "agree/rules.h"
+#include "agree/session.h"
+#include "agree/shorthand.h"
+#include "agree/wire.h"
+
+namespace fdl {
+
+struct RootSession::State {
+  State(NegotiatorOptions options, std::size_t capacity)
+      : rank_names(options.rank_names),
+        size(options.size),
+        left(static_cast<std::size_t>(options.size), false),
+        remembered(options.size, capacity),
+        negotiator(std::move(options)) {}
+
+  Result<std::vector<const Request*>> requests_in(int from, const RequestMessage& message) const;
+  Status check_new(int from, const std::vector<const Request*>& requests) const;
+  Status refuse(int from, Code code, std::string_view what) const {
+    return Status(code, fmt::format("{}: {}", rank_name(from, rank_names), what));
+  }
+
+  std::vector<std::string> rank_names;
+  int size;
+  std::vector<bool> left;
+  Remembered remembered;
+  Negotiator negotiator;
+};
+
+// All that the message asks for, less what was answered while it was on its way.
+Result<std::vector<const Request*>> RootSession::State::requests_in(int from, const RequestMessage& message) const {
+  if (message.acknowledged > remembered.plans() || message.acknowledged < remembered.acknowledged(from)) {
+    return refuse(from, Code::internal,
+                  fmt::format("it acknowledges plan {} after {} of {}", message.acknowledged,
+                              remembered.acknowledged(from), remembered.plans()));
+  }
+  std::vector<const Request*> requests;
+  for (const uint32_t position : message.cached) {
+    const Request* request = remembered.meaning(position, message.acknowledged);
+    if (request == nullptr) {
+      return refuse(from, Code::internal, fmt::format("it asks for cached request {}, which there is not", position));
+    }
+    requests.push_back(request);
+  }
+  for (const Request& request : message.requests) requests.push_back(&request);
+  std::erase_if(requests,
+                [&](const Request* request) { return remembered.is_answered(request->name, message.acknowledged); });
+  return requests;
+}
+
+// The negotiator relies on it that a rank has each name pending once.
+Status RootSession::State::check_new(int from, const std::vector<const Request*>& requests) const {
+  std::set<std::string_view> names;
+  bool joins = false;
+  for (const Request* request : requests) {
+    const bool is_join = request->kind == RequestKind::join;
+    const bool twice = is_join ? std::exchange(joins, true) : !names.insert(request->name).second;
+    if (twice || negotiator.has_asked(from, *request)) {
+      return refuse(from, Code::internal, fmt::format("it asks for '{}' twice", request->name));
+    }
+  }
+  return ok_status();
+}
+
+RootSession::RootSession(NegotiatorOptions options, std::size_t cache_capacity)
+    : state_(std::make_unique<State>(std::move(options), cache_capacity)) {}
+RootSession::~RootSession() = default;
+
+Status RootSession::receive(int from, ConstBytes bytes, int64_t now_ns) {
+  State& state = *state_;
+  FDL_CHECK(from >= 0 && from < state.size);
+  if (state.left[static_cast<std::size_t>(from)]) return state.refuse(from, Code::shut_down, "it has shut down");
+  auto message = decode_requests(bytes);
+  if (!message.ok()) return state.refuse(from, message.status().code(), message.status().text());
+  FDL_ASSIGN_OR_RETURN(const std::vector<const Request*> requests, state.requests_in(from, *message));
+  FDL_RETURN_IF_ERROR(state.check_new(from, requests));
+
+  // From here on nothing fails. The requests are used before anything may move them from their places.
+  state.negotiator.submit(from, requests, now_ns);
+  for (const uint32_t position : message->cached) state.remembered.touch(position, message->acknowledged);
+  for (const Request& request : message->requests) state.remembered.learn(request);
+  state.remembered.acknowledge(from, message->acknowledged);
+  return ok_status();
+}
+
+std::optional<std::vector<std::byte>> RootSession::decide(int64_t now_ns) {
+  State& state = *state_;
+  PlanMessage message;
+  message.plan = state.negotiator.decide(now_ns);
+  if (message.plan.empty()) return std::nullopt;
+  state.remembered.announce(message);
+  state.remembered.note_decided_without_all(state.negotiator.decided_without_all(), message.number);
+  shorten(message, state.remembered.cache());
+  return encode(message);
+}
+
+void RootSession::leave(int rank, std::string why) {
+  FDL_CHECK(rank >= 0 && rank < state_->size);
+  state_->left[static_cast<std::size_t>(rank)] = true;
+  state_->remembered.leave(rank);
+  state_->negotiator.leave(rank, std::move(why));
+}
+
+std::vector<Stall> RootSession::stalls(int64_t now_ns) { return state_->negotiator.stalls(now_ns); }
+int64_t RootSession::next_alarm_ns() const { return state_->negotiator.next_alarm_ns(); }
+std::size_t RootSession::pending() const { return state_->negotiator.pending(); }
+
+}  // namespace fdl
