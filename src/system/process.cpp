@@ -52,7 +52,8 @@ bool can_be_run(const std::string& path) {
 Result<std::string> find_program(const std::string& name, const std::map<std::string, std::string>& environment) {
   if (name.find('/') != std::string::npos) return name;
   const auto variable = environment.find("PATH");
-  std::string_view path = variable == environment.end() ? "/usr/local/bin:/usr/bin:/bin" : variable->second;
+  std::string_view path = "/usr/local/bin:/usr/bin:/bin";
+  if (variable != environment.end()) path = variable->second;
   while (!path.empty()) {
     const std::size_t colon = std::min(path.find(':'), path.size());
     const std::string candidate = (colon == 0 ? "." : std::string(path.substr(0, colon))) + "/" + name;
