@@ -99,19 +99,20 @@ class ShmCollectives final : public Collectives {
   Completion* completion_ = nullptr;
   Called called_{};
   uint64_t operation_ = 0;
-  uint64_t signature_ = 0;   // of all operations so far
+  uint64_t signature_ = 0;  // of all operations so far
   int differs_ = -1;
   bool check_soon_ = false;
-  RankMask compared_ = 0;    // whose line of this operation I have seen, and found equal
-  uint64_t end_ = 0;         // the step behind the last of this operation
-  uint64_t published_ = 0;   // the stages: the next step of each
+  RankMask compared_ = 0;   // whose line of this operation I have seen, and found equal
+  uint64_t end_ = 0;        // the step behind the last of this operation
+  uint64_t published_ = 0;  // the stages: the next step of each
   uint64_t taken_ = 0;
   uint64_t collected_ = 0;
   uint32_t idle_looks_ = 0;
   std::array<Known, kMaxShmRanks> known_{};
 };
 
-// ---- the contract ----------------------------------------------------------------------------------------------------
+// ---- the contract
+// ----------------------------------------------------------------------------------------------------
 
 void ShmCollectives::start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) {
   if (!status_.ok()) return completion.finish(status_);
@@ -168,7 +169,8 @@ std::string ShmCollectives::phase() const {
   return text;
 }
 
-// ---- moving on -------------------------------------------------------------------------------------------------------
+// ---- moving on
+// -------------------------------------------------------------------------------------------------------
 
 // Does one thing, if one can be done.
 bool ShmCollectives::advance() {
@@ -214,8 +216,8 @@ void ShmCollectives::announce() {
 void ShmCollectives::begin_steps() {
   if (state_ == State::tables) {
     if (const auto wrong = work_.wrong_table()) {
-      return fail(different_block(*neighbours_, *wrong, work_.announced_bytes(*wrong),
-                                  work_.plan().arriving_bytes(*wrong)));
+      return fail(
+          different_block(*neighbours_, *wrong, work_.announced_bytes(*wrong), work_.plan().arriving_bytes(*wrong)));
     }
     work_.read_tables();
   }
@@ -282,7 +284,8 @@ void ShmCollectives::check_neighbours() {
   if ((needed & gone) != 0) fail(neighbours_->why_gone(first_of(needed & gone)));
 }
 
-// ---- who is behind ---------------------------------------------------------------------------------------------------
+// ---- who is behind
+// ---------------------------------------------------------------------------------------------------
 
 RankMask ShmCollectives::behind_line() {
   if (operation_ <= kLineDepth) return 0;
@@ -382,8 +385,9 @@ Result<std::unique_ptr<Collectives>> make_shm_collectives(const Membership& memb
   const int ranks = membership.size();
   const std::size_t shm_bytes = membership.config->shm_bytes;
   if (shm_bytes > (std::size_t{1} << 46) / members.size()) {
-    return Status(Code::resource, fmt::format("shm: FARANDOLE_SHM_BYTES={} for each of {} ranks is more than any host has",
-                                              shm_bytes, ranks));
+    return Status(
+        Code::resource,
+        fmt::format("shm: FARANDOLE_SHM_BYTES={} for each of {} ranks is more than any host has", shm_bytes, ranks));
   }
   constexpr std::size_t kLeastSlice = 1_KiB;
   const std::size_t buffers = kStepDepth * (members.size() + 1);

@@ -30,10 +30,10 @@ class ShmPlan {
   void assign(const CollectiveSpec& spec, int rank, int ranks, std::size_t slice_room);
 
   Collective collective() const { return collective_; }
-  bool folds() const;           // combines values, rather than moving them
+  bool folds() const;  // combines values, rather than moving them
   bool small() const { return small_; }
-  bool publishes() const { return publishes_; }        // this rank, in steps
-  RankMask take_from() const { return take_from_; }     // whose input this rank reads
+  bool publishes() const { return publishes_; }            // this rank, in steps
+  RankMask take_from() const { return take_from_; }        // whose input this rank reads
   RankMask collect_from() const { return collect_from_; }  // whose results this rank reads
   uint64_t steps() const { return steps_; }
   std::size_t element() const { return element_; }

@@ -19,7 +19,8 @@ namespace fdl {
 namespace {
 
 constexpr double kStrangerSeconds = 2;  // how long one connection may take to prove itself
-constexpr double kVerdictSeconds = 1;   // what members grant the leader beyond the deadline, to hear who is missing
+constexpr std::size_t kFdsAtOnce = 32;
+constexpr double kVerdictSeconds = 1;  // what members grant the leader beyond the deadline, to hear who is missing
 
 struct Life {
   UniqueFd watched;  // what the others get
@@ -182,7 +183,10 @@ class Setup {
     for (std::size_t i = 1; i < members_.size(); ++i) {
       // Who dies now is noticed by its sign of life, like later.
       if (write_all(sockets_[i].get(), std::as_bytes(std::span(&fine, 1)), membership_.deadline).ok()) {
-        (void)send_fds(sockets_[i].get(), fds, membership_.deadline);
+        for (std::size_t first = 0; first < fds.size(); first += kFdsAtOnce) {
+          const std::size_t count = std::min(kFdsAtOnce, fds.size() - first);
+          (void)send_fds(sockets_[i].get(), std::span(fds).subspan(first, count), membership_.deadline);
+        }
       }
     }
     return {};
@@ -209,8 +213,8 @@ class Setup {
     auto connected = connect_any(std::span(&target, 1), membership_.deadline);
     if (!connected.ok()) return connected.status().while_doing("joining the shared memory of " + leader());
     const int socket = connected->get();
-    auto introduced = introduce_as_client(socket, membership_.job_key, purpose_, std::to_string(share_.index),
-                                          membership_.deadline);
+    auto introduced =
+        introduce_as_client(socket, membership_.job_key, purpose_, std::to_string(share_.index), membership_.deadline);
     if (!introduced.ok()) return introduced.status().while_doing("joining the shared memory of " + leader());
     const int mine[] = {doorbell_->fd(), life_.watched.get()};
     FDL_RETURN_IF_ERROR(send_fds(socket, mine, membership_.deadline));
@@ -237,9 +241,14 @@ class Setup {
   }
 
   Status receive(int socket) {
-    auto received = recv_fds(socket, 1 + 2 * members_.size(), patience());
-    if (!received.ok()) return received.status().while_doing("receiving the shared memory of " + leader());
-    std::vector<UniqueFd> fds = received.take();
+    std::vector<UniqueFd> fds;
+    for (std::size_t left = 1 + 2 * members_.size(); left > 0;) {
+      const std::size_t count = std::min(kFdsAtOnce, left);
+      auto received = recv_fds(socket, count, patience());
+      if (!received.ok()) return received.status().while_doing("receiving the shared memory of " + leader());
+      for (UniqueFd& fd : *received) fds.push_back(std::move(fd));
+      left -= count;
+    }
     FDL_ASSIGN_OR_RETURN(share_.segment, mappings().map(std::move(fds[0])));
     for (std::size_t i = 0; i < members_.size(); ++i) {
       const bool mine = static_cast<int>(i) == share_.index;

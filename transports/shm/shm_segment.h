@@ -25,7 +25,7 @@ struct ShmShare {
   std::shared_ptr<Segment> segment;
   std::vector<Event> doorbells;  // by index; mine is the one that I sleep on
   std::vector<UniqueFd> lives;   // by index: readable once that process has ended; mine is empty
-  UniqueFd own_life;             // what others see close when I end (empty where the kernel tells of the process itself)
+  UniqueFd own_life;  // what others see close when I end (empty where the kernel tells of the process itself)
 };
 
 // How large the segment must be is the leader's word: the others map what they get.

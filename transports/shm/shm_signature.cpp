@@ -20,8 +20,8 @@ bool reduces(Collective collective) {
 }
 
 bool is_rooted(Collective collective) {
-  return collective == Collective::reduce || collective == Collective::broadcast ||
-         collective == Collective::gather || collective == Collective::scatter;
+  return collective == Collective::reduce || collective == Collective::broadcast || collective == Collective::gather ||
+         collective == Collective::scatter;
 }
 
 bool has_vector(Collective collective) {

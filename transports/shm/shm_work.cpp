@@ -44,7 +44,8 @@ void ShmWork::fold(void* target, std::span<const void* const> sources, std::size
   if (spec_.postscale != 1) scale(spec_.dtype, target, target, count_of(bytes), spec_.postscale);
 }
 
-// ---- small -----------------------------------------------------------------------------------------------------------
+// ---- small
+// -----------------------------------------------------------------------------------------------------------
 
 void ShmWork::publish_small() {
   const std::size_t bytes = plan_.small_bytes(rank_);
@@ -90,7 +91,8 @@ void ShmWork::move_small() {
   }
 }
 
-// ---- in steps --------------------------------------------------------------------------------------------------------
+// ---- in steps
+// --------------------------------------------------------------------------------------------------------
 
 void ShmWork::publish(uint64_t position) {
   const uint64_t step = position - first_step_;
@@ -166,7 +168,8 @@ void ShmWork::collect(uint64_t position) {
   }
 }
 
-// ---- alltoall --------------------------------------------------------------------------------------------------------
+// ---- alltoall
+// --------------------------------------------------------------------------------------------------------
 
 void ShmWork::publish_table() {
   std::byte* slot = layout_.small(rank_, operation_);

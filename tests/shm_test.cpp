@@ -1,0 +1,584 @@
+// Shared-memory collectives: every result bit by bit, and every way in which a group can end.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <latch>
+#include <random>
+
+#include "tests/support/collective_case.h"
+#include "tests/support/party.h"
+#include "transports/shm/shm_collectives.h"
+
+namespace fdl {
+namespace {
+
+using namespace fdl::test;
+using testing::HasSubstr;
+
+std::unique_ptr<Collectives> join(Party& party, int rank) {
+  Membership membership = party.membership(rank);
+  return require(make_shm_collectives(membership));
+}
+
+// Looks a few times and then sleeps, so that a wake-up that is missing fails the test.
+Status wait(Collectives& collectives, Completion& completion) {
+  const Deadline deadline = Deadline::after_seconds(kPatienceSeconds);
+  for (int idle = 0; !completion.done;) {
+    if (collectives.progress() || ++idle % 50 != 0) continue;
+    require(!deadline.passed(), "waited in vain: " + collectives.phase());
+    collectives.sleep_until_ready(deadline);
+  }
+  return completion.status;
+}
+
+Status call(Collectives& collectives, const CollectiveSpec& spec, Buffers buffers) {
+  Completion completion;
+  collectives.start(spec, buffers, completion);
+  return wait(collectives, completion);
+}
+
+Status barrier(Collectives& collectives) { return call(collectives, {.collective = Collective::barrier}, {}); }
+
+Status allreduce(Collectives& collectives, std::vector<float>& values) {
+  CollectiveSpec spec;
+  spec.count = values.size();
+  return call(collectives, spec, {values.data(), values.data()});
+}
+
+void check(Collectives& collectives, const CollectiveCase& c, int rank, int size) {
+  CaseOnRank mine(c, rank, size);
+  const Status status = call(collectives, mine.spec(), mine.buffers());
+  if (!status.ok()) throw std::runtime_error(c.text() + ": " + status.text());
+  const std::string verdict = mine.verdict();
+  if (!verdict.empty()) {
+    throw std::runtime_error("rank " + std::to_string(rank) + " of " + std::to_string(size) + ": " + c.text() + " " +
+                             verdict);
+  }
+}
+
+void run_group(int size, const std::map<std::string, std::string>& options,
+               const std::function<void(int, Collectives&)>& work) {
+  Party party(size);
+  party.config() = require(Config::read(Environment({}), options));
+  run_ranks(size, [&](int rank) {
+    const auto collectives = join(party, rank);
+    work(rank, *collectives);
+  });
+}
+
+// ---- Results
+// -----------------------------------------------------------------------------------------------------------
+
+// Around every border: nothing, one, in the line, in a small slot, in one step, in many.
+const std::size_t kCounts[] = {0, 1, 3, 12, 13, 1000, 2048, 2049, 70001};
+
+class ShmRanks : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Group, ShmRanks, testing::Values(1, 2, 3, 4, 5, 6), testing::PrintToStringParamName());
+
+TEST_P(ShmRanks, ReduceEveryTypeWithEveryOperation) {
+  const int size = GetParam();
+  run_group(size, {}, [&](int rank, Collectives& collectives) {
+    CollectiveCase c;
+    for (int dtype = 0; dtype < kDtypeCount; ++dtype) {
+      for (int op = 0; op < static_cast<int>(Op::user); ++op) {
+        c.dtype = static_cast<Dtype>(dtype);
+        c.reduction.op = static_cast<Op>(op);
+        if (!supports(c.dtype, c.reduction.op)) continue;
+        for (const std::size_t count : {13, 1001, 20011}) {
+          c.count = count;
+          c.in_place = !c.in_place;
+          ++c.seed;
+          check(collectives, c, rank, size);
+        }
+      }
+    }
+  });
+}
+
+TEST_P(ShmRanks, ReduceAndBroadcastEveryCount) {
+  const int size = GetParam();
+  run_group(size, {}, [&](int rank, Collectives& collectives) {
+    CollectiveCase c;
+    for (const Collective collective : {Collective::allreduce, Collective::reduce, Collective::broadcast}) {
+      c.collective = collective;
+      for (const std::size_t count : kCounts) {
+        for (const bool in_place : {false, true}) {
+          for (const Dtype dtype : {Dtype::float32, Dtype::int8, Dtype::bfloat16, Dtype::float64}) {
+            c.count = count;
+            c.in_place = in_place;
+            c.dtype = dtype;
+            c.root = static_cast<int>(++c.seed) % size;
+            check(collectives, c, rank, size);
+          }
+        }
+      }
+      c.dtype = Dtype::float32;
+      c.count = 3_MiB / 4 + 5;
+      check(collectives, c, rank, size);
+    }
+  });
+}
+
+TEST_P(ShmRanks, MoveBlocksOfEverySize) {
+  const int size = GetParam();
+  const uint64_t seed = std::random_device()();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  run_group(size, {}, [&](int rank, Collectives& collectives) {
+    std::mt19937_64 random(seed);
+    CollectiveCase c;
+    const auto some = [&](std::size_t most) { return random() % 4 == 0 ? 0 : random() % (most + 1); };
+    for (int round = 0; round < 12; ++round) {
+      const std::size_t most = kCounts[2 + random() % 7];
+      const bool even = random() % 3 == 0;
+      const std::size_t same = some(most);
+      for (const Collective collective : {Collective::allgather, Collective::gather, Collective::scatter,
+                                          Collective::reduce_scatter, Collective::alltoall, Collective::barrier}) {
+        c.collective = collective;
+        c.counts.assign(static_cast<std::size_t>(size), 0);
+        c.exchanged.assign(c.counts.size(), c.counts);
+        for (std::size_t i = 0; i < c.counts.size(); ++i) {
+          c.counts[i] = even ? same : some(most);
+          for (std::size_t j = 0; j <= i; ++j) {
+            c.exchanged[i][j] = even ? same : some(most);
+            c.exchanged[j][i] = even ? same : c.exchanged[i][j];
+          }
+        }
+        for (const bool in_place : {false, true}) {
+          c.in_place = in_place;
+          c.root = static_cast<int>(random() % static_cast<uint64_t>(size));
+          c.dtype = random() % 2 == 0 ? Dtype::float32 : Dtype::uint8;
+          ++c.seed;
+          if (collective == Collective::alltoall) {
+            c.counts.clear();
+            // Out of place, the two directions of a pair differ.
+            for (std::size_t i = 0; !in_place && i < c.exchanged.size(); ++i) c.exchanged[i][0] = some(most);
+            for (std::size_t i = 0; in_place && i < c.exchanged.size(); ++i) c.exchanged[i][0] = c.exchanged[0][i];
+          }
+          check(collectives, c, rank, size);
+        }
+      }
+    }
+  });
+}
+
+TEST_P(ShmRanks, ScaleBeforeAndAfter) {
+  const int size = GetParam();
+  run_group(size, {}, [&](int rank, Collectives& collectives) {
+    CollectiveCase c;
+    for (const Collective collective : {Collective::allreduce, Collective::reduce, Collective::reduce_scatter}) {
+      c.collective = collective;
+      for (const Dtype dtype : {Dtype::float32, Dtype::int32, Dtype::float16, Dtype::uint8}) {
+        for (const std::size_t count : {5, 1000, 30001}) {
+          for (const bool in_place : {false, true}) {
+            c.dtype = dtype;
+            c.count = count;
+            c.counts.assign(collective == Collective::reduce_scatter ? static_cast<std::size_t>(size) : 0, count);
+            c.in_place = in_place;
+            c.prescale = count == 5 ? 1 : 0.3;
+            c.postscale = count == 1000 ? 1 : 1.0 / size;
+            ++c.seed;
+            check(collectives, c, rank, size);
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_P(ShmRanks, FoldWithAUsersOperationInRankOrder) {
+  const int size = GetParam();
+  // 2 * source + target does not commute.
+  const UserOp op{[](const void* source, void* target, std::size_t count, int, void*) {
+                    for (std::size_t i = 0; i < count; ++i) {
+                      static_cast<uint32_t*>(target)[i] += 2 * static_cast<const uint32_t*>(source)[i];
+                    }
+                  },
+                  nullptr, false};
+  run_group(size, {}, [&](int rank, Collectives& collectives) {
+    CollectiveCase c;
+    c.dtype = Dtype::uint32;
+    c.reduction = {Op::user, &op};
+    for (const std::size_t count : kCounts) {
+      c.count = count;
+      c.in_place = !c.in_place;
+      check(collectives, c, rank, size);
+    }
+  });
+}
+
+TEST(ShmCollectives, AddUpWithoutAnyReference) {
+  run_group(3, {}, [](int rank, Collectives& collectives) {
+    for (const std::size_t count : {2, 1000, 100000}) {
+      std::vector<float> values(count);
+      for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<float>((rank + 1) * (i % 1000 + 1));
+      require(allreduce(collectives, values));
+      for (std::size_t i = 0; i < count; ++i) require(values[i] == 6.0f * static_cast<float>(i % 1000 + 1), "the sum");
+    }
+  });
+}
+
+TEST(ShmCollectives, GiveTheSameBitsWhateverTheMemory) {
+  constexpr int kSize = 5;
+  CollectiveCase c;
+  c.count = 50021;
+  std::vector<Blob> outputs;
+  for (const char* bytes : {"1", "64K", "300001", "4M"}) {
+    std::vector<Blob> of_rank(kSize);
+    run_group(kSize, {{"shm_bytes", bytes}}, [&](int rank, Collectives& collectives) {
+      CaseOnRank mine(c, rank, kSize);
+      require(call(collectives, mine.spec(), mine.buffers()));
+      require(mine.verdict().empty(), "the result is right");
+      of_rank[static_cast<std::size_t>(rank)].assign(mine.output().begin(), mine.output().end());
+    });
+    outputs.insert(outputs.end(), of_rank.begin(), of_rank.end());
+  }
+  for (const Blob& output : outputs) EXPECT_TRUE(output == outputs.front());
+}
+
+TEST(ShmCollectives, GiveTheSameBitsAtOnceAndInSteps) {
+  // The first elements of a vector that goes in steps, against the same elements alone, which go at once.
+  run_group(3, {}, [](int rank, Collectives& collectives) {
+    for (const Dtype dtype : {Dtype::float32, Dtype::float16, Dtype::float8_e4m3}) {
+      CollectiveCase large;
+      large.dtype = dtype;
+      large.count = 60000;
+      large.postscale = 1.0 / 3;
+      CollectiveCase small = large;
+      small.count = 500;
+      CaseOnRank in_steps(large, rank, 3), at_once(small, rank, 3);
+      require(call(collectives, in_steps.spec(), in_steps.buffers()));
+      require(call(collectives, at_once.spec(), at_once.buffers()));
+      const ConstBytes few = at_once.output();
+      require(std::equal(few.begin(), few.end(), in_steps.output().begin()), "the same bits");
+    }
+  });
+}
+
+TEST(ShmCollectives, RunManySmallOperationsWhileOneRankDawdles) {
+  const uint64_t seed = std::random_device()();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  run_group(3, {}, [&](int rank, Collectives& collectives) {
+    std::mt19937_64 shared(seed), own(seed + 1);
+    for (int i = 0; i < 20000; ++i) {
+      const auto kind = shared() % 4;
+      const int root = static_cast<int>(shared() % 3);
+      if (rank == 1 && own() % 512 == 0) ::usleep(static_cast<useconds_t>(own() % 300));
+      if (kind == 0) {
+        require(barrier(collectives));
+        continue;
+      }
+      std::vector<float> values(kind == 1 ? 1 + shared() % 12 : 100 + shared() % 900, static_cast<float>(rank + i));
+      const std::size_t count = values.size();
+      CollectiveSpec spec{
+          .collective = kind == 3 ? Collective::broadcast : Collective::allreduce, .root = root, .count = count};
+      require(call(collectives, spec, {values.data(), values.data()}));
+      const float expected = static_cast<float>(kind == 3 ? root + i : 3 * i + 3);
+      require(values.front() == expected && values.back() == expected, "operation " + std::to_string(i));
+    }
+  });
+}
+
+TEST(ShmCollectives, ServeManyRanksOfOneHost) {
+  for (const int size : {17, 64}) {
+    run_group(size, {}, [&](int rank, Collectives& collectives) {
+      CollectiveCase c;
+      for (const std::size_t count : {3, 200, 50000}) {
+        c.count = count;
+        check(collectives, c, rank, size);
+      }
+      c.collective = Collective::alltoall;
+      c.exchanged.assign(static_cast<std::size_t>(size), std::vector<std::size_t>(static_cast<std::size_t>(size), 7));
+      check(collectives, c, rank, size);
+    });
+  }
+}
+
+// ---- Disagreement
+// ------------------------------------------------------------------------------------------------------
+
+void disagree(const CollectiveSpec& first, const CollectiveSpec& second, std::initializer_list<const char*> facts) {
+  std::vector<Status> outcomes(2);
+  std::latch ended(2);
+  run_group(2, {}, [&](int rank, Collectives& collectives) {
+    std::vector<float> in(100), out(200);
+    require(barrier(collectives));
+    Status& outcome = outcomes[static_cast<std::size_t>(rank)];
+    outcome = call(collectives, rank == 0 ? first : second, {in.data(), out.data()});
+    // One of the two may have had nothing to learn from the other: it learns in the next operation.
+    if (outcome.ok()) outcome = barrier(collectives);
+    EXPECT_EQ(barrier(collectives).text(), outcome.text()) << "an error is final";
+    ended.arrive_and_wait();
+  });
+  for (const Status& outcome : outcomes) {
+    EXPECT_EQ(outcome.code(), Code::transport);
+    EXPECT_THAT(outcome.text(), HasSubstr("rank 10 (host-a"));
+    EXPECT_THAT(outcome.text(), HasSubstr("rank 11 (host-b"));
+    for (const char* fact : facts) EXPECT_THAT(outcome.text(), HasSubstr(fact));
+  }
+}
+
+TEST(ShmCollectives, TellWhatTwoRanksCalledWhenTheyDiffer) {
+  const std::vector<std::size_t> five_six{5, 6}, six_five{6, 5};
+  disagree({.count = 10}, {.count = 11}, {"allreduce of 10 float32 with sum", "allreduce of 11 float32 with sum"});
+  disagree({.count = 10}, {.dtype = Dtype::int32, .count = 10}, {"of 10 float32", "of 10 int32"});
+  disagree({.count = 10}, {.reduction = {Op::max}, .count = 10}, {"with sum", "with max"});
+  disagree({.count = 10}, {.collective = Collective::barrier}, {"called barrier"});
+  disagree({.collective = Collective::broadcast, .root = 0, .count = 10},
+           {.collective = Collective::broadcast, .root = 0, .count = 11}, {"broadcast of 10", "broadcast of 11"});
+  disagree({.collective = Collective::allgather, .counts = five_six},
+           {.collective = Collective::allgather, .counts = six_five}, {"allgather of 11", "other counts"});
+  disagree({.count = 10}, {.count = 10, .prescale = 2}, {"scales"});
+}
+
+TEST(ShmCollectives, RememberThatRootsDiffered) {
+  // Two roots have nothing to learn from each other; what follows tells.
+  disagree({.collective = Collective::broadcast, .root = 0, .count = 10},
+           {.collective = Collective::broadcast, .root = 1, .count = 10}, {"after a call that differed"});
+}
+
+TEST(ShmCollectives, TellBothSizesOfABlockThatDiffers) {
+  std::latch ended(2);
+  run_group(2, {}, [&](int rank, Collectives& collectives) {
+    std::vector<float> in(10), out(10);
+    const std::vector<std::size_t> sent{1, 3}, received{1, rank == 1 ? 4u : 1u};
+    const std::vector<std::size_t> received_by_1{4, 3};
+    CollectiveSpec spec{.collective = Collective::alltoall, .counts = sent};
+    spec.recv_counts = rank == 1 ? std::span<const std::size_t>(received_by_1) : std::span(received);
+    const Status outcome = call(collectives, spec, {in.data(), out.data()});
+    if (rank == 1) {
+      EXPECT_EQ(outcome.code(), Code::transport);
+      EXPECT_THAT(outcome.text(), HasSubstr("rank 10 (host-a"));
+      EXPECT_THAT(outcome.text(), HasSubstr("sends 12 bytes"));
+      EXPECT_THAT(outcome.text(), HasSubstr("expects 16"));
+    }
+    ended.arrive_and_wait();
+  });
+}
+
+// ---- Ends
+// --------------------------------------------------------------------------------------------------------------
+
+TEST(ShmCollectives, NameTheRankThatHasLeft) {
+  run_group(3, {}, [](int rank, Collectives& collectives) {
+    std::vector<float> values(100000, 1);
+    require(allreduce(collectives, values));
+    if (rank == 2) return;
+    const Status outcome = allreduce(collectives, values);
+    EXPECT_EQ(outcome.code(), Code::peer_lost);
+    EXPECT_EQ(outcome.error().culprit_rank, 12);
+    EXPECT_EQ(outcome.error().culprit_host, "host-c");
+    EXPECT_THAT(outcome.text(), HasSubstr("rank 12 (host-c"));
+  });
+}
+
+TEST(ShmCollectives, NeedNobodyWhoHasDoneItsPart) {
+  // The root of a broadcast leaves while the others have not begun.
+  for (const std::size_t count : {4, 1000, 30000}) {
+    std::latch left(3);
+    Party party(3);
+    run_ranks(3, [&](int rank) {
+      auto collectives = join(party, rank);
+      std::vector<float> values(count, static_cast<float>(rank));
+      const CollectiveSpec spec{.collective = Collective::broadcast, .root = 1, .count = count};
+      if (rank != 1) left.arrive_and_wait();
+      require(call(*collectives, spec, {values.data(), values.data()}));
+      require(values.back() == 1, "what it published still counts");
+      if (rank != 1) return;
+      collectives.reset();
+      left.count_down();
+    });
+  }
+}
+
+TEST(ShmCollectives, EndEverywhereWhenOneIsInterrupted) {
+  run_group(3, {}, [](int rank, Collectives& collectives) {
+    std::vector<float> values(100, 1);
+    Completion completion;
+    CollectiveSpec spec{.count = values.size()};
+    if (rank == 0) {
+      collectives.interrupt(Status::blame(12, "host-c", Code::aborted, "enough"));
+      EXPECT_EQ(allreduce(collectives, values).text(), "enough");
+      return;
+    }
+    collectives.start(spec, {values.data(), values.data()}, completion);
+    const Status outcome = wait(collectives, completion);
+    EXPECT_EQ(outcome.code(), Code::aborted);
+    EXPECT_EQ(outcome.text(), "enough");
+    EXPECT_EQ(outcome.error().culprit_rank, 12);
+    EXPECT_EQ(outcome.error().culprit_host, "host-c");
+  });
+}
+
+// Forks all ranks but the first; each ends with 0 if its work threw nothing.
+void run_processes(int size, const std::function<void(int, Collectives&)>& work) {
+  Party party(size);
+  std::vector<pid_t> children;
+  for (int rank = 1; rank < size; ++rank) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      int result = 1;
+      try {
+        const auto collectives = join(party, rank);
+        work(rank, *collectives);
+        result = testing::Test::HasFailure() ? 1 : 0;
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
+      }
+      ::_exit(result);
+    }
+    children.push_back(child);
+  }
+  {
+    const auto collectives = join(party, 0);
+    work(0, *collectives);
+  }
+  for (const pid_t child : children) {
+    int state = 0;
+    ::waitpid(child, &state, 0);
+    EXPECT_TRUE((WIFEXITED(state) && WEXITSTATUS(state) == 0) || (WIFSIGNALED(state) && WTERMSIG(state) == SIGKILL));
+  }
+}
+
+TEST(ShmCollectives, RunBetweenProcesses) {
+  for (const int size : {2, 4}) {
+    run_processes(size, [size](int rank, Collectives& collectives) {
+      CollectiveCase c;
+      for (const std::size_t count : kCounts) {
+        c.count = count;
+        ++c.seed;
+        check(collectives, c, rank, size);
+      }
+      for (int i = 0; i < 1000; ++i) require(barrier(collectives));
+    });
+  }
+}
+
+TEST(ShmCollectives, NameTheRankWhoseProcessWasKilled) {
+  constexpr int kSize = 4, kVictim = 2;
+  auto* killed_ns = static_cast<std::atomic<int64_t>*>(
+      ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  for (const std::size_t count : {1, 1000, 200000}) {
+    run_processes(kSize, [&](int rank, Collectives& collectives) {
+      std::vector<float> values(count, 1);
+      for (int i = 0; i < 100; ++i) {
+        if (rank == kVictim && i == 50) {
+          killed_ns->store(now_ns());
+          ::kill(::getpid(), SIGKILL);
+        }
+        const Status outcome = allreduce(collectives, values);
+        if (i < 50) {
+          require(outcome);
+          continue;
+        }
+        const double seconds = static_cast<double>(now_ns() - killed_ns->load()) / 1e9;
+        EXPECT_EQ(outcome.code(), Code::peer_lost);
+        EXPECT_EQ(outcome.error().culprit_rank, world_rank_of(kVictim));
+        EXPECT_EQ(outcome.error().culprit_host, host_of(kVictim));
+        EXPECT_THAT(outcome.text(), HasSubstr("its process ended"));
+        EXPECT_LT(seconds, 1);
+        std::printf("rank %d noticed after %.2f ms\n", rank, seconds * 1e3);
+        return;
+      }
+    });
+  }
+  ::munmap(killed_ns, 4096);
+}
+
+TEST(ShmCollectives, SurviveAForkedChildThatEndsItsCopy) {
+  run_group(2, {}, [](int rank, Collectives&) { require(rank < 2, ""); });
+  Party party(2);
+  run_ranks(2, [&](int rank) {
+    auto collectives = join(party, rank);
+    if (rank == 0) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        collectives.reset();
+        ::_exit(0);
+      }
+      ::waitpid(child, nullptr, 0);
+    }
+    std::vector<float> values(10, 1);
+    require(allreduce(*collectives, values));
+    require(values[0] == 2, "the group lives on");
+  });
+}
+
+// ---- Setting up
+// --------------------------------------------------------------------------------------------------------
+
+std::size_t open_descriptors() {
+  const std::filesystem::directory_iterator entries("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
+}
+
+TEST(ShmCollectives, LeaveNothingOpen) {
+  run_group(2, {}, [](int, Collectives& collectives) { require(barrier(collectives)); });
+  const std::size_t before = open_descriptors();
+  for (int i = 0; i < 3; ++i) {
+    run_group(4, {}, [](int, Collectives& collectives) { require(barrier(collectives)); });
+  }
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST(ShmCollectives, NameWhoIsMissing) {
+  const std::size_t before = open_descriptors();
+  Party party(4);
+  run_ranks(2, [&](int rank) {
+    const auto result = make_shm_collectives(party.membership(rank * 2, Deadline::after_seconds(0.3)));
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.status().code(), Code::timeout);
+    EXPECT_THAT(result.status().text(), HasSubstr("rank 11 (host-b), rank 13 (host-d) did not come"));
+  });
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST(ShmCollectives, NameTheLeaderThatIsMissing) {
+  Party party(2);
+  const auto result = make_shm_collectives(party.membership(1, Deadline::after_seconds(0.1)));
+  ASSERT_FALSE(result.ok());
+  EXPECT_THAT(result.status().text(), HasSubstr("rank 10 (host-a)"));
+}
+
+TEST(ShmCollectives, RefuseWhoDoesNotKnowTheKey) {
+  Party party(2);
+  run_ranks(2, [&](int rank) {
+    Membership membership = party.membership(rank, Deadline::after_seconds(0.5));
+    if (rank == 1) membership.job_key = "another key that is long enough";
+    const auto result = make_shm_collectives(membership);
+    ASSERT_FALSE(result.ok());
+    if (rank == 0) {
+      EXPECT_THAT(result.status().text(), HasSubstr("rank 11 (host-b)"));
+    } else {
+      EXPECT_EQ(result.status().code(), Code::authentication) << result.status().text();
+    }
+  });
+}
+
+TEST(ShmCollectives, SayThatMemoryIsShort) {
+  for (const char* bytes : {"900G", "900000G"}) {
+    Party party(2);
+    party.config() = require(Config::read(Environment({}), {{"shm_bytes", bytes}}));
+    const auto result = make_shm_collectives(party.membership(0));
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.status().code(), Code::resource);
+    EXPECT_THAT(result.status().text(), HasSubstr("FARANDOLE_SHM_BYTES"));
+  }
+}
+
+TEST(ShmCollectives, RefuseMembersOfOtherHosts) {
+  Party party(2);
+  Membership membership = party.membership(0);
+  membership.members[1].host_id = "another host";
+  const auto result = make_shm_collectives(membership);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().code(), Code::unsupported);
+}
+
+}  // namespace
+}  // namespace fdl
