@@ -1,0 +1,87 @@
+"""farandole: collective communication. `import farandole` needs no framework; farandole.torch needs PyTorch."""
+
+import os as _os
+
+from . import errors
+from ._native import version as _version
+from .core import (
+    Communicator,
+    Group,
+    Handle,
+    Op,
+    ProcessSet,
+    Request,
+    allgather,
+    allgather_async,
+    allreduce,
+    allreduce_async,
+    alltoall,
+    alltoall_async,
+    barrier,
+    barrier_async,
+    broadcast,
+    broadcast_async,
+    config,
+    cross_rank,
+    cross_size,
+    explain,
+    grouped_allgather,
+    grouped_allgather_async,
+    grouped_allreduce,
+    grouped_allreduce_async,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    info,
+    init,
+    is_initialized,
+    join,
+    join_async,
+    local_rank,
+    local_size,
+    metrics,
+    rank,
+    reducescatter,
+    reducescatter_async,
+    shutdown,
+    size,
+    world_group,
+)
+from .errors import (
+    AbortedError,
+    AuthenticationError,
+    Error,
+    InternalError,
+    InvalidArgumentError,
+    MismatchError,
+    NotInitializedError,
+    PeerLostError,
+    ResourceError,
+    ShutDownError,
+    TimeoutError,
+    TransportError,
+    UnsupportedError,
+)
+
+__version__ = _version()
+
+SUM = Op.SUM
+AVERAGE = Op.AVERAGE
+MIN = Op.MIN
+MAX = Op.MAX
+PRODUCT = Op.PRODUCT
+BIT_AND = Op.BIT_AND
+BIT_OR = Op.BIT_OR
+BIT_XOR = Op.BIT_XOR
+LOGICAL_AND = Op.LOGICAL_AND
+LOGICAL_OR = Op.LOGICAL_OR
+LOGICAL_XOR = Op.LOGICAL_XOR
+
+
+def get_include():
+    """The folder of <farandole/farandole.h>, for programs that use the C or C++ API of this wheel."""
+    return _os.path.join(_os.path.dirname(__file__), "include")
+
+
+def get_cmake_dir():
+    """The folder for farandole_DIR, with which find_package(farandole) finds this wheel."""
+    return _os.path.join(_os.path.dirname(__file__), "cmake")

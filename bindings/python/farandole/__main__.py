@@ -1,0 +1,5 @@
+"""`python -m farandole` is the command `farandole`."""
+
+from .launcher import main
+
+main()

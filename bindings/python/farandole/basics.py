@@ -1,0 +1,239 @@
+"""What programs written for Horovod ask first, whatever their framework: init, ranks, reductions, process sets."""
+
+import hashlib
+
+from . import core, errors, objects
+
+# Reductions are plain numbers there.
+Average = 0
+Sum = 1
+Adasum = 2
+Min = 3
+Max = 4
+Product = 5
+
+_OPS = {
+    Average: core.Op.AVERAGE,
+    Sum: core.Op.SUM,
+    Min: core.Op.MIN,
+    Max: core.Op.MAX,
+    Product: core.Op.PRODUCT,
+}
+
+
+def native_op(op):
+    """The C API's number of one of the reductions above."""
+    if op == Adasum:
+        raise NotImplementedError("farandole has no Adasum; use op=Average or op=Sum")
+    if op not in _OPS:
+        raise ValueError(f"{op!r} is no reduction; use Average, Sum, Min, Max or Product")
+    return int(_OPS[op])
+
+
+def chosen_op(average, op):
+    """The reduction that a call asked for by `op` or, as older programs do, by `average`."""
+    if op is not None:
+        if average is not None:
+            raise ValueError("The op parameter supersedes average. Please provide only one of them.")
+        return op
+    return Average if average is None or average else Sum
+
+
+# ---- Process sets ---------------------------------------------------------------------------------------------------
+
+
+class ProcessSet:
+    """A set of ranks that operations can be restricted to. It has an id once init or add_process_set has registered it."""
+
+    def __init__(self, ranks_or_comm):
+        ranks = list(ranks_or_comm) if hasattr(ranks_or_comm, "__iter__") else None
+        if ranks is None or not all(isinstance(rank, int) for rank in ranks):
+            raise ValueError(f"ProcessSet needs the ranks as integers, not {ranks_or_comm!r}")
+        self.ranks = sorted(ranks)
+        self.mpi_comm = None
+        self.process_set_id = None
+        self._group = None
+
+    def size(self):
+        return None if self._group is None else self._group.size
+
+    def rank(self):
+        if self._group is None:
+            return None
+        if not self._group.included:
+            raise ValueError("Process is not part of provided process set.")
+        return self._group.rank
+
+    def included(self):
+        return None if self._group is None else self._group.included
+
+    def group(self, operation):
+        """The group behind the set; ValueError where this rank cannot use it. Error messages begin with `operation`."""
+        if self._group is None:
+            raise errors.InvalidArgumentError(
+                f"{operation}: process set {self} does not exist, or has not been registered; "
+                "give it to init(process_sets=...) or add_process_set"
+            )
+        if not self._group.included:
+            raise errors.InvalidArgumentError(
+                f"{operation}: Rank {core.rank()} is not a member of the provided process set {self}."
+            )
+        return self._group
+
+    def root(self, root_rank, operation):
+        """The rank in the set of a rank of the world."""
+        group = self.group(operation)
+        if root_rank not in group.ranks:
+            raise errors.InvalidArgumentError(
+                f"{operation} received invalid root rank {root_rank} for provided process set {self}."
+            )
+        return group.ranks.index(root_rank)
+
+    def __str__(self):
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"
+
+    __repr__ = __str__
+
+
+class _GlobalProcessSet(ProcessSet):
+    """All ranks. Its group is the world's."""
+
+    def __init__(self):
+        super().__init__([])
+        self.process_set_id = 0
+
+    def group(self, operation):
+        if self._group is None:
+            raise errors.as_horovod(errors.NotInitializedError(_NOT_INITIALIZED))
+        return self._group
+
+
+_NOT_INITIALIZED = "farandole has not been initialized; use hvd.init()."
+
+global_process_set = _GlobalProcessSet()
+_process_sets = {0: global_process_set}
+_free_ids = []  # of sets that were removed, oldest first
+
+
+def add_process_set(process_set):
+    """Registers a set; collective over all ranks. Other operations may be in flight meanwhile."""
+    world = global_process_set.group("add_process_set")
+    if not isinstance(process_set, ProcessSet):
+        process_set = ProcessSet(process_set)
+    if process_set.process_set_id is not None or any(process_set.ranks == one.ranks for one in _process_sets.values()):
+        raise ValueError(f"Attempted to add a duplicate process set: {process_set}")
+    if len(set(process_set.ranks)) != len(process_set.ranks) or not set(process_set.ranks) <= set(world.ranks):
+        raise ValueError(f"{process_set} needs different ranks of 0..{world.size - 1}")
+    _agree(world, "add_process_set", str(process_set.ranks))
+    process_set._group = core.Group(process_set.ranks)
+    process_set.process_set_id = _free_ids.pop(0) if _free_ids else len(_process_sets)
+    _process_sets[process_set.process_set_id] = process_set
+    return process_set
+
+
+def remove_process_set(process_set):
+    """Ends a set; collective over all ranks. False for the global set and for what is not registered."""
+    if process_set is global_process_set or _process_sets.get(process_set.process_set_id) is not process_set:
+        return False
+    _agree(global_process_set.group("remove_process_set"), "remove_process_set", str(process_set.process_set_id))
+    del _process_sets[process_set.process_set_id]
+    _free_ids.append(process_set.process_set_id)
+    process_set._group.free()
+    process_set._group = process_set.process_set_id = None
+    return True
+
+
+def _agree(world, what, text):
+    """Waits until all ranks say the same `text`."""
+    said = objects.allgather_bytes(hashlib.sha256(text.encode()).digest(), f"farandole.{what}", world)
+    others = [rank for rank, one in enumerate(said) if one != said[world.rank]]
+    if others:
+        raise errors.also(errors.MismatchError, ValueError)(
+            f"{what}: rank {world.rank} says {text}, and {'ranks' if len(others) > 1 else 'rank'} "
+            f"{', '.join(map(str, others))} something else; all ranks must add and remove the same sets in one order"
+        )
+
+
+# ---- The world ------------------------------------------------------------------------------------------------------
+
+
+def init(comm=None, process_sets=None):
+    """Meets the other ranks; blocks until all are there. A second call without shutdown does nothing.
+
+    `process_sets` are registered in their order; "dynamic" is accepted, and needless: sets may be added at any time.
+    """
+    if core.is_initialized():
+        return
+    if comm is not None and not isinstance(comm, (list, tuple)):
+        raise ValueError("comm: this build has no MPI; give process_sets instead")
+    try:
+        core.init()
+    except errors.Error as error:
+        raise errors.also(type(error), ValueError)(f"farandole initialization failed: {error.text}",
+                                                   *error.fields()[1:]) from error  # fmt: skip
+    if comm is not None and sorted(comm) != list(range(core.size())):
+        size = core.size()
+        core.shutdown()
+        raise ValueError(f"comm={list(comm)} is not all {size} ranks of the job; give process_sets instead")
+    global_process_set._group = core.world_group()
+    global_process_set.ranks = list(range(core.size()))
+    if process_sets is not None and process_sets != "dynamic":
+        for number, process_set in enumerate(process_sets):
+            try:
+                add_process_set(process_set)
+            except ValueError as error:
+                raise ValueError(f"process_sets, entry {number}: {error}") from error
+
+
+def _forget():
+    """What a world leaves behind when it ends: sets are to be registered anew."""
+    for process_set in _process_sets.values():
+        process_set._group = None
+        if process_set is not global_process_set:
+            process_set.process_set_id = None
+    _process_sets.clear()
+    _process_sets[0] = global_process_set
+    _free_ids.clear()
+    global_process_set.ranks = []
+
+
+core.on_shutdown(_forget)
+
+shutdown = core.shutdown
+is_initialized = core.is_initialized
+
+
+def _fact(name):
+    def ask():
+        if not core.is_initialized():
+            raise errors.also(errors.NotInitializedError, ValueError)(_NOT_INITIALIZED)
+        return core.info()[name]
+
+    ask.__name__ = ask.__qualname__ = name
+    return ask
+
+
+rank = _fact("rank")
+size = _fact("size")
+local_rank = _fact("local_rank")
+local_size = _fact("local_size")
+cross_rank = _fact("cross_rank")
+cross_size = _fact("cross_size")
+
+
+def is_homogeneous():
+    """Whether all hosts have as many ranks."""
+    return local_size() * cross_size() == size()
+
+
+def _no():
+    return False
+
+
+mpi_threads_supported = mpi_enabled = mpi_built = gloo_enabled = gloo_built = _no
+ddl_built = ccl_built = cuda_built = rocm_built = _no
+
+
+def nccl_built():
+    """NCCL's version as a number; 0 without it."""
+    return 0

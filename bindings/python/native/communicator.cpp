@@ -1,0 +1,205 @@
+// The ordered level: communicators and requests. The calling thread runs the collective with the GIL released.
+#include <pybind11/stl.h>
+
+#include <optional>
+
+#include "failure.h"
+#include "view.h"
+#include "world.h"
+
+namespace farandole_python {
+namespace py = pybind11;
+
+namespace {
+
+class Communicator {
+ public:
+  explicit Communicator(std::shared_ptr<Group> group) : group_(std::move(group)) {
+    fdl_group* members = group_->get();
+    fdl_result result;
+    {
+      py::gil_scoped_release release;
+      result = fdl_comm_create(members, &comm_);
+    }
+    check(result);
+  }
+  ~Communicator() { close(); }
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  fdl_comm* get() const {
+    group_->get();
+    if (!comm_) raise_error(FDL_INVALID_ARGUMENT, "this communicator has been freed");
+    return comm_;
+  }
+  bool is_open() const { return comm_ && group_->world()->is_open(); }
+  void close() {
+    bool alive = is_open();
+    fdl_comm* comm = std::exchange(comm_, nullptr);
+    if (!alive) return;  // a closed world has ended it
+    py::gil_scoped_release release;
+    fdl_comm_destroy(comm);
+  }
+  void abort(const std::string& reason) {
+    fdl_comm* comm = get();
+    fdl_result result;
+    {
+      py::gil_scoped_release release;
+      result = fdl_comm_abort(comm, reason.c_str());
+    }
+    check(result);
+  }
+
+ private:
+  std::shared_ptr<Group> group_;
+  fdl_comm* comm_ = nullptr;
+};
+
+// A started operation; what it reads and writes stays alive until it is done.
+class Request {
+ public:
+  Request(std::shared_ptr<Communicator> comm, std::vector<View> views, std::vector<std::vector<size_t>> counts)
+      : comm_(std::move(comm)), views_(std::move(views)), counts_(std::move(counts)) {}
+  ~Request() {
+    if (!request || !comm_->is_open()) return;
+    py::gil_scoped_release release;
+    fdl_request_free(request);
+  }
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+
+  bool test() {
+    if (!request) return true;
+    comm_->get();
+    int done = 0;
+    fdl_result result = fdl_test(request, &done);
+    if (result != FDL_OK || done) finish();
+    check(result);
+    return done != 0;
+  }
+  void wait() {
+    if (!request) return;
+    comm_->get();
+    fdl_result result;
+    {
+      py::gil_scoped_release release;
+      result = fdl_wait(request);
+    }
+    finish();
+    check(result);
+  }
+
+  fdl_request* request = nullptr;
+
+ private:
+  void finish() {
+    request = nullptr;
+    views_.clear();
+  }
+
+  std::shared_ptr<Communicator> comm_;
+  std::vector<View> views_;
+  std::vector<std::vector<size_t>> counts_;
+};
+
+struct Options {
+  fdl_call_options options;
+  std::string algorithm;
+  bool given = false;
+
+  explicit Options(const py::dict& wanted) : given(!wanted.empty()) {
+    fdl_call_options_init(&options);
+    if (wanted.contains("algorithm")) {
+      algorithm = wanted["algorithm"].cast<std::string>();
+      options.algorithm = algorithm.c_str();
+    }
+    if (wanted.contains("prescale")) options.prescale = wanted["prescale"].cast<double>();
+    if (wanted.contains("postscale")) options.postscale = wanted["postscale"].cast<double>();
+    if (wanted.contains("timeout_ns")) options.timeout_ns = wanted["timeout_ns"].cast<int64_t>();
+    if (wanted.contains("deterministic")) options.deterministic = wanted["deterministic"].cast<int>();
+  }
+  const fdl_call_options* pointer() const { return given ? &options : nullptr; }
+};
+
+const size_t* pointer_or_null(const std::vector<size_t>& counts) { return counts.empty() ? nullptr : counts.data(); }
+
+// One collective. `input` or `output` may be None where a rank has none; `count` is as the C API counts it.
+std::shared_ptr<Request> call(const std::shared_ptr<Communicator>& comm, int collective, py::object input,
+                              py::object output, size_t count, std::vector<size_t> counts,
+                              std::vector<size_t> recv_counts, int op, int root, const py::dict& wanted, bool wait) {
+  fdl_comm* inside = comm->get();
+  Options options(wanted);
+  fdl_call what;
+  fdl_call_init(&what);
+  what.collective = static_cast<fdl_collective>(collective);
+  std::vector<View> views;
+  if (!output.is_none()) {
+    views.push_back(view_of(output, Access::kWrite));
+    what.output = views.back().data;
+    what.dtype = views.back().dtype;
+  }
+  if (!input.is_none()) {
+    views.push_back(view_of(input, Access::kRead));
+    what.input = views.back().data;
+    what.dtype = views.back().dtype;
+  }
+  if (views.size() == 2 && views[0].dtype != views[1].dtype)
+    raise_error(FDL_INVALID_ARGUMENT, std::string("the input holds ") + fdl_dtype_name(views[1].dtype) +
+                                          ", the output " + fdl_dtype_name(views[0].dtype) + "; give them one type");
+  what.count = count;
+  what.op = static_cast<fdl_reduce_op>(op);
+  what.root = root;
+  std::vector<std::vector<size_t>> kept{std::move(counts), std::move(recv_counts)};
+  what.counts = pointer_or_null(kept[0]);
+  what.recv_counts = pointer_or_null(kept[1]);
+  fdl_result result;
+  if (wait) {
+    {
+      py::gil_scoped_release release;
+      result = fdl_call_ex(inside, &what, options.pointer(), nullptr);
+    }
+    check(result);
+    return nullptr;
+  }
+  auto request = std::make_shared<Request>(comm, std::move(views), std::move(kept));
+  check(fdl_call_ex(inside, &what, options.pointer(), &request->request));
+  return request;
+}
+
+std::shared_ptr<Request> message(const std::shared_ptr<Communicator>& comm, bool sends, py::object tensor, int peer,
+                                 bool wait) {
+  fdl_comm* inside = comm->get();
+  View view = view_of(tensor, sends ? Access::kRead : Access::kWrite);
+  void* data = view.data;
+  size_t count = view.count();
+  fdl_dtype dtype = view.dtype;
+  if (wait) {
+    fdl_result result;
+    {
+      py::gil_scoped_release release;
+      result = sends ? fdl_send(inside, data, count, dtype, peer) : fdl_recv(inside, data, count, dtype, peer);
+    }
+    check(result);
+    return nullptr;
+  }
+  auto request = std::make_shared<Request>(comm, std::vector<View>{view}, std::vector<std::vector<size_t>>{});
+  check(sends ? fdl_isend(inside, data, count, dtype, peer, &request->request)
+              : fdl_irecv(inside, data, count, dtype, peer, &request->request));
+  return request;
+}
+
+}  // namespace
+
+void bind_communicator(py::module_& module) {
+  py::class_<Request, std::shared_ptr<Request>>(module, "Request")
+      .def("test", &Request::test)
+      .def("wait", &Request::wait);
+  py::class_<Communicator, std::shared_ptr<Communicator>>(module, "Communicator")
+      .def(py::init<std::shared_ptr<Group>>())
+      .def("close", &Communicator::close)
+      .def("abort", &Communicator::abort)
+      .def("call", &call)
+      .def("message", &message);
+}
+
+}  // namespace farandole_python

@@ -1,0 +1,223 @@
+// The named level: submitting operations, the handles that tell their outcome, and outputs that the library allocates.
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "failure.h"
+#include "world.h"
+
+namespace farandole_python {
+namespace py = pybind11;
+
+namespace {
+
+constexpr int64_t kNanosecondsBetweenSignalChecks = 500'000'000;
+
+// What a submitted operation must not lose before it is done: the names and shapes here, the tensors in `keep`.
+struct Submission {
+  std::vector<fdl_operation> operations;
+  std::vector<std::string> names;
+  std::vector<std::vector<int64_t>> shapes;
+  std::vector<std::vector<int64_t>> splits;
+  py::object keep;
+};
+
+std::vector<int64_t> integers(py::handle sequence) {
+  std::vector<int64_t> all;
+  for (py::handle item : sequence) all.push_back(item.cast<int64_t>());
+  return all;
+}
+
+// (kind, name, pointer, dtype, shape, output pointer, op, root, prescale, postscale, splits or None, priority)
+void add_operation(Submission& submission, const py::tuple& fields) {
+  if (fields.size() != 12) raise_error(FDL_INVALID_ARGUMENT, "an operation has 12 fields");
+  fdl_operation operation;
+  fdl_operation_init(&operation);
+  operation.kind = static_cast<fdl_kind>(fields[0].cast<int>());
+  operation.name = submission.names.emplace_back(fields[1].cast<std::string>()).c_str();
+  operation.input.data = reinterpret_cast<void*>(fields[2].cast<uintptr_t>());
+  operation.input.dtype = static_cast<fdl_dtype>(fields[3].cast<int>());
+  auto& shape = submission.shapes.emplace_back(integers(fields[4]));
+  operation.input.ndim = static_cast<int>(shape.size());
+  operation.input.shape = shape.data();
+  operation.output = reinterpret_cast<void*>(fields[5].cast<uintptr_t>());
+  operation.op = static_cast<fdl_reduce_op>(fields[6].cast<int>());
+  operation.root = fields[7].cast<int>();
+  operation.prescale = fields[8].cast<double>();
+  operation.postscale = fields[9].cast<double>();
+  if (!py::object(fields[10]).is_none()) operation.splits = submission.splits.emplace_back(integers(fields[10])).data();
+  operation.priority = fields[11].cast<int>();
+  submission.operations.push_back(operation);
+}
+
+// Memory that the library allocated for a result; ends with the last array that looks into it.
+class Output {
+ public:
+  Output(void* data, size_t bytes) : data_(data), bytes_(bytes) {}
+  ~Output() { fdl_output_free(data_); }
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
+
+  py::buffer_info buffer() const {
+    return {data_, 1, py::format_descriptor<uint8_t>::format(), static_cast<py::ssize_t>(bytes_)};
+  }
+
+ private:
+  void* data_;
+  size_t bytes_;
+};
+
+class Handle;
+// Handles that were dropped while their operation was in flight: its tensors must stay until it is done.
+// Guarded by the GIL.
+std::vector<std::unique_ptr<Handle>>& dropped() {
+  static auto* handles = new std::vector<std::unique_ptr<Handle>>;
+  return *handles;
+}
+
+class Handle {
+ public:
+  Handle(fdl_handle* handle, std::shared_ptr<Group> group, std::unique_ptr<Submission> submission)
+      : handle_(handle),
+        group_(std::move(group)),
+        rank_count_(static_cast<size_t>(group_->size())),
+        submission_(std::move(submission)) {}
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  ~Handle() {
+    if (handle_) fdl_handle_free(handle_);
+  }
+
+  // The holder's way out: what is still in flight goes to `dropped`.
+  static void release(Handle* handle) {
+    std::unique_ptr<Handle> owned(handle);
+    if (!owned->done()) dropped().push_back(std::move(owned));
+  }
+
+  static void sweep() {
+    std::erase_if(dropped(), [](const std::unique_ptr<Handle>& handle) { return handle->done(); });
+  }
+
+  bool done() const {
+    int is_done = 0;
+    return fdl_poll(handle_, &is_done) != FDL_OK || is_done;
+  }
+
+  // Returns in time for Ctrl-C: the wait is cut into parts, between which Python looks for signals.
+  void wait(double timeout_s) const {
+    using Clock = std::chrono::steady_clock;
+    auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                       std::chrono::duration<double>(timeout_s < 0 ? 0 : std::min(timeout_s, 1e9)));
+    for (;;) {
+      int64_t part = kNanosecondsBetweenSignalChecks;
+      if (timeout_s >= 0) {
+        int64_t left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now()).count();
+        part = std::clamp<int64_t>(left, 0, part);
+      }
+      bool was_done = done();
+      fdl_result result;
+      if (was_done) {
+        result = fdl_wait_handle(handle_, -1);
+      } else {
+        py::gil_scoped_release release_gil;
+        result = fdl_wait_handle(handle_, part);
+      }
+      if (result != FDL_TIMEOUT || was_done) return check(result);
+      if (done()) continue;  // it was finished in between: ask for its own outcome
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+      if (timeout_s >= 0 && Clock::now() >= deadline) check(fdl_wait_handle(handle_, 0));
+    }
+  }
+
+  // (memory or None, shape, received splits or None) of operation `index`. Memory is None where the caller gave it.
+  py::tuple output(size_t index) const {
+    fdl_output told{};
+    told.struct_size = sizeof told;
+    check(fdl_handle_output(handle_, index, &told));
+    py::tuple shape(static_cast<size_t>(told.ndim));
+    size_t count = 1;
+    for (int i = 0; i < told.ndim; ++i) {
+      shape[static_cast<size_t>(i)] = told.shape[i];
+      count *= static_cast<size_t>(told.shape[i]);
+    }
+    py::object splits = py::none();
+    if (told.received_splits) {
+      py::tuple all(rank_count_);
+      for (size_t i = 0; i < rank_count_; ++i) all[i] = told.received_splits[i];
+      splits = all;
+    }
+    py::object memory = py::none();
+    const fdl_operation& operation = submission_->operations.at(index);
+    if (!operation.output && told.data)
+      memory = py::cast(new Output(told.data, count * fdl_dtype_size(operation.input.dtype)),
+                        py::return_value_policy::take_ownership);
+    return py::make_tuple(memory, shape, splits);
+  }
+
+  int last_joined() const {
+    fdl_output told{};
+    told.struct_size = sizeof told;
+    check(fdl_handle_output(handle_, 0, &told));
+    return told.last_joined;
+  }
+
+ private:
+  fdl_handle* handle_;
+  std::shared_ptr<Group> group_;
+  size_t rank_count_;
+  std::unique_ptr<Submission> submission_;
+};
+
+// What Python holds: gives the Handle to `dropped` when it goes too early.
+class HandleHolder {
+ public:
+  explicit HandleHolder(Handle* handle) : handle_(handle) {}
+  ~HandleHolder() { Handle::release(handle_); }
+  HandleHolder(const HandleHolder&) = delete;
+  HandleHolder& operator=(const HandleHolder&) = delete;
+  const Handle& get() const { return *handle_; }
+
+ private:
+  Handle* handle_;
+};
+
+std::unique_ptr<HandleHolder> submit(const std::shared_ptr<Group>& group, const py::sequence& operations,
+                                     py::object keep) {
+  Handle::sweep();
+  fdl_group* inside = group->get();
+  auto submission = std::make_unique<Submission>();
+  size_t count = operations.size();
+  submission->operations.reserve(count);
+  submission->names.reserve(count);  // the operations point into these: they must not move
+  submission->shapes.reserve(count);
+  submission->splits.reserve(count);
+  for (py::handle fields : operations) add_operation(*submission, fields.cast<py::tuple>());
+  submission->keep = std::move(keep);
+  fdl_handle* handle = nullptr;
+  check(fdl_submit(inside, submission->operations.data(), count, &handle));
+  return std::make_unique<HandleHolder>(new Handle(handle, group, std::move(submission)));
+}
+
+std::unique_ptr<HandleHolder> join(const std::shared_ptr<Group>& group) {
+  fdl_handle* handle = nullptr;
+  check(fdl_join(group->get(), &handle));
+  return std::make_unique<HandleHolder>(new Handle(handle, group, std::make_unique<Submission>()));
+}
+
+}  // namespace
+
+void bind_operations(py::module_& module) {
+  py::class_<Output>(module, "Output", py::buffer_protocol()).def_buffer(&Output::buffer);
+  py::class_<HandleHolder>(module, "Handle")
+      .def("done", [](const HandleHolder& handle) { return handle.get().done(); })
+      .def(
+          "wait", [](const HandleHolder& handle, double timeout_s) { handle.get().wait(timeout_s); },
+          py::arg("timeout_s") = -1.0)
+      .def("output", [](const HandleHolder& handle, size_t index) { return handle.get().output(index); })
+      .def("last_joined", [](const HandleHolder& handle) { return handle.get().last_joined(); });
+  module.def("submit", &submit);
+  module.def("join", &join);
+}
+
+}  // namespace farandole_python

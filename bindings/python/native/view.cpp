@@ -1,0 +1,185 @@
+// How each of the three ways into a Python object's memory is read.
+#include "view.h"
+
+#include <optional>
+#include <string>
+
+#include "dlpack.h"
+#include "failure.h"
+
+namespace farandole_python {
+namespace py = pybind11;
+
+namespace {
+
+std::string type_name(py::handle object) { return Py_TYPE(object.ptr())->tp_name; }
+
+[[noreturn]] void refuse(const std::string& text) { raise_error(FDL_INVALID_ARGUMENT, text); }
+
+std::optional<fdl_dtype> integer_dtype(size_t bytes, bool is_signed) {
+  switch (bytes) {
+    case 1:
+      return is_signed ? FDL_INT8 : FDL_UINT8;
+    case 2:
+      return is_signed ? FDL_INT16 : FDL_UINT16;
+    case 4:
+      return is_signed ? FDL_INT32 : FDL_UINT32;
+    case 8:
+      return is_signed ? FDL_INT64 : FDL_UINT64;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<fdl_dtype> real_dtype(size_t bytes) {
+  switch (bytes) {
+    case 2:
+      return FDL_FLOAT16;
+    case 4:
+      return FDL_FLOAT32;
+    case 8:
+      return FDL_FLOAT64;
+    default:
+      return std::nullopt;
+  }
+}
+
+// A format of the struct module: one letter, perhaps after a mark of byte order that must be this machine's.
+std::optional<fdl_dtype> format_dtype(const char* format, size_t bytes) {
+  std::string text = format ? format : "B";
+  if (!text.empty() && std::string("@=<|").find(text[0]) != std::string::npos) text.erase(0, 1);
+  if (text.size() != 1) return std::nullopt;
+  char letter = text[0];
+  if (letter == '?') return FDL_BOOL;
+  if (letter == 'c') return FDL_UINT8;
+  if (std::string("bhilqn").find(letter) != std::string::npos) return integer_dtype(bytes, true);
+  if (std::string("BHILQN").find(letter) != std::string::npos) return integer_dtype(bytes, false);
+  if (std::string("efd").find(letter) != std::string::npos) return real_dtype(bytes);
+  return std::nullopt;
+}
+
+bool is_row_major(int ndim, const int64_t* shape, const int64_t* strides, int64_t unit) {
+  if (!strides) return true;
+  int64_t expected = unit;
+  for (int i = 0; i < ndim; ++i)
+    if (shape[i] == 0) return true;
+  for (int i = ndim - 1; i >= 0; --i) {
+    if (shape[i] != 1 && strides[i] != expected) return false;
+    expected *= shape[i];
+  }
+  return true;
+}
+
+// Holds a Py_buffer until the View ends.
+View view_of_buffer(py::handle object, Access access) {
+  auto* buffer = new Py_buffer{};
+  int flags = PyBUF_FORMAT | PyBUF_STRIDES | (access == Access::kWrite ? PyBUF_WRITABLE : 0);
+  if (PyObject_GetBuffer(object.ptr(), buffer, flags) != 0) {
+    delete buffer;
+    PyErr_Clear();
+    refuse(type_name(object) + (access == Access::kWrite ? " cannot be written to; give an array that owns its memory"
+                                                         : " gives no plain memory; give a numeric array"));
+  }
+  py::capsule owner(buffer, [](void* held) {
+    PyBuffer_Release(static_cast<Py_buffer*>(held));
+    delete static_cast<Py_buffer*>(held);
+  });
+  auto dtype = format_dtype(buffer->format, static_cast<size_t>(buffer->itemsize));
+  if (!dtype) refuse("elements of format '" + std::string(buffer->format) + "' are not supported");
+  View view{buffer->buf, *dtype, {buffer->shape, buffer->shape + buffer->ndim}, owner};
+  std::vector<int64_t> strides(buffer->strides, buffer->strides + buffer->ndim);
+  if (!is_row_major(buffer->ndim, view.shape.data(), strides.data(), buffer->itemsize))
+    refuse("the array must be contiguous (row-major); pass numpy.ascontiguousarray(...)");
+  return view;
+}
+
+std::optional<fdl_dtype> dlpack_dtype(dlpack::DataType type) {
+  if (type.lanes != 1) return std::nullopt;
+  switch (type.code) {
+    case dlpack::kInt:
+      return integer_dtype(type.bits / 8, true);
+    case dlpack::kUInt:
+      return integer_dtype(type.bits / 8, false);
+    case dlpack::kFloat:
+      return real_dtype(type.bits / 8);
+    case dlpack::kBfloat:
+      return FDL_BFLOAT16;
+    case dlpack::kBool:
+      return FDL_BOOL;
+    case dlpack::kFloat8E4M3fn:
+      return FDL_FLOAT8_E4M3;
+    case dlpack::kFloat8E5M2:
+      return FDL_FLOAT8_E5M2;
+    default:
+      return std::nullopt;
+  }
+}
+
+// The capsule is kept and not renamed: its own destructor gives the tensor back when the View ends.
+View view_of_dlpack(py::handle object, Access access) {
+  py::object capsule = object.attr("__dlpack__")();
+  const dlpack::Tensor* tensor = nullptr;
+  bool read_only = false;
+  if (auto* versioned = static_cast<dlpack::Versioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"))) {
+    tensor = &versioned->tensor;
+    read_only = versioned->flags & 1;
+  } else {
+    PyErr_Clear();
+    auto* managed = static_cast<dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
+    if (!managed) throw py::error_already_set();
+    tensor = &managed->tensor;
+  }
+  if (tensor->device.kind != 1 && tensor->device.kind != 3)
+    refuse("the tensor lies on a device; bring it to the CPU first");
+  if (read_only && access == Access::kWrite) refuse(type_name(object) + " is read-only; it cannot take the result");
+  auto dtype = dlpack_dtype(tensor->dtype);
+  if (!dtype) refuse("the elements of this " + type_name(object) + " have a type that is not supported");
+  if (!is_row_major(tensor->ndim, tensor->shape, tensor->strides, 1))
+    refuse("the tensor must be contiguous (row-major)");
+  return {static_cast<char*>(tensor->data) + tensor->byte_offset,
+          *dtype,
+          {tensor->shape, tensor->shape + tensor->ndim},
+          capsule};
+}
+
+// (pointer, dtype, shape or count): the caller keeps the memory.
+View view_of_pointer(const py::tuple& parts) {
+  if (parts.size() != 3) refuse("memory by hand is (pointer, dtype, shape)");
+  View view;
+  view.data = reinterpret_cast<void*>(parts[0].cast<uintptr_t>());
+  view.dtype = static_cast<fdl_dtype>(parts[1].cast<int>());
+  if (fdl_dtype_size(view.dtype) == 0) refuse("there is no dtype " + std::to_string(parts[1].cast<int>()));
+  if (py::isinstance<py::int_>(parts[2]))
+    view.shape = {parts[2].cast<int64_t>()};
+  else
+    for (py::handle extent : py::object(parts[2])) view.shape.push_back(extent.cast<int64_t>());
+  return view;
+}
+
+// NumPy's arrays of ml_dtypes give no buffer; their bits as plain integers do.
+std::optional<View> view_of_extension_dtype(py::handle object, Access access) {
+  if (!py::hasattr(object, "dtype") || !py::hasattr(object, "view")) return std::nullopt;
+  auto name = py::str(object.attr("dtype")).cast<std::string>();
+  std::optional<fdl_dtype> dtype;
+  if (name == "bfloat16") dtype = FDL_BFLOAT16;
+  if (name == "float8_e4m3fn") dtype = FDL_FLOAT8_E4M3;
+  if (name == "float8_e5m2") dtype = FDL_FLOAT8_E5M2;
+  if (!dtype) return std::nullopt;
+  View view = view_of_buffer(object.attr("view")(*dtype == FDL_BFLOAT16 ? "uint16" : "uint8"), access);
+  view.dtype = *dtype;
+  return view;
+}
+
+}  // namespace
+
+View view_of(py::handle object, Access access) {
+  if (py::isinstance<py::tuple>(object)) return view_of_pointer(py::reinterpret_borrow<py::tuple>(object));
+  if (PyObject_CheckBuffer(object.ptr())) {
+    if (auto view = view_of_extension_dtype(object, access)) return *view;
+    return view_of_buffer(object, access);
+  }
+  if (py::hasattr(object, "__dlpack__")) return view_of_dlpack(object, access);
+  refuse(type_name(object) + " is no tensor: it has neither the buffer protocol nor __dlpack__");
+}
+
+}  // namespace farandole_python

@@ -1,0 +1,152 @@
+// Meeting the other ranks, and the sets of ranks.
+#include "world.h"
+
+#include <pybind11/stl.h>
+
+#include "failure.h"
+
+namespace farandole_python {
+namespace py = pybind11;
+
+World::World(const py::dict& facts, const py::dict& options) {
+  fdl_world_options wanted;
+  fdl_world_options_init(&wanted);
+  auto number = [&](const char* name, int& target) {
+    if (facts.contains(name)) target = facts[name].cast<int>();
+  };
+  number("rank", wanted.rank);
+  number("size", wanted.size);
+  number("local_rank", wanted.local_rank);
+  number("local_size", wanted.local_size);
+  std::vector<std::string> texts;
+  texts.reserve(2 + 2 * options.size());
+  auto text = [&](const char* name, const char*& target) {
+    if (facts.contains(name)) target = texts.emplace_back(facts[name].cast<std::string>()).c_str();
+  };
+  text("rendezvous", wanted.rendezvous);
+  text("job_key", wanted.job_key);
+  std::vector<const char*> pairs;
+  for (auto [name, value] : options) {
+    pairs.push_back(texts.emplace_back(name.cast<std::string>()).c_str());
+    pairs.push_back(texts.emplace_back(value.cast<std::string>()).c_str());
+  }
+  wanted.options = pairs.data();
+  wanted.option_count = pairs.size() / 2;
+  fdl_result result;
+  {
+    py::gil_scoped_release release;
+    result = fdl_world_create(&wanted, &world_);
+  }
+  check(result);
+}
+
+void World::close() {
+  fdl_world* world = std::exchange(world_, nullptr);
+  if (!world) return;
+  py::gil_scoped_release release;
+  fdl_world_destroy(world);
+}
+
+fdl_world* World::get() const {
+  if (!world_) raise_error(FDL_SHUT_DOWN, "farandole has been shut down; call init() again to make a new world");
+  return world_;
+}
+
+py::dict World::info() const {
+  fdl_world_facts facts{};
+  facts.struct_size = sizeof facts;
+  check(fdl_world_info(get(), &facts));
+  py::dict all;
+  all["rank"] = facts.rank;
+  all["size"] = facts.size;
+  all["local_rank"] = facts.local_rank;
+  all["local_size"] = facts.local_size;
+  all["cross_rank"] = facts.cross_rank;
+  all["cross_size"] = facts.cross_size;
+  all["host"] = facts.host;
+  all["source"] = facts.source;
+  all["rendezvous"] = facts.rendezvous;
+  all["transports"] = facts.transports;
+  return all;
+}
+
+py::dict World::metrics() const {
+  fdl_counters counters{};
+  counters.struct_size = sizeof counters;
+  check(fdl_metrics(get(), &counters));
+  py::dict all;
+  all["control_messages"] = counters.control_messages;
+  all["wakeups"] = counters.wakeups;
+  all["named_operations"] = counters.named_operations;
+  all["buckets"] = counters.buckets;
+  all["strangers_refused"] = counters.strangers_refused;
+  return all;
+}
+
+std::shared_ptr<Group> Group::all(std::shared_ptr<World> world) {
+  fdl_group* group = fdl_group_all(world->get());
+  return std::make_shared<Group>(std::move(world), group, false);
+}
+
+std::shared_ptr<Group> Group::create(std::shared_ptr<World> world, const std::vector<int>& ranks) {
+  fdl_world* inside = world->get();
+  fdl_group* group = nullptr;
+  fdl_result result;
+  {
+    py::gil_scoped_release release;
+    result = fdl_group_create(inside, ranks.data(), ranks.size(), &group);
+  }
+  check(result);
+  return std::make_shared<Group>(std::move(world), group, true);
+}
+
+std::shared_ptr<Group> Group::split(int color, int key) const {
+  fdl_group* whole = get();
+  fdl_group* part = nullptr;
+  fdl_result result;
+  {
+    py::gil_scoped_release release;
+    result = fdl_group_split(whole, color, key, &part);
+  }
+  check(result);
+  return part ? std::make_shared<Group>(world_, part, true) : nullptr;
+}
+
+void Group::close() {
+  fdl_group* group = std::exchange(group_, nullptr);
+  // The world's own group ends with it, and a world that was closed has ended all its groups.
+  if (!group || !owned_ || !world_->is_open()) return;
+  py::gil_scoped_release release;
+  fdl_group_destroy(group);
+}
+
+fdl_group* Group::get() const {
+  world_->get();
+  if (!group_) raise_error(FDL_INVALID_ARGUMENT, "this group has been freed");
+  return group_;
+}
+
+std::vector<int> Group::ranks() const {
+  std::vector<int> all(static_cast<size_t>(size()));
+  for (int i = 0; i < size(); ++i) all[static_cast<size_t>(i)] = fdl_group_world_rank(get(), i);
+  return all;
+}
+
+void bind_world(py::module_& module) {
+  py::class_<World, std::shared_ptr<World>>(module, "World")
+      .def(py::init<const py::dict&, const py::dict&>())
+      .def("close", &World::close)
+      .def_property_readonly("is_open", &World::is_open)
+      .def("info", &World::info)
+      .def("metrics", &World::metrics);
+  py::class_<Group, std::shared_ptr<Group>>(module, "Group")
+      .def_static("all", &Group::all)
+      .def_static("create", &Group::create)
+      .def("split", &Group::split)
+      .def("close", &Group::close)
+      .def_property_readonly("rank", &Group::rank)
+      .def_property_readonly("size", &Group::size)
+      .def_property_readonly("ranks", &Group::ranks);
+}
+
+}  // namespace farandole_python

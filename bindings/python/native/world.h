@@ -1,0 +1,61 @@
+// World and Group as Python objects. They know whether the C object behind them still lives.
+#pragma once
+
+#include <farandole/farandole.h>
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace farandole_python {
+
+class World {
+ public:
+  // `facts` holds what init was given: rank, size, local_rank, local_size (-1: from the environment), rendezvous,
+  // job_key (None: likewise); `options` the knobs by name.
+  World(const pybind11::dict& facts, const pybind11::dict& options);
+  ~World() { close(); }
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  void close();
+  bool is_open() const { return world_ != nullptr; }
+  fdl_world* get() const;  // throws once closed
+  pybind11::dict info() const;
+  pybind11::dict metrics() const;
+
+ private:
+  fdl_world* world_ = nullptr;
+};
+
+class Group {
+ public:
+  Group(std::shared_ptr<World> world, fdl_group* group, bool owned)
+      : world_(std::move(world)), group_(group), owned_(owned) {}
+  ~Group() { close(); }
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  static std::shared_ptr<Group> all(std::shared_ptr<World> world);
+  static std::shared_ptr<Group> create(std::shared_ptr<World> world, const std::vector<int>& ranks);
+  std::shared_ptr<Group> split(int color, int key) const;
+
+  void close();
+  fdl_group* get() const;  // throws once closed
+  const std::shared_ptr<World>& world() const { return world_; }
+  int rank() const { return fdl_group_rank(get()); }
+  int size() const { return fdl_group_size(get()); }
+  std::vector<int> ranks() const;
+
+ private:
+  std::shared_ptr<World> world_;
+  fdl_group* group_;
+  bool owned_;
+};
+
+void bind_world(pybind11::module_& module);
+void bind_communicator(pybind11::module_& module);
+void bind_operations(pybind11::module_& module);
+
+}  // namespace farandole_python

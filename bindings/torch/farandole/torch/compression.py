@@ -1,0 +1,37 @@
+"""Sending gradients as something smaller than they are."""
+
+import torch
+
+
+class NoneCompressor:
+    """Leaves tensors as they are."""
+
+    @staticmethod
+    def compress(tensor):
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor, ctx):
+        return tensor
+
+
+def _half_compressor(dtype, text):
+    class Compressor:
+        @staticmethod
+        def compress(tensor):
+            return (tensor.to(dtype) if tensor.dtype.is_floating_point else tensor), tensor.dtype
+
+        @staticmethod
+        def decompress(tensor, ctx):
+            return tensor.to(ctx)
+
+    Compressor.__doc__ = text
+    return Compressor
+
+
+class Compression:
+    """What `compression=` takes: anything with compress(tensor) -> (tensor, ctx) and decompress(tensor, ctx)."""
+
+    none = NoneCompressor
+    fp16 = _half_compressor(torch.float16, "Sends floating-point tensors as float16.")
+    bf16 = _half_compressor(torch.bfloat16, "Sends floating-point tensors as bfloat16, which has the range of float32.")

@@ -1,0 +1,204 @@
+"""Operations that autograd knows: the gradient of a collective is a collective too.
+
+Conventions of the gradients: those of allreduce, alltoall and reducescatter are for the sum of all ranks' losses; those of
+allgather and broadcast are averages over ranks, as programs written for Horovod expect.
+"""
+
+import torch
+
+from ..basics import Average, Sum, chosen_op, global_process_set
+from . import ops
+from .compression import Compression
+
+
+def _named_gradient(name):
+    return None if name is None else f"{name}.grad"
+
+
+def _linear(op):
+    if op not in (Average, Sum):
+        raise NotImplementedError("gradients pass through op=Average and op=Sum only")
+
+
+class _Allreduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor, name, op, prescale, postscale, process_set):
+        ctx.arguments = (_named_gradient(name), op, prescale, postscale, process_set)
+        return ops.synchronize(ops.allreduce_async(tensor, None, name, op, prescale, postscale, process_set))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        name, op, prescale, postscale, process_set = ctx.arguments
+        _linear(op)
+        handle = ops.allreduce_async(gradient.contiguous(), None, name, op, prescale, postscale, process_set)
+        return (ops.synchronize(handle), *[None] * 5)
+
+
+def allreduce(tensor, average=None, name=None, compression=Compression.none, op=None, prescale_factor=1.0,
+              postscale_factor=1.0, process_set=global_process_set):  # fmt: skip
+    """postscale * op over ranks of (prescale * tensor). Differentiable."""
+    op = chosen_op(average, op)
+    small, ctx = compression.compress(tensor)
+    result = _Allreduce.apply(small, name, op, prescale_factor, postscale_factor, process_set)
+    return compression.decompress(result, ctx)
+
+
+class _GroupedAllreduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, name, op, prescale, postscale, process_set, *tensors):
+        ctx.arguments = (_named_gradient(name), op, prescale, postscale, process_set)
+        handle = ops.grouped_allreduce_async(tensors, None, name, op, prescale, postscale, process_set)
+        return tuple(ops.synchronize(handle))
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        name, op, prescale, postscale, process_set = ctx.arguments
+        _linear(op)
+        gradients = [gradient.contiguous() for gradient in gradients]
+        handle = ops.grouped_allreduce_async(gradients, None, name, op, prescale, postscale, process_set)
+        return (*[None] * 5, *ops.synchronize(handle))
+
+
+def grouped_allreduce(tensors, average=None, name=None, compression=Compression.none, op=None, prescale_factor=1.0,
+                      postscale_factor=1.0, process_set=global_process_set):  # fmt: skip
+    """Several tensors, all or nothing. Differentiable."""
+    op = chosen_op(average, op)
+    small = [compression.compress(tensor) for tensor in tensors]
+    if not small:
+        return []
+    results = _GroupedAllreduce.apply(name, op, prescale_factor, postscale_factor, process_set, *[one for one, _ in small])
+    return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, small)]
+
+
+def _my_rows(gradient, rows, name, process_set):
+    """This rank's rows of the average over ranks of a gathered tensor's gradient."""
+    average = ops.synchronize(ops.allreduce_async(gradient.contiguous(), None, name, Average, 1.0, 1.0, process_set))
+    counts_name = None if name is None else f"{name}.rows"
+    counts = ops.synchronize(ops.allgather_async(torch.tensor([rows]), counts_name, process_set))
+    start = int(counts[: process_set.rank()].sum())
+    return average.narrow(0, start, rows)
+
+
+class _Allgather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor, name, process_set):
+        output = ops.synchronize(ops.allgather_async(tensor, name, process_set))
+        ctx.arguments = (tensor.shape[0], _named_gradient(name), process_set)
+        return output
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return _my_rows(gradient, *ctx.arguments), None, None
+
+
+def allgather(tensor, name=None, process_set=global_process_set):
+    """The tensors of all ranks, joined along their first dimension, which may differ. Differentiable."""
+    return _Allgather.apply(tensor, name, process_set)
+
+
+class _GroupedAllgather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, name, process_set, *tensors):
+        outputs = ops.synchronize(ops.grouped_allgather_async(tensors, name, process_set))
+        ctx.rows = [tensor.shape[0] for tensor in tensors]
+        ctx.arguments = (_named_gradient(name), process_set)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        name, process_set = ctx.arguments
+        return (None, None, *[
+            _my_rows(gradient, rows, None if name is None else f"{name}.{index}", process_set)
+            for index, (gradient, rows) in enumerate(zip(gradients, ctx.rows))
+        ])  # fmt: skip
+
+
+def grouped_allgather(tensors, name=None, process_set=global_process_set):
+    tensors = list(tensors)
+    return list(_GroupedAllgather.apply(name, process_set, *tensors)) if tensors else []
+
+
+class _Broadcast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor, root_rank, name, process_set):
+        ctx.arguments = (root_rank, _named_gradient(name), process_set)
+        return ops.synchronize(ops.broadcast_async(tensor, root_rank, name, process_set))
+
+    @staticmethod
+    def backward(ctx, gradient):
+        root_rank, name, process_set = ctx.arguments
+        handle = ops.allreduce_async(gradient.contiguous(), None, name, Average, 1.0, 1.0, process_set)
+        average = ops.synchronize(handle)
+        is_root = process_set.ranks[process_set.rank()] == root_rank
+        return average if is_root else torch.zeros_like(average), None, None, None
+
+
+def broadcast(tensor, root_rank, name=None, process_set=global_process_set):
+    """The tensor of rank `root_rank` of the world, on every rank of the set. Differentiable."""
+    return _Broadcast.apply(tensor, root_rank, name, process_set)
+
+
+class _Alltoall(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor, splits, name, process_set):
+        output, received = ops.synchronize(ops.alltoall_async(tensor, splits, name, process_set))
+        ctx.arguments = (received.cpu(), tensor.shape[0], _named_gradient(name), process_set)
+        ctx.mark_non_differentiable(received)
+        return output, received
+
+    @staticmethod
+    def backward(ctx, gradient, _):
+        received, rows, name, process_set = ctx.arguments
+        handle = ops.alltoall_async(gradient.contiguous(), received, name, process_set)
+        back, _ = ops.synchronize(handle)
+        if back.shape[0] < rows:  # rows that were sent to nobody
+            back = torch.cat([back, back.new_zeros(rows - back.shape[0], *back.shape[1:])])
+        return back, None, None, None
+
+
+def alltoall(tensor, splits=None, name=None, process_set=global_process_set):
+    """Sends splits[r] rows to each rank r; gives what came and, where splits were given, how many rows from whom.
+    Differentiable."""
+    output, received = _Alltoall.apply(tensor, splits, name, process_set)
+    return output if splits is None else (output, received)
+
+
+class _Reducescatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, name, op, process_set, prescale, postscale, *tensors):
+        if len(tensors) == 1:
+            handle = ops.reducescatter_async(tensors[0], name, op, process_set, prescale, postscale)
+            outputs = [ops.synchronize(handle)]
+        else:
+            handle = ops.grouped_reducescatter_async(tensors, name, op, process_set, prescale, postscale)
+            outputs = ops.synchronize(handle)
+        scale = prescale * postscale / (process_set.size() if op == Average else 1)
+        ctx.arguments = (_named_gradient(name), scale, process_set)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        name, scale, process_set = ctx.arguments
+        handles = [
+            ops.allgather_async((gradient * scale).contiguous(), None if name is None else f"{name}.{i}", process_set)
+            for i, gradient in enumerate(gradients)
+        ]
+        return (*[None] * 5, *[ops.synchronize(handle) for handle in handles])
+
+
+def reducescatter(tensor, name=None, compression=Compression.none, op=Average, process_set=global_process_set,
+                  prescale_factor=1.0, postscale_factor=1.0):  # fmt: skip
+    """This rank's rows of the combined tensor; the first ranks get one row more where they do not divide evenly.
+    Differentiable."""
+    small, ctx = compression.compress(tensor)
+    (result,) = _Reducescatter.apply(name, op, process_set, prescale_factor, postscale_factor, small)
+    return compression.decompress(result, ctx)
+
+
+def grouped_reducescatter(tensors, name=None, compression=Compression.none, op=Average, process_set=global_process_set,
+                          prescale_factor=1.0, postscale_factor=1.0):  # fmt: skip
+    small = [compression.compress(tensor) for tensor in tensors]
+    if not small:
+        return []
+    results = _Reducescatter.apply(name, op, process_set, prescale_factor, postscale_factor, *[one for one, _ in small])
+    return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, small)]

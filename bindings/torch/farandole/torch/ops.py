@@ -1,0 +1,361 @@
+"""Asynchronous and in-place operations. A handle is a number; synchronize(handle) gives the result, once.
+
+Unnamed operations are counted for each process set and operation: all ranks of a set must issue its unnamed operations of
+one kind in one order.
+"""
+
+import itertools
+
+import torch
+
+from .. import _native, core, errors
+from ..basics import Adasum, Average, Sum, chosen_op, global_process_set, native_op
+from .tensors import DTYPES, checked, from_memory, on_host, one_device
+
+
+class _Pending:
+    """An operation in flight: how to make its result, and the tensors that must stay until then."""
+
+    __slots__ = ("native", "finish", "keep")
+
+    def __init__(self, native, finish, keep):
+        self.native = native
+        self.finish = finish
+        self.keep = keep
+
+
+_numbers = itertools.count()
+_pending = {}
+
+
+def _enqueue(group, operations, keep, finish):
+    try:
+        native = _native.submit(group.member(), operations, keep)
+    except errors.Error as error:
+        raise errors.as_horovod(error) from None
+    number = next(_numbers)
+    _pending[number] = _Pending(native, finish, keep)
+    return number
+
+
+def poll(handle):
+    """Whether synchronize(handle) would return at once."""
+    if handle not in _pending:
+        raise ValueError(f"Handle {handle} was not created or has been synchronized already.")
+    return _pending[handle].native.done()
+
+
+def synchronize(handle):
+    """Waits for the operation and gives its result; None for a handle that is unknown or was synchronized already."""
+    pending = _pending.get(handle)
+    if pending is None:
+        return None
+    try:
+        pending.native.wait()
+    except errors.Error as error:
+        _pending.pop(handle, None)
+        raise errors.as_horovod(error) from None
+    _pending.pop(handle, None)
+    return pending.finish(pending.native)
+
+
+def _base_name(group, operation, name):
+    return f"{operation}.{name}" if name is not None else group.next_name(operation)
+
+
+def _member_names(group, operation, name, count):
+    base = _base_name(group, operation, name)
+    return [f"{base}_{index + 1}of{count}" for index in range(count)]
+
+
+def _fields(kind, name, source, target=None, op=0, root=0, prescale=1.0, postscale=1.0, splits=None, priority=0):
+    return (int(kind), name, source.data_ptr(), DTYPES[source.dtype], source.shape,
+            0 if target is None else target.data_ptr(), op, root, float(prescale), float(postscale), splits,
+            priority)  # fmt: skip
+
+
+def _written(tensor):
+    """Tells autograd that the core has written into a tensor, so that a stale saved value is an error and not a wrong
+    gradient."""
+    if not tensor.is_inference():
+        torch.autograd.graph.increment_version(tensor)
+
+
+# ---- Allreduce ------------------------------------------------------------------------------------------------------
+
+
+def submit_allreduce(sources, targets, names, group, op, prescale=1.0, postscale=1.0, priority=0):
+    """All or nothing. Tensors on a device go through memory of the host. The result is the list of targets."""
+    op = native_op(op)
+    one_device(sources)
+    host_sources = [on_host(checked(source)) for source in sources]
+    host_targets = [
+        target if target.device.type == "cpu" else host if target is source else torch.empty_like(host)
+        for source, host, target in zip(sources, host_sources, targets)
+    ]
+    operations = [
+        _fields(core.Kind.ALLREDUCE, name, source, target, op, 0, prescale, postscale, None, priority)
+        for name, source, target in zip(names, host_sources, host_targets)
+    ]
+
+    def finish(native):
+        for target, host in zip(targets, host_targets):
+            if target is not host:
+                target.detach().copy_(host)
+        return targets
+
+    return _enqueue(group, operations, (host_sources, host_targets), finish)
+
+
+def _first(handle):
+    """Makes a handle's result the only element of its list."""
+    pending = _pending[handle]
+    finish = pending.finish
+    pending.finish = lambda native: finish(native)[0]
+    return handle
+
+
+def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
+                    process_set=global_process_set):  # fmt: skip
+    op = chosen_op(average, op)
+    group = process_set.group("Allreduce")
+    output = torch.empty_like(checked(tensor).detach())
+    return _first(submit_allreduce([tensor], [output], [_base_name(group, "allreduce", name)], group, op,
+                                   prescale_factor, postscale_factor))  # fmt: skip
+
+
+def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
+                     process_set=global_process_set):  # fmt: skip
+    op = chosen_op(average, op)
+    group = process_set.group("Allreduce")
+    handle = _first(submit_allreduce([tensor], [tensor], [_base_name(group, "allreduce", name)], group, op,
+                                     prescale_factor, postscale_factor))  # fmt: skip
+    _written(tensor)
+    return handle
+
+
+def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
+               process_set=global_process_set):  # fmt: skip
+    return synchronize(allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set))
+
+
+def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
+                            process_set=global_process_set):  # fmt: skip
+    op = chosen_op(average, op)
+    group = process_set.group("Allreduce")
+    tensors = list(tensors)
+    outputs = [torch.empty_like(checked(tensor).detach()) for tensor in tensors]
+    names = _member_names(group, "grouped_allreduce", name, len(tensors))
+    return submit_allreduce(tensors, outputs, names, group, op, prescale_factor, postscale_factor)
+
+
+def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
+                             process_set=global_process_set):  # fmt: skip
+    op = chosen_op(average, op)
+    group = process_set.group("Allreduce")
+    tensors = list(tensors)
+    names = _member_names(group, "grouped_allreduce", name, len(tensors))
+    handle = submit_allreduce(tensors, tensors, names, group, op, prescale_factor, postscale_factor)
+    for tensor in tensors:
+        _written(tensor)
+    return handle
+
+
+def grouped_allreduce_(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
+                       process_set=global_process_set):  # fmt: skip
+    return synchronize(
+        grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
+    )
+
+
+def sparse_allreduce_async(tensor, name, op, process_set=global_process_set):
+    """Two allgathers. Returns a function: calling it waits and gives the sparse result."""
+    if op not in (Average, Sum):
+        raise ValueError("sparse_allreduce supports op=Average and op=Sum")
+    tensor = tensor.coalesce()
+    indices = allgather_async(tensor.indices().t().contiguous(), f"{name}.indices", process_set)
+    values = allgather_async(tensor.values().contiguous(), f"{name}.values", process_set)
+
+    def result():
+        all_values = synchronize(values)
+        all_indices = synchronize(indices)
+        if op == Average:
+            all_values = all_values / process_set.size()
+        return torch.sparse_coo_tensor(all_indices.t(), all_values, tensor.size())
+
+    return result
+
+
+# ---- Allgather ------------------------------------------------------------------------------------------------------
+
+
+def _refuse_scalar(tensor, operation):
+    if tensor.dim() == 0:
+        raise errors.also(errors.InvalidArgumentError, errors.HorovodInternalError)(
+            f"{operation}: a tensor without dimensions has no rows; use unsqueeze(0)"
+        )
+
+
+def _submit_allgather(tensors, names, group):
+    one_device(tensors)
+    for tensor in tensors:
+        _refuse_scalar(tensor, "Allgather")
+    hosts = [on_host(checked(tensor)) for tensor in tensors]
+    operations = [_fields(core.Kind.ALLGATHER, name, host) for name, host in zip(names, hosts)]
+
+    def finish(native):
+        return [_allocated(native, index, tensor) for index, tensor in enumerate(tensors)]
+
+    return _enqueue(group, operations, hosts, finish)
+
+
+def _allocated(native, index, tensor):
+    memory, shape, _ = native.output(index)
+    return from_memory(memory, shape, tensor.dtype, tensor.device)
+
+
+def allgather_async(tensor, name=None, process_set=global_process_set):
+    group = process_set.group("Allgather")
+    return _first(_submit_allgather([tensor], [_base_name(group, "allgather", name)], group))
+
+
+def grouped_allgather_async(tensors, name=None, process_set=global_process_set):
+    group = process_set.group("Allgather")
+    tensors = list(tensors)
+    return _submit_allgather(tensors, _member_names(group, "grouped_allgather", name, len(tensors)), group)
+
+
+# ---- Broadcast ------------------------------------------------------------------------------------------------------
+
+
+def _submit_broadcast(tensor, output, root_rank, name, process_set):
+    group = process_set.group("broadcast")
+    root = process_set.root(root_rank, "broadcast")
+    source = on_host(checked(tensor))
+    target = output if output.device.type == "cpu" else source if output is tensor else torch.empty_like(source)
+    fields = _fields(core.Kind.BROADCAST, _base_name(group, "broadcast", name), source, target, root=root)
+
+    def finish(native):
+        if target is not output:
+            output.detach().copy_(target)
+        return output
+
+    return _enqueue(group, [fields], (source, target), finish)
+
+
+def broadcast_async(tensor, root_rank, name=None, process_set=global_process_set):
+    return _submit_broadcast(tensor, torch.empty_like(checked(tensor).detach()), root_rank, name, process_set)
+
+
+def broadcast_async_(tensor, root_rank, name=None, process_set=global_process_set):
+    handle = _submit_broadcast(tensor, tensor, root_rank, name, process_set)
+    _written(tensor)
+    return handle
+
+
+def broadcast_(tensor, root_rank, name=None, process_set=global_process_set):
+    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+
+
+# ---- Alltoall -------------------------------------------------------------------------------------------------------
+
+
+def _checked_splits(tensor, splits, size):
+    if splits is None:
+        if tensor.shape[0] % size:
+            raise errors.InvalidArgumentError(
+                f"splits not provided, but first dimension of tensor ({tensor.shape[0]}) is not divisible by the number "
+                f"of workers ({size})."
+            )
+        return None
+    if isinstance(splits, torch.Tensor):
+        if splits.dtype is not torch.int32:
+            raise errors.InvalidArgumentError("alltoall expects splits to contain 32-bit integer elements.")
+        splits = splits.tolist()
+    splits = [int(rows) for rows in splits]
+    if len(splits) != size:
+        raise errors.InvalidArgumentError(
+            f"Number of entries in splits ({len(splits)}) does not equal number of workers ({size})."
+        )
+    if min(splits) < 0 or sum(splits) > tensor.shape[0]:
+        raise errors.InvalidArgumentError(
+            f"Sum of splits entries ({sum(splits)}) is greater than the first dimension of tensor ({tensor.shape[0]})."
+            if min(splits) >= 0
+            else f"splits {splits} has a negative entry."
+        )
+    return splits
+
+
+def alltoall_async(tensor, splits=None, name=None, process_set=global_process_set):
+    """synchronize gives (output, received_splits)."""
+    group = process_set.group("Alltoall")
+    _refuse_scalar(tensor, "Alltoall")
+    host = on_host(checked(tensor))
+    rows = _checked_splits(tensor, splits, group.size)
+    fields = _fields(core.Kind.ALLTOALL, _base_name(group, "alltoall", name), host, splits=rows)
+    device = splits.device if isinstance(splits, torch.Tensor) else "cpu"
+
+    def finish(native):
+        memory, shape, received = native.output(0)
+        output = from_memory(memory, shape, tensor.dtype, tensor.device)
+        return output, torch.tensor(received, dtype=torch.int32, device=device)
+
+    return _enqueue(group, [fields], host, finish)
+
+
+# ---- Reducescatter --------------------------------------------------------------------------------------------------
+
+
+def _submit_reducescatter(tensors, names, group, op, prescale, postscale):
+    if op == Adasum:
+        native_op(op)
+    if op not in (Average, Sum):
+        raise errors.as_horovod(errors.UnsupportedError("Reducescatter currently only supports AVERAGE and SUM."))
+    one_device(tensors)
+    if any(tensor.dim() == 0 for tensor in tensors):
+        raise errors.InvalidArgumentError("Reducescatter does not support scalar inputs")
+    hosts = [on_host(checked(tensor)) for tensor in tensors]
+    operations = [
+        _fields(core.Kind.REDUCE_SCATTER, name, host, None, native_op(op), 0, prescale, postscale)
+        for name, host in zip(names, hosts)
+    ]
+
+    def finish(native):
+        return [_allocated(native, index, tensor) for index, tensor in enumerate(tensors)]
+
+    return _enqueue(group, operations, hosts, finish)
+
+
+def reducescatter_async(tensor, name=None, op=Average, process_set=global_process_set, prescale_factor=1.0,
+                        postscale_factor=1.0):  # fmt: skip
+    group = process_set.group("Reducescatter")
+    names = [_base_name(group, "reducescatter", name)]
+    return _first(_submit_reducescatter([tensor], names, group, op, prescale_factor, postscale_factor))
+
+
+def grouped_reducescatter_async(tensors, name=None, op=Average, process_set=global_process_set, prescale_factor=1.0,
+                                postscale_factor=1.0):  # fmt: skip
+    group = process_set.group("Reducescatter")
+    tensors = list(tensors)
+    names = _member_names(group, "grouped_reducescatter", name, len(tensors))
+    return _submit_reducescatter(tensors, names, group, op, prescale_factor, postscale_factor)
+
+
+# ---- Barrier and join -----------------------------------------------------------------------------------------------
+
+
+def barrier(process_set=global_process_set):
+    """Returns when all ranks of the set have come here."""
+    group = process_set.group("Barrier")
+    try:
+        core.barrier(group=group)
+    except errors.Error as error:
+        raise errors.as_horovod(error) from None
+
+
+def join(device=-1):
+    """This rank has no more data; it contributes zeros until all have joined. Returns the rank that joined last."""
+    try:
+        return core.join(global_process_set.group("Join"))
+    except errors.Error as error:
+        raise errors.as_horovod(error) from None

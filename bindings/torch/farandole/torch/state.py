@@ -1,0 +1,122 @@
+"""Making ranks start alike: parameters, optimizer state, any object."""
+
+import torch
+
+from .. import errors, objects
+from ..basics import global_process_set
+from . import ops
+
+
+def broadcast_object(obj, root_rank=0, name=None, process_set=global_process_set):
+    """The object of rank `root_rank` of the world. It travels pickled, which is safe only because every connection of a
+    job is authenticated."""
+    group = process_set.group("broadcast_object")
+    root = process_set.root(root_rank, "broadcast_object")
+    name = f"broadcast_object.{name}" if name is not None else group.next_name("broadcast_object")
+    try:
+        return objects.broadcast_object(obj, root, name, group)
+    except errors.Error as error:
+        raise errors.as_horovod(error) from None
+
+
+def allgather_object(obj, name=None):
+    """The objects of all ranks, in rank order. They travel pickled, as broadcast_object's."""
+    group = global_process_set.group("allgather_object")
+    name = f"allgather_object.{name}" if name is not None else group.next_name("allgather_object")
+    try:
+        return objects.allgather_object(obj, name, group)
+    except errors.Error as error:
+        raise errors.as_horovod(error) from None
+
+
+def _named_tensors(params):
+    if isinstance(params, dict):
+        pairs = sorted(params.items())
+    elif isinstance(params, (list, tuple)) or hasattr(params, "__next__"):
+        pairs = [pair if isinstance(pair, tuple) else (None, pair) for pair in params]
+    else:
+        raise ValueError(f"invalid params of type {type(params).__name__}: give a dict or a list of (name, tensor)")
+    return [(name, tensor) for name, tensor in pairs if tensor is not None]
+
+
+def broadcast_parameters(params, root_rank):
+    """Gives all ranks root_rank's values: model.state_dict(), or model.named_parameters()."""
+    waiting = []
+    for name, tensor in _named_tensors(params):
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"{name}: broadcast_parameters takes tensors, not {type(tensor).__name__}")
+        plain = tensor.detach()
+        if plain.is_contiguous():
+            waiting.append((ops.broadcast_async_(plain, root_rank, name), None, None))
+        else:
+            dense = plain.contiguous()
+            waiting.append((ops.broadcast_async_(dense, root_rank, name), plain, dense))
+    for handle, plain, dense in waiting:
+        ops.synchronize(handle)
+        if plain is not None:
+            plain.copy_(dense)
+
+
+class _Place:
+    """Stands for a tensor in a state that travels as an object; the tensor follows by itself."""
+
+    def __init__(self, number, tensor):
+        self.number = number
+        self.shape = tuple(tensor.shape)
+        self.dtype = tensor.dtype
+
+
+def _without_tensors(thing, tensors):
+    if isinstance(thing, torch.Tensor):
+        tensors.append(thing)
+        return _Place(len(tensors) - 1, thing)
+    if isinstance(thing, dict):
+        return {key: _without_tensors(value, tensors) for key, value in thing.items()}
+    if isinstance(thing, (list, tuple)):
+        return type(thing)(_without_tensors(value, tensors) for value in thing)
+    return thing
+
+
+def _places(thing):
+    if isinstance(thing, _Place):
+        yield thing
+    elif isinstance(thing, dict):
+        for value in thing.values():
+            yield from _places(value)
+    elif isinstance(thing, (list, tuple)):
+        for value in thing:
+            yield from _places(value)
+
+
+def _with_tensors(thing, tensors):
+    if isinstance(thing, _Place):
+        return tensors[thing.number]
+    if isinstance(thing, dict):
+        return {key: _with_tensors(value, tensors) for key, value in thing.items()}
+    if isinstance(thing, (list, tuple)):
+        return type(thing)(_with_tensors(value, tensors) for value in thing)
+    return thing
+
+
+def broadcast_optimizer_state(optimizer, root_rank, model=None):
+    """Gives all ranks root_rank's optimizer state and options. No optimizer is stepped to make state appear: ranks that
+    have none build it from what the root tells, and the root's own is only read."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("cannot broadcast torch.optim.LBFGS state")
+    is_root = global_process_set.group("broadcast_optimizer_state").rank == root_rank
+    tensors = []
+    skeleton = _without_tensors(optimizer.state_dict(), tensors) if is_root else None
+    skeleton = broadcast_object(skeleton, root_rank, "optimizer_state")
+    if is_root:
+        tensors = [tensor.detach().contiguous() for tensor in tensors]
+    else:
+        places = sorted(_places(skeleton), key=lambda place: place.number)
+        tensors = [torch.empty(place.shape, dtype=place.dtype) for place in places]
+    handles = [
+        (ops.broadcast_async if is_root else ops.broadcast_async_)(tensor, root_rank, f"optimizer_state.{number}")
+        for number, tensor in enumerate(tensors)
+    ]
+    for handle in handles:
+        ops.synchronize(handle)
+    if not is_root:
+        optimizer.load_state_dict(_with_tensors(skeleton, tensors))

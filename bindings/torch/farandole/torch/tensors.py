@@ -1,0 +1,57 @@
+"""From a tensor to the pointer, type and shape that the core takes, and back."""
+
+import torch
+
+from .. import errors
+
+# The numbers are the C API's.
+DTYPES = {
+    torch.uint8: 0,
+    torch.int8: 1,
+    torch.int16: 3,
+    torch.int32: 5,
+    torch.int64: 7,
+    torch.float16: 8,
+    torch.bfloat16: 9,
+    torch.float32: 10,
+    torch.float64: 11,
+    torch.bool: 12,
+}
+for _name, _number in (("uint16", 2), ("uint32", 4), ("uint64", 6), ("float8_e4m3fn", 13), ("float8_e5m2", 14)):
+    if hasattr(torch, _name):  # older versions of torch have fewer
+        DTYPES[getattr(torch, _name)] = _number
+
+
+def checked(tensor):
+    """The tensor itself, where the core can read its memory; ValueError otherwise."""
+    if tensor.dtype not in DTYPES:
+        raise errors.InvalidArgumentError(f"Tensor type {tensor.type()} is not supported.")
+    if tensor.layout is not torch.strided or not tensor.is_contiguous():
+        raise errors.InvalidArgumentError(
+            "Tensor is required to be contiguous. Call contiguous() on it first."
+            if tensor.layout is torch.strided
+            else "Tensor is required to be dense. Call to_dense() on it first, or use sparse_allreduce_async."
+        )
+    if tensor.is_neg():
+        raise errors.InvalidArgumentError("Tensor is a negative view. Call resolve_neg() on it first.")
+    return tensor
+
+
+def one_device(tensors):
+    """Groups run where their tensors are: that must be one place."""
+    if len({tensor.device for tensor in tensors}) > 1:
+        raise errors.also(errors.InvalidArgumentError, errors.HorovodInternalError)(
+            "Tensors in list must be on same device."
+        )
+
+
+def on_host(tensor):
+    """The tensor in memory that the CPU reads: itself, or a copy of one that lies on a device."""
+    return tensor if tensor.device.type == "cpu" else tensor.detach().to("cpu")
+
+
+def from_memory(memory, shape, dtype, device):
+    """A tensor that looks into memory which the core has allocated, and keeps it."""
+    if memory is None or 0 in shape:
+        return torch.empty(shape, dtype=dtype, device=device)
+    return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(shape).to(device)
