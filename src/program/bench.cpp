@@ -1,0 +1,129 @@
+// farandole bench: starts its own ranks, checks what they compute, and prints one table beside the machine's limits.
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <thread>
+
+#include "base/config.h"
+#include "data/dtype.h"
+#include "program/bench_rank.h"
+#include "program/subcommands.h"
+#include "schedule/schedule.h"
+#include "system/handshake.h"
+
+namespace fdl {
+namespace {
+
+struct Wanted {
+  std::string collective = "allreduce";
+  int ranks = 2;
+  std::string transport = "auto";
+  std::string algorithm = "auto";
+  std::string sizes = "4,64,1K,4K,64K,1M,16M,64M";
+  std::string dtype = "float32";
+  bool json = false;
+};
+
+Result<BenchOptions> understand(const Wanted& wanted) {
+  BenchOptions options{.collective_name = wanted.collective,
+                       .ranks = wanted.ranks,
+                       .transport = wanted.transport,
+                       .algorithm = wanted.algorithm,
+                       .json = wanted.json};
+  bool known = false;
+  for (int kind = 0; kind < kCollectiveCount; ++kind) {
+    if (name_of(static_cast<Collective>(kind)) != wanted.collective) continue;
+    options.collective = static_cast<fdl_collective>(kind);
+    known = true;
+  }
+  if (!known) {
+    return Status(Code::invalid_argument, "--collective '" + wanted.collective +
+                                              "' is none of allreduce, reduce, broadcast, allgather, reduce_scatter, "
+                                              "alltoall, gather, scatter, barrier");
+  }
+  const auto dtype = dtype_named(wanted.dtype);
+  if (!dtype)
+    return Status(Code::invalid_argument, "--dtype '" + wanted.dtype + "' is no dtype; try float32, bfloat16");
+  options.dtype = static_cast<fdl_dtype>(*dtype);
+  for (std::size_t begin = 0; begin <= wanted.sizes.size();) {
+    const std::size_t end = std::min(wanted.sizes.find(',', begin), wanted.sizes.size());
+    auto bytes = parse_bytes(wanted.sizes.substr(begin, end - begin));
+    if (!bytes.ok()) return bytes.status().while_doing("reading --sizes " + wanted.sizes);
+    options.sizes.push_back(*bytes);
+    begin = end + 1;
+  }
+  return options;
+}
+
+// Threads of one process can only be joined by loopback; everything else gets real processes.
+int run_threads(const BenchOptions& options) {
+  std::vector<int> codes(static_cast<std::size_t>(options.ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    threads.emplace_back([&, rank] { codes[static_cast<std::size_t>(rank)] = bench_rank(options, rank); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return *std::max_element(codes.begin(), codes.end());
+}
+
+int run_processes(const BenchOptions& options) {
+  const pid_t parent = ::getpid();
+  std::vector<pid_t> children;
+  std::fflush(stdout);
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (::getppid() != parent) ::_exit(kExitBug);
+      const int code = bench_rank(options, rank);
+      std::fflush(stdout);
+      std::fflush(stderr);
+      ::_exit(code);
+    }
+    if (child > 0) children.push_back(child);
+  }
+  int worst = static_cast<int>(children.size()) == options.ranks ? kExitOk : kExitBug;
+  for (std::size_t left = children.size(); left > 0; --left) {
+    int state = 0;
+    const pid_t ended = ::wait(&state);
+    std::erase(children, ended);
+    const int code = WIFSIGNALED(state) ? 128 + WTERMSIG(state) : WEXITSTATUS(state);
+    if (code == kExitOk || worst != kExitOk) continue;
+    worst = code;
+    for (const pid_t other : children) ::kill(other, SIGTERM);
+  }
+  return worst;
+}
+
+int bench(const Wanted& wanted) {
+  auto options = understand(wanted);
+  if (!options.ok()) {
+    fmt::print(stderr, "farandole bench: {}\n", options.status().text());
+    return kExitUsage;
+  }
+  const bool threads = wanted.transport == "loopback";
+  options->rendezvous = (threads ? "memory://bench-" : "unix:@farandole-bench-") + random_hex(8);
+  return threads ? run_threads(*options) : run_processes(*options);
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Work& work) {
+  auto wanted = std::make_shared<Wanted>();
+  CLI::App* command = app.add_subcommand("bench", "Time a collective on this host, beside the machine's limits");
+  command->add_option("--collective", wanted->collective, "Which collective")->capture_default_str();
+  command->add_option("--ranks", wanted->ranks, "How many ranks")->check(CLI::Range(1, 1024))->capture_default_str();
+  command->add_option("--transport", wanted->transport, "shm, tcp, loopback (threads) or auto")->capture_default_str();
+  command->add_option("--algorithm", wanted->algorithm, "As `farandole explain` names them")->capture_default_str();
+  command->add_option("--sizes", wanted->sizes, "Bytes: 4,64K,1M")->capture_default_str();
+  command->add_option("--dtype", wanted->dtype, "float32, bfloat16, int64 ...")->capture_default_str();
+  command->add_flag("--json", wanted->json, "One JSON object a line");
+  command->callback([&work, wanted] { work = [wanted] { return bench(*wanted); }; });
+}
+
+}  // namespace fdl

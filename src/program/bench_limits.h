@@ -1,0 +1,17 @@
+// Limits: what the machine itself gives, measured in the same run: memcpy when all ranks copy at once, a bare socket.
+#pragma once
+
+#include <cstddef>
+
+#include "farandole/farandole.h"
+
+namespace fdl {
+
+// GB/s that this rank copies while all ranks of the communicator copy at once, cold buffers. Collective.
+double copy_bandwidth(fdl_comm* comm);
+
+// Seconds of exchanging `bytes` in both directions at once over one bare loopback TCP connection between ranks 0 and 1,
+// one thread each; 0 on the others. Collective.
+double bare_exchange_s(fdl_comm* comm, std::size_t bytes);
+
+}  // namespace fdl

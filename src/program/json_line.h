@@ -1,0 +1,40 @@
+// JsonLine: one flat JSON object on one line, keys in the order in which they were added.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+
+namespace fdl {
+
+class JsonLine {
+ public:
+  JsonLine& text(std::string_view key, std::string_view value) { return raw(key, quoted(value)); }
+  JsonLine& number(std::string_view key, long long value) { return raw(key, std::to_string(value)); }
+  JsonLine& number(std::string_view key, double value) { return raw(key, fmt::format("{:.6g}", value)); }
+  std::string str() const { return "{" + body_ + "}"; }
+
+ private:
+  static std::string quoted(std::string_view value) {
+    std::string text = "\"";
+    for (const char c : value) {
+      if (c == '"' || c == '\\') {
+        text += '\\';
+        text += c;
+      } else if (static_cast<unsigned char>(c) < 0x20) {
+        text += fmt::format("\\u{:04x}", static_cast<int>(c));
+      } else {
+        text += c;
+      }
+    }
+    return text + "\"";
+  }
+  JsonLine& raw(std::string_view key, const std::string& value) {
+    body_ += (body_.empty() ? "" : ", ") + quoted(key) + ": " + value;
+    return *this;
+  }
+  std::string body_;
+};
+
+}  // namespace fdl

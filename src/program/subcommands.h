@@ -1,0 +1,27 @@
+// Subcommands: each file of this room adds one to the command line; what it does returns the program's exit code.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <functional>
+
+namespace fdl {
+
+// Documented and stable (see README): what a scheduler may act upon.
+enum ExitCode : int {
+  kExitOk = 0,
+  kExitUsage = 64,
+  kExitBug = 70,
+  kExitBadEnvironment = 78,  // bad variables or configuration: trying again will not help
+  kExitRendezvous = 200,     // not all ranks arrived in time
+};
+
+// The chosen subcommand puts its work here; main runs it after the command line was understood.
+using Work = std::function<int()>;
+
+void add_run(CLI::App& app, Work& work);
+void add_bench(CLI::App& app, Work& work);
+void add_env(CLI::App& app, Work& work);
+void add_config(CLI::App& app, Work& work);
+void add_explain(CLI::App& app, Work& work);
+
+}  // namespace fdl

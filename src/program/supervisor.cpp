@@ -1,0 +1,219 @@
+// Supervisor: one epoll set over pipes, pidfds and signals; no thread and no polling.
+#include "program/supervisor.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <fstream>
+
+#include "base/config.h"
+
+namespace fdl {
+namespace {
+
+constexpr std::size_t kLastLines = 10;
+constexpr std::size_t kLongestLine = 1 << 16;
+constexpr uint64_t kSignalToken = ~uint64_t{0};
+constexpr uint64_t kEndingToken = uint64_t{1} << 32;
+
+sigset_t watched_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) sigaddset(&set, signal);
+  return set;
+}
+
+}  // namespace
+
+void Supervisor::block_signals() {
+  const sigset_t set = watched_signals();
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
+Result<Supervisor> Supervisor::make(Options options) {
+  block_signals();
+  FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
+  const sigset_t set = watched_signals();
+  UniqueFd signals(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals) return Status::from_errno("signalfd");
+  // What a rank started and left behind becomes our child, so that it can be ended too.
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  return Supervisor(std::move(options), std::move(poller), std::move(signals));
+}
+
+Status Supervisor::start_all() {
+  FDL_RETURN_IF_ERROR(poller_.add(signals_.get(), kSignalToken));
+  children_.reserve(options_.ranks.size());
+  const Environment inherited = Environment::of_process();
+  for (const Rank& rank : options_.ranks) {
+    std::map<std::string, std::string> environment = rank.variables;
+    environment.insert(inherited.all().begin(), inherited.all().end());  // what the rank's own say wins
+    auto process = ChildProcess::start(options_.command, environment, {.directory = {}, .die_with_parent = true});
+    if (!process.ok()) return process.status().while_doing("starting rank " + std::to_string(rank.rank));
+    children_.push_back({.rank = rank.rank, .process = process.take()});
+    FDL_RETURN_IF_ERROR(watch(children_.back()));
+  }
+  return {};
+}
+
+Status Supervisor::watch(Child& child) {
+  const std::size_t index = children_.size() - 1;
+  FDL_RETURN_IF_ERROR(poller_.add(child.process.output_fd(), streams_.size()));
+  streams_.push_back({.child = index, .is_error = false});
+  FDL_RETURN_IF_ERROR(poller_.add(child.process.error_fd(), streams_.size()));
+  streams_.push_back({.child = index, .is_error = true});
+  return poller_.add(child.process.ended_fd(), kEndingToken + index);
+}
+
+Result<int> Supervisor::run() {
+  Status started = start_all();
+  if (!started.ok()) {
+    end_everybody();
+    return started;
+  }
+  while (anyone_left()) {
+    std::array<Poller::Ready, 32> ready;
+    const std::size_t count = poller_.wait(ready, escalation_);
+    for (std::size_t i = 0; i < count; ++i) {
+      const uint64_t token = ready[i].token;
+      if (token == kSignalToken) {
+        take_signal();
+      } else if (token >= kEndingToken) {
+        take_ending(static_cast<std::size_t>(token - kEndingToken));
+      } else {
+        read_stream(static_cast<std::size_t>(token));
+      }
+    }
+    if (escalation_.passed()) escalate();
+  }
+  end_everybody();
+  return exit_code_;
+}
+
+bool Supervisor::anyone_left() const {
+  return std::any_of(children_.begin(), children_.end(), [](const Child& child) { return child.running; });
+}
+
+// ---- output
+// ------------------------------------------------------------------------------------------------------------
+
+void Supervisor::print_line(const Stream& stream, std::string_view line) {
+  Child& child = children_[stream.child];
+  std::FILE* target = stream.is_error ? stderr : stdout;
+  if (options_.prefix) {
+    fmt::print(target, "[{}] {}\n", child.rank, line);
+  } else {
+    fmt::print(target, "{}\n", line);
+  }
+  std::fflush(target);
+  child.last_lines.emplace_back(line);
+  if (child.last_lines.size() > kLastLines) child.last_lines.pop_front();
+}
+
+void Supervisor::read_stream(std::size_t index) {
+  Stream& stream = streams_[index];
+  if (!stream.open) return;
+  ChildProcess& process = children_[stream.child].process;
+  const int fd = stream.is_error ? process.error_fd() : process.output_fd();
+  std::array<char, 65536> buffer;
+  while (true) {
+    const ssize_t count = ::read(fd, buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) return;
+    if (count <= 0) break;
+    stream.line.append(buffer.data(), static_cast<std::size_t>(count));
+    std::size_t begin = 0;
+    for (std::size_t end = stream.line.find('\n'); end != std::string::npos; end = stream.line.find('\n', begin)) {
+      print_line(stream, std::string_view(stream.line).substr(begin, end - begin));
+      begin = end + 1;
+    }
+    stream.line.erase(0, begin);
+    if (stream.line.size() > kLongestLine) print_line(stream, std::exchange(stream.line, {}));
+  }
+  if (!stream.line.empty()) print_line(stream, std::exchange(stream.line, {}));
+  poller_.remove(fd);
+  stream.open = false;
+  stream.is_error ? process.close_error() : process.close_output();
+}
+
+// ---- endings
+// -----------------------------------------------------------------------------------------------------------
+
+std::string Supervisor::report(const Child& child, const Ending& ending) const {
+  std::string text = fmt::format("farandole run: rank {} (process {}) failed first: {}\n", child.rank,
+                                 child.process.id(), ending.text());
+  if (ending.by_signal && ending.number == SIGKILL) {
+    text += "farandole run: signal 9 often means that the memory limit was reached; see `dmesg` or the pod's events\n";
+  }
+  if (!child.last_lines.empty()) text += fmt::format("farandole run: last lines of rank {}:\n", child.rank);
+  for (const std::string& line : child.last_lines) text += fmt::format("    {}\n", line);
+  return text;
+}
+
+void Supervisor::take_ending(std::size_t index) {
+  Child& child = children_[index];
+  if (!child.running) return;
+  const auto ending = child.process.ending();
+  if (!ending) return;
+  child.process.signal_group(SIGTERM);  // what it leaves behind
+  child.running = false;
+  poller_.remove(child.process.ended_fd());
+  // What it wrote before it ended; a grandchild may hold the pipe open, so its end is not waited for.
+  read_stream(2 * index);
+  read_stream(2 * index + 1);
+  if (ending->success() || failed_) return;
+  failed_ = true;
+  exit_code_ = ending->exit_code();
+  fmt::print(stderr, "{}", report(child, *ending));
+  std::fflush(stderr);
+  // The others learn of it by themselves and can say so; whoever does not end is ended.
+  next_signal_ = SIGTERM;
+  escalation_ = Deadline::after_seconds(options_.grace_s);
+}
+
+void Supervisor::escalate() {
+  for (Child& child : children_) {
+    if (child.running) child.process.signal_group(next_signal_);
+  }
+  escalation_ = next_signal_ == SIGKILL ? Deadline::never() : Deadline::after_seconds(options_.kill_after_s);
+  next_signal_ = SIGKILL;
+}
+
+void Supervisor::take_signal() {
+  signalfd_siginfo info{};
+  while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+    const int signal = static_cast<int>(info.ssi_signo);
+    for (Child& child : children_) {
+      if (child.running) child.process.signal_group(signal);
+    }
+    if (signal == SIGUSR1 || signal == SIGUSR2) continue;
+    if (!failed_) exit_code_ = 128 + signal;
+    failed_ = true;
+    next_signal_ = SIGKILL;
+    escalation_ = Deadline::after_seconds(options_.kill_after_s);
+  }
+}
+
+// Nothing may be left: not of the ranks' process groups, nor of what went into a session of its own and was orphaned
+// to us. Children of children come to us when those die, hence the loop.
+void Supervisor::end_everybody() {
+  children_.clear();  // kills and reaps whatever has not ended
+  const std::string list = fmt::format("/proc/self/task/{}/children", ::getpid());
+  while (true) {
+    const pid_t reaped = ::waitpid(-1, nullptr, WNOHANG);
+    if (reaped > 0) continue;
+    if (reaped < 0) return;
+    std::ifstream children(list);
+    for (pid_t child = 0; children >> child;) ::kill(child, SIGKILL);
+    ::waitpid(-1, nullptr, 0);
+  }
+}
+
+}  // namespace fdl

@@ -1,0 +1,74 @@
+// Supervisor: runs the ranks of this host side by side, tells their output apart, and lets none outlive the others.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "system/poller.h"
+#include "system/process.h"
+
+namespace fdl {
+
+class Supervisor {
+ public:
+  struct Rank {
+    int rank = 0;
+    std::map<std::string, std::string> variables;
+  };
+  struct Options {
+    std::vector<std::string> command;
+    std::vector<Rank> ranks;
+    bool prefix = true;       // "[rank] " before each line
+    double grace_s = 3;       // after a failure: how long the others have to end by themselves
+    double kill_after_s = 3;  // after SIGTERM
+  };
+
+  // Before the first thread is started, so that signals reach the supervisor alone.
+  static void block_signals();
+
+  static Result<Supervisor> make(Options options);
+  // Until all ranks have ended. Returns the exit code of the rank that failed first, or 0.
+  Result<int> run();
+
+ private:
+  struct Stream {
+    std::size_t child = 0;
+    bool is_error = false;
+    bool open = true;
+    std::string line;  // not yet ended
+  };
+  struct Child {
+    int rank = 0;
+    ChildProcess process;
+    bool running = true;
+    std::deque<std::string> last_lines;
+  };
+
+  Supervisor(Options options, Poller poller, UniqueFd signals)
+      : options_(std::move(options)), poller_(std::move(poller)), signals_(std::move(signals)) {}
+  Status start_all();
+  Status watch(Child& child);
+  void read_stream(std::size_t index);
+  void print_line(const Stream& stream, std::string_view line);
+  void take_ending(std::size_t index);
+  void take_signal();
+  void escalate();
+  void end_everybody();
+  bool anyone_left() const;
+  std::string report(const Child& child, const Ending& ending) const;
+
+  Options options_;
+  Poller poller_;
+  UniqueFd signals_;
+  std::vector<Child> children_;
+  std::vector<Stream> streams_;  // two a child: output, error
+  int exit_code_ = 0;
+  bool failed_ = false;
+  int next_signal_ = 0;  // what escalate() sends next
+  Deadline escalation_ = Deadline::never();
+};
+
+}  // namespace fdl
