@@ -21,6 +21,8 @@ constexpr int64_t kConnectNs = 5'000'000'000;
 constexpr int64_t kIntroduceNs = 10'000'000'000;
 constexpr int64_t kRestNs = 100'000'000;
 constexpr std::size_t kMostStrangers = 256;
+// A refusal may mean that the other end was flooded with strangers and dropped a friend among them: ask again.
+constexpr int kRefusalsToBelieve = 3;
 
 std::string joined(std::span<const Address> addresses) {
   std::string text;
@@ -38,14 +40,24 @@ std::vector<Address> split(std::string_view text) {
   return addresses;
 }
 
-// "3 1": rank 3, lane 1.
-bool parse_caller(const std::string& text, int& rank, int& lane) {
-  const char* end = text.data() + text.size();
-  const auto first = std::from_chars(text.data(), end, rank);
-  if (first.ec != std::errc() || first.ptr == end || *first.ptr != ' ') return false;
-  const auto second = std::from_chars(first.ptr + 1, end, lane);
-  return second.ec == std::errc() && second.ptr == end;
-}
+// "3 1 0": rank 3 for its lane 1 with rank 0.
+struct Caller {
+  int rank = -1;
+  int lane = -1;
+  int wanted = -1;
+
+  std::string text() const { return fmt::format("{} {} {}", rank, lane, wanted); }
+  static Caller parse(std::string_view text) {
+    Caller caller;
+    for (int* number : {&caller.rank, &caller.lane, &caller.wanted}) {
+      while (text.starts_with(' ')) text.remove_prefix(1);
+      const auto parsed = std::from_chars(text.data(), text.data() + text.size(), *number);
+      if (parsed.ec != std::errc()) return {};
+      text.remove_prefix(static_cast<std::size_t>(parsed.ptr - text.data()));
+    }
+    return caller;
+  }
+};
 
 Status connect_outcome(int fd) {
   int error = 0;
@@ -181,13 +193,15 @@ std::size_t Assembly::place(std::unique_ptr<Link> link) {
 
 void Assembly::forget(std::size_t place) { links_[place].reset(); }
 
+// Drops the one who has been silent for longest.
 void Assembly::make_room_for_a_stranger() {
   std::size_t strangers = 0;
   std::size_t oldest = links_.size();
-  for (std::size_t place = links_.size(); place-- > 0;) {
+  for (std::size_t place = 0; place < links_.size(); ++place) {
     if (links_[place] == nullptr || links_[place]->calling) continue;
     ++strangers;
-    oldest = place;
+    const int64_t moment = links_[place]->patience.moment_ns();
+    if (oldest == links_.size() || moment < links_[oldest]->patience.moment_ns()) oldest = place;
   }
   if (strangers >= kMostStrangers) forget(oldest);
 }
@@ -200,7 +214,7 @@ Status Assembly::attend(std::size_t place) {
     link.state = Link::State::introducing;
     link.patience = Deadline::after_ns(kIntroduceNs);
     link.introduction = std::make_unique<Introduction>(Introduction::Role::client, membership_.job_key, purpose(),
-                                                       fmt::format("{} {}", membership_.rank, link.lane));
+                                                       Caller{membership_.rank, link.lane, link.peer}.text());
   }
   return introduce(place);
 }
@@ -213,9 +227,7 @@ Status Assembly::introduce(std::size_t place) {
       link.was_refused |= link.introduction->met_farandole();
       return next_address(place, finished.status());
     }
-    last_refusal_ = finished.status().text();
-    log_debug("tcp: dropped a connection to '{}': {}", membership_.id, last_refusal_);
-    forget(place);
+    refuse(place, finished.status().text());
     return {};
   }
   if (*finished) return link.calling ? settled(place) : welcome(place);
@@ -234,7 +246,7 @@ Status Assembly::try_address(std::size_t place) {
   return poller_.add(link.fd.get(), place, false, true);
 }
 
-// Another address, or after all of them a pause; a round in which somebody refused the proof is final.
+// Another address, or after all of them a pause.
 Status Assembly::next_address(std::size_t place, const Status& why) {
   Link& link = *links_[place];
   link.fd.reset();
@@ -246,7 +258,8 @@ Status Assembly::next_address(std::size_t place, const Status& why) {
   if (link.trying < link.addresses.size()) return try_address(place);
 
   last_story_[static_cast<std::size_t>(link.peer)] = link.stories;
-  if (link.was_refused) {
+  link.refused_rounds = link.was_refused ? link.refused_rounds + 1 : 0;
+  if (link.refused_rounds == kRefusalsToBelieve) {
     const Member& who = membership_.members[static_cast<std::size_t>(link.peer)];
     return Status::blame(
         who.world_rank, who.host_name, Code::authentication,
@@ -255,6 +268,7 @@ Status Assembly::next_address(std::size_t place, const Status& why) {
   }
   link.trying = 0;
   link.stories.clear();
+  link.was_refused = false;
   link.state = Link::State::resting;
   link.patience = Deadline::after_ns(kRestNs);
   return {};
@@ -264,20 +278,27 @@ Status Assembly::expire(std::size_t place) {
   Link& link = *links_[place];
   if (link.state == Link::State::resting) return try_address(place);
   if (link.calling) return next_address(place, Status(Code::timeout, "no answer in time"));
-  last_refusal_ = "it did not introduce itself in time";
-  forget(place);
+  refuse(place, "it did not introduce itself in time");
   return {};
+}
+
+void Assembly::refuse(std::size_t place, const std::string& why) {
+  log_debug("tcp: dropped a connection to '{}': {}", membership_.id, why);
+  const bool farandole = links_[place]->introduction->met_farandole();
+  if (refusal_.empty() || (farandole && !refused_farandole_)) refusal_ = why;
+  refused_farandole_ |= farandole;
+  forget(place);
 }
 
 // A caller has proved that it knows the key; the purpose that it proved too says that it means this communicator.
 Status Assembly::welcome(std::size_t place) {
   Link& link = *links_[place];
-  int rank = -1;
-  int lane = -1;
-  if (parse_caller(link.introduction->introduced().peer, rank, lane) && rank > membership_.rank && wants(rank, lane)) {
+  const Caller caller = Caller::parse(link.introduction->introduced().peer);
+  // Hosts may have private addresses in common; then somebody who wants another member comes here.
+  if (caller.wanted == membership_.rank && caller.rank > membership_.rank && wants(caller.rank, caller.lane)) {
     poller_.remove(link.fd.get());
     // A peer that lost patience with a first connection comes again: the newest is the one that it uses.
-    connected_[static_cast<std::size_t>(rank * kLaneCount + lane)] = std::move(link.fd);
+    connected_[static_cast<std::size_t>(caller.rank * kLaneCount + caller.lane)] = std::move(link.fd);
   }
   forget(place);
   return {};
@@ -285,7 +306,6 @@ Status Assembly::welcome(std::size_t place) {
 
 Status Assembly::settled(std::size_t place) {
   Link& link = *links_[place];
-  // Hosts may have private addresses in common; then an address of the peer leads to another member.
   if (link.introduction->introduced().peer != std::to_string(link.peer)) {
     return next_address(place, Status(Code::transport, "another member listens there"));
   }
@@ -332,7 +352,7 @@ Status Assembly::somebody_is_missing() const {
     }
     missing += fmt::format("{}{} {}", missing.empty() ? "" : "; ", membership_.name_of(peer), why);
   }
-  if (!last_refusal_.empty()) missing += fmt::format(" (a connection was refused: {})", last_refusal_);
+  if (!refusal_.empty()) missing += fmt::format(" (a connection was refused: {})", refusal_);
   const Member& who = membership_.members[static_cast<std::size_t>(first)];
   return Status::blame(
       who.world_rank, who.host_name, Code::timeout,

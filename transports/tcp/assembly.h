@@ -37,6 +37,7 @@ class Assembly {
     std::size_t trying = 0;    // index of the present address
     std::string stories;       // what went wrong with each address in this round
     bool was_refused = false;  // a farandole answered in this round, and refused
+    int refused_rounds = 0;
   };
 
   Assembly(const Membership& membership, const std::vector<bool>& peers, Listening listening, Poller poller);
@@ -49,6 +50,7 @@ class Assembly {
   std::size_t place(std::unique_ptr<Link> link);
   void forget(std::size_t place);
   void make_room_for_a_stranger();
+  void refuse(std::size_t place, const std::string& why);
 
   Status attend(std::size_t place);
   Status introduce(std::size_t place);
@@ -73,7 +75,8 @@ class Assembly {
   std::vector<UniqueFd> connected_;
   std::vector<bool> published_;          // by member: its addresses were fetched
   std::vector<std::string> last_story_;  // by member: what the last round of calls met
-  std::string last_refusal_;             // what was wrong with the last stranger
+  std::string refusal_;                  // what was wrong with a caller; a wrong key rather than noise
+  bool refused_farandole_ = false;
 };
 
 }  // namespace fdl

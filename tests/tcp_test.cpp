@@ -1,0 +1,398 @@
+// TCP beyond the contract: strangers, keys, addresses and members that are missing, descriptors, leaving in order.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <net/if.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <fstream>
+#include <latch>
+#include <thread>
+
+#include "system/socket.h"
+#include "tests/support/party.h"
+#include "transports/tcp/tcp_transport.h"
+
+namespace fdl {
+namespace {
+
+using namespace fdl::test;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr Lane lane(int peer, int index = 0) { return Lane{peer, index}; }
+
+Result<std::unique_ptr<Transport>> connect_all(const Membership& membership) {
+  return connect_tcp(membership, std::vector<bool>(static_cast<std::size_t>(membership.size()), true));
+}
+
+// Everybody tells the others its rank on every lane.
+void expect_connected(Transport& transport, int rank, int size) {
+  for (int index = 0; index < kLaneCount; ++index) {
+    for (int shift = 1; shift < size; ++shift) {
+      const int to = (rank + shift) % size;
+      const int from = (rank + size - shift) % size;
+      auto mine = static_cast<uint64_t>(rank);
+      const Ticket ticket = begin_send(transport, lane(to, index), 9, std::as_bytes(std::span(&mine, 1)));
+      EXPECT_EQ(recv_number(transport, lane(from, index), 9), static_cast<uint64_t>(from));
+      wait_done(transport, to, ticket);
+    }
+  }
+}
+
+std::vector<Address> addresses_of(Party& party, int rank) {
+  const Membership membership = party.membership(rank);
+  std::string text =
+      require(membership.exchange->fetch(party.id() + "/tcp/" + std::to_string(rank), membership.deadline));
+  std::vector<Address> addresses;
+  for (std::size_t space = 0; (space = text.find(' ')) != std::string::npos; text.erase(0, space + 1)) {
+    addresses.push_back({text.substr(0, space)});
+  }
+  addresses.push_back({text});
+  return addresses;
+}
+
+// An exchange that tells something else than what was published.
+class EditedExchange final : public Exchange {
+ public:
+  using Edit = std::function<std::string(std::string_view key, std::string value)>;
+  EditedExchange(Exchange& exchange, Edit edit) : exchange_(exchange), edit_(std::move(edit)) {}
+  Status publish(std::string_view key, std::string_view value) override { return exchange_.publish(key, value); }
+  Result<std::string> fetch(std::string_view key, Deadline deadline) override {
+    FDL_ASSIGN_OR_RETURN(std::string value, exchange_.fetch(key, deadline));
+    return edit_(key, std::move(value));
+  }
+
+ private:
+  Exchange& exchange_;
+  Edit edit_;
+};
+
+std::string joined(const std::vector<Address>& addresses) {
+  std::string text;
+  for (const Address& address : addresses) text += (text.empty() ? "" : " ") + address.text;
+  return text;
+}
+
+// ---- Strangers
+// ---------------------------------------------------------------------------------------------------------
+
+// Rank 0 listens alone while `visit` does to it what it wants; then the others come, and all is as if nothing was.
+// The deadline is shorter than a stranger's patience, so that whoever waited for one would miss it.
+void expect_undisturbed(const std::function<void(const std::vector<Address>&)>& visit) {
+  Party party(3);
+  std::latch visited(3);
+  run_ranks(4, [&](int rank) {
+    if (rank == 3) {
+      visit(addresses_of(party, 0));
+      visited.count_down();
+      return;
+    }
+    if (rank > 0) visited.arrive_and_wait();
+    auto transport = require(connect_all(party.membership(rank, Deadline::after_seconds(8))));
+    expect_connected(*transport, rank, 3);
+  });
+}
+
+TEST(TcpStrangers, WhoSaysNothingDelaysNobody) {
+  std::vector<UniqueFd> silent;
+  expect_undisturbed([&](const auto& addresses) {
+    for (int i = 0; i < 20; ++i) silent.push_back(require(connect_any(addresses, Deadline::after_seconds(5))));
+  });
+}
+
+TEST(TcpStrangers, AreDroppedWhenThereAreTooMany) {
+  std::vector<UniqueFd> silent;
+  expect_undisturbed([&](const auto& addresses) {
+    for (int i = 0; i < 400; ++i) silent.push_back(require(connect_any(addresses, Deadline::after_seconds(5))));
+  });
+}
+
+TEST(TcpStrangers, WhoTalksNonsenseIsDropped) {
+  expect_undisturbed([](const auto& addresses) {
+    const std::string nonsense(300, '\n');
+    for (const std::string& text : {std::string("GET / HTTP/1.0\r\n\r\n"), nonsense, std::string("FADL")}) {
+      const UniqueFd fd = require(connect_any(addresses, Deadline::after_seconds(5)));
+      require(write_all(fd.get(), bytes_of(text), Deadline::after_seconds(5)));
+    }
+  });
+}
+
+TEST(TcpStrangers, WhoScansPortsIsForgotten) {
+  expect_undisturbed([](const auto& addresses) {
+    for (int i = 0; i < 100; ++i) {
+      const UniqueFd fd = require(connect_any(addresses, Deadline::after_seconds(5)));
+      const linger reset{1, 0};
+      if (i % 2 == 0) ::setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    }
+  });
+}
+
+TEST(TcpStrangers, FindNobodyOnceAllAreConnected) {
+  Party party(2);
+  std::latch tried(2);
+  party.run(connect_all, [&](int rank, std::unique_ptr<Transport> transport) {
+    if (rank == 0) {
+      EXPECT_THAT(connect_any(addresses_of(party, 0), Deadline::after_seconds(5)).status().text(),
+                  HasSubstr("refused"));
+    }
+    tried.arrive_and_wait();
+    expect_connected(*transport, rank, 2);
+  });
+}
+
+// ---- Errors of the set-up
+// ----------------------------------------------------------------------------------------------
+
+TEST(TcpSetUp, NamesWhoHasAnotherKey) {
+  Party party(2);
+  run_ranks(2, [&](int rank) {
+    Membership membership = party.membership(rank, Deadline::after_seconds(1.5));
+    if (rank == 1) membership.job_key = "the key of another job";
+    const auto transport = connect_all(membership);
+    ASSERT_FALSE(transport.ok());
+    const Error& error = transport.status().error();
+    if (rank == 1) {
+      EXPECT_EQ(error.code, Code::authentication);
+      EXPECT_EQ(error.culprit_rank, 10);
+      EXPECT_THAT(error.text, AllOf(HasSubstr("rank 10 (host-a)"), HasSubstr("same job key")));
+    } else {
+      EXPECT_EQ(error.code, Code::timeout);
+      EXPECT_THAT(error.text,
+                  AllOf(HasSubstr("rank 11 (host-b) did not call"), HasSubstr("does not know the job key")));
+    }
+  });
+}
+
+TEST(TcpSetUp, NamesTheMemberThatIsMissingAndNoOther) {
+  for (int absent = 0; absent < 3; ++absent) {
+    Party party(3);
+    run_ranks(3, [&](int rank) {
+      if (rank == absent) return;
+      const auto transport = connect_all(party.membership(rank, Deadline::after_seconds(1)));
+      ASSERT_FALSE(transport.ok());
+      const Error& error = transport.status().error();
+      EXPECT_EQ(error.code, Code::timeout);
+      EXPECT_EQ(error.culprit_rank, world_rank_of(absent));
+      EXPECT_EQ(error.culprit_host, host_of(absent));
+      for (int other = 0; other < 3; ++other) {
+        EXPECT_EQ(error.text.find(host_of(other)) != std::string::npos, other == absent) << error.text;
+      }
+    });
+  }
+}
+
+TEST(TcpSetUp, TellsWhyAMemberCannotBeReached) {
+  Party party(2);
+  const std::string closed = joined(require(listen_tcp("lo")).addresses);
+  Membership membership = party.membership(1, Deadline::after_seconds(0.5));
+  require(membership.exchange->publish(party.id() + "/tcp/0", closed));
+  const auto transport = connect_all(membership);
+  ASSERT_FALSE(transport.ok());
+  EXPECT_THAT(transport.status().text(),
+              AllOf(HasSubstr("rank 10 (host-a) cannot be reached: 127.0.0.1:"), HasSubstr("refused")));
+}
+
+TEST(TcpSetUp, RefusesInterfacesThatDoNotExist) {
+  Party party(2);
+  party.config().interfaces = "eth77";
+  const auto transport = connect_all(party.membership(0));
+  ASSERT_FALSE(transport.ok());
+  EXPECT_THAT(transport.status().text(), HasSubstr("'eth77'"));
+}
+
+// Both ranks in a process that has `more` descriptors than it has now. Whoever lacks one says so; nobody hangs.
+bool runs_out_of_descriptors(int more) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    Party party(2);
+    const UniqueFd next(::dup(0));
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = static_cast<rlim_t>(next.get() + 1 + more);
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    std::atomic<int> told{0};
+    run_ranks(2, [&](int rank) {
+      const auto transport = connect_all(party.membership(rank, Deadline::after_seconds(1)));
+      const Status& status = transport.status();
+      if (!status.ok() && status.code() == Code::resource && status.text().find("ulimit -n") != std::string::npos)
+        ++told;
+    });
+    ::_exit(told > 0 ? 0 : 1);
+  }
+  int state = 0;
+  ::waitpid(child, &state, 0);
+  return WIFEXITED(state) && WEXITSTATUS(state) == 0;
+}
+
+TEST(TcpSetUp, SaysThatItHasNoDescriptorLeft) {
+  for (int more = 0; more <= 6; ++more) EXPECT_TRUE(runs_out_of_descriptors(more)) << more << " descriptors";
+}
+
+// ---- Addresses
+// ---------------------------------------------------------------------------------------------------------
+
+// Each rank sees of the others' addresses what `edit` leaves of them.
+void expect_connected_through(int size, const EditedExchange::Edit& edit, const std::string& interfaces = "") {
+  Party party(size);
+  party.config().interfaces = interfaces;
+  EditedExchange exchange(*party.membership(0).exchange, edit);
+  run_ranks(size, [&](int rank) {
+    Membership membership = party.membership(rank);
+    membership.exchange = &exchange;
+    auto transport = require(connect_all(membership));
+    expect_connected(*transport, rank, size);
+  });
+}
+
+std::string only_with(std::string_view part, std::string value) {
+  std::string kept;
+  for (std::size_t space = 0; space != std::string::npos; value.erase(0, space + 1)) {
+    space = value.find(' ');
+    const std::string address = value.substr(0, space);
+    if (address.find(part) != std::string::npos) kept += (kept.empty() ? "" : " ") + address;
+    if (space == std::string::npos) break;
+  }
+  return kept;
+}
+
+TEST(TcpAddresses, MayBeIPv6) {
+  std::ifstream table("/proc/net/if_inet6");
+  std::string line;
+  if (!std::getline(table, line)) {
+    std::puts("this machine has no IPv6: connecting over it was not tried");
+    return;
+  }
+  expect_connected_through(3, [](std::string_view, std::string value) { return only_with("[::1]", value); });
+}
+
+TEST(TcpAddresses, MayBeIPv4OnADualStackSocket) {
+  expect_connected_through(3, [](std::string_view, std::string value) { return only_with("127.0.0.1", value); });
+}
+
+TEST(TcpAddresses, MayBelongToSeveralInterfaces) {
+  std::string all;
+  struct if_nameindex* names = ::if_nameindex();
+  for (auto* entry = names; entry->if_index != 0; ++entry) all += std::string(all.empty() ? "" : ",") + entry->if_name;
+  ::if_freenameindex(names);
+  const auto same = [](std::string_view, std::string value) { return value; };
+  for (const std::string& interfaces : {all, std::string("lo"), std::string("^no-such-interface"), all + "," + all}) {
+    expect_connected_through(2, same, interfaces);
+  }
+}
+
+TEST(TcpAddresses, AreTriedUntilOneLeadsToThePeer) {
+  // Before rank 0's own addresses: one that is closed, one that is nonsense, and one where rank 1 listens.
+  const std::string closed = require(listen_tcp("lo")).addresses.front().text;
+  Party party(3);
+  EditedExchange exchange(*party.membership(0).exchange, [&](std::string_view key, std::string value) {
+    if (!key.ends_with("/0")) return value;
+    return closed + " nonsense " + addresses_of(party, 1).front().text + " " + value;
+  });
+  run_ranks(3, [&](int rank) {
+    Membership membership = party.membership(rank);
+    if (rank == 2) membership.exchange = &exchange;
+    auto transport = require(connect_all(membership));
+    expect_connected(*transport, rank, 3);
+  });
+}
+
+// ---- Who is connected
+// --------------------------------------------------------------------------------------------------
+
+TEST(TcpPeers, MayBeAFewOfTheMembers) {
+  Party party(4);
+  run_ranks(4, [&](int rank) {
+    std::vector<bool> peers(4);
+    const int peer = rank ^ 1;
+    peers[static_cast<std::size_t>(peer)] = true;
+    auto transport = require(connect_tcp(party.membership(rank), peers));
+    if (rank < peer) {
+      send_number(*transport, lane(peer), 1, 5);
+    } else {
+      EXPECT_EQ(recv_number(*transport, lane(peer), 1), 5u);
+    }
+  });
+}
+
+TEST(TcpPeers, MayBeNobody) {
+  Party party(2);
+  auto transport = require(connect_tcp(party.membership(0), {true, false}));
+  EXPECT_FALSE(transport->progress());
+  EXPECT_TRUE(transport->status().ok());
+  transport->sleep_until_ready(Deadline::after_seconds(0.01));
+}
+
+// ---- Leaving in order
+// --------------------------------------------------------------------------------------------------
+
+int wakes_within(Transport& transport, double seconds) {
+  const Deadline deadline = Deadline::after_seconds(seconds);
+  int wakes = 0;
+  while (!deadline.passed()) {
+    if (transport.progress()) continue;
+    transport.sleep_until_ready(deadline);
+    ++wakes;
+  }
+  return wakes;
+}
+
+TEST(TcpLeaving, DisturbsNobodyWhoWantsNothingMore) {
+  Party party(3);
+  std::latch left(3);
+  party.run(connect_all, [&](int rank, std::unique_ptr<Transport> transport) {
+    if (rank == 0) transport.reset();
+    left.arrive_and_wait();
+    if (rank == 0) return;
+    EXPECT_LT(wakes_within(*transport, 0.05), 20);
+    EXPECT_TRUE(transport->status().ok()) << transport->status().text();
+    if (rank == 1) {
+      send_number(*transport, lane(2), 1, 5);
+    } else {
+      EXPECT_EQ(recv_number(*transport, lane(1), 1), 5u);
+    }
+    // Who wants something of it now is told.
+    EXPECT_FALSE(transport->send(lane(0), 1, {}).has_value());
+    EXPECT_EQ(transport->peer_status(0).code(), Code::peer_lost);
+    EXPECT_THAT(transport->peer_status(0).text(), HasSubstr("rank 10 (host-a) closed the connection"));
+  });
+}
+
+TEST(TcpLeaving, LosesNothingThatWasSent) {
+  Party party(2);
+  std::latch left(2);
+  const auto slice = pattern(100'000, 1);
+  std::atomic<uint32_t> count{0};
+  party.run(connect_all, [&](int rank, std::unique_ptr<Transport> transport) {
+    if (rank == 0) {
+      // As much as the kernel takes without anybody reading.
+      while (true) {
+        const auto ticket = transport->send(lane(1), count, slice);
+        for (int i = 0; i < 10; ++i) transport->progress();
+        if (!ticket || !transport->done(*ticket)) break;
+        ++count;
+      }
+      require(count > 0, "the kernel takes a slice");
+      transport.reset();
+      left.arrive_and_wait();
+      return;
+    }
+    left.arrive_and_wait();
+    EXPECT_LT(wakes_within(*transport, 0.05), 20) << "unread data and a hang-up do not keep it awake";
+    EXPECT_TRUE(transport->status().ok()) << transport->status().text();
+    std::vector<std::byte> received(slice.size());
+    for (uint32_t i = 0; i < count; ++i) {
+      std::fill(received.begin(), received.end(), std::byte{0});
+      recv(*transport, lane(0), i, received);
+      require(received == slice, "what was sent arrives whole");
+    }
+    [[maybe_unused]] const auto beyond = transport->recv(lane(0), count, received);
+    EXPECT_EQ(wait_lost(*transport, 0).code(), Code::peer_lost);
+  });
+}
+
+}  // namespace
+}  // namespace fdl
