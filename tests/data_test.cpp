@@ -35,7 +35,6 @@ std::vector<Op> all_ops() {
 }
 
 // ---- Names
-// -----------------------------------------------------------------------------------------------------------
 
 TEST(Dtype, NamesGoThereAndBack) {
   for (const Dtype dtype : all_dtypes()) EXPECT_EQ(dtype_named(name_of(dtype)), dtype) << name_of(dtype);
@@ -93,7 +92,6 @@ TEST(Op, TakesTheTypesOfTheTable) {
 }
 
 // ---- Conversions
-// -----------------------------------------------------------------------------------------------------
 
 struct SmallReal {
   const char* name;
@@ -190,7 +188,6 @@ TEST(SmallReals, OverflowAsTheirFormatsSay) {
 }
 
 // ---- A naive fold
-// ----------------------------------------------------------------------------------------------------
 
 template <class T>
 T fold_pair(Op op, T a, T b) {
@@ -306,7 +303,6 @@ bool same(Dtype dtype, const uint8_t* a, const uint8_t* b) {
 }
 
 // ---- Kernels
-// ---------------------------------------------------------------------------------------------------------
 
 // Each test runs on each instruction set that was compiled and that this machine has.
 class Kernels : public ::testing::TestWithParam<int64_t> {
@@ -426,9 +422,20 @@ TEST_P(Kernels, FoldOneToNineSourcesIntoAnyOfThem) {
   for_all([&](Dtype dtype, Op op) {
     for (const std::size_t length : {1ul, 5ul, 63ul, 130ul, 517ul}) {
       for (int source_count = 1; source_count <= 9; ++source_count) {
-        const int alias = static_cast<int>(pick(source_count + 1)) - 1;
         check_fold(dtype, op, length, source_count, -1);
-        check_fold(dtype, op, length, source_count, alias);
+        check_fold(dtype, op, length, source_count, static_cast<int>(pick(source_count)));
+        if (HasFatalFailure()) return;
+      }
+    }
+  });
+}
+
+// Beyond nine, sources are folded in groups, over blocks.
+TEST_P(Kernels, FoldManySourcesIntoAnyOfThem) {
+  for_all([&](Dtype dtype, Op op) {
+    for (const std::size_t length : {3ul, 67ul, 4099ul}) {
+      for (const int source_count : {10, 17, 26}) {
+        check_fold(dtype, op, length, source_count, static_cast<int>(pick(source_count + 1)) - 1);
         if (HasFatalFailure()) return;
       }
     }
@@ -461,7 +468,6 @@ TEST_P(Kernels, ConvertEveryPatternOfSmallReals) {
   }
 }
 
-// Random float32 sums of three keep what a rounding in between would lose.
 TEST_P(Kernels, RoundSmallRealsOnce) {
   // 1 + 2^-8 + 2^-8: rounded after each addition bfloat16 stays at 1; rounded once it is 1 + 2^-7.
   const uint16_t one = float_to_bfloat16(1.0f);
@@ -484,7 +490,6 @@ TEST_P(Kernels, ReduceKeepsTheTargetOnTheLeft) {
 }
 
 // ---- Scaling
-// ---------------------------------------------------------------------------------------------------------
 
 template <class T>
 T naive_scale(T value, double factor) {
@@ -545,7 +550,6 @@ TEST(KernelTarget, IsTheBestOfThisMachine) {
 }
 
 // ---- User operations
-// -------------------------------------------------------------------------------------------------
 
 // a * 2 + b: neither commutative nor associative, so any other order shows.
 void twice_plus(const void* source, void* target, std::size_t count, int dtype, void* context) {
@@ -599,7 +603,6 @@ TEST(UserOp, GetsAlignedMemoryAndKeepsTheTargetLower) {
 }
 
 // ---- Errors
-// ----------------------------------------------------------------------------------------------------------
 
 TEST(ReduceDeathTest, RefusesWhatTheTableRefuses) {
   float number = 1;

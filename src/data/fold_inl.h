@@ -21,7 +21,6 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // ---- Operations: on vectors of one type
-// ------------------------------------------------------------------------------
 
 struct Sum {
   template <class V>
@@ -34,42 +33,37 @@ struct Product {
   template <class V>
   static HWY_INLINE V apply(V a, V b) {
     using T = hn::TFromV<V>;
-    if constexpr (std::is_same_v<T, uint8_t>) {
-      return bytes(a, b);
-    } else if constexpr (std::is_same_v<T, uint64_t>) {
-      return words(a, b);
-    } else {
+    constexpr hn::DFromV<V> d;
+    if constexpr (!std::is_same_v<T, uint8_t> && !std::is_same_v<T, uint64_t>) {
       return hn::Mul(a, b);
+    } else if constexpr (hn::MaxLanes(d) == 1) {
+      return hn::Set(d, static_cast<T>(hn::GetLane(a) * hn::GetLane(b)));
+    } else if constexpr (sizeof(T) == 1) {
+      return bytes(d, a, b);
+    } else {
+      return long_words(d, a, b);
     }
   }
 
  private:
   // There is no 8-bit multiplication: the even and the odd bytes are multiplied in 16-bit lanes.
-  template <class V>
-  static HWY_INLINE V bytes(V a, V b) {
-#if HWY_TARGET == HWY_SCALAR
-    return V(static_cast<uint8_t>(a.raw * b.raw));
-#else
-    const hn::DFromV<V> d8;
-    const hn::Repartition<uint16_t, decltype(d8)> d16;
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE V bytes(D d8, V a, V b) {
+    const hn::Repartition<uint16_t, D> d16;
     const auto a16 = hn::BitCast(d16, a);
     const auto b16 = hn::BitCast(d16, b);
     const auto even = hn::And(hn::Mul(a16, b16), hn::Set(d16, 0x00ff));
     const auto odd = hn::ShiftLeft<8>(hn::Mul(hn::ShiftRight<8>(a16), hn::ShiftRight<8>(b16)));
     return hn::BitCast(d8, hn::Or(even, odd));
-#endif
   }
 
   // Only AVX-512 multiplies 64 bits. Elsewhere: low * low, and the two mixed products 32 bits higher.
-  template <class V>
-  static HWY_INLINE V words(V a, V b) {
-#if HWY_TARGET == HWY_SCALAR
-    return V(a.raw * b.raw);
-#elif HWY_TARGET <= HWY_AVX3
+  template <class D, class V = hn::Vec<D>>
+  static HWY_INLINE V long_words(D, V a, V b) {
+#if HWY_TARGET <= HWY_AVX3
     return hn::Mul(a, b);
 #else
-    const hn::DFromV<V> d64;
-    const hn::Repartition<uint32_t, decltype(d64)> d32;
+    const hn::Repartition<uint32_t, D> d32;
     const auto a32 = hn::BitCast(d32, a);
     const auto b32 = hn::BitCast(d32, b);
     const auto a_high = hn::BitCast(d32, hn::ShiftRight<32>(a));
@@ -129,15 +123,14 @@ struct BitXor {
   }
 };
 
-// ---- Lanes of types that are folded as they are
-// ----------------------------------------------------------------------
+// ---- Lanes ----------------------------------------------------------------------------------------------------------
 
+// Types that are folded as they are.
 template <class T>
 struct PlainLanes {
   using D = hn::ScalableTag<T>;
   using Value = hn::Vec<D>;
   static constexpr std::size_t kStep = hn::MaxLanes(D()) * sizeof(T);
-  static constexpr int kUnroll = 4;
 
   static HWY_INLINE Value load(const uint8_t* from) { return hn::LoadU(D(), reinterpret_cast<const T*>(from)); }
   static HWY_INLINE void store(Value value, uint8_t* to) { hn::StoreU(value, D(), reinterpret_cast<T*>(to)); }
@@ -148,91 +141,152 @@ struct PlainLanes {
   }
 };
 
-// ---- The loops
-// -------------------------------------------------------------------------------------------------------
+// Two steps side by side: one visit to a source reads more of it, and the additions overlap.
+template <class Inner>
+struct Twice {
+  struct Value {
+    typename Inner::Value low, high;
+  };
+  static constexpr std::size_t kStep = Inner::kStep * 2;
 
-// Fewer than kStep bytes travel through a buffer, so that nothing beyond them is touched.
+  static HWY_INLINE Value load(const uint8_t* from) { return {Inner::load(from), Inner::load(from + Inner::kStep)}; }
+  static HWY_INLINE void store(const Value& value, uint8_t* to) {
+    Inner::store(value.low, to);
+    Inner::store(value.high, to + Inner::kStep);
+  }
+  template <class T>
+  static HWY_INLINE Value fill(T number) {
+    return {Inner::fill(number), Inner::fill(number)};
+  }
+  template <class Operation>
+  static HWY_INLINE Value combine(const Value& a, const Value& b) {
+    return {Inner::template combine<Operation>(a.low, b.low), Inner::template combine<Operation>(a.high, b.high)};
+  }
+};
+
+// As many steps at once as fit the registers twice over.
+template <class Lanes, std::size_t kVectors = sizeof(typename Lanes::Value) / HWY_MAX_BYTES>
+using Wider =
+    std::conditional_t<(kVectors > 2), Lanes, std::conditional_t<(kVectors > 1), Twice<Lanes>, Twice<Twice<Lanes>>>>;
+
+// Up to kStep bytes. Fewer travel through a buffer, so that nothing beyond them is touched.
 template <class Lanes>
-HWY_INLINE typename Lanes::Value load_partial(const uint8_t* from, std::size_t bytes) {
-  HWY_ALIGN uint8_t whole[Lanes::kStep] = {};
-  std::memcpy(whole, from, bytes);
-  return Lanes::load(whole);
+HWY_INLINE typename Lanes::Value load(const uint8_t* from, std::size_t bytes) {
+  HWY_ALIGN uint8_t whole[Lanes::kStep];
+  if (bytes < Lanes::kStep) {
+    std::memset(whole, 0, Lanes::kStep);
+    std::memcpy(whole, from, bytes);
+    from = whole;
+  }
+  return Lanes::load(from);
 }
 
 template <class Lanes>
-HWY_INLINE void store_partial(typename Lanes::Value value, uint8_t* to, std::size_t bytes) {
+HWY_INLINE void store(const typename Lanes::Value& value, uint8_t* to, std::size_t bytes) {
+  if (bytes == Lanes::kStep) return Lanes::store(value, to);
   HWY_ALIGN uint8_t whole[Lanes::kStep];
   Lanes::store(value, whole);
   std::memcpy(to, whole, bytes);
 }
 
-template <class Lanes, class Operation>
-HWY_INLINE typename Lanes::Value fold_step(const Folding& f, std::size_t offset) {
-  typename Lanes::Value value = Lanes::load(f.source(0) + offset);
-  for (std::size_t k = 1; k < f.source_count; ++k) {
-    value = Lanes::template combine<Operation>(value, Lanes::load(f.source(k) + offset));
+// ---- Steps: what the loop does at one offset, to up to kStep bytes --------------------------------------------------
+
+template <class Operation>
+struct FoldStep {
+  const Folding& f;
+
+  template <class Lanes>
+  HWY_INLINE typename Lanes::Value at(std::size_t offset, std::size_t bytes) const {
+    typename Lanes::Value value = load<Lanes>(f.source(0) + offset, bytes);
+    for (std::size_t k = 1; k < f.source_count; ++k) {
+      value = Lanes::template combine<Operation>(value, load<Lanes>(f.source(k) + offset, bytes));
+    }
+    return value;
   }
-  return value;
+};
+
+template <class T>
+struct ScaleStep {
+  const uint8_t* source;
+  T factor;
+
+  template <class Lanes>
+  HWY_INLINE typename Lanes::Value at(std::size_t offset, std::size_t bytes) const {
+    return Lanes::template combine<Product>(load<Lanes>(source + offset, bytes), Lanes::fill(factor));
+  }
+};
+
+// ---- The loop -------------------------------------------------------------------------------------------------------
+
+// Both ends of an array are done by this one copy of the code; the middle has its own, unrolled.
+template <class Lanes, class Step>
+HWY_NOINLINE typename Lanes::Value end_step(const Step& step, std::size_t offset, std::size_t bytes) {
+  return step.template at<Lanes>(offset, bytes);
 }
 
-// kUnroll steps side by side: each source is visited for some hundred bytes at a time, and the sums stay in registers
-// however many sources there are.
+template <class Lanes, class Step>
+HWY_INLINE void run(const Step& step, uint8_t* target, std::size_t bytes) {
+  using Wide = Wider<Lanes>;
+  constexpr std::size_t kStep = Lanes::kStep;
+  if (bytes <= kStep) return store<Lanes>(end_step<Lanes>(step, 0, bytes), target, bytes);
+  // The last step overlaps the one before it. It is computed first, for the target may be one of the sources.
+  const typename Lanes::Value last = end_step<Lanes>(step, bytes - kStep, kStep);
+  std::size_t offset = 0;
+  for (; offset + Wide::kStep <= bytes; offset += Wide::kStep) {
+    Wide::store(step.template at<Wide>(offset, Wide::kStep), target + offset);
+  }
+  for (; offset + kStep < bytes; offset += kStep) {
+    Lanes::store(end_step<Lanes>(step, offset, kStep), target + offset);
+  }
+  Lanes::store(last, target + bytes - kStep);
+}
+
+// ---- Many sources ---------------------------------------------------------------------------------------------------
+
+// More than these at once are too many streams: their lines fall into the same few places of the cache, all the more
+// when the sources are a power of two apart, as slots of shared memory are.
+inline constexpr std::size_t kStreams = 8;
+inline constexpr std::size_t kBlockSteps = 64;
+
+// A few streams at a time, over a block whose unrounded results stay in L1.
 template <class Lanes, class Operation>
-HWY_INLINE void fold_steps(const Folding& f, std::size_t offset) {
-  typename Lanes::Value values[Lanes::kUnroll];
-  const uint8_t* first = f.source(0) + offset;
-  for (int i = 0; i < Lanes::kUnroll; ++i) values[i] = Lanes::load(first + i * Lanes::kStep);
-  for (std::size_t k = 1; k < f.source_count; ++k) {
-    const uint8_t* source = f.source(k) + offset;
-    for (int i = 0; i < Lanes::kUnroll; ++i) {
-      values[i] = Lanes::template combine<Operation>(values[i], Lanes::load(source + i * Lanes::kStep));
+HWY_NOINLINE void fold_block(const Folding& f, std::size_t offset, std::size_t steps) {
+  constexpr std::size_t kStep = Lanes::kStep;
+  typename Lanes::Value results[kBlockSteps];
+  for (std::size_t i = 0; i < steps; ++i) results[i] = Lanes::load(f.source(0) + offset + i * kStep);
+  for (std::size_t first = 1; first < f.source_count; first += kStreams) {
+    const std::size_t end = HWY_MIN(first + kStreams, f.source_count);
+    for (std::size_t i = 0; i < steps; ++i) {
+      typename Lanes::Value value = results[i];
+      for (std::size_t k = first; k < end; ++k) {
+        value = Lanes::template combine<Operation>(value, Lanes::load(f.source(k) + offset + i * kStep));
+      }
+      results[i] = value;
     }
   }
-  for (int i = 0; i < Lanes::kUnroll; ++i) Lanes::store(values[i], f.target + offset + i * Lanes::kStep);
+  for (std::size_t i = 0; i < steps; ++i) Lanes::store(results[i], f.target + offset + i * kStep);
 }
 
 template <class Lanes, class Operation>
-HWY_NOINLINE void fold_partial(const Folding& f) {
-  typename Lanes::Value value = load_partial<Lanes>(f.source(0), f.bytes);
-  for (std::size_t k = 1; k < f.source_count; ++k) {
-    value = Lanes::template combine<Operation>(value, load_partial<Lanes>(f.source(k), f.bytes));
+HWY_INLINE void fold_many(const Folding& f) {
+  const std::size_t last_offset = f.bytes - Lanes::kStep;
+  const typename Lanes::Value last = end_step<Lanes>(FoldStep<Operation>{f}, last_offset, Lanes::kStep);
+  const std::size_t all_steps = f.bytes / Lanes::kStep;
+  for (std::size_t step = 0; step < all_steps; step += kBlockSteps) {
+    fold_block<Lanes, Operation>(f, step * Lanes::kStep, HWY_MIN(kBlockSteps, all_steps - step));
   }
-  store_partial<Lanes>(value, f.target, f.bytes);
+  Lanes::store(last, f.target + last_offset);
 }
 
 template <class Lanes, class Operation>
-HWY_NOINLINE void fold(const Folding& folding) {
-  constexpr std::size_t kStep = Lanes::kStep;
-  const Folding f = folding;
-  if (f.bytes < kStep) return fold_partial<Lanes, Operation>(f);
-  // The last step overlaps the one before it. It is computed first, for the target may be one of the sources.
-  const std::size_t last = f.bytes - kStep;
-  const typename Lanes::Value last_value = fold_step<Lanes, Operation>(f, last);
-  std::size_t offset = 0;
-  for (; offset + kStep * Lanes::kUnroll <= f.bytes; offset += kStep * Lanes::kUnroll) {
-    fold_steps<Lanes, Operation>(f, offset);
-  }
-  for (; offset + kStep <= f.bytes; offset += kStep) {
-    Lanes::store(fold_step<Lanes, Operation>(f, offset), f.target + offset);
-  }
-  Lanes::store(last_value, f.target + last);
+HWY_NOINLINE void fold(const Folding& f) {
+  if (f.source_count > kStreams && f.bytes > Lanes::kStep) return fold_many<Lanes, Operation>(f);
+  run<Lanes>(FoldStep<Operation>{f}, f.target, f.bytes);
 }
 
 template <class Lanes, class T>
-HWY_NOINLINE void scale(const Scaling& scaling, T factor) {
-  constexpr std::size_t kStep = Lanes::kStep;
-  const Scaling s = scaling;
-  const typename Lanes::Value factors = Lanes::fill(factor);
-  if (s.bytes < kStep) {
-    const auto value = load_partial<Lanes>(s.source, s.bytes);
-    return store_partial<Lanes>(Lanes::template combine<Product>(value, factors), s.target, s.bytes);
-  }
-  const std::size_t last = s.bytes - kStep;
-  const auto last_value = Lanes::template combine<Product>(Lanes::load(s.source + last), factors);
-  for (std::size_t offset = 0; offset + kStep <= s.bytes; offset += kStep) {
-    Lanes::store(Lanes::template combine<Product>(Lanes::load(s.source + offset), factors), s.target + offset);
-  }
-  Lanes::store(last_value, s.target + last);
+HWY_NOINLINE void scale(const Scaling& s, T factor) {
+  run<Lanes>(ScaleStep<T>{s.source, factor}, s.target, s.bytes);
 }
 
 }  // namespace HWY_NAMESPACE

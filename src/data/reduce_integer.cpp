@@ -19,9 +19,7 @@ namespace HWY_NAMESPACE {
 
 // A bool is any byte that is not zero; what is folded and stored is 0 or 1.
 struct BoolLanes : PlainLanes<uint8_t> {
-  static HWY_INLINE Value load(const uint8_t* from) {
-    return hn::Min(PlainLanes<uint8_t>::load(from), hn::Set(D(), uint8_t{1}));
-  }
+  static HWY_INLINE Value load(const uint8_t* from) { return hn::Min(PlainLanes<uint8_t>::load(from), fill(1)); }
 };
 
 // Sums, products and bits are the same whether signed or not, so only min and max see the sign.

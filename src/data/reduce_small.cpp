@@ -17,8 +17,8 @@ namespace fdl::kernels {
 namespace HWY_NAMESPACE {
 
 using Bfloat16Lanes = WordLanes<Bfloat16Format>;
-using Float8E4m3Lanes = WordLanes<Float8E4m3Format>;
-using Float8E5m2Lanes = WordLanes<Float8E5m2Format>;
+using Float8E4m3Lanes = Float8Lanes<Float8E4m3Format>;
+using Float8E5m2Lanes = Float8Lanes<Float8E5m2Format>;
 
 template <class Lanes>
 HWY_INLINE void fold_small_real(Op op, const Folding& folding) {

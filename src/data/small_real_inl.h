@@ -116,7 +116,6 @@ template <class Format>
 struct WordLanes {
   static constexpr int kParts = 32 / Format::kSize;
   static constexpr std::size_t kStep = hn::MaxLanes(DI()) * sizeof(int32_t);
-  static constexpr int kUnroll = 4 / kParts;
 
   struct Value {
     VF parts[kParts];
@@ -163,7 +162,6 @@ struct WordLanes {
 struct Float16Lanes {
   using DH = hn::Rebind<hwy::float16_t, DF>;
   static constexpr std::size_t kStep = hn::MaxLanes(DF()) * sizeof(uint16_t);
-  static constexpr int kUnroll = 4;
   using Value = VF;
 
   static HWY_INLINE Value load(const uint8_t* from) {
@@ -178,8 +176,55 @@ struct Float16Lanes {
     return Operation::apply(a, b);
   }
 };
+
+// A float8 is the upper byte of a float16, or nearly so; the same instruction widens it, the even and the odd bytes of
+// 16-bit lanes apart.
+template <class Format>
+struct Float8Lanes {
+  using DH = hn::Rebind<hwy::float16_t, DF>;
+  using D16 = hn::Rebind<int16_t, DF>;
+  using V16 = hn::Vec<D16>;
+  static constexpr std::size_t kStep = hn::MaxLanes(DF()) * sizeof(uint16_t);
+
+  struct Value {
+    VF even, odd;
+  };
+
+  // Of bytes in the upper halves of 16-bit lanes; the lower halves are ignored.
+  static HWY_INLINE VF widen(V16 bytes) {
+    constexpr bool kIsHalf = std::is_same_v<Format, Float8E5m2Format>;
+    if constexpr (kIsHalf) {
+      const V16 half = hn::And(bytes, hn::Set(D16(), static_cast<int16_t>(0xff00)));
+      return hn::PromoteTo(DF(), hn::BitCast(DH(), half));
+    } else {
+      // e4m3 has one exponent bit less and another bias: moved into place it is a float16, 256 times too small.
+      const V16 half = hn::And(hn::ShiftRight<1>(bytes), hn::Set(D16(), static_cast<int16_t>(0xbf80)));
+      const VF value = hn::Mul(hn::PromoteTo(DF(), hn::BitCast(DH(), half)), hn::Set(DF(), 256.0f));
+      // Where infinities would be there are numbers, but for the last, which is NaN.
+      return hn::IfThenElse(hn::Eq(hn::Abs(value), hn::Set(DF(), 480.0f)), floats_of(set(0x7fc00000)), value);
+    }
+  }
+
+  static HWY_INLINE Value load(const uint8_t* from) {
+    const V16 bytes = hn::LoadU(D16(), reinterpret_cast<const int16_t*>(from));
+    return {widen(hn::ShiftLeft<8>(bytes)), widen(bytes)};
+  }
+  static HWY_INLINE void store(const Value& value, uint8_t* to) {
+    const hn::Rebind<uint16_t, DF> d16;
+    const VI pairs = hn::Or(Format::narrow(value.even), shift<8>(Format::narrow(value.odd)));
+    const auto words = hn::BitCast(hn::ScalableTag<uint32_t>(), pairs);
+    hn::StoreU(hn::TruncateTo(d16, words), d16, reinterpret_cast<uint16_t*>(to));
+  }
+  static HWY_INLINE Value fill(float number) { return {hn::Set(DF(), number), hn::Set(DF(), number)}; }
+  template <class Operation>
+  static HWY_INLINE Value combine(const Value& a, const Value& b) {
+    return {Operation::apply(a.even, b.even), Operation::apply(a.odd, b.odd)};
+  }
+};
 #else
 using Float16Lanes = WordLanes<Float16Format>;
+template <class Format>
+using Float8Lanes = WordLanes<Format>;
 #endif
 
 }  // namespace HWY_NAMESPACE
