@@ -8,6 +8,7 @@
 #include "agree/negotiator.h"
 #include "agree/rules.h"
 #include "data/reduce.h"
+#include "tests/support/agree_requests.h"
 
 namespace fdl {
 namespace {
@@ -19,50 +20,7 @@ using testing::IsEmpty;
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-Request allreduce(std::string name, Dtype dtype = Dtype::float32, std::vector<int64_t> shape = {4}) {
-  return {.kind = RequestKind::allreduce, .name = std::move(name), .dtype = dtype, .shape = std::move(shape)};
-}
-Request of_kind(RequestKind kind, std::string name, std::vector<int64_t> shape = {4}) {
-  return {.kind = kind, .name = std::move(name), .shape = std::move(shape)};
-}
-Request allgather(std::string name, std::vector<int64_t> shape) {
-  return of_kind(RequestKind::allgather, std::move(name), std::move(shape));
-}
-Request reduce_scatter(std::string name, std::vector<int64_t> shape) {
-  return of_kind(RequestKind::reduce_scatter, std::move(name), std::move(shape));
-}
-Request broadcast(std::string name, int root, std::vector<int64_t> shape = {4}) {
-  Request request = of_kind(RequestKind::broadcast, std::move(name), std::move(shape));
-  request.root = root;
-  return request;
-}
-Request alltoall(std::string name, std::vector<int64_t> shape, std::vector<int64_t> splits = {}) {
-  Request request = of_kind(RequestKind::alltoall, std::move(name), std::move(shape));
-  request.splits = std::move(splits);
-  return request;
-}
-Request join() { return of_kind(RequestKind::join, "join", {}); }
-Request barrier(std::string name) { return of_kind(RequestKind::barrier, std::move(name), {}); }
-Request member(std::string group, int size, Request request) {
-  request.group = std::move(group);
-  request.group_size = size;
-  return request;
-}
-Request urgent(int priority, Request request) {
-  request.priority = priority;
-  return request;
-}
-
-NegotiatorOptions options_for(int size) {
-  NegotiatorOptions options;
-  options.size = size;
-  for (int rank = 0; rank < size; ++rank) {
-    options.rank_names.push_back("rank " + std::to_string(rank) + " (host-" + static_cast<char>('a' + rank) + ")");
-  }
-  return options;
-}
-
-// Verbs: Rank(1).Submits(...), and what Decided gives.
+// Verbs: Submit(1, {...}), and what is decided: Order(), Disagreement(...).
 class Group : public testing::Test {
  protected:
   void Size(int size) { Use(options_for(size)); }

@@ -47,13 +47,15 @@ void Remembered::announce(PlanMessage& message) {
   learned_.clear();
 }
 
-void Remembered::note_decided_without_all(const std::vector<std::string>& names, uint64_t number) {
-  for (const std::string& name : names) answered_[name] = number;
+void Remembered::note_decided_without_all(const std::vector<std::string>& names, bool join) {
+  for (const std::string& name : names) answered_[name] = plans_;
+  if (join) join_answered_ = plans_;
 }
 
-bool Remembered::is_answered(const std::string& name, uint64_t acknowledged) const {
+bool Remembered::is_answered(const Request& request, uint64_t acknowledged) const {
+  if (request.kind == RequestKind::join) return acknowledged < join_answered_;
   if (answered_.empty()) return false;
-  const auto found = answered_.find(name);
+  const auto found = answered_.find(request.name);
   return found != answered_.end() && acknowledged < found->second;
 }
 

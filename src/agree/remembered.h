@@ -30,11 +30,11 @@ class Remembered {
   // Moves what has been learned since the last plan into this one, which is the next.
   void announce(PlanMessage& message);
 
-  // Names that the plan `number` decided without the request of some rank.
-  void note_decided_without_all(const std::vector<std::string>& names, uint64_t number);
-  // Whether a request for `name`, made by a rank that had handled plans up to `acknowledged`, was answered since by a
-  // plan that could not know of it.
-  bool is_answered(const std::string& name, uint64_t acknowledged) const;
+  // Names that the plan announced last decided without the request of some rank; and whether a join was among them.
+  void note_decided_without_all(const std::vector<std::string>& names, bool join);
+  // Whether a request, made by a rank that had handled plans up to `acknowledged`, was answered since by a plan that
+  // could not know of it.
+  bool is_answered(const Request& request, uint64_t acknowledged) const;
 
   void acknowledge(int rank, uint64_t number);
   uint64_t acknowledged(int rank) const { return acknowledged_[static_cast<std::size_t>(rank)]; }
@@ -56,6 +56,7 @@ class Remembered {
   std::map<uint32_t, Former> former_;
   std::vector<uint32_t> learned_;
   std::unordered_map<std::string, uint64_t> answered_;
+  uint64_t join_answered_ = 0;
   std::vector<uint64_t> acknowledged_;
   uint64_t plans_ = 0;
 };

@@ -50,7 +50,7 @@ Result<std::vector<const Request*>> RootSession::State::requests_in(int from, co
   }
   for (const Request& request : message.requests) requests.push_back(&request);
   std::erase_if(requests,
-                [&](const Request* request) { return remembered.is_answered(request->name, message.acknowledged); });
+                [&](const Request* request) { return remembered.is_answered(*request, message.acknowledged); });
   return requests;
 }
 
@@ -95,7 +95,11 @@ std::optional<std::vector<std::byte>> RootSession::decide(int64_t now_ns) {
   message.plan = state.negotiator.decide(now_ns);
   if (message.plan.empty()) return std::nullopt;
   state.remembered.announce(message);
-  state.remembered.note_decided_without_all(state.negotiator.decided_without_all(), message.number);
+  const auto failed_join = [](const Bucket& bucket) {
+    return bucket.kind == RequestKind::join && bucket.code != Code::ok;
+  };
+  state.remembered.note_decided_without_all(state.negotiator.decided_without_all(),
+                                            std::ranges::any_of(message.plan.buckets, failed_join));
   shorten(message, state.remembered.cache());
   return encode(message);
 }
