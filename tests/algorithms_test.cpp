@@ -71,6 +71,8 @@ void prove(const Algorithm& algorithm, int size, int root, int ranks_per_host, b
   if (!algorithm.needs_commutative) {
     ASSERT_TRUE(report->folds_in_rank_order) << label(algorithm, size);
   }
+  // Replicas that train on their sums must not drift apart by a bit.
+  ASSERT_TRUE(report->same_bits_everywhere) << label(algorithm, size);
   for (const Schedule& schedule : schedules) ASSERT_EQ(schedule.name, algorithm.name);
 }
 

@@ -408,6 +408,21 @@ TEST(Verify, TellsALeftFoldInRankOrderFromOtherOrders) {
   EXPECT_FALSE(fold_on_root(true));
 }
 
+TEST(Verify, TellsWhereRanksFoldDifferently) {
+  EXPECT_TRUE(verify(exchange())->same_bits_everywhere);
+  std::vector<Schedule> schedules;
+  for (int rank = 0; rank < 3; ++rank) {  // each begins with its own: (0 1) 2, (1 2) 0, (2 0) 1
+    auto step = allreduce(rank, 3);
+    const int next = (rank + 1) % 3;
+    const int last = (rank + 2) % 3;
+    step.copy(output(0), input(0)).send(next, input(0)).send(last, input(0));
+    schedules.push_back(step.recv_reduce(next, output(0)).recv_reduce(last, output(0)).take());
+  }
+  const auto report = verify(schedules);
+  ASSERT_TRUE(report.ok()) << report.status().text();
+  EXPECT_FALSE(report->same_bits_everywhere);
+}
+
 // ---- Simulate ------------------------------------------------------------------------------------------------
 
 TEST(Simulate, AddsUpCopyMessageAndReduction) {

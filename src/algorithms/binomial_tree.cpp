@@ -5,7 +5,8 @@
 //                down  round 2   0 to 2
 //                      round 3   0 to 1, 2 to 3
 //
-// Source: J. Worlton's and the MPI implementations' common form, as in Thakur et al. 2005.
+// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH",
+// IJHPCA 19 (2005).
 #include "algorithms/algorithms.h"
 #include "algorithms/tree.h"
 #include "schedule/builder.h"
@@ -36,8 +37,8 @@ std::vector<ChunkRange> around(Space space, int first, int count, int size) {
   return ranges;
 }
 
-// Where a node keeps the chunks of its subtree, and the first `skip` of them left out: in order, cut where the root has
-// to cut them.
+// The scratch of a subtree that hangs on the root, cut where the root has to cut: the k-th message must be as long on
+// both sides.
 std::vector<ChunkRange> cut_like_root(const BinomialTree& tree, int rank) {
   std::vector<ChunkRange> ranges;
   int done = 0;

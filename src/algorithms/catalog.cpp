@@ -40,7 +40,7 @@ constexpr Algorithm kCatalog[] = {
     {.name = "two_level",
      .collective = Collective::allreduce,
      .sentence = "Reduce-scatter inside hosts, rings across, allgather inside: 2(h-1) messages between h hosts; "
-                 "Cho et al. 2018",
+                 "Cho et al. 2019",
      .write = two_level_allreduce},
     {.name = "direct",
      .collective = Collective::allreduce,

@@ -2,7 +2,8 @@
 //
 //   4 ranks, root 0, slices a b c:   0 -abc-> 1 -abc-> 2 -abc-> 3      time: slices + p - 2 transfers of one slice
 //
-// Source: the pipelined linear broadcast, as in Chan et al. 2007, section 6.
+// Source: the pipelined linear broadcast, as in E. Chan et al., "Collective communication: theory, practice, and
+// experience", CCPE 19 (2007).
 #include "algorithms/algorithms.h"
 #include "schedule/builder.h"
 

@@ -6,7 +6,7 @@
 //
 // Peers are visited r+1, r+2, ... so that no rank is everybody's first.
 // Source: E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn, "Collective communication: theory, practice, and
-// experience", CCPE 19 (2007), section 5; the order of folding is ours.
+// experience", CCPE 19 (2007); the order of folding is ours.
 #include "algorithms/algorithms.h"
 #include "schedule/builder.h"
 

@@ -6,7 +6,8 @@
 //     round 3   3 0 1 2      every chunk travels once, straight to where it belongs; any sizes
 //
 // Not in place: a chunk would have to leave before the one that takes its room could be accepted, all around the ring.
-// Source: Thakur et al. 2005, section 4.
+// Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH",
+// IJHPCA 19 (2005).
 #include "algorithms/algorithms.h"
 #include "schedule/builder.h"
 

@@ -6,7 +6,7 @@
 //     inside   0 and 1 exchange the finished blocks       between hosts: 2(h-1) messages instead of 2(p-1)
 //
 // Chunks travel one by one inside the host too, so that they stream into the ring across.
-// Source: the hierarchical form of Thakur et al. 2005; J. Cho et al., "BlueConnect", SysML 2018.
+// Source: the hierarchical form of Thakur et al. 2005; J. Cho et al., "BlueConnect", SysML 2019.
 #include "algorithms/algorithms.h"
 #include "schedule/builder.h"
 

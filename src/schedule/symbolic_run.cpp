@@ -7,6 +7,21 @@
 
 namespace fdl {
 
+namespace {
+
+// Spreads the bits of x (the finalizer of splitmix64), so that sums of shapes tell what was summed.
+uint64_t mixed(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+uint64_t leaf_shape(int32_t rank, int32_t chunk) {
+  return mixed((static_cast<uint64_t>(rank) << 32) + static_cast<uint64_t>(chunk) + 1);
+}
+
+}  // namespace
+
 SymbolicRun::SymbolicRun(const std::vector<Schedule>& schedules, const Lanes& lanes, bool in_place)
     : lanes_(lanes), lane_states_(lanes.all().size()) {
   for (const Schedule& schedule : schedules) ranks_.emplace_back(schedule, in_place);
@@ -19,7 +34,7 @@ void SymbolicRun::prepare(int32_t rank, bool in_place) {
   for (int32_t chunk = 0; chunk < state.places.count(Space::input); ++chunk) {
     const int32_t place = state.places.first({Space::input, chunk, 1});
     state.held[static_cast<std::size_t>(place)] = static_cast<int32_t>(values_.size());
-    values_.push_back({.parts = {{rank, chunk}}, .left_fold = true});
+    values_.push_back({.parts = {{rank, chunk}}, .left_fold = true, .shape = leaf_shape(rank, chunk)});
   }
   const auto dependencies = order(*state.schedule, in_place);
   state.steps.resize(dependencies.size());
@@ -154,6 +169,7 @@ int32_t SymbolicRun::fold(int32_t left, int32_t right) {
   SymbolicValue sum = values_[static_cast<std::size_t>(left)];
   const SymbolicValue& added = values_[static_cast<std::size_t>(right)];
   sum.left_fold = sum.left_fold && added.parts.size() == 1;
+  sum.shape = mixed(sum.shape + added.shape);
   sum.parts.insert(sum.parts.end(), added.parts.begin(), added.parts.end());
   values_.push_back(std::move(sum));
   return static_cast<int32_t>(values_.size()) - 1;

@@ -18,10 +18,12 @@ struct Contribution {
 };
 
 // What one chunk holds: its contributions in the order of folding. left_fold: ((a op b) op c) op d, with no brackets
-// to the right.
+// to the right. Values of the same shape were folded alike but for the sides of each fold: op commutes bit for bit, so
+// they are the same bits.
 struct SymbolicValue {
   std::vector<Contribution> parts;
   bool left_fold = true;
+  uint64_t shape = 0;
 };
 
 // Takes schedules that verify's checks of single steps and of lanes have let pass.

@@ -174,9 +174,10 @@ bool in_rank_order(const SymbolicValue& value) {
   return value.left_fold && std::adjacent_find(value.parts.begin(), value.parts.end(), later) == value.parts.end();
 }
 
-// Compares all outputs with the promise; whether all were folded in rank order.
-Result<bool> check_outputs(const std::vector<Schedule>& schedules, const SymbolicRun& run, bool in_place) {
-  bool rank_order = true;
+// Compares all outputs with the promise, and sees how they were folded.
+Status check_outputs(const std::vector<Schedule>& schedules, const SymbolicRun& run, bool in_place,
+                     VerifyReport* report) {
+  report->folds_in_rank_order = report->same_bits_everywhere = true;
   for (const Schedule& schedule : schedules) {
     const int32_t chunks = Places(schedule, in_place).count(Space::output);
     for (int32_t chunk = 0; chunk < chunks; ++chunk) {
@@ -190,13 +191,17 @@ Result<bool> check_outputs(const std::vector<Schedule>& schedules, const Symboli
         std::sort(held.begin(), held.end());
         held.erase(std::unique(held.begin(), held.end()), held.end());
       } else {
-        rank_order = rank_order && in_rank_order(*value);
+        report->folds_in_rank_order = report->folds_in_rank_order && in_rank_order(*value);
+      }
+      if (schedule.collective == Collective::allreduce) {
+        const SymbolicValue* first = run.output_of(0, chunk);
+        report->same_bits_everywhere = report->same_bits_everywhere && value->shape == first->shape;
       }
       const auto wrong = difference(std::move(held), promise(schedule, chunk));
       if (wrong) return refuse(who + *wrong);
     }
   }
-  return rank_order;
+  return ok_status();
 }
 
 }  // namespace
@@ -217,7 +222,7 @@ Result<VerifyReport> verify(const std::vector<Schedule>& schedules, bool in_plac
   SymbolicRun run(schedules, lanes, in_place);
   FDL_RETURN_IF_ERROR(run.run());
   report.rounds = run.rounds();
-  FDL_ASSIGN_OR_RETURN(report.folds_in_rank_order, check_outputs(schedules, run, in_place));
+  FDL_RETURN_IF_ERROR(check_outputs(schedules, run, in_place, &report));
   return report;
 }
 

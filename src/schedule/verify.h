@@ -23,6 +23,8 @@ struct VerifyReport {
   // Whether each rank folds every element in rank order, left to right, as the deterministic mode promises. True where
   // the collective folds nothing.
   bool folds_in_rank_order = false;
+  // Whether all ranks that get an element get the same bits, even where rounding depends on the order of folding.
+  bool same_bits_everywhere = false;
 };
 
 // `schedules[r]` is rank r's. Refuses: a deadlock (named: which rank waits for whom at which step), an unmatched send
