@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "base/config.h"
+#include "base/clock.h"
 #include "base/status.h"
 
 namespace fdl {
@@ -15,7 +15,8 @@ namespace fdl {
 struct HubOptions {
   int size = 1;
   std::string job_key;
-  // tcp://0.0.0.0:port (0: any), unix (random abstract name), memory://name (only this process)
+  // A rendezvous (see world/rendezvous.h), or "unix" for a random abstract name. tcp: port 0 is any; a loopback host is
+  // listened at alone, any other host means all interfaces.
   std::string address = "tcp://0.0.0.0:0";
   double start_timeout_s = 30;  // then everybody who came is told who is missing
   double lost_after_s = 1;      // how long a probed rank may stay silent
@@ -31,6 +32,9 @@ class Hub {
   virtual std::string address() const = 0;  // to give to ranks as their rendezvous
   virtual void run() = 0;                   // serves until stop(); then tells everybody and returns
   virtual void stop() = 0;
+  // Until every rank that came has left or was lost: who serves the hub beside being a rank stops it only then. Needs
+  // run() in another thread. False when the deadline passed.
+  virtual bool wait_until_empty(Deadline deadline) = 0;
   virtual int64_t strangers() const = 0;  // connections refused: no key, garbage, oversized or truncated frames
 };
 

@@ -44,9 +44,10 @@ class HubLink {
   virtual ~HubLink() = default;
 
   // ---- the driving thread ----
-  virtual int wake_fd()
-      const = 0;                // readable when progress() has something to do (nests sockets and sender's wake-ups)
-  virtual void progress() = 0;  // answers pings, delivers replies
+  // Readable when progress() has something to do: it nests the socket and the wake-ups of senders.
+  virtual int wake_fd() const = 0;
+  // Answers pings, delivers replies, sends what did not fit before. A rank that does not call it is taken for dead.
+  virtual void progress() = 0;
   virtual std::vector<HubEvent> take_events() = 0;
 
   // ---- any thread; blocking until the reply ----
@@ -54,6 +55,9 @@ class HubLink {
   virtual Result<std::vector<Hello>> wait_for_all(Deadline deadline) = 0;
   virtual Status publish(std::string_view key, std::string_view value) = 0;
   virtual Result<std::string> fetch(std::string_view key, Deadline deadline) = 0;
+  // The same, and it fails as soon as one of these ranks, who alone can publish it, is lost or has left.
+  virtual Result<std::string> fetch_from(const std::vector<int>& world_ranks, std::string_view key,
+                                         Deadline deadline) = 0;
   // ---- any thread; returns at once ----
   // Ask whether these ranks are alive; silence of lost_after_s becomes a `lost` event everywhere.
   virtual void probe(const std::vector<int>& world_ranks) = 0;

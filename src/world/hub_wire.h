@@ -1,0 +1,94 @@
+// Hub wire: messages between ranks and the hub as values and as bytes, and the authenticated frames they travel in.
+//
+//   frame      length (u32, little-endian, at most 1 MiB), seal (16 bytes), payload
+//   seal       HMAC(session key, direction, sequence, payload), cut to 16 bytes
+//   payload    a Message of hub.fbs, verified before anything of it is read
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/status.h"
+#include "world/hub_link.h"
+
+namespace fdl {
+
+struct HubMessage {
+  // Never renumbered: both ends of a connection may be of different builds.
+  enum class Kind : uint8_t {
+    // from a rank
+    hello = 1,    // members[0]
+    wait = 2,     // id; number: how long, in ns
+    publish = 3,  // id, key, value
+    fetch = 4,    // id, key
+    forget = 5,   // id of a fetch whose time is over
+    probe = 6,    // ranks
+    report = 7,   // key: the communicator; why
+    leave = 8,
+    pong = 9,  // id: of the ping
+    // from the hub
+    welcome = 32,      // key: who serves
+    refused = 33,      // why
+    reply = 34,        // id; why, or what was asked for: value or members
+    server = 35,       // members[0]: the rank whose process serves the hub
+    ping = 36,         // id
+    lost = 37,         // rank, why
+    left = 38,         // rank, why
+    comm_failed = 39,  // key: the communicator; why
+    hub_ends = 40,
+  };
+
+  Kind kind = Kind::hello;
+  uint64_t id = 0;
+  int64_t number = 0;
+  int rank = -1;
+  std::vector<int> ranks;
+  std::string key;
+  std::string value;
+  Status why;
+  std::vector<HubLink::Hello> members;
+};
+
+std::string encode(const HubMessage& message);
+// Bytes that are no message are an error; nothing in them is trusted before it is checked.
+Result<HubMessage> decode(std::string_view payload);
+
+inline constexpr std::size_t kMostPayload = 1_MiB;
+inline constexpr std::size_t kFrameHead = 4 + 16;
+
+enum class Direction : uint8_t { to_hub = 1, from_hub = 2 };
+
+class FrameSealer {
+ public:
+  FrameSealer(std::string session_key, Direction direction) : key_(std::move(session_key)), direction_(direction) {}
+  std::string seal(std::string_view payload);
+
+ private:
+  std::string key_;
+  Direction direction_;
+  uint64_t sequence_ = 0;
+};
+
+// Takes bytes as they come and gives whole frames. After an error it must not be used again.
+class FrameOpener {
+ public:
+  FrameOpener(std::string session_key, Direction direction) : key_(std::move(session_key)), direction_(direction) {}
+
+  void feed(std::string_view bytes);
+  // The next payload (valid until the next call), or nothing while it is incomplete.
+  Result<std::optional<std::string_view>> next();
+  bool is_inside_a_frame() const { return taken_ < buffer_.size(); }
+
+ private:
+  std::string key_;
+  Direction direction_;
+  uint64_t sequence_ = 0;
+  std::string buffer_;
+  std::size_t taken_ = 0;  // bytes of buffer_ that were given out
+};
+
+}  // namespace fdl

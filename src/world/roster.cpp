@@ -1,0 +1,375 @@
+// Roster: each message from a rank changes the seats, the store or a suspicion, and says who must hear of it.
+#include "world/roster.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+namespace fdl {
+namespace {
+
+using Kind = HubMessage::Kind;
+
+constexpr std::size_t kStoreBytes = 256_MiB;
+
+// "rank 2", "ranks 2 and 5", "ranks 1, 2 and 5"; of many only the first are named.
+std::string list_ranks(const std::vector<int>& ranks) {
+  constexpr std::size_t kNamed = 16;
+  if (ranks.size() == 1) return fmt::format("rank {}", ranks[0]);
+  std::string text = "ranks ";
+  const std::size_t named = std::min(ranks.size(), kNamed);
+  for (std::size_t i = 0; i < named; ++i) {
+    const bool last = i + 1 == ranks.size();
+    text += fmt::format("{}{}", i == 0 ? "" : last ? " and " : ", ", ranks[i]);
+  }
+  if (ranks.size() > named) text += fmt::format(" and {} more", ranks.size() - named);
+  return text;
+}
+
+}  // namespace
+
+Roster::Roster(const HubOptions& options, std::string address, HubLink::Hello process, int64_t now_ns)
+    : options_(options),
+      address_(std::move(address)),
+      process_(std::move(process)),
+      opened_ns_(now_ns),
+      seats_(static_cast<std::size_t>(options.size)),
+      store_(kStoreBytes) {}
+
+Roster::Seat* Roster::seat_of(Peer peer) {
+  const auto found = rank_of_.find(peer);
+  return found == rank_of_.end() ? nullptr : seat_at(found->second);
+}
+
+Roster::Seat* Roster::seat_at(int rank) {
+  return rank < 0 || rank >= options_.size ? nullptr : &seats_[static_cast<std::size_t>(rank)];
+}
+
+std::string Roster::name_of(const Seat& seat) const {
+  return fmt::format("rank {} on {} (process {})", seat.hello.rank, seat.hello.host_name, seat.hello.process_id);
+}
+
+void Roster::send_to_all(const HubMessage& message, Peer except) {
+  for (const Seat& seat : seats_) {
+    if (seat.state == Seat::State::taken && seat.peer != except) send(seat.peer, message);
+  }
+}
+
+void Roster::refuse(Peer peer, Status why) {
+  HubMessage refusal{.kind = Kind::refused};
+  refusal.why = std::move(why);
+  send(peer, std::move(refusal));
+  hang_ups_.push_back(peer);
+}
+
+// ---- Arriving ----
+
+Status Roster::refusal_of(const HubLink::Hello& hello) const {
+  const auto place = [](const HubLink::Hello& one) {
+    return fmt::format("process {} on {}", one.process_id, one.host_name);
+  };
+  if (hello.size != options_.size) {
+    return Status(Code::mismatch,
+                  fmt::format("rank {} ({}) says that the job has {} ranks, but the hub ({}) was "
+                              "started for {}; give all ranks the same size",
+                              hello.rank, place(hello), hello.size, options_.server_name, options_.size));
+  }
+  if (hello.rank < 0 || hello.rank >= options_.size) {
+    return Status(Code::invalid_argument,
+                  fmt::format("{} says that it is rank {} of {}", place(hello), hello.rank, options_.size));
+  }
+  const Seat& seat = seats_[static_cast<std::size_t>(hello.rank)];
+  if (seat.state == Seat::State::empty) {
+    if (start_failed_.ok()) return {};
+    Error error = start_failed_.error();
+    error.text = "the job did not start: " + error.text;
+    return Status(std::move(error));
+  }
+  if (seat.state == Seat::State::lost) return seat.end.while_doing("another process claims its place");
+  return Status(Code::invalid_argument,
+                fmt::format("two processes claim to be rank {}: {}, which was first, and {}; give each process its own "
+                            "rank, or each job its own rendezvous",
+                            hello.rank, place(seat.hello), place(hello)));
+}
+
+bool Roster::greet(Peer peer, const HubLink::Hello& hello) {
+  if (Status why = refusal_of(hello); !why.ok()) {
+    refuse(peer, std::move(why));
+    return false;
+  }
+  Seat& seat = *seat_at(hello.rank);
+  seat.state = Seat::State::taken;
+  seat.peer = peer;
+  seat.hello = hello;
+  rank_of_[peer] = hello.rank;
+  ++arrived_;
+  ++here_;
+  HubMessage welcome{.kind = Kind::welcome};
+  welcome.key = options_.server_name;
+  send(peer, std::move(welcome));
+  tell_what_happened_before(peer);
+  if (serves_the_hub(seat)) {
+    HubMessage server{.kind = Kind::server};
+    server.members = {hello};
+    send_to_all(server);
+  }
+  if (arrived_ == options_.size && start_failed_.ok()) answer_waiting({});
+  return true;
+}
+
+// Rank 0's process may serve the hub: then its end is the hub's end, and all must call that by the same name.
+bool Roster::serves_the_hub(const Seat& seat) const {
+  return seat.state == Seat::State::taken && seat.hello.rank == 0 && seat.hello.process_id == process_.process_id &&
+         seat.hello.boot_id == process_.boot_id;
+}
+
+void Roster::tell_what_happened_before(Peer peer) {
+  for (const Seat& seat : seats_) {
+    if (seat.state == Seat::State::lost || seat.state == Seat::State::left) {
+      HubMessage event{.kind = seat.state == Seat::State::lost ? Kind::lost : Kind::left};
+      event.rank = seat.hello.rank;
+      event.why = seat.end;
+      send(peer, std::move(event));
+    } else if (seat.peer != peer && serves_the_hub(seat)) {
+      HubMessage server{.kind = Kind::server};
+      server.members = {seat.hello};
+      send(peer, std::move(server));
+    }
+  }
+}
+
+Status Roster::missing_after(double seconds) const {
+  std::vector<int> missing;
+  for (int rank = 0; rank < options_.size; ++rank) {
+    if (seats_[static_cast<std::size_t>(rank)].state == Seat::State::empty) missing.push_back(rank);
+  }
+  const bool one = missing.size() == 1;
+  return Status(Code::timeout, fmt::format("{} of {} {} not arrived after {:.3g} s; check {} and that {} can reach {}",
+                                           list_ranks(missing), options_.size, one ? "has" : "have", seconds,
+                                           one ? "its log" : "their logs", one ? "it" : "they", address_));
+}
+
+// Everybody who waits hears that all are here, or why that will not happen.
+void Roster::answer_waiting(const Status& why) {
+  HubMessage reply{.kind = Kind::reply};
+  reply.why = why;
+  if (why.ok()) {
+    for (const Seat& seat : seats_) reply.members.push_back(seat.hello);
+  }
+  for (const Waiting& one : std::exchange(waiting_, {})) {
+    reply.id = one.id;
+    send(one.peer, reply);
+  }
+}
+
+void Roster::answer_waiting_in_time(int64_t now_ns) {
+  std::erase_if(waiting_, [&](const Waiting& one) {
+    if (one.until.moment_ns() > now_ns) return false;
+    HubMessage reply{.kind = Kind::reply};
+    reply.id = one.id;
+    reply.why = missing_after(static_cast<double>(now_ns - opened_ns_) / 1e9);
+    send(one.peer, std::move(reply));
+    return true;
+  });
+}
+
+// ---- What ranks say ----
+
+Status Roster::hear(Peer peer, HubMessage message, int64_t now_ns) {
+  Seat* seat = seat_of(peer);
+  if (seat == nullptr) return Status(Code::transport, "hub: a message before the hello");
+  // What still arrives from someone who left, or whom the others were told is lost, comes too late.
+  if (seat->state != Seat::State::taken) return {};
+  switch (message.kind) {
+    case Kind::wait:
+      wait(peer, message, now_ns);
+      return {};
+    case Kind::publish:
+      publish(peer, std::move(message));
+      return {};
+    case Kind::fetch:
+      fetch(peer, message);
+      return {};
+    case Kind::forget:
+      store_.forget({peer, message.id});
+      return {};
+    case Kind::probe:
+      for (const int rank : message.ranks) {
+        Seat* probed = seat_at(rank);
+        // An answer that is still due answers this question too.
+        if (probed != nullptr && probed->state == Seat::State::taken && probed->pong_until.is_never()) {
+          ping(*probed, now_ns);
+        }
+      }
+      return {};
+    case Kind::report:
+      if (message.why.ok()) return Status(Code::transport, "hub: a report without a failure");
+      report(message.key, message.why, now_ns);
+      return {};
+    case Kind::leave:
+      leave(*seat);
+      return {};
+    case Kind::pong:
+      pong(*seat, message.id, now_ns);
+      return {};
+    default:
+      return Status(Code::transport, "hub: a message that only the hub sends");
+  }
+}
+
+void Roster::wait(Peer peer, const HubMessage& message, int64_t now_ns) {
+  const int64_t patience = std::clamp<int64_t>(message.number, 0, int64_t{1} << 61);
+  waiting_.push_back({peer, message.id, Deadline::at_ns(now_ns + patience)});
+  if (!start_failed_.ok() || arrived_ == options_.size) answer_waiting(start_failed_);
+}
+
+void Roster::publish(Peer peer, HubMessage message) {
+  HubMessage reply{.kind = Kind::reply};
+  reply.id = message.id;
+  auto readers = store_.publish(rank_of_[peer], message.key, message.value);
+  if (!readers.ok()) {
+    reply.why = readers.status();
+    return send(peer, std::move(reply));
+  }
+  send(peer, reply);
+  reply.value = std::move(message.value);
+  for (const Store::Reader& reader : *readers) {
+    reply.id = reader.id;
+    send(reader.peer, reply);
+  }
+}
+
+void Roster::fetch(Peer peer, const HubMessage& message) {
+  const std::string* value = store_.fetch(message.key, {peer, message.id});
+  if (value == nullptr) return;
+  HubMessage reply{.kind = Kind::reply};
+  reply.id = message.id;
+  reply.value = *value;
+  send(peer, std::move(reply));
+}
+
+// ---- Who is alive ----
+
+void Roster::ping(Seat& seat, int64_t now_ns) {
+  HubMessage question{.kind = Kind::ping};
+  question.id = ++seat.last_ping;
+  send(seat.peer, std::move(question));
+  if (seat.pong_until.is_never()) seat.pong_until = Deadline::at_ns(now_ns + seconds_to_ns(options_.lost_after_s));
+}
+
+void Roster::pong(Seat& seat, uint64_t id, int64_t now_ns) {
+  if (id > seat.last_ping) return;
+  seat.last_pong = std::max(seat.last_pong, id);
+  const bool all_answered = seat.last_pong == seat.last_ping;
+  seat.pong_until = all_answered ? Deadline::never() : Deadline::at_ns(now_ns + seconds_to_ns(options_.lost_after_s));
+  std::vector<Suspicion> answered;
+  std::erase_if(suspicions_, [&](const Suspicion& one) {
+    const bool settles = one.culprit == seat.hello.rank && one.ping <= seat.last_pong;
+    if (settles) answered.push_back(one);
+    return settles;
+  });
+  for (const Suspicion& one : answered) {
+    Error error = one.why.error();
+    error.text += "; both processes are alive";
+    decide(one.comm, Status(std::move(error)));
+  }
+}
+
+// The first report of a communicator decides what all ranks are told; if it accuses somebody who seems to be here, he
+// is asked first. An answer to an earlier question would not do: he may have died since.
+void Roster::report(const std::string& comm, const Status& why, int64_t now_ns) {
+  if (!reported_.insert(comm).second) return;
+  Seat* culprit = seat_at(why.error().culprit_rank);
+  if (culprit == nullptr || culprit->state == Seat::State::empty) return decide(comm, why);
+  if (culprit->state != Seat::State::taken) return decide(comm, culprit->end);
+  ping(*culprit, now_ns);
+  suspicions_.push_back({comm, why, culprit->hello.rank, culprit->last_ping});
+}
+
+void Roster::decide(const std::string& comm, const Status& why) {
+  HubMessage verdict{.kind = Kind::comm_failed};
+  verdict.key = comm;
+  verdict.rank = why.error().culprit_rank;
+  verdict.why = why;
+  send_to_all(verdict);
+}
+
+void Roster::decide_suspicions_of(int rank, const Status& why) {
+  std::vector<std::string> comms;
+  std::erase_if(suspicions_, [&](const Suspicion& one) {
+    if (one.culprit == rank) comms.push_back(one.comm);
+    return one.culprit == rank;
+  });
+  for (const std::string& comm : comms) decide(comm, why);
+}
+
+// ---- Going ----
+
+void Roster::leave(Seat& seat) {
+  seat.end = Status::blame(seat.hello.rank, seat.hello.host_name, Code::shut_down,
+                           fmt::format("rank {} on {} has shut down", seat.hello.rank, seat.hello.host_name));
+  vacate(seat, Seat::State::left, Kind::left);
+}
+
+void Roster::lose(Seat& seat, const std::string& how) {
+  seat.end = Status::blame(seat.hello.rank, seat.hello.host_name, Code::peer_lost,
+                           fmt::format("{} was lost: {}", name_of(seat), how));
+  vacate(seat, Seat::State::lost, Kind::lost);
+}
+
+void Roster::vacate(Seat& seat, Seat::State state, Kind kind) {
+  seat.state = state;
+  seat.pong_until = Deadline::never();
+  --here_;
+  store_.forget_all_of(seat.peer);
+  std::erase_if(waiting_, [&](const Waiting& one) { return one.peer == seat.peer; });
+  HubMessage event{.kind = kind};
+  event.rank = seat.hello.rank;
+  event.why = seat.end;
+  send_to_all(event);
+  decide_suspicions_of(seat.hello.rank, seat.end);
+  if (arrived_ < options_.size && start_failed_.ok()) answer_waiting(start_failed_ = seat.end);
+}
+
+void Roster::closed(Peer peer) {
+  if (Seat* seat = seat_of(peer); seat != nullptr && seat->state == Seat::State::taken) {
+    lose(*seat, "its process ended or its connection broke");
+  }
+  rank_of_.erase(peer);
+}
+
+void Roster::tick(int64_t now_ns) {
+  for (Seat& seat : seats_) {
+    if (seat.state != Seat::State::taken || seat.pong_until.is_never() || seat.pong_until.moment_ns() > now_ns)
+      continue;
+    lose(seat, fmt::format("it has not answered for {:g} s (stopped, swapped out or cut off)", options_.lost_after_s));
+    // Should it wake up again, it reads what the others were told.
+    HubMessage verdict{.kind = Kind::lost};
+    verdict.rank = seat.hello.rank;
+    verdict.why = seat.end;
+    send(seat.peer, std::move(verdict));
+    hang_ups_.push_back(seat.peer);
+  }
+  if (arrived_ < options_.size && start_failed_.ok() &&
+      now_ns - opened_ns_ >= seconds_to_ns(options_.start_timeout_s)) {
+    answer_waiting(start_failed_ = missing_after(options_.start_timeout_s));
+  }
+  answer_waiting_in_time(now_ns);
+}
+
+Deadline Roster::next() const {
+  Deadline next = Deadline::never();
+  for (const Seat& seat : seats_) next = next.earlier(seat.pong_until);
+  for (const Waiting& one : waiting_) next = next.earlier(one.until);
+  if (arrived_ < options_.size && start_failed_.ok()) {
+    next = next.earlier(Deadline::at_ns(opened_ns_ + seconds_to_ns(options_.start_timeout_s)));
+  }
+  return next;
+}
+
+void Roster::end() {
+  HubMessage good_bye{.kind = Kind::hub_ends};
+  send_to_all(good_bye);
+}
+
+}  // namespace fdl

@@ -1,0 +1,116 @@
+// Roster: what the hub knows and decides, without sockets, threads or a clock: members, store, probes and reports.
+//
+// A seat is empty, taken, left (said good-bye) or lost; it moves only in that direction, and never between left and
+// lost. Peers are connections, named by whoever owns them; a peer has a seat after its hello was accepted.
+#pragma once
+
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "world/hub.h"
+#include "world/hub_wire.h"
+#include "world/store.h"
+
+namespace fdl {
+
+class Roster {
+ public:
+  using Peer = uint64_t;
+  struct Outgoing {
+    Peer peer;
+    HubMessage message;
+  };
+
+  // `address` and `process` (where the hub itself runs) appear in what ranks are told.
+  Roster(const HubOptions& options, std::string address, HubLink::Hello process, int64_t now_ns);
+
+  // Every function leaves what must be sent in take_outgoing() and whom to hang up on in take_hang_ups().
+
+  // A refused peer has been told why, and is to be hung up on when that has been sent.
+  bool greet(Peer peer, const HubLink::Hello& hello);
+  // An error: the peer broke the protocol.
+  Status hear(Peer peer, HubMessage message, int64_t now_ns);
+  void closed(Peer peer);
+  void tick(int64_t now_ns);
+  // When tick() has something to do next.
+  Deadline next() const;
+  // Tells everybody that the hub ends in good order.
+  void end();
+
+  std::vector<Outgoing> take_outgoing() { return std::exchange(outgoing_, {}); }
+  std::vector<Peer> take_hang_ups() { return std::exchange(hang_ups_, {}); }
+  // Somebody came, and nobody is here any more.
+  bool is_empty() const { return arrived_ > 0 && here_ == 0; }
+
+ private:
+  struct Seat {
+    enum class State { empty, taken, left, lost };
+    State state = State::empty;
+    Peer peer = 0;
+    HubLink::Hello hello;
+    Status end;  // why it left or was lost, as everybody is told
+    // Pings are numbered, and an answer answers all before it.
+    uint64_t last_ping = 0;
+    uint64_t last_pong = 0;
+    Deadline pong_until = Deadline::never();
+  };
+  struct Waiting {
+    Peer peer;
+    uint64_t id;
+    Deadline until;
+  };
+  // A reported communicator whose culprit is being asked.
+  struct Suspicion {
+    std::string comm;
+    Status why;
+    int culprit;
+    uint64_t ping;
+  };
+
+  Seat* seat_of(Peer peer);
+  Seat* seat_at(int rank);
+  std::string name_of(const Seat& seat) const;
+  void send(Peer peer, HubMessage message) { outgoing_.push_back({peer, std::move(message)}); }
+  void send_to_all(const HubMessage& message, Peer except = 0);
+  void refuse(Peer peer, Status why);
+
+  Status refusal_of(const HubLink::Hello& hello) const;
+  void tell_what_happened_before(Peer peer);
+  Status missing_after(double seconds) const;
+  void answer_waiting(const Status& why);
+  void answer_waiting_in_time(int64_t now_ns);
+
+  void wait(Peer peer, const HubMessage& message, int64_t now_ns);
+  void publish(Peer peer, HubMessage message);
+  void fetch(Peer peer, const HubMessage& message);
+  void report(const std::string& comm, const Status& why, int64_t now_ns);
+  void ping(Seat& seat, int64_t now_ns);
+  void pong(Seat& seat, uint64_t id, int64_t now_ns);
+  bool serves_the_hub(const Seat& seat) const;
+  void leave(Seat& seat);
+  void lose(Seat& seat, const std::string& how);
+  void vacate(Seat& seat, Seat::State state, HubMessage::Kind kind);
+  void decide(const std::string& comm, const Status& why);
+  void decide_suspicions_of(int rank, const Status& why);
+
+  HubOptions options_;
+  std::string address_;
+  HubLink::Hello process_;
+  int64_t opened_ns_;
+  std::vector<Seat> seats_;
+  std::unordered_map<Peer, int> rank_of_;
+  int arrived_ = 0;
+  int here_ = 0;
+  Status start_failed_;  // somebody was missing in the end, or was gone before all were here
+  std::vector<Waiting> waiting_;
+  Store store_;
+  std::vector<Suspicion> suspicions_;
+  std::set<std::string> reported_;
+  std::vector<Outgoing> outgoing_;
+  std::vector<Peer> hang_ups_;
+};
+
+}  // namespace fdl
