@@ -1,0 +1,128 @@
+"""Ranks as processes: starts them, waits with a hard deadline, and leaves none behind."""
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+DEADLINE_S = 60
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Rank:
+    """What became of one rank: its exit code, what it said, and the outcome of each check that it ran."""
+
+    def __init__(self, number, process, folder):
+        self.number = number
+        self.process = process
+        self.folder = folder
+        self.code = None
+
+    @property
+    def output(self):
+        with open(os.path.join(self.folder, f"{self.number}.out"), errors="replace") as file:
+            return file.read()
+
+    @property
+    def outcomes(self):
+        """{check: None for passed, or the traceback}"""
+        path = os.path.join(self.folder, f"{self.number}.json")
+        if not os.path.exists(path):
+            return {}
+        with open(path) as file:
+            return dict(json.loads(line) for line in file)
+
+
+class Launched:
+    """The ranks of one job. Use as a context manager: leaving it ends what still runs."""
+
+    def __init__(self, size, module, checks, environment=None, arguments=(), rendezvous=None):
+        self.folder = tempfile.TemporaryDirectory(prefix="farandole-test-")
+        key = secrets.token_hex(16)
+        rendezvous = rendezvous or f"tcp://127.0.0.1:{free_port()}"
+        self.ranks = []
+        for number in range(size):
+            variables = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
+            variables.update(FARANDOLE_RANK=str(number), FARANDOLE_SIZE=str(size), FARANDOLE_RENDEZVOUS=rendezvous,
+                             FARANDOLE_JOB_KEY=key, OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1")  # fmt: skip
+            variables.update(environment or {})
+            outcomes = os.path.join(self.folder.name, f"{number}.json")
+            command = [sys.executable, os.path.join(HERE, "worker.py"), module, ",".join(checks), outcomes, *arguments]
+            with open(os.path.join(self.folder.name, f"{number}.out"), "w") as output:
+                process = subprocess.Popen(command, env=variables, stdout=output, stderr=subprocess.STDOUT,
+                                           stdin=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
+            self.ranks.append(Rank(number, process, self.folder.name))
+
+    def wait(self, deadline_s=DEADLINE_S):
+        end = time.monotonic() + deadline_s
+        try:
+            for rank in self.ranks:
+                rank.code = rank.process.wait(max(0.01, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            running = [rank.number for rank in self.ranks if rank.process.poll() is None]
+            self.end()
+            raise AssertionError(f"ranks {running} still ran after {deadline_s} s\n{self.story()}") from None
+        return self
+
+    def story(self):
+        return "\n".join(f"---- rank {rank.number}, exit code {rank.process.poll()}\n{rank.output[-4000:]}"
+                         for rank in self.ranks)  # fmt: skip
+
+    def end(self):
+        for rank in self.ranks:
+            try:
+                os.killpg(rank.process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            rank.process.wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+        self.folder.cleanup()
+
+
+def launch(size, check, environment=None, arguments=(), deadline_s=DEADLINE_S, codes=None, rendezvous=None):
+    """Runs one check on `size` ranks and demands that each ends well (or with `codes[rank]`). Returns their outputs."""
+    with Launched(size, check.__module__, [check.__name__], environment, arguments, rendezvous) as job:
+        job.wait(deadline_s)
+        expected = codes or [0] * size
+        assert [rank.code for rank in job.ranks] == expected, job.story()
+        return [rank.output for rank in job.ranks]
+
+
+def checks_of(module):
+    return [name for name in vars(module) if name.startswith("check_")]
+
+
+_sessions = {}
+
+
+def require(module, size, check, environment=None):
+    """Demands that `check` passed on all ranks. All checks of a module run in one job, started by the first demand."""
+    key = (module.__name__, size, tuple(sorted((environment or {}).items())))
+    if key not in _sessions:
+        with Launched(size, module.__name__, checks_of(module), environment) as job:
+            trouble = None
+            try:
+                job.wait()
+            except AssertionError as error:
+                trouble = str(error)
+            _sessions[key] = [rank.outcomes for rank in job.ranks], trouble or job.story()
+    outcomes, story = _sessions[key]
+    for number, one in enumerate(outcomes):
+        assert check in one, f"rank {number} did not come to {check}\n{story}"
+        assert one[check] is None, f"rank {number}: {one[check]}\n{story}"

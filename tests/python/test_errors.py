@@ -1,0 +1,203 @@
+"""What goes wrong says who, what and what to do, on every rank, in both classes: farandole's and Horovod's."""
+
+import os
+import pickle
+import signal
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import farandole
+import farandole.torch as hvd
+from launch import checks_of, launch, require
+
+
+def fails(kind, *parts, action):
+    with pytest.raises(kind) as caught:
+        action()
+    text = str(caught.value)
+    for part in parts:
+        assert part in text, f"{part!r} is not in {text!r}"
+    return caught.value
+
+
+def mismatch(*parts, action):
+    """HorovodInternalError and MismatchError at once; and the world lives on."""
+    error = fails(hvd.HorovodInternalError, *parts, action=action)
+    assert isinstance(error, farandole.MismatchError), type(error).__mro__
+    assert torch.equal(hvd.allreduce(torch.ones(2), op=hvd.Sum), torch.full((2,), float(hvd.size())))
+
+
+def check_dtype_differs():
+    hvd.init()
+    mine = torch.ones(3) if hvd.rank() == 0 else torch.ones(3, dtype=torch.int32)
+    mismatch("allreduce.grad", "float32", "int32", "rank 0", "rank 1", action=lambda: hvd.allreduce(mine, name="grad"))
+
+
+def check_shape_differs():
+    mine = torch.ones(17, 2 + hvd.rank())
+    mismatch("allreduce.shape", "[17, 2]", "[17, 3]", action=lambda: hvd.allreduce(mine, name="shape"))
+    mismatch("broadcast.shape", "[17, 2]", "[17, 3]", action=lambda: hvd.broadcast(mine, 0, name="shape"))
+    mismatch("allgather.shape", "[17, 2]", "[17, 3]", action=lambda: hvd.allgather(mine, name="shape"))
+    mismatch("alltoall.shape", action=lambda: hvd.alltoall(torch.ones(hvd.size(), 2 + hvd.rank()), name="shape"))
+    mismatch("reducescatter.shape", action=lambda: hvd.reducescatter(mine, name="shape"))
+
+
+def check_op_differs():
+    op = hvd.Sum if hvd.rank() == 0 else hvd.Max
+    mismatch("allreduce.op", "sum", "max", action=lambda: hvd.allreduce(torch.ones(2), name="op", op=op))
+    op = hvd.Sum if hvd.rank() == 0 else hvd.Average
+    mismatch("reducescatter.op", action=lambda: hvd.reducescatter(torch.ones(2), name="op", op=op))
+
+
+def check_scales_differ():
+    scale = 1.0 + hvd.rank()
+    mismatch("prescale", action=lambda: hvd.allreduce(torch.ones(2), name="pre", prescale_factor=scale))
+    mismatch("postscale", action=lambda: hvd.allreduce(torch.ones(2), name="post", postscale_factor=scale))
+
+
+def check_root_differs():
+    mismatch("broadcast.root", "root", action=lambda: hvd.broadcast(torch.ones(2), hvd.rank() % 2, name="root"))
+
+
+def check_numpy_says_the_same():
+    array = np.ones(3, "float32" if farandole.rank() == 0 else "int64")
+    error = fails(farandole.MismatchError, "allreduce.plain", "int64", action=lambda: farandole.allreduce(array, name="plain"))
+    assert not isinstance(error, hvd.HorovodInternalError) and error.code == "MISMATCH"
+    assert "allreduce" in error.operation or error.operation == ""
+
+
+def check_errors_travel_by_pickle():
+    error = hvd.HorovodInternalError
+    one = farandole.errors.as_horovod(farandole.PeerLostError("rank 3 is gone", 3, "host-a", "allreduce 'x'", "ring", "all"))
+    two = pickle.loads(pickle.dumps(one))
+    assert isinstance(two, error) and isinstance(two, farandole.PeerLostError)
+    assert two.fields() == one.fields() and (two.culprit_rank, two.culprit_host) == (3, "host-a")
+    import builtins
+
+    assert issubclass(farandole.TimeoutError, builtins.TimeoutError)
+    assert issubclass(farandole.InvalidArgumentError, ValueError)
+    for kind in farandole.errors.CLASSES.values():
+        assert issubclass(kind, farandole.Error) and str(kind("text")) == "text"
+
+
+def check_a_wait_that_times_out_leaves_the_operation():
+    if farandole.rank() == 0:
+        handle = farandole.allreduce_async(np.ones(2), name="late")
+        begin = time.monotonic()
+        fails(farandole.TimeoutError, action=lambda: handle.wait(timeout=0.2))
+        assert 0.15 < time.monotonic() - begin < 10
+        farandole.barrier()
+    else:
+        farandole.barrier()
+        handle = farandole.allreduce_async(np.ones(2), name="late")
+    assert handle.wait()[0] == farandole.size()
+
+
+def check_an_operation_that_is_dropped_goes_on():
+    """The tensors of a handle that nobody keeps stay until the operation is done."""
+    for i in range(20):
+        farandole.allreduce_async(np.full(1000, float(i)), name=f"dropped.{i}")
+    assert farandole.allreduce(np.array([1]))[0] == farandole.size()
+
+
+@pytest.mark.parametrize("check", checks_of(sys.modules[__name__]))
+@pytest.mark.parametrize("size", [2, 3])
+def test_on_ranks(check, size):
+    require(sys.modules[__name__], size, check)
+
+
+# ---- Ranks that go ---------------------------------------------------------------------------------------------------
+
+
+def one_rank_dies():
+    hvd.init()
+    hvd.barrier()
+    if hvd.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    error = fails(hvd.HorovodInternalError, "rank 1", action=lambda: hvd.allreduce(torch.ones(4), name="orphan"))
+    assert isinstance(error, farandole.PeerLostError) and error.culprit_rank == 1, (type(error), error.fields())
+    assert error.culprit_host == farandole.info()["host"]
+    assert time.monotonic() - begin < 10
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_rank_that_dies_is_named(size, transport):
+    codes = [0] * size
+    codes[1] = -signal.SIGKILL
+    launch(size, one_rank_dies, {"FARANDOLE_TRANSPORT": transport}, codes=codes)
+
+
+def one_rank_shuts_down():
+    hvd.init()
+    hvd.barrier()
+    if hvd.rank() == 1:
+        hvd.shutdown()
+        return
+    error = fails(hvd.HorovodInternalError, "shut down", action=lambda: hvd.allreduce(torch.ones(4), name="late"))
+    assert isinstance(error, farandole.Error)
+
+
+def test_what_waits_for_a_rank_that_shut_down_fails():
+    launch(2, one_rank_shuts_down)
+
+
+def in_flight_at_shutdown():
+    hvd.init()
+    hvd.barrier()
+    if hvd.rank() == 0:
+        handle = hvd.allreduce_async(torch.ones(4), name="never")
+        hvd.shutdown()
+        fails(hvd.HorovodInternalError, action=lambda: hvd.synchronize(handle))
+
+
+def test_what_is_in_flight_at_shutdown_fails():
+    launch(2, in_flight_at_shutdown)
+
+
+def nobody_comes():
+    begin = time.monotonic()
+    error = fails(ValueError, "initialization failed", "1", action=hvd.init)
+    assert isinstance(error, farandole.TimeoutError), type(error)
+    assert time.monotonic() - begin < 20
+
+
+def test_a_rank_that_does_not_come_is_named():
+    launch(1, nobody_comes, {"FARANDOLE_SIZE": "2", "FARANDOLE_START_TIMEOUT_S": "2"})
+
+
+
+def bad_knob():
+    error = fails(ValueError, "initialization failed", "lots", action=hvd.init)
+    assert isinstance(error, farandole.InvalidArgumentError)
+    fails(farandole.InvalidArgumentError, "no_such_knob", action=lambda: farandole.init(no_such_knob=1))
+
+
+def test_a_bad_value_is_quoted():
+    launch(1, bad_knob, {"FARANDOLE_FUSION_BYTES": "lots"})
+
+
+def interrupted():
+    farandole.init()
+    farandole.barrier()
+    if farandole.rank() == 0:
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        handle = farandole.allreduce_async(np.ones(2), name="interrupted")
+        begin = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            handle.wait()
+        assert time.monotonic() - begin < 5
+        farandole.barrier()
+    else:
+        farandole.barrier()
+        farandole.allreduce(np.ones(2), name="interrupted")
+
+
+def test_ctrl_c_ends_a_wait():
+    launch(2, interrupted)
