@@ -12,6 +12,7 @@
 
 #include "tests/support/party.h"
 #include "transports/loopback/loopback_transport.h"
+#include "transports/shm/shm_transport.h"
 #include "transports/tcp/tcp_transport.h"
 
 namespace fdl {
@@ -30,14 +31,20 @@ Result<std::unique_ptr<Transport>> connect_all_over_tcp(const Membership& member
   return connect_tcp(membership, std::vector<bool>(static_cast<std::size_t>(membership.size()), true));
 }
 
+Result<std::unique_ptr<Transport>> connect_all_over_shm(const Membership& membership) {
+  return connect_shm(membership, std::vector<bool>(static_cast<std::size_t>(membership.size()), true));
+}
+
 // One row a transport: all that follows is asked of each.
 const Row kRows[] = {
     {"loopback", connect_loopback},
     {"tcp", connect_all_over_tcp},
+    {"shm", connect_all_over_shm},
 };
 // Those whose ranks may be processes.
 const Row kProcessRows[] = {
     {"tcp", connect_all_over_tcp},
+    {"shm", connect_all_over_shm},
 };
 
 class TransportContract : public testing::TestWithParam<Row> {

@@ -384,11 +384,7 @@ Result<std::unique_ptr<Collectives>> make_shm_collectives(const Membership& memb
   }
   const int ranks = membership.size();
   const std::size_t shm_bytes = membership.config->shm_bytes;
-  if (shm_bytes > (std::size_t{1} << 46) / members.size()) {
-    return Status(
-        Code::resource,
-        fmt::format("shm: FARANDOLE_SHM_BYTES={} for each of {} ranks is more than any host has", shm_bytes, ranks));
-  }
+  if (shm_bytes > (std::size_t{1} << 46) / members.size()) return too_much_memory(shm_bytes, members.size());
   constexpr std::size_t kLeastSlice = 1_KiB;
   const std::size_t buffers = kStepDepth * (members.size() + 1);
   const std::size_t slice = std::max(kLeastSlice, shm_bytes / buffers / 64 * 64);

@@ -69,8 +69,7 @@ Bytes Neighbours::memory() const { return share_.segment->bytes().subspan(contro
 
 std::string Neighbours::name_of(int rank) const {
   const Member& who = member(rank);
-  return "rank " + std::to_string(who.world_rank) + " (" + who.host_name + ", process " +
-         std::to_string(who.process_id) + ")";
+  return "rank " + std::to_string(who.world_rank) + " (" + who.host_name + ")";
 }
 
 void Neighbours::announce_sleep(RankMask for_whom) {
@@ -91,9 +90,9 @@ void Neighbours::end_sleep() {
   if (!cancel_sleep()) look();  // nobody rang: perhaps somebody died
 }
 
-void Neighbours::wake_sleepers() {
+void Neighbours::wake_sleepers(RankMask whom) {
   full_fence();
-  for (const int other : each_of(others())) {
+  for (const int other : each_of(whom)) {
     std::atomic<RankMask>& word = control(other).sleeps_for;
     if ((word.load(std::memory_order_relaxed) & bit_of(rank())) == 0) continue;
     if (word.exchange(0, std::memory_order_relaxed) != 0) share_.doorbells[static_cast<std::size_t>(other)].ring();
@@ -124,6 +123,10 @@ RankMask Neighbours::gone() {
   return gone;
 }
 
+bool Neighbours::has_ended(int rank) const {
+  return (ended_ & bit_of(rank)) != 0 && control(rank).standing.load(std::memory_order_acquire) == kPresent;
+}
+
 Status Neighbours::why_gone(int rank) const {
   const Control& record = control(rank);
   const Member& who = member(rank);
@@ -136,7 +139,8 @@ Status Neighbours::why_gone(int rank) const {
                            "shm: " + name_of(rank) + " has left: it ended its part of the group");
     default:
       return Status::blame(who.world_rank, who.host_name, Code::peer_lost,
-                           "shm: " + name_of(rank) + " is gone: its process ended");
+                           "shm: rank " + std::to_string(who.world_rank) + " (" + who.host_name + ", process " +
+                               std::to_string(who.process_id) + ") is gone: its process ended");
   }
 }
 

@@ -50,7 +50,7 @@ class Neighbours {
   int size() const { return static_cast<int>(share_.members.size()); }
   RankMask others() const { return all_ranks(size()) & ~bit_of(rank()); }
   const Member& member(int rank) const { return share_.members[static_cast<std::size_t>(rank)]; }
-  // "rank 3 (host-a, process 123)"
+  // "rank 3 (host-a)"
   std::string name_of(int rank) const;
   Bytes memory() const;  // what is behind the control area
 
@@ -61,14 +61,17 @@ class Neighbours {
   void end_sleep();
   // The second look has found something: there is no sleep. True if somebody rang meanwhile.
   bool cancel_sleep();
-  // To be called after something was published (a release store): rings whoever sleeps for me.
-  void wake_sleepers();
+  // To be called after something was published (a release store): rings those of them who sleep for me.
+  void wake_sleepers() { wake_sleepers(others()); }
+  void wake_sleepers(RankMask whom);
 
   // ---- who is gone ----
   // Looks for new signs of death; costs a system call. True if there are any.
   bool look();
   // Ranks that have ended, left or failed, as far as is known without a system call.
   RankMask gone();
+  // Its process has ended, without a good-bye.
+  bool has_ended(int rank) const;
   // Why `rank`, which is gone, is no help any more. What it published before it went is still good.
   Status why_gone(int rank) const;
   // My communicator has failed: the others adopt the error where they need me.

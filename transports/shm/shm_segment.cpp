@@ -273,6 +273,11 @@ class Setup {
 
 }  // namespace
 
+Status too_much_memory(std::size_t bytes_of_rank, std::size_t ranks) {
+  return Status(Code::resource, "shm: FARANDOLE_SHM_BYTES=" + std::to_string(bytes_of_rank) + " for each of " +
+                                    std::to_string(ranks) + " ranks is more than any host has");
+}
+
 Result<ShmShare> share_segment(const Membership& membership, const std::vector<int>& members, std::string_view purpose,
                                std::size_t bytes) {
   if (members.size() > static_cast<std::size_t>(kMaxShmRanks)) {

@@ -28,6 +28,9 @@ struct ShmShare {
   UniqueFd own_life;  // what others see close when I end (empty where the kernel tells of the process itself)
 };
 
+// FARANDOLE_SHM_BYTES asks for more than any host has.
+Status too_much_memory(std::size_t bytes_of_rank, std::size_t ranks);
+
 // How large the segment must be is the leader's word: the others map what they get.
 // `purpose` tells several segments of one communicator apart ("collectives"). Blocking, bounded by the membership's
 // deadline, after which the error names who is missing.

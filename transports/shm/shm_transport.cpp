@@ -1,0 +1,315 @@
+// Shared-memory transport: queues of posted slices on both ends of each ring.
+//
+// Whoever publishes bytes, or room, rings the other side only if it has announced that it sleeps for this rank. Only
+// streams that have posted slices are ever looked at, so an idle peer costs nothing.
+#include "transports/shm/shm_transport.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+
+#include "transports/shm/shm_neighbours.h"
+#include "transports/shm/shm_ring.h"
+
+namespace fdl {
+namespace {
+
+constexpr uint64_t kQueueDepth = 32;
+constexpr std::size_t kLeastRingBytes = 4_KiB;
+// A rank that spins looks for signs of death this often.
+constexpr uint32_t kIdleLooks = 4096;
+
+template <typename View>
+struct Slice {
+  uint32_t tag = 0;
+  View bytes;
+};
+
+// What is posted in one direction of a lane.
+template <typename View>
+struct Queue {
+  std::array<Slice<View>, kQueueDepth> slices;
+  uint64_t posted = 0;
+  uint64_t finished = 0;
+
+  bool is_full() const { return posted - finished == kQueueDepth; }
+  bool is_empty() const { return posted == finished; }
+  Slice<View>& front() { return slices[finished % kQueueDepth]; }
+  uint64_t push(uint32_t tag, View bytes) {
+    slices[posted % kQueueDepth] = {tag, bytes};
+    return posted++;
+  }
+};
+
+struct Outgoing {
+  ShmRingWriter ring;
+  Queue<ConstBytes> queue;
+};
+struct Incoming {
+  ShmRingReader ring;
+  Queue<Bytes> queue;
+};
+
+class ShmTransport final : public Transport {
+ public:
+  // `local_of[r]`: which local rank the communicator's rank r is; -1: none of ours.
+  ShmTransport(std::unique_ptr<Neighbours> neighbours, std::vector<int> local_of);
+
+  std::string_view name() const override { return "shm"; }
+  std::optional<Ticket> send(Lane lane, uint32_t tag, ConstBytes bytes) override;
+  std::optional<Ticket> recv(Lane lane, uint32_t tag, Bytes bytes) override;
+  bool done(Ticket ticket) const override;
+  bool progress() override;
+  Status peer_status(int peer) const override { return errors_[index(local(peer))]; }
+  Status status() const override;
+
+  int wake_fd() const override { return neighbours_->wake_fd(); }
+  bool prepare_to_sleep() override;
+  void finish_sleep() override;
+
+ private:
+  static std::size_t index(int number) { return static_cast<std::size_t>(number); }
+  int local(int peer) const {
+    const int local = local_of_[index(peer)];
+    FDL_CHECK(local >= 0);
+    return local;
+  }
+  std::size_t stream(int peer, int lane) const { return index(peer * kLaneCount + lane); }
+
+  bool move_out(int peer, int lane, bool& moved);
+  bool move_in(int peer, int lane, bool& moved);
+  bool move_all();
+  RankMask waited_for() const;
+  bool check_neighbours();
+  bool is_lost(int peer);
+  void fail(int peer, Status why);
+  Status mismatch(int peer, const ShmRing::Header& sent, const Slice<Bytes>& expected) const;
+
+  std::unique_ptr<Neighbours> neighbours_;
+  const std::vector<int> local_of_;
+  std::vector<Outgoing> outgoing_;  // by stream(peer, lane)
+  std::vector<Incoming> incoming_;
+  // Who has posted slices, by lane.
+  std::array<RankMask, kLaneCount> sending_{};
+  std::array<RankMask, kLaneCount> receiving_{};
+  std::vector<Status> errors_;  // by local rank
+  RankMask failed_ = 0;
+  uint32_t idle_looks_ = 0;
+  bool check_soon_ = false;
+  bool moved_before_sleep_ = false;
+};
+
+// Where the ring from one rank to another is: each rank's own memory holds the rings that it writes.
+Bytes ring_memory(Bytes memory, int ranks, int from, int to, int lane) {
+  const auto rings = static_cast<std::size_t>((ranks - 1) * kLaneCount);
+  const std::size_t bytes = memory.size() / (static_cast<std::size_t>(ranks) * rings) & ~std::size_t{255};
+  const int peer = to < from ? to : to - 1;
+  return memory.subspan(
+      (static_cast<std::size_t>(from) * rings + static_cast<std::size_t>(peer * kLaneCount + lane)) * bytes, bytes);
+}
+
+ShmTransport::ShmTransport(std::unique_ptr<Neighbours> neighbours, std::vector<int> local_of)
+    : neighbours_(std::move(neighbours)), local_of_(std::move(local_of)), errors_(index(neighbours_->size())) {
+  const int me = neighbours_->rank();
+  const int ranks = neighbours_->size();
+  for (int peer = 0; peer < ranks; ++peer) {
+    for (int lane = 0; lane < kLaneCount; ++lane) {
+      // The own entry is never used; it only keeps the places.
+      const int other = peer != me ? peer : (me == 0 ? 1 : 0);
+      outgoing_.push_back({ShmRingWriter(ring_memory(neighbours_->memory(), ranks, me, other, lane)), {}});
+      incoming_.push_back({ShmRingReader(ring_memory(neighbours_->memory(), ranks, other, me, lane)), {}});
+    }
+  }
+}
+
+// ---- posting
+// ---------------------------------------------------------------------------------------------------------
+
+std::optional<Ticket> ShmTransport::send(Lane lane, uint32_t tag, ConstBytes bytes) {
+  const int peer = local(lane.peer);
+  Outgoing& out = outgoing_[stream(peer, lane.index)];
+  if (out.queue.is_full() || !errors_[index(peer)].ok()) return std::nullopt;
+  const uint64_t position = out.queue.push(tag, bytes);
+  sending_[index(lane.index)] |= bit_of(peer);
+  if (bool moved = false; move_out(peer, lane.index, moved)) neighbours_->wake_sleepers(bit_of(peer));
+  return Ticket{static_cast<uint32_t>(stream(peer, lane.index) * 2), position};
+}
+
+std::optional<Ticket> ShmTransport::recv(Lane lane, uint32_t tag, Bytes bytes) {
+  const int peer = local(lane.peer);
+  Incoming& in = incoming_[stream(peer, lane.index)];
+  if (in.queue.is_full() || !errors_[index(peer)].ok()) return std::nullopt;
+  const uint64_t position = in.queue.push(tag, bytes);
+  receiving_[index(lane.index)] |= bit_of(peer);
+  return Ticket{static_cast<uint32_t>(stream(peer, lane.index) * 2 + 1), position};
+}
+
+bool ShmTransport::done(Ticket ticket) const {
+  const std::size_t stream = ticket.stream / 2;
+  const uint64_t finished =
+      ticket.stream % 2 == 0 ? outgoing_[stream].queue.finished : incoming_[stream].queue.finished;
+  return ticket.position < finished;
+}
+
+// ---- moving
+// ----------------------------------------------------------------------------------------------------------
+
+bool ShmTransport::move_out(int peer, int lane, bool& moved) {
+  Outgoing& out = outgoing_[stream(peer, lane)];
+  bool published = false;
+  while (!out.queue.is_empty()) {
+    const Slice<ConstBytes>& slice = out.queue.front();
+    if (!out.ring.write(slice.tag, slice.bytes, published)) break;
+    ++out.queue.finished;
+  }
+  if (out.queue.is_empty()) sending_[index(lane)] &= ~bit_of(peer);
+  moved |= published;
+  return published;
+}
+
+bool ShmTransport::move_in(int peer, int lane, bool& moved) {
+  Incoming& in = incoming_[stream(peer, lane)];
+  bool published = false;
+  while (!in.queue.is_empty()) {
+    const ShmRing::Header* header = in.ring.peek();
+    if (header == nullptr) break;
+    const Slice<Bytes>& slice = in.queue.front();
+    if (header->tag != slice.tag || header->bytes != slice.bytes.size()) {
+      fail(peer, mismatch(peer, *header, slice));
+      return moved = true;
+    }
+    if (!in.ring.read(slice.bytes, published)) break;
+    ++in.queue.finished;
+  }
+  if (in.queue.is_empty()) receiving_[index(lane)] &= ~bit_of(peer);
+  moved |= published;
+  return published;
+}
+
+bool ShmTransport::move_all() {
+  RankMask published = 0;
+  bool moved = false;
+  for (int lane = 0; lane < kLaneCount; ++lane) {
+    for (const int peer : each_of(receiving_[index(lane)])) {
+      if (move_in(peer, lane, moved)) published |= bit_of(peer);
+    }
+    for (const int peer : each_of(sending_[index(lane)])) {
+      if (move_out(peer, lane, moved)) published |= bit_of(peer);
+    }
+  }
+  if (published != 0) neighbours_->wake_sleepers(published);
+  return moved;
+}
+
+bool ShmTransport::progress() {
+  if (move_all() || std::exchange(moved_before_sleep_, false)) return true;
+  const bool due = ++idle_looks_ % kIdleLooks == 0;
+  if (!due && !check_soon_) return false;
+  if (due) neighbours_->look();
+  return check_neighbours();
+}
+
+// ---- sleeping
+// --------------------------------------------------------------------------------------------------------
+
+RankMask ShmTransport::waited_for() const {
+  RankMask mask = 0;
+  for (int lane = 0; lane < kLaneCount; ++lane) mask |= sending_[index(lane)] | receiving_[index(lane)];
+  return mask;
+}
+
+// The second look moves what there is to move: that is as quick as to find out.
+bool ShmTransport::prepare_to_sleep() {
+  const RankMask whom = waited_for();
+  if (whom == 0) return true;
+  neighbours_->announce_sleep(whom);
+  moved_before_sleep_ = move_all();
+  if (!moved_before_sleep_ && (whom & neighbours_->gone()) == 0) return true;
+  neighbours_->cancel_sleep();
+  check_soon_ = true;
+  return false;
+}
+
+void ShmTransport::finish_sleep() {
+  neighbours_->end_sleep();
+  check_soon_ = true;
+}
+
+// ---- ends
+// ------------------------------------------------------------------------------------------------------------
+
+bool ShmTransport::check_neighbours() {
+  check_soon_ = false;
+  const RankMask gone = neighbours_->gone() & ~failed_;
+  if (gone == 0) return false;
+  bool moved = move_all();  // what was written before the end was seen
+  for (const int peer : each_of(gone)) {
+    if ((failed_ & bit_of(peer)) != 0 || !is_lost(peer)) continue;
+    fail(peer, neighbours_->why_gone(peer));
+    moved = true;
+  }
+  return moved;
+}
+
+// Of a peer that is gone: what it had written is delivered as long as somebody receives it.
+bool ShmTransport::is_lost(int peer) {
+  bool all_dry = true;
+  bool needed = false;
+  for (int lane = 0; lane < kLaneCount; ++lane) {
+    Incoming& in = incoming_[stream(peer, lane)];
+    const bool dry = in.ring.is_dry();
+    all_dry &= dry;
+    needed |= (dry && !in.queue.is_empty()) || !outgoing_[stream(peer, lane)].queue.is_empty();
+  }
+  return needed || (all_dry && neighbours_->has_ended(peer));
+}
+
+void ShmTransport::fail(int peer, Status why) {
+  failed_ |= bit_of(peer);
+  errors_[index(peer)] = std::move(why);
+  for (int lane = 0; lane < kLaneCount; ++lane) {
+    sending_[index(lane)] &= ~bit_of(peer);
+    receiving_[index(lane)] &= ~bit_of(peer);
+  }
+}
+
+Status ShmTransport::status() const {
+  if (failed_ == 0) return {};
+  for (const Status& error : errors_) FDL_RETURN_IF_ERROR(error);
+  return {};
+}
+
+Status ShmTransport::mismatch(int peer, const ShmRing::Header& sent, const Slice<Bytes>& expected) const {
+  const Member& who = neighbours_->member(peer);
+  return Status::blame(
+      who.world_rank, who.host_name, Code::mismatch,
+      fmt::format("shm: {} sent {} bytes (tag {:08x}) where {} expected {} bytes (tag {:08x}): the ranks called "
+                  "different operations or counts",
+                  neighbours_->name_of(peer), sent.bytes, sent.tag, neighbours_->name_of(neighbours_->rank()),
+                  expected.bytes.size(), expected.tag));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Transport>> connect_shm(const Membership& membership, const std::vector<bool>& peers) {
+  FDL_CHECK(static_cast<int>(peers.size()) == membership.size());
+  std::vector<int> members;
+  std::vector<int> local_of(peers.size(), -1);
+  for (int i = 0; i < membership.size(); ++i) {
+    if (i != membership.rank && !peers[static_cast<std::size_t>(i)]) continue;
+    local_of[static_cast<std::size_t>(i)] = static_cast<int>(members.size());
+    members.push_back(i);
+  }
+  if (members.size() < 2) return Status(Code::unsupported, "shm: no peer on this host");
+  const std::size_t shm_bytes = membership.config->shm_bytes;
+  if (shm_bytes > (std::size_t{1} << 46) / members.size()) return too_much_memory(shm_bytes, members.size());
+  const std::size_t rings = (members.size() - 1) * kLaneCount;
+  const std::size_t ring = std::max(kLeastRingBytes, shm_bytes / rings) / 256 * 256;
+  const std::size_t bytes = Neighbours::control_bytes(static_cast<int>(members.size())) + members.size() * rings * ring;
+  FDL_ASSIGN_OR_RETURN(ShmShare share, share_segment(membership, members, "transport", bytes));
+  FDL_ASSIGN_OR_RETURN(auto neighbours, Neighbours::make(std::move(share)));
+  return std::unique_ptr<Transport>(new ShmTransport(std::move(neighbours), std::move(local_of)));
+}
+
+}  // namespace fdl
