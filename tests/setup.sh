@@ -1,64 +1,82 @@
-#!/bin/bash
-# Sets up what the tests and the demo need, from a fresh Debian 12: packages, .venv with PyTorch, and farandole built into
-# build/ and installed into .venv. Does in seconds what was done before; run it as often as you like.
+#!/usr/bin/env bash
+# Sets up what the tests and the demo need, from a fresh Debian 12. Sourced, it gives two functions; run, it calls both:
+#   set_up_machine           Debian's packages, and .venv with PyTorch, first in PATH
+#   install_python_package   farandole, built into build/ and installed into .venv
+# What was done before is done in seconds.
 set -euo pipefail
-cd "$(dirname "$0")/.."
 
-say() { printf 'setup: %s\n' "$*"; }
-fail() {
+setup_say() { printf 'setup: %s\n' "$*"; }
+setup_fail() {
   printf 'setup: %s\n' "$*" >&2
   exit 1
 }
 
-# ---- Debian's packages, only when one is missing ----
-packages() { grep -v '^#' tests/packages.txt; }
-is_installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed'; }
-
-missing=()
-for package in $(packages); do
-  is_installed "$package" || missing+=("$package")
-done
-if ((${#missing[@]})); then
-  say "installing ${missing[*]}"
-  as_root=()
+setup_install_packages() {
+  local package missing=() as_root=()
+  for package in $(grep -v '^#' tests/packages.txt); do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
+  done
+  ((${#missing[@]})) || return 0
+  setup_say "installing ${missing[*]}"
   if ((EUID != 0)); then
-    command -v sudo >/dev/null || fail "these packages are missing: ${missing[*]}. Install them as root: apt-get install ${missing[*]}"
+    command -v sudo >/dev/null ||
+      setup_fail "Debian packages are missing; as root: apt-get install --no-install-recommends ${missing[*]}"
     as_root=(sudo)
   fi
-  { "${as_root[@]}" apt-get update -q && "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -q -y --no-install-recommends "${missing[@]}"; } >setup.log 2>&1 || {
-    tail -20 setup.log >&2
-    fail "apt-get failed (above); check the network and /etc/apt/sources.list, then run this again"
+  local log
+  log=$(mktemp)
+  { ${as_root[@]+"${as_root[@]}"} apt-get update -q &&
+    ${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive \
+      apt-get install -q -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 || {
+    tail -n 20 "$log" >&2
+    setup_fail "apt-get failed (above); check the network and /etc/apt/sources.list, then run this again"
   }
-  rm -f setup.log
-fi
+  rm -f "$log"
+}
 
-# ---- Python's packages, in .venv ----
-requirements=(torch==2.13.0 numpy scikit-learn pytest "scikit-build-core>=0.10" "pybind11>=2.12")
-python=$PWD/.venv/bin/python
-stamp=.venv/farandole-requirements
-if [[ ! -x $python ]] || ! "$python" -c '' 2>/dev/null; then
-  say "making .venv"
-  rm -rf .venv
-  python3 -m venv .venv || fail "python3 -m venv failed; install python3-venv (apt-get install python3-venv) and run this again"
-fi
-if [[ ! -f $stamp || $(<"$stamp") != "${requirements[*]}" ]]; then
-  say "installing ${requirements[*]} (some minutes the first time)"
-  "$python" -m pip install --quiet --disable-pip-version-check "${requirements[@]}" ||
-    fail "pip could not install the packages above; check its index (pip config list) and run this again"
+setup_make_venv() {
+  local requirements=(torch==2.13.0 numpy scikit-learn pytest "scikit-build-core>=0.10" "pybind11>=2.12")
+  local stamp=.venv/farandole-requirements
+  if ! .venv/bin/python -c '' 2>/dev/null; then
+    setup_say "making .venv"
+    rm -rf .venv
+    python3 -m venv .venv || setup_fail "python3 -m venv failed; as root: apt-get install python3-venv"
+  fi
+  export PATH="$PWD/.venv/bin:$PATH"
+  [[ ! -f $stamp || $(<"$stamp") != "${requirements[*]}" ]] || return 0
+  setup_say "installing ${requirements[*]} (minutes the first time)"
+  python -m pip install --quiet --disable-pip-version-check "${requirements[@]}" ||
+    setup_fail "pip could not install the packages above; see what it asks (pip config list) and run this again"
   printf '%s' "${requirements[*]}" >"$stamp"
-fi
+}
 
-# ---- farandole itself, rebuilt when a source has changed ----
-sources() { find CMakeLists.txt pyproject.toml include src cuda transports bindings -type f -not -name '*.pyc' 2>/dev/null | LC_ALL=C sort; }
-hash=$({ sources | xargs sha256sum; "$python" -V; } | sha256sum | cut -d' ' -f1)
-stamp=.venv/farandole-sources
-if [[ ! -f $stamp || $(<"$stamp") != "$hash" ]] || ! "$python" -c 'import farandole' 2>/dev/null; then
-  say "building into build/ with $(nproc) cores (minutes the first time) and installing into .venv"
-  # pip runs CMake in build/, so that `cmake --build build` afterwards finds its work done.
-  SKBUILD_BUILD_TOOL_ARGS="-j$(nproc)" "$python" -m pip install --quiet --disable-pip-version-check --no-build-isolation \
-    --no-deps --force-reinstall . ||
-    fail "the build failed (above). If build/ was made in another way, remove it (rm -rf build) and run this again"
+set_up_machine() {
+  setup_install_packages
+  setup_make_venv
+}
+
+setup_sources() {
+  find CMakeLists.txt pyproject.toml LICENSE include src cuda transports bindings -type f -not -name '*.pyc' 2>/dev/null |
+    LC_ALL=C sort
+}
+
+# pip runs CMake in build/, the tree of `cmake -G Ninja -B build`: what one of them has built, the other finds done.
+install_python_package() {
+  local stamp=.venv/farandole-sources hash
+  hash=$({ setup_sources | xargs sha256sum && python -V; } | sha256sum | cut -d' ' -f1)
+  if [[ -f $stamp && $(<"$stamp") == "$hash" && -x build/bin/farandole ]] && python -c 'import farandole' 2>/dev/null; then
+    return 0
+  fi
+  setup_say "building into build/ and installing into .venv (minutes the first time)"
+  rm -f "$stamp"
+  python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall . ||
+    setup_fail "the build failed (above). If build/ was made with another generator than Ninja: rm -rf build, and again"
   printf '%s' "$hash" >"$stamp"
+}
+
+if [[ ${BASH_SOURCE[0]} == "$0" ]]; then
+  cd "$(dirname "$0")/.."
+  set_up_machine
+  install_python_package
+  setup_say "ready: farandole $(python -c 'import farandole; print(farandole.__version__)') in .venv, the program in build/bin"
 fi
-say "ready: $("$python" -c 'import farandole; print("farandole", farandole.__version__, "in .venv")'), build/bin has the program"
