@@ -1,11 +1,14 @@
 // The data room: names, exact conversions, and every kernel on every instruction set of this machine against a naive
 // fold.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -304,6 +307,8 @@ bool same(Dtype dtype, const uint8_t* a, const uint8_t* b) {
 
 // ---- Kernels
 
+constexpr uint64_t kSeed = 20260117;
+
 // Each test runs on each instruction set that was compiled and that this machine has.
 class Kernels : public ::testing::TestWithParam<int64_t> {
  protected:
@@ -315,7 +320,7 @@ class Kernels : public ::testing::TestWithParam<int64_t> {
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   }
 
-  std::mt19937_64 random_{20260117};
+  std::mt19937_64 random_{kSeed};
 
   std::size_t pick(std::size_t below) { return random_() % below; }
 
@@ -389,7 +394,7 @@ class Kernels : public ::testing::TestWithParam<int64_t> {
 
   template <class Body>
   void for_all(Body body) {
-    RecordProperty("seed", "20260117");
+    std::printf("seed %llu\n", static_cast<unsigned long long>(kSeed));
     for (const Dtype dtype : all_dtypes()) {
       for (const Op op : all_ops()) {
         if (op == Op::user || !supports(dtype, op)) continue;
@@ -476,6 +481,24 @@ TEST_P(Kernels, RoundSmallRealsOnce) {
   uint16_t result = 0;
   reduce_many(Dtype::bfloat16, {Op::sum}, &result, sources, 1);
   EXPECT_EQ(bfloat16_to_float(result), 1.0f + 0x1p-7f);
+}
+
+// Arrays that end where the readable memory ends, as the last slot of a shared segment does.
+TEST_P(Kernels, TouchNothingBeyondTheEnd) {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  void* mapping = mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(mapping, MAP_FAILED);
+  ASSERT_EQ(mprotect(static_cast<uint8_t*>(mapping) + page, page, PROT_NONE), 0);
+  for (const Dtype dtype : all_dtypes()) {
+    for (std::size_t length = 1; length <= 300; ++length) {
+      uint8_t* array = static_cast<uint8_t*>(mapping) + page - length * size_of(dtype);
+      const std::vector<const void*> sources(12, array);
+      reduce_many(dtype, {Op::max}, array, std::span(sources).first(2), length);
+      reduce_many(dtype, {Op::max}, array, sources, length);
+      scale(dtype, array, array, length, 0.5);
+    }
+  }
+  EXPECT_EQ(munmap(mapping, 2 * page), 0);
 }
 
 TEST_P(Kernels, ReduceKeepsTheTargetOnTheLeft) {
