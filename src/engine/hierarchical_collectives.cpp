@@ -43,8 +43,9 @@ bool HierarchicalCollectives::can(const CollectiveSpec& spec) const {
   switch (spec.collective) {
     case Collective::allreduce: {
       if (spec.deterministic || !spec.reduction.commutative() || !between_->can(part)) return false;
+      share_out(spec.count);
       part.collective = Collective::reduce_scatter;
-      part.counts = shares_;  // as many as there are local ranks; can() asks for no more
+      part.counts = shares_;
       if (!inside_->can(part)) return false;
       part.collective = Collective::allgather;
       return inside_->can(part);
@@ -55,6 +56,10 @@ bool HierarchicalCollectives::can(const CollectiveSpec& spec) const {
     default:
       return false;
   }
+}
+
+void HierarchicalCollectives::share_out(std::size_t count) const {
+  for (std::size_t i = 0; i < shares_.size(); ++i) shares_[i] = even_share(count, shares_.size(), i);
 }
 
 void HierarchicalCollectives::start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) {
@@ -70,7 +75,7 @@ void HierarchicalCollectives::start(const CollectiveSpec& spec, Buffers buffers,
 }
 
 void HierarchicalCollectives::plan_allreduce(const CollectiveSpec& spec, Buffers buffers) {
-  for (std::size_t i = 0; i < shares_.size(); ++i) shares_[i] = even_share(spec.count, shares_.size(), i);
+  share_out(spec.count);
   const std::size_t before = std::accumulate(shares_.begin(), shares_.begin() + place_.local_rank, std::size_t{0});
   auto* own = static_cast<std::byte*>(buffers.output) + before * size_of(spec.dtype);
 

@@ -62,7 +62,8 @@ class HierarchicalCollectives final : public Collectives {
   Place place_;
   Poller poller_;
   std::string name_;
-  std::vector<std::size_t> shares_;  // of the local ranks
+  void share_out(std::size_t count) const;
+  mutable std::vector<std::size_t> shares_;  // of the local ranks; written anew for each question and each collective
 
   std::array<Stage, 3> stages_;
   std::size_t stage_count_ = 0;

@@ -114,6 +114,12 @@ ScheduledCollectives::ScheduledCollectives(Transport* transport, int rank, const
   if (transport != nullptr) executor_ = std::make_unique<Executor>(*transport);
 }
 
+ScheduledCollectives::ScheduledCollectives(std::unique_ptr<Transport> transport, int rank, const GroupShape& shape,
+                                           const Config& config)
+    : ScheduledCollectives(transport.get(), rank, shape, config) {
+  own_transport_ = std::move(transport);
+}
+
 void ScheduledCollectives::start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) {
   FDL_CHECK(completion_ == nullptr);
   if (!ended_.ok()) return completion.finish(ended_);

@@ -40,6 +40,8 @@ class ScheduledCollectives final : public Collectives {
  public:
   // `transport` is null exactly where the group has one rank. It and `config` outlive this object.
   ScheduledCollectives(Transport* transport, int rank, const GroupShape& shape, const Config& config);
+  // The same with a transport of its own, for groups that are only a part of a communicator.
+  ScheduledCollectives(std::unique_ptr<Transport> transport, int rank, const GroupShape& shape, const Config& config);
 
   std::string_view name() const override { return "schedules"; }
   bool can(const CollectiveSpec&) const override { return true; }
@@ -90,6 +92,7 @@ class ScheduledCollectives final : public Collectives {
   Status launch(const CollectiveSpec& spec, Buffers buffers);
   void finish(Status outcome);
 
+  std::unique_ptr<Transport> own_transport_;  // null where it is somebody else's
   Transport* transport_;
   int rank_;
   GroupShape shape_;
