@@ -21,7 +21,9 @@ int usable_cores();
 std::string describe_machine();
 
 // Which ranks of the world share memory: ranks of one boot id try it (a Unix socket, a passed memfd, a mapped word),
-// and the members' host_id says who succeeded with whom. Collective over the world; `exchange` is the world's.
+// and the members' host_id says who succeeded with whom. A trial that fails (another container) makes other hosts and
+// is no error; a rank that never says anything is, when the deadline passes. Collective over the world, and so is
+// `exchange`.
 Result<std::vector<Member>> find_hosts(int rank, const std::vector<HostFacts>& facts, const std::string& job_key,
                                        Exchange& exchange, Deadline deadline);
 
