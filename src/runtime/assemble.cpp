@@ -143,34 +143,41 @@ Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, std
   FDL_ASSIGN_OR_RETURN(const std::vector<const Option*> chosen, allowed(*membership.config));
   if (membership.size() == 1) return Communicator::make(std::move(parts));
 
-  std::map<const Option*, Peers> routes;
+  std::map<const Option*, Peers> joined_by;
   for (int peer = 0; peer < membership.size(); ++peer) {
     if (peer == membership.rank) continue;
     const Option* option = joining(chosen, membership.me(), membership.members[static_cast<std::size_t>(peer)]);
     if (option == nullptr) return no_way(membership, peer);
-    Peers& peers = routes[option];
+    Peers& peers = joined_by[option];
     peers.resize(static_cast<std::size_t>(membership.size()));
     peers[static_cast<std::size_t>(peer)] = true;
   }
   // In the order of the table on every rank, so that no two ranks wait for each other in different set-ups.
-  std::vector<RoutedTransport::Route> parts_of_route;
+  std::vector<std::unique_ptr<Transport>> transports;
+  std::vector<Route> routes(static_cast<std::size_t>(membership.size()));
   for (const Option& option : options()) {
-    const auto found = routes.find(&option);
-    if (found == routes.end()) continue;
+    const auto found = joined_by.find(&option);
+    if (found == joined_by.end()) continue;
+    for (int peer = 0; peer < membership.size(); ++peer) {
+      if (found->second[static_cast<std::size_t>(peer)]) {
+        routes[static_cast<std::size_t>(peer)] = {static_cast<int>(transports.size()), peer};
+      }
+    }
     FDL_ASSIGN_OR_RETURN(auto transport, option.connect(membership, found->second));
-    parts_of_route.push_back({std::move(transport), found->second});
+    transports.push_back(std::move(transport));
   }
 #if FDL_WITH_SHM
-  const bool all_share_memory = parts_of_route.size() == 1 && parts_of_route.front().transport->name() == "shm";
+  const bool all_share_memory = transports.size() == 1 && transports.front()->name() == "shm";
   if (all_share_memory) {
     FDL_ASSIGN_OR_RETURN(auto whole, make_shm_collectives(membership));
     parts.preferred.push_back(std::move(whole));
   }
 #endif
-  if (parts_of_route.size() == 1) {
-    parts.transport = std::move(parts_of_route.front().transport);
+  if (transports.size() == 1) {
+    parts.transport = std::move(transports.front());
   } else {
-    FDL_ASSIGN_OR_RETURN(parts.transport, RoutedTransport::make(std::move(parts_of_route)));
+    FDL_ASSIGN_OR_RETURN(parts.transport,
+                         RoutedTransport::make(std::move(transports), std::move(routes), membership.rank));
   }
   return Communicator::make(std::move(parts));
 }

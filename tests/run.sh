@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# All set-up and all tests: C++ (threads and processes), Python, sanitizers, format. Ends with "N passed, N failed".
+#   bash tests/run.sh            everything
+#   bash tests/run.sh cpp        one part: cpp, python, address, thread or format
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source tests/setup.sh
+
+parts=("$@")
+[ ${#parts[@]} -gt 0 ] || parts=(format cpp python address thread)
+jobs=$(nproc)
+logs=build/test-logs
+mkdir -p "$logs"
+passed=0
+failed=0
+started=$(date +%s)
+
+say() { printf '\n== %4ds  %s\n' "$(($(date +%s) - started))" "$*"; }
+
+# count NAME PASSED FAILED
+count() {
+  printf '   %s: %d passed, %d failed\n' "$1" "$2" "$3"
+  passed=$((passed + $2))
+  failed=$((failed + $3))
+}
+
+# run_ctest NAME FOLDER [ARGUMENTS...]: every GoogleTest of the build in FOLDER; a run without any test is a failure.
+run_ctest() {
+  local name=$1 folder=$2 log="$logs/$1.log"
+  shift 2
+  ctest --test-dir "$folder" -j "$jobs" --output-on-failure "$@" >"$log" 2>&1 || true
+  local total bad
+  total=$(sed -n 's/.*tests failed out of \([0-9]*\)$/\1/p' "$log" | tail -n 1)
+  bad=$(sed -n 's/.*, \([0-9]*\) tests failed out of [0-9]*$/\1/p' "$log" | tail -n 1)
+  if [ -z "$total" ] || [ "$total" -eq 0 ] || grep -qE '\(Skipped\)|\*\*\*Not Run|DISABLED' "$log"; then
+    echo "   $name: tests were skipped or none ran; see $log"
+    tail -n 20 "$log"
+    count "$name" 0 1
+    return
+  fi
+  [ "$bad" -eq 0 ] || grep -vE '^ *[0-9]+/[0-9]+ Test .*Passed' "$log" | tail -n 200
+  grep -hE '^(verifier|agreement|mutations|fuzz|choose)[: ]' "$log" | sort -u | sed 's/^/   /' || true
+  count "$name" $((total - bad)) "$bad"
+}
+
+# build_tests FOLDER TARGETS... [-- CMAKE ARGUMENTS...]
+build_tests() {
+  local folder=$1 log="$logs/build-$(basename "$1").log"
+  shift
+  local targets=()
+  while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    targets+=("$1")
+    shift
+  done
+  [ $# -eq 0 ] || shift
+  if ! { cmake -G Ninja -S . -B "$folder" -DFARANDOLE_TESTS=ON -DFARANDOLE_WERROR=ON "$@" &&
+    cmake --build "$folder" -j "$jobs" ${targets[@]+--target "${targets[@]}"}; } >"$log" 2>&1; then
+    grep -E 'error|warning|FAILED|undefined' "$log" | head -n 40 || tail -n 40 "$log"
+    echo "   the build in $folder failed; see $log"
+    count "build $folder" 0 1
+    return 1
+  fi
+}
+
+format() {
+  say "format"
+  local bad
+  bad=$(git ls-files '*.h' '*.hpp' '*.c' '*.cpp' | xargs clang-format --dry-run 2>&1 | grep -c 'warning:' || true)
+  if [ "$bad" -eq 0 ]; then
+    count format 1 0
+  else
+    git ls-files '*.h' '*.hpp' '*.c' '*.cpp' | xargs clang-format --dry-run 2>&1 | grep 'warning:' | head -n 10
+    echo "   run: git ls-files '*.h' '*.hpp' '*.c' '*.cpp' | xargs clang-format -i"
+    count format 0 1
+  fi
+}
+
+cpp() {
+  say "C++: build, warnings are errors"
+  build_tests build -- -DFARANDOLE_BENCH=ON -DFARANDOLE_EXAMPLES=ON || return 0
+  say "C++: tests"
+  run_ctest cpp build
+}
+
+python() {
+  say "Python"
+  install_python_package
+  local log="$logs/python.log"
+  python -m pytest -q -rs --junitxml="$logs/python.xml" tests/python >"$log" 2>&1 || true
+  local total bad skipped
+  read -r total bad skipped < <(python - "$logs/python.xml" <<'PY'
+import sys, xml.etree.ElementTree as tree
+try:
+    suites = list(tree.parse(sys.argv[1]).getroot().iter("testsuite"))
+except (OSError, tree.ParseError):
+    suites = []
+add = lambda key: sum(int(s.get(key, 0)) for s in suites)
+print(add("tests"), add("failures") + add("errors"), add("skipped"))
+PY
+  )
+  if [ "$total" -eq 0 ] || [ "$skipped" -ne 0 ]; then
+    echo "   tests were skipped or none ran; see $log"
+    bad=$((bad + 1))
+    total=$((total + 1))
+  fi
+  [ "$bad" -eq 0 ] || tail -n 150 "$log"
+  count python $((total - bad)) "$bad"
+}
+
+# What has threads or raw memory, once more under a sanitizer. Pure rooms are deterministic and stay out.
+sanitized() {
+  local kind=$1
+  shift
+  say "$kind sanitizer: build"
+  local only
+  only=$(IFS=';'; echo "$*")
+  build_tests "build/$kind" "$@" -- -DFARANDOLE_SANITIZE="$kind" -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+    -DFARANDOLE_PROGRAM=OFF "-DFARANDOLE_TESTS_ONLY=$only" "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1 -UNDEBUG" ||
+    return 0
+  say "$kind sanitizer: tests"
+  TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1" run_ctest "$kind" "build/$kind"
+}
+
+address() { sanitized address system_test hub_test transport_contract_test tcp_test shm_test engine_test agree_wire_test capi_test; }
+thread() { sanitized thread hub_test transport_contract_test shm_test engine_test capi_test; }
+
+set_up_machine
+for part in "${parts[@]}"; do
+  case "$part" in
+    cpp | python | address | thread | format) "$part" ;;
+    *) echo "tests/run.sh: '$part' is none of cpp, python, address, thread, format" >&2; exit 64 ;;
+  esac
+done
+
+say "done"
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

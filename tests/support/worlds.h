@@ -1,0 +1,77 @@
+// Worlds: ranks as threads of one process, each with a world of its own, through the C API alone.
+#pragma once
+
+#include <farandole/farandole.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace world_test {
+
+// A world that ends with its scope.
+struct World {
+  fdl_world* world = nullptr;
+  fdl_group* all = nullptr;
+  fdl_comm* comm = nullptr;
+  int rank = 0;
+  int size = 1;
+
+  ~World() {
+    fdl_comm_destroy(comm);
+    fdl_world_destroy(world);
+  }
+};
+
+using Knobs = std::vector<std::pair<std::string, std::string>>;
+
+inline fdl_result open_world(const std::string& name, int rank, int size, const Knobs& knobs, World& opened) {
+  std::vector<const char*> texts;
+  for (const auto& [knob, value] : knobs) {
+    texts.push_back(knob.c_str());
+    texts.push_back(value.c_str());
+  }
+  fdl_world_options options;
+  fdl_world_options_init(&options);
+  options.rank = rank;
+  options.size = size;
+  options.rendezvous = name.c_str();
+  options.job_key = "a key that only tests use";
+  options.options = texts.data();
+  options.option_count = knobs.size();
+  opened.rank = rank;
+  opened.size = size;
+  const fdl_result result = fdl_world_create(&options, &opened.world);
+  if (result != FDL_OK) return result;
+  opened.all = fdl_group_all(opened.world);
+  return fdl_comm_create(opened.all, &opened.comm);
+}
+
+inline std::string fresh_name() {
+  static std::atomic<int> next{0};
+  return "memory://test-" + std::to_string(next.fetch_add(1));
+}
+
+// Runs `body` on `size` ranks. A rank that cannot start fails the test and does not run it.
+inline void run_ranks(int size, const Knobs& knobs, const std::function<void(World&)>& body) {
+  const std::string name = fresh_name();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      World world;
+      const fdl_result result = open_world(name, rank, size, knobs, world);
+      ASSERT_EQ(result, FDL_OK) << "rank " << rank << ": " << fdl_last_error()->text;
+      body(world);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+#define FDL_ASSERT_OK(expression) ASSERT_EQ((expression), FDL_OK) << fdl_last_error()->text
+#define FDL_EXPECT_OK(expression) EXPECT_EQ((expression), FDL_OK) << fdl_last_error()->text
+
+}  // namespace world_test
