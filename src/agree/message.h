@@ -40,8 +40,10 @@ struct Request {
 
 // One thing that every rank of the group will do next, in the plan's order.
 //
-// A bucket with an error is not run. Its names may differ in all but the error, and a rank completes with it those
-// names that it has sent to the root and that are still pending there; the others mean nothing to it.
+// A rank matches names with its requests when it decodes the plan, not when the bucket's turn comes: only requests that
+// it had sent by then are meant, and a later one of the same name is another. A bucket with an error is not run; a rank
+// completes with it those of its requests that it names, and other names in it mean nothing to that rank. In a sum, a
+// rank without a request has joined and contributes zeros.
 struct Bucket {
   RequestKind kind = RequestKind::allreduce;
   std::vector<std::string> names;  // several: fused (allreduce); in this order in the buffer

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 
 #include "agree/remembered.h"
 #include "agree/rules.h"
@@ -24,6 +23,10 @@ struct RootSession::State {
   Status check_new(int from, const std::vector<const Request*>& requests) const;
   Status refuse(int from, Code code, std::string_view what) const {
     return Status(code, fmt::format("{}: {}", rank_name(from, rank_names), what));
+  }
+
+  Status refuse_twice(int from, std::string_view name) const {
+    return refuse(from, Code::internal, fmt::format("it asks for '{}' twice", name));
   }
 
   std::vector<std::string> rank_names;
@@ -56,15 +59,15 @@ Result<std::vector<const Request*>> RootSession::State::requests_in(int from, co
 
 // The negotiator relies on it that a rank has each name pending once.
 Status RootSession::State::check_new(int from, const std::vector<const Request*>& requests) const {
-  std::set<std::string_view> names;
-  bool joins = false;
+  std::vector<std::string_view> names;  // a join has none
+  names.reserve(requests.size());
   for (const Request* request : requests) {
-    const bool is_join = request->kind == RequestKind::join;
-    const bool twice = is_join ? std::exchange(joins, true) : !names.insert(request->name).second;
-    if (twice || negotiator.has_asked(from, *request)) {
-      return refuse(from, Code::internal, fmt::format("it asks for '{}' twice", request->name));
-    }
+    if (negotiator.has_asked(from, *request)) return refuse_twice(from, request->name);
+    names.push_back(request->kind == RequestKind::join ? std::string_view() : request->name);
   }
+  std::ranges::sort(names);
+  const auto twice = std::ranges::adjacent_find(names);
+  if (twice != names.end()) return refuse_twice(from, twice->empty() ? "join" : *twice);
   return ok_status();
 }
 
