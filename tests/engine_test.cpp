@@ -228,6 +228,48 @@ TEST(Failure, OfAPeerThatIsNotNeededIsNotNoticed) {
   });
 }
 
+// A peer whose last bytes arrive, and who leaves, just after this rank looked for the bytes and before it asks for the
+// peer's health: done() turns true once peer_status() was asked.
+class LastBreath final : public Transport {
+ public:
+  explicit LastBreath(Event event) : event_(std::move(event)) {}
+  std::string_view name() const override { return "last breath"; }
+  std::optional<Ticket> send(Lane, uint32_t, ConstBytes) override { return Ticket{}; }
+  std::optional<Ticket> recv(Lane, uint32_t, Bytes) override { return Ticket{}; }
+  bool done(Ticket) const override { return asked_; }
+  bool progress() override { return false; }
+  Status peer_status(int) const override {
+    asked_ = true;
+    return Status(Code::peer_lost, "gone");
+  }
+  Status status() const override { return peer_status(1); }
+  int wake_fd() const override { return event_.fd(); }
+  bool prepare_to_sleep() override { return false; }
+  void finish_sleep() override {}
+
+ private:
+  Event event_;
+  mutable bool asked_ = false;
+};
+
+TEST(Failure, OfAPeerThatDidItsPartBeforeIsNone) {
+  const Config config = make_config();
+  for (bool message : {true, false}) {
+    const Membership membership = make_membership("", 0, 2, config);
+    Communicator::Parts parts{.id = "x", .members = membership.members, .config = &config};
+    parts.transport = std::make_unique<LastBreath>(require(Event::make()));
+    auto comm = require(Communicator::make(std::move(parts)));
+    int64_t value = 1;
+    Message recv = incoming(1, &value, sizeof value);
+    if (message) {
+      comm->start(recv);
+      require(comm->wait(recv.completion, Deadline::never()));
+    } else {
+      require(barrier(*comm));
+    }
+  }
+}
+
 TEST(Failure, OfAPeerInAMessageEndsEverything) {
   const Config config = make_config();
   const std::string id = unique_id();

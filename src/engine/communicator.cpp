@@ -127,15 +127,15 @@ bool Communicator::progress() {
   if (s.parts.transport != nullptr && !driven && (s.woke || !s.messages.idle())) moved |= s.parts.transport->progress();
   s.woke = false;
   if (s.messages.idle()) return moved;
-  moved |= s.messages.progress();
-  if (!moved) {
-    if (Status failure = s.messages.failure(); !failure.ok()) {
-      const std::string phase = s.messages.phase();
-      s.fail(failure.during("message", phase, s.parts.id).while_doing(phase));
-      return true;
-    }
-  }
-  return moved;
+  if (s.messages.progress() || moved) return true;
+  const Status failure = s.messages.failure();
+  if (failure.ok()) return false;
+  // As with collectives: what the peer did before it left counts.
+  s.parts.transport->progress();
+  if (s.messages.progress()) return true;
+  const std::string phase = s.messages.phase();
+  s.fail(failure.during("message", phase, s.parts.id).while_doing(phase));
+  return true;
 }
 
 int Communicator::wake_fd() const { return state_->poller.fd(); }

@@ -175,6 +175,8 @@ bool ScheduledCollectives::progress() {
   if (moved) return true;
   Status failure = executor_->failure();
   if (failure.ok()) return false;
+  // The peer may have done its part and left between our two looks. What it did before it left counts.
+  if (executor_->progress()) return true;
   last_phase_ = executor_->phase();
   ended_ = failure.during(name_of(running_->key.collective), last_phase_).while_doing(last_phase_);
   finish(ended_);
