@@ -132,7 +132,7 @@ inline std::vector<std::byte> pattern(std::size_t bytes, uint64_t seed) {
   uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
   for (uint64_t& word : words) word = state = state * 6364136223846793005u + 1442695040888963407u;
   std::vector<std::byte> result(bytes);
-  std::memcpy(result.data(), words.data(), bytes);
+  if (bytes > 0) std::memcpy(result.data(), words.data(), bytes);
   return result;
 }
 inline bool same_bytes(ConstBytes a, ConstBytes b) {

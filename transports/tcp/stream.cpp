@@ -15,7 +15,7 @@ constexpr uint32_t kSlice = 0x4c534446;    // "FDSL"
 constexpr uint32_t kGoodbye = 0x59424446;  // "FDBY"
 constexpr std::size_t kHeaderBytes = sizeof(SliceHeader);
 // One system call moves at most this much, so that both directions and all peers take turns while the bytes are warm.
-constexpr std::size_t kBurstBytes = 512_KiB;
+constexpr std::size_t kBurstBytes = 256_KiB;
 
 // Collects pieces for one call: what is left of header and payload, at most kBurstBytes in all.
 struct Gathering {
