@@ -151,14 +151,18 @@ TEST_P(EveryTransport, EveryOtherCollectiveMovesWhatItPromises) {
 
     std::vector<int32_t> gathered(r == 2 ? 6 : 0);
     FDL_ASSERT_OK(fdl_gather(me.comm, mine.data(), gathered.data(), 2, FDL_INT32, 2));
-    if (r == 2) EXPECT_EQ(gathered, all);
+    if (r == 2) {
+      EXPECT_EQ(gathered, all);
+    }
     std::vector<int32_t> scattered(2);
     FDL_ASSERT_OK(fdl_scatter(me.comm, r == 2 ? gathered.data() : nullptr, scattered.data(), 2, FDL_INT32, 2));
     EXPECT_EQ(scattered, mine);
 
     int32_t most = r;
     FDL_ASSERT_OK(fdl_reduce(me.comm, &r, &most, 1, FDL_INT32, FDL_MAX, 0));
-    if (r == 0) EXPECT_EQ(most, 2);
+    if (r == 0) {
+      EXPECT_EQ(most, 2);
+    }
     FDL_ASSERT_OK(fdl_barrier(me.comm));
   });
 }
@@ -699,6 +703,8 @@ TEST(Errors, AnUnknownTransportOrKnobIsQuoted) {
   World world;
   EXPECT_EQ(open_world(fresh_name(), 0, 1, {{"transport", "pigeon"}}, world), FDL_INVALID_ARGUMENT);
   EXPECT_NE(std::string(fdl_last_error()->text).find("'pigeon'"), std::string::npos) << fdl_last_error()->text;
+  EXPECT_EQ(open_world(fresh_name(), 0, 1, {{"algorithm", "quickest"}}, world), FDL_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(fdl_last_error()->text).find("'quickest'"), std::string::npos) << fdl_last_error()->text;
   EXPECT_EQ(open_world(fresh_name(), 0, 1, {{"transprot", "tcp"}}, world), FDL_INVALID_ARGUMENT);
   EXPECT_NE(std::string(fdl_last_error()->text).find("'transprot'"), std::string::npos);
   EXPECT_EQ(open_world(fresh_name(), 0, 1, {{"slice_bytes", "many"}}, world), FDL_INVALID_ARGUMENT);

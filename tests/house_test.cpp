@@ -198,6 +198,7 @@ std::vector<Function> functions_of(const Source& source) {
     if (line.empty() || line.front() == ' ' || line.front() == '}' || line.front() == '#' || !line.ends_with("{"))
       continue;
     if (kNotFunctions.contains(line.substr(0, line.find(' ')))) continue;
+    if (line.find(" = {") != std::string::npos || line.ends_with("[] = {")) continue;  // a table
     std::size_t end = i;
     while (end < source.lines.size() && !source.lines[end].starts_with("}")) ++end;
     functions.push_back({source.path + ":" + std::to_string(i + 1), end - i + 1});

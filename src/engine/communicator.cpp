@@ -22,6 +22,23 @@ inline void relax() {
 #endif
 }
 
+bool is_auto(std::string_view algorithm) { return algorithm.empty() || algorithm == "auto"; }
+
+bool has_algorithm(Collective collective, std::string_view name) {
+  return std::any_of(catalog().begin(), catalog().end(), [&](const Algorithm& algorithm) {
+    return algorithm.collective == collective && algorithm.name == name;
+  });
+}
+
+// A configured name that no collective has is a slip of the pen, and is told before anything runs.
+Status check_configured(const std::string& name) {
+  if (is_auto(name)) return {};
+  for (int kind = 0; kind < kCollectiveCount; ++kind) {
+    if (has_algorithm(static_cast<Collective>(kind), name)) return {};
+  }
+  return find_algorithm(Collective::allreduce, name).status();
+}
+
 constexpr uint64_t kAlarm = 0;  // the poller's token of interrupt(); nobody reads tokens, the set is only slept on
 
 }  // namespace
@@ -38,6 +55,7 @@ struct Communicator::State {
 
   Status watch_parts();
   void begin_next();
+  Collectives* choose_runner(const CollectiveSpec& spec) const;
   void end_current();
   bool run_current();
   bool hear_interrupt();
@@ -73,6 +91,7 @@ Result<std::unique_ptr<Communicator>> Communicator::make(Parts parts) {
   const auto size = static_cast<int>(parts.members.size());
   FDL_CHECK(parts.config != nullptr && parts.rank >= 0 && parts.rank < size);
   FDL_CHECK((parts.transport == nullptr) == (size == 1));
+  FDL_RETURN_IF_ERROR(check_configured(parts.config->algorithm));
   parts.shape.ranks = size;
   FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
   FDL_ASSIGN_OR_RETURN(Event alarm, Event::make());
@@ -217,17 +236,22 @@ Status Communicator::State::watch_parts() {
 // A collective may be finished as soon as it is begun; the loop does not pile up calls when many are queued.
 void Communicator::State::begin_next() {
   while (active == nullptr && oldest != nullptr && !failed) {
-    active = scheduled.get();
-    for (const auto& one : parts.preferred) {
-      if (one->can(oldest->spec)) {
-        active = one.get();
-        break;
-      }
-    }
+    active = choose_runner(oldest->spec);
     outcome = {};
     active->start(oldest->spec, oldest->buffers, outcome);
     if (outcome.done) end_current();
   }
+}
+
+// Whoever asks for an algorithm gets its schedule; else the first of the preferred that can.
+Collectives* Communicator::State::choose_runner(const CollectiveSpec& spec) const {
+  const std::string& configured = parts.config->algorithm;
+  const bool asked_for =
+      !is_auto(spec.algorithm) || (!is_auto(configured) && has_algorithm(spec.collective, configured));
+  for (const auto& one : parts.preferred) {
+    if (!asked_for && one->can(spec)) return one.get();
+  }
+  return scheduled.get();
 }
 
 bool Communicator::State::run_current() {

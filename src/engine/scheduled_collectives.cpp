@@ -205,6 +205,11 @@ int ScheduledCollectives::waiting_for() const { return completion_ == nullptr ? 
 
 // A group of one copies, unless input and output are the same, and scales as the others do: twice.
 void ScheduledCollectives::run_alone(const CollectiveSpec& spec, Buffers buffers, Completion& completion) {
+  if (!is_auto(spec.algorithm)) {
+    if (auto known = find_algorithm(spec.collective, spec.algorithm); !known.ok()) {
+      return completion.finish(known.status());
+    }
+  }
   const bool vector = spec.collective == Collective::allreduce || spec.collective == Collective::reduce ||
                       spec.collective == Collective::broadcast;
   const std::size_t elements = spec.collective == Collective::barrier ? 0 : (vector ? spec.count : spec.counts[0]);

@@ -63,9 +63,9 @@ bool NamedOperations::progress() {
     decide();  // a stall may have become a failure
   }
   moved |= run();
+  settle_departure();
   // Whoever is waiting for a rank that fell silent wants to know why; what was agreed upon goes on without asking.
   if (!gone_.ok() && !idle() && !running()) suspect(gone_);
-  settle_departure();
   return moved;
 }
 
@@ -212,21 +212,24 @@ void NamedOperations::complete(Entry& entry, const Status& status) {
 // ---- bad days
 // ----------------------------------------------------------------------------------------------------------
 
+// What was agreed upon before a rank went still finishes, for that rank finished it too. What waits for the rank
+// cannot: the root says so to everybody, in its place among the plans. Only the root's own going is noticed by each.
 void NamedOperations::depart(int rank, const Status& why) {
-  if (departure_.ok()) departure_ = why;
   if (root_) {
     root_->leave(rank);
     root_heard_ = true;
+  } else if (rank == 0) {
+    departure_ = why;
   }
 }
 
-// What was agreed upon before a rank went may still finish; only what is still being waited for cannot.
+// All plans of a root that went are here once its messages have ended.
 void NamedOperations::settle_departure() {
-  if (!departure_.ok() && failure_.ok() && !running()) fail_all(departure_);
+  if (!departure_.ok() && !gone_.ok() && !running()) fail_all(Status(departure_));
 }
 
 void NamedOperations::suspect(const Status& why) {
-  if (!suspicion_.ok() || !departure_.ok()) return;
+  if (!suspicion_.ok()) return;
   suspicion_ = why;
   untold_ = why;
   verdict_due_ = Deadline::after_seconds(config_.lost_after_s + config_.suspect_after_s);

@@ -59,8 +59,7 @@ class NamedOperations {
   // Buckets that were agreed upon and are not finished; a rank that leaves finishes them first.
   bool running() const { return running_ != nullptr || !todo_.empty(); }
 
-  // A rank of the group said good-bye, or is unreachable: what needs it fails with `why`, once all that was agreed
-  // upon has had its chance.
+  // A rank of the group said good-bye: what waits for it fails with `why`.
   void depart(int rank, const Status& why);
   // Everything fails now, and everything later.
   void fail_all(const Status& why);
@@ -99,7 +98,7 @@ class NamedOperations {
   std::deque<Bucket> todo_;
   std::unique_ptr<BucketRun> running_;
   FusionBuffer fusion_;
-  Status departure_;  // the first rank that went
+  Status departure_;  // the root said good-bye
   Status failure_;    // everything has ended
   Status gone_;       // the first peer whose messages ended
   Status suspicion_;  // something failed here; until the verdict comes, or its deadline, nothing runs

@@ -210,7 +210,10 @@ void Link::add_event(HubEvent event) {
 void Link::lose_hub() {
   if (!hub_lost_.ok()) return;
   poller_.remove(socket_.fd());
-  hub_lost_ = Status(Code::peer_lost, fmt::format("the hub ({}) is gone", server_name_));
+  // A hub that ended in good order, or whose rank said good-bye, is no failure: only meeting is over.
+  const bool in_order = hub_ends_ || (!server_.empty() && gone_.contains(server_.front().rank));
+  hub_lost_ = Status(in_order ? Code::shut_down : Code::peer_lost,
+                     fmt::format("the hub ({}) {}", server_name_, in_order ? "has ended" : "is gone"));
   if (const auto mine = gone_.find(hello_.rank); mine != gone_.end()) {
     hub_lost_ = mine->second;
   } else if (!hub_ends_ && !server_.empty() && !gone_.contains(server_.front().rank)) {
