@@ -520,6 +520,7 @@ class Communicator:
              **options):  # fmt: skip
         if "timeout" in options:
             options["timeout_ns"] = int(options.pop("timeout") * 1e9)
+        count = 0 if counts else count
         request = self._native.call(int(collective), send, recv, count, list(counts), list(recv_counts), int(op),
                                     int(root), options, wait)  # fmt: skip
         return result if wait else Request(request, result)
@@ -537,7 +538,7 @@ class Communicator:
                          out if self.rank == root else None, _count(tensor), op=op, root=root, **options)  # fmt: skip
 
     def _broadcast(self, wait, tensor, root=0, **options):
-        return self._run(wait, tensor, _Collective.BROADCAST, None, tensor, _count(tensor), root=root, **options)
+        return self._run(wait, tensor, _Collective.BROADCAST, tensor, tensor, _count(tensor), root=root, **options)
 
     def _allgather(self, wait, tensor, out=None, counts=None, **options):
         tensor = _as_array(tensor)
