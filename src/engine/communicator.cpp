@@ -147,14 +147,11 @@ bool Communicator::progress() {
   s.woke = false;
   if (s.messages.idle()) return moved;
   if (s.messages.progress() || moved) return true;
-  const Status failure = s.messages.failure();
-  if (failure.ok()) return false;
-  // As with collectives: what the peer did before it left counts.
-  s.parts.transport->progress();
-  if (s.messages.progress()) return true;
-  const std::string phase = s.messages.phase();
-  s.fail(failure.during("message", phase, s.parts.id).while_doing(phase));
-  return true;
+  // As with collectives: what the peer did before it left counts. A message that cannot be finished ends alone, for a
+  // peer that went may have left others with work that needs it no more.
+  if (s.parts.transport == nullptr || s.parts.transport->status().ok()) return false;
+  const bool last_moved = s.parts.transport->progress();
+  return s.messages.progress() || s.messages.fail_unreachable() || last_moved;
 }
 
 int Communicator::wake_fd() const { return state_->poller.fd(); }

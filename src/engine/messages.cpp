@@ -114,29 +114,38 @@ Message* Messages::take_oldest(Line& line) {
   return message;
 }
 
-Status Messages::failure() const {
+bool Messages::fail_unreachable() {
+  bool any = false;
   for (const std::size_t at : busy_) {
     const int peer = static_cast<int>(at / 2);
-    if (peer != rank_) FDL_RETURN_IF_ERROR(transport_->peer_status(peer));
+    if (peer == rank_) continue;
+    const Status status = transport_->peer_status(peer);
+    if (status.ok()) continue;
+    const std::string phase = phase_of(*lines_[at].oldest);
+    end(lines_[at], status.during("message", phase).while_doing(phase));
+    any = true;
   }
-  return {};
+  std::erase_if(busy_, [this](std::size_t at) { return !lines_[at].busy; });
+  return any;
 }
 
-std::string Messages::phase() const {
-  if (busy_.empty()) return {};
-  const Message& message = *lines_[busy_.front()].oldest;
+std::string Messages::phase_of(const Message& message) {
   return fmt::format("{} of {} bytes {} rank {}", message.outgoing ? "send" : "recv", message.bytes,
                      message.outgoing ? "to" : "from", message.peer);
 }
 
+std::string Messages::phase() const { return busy_.empty() ? std::string() : phase_of(*lines_[busy_.front()].oldest); }
+
 int Messages::waiting_for() const { return busy_.empty() ? -1 : static_cast<int>(busy_.front() / 2); }
 
+void Messages::end(Line& line, const Status& why) {
+  line.posting = nullptr;
+  line.busy = false;
+  while (line.oldest != nullptr) take_oldest(line)->completion.finish(why);
+}
+
 void Messages::fail(const Status& why) {
-  for (Line& line : lines_) {
-    line.posting = nullptr;
-    line.busy = false;
-    while (line.oldest != nullptr) take_oldest(line)->completion.finish(why);
-  }
+  for (Line& line : lines_) end(line, why);
   busy_.clear();
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "contract/transport.h"
@@ -20,8 +21,8 @@ class Messages {
   void start(Message& message);
   bool progress();
   bool idle() const { return busy_.empty(); }
-  // OK, or why a message in flight cannot be finished. Worth asking when nothing moves.
-  Status failure() const;
+  // Ends the messages of peers that can no more be reached; true if there were any. Worth asking when nothing moves.
+  bool fail_unreachable();
   // "recv of 4096 bytes from rank 2": the first that is not finished; empty when idle.
   std::string phase() const;
   int waiting_for() const;
@@ -44,6 +45,8 @@ class Messages {
   bool post_slice(Message& message);
   bool run_own();
   static Message* take_oldest(Line& line);
+  static std::string phase_of(const Message& message);
+  static void end(Line& line, const Status& why);
 
   Transport* transport_;
   int rank_;

@@ -227,8 +227,14 @@ Result<ScheduledCollectives::Plan*> ScheduledCollectives::plan_for(const Collect
   hash.add(static_cast<uint64_t>(spec.collective) << 32 | static_cast<uint64_t>(spec.dtype) << 16 |
            (in_place ? 1u : 0u));
   hash.add(static_cast<uint64_t>(spec.root)).add(spec.count).add(spec.counts);
-  std::unique_ptr<Plan>& place = plans_[hash.value() % plans_.size()];
-  if (place != nullptr && place->key.matches(spec, in_place, rank_order)) return place.get();
+  // A few neighbours, so that two shapes that take turns do not drive each other out.
+  std::unique_ptr<Plan>* free_place = nullptr;
+  for (std::size_t i = 0; i < 4; ++i) {
+    std::unique_ptr<Plan>& candidate = plans_[(hash.value() + i) % plans_.size()];
+    if (candidate != nullptr && candidate->key.matches(spec, in_place, rank_order)) return candidate.get();
+    if (candidate == nullptr && free_place == nullptr) free_place = &candidate;
+  }
+  std::unique_ptr<Plan>& place = free_place != nullptr ? *free_place : plans_[hash.value() % plans_.size()];
 
   FDL_ASSIGN_OR_RETURN(const Choice choice, choose_for(spec));
   const Algorithm& algorithm = *choice.algorithm;

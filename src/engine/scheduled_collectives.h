@@ -100,7 +100,7 @@ class ScheduledCollectives final : public Collectives {
   SlicingLimits limits_;
 
   std::map<std::tuple<const Algorithm*, int, bool>, std::unique_ptr<OrderedSchedule>> schedules_;  // by root, in place
-  std::array<std::unique_ptr<Plan>, 64> plans_;  // by hash; a newcomer takes the place of the one before
+  std::array<std::unique_ptr<Plan>, 64> plans_;  // by hash and near it; a newcomer may drive an old one out
 
   std::unique_ptr<Executor> executor_;  // null in a group of one
   Workspace scratch_;
