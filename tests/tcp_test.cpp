@@ -285,13 +285,14 @@ TEST(TcpAddresses, MayBelongToSeveralInterfaces) {
 }
 
 TEST(TcpAddresses, AreTriedUntilOneLeadsToThePeer) {
-  // Before the own addresses of ranks 0 and 1: one that is closed, one that is nonsense, and one where the other of the
-  // two listens. What rank 2 says there, before and after its own call to the other, must not be taken for that call.
+  // Before rank 1's own addresses: one that is closed, one that is nonsense, and one where rank 0 listens. What rank 2
+  // says there, after it has called rank 0 for itself, must not be taken for that call.
   const std::string closed = require(listen_tcp("lo")).addresses.front().text;
   Party party(3);
   EditedExchange exchange(*party.membership(0).exchange, [&](std::string_view key, std::string value) {
-    const int other = key.ends_with("/0") ? 1 : 0;
-    return closed + " nonsense " + addresses_of(party, other).front().text + " " + value;
+    if (!key.ends_with("/1")) return value;
+    const std::string misleading = addresses_of(party, 0).front().text;
+    return closed + " nonsense " + misleading + " " + misleading + " " + value;
   });
   run_ranks(3, [&](int rank) {
     Membership membership = party.membership(rank);
