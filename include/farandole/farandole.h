@@ -6,9 +6,10 @@
  *     thread is fdl_last_error(): code, one sentence (who, what, what to do), culprit, operation, phase, group. Ranks
  *     that did not cause a failure get the same culprit and sentence as everybody. Output arguments are written only on
  *     FDL_OK.
- *  2. What a failure leaves. FDL_INVALID_ARGUMENT and FDL_MISMATCH: nothing happened, everything stays usable. Any other
- *     failure of a collective ends its communicator (for named operations: its group) and says so; the world lives on,
- *     and a new group of the survivors can be made.
+ *  2. What a failure leaves. FDL_INVALID_ARGUMENT, FDL_UNSUPPORTED and the FDL_MISMATCH of a named operation: nothing
+ *     happened, everything stays usable. Any other failure of a collective ends its communicator (for named operations:
+ *     its group) and says so, on all its ranks alike; the world lives on, and a new group of the survivors can be made.
+ *     Ordered ranks that called different things learn of it when they meet, too late to undo: FDL_MISMATCH ends those.
  *  3. Objects are opaque. One function makes each, one ends it; ending NULL does nothing. What was left when its world
  *     is destroyed answers FDL_SHUT_DOWN and is still to be destroyed; a communicator outlives its requests.
  *  4. Option structs begin with struct_size and are filled by fdl_..._options_init, so that they can grow. A NULL pointer

@@ -1,6 +1,7 @@
 // C API: named operations.
 #include <cstring>
 
+#include "agree/wire.h"
 #include "capi/objects.h"
 
 using namespace fdl;
@@ -164,12 +165,14 @@ fdl_result fdl_submit(fdl_group* group, const fdl_operation* operations, size_t 
     }
     entries.push_back(entry_of(operation, size, shared, i));
   }
-  if (count > 1) {
-    const std::string name = entries.front().request.name + "+" + std::to_string(count - 1);
-    for (Entry& entry : entries) {
-      entry.request.group = name;
+  const std::string group_name = entries.front().request.name + "+" + std::to_string(count - 1);
+  for (Entry& entry : entries) {
+    if (count > 1) {
+      entry.request.group = group_name;
       entry.request.group_size = static_cast<int32_t>(count);
     }
+    Status sound = check_request(entry.request);
+    if (!sound.ok()) return report(sound);
   }
   return submit(group, std::move(entries), std::move(shared), handle);
 }

@@ -122,7 +122,38 @@ void NamedOperations::warn_of_stalls() {
 void NamedOperations::take_plan(ConstBytes bytes) {
   auto plan = member_.decode_plan(bytes);
   if (!plan.ok()) return fail_all(plan.status());
-  for (Bucket& bucket : plan->buckets) todo_.push_back(std::move(bucket));
+  for (Bucket& bucket : plan->buckets) {
+    Status sound = check(bucket);
+    if (!sound.ok()) return fail_all(sound);
+    std::vector<std::optional<Entry>> entries = take_entries(bucket);
+    todo_.push_back({std::move(bucket), std::move(entries)});
+  }
+}
+
+// What depends on the group's size, which the wire's own checks do not know.
+Status NamedOperations::check(const Bucket& bucket) const {
+  const auto size = static_cast<std::size_t>(comm_.size());
+  const bool sound = !bucket.error.empty() ||
+                     ((bucket.kind != RequestKind::allgather || bucket.rows.size() == size) &&
+                      (bucket.kind != RequestKind::alltoall || bucket.rows.size() == size * size) &&
+                      (bucket.kind != RequestKind::broadcast || (bucket.root >= 0 && bucket.root < comm_.size())));
+  if (sound) return {};
+  return Status(Code::internal, "the group's root sent a plan that does not fit a group of " + std::to_string(size) +
+                                    " ranks; please report it");
+}
+
+std::vector<std::optional<Entry>> NamedOperations::take_entries(const Bucket& bucket) {
+  std::vector<std::optional<Entry>> entries;
+  for (const std::string& name : bucket.names) {
+    auto found = entries_.find(name);
+    if (found == entries_.end()) {
+      entries.emplace_back(std::nullopt);  // this rank has joined, or never asked
+    } else {
+      entries.emplace_back(std::move(found->second));
+      entries_.erase(found);
+    }
+  }
+  return entries;
 }
 
 // ---- execution
@@ -151,24 +182,14 @@ bool NamedOperations::run() {
 }
 
 std::unique_ptr<BucketRun> NamedOperations::start_next() {
-  Bucket bucket = std::move(todo_.front());
+  Planned planned = std::move(todo_.front());
   todo_.pop_front();
-  if (!bucket.error.empty()) {
-    fail_bucket(bucket);
+  if (!planned.bucket.error.empty()) {
+    fail_bucket(planned);
     return nullptr;
   }
-  std::vector<std::optional<Entry>> entries;
-  for (const std::string& name : bucket.names) {
-    auto found = entries_.find(name);
-    if (found == entries_.end()) {
-      entries.emplace_back(std::nullopt);  // this rank has joined
-    } else {
-      entries.emplace_back(std::move(found->second));
-      entries_.erase(found);
-    }
-  }
   ++bucket_count_;
-  return std::make_unique<BucketRun>(std::move(bucket), std::move(entries), comm_, fusion_);
+  return std::make_unique<BucketRun>(std::move(planned.bucket), std::move(planned.entries), comm_, fusion_);
 }
 
 void NamedOperations::finish(BucketRun& run) {
@@ -186,7 +207,8 @@ void NamedOperations::finish(BucketRun& run) {
   if (group_failed) suspect(status);
 }
 
-void NamedOperations::fail_bucket(const Bucket& bucket) {
+void NamedOperations::fail_bucket(Planned& planned) {
+  const Bucket& bucket = planned.bucket;
   Error error{.code = bucket.code, .text = bucket.error};
   if (bucket.culprit >= 0 && bucket.culprit < comm_.size()) {
     const Member& culprit = comm_.members()[static_cast<std::size_t>(bucket.culprit)];
@@ -194,12 +216,8 @@ void NamedOperations::fail_bucket(const Bucket& bucket) {
     error.culprit_host = culprit.host_name;
   }
   const Status why(std::move(error));
-  for (const std::string& name : bucket.names) {
-    auto found = entries_.find(name);
-    if (found == entries_.end()) continue;
-    Entry entry = std::move(found->second);
-    entries_.erase(found);
-    complete(entry, why);
+  for (auto& entry : planned.entries) {
+    if (entry) complete(*entry, why);
   }
 }
 
@@ -239,7 +257,11 @@ void NamedOperations::fail_all(const Status& why) {
   if (!failure_.ok()) return;
   failure_ = why;
   unsent_.clear();
-  todo_.clear();
+  for (Planned& planned : std::exchange(todo_, {})) {
+    for (auto& entry : planned.entries) {
+      if (entry) complete(*entry, why);
+    }
+  }
   if (running_) {
     // The communicator may still hold the operation: it must let go of the memory first.
     comm_.interrupt(why);

@@ -76,11 +76,20 @@ class NamedOperations {
   bool hear();
   void decide();
   void warn_of_stalls();
+  // A bucket and what this rank has of it, matched when the plan came: a name that is submitted again meanwhile is
+  // another request.
+  struct Planned {
+    Bucket bucket;
+    std::vector<std::optional<Entry>> entries;
+  };
+
   void take_plan(ConstBytes bytes);
+  Status check(const Bucket& bucket) const;
+  std::vector<std::optional<Entry>> take_entries(const Bucket& bucket);
   bool run();
   std::unique_ptr<BucketRun> start_next();
   void finish(BucketRun& run);
-  void fail_bucket(const Bucket& bucket);
+  void fail_bucket(Planned& planned);
   void complete(Entry& entry, const Status& status);
   void suspect(const Status& why);
   void settle_departure();
@@ -95,7 +104,7 @@ class NamedOperations {
   std::vector<Request> unsent_;
   bool root_heard_ = false;  // something arrived that may make buckets ready
   std::unordered_map<std::string, Entry> entries_;
-  std::deque<Bucket> todo_;
+  std::deque<Planned> todo_;
   std::unique_ptr<BucketRun> running_;
   FusionBuffer fusion_;
   Status departure_;  // the root said good-bye

@@ -388,7 +388,7 @@ void Runtime::abort(OrderedComm& comm, const std::string& reason) {
 }
 
 Status Runtime::settle(OrderedComm& comm, const Status& failure) {
-  if (failure.ok() || failure.code() == Code::invalid_argument || failure.code() == Code::mismatch) return failure;
+  if (failure.ok() || failure.code() == Code::invalid_argument || failure.code() == Code::unsupported) return failure;
   if (!link_ || shut_down_) return failure;
   if (!comm.failure_reported.exchange(true)) link_->report(comm.comm->id(), failure);
   // The hub asks the suspect first, which takes up to lost_after_s.
