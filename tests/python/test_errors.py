@@ -110,7 +110,7 @@ def test_on_ranks(check, size):
     require(sys.modules[__name__], size, check)
 
 
-# ---- Ranks that go ---------------------------------------------------------------------------------------------------
+# ---- Ranks that go: as Horovod's programs see it (test_failures.py has the rest) -----------------------------------------
 
 
 def one_rank_dies():
@@ -118,86 +118,35 @@ def one_rank_dies():
     hvd.barrier()
     if hvd.rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    begin = time.monotonic()
     error = fails(hvd.HorovodInternalError, "rank 1", action=lambda: hvd.allreduce(torch.ones(4), name="orphan"))
     assert isinstance(error, farandole.PeerLostError) and error.culprit_rank == 1, (type(error), error.fields())
-    assert error.culprit_host == farandole.info()["host"]
-    assert time.monotonic() - begin < 10
+    # What follows fails too, at once, and in the same class.
+    fails(hvd.HorovodInternalError, "rank 1", action=lambda: hvd.allreduce(torch.ones(4), name="after"))
 
 
-@pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_a_rank_that_dies_is_named(size, transport):
-    codes = [0] * size
-    codes[1] = -signal.SIGKILL
-    launch(size, one_rank_dies, {"FARANDOLE_TRANSPORT": transport}, codes=codes)
+def test_a_rank_that_dies_is_named():
+    launch(3, one_rank_dies, codes=[0, -signal.SIGKILL, 0])
 
 
 def one_rank_shuts_down():
     hvd.init()
     hvd.barrier()
     if hvd.rank() == 1:
+        handle = hvd.allreduce_async(torch.ones(4), name="never")
         hvd.shutdown()
-        return
-    error = fails(hvd.HorovodInternalError, "shut down", action=lambda: hvd.allreduce(torch.ones(4), name="late"))
-    assert isinstance(error, farandole.Error)
+        fails(hvd.HorovodInternalError, "shut", action=lambda: hvd.synchronize(handle))
+    else:
+        fails(hvd.HorovodInternalError, "shut", action=lambda: hvd.allreduce(torch.ones(4), name="late"))
 
 
 def test_what_waits_for_a_rank_that_shut_down_fails():
     launch(2, one_rank_shuts_down)
 
 
-def in_flight_at_shutdown():
-    hvd.init()
-    hvd.barrier()
-    if hvd.rank() == 0:
-        handle = hvd.allreduce_async(torch.ones(4), name="never")
-        hvd.shutdown()
-        fails(hvd.HorovodInternalError, action=lambda: hvd.synchronize(handle))
-
-
-def test_what_is_in_flight_at_shutdown_fails():
-    launch(2, in_flight_at_shutdown)
-
-
-def nobody_comes():
-    begin = time.monotonic()
-    error = fails(ValueError, "initialization failed", "1", action=hvd.init)
-    assert isinstance(error, farandole.TimeoutError), type(error)
-    assert time.monotonic() - begin < 20
-
-
-def test_a_rank_that_does_not_come_is_named():
-    launch(1, nobody_comes, {"FARANDOLE_SIZE": "2", "FARANDOLE_START_TIMEOUT_S": "2"})
-
-
-
-def bad_knob():
+def bad_start():
     error = fails(ValueError, "initialization failed", "lots", action=hvd.init)
     assert isinstance(error, farandole.InvalidArgumentError)
-    fails(farandole.InvalidArgumentError, "no_such_knob", action=lambda: farandole.init(no_such_knob=1))
 
 
-def test_a_bad_value_is_quoted():
-    launch(1, bad_knob, {"FARANDOLE_FUSION_BYTES": "lots"})
-
-
-def interrupted():
-    farandole.init()
-    farandole.barrier()
-    if farandole.rank() == 0:
-        signal.signal(signal.SIGALRM, signal.default_int_handler)
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
-        handle = farandole.allreduce_async(np.ones(2), name="interrupted")
-        begin = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
-            handle.wait()
-        assert time.monotonic() - begin < 5
-        farandole.barrier()
-    else:
-        farandole.barrier()
-        farandole.allreduce(np.ones(2), name="interrupted")
-
-
-def test_ctrl_c_ends_a_wait():
-    launch(2, interrupted)
+def test_a_failed_init_is_a_value_error():
+    launch(1, bad_start, {"FARANDOLE_FUSION_BYTES": "lots"})

@@ -279,9 +279,10 @@ def check_process_sets():
         raises(ValueError, "not part of", members.rank)
     assert hvd.remove_process_set(members) and not hvd.remove_process_set(members)
     assert not hvd.remove_process_set(hvd.global_process_set)
+    assert hvd.remove_process_set(last)
     again = hvd.add_process_set([1])
     assert again.process_set_id == 1  # ids are used again
-    assert hvd.remove_process_set(again) and hvd.remove_process_set(last)
+    assert hvd.remove_process_set(again)
 
 
 def check_process_sets_are_the_same_everywhere():

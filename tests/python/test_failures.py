@@ -1,0 +1,143 @@
+"""Ranks that die, leave, do not come or are interrupted: everybody else is told who, in seconds."""
+
+import builtins
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+import farandole
+from launch import launch
+
+
+def fails(kind, *parts, action):
+    with pytest.raises(kind) as caught:
+        action()
+    text = str(caught.value)
+    for part in parts:
+        assert part in text, f"{part!r} is not in {text!r}"
+    return caught.value
+
+
+def one_rank_dies():
+    farandole.init()
+    farandole.barrier()
+    if farandole.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    error = fails(farandole.PeerLostError, "rank 1", action=lambda: farandole.allreduce(np.ones(4), name="orphan"))
+    assert error.culprit_rank == 1 and error.culprit_host == farandole.info()["host"], error.fields()
+    assert error.code == "PEER_LOST" and time.monotonic() - begin < 10
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_rank_that_dies_is_named(size, transport):
+    codes = [0] * size
+    codes[1] = -signal.SIGKILL
+    launch(size, one_rank_dies, {"FARANDOLE_TRANSPORT": transport}, codes=codes)
+
+
+def dies_between_ordered_calls():
+    farandole.init()
+    comm = farandole.Communicator()
+    comm.barrier()
+    if farandole.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    error = fails(farandole.PeerLostError, "rank 1", action=lambda: [comm.allreduce(np.ones(4)) for _ in range(3)])
+    assert error.culprit_rank == 1, error.fields()
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_rank_that_dies_is_named_in_order(transport):
+    launch(3, dies_between_ordered_calls, {"FARANDOLE_TRANSPORT": transport}, codes=[0, -signal.SIGKILL, 0])
+
+
+def aborts():
+    farandole.init()
+    comm = farandole.Communicator()
+    comm.barrier()
+    if farandole.rank() == 1:
+        comm.abort("the data is wrong")
+    error = fails(farandole.AbortedError, "the data is wrong", action=lambda: [comm.allreduce(np.ones(4)) for _ in range(3)])
+    assert error.culprit_rank == 1, error.fields()
+    assert farandole.allreduce(np.ones(1))[0] == farandole.size()  # the world lives on
+
+
+def test_an_abort_reaches_everybody():
+    launch(3, aborts)
+
+
+def in_flight_at_shutdown():
+    farandole.init()
+    farandole.barrier()
+    if farandole.rank() == 0:
+        handle = farandole.allreduce_async(np.ones(4), name="never")
+        farandole.shutdown()
+        fails(farandole.ShutDownError, "shut", action=handle.wait)
+        fails(farandole.ShutDownError, "shut", action=handle.wait)  # asking again tells the same
+    else:
+        fails(farandole.Error, action=lambda: farandole.allreduce(np.ones(4), name="late"))
+
+
+def test_what_is_in_flight_at_shutdown_fails():
+    launch(2, in_flight_at_shutdown)
+
+
+def starts_again():
+    for turn in range(4):
+        farandole.init()
+        assert farandole.allreduce(np.array([turn]))[0] == turn * farandole.size()
+        farandole.barrier()
+        farandole.shutdown()
+
+
+@pytest.mark.parametrize("kind", ["tcp", "file"])
+def test_a_world_can_be_made_again_in_the_same_place(kind, tmp_path):
+    launch(3, starts_again, rendezvous=f"file://{tmp_path}/meet" if kind == "file" else None)
+
+
+def nobody_comes():
+    begin = time.monotonic()
+    error = fails(farandole.TimeoutError, "1", action=farandole.init)
+    assert isinstance(error, builtins.TimeoutError)
+    assert time.monotonic() - begin < 20
+
+
+def test_a_rank_that_does_not_come_is_named():
+    launch(1, nobody_comes, {"FARANDOLE_SIZE": "2", "FARANDOLE_START_TIMEOUT_S": "2"})
+
+
+def bad_options():
+    fails(farandole.InvalidArgumentError, "no_such_knob", action=lambda: farandole.init(no_such_knob=1))
+    fails(farandole.InvalidArgumentError, "lots", action=lambda: farandole.init(fusion_bytes="lots"))
+    farandole.init(fusion_bytes="1M", deterministic=True)
+    assert "fusion_bytes" in farandole.config()
+
+
+def test_a_bad_option_is_quoted():
+    launch(1, bad_options)
+
+
+def interrupted():
+    farandole.init()
+    farandole.barrier()
+    if farandole.rank() == 0:
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        handle = farandole.allreduce_async(np.ones(2), name="interrupted")
+        begin = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            handle.wait()
+        assert time.monotonic() - begin < 5
+        farandole.barrier()
+    else:
+        farandole.barrier()
+        assert farandole.allreduce(np.ones(2), name="interrupted")[0] == farandole.size()
+    farandole.barrier()
+
+
+def test_ctrl_c_ends_a_wait():
+    launch(2, interrupted)
