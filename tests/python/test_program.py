@@ -1,0 +1,186 @@
+"""The farandole command as its users meet it: run, bench, env, config, explain."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+FARANDOLE = os.path.join(ROOT, "build", "bin", "farandole")
+
+
+def farandole(*arguments, environment=None, timeout=60):
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
+    variables.update(environment or {})
+    return subprocess.run([FARANDOLE, *arguments], env=variables, capture_output=True, text=True, timeout=timeout)
+
+
+def python(code):
+    return [sys.executable, "-c", code]
+
+
+# ---- run -------------------------------------------------------------------------------------------------------------
+
+
+def test_run_prefixes_the_output_of_each_rank():
+    done = farandole("run", "-np", "3", "--", "sh", "-c", "echo I am $FARANDOLE_RANK of $FARANDOLE_SIZE; echo oops >&2")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{r}] I am {r} of 3" for r in range(3)]
+    assert sorted(done.stderr.splitlines()) == [f"[{r}] oops" for r in range(3)]
+
+
+def test_run_joins_its_ranks():
+    code = "import farandole as f; f.init(); print(f.allreduce([float(f.rank())], op=f.Sum)[0]); f.shutdown()"
+    done = farandole("run", "-np", "2", *python(code))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0] 1.0", "[1] 1.0"]
+
+
+def test_run_on_two_nodes_is_one_world():
+    with __import__("socket").socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    code = "import farandole as f; f.init(); print(f.rank(), f.size(), f.allreduce([1.0], op=f.Sum)[0]); f.shutdown()"
+    variables = dict(os.environ, FARANDOLE_JOB_KEY="one secret on both nodes")
+    nodes = [
+        subprocess.Popen([FARANDOLE, "run", "-np", "1", "--nnodes", "2", "--node-rank", str(node), "--rendezvous",
+                          f"127.0.0.1:{port}", *python(code)], env=variables, stdout=subprocess.PIPE, text=True)  # fmt: skip
+        for node in range(2)
+    ]
+    outputs = [node.communicate(timeout=60)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0]
+    assert outputs == ["[0] 0 2 2.0\n", "[1] 1 2 2.0\n"]
+
+
+def test_run_ends_with_the_code_of_the_first_that_failed_and_names_it():
+    script = "if [ $FARANDOLE_RANK = 1 ]; then echo the reason; exit 7; else sleep 60; fi"
+    begin = time.monotonic()
+    done = farandole("run", "-np", "3", "--", "sh", "-c", script)
+    assert done.returncode == 7
+    assert "rank 1" in done.stderr and "exit code 7" in done.stderr and "    the reason" in done.stderr
+    assert time.monotonic() - begin < 30
+
+
+def test_run_names_the_signal_and_leaves_nothing_behind():
+    # Each rank leaves a grandchild in a session of its own.
+    mark = f"farandole-leftover-{os.getpid()}"
+    script = f"setsid sh -c 'exec -a {mark} sleep 300' & if [ $FARANDOLE_RANK = 0 ]; then kill -9 $$; else sleep 60; fi"
+    done = farandole("run", "-np", "2", "--", "bash", "-c", script.replace("sh -c", "bash -c"))
+    assert done.returncode == 137
+    assert "rank 0" in done.stderr and "signal 9" in done.stderr
+    assert subprocess.run(["pgrep", "-f", mark], capture_output=True).returncode == 1
+
+
+def test_run_forwards_signals():
+    script = "trap 'echo got it; exit 3' TERM; echo ready; while true; do sleep 0.05; done"
+    with subprocess.Popen([FARANDOLE, "run", "-np", "2", "--", "bash", "-c", script], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as job:  # fmt: skip
+        assert {job.stdout.readline() for _ in range(2)} == {"[0] ready\n", "[1] ready\n"}
+        job.send_signal(signal.SIGTERM)
+        output, _ = job.communicate(timeout=30)
+        assert sorted(output.splitlines()) == ["[0] got it", "[1] got it"]
+        assert job.returncode == 143
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["run", "-np", "2"], 64, "give a command"),
+        (["run", "-np", "0", "true"], 64, "0"),
+        (["run", "-np", "1", "--nnodes", "2", "true"], 64, "--rendezvous"),
+        (["run", "-np", "1", "--nnodes", "2", "--node-rank", "2", "--rendezvous", "x:1", "true"], 64, "--node-rank"),
+        (["run", "-np", "1", "--nnodes", "2", "--rendezvous", "127.0.0.1:1", "true"], 78, "FARANDOLE_JOB_KEY"),
+        (["fly"], 64, "fly"),
+        (["bench", "--collective", "allreduced"], 64, "'allreduced'"),
+        (["bench", "--sizes", "4,lots"], 64, "'lots'"),
+        (["bench", "--dtype", "float31"], 64, "'float31'"),
+        (["explain", "--collective", "nothing"], 64, "'nothing'"),
+        (["explain", "--algorithm", "quickest"], 64, "'quickest'"),
+    ],
+)
+def test_what_cannot_be_understood_is_quoted(arguments, code, words):
+    done = farandole(*arguments)
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr, done.stderr
+
+
+def test_run_says_what_it_cannot_start():
+    done = farandole("run", "-np", "1", "--", "/no/such/program")
+    assert done.returncode != 0
+    assert "/no/such/program" in done.stderr
+
+
+# ---- bench -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp", "loopback"])
+def test_bench_prints_one_object_a_line(transport):
+    done = farandole("bench", "--ranks", "2", "--transport", transport, "--sizes", "4,64K", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["bytes"] for row in rows] == [4, 65536]
+    for row in rows:
+        assert list(row) == ["collective", "transport", "algorithm", "ranks", "bytes", "dtype", "time_us_median",
+                             "time_us_min", "algbw_GBps", "busbw_GBps"]  # fmt: skip
+        assert (row["collective"], row["transport"], row["ranks"]) == ("allreduce", transport, 2)
+        assert 0 < row["time_us_min"] <= row["time_us_median"]
+        assert abs(row["busbw_GBps"] - row["algbw_GBps"]) < 1e-9  # 2 (p - 1) / p is 1 for two ranks
+
+
+@pytest.mark.parametrize(
+    "collective",
+    ["reduce", "broadcast", "allgather", "reduce_scatter", "alltoall", "gather", "scatter", "barrier"],
+)
+def test_bench_checks_every_collective(collective):
+    done = farandole("bench", "--ranks", "3", "--collective", collective, "--sizes", "12K", "--dtype", "bfloat16")
+    assert done.returncode == 0, done.stderr
+    assert "memcpy of one core" in done.stdout
+
+
+# ---- env, config, explain --------------------------------------------------------------------------------------------
+
+
+def test_env_tells_rank_and_source():
+    done = farandole("env", "--json", environment={"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1",
+                                                   "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a-0.a",
+                                                   "MASTER_PORT": "29500"})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert list(told) == ["rank", "size", "local_rank", "local_size", "node_rank", "node_count", "source", "rendezvous"]
+    assert (told["rank"], told["size"], told["local_rank"], told["source"]) == (3, 8, 1, "torchrun")
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"FARANDOLE_RANK": "1"}, ["FARANDOLE_RANK", "FARANDOLE_SIZE"]),
+        ({"FARANDOLE_RANK": "x", "FARANDOLE_SIZE": "2"}, ["'x'", "FARANDOLE_RANK"]),
+        ({"FARANDOLE_RANK": "2", "FARANDOLE_SIZE": "2"}, ["2"]),
+        ({"FARANDOLE_SLICE_BYTES": "thick"}, ["'thick'", "FARANDOLE_SLICE_BYTES"]),
+    ],
+)
+def test_env_refuses_contradictions(environment, words):
+    done = farandole("env", environment=environment)
+    assert done.returncode == 78
+    for word in words:
+        assert word in done.stderr
+
+
+def test_config_tells_values_and_where_from():
+    done = farandole("config", environment={"HOROVOD_FUSION_THRESHOLD": "4096", "FARANDOLE_JOB_KEY": "0123456789abcdef"})
+    assert done.returncode == 0
+    assert re.search(r"FARANDOLE_FUSION_BYTES +Bytes +4096 +HOROVOD_FUSION_THRESHOLD", done.stdout)
+    assert "0123456789abcdef" not in done.stdout
+    assert farandole("config", environment={"FARANDOLE_SPIN_US": "much"}).returncode == 78
+
+
+def test_explain_shows_choice_steps_and_rivals():
+    done = farandole("explain", "--collective", "allreduce", "--ranks", "6", "--bytes", "1M")
+    assert done.returncode == 0, done.stderr
+    for word in ["6 ranks", "rank 5", "recv_reduce", "predicted", "double_binary_tree"]:
+        assert word in done.stdout, done.stdout
