@@ -210,6 +210,7 @@ void ShmCollectives::announce() {
   line.signature = signature_;
   line.operation.store(operation_, std::memory_order_release);
   if (state_ == State::opening) begin_steps();
+  if (state_ == State::small) work_.fetch_next_slot();
 }
 
 // The stages that this rank has no part in are behind it at once.

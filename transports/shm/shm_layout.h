@@ -17,7 +17,7 @@ namespace fdl {
 // 128: neighbouring lines are fetched in pairs.
 inline constexpr std::size_t kShmLine = 128;
 inline constexpr std::size_t kInlineBytes = 48;
-inline constexpr std::size_t kSmallBytes = 8_KiB;
+inline constexpr std::size_t kSmallBytes = 16_KiB;
 // How many operations, and how many steps, a rank may be ahead of the slowest.
 inline constexpr uint64_t kLineDepth = 4;
 inline constexpr uint64_t kStepDepth = 4;

@@ -15,7 +15,7 @@ constexpr std::size_t parts_of(std::size_t bytes, std::size_t part) { return (by
 
 // When everybody folds everything, the work grows with the ranks; from here on owners share it.
 std::size_t one_shot_bytes(int ranks) {
-  return std::clamp<std::size_t>(32_KiB / static_cast<std::size_t>(ranks), 512, kSmallBytes);
+  return std::clamp<std::size_t>(64_KiB / static_cast<std::size_t>(ranks), 512, kSmallBytes);
 }
 
 // A vector that fits one step is cut nevertheless, so that one rank's copies overlap with another's folds.

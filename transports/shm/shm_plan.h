@@ -32,6 +32,7 @@ class ShmPlan {
   Collective collective() const { return collective_; }
   bool folds() const;  // combines values, rather than moving them
   bool small() const { return small_; }
+  bool is_large() const { return total_ >= kLargeBytes; }  // the output outgrows what a core caches
   bool publishes() const { return publishes_; }            // this rank, in steps
   RankMask take_from() const { return take_from_; }        // whose input this rank reads
   RankMask collect_from() const { return collect_from_; }  // whose results this rank reads
@@ -56,6 +57,7 @@ class ShmPlan {
   void steps_for_largest_block(std::size_t bytes, RankMask already_taken, bool publishes);
 
  private:
+  static constexpr std::size_t kLargeBytes = 512_KiB;
   struct Block {
     std::size_t offset = 0;
     std::size_t bytes = 0;

@@ -8,6 +8,8 @@
 #include <array>
 #include <cstring>
 
+#include "transports/shm/shm_copy.h"
+
 namespace fdl {
 namespace {
 
@@ -18,10 +20,6 @@ struct TableNote {
   uint64_t largest_block;  // that goes in steps; 0 where all are in the table's slot
   uint64_t follows;        // 1: the blocks follow the table
 };
-
-void copy(void* target, const void* source, std::size_t bytes) {
-  if (bytes != 0 && target != source) std::memcpy(target, source, bytes);
-}
 
 }  // namespace
 
@@ -38,6 +36,10 @@ std::byte* ShmWork::small(int rank) const {
   return bytes <= kInlineBytes ? layout_.line(rank, operation_).payload : layout_.small(rank, operation_);
 }
 
+void ShmWork::write_output(std::size_t offset, const void* source, std::size_t bytes) {
+  plan_.is_large() ? stream_bytes(output_at(offset), source, bytes) : copy_bytes(output_at(offset), source, bytes);
+}
+
 void ShmWork::fold(void* target, std::span<const void* const> sources, std::size_t bytes) const {
   if (bytes == 0) return;
   reduce_many(spec_.dtype, spec_.reduction, target, sources, count_of(bytes));
@@ -49,10 +51,15 @@ void ShmWork::fold(void* target, std::span<const void* const> sources, std::size
 
 void ShmWork::publish_small() {
   const std::size_t bytes = plan_.small_bytes(rank_);
-  if (!plan_.folds()) return copy(small(rank_), buffers_.input, bytes);
+  if (!plan_.folds()) return copy_bytes(small(rank_), buffers_.input, bytes);
   const bool scaled = spec_.prescale != 1;
   const std::size_t needed = scaled ? plan_.total_bytes() : bytes;
   if (needed != 0) scale(spec_.dtype, small(rank_), buffers_.input, count_of(needed), spec_.prescale);
+}
+
+void ShmWork::fetch_next_slot() const {
+  const std::size_t bytes = plan_.small_bytes(rank_);
+  if (bytes > kInlineBytes) fetch_to_write(layout_.small(rank_, operation_ + 1), bytes);
 }
 
 void ShmWork::take_small() { plan_.folds() ? fold_small() : move_small(); }
@@ -71,19 +78,19 @@ void ShmWork::fold_small() {
 void ShmWork::move_small() {
   switch (plan_.collective()) {
     case Collective::broadcast:
-      if (rank_ == plan_.root()) return copy(buffers_.output, buffers_.input, plan_.total_bytes());
-      return copy(buffers_.output, small(plan_.root()), plan_.total_bytes());
+      if (rank_ == plan_.root()) return copy_bytes(buffers_.output, buffers_.input, plan_.total_bytes());
+      return copy_bytes(buffers_.output, small(plan_.root()), plan_.total_bytes());
     case Collective::scatter: {
       const std::size_t offset = plan_.block_offset(rank_);
       const void* source = rank_ == plan_.root() ? input_at(offset) : small(plan_.root()) + offset;
-      return copy(buffers_.output, source, plan_.block_bytes(rank_));
+      return copy_bytes(buffers_.output, source, plan_.block_bytes(rank_));
     }
     case Collective::gather:
       if (rank_ != plan_.root()) return;
       [[fallthrough]];
     case Collective::allgather:
       for (int r = 0; r < ranks_; ++r) {
-        copy(output_at(plan_.block_offset(r)), r == rank_ ? buffers_.input : small(r), plan_.block_bytes(r));
+        copy_bytes(output_at(plan_.block_offset(r)), r == rank_ ? buffers_.input : small(r), plan_.block_bytes(r));
       }
       return;
     default:
@@ -100,7 +107,7 @@ void ShmWork::publish(uint64_t position) {
   if (plan_.collective() == Collective::broadcast || plan_.collective() == Collective::allgather ||
       plan_.collective() == Collective::gather) {
     const ShmPlan::Piece piece = plan_.input_piece(step, rank_);
-    return copy(slot, input_at(piece.offset), piece.bytes);
+    return copy_bytes(slot, input_at(piece.offset), piece.bytes);
   }
   const bool scaled = plan_.folds() && spec_.prescale != 1;
   for (int owner = 0; owner < ranks_; ++owner) {
@@ -110,7 +117,7 @@ void ShmWork::publish(uint64_t position) {
     if (scaled) {
       scale(spec_.dtype, slot + piece.slot, input_at(piece.offset), count_of(piece.bytes), spec_.prescale);
     } else {
-      copy(slot + piece.slot, input_at(piece.offset), piece.bytes);
+      copy_bytes(slot + piece.slot, input_at(piece.offset), piece.bytes);
     }
   }
 }
@@ -137,7 +144,7 @@ void ShmWork::fold_step(uint64_t position) {
     if (spec_.prescale == 1) sources[static_cast<std::size_t>(rank_)] = input_at(piece.offset + done);
     void* target = shared ? layout_.result(rank_, position) + done : output_at(kept_at + done);
     fold(target, std::span(sources).first(static_cast<std::size_t>(ranks_)), bytes);
-    if (shared && kept) copy(output_at(kept_at + done), target, bytes);
+    if (shared && kept) write_output(kept_at + done, target, bytes);
   }
 }
 
@@ -146,7 +153,7 @@ void ShmWork::move_step(uint64_t position) {
   move_own(step);
   for (const int source : each_of(plan_.take_from())) {
     const ShmPlan::Piece piece = plan_.output_piece(step, source);
-    copy(output_at(piece.offset), layout_.input(source, position) + piece.slot, piece.bytes);
+    write_output(piece.offset, layout_.input(source, position) + piece.slot, piece.bytes);
   }
 }
 
@@ -158,13 +165,13 @@ void ShmWork::move_own(uint64_t step) {
   if (rooted && rank_ != plan_.root()) return;
   const ShmPlan::Piece from = plan_.input_piece(step, rank_);
   const ShmPlan::Piece to = plan_.output_piece(step, rank_);
-  copy(output_at(to.offset), input_at(from.offset), to.bytes);
+  copy_bytes(output_at(to.offset), input_at(from.offset), to.bytes);
 }
 
 void ShmWork::collect(uint64_t position) {
   for (const int owner : each_of(plan_.collect_from())) {
     const ShmPlan::Piece piece = plan_.output_piece(position - first_step_, owner);
-    copy(output_at(piece.offset), layout_.result(owner, position), piece.bytes);
+    write_output(piece.offset, layout_.result(owner, position), piece.bytes);
   }
 }
 
@@ -182,7 +189,7 @@ void ShmWork::publish_table() {
   }
   note.follows = table_bytes + plan_.total_bytes() <= kSmallBytes ? 1 : 0;
   if (note.follows == 1) {
-    copy(slot + table_bytes, buffers_.input, plan_.total_bytes());
+    copy_bytes(slot + table_bytes, buffers_.input, plan_.total_bytes());
     note.largest_block = 0;
   }
   std::memcpy(layout_.line(rank_, operation_).payload, &note, sizeof note);
@@ -222,7 +229,7 @@ void ShmWork::take_following() {
       std::memcpy(&bytes, table + static_cast<std::size_t>(before) * sizeof bytes, sizeof bytes);
       offset += bytes;
     }
-    copy(output_at(plan_.arriving_offset(source)), table + offset, plan_.arriving_bytes(source));
+    copy_bytes(output_at(plan_.arriving_offset(source)), table + offset, plan_.arriving_bytes(source));
   }
 }
 

@@ -18,6 +18,9 @@ class ShmWork {
   // ---- small: everything in one go, beside the line of the operation ----
   void publish_small();
   void take_small();
+  // While this rank waits for the others: the next operation is likely to be as large, and what it will write has last
+  // been read by them.
+  void fetch_next_slot() const;
 
   // ---- in steps: `position` counts the steps of all operations ----
   void publish(uint64_t position);
@@ -38,6 +41,7 @@ class ShmWork {
   const void* input_at(std::size_t offset) const { return static_cast<const std::byte*>(buffers_.input) + offset; }
   void* output_at(std::size_t offset) const { return static_cast<std::byte*>(buffers_.output) + offset; }
   std::byte* small(int rank) const;
+  void write_output(std::size_t offset, const void* source, std::size_t bytes);
   void fold(void* target, std::span<const void* const> sources, std::size_t bytes) const;
   void fold_small();
   void move_small();

@@ -1,0 +1,165 @@
+// shm_bench: allreduce through shared memory between forked processes, in microseconds, beside what memcpy allows.
+//
+// Ranks are pinned where there is a core for each. Large buffers rotate through more than the last-level cache.
+// `shm_bench [ranks] [--json]`
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "tests/support/exchange.h"
+#include "transports/shm/shm_collectives.h"
+
+namespace {
+
+using namespace fdl;
+
+constexpr std::size_t kRotatedBytes = 256_MiB;
+// Where ranks share cores, letting another one run is quicker than to sleep and be rung.
+constexpr int kYields = 4;
+
+struct Times {
+  double median_us;
+  double least_us;
+};
+
+void stop(const std::string& why) {
+  std::fprintf(stderr, "shm_bench: %s\n", why.c_str());
+  std::_Exit(1);
+}
+
+void wait(Collectives& collectives, Completion& completion, int64_t spin_ns) {
+  int64_t since = 0;
+  int yields = 0;
+  while (!completion.done) {
+    if (collectives.progress()) {
+      since = 0;
+      yields = 0;
+      continue;
+    }
+    if (spin_ns == 0 && yields++ < kYields) {
+      ::sched_yield();
+      continue;
+    }
+    const int64_t now = now_ns();
+    if (since == 0) since = now;
+    if (now - since >= spin_ns) collectives.sleep_until_ready(Deadline::never());
+  }
+  if (!completion.status.ok()) stop(completion.status.text());
+}
+
+class Rank {
+ public:
+  Rank(test::SharedExchange& exchange, int rank, int ranks) : rank_(rank), ranks_(ranks) {
+    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    if (ranks <= cores) {
+      cpu_set_t set;
+      CPU_ZERO(&set);
+      CPU_SET(rank, &set);
+      ::sched_setaffinity(0, sizeof set, &set);
+      spin_ns_ = 50'000;
+    }
+    config_ = Config::read(Environment::of_process()).take();
+    Membership membership{.id = "bench", .rank = rank, .job_key = "a key for the benchmark", .config = &config_};
+    for (int i = 0; i < ranks; ++i) membership.members.push_back({i, "here", "here", 0});
+    membership.exchange = &exchange;
+    auto made = make_shm_collectives(membership);
+    if (!made.ok()) stop(made.status().text());
+    collectives_ = made.take();
+    buffers_.assign(2 * kRotatedBytes / sizeof(float), 1.0f);
+  }
+
+  void run(const CollectiveSpec& spec, const void* input, void* output) {
+    Completion completion;
+    collectives_->start(spec, {input, output}, completion);
+    wait(*collectives_, completion, spin_ns_);
+  }
+
+  Times time_allreduce(std::size_t bytes) {
+    const std::size_t places = std::max<std::size_t>(1, std::min<std::size_t>(kRotatedBytes / bytes, 64));
+    const std::size_t used = bytes <= 64_KiB ? 1 : places;  // small ones stay in the cache, as gradients do
+    const int batch = bytes <= 64_KiB ? 200 : 1;
+    const int rounds = static_cast<int>(std::clamp<std::size_t>(1_MiB * 400 / bytes, 10, 300));
+    CollectiveSpec spec;
+    spec.count = bytes / sizeof(float);
+    std::vector<double> times;
+    std::size_t place = 0;
+    for (int round = -2; round < rounds; ++round) {
+      run({.collective = Collective::barrier}, nullptr, nullptr);
+      const int64_t begin = now_ns();
+      for (int i = 0; i < batch; ++i) {
+        std::byte* input = reinterpret_cast<std::byte*>(buffers_.data()) + place * bytes;
+        run(spec, input, input + kRotatedBytes);
+        place = (place + 1) % used;
+      }
+      if (round >= 0) times.push_back(static_cast<double>(now_ns() - begin) / 1e3 / batch);
+    }
+    std::sort(times.begin(), times.end());
+    return {times[times.size() / 2], times.front()};
+  }
+
+  // Bytes a second that one rank copies while all copy.
+  double time_memcpy() {
+    double best = 0;
+    for (int round = 0; round < 5; ++round) {
+      run({.collective = Collective::barrier}, nullptr, nullptr);
+      const int64_t begin = now_ns();
+      std::memcpy(buffers_.data(), reinterpret_cast<std::byte*>(buffers_.data()) + kRotatedBytes, kRotatedBytes);
+      best = std::max(best, static_cast<double>(kRotatedBytes) / static_cast<double>(now_ns() - begin));
+    }
+    return best;
+  }
+
+  void report(bool json) {
+    const double memcpy_rate = time_memcpy();
+    if (rank_ == 0 && !json) fmt::print("{} ranks; memcpy {:.1f} GB/s a rank when all copy\n", ranks_, memcpy_rate);
+    if (rank_ == 0 && !json)
+      fmt::print("{:>10} {:>12} {:>12} {:>9} {:>12}\n", "bytes", "median us", "least us", "GB/s", "of memcpy");
+    for (const std::size_t bytes :
+         {4_KiB / 1024, 64_KiB / 1024, 1_KiB, 4_KiB, 8_KiB, 16_KiB, 64_KiB, 256_KiB, 1_MiB, 4_MiB, 16_MiB, 64_MiB}) {
+      const Times times = time_allreduce(bytes);
+      const double rate = static_cast<double>(bytes) / times.median_us / 1e3;
+      if (rank_ != 0) continue;
+      if (json) {
+        fmt::print(
+            "{{\"collective\":\"allreduce\",\"transport\":\"shm\",\"algorithm\":\"shared "
+            "memory\",\"ranks\":{},\"bytes\":{},"
+            "\"dtype\":\"float32\",\"time_us_median\":{:.3f},\"time_us_min\":{:.3f},\"algbw_GBps\":{:.3f},\"busbw_"
+            "GBps\":{:.3f}}}\n",
+            ranks_, bytes, times.median_us, times.least_us, rate, rate * 2 * (ranks_ - 1) / ranks_);
+      } else {
+        fmt::print("{:>10} {:>12.2f} {:>12.2f} {:>9.2f} {:>12.2f}\n", bytes, times.median_us, times.least_us, rate,
+                   rate / memcpy_rate);
+      }
+      std::fflush(stdout);
+    }
+  }
+
+ private:
+  int rank_;
+  int ranks_;
+  int64_t spin_ns_ = 0;
+  Config config_;
+  std::unique_ptr<Collectives> collectives_;
+  std::vector<float> buffers_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int ranks = argc > 1 ? std::max(1, std::atoi(argv[1])) : 2;
+  const bool json = argc > 2 && std::strcmp(argv[2], "--json") == 0;
+  test::SharedExchange exchange;
+  int rank = 0;
+  while (rank + 1 < ranks && ::fork() == 0) ++rank;
+  Rank(exchange, rank, ranks).report(json);
+  ::wait(nullptr);
+  return 0;
+}
