@@ -186,7 +186,7 @@ TEST(Reports, KeepTheWholeStory) {
 
 // ---- The end of the hub ----
 
-TEST(HubsEnd, IsToldByTheNameOfWhoServed) {
+TEST(HubsEnd, InGoodOrderIsToldByTheNameOfWhoServed) {
   RunningHub hub(options_for(2));
   auto ranks = join_all(hub->address(), 2);
   hub.stop();
@@ -194,10 +194,10 @@ TEST(HubsEnd, IsToldByTheNameOfWhoServed) {
     const auto event = rank->next_event();
     ASSERT_TRUE(event);
     EXPECT_EQ(event->kind, HubEvent::Kind::hub_lost);
-    EXPECT_EQ(event->why.text(), "the hub (farandole run on host-a) is gone");
+    EXPECT_EQ(event->why.text(), "the hub (farandole run on host-a) has ended");
   }
-  EXPECT_EQ((*ranks[0])->publish("k", "v").text(), "the hub (farandole run on host-a) is gone");
-  EXPECT_EQ((*ranks[0])->fetch("k", Deadline::never()).status().text(), "the hub (farandole run on host-a) is gone");
+  EXPECT_EQ((*ranks[0])->publish("k", "v").text(), "the hub (farandole run on host-a) has ended");
+  EXPECT_EQ((*ranks[0])->fetch("k", Deadline::never()).status().text(), "the hub (farandole run on host-a) has ended");
   (*ranks[0])->probe({1});
   (*ranks[0])->report("c", kStuck);
 }
@@ -219,8 +219,8 @@ TEST(HubsEnd, IsNoNewsForWhoLeft) {
 TEST(HubsEnd, WakesThoseWhoWait) {
   RunningHub hub(options_for(2));
   auto rank = join(hub->address(), 0, 2);
-  std::thread waiting([&] { EXPECT_EQ((*rank)->wait_for_all(Deadline::never()).status().code(), Code::peer_lost); });
-  std::thread fetching([&] { EXPECT_EQ((*rank)->fetch("k", Deadline::never()).status().code(), Code::peer_lost); });
+  std::thread waiting([&] { EXPECT_EQ((*rank)->wait_for_all(Deadline::never()).status().code(), Code::shut_down); });
+  std::thread fetching([&] { EXPECT_EQ((*rank)->fetch("k", Deadline::never()).status().code(), Code::shut_down); });
   EXPECT_TRUE((*rank)->publish("x", "y").ok());
   hub.stop();
   waiting.join();

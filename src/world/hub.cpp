@@ -71,7 +71,7 @@ class HubServer final : public Hub {
   }
   bool wait_until_empty(Deadline deadline) override {
     MutexLock lock(mutex_);
-    return emptied_.wait(mutex_, deadline, [&] { return empty_; });
+    return emptied_.wait(mutex_, deadline, [&]() FDL_REQUIRES(mutex_) { return empty_; });
   }
   void run() override;
 
@@ -233,7 +233,9 @@ void HubServer::receive(Peer peer, Connection& connection) {
 bool HubServer::obey(Peer peer, Connection& connection, HubMessage message) {
   if (connection.has_seat) return roster_.hear(peer, std::move(message), now_ns()).ok();
   if (message.kind != HubMessage::Kind::hello || message.members.size() != 1) return false;
-  connection.has_seat = roster_.greet(peer, message.members.front());
+  const HubLink::Hello& hello = message.members.front();
+  if (hello.host_name.size() > kMostName || hello.boot_id.size() > kMostName) return false;
+  connection.has_seat = roster_.greet(peer, hello);
   if (connection.has_seat) strangers_here_.erase(peer);
   return true;
 }
@@ -308,13 +310,13 @@ void HubServer::say_farewell() {
 }  // namespace
 
 Result<std::unique_ptr<Hub>> Hub::open(const HubOptions& options) {
-  if (options.size < 1) {
+  if (options.size < 1 || options.size > kMostRanks) {
     return Status(Code::invalid_argument, fmt::format("a hub of {} ranks makes no sense", options.size));
   }
   if (options.job_key.size() < 16) {
     return Status(Code::invalid_argument, "the hub needs a job key of at least 16 characters");
   }
-  FDL_ASSIGN_OR_RETURN(auto door, HubDoor::open(options.address));
+  FDL_ASSIGN_OR_RETURN(auto door, HubDoor::open(options.address, options.interfaces));
   FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
   FDL_ASSIGN_OR_RETURN(Event stop, Event::make());
   auto server = std::make_unique<HubServer>(options, std::move(door), std::move(poller), std::move(stop));

@@ -48,15 +48,15 @@ Result<Listening> listen_at(const Address& address) {
 // A job on one host that says so is not to be reached from others.
 bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
 
-Result<Listening> listen_at_port(const std::string& host, int port) {
-  if (!is_loopback(host)) return listen_tcp("", port);
+Result<Listening> listen_at_port(const std::string& host, int port, const std::string& interfaces) {
+  if (!is_loopback(host)) return listen_tcp(interfaces, port);
   return listen_at({host_and_port(host == "localhost" ? "127.0.0.1" : host, port)});
 }
 
-Result<Listening> listen_at_first_free(const Rendezvous::Door& door) {
+Result<Listening> listen_at_first_free(const Rendezvous::Door& door, const std::string& interfaces) {
   Status last;
   for (int port = door.first_port; port <= door.last_port; ++port) {
-    auto listening = listen_at_port(door.host, port);
+    auto listening = listen_at_port(door.host, port, interfaces);
     if (listening.ok()) return listening;
     last = listening.status();
     if (last.code() == Code::resource) break;
@@ -92,7 +92,7 @@ Status write_whole(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-Result<std::unique_ptr<HubDoor>> HubDoor::open(const std::string& address) {
+Result<std::unique_ptr<HubDoor>> HubDoor::open(const std::string& address, const std::string& interfaces) {
   std::unique_ptr<HubDoor> door(new HubDoor);
   const auto take = [&](Result<Listening> listening, bool unix_socket) -> Status {
     if (!listening.ok()) return listening.status().while_doing("opening the hub at " + address);
@@ -107,13 +107,13 @@ Result<std::unique_ptr<HubDoor>> HubDoor::open(const std::string& address) {
   FDL_ASSIGN_OR_RETURN(const Rendezvous rendezvous, parse_rendezvous(address));
   switch (rendezvous.kind) {
     case Rendezvous::Kind::tcp:
-      FDL_RETURN_IF_ERROR(take(listen_at_first_free(rendezvous.doors.front()), false));
+      FDL_RETURN_IF_ERROR(take(listen_at_first_free(rendezvous.doors.front(), interfaces), false));
       break;
     case Rendezvous::Kind::unix_socket:
       FDL_RETURN_IF_ERROR(take(listen_at({"unix:@" + rendezvous.name}), true));
       break;
     case Rendezvous::Kind::file:
-      FDL_RETURN_IF_ERROR(take(listen_tcp("", 0), false));
+      FDL_RETURN_IF_ERROR(take(listen_tcp(interfaces, 0), false));
       door->written_ = std::exchange(door->address_, "file://" + rendezvous.name);
       FDL_RETURN_IF_ERROR(write_whole(rendezvous.name, door->written_));
       door->file_ = rendezvous.name;
@@ -153,12 +153,12 @@ bool HubDoor::is_foreign(int connection) {
 }
 
 Result<std::string> find_in_memory(const std::string& name, Deadline deadline) {
-  MutexLock lock(names().mutex);
-  auto& addresses = names().addresses;
-  if (!names().changed.wait(names().mutex, deadline, [&] { return addresses.contains(name); })) {
+  Names& all = names();
+  MutexLock lock(all.mutex);
+  if (!all.changed.wait(all.mutex, deadline, [&]() FDL_REQUIRES(all.mutex) { return all.addresses.contains(name); })) {
     return Status(Code::timeout, fmt::format("no hub of this process is at memory://{}", name));
   }
-  return addresses[name];
+  return all.addresses[name];
 }
 
 }  // namespace fdl

@@ -13,7 +13,7 @@ namespace fdl {
 class HubDoor {
  public:
   // A rendezvous as world/rendezvous.h has it, or "unix" for a random name. Of a range of ports the first free one.
-  static Result<std::unique_ptr<HubDoor>> open(const std::string& address);
+  static Result<std::unique_ptr<HubDoor>> open(const std::string& address, const std::string& interfaces = {});
   ~HubDoor();
   HubDoor(const HubDoor&) = delete;
   HubDoor& operator=(const HubDoor&) = delete;

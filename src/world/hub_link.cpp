@@ -260,17 +260,19 @@ Result<HubMessage> Link::ask(HubMessage question, const std::vector<int>& of, De
   question.id = ++last_id_;
   pending_.emplace(question.id, &answer);
   send_and_wake(question);
-  answered_.wait(mutex_, deadline, [&] { return answer.is_here || !hub_lost_.ok() || first_gone_of(of) != nullptr; });
+  answered_.wait(mutex_, deadline, [&]() FDL_REQUIRES(mutex_) {
+    return answer.is_here || !hub_lost_.ok() || first_gone_of(of) != nullptr;
+  });
   pending_.erase(question.id);
   if (answer.is_here) {
     if (!answer.message.why.ok()) return answer.message.why;
     return std::move(answer.message);
   }
-  if (const Status* gone = first_gone_of(of)) return *gone;
   if (!hub_lost_.ok()) return hub_lost_;
   HubMessage forget{.kind = Kind::forget};
   forget.id = question.id;
   send_and_wake(forget);
+  if (const Status* gone = first_gone_of(of)) return *gone;
   return Status(Code::timeout, "the hub did not answer in time");
 }
 
@@ -284,7 +286,7 @@ Result<std::vector<HubLink::Hello>> Link::wait_for_all(Deadline deadline) {
 }
 
 Status Link::publish(std::string_view key, std::string_view value) {
-  if (key.size() > kMostKey || key.size() + value.size() + 512 > kMostPayload) {
+  if (key.size() > kMostKey || key.size() + value.size() + 512 > most_payload(Direction::to_hub)) {
     return Status(Code::invalid_argument,
                   fmt::format("'{:.64}' has {} bytes, and the hub takes facts of less than 1 MiB "
                               "under keys of at most {}",
@@ -338,6 +340,9 @@ void Link::leave() {
 
 Result<std::unique_ptr<HubLink>> HubLink::connect(const std::string& rendezvous, const std::string& job_key,
                                                   const Hello& hello, Deadline deadline) {
+  if (hello.host_name.size() > kMostName || hello.boot_id.size() > kMostName) {
+    return Status(Code::invalid_argument, fmt::format("the host name '{:.64}...' is too long", hello.host_name));
+  }
   FDL_ASSIGN_OR_RETURN(FoundHub found, find_hub(rendezvous, job_key, describe(hello).substr(0, 256), deadline));
   FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
   FDL_ASSIGN_OR_RETURN(Event sender, Event::make());

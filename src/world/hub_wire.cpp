@@ -13,15 +13,18 @@ using flatbuffers::FlatBufferBuilder;
 using flatbuffers::Offset;
 
 constexpr std::size_t kSealBytes = 16;
+constexpr std::size_t kMostStory = 16384;
 
 Offset<hub_wire::Failure> encode_failure(FlatBufferBuilder& builder, const Status& why) {
   if (why.ok()) return {};
   const Error& error = why.error();
-  const auto text = builder.CreateString(error.text);
-  const auto host = builder.CreateString(error.culprit_host);
-  const auto operation = builder.CreateString(error.operation);
-  const auto phase = builder.CreateString(error.phase);
-  const auto group = builder.CreateString(error.group);
+  // However long a story is, its message fits into a frame.
+  const auto add = [&](const std::string& text) { return builder.CreateString(text.substr(0, kMostStory)); };
+  const auto text = add(error.text);
+  const auto host = add(error.culprit_host);
+  const auto operation = add(error.operation);
+  const auto phase = add(error.phase);
+  const auto group = add(error.group);
   return hub_wire::CreateFailure(builder, static_cast<int>(error.code), text, error.culprit_rank, host, operation,
                                  phase, group);
 }
@@ -112,7 +115,7 @@ Result<HubMessage> decode(std::string_view payload) {
 }
 
 std::string FrameSealer::seal(std::string_view payload) {
-  FDL_CHECK(payload.size() <= kMostPayload);
+  FDL_CHECK(payload.size() <= most_payload(direction_));
   const Digest seal = seal_of(key_, direction_, sequence_++, payload);
   std::string frame = bytes_of_number(payload.size(), 4);
   frame.append(reinterpret_cast<const char*>(seal.data()), kSealBytes);
@@ -131,7 +134,7 @@ Result<std::optional<std::string_view>> FrameOpener::next() {
   if (rest.size() < 4) return Payload();
   uint32_t length = 0;
   std::memcpy(&length, rest.data(), sizeof length);
-  if (length > kMostPayload) return Status(Code::transport, "hub: a frame that is too long");
+  if (length > most_payload(direction_)) return Status(Code::transport, "hub: a frame that is too long");
   if (rest.size() < kFrameHead + length) return Payload();
   const std::string_view payload = rest.substr(kFrameHead, length);
   Digest claimed{};

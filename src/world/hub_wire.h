@@ -1,6 +1,6 @@
 // Hub wire: messages between ranks and the hub as values and as bytes, and the authenticated frames they travel in.
 //
-//   frame      length (u32, little-endian, at most 1 MiB), seal (16 bytes), payload
+//   frame      length (u32, little-endian, bounded), seal (16 bytes), payload
 //   seal       HMAC(session key, direction, sequence, payload), cut to 16 bytes
 //   payload    a Message of hub.fbs, verified before anything of it is read
 #pragma once
@@ -57,10 +57,14 @@ std::string encode(const HubMessage& message);
 // Bytes that are no message are an error; nothing in them is trusted before it is checked.
 Result<HubMessage> decode(std::string_view payload);
 
-inline constexpr std::size_t kMostPayload = 1_MiB;
 inline constexpr std::size_t kFrameHead = 4 + 16;
 
 enum class Direction : uint8_t { to_hub = 1, from_hub = 2 };
+// What ranks send is bounded tightly, for the hub serves many; its list of all members may be longer.
+constexpr std::size_t most_payload(Direction direction) { return direction == Direction::to_hub ? 1_MiB : 64_MiB; }
+// Names of hosts and boots; longer ones are no names.
+inline constexpr std::size_t kMostName = 255;
+inline constexpr int kMostRanks = 65536;
 
 class FrameSealer {
  public:

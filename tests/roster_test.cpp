@@ -1,0 +1,228 @@
+// The roster: the hub's decisions, driven by hand through moments that sockets would hide.
+#include "world/roster.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace fdl {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using Kind = HubMessage::Kind;
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+// Rank r is peer 10 + r. What was sent reads "peer:kind" with the text of a failure behind it.
+class RosterTest : public ::testing::Test {
+ protected:
+  explicit RosterTest(int size = 3) : roster_(options(size), "here", {}, 0) {}
+
+  static HubOptions options(int size) {
+    HubOptions options;
+    options.size = size;
+    options.start_timeout_s = 30;
+    options.lost_after_s = 1;
+    options.server_name = "test";
+    return options;
+  }
+  void arrive(int rank) {
+    EXPECT_TRUE(roster_.greet(peer(rank), {rank, 3, "h" + std::to_string(rank), "boot", 100 + rank}));
+  }
+  void all_arrive() {
+    for (int rank = 0; rank < 3; ++rank) arrive(rank);
+    roster_.take_outgoing();
+  }
+  static Roster::Peer peer(int rank) { return static_cast<Roster::Peer>(10 + rank); }
+  Status say(int rank, HubMessage message, int64_t now = 0) {
+    return roster_.hear(peer(rank), std::move(message), now);
+  }
+  void probe(int from, std::vector<int> ranks, int64_t now) {
+    HubMessage message{.kind = Kind::probe};
+    message.ranks = std::move(ranks);
+    EXPECT_TRUE(say(from, message, now).ok());
+  }
+  void pong(int from, uint64_t id, int64_t now) {
+    HubMessage message{.kind = Kind::pong};
+    message.id = id;
+    EXPECT_TRUE(say(from, message, now).ok());
+  }
+  void report(int from, const std::string& comm, int culprit, int64_t now) {
+    HubMessage message{.kind = Kind::report};
+    message.key = comm;
+    message.why = Status::blame(culprit, "h", Code::transport, "stuck");
+    EXPECT_TRUE(say(from, message, now).ok());
+  }
+  std::vector<std::string> sent() {
+    std::vector<std::string> lines;
+    for (const Roster::Outgoing& one : roster_.take_outgoing()) {
+      std::string line = std::to_string(one.peer - 10) + ":" + name_of(one.message.kind);
+      if (one.message.kind == Kind::ping) line += " " + std::to_string(one.message.id);
+      if (!one.message.why.ok()) line += " " + one.message.why.text();
+      lines.push_back(line);
+    }
+    return lines;
+  }
+  static const char* name_of(Kind kind) {
+    switch (kind) {
+      case Kind::ping:
+        return "ping";
+      case Kind::lost:
+        return "lost";
+      case Kind::left:
+        return "left";
+      case Kind::reply:
+        return "reply";
+      case Kind::comm_failed:
+        return "comm_failed";
+      case Kind::welcome:
+        return "welcome";
+      default:
+        return "something else";
+    }
+  }
+
+  Roster roster_;
+};
+
+TEST_F(RosterTest, MergesProbesThatComeBeforeTheAnswer) {
+  all_arrive();
+  probe(0, {1, 2}, 0);
+  probe(2, {1}, kSecond / 2);
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1", "2:ping 1"));
+  EXPECT_EQ(roster_.next().moment_ns(), kSecond) << "the second probe gives no more time";
+  pong(1, 1, kSecond / 2);
+  pong(2, 1, kSecond / 2);
+  EXPECT_TRUE(roster_.next().is_never());
+  roster_.tick(5 * kSecond);
+  EXPECT_THAT(sent(), IsEmpty());
+}
+
+TEST_F(RosterTest, SilenceIsALossExactlyAfterItsTime) {
+  all_arrive();
+  probe(0, {1}, 0);
+  sent();
+  roster_.tick(kSecond - 1);
+  EXPECT_THAT(sent(), IsEmpty());
+  roster_.tick(kSecond);
+  const std::string lost =
+      "lost rank 1 on h1 (process 101) was lost: it has not answered for 1 s (stopped, swapped out or cut off)";
+  EXPECT_THAT(sent(), ElementsAre("0:" + lost, "2:" + lost, "1:" + lost));
+  EXPECT_THAT(roster_.take_hang_ups(), ElementsAre(peer(1)));
+  EXPECT_TRUE(roster_.next().is_never());
+  // What it says now, and the end of its connection, change nothing.
+  pong(1, 1, 2 * kSecond);
+  roster_.closed(peer(1));
+  EXPECT_THAT(sent(), IsEmpty());
+  EXPECT_TRUE(roster_.next().is_never());
+}
+
+TEST_F(RosterTest, AnAnswerToAnEarlierQuestionDoesNotSettleAReport) {
+  all_arrive();
+  probe(0, {1}, 0);
+  report(2, "c", 1, kSecond / 4);
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1", "1:ping 2"));
+  pong(1, 1, kSecond / 2);
+  EXPECT_THAT(sent(), IsEmpty());
+  roster_.closed(peer(1));
+  const std::string why = "rank 1 on h1 (process 101) was lost: its process ended or its connection broke";
+  EXPECT_THAT(sent(), ElementsAre("0:lost " + why, "2:lost " + why, "0:comm_failed " + why, "2:comm_failed " + why));
+}
+
+TEST_F(RosterTest, AnAnswerSettlesAllReportsBeforeIt) {
+  all_arrive();
+  report(0, "a", 1, 0);
+  report(2, "b", 1, 0);
+  report(2, "a", 0, 0);
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1", "1:ping 2"));
+  pong(1, 2, 1);
+  const std::string why = "comm_failed stuck; both processes are alive";
+  EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why, "0:" + why, "1:" + why, "2:" + why));
+  report(0, "a", 1, 2);
+  EXPECT_THAT(sent(), IsEmpty()) << "one verdict for one communicator";
+}
+
+TEST_F(RosterTest, ACulpritThatLeavesWhileItIsAskedHasShutDown) {
+  all_arrive();
+  report(0, "a", 1, 0);
+  sent();
+  EXPECT_TRUE(say(1, {.kind = Kind::leave}).ok());
+  EXPECT_THAT(sent(),
+              ElementsAre("0:left rank 1 on h1 has shut down", "2:left rank 1 on h1 has shut down",
+                          "0:comm_failed rank 1 on h1 has shut down", "2:comm_failed rank 1 on h1 has shut down"));
+  roster_.closed(peer(1));
+  EXPECT_THAT(sent(), IsEmpty());
+}
+
+TEST_F(RosterTest, ACulpritThatDoesNotExistIsToldAsReported) {
+  all_arrive();
+  report(0, "a", 77, 0);
+  EXPECT_THAT(sent(), ElementsAre("0:comm_failed stuck", "1:comm_failed stuck", "2:comm_failed stuck"));
+}
+
+TEST_F(RosterTest, NamesTheMissingOnceAndForAll) {
+  arrive(1);
+  HubMessage wait{.kind = Kind::wait};
+  wait.number = 100 * kSecond;
+  EXPECT_TRUE(say(1, wait).ok());
+  sent();
+  EXPECT_EQ(roster_.next().moment_ns(), 30 * kSecond);
+  roster_.tick(30 * kSecond);
+  const std::string why =
+      "1:reply ranks 0 and 2 of 3 have not arrived after 30 s; check their logs and that they can reach here";
+  EXPECT_THAT(sent(), ElementsAre(why));
+  EXPECT_TRUE(roster_.next().is_never());
+  EXPECT_TRUE(say(1, wait).ok());
+  EXPECT_THAT(sent(), ElementsAre(why));
+}
+
+TEST_F(RosterTest, IsEmptyWhenAllWhoCameAreGone) {
+  EXPECT_FALSE(roster_.is_empty());
+  all_arrive();
+  EXPECT_TRUE(say(0, {.kind = Kind::leave}).ok());
+  roster_.closed(peer(1));
+  EXPECT_FALSE(roster_.is_empty());
+  EXPECT_TRUE(say(2, {.kind = Kind::leave}).ok());
+  EXPECT_TRUE(roster_.is_empty());
+}
+
+// ---- Tests of the error paths ----
+
+TEST_F(RosterTest, RefusesWhatOnlyTheHubSays) {
+  all_arrive();
+  for (const Kind kind : {Kind::hello, Kind::welcome, Kind::lost, Kind::left, Kind::comm_failed, Kind::hub_ends}) {
+    EXPECT_FALSE(say(0, {.kind = kind}).ok());
+  }
+  EXPECT_FALSE(say(0, {.kind = Kind::report}).ok()) << "a report without a failure";
+  EXPECT_FALSE(say(5, {.kind = Kind::leave}).ok()) << "nobody sits there";
+  EXPECT_THAT(sent(), IsEmpty());
+}
+
+TEST_F(RosterTest, AnAnswerToAQuestionThatWasNotAskedIsIgnored) {
+  all_arrive();
+  pong(1, 9, 0);
+  probe(0, {1}, 0);
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1"));
+  roster_.tick(kSecond);
+  EXPECT_EQ(sent().size(), 3u) << "the pong of the future did not answer the ping";
+}
+
+TEST(RosterText, ManyMissingRanksAreCounted) {
+  HubOptions options;
+  options.size = 100;
+  options.start_timeout_s = 1;
+  Roster roster(options, "here", {}, 0);
+  EXPECT_TRUE(roster.greet(7, {50, 100, "h", "b", 1}));
+  HubMessage wait{.kind = Kind::wait};
+  EXPECT_TRUE(roster.hear(7, wait, 0).ok());
+  roster.take_outgoing();
+  roster.tick(kSecond);
+  const auto outgoing = roster.take_outgoing();
+  ASSERT_EQ(outgoing.size(), 1u);
+  EXPECT_EQ(outgoing[0].message.why.text(),
+            "ranks 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 and 83 more of 100 have not arrived after 1 s; "
+            "check their logs and that they can reach here");
+}
+
+}  // namespace
+}  // namespace fdl
