@@ -44,8 +44,12 @@ class Transport : public Sleeper {
   // Moves what can be moved. Returns true if anything moved or any peer's state changed.
   virtual bool progress() = 0;
 
-  // OK, or the final error of that peer; after it no ticket of the peer is ever done, sends and recvs are refused.
+  // OK, or the first final error of that peer's lanes.
   virtual Status peer_status(int peer) const = 0;
+  // OK, or why no ticket of this lane is ever done again, and sends and recvs are refused. A peer that left in good
+  // order while one lane still wanted something of it ends that lane alone: what it had sent on the others still
+  // arrives.
+  virtual Status lane_status(Lane lane) const { return peer_status(lane.peer); }
   // The first error of any peer, by rank; OK when all are well.
   virtual Status status() const = 0;
 };

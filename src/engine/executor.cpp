@@ -245,7 +245,7 @@ Status Executor::failure() const {
   for (const uint32_t lane : open_lanes_) {
     // A lane may be open only because what arrived is not reduced yet; its peer may leave.
     if (lanes_[lane].finished.step == bound_->ordered->lane_steps[lane].size()) continue;
-    FDL_RETURN_IF_ERROR(transport_.peer_status(bound_->ordered->lanes[lane].peer));
+    FDL_RETURN_IF_ERROR(transport_.lane_status({bound_->ordered->lanes[lane].peer, 0}));
   }
   return {};
 }

@@ -119,7 +119,7 @@ bool Messages::fail_unreachable() {
   for (const std::size_t at : busy_) {
     const int peer = static_cast<int>(at / 2);
     if (peer == rank_) continue;
-    const Status status = transport_->peer_status(peer);
+    const Status status = transport_->lane_status({peer, 1});
     if (status.ok()) continue;
     const std::string phase = phase_of(*lines_[at].oldest);
     end(lines_[at], status.during("message", phase).while_doing(phase));

@@ -51,6 +51,10 @@ bool RoutedTransport::progress() {
 
 Status RoutedTransport::peer_status(int peer) const { return part(route(peer)).peer_status(route(peer).peer); }
 
+Status RoutedTransport::lane_status(Lane lane) const {
+  return part(route(lane.peer)).lane_status({route(lane.peer).peer, lane.index});
+}
+
 Status RoutedTransport::status() const {
   for (int peer = 0; peer < static_cast<int>(routes_.size()); ++peer) {
     if (peer != rank_) FDL_RETURN_IF_ERROR(peer_status(peer));

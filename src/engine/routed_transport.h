@@ -28,6 +28,7 @@ class RoutedTransport final : public Transport {
   bool done(Ticket ticket) const override;
   bool progress() override;
   Status peer_status(int peer) const override;
+  Status lane_status(Lane lane) const override;
   Status status() const override;
 
   int wake_fd() const override { return poller_.fd(); }

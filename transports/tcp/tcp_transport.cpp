@@ -29,7 +29,8 @@ class TcpTransport final : public Transport {
   std::optional<Ticket> recv(Lane lane, uint32_t tag, Bytes bytes) override;
   bool done(Ticket ticket) const override;
   bool progress() override;
-  Status peer_status(int peer) const override { return failures_[static_cast<std::size_t>(peer)]; }
+  Status peer_status(int peer) const override;
+  Status lane_status(Lane lane) const override { return lane_failures_[index_of(lane)]; }
   Status status() const override;
 
   int wake_fd() const override { return poller_.fd(); }
@@ -41,7 +42,7 @@ class TcpTransport final : public Transport {
 
   static std::size_t index_of(Lane lane) { return static_cast<std::size_t>(lane.peer * kLaneCount + lane.index); }
   static int peer_of(std::size_t index) { return static_cast<int>(index) / kLaneCount; }
-  bool failed(std::size_t index) const { return !failures_[index / kLaneCount].ok(); }
+  bool failed(std::size_t index) const { return !lane_failures_[index].ok(); }
 
   void mark_busy(std::size_t index) { busy_[index / 64] |= uint64_t{1} << (index % 64); }
   void mark_idle(std::size_t index) { busy_[index / 64] &= ~(uint64_t{1} << (index % 64)); }
@@ -51,14 +52,15 @@ class TcpTransport final : public Transport {
   bool look_for_hang_ups();
   void hear_hang_up(std::size_t index);
   bool watch(std::size_t index);
-  void fail(int peer, Status why);
+  void fail(int peer, const Status& why);
+  void end_lane(std::size_t index, const Status& why);
   Status story_of(std::size_t index, Outcome outcome) const;
   Status lost(int peer, std::string_view what) const;
 
   const Membership membership_;  // a copy, for the names
   std::vector<TcpStream> streams_;
-  std::vector<Status> failures_;  // by peer
-  std::vector<uint64_t> busy_;    // a bit a stream that has something outstanding
+  std::vector<Status> lane_failures_;  // by stream
+  std::vector<uint64_t> busy_;         // a bit a stream that has something outstanding
   Poller poller_;
   bool troubled_ = false;
   bool news_ = false;  // a failure that progress() has not told yet
@@ -68,7 +70,7 @@ class TcpTransport final : public Transport {
 
 TcpTransport::TcpTransport(const Membership& membership, std::vector<UniqueFd> fds, Poller poller)
     : membership_(membership),
-      failures_(membership.members.size()),
+      lane_failures_(membership.members.size() * kLaneCount),
       busy_((fds.size() + 63) / 64),
       poller_(std::move(poller)) {
   streams_.reserve(fds.size());
@@ -100,7 +102,7 @@ std::optional<Ticket> TcpTransport::send(Lane lane, uint32_t tag, ConstBytes byt
   TcpStream& stream = streams_[index];
   FDL_CHECK(stream.fd() >= 0);
   if (stream.peer_left) {
-    fail(lane.peer, story_of(index, Outcome::left));
+    end_lane(index, story_of(index, Outcome::left));
     return std::nullopt;
   }
   const bool first = !stream.sending();
@@ -152,7 +154,9 @@ bool TcpTransport::attend(std::size_t index) {
 
 bool TcpTransport::settle(std::size_t index, Outcome outcome) {
   if (outcome == Outcome::nothing) return false;
-  if (outcome != Outcome::moved) fail(peer_of(index), story_of(index, outcome));
+  // A goodbye where more was wanted ends this lane; what the peer sent on the others before it left is still good.
+  if (outcome == Outcome::left) end_lane(index, story_of(index, outcome));
+  if (outcome != Outcome::moved && outcome != Outcome::left) fail(peer_of(index), story_of(index, outcome));
   return true;
 }
 
@@ -207,23 +211,28 @@ bool TcpTransport::prepare_to_sleep() {
   return nothing_to_do;
 }
 
-Status TcpTransport::status() const {
-  if (!troubled_) return {};
-  for (const Status& failure : failures_) FDL_RETURN_IF_ERROR(failure);
+Status TcpTransport::peer_status(int peer) const {
+  for (int lane = 0; lane < kLaneCount; ++lane) FDL_RETURN_IF_ERROR(lane_status({peer, lane}));
   return {};
 }
 
-void TcpTransport::fail(int peer, Status why) {
-  Status& failure = failures_[static_cast<std::size_t>(peer)];
-  if (!failure.ok()) return;
-  failure = std::move(why);
+Status TcpTransport::status() const {
+  if (!troubled_) return {};
+  for (const Status& failure : lane_failures_) FDL_RETURN_IF_ERROR(failure);
+  return {};
+}
+
+void TcpTransport::fail(int peer, const Status& why) {
+  for (int lane = 0; lane < kLaneCount; ++lane) end_lane(index_of({peer, lane}), why);
+}
+
+void TcpTransport::end_lane(std::size_t index, const Status& why) {
+  if (failed(index)) return;
+  lane_failures_[index] = why;
   troubled_ = news_ = true;
-  for (int lane = 0; lane < kLaneCount; ++lane) {
-    const std::size_t index = index_of({peer, lane});
-    poller_.remove(streams_[index].fd());
-    streams_[index].close();
-    mark_idle(index);
-  }
+  poller_.remove(streams_[index].fd());
+  streams_[index].close();
+  mark_idle(index);
 }
 
 Status TcpTransport::lost(int peer, std::string_view what) const {
