@@ -142,6 +142,18 @@ TEST(Strangers, InLargeNumbersDoNotKeepRanksOut) {
   expect_two_ranks_work(ranks, "k");
 }
 
+TEST(Strangers, WhoAreSilentMakeRoomBeforeThoseWhoSpoke) {
+  RunningHub hub(options_for(2));
+  const Insider insider = introduce(hub->address());
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 300; ++i) silent.push_back(knock(hub->address()));
+  auto rank = join(hub->address(), 0, 2);
+  HubMessage hello{.kind = HubMessage::Kind::hello};
+  hello.members = {hello_of(1, 2)};
+  write_text(insider.fd.get(), FrameSealer(insider.session_key, Direction::to_hub).seal(encode(hello)));
+  EXPECT_TRUE((*rank)->wait_for_all(Deadline::after_seconds(20)).ok());
+}
+
 TEST(Strangers, ARankThatBreaksTheProtocolIsLost) {
   RunningHub hub(options_for(2));
   auto rank = join(hub->address(), 0, 2);

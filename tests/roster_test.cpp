@@ -186,6 +186,19 @@ TEST_F(RosterTest, IsEmptyWhenAllWhoCameAreGone) {
   EXPECT_TRUE(roster_.is_empty());
 }
 
+TEST_F(RosterTest, WhatALostRankStillSaysComesTooLate) {
+  all_arrive();
+  probe(0, {1}, 0);
+  report(0, "a", 1, 0);
+  roster_.tick(kSecond);
+  sent();
+  pong(1, 1, kSecond);
+  EXPECT_TRUE(say(1, {.kind = Kind::leave}).ok());
+  report(1, "b", 0, kSecond);
+  EXPECT_THAT(sent(), IsEmpty());
+  EXPECT_TRUE(roster_.next().is_never());
+}
+
 // ---- Tests of the error paths ----
 
 TEST_F(RosterTest, RefusesWhatOnlyTheHubSays) {
