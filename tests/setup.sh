@@ -56,8 +56,9 @@ set_up_machine() {
 }
 
 setup_sources() {
-  find CMakeLists.txt pyproject.toml LICENSE include src cuda transports bindings -type f -not -name '*.pyc' 2>/dev/null |
-    LC_ALL=C sort
+  local places=(CMakeLists.txt pyproject.toml include src transports bindings)
+  [[ ! -d cuda ]] || places+=(cuda)
+  find "${places[@]}" -type f -not -name '*.pyc' | LC_ALL=C sort
 }
 
 # pip runs CMake in build/, the tree of `cmake -G Ninja -B build`: what one of them has built, the other finds done.
