@@ -62,7 +62,7 @@ build_tests() {
   fi
 }
 
-format() {
+part_format() {
   say "format"
   local bad
   bad=$(git ls-files '*.h' '*.hpp' '*.c' '*.cpp' | xargs clang-format --dry-run 2>&1 | grep -c 'warning:' || true)
@@ -75,14 +75,14 @@ format() {
   fi
 }
 
-cpp() {
+part_cpp() {
   say "C++: build, warnings are errors"
   build_tests build -- -DFARANDOLE_BENCH=ON -DFARANDOLE_EXAMPLES=ON || return 0
   say "C++: tests"
   run_ctest cpp build
 }
 
-python() {
+part_python() {
   say "Python"
   install_python_package
   local log="$logs/python.log"
@@ -121,13 +121,13 @@ sanitized() {
   TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1" run_ctest "$kind" "build/$kind"
 }
 
-address() { sanitized address system_test hub_test transport_contract_test tcp_test shm_test engine_test agree_wire_test capi_test; }
-thread() { sanitized thread hub_test transport_contract_test shm_test engine_test capi_test; }
+part_address() { sanitized address system_test hub_test transport_contract_test tcp_test shm_test engine_test agree_wire_test capi_test; }
+part_thread() { sanitized thread hub_test transport_contract_test shm_test engine_test capi_test; }
 
 set_up_machine
 for part in "${parts[@]}"; do
   case "$part" in
-    cpp | python | address | thread | format) "$part" ;;
+    cpp | python | address | thread | format) "part_$part" ;;
     *) echo "tests/run.sh: '$part' is none of cpp, python, address, thread, format" >&2; exit 64 ;;
   esac
 done
