@@ -1,4 +1,5 @@
 // The C API as its users see it: ranks as threads, over every transport that joins threads; sums that are exact.
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -7,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <farandole/farandole.hpp>
+#include <mutex>
 #include <numeric>
 
 #include "tests/support/worlds.h"
@@ -824,6 +826,92 @@ TEST_P(EveryTransport, ADeadlineNamesWhatRan) {
       EXPECT_NE(fdl_allreduce(me.comm, &value, &value, 1, FDL_FLOAT32, FDL_SUM), FDL_OK);
     }
   });
+}
+
+TEST(Errors, ATensorThatARankNeverSubmitsIsReportedWithItsName) {
+  struct Lines {
+    std::mutex mutex;
+    std::string text;
+  } lines;
+  fdl_log_sink(
+      [](fdl_log_level, const char* line, void* context) {
+        auto* collected = static_cast<Lines*>(context);
+        const std::lock_guard lock(collected->mutex);
+        collected->text += std::string(line) + "\n";
+      },
+      &lines);
+  run_ranks(3, {{"stall_warning_s", "0.1"}}, [&](World& me) {
+    float value = 1;
+    const int64_t one = 1;
+    fdl_handle* handle = nullptr;
+    const fdl_operation operation = allreduce_of(me.rank == 2 ? "grad_8" : "grad_7", &value, &one);
+    FDL_ASSERT_OK(fdl_submit(me.all, &operation, 1, &handle));
+    EXPECT_EQ(fdl_wait_handle(handle, 600'000'000), FDL_TIMEOUT) << "the wait ends, not the operation";
+    fdl_handle_free(handle);
+    // What the others lack, they submit now, and everything ends well.
+    FDL_ASSERT_OK(allreduce_named(me.all, me.rank == 2 ? "grad_7" : "grad_8", &value, 1));
+    FDL_ASSERT_OK(fdl_barrier(me.comm));
+  });
+  fdl_log_sink(nullptr, nullptr);
+  for (const char* word : {"grad_7", "rank 2", "grad_8"}) {
+    EXPECT_NE(lines.text.find(word), std::string::npos) << word << " is not in: " << lines.text;
+  }
+}
+
+TEST(Errors, AStallMayEndTheOperation) {
+  run_ranks(2, {{"stall_warning_s", "0.1"}, {"stall_shutdown_s", "0.3"}, {"log_level", "off"}}, [](World& me) {
+    float value = 1;
+    if (me.rank == 0) {
+      EXPECT_EQ(allreduce_named(me.all, "lonely", &value, 1), FDL_TIMEOUT);
+      EXPECT_NE(std::string(fdl_last_error()->text).find("rank 1"), std::string::npos) << fdl_last_error()->text;
+    }
+    FDL_ASSERT_OK(fdl_barrier(me.comm));
+    FDL_ASSERT_OK(allreduce_named(me.all, "together", &value, 1));
+  });
+}
+
+// In a process of its own, for the limit is the whole process's. Each number of free descriptors fails somewhere else.
+TEST(Errors, WithoutDescriptorsTheErrorSaysWhatToRaise) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int told = 0;
+    for (rlim_t limit = 8; limit < 40; ++limit) {
+      const rlimit few{limit, limit + 1000};
+      ::setrlimit(RLIMIT_NOFILE, &few);
+      World world;
+      const fdl_result result = open_world(fresh_name(), 0, 1, {}, world);
+      if (result == FDL_OK) continue;
+      const std::string text = fdl_last_error()->text;
+      if (result != FDL_RESOURCE || text.find("ulimit -n") == std::string::npos) {
+        std::fprintf(stderr, "%s: %s\n", fdl_result_name(result), text.c_str());
+        ::_exit(1);
+      }
+      ++told;
+    }
+    ::_exit(told > 0 ? 0 : 2);
+  }
+  int state = 0;
+  ASSERT_EQ(::waitpid(child, &state, 0), child);
+  ASSERT_TRUE(WIFEXITED(state));
+  EXPECT_EQ(WEXITSTATUS(state), 0);
+}
+
+TEST(Library, DescribesItsConfigurationAndItsChoices) {
+  std::string text(fdl_config_describe(nullptr, 0), '\0');
+  fdl_config_describe(text.data(), text.size());
+  EXPECT_NE(text.find("fusion_bytes"), std::string::npos);
+  char small[8] = "";
+  EXPECT_GT(fdl_config_describe(small, sizeof small), sizeof small) << "it says how much it needs";
+  EXPECT_EQ(std::strlen(small), sizeof small - 1);
+  char explained[4096];
+  ASSERT_LT(fdl_explain("allreduce", 4, 1 << 20, nullptr, explained, sizeof explained), sizeof explained);
+  EXPECT_NE(std::string(explained).find("recv_reduce"), std::string::npos);
+  fdl_explain("allreduce", 4, 1 << 20, "quickest", explained, sizeof explained);
+  EXPECT_NE(std::string(explained).find("error: "), std::string::npos);
+  EXPECT_STREQ(fdl_version(), "0.1.0");
+  EXPECT_STREQ(fdl_result_name(FDL_PEER_LOST), "PEER_LOST");
+  EXPECT_EQ(fdl_dtype_size(FDL_BFLOAT16), 2u);
+  EXPECT_EQ(fdl_dtype_size(static_cast<fdl_dtype>(99)), 0u);
 }
 
 TEST(Errors, AForkedChildIsRefusedAndTheParentGoesOn) {
