@@ -12,8 +12,9 @@
  *     Ordered ranks that called different things learn of it when they meet, too late to undo: FDL_MISMATCH ends those.
  *  3. Objects are opaque. One function makes each, one ends it; ending NULL does nothing. What was left when its world
  *     is destroyed answers FDL_SHUT_DOWN and is still to be destroyed; a communicator outlives its requests.
- *  4. Option structs begin with struct_size and are filled by fdl_..._options_init, so that they can grow. A NULL pointer
- *     means defaults. What an option can say, the environment can say; the option wins. `farandole config` lists all.
+ *  4. Option structs begin with struct_size and are filled by fdl_..._options_init, so that they can grow. A NULL
+ * pointer means defaults. What an option can say, the environment can say; the option wins. `farandole config` lists
+ * all.
  *  5. Buffers stay the caller's; the library keeps no pointer after completion. Sizes are bytes, counts are elements,
  *     both size_t; shapes are int64_t; durations are nanoseconds in int64_t fields named ..._ns (0: as configured).
  *     input == output means in place.
@@ -22,10 +23,10 @@
  *     lock. EINTR is never an error. After fork() without exec the child may not use a world: FDL_NOT_INITIALIZED.
  *  7. The library changes no global state of the process: no signal handler, no atexit, no locale, no environment, no
  *     standard output. Logging goes through one sink (standard error by default) that fdl_log_sink replaces.
- *  8. Determinism. A result is the same bits on every rank, and the same bits again for the same inputs, ranks and hosts:
- *     the order of reduction is fixed by rank, not by arrival. With the option `deterministic` the bits do not depend on
- *     transport, algorithm, fusion or slice size either: each element is summed by one owner in rank order. Its price is
- *     more connections and, over messages, as many steps as there are ranks.
+ *  8. Determinism. A result is the same bits on every rank, and the same bits again for the same inputs, ranks and
+ * hosts: the order of reduction is fixed by rank, not by arrival. With the option `deterministic` the bits do not
+ * depend on transport, algorithm, fusion or slice size either: each element is summed by one owner in rank order. Its
+ * price is more connections and, over messages, as many steps as there are ranks.
  */
 #ifndef FARANDOLE_FARANDOLE_H_
 #define FARANDOLE_FARANDOLE_H_
@@ -47,7 +48,8 @@
 extern "C" {
 #endif
 
-/* ---- Results and errors -------------------------------------------------------------------------------------------- */
+/* ---- Results and errors --------------------------------------------------------------------------------------------
+ */
 
 /* Numbers never change their meaning; new ones are appended. */
 typedef enum fdl_result {
@@ -68,8 +70,8 @@ typedef enum fdl_result {
 
 typedef struct fdl_error {
   fdl_result code;
-  int culprit_rank;         /* in the world; -1 where nobody in particular is at fault */
-  const char* text;         /* one sentence: who, what, what to do. Never NULL, nor are the others; empty if unknown */
+  int culprit_rank; /* in the world; -1 where nobody in particular is at fault */
+  const char* text; /* one sentence: who, what, what to do. Never NULL, nor are the others; empty if unknown */
   const char* culprit_host;
   const char* operation; /* "allreduce 'grad_7'" */
   const char* phase;     /* "ring, step 9: recv_reduce chunk 3 from rank 2" */
@@ -81,7 +83,8 @@ FDL_API const fdl_error* fdl_last_error(void);
 FDL_API const char* fdl_result_name(fdl_result result); /* "PEER_LOST" */
 FDL_API const char* fdl_version(void);                  /* "0.1.0" */
 
-/* ---- Types and operations ------------------------------------------------------------------------------------------ */
+/* ---- Types and operations ------------------------------------------------------------------------------------------
+ */
 
 typedef enum fdl_dtype {
   FDL_UINT8 = 0,
@@ -105,7 +108,8 @@ FDL_API size_t fdl_dtype_size(fdl_dtype dtype); /* bytes of one element; 0 for w
 FDL_API const char* fdl_dtype_name(fdl_dtype dtype);
 
 /* 16-bit and 8-bit floats are computed in float32 and rounded to nearest even. Integer sums and products wrap. Bitwise
- * operations take integers, logical ones bool. Average is a sum divided by the number of ranks (integers: toward zero). */
+ * operations take integers, logical ones bool. Average is a sum divided by the number of ranks (integers: toward zero).
+ */
 typedef enum fdl_reduce_op {
   FDL_SUM = 0,
   FDL_AVERAGE = 1,
@@ -121,13 +125,15 @@ typedef enum fdl_reduce_op {
   FDL_USER = 11 /* with fdl_call_options.user_op */
 } fdl_reduce_op;
 
-/* target[i] = fold(source[i], target[i]) for count elements; `source` comes from the lower rank. Must not call farandole. */
+/* target[i] = fold(source[i], target[i]) for count elements; `source` comes from the lower rank. Must not call
+ * farandole. */
 typedef void (*fdl_user_function)(const void* source, void* target, size_t count, fdl_dtype dtype, void* context);
 typedef struct fdl_op fdl_op;
 FDL_API fdl_result fdl_op_create(fdl_user_function function, void* context, int commutative, fdl_op** op);
 FDL_API void fdl_op_destroy(fdl_op* op);
 
-/* ---- Library ------------------------------------------------------------------------------------------------------- */
+/* ---- Library -------------------------------------------------------------------------------------------------------
+ */
 
 typedef enum fdl_log_level {
   FDL_LOG_TRACE = 0,
@@ -144,11 +150,13 @@ FDL_API void fdl_log_sink(fdl_log_function function, void* context);
 /* The table of knobs with the values in force and where each came from, as text. Copies at most `capacity` bytes with a
  * final 0 into `text` and returns how many the whole needs. A value that does not parse is in the text's first line. */
 FDL_API size_t fdl_config_describe(char* text, size_t capacity);
-/* Which algorithm a collective of this size would run on `world`'s ranks, why, and its steps: as fdl_config_describe. */
+/* Which algorithm a collective of this size would run on `world`'s ranks, why, and its steps: as fdl_config_describe.
+ */
 FDL_API size_t fdl_explain(const char* collective, int ranks, size_t bytes, const char* algorithm, char* text,
                            size_t capacity);
 
-/* ---- World: all ranks of a job, as this rank knows them ------------------------------------------------------------- */
+/* ---- World: all ranks of a job, as this rank knows them -------------------------------------------------------------
+ */
 
 typedef struct fdl_world fdl_world;
 
@@ -168,8 +176,8 @@ typedef struct fdl_world_options {
 
 FDL_API void fdl_world_options_init(fdl_world_options* options);
 
-/* Meets the other ranks. Blocks until all are there, or fails with FDL_TIMEOUT and names the missing. Several worlds may
- * live in one process (ranks as threads with rank, size and "memory://name" given). */
+/* Meets the other ranks. Blocks until all are there, or fails with FDL_TIMEOUT and names the missing. Several worlds
+ * may live in one process (ranks as threads with rank, size and "memory://name" given). */
 FDL_API fdl_result fdl_world_create(const fdl_world_options* options, fdl_world** world);
 /* Says good-bye. Operations in flight complete with FDL_SHUT_DOWN; ends groups and communicators that were left. */
 FDL_API void fdl_world_destroy(fdl_world* world);
@@ -182,7 +190,7 @@ typedef struct fdl_world_facts {
   const char* host;           /* strings live as long as the world */
   const char* source;         /* which launcher told: "torchrun" */
   const char* rendezvous;
-  const char* transports;     /* "shm", "tcp", "shm+tcp": what joins the ranks of this world */
+  const char* transports; /* "shm", "tcp", "shm+tcp": what joins the ranks of this world */
 } fdl_world_facts;
 FDL_API fdl_result fdl_world_info(fdl_world* world, fdl_world_facts* facts); /* facts->struct_size must be set */
 
@@ -196,22 +204,25 @@ typedef struct fdl_counters {
 } fdl_counters;
 FDL_API fdl_result fdl_metrics(fdl_world* world, fdl_counters* counters); /* counters->struct_size must be set */
 
-/* ---- Groups: sets of ranks ------------------------------------------------------------------------------------------ */
+/* ---- Groups: sets of ranks ------------------------------------------------------------------------------------------
+ */
 
 typedef struct fdl_group fdl_group;
 
 FDL_API fdl_group* fdl_group_all(fdl_world* world); /* the world's own; never to be destroyed */
-/* Collective over `ranks` (world ranks, each once; their order is the order of ranks in the group). Others need not call.
- * Groups of the same ranks must be made in the same order by all their members. */
+/* Collective over `ranks` (world ranks, each once; their order is the order of ranks in the group). Others need not
+ * call. Groups of the same ranks must be made in the same order by all their members. */
 FDL_API fdl_result fdl_group_create(fdl_world* world, const int* ranks, size_t count, fdl_group** group);
-/* Collective over `group`: one new group a color, ranks ordered by (key, rank). A negative color: none (*part = NULL). */
+/* Collective over `group`: one new group a color, ranks ordered by (key, rank). A negative color: none (*part = NULL).
+ */
 FDL_API fdl_result fdl_group_split(fdl_group* group, int color, int key, fdl_group** part);
 FDL_API int fdl_group_rank(const fdl_group* group);
 FDL_API int fdl_group_size(const fdl_group* group);
 FDL_API int fdl_group_world_rank(const fdl_group* group, int rank); /* -1 for what is no rank of the group */
 FDL_API void fdl_group_destroy(fdl_group* group);
 
-/* ---- Ordered communicators: every member calls the same collectives in the same order ------------------------------- */
+/* ---- Ordered communicators: every member calls the same collectives in the same order -------------------------------
+ */
 
 typedef struct fdl_comm fdl_comm;
 typedef struct fdl_request fdl_request;
@@ -261,8 +272,8 @@ FDL_API fdl_result fdl_barrier(fdl_comm* comm);
 FDL_API fdl_result fdl_send(fdl_comm* comm, const void* buffer, size_t count, fdl_dtype dtype, int peer);
 FDL_API fdl_result fdl_recv(fdl_comm* comm, void* buffer, size_t count, fdl_dtype dtype, int peer);
 
-/* The same as requests. Collectives of one communicator run in the order in which they were started; messages run beside
- * them. Progress is made inside fdl_test and fdl_wait. */
+/* The same as requests. Collectives of one communicator run in the order in which they were started; messages run
+ * beside them. Progress is made inside fdl_test and fdl_wait. */
 FDL_API fdl_result fdl_iallreduce(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype,
                                   fdl_reduce_op op, fdl_request** request);
 FDL_API fdl_result fdl_ireduce(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype,
@@ -309,8 +320,8 @@ typedef struct fdl_call {
   fdl_collective collective;
   const void* input;
   void* output;
-  size_t count;              /* as in the even forms; ignored where counts is given */
-  const size_t* counts;      /* allgather, gather: of each input; reduce_scatter, scatter: of each output; alltoall: sent */
+  size_t count;         /* as in the even forms; ignored where counts is given */
+  const size_t* counts; /* allgather, gather: of each input; reduce_scatter, scatter: of each output; alltoall: sent */
   const size_t* recv_counts; /* alltoall */
   fdl_dtype dtype;
   fdl_reduce_op op;
@@ -332,13 +343,14 @@ FDL_API fdl_result fdl_wait_any(fdl_request** requests, size_t count, size_t* in
 /* Waits for it and forgets its outcome. */
 FDL_API void fdl_request_free(fdl_request* request);
 
-/* ---- Named operations: any order, asynchronous, agreed upon, fused --------------------------------------------------- */
+/* ---- Named operations: any order, asynchronous, agreed upon, fused
+ * --------------------------------------------------- */
 
 typedef enum fdl_kind {
   FDL_NAMED_ALLREDUCE = 0,
-  FDL_NAMED_ALLGATHER = 1,     /* first dimensions may differ */
+  FDL_NAMED_ALLGATHER = 1, /* first dimensions may differ */
   FDL_NAMED_BROADCAST = 2,
-  FDL_NAMED_ALLTOALL = 3,      /* splits: rows for each rank */
+  FDL_NAMED_ALLTOALL = 3,       /* splits: rows for each rank */
   FDL_NAMED_REDUCE_SCATTER = 4, /* first dimension divided; the first ranks get one row more */
   FDL_NAMED_BARRIER = 5
 } fdl_kind;
@@ -348,7 +360,7 @@ typedef struct fdl_tensor {
   fdl_dtype dtype;
   int ndim;
   const int64_t* shape;
-  int device_kind;  /* 0: CPU */
+  int device_kind; /* 0: CPU */
   int device_index;
   void* stream;
 } fdl_tensor;
@@ -370,8 +382,8 @@ FDL_API void fdl_operation_init(fdl_operation* operation);
 
 typedef struct fdl_handle fdl_handle;
 
-/* Submits one operation, or several that are all or nothing. Returns at once; the outcome is the handle's. A name that is
- * in flight already is FDL_INVALID_ARGUMENT. Tensors stay where they are until the handle is done. */
+/* Submits one operation, or several that are all or nothing. Returns at once; the outcome is the handle's. A name that
+ * is in flight already is FDL_INVALID_ARGUMENT. Tensors stay where they are until the handle is done. */
 FDL_API fdl_result fdl_submit(fdl_group* group, const fdl_operation* operations, size_t count, fdl_handle** handle);
 /* Done when all ranks of the group have joined; until then this rank contributes zeros to others' allreduces. */
 FDL_API fdl_result fdl_join(fdl_group* group, fdl_handle** handle);
@@ -379,7 +391,8 @@ FDL_API fdl_result fdl_poll(fdl_handle* handle, int* done); /* the outcome is to
 /* The outcome: FDL_OK or the failure, which stays with the handle: asking again tells the same.
  * timeout_ns < 0: no limit. FDL_TIMEOUT of the wait itself leaves the operation in flight. */
 FDL_API fdl_result fdl_wait_handle(fdl_handle* handle, int64_t timeout_ns);
-/* Calls back when done, from the background thread (or at once, from this one). The callback must not wait or submit. */
+/* Calls back when done, from the background thread (or at once, from this one). The callback must not wait or submit.
+ */
 FDL_API fdl_result fdl_handle_notify(fdl_handle* handle, void (*function)(void* context), void* context);
 /* Of operation `index`, once done. What the library allocated passes to the caller, who ends it with fdl_output_free; a
  * second call gets NULL data. received_splits: alltoall, one entry a rank, lives as long as the handle. */
@@ -396,7 +409,8 @@ FDL_API void fdl_output_free(void* data);
 /* Legal at any time; an operation in flight goes on and its outcome is forgotten. */
 FDL_API void fdl_handle_free(fdl_handle* handle);
 
-/* ---- Memory ---------------------------------------------------------------------------------------------------------- */
+/* ---- Memory
+ * ---------------------------------------------------------------------------------------------------------- */
 
 /* 64-byte aligned memory that all ranks of a host can map where possible. Zeroed. */
 FDL_API fdl_result fdl_alloc(fdl_world* world, size_t bytes, void** memory);

@@ -252,6 +252,8 @@ void Runtime::shut_down() {
   }
   // The link stays until the end: a thread that waits in a communicator may still ask it about peers.
   if (hub_) {
+    // The others may still want to know of each other; but nobody is waited for long.
+    hub_->wait_until_empty(Deadline::after_ns(kFarewellNs));
     hub_->stop();
     if (hub_thread_.joinable()) hub_thread_.join();
     hub_.reset();
