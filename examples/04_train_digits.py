@@ -28,13 +28,12 @@ class ConvNet(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(1, 16, 3, padding=1)
         self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
-        self.fc1 = nn.Linear(32 * 4, 64)
-        self.fc2 = nn.Linear(64, 10)
+        self.classes = nn.Linear(32 * 4 * 4, 10)
 
     def forward(self, images):
-        x = F.max_pool2d(F.relu(self.conv1(images)), 2)
+        x = F.relu(self.conv1(images))
         x = F.max_pool2d(F.relu(self.conv2(x)), 2)
-        return self.fc2(F.relu(self.fc1(x.flatten(1))))
+        return self.classes(x.flatten(1))
 
 
 def load():
@@ -76,9 +75,9 @@ def test(model, images, labels):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=60, help="of all ranks together")
-    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--json", metavar="FILE", help="rank 0 writes loss and accuracy there")
     options = parser.parse_args()
 
@@ -90,12 +89,14 @@ def main():
     model = ConvNet()
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
     begin = time.monotonic()
     for epoch in range(1, options.epochs + 1):
         loss = train_epoch(model, optimizer, images, labels, options.batch_size, epoch)
+        schedule.step()
         accuracy = test(model, test_images, test_labels)
         if hvd.rank() == 0:
             seconds = time.monotonic() - begin
