@@ -1,6 +1,7 @@
 // The farandole command: one file a subcommand.
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -9,15 +10,15 @@
 
 namespace {
 
-// mpirun and horovodrun users write -np; the command-line library knows only one-letter short options.
+// mpirun and horovodrun users write -np; the command-line library knows only one-letter short options. The first "--"
+// says that options are over; what comes after it, and after the first -np, is left as it is.
 std::vector<std::string> arguments_of(int argc, char** argv) {
-  std::vector<std::string> arguments;
-  bool options_over = false;
-  for (int i = argc - 1; i > 0; --i) arguments.emplace_back(argv[i]);
-  for (auto argument = arguments.rbegin(); argument != arguments.rend() && !options_over; ++argument) {
-    if (*argument == "-np") *argument = "--np";
-    options_over = *argument == "--";
-  }
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  const auto end_of_options = std::find(arguments.begin(), arguments.end(), "--");
+  const auto count = std::find(arguments.begin(), end_of_options, "-np");
+  if (count != end_of_options) *count = "--np";
+  if (end_of_options != arguments.end()) arguments.erase(end_of_options);
+  std::reverse(arguments.begin(), arguments.end());
   return arguments;  // last first, as App::parse wants it
 }
 

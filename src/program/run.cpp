@@ -130,8 +130,9 @@ void add_run(CLI::App& app, Work& work) {
       ->capture_default_str();
   command->add_option("--rendezvous", options->rendezvous, "host:port of the node with --node-rank 0");
   command->add_flag("--no-prefix", options->no_prefix, "Do not put [rank] before each line of output");
-  command->add_option("command", options->command, "What each rank runs, with its arguments");
+  // The first word that is none of the options above begins the command: from there on all words are its own.
   command->prefix_command();
+  command->footer("After the options: the command that each rank runs, with its arguments.");
   command->callback([command, options, &work] {
     for (const std::string& word : command->remaining()) options->command.push_back(word);
     if (!options->command.empty() && options->command.front() == "--") options->command.erase(options->command.begin());

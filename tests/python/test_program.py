@@ -34,8 +34,15 @@ def test_run_prefixes_the_output_of_each_rank():
     assert sorted(done.stderr.splitlines()) == [f"[{r}] oops" for r in range(3)]
 
 
+@pytest.mark.parametrize("dashes", [["--"], []])
+def test_run_leaves_the_words_of_the_command_as_they_are(dashes):
+    words = ["a", "--json", "b", "-np", "7", "--", "-x", "--help"]
+    done = farandole("run", "-np", "1", "--no-prefix", *dashes, *python("import sys; print(sys.argv[1:])"), *words)
+    assert done.stdout == f"{words}\n", done.stderr
+
+
 def test_run_joins_its_ranks():
-    code = "import farandole as f; f.init(); print(f.allreduce([float(f.rank())], op=f.Sum)[0]); f.shutdown()"
+    code = "import farandole as f, numpy as n; f.init(); print(f.allreduce(n.ones(1) * f.rank())[0]); f.shutdown()"
     done = farandole("run", "-np", "2", *python(code))
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["[0] 1.0", "[1] 1.0"]
@@ -45,7 +52,7 @@ def test_run_on_two_nodes_is_one_world():
     with __import__("socket").socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    code = "import farandole as f; f.init(); print(f.rank(), f.size(), f.allreduce([1.0], op=f.Sum)[0]); f.shutdown()"
+    code = "import farandole as f, numpy as n; f.init(); print(f.rank(), f.size(), f.allreduce(n.ones(1))[0]); f.shutdown()"
     variables = dict(os.environ, FARANDOLE_JOB_KEY="one secret on both nodes")
     nodes = [
         subprocess.Popen([FARANDOLE, "run", "-np", "1", "--nnodes", "2", "--node-rank", str(node), "--rendezvous",
