@@ -17,9 +17,8 @@ def _until_lost(step):
         try:
             step()
         except farandole.Error as error:
-            fields = error.fields()
-            print("LOST", time.monotonic(), fields["code"], fields["culprit_rank"], fields["culprit_host"], sep="\t")
-            print("TEXT", fields["text"], sep="\t", flush=True)
+            print("LOST", time.monotonic(), error.code, error.culprit_rank, error.culprit_host, sep="\t")
+            print("TEXT", error.text, sep="\t", flush=True)
             return
         if turn == 50:
             print("READY", flush=True)
@@ -36,7 +35,7 @@ def ordered():
 def named():
     farandole.init()
     values = np.ones(1000, dtype=np.float32)
-    _until_lost(lambda: farandole.allreduce(values, name="values", op=farandole.Sum))
+    _until_lost(lambda: farandole.allreduce(values, name="values"))
 
 
 def _wait_for(rank, word, deadline_s=40):
