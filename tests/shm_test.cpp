@@ -6,11 +6,11 @@
 
 #include <atomic>
 #include <csignal>
-#include <filesystem>
 #include <latch>
 #include <random>
 
 #include "tests/support/collective_case.h"
+#include "tests/support/descriptors.h"
 #include "tests/support/party.h"
 #include "transports/shm/shm_collectives.h"
 
@@ -127,7 +127,7 @@ TEST_P(ShmRanks, ReduceAndBroadcastEveryCount) {
 TEST_P(ShmRanks, MoveBlocksOfEverySize) {
   const int size = GetParam();
   const uint64_t seed = std::random_device()();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
   run_group(size, {}, [&](int rank, Collectives& collectives) {
     std::mt19937_64 random(seed);
     CollectiveCase c;
@@ -162,6 +162,17 @@ TEST_P(ShmRanks, MoveBlocksOfEverySize) {
           check(collectives, c, rank, size);
         }
       }
+    }
+  });
+}
+
+TEST(ShmCollectives, GatherBlocksOfWhichTheRootsOwnIsTheLargest) {
+  run_group(2, {}, [&](int rank, Collectives& collectives) {
+    CollectiveCase c;
+    for (const Collective collective : {Collective::gather, Collective::scatter, Collective::allgather}) {
+      c.collective = collective;
+      c.counts = {200'000, 50'000};
+      check(collectives, c, rank, 2);
     }
   });
 }
@@ -261,7 +272,7 @@ TEST(ShmCollectives, GiveTheSameBitsAtOnceAndInSteps) {
 
 TEST(ShmCollectives, RunManySmallOperationsWhileOneRankDawdles) {
   const uint64_t seed = std::random_device()();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
   run_group(3, {}, [&](int rank, Collectives& collectives) {
     std::mt19937_64 shared(seed), own(seed + 1);
     for (int i = 0; i < 20000; ++i) {
@@ -284,6 +295,7 @@ TEST(ShmCollectives, RunManySmallOperationsWhileOneRankDawdles) {
 }
 
 TEST(ShmCollectives, ServeManyRanksOfOneHost) {
+  raise_descriptor_limit();
   for (const int size : {17, 64}) {
     run_group(size, {}, [&](int rank, Collectives& collectives) {
       CollectiveCase c;
@@ -511,11 +523,6 @@ TEST(ShmCollectives, SurviveAForkedChildThatEndsItsCopy) {
 
 // ---- Setting up
 // --------------------------------------------------------------------------------------------------------
-
-std::size_t open_descriptors() {
-  const std::filesystem::directory_iterator entries("/proc/self/fd");
-  return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
-}
 
 TEST(ShmCollectives, LeaveNothingOpen) {
   run_group(2, {}, [](int, Collectives& collectives) { require(barrier(collectives)); });

@@ -101,6 +101,7 @@ void ShmPlan::assign_steps() {
   std::size_t largest_block = 0;
   const std::size_t room = slice_ * static_cast<std::size_t>(ranks_);
   for (int r = 0; r < ranks_; ++r) largest = std::max(largest, small_bytes(r));
+  for (int r = 0; r < ranks_; ++r) largest_block = std::max(largest_block, block_bytes(r));
   small_ = largest <= (folds() ? one_shot_bytes(ranks_) : kSmallBytes);
   steps_ = 0;
   if (small_ || collective_ == Collective::alltoall) return;
@@ -115,10 +116,9 @@ void ShmPlan::assign_steps() {
     }
     case Collective::allgather:
     case Collective::gather:
-      steps_ = parts_of(largest, room);
+      steps_ = parts_of(largest_block, room);  // the root's own block goes the same way
       break;
     default:
-      for (int r = 0; r < ranks_; ++r) largest_block = std::max(largest_block, block_bytes(r));
       steps_ = parts_of(largest_block, slice_);
   }
 }
