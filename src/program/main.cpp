@@ -2,6 +2,8 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
+#include <cstdio>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -10,16 +12,33 @@
 
 namespace {
 
-// mpirun and horovodrun users write -np; the command-line library knows only one-letter short options. The first "--"
-// says that options are over; what comes after it, and after the first -np, is left as it is.
-std::vector<std::string> arguments_of(int argc, char** argv) {
-  std::vector<std::string> arguments(argv + 1, argv + argc);
-  const auto end_of_options = std::find(arguments.begin(), arguments.end(), "--");
-  const auto count = std::find(arguments.begin(), end_of_options, "-np");
-  if (count != end_of_options) *count = "--np";
-  if (end_of_options != arguments.end()) arguments.erase(end_of_options);
-  std::reverse(arguments.begin(), arguments.end());
-  return arguments;  // last first, as App::parse wants it
+using Words = std::vector<std::string>;
+
+// Where `farandole run`'s options end: at "--", or at the first word that is neither an option nor an option's value.
+Words::iterator end_of_options(Words& words) {
+  static const std::set<std::string> kWithValue{"-n",       "-np",         "--np",        "--nproc-per-node",
+                                                "--nnodes", "--node-rank", "--rendezvous"};
+  if (words.empty() || words.front() != "run") return words.end();
+  auto at = words.begin() + 1;
+  while (at != words.end() && at->starts_with("-") && *at != "--") {
+    const bool takes_next = kWithValue.contains(*at);
+    ++at;
+    if (takes_next && at != words.end()) ++at;
+  }
+  return at;
+}
+
+// The words of run's command are the command's own, whatever they look like: they never meet the option parser.
+Words take_command(Words& words) {
+  const auto end = end_of_options(words);
+  Words command(end == words.end() || *end != "--" ? end : end + 1, words.end());
+  words.erase(end, words.end());
+  return command;
+}
+
+bool has_command(const CLI::App& app, const std::string& name) {
+  const auto commands = app.get_subcommands([&](const CLI::App* command) { return command->get_name() == name; });
+  return !commands.empty();
 }
 
 }  // namespace
@@ -31,14 +50,23 @@ int main(int argc, char** argv) {
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return std::string("farandole: ") + error.what() + "\nRun `farandole --help` or `farandole COMMAND --help`.\n";
   });
+  Words words(argv + 1, argv + argc);
+  const Words command = take_command(words);
+  // mpirun and horovodrun users write -np; the command-line library knows only one-letter short options.
+  std::replace(words.begin(), words.end(), std::string("-np"), std::string("--np"));
   fdl::Work work;
-  fdl::add_run(app, work);
+  fdl::add_run(app, work, command);
   fdl::add_bench(app, work);
   fdl::add_env(app, work);
   fdl::add_config(app, work);
   fdl::add_explain(app, work);
+  if (!words.empty() && !words.front().starts_with("-") && !has_command(app, words.front())) {
+    std::fprintf(stderr, "farandole: '%s' is no command; `farandole --help` lists them\n", words.front().c_str());
+    return fdl::kExitUsage;
+  }
+  std::reverse(words.begin(), words.end());  // last first, as App::parse wants it
   try {
-    app.parse(arguments_of(argc, argv));
+    app.parse(words);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? fdl::kExitOk : fdl::kExitUsage;
   }

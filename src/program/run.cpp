@@ -116,8 +116,9 @@ int run(const RunOptions& options) {
 
 }  // namespace
 
-void add_run(CLI::App& app, Work& work) {
+void add_run(CLI::App& app, Work& work, const std::vector<std::string>& words) {
   auto options = std::make_shared<RunOptions>();
+  options->command = words;
   CLI::App* command = app.add_subcommand("run", "Start the ranks of this host: farandole run -np 2 -- python train.py");
   command->add_option("-n,--np,--nproc-per-node", options->ranks_per_node, "Ranks on this host (also -np)")
       ->check(CLI::Range(1, 65536))
@@ -130,14 +131,8 @@ void add_run(CLI::App& app, Work& work) {
       ->capture_default_str();
   command->add_option("--rendezvous", options->rendezvous, "host:port of the node with --node-rank 0");
   command->add_flag("--no-prefix", options->no_prefix, "Do not put [rank] before each line of output");
-  // The first word that is none of the options above begins the command: from there on all words are its own.
-  command->prefix_command();
   command->footer("After the options: the command that each rank runs, with its arguments.");
-  command->callback([command, options, &work] {
-    for (const std::string& word : command->remaining()) options->command.push_back(word);
-    if (!options->command.empty() && options->command.front() == "--") options->command.erase(options->command.begin());
-    work = [options] { return run(*options); };
-  });
+  command->callback([options, &work] { work = [options] { return run(*options); }; });
 }
 
 }  // namespace fdl

@@ -3,6 +3,8 @@
 
 #include <CLI/App.hpp>
 #include <functional>
+#include <string>
+#include <vector>
 
 namespace fdl {
 
@@ -18,7 +20,8 @@ enum ExitCode : int {
 // The chosen subcommand puts its work here; main runs it after the command line was understood.
 using Work = std::function<int()>;
 
-void add_run(CLI::App& app, Work& work);
+// `words`: what each rank runs, with its arguments.
+void add_run(CLI::App& app, Work& work, const std::vector<std::string>& words);
 void add_bench(CLI::App& app, Work& work);
 void add_env(CLI::App& app, Work& work);
 void add_config(CLI::App& app, Work& work);
