@@ -57,7 +57,7 @@ class ShmPlan {
   void steps_for_largest_block(std::size_t bytes, RankMask already_taken, bool publishes);
 
  private:
-  static constexpr std::size_t kLargeBytes = 512_KiB;
+  static constexpr std::size_t kLargeBytes = 256_KiB;
   struct Block {
     std::size_t offset = 0;
     std::size_t bytes = 0;
