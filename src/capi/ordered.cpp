@@ -194,6 +194,7 @@ fdl_result run(fdl_comm* comm, const fdl_call& call, const fdl_call_options* giv
   CollectiveSpec spec = spec_of(comm, call, options);
   spec.counts = counts;
   spec.recv_counts = recv_counts;
+  if (call.counts != nullptr) spec.count = 0;  // uneven: what count says is not agreed upon
   const Buffers buffers{call.input, call.output};
   if (made) {
     made->comm = comm;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <thread>
 #include <unordered_map>
 
 #include "base/mutex.h"
@@ -20,9 +22,10 @@ using Kind = HubMessage::Kind;
 
 constexpr uint64_t kSocketToken = 0;
 constexpr uint64_t kSenderToken = 1;
-constexpr double kAnswer_s = 30;      // within which a hub that is there answers a publish
-constexpr double kGrace_s = 2;        // for the hub's own answer to a deadline, which is better than ours
-constexpr double kLastWords_s = 0.5;  // for a good-bye that did not fit into the socket at once
+constexpr double kAnswer_s = 30;           // within which a hub that is there answers a publish
+constexpr double kGrace_s = 2;             // for the hub's own answer to a deadline, which is better than ours
+constexpr int64_t kPause_ns = 20'000'000;  // before the hub is asked again
+constexpr double kLastWords_s = 0.5;       // for a good-bye that did not fit into the socket at once
 constexpr std::size_t kMostKey = 4096;
 
 std::string describe(const HubLink::Hello& hello) {
@@ -336,6 +339,21 @@ void Link::leave() {
   send_and_wake({.kind = Kind::leave});
 }
 
+// A rank that begins again at once may still meet the hub of the job that is ending.
+bool belongs_to_the_job_before(const Status& status) {
+  return status.code() == Code::shut_down || (status.code() == Code::peer_lost && status.error().culprit_rank < 0);
+}
+
+Result<std::unique_ptr<HubLink>> connect_once(const std::string& rendezvous, const std::string& job_key,
+                                              const HubLink::Hello& hello, Deadline deadline) {
+  FDL_ASSIGN_OR_RETURN(FoundHub found, find_hub(rendezvous, job_key, describe(hello).substr(0, 256), deadline));
+  FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
+  FDL_ASSIGN_OR_RETURN(Event sender, Event::make());
+  auto link = std::make_unique<Link>(std::move(found), hello, std::move(poller), std::move(sender));
+  FDL_RETURN_IF_ERROR(link->start(deadline));
+  return std::unique_ptr<HubLink>(std::move(link));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<HubLink>> HubLink::connect(const std::string& rendezvous, const std::string& job_key,
@@ -343,12 +361,11 @@ Result<std::unique_ptr<HubLink>> HubLink::connect(const std::string& rendezvous,
   if (hello.host_name.size() > kMostName || hello.boot_id.size() > kMostName) {
     return Status(Code::invalid_argument, fmt::format("the host name '{:.64}...' is too long", hello.host_name));
   }
-  FDL_ASSIGN_OR_RETURN(FoundHub found, find_hub(rendezvous, job_key, describe(hello).substr(0, 256), deadline));
-  FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
-  FDL_ASSIGN_OR_RETURN(Event sender, Event::make());
-  auto link = std::make_unique<Link>(std::move(found), hello, std::move(poller), std::move(sender));
-  FDL_RETURN_IF_ERROR(link->start(deadline));
-  return std::unique_ptr<HubLink>(std::move(link));
+  while (true) {
+    auto link = connect_once(rendezvous, job_key, hello, deadline);
+    if (link.ok() || !belongs_to_the_job_before(link.status()) || deadline.passed()) return link;
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kPause_ns));
+  }
 }
 
 }  // namespace fdl

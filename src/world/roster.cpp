@@ -85,6 +85,10 @@ Status Roster::refusal_of(const HubLink::Hello& hello) const {
     error.text = "the job did not start: " + error.text;
     return Status(std::move(error));
   }
+  // Who was quick to begin again is asked to wait (SHUT_DOWN: HubLink::connect tries again) until all others have left.
+  if (seat.state == Seat::State::left) {
+    return Status(Code::shut_down, fmt::format("rank {} has left the job, and others have not yet", hello.rank));
+  }
   if (seat.state == Seat::State::lost) return seat.end.while_doing("another process claims its place");
   return Status(Code::invalid_argument,
                 fmt::format("two processes claim to be rank {}: {}, which was first, and {}; give each process its own "
@@ -92,7 +96,21 @@ Status Roster::refusal_of(const HubLink::Hello& hello) const {
                             hello.rank, place(seat.hello), place(hello)));
 }
 
+// A job in which everybody came and said good-bye is over; the same hub serves the next one from an empty table.
+void Roster::start_over() {
+  seats_.assign(seats_.size(), Seat{});
+  arrived_ = 0;
+  opened_ns_ = latest_ns_;
+  start_failed_ = {};
+  store_ = Store(kStoreBytes);
+  suspicions_.clear();
+  reported_.clear();
+}
+
 bool Roster::greet(Peer peer, const HubLink::Hello& hello) {
+  if (std::all_of(seats_.begin(), seats_.end(), [](const Seat& seat) { return seat.state == Seat::State::left; })) {
+    start_over();
+  }
   if (Status why = refusal_of(hello); !why.ok()) {
     refuse(peer, std::move(why));
     return false;
@@ -176,6 +194,7 @@ void Roster::answer_waiting_in_time(int64_t now_ns) {
 // ---- What ranks say ----
 
 Status Roster::hear(Peer peer, HubMessage message, int64_t now_ns) {
+  latest_ns_ = now_ns;
   Seat* seat = seat_of(peer);
   if (seat == nullptr) return Status(Code::transport, "hub: a message before the hello");
   // What still arrives from someone who left, or whom the others were told is lost, comes too late.
@@ -339,6 +358,7 @@ void Roster::closed(Peer peer) {
 }
 
 void Roster::tick(int64_t now_ns) {
+  latest_ns_ = now_ns;
   for (Seat& seat : seats_) {
     if (seat.state != Seat::State::taken || seat.pong_until.is_never() || seat.pong_until.moment_ns() > now_ns)
       continue;

@@ -78,6 +78,7 @@ class Roster {
   void refuse(Peer peer, Status why);
 
   Status refusal_of(const HubLink::Hello& hello) const;
+  void start_over();
   void tell_what_happened_before(Peer peer);
   Status missing_after(double seconds) const;
   void answer_waiting(const Status& why);
@@ -100,6 +101,7 @@ class Roster {
   std::string address_;
   HubLink::Hello process_;
   int64_t opened_ns_;
+  int64_t latest_ns_ = 0;  // when somebody was last heard
   std::vector<Seat> seats_;
   std::unordered_map<Peer, int> rank_of_;
   int arrived_ = 0;

@@ -48,6 +48,18 @@ def test_run_joins_its_ranks():
     assert sorted(done.stdout.splitlines()) == ["[0] 1.0", "[1] 1.0"]
 
 
+def test_run_lets_its_ranks_begin_again():
+    code = (
+        "import farandole as f, numpy as n\n"
+        "for turn in range(4):\n"
+        "    f.init(); assert f.allreduce(n.ones(1))[0] == 2; f.shutdown()\n"
+        "print('well')"
+    )
+    done = farandole("run", "-np", "2", *python(code))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0] well", "[1] well"]
+
+
 def test_run_on_two_nodes_is_one_world():
     with __import__("socket").socket() as probe:
         probe.bind(("127.0.0.1", 0))
