@@ -341,7 +341,7 @@ void Link::leave() {
 
 // A rank that begins again at once may still meet the hub of the job that is ending.
 bool belongs_to_the_job_before(const Status& status) {
-  return status.code() == Code::shut_down || (status.code() == Code::peer_lost && status.error().culprit_rank < 0);
+  return (status.code() == Code::shut_down || status.code() == Code::peer_lost) && status.error().culprit_rank < 0;
 }
 
 Result<std::unique_ptr<HubLink>> connect_once(const std::string& rendezvous, const std::string& job_key,
