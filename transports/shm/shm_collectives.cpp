@@ -64,6 +64,8 @@ class ShmCollectives final : public Collectives {
   Known& known(int rank) { return known_[static_cast<std::size_t>(rank)]; }
   bool advance();
   bool step_stage();
+  // This rank reads its own slot too, where it scales.
+  bool may_publish() const { return published_ < end_ && published_ < taken_ + kStepDepth; }
   void announce();
   void begin_steps();
   void finish_if_done();
@@ -245,7 +247,7 @@ bool ShmCollectives::step_stage() {
       counters_.collected.store(collected_, std::memory_order_relaxed);
     }
     counters_.taken.store(taken_, std::memory_order_release);
-  } else if (published_ < end_ && behind_publish() == 0) {
+  } else if (may_publish() && behind_publish() == 0) {
     work_.publish(published_);
     counters_.published.store(++published_, std::memory_order_release);
   } else {
@@ -371,7 +373,7 @@ ShmCollectives::Blockers ShmCollectives::blockers() {
     case State::steps:
       if (collected_ < taken_ && !held_up(behind_collect())) return {};
       if (taken_ < end_ && taken_ < published_ && !held_up(behind_take())) return {};
-      if (published_ < end_ && !held_up(behind_publish())) return {};
+      if (may_publish() && !held_up(behind_publish())) return {};
   }
   return blockers;
 }
