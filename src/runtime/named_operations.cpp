@@ -34,6 +34,9 @@ NamedOperations::NamedOperations(Communicator& comm, const Config& config, std::
 
 NamedOperations::~NamedOperations() {
   fail_all(Status(Code::shut_down, "the group was ended while operations were in flight"));
+  // The communicator outlives the channel, and must not touch its messages any more.
+  comm_.interrupt(failure_);
+  comm_.progress();
 }
 
 void NamedOperations::submit(std::vector<Entry> entries) {

@@ -24,8 +24,7 @@ class Queue {
       if (closed_) return false;
       tasks_.push_back(std::move(task));
     }
-    // Pairs with prepare_to_sleep: either the loop sees the task, or this thread sees that the loop sleeps.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    // The mutex orders this with prepare_to_sleep: either the loop saw the task, or this thread sees that it sleeps.
     if (sleeping_.load(std::memory_order_relaxed)) event_.ring();
     return true;
   }
@@ -39,7 +38,6 @@ class Queue {
   int wake_fd() const { return event_.fd(); }
   bool prepare_to_sleep() {
     sleeping_.store(true, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
     MutexLock lock(mutex_);
     return tasks_.empty();
   }
