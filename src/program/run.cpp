@@ -100,7 +100,8 @@ int run(const RunOptions& options) {
                           .address = address,
                           .start_timeout_s = config->start_timeout_s,
                           .lost_after_s = config->lost_after_s,
-                          .server_name = "farandole run on " + host_facts().host_name});
+                          .server_name = "farandole run on " + host_facts().host_name,
+                          .serves_again = true});
     if (!hub.ok()) return fail(hub.status().while_doing("serving " + address).text(), kExitRendezvous);
     if (options.nodes == 1) rendezvous = (*hub)->address();
     hub_thread = std::make_unique<HubThread>(hub.take());

@@ -23,6 +23,8 @@ struct HubOptions {
   double lost_after_s = 1;      // how long a probed rank may stay silent
   // What ranks are told when the hub itself goes: "rank 0 on host-a" or "farandole run on host-a".
   std::string server_name;
+  // Whether the next job, once all ranks have left, begins in the same hub: a launcher's does, a rank's ends with it.
+  bool serves_again = false;
 };
 
 class Hub {

@@ -108,7 +108,8 @@ void Roster::start_over() {
 }
 
 bool Roster::greet(Peer peer, const HubLink::Hello& hello) {
-  if (std::all_of(seats_.begin(), seats_.end(), [](const Seat& seat) { return seat.state == Seat::State::left; })) {
+  if (options_.serves_again &&
+      std::all_of(seats_.begin(), seats_.end(), [](const Seat& seat) { return seat.state == Seat::State::left; })) {
     start_over();
   }
   if (Status why = refusal_of(hello); !why.ok()) {
