@@ -75,7 +75,7 @@ const std::map<std::string, Room>& rooms() {
        {{"engine", "agree", "world", "contract", "algorithms", "schedule", "data", "system", "base"},
         "only assemble.cpp names transports"}},
       {"capi",
-       {{"runtime", "engine", "agree", "agree", "world", "contract", "algorithms", "schedule", "data", "system", "base",
+       {{"runtime", "engine", "agree", "world", "contract", "algorithms", "schedule", "data", "system", "base",
          "farandole"},
         "capi translates; it knows no transport"}},
       {"program",
