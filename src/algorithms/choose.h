@@ -17,6 +17,9 @@ struct GroupShape {
   double beta_s = 1.0 / 2e9;  // per byte
 };
 
+// Whether nobody asks for a particular algorithm.
+inline bool is_auto(std::string_view algorithm) { return algorithm.empty() || algorithm == "auto"; }
+
 struct Choice {
   const Algorithm* algorithm = nullptr;
   std::string why;  // one sentence, for the log and `farandole explain`

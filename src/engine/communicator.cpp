@@ -22,8 +22,6 @@ inline void relax() {
 #endif
 }
 
-bool is_auto(std::string_view algorithm) { return algorithm.empty() || algorithm == "auto"; }
-
 bool has_algorithm(Collective collective, std::string_view name) {
   return std::any_of(catalog().begin(), catalog().end(), [&](const Algorithm& algorithm) {
     return algorithm.collective == collective && algorithm.name == name;

@@ -43,8 +43,6 @@ class Hash {
   uint64_t state_ = 0xcbf29ce484222325;
 };
 
-bool is_auto(std::string_view algorithm) { return algorithm.empty() || algorithm == "auto"; }
-
 bool equal(std::span<const std::size_t> a, std::span<const std::size_t> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end());
 }
