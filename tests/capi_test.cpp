@@ -283,6 +283,53 @@ TEST_P(EveryTransport, WaitAnyAndTestTellWhichIsDone) {
   });
 }
 
+TEST_P(EveryTransport, AServingThreadIsCalledBackByOthers) {
+  run_ranks(2, knobs(), [](World& me) {
+    const int other = 1 - me.rank;
+    int32_t out = me.rank;
+    int32_t in = -1;
+    std::vector<fdl_request*> requests(2);
+    FDL_ASSERT_OK(fdl_irecv(me.comm, &in, 1, FDL_INT32, other, &requests[0]));
+    std::size_t index = 99;
+    // Nobody has sent yet: only the call of another thread ends the serving, once for each call.
+    for (int round = 0; round < 50; ++round) {
+      std::thread caller([&] { FDL_EXPECT_OK(fdl_comm_wake(me.comm)); });
+      FDL_ASSERT_OK(fdl_comm_serve(me.comm, requests.data(), 1, -1, &index));
+      caller.join();
+      ASSERT_EQ(index, 1u);
+    }
+    FDL_ASSERT_OK(fdl_barrier(me.comm));
+    FDL_ASSERT_OK(fdl_isend(me.comm, &out, 1, FDL_INT32, other, &requests[1]));
+    for (int left = 2; left > 0; --left) {
+      FDL_ASSERT_OK(fdl_comm_serve(me.comm, requests.data(), 2, -1, &index));
+      ASSERT_LT(index, 2u);
+      EXPECT_EQ(requests[index], nullptr);
+    }
+    EXPECT_EQ(in, other);
+    EXPECT_EQ(fdl_comm_serve(me.comm, nullptr, 2, -1, &index), FDL_INVALID_ARGUMENT);
+    EXPECT_EQ(fdl_comm_wake(nullptr), FDL_NOT_INITIALIZED);
+  });
+}
+
+TEST_P(EveryTransport, AServingThreadsLimitNamesWhoIsMissing) {
+  run_ranks(2, knobs(), [](World& me) {
+    fdl_comm* other = nullptr;
+    FDL_ASSERT_OK(fdl_comm_create(me.all, &other));
+    if (me.rank == 0) {
+      int32_t value = 0;
+      std::vector<fdl_request*> requests(1);
+      FDL_ASSERT_OK(fdl_irecv(me.comm, &value, 1, FDL_INT32, 1, &requests[0]));
+      std::size_t index = 99;
+      EXPECT_EQ(fdl_comm_serve(me.comm, requests.data(), 1, 50'000'000, &index), FDL_TIMEOUT);
+      EXPECT_EQ(fdl_last_error()->culprit_rank, 1);
+      EXPECT_EQ(index, 0u);
+      EXPECT_EQ(requests[0], nullptr);
+    }
+    FDL_EXPECT_OK(fdl_barrier(other));  // what ended is one communicator alone
+    fdl_comm_destroy(other);
+  });
+}
+
 TEST(Determinism, TheSameBitsOverTransportsAlgorithmsAndSlices) {
   // Floats whose sum depends on the order of the terms.
   const auto value = [](int rank, std::size_t i) {

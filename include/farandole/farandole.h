@@ -340,6 +340,12 @@ FDL_API fdl_result fdl_wait(fdl_request* request);
 FDL_API fdl_result fdl_wait_all(fdl_request** requests, size_t count);
 /* Waits for one of requests of one communicator, frees it, sets its entry to NULL and *index. */
 FDL_API fdl_result fdl_wait_any(fdl_request** requests, size_t count, size_t* index);
+/* For a thread that serves the requests of others: as fdl_wait_any for requests of `comm` (perhaps none), and returns
+ * also, with *index = count, when fdl_comm_wake was called since the last time. timeout_ns < 0: no limit; a limit that
+ * passes ends the communicator, and its requests with FDL_TIMEOUT. */
+FDL_API fdl_result fdl_comm_serve(fdl_comm* comm, fdl_request** requests, size_t count, int64_t timeout_ns,
+                                  size_t* index);
+FDL_API fdl_result fdl_comm_wake(fdl_comm* comm); /* from any thread */
 /* Waits for it and forgets its outcome. */
 FDL_API void fdl_request_free(fdl_request* request);
 

@@ -1,4 +1,5 @@
 // C API: ordered communicators: arguments are checked here, once, and never again below.
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -516,6 +517,34 @@ fdl_result fdl_wait_any(fdl_request** requests, size_t count, size_t* index) {
     }
     if (!comm->comm().progress()) comm->comm().sleep_until_ready(Deadline::after_ns(1'000'000'000));
   }
+}
+
+fdl_result fdl_comm_serve(fdl_comm* comm, fdl_request** requests, size_t count, int64_t timeout_ns, size_t* index) {
+  Status usable = check(comm);
+  if (!usable.ok()) return report(usable);
+  if ((requests == nullptr && count > 0) || index == nullptr) {
+    return refuse("fdl_comm_serve: requests and index must not be NULL" + at_rank(comm));
+  }
+  const std::span<fdl_request*> served(requests, count);
+  if (std::any_of(served.begin(), served.end(), [&](auto* one) { return one != nullptr && one->comm != comm; })) {
+    return refuse("fdl_comm_serve: a request belongs to another communicator" + at_rank(comm));
+  }
+  const auto first_done = [&] {
+    return std::find_if(served.begin(), served.end(),
+                        [](fdl_request* one) { return one != nullptr && one->completion().done; });
+  };
+  comm->comm().serve([&] { return first_done() != served.end(); },
+                     timeout_ns < 0 ? Deadline::never() : Deadline::after_ns(timeout_ns));
+  const auto done = first_done();
+  *index = static_cast<size_t>(done - served.begin());
+  return done == served.end() ? FDL_OK : finish(std::exchange(*done, nullptr));
+}
+
+fdl_result fdl_comm_wake(fdl_comm* comm) {
+  Status usable = check(comm);
+  if (!usable.ok()) return report(usable);
+  comm->comm().wake();
+  return FDL_OK;
 }
 
 void fdl_request_free(fdl_request* request) {

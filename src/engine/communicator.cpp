@@ -81,6 +81,7 @@ struct Communicator::State {
 
   bool failed = false;  // fail() has run; the driving thread's
   std::atomic<bool> interrupted{false};
+  std::atomic<bool> woken{false};  // somebody wants the serving thread back
   mutable Mutex mutex;
   Status ended FDL_GUARDED_BY(mutex);
 };
@@ -158,6 +159,7 @@ bool Communicator::prepare_to_sleep() {
   State& s = *state_;
   s.prepared = 0;
   if (s.interrupted.load(std::memory_order_acquire) && !s.failed) return false;
+  if (s.woken.load(std::memory_order_acquire)) return false;
   for (Sleeper* sleeper : s.sleepers) {
     ++s.prepared;
     if (!sleeper->prepare_to_sleep()) return false;
@@ -173,11 +175,27 @@ void Communicator::finish_sleep() {
 }
 
 Status Communicator::wait(Completion& completion, Deadline deadline) {
+  drive_until([&] { return completion.done; }, deadline);
+  return completion.status;
+}
+
+void Communicator::serve(const std::function<bool()>& ready, Deadline deadline) {
+  drive_until([&] { return ready() || state_->woken.exchange(false, std::memory_order_acquire); }, deadline);
+}
+
+// The flag comes before the ring, so a ring that is forgotten has its flag still to be seen.
+void Communicator::wake() {
+  state_->woken.store(true, std::memory_order_release);
+  state_->alarm.ring();
+}
+
+template <typename Ready>
+void Communicator::drive_until(const Ready& ready, Deadline deadline) {
   State& s = *state_;
   const int64_t spin_ns = s.parts.config->spin_us * 1000;
   const int64_t suspect_ns = std::max<int64_t>(seconds_to_ns(s.parts.config->suspect_after_s), 1'000'000);
   int64_t moved_ns = 0;  // when something last moved, or when suspect() was last called; 0: just now
-  while (!completion.done) {
+  while (!ready()) {
     if (progress()) {
       moved_ns = 0;
       continue;
@@ -198,8 +216,9 @@ Status Communicator::wait(Completion& completion, Deadline deadline) {
       continue;
     }
     sleep_until_ready(deadline.earlier(Deadline::at_ns(moved_ns + suspect_ns)));
+    // What interrupt() has to say is not in the ring; and a ring of wake() must not keep the next sleep from being one.
+    s.alarm.clear();
   }
-  return completion.status;
 }
 
 void Communicator::interrupt(const Status& why) {

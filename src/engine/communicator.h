@@ -79,6 +79,10 @@ class Communicator final : public Sleeper {
   // Drives until `completion` is done or the deadline passes (TIMEOUT, which ends the communicator).
   // Spins for config.spin_us, where this rank has a core of its own, before it sleeps.
   Status wait(Completion& completion, Deadline deadline);
+  // Likewise until `ready` says so or wake() has been called since the last time: for a thread that serves others.
+  void serve(const std::function<bool()>& ready, Deadline deadline);
+  // From any thread: the serving thread, or the next one that serves, returns.
+  void wake();
 
   // From any thread: everything in flight, and everything later, ends with this error. The first one stays.
   void interrupt(const Status& why);
@@ -90,6 +94,8 @@ class Communicator final : public Sleeper {
  private:
   struct State;
   explicit Communicator(std::unique_ptr<State> state);
+  template <typename Ready>
+  void drive_until(const Ready& ready, Deadline deadline);
   std::unique_ptr<State> state_;
 };
 
