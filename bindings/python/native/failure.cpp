@@ -3,30 +3,33 @@
 
 #include <pybind11/pybind11.h>
 
+#include <utility>
+
 namespace farandole_python {
 namespace py = pybind11;
 
-namespace {
+Failure Failure::last() {
+  const fdl_error& story = *fdl_last_error();
+  return {story.code, story.culprit_rank, story.text, story.culprit_host, story.operation, story.phase, story.group};
+}
 
-[[noreturn]] void raise_story(const fdl_error& story) {
+Failure Failure::of(fdl_result code, std::string text) {
+  Failure failure;
+  failure.code = code;
+  failure.text = std::move(text);
+  return failure;
+}
+
+void raise_failure(const Failure& failure) {
   py::object error = py::module_::import("farandole.errors")
-                         .attr("make")(fdl_result_name(story.code), story.text, story.culprit_rank, story.culprit_host,
-                                       story.operation, story.phase, story.group);
+                         .attr("make")(fdl_result_name(failure.code), failure.text, failure.culprit_rank,
+                                       failure.culprit_host, failure.operation, failure.phase, failure.group);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   throw py::error_already_set();
 }
 
-}  // namespace
+void raise_last_error() { raise_failure(Failure::last()); }
 
-void raise_last_error() { raise_story(*fdl_last_error()); }
-
-void raise_error(fdl_result code, const std::string& text) {
-  fdl_error story{};
-  story.code = code;
-  story.culprit_rank = -1;
-  story.text = text.c_str();
-  story.culprit_host = story.operation = story.phase = story.group = "";
-  raise_story(story);
-}
+void raise_error(fdl_result code, const std::string& text) { raise_failure(Failure::of(code, text)); }
 
 }  // namespace farandole_python

@@ -42,6 +42,7 @@ PYBIND11_MODULE(_native, module) {
   namespace fdl = farandole_python;
   fdl::bind_world(module);
   fdl::bind_communicator(module);
+  fdl::bind_channel(module);
   fdl::bind_operations(module);
   module.def("version", &fdl_version);
   module.def("dtype_name", [](int dtype) { return fdl_dtype_name(static_cast<fdl_dtype>(dtype)); });

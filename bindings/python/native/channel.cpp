@@ -1,0 +1,293 @@
+// Channel: what a torch.distributed process group stands on: collectives in order and tagged messages, from any thread.
+//
+// It takes addresses and counts: what they belong to is kept alive by `keep`. Failures are raised by whoever waits.
+#include <pybind11/stl.h>
+
+#include <utility>
+
+#include "collective_queue.h"
+#include "mailbox.h"
+#include "world.h"
+
+namespace farandole_python {
+namespace py = pybind11;
+
+namespace {
+
+// A forked child has none of the threads, and mutexes in any state: it must touch nothing that it inherited.
+std::atomic<int> generation{0};
+
+class Channel;
+
+// What Python holds of an operation on its way. `keep` is dropped under the interpreter's lock, by whoever comes first.
+class Pending {
+ public:
+  Pending(Serving& serving, std::shared_ptr<Job> job, std::shared_ptr<Channel> channel)
+      : serving_(&serving), job_(std::move(job)), channel_(std::move(channel)) {}
+
+  bool done() const;
+  void wait(double timeout_s) const;
+  // The failure as an exception object, or None. Only once done.
+  py::object failure() const;
+  void then(py::function function) const;
+  int source() const { return static_cast<const Message&>(*job_).source; }
+
+ private:
+  void check_process() const;
+
+  Serving* serving_;
+  std::shared_ptr<Job> job_;
+  std::shared_ptr<Channel> channel_;
+};
+
+template <typename Kind>
+struct Kept final : Kind {
+  py::object keep;
+};
+
+using Counts = std::optional<std::vector<std::size_t>>;
+
+class Channel : public std::enable_shared_from_this<Channel> {
+ public:
+  explicit Channel(std::shared_ptr<Group> group) : group_(std::move(group)), generation_(generation) {
+    fdl_group* members = group_->get();
+    fdl_result result;
+    {
+      py::gil_scoped_release release;
+      result = fdl_comm_create(members, &ordered_);
+      if (result == FDL_OK) result = fdl_comm_create(members, &messages_);
+    }
+    if (result != FDL_OK) {
+      const Failure why = Failure::last();
+      fdl_comm_destroy(ordered_);
+      raise_failure(why);
+    }
+    collectives_ = std::make_unique<CollectiveQueue>(ordered_);
+    mailbox_ = std::make_unique<Mailbox>(messages_, fdl_comm_rank(messages_), fdl_comm_size(messages_));
+  }
+  ~Channel() {
+    if (!is_this_process())
+      abandon();
+    else
+      close(0);
+  }
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  // Blocks.
+  void run(int kind, std::uintptr_t input, std::uintptr_t output, std::size_t count, int dtype, int op, int root,
+           double prescale, int64_t timeout_ns, Counts counts, Counts recv_counts) {
+    check_open();
+    CollectiveJob job;
+    fill(job, kind, input, output, count, dtype, op, root, prescale, timeout_ns, counts, recv_counts);
+    {
+      py::gil_scoped_release release;
+      collectives_->run(job);
+    }
+    if (job.failure) raise_failure(*job.failure);
+  }
+
+  std::shared_ptr<Pending> submit(py::object keep, int kind, std::uintptr_t input, std::uintptr_t output,
+                                  std::size_t count, int dtype, int op, int root, double prescale, int64_t timeout_ns,
+                                  Counts counts, Counts recv_counts) {
+    check_open();
+    auto job = std::make_shared<Kept<CollectiveJob>>();
+    fill(*job, kind, input, output, count, dtype, op, root, prescale, timeout_ns, counts, recv_counts);
+    job->keep = std::move(keep);
+    return start(*collectives_, std::move(job));
+  }
+
+  // Blocks; gives who sent it.
+  int exchange(bool outgoing, std::uintptr_t data, std::size_t bytes, int peer, int tag, int64_t timeout_ns) {
+    check_open();
+    Message message;
+    fill(message, outgoing, data, bytes, peer, tag, timeout_ns);
+    {
+      py::gil_scoped_release release;
+      mailbox_->run(message);
+    }
+    if (message.failure) raise_failure(*message.failure);
+    return message.source;
+  }
+
+  std::shared_ptr<Pending> post(py::object keep, bool outgoing, std::uintptr_t data, std::size_t bytes, int peer,
+                                int tag, int64_t timeout_ns) {
+    check_open();
+    auto job = std::make_shared<Kept<Message>>();
+    fill(*job, outgoing, data, bytes, peer, tag, timeout_ns);
+    job->keep = std::move(keep);
+    return start(*mailbox_, std::move(job));
+  }
+
+  void abort(const std::string& reason) {
+    check_open();
+    py::gil_scoped_release release;
+    collectives_->abort(reason);
+    mailbox_->abort(reason);
+  }
+
+  void close(double grace_s) {
+    if (!is_this_process() || !ordered_) return;
+    {
+      py::gil_scoped_release release;
+      const auto grace_ns = static_cast<int64_t>(grace_s * 1e9);
+      collectives_->close(grace_ns);
+      mailbox_->close(grace_ns);
+      fdl_comm_destroy(std::exchange(ordered_, nullptr));
+      fdl_comm_destroy(std::exchange(messages_, nullptr));
+    }
+    drop_ended();
+  }
+
+  bool is_this_process() const { return generation_ == generation; }
+  void check_process() const {
+    if (!is_this_process())
+      raise_error(FDL_NOT_INITIALIZED,
+                  "this process was forked after its process group was made; make a new one in the child");
+  }
+  void drop_ended() {
+    collectives_->take_ended();
+    mailbox_->take_ended();
+  }
+
+ private:
+  void check_open() const {
+    check_process();
+    if (!ordered_) raise_error(FDL_SHUT_DOWN, "this process group has been destroyed; make a new one");
+  }
+
+  static void fill(CollectiveJob& job, int kind, std::uintptr_t input, std::uintptr_t output, std::size_t count,
+                   int dtype, int op, int root, double prescale, int64_t timeout_ns, Counts& counts,
+                   Counts& recv_counts) {
+    fdl_call_init(&job.call);
+    job.call.collective = static_cast<fdl_collective>(kind);
+    job.call.input = reinterpret_cast<const void*>(input);
+    job.call.output = reinterpret_cast<void*>(output);
+    job.call.count = count;
+    job.call.dtype = static_cast<fdl_dtype>(dtype);
+    job.call.op = static_cast<fdl_reduce_op>(op);
+    job.call.root = root;
+    job.prescale = prescale;
+    job.timeout_ns = timeout_ns;
+    if (counts) {
+      job.counts = std::move(*counts);
+      job.call.counts = job.counts.data();
+    }
+    if (recv_counts) {
+      job.recv_counts = std::move(*recv_counts);
+      job.call.recv_counts = job.recv_counts.data();
+    }
+  }
+
+  static void fill(Message& message, bool outgoing, std::uintptr_t data, std::size_t bytes, int peer, int tag,
+                   int64_t timeout_ns) {
+    message.outgoing = outgoing;
+    message.data = reinterpret_cast<std::byte*>(data);
+    message.bytes = bytes;
+    message.peer = peer;
+    message.tag = tag;
+    message.timeout_ns = timeout_ns;
+  }
+
+  std::shared_ptr<Pending> start(Serving& serving, std::shared_ptr<Job> job) {
+    for (auto& ended : serving.take_ended()) ended.reset();
+    auto pending = std::make_shared<Pending>(serving, job, shared_from_this());
+    {
+      py::gil_scoped_release release;
+      serving.submit(std::move(job));
+    }
+    return pending;
+  }
+
+  void abandon() {
+    static_cast<void>(collectives_.release());
+    static_cast<void>(mailbox_.release());
+    new std::shared_ptr<Group>(std::move(group_));  // never to be ended here
+  }
+
+  std::shared_ptr<Group> group_;
+  int generation_;
+  fdl_comm* ordered_ = nullptr;
+  fdl_comm* messages_ = nullptr;
+  std::unique_ptr<CollectiveQueue> collectives_;
+  std::unique_ptr<Mailbox> mailbox_;
+};
+
+void Pending::check_process() const { channel_->check_process(); }
+
+bool Pending::done() const {
+  check_process();
+  return serving_->is_done(*job_);
+}
+
+py::object Pending::failure() const {
+  if (!job_->failure) return py::none();
+  try {
+    raise_failure(*job_->failure);
+  } catch (py::error_already_set& error) {
+    return error.value();
+  }
+}
+
+void Pending::wait(double timeout_s) const {
+  check_process();
+  bool done;
+  {
+    py::gil_scoped_release release;
+    done = serving_->wait(*job_, timeout_s < 0 ? 0 : clock_ns() + static_cast<int64_t>(timeout_s * 1e9));
+  }
+  channel_->drop_ended();
+  if (!done)
+    raise_error(FDL_TIMEOUT, "the operation was not finished within the " + std::to_string(timeout_s) +
+                                 " s that were given to wait; it goes on");
+  if (job_->failure) raise_failure(*job_->failure);
+}
+
+// In the serving thread nobody else would finish it.
+void Pending::then(py::function function) const {
+  check_process();
+  if (Serving::is_this_thread()) {
+    py::gil_scoped_release release;
+    serving_->wait(*job_, 0);
+  }
+  auto* kept = new py::function(function);
+  const bool waits = serving_->notify(*job_, [kept] {
+    py::gil_scoped_acquire acquire;
+    try {
+      (*kept)();
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("a callback of torch.distributed");
+    }
+    delete kept;
+  });
+  if (waits) return;
+  delete kept;
+  function();
+}
+
+}  // namespace
+
+void bind_channel(py::module_& module) {
+  module.def("forget_channels", [] { ++generation; });
+  py::class_<Pending, std::shared_ptr<Pending>>(module, "Pending")
+      .def("done", &Pending::done)
+      .def("wait", &Pending::wait)
+      .def("failure", &Pending::failure)
+      .def("then", &Pending::then)
+      .def_property_readonly("source", &Pending::source);
+  const auto none = py::none();
+  py::class_<Channel, std::shared_ptr<Channel>>(module, "Channel")
+      .def(py::init<std::shared_ptr<Group>>())
+      .def("run", &Channel::run, py::arg("kind"), py::arg("input"), py::arg("output"), py::arg("count"),
+           py::arg("dtype"), py::arg("op") = 0, py::arg("root") = 0, py::arg("prescale") = 1.0,
+           py::arg("timeout_ns") = 0, py::arg("counts") = none, py::arg("recv_counts") = none)
+      .def("submit", &Channel::submit, py::arg("keep"), py::arg("kind"), py::arg("input"), py::arg("output"),
+           py::arg("count"), py::arg("dtype"), py::arg("op") = 0, py::arg("root") = 0, py::arg("prescale") = 1.0,
+           py::arg("timeout_ns") = 0, py::arg("counts") = none, py::arg("recv_counts") = none)
+      .def("exchange", &Channel::exchange)
+      .def("post", &Channel::post)
+      .def("abort", &Channel::abort)
+      .def("close", &Channel::close);
+}
+
+}  // namespace farandole_python

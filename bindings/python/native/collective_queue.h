@@ -1,0 +1,25 @@
+// CollectiveQueue: the collectives of one communicator, one after the other in the order of submission.
+#pragma once
+
+#include <deque>
+
+#include "serving.h"
+
+namespace farandole_python {
+
+struct CollectiveJob : Job {
+  fdl_call call;
+  std::vector<std::size_t> counts, recv_counts;  // what call.counts and call.recv_counts look at
+  double prescale = 1;
+};
+
+class CollectiveQueue final : public Serving {
+ public:
+  using Serving::Serving;
+
+ protected:
+  void advance(Lock& lock) override;
+  bool run_at_once(Job& job) override;
+};
+
+}  // namespace farandole_python

@@ -1,0 +1,227 @@
+// Mailbox: matching by tag and sender is list work of the driving thread; bytes move without a copy where they can.
+#include "mailbox.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace farandole_python {
+namespace {
+
+std::string title_of(const Message& message) {
+  const std::string who = message.peer == kAnySource ? "any rank" : "rank " + std::to_string(message.peer);
+  return std::string(message.outgoing ? "send" : "recv") + " of " + std::to_string(message.bytes) + " bytes " +
+         (message.outgoing ? "to " : "from ") + who + " (tag " + std::to_string(message.tag) + ")";
+}
+
+}  // namespace
+
+void Mailbox::advance(Lock& lock) {
+  auto fresh = std::exchange(submitted_, {});
+  lock.unlock();
+  for (const auto& job : fresh) start(std::static_pointer_cast<Message>(job));
+  fresh.clear();  // the last reference to a job is never dropped here
+  if (finished_.empty() && !requests_.empty()) serve_once();
+  lock.lock();
+  for (auto& message : std::exchange(finished_, {})) finish(std::move(message));
+}
+
+void Mailbox::start(const std::shared_ptr<Message>& message) {
+  message->last_moment_ns = message->timeout_ns > 0 ? clock_ns() + message->timeout_ns : 0;
+  live_.push_back(message);
+  if (broken_) {
+    message->failure = broken_;
+    return end(message);
+  }
+  message->outgoing ? send(message) : receive(message);
+}
+
+void Mailbox::send(const std::shared_ptr<Message>& message) {
+  Envelope& envelope = message->envelope;
+  envelope.bytes = message->bytes;
+  envelope.tag = message->tag;
+  if (envelope.is_short() && message->bytes > 0) std::memcpy(envelope.contents.data(), message->data, message->bytes);
+  const Flight part{Flight::Kind::part, message->peer, message, nullptr};
+  message->parts = envelope.is_short() ? 1 : 2;
+  if (!post(true, &envelope, sizeof envelope, part)) return;
+  if (!envelope.is_short()) post(true, message->data, message->bytes, part);
+}
+
+void Mailbox::receive(const std::shared_ptr<Message>& message) {
+  const int count = static_cast<int>(peers_.size());
+  const int first = message->peer == kAnySource ? 0 : message->peer;
+  const int last = message->peer == kAnySource ? count - 1 : message->peer;
+  for (int from = first; from <= last; ++from) {
+    if (take_from_aside(message, from)) return;
+  }
+  wanted_.push_back(message);
+  const auto is_wanted = [&] { return std::find(wanted_.begin(), wanted_.end(), message) != wanted_.end(); };
+  for (int from = first; from <= last && is_wanted(); ++from) sort(from);
+  for (int from = first; from <= last && is_wanted(); ++from) {
+    if (from != rank_ || message->peer == rank_) ask(from);
+  }
+}
+
+bool Mailbox::take_from_aside(const std::shared_ptr<Message>& message, int from) {
+  auto& aside = peers_[static_cast<std::size_t>(from)].aside;
+  const auto found = std::find_if(aside.begin(), aside.end(), [&](const auto& one) {
+    return one->taker == nullptr && one->envelope.tag == message->tag;
+  });
+  if (found == aside.end()) return false;
+  const std::shared_ptr<Aside> kept = *found;
+  if (!fits(message, from, kept->envelope)) return true;
+  message->source = from;
+  kept->taker = message;
+  if (!kept->whole) return true;
+  if (message->bytes > 0) std::memcpy(message->data, kept->contents.data(), message->bytes);
+  aside.erase(found);
+  end(message);
+  return true;
+}
+
+void Mailbox::ask(int peer) {
+  Peer& from = peers_[static_cast<std::size_t>(peer)];
+  if (from.asked || from.arrived || broken_) return;
+  from.asked = true;
+  post(false, &from.envelope, sizeof from.envelope, {Flight::Kind::envelope, peer, nullptr, nullptr});
+}
+
+// Deals with the envelope that has come from `peer`, if somebody waits for it or for what is behind it.
+void Mailbox::sort(int peer) {
+  Peer& from = peers_[static_cast<std::size_t>(peer)];
+  if (!from.arrived) return;
+  const auto taker = std::find_if(wanted_.begin(), wanted_.end(),
+                                  [&](const auto& one) { return one->accepts(peer, from.envelope.tag); });
+  const auto waits = [&](const auto& one) { return one->peer == kAnySource || one->peer == peer; };
+  if (taker != wanted_.end()) {
+    const std::shared_ptr<Message> message = *taker;
+    wanted_.erase(taker);
+    deliver(message, peer);
+  } else if (std::any_of(wanted_.begin(), wanted_.end(), waits)) {
+    keep_aside(peer);
+  } else {
+    return;
+  }
+  from.arrived = false;
+  if (std::any_of(wanted_.begin(), wanted_.end(), waits)) ask(peer);
+}
+
+void Mailbox::deliver(const std::shared_ptr<Message>& message, int from) {
+  const Envelope& envelope = peers_[static_cast<std::size_t>(from)].envelope;
+  if (!fits(message, from, envelope)) return;
+  message->source = from;
+  if (!envelope.is_short()) {
+    message->parts = 1;
+    post(false, message->data, message->bytes, {Flight::Kind::part, from, message, nullptr});
+    return;
+  }
+  if (message->bytes > 0) std::memcpy(message->data, envelope.contents.data(), message->bytes);
+  end(message);
+}
+
+void Mailbox::keep_aside(int peer) {
+  Peer& from = peers_[static_cast<std::size_t>(peer)];
+  auto kept = std::make_shared<Aside>();
+  kept->envelope = from.envelope;
+  const auto* contents = kept->envelope.contents.data();
+  kept->whole = kept->envelope.is_short();
+  if (kept->whole)
+    kept->contents.assign(contents, contents + kept->envelope.bytes);
+  else
+    kept->contents.resize(kept->envelope.bytes);
+  from.aside.push_back(kept);
+  if (!kept->whole)
+    post(false, kept->contents.data(), kept->contents.size(), {Flight::Kind::aside, peer, nullptr, kept});
+}
+
+// The sender has already sent: both sides must hear of it, so it ends the communicator.
+bool Mailbox::fits(const std::shared_ptr<Message>& message, int from, const Envelope& envelope) {
+  if (envelope.bytes == message->bytes) return true;
+  const std::string text = title_of(*message) + ", but rank " + std::to_string(from) + " sent " +
+                           std::to_string(envelope.bytes) + " bytes; give both sides tensors of one size";
+  abort(text);
+  fail_all(Failure::of(FDL_MISMATCH, text));
+  return false;
+}
+
+bool Mailbox::post(bool outgoing, void* data, std::size_t bytes, Flight flight) {
+  fdl_request* request = nullptr;
+  const fdl_result result = outgoing ? fdl_isend(comm(), data, bytes, FDL_UINT8, flight.peer, &request)
+                                     : fdl_irecv(comm(), data, bytes, FDL_UINT8, flight.peer, &request);
+  if (result != FDL_OK) {
+    fail_all(Failure::last());
+    return false;
+  }
+  requests_.push_back(request);
+  flights_.push_back(std::move(flight));
+  return true;
+}
+
+void Mailbox::serve_once() {
+  std::size_t index = requests_.size();
+  const fdl_result result = fdl_comm_serve(comm(), requests_.data(), requests_.size(), time_left_ns(), &index);
+  if (result != FDL_OK && index == requests_.size()) return fail_all(Failure::last());
+  if (index == requests_.size()) return;
+  const Flight flight = std::move(flights_[index]);
+  flights_[index] = std::move(flights_.back());
+  flights_.pop_back();
+  requests_[index] = requests_.back();
+  requests_.pop_back();
+  if (result != FDL_OK) return fail_all(Failure::last());
+  arrived(flight);
+}
+
+void Mailbox::arrived(const Flight& flight) {
+  Peer& peer = peers_[static_cast<std::size_t>(flight.peer)];
+  switch (flight.kind) {
+    case Flight::Kind::part:
+      if (--flight.message->parts == 0) end(flight.message);
+      break;
+    case Flight::Kind::envelope:
+      peer.asked = false;
+      peer.arrived = true;
+      sort(flight.peer);
+      break;
+    case Flight::Kind::aside: {
+      flight.aside->whole = true;
+      const std::shared_ptr<Message> taker = flight.aside->taker;
+      if (taker == nullptr) break;
+      if (taker->bytes > 0) std::memcpy(taker->data, flight.aside->contents.data(), taker->bytes);
+      std::erase(peer.aside, flight.aside);
+      end(taker);
+      break;
+    }
+  }
+}
+
+void Mailbox::end(const std::shared_ptr<Message>& message) {
+  finished_.push_back(message);
+  std::erase(live_, message);
+}
+
+// What one message meets ends all: the communicator is gone, or will be as soon as the others have heard.
+void Mailbox::fail_all(const Failure& why) {
+  if (broken_) return;
+  broken_ = why;
+  abort(why.text);
+  for (fdl_request* request : std::exchange(requests_, {})) fdl_request_free(request);
+  flights_.clear();
+  wanted_.clear();
+  for (const auto& message : std::exchange(live_, {})) {
+    message->failure = why;
+    if (why.code == FDL_TIMEOUT) message->failure->text = title_of(*message) + " was not finished in time: " + why.text;
+    finished_.push_back(message);
+  }
+}
+
+int64_t Mailbox::time_left_ns() const {
+  int64_t first = 0;
+  for (const auto& message : live_) {
+    for (const int64_t moment : {message->last_moment_ns, message->deadline_ns.load()}) {
+      if (moment > 0) first = first == 0 ? moment : std::min(first, moment);
+    }
+  }
+  return first == 0 ? -1 : std::max<int64_t>(first - clock_ns(), 1);
+}
+
+}  // namespace farandole_python

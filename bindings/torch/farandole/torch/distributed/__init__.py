@@ -1,0 +1,43 @@
+"""backend="farandole" for torch.distributed: DistributedDataParallel, FSDP2, DTensor and all of c10d on the CPU.
+
+    import farandole.torch
+    torch.distributed.init_process_group("farandole")
+
+The ranks meet through torch's own store, so env://, tcp:// and file:// work as ever, and nothing else need be set.
+"""
+
+import torch.distributed as dist
+
+from ...torch_backend import register
+from .process_group import ProcessGroup
+from .work import Work
+from .world import world_for
+
+__all__ = ["Options", "ProcessGroup", "Work", "monitored_barrier", "register"]
+
+
+class Options:
+    """For pg_options: knobs of the library by name, as `farandole config` lists them. Options(transport="tcp")"""
+
+    def __init__(self, **knobs):
+        self.knobs = {
+            name: str(int(value)) if isinstance(value, bool) else str(value) for name, value in knobs.items()
+        }
+
+
+def create(options, backend_options=None):
+    """What torch.distributed calls for each new group."""
+    knobs = backend_options.knobs if isinstance(backend_options, Options) else {}
+    rank, size = options.group_rank, options.group_size
+    ranks = list(options.global_ranks_in_group)
+    world, members = world_for(options.store, rank, size, ranks, options.timeout, knobs)
+    return ProcessGroup(options.store, rank, size, options.timeout, world, members, str(options.group_id))
+
+
+def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
+    """torch.distributed.monitored_barrier for this backend, which torch keeps for Gloo: raises and names the missing.
+
+    With wait_all_ranks, rank 0 waits out the timeout for all of them and names all that are missing.
+    """
+    group = group if group is not None else dist.group.WORLD
+    group.monitored_barrier(timeout, wait_all_ranks)

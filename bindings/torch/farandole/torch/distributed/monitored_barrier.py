@@ -1,0 +1,47 @@
+"""The barrier that names who is missing: it goes through the store, so that a rank that hangs takes nothing with it."""
+
+import time
+from datetime import timedelta
+
+from ... import errors
+from .work import as_torch
+
+_TO_BE_TOLD_S = 5.0  # how much longer than rank 0 the others wait for its verdict
+
+
+def monitored_barrier(store, rank, size, timeout, wait_all_ranks, number):
+    prefix = f"farandole/barrier/{number}"
+    verdict = f"{prefix}/verdict"
+    if rank == 0:
+        missing = _missing(store, prefix, size, timeout, wait_all_ranks)
+        store.set(verdict, ",".join(map(str, missing)))
+    else:
+        store.set(f"{prefix}/{rank}", "")
+        try:
+            store.wait([verdict], timeout + timedelta(seconds=_TO_BE_TOLD_S))
+        except RuntimeError:
+            missing = [0]
+        else:
+            missing = [int(one) for one in store.get(verdict).decode().split(",") if one]
+    if missing:
+        raise as_torch(_error(missing, timeout))
+
+
+def _missing(store, prefix, size, timeout, wait_all_ranks):
+    end = time.monotonic() + timeout.total_seconds()
+    missing = []
+    for rank in range(1, size):
+        left = max(end - time.monotonic(), 0.001)
+        try:
+            store.wait([f"{prefix}/{rank}"], timedelta(seconds=left))
+        except RuntimeError:
+            missing.append(rank)
+            if not wait_all_ranks:
+                break
+    return missing
+
+
+def _error(missing, timeout):
+    who = "rank " + str(missing[0]) if len(missing) == 1 else "ranks " + ", ".join(map(str, missing))
+    text = f"monitored_barrier: {who} did not arrive within {timeout.total_seconds():g} s; see the logs there"
+    return errors.TimeoutError(text, culprit_rank=missing[0], operation="monitored_barrier")

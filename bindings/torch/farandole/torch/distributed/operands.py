@@ -1,0 +1,144 @@
+"""From tensors and reductions of torch to the addresses, counts, types and operations of an ordered communicator."""
+
+import torch
+import torch.distributed as dist
+
+from ... import errors
+from ..tensors import DTYPES
+
+# How elements travel: the core's type, and how many of those make one element. What the core has no type for are bytes.
+_PAIRS = {torch.complex64: (DTYPES[torch.float32], 2), torch.complex128: (DTYPES[torch.float64], 2)}
+_BYTE = DTYPES[torch.uint8]
+_moved = {dtype: (number, 1) for dtype, number in DTYPES.items()} | _PAIRS
+
+# The core's numbers of torch's operations, in the order of torch's numbers.
+_TORCH_OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
+_CORE_OPS = {"SUM": 0, "AVG": 1, "PRODUCT": 4, "MIN": 2, "MAX": 3, "BAND": 5, "BOR": 6, "BXOR": 7}
+_LOGICAL_OPS = {"SUM": 9, "MAX": 9, "BOR": 9, "PRODUCT": 8, "MIN": 8, "BAND": 8, "BXOR": 10}
+_SUM = 0
+
+
+def moved_as(dtype):
+    """(type, elements of it for one element) of what is only moved."""
+    found = _moved.get(dtype)
+    if found is None:
+        found = _moved[dtype] = (_BYTE, torch.empty(0, dtype=dtype).element_size())
+    return found
+
+
+def _op_name(op):
+    try:
+        return _TORCH_OPS[hash(op)]  # a ReduceOp's hash is its number, and its cheapest property
+    except (IndexError, TypeError):
+        kind = op.op if hasattr(op, "op") else op.__getstate__()[0]
+        return kind.name
+
+
+def _factor_of(op):
+    factor = op.factor if hasattr(op, "factor") else op.__getstate__()[1]
+    if isinstance(factor, torch.Tensor):
+        if factor.numel() != 1:
+            raise errors.InvalidArgumentError(f"PREMUL_SUM takes one factor, not a tensor of {factor.numel()}")
+        factor = factor.item()
+    return float(factor)
+
+
+def reduced_as(dtype, op):
+    """(type, elements of it for one element, operation, factor before it)."""
+    name = _op_name(op)
+    factor = 1.0
+    if name == "PREMUL_SUM":
+        name, factor = "SUM", _factor_of(op)
+    if dtype in DTYPES:
+        if dtype is not torch.bool:
+            return DTYPES[dtype], 1, _CORE_OPS[name], factor
+        if name in _LOGICAL_OPS and factor == 1.0:
+            return DTYPES[dtype], 1, _LOGICAL_OPS[name], factor
+    elif dtype in _PAIRS and name in ("SUM", "AVG"):
+        return *_PAIRS[dtype], _CORE_OPS[name], factor
+    raise errors.InvalidArgumentError(f"{name} is not defined for tensors of {dtype}")
+
+
+def checked(tensor):
+    """The tensor, where the library can read its memory."""
+    if not tensor.is_cpu:
+        raise errors.InvalidArgumentError(
+            f"the tensor is on {tensor.device}; backend='farandole' takes CPU tensors: bring it there, or give CUDA "
+            "its own process group"
+        )
+    if tensor.layout is not torch.strided:
+        raise errors.InvalidArgumentError(f"the tensor's layout is {tensor.layout}; call to_dense() on it first")
+    return tensor
+
+
+def is_plain(tensor):
+    """Whether its elements lie in memory in their order, as they are."""
+    return tensor.is_contiguous() and not tensor.is_neg() and not (tensor.is_complex() and tensor.is_conj())
+
+
+def source(tensor):
+    """What can be read in its place: itself, or a plain copy."""
+    tensor = checked(tensor)
+    if is_plain(tensor):
+        return tensor
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def target(tensor):
+    """(what can be written in its place, what to do afterwards or None)."""
+    tensor = checked(tensor)
+    if is_plain(tensor):
+        return tensor, None
+    plain = torch.empty(tensor.shape, dtype=tensor.dtype)
+    return plain, lambda: tensor.detach().copy_(plain)
+
+
+def both(tensor):
+    """As target, for what is read too."""
+    plain, afterwards = target(tensor)
+    if afterwards is not None:
+        plain.copy_(tensor.detach())
+    return plain, afterwards
+
+
+def _is_one_block(tensors):
+    """Whether they follow each other in memory without a gap."""
+    at = tensors[0].data_ptr()
+    for tensor in tensors:
+        if not is_plain(tensor) or (tensor.numel() and tensor.data_ptr() != at):
+            return False
+        at += tensor.numel() * tensor.element_size()
+    return True
+
+
+def joined_source(tensors):
+    """One block with the elements of all, and its address: their own where they are one block already."""
+    for tensor in tensors:
+        checked(tensor)
+    if _is_one_block(tensors):
+        return tensors, tensors[0].data_ptr()
+    block = torch.cat([tensor.detach().resolve_conj().resolve_neg().reshape(-1) for tensor in tensors])
+    return block, block.data_ptr()
+
+
+def joined_target(tensors):
+    """(what to keep, address, what to do afterwards or None) of one block that all can be filled from."""
+    for tensor in tensors:
+        checked(tensor)
+    if _is_one_block(tensors):
+        return tensors, tensors[0].data_ptr(), None
+    counts = [tensor.numel() for tensor in tensors]
+    block = torch.empty(sum(counts), dtype=tensors[0].dtype)
+
+    def spread():
+        for tensor, part in zip(tensors, block.split(counts)):
+            tensor.detach().copy_(part.view(tensor.shape))
+
+    return block, block.data_ptr(), spread
+
+
+def same_dtype(one, other):
+    if one.dtype is not other.dtype:
+        raise errors.InvalidArgumentError(f"the input holds {one.dtype}, the output {other.dtype}; give them one type")
+
+
