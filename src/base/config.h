@@ -32,6 +32,8 @@
        "Memory of one communicator for slices that arrive before they can be reduced.")                                \
   KNOB(shm_bytes,              Bytes,   "1M", "",                                                                      \
        "Shared memory that each rank of a host contributes to a communicator.")                                        \
+  KNOB(memory_bytes,           Bytes,   "64G", "",                                                                     \
+       "Up to how much each rank allocates of memory that its host's ranks all map; only what is used is taken.")      \
   KNOB(spin_us,                Count,   "50", "",                                                                      \
        "How long a waiting rank spins before it sleeps, in microseconds, where it has a core of its own; else 0.")     \
   KNOB(interfaces,             Text,    "", "HOROVOD_GLOO_IFACE",                                                      \

@@ -1,6 +1,7 @@
 // Membership: who the ranks of a communicator are, and how they exchange small facts while it is being set up.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/status.h"
+#include "contract/host_memory.h"
 
 namespace fdl {
 
@@ -36,6 +38,7 @@ struct Membership {
   std::vector<Member> members;
   std::string job_key;
   const Config* config = nullptr;
+  std::shared_ptr<HostMemory> memory;  // of my host's ranks in this job; null where they have none
   Exchange* exchange = nullptr;
   Deadline deadline = Deadline::never();
 

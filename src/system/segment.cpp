@@ -5,7 +5,9 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/sysinfo.h>
+#include <unistd.h>
 
+#include <cstring>
 #include <utility>
 
 namespace fdl {
@@ -26,19 +28,33 @@ bool exceeds_memory(std::size_t bytes) {
   return bytes / info.mem_unit > info.totalram;
 }
 
+Result<UniqueFd> make_file() {
+  UniqueFd fd(::memfd_create("farandole", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) return Status::from_errno("memfd_create");
+  return fd;
+}
+
 }  // namespace
 
 Result<Segment> Segment::create(std::size_t bytes) {
   if (bytes == 0) return Status(Code::invalid_argument, "shared memory of 0 bytes");
   const std::string what = "reserving " + std::to_string(bytes) + " bytes of shared memory";
   if (exceeds_memory(bytes)) return Status::from_errno(what, ENOMEM);
-  UniqueFd fd(::memfd_create("farandole", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd) return Status::from_errno("memfd_create");
+  FDL_ASSIGN_OR_RETURN(UniqueFd fd, make_file());
   int failure = EINTR;
   while (failure == EINTR) failure = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
   if (failure != 0) return Status::from_errno(what, failure);
   if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return Status::from_errno("sealing shared memory");
   FDL_ASSIGN_OR_RETURN(const Bytes memory, map_whole(fd.get(), bytes));
+  return Segment(std::move(fd), memory);
+}
+
+Result<Segment> Segment::create_sparse(std::size_t bytes) {
+  FDL_ASSIGN_OR_RETURN(UniqueFd fd, make_file());
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return Status::from_errno("sizing shared memory");
+  if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return Status::from_errno("sealing shared memory");
+  FDL_ASSIGN_OR_RETURN(const Bytes memory, map_whole(fd.get(), bytes));
+  ::madvise(memory.data(), memory.size(), MADV_DONTDUMP);
   return Segment(std::move(fd), memory);
 }
 
@@ -52,6 +68,35 @@ Result<Segment> Segment::map(UniqueFd fd) {
   FDL_ASSIGN_OR_RETURN(const Bytes memory, map_whole(fd.get(), static_cast<std::size_t>(about.st_size)));
   return Segment(std::move(fd), memory);
 }
+
+Status Segment::commit(std::size_t offset, std::size_t bytes) const {
+  const std::string what = "reserving " + std::to_string(bytes) + " bytes of shared memory";
+  if (exceeds_memory(bytes)) return Status::from_errno(what, ENOMEM);
+  int failure = EINTR;
+  while (failure == EINTR) {
+    failure = ::posix_fallocate(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  }
+  return failure == 0 ? Status() : Status::from_errno(what, failure);
+}
+
+void Segment::discard(std::size_t offset, std::size_t bytes) const {
+  ::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+              static_cast<off_t>(bytes));
+}
+
+Status Segment::detach(std::size_t offset, std::size_t bytes) const {
+  void* copy = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (copy == MAP_FAILED) return Status::from_errno("mapping " + std::to_string(bytes) + " bytes of memory");
+  std::memcpy(copy, bytes_.data() + offset, bytes);
+  // Takes the place of the shared pages in one step.
+  void* place = ::mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, bytes_.data() + offset);
+  if (place != MAP_FAILED) return {};
+  const Status failure = Status::from_errno("remapping shared memory");
+  ::munmap(copy, bytes);
+  return failure;
+}
+
+std::size_t Segment::page_bytes() { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
 
 Segment::Segment(Segment&& other) noexcept : fd_(std::move(other.fd_)), bytes_(std::exchange(other.bytes_, {})) {}
 

@@ -11,6 +11,8 @@ class Segment {
  public:
   // Zeroed memory of `bytes`, reserved at once (so that a full memory is an error here and no SIGBUS later).
   static Result<Segment> create(std::size_t bytes);
+  // Address space of `bytes`, of which nothing is reserved until commit(). Not in core dumps, which would fill it.
+  static Result<Segment> create_sparse(std::size_t bytes);
   // Maps what another process created and passed; the size is the file's own, sealed against shrinking.
   static Result<Segment> map(UniqueFd fd);
 
@@ -20,6 +22,14 @@ class Segment {
 
   Bytes bytes() const { return bytes_; }
   int fd() const { return fd_.get(); }
+
+  // Of a sparse segment, whole pages: reserves them (those that were not are zero), or gives them back to the system.
+  Status commit(std::size_t offset, std::size_t bytes) const;
+  void discard(std::size_t offset, std::size_t bytes) const;
+  // From now on these pages are this process's alone, with the bytes that they have: what others write to the segment
+  // does not appear here any more.
+  Status detach(std::size_t offset, std::size_t bytes) const;
+  static std::size_t page_bytes();
 
  private:
   Segment(UniqueFd fd, Bytes bytes) : fd_(std::move(fd)), bytes_(bytes) {}

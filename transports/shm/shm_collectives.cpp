@@ -8,6 +8,9 @@
 //   take      read the slots: fold my share, or copy   when those I read from have published the step
 //   collect   copy the results of other owners         when they have taken (folded) the step
 //
+// Where all buffers are memory that all ranks map, there are no steps: once those who decide have said so in their
+// lines, every rank does its share in the others' memory (shm_direct), tells, and waits until all have told.
+//
 // Steps are counted over the life of the group, so a counter is never reset and an operation may begin while others
 // are still in the one before. A line is used again kLineDepth operations later: whoever has announced the operation
 // behind one has finished with that one.
@@ -19,6 +22,7 @@
 #include <bit>
 #include <cstring>
 
+#include "transports/shm/shm_direct.h"
 #include "transports/shm/shm_signature.h"
 #include "transports/shm/shm_work.h"
 
@@ -29,15 +33,19 @@ namespace {
 constexpr int kFirstLooks = 64;
 // A rank that spins looks for signs of death this often.
 constexpr uint32_t kIdleLooks = 4096;
+// How long a rank whose operation has failed waits for the others to let go of its memory. They do so within one piece
+// of work, unless they are stopped.
+constexpr double kLetGoSeconds = 0.1;
 
 class ShmCollectives final : public Collectives {
  public:
-  explicit ShmCollectives(std::unique_ptr<Neighbours> neighbours)
+  ShmCollectives(std::unique_ptr<Neighbours> neighbours, std::shared_ptr<HostMemory> memory)
       : neighbours_(std::move(neighbours)),
         rank_(neighbours_->rank()),
         ranks_(neighbours_->size()),
         layout_(neighbours_->memory(), ranks_),
         work_(layout_, rank_, ranks_),
+        direct_(layout_, std::move(memory), rank_, ranks_),
         counters_(layout_.counters(rank_)) {}
 
   std::string_view name() const override { return "shared memory"; }
@@ -52,7 +60,7 @@ class ShmCollectives final : public Collectives {
   void finish_sleep() override;
 
  private:
-  enum class State { idle, opening, small, tables, steps };
+  enum class State { idle, opening, small, tables, steps, choosing, direct };
   // Lower bounds of what another rank has done; its line or counters are read only when they do not suffice.
   struct Known {
     uint64_t announced = 0;
@@ -68,6 +76,12 @@ class ShmCollectives final : public Collectives {
   bool may_publish() const { return published_ < end_ && published_ < taken_ + kStepDepth; }
   void announce();
   void begin_steps();
+  bool choose();
+  bool direct_stage();
+  bool has_finished() const { return counters_.finished.load(std::memory_order_relaxed) == operation_; }
+  bool fail_with_the_lost(RankMask whom);
+  void compare_tables();
+  void wait_until_others_let_go();
   void finish_if_done();
   void finish();
   void fail(const Status& why);
@@ -79,6 +93,7 @@ class ShmCollectives final : public Collectives {
   RankMask behind_publish();
   RankMask behind_take();
   RankMask behind_collect();
+  RankMask unfinished(RankMask whom);
   // Whom I wait for; nobody if anything can be done. Asking only one of each stage saves needless rings: when it has
   // come, the next is asked.
   struct Blockers {
@@ -94,6 +109,7 @@ class ShmCollectives final : public Collectives {
   const int ranks_;
   const ShmLayout layout_;
   ShmWork work_;
+  ShmDirect direct_;
   ShmLayout::Counters& counters_;
 
   Status status_;
@@ -104,6 +120,7 @@ class ShmCollectives final : public Collectives {
   uint64_t signature_ = 0;  // of all operations so far
   int differs_ = -1;
   bool check_soon_ = false;
+  bool offered_ = false;    // this operation may go on memory that all map, as far as I can tell
   RankMask compared_ = 0;   // whose line of this operation I have seen, and found equal
   uint64_t end_ = 0;        // the step behind the last of this operation
   uint64_t published_ = 0;  // the stages: the next step of each
@@ -124,6 +141,7 @@ void ShmCollectives::start(const CollectiveSpec& spec, Buffers buffers, Completi
   signature_ = sign(signature_, spec);
   called_ = called(spec);
   compared_ = 0;
+  offered_ = false;
   work_.assign(spec, buffers, operation_, end_);
   state_ = State::opening;
   // Nobody is rung before the first looks: in a busy group all are there at once, and a store that has already left
@@ -190,10 +208,14 @@ bool ShmCollectives::advance() {
       return true;
     case State::tables:
       if (unannounced(neighbours_->others()) != 0) return false;
-      begin_steps();
+      compare_tables();
       return true;
     case State::steps:
       return step_stage();
+    case State::choosing:
+      return choose();
+    case State::direct:
+      return direct_stage();
   }
   return false;
 }
@@ -207,6 +229,8 @@ void ShmCollectives::announce() {
     work_.publish_small();
     state_ = State::small;
   }
+  if (state_ != State::small) offered_ = direct_.announce(work_.spec(), work_.buffers(), plan, operation_);
+  if (state_ == State::opening && offered_) state_ = State::choosing;
   layout_.called(rank_, operation_) = called_;
   ShmLayout::Line& line = layout_.line(rank_, operation_);
   line.signature = signature_;
@@ -215,17 +239,64 @@ void ShmCollectives::announce() {
   if (state_ == State::small) work_.fetch_next_slot();
 }
 
+// Goes on without steps once all who decide have agreed to, or in steps as soon as one has not. False: not known yet.
+bool ShmCollectives::choose() {
+  const RankMask missing = unannounced(direct_.voters() & neighbours_->others());
+  if (direct_.refused_by(compared_ | bit_of(rank_))) {
+    offered_ = false;
+    begin_steps();
+    return true;
+  }
+  if (missing != 0) return false;
+  // Whoever fails hereafter finds my line and waits for me; whoever had failed before is seen here.
+  neighbours_->wake_sleepers();
+  if (fail_with_the_lost(direct_.voters())) return true;
+  state_ = State::direct;
+  direct_.begin();
+  return true;
+}
+
+bool ShmCollectives::direct_stage() {
+  if (!has_finished()) {
+    if (fail_with_the_lost(neighbours_->others())) return true;
+    if (direct_.has_work()) {
+      direct_.work();
+    } else {
+      counters_.finished.store(operation_, std::memory_order_release);
+    }
+    return true;
+  }
+  if (unfinished(neighbours_->others()) != 0) return false;
+  finish();
+  return true;
+}
+
+// One of `whom` is gone and has not done its share.
+bool ShmCollectives::fail_with_the_lost(RankMask whom) {
+  const RankMask gone = neighbours_->gone() & whom;
+  if (gone == 0) return false;
+  const RankMask lost = unfinished(gone);
+  if (lost != 0) fail(neighbours_->why_gone(first_of(lost)));
+  return lost != 0;
+}
+
+void ShmCollectives::compare_tables() {
+  if (const auto wrong = work_.wrong_table()) {
+    return fail(
+        different_block(*neighbours_, *wrong, work_.announced_bytes(*wrong), work_.plan().arriving_bytes(*wrong)));
+  }
+  if (offered_) {
+    choose();
+  } else {
+    begin_steps();
+  }
+}
+
 // The stages that this rank has no part in are behind it at once.
 void ShmCollectives::begin_steps() {
-  if (state_ == State::tables) {
-    if (const auto wrong = work_.wrong_table()) {
-      return fail(
-          different_block(*neighbours_, *wrong, work_.announced_bytes(*wrong), work_.plan().arriving_bytes(*wrong)));
-    }
-    work_.read_tables();
-  }
-  state_ = State::steps;
   const ShmPlan& plan = work_.plan();
+  if (plan.collective() == Collective::alltoall) work_.read_tables();
+  state_ = State::steps;
   const bool moves_own = !plan.folds() && plan.publishes();
   end_ += plan.steps();
   if (!plan.publishes()) published_ = end_;
@@ -273,8 +344,30 @@ void ShmCollectives::fail(const Status& why) {
   status_ = why;
   neighbours_->fail(why);
   if (state_ == State::idle) return;
+  if (offered_ && state_ != State::opening) wait_until_others_let_go();
   state_ = State::idle;
   completion_->finish(why);
+}
+
+// Those who have announced and not finished may be at work in my memory, until they see that I have failed.
+void ShmCollectives::wait_until_others_let_go() {
+  const Deadline deadline = Deadline::after_seconds(kLetGoSeconds);
+  while (true) {
+    RankMask busy = unfinished(neighbours_->others());
+    for (const int other : each_of(busy)) {
+      const uint64_t there = layout_.line(other, operation_).operation.load(std::memory_order_acquire);
+      if (there < operation_) busy &= ~bit_of(other);
+    }
+    neighbours_->announce_sleep(busy);
+    busy &= unfinished(busy) & ~neighbours_->gone();
+    if (busy == 0 || deadline.passed()) {
+      neighbours_->cancel_sleep();
+      if (busy != 0) direct_.withdraw();
+      return;
+    }
+    wait_readable(neighbours_->wake_fd(), deadline);
+    neighbours_->end_sleep();
+  }
 }
 
 // Ends the group if somebody called something else, or if somebody whom I wait for is gone. What was published before
@@ -347,6 +440,14 @@ RankMask ShmCollectives::behind_take() {
   return late;
 }
 
+RankMask ShmCollectives::unfinished(RankMask whom) {
+  RankMask unfinished = 0;
+  for (const int other : each_of(whom)) {
+    if (layout_.counters(other).finished.load(std::memory_order_acquire) < operation_) unfinished |= bit_of(other);
+  }
+  return unfinished;
+}
+
 RankMask ShmCollectives::behind_collect() {
   return behind(&Known::taken, &ShmLayout::Counters::taken, work_.plan().collect_from(), collected_ + 1);
 }
@@ -374,6 +475,13 @@ ShmCollectives::Blockers ShmCollectives::blockers() {
       if (collected_ < taken_ && !held_up(behind_collect())) return {};
       if (taken_ < end_ && taken_ < published_ && !held_up(behind_take())) return {};
       if (may_publish() && !held_up(behind_publish())) return {};
+      break;
+    case State::choosing:
+      if (direct_.refused_by(compared_)) return {};
+      held_up(unannounced(direct_.voters() & neighbours_->others()));
+      break;
+    case State::direct:
+      if (has_finished()) held_up(unfinished(neighbours_->others()));
   }
   return blockers;
 }
@@ -394,7 +502,7 @@ Result<std::unique_ptr<Collectives>> make_shm_collectives(const Membership& memb
   const std::size_t bytes = Neighbours::control_bytes(ranks) + ShmLayout::bytes_for(ranks, slice);
   FDL_ASSIGN_OR_RETURN(ShmShare share, share_segment(membership, members, "collectives", bytes));
   FDL_ASSIGN_OR_RETURN(auto neighbours, Neighbours::make(std::move(share)));
-  return std::unique_ptr<Collectives>(new ShmCollectives(std::move(neighbours)));
+  return std::unique_ptr<Collectives>(new ShmCollectives(std::move(neighbours), membership.memory));
 }
 
 }  // namespace fdl

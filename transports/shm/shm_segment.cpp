@@ -21,6 +21,9 @@ namespace {
 constexpr double kStrangerSeconds = 2;  // how long one connection may take to prove itself
 constexpr std::size_t kFdsAtOnce = 32;
 constexpr double kVerdictSeconds = 1;  // what members grant the leader beyond the deadline, to hear who is missing
+// Of memory that perhaps not all can have.
+constexpr std::string_view kNone = "none: ";
+constexpr std::byte kMapped{1};
 
 struct Life {
   UniqueFd watched;  // what the others get
@@ -104,6 +107,12 @@ class Setup {
     return std::move(share_);
   }
 
+  Result<std::shared_ptr<Segment>> run_sparse(std::size_t bytes) {
+    sparse_ = true;
+    FDL_RETURN_IF_ERROR(share_.index == 0 ? lead_sparse(bytes) : follow_sparse());
+    return std::move(share_.segment);
+  }
+
  private:
   int size() const { return static_cast<int>(members_.size()); }
 
@@ -115,19 +124,51 @@ class Setup {
                                           std::to_string(size()) + " ranks (see FARANDOLE_SHM_BYTES)");
     }
     share_.segment = mappings().keep(segment.take());
-    FDL_ASSIGN_OR_RETURN(const Listening listening, listen_unix());
-    FDL_RETURN_IF_ERROR(membership_.exchange->publish(key_, listening.addresses.front().text));
-
-    sockets_.resize(members_.size());
-    handed_in_.resize(members_.size());
-    const Status gathered = gather(listening.fd.get());
-    FDL_RETURN_IF_ERROR(gathered.ok() ? hand_out() : refuse(gathered));
+    FDL_RETURN_IF_ERROR(assemble_members());
+    std::vector<int> fds{share_.segment->fd(), doorbell_->fd(), life_.watched.get()};
+    for (std::size_t i = 1; i < members_.size(); ++i) {
+      fds.push_back(handed_in_[i][0].get());
+      fds.push_back(handed_in_[i][1].get());
+    }
+    hand_out(fds);
 
     for (std::size_t i = 0; i < members_.size(); ++i) {
       const bool mine = i == 0;
       share_.doorbells.push_back(mine ? std::move(*doorbell_) : Event(std::move(handed_in_[i][0])));
       share_.lives.push_back(mine ? UniqueFd() : std::move(handed_in_[i][1]));
     }
+    return {};
+  }
+
+  Status assemble_members() {
+    FDL_ASSIGN_OR_RETURN(const Listening listening, listen_unix());
+    FDL_RETURN_IF_ERROR(membership_.exchange->publish(key_, listening.addresses.front().text));
+    sockets_.resize(members_.size());
+    handed_in_.resize(members_.size());
+    const Status gathered = gather(listening.fd.get());
+    return gathered.ok() ? gathered : refuse(gathered);
+  }
+
+  // A leader that has none says so where the others look for its door.
+  Status lead_sparse(std::size_t bytes) {
+    auto segment = Segment::create_sparse(bytes);
+    if (!segment.ok()) {
+      FDL_RETURN_IF_ERROR(membership_.exchange->publish(key_, std::string(kNone) + segment.status().text()));
+      return segment.status();
+    }
+    share_.segment = mappings().keep(segment.take());
+    FDL_RETURN_IF_ERROR(assemble_members());
+    const int fd = share_.segment->fd();
+    hand_out(std::span(&fd, 1));
+    for (std::size_t i = 1; i < members_.size(); ++i) {
+      std::byte mapped{0};
+      const Status heard = read_all(sockets_[i].get(), std::span(&mapped, 1), membership_.deadline);
+      if (heard.ok() && mapped == kMapped) continue;
+      return refuse(Status(Code::unsupported, "shm: " + membership_.name_of(members_[i]) + " cannot map " +
+                                                  std::to_string(bytes >> 20) +
+                                                  " MiB of address space (see FARANDOLE_MEMORY_BYTES and ulimit -v)"));
+    }
+    approve();
     return {};
   }
 
@@ -154,9 +195,11 @@ class Setup {
     const std::string& text = introduced->peer;
     const auto parsed = std::from_chars(text.data(), text.data() + text.size(), index);
     if (parsed.ec != std::errc() || index == 0 || index >= members_.size() || sockets_[index]) return false;
-    auto fds = recv_fds(connection.get(), 2, deadline);
-    if (!fds.ok()) return false;
-    handed_in_[index] = fds.take();
+    if (!sparse_) {
+      auto fds = recv_fds(connection.get(), 2, deadline);
+      if (!fds.ok()) return false;
+      handed_in_[index] = fds.take();
+    }
     sockets_[index] = std::move(connection);
     return true;
   }
@@ -173,23 +216,22 @@ class Setup {
     return Status(Code::timeout, std::move(text));
   }
 
-  Status hand_out() {
-    std::vector<int> fds{share_.segment->fd(), doorbell_->fd(), life_.watched.get()};
-    for (std::size_t i = 1; i < members_.size(); ++i) {
-      fds.push_back(handed_in_[i][0].get());
-      fds.push_back(handed_in_[i][1].get());
-    }
+  // Who dies now is noticed by its sign of life, like later.
+  void approve() {
     const uint32_t fine = 0;
     for (std::size_t i = 1; i < members_.size(); ++i) {
-      // Who dies now is noticed by its sign of life, like later.
-      if (write_all(sockets_[i].get(), std::as_bytes(std::span(&fine, 1)), membership_.deadline).ok()) {
-        for (std::size_t first = 0; first < fds.size(); first += kFdsAtOnce) {
-          const std::size_t count = std::min(kFdsAtOnce, fds.size() - first);
-          (void)send_fds(sockets_[i].get(), std::span(fds).subspan(first, count), membership_.deadline);
-        }
+      (void)write_all(sockets_[i].get(), std::as_bytes(std::span(&fine, 1)), membership_.deadline);
+    }
+  }
+
+  void hand_out(std::span<const int> fds) {
+    approve();
+    for (std::size_t i = 1; i < members_.size(); ++i) {
+      for (std::size_t first = 0; first < fds.size(); first += kFdsAtOnce) {
+        const std::size_t count = std::min(kFdsAtOnce, fds.size() - first);
+        (void)send_fds(sockets_[i].get(), fds.subspan(first, count), membership_.deadline);
       }
     }
-    return {};
   }
 
   Status refuse(const Status& why) {
@@ -207,19 +249,43 @@ class Setup {
 
   // ---- everybody else ----
   Status follow() {
+    FDL_RETURN_IF_ERROR(join_leader());
+    const int mine[] = {doorbell_->fd(), life_.watched.get()};
+    FDL_RETURN_IF_ERROR(send_fds(leader_socket_.get(), mine, membership_.deadline));
+    FDL_RETURN_IF_ERROR(hear_verdict(Code::timeout));
+    FDL_ASSIGN_OR_RETURN(auto fds, receive_fds(1 + 2 * members_.size()));
+    FDL_ASSIGN_OR_RETURN(share_.segment, mappings().map(std::move(fds[0])));
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      const bool mine_too = static_cast<int>(i) == share_.index;
+      share_.doorbells.push_back(mine_too ? std::move(*doorbell_) : Event(std::move(fds[1 + 2 * i])));
+      share_.lives.push_back(mine_too ? UniqueFd() : std::move(fds[2 + 2 * i]));
+    }
+    return {};
+  }
+
+  Status follow_sparse() {
+    FDL_RETURN_IF_ERROR(join_leader());
+    FDL_RETURN_IF_ERROR(hear_verdict(Code::timeout));
+    FDL_ASSIGN_OR_RETURN(auto fds, receive_fds(1));
+    auto mapped = mappings().map(std::move(fds[0]));
+    const std::byte answer = mapped.ok() ? kMapped : std::byte{0};
+    FDL_RETURN_IF_ERROR(write_all(leader_socket_.get(), std::span(&answer, 1), membership_.deadline));
+    FDL_RETURN_IF_ERROR(hear_verdict(Code::unsupported));
+    share_.segment = mapped.take();
+    return {};
+  }
+
+  Status join_leader() {
     auto address = membership_.exchange->fetch(key_, membership_.deadline);
     if (!address.ok()) return address.status().while_doing("waiting for the shared memory of " + leader());
+    if (address->starts_with(kNone)) return Status(Code::unsupported, address->substr(kNone.size()));
     const Address target{address.take()};
     auto connected = connect_any(std::span(&target, 1), membership_.deadline);
     if (!connected.ok()) return connected.status().while_doing("joining the shared memory of " + leader());
-    const int socket = connected->get();
-    auto introduced =
-        introduce_as_client(socket, membership_.job_key, purpose_, std::to_string(share_.index), membership_.deadline);
-    if (!introduced.ok()) return introduced.status().while_doing("joining the shared memory of " + leader());
-    const int mine[] = {doorbell_->fd(), life_.watched.get()};
-    FDL_RETURN_IF_ERROR(send_fds(socket, mine, membership_.deadline));
-    const Status verdict = hear_verdict(socket);
-    return verdict.ok() ? receive(socket) : verdict;
+    leader_socket_ = connected.take();
+    const auto introduced = introduce_as_client(leader_socket_.get(), membership_.job_key, purpose_,
+                                                std::to_string(share_.index), membership_.deadline);
+    return introduced.ok() ? Status() : introduced.status().while_doing("joining the shared memory of " + leader());
   }
 
   std::string leader() const { return membership_.name_of(members_.front()); }
@@ -230,41 +296,38 @@ class Setup {
                : Deadline::at_ns(membership_.deadline.moment_ns() + seconds_to_ns(kVerdictSeconds));
   }
 
-  Status hear_verdict(int socket) {
+  Status hear_verdict(Code refusal) {
     uint32_t length = 0;
+    const int socket = leader_socket_.get();
     const Status heard = read_all(socket, std::as_writable_bytes(std::span(&length, 1)), patience());
     if (!heard.ok()) return heard.while_doing("waiting for the shared memory of " + leader());
     if (length == 0) return {};
     std::string text(std::min<std::size_t>(length, 4096), ' ');
     FDL_RETURN_IF_ERROR(read_all(socket, std::as_writable_bytes(std::span(text)), patience()));
-    return Status(Code::timeout, std::move(text));
+    return Status(refusal, std::move(text));
   }
 
-  Status receive(int socket) {
+  Result<std::vector<UniqueFd>> receive_fds(std::size_t left) {
     std::vector<UniqueFd> fds;
-    for (std::size_t left = 1 + 2 * members_.size(); left > 0;) {
+    while (left > 0) {
       const std::size_t count = std::min(kFdsAtOnce, left);
-      auto received = recv_fds(socket, count, patience());
+      auto received = recv_fds(leader_socket_.get(), count, patience());
       if (!received.ok()) return received.status().while_doing("receiving the shared memory of " + leader());
       for (UniqueFd& fd : *received) fds.push_back(std::move(fd));
       left -= count;
     }
-    FDL_ASSIGN_OR_RETURN(share_.segment, mappings().map(std::move(fds[0])));
-    for (std::size_t i = 0; i < members_.size(); ++i) {
-      const bool mine = static_cast<int>(i) == share_.index;
-      share_.doorbells.push_back(mine ? std::move(*doorbell_) : Event(std::move(fds[1 + 2 * i])));
-      share_.lives.push_back(mine ? UniqueFd() : std::move(fds[2 + 2 * i]));
-    }
-    return {};
+    return fds;
   }
 
   const Membership& membership_;
   const std::vector<int>& members_;
   const std::string purpose_;
   std::string key_;
+  bool sparse_ = false;
   std::optional<Event> doorbell_;
   Life life_;
   ShmShare share_;
+  UniqueFd leader_socket_;
   // The leader's, by index.
   std::vector<UniqueFd> sockets_;
   std::vector<std::vector<UniqueFd>> handed_in_;  // doorbell, sign of life
@@ -278,12 +341,25 @@ Status too_much_memory(std::size_t bytes_of_rank, std::size_t ranks) {
                                     std::to_string(ranks) + " ranks is more than any host has");
 }
 
+namespace {
+
+Status check_count(const std::vector<int>& members) {
+  if (members.size() <= static_cast<std::size_t>(kMaxShmRanks)) return {};
+  return Status(Code::unsupported, "shm: " + std::to_string(members.size()) + " ranks on one host, at most " +
+                                       std::to_string(kMaxShmRanks) + " can share memory");
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Segment>> share_sparse(const Membership& membership, const std::vector<int>& members,
+                                              std::string_view purpose, std::size_t bytes) {
+  FDL_RETURN_IF_ERROR(check_count(members));
+  return Setup(membership, members, purpose).run_sparse(bytes);
+}
+
 Result<ShmShare> share_segment(const Membership& membership, const std::vector<int>& members, std::string_view purpose,
                                std::size_t bytes) {
-  if (members.size() > static_cast<std::size_t>(kMaxShmRanks)) {
-    return Status(Code::unsupported, "shm: " + std::to_string(members.size()) + " ranks on one host, at most " +
-                                         std::to_string(kMaxShmRanks) + " can share memory");
-  }
+  FDL_RETURN_IF_ERROR(check_count(members));
   return Setup(membership, members, purpose).run(bytes);
 }
 

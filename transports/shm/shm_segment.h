@@ -37,6 +37,11 @@ Status too_much_memory(std::size_t bytes_of_rank, std::size_t ranks);
 Result<ShmShare> share_segment(const Membership& membership, const std::vector<int>& members, std::string_view purpose,
                                std::size_t bytes);
 
+// The leader's sparse segment of `bytes`, and nothing beside it. All members get it or none does, and all the same
+// error. A member that cannot have it gives a RESOURCE or UNSUPPORTED one.
+Result<std::shared_ptr<Segment>> share_sparse(const Membership& membership, const std::vector<int>& members,
+                                              std::string_view purpose, std::size_t bytes);
+
 // The indices of `membership` that are on my host, me included.
 std::vector<int> members_of_my_host(const Membership& membership);
 

@@ -14,6 +14,8 @@ class ShmWork {
 
   void assign(const CollectiveSpec& spec, Buffers buffers, uint64_t operation, uint64_t first_step);
   const ShmPlan& plan() const { return plan_; }
+  const CollectiveSpec& spec() const { return spec_; }
+  Buffers buffers() const { return buffers_; }
 
   // ---- small: everything in one go, beside the line of the operation ----
   void publish_small();

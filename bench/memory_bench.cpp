@@ -1,0 +1,193 @@
+// memory_bench: collectives on memory that all ranks map, in microseconds, beside what memcpy allows in the same run.
+//
+// Ranks are pinned where there is a core for each. Buffers rotate through more than the last-level cache. The ratio is
+// the vector's bytes a second to those that one rank copies while all copy; all times are the slowest rank's view.
+// `memory_bench [ranks] [--json]`
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "tests/support/exchange.h"
+#include "transports/shm/shm_collectives.h"
+#include "transports/shm/shm_memory.h"
+
+namespace {
+
+using namespace fdl;
+
+constexpr std::size_t kRotatedBytes = 256_MiB;
+constexpr std::size_t kLargestBytes = 64_MiB;
+constexpr std::size_t kCopiedBytes = 64_MiB;  // by memcpy, each time others
+constexpr int kYields = 4;                    // where ranks share cores
+
+struct Times {
+  double median_us;
+  double least_us;
+};
+
+Times times_of(std::vector<double>& times) {
+  std::sort(times.begin(), times.end());
+  return {times[times.size() / 2], times.front()};
+}
+
+void stop(const std::string& why) {
+  std::fprintf(stderr, "memory_bench: %s\n", why.c_str());
+  std::_Exit(1);
+}
+
+struct Way {
+  const char* name;
+  Collective collective;
+  bool shared;    // the library's memory
+  bool in_place;  // else input and output are apart
+};
+
+constexpr Way kWays[] = {
+    {"in place", Collective::allreduce, true, true},
+    {"apart", Collective::allreduce, true, false},
+    {"staged", Collective::allreduce, false, true},
+};
+
+class Rank {
+ public:
+  Rank(test::SharedExchange& exchange, int rank, int ranks) : rank_(rank), ranks_(ranks) {
+    if (ranks <= static_cast<int>(std::thread::hardware_concurrency())) {
+      cpu_set_t set;
+      CPU_ZERO(&set);
+      CPU_SET(rank, &set);
+      ::sched_setaffinity(0, sizeof set, &set);
+      spins_ = true;
+    }
+    config_ = Config::read(Environment::of_process()).take();
+    Membership membership{.id = "bench", .rank = rank, .job_key = "a key for the benchmark", .config = &config_};
+    for (int i = 0; i < ranks; ++i) membership.members.push_back({i, "here", "here", 0});
+    membership.exchange = &exchange;
+    auto memory = share_memory(membership);
+    if (!memory.ok()) stop(memory.status().text());
+    membership.memory = memory_ = memory.take();
+    auto made = make_shm_collectives(membership);
+    if (!made.ok()) stop(made.status().text());
+    collectives_ = made.take();
+    if (!memory_) stop("the ranks have no memory that all of them map");
+    auto shared = memory_->allocate(2 * kRotatedBytes);
+    if (!shared.ok()) stop(shared.status().text());
+    shared_ = static_cast<std::byte*>(*shared);
+    ordinary_.resize(2 * kRotatedBytes);
+    std::fill_n(reinterpret_cast<float*>(shared_), 2 * kRotatedBytes / sizeof(float), 0.0f);
+    std::fill(ordinary_.begin(), ordinary_.end(), std::byte{0});
+  }
+  ~Rank() {
+    collectives_.reset();
+    memory_->release(shared_);
+  }
+
+  void report(bool json) {
+    const Times copy = time_memcpy();
+    const double rate = static_cast<double>(kCopiedBytes) / copy.median_us / 1e3;
+    if (rank_ == 0 && !json) {
+      fmt::print("{} ranks; memcpy of 64 MiB gives each {:.2f} GB/s (median; best {:.2f}) when all copy\n", ranks_,
+                 rate, static_cast<double>(kCopiedBytes) / copy.least_us / 1e3);
+      fmt::print("{:>10}", "bytes");
+      for (const Way& way : kWays) fmt::print(" | {:>9} us {:>9} {:>8}", way.name, "least", "of copy");
+      fmt::print("\n");
+    }
+    for (std::size_t bytes = 4_KiB; bytes <= kLargestBytes; bytes *= bytes < 64_KiB ? 2 : 4) {
+      if (rank_ == 0 && !json) fmt::print("{:>10}", bytes);
+      for (const Way& way : kWays) print(way, bytes, time(way, bytes), rate, json);
+      if (rank_ == 0 && !json) fmt::print("\n");
+      std::fflush(stdout);
+    }
+  }
+
+ private:
+  void run(const CollectiveSpec& spec, Buffers buffers) {
+    Completion completion;
+    collectives_->start(spec, buffers, completion);
+    int yields = 0;
+    while (!completion.done) {
+      if (collectives_->progress()) {
+        yields = 0;
+      } else if (!spins_ && yields++ < kYields) {
+        ::sched_yield();
+      } else if (!spins_) {
+        collectives_->sleep_until_ready(Deadline::never());
+      }
+    }
+    if (!completion.status.ok()) stop(completion.status.text());
+  }
+  void barrier() { run({.collective = Collective::barrier}, {}); }
+
+  Times time(const Way& way, std::size_t bytes) {
+    const std::size_t places = kRotatedBytes / bytes;
+    const int batch = bytes <= 64_KiB ? 64 : bytes <= 1_MiB ? 8 : 1;
+    const int rounds =
+        static_cast<int>(std::clamp<std::size_t>(1_MiB * 600 / bytes / static_cast<std::size_t>(batch), 9, 60));
+    CollectiveSpec spec{.collective = way.collective, .count = bytes / sizeof(float)};
+    std::byte* memory = way.shared ? shared_ : ordinary_.data();
+    std::vector<double> times;
+    for (int round = -1; round < rounds; ++round) {
+      barrier();
+      const int64_t begin = now_ns();
+      for (int i = 0; i < batch; ++i) {
+        std::byte* input = memory + place_++ % places * bytes;
+        run(spec, {input, way.in_place ? input : input + kRotatedBytes});
+      }
+      if (round >= 0) times.push_back(static_cast<double>(now_ns() - begin) / 1e3 / batch);
+    }
+    return times_of(times);
+  }
+
+  Times time_memcpy() {
+    std::vector<double> times;
+    for (std::size_t round = 0; round < 12; ++round) {
+      std::byte* source = ordinary_.data() + round % (kRotatedBytes / kCopiedBytes) * kCopiedBytes;
+      barrier();
+      const int64_t begin = now_ns();
+      std::memcpy(source + kRotatedBytes, source, kCopiedBytes);
+      times.push_back(static_cast<double>(now_ns() - begin) / 1e3);
+    }
+    return times_of(times);
+  }
+
+  void print(const Way& way, std::size_t bytes, const Times& times, double copy_rate, bool json) const {
+    if (rank_ != 0) return;
+    const double rate = static_cast<double>(bytes) / times.median_us / 1e3;
+    if (!json) return fmt::print(" | {:>12.2f} {:>9.2f} {:>8.2f}", times.median_us, times.least_us, rate / copy_rate);
+    fmt::print(
+        "{{\"collective\":\"allreduce\",\"transport\":\"shm\",\"algorithm\":\"{}\",\"ranks\":{},\"bytes\":{},\"dtype\":"
+        "\"float32\",\"time_us_median\":{:.3f},\"time_us_min\":{:.3f},\"algbw_GBps\":{:.3f},\"busbw_GBps\":{:.3f},"
+        "\"of_memcpy\":{:.3f}}}\n",
+        way.name, ranks_, bytes, times.median_us, times.least_us, rate, rate * 2 * (ranks_ - 1) / ranks_,
+        rate / copy_rate);
+  }
+
+  const int rank_;
+  const int ranks_;
+  bool spins_ = false;
+  std::size_t place_ = 0;
+  Config config_;
+  std::shared_ptr<HostMemory> memory_;
+  std::unique_ptr<Collectives> collectives_;
+  std::byte* shared_ = nullptr;
+  std::vector<std::byte> ordinary_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int ranks = argc > 1 ? std::max(2, std::atoi(argv[1])) : 2;
+  const bool json = argc > 2 && std::strcmp(argv[2], "--json") == 0;
+  fdl::test::SharedExchange exchange;
+  int rank = 0;
+  while (rank + 1 < ranks && ::fork() == 0) ++rank;
+  Rank(exchange, rank, ranks).report(json);
+  ::wait(nullptr);
+  return 0;
+}

@@ -1,0 +1,50 @@
+// ShmParts: which bytes of a range are in use, and which extents of it are backed by memory. Arithmetic only.
+//
+// First fit; neighbours that are free are one gap. An extent is backed from the first allocation that touches it until
+// its memory is given back to the system.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "base/bytes.h"
+
+namespace fdl {
+
+struct ByteRange {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  std::size_t size() const { return end - begin; }
+  bool operator==(const ByteRange&) const = default;
+};
+
+class ShmParts {
+ public:
+  static constexpr std::size_t kExtent = 64_KiB;
+  static constexpr std::size_t kLine = 64;
+  // What a gap keeps for the next allocation, which then needs no new memory.
+  static constexpr std::size_t kKept = 1_MiB;
+
+  explicit ShmParts(std::size_t bytes) {
+    if (bytes >= kExtent) gaps_[0] = bytes / kExtent * kExtent;
+  }
+
+  // At least `bytes`, in whole units of `unit`, a power of two up to an extent. Nothing: no gap is large enough.
+  std::optional<ByteRange> take(std::size_t bytes, std::size_t unit);
+  // Extents that have lost their backing thereby: their memory is to be given back to the system.
+  std::vector<ByteRange> give_back(ByteRange range);
+
+  // The extents that `range` touches and that are not backed, or those that are.
+  std::vector<ByteRange> extents(ByteRange range, bool backed) const;
+  void set_backed(ByteRange extents, bool backed);
+
+ private:
+  ByteRange merge(ByteRange range);
+
+  std::map<std::size_t, std::size_t> gaps_;  // begin -> end
+  std::vector<bool> backed_;                 // by extent; behind its end, none
+};
+
+}  // namespace fdl
