@@ -13,7 +13,7 @@ setup_fail() {
 
 setup_install_packages() {
   local package missing=() as_root=()
-  for package in $(grep -v '^#' tests/packages.txt); do
+  for package in $(grep -v '^#' "${1:-tests/packages.txt}"); do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
   done
   ((${#missing[@]})) || return 0

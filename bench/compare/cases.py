@@ -1,0 +1,231 @@
+"""P6, P8, P9 and P10: what is measured as named cases and not by size: networks' gradients, Python, start and end."""
+
+import json
+import os
+import subprocess
+
+import models
+import ordered
+from launch import CORES, launch
+from results import Cell, Verdict, print_table, ratio, short, times
+
+STEP, WHOLE = "submitted and waited for", "one allreduce of as much"
+OVER_LO = {"GLOO_SOCKET_IFNAME": "lo"}
+
+
+class Cases:
+    """Cells by (launch, case), measured like Ordered: every launch once a round."""
+
+    def __init__(self, ranks, commands):
+        self.ranks = ranks
+        self.transport = "shm"
+        self.commands = commands
+        self.cells = {}
+        self.failures = []
+
+    def measure(self, rounds, timeout_s):
+        for _ in range(rounds):
+            for name, (command, variables) in self.commands.items():
+                if any(failed == name for failed, _ in self.failures):
+                    continue
+                done = launch(command, timeout_s, variables)
+                for row in done.rows:
+                    self.cell(name, row.get("case", row.get("bytes"))).add(row)
+                self.cell(name, "launch").add({"samples_us": [done.seconds * 1e6]})
+                if done.failure:
+                    self.failures.append((name, done.failure))
+
+    def cell(self, name, case):
+        return self.cells.setdefault((name, case), Cell())
+
+    def median(self, name, case):
+        return self.cells[name, case].median if (name, case) in self.cells else None
+
+    def less(self, name, case, without):
+        """What a step costs more than the same without reduction."""
+        step, alone = self.median(name, case), self.median(name, without)
+        return step - alone if step and alone else None
+
+    def json_rows(self):
+        for (name, case), cell in self.cells.items():
+            if case != "launch" and cell.median is not None:
+                yield {"library": name, "case": case, "ranks": self.ranks, "time_us_median": round(cell.median, 3),
+                       "time_us_min": round(cell.least, 3)}  # fmt: skip
+
+    def row(self, words, name, case):
+        cell = self.cell(name, case)
+        return [words, short(cell.median), short(cell.least)]
+
+    def notes(self, first):
+        return [first, *[f"{name} failed: {why}" for name, why in self.failures]]
+
+
+def _list(counts):
+    return ",".join(map(str, counts))
+
+
+def named_and_python(programs, depth, wanted):
+    """P6 and P8 want Gloo's figures both, so they are taken together."""
+    resnet, bert = ["--tensors", _list(models.resnet50())], ["--tensors", _list(models.bert_base())]
+    brief, long = ["--seconds", depth.seconds], ["--seconds", 8 * depth.seconds]
+    sizes = ["--sizes", _list(depth.sizes), *brief]
+    commands = {}
+    if "P6" in wanted:
+        commands |= {
+            "named": (programs.named(2, *brief), None),
+            "resnet50": (programs.named(2, *long, *resnet), None),
+            "resnet50, Open MPI": (programs.openmpi(2, {}, *long, *resnet), None),
+            "resnet50, MPICH": (programs.mpich(2, *long, *resnet), None),
+            "bert-base": (programs.named(2, *long, *bert), None),
+        }
+    commands["resnet50, Gloo"] = (programs.torch("gloo", 2, *long, *resnet), OVER_LO)
+    if "P8" in wanted:
+        commands |= {
+            "farandole.torch": (programs.python("python_latency.py", 2, *long, *resnet), None),
+            "resnet50, backend": (programs.torch("farandole", 2, *long, *resnet), None),
+            "backend": (programs.torch("farandole", 2, *sizes), None),
+            "Gloo": (programs.torch("gloo", 2, *sizes), OVER_LO),
+        }
+    measured = Cases(2, commands)
+    measured.measure(2 if depth.quick else 3, depth.timeout_s)
+    return measured
+
+
+def judge_p6(measured):
+    verdict = Verdict("P6", "named: 4 B in 10 us; ResNet-50 1.3x, BERT-base 1.2x one allreduce; 4x faster than DDP, Gloo")
+    rows = []
+
+    def add(row, asked="", wanted="", holds=""):
+        rows.append([*row, asked, wanted, holds])
+
+    four = measured.median("named", "4 B")
+    add(measured.row("4 B, blocking", "named", "4 B"), "", "<= 10 us", verdict.ask("4 B, us", four, 10, at_most=True))
+    for name, limit in (("resnet50", 1.3), ("bert-base", 1.2)):
+        over = ratio(measured.median(name, STEP), measured.median(name, WHOLE))
+        add(measured.row(f"{name}: {STEP}", name, STEP), times(over), f"<= {limit}x",
+            verdict.ask(f"{name} over one allreduce", over, limit, at_most=True))  # fmt: skip
+        add(measured.row(f"{name}: {WHOLE}", name, WHOLE))
+    ours = measured.median("resnet50", STEP)
+    for words, name, case in (
+        ("resnet50, Open MPI: one by one", "resnet50, Open MPI", "one by one"),
+        ("resnet50, MPICH: one by one", "resnet50, MPICH", "one by one"),
+        ("resnet50, Gloo: one operation a tensor", "resnet50, Gloo", "one operation a tensor"),
+        ("resnet50, Gloo: one operation for all", "resnet50, Gloo", "one operation for all"),
+        ("resnet50, DDP over Gloo: whole step", "resnet50, Gloo", "DDP, step"),
+    ):
+        add(measured.row(words, name, case), times(ratio(measured.median(name, case), ours)))
+    cost = measured.less("resnet50, Gloo", "DDP, step", "DDP, step without reduction")
+    faster = ratio(cost, ours)
+    add(["resnet50, DDP over Gloo: what reducing adds", short(cost), ""], times(faster), ">= 4x",
+        verdict.ask("DDP over Gloo / ours", faster, 4))  # fmt: skip
+    print_table(
+        "P6  named operations, 2 ranks, shared memory",
+        ["what is measured", "median", "minimum", "ratio", "wanted", "holds"],
+        rows,
+        measured.notes("microseconds; the gradients of ResNet-50 are 161 tensors and 102 MB, BERT-base's 199 and 438 MB"),
+    )
+    return verdict
+
+
+def judge_p8(measured, sizes):
+    verdict = Verdict("P8", "Python: 4 B in place in 15 us; as backend of torch.distributed twice as fast as Gloo or more")
+    four = measured.median("farandole.torch", "4 B in place")
+    word = verdict.ask("4 B in place, us", four, 15, at_most=True)
+    rows = [[*measured.row("farandole.torch.allreduce_, 4 B", "farandole.torch", "4 B in place"), "", "<= 15 us", word]]
+    for bytes_ in sizes:
+        label = f"all_reduce of {ordered.size(bytes_)}"
+        faster = ratio(measured.median("Gloo", bytes_), measured.median("backend", bytes_))
+        rows.append([*measured.row(f"{label}, farandole", "backend", bytes_), times(faster), ">= 2x",
+                     verdict.ask(f"{label} over Gloo", faster, 2)])  # fmt: skip
+        rows.append([*measured.row(f"{label}, Gloo", "Gloo", bytes_), "", "", ""])
+    for words, name, case in (
+        ("ResNet-50, farandole.torch: one operation a tensor", "farandole.torch", "one operation a tensor"),
+        ("ResNet-50, farandole.torch: DistributedOptimizer", "farandole.torch", "DistributedOptimizer, step"),
+        ("ResNet-50, DDP over farandole", "resnet50, backend", "DDP, step"),
+        ("ResNet-50, DDP over Gloo", "resnet50, Gloo", "DDP, step"),
+        ("ResNet-50, backward without reduction", "resnet50, Gloo", "DDP, step without reduction"),
+    ):
+        rows.append([*measured.row(words, name, case), "", "", ""])
+    print_table(
+        "P8  Python, 2 ranks (not bound to cores), farandole through shared memory, Gloo over loopback",
+        ["what is measured", "median", "minimum", "Gloo / ours", "wanted", "holds"],
+        rows,
+        measured.notes("microseconds; steps are backward passes with the gradients of ResNet-50 and nothing to compute"),
+    )
+    return verdict
+
+
+def start_and_end(programs, depth):
+    verdict = Verdict("P9", f"init and shutdown: 2 ranks in 50 ms, 32 ranks on {CORES} cores in 2 s")
+    rows, runs = [], []
+    for ranks, limit_ms in ((2, 50), (32, 2000)):
+        measured = Cases(ranks, {
+            "farandole": (programs.farandole(ranks, "--mode", "start"), None),
+            "Open MPI": (programs.openmpi(ranks, {}, "--mode", "start"), None),
+            "MPICH": (programs.mpich(ranks, "--mode", "start"), None),
+        })  # fmt: skip
+        measured.measure(3 if depth.quick or ranks > 2 else 10, depth.timeout_s)
+        ours = measured.median("farandole", "init and shutdown")
+        word = verdict.ask(f"{ranks} ranks, ms", ours and ours / 1e3, limit_ms, at_most=True)
+        rows.append([*measured.row(f"{ranks} ranks: farandole, worlds made and ended", "farandole", "init and shutdown"),
+                     f"<= {limit_ms} ms", word])  # fmt: skip
+        for peer in ("Open MPI", "MPICH"):
+            rows.append([*measured.row(f"{ranks} ranks: {peer}, MPI_Init alone", peer, "init"), "", ""])
+        for name in measured.commands:
+            rows.append([*measured.row(f"{ranks} ranks: {name}, the whole command", name, "launch"), "", ""])
+        for name, why in measured.failures:
+            rows.append([f"{ranks} ranks: {name} failed: {why}", "", "", "", ""])
+        runs.append(measured)
+    print_table("P9  start and end", ["what is measured", "median us", "minimum us", "wanted", "holds"], rows)
+    return verdict, runs
+
+
+# ---- Kernels ---------------------------------------------------------------------------------------------------------
+
+SMALL = ("float16", "bfloat16", "float8_e4m3", "float8_e5m2")
+
+
+def kernels(programs, depth):
+    """Bytes read and written a second by one core, arrays of 64 MiB, beside memcpy and a plain loop that sums."""
+    verdict = Verdict("P10", "sums of one core, of what memory allows: 0.9 for float32, float64, integers; 0.5 for smaller")
+    bench = [f"{programs.library}/bin/reduce_bench", "--benchmark_filter=^(memcpy|sum/[a-z0-9_]+)/64MiB$",
+             "--benchmark_format=json", f"--benchmark_min_time={depth.seconds}", "--benchmark_repetitions=3"]  # fmt: skip
+    core = min(os.sched_getaffinity(0))
+    try:
+        told = subprocess.run(["taskset", "-c", str(core), *bench], capture_output=True, text=True, timeout=100, check=True)
+        runs = json.loads(told.stdout)["benchmarks"]
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        print(f"\nP10  could not be measured: {error}\n")
+        verdict.ask("all", None, 0)
+        return verdict, []
+    rates = {}
+    for run in runs:
+        if run["run_type"] == "iteration":
+            rates.setdefault(run["run_name"].split("/")[-2], []).append(run["bytes_per_second"] / 1e9)
+    plain = Cases(1, {"loop": (programs.limits(1, "--mode", "sum", "--sizes", 64 << 20, "--seconds", 0.3), None)})
+    plain.measure(2, 30)
+    loop_us = plain.median("loop", 64 << 20)
+    rates["a plain loop"] = [1.5 * (64 << 20) / loop_us / 1e3] if loop_us else []
+    _print_kernels(verdict, rates)
+    rows = [{"case": f"sum of {name}", "bytes": 64 << 20, "GBps_median": round(sorted(rate)[len(rate) // 2], 3)}
+            for name, rate in rates.items() if rate]  # fmt: skip
+    return verdict, rows
+
+
+def _print_kernels(verdict, rates):
+    middle = {name: sorted(rate)[len(rate) // 2] for name, rate in rates.items() if rate}
+    bound = max(middle.get("memcpy", 0), middle.get("a plain loop", 0))
+    rows = []
+    for name, rate in middle.items():
+        row = [name, f"{rate:.1f}", f"{max(rates[name]):.1f}", f"{rate / bound:.2f}"]
+        if name in ("memcpy", "a plain loop", "bool"):
+            rows.append([*row, "", ""])
+            continue
+        wanted = 0.5 if name in SMALL else 0.9
+        rows.append([*row, f">= {wanted}", verdict.ask(name, rate / bound, wanted)])
+    print_table(
+        "P10  reduction kernels on one core: sums of two arrays of 64 MiB",
+        ["elements", "GB/s median", "GB/s best", "of the bound", "wanted", "holds"],
+        rows,
+        ["bytes read and written; the bound is the larger of memcpy and a plain loop that sums, as the compiler makes it"],
+    )

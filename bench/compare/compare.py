@@ -1,0 +1,160 @@
+"""Measures farandole beside its peers and the machine's limits, and says which targets hold. run.sh starts it."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+
+import cases
+import ordered
+from launch import CORES, Programs, leave_nothing_behind
+from results import Verdict, print_table
+
+TARGETS = ("P1", "P2", "P3", "P4", "P6", "P8", "P9", "P10")
+
+
+class Depth:
+    """How long everything takes: launches of each library, and seconds for each size in each."""
+
+    def __init__(self, quick):
+        self.quick = quick
+        self.rounds = 2 if quick else 5
+        self.crowded_rounds = 1 if quick else 3
+        self.seconds = 0.06 if quick else 0.12
+        self.sizes = ordered.QUICK_SIZES if quick else ordered.FULL_SIZES
+        self.crowded_sizes = ordered.QUICK_SIZES[:-1] if quick else ordered.FULL_SIZES
+        self.timeout_s = 30 if quick else 60
+
+
+def measure_shared_memory(programs, depth, wanted, results):
+    if not {"P1", "P2"} & wanted:
+        return
+    measured = ordered.shared_memory(programs, 2, depth.sizes, depth.seconds)
+    measured.measure(depth.rounds, depth.timeout_s)
+    results.runs.append(measured)
+    if "P1" in wanted:
+        results.verdicts.append(ordered.judge_p1(measured))
+    if "P2" in wanted:
+        results.verdicts.append(ordered.judge_p2(measured))
+
+
+def measure_crowded(programs, depth, wanted, results):
+    if "P3" not in wanted:
+        return
+    verdict = Verdict("P3", f"4 and 8 ranks on {CORES} cores: faster than Open MPI at every size, no burned time slices")
+    for ranks in (4, 8):
+        measured = ordered.shared_memory(programs, ranks, depth.crowded_sizes, depth.seconds)
+        measured.measure(depth.crowded_rounds, depth.timeout_s)
+        results.runs.append(measured)
+        ordered.judge_p3(verdict, measured)
+    results.verdicts.append(verdict)
+
+
+def measure_tcp(programs, depth, wanted, results):
+    if "P4" not in wanted:
+        return
+    verdict = Verdict("P4", "loopback TCP, 2 and 4 ranks: faster than Open MPI and Gloo; 0.8 of bare sockets from 1 MiB")
+    for ranks in (2, 4):
+        crowded = ranks > CORES
+        sizes = depth.crowded_sizes if crowded else depth.sizes
+        measured = ordered.loopback_tcp(programs, ranks, sizes, depth.seconds)
+        measured.measure(depth.crowded_rounds if crowded else depth.rounds, depth.timeout_s)
+        results.runs.append(measured)
+        ordered.judge_p4(verdict, measured)
+    results.verdicts.append(verdict)
+
+
+def measure_named_and_python(programs, depth, wanted, results):
+    if not {"P6", "P8"} & wanted:
+        return
+    measured = cases.named_and_python(programs, depth, wanted)
+    results.runs.append(measured)
+    if "P6" in wanted:
+        results.verdicts.append(cases.judge_p6(measured))
+    if "P8" in wanted:
+        results.verdicts.append(cases.judge_p8(measured, depth.sizes))
+
+
+def measure_start(programs, depth, wanted, results):
+    if "P9" in wanted:
+        verdict, runs = cases.start_and_end(programs, depth)
+        results.verdicts.append(verdict)
+        results.runs += runs
+
+
+def measure_kernels(programs, depth, wanted, results):
+    if "P10" in wanted:
+        verdict, rows = cases.kernels(programs, depth)
+        results.verdicts.append(verdict)
+        results.rows += rows
+
+
+class Results:
+    def __init__(self):
+        self.runs = []
+        self.rows = []
+        self.verdicts = []
+
+    def write(self, path):
+        with open(path, "w") as file:
+            for row in [*(row for run in self.runs for row in run.json_rows()), *self.rows]:
+                file.write(json.dumps({**row, "cores": CORES}) + "\n")
+
+    def print_summary(self):
+        lost = [len(verdict.missed) + len(verdict.unknown) for verdict in self.verdicts]
+        rows = [
+            [v.target, v.word, f"{v.asked - missed} of {v.asked}", v.promise] for v, missed in zip(self.verdicts, lost)
+        ]
+        print_table("Targets", ["target", "holds", "points", "what"], rows)
+        for verdict in self.verdicts:
+            for miss in verdict.missed:
+                print(f"  {verdict.target} misses at {miss}")
+            for what in verdict.unknown:
+                print(f"  {verdict.target} could not be measured at {what}")
+        failures = [(m, name, why) for m in self.runs for name, why in m.failures]
+        for measured, name, why in failures:
+            print(f"  {name} over {measured.transport} with {measured.ranks} ranks: {why}")
+        return not failures
+
+
+def draw(json_file, folder, python):
+    os.makedirs(folder, exist_ok=True)
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pictures.py")
+    if not python or subprocess.run([python, script, json_file, folder], check=False).returncode != 0:
+        print("  no pictures: Matplotlib could not be installed or failed")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--built", required=True)
+    parser.add_argument("--library", required=True)
+    parser.add_argument("--from", dest="called_from", default=".")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json")
+    parser.add_argument("--pictures")
+    parser.add_argument("--plotter", help="a Python that has Matplotlib")
+    parser.add_argument("--only", default=",".join(TARGETS), type=lambda text: text.upper())
+    options = parser.parse_args()
+    wanted = set(options.only.split(","))
+    if not wanted <= set(TARGETS):
+        parser.error(f"--only {options.only}: the targets are {', '.join(TARGETS)}")
+    leave_nothing_behind()
+    programs, depth, results = Programs(options.built, options.library), Depth(options.quick), Results()
+    begin = time.monotonic()
+    parts = (measure_shared_memory, measure_crowded, measure_tcp, measure_named_and_python, measure_start, measure_kernels)
+    for measure in parts:
+        measure(programs, depth, wanted, results)
+    good = results.print_summary()
+    json_file = os.path.join(options.called_from, options.json or f"{os.path.abspath(options.built)}/results.json")
+    pictures = os.path.join(options.called_from, options.pictures or os.path.abspath(options.built))
+    results.write(json_file)
+    print(f"  every cell: {json_file}")
+    draw(json_file, pictures, options.plotter)
+    print(f"  measured in {time.monotonic() - begin:.0f} s")
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

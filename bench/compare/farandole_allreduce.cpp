@@ -1,0 +1,33 @@
+// Allreduce of farandole: each size, with ordinary memory or the library's own; or only its start and end.
+//   farandole_allreduce [--ranks 2] [--sizes 4,1024] [--seconds 0.1] [--transport tcp] [--mode own-memory|start]
+#include "farandole_library.h"
+#include "fork_ranks.h"
+
+namespace {
+
+using namespace compare;
+
+// From the fork of the ranks to the end of the last: what a program pays for its world, and for ending it.
+int start_and_end(const Options& options, const std::string& meeting) {
+  const double begin = now_us();
+  const int code = fork_ranks(options.ranks, [&](int rank) {
+    Farandole library(options, rank, meeting);
+    return 0;
+  });
+  print_samples("\"case\": \"init and shutdown\"", {now_us() - begin});
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = read_options(argc, argv);
+  const std::string meeting = "unix:@farandole-compare-" + std::to_string(::getpid());
+  if (options.mode == "start") return start_and_end(options, meeting);
+  return fork_ranks(options.ranks, [&](int rank) {
+    Farandole library(options, rank, meeting);
+    pin(rank, options.ranks);
+    measure_sizes(library, options);
+    return 0;
+  });
+}

@@ -1,0 +1,62 @@
+// Farandole as a Library: an ordered communicator of the C API, with ordinary memory or with the library's own.
+#pragma once
+
+#include "farandole/farandole.h"
+#include "measure.h"
+
+namespace compare {
+
+inline void check(fdl_result result) {
+  if (result != FDL_OK) stop(fdl_last_error()->text);
+}
+
+class Farandole : public Library {
+ public:
+  // `meeting` is the same on all ranks and of no other job.
+  Farandole(const Options& options, int rank, const std::string& meeting) : own_memory_(options.mode == "own-memory") {
+    const char* knobs[] = {"transport", options.transport.c_str()};
+    fdl_world_options wanted;
+    fdl_world_options_init(&wanted);
+    wanted.rank = rank;
+    wanted.size = options.ranks;
+    wanted.rendezvous = meeting.c_str();
+    wanted.job_key = "a comparison on one host";
+    wanted.options = knobs;
+    wanted.option_count = options.transport.empty() ? 0 : 1;
+    check(fdl_world_create(&wanted, &world_));
+    check(fdl_comm_create(fdl_group_all(world_), &comm_));
+  }
+  ~Farandole() override {
+    fdl_comm_destroy(comm_);
+    fdl_world_destroy(world_);
+  }
+  Farandole(const Farandole&) = delete;
+  Farandole& operator=(const Farandole&) = delete;
+
+  fdl_group* group() { return fdl_group_all(world_); }
+  fdl_comm* comm() { return comm_; }
+  int rank() const override { return fdl_comm_rank(comm_); }
+  int size() const override { return fdl_comm_size(comm_); }
+  void barrier() override { check(fdl_barrier(comm_)); }
+  void allreduce(const float* input, float* output, std::size_t count) override {
+    check(fdl_allreduce(comm_, input, output, count, FDL_FLOAT32, FDL_SUM));
+  }
+  void max(std::vector<double>& values) override {
+    check(fdl_allreduce(comm_, values.data(), values.data(), values.size(), FDL_FLOAT64, FDL_MAX));
+  }
+  void from_first_rank(double& value) override { check(fdl_broadcast(comm_, &value, 1, FDL_FLOAT64, 0)); }
+  float* allocate(std::size_t count) override {
+    if (!own_memory_)
+      return static_cast<float*>(std::aligned_alloc(4096, (count * sizeof(float) + 4095) / 4096 * 4096));
+    void* memory = nullptr;
+    check(fdl_alloc(world_, count * sizeof(float), &memory));
+    return static_cast<float*>(memory);
+  }
+
+ private:
+  bool own_memory_;
+  fdl_world* world_ = nullptr;
+  fdl_comm* comm_ = nullptr;
+};
+
+}  // namespace compare

@@ -1,0 +1,179 @@
+// Measure: one method for every library: cold, modified buffers, batches near the clock, the slowest rank's time.
+//
+// Each size rotates through memory beyond the last-level cache (up to 32 KiB: two places that stay warm, as a small
+// tensor is that somebody has just made). What was used is written anew between the timed batches. Results are checked
+// once a size with ==: inputs are small integers, so that a sum is exact in any order. One JSON object a size.
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace compare {
+
+// What the method needs of a library, and of each rank the same. Whatever fails there ends the process.
+class Library {
+ public:
+  virtual ~Library() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual void barrier() = 0;
+  virtual void allreduce(const float* input, float* output, std::size_t count) = 0;
+  virtual void max(std::vector<double>& values) = 0;  // of all ranks, each element
+  virtual void from_first_rank(double& value) = 0;    // rank 0's, to all
+  virtual float* allocate(std::size_t count) = 0;     // never freed: the process ends with its measurement
+  virtual bool sums() const { return true; }          // false: a limit, which only takes time
+  bool crowded() const { return size() > ::sysconf(_SC_NPROCESSORS_ONLN); }
+};
+
+struct Options {
+  std::vector<std::size_t> sizes = {4, 1024, 1 << 20};  // --sizes 4,1024: bytes
+  std::vector<std::size_t> tensors;                     // --tensors 64,9408: elements of each
+  double seconds = 0.1;                                 // --seconds: for each size
+  int ranks = 2;                                        // --ranks: where the program starts them itself
+  std::string mode;                                     // --mode: what else the program can do
+  std::string transport;                                // --transport
+};
+
+inline std::vector<std::size_t> read_list(char* text) {
+  std::vector<std::size_t> numbers;
+  for (char* part = std::strtok(text, ","); part != nullptr; part = std::strtok(nullptr, ","))
+    numbers.push_back(std::strtoull(part, nullptr, 10));
+  return numbers;
+}
+
+inline Options read_options(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string name = argv[i];
+    char* text = argv[i + 1];
+    if (name == "--seconds") options.seconds = std::atof(text);
+    if (name == "--ranks") options.ranks = std::max(1, std::atoi(text));
+    if (name == "--mode") options.mode = text;
+    if (name == "--transport") options.transport = text;
+    if (name == "--sizes") options.sizes = read_list(text);
+    if (name == "--tensors") options.tensors = read_list(text);
+  }
+  return options;
+}
+
+inline double now_us() {
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+[[noreturn]] inline void stop(const std::string& why) {
+  std::fprintf(stderr, "%s\n", why.c_str());
+  std::_Exit(1);
+}
+
+inline float value_of(int rank, std::size_t index, int turn) {
+  return static_cast<float>((index + static_cast<std::size_t>(rank) + static_cast<std::size_t>(turn)) & 7);
+}
+
+// Rewrites `count` elements that start at element `first` of the rank's memory.
+inline void write_values(float* values, std::size_t count, int rank, int turn) {
+  for (std::size_t i = 0; i < count; ++i) values[i] = value_of(rank, i, turn);
+}
+
+using Samples = std::vector<double>;  // microseconds of one call each, the slowest rank's
+
+// `name` names what was measured: "bytes" with a size, or "case" with a word.
+inline void print_samples(const std::string& name, Samples samples) {
+  std::sort(samples.begin(), samples.end());
+  std::printf("{%s, \"samples_us\": [", name.c_str());
+  for (std::size_t i = 0; i < samples.size(); ++i) std::printf("%s%.3f", i == 0 ? "" : ", ", samples[i]);
+  std::printf("]}\n");
+  std::fflush(stdout);
+}
+
+// Times `batch(calls)`, which makes so many calls; `between()` runs outside the clock after each batch.
+template <typename Batch, typename Between>
+Samples sample(Library& library, double seconds, Batch batch, Between between) {
+  // With fewer cores than ranks a batch is long, so that leaving the barrier late weighs little.
+  const double batch_us = library.crowded() ? 2000 : 100;
+  batch(1);
+  between();
+  library.barrier();
+  const double begin = now_us();
+  batch(2);
+  double once = (now_us() - begin) / 2;
+  between();
+  library.from_first_rank(once);
+  const int calls = static_cast<int>(std::clamp(batch_us / once, 1.0, 1000.0));
+  const int batches = static_cast<int>(std::clamp(seconds * 1e6 / (once * calls), 2.0, 200.0));
+  Samples samples;
+  for (int i = 0; i < batches; ++i) {
+    library.barrier();
+    const double start = now_us();
+    batch(calls);
+    samples.push_back((now_us() - start) / calls);
+    between();
+  }
+  library.max(samples);
+  return samples;
+}
+
+// Memory of one rank that all sizes share.
+struct Pool {
+  float* input;
+  float* output;
+  std::size_t bytes;
+};
+
+inline Pool make_pool(Library& library, const Options& options) {
+  const auto cache = static_cast<std::size_t>(std::max(::sysconf(_SC_LEVEL3_CACHE_SIZE), 32L << 20));
+  const std::size_t largest = *std::max_element(options.sizes.begin(), options.sizes.end());
+  const std::size_t beyond = 8 * cache / static_cast<std::size_t>(library.size());
+  const std::size_t bytes = std::max(largest, beyond);
+  Pool pool = {library.allocate(bytes / sizeof(float)), library.allocate(bytes / sizeof(float)), bytes};
+  write_values(pool.input, bytes / sizeof(float), library.rank(), 0);
+  std::memset(static_cast<void*>(pool.output), 0, bytes);
+  return pool;
+}
+
+inline void check_sum(Library& library, const Pool& pool, std::size_t count) {
+  write_values(pool.input, count, library.rank(), 0);
+  library.allreduce(pool.input, pool.output, count);
+  for (std::size_t i = 0; i < count; ++i) {
+    float sum = 0;
+    for (int rank = 0; rank < library.size(); ++rank) sum += value_of(rank, i, 0);
+    if (pool.output[i] != sum) stop("wrong sum at element " + std::to_string(i) + " of " + std::to_string(count));
+  }
+}
+
+inline void measure_size(Library& library, const Pool& pool, std::size_t bytes, double seconds) {
+  const std::size_t count = bytes / sizeof(float);
+  if (library.sums()) check_sum(library, pool, count);
+  const std::size_t stride = (bytes + 4095) / 4096 * 4096 / sizeof(float);
+  const std::size_t places = bytes <= 32768 ? 2 : pool.bytes / (stride * sizeof(float));
+  std::size_t turn = 0;
+  std::size_t written = 0;
+  const auto batch = [&](int calls) {
+    for (int i = 0; i < calls; ++i, ++turn) {
+      const std::size_t place = turn % places * stride;
+      library.allreduce(pool.input + place, pool.output + place, count);
+    }
+  };
+  const auto between = [&] {
+    written = std::max(written, turn - std::min(turn, places));
+    for (; written < turn; ++written)
+      write_values(pool.input + written % places * stride, count, library.rank(), static_cast<int>(written));
+  };
+  const Samples samples = sample(library, seconds, batch, between);
+  if (library.rank() == 0) print_samples("\"bytes\": " + std::to_string(bytes), samples);
+}
+
+inline void measure_sizes(Library& library, const Options& options) {
+  const Pool pool = make_pool(library, options);
+  for (const std::size_t bytes : options.sizes) measure_size(library, pool, bytes, options.seconds);
+}
+
+}  // namespace compare
