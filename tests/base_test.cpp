@@ -99,6 +99,34 @@ TEST(ConfigTest, AnEmptyVariableIsAsGoodAsNone) {
   EXPECT_EQ(Config::read(environment({{"FARANDOLE_TRANSPORT", ""}}))->transport, "auto");
 }
 
+TEST(ConfigTest, TranslatesWhatHorovodSaysInOtherWords) {
+  auto config = Config::read(environment({{"HOROVOD_STALL_CHECK_DISABLE", "1"},
+                                          {"HOROVOD_STALL_CHECK_TIME_SECONDS", "5"},
+                                          {"HOROVOD_LOG_LEVEL", "INFO"},
+                                          {"HOROVOD_START_TIMEOUT", "7"}}));
+  ASSERT_TRUE(config.ok()) << config.status().text();
+  EXPECT_EQ(config->stall_warning_s, 0);
+  EXPECT_EQ(setting(*config, "stall_warning_s").source, "HOROVOD_STALL_CHECK_DISABLE");
+  EXPECT_EQ(config->log_level, "info");
+  EXPECT_EQ(config->start_timeout_s, 7);
+  auto on =
+      Config::read(environment({{"HOROVOD_STALL_CHECK_DISABLE", "0"}, {"HOROVOD_STALL_CHECK_TIME_SECONDS", "5"}}));
+  EXPECT_EQ(on->stall_warning_s, 5);
+  auto own = Config::read(environment({{"HOROVOD_STALL_CHECK_DISABLE", "1"}, {"FARANDOLE_STALL_WARNING_S", "3"}}));
+  EXPECT_EQ(own->stall_warning_s, 3);
+}
+
+TEST(ConfigTest, SaysWhichOfHorovodsVariablesDoNothing) {
+  auto config = Config::read(environment({{"HOROVOD_CYCLE_TIME", "5"},
+                                          {"HOROVOD_AUTOTUNE_LOG", "/tmp/log"},
+                                          {"HOROVOD_HIERARCHICAL_ALLREDUCE", "0"},
+                                          {"HOROVOD_DYNAMIC_PROCESS_SETS", "1"},
+                                          {"HOROVOD_RANK", "0"}}));
+  ASSERT_EQ(config->without_meaning.size(), 2u);
+  EXPECT_NE(config->without_meaning[0].find("HOROVOD_AUTOTUNE_LOG=/tmp/log does nothing"), std::string::npos);
+  EXPECT_NE(config->without_meaning[1].find("HOROVOD_CYCLE_TIME=5 does nothing"), std::string::npos);
+}
+
 TEST(ConfigTest, ReadsEveryType) {
   auto config = Config::read(environment({{"FARANDOLE_DETERMINISTIC", "Yes"},
                                           {"FARANDOLE_SPIN_US", "7"},

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/horovod_variables.h"
 #include "base/log.h"
 
 extern "C" char** environ;
@@ -105,10 +106,13 @@ struct Given {
 Given find_value(const Setting& row, const Environment& environment,
                  const std::map<std::string, std::string>& options) {
   if (const auto option = options.find(row.name); option != options.end()) return {option->second, "option"};
-  for (const std::string& variable : {row.variable, row.alias}) {
-    if (variable.empty()) continue;
-    if (auto value = environment.get(variable); value && !value->empty()) return {*value, variable};
+  if (auto value = environment.get(row.variable); value && !value->empty()) return {*value, row.variable};
+  const auto translated = translate_horovod_variables(environment.all());
+  if (const auto found = translated.find(row.name); found != translated.end()) {
+    return {found->second.second, found->second.first};
   }
+  if (row.alias.empty()) return {row.default_value, "default"};
+  if (auto value = environment.get(row.alias); value && !value->empty()) return {*value, row.alias};
   return {row.default_value, "default"};
 }
 
@@ -198,6 +202,7 @@ Result<Config> Config::read(const Environment& environment, const std::map<std::
   FDL_KNOBS(KNOB)
 #undef KNOB
   mention_unknown_variables(config, environment);
+  config.without_meaning = horovod_variables_without_meaning(environment.all());
   return config;
 }
 

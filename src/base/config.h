@@ -101,7 +101,8 @@ struct Config {
   FDL_KNOBS(KNOB)
 #undef KNOB
 
-  std::vector<Setting> settings;  // in the table's order
+  std::vector<Setting> settings;             // in the table's order
+  std::vector<std::string> without_meaning;  // lines about HOROVOD_ variables that are set and do nothing
 
   // Options (by knob name) win over FARANDOLE_ variables, those over aliases, those over defaults. A value that does
   // not parse, and a FARANDOLE_ option that does not exist, are errors that quote it. An unknown FARANDOLE_ variable

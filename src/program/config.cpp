@@ -41,6 +41,7 @@ int print_config(bool json) {
                row.source, row.meaning);
     fmt::print("{}\n", row.alias.empty() ? "" : " (also " + row.alias + ")");
   }
+  for (const std::string& line : config->without_meaning) fmt::print("{}\n", line);
   fmt::print("\nbuilt with: {}\nthis machine: {}, {} usable\n", built_transports(), describe_machine(), usable_cores());
   return kExitOk;
 }

@@ -1,0 +1,82 @@
+// Horovod's variables: the table of those without a meaning, and the translations.
+#include "base/horovod_variables.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <string_view>
+
+namespace fdl {
+namespace {
+
+struct Row {
+  std::string_view variable;  // a * at the end stands for any ending
+  const char* why;
+};
+
+// clang-format off
+constexpr Row kWithoutMeaning[] = {
+    {"HOROVOD_CYCLE_TIME",                "there are no cycles: an operation starts when all ranks have submitted it"},
+    {"HOROVOD_HIERARCHICAL_ALLREDUCE",    "the algorithm is chosen by size and hosts; FARANDOLE_ALGORITHM chooses one"},
+    {"HOROVOD_HIERARCHICAL_ALLGATHER",    "the algorithm is chosen by size and hosts; FARANDOLE_ALGORITHM chooses one"},
+    {"HOROVOD_TORUS_ALLREDUCE",           "the algorithm is chosen by size and hosts; FARANDOLE_ALGORITHM chooses one"},
+    {"HOROVOD_AUTOTUNE*",                 "there is nothing to tune by trial; see `farandole explain`"},
+    {"HOROVOD_TIMELINE*",                 "this version writes no timeline"},
+    {"HOROVOD_CONTROLLER",                "farandole has its own agreement; no MPI or Gloo takes part"},
+    {"HOROVOD_CPU_OPERATIONS",            "farandole has its own transports; FARANDOLE_TRANSPORT chooses among them"},
+    {"HOROVOD_MPI_THREADS_DISABLE",       "there is no MPI inside"},
+    {"HOROVOD_ADASUM_MPI_CHUNK_SIZE",     "there is no MPI inside"},
+    {"HOROVOD_CCL_CACHE",                 "there is no oneCCL inside"},
+    {"HOROVOD_NUM_NCCL_STREAMS",          "this version uses no GPUs"},
+    {"HOROVOD_BATCH_D2D_MEMCOPIES",       "this version uses no GPUs"},
+    {"HOROVOD_ENABLE_ASYNC_COMPLETION",   "this version uses no GPUs"},
+    {"HOROVOD_DISABLE_NVTX_RANGES",       "this version uses no GPUs"},
+    {"HOROVOD_ENABLE_XLA_OPS",            "this version has no operations for XLA"},
+    {"HOROVOD_DISABLE_GROUP_FUSION",      "groups are fused with others; FARANDOLE_FUSION_BYTES=0 turns all fusion off"},
+    {"HOROVOD_THREAD_AFFINITY",           "the library pins no threads; pin the whole process (taskset, --bind-to)"},
+    {"HOROVOD_LOG_HIDE_TIME",             "the form of log lines is fixed"},
+};
+// clang-format on
+
+bool matches(std::string_view pattern, std::string_view variable) {
+  if (!pattern.ends_with('*')) return pattern == variable;
+  pattern.remove_suffix(1);
+  return variable.starts_with(pattern);
+}
+
+std::string value_of(const std::map<std::string, std::string>& variables, const std::string& name) {
+  const auto found = variables.find(name);
+  return found == variables.end() ? std::string() : found->second;
+}
+
+// As Horovod reads a truth: a number above 0.
+bool is_on(const std::string& value) { return std::strtol(value.c_str(), nullptr, 10) > 0; }
+
+}  // namespace
+
+std::map<std::string, std::pair<std::string, std::string>> translate_horovod_variables(
+    const std::map<std::string, std::string>& variables) {
+  std::map<std::string, std::pair<std::string, std::string>> translated;
+  if (is_on(value_of(variables, "HOROVOD_STALL_CHECK_DISABLE"))) {
+    translated["stall_warning_s"] = {"HOROVOD_STALL_CHECK_DISABLE", "0"};
+    translated["stall_shutdown_s"] = {"HOROVOD_STALL_CHECK_DISABLE", "0"};
+  }
+  std::string level = value_of(variables, "HOROVOD_LOG_LEVEL");  // any case is taken there
+  std::transform(level.begin(), level.end(), level.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (!level.empty()) translated["log_level"] = {"HOROVOD_LOG_LEVEL", level};
+  return translated;
+}
+
+std::vector<std::string> horovod_variables_without_meaning(const std::map<std::string, std::string>& variables) {
+  std::vector<std::string> lines;
+  for (const auto& [variable, value] : variables) {
+    if (value.empty() || value == "0") continue;  // off, which is how it is
+    const auto row =
+        std::find_if(std::begin(kWithoutMeaning), std::end(kWithoutMeaning),
+                     [&, name = std::string_view(variable)](const Row& r) { return matches(r.variable, name); });
+    if (row != std::end(kWithoutMeaning)) lines.push_back(variable + "=" + value + " does nothing here: " + row->why);
+  }
+  return lines;
+}
+
+}  // namespace fdl
