@@ -83,6 +83,7 @@ TEST(Op, TakesTheTypesOfTheTable) {
       "............y..",  // logical_or
       "............y..",  // logical_xor
       "yyyyyyyyyyyyyyy",  // user
+      "...............",  // adasum folds no elements
   };
   for (const Op op : all_ops()) {
     for (const Dtype dtype : all_dtypes()) {

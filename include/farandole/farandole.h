@@ -122,7 +122,8 @@ typedef enum fdl_reduce_op {
   FDL_LOGICAL_AND = 8,
   FDL_LOGICAL_OR = 9,
   FDL_LOGICAL_XOR = 10,
-  FDL_USER = 11 /* with fdl_call_options.user_op */
+  FDL_USER = 11,  /* with fdl_call_options.user_op */
+  FDL_ADASUM = 12 /* named allreduce of floats, 2^n ranks: adds what is orthogonal, averages what is parallel */
 } fdl_reduce_op;
 
 /* target[i] = fold(source[i], target[i]) for count elements; `source` comes from the lower rank. Must not call
@@ -191,6 +192,7 @@ typedef struct fdl_world_facts {
   const char* source;         /* which launcher told: "torchrun" */
   const char* rendezvous;
   const char* transports; /* "shm", "tcp", "shm+tcp": what joins the ranks of this world */
+  int is_homogeneous;     /* 1 where all hosts have as many ranks */
 } fdl_world_facts;
 FDL_API fdl_result fdl_world_info(fdl_world* world, fdl_world_facts* facts); /* facts->struct_size must be set */
 

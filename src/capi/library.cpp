@@ -69,8 +69,9 @@ SAME(logical_and, FDL_LOGICAL_AND);
 SAME(logical_or, FDL_LOGICAL_OR);
 SAME(logical_xor, FDL_LOGICAL_XOR);
 SAME(user, FDL_USER);
+SAME(adasum, FDL_ADASUM);
 #undef SAME
-static_assert(kOpCount == FDL_USER + 1);
+static_assert(kOpCount == FDL_ADASUM + 1);
 
 fdl_result report(const Status& status) {
   if (status.ok()) return FDL_OK;

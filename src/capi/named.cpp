@@ -3,6 +3,7 @@
 
 #include "agree/wire.h"
 #include "capi/objects.h"
+#include "engine/adasum.h"
 
 using namespace fdl;
 using namespace fdl::capi;
@@ -19,6 +20,16 @@ SAME(barrier, FDL_NAMED_BARRIER);
 #undef SAME
 
 constexpr int kMaxDimensions = 64;
+
+std::optional<std::string> fault_of_adasum(const fdl_operation& operation, int size) {
+  if (operation.kind != FDL_NAMED_ALLREDUCE) return "op adasum is for allreduce only";
+  if (!adasum_takes(static_cast<Dtype>(operation.input.dtype))) {
+    return "op adasum is not defined for dtype " + std::string(fdl_dtype_name(operation.input.dtype)) +
+           "; it takes floating-point types";
+  }
+  if ((size & (size - 1)) == 0) return std::nullopt;
+  return "op adasum combines ranks in pairs, and " + std::to_string(size) + " is no power of two; use a group that is";
+}
 
 bool reduces(fdl_kind kind) { return kind == FDL_NAMED_ALLREDUCE || kind == FDL_NAMED_REDUCE_SCATTER; }
 
@@ -71,6 +82,7 @@ std::optional<std::string> fault_of(const fdl_operation& operation, int size) {
     if (!is_op(operation.op) || operation.op == FDL_USER) {
       return "op " + std::to_string(operation.op) + " cannot be used by name; user operations need a communicator";
     }
+    if (operation.op == FDL_ADASUM) return fault_of_adasum(operation, size);
     if (!supports(static_cast<Dtype>(operation.input.dtype), static_cast<Op>(operation.op))) {
       return "op " + std::string(name_of(static_cast<Op>(operation.op))) + " is not defined for dtype " +
              fdl_dtype_name(operation.input.dtype);

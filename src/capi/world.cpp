@@ -102,7 +102,8 @@ fdl_result fdl_world_info(fdl_world* world, fdl_world_facts* facts) {
                                      .host = known.host.c_str(),
                                      .source = known.source.c_str(),
                                      .rendezvous = known.rendezvous.c_str(),
-                                     .transports = known.transports.c_str()});
+                                     .transports = known.transports.c_str(),
+                                     .is_homogeneous = known.is_homogeneous ? 1 : 0});
   return FDL_OK;
 }
 

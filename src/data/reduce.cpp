@@ -32,6 +32,7 @@ constexpr std::array<OpRow, kOpCount> kOps = {{
     {"logical_or",   false,   false,   false,   true},
     {"logical_xor",  false,   false,   false,   true},
     {"user",         true,    true,    true,    true},
+    {"adasum",       false,   false,   false,   false},
 }};
 // clang-format on
 

@@ -29,9 +29,10 @@ enum class Op : uint8_t {
   logical_and,
   logical_or,
   logical_xor,
-  user
+  user,
+  adasum  // folds whole tensors, not elements: no kernel here, see engine/adasum.h
 };
-inline constexpr int kOpCount = 12;
+inline constexpr int kOpCount = 13;
 constexpr bool is_op(int number) { return number >= 0 && number < kOpCount; }
 std::string_view name_of(Op op);
 

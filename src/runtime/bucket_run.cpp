@@ -35,7 +35,7 @@ std::string BucketRun::title() const {
 Status BucketRun::begin() {
   switch (bucket_.kind) {
     case RequestKind::allreduce:
-      return begin_allreduce();
+      return is_adasum() ? begin_adasum() : begin_allreduce();
     case RequestKind::broadcast:
       return begin_broadcast();
     case RequestKind::allgather:
@@ -109,6 +109,7 @@ Status BucketRun::begin_allreduce() {
 }
 
 void BucketRun::pack_one() {
+  if (is_adasum()) return load_one();
   const std::size_t bytes = static_cast<std::size_t>(bucket_.element_counts[piece_]) * size_of(bucket_.dtype);
   if (entries_[piece_]) {
     if (bytes > 0) std::memcpy(packed_ + offset_, entries_[piece_]->input, bytes);
@@ -123,11 +124,60 @@ void BucketRun::pack_one() {
 }
 
 void BucketRun::unpack_one() {
+  if (is_adasum()) return store_one();
   const std::size_t bytes = static_cast<std::size_t>(bucket_.element_counts[piece_]) * size_of(bucket_.dtype);
   if (entries_[piece_] && bytes > 0) {
     std::memcpy(entries_[piece_]->handle->output(entries_[piece_]->index).data, packed_ + offset_, bytes);
   }
   offset_ += bytes;
+  if (++piece_ == bucket_.names.size()) finish({});
+}
+
+// ---- Adasum: always packed, in the type that it works in
+// -----------------------------------------------------------
+
+Status BucketRun::begin_adasum() {
+  for (auto& entry : entries_) {
+    if (!entry) continue;
+    FDL_ASSIGN_OR_RETURN([[maybe_unused]] void* output, make_output(*entry, entry->request.shape));
+  }
+  const std::size_t count = static_cast<std::size_t>(
+      std::accumulate(bucket_.element_counts.begin(), bucket_.element_counts.end(), int64_t{0}));
+  FDL_ASSIGN_OR_RETURN(packed_, fusion_.at_least(2 * count * size_of(adasum_works_in(bucket_.dtype))));
+  stage_ = Stage::pack;
+  return {};
+}
+
+void BucketRun::load_one() {
+  const auto count = static_cast<std::size_t>(bucket_.element_counts[piece_]);
+  const std::size_t bytes = count * size_of(adasum_works_in(bucket_.dtype));
+  if (!entries_[piece_]) {
+    std::memset(packed_ + offset_, 0, bytes);
+  } else if (count > 0) {
+    adasum_load(bucket_.dtype, packed_ + offset_, entries_[piece_]->input, count, bucket_.prescale);
+  }
+  offset_ += bytes;
+  if (++piece_ == bucket_.names.size()) start_adasum();
+}
+
+void BucketRun::start_adasum() {
+  std::vector<std::size_t> ends;
+  for (const int64_t count : bucket_.element_counts) {
+    ends.push_back((ends.empty() ? 0 : ends.back()) + static_cast<std::size_t>(count));
+  }
+  adasum_.emplace(comm_, adasum_works_in(bucket_.dtype), std::move(ends), packed_, packed_ + offset_);
+  piece_ = 0;
+  offset_ = 0;
+  stage_ = Stage::adasum;
+}
+
+void BucketRun::store_one() {
+  const auto count = static_cast<std::size_t>(bucket_.element_counts[piece_]);
+  if (entries_[piece_] && count > 0) {
+    void* output = entries_[piece_]->handle->output(entries_[piece_]->index).data;
+    adasum_store(bucket_.dtype, output, packed_ + offset_, count, bucket_.postscale);
+  }
+  offset_ += count * size_of(adasum_works_in(bucket_.dtype));
   if (++piece_ == bucket_.names.size()) finish({});
 }
 
@@ -209,6 +259,14 @@ bool BucketRun::progress() {
       return true;
     case Stage::done:
       return false;
+    case Stage::adasum:
+      if (!adasum_->done()) return adasum_->progress();
+      if (!adasum_->status().ok()) {
+        finish(adasum_->status().during(title(), comm_.phase()));
+      } else {
+        stage_ = Stage::unpack;
+      }
+      return true;
     case Stage::collective:
       break;
   }

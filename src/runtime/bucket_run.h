@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "agree/message.h"
+#include "data/reduce.h"
+#include "engine/adasum.h"
 #include "engine/communicator.h"
 #include "runtime/fusion_buffer.h"
 #include "runtime/handle.h"
@@ -40,16 +42,21 @@ class BucketRun {
   std::string title() const;
 
  private:
-  enum class Stage { pack, collective, unpack, done };
+  enum class Stage { pack, collective, adasum, unpack, done };
 
   bool fused() const { return bucket_.names.size() > 1; }
   Status begin();
   Status begin_allreduce();
+  Status begin_adasum();
   Status begin_broadcast();
   Status begin_allgather();
   Status begin_alltoall();
   Status begin_reduce_scatter();
   Result<void*> make_output(Entry& entry, std::vector<int64_t> shape);
+  bool is_adasum() const { return static_cast<Op>(bucket_.op) == Op::adasum; }
+  void start_adasum();
+  void load_one();
+  void store_one();
   void pack_one();
   void unpack_one();
   void start_collective(CollectiveSpec spec, Buffers buffers);
@@ -67,6 +74,7 @@ class BucketRun {
   std::vector<std::size_t> counts_;
   std::vector<std::size_t> recv_counts_;
   Operation operation_;
+  std::optional<Adasum> adasum_;
 };
 
 }  // namespace fdl

@@ -143,6 +143,9 @@ Status Runtime::start(const RuntimeOptions& options) {
   } else {
     FDL_ASSIGN_OR_RETURN(identity_, who_am_i(environment, config_));
   }
+  if (identity_.rank == 0) {
+    for (const std::string& line : config_.without_meaning) log_warning("{}", line);
+  }
   if (identity_.rank == 0 && identity_.rank_zero_serves) FDL_RETURN_IF_ERROR(serve_hub());
   FDL_RETURN_IF_ERROR(meet());
   FDL_RETURN_IF_ERROR(place());
@@ -214,6 +217,8 @@ Status Runtime::place() {
             .source = identity_.source,
             .rendezvous = identity_.rendezvous,
             .transports = transports_between(members_, identity_.rank, config_)};
+  facts_.is_homogeneous =
+      std::ranges::all_of(per_host, [&](const auto& host) { return host.second == per_host.begin()->second; });
   facts_.cross_size = 0;
   for (const std::string& host : hosts) {
     if (per_host[host] <= local_rank[me]) continue;

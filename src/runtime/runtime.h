@@ -34,6 +34,7 @@ struct RuntimeOptions {
 
 struct WorldFacts {
   int rank = 0, size = 1, local_rank = 0, local_size = 1, cross_rank = 0, cross_size = 1;
+  bool is_homogeneous = true;  // all hosts have as many ranks
   std::string host, source, rendezvous, transports;
 };
 

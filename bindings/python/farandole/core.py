@@ -26,6 +26,7 @@ class Op(enum.IntEnum):
     LOGICAL_AND = 8
     LOGICAL_OR = 9
     LOGICAL_XOR = 10
+    ADASUM = 12
 
 
 class Kind(enum.IntEnum):

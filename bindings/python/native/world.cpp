@@ -67,6 +67,7 @@ py::dict World::info() const {
   all["source"] = facts.source;
   all["rendezvous"] = facts.rendezvous;
   all["transports"] = facts.transports;
+  all["is_homogeneous"] = facts.is_homogeneous != 0;
   return all;
 }
 
