@@ -168,7 +168,7 @@ const BadRequest kBadRequests[] = {
     {"no name", [](Request& r) { r.name = ""; }, "an operation needs a name"},
     {"long name", [](Request& r) { r.name.assign(65537, 'n'); }, "a name may have at most"},
     {"long group", [](Request& r) { r.group.assign(65537, 'n'), r.group_size = 1; }, "the name of a group may have"},
-    {"op", [](Request& r) { r.op = 12; }, "12 is no reduce op"},
+    {"op", [](Request& r) { r.op = 13; }, "13 is no reduce op"},
     {"dimensions", [](Request& r) { r.shape.assign(65, 1); }, "at most 64 dimensions"},
     {"negative dimension",
      [](Request& r) {
@@ -244,7 +244,7 @@ const BadPlan kBadPlans[] = {
     {"device", [](PlanMessage& m) { m.plan.buckets[3].device = 256; }, "a device is out of range"},
     {"kind", [](PlanMessage& m) { m.plan.buckets[0].kind = static_cast<RequestKind>(9); }, "9 is no kind of operation"},
     {"dtype", [](PlanMessage& m) { m.plan.buckets[0].dtype = static_cast<Dtype>(99); }, "99 is no dtype"},
-    {"op", [](PlanMessage& m) { m.plan.buckets[0].op = 12; }, "12 is no reduce op"},
+    {"op", [](PlanMessage& m) { m.plan.buckets[0].op = 13; }, "13 is no reduce op"},
     {"cache", [](PlanMessage& m) { m.cache_positions.pop_back(); }, "cache positions and requests differ in number"},
     {"cached request", [](PlanMessage& m) { m.cache_requests[0].name = ""; }, "an operation needs a name"},
 };
