@@ -151,7 +151,8 @@ def main():
     pictures = os.path.join(options.called_from, options.pictures or os.path.abspath(options.built))
     results.write(json_file)
     print(f"  every cell: {json_file}")
-    draw(json_file, pictures, options.plotter)
+    if any(isinstance(run, ordered.Ordered) for run in results.runs):
+        draw(json_file, pictures, options.plotter)
     print(f"  measured in {time.monotonic() - begin:.0f} s")
     sys.exit(0 if good else 1)
 
