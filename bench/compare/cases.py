@@ -87,7 +87,7 @@ def named_and_python(programs, depth, wanted):
             "Gloo": (programs.torch("gloo", 2, *sizes), OVER_LO),
         }
     measured = Cases(2, commands)
-    measured.measure(2 if depth.quick else 3, depth.timeout_s)
+    measured.measure(1 if depth.quick else 3, depth.timeout_s)
     return measured
 
 
