@@ -393,14 +393,20 @@ typedef struct fdl_handle fdl_handle;
 /* Submits one operation, or several that are all or nothing. Returns at once; the outcome is the handle's. A name that
  * is in flight already is FDL_INVALID_ARGUMENT. Tensors stay where they are until the handle is done. */
 FDL_API fdl_result fdl_submit(fdl_group* group, const fdl_operation* operations, size_t count, fdl_handle** handle);
+/* Submits and waits, in the calling thread where possible: what is done soon needs no switch between threads. The
+ * result is that of fdl_submit or fdl_wait_handle. `handle` may be NULL; else it is the operations' own, on failure
+ * too (after FDL_TIMEOUT they are in flight), and NULL where nothing was submitted. */
+FDL_API fdl_result fdl_run(fdl_group* group, const fdl_operation* operations, size_t count, int64_t timeout_ns,
+                           fdl_handle** handle);
 /* Done when all ranks of the group have joined; until then this rank contributes zeros to others' allreduces. */
 FDL_API fdl_result fdl_join(fdl_group* group, fdl_handle** handle);
 FDL_API fdl_result fdl_poll(fdl_handle* handle, int* done); /* the outcome is told by fdl_wait_handle */
-/* The outcome: FDL_OK or the failure, which stays with the handle: asking again tells the same.
+/* The outcome: FDL_OK or the failure, which stays with the handle: asking again tells the same. While it waits, the
+ * calling thread may do the background thread's work, for all operations of the world.
  * timeout_ns < 0: no limit. FDL_TIMEOUT of the wait itself leaves the operation in flight. */
 FDL_API fdl_result fdl_wait_handle(fdl_handle* handle, int64_t timeout_ns);
-/* Calls back when done, from the background thread (or at once, from this one). The callback must not wait or submit.
- */
+/* Calls back when done, from the thread that completes it: the background thread, or any that waits in fdl_wait_handle
+ * or fdl_run (or at once, from this one). The callback may submit and must not wait (FDL_INVALID_ARGUMENT). */
 FDL_API fdl_result fdl_handle_notify(fdl_handle* handle, void (*function)(void* context), void* context);
 /* Of operation `index`, once done. What the library allocated passes to the caller, who ends it with fdl_output_free; a
  * second call gets NULL data. received_splits: alltoall, one entry a rank, lives as long as the handle. */

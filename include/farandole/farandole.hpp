@@ -108,6 +108,9 @@ class Batch {
     return Handle(handle);
   }
 
+  // Submits and waits.
+  void run(fdl_group* group) const { check(fdl_run(group, operations_.data(), operations_.size(), -1, nullptr)); }
+
  private:
   struct Part {
     std::string name;

@@ -120,27 +120,87 @@ Entry entry_of(const fdl_operation& operation, int size, std::shared_ptr<Handle>
   return entry;
 }
 
-fdl_result submit(fdl_group* group, std::vector<Entry> entries, std::shared_ptr<Handle> shared, fdl_handle** handle) {
-  NamesInFlight& in_flight = group->group->named().names();
+// Operations that were checked and whose names are this submission's.
+struct Submission {
+  std::vector<Entry> entries;
   std::vector<std::string> names;
-  for (const Entry& entry : entries) names.push_back(entry.request.name);
-  if (const auto taken = in_flight.insert(names)) {
-    return refuse("'" + *taken + "' is in flight already on rank " +
-                  std::to_string(group->world->runtime->facts().rank) +
-                  "; wait for it, or give the second operation another name");
-  }
-  Status submitted = group->world->runtime->submit(*group->group, std::move(entries));
-  if (!submitted.ok()) {
-    for (const std::string& name : names) in_flight.erase(name);
-    return report(submitted);
-  }
-  *handle = new fdl_handle{std::move(shared)};
+  std::shared_ptr<Handle> handle;
+};
+
+fdl_result claim_names(fdl_group* group, Submission& submission) {
+  for (const Entry& entry : submission.entries) submission.names.push_back(entry.request.name);
+  const auto taken = group->group->named().names().insert(submission.names);
+  if (!taken) return FDL_OK;
+  return refuse("'" + *taken + "' is in flight already on rank " + std::to_string(group->world->runtime->facts().rank) +
+                "; wait for it, or give the second operation another name");
+}
+
+fdl_result give_up(fdl_group* group, const Submission& submission, const Status& why) {
+  for (const std::string& name : submission.names) group->group->named().names().erase(name);
+  return report(why);
+}
+
+fdl_result submit(fdl_group* group, Submission submission, fdl_handle** handle) {
+  const fdl_result claimed = claim_names(group, submission);
+  if (claimed != FDL_OK) return claimed;
+  const Status submitted = group->world->runtime->submit(*group->group, std::move(submission.entries));
+  if (!submitted.ok()) return give_up(group, submission, submitted);
+  *handle = new fdl_handle(group->world, std::move(submission.handle));
   return FDL_OK;
 }
 
 Status check(const fdl_group* group) {
   if (group == nullptr) return Status(Code::not_initialized, "the group is NULL: create a world first");
   return group->world->runtime->usable();
+}
+
+// What the caller's version of the structure does not have is as fdl_operation_init leaves it.
+bool copy_operation(const char* given, fdl_operation& operation) {
+  fdl_operation_init(&operation);
+  const size_t size = reinterpret_cast<const fdl_operation*>(given)->struct_size;
+  if (size == 0 || size > 65536) return false;
+  std::memcpy(&operation, given, std::min(size, sizeof operation));
+  return true;
+}
+
+fdl_result translate(fdl_group* group, const fdl_operation* operations, size_t count, Submission& submission) {
+  Status usable = check(group);
+  if (!usable.ok()) return report(usable);
+  if (operations == nullptr || count == 0) return refuse("operations must not be NULL, nor their count 0");
+  submission.handle = std::make_shared<Handle>(count);
+  submission.entries.reserve(count);
+  const int size = group->group->size();
+  const auto* next = reinterpret_cast<const char*>(operations);
+  for (size_t i = 0; i < count; ++i) {
+    fdl_operation operation;
+    if (!copy_operation(next, operation)) {
+      return refuse("fdl_operation.struct_size is not set: call fdl_operation_init first");
+    }
+    next += operation.struct_size;
+    if (auto fault = fault_of(operation, size)) {
+      return refuse("operation '" + std::string(operation.name == nullptr ? "" : operation.name) + "': " + *fault +
+                    " (rank " + std::to_string(group->world->runtime->facts().rank) + ")");
+    }
+    submission.entries.push_back(entry_of(operation, size, submission.handle, i));
+  }
+  if (count > 1) {
+    const std::string group_name = submission.entries.front().request.name + "+" + std::to_string(count - 1);
+    for (Entry& entry : submission.entries) {
+      entry.request.group = group_name;
+      entry.request.group_size = static_cast<int32_t>(count);
+    }
+  }
+  for (const Entry& entry : submission.entries) {
+    Status sound = check_request(entry.request);
+    if (!sound.ok()) return report(sound);
+  }
+  return FDL_OK;
+}
+
+Deadline deadline_of(int64_t timeout_ns) { return timeout_ns < 0 ? Deadline::never() : Deadline::after_ns(timeout_ns); }
+
+fdl_result report_still_in_flight() {
+  return report(Status(Code::timeout, "the operation is still in flight; the stall report names who is missing"));
 }
 
 }  // namespace
@@ -154,53 +214,38 @@ void fdl_operation_init(fdl_operation* operation) {
 }
 
 fdl_result fdl_submit(fdl_group* group, const fdl_operation* operations, size_t count, fdl_handle** handle) {
-  Status usable = check(group);
-  if (!usable.ok()) return report(usable);
-  if (operations == nullptr || handle == nullptr || count == 0) {
-    return refuse("fdl_submit: operations and handle must not be NULL, count not 0");
-  }
-  auto shared = std::make_shared<Handle>(count);
-  const int size = group->group->size();
-  std::vector<Entry> entries;
-  const auto* next = reinterpret_cast<const char*>(operations);
-  for (size_t i = 0; i < count; ++i) {
-    fdl_operation operation;
-    fdl_operation_init(&operation);
-    const size_t given = reinterpret_cast<const fdl_operation*>(next)->struct_size;
-    if (given == 0 || given > 65536)
-      return refuse("fdl_operation.struct_size is not set: call fdl_operation_init first");
-    std::memcpy(&operation, next, std::min(given, sizeof operation));
-    next += given;
-    if (auto fault = fault_of(operation, size)) {
-      return refuse("operation '" + std::string(operation.name == nullptr ? "" : operation.name) + "': " + *fault +
-                    " (rank " + std::to_string(group->world->runtime->facts().rank) + ")");
-    }
-    entries.push_back(entry_of(operation, size, shared, i));
-  }
-  const std::string group_name = entries.front().request.name + "+" + std::to_string(count - 1);
-  for (Entry& entry : entries) {
-    if (count > 1) {
-      entry.request.group = group_name;
-      entry.request.group_size = static_cast<int32_t>(count);
-    }
-    Status sound = check_request(entry.request);
-    if (!sound.ok()) return report(sound);
-  }
-  return submit(group, std::move(entries), std::move(shared), handle);
+  if (handle == nullptr) return refuse("fdl_submit: handle must not be NULL");
+  Submission submission;
+  const fdl_result translated = translate(group, operations, count, submission);
+  return translated == FDL_OK ? submit(group, std::move(submission), handle) : translated;
+}
+
+fdl_result fdl_run(fdl_group* group, const fdl_operation* operations, size_t count, int64_t timeout_ns,
+                   fdl_handle** handle) {
+  if (handle != nullptr) *handle = nullptr;
+  Submission submission;
+  const fdl_result translated = translate(group, operations, count, submission);
+  if (translated != FDL_OK) return translated;
+  const fdl_result claimed = claim_names(group, submission);
+  if (claimed != FDL_OK) return claimed;
+  const fdl_handle running(group->world, submission.handle);
+  const Status submitted = group->world->runtime->submit_and_wait(*group->group, std::move(submission.entries),
+                                                                  *running.handle, deadline_of(timeout_ns));
+  if (!submitted.ok()) return give_up(group, submission, submitted);
+  if (handle != nullptr) *handle = new fdl_handle(group->world, running.handle);
+  return running.handle->done() ? report(running.handle->status()) : report_still_in_flight();
 }
 
 fdl_result fdl_join(fdl_group* group, fdl_handle** handle) {
   Status usable = check(group);
   if (!usable.ok()) return report(usable);
   if (handle == nullptr) return refuse("fdl_join: handle must not be NULL");
-  auto shared = std::make_shared<Handle>(1);
-  Entry entry{.handle = shared};
+  Submission submission{.entries = {}, .names = {}, .handle = std::make_shared<Handle>(1)};
+  Entry& entry = submission.entries.emplace_back(Entry{.handle = submission.handle});
   entry.request.kind = RequestKind::join;
   entry.request.name = "join";
   entry.request.dtype = Dtype::uint8;
-  std::vector<Entry> entries;
-  entries.push_back(std::move(entry));
-  return submit(group, std::move(entries), std::move(shared), handle);
+  return submit(group, std::move(submission), handle);
 }
 
 fdl_result fdl_poll(fdl_handle* handle, int* done) {
@@ -211,10 +256,9 @@ fdl_result fdl_poll(fdl_handle* handle, int* done) {
 
 fdl_result fdl_wait_handle(fdl_handle* handle, int64_t timeout_ns) {
   if (handle == nullptr) return refuse("fdl_wait_handle: handle must not be NULL");
-  if (!handle->handle->wait(timeout_ns < 0 ? Deadline::never() : Deadline::after_ns(timeout_ns))) {
-    return report(Status(Code::timeout, "the operation is still in flight; the stall report names who is missing"));
-  }
-  return report(handle->handle->status());
+  const auto done = handle->world->runtime->wait(*handle->handle, deadline_of(timeout_ns));
+  if (!done.ok()) return report(done.status());
+  return *done ? report(handle->handle->status()) : report_still_in_flight();
 }
 
 fdl_result fdl_handle_notify(fdl_handle* handle, void (*function)(void* context), void* context) {

@@ -21,7 +21,7 @@ struct fdl_group {
   fdl::Group* group = nullptr;
 };
 
-// Groups and communicators that were not destroyed keep the world's memory until they are.
+// Groups, communicators and handles that were not destroyed keep the world's memory until they are.
 struct fdl_world {
   std::unique_ptr<fdl::Runtime> runtime;
   std::atomic<int> users{1};
@@ -53,7 +53,12 @@ struct fdl_request {
   fdl::Completion& completion() { return is_message ? message.completion : operation.completion; }
 };
 
+// Whoever waits for it may have to drive its world, and keeps it.
 struct fdl_handle {
+  fdl_handle(fdl_world* of, std::shared_ptr<fdl::Handle> made) : world(of), handle(std::move(made)) { world->hold(); }
+  ~fdl_handle() { world->release(); }
+
+  fdl_world* world;
   std::shared_ptr<fdl::Handle> handle;
 };
 

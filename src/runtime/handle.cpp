@@ -1,4 +1,4 @@
-// Handle: completion is published once, by the loop.
+// Handle: completion is published once.
 #include "runtime/handle.h"
 
 #include <cstdlib>
@@ -23,12 +23,6 @@ void Handle::finish_one(const Status& status) {
     finished_.notify_all();
   }
   if (callback) callback();
-}
-
-bool Handle::wait(Deadline deadline) {
-  if (done()) return true;
-  MutexLock lock(mutex_);
-  return finished_.wait(mutex_, deadline, [this] { return done(); });
 }
 
 void Handle::notify(std::function<void()> function) {

@@ -1,4 +1,4 @@
-// Handle: the outcome of one submission, shared between the thread that waits and the loop that completes it.
+// Handle: the outcome of one submission, shared between threads that wait and the one that completes it.
 #pragma once
 
 #include <atomic>
@@ -35,19 +35,27 @@ class Handle {
 
   explicit Handle(std::size_t operations) : outputs_(operations), unfinished_(operations) {}
 
-  // ---- the loop ----
+  // ---- whoever drives ----
   Output& output(std::size_t index) { return outputs_[index]; }
   // The first failure is the handle's. When the last operation is finished, waiters and the callback are told.
   void finish_one(const Status& status);
 
   // ---- any thread ----
   bool done() const { return done_.load(std::memory_order_acquire); }
-  // True when it is done before the deadline.
-  bool wait(Deadline deadline);
+  // Until it is done, or `something_else` holds (whoever makes it hold calls wake), or the deadline.
+  template <typename Condition>
+  void wait(Deadline deadline, Condition something_else) {
+    MutexLock lock(mutex_);
+    finished_.wait(mutex_, deadline, [&] { return done() || something_else(); });
+  }
+  void wake() {
+    MutexLock lock(mutex_);
+    finished_.notify_all();
+  }
   // Legal once done.
   const Status& status() const { return status_; }
   std::size_t operation_count() const { return outputs_.size(); }
-  // Runs when done, from the loop, or at once.
+  // Runs when done, in the thread that completes it, or at once.
   void notify(std::function<void()> function);
 
  private:

@@ -1,18 +1,18 @@
-// Loop: the background thread of a world. It sleeps until something happens; an idle job costs nothing.
+// Loop: drives a world's groups and its link to the hub, in a thread of its own or in a caller that waits.
 //
-// It drives the groups' named operations and the link to the hub. Other threads reach it through its queue alone.
+// Its thread sleeps until something happens; an idle job costs nothing. A caller that waits takes the baton and drives
+// itself, so that a small operation needs no switch between threads. "The driver" is whoever has the baton.
 #pragma once
 
 #include <atomic>
 #include <functional>
-#include <map>
 #include <memory>
 #include <thread>
 #include <vector>
 
 #include "base/config.h"
+#include "runtime/baton.h"
 #include "runtime/group.h"
-#include "runtime/queue.h"
 #include "system/poller.h"
 #include "world/hub_link.h"
 
@@ -21,54 +21,74 @@ namespace fdl {
 class Loop {
  public:
   struct Hooks {
-    std::function<void(const HubEvent&)> on_event;  // in the loop's thread
+    std::function<void(const HubEvent&)> on_event;  // in the driver's thread, as are the others
     std::function<void(Group&)> on_stuck;           // nothing of this group has moved for config.suspect_after_s
     std::function<void(Group&, const Status&)> on_suspicion;  // something of this group failed here: what became of it?
   };
 
   static Result<std::unique_ptr<Loop>> start(HubLink& link, const Config& config, Hooks hooks);
-  // Ends the thread; groups must have been removed.
-  ~Loop();
+  // Ends the thread; groups must have been removed. Whoever still waits, waits for the handle alone.
+  void end();
+  ~Loop() { end(); }
 
-  // From any thread. False when the loop has ended.
-  bool post(Queue::Task task) { return queue_.push(std::move(task)); }
-  // Runs the task in the loop and waits for it. From any thread but the loop's own.
+  // ---- any thread but the driver ----
+  // False when the loop has ended: nothing was submitted.
+  bool submit(Group& group, std::vector<Entry> entries);
+  // Drives until the handle is done or the deadline; true if it is done.
+  bool wait(Handle& handle, Deadline deadline);
+  // Both at once, without waking anybody in between. False as with submit.
+  bool submit_and_wait(Group& group, std::vector<Entry> entries, Handle& handle, Deadline deadline);
+  // True where this thread is driving already, in a callback: it must not wait.
+  bool drives_here() const;
+  // Runs the task as the driver, or has the driver run it, and waits for it.
   void call(const std::function<void()>& task);
 
-  // ---- in the loop's thread ----
+  // ---- the driver ----
   Status add(Group& group);
   void remove(Group& group);
   // Drives one group until nothing that was agreed upon is left, or the deadline.
   void drain(Group& group, Deadline deadline);
 
+  // How often its own thread woke up.
   uint64_t wakeups() const { return wakeups_.load(std::memory_order_relaxed); }
 
  private:
   struct Driven {
     Group* group;
     uint64_t token;
-    int64_t moved_ns = 0;  // when anything moved last
+    int64_t moved_ns = 0;  // when anything moved last; 0: just now
   };
 
+  class Turn;
   Loop(HubLink& link, const Config& config, Hooks hooks, Event event, Poller poller);
   void run();
+  void drive_until_done(const Handle& handle, Deadline deadline);
+  bool undone() const;
+  void run_task(Baton::Task& task);
   bool do_tasks();
+  bool look_at_link();
+  bool drive_groups();
   bool drive(Driven& driven);
-  void watch(Driven& driven);
+  void watch_groups(int64_t now);
   Deadline next_alarm() const;
-  void sleep();
+  bool sleep(Deadline deadline);
+  void finish_sleep();
 
   HubLink& link_;
   const Config& config_;
   Hooks hooks_;
-  Queue queue_;
+  Baton baton_;
+  std::thread thread_;
+  std::atomic<uint64_t> wakeups_{0};
+
+  // ---- the driver's ----
   Poller poller_;
-  std::vector<Queue::Task> tasks_;
+  std::vector<Baton::Task> tasks_;
   std::vector<std::unique_ptr<Driven>> driven_;
   uint64_t next_token_ = 2;
-  bool stopping_ = false;
-  std::atomic<uint64_t> wakeups_{0};
-  std::thread thread_;
+  std::size_t prepared_ = 0;  // how many groups' communicators believe that we sleep
+  int64_t looked_at_link_ns_ = 0;
+  uint32_t rounds_ = 0;
 };
 
 }  // namespace fdl

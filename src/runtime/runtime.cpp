@@ -94,7 +94,7 @@ std::string ranks_text(const std::vector<int>& ranks) {
 Runtime::Runtime() : alive_here_(make_fork_witness()) {}
 
 Runtime::~Runtime() {
-  if (!alive_here_->load(std::memory_order_relaxed)) {
+  if (is_forked_child()) {
     // A forked child has none of our threads: it must not join them, nor touch the parent's sockets.
     if (hub_thread_.joinable()) hub_thread_.detach();
     static_cast<void>(loop_.release());
@@ -109,7 +109,7 @@ Runtime::~Runtime() {
 }
 
 Status Runtime::usable() const {
-  if (!alive_here_->load(std::memory_order_relaxed)) {
+  if (is_forked_child()) {
     return Status(
         Code::not_initialized,
         "this process was forked after farandole was initialized; initialize it in the child, or fork before");
@@ -249,7 +249,7 @@ void Runtime::shut_down() {
   }
   if (link_) link_->leave();
   interrupt_comms([](const Communicator&) { return true; }, why);
-  loop_.reset();
+  if (loop_) loop_->end();
   verdicts_.close();
   {
     MutexLock lock(mutex_);
@@ -471,12 +471,27 @@ void Runtime::on_stuck(Group& group) { link_->probe(others(group.members())); }
 
 Status Runtime::submit(Group& group, std::vector<Entry> entries) {
   FDL_RETURN_IF_ERROR(usable());
-  // Shared, for a std::function must be copyable.
-  auto batch = std::make_shared<std::vector<Entry>>(std::move(entries));
-  if (!loop_->post([&group, batch] { group.named().submit(std::move(*batch)); })) {
-    return Status(Code::shut_down, "farandole has been shut down");
-  }
-  return {};
+  if (loop_->submit(group, std::move(entries))) return {};
+  return Status(Code::shut_down, "farandole has been shut down");
+}
+
+Status Runtime::submit_and_wait(Group& group, std::vector<Entry> entries, Handle& handle, Deadline deadline) {
+  FDL_RETURN_IF_ERROR(usable());
+  FDL_RETURN_IF_ERROR(may_wait());
+  if (loop_->submit_and_wait(group, std::move(entries), handle, deadline)) return {};
+  return Status(Code::shut_down, "farandole has been shut down");
+}
+
+Result<bool> Runtime::wait(Handle& handle, Deadline deadline) {
+  if (handle.done()) return true;
+  if (is_forked_child()) return usable();
+  FDL_RETURN_IF_ERROR(may_wait());
+  return loop_->wait(handle, deadline);
+}
+
+Status Runtime::may_wait() const {
+  if (!loop_->drives_here()) return {};
+  return Status(Code::invalid_argument, "a callback of a handle must not wait for an operation that is in flight");
 }
 
 void Runtime::count_named(uint64_t& operations, uint64_t& buckets, uint64_t& control_messages) {

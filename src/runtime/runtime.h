@@ -1,7 +1,8 @@
 // Runtime: everything that belongs to one world: configuration, hub, link, loop, groups and communicators.
 //
 // What protects what: facts are written before the loop starts and only read afterwards; groups_ and comms_ are guarded
-// by mutex_; named operations and the link's progress belong to the loop's thread.
+// by mutex_; named operations and the link's progress belong to whoever
+// drives the loop.
 #pragma once
 
 #include <atomic>
@@ -74,6 +75,10 @@ class Runtime {
 
   // ---- named operations ----
   Status submit(Group& group, std::vector<Entry> entries);
+  // OK: it was submitted, and is done unless the deadline came first.
+  Status submit_and_wait(Group& group, std::vector<Entry> entries, Handle& handle, Deadline deadline);
+  // Whether it was done before the deadline. The calling thread drives meanwhile.
+  Result<bool> wait(Handle& handle, Deadline deadline);
 
   uint64_t wakeups() const { return loop_ ? loop_->wakeups() : 0; }
   uint64_t strangers() const { return hub_ ? static_cast<uint64_t>(hub_->strangers()) : 0; }
@@ -81,6 +86,8 @@ class Runtime {
 
  private:
   Runtime();
+  bool is_forked_child() const { return !alive_here_->load(std::memory_order_relaxed); }
+  Status may_wait() const;
   Status start(const RuntimeOptions& options);
   Status serve_hub();
   Status meet();

@@ -1,4 +1,5 @@
-// The named level: submitting operations, the handles that tell their outcome, and outputs that the library allocates.
+// The named level: operations that are submitted or run, the handles that tell their outcome, and outputs that the
+// library allocates.
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@ namespace py = pybind11;
 namespace {
 
 constexpr int64_t kNanosecondsBetweenSignalChecks = 500'000'000;
+constexpr int kMostDimensions = 64;
 
 // What a submitted operation must not lose before it is done: the names and shapes here, the tensors in `keep`.
 struct Submission {
@@ -182,10 +184,7 @@ class HandleHolder {
   Handle* handle_;
 };
 
-std::unique_ptr<HandleHolder> submit(const std::shared_ptr<Group>& group, const py::sequence& operations,
-                                     py::object keep) {
-  Handle::sweep();
-  fdl_group* inside = group->get();
+std::unique_ptr<Submission> submission_of(const py::sequence& operations, py::object keep) {
   auto submission = std::make_unique<Submission>();
   size_t count = operations.size();
   submission->operations.reserve(count);
@@ -194,10 +193,96 @@ std::unique_ptr<HandleHolder> submit(const std::shared_ptr<Group>& group, const 
   submission->splits.reserve(count);
   for (py::handle fields : operations) add_operation(*submission, fields.cast<py::tuple>());
   submission->keep = std::move(keep);
+  return submission;
+}
+
+std::unique_ptr<HandleHolder> submit(const std::shared_ptr<Group>& group, const py::sequence& operations,
+                                     py::object keep) {
+  Handle::sweep();
+  fdl_group* inside = group->get();
+  auto submission = submission_of(operations, std::move(keep));
   fdl_handle* handle = nullptr;
-  check(fdl_submit(inside, submission->operations.data(), count, &handle));
+  check(fdl_submit(inside, submission->operations.data(), submission->operations.size(), &handle));
   return std::make_unique<HandleHolder>(new Handle(handle, group, std::move(submission)));
 }
+
+// Waits, like Handle::wait, so long as it is not done; the failure of the operations themselves is raised.
+void finish_run(const HandleHolder& handle, fdl_result result) {
+  if (result == FDL_TIMEOUT && !handle.get().done()) {
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    return handle.get().wait(-1);
+  }
+  check(result);
+}
+
+std::unique_ptr<HandleHolder> run(const std::shared_ptr<Group>& group, const py::sequence& operations,
+                                  py::object keep) {
+  fdl_group* inside = group->get();
+  auto submission = submission_of(operations, std::move(keep));
+  const fdl_operation* first = submission->operations.data();
+  size_t count = submission->operations.size();
+  fdl_handle* handle = nullptr;
+  fdl_result result;
+  {
+    py::gil_scoped_release release_gil;
+    result = fdl_run(inside, first, count, kNanosecondsBetweenSignalChecks, &handle);
+  }
+  if (!handle) raise_last_error();
+  auto holder = std::make_unique<HandleHolder>(new Handle(handle, group, std::move(submission)));
+  finish_run(*holder, result);
+  return holder;
+}
+
+// (group, name, pointer, dtype, shape, output pointer, op, prescale, postscale, keep): one allreduce, from beginning to
+// end. The way of a training script's every small step: nothing is built that Python or the core does not need.
+PyObject* allreduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  try {
+    if (count != 10) raise_error(FDL_INVALID_ARGUMENT, "allreduce takes 10 arguments");
+    auto& group = *py::handle(arguments[0]).cast<Group*>();
+    int64_t shape[kMostDimensions];
+    Py_ssize_t ndim = PyTuple_Check(arguments[4]) ? PyTuple_GET_SIZE(arguments[4]) : -1;
+    if (ndim < 0 || ndim > kMostDimensions) raise_error(FDL_INVALID_ARGUMENT, "the shape is no tuple of up to 64");
+    for (Py_ssize_t i = 0; i < ndim; ++i) shape[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(arguments[4], i));
+    fdl_operation operation;
+    fdl_operation_init(&operation);
+    operation.kind = FDL_NAMED_ALLREDUCE;
+    operation.name = PyUnicode_AsUTF8(arguments[1]);
+    operation.input.data = PyLong_AsVoidPtr(arguments[2]);
+    operation.input.dtype = static_cast<fdl_dtype>(PyLong_AsLong(arguments[3]));
+    operation.input.ndim = static_cast<int>(ndim);
+    operation.input.shape = shape;
+    operation.output = PyLong_AsVoidPtr(arguments[5]);
+    operation.op = static_cast<fdl_reduce_op>(PyLong_AsLong(arguments[6]));
+    operation.prescale = PyFloat_AsDouble(arguments[7]);
+    operation.postscale = PyFloat_AsDouble(arguments[8]);
+    if (PyErr_Occurred()) throw py::error_already_set();
+    fdl_group* inside = group.get();
+    fdl_handle* handle = nullptr;
+    fdl_result result;
+    Py_BEGIN_ALLOW_THREADS;
+    result = fdl_run(inside, &operation, 1, kNanosecondsBetweenSignalChecks, &handle);
+    Py_END_ALLOW_THREADS;
+    if (!handle) raise_last_error();
+    if (result == FDL_OK) {
+      fdl_handle_free(handle);
+    } else {
+      auto submission = std::make_unique<Submission>();
+      submission->keep = py::reinterpret_borrow<py::object>(arguments[9]);
+      finish_run(HandleHolder(new Handle(handle, py::handle(arguments[0]).cast<std::shared_ptr<Group>>(),
+                                         std::move(submission))),
+                 result);
+    }
+    Py_RETURN_NONE;
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+PyMethodDef allreduce_method = {"allreduce", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(allreduce)),
+                                METH_FASTCALL, "One blocking allreduce by name."};
 
 std::unique_ptr<HandleHolder> join(const std::shared_ptr<Group>& group) {
   fdl_handle* handle = nullptr;
@@ -217,6 +302,8 @@ void bind_operations(py::module_& module) {
       .def("output", [](const HandleHolder& handle, size_t index) { return handle.get().output(index); })
       .def("last_joined", [](const HandleHolder& handle) { return handle.get().last_joined(); });
   module.def("submit", &submit);
+  module.def("run", &run);
+  module.attr("allreduce") = py::reinterpret_steal<py::object>(PyCFunction_New(&allreduce_method, nullptr));
   module.def("join", &join);
 }
 
