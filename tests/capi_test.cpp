@@ -911,6 +911,7 @@ TEST(Errors, ATensorThatARankNeverSubmitsIsReportedWithItsName) {
     const fdl_operation operation = allreduce_of(me.rank == 2 ? "grad_8" : "grad_7", &value, &one);
     FDL_ASSERT_OK(fdl_submit(me.all, &operation, 1, &handle));
     EXPECT_EQ(fdl_wait_handle(handle, 600'000'000), FDL_TIMEOUT) << "the wait ends, not the operation";
+    FDL_ASSERT_OK(fdl_barrier(me.comm));
     // What the others lack, they submit now, and everything ends well.
     float second = 1;
     FDL_ASSERT_OK(allreduce_named(me.all, me.rank == 2 ? "grad_7" : "grad_8", &second, 1));

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# How many instructions and system calls a 4-byte allreduce needs on each rank: a bench that needs no clock.
+#   bash bench/instructions.sh [BUILD FOLDER]        needs valgrind; system calls need strace
+# Each figure is the difference of two runs that differ in their number of operations, divided by that and by the ranks.
+# Waiting ranks sleep at once (spin_us 0), for spinning would be counted; one rank alone shows what the library adds.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+program=${1:-build}/bin/small_operations
+few=200
+many=1200
+
+instructions() { # RANKS WHAT COUNT
+  valgrind --tool=callgrind --callgrind-out-file=/dev/null --fair-sched=yes "$program" "$1" "$2" "$3" 2>&1 |
+    sed -n 's/.*Collected *: *\([0-9]*\).*/\1/p'
+}
+system_calls() { # RANKS WHAT COUNT
+  strace -f -c -o /dev/stdout "$program" "$1" "$2" "$3" | awk '$NF == "total" { print $(NF - 1) ~ /^[0-9]+$/ && NF > 4 ? $3 + 0 > 0 ? $(NF - 2) : $3 : 0 }'
+}
+each() { # MEASURE RANKS WHAT
+  local less more
+  less=$("$1" "$2" "$3" $few)
+  more=$("$1" "$2" "$3" $many)
+  awk -v less="$less" -v more="$more" -v n=$(((many - few) * $2)) 'BEGIN { printf "%.1f", (more - less) / n }'
+}
+
+printf '%-34s %8s %16s %16s\n' 'one allreduce of 4 bytes' ranks instructions 'system calls'
+for ranks in 1 2; do
+  for what in ordered run submit; do
+    case $what in
+      ordered) text='ordered' ;;
+      run) text='named, blocking' ;;
+      submit) text='named, submitted and waited for' ;;
+    esac
+    calls=-
+    command -v strace >/dev/null && calls=$(each system_calls $ranks $what)
+    printf '%-34s %8d %16s %16s\n' "$text" $ranks "$(each instructions $ranks $what)" "$calls"
+  done
+done
