@@ -56,6 +56,7 @@ bool Baton::try_take_locked() {
     event_.ring();
   }
   holder_ = Holder::caller;
+  wanted_ = false;  // what the loop's thread was called for, the caller does
   ++moves_;
   return true;
 }

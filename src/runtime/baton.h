@@ -94,7 +94,7 @@ class Baton {
   Holder holder_ FDL_GUARDED_BY(mutex_) = Holder::nobody;
   bool asleep_ FDL_GUARDED_BY(mutex_) = false;     // the holder sleeps on the descriptors
   bool rung_ FDL_GUARDED_BY(mutex_) = false;       // and has been rung
-  bool parked_ FDL_GUARDED_BY(mutex_) = true;      // the loop's thread is far from the descriptors
+  bool parked_ FDL_GUARDED_BY(mutex_) = false;     // the loop's thread is far from the descriptors
   bool wanted_ FDL_GUARDED_BY(mutex_) = false;     // the loop's thread is to take it when nobody has it
   bool long_turn_ FDL_GUARDED_BY(mutex_) = false;  // a caller has it for long, and tells when it is done
   bool closed_ FDL_GUARDED_BY(mutex_) = false;

@@ -200,7 +200,9 @@ void Loop::drive_until_done(const Handle& handle, Deadline deadline) {
 }
 
 bool Loop::undone() const {
-  return std::any_of(driven_.begin(), driven_.end(), [](const auto& driven) { return !driven->group->named().idle(); });
+  return std::any_of(driven_.begin(), driven_.end(), [](const auto& driven) {
+    return !driven->group->named().idle() || driven->group->named().running();
+  });
 }
 
 void Loop::run_task(Baton::Task& task) {
