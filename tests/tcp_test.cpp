@@ -2,15 +2,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <net/if.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <array>
 #include <atomic>
 #include <fstream>
 #include <latch>
 #include <thread>
 
+#include "system/poller.h"
 #include "system/socket.h"
 #include "tests/support/party.h"
 #include "transports/tcp/tcp_transport.h"
@@ -75,6 +79,32 @@ std::string joined(const std::vector<Address>& addresses) {
   std::string text;
   for (const Address& address : addresses) text += (text.empty() ? "" : " ") + address.text;
   return text;
+}
+
+// ---- Pacing
+// ------------------------------------------------------------------------------------------------------------
+
+std::string congestion_control_of(int fd) {
+  std::array<char, 64> name{};
+  socklen_t length = name.size();
+  EXPECT_EQ(::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &length), 0);
+  return name.data();
+}
+
+TEST(TcpPacing, IsLeftOutOnOneHostAndCanComeBack) {
+  const UniqueFd fresh(::socket(AF_INET, SOCK_STREAM, 0));
+  for (const char* interfaces : {"lo", ""}) {
+    const Listening listening = require(listen_tcp(interfaces));
+    const UniqueFd caller = require(connect_any(listening.addresses, Deadline::after_seconds(5)));
+    ASSERT_TRUE(wait_readable(listening.fd.get(), Deadline::after_seconds(5)));
+    const UniqueFd called = require(accept_one(listening.fd.get()));
+    for (const int fd : {caller.get(), called.get()}) {
+      EXPECT_TRUE(stays_on_host(fd)) << "of interfaces '" << interfaces << "'";
+      EXPECT_EQ(congestion_control_of(fd), "reno");
+      use_usual_congestion_control(fd);
+      EXPECT_EQ(congestion_control_of(fd), congestion_control_of(fresh.get()));
+    }
+  }
 }
 
 // ---- Strangers

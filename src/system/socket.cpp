@@ -24,6 +24,15 @@ void set_option(int fd, int level, int option, int value) {
   [[maybe_unused]] const int refused = ::setsockopt(fd, level, option, &value, sizeof value);
 }
 
+// Before a connection is up nobody knows whether it will leave this host, and an algorithm that paces (BBR) keeps its
+// timers even when it is replaced later: every connection begins with the plainest, which every kernel has.
+constexpr std::string_view kPlainControl = "reno";
+
+void begin_unpaced(int fd) {
+  [[maybe_unused]] const int refused =
+      ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kPlainControl.data(), kPlainControl.size());
+}
+
 void tune_tcp(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -52,6 +61,7 @@ Result<UniqueFd> bind_and_listen(int family, int port) {
   any.length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
   reinterpret_cast<sockaddr_in&>(any.storage).sin_port = htons(static_cast<uint16_t>(port));
   if (family == AF_INET6) set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  begin_unpaced(fd.get());  // who is accepted inherits it
   if (::bind(fd.get(), any.raw(), any.length) != 0) return Status::from_errno("bind to port " + std::to_string(port));
   if (::listen(fd.get(), kBacklog) != 0) return Status::from_errno("listen");
   return fd;
@@ -94,7 +104,10 @@ Result<UniqueFd> begin_connect(const Address& address) {
   FDL_ASSIGN_OR_RETURN(const SocketAddress target, parse_address(address));
   UniqueFd fd(::socket(target.family(), kStreamFlags, 0));
   if (!fd) return Status::from_errno("socket");
-  if (target.family() != AF_UNIX) tune_tcp(fd.get());
+  if (target.family() != AF_UNIX) {
+    tune_tcp(fd.get());
+    begin_unpaced(fd.get());
+  }
   // An interrupted connect goes on by itself, like one that is in progress.
   if (::connect(fd.get(), target.raw(), target.length) != 0 && errno != EINPROGRESS && errno != EINTR) {
     return Status::from_errno("connect");
@@ -168,6 +181,29 @@ Result<UniqueFd> connect_any(std::span<const Address> addresses, Deadline deadli
   }
   if (addresses.empty()) stories = "there is no address to try";
   return Status(deadline.passed() ? Code::timeout : Code::transport, "cannot connect: " + stories);
+}
+
+bool stays_on_host(int fd) {
+  SocketAddress mine;
+  SocketAddress theirs;
+  mine.length = theirs.length = sizeof mine.storage;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&mine.storage), &mine.length) != 0) return false;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&theirs.storage), &theirs.length) != 0) return false;
+  if (mine.family() != theirs.family()) return false;
+  if (mine.family() == AF_INET6) {
+    return std::memcmp(&reinterpret_cast<const sockaddr_in6&>(mine.storage).sin6_addr,
+                       &reinterpret_cast<const sockaddr_in6&>(theirs.storage).sin6_addr, sizeof(in6_addr)) == 0;
+  }
+  return reinterpret_cast<const sockaddr_in&>(mine.storage).sin_addr.s_addr ==
+         reinterpret_cast<const sockaddr_in&>(theirs.storage).sin_addr.s_addr;
+}
+
+void use_usual_congestion_control(int fd) {
+  const UniqueFd fresh(::socket(AF_INET, kStreamFlags, 0));
+  std::array<char, 64> name{};
+  socklen_t length = name.size();
+  if (!fresh || ::getsockopt(fresh.get(), IPPROTO_TCP, TCP_CONGESTION, name.data(), &length) != 0) return;
+  [[maybe_unused]] const int refused = ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), length);
 }
 
 void let_peer_pause(int fd) { set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 0); }

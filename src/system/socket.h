@@ -39,6 +39,11 @@ Result<UniqueFd> connect_any(std::span<const Address> addresses, Deadline deadli
 // A connect that has begun: writable means that it succeeded or failed (SO_ERROR tells). For who drives many at once.
 Result<UniqueFd> begin_connect(const Address& address);
 void let_peer_pause(int fd);
+// Whether both ends of a TCP connection have the same address: then its packets never meet a wire.
+bool stays_on_host(int fd);
+// Connections begin without pacing, which on one host costs a third of the bandwidth; one that leaves the host and
+// carries much gets what the administrator chose for this machine.
+void use_usual_congestion_control(int fd);
 // Names are resolved anew on each call (pods move); IPv6 and IPv4.
 Result<std::vector<Address>> resolve(const std::string& host, int port);
 

@@ -74,6 +74,7 @@ class TcpStream {
     bool operator==(const Watch&) const = default;
   };
   Watch watch;
+  bool watches_early = false;  // reading is watched even while no receive is posted
   bool in_poller = false;
   bool hung_up = false;  // the poller has told, and there is no need to hear it again
   bool peer_left = false;

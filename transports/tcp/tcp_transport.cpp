@@ -51,6 +51,7 @@ class TcpTransport final : public Transport {
   bool settle(std::size_t index, Outcome outcome);
   bool look_for_hang_ups();
   void hear_hang_up(std::size_t index);
+  void ignore_data(std::size_t index);
   bool watch(std::size_t index);
   void fail(int peer, const Status& why);
   void end_lane(std::size_t index, const Status& why);
@@ -89,6 +90,7 @@ Status TcpTransport::watch_all() {
     if (stream.fd() < 0) continue;
     // It reads nothing while it computes, for however long.
     let_peer_pause(stream.fd());
+    if (!stays_on_host(stream.fd())) use_usual_congestion_control(stream.fd());
     FDL_RETURN_IF_ERROR(poller_.add(stream.fd(), index, false, false));
     stream.in_poller = true;
     FDL_CHECK(watch(index));
@@ -167,7 +169,12 @@ bool TcpTransport::look_for_hang_ups() {
   const std::size_t count = poller_.wait(ready, Deadline::at_ns(0));
   for (std::size_t i = 0; i < count; ++i) {
     const auto index = static_cast<std::size_t>(ready[i].token);
-    if (ready[i].hung_up && !failed(index) && !streams_[index].receiving()) hear_hang_up(index);
+    if (failed(index) || streams_[index].receiving()) continue;
+    if (ready[i].hung_up) {
+      hear_hang_up(index);
+    } else if (ready[i].readable) {
+      ignore_data(index);
+    }
   }
   return news_;
 }
@@ -190,11 +197,19 @@ void TcpTransport::hear_hang_up(std::size_t index) {
   watch(index);
 }
 
+// The next receive is usually posted before its data comes, so reading stays watched between two; this is one where the
+// data was faster and woke a rank that wants other things.
+void TcpTransport::ignore_data(std::size_t index) {
+  streams_[index].watches_early = false;
+  watch(index);
+}
+
 // Brings the poller up to date; false if the stream has something to do that the poller would not wake for.
 bool TcpTransport::watch(std::size_t index) {
   TcpStream& stream = streams_[index];
   if (!stream.in_poller) return !stream.sending() && !stream.receiving();
-  const TcpStream::Watch wanted{stream.receiving(), stream.sending(), !stream.hung_up};
+  stream.watches_early |= stream.receiving();
+  const TcpStream::Watch wanted{stream.watches_early, stream.sending(), !stream.hung_up};
   if (stream.watch == wanted) return true;
   stream.watch = wanted;
   const Status changed = poller_.change(stream.fd(), index, wanted.read, wanted.write, wanted.hang_up);
