@@ -7,6 +7,8 @@
 #include <numeric>
 #include <thread>
 
+#include "engine/bound_schedule.h"
+#include "schedule/builder.h"
 #include "tests/support/team.h"
 
 namespace fdl::test {
@@ -73,6 +75,27 @@ TEST(Communicator, OfOneCopiesScalesAndFinishesAtOnce) {
     require(output == std::vector<int32_t>({1, 3, 4}), "scaled before, then after, rounded toward zero each time");
     require(barrier(comm));
   });
+}
+
+// ---- Copies that a sum does on the way
+// ------------------------------------------------------------------------------
+
+TEST(OrderedSchedule, CarriesOutTheCopyThatASumBeginsWith) {
+  Builder step("test", Collective::allreduce, 0, 2, 2);
+  step.send(1, input(0)).copy(output(1), input(1)).recv_reduce(1, output(1)).recv(1, output(0));
+  const OrderedSchedule ordered(step.take(), false);
+  EXPECT_EQ(ordered.carries_out, (std::vector<int32_t>{-1, -1, 1, -1}));
+}
+
+TEST(OrderedSchedule, LeavesACopyThatOthersNeedBeforeTheSum) {
+  Builder step("test", Collective::allreduce, 0, 2, 1);
+  const ChunkRange aside = step.new_scratch(0);
+  step.copy(aside, input(0)).recv_reduce(1, aside).recv(1, output(0)).send(1, aside);
+  const Schedule written = step.take();
+  // In place, what comes into output may come as soon as input is copied away; the sum may need what the peer sends
+  // after that.
+  EXPECT_EQ(OrderedSchedule(written, true).carries_out, (std::vector<int32_t>{-1, -1, -1, -1}));
+  EXPECT_EQ(OrderedSchedule(written, false).carries_out, (std::vector<int32_t>{-1, 0, -1, -1}));
 }
 
 // ---- Messages

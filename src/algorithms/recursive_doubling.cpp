@@ -16,11 +16,16 @@ Schedule recursive_doubling_allreduce(const ScheduleRequest& request) {
   const Fold fold(request.rank, request.size);
   Builder step("recursive_doubling", Collective::allreduce, request.rank, request.size, 1);
   if (fold.extra()) return step.send(fold.partner(), input(0)).recv(fold.partner(), output(0)).take();
-  step.copy(output(0), input(0));
+  // What nothing was added to is sent from input, so that the first sum need not wait until it is gone.
+  bool untouched = !fold.paired() && fold.core_size > 1;
+  if (!untouched) step.copy(output(0), input(0));
   if (fold.paired()) step.recv_reduce(fold.partner(), output(0));
   for (int bit = 1; bit < fold.core_size; bit *= 2) {
     const int peer = fold.rank_of(fold.core_rank() ^ bit);
-    step.send(peer, output(0)).recv_reduce(peer, output(0));
+    step.send(peer, untouched ? input(0) : output(0));
+    if (untouched) step.copy(output(0), input(0));
+    step.recv_reduce(peer, output(0));
+    untouched = false;
   }
   if (fold.paired()) step.send(fold.partner(), output(0));
   return step.take();

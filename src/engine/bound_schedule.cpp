@@ -10,11 +10,39 @@ namespace {
 
 bool is_local(StepKind kind) { return kind == StepKind::copy || kind == StepKind::reduce; }
 
+bool depends_on(const std::vector<Dependency>& edges, std::size_t step) {
+  return std::any_of(edges.begin(), edges.end(),
+                     [&](const Dependency& edge) { return edge.step == static_cast<int32_t>(step); });
+}
+
 }  // namespace
+
+// A copy right before the recv_reduce into the same chunks, where nothing waits for the copy but what waits for the sum
+// as well.
+void OrderedSchedule::find_carried_copies(const std::vector<std::vector<Dependency>>& edges) {
+  carries_out.assign(schedule.steps.size(), -1);
+  for (std::size_t i = 0; i + 1 < schedule.steps.size(); ++i) {
+    const Step& copy = schedule.steps[i];
+    const Step& next = schedule.steps[i + 1];
+    if (copy.kind != StepKind::copy || next.kind != StepKind::recv_reduce || copy.target != next.target) continue;
+    bool only_for_the_sum = true;
+    for (std::size_t later = i + 2; later < edges.size(); ++later) {
+      only_for_the_sum &= !depends_on(edges[later], i) || depends_on(edges[later], i + 1);
+    }
+    if (only_for_the_sum) carries_out[i + 1] = static_cast<int32_t>(i);
+  }
+}
 
 OrderedSchedule::OrderedSchedule(Schedule written, bool in_place) : schedule(std::move(written)) {
   dependency_ends.push_back(0);
-  const auto edges = order(schedule, in_place);
+  auto edges = order(schedule, in_place);
+  find_carried_copies(edges);
+  for (std::size_t i = 0; i < edges.size(); ++i) {
+    if (carries_out[i] < 0) continue;
+    // What the copy waits for, the sum waits for.
+    const auto& of_copy = edges[static_cast<std::size_t>(carries_out[i])];
+    edges[i].insert(edges[i].end(), of_copy.begin(), of_copy.end());
+  }
   // lane_of[peer][outgoing]
   std::vector<int32_t> lane_of(static_cast<std::size_t>(schedule.size) * 2, -1);
   for (std::size_t i = 0; i < schedule.steps.size(); ++i) {
@@ -49,7 +77,19 @@ void BoundSchedule::bind(const CollectiveSpec& spec, const SlicingLimits& limits
   steps.resize(ordered->schedule.steps.size());
   widest_reduce = 1;
   for (std::size_t i = 0; i < steps.size(); ++i) bind_step(i);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const int32_t copy = ordered->carries_out[i];
+    if (copy >= 0) carry_out(steps[static_cast<std::size_t>(copy)], steps[i]);
+  }
   plan_staging(limits);
+}
+
+void BoundSchedule::carry_out(BoundStep& copy, BoundStep& sum) {
+  copy.slices = 0;
+  sum.source_space = copy.source_space;
+  sum.source = copy.source;
+  sum.has_source = true;
+  widest_reduce = std::max(widest_reduce, std::size_t{2});
 }
 
 void BoundSchedule::bind_step(std::size_t index) {

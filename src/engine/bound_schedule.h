@@ -27,6 +27,12 @@ struct OrderedSchedule {
   std::vector<Lane> lanes;                // that the schedule uses
   std::vector<std::vector<int32_t>> lane_steps;
   std::vector<int32_t> local_steps;  // copy and reduce
+  // For each step: -1, or the copy that a recv_reduce does on the way (target = source op what arrives), which is then
+  // no step of its own and costs no pass over the memory.
+  std::vector<int32_t> carries_out;
+
+ private:
+  void find_carried_copies(const std::vector<std::vector<Dependency>>& edges);
 };
 
 // One step as bytes. Addresses are offsets into the three spaces, so that a binding serves any buffers.
@@ -36,7 +42,8 @@ struct BoundStep {
   Space target_space = Space::output;
   int32_t source_count = 1;  // of reduce
   int32_t peer = -1;
-  uint32_t slices = 0;  // 0: a step of no bytes, which is nothing (but in a barrier)
+  bool has_source = false;  // of recv_reduce: target = source op what arrives, else target = target op what arrives
+  uint32_t slices = 0;      // 0: a step of no bytes, which is nothing (but in a barrier)
   std::size_t source = 0;
   std::size_t target = 0;
   std::size_t bytes = 0;
@@ -64,6 +71,7 @@ struct BoundSchedule {
 
  private:
   void bind_step(std::size_t index);
+  void carry_out(BoundStep& copy, BoundStep& sum);
   void plan_staging(const SlicingLimits& limits);
 };
 

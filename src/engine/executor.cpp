@@ -169,8 +169,16 @@ void Executor::reduce_slot(LaneState& state, int32_t index) {
   StepState& progress = state_of(index);
   const int32_t slot = progress.first_slot;
   const std::size_t bytes = slice_size(step, progress.finished);
-  std::byte* target = address(step.target_space, step.target + slice_offset(progress.finished));
-  if (bytes > 0) reduce(bound_->dtype, reduction_, target, staging_.at(slot), bytes / element_bytes_);
+  const std::size_t offset = slice_offset(progress.finished);
+  std::byte* target = address(step.target_space, step.target + offset);
+  const std::byte* source = step.has_source ? address(step.source_space, step.source + offset) : target;
+  if (source == target) {
+    reduce(bound_->dtype, reduction_, target, staging_.at(slot), bytes / element_bytes_);
+  } else {
+    sources_[0] = source;
+    sources_[1] = staging_.at(slot);
+    reduce_many(bound_->dtype, reduction_, target, std::span(sources_.data(), 2), bytes / element_bytes_);
+  }
   work_left_ -= std::min(work_left_, bytes);
   progress.first_slot = staging_.next(slot);
   if (progress.first_slot == Staging::kNone) progress.last_slot = Staging::kNone;
