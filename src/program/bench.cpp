@@ -27,6 +27,7 @@ struct Wanted {
   std::string sizes = "4,64,1K,4K,64K,1M,16M,64M";
   std::string dtype = "float32";
   bool json = false;
+  bool launched = false;
 };
 
 Result<BenchOptions> understand(const Wanted& wanted) {
@@ -34,7 +35,8 @@ Result<BenchOptions> understand(const Wanted& wanted) {
                        .ranks = wanted.ranks,
                        .transport = wanted.transport,
                        .algorithm = wanted.algorithm,
-                       .json = wanted.json};
+                       .json = wanted.json,
+                       .launched = wanted.launched};
   bool known = false;
   for (int kind = 0; kind < kCollectiveCount; ++kind) {
     if (name_of(static_cast<Collective>(kind)) != wanted.collective) continue;
@@ -106,6 +108,7 @@ int bench(const Wanted& wanted) {
     fmt::print(stderr, "farandole bench: {}\n", options.status().text());
     return kExitUsage;
   }
+  if (wanted.launched) return bench_rank(*options, -1);
   const bool threads = wanted.transport == "loopback";
   options->rendezvous = (threads ? "memory://bench-" : "unix:@farandole-bench-") + random_hex(8);
   return threads ? run_threads(*options) : run_processes(*options);
@@ -122,6 +125,8 @@ void add_bench(CLI::App& app, Work& work) {
   command->add_option("--algorithm", wanted->algorithm, "As `farandole explain` names them")->capture_default_str();
   command->add_option("--sizes", wanted->sizes, "Bytes: 4,64K,1M")->capture_default_str();
   command->add_option("--dtype", wanted->dtype, "float32, bfloat16, int64 ...")->capture_default_str();
+  command->add_flag("--launched", wanted->launched,
+                    "This process is one rank, as its launcher says: farandole run ... -- farandole bench --launched");
   command->add_flag("--json", wanted->json, "One JSON object a line");
   command->callback([&work, wanted] { work = [wanted] { return bench(*wanted); }; });
 }

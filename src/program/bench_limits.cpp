@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,24 +32,22 @@ double copy_bandwidth(fdl_comm* comm) {
 
 namespace {
 
-// Both ends send and receive `bytes`, whichever is possible next.
-bool exchange(int fd, const std::vector<std::byte>& out, std::vector<std::byte>& in) {
-  std::size_t sent = 0;
-  std::size_t received = 0;
-  while (sent < out.size() || received < in.size()) {
+// Both ends send and receive, whichever is possible next.
+bool exchange(int fd, std::span<const std::byte> out, std::span<std::byte> in) {
+  while (!out.empty() || !in.empty()) {
     bool moved = false;
-    if (sent < out.size()) {
-      const ssize_t count = ::write(fd, out.data() + sent, out.size() - sent);
-      if (count > 0) sent += static_cast<std::size_t>(count);
+    if (!out.empty()) {
+      const ssize_t count = ::write(fd, out.data(), out.size());
+      if (count > 0) out = out.subspan(static_cast<std::size_t>(count));
       moved |= count > 0;
     }
-    if (received < in.size()) {
-      const ssize_t count = ::read(fd, in.data() + received, in.size() - received);
+    if (!in.empty()) {
+      const ssize_t count = ::read(fd, in.data(), in.size());
       if (count == 0) return false;
-      if (count > 0) received += static_cast<std::size_t>(count);
+      if (count > 0) in = in.subspan(static_cast<std::size_t>(count));
       moved |= count > 0;
     }
-    if (!moved && received < in.size()) wait_readable(fd, Deadline::after_ns(1'000'000));
+    if (!moved && !in.empty()) wait_readable(fd, Deadline::after_ns(1'000'000));
   }
   return true;
 }
@@ -82,17 +81,22 @@ UniqueFd connect_pair(fdl_comm* comm) {
 double bare_exchange_s(fdl_comm* comm, std::size_t bytes) {
   if (fdl_comm_size(comm) < 2 || bytes == 0) return 0;
   const UniqueFd fd = connect_pair(comm);
-  double best = 0;
-  const std::vector<std::byte> out(bytes);
-  std::vector<std::byte> in(bytes);
-  const int rounds = bytes < 65536 ? 200 : 8;
-  for (int round = 0; fd && round < rounds; ++round) {
+  // As cold as what it is compared with: large sizes rotate through more than the last-level cache.
+  constexpr std::size_t kRotatedBytes = std::size_t{96} << 20;
+  const std::size_t copies = bytes < 65536 ? 2 : std::clamp<std::size_t>(kRotatedBytes / bytes, 2, 256);
+  const std::vector<std::byte> out(copies * bytes);
+  std::vector<std::byte> in(copies * bytes);
+  const std::size_t rounds = bytes < 65536 ? 200 : std::clamp<std::size_t>((256u << 20) / bytes, 5, 50);
+  std::vector<double> seconds;
+  for (std::size_t round = 0; fd && round < rounds; ++round) {
+    const std::size_t at = round % copies * bytes;
     const int64_t begin = now_ns();
-    if (!exchange(fd.get(), out, in)) break;
-    const double seconds = static_cast<double>(now_ns() - begin) * 1e-9;
-    best = best == 0 ? seconds : std::min(best, seconds);
+    if (!exchange(fd.get(), std::span(out).subspan(at, bytes), std::span(in).subspan(at, bytes))) break;
+    seconds.push_back(static_cast<double>(now_ns() - begin) * 1e-9);
   }
-  return fdl_barrier(comm) == FDL_OK ? best : 0;
+  std::sort(seconds.begin(), seconds.end());
+  const double median_s = seconds.empty() ? 0 : seconds[seconds.size() / 2];
+  return fdl_barrier(comm) == FDL_OK ? median_s : 0;
 }
 
 }  // namespace fdl

@@ -40,10 +40,12 @@ bool open_world(const BenchOptions& options, int rank, World& opened) {
   const char* knobs[] = {"transport", options.transport.c_str()};
   fdl_world_options world_options;
   fdl_world_options_init(&world_options);
-  world_options.rank = rank;
-  world_options.size = options.ranks;
-  world_options.rendezvous = options.rendezvous.c_str();
-  world_options.job_key = "farandole bench on one host";
+  if (!options.launched) {
+    world_options.rank = rank;
+    world_options.size = options.ranks;
+    world_options.rendezvous = options.rendezvous.c_str();
+    world_options.job_key = "farandole bench on one host";
+  }
   world_options.options = knobs;
   world_options.option_count = 1;
   return fdl_world_create(&world_options, &opened.world) == FDL_OK &&
@@ -303,13 +305,16 @@ void print_line(const BenchOptions& options, const char* transports, const Line&
 
 }  // namespace
 
-int bench_rank(const BenchOptions& options, int rank) {
+int bench_rank(const BenchOptions& wanted_options, int rank) {
   World opened;
-  if (!open_world(options, rank, opened)) return fail(rank);
+  if (!open_world(wanted_options, rank, opened)) return fail(rank);
   fdl_world_facts facts{};
   facts.struct_size = sizeof facts;
   if (fdl_world_info(opened.world, &facts) != FDL_OK) return fail(rank);
-  const bool over_tcp = std::string(facts.transports) == "tcp";
+  BenchOptions options = wanted_options;
+  options.ranks = facts.size;
+  rank = facts.rank;
+  const bool over_tcp = std::string(facts.transports) == "tcp" && !options.launched;
   const double copy_GBps = options.json ? 0 : copy_bandwidth(opened.comm);
   if (rank == 0 && !options.json) print_header(options, facts.transports, copy_GBps);
   for (const std::size_t wanted : options.sizes) {

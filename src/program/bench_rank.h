@@ -17,10 +17,11 @@ struct BenchOptions {
   std::vector<std::size_t> sizes;  // bytes, as nccl-tests count them
   fdl_dtype dtype = FDL_FLOAT32;
   bool json = false;
+  bool launched = false;  // rank, ranks and rendezvous are as the launcher says
   std::string rendezvous;
 };
 
-// Runs as rank `rank`; 0 when all results were right.
+// Runs as rank `rank` (-1: as launched); 0 when all results were right.
 int bench_rank(const BenchOptions& options, int rank);
 
 }  // namespace fdl

@@ -1,0 +1,136 @@
+#!/usr/bin/env bash
+# Allreduce between hosts: network namespaces joined by links of 1 Gbit/s, then by links with 1 ms of delay.
+#
+#   bash bench/network.sh [--program build/bin/farandole] [--hosts 4] [--ranks 1] [--only speed|delay|hosts]
+#
+# speed   each link shaped to 1 Gbit/s both ways (tbf): time beside the bound 2(p-1)/p * bytes / bandwidth
+# delay   a switch in user space holds each frame for 1 ms: time of small messages in one-way delays
+# hosts   two hosts with two ranks each, 1 Gbit/s: what crosses is shared by the ranks of a host
+#
+# Needs root, iproute2, python3 and a compiler. All namespaces are removed at the end, however it ends. One line a
+# measurement; exit code 1 if a target is missed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+program=build/bin/farandole
+hosts=4
+ranks=1
+only="speed delay hosts"
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --program) program=$2 && shift 2 ;;
+    --hosts) hosts=$2 && shift 2 ;;
+    --ranks) ranks=$2 && shift 2 ;;
+    --only) only=$2 && shift 2 ;;
+    -h | --help) sed -n '2,/^set/p' "$0" | sed '$d; s/^# \{0,1\}//' && exit 0 ;;
+    *) echo "network.sh: unknown option $1; --help lists them" >&2 && exit 64 ;;
+  esac
+done
+[ "$(id -u)" -eq 0 ] || { echo "network.sh: network namespaces need root" >&2 && exit 77; }
+[ -x "$program" ] || { echo "network.sh: $program is not built; name it with --program" >&2 && exit 64; }
+program=$(realpath "$program")
+
+tag=fdl$$
+work=$(mktemp -d)
+switch_pid=
+tear_down() {
+  for name in $(ip netns list | awk -v tag="$tag" 'index($1, tag) == 1 {print $1}'); do
+    for pid in $(ip netns pids "$name"); do kill -9 "$pid" 2>/dev/null || true; done
+    ip netns del "$name"
+  done
+  if [ -n "$switch_pid" ]; then
+    kill "$switch_pid" 2>/dev/null || true
+    wait "$switch_pid" 2>/dev/null || true
+    switch_pid=
+  fi
+}
+trap 'tear_down; rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+
+# address HOST INTERFACE
+address() {
+  ip -n "$tag-$1" link set lo up
+  ip -n "$tag-$1" addr add "10.77.0.$(($1 + 1))/24" dev "$2"
+  ip -n "$tag-$1" link set "$2" up
+}
+
+# shaped_links COUNT: a bridge with a port for each host; tbf on both ends, for each shapes what it sends.
+shaped_links() {
+  ip netns add "$tag-sw"
+  ip -n "$tag-sw" link add br0 type bridge
+  ip -n "$tag-sw" link set br0 up
+  for host in $(seq 0 $(($1 - 1))); do
+    ip netns add "$tag-$host"
+    ip -n "$tag-sw" link add "port$host" type veth peer name eth0 netns "$tag-$host"
+    ip -n "$tag-sw" link set "port$host" master br0 up
+    address "$host" eth0
+    ip netns exec "$tag-$host" tc qdisc add dev eth0 root tbf rate 1gbit burst 128kb latency 50ms
+    ip netns exec "$tag-sw" tc qdisc add dev "port$host" root tbf rate 1gbit burst 128kb latency 50ms
+  done
+}
+
+# slow_links COUNT DELAY_US
+slow_links() {
+  local names=()
+  for host in $(seq 0 $(($1 - 1))); do names+=("${tag}t$host"); done
+  "${CXX:-c++}" -std=c++20 -O2 -o "$work/slow_switch" bench/slow_switch.cpp
+  "$work/slow_switch" "$2" "${names[@]}" >"$work/switch" &
+  switch_pid=$!
+  until grep -q ready "$work/switch"; do kill -0 "$switch_pid" && sleep 0.05; done
+  for host in $(seq 0 $(($1 - 1))); do
+    ip netns add "$tag-$host"
+    ip link set "${tag}t$host" netns "$tag-$host" name eth0
+    address "$host" eth0
+  done
+}
+
+# bench HOSTS RANKS_PER_HOST SIZES: JSON lines of rank 0.
+bench() {
+  local pids=() host failed=0
+  export FARANDOLE_JOB_KEY="network bench $tag $RANDOM"
+  for host in $(seq 0 $(($1 - 1))); do
+    ip netns exec "$tag-$host" timeout 100 "$program" run --nnodes "$1" --node-rank "$host" -np "$2" --no-prefix \
+      --rendezvous 10.77.0.1:29400 -- "$program" bench --launched --json --sizes "$3" >"$work/out$host" 2>"$work/err$host" &
+    pids+=($!)
+  done
+  for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
+  [ "$failed" -eq 0 ] || { cat "$work"/err* >&2 && return 1; }
+  cat "$work/out0"
+}
+
+# table WHAT LIMIT_FUNCTION: reads JSON lines and judges them.
+table() {
+  python3 - "$1" "$2" 3<&0 <<'PY'
+import json, math, os, sys
+what, hosts = sys.argv[1], int(sys.argv[2])
+bad = 0
+for line in os.fdopen(3):
+    row = json.loads(line)
+    ranks, size, median = row["ranks"], row["bytes"], row["time_us_median"]
+    if what == "delay":
+        limit = (math.ceil(math.log2(hosts)) + 1) * 1000
+        judged, good = size <= 4096, median <= limit
+        said = f"{median / 1000:6.2f} one-way delays, at most {limit / 1000:.0f}"
+    else:
+        limit = 2 * (hosts - 1) / hosts * size / 125e6 * 1e6
+        judged, good = size >= 8 << 20, limit / median >= 0.9
+        said = f"bound {limit:11.1f} us, reached {100 * limit / median:5.1f} %, at least 90"
+    bad += judged and not good
+    verdict = "" if not judged else "holds" if good else "MISSED"
+    print(f"{what:6} {row['transport']:8} {ranks} ranks {hosts} hosts {size:10} B  median {median:11.1f} us  "
+          f"min {row['time_us_min']:11.1f} us  {said}  {verdict}", flush=True)
+sys.exit(1 if bad else 0)
+PY
+}
+
+missed=0
+for part in $only; do
+  case "$part" in
+    speed) shaped_links "$hosts" && bench "$hosts" "$ranks" 4,64K,1M,8M,16M,64M >"$work/rows" && table speed "$hosts" <"$work/rows" || missed=1 ;;
+    delay) slow_links "$hosts" 1000 && bench "$hosts" 1 4,1K,4K,64K,256K >"$work/rows" && table delay "$hosts" <"$work/rows" || missed=1 ;;
+    hosts) shaped_links 2 && bench 2 2 4,64K,1M,8M,16M,64M >"$work/rows" && table hosts 2 <"$work/rows" || missed=1 ;;
+    *) echo "network.sh: --only $part is none of speed, delay, hosts" >&2 && exit 64 ;;
+  esac
+  tear_down
+done
+exit "$missed"
