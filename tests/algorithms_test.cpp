@@ -391,6 +391,18 @@ TEST(Choose, TakesTwoLevelsForLongVectorsWhereHostsHoldSeveralRanks) {
   EXPECT_NE(chosen(Collective::allreduce, ragged, 16 << 20), "two_level");
 }
 
+TEST(Choose, TakesFewRoundsWhereTheWayIsLong) {
+  GroupShape far = hosts_of_one(4);
+  far.latency_s = 1e-3;
+  far.beta_s = 8e-9;
+  EXPECT_EQ(chosen(Collective::allreduce, far, 64), "recursive_doubling");
+  // Two rounds, in each of which all that is sent travels at once.
+  EXPECT_EQ(chosen(Collective::allreduce, far, 256 << 10), "direct");
+  EXPECT_EQ(chosen(Collective::allreduce, far, 64 << 20), "ring");
+  EXPECT_EQ(chosen(Collective::gather, far, 64), "direct");
+  EXPECT_EQ(chosen(Collective::broadcast, far, 64), "binomial_tree");
+}
+
 TEST(Choose, KeepsToRankOrderWhenResultsMustBeTheSameBits) {
   for (const Collective collective : {Collective::allreduce, Collective::reduce, Collective::reduce_scatter}) {
     for (const int64_t bytes : {int64_t{8}, int64_t{1} << 26}) {

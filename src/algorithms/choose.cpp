@@ -1,9 +1,9 @@
 // Choose: the cheapest row by a cost formula in alpha, beta and gamma; the same sums on every rank, so the same choice.
 //
-// The formulas are those of Thakur et al. 2005 and Chan et al. 2007 with three additions. An algorithm that streams
-// hides its reductions behind its transfers; one that goes round by round does not. Between more than two hosts,
-// patterns that are not neighbourly share links: their bytes cost kCrossing times as much. Inside a host, links are
-// taken to be kLocalSpeed times faster than between hosts.
+// The formulas are those of Thakur et al. 2005 and Chan et al. 2007 with four additions. An algorithm that streams
+// hides its reductions behind its transfers; one that goes round by round does not. Messages sent at once share the
+// way. Between more than two hosts, patterns that are not neighbourly share links: their bytes cost kCrossing times as
+// much. Inside a host, links are taken to be kLocalSpeed times faster than between hosts.
 #include "algorithms/choose.h"
 
 #include <algorithm>
@@ -22,7 +22,8 @@ constexpr double kSliceBytes = 256 * 1024;
 struct Terms {
   double p;      // ranks
   double n;      // bytes
-  double alpha;  // per message
+  double alpha;  // per message that is waited for
+  double each;   // per further message sent at once
   double beta;   // per byte between neighbours
   double cross;  // per byte in patterns that are not neighbourly
   double hosts;
@@ -41,11 +42,11 @@ struct Rule {
 };
 
 double ring_s(const Terms& t) { return (t.p - 1) * t.alpha + t.share() * t.beta; }
-double direct_s(const Terms& t) { return (t.p - 1) * t.alpha + t.share() * t.cross; }
+double direct_s(const Terms& t) { return t.alpha - t.each + (t.p - 1) * t.each + t.share() * t.cross; }
 double tree_s(const Terms& t) { return t.log2p * (t.alpha + t.n * t.beta); }
 double chain_s(const Terms& t) {
   const double slices = std::max(1.0, t.n / kSliceBytes);
-  return (t.p - 2 + slices) * (t.alpha + t.n / slices * t.beta);
+  return (t.p - 1) * (t.alpha + t.n / slices * t.beta) + (slices - 1) * (t.each + t.n / slices * t.beta);
 }
 double deal_s(const Terms& t) { return t.log2p * t.alpha + t.share() * t.cross + t.n * kGamma_s; }
 
@@ -136,7 +137,8 @@ Terms terms_of(const GroupShape& shape, int64_t bytes) {
   const double core = std::exp2(std::floor(std::log2(shape.ranks)));
   return {.p = static_cast<double>(shape.ranks),
           .n = static_cast<double>(bytes),
-          .alpha = shape.alpha_s,
+          .alpha = shape.alpha_s + shape.latency_s,
+          .each = shape.alpha_s,
           .beta = shape.beta_s,
           .cross = shape.beta_s * (shape.hosts > 2 ? kCrossing : 1.0),
           .hosts = static_cast<double>(shape.hosts),
@@ -195,7 +197,7 @@ Result<Choice> choose(Collective collective, const GroupShape& shape, int64_t by
                                          (need.rank_order ? " that folds in rank order" : ""));
   }
   char model[96];
-  std::snprintf(model, sizeof model, " (alpha %.1f us, %.2f GB/s%s)", shape.alpha_s * 1e6, 1e-9 / shape.beta_s,
+  std::snprintf(model, sizeof model, " (alpha %.1f us, %.2f GB/s%s)", terms.alpha * 1e6, 1e-9 / shape.beta_s,
                 need.rank_order ? ", rank order only" : "");
   std::string why = group_words(shape, bytes) + ": " + std::string(best->name) + " should take " + time_words(best_s);
   if (next != nullptr) why += ", " + std::string(next->name) + " " + time_words(next_s);

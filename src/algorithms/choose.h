@@ -14,6 +14,7 @@ struct GroupShape {
   int hosts = 1;
   int ranks_per_host = 1;     // 0 where hosts hold different numbers, or where a host's ranks are not neighbours
   double alpha_s = 5e-6;      // per message between the slowest pair
+  double latency_s = 0;       // until its first byte arrives; messages that are sent at once share it
   double beta_s = 1.0 / 2e9;  // per byte
 };
 

@@ -50,6 +50,8 @@ class Transport : public Sleeper {
   // order while one lane still wanted something of it ends that lane alone: what it had sent on the others still
   // arrives.
   virtual Status lane_status(Lane lane) const { return peer_status(lane.peer); }
+  // Seconds there and back, as seen when the connection was made; 0 where that is not known or is within this host.
+  virtual double round_trip_s(int) const { return 0; }
   // The first error of any peer, by rank; OK when all are well.
   virtual Status status() const = 0;
 };

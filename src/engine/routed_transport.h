@@ -30,6 +30,7 @@ class RoutedTransport final : public Transport {
   Status peer_status(int peer) const override;
   Status lane_status(Lane lane) const override;
   Status status() const override;
+  double round_trip_s(int peer) const override { return part(route(peer)).round_trip_s(route(peer).peer); }
 
   int wake_fd() const override { return poller_.fd(); }
   bool prepare_to_sleep() override;

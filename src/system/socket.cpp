@@ -2,11 +2,13 @@
 // SIGPIPE.
 #include "system/socket.h"
 
-#include <netinet/tcp.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <sys/un.h>
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstring>
 
 #include "system/addresses.h"
@@ -196,6 +198,15 @@ bool stays_on_host(int fd) {
   }
   return reinterpret_cast<const sockaddr_in&>(mine.storage).sin_addr.s_addr ==
          reinterpret_cast<const sockaddr_in&>(theirs.storage).sin_addr.s_addr;
+}
+
+double shortest_round_trip_s(int fd) {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return 0;
+  // Kernels from before 4.6, and headers from before theirs, know only the smoothed one.
+  const auto seen_us = length > offsetof(tcp_info, tcpi_min_rtt) ? info.tcpi_min_rtt : info.tcpi_rtt;
+  return seen_us == ~uint32_t{0} ? 0 : 1e-6 * seen_us;
 }
 
 void use_usual_congestion_control(int fd) {

@@ -41,6 +41,8 @@ Result<UniqueFd> begin_connect(const Address& address);
 void let_peer_pause(int fd);
 // Whether both ends of a TCP connection have the same address: then its packets never meet a wire.
 bool stays_on_host(int fd);
+// Of a TCP connection, there and back, as the kernel has seen it so far.
+double shortest_round_trip_s(int fd);
 // Connections begin without pacing, which on one host costs a third of the bandwidth; one that leaves the host and
 // carries much gets what the administrator chose for this machine.
 void use_usual_congestion_control(int fd);

@@ -32,6 +32,7 @@ class TcpTransport final : public Transport {
   Status peer_status(int peer) const override;
   Status lane_status(Lane lane) const override { return lane_failures_[index_of(lane)]; }
   Status status() const override;
+  double round_trip_s(int peer) const override;
 
   int wake_fd() const override { return poller_.fd(); }
   bool prepare_to_sleep() override;
@@ -235,6 +236,11 @@ Status TcpTransport::status() const {
   if (!troubled_) return {};
   for (const Status& failure : lane_failures_) FDL_RETURN_IF_ERROR(failure);
   return {};
+}
+
+double TcpTransport::round_trip_s(int peer) const {
+  const int fd = streams_[index_of({peer, 0})].fd();
+  return fd < 0 || stays_on_host(fd) ? 0 : shortest_round_trip_s(fd);
 }
 
 void TcpTransport::fail(int peer, const Status& why) {
