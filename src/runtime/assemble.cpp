@@ -5,7 +5,11 @@
 #include <map>
 #include <set>
 
+#include "engine/hierarchical_collectives.h"
+#include "engine/link_probe.h"
+#include "engine/part_transport.h"
 #include "engine/routed_transport.h"
+#include "engine/scheduled_collectives.h"
 
 #if FDL_WITH_LOOPBACK
 #include "transports/loopback/loopback_transport.h"
@@ -133,16 +137,10 @@ GroupShape shape_of(const std::vector<Member>& members) {
   return shape;
 }
 
-Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, std::function<void()> suspect) {
-  Communicator::Parts parts{.id = membership.id,
-                            .rank = membership.rank,
-                            .members = membership.members,
-                            .shape = shape_of(membership.members),
-                            .config = membership.config,
-                            .suspect = std::move(suspect)};
-  FDL_ASSIGN_OR_RETURN(const std::vector<const Option*> chosen, allowed(*membership.config));
-  if (membership.size() == 1) return Communicator::make(std::move(parts));
+namespace {
 
+// One transport over which this rank reaches all others.
+Result<std::unique_ptr<Transport>> connect_all(const Membership& membership, const std::vector<const Option*>& chosen) {
   std::map<const Option*, Peers> joined_by;
   for (int peer = 0; peer < membership.size(); ++peer) {
     if (peer == membership.rank) continue;
@@ -166,19 +164,77 @@ Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, std
     FDL_ASSIGN_OR_RETURN(auto transport, option.connect(membership, found->second));
     transports.push_back(std::move(transport));
   }
+  if (transports.size() == 1) return std::move(transports.front());
+  FDL_ASSIGN_OR_RETURN(auto routed, RoutedTransport::make(std::move(transports), std::move(routes), membership.rank));
+  return std::unique_ptr<Transport>(std::move(routed));
+}
+
 #if FDL_WITH_SHM
-  const bool all_share_memory = transports.size() == 1 && transports.front()->name() == "shm";
-  if (all_share_memory) {
+// Whether ranks of one host are joined by shared memory: the same answer on all ranks, for it is no fact of theirs.
+bool hosts_share_memory(const std::vector<const Option*>& chosen, const Membership& membership) {
+  const Option* option = joining(chosen, membership.me(), membership.me());
+  return option != nullptr && option->name == "shm";
+}
+
+// The ranks of each host use its memory; those in the same place on every host use the network, each for its share.
+Result<std::unique_ptr<Collectives>> make_hierarchy(const Membership& membership, const GroupShape& shape,
+                                                    Transport& transport) {
+  const int locals = shape.ranks_per_host;
+  const HierarchicalCollectives::Place place{.local_rank = membership.rank % locals,
+                                             .local_size = locals,
+                                             .host = membership.rank / locals,
+                                             .hosts = shape.hosts};
+  Membership host = membership;
+  host.id += "/host" + std::to_string(place.host);
+  host.rank = place.local_rank;
+  const auto first = membership.members.begin() + place.host * locals;
+  host.members.assign(first, first + locals);
+  FDL_ASSIGN_OR_RETURN(auto inside, make_shm_collectives(host));
+
+  std::vector<int> across;
+  for (int i = 0; i < place.hosts; ++i) across.push_back(i * locals + place.local_rank);
+  GroupShape shape_across = shape;
+  shape_across.ranks = shape.hosts;
+  shape_across.ranks_per_host = 1;
+  auto between = std::make_unique<ScheduledCollectives>(std::make_unique<PartTransport>(transport, std::move(across)),
+                                                        place.host, shape_across, *membership.config);
+  return HierarchicalCollectives::make(std::move(inside), std::move(between), place);
+}
+
+Status prefer_shared_memory(const Membership& membership, const std::vector<const Option*>& chosen,
+                            Communicator::Parts& parts) {
+  if (!hosts_share_memory(chosen, membership)) return {};
+  if (parts.shape.hosts == 1) {
     FDL_ASSIGN_OR_RETURN(auto whole, make_shm_collectives(membership));
     parts.preferred.push_back(std::move(whole));
+  } else if (parts.shape.ranks_per_host > 1) {
+    FDL_ASSIGN_OR_RETURN(auto hierarchy, make_hierarchy(membership, parts.shape, *parts.transport));
+    parts.preferred.push_back(std::move(hierarchy));
   }
+  return {};
+}
 #endif
-  if (transports.size() == 1) {
-    parts.transport = std::move(transports.front());
-  } else {
-    FDL_ASSIGN_OR_RETURN(parts.transport,
-                         RoutedTransport::make(std::move(transports), std::move(routes), membership.rank));
+
+}  // namespace
+
+Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, std::function<void()> suspect) {
+  Communicator::Parts parts{.id = membership.id,
+                            .rank = membership.rank,
+                            .members = membership.members,
+                            .shape = shape_of(membership.members),
+                            .config = membership.config,
+                            .suspect = std::move(suspect)};
+  FDL_ASSIGN_OR_RETURN(const std::vector<const Option*> chosen, allowed(*membership.config));
+  if (membership.size() == 1) return Communicator::make(std::move(parts));
+
+  FDL_ASSIGN_OR_RETURN(parts.transport, connect_all(membership, chosen));
+  if (parts.shape.hosts > 1) {
+    FDL_ASSIGN_OR_RETURN(parts.shape, probe_links(*parts.transport, membership.rank, parts.shape, *membership.config,
+                                                  membership.deadline));
   }
+#if FDL_WITH_SHM
+  FDL_RETURN_IF_ERROR(prefer_shared_memory(membership, chosen, parts));
+#endif
   return Communicator::make(std::move(parts));
 }
 

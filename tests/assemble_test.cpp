@@ -1,0 +1,117 @@
+// Assemble: which collectives join the members of a communicator, on one host and on several.
+#include "runtime/assemble.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "tests/support/party.h"
+
+namespace fdl::test {
+namespace {
+
+using testing::HasSubstr;
+
+// Members of a job on hosts that are no more than names here: all of them are threads of this process.
+Membership on_hosts(Party& party, int rank, int ranks_per_host) {
+  Membership membership = party.membership(rank);
+  for (std::size_t i = 0; i < membership.members.size(); ++i) {
+    membership.members[i].host_id = "host " + std::to_string(static_cast<int>(i) / ranks_per_host);
+  }
+  return membership;
+}
+
+Status call(Communicator& comm, const CollectiveSpec& spec, void* input, void* output) {
+  Operation operation{.spec = spec, .buffers = {input, output}};
+  comm.start(operation);
+  return comm.wait(operation.completion, Deadline::after_seconds(kPatienceSeconds));
+}
+
+void expect_sums(Communicator& comm, std::size_t count) {
+  std::vector<int64_t> input(count), output(count, -1);
+  std::iota(input.begin(), input.end(), comm.rank());
+  require(call(comm, {.dtype = Dtype::int64, .count = count}, input.data(), output.data()));
+  const int64_t size = comm.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    require(output[i] == static_cast<int64_t>(i) * size + size * (size - 1) / 2, "a wrong sum");
+  }
+}
+
+// What is queued behind an allreduce tells how the one in flight runs.
+std::string how_it_runs(Communicator& comm) {
+  std::vector<int64_t> sums(1 << 16, 1);
+  Operation operation{.spec = {.dtype = Dtype::int64, .count = sums.size()}, .buffers = {sums.data(), sums.data()}};
+  comm.start(operation);
+  const std::string phase = comm.phase();
+  require(comm.wait(operation.completion, Deadline::after_seconds(kPatienceSeconds)));
+  return phase;
+}
+
+TEST(Assemble, JoinsRanksOfSeveralHostsByMemoryInsideAndTheNetworkBetween) {
+  for (const auto& [size, per_host] : {std::pair(4, 2), std::pair(6, 3), std::pair(6, 2)}) {
+    Party party(size);
+    run_ranks(size, [&](int rank) {
+      auto comm = require(assemble(on_hosts(party, rank, per_host), {}));
+      for (const std::size_t count : {std::size_t{1}, std::size_t{7}, std::size_t{100'000}}) expect_sums(*comm, count);
+      EXPECT_THAT(how_it_runs(*comm), HasSubstr("inside hosts"));
+      require(call(*comm, {.collective = Collective::barrier}, nullptr, nullptr));
+    });
+  }
+}
+
+// Schedules and the hierarchy share the connections between hosts: their slices must not meet.
+TEST(Assemble, LetsTheHierarchyAndTheSchedulesTakeTurns) {
+  Party party(4);
+  run_ranks(4, [&](int rank) {
+    auto comm = require(assemble(on_hosts(party, rank, 2), {}));
+    for (int turn = 0; turn < 200; ++turn) {
+      expect_sums(*comm, static_cast<std::size_t>(1 + turn * 13 % 4000));
+      std::vector<int> gathered(4, -1);
+      int mine = rank + turn;
+      const std::vector<std::size_t> counts(4, 1);
+      require(call(*comm, {.collective = Collective::allgather, .dtype = Dtype::int32, .counts = counts}, &mine,
+                   gathered.data()));
+      for (int i = 0; i < 4; ++i) require(gathered[static_cast<std::size_t>(i)] == i + turn, "a wrong part");
+      double sum = 1;
+      const CollectiveSpec flat{.dtype = Dtype::float64, .count = 1, .algorithm = turn % 2 == 0 ? "ring" : "direct"};
+      require(call(*comm, flat, &sum, &sum));
+      require(sum == 4, "a wrong sum");
+    }
+  });
+}
+
+TEST(Assemble, NamesWhoLeftWhileTheHierarchyWorks) {
+  Party party(4);
+  run_ranks(4, [&](int rank) {
+    auto comm = require(assemble(on_hosts(party, rank, 2), {}));
+    expect_sums(*comm, 1000);
+    if (rank == 3) return;
+    std::vector<int64_t> sums(1000, 1);
+    const Status lost = call(*comm, {.dtype = Dtype::int64, .count = 1000}, sums.data(), sums.data());
+    EXPECT_EQ(lost.code(), Code::peer_lost) << lost.text();
+    EXPECT_GE(lost.error().culprit_rank, 10) << lost.text();
+  });
+}
+
+TEST(Assemble, KeepsToSchedulesWhereHostsAreUnequalOrMemoryIsNotAllowed) {
+  {
+    Party party(3);
+    run_ranks(3, [&](int rank) {
+      auto comm = require(assemble(on_hosts(party, rank, 2), {}));
+      expect_sums(*comm, 1000);
+      EXPECT_EQ(how_it_runs(*comm).find("inside hosts"), std::string::npos);
+    });
+  }
+  Party party(4);
+  party.config().transport = "tcp";
+  run_ranks(4, [&](int rank) {
+    auto comm = require(assemble(on_hosts(party, rank, 2), {}));
+    expect_sums(*comm, 1000);
+    EXPECT_EQ(how_it_runs(*comm).find("inside hosts"), std::string::npos);
+  });
+}
+
+}  // namespace
+}  // namespace fdl::test
