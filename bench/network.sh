@@ -103,9 +103,10 @@ table() {
   python3 - "$1" "$2" 3<&0 <<'PY'
 import json, math, os, sys
 what, hosts = sys.argv[1], int(sys.argv[2])
-bad = 0
+bad = rows = 0
 for line in os.fdopen(3):
     row = json.loads(line)
+    rows += 1
     ranks, size, median = row["ranks"], row["bytes"], row["time_us_median"]
     if what == "delay":
         limit = (math.ceil(math.log2(hosts)) + 1) * 1000
@@ -119,7 +120,7 @@ for line in os.fdopen(3):
     verdict = "" if not judged else "holds" if good else "MISSED"
     print(f"{what:6} {row['transport']:8} {ranks} ranks {hosts} hosts {size:10} B  median {median:11.1f} us  "
           f"min {row['time_us_min']:11.1f} us  {said}  {verdict}", flush=True)
-sys.exit(1 if bad else 0)
+sys.exit(1 if bad or not rows else 0)
 PY
 }
 

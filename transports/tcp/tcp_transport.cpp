@@ -139,7 +139,9 @@ bool TcpTransport::progress() {
       moved |= attend(64 * word + static_cast<std::size_t>(std::countr_zero(bits)));
     }
   }
-  if (slept_ || ++calls_ % kCallsBetweenLooks == 0) moved |= look_for_hang_ups();
+  // What moved is what woke us; if there was more, it wakes us again.
+  const bool woken_by_others = std::exchange(slept_, false) && !moved;
+  if (woken_by_others || ++calls_ % kCallsBetweenLooks == 0) moved |= look_for_hang_ups();
   moved |= std::exchange(news_, false);
   return moved;
 }
@@ -165,7 +167,6 @@ bool TcpTransport::settle(std::size_t index, Outcome outcome) {
 
 // Streams with a posted receive meet the end of their connection when they read; the others are looked at here.
 bool TcpTransport::look_for_hang_ups() {
-  slept_ = false;
   std::array<Poller::Ready, 64> ready;
   const std::size_t count = poller_.wait(ready, Deadline::at_ns(0));
   for (std::size_t i = 0; i < count; ++i) {
