@@ -82,7 +82,8 @@ TEST(Assemble, LetsTheHierarchyAndTheSchedulesTakeTurns) {
   });
 }
 
-TEST(Assemble, NamesWhoLeftWhileTheHierarchyWorks) {
+// Those of its host hear it from the memory, the others from a connection; none of them waits on.
+TEST(Assemble, EndsOnAllHostsWhenOneRankLeaves) {
   Party party(4);
   run_ranks(4, [&](int rank) {
     auto comm = require(assemble(on_hosts(party, rank, 2), {}));
@@ -90,8 +91,8 @@ TEST(Assemble, NamesWhoLeftWhileTheHierarchyWorks) {
     if (rank == 3) return;
     std::vector<int64_t> sums(1000, 1);
     const Status lost = call(*comm, {.dtype = Dtype::int64, .count = 1000}, sums.data(), sums.data());
-    EXPECT_EQ(lost.code(), Code::peer_lost) << lost.text();
-    EXPECT_GE(lost.error().culprit_rank, 10) << lost.text();
+    EXPECT_TRUE(lost.code() == Code::peer_lost || lost.code() == Code::shut_down) << lost.text();
+    EXPECT_EQ(comm->status().text(), lost.text());
   });
 }
 
