@@ -29,14 +29,17 @@ Status call(Communicator& comm, const CollectiveSpec& spec, void* input, void* o
   return comm.wait(operation.completion, Deadline::after_seconds(kPatienceSeconds));
 }
 
+// Into other memory, and in place.
 void expect_sums(Communicator& comm, std::size_t count) {
-  std::vector<int64_t> input(count), output(count, -1);
+  std::vector<int64_t> input(count), output(count, -1), expected(count);
   std::iota(input.begin(), input.end(), comm.rank());
-  require(call(comm, {.dtype = Dtype::int64, .count = count}, input.data(), output.data()));
   const int64_t size = comm.size();
-  for (std::size_t i = 0; i < count; ++i) {
-    require(output[i] == static_cast<int64_t>(i) * size + size * (size - 1) / 2, "a wrong sum");
-  }
+  for (std::size_t i = 0; i < count; ++i) expected[i] = static_cast<int64_t>(i) * size + size * (size - 1) / 2;
+  const CollectiveSpec sum{.dtype = Dtype::int64, .count = count};
+  require(call(comm, sum, input.data(), output.data()));
+  require(output == expected, "a wrong sum");
+  require(call(comm, sum, input.data(), input.data()));
+  require(input == expected, "a wrong sum in place");
 }
 
 // What is queued behind an allreduce tells how the one in flight runs.
@@ -54,7 +57,8 @@ TEST(Assemble, JoinsRanksOfSeveralHostsByMemoryInsideAndTheNetworkBetween) {
     Party party(size);
     run_ranks(size, [&](int rank) {
       auto comm = require(assemble(on_hosts(party, rank, per_host), {}));
-      for (const std::size_t count : {std::size_t{1}, std::size_t{7}, std::size_t{100'000}}) expect_sums(*comm, count);
+      // The last ones go in two and in four segments, neither of which all ranks share evenly.
+      for (const std::size_t count : {1, 7, 100'000, 600'001, 1'100'003}) expect_sums(*comm, count);
       EXPECT_THAT(how_it_runs(*comm), HasSubstr("inside hosts"));
       require(call(*comm, {.collective = Collective::barrier}, nullptr, nullptr));
     });
