@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "engine/scheduled_collectives.h"
 
@@ -73,16 +72,16 @@ Result<GroupShape> probe_links(Transport& transport, int rank, GroupShape shape,
   std::array<double, 2> worst{};
   auto& [latency_s, beta_s] = worst;
   for (int peer = 0; peer < shape.ranks; ++peer) {
-    if (peer != rank) latency_s = std::max(latency_s, transport.round_trip_s(peer) / 2);
+    if (peer != rank) latency_s = std::max(latency_s, transport.round_trip_s(peer) / 2 - shape.alpha_s);
   }
+  latency_s = std::max(latency_s, shape.latency_s);
   // A rank that was not scheduled in time sees bytes apart that came together: the best of a few.
-  beta_s = INFINITY;
-  for (int i = 0; i < kBursts; ++i) {
+  for (int i = 0; i < kBursts && shape.hosts > 1; ++i) {
     FDL_ASSIGN_OR_RETURN(const double seen_s, burst(transport, rank, shape.ranks, deadline));
-    beta_s = std::min(beta_s, seen_s);
+    beta_s = i == 0 ? seen_s : std::min(beta_s, seen_s);
   }
   FDL_RETURN_IF_ERROR(agree(transport, rank, shape, config, worst, deadline));
-  shape.latency_s = std::max(0.0, latency_s - shape.alpha_s);
+  shape.latency_s = latency_s;
   // Bytes that came in one piece say only that the link is fast.
   shape.beta_s = std::max(shape.beta_s, beta_s);
   return shape;

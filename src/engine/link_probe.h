@@ -9,8 +9,9 @@
 
 namespace fdl {
 
-// `shape` with the latency of the farthest pair and the bandwidth of the slowest link around the ring. Collective,
-// before anything else uses the transport; blocks for about as long as three messages and a small allreduce take.
+// `shape` with the latency of the farthest pair (or the largest that any rank's shape says already) and, between
+// hosts, the bandwidth of the slowest link around the ring. Collective, before anything else uses the transport; blocks
+// for about as long as three messages and a small allreduce take.
 Result<GroupShape> probe_links(Transport& transport, int rank, GroupShape shape, const Config& config,
                                Deadline deadline);
 

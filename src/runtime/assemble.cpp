@@ -10,6 +10,7 @@
 #include "engine/part_transport.h"
 #include "engine/routed_transport.h"
 #include "engine/scheduled_collectives.h"
+#include "world/topology.h"
 
 #if FDL_WITH_LOOPBACK
 #include "transports/loopback/loopback_transport.h"
@@ -169,6 +170,15 @@ Result<std::unique_ptr<Transport>> connect_all(const Membership& membership, con
   return std::unique_ptr<Transport>(std::move(routed));
 }
 
+// Where ranks share cores, a message waits until its reader has its turn: so long, over loopback.
+constexpr double kTurn_s = 20e-6;
+
+bool has_core_of_its_own(const Membership& membership) {
+  const auto here = std::count_if(membership.members.begin(), membership.members.end(),
+                                  [&](const Member& member) { return member.host_id == membership.me().host_id; });
+  return here <= usable_cores();
+}
+
 #if FDL_WITH_SHM
 // Whether ranks of one host are joined by shared memory: the same answer on all ranks, for it is no fact of theirs.
 bool hosts_share_memory(const std::vector<const Option*>& chosen, const Membership& membership) {
@@ -228,7 +238,8 @@ Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, std
   if (membership.size() == 1) return Communicator::make(std::move(parts));
 
   FDL_ASSIGN_OR_RETURN(parts.transport, connect_all(membership, chosen));
-  if (parts.shape.hosts > 1) {
+  if (parts.transport->name().find("tcp") != std::string_view::npos) {
+    if (!has_core_of_its_own(membership)) parts.shape.latency_s = kTurn_s;
     FDL_ASSIGN_OR_RETURN(parts.shape, probe_links(*parts.transport, membership.rank, parts.shape, *membership.config,
                                                   membership.deadline));
   }
