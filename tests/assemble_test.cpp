@@ -118,5 +118,19 @@ TEST(Assemble, KeepsToSchedulesWhereHostsAreUnequalOrMemoryIsNotAllowed) {
   });
 }
 
+TEST(Assemble, AgreesOnItsLinksWhateverIsConfigured) {
+  for (const char* algorithm : {"auto", "ring"}) {
+    for (const bool deterministic : {false, true}) {
+      Party party(4);
+      party.config().algorithm = algorithm;
+      party.config().deterministic = deterministic;
+      run_ranks(4, [&](int rank) {
+        auto comm = require(assemble(on_hosts(party, rank, 2), {}));
+        expect_sums(*comm, 1000);
+      });
+    }
+  }
+}
+
 }  // namespace
 }  // namespace fdl::test

@@ -49,12 +49,12 @@ Result<double> burst(Transport& transport, int rank, int size, Deadline deadline
   return apart_ns * 1e-9 / static_cast<double>(kTailBytes);
 }
 
-// Everybody's worst.
+// Everybody's worst. What the ranks do not yet agree on is left out of the shape that this is done with.
 Status agree(Transport& transport, int rank, const GroupShape& shape, const Config& config, std::span<double> worst,
              Deadline deadline) {
-  ScheduledCollectives collectives(&transport, rank, shape, config);
-  const CollectiveSpec spec{
-      .dtype = Dtype::float64, .reduction = {.op = Op::max}, .count = worst.size(), .algorithm = "recursive_doubling"};
+  const GroupShape known{.ranks = shape.ranks, .hosts = shape.hosts, .ranks_per_host = shape.ranks_per_host};
+  ScheduledCollectives collectives(&transport, rank, known, config);
+  const CollectiveSpec spec{.dtype = Dtype::float64, .reduction = {.op = Op::max}, .count = worst.size()};
   Completion completion;
   collectives.start(spec, {worst.data(), worst.data()}, completion);
   while (!completion.done) {
