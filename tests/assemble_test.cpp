@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <latch>
 #include <numeric>
 
 #include "tests/support/party.h"
@@ -42,12 +42,15 @@ void expect_sums(Communicator& comm, std::size_t count) {
   require(input == expected, "a wrong sum in place");
 }
 
-// What is queued behind an allreduce tells how the one in flight runs.
-std::string how_it_runs(Communicator& comm) {
+// How an allreduce runs, as all ranks but the last see it: that one begins when the others have looked.
+std::string how_it_runs(Communicator& comm, std::latch& others_looked) {
   std::vector<int64_t> sums(1 << 16, 1);
   Operation operation{.spec = {.dtype = Dtype::int64, .count = sums.size()}, .buffers = {sums.data(), sums.data()}};
+  const bool last = comm.rank() == comm.size() - 1;
+  if (last) others_looked.wait();
   comm.start(operation);
-  const std::string phase = comm.phase();
+  const std::string phase = last ? "the last rank did not look" : comm.phase();
+  if (!last) others_looked.count_down();
   require(comm.wait(operation.completion, Deadline::after_seconds(kPatienceSeconds)));
   return phase;
 }
@@ -55,11 +58,12 @@ std::string how_it_runs(Communicator& comm) {
 TEST(Assemble, JoinsRanksOfSeveralHostsByMemoryInsideAndTheNetworkBetween) {
   for (const auto& [size, per_host] : {std::pair(4, 2), std::pair(6, 3), std::pair(6, 2)}) {
     Party party(size);
-    run_ranks(size, [&](int rank) {
+    std::latch others_looked(size - 1);
+    run_ranks(size, [&, size = size, per_host = per_host](int rank) {
       auto comm = require(assemble(on_hosts(party, rank, per_host), {}));
       // The last ones go in two and in four segments, neither of which all ranks share evenly.
       for (const std::size_t count : {1, 7, 100'000, 600'001, 1'100'003}) expect_sums(*comm, count);
-      EXPECT_THAT(how_it_runs(*comm), HasSubstr("inside hosts"));
+      EXPECT_THAT(how_it_runs(*comm, others_looked), HasSubstr(rank < size - 1 ? "inside hosts" : "last rank"));
       require(call(*comm, {.collective = Collective::barrier}, nullptr, nullptr));
     });
   }
@@ -103,18 +107,20 @@ TEST(Assemble, EndsOnAllHostsWhenOneRankLeaves) {
 TEST(Assemble, KeepsToSchedulesWhereHostsAreUnequalOrMemoryIsNotAllowed) {
   {
     Party party(3);
+    std::latch others_looked(2);
     run_ranks(3, [&](int rank) {
       auto comm = require(assemble(on_hosts(party, rank, 2), {}));
       expect_sums(*comm, 1000);
-      EXPECT_EQ(how_it_runs(*comm).find("inside hosts"), std::string::npos);
+      EXPECT_EQ(how_it_runs(*comm, others_looked).find("inside hosts"), std::string::npos);
     });
   }
   Party party(4);
   party.config().transport = "tcp";
+  std::latch others_looked(3);
   run_ranks(4, [&](int rank) {
     auto comm = require(assemble(on_hosts(party, rank, 2), {}));
     expect_sums(*comm, 1000);
-    EXPECT_EQ(how_it_runs(*comm).find("inside hosts"), std::string::npos);
+    EXPECT_EQ(how_it_runs(*comm, others_looked).find("inside hosts"), std::string::npos);
   });
 }
 
