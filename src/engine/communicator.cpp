@@ -103,7 +103,10 @@ Communicator::Communicator(std::unique_ptr<State> state) : state_(std::move(stat
 
 Communicator::~Communicator() {
   if (!state_->failed) {
-    state_->fail(Status(Code::shut_down, fmt::format("communicator '{}' was destroyed", state_->parts.id)));
+    const Member& who = members()[static_cast<std::size_t>(rank())];
+    state_->fail(Status::blame(who.world_rank, who.host_name, Code::shut_down,
+                               fmt::format("rank {}{}{} has destroyed communicator '{}'", who.world_rank,
+                                           who.host_name.empty() ? "" : " on ", who.host_name, id())));
   }
 }
 

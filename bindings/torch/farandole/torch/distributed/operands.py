@@ -1,7 +1,6 @@
 """From tensors and reductions of torch to the addresses, counts, types and operations of an ordered communicator."""
 
 import torch
-import torch.distributed as dist
 
 from ... import errors
 from ..tensors import DTYPES
@@ -11,11 +10,9 @@ _PAIRS = {torch.complex64: (DTYPES[torch.float32], 2), torch.complex128: (DTYPES
 _BYTE = DTYPES[torch.uint8]
 _moved = {dtype: (number, 1) for dtype, number in DTYPES.items()} | _PAIRS
 
-# The core's numbers of torch's operations, in the order of torch's numbers.
-_TORCH_OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
+# The core's numbers of torch's operations.
 _CORE_OPS = {"SUM": 0, "AVG": 1, "PRODUCT": 4, "MIN": 2, "MAX": 3, "BAND": 5, "BOR": 6, "BXOR": 7}
 _LOGICAL_OPS = {"SUM": 9, "MAX": 9, "BOR": 9, "PRODUCT": 8, "MIN": 8, "BAND": 8, "BXOR": 10}
-_SUM = 0
 
 
 def moved_as(dtype):
@@ -27,11 +24,9 @@ def moved_as(dtype):
 
 
 def _op_name(op):
-    try:
-        return _TORCH_OPS[hash(op)]  # a ReduceOp's hash is its number, and its cheapest property
-    except (IndexError, TypeError):
-        kind = op.op if hasattr(op, "op") else op.__getstate__()[0]
-        return kind.name
+    if hasattr(op, "op"):
+        return op.op.name
+    return op.name if hasattr(op, "name") else op.__getstate__()[0].name
 
 
 def _factor_of(op):
@@ -43,12 +38,22 @@ def _factor_of(op):
     return float(factor)
 
 
+_reduced = {}
+
+
 def reduced_as(dtype, op):
     """(type, elements of it for one element, operation, factor before it)."""
+    found = _reduced.get((dtype, hash(op)))
+    if found is not None:
+        return found
     name = _op_name(op)
-    factor = 1.0
     if name == "PREMUL_SUM":
-        name, factor = "SUM", _factor_of(op)
+        return _reduced_by_name(dtype, "SUM", _factor_of(op))
+    found = _reduced[dtype, hash(op)] = _reduced_by_name(dtype, name, 1.0)
+    return found
+
+
+def _reduced_by_name(dtype, name, factor):
     if dtype in DTYPES:
         if dtype is not torch.bool:
             return DTYPES[dtype], 1, _CORE_OPS[name], factor
@@ -73,7 +78,7 @@ def checked(tensor):
 
 def is_plain(tensor):
     """Whether its elements lie in memory in their order, as they are."""
-    return tensor.is_contiguous() and not tensor.is_neg() and not (tensor.is_complex() and tensor.is_conj())
+    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
 def source(tensor):

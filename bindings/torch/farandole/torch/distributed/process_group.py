@@ -60,7 +60,6 @@ class ProcessGroup(dist.ProcessGroup):
         self._channel = _native.Channel(self._group)
         self._name, self._desc = name, "undefined"
         self._batch = None
-        self._sequence = itertools.count(1)
         self._barriers = itertools.count()
         self._splits = itertools.count()
         self.set_timeout(timeout)
@@ -127,19 +126,22 @@ class ProcessGroup(dist.ProcessGroup):
             return self._timeout_ns
         return int(timeout.total_seconds() * 1e9)
 
-    def _run(self, opts, tensors, keep, afterwards, *call, **uneven):
+    def _run(self, opts, tensors, keep, afterwards, *call, counts=None, recv_counts=None):
         """One collective: blocks, or gives the Work of what has been started."""
+        timeout_ns = self._timeout_of(opts)
         if not getattr(opts, "asyncOp", True):
             try:
-                self._channel.run(*call, self._timeout_of(opts), **uneven)
+                if counts is None:
+                    self._channel.run(*call, timeout_ns)
+                else:
+                    self._channel.run_uneven(*call, timeout_ns, counts, recv_counts)
             except errors.Error as error:
                 raise as_torch(error) from None
             if afterwards is not None:
                 afterwards()
             return _DONE
-        return self._keep_batch(
-            Work((self._channel.submit(keep, *call, self._timeout_of(opts), **uneven),), tensors, afterwards)
-        )
+        pending = self._channel.submit(keep, *call, timeout_ns, counts, recv_counts)
+        return self._keep_batch(Work((pending,), tensors, afterwards))
 
     def _run_each(self, opts, calls):
         """Several collectives as one Work."""
@@ -161,10 +163,13 @@ class ProcessGroup(dist.ProcessGroup):
     # ---- reductions ----
 
     def allreduce(self, tensors, opts=None, timeout=None):
-        if not hasattr(opts, "reduceOp"):
-            opts = _Options(dist.ReduceOp.SUM if opts is None else opts, timeout=timeout)
+        try:
+            reduce_op = opts.reduceOp
+        except AttributeError:
+            reduce_op = dist.ReduceOp.SUM if opts is None else opts
+            opts = _Options(reduce_op, timeout=timeout)
         tensor = _only(tensors, "all_reduce")
-        number, parts, op, factor = operands.reduced_as(tensor.dtype, opts.reduceOp)
+        number, parts, op, factor = operands.reduced_as(tensor.dtype, reduce_op)
         plain, afterwards = operands.both(tensor)
         address = plain.data_ptr()
         return self._run(opts, [tensor], plain, afterwards,

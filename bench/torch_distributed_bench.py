@@ -1,0 +1,169 @@
+"""torch.distributed over Gloo and over farandole, side by side in one run: latencies, bandwidths, and a step of DDP.
+
+    python bench/torch_distributed_bench.py --ranks 2 [--quick] [--json FILE]
+
+Each number is the slowest rank's, median and minimum over repetitions; buffers rotate beyond the caches. busbw is
+2 (n-1)/n bytes / time, as others report it. The DDP step is what the reduction of ResNet-50's gradients (161 tensors,
+102 MB) costs: buckets of 25 MB as DDP makes them, started one after the other and then waited for.
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import tempfile
+import time
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+
+BACKENDS = ("gloo", "farandole")
+ROTATED_BYTES = 256 << 20
+
+
+def resnet50_gradients():
+    """How many elements each parameter of ResNet-50 has, in the order in which they are made."""
+    counts = [64 * 3 * 7 * 7, 64, 64]
+    inputs = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            for outputs, taken, kernel in ((width, inputs, 1), (width, width, 3), (4 * width, width, 1)):
+                counts += [outputs * taken * kernel * kernel, outputs, outputs]
+            if block == 0:
+                counts += [4 * width * inputs, 4 * width, 4 * width]
+            inputs = 4 * width
+    return counts + [2048 * 1000, 1000]
+
+
+def ddp_buckets(counts, cap_bytes=25 << 20, first_bytes=1 << 20):
+    """Sizes of DDP's buckets: filled in reverse order, the first one small."""
+    buckets, filled, cap = [], 0, first_bytes
+    for count in reversed(counts):
+        filled += count
+        if filled * 4 >= cap:
+            buckets.append(filled)
+            filled, cap = 0, cap_bytes
+    return buckets + ([filled] if filled else [])
+
+
+def timed(action, repeats, group):
+    """Seconds of the slowest rank, for each repetition."""
+    times = []
+    for turn in range(repeats + 2):
+        dist.barrier(group)
+        begin = time.perf_counter()
+        action(turn)
+        times.append(time.perf_counter() - begin)
+    slowest = torch.tensor(times[2:], dtype=torch.float64)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX, group=group)
+    return slowest.tolist()
+
+
+def measure_collectives(group, sizes, quick):
+    size = dist.get_world_size()
+    rows = []
+    for bytes in sizes:
+        count = bytes // 4
+        copies = max(1, min(64, ROTATED_BYTES // max(bytes, 1) // 4)) if bytes >= 1 << 20 else 1
+        tensors = [torch.ones(count) for _ in range(copies)]
+        gathered = torch.empty(count * size)
+        loops = 200 if bytes <= 1 << 16 else 20 if bytes <= 1 << 20 else 2
+        repeats = 5 if quick else 11
+        actions = {
+            "all_reduce": lambda turn: dist.all_reduce(tensors[turn % copies], group=group),
+            "broadcast": lambda turn: dist.broadcast(tensors[turn % copies], 0, group=group),
+            "all_gather_single": lambda turn: group._allgather_base(gathered, tensors[turn % copies]).wait(),
+        }
+        for name, action in actions.items():
+            def loop(turn, action=action):
+                for step in range(loops):
+                    action(turn * loops + step)
+
+            times = [one / loops for one in timed(loop, repeats, group)]
+            rows.append({"what": name, "bytes": bytes, "median_us": statistics.median(times) * 1e6,
+                         "minimum_us": min(times) * 1e6})  # fmt: skip
+    return rows
+
+
+def measure_step(group, quick):
+    buckets = [torch.ones(count) for count in ddp_buckets(resnet50_gradients())]
+
+    def step(_):
+        futures = [dist.all_reduce(bucket, group=group, async_op=True).get_future() for bucket in buckets]
+        for future in futures:
+            future.wait()
+
+    times = timed(step, 3 if quick else 7, group)
+    return {"what": "ddp_step_resnet50", "bytes": sum(4 * one.numel() for one in buckets),
+            "median_us": statistics.median(times) * 1e6, "minimum_us": min(times) * 1e6}  # fmt: skip
+
+
+def measure_message(group, bytes, repeats):
+    rank = dist.get_rank()
+    tensor = torch.zeros(bytes // 4)
+
+    def ping(_):
+        for _ in range(50):
+            if rank == 0:
+                dist.send(tensor, 1, group=group)
+                dist.recv(tensor, 1, group=group)
+            elif rank == 1:
+                dist.recv(tensor, 0, group=group)
+                dist.send(tensor, 0, group=group)
+
+    times = [one / 100 for one in timed(ping, repeats, group)]
+    return {"what": "send_recv", "bytes": bytes, "median_us": statistics.median(times) * 1e6,
+            "minimum_us": min(times) * 1e6}  # fmt: skip
+
+
+def rank_main(rank, size, store, sizes, quick, result):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    found = {}
+    for backend in BACKENDS:
+        group = dist.new_group(backend=backend)
+        found[backend] = measure_collectives(group, sizes, quick)
+        found[backend] += [measure_message(group, bytes, 5) for bytes in (4, 65536)]
+        found[backend].append(measure_step(group, quick))
+        dist.barrier(group)
+        dist.destroy_process_group(group)
+    if rank == 0:
+        with open(result, "w") as file:
+            json.dump(found, file)
+    dist.destroy_process_group()
+
+
+def show(size, found):
+    print(f"\n{size} ranks, {os.cpu_count()} cores, torch {torch.__version__}: median (minimum) in us")
+    print(f"{'':22}{'bytes':>11}{'gloo':>24}{'farandole':>24}{'times':>7}{'busbw GB/s':>12}")
+    for theirs, ours in zip(found["gloo"], found["farandole"]):
+        cells = [f"{row['median_us']:.1f} ({row['minimum_us']:.1f})" for row in (theirs, ours)]
+        factor = theirs["median_us"] / ours["median_us"]
+        reduces = ours["what"] in ("all_reduce", "ddp_step_resnet50")
+        busbw = f"{2 * (size - 1) / size * ours['bytes'] / ours['median_us'] / 1e3:.2f}" if reduces else ""
+        print(f"{ours['what']:22}{ours['bytes']:>11}{cells[0]:>24}{cells[1]:>24}{factor:>7.1f}{busbw:>12}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    sizes = [4, 65536, 4 << 20] if options.quick else [4, 1024, 16384, 65536, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
+    with tempfile.TemporaryDirectory() as folder:
+        result = os.path.join(folder, "result.json")
+        arguments = (options.ranks, os.path.join(folder, "store"), sizes, options.quick, result)
+        torch.multiprocessing.spawn(rank_main, arguments, nprocs=options.ranks)
+        with open(result) as file:
+            found = json.load(file)
+    show(options.ranks, found)
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"ranks": options.ranks, "host": socket.gethostname(), "torch": torch.__version__, **found}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
