@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "collective_queue.h"
+#include "failure.h"
 #include "mailbox.h"
 #include "world.h"
 

@@ -3,22 +3,8 @@
 
 #include <pybind11/pybind11.h>
 
-#include <utility>
-
 namespace farandole_python {
 namespace py = pybind11;
-
-Failure Failure::last() {
-  const fdl_error& story = *fdl_last_error();
-  return {story.code, story.culprit_rank, story.text, story.culprit_host, story.operation, story.phase, story.group};
-}
-
-Failure Failure::of(fdl_result code, std::string text) {
-  Failure failure;
-  failure.code = code;
-  failure.text = std::move(text);
-  return failure;
-}
 
 void raise_failure(const Failure& failure) {
   py::object error = py::module_::import("farandole.errors")

@@ -5,17 +5,9 @@
 
 #include <string>
 
+#include "story.h"
+
 namespace farandole_python {
-
-// What fdl_last_error told, kept for another thread.
-struct Failure {
-  fdl_result code = FDL_OK;
-  int culprit_rank = -1;
-  std::string text, culprit_host, operation, phase, group;
-
-  static Failure last();
-  static Failure of(fdl_result code, std::string text);
-};
 
 // All throw pybind11::error_already_set; the GIL must be held.
 [[noreturn]] void raise_last_error();

@@ -20,7 +20,7 @@
 #include <thread>
 #include <vector>
 
-#include "failure.h"
+#include "story.h"
 
 namespace farandole_python {
 

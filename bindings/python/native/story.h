@@ -1,0 +1,28 @@
+// Failure: what fdl_last_error told, kept for another thread.
+#pragma once
+
+#include <farandole/farandole.h>
+
+#include <string>
+#include <utility>
+
+namespace farandole_python {
+
+struct Failure {
+  fdl_result code = FDL_OK;
+  int culprit_rank = -1;
+  std::string text, culprit_host, operation, phase, group;
+
+  static Failure last() {
+    const fdl_error& story = *fdl_last_error();
+    return {story.code, story.culprit_rank, story.text, story.culprit_host, story.operation, story.phase, story.group};
+  }
+  static Failure of(fdl_result code, std::string text) {
+    Failure failure;
+    failure.code = code;
+    failure.text = std::move(text);
+    return failure;
+  }
+};
+
+}  // namespace farandole_python
