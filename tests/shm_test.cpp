@@ -327,7 +327,7 @@ void disagree(const CollectiveSpec& first, const CollectiveSpec& second, std::in
     ended.arrive_and_wait();
   });
   for (const Status& outcome : outcomes) {
-    EXPECT_EQ(outcome.code(), Code::transport);
+    EXPECT_EQ(outcome.code(), Code::mismatch);
     EXPECT_THAT(outcome.text(), HasSubstr("rank 10 (host-a"));
     EXPECT_THAT(outcome.text(), HasSubstr("rank 11 (host-b"));
     for (const char* fact : facts) EXPECT_THAT(outcome.text(), HasSubstr(fact));
@@ -363,7 +363,7 @@ TEST(ShmCollectives, TellBothSizesOfABlockThatDiffers) {
     spec.recv_counts = rank == 1 ? std::span<const std::size_t>(received_by_1) : std::span(received);
     const Status outcome = call(collectives, spec, {in.data(), out.data()});
     if (rank == 1) {
-      EXPECT_EQ(outcome.code(), Code::transport);
+      EXPECT_EQ(outcome.code(), Code::mismatch);
       EXPECT_THAT(outcome.text(), HasSubstr("rank 10 (host-a"));
       EXPECT_THAT(outcome.text(), HasSubstr("sends 12 bytes"));
       EXPECT_THAT(outcome.text(), HasSubstr("expects 16"));

@@ -86,11 +86,11 @@ Status different_calls(const Neighbours& neighbours, const ShmLayout& layout, in
                                  neighbours.name_of(high), high_called);
   if (low_called == high_called) text += ", with other counts or scales, or after a call that differed";
   text += "; all ranks of a group must call the same collectives in the same order";
-  return Status(Code::transport, std::move(text));
+  return Status(Code::mismatch, std::move(text));
 }
 
 Status different_block(const Neighbours& neighbours, int other, std::size_t sent_bytes, std::size_t expected_bytes) {
-  return Status(Code::transport,
+  return Status(Code::mismatch,
                 fmt::format("shm: in alltoall {} sends {} bytes to {}, which expects {}", neighbours.name_of(other),
                             sent_bytes, neighbours.name_of(neighbours.rank()), expected_bytes));
 }
