@@ -1,0 +1,103 @@
+"""How one call of c10d runs: its options, the ordered collective that it becomes, and what must be true of its arguments."""
+
+import torch
+import torch.distributed as dist
+
+from ... import errors
+from . import operands
+from .work import DoneWork, Work, as_torch, together
+
+_DONE = DoneWork()
+
+
+class CallOptions:
+    """Stands for options that a caller left out or gave one by one."""
+
+    def __init__(self, op=dist.ReduceOp.SUM, root=0, timeout=None):
+        self.reduceOp = op
+        self.rootRank = root
+        self.rootTensor = 0
+        self.timeout = timeout
+        self.asyncOp = True
+
+
+def as_list(tensors):
+    return [tensors] if isinstance(tensors, torch.Tensor) else tensors
+
+
+def only(tensors, operation):
+    tensors = as_list(tensors)
+    if len(tensors) != 1:
+        raise errors.InvalidArgumentError(f"{operation} takes one tensor, not {len(tensors)}")
+    return tensors[0]
+
+
+class Calls:
+    """For a process group that has a channel, a size, a rank and a timeout."""
+
+    def _timeout_of(self, opts):
+        timeout = opts.timeout
+        if timeout is None or timeout.days < 0 or not timeout:  # c10d's word for "not given" is negative
+            return self._timeout_ns
+        return int(timeout.total_seconds() * 1e9)
+
+    def _run(self, opts, tensors, keep, afterwards, *call, counts=None, recv_counts=None):
+        """One collective: blocks, or gives the Work of what has been started."""
+        timeout_ns = self._timeout_of(opts)
+        if not getattr(opts, "asyncOp", True):
+            try:
+                if counts is None:
+                    self._channel.run(*call, timeout_ns)
+                else:
+                    self._channel.run_uneven(*call, timeout_ns, counts, recv_counts)
+            except errors.Error as error:
+                raise as_torch(error) from None
+            if afterwards is not None:
+                afterwards()
+            return _DONE
+        pending = self._channel.submit(keep, *call, timeout_ns, counts, recv_counts)
+        return self._keep_batch(Work((pending,), tensors, afterwards))
+
+    def _run_each(self, opts, calls):
+        """Several collectives as one Work."""
+        works = [call() for call in calls]
+        return together(works) if getattr(opts, "asyncOp", True) else _DONE
+
+    def _check_pieces(self, operation, pieces, own, index):
+        if len(pieces) != self._size:
+            raise errors.InvalidArgumentError(f"{operation}: {len(pieces)} tensors for {self._size} ranks")
+        operands.same_dtype(own, pieces[0])
+        if pieces[index].numel() != own.numel():
+            raise errors.InvalidArgumentError(
+                f"{operation}: tensor {index} of the list has {pieces[index].numel()} elements, this rank's {own.numel()}"
+            )
+
+    def _check_even(self, operation, pieces, own):
+        self._check_pieces(operation, pieces, own, 0)
+        if any(piece.numel() != own.numel() for piece in pieces):
+            raise errors.InvalidArgumentError(f"{operation}: the tensors of the list must all have {own.numel()} elements")
+
+    def _check_whole(self, operation, whole, part):
+        operands.same_dtype(part, whole)
+        if whole.numel() != part.numel() * self._size:
+            raise errors.InvalidArgumentError(
+                f"{operation}: {whole.numel()} elements are not {self._size} times {part.numel()}"
+            )
+
+    @staticmethod
+    def _uneven(pieces, parts):
+        counts = [piece.numel() * parts for piece in pieces]
+        return {} if len(set(counts)) == 1 else {"counts": counts}
+
+    def _split_counts(self, what, tensor, splits, parts):
+        rows = tensor.shape[0] if tensor.dim() else 1
+        if not splits:
+            if rows % self._size:
+                raise errors.InvalidArgumentError(f"all_to_all_single: {rows} {what} rows do not divide among {self._size}")
+            splits = [rows // self._size] * self._size
+        if len(splits) != self._size or sum(splits) != rows:
+            raise errors.InvalidArgumentError(
+                f"all_to_all_single: the {what} splits {list(splits)} do not make {rows} rows for {self._size} ranks"
+            )
+        row = tensor.numel() // rows if rows else 0
+        return [one * row * parts for one in splits]
