@@ -33,8 +33,7 @@ def main():
     weights = accelerator.gather(accelerator.unwrap_model(model).weight.detach())
     assert all(torch.equal(row, weights[0]) for row in weights), "all ranks hold the same weights"
     accelerator.print(f"10_accelerate: backend {dist.get_backend()}, {accelerator.num_processes} ranks, loss {losses.mean():.4f}")
-    accelerator.end_training()
-    dist.destroy_process_group()
+    accelerator.end_training()  # which ends the process group too
 
 
 if __name__ == "__main__":
