@@ -44,19 +44,19 @@ class Calls:
     def _run(self, opts, tensors, keep, afterwards, *call, counts=None, recv_counts=None):
         """One collective: blocks, or gives the Work of what has been started."""
         timeout_ns = self._timeout_of(opts)
-        if not getattr(opts, "asyncOp", True):
-            try:
-                if counts is None:
-                    self._channel.run(*call, timeout_ns)
-                else:
-                    self._channel.run_uneven(*call, timeout_ns, counts, recv_counts)
-            except errors.Error as error:
-                raise as_torch(error) from None
-            if afterwards is not None:
-                afterwards()
-            return _DONE
-        pending = self._channel.submit(keep, *call, timeout_ns, counts, recv_counts)
-        return self._keep_batch(Work((pending,), tensors, afterwards))
+        try:
+            if getattr(opts, "asyncOp", True):
+                pending = self._channel.submit(keep, *call, timeout_ns, counts, recv_counts)
+                return self._keep_batch(Work((pending,), tensors, afterwards))
+            if counts is None:
+                self._channel.run(*call, timeout_ns)
+            else:
+                self._channel.run_uneven(*call, timeout_ns, counts, recv_counts)
+        except errors.Error as error:
+            raise as_torch(error) from None
+        if afterwards is not None:
+            afterwards()
+        return _DONE
 
     def _run_each(self, opts, calls):
         """Several collectives as one Work."""

@@ -9,7 +9,7 @@ from ... import _native, errors
 from . import operands
 from .calls import only
 from .collectives import Collectives
-from .work import Work, together
+from .work import Work, as_torch, together
 
 _ANY_SOURCE = -1
 _GRACE_S = 2.0  # how long operations in flight may go on when their group is destroyed
@@ -105,7 +105,10 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
         plain, afterwards = (operands.source(tensor), None) if outgoing else operands.target(tensor)
         if peer != _ANY_SOURCE and not 0 <= peer < self._size:
             raise errors.InvalidArgumentError(f"there is no rank {peer} in a group of {self._size}")
-        pending = self._channel.post(plain, outgoing, plain.data_ptr(), plain.nbytes, peer, tag, self._timeout_ns)
+        try:
+            pending = self._channel.post(plain, outgoing, plain.data_ptr(), plain.nbytes, peer, tag, self._timeout_ns)
+        except errors.Error as error:
+            raise as_torch(error) from None
         return self._keep_batch(Work((pending,), [tensor], afterwards))
 
     def send(self, tensors, peer, tag=0):
