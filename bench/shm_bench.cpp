@@ -21,7 +21,8 @@ namespace {
 
 using namespace fdl;
 
-constexpr std::size_t kRotatedBytes = 256_MiB;
+// What the buffers of all ranks take together, for inputs and for outputs.
+constexpr std::size_t kRotatedBytes = 512_MiB;
 // Where ranks share cores, letting another one run is quicker than to sleep and be rung.
 constexpr int kYields = 4;
 
@@ -57,7 +58,8 @@ void wait(Collectives& collectives, Completion& completion, int64_t spin_ns) {
 
 class Rank {
  public:
-  Rank(test::SharedExchange& exchange, int rank, int ranks) : rank_(rank), ranks_(ranks) {
+  Rank(test::SharedExchange& exchange, int rank, int ranks)
+      : rank_(rank), ranks_(ranks), rotated_(std::max(64_MiB, kRotatedBytes / static_cast<std::size_t>(ranks))) {
     const int cores = static_cast<int>(std::thread::hardware_concurrency());
     if (ranks <= cores) {
       cpu_set_t set;
@@ -67,13 +69,14 @@ class Rank {
       spin_ns_ = 50'000;
     }
     config_ = Config::read(Environment::of_process()).take();
+    if (ranks > cores) config_.spin_us = 0;
     Membership membership{.id = "bench", .rank = rank, .job_key = "a key for the benchmark", .config = &config_};
     for (int i = 0; i < ranks; ++i) membership.members.push_back({i, "here", "here", 0});
     membership.exchange = &exchange;
     auto made = make_shm_collectives(membership);
     if (!made.ok()) stop(made.status().text());
     collectives_ = made.take();
-    buffers_.assign(2 * kRotatedBytes / sizeof(float), 1.0f);
+    buffers_.assign(2 * rotated_ / sizeof(float), 1.0f);
   }
 
   void run(const CollectiveSpec& spec, const void* input, void* output) {
@@ -83,7 +86,7 @@ class Rank {
   }
 
   Times time_allreduce(std::size_t bytes) {
-    const std::size_t places = std::max<std::size_t>(1, std::min<std::size_t>(kRotatedBytes / bytes, 64));
+    const std::size_t places = std::max<std::size_t>(1, std::min<std::size_t>(rotated_ / bytes, 64));
     const std::size_t used = bytes <= 64_KiB ? 1 : places;  // small ones stay in the cache, as gradients do
     const int batch = bytes <= 64_KiB ? 200 : 1;
     const int rounds = static_cast<int>(std::clamp<std::size_t>(1_MiB * 400 / bytes, 10, 300));
@@ -96,7 +99,7 @@ class Rank {
       const int64_t begin = now_ns();
       for (int i = 0; i < batch; ++i) {
         std::byte* input = reinterpret_cast<std::byte*>(buffers_.data()) + place * bytes;
-        run(spec, input, input + kRotatedBytes);
+        run(spec, input, input + rotated_);
         place = (place + 1) % used;
       }
       if (round >= 0) times.push_back(static_cast<double>(now_ns() - begin) / 1e3 / batch);
@@ -111,8 +114,8 @@ class Rank {
     for (int round = 0; round < 5; ++round) {
       run({.collective = Collective::barrier}, nullptr, nullptr);
       const int64_t begin = now_ns();
-      std::memcpy(buffers_.data(), reinterpret_cast<std::byte*>(buffers_.data()) + kRotatedBytes, kRotatedBytes);
-      best = std::max(best, static_cast<double>(kRotatedBytes) / static_cast<double>(now_ns() - begin));
+      std::memcpy(buffers_.data(), reinterpret_cast<std::byte*>(buffers_.data()) + rotated_, rotated_);
+      best = std::max(best, static_cast<double>(rotated_) / static_cast<double>(now_ns() - begin));
     }
     return best;
   }
@@ -122,8 +125,8 @@ class Rank {
     if (rank_ == 0 && !json) fmt::print("{} ranks; memcpy {:.1f} GB/s a rank when all copy\n", ranks_, memcpy_rate);
     if (rank_ == 0 && !json)
       fmt::print("{:>10} {:>12} {:>12} {:>9} {:>12}\n", "bytes", "median us", "least us", "GB/s", "of memcpy");
-    for (const std::size_t bytes :
-         {4_KiB / 1024, 64_KiB / 1024, 1_KiB, 4_KiB, 8_KiB, 16_KiB, 64_KiB, 256_KiB, 1_MiB, 4_MiB, 16_MiB, 64_MiB}) {
+    for (const std::size_t bytes : {4_KiB / 1024, 64_KiB / 1024, 1_KiB, 4_KiB, 8_KiB, 16_KiB, 32_KiB, 64_KiB, 128_KiB,
+                                    256_KiB, 1_MiB, 4_MiB, 16_MiB, 64_MiB}) {
       const Times times = time_allreduce(bytes);
       const double rate = static_cast<double>(bytes) / times.median_us / 1e3;
       if (rank_ != 0) continue;
@@ -145,6 +148,7 @@ class Rank {
  private:
   int rank_;
   int ranks_;
+  std::size_t rotated_;
   int64_t spin_ns_ = 0;
   Config config_;
   std::unique_ptr<Collectives> collectives_;

@@ -222,6 +222,131 @@ TEST_P(ShmRanks, FoldWithAUsersOperationInRankOrder) {
   });
 }
 
+// ---- Pieces
+// ------------------------------------------------------------------------------------------------------------
+
+// A rank's vector cut at random, each piece in memory of its own between guards: the same cut for the same seed.
+class CutVector {
+ public:
+  static constexpr std::size_t kGuard = 80;
+
+  CutVector(const CollectiveCase& c, int rank, bool cut) : in_place_(c.in_place), element_(size_of(c.dtype)) {
+    std::mt19937_64 random(c.seed * 64 + static_cast<uint64_t>(rank));
+    whole_ = make_input(c, rank, c.count);
+    for (std::size_t done = 0; cut && done < c.count;) {
+      const std::size_t most = random() % 3 == 0 ? c.count - done : std::min<std::size_t>(c.count - done, 300);
+      const std::size_t count = random() % (most + 1);  // nothing, sometimes
+      add(done, count, random() % 6 == 0, random() % 6 == 0, random() % 64);
+      done += count;
+    }
+    if (!cut) add(0, c.count, false, false, 0);
+  }
+  const Blob& input() const { return whole_; }  // of the whole vector, with its zeros
+
+  Buffers buffers(bool cut) {
+    for (Part& part : parts_) {
+      Piece& piece = pieces_.emplace_back();
+      piece.bytes = part.bytes;
+      if (part.has_input) piece.input = part.input.data() + part.shift;
+      if (part.has_output) piece.output = output_of(part).data() + part.shift;
+    }
+    if (cut) return {.pieces = pieces_};
+    return {pieces_.front().input, pieces_.front().output};
+  }
+
+  // Whether what is wanted has arrived, and nothing else was touched.
+  bool holds(const Blob& expected) {
+    for (Part& part : parts_) {
+      const Blob& memory = output_of(part);
+      for (std::size_t i = 0; i < memory.size(); ++i) {
+        const bool inside = i >= part.shift && i < part.shift + part.bytes;
+        if (inside && !part.has_output) continue;
+        if (memory[i] != (inside ? expected[part.begin + i - part.shift] : std::byte{0xee})) return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  struct Part {
+    std::size_t begin, bytes, shift;
+    bool has_input, has_output;
+    Blob input, output;
+  };
+
+  Blob& output_of(Part& part) { return in_place_ ? part.input : part.output; }
+  void add(std::size_t first, std::size_t count, bool no_input, bool no_output, std::size_t shift) {
+    Part part{first * element_, count * element_, shift, !no_input, !no_output, {}, {}};
+    part.input.assign(part.bytes + kGuard, std::byte{0xee});
+    part.output = part.input;
+    std::byte* whole = whole_.data() + part.begin;
+    if (no_input && count > 0) std::memset(whole, 0, part.bytes);
+    if (count > 0) std::memcpy(part.input.data() + shift, whole, part.bytes);
+    parts_.push_back(std::move(part));
+  }
+
+  bool in_place_;
+  std::size_t element_;
+  Blob whole_;
+  std::vector<Part> parts_;
+  std::vector<Piece> pieces_;
+};
+
+void check_cut(Collectives& collectives, const CollectiveCase& c, uint64_t who_cuts, int rank, int size) {
+  const auto cuts = [&](int r) { return (who_cuts >> r & 1) != 0 && c.count > 0; };
+  std::vector<Blob> inputs;
+  std::vector<const void*> sources;
+  for (int r = 0; r < size; ++r) {
+    inputs.push_back(CutVector(c, r, cuts(r)).input());
+    scale(c.dtype, inputs.back().data(), inputs.back().data(), c.count, c.prescale);
+  }
+  for (const Blob& input : inputs) sources.push_back(input.data());
+  Blob expected(c.count * size_of(c.dtype));
+  reduce_many(c.dtype, c.reduction, expected.data(), sources, c.count);
+  scale(c.dtype, expected.data(), expected.data(), c.count, c.postscale);
+
+  CollectiveSpec spec;
+  spec.dtype = c.dtype;
+  spec.reduction = c.reduction;
+  spec.count = c.count;
+  spec.prescale = c.prescale;
+  spec.postscale = c.postscale;
+  require(collectives.takes_pieces(spec), "an allreduce takes pieces");
+  CutVector mine(c, rank, cuts(rank));
+  require(call(collectives, spec, mine.buffers(cuts(rank))));
+  require(mine.holds(expected), "rank " + std::to_string(rank) + " of " + std::to_string(size) + ", who cuts " +
+                                    std::to_string(who_cuts) + ": " + c.text());
+}
+
+TEST_P(ShmRanks, ReduceVectorsThatEachRankHasCutInItsOwnWay) {
+  const int size = GetParam();
+  const uint64_t seed = std::random_device()();
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  run_group(size, {}, [&](int rank, Collectives& collectives) {
+    std::mt19937_64 random(seed);
+    CollectiveCase c;
+    for (const Dtype dtype : {Dtype::uint8, Dtype::bfloat16, Dtype::float32, Dtype::int32, Dtype::float64}) {
+      for (const std::size_t count : {0, 1, 13, 1000, 5000, 20011, 200003}) {
+        c.dtype = dtype;
+        c.count = count;
+        c.in_place = !c.in_place;
+        c.prescale = random() % 4 == 0 ? 0.5 : 1;
+        c.postscale = random() % 4 == 0 ? 1.0 / size : 1;
+        c.seed = random();
+        check_cut(collectives, c, random(), rank, size);
+      }
+    }
+  });
+}
+
+TEST(ShmCollectives, TakePiecesOfAllreduceAlone) {
+  run_group(2, {}, [](int, Collectives& collectives) {
+    for (const Collective other : {Collective::reduce, Collective::broadcast, Collective::reduce_scatter}) {
+      require(!collectives.takes_pieces({.collective = other}), "others want one range");
+    }
+  });
+}
+
 TEST(ShmCollectives, AddUpWithoutAnyReference) {
   run_group(3, {}, [](int rank, Collectives& collectives) {
     for (const std::size_t count : {2, 1000, 100000}) {

@@ -37,10 +37,21 @@ struct CollectiveSpec {
   bool deterministic = false;
 };
 
+// A part of a vector: no input means zeros, no output that this rank does not want it. Whole elements.
+struct Piece {
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::size_t bytes = 0;
+};
+
 // input == output (or the aliases that schedule.h names) means in place. Where a rank has no input or output: null.
+// Where `pieces` are given, they are the vector, one behind the other, and input and output are not looked at. That is
+// this rank's own affair: others may have the same vector in one place, or in other pieces. They outlive the
+// collective.
 struct Buffers {
   const void* input = nullptr;
   void* output = nullptr;
+  std::span<const Piece> pieces = {};
 };
 
 // Where the outcome goes. Owned by the caller, which keeps it until done.
@@ -60,6 +71,8 @@ class Collectives : public Sleeper {
   virtual std::string_view name() const = 0;  // "shared memory"
   // Must give the same answer on every rank of the communicator for the same collective.
   virtual bool can(const CollectiveSpec& spec) const = 0;
+  // Whether start() understands pieces for it. The others need their vector in one place.
+  virtual bool takes_pieces(const CollectiveSpec&) const { return false; }
   // The outcome appears in `completion`, perhaps at once. Does not block. Failures end this object: later collectives
   // fail at once with the same error.
   virtual void start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) = 0;

@@ -29,8 +29,10 @@
 namespace fdl {
 namespace {
 
-// How often start() looks for the others before it lets its caller decide how to wait.
+// How much start() does, and how often it looks for the others in vain, before it lets its caller decide how to wait.
+// Where ranks share cores, the others cannot come while this one looks.
 constexpr int kFirstLooks = 64;
+constexpr int kFirstLooksOfMany = 2;
 // A rank that spins looks for signs of death this often.
 constexpr uint32_t kIdleLooks = 4096;
 // How long a rank whose operation has failed waits for the others to let go of its memory. They do so within one piece
@@ -39,8 +41,9 @@ constexpr double kLetGoSeconds = 0.1;
 
 class ShmCollectives final : public Collectives {
  public:
-  ShmCollectives(std::unique_ptr<Neighbours> neighbours, std::shared_ptr<HostMemory> memory)
+  ShmCollectives(std::unique_ptr<Neighbours> neighbours, std::shared_ptr<HostMemory> memory, bool own_core)
       : neighbours_(std::move(neighbours)),
+        first_looks_(own_core ? kFirstLooks : kFirstLooksOfMany),
         rank_(neighbours_->rank()),
         ranks_(neighbours_->size()),
         layout_(neighbours_->memory(), ranks_),
@@ -50,6 +53,7 @@ class ShmCollectives final : public Collectives {
 
   std::string_view name() const override { return "shared memory"; }
   bool can(const CollectiveSpec&) const override { return true; }
+  bool takes_pieces(const CollectiveSpec& spec) const override { return spec.collective == Collective::allreduce; }
   void start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) override;
   bool progress() override;
   void interrupt(const Status& why) override { fail(why); }
@@ -72,8 +76,10 @@ class ShmCollectives final : public Collectives {
   Known& known(int rank) { return known_[static_cast<std::size_t>(rank)]; }
   bool advance();
   bool step_stage();
-  // This rank reads its own slot too, where it scales.
-  bool may_publish() const { return published_ < end_ && published_ < taken_ + kStepDepth; }
+  // This rank reads its own slot too, where it scales, and collects from it where slots are swapped.
+  bool may_publish() const {
+    return published_ < end_ && published_ < (work_.plan().swaps() ? collected_ : taken_) + kStepDepth;
+  }
   void announce();
   void begin_steps();
   bool choose();
@@ -105,6 +111,7 @@ class ShmCollectives final : public Collectives {
                   uint64_t least);
 
   std::unique_ptr<Neighbours> neighbours_;
+  const int first_looks_;
   const int rank_;
   const int ranks_;
   const ShmLayout layout_;
@@ -146,7 +153,9 @@ void ShmCollectives::start(const CollectiveSpec& spec, Buffers buffers, Completi
   state_ = State::opening;
   // Nobody is rung before the first looks: in a busy group all are there at once, and a store that has already left
   // this core makes the fence cheap.
-  for (int look = 0; look < kFirstLooks && state_ != State::idle; ++look) advance();
+  for (int look = 0, in_vain = 0; look < kFirstLooks && in_vain < first_looks_ && state_ != State::idle; ++look) {
+    if (!advance()) ++in_vain;
+  }
   neighbours_->wake_sleepers();
 }
 
@@ -310,7 +319,9 @@ void ShmCollectives::begin_steps() {
 bool ShmCollectives::step_stage() {
   if (collected_ < taken_ && behind_collect() == 0) {
     work_.collect(collected_);
-    counters_.collected.store(++collected_, std::memory_order_release);
+    ++collected_;
+    // Who swaps waits for nobody's collecting, and is spared the traffic.
+    if (!work_.plan().swaps() || collected_ == end_) counters_.collected.store(collected_, std::memory_order_release);
   } else if (taken_ < end_ && taken_ < published_ && behind_take() == 0) {
     work_.take(taken_++);
     if (work_.plan().collect_from() == 0) {
@@ -335,6 +346,7 @@ void ShmCollectives::finish_if_done() {
 }
 
 void ShmCollectives::finish() {
+  work_.finish();
   state_ = State::idle;
   completion_->finish();
 }
@@ -433,8 +445,8 @@ RankMask ShmCollectives::behind_take() {
   const ShmPlan& plan = work_.plan();
   RankMask late = unannounced(plan.take_from());
   late |= behind(&Known::published, &ShmLayout::Counters::published, plan.take_from(), taken_ + 1);
-  // The result of a fold overwrites one that the others must have collected.
-  if (plan.folds() && taken_ >= kStepDepth) {
+  // The result of a fold overwrites one that the others must have collected; swapped, it overwrites what it is made of.
+  if (plan.folds() && !plan.swaps() && taken_ >= kStepDepth) {
     late |= behind(&Known::collected, &ShmLayout::Counters::collected, neighbours_->others(), taken_ - kStepDepth + 1);
   }
   return late;
@@ -502,7 +514,8 @@ Result<std::unique_ptr<Collectives>> make_shm_collectives(const Membership& memb
   const std::size_t bytes = Neighbours::control_bytes(ranks) + ShmLayout::bytes_for(ranks, slice);
   FDL_ASSIGN_OR_RETURN(ShmShare share, share_segment(membership, members, "collectives", bytes));
   FDL_ASSIGN_OR_RETURN(auto neighbours, Neighbours::make(std::move(share)));
-  return std::unique_ptr<Collectives>(new ShmCollectives(std::move(neighbours), membership.memory));
+  return std::unique_ptr<Collectives>(
+      new ShmCollectives(std::move(neighbours), membership.memory, membership.config->spin_us > 0));
 }
 
 }  // namespace fdl

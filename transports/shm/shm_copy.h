@@ -15,9 +15,32 @@ inline void copy_bytes(void* target, const void* source, std::size_t bytes) {
   if (bytes != 0 && target != source) std::memcpy(target, source, bytes);
 }
 
+// From memory that no core has cached: four pages at once, for each is a stream of its own to the processor, and one
+// stream alone waits for memory most of the time.
+inline void copy_cold(void* target, const void* source, std::size_t bytes) {
+  std::size_t done = 0;
+#if defined(__SSE2__)
+  constexpr std::size_t kPage = 4096;
+  constexpr std::size_t kPages = 4;
+  auto* to = static_cast<std::byte*>(target);
+  const auto* from = static_cast<const std::byte*>(source);
+  for (; done + kPages * kPage <= bytes; done += kPages * kPage) {
+    for (std::size_t line = 0; line < kPage; line += 128) {
+      for (std::size_t page = 0; page < kPages; ++page) {
+        const std::size_t at = done + page * kPage + line;
+        __m128i lanes[8];
+        for (std::size_t i = 0; i < 8; ++i) lanes[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at) + i);
+        for (std::size_t i = 0; i < 8; ++i) _mm_storeu_si128(reinterpret_cast<__m128i*>(to + at) + i, lanes[i]);
+      }
+    }
+  }
+#endif
+  copy_bytes(static_cast<std::byte*>(target) + done, static_cast<const std::byte*>(source) + done, bytes - done);
+}
+
 // Past the caches: a line is written without being read first, which saves a third of the memory traffic. For results
-// that are larger than what a core caches.
-inline void stream_bytes(void* target, const void* source, std::size_t bytes) {
+// that are larger than what a core caches. order_streams() comes before the store that tells anybody of them.
+inline void stream_unordered(void* target, const void* source, std::size_t bytes) {
 #if defined(__SSE2__)
   constexpr std::size_t kLine = 64;
   auto* to = static_cast<std::byte*>(target);
@@ -40,10 +63,26 @@ inline void stream_bytes(void* target, const void* source, std::size_t bytes) {
     _mm_stream_si128(target_lanes + 3, d);
   }
   copy_bytes(to + done, from + done, bytes - done);
-  _mm_sfence();  // such stores are not ordered by the release store that tells of them
 #else
   copy_bytes(target, source, bytes);
 #endif
+}
+
+// A release store does not order what was streamed before it.
+inline void order_streams() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
+inline void stream_bytes(void* target, const void* source, std::size_t bytes) {
+  stream_unordered(target, source, bytes);
+  order_streams();
+}
+
+// Begins to fetch what will soon be read, so that it comes while something else is done.
+inline void fetch_to_read([[maybe_unused]] const std::byte* bytes, [[maybe_unused]] std::size_t count) {
+  for (std::size_t i = 0; i < count; i += 64) __builtin_prefetch(bytes + i);
 }
 
 // Begins to take the lines away from whoever has read them, so that a later write need not wait.

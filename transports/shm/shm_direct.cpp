@@ -100,7 +100,8 @@ bool ShmDirect::announce(const CollectiveSpec& spec, Buffers buffers, const ShmP
       return false;
   }
   const std::size_t input_bytes = plan.input_bytes();
-  const bool clean = meet_cleanly(buffers_.input, input_bytes, buffers_.output, output_bytes, distance);
+  const bool clean =
+      buffers_.pieces.empty() && meet_cleanly(buffers_.input, input_bytes, buffers_.output, output_bytes, distance);
   Places places{kNowhere, kNowhere};
   if (clean && !goes_at_once) {
     places.input = place_if(input_is_read, buffers_.input, input_bytes);

@@ -32,7 +32,10 @@ class ShmPlan {
   Collective collective() const { return collective_; }
   bool folds() const;  // combines values, rather than moving them
   bool small() const { return small_; }
-  bool is_large() const { return total_ >= kLargeBytes; }  // the output outgrows what a core caches
+  bool is_large() const { return total_ >= kLargeBytes; }  // the vector outgrows what a core caches
+  // Two ranks hand slots to and fro: a result goes where the other's input was, in lines that the owner has fetched
+  // already, and comes back to the rank that writes there next. Each line travels twice instead of four times.
+  bool swaps() const { return collective_ == Collective::allreduce && ranks_ == 2; }
   bool publishes() const { return publishes_; }            // this rank, in steps
   RankMask take_from() const { return take_from_; }        // whose input this rank reads
   RankMask collect_from() const { return collect_from_; }  // whose results this rank reads

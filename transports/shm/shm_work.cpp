@@ -13,8 +13,11 @@
 namespace fdl {
 namespace {
 
-// What a fold leaves in the nearest cache for the copy that follows it.
-constexpr std::size_t kFoldBlockBytes = 16_KiB;
+// What a fold leaves in the nearest cache for the copy that follows it, while the next is on its way.
+constexpr std::size_t kFoldBlockBytes = 2_KiB;
+constexpr std::size_t kFetchAheadBytes = 4_KiB;
+// What stands for an input that is not there, up to a block at a time.
+alignas(64) constexpr std::byte kZeros[kFoldBlockBytes] = {};
 
 struct TableNote {
   uint64_t largest_block;  // that goes in steps; 0 where all are in the table's slot
@@ -29,6 +32,8 @@ void ShmWork::assign(const CollectiveSpec& spec, Buffers buffers, uint64_t opera
   operation_ = operation;
   first_step_ = first_step;
   plan_.assign(spec, rank_, ranks_, layout_.slice_bytes());
+  runs_.assign(buffers, plan_.input_bytes());
+  published_ = taken_ = collected_ = {};
 }
 
 std::byte* ShmWork::small(int rank) const {
@@ -36,8 +41,27 @@ std::byte* ShmWork::small(int rank) const {
   return bytes <= kInlineBytes ? layout_.line(rank, operation_).payload : layout_.small(rank, operation_);
 }
 
-void ShmWork::write_output(std::size_t offset, const void* source, std::size_t bytes) {
-  plan_.is_large() ? stream_bytes(output_at(offset), source, bytes) : copy_bytes(output_at(offset), source, bytes);
+std::byte* ShmWork::result(int owner, uint64_t position, const ShmPlan::Piece& share) const {
+  return plan_.swaps() ? layout_.input(1 - owner, position) + share.slot : layout_.result(owner, position);
+}
+
+void ShmWork::put_input(std::byte* slot, const std::byte* input, std::size_t bytes) const {
+  const bool scaled = plan_.folds() && spec_.prescale != 1;
+  if (input == nullptr) {
+    std::memset(slot, 0, bytes);
+  } else if (scaled) {
+    scale(spec_.dtype, slot, input, count_of(bytes), spec_.prescale);
+  } else {
+    plan_.is_large() ? copy_cold(slot, input, bytes) : copy_bytes(slot, input, bytes);
+  }
+}
+
+void ShmWork::write_output(void* output, const void* source, std::size_t bytes) const {
+  plan_.is_large() ? stream_unordered(output, source, bytes) : copy_bytes(output, source, bytes);
+}
+
+void ShmWork::finish() const {
+  if (plan_.is_large()) order_streams();
 }
 
 void ShmWork::fold(void* target, std::span<const void* const> sources, std::size_t bytes) const {
@@ -54,7 +78,8 @@ void ShmWork::publish_small() {
   if (!plan_.folds()) return copy_bytes(small(rank_), buffers_.input, bytes);
   const bool scaled = spec_.prescale != 1;
   const std::size_t needed = scaled ? plan_.total_bytes() : bytes;
-  if (needed != 0) scale(spec_.dtype, small(rank_), buffers_.input, count_of(needed), spec_.prescale);
+  runs_.walk(published_, 0, needed,
+             [&](const ShmRuns::Run& run, std::size_t at) { put_input(small(rank_) + at, run.input, run.bytes); });
 }
 
 void ShmWork::fetch_next_slot() const {
@@ -70,9 +95,18 @@ void ShmWork::fold_small() {
   const std::size_t offset = mine_only ? plan_.block_offset(rank_) : 0;
   const std::size_t bytes = mine_only ? plan_.block_bytes(rank_) : plan_.total_bytes();
   std::array<const void*, kMaxShmRanks> sources;
+  if (runs_.in_pieces()) return fold_small_runs();
   for (int r = 0; r < ranks_; ++r) sources[static_cast<std::size_t>(r)] = small(r) + offset;
   if (spec_.prescale == 1) sources[static_cast<std::size_t>(rank_)] = input_at(offset);
   fold(buffers_.output, std::span(sources).first(static_cast<std::size_t>(ranks_)), bytes);
+}
+
+void ShmWork::fold_small_runs() {
+  runs_.walk(taken_, 0, plan_.total_bytes(), [&](const ShmRuns::Run& run, std::size_t at) {
+    std::array<const void*, kMaxShmRanks> sources;
+    for (int r = 0; r < ranks_; ++r) sources[static_cast<std::size_t>(r)] = small(r) + at;
+    if (run.output != nullptr) fold(run.output, std::span(sources).first(static_cast<std::size_t>(ranks_)), run.bytes);
+  });
 }
 
 void ShmWork::move_small() {
@@ -107,44 +141,52 @@ void ShmWork::publish(uint64_t position) {
   if (plan_.collective() == Collective::broadcast || plan_.collective() == Collective::allgather ||
       plan_.collective() == Collective::gather) {
     const ShmPlan::Piece piece = plan_.input_piece(step, rank_);
-    return copy_bytes(slot, input_at(piece.offset), piece.bytes);
+    return put_input(slot, input_at(piece.offset), piece.bytes);
   }
   const bool scaled = plan_.folds() && spec_.prescale != 1;
   for (int owner = 0; owner < ranks_; ++owner) {
     if (owner == rank_ && !scaled) continue;
     const ShmPlan::Piece piece = plan_.input_piece(step, owner);
-    if (piece.bytes == 0) continue;
-    if (scaled) {
-      scale(spec_.dtype, slot + piece.slot, input_at(piece.offset), count_of(piece.bytes), spec_.prescale);
-    } else {
-      copy_bytes(slot + piece.slot, input_at(piece.offset), piece.bytes);
-    }
+    runs_.walk(published_, piece.offset, piece.bytes, [&](const ShmRuns::Run& run, std::size_t at) {
+      put_input(slot + piece.slot + at, run.input, run.bytes);
+    });
   }
 }
 
 void ShmWork::take(uint64_t position) { plan_.folds() ? fold_step(position) : move_step(position); }
 
-// Folds this rank's share of a step. For allreduce the result goes where the others collect it and, while it is in the
-// nearest cache, to this rank's own output.
 void ShmWork::fold_step(uint64_t position) {
-  const ShmPlan::Piece piece = plan_.input_piece(position - first_step_, rank_);
+  const uint64_t step = position - first_step_;
+  const ShmPlan::Piece share = plan_.input_piece(step, rank_);
+  runs_.walk(taken_, share.offset, share.bytes, [&](ShmRuns::Run run, std::size_t at) {
+    if (plan_.collective() == Collective::reduce_scatter)
+      run.output = output_at(plan_.output_piece(step, rank_).offset + at);
+    if (plan_.collective() == Collective::reduce && rank_ != plan_.root()) run.output = nullptr;
+    fold_run(run, share, at, position);
+  });
+}
+
+// Folds a run of this rank's share of a step. The result goes where the others collect it and, while it is in the
+// nearest cache, to this rank's own output. Where nobody collects it, it may pass through the place of this rank's own
+// input, which nobody else reads.
+void ShmWork::fold_run(ShmRuns::Run run, const ShmPlan::Piece& share, std::size_t at, uint64_t position) {
   const bool shared = plan_.collective() == Collective::allreduce ||
                       (plan_.collective() == Collective::reduce && rank_ != plan_.root());
-  const bool kept = plan_.collective() != Collective::reduce || rank_ == plan_.root();
-  const std::size_t kept_at = plan_.collective() == Collective::reduce_scatter
-                                  ? plan_.output_piece(position - first_step_, rank_).offset
-                                  : piece.offset;
-  const std::size_t block = shared && kept ? kFoldBlockBytes : piece.bytes;
+  const bool ahead = plan_.is_large() && run.input != nullptr;
+  const bool own = spec_.prescale == 1;  // else it has been scaled into the slot
+  std::byte* results = shared             ? result(rank_, position, share) + at
+                       : plan_.is_large() ? layout_.input(rank_, position) + share.slot + at
+                                          : run.output;
   std::array<const void*, kMaxShmRanks> sources;
-  for (std::size_t done = 0; done < piece.bytes; done += block) {
-    const std::size_t bytes = std::min(block, piece.bytes - done);
+  for (std::size_t done = 0; done < run.bytes; done += kFoldBlockBytes) {
+    const std::size_t bytes = std::min(kFoldBlockBytes, run.bytes - done);
+    if (ahead) fetch_to_read(run.input + done + kFetchAheadBytes, bytes);
     for (int r = 0; r < ranks_; ++r) {
-      sources[static_cast<std::size_t>(r)] = layout_.input(r, position) + piece.slot + done;
+      sources[static_cast<std::size_t>(r)] = layout_.input(r, position) + share.slot + at + done;
     }
-    if (spec_.prescale == 1) sources[static_cast<std::size_t>(rank_)] = input_at(piece.offset + done);
-    void* target = shared ? layout_.result(rank_, position) + done : output_at(kept_at + done);
-    fold(target, std::span(sources).first(static_cast<std::size_t>(ranks_)), bytes);
-    if (shared && kept) write_output(kept_at + done, target, bytes);
+    if (own) sources[static_cast<std::size_t>(rank_)] = run.input == nullptr ? kZeros : run.input + done;
+    fold(results + done, std::span(sources).first(static_cast<std::size_t>(ranks_)), bytes);
+    if (results != run.output && run.output != nullptr) write_output(run.output + done, results + done, bytes);
   }
 }
 
@@ -153,7 +195,7 @@ void ShmWork::move_step(uint64_t position) {
   move_own(step);
   for (const int source : each_of(plan_.take_from())) {
     const ShmPlan::Piece piece = plan_.output_piece(step, source);
-    write_output(piece.offset, layout_.input(source, position) + piece.slot, piece.bytes);
+    write_output(output_at(piece.offset), layout_.input(source, position) + piece.slot, piece.bytes);
   }
 }
 
@@ -171,7 +213,10 @@ void ShmWork::move_own(uint64_t step) {
 void ShmWork::collect(uint64_t position) {
   for (const int owner : each_of(plan_.collect_from())) {
     const ShmPlan::Piece piece = plan_.output_piece(position - first_step_, owner);
-    write_output(piece.offset, layout_.result(owner, position), piece.bytes);
+    const std::byte* results = result(owner, position, piece);
+    runs_.walk(collected_, piece.offset, piece.bytes, [&](const ShmRuns::Run& run, std::size_t at) {
+      if (run.output != nullptr) write_output(run.output, results + at, run.bytes);
+    });
   }
 }
 

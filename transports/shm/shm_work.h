@@ -5,6 +5,7 @@
 
 #include "transports/shm/shm_layout.h"
 #include "transports/shm/shm_plan.h"
+#include "transports/shm/shm_runs.h"
 
 namespace fdl {
 
@@ -28,6 +29,8 @@ class ShmWork {
   void publish(uint64_t position);
   void take(uint64_t position);
   void collect(uint64_t position);
+  // Before anybody hears that the operation is done.
+  void finish() const;
 
   // ---- alltoall: blocks in a small slot behind a table of their sizes, where they all fit; else in steps ----
   void publish_table();
@@ -40,14 +43,19 @@ class ShmWork {
   void take_following();
 
  private:
-  const void* input_at(std::size_t offset) const { return static_cast<const std::byte*>(buffers_.input) + offset; }
-  void* output_at(std::size_t offset) const { return static_cast<std::byte*>(buffers_.output) + offset; }
+  const std::byte* input_at(std::size_t offset) const { return static_cast<const std::byte*>(buffers_.input) + offset; }
+  std::byte* output_at(std::size_t offset) const { return static_cast<std::byte*>(buffers_.output) + offset; }
   std::byte* small(int rank) const;
-  void write_output(std::size_t offset, const void* source, std::size_t bytes);
+  // Where the result of an owner's share of a step lies.
+  std::byte* result(int owner, uint64_t position, const ShmPlan::Piece& share) const;
+  void put_input(std::byte* slot, const std::byte* input, std::size_t bytes) const;
+  void write_output(void* output, const void* source, std::size_t bytes) const;
   void fold(void* target, std::span<const void* const> sources, std::size_t bytes) const;
   void fold_small();
+  void fold_small_runs();
   void move_small();
   void fold_step(uint64_t position);
+  void fold_run(ShmRuns::Run run, const ShmPlan::Piece& share, std::size_t at, uint64_t position);
   void move_step(uint64_t position);
   void move_own(uint64_t step);
   std::size_t count_of(std::size_t bytes) const { return bytes / plan_.element(); }
@@ -58,6 +66,10 @@ class ShmWork {
   CollectiveSpec spec_;
   Buffers buffers_;
   ShmPlan plan_;
+  ShmRuns runs_;  // of the vector that is folded
+  ShmRuns::Cursor published_;
+  ShmRuns::Cursor taken_;
+  ShmRuns::Cursor collected_;
   uint64_t operation_ = 0;
   uint64_t first_step_ = 0;
   RankMask following_ = 0;
