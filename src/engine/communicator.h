@@ -66,6 +66,9 @@ class Communicator final : public Sleeper {
   int size() const;
   const std::vector<Member>& members() const;
 
+  // Whether the buffers of this collective may be given in pieces.
+  bool takes_pieces(const CollectiveSpec& spec) const;
+
   // Arguments are already checked. Failures appear in the completion; a failed communicator fails everything at once.
   void start(Operation& operation);
   void start(Message& message);
@@ -77,7 +80,8 @@ class Communicator final : public Sleeper {
   void finish_sleep() override;
 
   // Drives until `completion` is done or the deadline passes (TIMEOUT, which ends the communicator).
-  // Spins for config.spin_us, where this rank has a core of its own, before it sleeps.
+  // Spins for config.spin_us, where this rank has a core of its own (else it lets others run a few times: spin_us is
+  // 0), before it sleeps.
   Status wait(Completion& completion, Deadline deadline);
   // Likewise until `ready` says so or wake() has been called since the last time: for a thread that serves others.
   void serve(const std::function<bool()>& ready, Deadline deadline);

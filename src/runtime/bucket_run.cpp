@@ -103,9 +103,28 @@ Status BucketRun::begin_allreduce() {
     start_collective(spec, {entry.input, entry.handle->output(entry.index).data});
     return {};
   }
+  spec.dtype = bucket_.dtype;
+  if (comm_.takes_pieces(spec)) {
+    list_pieces();
+    start_collective(spec, {.pieces = pieces_});
+    return {};
+  }
   FDL_ASSIGN_OR_RETURN(packed_, fusion_.at_least(spec.count * size_of(bucket_.dtype)));
   stage_ = Stage::pack;
   return {};
+}
+
+// The tensors as they lie; zeros, for nobody, in place of those that this rank does not have.
+void BucketRun::list_pieces() {
+  pieces_.reserve(entries_.size());
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    Piece piece{.bytes = static_cast<std::size_t>(bucket_.element_counts[i]) * size_of(bucket_.dtype)};
+    if (entries_[i]) {
+      piece.input = entries_[i]->input;
+      piece.output = entries_[i]->handle->output(entries_[i]->index).data;
+    }
+    pieces_.push_back(piece);
+  }
 }
 
 void BucketRun::pack_one() {

@@ -57,6 +57,7 @@ class BucketRun {
   void start_adasum();
   void load_one();
   void store_one();
+  void list_pieces();
   void pack_one();
   void unpack_one();
   void start_collective(CollectiveSpec spec, Buffers buffers);
@@ -69,8 +70,9 @@ class BucketRun {
   Stage stage_ = Stage::pack;
   Status status_;
   std::byte* packed_ = nullptr;
-  std::size_t piece_ = 0;   // which tensor is packed or unpacked next
-  std::size_t offset_ = 0;  // where it lies in the fusion buffer
+  std::size_t piece_ = 0;      // which tensor is packed or unpacked next
+  std::size_t offset_ = 0;     // where it lies in the fusion buffer
+  std::vector<Piece> pieces_;  // the tensors in place, where nothing need be packed
   std::vector<std::size_t> counts_;
   std::vector<std::size_t> recv_counts_;
   Operation operation_;
