@@ -4,9 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
+#include <span>
 
 #include "base/log.h"
 #include "world/meeting_place.h"
@@ -441,6 +444,44 @@ TEST(ThisMachine, HasAtLeastOneUsableCoreAndNotMoreThanItsAffinityAllows) {
   ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
   EXPECT_EQ(usable_cores(), 1);
   ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
+}
+
+// A child of this process that is bound to one core and lives until `alive` is closed.
+int bound_child(int core, const int (&alive)[2]) {
+  int ready[2];
+  EXPECT_EQ(::pipe(ready), 0);
+  const int child = ::fork();
+  char byte = 0;
+  if (child == 0) {
+    ::close(alive[1]);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    ::sched_setaffinity(0, sizeof one, &one);
+    if (::write(ready[1], &byte, 1) == 1) (void)!::read(alive[0], &byte, 1);
+    ::_exit(0);
+  }
+  EXPECT_EQ(::read(ready[0], &byte, 1), 1);
+  ::close(ready[0]);
+  ::close(ready[1]);
+  return child;
+}
+
+TEST(ThisMachine, CountsTheCoresOfProcessesThatAreBoundToOneEach) {
+  cpu_set_t all;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof all, &all), 0);
+  std::vector<int> cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &all)) cores.push_back(core);
+  }
+  int alive[2];
+  ASSERT_EQ(::pipe(alive), 0);
+  const int children[] = {bound_child(cores.front(), alive), bound_child(cores.back(), alive)};
+  EXPECT_EQ(usable_cores(std::span(children).first(1)), 1);
+  EXPECT_EQ(usable_cores(children), std::min(2, usable_cores()));
+  ::close(alive[0]);
+  ::close(alive[1]);
+  for (const int child : children) ::waitpid(child, nullptr, 0);
 }
 
 TEST(ThisMachine, IsDescribedInOneSentence) {

@@ -226,7 +226,11 @@ Status Runtime::place() {
     ++facts_.cross_size;
   }
   // Spinning helps only a rank that has a core of its own.
-  if (per_host[members_[me].host_id] > usable_cores()) config_.spin_us = 0;
+  std::vector<int> here{0};
+  for (const Member& member : members_) {
+    if (member.host_id == members_[me].host_id) here.push_back(member.process_id);
+  }
+  if (per_host[members_[me].host_id] > usable_cores(here)) config_.spin_us = 0;
   return {};
 }
 

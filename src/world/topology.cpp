@@ -29,15 +29,34 @@ std::string host_name() {
   return name.data();
 }
 
+using CpuSet = std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)>;
+
+CpuSet make_cpu_set(std::size_t cores) {
+  CpuSet set(CPU_ALLOC(cores), [](cpu_set_t* mask) { CPU_FREE(mask); });
+  CPU_ZERO_S(CPU_ALLOC_SIZE(cores), set.get());
+  return set;
+}
+
 // The affinity mask may be wider than cpu_set_t on large machines: the set grows until the kernel accepts it.
-int cores_in_affinity() {
-  for (int cores = CPU_SETSIZE; cores <= 1 << 18; cores *= 2) {
-    const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(static_cast<std::size_t>(cores)),
-                                                               [](cpu_set_t* mask) { CPU_FREE(mask); });
-    const std::size_t bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(cores));
-    if (::sched_getaffinity(0, bytes, set.get()) == 0) return CPU_COUNT_S(bytes, set.get());
+std::size_t width_of_affinity() {
+  for (std::size_t cores = CPU_SETSIZE; cores <= 1 << 18; cores *= 2) {
+    const CpuSet set = make_cpu_set(cores);
+    if (::sched_getaffinity(0, CPU_ALLOC_SIZE(cores), set.get()) == 0) return cores;
   }
-  return 1;
+  return 0;
+}
+
+// Cores in the mask of any of these processes (0: the calling thread).
+int cores_in_affinity(std::span<const int> processes) {
+  const std::size_t width = width_of_affinity();
+  if (width == 0) return 1;
+  const std::size_t bytes = CPU_ALLOC_SIZE(width);
+  const CpuSet all = make_cpu_set(width);
+  for (const int process : processes) {
+    const CpuSet one = make_cpu_set(width);
+    if (::sched_getaffinity(process, bytes, one.get()) == 0) CPU_OR_S(bytes, all.get(), all.get(), one.get());
+  }
+  return CPU_COUNT_S(bytes, all.get());
 }
 
 // Where this process's group of one hierarchy lies: lines of /proc/self/cgroup are "id:controllers:path".
@@ -110,7 +129,12 @@ HostFacts host_facts() {
 }
 
 int usable_cores() {
-  double cores = cores_in_affinity();
+  const int myself[] = {0};
+  return usable_cores(myself);
+}
+
+int usable_cores(std::span<const int> processes) {
+  double cores = cores_in_affinity(processes);
   for (const auto& quota : {least_quota(cgroup_path(""), "/sys/fs/cgroup", quota_of_v2),
                             least_quota(cgroup_path("cpu"), "/sys/fs/cgroup/cpu", quota_of_v1)}) {
     if (quota) cores = std::min(cores, *quota);

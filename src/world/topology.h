@@ -1,6 +1,7 @@
 // Topology: which ranks can really map the same memory, which host each is on, and what cores this process may use.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,9 @@ HostFacts host_facts();
 
 // How many cores this process may use: affinity and cgroup quota (rounded down, at least 1).
 int usable_cores();
+// How many cores these processes of this host may use between them: a launcher may have bound each to one of its own.
+// Processes that cannot be seen do not count.
+int usable_cores(std::span<const int> processes);
 // One sentence from hwloc: "2 cores, 1 NUMA node, 32 MiB last-level cache".
 std::string describe_machine();
 
