@@ -20,7 +20,9 @@ inline constexpr std::size_t kInlineBytes = 48;
 inline constexpr std::size_t kSmallBytes = 16_KiB;
 // How many operations, and how many steps, a rank may be ahead of the slowest.
 inline constexpr uint64_t kLineDepth = 4;
-inline constexpr uint64_t kStepDepth = 4;
+inline constexpr uint64_t kStepDepth = 2;
+// More in one step would leave no room for anything else in what a core caches.
+inline constexpr std::size_t kMostSliceBytes = 128_KiB;
 
 // What a rank called, for the error that tells two ranks apart. Read only then.
 struct Called {

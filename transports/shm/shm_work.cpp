@@ -13,11 +13,25 @@
 namespace fdl {
 namespace {
 
-// What a fold leaves in the nearest cache for the copy that follows it, while the next is on its way.
-constexpr std::size_t kFoldBlockBytes = 2_KiB;
+// What a fold leaves in the nearest cache for the copy that follows it. Between memory that no core has cached, little
+// at a time, so that reading ahead, folding and streaming overlap; a user's function is called less often.
+constexpr std::size_t kFoldBlockBytes = 4_KiB;
+constexpr std::size_t kColdBlockBytes = 512;
+constexpr std::size_t kUserBlockBytes = 16_KiB;
 constexpr std::size_t kFetchAheadBytes = 4_KiB;
 // What stands for an input that is not there, up to a block at a time.
 alignas(64) constexpr std::byte kZeros[kFoldBlockBytes] = {};
+
+std::size_t block_bytes(const CollectiveSpec& spec, bool cold, bool has_input) {
+  if (spec.reduction.op == Op::user && has_input) return kUserBlockBytes;
+  return cold ? kColdBlockBytes : kFoldBlockBytes;
+}
+
+// A first block that ends at a cache line of the output, so that all others are streamed in whole lines.
+std::size_t first_block_bytes(std::size_t block, const std::byte* output, std::size_t element) {
+  const std::size_t beyond_line = reinterpret_cast<uintptr_t>(output) % 64;
+  return beyond_line % element == 0 ? block - beyond_line : block;
+}
 
 struct TableNote {
   uint64_t largest_block;  // that goes in steps; 0 where all are in the table's slot
@@ -178,8 +192,10 @@ void ShmWork::fold_run(ShmRuns::Run run, const ShmPlan::Piece& share, std::size_
                        : plan_.is_large() ? layout_.input(rank_, position) + share.slot + at
                                           : run.output;
   std::array<const void*, kMaxShmRanks> sources;
-  for (std::size_t done = 0; done < run.bytes; done += kFoldBlockBytes) {
-    const std::size_t bytes = std::min(kFoldBlockBytes, run.bytes - done);
+  const std::size_t block = block_bytes(spec_, plan_.is_large(), run.input != nullptr);
+  std::size_t bytes = first_block_bytes(block, run.output, plan_.element());
+  for (std::size_t done = 0; done < run.bytes; done += bytes, bytes = block) {
+    bytes = std::min(bytes, run.bytes - done);
     if (ahead) fetch_to_read(run.input + done + kFetchAheadBytes, bytes);
     for (int r = 0; r < ranks_; ++r) {
       sources[static_cast<std::size_t>(r)] = layout_.input(r, position) + share.slot + at + done;
