@@ -480,6 +480,7 @@ class Picky final : public Collectives {
   bool can(const CollectiveSpec& spec) const override {
     return spec.collective == Collective::broadcast && spec.count <= 4;
   }
+  bool takes_pieces(const CollectiveSpec& spec) const override { return spec.count <= 2; }
   void start(const CollectiveSpec&, Buffers, Completion& completion) override {
     ++started_;
     completion_ = &completion;
@@ -527,6 +528,29 @@ TEST(Preferred, AreAskedFirstAndTheSchedulesDoTheRest) {
     spec.algorithm = "chain";
     require(call(*comm, spec, values, values));
     EXPECT_EQ(started, 1);
+  });
+}
+
+TEST(Preferred, TakePiecesWhereTheyAreChosen) {
+  const Config config = make_config();
+  const std::string id = unique_id();
+  run_ranks(2, [&](int rank) {
+    const Membership membership = make_membership(id, rank, 2, config);
+    int started = 0;
+    Communicator::Parts parts{.id = id, .rank = rank, .members = membership.members, .config = &config};
+    parts.transport = require(connect_loopback(membership));
+    parts.preferred.push_back(std::make_unique<Picky>(started, require(Event::make())));
+    auto comm = require(Communicator::make(std::move(parts)));
+    CollectiveSpec spec{.collective = Collective::broadcast, .count = 2};
+    EXPECT_TRUE(comm->takes_pieces(spec));
+    spec.algorithm = "chain";
+    EXPECT_FALSE(comm->takes_pieces(spec));
+    EXPECT_FALSE(comm->takes_pieces({.collective = Collective::broadcast, .count = 3}));
+    EXPECT_FALSE(comm->takes_pieces({.collective = Collective::allreduce, .count = 2}));
+    spec.algorithm = "auto";
+    comm->interrupt(Status(Code::aborted, "enough"));
+    comm->progress();
+    EXPECT_FALSE(comm->takes_pieces(spec));
   });
 }
 

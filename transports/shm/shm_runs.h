@@ -47,7 +47,7 @@ class ShmRuns {
 
  private:
   Run next(Cursor& cursor, std::size_t offset, std::size_t most) const {
-    if (offset < cursor.begin) cursor = {};
+    FDL_CHECK(offset >= cursor.begin);  // walks go forwards
     while (offset - cursor.begin >= pieces_[cursor.piece].bytes) {
       cursor.begin += pieces_[cursor.piece].bytes;
       FDL_CHECK(++cursor.piece < pieces_.size());
