@@ -510,7 +510,7 @@ Result<std::unique_ptr<Collectives>> make_shm_collectives(const Membership& memb
   if (shm_bytes > (std::size_t{1} << 46) / members.size()) return too_much_memory(shm_bytes, members.size());
   constexpr std::size_t kLeastSlice = 1_KiB;
   const std::size_t buffers = kStepDepth * (members.size() + 1);
-  const std::size_t slice = std::clamp(shm_bytes / buffers / 64 * 64, kLeastSlice, kMostSliceBytes);
+  const std::size_t slice = std::max(kLeastSlice, shm_bytes / buffers / 64 * 64);
   const std::size_t bytes = Neighbours::control_bytes(ranks) + ShmLayout::bytes_for(ranks, slice);
   FDL_ASSIGN_OR_RETURN(ShmShare share, share_segment(membership, members, "collectives", bytes));
   FDL_ASSIGN_OR_RETURN(auto neighbours, Neighbours::make(std::move(share)));

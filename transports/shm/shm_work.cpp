@@ -45,7 +45,7 @@ void ShmWork::assign(const CollectiveSpec& spec, Buffers buffers, uint64_t opera
   buffers_ = buffers;
   operation_ = operation;
   first_step_ = first_step;
-  plan_.assign(spec, rank_, ranks_, layout_.slice_bytes());
+  plan_.assign(spec, rank_, ranks_, std::min(layout_.slice_bytes(), kMostSliceBytes));
   runs_.assign(buffers, plan_.input_bytes());
   published_ = taken_ = collected_ = {};
 }
