@@ -342,7 +342,8 @@ def check_bad_arguments():
     raises(ValueError, "no name", wrap, base, list(model.named_parameters())[:2])
     raises(ValueError, "must be > 0", wrap, base, model.named_parameters(), backward_passes_per_step=0)
     raises(ValueError, "predivide", wrap, base, model.named_parameters(), op=hvd.Sum, gradient_predivide_factor=2.0)
-    raises(NotImplementedError, "Adasum", wrap, base, model.named_parameters(), op=hvd.Adasum)
+    if hvd.size() == 3:
+        raises(NotImplementedError, "power of 2", wrap, base, model.named_parameters(), op=hvd.Adasum)
     raises(ValueError, "registered", wrap, base, model.named_parameters(), process_set=hvd.ProcessSet([0]))
 
 

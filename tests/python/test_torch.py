@@ -68,7 +68,8 @@ def check_allreduce_forms():
     same(hvd.allreduce(mine, average=False), torch.full((4,), float(total)))
     same(hvd.allreduce(mine, average=True), torch.full((4,), total / size))
     raises(ValueError, "supersedes", hvd.allreduce, mine, average=True, op=hvd.Sum)
-    raises(NotImplementedError, "Adasum", hvd.allreduce, mine, op=hvd.Adasum)
+    if size == 3:  # test_horovod.py has the sizes that it can
+        raises(NotImplementedError, "power of 2", hvd.allreduce, mine, op=hvd.Adasum)
     same(mine, torch.full((4,), float(rank)))  # nothing above was in place
     handle = hvd.allreduce_async(mine, name="form", op=hvd.Sum)
     assert isinstance(handle, int)

@@ -1,6 +1,8 @@
 """What programs written for Horovod ask first, whatever their framework: init, ranks, reductions, process sets."""
 
 import hashlib
+import numbers
+import warnings
 
 from . import core, errors, objects
 
@@ -15,6 +17,7 @@ Product = 5
 _OPS = {
     Average: core.Op.AVERAGE,
     Sum: core.Op.SUM,
+    Adasum: core.Op.ADASUM,
     Min: core.Op.MIN,
     Max: core.Op.MAX,
     Product: core.Op.PRODUCT,
@@ -23,8 +26,6 @@ _OPS = {
 
 def native_op(op):
     """The C API's number of one of the reductions above."""
-    if op == Adasum:
-        raise NotImplementedError("farandole has no Adasum; use op=Average or op=Sum")
     if op not in _OPS:
         raise ValueError(f"{op!r} is no reduction; use Average, Sum, Min, Max or Product")
     return int(_OPS[op])
@@ -39,6 +40,16 @@ def chosen_op(average, op):
     return Average if average is None or average else Sum
 
 
+def check_adasum(process_set):
+    """NotImplementedError where Adasum cannot be: it combines all ranks in pairs, then pairs of pairs."""
+    if process_set is not global_process_set:
+        raise NotImplementedError(f"Adasum does not support non-global process sets yet; {process_set} was given")
+    if process_set.size() & (process_set.size() - 1):
+        raise NotImplementedError(
+            f"Running Adasum with {process_set.size()} ranks: it combines them in pairs and needs a power of 2"
+        )
+
+
 # ---- Process sets ---------------------------------------------------------------------------------------------------
 
 
@@ -47,9 +58,9 @@ class ProcessSet:
 
     def __init__(self, ranks_or_comm):
         ranks = list(ranks_or_comm) if hasattr(ranks_or_comm, "__iter__") else None
-        if ranks is None or not all(isinstance(rank, int) for rank in ranks):
+        if ranks is None or not all(isinstance(rank, numbers.Integral) for rank in ranks):
             raise ValueError(f"ProcessSet needs the ranks as integers, not {ranks_or_comm!r}")
-        self.ranks = sorted(ranks)
+        self.ranks = sorted(map(int, ranks))
         self.mpi_comm = None
         self.process_set_id = None
         self._group = None
@@ -230,8 +241,24 @@ def _no():
     return False
 
 
-mpi_threads_supported = mpi_enabled = mpi_built = gloo_enabled = gloo_built = _no
+mpi_enabled = mpi_built = gloo_enabled = gloo_built = _no
 ddl_built = ccl_built = cuda_built = rocm_built = _no
+
+
+def mpi_threads_supported():
+    """There is no MPI inside, so nothing to ask: ValueError, as programs written for Horovod expect."""
+    size()  # says so where there is no world yet
+    raise ValueError("Horovod MPI is not enabled: farandole has its own transports; test mpi_enabled() first")
+
+
+def start_timeline(file_path, mark_cycles=False):
+    """Accepted and without effect: this version writes no timeline."""
+    size()
+    warnings.warn(f"farandole writes no timeline yet: {file_path} is not made", stacklevel=2)
+
+
+def stop_timeline():
+    size()
 
 
 def nccl_built():

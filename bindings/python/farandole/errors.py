@@ -110,6 +110,22 @@ class HorovodInternalError(RuntimeError):
     """
 
 
+class HostsUpdatedInterrupt(RuntimeError):
+    """Ranks come or go; an elastic job begins its loop again. skip_sync: they only go, so nobody needs the state."""
+
+    def __init__(self, skip_sync=False):
+        super().__init__()
+        self.skip_sync = skip_sync
+
+
+class HorovodVersionMismatchError(ImportError):
+    """A framework is not the one that a binding was built for. farandole is built for none, and raises it never."""
+
+    def __init__(self, name, version, installed_version):
+        super().__init__(f"built for {name} {version}, but {installed_version} is installed")
+        self.name, self.version, self.installed_version = name, version, installed_version
+
+
 CLASSES = {
     kind.code: kind
     for kind in (

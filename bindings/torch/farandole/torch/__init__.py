@@ -31,6 +31,8 @@ from ..basics import (
     rocm_built,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from ..errors import HorovodInternalError
 from .compression import Compression
@@ -67,6 +69,7 @@ from .ops import (
 )
 from .optimizer import DistributedOptimizer
 from .state import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from .sync_batch_norm import SyncBatchNorm
 from ..torch_backend import register as _register_backend
 
 _register_backend()  # backend="farandole" of torch.distributed

@@ -9,7 +9,7 @@ import itertools
 import torch
 
 from .. import _native, core, errors
-from ..basics import Adasum, Average, Sum, chosen_op, global_process_set, native_op
+from ..basics import Adasum, Average, Sum, check_adasum, chosen_op, global_process_set, native_op
 from .tensors import DTYPES, checked, from_memory, on_host, one_device
 
 
@@ -81,6 +81,13 @@ def _written(tensor):
         torch.autograd.graph.increment_version(tensor)
 
 
+def _reduction(average, op, process_set):
+    op = chosen_op(average, op)
+    if op == Adasum:
+        check_adasum(process_set)
+    return op
+
+
 # ---- Allreduce ------------------------------------------------------------------------------------------------------
 
 
@@ -117,8 +124,8 @@ def _first(handle):
 
 def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
                     process_set=global_process_set):  # fmt: skip
-    op = chosen_op(average, op)
     group = process_set.group("Allreduce")
+    op = _reduction(average, op, process_set)
     output = torch.empty_like(checked(tensor).detach())
     return _first(submit_allreduce([tensor], [output], [_base_name(group, "allreduce", name)], group, op,
                                    prescale_factor, postscale_factor))  # fmt: skip
@@ -126,8 +133,8 @@ def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.
 
 def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
                      process_set=global_process_set):  # fmt: skip
-    op = chosen_op(average, op)
     group = process_set.group("Allreduce")
+    op = _reduction(average, op, process_set)
     handle = _first(submit_allreduce([tensor], [tensor], [_base_name(group, "allreduce", name)], group, op,
                                      prescale_factor, postscale_factor))  # fmt: skip
     _written(tensor)
@@ -141,8 +148,8 @@ def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, po
 
 def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
                             process_set=global_process_set):  # fmt: skip
-    op = chosen_op(average, op)
     group = process_set.group("Allreduce")
+    op = _reduction(average, op, process_set)
     tensors = list(tensors)
     outputs = [torch.empty_like(checked(tensor).detach()) for tensor in tensors]
     names = _member_names(group, "grouped_allreduce", name, len(tensors))
@@ -151,8 +158,8 @@ def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_
 
 def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
                              process_set=global_process_set):  # fmt: skip
-    op = chosen_op(average, op)
     group = process_set.group("Allreduce")
+    op = _reduction(average, op, process_set)
     tensors = list(tensors)
     names = _member_names(group, "grouped_allreduce", name, len(tensors))
     handle = submit_allreduce(tensors, tensors, names, group, op, prescale_factor, postscale_factor)
@@ -307,8 +314,6 @@ def alltoall_async(tensor, splits=None, name=None, process_set=global_process_se
 
 
 def _submit_reducescatter(tensors, names, group, op, prescale, postscale):
-    if op == Adasum:
-        native_op(op)
     if op not in (Average, Sum):
         raise errors.as_horovod(errors.UnsupportedError("Reducescatter currently only supports AVERAGE and SUM."))
     one_device(tensors)

@@ -8,8 +8,9 @@ import warnings
 import torch
 
 from .. import core
-from ..basics import Adasum, Average, Sum, global_process_set, native_op
+from ..basics import Adasum, Average, Sum, check_adasum, global_process_set
 from . import ops
+from .adasum_optimizer import Deltas, DistributedAdasum
 from .compression import Compression
 from .state import broadcast_object
 
@@ -24,7 +25,9 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     or the groups themselves as lists of parameters.
     """
     if op == Adasum:
-        native_op(op)
+        process_set.group("DistributedOptimizer")
+        check_adasum(process_set)
+    adds_deltas = op == Adasum and process_set.size() > 1
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     if backward_passes_per_step <= 0:
@@ -33,7 +36,9 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
         warnings.warn("num_groups has been replaced by groups", DeprecationWarning, stacklevel=2)
         groups = groups if groups is not None else num_groups
 
-    members = {key: value for key, value in vars(_Distributed).items() if key not in ("__dict__", "__weakref__")}
+    members = dict(vars(_Distributed), **(vars(DistributedAdasum) if adds_deltas else {}))
+    for own in ("__dict__", "__weakref__"):
+        del members[own]
     kind = type(optimizer.__class__.__name__, (optimizer.__class__,), members)
     wrapped = kind.__new__(kind)
     # A scheduler that was made earlier has put its own `step` into the instance; it belongs to the old one.
@@ -41,6 +46,9 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     wrapped._base_class = optimizer.__class__
     wrapped._wrapped_optimizer = optimizer
     names = _unlike_other_optimizers(_names_of(wrapped, named_parameters), process_set)
+    if adds_deltas:
+        wrapped._communication = Deltas(names, compression, backward_passes_per_step, process_set)
+        return wrapped
     wrapped._communication = _Communication(
         names, compression, backward_passes_per_step, op, gradient_predivide_factor, groups,
         sparse_as_dense, process_set)  # fmt: skip
@@ -70,13 +78,14 @@ def _names_of(optimizer, named_parameters):
             f"Found duplicates: {', '.join(twice)}; use model.named_parameters() of one model"
         )
     by_parameter = {parameter: name for name, parameter in named}
-    missing = sum(parameter not in by_parameter for group in optimizer.param_groups for parameter in group["params"])
+    own = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    missing = len(own - by_parameter.keys())
     if missing:
         raise ValueError(
             f"named_parameters was specified, but {missing} of the optimizer's parameters have no name in it; "
             "pass model.named_parameters() of the whole model"
         )
-    return by_parameter
+    return {parameter: name for parameter, name in by_parameter.items() if parameter in own}
 
 
 _taken = collections.Counter()  # (process set, name): by how many optimizers so far
@@ -253,6 +262,19 @@ class _Communication:
     def is_in_flight(self):
         return any(bucket.handle is not None for bucket in self.buckets)
 
+    def before_scaler(self):
+        if self.is_in_flight():
+            self.synchronize()
+            self.synchronized_for_scaler = True
+
+    def same_loss(self, loss):
+        """The loss of all ranks: an optimizer that looks at it must decide alike everywhere."""
+        if not self.is_active or loss is None:
+            return loss
+        tensor = torch.as_tensor(loss).detach().clone()
+        op = self.op if self.op in (Average, Sum) else Average
+        return ops.allreduce_(tensor, name="DistributedOptimizer.loss", op=op, process_set=self.process_set)
+
 
 class _Distributed:
     """The members that the new class has over those of the optimizer's own class."""
@@ -262,9 +284,8 @@ class _Distributed:
     def param_groups(self):
         if sys._getframe(1).f_globals.get("__name__") == "torch.amp.grad_scaler":
             communication = self.__dict__.get("_communication")
-            if communication is not None and communication.is_in_flight():
-                communication.synchronize()
-                communication.synchronized_for_scaler = True
+            if communication is not None:
+                communication.before_scaler()
         return self.__dict__["param_groups"]
 
     @param_groups.setter
@@ -313,7 +334,7 @@ class _Distributed:
         def reduced_closure():
             loss = closure()
             communication.synchronize()
-            return loss
+            return communication.same_loss(loss) if isinstance(self, torch.optim.LBFGS) else loss
 
         return self._base_class.step(self, reduced_closure if synchronizes else closure)
 

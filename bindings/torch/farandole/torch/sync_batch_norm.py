@@ -1,0 +1,128 @@
+"""SyncBatchNorm: batch normalisation over the batches of all ranks together, on any device."""
+
+import torch
+import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..basics import Sum, is_initialized, size
+from . import ops
+
+
+class SyncBatchNorm(_BatchNorm):
+    """Takes the place of torch.nn.BatchNorm1d, 2d and 3d: mean and variance are those of all ranks' samples.
+
+    Batches may differ in size from rank to rank, and be empty. The gradients of weight and bias are of this rank's samples,
+    as those of every parameter: DistributedOptimizer combines them.
+    """
+
+    def __init__(self, num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True, **options):
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, **options)
+
+    def _check_input_dim(self, input):
+        if input.dim() < 2:
+            raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
+
+    def _factor(self):
+        """The weight of this batch in the running statistics."""
+        if self.momentum is not None:
+            return self.momentum
+        return 1.0 / float(self.num_batches_tracked)
+
+    def forward(self, input):
+        if not self.training or not is_initialized() or size() == 1:
+            return self._forward_alone(input)
+        self._check_input_dim(input)
+        if input.shape[1] != self.num_features:
+            raise ValueError(f"expected {self.num_features} channels, got {input.shape[1]}: {list(input.shape)}")
+        output, mean, variance, count = _Normalise.apply(input, self.weight, self.bias, self.eps)
+        if self.track_running_stats:
+            self._track(mean, variance, count)
+        return output
+
+    def _forward_alone(self, input):
+        """As torch.nn.BatchNorm does it."""
+        self._check_input_dim(input)
+        uses_batch = self.training or self.running_mean is None
+        factor = 0.0
+        if self.training and self.track_running_stats:
+            self.num_batches_tracked.add_(1)
+            factor = self._factor()
+        tracked = not self.training or self.track_running_stats
+        return F.batch_norm(input, self.running_mean if tracked else None, self.running_var if tracked else None,
+                            self.weight, self.bias, uses_batch, factor, self.eps)  # fmt: skip
+
+    @torch.no_grad()
+    def _track(self, mean, variance, count):
+        self.num_batches_tracked.add_(1)
+        factor = self._factor()
+        unbiased = variance * (count / (count - 1).clamp(min=1))
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), factor)
+        self.running_var.lerp_(unbiased.to(self.running_var.dtype), factor)
+
+
+def _wide(dtype):
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _by_channel(vector, like):
+    return vector.view(1, -1, *[1] * (like.dim() - 2))
+
+
+def _statistics_of_all(x):
+    """Mean, variance and number of samples of each channel over all ranks, from each rank's own: no precision is lost by
+    subtracting large sums."""
+    dimensions = [0, *range(2, x.dim())]
+    channels, mine = x.shape[1], x.numel() // x.shape[1]
+    if mine:
+        variance, mean = torch.var_mean(x, dimensions, correction=0)
+    else:
+        variance = mean = x.new_zeros(channels)
+    told = torch.cat([mean, variance, x.new_tensor([mine])]).unsqueeze(0)
+    # One name for all layers of a width: a name that comes again costs agreement next to nothing.
+    name = f"sync_batch_norm.{channels}.{x.dtype}"
+    all_told = ops.synchronize(ops.allgather_async(told, name))
+    means, variances, counts = all_told[:, :channels], all_told[:, channels:-1], all_told[:, -1:]
+    count = counts.sum()
+    if count < 2:
+        raise ValueError("SyncBatchNorm expects more than 1 value per channel over all ranks when training")
+    mean = (means * counts).sum(0) / count
+    variance = ((variances + (means - mean) ** 2) * counts).sum(0) / count
+    return mean, variance, count
+
+
+class _Normalise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, input, weight, bias, eps):
+        x = input.to(_wide(input.dtype))
+        mean, variance, count = _statistics_of_all(x)
+        scale = torch.rsqrt(variance + eps)
+        normal = (x - _by_channel(mean, x)) * _by_channel(scale, x)
+        output = normal
+        if weight is not None:
+            output = normal * _by_channel(weight.to(x.dtype), x) + _by_channel(bias.to(x.dtype), x)
+        ctx.save_for_backward(normal, weight, scale, count)
+        ctx.mark_non_differentiable(mean, variance, count)
+        return output.to(input.dtype), mean, variance, count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient, *_):
+        normal, weight, scale, count = ctx.saved_tensors
+        dtype = gradient.dtype
+        gradient = gradient.to(normal.dtype)
+        dimensions = [0, *range(2, gradient.dim())]
+        for_bias = gradient.sum(dimensions)
+        for_weight = (gradient * normal).sum(dimensions)
+        input_gradient = None
+        if ctx.needs_input_grad[0]:
+            sums = torch.stack([for_bias, for_weight])
+            name = f"sync_batch_norm.{normal.shape[1]}.{normal.dtype}.grad"
+            means = ops.allreduce_(sums.clone(), name=name, op=Sum) / count
+            if weight is not None:
+                scale = scale * weight.to(scale.dtype)
+            input_gradient = gradient - _by_channel(means[0], normal) - normal * _by_channel(means[1], normal)
+            input_gradient = (input_gradient * _by_channel(scale, normal)).to(dtype)
+        if weight is None:
+            return input_gradient, None, None, None
+        return input_gradient, for_weight.to(weight.dtype), for_bias.to(weight.dtype), None
