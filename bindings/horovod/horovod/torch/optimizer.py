@@ -1,0 +1,3 @@
+"""DistributedOptimizer."""
+
+from farandole.torch.optimizer import DistributedOptimizer  # noqa: F401
