@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up what the tests and the demo need, from a fresh Debian 12. Sourced, it gives two functions; run, it calls both:
 #   set_up_machine           Debian's packages, and .venv with PyTorch, first in PATH
-#   install_python_package   farandole, built into build/ and installed into .venv
+#   install_python_package   farandole, built into build/, and the package horovod, installed into .venv
 # What was done before is done in seconds.
 set -euo pipefail
 
@@ -65,12 +65,12 @@ setup_sources() {
 install_python_package() {
   local stamp=.venv/farandole-sources hash
   hash=$({ setup_sources | xargs sha256sum && python -V; } | sha256sum | cut -d' ' -f1)
-  if [[ -f $stamp && $(<"$stamp") == "$hash" && -x build/bin/farandole ]] && python -c 'import farandole' 2>/dev/null; then
+  if [[ -f $stamp && $(<"$stamp") == "$hash" && -x build/bin/farandole ]] && python -c 'import farandole, horovod' 2>/dev/null; then
     return 0
   fi
   setup_say "building into build/ and installing into .venv (minutes the first time)"
   rm -f "$stamp"
-  python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall . ||
+  python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall . bindings/horovod ||
     setup_fail "the build failed (above). If build/ was made with another generator than Ninja: rm -rf build, and again"
   printf '%s' "$hash" >"$stamp"
 }

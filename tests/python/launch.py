@@ -112,7 +112,8 @@ _sessions = {}
 
 
 def require(module, size, check, environment=None):
-    """Demands that `check` passed on all ranks. All checks of a module run in one job, started by the first demand."""
+    """Demands that `check` passed on all ranks. All checks of a module run in one job, started by the first demand.
+    Returns what the ranks said."""
     key = (module.__name__, size, tuple(sorted((environment or {}).items())))
     if key not in _sessions:
         with Launched(size, module.__name__, checks_of(module), environment) as job:
@@ -121,8 +122,10 @@ def require(module, size, check, environment=None):
                 job.wait()
             except AssertionError as error:
                 trouble = str(error)
-            _sessions[key] = [rank.outcomes for rank in job.ranks], trouble or job.story()
-    outcomes, story = _sessions[key]
+            said = [rank.output for rank in job.ranks]
+            _sessions[key] = [rank.outcomes for rank in job.ranks], trouble or job.story(), said
+    outcomes, story, said = _sessions[key]
     for number, one in enumerate(outcomes):
         assert check in one, f"rank {number} did not come to {check}\n{story}"
         assert one[check] is None, f"rank {number}: {one[check]}\n{story}"
+    return said
