@@ -173,5 +173,5 @@ def test_a_script_runs_under_torchrun():
 
 
 def test_a_script_runs_under_mpirun():
-    launcher = ["mpirun", "-np", "2", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+    launcher = ["mpirun.openmpi", "-np", "2", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
     assert _trains(launcher, 1) > 0.2

@@ -230,11 +230,7 @@ local_rank = _fact("local_rank")
 local_size = _fact("local_size")
 cross_rank = _fact("cross_rank")
 cross_size = _fact("cross_size")
-
-
-def is_homogeneous():
-    """Whether all hosts have as many ranks."""
-    return local_size() * cross_size() == size()
+is_homogeneous = _fact("is_homogeneous")  # whether all hosts have as many ranks
 
 
 def _no():

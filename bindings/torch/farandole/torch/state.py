@@ -32,7 +32,7 @@ def allgather_object(obj, name=None):
 def _named_tensors(params):
     if isinstance(params, dict):
         pairs = sorted(params.items())
-    elif isinstance(params, (list, tuple)) or hasattr(params, "__next__"):
+    elif hasattr(params, "__iter__") and not isinstance(params, (str, bytes, torch.Tensor)):
         pairs = [pair if isinstance(pair, tuple) else (None, pair) for pair in params]
     else:
         raise ValueError(f"invalid params of type {type(params).__name__}: give a dict or a list of (name, tensor)")
