@@ -20,7 +20,7 @@ from torch.utils.data.distributed import DistributedSampler
 parser = argparse.ArgumentParser(description="Digits with PyTorch and Horovod")
 parser.add_argument("--batch-size", type=int, default=30, help="of each rank")
 parser.add_argument("--epochs", type=int, default=8)
-parser.add_argument("--lr", type=float, default=0.02)
+parser.add_argument("--lr", type=float, default=0.05)
 parser.add_argument("--momentum", type=float, default=0.9)
 parser.add_argument("--seed", type=int, default=42)
 parser.add_argument("--workers", type=int, default=0, help="processes that load data, for each rank")

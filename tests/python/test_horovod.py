@@ -286,11 +286,11 @@ def check_lbfgs_decides_alike():
 
 
 def check_only_its_own_parameters_are_reduced():
-    """Two optimizers that are both given the names of the whole model."""
+    """Two optimizers that are both given the names of the whole model: a gradient that both reduced would be too large."""
     alone, model = net(), net()
     halves = [[one[0], one[2]] for one in (alone, model)]
     bases = [torch.optim.SGD(half.parameters(), lr=0.1) for half in halves[0]]
-    wrapped = [wrap(model, torch.optim.SGD(half.parameters(), lr=0.1)) for half in halves[1]]
+    wrapped = [wrap(model, torch.optim.SGD(half.parameters(), lr=0.1 / hvd.size()), op=hvd.Sum) for half in halves[1]]
     for step in range(3):
         for one, optimizers, share in ((alone, bases, everything), (model, wrapped, mine)):
             x, y = (share(part) for part in batch(step))

