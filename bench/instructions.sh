@@ -14,7 +14,7 @@ instructions() { # RANKS WHAT COUNT
     sed -n 's/.*Collected *: *\([0-9]*\).*/\1/p'
 }
 system_calls() { # RANKS WHAT COUNT
-  strace -f -c -o /dev/stdout "$program" "$1" "$2" "$3" | awk '$NF == "total" { print $(NF - 1) ~ /^[0-9]+$/ && NF > 4 ? $3 + 0 > 0 ? $(NF - 2) : $3 : 0 }'
+  strace -f -c -o /dev/stdout "$program" "$1" "$2" "$3" | awk '$NF == "total" { print $4 }'
 }
 each() { # MEASURE RANKS WHAT
   local less more
