@@ -15,20 +15,21 @@ Max = 4
 Product = 5
 
 _OPS = {
-    Average: core.Op.AVERAGE,
-    Sum: core.Op.SUM,
-    Adasum: core.Op.ADASUM,
-    Min: core.Op.MIN,
-    Max: core.Op.MAX,
-    Product: core.Op.PRODUCT,
+    Average: int(core.Op.AVERAGE),
+    Sum: int(core.Op.SUM),
+    Adasum: int(core.Op.ADASUM),
+    Min: int(core.Op.MIN),
+    Max: int(core.Op.MAX),
+    Product: int(core.Op.PRODUCT),
 }
 
 
 def native_op(op):
     """The C API's number of one of the reductions above."""
-    if op not in _OPS:
+    number = _OPS.get(op)
+    if number is None:
         raise ValueError(f"{op!r} is no reduction; use Average, Sum, Min, Max or Product")
-    return int(_OPS[op])
+    return number
 
 
 def chosen_op(average, op):

@@ -333,6 +333,12 @@ def _submit(group, submitted, single=True):
     return Handle(handle, finish)
 
 
+def _run(group, submitted):
+    """Submits and waits, in the calling thread where possible."""
+    done = _native.run(group.member(), [one.fields for one in submitted], submitted)
+    return submitted[0].result(done, 0)
+
+
 def _named(group, operation, name):
     return f"{operation}.{name}" if name is not None else group.next_name(operation)
 
@@ -342,17 +348,21 @@ def _names(group, operation, name, count):
     return [f"{base}_{index + 1}of{count}" for index in range(count)]
 
 
+def _one_allreduce(tensor, op, name, out, group, prescale, postscale, priority):
+    return _Submitted(Kind.ALLREDUCE, _named(group, "allreduce", name), tensor, out, op=op, prescale=prescale,
+                      postscale=postscale, priority=priority)  # fmt: skip
+
+
 def allreduce_async(tensor, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0, priority=0):
     """Starts combining the tensors of all ranks. out=tensor works in place. Operations meet by name, in any order."""
     group = group or world_group()
-    one = _Submitted(Kind.ALLREDUCE, _named(group, "allreduce", name), tensor, out, op=op, prescale=prescale,
-                     postscale=postscale, priority=priority)  # fmt: skip
-    return _submit(group, [one])
+    return _submit(group, [_one_allreduce(tensor, op, name, out, group, prescale, postscale, priority)])
 
 
-def allreduce(tensor, op=Op.SUM, **options):
+def allreduce(tensor, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0, priority=0):
     """postscale * op over ranks of (prescale * tensor), on every rank."""
-    return allreduce_async(tensor, op, **options).wait()
+    group = group or world_group()
+    return _run(group, [_one_allreduce(tensor, op, name, out, group, prescale, postscale, priority)])
 
 
 def grouped_allreduce_async(tensors, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0,
@@ -402,9 +412,10 @@ def broadcast_async(tensor, root=0, *, name=None, out=None, group=None):
     return _submit(group, [one])
 
 
-def broadcast(tensor, root=0, **options):
+def broadcast(tensor, root=0, *, name=None, out=None, group=None):
     """The tensor of rank `root` of the group, on every rank. Other ranks' tensors tell shape and type."""
-    return broadcast_async(tensor, root, **options).wait()
+    group = group or world_group()
+    return _run(group, [_Submitted(Kind.BROADCAST, _named(group, "broadcast", name), tensor, out, root=root)])
 
 
 def alltoall_async(tensor, splits=None, *, name=None, group=None):
@@ -451,15 +462,19 @@ def grouped_reducescatter(tensors, op=Op.SUM, **options):
     return grouped_reducescatter_async(tensors, op, **options).wait()
 
 
+def _barrier_fields(group, name):
+    return (int(Kind.BARRIER), _named(group, "barrier", name), 0, 0, (), 0, 0, 0, 1.0, 1.0, None, 0)
+
+
 def barrier_async(*, name=None, group=None):
     group = group or world_group()
-    fields = (int(Kind.BARRIER), _named(group, "barrier", name), 0, 0, (), 0, 0, 0, 1.0, 1.0, None, 0)
-    return Handle(_native.submit(group.member(), [fields], None), lambda done: None)
+    return Handle(_native.submit(group.member(), [_barrier_fields(group, name)], None), lambda done: None)
 
 
 def barrier(*, name=None, group=None):
     """Returns when all ranks of the group have come here."""
-    barrier_async(name=name, group=group).wait()
+    group = group or world_group()
+    _native.run(group.member(), [_barrier_fields(group, name)], None)
 
 
 def join_async(group=None):

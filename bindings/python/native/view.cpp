@@ -70,15 +70,14 @@ bool is_row_major(int ndim, const int64_t* shape, const int64_t* strides, int64_
   return true;
 }
 
-// Holds a Py_buffer until the View ends.
-View view_of_buffer(py::handle object, Access access) {
+// Holds a Py_buffer until the View ends. Nothing where the object does not give one.
+std::optional<View> view_of_buffer(py::handle object, Access access) {
   auto* buffer = new Py_buffer{};
   int flags = PyBUF_FORMAT | PyBUF_STRIDES | (access == Access::kWrite ? PyBUF_WRITABLE : 0);
   if (PyObject_GetBuffer(object.ptr(), buffer, flags) != 0) {
     delete buffer;
     PyErr_Clear();
-    refuse(type_name(object) + (access == Access::kWrite ? " cannot be written to; give an array that owns its memory"
-                                                         : " gives no plain memory; give a numeric array"));
+    return std::nullopt;
   }
   py::capsule owner(buffer, [](void* held) {
     PyBuffer_Release(static_cast<Py_buffer*>(held));
@@ -165,8 +164,8 @@ std::optional<View> view_of_extension_dtype(py::handle object, Access access) {
   if (name == "float8_e4m3fn") dtype = FDL_FLOAT8_E4M3;
   if (name == "float8_e5m2") dtype = FDL_FLOAT8_E5M2;
   if (!dtype) return std::nullopt;
-  View view = view_of_buffer(object.attr("view")(*dtype == FDL_BFLOAT16 ? "uint16" : "uint8"), access);
-  view.dtype = *dtype;
+  auto view = view_of_buffer(object.attr("view")(*dtype == FDL_BFLOAT16 ? "uint16" : "uint8"), access);
+  if (view) view->dtype = *dtype;
   return view;
 }
 
@@ -175,8 +174,10 @@ std::optional<View> view_of_extension_dtype(py::handle object, Access access) {
 View view_of(py::handle object, Access access) {
   if (py::isinstance<py::tuple>(object)) return view_of_pointer(py::reinterpret_borrow<py::tuple>(object));
   if (PyObject_CheckBuffer(object.ptr())) {
+    if (auto view = view_of_buffer(object, access)) return *view;
     if (auto view = view_of_extension_dtype(object, access)) return *view;
-    return view_of_buffer(object, access);
+    refuse(type_name(object) + (access == Access::kWrite ? " cannot be written to; give an array that owns its memory"
+                                                         : " gives no plain memory; give a numeric array"));
   }
   if (py::hasattr(object, "__dlpack__")) return view_of_dlpack(object, access);
   refuse(type_name(object) + " is no tensor: it has neither the buffer protocol nor __dlpack__");

@@ -24,14 +24,14 @@ class _Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, name, op, prescale, postscale, process_set):
         ctx.arguments = (_named_gradient(name), op, prescale, postscale, process_set)
-        return ops.synchronize(ops.allreduce_async(tensor, None, name, op, prescale, postscale, process_set))
+        return ops.allreduce(tensor, None, name, op, prescale, postscale, process_set)
 
     @staticmethod
     def backward(ctx, gradient):
         name, op, prescale, postscale, process_set = ctx.arguments
         _linear(op)
-        handle = ops.allreduce_async(gradient.contiguous(), None, name, op, prescale, postscale, process_set)
-        return (ops.synchronize(handle), *[None] * 5)
+        reduced = ops.allreduce(gradient.contiguous(), None, name, op, prescale, postscale, process_set)
+        return (reduced, *[None] * 5)
 
 
 def allreduce(tensor, average=None, name=None, compression=Compression.none, op=None, prescale_factor=1.0,

@@ -74,11 +74,14 @@ def _fields(kind, name, source, target=None, op=0, root=0, prescale=1.0, postsca
             priority)  # fmt: skip
 
 
+_increment_version = torch.autograd.graph.increment_version
+
+
 def _written(tensor):
     """Tells autograd that the core has written into a tensor, so that a stale saved value is an error and not a wrong
     gradient."""
     if not tensor.is_inference():
-        torch.autograd.graph.increment_version(tensor)
+        _increment_version(tensor)
 
 
 def _reduction(average, op, process_set):
@@ -114,6 +117,20 @@ def submit_allreduce(sources, targets, names, group, op, prescale=1.0, postscale
     return _enqueue(group, operations, (host_sources, host_targets), finish)
 
 
+def _allreduce_now(source, target, name, op, prescale, postscale, process_set):
+    """One allreduce from beginning to end, in the calling thread where possible; nothing is kept for later."""
+    group = process_set.group("Allreduce")
+    name = _base_name(group, "allreduce", name)
+    if not source.is_cpu:
+        return synchronize(_first(submit_allreduce([source], [target], [name], group, op, prescale, postscale)))
+    try:
+        _native.allreduce(group.member(), name, source.data_ptr(), DTYPES[source.dtype], source.shape,
+                          target.data_ptr(), native_op(op), prescale, postscale, (source, target))  # fmt: skip
+    except errors.Error as error:
+        raise errors.as_horovod(error) from None
+    return target
+
+
 def _first(handle):
     """Makes a handle's result the only element of its list."""
     pending = _pending[handle]
@@ -141,9 +158,20 @@ def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1
     return handle
 
 
+def allreduce(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
+              process_set=global_process_set):  # fmt: skip
+    """Blocking; the result is another tensor. Autograd is not told: see functions.allreduce."""
+    op = chosen_op(average, op)
+    output = torch.empty_like(checked(tensor).detach())
+    return _allreduce_now(tensor, output, name, op, prescale_factor, postscale_factor, process_set)
+
+
 def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
                process_set=global_process_set):  # fmt: skip
-    return synchronize(allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set))
+    op = chosen_op(average, op)
+    _allreduce_now(checked(tensor), tensor, name, op, prescale_factor, postscale_factor, process_set)
+    _written(tensor)
+    return tensor
 
 
 def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
