@@ -203,6 +203,8 @@ typedef struct fdl_counters {
   uint64_t named_operations;  /* completed */
   uint64_t buckets;           /* collectives that carried them */
   uint64_t strangers_refused; /* connections without the job's key, where this rank serves the rendezvous */
+  uint64_t locked_steps;      /* of named operations that ran in a locked order: no message was sent for them */
+  uint64_t lock_epochs;       /* how often an order was locked */
 } fdl_counters;
 FDL_API fdl_result fdl_metrics(fdl_world* world, fdl_counters* counters); /* counters->struct_size must be set */
 

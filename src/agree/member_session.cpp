@@ -41,13 +41,20 @@ MemberSession::MemberSession(std::size_t cache_capacity) : state_(std::make_uniq
 MemberSession::~MemberSession() = default;
 
 std::vector<std::byte> MemberSession::encode_requests(const std::vector<Request>& requests) {
+  std::vector<const Request*> pointers;
+  pointers.reserve(requests.size());
+  for (const Request& request : requests) pointers.push_back(&request);
+  return encode_borrowed(pointers);
+}
+
+std::vector<std::byte> MemberSession::encode_borrowed(std::span<const Request* const> requests) {
   RequestMessage message;
   message.acknowledged = state_->acknowledged = state_->handled;
-  for (const Request& request : requests) {
-    if (const auto position = state_->cache.find(request)) {
+  for (const Request* request : requests) {
+    if (const auto position = state_->cache.find(*request)) {
       message.cached.push_back(*position);
     } else {
-      message.requests.push_back(request);
+      message.requests.push_back(*request);
     }
   }
   return encode(message);
@@ -63,6 +70,11 @@ Result<Plan> MemberSession::decode_plan(ConstBytes bytes) {
   FDL_RETURN_IF_ERROR(lengthen(message, state_->cache));
   state_->handled = message.number;
   return std::move(message.plan);
+}
+
+const Request* MemberSession::known(const std::string& name) const {
+  const auto position = state_->cache.find(std::string_view(name));
+  return position ? state_->cache.at(*position) : nullptr;
 }
 
 bool MemberSession::owes_acknowledgement() const {

@@ -70,6 +70,9 @@ struct Bucket {
 
 struct Plan {
   std::vector<Bucket> buckets;
+  // Not empty: behind `buckets`, these are run in this order again and again, without another plan, until the order is
+  // left (see locked_order.h). What was asked for and is not in a plan yet counts as submitted to it.
+  std::vector<Bucket> locked;
   bool empty() const { return buckets.empty(); }
   // The bucket that holds `name`, or null. The error of a name, empty where all is well.
   const Bucket* find(std::string_view name) const;

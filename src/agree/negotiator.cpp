@@ -241,6 +241,10 @@ std::vector<Stall> Negotiator::stalls(int64_t now_ns) { return find_stalls(state
 
 int64_t Negotiator::next_alarm_ns() const { return next_stall_ns(state_->waiting, state_->options); }
 
+bool Negotiator::all_take_part() const { return !state_->left && !state_->waiting.has_joined(); }
+
+void Negotiator::forget_pending() { state_->waiting.forget_pending(); }
+
 std::size_t Negotiator::pending() const { return state_->waiting.count(); }
 
 bool Negotiator::has_asked(int rank, const Request& request) const { return state_->waiting.has_asked(rank, request); }

@@ -16,6 +16,7 @@ struct NegotiatorOptions {
   std::size_t fusion_bytes = 0;  // 0: no fusion
   int64_t stall_warning_ns = 0;  // 0: never
   int64_t stall_shutdown_ns = 0;
+  int lock_after = 0;  // how often a step must repeat before RootSession locks its order; 0: never
   // "rank 3 (host-b)": how texts name rank r of the group.
   std::vector<std::string> rank_names;
 };
@@ -53,6 +54,11 @@ class Negotiator {
   std::vector<Stall> stalls(int64_t now_ns);
   // When stalls() or a stall shutdown may next have something to say; INT64_MAX when nothing is pending.
   int64_t next_alarm_ns() const;
+
+  // Whether nobody has left, and nobody has joined and waits for the others.
+  bool all_take_part() const;
+  // As if nothing that is not decided yet had been asked for.
+  void forget_pending();
 
   // Names that are not decided yet.
   std::size_t pending() const;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "agree/remembered.h"
+#include "agree/rhythm.h"
 #include "agree/rules.h"
 #include "agree/session.h"
 #include "agree/shorthand.h"
@@ -17,6 +18,7 @@ struct RootSession::State {
         size(options.size),
         left(static_cast<std::size_t>(options.size), false),
         remembered(options.size, capacity),
+        rhythm(options.lock_after),
         negotiator(std::move(options)) {}
 
   Result<std::vector<const Request*>> requests_in(int from, const RequestMessage& message) const;
@@ -29,10 +31,14 @@ struct RootSession::State {
     return refuse(from, Code::internal, fmt::format("it asks for '{}' twice", name));
   }
 
+  void lock_order(PlanMessage& message);
+
   std::vector<std::string> rank_names;
   int size;
   std::vector<bool> left;
   Remembered remembered;
+  Rhythm rhythm;
+  uint64_t locked_by = 0;  // the last plan that locked the order
   Negotiator negotiator;
 };
 
@@ -71,6 +77,19 @@ Status RootSession::State::check_new(int from, const std::vector<const Request*>
   return ok_status();
 }
 
+// Between two plans, when all that they decided repeats.
+void RootSession::State::lock_order(PlanMessage& message) {
+  rhythm.note(message.plan, negotiator.decided_without_all().empty());
+  if (!rhythm.may_lock() || !negotiator.all_take_part()) return;
+  message.plan.locked = rhythm.order([this](const std::string& name) {
+    const auto position = remembered.cache().find(std::string_view(name));
+    return position ? remembered.cache().at(*position)->priority : 0;
+  });
+  locked_by = message.number;
+  rhythm.locked();
+  negotiator.forget_pending();
+}
+
 RootSession::RootSession(NegotiatorOptions options, std::size_t cache_capacity)
     : state_(std::make_unique<State>(std::move(options), cache_capacity)) {}
 RootSession::~RootSession() = default;
@@ -82,6 +101,10 @@ Status RootSession::receive(int from, ConstBytes bytes, int64_t now_ns) {
   auto message = decode_requests(bytes);
   if (!message.ok()) return state.refuse(from, message.status().code(), message.status().text());
   FDL_ASSIGN_OR_RETURN(const std::vector<const Request*> requests, state.requests_in(from, *message));
+  if (message->acknowledged < state.locked_by) {  // the rank counts these as submitted to the locked order
+    state.remembered.acknowledge(from, message->acknowledged);
+    return ok_status();
+  }
   FDL_RETURN_IF_ERROR(state.check_new(from, requests));
 
   // From here on nothing fails. The requests are used before anything may move them from their places.
@@ -103,9 +126,12 @@ std::optional<std::vector<std::byte>> RootSession::decide(int64_t now_ns) {
   };
   state.remembered.note_decided_without_all(state.negotiator.decided_without_all(),
                                             std::ranges::any_of(message.plan.buckets, failed_join));
+  state.lock_order(message);
   shorten(message, state.remembered.cache());
   return encode(message);
 }
+
+void RootSession::left_order(uint64_t rounds) { state_->rhythm.left(rounds); }
 
 void RootSession::leave(int rank, std::string why) {
   FDL_CHECK(rank >= 0 && rank < state_->size);

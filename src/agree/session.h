@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ class MemberSession {
   // The message that submits `requests`, which may be none (an acknowledgement). From here on they are pending at the
   // root, and the plans decoded from now on may complete them: in a bucket, or in a bucket's error.
   std::vector<std::byte> encode_requests(const std::vector<Request>& requests);
+  std::vector<std::byte> encode_borrowed(std::span<const Request* const> requests);
 
   // The next plan. A failure means that root and rank no longer understand each other: the group is lost.
   Result<Plan> decode_plan(ConstBytes bytes);
@@ -32,6 +34,9 @@ class MemberSession {
   // True when many plans have come since the last message: the root keeps things until it hears that they are handled,
   // so a rank that has nothing to say (it has joined) then sends encode_requests({}).
   bool owes_acknowledgement() const;
+
+  // The request that all ranks know under this name, as the last plan left it; null where there is none.
+  const Request* known(const std::string& name) const;
 
  private:
   struct State;
@@ -47,7 +52,13 @@ class RootSession {
   Status receive(int from, ConstBytes bytes, int64_t now_ns);
 
   // The plan for all ranks, the root's own MemberSession included; nothing when there is nothing to do.
+  //
+  // A plan may lock the order (options.lock_after). Then what ranks have asked for and no plan has answered is
+  // forgotten here, also what is still on its way: ranks count it as submitted to the order, and ask again when they
+  // have left it.
   std::optional<std::vector<std::byte>> decide(int64_t now_ns);
+  // The root's rank has left the locked order, after it was run so many times.
+  void left_order(uint64_t rounds);
 
   // As in Negotiator. A rank that has left is sent no plan and is not heard any more.
   void leave(int rank, std::string why = {});

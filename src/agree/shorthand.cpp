@@ -42,31 +42,47 @@ std::vector<uint32_t> positions_of(const Bucket& bucket, const RequestCache& cac
   return positions;
 }
 
-}  // namespace
+using Known = std::vector<std::vector<uint32_t>>;
 
-void shorten(PlanMessage& message, const RequestCache& cache) {
-  message.known.clear();
-  for (Bucket& bucket : message.plan.buckets) {
-    message.known.push_back(positions_of(bucket, cache));
-    if (message.known.back().empty()) continue;
+Known shorten(std::vector<Bucket>& buckets, const RequestCache& cache) {
+  Known known;
+  known.reserve(buckets.size());
+  for (Bucket& bucket : buckets) {
+    known.push_back(positions_of(bucket, cache));
+    if (known.back().empty()) continue;
     bucket.names.clear();
     bucket.element_counts.clear();
   }
+  return known;
+}
+
+bool lengthen(std::vector<Bucket>& buckets, const Known& known, const RequestCache& cache) {
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    if (known[i].empty()) continue;
+    auto tensors = tensors_at(known[i], buckets[i], cache);
+    if (!tensors) return false;
+    buckets[i].names = std::move(tensors->names);
+    buckets[i].element_counts = std::move(tensors->element_counts);
+  }
+  return true;
+}
+
+}  // namespace
+
+void shorten(PlanMessage& message, const RequestCache& cache) {
+  message.known = shorten(message.plan.buckets, cache);
+  message.known_locked = shorten(message.plan.locked, cache);
 }
 
 Status lengthen(PlanMessage& message, const RequestCache& cache) {
-  for (std::size_t i = 0; i < message.known.size(); ++i) {
-    if (message.known[i].empty()) continue;
-    Bucket& bucket = message.plan.buckets[i];
-    auto tensors = tensors_at(message.known[i], bucket, cache);
-    if (!tensors) {
-      return Status(Code::internal,
-                    fmt::format("plan {} refers to a request that this rank does not know", message.number));
-    }
-    bucket.names = std::move(tensors->names);
-    bucket.element_counts = std::move(tensors->element_counts);
+  const bool all_known = lengthen(message.plan.buckets, message.known, cache) &&
+                         lengthen(message.plan.locked, message.known_locked, cache);
+  if (!all_known) {
+    return Status(Code::internal,
+                  fmt::format("plan {} refers to a request that this rank does not know", message.number));
   }
   message.known.clear();
+  message.known_locked.clear();
   return ok_status();
 }
 

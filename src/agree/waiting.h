@@ -56,6 +56,12 @@ class Waiting {
   // The unit of one pending name, ready or not: with the names of its groups. Everything, unit by unit.
   Unit take(const std::string& name);
   std::vector<Unit> take_all();
+  // Forgets what is not ready.
+  void forget_pending() {
+    pending_.clear();
+    groups_.clear();
+  }
+  bool has_joined() const { return joined_count_ > 0; }
 
   const std::unordered_map<std::string, Pending>& pending() const { return pending_; }
   std::unordered_map<std::string, Pending>& pending() { return pending_; }

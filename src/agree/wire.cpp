@@ -84,6 +84,18 @@ Offset<wire::Bucket> write_bucket(Builder& builder, const Bucket& bucket, const 
                             bucket.last_joined);
 }
 
+Items<Offset<wire::Bucket>> write_buckets(Builder& builder, const std::vector<Bucket>& buckets,
+                                          const std::vector<std::vector<uint32_t>>& known) {
+  static const std::vector<uint32_t> kUnknown;
+  if (buckets.empty()) return 0;
+  std::vector<Offset<wire::Bucket>> written;
+  written.reserve(buckets.size());
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    written.push_back(write_bucket(builder, buckets[i], i < known.size() ? known[i] : kUnknown));
+  }
+  return builder.CreateVector(written);
+}
+
 std::vector<std::byte> bytes_from(const Builder& builder) {
   const auto* begin = reinterpret_cast<const std::byte*>(builder.GetBufferPointer());
   return {begin, begin + builder.GetSize()};
@@ -136,6 +148,8 @@ class Reader {
   Status read(const wire::Request& from, Request& to);
   Status read(const flatbuffers::Vector<Offset<wire::Request>>* from, std::vector<Request>& to);
   Status read(const wire::Bucket& from, Bucket& to, std::vector<uint32_t>& known);
+  Status read(const flatbuffers::Vector<Offset<wire::Bucket>>* from, std::vector<Bucket>& to,
+              std::vector<std::vector<uint32_t>>& known);
 
  private:
   Status spend(std::size_t bytes) {
@@ -234,6 +248,22 @@ Status Reader::read(const wire::Bucket& from, Bucket& to, std::vector<uint32_t>&
   return check_bucket(to, known);
 }
 
+Status Reader::read(const flatbuffers::Vector<Offset<wire::Bucket>>* from, std::vector<Bucket>& to,
+                    std::vector<std::vector<uint32_t>>& known) {
+  if (from == nullptr) return ok_status();
+  for (const wire::Bucket* bucket : *from) {
+    FDL_RETURN_IF_ERROR(read(*bucket, to.emplace_back(), known.emplace_back()));
+  }
+  return ok_status();
+}
+
+// What repeats cannot fail, nor be a join.
+Status check_locked(const Bucket& bucket) {
+  if (bucket.code != Code::ok) return malformed("a bucket of a locked order is an error");
+  if (bucket.kind == RequestKind::join) return malformed("a bucket of a locked order is a join");
+  return ok_status();
+}
+
 template <typename Message>
 Status verify(const Aligned& aligned, std::size_t size, const char* identifier) {
   if (size > kMaxControlBytes) return malformed(fmt::format("{} bytes are too many", size));
@@ -280,17 +310,13 @@ std::vector<std::byte> encode(const RequestMessage& message) {
 }
 
 std::vector<std::byte> encode(const PlanMessage& message) {
-  static const std::vector<uint32_t> kUnknown;
   Builder builder;
-  std::vector<Offset<wire::Bucket>> written;
-  for (std::size_t i = 0; i < message.plan.buckets.size(); ++i) {
-    const auto& known = i < message.known.size() ? message.known[i] : kUnknown;
-    written.push_back(write_bucket(builder, message.plan.buckets[i], known));
-  }
-  const Items<Offset<wire::Bucket>> buckets = written.empty() ? 0 : builder.CreateVector(written);
+  const auto buckets = write_buckets(builder, message.plan.buckets, message.known);
+  const auto locked = write_buckets(builder, message.plan.locked, message.known_locked);
   const auto positions = write_positions(builder, message.cache_positions);
   const auto requests = write_requests(builder, message.cache_requests);
-  builder.Finish(wire::CreatePlanMessage(builder, message.number, buckets, positions, requests), kPlanIdentifier);
+  builder.Finish(wire::CreatePlanMessage(builder, message.number, buckets, positions, requests, locked),
+                 kPlanIdentifier);
   return bytes_from(builder);
 }
 
@@ -313,11 +339,9 @@ Result<PlanMessage> decode_plan(ConstBytes bytes) {
   Reader reader(bytes.size());
   PlanMessage message;
   message.number = from->number();
-  if (from->buckets() != nullptr) {
-    for (const wire::Bucket* bucket : *from->buckets()) {
-      FDL_RETURN_IF_ERROR(reader.read(*bucket, message.plan.buckets.emplace_back(), message.known.emplace_back()));
-    }
-  }
+  FDL_RETURN_IF_ERROR(reader.read(from->buckets(), message.plan.buckets, message.known));
+  FDL_RETURN_IF_ERROR(reader.read(from->locked(), message.plan.locked, message.known_locked));
+  for (const Bucket& bucket : message.plan.locked) FDL_RETURN_IF_ERROR(check_locked(bucket));
   FDL_RETURN_IF_ERROR(reader.read(from->cache_positions(), message.cache_positions));
   FDL_RETURN_IF_ERROR(reader.read(from->cache_requests(), message.cache_requests));
   if (message.cache_positions.size() != message.cache_requests.size()) {

@@ -24,6 +24,7 @@ struct PlanMessage {
   // Of each bucket: where the requests of its tensors stand in the cache, as this message leaves it; names and element
   // counts are then left out of the bucket. Empty where the bucket has them. See shorthand.h.
   std::vector<std::vector<uint32_t>> known;
+  std::vector<std::vector<uint32_t>> known_locked;  // the same of plan.locked
   // Requests that every rank adds to its cache, at the positions given; what was there before is forgotten.
   std::vector<uint32_t> cache_positions;
   std::vector<Request> cache_requests;

@@ -115,7 +115,12 @@ fdl_result fdl_metrics(fdl_world* world, fdl_counters* counters) {
   if (!status.ok()) return report(status);
   fdl_counters known{.struct_size = sizeof(fdl_counters)};
   known.wakeups = world->runtime->wakeups();  // before we wake it ourselves
-  world->runtime->count_named(known.named_operations, known.buckets, known.control_messages);
+  const Runtime::NamedCounts named = world->runtime->count_named();
+  known.named_operations = named.operations;
+  known.buckets = named.buckets;
+  known.control_messages = named.control_messages;
+  known.locked_steps = named.locked_steps;
+  known.lock_epochs = named.lock_epochs;
   known.strangers_refused = world->runtime->strangers();
   copy_known(*counters, known);
   return FDL_OK;

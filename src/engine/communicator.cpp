@@ -251,6 +251,8 @@ void Communicator::interrupt(const Status& why) {
   s.alarm.ring();
 }
 
+ReadinessBoard* Communicator::board() { return state_->parts.board.get(); }
+
 Status Communicator::status() const {
   MutexLock lock(state_->mutex);
   return state_->ended;
@@ -263,6 +265,12 @@ Status Communicator::State::watch_parts() {
   if (parts.transport != nullptr) sleepers.push_back(parts.transport.get());
   for (const auto& one : parts.preferred) sleepers.push_back(one.get());
   for (std::size_t i = 0; i < sleepers.size(); ++i) FDL_RETURN_IF_ERROR(poller.add(sleepers[i]->wake_fd(), i + 1));
+  if (parts.board == nullptr) return {};
+  // It may share the descriptor of others.
+  const bool shared = std::any_of(sleepers.begin(), sleepers.end(),
+                                  [&](const Sleeper* sleeper) { return sleeper->wake_fd() == parts.board->wake_fd(); });
+  if (!shared) FDL_RETURN_IF_ERROR(poller.add(parts.board->wake_fd(), sleepers.size() + 1));
+  sleepers.push_back(parts.board.get());
   return {};
 }
 
@@ -336,6 +344,7 @@ void Communicator::State::fail(const Status& why) {
   prepared = 0;
   active = nullptr;
   parts.preferred.clear();
+  parts.board.reset();
   scheduled.reset();
   parts.transport.reset();
   alarm.clear();

@@ -16,6 +16,7 @@
 #include "base/mutex.h"
 #include "contract/collectives.h"
 #include "contract/membership.h"
+#include "contract/readiness_board.h"
 #include "contract/transport.h"
 #include "system/event.h"
 #include "system/poller.h"
@@ -54,7 +55,8 @@ class Communicator final : public Sleeper {
     const Config* config = nullptr;
     std::unique_ptr<Transport> transport;  // null for a group of one
     std::vector<std::unique_ptr<Collectives>>
-        preferred;  // asked in this order; the scheduled engine comes last by itself
+        preferred;                          // asked in this order; the scheduled engine comes last by itself
+    std::unique_ptr<ReadinessBoard> board;  // null where the members have none
     // Called from wait() (in the waiting thread) when nothing has moved for config.suspect_after_s.
     std::function<void()> suspect;
   };
@@ -92,6 +94,8 @@ class Communicator final : public Sleeper {
   void interrupt(const Status& why);
   // OK, or why this communicator ended.
   Status status() const;
+  // Null where there is none, and once the communicator has failed. Who sleeps on the communicator sleeps on it too.
+  ReadinessBoard* board();
   // "allreduce by shared memory" / "ring, step 9: recv_reduce chunk 3 from rank 2"
   std::string phase() const;
 

@@ -215,8 +215,9 @@ Status prefer_shared_memory(const Membership& membership, const std::vector<cons
                             Communicator::Parts& parts) {
   if (!hosts_share_memory(chosen, membership)) return {};
   if (parts.shape.hosts == 1) {
-    FDL_ASSIGN_OR_RETURN(auto whole, make_shm_collectives(membership));
-    parts.preferred.push_back(std::move(whole));
+    FDL_ASSIGN_OR_RETURN(ShmHost host, make_shm_host(membership));
+    parts.preferred.push_back(std::move(host.collectives));
+    parts.board = std::move(host.board);
   } else if (parts.shape.ranks_per_host > 1) {
     FDL_ASSIGN_OR_RETURN(auto hierarchy, make_hierarchy(membership, parts.shape, *parts.transport));
     parts.preferred.push_back(std::move(hierarchy));

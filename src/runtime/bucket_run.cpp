@@ -19,8 +19,13 @@ std::size_t product(const std::vector<int64_t>& shape, std::size_t from = 0) {
 
 std::size_t Entry::element_count() const { return product(request.shape); }
 
-BucketRun::BucketRun(Bucket bucket, std::vector<std::optional<Entry>> entries, Communicator& comm, FusionBuffer& fusion)
-    : bucket_(std::move(bucket)), entries_(std::move(entries)), comm_(comm), fusion_(fusion) {
+BucketRun::BucketRun(std::shared_ptr<const Bucket> bucket, std::vector<std::optional<Entry>> entries,
+                     Communicator& comm, FusionBuffer& fusion)
+    : shared_bucket_(std::move(bucket)),
+      bucket_(*shared_bucket_),
+      entries_(std::move(entries)),
+      comm_(comm),
+      fusion_(fusion) {
   Status begun = begin();
   if (!begun.ok()) finish(std::move(begun));
 }

@@ -30,7 +30,8 @@ struct Entry {
 class BucketRun {
  public:
   // `entries[i]` is this rank's tensor of bucket.names[i]; empty where this rank has joined and contributes zeros.
-  BucketRun(Bucket bucket, std::vector<std::optional<Entry>> entries, Communicator& comm, FusionBuffer& fusion);
+  BucketRun(std::shared_ptr<const Bucket> bucket, std::vector<std::optional<Entry>> entries, Communicator& comm,
+            FusionBuffer& fusion);
 
   // Does the next piece of work; true if anything moved. No piece is longer than the copy of one tensor.
   bool progress();
@@ -63,7 +64,8 @@ class BucketRun {
   void start_collective(CollectiveSpec spec, Buffers buffers);
   void finish(Status status);
 
-  Bucket bucket_;
+  const std::shared_ptr<const Bucket> shared_bucket_;
+  const Bucket& bucket_;
   std::vector<std::optional<Entry>> entries_;
   Communicator& comm_;
   FusionBuffer& fusion_;

@@ -9,13 +9,27 @@
 namespace fdl {
 namespace {
 
-NegotiatorOptions negotiator_options(const Communicator& comm, const Config& config,
+NegotiatorOptions negotiator_options(Communicator& comm, const Config& config,
                                      const std::vector<std::string>& rank_names) {
   return {.size = comm.size(),
           .fusion_bytes = config.fusion_bytes,
           .stall_warning_ns = seconds_to_ns(config.stall_warning_s),
           .stall_shutdown_ns = seconds_to_ns(config.stall_shutdown_s),
+          .lock_after = comm.board() == nullptr ? 0 : static_cast<int>(std::min<int64_t>(config.lock_after, 1 << 20)),
           .rank_names = rank_names};
+}
+
+// After how long a tensor that waits for other ranks is negotiated again, so that the root can say who is missing.
+int64_t patience_with_others(const Config& config) {
+  int64_t limit = std::numeric_limits<int64_t>::max();
+  for (const double seconds : {config.stall_warning_s, config.stall_shutdown_s}) {
+    if (seconds > 0) limit = std::min(limit, seconds_to_ns(seconds) / 4);
+  }
+  return limit;
+}
+
+bool has_counts(RequestKind kind) {
+  return kind == RequestKind::allreduce || kind == RequestKind::broadcast || kind == RequestKind::reduce_scatter;
 }
 
 }  // namespace
@@ -25,7 +39,8 @@ NamedOperations::NamedOperations(Communicator& comm, const Config& config, std::
       config_(config),
       rank_names_(std::move(rank_names)),
       channel_(comm),
-      member_(static_cast<std::size_t>(config.cache_capacity)) {
+      member_(static_cast<std::size_t>(config.cache_capacity)),
+      submissions_(comm.rank(), comm.size()) {
   if (comm.rank() == 0) {
     root_ = std::make_unique<RootSession>(negotiator_options(comm, config, rank_names_),
                                           static_cast<std::size_t>(config.cache_capacity));
@@ -33,10 +48,16 @@ NamedOperations::NamedOperations(Communicator& comm, const Config& config, std::
 }
 
 NamedOperations::~NamedOperations() {
+  prepare_to_leave();
   fail_all(Status(Code::shut_down, "the group was ended while operations were in flight"));
   // The communicator outlives the channel, and must not touch its messages any more.
   comm_.interrupt(failure_);
   comm_.progress();
+}
+
+void NamedOperations::prepare_to_leave() {
+  submissions_.leave("this rank leaves the group");
+  publish();
 }
 
 void NamedOperations::submit(std::vector<Entry> entries) {
@@ -45,10 +66,10 @@ void NamedOperations::submit(std::vector<Entry> entries) {
       complete(entry, failure_);
       continue;
     }
-    unsent_.push_back(entry.request);
-    std::string name = entry.request.name;
-    entries_.emplace(std::move(name), std::move(entry));
+    ++submitted_;
+    submissions_.submit(std::move(entry));
   }
+  publish();
 }
 
 bool NamedOperations::progress() {
@@ -57,14 +78,14 @@ bool NamedOperations::progress() {
     fail_all(Status(suspicion_));
     return true;
   }
-  bool moved = !unsent_.empty();
-  send_requests();
+  bool moved = send_requests();
   moved |= hear();
   if (root_heard_) decide();
   if (root_ && now_ns() >= root_->next_alarm_ns()) {
     warn_of_stalls();
     decide();  // a stall may have become a failure
   }
+  moved |= follow_order();
   moved |= run();
   settle_departure();
   // Whoever is waiting for a rank that fell silent wants to know why; what was agreed upon goes on without asking.
@@ -74,15 +95,19 @@ bool NamedOperations::progress() {
 
 int64_t NamedOperations::next_alarm_ns() const {
   if (!failure_.ok()) return std::numeric_limits<int64_t>::max();
-  return std::min(verdict_due_.moment_ns(), root_ ? root_->next_alarm_ns() : std::numeric_limits<int64_t>::max());
+  const int64_t own = std::min(verdict_due_.moment_ns(), patience_.moment_ns());
+  return std::min(own, root_ ? root_->next_alarm_ns() : std::numeric_limits<int64_t>::max());
 }
 
 // ---- agreement
 // ---------------------------------------------------------------------------------------------------------
 
-void NamedOperations::send_requests() {
-  if (unsent_.empty() && !member_.owes_acknowledgement()) return;
-  std::vector<std::byte> bytes = member_.encode_requests(std::exchange(unsent_, {}));
+bool NamedOperations::send_requests() {
+  const bool untold = submissions_.has_untold();
+  if (!untold && !member_.owes_acknowledgement()) return false;
+  std::vector<const Request*> requests;
+  if (untold) requests = submissions_.tell();
+  std::vector<std::byte> bytes = member_.encode_borrowed(requests);
   if (root_) {
     const Status taken = root_->receive(0, bytes, now_ns());
     FDL_CHECK(taken.ok());
@@ -90,6 +115,7 @@ void NamedOperations::send_requests() {
   } else {
     channel_.send(0, std::move(bytes));
   }
+  return true;
 }
 
 bool NamedOperations::hear() {
@@ -128,9 +154,10 @@ void NamedOperations::take_plan(ConstBytes bytes) {
   for (Bucket& bucket : plan->buckets) {
     Status sound = check(bucket);
     if (!sound.ok()) return fail_all(sound);
-    std::vector<std::optional<Entry>> entries = take_entries(bucket);
-    todo_.push_back({std::move(bucket), std::move(entries)});
+    std::vector<std::optional<Entry>> entries = submissions_.take(bucket);
+    todo_.push_back({std::make_shared<const Bucket>(std::move(bucket)), std::move(entries)});
   }
+  if (!plan->locked.empty()) lock_order(std::move(plan->locked));
 }
 
 // What depends on the group's size, which the wire's own checks do not know.
@@ -139,24 +166,94 @@ Status NamedOperations::check(const Bucket& bucket) const {
   const bool sound = !bucket.error.empty() ||
                      ((bucket.kind != RequestKind::allgather || bucket.rows.size() == size) &&
                       (bucket.kind != RequestKind::alltoall || bucket.rows.size() == size * size) &&
+                      (!has_counts(bucket.kind) || bucket.element_counts.size() == bucket.names.size()) &&
                       (bucket.kind != RequestKind::broadcast || (bucket.root >= 0 && bucket.root < comm_.size())));
   if (sound) return {};
   return Status(Code::internal, "the group's root sent a plan that does not fit a group of " + std::to_string(size) +
                                     " ranks; please report it");
 }
 
-std::vector<std::optional<Entry>> NamedOperations::take_entries(const Bucket& bucket) {
-  std::vector<std::optional<Entry>> entries;
-  for (const std::string& name : bucket.names) {
-    auto found = entries_.find(name);
-    if (found == entries_.end()) {
-      entries.emplace_back(std::nullopt);  // this rank has joined, or never asked
-    } else {
-      entries.emplace_back(std::move(found->second));
-      entries_.erase(found);
-    }
+// ---- the locked order
+// --------------------------------------------------------------------------------------------------
+
+void NamedOperations::lock_order(std::vector<Bucket> buckets) {
+  for (const Bucket& bucket : buckets) {
+    Status sound = check(bucket);
+    if (!sound.ok()) return fail_all(sound);
   }
-  return entries;
+  log_debug("{}: the order of {} buckets is locked after {} messages", comm_.id(), buckets.size(), control_messages());
+  ++lock_epochs_;
+  submissions_.lock(std::move(buckets), [this](const std::string& name) { return member_.known(name); });
+  publish();
+}
+
+uint64_t NamedOperations::rounds() const {
+  const LockedOrder* order = submissions_.order();
+  return order == nullptr ? 0 : order->begun() / order->buckets().size();
+}
+
+void NamedOperations::publish() {
+  const LockedOrder* order = submissions_.order();
+  ReadinessBoard* board = comm_.board();
+  if (order == nullptr || board == nullptr || order->word() == published_) return;
+  published_ = order->word();
+  board->publish(published_);
+}
+
+// Begins what all ranks are ready for; true if anything moved.
+bool NamedOperations::follow_order() {
+  const LockedOrder* order = submissions_.order();
+  ReadinessBoard* board = comm_.board();
+  if (order == nullptr || board == nullptr) return false;
+  publish();
+  submissions_.look([board](int rank) { return board->word_of(rank); });
+  bool moved = order->word() != published_;
+  publish();
+  while (auto begun = submissions_.begin()) {
+    todo_.push_back(std::move(*begun));
+    moved = true;
+  }
+  if (order->left()) {
+    end_order();
+    return true;
+  }
+  uint64_t behind = 0;
+  for (int rank = 0; order->waits_for_others() && rank < comm_.size(); ++rank) {
+    if (order->is_behind(board->word_of(rank))) behind |= uint64_t{1} << rank;
+  }
+  board->watch(behind);
+  return lose_patience() || moved;
+}
+
+void NamedOperations::end_order() {
+  log_debug("{}: the locked order is left after {} rounds: {}", comm_.id(), rounds(), submissions_.reason());
+  locked_steps_ += rounds();
+  if (root_) root_->left_order(rounds());
+  patience_ = Deadline::never();
+  comm_.board()->watch(0);
+  const bool ended = submissions_.finish_leaving();
+  FDL_CHECK(ended);
+}
+
+// What waits in vain is negotiated again: for another that this rank has not submitted, it might run alone; for other
+// ranks, the root can tell who they are.
+bool NamedOperations::lose_patience() {
+  const LockedOrder* order = submissions_.order();
+  if (order->frozen() || order->waiting() == 0) {
+    patience_ = Deadline::never();
+    return false;
+  }
+  const uint64_t moves = submitted_ + order->begun();
+  if (moves != seen_moves_ || patience_.is_never()) {
+    seen_moves_ = moves;
+    const int64_t limit =
+        order->waits_for_others() ? patience_with_others(config_) : seconds_to_ns(config_.lock_patience_s);
+    if (limit != std::numeric_limits<int64_t>::max()) patience_ = Deadline::after_ns(limit);
+  }
+  if (!patience_.passed()) return false;
+  submissions_.leave(order->waits_for_others() ? "others do not come" : "a tensor waits for one not submitted");
+  publish();
+  return true;
 }
 
 // ---- execution
@@ -187,7 +284,7 @@ bool NamedOperations::run() {
 std::unique_ptr<BucketRun> NamedOperations::start_next() {
   Planned planned = std::move(todo_.front());
   todo_.pop_front();
-  if (!planned.bucket.error.empty()) {
+  if (!planned.bucket->error.empty()) {
     fail_bucket(planned);
     return nullptr;
   }
@@ -201,8 +298,7 @@ void NamedOperations::finish(BucketRun& run) {
   for (auto& entry : run.entries()) {
     if (!entry) continue;
     if (group_failed) {
-      std::string name = entry->request.name;
-      entries_.emplace(std::move(name), std::move(*entry));  // they wait for the verdict
+      stranded_.push_back(std::move(*entry));
     } else {
       complete(*entry, status);
     }
@@ -211,7 +307,7 @@ void NamedOperations::finish(BucketRun& run) {
 }
 
 void NamedOperations::fail_bucket(Planned& planned) {
-  const Bucket& bucket = planned.bucket;
+  const Bucket& bucket = *planned.bucket;
   Error error{.code = bucket.code, .text = bucket.error};
   if (bucket.culprit >= 0 && bucket.culprit < comm_.size()) {
     const Member& culprit = comm_.members()[static_cast<std::size_t>(bucket.culprit)];
@@ -227,6 +323,7 @@ void NamedOperations::fail_bucket(Planned& planned) {
 void NamedOperations::complete(Entry& entry, const Status& status) {
   names_.erase(entry.request.name);
   ++completed_;
+  if (status.ok()) return entry.handle->finish_one(status);
   entry.handle->finish_one(status.during(std::string(name_of(entry.request.kind)) + " '" + entry.request.name + "'"));
 }
 
@@ -236,6 +333,8 @@ void NamedOperations::complete(Entry& entry, const Status& status) {
 // What was agreed upon before a rank went still finishes, for that rank finished it too. What waits for the rank
 // cannot: the root says so to everybody, in its place among the plans. Only the root's own going is noticed by each.
 void NamedOperations::depart(int rank, const Status& why) {
+  submissions_.depart(rank);
+  publish();
   if (root_) {
     root_->leave(rank);
     root_heard_ = true;
@@ -259,7 +358,6 @@ void NamedOperations::suspect(const Status& why) {
 void NamedOperations::fail_all(const Status& why) {
   if (!failure_.ok()) return;
   failure_ = why;
-  unsent_.clear();
   for (Planned& planned : std::exchange(todo_, {})) {
     for (auto& entry : planned.entries) {
       if (entry) complete(*entry, why);
@@ -277,10 +375,8 @@ void NamedOperations::fail_all(const Status& why) {
     }
     running_.reset();
   }
-  for (auto& [name, entry] : std::exchange(entries_, {})) {
-    Entry failed = std::move(entry);
-    complete(failed, why);
-  }
+  for (Entry& entry : submissions_.take_all()) complete(entry, why);
+  for (Entry& entry : std::exchange(stranded_, {})) complete(entry, why);
 }
 
 }  // namespace fdl

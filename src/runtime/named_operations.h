@@ -1,5 +1,8 @@
 // NamedOperations: the named level of one group: requests go to the root, plans come back, buckets run in their order.
 //
+// Where all ranks share memory, an order that repeats is locked: then nothing is sent, and ranks read on a board how
+// far the others are (agree/locked_order.h).
+//
 // Everything here belongs to the loop's thread, except names(): who is in flight.
 #pragma once
 
@@ -7,10 +10,10 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "agree/session.h"
+#include "agree/submissions.h"
 #include "base/config.h"
 #include "base/mutex.h"
 #include "engine/communicator.h"
@@ -55,9 +58,11 @@ class NamedOperations {
   // When progress() must be called although nothing arrived: stalls. INT64_MAX: never.
   int64_t next_alarm_ns() const;
 
-  bool idle() const { return entries_.empty() && todo_.empty() && !running_; }
-  // Buckets that were agreed upon and are not finished; a rank that leaves finishes them first.
-  bool running() const { return running_ != nullptr || !todo_.empty(); }
+  bool idle() const { return submissions_.empty() && stranded_.empty() && todo_.empty() && !running_; }
+  // Buckets that were agreed upon and are not finished, or not known yet; a rank that leaves finishes them first.
+  bool running() const { return running_ != nullptr || !todo_.empty() || leaving_order(); }
+  // This rank is about to leave: nothing more is promised to the others.
+  void prepare_to_leave();
 
   // A rank of the group said good-bye: what waits for it fails with `why`.
   void depart(int rank, const Status& why);
@@ -70,22 +75,32 @@ class NamedOperations {
   uint64_t completed() const { return completed_; }
   uint64_t buckets() const { return bucket_count_; }
   uint64_t control_messages() const { return channel_.messages_sent(); }
+  // How often an order was locked, and how often such an order has been run.
+  uint64_t lock_epochs() const { return lock_epochs_; }
+  uint64_t locked_steps() const { return locked_steps_ + rounds(); }
 
  private:
-  void send_requests();
+  bool send_requests();
   bool hear();
   void decide();
   void warn_of_stalls();
   // A bucket and what this rank has of it, matched when the plan came: a name that is submitted again meanwhile is
   // another request.
-  struct Planned {
-    Bucket bucket;
-    std::vector<std::optional<Entry>> entries;
-  };
+  using Planned = Submissions<Entry>::Begun;
 
   void take_plan(ConstBytes bytes);
   Status check(const Bucket& bucket) const;
-  std::vector<std::optional<Entry>> take_entries(const Bucket& bucket);
+  void lock_order(std::vector<Bucket> buckets);
+  bool follow_order();
+  void publish();
+  void end_order();
+  bool lose_patience();
+  // What waits in an order that is being left: some of it may have to run.
+  bool leaving_order() const {
+    const LockedOrder* order = submissions_.order();
+    return order != nullptr && order->frozen() && order->waiting() > 0;
+  }
+  uint64_t rounds() const;
   bool run();
   std::unique_ptr<BucketRun> start_next();
   void finish(BucketRun& run);
@@ -101,9 +116,9 @@ class NamedOperations {
   ControlChannel channel_;
   MemberSession member_;
   std::unique_ptr<RootSession> root_;  // on rank 0 of the group
-  std::vector<Request> unsent_;
-  bool root_heard_ = false;  // something arrived that may make buckets ready
-  std::unordered_map<std::string, Entry> entries_;
+  bool root_heard_ = false;            // something arrived that may make buckets ready
+  Submissions<Entry> submissions_;
+  std::vector<Entry> stranded_;  // they were under way when the communicator failed, and wait for the verdict
   std::deque<Planned> todo_;
   std::unique_ptr<BucketRun> running_;
   FusionBuffer fusion_;
@@ -113,6 +128,12 @@ class NamedOperations {
   Status suspicion_;  // something failed here; until the verdict comes, or its deadline, nothing runs
   Status untold_;
   Deadline verdict_due_ = Deadline::never();
+  uint64_t published_ = 0;  // this rank's word on the board
+  uint64_t submitted_ = 0;
+  uint64_t seen_moves_ = 0;  // submissions and beginnings when last something waited in a locked order
+  Deadline patience_ = Deadline::never();
+  uint64_t lock_epochs_ = 0;
+  uint64_t locked_steps_ = 0;  // of orders that were left
   uint64_t completed_ = 0;
   uint64_t bucket_count_ = 0;
 };

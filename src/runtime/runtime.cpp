@@ -244,6 +244,8 @@ void Runtime::shut_down() {
     loop_->call([&] {
       const Deadline deadline = Deadline::after_ns(kFarewellNs);
       MutexLock lock(mutex_);
+      // All of them first: while one is drained, the others are not driven.
+      for (auto& group : groups_) group->named().prepare_to_leave();
       for (auto& group : groups_) {
         loop_->drain(*group, deadline);
         group->named().fail_all(why);
@@ -359,6 +361,7 @@ void Runtime::end(Group& group) {
   const Status why(Code::shut_down, "the group " + group.id() + " has been destroyed");
   if (usable().ok()) {
     loop_->call([&] {
+      group.named().prepare_to_leave();
       loop_->drain(group, Deadline::after_ns(kFarewellNs));
       group.named().fail_all(why);
       loop_->remove(group);
@@ -498,16 +501,21 @@ Status Runtime::may_wait() const {
   return Status(Code::invalid_argument, "a callback of a handle must not wait for an operation that is in flight");
 }
 
-void Runtime::count_named(uint64_t& operations, uint64_t& buckets, uint64_t& control_messages) {
-  if (!usable().ok()) return;
+Runtime::NamedCounts Runtime::count_named() {
+  NamedCounts counts;
+  if (!usable().ok()) return counts;
   loop_->call([&] {
     MutexLock lock(mutex_);
     for (auto& group : groups_) {
-      operations += group->named().completed();
-      buckets += group->named().buckets();
-      control_messages += group->named().control_messages();
+      const NamedOperations& named = group->named();
+      counts.operations += named.completed();
+      counts.buckets += named.buckets();
+      counts.control_messages += named.control_messages();
+      counts.locked_steps += named.locked_steps();
+      counts.lock_epochs += named.lock_epochs();
     }
   });
+  return counts;
 }
 
 }  // namespace fdl

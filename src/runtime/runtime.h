@@ -82,7 +82,10 @@ class Runtime {
 
   uint64_t wakeups() const { return loop_ ? loop_->wakeups() : 0; }
   uint64_t strangers() const { return hub_ ? static_cast<uint64_t>(hub_->strangers()) : 0; }
-  void count_named(uint64_t& operations, uint64_t& buckets, uint64_t& control_messages);
+  struct NamedCounts {
+    uint64_t operations = 0, buckets = 0, control_messages = 0, locked_steps = 0, lock_epochs = 0;
+  };
+  NamedCounts count_named();
 
  private:
   Runtime();

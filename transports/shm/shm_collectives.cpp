@@ -22,6 +22,7 @@
 #include <bit>
 #include <cstring>
 
+#include "transports/shm/shm_board.h"
 #include "transports/shm/shm_direct.h"
 #include "transports/shm/shm_signature.h"
 #include "transports/shm/shm_work.h"
@@ -41,12 +42,12 @@ constexpr double kLetGoSeconds = 0.1;
 
 class ShmCollectives final : public Collectives {
  public:
-  ShmCollectives(std::unique_ptr<Neighbours> neighbours, std::shared_ptr<HostMemory> memory, bool own_core)
+  ShmCollectives(std::shared_ptr<Neighbours> neighbours, Bytes slots, std::shared_ptr<HostMemory> memory, bool own_core)
       : neighbours_(std::move(neighbours)),
         first_looks_(own_core ? kFirstLooks : kFirstLooksOfMany),
         rank_(neighbours_->rank()),
         ranks_(neighbours_->size()),
-        layout_(neighbours_->memory(), ranks_),
+        layout_(slots, ranks_),
         work_(layout_, rank_, ranks_),
         direct_(layout_, std::move(memory), rank_, ranks_),
         counters_(layout_.counters(rank_)) {}
@@ -110,7 +111,7 @@ class ShmCollectives final : public Collectives {
   RankMask behind(uint64_t Known::*bound, std::atomic<uint64_t> ShmLayout::Counters::*counter, RankMask whom,
                   uint64_t least);
 
-  std::unique_ptr<Neighbours> neighbours_;
+  std::shared_ptr<Neighbours> neighbours_;
   const int first_looks_;
   const int rank_;
   const int ranks_;
@@ -501,6 +502,12 @@ ShmCollectives::Blockers ShmCollectives::blockers() {
 }  // namespace
 
 Result<std::unique_ptr<Collectives>> make_shm_collectives(const Membership& membership) {
+  FDL_ASSIGN_OR_RETURN(ShmHost host, make_shm_host(membership));
+  return std::move(host.collectives);
+}
+
+// Behind what the neighbours keep come the board, and then what the collectives share.
+Result<ShmHost> make_shm_host(const Membership& membership) {
   const std::vector<int> members = members_of_my_host(membership);
   if (static_cast<int>(members.size()) != membership.size()) {
     return Status(Code::unsupported, "shm: the ranks of " + membership.id + " are on more than one host");
@@ -511,11 +518,16 @@ Result<std::unique_ptr<Collectives>> make_shm_collectives(const Membership& memb
   constexpr std::size_t kLeastSlice = 1_KiB;
   const std::size_t buffers = kStepDepth * (members.size() + 1);
   const std::size_t slice = std::max(kLeastSlice, shm_bytes / buffers / 64 * 64);
-  const std::size_t bytes = Neighbours::control_bytes(ranks) + ShmLayout::bytes_for(ranks, slice);
+  const std::size_t board_bytes = shm_board_bytes(ranks);
+  const std::size_t bytes = Neighbours::control_bytes(ranks) + board_bytes + ShmLayout::bytes_for(ranks, slice);
   FDL_ASSIGN_OR_RETURN(ShmShare share, share_segment(membership, members, "collectives", bytes));
-  FDL_ASSIGN_OR_RETURN(auto neighbours, Neighbours::make(std::move(share)));
-  return std::unique_ptr<Collectives>(
-      new ShmCollectives(std::move(neighbours), membership.memory, membership.config->spin_us > 0));
+  FDL_ASSIGN_OR_RETURN(std::shared_ptr<Neighbours> neighbours, Neighbours::make(std::move(share)));
+  const Bytes shared = neighbours->memory();
+  ShmHost host;
+  host.board = make_shm_board(neighbours, shared.first(board_bytes));
+  host.collectives = std::make_unique<ShmCollectives>(neighbours, shared.subspan(board_bytes), membership.memory,
+                                                      membership.config->spin_us > 0);
+  return host;
 }
 
 }  // namespace fdl

@@ -5,6 +5,7 @@
 
 #include "contract/collectives.h"
 #include "contract/membership.h"
+#include "contract/readiness_board.h"
 
 namespace fdl {
 
@@ -15,5 +16,12 @@ namespace fdl {
 // Bits: each element is folded in rank order, whatever the size, the steps and the memory.
 // Ranks that call different collectives get an error that names two of them and what each called.
 Result<std::unique_ptr<Collectives>> make_shm_collectives(const Membership& membership);
+
+// The same, and a board in the same segment.
+struct ShmHost {
+  std::unique_ptr<Collectives> collectives;
+  std::unique_ptr<ReadinessBoard> board;
+};
+Result<ShmHost> make_shm_host(const Membership& membership);
 
 }  // namespace fdl

@@ -73,8 +73,10 @@ std::string Neighbours::name_of(int rank) const {
 }
 
 void Neighbours::announce_sleep(RankMask for_whom) {
+  // Several parts of this rank may sleep with the same neighbours; what rang in between rings still.
+  sleeps_for_ = sleeping_ ? sleeps_for_ | for_whom : for_whom;
   sleeping_ = true;
-  control(rank()).sleeps_for.store(for_whom, std::memory_order_relaxed);
+  control(rank()).sleeps_for.store(sleeps_for_, std::memory_order_relaxed);
   full_fence();
 }
 
@@ -156,7 +158,10 @@ void Neighbours::fail(const Status& why) {
 
 void Neighbours::set_standing(uint32_t standing) {
   control(rank()).standing.store(standing, std::memory_order_release);
-  // Everybody who sleeps, for whomever: a rank that is gone may be what another waits for in turn.
+  wake_all();  // a rank that is gone may be what another waits for in turn
+}
+
+void Neighbours::wake_all() {
   full_fence();
   for (const int other : each_of(others())) {
     if (control(other).sleeps_for.exchange(0, std::memory_order_relaxed) != 0) {

@@ -56,7 +56,7 @@ class Neighbours {
 
   // ---- sleeping ----
   int wake_fd() const { return poller_.fd(); }
-  // Announces that I sleep until one of these ranks has something for me. After it, look once more.
+  // Announces that I sleep until one of these ranks has something for me, too. After it, look once more.
   void announce_sleep(RankMask for_whom);
   void end_sleep();
   // The second look has found something: there is no sleep. True if somebody rang meanwhile.
@@ -64,6 +64,8 @@ class Neighbours {
   // To be called after something was published (a release store): rings those of them who sleep for me.
   void wake_sleepers() { wake_sleepers(others()); }
   void wake_sleepers(RankMask whom);
+  // The same for everybody who sleeps, for whomever.
+  void wake_all();
 
   // ---- who is gone ----
   // Looks for new signs of death; costs a system call. True if there are any.
@@ -88,6 +90,7 @@ class Neighbours {
   const int creator_;  // a forked child says nothing in its parent's name
   RankMask ended_ = 0;
   bool sleeping_ = false;
+  RankMask sleeps_for_ = 0;
 };
 
 }  // namespace fdl

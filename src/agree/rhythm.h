@@ -1,0 +1,58 @@
+// Rhythm: recognises on the root that what is decided repeats, and says in which order to lock it.
+//
+// A segment is what is decided until a name comes again; segments are compared by their tensors, whatever the order and
+// the buckets in which timing put them. A period is the smallest number of segments after which they repeat: a program
+// that sums its loss thrice and its gradients once a step has four.
+//
+// The order keeps to buckets that have run: all their tensors were submitted before any of them was finished, so no
+// rank waits for one before it submits another. They may be cut, never joined.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "agree/message.h"
+
+namespace fdl {
+
+class Rhythm {
+ public:
+  // `repeats`: how often a period must have been seen; 0: nothing is ever locked.
+  explicit Rhythm(int repeats) : repeats_(repeats), due_(repeats) {}
+
+  // A plan that was decided. `usual`: every rank had asked for all of it, and nothing failed.
+  void note(const Plan& plan, bool usual);
+  // Whether a period has just ended that may be locked. Then order() is what follows, again and again.
+  bool may_lock() const { return period_ > 0; }
+  std::vector<Bucket> order(const std::function<int32_t(const std::string& name)>& priority_of) const;
+
+  // The order was locked; and left after so many rounds. One that was hardly used is locked later next time.
+  void locked();
+  void left(uint64_t rounds);
+
+ private:
+  struct Segment {
+    uint64_t tensors = 0;  // a sum of hashes: the order of tensors does not matter
+    std::vector<Bucket> buckets;
+  };
+
+  void append(const Bucket& bucket);
+  void close();
+  void forget();
+  int find_period() const;
+  const Segment& ago(std::size_t segments) const { return closed_[closed_.size() - segments]; }
+
+  int repeats_;
+  int due_;  // repeats that are asked for now
+  std::deque<Segment> closed_;
+  Segment open_;
+  std::unordered_set<std::string> names_;  // of open_
+  std::vector<int> matches_;               // of each period: how many of the last segments equal those a period ago
+  int period_ = 0;
+};
+
+}  // namespace fdl
