@@ -1,0 +1,72 @@
+// Agreement, timed without a wire: what a step of tensors costs a rank while it is negotiated and while it is locked.
+#include <benchmark/benchmark.h>
+
+#include <string>
+#include <vector>
+
+#include "agree/session.h"
+#include "agree/submissions.h"
+
+namespace {
+
+using namespace fdl;
+
+struct Ticket {
+  Request request;
+};
+
+std::vector<Request> requests_of(int64_t tensors) {
+  std::vector<Request> requests;
+  for (int64_t i = 0; i < tensors; ++i) {
+    requests.push_back({.name = "layer." + std::to_string(i) + ".weight", .shape = {64, 1 + i % 32}});
+  }
+  return requests;
+}
+
+// Root and one other rank: both ask for all tensors at once, the root decides, both read the plan.
+void negotiated(benchmark::State& state) {
+  const auto requests = requests_of(state.range(0));
+  RootSession root({.size = 2, .fusion_bytes = 64_MiB}, 1024);
+  MemberSession zero(1024);
+  MemberSession one(1024);
+  for (auto _ : state) {
+    static_cast<void>(root.receive(0, zero.encode_requests(requests), 0));
+    static_cast<void>(root.receive(1, one.encode_requests(requests), 0));
+    const auto plan = root.decide(0);
+    benchmark::DoNotOptimize(zero.decode_plan(*plan));
+    benchmark::DoNotOptimize(one.decode_plan(*plan));
+  }
+  state.SetItemsProcessed(state.iterations() * state.range(0));
+}
+
+// One rank's part of a locked step, the other rank being ready: every tensor is submitted, every bucket begins.
+void locked(benchmark::State& state) {
+  const int64_t tensors_per_bucket = state.range(1);
+  std::vector<Ticket> tickets;
+  std::vector<Bucket> buckets;
+  for (const Request& request : requests_of(state.range(0))) {
+    if (tickets.size() % static_cast<std::size_t>(tensors_per_bucket) == 0) buckets.emplace_back();
+    buckets.back().names.push_back(request.name);
+    buckets.back().element_counts.push_back(request.element_count());
+    tickets.push_back({request});
+  }
+  Submissions<Ticket> rank(0, 2);
+  rank.lock(buckets, [](const std::string&) { return nullptr; });
+  const uint64_t ready = to_word({1, kMaxReadinessCount, false});
+  for (auto _ : state) {
+    for (Ticket& ticket : tickets) rank.submit(std::move(ticket));
+    rank.look([&](int which) { return which == 0 ? rank.order()->word() : ready; });
+    std::size_t next = 0;
+    while (auto begun = rank.begin()) {
+      for (auto& ticket : begun->entries) tickets[next++] = std::move(*ticket);
+    }
+  }
+  state.SetItemsProcessed(state.iterations() * state.range(0));
+}
+
+BENCHMARK(negotiated)->Arg(1)->Arg(161);
+BENCHMARK(locked)->Args({1, 1})->Args({161, 1})->Args({161, 161});
+
+}  // namespace
+
+BENCHMARK_MAIN();
