@@ -449,6 +449,51 @@ TEST_P(Kernels, FoldManySourcesIntoAnyOfThem) {
 }
 
 // All patterns of a small real added to zero, so that each is widened and narrowed; bytes also with each other.
+TEST_P(Kernels, FoldIntoManyTargetsWithTheBitsOfFoldAndScale) {
+  std::mt19937_64 random(7);
+  for (const Dtype dtype : {Dtype::float32, Dtype::float64}) {
+    for (const Op op : {Op::sum, Op::average, Op::product, Op::min, Op::max}) {
+      for (const std::size_t count : {0, 1, 7, 16, 63, 64, 65, 200, 1023, 4099}) {
+        const std::size_t source_count = 1 + random() % 8;
+        const double factor = count % 2 == 0 ? 1 : 1.0 / 3;
+        const std::size_t streamed = random() % 4;  // how many targets
+        const bool in_place = random() % 2 == 0;
+        const std::size_t bytes = count * size_of(dtype);
+        // Room on cache lines for sources and targets; guarded lines between them.
+        const std::size_t stride = (bytes + 2 * 64) / 64 * 64;
+        std::vector<std::byte> memory((source_count + 3) * stride + 64);
+        std::byte* start = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
+        std::vector<const void*> sources;
+        for (std::size_t k = 0; k < source_count; ++k) {
+          std::byte* source = start + k * stride;
+          for (std::size_t i = 0; i < count; ++i) {
+            const double value = static_cast<double>(random() % 2000) / 300 - 3;
+            const auto single = static_cast<float>(value);
+            if (dtype == Dtype::float32) std::memcpy(source + i * 4, &single, 4);
+            if (dtype == Dtype::float64) std::memcpy(source + i * 8, &value, 8);
+          }
+          sources.push_back(source);
+        }
+        std::vector<std::byte> expected(bytes);
+        reduce_many(dtype, {op}, expected.data(), sources, count);
+        scale(dtype, expected.data(), expected.data(), count, factor);
+        std::byte* separate = start + source_count * stride;
+        std::vector<std::byte*> targets{separate, separate + stride};
+        if (in_place) targets.push_back(start);
+        std::fill(separate + bytes, separate + stride, std::byte{0x5a});
+        reduce_to_many(dtype, {op}, targets, sources, count, factor,
+                       targets.size() - std::min(streamed, targets.size()));
+        for (const std::byte* target : targets) {
+          EXPECT_TRUE(std::equal(expected.begin(), expected.end(), target))
+              << name_of(dtype) << " " << name_of(op) << " " << count << " of " << source_count << " streamed "
+              << streamed;
+        }
+        EXPECT_EQ(separate[bytes], std::byte{0x5a}) << "nothing beyond the end";
+      }
+    }
+  }
+}
+
 TEST_P(Kernels, ConvertEveryPatternOfSmallReals) {
   for (const Dtype dtype : {Dtype::float16, Dtype::bfloat16, Dtype::float8_e4m3, Dtype::float8_e5m2}) {
     const std::size_t size = size_of(dtype);

@@ -428,7 +428,10 @@ FDL_API void fdl_handle_free(fdl_handle* handle);
 /* ---- Memory
  * ---------------------------------------------------------------------------------------------------------- */
 
-/* 64-byte aligned memory that all ranks of a host can map where possible. Zeroed. */
+/* 64-byte aligned memory that all ranks of this host map where they can (FARANDOLE_MEMORY_BYTES says how much), else
+ * ordinary memory, after a line in the log. Zeroed. Collectives larger than some KiB whose buffers all lie in such
+ * memory are not staged: ranks read and write each other's buffers. It lives until it is freed, also after its world. A
+ * forked child sees the parent's memory itself, no copy of it; freeing it there does nothing. */
 FDL_API fdl_result fdl_alloc(fdl_world* world, size_t bytes, void** memory);
 FDL_API void fdl_free(void* memory);
 

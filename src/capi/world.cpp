@@ -1,4 +1,4 @@
-// C API: worlds, groups, memory.
+// C API: worlds and groups.
 #include <cstring>
 
 #include "capi/objects.h"
@@ -165,19 +165,3 @@ void fdl_group_destroy(fdl_group* group) {
   group->world->release();
   delete group;
 }
-
-// ---- memory
-// ------------------------------------------------------------------------------------------------------------
-
-fdl_result fdl_alloc(fdl_world* world, size_t bytes, void** memory) {
-  if (memory == nullptr) return refuse("fdl_alloc: memory must not be NULL");
-  Status status = check(world);
-  if (!status.ok()) return report(status);
-  OwnedMemory made = allocate_aligned(bytes);
-  if (!made) return report(Status(Code::resource, "fdl_alloc: no memory for " + std::to_string(bytes) + " bytes"));
-  std::memset(made.get(), 0, bytes);
-  *memory = made.release();
-  return FDL_OK;
-}
-
-void fdl_free(void* memory) { std::free(memory); }

@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "data/kernels.h"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -134,6 +135,7 @@ struct PlainLanes {
 
   static HWY_INLINE Value load(const uint8_t* from) { return hn::LoadU(D(), reinterpret_cast<const T*>(from)); }
   static HWY_INLINE void store(Value value, uint8_t* to) { hn::StoreU(value, D(), reinterpret_cast<T*>(to)); }
+  static HWY_INLINE void stream(Value value, uint8_t* to) { hn::Stream(value, D(), reinterpret_cast<T*>(to)); }
   static HWY_INLINE Value fill(T number) { return hn::Set(D(), number); }
   template <class Operation>
   static HWY_INLINE Value combine(Value a, Value b) {
@@ -153,6 +155,10 @@ struct Twice {
   static HWY_INLINE void store(const Value& value, uint8_t* to) {
     Inner::store(value.low, to);
     Inner::store(value.high, to + Inner::kStep);
+  }
+  static HWY_INLINE void stream(const Value& value, uint8_t* to) {
+    Inner::stream(value.low, to);
+    Inner::stream(value.high, to + Inner::kStep);
   }
   template <class T>
   static HWY_INLINE Value fill(T number) {
@@ -287,6 +293,51 @@ HWY_NOINLINE void fold(const Folding& f) {
 template <class Lanes, class T>
 HWY_NOINLINE void scale(const Scaling& s, T factor) {
   run<Lanes>(ScaleStep<T>{s.source, factor}, s.target, s.bytes);
+}
+
+// ---- Many targets ---------------------------------------------------------------------------------------------------
+
+template <class Operation, class T>
+struct SpreadStep {
+  const Spreading& s;
+  T factor;
+
+  template <class Lanes>
+  HWY_INLINE typename Lanes::Value at(std::size_t offset, std::size_t bytes) const {
+    const auto value = FoldStep<Operation>{s.folding}.template at<Lanes>(offset, bytes);
+    return factor == T{1} ? value : Lanes::template combine<Product>(value, Lanes::fill(factor));
+  }
+};
+
+// The processor's own prefetching stops at each page and knows fewer streams than there are. May reach beyond the end.
+template <std::size_t kBytes>
+HWY_INLINE void fetch(const uint8_t* from) {
+  constexpr std::size_t kAhead = 1024;
+  constexpr std::size_t kLine = 64;
+  for (std::size_t i = 0; i < kBytes; i += kLine) hwy::Prefetch(from + kAhead + i);
+}
+
+template <class Lanes, class Operation, class T>
+HWY_NOINLINE void spread(const Spreading& s, T factor) {
+  using Wide = Wider<Lanes>;
+  const SpreadStep<Operation, T> step{s, factor};
+  const std::size_t whole = s.folding.bytes / Wide::kStep * Wide::kStep;
+  std::size_t offset = 0;
+  // Computed before any target is written, for targets may be sources.
+  for (; offset < whole; offset += Wide::kStep) {
+    for (std::size_t k = 0; k < s.folding.source_count; ++k) fetch<Wide::kStep>(s.folding.source(k) + offset);
+    const typename Wide::Value value = step.template at<Wide>(offset, Wide::kStep);
+    for (std::size_t i = 0; i < s.first_streamed; ++i) Wide::store(value, s.targets[i] + offset);
+    for (std::size_t i = s.first_streamed; i < s.target_count; ++i) Wide::stream(value, s.targets[i] + offset);
+  }
+  while (offset < s.folding.bytes) {
+    const std::size_t bytes = HWY_MIN(Lanes::kStep, s.folding.bytes - offset);
+    const typename Lanes::Value value = end_step<Lanes>(step, offset, bytes);
+    for (std::size_t i = 0; i < s.target_count; ++i) store<Lanes>(value, s.targets[i] + offset, bytes);
+    offset += bytes;
+  }
+  // Streamed stores are not ordered by the release store that tells of them.
+  if (s.first_streamed < s.target_count) hwy::FlushStream();
 }
 
 }  // namespace HWY_NAMESPACE

@@ -25,6 +25,16 @@ struct Folding {
   const uint8_t* source(std::size_t k) const { return static_cast<const uint8_t*>(sources[k]); }
 };
 
+// The same fold times a factor, into every target; the folding's own target is not used. From `first_streamed` on,
+// targets are written past the caches and lie on cache lines.
+struct Spreading {
+  Folding folding;
+  uint8_t* const* targets;
+  std::size_t target_count;
+  double factor;
+  std::size_t first_streamed;
+};
+
 struct Scaling {
   uint8_t* target;
   const uint8_t* source;
@@ -36,6 +46,7 @@ struct Scaling {
 void fold_integers(Dtype dtype, Op op, const Folding& folding);
 void fold_logical(Op op, const Folding& folding);
 void fold_reals(Dtype dtype, Op op, const Folding& folding);
+void spread_reals(Dtype dtype, Op op, const Spreading& spreading);
 void fold_small_reals(Dtype dtype, Op op, const Folding& folding);
 
 void scale_integers(Dtype dtype, const Scaling& scaling);

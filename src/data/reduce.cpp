@@ -127,6 +127,28 @@ void reduce_many(Dtype dtype, const Reduction& reduction, void* target, std::spa
   fold_builtin(dtype, reduction.op, folding);
 }
 
+bool can_reduce_to_many(Dtype dtype, const Reduction& reduction, std::size_t source_count) {
+  constexpr std::size_t kMostStreams = 8;
+  return kind_of(dtype) == DtypeKind::real && reduction.op != Op::user && source_count <= kMostStreams;
+}
+
+void reduce_to_many(Dtype dtype, const Reduction& reduction, std::span<std::byte* const> targets,
+                    std::span<const void* const> sources, std::size_t count, double factor,
+                    std::size_t first_streamed) {
+  FDL_CHECK(!sources.empty() && can_reduce_to_many(dtype, reduction, sources.size()));
+  FDL_CHECK(supports(dtype, reduction.op));
+  if (count == 0) return;
+  std::array<uint8_t*, 64> all;
+  FDL_CHECK(targets.size() <= all.size() && first_streamed <= targets.size());
+  for (std::size_t i = 0; i < targets.size(); ++i) all[i] = reinterpret_cast<uint8_t*>(targets[i]);
+  const kernels::Spreading spreading = {{nullptr, sources.data(), sources.size(), count * size_of(dtype)},
+                                        all.data(),
+                                        targets.size(),
+                                        factor,
+                                        first_streamed};
+  kernels::spread_reals(dtype, reduction.op == Op::average ? Op::sum : reduction.op, spreading);
+}
+
 void scale(Dtype dtype, void* target, const void* source, std::size_t count, double factor) {
   const std::size_t bytes = count * size_of(dtype);
   if (bytes == 0) return;

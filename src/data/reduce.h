@@ -63,6 +63,16 @@ void reduce(Dtype dtype, const Reduction& reduction, void* target, const void* s
 void reduce_many(Dtype dtype, const Reduction& reduction, void* target, std::span<const void* const> sources,
                  std::size_t count);
 
+// targets[j][i] = factor * (sources[0][i] op sources[1][i] op ...) for every target in one pass: the same bits as
+// reduce_many and then scale. A target may be one of the sources, else it overlaps none; targets overlap no others.
+// From `first_streamed` on, targets are written past the caches, lie on cache lines, and are in order with a release
+// store that follows: for large targets that are no sources. The lines of a target that is one are in the cache
+// already.
+void reduce_to_many(Dtype dtype, const Reduction& reduction, std::span<std::byte* const> targets,
+                    std::span<const void* const> sources, std::size_t count, double factor, std::size_t first_streamed);
+// For which there is such a pass: float32 and float64 with what is no user's operation, up to eight sources.
+bool can_reduce_to_many(Dtype dtype, const Reduction& reduction, std::size_t source_count);
+
 // target[i] = source[i] * factor: integers in float64 rounded toward zero (saturating), small reals in float32,
 // bool is copied. target may be source. A factor of exactly 1 is a copy.
 void scale(Dtype dtype, void* target, const void* source, std::size_t count, double factor);

@@ -36,6 +36,28 @@ void fold_reals_here(Dtype dtype, Op op, const Folding& folding) {
   return dtype == Dtype::float32 ? fold_real<float>(op, folding) : fold_real<double>(op, folding);
 }
 
+template <class T>
+HWY_INLINE void spread_real(Op op, const Spreading& spreading) {
+  using Lanes = PlainLanes<T>;
+  const T factor = static_cast<T>(spreading.factor);
+  switch (op) {
+    case Op::sum:
+      return spread<Lanes, Sum>(spreading, factor);
+    case Op::product:
+      return spread<Lanes, Product>(spreading, factor);
+    case Op::min:
+      return spread<Lanes, Min>(spreading, factor);
+    case Op::max:
+      return spread<Lanes, Max>(spreading, factor);
+    default:
+      FDL_CHECK(!"an operation of real types");
+  }
+}
+
+void spread_reals_here(Dtype dtype, Op op, const Spreading& spreading) {
+  return dtype == Dtype::float32 ? spread_real<float>(op, spreading) : spread_real<double>(op, spreading);
+}
+
 void scale_reals_here(Dtype dtype, const Scaling& scaling) {
   if (dtype == Dtype::float32) return scale<PlainLanes<float>>(scaling, static_cast<float>(scaling.factor));
   scale<PlainLanes<double>>(scaling, scaling.factor);
@@ -51,11 +73,15 @@ HWY_AFTER_NAMESPACE();
 namespace fdl::kernels {
 
 HWY_EXPORT(fold_reals_here);
+HWY_EXPORT(spread_reals_here);
 HWY_EXPORT(scale_reals_here);
 HWY_EXPORT(target_name_here);
 
 void fold_reals(Dtype dtype, Op op, const Folding& folding) {
   HWY_DYNAMIC_DISPATCH(fold_reals_here)(dtype, op, folding);
+}
+void spread_reals(Dtype dtype, Op op, const Spreading& spreading) {
+  HWY_DYNAMIC_DISPATCH(spread_reals_here)(dtype, op, spreading);
 }
 void scale_reals(Dtype dtype, const Scaling& scaling) { HWY_DYNAMIC_DISPATCH(scale_reals_here)(dtype, scaling); }
 const char* target_name() { return HWY_DYNAMIC_DISPATCH(target_name_here)(); }

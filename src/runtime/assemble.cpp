@@ -17,6 +17,7 @@
 #endif
 #if FDL_WITH_SHM
 #include "transports/shm/shm_collectives.h"
+#include "transports/shm/shm_memory.h"
 #include "transports/shm/shm_transport.h"
 #endif
 #if FDL_WITH_TCP
@@ -136,6 +137,16 @@ GroupShape shape_of(const std::vector<Member>& members) {
     if (members[i].host_id != members[first].host_id) shape.ranks_per_host = 0;  // not neighbours
   }
   return shape;
+}
+
+Result<std::shared_ptr<HostMemory>> assemble_memory(const Membership& membership) {
+  FDL_ASSIGN_OR_RETURN(const std::vector<const Option*> chosen, allowed(*membership.config));
+#if FDL_WITH_SHM
+  // Alike on all ranks of a host: two that are joined by shm have one host.
+  const Option* within_host = joining(chosen, membership.me(), membership.me());
+  if (within_host != nullptr && within_host->name == "shm") return share_memory(membership);
+#endif
+  return std::shared_ptr<HostMemory>();
 }
 
 namespace {

@@ -13,6 +13,9 @@ namespace fdl {
 // Connects a communicator. Collective over its members. `suspect` as in Communicator::Parts.
 Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, std::function<void()> suspect);
 
+// Memory that all ranks of my host map; null where they cannot or may not. Collective over the members.
+Result<std::shared_ptr<HostMemory>> assemble_memory(const Membership& membership);
+
 // "shm", "tcp", "shm+tcp": what would join these members.
 std::string transports_between(const std::vector<Member>& members, int rank, const Config& config);
 

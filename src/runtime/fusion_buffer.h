@@ -4,27 +4,33 @@
 #include <cstddef>
 
 #include "base/status.h"
-#include "runtime/handle.h"
+#include "runtime/allocation.h"
 
 namespace fdl {
 
 class FusionBuffer {
  public:
+  // Where all ranks map the buffer, packing is the only copy that a bucket needs.
+  explicit FusionBuffer(std::shared_ptr<HostMemory> host = nullptr) : host_(std::move(host)) {}
+
   Result<std::byte*> at_least(std::size_t bytes) {
     if (bytes > capacity_ || !memory_) {
       memory_.reset();
-      memory_ = allocate_aligned(bytes);
-      capacity_ = memory_ ? bytes : 0;
-      if (!memory_) {
-        return Status(Code::resource, "no memory for a fusion buffer of " + std::to_string(bytes) +
+      capacity_ = 0;
+      auto grown = allocate(host_, bytes);
+      if (!grown.ok()) {
+        return grown.status().while_doing("growing a fusion buffer to " + std::to_string(bytes) +
                                           " bytes; lower FARANDOLE_FUSION_BYTES");
       }
+      memory_ = grown.take();
+      capacity_ = bytes;
     }
     return static_cast<std::byte*>(memory_.get());
   }
 
  private:
-  OwnedMemory memory_;
+  std::shared_ptr<HostMemory> host_;
+  Allocation memory_;
   std::size_t capacity_ = 0;
 };
 

@@ -12,8 +12,8 @@ namespace fdl {
 
 class Group {
  public:
-  Group(std::string id, int rank, std::vector<Member> members, std::unique_ptr<Communicator> comm,
-        const Config& config);
+  Group(std::string id, int rank, std::vector<Member> members, std::unique_ptr<Communicator> comm, const Config& config,
+        std::shared_ptr<HostMemory> memory);
 
   const std::string& id() const { return id_; }
   int rank() const { return rank_; }

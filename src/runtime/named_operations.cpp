@@ -34,13 +34,15 @@ bool has_counts(RequestKind kind) {
 
 }  // namespace
 
-NamedOperations::NamedOperations(Communicator& comm, const Config& config, std::vector<std::string> rank_names)
+NamedOperations::NamedOperations(Communicator& comm, const Config& config, std::vector<std::string> rank_names,
+                                 std::shared_ptr<HostMemory> memory)
     : comm_(comm),
       config_(config),
       rank_names_(std::move(rank_names)),
       channel_(comm),
       member_(static_cast<std::size_t>(config.cache_capacity)),
-      submissions_(comm.rank(), comm.size()) {
+      submissions_(comm.rank(), comm.size()),
+      fusion_(std::move(memory)) {
   if (comm.rank() == 0) {
     root_ = std::make_unique<RootSession>(negotiator_options(comm, config, rank_names_),
                                           static_cast<std::size_t>(config.cache_capacity));

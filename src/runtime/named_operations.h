@@ -47,7 +47,9 @@ class NamesInFlight {
 
 class NamedOperations {
  public:
-  NamedOperations(Communicator& comm, const Config& config, std::vector<std::string> rank_names);
+  // `memory`: of the host's ranks, or null.
+  NamedOperations(Communicator& comm, const Config& config, std::vector<std::string> rank_names,
+                  std::shared_ptr<HostMemory> memory = nullptr);
   ~NamedOperations();
 
   NamesInFlight& names() { return names_; }

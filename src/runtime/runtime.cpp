@@ -149,6 +149,7 @@ Status Runtime::start(const RuntimeOptions& options) {
   if (identity_.rank == 0 && identity_.rank_zero_serves) FDL_RETURN_IF_ERROR(serve_hub());
   FDL_RETURN_IF_ERROR(meet());
   FDL_RETURN_IF_ERROR(place());
+  FDL_RETURN_IF_ERROR(share_memory());
   std::vector<int> everyone(members_.size());
   for (std::size_t rank = 0; rank < everyone.size(); ++rank) everyone[rank] = static_cast<int>(rank);
   FDL_ASSIGN_OR_RETURN(all_, open_group("all", everyone));
@@ -234,6 +235,18 @@ Status Runtime::place() {
   return {};
 }
 
+Status Runtime::share_memory() {
+  StoreExchange exchange(*link_, "memory");
+  FDL_ASSIGN_OR_RETURN(memory_, assemble_memory({.id = "the world's memory",
+                                                 .rank = identity_.rank,
+                                                 .members = members_,
+                                                 .job_key = identity_.job_key,
+                                                 .config = &config_,
+                                                 .exchange = &exchange,
+                                                 .deadline = Deadline::after_seconds(config_.start_timeout_s)}));
+  return {};
+}
+
 // ---- stop
 // --------------------------------------------------------------------------------------------------------------
 
@@ -282,6 +295,7 @@ Result<std::unique_ptr<Communicator>> Runtime::connect(const std::string& id, co
                               .members = members,
                               .job_key = identity_.job_key,
                               .config = &config_,
+                              .memory = memory_,
                               .exchange = &exchange,
                               .deadline = Deadline::after_seconds(config_.start_timeout_s)};
   auto comm = assemble(membership, [this, members] {
@@ -299,7 +313,7 @@ Result<Group*> Runtime::open_group(std::string id, const std::vector<int>& world
     members.push_back(members_[static_cast<std::size_t>(rank)]);
   }
   FDL_ASSIGN_OR_RETURN(auto comm, connect("group " + id, members, mine));
-  auto group = std::make_unique<Group>(std::move(id), mine, std::move(members), std::move(comm), config_);
+  auto group = std::make_unique<Group>(std::move(id), mine, std::move(members), std::move(comm), config_, memory_);
   Group* opened = group.get();
   Status added;
   loop_->call([&] { added = loop_->add(*opened); });

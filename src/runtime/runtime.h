@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "runtime/allocation.h"
 #include "runtime/group.h"
 #include "runtime/loop.h"
 #include "runtime/verdicts.h"
@@ -80,6 +81,9 @@ class Runtime {
   // Whether it was done before the deadline. The calling thread drives meanwhile.
   Result<bool> wait(Handle& handle, Deadline deadline);
 
+  // Memory that all ranks of this host map, where they can. From any thread.
+  Result<Allocation> allocate(std::size_t bytes) { return fdl::allocate(memory_, bytes); }
+
   uint64_t wakeups() const { return loop_ ? loop_->wakeups() : 0; }
   uint64_t strangers() const { return hub_ ? static_cast<uint64_t>(hub_->strangers()) : 0; }
   struct NamedCounts {
@@ -95,6 +99,7 @@ class Runtime {
   Status serve_hub();
   Status meet();
   Status place();
+  Status share_memory();
   Result<Group*> open_group(std::string id, const std::vector<int>& world_ranks);
   Result<std::unique_ptr<Communicator>> connect(const std::string& id, const std::vector<Member>& members, int rank);
   void on_event(const HubEvent& event);
@@ -109,7 +114,8 @@ class Runtime {
   Identity identity_;
   WorldFacts facts_;
   std::vector<Member> members_;
-  std::unique_ptr<Hub> hub_;  // on rank 0, where no launcher serves it
+  std::shared_ptr<HostMemory> memory_;  // of this host's ranks; null where they have none
+  std::unique_ptr<Hub> hub_;            // on rank 0, where no launcher serves it
   std::thread hub_thread_;
   std::unique_ptr<HubLink> link_;
   Verdicts verdicts_;

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
@@ -50,6 +51,11 @@ Result<Segment> Segment::create(std::size_t bytes) {
 }
 
 Result<Segment> Segment::create_sparse(std::size_t bytes) {
+  // A file beyond this limit costs a signal.
+  struct rlimit largest {};
+  if (::getrlimit(RLIMIT_FSIZE, &largest) == 0 && largest.rlim_cur != RLIM_INFINITY && bytes > largest.rlim_cur) {
+    return Status(Code::resource, "shared memory of " + std::to_string(bytes) + " bytes is above ulimit -f");
+  }
   FDL_ASSIGN_OR_RETURN(UniqueFd fd, make_file());
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return Status::from_errno("sizing shared memory");
   if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return Status::from_errno("sealing shared memory");

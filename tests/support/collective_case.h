@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <random>
 #include <string>
@@ -81,7 +82,11 @@ inline std::size_t sum_of(const std::vector<std::size_t>& counts, std::size_t fi
 // Runs a case on one rank: prepares its buffers, and judges them.
 class CaseOnRank {
  public:
-  CaseOnRank(const CollectiveCase& c, int rank, int size) : case_(c), rank_(at(rank)), size_(at(size)) {
+  // Where input and output are; an empty one keeps them in memory of its own.
+  using Memory = std::function<std::byte*(std::size_t bytes)>;
+
+  CaseOnRank(const CollectiveCase& c, int rank, int size, Memory memory = {})
+      : case_(c), rank_(at(rank)), size_(at(size)), memory_from_(std::move(memory)) {
     for (std::size_t r = 0; r < size_; ++r) {
       if (c.collective == Collective::alltoall) received_.push_back(c.exchanged[r][rank_]);
     }
@@ -108,7 +113,7 @@ class CaseOnRank {
   // "" or what is wrong.
   std::string verdict() const {
     for (std::size_t i = 0; i < kGuardBytes; ++i) {
-      if (memory_[i] != kGuard || memory_[memory_.size() - 1 - i] != kGuard) return "wrote outside of its output";
+      if (start_[i] != kGuard || start_[span_bytes_ - 1 - i] != kGuard) return "wrote outside of its output";
     }
     const Blob expected = expected_output();
     if (output_bytes_ == 0) return "";
@@ -174,12 +179,14 @@ class CaseOnRank {
   // In place as schedule.h has it: the smaller of input and output is the own part of the larger.
   void place() {
     const std::size_t larger = std::max(input_.size(), output_bytes_);
-    memory_.assign(kGuardBytes + larger + kGuardBytes, kGuard);
-    std::byte* start = memory_.data() + kGuardBytes;
+    span_bytes_ = kGuardBytes + larger + kGuardBytes;
+    start_ = give(span_bytes_, own_);
+    std::fill_n(start_, span_bytes_, kGuard);
+    std::byte* start = start_ + kGuardBytes;
     if (!case_.in_place) {
-      separate_ = input_;
-      input_at_ = separate_.data();
+      input_at_ = give(input_.size(), separate_);
       output_at_ = start;
+      std::copy(input_.begin(), input_.end(), input_at_);
       return;
     }
     const std::size_t own = case_.counts.empty() ? 0 : sum_of(case_.counts, 0, rank_) * element();
@@ -187,6 +194,12 @@ class CaseOnRank {
     if (output_bytes_ > input_.size() && !case_.counts.empty()) input_at_ = start + own;
     if (input_.size() > output_bytes_ && !case_.counts.empty()) output_at_ = start + own;
     std::copy(input_.begin(), input_.end(), input_at_);
+  }
+
+  std::byte* give(std::size_t bytes, Blob& own) {
+    if (memory_from_) return memory_from_(bytes);
+    own.resize(bytes);
+    return own.data();
   }
 
   Blob fold_all(std::size_t first, std::size_t count) const {
@@ -242,9 +255,12 @@ class CaseOnRank {
   const std::size_t rank_;
   const std::size_t size_;
   std::vector<std::size_t> received_;
+  const Memory memory_from_;
   Blob input_;     // what it was
-  Blob separate_;  // where it is, out of place
-  Blob memory_;
+  Blob separate_;  // where it is, out of place, unless elsewhere
+  Blob own_;       // where the output is, unless elsewhere
+  std::byte* start_ = nullptr;
+  std::size_t span_bytes_ = 0;
   std::byte* input_at_ = nullptr;
   std::byte* output_at_ = nullptr;
   std::size_t output_bytes_ = 0;

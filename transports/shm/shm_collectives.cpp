@@ -191,6 +191,7 @@ void ShmCollectives::finish_sleep() {
 std::string ShmCollectives::phase() const {
   if (state_ == State::idle) return "shared memory, idle";
   std::string text = fmt::format("shared memory, {}", describe(called_));
+  if (state_ == State::direct) text += ", in memory that all ranks map";
   if (state_ == State::steps) {
     const uint64_t first = end_ - work_.plan().steps();
     text += fmt::format(", published {}, taken {}, collected {} of {} steps", published_ - first, taken_ - first,

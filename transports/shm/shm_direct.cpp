@@ -18,10 +18,12 @@ constexpr std::size_t kPieceBytes = 256_KiB;
 // Folded at once: the result waits in the nearest cache for being written to all outputs.
 constexpr std::size_t kBlockBytes = 8_KiB;
 constexpr std::size_t kScaledBlockBytes = 2_KiB;
-// From here on results are written past the caches.
-constexpr std::size_t kStreamBytes = 256_KiB;
+// From here on results are written past the caches, unless they overwrite what has just been read.
+constexpr std::size_t kStreamedFoldBytes = 64_KiB;
+constexpr std::size_t kStreamedMoveBytes = 256_KiB;
 
-constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
+constexpr std::size_t parts_of(std::size_t bytes, std::size_t part) { return (bytes + part - 1) / part; }
+constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return parts_of(value, unit) * unit; }
 
 const std::byte* bytes_at(const void* memory) { return static_cast<const std::byte*>(memory); }
 
@@ -134,6 +136,11 @@ void ShmDirect::begin() {
     inputs_[static_cast<std::size_t>(r)] = r == rank_ ? bytes_at(buffers_.input) : memory_->at(places_of(r).input);
   }
   plan_->folds() ? lay_out_fold() : lay_out_moves();
+  one_pass_ = plan_->folds() && spec_.prescale == 1 &&
+              can_reduce_to_many(spec_.dtype, spec_.reduction, static_cast<std::size_t>(ranks_));
+  for (std::size_t i = first_streamed_; one_pass_ && i < output_count_; ++i) {
+    if (reinterpret_cast<uintptr_t>(outputs_[i]) % kGrain != 0) one_pass_ = false;
+  }
 }
 
 void ShmDirect::add_job(const std::byte* source, std::size_t offset, std::size_t bytes) {
@@ -142,23 +149,29 @@ void ShmDirect::add_job(const std::byte* source, std::size_t offset, std::size_t
 
 void ShmDirect::lay_out_fold() {
   output_count_ = 0;
+  first_streamed_ = 0;
   shift_ = 0;
+  const std::size_t total = plan_->total_bytes();
   if (plan_->collective() == Collective::reduce_scatter) {
     shift_ = plan_->block_offset(rank_);
     outputs_[output_count_++] = static_cast<std::byte*>(buffers_.output);
-    return add_job(nullptr, 0, plan_->block_bytes(rank_));
+    if (buffers_.output == input_of(rank_) + shift_) first_streamed_ = 1;
+    add_job(nullptr, 0, plan_->block_bytes(rank_));
+  } else {
+    // Those first that are inputs: they are in the cache when they are written.
+    for (const bool in_place : {true, false}) {
+      for (int r = 0; r < ranks_; ++r) {
+        if (plan_->collective() == Collective::reduce && r != plan_->root()) continue;
+        std::byte* output = r == rank_ ? static_cast<std::byte*>(buffers_.output) : memory_->at(places_of(r).output);
+        if ((output == input_of(r)) == in_place) outputs_[output_count_++] = output;
+      }
+      if (in_place) first_streamed_ = output_count_;
+    }
+    const std::size_t share = round_up(parts_of(total, static_cast<std::size_t>(ranks_)), kGrain);
+    const std::size_t first = std::min(static_cast<std::size_t>(rank_) * share, total);
+    add_job(nullptr, first, std::min(share, total - first));
   }
-  for (int i = 0; i < ranks_; ++i) {
-    const int r = (rank_ + i) % ranks_;
-    if (plan_->collective() == Collective::reduce && r != plan_->root()) continue;
-    outputs_[output_count_++] =
-        r == rank_ ? static_cast<std::byte*>(buffers_.output) : memory_->at(places_of(r).output);
-  }
-  const std::size_t total = plan_->total_bytes();
-  const std::size_t share =
-      round_up((total + static_cast<std::size_t>(ranks_) - 1) / static_cast<std::size_t>(ranks_), kGrain);
-  const std::size_t first = std::min(static_cast<std::size_t>(rank_) * share, total);
-  add_job(nullptr, first, std::min(share, total - first));
+  if (total < kStreamedFoldBytes) first_streamed_ = output_count_;
 }
 
 // Each rank begins with its neighbour's, so that not all read from one at once.
@@ -209,7 +222,9 @@ void ShmDirect::work() {
   if (job.source == nullptr) {
     fold(job.offset + done_, bytes);
   } else {
-    write(outputs_[0] + job.offset + done_, job.source + done_, bytes);
+    std::byte* target = outputs_[0] + job.offset + done_;
+    plan_->total_bytes() >= kStreamedMoveBytes ? stream_bytes(target, job.source + done_, bytes)
+                                               : copy_bytes(target, job.source + done_, bytes);
   }
   done_ += bytes;
   if (done_ < job.bytes) return;
@@ -218,6 +233,7 @@ void ShmDirect::work() {
 }
 
 void ShmDirect::fold(std::size_t offset, std::size_t bytes) {
+  if (one_pass_) return fold_in_one_pass(offset, bytes);
   const std::size_t block = spec_.prescale == 1 ? kBlockBytes : kScaledBlockBytes;
   for (std::size_t done = 0; done < bytes; done += block) fold_block(offset + done, std::min(block, bytes - done));
 }
@@ -229,7 +245,17 @@ void ShmDirect::fold_block(std::size_t offset, std::size_t bytes) {
   auto* result = static_cast<std::byte*>(std::align(kGrain, kBlockBytes, aligned, room));
   reduce_many(spec_.dtype, spec_.reduction, result, sources_at(offset + shift_, bytes), count);
   if (spec_.postscale != 1) scale(spec_.dtype, result, result, count, spec_.postscale);
-  for (std::size_t i = 0; i < output_count_; ++i) write(outputs_[i] + offset, result, bytes);
+  for (std::size_t i = 0; i < output_count_; ++i) {
+    i < first_streamed_ ? copy_bytes(outputs_[i] + offset, result, bytes)
+                        : stream_bytes(outputs_[i] + offset, result, bytes);
+  }
+}
+
+void ShmDirect::fold_in_one_pass(std::size_t offset, std::size_t bytes) {
+  std::array<std::byte*, kMaxShmRanks> targets;
+  for (std::size_t i = 0; i < output_count_; ++i) targets[i] = outputs_[i] + offset;
+  reduce_to_many(spec_.dtype, spec_.reduction, std::span(targets).first(output_count_),
+                 sources_at(offset + shift_, bytes), bytes / plan_->element(), spec_.postscale, first_streamed_);
 }
 
 // The inputs, or where they must be scaled first, what becomes of them.
@@ -244,10 +270,6 @@ std::span<const void* const> ShmDirect::sources_at(std::size_t offset, std::size
     scaled += kScaledBlockBytes;
   }
   return std::span(sources_).first(static_cast<std::size_t>(ranks_));
-}
-
-void ShmDirect::write(std::byte* target, const std::byte* source, std::size_t bytes) const {
-  plan_->total_bytes() >= kStreamBytes ? stream_bytes(target, source, bytes) : copy_bytes(target, source, bytes);
 }
 
 void ShmDirect::withdraw() {

@@ -55,9 +55,9 @@ class ShmDirect {
   void lay_out_moves();
   const std::byte* block_for_me(int source) const;
   void fold(std::size_t offset, std::size_t bytes);
+  void fold_in_one_pass(std::size_t offset, std::size_t bytes);
   void fold_block(std::size_t offset, std::size_t bytes);
   std::span<const void* const> sources_at(std::size_t offset, std::size_t bytes);
-  void write(std::byte* target, const std::byte* source, std::size_t bytes) const;
 
   const ShmLayout& layout_;
   const std::shared_ptr<HostMemory> memory_;
@@ -73,7 +73,9 @@ class ShmDirect {
   std::array<const std::byte*, kMaxShmRanks> inputs_;
   std::array<std::byte*, kMaxShmRanks> outputs_;  // to which I write
   std::size_t output_count_ = 0;
-  std::size_t shift_ = 0;  // reduce_scatter: where my block begins in the inputs
+  std::size_t first_streamed_ = 0;  // of the outputs: from here on they are written past the caches
+  bool one_pass_ = false;           // results are folded, scaled and written at once
+  std::size_t shift_ = 0;           // reduce_scatter: where my block begins in the inputs
   std::array<const void*, kMaxShmRanks> sources_;
   std::array<Job, kMaxShmRanks> jobs_;
   std::size_t job_count_ = 0;

@@ -154,7 +154,7 @@ class Setup {
     auto segment = Segment::create_sparse(bytes);
     if (!segment.ok()) {
       FDL_RETURN_IF_ERROR(membership_.exchange->publish(key_, std::string(kNone) + segment.status().text()));
-      return segment.status();
+      return Status(Code::unsupported, segment.status().text());
     }
     share_.segment = mappings().keep(segment.take());
     FDL_RETURN_IF_ERROR(assemble_members());

@@ -24,6 +24,7 @@ from .core import (
     config,
     cross_rank,
     cross_size,
+    empty,
     explain,
     grouped_allgather,
     grouped_allgather_async,

@@ -6,6 +6,7 @@ buffer protocol, by `__dlpack__`, or as (pointer, dtype, shape).
 
 import atexit
 import enum
+import math
 import os
 import threading
 
@@ -164,6 +165,27 @@ def info():
 def metrics():
     """Counters of this rank, as a dict."""
     return _world().native.metrics()
+
+
+# ---- Memory ---------------------------------------------------------------------------------------------------------
+
+
+def allocate(nbytes):
+    """Zeroed memory that all ranks of the host map where they can, by the buffer protocol; freed when nothing looks into
+    it any more, also after shutdown. Collectives on such memory need no copies between the ranks of a host."""
+    return _native.Memory(_world().native, nbytes)
+
+
+def empty(shape, dtype="float32"):
+    """A NumPy array of zeros in such memory."""
+    import numpy
+
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    array = numpy.dtype(dtype)
+    count = math.prod(shape)
+    if count == 0:
+        return numpy.empty(shape, array)
+    return numpy.frombuffer(allocate(count * array.itemsize), dtype=array, count=count).reshape(shape)
 
 
 # ---- Groups ---------------------------------------------------------------------------------------------------------

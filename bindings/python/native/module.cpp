@@ -44,6 +44,7 @@ PYBIND11_MODULE(_native, module) {
   fdl::bind_communicator(module);
   fdl::bind_channel(module);
   fdl::bind_operations(module);
+  fdl::bind_memory(module);
   module.def("version", &fdl_version);
   module.def("dtype_name", [](int dtype) { return fdl_dtype_name(static_cast<fdl_dtype>(dtype)); });
   module.def("memory_of", &fdl::memory_of);

@@ -58,5 +58,6 @@ void bind_world(pybind11::module_& module);
 void bind_communicator(pybind11::module_& module);
 void bind_channel(pybind11::module_& module);
 void bind_operations(pybind11::module_& module);
+void bind_memory(pybind11::module_& module);
 
 }  // namespace farandole_python

@@ -70,6 +70,7 @@ from .ops import (
 from .optimizer import DistributedOptimizer
 from .state import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from .sync_batch_norm import SyncBatchNorm
+from .tensors import empty
 from ..torch_backend import register as _register_backend
 
 _register_backend()  # backend="farandole" of torch.distributed

@@ -13,16 +13,18 @@ from . import ops
 from .adasum_optimizer import Deltas, DistributedAdasum
 from .compression import Compression
 from .state import broadcast_object
+from .tensors import empty
 
 
 def DistributedOptimizer(optimizer, named_parameters=None, compression=Compression.none, backward_passes_per_step=1,
                          op=Average, gradient_predivide_factor=1.0, num_groups=0, groups=None, sparse_as_dense=False,
-                         process_set=global_process_set):  # fmt: skip
+                         process_set=global_process_set, gradients_in_shared_memory=False):  # fmt: skip
     """An optimizer of the same class that averages gradients over ranks before it steps.
 
     It shares the parameter groups of `optimizer` and takes over its state. Every rank must wrap the same parameters under
     the same names. named_parameters: model.named_parameters(). groups: how many groups of gradients are reduced as one,
-    or the groups themselves as lists of parameters.
+    or the groups themselves as lists of parameters. gradients_in_shared_memory: gradients are kept in buckets of memory
+    that all ranks of the host map, and each bucket is reduced there as one tensor, without being packed or unpacked.
     """
     if op == Adasum:
         process_set.group("DistributedOptimizer")
@@ -51,7 +53,7 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
         return wrapped
     wrapped._communication = _Communication(
         names, compression, backward_passes_per_step, op, gradient_predivide_factor, groups,
-        sparse_as_dense, process_set)  # fmt: skip
+        sparse_as_dense, process_set, gradients_in_shared_memory)  # fmt: skip
     return wrapped
 
 
@@ -112,10 +114,66 @@ class _Bucket:
         self.finish = None
 
 
+SHARED_BUCKET_BYTES = 25 << 20
+_ALIGNMENT = 64  # of each gradient in its bucket, in bytes
+
+
+class _SharedBucket(_Bucket):
+    """Parameters of one type whose gradients lie side by side in memory that all ranks of the host map."""
+
+    def __init__(self, parameters, priority):
+        super().__init__(parameters, priority)
+        dtype = parameters[0].dtype
+        starts, count = [], 0
+        for parameter in parameters:
+            starts.append(count)
+            step = _ALIGNMENT // dtype.itemsize
+            count += (parameter.numel() + step - 1) // step * step
+        self.flat = empty(max(count, 1), dtype=dtype)
+        self.views = {
+            parameter: self.flat.as_strided(parameter.shape, _dense_strides(parameter), start)
+            for parameter, start in zip(parameters, starts)
+        }
+
+    def take_in(self, parameter):
+        """The gradient is in the bucket from now on: autograd adds to it there until it is set to None."""
+        view, gradient = self.views[parameter], parameter.grad
+        if gradient is view:
+            return
+        if gradient is not None and gradient.is_sparse:
+            raise ValueError(
+                "sparse gradients cannot lie in shared memory; use sparse_as_dense=True, or gradients_in_shared_memory=False"
+            )
+        with torch.no_grad():
+            view.zero_() if gradient is None else view.copy_(gradient)
+        parameter.grad = view
+
+
+def _dense_strides(parameter):
+    return torch.empty_like(parameter, device="meta").stride()
+
+
+def _in_shared_buckets(groups):
+    """Lists of parameters that can lie in one bucket each, and those that must go as they are."""
+    shared, others = [], []
+    for group in groups:
+        of_type = {}
+        for parameter in group:
+            if parameter.device.type == "cpu":
+                of_type.setdefault(parameter.dtype, []).append(parameter)
+            else:
+                others.append([parameter])
+        shared += of_type.values()
+    return shared, others
+
+
 class _Communication:
     """What a DistributedOptimizer adds to its optimizer: hooks on gradients and the reductions they start."""
 
-    def __init__(self, names, compression, passes, op, predivide, groups, sparse_as_dense, process_set):
+    def __init__(self, names, compression, passes, op, predivide, groups, sparse_as_dense, process_set,
+                 shared):  # fmt: skip
+        if shared and compression is not Compression.none:
+            raise ValueError("gradients_in_shared_memory takes no compression: gradients are reduced where they are")
         self.names = names
         self.compression = compression
         self.passes = passes
@@ -135,8 +193,13 @@ class _Communication:
         self.should_synchronize = True
         self.hooks = []
         if self.is_active:
-            for bucket in self._grouped([p for p in names if p.requires_grad], groups):
-                self.watch(bucket)
+            parameters = [p for p in names if p.requires_grad]
+            chosen = self._of_size(parameters) if shared and not groups else self._grouped(parameters, groups)
+            in_buckets, others = _in_shared_buckets(chosen) if shared else ([], chosen)
+            for members in reversed(in_buckets):  # early parameters first, as in all watch()es
+                self.watch(members, _SharedBucket)
+            for members in others:
+                self.watch(members)
 
     # ---- Which gradients go together ----
 
@@ -161,17 +224,32 @@ class _Communication:
 
     def _split(self, parameters, count):
         """`count` groups of neighbours, in the order of rank 0."""
-        by_name = {self.names[parameter]: parameter for parameter in parameters}
-        root = self.process_set.ranks[0]
-        order = broadcast_object(list(by_name), root, "optimizer_groups", self.process_set)
-        ordered = [by_name[name] for name in order]
+        ordered = self._as_first_rank_has_them(parameters)
         count = min(count, len(ordered)) or 1
         size, more = divmod(len(ordered), count)
         ends = [size * (i + 1) + min(i + 1, more) for i in range(count)]
         return [ordered[start:end] for start, end in zip([0, *ends], ends)]
 
-    def watch(self, parameters):
-        bucket = _Bucket(parameters, -len(self.buckets))  # the next forward needs early parameters first
+    def _as_first_rank_has_them(self, parameters):
+        by_name = {self.names[parameter]: parameter for parameter in parameters}
+        root = self.process_set.ranks[0]
+        order = broadcast_object(list(by_name), root, "optimizer_groups", self.process_set)
+        return [by_name[name] for name in order]
+
+    def _of_size(self, parameters):
+        """Buckets of neighbours, the last parameters first: their gradients are there first."""
+        buckets, left = [], 0
+        for parameter in reversed(self._as_first_rank_has_them(parameters)):
+            bytes_here = parameter.numel() * parameter.element_size()
+            if not buckets or bytes_here > left:
+                buckets.append([])
+                left = SHARED_BUCKET_BYTES
+            buckets[-1].append(parameter)
+            left -= bytes_here
+        return buckets
+
+    def watch(self, parameters, kind=_Bucket):
+        bucket = kind(parameters, -len(self.buckets))  # the next forward needs early parameters first
         self.buckets.append(bucket)
         for parameter in parameters:
             self.bucket_of[parameter] = bucket
@@ -182,6 +260,9 @@ class _Communication:
 
     def _gradient_is_there(self, parameter):
         bucket = self.bucket_of[parameter]
+        if isinstance(bucket, _SharedBucket) and bucket.handle is None:
+            self._make_dense(parameter)
+            bucket.take_in(parameter)
         if bucket.handle is not None or self.passes_left[parameter] <= 0:
             raise AssertionError(
                 "Gradients were computed more than backward_passes_per_step times before call to step(). "
@@ -196,11 +277,12 @@ class _Communication:
 
     def _reduce(self, bucket):
         """Starts the reduction of a bucket."""
+        if isinstance(bucket, _SharedBucket):
+            return self._reduce_in_place(bucket)
         for parameter in bucket.parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            if parameter.grad.is_sparse and self.sparse_as_dense:
-                parameter.grad = parameter.grad.to_dense()
+            self._make_dense(parameter)
         if any(parameter.grad.is_sparse for parameter in bucket.parameters):
             return self._reduce_sparse(bucket)
         compressed = [self.compression.compress(parameter.grad) for parameter in bucket.parameters]
@@ -220,6 +302,20 @@ class _Communication:
                         parameter.grad.copy_(tensor)
 
         bucket.finish = finish
+
+    def _make_dense(self, parameter):
+        if self.sparse_as_dense and parameter.grad is not None and parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.to_dense()
+
+    def _reduce_in_place(self, bucket):
+        for parameter in bucket.parameters:
+            self._make_dense(parameter)
+            bucket.take_in(parameter)
+        name = f"allreduce.{self.names[bucket.parameters[0]]}+{len(bucket.parameters) - 1}"
+        bucket.handle = ops.submit_allreduce(
+            [bucket.flat], [bucket.flat], [name], self.process_set.group("DistributedOptimizer"), self.op, self.prescale,
+            self.postscale, bucket.priority)  # fmt: skip
+        bucket.finish = lambda: ops.synchronize(bucket.handle)
 
     def _reduce_sparse(self, bucket):
         if len(bucket.parameters) > 1:

@@ -2,7 +2,7 @@
 
 import torch
 
-from .. import errors
+from .. import core, errors
 
 # The numbers are the C API's.
 DTYPES = {
@@ -55,3 +55,13 @@ def from_memory(memory, shape, dtype, device):
     if memory is None or 0 in shape:
         return torch.empty(shape, dtype=dtype, device=device)
     return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(shape).to(device)
+
+
+def empty(*size, dtype=None):
+    """A tensor of zeros in memory that all ranks of the host map where they can: collectives on it need no copies between
+    them. It lives until it is freed, also after shutdown."""
+    shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
+    dtype = dtype or torch.get_default_dtype()
+    if shape.numel() == 0:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(core.allocate(shape.numel() * dtype.itemsize), dtype=dtype).view(shape)
