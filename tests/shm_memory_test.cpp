@@ -705,9 +705,10 @@ TEST(Direct, TakesItsMemoryAwayFromARankThatIsStopped) {
         if (shared->stopped_process.exchange(::getpid()) == 0) ::raise(SIGSTOP);
       };
       const CollectiveSpec spec{.reduction = {Op::user, &onlooker.op}, .count = kCount};
-      const Status outcome = call(collectives, spec, {values, values});
-      EXPECT_FALSE(outcome.ok());
+      // The other had done its share before it gave up, so this one may even succeed; what follows does not.
+      (void)call(collectives, spec, {values, values});
       EXPECT_EQ(shared->given_up, 1) << "the rank was really stopped";
+      EXPECT_EQ(call(collectives, {.collective = Collective::barrier}, {}).text(), "enough");
       return;
     }
     const CollectiveSpec spec{.reduction = {Op::user, &onlooker.op}, .count = kCount};
