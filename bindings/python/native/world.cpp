@@ -81,6 +81,8 @@ py::dict World::metrics() const {
   all["named_operations"] = counters.named_operations;
   all["buckets"] = counters.buckets;
   all["strangers_refused"] = counters.strangers_refused;
+  all["locked_steps"] = counters.locked_steps;
+  all["lock_epochs"] = counters.lock_epochs;
   return all;
 }
 
