@@ -61,15 +61,21 @@ TEST(ShmBoard, RingsWhoWatchesAndWhoeverSleepsWhereItIsUrgent) {
   std::barrier<> step(kRanks);
   run_boards([&](int rank, ReadinessBoard& board, Collectives&) {
     board.watch(rank == 1 ? 1 : 0);
-    if (rank > 0) EXPECT_TRUE(board.prepare_to_sleep());
+    if (rank > 0) {
+      EXPECT_TRUE(board.prepare_to_sleep());
+    }
     step.arrive_and_wait();
     if (rank == 0) board.publish(1);
     step.arrive_and_wait();
-    if (rank > 0) EXPECT_EQ(is_rung(board), rank == 1);
+    if (rank > 0) {
+      EXPECT_EQ(is_rung(board), rank == 1);
+    }
     step.arrive_and_wait();
     if (rank == 0) board.publish(2 | ReadinessBoard::kUrgent);
     step.arrive_and_wait();
-    if (rank == 2) EXPECT_TRUE(is_rung(board));
+    if (rank == 2) {
+      EXPECT_TRUE(is_rung(board));
+    }
     board.finish_sleep();
     EXPECT_FALSE(is_rung(board));
   });
