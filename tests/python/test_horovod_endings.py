@@ -123,3 +123,36 @@ def test_an_interpreter_may_end_with_operations_in_flight():
     outputs = launch(2, exits_in_flight, deadline_s=30)
     for text in outputs:
         assert "END" in text and "Traceback" not in text and "terminate" not in text, text
+
+
+def stalls():
+    hvd.init()
+    apart = farandole.Communicator()  # what meets here has no name, and cannot stall
+    if hvd.rank() == 0:
+        error = _told(lambda: hvd.allreduce(torch.ones(2), name="lonely"))
+        assert "allreduce.lonely" in str(error) and "rank 1" in str(error), error
+    apart.barrier()
+
+
+def test_a_stall_is_reported_and_ended_as_horovods_variables_say():
+    variables = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "0.5", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "1.5",
+                 "HOROVOD_CYCLE_TIME": "5"}  # fmt: skip
+    outputs = launch(2, stalls, variables)
+    assert "allreduce.lonely" in outputs[0] and "rank 1" in outputs[0]
+    assert "HOROVOD_CYCLE_TIME=5 does nothing here" in outputs[0]
+    assert "HOROVOD_CYCLE_TIME" not in outputs[1]
+
+
+def another_key():
+    if os.environ["FARANDOLE_RANK"] == "1":
+        os.environ["FARANDOLE_JOB_KEY"] = "a key of sixteen or more that is not the job's"
+    with pytest.raises(ValueError, match="initialization failed") as caught:
+        hvd.init()
+    print("REFUSED", type(caught.value).__name__, str(caught.value), sep="\t", flush=True)
+
+
+def test_who_does_not_know_the_jobs_key_cannot_send_an_object():
+    """Objects are unpickled only after every connection has proved that it knows the key."""
+    outputs = launch(2, another_key, {"FARANDOLE_START_TIMEOUT_S": "2"})
+    assert "REFUSED\tAuthenticationError" in outputs[1], outputs[1]
+    assert "REFUSED" in outputs[0]
