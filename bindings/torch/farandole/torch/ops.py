@@ -161,14 +161,14 @@ def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1
 def allreduce(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
               process_set=global_process_set):  # fmt: skip
     """Blocking; the result is another tensor. Autograd is not told: see functions.allreduce."""
-    op = chosen_op(average, op)
+    op = _reduction(average, op, process_set)
     output = torch.empty_like(checked(tensor).detach())
     return _allreduce_now(tensor, output, name, op, prescale_factor, postscale_factor, process_set)
 
 
 def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
                process_set=global_process_set):  # fmt: skip
-    op = chosen_op(average, op)
+    op = _reduction(average, op, process_set)
     _allreduce_now(checked(tensor), tensor, name, op, prescale_factor, postscale_factor, process_set)
     _written(tensor)
     return tensor
