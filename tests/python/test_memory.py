@@ -139,13 +139,13 @@ def check_layouts_and_types_of_parameters():
     double = nn.Linear(4, 4).double()
     for parameter in (*conv.parameters(), *double.parameters()):
         nn.init.ones_(parameter)
-    model = nn.ModuleDict({"conv": conv, "double": double})
+    model = nn.ModuleDict({"conv": conv, "of_doubles": double})
     alone = copy.deepcopy(model)
     optimizer = wrapped(model, torch.optim.SGD(model.parameters(), lr=0.25), op=hvd.Average)
     reference = torch.optim.SGD(alone.parameters(), lr=0.25)
     for net_of, stepper in ((model, optimizer), (alone, reference)):
         images = torch.ones(1, 3, 5, 5).to(memory_format=torch.channels_last)
-        (net_of["conv"](images).sum() + net_of["double"](torch.ones(1, 4).double()).sum()).backward()
+        (net_of["conv"](images).sum() + net_of["of_doubles"](torch.ones(1, 4).double()).sum()).backward()
         stepper.step()
     assert conv.weight.grad.stride() == conv.weight.stride()
     alike(model, alone, 0)
