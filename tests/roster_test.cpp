@@ -220,6 +220,28 @@ TEST_F(RosterTest, AnAnswerToAQuestionThatWasNotAskedIsIgnored) {
   EXPECT_EQ(sent().size(), 3u) << "the pong of the future did not answer the ping";
 }
 
+TEST(RosterOfManyJobs, WhoStillHangsUpFromTheJobBeforeIsNotTheOneWhoCameAfterIt) {
+  HubOptions options;
+  options.size = 2;
+  options.serves_again = true;
+  Roster roster(options, "here", {}, 0);
+  const auto greet = [&](Roster::Peer peer, int rank) {
+    EXPECT_TRUE(roster.greet(peer, {rank, 2, "h", "boot", 100 + rank}));
+  };
+  greet(10, 0);
+  greet(11, 1);
+  for (const Roster::Peer peer : {10, 11}) EXPECT_TRUE(roster.hear(peer, {.kind = Kind::leave}, 1).ok());
+  greet(20, 0);
+  greet(21, 1);
+  roster.take_outgoing();
+  EXPECT_TRUE(roster.hear(11, {.kind = Kind::leave}, 2).ok());  // as if said twice
+  roster.closed(10);
+  roster.closed(11);
+  EXPECT_TRUE(roster.take_outgoing().empty()) << "nobody of this job has gone";
+  roster.closed(20);
+  EXPECT_EQ(roster.take_outgoing().size(), 1u) << "rank 1 hears that rank 0 is lost";
+}
+
 TEST(RosterText, ManyMissingRanksAreCounted) {
   HubOptions options;
   options.size = 100;

@@ -198,8 +198,9 @@ Status Roster::hear(Peer peer, HubMessage message, int64_t now_ns) {
   latest_ns_ = now_ns;
   Seat* seat = seat_of(peer);
   if (seat == nullptr) return Status(Code::transport, "hub: a message before the hello");
-  // What still arrives from someone who left, or whom the others were told is lost, comes too late.
-  if (seat->state != Seat::State::taken) return {};
+  // What still arrives from someone who left, or whom the others were told is lost, comes too late. Its seat may
+  // already be another's, of the job that began again.
+  if (seat->state != Seat::State::taken || seat->peer != peer) return {};
   switch (message.kind) {
     case Kind::wait:
       wait(peer, message, now_ns);
@@ -352,7 +353,8 @@ void Roster::vacate(Seat& seat, Seat::State state, Kind kind) {
 }
 
 void Roster::closed(Peer peer) {
-  if (Seat* seat = seat_of(peer); seat != nullptr && seat->state == Seat::State::taken) {
+  Seat* seat = seat_of(peer);
+  if (seat != nullptr && seat->state == Seat::State::taken && seat->peer == peer) {
     lose(*seat, "its process ended or its connection broke");
   }
   rank_of_.erase(peer);
