@@ -78,18 +78,18 @@ class Channel : public std::enable_shared_from_this<Channel> {
   // Blocks.
   void run(int kind, std::uintptr_t input, std::uintptr_t output, std::size_t count, int dtype, int op, int root,
            double prescale, int64_t timeout_ns) {
-    run_uneven(kind, input, output, count, dtype, op, root, prescale, timeout_ns, std::nullopt, std::nullopt);
+    check_open();
+    CollectiveJob job;
+    fill(job, kind, input, output, count, dtype, op, root, prescale, timeout_ns);
+    finish(job);
   }
   void run_uneven(int kind, std::uintptr_t input, std::uintptr_t output, std::size_t count, int dtype, int op, int root,
                   double prescale, int64_t timeout_ns, Counts counts, Counts recv_counts) {
     check_open();
     CollectiveJob job;
-    fill(job, kind, input, output, count, dtype, op, root, prescale, timeout_ns, counts, recv_counts);
-    {
-      py::gil_scoped_release release;
-      collectives_->run(job);
-    }
-    if (job.failure) raise_failure(*job.failure);
+    fill(job, kind, input, output, count, dtype, op, root, prescale, timeout_ns);
+    fill_counts(job, counts, recv_counts);
+    finish(job);
   }
 
   std::shared_ptr<Pending> submit(py::object keep, int kind, std::uintptr_t input, std::uintptr_t output,
@@ -97,7 +97,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
                                   Counts counts, Counts recv_counts) {
     check_open();
     auto job = std::make_shared<Kept<CollectiveJob>>();
-    fill(*job, kind, input, output, count, dtype, op, root, prescale, timeout_ns, counts, recv_counts);
+    fill(*job, kind, input, output, count, dtype, op, root, prescale, timeout_ns);
+    fill_counts(*job, counts, recv_counts);
     job->keep = std::move(keep);
     return start(*collectives_, std::move(job));
   }
@@ -161,9 +162,16 @@ class Channel : public std::enable_shared_from_this<Channel> {
     if (!ordered_) raise_error(FDL_SHUT_DOWN, "this process group has been destroyed; make a new one");
   }
 
+  void finish(CollectiveJob& job) {
+    {
+      py::gil_scoped_release release;
+      collectives_->run(job);
+    }
+    if (job.failure) raise_failure(*job.failure);
+  }
+
   static void fill(CollectiveJob& job, int kind, std::uintptr_t input, std::uintptr_t output, std::size_t count,
-                   int dtype, int op, int root, double prescale, int64_t timeout_ns, Counts& counts,
-                   Counts& recv_counts) {
+                   int dtype, int op, int root, double prescale, int64_t timeout_ns) {
     fdl_call_init(&job.call);
     job.call.collective = static_cast<fdl_collective>(kind);
     job.call.input = reinterpret_cast<const void*>(input);
@@ -174,6 +182,9 @@ class Channel : public std::enable_shared_from_this<Channel> {
     job.call.root = root;
     job.prescale = prescale;
     job.timeout_ns = timeout_ns;
+  }
+
+  static void fill_counts(CollectiveJob& job, Counts& counts, Counts& recv_counts) {
     if (counts) {
       job.counts = std::move(*counts);
       job.call.counts = job.counts.data();
