@@ -350,7 +350,7 @@ FDL_API fdl_result fdl_wait_any(fdl_request** requests, size_t count, size_t* in
 FDL_API fdl_result fdl_comm_serve(fdl_comm* comm, fdl_request** requests, size_t count, int64_t timeout_ns,
                                   size_t* index);
 FDL_API fdl_result fdl_comm_wake(fdl_comm* comm); /* from any thread */
-/* Waits for it and forgets its outcome. */
+/* Waits for it and forgets its outcome. Legal after its communicator was destroyed, which ended it. */
 FDL_API void fdl_request_free(fdl_request* request);
 
 /* ---- Named operations: any order, asynchronous, agreed upon, fused

@@ -548,5 +548,11 @@ fdl_result fdl_comm_wake(fdl_comm* comm) {
 }
 
 void fdl_request_free(fdl_request* request) {
-  if (request != nullptr) static_cast<void>(finish(request));
+  if (request == nullptr) return;
+  // Done already, perhaps because its communicator was destroyed: nothing of that is touched.
+  if (request->completion().done) {
+    delete request;
+  } else {
+    static_cast<void>(finish(request));
+  }
 }

@@ -16,6 +16,10 @@ std::string title_of(const Message& message) {
 
 }  // namespace
 
+Mailbox::~Mailbox() {
+  for (fdl_request* request : requests_) fdl_request_free(request);
+}
+
 void Mailbox::advance(Lock& lock) {
   auto fresh = std::exchange(submitted_, {});
   lock.unlock();

@@ -47,6 +47,8 @@ struct Message : Job {
 class Mailbox final : public Serving {
  public:
   Mailbox(fdl_comm* comm, int rank, int size) : Serving(comm), rank_(rank), peers_(static_cast<std::size_t>(size)) {}
+  // What was asked for and never came (a receive from anybody asks all) ends with the communicator: destroy that first.
+  ~Mailbox() override;
 
  protected:
   void advance(Lock& lock) override;
