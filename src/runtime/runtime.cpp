@@ -101,7 +101,7 @@ Runtime::~Runtime() {
     static_cast<void>(link_.release());
     static_cast<void>(hub_.release());
     MutexLock lock(mutex_);
-    for (auto& group : groups_) static_cast<void>(group.release());
+    for (auto& group : groups_) new std::shared_ptr<Group>(std::move(group));  // never to be ended here
     return;
   }
   shut_down();
@@ -313,7 +313,7 @@ Result<Group*> Runtime::open_group(std::string id, const std::vector<int>& world
     members.push_back(members_[static_cast<std::size_t>(rank)]);
   }
   FDL_ASSIGN_OR_RETURN(auto comm, connect("group " + id, members, mine));
-  auto group = std::make_unique<Group>(std::move(id), mine, std::move(members), std::move(comm), config_, memory_);
+  auto group = std::make_shared<Group>(std::move(id), mine, std::move(members), std::move(comm), config_, memory_);
   Group* opened = group.get();
   Status added;
   loop_->call([&] { added = loop_->add(*opened); });
@@ -447,10 +447,11 @@ void Runtime::interrupt_comms(const std::function<bool(const Communicator&)>& wh
 // -----------------------------------------------------------------
 
 void Runtime::on_event(const HubEvent& event) {
-  std::vector<Group*> groups;
+  // Another thread may end a group meanwhile.
+  std::vector<std::shared_ptr<Group>> groups;
   {
     MutexLock lock(mutex_);
-    for (auto& group : groups_) groups.push_back(group.get());
+    groups = groups_;
   }
   const auto has_rank = [&](const std::vector<Member>& members) {
     return std::any_of(members.begin(), members.end(),
@@ -459,18 +460,18 @@ void Runtime::on_event(const HubEvent& event) {
   log_debug("hub: {}", event.why.text());
   switch (event.kind) {
     case HubEvent::Kind::lost:
-      for (Group* group : groups) {
+      for (const auto& group : groups) {
         if (has_rank(group->members())) group->named().fail_all(event.why);
       }
       interrupt_comms([&](const Communicator& comm) { return has_rank(comm.members()); }, event.why);
       break;
     case HubEvent::Kind::left:
-      for (Group* group : groups) {
+      for (const auto& group : groups) {
         if (has_rank(group->members())) group->named().depart(group->rank_of(event.rank), event.why);
       }
       break;
     case HubEvent::Kind::comm_failed:
-      for (Group* group : groups) {
+      for (const auto& group : groups) {
         if (group->comm().id() == event.comm) group->named().fail_all(event.why);
       }
       interrupt_comms([&](const Communicator& comm) { return comm.id() == event.comm; }, event.why);
@@ -479,7 +480,7 @@ void Runtime::on_event(const HubEvent& event) {
       verdicts_.close();
       // A hub that was stopped in good order takes nothing with it: communicators notice what happens to their peers.
       if (event.why.code() == Code::shut_down) break;
-      for (Group* group : groups) group->named().fail_all(event.why);
+      for (const auto& group : groups) group->named().fail_all(event.why);
       interrupt_comms([](const Communicator&) { return true; }, event.why);
       break;
   }

@@ -123,7 +123,7 @@ class Runtime {
   Group* all_ = nullptr;
 
   Mutex mutex_;
-  std::vector<std::unique_ptr<Group>> groups_ FDL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Group>> groups_ FDL_GUARDED_BY(mutex_);
   std::set<OrderedComm*> comms_ FDL_GUARDED_BY(mutex_);
   std::map<std::vector<int>, int> groups_of_ranks_ FDL_GUARDED_BY(mutex_);
 };
