@@ -154,6 +154,23 @@ TEST_F(RosterTest, ACulpritThatLeavesWhileItIsAskedHasShutDown) {
   EXPECT_THAT(sent(), IsEmpty());
 }
 
+TEST_F(RosterTest, ACulpritThatOwnsUpWhileItIsAskedIsBelieved) {
+  all_arrive();
+  report(0, "a", 1, 0);  // it saw rank 1 go before it heard why
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1"));
+  report(2, "a", 2, 0);  // not the one who is asked
+  report(1, "a", 0, 0);  // no answer but an accusation
+  EXPECT_THAT(sent(), IsEmpty());
+  HubMessage abort{.kind = Kind::report};
+  abort.key = "a";
+  abort.why = Status::blame(1, "h1", Code::aborted, "rank 1 aborted");
+  EXPECT_TRUE(say(1, abort).ok());
+  const std::string why = "comm_failed rank 1 aborted";
+  EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why));
+  pong(1, 1, 1);
+  EXPECT_THAT(sent(), IsEmpty());
+}
+
 TEST_F(RosterTest, ACulpritThatDoesNotExistIsToldAsReported) {
   all_arrive();
   report(0, "a", 77, 0);

@@ -225,7 +225,7 @@ Status Roster::hear(Peer peer, HubMessage message, int64_t now_ns) {
       return {};
     case Kind::report:
       if (message.why.ok()) return Status(Code::transport, "hub: a report without a failure");
-      report(message.key, message.why, now_ns);
+      report(seat->hello.rank, message.key, message.why, now_ns);
       return {};
     case Kind::leave:
       leave(*seat);
@@ -297,9 +297,16 @@ void Roster::pong(Seat& seat, uint64_t id, int64_t now_ns) {
 }
 
 // The first report of a communicator decides what all ranks are told; if it accuses somebody who seems to be here, he
-// is asked first. An answer to an earlier question would not do: he may have died since.
-void Roster::report(const std::string& comm, const Status& why, int64_t now_ns) {
-  if (!reported_.insert(comm).second) return;
+// is asked first. An answer to an earlier question would not do: he may have died since. Should he have ended the
+// communicator himself, he has said so before he answers, and that is what all are told.
+void Roster::report(int reporter, const std::string& comm, const Status& why, int64_t now_ns) {
+  if (!reported_.insert(comm).second) {
+    const auto owns_up = [&](const Suspicion& one) {
+      return one.comm == comm && one.culprit == reporter && why.error().culprit_rank == reporter;
+    };
+    if (std::erase_if(suspicions_, owns_up) > 0) decide(comm, why);
+    return;
+  }
   Seat* culprit = seat_at(why.error().culprit_rank);
   if (culprit == nullptr || culprit->state == Seat::State::empty) return decide(comm, why);
   if (culprit->state != Seat::State::taken) return decide(comm, culprit->end);

@@ -87,7 +87,7 @@ class Roster {
   void wait(Peer peer, const HubMessage& message, int64_t now_ns);
   void publish(Peer peer, HubMessage message);
   void fetch(Peer peer, const HubMessage& message);
-  void report(const std::string& comm, const Status& why, int64_t now_ns);
+  void report(int reporter, const std::string& comm, const Status& why, int64_t now_ns);
   void ping(Seat& seat, int64_t now_ns);
   void pong(Seat& seat, uint64_t id, int64_t now_ns);
   bool serves_the_hub(const Seat& seat) const;
