@@ -153,5 +153,14 @@ TEST(Hosts, ADoorThatLeadsNowhereMakesAHostOfItsOwn) {
   EXPECT_EQ((*world)[1].host_id, "kernel/1");
 }
 
+TEST(Cores, AreEnoughForTheRanksOfThisHostOrNot) {
+  const Member mine{.host_id = "here", .process_id = host_facts().process_id};
+  std::vector<Member> members(static_cast<std::size_t>(usable_cores()), mine);
+  members.resize(members.size() + 10, Member{.host_id = "there"});
+  EXPECT_TRUE(each_has_a_core(members, "here"));
+  members.push_back(mine);
+  EXPECT_FALSE(each_has_a_core(members, "here"));
+}
+
 }  // namespace
 }  // namespace fdl

@@ -15,6 +15,7 @@
 
 #include "system/segment.h"
 #include "tests/support/collective_case.h"
+#include "tests/support/collectives_by_hand.h"
 #include "tests/support/descriptors.h"
 #include "tests/support/party.h"
 #include "transports/shm/shm_collectives.h"
@@ -304,22 +305,6 @@ std::unique_ptr<Collectives> join(const Party& party, Membership membership, con
   return require(make_shm_collectives(membership));
 }
 
-Status wait(Collectives& collectives, Completion& completion) {
-  const Deadline deadline = Deadline::after_seconds(kPatienceSeconds);
-  for (int idle = 0; !completion.done;) {
-    if (collectives.progress() || ++idle % 50 != 0) continue;
-    require(!deadline.passed(), "waited in vain: " + collectives.phase());
-    collectives.sleep_until_ready(deadline);
-  }
-  return completion.status;
-}
-
-Status call(Collectives& collectives, const CollectiveSpec& spec, Buffers buffers) {
-  Completion completion;
-  collectives.start(spec, buffers, completion);
-  return wait(collectives, completion);
-}
-
 // Blocks of the host's memory that end with their scope.
 class Blocks {
  public:
@@ -339,14 +324,7 @@ class Blocks {
 
 void check(Collectives& collectives, const Memory& memory, const CollectiveCase& c, int rank, int size) {
   Blocks blocks(memory);
-  CaseOnRank mine(c, rank, size, memory ? blocks.giver() : CaseOnRank::Memory());
-  const Status status = call(collectives, mine.spec(), mine.buffers());
-  if (!status.ok()) throw std::runtime_error(c.text() + ": " + status.text());
-  const std::string verdict = mine.verdict();
-  if (!verdict.empty()) {
-    throw std::runtime_error("rank " + std::to_string(rank) + " of " + std::to_string(size) + ": " + c.text() + " " +
-                             verdict);
-  }
+  check(collectives, c, rank, size, memory ? blocks.giver() : CaseOnRank::Memory());
 }
 
 using Work = std::function<void(int, const Memory&, Collectives&)>;

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "tests/support/collective_case.h"
+#include "tests/support/collectives_by_hand.h"
 #include "tests/support/descriptors.h"
 #include "tests/support/party.h"
 #include "transports/shm/shm_collectives.h"
@@ -25,40 +26,12 @@ std::unique_ptr<Collectives> join(Party& party, int rank) {
   return require(make_shm_collectives(membership));
 }
 
-// Looks a few times and then sleeps, so that a wake-up that is missing fails the test.
-Status wait(Collectives& collectives, Completion& completion) {
-  const Deadline deadline = Deadline::after_seconds(kPatienceSeconds);
-  for (int idle = 0; !completion.done;) {
-    if (collectives.progress() || ++idle % 50 != 0) continue;
-    require(!deadline.passed(), "waited in vain: " + collectives.phase());
-    collectives.sleep_until_ready(deadline);
-  }
-  return completion.status;
-}
-
-Status call(Collectives& collectives, const CollectiveSpec& spec, Buffers buffers) {
-  Completion completion;
-  collectives.start(spec, buffers, completion);
-  return wait(collectives, completion);
-}
-
 Status barrier(Collectives& collectives) { return call(collectives, {.collective = Collective::barrier}, {}); }
 
 Status allreduce(Collectives& collectives, std::vector<float>& values) {
   CollectiveSpec spec;
   spec.count = values.size();
   return call(collectives, spec, {values.data(), values.data()});
-}
-
-void check(Collectives& collectives, const CollectiveCase& c, int rank, int size) {
-  CaseOnRank mine(c, rank, size);
-  const Status status = call(collectives, mine.spec(), mine.buffers());
-  if (!status.ok()) throw std::runtime_error(c.text() + ": " + status.text());
-  const std::string verdict = mine.verdict();
-  if (!verdict.empty()) {
-    throw std::runtime_error("rank " + std::to_string(rank) + " of " + std::to_string(size) + ": " + c.text() + " " +
-                             verdict);
-  }
 }
 
 void run_group(int size, const std::map<std::string, std::string>& options,

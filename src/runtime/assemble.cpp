@@ -97,6 +97,14 @@ const Option* joining(const std::vector<const Option*>& chosen, const Member& a,
   return nullptr;
 }
 
+#if FDL_WITH_SHM
+// Whether ranks of one host are joined by shared memory: the same answer on all ranks, for it is no fact of theirs.
+bool hosts_share_memory(const std::vector<const Option*>& chosen, const Membership& membership) {
+  const Option* option = joining(chosen, membership.me(), membership.me());
+  return option != nullptr && option->name == "shm";
+}
+#endif
+
 Status no_way(const Membership& membership, int peer) {
   return Status(Code::unsupported, membership.name_of(membership.rank) + " and " + membership.name_of(peer) +
                                        " cannot be joined by transport '" + membership.config->transport +
@@ -142,9 +150,7 @@ GroupShape shape_of(const std::vector<Member>& members) {
 Result<std::shared_ptr<HostMemory>> assemble_memory(const Membership& membership) {
   FDL_ASSIGN_OR_RETURN(const std::vector<const Option*> chosen, allowed(*membership.config));
 #if FDL_WITH_SHM
-  // Alike on all ranks of a host: two that are joined by shm have one host.
-  const Option* within_host = joining(chosen, membership.me(), membership.me());
-  if (within_host != nullptr && within_host->name == "shm") return share_memory(membership);
+  if (hosts_share_memory(chosen, membership)) return share_memory(membership);
 #endif
   return std::shared_ptr<HostMemory>();
 }
@@ -184,19 +190,7 @@ Result<std::unique_ptr<Transport>> connect_all(const Membership& membership, con
 // Where ranks share cores, a message waits until its reader has its turn: so long, over loopback.
 constexpr double kTurn_s = 20e-6;
 
-bool has_core_of_its_own(const Membership& membership) {
-  const auto here = std::count_if(membership.members.begin(), membership.members.end(),
-                                  [&](const Member& member) { return member.host_id == membership.me().host_id; });
-  return here <= usable_cores();
-}
-
 #if FDL_WITH_SHM
-// Whether ranks of one host are joined by shared memory: the same answer on all ranks, for it is no fact of theirs.
-bool hosts_share_memory(const std::vector<const Option*>& chosen, const Membership& membership) {
-  const Option* option = joining(chosen, membership.me(), membership.me());
-  return option != nullptr && option->name == "shm";
-}
-
 // The ranks of each host use its memory; those in the same place on every host use the network, each for its share.
 Result<std::unique_ptr<Collectives>> make_hierarchy(const Membership& membership, const GroupShape& shape,
                                                     Transport& transport) {
@@ -251,7 +245,7 @@ Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, std
 
   FDL_ASSIGN_OR_RETURN(parts.transport, connect_all(membership, chosen));
   if (parts.transport->name().find("tcp") != std::string_view::npos) {
-    if (!has_core_of_its_own(membership)) parts.shape.latency_s = kTurn_s;
+    if (!each_has_a_core(membership.members, membership.me().host_id)) parts.shape.latency_s = kTurn_s;
     FDL_ASSIGN_OR_RETURN(parts.shape, probe_links(*parts.transport, membership.rank, parts.shape, *membership.config,
                                                   membership.deadline));
   }

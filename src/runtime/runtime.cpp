@@ -226,12 +226,7 @@ Status Runtime::place() {
     if (host == members_[me].host_id) facts_.cross_rank = facts_.cross_size;
     ++facts_.cross_size;
   }
-  // Spinning helps only a rank that has a core of its own.
-  std::vector<int> here{0};
-  for (const Member& member : members_) {
-    if (member.host_id == members_[me].host_id) here.push_back(member.process_id);
-  }
-  if (per_host[members_[me].host_id] > usable_cores(here)) config_.spin_us = 0;
+  if (!each_has_a_core(members_, members_[me].host_id)) config_.spin_us = 0;
   return {};
 }
 

@@ -142,6 +142,17 @@ int usable_cores(std::span<const int> processes) {
   return std::max(1, static_cast<int>(std::floor(cores)));
 }
 
+bool each_has_a_core(std::span<const Member> members, std::string_view host_id) {
+  std::vector<int> processes{0};
+  int ranks = 0;
+  for (const Member& member : members) {
+    if (member.host_id != host_id) continue;
+    processes.push_back(member.process_id);
+    ++ranks;
+  }
+  return ranks <= usable_cores(processes);
+}
+
 std::string describe_machine() {
   hwloc_topology_t topology = nullptr;
   if (hwloc_topology_init(&topology) != 0) return plural(usable_cores(), "usable core");

@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "contract/membership.h"
@@ -21,6 +22,9 @@ int usable_cores();
 // How many cores these processes of this host may use between them: a launcher may have bound each to one of its own.
 // Processes that cannot be seen do not count.
 int usable_cores(std::span<const int> processes);
+// Whether each of these members that is on that host can have a core of its own: only then does spinning help, and is
+// a message read as soon as it is there.
+bool each_has_a_core(std::span<const Member> members, std::string_view host_id);
 // One sentence from hwloc: "2 cores, 1 NUMA node, 32 MiB last-level cache".
 std::string describe_machine();
 
