@@ -18,6 +18,7 @@
 #include "tests/support/collectives_by_hand.h"
 #include "tests/support/descriptors.h"
 #include "tests/support/party.h"
+#include "tests/support/processes.h"
 #include "transports/shm/shm_collectives.h"
 #include "transports/shm/shm_parts.h"
 
@@ -589,37 +590,14 @@ TEST(Direct, NamesTheRankThatHasLeft) {
   });
 }
 
-// Forks all ranks but the first.
 void run_processes(int size, const std::map<std::string, std::string>& options, const Work& work) {
   Party party(size);
   party.config() = config_with(options);
-  const auto run = [&](int rank) {
+  test::run_processes(size, [&](int rank) {
     const Memory memory = join_memory(party, rank);
     const auto collectives = join(party, party.membership(rank), memory);
     work(rank, memory, *collectives);
-  };
-  std::vector<pid_t> children;
-  for (int rank = 1; rank < size; ++rank) {
-    const pid_t child = ::fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      int result = 1;
-      try {
-        run(rank);
-        result = testing::Test::HasFailure() ? 1 : 0;
-      } catch (const std::exception& error) {
-        std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
-      }
-      ::_exit(result);
-    }
-    children.push_back(child);
-  }
-  run(0);
-  for (const pid_t child : children) {
-    int state = 0;
-    ::waitpid(child, &state, 0);
-    EXPECT_TRUE((WIFEXITED(state) && WEXITSTATUS(state) == 0) || (WIFSIGNALED(state) && WTERMSIG(state) == SIGKILL));
-  }
+  });
 }
 
 TEST(Direct, RunsBetweenProcesses) {

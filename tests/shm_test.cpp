@@ -13,6 +13,7 @@
 #include "tests/support/collectives_by_hand.h"
 #include "tests/support/descriptors.h"
 #include "tests/support/party.h"
+#include "tests/support/processes.h"
 #include "transports/shm/shm_collectives.h"
 
 namespace fdl {
@@ -524,35 +525,12 @@ TEST(ShmCollectives, EndEverywhereWhenOneIsInterrupted) {
   });
 }
 
-// Forks all ranks but the first; each ends with 0 if its work threw nothing.
 void run_processes(int size, const std::function<void(int, Collectives&)>& work) {
   Party party(size);
-  std::vector<pid_t> children;
-  for (int rank = 1; rank < size; ++rank) {
-    const pid_t child = ::fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      int result = 1;
-      try {
-        const auto collectives = join(party, rank);
-        work(rank, *collectives);
-        result = testing::Test::HasFailure() ? 1 : 0;
-      } catch (const std::exception& error) {
-        std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
-      }
-      ::_exit(result);
-    }
-    children.push_back(child);
-  }
-  {
-    const auto collectives = join(party, 0);
-    work(0, *collectives);
-  }
-  for (const pid_t child : children) {
-    int state = 0;
-    ::waitpid(child, &state, 0);
-    EXPECT_TRUE((WIFEXITED(state) && WEXITSTATUS(state) == 0) || (WIFSIGNALED(state) && WTERMSIG(state) == SIGKILL));
-  }
+  test::run_processes(size, [&](int rank) {
+    const auto collectives = join(party, rank);
+    work(rank, *collectives);
+  });
 }
 
 TEST(ShmCollectives, RunBetweenProcesses) {

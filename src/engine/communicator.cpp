@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/relax.h"
 #include "engine/messages.h"
 #include "engine/scheduled_collectives.h"
 
@@ -14,14 +15,6 @@ namespace {
 
 // Only these leave the communicator as it was: they are found before any peer can notice the call.
 bool is_harmless(Code code) { return code == Code::ok || code == Code::invalid_argument || code == Code::unsupported; }
-
-inline void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 bool has_algorithm(Collective collective, std::string_view name) {
   return std::any_of(catalog().begin(), catalog().end(), [&](const Algorithm& algorithm) {

@@ -7,6 +7,7 @@
 #include <array>
 
 #include "base/check.h"
+#include "base/relax.h"
 
 namespace fdl {
 namespace {
@@ -31,14 +32,6 @@ std::thread start_thread_without_signals(std::function<void()> body) {
   std::thread thread(std::move(body));
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return thread;
-}
-
-inline void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
 }
 
 }  // namespace

@@ -7,16 +7,11 @@ import numpy as np
 import pytest
 
 import farandole as fdl
+from expect import raises
 from launch import checks_of, launch, require
 
 INTEGERS = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"]
 REALS = ["float16", "float32", "float64"]
-
-
-def raises(kind, text, action, *arguments, **options):
-    with pytest.raises(kind, match=text) as caught:
-        action(*arguments, **options)
-    return caught.value
 
 
 def same(result, expected, dtype=None):

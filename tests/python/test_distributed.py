@@ -15,6 +15,7 @@ from torch.distributed.distributed_c10d import _coalescing_manager
 
 import farandole
 from farandole.torch.distributed import Options, monitored_barrier
+from expect import raises
 from launch import checks_of, require
 
 warnings.simplefilter("ignore", FutureWarning)  # new names of old functions, which older versions do not have
@@ -23,12 +24,6 @@ REALS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 MOVED = [*REALS, *INTEGERS, torch.bool, torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64,
          torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz]  # fmt: skip
-
-
-def raises(kind, text, action, *arguments, **options):
-    with pytest.raises(kind, match=text) as caught:
-        action(*arguments, **options)
-    return caught.value
 
 
 def same(result, expected):

@@ -12,16 +12,8 @@ import torch
 
 import farandole
 import farandole.torch as hvd
+from expect import fails
 from launch import checks_of, launch, require
-
-
-def fails(kind, *parts, action):
-    with pytest.raises(kind) as caught:
-        action()
-    text = str(caught.value)
-    for part in parts:
-        assert part in text, f"{part!r} is not in {text!r}"
-    return caught.value
 
 
 def mismatch(*parts, action):

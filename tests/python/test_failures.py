@@ -9,16 +9,8 @@ import numpy as np
 import pytest
 
 import farandole
+from expect import fails
 from launch import launch
-
-
-def fails(kind, *parts, action):
-    with pytest.raises(kind) as caught:
-        action()
-    text = str(caught.value)
-    for part in parts:
-        assert part in text, f"{part!r} is not in {text!r}"
-    return caught.value
 
 
 def one_rank_dies():

@@ -15,35 +15,16 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import horovod.torch as hvd
+from expect import raises
 from launch import checks_of, require
+from shares import alike, batch, everything, mine
 
 SEED = 20
-
-
-def raises(kind, text, action, *arguments, **options):
-    with pytest.raises(kind, match=text) as caught:
-        action(*arguments, **options)
-    return caught.value
 
 
 def net(seed=0):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
-
-
-def batch(step, rows=4):
-    """The data of all ranks: `rows` each."""
-    generator = torch.Generator().manual_seed(step)
-    return torch.randn(rows * hvd.size(), 6, generator=generator), torch.randn(rows * hvd.size(), 3, generator=generator)
-
-
-def mine(tensor):
-    rows = len(tensor) // hvd.size()
-    return tensor[hvd.rank() * rows : (hvd.rank() + 1) * rows]
-
-
-def everything(part):
-    return part
 
 
 def train(model, optimizer, steps, share):
@@ -53,11 +34,6 @@ def train(model, optimizer, steps, share):
         F.mse_loss(model(x), y).backward()
         optimizer.step()
     return model
-
-
-def alike(model, expected, tolerance=2e-6):
-    for (name, one), two in zip(model.named_parameters(), expected.parameters()):
-        assert torch.allclose(one, two, rtol=0, atol=tolerance), (name, (one - two).abs().max())
 
 
 def wrap(model, optimizer, **options):

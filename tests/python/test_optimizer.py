@@ -13,31 +13,14 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import farandole.torch as hvd
+from expect import raises
 from launch import checks_of, require
-
-TOLERANCE = 2e-6
-
-
-def raises(kind, text, action, *arguments, **options):
-    with pytest.raises(kind, match=text) as caught:
-        action(*arguments, **options)
-    return caught.value
+from shares import TOLERANCE, alike, batch, everything, mine
 
 
 def net(seed=0):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
-
-
-def batch(step, rows=4):
-    """The data of all ranks: `rows` each."""
-    generator = torch.Generator().manual_seed(step)
-    return torch.randn(rows * hvd.size(), 6, generator=generator), torch.randn(rows * hvd.size(), 3, generator=generator)
-
-
-def mine(tensor):
-    rows = len(tensor) // hvd.size()
-    return tensor[hvd.rank() * rows : (hvd.rank() + 1) * rows]
 
 
 def train(model, optimizer, steps, share, passes=1):
@@ -48,15 +31,6 @@ def train(model, optimizer, steps, share, passes=1):
             F.mse_loss(model(x), y).backward()
         optimizer.step()
     return model
-
-
-def alike(model, expected, tolerance=TOLERANCE):
-    for (name, one), two in zip(model.named_parameters(), expected.parameters()):
-        assert torch.allclose(one, two, rtol=0, atol=tolerance), (name, (one - two).abs().max())
-
-
-def everything(part):
-    return part
 
 
 def check_init():
