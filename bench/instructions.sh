@@ -6,8 +6,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 program=${1:-build}/bin/small_operations
-few=200
-many=1200
+
+# What starting costs differs by a million instructions from run to run; a count this high drowns it.
+instructions_few=200
+instructions_many=20200
+calls_few=200
+calls_many=1200
 
 instructions() { # RANKS WHAT COUNT
   valgrind --tool=callgrind --callgrind-out-file=/dev/null --fair-sched=yes "$program" "$1" "$2" "$3" 2>&1 |
@@ -16,11 +20,11 @@ instructions() { # RANKS WHAT COUNT
 system_calls() { # RANKS WHAT COUNT
   strace -f -c -o /dev/stdout "$program" "$1" "$2" "$3" | awk '$NF == "total" { print $4 }'
 }
-each() { # MEASURE RANKS WHAT
+each() { # instructions|system_calls FEW MANY RANKS WHAT
   local less more
-  less=$("$1" "$2" "$3" $few)
-  more=$("$1" "$2" "$3" $many)
-  awk -v less="$less" -v more="$more" -v n=$(((many - few) * $2)) 'BEGIN { printf "%.1f", (more - less) / n }'
+  less=$("$1" "$4" "$5" "$2")
+  more=$("$1" "$4" "$5" "$3")
+  awk -v less="$less" -v more="$more" -v n=$((($3 - $2) * $4)) 'BEGIN { printf "%.1f", (more - less) / n }'
 }
 
 printf '%-34s %8s %16s %16s\n' 'one allreduce of 4 bytes' ranks instructions 'system calls'
@@ -32,7 +36,7 @@ for ranks in 1 2; do
       submit) text='named, submitted and waited for' ;;
     esac
     calls=-
-    command -v strace >/dev/null && calls=$(each system_calls $ranks $what)
-    printf '%-34s %8d %16s %16s\n' "$text" $ranks "$(each instructions $ranks $what)" "$calls"
+    command -v strace >/dev/null && calls=$(each system_calls $calls_few $calls_many $ranks $what)
+    printf '%-34s %8d %16s %16s\n' "$text" $ranks "$(each instructions $instructions_few $instructions_many $ranks $what)" "$calls"
   done
 done

@@ -285,22 +285,21 @@ bool BucketRun::progress() {
       return false;
     case Stage::adasum:
       if (!adasum_->done()) return adasum_->progress();
-      if (!adasum_->status().ok()) {
-        finish(adasum_->status().during(title(), comm_.phase()));
-      } else {
-        stage_ = Stage::unpack;
-      }
+      conclude(adasum_->status());
       return true;
     case Stage::collective:
       break;
   }
   if (!operation_.completion.done) return false;
-  if (!operation_.completion.status.ok() || packed_ == nullptr) {
-    finish(operation_.completion.status.during(title(), comm_.phase()));
-  } else {
-    stage_ = Stage::unpack;
-  }
+  conclude(operation_.completion.status);
   return true;
+}
+
+// After the collective. A text is made for a failure only: this is every operation's way.
+void BucketRun::conclude(const Status& status) {
+  if (!status.ok()) return finish(status.during(title(), comm_.phase()));
+  if (packed_ == nullptr) return finish({});
+  stage_ = Stage::unpack;
 }
 
 void BucketRun::finish(Status status) {

@@ -62,6 +62,7 @@ class BucketRun {
   void pack_one();
   void unpack_one();
   void start_collective(CollectiveSpec spec, Buffers buffers);
+  void conclude(const Status& status);
   void finish(Status status);
 
   const std::shared_ptr<const Bucket> shared_bucket_;
