@@ -248,6 +248,32 @@ def check_metrics():
     assert "ring" in fdl.explain("allreduce", 4, 1 << 20, "ring")
 
 
+def check_steps_without_names_repeat():
+    """Blocking operations need no names for their order to be recognised: then nothing is sent any more."""
+
+    def step():
+        same(fdl.allreduce(np.ones(2, int)), [fdl.size()] * 2)
+        same(fdl.broadcast(np.full(1, fdl.rank())), [0])
+        fdl.barrier()
+
+    for _ in range(20):
+        step()
+    before = fdl.metrics()
+    for _ in range(50):
+        step()
+    after = fdl.metrics()
+    if fdl.info()["transports"] == "shm":
+        assert after["control_messages"] == before["control_messages"], (before, after)
+        assert after["locked_steps"] == before["locked_steps"] + 50, (before, after)
+    group = fdl.Group(range(fdl.size()))
+    with group.lend_name("allreduce") as name, group.lend_name("allreduce") as second, group.lend_name("barrier") as other:
+        assert len({name, second, other}) == 3
+    with group.lend_name("allreduce") as again:
+        assert again == name
+    raises(fdl.MismatchError, "", lambda: fdl.allreduce(np.ones(2 + fdl.rank())))
+    same(fdl.allreduce(np.ones(2, int)), [fdl.size()] * 2)
+
+
 def check_shutdown_and_again():
     size = fdl.size()
     fdl.barrier()

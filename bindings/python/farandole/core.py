@@ -5,6 +5,7 @@ buffer protocol, by `__dlpack__`, or as (pointer, dtype, shape).
 """
 
 import atexit
+import contextlib
 import enum
 import math
 import os
@@ -215,6 +216,7 @@ class Group:
         self.ranks = tuple(ranks)
         self.rank = native.rank if native else None
         self._unnamed = {}
+        self._lent = set()
 
     @property
     def size(self):
@@ -248,6 +250,20 @@ class Group:
         number = self._unnamed.get(operation, 0)
         self._unnamed[operation] = number + 1
         return f"{operation}.noname.{number}"
+
+    @contextlib.contextmanager
+    def lend_name(self, operation):
+        """The name of an unnamed operation that ends before its caller goes on: the same each time, so that steps which
+        repeat are seen to repeat. A second thread in the same operation meanwhile gets one that is counted."""
+        name = f"{operation}.noname"
+        if name in self._lent:
+            yield self.next_name(operation)
+            return
+        self._lent.add(name)
+        try:
+            yield name
+        finally:
+            self._lent.discard(name)
 
     def forget_names(self):
         """Counts from 0 again, as after a join: ranks that joined early have counted less than others."""
@@ -365,26 +381,29 @@ def _named(group, operation, name):
     return f"{operation}.{name}" if name is not None else group.next_name(operation)
 
 
+def named_here(group, operation, name):
+    """The same for an operation that ends before its caller goes on; a context."""
+    return group.lend_name(operation) if name is None else contextlib.nullcontext(f"{operation}.{name}")
+
+
 def _names(group, operation, name, count):
     base = _named(group, operation, name)
     return [f"{base}_{index + 1}of{count}" for index in range(count)]
 
 
-def _one_allreduce(tensor, op, name, out, group, prescale, postscale, priority):
-    return _Submitted(Kind.ALLREDUCE, _named(group, "allreduce", name), tensor, out, op=op, prescale=prescale,
-                      postscale=postscale, priority=priority)  # fmt: skip
-
-
 def allreduce_async(tensor, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0, priority=0):
     """Starts combining the tensors of all ranks. out=tensor works in place. Operations meet by name, in any order."""
     group = group or world_group()
-    return _submit(group, [_one_allreduce(tensor, op, name, out, group, prescale, postscale, priority)])
+    return _submit(group, [_Submitted(Kind.ALLREDUCE, _named(group, "allreduce", name), tensor, out, op=op,
+                                      prescale=prescale, postscale=postscale, priority=priority)])  # fmt: skip
 
 
 def allreduce(tensor, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0, priority=0):
     """postscale * op over ranks of (prescale * tensor), on every rank."""
     group = group or world_group()
-    return _run(group, [_one_allreduce(tensor, op, name, out, group, prescale, postscale, priority)])
+    with named_here(group, "allreduce", name) as name:
+        return _run(group, [_Submitted(Kind.ALLREDUCE, name, tensor, out, op=op, prescale=prescale,
+                                       postscale=postscale, priority=priority)])  # fmt: skip
 
 
 def grouped_allreduce_async(tensors, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0,
@@ -437,7 +456,8 @@ def broadcast_async(tensor, root=0, *, name=None, out=None, group=None):
 def broadcast(tensor, root=0, *, name=None, out=None, group=None):
     """The tensor of rank `root` of the group, on every rank. Other ranks' tensors tell shape and type."""
     group = group or world_group()
-    return _run(group, [_Submitted(Kind.BROADCAST, _named(group, "broadcast", name), tensor, out, root=root)])
+    with named_here(group, "broadcast", name) as name:
+        return _run(group, [_Submitted(Kind.BROADCAST, name, tensor, out, root=root)])
 
 
 def alltoall_async(tensor, splits=None, *, name=None, group=None):
@@ -484,19 +504,21 @@ def grouped_reducescatter(tensors, op=Op.SUM, **options):
     return grouped_reducescatter_async(tensors, op, **options).wait()
 
 
-def _barrier_fields(group, name):
-    return (int(Kind.BARRIER), _named(group, "barrier", name), 0, 0, (), 0, 0, 0, 1.0, 1.0, None, 0)
+def _barrier_fields(name):
+    return (int(Kind.BARRIER), name, 0, 0, (), 0, 0, 0, 1.0, 1.0, None, 0)
 
 
 def barrier_async(*, name=None, group=None):
     group = group or world_group()
-    return Handle(_native.submit(group.member(), [_barrier_fields(group, name)], None), lambda done: None)
+    return Handle(_native.submit(group.member(), [_barrier_fields(_named(group, "barrier", name))], None),
+                  lambda done: None)  # fmt: skip
 
 
 def barrier(*, name=None, group=None):
     """Returns when all ranks of the group have come here."""
     group = group or world_group()
-    _native.run(group.member(), [_barrier_fields(group, name)], None)
+    with named_here(group, "barrier", name) as name:
+        _native.run(group.member(), [_barrier_fields(name)], None)
 
 
 def join_async(group=None):

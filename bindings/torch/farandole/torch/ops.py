@@ -120,7 +120,13 @@ def submit_allreduce(sources, targets, names, group, op, prescale=1.0, postscale
 def _allreduce_now(source, target, name, op, prescale, postscale, process_set):
     """One allreduce from beginning to end, in the calling thread where possible; nothing is kept for later."""
     group = process_set.group("Allreduce")
-    name = _base_name(group, "allreduce", name)
+    if name is not None:
+        return _allreduce_as(f"allreduce.{name}", group, source, target, op, prescale, postscale)
+    with group.lend_name("allreduce") as name:
+        return _allreduce_as(name, group, source, target, op, prescale, postscale)
+
+
+def _allreduce_as(name, group, source, target, op, prescale, postscale):
     if not source.is_cpu:
         return synchronize(_first(submit_allreduce([source], [target], [name], group, op, prescale, postscale)))
     try:

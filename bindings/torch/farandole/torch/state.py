@@ -2,7 +2,7 @@
 
 import torch
 
-from .. import errors, objects
+from .. import core, errors, objects
 from ..basics import global_process_set
 from . import ops
 
@@ -12,9 +12,9 @@ def broadcast_object(obj, root_rank=0, name=None, process_set=global_process_set
     job is authenticated."""
     group = process_set.group("broadcast_object")
     root = process_set.root(root_rank, "broadcast_object")
-    name = f"broadcast_object.{name}" if name is not None else group.next_name("broadcast_object")
     try:
-        return objects.broadcast_object(obj, root, name, group)
+        with core.named_here(group, "broadcast_object", name) as name:
+            return objects.broadcast_object(obj, root, name, group)
     except errors.Error as error:
         raise errors.as_horovod(error) from None
 
@@ -22,9 +22,9 @@ def broadcast_object(obj, root_rank=0, name=None, process_set=global_process_set
 def allgather_object(obj, name=None):
     """The objects of all ranks, in rank order. They travel pickled, as broadcast_object's."""
     group = global_process_set.group("allgather_object")
-    name = f"allgather_object.{name}" if name is not None else group.next_name("allgather_object")
     try:
-        return objects.allgather_object(obj, name, group)
+        with core.named_here(group, "allgather_object", name) as name:
+            return objects.allgather_object(obj, name, group)
     except errors.Error as error:
         raise errors.as_horovod(error) from None
 
