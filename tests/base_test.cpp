@@ -95,6 +95,19 @@ TEST(ConfigTest, OptionBeatsVariableBeatsAliasBeatsDefault) {
   EXPECT_EQ(setting(*from_option, "fusion_bytes").source, "option");
 }
 
+TEST(ConfigTest, WhatMustBeAlikeIsComparedByWhatItMeans) {
+  auto one = Config::read(environment({}), {{"slice_bytes", "256K"}, {"deterministic", "yes"}});
+  auto other = Config::read(environment({}), {{"slice_bytes", "262144"}, {"deterministic", "1"}});
+  for (const char* name : {"transport", "algorithm", "deterministic", "cache_capacity", "slice_bytes", "shm_bytes"}) {
+    EXPECT_TRUE(setting(*one, name).alike) << name;
+    EXPECT_EQ(setting(*one, name).meant, setting(*other, name).meant) << name;
+  }
+  EXPECT_EQ(setting(*one, "slice_bytes").meant, "262144");
+  for (const char* name : {"interfaces", "job_key", "log_level", "spin_us", "fusion_bytes"}) {
+    EXPECT_FALSE(setting(*one, name).alike) << name;
+  }
+}
+
 TEST(ConfigTest, AnEmptyVariableIsAsGoodAsNone) {
   EXPECT_EQ(Config::read(environment({{"FARANDOLE_TRANSPORT", ""}}))->transport, "auto");
 }

@@ -777,6 +777,31 @@ TEST(Errors, AnUnknownTransportOrKnobIsQuoted) {
   EXPECT_NE(std::string(fdl_last_error()->text).find("'many'"), std::string::npos);
 }
 
+TEST(Errors, RanksThatAreNotSetUpAlikeAreToldInWhatAtTheStart) {
+  const std::string name = fresh_name();
+  std::string texts[3];
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      World world;
+      EXPECT_EQ(open_world(name, rank, 3,
+                           {{"slice_bytes", rank == 2   ? "1M"
+                                            : rank == 1 ? "262144"
+                                                        : "256K"}},
+                           world),
+                FDL_MISMATCH);
+      texts[rank] = fdl_last_error()->text;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& text : texts) {
+    EXPECT_NE(text.find("the same slice_bytes"), std::string::npos) << text;
+    EXPECT_NE(text.find("has 262144"), std::string::npos) << text;
+    EXPECT_NE(text.find("rank 2 on "), std::string::npos) << text;
+    EXPECT_NE(text.find("has 1048576; set FARANDOLE_SLICE_BYTES to one value on all ranks"), std::string::npos) << text;
+  }
+}
+
 TEST(Errors, ARankThatNeverArrivesIsNamed) {
   World world;
   EXPECT_EQ(open_world(fresh_name(), 0, 3, {{"start_timeout_s", "0.3"}}, world), FDL_TIMEOUT);

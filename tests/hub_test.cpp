@@ -140,6 +140,26 @@ TEST(Hub, RefusesAnotherSize) {
             "(farandole run on host-a) was started for 2; give all ranks the same size");
 }
 
+TEST(Hub, TellsAllRanksWhatOneHasUnlikeTheOthers) {
+  RunningHub hub(options_for(2));
+  std::vector<std::unique_ptr<Rank>> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    HubLink::Hello hello = hello_of(rank, 2);
+    hello.terms = {{"version", "1", "install one"}, {"slices", std::to_string(rank * 7), "set SLICES alike"}};
+    auto link = HubLink::connect(hub->address(), kKey, hello, Deadline::after_seconds(20));
+    ASSERT_TRUE(link.ok()) << link.status().text();
+    ranks.push_back(std::make_unique<Rank>(link.take()));
+  }
+  on_all(ranks, [](int, Rank& rank) {
+    const auto all = rank->wait_for_all(Deadline::after_seconds(20));
+    ASSERT_FALSE(all.ok());
+    EXPECT_EQ(all.status().code(), Code::mismatch);
+    EXPECT_EQ(all.status().text(),
+              "all ranks must have the same slices, but rank 0 on host-a (process 100) has 0 and rank 1 on host-b "
+              "(process 101) has 7; set SLICES alike");
+  });
+}
+
 TEST(Hub, RefusesARankOutsideOfTheJob) {
   RunningHub hub(options_for(2));
   const auto refused = HubLink::connect(hub->address(), kKey, hello_of(2, 2), Deadline::after_seconds(10));

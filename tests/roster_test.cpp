@@ -29,6 +29,14 @@ class RosterTest : public ::testing::Test {
   void arrive(int rank) {
     EXPECT_TRUE(roster_.greet(peer(rank), {rank, 3, "h" + std::to_string(rank), "boot", 100 + rank}));
   }
+  void arrive_with(int rank, std::vector<Term> terms) {
+    EXPECT_TRUE(roster_.greet(peer(rank), {rank, 3, "h" + std::to_string(rank), "boot", 100 + rank, std::move(terms)}));
+  }
+  void wait_for_all(int rank) {
+    HubMessage wait{.kind = Kind::wait};
+    wait.number = 100 * kSecond;
+    EXPECT_TRUE(say(rank, wait).ok());
+  }
   void all_arrive() {
     for (int rank = 0; rank < 3; ++rank) arrive(rank);
     roster_.take_outgoing();
@@ -191,6 +199,43 @@ TEST_F(RosterTest, NamesTheMissingOnceAndForAll) {
   EXPECT_TRUE(roster_.next().is_never());
   EXPECT_TRUE(say(1, wait).ok());
   EXPECT_THAT(sent(), ElementsAre(why));
+}
+
+TEST_F(RosterTest, AllAreToldWhichTermDiffersAndWhoHasWhat) {
+  arrive_with(2, {{"color", "red", "paint all alike"}, {"size", "1", "cut"}});
+  wait_for_all(2);
+  sent();
+  arrive_with(0, {{"color", "red", "paint all alike"}, {"size", "2", "cut"}});
+  const std::string why =
+      "all ranks must have the same size, but rank 0 on h0 (process 100) has 2 and rank 2 on h2 (process 102) has 1; "
+      "cut";
+  EXPECT_THAT(sent(), ElementsAre("2:reply " + why, "0:welcome"));
+  wait_for_all(0);
+  EXPECT_THAT(sent(), ElementsAre("0:reply " + why));
+  // Who comes later, whatever it has, is told as well.
+  EXPECT_FALSE(roster_.greet(peer(1), {1, 3, "h1", "boot", 101, {}}));
+  EXPECT_THAT(sent(), ElementsAre("1:something else the job did not start: " + why));
+}
+
+TEST_F(RosterTest, ATermThatOneDoesNotKnowDiffers) {
+  arrive_with(0, {{"color", "red", "paint all alike"}});
+  wait_for_all(0);
+  sent();
+  arrive_with(1, {{"color", "red", "paint all alike"}, {"weight", "", "weigh"}});
+  EXPECT_THAT(sent(), ElementsAre("0:reply all ranks must have the same weight, but rank 0 on h0 (process 100) does "
+                                  "not know it and rank 1 on h1 (process 101) has ''; weigh",
+                                  "1:welcome"));
+}
+
+TEST_F(RosterTest, EqualTermsStayWithTheHub) {
+  for (int rank = 0; rank < 3; ++rank) arrive_with(rank, {{"color", "red", "paint all alike"}});
+  sent();
+  wait_for_all(1);
+  const auto replies = roster_.take_outgoing();
+  ASSERT_EQ(replies.size(), 1u);
+  EXPECT_TRUE(replies[0].message.why.ok()) << replies[0].message.why.text();
+  ASSERT_EQ(replies[0].message.members.size(), 3u);
+  for (const HubLink::Hello& member : replies[0].message.members) EXPECT_THAT(member.terms, IsEmpty());
 }
 
 TEST_F(RosterTest, IsEmptyWhenAllWhoCameAreGone) {

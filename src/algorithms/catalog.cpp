@@ -8,6 +8,7 @@
 #include <bit>
 
 #include "algorithms/algorithms.h"
+#include "base/fingerprint.h"
 
 namespace fdl {
 namespace {
@@ -153,6 +154,19 @@ Result<const Algorithm*> find_algorithm(Collective collective, std::string_view 
   }
   return Status(Code::invalid_argument,
                 std::string(name_of(collective)) + " has no algorithm '" + std::string(name) + "'; it has: " + names);
+}
+
+std::string catalog_fingerprint() {
+  std::string rows;
+  for (const Algorithm& row : kCatalog) {
+    rows += std::string(name_of(row.collective)) + " " + std::string(row.name) + " " + std::to_string(row.min_size) +
+            " " + std::to_string(row.max_size);
+    for (const bool flag : {row.power_of_two_only, row.in_place, row.needs_commutative, row.even_chunks_only}) {
+      rows += flag ? " yes" : " no";
+    }
+    rows += "\n";
+  }
+  return std::to_string(std::size(kCatalog)) + " algorithms, " + fingerprint_of(rows);
 }
 
 bool fits(const Algorithm& algorithm, int size) {

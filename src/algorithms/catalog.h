@@ -35,6 +35,8 @@ std::span<const Algorithm> catalog();
 
 // The row, or an error that lists the names that the collective has.
 Result<const Algorithm*> find_algorithm(Collective collective, std::string_view name);
+// "34 algorithms, 9c1185a5": the same where the same rows are chosen from.
+std::string catalog_fingerprint();
 bool fits(const Algorithm& algorithm, int size);
 
 }  // namespace fdl

@@ -98,6 +98,17 @@ const char* form_of(std::string_view type) {
   return "text";
 }
 
+std::string meant(std::size_t value) { return std::to_string(value); }
+std::string meant(int64_t value) { return std::to_string(value); }
+std::string meant(double value) { return std::to_string(value); }
+std::string meant(bool value) { return value ? "1" : "0"; }
+std::string meant(const std::string& value) { return value; }
+
+// Knobs that both ends of a message, or all who choose, go by. Ranks that differ in the others still understand each
+// other: what only the root of a group decides by, what a rank does with its own memory and patience.
+constexpr std::string_view kAlike[] = {"transport",      "algorithm",   "deterministic",
+                                       "cache_capacity", "slice_bytes", "shm_bytes"};
+
 struct Given {
   std::string value;
   std::string source;
@@ -182,6 +193,7 @@ Result<Config> Config::read(const Environment& environment, const std::map<std::
   config.settings.push_back({#name, "FARANDOLE_" + upper(#name), alias, #type, standard, "", "", meaning});
   FDL_KNOBS(KNOB)
 #undef KNOB
+  for (Setting& row : config.settings) row.alike = std::ranges::find(kAlike, row.name) != std::end(kAlike);
   FDL_RETURN_IF_ERROR(check_options(config, options));
 
   std::size_t index = 0;
@@ -197,6 +209,7 @@ Result<Config> Config::read(const Environment& environment, const std::map<std::
                                                 row.default_value + ")");                                   \
     }                                                                                                       \
     row.value = std::move(given.value);                                                                     \
+    row.meant = meant(config.knob);                                                                         \
     row.source = std::move(given.source);                                                                   \
   }
   FDL_KNOBS(KNOB)

@@ -92,6 +92,8 @@ struct Setting {
   std::string value;
   std::string source;  // "default", "option", or the variable that set it
   std::string meaning;
+  bool alike = false;   // all ranks of a job must have the same
+  std::string meant{};  // the value in one spelling: 256K and 262144 are both "262144"
 };
 
 struct Config {

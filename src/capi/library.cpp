@@ -4,6 +4,7 @@
 
 #include "algorithms/choose.h"
 #include "base/log.h"
+#include "base/version.h"
 #include "capi/objects.h"
 #include "schedule/describe.h"
 
@@ -111,9 +112,9 @@ const char* fdl_result_name(fdl_result result) { return name_of(static_cast<Code
 
 #define FDL_TEXT_INNER(x) #x
 #define FDL_TEXT(x) FDL_TEXT_INNER(x)
-const char* fdl_version(void) {
-  return FDL_TEXT(FDL_VERSION_MAJOR) "." FDL_TEXT(FDL_VERSION_MINOR) "." FDL_TEXT(FDL_VERSION_PATCH);
-}
+static_assert(kVersion == FDL_TEXT(FDL_VERSION_MAJOR) "." FDL_TEXT(FDL_VERSION_MINOR) "." FDL_TEXT(FDL_VERSION_PATCH));
+
+const char* fdl_version(void) { return kVersion.data(); }
 
 size_t fdl_dtype_size(fdl_dtype dtype) { return is_dtype(dtype) ? size_of(static_cast<Dtype>(dtype)) : 0; }
 

@@ -28,6 +28,7 @@ int print_config(bool json) {
       JsonLine line;
       line.text("name", row.name).text("variable", row.variable).text("alias", row.alias).text("type", row.type);
       line.text("default", row.default_value).text("value", shown(row)).text("source", row.source);
+      line.flag("alike", row.alike);
       fmt::print("{}\n", line.text("meaning", row.meaning).str());
     }
     return kExitOk;
@@ -39,7 +40,8 @@ int print_config(bool json) {
     const std::string value = shown(row);
     fmt::print("{:<{}}  {:<8} {:<10} {:<10} {}", row.variable, widest, row.type, value.empty() ? "-" : value,
                row.source, row.meaning);
-    fmt::print("{}\n", row.alias.empty() ? "" : " (also " + row.alias + ")");
+    fmt::print("{}{}\n", row.alias.empty() ? "" : " (also " + row.alias + ")",
+               row.alike ? " (alike on all ranks)" : "");
   }
   for (const std::string& line : config->without_meaning) fmt::print("{}\n", line);
   fmt::print("\nbuilt with: {}\nthis machine: {}, {} usable\n", built_transports(), describe_machine(), usable_cores());

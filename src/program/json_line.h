@@ -13,6 +13,7 @@ class JsonLine {
   JsonLine& text(std::string_view key, std::string_view value) { return raw(key, quoted(value)); }
   JsonLine& number(std::string_view key, long long value) { return raw(key, std::to_string(value)); }
   JsonLine& number(std::string_view key, double value) { return raw(key, fmt::format("{:.6g}", value)); }
+  JsonLine& flag(std::string_view key, bool value) { return raw(key, value ? "true" : "false"); }
   std::string str() const { return "{" + body_ + "}"; }
 
  private:

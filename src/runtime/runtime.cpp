@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "runtime/assemble.h"
+#include "runtime/own_terms.h"
 #include "system/handshake.h"
 #include "world/topology.h"
 
@@ -183,7 +184,8 @@ Status Runtime::meet() {
                                                 .size = identity_.size,
                                                 .host_name = mine.host_name,
                                                 .boot_id = mine.boot_id,
-                                                .process_id = mine.process_id},
+                                                .process_id = mine.process_id,
+                                                .terms = own_terms(config_)},
                                                deadline));
   FDL_ASSIGN_OR_RETURN(
       loop_, Loop::start(

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "contract/membership.h"
+#include "world/terms.h"
 
 namespace fdl {
 
@@ -35,6 +36,7 @@ class HubLink {
     std::string host_name;
     std::string boot_id;
     int process_id = 0;
+    std::vector<Term> terms{};  // what this rank must have as all others; the hub compares, and tells nobody
   };
 
   // Finds the hub (retrying until it is there), proves the key, says hello. A second process that claims the same rank

@@ -31,6 +31,19 @@ Offset<hub_wire::Failure> encode_failure(FlatBufferBuilder& builder, const Statu
 
 std::string text_of(const flatbuffers::String* text) { return text == nullptr ? std::string() : text->str(); }
 
+using Terms = Offset<flatbuffers::Vector<Offset<hub_wire::Term>>>;
+
+Terms encode_terms(FlatBufferBuilder& builder, const std::vector<Term>& terms) {
+  if (terms.empty()) return {};
+  std::vector<Offset<hub_wire::Term>> encoded;
+  for (const Term& term : terms) {
+    const auto name = builder.CreateString(term.name);
+    const auto value = builder.CreateString(term.value);
+    encoded.push_back(hub_wire::CreateTerm(builder, name, value, builder.CreateString(term.remedy)));
+  }
+  return builder.CreateVector(encoded);
+}
+
 // False: a failure with a code that does not exist.
 bool decode_failure(const hub_wire::Failure* failure, Status& why) {
   if (failure == nullptr) return true;
@@ -43,6 +56,15 @@ bool decode_failure(const hub_wire::Failure* failure, Status& why) {
                      .phase = text_of(failure->phase()),
                      .group = text_of(failure->group())});
   return true;
+}
+
+std::vector<Term> decode_terms(const hub_wire::Member& member) {
+  std::vector<Term> terms;
+  if (member.terms() == nullptr) return terms;
+  for (const hub_wire::Term* term : *member.terms()) {
+    terms.push_back({text_of(term->name()), text_of(term->value()), text_of(term->remedy())});
+  }
+  return terms;
 }
 
 bool is_kind(uint8_t kind) {
@@ -76,7 +98,8 @@ std::string encode(const HubMessage& message) {
   for (const HubLink::Hello& member : message.members) {
     const auto host = builder.CreateString(member.host_name);
     const auto boot = builder.CreateString(member.boot_id);
-    members.push_back(hub_wire::CreateMember(builder, member.rank, member.size, host, boot, member.process_id));
+    const auto terms = encode_terms(builder, member.terms);
+    members.push_back(hub_wire::CreateMember(builder, member.rank, member.size, host, boot, member.process_id, terms));
   }
   const auto all_members = builder.CreateVector(members);
   const auto ranks = builder.CreateVector(message.ranks);
@@ -108,7 +131,7 @@ Result<HubMessage> decode(std::string_view payload) {
   if (wire.members() != nullptr) {
     for (const hub_wire::Member* member : *wire.members()) {
       message.members.push_back({member->rank(), member->size(), text_of(member->host_name()),
-                                 text_of(member->boot_id()), member->process_id()});
+                                 text_of(member->boot_id()), member->process_id(), decode_terms(*member)});
     }
   }
   return message;

@@ -99,12 +99,29 @@ Status Roster::refusal_of(const HubLink::Hello& hello) const {
 // A job in which everybody came and said good-bye is over; the same hub serves the next one from an empty table.
 void Roster::start_over() {
   seats_.assign(seats_.size(), Seat{});
+  first_rank_ = -1;
+  first_terms_.clear();
   arrived_ = 0;
   opened_ns_ = latest_ns_;
   start_failed_ = {};
   store_ = Store(kStoreBytes);
   suspicions_.clear();
   reported_.clear();
+}
+
+// Nobody is refused for it: all who are here, and all who come, are told who differs in what.
+void Roster::compare_with_first(Seat& seat) {
+  std::vector<Term> terms = std::exchange(seat.hello.terms, {});
+  if (first_rank_ < 0) {
+    first_rank_ = seat.hello.rank;
+    first_terms_ = std::move(terms);
+    return;
+  }
+  const Seat& first = *seat_at(first_rank_);
+  const bool in_order = first_rank_ < seat.hello.rank;
+  const Status same = in_order ? compare_terms(name_of(first), first_terms_, name_of(seat), terms)
+                               : compare_terms(name_of(seat), terms, name_of(first), first_terms_);
+  if (!same.ok() && start_failed_.ok()) answer_waiting(start_failed_ = same);
 }
 
 bool Roster::greet(Peer peer, const HubLink::Hello& hello) {
@@ -123,13 +140,14 @@ bool Roster::greet(Peer peer, const HubLink::Hello& hello) {
   rank_of_[peer] = hello.rank;
   ++arrived_;
   ++here_;
+  compare_with_first(seat);
   HubMessage welcome{.kind = Kind::welcome};
   welcome.key = options_.server_name;
   send(peer, std::move(welcome));
   tell_what_happened_before(peer);
   if (serves_the_hub(seat)) {
     HubMessage server{.kind = Kind::server};
-    server.members = {hello};
+    server.members = {seat.hello};
     send_to_all(server);
   }
   if (arrived_ == options_.size && start_failed_.ok()) answer_waiting({});

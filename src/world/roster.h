@@ -77,6 +77,7 @@ class Roster {
   void send_to_all(const HubMessage& message, Peer except = 0);
   void refuse(Peer peer, Status why);
 
+  void compare_with_first(Seat& seat);
   Status refusal_of(const HubLink::Hello& hello) const;
   void start_over();
   void tell_what_happened_before(Peer peer);
@@ -104,6 +105,8 @@ class Roster {
   int64_t latest_ns_ = 0;  // when somebody was last heard
   std::vector<Seat> seats_;
   std::unordered_map<Peer, int> rank_of_;
+  int first_rank_ = -1;  // who came first, and what all others must have as it has
+  std::vector<Term> first_terms_;
   int arrived_ = 0;
   int here_ = 0;
   Status start_failed_;  // somebody was missing in the end, or was gone before all were here

@@ -1,0 +1,20 @@
+// Fingerprint: eight hexadecimal digits that tell texts apart; against accidents, not against forgers.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace fdl {
+
+// FNV-1a, folded to 32 bits.
+inline std::string fingerprint_of(std::string_view text) {
+  uint64_t state = 0xcbf29ce484222325;
+  for (const char c : text) state = (state ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  state ^= state >> 32;
+  std::string digits;
+  for (int shift = 28; shift >= 0; shift -= 4) digits += "0123456789abcdef"[state >> shift & 15];
+  return digits;
+}
+
+}  // namespace fdl

@@ -1,0 +1,10 @@
+// Version: of this library, as the C API says it too.
+#pragma once
+
+#include <string_view>
+
+namespace fdl {
+
+inline constexpr std::string_view kVersion = "0.1.0";
+
+}  // namespace fdl
