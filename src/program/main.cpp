@@ -14,14 +14,27 @@ namespace {
 
 using Words = std::vector<std::string>;
 
+// The options of `farandole run` that are followed by a value in the next word.
+std::set<std::string> options_with_value() {
+  CLI::App app;
+  fdl::Work work;
+  fdl::add_run(app, work, {});
+  std::set<std::string> names{"-np"};
+  for (const CLI::Option* option : app.get_subcommand("run")->get_options()) {
+    if (option->get_items_expected_min() == 0) continue;
+    for (const std::string& name : option->get_lnames()) names.insert("--" + name);
+    for (const std::string& name : option->get_snames()) names.insert("-" + name);
+  }
+  return names;
+}
+
 // Where `farandole run`'s options end: at "--", or at the first word that is neither an option nor an option's value.
 Words::iterator end_of_options(Words& words) {
-  static const std::set<std::string> kWithValue{"-n",       "-np",         "--np",        "--nproc-per-node",
-                                                "--nnodes", "--node-rank", "--rendezvous"};
   if (words.empty() || words.front() != "run") return words.end();
+  const std::set<std::string> with_value = options_with_value();
   auto at = words.begin() + 1;
   while (at != words.end() && at->starts_with("-") && *at != "--") {
-    const bool takes_next = kWithValue.contains(*at);
+    const bool takes_next = with_value.contains(*at);
     ++at;
     if (takes_next && at != words.end()) ++at;
   }

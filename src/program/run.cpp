@@ -21,6 +21,9 @@ struct RunOptions {
   int node_rank = 0;
   std::string rendezvous;  // host:port, needed with several nodes
   bool no_prefix = false;
+  bool timestamps = false;
+  std::string output_folder;
+  std::string report;
   std::vector<std::string> command;
 };
 
@@ -108,7 +111,10 @@ int run(const RunOptions& options) {
   }
   if (rendezvous.find("?hub=1") == std::string::npos) rendezvous += "?hub=1";
   auto supervisor = Supervisor::make(
-      {.command = options.command, .ranks = ranks_of(options, rendezvous, *key), .prefix = !options.no_prefix});
+      {.command = options.command,
+       .ranks = ranks_of(options, rendezvous, *key),
+       .output = {.prefix = !options.no_prefix, .timestamps = options.timestamps, .folder = options.output_folder},
+       .report = options.report});
   if (!supervisor.ok()) return fail(supervisor.status().text(), kExitBug);
   auto code = supervisor->run();
   if (!code.ok()) return fail(code.status().text(), kExitBug);
@@ -132,6 +138,10 @@ void add_run(CLI::App& app, Work& work, const std::vector<std::string>& words) {
       ->capture_default_str();
   command->add_option("--rendezvous", options->rendezvous, "host:port of the node with --node-rank 0");
   command->add_flag("--no-prefix", options->no_prefix, "Do not put [rank] before each line of output");
+  command->add_flag("--timestamps", options->timestamps, "Put the time before each line of output");
+  command->add_option("--output-filename", options->output_folder,
+                      "Folder in which the output is written too, as rank.<number>/stdout and stderr");
+  command->add_option("--report", options->report, "File for one line of JSON about the rank that failed first");
   command->footer("After the options: the command that each rank runs, with its arguments.");
   command->callback([options, &work] { work = [options] { return run(*options); }; });
 }

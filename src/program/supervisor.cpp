@@ -14,12 +14,11 @@
 #include <fstream>
 
 #include "base/config.h"
+#include "program/json_line.h"
 
 namespace fdl {
 namespace {
 
-constexpr std::size_t kLastLines = 10;
-constexpr std::size_t kLongestLine = 1 << 16;
 constexpr uint64_t kSignalToken = ~uint64_t{0};
 constexpr uint64_t kEndingToken = uint64_t{1} << 32;
 
@@ -51,13 +50,16 @@ Result<Supervisor> Supervisor::make(Options options) {
 Status Supervisor::start_all() {
   FDL_RETURN_IF_ERROR(poller_.add(signals_.get(), kSignalToken));
   children_.reserve(options_.ranks.size());
+  const int width = static_cast<int>(std::to_string(options_.ranks.size() - 1).size());
   const Environment inherited = Environment::of_process();
   for (const Rank& rank : options_.ranks) {
     std::map<std::string, std::string> environment = rank.variables;
     environment.insert(inherited.all().begin(), inherited.all().end());  // what the rank's own say wins
+    auto output = RankOutput::open(options_.output, rank.rank, width);
+    if (!output.ok()) return output.status();
     auto process = ChildProcess::start(options_.command, environment, {.directory = {}, .die_with_parent = true});
     if (!process.ok()) return process.status().while_doing("starting rank " + std::to_string(rank.rank));
-    children_.push_back({.rank = rank.rank, .process = process.take()});
+    children_.push_back({.rank = rank.rank, .process = process.take(), .output = output.take()});
     FDL_RETURN_IF_ERROR(watch(children_.back()));
   }
   return {};
@@ -104,23 +106,12 @@ bool Supervisor::anyone_left() const {
 // ---- output
 // ------------------------------------------------------------------------------------------------------------
 
-void Supervisor::print_line(const Stream& stream, std::string_view line) {
-  Child& child = children_[stream.child];
-  std::FILE* target = stream.is_error ? stderr : stdout;
-  if (options_.prefix) {
-    fmt::print(target, "[{}] {}\n", child.rank, line);
-  } else {
-    fmt::print(target, "{}\n", line);
-  }
-  std::fflush(target);
-  child.last_lines.emplace_back(line);
-  if (child.last_lines.size() > kLastLines) child.last_lines.pop_front();
-}
-
 void Supervisor::read_stream(std::size_t index) {
   Stream& stream = streams_[index];
   if (!stream.open) return;
   ChildProcess& process = children_[stream.child].process;
+  RankOutput& output = children_[stream.child].output;
+  const auto which = stream.is_error ? RankOutput::Stream::error : RankOutput::Stream::output;
   const int fd = stream.is_error ? process.error_fd() : process.output_fd();
   std::array<char, 65536> buffer;
   while (true) {
@@ -128,16 +119,9 @@ void Supervisor::read_stream(std::size_t index) {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EAGAIN) return;
     if (count <= 0) break;
-    stream.line.append(buffer.data(), static_cast<std::size_t>(count));
-    std::size_t begin = 0;
-    for (std::size_t end = stream.line.find('\n'); end != std::string::npos; end = stream.line.find('\n', begin)) {
-      print_line(stream, std::string_view(stream.line).substr(begin, end - begin));
-      begin = end + 1;
-    }
-    stream.line.erase(0, begin);
-    if (stream.line.size() > kLongestLine) print_line(stream, std::exchange(stream.line, {}));
+    output.take(which, std::string_view(buffer.data(), static_cast<std::size_t>(count)));
   }
-  if (!stream.line.empty()) print_line(stream, std::exchange(stream.line, {}));
+  output.finish(which);
   poller_.remove(fd);
   stream.open = false;
   stream.is_error ? process.close_error() : process.close_output();
@@ -146,15 +130,25 @@ void Supervisor::read_stream(std::size_t index) {
 // ---- endings
 // -----------------------------------------------------------------------------------------------------------
 
-std::string Supervisor::report(const Child& child, const Ending& ending) const {
+std::string Supervisor::story(const Child& child, const Ending& ending) const {
   std::string text = fmt::format("farandole run: rank {} (process {}) failed first: {}\n", child.rank,
                                  child.process.id(), ending.text());
   if (ending.by_signal && ending.number == SIGKILL) {
     text += "farandole run: signal 9 often means that the memory limit was reached; see `dmesg` or the pod's events\n";
   }
-  if (!child.last_lines.empty()) text += fmt::format("farandole run: last lines of rank {}:\n", child.rank);
-  for (const std::string& line : child.last_lines) text += fmt::format("    {}\n", line);
+  const auto& last_lines = child.output.last_lines();
+  if (!last_lines.empty()) text += fmt::format("farandole run: last lines of rank {}:\n", child.rank);
+  for (const std::string& line : last_lines) text += fmt::format("    {}\n", line);
   return text;
+}
+
+// Other programs read it: farandole.run does.
+void Supervisor::write_report(const Child& child, const Ending& ending) const {
+  if (options_.report.empty()) return;
+  JsonLine line;
+  line.number("rank", static_cast<long long>(child.rank)).number("process", static_cast<long long>(child.process.id()));
+  line.number("exit_code", static_cast<long long>(ending.exit_code())).text("ending", ending.text());
+  std::ofstream(options_.report) << line.str() << "\n";
 }
 
 void Supervisor::take_ending(std::size_t index) {
@@ -171,8 +165,9 @@ void Supervisor::take_ending(std::size_t index) {
   if (ending->success() || failed_) return;
   failed_ = true;
   exit_code_ = ending->exit_code();
-  fmt::print(stderr, "{}", report(child, *ending));
+  fmt::print(stderr, "{}", story(child, *ending));
   std::fflush(stderr);
+  write_report(child, *ending);
   // The others learn of it by themselves and can say so; whoever does not end is ended.
   next_signal_ = SIGTERM;
   escalation_ = Deadline::after_seconds(options_.grace_s);

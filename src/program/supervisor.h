@@ -1,12 +1,12 @@
 // Supervisor: runs the ranks of this host side by side, tells their output apart, and lets none outlive the others.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
+#include "program/rank_output.h"
 #include "system/poller.h"
 #include "system/process.h"
 
@@ -21,7 +21,8 @@ class Supervisor {
   struct Options {
     std::vector<std::string> command;
     std::vector<Rank> ranks;
-    bool prefix = true;       // "[rank] " before each line
+    RankOutput::Options output;
+    std::string report;       // a file for one line of JSON about the rank that failed first; empty: none
     double grace_s = 3;       // after a failure: how long the others have to end by themselves
     double kill_after_s = 3;  // after SIGTERM
   };
@@ -38,13 +39,12 @@ class Supervisor {
     std::size_t child = 0;
     bool is_error = false;
     bool open = true;
-    std::string line;  // not yet ended
   };
   struct Child {
     int rank = 0;
     ChildProcess process;
+    RankOutput output;
     bool running = true;
-    std::deque<std::string> last_lines;
   };
 
   Supervisor(Options options, Poller poller, UniqueFd signals)
@@ -52,13 +52,13 @@ class Supervisor {
   Status start_all();
   Status watch(Child& child);
   void read_stream(std::size_t index);
-  void print_line(const Stream& stream, std::string_view line);
   void take_ending(std::size_t index);
   void take_signal();
   void escalate();
   void end_everybody();
   bool anyone_left() const;
-  std::string report(const Child& child, const Ending& ending) const;
+  std::string story(const Child& child, const Ending& ending) const;
+  void write_report(const Child& child, const Ending& ending) const;
 
   Options options_;
   Poller poller_;

@@ -62,6 +62,7 @@ from .errors import (
     TransportError,
     UnsupportedError,
 )
+from .run import RankError, run
 
 __version__ = _version()
 

@@ -5,6 +5,7 @@ authenticated: who does not know the job's key cannot send a byte that arrives h
 """
 
 import io
+import os
 import pickle
 
 from . import _native
@@ -13,7 +14,7 @@ from .core import Kind
 _UINT8 = 0
 
 
-def _pickler():
+def pickler():
     """cloudpickle also takes functions and classes of the main program; without it the standard pickle does."""
     try:
         import cloudpickle
@@ -23,10 +24,15 @@ def _pickler():
         return pickle
 
 
-def _dumps(thing):
+def dumps(thing):
     stream = io.BytesIO()
-    _pickler().dump(thing, stream)
+    pickler().dump(thing, stream)
     return stream.getvalue()
+
+
+def private_file(path):
+    """A new file for pickled things, which nobody else can read or write."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
 
 
 def _run(kind, data, name, group, shape, out=None, root=0):
@@ -64,10 +70,10 @@ def broadcast_bytes(data, root, name, group):
 def broadcast_object(thing, root, name, group):
     """The object of rank `root` of the group, which gets its own back unchanged."""
     mine = group.rank == root
-    received = broadcast_bytes(_dumps(thing) if mine else None, root, name, group)
+    received = broadcast_bytes(dumps(thing) if mine else None, root, name, group)
     return thing if mine else pickle.loads(received)
 
 
 def allgather_object(thing, name, group):
     """The objects of all ranks of the group, in rank order."""
-    return [pickle.loads(data) for data in allgather_bytes(_dumps(thing), name, group)]
+    return [pickle.loads(data) for data in allgather_bytes(dumps(thing), name, group)]

@@ -1,0 +1,58 @@
+"""Lists of hosts as programs for Horovod write them: "a:4,b:4", and files of lines such as "a slots=4"."""
+
+import re
+import socket
+
+
+class HostsError(ValueError):
+    """A list that cannot be understood, or that names hosts which are not this one."""
+
+    def __init__(self, text, hosts=()):
+        super().__init__(text)
+        self.hosts = list(hosts)  # [(name, slots)] where it names others
+
+
+def parse_hosts(text):
+    """[(host, slots)] of "a:4,b:4"; a host without a number has one slot."""
+    hosts = []
+    for word in filter(None, (one.strip() for one in text.split(","))):
+        found = re.fullmatch(r"(\[[^\]]+\]|[^:]+)(?::(\d+))?", word)
+        if not found or found[2] == "0":
+            raise HostsError(f"'{word}' in the hosts '{text}' is not host:slots")
+        hosts.append((found[1].strip("[]"), int(found[2] or 1)))
+    if not hosts:
+        raise HostsError(f"the list of hosts '{text}' is empty")
+    return hosts
+
+
+def parse_hostfile(path):
+    """[(host, slots)] of a file whose lines are "host", "host slots=4" or "host:4"; # begins a comment."""
+    hosts = []
+    with open(path) as file:
+        for number, line in enumerate(file, 1):
+            line = line.split("#")[0].strip()
+            if not line:
+                continue
+            found = re.fullmatch(r"(\S+?)(?:\s+slots\s*=\s*(\d+)|:(\d+))?", line)
+            if not found:
+                raise HostsError(f"{path}, line {number}: '{line}' is not 'host slots=4'")
+            hosts.append((found[1], int(found[2] or found[3] or 1)))
+    if not hosts:
+        raise HostsError(f"{path} names no host")
+    return hosts
+
+
+def is_this_host(name):
+    return name in ("localhost", "127.0.0.1", "::1") or name in (socket.gethostname(), socket.getfqdn())
+
+
+def local_slots(hosts=None, hostfile=None):
+    """How many ranks the list has room for; None without a list. HostsError where it names another host."""
+    if not hosts and not hostfile:
+        return None
+    named = parse_hosts(hosts) if hosts else parse_hostfile(hostfile)
+    others = [name for name, _ in named if not is_this_host(name)]
+    if others:
+        raise HostsError(f"{', '.join(others)} {'is' if len(others) == 1 else 'are'} not this host "
+                         f"({socket.gethostname()})", named)  # fmt: skip
+    return sum(slots for _, slots in named)

@@ -1,0 +1,164 @@
+"""farandole.run: a function on several ranks of this host, started from Python, and what each rank returned."""
+
+import json
+import os
+import pickle
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+
+from . import launcher, objects
+from .hosts import HostsError, local_slots
+
+
+class RankError(RuntimeError):
+    """A rank failed. `rank` is its number; the text ends with its traceback. Where the rank raised an exception, this is
+    an instance of that exception's class too, and `__cause__` is the exception itself."""
+
+    rank = -1
+    text = ""
+
+    def __str__(self):
+        return self.text
+
+
+def run(func, args=(), kwargs=None, num_proc=1, min_num_proc=None, max_num_proc=None, slots=None, reset_limit=None,
+        cooldown_range=None, hosts=None, hostfile=None, host_discovery_script=None, start_timeout=None, ssh_port=None,
+        ssh_identity_file=None, disable_cache=None, output_filename=None, verbose=None, use_gloo=None, use_mpi=None,
+        mpi_args=None, network_interface=None, network_interfaces=None, executable=None, np=None, min_np=None,
+        max_np=None):  # fmt: skip
+    """Calls func(*args, **kwargs) on `np` ranks of this host and returns the list of what they returned, in rank order.
+
+    Each rank is a process of its own; what is to be shared must be reached from there. The function, its arguments and
+    results travel pickled (by cloudpickle where it is installed) through files that only this user can read. An exception
+    of a rank is raised here as RankError; the other ranks are ended. min_np, max_np, reset_limit: an elastic job, in which
+    func is made by elastic.run; see docs/elastic.md. ssh_*, use_*, mpi_args, disable_cache, slots and cooldown_range are
+    accepted and mean nothing: there is one host and no ssh, MPI or Gloo.
+    """
+    if host_discovery_script is not None:
+        raise ValueError("host_discovery_script: one host does not change; give min_np and max_np")
+    count = _count(num_proc if np is None else np, hosts, hostfile)
+    folder = tempfile.mkdtemp(prefix="farandole-run-")  # mode 0700
+    try:
+        _write_task(folder, func, tuple(args), dict(kwargs or {}))
+        command = [launcher.program(), "run", "-np", str(count), "--report", os.path.join(folder, "report")]
+        for flag, value in (("--min-np", _first(min_np, min_num_proc)), ("--max-np", _first(max_np, max_num_proc)),
+                            ("--reset-limit", reset_limit), ("--output-filename", output_filename)):  # fmt: skip
+            if value is not None:
+                command += [flag, str(value)]
+        command += ["--", executable or sys.executable, "-m", "farandole.run_rank", folder]
+        if verbose:
+            print(f"farandole.run: {' '.join(command)}", file=sys.stderr, flush=True)
+        variables = dict(os.environ)
+        if start_timeout is not None:
+            variables["FARANDOLE_START_TIMEOUT_S"] = str(start_timeout)
+        interfaces = _first(network_interfaces, network_interface)
+        if interfaces:
+            variables["FARANDOLE_INTERFACES"] = interfaces if isinstance(interfaces, str) else ",".join(interfaces)
+        code = _call(command, variables)
+        outcomes = _outcomes(folder)
+        if code != 0:
+            raise _failure(folder, count, code, outcomes)
+        values = [one for one in outcomes if "value" in one]  # in an elastic job others may have failed
+        return [one["value"] for one in sorted(values, key=lambda one: one["rank"])]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _first(*values):
+    return next((value for value in values if value is not None), None)
+
+
+def _count(count, hosts, hostfile):
+    try:
+        room = local_slots(hosts, hostfile)
+    except HostsError as error:
+        raise ValueError(f"farandole.run starts ranks on this host alone: {error}") from None
+    if int(count) < 1:
+        raise ValueError(f"np={count}: at least one rank is needed")
+    if room is not None and int(count) > room:
+        raise ValueError(f"np={count}, but the hosts that were given have room for {room}")
+    return int(count)
+
+
+def _write_task(folder, func, args, kwargs):
+    pickler = objects.pickler()
+    if pickler is pickle and getattr(func, "__module__", None) == "__main__":
+        raise ValueError(
+            f"{getattr(func, '__qualname__', func)} is of the main program, which other processes cannot import; "
+            "pip install cloudpickle, or put it into a module of its own"
+        )
+    try:
+        task = objects.dumps((func, args, kwargs))
+    except Exception as error:
+        raise ValueError(f"the function or its arguments cannot be pickled: {error}") from error
+    with objects.private_file(os.path.join(folder, "task")) as file:
+        pickle.dump([entry for entry in sys.path if entry], file)  # first: the task may need it to be understood
+        file.write(task)
+
+
+def _call(command, variables):
+    """The exit code of the launcher, which does not outlive this call."""
+    sys.stdout.flush()  # what the ranks say comes after it
+    with subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL) as process:
+        try:
+            return process.wait()
+        except BaseException:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            raise
+
+
+# ---- What became of the ranks ---------------------------------------------------------------------------------------
+
+
+def _outcomes(folder):
+    """What each rank left: {rank, process, value} or {rank, process, error, traceback, raised_at}."""
+    outcomes = []
+    for name in os.listdir(folder):
+        if name.startswith("outcome."):
+            with open(os.path.join(folder, name), "rb") as file:
+                outcomes.append(pickle.load(file))
+    return outcomes
+
+
+def _report(folder):
+    try:
+        with open(os.path.join(folder, "report")) as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return None
+
+
+def _failure(folder, count, code, outcomes):
+    report = _report(folder)
+    raised = sorted((one for one in outcomes if "traceback" in one), key=lambda one: one["raised_at"])
+    # Who ended without a word was killed; that others then raised is only what followed.
+    if report and not any(one["process"] == report["process"] for one in outcomes):
+        return _error(report["rank"], f"rank {report['rank']} of {count} on {socket.gethostname()} (process "
+                      f"{report['process']}) ended with {report['ending']}; its last lines are above")  # fmt: skip
+    if raised:
+        first = raised[0]
+        return _error(first["rank"], f"rank {first['rank']} of {count} raised {first['summary']}\n\n{first['traceback']}",
+                      first["error"])  # fmt: skip
+    return _error(-1, f"the launcher ended with exit code {code}; what it said is above")
+
+
+def _error(rank, text, cause=None):
+    error = None
+    if isinstance(cause, Exception):
+        try:
+            kind = type(cause)
+            error = type(kind.__name__, (RankError, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})()
+        except Exception:
+            error = None  # a class that cannot be joined with another, or cannot be made without arguments
+    error = error if error is not None else RankError()
+    error.args = (text,)
+    error.rank, error.text, error.__cause__ = rank, text, cause
+    return error

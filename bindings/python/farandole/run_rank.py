@@ -1,0 +1,67 @@
+"""One rank of farandole.run: `python -m farandole.run_rank FOLDER` runs the task of that folder and leaves its outcome."""
+
+import os
+import pickle
+import sys
+import time
+import traceback
+
+from . import core, objects
+
+
+def _rank():
+    return core.rank() if core.is_initialized() else int(os.environ.get("FARANDOLE_RANK", "0"))
+
+
+def _leave(folder, outcome):
+    """Whole or not at all: it is written aside and renamed."""
+    aside = os.path.join(folder, f"part.{os.getpid()}")
+    with objects.private_file(aside) as file:
+        file.write(outcome)
+    os.rename(aside, os.path.join(folder, f"outcome.{os.getpid()}"))
+
+
+def _read_task(folder):
+    if os.stat(folder).st_uid != os.geteuid():
+        raise PermissionError(f"{folder} belongs to another user: what it holds is not unpickled")
+    with open(os.path.join(folder, "task"), "rb") as file:
+        path = pickle.load(file)
+        sys.path += [entry for entry in path if entry not in sys.path]
+        return pickle.load(file)
+
+
+def _failed(error):
+    raised_at = time.monotonic_ns()  # the same clock in all processes of the host
+    facts = {
+        "rank": _rank(),
+        "process": os.getpid(),
+        "raised_at": raised_at,
+        "summary": "".join(traceback.format_exception_only(type(error), error)).strip(),
+        "traceback": "".join(traceback.format_exception(type(error), error, error.__traceback__)),
+    }
+    try:
+        data = objects.dumps(dict(facts, error=error))
+        pickle.loads(data)  # an exception whose class wants other arguments pickles, and cannot be unpickled
+        return data
+    except Exception:
+        return objects.dumps(dict(facts, error=None))
+
+
+def main():
+    folder = sys.argv[1]
+    try:
+        function, args, kwargs = _read_task(folder)
+        value = function(*args, **kwargs)
+        facts = {"rank": _rank(), "process": os.getpid()}
+        try:
+            outcome = objects.dumps(dict(facts, value=value))
+        except Exception as error:
+            raise TypeError(f"what rank {_rank()} returns cannot be pickled: {error}") from error
+    except BaseException as error:
+        _leave(folder, _failed(error))
+        raise
+    _leave(folder, outcome)
+
+
+if __name__ == "__main__":
+    main()
