@@ -151,7 +151,7 @@ TEST(House, ThreadsLiveInTheRuntime) {
   expect_nowhere_but(library(), std::regex("std::(j)?thread\\b(?!::id)|pthread_create|std::async"),
                      {"runtime",
                       // The launcher serves the hub beside its ranks; a bench over loopback has threads for ranks.
-                      "src/program/run.cpp", "src/program/bench.cpp"},
+                      "src/program/hub_thread.h", "src/program/bench.cpp"},
                      "give the work to the runtime's loop");
 }
 

@@ -2,14 +2,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
-#include <thread>
 
 #include "base/config.h"
+#include "program/hub_thread.h"
 #include "program/subcommands.h"
 #include "program/supervisor.h"
 #include "system/handshake.h"
-#include "world/hub.h"
 #include "world/topology.h"
 
 namespace fdl {
@@ -24,21 +24,17 @@ struct RunOptions {
   bool timestamps = false;
   std::string output_folder;
   std::string report;
-  std::vector<std::string> command;
-};
+  // With any of these the job is elastic.
+  int fewest = 0;
+  int most = 0;
+  int resets = Generations::kNoLimit;
+  int replacements = Generations::kNoLimit;
+  double patience_s = 600;
 
-// The hub on a thread of its own, from here to the end of the job.
-class HubThread {
- public:
-  explicit HubThread(std::unique_ptr<Hub> hub) : hub_(std::move(hub)), thread_([this] { hub_->run(); }) {}
-  ~HubThread() {
-    hub_->stop();
-    thread_.join();
+  bool is_elastic() const {
+    return fewest > 0 || most > 0 || resets != Generations::kNoLimit || replacements != Generations::kNoLimit;
   }
-
- private:
-  std::unique_ptr<Hub> hub_;
-  std::thread thread_;
+  std::vector<std::string> command;
 };
 
 int fail(const std::string& text, int code = kExitUsage) {
@@ -53,6 +49,13 @@ std::optional<std::string> fault_of(const RunOptions& options) {
   }
   if (options.nodes > 1 && options.rendezvous.empty()) {
     return "--nnodes above 1 needs --rendezvous host:port, where the node with --node-rank 0 serves";
+  }
+  if (options.is_elastic() && options.nodes > 1) {
+    return "an elastic job (--min-np, --max-np, --reset-limit, --replacements) runs on one host; leave out --nnodes";
+  }
+  if (options.fewest > options.ranks_per_node || (options.most > 0 && options.most < options.ranks_per_node)) {
+    return fmt::format("--min-np {}, -np {} and --max-np {} are not in order", options.fewest, options.ranks_per_node,
+                       options.most);
   }
   return std::nullopt;
 }
@@ -85,6 +88,55 @@ std::vector<Supervisor::Rank> ranks_of(const RunOptions& options, const std::str
   return ranks;
 }
 
+HubOptions hub_options(const Config& config, const std::string& key) {
+  return {.job_key = key,
+          .start_timeout_s = config.start_timeout_s,
+          .lost_after_s = config.lost_after_s,
+          .server_name = "farandole run on " + host_facts().host_name};
+}
+
+int supervise(Supervisor::Options supervised) {
+  auto supervisor = Supervisor::make(std::move(supervised));
+  if (!supervisor.ok()) return fail(supervisor.status().text(), kExitBug);
+  auto code = supervisor->run();
+  if (!code.ok()) return fail(code.status().text(), kExitBug);
+  return *code;
+}
+
+// All ranks of this host, once, with one hub.
+int run_steady(const RunOptions& options, const Config& config, const std::string& key,
+               Supervisor::Options supervised) {
+  std::string rendezvous = options.nodes > 1 ? "tcp://" + options.rendezvous : "";
+  std::unique_ptr<HubThread> hub_thread;
+  if (options.node_rank == 0) {
+    HubOptions wanted = hub_options(config, key);
+    wanted.size = options.ranks_per_node * options.nodes;
+    wanted.address = options.nodes > 1 ? rendezvous : "unix:@farandole-" + random_hex(12);
+    wanted.serves_again = true;
+    auto hub = Hub::open(wanted);
+    if (!hub.ok()) return fail(hub.status().while_doing("serving " + wanted.address).text(), kExitRendezvous);
+    if (options.nodes == 1) rendezvous = (*hub)->address();
+    hub_thread = std::make_unique<HubThread>(hub.take());
+  }
+  if (rendezvous.find("?hub=1") == std::string::npos) rendezvous += "?hub=1";
+  supervised.ranks = ranks_of(options, rendezvous, key);
+  return supervise(std::move(supervised));
+}
+
+int run_elastic(const RunOptions& options, const Config& config, const std::string& key,
+                Supervisor::Options supervised) {
+  auto job = ElasticJob::open({.limits = {.ranks = options.ranks_per_node,
+                                          .fewest = std::max(1, options.fewest),
+                                          .most = std::max(options.most, options.ranks_per_node),
+                                          .resets = options.resets,
+                                          .replacements = options.replacements},
+                               .hub = hub_options(config, key),
+                               .patience_s = options.patience_s});
+  if (!job.ok()) return fail(job.status().while_doing("opening the door of the elastic job").text(), kExitRendezvous);
+  supervised.job = job.take();
+  return supervise(std::move(supervised));
+}
+
 int run(const RunOptions& options) {
   if (auto fault = fault_of(options)) return fail(*fault);
   auto config = Config::read(Environment::of_process());
@@ -93,32 +145,12 @@ int run(const RunOptions& options) {
   if (!key.ok()) return fail(key.status().text(), kExitBadEnvironment);
 
   Supervisor::block_signals();
-
-  std::string rendezvous = options.nodes > 1 ? "tcp://" + options.rendezvous : "";
-  std::unique_ptr<HubThread> hub_thread;
-  if (options.node_rank == 0) {
-    const std::string address = options.nodes > 1 ? rendezvous : "unix:@farandole-" + random_hex(12);
-    auto hub = Hub::open({.size = options.ranks_per_node * options.nodes,
-                          .job_key = *key,
-                          .address = address,
-                          .start_timeout_s = config->start_timeout_s,
-                          .lost_after_s = config->lost_after_s,
-                          .server_name = "farandole run on " + host_facts().host_name,
-                          .serves_again = true});
-    if (!hub.ok()) return fail(hub.status().while_doing("serving " + address).text(), kExitRendezvous);
-    if (options.nodes == 1) rendezvous = (*hub)->address();
-    hub_thread = std::make_unique<HubThread>(hub.take());
-  }
-  if (rendezvous.find("?hub=1") == std::string::npos) rendezvous += "?hub=1";
-  auto supervisor = Supervisor::make(
-      {.command = options.command,
-       .ranks = ranks_of(options, rendezvous, *key),
-       .output = {.prefix = !options.no_prefix, .timestamps = options.timestamps, .folder = options.output_folder},
-       .report = options.report});
-  if (!supervisor.ok()) return fail(supervisor.status().text(), kExitBug);
-  auto code = supervisor->run();
-  if (!code.ok()) return fail(code.status().text(), kExitBug);
-  return *code;
+  Supervisor::Options supervised{
+      .command = options.command,
+      .output = {.prefix = !options.no_prefix, .timestamps = options.timestamps, .folder = options.output_folder},
+      .report = options.report};
+  return options.is_elastic() ? run_elastic(options, *config, *key, std::move(supervised))
+                              : run_steady(options, *config, *key, std::move(supervised));
 }
 
 }  // namespace
@@ -142,6 +174,20 @@ void add_run(CLI::App& app, Work& work, const std::vector<std::string>& words) {
   command->add_option("--output-filename", options->output_folder,
                       "Folder in which the output is written too, as rank.<number>/stdout and stderr");
   command->add_option("--report", options->report, "File for one line of JSON about the rank that failed first");
+  command->add_option("--min-np", options->fewest, "Elastic: with fewer ranks the job ends")
+      ->check(CLI::Range(1, 65536));
+  command->add_option("--max-np", options->most, "Elastic: the most ranks there may be")->check(CLI::Range(1, 65536));
+  command->add_option("--reset-limit", options->resets, "Elastic: how often the ranks may begin again")
+      ->check(CLI::NonNegativeNumber);
+  command
+      ->add_option("--replacements", options->replacements,
+                   "Elastic: how many ranks may be started in the place of lost ones; then there are fewer")
+      ->check(CLI::NonNegativeNumber);
+  command
+      ->add_option("--elastic-timeout", options->patience_s,
+                   "Elastic: after how many seconds a rank that keeps the others waiting is ended")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   command->footer("After the options: the command that each rank runs, with its arguments.");
   command->callback([options, &work] { work = [options] { return run(*options); }; });
 }

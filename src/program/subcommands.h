@@ -15,6 +15,8 @@ enum ExitCode : int {
   kExitBug = 70,
   kExitBadEnvironment = 78,  // bad variables or configuration: trying again will not help
   kExitRendezvous = 200,     // not all ranks arrived in time
+  kExitTooFew = 201,         // of an elastic job: fewer ranks are left than it needs
+  kExitPeerLost = 202,       // of an elastic job: a rank was lost, and it cannot or may not begin again
 };
 
 // The chosen subcommand puts its work here; main runs it after the command line was understood.

@@ -21,6 +21,7 @@ namespace {
 
 constexpr uint64_t kSignalToken = ~uint64_t{0};
 constexpr uint64_t kEndingToken = uint64_t{1} << 32;
+constexpr uint64_t kJobToken = uint64_t{1} << 33;
 
 sigset_t watched_signals() {
   sigset_t set;
@@ -49,20 +50,24 @@ Result<Supervisor> Supervisor::make(Options options) {
 
 Status Supervisor::start_all() {
   FDL_RETURN_IF_ERROR(poller_.add(signals_.get(), kSignalToken));
-  children_.reserve(options_.ranks.size());
-  const int width = static_cast<int>(std::to_string(options_.ranks.size() - 1).size());
-  const Environment inherited = Environment::of_process();
-  for (const Rank& rank : options_.ranks) {
-    std::map<std::string, std::string> environment = rank.variables;
-    environment.insert(inherited.all().begin(), inherited.all().end());  // what the rank's own say wins
-    auto output = RankOutput::open(options_.output, rank.rank, width);
-    if (!output.ok()) return output.status();
-    auto process = ChildProcess::start(options_.command, environment, {.directory = {}, .die_with_parent = true});
-    if (!process.ok()) return process.status().while_doing("starting rank " + std::to_string(rank.rank));
-    children_.push_back({.rank = rank.rank, .process = process.take(), .output = output.take()});
-    FDL_RETURN_IF_ERROR(watch(children_.back()));
+  if (options_.job) {
+    FDL_RETURN_IF_ERROR(options_.job->watch(poller_, kJobToken));
+    return obey_job();
   }
+  const int width = static_cast<int>(std::to_string(options_.ranks.size() - 1).size());
+  for (const Rank& rank : options_.ranks) FDL_RETURN_IF_ERROR(start(rank, width));
   return {};
+}
+
+Status Supervisor::start(const Rank& rank, int width) {
+  std::map<std::string, std::string> environment = rank.variables;
+  const Environment inherited = Environment::of_process();
+  environment.insert(inherited.all().begin(), inherited.all().end());  // what the rank's own say wins
+  FDL_ASSIGN_OR_RETURN(RankOutput output, RankOutput::open(options_.output, rank.rank, width));
+  auto process = ChildProcess::start(options_.command, environment, {.directory = {}, .die_with_parent = true});
+  if (!process.ok()) return process.status().while_doing("starting rank " + std::to_string(rank.rank));
+  children_.push_back({.rank = rank.rank, .process = process.take(), .output = std::move(output)});
+  return watch(children_.back());
 }
 
 Status Supervisor::watch(Child& child) {
@@ -82,16 +87,23 @@ Result<int> Supervisor::run() {
   }
   while (anyone_left()) {
     std::array<Poller::Ready, 32> ready;
-    const std::size_t count = poller_.wait(ready, escalation_);
+    const std::size_t count =
+        poller_.wait(ready, options_.job ? escalation_.earlier(options_.job->next()) : escalation_);
     for (std::size_t i = 0; i < count; ++i) {
       const uint64_t token = ready[i].token;
       if (token == kSignalToken) {
         take_signal();
+      } else if (token >= kJobToken) {
+        options_.job->serve(token);
       } else if (token >= kEndingToken) {
         take_ending(static_cast<std::size_t>(token - kEndingToken));
       } else {
         read_stream(static_cast<std::size_t>(token));
       }
+    }
+    if (Status status = obey_job(); !status.ok()) {
+      end_everybody();
+      return status;
     }
     if (escalation_.passed()) escalate();
   }
@@ -131,8 +143,8 @@ void Supervisor::read_stream(std::size_t index) {
 // -----------------------------------------------------------------------------------------------------------
 
 std::string Supervisor::story(const Child& child, const Ending& ending) const {
-  std::string text = fmt::format("farandole run: rank {} (process {}) failed first: {}\n", child.rank,
-                                 child.process.id(), ending.text());
+  std::string text = fmt::format("farandole run: rank {} (process {}) {}: {}\n", child.rank, child.process.id(),
+                                 options_.job ? "was lost" : "failed first", ending.text());
   if (ending.by_signal && ending.number == SIGKILL) {
     text += "farandole run: signal 9 often means that the memory limit was reached; see `dmesg` or the pod's events\n";
   }
@@ -162,15 +174,48 @@ void Supervisor::take_ending(std::size_t index) {
   // What it wrote before it ended; a grandchild may hold the pipe open, so its end is not waited for.
   read_stream(2 * index);
   read_stream(2 * index + 1);
+  if (options_.job) options_.job->ended(static_cast<int>(index), *ending);
   if (ending->success() || failed_) return;
-  failed_ = true;
-  exit_code_ = ending->exit_code();
   fmt::print(stderr, "{}", story(child, *ending));
   std::fflush(stderr);
   write_report(child, *ending);
-  // The others learn of it by themselves and can say so; whoever does not end is ended.
+  if (!options_.job) fail(ending->exit_code());
+}
+
+// The others learn of it by themselves and can say so; whoever does not end is ended.
+void Supervisor::fail(int exit_code) {
+  failed_ = true;
+  exit_code_ = exit_code;
   next_signal_ = SIGTERM;
   escalation_ = Deadline::after_seconds(options_.grace_s);
+}
+
+Status Supervisor::obey_job() {
+  if (!options_.job) return {};
+  options_.job->tick();
+  for (const ElasticJob::Action& action : options_.job->take_actions()) {
+    switch (action.kind) {
+      case ElasticJob::Action::Kind::start:
+        FDL_CHECK(action.worker == static_cast<int>(children_.size()));
+        FDL_RETURN_IF_ERROR(start({action.rank, action.variables}, 1));
+        break;
+      case ElasticJob::Action::Kind::rename: {
+        Child& child = children_[static_cast<std::size_t>(action.worker)];
+        child.rank = action.rank;
+        child.output.rename(action.rank);
+        break;
+      }
+      case ElasticJob::Action::Kind::kill:
+        children_[static_cast<std::size_t>(action.worker)].process.signal_group(SIGKILL);
+        break;
+      case ElasticJob::Action::Kind::give_up:
+        fmt::print(stderr, "farandole run: the job ends: {}\n", action.text);
+        std::fflush(stderr);
+        fail(action.exit_code);
+        break;
+    }
+  }
+  return {};
 }
 
 void Supervisor::escalate() {
@@ -191,6 +236,7 @@ void Supervisor::take_signal() {
     if (signal == SIGUSR1 || signal == SIGUSR2) continue;
     if (!failed_) exit_code_ = 128 + signal;
     failed_ = true;
+    if (options_.job) options_.job->stop("farandole run was told to end");
     next_signal_ = SIGKILL;
     escalation_ = Deadline::after_seconds(options_.kill_after_s);
   }

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
+#include "program/elastic_job.h"
 #include "program/rank_output.h"
 #include "system/poller.h"
 #include "system/process.h"
@@ -21,6 +23,7 @@ class Supervisor {
   struct Options {
     std::vector<std::string> command;
     std::vector<Rank> ranks;
+    std::unique_ptr<ElasticJob> job;  // instead of ranks: it says whom to start, also in the place of others
     RankOutput::Options output;
     std::string report;       // a file for one line of JSON about the rank that failed first; empty: none
     double grace_s = 3;       // after a failure: how long the others have to end by themselves
@@ -50,7 +53,10 @@ class Supervisor {
   Supervisor(Options options, Poller poller, UniqueFd signals)
       : options_(std::move(options)), poller_(std::move(poller)), signals_(std::move(signals)) {}
   Status start_all();
+  Status start(const Rank& rank, int width);
   Status watch(Child& child);
+  Status obey_job();
+  void fail(int exit_code);
   void read_stream(std::size_t index);
   void take_ending(std::size_t index);
   void take_signal();

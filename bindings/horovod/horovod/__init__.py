@@ -8,5 +8,6 @@ from ._alone import refuse_beside_horovod
 refuse_beside_horovod()
 
 import farandole  # noqa: E402
+from . import elastic  # noqa: E402
 from .runner import run  # noqa: E402
 from .version import __version__  # noqa: E402

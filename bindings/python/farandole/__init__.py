@@ -2,7 +2,7 @@
 
 import os as _os
 
-from . import errors
+from . import elastic, errors
 from ._native import version as _version
 from .core import (
     Communicator,

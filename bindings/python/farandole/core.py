@@ -11,7 +11,7 @@ import math
 import os
 import threading
 
-from . import _native, errors
+from . import _native, elastic_door, errors
 
 
 class Op(enum.IntEnum):
@@ -94,11 +94,35 @@ def init(rank=None, size=None, local_rank=None, local_size=None, rendezvous=None
         named = dict(rank=rank, size=size, local_rank=local_rank, local_size=local_size, rendezvous=rendezvous,
                      job_key=job_key)  # fmt: skip
         given = {key: value for key, value in named.items() if value is not None}
-        native = _native.World(given, {key: _knob(value) for key, value in options.items()})
+        knobs = {key: _knob(value) for key, value in options.items()}
+        door = None if given else elastic_door.door()
+        native = _native.World(given, knobs) if door is None else _next_generation(door, knobs)
         _state = _State(native, os.getpid())
         if not _exit_hook_is_set:
             atexit.register(shutdown)
             _exit_hook_is_set = True
+
+
+def _next_generation(door, knobs):
+    """The world of the next generation of an elastic job that comes about: ranks may be lost while they meet."""
+    global _lost_rank
+    while True:
+        lost_rank, _lost_rank = _lost_rank, -1
+        facts = door.next_world(lost_rank)
+        try:
+            return _native.World(facts, knobs)
+        except (errors.PeerLostError, errors.ShutDownError, errors.TimeoutError, errors.TransportError) as error:
+            note_loss(error)
+
+
+_lost_rank = -1  # whom this rank saw lost last
+
+
+def note_loss(error):
+    """The next generation of an elastic job need not wait long for the rank that `error` says is lost."""
+    global _lost_rank
+    if isinstance(error, errors.PeerLostError):
+        _lost_rank = error.culprit_rank
 
 
 def _knob(value):

@@ -67,6 +67,13 @@ def broadcast_bytes(data, root, name, group):
     return bytes(whole)
 
 
+def broadcast_number(number, root, name, group):
+    """The small number of rank `root` of the group: one operation, without pickling."""
+    memory = bytearray(int(number).to_bytes(8, "little"))
+    _run(Kind.BROADCAST, memory, name, group, (8,), memory, root)
+    return int.from_bytes(memory, "little")
+
+
 def broadcast_object(thing, root, name, group):
     """The object of rank `root` of the group, which gets its own back unchanged."""
     mine = group.rank == root

@@ -35,6 +35,7 @@ from ..basics import (
     stop_timeline,
 )
 from ..errors import HorovodInternalError
+from . import elastic
 from .compression import Compression
 from .functions import (
     allgather,

@@ -32,6 +32,10 @@ class Deltas:
         for parameter in self.passes_left:
             self.passes_left[parameter] = self.passes
 
+    def abandon(self):
+        self.start_over()
+        return []
+
     def is_in_flight(self):
         return False
 

@@ -9,6 +9,7 @@ import torch
 
 from .. import core
 from ..basics import Adasum, Average, Sum, check_adasum, global_process_set
+from ..elastic_door import is_elastic
 from . import ops
 from .adasum_optimizer import Deltas, DistributedAdasum
 from .compression import Compression
@@ -184,7 +185,8 @@ class _Communication:
         self.process_set = process_set
         if process_set.included() is None:
             process_set.group("DistributedOptimizer")  # says what is missing
-        self.is_active = process_set.included() and process_set.size() > 1
+        # An elastic job of one rank may have more of them later.
+        self.is_active = process_set.included() and (process_set.size() > 1 or is_elastic())
         self.passes_left = {}
         self.bucket_of = {}
         self.buckets = []
@@ -354,6 +356,12 @@ class _Communication:
             bucket.ready.clear()
         for parameter in self.passes_left:
             self.passes_left[parameter] = self.passes
+
+    def abandon(self):
+        """Forgets the reductions that are on their way, and returns their handles."""
+        handles = [bucket.handle for bucket in self.buckets if bucket.handle is not None]
+        self.start_over()
+        return handles
 
     def is_in_flight(self):
         return any(bucket.handle is not None for bucket in self.buckets)

@@ -1,8 +1,5 @@
 """Jobs that lose and win ranks: run, TorchState, ElasticSampler."""
 
-from importlib import util as _util
+from farandole.torch.elastic import ElasticSampler, ObjectState, State, TorchState, run  # noqa: F401
 
-if not _util.find_spec("farandole.torch.elastic"):
-    raise ImportError("this version of farandole has no elastic jobs; use its other operations, or wait for them")
-
-from farandole.torch.elastic import *  # noqa: E402,F401,F403
+from . import sampler, state  # noqa: F401

@@ -1,7 +1,3 @@
-"""The names of farandole.torch.elastic that programs import from here."""
+"""ElasticSampler."""
 
-from farandole.torch import elastic as _elastic
-
-
-def __getattr__(name):
-    return getattr(_elastic, name)
+from farandole.torch.elastic.sampler import ElasticSampler  # noqa: F401

@@ -1,7 +1,11 @@
-"""The names of farandole.torch.elastic that programs import from here."""
+"""TorchState, and how its values are handled."""
 
-from farandole.torch import elastic as _elastic
-
-
-def __getattr__(name):
-    return getattr(_elastic, name)
+from farandole.torch.elastic.state import (  # noqa: F401
+    ModelStateHandler,
+    OptimizerStateHandler,
+    SamplerStateHandler,
+    StateHandler,
+    TorchState,
+    get_handler_registry,
+    set_handler_registry,
+)

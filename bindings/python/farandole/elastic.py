@@ -1,0 +1,171 @@
+"""farandole.elastic: jobs that lose ranks, get others in their place, and go on from what was committed last.
+
+    state = farandole.elastic.ObjectState(step=0)
+
+    @farandole.elastic.run
+    def train(state):
+        while state.step < 100:
+            ...
+            state.step += 1
+            state.commit()
+
+    train(state)
+"""
+
+import copy
+import functools
+import logging
+import time
+
+from . import basics, core, elastic_door, errors, objects
+from .errors import HorovodInternalError, HostsUpdatedInterrupt  # noqa: F401 (who writes elastic programs catches them)
+
+_log = logging.getLogger("farandole.elastic")
+
+# After these the world is gone or unusable. A mismatch is none of them: it would be met again after each restore.
+_LOSSES = (errors.PeerLostError, errors.TimeoutError, errors.AbortedError, errors.ShutDownError, errors.TransportError)
+
+
+def run(func):
+    """Makes `func(state, ...)` a function that begins again when ranks are lost or come.
+
+    It synchronises the state and calls func. When a collective fails because a rank was lost, the state is restored to the
+    last commit; when ranks come or go (see State.check_host_updates), it stays as it is. In both cases the ranks that
+    are left meet the new ones in another world, state's reset callbacks are called, and func is called again. Without a
+    launcher that replaces ranks (`farandole run --min-np N`), failures are raised as ever.
+    """
+
+    @functools.wraps(func)
+    def elastic(state, *args, **kwargs):
+        skip_sync = must_reset = False
+        while True:
+            try:
+                if must_reset:
+                    _begin_again()
+                    state.on_reset()
+                    must_reset = False
+                if not skip_sync:
+                    state.sync()
+                return func(state, *args, **kwargs)
+            except HostsUpdatedInterrupt as interrupt:
+                skip_sync = interrupt.skip_sync
+            except Exception as error:
+                if not elastic_door.is_elastic() or not _is_loss(error):
+                    raise
+                _log.warning("restoring the last commit: %s", error)
+                core.note_loss(error)
+                state.restore()
+                skip_sync = False
+            must_reset = True
+
+    return elastic
+
+
+def _is_loss(error):
+    if isinstance(error, errors.Error):
+        return isinstance(error, _LOSSES) and error is not _end_of_job
+    return isinstance(error, HorovodInternalError)  # raised by the program itself
+
+
+_end_of_job = None
+
+
+def _begin_again():
+    global _end_of_job
+    basics.shutdown()
+    try:
+        basics.init()
+    except errors.Error as error:
+        _end_of_job = error  # init has tried until no generation followed
+        raise
+
+
+class State:
+    """What all ranks have alike at each commit. Subclasses say how it is saved, restored and synchronised."""
+
+    def __init__(self, **_):
+        self._reset_callbacks = []
+        self._updates = 0
+
+    def register_reset_callbacks(self, callbacks):
+        """Functions without arguments, called after the ranks have met anew: to set a learning rate by the number of
+        ranks, for example. They may run collectives."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self):
+        self._updates = 0
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def on_hosts_updated(self, timestamp, update_res):
+        """What the launcher told: elastic_door.ADDED, REMOVED or both."""
+        self._updates |= update_res
+
+    def commit(self):
+        """Saves the state, so that it can be restored, and looks whether ranks come or go. All ranks must do it at the
+        same point. Without it, a loss leads back to the commit before."""
+        self.save()
+        self.check_host_updates()
+
+    def check_host_updates(self):
+        """HostsUpdatedInterrupt on all ranks where rank 0 was told that ranks come or go. All ranks must ask at the same
+        point. It saves nothing, which makes it cheaper than commit."""
+        door = elastic_door.door()
+        if door is not None:
+            news = door.news()
+            if news:
+                self.on_hosts_updated(time.time(), news)
+            self._updates = objects.broadcast_number(self._updates, 0, "farandole.elastic.updates", core.world_group())
+        updates, self._updates = self._updates, 0
+        if updates:
+            raise HostsUpdatedInterrupt(updates == elastic_door.REMOVED)
+
+    def save(self):
+        raise NotImplementedError
+
+    def restore(self):
+        raise NotImplementedError
+
+    def sync(self):
+        raise NotImplementedError
+
+    def reset(self):
+        """What else is to be done when the ranks have met anew."""
+
+
+def _broadcast_object(thing):
+    return objects.broadcast_object(thing, 0, "farandole.elastic.state", core.world_group())
+
+
+class ObjectState(State):
+    """Plain Python values as attributes. They travel pickled, and are copied deeply when they are saved.
+
+    `bcast_object(value)` gives rank 0's value to all; without it, farandole's own does. get_rank is not needed.
+    """
+
+    def __init__(self, bcast_object=None, get_rank=None, **attributes):
+        self._names = list(attributes)
+        self._bcast_object = bcast_object or _broadcast_object
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
+        super().__init__()
+        ObjectState.save(self)
+
+    def _values(self):
+        return {name: getattr(self, name) for name in self._names}
+
+    def _set(self, values):
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def save(self):
+        self._saved = copy.deepcopy(self._values())
+
+    def restore(self):
+        self._set(copy.deepcopy(self._saved))
+
+    def sync(self):
+        if self._names:
+            self._set(self._bcast_object(self._values()))
+        ObjectState.save(self)

@@ -1,0 +1,67 @@
+"""ElasticSampler: each rank its part of what has not been processed in this epoch yet, whatever the number of ranks."""
+
+import math
+
+import torch
+
+from ... import basics
+
+
+class ElasticSampler(torch.utils.data.Sampler):
+    """Give it to a DataLoader, record each batch, and make it part of a TorchState: after a loss or a change of the ranks
+    the epoch goes on with those samples that were not processed at the last commit.
+
+    Ranks must get as many samples each, so where what is left cannot be divided, its first samples are given twice.
+    """
+
+    def __init__(self, dataset, shuffle=True, seed=0):
+        self.dataset = dataset
+        self.shuffle = shuffle
+        self.seed = seed
+        self.epoch = 0
+        self.processed_num = 0
+        self.rank, self.num_replicas = 0, 1
+        self.remaining_indices = []
+        self.num_samples = self.total_size = 0
+        self.reset()
+
+    def set_epoch(self, epoch):
+        """Begins an epoch. The one that is under way goes on: this may be called before or after the loop over batches."""
+        if epoch != self.epoch or self.processed_num >= len(self.dataset):
+            self.epoch = epoch
+            self.processed_num = 0
+        self.reset()
+
+    def record_batch(self, batch_idx, batch_size):
+        """All ranks have processed a batch of `batch_size` samples each."""
+        self.processed_num = min(self.processed_num + batch_size * self.num_replicas, len(self.dataset))
+
+    def state_dict(self):
+        return {"epoch": self.epoch, "processed_num": self.processed_num}
+
+    def load_state_dict(self, state_dict):
+        self.epoch = state_dict["epoch"]
+        self.processed_num = state_dict["processed_num"]
+        self.reset()
+
+    def reset(self):
+        """Divides what is left among the ranks that there are now."""
+        if basics.is_initialized():
+            self.rank, self.num_replicas = basics.rank(), basics.size()
+        count = len(self.dataset)
+        if self.shuffle:
+            order = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed + self.epoch)).tolist()
+        else:
+            order = list(range(count))
+        self.remaining_indices = order[self.processed_num :]
+        self.num_samples = math.ceil(len(self.remaining_indices) / self.num_replicas)
+        self.total_size = self.num_samples * self.num_replicas
+
+    def __iter__(self):
+        indices = list(self.remaining_indices)
+        while 0 < len(indices) < self.total_size:
+            indices += indices[: self.total_size - len(indices)]
+        return iter(indices[self.rank : self.total_size : self.num_replicas])
+
+    def __len__(self):
+        return self.num_samples

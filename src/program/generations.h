@@ -1,0 +1,97 @@
+// Generations: who belongs to the next world of an elastic job, decided without processes, sockets or a clock.
+//
+// A worker is a process. It is new until it has belonged to a generation; from then on it holds the state. It asks for
+// a generation when it begins, and again when the one it belonged to has failed or is to change. The next generation
+// begins when all workers that run have asked: nobody is waited for whom the others could not reach.
+//
+//   generation 1   worker 0 1 2     worker 1 is killed; worker 3 is started in its place; 0, 2 and 3 ask
+//   generation 2   worker 0 2 3     rank 0 is who has held the state longest
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fdl {
+
+class Generations {
+ public:
+  static constexpr int kNoLimit = -1;
+  struct Limits {
+    int ranks = 1;                // at the beginning
+    int fewest = 1;               // with fewer the job ends
+    int most = 1;                 // what may be wanted later
+    int resets = kNoLimit;        // how often a generation may follow another
+    int replacements = kNoLimit;  // how many workers may be started in the place of others
+  };
+  enum class Reason {
+    too_few,  // fewer than `fewest` are left, and no more may be started
+    too_many_resets,
+    no_state,       // nobody is left who holds the state
+    all_failed,     // before the first generation
+    failed_at_end,  // somebody failed when others had finished
+  };
+  struct GiveUp {
+    Reason reason;
+    std::string text;
+  };
+  struct World {
+    int generation = 0;
+    std::vector<int> workers;    // in rank order
+    std::vector<int> dismissed;  // who asked and is not wanted any more
+  };
+
+  explicit Generations(const Limits& limits);
+
+  // ---- what happened
+  int start();  // the number of a worker that is started now
+  void asked(int worker);
+  void ended(int worker, bool well);
+  // Another number of ranks is wanted; it is kept within the limits.
+  void want(int ranks);
+
+  // ---- what to do
+  // Nothing is done once a reason is there.
+  const std::optional<GiveUp>& give_up() const { return give_up_; }
+  int to_start() const;
+  // The next generation, if it begins now.
+  std::optional<World> begin();
+  // Members are to be told that others wait to join, or that some of them are to go.
+  bool somebody_waits() const;
+  bool somebody_must_go() const;
+
+  int generation() const { return generation_; }
+  bool has_finished() const { return finished_; }
+  bool runs(int worker) const { return workers_.contains(worker); }
+  bool is_member(int worker) const;
+  bool has_asked(int worker) const;
+  std::optional<int> rank_of(int worker) const;
+  std::optional<int> worker_at(int rank) const;
+  std::vector<int> members() const;
+
+ private:
+  struct Worker {
+    int joined = 0;  // its first generation; 0: none yet
+    int rank = -1;   // in the latest generation it belonged to
+    bool asking = false;
+    bool dismissed = false;
+  };
+
+  int running() const;
+  bool is_in_order() const { return !give_up_ && !finished_; }
+  std::vector<int> by_seniority() const;
+  void decide_after_loss(bool was_member);
+  void give_up(Reason reason, std::string text);
+
+  const Limits limits_;
+  std::map<int, Worker> workers_;  // those that run
+  int started_ = 0;
+  int target_;  // how many are to run
+  int replacements_ = 0;
+  int generation_ = 0;
+  bool finished_ = false;
+  std::optional<GiveUp> give_up_;
+};
+
+}  // namespace fdl
