@@ -1,0 +1,203 @@
+"""Elastic programs that the tests start: elastic_tasks.py NAME [ARGUMENTS]. Light: only `trains` needs a framework."""
+
+import json
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+
+import farandole
+from farandole import elastic
+
+WORKER = int(os.environ.get("FARANDOLE_WORKER", "0"))
+LAST_STEP = 12
+
+
+def say(**facts):
+    print("SAYS " + json.dumps(dict(worker=WORKER, **facts)), flush=True)
+
+
+def die(signal_number=signal.SIGKILL):
+    os.kill(os.getpid(), signal_number)
+
+
+def counts(trouble, last_step=LAST_STEP, **attributes):
+    """Adds 1 for each rank and step; commits every other step. `trouble(state)` is called in each step."""
+    farandole.init()
+    state = elastic.ObjectState(step=0, total=0, sizes=[], **attributes)
+    state.register_reset_callbacks([lambda: say(reset=[farandole.rank(), farandole.size()])])
+
+    @elastic.run
+    def go_on(state):
+        say(enters=state.step, rank=farandole.rank(), size=farandole.size())
+        while state.step < last_step:
+            trouble(state)
+            state.total += int(farandole.allreduce(np.ones(1, np.int64), name="one")[0])
+            state.step += 1
+            if state.step % 2 == 0:
+                state.sizes.append(farandole.size())
+                state.commit()
+        return state.total
+
+    total = go_on(state)
+    everybodys = farandole.allgather(np.array([total], np.int64), name="totals")
+    say(total=total, rank=farandole.rank(), equal=bool((everybodys == total).all()), sizes=state.sizes)
+
+
+def one_dies(worker="1", step="5"):
+    counts(lambda state: die() if (WORKER, state.step) == (int(worker), int(step)) else None)
+
+
+def one_raises():
+    def trouble(state):
+        if WORKER == 1 and state.step == 5:
+            raise KeyError("a fault of its own")
+
+    counts(trouble)
+
+
+def one_stops():
+    def trouble(state):
+        if WORKER == 1 and state.step == 5:
+            say(stops=os.getpid())
+            die(signal.SIGSTOP)
+
+    counts(trouble)
+
+
+def many_die():
+    """1 dies at work, the one in its place when it has just joined, and rank 0 of the time after that."""
+
+    def trouble(state):
+        if (WORKER, state.step) in ((1, 5), (0, 9)) or WORKER == 3:
+            die()
+
+    counts(trouble)
+
+
+def all_die():
+    counts(lambda state: die() if state.step == 5 else None)
+
+
+def none_begins():
+    if WORKER == 1:
+        time.sleep(0.3)
+    sys.exit(3 + WORKER)
+
+
+def replaced_ones_fail():
+    if WORKER > 2:
+        sys.exit(9)
+    one_dies()
+
+
+def fails_without_a_loss():
+    """The program says itself that a step failed, once, on all ranks."""
+    attempts = []
+
+    def trouble(state):
+        if state.step == 5 and not attempts:
+            attempts.append(1)
+            raise farandole.errors.HorovodInternalError("not a number")
+
+    counts(trouble)
+
+
+def disagrees():
+    def trouble(state):
+        if state.step == 3:
+            farandole.allreduce(np.ones(1 + farandole.rank(), np.int64), name="unlike")
+
+    counts(trouble)
+
+
+def one_finishes_early():
+    farandole.init()
+    if farandole.rank() == 0:
+        return
+    elastic.run(lambda state: farandole.allreduce(np.ones(1), name="alone"))(elastic.ObjectState())
+
+
+def begins_again_by_itself():
+    for turn in range(3):
+        farandole.init()
+        say(turn=turn, rank=farandole.rank(), sum=int(farandole.allreduce(np.array([farandole.rank()]))[0]))
+        farandole.shutdown()
+
+
+def grows(folder):
+    """The number of ranks that are wanted changes while it runs; steps go on until that has happened."""
+    farandole.init()
+    state = elastic.ObjectState(step=0, sizes=[])
+
+    @elastic.run
+    def go_on(state):
+        state.sizes = state.sizes + [farandole.size()]
+        say(enters=state.step, rank=farandole.rank(), size=farandole.size(), sizes=state.sizes)
+        while len(state.sizes) < 3:
+            farandole.allreduce(np.ones(1), name="one")
+            state.step += 1
+            if farandole.rank() == 0 and state.step % 20 == 0:
+                wanted = {1: "3", 2: "1"}[len(state.sizes)]
+                with open(os.path.join(folder, "wanted"), "w") as file:
+                    file.write(wanted)
+            time.sleep(0.002)
+            state.check_host_updates()
+
+    go_on(state)
+    say(steps=state.step, sizes=state.sizes)
+
+
+def trains():
+    """A model, its optimizer and a sampler; 1 dies and is replaced, then 2 dies and nobody may come in its place."""
+    import torch
+    import torch.nn.functional as F
+
+    import farandole.torch as hvd
+
+    torch.set_num_threads(1)
+    hvd.init()
+    torch.manual_seed(hvd.rank())
+    samples = torch.arange(60)
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    sampler = hvd.elastic.ElasticSampler(samples)
+    loader = torch.utils.data.DataLoader(samples, batch_size=2, sampler=sampler)
+    state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0, batch=0, seen=[], losses=[])
+
+    @hvd.elastic.run
+    def train(state):
+        say(enters=[state.epoch, state.batch], rank=hvd.rank(), size=hvd.size(), momentum=len(optimizer.state))
+        while state.epoch < 3:
+            state.sampler.set_epoch(state.epoch)
+            for number, batch in enumerate(loader):
+                if (WORKER, state.epoch, state.batch) in ((1, 0, 5), (2, 1, 7)):
+                    die()
+                x = torch.stack([batch / 60, (batch / 60) ** 2, torch.ones(len(batch))], 1)
+                optimizer.zero_grad()
+                loss = F.mse_loss(state.model(x), (2 * batch / 60 - 1).unsqueeze(1))
+                loss.backward()
+                if (WORKER, state.epoch, state.batch) == (0, 2, 3):
+                    say(in_flight=optimizer._communication.is_in_flight())
+                optimizer.step()
+                state.sampler.record_batch(number, len(batch))
+                state.seen = state.seen + [(state.epoch, int(i)) for i in hvd.allgather(batch, name="batch")]
+                state.losses = state.losses + [hvd.allreduce(loss.detach(), name="loss").item()]
+                state.batch += 1
+                if state.batch % 2 == 0:
+                    state.commit()
+            state.epoch += 1
+            state.batch = 0
+
+    train(state)
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+    everybodys = hvd.allgather(weights.unsqueeze(0), name="weights")
+    say(equal=bool((everybodys == weights).all()), size=hvd.size(), seen=state.seen, losses=state.losses,
+        weights=weights.tolist())  # fmt: skip
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,430 @@
+"""Elastic jobs: ranks die, stop, fail, come and go; the others restore what was committed and go on."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import farandole
+import farandole.torch as hvd
+import horovod.torch.elastic as horovod_elastic
+from farandole import basics, elastic, elastic_door
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+FARANDOLE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "build", "bin", "farandole")
+EXIT_TOO_FEW, EXIT_PEER_LOST = 201, 202
+
+
+class Done:
+    """What became of an elastic job."""
+
+    def __init__(self, flags, task, *arguments, timeout=60):
+        variables = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
+        variables.update(OMP_NUM_THREADS="1")
+        command = [FARANDOLE, "run", *flags.split(), "--", sys.executable, os.path.join(HERE, "elastic_tasks.py"), task]
+        done = subprocess.run([*command, *map(str, arguments)], env=variables, capture_output=True, text=True,
+                              timeout=timeout)  # fmt: skip
+        self.code, self.output, self.errors = done.returncode, done.stdout, done.stderr
+        self.said = [json.loads(line.split("SAYS ")[1]) for line in done.stdout.splitlines() if "SAYS " in line]
+
+    def all_say(self, key):
+        return [one for one in self.said if key in one]
+
+    @property
+    def story(self):
+        return f"exit code {self.code}\n{self.output}\n{self.errors}"
+
+
+# ---- Ranks are lost --------------------------------------------------------------------------------------------------
+
+
+def test_the_place_of_a_killed_rank_is_taken_and_the_others_go_on_from_the_commit():
+    job = Done("-np 3 --min-np 2", "one_dies")
+    assert job.code == 0, job.story
+    # 5 steps were made, 4 committed; nobody begins at 0 again, not even the new one.
+    assert sorted((one["worker"], one["enters"], one["rank"]) for one in job.all_say("enters")) == [
+        (0, 0, 0), (0, 4, 0), (1, 0, 1), (2, 0, 2), (2, 4, 1), (3, 4, 2)
+    ], job.story  # fmt: skip
+    assert sorted(one["reset"] for one in job.all_say("reset")) == [[0, 3], [1, 3]], job.story
+    ends = job.all_say("total")
+    assert [one["total"] for one in ends] == [36] * 3 and all(one["equal"] for one in ends), job.story
+    assert "rank 1 (process" in job.errors and "signal 9" in job.errors, job.story
+    assert "generation 2 begins with 3 ranks" in job.errors, job.story
+
+
+def test_the_state_outlives_rank_0():
+    job = Done("-np 3 --min-np 3", "one_dies", 0)
+    assert job.code == 0, job.story
+    assert [one["total"] for one in job.all_say("total")] == [36] * 3, job.story
+    assert {(one["worker"], one["rank"]) for one in job.all_say("total")} == {(1, 0), (2, 1), (3, 2)}, job.story
+
+
+def test_ranks_may_die_again_and_again():
+    job = Done("-np 3 --min-np 2", "many_die")
+    assert job.code == 0, job.story
+    ends = job.all_say("total")
+    assert [one["total"] for one in ends] == [36] * 3 and all(one["equal"] for one in ends), job.story
+    assert {one["worker"] for one in ends} == {2, 4, 5}, job.story
+
+
+def test_without_replacements_the_job_shrinks():
+    job = Done("-np 3 --min-np 2 --replacements 0", "one_dies")
+    assert job.code == 0, job.story
+    ends = job.all_say("total")
+    assert [one["total"] for one in ends] == [4 * 3 + 8 * 2] * 2, job.story
+    assert [one["sizes"] for one in ends] == [[3, 3, 2, 2, 2, 2]] * 2, job.story
+    assert "generation 2 begins with 2 ranks" in job.errors
+
+
+def test_one_rank_may_be_all_that_is_left():
+    job = Done("-np 2 --min-np 1 --replacements 0", "one_dies", 0)
+    assert job.code == 0, job.story
+    assert [(one["total"], one["rank"]) for one in job.all_say("total")] == [(4 * 2 + 8, 0)], job.story
+
+
+def test_a_rank_that_fails_by_its_own_fault_is_replaced_too():
+    job = Done("-np 2 --min-np 2", "one_raises")
+    assert job.code == 0, job.story
+    assert [one["total"] for one in job.all_say("total")] == [24] * 2, job.story
+    assert "a fault of its own" in job.errors and "exit code 1" in job.errors
+
+
+def test_a_rank_that_is_stopped_is_ended_and_replaced():
+    job = Done("-np 2 --min-np 2", "one_stops")
+    assert job.code == 0, job.story
+    assert [one["total"] for one in job.all_say("total")] == [24] * 2, job.story
+    assert "was lost by the others, and does not come to the next generation" in job.errors, job.story
+    (stopped,) = job.all_say("stops")
+    assert not os.path.exists(f"/proc/{stopped['stops']}")
+
+
+def test_a_failure_without_a_loss_leads_back_to_the_commit():
+    job = Done("-np 2 --min-np 2", "fails_without_a_loss")
+    assert job.code == 0, job.story
+    assert sorted(one["enters"] for one in job.all_say("enters")) == [0, 0, 4, 4], job.story
+    assert [one["total"] for one in job.all_say("total")] == [24] * 2, job.story
+
+
+def test_ranks_may_meet_again_without_elastic_run():
+    job = Done("-np 2 --min-np 1", "begins_again_by_itself")
+    assert job.code == 0, job.story
+    assert sorted((one["turn"], one["rank"], one["sum"]) for one in job.said) == [
+        (turn, rank, 1) for turn in range(3) for rank in range(2)
+    ], job.story
+
+
+# ---- The job ends ----------------------------------------------------------------------------------------------------
+
+
+def test_with_fewer_than_min_np_the_job_ends():
+    job = Done("-np 2 --min-np 2 --replacements 0", "one_dies")
+    assert job.code == EXIT_TOO_FEW, job.story
+    assert "the job ends: 1 rank is left, and the job needs at least 2; no more may be replaced" in job.errors, job.story
+    assert "signal 9" in job.errors
+
+
+def test_the_reset_limit_ends_the_job():
+    job = Done("-np 3 --min-np 1 --reset-limit 1", "many_die")
+    assert job.code == EXIT_PEER_LOST, job.story
+    assert "the job ends: the limit of 1 resets is reached" in job.errors, job.story
+    assert "generation 2 begins" in job.errors and "generation 3 begins" not in job.errors
+
+
+def test_when_all_die_nobody_holds_the_state():
+    job = Done("-np 2 --min-np 1", "all_die")
+    assert job.code == EXIT_PEER_LOST, job.story
+    assert "no rank is left that holds the state" in job.errors, job.story
+
+
+def test_a_program_that_never_begins_ends_with_its_own_code():
+    job = Done("-np 2 --min-np 1", "none_begins")
+    assert job.code == 3, job.story
+    assert "no rank came as far as init()" in job.errors
+
+
+def test_a_replacement_that_fails_at_once_is_not_replaced():
+    job = Done("-np 3 --min-np 2", "replaced_ones_fail")
+    assert job.code == 0, job.story
+    assert [one["sizes"] for one in job.all_say("total")] == [[3, 3, 2, 2, 2, 2]] * 2, job.story
+
+
+def test_a_mismatch_is_no_loss_and_ends_the_job():
+    job = Done("-np 2 --min-np 1", "disagrees")
+    assert job.code == EXIT_PEER_LOST, job.story
+    assert "MismatchError" in job.errors and "generation 2" not in job.errors, job.story
+
+
+def test_no_generation_follows_one_in_which_a_rank_has_finished():
+    job = Done("-np 2 --min-np 1", "one_finishes_early")
+    assert job.code == 1, job.story
+    assert "other ranks have finished, so that no generation follows" in job.errors, job.story
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("-np 2 --min-np 3", "--min-np 3, -np 2"),
+        ("-np 2 --max-np 1", "--max-np 1"),
+        ("-np 1 --min-np 1 --nnodes 2 --rendezvous x:1", "runs on one host"),
+        ("-np 2 --reset-limit -1", "--reset-limit"),
+    ],
+)
+def test_what_an_elastic_job_cannot_be_is_said(flags, words):
+    job = Done(flags, "one_dies")
+    assert job.code == 64 and words in job.errors, job.story
+
+
+# ---- PyTorch ---------------------------------------------------------------------------------------------------------
+
+
+def test_training_goes_on_with_another_rank_and_then_with_fewer():
+    job = Done("-np 3 --min-np 2 --replacements 1", "trains", timeout=120)
+    assert job.code == 0, job.story
+    entered = {(one["worker"], *one["enters"], one["size"]) for one in job.all_say("enters")}
+    assert entered == {(0, 0, 0, 3), (1, 0, 0, 3), (2, 0, 0, 3), (0, 0, 4, 3), (2, 0, 4, 3), (3, 0, 4, 3),
+                       (0, 1, 6, 2), (3, 1, 6, 2)}, job.story  # fmt: skip
+    assert all(one["momentum"] == 2 for one in job.all_say("enters") if one["enters"] != [0, 0]), job.story
+    ends = job.all_say("equal")
+    assert len(ends) == 2 and all(one["equal"] and one["size"] == 2 for one in ends), job.story
+    assert ends[0]["weights"] == ends[1]["weights"] and ends[0]["losses"] == ends[1]["losses"], job.story
+    losses = ends[0]["losses"]
+    assert sum(losses[-10:]) < 0.3 * sum(losses[:10]), losses
+    # Every sample once an epoch, also across the resets, whatever the number of ranks.
+    for epoch in range(3):
+        assert sorted(i for when, i in ends[0]["seen"] if when == epoch) == list(range(60)), job.story
+
+
+# ---- States and samplers, alone --------------------------------------------------------------------------------------
+
+
+def test_an_object_state_is_restored_to_its_last_save():
+    state = elastic.ObjectState(step=1, list=[1])
+    state.step, state.list = 2, state.list + [2]
+    state.commit()
+    state.list.append(3)
+    state.step = 3
+    state.restore()
+    assert (state.step, state.list) == (2, [1, 2])
+    state.list.append(4)  # a restored value is not the saved one
+    state.restore()
+    assert state.list == [1, 2]
+
+
+def test_a_torch_state_saves_models_optimizers_samplers_and_plain_values():
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    state = hvd.elastic.TorchState(model, optimizer, sampler=hvd.elastic.ElasticSampler(range(10)), epoch=1)
+    assert state.model is model and state.optimizer is optimizer and state.epoch == 1
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+
+    def step():
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        state.epoch += 1
+        state.sampler.record_batch(0, 4)
+
+    step()
+    assert optimizer.state and not torch.equal(model.weight, before["weight"]) and state.sampler.processed_num == 4
+    state.restore()
+    assert torch.equal(model.weight, before["weight"]) and not optimizer.state
+    assert (state.epoch, state.sampler.processed_num) == (1, 0)
+    step()
+    state.commit()
+    after = model.weight.detach().clone()
+    step()
+    state.restore()
+    assert torch.equal(model.weight, after) and (state.epoch, state.sampler.processed_num) == (2, 4)
+    assert len(state.sampler.remaining_indices) == 6
+
+
+def test_assigning_another_model_saves_it():
+    state = hvd.elastic.TorchState(torch.nn.Linear(1, 1))
+    other = torch.nn.Linear(1, 1)
+    state.model = other
+    weight = other.weight.detach().clone()
+    with torch.no_grad():
+        other.weight.fill_(7)
+    state.restore()
+    assert state.model is other and torch.equal(other.weight, weight)
+    assert state.optimizer is None
+    with pytest.raises(AttributeError, match="no 'scheduler'"):
+        state.scheduler
+
+
+def test_other_kinds_of_values_can_get_handlers():
+    class Counter:
+        value = 0
+
+    class CounterHandler(horovod_elastic.state.StateHandler):
+        def save(self):
+            self.saved = self.value.value
+
+        def restore(self):
+            self.value.value = self.saved
+
+    registry = horovod_elastic.state.get_handler_registry()
+    horovod_elastic.state.set_handler_registry([(Counter, CounterHandler), *registry])
+    try:
+        state = hvd.elastic.TorchState(counter=Counter())
+        state.counter.value = 5
+        state.restore()
+        assert state.counter.value == 0
+    finally:
+        horovod_elastic.state.set_handler_registry(registry)
+
+
+def among(monkeypatch, size):
+    """What each rank's sampler gives in a world of that size."""
+
+    def of_rank(sampler, rank):
+        monkeypatch.setattr(basics, "is_initialized", lambda: True)
+        monkeypatch.setattr(basics, "rank", lambda: rank)
+        monkeypatch.setattr(basics, "size", lambda: size)
+        sampler.reset()
+        return list(sampler)
+
+    return of_rank
+
+
+def test_a_sampler_gives_what_is_left_to_the_ranks_that_are_left(monkeypatch):
+    sampler = hvd.elastic.ElasticSampler(range(24), seed=3)
+    sampler.set_epoch(5)
+    parts = [among(monkeypatch, 3)(sampler, rank) for rank in range(3)]
+    assert sorted(sum(parts, [])) == list(range(24)) and parts[0] != sorted(parts[0])
+    for batch in range(2):
+        sampler.record_batch(batch, 2)
+    seen = sum((part[:4] for part in parts), [])
+    assert sampler.state_dict() == {"epoch": 5, "processed_num": 12}
+    rest = sum((among(monkeypatch, 2)(sampler, rank) for rank in range(2)), [])
+    assert sorted(seen + rest) == list(range(24))
+
+
+def test_a_sampler_gives_all_ranks_as_many(monkeypatch):
+    sampler = hvd.elastic.ElasticSampler(range(7), shuffle=False)
+    parts = [among(monkeypatch, 3)(sampler, rank) for rank in range(3)]
+    assert parts == [[0, 3, 6], [1, 4, 0], [2, 5, 1]] and len(sampler) == 3
+    sampler.record_batch(0, 3)
+    assert sampler.processed_num == 7  # not 9: there are no more
+    assert among(monkeypatch, 3)(sampler, 0) == []
+
+
+def test_a_samplers_epoch_that_is_under_way_goes_on():
+    sampler = hvd.elastic.ElasticSampler(range(8), seed=1)
+    first = list(sampler)
+    sampler.record_batch(0, 3)
+    sampler.set_epoch(0)
+    assert list(sampler) == first[3:]
+    sampler.set_epoch(1)
+    assert sampler.processed_num == 0 and list(sampler) != first
+    sampler.record_batch(0, 8)
+    sampler.set_epoch(1)  # it is over, so this is another round
+    assert len(sampler) == 8
+    other = hvd.elastic.ElasticSampler(range(8), seed=1)
+    other.load_state_dict({"epoch": 0, "processed_num": 3})
+    assert list(other) == first[3:]
+
+
+# ---- run, alone ------------------------------------------------------------------------------------------------------
+
+
+class Recorder(elastic.State):
+    def __init__(self, events):
+        super().__init__()
+        self.events = events
+
+    def __getattribute__(self, name):
+        if name in ("save", "restore", "sync", "reset"):
+            return lambda: self.events.append(name)
+        return super().__getattribute__(name)
+
+
+def loop(monkeypatch, failures, is_elastic=True):
+    """What run does when func raises `failures`, one a call."""
+    events = []
+    monkeypatch.setattr(elastic_door, "is_elastic", lambda: is_elastic)
+    monkeypatch.setattr(elastic, "_begin_again", lambda: events.append("again"))
+    state = Recorder(events)
+    state.register_reset_callbacks([lambda: events.append("callback")])
+    failures = list(failures)
+
+    @elastic.run
+    def func(state, word, more=0):
+        """What it does."""
+        events.append("func")
+        if failures:
+            raise failures.pop(0)
+        return word, more
+
+    assert func.__doc__ == "What it does."
+    return func(state, "done", more=2), events
+
+
+AGAIN = ["again", "reset", "callback"]
+
+
+def test_run_synchronises_and_returns_what_the_function_returns(monkeypatch):
+    assert loop(monkeypatch, []) == (("done", 2), ["sync", "func"])
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [hvd.HorovodInternalError("x"), farandole.PeerLostError("x"), farandole.errors.as_horovod(farandole.AbortedError("x"))],
+)
+def test_run_restores_after_a_loss(monkeypatch, failure):
+    result, events = loop(monkeypatch, [failure])
+    assert result == ("done", 2) and events == ["sync", "func", "restore", *AGAIN, "sync", "func"]
+
+
+def test_run_synchronises_only_where_somebody_comes(monkeypatch):
+    interrupt = farandole.errors.HostsUpdatedInterrupt
+    _, events = loop(monkeypatch, [interrupt(skip_sync=True), interrupt(skip_sync=False)])
+    assert events == ["sync", "func", *AGAIN, "func", *AGAIN, "sync", "func"]
+    _, events = loop(monkeypatch, [interrupt(skip_sync=True), farandole.PeerLostError("x")])
+    assert events == ["sync", "func", *AGAIN, "func", "restore", *AGAIN, "sync", "func"]
+
+
+@pytest.mark.parametrize("failure", [farandole.MismatchError("x"), ValueError("x"), KeyError("x")])
+def test_run_raises_what_is_no_loss(monkeypatch, failure):
+    with pytest.raises(type(failure)):
+        loop(monkeypatch, [failure])
+
+
+def test_run_raises_losses_where_the_launcher_replaces_nobody(monkeypatch):
+    with pytest.raises(farandole.PeerLostError):
+        loop(monkeypatch, [farandole.PeerLostError("x")], is_elastic=False)
+
+
+def test_a_state_interrupts_when_it_was_told_that_ranks_come_or_go():
+    state = elastic.ObjectState(step=1)
+    state.check_host_updates()
+    state.on_hosts_updated(1, elastic_door.REMOVED)
+    state.step = 2
+    with pytest.raises(farandole.errors.HostsUpdatedInterrupt) as caught:
+        state.commit()
+    assert caught.value.skip_sync
+    state.restore()
+    assert state.step == 2  # commit saves before it looks
+    state.check_host_updates()  # once
+    state.on_hosts_updated(2, elastic_door.REMOVED)
+    state.on_hosts_updated(3, elastic_door.ADDED)
+    with pytest.raises(farandole.errors.HostsUpdatedInterrupt) as caught:
+        state.check_host_updates()
+    assert not caught.value.skip_sync
+
+
+# ---- As programs for Horovod have it ---------------------------------------------------------------------------------
+
+
+def test_the_names_of_horovod_are_there():
+    import horovod.common.elastic
+    import horovod.elastic
+
+    assert horovod_elastic.run is hvd.elastic.run is horovod.elastic.run is elastic.run
+    assert horovod_elastic.TorchState is hvd.elastic.TorchState
+    assert horovod_elastic.sampler.ElasticSampler is hvd.elastic.ElasticSampler
+    assert horovod.common.elastic.ObjectState is elastic.ObjectState
+    assert re.fullmatch(r"\(.*\)", str(farandole.errors.HostsUpdatedInterrupt().args))
