@@ -208,6 +208,15 @@ typedef struct fdl_counters {
 } fdl_counters;
 FDL_API fdl_result fdl_metrics(fdl_world* world, fdl_counters* counters); /* counters->struct_size must be set */
 
+/* Writes what becomes of each named operation to a file that chrome://tracing and Perfetto show, until it is stopped or
+ * the world is destroyed: who was ready when, queueing, packing, the collective. Rank 0 writes `path`; where it
+ * contains %r, every rank writes a file of its own with its rank in that place. All ranks may call it, those that write
+ * nothing too. The file is a whole JSON array after every write, also while operations go on. mark_cycles: also marks
+ * when plans come. FARANDOLE_TIMELINE does the same from the start. A file that cannot be made is FDL_RESOURCE, one
+ * timeline at a time FDL_INVALID_ARGUMENT. */
+FDL_API fdl_result fdl_timeline_start(fdl_world* world, const char* path, int mark_cycles);
+FDL_API fdl_result fdl_timeline_stop(fdl_world* world); /* FDL_RESOURCE: not all of it could be written */
+
 /* ---- Groups: sets of ranks ------------------------------------------------------------------------------------------
  */
 

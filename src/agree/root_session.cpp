@@ -36,6 +36,7 @@ struct RootSession::State {
   std::vector<std::string> rank_names;
   int size;
   std::vector<bool> left;
+  std::function<void(int, const Request&)> on_request;  // whoever watches
   Remembered remembered;
   Rhythm rhythm;
   uint64_t locked_by = 0;  // the last plan that locked the order
@@ -108,6 +109,9 @@ Status RootSession::receive(int from, ConstBytes bytes, int64_t now_ns) {
   FDL_RETURN_IF_ERROR(state.check_new(from, requests));
 
   // From here on nothing fails. The requests are used before anything may move them from their places.
+  if (state.on_request) {
+    for (const Request* request : requests) state.on_request(from, *request);
+  }
   state.negotiator.submit(from, requests, now_ns);
   for (const uint32_t position : message->cached) state.remembered.touch(position, message->acknowledged);
   for (const Request& request : message->requests) state.remembered.learn(request);
@@ -129,6 +133,10 @@ std::optional<std::vector<std::byte>> RootSession::decide(int64_t now_ns) {
   state.lock_order(message);
   shorten(message, state.remembered.cache());
   return encode(message);
+}
+
+void RootSession::watch(std::function<void(int, const Request&)> on_request) {
+  state_->on_request = std::move(on_request);
 }
 
 void RootSession::left_order(uint64_t rounds) { state_->rhythm.left(rounds); }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -50,6 +51,9 @@ class RootSession {
 
   // A message of a rank. A malformed one is refused with a status that names the rank, and nothing of it is used.
   Status receive(int from, ConstBytes bytes, int64_t now_ns);
+
+  // From now on told each request as it is taken in; an empty function ends it. It must not call back.
+  void watch(std::function<void(int from, const Request&)> on_request);
 
   // The plan for all ranks, the root's own MemberSession included; nothing when there is nothing to do.
   //

@@ -58,6 +58,10 @@
        "After how long a tensor that some ranks have not submitted is reported, with their names. 0: never.")          \
   KNOB(stall_shutdown_s,       Seconds, "0", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",                                    \
        "After how long such a tensor fails on all ranks. 0: never.")                                                   \
+  KNOB(timeline,               Text,    "", "HOROVOD_TIMELINE",                                                        \
+       "File for a timeline of named operations (Chrome trace): rank 0 writes it; with %r, the rank, every rank its own.") \
+  KNOB(timeline_mark_cycles,   Flag,    "0", "HOROVOD_TIMELINE_MARK_CYCLES",                                           \
+       "Marks in the timeline when plans come and when rounds of a locked order begin.")                               \
   KNOB(log_level,              Text,    "warning", "HOROVOD_LOG_LEVEL",                                                \
        "trace, debug, info, warning, error or off.")                                                                   \
   KNOB(verify_schedules,       Flag,    "0", "",                                                                       \

@@ -126,6 +126,19 @@ fdl_result fdl_metrics(fdl_world* world, fdl_counters* counters) {
   return FDL_OK;
 }
 
+fdl_result fdl_timeline_start(fdl_world* world, const char* path, int mark_cycles) {
+  if (path == nullptr) return refuse("fdl_timeline_start: path must not be NULL");
+  Status status = check(world);
+  if (status.ok()) status = world->runtime->start_timeline(path, mark_cycles != 0);
+  return status.ok() ? FDL_OK : report(status);
+}
+
+fdl_result fdl_timeline_stop(fdl_world* world) {
+  Status status = check(world);
+  if (status.ok()) status = world->runtime->stop_timeline();
+  return status.ok() ? FDL_OK : report(status);
+}
+
 // ---- groups
 // ------------------------------------------------------------------------------------------------------------
 

@@ -117,6 +117,16 @@ bool Communicator::takes_pieces(const CollectiveSpec& spec) const {
   return !state_->failed && state_->choose_runner(spec)->takes_pieces(spec);
 }
 
+Communicator::Runner Communicator::runner_of(CollectiveSpec spec) const {
+  const State& s = *state_;
+  if (s.failed) return {};
+  spec.deterministic |= s.parts.config->deterministic;
+  const Collectives* runner = s.choose_runner(spec);
+  if (runner != s.scheduled.get()) return {runner->name(), {}};
+  return {s.parts.transport == nullptr ? std::string_view() : s.parts.transport->name(),
+          s.scheduled->algorithm_of(spec)};
+}
+
 void Communicator::start(Operation& operation) {
   State& s = *state_;
   operation.next = nullptr;

@@ -71,6 +71,14 @@ class Communicator final : public Sleeper {
   // Whether the buffers of this collective may be given in pieces.
   bool takes_pieces(const CollectiveSpec& spec) const;
 
+  // Who would run this collective, and by which algorithm where there is a choice: "shared memory", or "tcp" and
+  // "ring". Both are valid until the communicator ends or fails.
+  struct Runner {
+    std::string_view by;
+    std::string_view algorithm;
+  };
+  Runner runner_of(CollectiveSpec spec) const;
+
   // Arguments are already checked. Failures appear in the completion; a failed communicator fails everything at once.
   void start(Operation& operation);
   void start(Message& message);

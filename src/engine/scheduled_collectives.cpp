@@ -199,6 +199,12 @@ std::string ScheduledCollectives::phase() const {
   return running_ == nullptr ? std::string() : running_->bound.ordered->schedule.name;
 }
 
+std::string_view ScheduledCollectives::algorithm_of(const CollectiveSpec& spec) const {
+  if (transport_ == nullptr) return {};
+  const auto choice = choose_for(spec);
+  return choice.ok() ? choice->algorithm->name : std::string_view();
+}
+
 int ScheduledCollectives::waiting_for() const { return completion_ == nullptr ? -1 : executor_->waiting_for(); }
 
 // A group of one copies, unless input and output are the same, and scales as the others do: twice.

@@ -49,6 +49,8 @@ class ScheduledCollectives final : public Collectives {
   bool progress() override;
   void interrupt(const Status& why) override;
   std::string phase() const override;
+  // The name of the algorithm that such a collective runs by; empty where there is nothing to choose.
+  std::string_view algorithm_of(const CollectiveSpec& spec) const;
   // The rank that the collective in flight waits for, or -1.
   int waiting_for() const;
 

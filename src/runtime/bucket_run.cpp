@@ -20,12 +20,13 @@ std::size_t product(const std::vector<int64_t>& shape, std::size_t from = 0) {
 std::size_t Entry::element_count() const { return product(request.shape); }
 
 BucketRun::BucketRun(std::shared_ptr<const Bucket> bucket, std::vector<std::optional<Entry>> entries,
-                     Communicator& comm, FusionBuffer& fusion)
+                     Communicator& comm, FusionBuffer& fusion, const std::unique_ptr<Trace>& trace)
     : shared_bucket_(std::move(bucket)),
       bucket_(*shared_bucket_),
       entries_(std::move(entries)),
       comm_(comm),
-      fusion_(fusion) {
+      fusion_(fusion),
+      trace_(trace) {
   Status begun = begin();
   if (!begun.ok()) finish(std::move(begun));
 }
@@ -67,6 +68,7 @@ void BucketRun::start_collective(CollectiveSpec spec, Buffers buffers) {
   spec.recv_counts = recv_counts_;
   operation_.spec = spec;
   operation_.buffers = buffers;
+  if (trace_) trace_->collective(spec.collective, comm_.runner_of(spec));
   stage_ = Stage::collective;
   comm_.start(operation_);
 }
@@ -115,7 +117,7 @@ Status BucketRun::begin_allreduce() {
     return {};
   }
   FDL_ASSIGN_OR_RETURN(packed_, fusion_.at_least(spec.count * size_of(bucket_.dtype)));
-  stage_ = Stage::pack;
+  enter(Stage::pack);
   return {};
 }
 
@@ -168,7 +170,7 @@ Status BucketRun::begin_adasum() {
   const std::size_t count = static_cast<std::size_t>(
       std::accumulate(bucket_.element_counts.begin(), bucket_.element_counts.end(), int64_t{0}));
   FDL_ASSIGN_OR_RETURN(packed_, fusion_.at_least(2 * count * size_of(adasum_works_in(bucket_.dtype))));
-  stage_ = Stage::pack;
+  enter(Stage::pack);
   return {};
 }
 
@@ -192,7 +194,7 @@ void BucketRun::start_adasum() {
   adasum_.emplace(comm_, adasum_works_in(bucket_.dtype), std::move(ends), packed_, packed_ + offset_);
   piece_ = 0;
   offset_ = 0;
-  stage_ = Stage::adasum;
+  enter(Stage::adasum);
 }
 
 void BucketRun::store_one() {
@@ -299,7 +301,15 @@ bool BucketRun::progress() {
 void BucketRun::conclude(const Status& status) {
   if (!status.ok()) return finish(status.during(title(), comm_.phase()));
   if (packed_ == nullptr) return finish({});
-  stage_ = Stage::unpack;
+  enter(Stage::unpack);
+}
+
+void BucketRun::enter(Stage stage) {
+  stage_ = stage;
+  if (!trace_) return;
+  trace_->activity(stage == Stage::pack     ? Activity::pack
+                   : stage == Stage::unpack ? Activity::unpack
+                                            : Activity::adasum);
 }
 
 void BucketRun::finish(Status status) {

@@ -12,6 +12,7 @@
 #include "engine/communicator.h"
 #include "runtime/fusion_buffer.h"
 #include "runtime/handle.h"
+#include "runtime/trace.h"
 
 namespace fdl {
 
@@ -22,6 +23,9 @@ struct Entry {
   void* output = nullptr;  // null: the library allocates
   std::shared_ptr<Handle> handle;
   std::size_t index = 0;  // in the handle
+  // Of the timeline: when the caller submitted it, and its number; 0 where it is not traced.
+  int64_t submitted_ns = 0;
+  uint64_t traced = 0;
 
   std::size_t element_count() const;
   std::size_t byte_count() const { return element_count() * size_of(request.dtype); }
@@ -30,8 +34,9 @@ struct Entry {
 class BucketRun {
  public:
   // `entries[i]` is this rank's tensor of bucket.names[i]; empty where this rank has joined and contributes zeros.
+  // `trace` is null while nobody watches, and may change between any two calls.
   BucketRun(std::shared_ptr<const Bucket> bucket, std::vector<std::optional<Entry>> entries, Communicator& comm,
-            FusionBuffer& fusion);
+            FusionBuffer& fusion, const std::unique_ptr<Trace>& trace);
 
   // Does the next piece of work; true if anything moved. No piece is longer than the copy of one tensor.
   bool progress();
@@ -63,6 +68,7 @@ class BucketRun {
   void unpack_one();
   void start_collective(CollectiveSpec spec, Buffers buffers);
   void conclude(const Status& status);
+  void enter(Stage stage);
   void finish(Status status);
 
   const std::shared_ptr<const Bucket> shared_bucket_;
@@ -70,6 +76,7 @@ class BucketRun {
   std::vector<std::optional<Entry>> entries_;
   Communicator& comm_;
   FusionBuffer& fusion_;
+  const std::unique_ptr<Trace>& trace_;
   Stage stage_ = Stage::pack;
   Status status_;
   std::byte* packed_ = nullptr;

@@ -69,6 +69,10 @@ void NamedOperations::submit(std::vector<Entry> entries) {
       continue;
     }
     ++submitted_;
+    if (trace_) {
+      entry.traced = submitted_;
+      trace_->submitted(submitted_, entry.request, entry.submitted_ns);
+    }
     submissions_.submit(std::move(entry));
   }
   publish();
@@ -153,11 +157,13 @@ void NamedOperations::warn_of_stalls() {
 void NamedOperations::take_plan(ConstBytes bytes) {
   auto plan = member_.decode_plan(bytes);
   if (!plan.ok()) return fail_all(plan.status());
+  if (trace_) trace_->cycle();
   for (Bucket& bucket : plan->buckets) {
     Status sound = check(bucket);
     if (!sound.ok()) return fail_all(sound);
     std::vector<std::optional<Entry>> entries = submissions_.take(bucket);
     todo_.push_back({std::make_shared<const Bucket>(std::move(bucket)), std::move(entries)});
+    if (trace_) trace_decided(todo_.back());
   }
   if (!plan->locked.empty()) lock_order(std::move(plan->locked));
 }
@@ -186,6 +192,7 @@ void NamedOperations::lock_order(std::vector<Bucket> buckets) {
   log_debug("{}: the order of {} buckets is locked after {} messages", comm_.id(), buckets.size(), control_messages());
   ++lock_epochs_;
   submissions_.lock(std::move(buckets), [this](const std::string& name) { return member_.known(name); });
+  if (trace_) trace_->locked(*submissions_.order());
   publish();
 }
 
@@ -211,9 +218,15 @@ bool NamedOperations::follow_order() {
   submissions_.look([board](int rank) { return board->word_of(rank); });
   bool moved = order->word() != published_;
   publish();
+  if (trace_) trace_->look(*order, *board, comm_.size());
   while (auto begun = submissions_.begin()) {
     todo_.push_back(std::move(*begun));
     moved = true;
+    if (!trace_) continue;
+    const uint64_t position = order->begun() - 1;
+    if (position % order->buckets().size() == 0) trace_->cycle();
+    trace_->begun(position);
+    trace_decided(todo_.back());
   }
   if (order->left()) {
     end_order();
@@ -229,6 +242,7 @@ bool NamedOperations::follow_order() {
 
 void NamedOperations::end_order() {
   log_debug("{}: the locked order is left after {} rounds: {}", comm_.id(), rounds(), submissions_.reason());
+  if (trace_) trace_->left(rounds(), submissions_.reason());
   locked_steps_ += rounds();
   if (root_) root_->left_order(rounds());
   patience_ = Deadline::never();
@@ -291,7 +305,13 @@ std::unique_ptr<BucketRun> NamedOperations::start_next() {
     return nullptr;
   }
   ++bucket_count_;
-  return std::make_unique<BucketRun>(std::move(planned.bucket), std::move(planned.entries), comm_, fusion_);
+  if (trace_) {
+    trace_->bucket();
+    for (const auto& entry : planned.entries) {
+      if (entry && entry->traced != 0) trace_->runs(entry->traced);
+    }
+  }
+  return std::make_unique<BucketRun>(std::move(planned.bucket), std::move(planned.entries), comm_, fusion_, trace_);
 }
 
 void NamedOperations::finish(BucketRun& run) {
@@ -325,8 +345,33 @@ void NamedOperations::fail_bucket(Planned& planned) {
 void NamedOperations::complete(Entry& entry, const Status& status) {
   names_.erase(entry.request.name);
   ++completed_;
+  if (trace_ && entry.traced != 0) trace_->completed(entry.traced, status.code());
   if (status.ok()) return entry.handle->finish_one(status);
   entry.handle->finish_one(status.during(std::string(name_of(entry.request.kind)) + " '" + entry.request.name + "'"));
+}
+
+// ---- the timeline
+// ------------------------------------------------------------------------------------------------------
+
+void NamedOperations::trace_with(std::unique_ptr<Trace> trace) {
+  trace_ = std::move(trace);
+  if (!root_) return;
+  if (trace_) {
+    root_->watch([this](int from, const Request& request) { trace_->ready(from, request); });
+  } else {
+    root_->watch({});
+  }
+}
+
+void NamedOperations::trace_decided(const Planned& planned) {
+  for (std::size_t i = 0; i < planned.entries.size(); ++i) {
+    const auto& entry = planned.entries[i];
+    if (!entry) {
+      trace_->absent(planned.bucket->kind, planned.bucket->names[i]);
+    } else if (entry->traced != 0) {
+      trace_->decided(entry->traced);
+    }
+  }
 }
 
 // ---- bad days

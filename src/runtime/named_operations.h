@@ -19,6 +19,7 @@
 #include "engine/communicator.h"
 #include "runtime/bucket_run.h"
 #include "runtime/control_channel.h"
+#include "runtime/trace.h"
 
 namespace fdl {
 
@@ -71,6 +72,8 @@ class NamedOperations {
   // Everything fails now, and everything later.
   void fail_all(const Status& why);
   const Status& failure() const { return failure_; }
+  // Null: nobody watches. Operations that were submitted before are not traced.
+  void trace_with(std::unique_ptr<Trace> trace);
   // What this rank met and the hub has not been told yet; OK: nothing. The hub's verdict comes back as fail_all().
   Status take_suspicion() { return std::exchange(untold_, {}); }
 
@@ -108,6 +111,7 @@ class NamedOperations {
   void finish(BucketRun& run);
   void fail_bucket(Planned& planned);
   void complete(Entry& entry, const Status& status);
+  void trace_decided(const Planned& planned);
   void suspect(const Status& why);
   void settle_departure();
 
@@ -115,6 +119,7 @@ class NamedOperations {
   const Config& config_;
   std::vector<std::string> rank_names_;
   NamesInFlight names_;
+  std::unique_ptr<Trace> trace_;
   ControlChannel channel_;
   MemberSession member_;
   std::unique_ptr<RootSession> root_;  // on rank 0 of the group

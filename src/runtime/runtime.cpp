@@ -101,6 +101,7 @@ Runtime::~Runtime() {
     static_cast<void>(loop_.release());
     static_cast<void>(link_.release());
     static_cast<void>(hub_.release());
+    static_cast<void>(timeline_.release());
     MutexLock lock(mutex_);
     for (auto& group : groups_) new std::shared_ptr<Group>(std::move(group));  // never to be ended here
     return;
@@ -151,6 +152,7 @@ Status Runtime::start(const RuntimeOptions& options) {
   FDL_RETURN_IF_ERROR(meet());
   FDL_RETURN_IF_ERROR(place());
   FDL_RETURN_IF_ERROR(share_memory());
+  start_configured_timeline();  // before there is anything to tell
   std::vector<int> everyone(members_.size());
   for (std::size_t rank = 0; rank < everyone.size(); ++rank) everyone[rank] = static_cast<int>(rank);
   FDL_ASSIGN_OR_RETURN(all_, open_group("all", everyone));
@@ -263,6 +265,10 @@ void Runtime::shut_down() {
       }
     });
   }
+  {
+    MutexLock lock(timeline_mutex_);
+    static_cast<void>(finish_timeline());  // what failed is in the log
+  }
   if (link_) link_->leave();
   interrupt_comms([](const Communicator&) { return true; }, why);
   if (loop_) loop_->end();
@@ -313,7 +319,11 @@ Result<Group*> Runtime::open_group(std::string id, const std::vector<int>& world
   auto group = std::make_shared<Group>(std::move(id), mine, std::move(members), std::move(comm), config_, memory_);
   Group* opened = group.get();
   Status added;
-  loop_->call([&] { added = loop_->add(*opened); });
+  loop_->call([&] {
+    added = loop_->add(*opened);
+    if (traced_by_ != nullptr)
+      opened->named().trace_with(traced_by_->trace(opened->id(), opened->rank(), opened->size()));
+  });
   MutexLock lock(mutex_);
   groups_.push_back(std::move(group));
   if (!added.ok()) return added;
@@ -490,6 +500,7 @@ void Runtime::on_stuck(Group& group) { link_->probe(others(group.members())); }
 
 Status Runtime::submit(Group& group, std::vector<Entry> entries) {
   FDL_RETURN_IF_ERROR(usable());
+  if (notes_times_.load(std::memory_order_relaxed)) note_time(entries);
   if (loop_->submit(group, std::move(entries))) return {};
   return Status(Code::shut_down, "farandole has been shut down");
 }
@@ -497,6 +508,7 @@ Status Runtime::submit(Group& group, std::vector<Entry> entries) {
 Status Runtime::submit_and_wait(Group& group, std::vector<Entry> entries, Handle& handle, Deadline deadline) {
   FDL_RETURN_IF_ERROR(usable());
   FDL_RETURN_IF_ERROR(may_wait());
+  if (notes_times_.load(std::memory_order_relaxed)) note_time(entries);
   if (loop_->submit_and_wait(group, std::move(entries), handle, deadline)) return {};
   return Status(Code::shut_down, "farandole has been shut down");
 }
@@ -511,6 +523,70 @@ Result<bool> Runtime::wait(Handle& handle, Deadline deadline) {
 Status Runtime::may_wait() const {
   if (!loop_->drives_here()) return {};
   return Status(Code::invalid_argument, "a callback of a handle must not wait for an operation that is in flight");
+}
+
+// ---- the timeline
+// ------------------------------------------------------------------------------------------------------
+
+void Runtime::note_time(std::vector<Entry>& entries) const {
+  const int64_t now = now_ns();
+  for (Entry& entry : entries) entry.submitted_ns = now;
+}
+
+// A job is not given up for want of a picture of it.
+void Runtime::start_configured_timeline() {
+  if (config_.timeline.empty() || config_.timeline == "DYNAMIC") return;  // that is: when the program asks for one
+  const Status started = start_timeline(config_.timeline, config_.timeline_mark_cycles);
+  if (!started.ok()) log_warning("{} (FARANDOLE_TIMELINE); the job goes on without one", started.text());
+}
+
+Status Runtime::start_timeline(const std::string& path, bool marks_cycles) {
+  if (path.empty()) return Status(Code::invalid_argument, "timeline: the path of the file is empty");
+  FDL_RETURN_IF_ERROR(may_wait());
+  MutexLock lock(timeline_mutex_);
+  FDL_RETURN_IF_ERROR(usable());
+  if (timeline_started_) {
+    return Status(Code::invalid_argument, "timeline: one is being written already; stop it before you start another");
+  }
+  std::string mine = path;
+  const auto place = mine.find("%r");
+  if (place != std::string::npos) mine.replace(place, 2, std::to_string(facts_.rank));
+  if (place != std::string::npos || facts_.rank == 0) {
+    const std::string who =
+        "rank " + std::to_string(facts_.rank) + " of " + std::to_string(facts_.size) + " on " + facts_.host;
+    FDL_ASSIGN_OR_RETURN(timeline_, Timeline::start(mine, who, marks_cycles));
+    Timeline* timeline = timeline_.get();
+    loop_->call([&] { trace_groups(timeline); });
+    notes_times_.store(true, std::memory_order_relaxed);
+  }
+  timeline_started_ = true;
+  return {};
+}
+
+Status Runtime::stop_timeline() {
+  FDL_RETURN_IF_ERROR(may_wait());
+  MutexLock lock(timeline_mutex_);
+  FDL_RETURN_IF_ERROR(usable());
+  return finish_timeline();
+}
+
+Status Runtime::finish_timeline() {
+  timeline_started_ = false;
+  if (!timeline_) return {};
+  notes_times_.store(false, std::memory_order_relaxed);
+  loop_->call([&] { trace_groups(nullptr); });
+  const Status outcome = timeline_->stop();
+  timeline_.reset();
+  return outcome;
+}
+
+void Runtime::trace_groups(Timeline* timeline) {
+  traced_by_ = timeline;
+  MutexLock lock(mutex_);
+  for (auto& group : groups_) {
+    group->named().trace_with(timeline == nullptr ? nullptr
+                                                  : timeline->trace(group->id(), group->rank(), group->size()));
+  }
 }
 
 Runtime::NamedCounts Runtime::count_named() {

@@ -17,6 +17,7 @@
 #include "runtime/allocation.h"
 #include "runtime/group.h"
 #include "runtime/loop.h"
+#include "runtime/timeline.h"
 #include "runtime/verdicts.h"
 #include "world/hub.h"
 #include "world/hub_link.h"
@@ -84,6 +85,12 @@ class Runtime {
   // Memory that all ranks of this host map, where they can. From any thread.
   Result<Allocation> allocate(std::size_t bytes) { return fdl::allocate(memory_, bytes); }
 
+  // ---- the timeline; see runtime/timeline_story.h ----
+  // Rank 0 writes to `path`; where it contains %r, each rank to a file of its own, with its rank in that place.
+  Status start_timeline(const std::string& path, bool marks_cycles);
+  // The file is complete then. Nothing where none is being written.
+  Status stop_timeline();
+
   uint64_t wakeups() const { return loop_ ? loop_->wakeups() : 0; }
   uint64_t strangers() const { return hub_ ? static_cast<uint64_t>(hub_->strangers()) : 0; }
   struct NamedCounts {
@@ -104,6 +111,10 @@ class Runtime {
   Result<std::unique_ptr<Communicator>> connect(const std::string& id, const std::vector<Member>& members, int rank);
   void on_event(const HubEvent& event);
   void on_stuck(Group& group);
+  void start_configured_timeline();
+  Status finish_timeline() FDL_REQUIRES(timeline_mutex_);
+  void trace_groups(Timeline* timeline);
+  void note_time(std::vector<Entry>& entries) const;
   void interrupt_comms(const std::function<bool(const Communicator&)>& which, const Status& why);
   std::vector<int> others(const std::vector<Member>& members) const;
 
@@ -126,6 +137,12 @@ class Runtime {
   std::vector<std::shared_ptr<Group>> groups_ FDL_GUARDED_BY(mutex_);
   std::set<OrderedComm*> comms_ FDL_GUARDED_BY(mutex_);
   std::map<std::vector<int>, int> groups_of_ranks_ FDL_GUARDED_BY(mutex_);
+
+  Mutex timeline_mutex_;                                           // one starts or stops at a time; taken before mutex_
+  bool timeline_started_ FDL_GUARDED_BY(timeline_mutex_) = false;  // also where another rank writes it
+  std::unique_ptr<Timeline> timeline_ FDL_GUARDED_BY(timeline_mutex_);
+  Timeline* traced_by_ = nullptr;         // the driver's
+  std::atomic<bool> notes_times_{false};  // of submissions
 };
 
 }  // namespace fdl

@@ -45,6 +45,8 @@ from .core import (
     reducescatter_async,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
     world_group,
 )
 from .errors import (

@@ -2,7 +2,6 @@
 
 import hashlib
 import numbers
-import warnings
 
 from . import core, errors, objects
 
@@ -249,13 +248,18 @@ def mpi_threads_supported():
 
 
 def start_timeline(file_path, mark_cycles=False):
-    """Accepted and without effect: this version writes no timeline."""
-    size()
-    warnings.warn(f"farandole writes no timeline yet: {file_path} is not made", stacklevel=2)
+    """Writes a timeline of all operations, as `farandole.start_timeline` does; HOROVOD_TIMELINE need not be set."""
+    size()  # says so where there is no world yet
+    try:
+        core.start_timeline(file_path, mark_cycles)
+    except errors.ResourceError as error:
+        raise errors.also(type(error), ValueError)(*error.fields()) from error
 
 
 def stop_timeline():
+    """Completes the file. Does nothing where no timeline is being written."""
     size()
+    core.stop_timeline()
 
 
 def nccl_built():

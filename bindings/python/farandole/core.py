@@ -192,6 +192,19 @@ def metrics():
     return _world().native.metrics()
 
 
+def start_timeline(file_path, mark_cycles=False):
+    """Writes what becomes of each named operation to a file that chrome://tracing and Perfetto show.
+
+    Rank 0 writes it; where the path contains %r, every rank writes its own, with its rank in that place.
+    """
+    _world().native.start_timeline(os.fspath(file_path), bool(mark_cycles))
+
+
+def stop_timeline():
+    """Completes the file. Does nothing where no timeline is being written."""
+    _world().native.stop_timeline()
+
+
 # ---- Memory ---------------------------------------------------------------------------------------------------------
 
 

@@ -86,6 +86,26 @@ py::dict World::metrics() const {
   return all;
 }
 
+void World::start_timeline(const std::string& path, bool mark_cycles) const {
+  fdl_world* world = get();
+  fdl_result result;
+  {
+    py::gil_scoped_release release;
+    result = fdl_timeline_start(world, path.c_str(), mark_cycles ? 1 : 0);
+  }
+  check(result);
+}
+
+void World::stop_timeline() const {
+  fdl_world* world = get();
+  fdl_result result;
+  {
+    py::gil_scoped_release release;
+    result = fdl_timeline_stop(world);
+  }
+  check(result);
+}
+
 std::shared_ptr<Group> Group::all(std::shared_ptr<World> world) {
   fdl_group* group = fdl_group_all(world->get());
   return std::make_shared<Group>(std::move(world), group, false);
@@ -141,7 +161,9 @@ void bind_world(py::module_& module) {
       .def("close", &World::close)
       .def_property_readonly("is_open", &World::is_open)
       .def("info", &World::info)
-      .def("metrics", &World::metrics);
+      .def("metrics", &World::metrics)
+      .def("start_timeline", &World::start_timeline)
+      .def("stop_timeline", &World::stop_timeline);
   py::class_<Group, std::shared_ptr<Group>>(module, "Group")
       .def_static("all", &Group::all)
       .def_static("create", &Group::create)

@@ -24,6 +24,8 @@ class World {
   fdl_world* get() const;  // throws once closed
   pybind11::dict info() const;
   pybind11::dict metrics() const;
+  void start_timeline(const std::string& path, bool mark_cycles) const;
+  void stop_timeline() const;
 
  private:
   fdl_world* world_ = nullptr;
