@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import pytest
@@ -149,8 +150,39 @@ def begins_and_ends_many_times():
     assert files < 60, f"{files} descriptors are left open"
 
 
+def orders_are_left_to_chance():
+    start()
+    group = dist.new_group()
+    both_started = threading.Event()
+
+    def starts_another(_):
+        assert both_started.wait(20)
+        dist.all_reduce(torch.ones(2), group=group)
+
+    future = dist.all_reduce(torch.ones(1), group=group, async_op=True).get_future().then(starts_another)
+    other = dist.all_reduce(torch.ones(3), group=group, async_op=True)  # the callback's may come before it or behind
+    both_started.set()
+    # The first rank that notices ends the group, whose other operations fail with its words.
+    raises(RuntimeError, r"in the callback of another one's future.*farandole.torch.distributed.in_order\(hook\)", future.wait)
+    group = dist.new_group()
+    values = []
+
+    def continues(_):  # nothing else is started meanwhile: the order is the same everywhere
+        for _ in range(3):
+            value = torch.ones(2)
+            dist.all_reduce(value, group=group, async_op=True).get_future().wait()
+            values.append(value.sum().item())
+
+    dist.all_reduce(torch.ones(1), group=group, async_op=True).get_future().then(continues).wait()
+    assert values == [2 * size] * 3
+    dist.all_reduce(torch.ones(1), group=group)
+    del other
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def bad_days():
-    for day in (ranks_disagree, ranks_are_late, one_aborts, begins_and_ends_many_times):
+    for day in (ranks_disagree, ranks_are_late, one_aborts, orders_are_left_to_chance, begins_and_ends_many_times):
         begin = time.monotonic()
         day()
         print(f"{day.__name__}: {time.monotonic() - begin:.1f} s", flush=True)

@@ -25,6 +25,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
+import farandole.torch.distributed
 from launch import checks_of, require
 
 warnings.simplefilter("ignore", FutureWarning)
@@ -115,9 +116,67 @@ def check_ddp_with_communication_hooks():
 
     for hook in (default_hooks.allreduce_hook, default_hooks.fp16_compress_hook, bf16_hook):
         equal_on_both(lambda group, hook=hook: run(group, hook, plain, bucket_cap_mb=0.0005))
-    # It starts collectives in callbacks, whose order among those of other buckets nothing settles: so there is one bucket.
+    # It starts collectives in callbacks, whose order among those of other buckets nothing settles: so there is one bucket,
+    # or each is finished before the next.
     power = lambda group: powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=2, start_powerSGD_iter=2)  # noqa: E731
     equal_on_both(lambda group: run(group, powerSGD_hook.powerSGD_hook, power))
+    several = farandole.torch.distributed.in_order(powerSGD_hook.powerSGD_hook)
+    equal_on_both(lambda group: run(group, several, power, bucket_cap_mb=0.0005))
+
+
+def check_sparse_tensors():
+    rank = dist.get_rank()
+    for dtype in (torch.float32, torch.int64):
+        for entries, dense in ((3, ()), (3 * rank, (2,)), (0, (4,))):
+            generator = torch.Generator().manual_seed(7 + rank)
+            indices = torch.randint(0, 5, (2, entries), generator=generator)
+            values = torch.randint(-9, 9, (entries, *dense), generator=generator).to(dtype)
+            mine = torch.sparse_coo_tensor(indices, values, (5, 5, *dense))
+            theirs, dense_sum = mine.clone(), mine.to_dense()
+            dist.all_reduce(mine)
+            dist.all_reduce(dense_sum)
+            assert mine.is_sparse and torch.equal(mine.to_dense(), dense_sum)
+            if entries and not dense:
+                dist.all_reduce(theirs, group=groups["gloo"])
+                assert torch.equal(mine.coalesce().indices(), theirs.coalesce().indices())
+                assert torch.equal(mine.to_dense(), theirs.to_dense())
+    tensor = torch.eye(3).to_sparse() * (rank + 1)
+    work = dist.all_reduce(tensor, dist.ReduceOp.AVG, async_op=True)
+    assert work.wait() and torch.equal(tensor.to_dense(), torch.eye(3) * 1.5)
+    assert work.get_future().wait()[0] is tensor
+
+
+def check_sparse_tensors_that_cannot_be():
+    rank = dist.get_rank()
+    for shape in ((3, 3), (3,)):
+        wrong = torch.ones(shape if rank else (2, 2)).to_sparse()
+        with pytest.raises(ValueError, match=r"rank 0 of the group has shape \(2, 2\) .* rank 1 has \(3,"):
+            dist.all_reduce(wrong)
+    with pytest.raises(ValueError, match="takes SUM or AVG, not MAX"):
+        dist.all_reduce(torch.eye(2).to_sparse(), dist.ReduceOp.MAX)
+    with pytest.raises(ValueError, match=r"layout is torch.sparse_csr; call to_dense\(\)"):
+        dist.all_reduce(torch.eye(2).to_sparse_csr())
+    with pytest.raises(ValueError, match=r"layout is torch.sparse_coo; call to_dense\(\)"):
+        dist.broadcast(torch.eye(2).to_sparse(), 0)
+    dist.all_reduce(torch.ones(2))  # nothing was lost
+
+
+def check_ddp_with_sparse_gradients():
+    def run(group):
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Embedding(20, 4, sparse=True), nn.Flatten(), nn.Linear(12, 2))
+        model = DistributedDataParallel(model, process_group=group)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(5):
+            words = torch.randint(0, 20, (6, 3), generator=torch.Generator().manual_seed(10 * step + dist.get_rank()))
+            model(words).square().sum().backward()
+            assert model.module[0].weight.grad.is_sparse
+            optimizer.step()
+            optimizer.zero_grad()
+        return [parameter.detach().clone() for parameter in model.parameters()]
+
+    for one, other in zip(run(groups["farandole"]), run(groups["gloo"])):
+        assert torch.equal(one, other), (one, other)
 
 
 def check_ddp_with_uneven_inputs():

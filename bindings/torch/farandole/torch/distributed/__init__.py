@@ -9,11 +9,12 @@ The ranks meet through torch's own store, so env://, tcp:// and file:// work as 
 import torch.distributed as dist
 
 from ...torch_backend import register
+from .order import in_order
 from .process_group import ProcessGroup
 from .work import Work
 from .world import world_for
 
-__all__ = ["Options", "ProcessGroup", "Work", "monitored_barrier", "register"]
+__all__ = ["Options", "ProcessGroup", "Work", "in_order", "monitored_barrier", "register"]
 
 
 class Options:

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 from ... import errors
-from . import operands
+from . import operands, order
 from .work import DoneWork, Work, as_torch, together
 
 _DONE = DoneWork()
@@ -35,6 +35,8 @@ def only(tensors, operation):
 class Calls:
     """For a process group that has a channel, a size, a rank and a timeout."""
 
+    _started = 0  # collectives so far
+
     def _timeout_of(self, opts):
         timeout = opts.timeout
         if timeout is None or timeout.days < 0 or not timeout:  # c10d's word for "not given" is negative
@@ -44,10 +46,14 @@ class Calls:
     def _run(self, opts, tensors, keep, afterwards, *call, counts=None, recv_counts=None):
         """One collective: blocks, or gives the Work of what has been started."""
         timeout_ns = self._timeout_of(opts)
+        if order.is_delivering():
+            order.check(self, self._started)
+        self._started += 1
         try:
             if getattr(opts, "asyncOp", True):
+                origin = (self, self._started)
                 pending = self._channel.submit(keep, *call, timeout_ns, counts, recv_counts)
-                return self._keep_batch(Work((pending,), tensors, afterwards))
+                return self._keep_batch(Work((pending,), tensors, afterwards, origin))
             if counts is None:
                 self._channel.run(*call, timeout_ns)
             else:

@@ -11,7 +11,8 @@ from ... import errors
 from ...core import _Collective as C
 from . import operands
 from .calls import CallOptions, Calls, only
-from .work import together
+from .sparse import sparse_allreduce
+from .work import DoneWork, together
 
 _ALLREDUCE, _REDUCE, _BROADCAST, _ALLGATHER = int(C.ALLREDUCE), int(C.REDUCE), int(C.BROADCAST), int(C.ALLGATHER)
 _REDUCE_SCATTER, _ALLTOALL = int(C.REDUCE_SCATTER), int(C.ALLTOALL)
@@ -34,7 +35,13 @@ class Collectives(Calls):
             opts = CallOptions(reduce_op, timeout=timeout)
         tensor = only(tensors, "all_reduce")
         number, parts, op, factor = operands.reduced_as(tensor.dtype, reduce_op)
-        plain, afterwards = operands.both(tensor)
+        try:
+            plain, afterwards = operands.both(tensor)
+        except operands.NotDense:
+            if tensor.layout is not torch.sparse_coo:
+                raise
+            sparse_allreduce(self, tensor, opts)
+            return DoneWork([tensor])
         address = plain.data_ptr()
         return self._run(opts, [tensor], plain, afterwards,
                          _ALLREDUCE, address, address, plain.numel() * parts, number, op, 0, factor)  # fmt: skip

@@ -23,7 +23,7 @@ def moved_as(dtype):
     return found
 
 
-def _op_name(op):
+def op_name(op):
     if hasattr(op, "op"):
         return op.op.name
     return op.name if hasattr(op, "name") else op.__getstate__()[0].name
@@ -46,7 +46,7 @@ def reduced_as(dtype, op):
     found = _reduced.get((dtype, hash(op)))
     if found is not None:
         return found
-    name = _op_name(op)
+    name = op_name(op)
     if name == "PREMUL_SUM":
         return _reduced_by_name(dtype, "SUM", _factor_of(op))
     found = _reduced[dtype, hash(op)] = _reduced_by_name(dtype, name, 1.0)
@@ -64,6 +64,10 @@ def _reduced_by_name(dtype, name, factor):
     raise errors.InvalidArgumentError(f"{name} is not defined for tensors of {dtype}")
 
 
+class NotDense(errors.InvalidArgumentError):
+    """The elements do not lie in one place."""
+
+
 def checked(tensor):
     """The tensor, where the library can read its memory."""
     if not tensor.is_cpu:
@@ -72,7 +76,7 @@ def checked(tensor):
             "its own process group"
         )
     if tensor.layout is not torch.strided:
-        raise errors.InvalidArgumentError(f"the tensor's layout is {tensor.layout}; call to_dense() on it first")
+        raise NotDense(f"the tensor's layout is {tensor.layout}; call to_dense() on it first")
     return tensor
 
 

@@ -146,6 +146,10 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
 
     split_group = splitGroup
 
+    def give_up(self, reason):
+        """What is in flight fails on all ranks with the reason and this rank's name."""
+        self._channel.abort(reason)
+
     def abort(self):
         """Ends the group on all its ranks: what they wait for fails with AbortedError and this rank's name."""
         self._channel.abort("torch.distributed asked for it")

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 
 from ... import errors
+from .order import Delivery
 
 _NO_TIMEOUT = 0.0  # c10d's word for "as long as the operation itself may take"
 
@@ -19,13 +20,14 @@ def as_torch(error):
 class Work(dist.Work if hasattr(dist, "Work") else dist._Work):
     """One call's operations on their way, and what to do with their results: copy them to where they belong."""
 
-    def __init__(self, pendings, tensors, finish=None):
+    def __init__(self, pendings, tensors, finish=None, origin=None):
         super().__init__()
         self._pendings = pendings
         self._tensors = tensors
         self._finish = finish
         self._lock = threading.Lock() if finish is not None else None
         self._future = None
+        self._origin = origin  # (group, its number there)
 
     def wait(self, timeout=None):
         seconds = timeout.total_seconds() if timeout is not None else _NO_TIMEOUT
@@ -83,8 +85,11 @@ class Work(dist.Work if hasattr(dist, "Work") else dist._Work):
 
             def one_less():
                 left[0] -= 1
-                if left[0] == 0:
+                if left[0] == 0 and self._origin is None:
                     arrived.set_result(None)
+                elif left[0] == 0:
+                    with Delivery(self._origin):
+                        arrived.set_result(None)
 
             for one in self._pendings:
                 one.then(one_less)
