@@ -43,9 +43,11 @@ void expect_sums(Communicator& comm, std::size_t count) {
 }
 
 // How an allreduce runs, as all ranks but the last see it: that one begins when the others have looked.
-std::string how_it_runs(Communicator& comm, std::latch& others_looked) {
-  std::vector<int64_t> sums(1 << 16, 1);
-  Operation operation{.spec = {.dtype = Dtype::int64, .count = sums.size()}, .buffers = {sums.data(), sums.data()}};
+std::string how_it_runs(Communicator& comm, std::latch& others_looked, std::size_t count = 1 << 16,
+                        std::string_view algorithm = "auto") {
+  std::vector<int64_t> sums(count, 1);
+  Operation operation{.spec = {.dtype = Dtype::int64, .count = count, .algorithm = algorithm},
+                      .buffers = {sums.data(), sums.data()}};
   const bool last = comm.rank() == comm.size() - 1;
   if (last) others_looked.wait();
   comm.start(operation);
@@ -121,6 +123,61 @@ TEST(Assemble, KeepsToSchedulesWhereHostsAreUnequalOrMemoryIsNotAllowed) {
     auto comm = require(assemble(on_hosts(party, rank, 2), {}));
     expect_sums(*comm, 1000);
     EXPECT_EQ(how_it_runs(*comm, others_looked).find("inside hosts"), std::string::npos);
+  });
+}
+
+TuningTable table_of(std::string_view rows) {
+  return TuningTable::parse("farandole tuning 1\n" + std::string(rows), "a test").take();
+}
+
+TEST(Assemble, TakesAScheduleWhereItWasMeasuredToBeQuickerThanTheWhole) {
+  const TuningTable table = table_of(
+      "allreduce shm 2 1024 whole=1 ring=2 direct=3\n"
+      "allreduce shm 2 524288 whole=100 ring=70 direct=50\n"
+      "allreduce shm+tcp 2x2 524288 whole=100 ring=50\n");
+  struct Case {
+    int size, per_host;
+    std::size_t count;
+    const char* algorithm;
+    const char* phase;
+  };
+  for (const Case& one : {Case{2, 2, 1 << 16, "auto", "direct"}, Case{2, 2, 16, "auto", "shared memory"},
+                          Case{2, 2, 1 << 16, "whole", "shared memory"}, Case{2, 2, 16, "ring", "ring"},
+                          Case{4, 2, 1 << 16, "auto", "ring"}, Case{4, 2, 1 << 16, "whole", "inside hosts"},
+                          Case{3, 3, 1 << 16, "auto", "shared memory"}}) {
+    Party party(one.size);
+    std::latch others_looked(one.size - 1);
+    run_ranks(one.size, [&](int rank) {
+      auto comm = require(assemble(on_hosts(party, rank, one.per_host), {}, &table));
+      for (const std::size_t count : {1, 100, 65536, 300'001}) expect_sums(*comm, count);
+      const std::string phase = how_it_runs(*comm, others_looked, one.count, one.algorithm);
+      EXPECT_THAT(phase, HasSubstr(rank < one.size - 1 ? one.phase : "last rank")) << one.size << " " << one.algorithm;
+    });
+  }
+}
+
+// Between hosts, the ranks that carry a share are a group of their own, with rows of their own.
+TEST(Assemble, ChoosesBetweenHostsByTheirOwnRows) {
+  const TuningTable table = table_of("allreduce tcp 2x1 4096 binomial_tree=1 ring=5\n");
+  Party party(4);
+  std::latch others_looked(3);
+  run_ranks(4, [&](int rank) {
+    auto comm = require(assemble(on_hosts(party, rank, 2), {}, &table));
+    expect_sums(*comm, 1000);
+    EXPECT_THAT(how_it_runs(*comm, others_looked), HasSubstr(rank < 3 ? "inside hosts" : "last rank"));
+  });
+}
+
+TEST(Assemble, NobodyRunsACollectiveAsAWholeOverTheNetworkAlone) {
+  Party party(2);
+  party.config().transport = "tcp";
+  run_ranks(2, [&](int rank) {
+    auto comm = require(assemble(on_hosts(party, rank, 2), {}));
+    int64_t sum = 1;
+    const Status refused = call(*comm, {.dtype = Dtype::int64, .count = 1, .algorithm = "whole"}, &sum, &sum);
+    EXPECT_EQ(refused.code(), Code::invalid_argument);
+    EXPECT_THAT(refused.text(), HasSubstr("allreduce has no algorithm 'whole'; it has: ring"));
+    expect_sums(*comm, 10);
   });
 }
 

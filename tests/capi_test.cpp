@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <farandole/farandole.hpp>
+#include <fstream>
 #include <mutex>
 #include <numeric>
 
@@ -800,6 +801,30 @@ TEST(Errors, RanksThatAreNotSetUpAlikeAreToldInWhatAtTheStart) {
     EXPECT_NE(text.find("rank 2 on "), std::string::npos) << text;
     EXPECT_NE(text.find("has 1048576; set FARANDOLE_SLICE_BYTES to one value on all ranks"), std::string::npos) << text;
   }
+}
+
+TEST(Errors, RanksWithDifferentTuningTablesAreToldAtTheStart) {
+  const std::string name = fresh_name();
+  const std::string file = testing::TempDir() + "tuning-" + std::to_string(::getpid());
+  std::ofstream(file) << "farandole tuning 1\nreduce shm 2 64 direct=2\n";
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      World world;
+      EXPECT_EQ(open_world(name, rank, 2, {{"tuning", rank == 0 ? "off" : file}}, world), FDL_MISMATCH);
+      const std::string text = fdl_last_error()->text;
+      EXPECT_NE(text.find("the same tuning table, but rank 0 on "), std::string::npos) << text;
+      EXPECT_NE(text.find("has none and rank 1 on "), std::string::npos) << text;
+      EXPECT_NE(text.find("has 1 row, "), std::string::npos) << text;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::remove(file.c_str());
+  World world;
+  EXPECT_EQ(open_world(fresh_name(), 0, 1, {{"tuning", "/no/such/table"}}, world), FDL_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(fdl_last_error()->text).find("FARANDOLE_TUNING = '/no/such/table' is no file"),
+            std::string::npos)
+      << fdl_last_error()->text;
 }
 
 TEST(Errors, ARankThatNeverArrivesIsNamed) {

@@ -174,4 +174,13 @@ bool fits(const Algorithm& algorithm, int size) {
   return !algorithm.power_of_two_only || std::has_single_bit(static_cast<unsigned>(size));
 }
 
+std::string_view obstacle(const Algorithm& algorithm, int ranks, Need need) {
+  if (!fits(algorithm, ranks)) return algorithm.power_of_two_only ? "needs a power of two" : "does not do this size";
+  const bool folds = algorithm.collective == Collective::allreduce || algorithm.collective == Collective::reduce ||
+                     algorithm.collective == Collective::reduce_scatter;
+  if (need.rank_order && folds && algorithm.needs_commutative) return "does not fold in rank order";
+  if (need.uneven && algorithm.even_chunks_only) return "needs chunks of one size";
+  return {};
+}
+
 }  // namespace fdl

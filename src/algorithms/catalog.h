@@ -35,6 +35,13 @@ std::span<const Algorithm> catalog();
 
 // The row, or an error that lists the names that the collective has.
 Result<const Algorithm*> find_algorithm(Collective collective, std::string_view name);
+// What a call asks of the algorithm that runs it.
+struct Need {
+  bool rank_order = false;  // folds in rank order
+  bool uneven = false;      // chunks of different sizes, or nobody can tell
+};
+// Why the row cannot run; empty if it can.
+std::string_view obstacle(const Algorithm& algorithm, int ranks, Need need);
 // "34 algorithms, 9c1185a5": the same where the same rows are chosen from.
 std::string catalog_fingerprint();
 bool fits(const Algorithm& algorithm, int size);

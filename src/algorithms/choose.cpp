@@ -1,4 +1,5 @@
-// Choose: the cheapest row by a cost formula in alpha, beta and gamma; the same sums on every rank, so the same choice.
+// Choose: what a table measured, else the cheapest row by a cost formula in alpha, beta and gamma; the same numbers on
+// every rank, so the same choice.
 //
 // The formulas are those of Thakur et al. 2005 and Chan et al. 2007 with four additions. An algorithm that streams
 // hides its reductions behind its transfers; one that goes round by round does not. Messages sent at once share the
@@ -9,6 +10,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+
+#include "algorithms/measured_choice.h"
 
 namespace fdl {
 namespace {
@@ -118,21 +121,6 @@ double cost_of(const Algorithm& algorithm, const Terms& terms) {
   return INFINITY;
 }
 
-struct Need {
-  bool rank_order;
-  bool uneven;
-};
-
-// Why the row cannot run; empty if it can.
-std::string_view obstacle(const Algorithm& algorithm, int ranks, Need need) {
-  if (!fits(algorithm, ranks)) return algorithm.power_of_two_only ? "needs a power of two" : "does not do this size";
-  const bool folds = algorithm.collective == Collective::allreduce || algorithm.collective == Collective::reduce ||
-                     algorithm.collective == Collective::reduce_scatter;
-  if (need.rank_order && folds && algorithm.needs_commutative) return "does not fold in rank order";
-  if (need.uneven && algorithm.even_chunks_only) return "needs chunks of one size";
-  return {};
-}
-
 Terms terms_of(const GroupShape& shape, int64_t bytes) {
   const double core = std::exp2(std::floor(std::log2(shape.ranks)));
   return {.p = static_cast<double>(shape.ranks),
@@ -167,12 +155,25 @@ Result<Choice> choose_named(Collective collective, const GroupShape& shape, int6
                                             std::string(why_not) + "; these can: " + able);
 }
 
+// Nothing where no row that can run was measured.
+std::optional<Choice> choose_measured(Collective collective, const GroupShape& shape, int64_t bytes, Need need) {
+  const TuningTable::Sizes* sizes = measured_sizes(collective, shape);
+  if (sizes == nullptr) return std::nullopt;
+  const MeasuredBest best = best_measured(*sizes, collective, shape.ranks, bytes, need);
+  if (best.algorithm == nullptr) return std::nullopt;
+  std::string why =
+      group_words(shape, bytes) + ": " + std::string(best.algorithm->name) + " took " + time_words(best.us * 1e-6);
+  if (best.next != nullptr) why += ", " + std::string(best.next->name) + " " + time_words(best.next_us * 1e-6);
+  return Choice{best.algorithm, why + " where it was measured (tuning table)", true};
+}
+
 }  // namespace
 
 Result<Choice> choose(Collective collective, const GroupShape& shape, int64_t bytes, std::string_view wanted,
                       bool deterministic, bool commutative, bool even_chunks) {
   const Need need{.rank_order = deterministic || !commutative, .uneven = !even_chunks};
   if (wanted != "auto") return choose_named(collective, shape, bytes, wanted, need);
+  if (auto measured = choose_measured(collective, shape, bytes, need)) return *measured;
   const Terms terms = terms_of(shape, bytes);
   const Algorithm* best = nullptr;
   const Algorithm* next = nullptr;

@@ -20,6 +20,9 @@
        "Which transports may be used, in order of preference, comma-separated: shm, tcp, loopback; auto tries all.")   \
   KNOB(algorithm,              Text,    "auto", "",                                                                    \
        "The algorithm of every collective that has it (see `farandole explain`); auto chooses by size and ranks.")     \
+  KNOB(tuning,                 Text,    "auto", "",                                                                    \
+       "Table of measured times to choose by: a file of `farandole tune`; auto: one's own if there is one, else the "  \
+       "built-in one; built-in; off: by the cost model.")                                                              \
   KNOB(deterministic,          Flag,    "0", "",                                                                       \
        "Every element is summed by its owner in rank order: the same bits whatever the transport, fusion or slices.")  \
   KNOB(fusion_bytes,           Bytes,   "64M", "HOROVOD_FUSION_THRESHOLD",                                             \

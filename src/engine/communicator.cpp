@@ -6,7 +6,9 @@
 
 #include <algorithm>
 
+#include "algorithms/measured_choice.h"
 #include "base/relax.h"
+#include "engine/call_facts.h"
 #include "engine/messages.h"
 #include "engine/scheduled_collectives.h"
 
@@ -16,6 +18,9 @@ namespace {
 // Only these leave the communicator as it was: they are found before any peer can notice the call.
 bool is_harmless(Code code) { return code == Code::ok || code == Code::invalid_argument || code == Code::unsupported; }
 
+// A name for whoever runs a collective as a whole, as tuning tables call it.
+bool is_whole(std::string_view algorithm) { return algorithm == kWhole; }
+
 bool has_algorithm(Collective collective, std::string_view name) {
   return std::any_of(catalog().begin(), catalog().end(), [&](const Algorithm& algorithm) {
     return algorithm.collective == collective && algorithm.name == name;
@@ -24,7 +29,7 @@ bool has_algorithm(Collective collective, std::string_view name) {
 
 // A configured name that no collective has is a slip of the pen, and is told before anything runs.
 Status check_configured(const std::string& name) {
-  if (is_auto(name)) return {};
+  if (is_auto(name) || is_whole(name)) return {};
   for (int kind = 0; kind < kCollectiveCount; ++kind) {
     if (has_algorithm(static_cast<Collective>(kind), name)) return {};
   }
@@ -46,11 +51,14 @@ struct Communicator::State {
         alarm(std::move(event)),
         scheduled(
             std::make_unique<ScheduledCollectives>(parts.transport.get(), parts.rank, parts.shape, *parts.config)),
+        preference(parts.preferred.empty() || is_whole(parts.config->algorithm) ? Preference()
+                                                                                : Preference(parts.shape)),
         messages(parts.transport.get(), parts.rank, static_cast<int>(parts.members.size()),
                  std::max(parts.config->slice_bytes, std::size_t{1})) {}
 
   Status watch_parts();
   void begin_next();
+  bool wants_schedule(const CollectiveSpec& spec) const;
   Collectives* choose_runner(const CollectiveSpec& spec) const;
   void end_current();
   bool run_current();
@@ -66,6 +74,7 @@ struct Communicator::State {
   Poller poller;
   Event alarm;
   std::unique_ptr<ScheduledCollectives> scheduled;
+  const Preference preference;
   Messages messages;
   std::vector<Sleeper*> sleepers;  // the transport and the preferred; none once failed
   std::size_t prepared = 0;        // how many of them know that we may sleep
@@ -287,13 +296,23 @@ void Communicator::State::begin_next() {
   }
 }
 
-// Whoever asks for an algorithm gets its schedule; else the first of the preferred that can.
-Collectives* Communicator::State::choose_runner(const CollectiveSpec& spec) const {
+// Whether somebody asks for a schedule, or one was measured to be quicker than the whole collective.
+bool Communicator::State::wants_schedule(const CollectiveSpec& spec) const {
+  if (!is_auto(spec.algorithm)) return !is_whole(spec.algorithm);
   const std::string& configured = parts.config->algorithm;
-  const bool asked_for =
-      !is_auto(spec.algorithm) || (!is_auto(configured) && has_algorithm(spec.collective, configured));
+  if (!is_auto(configured) && has_algorithm(spec.collective, configured)) return true;
+  if (preference.is_always_whole(spec.collective)) [[likely]]
+    return false;
+  const auto bytes = static_cast<int64_t>(known_bytes(spec, parts.shape.ranks));
+  return preference.is_schedule(spec.collective, bytes, need_of(spec, parts.config->deterministic));
+}
+
+// A schedule, or the first of the preferred that can. (`whole` is no name of a schedule: where nobody can, that is
+// told.)
+Collectives* Communicator::State::choose_runner(const CollectiveSpec& spec) const {
+  if (parts.preferred.empty() || wants_schedule(spec)) return scheduled.get();
   for (const auto& one : parts.preferred) {
-    if (!asked_for && one->can(spec)) return one.get();
+    if (one->can(spec)) return one.get();
   }
   return scheduled.get();
 }

@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include "algorithms/choose.h"
 #include "engine/layout.h"
 
 namespace fdl {
@@ -37,7 +38,7 @@ HierarchicalCollectives::HierarchicalCollectives(std::unique_ptr<Collectives> in
 
 // Sums are made host by host, so neither rank order nor an operation that needs it can be kept.
 bool HierarchicalCollectives::can(const CollectiveSpec& spec) const {
-  if (!spec.algorithm.empty() && spec.algorithm != "auto") return false;
+  if (!is_auto(spec.algorithm) && spec.algorithm != kWhole) return false;
   CollectiveSpec part = spec;
   part.root = 0;
   switch (spec.collective) {

@@ -53,7 +53,8 @@ class HierarchicalCollectives final : public Collectives {
   void plan_broadcast(const CollectiveSpec& spec, Buffers buffers);
   void plan_barrier();
   void add(Collectives& who, const CollectiveSpec& spec, Buffers buffers) {
-    stages_[stage_count_++] = {&who, spec, buffers};
+    stages_[stage_count_] = {&who, spec, buffers};
+    stages_[stage_count_++].spec.algorithm = "auto";  // `whole` is asked of this one, not of its parts
   }
   bool run_stages();
 

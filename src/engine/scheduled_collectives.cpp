@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "base/log.h"
 #include "engine/aliasing.h"
+#include "engine/call_facts.h"
 #include "schedule/verify.h"
 
 namespace fdl {
@@ -45,29 +45,6 @@ class Hash {
 
 bool equal(std::span<const std::size_t> a, std::span<const std::size_t> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end());
-}
-
-// What all ranks know of the size: of the whole vector, or of all chunks of the side that has one for each rank.
-std::size_t known_bytes(const CollectiveSpec& spec, int ranks) {
-  const std::size_t element = size_of(spec.dtype);
-  switch (spec.collective) {
-    case Collective::allreduce:
-    case Collective::reduce:
-    case Collective::broadcast:
-      return spec.count * element;
-    case Collective::alltoall:
-      // Uneven ones differ from rank to rank, and the choice must not.
-      return spec.count > 0 ? spec.count * static_cast<std::size_t>(ranks) * element : 1_MiB;
-    case Collective::barrier:
-      return 0;
-    default:
-      return std::accumulate(spec.counts.begin(), spec.counts.end(), std::size_t{0}) * element;
-  }
-}
-
-bool known_even(const CollectiveSpec& spec) {
-  if (spec.collective == Collective::alltoall) return spec.count > 0;
-  return std::adjacent_find(spec.counts.begin(), spec.counts.end(), std::not_equal_to<>()) == spec.counts.end();
 }
 
 // The tag of every slice: what ranks must agree on. (An alltoall's counts differ; its sizes are compared pair by pair.)
@@ -257,10 +234,9 @@ Result<ScheduledCollectives::Plan*> ScheduledCollectives::plan_for(const Collect
 // The call's own wish is an order; the configuration's is one only for the collectives that have such an algorithm.
 Result<Choice> ScheduledCollectives::choose_for(const CollectiveSpec& spec) const {
   const auto bytes = static_cast<int64_t>(known_bytes(spec, shape_.ranks));
-  const bool rank_order = reduces(spec.collective) && (spec.deterministic || config_.deterministic);
-  const bool commutative = !reduces(spec.collective) || spec.reduction.commutative();
+  const Need need = need_of(spec, config_.deterministic);
   const auto try_it = [&](std::string_view wanted) {
-    return choose(spec.collective, shape_, bytes, wanted, rank_order, commutative, known_even(spec));
+    return choose(spec.collective, shape_, bytes, wanted, need.rank_order, true, !need.uneven);
   };
   if (!is_auto(spec.algorithm)) return try_it(spec.algorithm);
   if (!is_auto(config_.algorithm)) {

@@ -1,20 +1,15 @@
 // farandole bench: starts its own ranks, checks what they compute, and prints one table beside the machine's limits.
 #include <fmt/format.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
-#include <thread>
 
 #include "base/config.h"
 #include "data/dtype.h"
 #include "program/bench_rank.h"
+#include "program/local_ranks.h"
 #include "program/subcommands.h"
 #include "schedule/schedule.h"
-#include "system/handshake.h"
 
 namespace fdl {
 namespace {
@@ -62,46 +57,6 @@ Result<BenchOptions> understand(const Wanted& wanted) {
   return options;
 }
 
-// Threads of one process can only be joined by loopback; everything else gets real processes.
-int run_threads(const BenchOptions& options) {
-  std::vector<int> codes(static_cast<std::size_t>(options.ranks));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < options.ranks; ++rank) {
-    threads.emplace_back([&, rank] { codes[static_cast<std::size_t>(rank)] = bench_rank(options, rank); });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return *std::max_element(codes.begin(), codes.end());
-}
-
-int run_processes(const BenchOptions& options) {
-  const pid_t parent = ::getpid();
-  std::vector<pid_t> children;
-  std::fflush(stdout);
-  for (int rank = 0; rank < options.ranks; ++rank) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (::getppid() != parent) ::_exit(kExitBug);
-      const int code = bench_rank(options, rank);
-      std::fflush(stdout);
-      std::fflush(stderr);
-      ::_exit(code);
-    }
-    if (child > 0) children.push_back(child);
-  }
-  int worst = static_cast<int>(children.size()) == options.ranks ? kExitOk : kExitBug;
-  for (std::size_t left = children.size(); left > 0; --left) {
-    int state = 0;
-    const pid_t ended = ::wait(&state);
-    std::erase(children, ended);
-    const int code = WIFSIGNALED(state) ? 128 + WTERMSIG(state) : WEXITSTATUS(state);
-    if (code == kExitOk || worst != kExitOk) continue;
-    worst = code;
-    for (const pid_t other : children) ::kill(other, SIGTERM);
-  }
-  return worst;
-}
-
 int bench(const Wanted& wanted) {
   auto options = understand(wanted);
   if (!options.ok()) {
@@ -109,9 +64,9 @@ int bench(const Wanted& wanted) {
     return kExitUsage;
   }
   if (wanted.launched) return bench_rank(*options, -1);
-  const bool threads = wanted.transport == "loopback";
-  options->rendezvous = (threads ? "memory://bench-" : "unix:@farandole-bench-") + random_hex(8);
-  return threads ? run_threads(*options) : run_processes(*options);
+  const bool threads = runs_in_threads(wanted.transport);
+  options->rendezvous = fresh_rendezvous(threads, "bench");
+  return run_local_ranks(wanted.ranks, threads, [&](int rank) { return bench_rank(*options, rank); });
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "data/half.h"
 #include "program/bench_limits.h"
+#include "program/collective_call.h"
 #include "program/json_line.h"
 #include "program/subcommands.h"
 
@@ -52,41 +53,6 @@ bool open_world(const BenchOptions& options, int rank, World& opened) {
          fdl_comm_create(fdl_group_all(opened.world), &opened.comm) == FDL_OK;
 }
 
-// ---- what one call looks like
-// ------------------------------------------------------------------------------------------
-
-// Elements a call is given, and how many its buffers hold.
-struct Extent {
-  std::size_t count = 0;
-  std::size_t input = 0;
-  std::size_t output = 0;
-};
-
-Extent extent_of(const BenchOptions& options, std::size_t bytes) {
-  const std::size_t elements = std::max<std::size_t>(1, bytes / fdl_dtype_size(options.dtype));
-  const auto ranks = static_cast<std::size_t>(options.ranks);
-  const std::size_t share = std::max<std::size_t>(1, elements / ranks);
-  switch (options.collective) {
-    case FDL_ALLGATHER:
-    case FDL_GATHER:
-      return {share, share, share * ranks};
-    case FDL_REDUCE_SCATTER:
-    case FDL_SCATTER:
-      return {share, share * ranks, share};
-    case FDL_ALLTOALL:
-      return {share, share * ranks, share * ranks};
-    case FDL_BARRIER:
-      return {0, 0, 0};
-    default:
-      return {elements, elements, elements};
-  }
-}
-
-// nccl-tests: S is the total output of allgather, the total input of reduce-scatter, else the vector.
-std::size_t size_in_bytes(const BenchOptions& options, const Extent& extent) {
-  return std::max(extent.input, extent.output) * fdl_dtype_size(options.dtype);
-}
-
 double busbw_factor(const BenchOptions& options) {
   const double p = options.ranks;
   switch (options.collective) {
@@ -101,18 +67,12 @@ double busbw_factor(const BenchOptions& options) {
   }
 }
 
+CollectiveCall call_of(const BenchOptions& options) {
+  return {.collective = options.collective, .dtype = options.dtype, .ranks = options.ranks};
+}
+
 fdl_result call(const BenchOptions& options, fdl_comm* comm, void* input, void* output, std::size_t count) {
-  fdl_call wanted;
-  fdl_call_init(&wanted);
-  wanted.collective = options.collective;
-  wanted.input = options.collective == FDL_BROADCAST ? output : input;
-  wanted.output = output;
-  wanted.count = count;
-  wanted.dtype = options.dtype;
-  fdl_call_options how;
-  fdl_call_options_init(&how);
-  how.algorithm = options.algorithm.c_str();
-  return fdl_call_ex(comm, &wanted, &how, nullptr);
+  return call_of(options).run(comm, input, output, count, options.algorithm);
 }
 
 // ---- results that can be checked with ==
@@ -318,8 +278,8 @@ int bench_rank(const BenchOptions& wanted_options, int rank) {
   const double copy_GBps = options.json ? 0 : copy_bandwidth(opened.comm);
   if (rank == 0 && !options.json) print_header(options, facts.transports, copy_GBps);
   for (const std::size_t wanted : options.sizes) {
-    const Extent extent = extent_of(options, wanted);
-    const std::size_t bytes = size_in_bytes(options, extent);
+    const Extent extent = call_of(options).extent_of(wanted);
+    const std::size_t bytes = call_of(options).bytes_of(extent);
     if (const int code = check_size(options, rank, opened.comm, extent); code != kExitOk) return code;
     Line line{.bytes = bytes};
     if (!time_size(options, opened.comm, extent, line.timing)) return fail(rank);

@@ -9,6 +9,7 @@
 #include "program/json_line.h"
 #include "program/subcommands.h"
 #include "runtime/assemble.h"
+#include "runtime/tuning.h"
 #include "world/topology.h"
 
 namespace fdl {
@@ -44,6 +45,11 @@ int print_config(bool json) {
                row.alike ? " (alike on all ranks)" : "");
   }
   for (const std::string& line : config->without_meaning) fmt::print("{}\n", line);
+  if (auto tuning = load_tuning(*config, Environment::of_process()); tuning.ok()) {
+    fmt::print("\ntuning table: {} ({})", tuning->source, tuning->table.fingerprint());
+  } else {
+    fmt::print("\ntuning table: {}", tuning.status().text());
+  }
   fmt::print("\nbuilt with: {}\nthis machine: {}, {} usable\n", built_transports(), describe_machine(), usable_cores());
   return kExitOk;
 }

@@ -5,8 +5,10 @@
 #include <memory>
 
 #include "algorithms/choose.h"
+#include "algorithms/measured_choice.h"
 #include "base/config.h"
 #include "program/subcommands.h"
+#include "runtime/tuning.h"
 #include "schedule/describe.h"
 #include "schedule/simulate.h"
 
@@ -22,6 +24,14 @@ struct Question {
   bool deterministic = false;
   double alpha_us = 5;
   double gigabytes_per_s = 2;
+  std::string transport;  // empty: as many ranks on many hosts would have it
+};
+
+// A schedule, and whether the collective is run as a whole instead.
+struct Answer {
+  Choice schedule;
+  bool has_whole = false;
+  bool is_whole = false;
 };
 
 constexpr int kShownRanks = 8;
@@ -44,14 +54,78 @@ std::vector<Schedule> schedules_of(const Algorithm& algorithm, const GroupShape&
   return schedules;
 }
 
-void print_rivals(const Choice& choice, const GroupShape& shape, int64_t bytes, const CostModel& model) {
-  fmt::print("\npredicted ({} us a message, {:.3g} GB/s a direction):\n", model.alpha_s * 1e6, 1e-9 / model.beta_s);
-  for (const Algorithm& algorithm : catalog()) {
-    if (algorithm.collective != choice.algorithm->collective || !fits(algorithm, shape.ranks)) continue;
-    const SimulatedRun run = simulate(schedules_of(algorithm, shape), bytes, model);
-    fmt::print("  {} {:<20} {:>12.1f} us   {}\n", &algorithm == choice.algorithm ? "->" : "  ", algorithm.name,
-               run.seconds * 1e6, algorithm.sentence);
+// Whether somebody runs it as a whole, without a schedule: shared memory on one host, and inside hosts where schedules
+// run between them.
+bool has_whole(Collective collective, const GroupShape& shape, bool deterministic) {
+  if (shape.transport.find("shm") == std::string::npos || shape.ranks < 2) return false;
+  if (shape.hosts == 1) return true;
+  const bool composed =
+      collective == Collective::allreduce || collective == Collective::broadcast || collective == Collective::barrier;
+  return composed && shape.ranks_per_host > 1 && !(deterministic && collective == Collective::allreduce);
+}
+
+std::string us_words(std::optional<double> us) { return us ? fmt::format("{:.2f}", *us) : std::string("-"); }
+
+void print_way(bool chosen, std::string_view way, std::optional<double> predicted_us, std::optional<double> took_us,
+               std::string_view sentence) {
+  fmt::print("{} {:<20} {:>14} {:>14}   {}\n", chosen ? "->" : "  ", way, us_words(predicted_us), us_words(took_us),
+             sentence);
+}
+
+void print_ways(const Answer& answer, const GroupShape& shape, int64_t bytes, const CostModel& model) {
+  const Collective collective = answer.schedule.algorithm->collective;
+  const TuningTable::Sizes* sizes = measured_sizes(collective, shape);
+  const auto took_us = [&](std::string_view way) {
+    return sizes == nullptr ? std::optional<double>() : measured_us(*sizes, way, bytes);
+  };
+  fmt::print("\n{:<23} {:>14} {:>14}   predicted from {} us a message and {:.3g} GB/s a direction\n", "   way",
+             "predicted us", "measured us", model.alpha_s * 1e6, 1e-9 / model.beta_s);
+  if (answer.has_whole) {
+    print_way(answer.is_whole, kWhole, std::nullopt, took_us(kWhole),
+              shape.hosts == 1 ? "Shared memory, without a schedule: every rank reads the others' memory"
+                               : "Shared memory inside each host, a schedule between the hosts");
   }
+  for (const Algorithm& algorithm : catalog()) {
+    if (algorithm.collective != collective || !fits(algorithm, shape.ranks)) continue;
+    const SimulatedRun run = simulate(schedules_of(algorithm, shape), bytes, model);
+    print_way(!answer.is_whole && &algorithm == answer.schedule.algorithm, algorithm.name, run.seconds * 1e6,
+              took_us(algorithm.name), algorithm.sentence);
+  }
+}
+
+// As a communicator of this shape would choose.
+Result<Answer> answer_of(Collective collective, const GroupShape& shape, int64_t bytes, const Question& question) {
+  const bool asked = question.algorithm != "auto" && question.algorithm != kWhole;
+  Answer answer;
+  answer.has_whole = has_whole(collective, shape, question.deterministic);
+  if (question.algorithm == kWhole && !answer.has_whole) {
+    return Status(Code::invalid_argument, "nobody runs " + question.collective +
+                                              " as a whole here: that needs ranks "
+                                              "that share memory");
+  }
+  const Need need{.rank_order = question.deterministic, .uneven = true};
+  const bool slower = question.algorithm == "auto" && Preference(shape).is_schedule(collective, bytes, need);
+  answer.is_whole = answer.has_whole && !asked && !slower;
+  FDL_ASSIGN_OR_RETURN(answer.schedule,
+                       choose(collective, shape, bytes, asked ? question.algorithm : "auto", question.deterministic));
+  return answer;
+}
+
+void print_choice(const Answer& answer, const GroupShape& shape, int64_t bytes, const Question& question) {
+  fmt::print("{} of {} bytes on {} ranks over {}: ", question.collective, bytes, shape.ranks, shape.transport);
+  if (answer.is_whole) fmt::print("{}, without a schedule; as a schedule it would be ", kWhole);
+  fmt::print("{}\n{}\n", answer.schedule.algorithm->name, answer.schedule.why);
+}
+
+std::string transport_of(const Question& question, int ranks_per_host) {
+  if (!question.transport.empty()) return question.transport;
+  return question.hosts == 1 ? "shm" : ranks_per_host == 1 ? "tcp" : "shm+tcp";
+}
+
+Result<Tuning> tuning_in_force() {
+  const Environment environment = Environment::of_process();
+  FDL_ASSIGN_OR_RETURN(const Config config, Config::read(environment));
+  return load_tuning(config, environment);
 }
 
 int explain(const Question& question) {
@@ -65,25 +139,28 @@ int explain(const Question& question) {
   auto bytes = parse_bytes(question.bytes);
   if (!bytes.ok()) return fail("--bytes " + bytes.status().text());
   const CostModel model{.alpha_s = question.alpha_us * 1e-6, .beta_s = 1e-9 / question.gigabytes_per_s};
+  auto tuning = tuning_in_force();
+  if (!tuning.ok()) return fail(tuning.status().text());
+  const int per_host = question.ranks % question.hosts == 0 ? question.ranks / question.hosts : 0;
   const GroupShape shape{.ranks = question.ranks,
                          .hosts = question.hosts,
-                         .ranks_per_host = question.ranks % question.hosts == 0 ? question.ranks / question.hosts : 0,
+                         .ranks_per_host = per_host,
                          .alpha_s = model.alpha_s,
-                         .beta_s = model.beta_s};
-  auto choice = choose(*collective, shape, static_cast<int64_t>(*bytes), question.algorithm, question.deterministic);
-  if (!choice.ok()) return fail(choice.status().text());
-  fmt::print("{} of {} bytes on {} ranks: {}\n{}\n\n", question.collective, *bytes, question.ranks,
-             choice->algorithm->name, choice->why);
-  const std::vector<Schedule> schedules = schedules_of(*choice->algorithm, shape);
+                         .beta_s = model.beta_s,
+                         .transport = transport_of(question, per_host),
+                         .table = &tuning->table};
+  const auto size = static_cast<int64_t>(*bytes);
+  auto answer = answer_of(*collective, shape, size, question);
+  if (!answer.ok()) return fail(answer.status().text());
+  print_choice(*answer, shape, size, question);
+  fmt::print("tuning table: {} ({})\n\n", tuning->source, tuning->table.fingerprint());
+  const std::vector<Schedule> schedules = schedules_of(*answer->schedule.algorithm, shape);
   if (question.ranks <= kShownRanks) {
     fmt::print("{}", describe(schedules));
   } else {
     fmt::print("{}(the other {} ranks do likewise)\n", describe(schedules.front()), question.ranks - 1);
   }
-  print_rivals(*choice, shape, static_cast<int64_t>(*bytes), model);
-  fmt::print(
-      "\nRanks that share memory on one host use the shared-memory collectives instead, unless an algorithm is "
-      "asked for.\n");
+  print_ways(*answer, shape, size, model);
   return kExitOk;
 }
 
@@ -104,6 +181,7 @@ void add_explain(CLI::App& app, Work& work) {
       ->capture_default_str()
       ->check(CLI::Range(1, 4096));
   command->add_option("--bytes", question->bytes, "Size of the vector: 4, 64K, 1M")->capture_default_str();
+  command->add_option("--transport", question->transport, "shm, tcp, shm+tcp; else what such ranks would have");
   command->add_option("--algorithm", question->algorithm, "Ask for one instead of auto")->capture_default_str();
   command->add_flag("--deterministic", question->deterministic, "Only what folds in rank order");
   command->add_option("--latency-us", question->alpha_us, "Of one message")

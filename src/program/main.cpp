@@ -73,6 +73,7 @@ int main(int argc, char** argv) {
   fdl::add_env(app, work);
   fdl::add_config(app, work);
   fdl::add_explain(app, work);
+  fdl::add_tune(app, work);
   if (!words.empty() && !words.front().starts_with("-") && !has_command(app, words.front())) {
     std::fprintf(stderr, "farandole: '%s' is no command; `farandole --help` lists them\n", words.front().c_str());
     return fdl::kExitUsage;

@@ -27,6 +27,7 @@ void add_run(CLI::App& app, Work& work, const std::vector<std::string>& words);
 void add_bench(CLI::App& app, Work& work);
 void add_env(CLI::App& app, Work& work);
 void add_config(CLI::App& app, Work& work);
+void add_tune(CLI::App& app, Work& work);
 void add_explain(CLI::App& app, Work& work);
 
 }  // namespace fdl

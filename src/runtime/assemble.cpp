@@ -192,7 +192,8 @@ constexpr double kTurn_s = 20e-6;
 
 #if FDL_WITH_SHM
 // The ranks of each host use its memory; those in the same place on every host use the network, each for its share.
-Result<std::unique_ptr<Collectives>> make_hierarchy(const Membership& membership, const GroupShape& shape,
+Result<std::unique_ptr<Collectives>> make_hierarchy(const Membership& membership,
+                                                    const std::vector<const Option*>& chosen, const GroupShape& shape,
                                                     Transport& transport) {
   const int locals = shape.ranks_per_host;
   const HierarchicalCollectives::Place place{.local_rank = membership.rank % locals,
@@ -211,6 +212,8 @@ Result<std::unique_ptr<Collectives>> make_hierarchy(const Membership& membership
   GroupShape shape_across = shape;
   shape_across.ranks = shape.hosts;
   shape_across.ranks_per_host = 1;
+  shape_across.transport =
+      joining(chosen, membership.members.front(), membership.members[static_cast<std::size_t>(locals)])->name;
   auto between = std::make_unique<ScheduledCollectives>(std::make_unique<PartTransport>(transport, std::move(across)),
                                                         place.host, shape_across, *membership.config);
   return HierarchicalCollectives::make(std::move(inside), std::move(between), place);
@@ -224,7 +227,7 @@ Status prefer_shared_memory(const Membership& membership, const std::vector<cons
     parts.preferred.push_back(std::move(host.collectives));
     parts.board = std::move(host.board);
   } else if (parts.shape.ranks_per_host > 1) {
-    FDL_ASSIGN_OR_RETURN(auto hierarchy, make_hierarchy(membership, parts.shape, *parts.transport));
+    FDL_ASSIGN_OR_RETURN(auto hierarchy, make_hierarchy(membership, chosen, parts.shape, *parts.transport));
     parts.preferred.push_back(std::move(hierarchy));
   }
   return {};
@@ -233,7 +236,8 @@ Status prefer_shared_memory(const Membership& membership, const std::vector<cons
 
 }  // namespace
 
-Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, std::function<void()> suspect) {
+Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, std::function<void()> suspect,
+                                               const TuningTable* table) {
   Communicator::Parts parts{.id = membership.id,
                             .rank = membership.rank,
                             .members = membership.members,
@@ -242,6 +246,9 @@ Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, std
                             .suspect = std::move(suspect)};
   FDL_ASSIGN_OR_RETURN(const std::vector<const Option*> chosen, allowed(*membership.config));
   if (membership.size() == 1) return Communicator::make(std::move(parts));
+  // As the first member sees it, and so as all do: where a shape is even, all see the same.
+  parts.shape.transport = transports_between(membership.members, 0, *membership.config);
+  parts.shape.table = table;
 
   FDL_ASSIGN_OR_RETURN(parts.transport, connect_all(membership, chosen));
   if (parts.transport->name().find("tcp") != std::string_view::npos) {

@@ -11,7 +11,9 @@
 namespace fdl {
 
 // Connects a communicator. Collective over its members. `suspect` as in Communicator::Parts.
-Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, std::function<void()> suspect);
+// `table` outlives the communicator.
+Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, std::function<void()> suspect,
+                                               const TuningTable* table = nullptr);
 
 // Memory that all ranks of my host map; null where they cannot or may not. Collective over the members.
 Result<std::shared_ptr<HostMemory>> assemble_memory(const Membership& membership);

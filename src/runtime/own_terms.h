@@ -3,11 +3,12 @@
 
 #include <vector>
 
+#include "algorithms/tuning_table.h"
 #include "base/config.h"
 #include "world/terms.h"
 
 namespace fdl {
 
-std::vector<Term> own_terms(const Config& config);
+std::vector<Term> own_terms(const Config& config, const TuningTable& table);
 
 }  // namespace fdl

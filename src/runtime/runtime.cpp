@@ -138,6 +138,7 @@ Status Runtime::start(const RuntimeOptions& options) {
   if (!options.rendezvous.empty()) knobs["rendezvous"] = options.rendezvous;
   if (!options.job_key.empty()) knobs["job_key"] = options.job_key;
   FDL_ASSIGN_OR_RETURN(config_, Config::read(environment, knobs));
+  FDL_ASSIGN_OR_RETURN(tuning_, load_tuning(config_, environment));
   FDL_ASSIGN_OR_RETURN(const LogLevel level, parse_log_level(config_.log_level));
   set_log_level(level);
   if (options.rank >= 0) {
@@ -187,7 +188,7 @@ Status Runtime::meet() {
                                                 .host_name = mine.host_name,
                                                 .boot_id = mine.boot_id,
                                                 .process_id = mine.process_id,
-                                                .terms = own_terms(config_)},
+                                                .terms = own_terms(config_, tuning_.table)},
                                                deadline));
   FDL_ASSIGN_OR_RETURN(
       loop_, Loop::start(
@@ -301,9 +302,10 @@ Result<std::unique_ptr<Communicator>> Runtime::connect(const std::string& id, co
                               .memory = memory_,
                               .exchange = &exchange,
                               .deadline = Deadline::after_seconds(config_.start_timeout_s)};
-  auto comm = assemble(membership, [this, members] {
+  const auto suspect = [this, members] {
     if (link_) link_->probe(others(members));
-  });
+  };
+  auto comm = assemble(membership, suspect, &tuning_.table);
   if (!comm.ok()) return comm.status().while_doing("connecting " + id);
   return comm;
 }

@@ -18,6 +18,7 @@
 #include "runtime/group.h"
 #include "runtime/loop.h"
 #include "runtime/timeline.h"
+#include "runtime/tuning.h"
 #include "runtime/verdicts.h"
 #include "world/hub.h"
 #include "world/hub_link.h"
@@ -122,6 +123,7 @@ class Runtime {
   std::atomic<bool>* alive_here_;
   std::atomic<bool> shut_down_{false};
   Config config_;
+  Tuning tuning_;
   Identity identity_;
   WorldFacts facts_;
   std::vector<Member> members_;
