@@ -86,6 +86,7 @@ TEST_F(CApiTimeline, TellsOfEachTensorWithTheTicksOfAllRanks) {
       sum(me, {"grad_b"}, 100'000);
       FDL_ASSERT_OK(fdl_barrier(me.comm));
       FDL_ASSERT_OK(fdl_timeline_stop(me.world));
+      FDL_ASSERT_OK(fdl_barrier(me.comm));
       sum(me, {"later"});
     });
     const auto events = events_of(text_of_file(file));
