@@ -1,0 +1,42 @@
+"""The examples that show how one comes from elsewhere, run as their first lines say."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from launch import HERE
+
+EXAMPLES = os.path.join(os.path.dirname(os.path.dirname(HERE)), "examples")
+FARANDOLE = os.path.join(os.path.dirname(sys.executable), "farandole")
+
+
+def say(command):
+    """The one line of the example itself."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
+    variables.update(OMP_NUM_THREADS="1", FARANDOLE_START_TIMEOUT_S="100")
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if "from_" in line]
+    return line[line.index("from_") :]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_what_was_mpi4py_runs_under_farandole_run(ranks):
+    line = say([FARANDOLE, "run", "-np", str(ranks), sys.executable, os.path.join(EXAMPLES, "from_mpi4py.py")])
+    assert line.startswith(f"from_mpi4py: {ranks} ranks, 41 cells, 600 steps"), line
+
+
+def test_what_was_mpi4py_runs_under_mpirun():
+    launcher = ["mpirun.openmpi", "-np", "2", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+    line = say([*launcher, sys.executable, os.path.join(EXAMPLES, "from_mpi4py.py")])
+    assert line.startswith("from_mpi4py: 2 ranks"), line
+
+
+def test_a_script_for_gloo_gives_the_same_bits_with_another_word():
+    """Two ranks, so each sum has one order."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    script = os.path.join(EXAMPLES, "from_torch_distributed.py")
+    theirs, ours = (say([*launcher, script, "--backend", backend]) for backend in ("gloo", "farandole"))
+    assert theirs == ours and ours.startswith("from_torch_distributed: 2 ranks, loss "), (theirs, ours)
