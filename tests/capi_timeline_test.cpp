@@ -34,11 +34,11 @@ class CApiTimeline : public testing::Test {
   std::filesystem::path folder_;
 };
 
-fdl_operation sum_of(const std::string& name, std::vector<float>& values, const int64_t& count) {
+fdl_operation sum_of(const char* name, std::vector<float>& values, const int64_t& count) {
   fdl_operation operation;
   fdl_operation_init(&operation);
   operation.kind = FDL_NAMED_ALLREDUCE;
-  operation.name = name.c_str();
+  operation.name = name;
   operation.input = {values.data(), FDL_FLOAT32, 1, &count, 0, 0, nullptr};
   operation.output = values.data();
   operation.op = FDL_SUM;
@@ -51,7 +51,7 @@ void sum(World& me, const std::vector<std::string>& names, std::size_t elements 
   const auto count = static_cast<int64_t>(elements);
   std::vector<fdl_handle*> handles(names.size());
   for (std::size_t i = 0; i < names.size(); ++i) {
-    const fdl_operation operation = sum_of(names[i], values[i], count);
+    const fdl_operation operation = sum_of(names[i].c_str(), values[i], count);
     FDL_ASSERT_OK(fdl_submit(me.all, &operation, 1, &handles[i]));
   }
   for (fdl_handle* handle : handles) {
