@@ -187,8 +187,10 @@ TEST(Generations, MoreThatAreWantedJoinWhenTheMembersAreReady) {
   job.start_all();
   EXPECT_FALSE(job.somebody_waits());
   job.asked(2);
+  EXPECT_FALSE(job.somebody_waits());  // not all
+  job.asked(3);
   EXPECT_TRUE(job.somebody_waits());
-  job.all_ask({0, 1, 3});
+  job.all_ask({0, 1});
   EXPECT_THAT(job.next(), ElementsAre(0, 1, 2, 3));
   EXPECT_FALSE(job.somebody_waits());
 }
@@ -216,7 +218,7 @@ TEST(Generations, WhoIsNotWantedAnyMoreIsTheYoungest) {
   EXPECT_THAT(world->workers, ElementsAre(0));
   EXPECT_THAT(world->dismissed, ElementsAre(1, 2));
   EXPECT_FALSE(job.somebody_must_go());
-  job.ended(1, false);  // how it ends means nothing any more
+  EXPECT_FALSE(job.ended(1, false));  // how it ends means nothing any more
   EXPECT_EQ(job.ends(), std::nullopt);
   EXPECT_EQ(job.to_start(), 0);
   job.asked(0);

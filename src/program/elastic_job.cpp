@@ -15,6 +15,10 @@
 namespace fdl {
 namespace {
 
+// Tokens, counted from the first.
+constexpr uint64_t kDoor = 0;
+constexpr uint64_t kCountFile = 1;
+constexpr uint64_t kFirstConnection = 2;
 constexpr std::size_t kLongestLine = 256;
 constexpr std::size_t kMostConnections = 4096;
 // A member that others were told is lost (stopped, swapped out, cut off) may still wake up and come.
@@ -29,20 +33,49 @@ void tell(const std::string& text) {
 
 Result<std::unique_ptr<ElasticJob>> ElasticJob::open(const Options& options) {
   FDL_ASSIGN_OR_RETURN(auto door, HubDoor::open("unix"));
-  return std::unique_ptr<ElasticJob>(new ElasticJob(options, std::move(door)));
+  std::optional<WatchedFile> count_file;
+  if (!options.count_file.empty()) {
+    FDL_ASSIGN_OR_RETURN(count_file, WatchedFile::open(options.count_file));
+  }
+  return std::unique_ptr<ElasticJob>(new ElasticJob(options, std::move(door), std::move(count_file)));
 }
 
 Status ElasticJob::watch(Poller& poller, uint64_t first_token) {
   poller_ = &poller;
   first_token_ = first_token;
-  next_token_ = first_token + 1;
-  return poller.add(door_->fd(), first_token);
+  next_token_ = first_token + kFirstConnection;
+  if (count_file_) FDL_RETURN_IF_ERROR(poller.add(count_file_->fd(), first_token + kCountFile));
+  return poller.add(door_->fd(), first_token + kDoor);
 }
 
 // ---- The door
 // --------------------------------------------------------------------------------------------------------------
 
-void ElasticJob::serve(uint64_t token) { token == first_token_ ? accept_all() : receive(token); }
+void ElasticJob::serve(uint64_t token) {
+  if (token == first_token_ + kDoor) {
+    accept_all();
+  } else if (token == first_token_ + kCountFile) {
+    read_count();
+  } else {
+    receive(token);
+  }
+}
+
+void ElasticJob::read_count() {
+  if (!count_file_->changed()) return;
+  auto text = count_file_->read();
+  if (!text.ok()) return tell(text.status().text());
+  int count = 0;
+  char rest = 0;
+  if (std::sscanf(text->c_str(), "%d %c", &count, &rest) != 1 || count < 1) {
+    const std::string quoted = text->substr(0, std::min<std::size_t>(text->find('\n'), 40));
+    return tell(
+        fmt::format("'{}' says '{}', which is no number of ranks; nothing changes", options_.count_file, quoted));
+  }
+  const int before = generations_.wanted();
+  generations_.want(count);
+  if (generations_.wanted() != before) tell(fmt::format("{} ranks are wanted, not {}", generations_.wanted(), before));
+}
 
 void ElasticJob::accept_all() {
   while (true) {
@@ -141,15 +174,16 @@ void ElasticJob::start_one() {
                                     {"PYTHONUNBUFFERED", "1"}}});
 }
 
-void ElasticJob::ended(int worker, const Ending& ending) {
+bool ElasticJob::ended(int worker, const Ending& ending) {
   labels_.erase(worker);
   suspects_.erase(worker);
   if (!ending.success()) {
     last_failure_ = ending.exit_code();
     if (first_failure_ == 0) first_failure_ = last_failure_;
   }
-  generations_.ended(worker, ending.success());
+  const bool is_loss = generations_.ended(worker, ending.success());
   if (generations_.has_finished()) end_waiting("other ranks have finished, so that no generation follows");
+  return is_loss;
 }
 
 void ElasticJob::stop(const std::string& why) {
@@ -228,7 +262,7 @@ void ElasticJob::begin_if_all_asked() {
   patience_ = Deadline::never();
   suspects_.clear();
   told_.clear();
-  for (const int worker : world->dismissed) say(worker, "end it has been removed from the elastic job");
+  for (const int worker : world->dismissed) say(worker, "removed");
   hub_.reset();  // nobody is in the generation before any more
   HubOptions options = options_.hub;
   options.size = static_cast<int>(world->workers.size());

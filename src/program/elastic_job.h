@@ -3,13 +3,14 @@
 // The supervisor owns the processes and this object; both live in one thread and sleep in one epoll set. A worker says
 //     join WORKER RANK      RANK: whom it saw lost, or -1
 // and is answered, when all have asked,
-//     world GENERATION RANK SIZE RENDEZVOUS          or    end WHY
+//     world GENERATION RANK SIZE RENDEZVOUS    or    removed    or    end WHY
 // It is told `hosts added` or `hosts removed` when a new generation is wanted though nothing is wrong. One line each,
 // over an abstract Unix socket that only the same user may enter.
 #pragma once
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "program/hub_thread.h"
 #include "system/poller.h"
 #include "system/process.h"
+#include "system/watched_file.h"
 #include "world/hub_door.h"
 
 namespace fdl {
@@ -28,6 +30,7 @@ class ElasticJob {
   struct Options {
     Generations::Limits limits;
     HubOptions hub;           // of each generation; its size and address are set anew
+    std::string count_file;   // where the number of ranks that are wanted is written; empty: it stays as it is
     double patience_s = 600;  // how long members wait for one that does not come before it is ended
   };
   // What the supervisor is to do.
@@ -47,7 +50,7 @@ class ElasticJob {
   Status watch(Poller& poller, uint64_t first_token);
   void serve(uint64_t token);
 
-  void ended(int worker, const Ending& ending);
+  bool ended(int worker, const Ending& ending);  // false: that is no loss
   // The job is being ended for another reason: nobody is started any more.
   void stop(const std::string& why);
 
@@ -62,8 +65,9 @@ class ElasticJob {
     std::string unread;
   };
 
-  ElasticJob(const Options& options, std::unique_ptr<HubDoor> door)
-      : options_(options), door_(std::move(door)), generations_(options.limits) {}
+  ElasticJob(const Options& options, std::unique_ptr<HubDoor> door, std::optional<WatchedFile> count_file)
+      : options_(options), door_(std::move(door)), count_file_(std::move(count_file)), generations_(options.limits) {}
+  void read_count();
   void accept_all();
   void receive(uint64_t token);
   bool obey(Connection& connection, const std::string& line);
@@ -77,6 +81,7 @@ class ElasticJob {
 
   const Options options_;
   const std::unique_ptr<HubDoor> door_;
+  std::optional<WatchedFile> count_file_;
   Generations generations_;
   Poller* poller_ = nullptr;
   uint64_t first_token_ = 0;

@@ -25,19 +25,20 @@ void Generations::asked(int worker) {
   }
 }
 
-void Generations::ended(int worker, bool well) {
+bool Generations::ended(int worker, bool well) {
   const auto found = workers_.find(worker);
-  if (found == workers_.end()) return;
+  if (found == workers_.end()) return false;
   const Worker was = found->second;
   workers_.erase(found);
-  if (was.dismissed || give_up_) return;
-  if (well) {
-    finished_ = true;
-  } else if (finished_) {
+  if (was.dismissed) return false;
+  if (well) finished_ = true;
+  if (well || give_up_) return !well;
+  if (finished_) {
     give_up(Reason::failed_at_end, "it failed when others had finished already, so that nobody can take its place");
   } else {
     decide_after_loss(was.joined > 0);
   }
+  return true;
 }
 
 // A member's place is taken by a new worker while that is allowed. Who failed before it ever belonged to a generation
@@ -113,9 +114,14 @@ std::optional<Generations::World> Generations::begin() {
 }
 
 bool Generations::somebody_waits() const {
-  return is_in_order() && generation_ > 0 && std::any_of(workers_.begin(), workers_.end(), [](const auto& one) {
-           return one.second.joined == 0 && one.second.asking;
-         });
+  if (!is_in_order() || generation_ == 0 || to_start() > 0) return false;
+  int waiting = 0;
+  for (const auto& [worker, facts] : workers_) {
+    if (facts.joined > 0) continue;
+    if (!facts.asking) return false;
+    ++waiting;
+  }
+  return waiting > 0;
 }
 
 bool Generations::somebody_must_go() const { return is_in_order() && generation_ > 0 && running() > target_; }

@@ -47,7 +47,7 @@ class Generations {
   // ---- what happened
   int start();  // the number of a worker that is started now
   void asked(int worker);
-  void ended(int worker, bool well);
+  bool ended(int worker, bool well);  // false: that is no loss
   // Another number of ranks is wanted; it is kept within the limits.
   void want(int ranks);
 
@@ -57,10 +57,11 @@ class Generations {
   int to_start() const;
   // The next generation, if it begins now.
   std::optional<World> begin();
-  // Members are to be told that others wait to join, or that some of them are to go.
+  // Members are to be told that all who shall join wait for them, or that some of them are to go.
   bool somebody_waits() const;
   bool somebody_must_go() const;
 
+  int wanted() const { return target_; }
   int generation() const { return generation_; }
   bool has_finished() const { return finished_; }
   bool runs(int worker) const { return workers_.contains(worker); }

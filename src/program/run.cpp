@@ -30,9 +30,11 @@ struct RunOptions {
   int resets = Generations::kNoLimit;
   int replacements = Generations::kNoLimit;
   double patience_s = 600;
+  std::string count_file;
 
   bool is_elastic() const {
-    return fewest > 0 || most > 0 || resets != Generations::kNoLimit || replacements != Generations::kNoLimit;
+    return !count_file.empty() || fewest > 0 || most > 0 || resets != Generations::kNoLimit ||
+           replacements != Generations::kNoLimit;
   }
   std::vector<std::string> command;
 };
@@ -51,7 +53,8 @@ std::optional<std::string> fault_of(const RunOptions& options) {
     return "--nnodes above 1 needs --rendezvous host:port, where the node with --node-rank 0 serves";
   }
   if (options.is_elastic() && options.nodes > 1) {
-    return "an elastic job (--min-np, --max-np, --reset-limit, --replacements) runs on one host; leave out --nnodes";
+    return "an elastic job (--min-np, --max-np, --reset-limit, --replacements, --np-file) runs on one host; leave out "
+           "--nnodes";
   }
   if (options.fewest > options.ranks_per_node || (options.most > 0 && options.most < options.ranks_per_node)) {
     return fmt::format("--min-np {}, -np {} and --max-np {} are not in order", options.fewest, options.ranks_per_node,
@@ -131,8 +134,9 @@ int run_elastic(const RunOptions& options, const Config& config, const std::stri
                                           .resets = options.resets,
                                           .replacements = options.replacements},
                                .hub = hub_options(config, key),
+                               .count_file = options.count_file,
                                .patience_s = options.patience_s});
-  if (!job.ok()) return fail(job.status().while_doing("opening the door of the elastic job").text(), kExitRendezvous);
+  if (!job.ok()) return fail(job.status().while_doing("making the job elastic").text(), kExitRendezvous);
   supervised.job = job.take();
   return supervise(std::move(supervised));
 }
@@ -183,6 +187,9 @@ void add_run(CLI::App& app, Work& work, const std::vector<std::string>& words) {
       ->add_option("--replacements", options->replacements,
                    "Elastic: how many ranks may be started in the place of lost ones; then there are fewer")
       ->check(CLI::NonNegativeNumber);
+  command->add_option(
+      "--np-file", options->count_file,
+      "Elastic: whenever a number is written into this file, the job grows or shrinks to so many ranks");
   command
       ->add_option("--elastic-timeout", options->patience_s,
                    "Elastic: after how many seconds a rank that keeps the others waiting is ended")

@@ -174,8 +174,8 @@ void Supervisor::take_ending(std::size_t index) {
   // What it wrote before it ended; a grandchild may hold the pipe open, so its end is not waited for.
   read_stream(2 * index);
   read_stream(2 * index + 1);
-  if (options_.job) options_.job->ended(static_cast<int>(index), *ending);
-  if (ending->success() || failed_) return;
+  const bool is_loss = options_.job ? options_.job->ended(static_cast<int>(index), *ending) : !ending->success();
+  if (!is_loss || failed_) return;
   fmt::print(stderr, "{}", story(child, *ending));
   std::fflush(stderr);
   write_report(child, *ending);

@@ -44,10 +44,11 @@ def counts(trouble, last_step=LAST_STEP, **attributes):
     total = go_on(state)
     everybodys = farandole.allgather(np.array([total], np.int64), name="totals")
     say(total=total, rank=farandole.rank(), equal=bool((everybodys == total).all()), sizes=state.sizes)
+    return total
 
 
 def one_dies(worker="1", step="5"):
-    counts(lambda state: die() if (WORKER, state.step) == (int(worker), int(step)) else None)
+    return counts(lambda state: die() if (WORKER, state.step) == (int(worker), int(step)) else None)
 
 
 def one_raises():
@@ -148,6 +149,32 @@ def grows(folder):
 
     go_on(state)
     say(steps=state.step, sizes=state.sizes)
+
+
+def asks_for_slots(folder):
+    """Goes on until a third rank has come, which a discovery script tells of."""
+    farandole.init()
+    state = elastic.ObjectState(step=0, sizes=[])
+
+    @elastic.run
+    def go_on(state):
+        state.sizes = state.sizes + [farandole.size()]
+        while farandole.size() < 3:
+            state.step += 1
+            if farandole.rank() == 0 and state.step == 5:
+                with open(os.path.join(folder, "slots"), "w") as file:
+                    file.write("localhost:3")
+            time.sleep(0.01)
+            state.check_host_updates()
+
+    go_on(state)
+    say(sizes=state.sizes)
+
+
+def writes_nonsense(folder):
+    farandole.init()
+    with open(os.path.join(folder, "wanted"), "w") as file:
+        file.write("many\n2")
 
 
 def trains():

@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 
+import elastic_tasks
 import farandole
 import farandole.torch as hvd
 import horovod.torch.elastic as horovod_elastic
@@ -16,16 +17,17 @@ from farandole import basics, elastic, elastic_door
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FARANDOLE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "build", "bin", "farandole")
+HOROVODRUN = [os.path.join(os.path.dirname(sys.executable), "horovodrun")]
 EXIT_TOO_FEW, EXIT_PEER_LOST = 201, 202
 
 
 class Done:
     """What became of an elastic job."""
 
-    def __init__(self, flags, task, *arguments, timeout=60):
+    def __init__(self, flags, task, *arguments, timeout=60, command=(FARANDOLE, "run")):
         variables = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
         variables.update(OMP_NUM_THREADS="1")
-        command = [FARANDOLE, "run", *flags.split(), "--", sys.executable, os.path.join(HERE, "elastic_tasks.py"), task]
+        command = [*command, *flags.split(), "--", sys.executable, os.path.join(HERE, "elastic_tasks.py"), task]
         done = subprocess.run([*command, *map(str, arguments)], env=variables, capture_output=True, text=True,
                               timeout=timeout)  # fmt: skip
         self.code, self.output, self.errors = done.returncode, done.stdout, done.stderr
@@ -115,6 +117,26 @@ def test_ranks_may_meet_again_without_elastic_run():
     assert sorted((one["turn"], one["rank"], one["sum"]) for one in job.said) == [
         (turn, rank, 1) for turn in range(3) for rank in range(2)
     ], job.story
+
+
+def test_the_job_grows_and_shrinks_to_the_number_that_is_written_into_a_file(tmp_path):
+    job = Done(f"-np 2 --min-np 1 --max-np 3 --np-file {tmp_path}/wanted", "grows", tmp_path)
+    assert job.code == 0, job.story
+    entered = [(one["worker"], one["rank"], one["sizes"]) for one in job.all_say("enters")]
+    assert sorted(entered) == [(0, 0, [2]), (0, 0, [2, 3]), (0, 0, [2, 3, 1]), (1, 1, [2]), (1, 1, [2, 3]),
+                               (2, 2, [2, 3])], job.story  # fmt: skip
+    (last,) = job.all_say("steps")
+    # No step is lost, for nobody was; and who only sees others go synchronises nothing, which costs nothing to see here.
+    assert last["worker"] == 0 and last["steps"] == max(one["enters"] for one in job.all_say("enters"))
+    assert "3 ranks are wanted, not 2" in job.errors and "1 ranks are wanted, not 3" in job.errors, job.story
+    assert job.errors.count("removed from the elastic job, and ends") == 2 and "was lost" not in job.errors, job.story
+
+
+def test_what_is_no_number_of_ranks_changes_nothing(tmp_path):
+    job = Done(f"-np 1 --np-file {tmp_path}/wanted", "writes_nonsense", tmp_path)
+    assert job.code == 0, job.story
+    assert f"'{tmp_path}/wanted' says 'many', which is no number of ranks; nothing changes" in job.errors, job.story
+    assert Done("-np 1 --np-file /no/such/folder/x", "grows").code == 200
 
 
 # ---- The job ends ----------------------------------------------------------------------------------------------------
@@ -414,6 +436,26 @@ def test_a_state_interrupts_when_it_was_told_that_ranks_come_or_go():
     with pytest.raises(farandole.errors.HostsUpdatedInterrupt) as caught:
         state.check_host_updates()
     assert not caught.value.skip_sync
+
+
+# ---- Started in other ways -------------------------------------------------------------------------------------------
+
+
+def test_a_function_may_be_elastic():
+    totals = farandole.run(elastic_tasks.one_dies, (), {"worker": "1"}, np=2, min_np=2)
+    assert totals == [24, 24]
+    with pytest.raises(farandole.RankError, match="ended with signal 9"):
+        farandole.run(elastic_tasks.one_dies, np=2, min_np=2, reset_limit=0)
+
+
+def test_horovodrun_follows_a_discovery_script(tmp_path):
+    script = tmp_path / "discover.sh"
+    (tmp_path / "slots").write_text("localhost:2")
+    script.write_text(f"#!/bin/sh\ncat {tmp_path}/slots\n")
+    script.chmod(0o755)
+    job = Done(f"-np 2 --min-np 1 --host-discovery-script {script}", "asks_for_slots", tmp_path, command=HOROVODRUN)
+    assert job.code == 0, job.story
+    assert sorted(one["sizes"] for one in job.all_say("sizes")) == [[2, 3]] * 3, job.story
 
 
 # ---- As programs for Horovod have it ---------------------------------------------------------------------------------

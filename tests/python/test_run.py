@@ -230,6 +230,10 @@ def test_an_option_sets_its_variable(line):
 RUN_FLAGS = {
     "--output-filename logs": ["--output-filename", "logs"],
     "-prefix-timestamp": ["--timestamps"],
+    "--min-num-proc 1": ["--min-np", "1"],
+    "--max-np 4": ["--max-np", "4"],
+    "--reset-limit 3": ["--reset-limit", "3"],
+    "--elastic-timeout 60": ["--elastic-timeout", "60"],
 }
 
 
@@ -275,7 +279,8 @@ def test_every_flag_stands_once_and_every_key_too():
         ("-np 2 -H localhost:0 true", "'localhost:0'"),
         ("-np 2 -hostfile /no/such/file true", "/no/such/file"),
         ("-np 2 --config-file /no/such/file true", "/no/such/file"),
-        ("-np 2 --host-discovery-script x.sh true", "--host-discovery-script"),
+        ("-np 2 --host-discovery-script /no/such.sh true", "/no/such.sh"),
+        ("-np 2 --host-discovery-script /bin/false true", "/bin/false failed with exit code 1"),
     ],
 )
 def test_horovodrun_refuses_what_it_does_not_understand(line, words):

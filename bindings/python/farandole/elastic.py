@@ -31,7 +31,7 @@ def run(func):
 
     It synchronises the state and calls func. When a collective fails because a rank was lost, the state is restored to the
     last commit; when ranks come or go (see State.check_host_updates), it stays as it is. In both cases the ranks that
-    are left meet the new ones in another world, state's reset callbacks are called, and func is called again. Without a
+    are left meet the new ones in another world, state's reset callbacks are called, and func is called again; a rank that is to go exits here, with code 0. Without a
     launcher that replaces ranks (`farandole run --min-np N`), failures are raised as ever.
     """
 
@@ -75,6 +75,9 @@ def _begin_again():
     basics.shutdown()
     try:
         basics.init()
+    except elastic_door.Removed as error:
+        _log.warning("%s, and ends", error)
+        raise SystemExit(0) from None
     except errors.Error as error:
         _end_of_job = error  # init has tried until no generation followed
         raise

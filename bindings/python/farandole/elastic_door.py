@@ -17,6 +17,10 @@ def is_elastic():
     return bool(os.environ.get("FARANDOLE_ELASTIC")) and "FARANDOLE_WORKER" in os.environ
 
 
+class Removed(errors.ShutDownError):
+    """The job goes on with fewer ranks, and this one is not among them."""
+
+
 class Door:
     """One connection, for the life of the process."""
 
@@ -37,7 +41,7 @@ class Door:
 
     def next_world(self, lost_rank=-1):
         """Who this process is in the next generation, as arguments for init; blocks until that begins. `lost_rank`: whom
-        this rank saw lost. ShutDownError where no generation follows."""
+        this rank saw lost. ShutDownError where no generation follows, Removed where one does."""
         try:
             self._socket.sendall(f"join {self._worker} {lost_rank}\n".encode())
         except OSError:
@@ -48,6 +52,8 @@ class Door:
                 self._news = 0
                 rank, size, rendezvous = int(words[2]), int(words[3]), words[4]
                 return dict(rank=rank, size=size, local_rank=rank, local_size=size, rendezvous=rendezvous)
+            if words[0] == "removed":
+                raise Removed("this rank has been removed from the elastic job")
             if words[0] == "end":
                 raise errors.ShutDownError("the elastic job ends: " + " ".join(words[1:]))
             self._take_news(words)

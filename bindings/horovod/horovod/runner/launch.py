@@ -11,6 +11,7 @@ from farandole import hosts, launcher
 
 from .. import version
 from .config_file import read_config_file
+from .discovery import discovered_slots, follow
 from .options import BY_FLAG, BY_KEY, OPTIONS
 
 USAGE = "horovodrun -np 2 [-H localhost:2] [options] python train.py"
@@ -96,14 +97,16 @@ def take_config_file(job, path):
 def check_hosts(job):
     """UsageError where ranks are to be on other hosts, with what to do instead."""
     count = int(job.run["-np"])
+    script = job.own.get("host_discovery_script")
     try:
-        room = hosts.local_slots(job.own.get("hosts"), job.own.get("hostfile"))
+        room = discovered_slots(script) if script else hosts.local_slots(job.own.get("hosts"), job.own.get("hostfile"))
     except hosts.HostsError as error:
         raise UsageError(f"{error}{instead(error.hosts, job.command) if error.hosts else ''}") from None
     except OSError as error:
         raise UsageError(f"the host file cannot be read: {error}") from None
     if room is not None and count > room:
-        raise UsageError(f"-np {count}, but the hosts have room for {room}; write -H localhost:{count}")
+        raise UsageError(f"-np {count}, but the hosts have room for {room}"
+                         f"{'' if script else f'; write -H localhost:{count}'}")  # fmt: skip
 
 
 def instead(named, command):
@@ -170,11 +173,12 @@ def plan(words):
             take_config_file(job, job.own["config_file"])
         except (OSError, ValueError) as error:
             raise UsageError(str(error)) from None
-    if "host_discovery_script" in job.own:
-        raise UsageError("--host-discovery-script: ranks are started on this host, which does not change; --min-np and "
-                         "--max-np make an elastic job of it")  # fmt: skip
     if not job.command:
         raise UsageError(f"a command to run is missing: {USAGE}")
+    if "host_discovery_script" in job.own:
+        job.run.setdefault("--max-np", "65536")
+        if "--min-np" in job.run:
+            job.run.setdefault("-np", job.run["--min-np"])
     if "-np" not in job.run:
         raise UsageError(f"-np is missing, the number of ranks: {USAGE}")
     check_hosts(job)
@@ -197,7 +201,10 @@ def main(words=None):
         settings = [f"{name}={shlex.quote(value)}" for name, value in job.variables.items()]
         print(f"horovodrun: {' '.join([*settings, shlex.join(command)])}", file=sys.stderr)
     sys.stderr.flush()
-    os.execve(command[0], command, {**os.environ, **job.variables})
+    variables = {**os.environ, **job.variables}
+    if "host_discovery_script" in job.own:
+        return follow(command, variables, job.own["host_discovery_script"], int(job.run["-np"]))
+    os.execve(command[0], command, variables)
 
 
 if __name__ == "__main__":
