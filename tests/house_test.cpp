@@ -150,8 +150,8 @@ TEST(House, TransportsAreComposedInOnePlace) {
 TEST(House, ThreadsLiveInTheRuntime) {
   expect_nowhere_but(library(), std::regex("std::(j)?thread\\b(?!::id)|pthread_create|std::async"),
                      {"runtime",
-                      // The launcher serves the hub beside its ranks; a bench over loopback has threads for ranks.
-                      "src/program/hub_thread.h", "src/program/bench.cpp"},
+                      // The launcher serves the hub beside its ranks; over loopback, threads are ranks.
+                      "src/program/hub_thread.h", "src/program/local_ranks.cpp"},
                      "give the work to the runtime's loop");
 }
 
