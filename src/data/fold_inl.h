@@ -12,6 +12,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "base/check.h"
 #include "data/kernels.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
@@ -293,6 +294,28 @@ HWY_NOINLINE void fold(const Folding& f) {
 template <class Lanes, class T>
 HWY_NOINLINE void scale(const Scaling& s, T factor) {
   run<Lanes>(ScaleStep<T>{s.source, factor}, s.target, s.bytes);
+}
+
+// Calls `run` with the operation of real types that `op` is.
+template <class Run>
+HWY_INLINE void with_real_operation(Op op, const Run& run) {
+  switch (op) {
+    case Op::sum:
+      return run(Sum());
+    case Op::product:
+      return run(Product());
+    case Op::min:
+      return run(Min());
+    case Op::max:
+      return run(Max());
+    default:
+      FDL_CHECK(!"an operation of real types");
+  }
+}
+
+template <class Lanes>
+HWY_INLINE void fold_real(Op op, const Folding& f) {
+  with_real_operation(op, [&](auto operation) HWY_ATTR { fold<Lanes, decltype(operation)>(f); });
 }
 
 // ---- Many targets ---------------------------------------------------------------------------------------------------

@@ -93,13 +93,65 @@ HWY_INLINE T truncate(double product) {
   return product == product ? static_cast<T>(product) : T{0};
 }
 
+// Integers of up to 32 bits, which float64 holds exactly, become vectors of it and back: as truncate does.
+template <class T>
+struct ScaledLanes {
+  using D = hn::ScalableTag<double>;
+  using DT = hn::Rebind<T, D>;
+  using D32 = hn::Rebind<int32_t, D>;
+  using Value = hn::Vec<D>;
+  static constexpr std::size_t kStep = hn::MaxLanes(D()) * sizeof(T);
+  static constexpr double kMin = static_cast<double>(std::numeric_limits<T>::min());
+  static constexpr double kMax = static_cast<double>(std::numeric_limits<T>::max());
+  // There is a conversion of signed words only: unsigned ones are moved by half of their range.
+  static constexpr bool kMoved = std::is_same_v<T, uint32_t>;
+  static constexpr double kHalfRange = 2147483648.0;
+
+  static HWY_INLINE Value load(const uint8_t* from) {
+    const auto numbers = hn::LoadU(DT(), reinterpret_cast<const T*>(from));
+    if constexpr (kMoved) {
+      const auto moved = hn::Xor(hn::BitCast(D32(), numbers), hn::Set(D32(), std::numeric_limits<int32_t>::min()));
+      return hn::Add(hn::PromoteTo(D(), moved), hn::Set(D(), kHalfRange));
+    } else if constexpr (sizeof(T) == 4) {
+      return hn::PromoteTo(D(), numbers);
+    } else {
+      return hn::PromoteTo(D(), hn::PromoteTo(D32(), numbers));
+    }
+  }
+
+  static HWY_INLINE void store(Value value, uint8_t* to) {
+    value = hn::IfThenZeroElse(hn::IsNaN(value), value);
+    value = hn::Min(hn::Max(value, hn::Set(D(), kMin)), hn::Set(D(), kMax));
+    if constexpr (kMoved) {
+      // Cut before it is moved: what is cut off a negative number would be cut the other way.
+      const auto moved = hn::DemoteTo(D32(), hn::Sub(hn::Trunc(value), hn::Set(D(), kHalfRange)));
+      const auto numbers = hn::Xor(moved, hn::Set(D32(), std::numeric_limits<int32_t>::min()));
+      hn::StoreU(hn::BitCast(DT(), numbers), DT(), reinterpret_cast<T*>(to));
+    } else if constexpr (sizeof(T) == 4) {
+      hn::StoreU(hn::DemoteTo(D32(), value), DT(), reinterpret_cast<T*>(to));
+    } else {
+      hn::StoreU(hn::DemoteTo(DT(), hn::DemoteTo(D32(), value)), DT(), reinterpret_cast<T*>(to));
+    }
+  }
+
+  static HWY_INLINE Value fill(double number) { return hn::Set(D(), number); }
+  template <class Operation>
+  static HWY_INLINE Value combine(Value a, Value b) {
+    return Operation::apply(a, b);
+  }
+};
+
 template <class T>
 HWY_INLINE void scale_integer(const Scaling& s) {
-  for (std::size_t offset = 0; offset < s.bytes; offset += sizeof(T)) {
-    T number;
-    std::memcpy(&number, s.source + offset, sizeof(T));
-    number = truncate<T>(static_cast<double>(number) * s.factor);
-    std::memcpy(s.target + offset, &number, sizeof(T));
+  if constexpr (sizeof(T) <= 4) {
+    scale<ScaledLanes<T>>(s, s.factor);
+  } else {
+    for (std::size_t offset = 0; offset < s.bytes; offset += sizeof(T)) {
+      T number;
+      std::memcpy(&number, s.source + offset, sizeof(T));
+      number = truncate<T>(static_cast<double>(number) * s.factor);
+      std::memcpy(s.target + offset, &number, sizeof(T));
+    }
   }
 }
 

@@ -9,49 +9,20 @@
 #include "data/fold_inl.h"
 // clang-format on
 
-#include "base/check.h"
-
 HWY_BEFORE_NAMESPACE();
 namespace fdl::kernels {
 namespace HWY_NAMESPACE {
 
-template <class T>
-HWY_INLINE void fold_real(Op op, const Folding& folding) {
-  using Lanes = PlainLanes<T>;
-  switch (op) {
-    case Op::sum:
-      return fold<Lanes, Sum>(folding);
-    case Op::product:
-      return fold<Lanes, Product>(folding);
-    case Op::min:
-      return fold<Lanes, Min>(folding);
-    case Op::max:
-      return fold<Lanes, Max>(folding);
-    default:
-      FDL_CHECK(!"an operation of real types");
-  }
-}
-
 void fold_reals_here(Dtype dtype, Op op, const Folding& folding) {
-  return dtype == Dtype::float32 ? fold_real<float>(op, folding) : fold_real<double>(op, folding);
+  return dtype == Dtype::float32 ? fold_real<PlainLanes<float>>(op, folding)
+                                 : fold_real<PlainLanes<double>>(op, folding);
 }
 
 template <class T>
 HWY_INLINE void spread_real(Op op, const Spreading& spreading) {
-  using Lanes = PlainLanes<T>;
   const T factor = static_cast<T>(spreading.factor);
-  switch (op) {
-    case Op::sum:
-      return spread<Lanes, Sum>(spreading, factor);
-    case Op::product:
-      return spread<Lanes, Product>(spreading, factor);
-    case Op::min:
-      return spread<Lanes, Min>(spreading, factor);
-    case Op::max:
-      return spread<Lanes, Max>(spreading, factor);
-    default:
-      FDL_CHECK(!"an operation of real types");
-  }
+  with_real_operation(op,
+                      [&](auto operation) HWY_ATTR { spread<PlainLanes<T>, decltype(operation)>(spreading, factor); });
 }
 
 void spread_reals_here(Dtype dtype, Op op, const Spreading& spreading) {

@@ -20,32 +20,16 @@ using Bfloat16Lanes = WordLanes<Bfloat16Format>;
 using Float8E4m3Lanes = Float8Lanes<Float8E4m3Format>;
 using Float8E5m2Lanes = Float8Lanes<Float8E5m2Format>;
 
-template <class Lanes>
-HWY_INLINE void fold_small_real(Op op, const Folding& folding) {
-  switch (op) {
-    case Op::sum:
-      return fold<Lanes, Sum>(folding);
-    case Op::product:
-      return fold<Lanes, Product>(folding);
-    case Op::min:
-      return fold<Lanes, Min>(folding);
-    case Op::max:
-      return fold<Lanes, Max>(folding);
-    default:
-      FDL_CHECK(!"an operation of real types");
-  }
-}
-
 void fold_small_reals_here(Dtype dtype, Op op, const Folding& folding) {
   switch (dtype) {
     case Dtype::float16:
-      return fold_small_real<Float16Lanes>(op, folding);
+      return fold_real<Float16Lanes>(op, folding);
     case Dtype::bfloat16:
-      return fold_small_real<Bfloat16Lanes>(op, folding);
+      return fold_real<Bfloat16Lanes>(op, folding);
     case Dtype::float8_e4m3:
-      return fold_small_real<Float8E4m3Lanes>(op, folding);
+      return fold_real<Float8E4m3Lanes>(op, folding);
     case Dtype::float8_e5m2:
-      return fold_small_real<Float8E5m2Lanes>(op, folding);
+      return fold_real<Float8E5m2Lanes>(op, folding);
     default:
       FDL_CHECK(!"a small real type");
   }

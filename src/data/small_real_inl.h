@@ -190,18 +190,40 @@ struct Float8Lanes {
     VF even, odd;
   };
 
+  static constexpr bool kIsHalf = std::is_same_v<Format, Float8E5m2Format>;
+  static HWY_INLINE V16 set16(int number) { return hn::Set(D16(), static_cast<int16_t>(number)); }
+
   // Of bytes in the upper halves of 16-bit lanes; the lower halves are ignored.
   static HWY_INLINE VF widen(V16 bytes) {
-    constexpr bool kIsHalf = std::is_same_v<Format, Float8E5m2Format>;
     if constexpr (kIsHalf) {
-      const V16 half = hn::And(bytes, hn::Set(D16(), static_cast<int16_t>(0xff00)));
-      return hn::PromoteTo(DF(), hn::BitCast(DH(), half));
+      return hn::PromoteTo(DF(), hn::BitCast(DH(), hn::And(bytes, set16(0xff00))));
     } else {
-      // e4m3 has one exponent bit less and another bias: moved into place it is a float16, 256 times too small.
-      const V16 half = hn::And(hn::ShiftRight<1>(bytes), hn::Set(D16(), static_cast<int16_t>(0xbf80)));
-      const VF value = hn::Mul(hn::PromoteTo(DF(), hn::BitCast(DH(), half)), hn::Set(DF(), 256.0f));
-      // Where infinities would be there are numbers, but for the last, which is NaN.
-      return hn::IfThenElse(hn::Eq(hn::Abs(value), hn::Set(DF(), 480.0f)), floats_of(set(0x7fc00000)), value);
+      // e4m3 has one exponent bit less and another bias: moved into place it is a float16, 256 times too small. Where
+      // infinities would be there are numbers, but for the last, which is NaN.
+      const V16 half = hn::And(hn::ShiftRight<1>(bytes), set16(0xbf80));
+      const auto is_nan = hn::Eq(hn::And(bytes, set16(0x7f00)), set16(0x7f00));
+      const V16 number = hn::IfThenElse(is_nan, set16(0x7e00), half);
+      return hn::Mul(hn::PromoteTo(DF(), hn::BitCast(DH(), number)), hn::Set(DF(), 256.0f));
+    }
+  }
+
+  // To nearest even, into the upper halves of 16-bit lanes; what is in the lower ones is of no use.
+  static HWY_INLINE V16 narrow(VF value) {
+    // Added to a number so large that its last bit is worth the last bit of the result, the value is rounded by the
+    // adder. One and a half times a power of two, so that negative values stay above the power. Subnormals have the
+    // last bit of the smallest normal exponent; what is far too large needs no rounding.
+    constexpr uint32_t kUp = static_cast<uint32_t>(Format::kDropped) << 23 | 1u << 22;
+    constexpr uint32_t kLeast = static_cast<uint32_t>(128 - Format::kBias) << 23;
+    constexpr uint32_t kMost = 200u << 23;
+    const VI exponent = hn::Min(hn::Max(hn::And(words_of(value), set(0x7f800000)), set(kLeast)), set(kMost));
+    const VF large = floats_of(hn::Add(exponent, set(kUp)));
+    const VF rounded = hn::Sub(hn::Add(value, large), large);
+    if constexpr (kIsHalf) {
+      return hn::BitCast(D16(), hn::DemoteTo(DH(), rounded));
+    } else {
+      const V16 half = hn::BitCast(D16(), hn::DemoteTo(DH(), hn::Mul(rounded, hn::Set(DF(), 1.0f / 256))));
+      const V16 magnitude = hn::Min(hn::And(half, set16(0x7fff)), set16(Format::kNan << 7));
+      return hn::Or(hn::Add(magnitude, magnitude), hn::And(half, set16(0x8000)));
     }
   }
 
@@ -211,9 +233,9 @@ struct Float8Lanes {
   }
   static HWY_INLINE void store(const Value& value, uint8_t* to) {
     const hn::Rebind<uint16_t, DF> d16;
-    const VI pairs = hn::Or(Format::narrow(value.even), shift<8>(Format::narrow(value.odd)));
-    const auto words = hn::BitCast(hn::ScalableTag<uint32_t>(), pairs);
-    hn::StoreU(hn::TruncateTo(d16, words), d16, reinterpret_cast<uint16_t*>(to));
+    const auto even = hn::ShiftRight<8>(hn::BitCast(d16, narrow(value.even)));
+    const auto odd = hn::And(hn::BitCast(d16, narrow(value.odd)), hn::Set(d16, uint16_t{0xff00}));
+    hn::StoreU(hn::Or(even, odd), d16, reinterpret_cast<uint16_t*>(to));
   }
   static HWY_INLINE Value fill(float number) { return {hn::Set(DF(), number), hn::Set(DF(), number)}; }
   template <class Operation>

@@ -25,7 +25,8 @@ constexpr double kNotTried = 6;    // times the quickest at the size before, whe
 constexpr std::size_t kBytesDecide = std::size_t{1} << 20;
 constexpr double kBatch_s = 30e-6;  // what is quicker than this is called several times in a row
 constexpr int kMostCalls = 100;
-constexpr int kMostRounds = 41;
+constexpr int kFirstRounds = 5;  // after which the hopeless are known
+constexpr int kMostRounds = 60;  // more
 
 struct World {
   fdl_world* world = nullptr;
@@ -56,9 +57,9 @@ bool open_world(const TuneOptions& options, int rank, World& opened) {
 struct Way {
   std::string name;
   double at_last_size = 0;  // times the quickest; 0: not measured
-  double once_s = 0;
+  double median_s = 0;
   int calls = 1;
-  std::vector<double> samples{};
+  std::vector<double> samples{};  // of the slowest rank, seconds a call
 };
 
 class Tuner {
@@ -125,59 +126,71 @@ class Tuner {
     }
     if (!try_all(tried) || !repeat(tried)) return false;
     TuningTable::Ways measured;
-    for (const Way* way : tried) measured[way->name] = way->once_s * 1e6;
+    for (const Way* way : tried) measured[way->name] = way->median_s * 1e6;
     table.set(place_, static_cast<int64_t>(real_bytes), std::move(measured));
     return true;
   }
 
-  // Once in vain, for the first call builds what later calls keep. Then all ranks know how long each takes; until then
-  // none may decide anything by what it saw itself.
+  // Once in vain, for the first call builds what later calls keep; once to see how many make a batch.
   bool try_all(const std::vector<Way*>& tried) {
     std::vector<double> once_s;
     for (Way* way : tried) {
       if (sample(*way, 1) < 0) return false;
-      const double first_s = sample(*way, 1);
-      const double second_s = sample(*way, 2);
-      if (first_s < 0 || second_s < 0) return false;
-      once_s.push_back(std::max(std::min(first_s, second_s), 1e-9));
+      once_s.push_back(sample(*way, 1));
+      if (once_s.back() < 0) return false;
     }
-    if (fdl_allreduce(comm_, once_s.data(), once_s.data(), once_s.size(), FDL_FLOAT64, FDL_MAX) != FDL_OK) return false;
-    const double best_s = *std::min_element(once_s.begin(), once_s.end());
+    if (!take_slowest(once_s)) return false;
     for (std::size_t i = 0; i < tried.size(); ++i) {
-      tried[i]->once_s = once_s[i];
-      tried[i]->at_last_size = once_s[i] / best_s;
       tried[i]->calls = std::clamp(static_cast<int>(kBatch_s / once_s[i]), 1, kMostCalls);
+      tried[i]->samples.clear();
+    }
+    return take_turns(tried, kFirstRounds);
+  }
+
+  // The hopeless by the best that they did, for one disturbance makes nothing hopeless.
+  bool repeat(const std::vector<Way*>& tried) {
+    const auto least_s = [](const Way& way) { return *std::ranges::min_element(way.samples); };
+    const Way& quickest =
+        **std::ranges::min_element(tried, [&](const Way* a, const Way* b) { return least_s(*a) < least_s(*b); });
+    std::vector<Way*> hopeful;
+    double round_s = 0;
+    for (Way* way : tried) {
+      way->at_last_size = least_s(*way) / least_s(quickest);
+      if (way->at_last_size > kHopeless) continue;
+      hopeful.push_back(way);
+      round_s += least_s(*way) * way->calls;
+    }
+    const double left_s = static_cast<double>(end_ns_ - now_ns()) * 1e-9 / static_cast<double>(points_left_);
+    int rounds = std::clamp(static_cast<int>(left_s / round_s), 0, kMostRounds);
+    if (fdl_broadcast(comm_, &rounds, 1, FDL_INT32, 0) != FDL_OK || !take_turns(hopeful, rounds)) return false;
+    for (Way* way : tried) {
+      const auto middle = way->samples.begin() + static_cast<std::ptrdiff_t>(way->samples.size() / 2);
+      std::ranges::nth_element(way->samples, middle);
+      way->median_s = *middle;
     }
     return true;
   }
 
-  bool repeat(const std::vector<Way*>& tried) {
-    std::vector<Way*> hopeful;
-    double round_s = 0;
-    for (Way* way : tried) {
-      if (way->at_last_size > kHopeless) continue;
-      hopeful.push_back(way);
-      way->samples.clear();
-      round_s += way->once_s * way->calls;
-    }
-    const double left_s = static_cast<double>(end_ns_ - now_ns()) * 1e-9 / static_cast<double>(points_left_);
-    int rounds = std::clamp(static_cast<int>(left_s / round_s), 3, kMostRounds);
-    if (fdl_broadcast(comm_, &rounds, 1, FDL_INT32, 0) != FDL_OK) return false;
+  bool take_turns(const std::vector<Way*>& ways, int rounds) {
     for (int round = 0; round < rounds; ++round) {
-      for (Way* way : hopeful) {
+      std::vector<double> seconds;
+      for (const Way* way : ways) {
         if (fdl_barrier(comm_) != FDL_OK) return false;
-        way->samples.push_back(sample(*way, way->calls));
-        if (way->samples.back() < 0) return false;
+        seconds.push_back(sample(*way, way->calls));
+        if (seconds.back() < 0) return false;
       }
+      if (!take_slowest(seconds)) return false;
+      for (std::size_t i = 0; i < ways.size(); ++i) ways[i]->samples.push_back(seconds[i]);
     }
-    for (Way* way : hopeful) {
-      std::vector<double>& seconds = way->samples;
-      if (fdl_allreduce(comm_, seconds.data(), seconds.data(), seconds.size(), FDL_FLOAT64, FDL_MAX) != FDL_OK) {
-        return false;
-      }
-      std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
-      way->once_s = std::max(seconds[seconds.size() / 2], 1e-9);
+    return true;
+  }
+
+  // Of all ranks, so that all decide by the same numbers.
+  bool take_slowest(std::vector<double>& seconds) {
+    if (fdl_allreduce(comm_, seconds.data(), seconds.data(), seconds.size(), FDL_FLOAT64, FDL_MAX) != FDL_OK) {
+      return false;
     }
+    for (double& one : seconds) one = std::max(one, 1e-9);
     return true;
   }
 
