@@ -610,6 +610,36 @@ TEST_P(Kernels, ScaleAnyLengthAndAlignment) {
   }
 }
 
+// What is rounded to a small real, or cut to an integer, is any number here, and often just beside a boundary.
+TEST_P(Kernels, ScaleEveryValueOfShortTypesByManyFactors) {
+  std::vector<double> factors{0.5,       2.0,     1.0 + 0x1p-4, 1.0 + 0x1p-3 + 0x1p-12, 1.0 - 0x1p-12,
+                              0x1p-9,    0x1p-20, -1.0,         0x1p-7 + 0x1p-24,       1e9,
+                              -INFINITY, NAN,     1.0 / 3};
+  for (int i = 0; i < 40; ++i) {
+    const double mantissa = 1.0 + static_cast<double>(random_() >> 12) * 0x1p-52;
+    factors.push_back(std::ldexp(pick(2) == 0 ? mantissa : -mantissa, static_cast<int>(pick(24)) - 12));
+  }
+  std::vector<uint16_t> patterns(65536);
+  for (std::size_t i = 0; i < patterns.size(); ++i) patterns[i] = static_cast<uint16_t>(i);
+  const auto* source = reinterpret_cast<const uint8_t*>(patterns.data());
+  for (const Dtype dtype : {Dtype::int8, Dtype::uint8, Dtype::int16, Dtype::uint16, Dtype::float8_e4m3,
+                            Dtype::float8_e5m2, Dtype::float16, Dtype::bfloat16}) {
+    const std::size_t size = size_of(dtype);
+    const std::size_t bytes = size == 1 ? 512 : 131072;
+    Memory result(bytes);
+    for (const double factor : factors) {
+      scale(dtype, result.data(), source, bytes / size, factor);
+      with_codec(dtype, [&](auto read, auto write) {
+        for (std::size_t at = 0; at < bytes; at += size) {
+          uint8_t expected[2];
+          write(expected, naive_scale(read(source + at), factor));
+          ASSERT_TRUE(same(dtype, &result[at], expected)) << name_of(dtype) << " byte " << at << " times " << factor;
+        }
+      });
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(OnEachTarget, Kernels, ::testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
                          [](const auto& target) { return std::string(hwy::TargetName(target.param)); });
 

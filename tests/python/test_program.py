@@ -198,6 +198,80 @@ def test_config_tells_values_and_where_from():
     assert farandole("config", environment={"FARANDOLE_SPIN_US": "much"}).returncode == 78
 
 
+# ---- tune ------------------------------------------------------------------------------------------------------------
+
+
+QUICKLY = ["tune", "--ranks", "2", "--sizes", "64,4K", "--seconds", "0.5"]
+
+
+def test_tune_prints_a_table_that_it_can_read(tmp_path):
+    done = farandole(*QUICKLY, "--transports", "shm", "--collectives", "allreduce,barrier", "--output", "-")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "farandole tuning 1"
+    rows = [line.split() for line in lines if line and not line.startswith(("#", "farandole"))]
+    assert [row[:4] for row in rows] == [
+        ["allreduce", "shm", "2", "64"], ["allreduce", "shm", "2", "4096"], ["barrier", "shm", "2", "0"]
+    ]  # fmt: skip
+    ways = {way.split("=")[0] for way in rows[0][4:]}
+    assert {"whole", "ring", "recursive_doubling", "direct"} <= ways
+    assert all(float(way.split("=")[1]) > 0 for row in rows for way in row[4:])
+    table = tmp_path / "table.txt"
+    table.write_text(done.stdout)
+    told = farandole("config", environment={"FARANDOLE_TUNING": str(table)})
+    assert f"tuning table: {table} (3 rows, " in told.stdout, told.stdout
+
+
+def test_tune_saves_what_later_jobs_and_explain_go_by(tmp_path):
+    home = {"XDG_CONFIG_HOME": str(tmp_path)}
+    done = farandole(*QUICKLY, "--collectives", "allgather", environment=home)
+    assert done.returncode == 0, done.stderr
+    for word in ["shm, 2 ranks", "tcp, 2 ranks", "allgather", "chosen", "saved in"]:
+        assert word in done.stdout, done.stdout
+    saved = tmp_path / "farandole" / "tuning.txt"
+    assert saved.read_text().count("allgather") == 4
+    told = farandole("explain", "--collective", "allgather", "--bytes", "4K", environment=home)
+    assert told.returncode == 0, told.stderr
+    assert f"tuning table: {saved} (4 rows, " in told.stdout, told.stdout
+    assert "where it was measured" in told.stdout, told.stdout
+    ran = farandole("bench", "--collective", "allgather", "--sizes", "4K", environment=home)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_a_table_decides_what_runs_and_must_be_the_same_everywhere(tmp_path):
+    table = tmp_path / "table.txt"
+    table.write_text("farandole tuning 1\nallreduce shm 2 64 whole=9 double_binary_tree=1 ring=2\n")
+    mine = {"FARANDOLE_TUNING": str(table)}
+    told = farandole("explain", "--bytes", "64", environment=mine)
+    assert "over shm: double_binary_tree\n" in told.stdout, told.stdout
+    assert "double_binary_tree took 1.0 us, ring 2.0 us" in told.stdout, told.stdout
+    script = f"[ $FARANDOLE_RANK = 0 ] || export FARANDOLE_TUNING=off; {FARANDOLE} bench --launched --sizes 64; true"
+    done = farandole("run", "-np", "2", "--", "sh", "-c", script, environment=mine)
+    told = done.stderr
+    assert told.count("all ranks must have the same tuning table, but rank 0 on") == 2, told
+    assert told.count("has none; name one table on all ranks with FARANDOLE_TUNING") == 2, told
+
+
+def test_tune_tells_what_it_cannot_do(tmp_path):
+    for arguments, words in [
+        (["--collectives", "alreduce"], "'alreduce'"),
+        (["--sizes", "big"], "'big'"),
+        (["--ranks", "1"], "--ranks"),
+    ]:
+        done = farandole("tune", *arguments)
+        assert done.returncode == 64, done.stderr
+        assert words in done.stderr, done.stderr
+    letter = tmp_path / "letter.txt"
+    letter.write_text("Dear reader")
+    done = farandole(*QUICKLY, "--transports", "shm", "--collectives", "barrier", "--output", str(letter))
+    assert done.returncode == 78, done.stderr
+    assert "letter.txt, line 1" in done.stderr, done.stderr
+    assert letter.read_text() == "Dear reader"
+
+
+# ---- explain ---------------------------------------------------------------------------------------------------------
+
+
 def test_explain_shows_choice_steps_and_rivals():
     done = farandole("explain", "--collective", "allreduce", "--ranks", "6", "--bytes", "1M")
     assert done.returncode == 0, done.stderr
