@@ -21,6 +21,7 @@
 #include "system/process.h"
 #include "system/segment.h"
 #include "system/socket.h"
+#include "system/watched_file.h"
 #include "tests/support/ranks.h"
 
 namespace fdl {
@@ -620,6 +621,44 @@ TEST(ChildProcess, DiesWithItsParentWhenAsked) {
   ::waitpid(parent, nullptr, 0);
   EXPECT_TRUE(wait_readable(watched.get(), late()));
   EXPECT_FALSE(open_process(-1).ok());
+}
+
+// ---- Files
+// -----------------------------------------------------------------------------------------------------------
+
+std::string fresh_folder() {
+  std::string folder = testing::TempDir() + "farandole-XXXXXX";
+  FDL_CHECK(::mkdtemp(folder.data()) != nullptr);
+  return folder;
+}
+
+TEST(WatchedFile, WakesWhenItIsWrittenOrReplaced) {
+  const std::string path = fresh_folder() + "/wanted";
+  WatchedFile file = require(WatchedFile::open(path));
+  EXPECT_FALSE(wait_readable(file.fd(), soon()));
+  EXPECT_EQ(file.read().status().code(), Code::resource);  // it is not there yet
+  std::ofstream(path) << "3\n";
+  EXPECT_TRUE(wait_readable(file.fd(), late()));
+  EXPECT_TRUE(file.changed());
+  EXPECT_FALSE(file.changed());
+  EXPECT_EQ(*file.read(), "3\n");
+  std::ofstream(path + ".new") << "4";
+  EXPECT_TRUE(wait_readable(file.fd(), late()));
+  EXPECT_FALSE(file.changed());  // that is another file
+  ASSERT_EQ(std::rename((path + ".new").c_str(), path.c_str()), 0);
+  EXPECT_TRUE(file.changed());
+  EXPECT_EQ(*file.read(), "4");
+}
+
+TEST(WatchedFile, SaysWhyItCannotWatch) {
+  EXPECT_THAT(WatchedFile::open("/no/such/folder/file").status().text(), HasSubstr("/no/such/folder"));
+  EXPECT_EQ(WatchedFile::open("folder/").status().code(), Code::invalid_argument);
+}
+
+TEST(WatchedFile, ReadsNoMoreThanItsLimit) {
+  const std::string path = fresh_folder() + "/long";
+  std::ofstream(path) << std::string(10000, 'x');
+  EXPECT_EQ(require(WatchedFile::open(path)).read()->size(), 4096u);
 }
 
 // ---- Waiting

@@ -142,7 +142,7 @@ Status check_options(const Config& config, const std::map<std::string, std::stri
 // What launchers say of ranks is no knob; world/launchers reads it.
 bool belongs_to_launcher(std::string_view variable) {
   for (std::string_view name : {"RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "NODE_RANK", "NODE_COUNT", "NNODES",
-                                "RANK_FROM", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME"}) {
+                                "RANK_FROM", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME", "ELASTIC", "WORKER"}) {
     if (variable == "FARANDOLE_" + std::string(name)) return true;
   }
   return false;

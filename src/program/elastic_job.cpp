@@ -21,6 +21,7 @@ constexpr uint64_t kCountFile = 1;
 constexpr uint64_t kFirstConnection = 2;
 constexpr std::size_t kLongestLine = 256;
 constexpr std::size_t kMostConnections = 4096;
+constexpr double kPauseWithoutDescriptors_s = 0.1;
 // A member that others were told is lost (stopped, swapped out, cut off) may still wake up and come.
 constexpr double kSuspectPatience_s = 5;
 
@@ -80,7 +81,13 @@ void ElasticJob::read_count() {
 void ElasticJob::accept_all() {
   while (true) {
     auto fd = accept_one(door_->fd());
-    if (!fd.ok()) return log_warning("the door of the elastic job: {}", fd.status().text());
+    if (!fd.ok()) {
+      // Who knocks stays in the kernel's queue, which would wake us at once: look the other way for a moment.
+      log_warning("the door of the elastic job: {}", fd.status().text());
+      poller_->remove(door_->fd());
+      look_again_ = Deadline::after_seconds(kPauseWithoutDescriptors_s);
+      return;
+    }
     if (!*fd) return;
     if (HubDoor::is_foreign(fd->get()) || connections_.size() >= kMostConnections) continue;
     const uint64_t token = next_token_++;
@@ -202,12 +209,13 @@ void ElasticJob::end_waiting(const std::string& why) {
 // ----------------------------------------------------------------------------------------------------------
 
 Deadline ElasticJob::next() const {
-  Deadline next = patience_;
+  Deadline next = patience_.earlier(look_again_);
   for (const auto& [worker, until] : suspects_) next = next.earlier(until);
   return next;
 }
 
 void ElasticJob::tick() {
+  if (look_again_.passed() && poller_->add(door_->fd(), first_token_ + kDoor).ok()) look_again_ = Deadline::never();
   const auto end = [&](int worker, const char* why) {
     tell(fmt::format("rank {} {}, and is ended", labels_.at(worker), why));
     actions_.push_back({.kind = Action::Kind::kill, .worker = worker});

@@ -91,7 +91,8 @@ class ElasticJob {
   std::unique_ptr<HubThread> hub_;
   std::map<int, Deadline> suspects_;  // members that others saw lost: until when they may still come
   Deadline patience_ = Deadline::never();
-  std::string told_;  // what members were told of changes since the generation began
+  Deadline look_again_ = Deadline::never();  // at the door
+  std::string told_;                         // what members were told of changes since the generation began
   int first_failure_ = 0;
   int last_failure_ = 0;
   bool stopped_ = false;

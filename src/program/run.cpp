@@ -86,6 +86,7 @@ std::vector<Supervisor::Rank> ranks_of(const RunOptions& options, const std::str
                       {"FARANDOLE_NODE_COUNT", std::to_string(options.nodes)},
                       {"FARANDOLE_RENDEZVOUS", rendezvous},
                       {"FARANDOLE_JOB_KEY", key},
+                      {"FARANDOLE_ELASTIC", ""},  // of a job that this one may be part of
                       {"PYTHONUNBUFFERED", "1"}}});
   }
   return ranks;

@@ -171,6 +171,18 @@ def asks_for_slots(folder):
     say(sizes=state.sizes)
 
 
+def sum_of_ranks():
+    farandole.init()
+    return int(farandole.allreduce(np.array([1 + farandole.rank()]))[0])
+
+
+def starts_a_job():
+    from elastic_tasks import sum_of_ranks  # that of a module, which other processes can import
+
+    farandole.init()
+    say(sums=farandole.run(sum_of_ranks, np=2))
+
+
 def writes_nonsense(folder):
     farandole.init()
     with open(os.path.join(folder, "wanted"), "w") as file:

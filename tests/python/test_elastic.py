@@ -204,7 +204,7 @@ def test_what_an_elastic_job_cannot_be_is_said(flags, words):
 
 
 def test_training_goes_on_with_another_rank_and_then_with_fewer():
-    job = Done("-np 3 --min-np 2 --replacements 1", "trains", timeout=120)
+    job = Done("-np 3 --min-np 2 --replacements 1", "trains", timeout=240)
     assert job.code == 0, job.story
     entered = {(one["worker"], *one["enters"], one["size"]) for one in job.all_say("enters")}
     assert entered == {(0, 0, 0, 3), (1, 0, 0, 3), (2, 0, 0, 3), (0, 0, 4, 3), (2, 0, 4, 3), (3, 0, 4, 3),
@@ -446,6 +446,12 @@ def test_a_function_may_be_elastic():
     assert totals == [24, 24]
     with pytest.raises(farandole.RankError, match="ended with signal 9"):
         farandole.run(elastic_tasks.one_dies, np=2, min_np=2, reset_limit=0)
+
+
+def test_a_rank_of_an_elastic_job_may_start_a_job_of_its_own():
+    job = Done("-np 2 --min-np 1", "starts_a_job")
+    assert job.code == 0, job.story
+    assert [one["sums"] for one in job.said] == [[3, 3]] * 2, job.story
 
 
 def test_horovodrun_follows_a_discovery_script(tmp_path):

@@ -20,6 +20,11 @@ PATHS = {
     "horovod": "run farandole",
     "horovod.version": "__version__",
     "horovod.runner": "run",
+    "horovod.elastic": "run State ObjectState",
+    "horovod.common.elastic": "run State ObjectState",
+    "horovod.torch.elastic": "run TorchState ElasticSampler",
+    "horovod.torch.elastic.state": "TorchState get_handler_registry set_handler_registry",
+    "horovod.torch.elastic.sampler": "ElasticSampler",
     "horovod.common.basics": "HorovodBasics",
     "horovod.common.exceptions": "HorovodInternalError HostsUpdatedInterrupt HorovodVersionMismatchError",
     "horovod.common.process_sets": "ProcessSet global_process_set add_process_set remove_process_set",
@@ -161,6 +166,11 @@ def _trains(command, epochs, *options):
 
 def test_a_script_runs_under_farandole_run():
     assert _trains([FARANDOLE, "run", "-np", "2"], 6) > 0.9
+
+
+def test_a_script_runs_under_horovodrun():
+    horovodrun = os.path.join(os.path.dirname(sys.executable), "horovodrun")
+    assert _trains([horovodrun, "-np", "2", "-H", "localhost:2"], 1) > 0.2
 
 
 def test_a_script_runs_with_adasum_and_small_gradients():
