@@ -22,6 +22,8 @@ constexpr uint64_t kFirstConnection = 2;
 constexpr std::size_t kLongestLine = 256;
 constexpr std::size_t kMostConnections = 4096;
 constexpr double kPauseWithoutDescriptors_s = 0.1;
+// The hub tells by itself who is lost, but not of one that died before it came there, for which the others would wait.
+constexpr double kHubPatience_s = 1;
 // A member that others were told is lost (stopped, swapped out, cut off) may still wake up and come.
 constexpr double kSuspectPatience_s = 5;
 
@@ -188,7 +190,9 @@ bool ElasticJob::ended(int worker, const Ending& ending) {
     last_failure_ = ending.exit_code();
     if (first_failure_ == 0) first_failure_ = last_failure_;
   }
+  const bool was_member = generations_.is_member(worker);
   const bool is_loss = generations_.ended(worker, ending.success());
+  if (is_loss && was_member && hub_ends_.is_never()) hub_ends_ = Deadline::after_seconds(kHubPatience_s);
   if (generations_.has_finished()) end_waiting("other ranks have finished, so that no generation follows");
   return is_loss;
 }
@@ -209,13 +213,17 @@ void ElasticJob::end_waiting(const std::string& why) {
 // ----------------------------------------------------------------------------------------------------------
 
 Deadline ElasticJob::next() const {
-  Deadline next = patience_.earlier(look_again_);
+  Deadline next = patience_.earlier(look_again_).earlier(hub_ends_);
   for (const auto& [worker, until] : suspects_) next = next.earlier(until);
   return next;
 }
 
 void ElasticJob::tick() {
   if (look_again_.passed() && poller_->add(door_->fd(), first_token_ + kDoor).ok()) look_again_ = Deadline::never();
+  if (hub_ends_.passed()) {
+    hub_ends_ = Deadline::never();
+    hub_.reset();
+  }
   const auto end = [&](int worker, const char* why) {
     tell(fmt::format("rank {} {}, and is ended", labels_.at(worker), why));
     actions_.push_back({.kind = Action::Kind::kill, .worker = worker});
@@ -271,6 +279,7 @@ void ElasticJob::begin_if_all_asked() {
   suspects_.clear();
   told_.clear();
   for (const int worker : world->dismissed) say(worker, "removed");
+  hub_ends_ = Deadline::never();
   hub_.reset();  // nobody is in the generation before any more
   HubOptions options = options_.hub;
   options.size = static_cast<int>(world->workers.size());

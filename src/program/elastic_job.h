@@ -89,7 +89,8 @@ class ElasticJob {
   std::map<uint64_t, Connection> connections_;
   std::map<int, int> labels_;  // of the workers that run
   std::unique_ptr<HubThread> hub_;
-  std::map<int, Deadline> suspects_;  // members that others saw lost: until when they may still come
+  Deadline hub_ends_ = Deadline::never();  // once a member is lost
+  std::map<int, Deadline> suspects_;       // members that others saw lost: until when they may still come
   Deadline patience_ = Deadline::never();
   Deadline look_again_ = Deadline::never();  // at the door
   std::string told_;                         // what members were told of changes since the generation began

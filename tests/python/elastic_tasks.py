@@ -78,6 +78,13 @@ def many_die():
     counts(trouble)
 
 
+def one_dies_while_they_meet():
+    """1 dies at work, and the one in its place when it has been told of its world and has not come there."""
+    if WORKER == 2:
+        farandole.core._native.World = lambda *_: die()
+    one_dies()
+
+
 def all_die():
     counts(lambda state: die() if state.step == 5 else None)
 

@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -71,6 +73,17 @@ def test_ranks_may_die_again_and_again():
     ends = job.all_say("total")
     assert [one["total"] for one in ends] == [36] * 3 and all(one["equal"] for one in ends), job.story
     assert {one["worker"] for one in ends} == {2, 4, 5}, job.story
+
+
+def test_a_rank_may_die_while_the_others_wait_for_it_to_come():
+    begin = time.monotonic()
+    job = Done("-np 2 --min-np 2", "one_dies_while_they_meet")
+    assert job.code == 0, job.story
+    assert [(one["total"], one["rank"]) for one in sorted(job.all_say("total"), key=lambda one: one["rank"])] == [
+        (24, 0), (24, 1)
+    ], job.story  # fmt: skip
+    assert "generation 3 begins" in job.errors and "have not arrived" not in job.errors, job.story
+    assert time.monotonic() - begin < 30  # the start's timeout
 
 
 def test_without_replacements_the_job_shrinks():
@@ -218,6 +231,62 @@ def test_training_goes_on_with_another_rank_and_then_with_fewer():
     # Every sample once an epoch, also across the resets, whatever the number of ranks.
     for epoch in range(3):
         assert sorted(i for when, i in ends[0]["seen"] if when == epoch) == list(range(60)), job.story
+
+
+# ---- The door, alone -------------------------------------------------------------------------------------------------
+
+
+def at_the_door(monkeypatch, lines):
+    """A door behind which somebody says `lines` to whoever has asked, and closes."""
+    name = f"farandole-test-{os.getpid()}-{time.monotonic_ns()}"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind("\0" + name)
+    listener.listen()
+    monkeypatch.setenv("FARANDOLE_ELASTIC", f"unix:@{name}")
+    monkeypatch.setenv("FARANDOLE_WORKER", "5")
+    door = elastic_door.Door()
+    with listener, listener.accept()[0] as other:
+        other.sendall("".join(line + "\n" for line in lines).encode())
+        other.shutdown(socket.SHUT_WR)
+        yield door
+        yield other.recv(100).decode()
+
+
+WORLD = {"rank": 1, "size": 3, "local_rank": 1, "local_size": 3, "rendezvous": "unix:@x?hub=1"}
+
+
+def test_what_was_told_before_a_generation_began_is_no_news_in_it(monkeypatch):
+    talk = at_the_door(monkeypatch, ["hosts added", "world 2 1 3 unix:@x?hub=1", "hosts removed", "hosts added"])
+    door = next(talk)
+    assert door.next_world(7) == WORLD
+    assert door.news() == elastic_door.ADDED | elastic_door.REMOVED
+    assert door.news() == 0
+    assert next(talk) == "join 5 7\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "words"),
+    [
+        ("end of it", farandole.ShutDownError, "the elastic job ends: of it"),
+        ("removed", elastic_door.Removed, "has been removed from the elastic job"),
+        ("hosts added", farandole.PeerLostError, "is gone"),
+    ],
+)
+def test_where_no_generation_follows_the_door_says_why(monkeypatch, line, kind, words):
+    door = next(talk := at_the_door(monkeypatch, [line]))
+    with pytest.raises(kind, match=words):
+        door.next_world()
+    talk.close()
+
+
+def test_a_launcher_that_is_gone_is_named(monkeypatch):
+    monkeypatch.setenv("FARANDOLE_ELASTIC", "unix:@nobody-is-here")
+    monkeypatch.setenv("FARANDOLE_WORKER", "0")
+    with pytest.raises(farandole.PeerLostError, match="farandole run"):
+        elastic_door.Door()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(farandole.AuthenticationError, match="another user"):
+        next(at_the_door(monkeypatch, []))
 
 
 # ---- States and samplers, alone --------------------------------------------------------------------------------------
