@@ -13,7 +13,10 @@
 namespace fdl {
 namespace {
 
-constexpr int kAgreementPid = 0;
+// Zero is the idle process for some viewers, and a process's first thread has its number.
+constexpr int kAgreementPid = 1;
+
+int thread_of_group(uint16_t number) { return number == 0 ? kAgreementPid : 1'000'000 + number; }
 
 std::string upper(std::string_view text) {
   std::string result;
@@ -120,7 +123,7 @@ void TimelineStory::tell(const TraceRecord& record, std::string_view text, std::
       out += fmt::format(
           ",\n"
           R"({{"name":"thread_name","ph":"M","pid":{},"tid":{},"args":{{"name":"group {}"}}}})",
-          kAgreementPid, record.group, json_text(name));
+          kAgreementPid, thread_of_group(record.group), json_text(name));
       return;
     case TraceKind::submitted:
       return submitted(group, record, text, out);
@@ -145,7 +148,7 @@ void TimelineStory::tell(const TraceRecord& record, std::string_view text, std::
       out += fmt::format(
           ",\n"
           R"({{"name":"CYCLE_START","ph":"i","s":"g","ts":{},"pid":{},"tid":{}}})",
-          stamp(record.time_ns), kAgreementPid, record.group);
+          stamp(record.time_ns), kAgreementPid, thread_of_group(record.group));
       return;
     case TraceKind::bucket:
       group.running.clear();
@@ -166,7 +169,7 @@ void TimelineStory::tell(const TraceRecord& record, std::string_view text, std::
 void TimelineStory::tell_dropped(uint64_t count, int64_t time_ns, std::string& out) {
   out += fmt::format(
       ",\n"
-      R"({{"name":"DROPPED","ph":"i","s":"g","ts":{},"pid":{},"tid":0,"args":{{"records":{}}}}})",
+      R"({{"name":"DROPPED","ph":"i","s":"g","ts":{0},"pid":{1},"tid":{1},"args":{{"records":{2}}}}})",
       stamp(time_ns), kAgreementPid, count);
 }
 
@@ -179,7 +182,7 @@ void TimelineStory::end(int64_t time_ns, std::string& out) {
       out += fmt::format(
           ",\n"
           R"({{"ph":"E","ts":{},"pid":{},"tid":{}}})",
-          stamp(time_ns), kAgreementPid, number);
+          stamp(time_ns), kAgreementPid, thread_of_group(number));
     }
   }
 }
@@ -313,7 +316,7 @@ void TimelineStory::locked(Group& group, const TraceRecord& record, std::string&
   out += fmt::format(
       ",\n"
       R"({{"name":"LOCKED_ORDER","ph":"B","ts":{},"pid":{},"tid":{},"args":{{"epoch":{},"buckets":{}}}}})",
-      stamp(record.time_ns), kAgreementPid, record.group, record.subject, record.value);
+      stamp(record.time_ns), kAgreementPid, thread_of_group(record.group), record.subject, record.value);
 }
 
 void TimelineStory::left(Group& group, const TraceRecord& record, std::string_view why, std::string& out) {
@@ -321,7 +324,7 @@ void TimelineStory::left(Group& group, const TraceRecord& record, std::string_vi
   out += fmt::format(
       ",\n"
       R"({{"ph":"E","ts":{},"pid":{},"tid":{},"args":{{"rounds":{},"left because":"{}"}}}})",
-      stamp(record.time_ns), kAgreementPid, record.group, record.subject, json_text(why));
+      stamp(record.time_ns), kAgreementPid, thread_of_group(record.group), record.subject, json_text(why));
   for (const auto& [serial, track] : group.in_flight) {
     if (track->stage != Stage::held) continue;
     negotiate(*track, track->submitted_ns, out);
@@ -361,7 +364,7 @@ void TimelineStory::tick(Track& track, int rank, int64_t time_ns, std::string& o
   track.ticked[at] = true;
   out += fmt::format(
       ",\n"
-      R"({{"name":"{}","ph":"X","ts":{},"dur":0,"pid":{},"tid":0}})",
+      R"({{"name":"{0}","ph":"X","ts":{1},"dur":0,"pid":{2},"tid":{2}}})",
       rank, moment(track, time_ns), track.pid);
 }
 
@@ -393,14 +396,14 @@ void TimelineStory::close(Track& track, int64_t time_ns, std::string_view error,
 void TimelineStory::begin(Track& track, std::string_view name, int64_t time_ns, std::string& out) {
   out += fmt::format(
       ",\n"
-      R"({{"name":"{}","ph":"B","ts":{},"pid":{},"tid":0}})",
+      R"({{"name":"{0}","ph":"B","ts":{1},"pid":{2},"tid":{2}}})",
       name, moment(track, time_ns), track.pid);
 }
 
 void TimelineStory::finish(Track& track, int64_t time_ns, std::string_view args, std::string& out) {
   out += fmt::format(
       ",\n"
-      R"({{"ph":"E","ts":{},"pid":{},"tid":0)",
+      R"({{"ph":"E","ts":{0},"pid":{1},"tid":{1})",
       moment(track, time_ns), track.pid);
   out += args.empty() ? std::string("}") : fmt::format(",\"args\":{{{}}}}}", args);
 }

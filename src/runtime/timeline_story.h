@@ -9,7 +9,7 @@
 //     SHM_ALLREDUCE              the collective, by transport and algorithm (TCP_RING_ALLREDUCE)
 //     MEMCPY_OUT_FUSION_BUFFER
 //
-// "Process" 0 is the agreement: bars LOCKED_ORDER, a line a group; and marks CYCLE_START where they are asked for.
+// "Process" 1 is the agreement: bars LOCKED_ORDER, a line a group; and marks CYCLE_START where they are asked for.
 // Whatever records are lost, every bar that begins ends, and time does not run backwards on any track. Pure.
 #pragma once
 
@@ -92,7 +92,7 @@ class TimelineStory {
   int64_t start_ns_;
   std::string who_;
   bool begun_ = false;
-  int next_pid_ = 1;
+  int next_pid_ = 2;
   std::map<uint16_t, Group> groups_;
 };
 

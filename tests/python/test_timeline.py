@@ -54,7 +54,7 @@ class Timeline:
     def bars(self, tensor):
         """The names of the bars and ticks of a tensor, in their order."""
         (pid,) = [pid for pid, name in self.names.items() if name == tensor]
-        return [event["name"] for event in self.tracks[pid, 0] if event["ph"] in "BX"]
+        return [event["name"] for event in self.tracks[pid, pid] if event["ph"] in "BX"]
 
     def marks(self, name):
         return [event for event in self.events if event["ph"] == "i" and event["name"] == name]
@@ -89,6 +89,7 @@ def trains():
     module.allreduce(torch.ones(3), name="loss")
     module.stop_timeline()
     module.stop_timeline()  # harmless
+    module.barrier()  # else rank 0 may have heard of the next step
     step()
     module.start_timeline(os.path.join(folder, "again.json"))
     module.allreduce(torch.ones(3), name="second")
