@@ -10,13 +10,16 @@
 
 #include <array>
 #include <atomic>
+#include <filesystem>
 #include <fstream>
 #include <latch>
+#include <random>
 #include <thread>
 
 #include "system/poller.h"
 #include "system/socket.h"
 #include "tests/support/party.h"
+#include "transports/tcp/stripes.h"
 #include "transports/tcp/tcp_transport.h"
 
 namespace fdl {
@@ -31,6 +34,10 @@ constexpr Lane lane(int peer, int index = 0) { return Lane{peer, index}; }
 
 Result<std::unique_ptr<Transport>> connect_all(const Membership& membership) {
   return connect_tcp(membership, std::vector<bool>(static_cast<std::size_t>(membership.size()), true));
+}
+
+Result<std::unique_ptr<Transport>> connect_all_striped(const Membership& membership) {
+  return connect_tcp_streams(membership, std::vector<int>(static_cast<std::size_t>(membership.size()), 3));
 }
 
 // Everybody tells the others its rank on every lane.
@@ -393,12 +400,12 @@ TEST(TcpLeaving, DisturbsNobodyWhoWantsNothingMore) {
   });
 }
 
-TEST(TcpLeaving, LosesNothingThatWasSent) {
+void expect_nothing_lost(const Connect& connect) {
   Party party(2);
   std::latch left(2);
   const auto slice = pattern(100'000, 1);
   std::atomic<uint32_t> count{0};
-  party.run(connect_all, [&](int rank, std::unique_ptr<Transport> transport) {
+  party.run(connect, [&](int rank, std::unique_ptr<Transport> transport) {
     if (rank == 0) {
       // As much as the kernel takes without anybody reading.
       while (true) {
@@ -423,6 +430,185 @@ TEST(TcpLeaving, LosesNothingThatWasSent) {
     }
     [[maybe_unused]] const auto beyond = transport->recv(lane(0), count, received);
     EXPECT_EQ(wait_lost(*transport, 0).code(), Code::peer_lost);
+  });
+}
+
+TEST(TcpLeaving, LosesNothingThatWasSent) { expect_nothing_lost(connect_all); }
+
+TEST(TcpLeaving, LosesNothingThatWasSentOverSeveralConnections) { expect_nothing_lost(connect_all_striped); }
+
+// ---- Stripes
+// -----------------------------------------------------------------------------------------------------------
+
+TEST(TcpStripes, CutEverySliceIntoPartsThatCoverIt) {
+  for (std::size_t bytes = 0; bytes < 600'000; bytes += bytes < 300 ? 1 : 997) {
+    const std::vector<std::byte> slice(bytes);
+    for (int streams = 1; streams <= kMostStreams; ++streams) {
+      const int parts = parts_of(bytes, streams);
+      ASSERT_TRUE(parts >= 1 && parts <= streams);
+      const std::byte* end = slice.data();
+      for (int i = 0; i < parts; ++i) {
+        const ConstBytes part = part_at(ConstBytes(slice), parts, i);
+        ASSERT_EQ(part.data(), end) << bytes << " bytes in " << parts << " parts";
+        ASSERT_TRUE(bytes == 0 || !part.empty()) << bytes << " bytes in " << parts << " parts";
+        end += part.size();
+      }
+      ASSERT_EQ(end, slice.data() + bytes);
+    }
+  }
+}
+
+// What each of three connections has done, and whether it failed.
+struct Progress {
+  std::array<uint64_t, 3> done{};
+  std::array<bool, 3> failed{};
+  void advance(Line& line) const {
+    line.advance([this](int i) { return done[static_cast<std::size_t>(i)]; });
+  }
+  bool goes_on(const Line& line) const {
+    return line.goes_on([this](int i) { return done[static_cast<std::size_t>(i)]; },
+                        [this](int i) { return failed[static_cast<std::size_t>(i)]; });
+  }
+};
+
+TEST(TcpStripes, FinishASliceWhenAllItsPartsAndAllBeforeItAreDone) {
+  Line line;
+  for (const int parts : {3, 1, 2}) line.begin(parts);
+  Progress progress;
+  progress.done = {2, 1, 0};  // the short slice is done, and a part of the last but not the whole first
+  progress.advance(line);
+  EXPECT_FALSE(line.is_finished(0));
+  EXPECT_FALSE(line.is_finished(1));
+  progress.done = {2, 1, 1};
+  progress.advance(line);
+  EXPECT_TRUE(line.is_finished(0));
+  EXPECT_TRUE(line.is_finished(1));
+  EXPECT_FALSE(line.is_finished(2));
+  progress.done = {3, 2, 1};
+  progress.advance(line);
+  EXPECT_TRUE(line.is_finished(2));
+}
+
+TEST(TcpStripes, GoOnUntilASliceLacksAPartThatCannotCome) {
+  Line line;
+  Progress progress;
+  progress.failed[2] = true;
+  EXPECT_FALSE(progress.goes_on(line)) << "nothing is begun";
+  for (const int parts : {2, 3}) line.begin(parts);
+  EXPECT_TRUE(progress.goes_on(line));
+  progress.done = {1, 1, 0};
+  progress.advance(line);
+  EXPECT_FALSE(progress.goes_on(line));
+  progress.done[2] = 1;  // it failed after that
+  EXPECT_TRUE(progress.goes_on(line));
+}
+
+TEST(TcpStripes, HaveRoomForSixtyFourSlices) {
+  Line line;
+  for (uint64_t i = 0; i < 64; ++i) {
+    ASSERT_TRUE(line.has_room());
+    EXPECT_EQ(line.begin(1), i);
+  }
+  EXPECT_FALSE(line.has_room());
+  Progress{.done = {1, 0, 0}}.advance(line);
+  EXPECT_TRUE(line.has_room());
+}
+
+// Members on three hosts: 0 and 1 on one, 2 and 3 alone.
+Membership spread(Party& party, int rank) {
+  Membership membership = party.membership(rank);
+  for (std::size_t member = 2; member < membership.members.size(); ++member) {
+    membership.members[member].host_id = "host of " + std::to_string(member);
+  }
+  return membership;
+}
+
+TEST(TcpStripes, AreForOtherHostsOnly) {
+  Party party(4);
+  EXPECT_EQ(streams_with(spread(party, 0), {false, true, true, true}), (std::vector<int>{0, 1, 1, 1})) << "unasked";
+  party.config().tcp_streams = 4;
+  EXPECT_EQ(streams_with(spread(party, 0), {false, true, true, false}), (std::vector<int>{0, 1, 4, 0}));
+  EXPECT_EQ(streams_with(spread(party, 3), {true, true, true, false}), (std::vector<int>{4, 4, 4, 0}));
+  party.config().tcp_streams = 1000;
+  EXPECT_EQ(streams_with(spread(party, 0), {false, true, true, false}), (std::vector<int>{0, 1, 8, 0}));
+  party.config().tcp_streams = 0;
+  EXPECT_EQ(streams_with(spread(party, 0), {false, true, true, false}), (std::vector<int>{0, 1, 1, 0}));
+}
+
+std::ptrdiff_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return std::distance(begin(all), end(all));
+}
+
+TEST(TcpStripes, AreConnectedAsManyAsAskedFor) {
+  Party party(4);
+  party.config().tcp_streams = 3;
+  const std::ptrdiff_t before = open_descriptors();
+  std::latch connected(4);
+  std::latch counted(4);
+  run_ranks(4, [&](int rank) {
+    auto transport = require(connect_tcp(spread(party, rank), std::vector<bool>(4, true)));
+    connected.arrive_and_wait();
+    // Both ends of 1 for the pair on one host and of 3 for the five other pairs, on each lane; a poller each.
+    if (rank == 0) {
+      EXPECT_EQ(open_descriptors() - before, 2 * kLaneCount * (1 + 5 * 3) + 4);
+    }
+    counted.arrive_and_wait();
+    expect_connected(*transport, rank, 4);
+  });
+}
+
+TEST(TcpStripes, AreTheSameOnAllRanksOrAnError) {
+  Party party(2);
+  run_ranks(2, [&](int rank) {
+    Membership membership = party.membership(rank, Deadline::after_seconds(1));
+    const auto transport = connect_tcp_streams(membership, {rank == 0 ? 2 : 4, rank == 0 ? 2 : 4});
+    ASSERT_FALSE(transport.ok());
+    if (rank != 0) return;
+    EXPECT_EQ(transport.status().code(), Code::invalid_argument);
+    EXPECT_THAT(transport.status().text(), AllOf(HasSubstr("rank 11 (host-b) carries a lane over 4 connections"),
+                                                 HasSubstr("rank 10 (host-a) over 2"), HasSubstr("tcp_streams")));
+  });
+}
+
+// Long and short slices take turns at random; whenever one is done, all before it on its lane are.
+TEST(TcpStripes, KeepSlicesWholeAndInOrder) {
+  const uint64_t seed = std::random_device()();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  Party party(2);
+  party.run(connect_all_striped, [&](int rank, std::unique_ptr<Transport> transport) {
+    const int peer = 1 - rank;
+    std::mt19937_64 random(seed);  // the same numbers on both ranks
+    for (uint32_t round = 0; round < 20; ++round) {
+      std::vector<std::vector<std::byte>> outgoing, incoming;
+      for (uint64_t i = 0; i < 16; ++i) {
+        const std::size_t bytes = random() % (random() % 2 == 0 ? 400'000 : 100);
+        outgoing.push_back(pattern(bytes, i * 2 + static_cast<uint64_t>(rank)));
+        incoming.emplace_back(bytes);
+      }
+      std::vector<Ticket> in, out;
+      for (uint32_t i = 0; i < 16; ++i) {
+        in.push_back(begin_recv(*transport, lane(peer), i, incoming[i]));
+        out.push_back(begin_send(*transport, lane(peer), i, outgoing[i]));
+      }
+      const auto is_done = [&](const Ticket& ticket) { return transport->done(ticket); };
+      const auto all_done = [&](const std::vector<Ticket>& tickets) {
+        require(transport->peer_status(peer));
+        require(std::is_partitioned(tickets.begin(), tickets.end(), is_done), "slices are done in order");
+        return is_done(tickets.back());
+      };
+      std::size_t whole = 0;
+      const auto all_arrived = [&] {
+        for (; whole < in.size() && is_done(in[whole]); ++whole) {
+          const auto sent = pattern(incoming[whole].size(), whole * 2 + static_cast<uint64_t>(peer));
+          require(same_bytes(incoming[whole], sent), "what is done is whole");
+        }
+        return all_done(in);
+      };
+      wait_until(*transport, all_arrived, "all slices have arrived");
+      wait_until(
+          *transport, [&] { return all_done(out); }, "all slices are gone");
+    }
   });
 }
 

@@ -41,6 +41,8 @@
        "Shared memory that each rank of a host contributes to a communicator.")                                        \
   KNOB(memory_bytes,           Bytes,   "64G", "",                                                                     \
        "Up to how much each rank allocates of memory that its host's ranks all map; only what is used is taken.")      \
+  KNOB(tcp_streams,            Count,   "1", "",                                                                       \
+       "TCP connections that share what one rank sends to another host: 4 where a network limits each, at most 8.")    \
   KNOB(spin_us,                Count,   "50", "",                                                                      \
        "How long a waiting rank spins before it sleeps, in microseconds, where it has a core of its own; else 0.")     \
   KNOB(interfaces,             Text,    "", "HOROVOD_GLOO_IFACE",                                                      \

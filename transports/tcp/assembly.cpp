@@ -40,16 +40,17 @@ std::vector<Address> split(std::string_view text) {
   return addresses;
 }
 
-// "3 1 0": rank 3 for its lane 1 with rank 0.
+// "3 1 0 2": rank 3 for connection 1 of the 2 that it wants with rank 0.
 struct Caller {
   int rank = -1;
-  int lane = -1;
+  int number = -1;
   int wanted = -1;
+  int count = -1;
 
-  std::string text() const { return fmt::format("{} {} {}", rank, lane, wanted); }
+  std::string text() const { return fmt::format("{} {} {} {}", rank, number, wanted, count); }
   static Caller parse(std::string_view text) {
     Caller caller;
-    for (int* number : {&caller.rank, &caller.lane, &caller.wanted}) {
+    for (int* number : {&caller.rank, &caller.number, &caller.wanted, &caller.count}) {
       while (text.starts_with(' ')) text.remove_prefix(1);
       const auto parsed = std::from_chars(text.data(), text.data() + text.size(), *number);
       if (parsed.ec != std::errc()) return {};
@@ -69,31 +70,35 @@ Status connect_outcome(int fd) {
 
 }  // namespace
 
-Result<std::vector<UniqueFd>> Assembly::connect(const Membership& membership, const std::vector<bool>& peers) {
-  std::vector<UniqueFd> nobody(static_cast<std::size_t>(membership.size() * kLaneCount));
+std::size_t Assembly::place_count(const std::vector<int>& streams) {
+  return static_cast<std::size_t>(kLaneCount * std::max(1, *std::max_element(streams.begin(), streams.end())));
+}
+
+Result<std::vector<UniqueFd>> Assembly::connect(const Membership& membership, const std::vector<int>& streams) {
   bool alone = true;
   for (int member = 0; member < membership.size(); ++member) {
-    if (member != membership.rank && peers[static_cast<std::size_t>(member)]) alone = false;
+    if (member != membership.rank && streams[static_cast<std::size_t>(member)] > 0) alone = false;
   }
-  if (alone) return nobody;
+  if (alone) return std::vector<UniqueFd>(streams.size() * place_count(streams));
 
   const auto doing = [&] { return fmt::format("connecting '{}' over TCP", membership.id); };
   Result<Poller> poller = Poller::make();
   if (!poller.ok()) return poller.status().while_doing(doing());
   Result<Listening> listening = listen_tcp(membership.config->interfaces);
   if (!listening.ok()) return listening.status().while_doing(doing());
-  Assembly assembly(membership, peers, listening.take(), poller.take());
+  Assembly assembly(membership, streams, listening.take(), poller.take());
   const Status status = assembly.start();
   if (!status.ok()) return status.while_doing(doing());
   return std::move(assembly.connected_);
 }
 
-Assembly::Assembly(const Membership& membership, const std::vector<bool>& peers, Listening listening, Poller poller)
+Assembly::Assembly(const Membership& membership, const std::vector<int>& streams, Listening listening, Poller poller)
     : membership_(membership),
-      peers_(peers),
+      streams_(streams),
+      place_count_(place_count(streams)),
       listening_(std::move(listening)),
       poller_(std::move(poller)),
-      connected_(static_cast<std::size_t>(membership.size() * kLaneCount)),
+      connected_(streams.size() * place_count_),
       published_(static_cast<std::size_t>(membership.size())),
       last_story_(static_cast<std::size_t>(membership.size())) {}
 
@@ -113,18 +118,18 @@ Status Assembly::start() {
 
 Status Assembly::fetch_addresses(Deadline deadline) {
   for (int peer = 0; peer < membership_.rank; ++peer) {
-    if (!peers_[static_cast<std::size_t>(peer)]) continue;
+    if (wanted_with(peer) == 0) continue;
     const Result<std::string> addresses = membership_.exchange->fetch(key_of(peer), deadline);
     if (!addresses.ok()) {
       if (addresses.status().code() != Code::timeout) return addresses.status();
       continue;
     }
     published_[static_cast<std::size_t>(peer)] = true;
-    for (int lane = 0; lane < kLaneCount; ++lane) {
+    for (int number = 0; number < wanted_with(peer); ++number) {
       auto link = std::make_unique<Link>();
       link->calling = true;
       link->peer = peer;
-      link->lane = lane;
+      link->number = number;
       link->addresses = split(*addresses);
       FDL_RETURN_IF_ERROR(try_address(place(std::move(link))));
     }
@@ -213,8 +218,9 @@ Status Assembly::attend(std::size_t place) {
     if (!outcome.ok()) return next_address(place, outcome);
     link.state = Link::State::introducing;
     link.patience = Deadline::after_ns(kIntroduceNs);
-    link.introduction = std::make_unique<Introduction>(Introduction::Role::client, membership_.job_key, purpose(),
-                                                       Caller{membership_.rank, link.lane, link.peer}.text());
+    const Caller me{membership_.rank, link.number, link.peer, wanted_with(link.peer)};
+    link.introduction =
+        std::make_unique<Introduction>(Introduction::Role::client, membership_.job_key, purpose(), me.text());
   }
   return introduce(place);
 }
@@ -295,10 +301,19 @@ Status Assembly::welcome(std::size_t place) {
   Link& link = *links_[place];
   const Caller caller = Caller::parse(link.introduction->introduced().peer);
   // Hosts may have private addresses in common; then somebody who wants another member comes here.
-  if (caller.wanted == membership_.rank && caller.rank > membership_.rank && wants(caller.rank, caller.lane)) {
+  const bool for_me = caller.wanted == membership_.rank && caller.rank > membership_.rank &&
+                      caller.rank < membership_.size() && wanted_with(caller.rank) > 0;
+  if (for_me && caller.count != wanted_with(caller.rank)) {
+    return Status(Code::invalid_argument,
+                  fmt::format("tcp: {} carries a lane over {} connections and {} over {}; set tcp_streams alike on all "
+                              "ranks",
+                              membership_.name_of(caller.rank), caller.count / kLaneCount,
+                              membership_.name_of(membership_.rank), wanted_with(caller.rank) / kLaneCount));
+  }
+  if (for_me && caller.number >= 0 && caller.number < caller.count) {
     poller_.remove(link.fd.get());
     // A peer that lost patience with a first connection comes again: the newest is the one that it uses.
-    connected_[static_cast<std::size_t>(caller.rank * kLaneCount + caller.lane)] = std::move(link.fd);
+    connection(caller.rank, caller.number) = std::move(link.fd);
   }
   forget(place);
   return {};
@@ -310,7 +325,7 @@ Status Assembly::settled(std::size_t place) {
     return next_address(place, Status(Code::transport, "another member listens there"));
   }
   poller_.remove(link.fd.get());
-  connected_[static_cast<std::size_t>(link.peer * kLaneCount + link.lane)] = std::move(link.fd);
+  connection(link.peer, link.number) = std::move(link.fd);
   forget(place);
   return {};
 }
@@ -319,16 +334,22 @@ std::string Assembly::purpose() const { return "tcp " + membership_.id; }
 
 std::string Assembly::key_of(int member) const { return fmt::format("{}/tcp/{}", membership_.id, member); }
 
-bool Assembly::wants(int peer, int lane) const {
-  return peer >= 0 && peer < membership_.size() && peer != membership_.rank && peers_[static_cast<std::size_t>(peer)] &&
-         lane >= 0 && lane < kLaneCount;
+int Assembly::wanted_with(int member) const {
+  return member == membership_.rank ? 0 : kLaneCount * streams_[static_cast<std::size_t>(member)];
+}
+
+UniqueFd& Assembly::connection(int peer, int number) {
+  return connected_[static_cast<std::size_t>(peer) * place_count_ + static_cast<std::size_t>(number)];
+}
+
+bool Assembly::all_connected(int member) const {
+  const auto first = connected_.begin() + member * static_cast<std::ptrdiff_t>(place_count_);
+  return std::all_of(first, first + wanted_with(member), [](const UniqueFd& fd) { return static_cast<bool>(fd); });
 }
 
 bool Assembly::complete() const {
   for (int peer = 0; peer < membership_.size(); ++peer) {
-    for (int lane = 0; lane < kLaneCount; ++lane) {
-      if (wants(peer, lane) && !connected_[static_cast<std::size_t>(peer * kLaneCount + lane)]) return false;
-    }
+    if (!all_connected(peer)) return false;
   }
   return true;
 }
@@ -337,11 +358,7 @@ Status Assembly::somebody_is_missing() const {
   std::string missing;
   int first = -1;
   for (int peer = 0; peer < membership_.size(); ++peer) {
-    bool absent = false;
-    for (int lane = 0; lane < kLaneCount; ++lane) {
-      absent |= wants(peer, lane) && !connected_[static_cast<std::size_t>(peer * kLaneCount + lane)];
-    }
-    if (!absent) continue;
+    if (all_connected(peer)) continue;
     if (first < 0) first = peer;
     const auto at = static_cast<std::size_t>(peer);
     std::string why = "did not call";

@@ -17,8 +17,11 @@ namespace fdl {
 
 class Assembly {
  public:
-  // One connection a lane: that of lane l with peer p stands at p * kLaneCount + l; the others are empty.
-  static Result<std::vector<UniqueFd>> connect(const Membership& membership, const std::vector<bool>& peers);
+  // streams[p] connections for each lane with member p (its own does not count), as p has it with this rank.
+  // That number n of lane l stands at n * kLaneCount + l among its peer's, of which each has place_count(streams); the
+  // places of those that are not wanted are empty.
+  static Result<std::vector<UniqueFd>> connect(const Membership& membership, const std::vector<int>& streams);
+  static std::size_t place_count(const std::vector<int>& streams);
 
  private:
   // A connection on its way: called by this rank (it knows whom it wants) or accepted (it does not know who comes).
@@ -32,7 +35,7 @@ class Assembly {
 
     // Of a call only.
     int peer = -1;
-    int lane = -1;
+    int number = -1;  // among this peer's
     std::vector<Address> addresses;
     std::size_t trying = 0;    // index of the present address
     std::string stories;       // what went wrong with each address in this round
@@ -40,7 +43,7 @@ class Assembly {
     int refused_rounds = 0;
   };
 
-  Assembly(const Membership& membership, const std::vector<bool>& peers, Listening listening, Poller poller);
+  Assembly(const Membership& membership, const std::vector<int>& streams, Listening listening, Poller poller);
   Status start();
   Status fetch_addresses(Deadline deadline);
   Status run(Deadline deadline);
@@ -63,12 +66,16 @@ class Assembly {
 
   std::string purpose() const;
   std::string key_of(int member) const;
-  bool wants(int peer, int lane) const;
+  // Connections with this member; 0 for those that are no peers.
+  int wanted_with(int member) const;
+  UniqueFd& connection(int peer, int number);
+  bool all_connected(int member) const;
   bool complete() const;
   Status somebody_is_missing() const;
 
   const Membership& membership_;
-  const std::vector<bool>& peers_;
+  const std::vector<int>& streams_;
+  const std::size_t place_count_;
   Listening listening_;
   Poller poller_;
   std::vector<std::unique_ptr<Link>> links_;  // the place of a link is its token; ended links leave an empty place

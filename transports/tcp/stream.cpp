@@ -43,18 +43,17 @@ bool would_block(int error_number) {
 
 }  // namespace
 
-std::optional<uint64_t> TcpStream::post_send(uint32_t tag, ConstBytes bytes) {
-  if (queued_ - sent_ == kDepth) return std::nullopt;
-  outgoing_[queued_ % kDepth] = {{tag, kSlice, bytes.size()}, bytes};
-  return queued_++;
+void TcpStream::post_send(uint32_t tag, uint64_t slice_bytes, ConstBytes part) {
+  FDL_CHECK(has_room_to_send());
+  outgoing_[queued_++ % kDepth] = {{tag, kSlice, slice_bytes}, part};
 }
 
-std::optional<uint64_t> TcpStream::post_recv(uint32_t tag, Bytes bytes) {
-  if (posted_ - received_ == kDepth) return std::nullopt;
-  Incoming& slice = incoming_[posted_ % kDepth];
+void TcpStream::post_recv(uint32_t tag, uint64_t slice_bytes, Bytes part) {
+  FDL_CHECK(has_room_to_receive());
+  Incoming& slice = incoming_[posted_++ % kDepth];
   slice.tag = tag;
-  slice.bytes = bytes;
-  return posted_++;
+  slice.slice_bytes = slice_bytes;
+  slice.bytes = part;
 }
 
 int TcpStream::gather_outgoing(Pieces& pieces) const {
@@ -137,10 +136,10 @@ TcpStream::Outcome TcpStream::count_received(std::size_t bytes) {
 
 TcpStream::Outcome TcpStream::check_header(const Incoming& front) {
   arrived_ = front.header;
-  expected_ = {front.tag, kSlice, front.bytes.size()};
+  expected_ = {front.tag, kSlice, front.slice_bytes};
   if (arrived_.kind == kGoodbye) return Outcome::left;
   if (arrived_.kind != kSlice) return Outcome::garbage;
-  return arrived_.tag == front.tag && arrived_.bytes == front.bytes.size() ? Outcome::moved : Outcome::mismatch;
+  return arrived_.tag == front.tag && arrived_.bytes == front.slice_bytes ? Outcome::moved : Outcome::mismatch;
 }
 
 TcpStream::Outcome TcpStream::look() {

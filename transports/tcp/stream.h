@@ -1,16 +1,15 @@
-// TcpStream: one lane with one peer, both directions, over one connection.
+// TcpStream: one connection with one peer, both directions: a lane, or one of several that share a lane's slices.
 //
-// A slice is a header and its bytes. What is queued goes out in one system call, and what arrives goes straight into
-// the posted buffers, headers between them: the sizes are known to both ends. A header that is not as expected ends the
-// stream, so that bytes which then landed in a wrong buffer are never called done. What nobody has posted a receive for
-// stays in the kernel.
+// A slice is a header and its bytes, or the part of them that this connection carries. What is queued goes out in one
+// system call, and what arrives goes straight into the posted buffers, headers between them: the sizes are known to
+// both ends. A header that is not as expected ends the stream, so that bytes which then landed in a wrong buffer are
+// never called done. What nobody has posted a receive for stays in the kernel.
 #pragma once
 
 #include <sys/uio.h>
 
 #include <array>
 #include <cstdint>
-#include <optional>
 
 #include "base/bytes.h"
 #include "system/fd.h"
@@ -21,7 +20,7 @@ namespace fdl {
 struct SliceHeader {
   uint32_t tag = 0;
   uint32_t kind = 0;
-  uint64_t bytes = 0;
+  uint64_t bytes = 0;  // of the slice, of which a part may follow: both ends know where it is cut
 };
 static_assert(sizeof(SliceHeader) == 16);
 
@@ -46,9 +45,12 @@ class TcpStream {
   int fd() const { return fd_.get(); }
   void close() { fd_.reset(); }
 
-  // The position of the slice, or nothing when kDepth are outstanding.
-  std::optional<uint64_t> post_send(uint32_t tag, ConstBytes bytes);
-  std::optional<uint64_t> post_recv(uint32_t tag, Bytes bytes);
+  bool has_room_to_send() const { return queued_ - sent_ < kDepth; }
+  bool has_room_to_receive() const { return posted_ - received_ < kDepth; }
+  // `part` of a slice of so many bytes. There must be room.
+  void post_send(uint32_t tag, uint64_t slice_bytes, ConstBytes part);
+  void post_recv(uint32_t tag, uint64_t slice_bytes, Bytes part);
+  // So many, since the beginning, are done.
   uint64_t sent() const { return sent_; }
   uint64_t received() const { return received_; }
   bool sending() const { return sent_ != queued_; }
@@ -87,6 +89,7 @@ class TcpStream {
   struct Incoming {
     SliceHeader header;  // as it arrives
     uint32_t tag = 0;
+    uint64_t slice_bytes = 0;
     Bytes bytes;
   };
   static constexpr std::size_t kGather = 16;  // slices in one system call

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include "system/poller.h"
 #include "transports/tcp/assembly.h"
 #include "transports/tcp/stream.h"
+#include "transports/tcp/stripes.h"
 
 namespace fdl {
 namespace {
@@ -20,7 +22,7 @@ constexpr uint32_t kCallsBetweenLooks = 1024;
 
 class TcpTransport final : public Transport {
  public:
-  TcpTransport(const Membership& membership, std::vector<UniqueFd> fds, Poller poller);
+  TcpTransport(const Membership& membership, std::vector<int> streams, std::vector<UniqueFd> fds, Poller poller);
   ~TcpTransport() override;
   Status watch_all();
 
@@ -30,7 +32,7 @@ class TcpTransport final : public Transport {
   bool done(Ticket ticket) const override;
   bool progress() override;
   Status peer_status(int peer) const override;
-  Status lane_status(Lane lane) const override { return lane_failures_[index_of(lane)]; }
+  Status lane_status(Lane lane) const override;
   Status status() const override;
   double round_trip_s(int peer) const override;
 
@@ -41,13 +43,26 @@ class TcpTransport final : public Transport {
  private:
   using Outcome = TcpStream::Outcome;
 
-  static std::size_t index_of(Lane lane) { return static_cast<std::size_t>(lane.peer * kLaneCount + lane.index); }
-  static int peer_of(std::size_t index) { return static_cast<int>(index) / kLaneCount; }
-  bool failed(std::size_t index) const { return !lane_failures_[index].ok(); }
+  // Of the i-th stream of a lane.
+  std::size_t index_of(Lane lane, int i) const {
+    return static_cast<std::size_t>(lane.peer) * places_ + static_cast<std::size_t>(i * kLaneCount + lane.index);
+  }
+  int peer_of(std::size_t index) const { return static_cast<int>(index / places_); }
+  Lane lane_of(std::size_t index) const { return {peer_of(index), static_cast<int>(index % places_) % kLaneCount}; }
+  int streams_of(Lane lane) const { return stream_counts_[static_cast<std::size_t>(lane.peer)]; }
+  // Lines: one a direction of each lane; a ticket's stream is the number of its line.
+  static uint32_t line_of(Lane lane, bool incoming) {
+    return static_cast<uint32_t>(2 * (lane.peer * kLaneCount + lane.index) + (incoming ? 1 : 0));
+  }
+  bool failed(std::size_t index) const { return !failures_[index].ok(); }
 
   void mark_busy(std::size_t index) { busy_[index / 64] |= uint64_t{1} << (index % 64); }
   void mark_idle(std::size_t index) { busy_[index / 64] &= ~(uint64_t{1} << (index % 64)); }
 
+  bool may_send(Lane lane, int parts);
+  bool may_receive(Lane lane, int parts) const;
+  void advance(Lane lane);
+  bool goes_on(Lane lane) const;
   bool attend(std::size_t index);
   bool settle(std::size_t index, Outcome outcome);
   bool look_for_hang_ups();
@@ -55,14 +70,17 @@ class TcpTransport final : public Transport {
   void ignore_data(std::size_t index);
   bool watch(std::size_t index);
   void fail(int peer, const Status& why);
-  void end_lane(std::size_t index, const Status& why);
+  void end_stream(std::size_t index, const Status& why);
   Status story_of(std::size_t index, Outcome outcome) const;
   Status lost(int peer, std::string_view what) const;
 
-  const Membership membership_;  // a copy, for the names
+  const Membership membership_;           // a copy, for the names
+  const std::vector<int> stream_counts_;  // of a lane, by peer
+  const std::size_t places_;              // of each peer in the following: kLaneCount times the largest of them
   std::vector<TcpStream> streams_;
-  std::vector<Status> lane_failures_;  // by stream
-  std::vector<uint64_t> busy_;         // a bit a stream that has something outstanding
+  std::vector<Status> failures_;  // by stream
+  std::vector<uint64_t> busy_;    // a bit a stream that has something outstanding
+  std::vector<Line> lines_;
   Poller poller_;
   bool troubled_ = false;
   bool news_ = false;  // a failure that progress() has not told yet
@@ -70,10 +88,14 @@ class TcpTransport final : public Transport {
   uint32_t calls_ = 0;
 };
 
-TcpTransport::TcpTransport(const Membership& membership, std::vector<UniqueFd> fds, Poller poller)
+TcpTransport::TcpTransport(const Membership& membership, std::vector<int> streams, std::vector<UniqueFd> fds,
+                           Poller poller)
     : membership_(membership),
-      lane_failures_(membership.members.size() * kLaneCount),
+      stream_counts_(std::move(streams)),
+      places_(Assembly::place_count(stream_counts_)),
+      failures_(fds.size()),
       busy_((fds.size() + 63) / 64),
+      lines_(2 * kLaneCount * membership.members.size()),
       poller_(std::move(poller)) {
   streams_.reserve(fds.size());
   for (UniqueFd& fd : fds) streams_.emplace_back(std::move(fd));
@@ -100,36 +122,70 @@ Status TcpTransport::watch_all() {
 }
 
 std::optional<Ticket> TcpTransport::send(Lane lane, uint32_t tag, ConstBytes bytes) {
-  const std::size_t index = index_of(lane);
-  if (failed(index)) return std::nullopt;
-  TcpStream& stream = streams_[index];
-  FDL_CHECK(stream.fd() >= 0);
-  if (stream.peer_left) {
-    end_lane(index, story_of(index, Outcome::left));
-    return std::nullopt;
+  const int parts = parts_of(bytes.size(), streams_of(lane));
+  if (!may_send(lane, parts)) return std::nullopt;
+  const uint32_t line = line_of(lane, false);
+  const uint64_t position = lines_[line].begin(parts);
+  for (int i = 0; i < parts; ++i) {
+    const std::size_t index = index_of(lane, i);
+    TcpStream& stream = streams_[index];
+    const bool first = !stream.sending();
+    stream.post_send(tag, bytes.size(), part_at(bytes, parts, i));
+    // Most slices fit into the socket's buffer, and then they are done before anyone asks.
+    if (first && settle(index, stream.push()) && failed(index)) return std::nullopt;
+    if (stream.sending()) mark_busy(index);
   }
-  const bool first = !stream.sending();
-  const std::optional<uint64_t> position = stream.post_send(tag, bytes);
-  if (!position) return std::nullopt;
-  // Most slices fit into the socket's buffer, and then they are done before anyone asks.
-  if (first && settle(index, stream.push()) && failed(index)) return std::nullopt;
-  if (stream.sending()) mark_busy(index);
-  return Ticket{static_cast<uint32_t>(2 * index), *position};
+  return Ticket{line, position};
+}
+
+bool TcpTransport::may_send(Lane lane, int parts) {
+  if (!lines_[line_of(lane, false)].has_room()) return false;
+  for (int i = 0; i < parts; ++i) {
+    const std::size_t index = index_of(lane, i);
+    if (failed(index)) return false;
+    FDL_CHECK(streams_[index].fd() >= 0);
+    if (streams_[index].peer_left) {
+      end_stream(index, story_of(index, Outcome::left));
+      return false;
+    }
+  }
+  return true;
 }
 
 std::optional<Ticket> TcpTransport::recv(Lane lane, uint32_t tag, Bytes bytes) {
-  const std::size_t index = index_of(lane);
-  if (failed(index)) return std::nullopt;
-  FDL_CHECK(streams_[index].fd() >= 0);
-  const std::optional<uint64_t> position = streams_[index].post_recv(tag, bytes);
-  if (!position) return std::nullopt;
-  mark_busy(index);
-  return Ticket{static_cast<uint32_t>(2 * index + 1), *position};
+  const int parts = parts_of(bytes.size(), streams_of(lane));
+  if (!may_receive(lane, parts)) return std::nullopt;
+  const uint32_t line = line_of(lane, true);
+  for (int i = 0; i < parts; ++i) {
+    const std::size_t index = index_of(lane, i);
+    streams_[index].post_recv(tag, bytes.size(), part_at(bytes, parts, i));
+    mark_busy(index);
+  }
+  return Ticket{line, lines_[line].begin(parts)};
 }
 
-bool TcpTransport::done(Ticket ticket) const {
-  const TcpStream& stream = streams_[ticket.stream / 2];
-  return ticket.position < (ticket.stream % 2 == 0 ? stream.sent() : stream.received());
+bool TcpTransport::may_receive(Lane lane, int parts) const {
+  if (!lines_[line_of(lane, true)].has_room()) return false;
+  for (int i = 0; i < parts; ++i) {
+    if (failed(index_of(lane, i))) return false;
+    FDL_CHECK(streams_[index_of(lane, i)].fd() >= 0);
+  }
+  return true;
+}
+
+bool TcpTransport::done(Ticket ticket) const { return lines_[ticket.stream].is_finished(ticket.position); }
+
+void TcpTransport::advance(Lane lane) {
+  lines_[line_of(lane, false)].advance([&](int i) { return streams_[index_of(lane, i)].sent(); });
+  lines_[line_of(lane, true)].advance([&](int i) { return streams_[index_of(lane, i)].received(); });
+}
+
+// Whether what was begun on the lane before one of its streams ended may still come on the others.
+bool TcpTransport::goes_on(Lane lane) const {
+  const auto ended = [&](int i) { return failed(index_of(lane, i)); };
+  const auto sent = [&](int i) { return streams_[index_of(lane, i)].sent(); };
+  const auto received = [&](int i) { return streams_[index_of(lane, i)].received(); };
+  return lines_[line_of(lane, false)].goes_on(sent, ended) || lines_[line_of(lane, true)].goes_on(received, ended);
 }
 
 bool TcpTransport::progress() {
@@ -159,8 +215,9 @@ bool TcpTransport::attend(std::size_t index) {
 
 bool TcpTransport::settle(std::size_t index, Outcome outcome) {
   if (outcome == Outcome::nothing) return false;
-  // A goodbye where more was wanted ends this lane; what the peer sent on the others before it left is still good.
-  if (outcome == Outcome::left) end_lane(index, story_of(index, outcome));
+  advance(lane_of(index));
+  // A goodbye where more was wanted ends this stream; what the peer sent on the others before it left is still good.
+  if (outcome == Outcome::left) end_stream(index, story_of(index, outcome));
   if (outcome != Outcome::moved && outcome != Outcome::left) fail(peer_of(index), story_of(index, outcome));
   return true;
 }
@@ -228,6 +285,14 @@ bool TcpTransport::prepare_to_sleep() {
   return nothing_to_do;
 }
 
+Status TcpTransport::lane_status(Lane lane) const {
+  for (int i = 0; i < streams_of(lane); ++i) {
+    const Status& failure = failures_[index_of(lane, i)];
+    if (!failure.ok()) return goes_on(lane) ? Status() : failure;
+  }
+  return {};
+}
+
 Status TcpTransport::peer_status(int peer) const {
   for (int lane = 0; lane < kLaneCount; ++lane) FDL_RETURN_IF_ERROR(lane_status({peer, lane}));
   return {};
@@ -235,22 +300,25 @@ Status TcpTransport::peer_status(int peer) const {
 
 Status TcpTransport::status() const {
   if (!troubled_) return {};
-  for (const Status& failure : lane_failures_) FDL_RETURN_IF_ERROR(failure);
+  for (const Status& failure : failures_) FDL_RETURN_IF_ERROR(failure);
   return {};
 }
 
 double TcpTransport::round_trip_s(int peer) const {
-  const int fd = streams_[index_of({peer, 0})].fd();
+  const int fd = streams_[index_of({peer, 0}, 0)].fd();
   return fd < 0 || stays_on_host(fd) ? 0 : shortest_round_trip_s(fd);
 }
 
 void TcpTransport::fail(int peer, const Status& why) {
-  for (int lane = 0; lane < kLaneCount; ++lane) end_lane(index_of({peer, lane}), why);
+  const std::size_t first = index_of({peer, 0}, 0);
+  for (std::size_t index = first; index < first + places_; ++index) {
+    if (streams_[index].fd() >= 0) end_stream(index, why);
+  }
 }
 
-void TcpTransport::end_lane(std::size_t index, const Status& why) {
+void TcpTransport::end_stream(std::size_t index, const Status& why) {
   if (failed(index)) return;
-  lane_failures_[index] = why;
+  failures_[index] = why;
   troubled_ = news_ = true;
   poller_.remove(streams_[index].fd());
   streams_[index].close();
@@ -291,9 +359,15 @@ Status TcpTransport::story_of(std::size_t index, Outcome outcome) const {
 
 Result<std::unique_ptr<Transport>> connect_tcp(const Membership& membership, const std::vector<bool>& peers) {
   FDL_CHECK(static_cast<int>(peers.size()) == membership.size());
+  return connect_tcp_streams(membership, streams_with(membership, peers));
+}
+
+Result<std::unique_ptr<Transport>> connect_tcp_streams(const Membership& membership, std::vector<int> streams) {
+  FDL_CHECK(static_cast<int>(streams.size()) == membership.size());
+  FDL_CHECK(std::all_of(streams.begin(), streams.end(), [](int count) { return count >= 0 && count <= kMostStreams; }));
   FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
-  FDL_ASSIGN_OR_RETURN(std::vector<UniqueFd> fds, Assembly::connect(membership, peers));
-  auto transport = std::make_unique<TcpTransport>(membership, std::move(fds), std::move(poller));
+  FDL_ASSIGN_OR_RETURN(std::vector<UniqueFd> fds, Assembly::connect(membership, streams));
+  auto transport = std::make_unique<TcpTransport>(membership, std::move(streams), std::move(fds), std::move(poller));
   FDL_RETURN_IF_ERROR(transport->watch_all());
   return std::unique_ptr<Transport>(std::move(transport));
 }

@@ -1,4 +1,4 @@
-// TCP: one connection a lane, driven by the caller; epoll is asked only for sleeping.
+// TCP: a connection a lane, or several, driven by the caller; epoll is asked only for sleeping.
 #pragma once
 
 #include <memory>
@@ -17,5 +17,7 @@ namespace fdl {
 // A peer that ends its transport in order is lost only for who still wants something of it (sends, or receives more
 // than it sent); a peer that dies is lost at once.
 Result<std::unique_ptr<Transport>> connect_tcp(const Membership& membership, const std::vector<bool>& peers);
+// The same, with so many connections for each lane with each member as `streams` says; 0 with those that are no peers.
+Result<std::unique_ptr<Transport>> connect_tcp_streams(const Membership& membership, std::vector<int> streams);
 
 }  // namespace fdl
