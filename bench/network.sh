@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Allreduce between hosts: network namespaces joined by links of 1 Gbit/s, then by links with 1 ms of delay.
 #
-#   bash bench/network.sh [--program build/bin/farandole] [--hosts 4] [--ranks 1] [--only speed|delay|hosts]
+#   bash bench/network.sh [--program build/bin/farandole] [--hosts 4] [--ranks 1] [--only speed|delay|hosts|flows]
 #
 # speed   each link shaped to 1 Gbit/s both ways (tbf): time beside the bound 2(p-1)/p * bytes / bandwidth
 # delay   a switch in user space holds each frame for 1 ms: time of small messages in one-way delays
 # hosts   two hosts with two ranks each, 1 Gbit/s: what crosses is shared by the ranks of a host
+# flows   two hosts, 1 Gbit/s, of which each connection gets a quarter (htb): four connections a lane beside one
 #
 # Needs root, iproute2, python3 and a compiler. All namespaces are removed at the end, however it ends. One line a
 # measurement; exit code 1 if a target is missed.
@@ -15,7 +16,7 @@ cd "$(dirname "$0")/.."
 program=build/bin/farandole
 hosts=4
 ranks=1
-only="speed delay hosts"
+only="speed delay hosts flows"
 while [ $# -gt 0 ]; do
   case "$1" in
     --program) program=$2 && shift 2 ;;
@@ -69,6 +70,28 @@ shaped_links() {
   done
 }
 
+# limited_flows: two shaped hosts, on which each connection gets 250 Mbit/s. Connections are told apart by the port of
+# the one who called, host 1: bits 1 to 6 of it, for the kernel gives callers every other port.
+limited_flows() {
+  shaped_links 2
+  local host port bits class
+  for host in 0 1; do
+    port=$([ "$host" -eq 0 ] && echo dport || echo sport)
+    ip netns exec "$tag-$host" tc qdisc del dev eth0 root
+    {
+      echo "qdisc add dev eth0 root handle 1: htb default fff"
+      echo "class add dev eth0 parent 1: classid 1:1 htb rate 1gbit burst 128k cburst 128k quantum 60000"
+      echo "class add dev eth0 parent 1:1 classid 1:fff htb rate 1gbit burst 128k cburst 128k quantum 60000"
+      for bits in $(seq 0 63); do
+        class=$(printf '1:%x' $((bits + 16)))
+        echo "class add dev eth0 parent 1:1 classid $class htb rate 250mbit burst 64k cburst 64k quantum 60000"
+        echo "filter add dev eth0 parent 1: protocol ip prio 1 u32 match ip protocol 6 0xff" \
+          "match ip $port $((bits * 2)) 0x7e flowid $class"
+      done
+    } | ip netns exec "$tag-$host" tc -batch -
+  done
+}
+
 # slow_links COUNT DELAY_US
 slow_links() {
   local names=()
@@ -98,12 +121,19 @@ bench() {
   cat "$work/out0"
 }
 
-# table WHAT LIMIT_FUNCTION: reads JSON lines and judges them.
+# flows_bench SIZES: over one connection, then over four.
+flows_bench() {
+  FARANDOLE_TCP_STREAMS=1 bench 2 1 "$1"
+  FARANDOLE_TCP_STREAMS=4 bench 2 1 "$1"
+}
+
+# table WHAT HOSTS: reads JSON lines and judges them.
 table() {
   python3 - "$1" "$2" 3<&0 <<'PY'
 import json, math, os, sys
 what, hosts = sys.argv[1], int(sys.argv[2])
 bad = rows = 0
+alone = {}  # microseconds over one connection, by size
 for line in os.fdopen(3):
     row = json.loads(line)
     rows += 1
@@ -112,6 +142,12 @@ for line in os.fdopen(3):
         limit = (math.ceil(math.log2(hosts)) + 1) * 1000
         judged, good = size <= 4096, median <= limit
         said = f"{median / 1000:6.2f} one-way delays, at most {limit / 1000:.0f}"
+    elif what == "flows":
+        # Four connections may by chance meet in a class or two.
+        judged, faster = size >= 1 << 20 and size in alone, alone.get(size, median) / median
+        good = faster >= 2
+        said = f"{'4 connections' if size in alone else '1 connection '}, {faster:5.2f} times as fast, at least 2"
+        alone.setdefault(size, median)
     else:
         limit = 2 * (hosts - 1) / hosts * size / 125e6 * 1e6
         judged, good = size >= 8 << 20, limit / median >= 0.9
@@ -129,8 +165,9 @@ for part in $only; do
   case "$part" in
     speed) shaped_links "$hosts" && bench "$hosts" "$ranks" 4,64K,1M,8M,16M,64M >"$work/rows" && table speed "$hosts" <"$work/rows" || missed=1 ;;
     delay) slow_links "$hosts" 1000 && bench "$hosts" 1 4,1K,4K,64K,256K >"$work/rows" && table delay "$hosts" <"$work/rows" || missed=1 ;;
+    flows) limited_flows && flows_bench 4,64K,1M,8M,64M >"$work/rows" && table flows 2 <"$work/rows" || missed=1 ;;
     hosts) shaped_links 2 && bench 2 2 4,64K,1M,8M,16M,64M >"$work/rows" && table hosts 2 <"$work/rows" || missed=1 ;;
-    *) echo "network.sh: --only $part is none of speed, delay, hosts" >&2 && exit 64 ;;
+    *) echo "network.sh: --only $part is none of speed, delay, hosts, flows" >&2 && exit 64 ;;
   esac
   tear_down
 done

@@ -19,6 +19,7 @@ struct BenchOptions {
   bool json = false;
   bool launched = false;  // rank, ranks and rendezvous are as the launcher says
   std::string rendezvous;
+  bool several_hosts = false;  // found out by bench_rank
 };
 
 // Runs as rank `rank` (-1: as launched); 0 when all results were right.
