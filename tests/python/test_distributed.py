@@ -151,7 +151,7 @@ def check_tensors_that_are_not_plain():
     leaf = torch.nn.Parameter(torch.full((2, 3), float(rank)))
     dist.broadcast(leaf, size - 1)
     same(leaf.detach(), torch.full((2, 3), size - 1.0))
-    raises(ValueError, "layout", dist.all_reduce, torch.eye(3).to_sparse())
+    raises(ValueError, "layout", dist.all_reduce, torch.eye(3).to_sparse_csr())
 
 
 def check_copies_of_every_type():
