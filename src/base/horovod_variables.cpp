@@ -20,7 +20,7 @@ constexpr Row kWithoutMeaning[] = {
     {"HOROVOD_HIERARCHICAL_ALLREDUCE",    "the algorithm is chosen by size and hosts; FARANDOLE_ALGORITHM chooses one"},
     {"HOROVOD_HIERARCHICAL_ALLGATHER",    "the algorithm is chosen by size and hosts; FARANDOLE_ALGORITHM chooses one"},
     {"HOROVOD_TORUS_ALLREDUCE",           "the algorithm is chosen by size and hosts; FARANDOLE_ALGORITHM chooses one"},
-    {"HOROVOD_AUTOTUNE*",                 "there is nothing to tune by trial; see `farandole explain`"},
+    {"HOROVOD_AUTOTUNE*",                 "jobs are not slowed down to try; `farandole tune` measures once"},
     {"HOROVOD_CONTROLLER",                "farandole has its own agreement; no MPI or Gloo takes part"},
     {"HOROVOD_CPU_OPERATIONS",            "farandole has its own transports; FARANDOLE_TRANSPORT chooses among them"},
     {"HOROVOD_MPI_THREADS_DISABLE",       "there is no MPI inside"},
