@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kFormat = "farandole tuning 1";
 
-// The built-in table: see the comment at its declaration. Written by `farandole tune`.
+// The built-in table: as `farandole tune --output -` prints it.
 constexpr std::string_view kBuiltIn = "farandole tuning 1\n";
 
 std::vector<std::string_view> words_of(std::string_view line) {

@@ -40,7 +40,8 @@ class TuningTable {
 
   // `source` is what errors name: a file, or "the built-in table".
   static Result<TuningTable> parse(std::string_view text, std::string_view source);
-  // What was measured when this version was made; small, for most machines are others.
+  // What this version brings along: no row yet, for on the machines that it was measured on nothing but noise spoke
+  // against the whole collective and the model.
   static const TuningTable& built_in();
 
   // The same rows are the same text, whatever they were read from.
