@@ -14,6 +14,7 @@
 #include "tests/support/descriptors.h"
 #include "tests/support/party.h"
 #include "tests/support/processes.h"
+#include "tests/support/sanitized.h"
 #include "transports/shm/shm_collectives.h"
 
 namespace fdl {
@@ -58,7 +59,7 @@ TEST_P(ShmRanks, ReduceEveryTypeWithEveryOperation) {
   const int size = GetParam();
   run_group(size, {}, [&](int rank, Collectives& collectives) {
     CollectiveCase c;
-    for (int dtype = 0; dtype < kDtypeCount; ++dtype) {
+    for (int dtype = 0; dtype < kDtypeCount; dtype += unless_sanitized(1, 5)) {
       for (int op = 0; op < static_cast<int>(Op::user); ++op) {
         c.dtype = static_cast<Dtype>(dtype);
         c.reduction.op = static_cast<Op>(op);
@@ -88,6 +89,7 @@ TEST_P(ShmRanks, ReduceAndBroadcastEveryCount) {
             c.dtype = dtype;
             c.root = static_cast<int>(++c.seed) % size;
             check(collectives, c, rank, size);
+            if (kThreadSanitized) break;  // the kernels' types are nothing to threads
           }
         }
       }
@@ -170,6 +172,7 @@ TEST_P(ShmRanks, ScaleBeforeAndAfter) {
             check(collectives, c, rank, size);
           }
         }
+        if (kThreadSanitized) break;
       }
     }
   });
@@ -309,6 +312,7 @@ TEST_P(ShmRanks, ReduceVectorsThatEachRankHasCutInItsOwnWay) {
         c.seed = random();
         check_cut(collectives, c, random(), rank, size);
       }
+      if (kThreadSanitized && dtype == Dtype::bfloat16) break;
     }
   });
 }
@@ -374,7 +378,7 @@ TEST(ShmCollectives, RunManySmallOperationsWhileOneRankDawdles) {
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
   run_group(3, {}, [&](int rank, Collectives& collectives) {
     std::mt19937_64 shared(seed), own(seed + 1);
-    for (int i = 0; i < 20000; ++i) {
+    for (int i = 0; i < unless_sanitized(20000, 3000); ++i) {
       const auto kind = shared() % 4;
       const int root = static_cast<int>(shared() % 3);
       if (rank == 1 && own() % 512 == 0) ::usleep(static_cast<useconds_t>(own() % 300));
@@ -395,7 +399,7 @@ TEST(ShmCollectives, RunManySmallOperationsWhileOneRankDawdles) {
 
 TEST(ShmCollectives, ServeManyRanksOfOneHost) {
   raise_descriptor_limit();
-  for (const int size : {17, 64}) {
+  for (const int size : {17, unless_sanitized(64, 18)}) {
     run_group(size, {}, [&](int rank, Collectives& collectives) {
       CollectiveCase c;
       for (const std::size_t count : {3, 200, 50000}) {

@@ -20,4 +20,8 @@ inline std::string_view text_of(ConstBytes bytes) {
 constexpr std::size_t operator""_KiB(unsigned long long n) { return n << 10; }
 constexpr std::size_t operator""_MiB(unsigned long long n) { return n << 20; }
 
+// How many parts of that many bytes hold all of them, and the next whole multiple of a unit.
+constexpr std::size_t parts_of(std::size_t bytes, std::size_t part) { return (bytes + part - 1) / part; }
+constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) { return parts_of(bytes, unit) * unit; }
+
 }  // namespace fdl

@@ -10,8 +10,6 @@ namespace {
 
 using Kind = HubMessage::Kind;
 
-constexpr std::size_t kStoreBytes = 256_MiB;
-
 // "rank 2", "ranks 2 and 5", "ranks 1, 2 and 5"; of many only the first are named.
 std::string list_ranks(const std::vector<int>& ranks) {
   constexpr std::size_t kNamed = 16;
@@ -34,7 +32,7 @@ Roster::Roster(const HubOptions& options, std::string address, HubLink::Hello pr
       process_(std::move(process)),
       opened_ns_(now_ns),
       seats_(static_cast<std::size_t>(options.size)),
-      store_(kStoreBytes) {}
+      store_(options.store_bytes) {}
 
 Roster::Seat* Roster::seat_of(Peer peer) {
   const auto found = rank_of_.find(peer);
@@ -104,7 +102,7 @@ void Roster::start_over() {
   arrived_ = 0;
   opened_ns_ = latest_ns_;
   start_failed_ = {};
-  store_ = Store(kStoreBytes);
+  store_ = Store(options_.store_bytes);
   suspicions_.clear();
   reported_.clear();
 }

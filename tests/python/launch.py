@@ -10,6 +10,8 @@ import sys
 import tempfile
 import time
 
+import nursery
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 DEADLINE_S = 60
 
@@ -44,10 +46,19 @@ class Rank:
             return dict(json.loads(line) for line in file)
 
 
-class Launched:
-    """The ranks of one job. Use as a context manager: leaving it ends what still runs."""
+def start_fresh(arguments, environment, output):
+    with open(output, "w") as file:
+        return subprocess.Popen([sys.executable, os.path.join(HERE, "worker.py"), *arguments], env=environment, stdout=file,
+                                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
 
-    def __init__(self, size, module, checks, environment=None, arguments=(), rendezvous=None):
+
+class Launched:
+    """The ranks of one job. Use as a context manager: leaving it ends what still runs.
+
+    Ranks are forked from a process that has imported PyTorch, or, where `fresh`, are interpreters of their own: for what
+    is about how an interpreter begins, ends or forks."""
+
+    def __init__(self, size, module, checks, environment=None, arguments=(), rendezvous=None, fresh=False):
         self.folder = tempfile.TemporaryDirectory(prefix="farandole-test-")
         key = secrets.token_hex(16)
         rendezvous = rendezvous or f"tcp://127.0.0.1:{free_port()}"
@@ -58,11 +69,10 @@ class Launched:
                              FARANDOLE_JOB_KEY=key, OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1")  # fmt: skip
             variables.update(environment or {})
             outcomes = os.path.join(self.folder.name, f"{number}.json")
-            command = [sys.executable, os.path.join(HERE, "worker.py"), module, ",".join(checks), outcomes, *arguments]
-            with open(os.path.join(self.folder.name, f"{number}.out"), "w") as output:
-                process = subprocess.Popen(command, env=variables, stdout=output, stderr=subprocess.STDOUT,
-                                           stdin=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
-            self.ranks.append(Rank(number, process, self.folder.name))
+            command = [module, ",".join(checks), outcomes, *arguments]
+            output = os.path.join(self.folder.name, f"{number}.out")
+            start = start_fresh if fresh else nursery.start
+            self.ranks.append(Rank(number, start(command, variables, output), self.folder.name))
 
     def wait(self, deadline_s=DEADLINE_S):
         end = time.monotonic() + deadline_s
@@ -95,9 +105,9 @@ class Launched:
         self.folder.cleanup()
 
 
-def launch(size, check, environment=None, arguments=(), deadline_s=DEADLINE_S, codes=None, rendezvous=None):
+def launch(size, check, environment=None, arguments=(), deadline_s=DEADLINE_S, codes=None, rendezvous=None, fresh=False):
     """Runs one check on `size` ranks and demands that each ends well (or with `codes[rank]`). Returns their outputs."""
-    with Launched(size, check.__module__, [check.__name__], environment, arguments, rendezvous) as job:
+    with Launched(size, check.__module__, [check.__name__], environment, arguments, rendezvous, fresh) as job:
         job.wait(deadline_s)
         expected = codes or [0] * size
         assert [rank.code for rank in job.ranks] == expected, job.story()

@@ -332,4 +332,4 @@ def child_of_a_fork():
 
 
 def test_a_forked_child_has_no_world():
-    launch(2, child_of_a_fork)
+    launch(2, child_of_a_fork, fresh=True)

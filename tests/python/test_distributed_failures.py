@@ -204,7 +204,7 @@ keep = []
 
 
 def test_an_interpreter_ends_with_operations_in_flight():
-    launch(2, leaves_without_a_word, deadline_s=30)
+    launch(2, leaves_without_a_word, deadline_s=30, fresh=True)
 
 
 def test_the_examples_run_under_torchrun():

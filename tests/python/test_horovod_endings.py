@@ -120,7 +120,7 @@ def exits_in_flight():
 
 
 def test_an_interpreter_may_end_with_operations_in_flight():
-    outputs = launch(2, exits_in_flight, deadline_s=30)
+    outputs = launch(2, exits_in_flight, deadline_s=30, fresh=True)
     for text in outputs:
         assert "END" in text and "Traceback" not in text and "terminate" not in text, text
 

@@ -207,6 +207,6 @@ def forks():
 
 
 def test_a_forked_child_writes_nothing(tmp_path):
-    launch(2, forks, arguments=[str(tmp_path / "t.json")])
+    launch(2, forks, arguments=[str(tmp_path / "t.json")], fresh=True)
     timeline = Timeline(tmp_path / "t.json")
     assert timeline.bars("allreduce.before").count("ALLREDUCE") == timeline.bars("allreduce.after").count("ALLREDUCE") == 1

@@ -34,8 +34,6 @@ namespace {
 // Where ranks share cores, the others cannot come while this one looks.
 constexpr int kFirstLooks = 64;
 constexpr int kFirstLooksOfMany = 2;
-// A rank that spins looks for signs of death this often.
-constexpr uint32_t kIdleLooks = 4096;
 // How long a rank whose operation has failed waits for the others to let go of its memory. They do so within one piece
 // of work, unless they are stopped.
 constexpr double kLetGoSeconds = 0.1;

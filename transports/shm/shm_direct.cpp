@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kNowhere = ~uint64_t{0};
 constexpr std::size_t kPlacesOffset = 16;  // in a line's payload
-constexpr std::size_t kGrain = 64;         // shares begin on cache lines of the vector
+constexpr std::size_t kShareGrain = 64;    // shares begin on cache lines of the vector
 
 // One call of work(): between two, this rank looks after its messages and learns that others have failed.
 constexpr std::size_t kPieceBytes = 256_KiB;
@@ -21,9 +21,6 @@ constexpr std::size_t kScaledBlockBytes = 2_KiB;
 // From here on results are written past the caches, unless they overwrite what has just been read.
 constexpr std::size_t kStreamedFoldBytes = 64_KiB;
 constexpr std::size_t kStreamedMoveBytes = 256_KiB;
-
-constexpr std::size_t parts_of(std::size_t bytes, std::size_t part) { return (bytes + part - 1) / part; }
-constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return parts_of(value, unit) * unit; }
 
 const std::byte* bytes_at(const void* memory) { return static_cast<const std::byte*>(memory); }
 
@@ -40,7 +37,7 @@ bool meet_cleanly(const void* input, std::size_t input_bytes, const void* output
 
 ShmDirect::ShmDirect(const ShmLayout& layout, std::shared_ptr<HostMemory> memory, int rank, int ranks)
     : layout_(layout), memory_(std::move(memory)), rank_(rank), ranks_(ranks) {
-  if (memory_) scratch_.resize(kBlockBytes + static_cast<std::size_t>(ranks) * kScaledBlockBytes + kGrain);
+  if (memory_) scratch_.resize(kBlockBytes + static_cast<std::size_t>(ranks) * kScaledBlockBytes + kShareGrain);
 }
 
 // ---- who can
@@ -139,7 +136,7 @@ void ShmDirect::begin() {
   one_pass_ = plan_->folds() && spec_.prescale == 1 &&
               can_reduce_to_many(spec_.dtype, spec_.reduction, static_cast<std::size_t>(ranks_));
   for (std::size_t i = first_streamed_; one_pass_ && i < output_count_; ++i) {
-    if (reinterpret_cast<uintptr_t>(outputs_[i]) % kGrain != 0) one_pass_ = false;
+    if (reinterpret_cast<uintptr_t>(outputs_[i]) % kShareGrain != 0) one_pass_ = false;
   }
 }
 
@@ -167,7 +164,7 @@ void ShmDirect::lay_out_fold() {
       }
       if (in_place) first_streamed_ = output_count_;
     }
-    const std::size_t share = round_up(parts_of(total, static_cast<std::size_t>(ranks_)), kGrain);
+    const std::size_t share = round_up(parts_of(total, static_cast<std::size_t>(ranks_)), kShareGrain);
     const std::size_t first = std::min(static_cast<std::size_t>(rank_) * share, total);
     add_job(nullptr, first, std::min(share, total - first));
   }
@@ -242,7 +239,7 @@ void ShmDirect::fold_block(std::size_t offset, std::size_t bytes) {
   const std::size_t count = bytes / plan_->element();
   void* aligned = scratch_.data();
   std::size_t room = scratch_.size();
-  auto* result = static_cast<std::byte*>(std::align(kGrain, kBlockBytes, aligned, room));
+  auto* result = static_cast<std::byte*>(std::align(kShareGrain, kBlockBytes, aligned, room));
   reduce_many(spec_.dtype, spec_.reduction, result, sources_at(offset + shift_, bytes), count);
   if (spec_.postscale != 1) scale(spec_.dtype, result, result, count, spec_.postscale);
   for (std::size_t i = 0; i < output_count_; ++i) {
@@ -260,7 +257,7 @@ void ShmDirect::fold_in_one_pass(std::size_t offset, std::size_t bytes) {
 
 // The inputs, or where they must be scaled first, what becomes of them.
 std::span<const void* const> ShmDirect::sources_at(std::size_t offset, std::size_t bytes) {
-  std::byte* scaled = scratch_.data() + kGrain + kBlockBytes;
+  std::byte* scaled = scratch_.data() + kShareGrain + kBlockBytes;
   for (int r = 0; r < ranks_; ++r) {
     const std::byte* input = input_of(r) + offset;
     sources_[static_cast<std::size_t>(r)] = input;

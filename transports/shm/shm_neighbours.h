@@ -13,6 +13,9 @@
 
 namespace fdl {
 
+// A rank that spins looks for signs of death this often.
+constexpr uint32_t kIdleLooks = 4096;
+
 // A set of local ranks.
 using RankMask = uint64_t;
 constexpr RankMask bit_of(int rank) { return RankMask{1} << rank; }

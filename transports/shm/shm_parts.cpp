@@ -6,11 +6,6 @@
 #include "base/check.h"
 
 namespace fdl {
-namespace {
-
-constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
-
-}  // namespace
 
 std::optional<ByteRange> ShmParts::take(std::size_t bytes, std::size_t unit) {
   for (auto gap = gaps_.begin(); gap != gaps_.end(); ++gap) {

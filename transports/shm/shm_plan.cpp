@@ -8,10 +8,7 @@
 namespace fdl {
 namespace {
 
-constexpr std::size_t kGrain = 64;  // slices begin on cache lines
-
-constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
-constexpr std::size_t parts_of(std::size_t bytes, std::size_t part) { return (bytes + part - 1) / part; }
+constexpr std::size_t kSliceGrain = 64;  // slices begin on cache lines
 
 // When everybody folds everything, the work grows with the ranks; from here on owners share it.
 std::size_t one_shot_bytes(int ranks) {
@@ -110,7 +107,7 @@ void ShmPlan::assign_steps() {
     case Collective::reduce:
     case Collective::broadcast: {
       const std::size_t step = std::clamp(total_ / kStepsWanted, std::min(kLeastStepBytes, room), room);
-      slice_ = std::min(slice_, round_up(parts_of(step, static_cast<std::size_t>(ranks_)), kGrain));
+      slice_ = std::min(slice_, round_up(parts_of(step, static_cast<std::size_t>(ranks_)), kSliceGrain));
       steps_ = parts_of(total_, slice_ * static_cast<std::size_t>(ranks_));
       break;
     }
@@ -167,7 +164,7 @@ ShmPlan::Piece ShmPlan::vector_piece(uint64_t step, int owner) const {
   const std::size_t whole = slice_ * static_cast<std::size_t>(ranks_);
   const std::size_t begin = step * whole;
   const std::size_t bytes = std::min(whole, total_ - begin);
-  const std::size_t share = round_up(parts_of(bytes, static_cast<std::size_t>(ranks_)), kGrain);
+  const std::size_t share = round_up(parts_of(bytes, static_cast<std::size_t>(ranks_)), kSliceGrain);
   const std::size_t first = std::min(at(owner) * share, bytes);
   return {begin + first, std::min(share, bytes - first), first};
 }

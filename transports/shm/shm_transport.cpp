@@ -17,8 +17,6 @@ namespace {
 
 constexpr uint64_t kQueueDepth = 32;
 constexpr std::size_t kLeastRingBytes = 4_KiB;
-// A rank that spins looks for signs of death this often.
-constexpr uint32_t kIdleLooks = 4096;
 
 template <typename View>
 struct Slice {
