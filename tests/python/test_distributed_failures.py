@@ -156,10 +156,16 @@ def orders_are_left_to_chance():
     both_started = threading.Event()
 
     def starts_another(_):
-        assert both_started.wait(20)
+        # On rank 1 the first may be over before this is hung onto it: then this runs at once and in the same thread.
+        if threading.current_thread() is not threading.main_thread():
+            assert both_started.wait(20)
         dist.all_reduce(torch.ones(2), group=group)
 
+    if rank == 1:
+        dist.barrier()  # until rank 0 has hung its callback onto what cannot be over yet
     future = dist.all_reduce(torch.ones(1), group=group, async_op=True).get_future().then(starts_another)
+    if rank == 0:
+        dist.barrier()
     other = dist.all_reduce(torch.ones(3), group=group, async_op=True)  # the callback's may come before it or behind
     both_started.set()
     # The first rank that notices ends the group, whose other operations fail with its words.
