@@ -213,9 +213,10 @@ def test_an_interpreter_ends_with_operations_in_flight():
     launch(2, leaves_without_a_word, deadline_s=30, fresh=True)
 
 
-def test_the_examples_run_under_torchrun():
+# One beginning with Gloo a torchrun: a second one would find the addresses of the first in torchrun's store.
+@pytest.mark.parametrize("names", [["06_torch_ddp", "08_torch_dtensor"], ["07_torch_fsdp2", "09_torch_pipeline"]])
+def test_the_examples_run_under_torchrun(names):
     examples = os.path.join(os.path.dirname(os.path.dirname(HERE)), "examples")
-    names = ["06_torch_ddp", "07_torch_fsdp2", "08_torch_dtensor", "09_torch_pipeline"]
     program = "import runpy\nfor name in {!r}: runpy.run_path('{}/' + name + '.py', run_name='__main__')"
     with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
         script.write(program.format(names, examples))
