@@ -49,8 +49,16 @@ Words take_command(Words& words) {
   return command;
 }
 
+// What stands behind `farandole kubernetes` is Python's to understand, --help too.
+Words take_python_words(Words& words) {
+  if (words.empty() || (words.front() != "kubernetes" && words.front() != "k8s")) return {};
+  Words taken(words.begin() + 1, words.end());
+  words.resize(1);
+  return taken;
+}
+
 bool has_command(const CLI::App& app, const std::string& name) {
-  const auto commands = app.get_subcommands([&](const CLI::App* command) { return command->get_name() == name; });
+  const auto commands = app.get_subcommands([&](const CLI::App* command) { return command->check_name(name); });
   return !commands.empty();
 }
 
@@ -65,6 +73,7 @@ int main(int argc, char** argv) {
   });
   Words words(argv + 1, argv + argc);
   const Words command = take_command(words);
+  const Words python_words = take_python_words(words);
   // mpirun and horovodrun users write -np; the command-line library knows only one-letter short options.
   std::replace(words.begin(), words.end(), std::string("-np"), std::string("--np"));
   fdl::Work work;
@@ -74,6 +83,7 @@ int main(int argc, char** argv) {
   fdl::add_config(app, work);
   fdl::add_explain(app, work);
   fdl::add_tune(app, work);
+  fdl::add_kubernetes(app, work, python_words);
   if (!words.empty() && !words.front().starts_with("-") && !has_command(app, words.front())) {
     std::fprintf(stderr, "farandole: '%s' is no command; `farandole --help` lists them\n", words.front().c_str());
     return fdl::kExitUsage;

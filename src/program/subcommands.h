@@ -29,5 +29,6 @@ void add_env(CLI::App& app, Work& work);
 void add_config(CLI::App& app, Work& work);
 void add_tune(CLI::App& app, Work& work);
 void add_explain(CLI::App& app, Work& work);
+void add_kubernetes(CLI::App& app, Work& work, const std::vector<std::string>& words);  // words: all behind its name
 
 }  // namespace fdl

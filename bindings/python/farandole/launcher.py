@@ -1,4 +1,4 @@
-"""The command `farandole`: becomes the program that the wheel carries."""
+"""The command `farandole`: becomes the program that the wheel carries; `farandole kubernetes` is Python."""
 
 import os
 import sys
@@ -10,6 +10,10 @@ def program():
 
 
 def main():
+    if sys.argv[1:2] in (["kubernetes"], ["k8s"]):
+        from .kubernetes.__main__ import main as kubernetes
+
+        sys.exit(kubernetes(sys.argv[2:]))
     path = program()
     if not os.access(path, os.X_OK):
         sys.exit(f"farandole: {path} is missing: this wheel was built with FARANDOLE_PROGRAM=OFF; build it with ON")

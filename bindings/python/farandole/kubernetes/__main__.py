@@ -1,0 +1,38 @@
+"""The command `farandole kubernetes`: gen, logs and status."""
+
+import sys
+
+from .errors import WrongCombination
+
+USAGE = """usage: farandole kubernetes gen KIND --image IMAGE [options] -- COMMAND...   print a manifest
+       farandole kubernetes logs NAME [-n NAMESPACE] [--follow]             the pods' logs, merged by rank
+       farandole kubernetes status NAME [-n NAMESPACE] [--wait]             the pods, and why they wait
+Each has --help. `farandole k8s` is the same."""
+
+USAGE_ERROR = 64
+
+
+def main(words=None):
+    words = sys.argv[1:] if words is None else words
+    if not words or words[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0 if words else USAGE_ERROR
+    try:
+        if words[0] == "gen":
+            from .generator import of_words
+
+            sys.stdout.write(of_words(words[1:]))
+            return 0
+        if words[0] in ("logs", "status"):
+            from . import watch
+
+            return watch.main(words[0], words[1:])
+    except WrongCombination as error:
+        print(f"farandole kubernetes {words[0]}: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    print(f"farandole kubernetes: '{words[0]}' is none of gen, logs and status\n{USAGE}", file=sys.stderr)
+    return USAGE_ERROR
+
+
+if __name__ == "__main__":
+    sys.exit(main())

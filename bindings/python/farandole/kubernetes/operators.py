@@ -1,0 +1,203 @@
+"""Kinds of Kubeflow's operators and of KubeRay: MPIJob, PyTorchJob, TFJob, TrainJob, RayJob."""
+
+import shlex
+
+from . import values
+from .companions import around
+from .document import Item, Map
+from .pods import container, devices, metadata, pod_spec, run_command, variables
+from .plain_kinds import failure_policy, nodes_text, template
+
+SSH = "/home/farandole/.ssh"
+
+
+def _top(kind, api, o, spec):
+    more = {"kueue.x-k8s.io/queue-name": o.queue} if o.queue else {}
+    return Item(apiVersion=api, kind=kind, metadata=metadata(o, **more), spec=spec)
+
+
+def run_policy(o):
+    made = Map(cleanPodPolicy="Running", backoffLimit=o.max_restarts)
+    made.add("activeDeadlineSeconds", values.seconds(o.max_runtime) if o.max_runtime else None)
+    made.add("ttlSecondsAfterFinished", o.ttl)
+    made.add("suspend", True if o.queue else None, "Kueue lets it start.")
+    return made
+
+
+# --- MPIJob ---------------------------------------------------------------------------------------------------------
+
+
+def _mpirun(o):
+    ranks = str(o.max_nodes * o.processes)
+    passed = ["FARANDOLE_PORT_BASE", "FARANDOLE_JOB_KEY", *(["FARANDOLE_METRICS_PORT"] if o.monitoring else []),
+              *(["FARANDOLE_EXPECT_EFA"] if o.efa else []), *o.env]
+    if o.implementation == "mpich":
+        return ["mpiexec", "-f", "/etc/mpi/hostfile", "-n", ranks, "-ppn", str(o.processes), "-genvlist",
+                ",".join(passed), *o.command]
+    forwarded = [word for name in passed for word in ("-x", name)]
+    return ["mpirun", "--hostfile", "/etc/mpi/hostfile", "-np", ranks, "--bind-to", "none", *forwarded, *o.command]
+
+
+def _launcher(o):
+    env = variables(o)
+    if o.implementation == "openmpi":
+        for name in ("PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile"):
+            env.append(Item(name=name, value="/etc/mpi/hostfile"))
+        env[-2].why = ("The operator sets only Open MPI 4's variables. Open MPI 5 ignores those and starts every rank "
+                       "in this pod, so both families are here, and --hostfile above.")
+    box = container(o, "launcher", _mpirun(o), env, ports=[], with_devices=False)
+    box["resources"] = Map(requests=Map(cpu="500m", memory="512Mi"), limits=Map(memory="512Mi"))
+    box["volumeMounts"] = []
+    del box["volumeMounts"]
+    spec = pod_spec(o, [box], placed=False)
+    for key in ("volumes", "nodeSelector", "tolerations"):
+        spec.pop(key, None)
+        spec.notes.pop(key, None)
+    return Map(replicas=1, restartPolicy="Never", template=template(o, spec))
+
+
+def _worker(o):
+    ssh = [Item(name="ssh", containerPort=2222), Item(name="rendezvous", containerPort=o.port_base)]
+    probe = Map(tcpSocket=Map(port="ssh"), periodSeconds=2)
+    box = container(o, "worker", ["farandole", "sshd-init"], variables(o), ports=ssh, readinessProbe=probe)
+    box.note("command", "PID 1 is ours and not sshd: on SIGTERM sshd ends and takes the ranks with it, which then never "
+                        "see the signal.")
+    box.note("readinessProbe", "The launcher waits for workers that are ready: without it mpirun starts too early.")
+    return Map(replicas=o.max_nodes, restartPolicy="Never", template=template(o, pod_spec(o, [box])))
+
+
+def mpijob(o):
+    spec = Map(slotsPerWorker=o.processes, mpiImplementation={"openmpi": "OpenMPI", "mpich": "MPICH"}[o.implementation])
+    spec.add("launcherCreationPolicy", "WaitForWorkersReady",
+             "Else the launcher starts before its workers, fails, and spends the backoff limit.")
+    spec.add("sshAuthMountPath", SSH, "The home of the image's user, who is not root.")
+    spec["runPolicy"] = run_policy(o)
+    spec["mpiReplicaSpecs"] = Map(Launcher=_launcher(o), Worker=_worker(o))
+    before, after = around(o, service=False)
+    return [*before, _top("MPIJob", "kubeflow.org/v2beta1", o, spec), *after]
+
+
+# --- Training Operator ----------------------------------------------------------------------------------------------
+
+
+def _training_pod(o, name, port):
+    box = container(o, name, run_command(o, processes=port != "pytorchjob-port"), variables(o),
+                    ports=[Item(name=port, containerPort=o.port_base,
+                                why="The operator tells this port to all pods; unnamed it would be another, outside "
+                                    "the fixed range.")])
+    return template(o, pod_spec(o, [box]))
+
+
+def _replicas(o, count, name, port):
+    made = Map(replicas=count, restartPolicy="ExitCode", template=_training_pod(o, name, port))
+    return made.note("restartPolicy", "Codes from 128 on are tried again: 143 preempted, 200 to 204 peers and network.")
+
+
+def pytorchjob(o):
+    spec = Map(nprocPerNode=o.nproc)
+    spec.note("nprocPerNode", "Becomes PET_NPROC_PER_NODE. RANK in these pods is the pod's number and no rank's: "
+                              "`farandole run` makes ranks of it.")
+    if o.elastic:
+        spec["elasticPolicy"] = Map(minReplicas=o.min_nodes, maxReplicas=o.max_nodes, rdzvBackend="c10d",
+                                    maxRestarts=o.max_restarts)
+        replicas = Map(Worker=_replicas(o, o.max_nodes, "pytorch", "pytorchjob-port"))
+        replicas.note("Worker", "No Master: with one, its pod would be the one that may not be lost.")
+    else:
+        replicas = Map(Master=_replicas(o, 1, "pytorch", "pytorchjob-port"))
+        if o.max_nodes > 1:
+            replicas["Worker"] = _replicas(o, o.max_nodes - 1, "pytorch", "pytorchjob-port")
+    spec["runPolicy"] = run_policy(o)
+    spec["pytorchReplicaSpecs"] = replicas
+    before, after = around(o, service=False)
+    return [*before, _top("PyTorchJob", "kubeflow.org/v1", o, spec), *after]
+
+
+def tfjob(o):
+    replicas = Map(Chief=_replicas(o, 1, "tensorflow", "tfjob-port"))
+    replicas.note("Chief", "The chief is rank 0, then come the workers. Parameter servers and evaluators are no ranks.")
+    if o.max_nodes > 1:
+        replicas["Worker"] = _replicas(o, o.max_nodes - 1, "tensorflow", "tfjob-port")
+    spec = Map(runPolicy=run_policy(o), tfReplicaSpecs=replicas)
+    before, after = around(o, service=False)
+    return [*before, _top("TFJob", "kubeflow.org/v1", o, spec), *after]
+
+
+# --- Trainer v2 -----------------------------------------------------------------------------------------------------
+
+
+def training_runtime(o):
+    box = container(o, "node", run_command(o, processes=False), variables(o))
+    del box["args"]
+    box["command"] = ["farandole", "run", "--", "true"]
+    box.note("command", "The TrainJob replaces it.")
+    job = Map(backoffLimit=0, podFailurePolicy=failure_policy(), template=template(o, pod_spec(o, [box])))
+    node = Item(name="node", template=Map(
+        metadata=Map(labels=Map({"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"})), spec=job))
+    policy = Map(numNodes=o.max_nodes, torch=Map())
+    policy.note("torch", "Gives every pod PET_NNODES, PET_NODE_RANK, PET_NPROC_PER_NODE and PET_MASTER_ADDR. A user may not "
+                         "set PET_ variables; the webhook refuses them.")
+    meta = metadata(o, f"{o.name}-runtime", **{"trainer.kubeflow.org/framework": "torch"})
+    meta.pop("namespace", None)
+    spec = Map(mlPolicy=policy, template=Map(spec=Map(
+        network=Map(publishNotReadyAddresses=True), failurePolicy=Map(maxRestarts=o.max_restarts),
+        replicatedJobs=[node])))
+    return Item(apiVersion="trainer.kubeflow.org/v1alpha1", kind="ClusterTrainingRuntime", metadata=meta, spec=spec)
+
+
+def train_job_spec(o, runtime):
+    words = run_command(o, processes=False)
+    trainer = Map(image=o.image, command=words[:2], args=words[2:], numNodes=o.max_nodes, numProcPerNode=o.processes)
+    needs = Map(cpu=int(o.cpus) if o.cpus.isdigit() else o.cpus, memory=o.memory, **devices(o))
+    trainer["resourcesPerNode"] = Map(requests=needs, limits=Map(memory=o.memory, **devices(o)))
+    if o.efa:
+        trainer.note("resourcesPerNode", "With EFA again: Trainer up to 2.2 puts these in the place of the runtime's, "
+                                         "and a job without the device falls back to TCP.")
+    made = Map(runtimeRef=Map(apiGroup="trainer.kubeflow.org", kind="ClusterTrainingRuntime", name=runtime))
+    made.add("activeDeadlineSeconds", values.seconds(o.max_runtime) if o.max_runtime else None)
+    made.add("suspend", True if o.queue else None, "Kueue lets it start.")
+    made["trainer"] = trainer
+    return made
+
+
+def trainjob(o):
+    before, after = around(o, service=False)
+    spec = train_job_spec(o, f"{o.name}-runtime")
+    return [*before, training_runtime(o), _top("TrainJob", "trainer.kubeflow.org/v1alpha1", o, spec), *after]
+
+
+# --- Ray ------------------------------------------------------------------------------------------------------------
+
+
+def ray_cluster_spec(o):
+    def group(name, ports, env, with_devices):
+        box = container(o, name, ["ray"], env, ports=ports, with_devices=with_devices)
+        del box["command"]  # KubeRay writes `ray start`
+        return template(o, pod_spec(o, [box], placed=with_devices))
+
+    head_ports = [Item(name="gcs-server", containerPort=6379), Item(name="dashboard", containerPort=8265),
+                  Item(name="client", containerPort=10001)]
+    head_params, worker_params = Map({"num-cpus": "0"}), Map()
+    head_params.note("num-cpus", "No rank runs on the head: what loads it must not slow the cluster's memory of itself.")
+    worker = Item(groupName="workers", replicas=o.max_nodes, minReplicas=o.min_nodes, maxReplicas=o.max_nodes,
+                  rayStartParams=worker_params)
+    worker["template"] = group("ray-worker", None, variables(o), True)
+    return Map(rayVersion=o.ray_version,
+               headGroupSpec=Map(rayStartParams=head_params, template=group("ray-head", head_ports, variables(o), False)),
+               workerGroupSpecs=[worker])
+
+
+def rayjob(o):
+    spec = Map(entrypoint=shlex.join(o.command))
+    spec.note("entrypoint", "Runs once, on the cluster: Ray Train starts the ranks and sets RANK and WORLD_SIZE in them, "
+                            "after Python has started. farandole reads them in init(), never before.")
+    spec.add("shutdownAfterJobFinishes", True, "Else the cluster, with its GPUs, stays.")
+    spec["backoffLimit"] = o.max_restarts
+    spec.add("ttlSecondsAfterFinished", o.ttl)
+    spec.add("activeDeadlineSeconds", values.seconds(o.max_runtime) if o.max_runtime else None)
+    spec.add("suspend", True if o.queue else None, "Kueue lets it start.")
+    spec["rayClusterSpec"] = ray_cluster_spec(o)
+    before, after = around(o, service=False, budget=False)
+    return [*before, _top("RayJob", "ray.io/v1", o, spec), *after]
+
+
+__all__ = ["nodes_text"]

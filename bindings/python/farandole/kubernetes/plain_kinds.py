@@ -1,0 +1,116 @@
+"""Kinds that need no operator, and JobSet and LeaderWorkerSet: every pod the same, no launcher."""
+
+from . import values
+from .companions import around
+from .document import Item, Map
+from .pods import container, labels, metadata, pod_metadata, pod_spec, run_command, selector, variables
+
+# Of `farandole run`: what no repetition cures, and what is another rank's fault.
+PERMANENT = [2, 64, 70, 78]
+COLLATERAL = [202, 203]
+
+
+def nodes_text(o):
+    return f"{o.min_nodes}:{o.max_nodes}" if o.elastic else str(o.max_nodes)
+
+
+def failure_policy():
+    return Map(rules=[
+        Item(action="Ignore", onPodConditions=[Item(type="DisruptionTarget", status="True")],
+             why="Spot, drained nodes, preemption: not the job's fault, and not counted."),
+        Item(action="FailJob", onExitCodes=Map(operator="In", values=PERMANENT),
+             why="Usage, bad configuration, a bug: trying again will not help."),
+        Item(action="Ignore", onExitCodes=Map(operator="In", values=COLLATERAL),
+             why="Another rank was lost: that pod is counted, not this one."),
+    ])
+
+
+def template(o, spec):
+    return Map(metadata=pod_metadata(o), spec=spec)
+
+
+def indexed_job_spec(o, rendezvous, subdomain, backoff, name="trainer"):
+    """The spec of an Indexed Job, alone or in a JobSet."""
+    made = Map(completionMode="Indexed", completions=o.max_nodes, parallelism=o.max_nodes)
+    made.note("completionMode", "One world over all pods: with parallelism alone each pod would be a world of its own.")
+    if o.elastic:
+        made.add("backoffLimitPerIndex", backoff, "An elastic job lives on while one index is tried again.")
+        made["maxFailedIndexes"] = o.max_nodes - o.min_nodes
+    else:
+        made["backoffLimit"] = backoff
+    made.add("podReplacementPolicy", "Failed", "A pod is replaced when it has ended, so that no two claim one rank.")
+    made["podFailurePolicy"] = failure_policy()
+    made.add("activeDeadlineSeconds", values.seconds(o.max_runtime) if o.max_runtime else None)
+    made.add("ttlSecondsAfterFinished", o.ttl if o.kind == "job" else None)
+    made.add("suspend", True if o.queue and o.kind == "job" else None, "Kueue lets it start.")
+    command = run_command(o, rendezvous, "$(FARANDOLE_NNODES)")
+    box = container(o, name, command, variables(o, nodes_text(o)))
+    made["template"] = template(o, pod_spec(o, [box], subdomain=subdomain))
+    return made
+
+
+def _top(kind, api, o, spec):
+    more = {"kueue.x-k8s.io/queue-name": o.queue} if o.queue else {}
+    return Item(apiVersion=api, kind=kind, metadata=metadata(o, **more), spec=spec)
+
+
+def job(o):
+    before, after = around(o)
+    spec = indexed_job_spec(o, f"{o.name}-0.{o.name}:{o.port_base}", o.name, o.max_restarts)
+    return [*before, _top("Job", "batch/v1", o, spec), *after]
+
+
+def jobset(o):
+    spec = Map(network=Map(enableDNSHostnames=True, subdomain=o.name, publishNotReadyAddresses=True))
+    spec["failurePolicy"] = Map(maxRestarts=o.max_restarts, rules=[
+        Item(name="permanent", action="FailJobSet", onJobFailureReasons=["PodFailurePolicy"])])
+    spec.add("ttlSecondsAfterFinished", o.ttl)
+    spec.add("suspend", True if o.queue else None, "Kueue lets it start.")
+    # The JobSet restarts all pods together, so the Job inside gives up at its first failure.
+    inner = indexed_job_spec(o, f"{o.name}-node-0-0.{o.name}:{o.port_base}", None, 0)
+    inner.note("backoffLimit", "The JobSet restarts all pods together, so its Job gives up at the first failure.")
+    spec["replicatedJobs"] = [Item(name="node", replicas=1, template=Map(spec=inner))]
+    before, after = around(o, service=False)
+    return [*before, _top("JobSet", "jobset.x-k8s.io/v1alpha2", o, spec), *after]
+
+
+def statefulset(o):
+    command = run_command(o, f"{o.name}-0.{o.name}:{o.port_base}", "$(FARANDOLE_NNODES)")
+    box = container(o, "trainer", command, variables(o, nodes_text(o), rank_from="hostname"))
+    spec = Map(serviceName=o.name, replicas=o.max_nodes, podManagementPolicy="Parallel")
+    spec.note("podManagementPolicy", "All at once: in order, pod 1 would wait for pod 0, which waits for pod 1.")
+    spec["updateStrategy"] = Map(type="OnDelete")
+    spec["selector"] = Map(matchLabels=selector(o))
+    spec["template"] = template(o, pod_spec(o, [box], restart="Always"))
+    spec.note("template", "A StatefulSet starts what has ended again: for a job that finishes use `gen job`.")
+    before, after = around(o)
+    return [*before, _top("StatefulSet", "apps/v1", o, spec), *after]
+
+
+def deployment(o):
+    command = run_command(o, f"{o.name}:{o.port_base}", "$(FARANDOLE_NNODES)")
+    box = container(o, "trainer", command, variables(o, nodes_text(o)))
+    spec = Map(replicas=o.max_nodes)
+    spec.note("replicas", "Pods have no number here: the rendezvous, which is the Service and no single pod, gives ranks.")
+    spec["strategy"] = Map(type="RollingUpdate", rollingUpdate=Map(maxSurge=0, maxUnavailable=1))
+    spec["selector"] = Map(matchLabels=selector(o))
+    spec["template"] = template(o, pod_spec(o, [box], restart="Always"))
+    before, after = around(o)
+    return [*before, _top("Deployment", "apps/v1", o, spec), *after]
+
+
+def lws(o):
+    command = run_command(o, f"$(LWS_LEADER_ADDRESS):{o.port_base}")
+    box = container(o, "trainer", command, variables(o))
+    spec = Map(replicas=1, leaderWorkerTemplate=Map(
+        size=o.max_nodes, restartPolicy="RecreateGroupOnPodRestart",
+        workerTemplate=template(o, pod_spec(o, [box], restart="Always"))))
+    spec.note("leaderWorkerTemplate", "LWS_WORKER_INDEX and LWS_GROUP_SIZE number the pods. A group is started again when "
+                                      "it has ended: for a job that finishes use `gen job`.")
+    spec["rolloutStrategy"] = Map(type="RollingUpdate",
+                                  rollingUpdateConfiguration=Map(maxUnavailable=1, maxSurge=0))
+    before, after = around(o, service=False)
+    return [*before, _top("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", o, spec), *after]
+
+
+__all__ = ["labels"]

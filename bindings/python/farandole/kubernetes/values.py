@@ -1,0 +1,48 @@
+"""Values of Kubernetes: names, quantities, durations, and what is wrong with one that is not."""
+
+import re
+from fractions import Fraction
+
+_UNITS = {"": 1, "m": Fraction(1, 1000), "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18,
+          "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
+_QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(Ki|Mi|Gi|Ti|Pi|Ei|[mkMGTPE]?)\Z")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
+_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?\Z")
+_DURATION = re.compile(r"(\d+h)?(\d+m)?(\d+s)?\Z")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def quantity(text):
+    """The amount, or None for what is no quantity: 500m, 4, 1.5Gi, 2Ti."""
+    found = _QUANTITY.match(str(text))
+    return Fraction(found.group(1)) * _UNITS[found.group(2)] if found else None
+
+
+def seconds(text):
+    """The seconds of 90m, 12h, 1h30m; None for anything else."""
+    found = _DURATION.match(text)
+    if not text or not found:
+        return None
+    return sum(int(part[:-1]) * unit for part, unit in zip(found.groups(), (3600, 60, 1)) if part)
+
+
+def fault_of_name(name, longest=63):
+    """What is wrong with a name that becomes part of a host name; None if nothing is."""
+    if len(name) > longest:
+        return f"has {len(name)} characters and may have {longest}"
+    if not _LABEL.match(name):
+        return "may only have small letters, digits and '-', and begins and ends with a letter or digit"
+    return None
+
+
+def is_key(text):
+    return bool(_KEY.match(text))
+
+
+def is_label_value(text):
+    return isinstance(text, str) and bool(_LABEL_VALUE.match(text))
+
+
+def is_variable(text):
+    return bool(_VARIABLE.match(text))

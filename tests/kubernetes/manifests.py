@@ -1,0 +1,123 @@
+"""Manifests as tests see them: read from files, and held against every strict schema there is."""
+
+import copy
+import functools
+import json
+import os
+import warnings
+from pathlib import Path
+
+import pytest
+
+from farandole.kubernetes import checks
+from farandole.kubernetes.document import load
+
+ROOT = Path(__file__).resolve().parents[2]
+KUBERNETES = ROOT / "examples" / "kubernetes"
+EKS = ROOT / "examples" / "eks"
+SCHEMAS = Path(os.environ.get("FARANDOLE_SCHEMA_DIR", ROOT.parent / "shared" / "schemas"))
+VERSIONS = ["1.31", "1.34", "1.37"]  # podFailurePolicy is settled since 1.31
+CORE = {"v1", "batch/v1", "apps/v1", "policy/v1", "networking.k8s.io/v1", "rbac.authorization.k8s.io/v1", "autoscaling/v2",
+        "storage.k8s.io/v1"}
+
+
+def need_schemas():
+    """Custom resources' schemas are the operators' own and no part of this project."""
+    if not SCHEMAS.is_dir():
+        warnings.warn(f"no schemas of custom resources in {SCHEMAS}: they are checked by the built-in checks only; set "
+                      f"FARANDOLE_SCHEMA_DIR")
+        pytest.skip(f"no schemas in {SCHEMAS}; set FARANDOLE_SCHEMA_DIR")
+
+
+def read(path):
+    return list(load(Path(path).read_text()))
+
+
+def generated(line, **more):
+    """The documents of `farandole kubernetes gen LINE`."""
+    from farandole.kubernetes import generate
+
+    return list(load(generate(line.split() if isinstance(line, str) else line)))
+
+
+def only(documents, kind):
+    found = [document for document in documents if document["kind"] == kind]
+    assert len(found) == 1, f"{len(found)} of {kind}"
+    return found[0]
+
+
+def pod_of(document):
+    """The first pod template inside a document."""
+    return next(pods_of(document))
+
+
+def pods_of(place):
+    if isinstance(place, dict):
+        if isinstance(place.get("spec"), dict) and "containers" in place["spec"]:
+            yield place
+        else:
+            for entry in place.values():
+                yield from pods_of(entry)
+    elif isinstance(place, list):
+        for entry in place:
+            yield from pods_of(entry)
+
+
+def env_of(pod, container=0):
+    return {entry["name"]: entry.get("value", entry.get("valueFrom"))
+            for entry in pod["spec"]["containers"][container].get("env", [])}
+
+
+@functools.lru_cache(maxsize=None)
+def _schema(file):
+    import jsonschema
+
+    return jsonschema.Draft7Validator(json.loads(file.read_text()))
+
+
+def _custom_faults(document):
+    group, _, version = document["apiVersion"].rpartition("/")
+    file = SCHEMAS / f"{document['kind']}.{group}.{version}.json"
+    assert file.is_file(), f"no schema of {document['kind']}"
+    return [f"{'/'.join(map(str, error.absolute_path))}: {error.message[:300]}"
+            for error in _schema(file).iter_errors(document)]
+
+
+@functools.lru_cache(maxsize=None)
+def _kubernetes_validate():
+    """The package, told to read each of its files once and not for each document."""
+    import kubernetes_validate
+
+    for name in ("schema_contents", "all_versions"):
+        setattr(kubernetes_validate.utils, name, functools.lru_cache(maxsize=None)(getattr(kubernetes_validate.utils, name)))
+    return kubernetes_validate
+
+
+def _core_faults(document, version):
+    kubernetes_validate = _kubernetes_validate()
+    try:
+        kubernetes_validate.validate(document, version, strict=True)
+    except kubernetes_validate.ValidationError as error:
+        return [f"{version}: {'/'.join(map(str, error.path))}: {error.message[:300]}"]
+    return []
+
+
+def _as_pod(template):
+    """What a custom resource calls a template is a pod: Kubernetes' own schema knows its fields."""
+    pod = copy.deepcopy(template)
+    metadata = {key: value for key, value in pod.get("metadata", {}).items() if key in ("labels", "annotations")}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod", **metadata}, "spec": pod["spec"]}
+
+
+def faults(documents, custom):
+    """Everything that is wrong: built-in checks, Kubernetes' schemas, and with `custom` the operators' schemas."""
+    found = checks.faults(documents)
+    for document in documents:
+        if document["apiVersion"] in CORE:
+            found += [f"{document['kind']}: {fault}" for version in VERSIONS for fault in _core_faults(document, version)]
+            continue
+        for pod in pods_of(document):
+            found += [f"{document['kind']}'s pod: {fault}" for fault in _core_faults(_as_pod(pod), VERSIONS[-1])]
+        if custom:
+            found += [f"{document['kind']}: {fault}" for fault in _custom_faults(document)]
+    return found
