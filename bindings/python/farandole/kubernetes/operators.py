@@ -41,13 +41,11 @@ def _mpirun(o):
 def _launcher(o):
     env = variables(o)
     if o.implementation == "openmpi":
-        for name in ("PRTE_MCA_prte_default_hostfile", "OMPI_MCA_orte_default_hostfile"):
-            env.append(Item(name=name, value="/etc/mpi/hostfile"))
-        env[-2].why = ("The operator sets only Open MPI 4's variables. Open MPI 5 ignores those and starts every rank "
-                       "in this pod, so both families are here, and --hostfile above.")
+        env.append(Item(name="PRTE_MCA_prte_default_hostfile", value="/etc/mpi/hostfile",
+                        why="The operator sets OMPI_MCA_orte_default_hostfile, which Open MPI 5 ignores: it would start "
+                            "every rank in this pod, and say nothing. This is Open MPI 5's, and --hostfile is both's."))
     box = container(o, "launcher", _mpirun(o), env, ports=[], with_devices=False)
     box["resources"] = Map(requests=Map(cpu="500m", memory="512Mi"), limits=Map(memory="512Mi"))
-    box["volumeMounts"] = []
     del box["volumeMounts"]
     spec = pod_spec(o, [box], placed=False)
     for key in ("volumes", "nodeSelector", "tolerations"):

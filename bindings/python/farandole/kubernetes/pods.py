@@ -211,7 +211,8 @@ def volumes(o):
 
 def container(o, name, command, env, ports=None, with_devices=True, **more):
     """One container; `command` is all its words."""
-    made = Map(name=name, image=o.image, command=command[:2], args=command[2:])
+    program = 2 if command[0] == "farandole" else 1
+    made = Map(name=name, image=o.image, command=command[:program], args=command[program:])
     if not made["args"]:
         del made["args"]
     made["env"] = env

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Builds the image and pushes it to ECR:  ACCOUNT=111122223333 REGION=us-west-2 push.sh [TAG]
+# FARANDOLE_IMAGE names another image; in China the registry's name ends in .com.cn. Uses docker, or buildah where there is no
+# daemon. DRY_RUN=1 prints the commands.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+tag=${1:-0.1.0}
+[[ ${ACCOUNT:-} =~ ^[0-9]{12}$ ]] || { echo "push.sh: ACCOUNT must have 12 digits" >&2; exit 64; }
+[[ ${REGION:-} =~ ^[a-z]+(-[a-z]+)+-[0-9]$ ]] || { echo "push.sh: REGION must be one such as us-west-2" >&2; exit 64; }
+domain=amazonaws.com
+[[ $REGION != cn-* ]] || domain=amazonaws.com.cn
+registry=$ACCOUNT.dkr.ecr.$REGION.$domain
+image=${FARANDOLE_IMAGE:-$registry/farandole:$tag}
+builder=$(command -v docker || command -v buildah) || { echo "push.sh: neither docker nor buildah is in PATH" >&2; exit 127; }
+
+run() {
+  echo "+ $*"
+  [ -n "${DRY_RUN:-}" ] || "$@"
+}
+login() {
+  if [ -n "${DRY_RUN:-}" ]; then
+    echo "+ aws ecr get-login-password --region $REGION | $builder login --username AWS --password-stdin $registry"
+  else
+    aws ecr get-login-password --region "$REGION" | "$builder" login --username AWS --password-stdin "$registry"
+  fi
+}
+login
+run "$builder" build -t "$image" -f "$here/../kubernetes/docker/Dockerfile" "$here/../.."
+run "$builder" push "$image"
