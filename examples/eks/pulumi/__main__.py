@@ -57,7 +57,8 @@ aws.iam.RolePolicy("trainer-bucket", role=trainer_role.id, policy=json.dumps({
 
 # Its outputs are awsProvider, core, eksCluster, kubeconfig, nodeSecurityGroup and so on: cluster.service_role_policy,
 # cluster.provider and cluster.core_v1, which tutorials use, do not exist.
-cluster = eks.Cluster("farandole", vpc_id=vpc_id, subnet_ids=subnet_ids, skip_default_node_group=True,
+name = config.get("cluster") or "farandole"
+cluster = eks.Cluster("farandole", name=name, vpc_id=vpc_id, subnet_ids=subnet_ids, skip_default_node_group=True,
                       authentication_mode=eks.AuthenticationMode.API, instance_roles=[nodes_role], create_oidc_provider=True)
 
 # eks.NodeGroup makes launch configurations, which new instance types no longer have.
@@ -74,10 +75,11 @@ eks.ManagedNodeGroup(
 
 provider = k8s.Provider("cluster", kubeconfig=cluster.kubeconfig_json)
 on_cluster = pulumi.ResourceOptions(provider=provider)
+after_cluster = pulumi.ResourceOptions(depends_on=[cluster])
 
-aws.eks.Addon("pod-identity", cluster_name=cluster.eks_cluster.name, addon_name="eks-pod-identity-agent")
-aws.eks.PodIdentityAssociation("trainer", cluster_name=cluster.eks_cluster.name, namespace="default",
-                               service_account="trainer", role_arn=trainer_role.arn)
+aws.eks.Addon("pod-identity", cluster_name=name, addon_name="eks-pod-identity-agent", opts=after_cluster)
+aws.eks.PodIdentityAssociation("trainer", cluster_name=name, namespace="default", service_account="trainer",
+                               role_arn=trainer_role.arn, opts=after_cluster)
 k8s.core.v1.ServiceAccount("trainer", metadata={"name": "trainer", "namespace": "default"},
                            automount_service_account_token=False, opts=on_cluster)
 
@@ -98,4 +100,4 @@ for document in load(generate(words)):
     _kinds[document.pop("kind")](document["metadata"]["name"], opts=on_cluster, **document)
 
 pulumi.export("kubeconfig", pulumi.Output.secret(cluster.kubeconfig))
-pulumi.export("cluster", cluster.eks_cluster.name)
+pulumi.export("cluster", name)

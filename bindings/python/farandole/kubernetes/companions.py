@@ -73,7 +73,7 @@ def network_policy(o):
 
 def pod_monitor(o):
     ends = [Item(port=f"metrics-{n}", interval="15s") for n in range(o.processes)]
-    spec = Map(selector=Map(matchLabels=selector(o)), podMetricsEndpoints=ends)
+    spec = Map(selector=Map(matchLabels=selector(o)), podTargetLabels=[INSTANCE], podMetricsEndpoints=ends)
     spec.note("podMetricsEndpoints", "One port a rank.")
     return _object("PodMonitor", "monitoring.coreos.com/v1", o, spec)
 

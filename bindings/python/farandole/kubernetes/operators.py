@@ -51,6 +51,7 @@ def _launcher(o):
     for key in ("volumes", "nodeSelector", "tolerations"):
         spec.pop(key, None)
         spec.notes.pop(key, None)
+    spec.add("nodeSelector", Map(o.system_selector) or None, "No rank runs here: it needs no GPU's node.")
     return Map(replicas=1, restartPolicy="Never", template=template(o, spec))
 
 
@@ -170,7 +171,12 @@ def ray_cluster_spec(o):
     def group(name, ports, env, with_devices):
         box = container(o, name, ["ray"], env, ports=ports, with_devices=with_devices)
         del box["command"]  # KubeRay writes `ray start`
-        return template(o, pod_spec(o, [box], placed=with_devices))
+        spec = pod_spec(o, [box], placed=with_devices)
+        if not with_devices:
+            for key in ("nodeSelector", "tolerations"):
+                spec.pop(key, None)
+            spec.add("nodeSelector", Map(o.system_selector) or None)
+        return template(o, spec)
 
     head_ports = [Item(name="gcs-server", containerPort=6379), Item(name="dashboard", containerPort=8265),
                   Item(name="client", containerPort=10001)]

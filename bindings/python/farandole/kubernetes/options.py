@@ -73,6 +73,7 @@ def _add_place(group):
                        help="the node label by which --spot asks for it")
     group.add_argument("--zone", metavar="ZONE", help="this zone (else: all pods in one zone, whichever)")
     _list(group, "--node-selector", "KEY=VALUE", "only nodes with this label")
+    _list(group, "--system-selector", "KEY=VALUE", "the same for what is no rank: launcher of mpijob, head of rayjob")
     _list(group, "--toleration", "KEY[=VALUE][:EFFECT]", "a taint that does not keep the pods away")
     group.add_argument("--priority-class", metavar="NAME", help="PriorityClass of the pods")
     group.add_argument("--queue", metavar="NAME", help="Kueue's local queue: the job waits there, suspended")
@@ -274,6 +275,9 @@ def _check_kind(o):
         raise WrongCombination("--allow-egress without --network-policy: without one everything is allowed")
     if o.storage_class and not o.new_pvc:
         raise WrongCombination("--storage-class without --new-pvc: a claim that exists has its class already")
+    if o.system_selector and not {"mpijob", "rayjob"} & {o.kind, o.trial if o.kind == "katib" else None}:
+        raise WrongCombination(f"--system-selector with {o.kind}: all of its pods are ranks; use --node-selector, or "
+                               f"`gen mpijob` or `gen rayjob`, which have a pod that is none")
     if (o.parameter or o.maximize) and o.kind != "katib":
         raise WrongCombination("--parameter and --maximize belong to `gen katib`")
     if o.queue and o.kind in ("statefulset", "deployment", "lws"):
@@ -333,6 +337,7 @@ def read(words):
     _check_sizes(o)
     _check_kind(o)
     o.node_selector = _pairs(o.node_selector, "--node-selector")
+    o.system_selector = _pairs(o.system_selector, "--system-selector")
     o.label = _pairs(o.label, "--label")
     o.annotation = _pairs(o.annotation, "--annotation")
     o.env = _pairs(o.env, "--env", values.is_variable)

@@ -263,8 +263,6 @@ def run_command(o, rendezvous=None, nodes=None, processes=True):
         words += ["--nnodes", nodes]
     if processes:
         words += ["--nproc-per-node", o.nproc]
-    if o.elastic and o.kind in ("deployment", "job"):
-        words += ["--max-restarts", str(o.max_restarts)]
     if rendezvous:
         words += ["--rendezvous", rendezvous]
     return [*words, "--", *o.command]

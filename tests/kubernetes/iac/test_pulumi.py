@@ -1,21 +1,12 @@
-"""The Pulumi program with mocks: no account, no pulumi command. Heavy (414 MiB), so by hand and not with the others:
-
-    python3 -m venv v && v/bin/pip install pulumi pulumi-aws pulumi-eks pulumi-kubernetes PyYAML pytest
-    FARANDOLE_HEAVY=1 v/bin/python -m pytest tests/kubernetes/test_pulumi.py --noconftest   (farandole importable)
-"""
+"""The Pulumi program with mocks: no account, no network, no pulumi command. Heavy (414 MiB): see run.sh here."""
 
 import json
-import os
 import runpy
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-
-if os.environ.get("FARANDOLE_HEAVY") != "1":
-    pytest.skip("heavy: needs pulumi, pulumi-aws, pulumi-eks, pulumi-kubernetes; see the first lines of this file",
-                allow_module_level=True)
+ROOT = Path(__file__).resolve().parents[3]
 
 SETTINGS = {"image": "111122223333.dkr.ecr.us-west-2.amazonaws.com/farandole:0.1.0", "bucket": "my-data",
             "vpc_id": "vpc-0123456789abcdef0", "worker_zone": "us-west-2a",
@@ -26,10 +17,10 @@ SETTINGS = {"image": "111122223333.dkr.ecr.us-west-2.amazonaws.com/farandole:0.1
 def made():
     """{(type, name): inputs} of every resource that the program registers, and its outputs."""
     import pulumi
-    from pulumi.runtime import mocks, settings
-    from pulumi.runtime.proto import engine_pb2  # noqa: F401
-    from pulumi.runtime.stack import run_pulumi_func
+    from pulumi.runtime import mocks
+    from pulumi.runtime.proto import resource_pb2
 
+    FEATURE_REFERENCES = resource_pb2.RESOURCE_MONITOR_FEATURE_RESOURCE_REFERENCES
     resources, outputs = {}, {}
 
     class Mocks(pulumi.runtime.Mocks):
@@ -37,20 +28,22 @@ def made():
             resources[(args.typ, args.name)] = args.inputs
             state = dict(args.inputs)
             if args.typ == "eks:index:Cluster":
-                state.update(kubeconfig={"clusters": []}, kubeconfigJson="{}", eksCluster={"name": "farandole"})
+                state.update(kubeconfig={"clusters": []}, kubeconfigJson="{}")
             if args.typ == "aws:iam/role:Role":
                 state.update(arn=f"arn:aws:iam::111122223333:role/{args.name}")
             return f"{args.name}-id", state
 
         def call(self, args):
-            return {"partition": "aws", "id": "aws", "dnsSuffix": "amazonaws.com", "reverseDnsPrefix": "com.amazonaws"}, None
+            return {"partition": "aws", "id": "aws", "dnsSuffix": "amazonaws.com", "reverseDnsPrefix": "com.amazonaws"}
 
     class Monitor(mocks.MockMonitor):
         # References to resources are deserialised on a thread of their own and meet another event loop there; as ids
         # and names they need none.
-        def SupportsFeature(self, request):
-            answer = super().SupportsFeature(request)
-            answer.hasSupport = False if request.id == "resourceReferences" else answer.hasSupport
+        def GetDeploymentInfo(self, request):
+            answer = super().GetDeploymentInfo(request)
+            kept = [feature for feature in answer.supportedFeatures if feature != FEATURE_REFERENCES]
+            del answer.supportedFeatures[:]
+            answer.supportedFeatures.extend(kept)
             return answer
 
     mine = Mocks()
@@ -59,11 +52,7 @@ def made():
     original = pulumi.export
     pulumi.export = lambda name, value: outputs.__setitem__(name, value)
     try:
-        import asyncio
-
-        loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(loop)
-        loop.run_until_complete(run_pulumi_func(lambda: _run()))
+        pulumi.runtime.test(_run)()
     finally:
         pulumi.export = original
     return resources, outputs
