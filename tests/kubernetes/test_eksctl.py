@@ -44,7 +44,7 @@ def groups(document):
 
 
 @pytest.mark.parametrize("row, name, kind, nodes, efa", CLUSTERS, ids=[f"{row}-{name}".lower() for row, name, *_ in CLUSTERS])
-def test_a_cluster_file_has_its_nodes_with_efa_in_one_private_zone(row, name, kind, nodes, efa):
+def test_e1_e2_e3_e4_e5_e6_c1_a_cluster_file_has_its_nodes_with_efa_in_one_private_zone(row, name, kind, nodes, efa):
     document = cluster(name)
     assert faults([document], SCHEMAS.is_dir()) == []
     gpu = groups(document)["gpu"]

@@ -176,7 +176,7 @@ def test_h14_taints_of_gpu_and_efa_nodes_are_tolerated():
     assert spec["nodeSelector"]["node.kubernetes.io/instance-type"] == "p5.48xlarge"
 
 
-def test_e7_what_is_no_rank_goes_to_the_systems_nodes_and_ranks_to_the_workers():
+def test_e7_e14_what_is_no_rank_goes_to_the_systems_nodes_and_ranks_to_the_workers():
     places = "--node-selector role=worker --system-selector role=sys"
     launcher, worker = pods_of(only(generated(f"mpijob --nnodes 2 {places} {AFTER}"), "MPIJob"))
     assert (launcher["spec"]["nodeSelector"], worker["spec"]["nodeSelector"]) == ({"role": "sys"}, {"role": "worker"})
@@ -320,6 +320,11 @@ def test_k10_each_rank_has_its_port_of_metrics_and_prometheus_finds_all():
     monitor = only(documents, "PodMonitor")["spec"]
     assert {end["port"] for end in monitor["podMetricsEndpoints"]} == {"metrics-0", "metrics-1", "metrics-2"}
     assert monitor["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+
+
+def test_h15_logs_are_lines_of_json_where_they_are_asked_for():
+    assert env_of(pod_of(generated(f"job --json-logs {AFTER}")))["FARANDOLE_RUN_JSON_LOGS"] == "1"
+    assert "FARANDOLE_RUN_JSON_LOGS" not in env_of(pod_of(generated(f"job {AFTER}")))
 
 
 def test_c8_c11_autoscalers_and_sidecars_leave_the_pods_alone():

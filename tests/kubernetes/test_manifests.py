@@ -246,7 +246,7 @@ def test_c7_nodes_come_for_jobs_and_go_after_them():
         assert node_class["spec"]["associatePublicIPAddress"] is False
 
 
-def test_c1_the_pools_types_that_need_efa_have_it():
+def test_c7_the_pools_types_that_need_efa_have_it():
     from farandole.kubernetes.instances import TABLE
 
     for name in ("nodepool-gpu-spot.yaml", "nodepool-gpu-od.yaml"):
