@@ -2,6 +2,7 @@
 
 import copy
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from farandole.kubernetes import WrongCombination, checks, generate, instances
 from farandole.kubernetes.__main__ import main
 from farandole.kubernetes.document import load
 
-from manifests import SCHEMAS, env_of, faults, generated, only, pod_of, pods_of
+from manifests import ROOT, SCHEMAS, env_of, faults, generated, only, pod_of, pods_of
 
 AFTER = "--image farandole:0.1.0 -- python train.py"
 EVERYTHING = ("--nproc-per-node 4 --instance-type p4d.24xlarge --efa all --gpus 4 --cpus 16 --memory 64Gi --shm 8Gi "
@@ -117,6 +118,12 @@ def test_an_elastic_job_forgives_each_index_and_keeps_its_minimum():
     assert "backoffLimit" not in spec
     assert only(documents, "PodDisruptionBudget")["spec"]["minAvailable"] == 2
     assert env_of(pod_of(spec))["FARANDOLE_NNODES"] == "2:4"
+
+
+def test_what_this_version_cannot_do_yet_stands_in_the_first_lines():
+    assert "Not yet to be run" in generate(f"deployment --nnodes 2:4 {AFTER}".split()).split("---")[0]
+    assert "begins with all 4" in " ".join(generate(f"job --nnodes 2:4 {AFTER}".split()).split("\n---")[0].split())
+    assert "this version" not in generate(f"job --nnodes 4 {AFTER}".split())
 
 
 @pytest.mark.parametrize("kind, first_pod", [
@@ -339,6 +346,24 @@ def test_h8_set_overrides_what_was_made():
     made = only(documents, "Job")
     assert made["spec"]["backoffLimit"] == 0 and made["metadata"]["annotations"] == {"a.b/c": "d"}
     assert pod_of(made)["spec"]["containers"][0]["imagePullPolicy"] == "Always"
+
+
+def _shown():
+    """(command, what the documentation shows of its output) of every example in it."""
+    for block in re.findall(r"^```\n(\$ farandole kubernetes gen .*?)^```$", (ROOT / "docs" / "kubernetes.md").read_text(), re.S | re.M):
+        for example in block.replace("\\\n", " ").split("$ farandole kubernetes ")[1:]:
+            command, _, shown = example.partition("\n")
+            yield command, shown
+
+
+@pytest.mark.parametrize("command, shown", list(_shown()), ids=[" ".join(command.split()[:4]) for command, _ in _shown()])
+def test_the_documentation_shows_what_is_printed(command, shown, capsys):
+    main(shlex.split(command))
+    printed = capsys.readouterr()
+    whole = printed.out or printed.err
+    for part in shown.split("...\n"):
+        assert part in whole
+    assert shown.strip()
 
 
 # --- why there is no manifest ---------------------------------------------------------------------------------------

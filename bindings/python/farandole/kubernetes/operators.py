@@ -47,7 +47,7 @@ def _launcher(o):
     box = container(o, "launcher", _mpirun(o), env, ports=[], with_devices=False)
     box["resources"] = Map(requests=Map(cpu="500m", memory="512Mi"), limits=Map(memory="512Mi"))
     del box["volumeMounts"]
-    spec = pod_spec(o, [box], placed=False)
+    spec = pod_spec(o, [box], restart=None, placed=False)
     for key in ("volumes", "nodeSelector", "tolerations"):
         spec.pop(key, None)
         spec.notes.pop(key, None)
@@ -62,7 +62,7 @@ def _worker(o):
     box.note("command", "PID 1 is ours and not sshd: on SIGTERM sshd ends and takes the ranks with it, which then never "
                         "see the signal.")
     box.note("readinessProbe", "The launcher waits for workers that are ready: without it mpirun starts too early.")
-    return Map(replicas=o.max_nodes, restartPolicy="Never", template=template(o, pod_spec(o, [box])))
+    return Map(replicas=o.max_nodes, restartPolicy="Never", template=template(o, pod_spec(o, [box], restart=None)))
 
 
 def mpijob(o):
@@ -84,7 +84,7 @@ def _training_pod(o, name, port):
                     ports=[Item(name=port, containerPort=o.port_base,
                                 why="The operator tells this port to all pods; unnamed it would be another, outside "
                                     "the fixed range.")])
-    return template(o, pod_spec(o, [box]))
+    return template(o, pod_spec(o, [box], restart=None))
 
 
 def _replicas(o, count, name, port):

@@ -233,7 +233,7 @@ def container(o, name, command, env, ports=None, with_devices=True, **more):
 def pod_spec(o, containers, restart="Never", subdomain=None, placed=True):
     made = Map()
     made.add("subdomain", subdomain, "With the headless Service of this name each pod has a name in DNS.")
-    made["restartPolicy"] = restart
+    made.add("restartPolicy", restart)  # None: the operator writes it, from its own field
     made["terminationGracePeriodSeconds"] = o.grace
     made.note("terminationGracePeriodSeconds",
               "After SIGTERM the ranks save their state and exit with 143, never 0, which would count as finished.")
