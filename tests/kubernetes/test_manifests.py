@@ -73,7 +73,7 @@ def test_no_file_names_an_image_that_moves_or_a_registry(path):
     for document in filled(path):
         for pod in pods_of(document):
             for box in pod["spec"]["containers"]:
-                assert re.fullmatch(r"farandole(-cuda|-ray)?:\d+\.\d+\.\d+", box["image"]), box["image"]
+                assert re.fullmatch(r"farandole(-cuda|-ray|-torch)?:\d+\.\d+\.\d+", box["image"]), box["image"]
 
 
 def test_every_file_says_what_it_is_in_its_first_line():
