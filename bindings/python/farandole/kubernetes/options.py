@@ -337,6 +337,7 @@ def read(words):
     _check_sizes(o)
     _check_kind(o)
     o.node_selector = _pairs(o.node_selector, "--node-selector")
+    _pairs([o.capacity_label], "--capacity-label")
     o.system_selector = _pairs(o.system_selector, "--system-selector")
     o.label = _pairs(o.label, "--label")
     o.annotation = _pairs(o.annotation, "--annotation")
