@@ -102,6 +102,13 @@ def _kubernetes_validate():
 
 
 def _core_faults(document, version):
+    return _core_faults_of(json.dumps(document, sort_keys=True), version)
+
+
+@functools.lru_cache(maxsize=None)
+def _core_faults_of(text, version):
+    """Of one object; many manifests have the same ServiceAccount."""
+    document = json.loads(text)
     kubernetes_validate = _kubernetes_validate()
     try:
         kubernetes_validate.validate(document, version, strict=True)

@@ -1,6 +1,6 @@
 """From options to the text of a manifest: built, overridden, checked, written."""
 
-from . import checks, katib, operators, options, plain_kinds
+from . import checks, katib, operators, plain_kinds, reading
 from .document import Map, load, render
 from .errors import WrongCombination
 from .pods import has_controller_uid, key_secret
@@ -65,5 +65,5 @@ def documents_of(o):
 
 
 def of_words(words):
-    o = options.read(words)
+    o = reading.read(words)
     return render(documents_of(o), header(o))
