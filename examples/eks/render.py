@@ -1,10 +1,10 @@
 """render: fills PLACEHOLDER_NAME in files of examples/, and prints nothing while one is left or does not look right.
 
     python examples/eks/render.py --set REGION=us-west-2 --set AZ_1=us-west-2a ... FILE > cluster.yaml
-    kubectl kustomize ... | python examples/eks/render.py --partition aws-cn --set ACCOUNT=111122223333 - | kubectl apply -f -
+    kubectl kustomize ... | python examples/eks/render.py --partition aws-cn --set ACCOUNT=111122223333 - | kubectl apply ...
 
-A value can also come from the environment variable of the same name. With --partition aws-cn the names of ARNs, of ECR and
-of other endpoints become those of China.
+A value can also come from the environment variable of the same name. With --partition aws-cn the names of ARNs, of ECR
+and of other endpoints become those of China.
 """
 
 import argparse
@@ -90,7 +90,9 @@ def main(words=None):
     try:
         sys.stdout.write(render(text, values, options.partition))
     except ValueError as error:
-        print(f"render: {options.file}:\n" + "\n".join(f"  {line}" for line in str(error).splitlines()), file=sys.stderr)
+        print(
+            f"render: {options.file}:\n" + "\n".join(f"  {line}" for line in str(error).splitlines()), file=sys.stderr
+        )
         return 1
     return 0
 

@@ -1,7 +1,7 @@
 """Writes the generated manifests anew: each carries in its second line the command that makes it.
 
-    python examples/kubernetes/regenerate.py            # all
-    python examples/kubernetes/regenerate.py --check    # tells which differ, and changes nothing
+python examples/kubernetes/regenerate.py            # all
+python examples/kubernetes/regenerate.py --check    # tells which differ, and changes nothing
 """
 
 import shlex
@@ -19,7 +19,7 @@ def generated():
     for path in sorted(HERE.rglob("*.yaml")):
         line = next((line for line in path.read_text().splitlines()[:2] if line.startswith(COMMAND)), None)
         if line:
-            yield path, shlex.split(line[len(COMMAND):])
+            yield path, shlex.split(line[len(COMMAND) :])
 
 
 def main():

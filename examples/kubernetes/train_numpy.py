@@ -2,9 +2,9 @@
 
     farandole run -np 2 -- python train_numpy.py --checkpoint /tmp/state.npz
 
-Softmax regression on handwritten digits (`--data`: rows of 64 pixels and a label, .npy), or without them on drawn points.
-Every rank computes the same global batches, so the result does not depend on the number of ranks. Rank 0 alone prints the
-metric, as `loss=0.25`, which is what Katib looks for.
+Softmax regression on handwritten digits (`--data`: rows of 64 pixels and a label, .npy), or without them on drawn
+points. Every rank computes the same global batches, so the result does not depend on the number of ranks. Rank 0 alone
+prints the metric, as `loss=0.25`, which is what Katib looks for.
 """
 
 import argparse
@@ -27,7 +27,9 @@ def load(path):
     else:
         random = np.random.default_rng(0)
         labels = random.integers(0, 10, 1800)
-        rows = np.hstack([8 + 4 * random.normal(0, 1, (10, 64))[labels] + random.normal(0, 4, (1800, 64)), labels[:, None]])
+        rows = np.hstack(
+            [8 + 4 * random.normal(0, 1, (10, 64))[labels] + random.normal(0, 4, (1800, 64)), labels[:, None]]
+        )
     return np.hstack([rows[:, :64] / 16.0, np.ones((len(rows), 1))]), rows[:, 64].astype(int)
 
 

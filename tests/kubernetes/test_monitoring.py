@@ -60,7 +60,9 @@ QUERIES = [*dashboard_queries(), *rule_queries()]
 def promtool():
     program = shutil.which("promtool")
     if not program:
-        warnings.warn("queries were checked for names and brackets only: promtool is missing (Debian's package prometheus)")
+        warnings.warn(
+            "queries were checked for names and brackets only: promtool is missing (Debian's package prometheus)"
+        )
         pytest.skip("no promtool")
     return program
 
@@ -86,8 +88,11 @@ def test_k10_promtool_finds_every_query_of_the_dashboard_right(promtool, tmp_pat
 
 
 def test_k10_promtool_refuses_a_query_that_is_wrong(promtool, tmp_path):
-    (tmp_path / "bad.yaml").write_text(yaml.safe_dump({"groups": [{"name": "bad", "rules": [
-        {"record": "bad", "expr": "rate(farandole_bytes_total)"}]}]}))
+    (tmp_path / "bad.yaml").write_text(
+        yaml.safe_dump(
+            {"groups": [{"name": "bad", "rules": [{"record": "bad", "expr": "rate(farandole_bytes_total)"}]}]}
+        )
+    )
     assert subprocess.run([promtool, "check", "rules", tmp_path / "bad.yaml"], capture_output=True).returncode != 0
 
 
@@ -109,13 +114,20 @@ def test_k10_the_dashboard_is_what_its_program_writes():
 
 
 def test_k10_the_panels_do_not_lie_on_each_other():
-    cells = [(x, y) for panel in dashboard()["panels"] for place in [panel["gridPos"]]
-             for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])]
+    cells = [
+        (x, y)
+        for panel in dashboard()["panels"]
+        for place in [panel["gridPos"]]
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
     assert len(cells) == len(set(cells)) and all(x < 24 for x, _ in cells)
 
 
 def test_k10_one_pod_monitor_for_all_and_one_for_each_job_find_the_same_ports():
     everywhere = yaml.safe_load((HERE / "podmonitor.yaml").read_text())["spec"]
     one = only(generated("job --nnodes 2 --nproc-per-node 8 --monitoring --image x -- y"), "PodMonitor")["spec"]
-    assert [end["port"] for end in everywhere["podMetricsEndpoints"]] == [end["port"] for end in one["podMetricsEndpoints"]]
+    assert [end["port"] for end in everywhere["podMetricsEndpoints"]] == [
+        end["port"] for end in one["podMetricsEndpoints"]
+    ]
     assert everywhere["podTargetLabels"] == one["podTargetLabels"] == ["app.kubernetes.io/instance"]

@@ -7,11 +7,23 @@ import pytest
 
 from manifests import KUBERNETES, ROOT
 
-ROWS = [f"{letter}{n}" for letter, count in (("P", 7), ("H", 18), ("E", 15), ("K", 20), ("C", 11)) for n in range(1, count + 1)]
-TABLE = {cells[0]: cells[1:] for line in (KUBERNETES / "README.md").read_text().splitlines()
-         if re.match(r"\| [PHEKC]\d+ \|", line) for cells in [[cell.strip() for cell in line.strip("|").split("|")]]}
-TESTS = {path.relative_to(ROOT / "tests" / "kubernetes").as_posix(): set(re.findall(r"^def (test_\w+)", path.read_text(), re.M))
-         for path in (ROOT / "tests" / "kubernetes").rglob("test_*.py")}
+ROWS = [
+    f"{letter}{n}"
+    for letter, count in (("P", 7), ("H", 18), ("E", 15), ("K", 20), ("C", 11))
+    for n in range(1, count + 1)
+]
+TABLE = {
+    cells[0]: cells[1:]
+    for line in (KUBERNETES / "README.md").read_text().splitlines()
+    if re.match(r"\| [PHEKC]\d+ \|", line)
+    for cells in [[cell.strip() for cell in line.strip("|").split("|")]]
+}
+TESTS = {
+    path.relative_to(ROOT / "tests" / "kubernetes").as_posix(): set(
+        re.findall(r"^def (test_\w+)", path.read_text(), re.M)
+    )
+    for path in (ROOT / "tests" / "kubernetes").rglob("test_*.py")
+}
 
 
 def test_every_row_is_in_the_table_once_and_in_order():

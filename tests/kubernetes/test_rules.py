@@ -10,12 +10,19 @@ import pytest
 from manifests import SCHEMAS, need_schemas, read
 from test_manifests import SHIPPED, filled, name_of
 
-CUSTOM = [path for path in SHIPPED if any("." in document["apiVersion"].partition("/")[0] and not
-                                          document["apiVersion"].startswith(("networking.k8s.io", "rbac.", "storage."))
-                                          for document in read(path) if "apiVersion" in document)]
+CUSTOM = [
+    path
+    for path in SHIPPED
+    if any(
+        "." in document["apiVersion"].partition("/")[0]
+        and not document["apiVersion"].startswith(("networking.k8s.io", "rbac.", "storage."))
+        for document in read(path)
+        if "apiVersion" in document
+    )
+]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def schema_of(api, kind):
     group, _, version = api.rpartition("/")
     file = SCHEMAS / f"{kind}.{group}.{version}.json"
@@ -45,7 +52,7 @@ def evaluate(rule, value):
 
     context = cel.Context()
     context.add_variable("self", value)
-    context.add_function("find", lambda text, pattern: (found.group() if (found := re.search(pattern, text)) else ""))
+    context.add_function("find", lambda text, pattern: found.group() if (found := re.search(pattern, text)) else "")
     context.add_function("split", lambda text, at: text.split(at))
     return cel.evaluate(rule, context)
 
@@ -91,11 +98,18 @@ def test_every_custom_resource_that_is_shipped_keeps_the_rules_of_its_kind():
     assert min(looked[kind] for kind in ("NodePool", "EC2NodeClass", "TrainJob", "ClusterTrainingRuntime")) > 2
 
 
-@pytest.mark.parametrize("name, change, rule", [
-    ("ec2nodeclass-efa", lambda spec: spec.update(instanceProfile="x"), "instanceProfile"),
-    ("ec2nodeclass-efa", lambda spec: spec.update(amiFamily="Bottlerocket"), "amiFamily"),
-    ("nodepool-gpu-od", lambda spec: spec["disruption"]["budgets"].append({"nodes": "1", "schedule": "@daily"}), "schedule"),
-])
+@pytest.mark.parametrize(
+    "name, change, rule",
+    [
+        ("ec2nodeclass-efa", lambda spec: spec.update(instanceProfile="x"), "instanceProfile"),
+        ("ec2nodeclass-efa", lambda spec: spec.update(amiFamily="Bottlerocket"), "amiFamily"),
+        (
+            "nodepool-gpu-od",
+            lambda spec: spec["disruption"]["budgets"].append({"nodes": "1", "schedule": "@daily"}),
+            "schedule",
+        ),
+    ],
+)
 def test_c7_a_rule_that_is_broken_is_found(name, change, rule):
     need_schemas()
     (path,) = [path for path in CUSTOM if path.stem == name]

@@ -54,8 +54,12 @@ def test_k15_training_that_was_cut_in_two_ends_with_the_same_bits(tmp_path):
 
 def test_k12_k15_sigterm_saves_the_step_and_ends_with_143_never_0(tmp_path):
     saved, whole = tmp_path / "saved.npz", tmp_path / "whole.npz"
-    with subprocess.Popen([*NUMPY, "--steps", "10000000", "--save-every", "10000000", "--checkpoint", str(saved)],
-                          stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
+    with subprocess.Popen(
+        [*NUMPY, "--steps", "10000000", "--save-every", "10000000", "--checkpoint", str(saved)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    ) as process:
         assert "from step 0" in process.stdout.readline()
         process.send_signal(signal.SIGTERM)
         rest = process.stdout.read()
@@ -98,15 +102,21 @@ def test_h4_h18_the_horovod_calls_train_with_torch_and_one_rank_prints_and_saves
 def test_h10_the_algorithm_is_a_choice_that_is_told_and_shown():
     out = run([launcher.program(), "explain", "--algorithm", "ring", "--ranks", "4"])
     assert "on 4 ranks over shm: ring" in out and "recv_reduce" in out  # reduce-scatter, then allgather
-    done = subprocess.run([launcher.program(), "run", "-np", "2", "--", *NUMPY, "--steps", "5"], capture_output=True, text=True,
-                          env={**ENVIRONMENT, "FARANDOLE_ALGORITHM": "spiral"})
+    done = subprocess.run(
+        [launcher.program(), "run", "-np", "2", "--", *NUMPY, "--steps", "5"],
+        capture_output=True,
+        text=True,
+        env={**ENVIRONMENT, "FARANDOLE_ALGORITHM": "spiral"},
+    )
     assert done.returncode != 0 and "spiral" in done.stderr
 
 
 def test_c6_a_notebook_calls_a_function_on_several_ranks(tmp_path):
     script = tmp_path / "cell.py"
-    script.write_text("import farandole\n\n\ndef cell():\n    farandole.init()\n    return farandole.rank()\n\n\n"
-                      "if __name__ == '__main__':\n    print(farandole.run(cell, np=2))\n")
+    script.write_text(
+        "import farandole\n\n\ndef cell():\n    farandole.init()\n    return farandole.rank()\n\n\n"
+        "if __name__ == '__main__':\n    print(farandole.run(cell, np=2))\n"
+    )
     assert run([sys.executable, str(script)]) == "[0, 1]\n"
 
 

@@ -37,15 +37,22 @@ def pod(index, *, code=None, reason="", waiting=None, unscheduled=None, name=Non
         state, phase = {"waiting": waiting}, "Pending"
     status = {"phase": phase, "containerStatuses": [{"state": state}]}
     if unscheduled:
-        status = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": unscheduled}]}
+        status = {
+            "phase": "Pending",
+            "conditions": [{"type": "PodScheduled", "status": "False", "message": unscheduled}],
+        }
     labels = {"batch.kubernetes.io/job-completion-index": str(index)} if labels is None else labels
-    return {"metadata": {"name": name or f"train-{index}-x{made}", "labels": labels, "creationTimestamp": made},
-            "spec": {"nodeName": f"node-{index}"}, "status": status}
+    return {
+        "metadata": {"name": name or f"train-{index}-x{made}", "labels": labels, "creationTimestamp": made},
+        "spec": {"nodeName": f"node-{index}"},
+        "status": status,
+    }
 
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
     """cluster([pods], [pods later], logs={pod: text}, events=[...]) -> a function that gives kubectl's calls."""
+
     def answers(*moments, logs=None, events=()):
         stub = tmp_path / "bin" / "kubectl"
         stub.parent.mkdir()
@@ -64,8 +71,10 @@ def cluster(tmp_path, monkeypatch):
 
 
 def test_h8_logs_come_in_order_of_rank_each_behind_its_number(cluster, capsys):
-    calls = cluster([pod(1, code=0), pod(10, code=0), pod(0, code=0)],
-                    logs={"train-0-x1": "a\nb\n", "train-1-x1": "c\n", "train-10-x1": "d\n"})
+    calls = cluster(
+        [pod(1, code=0), pod(10, code=0), pod(0, code=0)],
+        logs={"train-0-x1": "a\nb\n", "train-1-x1": "c\n", "train-10-x1": "d\n"},
+    )
     assert main(["logs", "train", "-n", "ml"]) == 0
     assert capsys.readouterr().out == "0| a\n0| b\n1| c\n10| d\n"
     assert calls()[0] == "get pods -l app.kubernetes.io/instance=train -o json -n ml"
@@ -78,7 +87,8 @@ def test_h8_followed_logs_wait_for_pods_tell_why_once_and_end_with_the_jobs_code
         [pod(0, unscheduled="0/3 nodes are available: 3 Insufficient nvidia.com/gpu."), pod(1)],
         [pod(0), pod(1)],
         [pod(0, code=3), pod(1, code=202)],
-        logs={"train-0-x1": "loss=1\n", "train-1-x1": "hello\n"})
+        logs={"train-0-x1": "loss=1\n", "train-1-x1": "hello\n"},
+    )
     assert main(["logs", "train", "--follow", "--timeout", "5"]) == 3
     said = capsys.readouterr()
     assert sorted(said.out.splitlines()) == ["0| loss=1", "1| hello"]
@@ -104,10 +114,16 @@ def test_pods_that_never_start_are_an_error_after_the_timeout(cluster, capsys):
 
 
 def test_status_says_of_each_pod_what_it_does_and_why_it_waits(cluster, capsys):
-    cluster([pod(0), pod(1, waiting={"reason": "ContainerCreating"}), pod(2, code=137, reason="OOMKilled"),
-             pod(3, waiting={"reason": "CreateContainerConfigError", "message": 'secret "train-key" not found'}),
-             pod(4, code=143)],
-            events=[{"type": "Normal", "message": "pulled"}, {"type": "Warning", "message": "MountVolume failed"}])
+    cluster(
+        [
+            pod(0),
+            pod(1, waiting={"reason": "ContainerCreating"}),
+            pod(2, code=137, reason="OOMKilled"),
+            pod(3, waiting={"reason": "CreateContainerConfigError", "message": 'secret "train-key" not found'}),
+            pod(4, code=143),
+        ],
+        events=[{"type": "Normal", "message": "pulled"}, {"type": "Warning", "message": "MountVolume failed"}],
+    )
     assert main(["status", "train"]) == 0
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
         "rank  pod         node    state           why",
@@ -126,9 +142,13 @@ def test_of_a_pod_that_was_replaced_the_newest_counts(cluster):
 
 def test_launchers_and_masters_come_first_and_keep_their_names(cluster, capsys):
     replica = "training.kubeflow.org/replica-"
-    cluster([pod(0, name="t-worker-0", labels={f"{replica}type": "worker", f"{replica}index": "0"}, code=0),
-             pod(0, name="t-master-0", labels={f"{replica}type": "master", f"{replica}index": "0"}, code=0)],
-            logs={"t-worker-0": "w\n", "t-master-0": "m\n"})
+    cluster(
+        [
+            pod(0, name="t-worker-0", labels={f"{replica}type": "worker", f"{replica}index": "0"}, code=0),
+            pod(0, name="t-master-0", labels={f"{replica}type": "master", f"{replica}index": "0"}, code=0),
+        ],
+        logs={"t-worker-0": "w\n", "t-master-0": "m\n"},
+    )
     assert main(["logs", "t"]) == 0
     assert capsys.readouterr().out == "t-master-0| m\n0| w\n"
 
@@ -165,7 +185,9 @@ def test_the_wheels_command_reaches_the_module(name, monkeypatch, capsys):
 
 
 def _program(words, path, **more):
-    return subprocess.run([launcher.program(), *words], capture_output=True, text=True, env={**os.environ, "PATH": path, **more})
+    return subprocess.run(
+        [launcher.program(), *words], capture_output=True, text=True, env={**os.environ, "PATH": path, **more}
+    )
 
 
 def test_the_program_itself_becomes_python_with_the_same_words():
@@ -177,7 +199,7 @@ def test_the_program_itself_becomes_python_with_the_same_words():
 def test_where_python_or_the_package_is_missing_the_program_says_what_to_install(tmp_path):
     done = _program(["kubernetes", *WORDS], str(tmp_path))
     assert done.returncode == 127 and "python3 does not start" in done.stderr
-    (tmp_path / "python3").write_text(f"#!/bin/sh\nexec {sys.executable} -I -S \"$@\"\n")
+    (tmp_path / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     (tmp_path / "python3").chmod(0o755)
     done = _program(["kubernetes", *WORDS], str(tmp_path))
     assert done.returncode == 1 and 'pip install "farandole[kubernetes]"' in done.stderr

@@ -20,48 +20,101 @@ class ClusterStack(cdk.Stack):
         super().__init__(scope, name, **more)
         vpc = ec2.Vpc(self, "Vpc", max_azs=2, nat_gateways=1)
         # Capacity as node groups, none by default: Auto Mode, the default, would choose nodes by itself.
-        self.cluster = eks.Cluster(self, "Cluster", vpc=vpc, version=eks.KubernetesVersion.of(version),
-                                   default_capacity_type=eks.DefaultCapacityType.NODEGROUP, default_capacity=0)
-        self.cluster.add_nodegroup_capacity("Sys", instance_types=[ec2.InstanceType("m5.xlarge")], min_size=1,
-                                            desired_size=1, max_size=3, labels={"role": "sys"})
+        self.cluster = eks.Cluster(
+            self,
+            "Cluster",
+            vpc=vpc,
+            version=eks.KubernetesVersion.of(version),
+            default_capacity_type=eks.DefaultCapacityType.NODEGROUP,
+            default_capacity=0,
+        )
+        self.cluster.add_nodegroup_capacity(
+            "Sys",
+            instance_types=[ec2.InstanceType("m5.xlarge")],
+            min_size=1,
+            desired_size=1,
+            max_size=3,
+            labels={"role": "sys"},
+        )
         self._add_gpus(vpc, instance_type, minimum, maximum)
 
     def _efa_group(self, vpc):
         group = ec2.SecurityGroup(self, "Efa", vpc=vpc, allow_all_outbound=True, description="EFA between GPU nodes")
         group.add_ingress_rule(group, ec2.Port.all_traffic(), "EFA")
         # 0.0.0.0/0 does not cover EFA, and add_egress_rule leaves out what "all outbound" seems to cover: hence Cfn.
-        ec2.CfnSecurityGroupEgress(self, "EfaEgressSelf", group_id=group.security_group_id, ip_protocol="-1",
-                                   destination_security_group_id=group.security_group_id, description="EFA")
+        ec2.CfnSecurityGroupEgress(
+            self,
+            "EfaEgressSelf",
+            group_id=group.security_group_id,
+            ip_protocol="-1",
+            destination_security_group_id=group.security_group_id,
+            description="EFA",
+        )
         return group
 
     def _add_gpus(self, vpc, instance_type, minimum, maximum):
         efa, cluster_group = self._efa_group(vpc), self.cluster.cluster_security_group
         groups = [efa.security_group_id, cluster_group.security_group_id]
-        interfaces = [ec2.CfnLaunchTemplate.NetworkInterfaceProperty(
-            network_card_index=card, device_index=0 if card == 0 else 1, interface_type="efa" if card == 0 else "efa-only",
-            groups=groups) for card in range(EFA_CARDS[instance_type])]
-        template = ec2.CfnLaunchTemplate(self, "GpuTemplate", launch_template_data={
-            "instanceType": instance_type, "networkInterfaces": interfaces,
-            "metadataOptions": {"httpTokens": "required", "httpPutResponseHopLimit": 1},
-            "blockDeviceMappings": [{"deviceName": "/dev/xvda", "ebs": {
-                "volumeSize": 200, "volumeType": "gp3", "encrypted": True, "deleteOnTermination": True}}]})
-        role = iam.Role(self, "GpuRole", assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"), managed_policies=[
-            iam.ManagedPolicy.from_aws_managed_policy_name(policy) for policy in
-            ("AmazonEKSWorkerNodePolicy", "AmazonEKS_CNI_Policy", "AmazonEC2ContainerRegistryReadOnly")])
+        interfaces = [
+            ec2.CfnLaunchTemplate.NetworkInterfaceProperty(
+                network_card_index=card,
+                device_index=0 if card == 0 else 1,
+                interface_type="efa" if card == 0 else "efa-only",
+                groups=groups,
+            )
+            for card in range(EFA_CARDS[instance_type])
+        ]
+        template = ec2.CfnLaunchTemplate(
+            self,
+            "GpuTemplate",
+            launch_template_data={
+                "instanceType": instance_type,
+                "networkInterfaces": interfaces,
+                "metadataOptions": {"httpTokens": "required", "httpPutResponseHopLimit": 1},
+                "blockDeviceMappings": [
+                    {
+                        "deviceName": "/dev/xvda",
+                        "ebs": {"volumeSize": 200, "volumeType": "gp3", "encrypted": True, "deleteOnTermination": True},
+                    }
+                ],
+            },
+        )
+        role = iam.Role(
+            self,
+            "GpuRole",
+            assumed_by=iam.ServicePrincipal("ec2.amazonaws.com"),
+            managed_policies=[
+                iam.ManagedPolicy.from_aws_managed_policy_name(policy)
+                for policy in (
+                    "AmazonEKSWorkerNodePolicy",
+                    "AmazonEKS_CNI_Policy",
+                    "AmazonEC2ContainerRegistryReadOnly",
+                )
+            ],
+        )
         self.cluster.add_nodegroup_capacity(
-            "Gpu", min_size=minimum, desired_size=minimum, max_size=maximum, node_role=role,
+            "Gpu",
+            min_size=minimum,
+            desired_size=minimum,
+            max_size=maximum,
+            node_role=role,
             # AL2's GPU images have ended.
             ami_type=eks.NodegroupAmiType.AL2023_X86_64_NVIDIA,
             launch_template_spec=eks.LaunchTemplateSpec(id=template.ref, version=template.attr_latest_version_number),
             # One zone, private: EFA does not cross zones.
-            subnets=ec2.SubnetSelection(subnets=[vpc.private_subnets[0]]), labels={"role": "worker"},
-            taints=[eks.TaintSpec(key="nvidia.com/gpu", value="true", effect=eks.TaintEffect.NO_SCHEDULE)])
+            subnets=ec2.SubnetSelection(subnets=[vpc.private_subnets[0]]),
+            labels={"role": "worker"},
+            taints=[eks.TaintSpec(key="nvidia.com/gpu", value="true", effect=eks.TaintEffect.NO_SCHEDULE)],
+        )
 
 
 def main():
     app = cdk.App()
-    ClusterStack(app, "farandole", env=cdk.Environment(account=os.environ.get("CDK_DEFAULT_ACCOUNT"),
-                                                       region=os.environ.get("CDK_DEFAULT_REGION")))
+    ClusterStack(
+        app,
+        "farandole",
+        env=cdk.Environment(account=os.environ.get("CDK_DEFAULT_ACCOUNT"), region=os.environ.get("CDK_DEFAULT_REGION")),
+    )
     app.synth()
 
 

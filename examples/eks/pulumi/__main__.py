@@ -30,46 +30,104 @@ partition = aws.get_partition()
 
 
 def service_role(name, service, policies):
-    role = aws.iam.Role(name, assume_role_policy=json.dumps({
-        "Version": "2012-10-17",
-        "Statement": [{"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}]}))
+    role = aws.iam.Role(
+        name,
+        assume_role_policy=json.dumps(
+            {
+                "Version": "2012-10-17",
+                "Statement": [{"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}],
+            }
+        ),
+    )
     for policy in policies:
-        aws.iam.RolePolicyAttachment(f"{name}-{policy}", role=role.name,
-                                     policy_arn=f"arn:{partition.partition}:iam::aws:policy/{policy}")
+        aws.iam.RolePolicyAttachment(
+            f"{name}-{policy}", role=role.name, policy_arn=f"arn:{partition.partition}:iam::aws:policy/{policy}"
+        )
     return role
 
 
 # Nodes read images and join; what the training may do in S3 is the training's own role, below.
-nodes_role = service_role("nodes", "ec2.amazonaws.com",
-                          ["AmazonEKSWorkerNodePolicy", "AmazonEKS_CNI_Policy", "AmazonEC2ContainerRegistryReadOnly"])
-trainer_role = aws.iam.Role("trainer", assume_role_policy=json.dumps({
-    "Version": "2012-10-17",
-    "Statement": [{"Effect": "Allow", "Principal": {"Service": "pods.eks.amazonaws.com"},
-                   "Action": ["sts:AssumeRole", "sts:TagSession"]}]}))
-aws.iam.RolePolicy("trainer-bucket", role=trainer_role.id, policy=json.dumps({
-    "Version": "2012-10-17",
-    "Statement": [
-        {"Effect": "Allow", "Action": ["s3:ListBucket"], "Resource": f"arn:{partition.partition}:s3:::{bucket}"},
-        {"Effect": "Allow", "Action": ["s3:GetObject", "s3:PutObject"],
-         "Resource": f"arn:{partition.partition}:s3:::{bucket}/*"}]}))
+nodes_role = service_role(
+    "nodes",
+    "ec2.amazonaws.com",
+    ["AmazonEKSWorkerNodePolicy", "AmazonEKS_CNI_Policy", "AmazonEC2ContainerRegistryReadOnly"],
+)
+trainer_role = aws.iam.Role(
+    "trainer",
+    assume_role_policy=json.dumps(
+        {
+            "Version": "2012-10-17",
+            "Statement": [
+                {
+                    "Effect": "Allow",
+                    "Principal": {"Service": "pods.eks.amazonaws.com"},
+                    "Action": ["sts:AssumeRole", "sts:TagSession"],
+                }
+            ],
+        }
+    ),
+)
+aws.iam.RolePolicy(
+    "trainer-bucket",
+    role=trainer_role.id,
+    policy=json.dumps(
+        {
+            "Version": "2012-10-17",
+            "Statement": [
+                {
+                    "Effect": "Allow",
+                    "Action": ["s3:ListBucket"],
+                    "Resource": f"arn:{partition.partition}:s3:::{bucket}",
+                },
+                {
+                    "Effect": "Allow",
+                    "Action": ["s3:GetObject", "s3:PutObject"],
+                    "Resource": f"arn:{partition.partition}:s3:::{bucket}/*",
+                },
+            ],
+        }
+    ),
+)
 
 # --- the cluster -----------------------------------------------------------------------------------------------------
 
 # Its outputs are awsProvider, core, eksCluster, kubeconfig, nodeSecurityGroup and so on: cluster.service_role_policy,
 # cluster.provider and cluster.core_v1, which tutorials use, do not exist.
 name = config.get("cluster") or "farandole"
-cluster = eks.Cluster("farandole", name=name, vpc_id=vpc_id, subnet_ids=subnet_ids, skip_default_node_group=True,
-                      authentication_mode=eks.AuthenticationMode.API, instance_roles=[nodes_role], create_oidc_provider=True)
+cluster = eks.Cluster(
+    "farandole",
+    name=name,
+    vpc_id=vpc_id,
+    subnet_ids=subnet_ids,
+    skip_default_node_group=True,
+    authentication_mode=eks.AuthenticationMode.API,
+    instance_roles=[nodes_role],
+    create_oidc_provider=True,
+)
 
 # eks.NodeGroup makes launch configurations, which new instance types no longer have.
-eks.ManagedNodeGroup("sys", cluster=cluster, node_role=nodes_role, instance_types=["m5.xlarge"], subnet_ids=subnet_ids,
-                     scaling_config={"min_size": 1, "desired_size": 1, "max_size": 3}, labels={"role": "sys"})
 eks.ManagedNodeGroup(
-    "gpu", cluster=cluster, node_role=nodes_role, instance_types=[instance_type], subnet_ids=[worker_subnet_id],
+    "sys",
+    cluster=cluster,
+    node_role=nodes_role,
+    instance_types=["m5.xlarge"],
+    subnet_ids=subnet_ids,
+    scaling_config={"min_size": 1, "desired_size": 1, "max_size": 3},
+    labels={"role": "sys"},
+)
+eks.ManagedNodeGroup(
+    "gpu",
+    cluster=cluster,
+    node_role=nodes_role,
+    instance_types=[instance_type],
+    subnet_ids=[worker_subnet_id],
     # In every EFA interface, with the security group's rules from and to itself and a placement group.
-    enable_efa_support=efa > 0, placement_group_availability_zone=config.get("worker_zone") if efa else None,
+    enable_efa_support=efa > 0,
+    placement_group_availability_zone=config.get("worker_zone") if efa else None,
     scaling_config={"min_size": 1, "desired_size": node_count, "max_size": max(2, node_count)},
-    labels={"role": "worker"}, taints=[{"key": "nvidia.com/gpu", "value": "true", "effect": "NO_SCHEDULE"}])
+    labels={"role": "worker"},
+    taints=[{"key": "nvidia.com/gpu", "value": "true", "effect": "NO_SCHEDULE"}],
+)
 
 # --- what runs on it -------------------------------------------------------------------------------------------------
 
@@ -78,23 +136,65 @@ on_cluster = pulumi.ResourceOptions(provider=provider)
 after_cluster = pulumi.ResourceOptions(depends_on=[cluster])
 
 aws.eks.Addon("pod-identity", cluster_name=name, addon_name="eks-pod-identity-agent", opts=after_cluster)
-aws.eks.PodIdentityAssociation("trainer", cluster_name=name, namespace="default", service_account="trainer",
-                               role_arn=trainer_role.arn, opts=after_cluster)
-k8s.core.v1.ServiceAccount("trainer", metadata={"name": "trainer", "namespace": "default"},
-                           automount_service_account_token=False, opts=on_cluster)
+aws.eks.PodIdentityAssociation(
+    "trainer",
+    cluster_name=name,
+    namespace="default",
+    service_account="trainer",
+    role_arn=trainer_role.arn,
+    opts=after_cluster,
+)
+k8s.core.v1.ServiceAccount(
+    "trainer",
+    metadata={"name": "trainer", "namespace": "default"},
+    automount_service_account_token=False,
+    opts=on_cluster,
+)
 
 # The first pod tells what a job would find on its node, where tutorials run nginx.
-k8s.core.v1.Pod("doctor", opts=on_cluster, metadata={"name": "doctor"}, spec={
-    "restart_policy": "Never", "automount_service_account_token": False,
-    "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
-    "containers": [{"name": "doctor", "image": image, "command": ["farandole", "doctor"]}]})
+k8s.core.v1.Pod(
+    "doctor",
+    opts=on_cluster,
+    metadata={"name": "doctor"},
+    spec={
+        "restart_policy": "Never",
+        "automount_service_account_token": False,
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+        "containers": [{"name": "doctor", "image": image, "command": ["farandole", "doctor"]}],
+    },
+)
 
 # One world over all nodes: a Job with one pod, as in tutorials, has one rank for all the GPUs that are paid for.
-words = ["job", "--name", "training", "--namespace", "default", "--nnodes", str(node_count), "--nproc-per-node", "gpu",
-         "--gpus", str(gpus), *(["--instance-type", instance_type, "--efa", "all"] if efa else []), "--max-restarts", "4",
-         "--service-account", "trainer", "--image", image, "--",
-         "python", "/app/train_torch.py", "--epochs", config.get("epochs") or "10"]
-_kinds = {"Job": k8s.batch.v1.Job, "Service": k8s.core.v1.Service, "PodDisruptionBudget": k8s.policy.v1.PodDisruptionBudget}
+words = [
+    "job",
+    "--name",
+    "training",
+    "--namespace",
+    "default",
+    "--nnodes",
+    str(node_count),
+    "--nproc-per-node",
+    "gpu",
+    "--gpus",
+    str(gpus),
+    *(["--instance-type", instance_type, "--efa", "all"] if efa else []),
+    "--max-restarts",
+    "4",
+    "--service-account",
+    "trainer",
+    "--image",
+    image,
+    "--",
+    "python",
+    "/app/train_torch.py",
+    "--epochs",
+    config.get("epochs") or "10",
+]
+_kinds = {
+    "Job": k8s.batch.v1.Job,
+    "Service": k8s.core.v1.Service,
+    "PodDisruptionBudget": k8s.policy.v1.PodDisruptionBudget,
+}
 for document in load(generate(words)):
     document.pop("apiVersion")
     _kinds[document.pop("kind")](document["metadata"]["name"], opts=on_cluster, **document)

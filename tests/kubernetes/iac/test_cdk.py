@@ -12,6 +12,7 @@ import pytest
 
 CDK = Path(__file__).resolve().parents[3] / "examples" / "eks" / "cdk"
 
+
 @pytest.fixture(scope="module")
 def template():
     os.environ["JSII_SILENCE_WARNING_END_OF_LIFE_NODE_VERSION"] = "1"
@@ -62,13 +63,21 @@ def test_h2_each_network_card_has_an_efa_interface_and_the_first_an_address(temp
 def test_h2_efas_security_group_lets_itself_in_and_out(template):
     (ingress,) = [rule for rule in _of(template, "AWS::EC2::SecurityGroupIngress") if rule["Description"] == "EFA"]
     (egress,) = _of(template, "AWS::EC2::SecurityGroupEgress")
-    assert ingress["GroupId"] == ingress["SourceSecurityGroupId"] == egress["GroupId"] == egress["DestinationSecurityGroupId"]
+    assert (
+        ingress["GroupId"]
+        == ingress["SourceSecurityGroupId"]
+        == egress["GroupId"]
+        == egress["DestinationSecurityGroupId"]
+    )
     assert ingress["IpProtocol"] == egress["IpProtocol"] == "-1"
 
 
 def test_h1_the_template_passes_cfn_lint(template, tmp_path):
     file = tmp_path / "template.json"
     file.write_text(json.dumps(template.to_json()))
-    done = subprocess.run([Path(sys.executable).parent / "cfn-lint", "--ignore-checks", "W3005", "--", str(file)],
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [Path(sys.executable).parent / "cfn-lint", "--ignore-checks", "W3005", "--", str(file)],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout

@@ -8,9 +8,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 
-SETTINGS = {"image": "111122223333.dkr.ecr.us-west-2.amazonaws.com/farandole:0.1.0", "bucket": "my-data",
-            "vpc_id": "vpc-0123456789abcdef0", "worker_zone": "us-west-2a",
-            "subnet_ids": '["subnet-0123456789abcdef0", "subnet-0fedcba9876543210"]', "nodes": "4", "epochs": "3"}
+SETTINGS = {
+    "image": "111122223333.dkr.ecr.us-west-2.amazonaws.com/farandole:0.1.0",
+    "bucket": "my-data",
+    "vpc_id": "vpc-0123456789abcdef0",
+    "worker_zone": "us-west-2a",
+    "subnet_ids": '["subnet-0123456789abcdef0", "subnet-0fedcba9876543210"]',
+    "nodes": "4",
+    "epochs": "3",
+}
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +82,13 @@ def test_p2_the_trainer_may_read_and_write_one_bucket_and_nothing_else(made):
     (policy,) = _of(made, "aws:iam/rolePolicy:RolePolicy").values()
     statements = json.loads(policy["policy"])["Statement"]
     assert [(statement["Action"], statement["Resource"]) for statement in statements] == [
-        (["s3:ListBucket"], "arn:aws:s3:::my-data"), (["s3:GetObject", "s3:PutObject"], "arn:aws:s3:::my-data/*")]
-    attached = {inputs["policyArn"].rpartition("/")[2] for inputs in
-                _of(made, "aws:iam/rolePolicyAttachment:RolePolicyAttachment").values()}
+        (["s3:ListBucket"], "arn:aws:s3:::my-data"),
+        (["s3:GetObject", "s3:PutObject"], "arn:aws:s3:::my-data/*"),
+    ]
+    attached = {
+        inputs["policyArn"].rpartition("/")[2]
+        for inputs in _of(made, "aws:iam/rolePolicyAttachment:RolePolicyAttachment").values()
+    }
     assert attached == {"AmazonEKSWorkerNodePolicy", "AmazonEKS_CNI_Policy", "AmazonEC2ContainerRegistryReadOnly"}
 
 
@@ -100,9 +110,34 @@ def test_p5_the_job_is_what_the_generator_prints(made):
     from farandole.kubernetes import generate
     from farandole.kubernetes.document import load
 
-    words = ["job", "--name", "training", "--namespace", "default", "--nnodes", "4", "--nproc-per-node", "gpu", "--gpus", "1",
-             "--instance-type", "g5.8xlarge", "--efa", "all", "--max-restarts", "4", "--service-account", "trainer",
-             "--image", SETTINGS["image"], "--", "python", "/app/train_torch.py", "--epochs", "3"]
+    words = [
+        "job",
+        "--name",
+        "training",
+        "--namespace",
+        "default",
+        "--nnodes",
+        "4",
+        "--nproc-per-node",
+        "gpu",
+        "--gpus",
+        "1",
+        "--instance-type",
+        "g5.8xlarge",
+        "--efa",
+        "all",
+        "--max-restarts",
+        "4",
+        "--service-account",
+        "trainer",
+        "--image",
+        SETTINGS["image"],
+        "--",
+        "python",
+        "/app/train_torch.py",
+        "--epochs",
+        "3",
+    ]
     meant = {document["kind"]: document for document in load(generate(words))}
     for kind, token in (("Job", "kubernetes:batch/v1:Job"), ("Service", "kubernetes:core/v1:Service")):
         ((name, inputs),) = _of(made, token).items()
@@ -121,5 +156,3 @@ def test_p7_the_pods_have_the_trainers_role_by_their_service_account(made):
     assert link["roleArn"].endswith("role/trainer") and account["automountServiceAccountToken"] is False
     (job,) = _of(made, "kubernetes:batch/v1:Job").values()
     assert job["spec"]["template"]["spec"]["serviceAccountName"] == "trainer"
-
-

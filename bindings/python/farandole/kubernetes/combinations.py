@@ -9,40 +9,65 @@ def _check_sizes(o):
     for option in ("cpus", "memory", "shm", "hugepages_2mi"):
         text = getattr(o, option)
         if text is not None and not values.quantity(text):
-            raise WrongCombination(f"--{option.replace('_', '-')} '{text}' is no quantity above 0 such as 500m, 4, 16Gi")
+            raise WrongCombination(
+                f"--{option.replace('_', '-')} '{text}' is no quantity above 0 such as 500m, 4, 16Gi"
+            )
     if o.hugepages_2mi:
         if not o.memory:
-            raise WrongCombination("--hugepages-2mi without --memory: Kubernetes refuses huge pages in a container "
-                                   "that asks for neither CPU nor memory, and they count beside it; give --memory")
+            raise WrongCombination(
+                "--hugepages-2mi without --memory: Kubernetes refuses huge pages in a container "
+                "that asks for neither CPU nor memory, and they count beside it; give --memory"
+            )
         if values.quantity(o.hugepages_2mi) % 2**21:
             raise WrongCombination(f"--hugepages-2mi {o.hugepages_2mi} is no multiple of 2Mi")
     if o.max_runtime and not values.seconds(o.max_runtime):
         raise WrongCombination(f"--max-runtime '{o.max_runtime}' is no duration such as 90m, 12h or 1h30m")
-    for option, low, high in (("grace", 1, 86400), ("max_restarts", 0, 1000), ("run_as", 1, 2**31 - 1),
-                              ("port_base", 1024, 65536 - PORTS), ("metrics_port", 1024, 65535), ("trials", 1, 10000),
-                              ("parallel_trials", 1, 10000)):
+    for option, low, high in (
+        ("grace", 1, 86400),
+        ("max_restarts", 0, 1000),
+        ("run_as", 1, 2**31 - 1),
+        ("port_base", 1024, 65536 - PORTS),
+        ("metrics_port", 1024, 65535),
+        ("trials", 1, 10000),
+        ("parallel_trials", 1, 10000),
+    ):
         if not low <= getattr(o, option) <= high:
             why = "; root is not needed: no part of a job is" if option == "run_as" else ""
-            raise WrongCombination(f"--{option.replace('_', '-')} {getattr(o, option)} is not within {low} to {high}{why}")
+            raise WrongCombination(
+                f"--{option.replace('_', '-')} {getattr(o, option)} is not within {low} to {high}{why}"
+            )
     if o.spot and o.grace > 110:
-        raise WrongCombination(f"--grace {o.grace} with --spot: AWS takes the node 120 s after its notice, so what lies "
-                               f"beyond 110 s is cut off; give at most 110")
+        raise WrongCombination(
+            f"--grace {o.grace} with --spot: AWS takes the node 120 s after its notice, so what lies "
+            f"beyond 110 s is cut off; give at most 110"
+        )
     if o.monitoring and o.metrics_port < o.port_base + PORTS and o.metrics_port + o.processes > o.port_base:
-        raise WrongCombination(f"--metrics-port {o.metrics_port} lies in the job's own ports, {o.port_base} to "
-                               f"{o.port_base + PORTS - 1}; move one of them")
+        raise WrongCombination(
+            f"--metrics-port {o.metrics_port} lies in the job's own ports, {o.port_base} to "
+            f"{o.port_base + PORTS - 1}; move one of them"
+        )
     if o.access_mode not in ("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod", "ReadOnlyMany"):
-        raise WrongCombination(f"--access-mode {o.access_mode} is none of ReadWriteMany, ReadWriteOnce, ReadOnlyMany, "
-                               f"ReadWriteOncePod")
+        raise WrongCombination(
+            f"--access-mode {o.access_mode} is none of ReadWriteMany, ReadWriteOnce, ReadOnlyMany, ReadWriteOncePod"
+        )
     if o.new_pvc and o.max_nodes > 1 and o.access_mode in ("ReadWriteOnce", "ReadWriteOncePod"):
-        raise WrongCombination(f"--access-mode {o.access_mode} with {o.max_nodes} pods: the claim can be mounted on one "
-                               f"node only, and the other pods would wait for ever; use a storage class with "
-                               f"ReadWriteMany (FSx for Lustre, EFS, CephFS)")
+        raise WrongCombination(
+            f"--access-mode {o.access_mode} with {o.max_nodes} pods: the claim can be mounted on one "
+            f"node only, and the other pods would wait for ever; use a storage class with "
+            f"ReadWriteMany (FSx for Lustre, EFS, CephFS)"
+        )
 
 
 def _check_kind(o):
-    longest = {"job": f"-{o.max_nodes - 1}", "jobset": f"-node-0-{o.max_nodes - 1}", "lws": f"-0-{o.max_nodes - 1}",
-               "statefulset": f"-{o.max_nodes - 1}", "trainjob": f"-node-0-{o.max_nodes - 1}", "rayjob": "-head-svc",
-               "katib": "-xxxxxxxx-launcher"}.get(o.kind, f"-worker-{o.max_nodes - 1}")
+    longest = {
+        "job": f"-{o.max_nodes - 1}",
+        "jobset": f"-node-0-{o.max_nodes - 1}",
+        "lws": f"-0-{o.max_nodes - 1}",
+        "statefulset": f"-{o.max_nodes - 1}",
+        "trainjob": f"-node-0-{o.max_nodes - 1}",
+        "rayjob": "-head-svc",
+        "katib": "-xxxxxxxx-launcher",
+    }.get(o.kind, f"-worker-{o.max_nodes - 1}")
     fault = values.fault_of_name(o.name, 63 - len(longest))
     if fault:
         raise WrongCombination(f"--name '{o.name}' {fault}: it becomes the host name of the pods ({o.name}{longest})")
@@ -53,8 +78,10 @@ def _check_kind(o):
     if o.storage_class and not o.new_pvc:
         raise WrongCombination("--storage-class without --new-pvc: a claim that exists has its class already")
     if o.system_selector and not {"mpijob", "rayjob"} & {o.kind, o.trial if o.kind == "katib" else None}:
-        raise WrongCombination(f"--system-selector with {o.kind}: all of its pods are ranks; use --node-selector, or "
-                               f"`gen mpijob` or `gen rayjob`, which have a pod that is none")
+        raise WrongCombination(
+            f"--system-selector with {o.kind}: all of its pods are ranks; use --node-selector, or "
+            f"`gen mpijob` or `gen rayjob`, which have a pod that is none"
+        )
     if (o.parameter or o.maximize) and o.kind != "katib":
         raise WrongCombination("--parameter and --maximize belong to `gen katib`")
     if o.queue and o.kind in ("statefulset", "deployment", "lws"):
@@ -62,18 +89,26 @@ def _check_kind(o):
     if o.kind == "katib" and not o.parameter:
         raise WrongCombination("katib needs something to search: --parameter lr:double:0.001:0.1")
     if o.network_policy and o.kind == "rayjob":
-        raise WrongCombination("--network-policy with rayjob: Ray's own processes listen on ports of their choosing, and "
-                               "KubeRay knows them; use its field: --set "
-                               "RayJob.spec.rayClusterSpec.networkPolicy.mode=DenyAllIngress")
+        raise WrongCombination(
+            "--network-policy with rayjob: Ray's own processes listen on ports of their choosing, and "
+            "KubeRay knows them; use its field: --set "
+            "RayJob.spec.rayClusterSpec.networkPolicy.mode=DenyAllIngress"
+        )
     if values.quantity(o.shm or "0") >= values.quantity(o.memory or f"{2 * o.processes}Gi"):
-        raise WrongCombination(f"--shm {o.shm} leaves nothing of the {o.memory or f'{2 * o.processes}Gi'} of memory: what lies in "
-                               f"/dev/shm counts as the container's memory; give more --memory")
+        raise WrongCombination(
+            f"--shm {o.shm} leaves nothing of the {o.memory or f'{2 * o.processes}Gi'} of memory: what lies in "
+            f"/dev/shm counts as the container's memory; give more --memory"
+        )
     if o.host_network and o.network_policy:
-        raise WrongCombination("--network-policy with --host-network: a policy does not apply to pods in the node's "
-                               "network; leave one of them out")
+        raise WrongCombination(
+            "--network-policy with --host-network: a policy does not apply to pods in the node's "
+            "network; leave one of them out"
+        )
     if o.read_only_root and o.kind in ("mpijob", "rayjob"):
-        raise WrongCombination(f"--read-only-root with {o.kind}: {'sshd and mpirun write' if o.kind == 'mpijob' else 'Ray writes'}"
-                               f" outside /tmp; leave it out")
+        raise WrongCombination(
+            f"--read-only-root with {o.kind}: {'sshd and mpirun write' if o.kind == 'mpijob' else 'Ray writes'}"
+            f" outside /tmp; leave it out"
+        )
 
 
 def check(o):

@@ -1,8 +1,9 @@
-"""What stands beside a job: headless Service, ServiceAccount, PodDisruptionBudget, claims, NetworkPolicy, PodMonitor."""
+"""What stands beside a job: Service, ServiceAccount, PodDisruptionBudget, claims, NetworkPolicy, PodMonitor."""
 
 from .document import Item, Map
+from .names import INSTANCE, metadata, selector
 from .options import PORTS
-from .pods import INSTANCE, claims, metadata, selector
+from .volumes import claims
 
 
 def _object(kind, api, o, spec=None, name=None, why=None):
@@ -29,8 +30,11 @@ def service_account(o):
 def disruption_budget(o):
     launcher = 1 if o.kind == "mpijob" else 0
     spec = Map(minAvailable=o.min_nodes + launcher, selector=Map(matchLabels=selector(o)))
-    spec.note("minAvailable", "A number: percentages need a scale subresource, which jobs have not."
-              + ("" if o.elastic else " A job of a fixed size needs all of its pods, so none may be drained."))
+    spec.note(
+        "minAvailable",
+        "A number: percentages need a scale subresource, which jobs have not."
+        + ("" if o.elastic else " A job of a fixed size needs all of its pods, so none may be drained."),
+    )
     return _object("PodDisruptionBudget", "policy/v1", o, spec)
 
 
@@ -46,28 +50,47 @@ def new_claims(o):
 
 def _own_ports(o):
     if o.kind == "mpijob" or (o.kind == "katib" and o.trial == "mpijob"):
-        return [Item(protocol="TCP", port=1024, endPort=65535,
-                     why="mpirun's daemons listen on ports of their choosing, sshd on 2222.")]
+        return [
+            Item(
+                protocol="TCP",
+                port=1024,
+                endPort=65535,
+                why="mpirun's daemons listen on ports of their choosing, sshd on 2222.",
+            )
+        ]
     return [Item(protocol="TCP", port=o.port_base, endPort=o.port_base + PORTS - 1)]
 
 
 def network_policy(o):
     own = Item(podSelector=Map(matchLabels=selector(o)))
     spec = Map(podSelector=Map(matchLabels=selector(o)), policyTypes=["Ingress", "Egress"])
-    spec["ingress"] = [Item({"from": [own], "ports": _own_ports(o)}, why="Between the pods of this job, and on their fixed ports only." if o.kind != "mpijob" else None)]
+    spec["ingress"] = [
+        Item(
+            {"from": [own], "ports": _own_ports(o)},
+            why="Between the pods of this job, and on their fixed ports only." if o.kind != "mpijob" else None,
+        )
+    ]
     if o.monitoring:
         ports = [Item(protocol="TCP", port=o.metrics_port, endPort=o.metrics_port + o.processes - 1)]
-        spec["ingress"].append(Item({"from": [Item(namespaceSelector=Map())], "ports": ports},
-                                    why="Prometheus, in whichever namespace it is."))
+        spec["ingress"].append(
+            Item(
+                {"from": [Item(namespaceSelector=Map())], "ports": ports},
+                why="Prometheus, in whichever namespace it is.",
+            )
+        )
     dns = [Item(protocol="UDP", port=53), Item(protocol="TCP", port=53)]
-    spec["egress"] = [Item(to=[own], ports=_own_ports(o)),
-                      Item(ports=dns, why="DNS, wherever it is answered (a node-local cache has a link-local address).")]
+    spec["egress"] = [
+        Item(to=[own], ports=_own_ports(o)),
+        Item(ports=dns, why="DNS, wherever it is answered (a node-local cache has a link-local address)."),
+    ]
     for port in o.allow_egress:
         spec["egress"].append(Item(ports=[Item(protocol="TCP", port=port)]))
     why = None
     if o.efa:
-        why = ("EFA does not pass through the pod's network, so no policy sees it: its security group must allow all "
-               "traffic from and to itself, in ingress and in egress (0.0.0.0/0 does not cover it).")
+        why = (
+            "EFA does not pass through the pod's network, so no policy sees it: its security group must allow all "
+            "traffic from and to itself, in ingress and in egress (0.0.0.0/0 does not cover it)."
+        )
     return _object("NetworkPolicy", "networking.k8s.io/v1", o, spec, why=why)
 
 
@@ -90,6 +113,3 @@ def around(o, service=True, budget=True):
     if o.monitoring:
         after.append(pod_monitor(o))
     return before, after
-
-
-__all__ = ["INSTANCE", "around"]

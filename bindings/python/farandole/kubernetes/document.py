@@ -59,8 +59,13 @@ def _comment(text, indent):
     for paragraph in text.split("\n"):
         # Commands stay on one line, so that they can be copied.
         copied = paragraph.startswith("  ")
-        lines += [prefix + paragraph] if copied else textwrap.wrap(paragraph, WIDTH, initial_indent=prefix,
-                                                                   subsequent_indent=prefix, break_on_hyphens=False)
+        lines += (
+            [prefix + paragraph]
+            if copied
+            else textwrap.wrap(
+                paragraph, WIDTH, initial_indent=prefix, subsequent_indent=prefix, break_on_hyphens=False
+            )
+        )
     return lines
 
 
@@ -69,8 +74,10 @@ def _flow(values):
 
 
 def _is_short(values):
-    return all(not isinstance(value, (dict, list)) and "\n" not in str(value) for value in values) and \
-        len(_flow(values)) < 90
+    return (
+        all(not isinstance(value, (dict, list)) and "\n" not in str(value) for value in values)
+        and len(_flow(values)) < 90
+    )
 
 
 def _entry(key, value, indent):
@@ -110,8 +117,8 @@ def _sequence(values, indent):
             # The dash stands before the first entry; a comment of that entry goes above it.
             at = next(i for i, line in enumerate(body) if not line.lstrip().startswith("#"))
             lines += [line[2:] for line in body[:at]]
-            lines.append(" " * indent + "- " + body[at][indent + 2:])
-            lines += body[at + 1:]
+            lines.append(" " * indent + "- " + body[at][indent + 2 :])
+            lines += body[at + 1 :]
         else:
             lines.append(" " * indent + "- " + (_flow(value) if isinstance(value, list) else scalar(value)))
     return lines
@@ -144,7 +151,7 @@ def load(text):
     """The documents of a text of YAML; a key given twice is an error."""
     yaml = _yaml()
 
-    class Loader(yaml.SafeLoader):
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         def construct_mapping(self, node, deep=False):
             keys = [self.construct_object(key, deep=True) for key, _ in node.value]
             for key in keys:

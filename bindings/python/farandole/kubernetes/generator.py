@@ -6,10 +6,17 @@ from .errors import WrongCombination
 from .pods import has_controller_uid, key_secret
 
 _BUILDERS = {
-    "job": plain_kinds.job, "jobset": plain_kinds.jobset, "statefulset": plain_kinds.statefulset,
-    "deployment": plain_kinds.deployment, "lws": plain_kinds.lws, "mpijob": operators.mpijob,
-    "pytorchjob": operators.pytorchjob, "tfjob": operators.tfjob, "trainjob": operators.trainjob,
-    "rayjob": operators.rayjob, "katib": katib.katib,
+    "job": plain_kinds.job,
+    "jobset": plain_kinds.jobset,
+    "statefulset": plain_kinds.statefulset,
+    "deployment": plain_kinds.deployment,
+    "lws": plain_kinds.lws,
+    "mpijob": operators.mpijob,
+    "pytorchjob": operators.pytorchjob,
+    "tfjob": operators.tfjob,
+    "trainjob": operators.trainjob,
+    "rayjob": operators.rayjob,
+    "katib": katib.katib,
 }
 
 
@@ -27,7 +34,9 @@ def override(documents, path, text):
     chosen = [document for document in documents if document["kind"].lower() == parts[0].lower()]
     if not chosen or len(parts) < 2:
         kinds = ", ".join(dict.fromkeys(document["kind"] for document in documents))
-        raise WrongCombination(f"--set {path}: begin with one of the kinds {kinds}, such as {documents[0]['kind']}.metadata...")
+        raise WrongCombination(
+            f"--set {path}: begin with one of the kinds {kinds}, such as {documents[0]['kind']}.metadata..."
+        )
     value = next(iter(load(text)), None)
     for document in chosen:
         place = document
@@ -43,14 +52,20 @@ def header(o):
     lines = ["Made by this command; change the command and not the file.", "  " + o.line]
     if o.job_key_secret or not has_controller_uid(o):
         namespace = f" -n {o.namespace}" if o.namespace else ""
-        lines += ["The job's key is a Secret and stands in no file. Make it once, before the job:",
-                  f"  kubectl create secret generic {key_secret(o)}{namespace} --from-literal=key=$(openssl rand -hex 16)"]
+        lines += [
+            "The job's key is a Secret and stands in no file. Make it once, before the job:",
+            f"  kubectl create secret generic {key_secret(o)}{namespace} --from-literal=key=$(openssl rand -hex 16)",
+        ]
     if o.kind == "deployment":
-        lines += ["Not yet to be run: pods of a Deployment have no number, and `farandole run` of this version needs one. "
-                  "It refuses, and says so. Until it can, `gen statefulset` has the same pods with numbers."]
+        lines += [
+            "Not yet to be run: pods of a Deployment have no number, and `farandole run` of this version needs one. "
+            "It refuses, and says so. Until it can, `gen statefulset` has the same pods with numbers."
+        ]
     elif o.elastic:
-        lines += [f"In this version an elastic job over several pods begins with all {o.max_nodes}, and when one is lost all "
-                  f"of its ranks begin again from their checkpoint; going on with {o.min_nodes} comes later."]
+        lines += [
+            f"In this version an elastic job over several pods begins with all {o.max_nodes}, and when one is lost all "
+            f"of its ranks begin again from their checkpoint; going on with {o.min_nodes} comes later."
+        ]
     return "\n".join(lines)
 
 

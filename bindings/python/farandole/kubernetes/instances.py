@@ -81,7 +81,8 @@ def find(name):
     raise WrongCombination(
         f"--instance-type {name} is not in the table of GPUs and EFA devices{meant} For a type that is newer than the "
         f"table leave --instance-type out, and give --gpus, --efa and "
-        f"--node-selector node.kubernetes.io/instance-type={name}")
+        f"--node-selector node.kubernetes.io/instance-type={name}"
+    )
 
 
 def nearest_with_efa(name):

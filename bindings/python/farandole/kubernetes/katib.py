@@ -4,8 +4,8 @@ import copy
 
 from .companions import around
 from .document import Item, Map
+from .names import metadata
 from .operators import mpijob, pytorchjob, train_job_spec, training_runtime
-from .pods import metadata
 from .plain_kinds import indexed_job_spec
 
 _TRIAL = "${trialParameters.trialName}"
@@ -32,12 +32,18 @@ def _with_parameters(o):
 def _job_trial(o):
     # All trials share one headless Service; each has pods of its own name in it.
     spec = indexed_job_spec(o, f"{_TRIAL}-0.{o.name}:{o.port_base}", o.name, 0)
-    return Map(apiVersion="batch/v1", kind="Job", spec=spec), "trainer", {"batch.kubernetes.io/job-completion-index": "0"}
+    return (
+        Map(apiVersion="batch/v1", kind="Job", spec=spec),
+        "trainer",
+        {"batch.kubernetes.io/job-completion-index": "0"},
+    )
 
 
 def _operator_trial(o):
     if o.trial == "trainjob":
-        made = Map(apiVersion="trainer.kubeflow.org/v1alpha1", kind="TrainJob", spec=train_job_spec(o, f"{o.name}-runtime"))
+        made = Map(
+            apiVersion="trainer.kubeflow.org/v1alpha1", kind="TrainJob", spec=train_job_spec(o, f"{o.name}-runtime")
+        )
         return made, "node", {"batch.kubernetes.io/job-completion-index": "0"}
     documents = {"pytorchjob": pytorchjob, "mpijob": mpijob}[o.trial](o)
     top = next(document for document in documents if document["kind"].lower() == o.trial)
@@ -62,19 +68,32 @@ def _trial_template(o):
         made.update(_OPERATOR_CONDITIONS)
     made["trialParameters"] = [Item(name=name, reference=name) for name, *_ in o.parameter]
     if o.trial == "job":
-        made["trialParameters"].append(Item(name="trialName", reference="${trialSpec.Name}",
-                                            why="The trial's own name: its pod 0 is the rendezvous."))
+        made["trialParameters"].append(
+            Item(
+                name="trialName",
+                reference="${trialSpec.Name}",
+                why="The trial's own name: its pod 0 is the rendezvous.",
+            )
+        )
     made["trialSpec"] = trial
     return made
 
 
 def katib(o):
     goal = Map(type="maximize" if o.maximize else "minimize", objectiveMetricName=o.metric)
-    spec = Map(objective=goal, algorithm=Map(algorithmName="random"), parallelTrialCount=o.parallel_trials,
-               maxTrialCount=o.trials, maxFailedTrialCount=max(1, o.trials // 4))
+    spec = Map(
+        objective=goal,
+        algorithm=Map(algorithmName="random"),
+        parallelTrialCount=o.parallel_trials,
+        maxTrialCount=o.trials,
+        maxFailedTrialCount=max(1, o.trials // 4),
+    )
     spec["metricsCollectorSpec"] = Map(collector=Map(kind="StdOut"))
-    spec.note("metricsCollectorSpec", f"Rank 0 prints `{o.metric}=0.25`, which the collector's own filter finds. Katib starts "
-                                      "the command in a shell that writes a file, so signals reach the shell first.")
+    spec.note(
+        "metricsCollectorSpec",
+        f"Rank 0 prints `{o.metric}=0.25`, which the collector's own filter finds. Katib starts "
+        "the command in a shell that writes a file, so signals reach the shell first.",
+    )
     spec["parameters"] = [_parameter(*parts) for parts in o.parameter]
     spec["trialTemplate"] = _trial_template(o)
     before, after = around(o, service=o.trial == "job", budget=False)

@@ -5,8 +5,10 @@ import shlex
 from . import values
 from .companions import around
 from .document import Item, Map
-from .pods import container, devices, metadata, pod_spec, run_command, variables
-from .plain_kinds import failure_policy, nodes_text, template
+from .hardware import devices
+from .names import metadata
+from .plain_kinds import failure_policy, template
+from .pods import container, pod_spec, run_command, variables
 
 SSH = "/home/farandole/.ssh"
 
@@ -29,11 +31,26 @@ def run_policy(o):
 
 def _mpirun(o):
     ranks = str(o.max_nodes * o.processes)
-    passed = ["FARANDOLE_PORT_BASE", "FARANDOLE_JOB_KEY", *(["FARANDOLE_METRICS_PORT"] if o.monitoring else []),
-              *(["FARANDOLE_EXPECT_EFA"] if o.efa else []), *o.env]
+    passed = [
+        "FARANDOLE_PORT_BASE",
+        "FARANDOLE_JOB_KEY",
+        *(["FARANDOLE_METRICS_PORT"] if o.monitoring else []),
+        *(["FARANDOLE_EXPECT_EFA"] if o.efa else []),
+        *o.env,
+    ]
     if o.implementation == "mpich":
-        return ["mpiexec", "-f", "/etc/mpi/hostfile", "-n", ranks, "-ppn", str(o.processes), "-genvlist",
-                ",".join(passed), *o.command]
+        return [
+            "mpiexec",
+            "-f",
+            "/etc/mpi/hostfile",
+            "-n",
+            ranks,
+            "-ppn",
+            str(o.processes),
+            "-genvlist",
+            ",".join(passed),
+            *o.command,
+        ]
     forwarded = [word for name in passed for word in ("-x", name)]
     return ["mpirun", "--hostfile", "/etc/mpi/hostfile", "-np", ranks, "--bind-to", "none", *forwarded, *o.command]
 
@@ -41,9 +58,14 @@ def _mpirun(o):
 def _launcher(o):
     env = variables(o)
     if o.implementation == "openmpi":
-        env.append(Item(name="PRTE_MCA_prte_default_hostfile", value="/etc/mpi/hostfile",
-                        why="The operator sets OMPI_MCA_orte_default_hostfile, which Open MPI 5 ignores: it would start "
-                            "every rank in this pod, and say nothing. This is Open MPI 5's, and --hostfile is both's."))
+        env.append(
+            Item(
+                name="PRTE_MCA_prte_default_hostfile",
+                value="/etc/mpi/hostfile",
+                why="The operator sets OMPI_MCA_orte_default_hostfile, which Open MPI 5 ignores: it would start "
+                "every rank in this pod, and say nothing. This is Open MPI 5's, and --hostfile is both's.",
+            )
+        )
     box = container(o, "launcher", _mpirun(o), env, ports=[], with_devices=False)
     box["resources"] = Map(requests=Map(cpu="500m", memory="512Mi"), limits=Map(memory="512Mi"))
     del box["volumeMounts"]
@@ -59,16 +81,22 @@ def _worker(o):
     ssh = [Item(name="ssh", containerPort=2222), Item(name="rendezvous", containerPort=o.port_base)]
     probe = Map(tcpSocket=Map(port="ssh"), periodSeconds=2)
     box = container(o, "worker", ["farandole", "sshd-init"], variables(o), ports=ssh, readinessProbe=probe)
-    box.note("command", "PID 1 is ours and not sshd: on SIGTERM sshd ends and takes the ranks with it, which then never "
-                        "see the signal.")
+    box.note(
+        "command",
+        "PID 1 is ours and not sshd: on SIGTERM sshd ends and takes the ranks with it, which then never "
+        "see the signal.",
+    )
     box.note("readinessProbe", "The launcher waits for workers that are ready: without it mpirun starts too early.")
     return Map(replicas=o.max_nodes, restartPolicy="Never", template=template(o, pod_spec(o, [box], restart=None)))
 
 
 def mpijob(o):
     spec = Map(slotsPerWorker=o.processes, mpiImplementation={"openmpi": "OpenMPI", "mpich": "MPICH"}[o.implementation])
-    spec.add("launcherCreationPolicy", "WaitForWorkersReady",
-             "Else the launcher starts before its workers, fails, and spends the backoff limit.")
+    spec.add(
+        "launcherCreationPolicy",
+        "WaitForWorkersReady",
+        "Else the launcher starts before its workers, fails, and spends the backoff limit.",
+    )
     spec.add("sshAuthMountPath", SSH, "The home of the image's user, who is not root.")
     spec["runPolicy"] = run_policy(o)
     spec["mpiReplicaSpecs"] = Map(Launcher=_launcher(o), Worker=_worker(o))
@@ -80,10 +108,19 @@ def mpijob(o):
 
 
 def _training_pod(o, name, port):
-    box = container(o, name, run_command(o, processes=port != "pytorchjob-port"), variables(o),
-                    ports=[Item(name=port, containerPort=o.port_base,
-                                why="The operator tells this port to all pods; unnamed it would be another, outside "
-                                    "the fixed range.")])
+    box = container(
+        o,
+        name,
+        run_command(o, processes=port != "pytorchjob-port"),
+        variables(o),
+        ports=[
+            Item(
+                name=port,
+                containerPort=o.port_base,
+                why="The operator tells this port to all pods; unnamed it would be another, outside the fixed range.",
+            )
+        ],
+    )
     return template(o, pod_spec(o, [box], restart=None))
 
 
@@ -94,11 +131,15 @@ def _replicas(o, count, name, port):
 
 def pytorchjob(o):
     spec = Map(nprocPerNode=o.nproc)
-    spec.note("nprocPerNode", "Becomes PET_NPROC_PER_NODE. RANK in these pods is the pod's number and no rank's: "
-                              "`farandole run` makes ranks of it.")
+    spec.note(
+        "nprocPerNode",
+        "Becomes PET_NPROC_PER_NODE. RANK in these pods is the pod's number and no rank's: "
+        "`farandole run` makes ranks of it.",
+    )
     if o.elastic:
-        spec["elasticPolicy"] = Map(minReplicas=o.min_nodes, maxReplicas=o.max_nodes, rdzvBackend="c10d",
-                                    maxRestarts=o.max_restarts)
+        spec["elasticPolicy"] = Map(
+            minReplicas=o.min_nodes, maxReplicas=o.max_nodes, rdzvBackend="c10d", maxRestarts=o.max_restarts
+        )
         replicas = Map(Worker=_replicas(o, o.max_nodes, "pytorch", "pytorchjob-port"))
         replicas.note("Worker", "No Master: with one, its pod would be the one that may not be lost.")
     else:
@@ -130,16 +171,28 @@ def training_runtime(o):
     box["command"] = ["farandole", "run", "--", "true"]
     box.note("command", "The TrainJob replaces it.")
     job = Map(backoffLimit=0, podFailurePolicy=failure_policy(), template=template(o, pod_spec(o, [box])))
-    node = Item(name="node", template=Map(
-        metadata=Map(labels=Map({"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"})), spec=job))
+    node = Item(
+        name="node",
+        template=Map(metadata=Map(labels=Map({"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"})), spec=job),
+    )
     policy = Map(numNodes=o.max_nodes, torch=Map())
-    policy.note("torch", "Gives every pod PET_NNODES, PET_NODE_RANK, PET_NPROC_PER_NODE and PET_MASTER_ADDR. A user may not "
-                         "set PET_ variables; the webhook refuses them.")
+    policy.note(
+        "torch",
+        "Gives every pod PET_NNODES, PET_NODE_RANK, PET_NPROC_PER_NODE and PET_MASTER_ADDR. A user may not "
+        "set PET_ variables; the webhook refuses them.",
+    )
     meta = metadata(o, f"{o.name}-runtime", **{"trainer.kubeflow.org/framework": "torch"})
     meta.pop("namespace", None)
-    spec = Map(mlPolicy=policy, template=Map(spec=Map(
-        network=Map(publishNotReadyAddresses=True), failurePolicy=Map(maxRestarts=o.max_restarts),
-        replicatedJobs=[node])))
+    spec = Map(
+        mlPolicy=policy,
+        template=Map(
+            spec=Map(
+                network=Map(publishNotReadyAddresses=True),
+                failurePolicy=Map(maxRestarts=o.max_restarts),
+                replicatedJobs=[node],
+            )
+        ),
+    )
     return Item(apiVersion="trainer.kubeflow.org/v1alpha1", kind="ClusterTrainingRuntime", metadata=meta, spec=spec)
 
 
@@ -149,8 +202,11 @@ def train_job_spec(o, runtime):
     needs = Map(cpu=int(o.cpus) if o.cpus.isdigit() else o.cpus, memory=o.memory, **devices(o))
     trainer["resourcesPerNode"] = Map(requests=needs, limits=Map(memory=o.memory, **devices(o)))
     if o.efa:
-        trainer.note("resourcesPerNode", "With EFA again: Trainer up to 2.2 puts these in the place of the runtime's, "
-                                         "and a job without the device falls back to TCP.")
+        trainer.note(
+            "resourcesPerNode",
+            "With EFA again: Trainer up to 2.2 puts these in the place of the runtime's, "
+            "and a job without the device falls back to TCP.",
+        )
     made = Map(runtimeRef=Map(apiGroup="trainer.kubeflow.org", kind="ClusterTrainingRuntime", name=runtime))
     made.add("activeDeadlineSeconds", values.seconds(o.max_runtime) if o.max_runtime else None)
     made.add("suspend", True if o.queue else None, "Kueue lets it start.")
@@ -178,22 +234,37 @@ def ray_cluster_spec(o):
             spec.add("nodeSelector", Map(o.system_selector) or None)
         return template(o, spec)
 
-    head_ports = [Item(name="gcs-server", containerPort=6379), Item(name="dashboard", containerPort=8265),
-                  Item(name="client", containerPort=10001)]
+    head_ports = [
+        Item(name="gcs-server", containerPort=6379),
+        Item(name="dashboard", containerPort=8265),
+        Item(name="client", containerPort=10001),
+    ]
     head_params, worker_params = Map({"num-cpus": "0"}), Map()
-    head_params.note("num-cpus", "No rank runs on the head: what loads it must not slow the cluster's memory of itself.")
-    worker = Item(groupName="workers", replicas=o.max_nodes, minReplicas=o.min_nodes, maxReplicas=o.max_nodes,
-                  rayStartParams=worker_params)
+    head_params.note(
+        "num-cpus", "No rank runs on the head: what loads it must not slow the cluster's memory of itself."
+    )
+    worker = Item(
+        groupName="workers",
+        replicas=o.max_nodes,
+        minReplicas=o.min_nodes,
+        maxReplicas=o.max_nodes,
+        rayStartParams=worker_params,
+    )
     worker["template"] = group("ray-worker", None, variables(o), True)
-    return Map(rayVersion=o.ray_version,
-               headGroupSpec=Map(rayStartParams=head_params, template=group("ray-head", head_ports, variables(o), False)),
-               workerGroupSpecs=[worker])
+    return Map(
+        rayVersion=o.ray_version,
+        headGroupSpec=Map(rayStartParams=head_params, template=group("ray-head", head_ports, variables(o), False)),
+        workerGroupSpecs=[worker],
+    )
 
 
 def rayjob(o):
     spec = Map(entrypoint=shlex.join(o.command))
-    spec.note("entrypoint", "Runs once, on the cluster: Ray Train starts the ranks and sets RANK and WORLD_SIZE in them, "
-                            "after Python has started. farandole reads them in init(), never before.")
+    spec.note(
+        "entrypoint",
+        "Runs once, on the cluster: Ray Train starts the ranks and sets RANK and WORLD_SIZE in them, "
+        "after Python has started. farandole reads them in init(), never before.",
+    )
     spec.add("shutdownAfterJobFinishes", True, "Else the cluster, with its GPUs, stays.")
     spec["backoffLimit"] = o.max_restarts
     spec.add("ttlSecondsAfterFinished", o.ttl)
@@ -202,6 +273,3 @@ def rayjob(o):
     spec["rayClusterSpec"] = ray_cluster_spec(o)
     before, after = around(o, service=False, budget=False)
     return [*before, _top("RayJob", "ray.io/v1", o, spec), *after]
-
-
-__all__ = ["nodes_text"]

@@ -36,8 +36,13 @@ def _add_size(group):
     group.add_argument("--max-restarts", type=int, default=3, metavar="N", help="failures that are survived (3)")
     group.add_argument("--max-runtime", metavar="12h", help="after this the job is ended; Karpenter waits as long")
     group.add_argument("--ttl", type=int, metavar="SECONDS", help="the finished job is deleted after these seconds")
-    group.add_argument("--grace", type=int, default=110, metavar="SECONDS",
-                       help="from SIGTERM to SIGKILL (110: what spot leaves, less a margin)")
+    group.add_argument(
+        "--grace",
+        type=int,
+        default=110,
+        metavar="SECONDS",
+        help="from SIGTERM to SIGKILL (110: what spot leaves, less a margin)",
+    )
 
 
 def _add_hardware(group):
@@ -54,8 +59,12 @@ def _add_hardware(group):
 
 def _add_place(group):
     group.add_argument("--spot", action="store_true", help="spot capacity of Karpenter or EKS")
-    group.add_argument("--capacity-label", default="karpenter.sh/capacity-type=spot", metavar="KEY=VALUE",
-                       help="the node label by which --spot asks for it")
+    group.add_argument(
+        "--capacity-label",
+        default="karpenter.sh/capacity-type=spot",
+        metavar="KEY=VALUE",
+        help="the node label by which --spot asks for it",
+    )
     group.add_argument("--zone", metavar="ZONE", help="this zone (else: all pods in one zone, whichever)")
     _list(group, "--node-selector", "KEY=VALUE", "only nodes with this label")
     _list(group, "--system-selector", "KEY=VALUE", "the same for what is no rank: launcher of mpijob, head of rayjob")
@@ -78,8 +87,14 @@ def _add_safety(group):
     group.add_argument("--run-as", type=int, default=1000, metavar="UID", help="user and group (1000)")
     group.add_argument("--read-only-root", action="store_true", help="a read-only root file system, and /tmp in memory")
     group.add_argument("--network-policy", action="store_true", help="only the job's own ports, between its own pods")
-    group.add_argument("--allow-egress", type=int, action="append", default=[], metavar="PORT",
-                       help="with --network-policy: a TCP port that may be reached anywhere (443 for S3)")
+    group.add_argument(
+        "--allow-egress",
+        type=int,
+        action="append",
+        default=[],
+        metavar="PORT",
+        help="with --network-policy: a TCP port that may be reached anywhere (443 for S3)",
+    )
     group.add_argument("--port-base", type=int, default=29500, metavar="PORT", help=f"first of {PORTS} fixed ports")
 
 
@@ -107,10 +122,13 @@ def _add_details(group):
 def parser():
     kinds = "\n".join(f"  {kind:<12} {meaning}" for kind, meaning in KINDS.items())
     result = _Parser(
-        prog="farandole kubernetes gen", formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+        prog="farandole kubernetes gen",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
         usage="farandole kubernetes gen KIND --image IMAGE [options] -- COMMAND...",
         description=f"Prints a manifest for `kubectl apply -f -`. KIND is one of\n{kinds}",
-        epilog="After --: the command of each rank, the same in every pod.")
+        epilog="After --: the command of each rank, the same in every pod.",
+    )
     result.add_argument("kind", choices=list(KINDS), metavar="KIND", help="see above")
     first = result.add_argument_group("what")
     first.add_argument("--name", default="train", help="of the job (train)")

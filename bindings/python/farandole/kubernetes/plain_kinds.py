@@ -3,7 +3,8 @@
 from . import values
 from .companions import around
 from .document import Item, Map
-from .pods import container, labels, metadata, pod_metadata, pod_spec, run_command, selector, variables
+from .names import metadata, selector
+from .pods import container, pod_metadata, pod_spec, run_command, variables
 
 # Of `farandole run`: what no repetition cures, and what is another rank's fault.
 PERMANENT = [2, 64, 70, 78]
@@ -15,14 +16,25 @@ def nodes_text(o):
 
 
 def failure_policy():
-    return Map(rules=[
-        Item(action="Ignore", onPodConditions=[Item(type="DisruptionTarget", status="True")],
-             why="Spot, drained nodes, preemption: not the job's fault, and not counted."),
-        Item(action="FailJob", onExitCodes=Map(operator="In", values=PERMANENT),
-             why="Usage, bad configuration, a bug: trying again will not help."),
-        Item(action="Ignore", onExitCodes=Map(operator="In", values=COLLATERAL),
-             why="Another rank was lost: that pod is counted, not this one."),
-    ])
+    return Map(
+        rules=[
+            Item(
+                action="Ignore",
+                onPodConditions=[Item(type="DisruptionTarget", status="True")],
+                why="Spot, drained nodes, preemption: not the job's fault, and not counted.",
+            ),
+            Item(
+                action="FailJob",
+                onExitCodes=Map(operator="In", values=PERMANENT),
+                why="Usage, bad configuration, a bug: trying again will not help.",
+            ),
+            Item(
+                action="Ignore",
+                onExitCodes=Map(operator="In", values=COLLATERAL),
+                why="Another rank was lost: that pod is counted, not this one.",
+            ),
+        ]
+    )
 
 
 def template(o, spec):
@@ -62,8 +74,10 @@ def job(o):
 
 def jobset(o):
     spec = Map(network=Map(enableDNSHostnames=True, subdomain=o.name, publishNotReadyAddresses=True))
-    spec["failurePolicy"] = Map(maxRestarts=o.max_restarts, rules=[
-        Item(name="permanent", action="FailJobSet", onJobFailureReasons=["PodFailurePolicy"])])
+    spec["failurePolicy"] = Map(
+        maxRestarts=o.max_restarts,
+        rules=[Item(name="permanent", action="FailJobSet", onJobFailureReasons=["PodFailurePolicy"])],
+    )
     spec.add("ttlSecondsAfterFinished", o.ttl)
     spec.add("suspend", True if o.queue else None, "Kueue lets it start.")
     # The JobSet restarts all pods together, so the Job inside gives up at its first failure.
@@ -91,7 +105,9 @@ def deployment(o):
     command = run_command(o, f"{o.name}:{o.port_base}", "$(FARANDOLE_NNODES)")
     box = container(o, "trainer", command, variables(o, nodes_text(o)))
     spec = Map(replicas=o.max_nodes)
-    spec.note("replicas", "Pods have no number here: the rendezvous, which is the Service and no single pod, gives ranks.")
+    spec.note(
+        "replicas", "Pods have no number here: the rendezvous, which is the Service and no single pod, gives ranks."
+    )
     spec["strategy"] = Map(type="RollingUpdate", rollingUpdate=Map(maxSurge=0, maxUnavailable=1))
     spec["selector"] = Map(matchLabels=selector(o))
     spec["template"] = template(o, pod_spec(o, [box], restart="Always"))
@@ -102,15 +118,19 @@ def deployment(o):
 def lws(o):
     command = run_command(o, f"$(LWS_LEADER_ADDRESS):{o.port_base}")
     box = container(o, "trainer", command, variables(o))
-    spec = Map(replicas=1, leaderWorkerTemplate=Map(
-        size=o.max_nodes, restartPolicy="RecreateGroupOnPodRestart",
-        workerTemplate=template(o, pod_spec(o, [box], restart="Always"))))
-    spec.note("leaderWorkerTemplate", "LWS_WORKER_INDEX and LWS_GROUP_SIZE number the pods. A group is started again when "
-                                      "it has ended: for a job that finishes use `gen job`.")
-    spec["rolloutStrategy"] = Map(type="RollingUpdate",
-                                  rollingUpdateConfiguration=Map(maxUnavailable=1, maxSurge=0))
+    spec = Map(
+        replicas=1,
+        leaderWorkerTemplate=Map(
+            size=o.max_nodes,
+            restartPolicy="RecreateGroupOnPodRestart",
+            workerTemplate=template(o, pod_spec(o, [box], restart="Always")),
+        ),
+    )
+    spec.note(
+        "leaderWorkerTemplate",
+        "LWS_WORKER_INDEX and LWS_GROUP_SIZE number the pods. A group is started again when "
+        "it has ended: for a job that finishes use `gen job`.",
+    )
+    spec["rolloutStrategy"] = Map(type="RollingUpdate", rollingUpdateConfiguration=Map(maxUnavailable=1, maxSurge=0))
     before, after = around(o, service=False)
     return [*before, _top("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", o, spec), *after]
-
-
-__all__ = ["labels"]

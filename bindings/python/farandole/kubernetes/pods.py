@@ -1,42 +1,25 @@
 """The pod of a job: what every kind has alike, with the reason for each setting."""
 
-from . import values
 from .document import Item, Map
-from .errors import WrongCombination
+from .hardware import node_selector, one_zone, resources, tolerations
+from .names import account, labels
 from .options import PORTS
+from .volumes import volumes
 
-NAME = "app.kubernetes.io/name"
-INSTANCE = "app.kubernetes.io/instance"
 CONTROLLER_UID = "metadata.labels['batch.kubernetes.io/controller-uid']"
 
 
-def labels(o, **more):
-    return Map({NAME: "farandole", INSTANCE: o.name, **more, **o.label})
-
-
-def selector(o):
-    return Map({INSTANCE: o.name})
-
-
-def metadata(o, name=None, **more):
-    made = Map(name=name or o.name)
-    made.add("namespace", o.namespace)
-    made["labels"] = labels(o, **more)
-    return made
-
-
-def account(o):
-    return o.service_account or o.name
-
-
-# --- metadata -------------------------------------------------------------------------------------------------------
+# --- metadata ---------------------------------------------------------------------------------------------------------
 
 
 def _annotations(o):
     made = Map({"sidecar.istio.io/inject": "false"})
     stays = o.max_runtime or "true"
-    made.add("karpenter.sh/do-not-disrupt", stays,
-             "Most evictions are Karpenter tidying up, not spot. While the job runs, its nodes stay.")
+    made.add(
+        "karpenter.sh/do-not-disrupt",
+        stays,
+        "Most evictions are Karpenter tidying up, not spot. While the job runs, its nodes stay.",
+    )
     made["cluster-autoscaler.kubernetes.io/safe-to-evict"] = "false"
     made.update(o.annotation)
     return made
@@ -44,11 +27,14 @@ def _annotations(o):
 
 def pod_metadata(o, **more):
     made = Map(labels=labels(o, **{"sidecar.istio.io/inject": "false", **more}), annotations=_annotations(o))
-    return made.note("labels", "A sidecar delays the network and outlives the ranks: the pod opts out, here in its own "
-                               "metadata (on the job's it has no effect).")
+    return made.note(
+        "labels",
+        "A sidecar delays the network and outlives the ranks: the pod opts out, here in its own "
+        "metadata (on the job's it has no effect).",
+    )
 
 
-# --- variables ------------------------------------------------------------------------------------------------------
+# --- variables --------------------------------------------------------------------------------------------------------
 
 
 def _field(name, path, why=None):
@@ -67,146 +53,76 @@ def has_controller_uid(o):
 def _job_key(o):
     if o.job_key_secret or not has_controller_uid(o):
         where = Map(secretKeyRef=Map(name=key_secret(o), key="key"))
-        return Item(name="FARANDOLE_JOB_KEY", valueFrom=where,
-                    why="Every connection proves that it knows this key.")
-    return _field("FARANDOLE_JOB_KEY", CONTROLLER_UID,
-                  "The key of the job: its UID, the same in all of its pods and in no other job's. Whoever may read "
-                  "pods can read it; give --job-key-secret where that is too many.")
+        return Item(name="FARANDOLE_JOB_KEY", valueFrom=where, why="Every connection proves that it knows this key.")
+    return _field(
+        "FARANDOLE_JOB_KEY",
+        CONTROLLER_UID,
+        "The key of the job: its UID, the same in all of its pods and in no other job's. Whoever may read "
+        "pods can read it; give --job-key-secret where that is too many.",
+    )
 
 
 def variables(o, nodes=None, rank_from=None):
-    """The variables of the ranks; `nodes`: the text of FARANDOLE_NNODES, where the controller does not give the size."""
+    """The variables of the ranks; `nodes`: FARANDOLE_NNODES as text, where the controller does not give the size."""
     made = []
     if nodes:
-        made.append(Item(name="FARANDOLE_NNODES", value=nodes,
-                         why="The controller gives each pod its index, and not how many there are."))
+        made.append(
+            Item(
+                name="FARANDOLE_NNODES",
+                value=nodes,
+                why="The controller gives each pod its index, and not how many there are.",
+            )
+        )
     if rank_from:
-        made.append(Item(name="FARANDOLE_RANK_FROM", value=rank_from,
-                         why="The number at the end of the pod's host name is its index."))
-    made.append(Item(name="FARANDOLE_PORT_BASE", value=str(o.port_base),
-                     why=f"Ranks listen on {o.port_base} to {o.port_base + PORTS - 1} and on no other port."))
+        made.append(
+            Item(
+                name="FARANDOLE_RANK_FROM",
+                value=rank_from,
+                why="The number at the end of the pod's host name is its index.",
+            )
+        )
+    made.append(
+        Item(
+            name="FARANDOLE_PORT_BASE",
+            value=str(o.port_base),
+            why=f"Ranks listen on {o.port_base} to {o.port_base + PORTS - 1} and on no other port.",
+        )
+    )
     made.append(_job_key(o))
     made.append(_field("FARANDOLE_POD_NAME", "metadata.name", "So that errors name the pod and its node."))
     made.append(_field("FARANDOLE_NODE_NAME", "spec.nodeName"))
     if o.monitoring:
-        made.append(Item(name="FARANDOLE_METRICS_PORT", value=str(o.metrics_port),
-                         why="Local rank n answers on this port plus n."))
+        made.append(
+            Item(
+                name="FARANDOLE_METRICS_PORT",
+                value=str(o.metrics_port),
+                why="Local rank n answers on this port plus n.",
+            )
+        )
     if o.json_logs:
         made.append(Item(name="FARANDOLE_RUN_JSON_LOGS", value="1", why="One JSON object a line."))
     if o.efa:
-        made.append(Item(name="FARANDOLE_EXPECT_EFA", value=str(o.efa),
-                         why="With fewer devices the line about the transport says so. FI_EFA_USE_DEVICE_RDMA and "
-                             "RDMAV_FORK_SAFE, which many samples set, are not needed."))
+        made.append(
+            Item(
+                name="FARANDOLE_EXPECT_EFA",
+                value=str(o.efa),
+                why="With fewer devices the line about the transport says so. FI_EFA_USE_DEVICE_RDMA and "
+                "RDMAV_FORK_SAFE, which many samples set, are not needed.",
+            )
+        )
         if not o.hugepages_2mi:
-            made.append(Item(name="FI_EFA_USE_HUGE_PAGE", value="0",
-                             why="Without huge pages fork() (a DataLoader's workers) cannot fail with ENOMEM."))
+            made.append(
+                Item(
+                    name="FI_EFA_USE_HUGE_PAGE",
+                    value="0",
+                    why="Without huge pages fork() (a DataLoader's workers) cannot fail with ENOMEM.",
+                )
+            )
     made += [Item(name=name, value=value) for name, value in o.env.items()]
     return made
 
 
-# --- hardware -------------------------------------------------------------------------------------------------------
-
-
-def devices(o):
-    """Extended resources: the request is the limit, or the API server refuses the pod."""
-    made = Map()
-    if o.gpus:
-        made[o.gpu_resource] = o.gpus
-    if o.efa:
-        made["vpc.amazonaws.com/efa"] = o.efa
-    if o.hugepages_2mi:
-        made["hugepages-2Mi"] = o.hugepages_2mi
-    return made
-
-
-def resources(o, with_devices=True):
-    own = devices(o) if with_devices else Map()
-    requests = Map(cpu=int(o.cpus) if o.cpus.isdigit() else o.cpus, memory=o.memory, **own)
-    limits = Map(memory=o.memory, **own)
-    return Map(requests=requests, limits=limits).note(
-        "limits", "No limit of CPU: a throttled rank makes all the others wait.")
-
-
-def tolerations(o):
-    made = []
-    if o.gpus:
-        made.append(Item(key=o.gpu_resource, operator="Exists", effect="NoSchedule"))
-    if o.efa:
-        made.append(Item(key="aws.amazon.com/efa", operator="Exists", effect="NoSchedule"))
-    for word in o.toleration:
-        pair, _, effect = word.partition(":")
-        key, sign, value = pair.partition("=")
-        if not values.is_key(key) or (effect and effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute")):
-            raise WrongCombination(f"--toleration '{word}' is not KEY[=VALUE][:NoSchedule|PreferNoSchedule|NoExecute]")
-        made.append(Item(key=key, operator="Equal" if sign else "Exists", **({"value": value} if sign else {}),
-                         **({"effect": effect} if effect else {})))
-    return made
-
-
-def node_selector(o):
-    made = Map()
-    if o.instance_type:
-        made["node.kubernetes.io/instance-type"] = o.instance_type
-    if o.spot:
-        key, _, value = o.capacity_label.partition("=")
-        made[key] = value
-    if o.zone:
-        made["topology.kubernetes.io/zone"] = o.zone
-    made.update(o.node_selector)
-    return made
-
-
-def _one_zone(o):
-    term = Item(labelSelector=Map(matchLabels=selector(o)), topologyKey="topology.kubernetes.io/zone")
-    return Map(podAffinity=Map(requiredDuringSchedulingIgnoredDuringExecution=[term]))
-
-
-# --- volumes --------------------------------------------------------------------------------------------------------
-
-
-def _split_mount(word, option, parts):
-    found = word.split(":")
-    if not parts[0] <= len(found) <= parts[1] or not found[1].startswith("/") or (option == "--pvc" and
-                                                                                 found[2:] not in ([], ["ro"])):
-        form = {"--pvc": "CLAIM:/PATH[:ro]", "--new-pvc": "CLAIM:/PATH:SIZE", "--config-map": "NAME:/PATH"}[option]
-        raise WrongCombination(f"{option} '{word}' is not {form}")
-    fault = values.fault_of_name(found[0])
-    if fault:
-        raise WrongCombination(f"{option} {word}: '{found[0]}' {fault}")
-    return found
-
-
-def claims(o):
-    """The claims to make, as (name, size)."""
-    made = [_split_mount(word, "--new-pvc", (3, 3)) for word in o.new_pvc]
-    for name, _, size in made:
-        if not values.quantity(size):
-            raise WrongCombination(f"--new-pvc {name}: '{size}' is no size such as 100Gi")
-    return [(name, size) for name, _, size in made]
-
-
-def volumes(o):
-    """(volumes, mounts)"""
-    made = [Item(name="dshm", emptyDir=Map(medium="Memory", sizeLimit=o.shm),
-                 why="Kubernetes gives /dev/shm 64 MiB: too little for ranks that share memory, and for a DataLoader. "
-                     "It counts as memory of the container.")]
-    mounts = [Item(name="dshm", mountPath="/dev/shm")]
-    if o.read_only_root:
-        made.append(Item(name="tmp", emptyDir=Map()))
-        mounts.append(Item(name="tmp", mountPath="/tmp"))
-    existing = [_split_mount(word, "--pvc", (2, 3)) for word in o.pvc]
-    new = [_split_mount(word, "--new-pvc", (3, 3))[:2] for word in o.new_pvc]
-    for claim, path, *read_only in existing + new:
-        made.append(Item(name=claim, persistentVolumeClaim=Map(claimName=claim)))
-        mounts.append(Item(name=claim, mountPath=path, **({"readOnly": True} if read_only else {})))
-    for word in o.config_map:
-        name, path = _split_mount(word, "--config-map", (2, 2))
-        made.append(Item(name=name, configMap=Map(name=name)))
-        mounts.append(Item(name=name, mountPath=path, readOnly=True))
-    return made, mounts
-
-
-# --- the pod --------------------------------------------------------------------------------------------------------
+# --- the pod ----------------------------------------------------------------------------------------------------------
 
 
 def container(o, name, command, env, ports=None, with_devices=True, **more):
@@ -224,9 +140,11 @@ def container(o, name, command, env, ports=None, with_devices=True, **more):
     made["resources"] = resources(o, with_devices)
     made.update(more)
     made["volumeMounts"] = volumes(o)[1]
-    made["securityContext"] = Map(allowPrivilegeEscalation=False,
-                                  **({"readOnlyRootFilesystem": True} if o.read_only_root else {}),
-                                  capabilities=Map(drop=["ALL"]))
+    made["securityContext"] = Map(
+        allowPrivilegeEscalation=False,
+        **({"readOnlyRootFilesystem": True} if o.read_only_root else {}),
+        capabilities=Map(drop=["ALL"]),
+    )
     return made
 
 
@@ -235,22 +153,33 @@ def pod_spec(o, containers, restart="Never", subdomain=None, placed=True):
     made.add("subdomain", subdomain, "With the headless Service of this name each pod has a name in DNS.")
     made.add("restartPolicy", restart)  # None: the operator writes it, from its own field
     made["terminationGracePeriodSeconds"] = o.grace
-    made.note("terminationGracePeriodSeconds",
-              "After SIGTERM the ranks save their state and exit with 143, never 0, which would count as finished.")
+    made.note(
+        "terminationGracePeriodSeconds",
+        "After SIGTERM the ranks save their state and exit with 143, never 0, which would count as finished.",
+    )
     made["serviceAccountName"] = account(o)
     made.add("automountServiceAccountToken", False, "A job needs nothing from the API server, so it has no token.")
-    made.add("enableServiceLinks", False,
-             "Else a Service called `master` in this namespace sets MASTER_PORT=tcp://... in every pod.")
+    made.add(
+        "enableServiceLinks",
+        False,
+        "Else a Service called `master` in this namespace sets MASTER_PORT=tcp://... in every pod.",
+    )
     if o.host_network:
         made["hostNetwork"] = True
         made["dnsPolicy"] = "ClusterFirstWithHostNet"
     made.add("priorityClassName", o.priority_class)
-    made["securityContext"] = Map(runAsNonRoot=True, runAsUser=o.run_as, runAsGroup=o.run_as, fsGroup=o.run_as,
-                                  fsGroupChangePolicy="OnRootMismatch", seccompProfile=Map(type="RuntimeDefault"))
+    made["securityContext"] = Map(
+        runAsNonRoot=True,
+        runAsUser=o.run_as,
+        runAsGroup=o.run_as,
+        fsGroup=o.run_as,
+        fsGroupChangePolicy="OnRootMismatch",
+        seccompProfile=Map(type="RuntimeDefault"),
+    )
     made.add("nodeSelector", node_selector(o) or None)
     made.add("tolerations", tolerations(o) or None)
     if placed and o.max_nodes > 1 and not o.zone:
-        made.add("affinity", _one_zone(o), "All pods in one zone: between zones every step is slower and is paid for.")
+        made.add("affinity", one_zone(o), "All pods in one zone: between zones every step is slower and is paid for.")
     made["containers"] = containers
     made["volumes"] = volumes(o)[0]
     return made

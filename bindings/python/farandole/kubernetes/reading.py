@@ -43,11 +43,15 @@ def _read_nodes(text, kind):
     if high < low:
         raise WrongCombination(f"--nnodes {text}: MIN is above MAX; write {high}:{low}")
     if found.group(2) and kind not in ELASTIC:
-        raise WrongCombination(f"--nnodes {text} with {kind}: {WHY_NOT_ELASTIC[kind]}; use "
-                               f"`gen job` or `gen pytorchjob` for an elastic job, or give one number")
+        raise WrongCombination(
+            f"--nnodes {text} with {kind}: {WHY_NOT_ELASTIC[kind]}; use "
+            f"`gen job` or `gen pytorchjob` for an elastic job, or give one number"
+        )
     if kind == "deployment" and not found.group(2):
-        raise WrongCombination(f"--nnodes {text} with deployment: its pods have no number and come and go, so its job "
-                               f"is elastic; give --nnodes MIN:MAX, or use `gen statefulset` for a fixed size")
+        raise WrongCombination(
+            f"--nnodes {text} with deployment: its pods have no number and come and go, so its job "
+            f"is elastic; give --nnodes MIN:MAX, or use `gen statefulset` for a fixed size"
+        )
     return low, high, bool(found.group(2))
 
 
@@ -55,7 +59,9 @@ def _read_processes(o):
     text = o.nproc_per_node
     if text in ("auto", "gpu", "cpu"):
         if text == "gpu" and not o.gpus:
-            raise WrongCombination("--nproc-per-node gpu, but the pods ask for no GPU: give --gpus N or --instance-type")
+            raise WrongCombination(
+                "--nproc-per-node gpu, but the pods ask for no GPU: give --gpus N or --instance-type"
+            )
         if text == "cpu":
             cpus = values.quantity(o.cpus) if o.cpus else None
             if cpus is None or cpus < 1:
@@ -66,11 +72,15 @@ def _read_processes(o):
         raise WrongCombination(f"--nproc-per-node '{text}' is neither a number nor auto, gpu or cpu")
     count = int(text)
     if o.gpus and count > o.gpus:
-        raise WrongCombination(f"--nproc-per-node {count} with {o.gpus} GPUs a pod: ranks would share a GPU; give "
-                               f"--nproc-per-node gpu, or --gpus {count}")
+        raise WrongCombination(
+            f"--nproc-per-node {count} with {o.gpus} GPUs a pod: ranks would share a GPU; give "
+            f"--nproc-per-node gpu, or --gpus {count}"
+        )
     if count >= PORTS:
-        raise WrongCombination(f"--nproc-per-node {count}: a pod has {PORTS} ports, one of them the rendezvous, so at "
-                               f"most {PORTS - 1} ranks; use more pods")
+        raise WrongCombination(
+            f"--nproc-per-node {count}: a pod has {PORTS} ports, one of them the rendezvous, so at "
+            f"most {PORTS - 1} ranks; use more pods"
+        )
     return count
 
 
@@ -81,12 +91,15 @@ def _read_hardware(o):
     elif o.gpus < 0:
         raise WrongCombination(f"--gpus {o.gpus} is below 0")
     elif o.instance_type and o.gpus > gpus:
-        raise WrongCombination(f"--gpus {o.gpus}: a {o.instance_type} has {gpus}; ask for at most {gpus}, and for more "
-                               f"pods with --nnodes")
+        raise WrongCombination(
+            f"--gpus {o.gpus}: a {o.instance_type} has {gpus}; ask for at most {gpus}, and for more pods with --nnodes"
+        )
     o.gpu_resource = o.gpu_resource or resource or "nvidia.com/gpu"
     if not values.is_key(o.gpu_resource) or "/" not in o.gpu_resource:
-        raise WrongCombination(f"--gpu-resource '{o.gpu_resource}' is no resource such as nvidia.com/gpu, amd.com/gpu "
-                               f"or aws.amazon.com/neuron")
+        raise WrongCombination(
+            f"--gpu-resource '{o.gpu_resource}' is no resource such as nvidia.com/gpu, amd.com/gpu "
+            f"or aws.amazon.com/neuron"
+        )
     o.efa = _read_efa(o, efa)
 
 
@@ -102,8 +115,10 @@ def _read_efa(o, there):
     if there == 0:
         other = instances.nearest_with_efa(o.instance_type)
         instead = f"the smallest of its family with EFA is {other}" if other else "none of its family has"
-        raise WrongCombination(f"--efa {o.efa}: {o.instance_type} has no EFA device ({instead}); the pods would stay "
-                               f"pending with 'Insufficient vpc.amazonaws.com/efa'")
+        raise WrongCombination(
+            f"--efa {o.efa}: {o.instance_type} has no EFA device ({instead}); the pods would stay "
+            f"pending with 'Insufficient vpc.amazonaws.com/efa'"
+        )
     if o.efa != "all" and int(o.efa) > there:
         raise WrongCombination(f"--efa {o.efa}: a {o.instance_type} has {there}; ask for at most {there}, or --efa all")
     return there if o.efa == "all" else int(o.efa)
@@ -129,7 +144,7 @@ def split(words):
     if "--" not in words:
         return words, []
     at = words.index("--")
-    return words[:at], words[at + 1:]
+    return words[:at], words[at + 1 :]
 
 
 def read(words):

@@ -3,7 +3,6 @@
 import argparse
 import json
 import queue
-import re
 import shutil
 import subprocess
 import sys
@@ -11,16 +10,18 @@ import threading
 import time
 
 from .errors import WrongCombination
-from .pods import INSTANCE
+from .names import INSTANCE
+from .pod_state import FAILED, exit_code, index_of, job_code, short_name, state
 
-FAILED = 1
 KUBECTL_MISSING = 127
 _PATIENCE_S = 5  # between two looks at pods that are not there yet
 
 
 def parser(command):
-    what = {"logs": "The logs of a job's pods, merged: each line behind its pod's rank. Ends with the job's code.",
-            "status": "The pods of a job in order of rank, and for those that wait, why."}[command]
+    what = {
+        "logs": "The logs of a job's pods, merged: each line behind its pod's rank. Ends with the job's code.",
+        "status": "The pods of a job in order of rank, and for those that wait, why.",
+    }[command]
     made = argparse.ArgumentParser(prog=f"farandole kubernetes {command}", description=what)
     made.add_argument("name", help="of the job, as given to `gen --name`")
     made.add_argument("-n", "--namespace", help="(kubectl's own)")
@@ -30,8 +31,9 @@ def parser(command):
         made.add_argument("--tail", type=int, metavar="N", help="only the last N lines of each pod")
     else:
         made.add_argument("--wait", action="store_true", help="until the job has ended; ends with its code")
-    made.add_argument("--timeout", type=float, default=600, metavar="SECONDS",
-                      help="how long pods may take to start (600)")
+    made.add_argument(
+        "--timeout", type=float, default=600, metavar="SECONDS", help="how long pods may take to start (600)"
+    )
     return made
 
 
@@ -64,76 +66,6 @@ class Kubectl:
         return self.json("get", "events", "--field-selector", f"involvedObject.name={name}")["items"]
 
 
-def index_of(pod):
-    """What pods are ordered by: launcher or master first, then their index, then their name."""
-    labels, name = pod["metadata"].get("labels", {}), pod["metadata"]["name"]
-    role = labels.get("training.kubeflow.org/job-role") or labels.get("training.kubeflow.org/replica-type") or ""
-    first = 0 if role in ("launcher", "master", "chief") or labels.get("ray.io/node-type") == "head" else 1
-    for key in ("batch.kubernetes.io/job-completion-index", "apps.kubernetes.io/pod-index",
-                "leaderworkerset.sigs.k8s.io/worker-index", "training.kubeflow.org/replica-index"):
-        if labels.get(key, "").isdigit():
-            return (first, int(labels[key]), "")
-    ordinal = re.search(r"-(\d+)\Z", name)
-    return (first, int(ordinal.group(1)), "") if ordinal else (first, 0, name)
-
-
-def short_name(pod):
-    """`0` for a pod with an index, else its own name."""
-    first, number, name = index_of(pod)
-    return name or (str(number) if first else pod["metadata"]["name"])
-
-
-def _container_state(pod):
-    states = pod.get("status", {}).get("containerStatuses") or []
-    return states[0].get("state", {}) if states else {}
-
-
-def exit_code(pod):
-    """Of the pod's container; None while it has not ended."""
-    ended = _container_state(pod).get("terminated")
-    if ended:
-        return ended.get("exitCode", FAILED)
-    phase = pod.get("status", {}).get("phase")
-    return {"Succeeded": 0, "Failed": FAILED}.get(phase)
-
-
-def state(pod):
-    """One word and, where something keeps the pod from running, the reason; None where only events can tell it."""
-    current = _container_state(pod)
-    waiting, ended = current.get("waiting"), current.get("terminated")
-    if ended:
-        reason = ended.get("reason", "")
-        code = ended.get("exitCode")
-        return f"ended with {code}", "" if code == 0 else _meaning(code, reason)
-    if pod["metadata"].get("deletionTimestamp"):
-        return "ending", "it was told to end, and has its grace period"
-    if pod.get("status", {}).get("phase") == "Failed":
-        return "failed", pod["status"].get("message") or pod["status"].get("reason") or ""
-    if waiting and waiting.get("reason") != "ContainerCreating":
-        return "waiting", ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
-    if waiting or pod.get("status", {}).get("phase") == "Pending":
-        return "waiting", _unscheduled(pod)
-    return "running", ""
-
-
-_MEANINGS = {64: "wrong usage", 70: "a bug", 78: "bad configuration", 137: "killed, perhaps out of memory",
-             143: "preempted, state saved", 200: "not all ranks met in time", 201: "too few ranks were left",
-             202: "another rank was lost", 203: "the ranks changed; a new start is wanted", 204: "the network failed"}
-
-
-def _meaning(code, reason):
-    if reason == "OOMKilled":
-        return "out of memory: give more --memory"
-    return _MEANINGS.get(code, reason if reason != "Error" else "")
-
-
-def _unscheduled(pod):
-    for condition in pod.get("status", {}).get("conditions") or []:
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return condition.get("message") or condition.get("reason")
-    return None
-
-
 def reason_of(kubectl, pod):
     word, reason = state(pod)
     if reason is None:
@@ -142,19 +74,11 @@ def reason_of(kubectl, pod):
     return word, reason
 
 
-def job_code(pods):
-    """The job's code: the first that is no other rank's fault, in order of rank; None while one still runs."""
-    codes = [exit_code(pod) for pod in pods]
-    if not pods or any(code is None for code in codes):
-        return None
-    bad = [code for code in codes if code]
-    own = [code for code in bad if code not in (202, 203)]
-    return (own or bad or [0])[0]
-
-
 def _table(kubectl, pods):
-    rows = [(short_name(pod), pod["metadata"]["name"], pod.get("spec", {}).get("nodeName", "-"), *reason_of(kubectl, pod))
-            for pod in pods]
+    rows = [
+        (short_name(pod), pod["metadata"]["name"], pod.get("spec", {}).get("nodeName", "-"), *reason_of(kubectl, pod))
+        for pod in pods
+    ]
     widths = [max(len(row[at]) for row in [("rank", "pod", "node", "state", ""), *rows]) for at in range(4)]
     for row in [("rank", "pod", "node", "state", "why"), *rows]:
         print("  ".join(word.ljust(width) for word, width in zip(row, widths)) + ("  " + row[4] if row[4] else ""))
@@ -168,14 +92,17 @@ def _await_pods(kubectl, o):
         waiting = [(pod, *reason_of(kubectl, pod)) for pod in pods if state(pod)[0] == "waiting"]
         if pods and not waiting:
             return pods
-        lines = [f"{pod['metadata']['name']} waits: {why}" for pod, _, why in waiting] or \
-                [f"no pods of '{o.name}' yet: `kubectl get events` tells why if this lasts"]
+        lines = [f"{pod['metadata']['name']} waits: {why}" for pod, _, why in waiting] or [
+            f"no pods of '{o.name}' yet: `kubectl get events` tells why if this lasts"
+        ]
         for line in lines:
             if line not in told:
                 print(f"farandole kubernetes: {line}", file=sys.stderr)
             told.add(line)
         if time.monotonic() > ends:
-            print(f"farandole kubernetes: the pods have not started within {o.timeout:g} s (--timeout)", file=sys.stderr)
+            print(
+                f"farandole kubernetes: the pods have not started within {o.timeout:g} s (--timeout)", file=sys.stderr
+            )
             return None
         time.sleep(min(_PATIENCE_S, max(0.0, o.timeout / 10)))
 
@@ -223,8 +150,12 @@ def _merge(kubectl, o, pods):
 
 
 def _start(kubectl, o, pod):
-    words = kubectl.words("logs", pod["metadata"]["name"], *(["-f"] if o.follow else []),
-                          *([f"--tail={o.tail}"] if o.tail is not None else []))
+    words = kubectl.words(
+        "logs",
+        pod["metadata"]["name"],
+        *(["-f"] if o.follow else []),
+        *([f"--tail={o.tail}"] if o.tail is not None else []),
+    )
     return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, errors="replace")
 
 

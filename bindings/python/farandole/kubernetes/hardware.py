@@ -1,0 +1,67 @@
+"""Hardware of a pod, and where it is: devices, CPUs and memory, tolerations, node labels, one zone."""
+
+from . import values
+from .document import Item, Map
+from .errors import WrongCombination
+from .names import selector
+
+
+def devices(o):
+    """Extended resources: the request is the limit, or the API server refuses the pod."""
+    made = Map()
+    if o.gpus:
+        made[o.gpu_resource] = o.gpus
+    if o.efa:
+        made["vpc.amazonaws.com/efa"] = o.efa
+    if o.hugepages_2mi:
+        made["hugepages-2Mi"] = o.hugepages_2mi
+    return made
+
+
+def resources(o, with_devices=True):
+    own = devices(o) if with_devices else Map()
+    requests = Map(cpu=int(o.cpus) if o.cpus.isdigit() else o.cpus, memory=o.memory, **own)
+    limits = Map(memory=o.memory, **own)
+    return Map(requests=requests, limits=limits).note(
+        "limits", "No limit of CPU: a throttled rank makes all the others wait."
+    )
+
+
+def tolerations(o):
+    made = []
+    if o.gpus:
+        made.append(Item(key=o.gpu_resource, operator="Exists", effect="NoSchedule"))
+    if o.efa:
+        made.append(Item(key="aws.amazon.com/efa", operator="Exists", effect="NoSchedule"))
+    for word in o.toleration:
+        pair, _, effect = word.partition(":")
+        key, sign, value = pair.partition("=")
+        if not values.is_key(key) or (effect and effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute")):
+            raise WrongCombination(f"--toleration '{word}' is not KEY[=VALUE][:NoSchedule|PreferNoSchedule|NoExecute]")
+        made.append(
+            Item(
+                key=key,
+                operator="Equal" if sign else "Exists",
+                **({"value": value} if sign else {}),
+                **({"effect": effect} if effect else {}),
+            )
+        )
+    return made
+
+
+def node_selector(o):
+    made = Map()
+    if o.instance_type:
+        made["node.kubernetes.io/instance-type"] = o.instance_type
+    if o.spot:
+        key, _, value = o.capacity_label.partition("=")
+        made[key] = value
+    if o.zone:
+        made["topology.kubernetes.io/zone"] = o.zone
+    made.update(o.node_selector)
+    return made
+
+
+def one_zone(o):
+    term = Item(labelSelector=Map(matchLabels=selector(o)), topologyKey="topology.kubernetes.io/zone")
+    return Map(podAffinity=Map(requiredDuringSchedulingIgnoredDuringExecution=[term]))

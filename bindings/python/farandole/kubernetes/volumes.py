@@ -1,0 +1,55 @@
+"""Volumes of a pod: shared memory, claims that exist or are made, ConfigMaps."""
+
+from . import values
+from .document import Item, Map
+from .errors import WrongCombination
+
+
+def _split_mount(word, option, parts):
+    found = word.split(":")
+    if (
+        not parts[0] <= len(found) <= parts[1]
+        or not found[1].startswith("/")
+        or (option == "--pvc" and found[2:] not in ([], ["ro"]))
+    ):
+        form = {"--pvc": "CLAIM:/PATH[:ro]", "--new-pvc": "CLAIM:/PATH:SIZE", "--config-map": "NAME:/PATH"}[option]
+        raise WrongCombination(f"{option} '{word}' is not {form}")
+    fault = values.fault_of_name(found[0])
+    if fault:
+        raise WrongCombination(f"{option} {word}: '{found[0]}' {fault}")
+    return found
+
+
+def claims(o):
+    """The claims to make, as (name, size)."""
+    made = [_split_mount(word, "--new-pvc", (3, 3)) for word in o.new_pvc]
+    for name, _, size in made:
+        if not values.quantity(size):
+            raise WrongCombination(f"--new-pvc {name}: '{size}' is no size such as 100Gi")
+    return [(name, size) for name, _, size in made]
+
+
+def volumes(o):
+    """(volumes, mounts)"""
+    made = [
+        Item(
+            name="dshm",
+            emptyDir=Map(medium="Memory", sizeLimit=o.shm),
+            why="Kubernetes gives /dev/shm 64 MiB: too little for ranks that share memory, and for a DataLoader. "
+            "It counts as memory of the container.",
+        )
+    ]
+    mounts = [Item(name="dshm", mountPath="/dev/shm")]
+    if o.read_only_root:
+        made.append(Item(name="tmp", emptyDir=Map()))
+        mounts.append(Item(name="tmp", mountPath="/tmp"))
+    existing = [_split_mount(word, "--pvc", (2, 3)) for word in o.pvc]
+    new = [_split_mount(word, "--new-pvc", (3, 3))[:2] for word in o.new_pvc]
+    for claim, path, *read_only in existing + new:
+        made.append(Item(name=claim, persistentVolumeClaim=Map(claimName=claim)))
+        mounts.append(Item(name=claim, mountPath=path, **({"readOnly": True} if read_only else {})))
+    for word in o.config_map:
+        name, path = _split_mount(word, "--config-map", (2, 2))
+        made.append(Item(name=name, configMap=Map(name=name)))
+        mounts.append(Item(name=name, mountPath=path, readOnly=True))
+    return made, mounts
