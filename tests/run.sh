@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # All set-up and all tests: C++ (threads and processes), Python, sanitizers, format. Ends with "N passed, N failed".
 #   bash tests/run.sh            everything
-#   bash tests/run.sh cpp        one part: cpp, python, address, thread or format
+#   bash tests/run.sh cpp        one part: cpp, python, kubernetes, address, thread or format
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tests/setup.sh
 
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(format cpp python address thread)
+[ ${#parts[@]} -gt 0 ] || parts=(format cpp python kubernetes address thread)
 jobs=$(nproc)
 logs=build/test-logs
 mkdir -p "$logs"
@@ -82,13 +82,13 @@ part_cpp() {
   run_ctest cpp build
 }
 
-part_python() {
-  say "Python"
+# run_pytest NAME FOLDER: a skipped test is a failure, for CI has all that the tests need.
+run_pytest() {
   install_python_package
-  local log="$logs/python.log"
-  python -m pytest -q -rs --junitxml="$logs/python.xml" tests/python >"$log" 2>&1 || true
+  local name=$1 log="$logs/$1.log"
+  python -m pytest -q -rs --junitxml="$logs/$name.xml" "$2" >"$log" 2>&1 || true
   local total bad skipped
-  read -r total bad skipped < <(python - "$logs/python.xml" <<'PY'
+  read -r total bad skipped < <(python - "$logs/$name.xml" <<'PY'
 import sys, xml.etree.ElementTree as tree
 try:
     suites = list(tree.parse(sys.argv[1]).getroot().iter("testsuite"))
@@ -104,7 +104,17 @@ PY
     total=$((total + 1))
   fi
   [ "$bad" -eq 0 ] || tail -n 150 "$log"
-  count python $((total - bad)) "$bad"
+  count "$name" $((total - bad)) "$bad"
+}
+
+part_python() {
+  say "Python"
+  run_pytest python tests/python
+}
+
+part_kubernetes() {
+  say "Kubernetes: manifests, and pods in namespaces of this machine"
+  run_pytest kubernetes tests/kubernetes
 }
 
 # What has threads or raw memory, once more under a sanitizer. Pure rooms are deterministic and stay out. Files are
@@ -128,8 +138,8 @@ part_thread() { sanitized thread hub_test hub_loss_test transport_contract_test 
 set_up_machine
 for part in "${parts[@]}"; do
   case "$part" in
-    cpp | python | address | thread | format) "part_$part" ;;
-    *) echo "tests/run.sh: '$part' is none of cpp, python, address, thread, format" >&2; exit 64 ;;
+    cpp | python | kubernetes | address | thread | format) "part_$part" ;;
+    *) echo "tests/run.sh: '$part' is none of cpp, python, kubernetes, address, thread, format" >&2; exit 64 ;;
   esac
 done
 

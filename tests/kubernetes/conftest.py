@@ -1,0 +1,47 @@
+"""What the tests of pods share: data, manifests as short text, and the words with which they say what a job did."""
+
+import gzip
+import importlib.util
+import os
+import sys
+
+import numpy as np
+import pytest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+
+import podsim  # noqa: E402
+
+WHY_NOT = podsim.why_not()
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory):
+    """scikit-learn's digits as one file, without importing scikit-learn."""
+    place = os.path.dirname(importlib.util.find_spec("sklearn").origin)
+    with gzip.open(os.path.join(place, "datasets", "data", "digits.csv.gz")) as file:
+        rows = np.array([[float(word) for word in line.split(b",")] for line in file])
+    path = tmp_path_factory.mktemp("data") / "digits.npy"
+    np.save(path, rows)
+    return str(path)
+
+
+@pytest.fixture
+def simulate(digits):
+    """simulate(manifest, ...) -> a running PodSim, ended with the test."""
+    if WHY_NOT:
+        pytest.skip(WHY_NOT)
+    sims = []
+
+    def begin(manifest, **options):
+        image = {"/data/digits.npy": digits, "/app/train_digits.py": os.path.join(HERE, "train_digits.py"), **options.pop("image", {})}
+        variables = {"DIGITS": "/data/digits.npy", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **options.pop("variables", {})}
+        sim = podsim.PodSim(manifest, image=image, variables=variables, **options)
+        sims.append(sim)
+        sim.start()
+        return sim
+
+    yield begin
+    for sim in sims:
+        sim.end()

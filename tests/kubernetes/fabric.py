@@ -1,0 +1,210 @@
+"""Fabric: the network that all pods of a simulation are plugged into, its name server, and what policies forbid.
+
+A bridge in a network namespace of its own, without any way out: no address of it exists outside of it.
+"""
+
+import ipaddress
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+NET4, NET6 = ipaddress.ip_network("198.18.0.0/16"), ipaddress.ip_network("fd18::/64")
+DNS4, DNS6 = str(NET4[1]), str(NET6[1])
+CLUSTER = "cluster.local"
+
+
+class Sandbox:
+    """This side of one process of sandbox.py."""
+
+    def __init__(self, hostname):
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-S", os.path.join(HERE, "sandbox.py"), str(os.getpid())],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None, bufsize=0, start_new_session=True)  # fmt: skip
+        self.pending = b""
+        self.pid = self.hear()["pid"]
+        self.tell(hostname=hostname)
+
+    def tell(self, **what):
+        self.process.stdin.write((json.dumps(what) + "\n").encode())
+
+    def hear(self):
+        """The next thing that it says; waits for it."""
+        while b"\n" not in self.pending:
+            more = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not more:
+                raise RuntimeError("a sandbox ended; see what it said above")
+            self.pending += more
+        line, self.pending = self.pending.split(b"\n", 1)
+        return json.loads(line)
+
+    def run(self, *command, text=""):
+        """Runs a tool of this machine in the sandbox's network."""
+        self.tell(run=command, input=text)
+        answer = self.hear()
+        if answer["code"] != 0:
+            raise RuntimeError(f"{' '.join(command)}: {answer['said']}\n{text}")
+        return answer["said"]
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+class Fabric:
+    def __init__(self, folder, families="4"):
+        self.folder, self.families = folder, families
+        self.hosts = os.path.join(folder, "hosts")
+        open(self.hosts, "w").close()
+        self.plugged = 0
+        self.sandbox = Sandbox("fabric")
+        # An address of its own, else it has that of one of the pods' plugs, and changes when that pod goes.
+        self.sandbox.run("ip", "-batch", "-", text=f"""
+            link set lo up
+            link add br0 address 02:00:c6:12:00:01 type bridge
+            addr add {DNS4}/{NET4.prefixlen} dev br0
+            addr add {DNS6}/{NET6.prefixlen} dev br0 nodad
+            link set br0 up""")  # fmt: skip
+        self.dns = None
+        self.serve_names()
+
+    def serve_names(self):
+        """dnsmasq, which knows what is in the hosts file and answers that nothing else exists."""
+        listen = [f"--listen-address={one}" for one in (DNS4, DNS6)]
+        self.dns = subprocess.Popen(
+            ["nsenter", "-t", str(self.sandbox.pid), "-n", "setpriv", "--pdeathsig", "KILL", "dnsmasq", "--keep-in-foreground",
+             "--no-resolv", "--no-hosts", "--conf-file=/dev/null", f"--addn-hosts={self.hosts}", "--local=/#/", "--user=root", "--group=root",
+             "--bind-interfaces", "--pid-file=", "--cache-size=0", "--log-facility=-", *listen],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=open(os.path.join(self.folder, "dnsmasq.log"), "w"), start_new_session=True)  # fmt: skip
+        while not self._answers():  # only then it knows the signal with which it is told of new names
+            if self.dns.poll() is not None:
+                raise RuntimeError("dnsmasq ended: " + open(os.path.join(self.folder, "dnsmasq.log")).read())
+            time.sleep(0.002)
+
+    def _answers(self):
+        with open(f"/proc/{self.sandbox.pid}/net/udp") as file:
+            return any(line.split()[1].endswith(":0035") for line in file.readlines()[1:])
+
+    def publish(self, records):
+        """{name: [address...]}: all that the name server knows from now on."""
+        lines = [f"{address} {name}\n" for name, addresses in sorted(records.items()) for address in addresses]
+        with open(self.hosts + ".new", "w") as file:
+            file.writelines(lines)
+        os.replace(self.hosts + ".new", self.hosts)
+        self.dns.send_signal(signal.SIGHUP)
+
+    def silence_names(self, silent=True):
+        self.dns.send_signal(signal.SIGSTOP if silent else signal.SIGCONT)
+
+    def plug(self, sandbox):
+        """Gives a pod its interface eth0; returns its addresses."""
+        self.plugged += 1
+        number = 9 + self.plugged
+        self.sandbox.run("ip", "-batch", "-", text=f"""
+            link add v{number} type veth peer name eth0 netns {sandbox.pid}
+            link set v{number} master br0
+            link set v{number} up""")  # fmt: skip
+        addresses, lines = [], ["link set lo up"]
+        if "4" in self.families:
+            addresses.append(str(NET4[number]))
+            lines.append(f"addr add {NET4[number]}/{NET4.prefixlen} dev eth0")
+        if "6" in self.families:
+            addresses.append(str(NET6[number]))
+            lines.append(f"addr add {NET6[number]}/{NET6.prefixlen} dev eth0 nodad")
+        sandbox.run("ip", "-batch", "-", text="\n".join([*lines, "link set eth0 up"]))
+        return addresses
+
+    def resolv_conf(self, namespace):
+        server = DNS4 if "4" in self.families else DNS6
+        return (f"nameserver {server}\nsearch {namespace}.svc.{CLUSTER} svc.{CLUSTER} {CLUSTER}\n"
+                "options ndots:5 timeout:1 attempts:2\n")  # fmt: skip
+
+    def end(self):
+        for process in (self.dns,):
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.wait()
+        self.sandbox.end()
+
+
+# ---- NetworkPolicy ---------------------------------------------------------------------------------------------------
+
+
+def selects(selector, labels):
+    """Whether a label selector takes these labels; an empty one takes all."""
+    for key, value in (selector or {}).get("matchLabels", {}).items():
+        if labels.get(key) != value:
+            return False
+    for one in (selector or {}).get("matchExpressions", []):
+        has, values = labels.get(one["key"]), one.get("values", [])
+        fits = {"In": has in values, "NotIn": has not in values, "Exists": has is not None,
+                "DoesNotExist": has is None}[one["operator"]]  # fmt: skip
+        if not fits:
+            return False
+    return True
+
+
+def _peers(rule, key, namespace, everyone):
+    """Addresses and nets that a rule speaks of; None: all."""
+    if not rule.get(key):
+        return None
+    found = []
+    for peer in rule[key]:
+        if "ipBlock" in peer:
+            found.append(peer["ipBlock"]["cidr"])
+            continue
+        for where, where_labels, labels, addresses in everyone:
+            inside = selects(peer["namespaceSelector"], where_labels) if "namespaceSelector" in peer else where == namespace
+            if inside and selects(peer.get("podSelector"), labels):
+                found += addresses
+    return found
+
+
+def _ports(rule):
+    if not rule.get("ports"):
+        return [""]
+    said = []
+    for port in rule["ports"]:
+        protocol = port.get("protocol", "TCP").lower()
+        if "port" not in port:
+            said.append(f"meta l4proto {protocol}")
+        else:
+            last = f"-{port['endPort']}" if "endPort" in port else ""
+            said.append(f"{protocol} dport {port['port']}{last}")
+    return said
+
+
+def firewall(policies, namespace, labels, everyone):
+    """The nftables rules of one pod, from the NetworkPolicies that select it. `everyone`: (namespace, its labels, labels,
+    addresses) of all pods. Empty: no policy selects it."""
+    mine = [one["spec"] for one in policies if one["metadata"].get("namespace", "default") == namespace
+            and selects(one["spec"].get("podSelector"), labels)]  # fmt: skip
+    lines = []
+    for way, hook, key, side in (("Ingress", "input", "from", "saddr"), ("Egress", "output", "to", "daddr")):
+        bound = [one for one in mine if way in one.get("policyTypes", ["Ingress"] + (["Egress"] if "egress" in one else []))]
+        if not bound:
+            continue
+        device = "iifname" if hook == "input" else "oifname"
+        lines += [f"  chain {hook} {{", f"    type filter hook {hook} priority 0; policy drop;",
+                  "    ct state established,related accept", f"    {device} lo accept",
+                  "    icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept"]  # fmt: skip
+        for spec in bound:
+            for rule in spec.get(way.lower(), []):
+                peers = _peers(rule, key, namespace, everyone)
+                for ports in _ports(rule):
+                    if peers is None:
+                        lines.append(f"    {ports} accept")
+                    for peer in peers or []:
+                        family = "ip6" if ":" in peer else "ip"
+                        lines.append(f"    {family} {side} {peer} {ports} accept")
+        lines.append("  }")
+    if not lines:
+        return ""
+    return "\n".join(["table inet policy", "delete table inet policy", "table inet policy {", *lines, "}", ""])
