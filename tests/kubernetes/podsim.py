@@ -48,6 +48,17 @@ def why_not():
     return "" if tried.returncode == 0 else f"podsim needs namespaces: {tried.stderr.decode().strip()}"
 
 
+def passable():
+    """Folders on the way to the interpreter that other users may not enter: in a pod they may."""
+    found = set()
+    for path in (os.path.realpath(sys.executable), sys.prefix, os.path.dirname(__file__)):
+        while path != "/":
+            path = os.path.dirname(path)
+            if os.stat(path).st_mode & 0o001 == 0:
+                found.add(path)
+    return sorted(found)
+
+
 def size_of(text):
     number, unit = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", str(text)).groups()
     return int(float(number) * SIZES[unit])
@@ -746,7 +757,7 @@ class PodSim:
                 "directory": spec.get("workingDir", "/"), "user": user, "group": group, "groups": groups,
                 "drop_all": "ALL" in security.get("capabilities", {}).get("drop", []),
                 "no_new_privileges": security.get("allowPrivilegeEscalation") is False,
-                "read_only_root": security.get("readOnlyRootFilesystem", False), "mounts": self.mounts_of(pod, spec),
+                "read_only_root": security.get("readOnlyRootFilesystem", False), "mounts": self.mounts_of(pod, spec), "passable": passable(),
                 "files": self.files_of(pod), "log": os.path.join(pod.folder, one.name + ".log"),
                 "layer": self._layer(pod, one.name), "cgroups": self._limit(pod, spec)}  # fmt: skip
 

@@ -77,6 +77,8 @@ def make_root(wanted):
         os.mkdir(f"{layer}/{name}")
     root = layer + "/root"
     mount("overlay", root, "overlay", 0, f"lowerdir=/,upperdir={layer}/upper,workdir={layer}/work")
+    for path in wanted["passable"]:
+        os.chmod(root + path, os.stat(root + path).st_mode | 0o111)
     mount("proc", root + "/proc", "proc")
     mount("sysfs", root + "/sys", "sysfs", MS_RDONLY)
     mount("tmpfs", root + "/run", "tmpfs", 0, "mode=755")

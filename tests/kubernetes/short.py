@@ -62,9 +62,9 @@ def job_set(jobs, per_job, command, name="train", spec=None, **more):
     return [KEY, made]
 
 
-def leader_worker_set(size, command, name="train", **more):
+def leader_worker_set(size, command, name="train", group=None, **more):
     made = {"kind": "LeaderWorkerSet", "apiVersion": "leaderworkerset.x-k8s.io/v1", "metadata": {"name": name},
-            "spec": {"replicas": 1, "leaderWorkerTemplate": {"size": size, "workerTemplate": template(command, **more)}}}  # fmt: skip
+            "spec": {"replicas": 1, "leaderWorkerTemplate": {"size": size, "workerTemplate": template(command, **more), **(group or {})}}}  # fmt: skip
     return [KEY, made]
 
 

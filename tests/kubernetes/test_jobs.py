@@ -1,0 +1,95 @@
+"""Each kind of workload starts ranks that train on real digits: the same training command in all of them."""
+
+import re
+
+import pytest
+
+import short
+
+ACCURACY = 0.9
+SHM = {"volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}}],
+       "container_volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}]}  # fmt: skip
+
+
+def starter(nodes, rank, place, per_node=2):
+    """`farandole run` in a pod, told all that there is to tell."""
+    return ["farandole", "run", "--nnodes", str(nodes), "--node-rank", rank, "--rendezvous", place,
+            "--nproc-per-node", str(per_node), "--", *short.TRAIN]  # fmt: skip
+
+
+def field(name, path):
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def ranks_of(pods):
+    """{host name: [(rank, size, local rank, local size)...]} as the ranks have said."""
+    said = re.compile(r"rank (\d+) of (\d+) local (\d+)/(\d+) on (\S+)")
+    found = {}
+    for pod in pods:
+        for line in said.findall(pod.output):
+            assert line[4] == pod.hostname
+            found.setdefault(pod.hostname, []).append(tuple(int(word) for word in line[:4]))
+    return {name: sorted(ranks) for name, ranks in found.items()}
+
+
+def assert_trained(sim, size, hostnames, per_node=2):
+    """One world over all pods: ranks in the order of the pods, weights alike on all, and something learned."""
+    assert ranks_of(sim.pods) == {
+        name: [(node * per_node + local, size, local, per_node) for local in range(per_node)]
+        for node, name in enumerate(hostnames)}, sim.story()  # fmt: skip
+    words = [re.search(r"trained: accuracy ([\d.]+) loss ([\d.]+) on (\d+) ranks, 1 version", pod.output) for pod in sim.pods]
+    (word,) = [one for one in words if one]
+    assert int(word.group(3)) == size and float(word.group(1)) > ACCURACY
+    return float(word.group(2))
+
+
+def train(simulate, documents, size, hostnames, per_node=2, **options):
+    sim = simulate(documents, **options)
+    try:
+        if any(one["kind"] in ("StatefulSet", "LeaderWorkerSet", "Deployment") for one in sim.documents):
+            sim.wait_for_ends(60)
+        else:
+            sim.wait(60)
+            assert set(sim.results.values()) == {"Complete"}, sim.story()
+        return assert_trained(sim, size, hostnames, per_node)
+    except AssertionError:
+        print(sim.story())
+        raise
+
+
+def test_an_indexed_job_of_4_pods_with_2_ranks_each_trains_as_one_world(simulate):
+    run = starter(4, "$(JOB_COMPLETION_INDEX)", "train-0.train:29500")
+    loss = train(simulate, short.indexed_job(4, run, **SHM), 8, [f"train-{index}" for index in range(4)])
+    # The global batches do not depend on the number of ranks, nor does what is learned.
+    alone = train(simulate, short.indexed_job(1, starter(1, "0", "train-0.train:29500", 1)), 1, ["train-0"], 1)
+    assert loss == pytest.approx(alone, abs=2e-3)
+
+
+def test_a_stateful_set_trains_with_the_ordinal_as_node(simulate):
+    documents = short.stateful_set(2, starter(2, "$(ORDINAL)", "train-0.train:29500"))
+    documents[2]["spec"]["template"]["spec"]["containers"][0]["env"].append(field("ORDINAL", "metadata.labels['apps.kubernetes.io/pod-index']"))
+    train(simulate, documents, 4, ["train-0", "train-1"])
+
+
+def test_a_job_set_trains_over_the_pods_of_all_its_jobs(simulate):
+    run = starter(2, "$(JOB)", "train-workers-0-0.train:29500")
+    documents = short.job_set(2, 1, run)
+    pod = documents[1]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    pod["spec"]["containers"][0]["env"].append(field("JOB", "metadata.labels['jobset.sigs.k8s.io/job-global-index']"))
+    train(simulate, documents, 4, ["train-workers-0-0", "train-workers-1-0"])
+
+
+def test_a_leader_worker_set_trains_with_the_leader_as_first_node(simulate):
+    run = starter("$(LWS_GROUP_SIZE)", "$(LWS_WORKER_INDEX)", "$(LWS_LEADER_ADDRESS):29500")
+    # By default the end of one pod, also with 0, takes the group along, and all begin again for ever.
+    train(simulate, short.leader_worker_set(2, run, group={"restartPolicy": "None"}), 4, ["train-0", "train-0-1"])
+
+
+def test_a_pytorch_job_trains_with_the_master_as_first_node(simulate):
+    run = starter("$(PET_NNODES)", "$(PET_NODE_RANK)", "$(MASTER_ADDR):$(MASTER_PORT)")
+    train(simulate, short.pytorch_job(1, run, spec={"nprocPerNode": "2"}), 4, ["train-master-0", "train-worker-0"])
+
+
+def test_a_train_job_trains_with_what_its_runtime_says(simulate):
+    run = starter("$(PET_NNODES)", "$(PET_NODE_RANK)", "$(PET_MASTER_ADDR):$(PET_MASTER_PORT)")
+    train(simulate, short.train_job(2, run), 4, ["train-node-0-0", "train-node-0-1"])

@@ -1,0 +1,94 @@
+"""Jobs on bad days: pods that are missing, late, lost or twice there, names that are wrong, rooms that are narrow."""
+
+import re
+import time
+
+import pytest
+
+import short
+from test_jobs import assert_trained, starter
+
+SLOW = ["--steps", "400", "--step-seconds", "0.05"]
+
+
+def slow(run):
+    return [*run, *SLOW]
+
+
+def job(count, run=None, rules=None, env=None, **more):
+    run = run or starter(count, "$(JOB_COMPLETION_INDEX)", "train-0.train:29500")
+    rules = {"backoffLimit": 0, "backoffLimitPerIndex": 0, "maxFailedIndexes": count, **(rules or {})}
+    return short.indexed_job(count, run, rules=rules, env={"FARANDOLE_START_TIMEOUT_S": 20, **(env or {})}, **more)
+
+
+def until_training(sim):
+    sim.wait(30, lambda: any("step 2" in pod.output for pod in sim.pods))
+
+
+# ---- Starting --------------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_is_missing_at_start_is_named_at_the_deadline(simulate):
+    sim = simulate(job(3, env={"FARANDOLE_START_TIMEOUT_S": 3}), held=["train-1"])
+    begin = time.monotonic()
+    sim.wait(25, lambda: sum(pod.code is not None for pod in sim.pods) == 2)
+    assert time.monotonic() - begin < 15
+    for pod in sim.pods:
+        assert pod.code != 0 and "ranks 2 and 3 of 6 have not arrived after 3 s" in pod.output, sim.story()
+
+
+def test_a_pod_that_comes_late_is_waited_for(simulate):
+    sim = simulate(job(2), held=["train-1"])
+    sim.wait(10, lambda: "rank 0" in sim.pods[0].output or sim.pods[0].main.pid)
+    time.sleep(1)
+    sim.release("train-1")
+    sim.wait(30)
+    assert_trained(sim, 4, ["train-0", "train-1"])
+
+
+def test_two_pods_that_claim_one_rank_are_both_named(simulate):
+    sim = simulate(job(2, starter(2, "0", "train-0.train:29500"), env={"FARANDOLE_START_TIMEOUT_S": 4}))
+    sim.wait(30, lambda: all(pod.code is not None for pod in sim.pods))
+    assert all(pod.code != 0 for pod in sim.pods)
+    said = sim.pods[0].output + sim.pods[1].output
+    assert re.search(r"two processes claim to be rank \d: process \d+ on train-(\d), .* process \d+ on train-(?!\1)\d; give", said), sim.story()
+
+
+# ---- Losing ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_the_others_end_and_name_who_was_lost_when_a_pod_dies_without_notice(simulate, lost):
+    run = slow(starter(2, "$(JOB_COMPLETION_INDEX)", "train-0.train:29500"))
+    sim = simulate(job(2, run))
+    until_training(sim)
+    gone, left = sim.pods[lost], sim.pods[1 - lost]
+    begin = time.monotonic()
+    gone.kill()
+    sim.wait(20, lambda: left.code is not None)
+    assert time.monotonic() - begin < 10 and gone.code == 137 and left.code not in (0, None)
+    assert re.search(rf"rank \d on train-{lost} \(process \d+\) was lost|hub|rendezvous", left.output), left.output
+
+
+# ---- Narrow rooms ----------------------------------------------------------------------------------------------------
+
+
+def test_a_job_trains_as_uid_1000_with_a_read_only_root_and_no_rights_and_64_mib_of_shared_memory(simulate):
+    room = {"container_securityContext": {"runAsUser": 1000, "runAsGroup": 1000, "readOnlyRootFilesystem": True,
+                                          "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            "automountServiceAccountToken": False}  # fmt: skip
+    sim = simulate(job(2, **room))
+    sim.wait(40)
+    assert_trained(sim, 4, ["train-0", "train-1"])
+
+
+def test_a_job_trains_with_a_quota_of_half_a_core(simulate):
+    sim = simulate(job(2, container_resources={"limits": {"cpu": "500m", "memory": "512Mi"}}))
+    sim.wait(60)
+    assert_trained(sim, 4, ["train-0", "train-1"])
+
+
+def test_a_job_trains_where_there_is_only_ipv6(simulate):
+    sim = simulate(job(2), families="6")
+    sim.wait(40)
+    assert_trained(sim, 4, ["train-0", "train-1"])
