@@ -82,6 +82,7 @@ def make_root(wanted):
     mount("proc", root + "/proc", "proc")
     mount("sysfs", root + "/sys", "sysfs", MS_RDONLY)
     mount("tmpfs", root + "/run", "tmpfs", 0, "mode=755")
+    os.mkdir(root + "/run/sshd")  # as images with an sshd have it
     make_devices(root)
     for path, (text, mode) in wanted["files"].items():
         if os.path.islink(root + path):

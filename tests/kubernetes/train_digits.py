@@ -1,6 +1,6 @@
 """train_digits: softmax regression on handwritten digits with NumPy and farandole; what the simulated pods run.
 
-    DIGITS=digits.npy farandole run -np 2 -- python train_digits.py [--steps N] [--step-seconds S]
+    DIGITS=digits.npy farandole run -np 2 -- python train_digits.py [--steps N] [--step-seconds S] [--checkpoint FILE]
 
 Each row of DIGITS is an image's 64 pixels and its label. Whatever the number of ranks, the global batches are the same.
 """
@@ -21,8 +21,29 @@ def softmax(scores):
     return scores / scores.sum(axis=1, keepdims=True)
 
 
+def save(path, step, weights):
+    """Whole or not at all, whenever this process is killed."""
+    with open(path + ".new", "wb") as file:
+        np.savez(file, step=step, weights=weights)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(path + ".new", path)
+
+
+def resume(path, weights):
+    """(step to go on with, weights) as rank 0 has them."""
+    step = 0
+    if path and farandole.rank() == 0 and os.path.exists(path):
+        with np.load(path) as saved:
+            step, weights = int(saved["step"]), saved["weights"]
+        print(f"resumed at step {step}", flush=True)
+    step = int(farandole.broadcast(np.array([step]), 0, name="step")[0])
+    return step, farandole.broadcast(weights, 0, name="weights")
+
+
 def main():
     parser = argparse.ArgumentParser()
+    parser.add_argument("--checkpoint", help="rank 0 saves here each ten steps, and goes on from there")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--step-seconds", type=float, default=0)
     options = parser.parse_args()
@@ -34,9 +55,11 @@ def main():
     order = np.random.default_rng(1).permutation(len(rows))
     train, test = order[297:], order[:297]
     weights = np.random.default_rng(rank).normal(0, 0.01, (65, 10))
-    weights = farandole.broadcast(weights, 0, name="weights")
+    first, weights = resume(options.checkpoint, weights)
     batch, loss = 240, 0.0
-    for step in range(options.steps):
+    for step in range(first, options.steps):
+        if options.checkpoint and rank == 0 and step % 10 == 0:
+            save(options.checkpoint, step, weights)
         start = step * batch % (len(train) - batch + 1)
         mine = train[start : start + batch][rank::size]
         chances = softmax(pixels[mine] @ weights)

@@ -1,0 +1,86 @@
+"""MPIJob: the real mpirun starts ranks through a real sshd in other pods, as the MPI operator arranges it."""
+
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import short
+from test_jobs import ACCURACY
+
+SSHD = """Port 22
+HostKey /etc/ssh/podsim_host_key
+StrictModes no
+PermitRootLogin prohibit-password
+PidFile none
+"""
+SSH = "Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n  LogLevel ERROR\n"
+READY = {"tcpSocket": {"port": 22}}
+RANK = [sys.executable, "/app/train_digits.py"]
+FORWARD = [word for name in ("DIGITS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "FARANDOLE_JOB_KEY") for word in ("-x", name)]
+MEET = ["-x", "FARANDOLE_RENDEZVOUS=tcp://pi-worker-0.pi.default.svc:29500"]
+LOG = re.compile(r"rank (\d+) of (\d+) local (\d+)/(\d+) on (\S+)")
+
+
+@pytest.fixture
+def image(tmp_path):
+    """What an image with sshd has: its configuration and host key."""
+    missing = [package for tool, package in (("/usr/sbin/sshd", "openssh-server"), ("mpirun", "openmpi-bin"), ("ssh", "openssh-client"))
+               if shutil.which(tool) is None]  # fmt: skip
+    if missing:
+        pytest.skip(f"needs Debian's {' '.join(missing)}")
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "key"], check=True)
+    for name, text in (("sshd_config", SSHD), ("ssh_config", SSH)):
+        (tmp_path / name).write_text(text)
+    return {"/etc/ssh/podsim_host_key": str(tmp_path / "key"), "/etc/ssh/sshd_config": str(tmp_path / "sshd_config"),
+            "/etc/ssh/ssh_config.d/podsim.conf": str(tmp_path / "ssh_config")}  # fmt: skip
+
+
+def mpirun(*words, count=4):
+    return ["mpirun", "--allow-run-as-root", "-np", str(count), *words]
+
+
+def job(command, **more):
+    documents = short.mpi_job(2, command, spec={"launcherCreationPolicy": "WaitForWorkersReady"}, **more)
+    worker = documents[1]["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    worker["readinessProbe"] = READY
+    return documents
+
+
+def ranks_of(output):
+    return sorted(tuple(int(word) for word in found[:4]) + (found[4],) for found in LOG.findall(output))
+
+
+def test_mpirun_trains_over_sshd_in_the_worker_pods(simulate, image):
+    sim = simulate(job(mpirun("--hostfile", "/etc/mpi/hostfile", *FORWARD, *MEET, *RANK)), image=image)
+    sim.wait(60)
+    said = sim.pod("pi-launcher").output
+    assert sim.result("pi") == "Complete", sim.story()
+    assert ranks_of(said) == [(node * 2 + local, 4, local, 2, f"pi-worker-{node}") for node in range(2) for local in range(2)], said
+    assert float(re.search(r"trained: accuracy ([\d.]+) .* on 4 ranks, 1 version", said).group(1)) > ACCURACY
+
+
+def test_the_environment_of_a_rank_is_that_of_sshd_and_not_the_pods(simulate, image):
+    show = ["sh", "-c", 'echo "$(hostname) role=$K_MPI_JOB_ROLE kubernetes=$KUBERNETES_SERVICE_HOST given=$GIVEN"']
+    # Also without --hostfile: Open MPI 4 knows the operator's variables. Open MPI 5 does not, and would stay in the launcher.
+    sim = simulate(job(mpirun("-x", "GIVEN", *show), env={"GIVEN": "x"}), image=image)
+    sim.wait(60)
+    lines = sorted(line for line in sim.pod("pi-launcher").output.splitlines() if "role=" in line)
+    assert lines == [f"pi-worker-{node} role= kubernetes= given=x" for node in (0, 0, 1, 1)], sim.story()
+    version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout
+    assert re.search(r"Open MPI\) 4\.", version), f"this test says what Open MPI 4 does; here is {version}"
+
+
+def test_under_sshd_as_first_process_a_rank_never_sees_sigterm_and_its_pod_seems_to_succeed(simulate, image):
+    handler = ("import os, signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved on', os.uname().nodename, flush=True), sys.exit(143)))\n"
+               "print('up on', os.uname().nodename, flush=True)\ntime.sleep(60)")  # fmt: skip
+    sim = simulate(job(mpirun("--hostfile", "/etc/mpi/hostfile", "--map-by", "node", sys.executable, "-I", "-S", "-c", handler, count=2)), image=image)
+    sim.wait(30, lambda: len(sim.pods) == 3 and sim.pod("pi-launcher").output.count("up on") == 2)
+    lost = sim.pod("pi-worker-1")
+    sim.evict(lost)
+    sim.wait(30, lambda: sim.pod("pi-launcher").code is not None)
+    assert "saved on pi-worker-1" not in sim.pod("pi-launcher").output
+    assert lost.code == 0  # of sshd
+    assert sim.pod("pi-launcher").code != 0
