@@ -67,6 +67,8 @@
        "File for a timeline of named operations (Chrome trace): rank 0 writes it; with %r, the rank, every rank its own.") \
   KNOB(timeline_mark_cycles,   Flag,    "0", "HOROVOD_TIMELINE_MARK_CYCLES",                                           \
        "Marks in the timeline when plans come and when rounds of a locked order begin.")                               \
+  KNOB(metrics_port,           Count,   "0", "",                                                                       \
+       "Port on which this rank answers Prometheus with what it counts, plus its local rank. 0: nobody is answered.")  \
   KNOB(log_level,              Text,    "warning", "HOROVOD_LOG_LEVEL",                                                \
        "trace, debug, info, warning, error or off.")                                                                   \
   KNOB(verify_schedules,       Flag,    "0", "",                                                                       \

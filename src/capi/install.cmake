@@ -12,6 +12,9 @@ function(farandole_install)
 
   install(TARGETS farandole EXPORT farandole_${TO_COMPONENT}
     LIBRARY DESTINATION ${TO_LIBRARY} ${rule} ${TO_NAMELINK} INCLUDES DESTINATION ${TO_INCLUDE})
+  if(TARGET farandole_metrics)
+    install(TARGETS farandole_metrics LIBRARY DESTINATION ${TO_LIBRARY} ${rule})
+  endif()
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/farandole DESTINATION ${TO_INCLUDE} ${rule})
   install(EXPORT farandole_${TO_COMPONENT} NAMESPACE farandole:: FILE farandoleTargets.cmake
     DESTINATION ${TO_CMAKE} ${rule})

@@ -49,6 +49,8 @@ struct fdl_request {
   fdl::Message message;
   std::vector<std::size_t> counts;
   std::vector<std::size_t> recv_counts;
+  uint64_t bytes = 0;    // of the metrics: what this rank gives
+  int64_t began_ns = 0;  // 0: nobody counts
 
   fdl::Completion& completion() { return is_message ? message.completion : operation.completion; }
 };

@@ -164,6 +164,26 @@ std::span<const std::size_t> counts_of(const std::size_t* given, std::size_t cou
   return even;
 }
 
+// What this rank gives to the collective, or has of it.
+uint64_t bytes_given(const CollectiveSpec& spec, int rank) {
+  std::size_t elements = spec.count;
+  if (spec.collective == Collective::reduce_scatter || spec.collective == Collective::alltoall) {
+    elements = std::accumulate(spec.counts.begin(), spec.counts.end(), std::size_t{0});
+  } else if (!spec.counts.empty()) {
+    elements = spec.counts[static_cast<std::size_t>(rank)];
+  }
+  return elements * size_of(spec.dtype);
+}
+
+// 0 where nobody counts.
+int64_t begin_of_count(fdl_comm* comm) { return comm->ordered->metrics == nullptr ? 0 : now_ns(); }
+
+void count_end(fdl_comm* comm, Collective collective, uint64_t bytes, int64_t began_ns, const Status& outcome) {
+  if (began_ns == 0) return;
+  const bool failed = !outcome.ok() && outcome.code() != Code::shut_down;
+  comm->ordered->metrics->ended(GroupMetrics::row_of(collective), bytes, now_ns() - began_ns, failed);
+}
+
 fdl_result run(fdl_comm* comm, const fdl_call& call, const fdl_call_options* given, fdl_request** request) {
   Status usable = check(comm);
   if (!usable.ok()) return report(usable);
@@ -197,19 +217,27 @@ fdl_result run(fdl_comm* comm, const fdl_call& call, const fdl_call_options* giv
   spec.recv_counts = recv_counts;
   if (call.counts != nullptr) spec.count = 0;  // uneven: what count says is not agreed upon
   const Buffers buffers{call.input, call.output};
+  const int64_t began_ns = begin_of_count(comm);
+  const uint64_t bytes = began_ns == 0 ? 0 : bytes_given(spec, comm->comm().rank());
   if (made) {
     made->comm = comm;
     made->title = title;
     made->operation.spec = spec;
     made->operation.buffers = buffers;
+    made->began_ns = began_ns;
+    made->bytes = bytes;
     comm->comm().start(made->operation);
     *request = made.release();
     return FDL_OK;
   }
   Operation operation{.spec = spec, .buffers = buffers};
   comm->comm().start(operation);
-  if (operation.completion.done && operation.completion.status.ok()) return FDL_OK;
-  return settle(comm, comm->comm().wait(operation.completion, deadline_of(comm, options)), title);
+  Status outcome;
+  if (!operation.completion.done || !operation.completion.status.ok()) {
+    outcome = comm->comm().wait(operation.completion, deadline_of(comm, options));
+  }
+  count_end(comm, spec.collective, bytes, began_ns, outcome);
+  return settle(comm, outcome, title);
 }
 
 fdl_result run_message(fdl_comm* comm, void* buffer, std::size_t count, fdl_dtype dtype, int peer, bool outgoing,
@@ -278,6 +306,7 @@ fdl_result finish(fdl_request* request) {
   fdl_comm* comm = request->comm;
   const std::unique_ptr<fdl_request> owned(request);
   const Status outcome = comm->comm().wait(request->completion(), deadline_of(comm, known_options(nullptr)));
+  count_end(comm, request->operation.spec.collective, request->bytes, request->began_ns, outcome);
   return settle(comm, outcome, request->title.c_str());
 }
 

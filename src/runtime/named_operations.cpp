@@ -151,7 +151,10 @@ void NamedOperations::decide() {
 }
 
 void NamedOperations::warn_of_stalls() {
-  for (const Stall& stall : root_->stalls(now_ns())) log_warning("{}", stall.text);
+  for (const Stall& stall : root_->stalls(now_ns())) {
+    log_warning("{}", stall.text);
+    if (metrics_) metrics_->stalled(stall.names.size());
+  }
 }
 
 void NamedOperations::take_plan(ConstBytes bytes) {
@@ -305,6 +308,7 @@ std::unique_ptr<BucketRun> NamedOperations::start_next() {
     return nullptr;
   }
   ++bucket_count_;
+  if (metrics_) count_beginnings(planned);
   if (trace_) {
     trace_->bucket();
     for (const auto& entry : planned.entries) {
@@ -312,6 +316,13 @@ std::unique_ptr<BucketRun> NamedOperations::start_next() {
     }
   }
   return std::make_unique<BucketRun>(std::move(planned.bucket), std::move(planned.entries), comm_, fusion_, trace_);
+}
+
+void NamedOperations::count_beginnings(const Planned& planned) {
+  const int64_t now = now_ns();
+  for (const auto& entry : planned.entries) {
+    if (entry) metrics_->began(GroupMetrics::row_of(entry->request.kind), now - entry->submitted_ns);
+  }
 }
 
 void NamedOperations::finish(BucketRun& run) {
@@ -346,6 +357,11 @@ void NamedOperations::complete(Entry& entry, const Status& status) {
   names_.erase(entry.request.name);
   ++completed_;
   if (trace_ && entry.traced != 0) trace_->completed(entry.traced, status.code());
+  if (metrics_) {
+    const bool failed = !status.ok() && status.code() != Code::shut_down;
+    metrics_->ended(GroupMetrics::row_of(entry.request.kind), entry.byte_count(), now_ns() - entry.submitted_ns,
+                    failed);
+  }
   if (status.ok()) return entry.handle->finish_one(status);
   entry.handle->finish_one(status.during(std::string(name_of(entry.request.kind)) + " '" + entry.request.name + "'"));
 }

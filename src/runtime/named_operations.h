@@ -19,6 +19,7 @@
 #include "engine/communicator.h"
 #include "runtime/bucket_run.h"
 #include "runtime/control_channel.h"
+#include "runtime/metrics.h"
 #include "runtime/trace.h"
 
 namespace fdl {
@@ -74,6 +75,8 @@ class NamedOperations {
   const Status& failure() const { return failure_; }
   // Null: nobody watches. Operations that were submitted before are not traced.
   void trace_with(std::unique_ptr<Trace> trace);
+  // Null: nobody counts. Before anything is submitted; entries then carry when they were.
+  void count_with(std::shared_ptr<GroupMetrics> metrics) { metrics_ = std::move(metrics); }
   // What this rank met and the hub has not been told yet; OK: nothing. The hub's verdict comes back as fail_all().
   Status take_suspicion() { return std::exchange(untold_, {}); }
 
@@ -111,6 +114,7 @@ class NamedOperations {
   void finish(BucketRun& run);
   void fail_bucket(Planned& planned);
   void complete(Entry& entry, const Status& status);
+  void count_beginnings(const Planned& planned);
   void trace_decided(const Planned& planned);
   void suspect(const Status& why);
   void settle_departure();
@@ -120,6 +124,7 @@ class NamedOperations {
   std::vector<std::string> rank_names_;
   NamesInFlight names_;
   std::unique_ptr<Trace> trace_;
+  std::shared_ptr<GroupMetrics> metrics_;
   ControlChannel channel_;
   MemberSession member_;
   std::unique_ptr<RootSession> root_;  // on rank 0 of the group

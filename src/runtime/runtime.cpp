@@ -10,6 +10,7 @@
 #include <charconv>
 
 #include "base/log.h"
+#include "base/version.h"
 #include "runtime/assemble.h"
 #include "runtime/own_terms.h"
 #include "system/handshake.h"
@@ -102,6 +103,7 @@ Runtime::~Runtime() {
     static_cast<void>(link_.release());
     static_cast<void>(hub_.release());
     static_cast<void>(timeline_.release());
+    static_cast<void>(metrics_server_.release());
     MutexLock lock(mutex_);
     for (auto& group : groups_) new std::shared_ptr<Group>(std::move(group));  // never to be ended here
     return;
@@ -154,6 +156,7 @@ Status Runtime::start(const RuntimeOptions& options) {
   FDL_RETURN_IF_ERROR(place());
   FDL_RETURN_IF_ERROR(share_memory());
   start_configured_timeline();  // before there is anything to tell
+  start_metrics();
   std::vector<int> everyone(members_.size());
   for (std::size_t rank = 0; rank < everyone.size(); ++rank) everyone[rank] = static_cast<int>(rank);
   FDL_ASSIGN_OR_RETURN(all_, open_group("all", everyone));
@@ -161,6 +164,34 @@ Status Runtime::start(const RuntimeOptions& options) {
          identity_.line(), facts_.transports, facts_.local_rank, facts_.local_size, describe_machine(),
          config_.fusion_bytes >> 20);
   return {};
+}
+
+// A job is not given up because nobody can be told of it.
+void Runtime::start_metrics() {
+  if (config_.metrics_port == 0) return;
+  const int64_t port = config_.metrics_port + facts_.local_rank;
+  auto metrics = std::make_shared<Metrics>(Metrics::Labels{{"rank", std::to_string(facts_.rank)},
+                                                           {"size", std::to_string(facts_.size)},
+                                                           {"local_rank", std::to_string(facts_.local_rank)},
+                                                           {"host", facts_.host},
+                                                           {"launcher", facts_.source},
+                                                           {"transports", facts_.transports},
+                                                           {"version", std::string(kVersion)}});
+  auto server = port > 65535 ? Status(Code::invalid_argument, "FARANDOLE_METRICS_PORT = '" +
+                                                                  std::to_string(config_.metrics_port) +
+                                                                  "' and the local rank are more than 65535")
+                             : serve_metrics(metrics, static_cast<int>(port));
+  if (!server.ok())
+    return log_warning("{}; the job goes on without the metrics of rank {}", server.status().text(), facts_.rank);
+  metrics_ = std::move(metrics);
+  metrics_server_ = server.take();
+}
+
+std::shared_ptr<GroupMetrics> Runtime::metrics_of(const Group& group) const {
+  if (!metrics_) return nullptr;
+  std::vector<int> ranks;
+  for (const Member& member : group.members()) ranks.push_back(member.world_rank);
+  return metrics_->group(Metrics::label_of(ranks, facts_.size));
 }
 
 Status Runtime::serve_hub() {
@@ -274,6 +305,7 @@ void Runtime::shut_down() {
   interrupt_comms([](const Communicator&) { return true; }, why);
   if (loop_) loop_->end();
   verdicts_.close();
+  metrics_server_.reset();
   {
     MutexLock lock(mutex_);
     for (auto& group : groups_) group->comm().interrupt(why);
@@ -320,6 +352,7 @@ Result<Group*> Runtime::open_group(std::string id, const std::vector<int>& world
   FDL_ASSIGN_OR_RETURN(auto comm, connect("group " + id, members, mine));
   auto group = std::make_shared<Group>(std::move(id), mine, std::move(members), std::move(comm), config_, memory_);
   Group* opened = group.get();
+  opened->named().count_with(metrics_of(*opened));
   Status added;
   loop_->call([&] {
     added = loop_->add(*opened);
@@ -402,6 +435,7 @@ Result<std::unique_ptr<OrderedComm>> Runtime::make_comm(Group& group) {
   const std::string id = group.id() + " comm " + std::to_string(group.next_number());
   auto made = std::make_unique<OrderedComm>();
   made->group = &group;
+  made->metrics = metrics_of(group);
   FDL_ASSIGN_OR_RETURN(made->comm, connect(id, group.members(), group.rank()));
   MutexLock lock(mutex_);
   comms_.insert(made.get());
@@ -502,7 +536,7 @@ void Runtime::on_stuck(Group& group) { link_->probe(others(group.members())); }
 
 Status Runtime::submit(Group& group, std::vector<Entry> entries) {
   FDL_RETURN_IF_ERROR(usable());
-  if (notes_times_.load(std::memory_order_relaxed)) note_time(entries);
+  if (metrics_ || notes_times_.load(std::memory_order_relaxed)) note_time(entries);
   if (loop_->submit(group, std::move(entries))) return {};
   return Status(Code::shut_down, "farandole has been shut down");
 }
@@ -510,7 +544,7 @@ Status Runtime::submit(Group& group, std::vector<Entry> entries) {
 Status Runtime::submit_and_wait(Group& group, std::vector<Entry> entries, Handle& handle, Deadline deadline) {
   FDL_RETURN_IF_ERROR(usable());
   FDL_RETURN_IF_ERROR(may_wait());
-  if (notes_times_.load(std::memory_order_relaxed)) note_time(entries);
+  if (metrics_ || notes_times_.load(std::memory_order_relaxed)) note_time(entries);
   if (loop_->submit_and_wait(group, std::move(entries), handle, deadline)) return {};
   return Status(Code::shut_down, "farandole has been shut down");
 }

@@ -17,6 +17,8 @@
 #include "runtime/allocation.h"
 #include "runtime/group.h"
 #include "runtime/loop.h"
+#include "runtime/metrics.h"
+#include "runtime/metrics_server.h"
 #include "runtime/timeline.h"
 #include "runtime/tuning.h"
 #include "runtime/verdicts.h"
@@ -46,6 +48,7 @@ struct WorldFacts {
 struct OrderedComm {
   Group* group = nullptr;
   std::unique_ptr<Communicator> comm;
+  std::shared_ptr<GroupMetrics> metrics;  // null: nobody counts
   std::atomic<bool> failure_reported{false};
 };
 
@@ -113,6 +116,8 @@ class Runtime {
   void on_event(const HubEvent& event);
   void on_stuck(Group& group);
   void start_configured_timeline();
+  void start_metrics();
+  std::shared_ptr<GroupMetrics> metrics_of(const Group& group) const;
   Status finish_timeline() FDL_REQUIRES(timeline_mutex_);
   void trace_groups(Timeline* timeline);
   void note_time(std::vector<Entry>& entries) const;
@@ -134,6 +139,8 @@ class Runtime {
   Verdicts verdicts_;
   std::unique_ptr<Loop> loop_;
   Group* all_ = nullptr;
+  std::shared_ptr<Metrics> metrics_;  // null: nobody may ask
+  std::unique_ptr<MetricsServer> metrics_server_;
 
   Mutex mutex_;
   std::vector<std::shared_ptr<Group>> groups_ FDL_GUARDED_BY(mutex_);

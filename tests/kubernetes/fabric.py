@@ -207,4 +207,4 @@ def firewall(policies, namespace, labels, everyone):
         lines.append("  }")
     if not lines:
         return ""
-    return "\n".join(["table inet policy", "delete table inet policy", "table inet policy {", *lines, "}", ""])
+    return "\n".join(["table inet podsim", "delete table inet podsim", "table inet podsim {", *lines, "}", ""])
