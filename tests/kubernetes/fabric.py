@@ -124,7 +124,7 @@ class Fabric:
     def resolv_conf(self, namespace):
         server = DNS4 if "4" in self.families else DNS6
         return (f"nameserver {server}\nsearch {namespace}.svc.{CLUSTER} svc.{CLUSTER} {CLUSTER}\n"
-                "options ndots:5 timeout:1 attempts:2\n")  # fmt: skip
+                "options ndots:5 timeout:1 attempts:5\n")  # fmt: skip
 
     def end(self):
         for process in (self.dns,):

@@ -12,6 +12,7 @@ scheduler, no API server and no admission: the manifest is taken as it is, and w
 """
 
 import base64
+import contextlib
 import errno
 import json
 import os
@@ -87,6 +88,21 @@ def _cgroup_roots():
     return [one for one in ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup/memory", "/sys/fs/cgroup") if os.access(one, os.W_OK)]
 
 
+def remove_cgroup(path):
+    """Kills what is still in it, if anything is."""
+    while True:
+        try:
+            return os.rmdir(path)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+        with open(os.path.join(path, "cgroup.procs")) as file:
+            for pid in file.read().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+        time.sleep(0.01)
+
+
 def sweep():
     """Removes what simulations left whose process is gone. Their processes went with them: see sandbox.py."""
     removed = []
@@ -97,7 +113,7 @@ def sweep():
                 continue
             path = os.path.join(root, name)
             if root.startswith("/sys"):
-                os.rmdir(path)
+                remove_cgroup(path)
             else:
                 shutil.rmtree(path)
             removed.append(path)
@@ -290,13 +306,7 @@ class Pod:
             self.sandbox.end()
         self.gone = True
         while self.cgroups:
-            try:
-                os.rmdir(self.cgroups[-1])
-                self.cgroups.pop()
-            except OSError as error:
-                if error.errno != errno.EBUSY:
-                    raise
-                time.sleep(0.01)  # its last process is on its way out: it was killed above
+            remove_cgroup(self.cgroups.pop())
 
 
 # ---- The simulation --------------------------------------------------------------------------------------------------
