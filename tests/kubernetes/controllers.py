@@ -5,7 +5,9 @@ LeaderWorkerSet, the training operator (PyTorchJob, TFJob), the trainer (TrainJo
 """
 
 import copy
+import hashlib
 import json
+import uuid
 from dataclasses import dataclass, field
 
 
@@ -61,6 +63,11 @@ def _plan(stem, template, namespace, labels, **more):
     return PodPlan(stem, spec, {**meta.get("labels", {}), **labels}, annotations, namespace=namespace, **more)
 
 
+def uid_of(*words):
+    """As an object's uid looks; here always the same for the same object."""
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, "/".join(words)))
+
+
 def variables(**pairs):
     return [{"name": name, "value": str(value)} for name, value in pairs.items()]
 
@@ -73,7 +80,9 @@ def job_pods(name, namespace, spec, labels=None, annotations=None, stem=None, su
     indexed = spec.get("completionMode") == "Indexed"
     parallelism = spec.get("parallelism", 1)
     count = spec.get("completions", parallelism)
-    base = {"batch.kubernetes.io/job-name": name, "job-name": name, **(labels or {})}
+    uid = uid_of("Job", namespace, name)
+    base = {"batch.kubernetes.io/job-name": name, "job-name": name, "batch.kubernetes.io/controller-uid": uid,
+            "controller-uid": uid, **(labels or {})}  # fmt: skip
     pods = []
     for index in range(count):
         mine = {"labels": dict(base), "annotations": dict(annotations or {}), "env": []}
@@ -136,7 +145,7 @@ def job_set(document, _):
             known = {"jobset-name": name, "replicatedjob-name": replicated["name"],
                      "replicatedjob-replicas": replicated.get("replicas", 1), "job-index": replica,
                      "job-global-index": number, "global-replicas": total, "restart-attempt": 0,
-                     "job-key": f"{abs(hash(child)):040x}"}  # fmt: skip
+                     "job-key": hashlib.sha1(f"{namespace}/{child}".encode()).hexdigest()}  # fmt: skip
             known = {prefix + key: str(value) for key, value in known.items()}
             notes = dict(known)
             if coordinator:

@@ -184,7 +184,9 @@ class Pod:
             return True
         if "exec" in probe:
             return self.exec(*probe["exec"]["command"]).returncode == 0
-        return self.listens(int((probe.get("tcpSocket") or probe["httpGet"])["port"]))
+        port = (probe.get("tcpSocket") or probe["httpGet"])["port"]
+        named = {one.get("name"): one["containerPort"] for one in self.main.spec.get("ports", [])}
+        return self.listens(int(named.get(port, port)))
 
     def listens(self, port):
         for kind in ("tcp", "tcp6"):
@@ -221,7 +223,8 @@ class Pod:
         self.addresses = self.sim.fabric.plug(self.sandbox)
         self.sim.refresh()
         for name, size, files in self.sim.volumes_of(self):
-            self.sandbox.tell(volume=self.volume(name), bytes=size, files=files)
+            group = self.plan.template.get("securityContext", {}).get("fsGroup")
+            self.sandbox.tell(volume=self.volume(name), bytes=size, files=files, group=group)
         os.set_blocking(self.sandbox.process.stdout.fileno(), False)
         self.advance()
 

@@ -205,6 +205,9 @@ def main():
                     mount("tmpfs", word["volume"], "tmpfs", 0, f"mode=1777,size={word['bytes']}")
                     for path, (text, mode) in word["files"].items():
                         put(word["volume"], "/" + path, text.encode(), mode)
+                        if word["group"] is not None:  # fsGroup: the files belong to it, and it may read them
+                            os.chown(f"{word['volume']}/{path}", 0, word["group"])
+                            os.chmod(f"{word['volume']}/{path}", mode | mode >> 3 & 0o070)
                 if "run" in word:
                     done = subprocess.run(word["run"], input=word.get("input", ""), capture_output=True, text=True)
                     tell(ran=word["run"][0], code=done.returncode, said=done.stdout + done.stderr)
