@@ -3,6 +3,7 @@
 import gzip
 import importlib.util
 import os
+import subprocess
 import sys
 
 import numpy as np
@@ -14,6 +15,14 @@ sys.path.insert(0, HERE)
 import podsim  # noqa: E402
 
 WHY_NOT = podsim.why_not()
+
+
+@pytest.fixture(scope="session")
+def numbering():
+    """For tests of what `farandole run` reads from controllers."""
+    program = os.path.join(os.path.dirname(sys.executable), "farandole")
+    if "sshd-init" not in subprocess.run([program, "--help"], capture_output=True, text=True).stdout:
+        pytest.skip("this farandole has no sshd-init, and its run does not read what controllers say")
 
 
 @pytest.fixture(scope="session")
