@@ -12,11 +12,8 @@ scheduler, no API server and no admission: the manifest is taken as it is, and w
 """
 
 import base64
-import contextlib
-import errno
 import json
 import os
-import random
 import re
 import shutil
 import signal
@@ -28,291 +25,12 @@ import time
 import yaml
 
 import controllers
-from fabric import CLUSTER, Fabric, Sandbox, firewall, selects
+from fabric import CLUSTER, Fabric, firewall, selects
 from job_rules import JobState
+from machine import PATH, cores_of, own_stem, passable, size_of, sweep, why_not
+from pod import Pod
 
-PREFIX = "podsim-"
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-SIZES = {"": 1, "k": 1000, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
-
-
-def why_not():
-    """Why no pod can run on this machine, or the empty string."""
-    if os.geteuid() != 0:
-        return "podsim needs root, for namespaces"
-    tools = {"ip": "iproute2", "dnsmasq": "dnsmasq-base", "nft": "nftables", "nsenter": "util-linux", "setpriv": "util-linux"}
-    search = os.environ.get("PATH", "") + ":" + PATH
-    missing = [package for tool, package in tools.items() if shutil.which(tool, path=search) is None]
-    if missing:
-        return f"podsim needs Debian's {' '.join(sorted(set(missing)))} (apt-get install --no-install-recommends)"
-    tried = subprocess.run(["unshare", "--net", "--uts", "--ipc", "--pid", "--mount", "--fork", "true"], capture_output=True)
-    return "" if tried.returncode == 0 else f"podsim needs namespaces: {tried.stderr.decode().strip()}"
-
-
-def passable():
-    """Folders on the way to the interpreter that other users may not enter: in a pod they may."""
-    found = set()
-    for path in (os.path.realpath(sys.executable), sys.prefix, os.path.dirname(__file__)):
-        while path != "/":
-            path = os.path.dirname(path)
-            if os.stat(path).st_mode & 0o001 == 0:
-                found.add(path)
-    return sorted(found)
-
-
-def size_of(text):
-    number, unit = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", str(text)).groups()
-    return int(float(number) * SIZES[unit])
-
-
-def cores_of(text):
-    return float(text[:-1]) / 1000 if str(text).endswith("m") else float(text)
-
-
-# ---- What a simulation leaves on the machine: a folder in /tmp and cgroups, each with the number of its process -------
-
-
-def _born(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[19]
-    except OSError:
-        return None
-
-
-def _own_stem():
-    return f"{PREFIX}{os.getpid()}-{_born(os.getpid())}-"
-
-
-def _cgroup_roots():
-    return [one for one in ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup/memory", "/sys/fs/cgroup") if os.access(one, os.W_OK)]
-
-
-def remove_cgroup(path):
-    """Kills what is still in it, if anything is."""
-    while True:
-        try:
-            return os.rmdir(path)
-        except OSError as error:
-            if error.errno != errno.EBUSY:
-                raise
-        with open(os.path.join(path, "cgroup.procs")) as file:
-            for pid in file.read().split():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
-        time.sleep(0.01)
-
-
-def sweep():
-    """Removes what simulations left whose process is gone. Their processes went with them: see sandbox.py."""
-    removed = []
-    for root in [tempfile.gettempdir(), *_cgroup_roots()]:
-        for name in os.listdir(root):
-            parts = name.split("-")
-            if not name.startswith(PREFIX) or len(parts) < 4 or _born(parts[1]) == parts[2]:
-                continue
-            path = os.path.join(root, name)
-            if root.startswith("/sys"):
-                remove_cgroup(path)
-            else:
-                shutil.rmtree(path)
-            removed.append(path)
-    return removed
-
-
-# ---- Pods ------------------------------------------------------------------------------------------------------------
-
-
-class Container:
-    def __init__(self, spec, is_init):
-        self.spec, self.name, self.is_init = spec, spec["name"], is_init
-        self.pid = 0
-        self.code = None  # of its last end
-        self.codes = []
-        self.running = False
-        self.again_at = 0.0
-
-
-class Pod:
-    """One pod: Pending, Running, Succeeded or Failed; `addresses` change only with another pod."""
-
-    def __init__(self, sim, workload, plan):
-        self.sim, self.workload, self.plan = sim, workload, plan
-        end = "".join(random.choice("bcdfghjklmnpqrstvwxz2456789") for _ in range(5))
-        self.name = f"{plan.stem}-{end}" if plan.random else plan.stem
-        self.hostname = plan.hostname or self.name
-        self.conditions = set()
-        self.addresses = []
-        self.terminating = False
-        self.deadline = None  # of its grace
-        self.gone = False  # taken off the machine
-        spec = plan.template
-        self.containers = [Container(one, True) for one in spec.get("initContainers", [])]
-        self.containers += [Container(one, False) for one in spec["containers"]]
-        self.folder = os.path.join(sim.folder, "pods", f"{len(sim.pods)}-{self.name}")
-        os.makedirs(self.folder)
-        self.sandbox = None
-        self.cgroups = []
-
-    # ---- what it is ----
-
-    @property
-    def main(self):
-        return next(one for one in self.containers if not one.is_init)
-
-    @property
-    def phase(self):
-        if self.sandbox is None:
-            return "Pending"
-        mains = [one for one in self.containers if not one.is_init]
-        if any(one.running or one.code is None or one.again_at for one in mains):
-            failed = [one for one in self.containers if one.is_init and one.code not in (None, 0) and not one.again_at]
-            return "Failed" if failed else "Running"
-        return "Succeeded" if all(one.code == 0 for one in mains) else "Failed"
-
-    @property
-    def code(self):
-        return self.main.code
-
-    @property
-    def ready(self):
-        """Running, and its readiness probe passes. Probes by TCP and HTTP pass when somebody listens on the port."""
-        if self.terminating or self.sandbox is None or not self.main.running:
-            return False
-        probe = self.main.spec.get("readinessProbe")
-        if probe is None:
-            return True
-        if "exec" in probe:
-            return self.exec(*probe["exec"]["command"]).returncode == 0
-        port = (probe.get("tcpSocket") or probe["httpGet"])["port"]
-        named = {one.get("name"): one["containerPort"] for one in self.main.spec.get("ports", [])}
-        return self.listens(int(named.get(port, port)))
-
-    def listens(self, port):
-        for kind in ("tcp", "tcp6"):
-            with open(f"/proc/{self.sandbox.pid}/net/{kind}") as file:
-                for line in file.readlines()[1:]:
-                    _, local, _, state = line.split()[:4]
-                    if state == "0A" and int(local.rsplit(":", 1)[1], 16) == port:
-                        return True
-        return False
-
-    @property
-    def output(self):
-        return self.said_by(self.main.name)
-
-    def said_by(self, container):
-        path = os.path.join(self.folder, container + ".log")
-        if not os.path.exists(path):
-            return ""
-        with open(path, errors="replace") as file:
-            return file.read()
-
-    @property
-    def names(self):
-        """Its own names in DNS."""
-        if not self.plan.subdomain:
-            return []
-        whole = f"{self.hostname}.{self.plan.subdomain}.{self.plan.namespace}.svc"
-        return [f"{whole}.{CLUSTER}"]
-
-    # ---- what one does with it ----
-
-    def start(self):
-        self.sandbox = Sandbox(self.hostname)
-        self.addresses = self.sim.fabric.plug(self.sandbox)
-        self.sim.refresh()
-        for name, size, files in self.sim.volumes_of(self):
-            group = self.plan.template.get("securityContext", {}).get("fsGroup")
-            self.sandbox.tell(volume=self.volume(name), bytes=size, files=files, group=group)
-        os.set_blocking(self.sandbox.process.stdout.fileno(), False)
-        self.advance()
-
-    def volume(self, name):
-        return os.path.join(self.folder, "volumes", name)
-
-    def advance(self):
-        """Init containers one after the other, then all others at once."""
-        for one in self.containers:
-            if one.is_init and one.code != 0:
-                if not one.running and one.code is None:
-                    self.start_container(one)
-                return
-        if self.plan.waits_for and not self.sim.resolves(self.plan.waits_for, self.plan.namespace):
-            return
-        for one in self.containers:
-            if not one.is_init and not one.running and one.code is None and not self.terminating:
-                self.start_container(one)
-
-    def start_container(self, container):
-        container.running, container.again_at = True, 0.0
-        self.sandbox.tell(start=self.sim.container_for(self, container))
-
-    def hear(self):
-        """Takes in what its sandbox has told; the containers that ended."""
-        ended = []
-        while self.sandbox is not None and not self.gone:
-            try:
-                word = self.sandbox.hear()
-            except BlockingIOError:
-                return ended
-            one = next(one for one in self.containers if one.name == (word.get("started") or word.get("exited")))
-            if "started" in word:
-                one.pid = word["pid"]
-            else:
-                one.running, one.code = False, word["code"]
-                one.codes.append(word["code"])
-                ended.append(one)
-        return ended
-
-    def signal(self, number):
-        for one in self.containers:
-            if one.running and one.pid:
-                try:
-                    os.kill(one.pid, number)
-                except ProcessLookupError:
-                    pass
-
-    def terminate(self, grace=None):
-        """As the kubelet does when the pod is deleted: preStop, SIGTERM, and SIGKILL when the grace is over. Does not
-        wait; the simulation goes on with wait()."""
-        if grace is None:
-            grace = self.plan.template.get("terminationGracePeriodSeconds", 30)
-        self.terminating, self.deadline = True, time.monotonic() + grace
-        for one in self.containers:
-            stop = one.spec.get("lifecycle", {}).get("preStop", {}).get("exec")
-            if stop and one.running:
-                self.exec(*stop["command"], timeout=grace)
-        self.signal(signal.SIGTERM)
-        self.sim.refresh()
-
-    def kill(self):
-        """As when its node is lost: nothing in it gets any notice."""
-        self.conditions.add("DisruptionTarget")
-        self.signal(signal.SIGKILL)
-
-    def exec(self, *command, timeout=30, container=None):
-        """Runs a command in a container, as `kubectl exec` does."""
-        chosen = next((one for one in self.containers if one.name == container), self.main)
-        env = self.sim.container_for(self, chosen)["env"]
-        return subprocess.run(["nsenter", "-t", str(chosen.pid), "-n", "-u", "-i", "-m", "-p", "-r", "-w", "--", *command],
-                              env=env, timeout=timeout, capture_output=True, text=True, stdin=subprocess.DEVNULL)  # fmt: skip
-
-    def enforce(self, rules):
-        """Puts the rules of a NetworkPolicy into its network."""
-        said = subprocess.run(["nsenter", "-t", str(self.sandbox.pid), "-n", "nft", "-f", "-"], input=rules, text=True,
-                              capture_output=True)  # fmt: skip
-        assert said.returncode == 0, f"{said.stderr}\n{rules}"
-
-    def end(self):
-        if self.sandbox is not None and not self.gone:
-            self.sandbox.end()
-        self.gone = True
-        while self.cgroups:
-            remove_cgroup(self.cgroups.pop())
-
-
-# ---- The simulation --------------------------------------------------------------------------------------------------
+__all__ = ["PodSim", "expand", "read", "size_of", "sweep", "why_not"]
 
 
 class PodSim:
@@ -339,7 +57,7 @@ class PodSim:
         self.published = None
         self.walls = {}
         sweep()
-        self.folder = tempfile.mkdtemp(prefix=_own_stem())
+        self.folder = tempfile.mkdtemp(prefix=own_stem())
         os.chmod(self.folder, 0o755)
         try:
             self.fabric = Fabric(self.folder, families)
@@ -798,7 +516,7 @@ class PodSim:
                 wanted["/sys/fs/cgroup/memory"] = {"memory.limit_in_bytes": size_of(limits["memory"])}
         places = []
         for root, settings in wanted.items():
-            path = f"{root}/{_own_stem()}{pod.name}-{spec['name']}"
+            path = f"{root}/{own_stem()}{pod.name}-{spec['name']}"
             if not os.path.exists(path):
                 os.mkdir(path)
                 pod.cgroups.append(path)

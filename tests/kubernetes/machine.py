@@ -1,0 +1,100 @@
+"""Machine: what podsim needs of this one, what it leaves on it, and how that is removed."""
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+PREFIX = "podsim-"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SIZES = {"": 1, "k": 1000, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+
+
+def why_not():
+    """Why no pod can run on this machine, or the empty string."""
+    if os.geteuid() != 0:
+        return "podsim needs root, for namespaces"
+    tools = {"ip": "iproute2", "dnsmasq": "dnsmasq-base", "nft": "nftables", "nsenter": "util-linux", "setpriv": "util-linux"}
+    search = os.environ.get("PATH", "") + ":" + PATH
+    missing = [package for tool, package in tools.items() if shutil.which(tool, path=search) is None]
+    if missing:
+        return f"podsim needs Debian's {' '.join(sorted(set(missing)))} (apt-get install --no-install-recommends)"
+    tried = subprocess.run(["unshare", "--net", "--uts", "--ipc", "--pid", "--mount", "--fork", "true"], capture_output=True)
+    return "" if tried.returncode == 0 else f"podsim needs namespaces: {tried.stderr.decode().strip()}"
+
+
+def passable():
+    """Folders on the way to the interpreter that other users may not enter: in a pod they may."""
+    found = set()
+    for path in (os.path.realpath(sys.executable), sys.prefix, os.path.dirname(__file__)):
+        while path != "/":
+            path = os.path.dirname(path)
+            if os.stat(path).st_mode & 0o001 == 0:
+                found.add(path)
+    return sorted(found)
+
+
+def size_of(text):
+    number, unit = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", str(text)).groups()
+    return int(float(number) * SIZES[unit])
+
+
+def cores_of(text):
+    return float(text[:-1]) / 1000 if str(text).endswith("m") else float(text)
+
+
+# ---- What a simulation leaves on the machine: a folder in /tmp and cgroups, each with the number of its process -------
+
+
+def _born(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[19]
+    except OSError:
+        return None
+
+
+def own_stem():
+    return f"{PREFIX}{os.getpid()}-{_born(os.getpid())}-"
+
+
+def _cgroup_roots():
+    return [one for one in ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup/memory", "/sys/fs/cgroup") if os.access(one, os.W_OK)]
+
+
+def remove_cgroup(path):
+    """Kills what is still in it, if anything is."""
+    while True:
+        try:
+            return os.rmdir(path)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+        with open(os.path.join(path, "cgroup.procs")) as file:
+            for pid in file.read().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def sweep():
+    """Removes what simulations left whose process is gone. Their processes went with them: see sandbox.py."""
+    removed = []
+    for root in [tempfile.gettempdir(), *_cgroup_roots()]:
+        for name in os.listdir(root):
+            parts = name.split("-")
+            if not name.startswith(PREFIX) or len(parts) < 4 or _born(parts[1]) == parts[2]:
+                continue
+            path = os.path.join(root, name)
+            if root.startswith("/sys"):
+                remove_cgroup(path)
+            else:
+                shutil.rmtree(path)
+            removed.append(path)
+    return removed
