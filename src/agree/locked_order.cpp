@@ -47,8 +47,13 @@ bool fits_bucket(const Request& request, const Bucket& bucket, std::size_t index
 
 }  // namespace
 
-LockedOrder::LockedOrder(uint32_t epoch, int rank, int size, std::vector<Bucket> buckets, const Known& known)
-    : epoch_(epoch % kReadinessEpochs), rank_(rank), size_(size), departed_(static_cast<std::size_t>(size), false) {
+LockedOrder::LockedOrder(uint32_t epoch, int rank, int size, std::vector<Bucket> buckets, const Known& known,
+                         bool blind)
+    : epoch_(epoch % kReadinessEpochs),
+      rank_(rank),
+      size_(size),
+      departed_(static_cast<std::size_t>(size), false),
+      blind_(blind) {
   std::unordered_map<std::string_view, uint32_t> last;
   for (Bucket& bucket : buckets) {
     const auto number = static_cast<uint32_t>(buckets_.size());
@@ -121,16 +126,33 @@ void LockedOrder::depart(int rank) {
   freeze();
 }
 
-std::optional<uint32_t> LockedOrder::begin() {
-  if (next_ >= ready_) return std::nullopt;
-  const uint32_t bucket = next_bucket_;
-  const auto tensors = static_cast<uint32_t>(buckets_[bucket]->names.size());
-  missing_[bucket] = tensors;
-  for (uint32_t id = first_tensor_[bucket]; id < first_tensor_[bucket] + tensors; ++id) tensors_[id].present = false;
-  waiting_ -= tensors;
+std::optional<LockedOrder::Start> LockedOrder::begin() {
+  if (!may_begin()) return std::nullopt;
+  const Start start{next_bucket_, blind_ && settled_};
   ++next_;
-  next_bucket_ = bucket + 1 == buckets_.size() ? 0 : bucket + 1;
-  return bucket;
+  next_bucket_ = start.bucket + 1 == buckets_.size() ? 0 : start.bucket + 1;
+  if (start.hollow) return start;  // what is in its place stays there
+  const auto tensors = static_cast<uint32_t>(buckets_[start.bucket]->names.size());
+  missing_[start.bucket] = tensors;
+  const uint32_t first = first_tensor_[start.bucket];
+  for (uint32_t id = first; id < first + tensors; ++id) tensors_[id].present = false;
+  waiting_ -= tensors;
+  return start;
+}
+
+LockedOrder::Fate LockedOrder::fate() const {
+  if (!frozen_) return Fate::real;
+  if (!settled_) return Fate::open;
+  return next_ <= real_ ? Fate::real : Fate::dropped;
+}
+
+bool LockedOrder::resume(Frozen counts) {
+  if (!blind_ || !frozen_ || settled_) return false;
+  if (counts.least > next_ || counts.greatest < next_ || counts.greatest > counts.least + 1) return false;
+  settled_ = true;
+  real_ = counts.least;
+  ready_ = counts.greatest;
+  return true;
 }
 
 }  // namespace fdl

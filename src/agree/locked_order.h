@@ -11,6 +11,16 @@
 //
 // No rank decides and no message is sent, so it does not matter who freezes, nor how many at once. Pure: the words of
 // the other ranks come from the caller, who publishes word() whenever it has changed.
+//
+// A blind order is for ranks that cannot read each other's words. A position begins on a rank as soon as its tensors
+// are there and the one before it has finished here. Its collective itself proves that all ranks have begun it, for it
+// finishes nowhere before that: so of any two ranks, one is at most one position ahead.
+//
+//   How it is left.   Whoever freezes tells the root how many positions it has begun; the root has the others freeze,
+//                     and tells all the least count and the greatest (RootSession). Until then what finishes is kept
+//                     back. Positions that all have begun are as good as ever. The one that only some have begun is
+//                     begun by the others too, with zeros, so that it ends; its outcome is dropped everywhere, and its
+//                     tensors are asked for as usual.
 #pragma once
 
 #include <algorithm>
@@ -36,9 +46,15 @@ class LockedOrder {
   };
   // The request that all ranks know under a name, or null: its shape and scales are what is expected.
   using Known = std::function<const Request*(const std::string& name)>;
+  struct Start {
+    uint32_t bucket;
+    bool hollow;  // without this rank's tensors, so that the others can end it
+  };
+  // What becomes of the position that this rank has begun and not finished.
+  enum class Fate { real, open, dropped };
 
   // There is at least one bucket, and none is empty or an error.
-  LockedOrder(uint32_t epoch, int rank, int size, std::vector<Bucket> buckets, const Known& known);
+  LockedOrder(uint32_t epoch, int rank, int size, std::vector<Bucket> buckets, const Known& known, bool blind = false);
 
   // Where the tensor belongs; nothing where the order does not foresee it: then the order must be left.
   std::optional<Place> submit(const Request& request);
@@ -53,21 +69,34 @@ class LockedOrder {
   template <typename WordOf>
   void look(const WordOf& word_of);
   // The next bucket that must run now, in the order that is the same on all ranks.
-  std::optional<uint32_t> begin();
+  std::optional<Start> begin();
+  bool may_begin() const {
+    if (!blind_ || settled_) return next_ < ready_;
+    return !frozen_ && next_ == finished_ && next_ < published_;
+  }
+
+  // ---- blind ----
+  bool blind() const { return blind_; }
+  Fate fate() const;
+  // What was begun last has ended here.
+  void finish() { ++finished_; }
+  // All are frozen. False where that cannot be: this rank's own count does not lie between.
+  [[nodiscard]] bool resume(Frozen counts);
 
   const std::vector<std::shared_ptr<const Bucket>>& buckets() const { return buckets_; }
   bool frozen() const { return frozen_; }
   // Nothing will begin any more; what is still in its place was begun nowhere.
-  bool left() const { return settled_ && next_ == ready_; }
+  bool left() const { return settled_ && next_ == ready_ && (!blind_ || finished_ == next_); }
   // Whether that rank, whose word this is, keeps the next position from beginning.
   bool is_behind(uint64_t word) const {
     const Readiness other = readiness_of(word);
     return other.epoch != epoch_ || other.count <= next_;
   }
-  // This rank has published the next position, and waits for others.
-  bool waits_for_others() const { return published_ > next_; }
+  // This rank has published the next position, or begun it, and waits for others.
+  bool waits_for_others() const { return blind_ ? next_ > finished_ : published_ > next_; }
   std::size_t waiting() const { return waiting_; }  // tensors in their places
-  uint64_t begun() const { return next_; }          // positions
+  // Positions; once the order is settled, those that count.
+  uint64_t begun() const { return blind_ && settled_ ? std::min(next_, real_) : next_; }
 
  private:
   struct Tensor {
@@ -99,7 +128,10 @@ class LockedOrder {
   uint32_t publish_bucket_ = 0;  // published_ % buckets
   uint64_t next_ = 0;            // positions begun
   uint32_t next_bucket_ = 0;
-  uint64_t ready_ = 0;  // positions that all have published
+  uint64_t ready_ = 0;  // positions that all have published; blind: that any has begun, once that is known
+  bool blind_;
+  uint64_t finished_ = 0;  // blind: positions that have ended here
+  uint64_t real_ = 0;      // blind: positions that all have begun, once that is known
   std::size_t waiting_ = 0;
   bool frozen_ = false;
   bool settled_ = false;

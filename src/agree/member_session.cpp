@@ -47,8 +47,10 @@ std::vector<std::byte> MemberSession::encode_requests(const std::vector<Request>
   return encode_borrowed(pointers);
 }
 
-std::vector<std::byte> MemberSession::encode_borrowed(std::span<const Request* const> requests) {
+std::vector<std::byte> MemberSession::encode_borrowed(std::span<const Request* const> requests,
+                                                      std::optional<uint64_t> frozen) {
   RequestMessage message;
+  message.frozen = frozen;
   message.acknowledged = state_->acknowledged = state_->handled;
   for (const Request* request : requests) {
     if (const auto position = state_->cache.find(*request)) {

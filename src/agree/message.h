@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -68,11 +69,22 @@ struct Bucket {
   bool operator==(const Bucket&) const = default;
 };
 
+// How many positions of a blind order its ranks had begun when all were frozen.
+struct Frozen {
+  uint64_t least = 0;
+  uint64_t greatest = 0;
+
+  bool operator==(const Frozen&) const = default;
+};
+
 struct Plan {
   std::vector<Bucket> buckets;
   // Not empty: behind `buckets`, these are run in this order again and again, without another plan, until the order is
   // left (see locked_order.h). What was asked for and is not in a plan yet counts as submitted to it.
   std::vector<Bucket> locked;
+  // Of a blind order: it is to be left; and once all are frozen, how.
+  bool freeze = false;
+  std::optional<Frozen> frozen;
   bool empty() const { return buckets.empty(); }
   // The bucket that holds `name`, or null. The error of a name, empty where all is well.
   const Bucket* find(std::string_view name) const;

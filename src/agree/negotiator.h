@@ -17,6 +17,7 @@ struct NegotiatorOptions {
   int64_t stall_warning_ns = 0;  // 0: never
   int64_t stall_shutdown_ns = 0;
   int lock_after = 0;  // how often a step must repeat before RootSession locks its order; 0: never
+  bool blind = false;  // ranks cannot read how far the others are: the order is a blind one
   // "rank 3 (host-b)": how texts name rank r of the group.
   std::vector<std::string> rank_names;
 };

@@ -87,12 +87,18 @@ void cut(const Bucket& bucket, const std::function<int32_t(const std::string&)>&
 void Rhythm::note(const Plan& plan, bool usual) {
   period_ = 0;
   if (repeats_ == 0) return;
-  const auto lockable = [](const Bucket& bucket) {
-    return bucket.code == Code::ok && bucket.kind != RequestKind::join && !bucket.names.empty();
-  };
+  const auto lockable = [this](const Bucket& bucket) { return may_repeat(bucket); };
   if (!usual || !std::ranges::all_of(plan.buckets, lockable)) return forget();
   for (const Bucket& bucket : plan.buckets) append(bucket);
   period_ = find_period();
+}
+
+// Without sight, only what needs something of every rank everywhere: a sum of any elements at all, and a barrier.
+bool Rhythm::may_repeat(const Bucket& bucket) const {
+  if (bucket.code != Code::ok || bucket.kind == RequestKind::join || bucket.names.empty()) return false;
+  if (!blind_ || bucket.kind == RequestKind::barrier) return true;
+  return bucket.kind == RequestKind::allreduce &&
+         std::ranges::all_of(bucket.element_counts, [](int64_t count) { return count > 0; });
 }
 
 void Rhythm::append(const Bucket& bucket) {

@@ -21,8 +21,9 @@ namespace fdl {
 
 class Rhythm {
  public:
-  // `repeats`: how often a period must have been seen; 0: nothing is ever locked.
-  explicit Rhythm(int repeats) : repeats_(repeats), due_(repeats) {}
+  // `repeats`: how often a period must have been seen; 0: nothing is ever locked. `blind`: the order must prove itself
+  // as it runs, so there is nothing in it that one rank can finish before all have begun it.
+  explicit Rhythm(int repeats, bool blind = false) : repeats_(repeats), due_(repeats), blind_(blind) {}
 
   // A plan that was decided. `usual`: every rank had asked for all of it, and nothing failed.
   void note(const Plan& plan, bool usual);
@@ -40,6 +41,7 @@ class Rhythm {
     std::vector<Bucket> buckets;
   };
 
+  bool may_repeat(const Bucket& bucket) const;
   void append(const Bucket& bucket);
   void close();
   void forget();
@@ -48,6 +50,7 @@ class Rhythm {
 
   int repeats_;
   int due_;  // repeats that are asked for now
+  bool blind_;
   std::deque<Segment> closed_;
   Segment open_;
   std::unordered_set<std::string> names_;  // of open_

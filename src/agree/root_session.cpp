@@ -18,7 +18,8 @@ struct RootSession::State {
         size(options.size),
         left(static_cast<std::size_t>(options.size), false),
         remembered(options.size, capacity),
-        rhythm(options.lock_after),
+        rhythm(options.lock_after, options.blind),
+        blind(options.blind),
         negotiator(std::move(options)) {}
 
   Result<std::vector<const Request*>> requests_in(int from, const RequestMessage& message) const;
@@ -32,6 +33,8 @@ struct RootSession::State {
   }
 
   void lock_order(PlanMessage& message);
+  Status note_frozen(int from, uint64_t begun);
+  std::optional<Plan> leave_blind_order();
 
   std::vector<std::string> rank_names;
   int size;
@@ -40,6 +43,10 @@ struct RootSession::State {
   Remembered remembered;
   Rhythm rhythm;
   uint64_t locked_by = 0;  // the last plan that locked the order
+  bool blind;
+  bool in_blind_order = false;
+  bool said_freeze = false;
+  std::vector<std::optional<uint64_t>> frozen;  // of the ranks that are: what they have begun of the blind order
   Negotiator negotiator;
 };
 
@@ -89,6 +96,41 @@ void RootSession::State::lock_order(PlanMessage& message) {
   locked_by = message.number;
   rhythm.locked();
   negotiator.forget_pending();
+  in_blind_order = blind;
+  said_freeze = false;
+  frozen.assign(static_cast<std::size_t>(size), std::nullopt);
+}
+
+Status RootSession::State::note_frozen(int from, uint64_t begun) {
+  if (!in_blind_order || frozen[static_cast<std::size_t>(from)]) {
+    return refuse(from, Code::internal, "it freezes an order that is not locked");
+  }
+  frozen[static_cast<std::size_t>(from)] = begun;
+  return ok_status();
+}
+
+// What is to be said of it now; nothing while all is well, or some have not answered.
+std::optional<Plan> RootSession::State::leave_blind_order() {
+  std::size_t answers = 0;
+  std::size_t gone = 0;
+  std::optional<Frozen> counts;
+  for (std::size_t rank = 0; rank < frozen.size(); ++rank) {
+    gone += left[rank] ? 1 : 0;
+    if (left[rank] || !frozen[rank]) continue;
+    ++answers;
+    if (!counts) counts = Frozen{*frozen[rank], *frozen[rank]};
+    *counts = {std::min(counts->least, *frozen[rank]), std::max(counts->greatest, *frozen[rank])};
+  }
+  if (answers > 0 && answers + gone == frozen.size()) {
+    in_blind_order = false;
+    Plan plan;
+    plan.frozen = counts;
+    return plan;
+  }
+  if (answers + gone == 0 || std::exchange(said_freeze, true)) return std::nullopt;
+  Plan plan;
+  plan.freeze = true;
+  return plan;
 }
 
 RootSession::RootSession(NegotiatorOptions options, std::size_t cache_capacity)
@@ -102,6 +144,7 @@ Status RootSession::receive(int from, ConstBytes bytes, int64_t now_ns) {
   auto message = decode_requests(bytes);
   if (!message.ok()) return state.refuse(from, message.status().code(), message.status().text());
   FDL_ASSIGN_OR_RETURN(const std::vector<const Request*> requests, state.requests_in(from, *message));
+  if (message->frozen) FDL_RETURN_IF_ERROR(state.note_frozen(from, *message->frozen));
   if (message->acknowledged < state.locked_by) {  // the rank counts these as submitted to the locked order
     state.remembered.acknowledge(from, message->acknowledged);
     return ok_status();
@@ -122,6 +165,13 @@ Status RootSession::receive(int from, ConstBytes bytes, int64_t now_ns) {
 std::optional<std::vector<std::byte>> RootSession::decide(int64_t now_ns) {
   State& state = *state_;
   PlanMessage message;
+  if (state.in_blind_order) {
+    auto plan = state.leave_blind_order();
+    if (!plan) return std::nullopt;
+    message.plan = std::move(*plan);
+    state.remembered.announce(message);
+    return encode(message);
+  }
   message.plan = state.negotiator.decide(now_ns);
   if (message.plan.empty()) return std::nullopt;
   state.remembered.announce(message);

@@ -27,7 +27,9 @@ class MemberSession {
   // The message that submits `requests`, which may be none (an acknowledgement). From here on they are pending at the
   // root, and the plans decoded from now on may complete them: in a bucket, or in a bucket's error.
   std::vector<std::byte> encode_requests(const std::vector<Request>& requests);
-  std::vector<std::byte> encode_borrowed(std::span<const Request* const> requests);
+  // `frozen`: this rank has frozen its blind order, after it had begun so many positions; once for each such order.
+  std::vector<std::byte> encode_borrowed(std::span<const Request* const> requests,
+                                         std::optional<uint64_t> frozen = std::nullopt);
 
   // The next plan. A failure means that root and rank no longer understand each other: the group is lost.
   Result<Plan> decode_plan(ConstBytes bytes);
@@ -59,7 +61,9 @@ class RootSession {
   //
   // A plan may lock the order (options.lock_after). Then what ranks have asked for and no plan has answered is
   // forgotten here, also what is still on its way: ranks count it as submitted to the order, and ask again when they
-  // have left it.
+  // have left it. While a blind order is in force plans only say how it is left: that all are to freeze, once any has,
+  // and when all have, the least and the greatest count. A rank that has left counts as having begun what any has: if
+  // it has not, that ends with an error.
   std::optional<std::vector<std::byte>> decide(int64_t now_ns);
   // The root's rank has left the locked order, after it was run so many times.
   void left_order(uint64_t rounds);

@@ -25,6 +25,9 @@ class Submissions {
   struct Begun {
     std::shared_ptr<const Bucket> bucket;
     std::vector<std::optional<Entry>> entries;
+    // Of a blind order: it may turn out that not all have begun it; and whether this rank begins it with zeros.
+    bool provisional = false;
+    bool hollow = false;
   };
 
   Submissions(int rank, int size) : rank_(rank), size_(size), departed_(static_cast<std::size_t>(size), false) {}
@@ -68,10 +71,11 @@ class Submissions {
   const std::string& reason() const { return reason_; }
 
   // From here on `buckets` are run again and again. The root has forgotten what it was told and did not decide.
-  void lock(std::vector<Bucket> buckets, const LockedOrder::Known& known) {
+  void lock(std::vector<Bucket> buckets, const LockedOrder::Known& known, bool blind = false) {
     FDL_CHECK(!order_);
     reason_.clear();
-    order_ = std::make_unique<LockedOrder>(++epochs_, rank_, size_, std::move(buckets), known);
+    told_frozen_ = false;
+    order_ = std::make_unique<LockedOrder>(++epochs_, rank_, size_, std::move(buckets), known, blind);
     places_.clear();
     for (const auto& bucket : order_->buckets()) places_.emplace_back(bucket->names.size());
     for (int rank = 0; rank < size_; ++rank) {
@@ -100,10 +104,29 @@ class Submissions {
     if (!was_frozen && order_->frozen()) reason_ = "another rank met something unexpected";
   }
   std::optional<Begun> begin() {
-    const auto number = order_->begin();
-    if (!number) return std::nullopt;
-    const auto& bucket = order_->buckets()[*number];
-    return Begun{bucket, std::exchange(places_[*number], std::vector<std::optional<Entry>>(bucket->names.size()))};
+    const auto start = order_->begin();
+    if (!start) return std::nullopt;
+    const auto& bucket = order_->buckets()[start->bucket];
+    std::vector<std::optional<Entry>> entries(bucket->names.size());
+    if (!start->hollow) entries.swap(places_[start->bucket]);
+    return Begun{bucket, std::move(entries), order_->blind(), start->hollow};
+  }
+
+  // ---- blind ----
+  // How many positions this rank had begun when it froze: the root is to be told, once.
+  bool owes_frozen() const { return order_ && order_->blind() && order_->frozen() && !told_frozen_; }
+  std::optional<uint64_t> tell_frozen() {
+    if (!owes_frozen()) return std::nullopt;
+    told_frozen_ = true;
+    return order_->begun();
+  }
+  [[nodiscard]] bool resume(Frozen counts) { return order_ && told_frozen_ && order_->resume(counts); }
+  void finish() { order_->finish(); }
+  // What was begun and came to nothing: it is to be told again.
+  void take_back(std::vector<std::optional<Entry>> entries) {
+    for (auto& entry : entries) {
+      if (entry) hold(std::move(*entry));
+    }
   }
   // Ends the order once nothing of it will begin any more; true if it did. What is left is to be told again.
   bool finish_leaving() {
@@ -171,6 +194,7 @@ class Submissions {
   std::unique_ptr<LockedOrder> order_;
   std::vector<std::vector<std::optional<Entry>>> places_;  // of each bucket
   std::string reason_;
+  bool told_frozen_ = false;
   uint32_t epochs_ = 0;
 };
 

@@ -305,7 +305,9 @@ std::vector<std::byte> encode(const RequestMessage& message) {
   Builder builder;
   const auto cached = write_positions(builder, message.cached);
   const auto requests = write_requests(builder, message.requests);
-  builder.Finish(wire::CreateRequestMessage(builder, message.acknowledged, cached, requests), kRequestsIdentifier);
+  builder.Finish(wire::CreateRequestMessage(builder, message.acknowledged, cached, requests, message.frozen.has_value(),
+                                            message.frozen.value_or(0)),
+                 kRequestsIdentifier);
   return bytes_from(builder);
 }
 
@@ -315,7 +317,10 @@ std::vector<std::byte> encode(const PlanMessage& message) {
   const auto locked = write_buckets(builder, message.plan.locked, message.known_locked);
   const auto positions = write_positions(builder, message.cache_positions);
   const auto requests = write_requests(builder, message.cache_requests);
-  builder.Finish(wire::CreatePlanMessage(builder, message.number, buckets, positions, requests, locked),
+  const std::optional<Frozen>& counts = message.plan.frozen;
+  const auto frozen = counts ? wire::CreateFrozen(builder, counts->least, counts->greatest) : 0;
+  builder.Finish(wire::CreatePlanMessage(builder, message.number, buckets, positions, requests, locked,
+                                         message.plan.freeze, frozen),
                  kPlanIdentifier);
   return bytes_from(builder);
 }
@@ -329,6 +334,7 @@ Result<RequestMessage> decode_requests(ConstBytes bytes) {
   message.acknowledged = from->acknowledged();
   FDL_RETURN_IF_ERROR(reader.read(from->cached(), message.cached));
   FDL_RETURN_IF_ERROR(reader.read(from->requests(), message.requests));
+  if (from->frozen()) message.frozen = from->begun();
   return message;
 }
 
@@ -339,6 +345,8 @@ Result<PlanMessage> decode_plan(ConstBytes bytes) {
   Reader reader(bytes.size());
   PlanMessage message;
   message.number = from->number();
+  message.plan.freeze = from->freeze();
+  if (from->frozen() != nullptr) message.plan.frozen = {from->frozen()->least(), from->frozen()->greatest()};
   FDL_RETURN_IF_ERROR(reader.read(from->buckets(), message.plan.buckets, message.known));
   FDL_RETURN_IF_ERROR(reader.read(from->locked(), message.plan.locked, message.known_locked));
   for (const Bucket& bucket : message.plan.locked) FDL_RETURN_IF_ERROR(check_locked(bucket));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ struct RequestMessage {
   uint64_t acknowledged = 0;     // number of the last plan that the rank had handled when it wrote this
   std::vector<uint32_t> cached;  // positions in its cache as that plan left it, in the order of submission
   std::vector<Request> requests;
+  std::optional<uint64_t> frozen;  // it has frozen its blind order, and begun so many positions of it
 };
 
 // From the root to every rank.

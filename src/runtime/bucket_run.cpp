@@ -9,6 +9,9 @@
 namespace fdl {
 namespace {
 
+// As much of a tensor that is reduced in place as is worth copying to learn that all ranks have begun it.
+constexpr std::size_t kTrialBytes = 64 * 1024;
+
 std::size_t product(const std::vector<int64_t>& shape, std::size_t from = 0) {
   std::size_t count = 1;
   for (std::size_t i = from; i < shape.size(); ++i) count *= static_cast<std::size_t>(shape[i]);
@@ -20,13 +23,14 @@ std::size_t product(const std::vector<int64_t>& shape, std::size_t from = 0) {
 std::size_t Entry::element_count() const { return product(request.shape); }
 
 BucketRun::BucketRun(std::shared_ptr<const Bucket> bucket, std::vector<std::optional<Entry>> entries,
-                     Communicator& comm, FusionBuffer& fusion, const std::unique_ptr<Trace>& trace)
+                     Communicator& comm, FusionBuffer& fusion, const std::unique_ptr<Trace>& trace, bool on_trial)
     : shared_bucket_(std::move(bucket)),
       bucket_(*shared_bucket_),
       entries_(std::move(entries)),
       comm_(comm),
       fusion_(fusion),
-      trace_(trace) {
+      trace_(trace),
+      on_trial_(on_trial) {
   Status begun = begin();
   if (!begun.ok()) finish(std::move(begun));
 }
@@ -50,7 +54,12 @@ Status BucketRun::begin() {
       return begin_alltoall();
     case RequestKind::reduce_scatter:
       return begin_reduce_scatter();
-    case RequestKind::barrier:  // that all ranks agreed is the barrier
+    case RequestKind::barrier:
+      if (on_trial_) {
+        start_collective({.collective = Collective::barrier}, {});
+        return {};
+      }
+      break;  // that all ranks agreed is the barrier
     case RequestKind::join:
       break;
   }
@@ -104,6 +113,7 @@ Status BucketRun::begin_allreduce() {
     if (!entry) continue;
     FDL_ASSIGN_OR_RETURN([[maybe_unused]] void* output, make_output(*entry, entry->request.shape));
   }
+  if (on_trial_ && !fused()) return begin_allreduce_on_trial();
   // A tensor that travels alone needs no packing; one that this rank does not have needs zeros.
   if (!fused() && entries_.front()) {
     Entry& entry = *entries_.front();
@@ -111,7 +121,7 @@ Status BucketRun::begin_allreduce() {
     return {};
   }
   spec.dtype = bucket_.dtype;
-  if (comm_.takes_pieces(spec)) {
+  if (!on_trial_ && comm_.takes_pieces(spec)) {
     list_pieces();
     start_collective(spec, {.pieces = pieces_});
     return {};
@@ -119,6 +129,35 @@ Status BucketRun::begin_allreduce() {
   FDL_ASSIGN_OR_RETURN(packed_, fusion_.at_least(spec.count * size_of(bucket_.dtype)));
   enter(Stage::pack);
   return {};
+}
+
+// All ranks cut at the same place, whatever each has of it.
+Status BucketRun::begin_allreduce_on_trial() {
+  const std::size_t element_bytes = size_of(bucket_.dtype);
+  tried_ = std::min(operation_.spec.count, kTrialBytes / element_bytes);
+  const std::size_t bytes = tried_ * element_bytes;
+  if (entries_.front()) {
+    Entry& entry = *entries_.front();
+    source_ = static_cast<const std::byte*>(entry.input);
+    target_ = static_cast<std::byte*>(entry.handle->output(entry.index).data);
+    if (source_ == target_) {
+      FDL_ASSIGN_OR_RETURN(kept_, fusion_.at_least(bytes));
+      std::memcpy(kept_, source_, bytes);
+    }
+  } else {
+    FDL_ASSIGN_OR_RETURN(target_, fusion_.at_least(bytes));
+    std::memset(target_, 0, bytes);
+    source_ = target_;
+  }
+  start_elements(0, tried_);
+  return {};
+}
+
+void BucketRun::start_elements(std::size_t from, std::size_t count) {
+  const std::size_t offset = from * size_of(bucket_.dtype);
+  CollectiveSpec spec = operation_.spec;
+  spec.count = count;
+  start_collective(spec, {source_ + offset, target_ + offset});
 }
 
 // The tensors as they lie; zeros, for nobody, in place of those that this rank does not have.
@@ -283,6 +322,7 @@ bool BucketRun::progress() {
     case Stage::unpack:
       unpack_one();
       return true;
+    case Stage::tried:
     case Stage::done:
       return false;
     case Stage::adasum:
@@ -300,8 +340,26 @@ bool BucketRun::progress() {
 // After the collective. A text is made for a failure only: this is every operation's way.
 void BucketRun::conclude(const Status& status) {
   if (!status.ok()) return finish(status.during(title(), comm_.phase()));
+  if (!std::exchange(on_trial_, false)) return end_collective();
+  stage_ = Stage::tried;
+}
+
+void BucketRun::end_collective() {
   if (packed_ == nullptr) return finish({});
   enter(Stage::unpack);
+}
+
+void BucketRun::go_on() {
+  if (source_ == nullptr) return end_collective();
+  const auto count = static_cast<std::size_t>(bucket_.element_counts.front());
+  if (tried_ == count) return finish({});
+  start_elements(tried_, count - tried_);
+}
+
+void BucketRun::withdraw() {
+  withdrawn_ = true;
+  if (kept_ != nullptr) std::memcpy(target_, kept_, tried_ * size_of(bucket_.dtype));
+  finish({});
 }
 
 void BucketRun::enter(Stage stage) {

@@ -34,13 +34,19 @@ struct Entry {
 class BucketRun {
  public:
   // `entries[i]` is this rank's tensor of bucket.names[i]; empty where this rank has joined and contributes zeros.
-  // `trace` is null while nobody watches, and may change between any two calls.
+  // `trace` is null while nobody watches, and may change between any two calls. On trial: it is not certain that all
+  // ranks begin it with their tensors. Then it stops once they must all have begun it, with all inputs as they were.
   BucketRun(std::shared_ptr<const Bucket> bucket, std::vector<std::optional<Entry>> entries, Communicator& comm,
-            FusionBuffer& fusion, const std::unique_ptr<Trace>& trace);
+            FusionBuffer& fusion, const std::unique_ptr<Trace>& trace, bool on_trial = false);
 
   // Does the next piece of work; true if anything moved. No piece is longer than the copy of one tensor.
   bool progress();
   bool done() const { return stage_ == Stage::done; }
+  bool tried() const { return stage_ == Stage::tried; }
+  // What the trial was for: it goes on, or ends without an outcome.
+  void go_on();
+  void withdraw();
+  bool withdrawn() const { return withdrawn_; }
   const Status& status() const { return status_; }
   const Bucket& bucket() const { return bucket_; }
   std::vector<std::optional<Entry>>& entries() { return entries_; }
@@ -48,11 +54,13 @@ class BucketRun {
   std::string title() const;
 
  private:
-  enum class Stage { pack, collective, adasum, unpack, done };
+  enum class Stage { pack, collective, adasum, tried, unpack, done };
 
   bool fused() const { return bucket_.names.size() > 1; }
   Status begin();
   Status begin_allreduce();
+  Status begin_allreduce_on_trial();
+  void start_elements(std::size_t from, std::size_t count);
   Status begin_adasum();
   Status begin_broadcast();
   Status begin_allgather();
@@ -68,6 +76,7 @@ class BucketRun {
   void unpack_one();
   void start_collective(CollectiveSpec spec, Buffers buffers);
   void conclude(const Status& status);
+  void end_collective();
   void enter(Stage stage);
   void finish(Status status);
 
@@ -77,6 +86,8 @@ class BucketRun {
   Communicator& comm_;
   FusionBuffer& fusion_;
   const std::unique_ptr<Trace>& trace_;
+  bool on_trial_;
+  bool withdrawn_ = false;
   Stage stage_ = Stage::pack;
   Status status_;
   std::byte* packed_ = nullptr;
@@ -85,6 +96,11 @@ class BucketRun {
   std::vector<Piece> pieces_;  // the tensors in place, where nothing need be packed
   std::vector<std::size_t> counts_;
   std::vector<std::size_t> recv_counts_;
+  // Of a tensor on trial: its first elements run before the others; where that overwrites them they are kept.
+  const std::byte* source_ = nullptr;
+  std::byte* target_ = nullptr;
+  std::size_t tried_ = 0;
+  std::byte* kept_ = nullptr;
   Operation operation_;
   std::optional<Adasum> adasum_;
 };

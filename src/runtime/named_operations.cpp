@@ -15,7 +15,8 @@ NegotiatorOptions negotiator_options(Communicator& comm, const Config& config,
           .fusion_bytes = config.fusion_bytes,
           .stall_warning_ns = seconds_to_ns(config.stall_warning_s),
           .stall_shutdown_ns = seconds_to_ns(config.stall_shutdown_s),
-          .lock_after = comm.board() == nullptr ? 0 : static_cast<int>(std::min<int64_t>(config.lock_after, 1 << 20)),
+          .lock_after = comm.size() == 1 ? 0 : static_cast<int>(std::min<int64_t>(config.lock_after, 1 << 20)),
+          .blind = comm.board() == nullptr,
           .rank_names = rank_names};
 }
 
@@ -58,6 +59,7 @@ NamedOperations::~NamedOperations() {
 }
 
 void NamedOperations::prepare_to_leave() {
+  leaves_ = true;
   submissions_.leave("this rank leaves the group");
   publish();
 }
@@ -86,7 +88,7 @@ bool NamedOperations::progress() {
   }
   bool moved = send_requests();
   moved |= hear();
-  if (root_heard_) decide();
+  if (root_heard_) moved |= decide();
   if (root_ && now_ns() >= root_->next_alarm_ns()) {
     warn_of_stalls();
     decide();  // a stall may have become a failure
@@ -110,10 +112,11 @@ int64_t NamedOperations::next_alarm_ns() const {
 
 bool NamedOperations::send_requests() {
   const bool untold = submissions_.has_untold();
-  if (!untold && !member_.owes_acknowledgement()) return false;
+  const std::optional<uint64_t> frozen = submissions_.tell_frozen();
+  if (!untold && !frozen && !member_.owes_acknowledgement()) return false;
   std::vector<const Request*> requests;
   if (untold) requests = submissions_.tell();
-  std::vector<std::byte> bytes = member_.encode_borrowed(requests);
+  std::vector<std::byte> bytes = member_.encode_borrowed(requests, frozen);
   if (root_) {
     const Status taken = root_->receive(0, bytes, now_ns());
     FDL_CHECK(taken.ok());
@@ -142,12 +145,13 @@ bool NamedOperations::hear() {
       });
 }
 
-void NamedOperations::decide() {
+bool NamedOperations::decide() {
   root_heard_ = false;
   auto bytes = root_->decide(now_ns());
-  if (!bytes) return;
+  if (!bytes) return false;
   for (int peer = 1; peer < comm_.size(); ++peer) channel_.send(peer, *bytes);
   take_plan(*bytes);
+  return true;
 }
 
 void NamedOperations::warn_of_stalls() {
@@ -160,6 +164,12 @@ void NamedOperations::warn_of_stalls() {
 void NamedOperations::take_plan(ConstBytes bytes) {
   auto plan = member_.decode_plan(bytes);
   if (!plan.ok()) return fail_all(plan.status());
+  if (plan->freeze) submissions_.leave("another rank met something unexpected");
+  if (plan->frozen && !submissions_.resume(*plan->frozen)) {
+    return fail_all(
+        Status(Code::internal, "the group's root ended an order that this rank is not in; please report it"));
+  }
+  if (plan->empty()) return;
   if (trace_) trace_->cycle();
   for (Bucket& bucket : plan->buckets) {
     Status sound = check(bucket);
@@ -194,8 +204,10 @@ void NamedOperations::lock_order(std::vector<Bucket> buckets) {
   }
   log_debug("{}: the order of {} buckets is locked after {} messages", comm_.id(), buckets.size(), control_messages());
   ++lock_epochs_;
-  submissions_.lock(std::move(buckets), [this](const std::string& name) { return member_.known(name); });
+  submissions_.lock(
+      std::move(buckets), [this](const std::string& name) { return member_.known(name); }, comm_.board() == nullptr);
   if (trace_) trace_->locked(*submissions_.order());
+  if (leaves_) submissions_.leave("this rank leaves the group");
   publish();
 }
 
@@ -212,35 +224,56 @@ void NamedOperations::publish() {
   board->publish(published_);
 }
 
-// Begins what all ranks are ready for; true if anything moved.
+// Begins what all ranks are ready for; true if anything moved. (In a blind order run() begins it, when its turn comes.)
 bool NamedOperations::follow_order() {
   const LockedOrder* order = submissions_.order();
-  ReadinessBoard* board = comm_.board();
-  if (order == nullptr || board == nullptr) return false;
-  publish();
-  submissions_.look([board](int rank) { return board->word_of(rank); });
-  bool moved = order->word() != published_;
-  publish();
-  if (trace_) trace_->look(*order, *board, comm_.size());
-  while (auto begun = submissions_.begin()) {
-    todo_.push_back(std::move(*begun));
-    moved = true;
-    if (!trace_) continue;
-    const uint64_t position = order->begun() - 1;
-    if (position % order->buckets().size() == 0) trace_->cycle();
-    trace_->begun(position);
-    trace_decided(todo_.back());
+  if (order == nullptr || (comm_.board() == nullptr && !order->blind())) return false;
+  bool moved = false;
+  if (!order->blind()) {
+    moved = read_board(*order);
+    while (begin_next()) moved = true;
   }
   if (order->left()) {
     end_order();
     return true;
   }
-  uint64_t behind = 0;
-  for (int rank = 0; order->waits_for_others() && rank < comm_.size(); ++rank) {
-    if (order->is_behind(board->word_of(rank))) behind |= uint64_t{1} << rank;
-  }
-  board->watch(behind);
+  if (!order->blind()) watch_board(*order);
   return lose_patience() || moved;
+}
+
+// True if this rank's own word has changed by what it read.
+bool NamedOperations::read_board(const LockedOrder& order) {
+  publish();
+  const ReadinessBoard& board = *comm_.board();
+  submissions_.look([&board](int rank) { return board.word_of(rank); });
+  const bool changed = order.word() != published_;
+  publish();
+  if (trace_) trace_->look(order, board, comm_.size());
+  return changed;
+}
+
+// Whoever is behind wakes this rank up.
+void NamedOperations::watch_board(const LockedOrder& order) {
+  ReadinessBoard& board = *comm_.board();
+  uint64_t behind = 0;
+  for (int rank = 0; order.waits_for_others() && rank < comm_.size(); ++rank) {
+    if (order.is_behind(board.word_of(rank))) behind |= uint64_t{1} << rank;
+  }
+  board.watch(behind);
+}
+
+// The next position of the locked order, if it must run now.
+bool NamedOperations::begin_next() {
+  auto begun = submissions_.begin();
+  if (!begun) return false;
+  todo_.push_back(std::move(*begun));
+  if (!trace_) return true;
+  const LockedOrder* order = submissions_.order();
+  const uint64_t position = order->begun() - 1;
+  if (position % order->buckets().size() == 0) trace_->cycle();
+  trace_->begun(position);
+  trace_decided(todo_.back());
+  return true;
 }
 
 void NamedOperations::end_order() {
@@ -249,7 +282,7 @@ void NamedOperations::end_order() {
   locked_steps_ += rounds();
   if (root_) root_->left_order(rounds());
   patience_ = Deadline::never();
-  comm_.board()->watch(0);
+  if (ReadinessBoard* board = comm_.board(); board != nullptr) board->watch(0);
   const bool ended = submissions_.finish_leaving();
   FDL_CHECK(ended);
 }
@@ -258,7 +291,7 @@ void NamedOperations::end_order() {
 // ranks, the root can tell who they are.
 bool NamedOperations::lose_patience() {
   const LockedOrder* order = submissions_.order();
-  if (order->frozen() || order->waiting() == 0) {
+  if (order->frozen() || (order->waiting() == 0 && !order->waits_for_others())) {
     patience_ = Deadline::never();
     return false;
   }
@@ -282,7 +315,7 @@ bool NamedOperations::run() {
   bool moved = false;
   while (failure_.ok() && suspicion_.ok()) {
     if (!running_) {
-      if (todo_.empty()) return moved;
+      if (todo_.empty() && !begin_blindly()) return moved;
       running_ = start_next();
       moved = true;
       if (!running_) continue;
@@ -295,9 +328,15 @@ bool NamedOperations::run() {
     }
     // One piece a call, so that other groups get their turn; what follows needs the communicator's progress anyway.
     moved |= running_->progress();
+    if (running_->tried() && settle(*running_)) moved = true;
     if (running_ && !running_->done()) return moved;
   }
   return moved;
+}
+
+bool NamedOperations::begin_blindly() {
+  const LockedOrder* order = submissions_.order();
+  return order != nullptr && order->blind() && begin_next();
 }
 
 std::unique_ptr<BucketRun> NamedOperations::start_next() {
@@ -315,7 +354,18 @@ std::unique_ptr<BucketRun> NamedOperations::start_next() {
       if (entry && entry->traced != 0) trace_->runs(entry->traced);
     }
   }
-  return std::make_unique<BucketRun>(std::move(planned.bucket), std::move(planned.entries), comm_, fusion_, trace_);
+  provisional_ = planned.provisional;
+  return std::make_unique<BucketRun>(std::move(planned.bucket), std::move(planned.entries), comm_, fusion_, trace_,
+                                     provisional_);
+}
+
+// What has been tried is kept back while it is not known whether all have begun it. Where the root will not tell any
+// more, the group is about to fail.
+bool NamedOperations::settle(BucketRun& run) {
+  const LockedOrder::Fate fate = submissions_.order()->fate();
+  if (fate == LockedOrder::Fate::open && !root_is_gone()) return false;
+  fate == LockedOrder::Fate::real ? run.go_on() : run.withdraw();
+  return true;
 }
 
 void NamedOperations::count_beginnings(const Planned& planned) {
@@ -327,6 +377,10 @@ void NamedOperations::count_beginnings(const Planned& planned) {
 
 void NamedOperations::finish(BucketRun& run) {
   const Status status = run.status();
+  if (std::exchange(provisional_, false)) {
+    submissions_.finish();
+    if (run.withdrawn()) return submissions_.take_back(std::move(run.entries()));
+  }
   const bool group_failed = !status.ok() && !comm_.status().ok();
   for (auto& entry : run.entries()) {
     if (!entry) continue;
@@ -432,9 +486,11 @@ void NamedOperations::fail_all(const Status& why) {
     while (!running_->done()) {
       comm_.progress();
       running_->progress();
+      if (running_->tried()) running_->withdraw();
     }
+    const bool has_outcome = running_->status().ok() && !running_->withdrawn();
     for (auto& entry : running_->entries()) {
-      if (entry) complete(*entry, running_->status().ok() ? ok_status() : why);
+      if (entry) complete(*entry, has_outcome ? ok_status() : why);
     }
     running_.reset();
   }

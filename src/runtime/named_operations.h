@@ -1,7 +1,7 @@
 // NamedOperations: the named level of one group: requests go to the root, plans come back, buckets run in their order.
 //
-// Where all ranks share memory, an order that repeats is locked: then nothing is sent, and ranks read on a board how
-// far the others are (agree/locked_order.h).
+// An order that repeats is locked: then nothing is sent. Where all ranks share memory they read on a board how far the
+// others are; elsewhere the order is a blind one, whose collectives themselves tell (agree/locked_order.h).
 //
 // Everything here belongs to the loop's thread, except names(): who is in flight.
 #pragma once
@@ -90,7 +90,7 @@ class NamedOperations {
  private:
   bool send_requests();
   bool hear();
-  void decide();
+  bool decide();
   void warn_of_stalls();
   // A bucket and what this rank has of it, matched when the plan came: a name that is submitted again meanwhile is
   // another request.
@@ -100,17 +100,25 @@ class NamedOperations {
   Status check(const Bucket& bucket) const;
   void lock_order(std::vector<Bucket> buckets);
   bool follow_order();
+  bool read_board(const LockedOrder& order);
+  void watch_board(const LockedOrder& order);
+  bool begin_next();
   void publish();
   void end_order();
   bool lose_patience();
-  // What waits in an order that is being left: some of it may have to run.
+  // What waits in an order that is being left: some of it may have to run. In a blind one others may wait for this rank
+  // until the root has told how it is left.
   bool leaving_order() const {
     const LockedOrder* order = submissions_.order();
-    return order != nullptr && order->frozen() && order->waiting() > 0;
+    if (order == nullptr || !order->frozen()) return false;
+    return order->blind() ? !root_is_gone() : order->waiting() > 0;
   }
+  bool root_is_gone() const { return !root_ && !gone_.ok(); }
   uint64_t rounds() const;
   bool run();
+  bool begin_blindly();
   std::unique_ptr<BucketRun> start_next();
+  bool settle(BucketRun& run);
   void finish(BucketRun& run);
   void fail_bucket(Planned& planned);
   void complete(Entry& entry, const Status& status);
@@ -133,10 +141,12 @@ class NamedOperations {
   std::vector<Entry> stranded_;  // they were under way when the communicator failed, and wait for the verdict
   std::deque<Planned> todo_;
   std::unique_ptr<BucketRun> running_;
+  bool provisional_ = false;  // the one that runs is of a blind order
   FusionBuffer fusion_;
   Status departure_;  // the root said good-bye
   Status failure_;    // everything has ended
   Status gone_;       // the first peer whose messages ended
+  bool leaves_ = false;
   Status suspicion_;  // something failed here; until the verdict comes, or its deadline, nothing runs
   Status untold_;
   Deadline verdict_due_ = Deadline::never();
