@@ -21,7 +21,7 @@ using testing::ElementsAre;
 
 constexpr uint64_t kSeed = 90210;
 constexpr unsigned kHistories = 1500;
-constexpr unsigned kBlindHistories = 4000;
+constexpr unsigned kBlindHistories = 2500;
 
 // ---- Readiness
 // -------------------------------------------------------------------------------------------------------
@@ -140,6 +140,22 @@ TEST_F(Rhythms, AnOrderThatWasHardlyUsedIsLockedLaterNextTime) {
   rhythm_.left(1000);
   for (int step = 0; step < 3; ++step) Note({sums({"a"})});
   EXPECT_TRUE(rhythm_.may_lock());
+}
+
+TEST(Rhythm, WithoutSightOnlyWhatProvesThatAllHaveBegunItRepeats) {
+  const auto locks = [](const Bucket& bucket) {
+    Rhythm rhythm(3, true);
+    for (int step = 0; step < 3; ++step) rhythm.note({.buckets = {sums({"a"}), bucket}}, true);
+    return rhythm.may_lock();
+  };
+  EXPECT_TRUE(locks(sums({"b"})));
+  EXPECT_FALSE(locks(sums({"b"}, 0))) << "a sum of nothing is done before anybody else has begun it";
+  for (int kind = 0; kind < kRequestKindCount; ++kind) {
+    Bucket bucket = sums({"b"});
+    bucket.kind = static_cast<RequestKind>(kind);
+    EXPECT_EQ(locks(bucket), bucket.kind == RequestKind::allreduce || bucket.kind == RequestKind::barrier)
+        << name_of(bucket.kind);
+  }
 }
 
 TEST(Rhythm, OfNoRepeatsNeverLocks) {
@@ -322,6 +338,108 @@ TEST_F(Orders, WhatWasAskedForBeforeTheOrderWasLockedBelongsToIt) {
   const auto second = Begin(1);
   EXPECT_EQ(Begin(0), Names::value_type{});
   EXPECT_EQ(first, second) << "whether a was put into its place before z was met is chance";
+}
+
+// ---- Orders without sight
+// ---------------------------------------------------------------------------------------------
+
+class BlindOrders : public Orders {
+ protected:
+  void Lock(std::vector<Bucket> buckets) {
+    for (auto& rank : ranks_) {
+      rank.lock(
+          buckets, [](const std::string&) { return nullptr; }, true);
+    }
+  }
+  // What begins on this rank, by the first name of the bucket; "0" in front where it begins with zeros.
+  std::string Begin(int rank) {
+    const auto begun = at(rank).begin();
+    if (!begun) return "";
+    begun_[static_cast<std::size_t>(rank)] = begun->entries;
+    return (begun->hollow ? "0" : "") + begun->bucket->names.front();
+  }
+  void TakeBack(int rank) {
+    at(rank).finish();
+    at(rank).take_back(begun_[static_cast<std::size_t>(rank)]);
+  }
+  LockedOrder::Fate FateOn(int rank) { return at(rank).order()->fate(); }
+
+  std::array<std::vector<std::optional<Ticket>>, 2> begun_;
+};
+
+TEST_F(BlindOrders, BeginWhatIsThereOnceWhatStandsBeforeItHasFinished) {
+  Lock({sums({"a"}), sums({"b"})});
+  Submit(0, allreduce("b"));
+  EXPECT_EQ(Begin(0), "");
+  Submit(0, allreduce("a"));
+  EXPECT_EQ(Begin(0), "a");
+  EXPECT_EQ(Begin(0), "") << "a has not finished";
+  EXPECT_EQ(FateOn(0), LockedOrder::Fate::real);
+  at(0).finish();
+  EXPECT_EQ(Begin(0), "b");
+  EXPECT_FALSE(at(0).owes_frozen());
+}
+
+TEST_F(BlindOrders, WhatOnlySomeHaveBegunEndsWithZerosAndIsAskedForAgain) {
+  Lock({sums({"a"}), sums({"b"})});
+  Submit(0, allreduce("b"));
+  Submit(0, allreduce("a"));
+  EXPECT_EQ(Begin(0), "a");
+  Submit(1, allreduce("new"));
+  Submit(1, allreduce("a"));
+  EXPECT_EQ(at(1).tell_frozen(), 0u);
+  EXPECT_EQ(at(1).tell_frozen(), std::nullopt) << "once";
+  EXPECT_FALSE(at(1).has_untold());
+  at(0).leave("the root says so");
+  EXPECT_EQ(at(0).tell_frozen(), 1u);
+  EXPECT_EQ(FateOn(0), LockedOrder::Fate::open);
+  for (int rank : {0, 1}) EXPECT_TRUE(at(rank).resume({0, 1}));
+  EXPECT_EQ(FateOn(0), LockedOrder::Fate::dropped);
+  EXPECT_FALSE(at(1).finish_leaving()) << "rank 0 waits for its zeros";
+  EXPECT_EQ(Begin(1), "0a");
+  TakeBack(1);
+  TakeBack(0);
+  EXPECT_THAT(Left(0), ElementsAre("b", "a"));
+  EXPECT_THAT(Left(1), ElementsAre("new", "a"));
+}
+
+TEST_F(BlindOrders, WhatAllHaveBegunIsAsGoodAsEver) {
+  Lock({sums({"a"})});
+  for (int rank : {0, 1}) {
+    Submit(rank, allreduce("a"));
+    EXPECT_EQ(Begin(rank), "a");
+    at(rank).leave("test");
+    EXPECT_EQ(at(rank).tell_frozen(), 1u);
+    EXPECT_TRUE(at(rank).resume({1, 1}));
+    EXPECT_EQ(FateOn(rank), LockedOrder::Fate::real);
+    at(rank).finish();
+    EXPECT_THAT(Left(rank), ElementsAre());
+  }
+}
+
+TEST_F(BlindOrders, CountsThatCannotBeAreRefused) {
+  Lock({sums({"a"})});
+  Submit(0, allreduce("a"));
+  EXPECT_EQ(Begin(0), "a");
+  EXPECT_FALSE(at(0).resume({1, 1})) << "it is not frozen";
+  at(0).leave("test");
+  EXPECT_FALSE(at(0).resume({1, 1})) << "the root has not been told";
+  EXPECT_EQ(at(0).tell_frozen(), 1u);
+  EXPECT_FALSE(at(0).resume({2, 2}));
+  EXPECT_FALSE(at(0).resume({0, 0}));
+  EXPECT_FALSE(at(0).resume({0, 2}));
+  EXPECT_TRUE(at(0).resume({0, 1}));
+  EXPECT_FALSE(at(0).resume({0, 1})) << "twice";
+}
+
+TEST(RootOfABlindOrder, RefusesWhoFreezesWhatIsNotLocked) {
+  NegotiatorOptions options = options_for(2);
+  options.blind = true;
+  RootSession root(options, 16);
+  MemberSession member(16);
+  const Status refused = root.receive(1, member.encode_borrowed({}, 3), 0);
+  EXPECT_EQ(refused.code(), Code::internal);
+  EXPECT_THAT(refused.text(), testing::HasSubstr("rank 1 (host-b): it freezes an order that is not locked"));
 }
 
 // ---- Histories

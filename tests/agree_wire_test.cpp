@@ -41,6 +41,7 @@ RequestMessage some_requests() {
   message.acknowledged = 77;
   message.cached = {3, 4, 5, 9};
   message.requests = {elaborate(), allreduce("plain"), allreduce("scalar", Dtype::int8, {}), join()};
+  message.frozen = 0;
   return message;
 }
 
@@ -71,15 +72,18 @@ PlanMessage some_plan() {
   message.known = {{}, {}, {}, {}, {8, 2, 5}};
   message.cache_positions = {7, 1};
   message.cache_requests = {elaborate(), allreduce("new")};
+  message.plan.freeze = true;
+  message.plan.frozen = {11, 12};
   return message;
 }
 
 bool equal(const RequestMessage& a, const RequestMessage& b) {
-  return a.acknowledged == b.acknowledged && a.cached == b.cached && a.requests == b.requests;
+  return a.acknowledged == b.acknowledged && a.cached == b.cached && a.requests == b.requests && a.frozen == b.frozen;
 }
 bool equal(const PlanMessage& a, const PlanMessage& b) {
   return a.number == b.number && a.plan.buckets == b.plan.buckets && a.known == b.known &&
-         a.cache_positions == b.cache_positions && a.cache_requests == b.cache_requests;
+         a.cache_positions == b.cache_positions && a.cache_requests == b.cache_requests &&
+         a.plan.freeze == b.plan.freeze && a.plan.frozen == b.plan.frozen;
 }
 
 // ---- Positions

@@ -71,8 +71,8 @@ class LockedOrder {
   // The next bucket that must run now, in the order that is the same on all ranks.
   std::optional<Start> begin();
   bool may_begin() const {
-    if (!blind_ || settled_) return next_ < ready_;
-    return !frozen_ && next_ == finished_ && next_ < published_;
+    if (blind_ && next_ != finished_) return false;
+    return blind_ && !settled_ ? !frozen_ && next_ < published_ : next_ < ready_;
   }
 
   // ---- blind ----

@@ -14,8 +14,13 @@ constexpr std::size_t kSegmentsKept = 64;   // with their buckets
 constexpr uint64_t kHardlyUsedRounds = 16;  // an order that is left so soon cost more than it gained
 constexpr int kMostRepeats = 1024;
 // Copying a tensor into a shared bucket and back gains nothing once it is larger than what a collective costs to start.
-constexpr std::size_t kAloneBytes = 64 * 1024;
-constexpr std::size_t kPieceBytes = 512 * 1024;
+// That is more between hosts, where the wire's delay is paid for each.
+struct Cut {
+  std::size_t alone_bytes;
+  std::size_t piece_bytes;
+};
+constexpr Cut kCutInMemory{64 * 1024, 512 * 1024};
+constexpr Cut kCutOnWires{512 * 1024, 8 * 1024 * 1024};
 
 uint64_t mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
@@ -58,9 +63,9 @@ struct Piece {
   std::size_t bytes = 0;
 };
 
-// Small tensors of one priority stay together, up to kPieceBytes; large ones go alone. A piece comes where its last
+// Small tensors of one priority stay together, up to piece_bytes; large ones go alone. A piece comes where its last
 // tensor stood, so that it keeps nothing waiting that was ready before.
-void cut(const Bucket& bucket, const std::function<int32_t(const std::string&)>& priority_of,
+void cut(const Bucket& bucket, Cut limits, const std::function<int32_t(const std::string&)>& priority_of,
          std::vector<Bucket>& order) {
   if (bucket.names.size() == 1) return order.push_back(bucket);
   std::vector<Piece> pieces;
@@ -69,8 +74,8 @@ void cut(const Bucket& bucket, const std::function<int32_t(const std::string&)>&
     const std::size_t bytes = static_cast<std::size_t>(bucket.element_counts[i]) * size_of(bucket.dtype);
     const int32_t priority = priority_of(bucket.names[i]);
     const auto found = open.find(priority);
-    const bool alone = bytes > kAloneBytes;
-    const bool fits = !alone && found != open.end() && pieces[found->second].bytes + bytes <= kPieceBytes;
+    const bool alone = bytes > limits.alone_bytes;
+    const bool fits = !alone && found != open.end() && pieces[found->second].bytes + bytes <= limits.piece_bytes;
     if (!fits) pieces.push_back({.bucket = without_tensors(bucket), .priority = priority});
     if (!fits && !alone) open[priority] = pieces.size() - 1;
     Piece& piece = fits ? pieces[found->second] : pieces.back();
@@ -156,7 +161,7 @@ std::vector<Bucket> Rhythm::order(const std::function<int32_t(const std::string&
       const Segment& other = ago(back + seen * period);
       if (other.tensors == best->tensors && other.buckets.size() < best->buckets.size()) best = &other;
     }
-    for (const Bucket& bucket : best->buckets) cut(bucket, priority_of, order);
+    for (const Bucket& bucket : best->buckets) cut(bucket, blind_ ? kCutOnWires : kCutInMemory, priority_of, order);
   }
   return order;
 }
