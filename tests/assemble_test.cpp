@@ -63,7 +63,7 @@ TEST(Assemble, JoinsRanksOfSeveralHostsByMemoryInsideAndTheNetworkBetween) {
     std::latch others_looked(size - 1);
     run_ranks(size, [&, size = size, per_host = per_host](int rank) {
       auto comm = require(assemble(on_hosts(party, rank, per_host), {}));
-      // Some of them do not divide evenly among the ranks of a host.
+      // The last ones go in several segments, none of which all ranks share evenly.
       for (const std::size_t count : {1, 7, 100'000, 600'001, 1'100'003}) expect_sums(*comm, count);
       EXPECT_THAT(how_it_runs(*comm, others_looked), HasSubstr(rank < size - 1 ? "inside hosts" : "last rank"));
       require(call(*comm, {.collective = Collective::barrier}, nullptr, nullptr));

@@ -1,7 +1,6 @@
 // HierarchicalCollectives: collectives made of two others: inside each host, then between hosts.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +15,8 @@ namespace fdl {
 //
 //   host 0   a b     inside: reduce_scatter     between: allreduce of equal shares     inside: allgather
 //   host 1   c d     0: a0+b0  1: a1+b1         0 with 2, 1 with 3                      all have both
+//
+// A long one goes in segments, which overlap: the first is between the hosts while the second is inside.
 class HierarchicalCollectives final : public Collectives {
  public:
   struct Place {
@@ -40,37 +41,53 @@ class HierarchicalCollectives final : public Collectives {
   void finish_sleep() override;
 
  private:
-  // One collective of the two, and how the whole one is made of them.
+  // One collective of one side; it begins when so many of the other side are done.
   struct Stage {
-    Collectives* who = nullptr;
     CollectiveSpec spec;
     Buffers buffers;
+    std::size_t after = 0;
   };
+  // Each side runs its stages one after the other; the two sides run beside each other.
+  struct Side {
+    Collectives* who = nullptr;
+    std::size_t stages = 0;
+    std::size_t done = 0;
+    bool begun = false;  // the next one is in flight
+    CollectiveSpec running;
+    Completion outcome;
+  };
+  // A long allreduce goes in segments, so that the link between the hosts is busy while memory works on the next.
+  struct Segment {
+    std::size_t first = 0;  // element
+    std::size_t count = 0;
+  };
+
   HierarchicalCollectives(std::unique_ptr<Collectives> inside, std::unique_ptr<Collectives> between, const Place& place,
                           Poller poller);
 
-  void plan_allreduce(const CollectiveSpec& spec, Buffers buffers);
-  void plan_broadcast(const CollectiveSpec& spec, Buffers buffers);
-  void plan_barrier();
-  void add(Collectives& who, const CollectiveSpec& spec, Buffers buffers) {
-    stages_[stage_count_] = {&who, spec, buffers};
-    stages_[stage_count_++].spec.algorithm = "auto";  // `whole` is asked of this one, not of its parts
-  }
-  bool run_stages();
+  std::size_t segments_of(const CollectiveSpec& spec) const;
+  Segment segment(std::size_t index) const;
+  Stage stage_inside(std::size_t index);
+  Stage stage_between(std::size_t index);
+  Stage allreduce_inside(std::size_t index);
+  Stage allreduce_between(std::size_t index);
+  bool take_turn(Side& side, Side& other);
+  bool run();
 
   std::unique_ptr<Collectives> inside_;
   std::unique_ptr<Collectives> between_;
   Place place_;
   Poller poller_;
   std::string name_;
-  void share_out(std::size_t count) const;
-  mutable std::vector<std::size_t> shares_;  // of the local ranks; written anew for each question and each collective
+  // Of the local ranks: of the stage inside that is in flight; and of what can() is asked, perhaps meanwhile.
+  std::vector<std::size_t> shares_;
+  mutable std::vector<std::size_t> asked_;
 
-  std::array<Stage, 3> stages_;
-  std::size_t stage_count_ = 0;
-  std::size_t stage_ = 0;
-  bool stage_begun_ = false;
-  Completion stage_outcome_;
+  CollectiveSpec spec_;  // in flight
+  Buffers buffers_;
+  std::size_t segment_count_ = 1;
+  Side memory_;   // inside the host
+  Side network_;  // between hosts
   Completion* completion_ = nullptr;
   std::size_t prepared_ = 0;
   Status ended_;
