@@ -295,7 +295,7 @@ bool NamedOperations::lose_patience() {
     patience_ = Deadline::never();
     return false;
   }
-  const uint64_t moves = submitted_ + order->begun();
+  const uint64_t moves = submitted_ + order->begun() + completed_;
   if (moves != seen_moves_ || patience_.is_never()) {
     seen_moves_ = moves;
     const int64_t limit =

@@ -152,7 +152,7 @@ class NamedOperations {
   Deadline verdict_due_ = Deadline::never();
   uint64_t published_ = 0;  // this rank's word on the board
   uint64_t submitted_ = 0;
-  uint64_t seen_moves_ = 0;  // submissions and beginnings when last something waited in a locked order
+  uint64_t seen_moves_ = 0;  // submissions, beginnings and ends when last something waited in a locked order
   Deadline patience_ = Deadline::never();
   uint64_t lock_epochs_ = 0;
   uint64_t locked_steps_ = 0;  // of orders that were left
