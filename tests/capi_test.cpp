@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <farandole/farandole.hpp>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <numeric>
@@ -1029,6 +1030,20 @@ TEST(Library, DescribesItsConfigurationAndItsChoices) {
   EXPECT_STREQ(fdl_result_name(FDL_PEER_LOST), "PEER_LOST");
   EXPECT_EQ(fdl_dtype_size(FDL_BFLOAT16), 2u);
   EXPECT_EQ(fdl_dtype_size(static_cast<fdl_dtype>(99)), 0u);
+}
+
+TEST(Library, ExplainsByTheTableOfMeasuredTimes) {
+  const std::string file = testing::TempDir() + "a table of " + std::to_string(::getpid());
+  std::ofstream(file) << "farandole tuning 1\nallreduce tcp 4 1048576 binomial_tree=10 ring=90\n";
+  ::setenv("FARANDOLE_TUNING", file.c_str(), 1);
+  std::string text(1 << 16, '\0');
+  fdl_explain("allreduce", 4, 1 << 20, nullptr, text.data(), text.size());
+  EXPECT_EQ(text.find("binomial_tree: "), 0u) << text.c_str();
+  EXPECT_NE(text.find("tuning table: " + file), std::string::npos) << text.c_str();
+  std::filesystem::remove(file);
+  fdl_explain("allreduce", 4, 1 << 20, nullptr, text.data(), text.size());
+  EXPECT_EQ(text.find("error: FARANDOLE_TUNING"), 0u) << text.c_str();
+  ::unsetenv("FARANDOLE_TUNING");
 }
 
 TEST(Errors, AForkedChildIsRefusedAndTheParentGoesOn) {

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/version.h"
 #include "capi/objects.h"
+#include "runtime/tuning.h"
 #include "schedule/describe.h"
 
 namespace fdl::capi {
@@ -165,16 +166,20 @@ size_t fdl_explain(const char* collective, int ranks, size_t bytes, const char* 
     const auto candidate = static_cast<Collective>(kind);
     if (collective == nullptr || name_of(candidate) != collective) continue;
     if (ranks < 1) return copy_text("error: ranks must be at least 1\n", text, capacity);
-    auto choice = choose(candidate, {.ranks = ranks, .ranks_per_host = ranks}, static_cast<int64_t>(bytes),
-                         algorithm == nullptr ? "auto" : algorithm);
+    auto tuning = tuning_in_force();
+    if (!tuning.ok()) return copy_text("error: " + tuning.status().text() + "\n", text, capacity);
+    // A schedule is asked for: what ranks that share memory do as a whole has no steps.
+    const GroupShape shape{.ranks = ranks, .ranks_per_host = ranks, .transport = "tcp", .table = &tuning->table};
+    auto choice = choose(candidate, shape, static_cast<int64_t>(bytes), algorithm == nullptr ? "auto" : algorithm);
     if (!choice.ok()) return copy_text("error: " + choice.status().text() + "\n", text, capacity);
     std::vector<Schedule> schedules;
     for (int rank = 0; rank < ranks; ++rank) {
       schedules.push_back(
           choice->algorithm->write({.collective = candidate, .rank = rank, .size = ranks, .ranks_per_host = ranks}));
     }
-    return copy_text(std::string(choice->algorithm->name) + ": " + choice->why + "\n" + describe(schedules), text,
-                     capacity);
+    return copy_text(std::string(choice->algorithm->name) + ": " + choice->why + "\ntuning table: " + tuning->source +
+                         " (" + tuning->table.fingerprint() + ")\n" + describe(schedules),
+                     text, capacity);
   }
   return copy_text(std::string("error: '") + (collective == nullptr ? "" : collective) + "' is no collective\n", text,
                    capacity);

@@ -122,12 +122,6 @@ std::string transport_of(const Question& question, int ranks_per_host) {
   return question.hosts == 1 ? "shm" : ranks_per_host == 1 ? "tcp" : "shm+tcp";
 }
 
-Result<Tuning> tuning_in_force() {
-  const Environment environment = Environment::of_process();
-  FDL_ASSIGN_OR_RETURN(const Config config, Config::read(environment));
-  return load_tuning(config, environment);
-}
-
 int explain(const Question& question) {
   const auto fail = [](const std::string& text) {
     fmt::print(stderr, "farandole explain: {}\n", text);

@@ -54,6 +54,12 @@ Result<Tuning> load_tuning(const Config& config, const Environment& environment)
                                             "and off need none");
 }
 
+Result<Tuning> tuning_in_force() {
+  const Environment environment = Environment::of_process();
+  FDL_ASSIGN_OR_RETURN(const Config config, Config::read(environment));
+  return load_tuning(config, environment);
+}
+
 Status save_tuning(const std::string& file, const TuningTable& newer) {
   const auto fail = [&](const std::string& what) {
     return Status(Code::invalid_argument, file + " cannot be written: " + what + "; choose another with --output");

@@ -15,6 +15,8 @@ struct Tuning {
 
 // As config.tuning says. A file that was asked for must be there; one's own need not. Reads at most one file.
 Result<Tuning> load_tuning(const Config& config, const Environment& environment);
+// As this process's environment says.
+Result<Tuning> tuning_in_force();
 
 // $XDG_CONFIG_HOME/farandole/tuning.txt, else ~/.config/farandole/tuning.txt; empty where neither variable is set.
 std::string own_tuning_file(const Environment& environment);
