@@ -640,6 +640,40 @@ TEST_P(Kernels, ScaleEveryValueOfShortTypesByManyFactors) {
   }
 }
 
+// Around every power of two, and beside where the conversion rounds; products around the ends of the range.
+TEST_P(Kernels, ScaleLongIntegersOfEverySizeByManyFactors) {
+  std::vector<uint64_t> numbers;
+  for (int bit = 0; bit < 64; ++bit) {
+    for (uint64_t beside = 0; beside < 5; ++beside) {
+      numbers.push_back((uint64_t{1} << bit) + beside - 2);
+      numbers.push_back(0 - (uint64_t{1} << bit) + beside - 2);
+    }
+    for (int i = 0; i < 8; ++i) numbers.push_back(random_() >> bit);
+  }
+  std::vector<double> factors{0.5, 2.0, -1.0, 1.0 + 0x1p-52, 1.0 - 0x1p-53, 0x1p-11, 0x1p32, -0x1p31, NAN, -INFINITY};
+  for (int i = 0; i < 60; ++i) {
+    const double mantissa = 1.0 + static_cast<double>(random_() >> 12) * 0x1p-52;
+    factors.push_back(std::ldexp(pick(2) == 0 ? mantissa : -mantissa, static_cast<int>(pick(80)) - 50));
+  }
+  const auto* source = reinterpret_cast<const uint8_t*>(numbers.data());
+  for (const Dtype dtype : {Dtype::uint32, Dtype::int64, Dtype::uint64}) {
+    const std::size_t size = size_of(dtype);
+    const std::size_t bytes = numbers.size() * sizeof numbers[0];
+    Memory result(bytes);
+    for (const double factor : factors) {
+      scale(dtype, result.data(), source, bytes / size, factor);
+      with_codec(dtype, [&](auto read, auto write) {
+        for (std::size_t at = 0; at < bytes; at += size) {
+          uint8_t expected[8];
+          write(expected, naive_scale(read(source + at), factor));
+          ASSERT_TRUE(same(dtype, &result[at], expected))
+              << name_of(dtype) << " " << read(source + at) << " times " << factor;
+        }
+      });
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(OnEachTarget, Kernels, ::testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
                          [](const auto& target) { return std::string(hwy::TargetName(target.param)); });
 

@@ -82,18 +82,8 @@ void fold_logical_here(Op op, const Folding& folding) {
   }
 }
 
-// Toward zero, and the nearest integer there is where the product does not fit; NaN (infinity times zero) gives 0.
-template <class T>
-HWY_INLINE T truncate(double product) {
-  // 2^63 and 2^64 are exact in float64 where max() is not, so the bound is the first number too large.
-  constexpr double kEnd = 2.0 * static_cast<double>(std::numeric_limits<T>::max() / 2 + 1);
-  constexpr double kMin = static_cast<double>(std::numeric_limits<T>::min());
-  if (product >= kEnd) return std::numeric_limits<T>::max();
-  if (product <= kMin) return std::numeric_limits<T>::min();
-  return product == product ? static_cast<T>(product) : T{0};
-}
-
-// Integers of up to 32 bits, which float64 holds exactly, become vectors of it and back: as truncate does.
+// Products are cut toward zero; where one does not fit it is the nearest integer there is, and NaN (infinity times
+// zero) is 0. Integers of up to 32 bits, which float64 holds exactly, become vectors of it and back.
 template <class T>
 struct ScaledLanes {
   using D = hn::ScalableTag<double>;
@@ -141,17 +131,69 @@ struct ScaledLanes {
   }
 };
 
+// Of 64 bits: float64 rounds them as a cast does. Not all machines convert vectors of them, so the halves are put
+// behind the exponents of 2^52 and 2^84, of which they are the last bits; sums and differences of such numbers do the
+// rest.
+template <class T>
+struct ScaledLongLanes {
+  using D = hn::ScalableTag<double>;
+  using DU = hn::Rebind<uint64_t, D>;
+  using Value = hn::Vec<D>;
+  static constexpr std::size_t kStep = hn::MaxLanes(D()) * sizeof(T);
+  static constexpr bool kSigned = std::is_signed_v<T>;
+  static constexpr uint64_t kLowBits = 0x4330000000000000;   // of 2^52
+  static constexpr uint64_t kHighBits = 0x4530000000000000;  // of 2^84
+  static constexpr uint64_t kSignOfHigh = kSigned ? 0x80000000 : 0;
+  static constexpr double kLow = 4503599627370496.0;
+  static constexpr double kHigh = 19342813113834066795298816.0;
+  static constexpr double kHalf = 4294967296.0;
+  static constexpr double kEnd = kSigned ? 9223372036854775808.0 : 18446744073709551616.0;
+
+  static HWY_INLINE hn::Vec<DU> bits(uint64_t number) { return hn::Set(DU(), number); }
+  static HWY_INLINE Value fill(double number) { return hn::Set(D(), number); }
+
+  // A signed number is moved up by 2^63, and what stands for it down again: exactly, but for the last sum.
+  static HWY_INLINE Value load(const uint8_t* from) {
+    const auto number = hn::LoadU(DU(), reinterpret_cast<const uint64_t*>(from));
+    const auto high = hn::Xor(hn::ShiftRight<32>(number), bits(kHighBits | kSignOfHigh));
+    const auto low = hn::Or(hn::And(number, bits(0xffffffff)), bits(kLowBits));
+    constexpr double kAdded = kHigh + kLow + (kSigned ? kEnd : 0.0);
+    return hn::Add(hn::Sub(hn::BitCast(D(), high), fill(kAdded)), hn::BitCast(D(), low));
+  }
+
+  static HWY_INLINE void store(Value value, uint8_t* to) {
+    value = hn::IfThenZeroElse(hn::IsNaN(value), value);
+    if constexpr (!kSigned) value = hn::Max(value, hn::Zero(D()));
+    const auto size = hn::Trunc(hn::Abs(value));
+    const auto high = hn::Trunc(hn::Mul(size, fill(1 / kHalf)));
+    const auto low = hn::Sub(size, hn::Mul(high, fill(kHalf)));
+    const auto half_bits = [](Value half) HWY_ATTR {
+      return hn::And(hn::BitCast(DU(), hn::Add(half, fill(kLow))), bits(0xffffffff));
+    };
+    auto number = hn::Or(hn::ShiftLeft<32>(half_bits(high)), half_bits(low));
+    const auto over = hn::BitCast(DU(), hn::VecFromMask(D(), hn::Ge(size, fill(kEnd))));
+    number = hn::IfVecThenElse(over, bits(static_cast<uint64_t>(std::numeric_limits<T>::max())), number);
+    if constexpr (kSigned) {
+      const auto negative = hn::BitCast(DU(), hn::VecFromMask(D(), hn::Lt(value, hn::Zero(D()))));
+      number = hn::Sub(hn::Xor(number, negative), negative);
+      // The least has no counterpart above.
+      number = hn::IfVecThenElse(hn::And(over, negative), bits(uint64_t{1} << 63), number);
+    }
+    hn::StoreU(number, DU(), reinterpret_cast<uint64_t*>(to));
+  }
+
+  template <class Operation>
+  static HWY_INLINE Value combine(Value a, Value b) {
+    return Operation::apply(a, b);
+  }
+};
+
 template <class T>
 HWY_INLINE void scale_integer(const Scaling& s) {
   if constexpr (sizeof(T) <= 4) {
     scale<ScaledLanes<T>>(s, s.factor);
   } else {
-    for (std::size_t offset = 0; offset < s.bytes; offset += sizeof(T)) {
-      T number;
-      std::memcpy(&number, s.source + offset, sizeof(T));
-      number = truncate<T>(static_cast<double>(number) * s.factor);
-      std::memcpy(s.target + offset, &number, sizeof(T));
-    }
+    scale<ScaledLongLanes<T>>(s, s.factor);
   }
 }
 
