@@ -1,10 +1,18 @@
-// How fast the reduction kernels are, in bytes read and written a second, beside memcpy in the same run.
+// How fast the reduction kernels are, in bytes read and written a second, beside what memory allows in the same run.
+//   build/bin/reduce_bench [--json] [--benchmark_filter=sum/float32]
 //
 // Three places: L1 (4 KiB arrays), L2 (1 MiB, or what is left of it), and memory: arrays of 64 MiB that nothing else
-// touches in between. memcpy counts both ways too, so its line is the bound of a fold whose bytes come from there.
+// touches in between. There, what reads one array and writes one is held against memcpy; what reads two and writes one
+// against the faster of two triads (a = b + c of float32), which differ in their stores: ordinary ones first read the
+// line that they write, streaming ones go past the caches. Each is measured just before.
 #include <benchmark/benchmark.h>
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -29,9 +37,74 @@ Array array_of(std::size_t bytes) {
   return array;
 }
 
-void report(benchmark::State& state, std::size_t bytes_moved) {
-  state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) * static_cast<int64_t>(bytes_moved));
+void report(benchmark::State& state, std::size_t bytes_moved, double bound_bytes_per_s = 0) {
+  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(bytes_moved));
+  if (bound_bytes_per_s > 0) state.counters["bound_GBps"] = bound_bytes_per_s * 1e-9;
 }
+
+// ---- what memory allows
+// ------------------------------------------------------------------------------------------------
+
+template <bool kStreams>
+void triad(float* target, const float* a, const float* b, std::size_t count) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const hn::ScalableTag<float> d;
+  for (std::size_t i = 0; i < count; i += hn::Lanes(d)) {
+    const auto sum = hn::Add(hn::Load(d, a + i), hn::Load(d, b + i));
+    if constexpr (kStreams) {
+      hn::Stream(sum, d, target + i);
+    } else {
+      hn::Store(sum, d, target + i);
+    }
+  }
+  hwy::FlushStream();
+}
+
+// Bytes read and written a second, the best of several looks.
+template <typename Body>
+double best_bytes_per_s(std::size_t bytes_moved, const Body& body) {
+  using Clock = std::chrono::steady_clock;
+  const std::size_t repeats = std::max<std::size_t>(1, (std::size_t{16} << 20) / bytes_moved);
+  double best = 0;
+  for (int look = 0; look < 12; ++look) {
+    const auto begin = Clock::now();
+    for (std::size_t i = 0; i < repeats; ++i) body();
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    best = std::max(best, static_cast<double>(bytes_moved * repeats) / seconds);
+  }
+  return best;
+}
+
+struct Bounds {
+  double copy = 0;
+  double triad = 0;
+};
+
+Bounds bounds_of_memory(std::size_t bytes) {
+  const Array a = array_of(bytes);
+  const Array b = array_of(bytes);
+  const Array target = array_of(bytes);
+  const auto floats = [](const Array& array) { return reinterpret_cast<float*>(array.get()); };
+  const std::size_t count = bytes / sizeof(float);
+  const double copied = best_bytes_per_s(2 * bytes, [&] {
+    std::memcpy(target.get(), a.get(), bytes);
+    benchmark::ClobberMemory();
+  });
+  const auto triad_at = [&](auto how) {
+    return best_bytes_per_s(3 * bytes, [&] {
+      how(floats(target), floats(a), floats(b), count);
+      benchmark::ClobberMemory();
+    });
+  };
+  const double plain = triad_at(triad<false>);
+  const double streaming = triad_at(triad<true>);
+  std::fprintf(stderr, "memory: memcpy %.1f GB/s, triad %.1f GB/s, with streaming stores %.1f GB/s\n", copied * 1e-9,
+               plain * 1e-9, streaming * 1e-9);
+  return {copied, std::max(plain, streaming)};
+}
+
+// ---- the kernels
+// -------------------------------------------------------------------------------------------------------
 
 void copy(benchmark::State& state, std::size_t bytes) {
   const Array source = array_of(bytes);
@@ -43,7 +116,8 @@ void copy(benchmark::State& state, std::size_t bytes) {
   report(state, 2 * bytes);
 }
 
-void fold(benchmark::State& state, Dtype dtype, Op op, std::size_t source_count, std::size_t bytes) {
+void fold(benchmark::State& state, Dtype dtype, Op op, std::size_t source_count, std::size_t bytes,
+          double bound_bytes_per_s = 0) {
   std::vector<Array> arrays;
   std::vector<const void*> sources;
   for (std::size_t k = 0; k < source_count; ++k) sources.push_back(arrays.emplace_back(array_of(bytes)).get());
@@ -52,38 +126,59 @@ void fold(benchmark::State& state, Dtype dtype, Op op, std::size_t source_count,
     reduce_many(dtype, {op}, target.get(), sources, bytes / size_of(dtype));
     benchmark::ClobberMemory();
   }
-  report(state, (source_count + 1) * bytes);
+  report(state, (source_count + 1) * bytes, bound_bytes_per_s);
 }
 
-void multiply(benchmark::State& state, Dtype dtype, std::size_t bytes) {
+void multiply(benchmark::State& state, Dtype dtype, std::size_t bytes, double bound_bytes_per_s) {
   const Array source = array_of(bytes);
   const Array target = array_of(bytes);
   for (auto _ : state) {
     scale(dtype, target.get(), source.get(), bytes / size_of(dtype), 0.5);
     benchmark::ClobberMemory();
   }
-  report(state, 2 * bytes);
+  report(state, 2 * bytes, bound_bytes_per_s);
 }
+
+// One object a line.
+class JsonLines : public benchmark::BenchmarkReporter {
+ public:
+  bool ReportContext(const Context&) override { return true; }
+  void ReportRuns(const std::vector<Run>& runs) override {
+    for (const Run& run : runs) {
+      const auto number = [&](const char* name) {
+        const auto found = run.counters.find(name);
+        return found == run.counters.end() ? 0.0 : found->second.value;
+      };
+      std::printf("{\"kernel\": \"%s\", \"time_ns\": %.1f, \"GBps\": %.3f", run.benchmark_name().c_str(),
+                  run.GetAdjustedRealTime(), number("bytes_per_second") * 1e-9);
+      if (number("bound_GBps") > 0) std::printf(", \"bound_GBps\": %.3f", number("bound_GBps"));
+      std::puts("}");
+    }
+    std::fflush(stdout);
+  }
+};
 
 struct Place {
   const char* name;
   std::size_t bytes;
 };
-constexpr Place kPlaces[] = {{"4KiB", 4096}, {"1MiB", 1 << 20}, {"64MiB", 64 << 20}};
+constexpr Place kMemory{"64MiB", 64 << 20};
+constexpr Place kPlaces[] = {{"4KiB", 4096}, {"1MiB", 1 << 20}, kMemory};
 
 void register_all() {
   const auto add = [](const std::string& name, auto body) { benchmark::RegisterBenchmark(name.c_str(), body); };
   for (const Place& place : kPlaces) {
     const std::size_t bytes = place.bytes;
+    const Bounds bounds = bytes == kMemory.bytes ? bounds_of_memory(bytes) : Bounds();
     const std::string at = std::string("/") + place.name;
     add("memcpy" + at, [=](benchmark::State& state) { copy(state, bytes); });
     for (int i = 0; i < kDtypeCount; ++i) {
       const auto dtype = static_cast<Dtype>(i);
       const std::string of = "/" + std::string(name_of(dtype)) + at;
-      add("sum" + of, [=](benchmark::State& state) { fold(state, dtype, Op::sum, 2, bytes); });
-      add("max" + of, [=](benchmark::State& state) { fold(state, dtype, Op::max, 2, bytes); });
-      add("product" + of, [=](benchmark::State& state) { fold(state, dtype, Op::product, 2, bytes); });
-      add("scale" + of, [=](benchmark::State& state) { multiply(state, dtype, bytes); });
+      add("sum" + of, [=](benchmark::State& state) { fold(state, dtype, Op::sum, 2, bytes, bounds.triad); });
+      add("max" + of, [=](benchmark::State& state) { fold(state, dtype, Op::max, 2, bytes, bounds.triad); });
+      add("product" + of, [=](benchmark::State& state) { fold(state, dtype, Op::product, 2, bytes, bounds.triad); });
+      add("scale" + of, [=](benchmark::State& state) { multiply(state, dtype, bytes, bounds.copy); });
     }
   }
   for (const std::size_t source_count : {4, 8, 16, 64}) {
@@ -102,10 +197,15 @@ void register_all() {
 
 int main(int argc, char** argv) {
   benchmark::AddCustomContext("kernels", std::string(fdl::kernel_target()));
-  fdl::register_all();
+  const auto json =
+      std::remove_if(argv + 1, argv + argc, [](const char* word) { return !std::strcmp(word, "--json"); });
+  const bool as_json = json != argv + argc;
+  argc = static_cast<int>(json - argv);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  benchmark::RunSpecifiedBenchmarks();
+  fdl::register_all();
+  fdl::JsonLines lines;
+  benchmark::RunSpecifiedBenchmarks(as_json ? &lines : nullptr);
   benchmark::Shutdown();
   return 0;
 }
