@@ -49,8 +49,8 @@ void run_group(int size, const std::map<std::string, std::string>& options,
 // ---- Results
 // -----------------------------------------------------------------------------------------------------------
 
-// Around every border: nothing, one, in the line, in a small slot, in one step, in many.
-const std::size_t kCounts[] = {0, 1, 3, 12, 13, 1000, 2048, 2049, 70001};
+// Around every border: nothing, one, in the line, in a small slot, in one step, past the caches, in many.
+const std::size_t kCounts[] = {0, 1, 3, 12, 13, 1000, 2048, 2049, 16385, 70001};
 
 class ShmRanks : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Group, ShmRanks, testing::Values(1, 2, 3, 4, 5, 6), testing::PrintToStringParamName());
@@ -109,7 +109,7 @@ TEST_P(ShmRanks, MoveBlocksOfEverySize) {
     CollectiveCase c;
     const auto some = [&](std::size_t most) { return random() % 4 == 0 ? 0 : random() % (most + 1); };
     for (int round = 0; round < 12; ++round) {
-      const std::size_t most = kCounts[2 + random() % 7];
+      const std::size_t most = kCounts[2 + random() % 8];
       const bool even = random() % 3 == 0;
       const std::size_t same = some(most);
       for (const Collective collective : {Collective::allgather, Collective::gather, Collective::scatter,

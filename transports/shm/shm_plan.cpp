@@ -16,8 +16,8 @@ std::size_t one_shot_bytes(int ranks) {
 }
 
 // A vector that fits one step is cut nevertheless, so that one rank's copies overlap with another's folds.
-constexpr std::size_t kStepsWanted = 4;
-constexpr std::size_t kLeastStepBytes = 128_KiB;
+constexpr std::size_t kStepsWanted = 8;
+constexpr std::size_t kLeastSliceBytes = 32_KiB;
 
 }  // namespace
 
@@ -106,7 +106,8 @@ void ShmPlan::assign_steps() {
     case Collective::allreduce:
     case Collective::reduce:
     case Collective::broadcast: {
-      const std::size_t step = std::clamp(total_ / kStepsWanted, std::min(kLeastStepBytes, room), room);
+      const std::size_t least = std::min(kLeastSliceBytes, slice_) * static_cast<std::size_t>(ranks_);
+      const std::size_t step = std::clamp(total_ / kStepsWanted, least, room);
       slice_ = std::min(slice_, round_up(parts_of(step, static_cast<std::size_t>(ranks_)), kSliceGrain));
       steps_ = parts_of(total_, slice_ * static_cast<std::size_t>(ranks_));
       break;

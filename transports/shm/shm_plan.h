@@ -32,7 +32,8 @@ class ShmPlan {
   Collective collective() const { return collective_; }
   bool folds() const;  // combines values, rather than moving them
   bool small() const { return small_; }
-  bool is_large() const { return total_ >= kLargeBytes; }  // the vector outgrows what a core caches
+  // Buffers are taken to be in no cache when the operation begins, nor needed there when it ends.
+  bool is_large() const { return total_ >= kLargeBytes; }
   // Two ranks hand slots to and fro: a result goes where the other's input was, in lines that the owner has fetched
   // already, and comes back to the rank that writes there next. Each line travels twice instead of four times.
   bool swaps() const { return collective_ == Collective::allreduce && ranks_ == 2; }
@@ -60,7 +61,7 @@ class ShmPlan {
   void steps_for_largest_block(std::size_t bytes, RankMask already_taken, bool publishes);
 
  private:
-  static constexpr std::size_t kLargeBytes = 256_KiB;
+  static constexpr std::size_t kLargeBytes = 64_KiB;
   struct Block {
     std::size_t offset = 0;
     std::size_t bytes = 0;

@@ -74,6 +74,14 @@ void ShmWork::write_output(void* output, const void* source, std::size_t bytes) 
   plan_.is_large() ? stream_unordered(output, source, bytes) : copy_bytes(output, source, bytes);
 }
 
+// Where the output is the input, this rank has just read it: its lines are here, and to write past them costs more
+// than to write them.
+bool ShmWork::streams_to(const ShmRuns::Run& run) const { return plan_.is_large() && run.output != run.input; }
+
+void ShmWork::write_result(const ShmRuns::Run& run, std::size_t at, const std::byte* result, std::size_t bytes) const {
+  streams_to(run) ? stream_unordered(run.output + at, result, bytes) : copy_bytes(run.output + at, result, bytes);
+}
+
 void ShmWork::finish() const {
   if (plan_.is_large()) order_streams();
 }
@@ -188,9 +196,9 @@ void ShmWork::fold_run(ShmRuns::Run run, const ShmPlan::Piece& share, std::size_
                       (plan_.collective() == Collective::reduce && rank_ != plan_.root());
   const bool ahead = plan_.is_large() && run.input != nullptr;
   const bool own = spec_.prescale == 1;  // else it has been scaled into the slot
-  std::byte* results = shared             ? result(rank_, position, share) + at
-                       : plan_.is_large() ? layout_.input(rank_, position) + share.slot + at
-                                          : run.output;
+  std::byte* results = shared            ? result(rank_, position, share) + at
+                       : streams_to(run) ? layout_.input(rank_, position) + share.slot + at
+                                         : run.output;
   std::array<const void*, kMaxShmRanks> sources;
   const std::size_t block = block_bytes(spec_, plan_.is_large(), run.input != nullptr);
   std::size_t bytes = first_block_bytes(block, run.output, plan_.element());
@@ -202,7 +210,7 @@ void ShmWork::fold_run(ShmRuns::Run run, const ShmPlan::Piece& share, std::size_
     }
     if (own) sources[static_cast<std::size_t>(rank_)] = run.input == nullptr ? kZeros : run.input + done;
     fold(results + done, std::span(sources).first(static_cast<std::size_t>(ranks_)), bytes);
-    if (results != run.output && run.output != nullptr) write_output(run.output + done, results + done, bytes);
+    if (results != run.output && run.output != nullptr) write_result(run, done, results + done, bytes);
   }
 }
 
@@ -231,7 +239,7 @@ void ShmWork::collect(uint64_t position) {
     const ShmPlan::Piece piece = plan_.output_piece(position - first_step_, owner);
     const std::byte* results = result(owner, position, piece);
     runs_.walk(collected_, piece.offset, piece.bytes, [&](const ShmRuns::Run& run, std::size_t at) {
-      if (run.output != nullptr) write_output(run.output, results + at, run.bytes);
+      if (run.output != nullptr) write_result(run, 0, results + at, run.bytes);
     });
   }
 }

@@ -50,6 +50,8 @@ class ShmWork {
   std::byte* result(int owner, uint64_t position, const ShmPlan::Piece& share) const;
   void put_input(std::byte* slot, const std::byte* input, std::size_t bytes) const;
   void write_output(void* output, const void* source, std::size_t bytes) const;
+  bool streams_to(const ShmRuns::Run& run) const;
+  void write_result(const ShmRuns::Run& run, std::size_t at, const std::byte* result, std::size_t bytes) const;
   void fold(void* target, std::span<const void* const> sources, std::size_t bytes) const;
   void fold_small();
   void fold_small_runs();
