@@ -8,6 +8,9 @@
 //   take      read the slots: fold my share, or copy   when those I read from have published the step
 //   collect   copy the results of other owners         when they have taken (folded) the step
 //
+// A small allreduce of many ranks is folded by few of them, each a share over its own input in its slot; whoever has
+// seen that all shares are there reads a vector, not everybody's.
+//
 // Where all buffers are memory that all ranks map, there are no steps: once those who decide have said so in their
 // lines, every rank does its share in the others' memory (shm_direct), tells, and waits until all have told.
 //
@@ -63,7 +66,7 @@ class ShmCollectives final : public Collectives {
   void finish_sleep() override;
 
  private:
-  enum class State { idle, opening, small, tables, steps, choosing, direct };
+  enum class State { idle, opening, small, shares, tables, steps, choosing, direct };
   // Lower bounds of what another rank has done; its line or counters are read only when they do not suffice.
   struct Known {
     uint64_t announced = 0;
@@ -83,6 +86,9 @@ class ShmCollectives final : public Collectives {
   void begin_steps();
   bool choose();
   bool direct_stage();
+  bool share_stage();
+  RankMask behind_share();
+  bool folds_share() const { return (work_.plan().folders() & bit_of(rank_)) != 0 && !has_finished(); }
   bool has_finished() const { return counters_.finished.load(std::memory_order_relaxed) == operation_; }
   bool fail_with_the_lost(RankMask whom);
   void compare_tables();
@@ -215,6 +221,8 @@ bool ShmCollectives::advance() {
       work_.take_small();
       finish();
       return true;
+    case State::shares:
+      return share_stage();
     case State::tables:
       if (unannounced(neighbours_->others()) != 0) return false;
       compare_tables();
@@ -236,16 +244,29 @@ void ShmCollectives::announce() {
     state_ = State::tables;
   } else if (plan.small()) {
     work_.publish_small();
-    state_ = State::small;
+    state_ = plan.folders() == 0 ? State::small : State::shares;
   }
-  if (state_ != State::small) offered_ = direct_.announce(work_.spec(), work_.buffers(), plan, operation_);
+  const bool at_once = state_ == State::small || state_ == State::shares;
+  if (!at_once) offered_ = direct_.announce(work_.spec(), work_.buffers(), plan, operation_);
   if (state_ == State::opening && offered_) state_ = State::choosing;
   layout_.called(rank_, operation_) = called_;
   ShmLayout::Line& line = layout_.line(rank_, operation_);
   line.signature = signature_;
   line.operation.store(operation_, std::memory_order_release);
   if (state_ == State::opening) begin_steps();
-  if (state_ == State::small) work_.fetch_next_slot();
+  if (at_once) work_.fetch_next_slot();
+}
+
+bool ShmCollectives::share_stage() {
+  if (behind_share() != 0) return false;
+  if (folds_share()) {
+    work_.fold_share();
+    counters_.finished.store(operation_, std::memory_order_release);
+  } else {
+    work_.take_shares();
+    finish();
+  }
+  return true;
 }
 
 // Goes on without steps once all who decide have agreed to, or in steps as soon as one has not. False: not known yet.
@@ -460,6 +481,13 @@ RankMask ShmCollectives::unfinished(RankMask whom) {
   return unfinished;
 }
 
+// Who folds waits for all inputs, and then, as who does not, for the other shares.
+RankMask ShmCollectives::behind_share() {
+  if (folds_share()) return unannounced(neighbours_->others());
+  const RankMask folders = work_.plan().folders() & neighbours_->others();
+  return unannounced(folders) | unfinished(folders);
+}
+
 RankMask ShmCollectives::behind_collect() {
   return behind(&Known::taken, &ShmLayout::Counters::taken, work_.plan().collect_from(), collected_ + 1);
 }
@@ -479,6 +507,9 @@ ShmCollectives::Blockers ShmCollectives::blockers() {
       break;
     case State::small:
       held_up(unannounced(work_.plan().take_from()));
+      break;
+    case State::shares:
+      held_up(behind_share());
       break;
     case State::tables:
       held_up(unannounced(neighbours_->others()));

@@ -44,7 +44,7 @@ class ShmLayout {
     std::atomic<uint64_t> published;
     std::atomic<uint64_t> taken;
     std::atomic<uint64_t> collected;
-    std::atomic<uint64_t> finished;  // the last operation on memory that all map of which this rank has done its share
+    std::atomic<uint64_t> finished;  // the last operation, in others' memory or for them, of which I have done my share
   };
   struct alignas(kShmLine) Record {
     Called called;

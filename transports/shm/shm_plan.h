@@ -37,6 +37,10 @@ class ShmPlan {
   // Two ranks hand slots to and fro: a result goes where the other's input was, in lines that the owner has fetched
   // already, and comes back to the rank that writes there next. Each line travels twice instead of four times.
   bool swaps() const { return collective_ == Collective::allreduce && ranks_ == 2; }
+  // Of a small allreduce of many ranks: the few who fold it, a share each, for all. Nobody: every rank folds it all.
+  RankMask folders() const { return folders_; }
+  // What `folder` folds of it.
+  Piece folded_piece(int folder) const;
   bool publishes() const { return publishes_; }            // this rank, in steps
   RankMask take_from() const { return take_from_; }        // whose input this rank reads
   RankMask collect_from() const { return collect_from_; }  // whose results this rank reads
@@ -73,6 +77,7 @@ class ShmPlan {
   void assign_blocks(const CollectiveSpec& spec);
   void assign_masks();
   void assign_steps();
+  void assign_folders();
   Piece vector_piece(uint64_t step, int owner) const;
   Piece block_piece(const Block& block, uint64_t step, std::size_t room, std::size_t slot) const;
 
@@ -84,6 +89,8 @@ class ShmPlan {
   std::size_t total_ = 0;
   std::size_t slice_ = 64;  // bytes of one owner in one step
   bool small_ = true;
+  RankMask folders_ = 0;
+  std::size_t folded_ = 0;  // bytes of one folder's share
   bool publishes_ = false;
   RankMask take_from_ = 0;
   RankMask collect_from_ = 0;

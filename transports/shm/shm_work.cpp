@@ -131,6 +131,23 @@ void ShmWork::fold_small_runs() {
   });
 }
 
+// Over its own input, which nobody else reads there.
+void ShmWork::fold_share() {
+  const ShmPlan::Piece share = plan_.folded_piece(rank_);
+  std::array<const void*, kMaxShmRanks> sources;
+  for (int r = 0; r < ranks_; ++r) sources[static_cast<std::size_t>(r)] = small(r) + share.slot;
+  fold(small(rank_) + share.slot, std::span(sources).first(static_cast<std::size_t>(ranks_)), share.bytes);
+}
+
+void ShmWork::take_shares() {
+  for (const int folder : each_of(plan_.folders())) {
+    const ShmPlan::Piece share = plan_.folded_piece(folder);
+    runs_.walk(taken_, share.offset, share.bytes, [&](const ShmRuns::Run& run, std::size_t at) {
+      if (run.output != nullptr) copy_bytes(run.output, small(folder) + share.slot + at, run.bytes);
+    });
+  }
+}
+
 void ShmWork::move_small() {
   switch (plan_.collective()) {
     case Collective::broadcast:

@@ -21,6 +21,9 @@ class ShmWork {
   // ---- small: everything in one go, beside the line of the operation ----
   void publish_small();
   void take_small();
+  // The same in two stages, where few fold for all: a folder's share, into its own slot; then all shares.
+  void fold_share();
+  void take_shares();
   // While this rank waits for the others: the next operation is likely to be as large, and what it will write has last
   // been read by them.
   void fetch_next_slot() const;
