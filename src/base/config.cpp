@@ -5,6 +5,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <sstream>
 
 #include "base/horovod_variables.h"
 #include "base/log.h"
@@ -114,6 +115,13 @@ struct Given {
   std::string source;
 };
 
+std::vector<std::string> aliases_of(const Setting& row) {
+  std::vector<std::string> aliases;
+  std::istringstream list(row.alias);
+  for (std::string alias; std::getline(list, alias, ',');) aliases.push_back(alias);
+  return aliases;
+}
+
 Given find_value(const Setting& row, const Environment& environment,
                  const std::map<std::string, std::string>& options) {
   if (const auto option = options.find(row.name); option != options.end()) return {option->second, "option"};
@@ -122,8 +130,9 @@ Given find_value(const Setting& row, const Environment& environment,
   if (const auto found = translated.find(row.name); found != translated.end()) {
     return {found->second.second, found->second.first};
   }
-  if (row.alias.empty()) return {row.default_value, "default"};
-  if (auto value = environment.get(row.alias); value && !value->empty()) return {*value, row.alias};
+  for (const std::string& alias : aliases_of(row)) {
+    if (auto value = environment.get(alias); value && !value->empty()) return {*value, alias};
+  }
   return {row.default_value, "default"};
 }
 
@@ -141,8 +150,28 @@ Status check_options(const Config& config, const std::map<std::string, std::stri
 
 // What launchers say of ranks is no knob; world/launchers reads it.
 bool belongs_to_launcher(std::string_view variable) {
-  for (std::string_view name : {"RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "NODE_RANK", "NODE_COUNT", "NNODES",
-                                "RANK_FROM", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME", "ELASTIC", "WORKER"}) {
+  for (std::string_view name : {"RANK",
+                                "SIZE",
+                                "LOCAL_RANK",
+                                "LOCAL_SIZE",
+                                "NODE_RANK",
+                                "NODE_COUNT",
+                                "NNODES",
+                                "RANK_FROM",
+                                "ORDINAL_START",
+                                "CROSS_RANK",
+                                "CROSS_SIZE",
+                                "HOSTNAME",
+                                "ELASTIC",
+                                "WORKER",
+                                "POD_NAME",
+                                "NODE_NAME",
+                                "JOBSET_JOBS",
+                                "JOBSET_JOB_INDEX",
+                                "JOBSET_PODS_PER_JOB",
+                                "IFACE",
+                                "SYSFS_ROOT",
+                                "EXPECT_EFA"}) {
     if (variable == "FARANDOLE_" + std::string(name)) return true;
   }
   return false;
@@ -150,7 +179,8 @@ bool belongs_to_launcher(std::string_view variable) {
 
 void mention_unknown_variables(const Config& config, const Environment& environment) {
   for (const auto& [variable, value] : environment.all()) {
-    if (!variable.starts_with("FARANDOLE_") || belongs_to_launcher(variable)) continue;
+    if (!variable.starts_with("FARANDOLE_") || variable.starts_with("FARANDOLE_RUN_")) continue;
+    if (belongs_to_launcher(variable)) continue;
     const bool known = std::any_of(config.settings.begin(), config.settings.end(),
                                    [&](const Setting& setting) { return setting.variable == variable; });
     if (!known) log_info("{} is not a variable of this version; `farandole config` lists them", variable);

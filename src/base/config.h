@@ -11,7 +11,7 @@
 #include "base/bytes.h"
 #include "base/status.h"
 
-// One row a knob: name, type, default as text, alias (a HOROVOD_ variable of the same meaning, or ""), meaning.
+// One row a knob: name, type, default as text, aliases (HOROVOD_ variables of the same meaning, comma-separated), meaning.
 // The variable is FARANDOLE_<NAME IN CAPITALS>. Types: Bytes (4096, 64K, 1M, 2G), Count, Seconds (0.5, 10, 2m),
 // Flag (0 1 false true off on no yes), Text.
 // clang-format off
@@ -45,12 +45,19 @@
        "TCP connections that share what one rank sends to another host: 4 where a network limits each, at most 8.")    \
   KNOB(spin_us,                Count,   "50", "",                                                                      \
        "How long a waiting rank spins before it sleeps, in microseconds, where it has a core of its own; else 0.")     \
-  KNOB(interfaces,             Text,    "", "HOROVOD_GLOO_IFACE",                                                      \
-       "Network interfaces to listen on, comma-separated (eth0,eth1), or ^lo,docker0 to leave some out; empty: all.")  \
+  KNOB(interfaces,             Text,    "", "FARANDOLE_IFACE,HOROVOD_GLOO_IFACE",                                      \
+       "Network interfaces to listen on, comma-separated (eth0,eth1), or ^lo,docker0 to leave some out; empty: all "   \
+       "that lead to other hosts (no docker0, veth, link-local ...).")                                                 \
   KNOB(rendezvous,             Text,    "", "",                                                                        \
        "Where ranks meet: tcp://host:port, file:///shared/path or memory://name; empty: as the launcher says.")        \
   KNOB(job_key,                Text,    "", "",                                                                        \
        "Secret of the job: at least 16 characters. Every connection proves that it knows it.")                         \
+  KNOB(job_key_file,           Text,    "", "",                                                                        \
+       "File that holds the job's secret, for example a mounted Kubernetes Secret; FARANDOLE_JOB_KEY wins.")           \
+  KNOB(port_base,              Count,   "0", "",                                                                       \
+       "First of the only ports that are listened at, for network policies: the hub's; 29500 by custom. 0: any port.") \
+  KNOB(port_count,             Count,   "64", "",                                                                      \
+       "How many ports from FARANDOLE_PORT_BASE on there are: one for the hub, and one for each rank of a pod.")       \
   KNOB(start_timeout_s,        Seconds, "30", "HOROVOD_START_TIMEOUT",                                                 \
        "How long a rank waits at start for the others before it names the missing.")                                   \
   KNOB(timeout_s,              Seconds, "0", "HOROVOD_GLOO_TIMEOUT_SECONDS",                                           \

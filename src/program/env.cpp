@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "base/config.h"
 #include "program/json_line.h"
@@ -11,26 +13,28 @@
 namespace fdl {
 namespace {
 
-int print_identity(bool json) {
-  const Environment environment = Environment::of_process();
-  auto config = Config::read(environment);
-  if (!config.ok()) {
-    fmt::print(stderr, "farandole env: {}\n", config.status().text());
-    return kExitBadEnvironment;
-  }
-  auto identity = who_am_i(environment, *config);
-  if (!identity.ok()) {
-    fmt::print(stderr, "farandole env: {}\n", identity.status().text());
-    return kExitBadEnvironment;
-  }
+void put(JsonLine& line, const Identity& identity) {
+  const auto number = [&](const char* key, int value) { line.number(key, static_cast<long long>(value)); };
+  number("rank", identity.rank);
+  number("size", identity.size);
+  number("local_rank", identity.local_rank);
+  number("local_size", identity.local_size);
+  number("node_rank", identity.node_rank);
+  number("node_count", identity.node_count);
+  line.text("source", identity.source).text("rendezvous", identity.rendezvous);
+}
+
+int fail(const Status& status) {
+  fmt::print(stderr, "farandole env: {}\n", status.text());
+  return kExitBadEnvironment;
+}
+
+int print_identity(const Environment& environment, const Config& config, bool json) {
+  auto identity = who_am_i(environment, config);
+  if (!identity.ok()) return fail(identity.status());
   if (json) {
     JsonLine line;
-    line.number("rank", static_cast<long long>(identity->rank)).number("size", static_cast<long long>(identity->size));
-    line.number("local_rank", static_cast<long long>(identity->local_rank));
-    line.number("local_size", static_cast<long long>(identity->local_size));
-    line.number("node_rank", static_cast<long long>(identity->node_rank));
-    line.number("node_count", static_cast<long long>(identity->node_count));
-    line.text("source", identity->source).text("rendezvous", identity->rendezvous);
+    put(line, *identity);
     fmt::print("{}\n", line.str());
     return kExitOk;
   }
@@ -41,15 +45,70 @@ int print_identity(bool json) {
   return kExitOk;
 }
 
+void print_json(const Explanation& told) {
+  JsonLine line;
+  if (told.identity.ok()) {
+    put(line, *told.identity);
+    line.flag("key_is_derived", told.identity->job_key_is_derived).list("also_saw", told.identity->also_saw);
+  } else {
+    line.text("error", told.identity.status().text());
+  }
+  std::vector<JsonLine> rows;
+  for (const Explanation::Row& row : told.rows) {
+    JsonLine object;
+    object.text("row", row.name).text("level", row.level).text("verdict", row.verdict).text("why", row.why);
+    rows.push_back(std::move(object));
+  }
+  line.text("node", told.node).list("rows", rows).list("notes", told.notes);
+  fmt::print("{}\n", line.str());
+}
+
+// Absent rows are one line, the others one each.
+void print_text(const Explanation& told) {
+  if (told.identity.ok()) {
+    fmt::print("{}\n", told.identity->line());
+  } else {
+    fmt::print("no rank: {}\n", told.identity.status().text());
+  }
+  if (!told.node.empty()) fmt::print("for `farandole run`: {}\n", told.node);
+  fmt::print("\nRows that were tried, first match first:\n");
+  std::string absent;
+  for (const Explanation::Row& row : told.rows) {
+    if (row.verdict == "absent") {
+      absent += (absent.empty() ? "" : ", ") + row.name;
+    } else {
+      fmt::print("  {:<12} {:<8} {:<14} {}\n", row.name, row.level, row.verdict, row.why);
+    }
+  }
+  if (!absent.empty()) fmt::print("  without their variables: {}\n", absent);
+  for (const std::string& note : told.notes) fmt::print("note: {}\n", note);
+}
+
+int print_explanation(const Environment& environment, const Config& config, bool json) {
+  const Explanation told = explain_identity(environment, config);
+  json ? print_json(told) : print_text(told);
+  return told.identity.ok() ? kExitOk : kExitBadEnvironment;
+}
+
+int print_env(bool json, bool explain) {
+  const Environment environment = Environment::of_process();
+  auto config = Config::read(environment);
+  if (!config.ok()) return fail(config.status());
+  return explain ? print_explanation(environment, *config, json) : print_identity(environment, *config, json);
+}
+
 }  // namespace
 
 void add_env(CLI::App& app, Work& work) {
   auto json = std::make_shared<bool>(false);
+  auto explain = std::make_shared<bool>(false);
   CLI::App* command = app.add_subcommand("env", "Print which rank this process is, and from which variables");
   command->add_flag("--json", *json,
                     "One JSON object: rank size local_rank local_size node_rank node_count source "
                     "rendezvous (-1: not told)");
-  command->callback([&work, json] { work = [json] { return print_identity(*json); }; });
+  command->add_flag("--explain", *explain,
+                    "Every row of the table that was tried, why one was chosen and others were not");
+  command->callback([&work, json, explain] { work = [json, explain] { return print_env(*json, *explain); }; });
 }
 
 }  // namespace fdl

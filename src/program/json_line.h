@@ -1,10 +1,11 @@
-// JsonLine: one flat JSON object on one line, keys in the order in which they were added.
+// JsonLine: one JSON object on one line, keys in the order in which they were added.
 #pragma once
 
 #include <fmt/format.h>
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace fdl {
 
@@ -14,6 +15,16 @@ class JsonLine {
   JsonLine& number(std::string_view key, long long value) { return raw(key, std::to_string(value)); }
   JsonLine& number(std::string_view key, double value) { return raw(key, fmt::format("{:.6g}", value)); }
   JsonLine& flag(std::string_view key, bool value) { return raw(key, value ? "true" : "false"); }
+  JsonLine& list(std::string_view key, const std::vector<std::string>& texts) {
+    std::string body;
+    for (const std::string& text : texts) body += (body.empty() ? "" : ", ") + quoted(text);
+    return raw(key, "[" + body + "]");
+  }
+  JsonLine& list(std::string_view key, const std::vector<JsonLine>& objects) {
+    std::string body;
+    for (const JsonLine& object : objects) body += (body.empty() ? "" : ", ") + object.str();
+    return raw(key, "[" + body + "]");
+  }
   std::string str() const { return "{" + body_ + "}"; }
 
  private:

@@ -6,6 +6,7 @@
 
 #include "base/config.h"
 #include "base/status.h"
+#include "world/surroundings.h"
 
 namespace fdl {
 
@@ -16,7 +17,7 @@ struct Identity {
   int local_size = -1;
   int node_rank = -1;
   int node_count = -1;
-  std::string source;            // "farandole", "horovod", "torchrun", "openmpi", "pmi", "slurm", "single process"
+  std::string source;            // a row's name, or "single process"
   std::string rendezvous;        // where the hub is, or where rank 0 must serve it; see world/rendezvous.h
   bool rank_zero_serves = true;  // false: the rendezvous says "?hub=1", a hub is there already
   std::string job_key;  // from FARANDOLE_JOB_KEY, or derived from what the launcher gives all ranks of the job alike
@@ -27,12 +28,32 @@ struct Identity {
   std::string line() const;
 };
 
-// Precedence and conflicts as the table in launchers.cpp says. Half a pair of variables, a number that does not parse,
-// or a rank that is not below the size is an error that names the variables and quotes the values.
-Result<Identity> who_am_i(const Environment& environment, const Config& config);
+// Precedence and conflicts as the tables in process_launchers.cpp and node_launchers.cpp say: explicit before implicit,
+// processes before nodes, inner launchers before outer ones. Half a pair of variables, a number that does not parse, or
+// a rank that is not below the size is an error that names the variables and quotes the values. A process that looks
+// like one of several and has no rank is an error too, never a world of its own.
+Result<Identity> who_am_i(const Environment& environment, const Config& config,
+                          const Surroundings& around = Surroundings::of_this_host());
+
+// The same with its reasons: what each row of the tables found.
+struct Explanation {
+  struct Row {
+    std::string name;
+    std::string level;    // "process", "node"
+    std::string verdict;  // "chosen", "agrees", "contradicts", "numbers nodes", "ignored", "broken", "absent"
+    std::string why;      // the variables, quoted
+  };
+  Result<Identity> identity;
+  std::string node;                // what a node-level row says, which `farandole run` would go by; empty: nothing
+  std::vector<Row> rows;           // in order of precedence
+  std::vector<std::string> notes;  // what else is odd: service links, a hostfile of others
+};
+Explanation explain_identity(const Environment& environment, const Config& config,
+                             const Surroundings& around = Surroundings::of_this_host());
 
 struct LauncherRow {
   std::string name;
+  std::string level;
   std::string rank_variable;
   std::string size_variable;
   std::string sentence;

@@ -40,12 +40,6 @@ Result<std::string> place_on_this_host(std::string_view facts) {
 
 bool is_on_one_host(const Identity& identity) { return identity.local_size == identity.size; }
 
-// Launchers listen at `port` themselves; rank 0 takes the first free one of those behind it.
-Result<std::string> place_beside(const std::string& host, int port) {
-  const int first = port + kPorts <= 65535 ? port + 1 : port - kPorts;
-  return fmt::format("tcp://{}-{}", host_and_port(host, first), first + kPorts - 1);
-}
-
 Result<std::string> place_from(const Variables& variables, const char* host_variable, const char* port_variable) {
   const auto host = variables.get(host_variable);
   FDL_ASSIGN_OR_RETURN(const int port, variables.number(port_variable));
@@ -81,6 +75,11 @@ int launcher_process(const Variables& variables) {
 
 }  // namespace
 
+std::string place_beside(const std::string& host, int port) {
+  const int first = port + kPorts <= 65535 ? port + 1 : port - kPorts;
+  return fmt::format("tcp://{}-{}", host_and_port(host, first), first + kPorts - 1);
+}
+
 std::string no_facts(const Variables&) { return {}; }
 
 std::string horovod_facts(const Variables& variables) {
@@ -93,7 +92,13 @@ std::string torchrun_facts(const Variables& variables) {
 
 std::string open_mpi_facts(const Variables& variables) { return join(variables, {"PMIX_NAMESPACE"}); }
 
-std::string pmi_facts(const Variables& variables) { return fmt::format("launcher={}\n", launcher_process(variables)); }
+// On several hosts each has a proxy of its own, and nothing is left that all ranks see alike.
+std::string pmi_facts(const Variables& variables) {
+  if (variables.has("MPI_LOCALNRANKS") && variables.text("MPI_LOCALNRANKS") != variables.text("PMI_SIZE")) return {};
+  return fmt::format("launcher={}\n", launcher_process(variables));
+}
+
+std::string flux_facts(const Variables& variables) { return join(variables, {"FLUX_JOB_ID", "FLUX_URI"}); }
 
 std::string slurm_facts(const Variables& variables) {
   return join(variables, {"SLURM_JOB_ID", "SLURM_STEP_ID"}) + fmt::format("uid={}\n", ::getuid());
@@ -129,6 +134,11 @@ Result<std::string> open_mpi_place(const Variables& variables, const Identity& i
 Result<std::string> pmi_place(const Variables& variables, const Identity& identity) {
   if (!is_on_one_host(identity)) return several_hosts_need_an_address("PMI");
   return place_on_this_host(pmi_facts(variables));
+}
+
+Result<std::string> flux_place(const Variables& variables, const Identity& identity) {
+  if (!is_on_one_host(identity)) return several_hosts_need_an_address("Flux");
+  return place_on_this_host(flux_facts(variables));
 }
 
 Result<std::string> slurm_place(const Variables& variables, const Identity& identity) {

@@ -20,6 +20,7 @@ std::string horovod_facts(const Variables&);
 std::string torchrun_facts(const Variables&);
 std::string open_mpi_facts(const Variables&);
 std::string pmi_facts(const Variables&);
+std::string flux_facts(const Variables&);
 std::string slurm_facts(const Variables&);
 
 Result<std::string> no_place(const Variables&, const Identity&);
@@ -27,7 +28,11 @@ Result<std::string> horovod_place(const Variables&, const Identity&);
 Result<std::string> torchrun_place(const Variables&, const Identity&);
 Result<std::string> open_mpi_place(const Variables&, const Identity&);
 Result<std::string> pmi_place(const Variables&, const Identity&);
+Result<std::string> flux_place(const Variables&, const Identity&);
 Result<std::string> slurm_place(const Variables&, const Identity&);
+
+// Behind the port at which a launcher listens itself: rank 0 takes the first free one.
+std::string place_beside(const std::string& host, int port);
 
 // 64 hexadecimal digits; as secret as the facts are.
 std::string derive_key(std::string_view facts);

@@ -6,7 +6,6 @@
 #include <charconv>
 
 namespace fdl {
-namespace {
 
 std::optional<int> parse_number(const std::string& text) {
   int number = 0;
@@ -14,8 +13,6 @@ std::optional<int> parse_number(const std::string& text) {
   if (error != std::errc() || end != text.data() + text.size() || number < 0) return std::nullopt;
   return number;
 }
-
-}  // namespace
 
 std::optional<std::string> Variables::get(const char* name) const {
   auto value = name == nullptr ? std::nullopt : environment_.get(name);

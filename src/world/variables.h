@@ -9,6 +9,9 @@
 
 namespace fdl {
 
+// A whole number from 0 on.
+std::optional<int> parse_number(const std::string& text);
+
 class Variables {
  public:
   explicit Variables(const Environment& environment) : environment_(environment) {}
@@ -25,6 +28,7 @@ class Variables {
 
   // "RANK = '3'", or "RANK is not set"
   std::string quote(const char* name) const;
+  const std::map<std::string, std::string>& all() const { return environment_.all(); }
 
  private:
   const Environment& environment_;
