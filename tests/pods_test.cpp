@@ -1,11 +1,14 @@
 // Pods: the variables and host names that each controller really gives, and who a process there is.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <map>
 
 #include "base/log.h"
+#include "world/efa.h"
 #include "world/launchers.h"
 #include "world/node_launchers.h"
 #include "world/surroundings.h"
@@ -481,6 +484,71 @@ TEST(JobKeys, ComeFromAFileThatASecretIsMountedAt) {
   EXPECT_THAT(who(by_hand).status().text(), HasSubstr("the key in FARANDOLE_JOB_KEY_FILE has 5 characters"));
   EXPECT_THAT(who(by_hand + Vars{{"FARANDOLE_JOB_KEY_FILE", "/no/such"}}).status().text(),
               HasSubstr("cannot be read from FARANDOLE_JOB_KEY_FILE = '/no/such': No such file"));
+}
+
+TEST(PodNames, AreThoseOfTheController) {
+  const auto name = [](const Vars& variables, const Surroundings& around, int index) {
+    const Environment environment(variables);
+    const auto found = find_node(Variables(environment), around);
+    return found.ok() && *found ? pod_name(**found, index) : "nothing";
+  };
+  EXPECT_EQ(name({{"JOB_COMPLETION_INDEX", "2"}, {"FARANDOLE_NNODES", "4"}}, pod("train-2"), 3), "train-3");
+  EXPECT_EQ(name(pytorchjob(0, 4, "auto", 1), pod("mnist-master-0"), 3), "mnist-worker-2");
+  EXPECT_EQ(name(pytorchjob(0, 4, "auto", 1), pod("mnist-master-0"), 0), "mnist-master-0");
+  EXPECT_EQ(name(pytorchjob(2, 4, "auto", 1), pod("mnist-worker-1"), 3), "") << "its own number is another";
+}
+
+// ---- EFA: a tree as sysfs has it ----
+
+class EfaTree : public ::testing::Test {
+ protected:
+  EfaTree() : root_(::testing::TempDir() + "farandole-efa-" + std::to_string(::getpid())) {}
+  ~EfaTree() override { std::filesystem::remove_all(root_); }
+
+  void device(const std::string& name, const std::string& vendor) {
+    const std::string folder = root_ + "/sys/class/infiniband/" + name;
+    std::filesystem::create_directories(folder + "/device");
+    std::filesystem::create_directories(folder + "/ports/1/hw_counters");
+    std::ofstream(folder + "/device/vendor") << vendor << "\n";
+    std::ofstream(folder + "/ports/1/hw_counters/tx_bytes") << 4096 << "\n";
+    std::ofstream(folder + "/ports/1/hw_counters/rdma_read_bytes") << 77 << "\n";
+  }
+  void put(const std::string& path) {
+    std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
+    std::ofstream(root_ + path) << "";
+  }
+  std::string why(int expected = 0) { return why_no_efa(efa_facts(root_ + "/sys", expected, root_)); }
+
+  const std::string root_;
+};
+
+TEST_F(EfaTree, EveryReasonIsTheFirstThatIsMissing) {
+  std::filesystem::create_directories(root_);
+  EXPECT_THAT(why(), HasSubstr("there is no /sys/class/infiniband"));
+  std::filesystem::create_directories(root_ + "/sys/class/infiniband");
+  EXPECT_THAT(why(), HasSubstr("no device: the pod must ask for vpc.amazonaws.com/efa"));
+  device("mlx5_0", "0x15b3");
+  EXPECT_THAT(why(), HasSubstr("mlx5_0 is no EFA: a hostPath mount"));
+  device("rdmap16s27", "0x1d0f");
+  EXPECT_THAT(why(), HasSubstr("rdmap16s27 and mlx5_0 are mixed"));
+  std::filesystem::remove_all(root_ + "/sys/class/infiniband/mlx5_0");
+  EXPECT_THAT(why(), HasSubstr("/dev/infiniband is not in this pod"));
+  put("/dev/infiniband/uverbs0");
+  EXPECT_THAT(why(4), HasSubstr("1 of the 4 devices that FARANDOLE_EXPECT_EFA counts"));
+  EXPECT_THAT(why(1), HasSubstr("libfabric.so.1 is not in this image"));
+  put("/opt/amazon/efa/lib/libfabric.so.1");
+  EXPECT_THAT(why(1), HasSubstr("this version has no libfabric transport yet"));
+  EXPECT_THAT(
+      transport_line(efa_facts(root_ + "/sys", 4, root_), "tcp"),
+      MatchesRegex("transport: tcp; 1 of 4 EFA devices; .*/opt/amazon/efa/lib/libfabric.so.1; EFA not used: .*"));
+}
+
+TEST_F(EfaTree, CountersSayWhatADeviceMoved) {
+  device("rdmap16s27", "0x1d0f");
+  const EfaCounters moved = efa_counters(root_ + "/sys", "rdmap16s27");
+  EXPECT_EQ(moved.sent_bytes, 4096u);
+  EXPECT_EQ(moved.read_bytes, 77u);
+  EXPECT_EQ(moved.received_bytes, 0u);
 }
 
 }  // namespace

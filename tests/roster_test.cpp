@@ -282,6 +282,28 @@ TEST_F(RosterTest, AnAnswerToAQuestionThatWasNotAskedIsIgnored) {
   EXPECT_EQ(sent().size(), 3u) << "the pong of the future did not answer the ping";
 }
 
+TEST(RosterOfPods, NamesThePodsFromWhichNobodyCame) {
+  HubOptions options;
+  options.size = 6;
+  options.start_timeout_s = 1;
+  options.expected_hosts = {"train-0", "train-0", "train-1", "train-1", "train-2", "train-2"};
+  Roster roster(options, "train-0:29500", {}, 0);
+  ASSERT_TRUE(roster.greet(1, {0, 6, "train-0", "boot", 1}));
+  ASSERT_TRUE(roster.greet(2, {1, 6, "train-0", "boot", 2}));
+  ASSERT_TRUE(roster.greet(3, {3, 6, "train-1", "boot", 1}));
+  HubMessage wait{.kind = HubMessage::Kind::wait};
+  wait.number = 100'000'000'000;
+  ASSERT_TRUE(roster.hear(1, wait, 0).ok());
+  roster.take_outgoing();
+  roster.tick(2'000'000'000);
+  const auto sent = roster.take_outgoing();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(
+      sent[0].message.why.text(),
+      "ranks 2, 4 and 5 of 6 have not arrived after 1 s (expected on train-1, train-2); check their logs and that "
+      "they can reach train-0:29500");
+}
+
 TEST(RosterOfManyJobs, WhoStillHangsUpFromTheJobBeforeIsNotTheOneWhoCameAfterIt) {
   HubOptions options;
   options.size = 2;

@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -112,6 +114,80 @@ TEST(Socket, ListensOnThePortItIsGiven) {
   const auto taken = listen_tcp("lo", port);
   ASSERT_FALSE(taken.ok());
   EXPECT_THAT(taken.status().text(), AllOf(HasSubstr(std::to_string(port)), HasSubstr("choose another port")));
+}
+
+int port_in(const Listening& listening) {
+  const std::string& text = listening.addresses.front().text;
+  return std::stoi(text.substr(text.rfind(':') + 1));
+}
+
+TEST(Socket, TakesTheFirstFreePortOfARangeAndNoOther) {
+  const int first = port_in(require(listen_tcp("lo")));
+  const Listening one = require(listen_tcp("lo", Ports{first, std::min(65535, first + 40)}));
+  const Listening other = require(listen_tcp("lo", Ports{first, std::min(65535, first + 40)}));
+  EXPECT_LT(port_in(one), port_in(other));
+  EXPECT_LE(port_in(other), first + 40);
+  const auto none = listen_tcp("lo", Ports{port_in(one), port_in(one)});
+  EXPECT_FALSE(none.ok());
+}
+
+TEST(Socket, SaysWhichRangeIsTaken) {
+  // Two neighbouring ports: others of this host may have the second one, but not behind every first.
+  for (int attempt = 0; attempt < 50; ++attempt) {
+    const Listening one = require(listen_tcp("lo"));
+    const int port = port_in(one);
+    if (port == 65535) continue;
+    const Result<Listening> second = listen_tcp("lo", port + 1);
+    if (!second.ok()) continue;
+    const auto none = listen_tcp("lo", Ports{port, port + 1});
+    ASSERT_FALSE(none.ok());
+    EXPECT_THAT(none.status().text(), AllOf(HasSubstr("none of the ports " + std::to_string(port) + " to "),
+                                            HasSubstr("FARANDOLE_PORT_COUNT")));
+    return;
+  }
+  FAIL() << "no two neighbouring ports are free";
+}
+
+TEST(Socket, KeepsIdleConnectionsAliveWellWithinAFirewallsPatience) {
+  const Listening listening = require(listen_tcp("lo"));
+  const UniqueFd calling = require(connect_any(listening.addresses, late()));
+  const UniqueFd called = accept_soon(listening.fd.get());
+  for (const int fd : {calling.get(), called.get()}) {
+    int on = 0;
+    int idle_s = 0;
+    socklen_t length = sizeof on;
+    ASSERT_EQ(::getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, &length), 0);
+    ASSERT_EQ(::getsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, &length), 0);
+    EXPECT_EQ(on, 1);
+    EXPECT_LE(idle_s, 60);
+  }
+}
+
+TEST(Interfaces, AreDescribedWithTheReasonWhyTheyAreNotOffered) {
+  bool loopback = false;
+  for (const InterfaceReport& one : describe_interfaces("")) {
+    if (one.name == "lo") {
+      loopback = true;
+      EXPECT_FALSE(one.is_taken);
+    }
+    EXPECT_EQ(one.is_taken, one.why_not.empty()) << one.name;
+  }
+  EXPECT_TRUE(loopback);
+  for (const InterfaceReport& one : describe_interfaces("^lo")) {
+    if (one.name == "lo") {
+      EXPECT_EQ(one.why_not, "it is left out");
+    }
+  }
+}
+
+TEST(Interfaces, OfContainersAndOfTheNodeAreNoWayToOtherHosts) {
+  for (const char* name : {"docker0", "cni0", "veth12ab34c", "eni0a1b2c3d4e5", "cali0123456789a", "nodelocaldns",
+                           "pod-id-link0", "br-0123456789ab", "cilium_host", "virbr0"}) {
+    EXPECT_TRUE(leads_to_no_other_host(name)) << name;
+  }
+  for (const char* name : {"eth0", "ens5", "eno1", "enp39s0", "bond0", "br-lan", "br-ex", "wlan0", "lo", "ib0"}) {
+    EXPECT_FALSE(leads_to_no_other_host(name)) << name;
+  }
 }
 
 TEST(Socket, KeepsToTheInterfacesItIsGiven) {

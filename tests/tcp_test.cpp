@@ -13,7 +13,10 @@
 #include <filesystem>
 #include <fstream>
 #include <latch>
+#include <mutex>
 #include <random>
+#include <set>
+#include <sstream>
 #include <thread>
 
 #include "system/poller.h"
@@ -318,6 +321,32 @@ TEST(TcpAddresses, MayBelongToSeveralInterfaces) {
   const auto same = [](std::string_view, std::string value) { return value; };
   for (const std::string& interfaces : {all, std::string("lo"), std::string("^no-such-interface"), all + "," + all}) {
     expect_connected_through(2, same, interfaces);
+  }
+}
+
+TEST(TcpAddresses, KeepToTheFixedPortsWithoutTheHubs) {
+  constexpr int kSize = 3;
+  Party party(kSize);
+  party.config().port_base = 29000 + ::getpid() % 500 * 64;  // other tests of this host have others
+  party.config().port_count = 64;
+  std::mutex mutex;
+  std::set<int> ports;
+  EditedExchange exchange(*party.membership(0).exchange, [&](std::string_view, std::string value) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    std::istringstream addresses(value);
+    for (std::string one; addresses >> one;) ports.insert(std::stoi(one.substr(one.rfind(':') + 1)));
+    return value;
+  });
+  run_ranks(kSize, [&](int rank) {
+    Membership membership = party.membership(rank);
+    membership.exchange = &exchange;
+    auto transport = require(connect_all(membership));
+    expect_connected(*transport, rank, kSize);
+  });
+  EXPECT_FALSE(ports.empty());
+  for (const int port : ports) {
+    EXPECT_GT(port, party.config().port_base) << "the first one is the hub's";
+    EXPECT_LT(port, party.config().port_base + 64);
   }
 }
 

@@ -150,28 +150,11 @@ Status check_options(const Config& config, const std::map<std::string, std::stri
 
 // What launchers say of ranks is no knob; world/launchers reads it.
 bool belongs_to_launcher(std::string_view variable) {
-  for (std::string_view name : {"RANK",
-                                "SIZE",
-                                "LOCAL_RANK",
-                                "LOCAL_SIZE",
-                                "NODE_RANK",
-                                "NODE_COUNT",
-                                "NNODES",
-                                "RANK_FROM",
-                                "ORDINAL_START",
-                                "CROSS_RANK",
-                                "CROSS_SIZE",
-                                "HOSTNAME",
-                                "ELASTIC",
-                                "WORKER",
-                                "POD_NAME",
-                                "NODE_NAME",
-                                "JOBSET_JOBS",
-                                "JOBSET_JOB_INDEX",
-                                "JOBSET_PODS_PER_JOB",
-                                "IFACE",
-                                "SYSFS_ROOT",
-                                "EXPECT_EFA"}) {
+  for (std::string_view name : {"RANK",       "SIZE",       "LOCAL_RANK",  "LOCAL_SIZE",       "NODE_RANK",
+                                "NODE_COUNT", "NNODES",     "RANK_FROM",   "ORDINAL_START",    "CROSS_RANK",
+                                "CROSS_SIZE", "HOSTNAME",   "ELASTIC",     "WORKER",           "POD_NAME",
+                                "NODE_NAME",  "RESTART",    "JOBSET_JOBS", "JOBSET_JOB_INDEX", "JOBSET_PODS_PER_JOB",
+                                "IFACE",      "SYSFS_ROOT", "EXPECT_EFA"}) {
     if (variable == "FARANDOLE_" + std::string(name)) return true;
   }
   return false;
@@ -187,7 +170,22 @@ void mention_unknown_variables(const Config& config, const Environment& environm
   }
 }
 
+// One port is the hub's, so that there must be two.
+Status check_ports(const Config& config) {
+  if (config.port_base == 0) return {};
+  if (config.port_base <= 65535 && config.port_count >= 2 && config.port_count <= 65536 - config.port_base) return {};
+  return Status(Code::invalid_argument,
+                "FARANDOLE_PORT_BASE = '" + std::to_string(config.port_base) + "' and FARANDOLE_PORT_COUNT = '" +
+                    std::to_string(config.port_count) +
+                    "' are no range of two or more ports below 65536; 29500 and 64 are the usual ones");
+}
+
 }  // namespace
+
+Config::PortRange Config::rank_ports() const {
+  if (port_base == 0) return {};
+  return {static_cast<int>(port_base) + 1, static_cast<int>(port_base + port_count) - 1};
+}
 
 Result<std::size_t> parse_bytes(std::string_view text) {
   const std::string_view whole = text;
@@ -244,6 +242,7 @@ Result<Config> Config::read(const Environment& environment, const std::map<std::
   }
   FDL_KNOBS(KNOB)
 #undef KNOB
+  FDL_RETURN_IF_ERROR(check_ports(config));
   mention_unknown_variables(config, environment);
   config.without_meaning = horovod_variables_without_meaning(environment.all());
   return config;

@@ -11,9 +11,9 @@
 #include "base/bytes.h"
 #include "base/status.h"
 
-// One row a knob: name, type, default as text, aliases (HOROVOD_ variables of the same meaning, comma-separated), meaning.
-// The variable is FARANDOLE_<NAME IN CAPITALS>. Types: Bytes (4096, 64K, 1M, 2G), Count, Seconds (0.5, 10, 2m),
-// Flag (0 1 false true off on no yes), Text.
+// One row a knob: name, type, default as text, aliases (HOROVOD_ variables of the same meaning, comma-separated),
+// meaning. The variable is FARANDOLE_<NAME IN CAPITALS>. Types: Bytes (4096, 64K, 1M, 2G), Count, Seconds (0.5, 10,
+// 2m), Flag (0 1 false true off on no yes), Text.
 // clang-format off
 #define FDL_KNOBS(KNOB)                                                                                                \
   KNOB(transport,              Text,    "auto", "",                                                                    \
@@ -60,6 +60,8 @@
        "How many ports from FARANDOLE_PORT_BASE on there are: one for the hub, and one for each rank of a pod.")       \
   KNOB(start_timeout_s,        Seconds, "30", "HOROVOD_START_TIMEOUT",                                                 \
        "How long a rank waits at start for the others before it names the missing.")                                   \
+  KNOB(term_grace_s,           Seconds, "25", "",                                                                      \
+       "How long ranks have after SIGTERM to save and to end; below the pod's terminationGracePeriodSeconds.")         \
   KNOB(timeout_s,              Seconds, "0", "HOROVOD_GLOO_TIMEOUT_SECONDS",                                           \
        "How long one collective may take before it fails with TIMEOUT. 0: no limit (lost ranks are noticed anyway).")  \
   KNOB(suspect_after_s,        Seconds, "0.4", "",                                                                     \
@@ -127,6 +129,13 @@ struct Config {
 
   std::vector<Setting> settings;             // in the table's order
   std::vector<std::string> without_meaning;  // lines about HOROVOD_ variables that are set and do nothing
+
+  // Where ports are fixed: the first is the hub's, the others the ranks'. {0, 0}: any.
+  struct PortRange {
+    int first = 0;
+    int last = 0;
+  };
+  PortRange rank_ports() const;
 
   // Options (by knob name) win over FARANDOLE_ variables, those over aliases, those over defaults. A value that does
   // not parse, and a FARANDOLE_ option that does not exist, are errors that quote it. An unknown FARANDOLE_ variable

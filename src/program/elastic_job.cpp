@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/log.h"
+#include "program/run_log.h"
 #include "program/subcommands.h"
 #include "system/socket.h"
 
@@ -27,10 +28,7 @@ constexpr double kHubPatience_s = 1;
 // A member that others were told is lost (stopped, swapped out, cut off) may still wake up and come.
 constexpr double kSuspectPatience_s = 5;
 
-void tell(const std::string& text) {
-  fmt::print(stderr, "farandole run: {}\n", text);
-  std::fflush(stderr);
-}
+void tell(const std::string& text) { say("elastic", text); }
 
 }  // namespace
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "farandole/farandole.h"
+#include "program/run_options.h"
 #include "program/subcommands.h"
 
 namespace {
@@ -28,13 +29,19 @@ std::set<std::string> options_with_value() {
   return names;
 }
 
+// torchrun takes both: --nproc_per_node is --nproc-per-node.
+std::string spelled_with_dashes(std::string word) {
+  std::replace(word.begin(), word.end(), '_', '-');
+  return word;
+}
+
 // Where `farandole run`'s options end: at "--", or at the first word that is neither an option nor an option's value.
 Words::iterator end_of_options(Words& words) {
   if (words.empty() || words.front() != "run") return words.end();
   const std::set<std::string> with_value = options_with_value();
   auto at = words.begin() + 1;
   while (at != words.end() && at->starts_with("-") && *at != "--") {
-    const bool takes_next = with_value.contains(*at);
+    const bool takes_next = with_value.contains(spelled_with_dashes(*at));
     ++at;
     if (takes_next && at != words.end()) ++at;
   }
@@ -74,6 +81,11 @@ int main(int argc, char** argv) {
   Words words(argv + 1, argv + argc);
   const Words command = take_command(words);
   const Words python_words = take_python_words(words);
+  if (!words.empty() && words.front() == "run") {
+    const Words own = fdl::complete_run_words({words.begin() + 1, words.end()}, fdl::Environment::of_process());
+    words.erase(words.begin() + 1, words.end());
+    words.insert(words.end(), own.begin(), own.end());
+  }
   // mpirun and horovodrun users write -np; the command-line library knows only one-letter short options.
   std::replace(words.begin(), words.end(), std::string("-np"), std::string("--np"));
   fdl::Work work;
@@ -84,6 +96,8 @@ int main(int argc, char** argv) {
   fdl::add_explain(app, work);
   fdl::add_tune(app, work);
   fdl::add_kubernetes(app, work, python_words);
+  fdl::add_doctor(app, work);
+  fdl::add_sshd_init(app, work);
   if (!words.empty() && !words.front().starts_with("-") && !has_command(app, words.front())) {
     std::fprintf(stderr, "farandole: '%s' is no command; `farandole --help` lists them\n", words.front().c_str());
     return fdl::kExitUsage;

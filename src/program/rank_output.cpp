@@ -9,10 +9,12 @@
 #include <filesystem>
 #include <utility>
 
+#include "program/run_log.h"
+
 namespace fdl {
 namespace {
 
-constexpr std::size_t kLastLines = 10;
+constexpr std::size_t kLastLines = 20;
 constexpr std::size_t kLongestLine = 1 << 16;
 
 void write_line(std::FILE* file, std::string_view before, std::string_view line) {
@@ -57,6 +59,12 @@ void RankOutput::finish(Stream stream) {
 
 void RankOutput::print(Stream stream, std::string_view line) {
   std::string before;
+  if (options_.json) {
+    JsonLine object = begin_json_line("rank", run_whereabouts());
+    object.number("rank", static_cast<long long>(rank_)).text("stream", stream == Stream::error ? "stderr" : "stdout");
+    write_line(stream == Stream::error ? stderr : stdout, "", object.text("text", line).str());
+    return keep(stream, line);
+  }
   if (options_.timestamps) {
     const auto now = std::chrono::floor<std::chrono::milliseconds>(std::chrono::system_clock::now());
     before = fmt::format("{:%Y-%m-%d %H:%M:}{:%S} ", fmt::localtime(std::chrono::system_clock::to_time_t(now)),
@@ -64,6 +72,10 @@ void RankOutput::print(Stream stream, std::string_view line) {
   }
   if (options_.prefix) before += fmt::format("[{}] ", rank_);
   write_line(stream == Stream::error ? stderr : stdout, before, line);
+  keep(stream, line);
+}
+
+void RankOutput::keep(Stream stream, std::string_view line) {
   if (const File& file = files_[static_cast<std::size_t>(stream)]) write_line(file.get(), "", line);
   last_lines_.emplace_back(line);
   if (last_lines_.size() > kLastLines) last_lines_.pop_front();

@@ -18,6 +18,7 @@ class RankOutput {
   struct Options {
     bool prefix = true;       // "[rank] " before each line
     bool timestamps = false;  // the time of day before that
+    bool json = false;        // instead: one JSON object a line, with time, rank and pod
     std::string folder;       // where rank.<number>/stdout and stderr are written too; empty: nowhere
   };
   enum class Stream { output = 0, error = 1 };
@@ -40,6 +41,7 @@ class RankOutput {
 
   RankOutput(const Options& options, int rank) : options_(options), rank_(rank) {}
   void print(Stream stream, std::string_view line);
+  void keep(Stream stream, std::string_view line);
 
   Options options_;
   int rank_;

@@ -28,6 +28,8 @@ void add_bench(CLI::App& app, Work& work);
 void add_env(CLI::App& app, Work& work);
 void add_config(CLI::App& app, Work& work);
 void add_tune(CLI::App& app, Work& work);
+void add_doctor(CLI::App& app, Work& work);
+void add_sshd_init(CLI::App& app, Work& work);
 void add_explain(CLI::App& app, Work& work);
 void add_kubernetes(CLI::App& app, Work& work, const std::vector<std::string>& words);  // words: all behind its name
 

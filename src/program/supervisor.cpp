@@ -14,7 +14,10 @@
 #include <fstream>
 
 #include "base/config.h"
+#include "program/consequence.h"
 #include "program/json_line.h"
+#include "program/run_log.h"
+#include "program/subcommands.h"
 
 namespace fdl {
 namespace {
@@ -26,7 +29,7 @@ constexpr uint64_t kJobToken = uint64_t{1} << 33;
 sigset_t watched_signals() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) sigaddset(&set, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD}) sigaddset(&set, signal);
   return set;
 }
 
@@ -143,15 +146,26 @@ void Supervisor::read_stream(std::size_t index) {
 // -----------------------------------------------------------------------------------------------------------
 
 std::string Supervisor::story(const Child& child, const Ending& ending) const {
-  std::string text = fmt::format("farandole run: rank {} (process {}) {}: {}\n", child.rank, child.process.id(),
-                                 options_.job ? "was lost" : "failed first", ending.text());
+  const std::string consequence = options_.has_peers_elsewhere ? consequence_of(child.output.last_lines()).words : "";
+  std::string text = fmt::format("rank {} (process {}){} {}: {}", child.rank, child.process.id(),
+                                 run_whereabouts().text(), options_.job ? "was lost" : "failed first", ending.text());
+  if (!consequence.empty()) text += fmt::format(", as a consequence: {}", consequence);
   if (ending.by_signal && ending.number == SIGKILL) {
-    text += "farandole run: signal 9 often means that the memory limit was reached; see `dmesg` or the pod's events\n";
+    text += "; signal 9 often means that the memory limit was reached: see `dmesg` or the pod's events";
   }
-  const auto& last_lines = child.output.last_lines();
-  if (!last_lines.empty()) text += fmt::format("farandole run: last lines of rank {}:\n", child.rank);
-  for (const std::string& line : last_lines) text += fmt::format("    {}\n", line);
   return text;
+}
+
+void Supervisor::tell_collateral(const Child& child, const Ending& ending) const {
+  if (told_to_end_ || options_.job) return;
+  say("collateral", fmt::format("rank {} ended with {}: collateral of the first failure", child.rank, ending.text()));
+}
+
+// An exception that nobody caught ends Python with 1, whatever it was.
+int Supervisor::exit_code_of(const Child& child, const Ending& ending) const {
+  const Consequence consequence = consequence_of(child.output.last_lines());
+  const bool is_told = options_.has_peers_elsewhere && !ending.by_signal && ending.number == 1;
+  return is_told && consequence.exit_code != 0 ? consequence.exit_code : ending.exit_code();
 }
 
 // Other programs read it: farandole.run does.
@@ -175,11 +189,14 @@ void Supervisor::take_ending(std::size_t index) {
   read_stream(2 * index);
   read_stream(2 * index + 1);
   const bool is_loss = options_.job ? options_.job->ended(static_cast<int>(index), *ending) : !ending->success();
+  if (is_loss && failed_) tell_collateral(child, *ending);
   if (!is_loss || failed_) return;
-  fmt::print(stderr, "{}", story(child, *ending));
-  std::fflush(stderr);
+  say("failed", story(child, *ending));
+  const auto& last_lines = child.output.last_lines();
+  if (!last_lines.empty()) say("last lines", fmt::format("last lines of rank {}:", child.rank));
+  for (const std::string& line : last_lines) say_further(line);
   write_report(child, *ending);
-  if (!options_.job) fail(ending->exit_code());
+  if (!options_.job) fail(exit_code_of(child, *ending));
 }
 
 // The others learn of it by themselves and can say so; whoever does not end is ended.
@@ -209,8 +226,7 @@ Status Supervisor::obey_job() {
         children_[static_cast<std::size_t>(action.worker)].process.signal_group(SIGKILL);
         break;
       case ElasticJob::Action::Kind::give_up:
-        fmt::print(stderr, "farandole run: the job ends: {}\n", action.text);
-        std::fflush(stderr);
+        say("ends", fmt::format("the job ends: {}", action.text));
         fail(action.exit_code);
         break;
     }
@@ -230,15 +246,35 @@ void Supervisor::take_signal() {
   signalfd_siginfo info{};
   while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
     const int signal = static_cast<int>(info.ssi_signo);
-    for (Child& child : children_) {
-      if (child.running) child.process.signal_group(signal);
-    }
-    if (signal == SIGUSR1 || signal == SIGUSR2) continue;
-    if (!failed_) exit_code_ = 128 + signal;
-    failed_ = true;
-    if (options_.job) options_.job->stop("farandole run was told to end");
-    next_signal_ = SIGKILL;
-    escalation_ = Deadline::after_seconds(options_.kill_after_s);
+    signal == SIGCHLD ? reap_strangers() : obey_signal(signal);
+  }
+}
+
+void Supervisor::obey_signal(int signal) {
+  // Who asks twice will not wait.
+  const bool again = signal == SIGTERM && told_to_end_;
+  for (Child& child : children_) {
+    if (child.running) child.process.signal_group(again ? SIGKILL : signal);
+  }
+  if (again || signal == SIGUSR1 || signal == SIGUSR2) return;
+  if (!failed_) exit_code_ = 128 + signal;
+  failed_ = true;
+  told_to_end_ = true;
+  if (options_.job) options_.job->stop("farandole run was told to end");
+  const double grace_s = signal == SIGTERM ? options_.term_grace_s : options_.kill_after_s;
+  if (signal == SIGTERM) say("draining", fmt::format("SIGTERM: the ranks have {:g} s to save and to end", grace_s));
+  next_signal_ = SIGKILL;
+  escalation_ = Deadline::after_seconds(grace_s);
+}
+
+// Process 1 of a pod, and whoever else is a subreaper, inherits what ranks leave behind; dead ones are let go at once,
+// our own ranks only by their owners.
+void Supervisor::reap_strangers() {
+  std::ifstream list(fmt::format("/proc/self/task/{}/children", ::getpid()));
+  for (pid_t pid = 0; list >> pid;) {
+    const bool is_rank =
+        std::any_of(children_.begin(), children_.end(), [&](const Child& child) { return child.process.id() == pid; });
+    if (!is_rank) ::waitpid(pid, nullptr, WNOHANG);
   }
 }
 

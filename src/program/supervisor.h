@@ -27,7 +27,10 @@ class Supervisor {
     RankOutput::Options output;
     std::string report;       // a file for one line of JSON about the rank that failed first; empty: none
     double grace_s = 3;       // after a failure: how long the others have to end by themselves
-    double kill_after_s = 3;  // after SIGTERM
+    double kill_after_s = 3;  // after SIGINT and the like, and after SIGTERM where a rank failed
+    double term_grace_s = 3;  // after SIGTERM from outside: to save what is not saved
+    // Some ranks are on other nodes: one that fails here may only suffer from what happened there.
+    bool has_peers_elsewhere = false;
   };
 
   // Before the first thread is started, so that signals reach the supervisor alone.
@@ -36,6 +39,8 @@ class Supervisor {
   static Result<Supervisor> make(Options options);
   // Until all ranks have ended. Returns the exit code of the rank that failed first, or 0.
   Result<int> run();
+  // It was told to end: nobody is to be started again.
+  bool was_told_to_end() const { return told_to_end_; }
 
  private:
   struct Stream {
@@ -60,9 +65,13 @@ class Supervisor {
   void read_stream(std::size_t index);
   void take_ending(std::size_t index);
   void take_signal();
+  void obey_signal(int signal);
+  void reap_strangers();
+  void tell_collateral(const Child& child, const Ending& ending) const;
   void escalate();
   void end_everybody();
   bool anyone_left() const;
+  int exit_code_of(const Child& child, const Ending& ending) const;
   std::string story(const Child& child, const Ending& ending) const;
   void write_report(const Child& child, const Ending& ending) const;
 
@@ -73,6 +82,7 @@ class Supervisor {
   std::vector<Stream> streams_;  // two a child: output, error
   int exit_code_ = 0;
   bool failed_ = false;
+  bool told_to_end_ = false;
   int next_signal_ = 0;  // what escalate() sends next
   Deadline escalation_ = Deadline::never();
 };

@@ -14,6 +14,7 @@
 #include "runtime/assemble.h"
 #include "runtime/own_terms.h"
 #include "system/handshake.h"
+#include "world/efa.h"
 #include "world/topology.h"
 
 namespace fdl {
@@ -163,6 +164,7 @@ Status Runtime::start(const RuntimeOptions& options) {
   log_at(identity_.rank == 0 ? LogLevel::info : LogLevel::debug, "{}; {}; {} of {} on this host, {}, fusion {} MiB",
          identity_.line(), facts_.transports, facts_.local_rank, facts_.local_size, describe_machine(),
          config_.fusion_bytes >> 20);
+  if (facts_.local_rank == 0) log_efa(environment, facts_.transports);
   return {};
 }
 
@@ -198,6 +200,8 @@ Status Runtime::serve_hub() {
   FDL_ASSIGN_OR_RETURN(hub_, Hub::open({.size = identity_.size,
                                         .job_key = identity_.job_key,
                                         .address = identity_.rendezvous,
+                                        .interfaces = config_.interfaces,
+                                        .port_base = static_cast<int>(config_.port_base),
                                         .start_timeout_s = config_.start_timeout_s,
                                         .lost_after_s = config_.lost_after_s,
                                         .server_name = "rank 0 on " + host_facts().host_name}));

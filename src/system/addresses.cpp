@@ -55,7 +55,9 @@ struct InterfaceFilter {
     if (names.empty()) excluding = true;
   }
   bool names_it(std::string_view name) const { return std::find(names.begin(), names.end(), name) != names.end(); }
-  bool takes(std::string_view name) const { return names_it(name) != excluding; }
+  bool takes(std::string_view name) const {
+    return excluding ? !names_it(name) && !leads_to_no_other_host(name) : names_it(name);
+  }
 };
 
 enum class Reach { far = 0, link = 1, host = 2 };
@@ -90,6 +92,16 @@ std::string joined(const std::vector<std::string>& names) {
 }
 
 }  // namespace
+
+bool leads_to_no_other_host(std::string_view name) {
+  constexpr std::string_view kWhole[] = {"docker0", "cni0", "nodelocaldns", "pod-id-link0", "kube-ipvs0", "virbr0"};
+  constexpr std::string_view kBegin[] = {"veth", "cali", "flannel", "cilium", "lxc"};
+  if (std::find(std::begin(kWhole), std::end(kWhole), name) != std::end(kWhole)) return true;
+  // Docker's own networks are br- and 12 digits; the network plug-in of EKS makes eni and a hash.
+  if (name.starts_with("br-") && name.size() == 15) return true;
+  if (name.starts_with("eni") && name.size() > 10) return true;
+  return std::any_of(std::begin(kBegin), std::end(kBegin), [&](auto begin) { return name.starts_with(begin); });
+}
 
 Result<SocketAddress> parse_address(const Address& address) {
   const std::string& text = address.text;
@@ -150,13 +162,42 @@ Result<std::vector<Address>> addresses_of_interfaces(std::string_view interfaces
       }
     }
   }
-  std::vector<Address> addresses = found[0].empty() ? std::move(found[1]) : std::move(found[0]);
+  // Link-local addresses belong to services of the node (169.254) or need a scope that only this host knows.
+  const bool wanted = found[0].empty() && !filter.excluding;
+  std::vector<Address> addresses = wanted ? std::move(found[1]) : std::move(found[0]);
   addresses.insert(addresses.end(), found[2].begin(), found[2].end());
   if (addresses.empty()) {
     return Status(Code::invalid_argument, "interfaces: none of '" + std::string(interfaces) +
                                               "' is up and has an address; this host has " + joined(present));
   }
   return addresses;
+}
+
+std::vector<InterfaceReport> describe_interfaces(std::string_view interfaces) {
+  ifaddrs* raw_list = nullptr;
+  if (::getifaddrs(&raw_list) != 0) return {};
+  const std::unique_ptr<ifaddrs, FreeList> list(raw_list);
+  const InterfaceFilter filter(interfaces);
+  std::vector<InterfaceReport> reports;
+  for (const ifaddrs* entry = list.get(); entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr) continue;
+    if (entry->ifa_addr->sa_family != AF_INET && entry->ifa_addr->sa_family != AF_INET6) continue;
+    const std::string text = with_port(*entry, 0).text;
+    InterfaceReport report{entry->ifa_name, text.substr(0, text.rfind(':')), false, {}};
+    if ((entry->ifa_flags & IFF_UP) == 0) {
+      report.why_not = "it is down";
+    } else if (!filter.takes(report.name)) {
+      report.why_not = leads_to_no_other_host(report.name) ? "it leads to no other host" : "it is left out";
+    } else if (reach_of(*entry) == Reach::link && filter.excluding) {
+      report.why_not = "link-local: it belongs to the node";
+    } else if (reach_of(*entry) == Reach::host) {
+      report.why_not = "offered last: only this host can come by it";
+    } else {
+      report.is_taken = true;
+    }
+    reports.push_back(std::move(report));
+  }
+  return reports;
 }
 
 Result<std::vector<Address>> resolve(const std::string& host, int port) {

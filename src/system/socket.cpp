@@ -134,6 +134,19 @@ Result<Listening> listen_tcp(std::string_view interfaces, int port) {
   return Listening{fd.take(), std::move(addresses)};
 }
 
+Result<Listening> listen_tcp(std::string_view interfaces, Ports ports) {
+  Status last;
+  for (int port = ports.first; port <= ports.last; ++port) {
+    Result<Listening> listening = listen_tcp(interfaces, port);
+    if (listening.ok() || ports.first == ports.last) return listening;
+    if (listening.status().code() == Code::invalid_argument) return listening;
+    last = listening.status();
+  }
+  return Status(Code::transport, "none of the ports " + std::to_string(ports.first) + " to " +
+                                     std::to_string(ports.last) + " can be listened at (" + last.text() +
+                                     "); FARANDOLE_PORT_COUNT opens more, one for each rank of a pod is needed");
+}
+
 Result<Listening> listen_unix() {
   const Address address{"unix:@farandole-" + random_hex(16)};
   FDL_ASSIGN_OR_RETURN(const SocketAddress name, parse_address(address));

@@ -23,10 +23,16 @@ struct Listening {
   std::vector<Address> addresses;  // under which others may reach it
 };
 
-// On all addresses of the chosen interfaces ("eth0,eth1", "^docker0", "" for all that are up; loopback addresses come
-// last), one dual-stack socket. Port 0: any. Several addresses of one host are all offered, so that the peer can try
-// them.
+// On all addresses of the chosen interfaces ("eth0,eth1", "^docker0", "" for all that are up and lead to other hosts;
+// loopback addresses come last), one dual-stack socket. Port 0: any. Several addresses of one host are all offered, so
+// that the peer can try them.
 Result<Listening> listen_tcp(std::string_view interfaces, int port = 0);
+// Of these ports the first free one, both ends included; {0, 0}: any. A network policy may leave no others open.
+struct Ports {
+  int first = 0;
+  int last = 0;
+};
+Result<Listening> listen_tcp(std::string_view interfaces, Ports ports);
 Result<Listening> listen_unix();  // a random abstract name
 
 // An accepted connection (non-blocking, close-on-exec, TCP_NODELAY where it is TCP), or nothing when nobody waits.

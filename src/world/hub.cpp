@@ -316,7 +316,7 @@ Result<std::unique_ptr<Hub>> Hub::open(const HubOptions& options) {
   if (options.job_key.size() < 16) {
     return Status(Code::invalid_argument, "the hub needs a job key of at least 16 characters");
   }
-  FDL_ASSIGN_OR_RETURN(auto door, HubDoor::open(options.address, options.interfaces));
+  FDL_ASSIGN_OR_RETURN(auto door, HubDoor::open(options.address, options.interfaces, options.port_base));
   FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
   FDL_ASSIGN_OR_RETURN(Event stop, Event::make());
   auto server = std::make_unique<HubServer>(options, std::move(door), std::move(poller), std::move(stop));

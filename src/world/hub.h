@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/clock.h"
@@ -19,10 +20,12 @@ struct HubOptions {
   // A rendezvous (see world/rendezvous.h), or "unix" for a random abstract name. tcp: port 0 is any; a loopback host is
   // listened at alone, any other host means all interfaces.
   std::string address = "tcp://0.0.0.0:0";
-  std::string interfaces;             // of tcp: which ones' addresses are offered, as Config::interfaces
-  double start_timeout_s = 30;        // then everybody who came is told who is missing
-  std::size_t store_bytes = 256_MiB;  // of all that is published
-  double lost_after_s = 1;            // how long a probed rank may stay silent
+  std::string interfaces;                   // of tcp: which ones' addresses are offered, as Config::interfaces
+  int port_base = 0;                        // tcp without a port, and a file: listens here; 0: at any port
+  std::vector<std::string> expected_hosts;  // by rank, where known: who is missing is named with his pod
+  double start_timeout_s = 30;              // then everybody who came is told who is missing
+  std::size_t store_bytes = 256_MiB;        // of all that is published
+  double lost_after_s = 1;                  // how long a probed rank may stay silent
   // What ranks are told when the hub itself goes: "rank 0 on host-a" or "farandole run on host-a".
   std::string server_name;
   // Whether the next job, once all ranks have left, begins in the same hub: a launcher's does, a rank's ends with it.

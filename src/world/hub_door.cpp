@@ -53,6 +53,11 @@ Result<Listening> listen_at_port(const std::string& host, int port, const std::s
   return listen_at({host_and_port(host == "localhost" ? "127.0.0.1" : host, port)});
 }
 
+Rendezvous::Door with_port(Rendezvous::Door door, int port_base) {
+  if (door.last_port == 0) door.first_port = door.last_port = port_base;
+  return door;
+}
+
 Result<Listening> listen_at_first_free(const Rendezvous::Door& door, const std::string& interfaces) {
   Status last;
   for (int port = door.first_port; port <= door.last_port; ++port) {
@@ -92,7 +97,8 @@ Status write_whole(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-Result<std::unique_ptr<HubDoor>> HubDoor::open(const std::string& address, const std::string& interfaces) {
+Result<std::unique_ptr<HubDoor>> HubDoor::open(const std::string& address, const std::string& interfaces,
+                                               int port_base) {
   std::unique_ptr<HubDoor> door(new HubDoor);
   const auto take = [&](Result<Listening> listening, bool unix_socket) -> Status {
     if (!listening.ok()) return listening.status().while_doing("opening the hub at " + address);
@@ -107,13 +113,14 @@ Result<std::unique_ptr<HubDoor>> HubDoor::open(const std::string& address, const
   FDL_ASSIGN_OR_RETURN(const Rendezvous rendezvous, parse_rendezvous(address));
   switch (rendezvous.kind) {
     case Rendezvous::Kind::tcp:
-      FDL_RETURN_IF_ERROR(take(listen_at_first_free(rendezvous.doors.front(), interfaces), false));
+      FDL_RETURN_IF_ERROR(
+          take(listen_at_first_free(with_port(rendezvous.doors.front(), port_base), interfaces), false));
       break;
     case Rendezvous::Kind::unix_socket:
       FDL_RETURN_IF_ERROR(take(listen_at({"unix:@" + rendezvous.name}), true));
       break;
     case Rendezvous::Kind::file:
-      FDL_RETURN_IF_ERROR(take(listen_tcp(interfaces, 0), false));
+      FDL_RETURN_IF_ERROR(take(listen_tcp(interfaces, port_base), false));
       door->written_ = std::exchange(door->address_, "file://" + rendezvous.name);
       FDL_RETURN_IF_ERROR(write_whole(rendezvous.name, door->written_));
       door->file_ = rendezvous.name;

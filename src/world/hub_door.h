@@ -12,8 +12,10 @@ namespace fdl {
 
 class HubDoor {
  public:
-  // A rendezvous as world/rendezvous.h has it, or "unix" for a random name. Of a range of ports the first free one.
-  static Result<std::unique_ptr<HubDoor>> open(const std::string& address, const std::string& interfaces = {});
+  // A rendezvous as world/rendezvous.h has it, or "unix" for a random name. Of a range of ports the first free one;
+  // `port_base` where the rendezvous leaves the port open.
+  static Result<std::unique_ptr<HubDoor>> open(const std::string& address, const std::string& interfaces = {},
+                                               int port_base = 0);
   ~HubDoor();
   HubDoor(const HubDoor&) = delete;
   HubDoor& operator=(const HubDoor&) = delete;

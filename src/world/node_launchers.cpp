@@ -301,6 +301,15 @@ Result<std::optional<NodeFacts>> find_node(const Variables& variables, const Sur
   return std::optional<NodeFacts>();
 }
 
+std::string pod_name(const NodeFacts& node, int index) {
+  constexpr std::string_view kMaster = "-master-";
+  if (node.name_prefix.empty()) return {};
+  if (!node.name_prefix.ends_with(kMaster) || index == 0) return node.name_prefix + std::to_string(index);
+  // Of a PyTorchJob the master is node 0, and worker 0 node 1.
+  const std::string job = node.name_prefix.substr(0, node.name_prefix.size() - kMaster.size());
+  return fmt::format("{}-worker-{}", job, index - 1);
+}
+
 std::string facts_of(const NodeFacts& node) {
   if (!node.job.empty()) return fmt::format("{}\n{}\n", node.source, node.job);
   return fmt::format("{}\n{}\n{}\n", node.source, node.host, node.port);

@@ -47,6 +47,9 @@ const std::vector<NodeRow>& node_rows();
 // The first row that says something. A broken row below it is no error.
 Result<std::optional<NodeFacts>> find_node(const Variables& variables, const Surroundings& around);
 
+// The name of another node's pod, as far as this one's own tells; else empty.
+std::string pod_name(const NodeFacts& node, int index);
+
 // What all nodes of this job see alike.
 std::string facts_of(const NodeFacts& node);
 

@@ -2,6 +2,7 @@
 #include "world/roster.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -22,6 +23,20 @@ std::string list_ranks(const std::vector<int>& ranks) {
   }
   if (ranks.size() > named) text += fmt::format(" and {} more", ranks.size() - named);
   return text;
+}
+
+// " (expected on train-1 and train-2)"
+std::string hosts_of(const std::vector<int>& ranks, const std::vector<std::string>& hosts) {
+  constexpr std::size_t kNamed = 16;
+  std::vector<std::string> names;
+  for (const int rank : ranks) {
+    const auto at = static_cast<std::size_t>(rank);
+    if (at >= hosts.size() || hosts[at].empty()) return {};
+    if (names.empty() || names.back() != hosts[at]) names.push_back(hosts[at]);
+  }
+  const std::size_t more = names.size() > kNamed ? names.size() - kNamed : 0;
+  names.resize(names.size() - more);
+  return fmt::format(" (expected on {}{})", fmt::join(names, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
 }  // namespace
@@ -179,9 +194,11 @@ Status Roster::missing_after(double seconds) const {
     if (seats_[static_cast<std::size_t>(rank)].state == Seat::State::empty) missing.push_back(rank);
   }
   const bool one = missing.size() == 1;
-  return Status(Code::timeout, fmt::format("{} of {} {} not arrived after {:.3g} s; check {} and that {} can reach {}",
-                                           list_ranks(missing), options_.size, one ? "has" : "have", seconds,
-                                           one ? "its log" : "their logs", one ? "it" : "they", address_));
+  return Status(
+      Code::timeout,
+      fmt::format("{} of {} {} not arrived after {:.3g} s{}; check {} and that {} can reach {}", list_ranks(missing),
+                  options_.size, one ? "has" : "have", seconds, hosts_of(missing, options_.expected_hosts),
+                  one ? "its log" : "their logs", one ? "it" : "they", address_));
 }
 
 // Everybody who waits hears that all are here, or why that will not happen.

@@ -133,12 +133,18 @@ int usable_cores() {
   return usable_cores(myself);
 }
 
-int usable_cores(std::span<const int> processes) {
-  double cores = cores_in_affinity(processes);
+double cpu_quota() {
+  double least = 0;
   for (const auto& quota : {least_quota(cgroup_path(""), "/sys/fs/cgroup", quota_of_v2),
                             least_quota(cgroup_path("cpu"), "/sys/fs/cgroup/cpu", quota_of_v1)}) {
-    if (quota) cores = std::min(cores, *quota);
+    if (quota && (least == 0 || *quota < least)) least = *quota;
   }
+  return least;
+}
+
+int usable_cores(std::span<const int> processes) {
+  double cores = cores_in_affinity(processes);
+  if (const double quota = cpu_quota(); quota > 0) cores = std::min(cores, quota);
   return std::max(1, static_cast<int>(std::floor(cores)));
 }
 

@@ -19,6 +19,8 @@ HostFacts host_facts();
 
 // How many cores this process may use: affinity and cgroup quota (rounded down, at least 1).
 int usable_cores();
+// The cgroup's quota in cores, as it is (0.5); 0: none.
+double cpu_quota();
 // How many cores these processes of this host may use between them: a launcher may have bound each to one of its own.
 // Processes that cannot be seen do not count.
 int usable_cores(std::span<const int> processes);

@@ -224,7 +224,7 @@ SETTINGS = {
 def test_an_option_sets_its_variable(line):
     job = planned(f"-np 2 {line}")
     assert job.variables == dict([SETTINGS[line]])
-    assert launch.command_of(job)[1:] == ["run", "-np", "2", "--", "python", "train.py", "--lr", "1"]
+    assert launch.command_of(job)[1:] == ["run", "--standalone", "-np", "2", "--", "python", "train.py", "--lr", "1"]
 
 
 RUN_FLAGS = {
@@ -239,7 +239,7 @@ RUN_FLAGS = {
 
 @pytest.mark.parametrize("line", RUN_FLAGS)
 def test_an_option_becomes_one_of_farandole_run(line):
-    assert launch.command_of(planned(f"-np 2 {line}"))[1:] == ["run", "-np", "2", *RUN_FLAGS[line], "--", "python",
+    assert launch.command_of(planned(f"-np 2 {line}"))[1:] == ["run", "--standalone", "-np", "2", *RUN_FLAGS[line], "--", "python",
                                                                "train.py", "--lr", "1"]  # fmt: skip
 
 

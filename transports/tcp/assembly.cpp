@@ -84,7 +84,9 @@ Result<std::vector<UniqueFd>> Assembly::connect(const Membership& membership, co
   const auto doing = [&] { return fmt::format("connecting '{}' over TCP", membership.id); };
   Result<Poller> poller = Poller::make();
   if (!poller.ok()) return poller.status().while_doing(doing());
-  Result<Listening> listening = listen_tcp(membership.config->interfaces);
+  const Config::PortRange ports_of_ranks = membership.config->rank_ports();
+  const Ports ports{ports_of_ranks.first, ports_of_ranks.last};
+  Result<Listening> listening = listen_tcp(membership.config->interfaces, ports);
   if (!listening.ok()) return listening.status().while_doing(doing());
   Assembly assembly(membership, streams, listening.take(), poller.take());
   const Status status = assembly.start();

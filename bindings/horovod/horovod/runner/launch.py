@@ -156,7 +156,7 @@ def version_text():
 
 def command_of(job):
     """The words of `farandole run`."""
-    words = [launcher.program(), "run"]
+    words = [launcher.program(), "run", "--standalone"]
     for flag, value in job.run.items():
         words += [flag] if value is None else [flag, value]
     return [*words, "--", *job.command]

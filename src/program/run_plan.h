@@ -1,0 +1,40 @@
+// RunPlan: what `farandole run` starts on this node, from its options, the launcher's rows and the environment.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "base/status.h"
+#include "program/run_options.h"
+#include "world/surroundings.h"
+
+namespace fdl {
+
+struct RunPlan {
+  int nodes = 1;
+  int node_rank = 0;
+  int ranks_per_node = 1;
+  std::string rendezvous;                        // of several nodes, with its kind: "tcp://train-0.train:29500"
+  std::string key;                               // empty: this process starts all ranks, and makes one
+  std::vector<std::string> pods;                 // by node, where known; else empty
+  std::vector<std::string> notes;                // one line each, for the user
+  std::map<std::string, std::string> variables;  // for the ranks, beside their numbers
+  std::vector<std::string> command;
+
+  bool serves() const { return node_rank == 0 && rendezvous.find("?hub=1") == std::string::npos; }
+};
+
+// INVALID_ARGUMENT with "--" or "give" in front is the command line's fault; else it is the environment's.
+struct Machine {
+  int cores = 1;
+  int gpus = 0;
+};
+Machine this_machine(const Environment& environment);
+
+// `usage`: set when the command line is at fault, and not the environment.
+Result<RunPlan> make_run_plan(const RunOptions& options, const Environment& environment, const Config& config,
+                              const Surroundings& around, const Machine& machine, bool& usage);
+
+}  // namespace fdl
