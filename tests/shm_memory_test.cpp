@@ -617,29 +617,32 @@ TEST(Direct, RunsBetweenProcesses) {
 
 TEST(Direct, NamesTheRankThatWasKilledInTheMidst) {
   constexpr int kVictim = 1;
-  auto* killed_ns = static_cast<std::atomic<int64_t>*>(
-      ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  struct Shared {
+    std::atomic<int> folding;
+    std::atomic<int64_t> killed_ns;
+  };
+  auto* shared = static_cast<Shared*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   run_processes(3, {}, [&](int rank, const Memory& memory, Collectives& collectives) {
     Onlooker onlooker;
     onlooker.collectives = &collectives;
-    if (rank == kVictim) {
-      onlooker.also = [&] {
-        if (onlooker.direct < 5) return;
-        killed_ns->store(now_ns());
-        ::kill(::getpid(), SIGKILL);
-      };
-    }
+    onlooker.also = [&] {
+      if (onlooker.direct == 1) ++shared->folding;
+      if (rank != kVictim || onlooker.direct < 5) return;
+      while (shared->folding < 3) ::usleep(100);  // the others are in the midst of it too
+      shared->killed_ns = now_ns();
+      ::kill(::getpid(), SIGKILL);
+    };
     std::byte* values = take(memory, 4_MiB);
     const CollectiveSpec spec{.reduction = {Op::user, &onlooker.op}, .count = 1_MiB};
     const Status outcome = call(collectives, spec, {values, values});
-    const double seconds = static_cast<double>(now_ns() - killed_ns->load()) / 1e9;
+    const double seconds = static_cast<double>(now_ns() - shared->killed_ns) / 1e9;
     EXPECT_EQ(outcome.code(), Code::peer_lost);
     EXPECT_EQ(outcome.error().culprit_rank, world_rank_of(kVictim));
     EXPECT_THAT(outcome.text(), HasSubstr("its process ended"));
     EXPECT_GT(onlooker.direct, 0);
     std::printf("rank %d noticed after %.2f ms\n", rank, seconds * 1e3);
   });
-  ::munmap(killed_ns, 4096);
+  ::munmap(shared, 4096);
 }
 
 // A rank that is stopped in the midst of a collective and goes on after the others have given it up must not write into
