@@ -656,7 +656,7 @@ TEST_P(Kernels, ScaleLongIntegersOfEverySizeByManyFactors) {
     factors.push_back(std::ldexp(pick(2) == 0 ? mantissa : -mantissa, static_cast<int>(pick(80)) - 50));
   }
   const auto* source = reinterpret_cast<const uint8_t*>(numbers.data());
-  for (const Dtype dtype : {Dtype::uint32, Dtype::int64, Dtype::uint64}) {
+  for (const Dtype dtype : {Dtype::int32, Dtype::uint32, Dtype::int64, Dtype::uint64}) {
     const std::size_t size = size_of(dtype);
     const std::size_t bytes = numbers.size() * sizeof numbers[0];
     Memory result(bytes);

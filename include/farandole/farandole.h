@@ -151,8 +151,8 @@ FDL_API void fdl_log_sink(fdl_log_function function, void* context);
 /* The table of knobs with the values in force and where each came from, as text. Copies at most `capacity` bytes with a
  * final 0 into `text` and returns how many the whole needs. A value that does not parse is in the text's first line. */
 FDL_API size_t fdl_config_describe(char* text, size_t capacity);
-/* By which algorithm so many ranks would run a collective of this size over TCP, why (by the tuning table in force, or by
- * the model), and its steps: as fdl_config_describe. */
+/* By which algorithm so many ranks would run a collective of this size over TCP, why (by the tuning table in force, or
+ * by the model), and its steps: as fdl_config_describe. */
 FDL_API size_t fdl_explain(const char* collective, int ranks, size_t bytes, const char* algorithm, char* text,
                            size_t capacity);
 

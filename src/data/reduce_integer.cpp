@@ -118,7 +118,8 @@ struct ScaledLanes {
       const auto numbers = hn::Xor(moved, hn::Set(D32(), std::numeric_limits<int32_t>::min()));
       hn::StoreU(hn::BitCast(DT(), numbers), DT(), reinterpret_cast<T*>(to));
     } else if constexpr (sizeof(T) == 4) {
-      hn::StoreU(hn::DemoteTo(D32(), value), DT(), reinterpret_cast<T*>(to));
+      // Cut first: between the least and the next, conversions of one lane take the least.
+      hn::StoreU(hn::DemoteTo(D32(), hn::Trunc(value)), DT(), reinterpret_cast<T*>(to));
     } else {
       hn::StoreU(hn::DemoteTo(DT(), hn::DemoteTo(D32(), value)), DT(), reinterpret_cast<T*>(to));
     }
