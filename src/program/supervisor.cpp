@@ -190,7 +190,9 @@ void Supervisor::take_ending(std::size_t index) {
   read_stream(2 * index + 1);
   const bool is_loss = options_.job ? options_.job->ended(static_cast<int>(index), *ending) : !ending->success();
   if (is_loss && failed_) tell_collateral(child, *ending);
-  if (!is_loss || failed_) return;
+  // A job may have given up because of a loss of which other ranks were heard first; nobody has been signalled then.
+  const bool is_cause = failed_ && options_.job && next_signal_ == SIGTERM && ending->by_signal;
+  if (!is_loss || (failed_ && !is_cause)) return;
   say("failed", story(child, *ending));
   const auto& last_lines = child.output.last_lines();
   if (!last_lines.empty()) say("last lines", fmt::format("last lines of rank {}:", child.rank));

@@ -309,7 +309,7 @@ def test_horovodrun_tells_version_build_and_help():
 def test_horovodrun_shows_what_it_runs():
     done = horovodrun("-np", "1", "--verbose", "--cache-capacity", "3", "--ssh-port", "9", "true")
     assert done.returncode == 0
-    assert re.search(r"horovodrun: HOROVOD_CACHE_CAPACITY=3 \S+farandole run -np 1 -- true", done.stderr), done.stderr
+    assert re.search(r"horovodrun: HOROVOD_CACHE_CAPACITY=3 \S+farandole run --standalone -np 1 -- true", done.stderr), done.stderr
     assert "horovodrun: --ssh-port does nothing here: no ssh is used" in done.stderr
 
 

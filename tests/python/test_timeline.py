@@ -115,9 +115,11 @@ def test_a_training_run_is_told_in_horovods_words(tmp_path, module, transport):
     (gradient,) = gradients
     bars = timeline.bars(gradient)
     assert bars.count("NEGOTIATE_ALLREDUCE") == bars.count("ALLREDUCE") == 20, bars
-    assert bars.count("0") == bars.count("1") == 20, bars
+    # Without shared memory nobody hears when a rank is ready once the order is locked.
+    ready = bars.count("0")
+    assert ready == bars.count("1") and (ready == 20 if transport == "shm" else 0 < ready < 20), bars
     assert timeline.marks("CYCLE_START")
-    assert ("LOCKED_ORDER" in timeline.all_names()) == (transport == "shm")
+    assert "LOCKED_ORDER" in timeline.all_names()
     ends = [event["args"] for event in timeline.events if event["ph"] == "E" and "dtype" in event.get("args", {})]
     assert {"dtype": "float32", "shape": "[3]"} in ends and {"dtype": "int64", "shape": "[4]"} in ends
     again = Timeline(tmp_path / "again.json")
