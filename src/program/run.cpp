@@ -26,10 +26,6 @@ int fail(const std::string& text, int code = kExitUsage) {
 }
 
 std::optional<std::string> fault_of(const RunOptions& options, const RunPlan& plan) {
-  if (options.is_elastic() && plan.nodes > 1) {
-    return "an elastic job (--min-np, --max-np, --reset-limit, --replacements, --np-file) runs on one host; leave out "
-           "--nnodes";
-  }
   if (options.fewest > plan.ranks_per_node || (options.most > 0 && options.most < plan.ranks_per_node)) {
     return fmt::format("--min-np {}, -np {} and --max-np {} are not in order", options.fewest, plan.ranks_per_node,
                        options.most);

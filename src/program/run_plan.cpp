@@ -16,7 +16,6 @@
 namespace fdl {
 namespace {
 
-constexpr int kPodPort = 29500;
 // Pods start when a node, an image and a name are there: minutes apart.
 constexpr const char* kPodPatience_s = "600";
 
@@ -71,6 +70,11 @@ Status set_nodes(const Asking& asking, const std::optional<NodeFacts>& node, Run
     count = {node->fewest_nodes > 0 ? node->fewest_nodes : node->node_count, node->node_count};
   }
   plan.nodes = count.most;
+  if (asking.options.is_elastic() && plan.nodes > 1) {
+    return asking.refuse(
+        "an elastic job (--min-np, --max-np, --reset-limit, --replacements, --np-file) runs on one host; leave out "
+        "--nnodes");
+  }
   if (count.fewest < count.most) {
     plan.notes.push_back(fmt::format("nodes {}:{}: this version begins with all {}, and a lost node ends the job",
                                      count.fewest, count.most, count.most));

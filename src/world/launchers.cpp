@@ -20,7 +20,6 @@ namespace fdl {
 namespace {
 
 constexpr std::size_t kLongestSaying = 48;  // of a variable that is only mentioned
-constexpr int kPodPort = 29500;
 
 struct Decision {
   std::optional<Identity> identity;

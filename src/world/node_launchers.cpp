@@ -13,8 +13,6 @@ namespace {
 
 using Found = Result<std::optional<NodeFacts>>;
 
-constexpr int kPodPort = 29500;  // where nothing is said: what manifests for training open by custom
-
 Status contradiction(const std::string& text) {
   return Status(Code::invalid_argument, text + "; unset what is left over from another launcher");
 }

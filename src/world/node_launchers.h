@@ -14,6 +14,9 @@
 
 namespace fdl {
 
+// Where the ranks of pods meet when nothing is said: what manifests for training open by custom.
+constexpr int kPodPort = 29500;
+
 struct NodeFacts {
   std::string source;        // the row's name
   std::string variable;      // which variable numbers the node

@@ -204,7 +204,7 @@ def test_no_generation_follows_one_in_which_a_rank_has_finished():
     [
         ("-np 2 --min-np 3", "--min-np 3, -np 2"),
         ("-np 2 --max-np 1", "--max-np 1"),
-        ("-np 1 --min-np 1 --nnodes 2 --node-rank 0 --rendezvous x:1", "runs on one host"),
+        ("-np 1 --min-np 1 --nnodes 2 --rendezvous x:1", "runs on one host"),
         ("-np 2 --reset-limit -1", "--reset-limit"),
     ],
 )
