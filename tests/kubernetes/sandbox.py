@@ -115,9 +115,9 @@ def drop_rights(wanted):
         os.setuid(wanted["user"])
 
 
-def run_container(wanted):
-    """In the child: becomes process 1 of the container."""
-    parent_alive = os.getppid()  # 0: the parent is outside of this namespace
+def run_container(wanted, parents_pipe):
+    """In the child: becomes process 1 of the container. The parent is outside of its namespace, where getppid() says 0
+    whether it lives or not; its end of a pipe tells."""
     os.setsid()
     for number in list(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}):
         try:
@@ -130,14 +130,17 @@ def run_container(wanted):
     os.dup2(nothing, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os.closerange(3, 256)
+    os.closerange(3, parents_pipe)
+    os.closerange(parents_pipe + 1, 256)
     for path in wanted["cgroups"]:
         with open(path, "w") as file:
             file.write("0")  # whoever writes
     unshare(NEWNS)
     make_root(wanted)
     drop_rights(wanted)
-    die_with_parent(parent_alive)
+    check(LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))  # behind setuid(), which forgets it
+    if select.select([parents_pipe], [], [], 0)[0]:
+        os._exit(1)
     try:
         os.execvpe(wanted["argv"][0], wanted["argv"], wanted["env"])
     except OSError as error:
@@ -154,10 +157,12 @@ def start(wanted, children):
             die_with_parent(os.getppid())
             os.close(read)
             unshare(NEWPID)
+            childs_end, own_end = os.pipe()
             child = os.fork()
             if child == 0:
                 try:
-                    run_container(wanted)
+                    os.close(own_end)
+                    run_container(wanted, childs_end)
                 except BaseException as error:
                     os.write(2, f"sandbox: {error}\n".encode())
                     os._exit(125)
