@@ -8,10 +8,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <map>
 #include <span>
 
-#include "base/log.h"
+#include "tests/support/variables.h"
 #include "world/meeting_place.h"
 #include "world/rendezvous.h"
 #include "world/slurm_lists.h"
@@ -20,15 +19,10 @@
 namespace fdl {
 namespace {
 
+using namespace fdl::test;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
-using Vars = std::map<std::string, std::string>;
-
-Vars operator+(Vars a, const Vars& b) {
-  for (const auto& [name, value] : b) a[name] = value;
-  return a;
-}
 
 // A host that is no pod; tests of pods give theirs.
 const Surroundings kPlainHost{.host_name = "box", .domain = {}, .mpi_hostfile = {}};
@@ -46,20 +40,6 @@ std::string answer(const Vars& variables, const Surroundings& around = kPlainHos
   if (identity.ok()) return identity->line();
   return std::string(name_of(identity.status().code())) + ": " + identity.status().text();
 }
-
-class Warnings {
- public:
-  Warnings() {
-    set_log_sink([this](LogLevel level, std::string_view line) {
-      if (level == LogLevel::warning) lines_.emplace_back(line);
-    });
-  }
-  ~Warnings() { set_log_sink({}); }
-  const std::vector<std::string>& lines() const { return lines_; }
-
- private:
-  std::vector<std::string> lines_;
-};
 
 const Vars kTorchrun = {{"RANK", "3"},
                         {"WORLD_SIZE", "8"},

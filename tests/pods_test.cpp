@@ -5,9 +5,8 @@
 
 #include <filesystem>
 #include <fstream>
-#include <map>
 
-#include "base/log.h"
+#include "tests/support/variables.h"
 #include "world/efa.h"
 #include "world/launchers.h"
 #include "world/node_launchers.h"
@@ -16,16 +15,11 @@
 namespace fdl {
 namespace {
 
+using namespace fdl::test;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
-using Vars = std::map<std::string, std::string>;
-
-Vars operator+(Vars a, const Vars& b) {
-  for (const auto& [name, value] : b) a[name] = value;
-  return a;
-}
 
 Surroundings pod(const std::string& name, const std::string& domain = "") {
   return {.host_name = name, .domain = domain, .mpi_hostfile = {}};
@@ -260,20 +254,6 @@ Vars open_mpi(int rank, int size, int local_rank, int local_size) {
           {"PMIX_RANK", std::to_string(rank)},
           {"PMIX_NAMESPACE", "prterun-pi-launcher-17@1"}};
 }
-
-class Warnings {
- public:
-  Warnings() {
-    set_log_sink([this](LogLevel level, std::string_view line) {
-      if (level == LogLevel::warning) lines_.emplace_back(line);
-    });
-  }
-  ~Warnings() { set_log_sink({}); }
-  const std::vector<std::string>& lines() const { return lines_; }
-
- private:
-  std::vector<std::string> lines_;
-};
 
 TEST(MpiAcrossPods, RanksOfAnMpiJobMeetAtWorkerZero) {
   EXPECT_EQ(answer(open_mpi(1, 2, 0, 1), pod("pi-worker-1", "pi.ml.svc.cluster.local")),

@@ -13,6 +13,7 @@
 #include "program/bench_limits.h"
 #include "program/collective_call.h"
 #include "program/json_line.h"
+#include "program/opened_world.h"
 #include "program/subcommands.h"
 
 namespace fdl {
@@ -22,22 +23,13 @@ constexpr std::size_t kRotatedBytes = std::size_t{192} << 20;  // of each buffer
 constexpr double kSecondsPerSize = 0.6;
 constexpr int kMostSamples = 200;
 
-struct World {
-  fdl_world* world = nullptr;
-  fdl_comm* comm = nullptr;
-  ~World() {
-    fdl_comm_destroy(comm);
-    fdl_world_destroy(world);
-  }
-};
-
 int fail(int rank) {
   const fdl_error* error = fdl_last_error();
   fmt::print(stderr, "farandole bench: rank {}: {} ({})\n", rank, error->text, fdl_result_name(error->code));
   return kExitBug;
 }
 
-bool open_world(const BenchOptions& options, int rank, World& opened) {
+bool open_world(const BenchOptions& options, int rank, OpenedWorld& opened) {
   const char* knobs[] = {"transport", options.transport.c_str()};
   fdl_world_options world_options;
   fdl_world_options_init(&world_options);
@@ -269,7 +261,7 @@ void print_line(const BenchOptions& options, const char* transports, const Line&
 }  // namespace
 
 int bench_rank(const BenchOptions& wanted_options, int rank) {
-  World opened;
+  OpenedWorld opened;
   if (!open_world(wanted_options, rank, opened)) return fail(rank);
   fdl_world_facts facts{};
   facts.struct_size = sizeof facts;

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "farandole/farandole.h"
+#include "program/opened_world.h"
 #include "program/run_log.h"
 #include "program/subcommands.h"
 
@@ -26,15 +27,6 @@ constexpr int kMostHosts = 64;  // beyond, each host is paired with the next one
 constexpr int kNeighbours = 4;
 constexpr double kSlowerThan = 2;  // times the median: worth a warning
 constexpr double kSkew_s = 0.5;
-
-struct World {
-  fdl_world* world = nullptr;
-  fdl_comm* comm = nullptr;
-  ~World() {
-    fdl_comm_destroy(comm);
-    fdl_world_destroy(world);
-  }
-};
 
 struct Card {
   std::array<char, 96> name{};  // of the pod or host
@@ -161,7 +153,7 @@ std::vector<Finding> judge(const std::vector<Card>& cards, const std::vector<Mea
   return findings;
 }
 
-bool exchange_cards(const World& opened, const fdl_world_facts& facts, std::vector<Card>& cards) {
+bool exchange_cards(const OpenedWorld& opened, const fdl_world_facts& facts, std::vector<Card>& cards) {
   Card mine;
   const Whereabouts& here = run_whereabouts();
   const std::string name = here.pod.empty() ? facts.host : here.pod;
@@ -172,7 +164,7 @@ bool exchange_cards(const World& opened, const fdl_world_facts& facts, std::vect
   return fdl_allgather(opened.comm, &mine, cards.data(), sizeof mine, FDL_UINT8) == FDL_OK;
 }
 
-bool take_turns(const World& opened, int rank, const std::vector<Card>& cards, std::vector<Measured>& all) {
+bool take_turns(const OpenedWorld& opened, int rank, const std::vector<Card>& cards, std::vector<Measured>& all) {
   std::vector<std::byte> buffer(kBytes);
   for (const auto& [first, second] : pairs_of(cards)) {
     if (fdl_barrier(opened.comm) != FDL_OK) return false;
@@ -189,7 +181,7 @@ bool take_turns(const World& opened, int rank, const std::vector<Card>& cards, s
 }  // namespace
 
 std::vector<Finding> check_pairs(int& code) {
-  World opened;
+  OpenedWorld opened;
   fdl_world_facts facts{};
   facts.struct_size = sizeof facts;
   std::vector<Card> cards;

@@ -12,6 +12,7 @@
 #include "algorithms/choose.h"
 #include "base/clock.h"
 #include "program/collective_call.h"
+#include "program/opened_world.h"
 #include "program/subcommands.h"
 #include "program/tuning_report.h"
 #include "runtime/tuning.h"
@@ -28,16 +29,7 @@ constexpr int kMostCalls = 100;
 constexpr int kFirstRounds = 5;  // after which the hopeless are known
 constexpr int kMostRounds = 60;  // more
 
-struct World {
-  fdl_world* world = nullptr;
-  fdl_comm* comm = nullptr;
-  ~World() {
-    fdl_comm_destroy(comm);
-    fdl_world_destroy(world);
-  }
-};
-
-bool open_world(const TuneOptions& options, int rank, World& opened) {
+bool open_world(const TuneOptions& options, int rank, OpenedWorld& opened) {
   const char* knobs[] = {"transport", options.transport.c_str(), "tuning", "off", "algorithm", "auto"};
   fdl_world_options world_options;
   fdl_world_options_init(&world_options);
@@ -244,7 +236,7 @@ int finish(const TuneOptions& options, const TuningTable& table, int rank) {
 }  // namespace
 
 int tune_rank(const TuneOptions& options, int rank) {
-  World opened;
+  OpenedWorld opened;
   if (!open_world(options, rank, opened)) return fail(rank, fdl_last_error()->text);
   fdl_world_facts facts{};
   facts.struct_size = sizeof facts;

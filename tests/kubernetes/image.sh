@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Builds docker/Dockerfile for real and trains two ranks in the image, as its user and without a network. By hand, for it needs
 # root, a minute for a fresh Debian, and   apt-get install --no-install-recommends buildah runc debootstrap
-#   bash tests/kubernetes/image.sh [FOLDER] [MIRROR]        FOLDER keeps the base (1 GiB) for the next time
+#   bash tests/kubernetes/image.sh [FOLDER] [MIRROR]        FOLDER keeps the base (1 GiB) for the next time;
+#                                                         MIRROR is debootstrap's own, where none is given
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 place=$(realpath -m "${1:-build/image}")
-mirror=${2:-http://deb.debian.org/debian}
+mirror=${2:-}
 mkdir -p "$place"
 printf '[engine]\nruntime="runc"\n[containers]\ndefault_ulimits=["nofile=20000:20000","nproc=4096:4096"]\n' >"$place/containers.conf"
 export CONTAINERS_CONF=$place/containers.conf
@@ -14,7 +15,7 @@ build() { buildah --root "$place/storage" --runroot "$place/run" "$@"; }
 if ! build inspect localhost/base:bookworm >/dev/null 2>&1; then
   packages=python3,python3-venv,openmpi-bin,openssh-server,openssh-client,libfabric1
   debootstrap --variant=minbase --include="$packages,libspdlog1.10,libfmt9,libhwy1,libhwloc15,libssl3" \
-    bookworm "$place/root" "$mirror" >"$place/debootstrap.log"
+    bookworm "$place/root" ${mirror:+"$mirror"} >"$place/debootstrap.log"
   tar -C "$place/root" -cf "$place/base.tar" .
   base=$(build from scratch)
   build add -q "$base" "$place/base.tar" /

@@ -7,37 +7,34 @@ from test_jobs import assert_trained, starter
 from test_jobs_bad_days import job
 
 
+def assert_trained_once_mended(sim, mend):
+    """Both pods run for a while with names as they are, before they are as they should be."""
+    sim.wait(20, lambda: all(pod.main.pid for pod in sim.pods) and len(sim.pods) == 2)
+    time.sleep(1.5)
+    mend()
+    sim.wait(40)
+    assert_trained(sim, 4, ["train-0", "train-1"])
+
+
 def test_names_that_come_late_are_waited_for(simulate):
     sim = simulate(job(2), held=["train-0"])
     sim.hidden.add("train-0")
     sim.release("train-0")
-    sim.wait(20, lambda: all(pod.main.pid for pod in sim.pods) and len(sim.pods) == 2)
-    time.sleep(1.5)
-    sim.hidden.clear()
-    sim.wait(40)
-    assert_trained(sim, 4, ["train-0", "train-1"])
+    assert_trained_once_mended(sim, sim.hidden.clear)
 
 
 def test_a_name_that_leads_elsewhere_at_first_is_asked_for_again(simulate):
     sim = simulate(job(2), held=["train-0"])
     sim.wrong["train-0"] = ["198.18.200.200"]  # nobody has it
     sim.release("train-0")
-    sim.wait(20, lambda: all(pod.main.pid for pod in sim.pods) and len(sim.pods) == 2)
-    time.sleep(1.5)
-    sim.wrong.clear()
-    sim.wait(40)
-    assert_trained(sim, 4, ["train-0", "train-1"])
+    assert_trained_once_mended(sim, sim.wrong.clear)
 
 
 def test_a_server_of_names_that_does_not_answer_for_a_while_is_asked_again(simulate):
     sim = simulate(job(2), held=["train-1"])
     sim.fabric.silence_names()
     sim.release("train-1")
-    sim.wait(20, lambda: len(sim.pods) == 2 and sim.pods[1].main.pid)
-    time.sleep(1.5)
-    sim.fabric.silence_names(False)
-    sim.wait(40)
-    assert_trained(sim, 4, ["train-0", "train-1"])
+    assert_trained_once_mended(sim, lambda: sim.fabric.silence_names(False))
 
 
 def test_the_first_pod_may_come_back_with_another_address_before_the_world_has_met(simulate):
