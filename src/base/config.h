@@ -78,6 +78,14 @@
        "Marks in the timeline when plans come and when rounds of a locked order begin.")                               \
   KNOB(metrics_port,           Count,   "0", "",                                                                       \
        "Port on which this rank answers Prometheus with what it counts, plus its local rank. 0: nobody is answered.")  \
+  KNOB(device_collectives,     Text,    "auto", "",                                                                    \
+       "Who runs collectives on devices: nccl; staged: through pinned memory of the host; auto: NCCL where all can.")  \
+  KNOB(device_staging_bytes,   Bytes,   "4M", "",                                                                      \
+       "Device memory goes through pinned memory of the host in parts of this size, several of them under way.")       \
+  KNOB(cuda_library,           Text,    "", "",                                                                        \
+       "The CUDA driver's library to open; empty: libcuda.so.1, where the loader finds it.")                           \
+  KNOB(nccl_library,           Text,    "", "",                                                                        \
+       "The NCCL library to open; empty: the one in this process, that of the Python package nvidia-nccl, the system's.") \
   KNOB(log_level,              Text,    "warning", "HOROVOD_LOG_LEVEL",                                                \
        "trace, debug, info, warning, error or off.")                                                                   \
   KNOB(verify_schedules,       Flag,    "0", "",                                                                       \

@@ -15,6 +15,8 @@
 
 namespace fdl {
 
+class Device;
+
 // One collective as one rank calls it. Counts are elements of `dtype`.
 //   allreduce, reduce, broadcast   count: of the vector
 //   allgather, gather              counts[r]: what rank r contributes          (output is their concatenation)
@@ -35,6 +37,11 @@ struct CollectiveSpec {
   double postscale = 1;  // (average is sum with a postscale of 1/size, set by the caller)
   std::string_view algorithm = "auto";
   bool deterministic = false;
+  // Where input and output lie; null: in the CPU's memory. What the caller has queued on the stream comes before the
+  // collective, and what it queues there after completion comes after it: completion says that the host has no more to
+  // do, not that the device is through.
+  Device* device = nullptr;
+  void* stream = nullptr;
 };
 
 // A part of a vector: no input means zeros, no output that this rank does not want it. Whole elements.

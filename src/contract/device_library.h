@@ -1,0 +1,50 @@
+// DeviceLibrary: a library that runs whole collectives on device memory (NCCL), and how the ranks of a group agree to
+// use it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "contract/collectives.h"
+#include "contract/device.h"
+#include "contract/membership.h"
+
+namespace fdl {
+
+// What each rank of a group tells the others before their first collective on devices. Travels as its bytes.
+struct DeviceFacts {
+  int32_t version = 0;  // of the library, in its own numbers (23004); 0: this rank has none, or may not use it
+  int32_t kind = 0;
+  std::array<std::byte, 16> device{};  // Device::identity()
+  uint64_t host = 0;                   // equal where ranks share a host
+  int32_t shares_devices = 0;          // several ranks may use one device, here and now
+  int32_t reserved = 0;
+};
+static_assert(sizeof(DeviceFacts) == 40);
+
+class DeviceLibrary {
+ public:
+  virtual ~DeviceLibrary() = default;
+
+  virtual std::string_view name() const = 0;  // "nccl 2.30.4"
+  virtual int32_t version() const = 0;
+  virtual bool shares_devices() const = 0;
+  // What keeps these ranks from using it together, in one line that names the first such rank and the remedy: the same
+  // on all of them. OK: nothing. Pure.
+  virtual Status verdict(std::span<const DeviceFacts> ranks, std::span<const Member> members) const = 0;
+
+  // One rank makes an id, all get it and join with it. join() returns at once: the collectives that it returns can be
+  // started, and begin when all have joined. That they have not by `deadline` is a failure that says so.
+  using Id = std::array<std::byte, 128>;
+  virtual Result<Id> make_id() = 0;
+  virtual Result<std::unique_ptr<Collectives>> join(const Id& id, int rank, std::span<const Member> members,
+                                                    Device& device, Deadline deadline) = 0;
+};
+
+}  // namespace fdl
