@@ -240,6 +240,20 @@ FDL_API void fdl_group_destroy(fdl_group* group);
 typedef struct fdl_comm fdl_comm;
 typedef struct fdl_request fdl_request;
 
+/* ---- Devices --------------------------------------------------------------------------------------------------------
+ *
+ * Tensors on a device are given with the device's kind and index and a stream. What the caller has queued on the stream
+ * before comes before the operation, and what it queues there once the operation is done comes after it: "done" says
+ * that the host has no more to do, not that the device is through, so that the host need not wait. A failure that comes
+ * later (a rank that dies meanwhile) ends the operation on the device, and is the next call's. With NCCL, ordered calls
+ * are queued on the given stream itself, and may be captured into a CUDA graph; without it (or with
+ * FARANDOLE_DEVICE_COLLECTIVES=staged) they go through pinned memory of the host. All ranks give an operation tensors on
+ * the same kind of device. */
+typedef enum fdl_device_kind { FDL_DEVICE_CPU = 0, FDL_DEVICE_CUDA = 2 /* DLPack's number */ } fdl_device_kind;
+/* Opens a device before its first use, which does so otherwise. FDL_UNSUPPORTED: it cannot be used, and why: no driver,
+ * one that is too old, no such device, a build without it. */
+FDL_API fdl_result fdl_device_open(fdl_world* world, fdl_device_kind kind, int index);
+
 FDL_API fdl_result fdl_comm_create(fdl_group* group, fdl_comm** comm); /* collective over the group */
 FDL_API void fdl_comm_destroy(fdl_comm* comm);
 /* Ends the communicator on all ranks: they get FDL_ABORTED, this rank's name and `reason`. From any thread. */
@@ -339,6 +353,9 @@ typedef struct fdl_call {
   fdl_dtype dtype;
   fdl_reduce_op op;
   int root;
+  fdl_device_kind device_kind; /* where input and output lie */
+  int device_index;
+  void* stream; /* of the device (CUstream, cudaStream_t); NULL: its default stream */
 } fdl_call;
 FDL_API void fdl_call_init(fdl_call* call);
 FDL_API fdl_result fdl_call_ex(fdl_comm* comm, const fdl_call* call, const fdl_call_options* options,
@@ -379,8 +396,8 @@ typedef struct fdl_tensor {
   fdl_dtype dtype;
   int ndim;
   const int64_t* shape;
-  int device_kind; /* 0: CPU */
-  int device_index;
+  int device_kind;  /* an fdl_device_kind; of input and output */
+  int device_index; /* a group's tensors on devices all lie on one of each rank */
   void* stream;
 } fdl_tensor;
 
@@ -423,7 +440,7 @@ FDL_API fdl_result fdl_handle_notify(fdl_handle* handle, void (*function)(void* 
  * second call gets NULL data. received_splits: alltoall, one entry a rank, lives as long as the handle. */
 typedef struct fdl_output {
   size_t struct_size;
-  void* data;
+  void* data; /* on the device of the operation's input */
   int ndim;
   const int64_t* shape; /* lives as long as the handle */
   const int64_t* received_splits;

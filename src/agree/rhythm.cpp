@@ -98,11 +98,12 @@ void Rhythm::note(const Plan& plan, bool usual) {
   period_ = find_period();
 }
 
-// Without sight, only what needs something of every rank everywhere: a sum of any elements at all, and a barrier.
+// Without sight, only what needs something of every rank everywhere: a sum of any elements at all, and a barrier. (Not
+// on a device, where a sum is done for the host as soon as it is queued.)
 bool Rhythm::may_repeat(const Bucket& bucket) const {
   if (bucket.code != Code::ok || bucket.kind == RequestKind::join || bucket.names.empty()) return false;
   if (!blind_ || bucket.kind == RequestKind::barrier) return true;
-  return bucket.kind == RequestKind::allreduce &&
+  return bucket.kind == RequestKind::allreduce && bucket.device < 0 &&
          std::ranges::all_of(bucket.element_counts, [](int64_t count) { return count > 0; });
 }
 

@@ -3,6 +3,7 @@
 
 #include "agree/wire.h"
 #include "capi/objects.h"
+#include "capi/owners.h"
 #include "engine/adasum.h"
 
 using namespace fdl;
@@ -27,6 +28,9 @@ std::optional<std::string> fault_of_adasum(const fdl_operation& operation, int s
     return "op adasum is not defined for dtype " + std::string(fdl_dtype_name(operation.input.dtype)) +
            "; it takes floating-point types";
   }
+  if (operation.input.device_kind != FDL_DEVICE_CPU) {
+    return "op adasum is for tensors of the CPU's; copy the tensor to the CPU";
+  }
   if ((size & (size - 1)) == 0) return std::nullopt;
   return "op adasum combines ranks in pairs, and " + std::to_string(size) + " is no power of two; use a group that is";
 }
@@ -36,9 +40,10 @@ bool reduces(fdl_kind kind) { return kind == FDL_NAMED_ALLREDUCE || kind == FDL_
 std::optional<std::string> fault_of_tensor(const fdl_operation& operation) {
   const fdl_tensor& tensor = operation.input;
   if (!is_dtype(tensor.dtype)) return "dtype " + std::to_string(tensor.dtype) + " does not exist";
-  if (tensor.device_kind != 0) {
-    return "device kind " + std::to_string(tensor.device_kind) + " is not supported by this build; copy to the CPU";
+  if (tensor.device_kind != FDL_DEVICE_CPU && tensor.device_kind != FDL_DEVICE_CUDA) {
+    return "device kind " + std::to_string(tensor.device_kind) + " is not supported; copy the tensor to the CPU";
   }
+  if (tensor.device_index < 0) return "device index " + std::to_string(tensor.device_index) + " does not exist";
   if (tensor.ndim < 0 || tensor.ndim > kMaxDimensions)
     return "ndim " + std::to_string(tensor.ndim) + " is out of range";
   if (tensor.ndim > 0 && tensor.shape == nullptr) return "shape is NULL";
@@ -107,6 +112,7 @@ Entry entry_of(const fdl_operation& operation, int size, std::shared_ptr<Handle>
     return entry;
   }
   request.dtype = static_cast<Dtype>(operation.input.dtype);
+  if (operation.input.device_kind != FDL_DEVICE_CPU) request.device = operation.input.device_kind;
   request.shape.assign(operation.input.shape, operation.input.shape + operation.input.ndim);
   if (reduces(operation.kind)) {
     request.op = static_cast<uint8_t>(operation.op);
@@ -154,6 +160,25 @@ Status check(const fdl_group* group) {
   return group->world->runtime->usable();
 }
 
+// Where the operation's tensors lie; the tensors of one submission mostly share their stream, and what it holds now.
+Status find_place(fdl_group* group, const fdl_operation& operation, std::vector<Entry>& entries) {
+  Entry& entry = entries.back();
+  if (entry.request.device < 0) return {};
+  if (entries.size() > 1) {
+    const auto& before = entries[entries.size() - 2].place;
+    if (before != nullptr && before->stream() == operation.input.stream &&
+        before->used()->device().kind() == operation.input.device_kind &&
+        before->used()->device().index() == operation.input.device_index) {
+      entry.place = before;
+      return {};
+    }
+  }
+  FDL_ASSIGN_OR_RETURN(entry.place,
+                       group->world->runtime->device_place(*group->group, operation.input.device_kind,
+                                                           operation.input.device_index, operation.input.stream));
+  return {};
+}
+
 // What the caller's version of the structure does not have is as fdl_operation_init leaves it.
 bool copy_operation(const char* given, fdl_operation& operation) {
   fdl_operation_init(&operation);
@@ -182,6 +207,8 @@ fdl_result translate(fdl_group* group, const fdl_operation* operations, size_t c
                     " (rank " + std::to_string(group->world->runtime->facts().rank) + ")");
     }
     submission.entries.push_back(entry_of(operation, size, submission.handle, i));
+    Status placed = find_place(group, operation, submission.entries);
+    if (!placed.ok()) return report(placed.during("operation '" + std::string(operation.name) + "'"));
   }
   if (count > 1) {
     const std::string group_name = submission.entries.front().request.name + "+" + std::to_string(count - 1);
@@ -195,6 +222,12 @@ fdl_result translate(fdl_group* group, const fdl_operation* operations, size_t c
     if (!sound.ok()) return report(sound);
   }
   return FDL_OK;
+}
+
+// Outputs on devices that callers hold.
+Owners<Device>& device_outputs() {
+  static auto& instance = *new Owners<Device>;
+  return instance;
 }
 
 Deadline deadline_of(int64_t timeout_ns) { return timeout_ns < 0 ? Deadline::never() : Deadline::after_ns(timeout_ns); }
@@ -278,6 +311,9 @@ fdl_result fdl_handle_output(fdl_handle* handle, size_t index, fdl_output* outpu
                   std::to_string(handle->handle->operation_count()) + " operations");
   }
   Handle::Output& known = handle->handle->output(index);
+  if (known.memory && known.memory.get_deleter().device) {
+    device_outputs().keep(known.memory.get(), known.memory.get_deleter().device);
+  }
   const fdl_output all{.struct_size = sizeof(fdl_output),
                        .data = known.memory ? known.memory.release() : nullptr,
                        .ndim = static_cast<int>(known.shape.size()),
@@ -290,5 +326,8 @@ fdl_result fdl_handle_output(fdl_handle* handle, size_t index, fdl_output* outpu
   return FDL_OK;
 }
 
-void fdl_output_free(void* data) { std::free(data); }
+void fdl_output_free(void* data) {
+  if (const auto device = device_outputs().forget(data)) return device->release(data);
+  std::free(data);
+}
 void fdl_handle_free(fdl_handle* handle) { delete handle; }

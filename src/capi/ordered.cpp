@@ -79,6 +79,12 @@ std::optional<std::string> fault_of(fdl_comm* comm, const fdl_call& call, const 
     return "root " + std::to_string(call.root) + " is not a rank of this communicator (0 to " +
            std::to_string(size - 1) + ")";
   }
+  if (call.device_kind != FDL_DEVICE_CPU && call.device_kind != FDL_DEVICE_CUDA) {
+    return "device kind " + std::to_string(call.device_kind) + " is not supported; copy the tensor to the CPU";
+  }
+  if (call.device_kind != FDL_DEVICE_CPU && call.device_index < 0) {
+    return "device index " + std::to_string(call.device_index) + " does not exist";
+  }
   const bool root = call.root == rank;
   Elements elements{call.count, call.count};
   std::size_t all = 0;
@@ -140,6 +146,13 @@ CollectiveSpec spec_of(fdl_comm* comm, const fdl_call& call, const fdl_call_opti
     spec.postscale = options.postscale * postscale_of(op, dtype, comm->comm().size());
   }
   return spec;
+}
+
+Status place_on_device(fdl_comm* comm, const fdl_call& call, CollectiveSpec& spec) {
+  FDL_ASSIGN_OR_RETURN(const auto used, comm->world->runtime->device(call.device_kind, call.device_index));
+  spec.device = &used->device();  // it lives as long as the world
+  spec.stream = call.stream;
+  return {};
 }
 
 fdl_result settle(fdl_comm* comm, const Status& status, const char* title) {
@@ -213,6 +226,10 @@ fdl_result run(fdl_comm* comm, const fdl_call& call, const fdl_call_options* giv
     return refuse(std::string(title) + ": " + *fault + at_rank(comm));
   }
   CollectiveSpec spec = spec_of(comm, call, options);
+  if (call.device_kind != FDL_DEVICE_CPU) {
+    const Status placed = place_on_device(comm, call, spec);
+    if (!placed.ok()) return report(placed.during(title));
+  }
   spec.counts = counts;
   spec.recv_counts = recv_counts;
   if (call.counts != nullptr) spec.count = 0;  // uneven: what count says is not agreed upon
@@ -284,7 +301,10 @@ fdl_call make_call(fdl_collective kind, const void* input, void* output, std::si
           .recv_counts = nullptr,
           .dtype = dtype,
           .op = op,
-          .root = root};
+          .root = root,
+          .device_kind = FDL_DEVICE_CPU,
+          .device_index = 0,
+          .stream = nullptr};
 }
 
 fdl_call make_call(fdl_collective kind, const void* input, void* output, const std::size_t* counts,

@@ -139,6 +139,12 @@ fdl_result fdl_timeline_stop(fdl_world* world) {
   return status.ok() ? FDL_OK : report(status);
 }
 
+fdl_result fdl_device_open(fdl_world* world, fdl_device_kind kind, int index) {
+  Status status = check(world);
+  if (status.ok() && kind != FDL_DEVICE_CPU) status = world->runtime->device(kind, index).status();
+  return status.ok() ? FDL_OK : report(status);
+}
+
 // ---- groups
 // ------------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@
 #include "base/config.h"
 #include "base/mutex.h"
 #include "contract/collectives.h"
+#include "contract/device_library.h"
 #include "contract/membership.h"
 #include "contract/readiness_board.h"
 #include "contract/transport.h"
@@ -57,6 +58,7 @@ class Communicator final : public Sleeper {
     std::vector<std::unique_ptr<Collectives>>
         preferred;                          // asked in this order; the scheduled engine comes last by itself
     std::unique_ptr<ReadinessBoard> board;  // null where the members have none
+    std::function<Result<std::shared_ptr<DeviceLibrary>>()> find_device_library;
     // Called from wait() (in the waiting thread) when nothing has moved for config.suspect_after_s.
     std::function<void()> suspect;
   };

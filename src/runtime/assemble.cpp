@@ -1,4 +1,4 @@
-// Assemble: one line a transport. A transport that is not built is not named anywhere else.
+// Assemble: one line a transport, and one a kind of device. A transport that is not built is not named anywhere else.
 #include "runtime/assemble.h"
 
 #include <algorithm>
@@ -22,6 +22,12 @@
 #endif
 #if FDL_WITH_TCP
 #include "transports/tcp/tcp_transport.h"
+#endif
+#if FDL_WITH_CUDA
+#include "cuda/cuda_device.h"
+#endif
+#if FDL_WITH_NCCL
+#include "transports/nccl/nccl_device_library.h"
 #endif
 
 namespace fdl {
@@ -117,6 +123,24 @@ std::string built_transports() {
   std::string line;
   for (const Option& option : options()) line += (line.empty() ? "" : ", ") + std::string(option.name) + " yes";
   return line;
+}
+
+Result<std::shared_ptr<Device>> open_device(int kind, int index, [[maybe_unused]] const Config& config) {
+#if FDL_WITH_CUDA
+  constexpr int kCuda = 2;  // DLPack's number
+  if (kind == kCuda) return open_cuda_device(index, config);
+#endif
+  return Status(Code::unsupported, "this build has nothing for devices of kind " + std::to_string(kind) + " (index " +
+                                       std::to_string(index) + "); copy the tensor to the CPU");
+}
+
+Result<std::shared_ptr<DeviceLibrary>> open_device_library([[maybe_unused]] const Config& config) {
+#if FDL_WITH_NCCL
+  // NCCL lets several ranks use one device where this is asked for, and only then.
+  return open_nccl(config, Environment::of_process().get("NCCL_MULTI_RANK_GPU_ENABLE") == "1");
+#else
+  return Status(Code::unsupported, "this build has no NCCL");
+#endif
 }
 
 std::string transports_between(const std::vector<Member>& members, int rank, const Config& config) {
@@ -237,12 +261,13 @@ Status prefer_shared_memory(const Membership& membership, const std::vector<cons
 }  // namespace
 
 Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, std::function<void()> suspect,
-                                               const TuningTable* table) {
+                                               const TuningTable* table, FindDeviceLibrary find_library) {
   Communicator::Parts parts{.id = membership.id,
                             .rank = membership.rank,
                             .members = membership.members,
                             .shape = shape_of(membership.members),
                             .config = membership.config,
+                            .find_device_library = std::move(find_library),
                             .suspect = std::move(suspect)};
   FDL_ASSIGN_OR_RETURN(const std::vector<const Option*> chosen, allowed(*membership.config));
   if (membership.size() == 1) return Communicator::make(std::move(parts));

@@ -5,18 +5,26 @@
 #include <memory>
 #include <string>
 
+#include "contract/device.h"
+#include "contract/device_library.h"
 #include "contract/membership.h"
 #include "engine/communicator.h"
 
 namespace fdl {
 
 // Connects a communicator. Collective over its members. `suspect` as in Communicator::Parts.
-// `table` outlives the communicator.
+// `table` outlives the communicator, as does what `find_library` gives: it is asked at the first collective on devices.
+using FindDeviceLibrary = std::function<Result<std::shared_ptr<DeviceLibrary>>()>;
 Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, std::function<void()> suspect,
-                                               const TuningTable* table = nullptr);
+                                               const TuningTable* table = nullptr, FindDeviceLibrary find_library = {});
 
 // Memory that all ranks of my host map; null where they cannot or may not. Collective over the members.
 Result<std::shared_ptr<HostMemory>> assemble_memory(const Membership& membership);
+
+// An accelerator of this process, and the library that runs collectives on such. UNSUPPORTED says what is missing and
+// what to do. `kind`: DLPack's number.
+Result<std::shared_ptr<Device>> open_device(int kind, int index, const Config& config);
+Result<std::shared_ptr<DeviceLibrary>> open_device_library(const Config& config);
 
 // "shm", "tcp", "shm+tcp": what would join these members.
 std::string transports_between(const std::vector<Member>& members, int rank, const Config& config);

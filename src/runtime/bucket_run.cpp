@@ -23,16 +23,19 @@ std::size_t product(const std::vector<int64_t>& shape, std::size_t from = 0) {
 std::size_t Entry::element_count() const { return product(request.shape); }
 
 BucketRun::BucketRun(std::shared_ptr<const Bucket> bucket, std::vector<std::optional<Entry>> entries,
-                     Communicator& comm, FusionBuffer& fusion, const std::unique_ptr<Trace>& trace, bool on_trial)
+                     Communicator& comm, FusionBuffer& fusion, const std::unique_ptr<Trace>& trace, bool on_trial,
+                     DeviceWork* device)
     : shared_bucket_(std::move(bucket)),
       bucket_(*shared_bucket_),
       entries_(std::move(entries)),
       comm_(comm),
       fusion_(fusion),
       trace_(trace),
+      device_(device),
       on_trial_(on_trial) {
-  Status begun = begin();
-  if (!begun.ok()) finish(std::move(begun));
+  Status begun = device_ == nullptr ? Status() : begin_on_device();
+  if (begun.ok()) begun = begin();
+  if (!begun.ok()) fail_here(begun);
 }
 
 std::string BucketRun::title() const {
@@ -75,6 +78,10 @@ void BucketRun::start_collective(CollectiveSpec spec, Buffers buffers) {
   spec.root = bucket_.root;
   spec.counts = counts_;
   spec.recv_counts = recv_counts_;
+  if (device_ != nullptr) {
+    spec.device = &device_->device();
+    spec.stream = device_->stream();
+  }
   operation_.spec = spec;
   operation_.buffers = buffers;
   if (trace_) trace_->collective(spec.collective, comm_.runner_of(spec));
@@ -88,7 +95,12 @@ Result<void*> BucketRun::make_output(Entry& entry, std::vector<int64_t> shape) {
   output.data = entry.output;
   if (entry.output == nullptr) {
     const std::size_t bytes = product(output.shape) * size_of(bucket_.dtype);
-    output.memory = allocate_aligned(bytes);
+    if (device_ != nullptr) {
+      FDL_ASSIGN_OR_RETURN(void* allocated, device_->device().allocate(bytes));
+      output.memory = OwnedMemory(allocated, {device_->shared_device()});
+    } else {
+      output.memory = allocate_aligned(bytes);
+    }
     output.data = output.memory.get();
     if (output.data == nullptr) {
       return Status(Code::resource, title() + ": no memory for an output of " + std::to_string(bytes) + " bytes");
@@ -120,6 +132,7 @@ Status BucketRun::begin_allreduce() {
     start_collective(spec, {entry.input, entry.handle->output(entry.index).data});
     return {};
   }
+  if (device_ != nullptr) return pack_on_device();
   spec.dtype = bucket_.dtype;
   if (!on_trial_ && comm_.takes_pieces(spec)) {
     list_pieces();
@@ -254,7 +267,7 @@ Status BucketRun::begin_broadcast() {
   FDL_ASSIGN_OR_RETURN(void* output, make_output(entry, entry.request.shape));
   CollectiveSpec spec{.collective = Collective::broadcast, .count = entry.element_count()};
   if (comm_.rank() == bucket_.root && output != entry.input && entry.byte_count() > 0) {
-    std::memcpy(output, entry.input, entry.byte_count());
+    FDL_RETURN_IF_ERROR(copy(output, entry.input, entry.byte_count()));
   }
   start_collective(spec, {output, output});
   return {};
@@ -345,6 +358,7 @@ void BucketRun::conclude(const Status& status) {
 }
 
 void BucketRun::end_collective() {
+  if (device_ != nullptr) return end_on_device();
   if (packed_ == nullptr) return finish({});
   enter(Stage::unpack);
 }
@@ -373,6 +387,80 @@ void BucketRun::enter(Stage stage) {
 void BucketRun::finish(Status status) {
   status_ = std::move(status);
   stage_ = Stage::done;
+}
+
+// What this rank alone has met. The others wait for it, or soon will: the group ends.
+void BucketRun::fail_here(const Status& why) {
+  comm_.interrupt(why.during(title()));
+  finish(why);
+}
+
+// ---- on a device: everything is queued at once, and done for the host
+// ------------------------------------------------------------------
+
+Status BucketRun::begin_on_device() {
+  for (const auto& entry : entries_) {
+    if (entry) FDL_RETURN_IF_ERROR(device_->begin_after(*entry->place));
+  }
+  return {};
+}
+
+Status BucketRun::hand_over() {
+  if (packed_ != nullptr) FDL_RETURN_IF_ERROR(unpack_on_device());
+  FDL_RETURN_IF_ERROR(device_->finish());
+  for (const auto& entry : entries_) {
+    if (entry) FDL_RETURN_IF_ERROR(device_->hand_over(*entry->place));
+  }
+  return {};
+}
+
+void BucketRun::end_on_device() {
+  const Status queued = hand_over();
+  queued.ok() ? finish({}) : fail_here(queued);
+}
+
+Status BucketRun::copy(void* target, const void* source, std::size_t bytes) {
+  if (device_ != nullptr) return device_->device().copy(device_->stream(), target, source, bytes);
+  std::memcpy(target, source, bytes);
+  return {};
+}
+
+std::vector<DevicePiece> BucketRun::device_pieces(bool outputs) const {
+  std::vector<DevicePiece> pieces;
+  pieces.reserve(entries_.size());
+  std::size_t first = 0;
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    const auto count = static_cast<std::size_t>(bucket_.element_counts[i]);
+    DevicePiece piece{.first = first, .count = count};
+    if (entries_[i]) {
+      piece.tensor =
+          outputs ? entries_[i]->handle->output(entries_[i]->index).data : const_cast<void*>(entries_[i]->input);
+    }
+    pieces.push_back(piece);
+    first += count;
+  }
+  return pieces;
+}
+
+// A factor costs nothing where there is something to pack. (A tensor that travels alone is only packed where this rank
+// has none, and the others need not pack theirs.)
+Status BucketRun::pack_on_device() {
+  CollectiveSpec& spec = operation_.spec;
+  FDL_ASSIGN_OR_RETURN(void* packed, device_->packed(spec.count * size_of(bucket_.dtype)));
+  packed_ = static_cast<std::byte*>(packed);
+  enter(Stage::pack);
+  const double factor = fused() ? std::exchange(spec.prescale, 1) : 1;
+  FDL_RETURN_IF_ERROR(
+      device_->device().pack(device_->stream(), device_pieces(false), bucket_.dtype, packed, bucket_.dtype, factor));
+  if (fused()) after_packing_ = std::exchange(spec.postscale, 1);
+  start_collective(spec, {packed, packed});
+  return {};
+}
+
+Status BucketRun::unpack_on_device() {
+  enter(Stage::unpack);
+  return device_->device().unpack(device_->stream(), device_pieces(true), bucket_.dtype, packed_, bucket_.dtype,
+                                  after_packing_);
 }
 
 }  // namespace fdl

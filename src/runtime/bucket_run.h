@@ -10,6 +10,7 @@
 #include "data/reduce.h"
 #include "engine/adasum.h"
 #include "engine/communicator.h"
+#include "runtime/device_work.h"
 #include "runtime/fusion_buffer.h"
 #include "runtime/handle.h"
 #include "runtime/trace.h"
@@ -20,7 +21,8 @@ namespace fdl {
 struct Entry {
   Request request;
   const void* input = nullptr;
-  void* output = nullptr;  // null: the library allocates
+  void* output = nullptr;                        // null: the library allocates
+  std::shared_ptr<DevicePlace> place = nullptr;  // null: input and output are the CPU's
   std::shared_ptr<Handle> handle;
   std::size_t index = 0;  // in the handle
   // Of the timeline: when the caller submitted it, and its number; 0 where it is not traced.
@@ -36,8 +38,11 @@ class BucketRun {
   // `entries[i]` is this rank's tensor of bucket.names[i]; empty where this rank has joined and contributes zeros.
   // `trace` is null while nobody watches, and may change between any two calls. On trial: it is not certain that all
   // ranks begin it with their tensors. Then it stops once they must all have begun it, with all inputs as they were.
+  // `device`: whose tensors they are, null for the CPU's; it is done when all is queued. What fails here alone ends
+  // the communicator, for the other ranks wait for this one.
   BucketRun(std::shared_ptr<const Bucket> bucket, std::vector<std::optional<Entry>> entries, Communicator& comm,
-            FusionBuffer& fusion, const std::unique_ptr<Trace>& trace, bool on_trial = false);
+            FusionBuffer& fusion, const std::unique_ptr<Trace>& trace, bool on_trial = false,
+            DeviceWork* device = nullptr);
 
   // Does the next piece of work; true if anything moved. No piece is longer than the copy of one tensor.
   bool progress();
@@ -71,6 +76,13 @@ class BucketRun {
   void start_adasum();
   void load_one();
   void store_one();
+  Status begin_on_device();
+  Status pack_on_device();
+  Status unpack_on_device();
+  Status hand_over();
+  void end_on_device();
+  std::vector<DevicePiece> device_pieces(bool outputs) const;
+  Status copy(void* target, const void* source, std::size_t bytes);
   void list_pieces();
   void pack_one();
   void unpack_one();
@@ -79,6 +91,7 @@ class BucketRun {
   void end_collective();
   void enter(Stage stage);
   void finish(Status status);
+  void fail_here(const Status& why);
 
   const std::shared_ptr<const Bucket> shared_bucket_;
   const Bucket& bucket_;
@@ -86,11 +99,13 @@ class BucketRun {
   Communicator& comm_;
   FusionBuffer& fusion_;
   const std::unique_ptr<Trace>& trace_;
+  DeviceWork* const device_;
   bool on_trial_;
   bool withdrawn_ = false;
   Stage stage_ = Stage::pack;
   Status status_;
   std::byte* packed_ = nullptr;
+  double after_packing_ = 1;   // what unpacking on a device multiplies with
   std::size_t piece_ = 0;      // which tensor is packed or unpacked next
   std::size_t offset_ = 0;     // where it lies in the fusion buffer
   std::vector<Piece> pieces_;  // the tensors in place, where nothing need be packed

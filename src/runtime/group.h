@@ -24,6 +24,11 @@ class Group {
 
   Communicator& comm() { return *comm_; }
   NamedOperations& named() { return named_; }
+  // One number names one device; false if the group's tensors lie on another already. From any thread.
+  bool claim_device(int64_t number) {
+    int64_t claimed = -1;
+    return device_.compare_exchange_strong(claimed, number) || claimed == number;
+  }
   // A number that is the same on all members, who make communicators and splits in the same order.
   int next_number() { return next_number_.fetch_add(1); }
 
@@ -34,6 +39,7 @@ class Group {
   std::unique_ptr<Communicator> comm_;
   NamedOperations named_;
   std::atomic<int> next_number_{0};
+  std::atomic<int64_t> device_{-1};
 };
 
 }  // namespace fdl

@@ -11,12 +11,14 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "contract/device.h"
 
 namespace fdl {
 
 // Memory that the library allocated for an output whose size was known only after agreement.
 struct FreeMemory {
-  void operator()(void* memory) const { std::free(memory); }
+  std::shared_ptr<Device> device = nullptr;  // whose memory it is; null: the CPU's
+  void operator()(void* memory) const { device ? device->release(memory) : std::free(memory); }
 };
 using OwnedMemory = std::unique_ptr<void, FreeMemory>;
 

@@ -355,8 +355,32 @@ std::unique_ptr<BucketRun> NamedOperations::start_next() {
     }
   }
   provisional_ = planned.provisional;
+  auto device = device_work(planned);
+  if (!device.ok()) {
+    comm_.interrupt(device.status());
+    suspect(device.status());
+    for (auto& entry : planned.entries) {
+      if (entry) stranded_.push_back(std::move(*entry));
+    }
+    return nullptr;
+  }
   return std::make_unique<BucketRun>(std::move(planned.bucket), std::move(planned.entries), comm_, fusion_, trace_,
-                                     provisional_);
+                                     provisional_, *device);
+}
+
+// Null for tensors of the CPU's. The tensors of one group lie on one device of each rank: submitting saw to that.
+Result<DeviceWork*> NamedOperations::device_work(const Planned& planned) {
+  if (planned.bucket->device < 0) return static_cast<DeviceWork*>(nullptr);
+  for (const auto& entry : planned.entries) {
+    if (device_work_ || !entry) continue;
+    FDL_ASSIGN_OR_RETURN(device_work_, DeviceWork::make(entry->place->used()));
+  }
+  if (device_work_) return device_work_.get();
+  const Member& me = comm_.members()[static_cast<std::size_t>(comm_.rank())];
+  return Status::blame(me.world_rank, me.host_name, Code::unsupported,
+                       rank_names_[static_cast<std::size_t>(comm_.rank())] +
+                           " has joined before it used a device, and the others go on with tensors on theirs: let each "
+                           "rank run at least one step");
 }
 
 // What has been tried is kept back while it is not known whether all have begun it. Where the root will not tell any

@@ -118,6 +118,7 @@ class NamedOperations {
   bool run();
   bool begin_blindly();
   std::unique_ptr<BucketRun> start_next();
+  Result<DeviceWork*> device_work(const Planned& planned);
   bool settle(BucketRun& run);
   void finish(BucketRun& run);
   void fail_bucket(Planned& planned);
@@ -143,9 +144,10 @@ class NamedOperations {
   std::unique_ptr<BucketRun> running_;
   bool provisional_ = false;  // the one that runs is of a blind order
   FusionBuffer fusion_;
-  Status departure_;  // the root said good-bye
-  Status failure_;    // everything has ended
-  Status gone_;       // the first peer whose messages ended
+  std::unique_ptr<DeviceWork> device_work_;  // of the device that the group's tensors lie on, once any has
+  Status departure_;                         // the root said good-bye
+  Status failure_;                           // everything has ended
+  Status gone_;                              // the first peer whose messages ended
   bool leaves_ = false;
   Status suspicion_;  // something failed here; until the verdict comes, or its deadline, nothing runs
   Status untold_;

@@ -141,6 +141,7 @@ Status Runtime::start(const RuntimeOptions& options) {
   if (!options.rendezvous.empty()) knobs["rendezvous"] = options.rendezvous;
   if (!options.job_key.empty()) knobs["job_key"] = options.job_key;
   FDL_ASSIGN_OR_RETURN(config_, Config::read(environment, knobs));
+  devices_ = std::make_unique<Devices>(config_);
   FDL_ASSIGN_OR_RETURN(tuning_, load_tuning(config_, environment));
   FDL_ASSIGN_OR_RETURN(const LogLevel level, parse_log_level(config_.log_level));
   set_log_level(level);
@@ -341,7 +342,7 @@ Result<std::unique_ptr<Communicator>> Runtime::connect(const std::string& id, co
   const auto suspect = [this, members] {
     if (link_) link_->probe(others(members));
   };
-  auto comm = assemble(membership, suspect, &tuning_.table);
+  auto comm = assemble(membership, suspect, &tuning_.table, [devices = devices_.get()] { return devices->library(); });
   if (!comm.ok()) return comm.status().while_doing("connecting " + id);
   return comm;
 }
@@ -558,6 +559,16 @@ Result<bool> Runtime::wait(Handle& handle, Deadline deadline) {
   if (is_forked_child()) return usable();
   FDL_RETURN_IF_ERROR(may_wait());
   return loop_->wait(handle, deadline);
+}
+
+Result<std::shared_ptr<DevicePlace>> Runtime::device_place(Group& group, int kind, int index, Stream stream) {
+  FDL_ASSIGN_OR_RETURN(auto used, device(kind, index));
+  if (!group.claim_device(int64_t{kind} << 32 | index)) {
+    return Status(Code::invalid_argument, "rank " + std::to_string(facts_.rank) + ": tensors of group '" + group.id() +
+                                              "' lie on another device than " + std::string(used->device().name()) +
+                                              "; a group works on one device a rank: make another group for this one");
+  }
+  return DevicePlace::make(std::move(used), stream);
 }
 
 Status Runtime::may_wait() const {

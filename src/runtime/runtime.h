@@ -15,6 +15,7 @@
 
 #include "base/config.h"
 #include "runtime/allocation.h"
+#include "runtime/devices.h"
 #include "runtime/group.h"
 #include "runtime/loop.h"
 #include "runtime/metrics.h"
@@ -86,6 +87,11 @@ class Runtime {
   // Whether it was done before the deadline. The calling thread drives meanwhile.
   Result<bool> wait(Handle& handle, Deadline deadline);
 
+  // ---- devices; from any thread ----
+  Result<std::shared_ptr<UsedDevice>> device(int kind, int index) { return devices_->find(kind, index); }
+  // For an operation of the group on that device, submitted now.
+  Result<std::shared_ptr<DevicePlace>> device_place(Group& group, int kind, int index, Stream stream);
+
   // Memory that all ranks of this host map, where they can. From any thread.
   Result<Allocation> allocate(std::size_t bytes) { return fdl::allocate(memory_, bytes); }
 
@@ -128,6 +134,7 @@ class Runtime {
   std::atomic<bool>* alive_here_;
   std::atomic<bool> shut_down_{false};
   Config config_;
+  std::unique_ptr<Devices> devices_;
   Tuning tuning_;
   Identity identity_;
   WorldFacts facts_;

@@ -1,15 +1,18 @@
 """Worlds, groups, named operations and ordered communicators for anything that holds plain memory.
 
 The results are NumPy arrays unless `out` is given; NumPy is imported when the first of them is made. Tensors enter by the
-buffer protocol, by `__dlpack__`, or as (pointer, dtype, shape).
+buffer protocol, by `__dlpack__`, or as (pointer, dtype, shape). Arrays on a CUDA device (CuPy's, by
+`__cuda_array_interface__`, or by `__dlpack__`) stay there, and their results are of their own library.
 """
 
 import atexit
 import contextlib
 import enum
+import importlib
 import math
 import os
 import threading
+import warnings
 
 from . import _native, elastic_door, errors
 
@@ -74,6 +77,7 @@ class _State:
         self.pid = pid
         self.facts = native.info()
         self.all = Group._of_native(_native.Group.all(native), 0)
+        self.devices = {}  # by kind and index: whether they can be used
 
 
 _state = None
@@ -226,6 +230,27 @@ def empty(shape, dtype="float32"):
     return numpy.frombuffer(allocate(count * array.itemsize), dtype=array, count=count).reshape(shape)
 
 
+# ---- Devices --------------------------------------------------------------------------------------------------------
+
+
+def open_device(kind, index):
+    """Opens a device before it is first used; UnsupportedError says why it cannot be. `kind`: 2 for CUDA."""
+    _world().native.open_device(kind, index)
+
+
+def can_use_device(kind, index):
+    """Whether tensors may stay on a device. Asked once; what speaks against it is a warning, once."""
+    known = _world().devices
+    if (kind, index) not in known:
+        try:
+            open_device(kind, index)
+            known[kind, index] = True
+        except errors.Error as error:
+            warnings.warn(f"{error}; its tensors go through memory of the host", RuntimeWarning, stacklevel=2)
+            known[kind, index] = False
+    return known[kind, index]
+
+
 # ---- Groups ---------------------------------------------------------------------------------------------------------
 
 
@@ -365,33 +390,62 @@ def _numpy_dtype(code):
     return _numpy().dtype(name)
 
 
+def _device_of(place):
+    return (1, 0) if place is None else place[:2]
+
+
+def _device_name(place):
+    return "the CPU" if place is None else f"device {place[1]} of kind {place[0]}"
+
+
+def _library_of(array):
+    """The library that an array on a device belongs to: its results belong there too."""
+    if hasattr(array, "__array_namespace__"):
+        return array.__array_namespace__()
+    return importlib.import_module(type(array).__module__.partition(".")[0])
+
+
+def _empty(tensor, shape, dtype, place):
+    """Room for a result of that shape: an array of NumPy, or beside a tensor that lies on a device."""
+    if place is None:
+        return _numpy().empty(shape, _numpy_dtype(dtype))
+    return _library_of(tensor).empty(shape, dtype=tensor.dtype)
+
+
 class _Submitted:
     """One operation of a submission: where its memory is and how its result is found."""
 
     def __init__(self, kind, name, tensor, out=None, allocates=False, op=Op.SUM, root=0, prescale=1.0, postscale=1.0,
                  splits=None, priority=0):  # fmt: skip
         tensor = _as_array(tensor)
-        pointer, self.dtype, self.shape, self.owner = _native.memory_of(tensor, False)
+        pointer, self.dtype, self.shape, self.owner, self.place = _native.memory_of(tensor, False)
+        self.tensor = tensor
         self.out, self.allocates, self.has_splits = out, allocates, splits is not None
         target, self.target_owner = 0, None
         if not allocates:
             if out is None:
-                self.out = _numpy().empty(self.shape, _numpy_dtype(self.dtype))
-            target, dtype, shape, self.target_owner = _native.memory_of(self.out, True)
+                self.out = _empty(tensor, self.shape, self.dtype, self.place)
+            target, dtype, shape, self.target_owner, place = _native.memory_of(self.out, True)
+            if _device_of(place) != _device_of(self.place):
+                raise errors.InvalidArgumentError(
+                    f"{name}: out is on {_device_name(place)}, the input on {_device_name(self.place)}; give them one"
+                )
             if dtype != self.dtype or tuple(shape) != tuple(self.shape):
                 raise errors.InvalidArgumentError(
                     f"{name}: out has shape {list(shape)} and type {_DTYPE_NAMES[dtype]}, the input "
                     f"{list(self.shape)} and {_DTYPE_NAMES[self.dtype]}; they must be the same"
                 )
         self.fields = (int(kind), name, pointer, self.dtype, self.shape, target, int(op), int(root), float(prescale),
-                       float(postscale), splits, int(priority))  # fmt: skip
+                       float(postscale), splits, int(priority), self.place)  # fmt: skip
 
     def result(self, native, index):
         if not self.allocates:
             return self.out
         memory, shape, received = native.output(index)
         if memory is None:
-            array = _numpy().empty(shape, _numpy_dtype(self.dtype))
+            array = _empty(self.tensor, shape, self.dtype, self.place)
+        elif self.place is not None:
+            array = _library_of(self.tensor).asarray(memory).view(self.tensor.dtype).reshape(shape)
         else:
             array = _numpy().frombuffer(memory, _numpy_dtype(self.dtype)).reshape(shape)
         return (array, list(received)) if self.has_splits else array
@@ -542,7 +596,7 @@ def grouped_reducescatter(tensors, op=Op.SUM, **options):
 
 
 def _barrier_fields(name):
-    return (int(Kind.BARRIER), name, 0, 0, (), 0, 0, 0, 1.0, 1.0, None, 0)
+    return (int(Kind.BARRIER), name, 0, 0, (), 0, 0, 0, 1.0, 1.0, None, 0, None)
 
 
 def barrier_async(*, name=None, group=None):
@@ -748,17 +802,18 @@ def _share(count, parts, operation):
 
 
 def _like(tensor):
-    _, dtype, shape, _ = _memory(tensor)
-    return _numpy().empty(shape, _numpy_dtype(dtype))
+    _, dtype, shape, _, place = _memory(tensor)
+    return _empty(tensor, shape, dtype, place)
 
 
 def _flat(tensor, count):
-    return _numpy().empty(count, _numpy_dtype(_memory(tensor)[1]))
+    _, dtype, _, _, place = _memory(tensor)
+    return _empty(tensor, (count,), dtype, place)
 
 
 def _stacked(tensor, parts):
-    _, dtype, shape, _ = _memory(tensor)
-    return _numpy().empty((parts, *shape), _numpy_dtype(dtype))
+    _, dtype, shape, _, place = _memory(tensor)
+    return _empty(tensor, (parts, *shape), dtype, place)
 
 
 # ---- The library ----------------------------------------------------------------------------------------------------

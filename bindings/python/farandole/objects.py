@@ -38,7 +38,7 @@ def private_file(path):
 def _run(kind, data, name, group, shape, out=None, root=0):
     pointer = _native.memory_of(data, False)[0]
     target = _native.memory_of(out, True)[0] if out is not None else 0
-    fields = (int(kind), name, pointer, _UINT8, shape, target, 0, root, 1.0, 1.0, None, 0)
+    fields = (int(kind), name, pointer, _UINT8, shape, target, 0, root, 1.0, 1.0, None, 0, None)
     handle = _native.submit(group.member(), [fields], (data, out))
     handle.wait()
     return handle

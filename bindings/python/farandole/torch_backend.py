@@ -12,4 +12,4 @@ def _create(options, backend_options=None):
 def register():
     """Does nothing the second time, nor where torch was built without torch.distributed."""
     if dist.is_available() and not hasattr(dist.Backend, "FARANDOLE"):
-        dist.Backend.register_backend("farandole", _create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend("farandole", _create, extended_api=True, devices=["cpu", "cuda"])

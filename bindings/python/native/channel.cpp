@@ -8,6 +8,7 @@
 #include "collective_queue.h"
 #include "failure.h"
 #include "mailbox.h"
+#include "view.h"
 #include "world.h"
 
 namespace farandole_python {
@@ -92,13 +93,25 @@ class Channel : public std::enable_shared_from_this<Channel> {
     finish(job);
   }
 
+  // The same on a device's stream: blocks until it is queued there.
+  void run_on(int kind, std::uintptr_t input, std::uintptr_t output, std::size_t count, int dtype, int op, int root,
+              double prescale, int64_t timeout_ns, Counts counts, Counts recv_counts, py::handle place) {
+    check_open();
+    CollectiveJob job;
+    fill(job, kind, input, output, count, dtype, op, root, prescale, timeout_ns);
+    fill_counts(job, counts, recv_counts);
+    fill_place(job, place);
+    finish(job);
+  }
+
   std::shared_ptr<Pending> submit(py::object keep, int kind, std::uintptr_t input, std::uintptr_t output,
                                   std::size_t count, int dtype, int op, int root, double prescale, int64_t timeout_ns,
-                                  Counts counts, Counts recv_counts) {
+                                  Counts counts, Counts recv_counts, py::handle place) {
     check_open();
     auto job = std::make_shared<Kept<CollectiveJob>>();
     fill(*job, kind, input, output, count, dtype, op, root, prescale, timeout_ns);
     fill_counts(*job, counts, recv_counts);
+    fill_place(*job, place);
     job->keep = std::move(keep);
     return start(*collectives_, std::move(job));
   }
@@ -193,6 +206,13 @@ class Channel : public std::enable_shared_from_this<Channel> {
       job.recv_counts = std::move(*recv_counts);
       job.call.recv_counts = job.recv_counts.data();
     }
+  }
+
+  static void fill_place(CollectiveJob& job, py::handle from) {
+    const Place place = Place::from_python(from);
+    job.call.device_kind = place.kind;
+    job.call.device_index = place.index;
+    job.call.stream = place.stream;
   }
 
   static void fill(Message& message, bool outgoing, std::uintptr_t data, std::size_t bytes, int peer, int tag,
@@ -295,6 +315,7 @@ void bind_channel(py::module_& module) {
       .def(py::init<std::shared_ptr<Group>>())
       .def("run", &Channel::run)  // without names and defaults, which cost as much as the rest of a small call
       .def("run_uneven", &Channel::run_uneven)
+      .def("run_on", &Channel::run_on)
       .def("submit", &Channel::submit)
       .def("exchange", &Channel::exchange)
       .def("post", &Channel::post)

@@ -123,6 +123,16 @@ struct Options {
 
 const size_t* pointer_or_null(const std::vector<size_t>& counts) { return counts.empty() ? nullptr : counts.data(); }
 
+void put_on_device(const std::vector<View>& views, fdl_call& what) {
+  const Place& place = views.front().place;
+  const Place& other = views.back().place;
+  if (place.kind != other.kind || place.index != other.index)
+    raise_error(FDL_INVALID_ARGUMENT, "input and output lie on different devices; give them one");
+  what.device_kind = place.kind;
+  what.device_index = place.index;
+  what.stream = place.stream;
+}
+
 // One collective. `input` or `output` may be None where a rank has none; `count` is as the C API counts it.
 std::shared_ptr<Request> call(const std::shared_ptr<Communicator>& comm, int collective, py::object input,
                               py::object output, size_t count, std::vector<size_t> counts,
@@ -143,6 +153,7 @@ std::shared_ptr<Request> call(const std::shared_ptr<Communicator>& comm, int col
     what.input = views.back().data;
     what.dtype = views.back().dtype;
   }
+  if (!views.empty()) put_on_device(views, what);
   if (views.size() == 2 && views[0].dtype != views[1].dtype)
     raise_error(FDL_INVALID_ARGUMENT, std::string("the input holds ") + fdl_dtype_name(views[1].dtype) +
                                           ", the output " + fdl_dtype_name(views[0].dtype) + "; give them one type");
@@ -170,6 +181,8 @@ std::shared_ptr<Request> message(const std::shared_ptr<Communicator>& comm, bool
                                  bool wait) {
   fdl_comm* inside = comm->get();
   View view = view_of(tensor, sends ? Access::kRead : Access::kWrite);
+  if (view.place.on_device())
+    raise_error(FDL_INVALID_ARGUMENT, "messages carry memory of the CPU's; copy the tensor to the CPU");
   void* data = view.data;
   size_t count = view.count();
   fdl_dtype dtype = view.dtype;

@@ -6,7 +6,7 @@
 namespace farandole_python::dlpack {
 
 struct Device {
-  int32_t kind;  // 1: CPU, 3: pinned memory of CUDA, which the CPU can use as its own
+  int32_t kind;  // 1: CPU, 2: CUDA, 3: pinned memory of CUDA, which the CPU can use as its own
   int32_t index;
 };
 

@@ -20,13 +20,14 @@ std::string whole_text(Describe describe) {
   return text.c_str();
 }
 
-// (pointer, dtype, shape, owner): `owner` keeps the memory where it is.
+// (pointer, dtype, shape, owner, place): `owner` keeps the memory where it is; `place` is None for the CPU's.
 py::tuple memory_of(py::object tensor, bool writable) {
   View view = view_of(tensor, writable ? Access::kWrite : Access::kRead);
   py::tuple shape(view.shape.size());
   for (size_t i = 0; i < view.shape.size(); ++i) shape[i] = view.shape[i];
   py::object owner = view.owner ? view.owner : py::none();
-  return py::make_tuple(reinterpret_cast<uintptr_t>(view.data), static_cast<int>(view.dtype), shape, owner);
+  return py::make_tuple(reinterpret_cast<uintptr_t>(view.data), static_cast<int>(view.dtype), shape, owner,
+                        view.place.to_python());
 }
 
 std::string explain(const std::string& collective, int ranks, size_t bytes, const std::string& algorithm) {

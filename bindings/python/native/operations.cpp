@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "failure.h"
+#include "view.h"
 #include "world.h"
 
 namespace farandole_python {
@@ -31,9 +32,9 @@ std::vector<int64_t> integers(py::handle sequence) {
   return all;
 }
 
-// (kind, name, pointer, dtype, shape, output pointer, op, root, prescale, postscale, splits or None, priority)
+// (kind, name, pointer, dtype, shape, output pointer, op, root, prescale, postscale, splits or None, priority, place)
 void add_operation(Submission& submission, const py::tuple& fields) {
-  if (fields.size() != 12) raise_error(FDL_INVALID_ARGUMENT, "an operation has 12 fields");
+  if (fields.size() != 13) raise_error(FDL_INVALID_ARGUMENT, "an operation has 13 fields");
   fdl_operation operation;
   fdl_operation_init(&operation);
   operation.kind = static_cast<fdl_kind>(fields[0].cast<int>());
@@ -50,6 +51,10 @@ void add_operation(Submission& submission, const py::tuple& fields) {
   operation.postscale = fields[9].cast<double>();
   if (!py::object(fields[10]).is_none()) operation.splits = submission.splits.emplace_back(integers(fields[10])).data();
   operation.priority = fields[11].cast<int>();
+  const Place place = Place::from_python(fields[12]);
+  operation.input.device_kind = place.kind;
+  operation.input.device_index = place.index;
+  operation.input.stream = place.stream;
   submission.operations.push_back(operation);
 }
 
@@ -68,6 +73,31 @@ class Output {
  private:
   void* data_;
   size_t bytes_;
+};
+
+// The same on a device, as an array of bytes. What made it is in order with the stream that the operation was given.
+class DeviceOutput {
+ public:
+  DeviceOutput(void* data, size_t bytes, Place place) : data_(data), bytes_(bytes), place_(place) {}
+  ~DeviceOutput() { fdl_output_free(data_); }
+  DeviceOutput(const DeviceOutput&) = delete;
+  DeviceOutput& operator=(const DeviceOutput&) = delete;
+
+  py::dict cuda_array_interface() const {
+    py::dict facts;
+    facts["shape"] = py::make_tuple(bytes_);
+    facts["typestr"] = "|u1";
+    facts["data"] = py::make_tuple(reinterpret_cast<uintptr_t>(data_), false);
+    facts["strides"] = py::none();
+    facts["version"] = 3;
+    return facts;
+  }
+  py::tuple dlpack_device() const { return py::make_tuple(static_cast<int>(place_.kind), place_.index); }
+
+ private:
+  void* data_;
+  size_t bytes_;
+  Place place_;
 };
 
 class Handle;
@@ -151,9 +181,14 @@ class Handle {
     }
     py::object memory = py::none();
     const fdl_operation& operation = submission_->operations.at(index);
-    if (!operation.output && told.data)
-      memory = py::cast(new Output(told.data, count * fdl_dtype_size(operation.input.dtype)),
-                        py::return_value_policy::take_ownership);
+    const size_t bytes = count * fdl_dtype_size(operation.input.dtype);
+    const Place place{static_cast<fdl_device_kind>(operation.input.device_kind), operation.input.device_index,
+                      operation.input.stream};
+    if (!operation.output && told.data) {
+      memory = place.on_device()
+                   ? py::cast(new DeviceOutput(told.data, bytes, place), py::return_value_policy::take_ownership)
+                   : py::cast(new Output(told.data, bytes), py::return_value_policy::take_ownership);
+    }
     return py::make_tuple(memory, shape, splits);
   }
 
@@ -294,6 +329,9 @@ std::unique_ptr<HandleHolder> join(const std::shared_ptr<Group>& group) {
 
 void bind_operations(py::module_& module) {
   py::class_<Output>(module, "Output", py::buffer_protocol()).def_buffer(&Output::buffer);
+  py::class_<DeviceOutput>(module, "DeviceOutput")
+      .def_property_readonly("__cuda_array_interface__", &DeviceOutput::cuda_array_interface)
+      .def("__dlpack_device__", &DeviceOutput::dlpack_device);
   py::class_<HandleHolder>(module, "Handle")
       .def("done", [](const HandleHolder& handle) { return handle.get().done(); })
       .def(

@@ -1,8 +1,12 @@
-// How each of the three ways into a Python object's memory is read.
+// How each of the ways into a Python object's memory is read.
 #include "view.h"
+
+#include <pybind11/stl.h>
 
 #include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
 
 #include "dlpack.h"
 #include "failure.h"
@@ -114,9 +118,20 @@ std::optional<fdl_dtype> dlpack_dtype(dlpack::DataType type) {
   }
 }
 
+// Streams as both protocols number them: 1 is the old default stream, which every other waits for and waits for it.
+constexpr int kDefaultStream = 1;
+
+// What is written by others afterwards comes after the stream that is asked for here.
+py::object dlpack_capsule(py::handle object) {
+  if (!py::hasattr(object, "__dlpack_device__")) return object.attr("__dlpack__")();
+  const auto device = object.attr("__dlpack_device__")().cast<std::pair<int, int>>();
+  if (device.first != FDL_DEVICE_CUDA) return object.attr("__dlpack__")();
+  return object.attr("__dlpack__")(py::arg("stream") = kDefaultStream);
+}
+
 // The capsule is kept and not renamed: its own destructor gives the tensor back when the View ends.
 View view_of_dlpack(py::handle object, Access access) {
-  py::object capsule = object.attr("__dlpack__")();
+  py::object capsule = dlpack_capsule(object);
   const dlpack::Tensor* tensor = nullptr;
   bool read_only = false;
   if (auto* versioned = static_cast<dlpack::Versioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"))) {
@@ -128,8 +143,12 @@ View view_of_dlpack(py::handle object, Access access) {
     if (!managed) throw py::error_already_set();
     tensor = &managed->tensor;
   }
-  if (tensor->device.kind != 1 && tensor->device.kind != 3)
-    refuse("the tensor lies on a device; bring it to the CPU first");
+  Place place;
+  if (tensor->device.kind == FDL_DEVICE_CUDA)
+    place = {FDL_DEVICE_CUDA, tensor->device.index, reinterpret_cast<void*>(uintptr_t{kDefaultStream})};
+  else if (tensor->device.kind != 1 && tensor->device.kind != 3)
+    refuse("the tensor lies on a device of kind " + std::to_string(tensor->device.kind) +
+           ", which is not supported; bring it to the CPU first");
   if (read_only && access == Access::kWrite) refuse(type_name(object) + " is read-only; it cannot take the result");
   auto dtype = dlpack_dtype(tensor->dtype);
   if (!dtype) refuse("the elements of this " + type_name(object) + " have a type that is not supported");
@@ -138,7 +157,43 @@ View view_of_dlpack(py::handle object, Access access) {
   return {static_cast<char*>(tensor->data) + tensor->byte_offset,
           *dtype,
           {tensor->shape, tensor->shape + tensor->ndim},
-          capsule};
+          capsule,
+          place};
+}
+
+// CuPy's, Numba's and PyTorch's description of an array on a CUDA device, version 3. It does not say which device: that
+// is asked of the object, or of DLPack.
+View view_of_cuda_array(py::handle object, Access access) {
+  const auto facts = object.attr("__cuda_array_interface__").cast<py::dict>();
+  const auto type = facts["typestr"].cast<std::string>();
+  const auto data = facts["data"].cast<py::tuple>();
+  if (data[1].cast<bool>() && access == Access::kWrite)
+    refuse(type_name(object) + " is read-only; it cannot take the result");
+  View view;
+  view.data = reinterpret_cast<void*>(data[0].cast<uintptr_t>());
+  for (py::handle extent : facts["shape"]) view.shape.push_back(extent.cast<int64_t>());
+  const size_t bytes = type.size() > 2 ? std::stoul(type.substr(2)) : 0;
+  const char kind = type.size() > 1 ? type[1] : '?';
+  std::optional<fdl_dtype> dtype;
+  if (kind == 'b' && bytes == 1) dtype = FDL_BOOL;
+  if (kind == 'i' || kind == 'u') dtype = integer_dtype(bytes, kind == 'i');
+  if (kind == 'f') dtype = real_dtype(bytes);
+  if (!dtype || type[0] == '>') refuse("elements of type '" + type + "' are not supported");
+  view.dtype = *dtype;
+  if (facts.contains("strides") && !facts["strides"].is_none()) {
+    std::vector<int64_t> strides;
+    for (py::handle stride : facts["strides"]) strides.push_back(stride.cast<int64_t>());
+    const auto ndim = static_cast<int>(view.shape.size());
+    if (!is_row_major(ndim, view.shape.data(), strides.data(), static_cast<int64_t>(bytes)))
+      refuse("the array must be contiguous (row-major)");
+  }
+  view.owner = py::reinterpret_borrow<py::object>(object);
+  view.place.kind = FDL_DEVICE_CUDA;
+  if (py::hasattr(object, "__dlpack_device__"))
+    view.place.index = object.attr("__dlpack_device__")().cast<std::pair<int, int>>().second;
+  if (facts.contains("stream") && !facts["stream"].is_none())
+    view.place.stream = reinterpret_cast<void*>(facts["stream"].cast<uintptr_t>());
+  return view;
 }
 
 // (pointer, dtype, shape or count): the caller keeps the memory.
@@ -171,6 +226,17 @@ std::optional<View> view_of_extension_dtype(py::handle object, Access access) {
 
 }  // namespace
 
+py::object Place::to_python() const {
+  if (!on_device()) return py::none();
+  return py::make_tuple(static_cast<int>(kind), index, reinterpret_cast<uintptr_t>(stream));
+}
+
+Place Place::from_python(py::handle place) {
+  if (place.is_none()) return {};
+  const auto [kind, index, stream] = place.cast<std::tuple<int, int, uintptr_t>>();
+  return {static_cast<fdl_device_kind>(kind), index, reinterpret_cast<void*>(stream)};
+}
+
 View view_of(py::handle object, Access access) {
   if (py::isinstance<py::tuple>(object)) return view_of_pointer(py::reinterpret_borrow<py::tuple>(object));
   if (PyObject_CheckBuffer(object.ptr())) {
@@ -179,8 +245,11 @@ View view_of(py::handle object, Access access) {
     refuse(type_name(object) + (access == Access::kWrite ? " cannot be written to; give an array that owns its memory"
                                                          : " gives no plain memory; give a numeric array"));
   }
+  // Before DLPack: it names the stream on which the array is worked with.
+  if (py::hasattr(object, "__cuda_array_interface__")) return view_of_cuda_array(object, access);
   if (py::hasattr(object, "__dlpack__")) return view_of_dlpack(object, access);
-  refuse(type_name(object) + " is no tensor: it has neither the buffer protocol nor __dlpack__");
+  refuse(type_name(object) +
+         " is no tensor: it has neither the buffer protocol nor __dlpack__ nor __cuda_array_interface__");
 }
 
 }  // namespace farandole_python

@@ -103,6 +103,16 @@ void World::stop_timeline() const {
     py::gil_scoped_release release;
     result = fdl_timeline_stop(world);
   }
+
+  void World::open_device(int kind, int index) const {
+    fdl_result result;
+    fdl_world* world = get();
+    {
+      py::gil_scoped_release release;
+      result = fdl_device_open(world, static_cast<fdl_device_kind>(kind), index);
+    }
+    check(result);
+  }
   check(result);
 }
 
@@ -163,7 +173,8 @@ void bind_world(py::module_& module) {
       .def("info", &World::info)
       .def("metrics", &World::metrics)
       .def("start_timeline", &World::start_timeline)
-      .def("stop_timeline", &World::stop_timeline);
+      .def("stop_timeline", &World::stop_timeline)
+      .def("open_device", &World::open_device);
   py::class_<Group, std::shared_ptr<Group>>(module, "Group")
       .def_static("all", &Group::all)
       .def_static("create", &Group::create)

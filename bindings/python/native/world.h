@@ -26,6 +26,7 @@ class World {
   pybind11::dict metrics() const;
   void start_timeline(const std::string& path, bool mark_cycles) const;
   void stop_timeline() const;
+  void open_device(int kind, int index) const;
 
  private:
   fdl_world* world_ = nullptr;

@@ -10,7 +10,7 @@ import torch
 
 from .. import _native, core, errors
 from ..basics import Adasum, Average, Sum, check_adasum, chosen_op, global_process_set, native_op
-from .tensors import DTYPES, checked, from_memory, on_host, one_device
+from .tensors import DTYPES, checked, from_memory, on_host, one_device, place_of, within_reach
 
 
 class _Pending:
@@ -71,7 +71,7 @@ def _member_names(group, operation, name, count):
 def _fields(kind, name, source, target=None, op=0, root=0, prescale=1.0, postscale=1.0, splits=None, priority=0):
     return (int(kind), name, source.data_ptr(), DTYPES[source.dtype], source.shape,
             0 if target is None else target.data_ptr(), op, root, float(prescale), float(postscale), splits,
-            priority)  # fmt: skip
+            priority, place_of(source))  # fmt: skip
 
 
 _increment_version = torch.autograd.graph.increment_version
@@ -95,26 +95,32 @@ def _reduction(average, op, process_set):
 
 
 def submit_allreduce(sources, targets, names, group, op, prescale=1.0, postscale=1.0, priority=0):
-    """All or nothing. Tensors on a device go through memory of the host. The result is the list of targets."""
+    """All or nothing. Tensors on a device that the core cannot reach go through the host's memory, and Adasum's do. The
+    result is the list of targets."""
+    bring = on_host if op == Adasum else within_reach
     op = native_op(op)
     one_device(sources)
-    host_sources = [on_host(checked(source)) for source in sources]
-    host_targets = [
-        target if target.device.type == "cpu" else host if target is source else torch.empty_like(host)
-        for source, host, target in zip(sources, host_sources, targets)
-    ]
+    near_sources = [bring(checked(source)) for source in sources]
+    near_targets = [_near(target, source, near) for source, near, target in zip(sources, near_sources, targets)]
     operations = [
         _fields(core.Kind.ALLREDUCE, name, source, target, op, 0, prescale, postscale, None, priority)
-        for name, source, target in zip(names, host_sources, host_targets)
+        for name, source, target in zip(names, near_sources, near_targets)
     ]
 
     def finish(native):
-        for target, host in zip(targets, host_targets):
-            if target is not host:
-                target.detach().copy_(host)
+        for target, near in zip(targets, near_targets):
+            if target is not near:
+                target.detach().copy_(near)
         return targets
 
-    return _enqueue(group, operations, (host_sources, host_targets), finish)
+    return _enqueue(group, operations, (near_sources, near_targets), finish)
+
+
+def _near(target, source, near_source):
+    """What the core writes in place of a target: itself, where it lies as near as what the core reads."""
+    if target.device == near_source.device:
+        return target
+    return near_source if target is source else torch.empty_like(near_source)
 
 
 def _allreduce_now(source, target, name, op, prescale, postscale, process_set):
@@ -241,13 +247,13 @@ def _submit_allgather(tensors, names, group):
     one_device(tensors)
     for tensor in tensors:
         _refuse_scalar(tensor, "Allgather")
-    hosts = [on_host(checked(tensor)) for tensor in tensors]
-    operations = [_fields(core.Kind.ALLGATHER, name, host) for name, host in zip(names, hosts)]
+    near = [within_reach(checked(tensor)) for tensor in tensors]
+    operations = [_fields(core.Kind.ALLGATHER, name, one) for name, one in zip(names, near)]
 
     def finish(native):
         return [_allocated(native, index, tensor) for index, tensor in enumerate(tensors)]
 
-    return _enqueue(group, operations, hosts, finish)
+    return _enqueue(group, operations, near, finish)
 
 
 def _allocated(native, index, tensor):
@@ -272,8 +278,8 @@ def grouped_allgather_async(tensors, name=None, process_set=global_process_set):
 def _submit_broadcast(tensor, output, root_rank, name, process_set):
     group = process_set.group("broadcast")
     root = process_set.root(root_rank, "broadcast")
-    source = on_host(checked(tensor))
-    target = output if output.device.type == "cpu" else source if output is tensor else torch.empty_like(source)
+    source = within_reach(checked(tensor))
+    target = _near(output, tensor, source)
     fields = _fields(core.Kind.BROADCAST, _base_name(group, "broadcast", name), source, target, root=root)
 
     def finish(native):
@@ -331,9 +337,9 @@ def alltoall_async(tensor, splits=None, name=None, process_set=global_process_se
     """synchronize gives (output, received_splits)."""
     group = process_set.group("Alltoall")
     _refuse_scalar(tensor, "Alltoall")
-    host = on_host(checked(tensor))
+    near = within_reach(checked(tensor))
     rows = _checked_splits(tensor, splits, group.size)
-    fields = _fields(core.Kind.ALLTOALL, _base_name(group, "alltoall", name), host, splits=rows)
+    fields = _fields(core.Kind.ALLTOALL, _base_name(group, "alltoall", name), near, splits=rows)
     device = splits.device if isinstance(splits, torch.Tensor) else "cpu"
 
     def finish(native):
@@ -341,7 +347,7 @@ def alltoall_async(tensor, splits=None, name=None, process_set=global_process_se
         output = from_memory(memory, shape, tensor.dtype, tensor.device)
         return output, torch.tensor(received, dtype=torch.int32, device=device)
 
-    return _enqueue(group, [fields], host, finish)
+    return _enqueue(group, [fields], near, finish)
 
 
 # ---- Reducescatter --------------------------------------------------------------------------------------------------
@@ -353,16 +359,16 @@ def _submit_reducescatter(tensors, names, group, op, prescale, postscale):
     one_device(tensors)
     if any(tensor.dim() == 0 for tensor in tensors):
         raise errors.InvalidArgumentError("Reducescatter does not support scalar inputs")
-    hosts = [on_host(checked(tensor)) for tensor in tensors]
+    near = [within_reach(checked(tensor)) for tensor in tensors]
     operations = [
-        _fields(core.Kind.REDUCE_SCATTER, name, host, None, native_op(op), 0, prescale, postscale)
-        for name, host in zip(names, hosts)
+        _fields(core.Kind.REDUCE_SCATTER, name, one, None, native_op(op), 0, prescale, postscale)
+        for name, one in zip(names, near)
     ]
 
     def finish(native):
         return [_allocated(native, index, tensor) for index, tensor in enumerate(tensors)]
 
-    return _enqueue(group, operations, hosts, finish)
+    return _enqueue(group, operations, near, finish)
 
 
 def reducescatter_async(tensor, name=None, op=Average, process_set=global_process_set, prescale_factor=1.0,

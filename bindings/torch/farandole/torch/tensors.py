@@ -45,15 +45,38 @@ def one_device(tensors):
         )
 
 
+_CUDA = 2  # the C API's number
+
+
+def is_within_reach(tensor):
+    """Whether the core works with the tensor where it lies."""
+    return tensor.is_cpu or (tensor.device.type == "cuda" and core.can_use_device(_CUDA, tensor.device.index))
+
+
+def within_reach(tensor):
+    """The tensor itself, or a copy on the CPU of one that lies on a device which the core does not know."""
+    return tensor if is_within_reach(tensor) else tensor.detach().to("cpu")
+
+
 def on_host(tensor):
     """The tensor in memory that the CPU reads: itself, or a copy of one that lies on a device."""
-    return tensor if tensor.device.type == "cpu" else tensor.detach().to("cpu")
+    return tensor if tensor.is_cpu else tensor.detach().to("cpu")
+
+
+def place_of(tensor, stream=None):
+    """Where the core finds a tensor that is within its reach, and in which stream's order: the current one's."""
+    if tensor.is_cpu:
+        return None
+    stream = stream or torch.cuda.current_stream(tensor.device)
+    return _CUDA, tensor.device.index, stream.cuda_stream
 
 
 def from_memory(memory, shape, dtype, device):
     """A tensor that looks into memory which the core has allocated, and keeps it."""
     if memory is None or 0 in shape:
         return torch.empty(shape, dtype=dtype, device=device)
+    if hasattr(memory, "__cuda_array_interface__"):
+        return torch.as_tensor(memory, device=device).view(dtype).view(shape)
     return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(shape).to(device)
 
 

@@ -5,6 +5,7 @@ import torch.distributed as dist
 
 from ... import errors
 from . import operands, order
+from .devices import DeviceWork, Lanes, current_place, device_of, place_on
 from .work import DoneWork, Work, as_torch, together
 
 _DONE = DoneWork()
@@ -35,7 +36,9 @@ def only(tensors, operation):
 class Calls:
     """For a process group that has a channel, a size, a rank and a timeout."""
 
-    _started = 0  # collectives so far
+    def __init__(self):
+        self._started = 0  # collectives so far
+        self._lanes = Lanes()
 
     def _timeout_of(self, opts):
         timeout = opts.timeout
@@ -49,10 +52,13 @@ class Calls:
         if order.is_delivering():
             order.check(self, self._started)
         self._started += 1
+        device = None if tensors and tensors[0].is_cpu else device_of(tensors, keep)
         try:
+            if device is not None:
+                return self._run_on(device, opts, tensors, keep, afterwards, (*call, timeout_ns, counts, recv_counts))
             if getattr(opts, "asyncOp", True):
                 origin = (self, self._started)
-                pending = self._channel.submit(keep, *call, timeout_ns, counts, recv_counts)
+                pending = self._channel.submit(keep, *call, timeout_ns, counts, recv_counts, None)
                 return self._keep_batch(Work((pending,), tensors, afterwards, origin))
             if counts is None:
                 self._channel.run(*call, timeout_ns)
@@ -60,6 +66,16 @@ class Calls:
                 self._channel.run_uneven(*call, timeout_ns, counts, recv_counts)
         except errors.Error as error:
             raise as_torch(error) from None
+        if afterwards is not None:
+            afterwards()
+        return _DONE
+
+    def _run_on(self, device, opts, tensors, keep, afterwards, call):
+        if getattr(opts, "asyncOp", True):
+            stream = self._lanes.enter(device, keep)
+            pending = self._channel.submit(keep, *call, place_on(stream, keep))
+            return self._keep_batch(DeviceWork((pending,), tensors, afterwards, (self, self._started), stream))
+        self._channel.run_on(*call, current_place(device, keep))
         if afterwards is not None:
             afterwards()
         return _DONE

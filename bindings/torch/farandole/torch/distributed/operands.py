@@ -70,10 +70,9 @@ class NotDense(errors.InvalidArgumentError):
 
 def checked(tensor):
     """The tensor, where the library can read its memory."""
-    if not tensor.is_cpu:
+    if not tensor.is_cpu and tensor.device.type != "cuda":
         raise errors.InvalidArgumentError(
-            f"the tensor is on {tensor.device}; backend='farandole' takes CPU tensors: bring it there, or give CUDA "
-            "its own process group"
+            f"the tensor is on {tensor.device}; backend='farandole' takes tensors on the CPU and on CUDA: bring it there"
         )
     if tensor.layout is not torch.strided:
         raise NotDense(f"the tensor's layout is {tensor.layout}; call to_dense() on it first")
@@ -98,6 +97,20 @@ def target(tensor):
     tensor = checked(tensor)
     if is_plain(tensor):
         return tensor, None
+    plain = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    return plain, lambda: tensor.detach().copy_(plain)
+
+
+def read_on_host(tensor):
+    """As source, of the CPU's memory, with nothing to do afterwards: messages carry no other."""
+    plain = source(tensor)
+    return (plain if plain.is_cpu else plain.detach().cpu()), None
+
+
+def written_on_host(tensor):
+    """As target, of the CPU's memory."""
+    if checked(tensor).is_cpu:
+        return target(tensor)
     plain = torch.empty(tensor.shape, dtype=tensor.dtype)
     return plain, lambda: tensor.detach().copy_(plain)
 
@@ -137,7 +150,7 @@ def joined_target(tensors):
     if _is_one_block(tensors):
         return tensors, tensors[0].data_ptr(), None
     counts = [tensor.numel() for tensor in tensors]
-    block = torch.empty(sum(counts), dtype=tensors[0].dtype)
+    block = torch.empty(sum(counts), dtype=tensors[0].dtype, device=tensors[0].device)
 
     def spread():
         for tensor, part in zip(tensors, block.split(counts)):

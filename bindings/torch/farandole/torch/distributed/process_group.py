@@ -20,6 +20,7 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
 
     def __init__(self, store, rank, size, timeout, world, members, name=""):
         dist.ProcessGroup.__init__(self, rank, size)
+        Collectives.__init__(self)
         self._store = store
         self._rank, self._size = rank, size
         self._world = world
@@ -68,7 +69,7 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
 
     @property
     def _device_types(self):
-        return [torch.device("cpu")]
+        return [torch.device("cpu")] + ([torch.device("cuda")] if torch.cuda.is_available() else [])
 
     @property
     def supports_splitting(self):
@@ -102,7 +103,7 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
 
     def _message(self, outgoing, tensors, peer, tag):
         tensor = only(tensors, "send" if outgoing else "recv")
-        plain, afterwards = (operands.source(tensor), None) if outgoing else operands.target(tensor)
+        plain, afterwards = operands.read_on_host(tensor) if outgoing else operands.written_on_host(tensor)
         if peer != _ANY_SOURCE and not 0 <= peer < self._size:
             raise errors.InvalidArgumentError(f"there is no rank {peer} in a group of {self._size}")
         try:

@@ -30,7 +30,7 @@ def sparse_allreduce(group, tensor, opts):
 
 def _entries_of_all(group, mine, opts):
     """How many entries each rank has; an error on all ranks alike where they hold tensors of different shapes."""
-    own = torch.tensor([mine._nnz(), mine.sparse_dim(), mine.dim(), *mine.shape])
+    own = torch.tensor([mine._nnz(), mine.sparse_dim(), mine.dim(), *mine.shape])  # on the CPU, wherever `mine` is
     if own.numel() > 11:
         raise errors.InvalidArgumentError(f"all_reduce of a sparse tensor takes up to 8 dimensions, not {mine.dim()}")
     header = torch.zeros(11, dtype=torch.int64)
@@ -50,6 +50,6 @@ def _entries_of_all(group, mine, opts):
 
 def _gather(group, mine, counts, opts):
     """Blocks of (..., entries) of all ranks, one behind the other in the last dimension."""
-    parts = [torch.empty(*mine.shape[:-1], count, dtype=mine.dtype) for count in counts]
+    parts = [torch.empty(*mine.shape[:-1], count, dtype=mine.dtype, device=mine.device) for count in counts]
     group.allgather([parts], [mine.contiguous()], opts)
     return torch.cat(parts, -1)

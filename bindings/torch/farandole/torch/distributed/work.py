@@ -37,9 +37,16 @@ class Work(dist.Work if hasattr(dist, "Work") else dist._Work):
                 one.wait(limit)
         except errors.Error as error:
             raise as_torch(error) from None
+        self._arrive()
         if self._lock is not None:
             self._take_results()
         return True
+
+    def _arrive(self):
+        """For works whose results lie on a device."""
+
+    def _new_future(self):
+        return torch.futures.Future()
 
     def _take_results(self):
         with self._lock:
@@ -79,7 +86,7 @@ class Work(dist.Work if hasattr(dist, "Work") else dist._Work):
     def get_future(self):
         """Completed by the process group's own thread. It fails as a future of C++ does, so that DDP notices."""
         if self._future is None:
-            arrived = torch.futures.Future()
+            arrived = self._new_future()
             self._future = arrived.then(self._outcome)
             left = [len(self._pendings)]
 

@@ -1,0 +1,76 @@
+// Devices: each opened once, by what the build has for its kind.
+#include "runtime/devices.h"
+
+#include "runtime/assemble.h"
+
+namespace fdl {
+
+UsedDevice::~UsedDevice() {
+  MutexLock lock(mutex_);
+  for (const Mark mark : free_) device_->end_mark(mark);
+}
+
+Result<Mark> UsedDevice::mark(Stream stream) {
+  Mark mark = nullptr;
+  {
+    MutexLock lock(mutex_);
+    if (!free_.empty()) {
+      mark = free_.back();
+      free_.pop_back();
+    }
+  }
+  if (mark == nullptr) {
+    FDL_ASSIGN_OR_RETURN(mark, device_->make_mark());
+  }
+  Status set = device_->set(mark, stream);
+  if (set.ok()) return mark;
+  give_back(mark);
+  return set;
+}
+
+void UsedDevice::give_back(Mark mark) {
+  MutexLock lock(mutex_);
+  free_.push_back(mark);
+}
+
+Result<std::shared_ptr<DevicePlace>> DevicePlace::make(std::shared_ptr<UsedDevice> used, Stream stream) {
+  FDL_ASSIGN_OR_RETURN(const bool captured, used->device().is_captured(stream));
+  if (captured) {
+    return Status(
+        Code::unsupported,
+        "the stream is being captured into a graph, and operations by name are agreed upon each time; capture "
+        "calls of an ordered communicator, or submit outside of the capture");
+  }
+  FDL_ASSIGN_OR_RETURN(const Mark submitted, used->mark(stream));
+  return std::shared_ptr<DevicePlace>(new DevicePlace(std::move(used), stream, submitted));
+}
+
+Result<std::shared_ptr<UsedDevice>> Devices::find(int kind, int index) {
+  MutexLock lock(mutex_);
+  auto [found, is_new] = devices_.try_emplace({kind, index});
+  if (is_new) {
+    auto opened = open_device(kind, index, config_);
+    if (opened.ok()) {
+      found->second.object = std::make_shared<UsedDevice>(opened.take());
+    } else {
+      found->second.refusal = opened.status();
+    }
+  }
+  return found->second.answer();
+}
+
+Result<std::shared_ptr<DeviceLibrary>> Devices::library() {
+  MutexLock lock(mutex_);
+  if (!library_) {
+    library_ = std::make_unique<Opened<DeviceLibrary>>();
+    auto opened = open_device_library(config_);
+    if (opened.ok()) {
+      library_->object = opened.take();
+    } else {
+      library_->refusal = opened.status();
+    }
+  }
+  return library_->answer();
+}
+
+}  // namespace fdl
