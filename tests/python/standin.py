@@ -1,0 +1,166 @@
+"""Arrays on the devices of the stand-in for CUDA: what CuPy's arrays and PyTorch's tensors on CUDA are to the library.
+
+Device memory is closed to the CPU: whatever touches it by itself ends the process. The stand-in's streams are threads,
+so that work which is not in order with them is seen.
+"""
+
+import ctypes
+import functools
+import os
+import types
+
+import numpy as np
+import torch
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+LIBRARIES = os.path.join(HERE, "..", "..", "build", "lib")
+CUDA = os.path.normpath(os.path.join(LIBRARIES, "libcuda_standin.so"))
+NCCL = os.path.normpath(os.path.join(LIBRARIES, "libnccl_standin.so"))
+
+
+def environment(nccl, **more):
+    """Variables of ranks that use the stand-ins."""
+    for library in (CUDA, NCCL):
+        assert os.path.exists(library), f"{library} is missing: bash tests/run.sh python builds it"
+    variables = {"FARANDOLE_CUDA_LIBRARY": CUDA, "STANDIN_CUDA_DEVICES": "8", **more}
+    if nccl:
+        variables["FARANDOLE_NCCL_LIBRARY"] = NCCL
+    else:
+        variables["FARANDOLE_DEVICE_COLLECTIVES"] = "staged"
+    return variables
+
+
+@functools.cache
+def driver():
+    library = ctypes.CDLL(os.environ["FARANDOLE_CUDA_LIBRARY"], mode=ctypes.RTLD_GLOBAL)
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    library.standin_cuda_new.restype = pointer
+    library.standin_cuda_new.argtypes = [ctypes.c_int, size]
+    library.standin_cuda_delete.argtypes = [pointer]
+    library.standin_cuda_write.argtypes = [pointer, pointer, size]
+    library.standin_cuda_read.argtypes = [pointer, pointer, size]
+    library.standin_cuda_device_bytes.restype = size
+    library.standin_cuda_calls.restype = size
+    assert library.cuInit(0) == 0
+    return library
+
+
+def synchronize(device=0):
+    """Waits until the device is through with everything."""
+    context = ctypes.c_void_p()
+    library = driver()
+    assert library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
+    assert library.cuCtxPushCurrent_v2(context) == 0
+    assert library.cuCtxSynchronize() == 0
+    assert library.cuCtxPopCurrent_v2(ctypes.byref(context)) == 0
+
+
+class Memory:
+    """Memory of a device; ends with the last array that looks into it."""
+
+    def __init__(self, nbytes, device):
+        self.pointer = driver().standin_cuda_new(device, max(nbytes, 1))
+        assert self.pointer, "the stand-in has no more memory"
+
+    def __del__(self):
+        driver().standin_cuda_delete(self.pointer)
+
+
+class Array:
+    """An array of NumPy's types on a device, with as much of CuPy's interface as the library asks for."""
+
+    def __init__(self, shape, dtype, device=0, memory=None, pointer=None):
+        self.shape = tuple(shape)
+        self.dtype = np.dtype(dtype)
+        self.device = device
+        self._memory = memory or Memory(self.nbytes, device)
+        self.pointer = pointer or self._memory.pointer
+
+    @property
+    def nbytes(self):
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    @property
+    def __cuda_array_interface__(self):
+        return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.pointer, False), "version": 3,
+                "strides": None, "stream": 1}  # fmt: skip
+
+    def __dlpack_device__(self):
+        return 2, self.device
+
+    def __array_namespace__(self):
+        return _library(self.device)
+
+    def view(self, dtype):
+        dtype = np.dtype(dtype)
+        return Array((self.nbytes // dtype.itemsize,), dtype, self.device, self._memory, self.pointer)
+
+    def reshape(self, shape):
+        return Array(shape, self.dtype, self.device, self._memory, self.pointer)
+
+    def get(self):
+        """On the CPU, once the device is through."""
+        synchronize(self.device)
+        host = np.empty(self.shape, self.dtype)
+        driver().standin_cuda_read(self.pointer, host.ctypes.data, self.nbytes)
+        return host
+
+
+def array(values, dtype=None, device=0):
+    host = np.ascontiguousarray(values, dtype)
+    result = Array(host.shape, host.dtype, device)
+    driver().standin_cuda_write(result.pointer, host.ctypes.data, result.nbytes)
+    return result
+
+
+def _adopted(other, device):
+    facts = other.__cuda_array_interface__
+    return Array(facts["shape"], facts["typestr"], device, other, facts["data"][0])
+
+
+def _library(device):
+    return types.SimpleNamespace(
+        empty=lambda shape, dtype: Array((shape,) if isinstance(shape, int) else shape, dtype, device),
+        asarray=lambda other: _adopted(other, device),
+    )
+
+
+class Tensor(torch.Tensor):
+    """A tensor that says it lies on a CUDA device, as this build of PyTorch has none. What PyTorch itself does with it,
+    it does with a tensor on the CPU, `mirror`; what the library does goes to the device."""
+
+    @staticmethod
+    def __new__(cls, values, device=0):
+        values = torch.as_tensor(values)
+        tensor = torch.Tensor._make_subclass(cls, values)
+        tensor.array = Array((values.numel(),), np.uint8 if values.dtype == torch.bool else _NUMPY[values.dtype], device)
+        tensor.put(values)
+        return tensor
+
+    device = property(lambda self: torch.device("cuda", self.array.device))
+    is_cpu = property(lambda self: False)
+    is_cuda = property(lambda self: True)
+
+    def data_ptr(self):
+        return self.array.pointer
+
+    def put(self, values):
+        flat = values.detach().contiguous().view(-1)
+        host = flat.view(torch.int16).numpy() if values.dtype == torch.bfloat16 else flat.numpy()
+        driver().standin_cuda_write(self.array.pointer, host.ctypes.data, self.array.nbytes)
+
+    def get(self):
+        host = self.array.get()
+        flat = torch.from_numpy(host.view(np.int16)).view(torch.bfloat16) if self.dtype == torch.bfloat16 else torch.from_numpy(host)
+        return flat.view(self.dtype).view(self.shape)
+
+    @classmethod
+    def __torch_function__(cls, function, types_, arguments=(), options=None):
+        if function is torch.empty_like:
+            return Tensor(torch.zeros(arguments[0].shape, dtype=arguments[0].dtype), arguments[0].array.device)
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*arguments, **(options or {}))
+
+
+_NUMPY = {torch.float32: np.float32, torch.float64: np.float64, torch.int32: np.int32, torch.int64: np.int64,
+          torch.uint8: np.uint8, torch.int8: np.int8, torch.float16: np.float16, torch.bfloat16: np.uint16}  # fmt: skip

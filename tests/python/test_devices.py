@@ -1,0 +1,173 @@
+"""Tensors on devices: arrays as CuPy has them, through the host's memory and by NCCL, on stand-ins for both. Data are small
+integers: sums are exact."""
+
+import ctypes
+import sys
+
+import numpy as np
+import pytest
+
+import farandole as fdl
+import standin
+from launch import Launched, checks_of, launch, require
+
+DTYPES = ("float32", "float64", "int32", "uint8", "float16", "int64")
+
+
+def values(rank, shape, dtype, salt=0):
+    count = int(np.prod(shape))
+    return ((np.arange(count) * 7 + rank * 3 + salt) % 5).astype(dtype).reshape(shape)
+
+
+def total(shape, dtype, salt=0):
+    return sum(values(rank, shape, dtype, salt) for rank in range(fdl.size())).astype(dtype)
+
+
+def mine(shape, dtype, salt=0):
+    return standin.array(values(fdl.rank(), shape, dtype, salt))
+
+
+def check_init():
+    fdl.init()
+
+
+def check_sums_of_all_sizes_and_types():
+    for dtype in DTYPES:
+        for count in (1, 3, 1000, 300_001):
+            result = fdl.allreduce(mine((count,), dtype))
+            assert isinstance(result, standin.Array) and result.dtype == dtype
+            assert (result.get() == total((count,), dtype)).all(), (dtype, count)
+
+
+def check_in_place_and_scaled():
+    tensor = mine((2, 500), "float32")
+    same = fdl.allreduce(tensor, fdl.AVERAGE, out=tensor, prescale=2.0, postscale=3.0)
+    assert same is tensor
+    assert np.allclose(tensor.get(), total((2, 500), "float32") * 6 / fdl.size(), rtol=1e-6)
+
+
+def check_many_at_once_are_fused():
+    for step in range(12):
+        tensors = [mine((10 + 37 * i,), "float32", i + step) for i in range(40)]
+        handles = [fdl.allreduce_async(one, name=f"grad{i}", out=one) for i, one in enumerate(tensors)]
+        for i, (handle, one) in enumerate(zip(handles, tensors)):
+            handle.wait()
+            assert (one.get() == total((10 + 37 * i,), "float32", i + step)).all(), (step, i)
+    counters = fdl.metrics()
+    assert counters["buckets"] < counters["operations"]
+
+
+def check_groups_of_tensors():
+    results = fdl.grouped_allreduce([mine((50,), "int32", i) for i in range(5)])
+    for i, result in enumerate(results):
+        assert (result.get() == total((50,), "int32", i)).all()
+
+
+def check_broadcast_from_each_rank():
+    for root in range(fdl.size()):
+        result = fdl.broadcast(mine((1234,), "float64", root), root)
+        assert (result.get() == values(root, (1234,), "float64", root)).all()
+
+
+def check_allgather_of_uneven_rows():
+    result = fdl.allgather(mine((fdl.rank() + 1, 3), "float32"))
+    expected = np.concatenate([values(rank, (rank + 1, 3), "float32") for rank in range(fdl.size())])
+    assert result.shape == expected.shape and (result.get() == expected).all()
+
+
+def check_alltoall_of_uneven_rows():
+    size, rank = fdl.size(), fdl.rank()
+    rows = [one + 1 for one in range(size)]
+    result, received = fdl.alltoall(mine((sum(rows), 2), "int32"), rows)
+    assert received == [rank + 1] * size
+    parts = [values(peer, (sum(rows), 2), "int32")[sum(rows[:rank]) : sum(rows[: rank + 1])] for peer in range(size)]
+    assert (result.get() == np.concatenate(parts)).all()
+
+
+def check_reducescatter_of_uneven_rows():
+    size, rank = fdl.size(), fdl.rank()
+    rows = 2 * size + 1
+    result = fdl.reducescatter(mine((rows, 4), "float32"))
+    first = rank * 2 + min(rank, 1)
+    assert (result.get() == total((rows, 4), "float32")[first : first + 2 + (rank == 0)]).all()
+
+
+def check_results_outlive_what_made_them():
+    results = [fdl.allgather(mine((100,), "float32", i)) for i in range(20)]
+    for i, result in enumerate(results):
+        expected = np.concatenate([values(rank, (100,), "float32", i) for rank in range(fdl.size())])
+        assert (result.get() == expected).all()
+
+
+def check_ordered_communicators():
+    with fdl.Communicator() as comm:
+        result = comm.allreduce(mine((5000,), "float32"))
+        assert (result.get() == total((5000,), "float32")).all()
+        tensor = mine((77,), "int32")
+        comm.broadcast(tensor, root=fdl.size() - 1)
+        assert (tensor.get() == values(fdl.size() - 1, (77,), "int32")).all()
+        gathered = comm.allgather(mine((10,), "float64"))
+        assert (gathered.get() == np.stack([values(rank, (10,), "float64") for rank in range(fdl.size())])).all()
+        started = [comm.iallreduce(mine((100,), "float32", i)) for i in range(5)]
+        for i, request in enumerate(started):
+            assert (request.wait().get() == total((100,), "float32", i)).all()
+        comm.barrier()
+        with pytest.raises(fdl.InvalidArgumentError, match="messages carry memory of the CPU"):
+            comm.send(mine((1,), "int32"), 0)
+        with pytest.raises(fdl.InvalidArgumentError, match="different devices"):
+            comm.allreduce(mine((4,), "float32"), np.empty(4, "float32"))
+
+
+def check_operations_fall_in_line_with_the_stream():
+    """The array's own stream is held back while the operation is submitted: what it still has to do comes first."""
+    library = standin.driver()
+    source, target = standin.array(np.full(1000, 5, "int32")), standin.array(np.zeros(1000, "int32"))
+    library.standin_cuda_hold()
+    copy = library.cuMemcpyDtoDAsync_v2
+    copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+    assert copy(target.pointer, source.pointer, 4000, 1) in (0, 201)
+    handle = fdl.allreduce_async(target, name="in line", out=target)
+    library.standin_cuda_go_on()
+    handle.wait()
+    assert (target.get() == 5 * fdl.size()).all()
+
+
+def check_mixed_kinds_of_memory_are_a_mismatch():
+    tensor = mine((4,), "float32") if fdl.rank() == 0 else np.ones(4, "float32")
+    if fdl.size() > 1:
+        with pytest.raises(fdl.MismatchError, match="a tensor on the CPU"):
+            fdl.allreduce(tensor, name="mixed")
+    with pytest.raises(fdl.InvalidArgumentError, match="give them one"):
+        fdl.allreduce(mine((4,), "float32"), out=np.empty(4, "float32"))
+
+
+def check_a_group_works_on_one_device():
+    with pytest.raises(fdl.InvalidArgumentError, match="another device than cuda:1"):
+        fdl.allreduce(standin.array(np.ones(4, "float32"), device=1), name="elsewhere")
+    with pytest.raises(fdl.UnsupportedError, match="99"):
+        fdl.core.open_device(2, 99)
+    assert fdl.core.can_use_device(2, 0)
+
+
+def check_adasum_wants_the_cpu():
+    with pytest.raises(fdl.InvalidArgumentError, match="copy the tensor to the CPU"):
+        fdl.allreduce(mine((4,), "float32"), fdl.ADASUM, name="adasum")
+
+
+def check_zz_joined_ranks_give_zeros():
+    if fdl.rank() == 0:
+        assert fdl.join() >= 0
+        return
+    result = fdl.allreduce(mine((100,), "float32"), name="uneven")
+    assert (result.get() == total((100,), "float32") - values(0, (100,), "float32")).all()
+    fdl.join()
+
+
+ENVIRONMENTS = {"staged": standin.environment(nccl=False), "nccl": standin.environment(nccl=True, NCCL_MULTI_RANK_GPU_ENABLE="1")}  # fmt: skip
+
+
+@pytest.mark.parametrize("by", ENVIRONMENTS)
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("check", checks_of(sys.modules[__name__]))
+def test_devices(check, size, by):
+    require(sys.modules[__name__], size, check, ENVIRONMENTS[by])
