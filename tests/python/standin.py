@@ -45,14 +45,18 @@ def driver():
     return library
 
 
-def synchronize(device=0):
-    """Waits until the device is through with everything."""
+def with_context(device, work):
     context = ctypes.c_void_p()
     library = driver()
     assert library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
     assert library.cuCtxPushCurrent_v2(context) == 0
-    assert library.cuCtxSynchronize() == 0
+    assert work() == 0
     assert library.cuCtxPopCurrent_v2(ctypes.byref(context)) == 0
+
+
+def synchronize(device=0):
+    """Waits until the device is through with everything."""
+    with_context(device, driver().cuCtxSynchronize)
 
 
 class Memory:
@@ -144,6 +148,9 @@ class Tensor(torch.Tensor):
     def data_ptr(self):
         return self.array.pointer
 
+    def record_stream(self, stream):
+        """The stand-in's memory is not lent to others."""
+
     def put(self, values):
         flat = values.detach().contiguous().view(-1)
         host = flat.view(torch.int16).numpy() if values.dtype == torch.bfloat16 else flat.numpy()
@@ -164,3 +171,32 @@ class Tensor(torch.Tensor):
 
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64, torch.int32: np.int32, torch.int64: np.int64,
           torch.uint8: np.uint8, torch.int8: np.int8, torch.float16: np.float16, torch.bfloat16: np.uint16}  # fmt: skip
+
+
+class Stream:
+    """torch.cuda.Stream on the stand-in."""
+
+    def __init__(self, device, handle=None):
+        self.device = torch.device(device)
+        if handle is None:
+            made = ctypes.c_void_p()
+            with_context(self.device.index, lambda: driver().cuStreamCreate(ctypes.byref(made), 1))
+            handle = made.value
+        self.cuda_stream = handle
+
+    def wait_stream(self, other):
+        event = ctypes.c_void_p()
+        library = driver()
+
+        def wait():
+            assert library.cuEventCreate(ctypes.byref(event), 2) == 0
+            assert library.cuEventRecord(event, ctypes.c_void_p(other.cuda_stream)) == 0
+            return library.cuStreamWaitEvent(ctypes.c_void_p(self.cuda_stream), event, 0)
+
+        with_context(self.device.index, wait)
+
+
+def play_torch_cuda():
+    """Lets torch.cuda hand out streams of the stand-in, for this process."""
+    torch.cuda.Stream = Stream
+    torch.cuda.current_stream = lambda device=None: Stream(device, 1)

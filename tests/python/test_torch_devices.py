@@ -1,0 +1,110 @@
+"""Tensors of PyTorch on CUDA: operations by name, and torch.distributed. This build of PyTorch has no CUDA: tensors and
+streams are the stand-in's (standin.py). What PyTorch itself would do on a device is not tested here."""
+
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import farandole.torch as hvd
+import standin
+from launch import checks_of, require
+from test_devices import ENVIRONMENTS
+
+TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64)
+
+
+def values(rank, count, dtype, salt=0):
+    return ((torch.arange(count) * 7 + rank * 3 + salt) % 5).to(dtype)
+
+
+def total(count, dtype, salt=0):
+    return sum(values(rank, count, dtype, salt) for rank in range(hvd.size())).to(dtype)
+
+
+def mine(count, dtype, salt=0):
+    return standin.Tensor(values(hvd.rank(), count, dtype, salt))
+
+
+def check_init():
+    hvd.init()
+    standin.play_torch_cuda()
+
+
+def check_sums():
+    for dtype in TYPES:
+        for count in (1, 1000, 70_001):
+            result = hvd.allreduce(mine(count, dtype), op=hvd.Sum)
+            assert isinstance(result, standin.Tensor) and torch.equal(result.get(), total(count, dtype)), (dtype, count)
+
+
+def check_in_place_averages():
+    tensor = mine(1000, torch.float32)
+    assert hvd.allreduce_(tensor) is tensor
+    assert torch.allclose(tensor.get(), total(1000, torch.float32) / hvd.size(), rtol=1e-6)
+
+
+def check_gradients_of_a_step():
+    for step in range(8):
+        tensors = [mine(10 + 31 * i, torch.float32, i + step) for i in range(30)]
+        handles = [hvd.allreduce_async_(one, name=f"gradient.{i}", op=hvd.Sum) for i, one in enumerate(tensors)]
+        for i, (handle, one) in enumerate(zip(handles, tensors)):
+            assert hvd.synchronize(handle) is one
+            assert torch.equal(one.get(), total(10 + 31 * i, torch.float32, i + step))
+
+
+def check_broadcast():
+    tensor = mine(77, torch.float32)
+    hvd.broadcast_(tensor, root_rank=hvd.size() - 1)
+    assert torch.equal(tensor.get(), values(hvd.size() - 1, 77, torch.float32))
+
+
+def check_adasum_goes_through_the_host():
+    tensor = standin.Tensor(torch.ones(8))
+    tensor.detach = lambda: tensor.get()  # what .to("cpu") would copy
+    if hvd.size() & (hvd.size() - 1) == 0:
+        result = hvd.allreduce(tensor, op=hvd.Adasum)
+        assert result is not None
+
+
+def check_one_device_for_all():
+    with pytest.raises(hvd.HorovodInternalError, match="same device"):
+        hvd.grouped_allreduce_async([standin.Tensor(torch.ones(3)), standin.Tensor(torch.ones(3), device=1)])
+
+
+def check_torch_distributed():
+    import os
+
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    store = dist.FileStore(os.environ["TEST_STORE"], hvd.size())
+    dist.init_process_group("farandole", store=store, rank=hvd.rank(), world_size=hvd.size())
+    for count in (1, 5000):
+        tensor = mine(count, torch.float32)
+        dist.all_reduce(tensor)
+        assert torch.equal(tensor.get(), total(count, torch.float32))
+        works = [(one, dist.all_reduce(one, async_op=True)) for one in (mine(count, torch.float32, i) for i in range(6))]
+        for i, (one, work) in enumerate(works):
+            work.wait()
+            assert torch.equal(one.get(), total(count, torch.float32, i))
+        dist.broadcast(tensor, src=0)
+    whole = standin.Tensor(torch.zeros(hvd.size() * 9))
+    dist.all_gather_into_tensor(whole, mine(9, torch.float32))
+    assert torch.equal(whole.get(), torch.cat([values(rank, 9, torch.float32) for rank in range(hvd.size())]))
+    part = standin.Tensor(torch.zeros(4))
+    dist.reduce_scatter_tensor(part, mine(4 * hvd.size(), torch.float32))
+    assert torch.equal(part.get(), total(4 * hvd.size(), torch.float32)[hvd.rank() * 4 : hvd.rank() * 4 + 4])
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.mark.parametrize("by", ENVIRONMENTS)
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("check", checks_of(sys.modules[__name__]))
+def test_torch_on_devices(check, size, by, store):
+    require(sys.modules[__name__], size, check, ENVIRONMENTS[by] | {"TEST_STORE": str(store / f"{by}{size}")})
