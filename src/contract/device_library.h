@@ -24,9 +24,27 @@ struct DeviceFacts {
   std::array<std::byte, 16> device{};  // Device::identity()
   uint64_t host = 0;                   // equal where ranks share a host
   int32_t shares_devices = 0;          // several ranks may use one device, here and now
-  int32_t reserved = 0;
+  int32_t required = 0;                // this rank was told to use the library, and nothing else
 };
 static_assert(sizeof(DeviceFacts) == 40);
+
+// Messages between the ranks of a group from device to device: what our own schedules run on. They belong to
+// collectives that were joined: whoever drives, sleeps on, and interrupts those does it for the lanes too, and both are
+// never used at once. The k-th send to a peer meets the k-th receive there; their sizes are equal and not zero.
+class DeviceLanes {
+ public:
+  virtual ~DeviceLanes() = default;
+
+  // Whether what was handed in before is on the stream, and a group may begin: false until all have joined, and while
+  // the library is at work on a group; the collectives' wake_fd() rings when that changes. Else the failure.
+  virtual Result<bool> ready() = 0;
+  // The messages of a group are one piece of work on the stream: none of them waits for another one of it, and it is
+  // through when all of them are. Groups do not nest; all messages of one are on the same stream.
+  virtual Status begin_group() = 0;
+  virtual Status send(Stream stream, int peer, const void* data, std::size_t bytes) = 0;
+  virtual Status recv(Stream stream, int peer, void* data, std::size_t bytes) = 0;
+  virtual Status end_group() = 0;
+};
 
 class DeviceLibrary {
  public:
@@ -45,6 +63,8 @@ class DeviceLibrary {
   virtual Result<Id> make_id() = 0;
   virtual Result<std::unique_ptr<Collectives>> join(const Id& id, int rank, std::span<const Member> members,
                                                     Device& device, Deadline deadline) = 0;
+  // Lanes of collectives that this library's join() returned, which outlive them. Null: it has none.
+  virtual std::unique_ptr<DeviceLanes> lanes_of(Collectives&) { return nullptr; }
 };
 
 }  // namespace fdl
