@@ -9,6 +9,7 @@
 #include "algorithms/measured_choice.h"
 #include "base/relax.h"
 #include "engine/call_facts.h"
+#include "engine/device_collectives.h"
 #include "engine/messages.h"
 #include "engine/scheduled_collectives.h"
 
@@ -41,6 +42,7 @@ Status check_configured(const std::string& name) {
 constexpr int kYields = 4;
 
 constexpr uint64_t kAlarm = 0;  // the poller's token of interrupt(); nobody reads tokens, the set is only slept on
+constexpr uint64_t kDevices = 1000;
 
 }  // namespace
 
@@ -57,9 +59,11 @@ struct Communicator::State {
                  std::max(parts.config->slice_bytes, std::size_t{1})) {}
 
   Status watch_parts();
+  Status prepare_device(Device& device);
   void begin_next();
   bool wants_schedule(const CollectiveSpec& spec) const;
   Collectives* choose_runner(const CollectiveSpec& spec) const;
+  const Collectives* at_work() const;
   void end_current();
   bool run_current();
   bool hear_interrupt();
@@ -74,6 +78,7 @@ struct Communicator::State {
   Poller poller;
   Event alarm;
   std::unique_ptr<ScheduledCollectives> scheduled;
+  std::unique_ptr<DeviceCollectives> devices;  // from the first collective on a device on
   const Preference preference;
   Messages messages;
   std::vector<Sleeper*> sleepers;  // the transport and the preferred; none once failed
@@ -123,13 +128,21 @@ int Communicator::size() const { return static_cast<int>(state_->parts.members.s
 const std::vector<Member>& Communicator::members() const { return state_->parts.members; }
 
 bool Communicator::takes_pieces(const CollectiveSpec& spec) const {
-  return !state_->failed && state_->choose_runner(spec)->takes_pieces(spec);
+  if (state_->failed || (spec.device != nullptr && state_->devices == nullptr)) return false;
+  return state_->choose_runner(spec)->takes_pieces(spec);
 }
 
 Communicator::Runner Communicator::runner_of(CollectiveSpec spec) const {
   const State& s = *state_;
   if (s.failed) return {};
   spec.deterministic |= s.parts.config->deterministic;
+  if (spec.device != nullptr) {
+    if (s.devices == nullptr || !s.devices->is_settled()) return {};
+    if (!s.devices->stages(spec)) return {s.devices->runner_name(spec), s.devices->algorithm_of(spec)};
+    spec.device = nullptr;
+    const Runner on_host = runner_of(spec);
+    return {s.devices->staged_over(on_host.by), on_host.algorithm};
+  }
   const Collectives* runner = s.choose_runner(spec);
   if (runner != s.scheduled.get()) return {runner->name(), {}};
   return {s.parts.transport == nullptr ? std::string_view() : s.parts.transport->name(),
@@ -143,6 +156,12 @@ void Communicator::start(Operation& operation) {
   operation.spec.deterministic |= s.parts.config->deterministic;
   s.hear_interrupt();
   if (s.failed) return operation.completion.finish(status());
+  if (operation.spec.device != nullptr && s.devices == nullptr) [[unlikely]] {
+    if (Status refused = s.prepare_device(*operation.spec.device); !refused.ok()) {
+      if (!is_harmless(refused.code())) s.fail(refused);
+      return operation.completion.finish(std::move(refused));
+    }
+  }
   (s.newest == nullptr ? s.oldest : s.newest->next) = &operation;
   s.newest = &operation;
   if (s.active == nullptr) s.begin_next();
@@ -165,7 +184,8 @@ bool Communicator::progress() {
   if (s.failed) return true;
   // The schedules drive the transport themselves. Otherwise only messages need it; but after a sleep it may have been
   // what woke us, and must not do so again.
-  const bool driven = s.active == s.scheduled.get();
+  const bool driven = s.at_work() == s.scheduled.get();
+  if (s.woke && s.devices != nullptr && s.active != s.devices.get()) moved |= s.devices->progress();
   if (s.parts.transport != nullptr && !driven && (s.woke || !s.messages.idle())) moved |= s.parts.transport->progress();
   s.woke = false;
   if (s.messages.idle()) return moved;
@@ -286,6 +306,19 @@ Status Communicator::State::watch_parts() {
   return {};
 }
 
+Status Communicator::State::prepare_device(Device& device) {
+  DeviceCollectives::Parts needed{
+      .rank = parts.rank,
+      .members = &parts.members,
+      .config = parts.config,
+      .library = parts.device_library,
+      .choose_host = [this](const CollectiveSpec& spec) -> Collectives& { return *choose_runner(spec); }};
+  FDL_ASSIGN_OR_RETURN(devices, DeviceCollectives::make(std::move(needed), device));
+  FDL_RETURN_IF_ERROR(poller.add(devices->wake_fd(), kDevices));
+  sleepers.push_back(devices.get());
+  return {};
+}
+
 // A collective may be finished as soon as it is begun; the loop does not pile up calls when many are queued.
 void Communicator::State::begin_next() {
   while (active == nullptr && oldest != nullptr && !failed) {
@@ -310,11 +343,20 @@ bool Communicator::State::wants_schedule(const CollectiveSpec& spec) const {
 // A schedule, or the first of the preferred that can. (`whole` is no name of a schedule: where nobody can, that is
 // told.)
 Collectives* Communicator::State::choose_runner(const CollectiveSpec& spec) const {
+  if (spec.device != nullptr) [[unlikely]]
+    return devices.get();
   if (parts.preferred.empty() || wants_schedule(spec)) return scheduled.get();
   for (const auto& one : parts.preferred) {
     if (one->can(spec)) return one.get();
   }
   return scheduled.get();
+}
+
+// Who has the collective in flight in hand: on a device, it may be the host that runs a part of it.
+const Collectives* Communicator::State::at_work() const {
+  if (active == nullptr || active != devices.get()) return active;
+  const Collectives* host = devices->host_at_work();
+  return host == nullptr ? active : host;
 }
 
 bool Communicator::State::run_current() {
@@ -359,6 +401,7 @@ void Communicator::State::fail(const Status& why) {
     if (ended.ok()) ended = why.during(operation_name(), last_phase, parts.id);
     final = ended;
   }
+  if (devices != nullptr) devices->interrupt(final);
   for (const auto& one : parts.preferred) one->interrupt(final);
   scheduled->interrupt(final);
   for (Sleeper* sleeper : sleepers) poller.remove(sleeper->wake_fd());
@@ -369,6 +412,7 @@ void Communicator::State::fail(const Status& why) {
   parts.board.reset();
   scheduled.reset();
   parts.transport.reset();
+  devices.reset();  // last: what the others had in hand lies in its memory
   alarm.clear();
 
   messages.fail(final);
@@ -382,7 +426,7 @@ void Communicator::State::fail(const Status& why) {
 
 Status Communicator::State::timeout_error() const {
   int peer = messages.waiting_for();
-  if (active != nullptr) peer = active == scheduled.get() ? scheduled->waiting_for() : -1;
+  if (active != nullptr) peer = at_work() == scheduled.get() ? scheduled->waiting_for() : -1;
   Error error{.code = Code::timeout,
               .text = fmt::format("'{}' was not finished before its deadline: {}", parts.id, phase())};
   if (peer >= 0) {
@@ -399,6 +443,7 @@ std::string Communicator::State::phase() const {
   if (failed) return last_phase;
   if (active == nullptr) return messages.phase();
   if (active == scheduled.get()) return scheduled->phase();
+  if (active == devices.get()) return devices->phase();
   return fmt::format("{} by {}", name_of(oldest->spec.collective), active->name());
 }
 

@@ -58,7 +58,9 @@ class Communicator final : public Sleeper {
     std::vector<std::unique_ptr<Collectives>>
         preferred;                          // asked in this order; the scheduled engine comes last by itself
     std::unique_ptr<ReadinessBoard> board;  // null where the members have none
-    std::function<Result<std::shared_ptr<DeviceLibrary>>()> find_device_library;
+    // Gives the library that runs collectives on devices, when the first one comes; an error says why there is none.
+    // Empty: there is none. The library outlives the communicator, as do the devices of its collectives.
+    std::function<Result<DeviceLibrary*>()> device_library;
     // Called from wait() (in the waiting thread) when nothing has moved for config.suspect_after_s.
     std::function<void()> suspect;
   };
@@ -74,7 +76,8 @@ class Communicator final : public Sleeper {
   bool takes_pieces(const CollectiveSpec& spec) const;
 
   // Who would run this collective, and by which algorithm where there is a choice: "shared memory", or "tcp" and
-  // "ring". Both are valid until the communicator ends or fails.
+  // "ring"; on devices "nccl 2.30.4" or "staged over shared memory", and nobody before the first collective there has
+  // settled it. Both are valid until the communicator ends or fails.
   struct Runner {
     std::string_view by;
     std::string_view algorithm;

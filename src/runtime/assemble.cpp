@@ -267,7 +267,7 @@ Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, std
                             .members = membership.members,
                             .shape = shape_of(membership.members),
                             .config = membership.config,
-                            .find_device_library = std::move(find_library),
+                            .device_library = std::move(find_library),
                             .suspect = std::move(suspect)};
   FDL_ASSIGN_OR_RETURN(const std::vector<const Option*> chosen, allowed(*membership.config));
   if (membership.size() == 1) return Communicator::make(std::move(parts));

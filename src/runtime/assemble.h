@@ -14,7 +14,7 @@ namespace fdl {
 
 // Connects a communicator. Collective over its members. `suspect` as in Communicator::Parts.
 // `table` outlives the communicator, as does what `find_library` gives: it is asked at the first collective on devices.
-using FindDeviceLibrary = std::function<Result<std::shared_ptr<DeviceLibrary>>()>;
+using FindDeviceLibrary = std::function<Result<DeviceLibrary*>()>;
 Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, std::function<void()> suspect,
                                                const TuningTable* table = nullptr, FindDeviceLibrary find_library = {});
 

@@ -59,7 +59,7 @@ Result<std::shared_ptr<UsedDevice>> Devices::find(int kind, int index) {
   return found->second.answer();
 }
 
-Result<std::shared_ptr<DeviceLibrary>> Devices::library() {
+Result<DeviceLibrary*> Devices::library() {
   MutexLock lock(mutex_);
   if (!library_) {
     library_ = std::make_unique<Opened<DeviceLibrary>>();
@@ -70,7 +70,8 @@ Result<std::shared_ptr<DeviceLibrary>> Devices::library() {
       library_->refusal = opened.status();
     }
   }
-  return library_->answer();
+  if (library_->object) return library_->object.get();
+  return library_->refusal;
 }
 
 }  // namespace fdl

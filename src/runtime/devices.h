@@ -60,7 +60,7 @@ class Devices {
 
   // `kind`: DLPack's number.
   Result<std::shared_ptr<UsedDevice>> find(int kind, int index);
-  Result<std::shared_ptr<DeviceLibrary>> library();
+  Result<DeviceLibrary*> library();
 
  private:
   template <typename T>

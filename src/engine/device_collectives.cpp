@@ -1,0 +1,305 @@
+// DeviceCollectives: three small collectives on the host, each followed by a step that all ranks take alike.
+#include "engine/device_collectives.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "algorithms/choose.h"
+#include "algorithms/tuning_table.h"
+#include "base/log.h"
+
+namespace fdl {
+namespace {
+
+uint64_t number_of(std::string_view text) {
+  uint64_t state = 0xcbf29ce484222325;
+  for (const char c : text) state = (state ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return state;
+}
+
+Status check_wish(const std::string& wish) {
+  if (wish == "auto" || wish == "nccl" || wish == "staged") return {};
+  return Status(Code::invalid_argument, fmt::format("device_collectives={}: there is nccl, staged and auto", wish));
+}
+
+}  // namespace
+
+DeviceCollectives::Word DeviceCollectives::Word::of(const Status& status) {
+  Word word;
+  if (status.ok()) return word;
+  word.code = static_cast<int32_t>(status.code());
+  std::strncpy(word.text, status.text().c_str(), sizeof word.text - 1);
+  return word;
+}
+
+Status DeviceCollectives::Word::status() const {
+  return code == 0 ? Status() : Status(static_cast<Code>(code), std::string(text, ::strnlen(text, sizeof text)));
+}
+
+Result<std::unique_ptr<DeviceCollectives>> DeviceCollectives::make(Parts parts, Device& device) {
+  FDL_RETURN_IF_ERROR(check_wish(parts.config->device_collectives));
+  FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
+  const auto rank = parts.rank;
+  const auto size = static_cast<int>(parts.members->size());
+  std::unique_ptr<DeviceCollectives> made(new DeviceCollectives(std::move(parts), device, std::move(poller)));
+  FDL_ASSIGN_OR_RETURN(
+      made->staged_,
+      StagedCollectives::make(device, rank, size, made->parts_.config->device_staging_bytes, made->parts_.choose_host));
+  FDL_RETURN_IF_ERROR(made->poller_.add(made->staged_->wake_fd(), 0));
+  if (size == 1) made->stage_ = Stage::settled;  // nobody to agree with
+  return made;
+}
+
+DeviceCollectives::DeviceCollectives(Parts parts, Device& device, Poller poller)
+    : parts_(std::move(parts)),
+      device_(device),
+      poller_(std::move(poller)),
+      all_facts_(parts_.members->size()),
+      all_joining_(parts_.members->size()) {}
+
+DeviceCollectives::~DeviceCollectives() = default;
+
+std::string DeviceCollectives::name_of_member(std::size_t member) const {
+  const Member& who = members()[member];
+  return fmt::format("rank {}{}{}{}", who.world_rank, who.host_name.empty() ? "" : " (", who.host_name,
+                     who.host_name.empty() ? "" : ")");
+}
+
+void DeviceCollectives::start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) {
+  FDL_CHECK(completion_ == nullptr);
+  if (!ended_.ok()) return completion.finish(ended_);
+  if (spec.device != &device_) {
+    return completion.finish(Status(
+        Code::invalid_argument,
+        fmt::format("{} on {}: this communicator's collectives are on {}, and each rank uses one device in it; make "
+                    "another communicator for the other device",
+                    fdl::name_of(spec.collective), spec.device->name(), device_.name())));
+  }
+  completion_ = &completion;
+  spec_ = spec;
+  buffers_ = buffers;
+  if (stage_ == Stage::settled) return dispatch();
+  facts_ = own_facts();
+  stage_ = Stage::facts;
+  gather(&facts_, sizeof facts_, all_facts_.data());
+  progress();
+}
+
+// The library is not looked for where nobody wants it.
+DeviceFacts DeviceCollectives::own_facts() {
+  DeviceFacts facts;
+  const std::string& wish = parts_.config->device_collectives;
+  facts.kind = device_.kind();
+  facts.device = device_.identity();
+  facts.host = number_of(members()[static_cast<std::size_t>(parts_.rank)].host_id);
+  facts.required = wish == "nccl" ? 1 : 0;
+  if (wish == "staged" || !parts_.library) return facts;
+  auto found = parts_.library();
+  if (!found.ok()) {
+    log_at(facts.required != 0 ? LogLevel::warning : LogLevel::info, "no library for collectives on devices: {}",
+           found.status().text());
+  } else if (*found != nullptr) {
+    library_ = *found;
+    facts.version = library_->version();
+    facts.shares_devices = library_->shares_devices() ? 1 : 0;
+  }
+  return facts;
+}
+
+void DeviceCollectives::gather(const void* mine, std::size_t bytes, void* all) {
+  counts_.assign(members().size(), bytes);
+  host_spec_ = {.collective = Collective::allgather, .dtype = Dtype::uint8, .counts = counts_};
+  host_outcome_ = {};
+  host_ = &parts_.choose_host(host_spec_);
+  host_->start(host_spec_, {mine, all}, host_outcome_);
+}
+
+Status DeviceCollectives::take_next_step() {
+  switch (stage_) {
+    case Stage::facts:
+      return judge();
+    case Stage::id:
+      return learn_id();
+    case Stage::joins:
+      return learn_joins();
+    default:
+      return {};
+  }
+}
+
+// The same on all ranks, also on those that have no library to ask.
+Status DeviceCollectives::verdict() const {
+  for (std::size_t i = 0; i < all_facts_.size(); ++i) {
+    if (all_facts_[i].version != 0) continue;
+    return Status(Code::unsupported,
+                  fmt::format("{} has no library for collectives on devices that it may use: install NCCL there (for "
+                              "example the Python package nvidia-nccl), name it by nccl_library, and do not set "
+                              "device_collectives=staged",
+                              name_of_member(i)));
+  }
+  return library_->verdict(all_facts_, members());
+}
+
+Status DeviceCollectives::judge() {
+  if (Status against = verdict(); !against.ok()) return go_without(against);
+  stage_ = Stage::id;
+  if (parts_.rank == 0) {
+    auto made = library_->make_id();
+    id_.word = Word::of(made.status());
+    if (made.ok()) id_.id = *made;
+  }
+  host_spec_ = {.collective = Collective::broadcast, .dtype = Dtype::uint8, .count = sizeof id_};
+  host_outcome_ = {};
+  host_ = &parts_.choose_host(host_spec_);
+  host_->start(host_spec_, {&id_, &id_}, host_outcome_);
+  return {};
+}
+
+Status DeviceCollectives::learn_id() {
+  const Status made = id_.word.status();
+  if (!made.ok()) return go_without(made.while_doing(fmt::format("{} made an id for all", name_of_member(0))));
+  stage_ = Stage::joins;
+  auto joined =
+      library_->join(id_.id, parts_.rank, members(), device_, Deadline::after_seconds(parts_.config->start_timeout_s));
+  joining_ = Word::of(joined.status());
+  if (joined.ok()) joined_ = joined.take();
+  gather(&joining_, sizeof joining_, all_joining_.data());
+  return {};
+}
+
+Status DeviceCollectives::learn_joins() {
+  for (std::size_t i = 0; i < all_joining_.size(); ++i) {
+    const Status one = all_joining_[i].status();
+    if (!one.ok()) return go_without(one.while_doing(fmt::format("{} joined the others", name_of_member(i))));
+  }
+  stage_ = Stage::settled;
+  if (joined_->wake_fd() >= 0) FDL_RETURN_IF_ERROR(poller_.add(joined_->wake_fd(), 1));
+  return {};
+}
+
+// All ranks come here alike, with the same words.
+Status DeviceCollectives::go_without(const Status& why) {
+  if (joined_ != nullptr) {
+    joined_->interrupt(why);
+    joined_.reset();
+  }
+  stage_ = Stage::settled;
+  const auto any = [&](const auto& has) { return std::any_of(all_facts_.begin(), all_facts_.end(), has); };
+  if (any([](const DeviceFacts& facts) { return facts.required != 0; })) {
+    refused_ = Status(Code::unsupported, "device_collectives=nccl cannot be: " + why.text());
+    return {};
+  }
+  if (parts_.rank == 0 && parts_.config->device_collectives != "staged") {
+    const bool some_have = any([](const DeviceFacts& facts) { return facts.version != 0; });
+    log_at(some_have ? LogLevel::warning : LogLevel::info, "collectives on devices go through the host's memory: {}",
+           why.text());
+  }
+  return {};
+}
+
+bool DeviceCollectives::stages(const CollectiveSpec& spec) const {
+  const bool named = !is_auto(spec.algorithm) && spec.algorithm != kWhole;
+  return joined_ == nullptr || named || !joined_->can(spec);
+}
+
+Result<Collectives*> DeviceCollectives::runner_for(const CollectiveSpec& spec) {
+  FDL_RETURN_IF_ERROR(refused_);
+  return stages(spec) ? static_cast<Collectives*>(staged_.get()) : joined_.get();
+}
+
+void DeviceCollectives::dispatch() {
+  auto runner = runner_for(spec_);
+  if (!runner.ok()) return finish(runner.status());
+  running_ = *runner;
+  Completion* completion = completion_;
+  running_->start(spec_, buffers_, *completion);
+  if (!completion->done) return;
+  running_ = nullptr;
+  completion_ = nullptr;
+}
+
+void DeviceCollectives::finish(Status outcome) {
+  host_ = nullptr;
+  std::exchange(completion_, nullptr)->finish(std::move(outcome));
+}
+
+bool DeviceCollectives::progress() {
+  if (running_ != nullptr) {
+    const bool moved = running_->progress();
+    if (!completion_->done) return moved;
+    running_ = nullptr;
+    completion_ = nullptr;
+    return true;
+  }
+  if (completion_ == nullptr) return joined_ != nullptr && ended_.ok() && joined_->progress();
+  bool moved = false;
+  while (stage_ != Stage::settled) {
+    moved |= !host_outcome_.done && host_->progress();
+    if (!host_outcome_.done) return moved;
+    host_ = nullptr;
+    Status next = host_outcome_.status.while_doing("telling each other of their devices");
+    if (next.ok()) next = take_next_step();
+    if (!next.ok()) {
+      ended_ = next;
+      finish(std::move(next));
+      return true;
+    }
+  }
+  dispatch();
+  return true;
+}
+
+void DeviceCollectives::interrupt(const Status& why) {
+  if (!ended_.ok()) return;
+  ended_ = why;
+  if (host_ != nullptr) host_->interrupt(why);
+  if (joined_ != nullptr) joined_->interrupt(why);
+  staged_->interrupt(why);
+  if (completion_ == nullptr) return;
+  if (running_ == nullptr) return finish(why);
+  running_ = nullptr;
+  completion_ = nullptr;
+}
+
+bool DeviceCollectives::takes_pieces(const CollectiveSpec& spec) const {
+  return is_settled() && refused_.ok() && !stages(spec) && joined_->takes_pieces(spec);
+}
+
+std::string_view DeviceCollectives::runner_name(const CollectiveSpec& spec) const {
+  return !refused_.ok() ? std::string_view() : stages(spec) ? staged_->name() : joined_->name();
+}
+
+std::string_view DeviceCollectives::algorithm_of(const CollectiveSpec&) const { return {}; }
+
+std::string_view DeviceCollectives::staged_over(std::string_view host) const {
+  return *names_.insert(fmt::format("staged over {}", host)).first;
+}
+
+const Collectives* DeviceCollectives::host_at_work() const {
+  return running_ == staged_.get() ? staged_->host_at_work() : host_;
+}
+
+std::string DeviceCollectives::phase() const {
+  if (running_ != nullptr) return fmt::format("{}, {}", running_->name(), running_->phase());
+  if (host_ == nullptr) return {};
+  const std::string_view what = stage_ == Stage::facts ? "telling each other of their devices"
+                                : stage_ == Stage::id  ? "waiting for the first rank's id"
+                                                       : "telling each other who could join";
+  const std::string on_host = host_->phase();
+  return fmt::format("{}: {}", what, on_host.empty() ? host_->name() : std::string_view(on_host));
+}
+
+bool DeviceCollectives::prepare_to_sleep() {
+  library_may_sleep_ = joined_ != nullptr && is_settled();
+  if (library_may_sleep_ && !joined_->prepare_to_sleep()) return false;
+  return running_ != staged_.get() || staged_->prepare_to_sleep();
+}
+
+void DeviceCollectives::finish_sleep() {
+  if (library_may_sleep_) joined_->finish_sleep();
+  library_may_sleep_ = false;
+}
+
+}  // namespace fdl

@@ -1,0 +1,124 @@
+// DeviceCollectives: who runs a communicator's collectives on devices: the library where all ranks can, else staging.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "contract/collectives.h"
+#include "contract/device_library.h"
+#include "engine/staged_collectives.h"
+#include "system/poller.h"
+
+namespace fdl {
+
+// At the first collective the ranks tell each other what they have, by a collective on the host's memory, and come to
+// the same verdict; nothing of the library is touched before. If it is for the library, rank 0's id travels likewise,
+// and each rank tells the others whether it could join: so none waits for one that cannot come.
+//
+// All ranks must call with devices or all without: as ordered collectives are matched by position alone, a rank that
+// calls with memory of the host meets another collective there. At the first one, and where collectives are staged,
+// that is a mismatch which both name (or, in a staged one of a single segment, works). Later ones, which the library
+// runs, wait for the rank as for one that never calls, until a deadline ends them.
+class DeviceCollectives final : public Collectives {
+ public:
+  struct Parts {
+    int rank = 0;
+    const std::vector<Member>* members = nullptr;
+    const Config* config = nullptr;
+    // Looked for when first needed; an error says why there is none. Empty: there is none.
+    std::function<Result<DeviceLibrary*>()> library;
+    StagedCollectives::HostRunner choose_host;
+  };
+  // All in `parts`, and the device, outlive this object.
+  static Result<std::unique_ptr<DeviceCollectives>> make(Parts parts, Device& device);
+  ~DeviceCollectives() override;
+
+  std::string_view name() const override { return "devices"; }
+  bool can(const CollectiveSpec& spec) const override { return spec.device == &device_; }
+  bool takes_pieces(const CollectiveSpec& spec) const override;
+  void start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) override;
+  bool progress() override;
+  void interrupt(const Status& why) override;
+  std::string phase() const override;
+
+  // Whether the ranks have come to their verdict; then, whether such a collective goes through the host, and else who
+  // runs it and by which algorithm where there is a choice.
+  bool is_settled() const { return stage_ == Stage::settled; }
+  bool stages(const CollectiveSpec& spec) const;
+  std::string_view runner_name(const CollectiveSpec& spec) const;
+  std::string_view algorithm_of(const CollectiveSpec& spec) const;
+  // "staged over shared memory", kept as long as this object.
+  std::string_view staged_over(std::string_view host) const;
+  // Who runs something on the host for this one now; null: nobody.
+  const Collectives* host_at_work() const;
+
+  int wake_fd() const override { return poller_.fd(); }
+  bool prepare_to_sleep() override;
+  void finish_sleep() override;
+
+ private:
+  enum class Stage : uint8_t { unknown, facts, id, joins, settled };
+  // How one rank tells the others how it fared. As large as its text, so that it can travel as its bytes.
+  struct Word {
+    int32_t code = 0;
+    char text[508] = {};
+
+    static Word of(const Status& status);
+    Status status() const;
+  };
+  struct IdWord {
+    Word word;
+    DeviceLibrary::Id id{};
+  };
+
+  DeviceCollectives(Parts parts, Device& device, Poller poller);
+  const std::vector<Member>& members() const { return *parts_.members; }
+  std::string name_of_member(std::size_t member) const;
+
+  Status take_next_step();
+  void gather(const void* mine, std::size_t bytes, void* all);
+  DeviceFacts own_facts();
+  Status verdict() const;
+  Status judge();
+  Status go_without(const Status& why);
+  Status learn_id();
+  Status learn_joins();
+  Result<Collectives*> runner_for(const CollectiveSpec& spec);
+  void dispatch();
+  void finish(Status outcome);
+
+  Parts parts_;
+  Device& device_;
+  Poller poller_;
+  Stage stage_ = Stage::unknown;
+  DeviceLibrary* library_ = nullptr;  // null: this rank has none
+  std::unique_ptr<Collectives> joined_;
+  std::unique_ptr<StagedCollectives> staged_;
+  Status refused_;  // why there are no collectives on devices, where staging is not wanted
+
+  // What the ranks tell each other while they settle.
+  Collectives* host_ = nullptr;
+  Completion host_outcome_;
+  CollectiveSpec host_spec_;
+  std::vector<std::size_t> counts_;
+  DeviceFacts facts_;
+  std::vector<DeviceFacts> all_facts_;
+  IdWord id_;
+  Word joining_;
+  std::vector<Word> all_joining_;
+
+  // The collective in flight.
+  CollectiveSpec spec_;
+  Buffers buffers_;
+  Completion* completion_ = nullptr;
+  Collectives* running_ = nullptr;
+  bool library_may_sleep_ = false;
+  Status ended_;
+  mutable std::set<std::string, std::less<>> names_;
+};
+
+}  // namespace fdl

@@ -1,0 +1,319 @@
+// HostLibrary: a place where the streams of all ranks meet; whoever comes last to a message copies it.
+#include "tests/support/host_library.h"
+
+#include <cstring>
+#include <deque>
+#include <map>
+#include <utility>
+
+#include "base/mutex.h"
+#include "system/event.h"
+#include "tests/support/ranks.h"
+
+namespace fdl::test {
+namespace {
+
+struct Post {
+  std::byte* bytes = nullptr;
+  std::size_t count = 0;
+  int* left = nullptr;  // of its group
+};
+
+struct LanePosts {
+  std::deque<Post> sends;
+  std::deque<Post> recvs;
+};
+
+// What the ranks of one id share.
+struct Place {
+  Mutex mutex;
+  CondVar changed;
+  int size = 0;
+  int present = 0;
+  bool over = false;  // somebody was interrupted, or fell off
+  std::string fault;
+  std::map<std::pair<int, int>, LanePosts> lanes;  // from, to
+  // One collective of all: round counts those that are through.
+  int arrived = 0;
+  int left = 0;
+  uint64_t round = 0;
+  std::vector<const void*> inputs;
+  std::vector<const Event*> bells;
+};
+
+std::shared_ptr<Place> place_of(uint64_t number, int size) {
+  static Mutex mutex;
+  static std::map<uint64_t, std::weak_ptr<Place>> places;
+  MutexLock lock(mutex);
+  auto known = places[number].lock();
+  if (known == nullptr) {
+    known = std::make_shared<Place>();
+    known->size = size;
+    known->inputs.resize(static_cast<std::size_t>(size));
+    places[number] = known;
+  }
+  return known;
+}
+
+void end_place(Place& place) {
+  MutexLock lock(place.mutex);
+  place.over = true;
+  place.changed.notify_all();
+}
+
+struct GroupMessage {
+  bool outgoing = false;
+  int peer = 0;
+  std::byte* bytes = nullptr;
+  std::size_t count = 0;
+};
+
+// A group's piece of work on the stream. Blocks as the device would.
+void run_group(Place& place, int rank, const std::vector<GroupMessage>& messages) {
+  MutexLock lock(place.mutex);
+  int left = static_cast<int>(messages.size());
+  for (const GroupMessage& message : messages) {
+    auto& lane = place.lanes[message.outgoing ? std::pair(rank, message.peer) : std::pair(message.peer, rank)];
+    (message.outgoing ? lane.sends : lane.recvs).push_back({message.bytes, message.count, &left});
+    while (!lane.sends.empty() && !lane.recvs.empty()) {
+      const Post from = lane.sends.front(), to = lane.recvs.front();
+      lane.sends.pop_front();
+      lane.recvs.pop_front();
+      if (from.count != to.count) place.fault = "a message's sizes differ";
+      std::memcpy(to.bytes, from.bytes, std::min(from.count, to.count));
+      --*from.left;
+      --*to.left;
+      place.changed.notify_all();
+    }
+  }
+  place.changed.wait(place.mutex, Deadline::never(), [&] { return left == 0 || place.over; });
+  if (left > 0) place.lanes.clear();  // nobody counts for this group any more
+}
+
+// All ranks' inputs, then everyone's fold; nobody goes before all have read.
+template <typename Work>
+void run_together(Place& place, int rank, const void* input, const Work& work) {
+  {
+    MutexLock lock(place.mutex);
+    place.inputs[static_cast<std::size_t>(rank)] = input;
+    ++place.arrived;
+    place.changed.notify_all();
+    place.changed.wait(place.mutex, Deadline::never(), [&] { return place.arrived == place.size || place.over; });
+    if (place.over) return;
+  }
+  const std::vector<std::byte> result = work(place.inputs);
+  MutexLock lock(place.mutex);
+  const uint64_t round = place.round;
+  if (++place.left == place.size) {
+    place.arrived = place.left = 0;
+    ++place.round;
+    place.changed.notify_all();
+  }
+  place.changed.wait(place.mutex, Deadline::never(), [&] { return place.round > round || place.over; });
+}
+
+}  // namespace
+
+class HostGroup final : public Collectives {
+ public:
+  HostGroup(HostLibrary& library, std::shared_ptr<Place> place, int rank, HostDevice& device, Deadline deadline,
+            Event bell)
+      : library_(library),
+        place_(std::move(place)),
+        rank_(rank),
+        device_(device),
+        deadline_(deadline),
+        bell_(std::move(bell)) {
+    MutexLock lock(place_->mutex);
+    if (library.options_.absent) return;
+    ++place_->present;
+    place_->bells.push_back(&bell_);
+    for (const Event* one : place_->bells) one->ring();
+  }
+  ~HostGroup() override {
+    end_place(*place_);
+    MutexLock lock(place_->mutex);
+    std::erase(place_->bells, &bell_);
+  }
+
+  std::string_view name() const override { return "host library 7"; }
+  bool can(const CollectiveSpec& spec) const override {
+    return (spec.collective == Collective::allreduce || spec.collective == Collective::broadcast) &&
+           spec.reduction.user == nullptr;
+  }
+  void start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) override {
+    if (!ended_.ok()) return completion.finish(ended_);
+    ++library_.started_;
+    spec_ = spec;
+    buffers_ = buffers;
+    completion_ = &completion;
+    progress();
+  }
+  bool progress() override {
+    if (completion_ == nullptr) return false;
+    const auto all_here = check();
+    if (!all_here.ok()) {
+      ended_ = all_here.status();
+      std::exchange(completion_, nullptr)->finish(ended_);
+      return true;
+    }
+    if (!*all_here) return false;
+    std::exchange(completion_, nullptr)->finish(queue());
+    return true;
+  }
+  void interrupt(const Status& why) override {
+    if (!ended_.ok()) return;
+    ended_ = why;
+    end_place(*place_);
+    if (completion_ != nullptr) std::exchange(completion_, nullptr)->finish(why);
+  }
+  std::string phase() const override { return completion_ == nullptr ? "host library" : "host library, joining"; }
+  int wake_fd() const override { return bell_.fd(); }
+  bool prepare_to_sleep() override {
+    bell_.clear();
+    const auto all_here = check();
+    return completion_ == nullptr || (all_here.ok() && !*all_here);
+  }
+  void finish_sleep() override {}
+
+  // Whether all have joined.
+  Result<bool> check() const {
+    MutexLock lock(place_->mutex);
+    if (!ended_.ok()) return ended_;
+    if (place_->over) return Status(Code::peer_lost, "host library: a rank has left");
+    if (!place_->fault.empty()) return Status(Code::internal, place_->fault);
+    if (place_->present == place_->size) return true;
+    if (!deadline_.passed()) return false;
+    return Status(Code::timeout, "host library: only " + std::to_string(place_->present) + " of " +
+                                     std::to_string(place_->size) + " ranks have joined in time");
+  }
+
+ private:
+  friend class HostLanes;
+
+  Status queue() {
+    const CollectiveSpec spec = spec_;
+    const std::size_t bytes = spec.count * size_of(spec.dtype);
+    const bool reads = spec.collective == Collective::allreduce || rank_ == spec.root;
+    const void* input = reads ? device_.at(buffers_.input) : nullptr;
+    void* output = device_.at(buffers_.output);
+    return device_.enqueue(spec.stream, [place = place_, rank = rank_, spec, bytes, input, output] {
+      std::vector<std::byte> result(bytes);
+      run_together(*place, rank, input, [&](const std::vector<const void*>& inputs) {
+        if (spec.collective == Collective::broadcast) {
+          std::memcpy(result.data(), inputs[static_cast<std::size_t>(spec.root)], bytes);
+          return result;
+        }
+        std::vector<std::vector<std::byte>> scaled;
+        std::vector<const void*> sources;
+        for (const void* one : inputs) {
+          scaled.emplace_back(bytes);
+          scale(spec.dtype, scaled.back().data(), one, spec.count, spec.prescale);
+        }
+        for (const auto& one : scaled) sources.push_back(one.data());
+        reduce_many(spec.dtype, spec.reduction, result.data(), sources, spec.count);
+        scale(spec.dtype, result.data(), result.data(), spec.count, spec.postscale);
+        return result;
+      });
+      if (bytes > 0) std::memcpy(output, result.data(), bytes);
+    });
+  }
+
+  HostLibrary& library_;
+  std::shared_ptr<Place> place_;
+  const int rank_;
+  HostDevice& device_;
+  const Deadline deadline_;
+  Event bell_;
+  CollectiveSpec spec_;
+  Buffers buffers_;
+  Completion* completion_ = nullptr;
+  Status ended_;
+};
+
+class HostLanes final : public DeviceLanes {
+ public:
+  HostLanes(HostLibrary& library, HostGroup& group) : library_(library), group_(group) {}
+
+  Result<bool> ready() override {
+    if (busy_ > 0) {
+      group_.bell_.ring();
+      return --busy_ == 0;
+    }
+    return group_.check();
+  }
+  Status begin_group() override {
+    FDL_CHECK(!open_);
+    open_ = true;
+    messages_.clear();
+    ++library_.groups_;
+    return {};
+  }
+  Status send(Stream stream, int peer, const void* data, std::size_t bytes) override {
+    return add(stream, {true, peer, static_cast<std::byte*>(group_.device_.at(data)), bytes});
+  }
+  Status recv(Stream stream, int peer, void* data, std::size_t bytes) override {
+    return add(stream, {false, peer, static_cast<std::byte*>(group_.device_.at(data)), bytes});
+  }
+  Status end_group() override {
+    FDL_CHECK(open_);
+    open_ = false;
+    busy_ = library_.options_.busy_after_group;
+    return group_.device_.enqueue(stream_, [place = group_.place_, rank = group_.rank_, messages = messages_] {
+      run_group(*place, rank, messages);
+    });
+  }
+
+ private:
+  Status add(Stream stream, GroupMessage message) {
+    FDL_CHECK(open_ && message.count > 0 && message.peer != group_.rank_);
+    FDL_CHECK(messages_.empty() || stream == stream_);
+    stream_ = stream;
+    messages_.push_back(message);
+    return {};
+  }
+
+  HostLibrary& library_;
+  HostGroup& group_;
+  std::vector<GroupMessage> messages_;
+  Stream stream_ = nullptr;
+  bool open_ = false;
+  int busy_ = 0;
+};
+
+HostLibrary::HostLibrary(Options options) : options_(std::move(options)) {}
+
+Status HostLibrary::verdict(std::span<const DeviceFacts> ranks, std::span<const Member> members) const {
+  for (std::size_t i = 1; i < ranks.size(); ++i) {
+    if (ranks[i].version == ranks[0].version) continue;
+    return Status(Code::unsupported, "rank " + std::to_string(members[i].world_rank) + " has version " +
+                                         std::to_string(ranks[i].version) + " of the host library");
+  }
+  return {};
+}
+
+Result<DeviceLibrary::Id> HostLibrary::make_id() {
+  FDL_RETURN_IF_ERROR(options_.no_id);
+  static std::atomic<uint64_t> last{0};
+  const uint64_t number = ++last;
+  Id id{};
+  std::memcpy(id.data() + 100, &number, sizeof number);
+  return id;
+}
+
+Result<std::unique_ptr<Collectives>> HostLibrary::join(const Id& id, int rank, std::span<const Member> members,
+                                                       Device& device, Deadline deadline) {
+  FDL_RETURN_IF_ERROR(options_.no_join);
+  uint64_t number = 0;
+  std::memcpy(&number, id.data() + 100, sizeof number);
+  FDL_ASSIGN_OR_RETURN(Event bell, Event::make());
+  return std::unique_ptr<Collectives>(new HostGroup(*this, place_of(number, static_cast<int>(members.size())), rank,
+                                                    static_cast<HostDevice&>(device), deadline, std::move(bell)));
+}
+
+std::unique_ptr<DeviceLanes> HostLibrary::lanes_of(Collectives& joined) {
+  if (!options_.has_lanes) return nullptr;
+  return std::make_unique<HostLanes>(*this, static_cast<HostGroup&>(joined));
+}
+
+}  // namespace fdl::test
