@@ -103,15 +103,15 @@ void World::stop_timeline() const {
     py::gil_scoped_release release;
     result = fdl_timeline_stop(world);
   }
+  check(result);
+}
 
-  void World::open_device(int kind, int index) const {
-    fdl_result result;
-    fdl_world* world = get();
-    {
-      py::gil_scoped_release release;
-      result = fdl_device_open(world, static_cast<fdl_device_kind>(kind), index);
-    }
-    check(result);
+void World::open_device(int kind, int index) const {
+  fdl_world* world = get();
+  fdl_result result;
+  {
+    py::gil_scoped_release release;
+    result = fdl_device_open(world, static_cast<fdl_device_kind>(kind), index);
   }
   check(result);
 }
