@@ -1,0 +1,116 @@
+// Driver API: the functions and numbers of NVIDIA's CUDA driver that are used here; facts of its ABI, in our own words.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fdl::cuda {
+
+using Code = int;  // CUresult
+using DeviceNumber = int;
+using Pointer = unsigned long long;
+using Context = struct ContextOfDriver*;
+using Module = struct ModuleOfDriver*;
+using Function = struct FunctionOfDriver*;
+using HostFunction = void (*)(void*);
+
+// ---- Results. The driver has words for all of them (cuGetErrorName); these are told apart here.
+inline constexpr Code kSuccess = 0;
+inline constexpr Code kInvalidValue = 1;
+inline constexpr Code kOutOfMemory = 2;
+inline constexpr Code kNotInitialized = 3;
+inline constexpr Code kDeinitialized = 4;
+inline constexpr Code kStubLibrary = 34;
+inline constexpr Code kNoDevice = 100;
+inline constexpr Code kInvalidDevice = 101;
+inline constexpr Code kInvalidImage = 200;
+inline constexpr Code kInvalidContext = 201;
+inline constexpr Code kNoBinaryForGpu = 209;
+inline constexpr Code kEccUncorrectable = 214;
+inline constexpr Code kNvlinkUncorrectable = 220;
+inline constexpr Code kJitCompilerNotFound = 221;
+inline constexpr Code kUnsupportedPtxVersion = 222;
+inline constexpr Code kInvalidHandle = 400;
+inline constexpr Code kNotFound = 500;
+inline constexpr Code kNotReady = 600;
+inline constexpr Code kIllegalAddress = 700;
+inline constexpr Code kLaunchTimeout = 702;
+inline constexpr Code kPeerAccessAlreadyEnabled = 704;
+inline constexpr Code kContextIsDestroyed = 709;
+inline constexpr Code kAssert = 710;
+inline constexpr Code kHardwareStackError = 714;
+inline constexpr Code kLaunchFailed = 719;
+inline constexpr Code kNotPermitted = 800;
+inline constexpr Code kSystemDriverMismatch = 803;
+inline constexpr Code kCaptureUnsupported = 900;
+inline constexpr Code kCaptureInvalidated = 901;
+inline constexpr Code kCapturedEvent = 907;
+inline constexpr Code kUnknown = 999;
+
+// ---- Flags and attributes
+inline constexpr unsigned kStreamNonBlocking = 1;
+inline constexpr unsigned kEventDisableTiming = 2;
+inline constexpr unsigned kHostAllocPortable = 1;
+inline constexpr int kCaptureNone = 0;
+inline constexpr int kCaptureActive = 1;
+inline constexpr int kCaptureInvalid = 2;
+inline constexpr int kCaptureModeGlobal = 0;
+inline constexpr int kCaptureModeRelaxed = 2;
+inline constexpr int kPointerMemoryType = 2;
+inline constexpr int kPointerDeviceOrdinal = 9;
+inline constexpr unsigned kMemoryHost = 1;
+inline constexpr unsigned kMemoryDevice = 2;
+inline constexpr int kAttributeComputeMajor = 75;
+inline constexpr int kAttributeComputeMinor = 76;
+
+struct Uuid {
+  unsigned char bytes[16];
+};
+
+}  // namespace fdl::cuda
+
+// Name as the library exports it, and what it takes. Streams and events are void*, as in contract/device.h.
+// clang-format off
+#define FDL_CUDA_FUNCTIONS(ROW)                                                                                        \
+  ROW(cuInit,                            (unsigned flags))                                                             \
+  ROW(cuDriverGetVersion,                (int* version))                                                               \
+  ROW(cuGetErrorName,                    (Code code, const char** name))                                               \
+  ROW(cuGetErrorString,                  (Code code, const char** text))                                               \
+  ROW(cuDeviceGetCount,                  (int* count))                                                                 \
+  ROW(cuDeviceGet,                       (DeviceNumber* device, int index))                                            \
+  ROW(cuDeviceGetName,                   (char* name, int bytes, DeviceNumber device))                                 \
+  ROW(cuDeviceGetUuid_v2,                (Uuid* uuid, DeviceNumber device))                                            \
+  ROW(cuDeviceGetAttribute,              (int* value, int attribute, DeviceNumber device))                             \
+  ROW(cuDeviceCanAccessPeer,             (int* can, DeviceNumber device, DeviceNumber peer))                           \
+  ROW(cuDevicePrimaryCtxRetain,          (Context* context, DeviceNumber device))                                      \
+  ROW(cuDevicePrimaryCtxRelease_v2,      (DeviceNumber device))                                                        \
+  ROW(cuCtxPushCurrent_v2,               (Context context))                                                            \
+  ROW(cuCtxPopCurrent_v2,                (Context* context))                                                           \
+  ROW(cuCtxEnablePeerAccess,             (Context peer, unsigned flags))                                               \
+  ROW(cuThreadExchangeStreamCaptureMode, (int* mode))                                                                  \
+  ROW(cuMemAlloc_v2,                     (Pointer* memory, std::size_t bytes))                                         \
+  ROW(cuMemFree_v2,                      (Pointer memory))                                                             \
+  ROW(cuMemGetInfo_v2,                   (std::size_t* free, std::size_t* total))                                      \
+  ROW(cuMemHostAlloc,                    (void** memory, std::size_t bytes, unsigned flags))                           \
+  ROW(cuMemFreeHost,                     (void* memory))                                                               \
+  ROW(cuPointerGetAttribute,             (void* value, int attribute, Pointer pointer))                                \
+  ROW(cuStreamCreateWithPriority,        (void** stream, unsigned flags, int priority))                                \
+  ROW(cuCtxGetStreamPriorityRange,       (int* least, int* greatest))                                                  \
+  ROW(cuStreamDestroy_v2,                (void* stream))                                                               \
+  ROW(cuStreamIsCapturing,               (void* stream, int* status))                                                  \
+  ROW(cuStreamWaitEvent,                 (void* stream, void* event, unsigned flags))                                  \
+  ROW(cuStreamSynchronize,               (void* stream))                                                               \
+  ROW(cuEventCreate,                     (void** event, unsigned flags))                                               \
+  ROW(cuEventRecord,                     (void* event, void* stream))                                                  \
+  ROW(cuEventQuery,                      (void* event))                                                                \
+  ROW(cuEventDestroy_v2,                 (void* event))                                                                \
+  ROW(cuLaunchHostFunc,                  (void* stream, HostFunction function, void* argument))                        \
+  ROW(cuMemcpyAsync,                     (Pointer target, Pointer source, std::size_t bytes, void* stream))            \
+  ROW(cuMemsetD8Async,                   (Pointer target, unsigned char value, std::size_t bytes, void* stream))       \
+  ROW(cuModuleLoadData,                  (Module* module, const void* image))                                          \
+  ROW(cuModuleGetFunction,               (Function* function, Module module, const char* name))                        \
+  ROW(cuModuleUnload,                    (Module module))                                                              \
+  ROW(cuLaunchKernel,                    (Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,        \
+                                          unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes, \
+                                          void* stream, void** parameters, void** extra))
+// clang-format on

@@ -1,0 +1,135 @@
+// Machine: the devices, streams and memory behind the stand-in for libcuda.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cuda/driver_api.h"
+
+namespace standin {
+
+using fdl::cuda::Code;
+
+// Whether an operation has run; guarded by the machine's mutex.
+struct Flag {
+  bool set = false;
+};
+
+struct Operation {
+  std::function<Code()> run;
+  std::vector<std::shared_ptr<Flag>> after{};
+  std::shared_ptr<Flag> done = std::make_shared<Flag>();
+};
+
+struct Capture {
+  std::vector<std::function<Code()>> operations;
+  bool invalid = false;
+};
+
+struct Device;
+
+struct Stream {
+  Device* device = nullptr;
+  bool blocking = true;  // waits for the default stream, and the default stream for it
+  bool started = false;
+  bool running = false;
+  bool closing = false;
+  std::deque<Operation> queue{};
+  std::shared_ptr<Flag> tail{};
+  std::shared_ptr<Capture> capture{};
+};
+
+struct Event {
+  Device* device = nullptr;
+  std::shared_ptr<Flag> recorded{};
+  std::shared_ptr<Capture> capture{};
+};
+
+struct Device {
+  int index = 0;
+  int retained = 0;
+  Code fallen = 0;
+  std::size_t used = 0;
+  std::byte* base = nullptr;  // all memory that there will ever be: addresses are not used twice
+  std::size_t top = 0;
+  std::map<std::byte*, std::size_t> live{};
+  std::shared_ptr<Stream> default_stream{};
+  std::set<int> peers{};
+};
+
+struct Kernel {
+  const char* name;
+  std::size_t parameter_bytes;
+  void (*run)(const void* parameters, unsigned blocks, unsigned threads);
+};
+std::span<const Kernel> kernels();
+
+class Machine {
+ public:
+  static Machine& get();  // never destroyed: threads of streams outlive main
+
+  std::mutex mutex;  // of everything here but the gate
+  std::condition_variable changed;
+  bool initialized = false;
+  bool held = false;
+  unsigned delay_us = 0;
+  std::size_t memory_bytes = std::size_t{8} << 30;
+  int driver_version = 13000;
+  Code refused_module = 0;
+  std::vector<std::unique_ptr<Device>> devices;
+  std::map<void*, std::shared_ptr<Stream>> streams;
+  std::map<void*, std::unique_ptr<Event>> events;
+  std::map<std::byte*, std::size_t> pinned;
+  std::size_t pinned_bytes = 0;
+  std::set<std::shared_ptr<Capture>> captures;  // that are going on
+  std::shared_ptr<Capture> last_capture;
+
+  void read_environment();
+  // Counts the call; what was planned for it, else success. `now` is taken by all functions of the driver.
+  Code enter(const char* function);
+  void plan_failure(const std::string& function, int k, Code code);
+  void clear_failures();
+  std::size_t calls(const std::string& function) const;
+
+  // The rest with the mutex held.
+  Code allocate(Device& device, std::size_t bytes, void** memory);
+  Code free_memory(std::unique_lock<std::mutex>& lock, void* memory);  // waits for the device, as the driver does
+  Device* owner_of(const void* memory);
+  bool within_allocation(const void* memory, std::size_t bytes);
+  Code queue(const std::shared_ptr<Stream>& stream, std::function<Code()> run,
+             std::shared_ptr<Flag> done = std::make_shared<Flag>(), std::vector<std::shared_ptr<Flag>> after = {});
+  void fall(Device& device, Code code);
+  void wait_idle(std::unique_lock<std::mutex>& lock, Device& device);
+
+  // Memory of devices is open to this process between these two; they nest, from any thread.
+  void open_memory();
+  void close_memory();
+
+ private:
+  struct Plan {
+    std::size_t at_call;
+    Code code;
+  };
+
+  void start(const std::shared_ptr<Stream>& stream);
+  void run(std::shared_ptr<Stream> stream);
+  void protect(int protection);
+
+  std::map<std::string, std::size_t> calls_;
+  std::multimap<std::string, Plan> plans_;
+  std::mutex gate_;  // taken with or without the mutex, never the other way round
+  int open_ = 0;
+};
+
+inline thread_local bool in_host_function = false;
+
+}  // namespace standin
