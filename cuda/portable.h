@@ -8,9 +8,11 @@
 #ifdef __CUDACC__
 #define FDL_BOTH __host__ __device__ __forceinline__
 #define FDL_UNROLL _Pragma("unroll")
+#define FDL_UNROLL_NOT _Pragma("unroll 1")
 #else
 #define FDL_BOTH inline
 #define FDL_UNROLL
+#define FDL_UNROLL_NOT
 #endif
 
 namespace fdl::cuda {
@@ -119,8 +121,7 @@ struct Elements {
       words[i] = bits_as<uint32_t>(value);
     } else {
       constexpr uint32_t kMask = (uint32_t{1} << (8 * sizeof(T))) - 1;
-      words[i / kPerWord] |= (static_cast<uint32_t>(value) & kMask)
-                             << (i % kPerWord * static_cast<int>(sizeof(T)) * 8);
+      words[i / kPerWord] |= (static_cast<uint32_t>(value) & kMask) << (i % kPerWord * static_cast<int>(sizeof(T)) * 8);
     }
   }
 };

@@ -1,6 +1,8 @@
 // Small reals on a device: float16, bfloat16 and float8 to float32 and back, with the same rounding as data/half.h.
 #pragma once
 
+#include <type_traits>
+
 #include "cuda/portable.h"
 #include "data/dtype.h"
 
@@ -151,7 +153,7 @@ struct Real<Dtype::float8_e5m2> : SmallReal<Float8E5m2Format, uint8_t> {};
 // is 0: as scale() of data/reduce.h.
 template <class T>
 FDL_BOTH T scaled_integer(T value, double factor) {
-  constexpr bool kSigned = T(-1) < T(0);
+  constexpr bool kSigned = std::is_signed_v<T>;
   constexpr T kMost = kSigned ? static_cast<T>(~(uint64_t{1} << 63) >> (64 - 8 * sizeof(T))) : static_cast<T>(~T(0));
   constexpr T kLeast = kSigned ? static_cast<T>(-kMost - 1) : T(0);
   // The first number above all that fit, exactly: float64 has no room for all of 64 bits.
