@@ -6,7 +6,7 @@
 
 namespace fdl::cuda {
 
-using Code = int;  // CUresult
+using Outcome = int;  // CUresult: how a call went
 using DeviceNumber = int;
 using Pointer = unsigned long long;
 using Context = struct ContextOfDriver*;
@@ -15,37 +15,37 @@ using Function = struct FunctionOfDriver*;
 using HostFunction = void (*)(void*);
 
 // ---- Results. The driver has words for all of them (cuGetErrorName); these are told apart here.
-inline constexpr Code kSuccess = 0;
-inline constexpr Code kInvalidValue = 1;
-inline constexpr Code kOutOfMemory = 2;
-inline constexpr Code kNotInitialized = 3;
-inline constexpr Code kDeinitialized = 4;
-inline constexpr Code kStubLibrary = 34;
-inline constexpr Code kNoDevice = 100;
-inline constexpr Code kInvalidDevice = 101;
-inline constexpr Code kInvalidImage = 200;
-inline constexpr Code kInvalidContext = 201;
-inline constexpr Code kNoBinaryForGpu = 209;
-inline constexpr Code kEccUncorrectable = 214;
-inline constexpr Code kNvlinkUncorrectable = 220;
-inline constexpr Code kJitCompilerNotFound = 221;
-inline constexpr Code kUnsupportedPtxVersion = 222;
-inline constexpr Code kInvalidHandle = 400;
-inline constexpr Code kNotFound = 500;
-inline constexpr Code kNotReady = 600;
-inline constexpr Code kIllegalAddress = 700;
-inline constexpr Code kLaunchTimeout = 702;
-inline constexpr Code kPeerAccessAlreadyEnabled = 704;
-inline constexpr Code kContextIsDestroyed = 709;
-inline constexpr Code kAssert = 710;
-inline constexpr Code kHardwareStackError = 714;
-inline constexpr Code kLaunchFailed = 719;
-inline constexpr Code kNotPermitted = 800;
-inline constexpr Code kSystemDriverMismatch = 803;
-inline constexpr Code kCaptureUnsupported = 900;
-inline constexpr Code kCaptureInvalidated = 901;
-inline constexpr Code kCapturedEvent = 907;
-inline constexpr Code kUnknown = 999;
+inline constexpr Outcome kSuccess = 0;
+inline constexpr Outcome kInvalidValue = 1;
+inline constexpr Outcome kOutOfMemory = 2;
+inline constexpr Outcome kNotInitialized = 3;
+inline constexpr Outcome kDeinitialized = 4;
+inline constexpr Outcome kStubLibrary = 34;
+inline constexpr Outcome kNoDevice = 100;
+inline constexpr Outcome kInvalidDevice = 101;
+inline constexpr Outcome kInvalidImage = 200;
+inline constexpr Outcome kInvalidContext = 201;
+inline constexpr Outcome kNoBinaryForGpu = 209;
+inline constexpr Outcome kEccUncorrectable = 214;
+inline constexpr Outcome kNvlinkUncorrectable = 220;
+inline constexpr Outcome kJitCompilerNotFound = 221;
+inline constexpr Outcome kUnsupportedPtxVersion = 222;
+inline constexpr Outcome kInvalidHandle = 400;
+inline constexpr Outcome kNotFound = 500;
+inline constexpr Outcome kNotReady = 600;
+inline constexpr Outcome kIllegalAddress = 700;
+inline constexpr Outcome kLaunchTimeout = 702;
+inline constexpr Outcome kPeerAccessAlreadyEnabled = 704;
+inline constexpr Outcome kContextIsDestroyed = 709;
+inline constexpr Outcome kAssert = 710;
+inline constexpr Outcome kHardwareStackError = 714;
+inline constexpr Outcome kLaunchFailed = 719;
+inline constexpr Outcome kNotPermitted = 800;
+inline constexpr Outcome kSystemDriverMismatch = 803;
+inline constexpr Outcome kCaptureUnsupported = 900;
+inline constexpr Outcome kCaptureInvalidated = 901;
+inline constexpr Outcome kCapturedEvent = 907;
+inline constexpr Outcome kUnknown = 999;
 
 // ---- Flags and attributes
 inline constexpr unsigned kStreamNonBlocking = 1;
@@ -74,8 +74,8 @@ struct Uuid {
 #define FDL_CUDA_FUNCTIONS(ROW)                                                                                        \
   ROW(cuInit,                            (unsigned flags))                                                             \
   ROW(cuDriverGetVersion,                (int* version))                                                               \
-  ROW(cuGetErrorName,                    (Code code, const char** name))                                               \
-  ROW(cuGetErrorString,                  (Code code, const char** text))                                               \
+  ROW(cuGetErrorName,                    (Outcome code, const char** name))                                               \
+  ROW(cuGetErrorString,                  (Outcome code, const char** text))                                               \
   ROW(cuDeviceGetCount,                  (int* count))                                                                 \
   ROW(cuDeviceGet,                       (DeviceNumber* device, int index))                                            \
   ROW(cuDeviceGetName,                   (char* name, int bytes, DeviceNumber device))                                 \

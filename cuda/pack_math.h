@@ -294,6 +294,13 @@ struct ScaleIntegers {
   }
 };
 
+FDL_BOTH uint32_t change_head(const PackTable& table, const Sides& sides) {
+  const auto tensor_size = static_cast<unsigned>(size_of(table.tensors));
+  const auto packed_size = static_cast<unsigned>(size_of(table.in_packed));
+  return head_of(reinterpret_cast<uintptr_t>(sides.from), table.unpacks ? packed_size : tensor_size,
+                 reinterpret_cast<uintptr_t>(sides.to), table.unpacks ? tensor_size : packed_size, kVectorElements);
+}
+
 template <class Change>
 FDL_BOTH void change_tile(const PackTable& table, uint32_t block, unsigned thread) {
   const Dtype from_dtype = table.unpacks ? table.in_packed : table.tensors;
@@ -302,8 +309,7 @@ FDL_BOTH void change_tile(const PackTable& table, uint32_t block, unsigned threa
   const auto to_size = static_cast<unsigned>(size_of(to_dtype));
   const uint32_t piece = piece_of(table, block);
   const Sides sides = sides_of(table, piece, static_cast<unsigned>(size_of(table.in_packed)));
-  const uint32_t head = head_of(reinterpret_cast<uintptr_t>(sides.from), from_size,
-                                reinterpret_cast<uintptr_t>(sides.to), to_size, kVectorElements);
+  const uint32_t head = change_head(table, sides);
   const Tile tile =
       tile_of(block - table.first_tile[piece], table.count[piece], head, table.tile_elements, kVectorElements);
   const auto source = [&](uint32_t i) {
@@ -320,6 +326,15 @@ FDL_BOTH void change_tile(const PackTable& table, uint32_t block, unsigned threa
     const uint32_t i = k < head_elements ? tile.head_begin + k : tile.tail_begin + (k - head_elements);
     Change::template change<1>(from_dtype, to_dtype, source(i), target(i), table.factor);
   }
+}
+
+// How many tiles a piece of the table has, from its alignment.
+FDL_BOTH uint32_t tiles_of_piece(const PackTable& table, uint32_t piece, bool is_copy) {
+  const Sides sides = sides_of(table, piece, is_copy ? 1 : static_cast<unsigned>(size_of(table.in_packed)));
+  const auto from = reinterpret_cast<uintptr_t>(sides.from);
+  const auto to = reinterpret_cast<uintptr_t>(sides.to);
+  const uint32_t head = is_copy ? copy_head(from, to) : change_head(table, sides);
+  return tiles_of(table.count[piece], head, table.tile_elements);
 }
 
 }  // namespace fdl::cuda

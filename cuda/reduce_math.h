@@ -125,6 +125,15 @@ FDL_BOTH void fold(Op op, T (&folded)[kCount], const T (&next)[kCount]) {
 
 // ---- Balance: a thread does up to kVectorsPerThread vectors, and as many of the elements that are in none
 
+// ReduceTable's head: where all sources and the target are aligned at once.
+FDL_BOTH uint32_t common_head(const ReduceTable& table, unsigned size) {
+  const auto to = reinterpret_cast<uintptr_t>(table.target);
+  for (uint32_t i = 0; i < table.source_count; ++i) {
+    if ((reinterpret_cast<uintptr_t>(table.source[i]) ^ to) % 16 != 0) return kNever;
+  }
+  return head_of(to, size, to, size, 16 / size);
+}
+
 struct ReducePlan {
   uint64_t head, vectors, singles;
 };

@@ -22,7 +22,7 @@ using namespace standin;
 
 // The definitions below are checked against these.
 extern "C" {
-#define ROW(name, parameters) STANDIN_EXPORT Code name parameters;
+#define ROW(name, parameters) STANDIN_EXPORT Outcome name parameters;
 FDL_CUDA_FUNCTIONS(ROW)
 #undef ROW
 }
@@ -43,19 +43,19 @@ struct Call {
 
   Machine& machine = Machine::get();
   std::unique_lock<std::mutex> lock;
-  Code refused;
+  Outcome refused;
 
   // What is not allowed while anybody records a graph, unless the thread says that it knows.
-  Code unsafe() {
+  Outcome unsafe() {
     if (machine.captures.empty() || capture_mode == kCaptureModeRelaxed) return kSuccess;
     for (const auto& capture : machine.captures) capture->invalid = true;
     return kCaptureUnsupported;
   }
-  Code context() const {
+  Outcome context() const {
     if (current_device() == nullptr) return kInvalidContext;
     return current_device()->fallen;
   }
-  Code find(void* handle, std::shared_ptr<standin::Stream>* stream) const {
+  Outcome find(void* handle, std::shared_ptr<standin::Stream>* stream) const {
     if (reinterpret_cast<std::uintptr_t>(handle) <= 2) {
       if (current_device() == nullptr) return kInvalidContext;
       *stream = current_device()->default_stream;
@@ -66,7 +66,7 @@ struct Call {
     }
     return (*stream)->device->fallen;
   }
-  Code find(void* handle, standin::Event** event) const {
+  Outcome find(void* handle, standin::Event** event) const {
     const auto found = machine.events.find(handle);
     if (found == machine.events.end()) return kInvalidHandle;
     *event = found->second.get();
@@ -77,7 +77,7 @@ struct Call {
 // Leaves the function with the code unless it is success.
 #define TRY(expression)                                            \
   do {                                                             \
-    if (const Code code_ = (expression); code_ != 0) return code_; \
+    if (const Outcome code_ = (expression); code_ != 0) return code_; \
   } while (false)
 #define ENTER(call)    \
   Call call(__func__); \
@@ -85,10 +85,10 @@ struct Call {
 
 // Runs work on memory, on a stream's thread.
 template <class Work>
-Code with_memory(Work work) {
+Outcome with_memory(Work work) {
   Machine& machine = Machine::get();
   machine.open_memory();
-  const Code code = work();
+  const Outcome code = work();
   machine.close_memory();
   return code;
 }
@@ -102,7 +102,7 @@ bool accessible(const void* memory, std::size_t bytes) {
 void* address(Pointer pointer) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(pointer)); }
 
 // A copy is checked when it runs: memory that was freed meanwhile is an illegal address.
-std::function<Code()> copying(void* target, const void* source, std::size_t bytes) {
+std::function<Outcome()> copying(void* target, const void* source, std::size_t bytes) {
   return [=] {
     if (!accessible(target, bytes) || !accessible(source, bytes)) return kIllegalAddress;
     return with_memory([&] {
@@ -116,7 +116,7 @@ std::function<Code()> copying(void* target, const void* source, std::size_t byte
 
 // ---- The driver and its devices
 
-EXPORT Code cuInit(unsigned) {
+EXPORT Outcome cuInit(unsigned) {
   Machine& machine = Machine::get();
   const std::lock_guard lock(machine.mutex);
   TRY(machine.enter(__func__));
@@ -125,7 +125,7 @@ EXPORT Code cuInit(unsigned) {
   return machine.devices.empty() ? kNoDevice : kSuccess;
 }
 
-EXPORT Code cuDriverGetVersion(int* version) {
+EXPORT Outcome cuDriverGetVersion(int* version) {
   Machine& machine = Machine::get();
   const std::lock_guard lock(machine.mutex);
   TRY(machine.enter(__func__));
@@ -136,7 +136,7 @@ EXPORT Code cuDriverGetVersion(int* version) {
 namespace {
 
 struct ErrorText {
-  Code code;
+  Outcome code;
   const char* name;
   const char* text;
 };
@@ -166,7 +166,7 @@ constexpr ErrorText kErrors[] = {
     {kUnknown, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
 
-Code error_text(Code code, const char* ErrorText::*which, const char** text) {
+Outcome error_text(Outcome code, const char* ErrorText::*which, const char** text) {
   for (const ErrorText& error : kErrors) {
     if (error.code != code) continue;
     *text = error.*which;
@@ -176,7 +176,7 @@ Code error_text(Code code, const char* ErrorText::*which, const char** text) {
   return kInvalidValue;
 }
 
-Code device_numbered(Call& call, int index, standin::Device** device) {
+Outcome device_numbered(Call& call, int index, standin::Device** device) {
   if (index < 0 || static_cast<std::size_t>(index) >= call.machine.devices.size()) return kInvalidDevice;
   *device = call.machine.devices[static_cast<std::size_t>(index)].get();
   return kSuccess;
@@ -184,16 +184,16 @@ Code device_numbered(Call& call, int index, standin::Device** device) {
 
 }  // namespace
 
-EXPORT Code cuGetErrorName(Code code, const char** name) { return error_text(code, &ErrorText::name, name); }
-EXPORT Code cuGetErrorString(Code code, const char** text) { return error_text(code, &ErrorText::text, text); }
+EXPORT Outcome cuGetErrorName(Outcome code, const char** name) { return error_text(code, &ErrorText::name, name); }
+EXPORT Outcome cuGetErrorString(Outcome code, const char** text) { return error_text(code, &ErrorText::text, text); }
 
-EXPORT Code cuDeviceGetCount(int* count) {
+EXPORT Outcome cuDeviceGetCount(int* count) {
   ENTER(call);
   *count = static_cast<int>(call.machine.devices.size());
   return kSuccess;
 }
 
-EXPORT Code cuDeviceGet(DeviceNumber* number, int index) {
+EXPORT Outcome cuDeviceGet(DeviceNumber* number, int index) {
   ENTER(call);
   standin::Device* device = nullptr;
   TRY(device_numbered(call, index, &device));
@@ -201,7 +201,7 @@ EXPORT Code cuDeviceGet(DeviceNumber* number, int index) {
   return kSuccess;
 }
 
-EXPORT Code cuDeviceGetName(char* name, int bytes, DeviceNumber number) {
+EXPORT Outcome cuDeviceGetName(char* name, int bytes, DeviceNumber number) {
   ENTER(call);
   standin::Device* device = nullptr;
   TRY(device_numbered(call, number, &device));
@@ -209,7 +209,7 @@ EXPORT Code cuDeviceGetName(char* name, int bytes, DeviceNumber number) {
   return device->fallen;
 }
 
-EXPORT Code cuDeviceGetUuid_v2(Uuid* uuid, DeviceNumber number) {
+EXPORT Outcome cuDeviceGetUuid_v2(Uuid* uuid, DeviceNumber number) {
   ENTER(call);
   standin::Device* device = nullptr;
   TRY(device_numbered(call, number, &device));
@@ -227,7 +227,7 @@ EXPORT Code cuDeviceGetUuid_v2(Uuid* uuid, DeviceNumber number) {
   return kSuccess;
 }
 
-EXPORT Code cuDeviceGetAttribute(int* value, int attribute, DeviceNumber number) {
+EXPORT Outcome cuDeviceGetAttribute(int* value, int attribute, DeviceNumber number) {
   ENTER(call);
   standin::Device* device = nullptr;
   TRY(device_numbered(call, number, &device));
@@ -235,7 +235,7 @@ EXPORT Code cuDeviceGetAttribute(int* value, int attribute, DeviceNumber number)
   return kSuccess;
 }
 
-EXPORT Code cuDeviceCanAccessPeer(int* can, DeviceNumber number, DeviceNumber peer) {
+EXPORT Outcome cuDeviceCanAccessPeer(int* can, DeviceNumber number, DeviceNumber peer) {
   ENTER(call);
   *can = number != peer;
   return kSuccess;
@@ -243,7 +243,7 @@ EXPORT Code cuDeviceCanAccessPeer(int* can, DeviceNumber number, DeviceNumber pe
 
 // ---- Contexts: each device has its primary one
 
-EXPORT Code cuDevicePrimaryCtxRetain(Context* context, DeviceNumber number) {
+EXPORT Outcome cuDevicePrimaryCtxRetain(Context* context, DeviceNumber number) {
   ENTER(call);
   standin::Device* device = nullptr;
   TRY(device_numbered(call, number, &device));
@@ -252,7 +252,7 @@ EXPORT Code cuDevicePrimaryCtxRetain(Context* context, DeviceNumber number) {
   return device->fallen;
 }
 
-EXPORT Code cuDevicePrimaryCtxRelease_v2(DeviceNumber number) {
+EXPORT Outcome cuDevicePrimaryCtxRelease_v2(DeviceNumber number) {
   ENTER(call);
   standin::Device* device = nullptr;
   TRY(device_numbered(call, number, &device));
@@ -261,14 +261,14 @@ EXPORT Code cuDevicePrimaryCtxRelease_v2(DeviceNumber number) {
   return kSuccess;
 }
 
-EXPORT Code cuCtxPushCurrent_v2(Context context) {
+EXPORT Outcome cuCtxPushCurrent_v2(Context context) {
   ENTER(call);
   if (context == nullptr) return kInvalidContext;
   current_contexts.push_back(reinterpret_cast<standin::Device*>(context));
   return kSuccess;
 }
 
-EXPORT Code cuCtxPopCurrent_v2(Context* context) {
+EXPORT Outcome cuCtxPopCurrent_v2(Context* context) {
   ENTER(call);
   if (current_contexts.empty()) return kInvalidContext;
   if (context != nullptr) *context = context_of(current_contexts.back());
@@ -276,40 +276,40 @@ EXPORT Code cuCtxPopCurrent_v2(Context* context) {
   return kSuccess;
 }
 
-EXPORT Code cuCtxSetCurrent(Context context) {
+EXPORT Outcome cuCtxSetCurrent(Context context) {
   ENTER(call);
   if (!current_contexts.empty()) current_contexts.pop_back();
   if (context != nullptr) current_contexts.push_back(reinterpret_cast<standin::Device*>(context));
   return kSuccess;
 }
 
-EXPORT Code cuCtxGetCurrent(Context* context) {
+EXPORT Outcome cuCtxGetCurrent(Context* context) {
   ENTER(call);
   *context = context_of(current_device());
   return kSuccess;
 }
 
-EXPORT Code cuCtxGetDevice(DeviceNumber* number) {
+EXPORT Outcome cuCtxGetDevice(DeviceNumber* number) {
   ENTER(call);
   if (current_device() == nullptr) return kInvalidContext;
   *number = current_device()->index;
   return kSuccess;
 }
 
-EXPORT Code cuCtxEnablePeerAccess(Context peer, unsigned) {
+EXPORT Outcome cuCtxEnablePeerAccess(Context peer, unsigned) {
   ENTER(call);
   TRY(call.context());
   const auto* device = reinterpret_cast<standin::Device*>(peer);
   return current_device()->peers.insert(device->index).second ? kSuccess : kPeerAccessAlreadyEnabled;
 }
 
-EXPORT Code cuThreadExchangeStreamCaptureMode(int* mode) {
+EXPORT Outcome cuThreadExchangeStreamCaptureMode(int* mode) {
   ENTER(call);
   std::swap(*mode, capture_mode);
   return kSuccess;
 }
 
-EXPORT Code cuCtxSynchronize(void) {
+EXPORT Outcome cuCtxSynchronize(void) {
   ENTER(call);
   TRY(call.context());
   TRY(call.unsafe());
@@ -319,7 +319,7 @@ EXPORT Code cuCtxSynchronize(void) {
 
 // ---- Memory
 
-EXPORT Code cuMemAlloc_v2(Pointer* memory, std::size_t bytes) {
+EXPORT Outcome cuMemAlloc_v2(Pointer* memory, std::size_t bytes) {
   ENTER(call);
   TRY(call.context());
   TRY(call.unsafe());
@@ -329,14 +329,14 @@ EXPORT Code cuMemAlloc_v2(Pointer* memory, std::size_t bytes) {
   return kSuccess;
 }
 
-EXPORT Code cuMemFree_v2(Pointer memory) {
+EXPORT Outcome cuMemFree_v2(Pointer memory) {
   ENTER(call);
   TRY(call.context());
   TRY(call.unsafe());
   return call.machine.free_memory(call.lock, address(memory));
 }
 
-EXPORT Code cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
+EXPORT Outcome cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   ENTER(call);
   TRY(call.context());
   *total = call.machine.memory_bytes;
@@ -344,7 +344,7 @@ EXPORT Code cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   return kSuccess;
 }
 
-EXPORT Code cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
+EXPORT Outcome cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
   ENTER(call);
   TRY(call.context());
   TRY(call.unsafe());
@@ -356,7 +356,7 @@ EXPORT Code cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
   return kSuccess;
 }
 
-EXPORT Code cuMemFreeHost(void* memory) {
+EXPORT Outcome cuMemFreeHost(void* memory) {
   ENTER(call);
   TRY(call.context());
   TRY(call.unsafe());
@@ -369,7 +369,7 @@ EXPORT Code cuMemFreeHost(void* memory) {
   return kSuccess;
 }
 
-EXPORT Code cuPointerGetAttribute(void* value, int attribute, Pointer pointer) {
+EXPORT Outcome cuPointerGetAttribute(void* value, int attribute, Pointer pointer) {
   ENTER(call);
   const standin::Device* device = call.machine.owner_of(address(pointer));
   if (device != nullptr && !call.machine.within_allocation(address(pointer), 1)) return kInvalidValue;
@@ -390,7 +390,7 @@ EXPORT Code cuPointerGetAttribute(void* value, int attribute, Pointer pointer) {
 
 // ---- Streams
 
-EXPORT Code cuStreamCreateWithPriority(void** handle, unsigned flags, int) {
+EXPORT Outcome cuStreamCreateWithPriority(void** handle, unsigned flags, int) {
   ENTER(call);
   TRY(call.context());
   auto stream = std::make_shared<standin::Stream>();
@@ -401,16 +401,16 @@ EXPORT Code cuStreamCreateWithPriority(void** handle, unsigned flags, int) {
   return kSuccess;
 }
 
-EXPORT Code cuStreamCreate(void** handle, unsigned flags) { return cuStreamCreateWithPriority(handle, flags, 0); }
+EXPORT Outcome cuStreamCreate(void** handle, unsigned flags) { return cuStreamCreateWithPriority(handle, flags, 0); }
 
-EXPORT Code cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+EXPORT Outcome cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   ENTER(call);
   *least = 0;
   *greatest = -5;
   return kSuccess;
 }
 
-EXPORT Code cuStreamDestroy_v2(void* handle) {
+EXPORT Outcome cuStreamDestroy_v2(void* handle) {
   ENTER(call);
   std::shared_ptr<standin::Stream> stream;
   if (call.machine.streams.contains(handle)) stream = call.machine.streams.at(handle);
@@ -422,7 +422,7 @@ EXPORT Code cuStreamDestroy_v2(void* handle) {
   return stream->device->fallen;
 }
 
-EXPORT Code cuStreamIsCapturing(void* handle, int* status) {
+EXPORT Outcome cuStreamIsCapturing(void* handle, int* status) {
   ENTER(call);
   std::shared_ptr<standin::Stream> stream;
   TRY(call.find(handle, &stream));
@@ -431,7 +431,7 @@ EXPORT Code cuStreamIsCapturing(void* handle, int* status) {
   return kSuccess;
 }
 
-EXPORT Code cuStreamSynchronize(void* handle) {
+EXPORT Outcome cuStreamSynchronize(void* handle) {
   ENTER(call);
   std::shared_ptr<standin::Stream> stream;
   TRY(call.find(handle, &stream));
@@ -442,7 +442,7 @@ EXPORT Code cuStreamSynchronize(void* handle) {
   return stream->device->fallen;
 }
 
-EXPORT Code cuStreamQuery(void* handle) {
+EXPORT Outcome cuStreamQuery(void* handle) {
   ENTER(call);
   std::shared_ptr<standin::Stream> stream;
   TRY(call.find(handle, &stream));
@@ -452,7 +452,7 @@ EXPORT Code cuStreamQuery(void* handle) {
 
 // ---- Events
 
-EXPORT Code cuEventCreate(void** handle, unsigned) {
+EXPORT Outcome cuEventCreate(void** handle, unsigned) {
   ENTER(call);
   TRY(call.context());
   auto event = std::make_unique<standin::Event>();
@@ -462,12 +462,12 @@ EXPORT Code cuEventCreate(void** handle, unsigned) {
   return kSuccess;
 }
 
-EXPORT Code cuEventDestroy_v2(void* handle) {
+EXPORT Outcome cuEventDestroy_v2(void* handle) {
   ENTER(call);
   return call.machine.events.erase(handle) == 1 ? kSuccess : kInvalidHandle;
 }
 
-EXPORT Code cuEventRecord(void* event_handle, void* stream_handle) {
+EXPORT Outcome cuEventRecord(void* event_handle, void* stream_handle) {
   ENTER(call);
   std::shared_ptr<standin::Stream> stream;
   standin::Event* event = nullptr;
@@ -481,7 +481,7 @@ EXPORT Code cuEventRecord(void* event_handle, void* stream_handle) {
       stream, [] { return kSuccess; }, event->recorded);
 }
 
-EXPORT Code cuEventQuery(void* handle) {
+EXPORT Outcome cuEventQuery(void* handle) {
   ENTER(call);
   standin::Event* event = nullptr;
   TRY(call.find(handle, &event));
@@ -490,7 +490,7 @@ EXPORT Code cuEventQuery(void* handle) {
   return event->recorded == nullptr || event->recorded->set ? kSuccess : kNotReady;
 }
 
-EXPORT Code cuEventSynchronize(void* handle) {
+EXPORT Outcome cuEventSynchronize(void* handle) {
   ENTER(call);
   standin::Event* event = nullptr;
   TRY(call.find(handle, &event));
@@ -501,7 +501,7 @@ EXPORT Code cuEventSynchronize(void* handle) {
   return device->fallen;
 }
 
-EXPORT Code cuStreamWaitEvent(void* stream_handle, void* event_handle, unsigned) {
+EXPORT Outcome cuStreamWaitEvent(void* stream_handle, void* event_handle, unsigned) {
   ENTER(call);
   std::shared_ptr<standin::Stream> stream;
   standin::Event* event = nullptr;
@@ -518,7 +518,7 @@ EXPORT Code cuStreamWaitEvent(void* stream_handle, void* event_handle, unsigned)
 
 // ---- Work
 
-EXPORT Code cuLaunchHostFunc(void* handle, HostFunction function, void* argument) {
+EXPORT Outcome cuLaunchHostFunc(void* handle, HostFunction function, void* argument) {
   ENTER(call);
   std::shared_ptr<standin::Stream> stream;
   TRY(call.find(handle, &stream));
@@ -530,14 +530,14 @@ EXPORT Code cuLaunchHostFunc(void* handle, HostFunction function, void* argument
   });
 }
 
-EXPORT Code cuMemcpyAsync(Pointer target, Pointer source, std::size_t bytes, void* handle) {
+EXPORT Outcome cuMemcpyAsync(Pointer target, Pointer source, std::size_t bytes, void* handle) {
   ENTER(call);
   std::shared_ptr<standin::Stream> stream;
   TRY(call.find(handle, &stream));
   return call.machine.queue(stream, copying(address(target), address(source), bytes));
 }
 
-EXPORT Code cuMemsetD8Async(Pointer target, unsigned char value, std::size_t bytes, void* handle) {
+EXPORT Outcome cuMemsetD8Async(Pointer target, unsigned char value, std::size_t bytes, void* handle) {
   ENTER(call);
   std::shared_ptr<standin::Stream> stream;
   TRY(call.find(handle, &stream));
@@ -552,7 +552,7 @@ EXPORT Code cuMemsetD8Async(Pointer target, unsigned char value, std::size_t byt
 
 // ---- Modules: what is in the image does not matter, the kernels are built in
 
-EXPORT Code cuModuleLoadData(Module* module, const void* image) {
+EXPORT Outcome cuModuleLoadData(Module* module, const void* image) {
   ENTER(call);
   TRY(call.context());
   TRY(call.unsafe());
@@ -562,12 +562,12 @@ EXPORT Code cuModuleLoadData(Module* module, const void* image) {
   return kSuccess;
 }
 
-EXPORT Code cuModuleUnload(Module) {
+EXPORT Outcome cuModuleUnload(Module) {
   ENTER(call);
   return kSuccess;
 }
 
-EXPORT Code cuModuleGetFunction(Function* function, Module, const char* name) {
+EXPORT Outcome cuModuleGetFunction(Function* function, Module, const char* name) {
   ENTER(call);
   for (const Kernel& kernel : kernels()) {
     if (std::strcmp(kernel.name, name) != 0) continue;
@@ -577,7 +577,7 @@ EXPORT Code cuModuleGetFunction(Function* function, Module, const char* name) {
   return kNotFound;
 }
 
-EXPORT Code cuLaunchKernel(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+EXPORT Outcome cuLaunchKernel(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                            unsigned block_y, unsigned block_z, unsigned, void* handle, void** parameters, void**) {
   ENTER(call);
   std::shared_ptr<standin::Stream> stream;

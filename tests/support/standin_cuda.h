@@ -53,7 +53,7 @@ STANDIN_EXPORT size_t standin_cuda_calls(const char* function);
 STANDIN_EXPORT int standin_cuda_queue(void* stream, void (*function)(void*), void* argument);
 STANDIN_EXPORT void standin_cuda_open_memory(void);
 STANDIN_EXPORT void standin_cuda_close_memory(void);
-// Code with which the device of the current context fell off; 0: it did not.
+// The code with which the device of the current context fell off; 0: it did not.
 STANDIN_EXPORT int standin_cuda_fallen(void);
 
 // Recording into a graph: what is queued on the stream, and on streams that wait for it, is kept and does not run.

@@ -35,7 +35,7 @@ void Machine::read_environment() {
   delay_us = static_cast<unsigned>(number_in("STANDIN_CUDA_DELAY_US", delay_us));
   memory_bytes = static_cast<std::size_t>(number_in("STANDIN_CUDA_MEMORY", static_cast<long>(memory_bytes)));
   driver_version = static_cast<int>(number_in("STANDIN_CUDA_DRIVER", driver_version));
-  refused_module = static_cast<Code>(number_in("STANDIN_CUDA_REFUSE_MODULE", refused_module));
+  refused_module = static_cast<Outcome>(number_in("STANDIN_CUDA_REFUSE_MODULE", refused_module));
   const char* failures = std::getenv("STANDIN_CUDA_FAIL");
   std::istringstream plans(failures == nullptr ? "" : failures);
   for (std::string plan; std::getline(plans, plan, ',');) {
@@ -58,7 +58,7 @@ void Machine::read_environment() {
 
 // ---- Calls and planned failures
 
-Code Machine::enter(const char* function) {
+Outcome Machine::enter(const char* function) {
   const std::size_t call = ++calls_[function];
   const auto [first, last] = plans_.equal_range(function);
   for (auto plan = first; plan != last; ++plan) {
@@ -68,7 +68,7 @@ Code Machine::enter(const char* function) {
   return kSuccess;
 }
 
-void Machine::plan_failure(const std::string& function, int k, Code code) {
+void Machine::plan_failure(const std::string& function, int k, Outcome code) {
   plans_.insert({function, {calls_[function] + static_cast<std::size_t>(k), code}});
 }
 
@@ -97,7 +97,7 @@ void Machine::close_memory() {
   if (--open_ == 0) protect(PROT_NONE);
 }
 
-Code Machine::allocate(Device& device, std::size_t bytes, void** memory) {
+Outcome Machine::allocate(Device& device, std::size_t bytes, void** memory) {
   if (bytes == 0) return kInvalidValue;
   // A page between allocations stays unused, so that no copy runs from one into the next.
   const std::size_t pages = (bytes + kPage - 1) / kPage * kPage;
@@ -112,7 +112,7 @@ Code Machine::allocate(Device& device, std::size_t bytes, void** memory) {
   return kSuccess;
 }
 
-Code Machine::free_memory(std::unique_lock<std::mutex>& lock, void* memory) {
+Outcome Machine::free_memory(std::unique_lock<std::mutex>& lock, void* memory) {
   Device* const device = owner_of(memory);
   if (device == nullptr || !device->live.contains(static_cast<std::byte*>(memory))) return kInvalidValue;
   wait_idle(lock, *device);
@@ -144,7 +144,7 @@ bool Machine::within_allocation(const void* memory, std::size_t bytes) {
 
 // ---- Streams
 
-Code Machine::queue(const std::shared_ptr<Stream>& stream, std::function<Code()> run, std::shared_ptr<Flag> done,
+Outcome Machine::queue(const std::shared_ptr<Stream>& stream, std::function<Outcome()> run, std::shared_ptr<Flag> done,
                     std::vector<std::shared_ptr<Flag>> after) {
   Device& device = *stream->device;
   if (device.fallen != 0) return device.fallen;
@@ -194,7 +194,7 @@ void Machine::run(std::shared_ptr<Stream> stream) {
     lock.lock();
     if (stream->device->fallen == 0) {
       lock.unlock();
-      const Code code = operation.run();
+      const Outcome code = operation.run();
       lock.lock();
       if (code != kSuccess) fall(*stream->device, code);
       if (stream->device->fallen == 0) operation.done->set = true;
@@ -204,7 +204,7 @@ void Machine::run(std::shared_ptr<Stream> stream) {
   }
 }
 
-void Machine::fall(Device& device, Code code) {
+void Machine::fall(Device& device, Outcome code) {
   device.fallen = code;
   device.default_stream->queue.clear();
   for (const auto& [handle, stream] : streams) {

@@ -17,7 +17,7 @@
 
 namespace standin {
 
-using fdl::cuda::Code;
+using fdl::cuda::Outcome;
 
 // Whether an operation has run; guarded by the machine's mutex.
 struct Flag {
@@ -25,13 +25,13 @@ struct Flag {
 };
 
 struct Operation {
-  std::function<Code()> run;
+  std::function<Outcome()> run;
   std::vector<std::shared_ptr<Flag>> after{};
   std::shared_ptr<Flag> done = std::make_shared<Flag>();
 };
 
 struct Capture {
-  std::vector<std::function<Code()>> operations;
+  std::vector<std::function<Outcome()>> operations;
   bool invalid = false;
 };
 
@@ -57,7 +57,7 @@ struct Event {
 struct Device {
   int index = 0;
   int retained = 0;
-  Code fallen = 0;
+  Outcome fallen = 0;
   std::size_t used = 0;
   std::byte* base = nullptr;  // all memory that there will ever be: addresses are not used twice
   std::size_t top = 0;
@@ -84,7 +84,7 @@ class Machine {
   unsigned delay_us = 0;
   std::size_t memory_bytes = std::size_t{8} << 30;
   int driver_version = 13000;
-  Code refused_module = 0;
+  Outcome refused_module = 0;
   std::vector<std::unique_ptr<Device>> devices;
   std::map<void*, std::shared_ptr<Stream>> streams;
   std::map<void*, std::unique_ptr<Event>> events;
@@ -95,19 +95,19 @@ class Machine {
 
   void read_environment();
   // Counts the call; what was planned for it, else success. `now` is taken by all functions of the driver.
-  Code enter(const char* function);
-  void plan_failure(const std::string& function, int k, Code code);
+  Outcome enter(const char* function);
+  void plan_failure(const std::string& function, int k, Outcome code);
   void clear_failures();
   std::size_t calls(const std::string& function) const;
 
   // The rest with the mutex held.
-  Code allocate(Device& device, std::size_t bytes, void** memory);
-  Code free_memory(std::unique_lock<std::mutex>& lock, void* memory);  // waits for the device, as the driver does
+  Outcome allocate(Device& device, std::size_t bytes, void** memory);
+  Outcome free_memory(std::unique_lock<std::mutex>& lock, void* memory);  // waits for the device, as the driver does
   Device* owner_of(const void* memory);
   bool within_allocation(const void* memory, std::size_t bytes);
-  Code queue(const std::shared_ptr<Stream>& stream, std::function<Code()> run,
+  Outcome queue(const std::shared_ptr<Stream>& stream, std::function<Outcome()> run,
              std::shared_ptr<Flag> done = std::make_shared<Flag>(), std::vector<std::shared_ptr<Flag>> after = {});
-  void fall(Device& device, Code code);
+  void fall(Device& device, Outcome code);
   void wait_idle(std::unique_lock<std::mutex>& lock, Device& device);
 
   // Memory of devices is open to this process between these two; they nest, from any thread.
@@ -117,7 +117,7 @@ class Machine {
  private:
   struct Plan {
     std::size_t at_call;
-    Code code;
+    Outcome code;
   };
 
   void start(const std::shared_ptr<Stream>& stream);

@@ -1,0 +1,62 @@
+// Calls: what all parts of a device share: its driver, its context, and its first failure, which is final.
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <string_view>
+
+#include "base/mutex.h"
+#include "base/status.h"
+#include "cuda/driver.h"
+
+namespace fdl::cuda {
+
+class Calls {
+ public:
+  Calls(const Driver& of_driver, std::string device_name) : driver(of_driver), name(std::move(device_name)) {}
+
+  const Driver& driver;
+  const std::string name;  // "cuda:0 (NVIDIA H100 80GB HBM3)"
+  Context context = nullptr;
+
+  // OK, or why the device can do no more.
+  Status failure() const;
+  // What a call of the driver came to, in its own words. Some outcomes are final: the device has failed.
+  // `detail`: what it was called for.
+  Status status(Outcome outcome, std::string_view call, std::string_view detail = {}) {
+    return outcome == kSuccess ? ok_status() : failed_call(outcome, call, detail);
+  }
+
+ private:
+  Status failed_call(Outcome outcome, std::string_view call, std::string_view detail);
+
+  std::atomic<bool> failed_{false};
+  mutable Mutex mutex_;
+  Status failure_ FDL_GUARDED_BY(mutex_);
+};
+
+// The device's context is the thread's current one from here to the end of the scope, and calls that a recording
+// elsewhere would forbid are allowed: they touch no stream that is being recorded.
+class Scope {
+ public:
+  explicit Scope(const Calls& calls) : driver_(calls.driver) {
+    outcome_ = driver_.cuCtxPushCurrent_v2(calls.context);
+    (void)driver_.cuThreadExchangeStreamCaptureMode(&mode_);
+  }
+  ~Scope() {
+    (void)driver_.cuThreadExchangeStreamCaptureMode(&mode_);
+    if (outcome_ == kSuccess) (void)driver_.cuCtxPopCurrent_v2(&popped_);
+  }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+  Outcome outcome() const { return outcome_; }
+
+ private:
+  const Driver& driver_;
+  Outcome outcome_ = kSuccess;
+  int mode_ = kCaptureModeRelaxed;
+  Context popped_ = nullptr;
+};
+
+}  // namespace fdl::cuda

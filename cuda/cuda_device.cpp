@@ -1,0 +1,376 @@
+// CUDA devices: each call enters the device's context, makes one or two calls of the driver, and leaves it again.
+#include "cuda/cuda_device.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "base/mutex.h"
+#include "cuda/calls.h"
+#include "cuda/launches.h"
+#include "cuda/marks.h"
+#include "cuda/memory_cache.h"
+
+namespace fdl {
+namespace {
+
+using namespace cuda;
+
+constexpr std::size_t kMostIdleDeviceBytes = std::size_t{256} << 20;
+constexpr std::size_t kMostIdlePinnedBytes = std::size_t{128} << 20;
+
+Pointer pointer(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory); }
+
+// Enters the device, unless it has failed; `scope` stays for the rest of the function.
+#define FDL_ENTER(scope)                 \
+  FDL_RETURN_IF_ERROR(calls_.failure()); \
+  const Scope scope(calls_);             \
+  FDL_RETURN_IF_ERROR(calls_.status(scope.outcome(), "cuCtxPushCurrent"))
+
+// The primary context of a device, which frameworks use, too: kept alive from here to the end of this.
+class PrimaryContext {
+ public:
+  PrimaryContext() = default;
+  ~PrimaryContext() {
+    if (calls_ != nullptr) (void)calls_->driver.cuDevicePrimaryCtxRelease_v2(number_);
+  }
+  PrimaryContext(const PrimaryContext&) = delete;
+  PrimaryContext& operator=(const PrimaryContext&) = delete;
+
+  Status retain(Calls& calls, DeviceNumber number) {
+    Context context = nullptr;
+    FDL_RETURN_IF_ERROR(
+        calls.status(calls.driver.cuDevicePrimaryCtxRetain(&context, number), "cuDevicePrimaryCtxRetain"));
+    calls.context = context;
+    calls_ = &calls;
+    number_ = number;
+    return ok_status();
+  }
+
+ private:
+  const Calls* calls_ = nullptr;
+  DeviceNumber number_ = -1;
+};
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(const Driver& driver, int index, int count, std::string name)
+      : driver_(driver), index_(index), count_(count), calls_(driver, std::move(name)) {}
+
+  Status begin();
+
+  std::string_view name() const override { return calls_.name; }
+  int kind() const override { return 2; }  // kDLCUDA
+  int index() const override { return index_; }
+  std::array<std::byte, 16> identity() const override { return identity_; }
+
+  Result<void*> allocate(std::size_t bytes) override;
+  void release(void* memory) override { give(device_memory_, memory); }
+  Result<void*> allocate_pinned(std::size_t bytes) override;
+  void release_pinned(void* memory) override { give(pinned_memory_, memory); }
+
+  Result<Stream> make_stream() override;
+  void end_stream(Stream stream) override;
+  Result<bool> is_captured(Stream stream) override;
+  Result<Mark> make_mark() override;
+  void end_mark(Mark mark) override;
+  Status set(Mark mark, Stream stream) override;
+  Status wait(Stream stream, Mark mark) override;
+  Result<bool> reached(Mark mark) override;
+  Status ring(Stream stream, const Event& bell) override;
+
+  Status copy(Stream stream, void* target, const void* source, std::size_t bytes) override;
+  Status fill_zero(Stream stream, void* target, std::size_t bytes) override;
+  Status pack(Stream stream, std::span<const DevicePiece> pieces, Dtype tensors, void* packed, Dtype in_packed,
+              double factor) override {
+    return move_pieces(stream, {pieces, tensors, static_cast<std::byte*>(packed), in_packed, false, factor});
+  }
+  Status unpack(Stream stream, std::span<const DevicePiece> pieces, Dtype tensors, const void* packed, Dtype in_packed,
+                double factor) override {
+    auto* const from = const_cast<std::byte*>(static_cast<const std::byte*>(packed));
+    return move_pieces(stream, {pieces, tensors, from, in_packed, true, factor});
+  }
+  Status reduce(Stream stream, Dtype dtype, Op op, void* target, std::span<const void* const> sources,
+                std::size_t count, double factor) override;
+
+ private:
+  Result<void*> take(MemoryCache& cache, std::size_t bytes, std::string_view call);
+  void give(MemoryCache& cache, void* memory);
+  Status copy_within(Stream stream, void* target, const void* source, std::size_t bytes);
+  Status enable_peer_of(const void* memory);
+  Status move_pieces(Stream stream, const Packing& packing);
+  Status copy_pieces(Stream stream, const Packing& packing);
+  // Every function that queues work on memory ends with this.
+  Status queued(Stream stream) { return last_work_.note(stream); }
+
+  const Driver& driver_;
+  const int index_, count_;
+  Calls calls_;
+  DeviceNumber number_ = -1;
+  PrimaryContext context_;  // what is below needs it
+  std::array<std::byte, 16> identity_{};
+  std::atomic<uint64_t> peers_{0};  // bits of devices whose memory this one reaches, or never will
+  LastWork last_work_{calls_};
+  Launches launches_{calls_, kernel_image()};
+  MemoryCache device_memory_{[this](std::size_t bytes, void** memory) {
+                               Pointer allocated = 0;
+                               const Outcome outcome = driver_.cuMemAlloc_v2(&allocated, bytes);
+                               *memory = reinterpret_cast<void*>(static_cast<std::uintptr_t>(allocated));
+                               return outcome;
+                             },
+                             [this](void* memory) {
+                               const Scope scope(calls_);
+                               (void)driver_.cuMemFree_v2(pointer(memory));
+                             },
+                             kMostIdleDeviceBytes};
+  MemoryCache pinned_memory_{
+      [this](std::size_t bytes, void** memory) { return driver_.cuMemHostAlloc(memory, bytes, kHostAllocPortable); },
+      [this](void* memory) {
+        const Scope scope(calls_);
+        (void)driver_.cuMemFreeHost(memory);
+      },
+      kMostIdlePinnedBytes};
+};
+
+Status CudaDevice::begin() {
+  FDL_RETURN_IF_ERROR(calls_.status(driver_.cuDeviceGet(&number_, index_), "cuDeviceGet"));
+  Uuid uuid{};
+  FDL_RETURN_IF_ERROR(calls_.status(driver_.cuDeviceGetUuid_v2(&uuid, number_), "cuDeviceGetUuid"));
+  std::memcpy(identity_.data(), uuid.bytes, identity_.size());
+  return context_.retain(calls_, number_);
+}
+
+// ---- Memory
+
+Result<void*> CudaDevice::take(MemoryCache& cache, std::size_t bytes, std::string_view call) {
+  FDL_ENTER(scope);
+  void* memory = nullptr;
+  const Outcome outcome = cache.take(bytes, &memory);
+  if (outcome == kSuccess) return memory;
+  std::size_t free = 0, total = 0;
+  if (outcome != kOutOfMemory || driver_.cuMemGetInfo_v2(&free, &total) != kSuccess) {
+    return calls_.status(outcome, call, fmt::format("{} bytes", bytes));
+  }
+  return calls_.status(outcome, call,
+                       fmt::format("{} bytes, where {} of the device's {} are free", bytes, free, total));
+}
+
+Result<void*> CudaDevice::allocate(std::size_t bytes) { return take(device_memory_, bytes, "cuMemAlloc"); }
+Result<void*> CudaDevice::allocate_pinned(std::size_t bytes) { return take(pinned_memory_, bytes, "cuMemHostAlloc"); }
+
+void CudaDevice::give(MemoryCache& cache, void* memory) {
+  if (memory == nullptr) return;
+  const Scope scope(calls_);
+  cache.give(memory, last_work_.pending());
+}
+
+// ---- Streams and marks
+
+Result<Stream> CudaDevice::make_stream() {
+  FDL_ENTER(scope);
+  int least = 0, greatest = 0;
+  FDL_RETURN_IF_ERROR(
+      calls_.status(driver_.cuCtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange"));
+  Stream stream = nullptr;
+  FDL_RETURN_IF_ERROR(calls_.status(driver_.cuStreamCreateWithPriority(&stream, kStreamNonBlocking, greatest),
+                                    "cuStreamCreateWithPriority"));
+  return stream;
+}
+
+void CudaDevice::end_stream(Stream stream) {
+  if (stream == nullptr) return;
+  const Scope scope(calls_);
+  // What others than this device's functions queued on it counts, too.
+  if (calls_.failure().ok()) (void)last_work_.note(stream);
+  last_work_.forget(stream);
+  (void)driver_.cuStreamDestroy_v2(stream);
+}
+
+Result<bool> CudaDevice::is_captured(Stream stream) {
+  FDL_ENTER(scope);
+  int captured = kCaptureNone;
+  FDL_RETURN_IF_ERROR(calls_.status(driver_.cuStreamIsCapturing(stream, &captured), "cuStreamIsCapturing"));
+  return captured != kCaptureNone;
+}
+
+Result<Mark> CudaDevice::make_mark() {
+  FDL_ENTER(scope);
+  return make_event(calls_);
+}
+
+void CudaDevice::end_mark(Mark mark) {
+  if (mark == nullptr) return;
+  const Scope scope(calls_);
+  (void)driver_.cuEventDestroy_v2(mark);
+}
+
+Status CudaDevice::set(Mark mark, Stream stream) {
+  FDL_ENTER(scope);
+  return calls_.status(driver_.cuEventRecord(mark, stream), "cuEventRecord");
+}
+
+Status CudaDevice::wait(Stream stream, Mark mark) {
+  FDL_ENTER(scope);
+  return calls_.status(driver_.cuStreamWaitEvent(stream, mark, 0), "cuStreamWaitEvent");
+}
+
+Result<bool> CudaDevice::reached(Mark mark) {
+  FDL_ENTER(scope);
+  const Outcome outcome = driver_.cuEventQuery(mark);
+  if (outcome == kNotReady) return false;
+  FDL_RETURN_IF_ERROR(calls_.status(outcome, "cuEventQuery"));
+  return true;
+}
+
+Status CudaDevice::ring(Stream stream, const Event& bell) {
+  FDL_ENTER(scope);
+  // Runs on a thread of the driver, where nothing of CUDA may be called; it is not called once the device has failed.
+  const HostFunction pull = [](void* event) { static_cast<const Event*>(event)->ring(); };
+  return calls_.status(driver_.cuLaunchHostFunc(stream, pull, const_cast<Event*>(&bell)), "cuLaunchHostFunc");
+}
+
+// ---- Work
+
+// Where devices copy from each other directly, the driver wants to be told once.
+Status CudaDevice::enable_peer_of(const void* memory) {
+  unsigned type = 0;
+  int other = index_;
+  if (driver_.cuPointerGetAttribute(&type, kPointerMemoryType, pointer(memory)) != kSuccess || type != kMemoryDevice ||
+      driver_.cuPointerGetAttribute(&other, kPointerDeviceOrdinal, pointer(memory)) != kSuccess || other == number_) {
+    return ok_status();
+  }
+  const uint64_t bit = uint64_t{1} << (other & 63);
+  if (peers_.fetch_or(bit) & bit) return ok_status();
+  int can = 0;
+  FDL_RETURN_IF_ERROR(calls_.status(driver_.cuDeviceCanAccessPeer(&can, number_, other), "cuDeviceCanAccessPeer"));
+  if (can == 0) return ok_status();  // the driver copies through the host
+  Context context = nullptr;
+  FDL_RETURN_IF_ERROR(calls_.status(driver_.cuDevicePrimaryCtxRetain(&context, other), "cuDevicePrimaryCtxRetain"));
+  const Outcome outcome = driver_.cuCtxEnablePeerAccess(context, 0);
+  if (outcome == kPeerAccessAlreadyEnabled) return ok_status();
+  return calls_.status(outcome, "cuCtxEnablePeerAccess");
+}
+
+Status CudaDevice::copy_within(Stream stream, void* target, const void* source, std::size_t bytes) {
+  if (count_ > 1) {
+    FDL_RETURN_IF_ERROR(enable_peer_of(target));
+    FDL_RETURN_IF_ERROR(enable_peer_of(source));
+  }
+  return calls_.status(driver_.cuMemcpyAsync(pointer(target), pointer(source), bytes, stream), "cuMemcpyAsync");
+}
+
+Status CudaDevice::copy(Stream stream, void* target, const void* source, std::size_t bytes) {
+  if (bytes == 0 || target == source) return ok_status();
+  FDL_ENTER(scope);
+  FDL_RETURN_IF_ERROR(copy_within(stream, target, source, bytes));
+  return queued(stream);
+}
+
+Status CudaDevice::fill_zero(Stream stream, void* target, std::size_t bytes) {
+  if (bytes == 0) return ok_status();
+  FDL_ENTER(scope);
+  FDL_RETURN_IF_ERROR(calls_.status(driver_.cuMemsetD8Async(pointer(target), 0, bytes, stream), "cuMemsetD8Async"));
+  return queued(stream);
+}
+
+Status CudaDevice::copy_pieces(Stream stream, const Packing& packing) {
+  const std::size_t size = size_of(packing.tensors);
+  for (const DevicePiece& piece : packing.pieces) {
+    if (piece.count == 0 || (packing.unpacks && piece.tensor == nullptr)) continue;
+    void* const packed = packing.packed + piece.first * size;
+    const std::size_t bytes = piece.count * size;
+    if (piece.tensor == nullptr) {
+      FDL_RETURN_IF_ERROR(calls_.status(driver_.cuMemsetD8Async(pointer(packed), 0, bytes, stream), "cuMemsetD8Async"));
+    } else if (packing.unpacks) {
+      FDL_RETURN_IF_ERROR(copy_within(stream, piece.tensor, packed, bytes));
+    } else {
+      FDL_RETURN_IF_ERROR(copy_within(stream, packed, piece.tensor, bytes));
+    }
+  }
+  return ok_status();
+}
+
+Status CudaDevice::move_pieces(Stream stream, const Packing& packing) {
+  const auto is_real = [](Dtype dtype) {
+    return kind_of(dtype) == DtypeKind::real || kind_of(dtype) == DtypeKind::small_real;
+  };
+  if (packing.tensors != packing.in_packed && !(is_real(packing.tensors) && is_real(packing.in_packed))) {
+    return Status(Code::unsupported, fmt::format("{}: {} is not packed as {}: only real types become others",
+                                                 calls_.name, name_of(packing.tensors), name_of(packing.in_packed)));
+  }
+  FDL_ENTER(scope);
+  // One tensor is the driver's business, and where there are no kernels, many are.
+  if (packing.is_copy() && (packing.pieces.size() <= 1 || !launches_.load().ok())) {
+    FDL_RETURN_IF_ERROR(copy_pieces(stream, packing));
+  } else {
+    FDL_RETURN_IF_ERROR(launches_.pack(stream, packing));
+  }
+  return queued(stream);
+}
+
+Status CudaDevice::reduce(Stream stream, Dtype dtype, Op op, void* target, std::span<const void* const> sources,
+                          std::size_t count, double factor) {
+  FDL_CHECK(!sources.empty());
+  if (op == Op::user || !supports(dtype, op)) {
+    return Status(Code::unsupported,
+                  fmt::format("{}: there is no {} of {} on devices", calls_.name, name_of(op), name_of(dtype)));
+  }
+  if (sources.size() > kMostSources) {
+    return Status(Code::unsupported, fmt::format("{}: {} of {} vectors at once; {} is the most", calls_.name,
+                                                 name_of(op), sources.size(), kMostSources));
+  }
+  if (count == 0) return ok_status();
+  if (sources.size() == 1 && (factor == 1.0 || kind_of(dtype) == DtypeKind::logical)) {
+    return copy(stream, target, sources[0], count * size_of(dtype));
+  }
+  FDL_ENTER(scope);
+  FDL_RETURN_IF_ERROR(launches_.reduce(stream, dtype, op, target, sources, count, factor));
+  return queued(stream);
+}
+
+// ---- Opening
+
+Result<std::shared_ptr<Device>> open_now(const Driver& driver, int index) {
+  int count = 0;
+  Calls calls(driver, "cuda");
+  FDL_RETURN_IF_ERROR(calls.status(driver.cuDeviceGetCount(&count), "cuDeviceGetCount"));
+  if (index < 0 || index >= count) {
+    return Status(
+        Code::invalid_argument,
+        fmt::format("cuda:{}: there is no such device: this process sees {} (CUDA_VISIBLE_DEVICES)", index, count));
+  }
+  DeviceNumber number = -1;
+  char name[128] = "";
+  FDL_RETURN_IF_ERROR(calls.status(driver.cuDeviceGet(&number, index), "cuDeviceGet"));
+  FDL_RETURN_IF_ERROR(calls.status(driver.cuDeviceGetName(name, sizeof name, number), "cuDeviceGetName"));
+  auto device = std::make_shared<CudaDevice>(driver, index, count, fmt::format("cuda:{} ({})", index, name));
+  FDL_RETURN_IF_ERROR(device->begin());
+  return std::shared_ptr<Device>(std::move(device));
+}
+
+}  // namespace
+
+Result<int> count_cuda_devices(const Config& config) {
+  FDL_ASSIGN_OR_RETURN(const Driver* const driver, Driver::open(config.cuda_library));
+  int count = 0;
+  Calls calls(*driver, "cuda");
+  FDL_RETURN_IF_ERROR(calls.status(driver->cuDeviceGetCount(&count), "cuDeviceGetCount"));
+  return count;
+}
+
+Result<std::shared_ptr<Device>> open_cuda_device(int index, const Config& config) {
+  FDL_ASSIGN_OR_RETURN(const Driver* const driver, Driver::open(config.cuda_library));
+  static Mutex mutex;
+  static auto* const opened = new std::map<std::pair<const Driver*, int>, std::weak_ptr<Device>>;
+  const MutexLock lock(mutex);
+  std::weak_ptr<Device>& known = (*opened)[{driver, index}];
+  if (std::shared_ptr<Device> device = known.lock()) return device;
+  FDL_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, open_now(*driver, index));
+  known = device;
+  return device;
+}
+
+}  // namespace fdl

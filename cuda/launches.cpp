@@ -1,0 +1,100 @@
+// Launches: tables are filled here and copied by the driver when it takes them, so nothing of a launch is kept.
+#include "cuda/launches.h"
+
+#include <fmt/format.h>
+
+namespace fdl::cuda {
+
+Launches::~Launches() {
+  if (module_ == nullptr) return;
+  const Scope scope(calls_);
+  (void)calls_.driver.cuModuleUnload(module_);
+}
+
+Status Launches::load() {
+  if (loaded_.load(std::memory_order_acquire)) return ok_status();
+  const MutexLock lock(mutex_);
+  if (!tried_) outcome_ = load_now();
+  tried_ = true;
+  if (outcome_.ok()) loaded_.store(true, std::memory_order_release);
+  return outcome_;
+}
+
+Status Launches::load_now() {
+  Outcome first = kNoBinaryForGpu;
+  if (!image_.machine_code.empty()) first = calls_.driver.cuModuleLoadData(&module_, image_.machine_code.data());
+  if (first == kSuccess) return look_up();
+  const Outcome second = calls_.driver.cuModuleLoadData(&module_, image_.portable.data());
+  if (second == kSuccess) return look_up();
+  module_ = nullptr;
+  return Status(
+      Code::unsupported,
+      fmt::format("{}: the driver (CUDA {}) takes none of this build's kernels ({}): cuModuleLoadData: {}, and "
+                  "of those that it compiles itself: {}; update the driver, or build with an older nvcc",
+                  calls_.name, version_text(calls_.driver.version), image_.compiler, calls_.driver.describe(first),
+                  calls_.driver.describe(second)));
+}
+
+Status Launches::find(const char* kernel, Function* function) {
+  const Outcome outcome = calls_.driver.cuModuleGetFunction(function, module_, kernel);
+  if (outcome != kNotFound) return calls_.status(outcome, "cuModuleGetFunction", kernel);
+  return Status(Code::unsupported,
+                fmt::format("{}: this build of farandole has no kernel {} ({}): kernels are compiled where nvcc is "
+                            "found; NCCL's own sums need none",
+                            calls_.name, kernel, image_.compiler));
+}
+
+Status Launches::look_up() {
+#define ROW(name, body) FDL_RETURN_IF_ERROR(find(#name, &packers_[k_##name]));
+  FDL_PACK_KERNELS(ROW)
+#undef ROW
+#define ROW(name, type, kind) \
+  FDL_RETURN_IF_ERROR(find("fdl_reduce_" #name, &reducers_[static_cast<std::size_t>(Dtype::name)]));
+  FDL_DTYPES(ROW)
+#undef ROW
+  return ok_status();
+}
+
+Status Launches::launch(Function function, std::string_view name, uint64_t blocks, Stream stream, const void* table) {
+  if (blocks > INT32_MAX) {
+    return Status(Code::unsupported,
+                  fmt::format("{}: {} of so many elements at once; do it in parts", calls_.name, name));
+  }
+  void* parameters[] = {const_cast<void*>(table)};
+  return calls_.status(calls_.driver.cuLaunchKernel(function, static_cast<unsigned>(blocks), 1, 1, kThreads, 1, 1, 0,
+                                                    stream, parameters, nullptr),
+                       "cuLaunchKernel", name);
+}
+
+Status Launches::pack(Stream stream, const Packing& packing) {
+  FDL_RETURN_IF_ERROR(load());
+  PackKernel kernel = k_fdl_cast_pieces;
+  if (packing.is_copy()) {
+    kernel = k_fdl_copy_pieces;
+  } else if (kind_of(packing.tensors) == DtypeKind::integer) {
+    kernel = k_fdl_scale_integer_pieces;
+  } else if (packing.tensors == Dtype::float64 || packing.in_packed == Dtype::float64) {
+    kernel = k_fdl_cast_float64_pieces;
+  }
+  return for_each_table(packing, [&](const PackTable& table) {
+    return launch(packers_[kernel], packing.unpacks ? "unpack" : "pack", table.tile_count, stream, &table);
+  });
+}
+
+Status Launches::reduce(Stream stream, Dtype dtype, Op op, void* target, std::span<const void* const> sources,
+                        std::size_t count, double factor) {
+  FDL_RETURN_IF_ERROR(load());
+  ReduceTable table;
+  table.target = static_cast<std::byte*>(target);
+  table.count = count;
+  table.factor = factor;
+  table.source_count = static_cast<uint32_t>(sources.size());
+  table.op = op;
+  for (std::size_t i = 0; i < sources.size(); ++i) table.source[i] = static_cast<const std::byte*>(sources[i]);
+  const auto size = static_cast<unsigned>(size_of(dtype));
+  table.head = common_head(table, size);
+  return launch(reducers_[static_cast<std::size_t>(dtype)], "reduce", reduce_blocks(reduce_plan(table, 16 / size)),
+                stream, &table);
+}
+
+}  // namespace fdl::cuda

@@ -1,0 +1,53 @@
+// Launches: which kernel does what is asked, with which tables, on a device whose module is loaded at the first one.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <span>
+#include <string_view>
+
+#include "base/mutex.h"
+#include "contract/device.h"
+#include "cuda/calls.h"
+#include "cuda/kernel_image.h"
+#include "cuda/kernels.h"
+#include "cuda/pack_tables.h"
+
+namespace fdl::cuda {
+
+class Launches {
+ public:
+  Launches(Calls& calls, const KernelImage& image) : calls_(calls), image_(image) {}
+  ~Launches();
+
+  // Loads the module once; the outcome is remembered.
+  Status load() FDL_EXCLUDES(mutex_);
+  Status pack(Stream stream, const Packing& packing);
+  Status reduce(Stream stream, Dtype dtype, Op op, void* target, std::span<const void* const> sources,
+                std::size_t count, double factor);
+
+ private:
+  enum PackKernel {
+#define ROW(name, body) k_##name,
+    FDL_PACK_KERNELS(ROW)
+#undef ROW
+        kPackKernels
+  };
+
+  Status load_now();
+  Status find(const char* kernel, Function* function);
+  Status look_up();
+  Status launch(Function function, std::string_view name, uint64_t blocks, Stream stream, const void* table);
+
+  Calls& calls_;
+  const KernelImage& image_;
+  Mutex mutex_;
+  std::atomic<bool> loaded_{false};
+  bool tried_ FDL_GUARDED_BY(mutex_) = false;
+  Status outcome_ FDL_GUARDED_BY(mutex_);
+  Module module_ = nullptr;
+  std::array<Function, kPackKernels> packers_{};
+  std::array<Function, kDtypeCount> reducers_{};
+};
+
+}  // namespace fdl::cuda

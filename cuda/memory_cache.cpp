@@ -1,0 +1,85 @@
+// MemoryCache: lists by size; the largest are freed first when too much lies idle.
+#include "cuda/memory_cache.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace fdl::cuda {
+namespace {
+
+bool all_reached(const Marks& marks) {
+  return std::all_of(marks.begin(), marks.end(), [](const auto& mark) { return mark->reached(); });
+}
+
+}  // namespace
+
+std::size_t size_class(std::size_t bytes) {
+  constexpr std::size_t kLeast = 4096;
+  if (bytes <= kLeast) return kLeast;
+  const std::size_t quarter = std::bit_floor(bytes - 1) / 4;
+  return (bytes + quarter - 1) / quarter * quarter;
+}
+
+MemoryCache::~MemoryCache() {
+  for (const auto& [size, blocks] : idle_) {
+    for (const Idle& block : blocks) free_(block.memory);
+  }
+}
+
+void* MemoryCache::take_idle(std::size_t size) {
+  const auto list = idle_.find(size);
+  if (list == idle_.end()) return nullptr;
+  auto& blocks = list->second;
+  const auto ready =
+      std::find_if(blocks.begin(), blocks.end(), [](const Idle& block) { return all_reached(block.until); });
+  if (ready == blocks.end()) return nullptr;
+  void* const memory = ready->memory;
+  blocks.erase(ready);
+  idle_bytes_ -= size;
+  return memory;
+}
+
+Outcome MemoryCache::take(std::size_t bytes, void** memory) {
+  const std::size_t size = size_class(bytes);
+  const MutexLock lock(mutex_);
+  *memory = take_idle(size);
+  if (*memory == nullptr) {
+    Outcome outcome = allocate_(size, memory);
+    if (outcome == kOutOfMemory && idle_bytes_ > 0) {
+      trim(0);
+      outcome = allocate_(size, memory);
+    }
+    if (outcome != kSuccess) return outcome;
+  }
+  out_[*memory] = size;
+  return kSuccess;
+}
+
+void MemoryCache::give(void* memory, Marks in_use_until) {
+  const MutexLock lock(mutex_);
+  const auto found = out_.find(memory);
+  FDL_CHECK(found != out_.end());
+  idle_[found->second].push_back({memory, std::move(in_use_until)});
+  idle_bytes_ += found->second;
+  out_.erase(found);
+  if (idle_bytes_ > most_idle_bytes_) trim(most_idle_bytes_);
+}
+
+void MemoryCache::trim(std::size_t most_bytes) {
+  for (auto list = idle_.rbegin(); list != idle_.rend() && idle_bytes_ > most_bytes; ++list) {
+    auto& blocks = list->second;
+    for (std::size_t i = blocks.size(); i-- > 0 && idle_bytes_ > most_bytes;) {
+      if (!all_reached(blocks[i].until)) continue;
+      free_(blocks[i].memory);
+      idle_bytes_ -= list->first;
+      blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+}
+
+std::size_t MemoryCache::idle_bytes() const {
+  const MutexLock lock(mutex_);
+  return idle_bytes_;
+}
+
+}  // namespace fdl::cuda
