@@ -69,6 +69,7 @@ class CudaDevice final : public Device {
 
   Result<void*> allocate(std::size_t bytes) override;
   void release(void* memory) override { give(device_memory_, memory); }
+  void release_after(Stream stream, void* memory) override;
   Result<void*> allocate_pinned(std::size_t bytes) override;
   void release_pinned(void* memory) override { give(pinned_memory_, memory); }
 
@@ -165,6 +166,14 @@ void CudaDevice::give(MemoryCache& cache, void* memory) {
   if (memory == nullptr) return;
   const Scope scope(calls_);
   cache.give(memory, last_work_.pending());
+}
+
+void CudaDevice::release_after(Stream stream, void* memory) {
+  {
+    const Scope scope(calls_);
+    if (calls_.failure().ok()) (void)last_work_.note(stream);  // where that fails, nothing uses it any more
+  }
+  release(memory);
 }
 
 // ---- Streams and marks

@@ -447,6 +447,7 @@ typedef struct fdl_output {
   int last_joined; /* fdl_join */
 } fdl_output;
 FDL_API fdl_result fdl_handle_output(fdl_handle* handle, size_t index, fdl_output* output);
+/* On a device: what is queued on the operation's stream, which still exists, may still use it. */
 FDL_API void fdl_output_free(void* data);
 /* Legal at any time; an operation in flight goes on and its outcome is forgotten. */
 FDL_API void fdl_handle_free(fdl_handle* handle);

@@ -225,8 +225,8 @@ fdl_result translate(fdl_group* group, const fdl_operation* operations, size_t c
 }
 
 // Outputs on devices that callers hold.
-Owners<Device>& device_outputs() {
-  static auto& instance = *new Owners<Device>;
+Owners<FreeMemory>& device_outputs() {
+  static auto& instance = *new Owners<FreeMemory>;
   return instance;
 }
 
@@ -312,7 +312,7 @@ fdl_result fdl_handle_output(fdl_handle* handle, size_t index, fdl_output* outpu
   }
   Handle::Output& known = handle->handle->output(index);
   if (known.memory && known.memory.get_deleter().device) {
-    device_outputs().keep(known.memory.get(), known.memory.get_deleter().device);
+    device_outputs().keep(known.memory.get(), std::make_shared<FreeMemory>(known.memory.get_deleter()));
   }
   const fdl_output all{.struct_size = sizeof(fdl_output),
                        .data = known.memory ? known.memory.release() : nullptr,
@@ -327,7 +327,7 @@ fdl_result fdl_handle_output(fdl_handle* handle, size_t index, fdl_output* outpu
 }
 
 void fdl_output_free(void* data) {
-  if (const auto device = device_outputs().forget(data)) return device->release(data);
+  if (const auto owner = device_outputs().forget(data)) return owner->device->release_after(owner->stream, data);
   std::free(data);
 }
 void fdl_handle_free(fdl_handle* handle) { delete handle; }

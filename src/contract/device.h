@@ -46,6 +46,8 @@ class Device {
   // when it is short; what is queued when memory is released may still use it.
   virtual Result<void*> allocate(std::size_t bytes) = 0;
   virtual void release(void* memory) = 0;
+  // The same for what others have worked with: what they queued on that stream, which still exists, may still use it.
+  virtual void release_after(Stream stream, void* memory) = 0;
   virtual Result<void*> allocate_pinned(std::size_t bytes) = 0;
   virtual void release_pinned(void* memory) = 0;
 

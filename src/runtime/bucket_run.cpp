@@ -97,7 +97,7 @@ Result<void*> BucketRun::make_output(Entry& entry, std::vector<int64_t> shape) {
     const std::size_t bytes = product(output.shape) * size_of(bucket_.dtype);
     if (device_ != nullptr) {
       FDL_ASSIGN_OR_RETURN(void* allocated, device_->device().allocate(bytes));
-      output.memory = OwnedMemory(allocated, {device_->shared_device()});
+      output.memory = OwnedMemory(allocated, {device_->shared_device(), entry.place->stream()});
     } else {
       output.memory = allocate_aligned(bytes);
     }

@@ -18,6 +18,7 @@ namespace fdl {
 // Memory that the library allocated for an output whose size was known only after agreement.
 struct FreeMemory {
   std::shared_ptr<Device> device = nullptr;  // whose memory it is; null: the CPU's
+  void* stream = nullptr;                    // on which its user works with it
   void operator()(void* memory) const { device ? device->release(memory) : std::free(memory); }
 };
 using OwnedMemory = std::unique_ptr<void, FreeMemory>;

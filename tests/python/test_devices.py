@@ -123,9 +123,9 @@ def check_operations_fall_in_line_with_the_stream():
     library = standin.driver()
     source, target = standin.array(np.full(1000, 5, "int32")), standin.array(np.zeros(1000, "int32"))
     library.standin_cuda_hold()
-    copy = library.cuMemcpyDtoDAsync_v2
+    copy = library.cuMemcpyAsync
     copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
-    assert copy(target.pointer, source.pointer, 4000, 1) in (0, 201)
+    standin.with_context(0, lambda: copy(target.pointer, source.pointer, 4000, 1))
     handle = fdl.allreduce_async(target, name="in line", out=target)
     library.standin_cuda_go_on()
     handle.wait()

@@ -43,6 +43,7 @@ class HostDevice final : public Device {
 
   Result<void*> allocate(std::size_t bytes) override;
   void release(void* memory) override;
+  void release_after(Stream, void* memory) override { release(memory); }
   Result<void*> allocate_pinned(std::size_t bytes) override;
   void release_pinned(void* memory) override;
 

@@ -445,7 +445,8 @@ class _Submitted:
         if memory is None:
             array = _empty(self.tensor, shape, self.dtype, self.place)
         elif self.place is not None:
-            array = _library_of(self.tensor).asarray(memory).view(self.tensor.dtype).reshape(shape)
+            # A copy, for the core cannot know on which streams the array will be used, nor until when.
+            array = _library_of(self.tensor).asarray(memory).view(self.tensor.dtype).reshape(shape).copy()
         else:
             array = _numpy().frombuffer(memory, _numpy_dtype(self.dtype)).reshape(shape)
         return (array, list(received)) if self.has_splits else array

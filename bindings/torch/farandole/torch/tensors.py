@@ -76,7 +76,8 @@ def from_memory(memory, shape, dtype, device):
     if memory is None or 0 in shape:
         return torch.empty(shape, dtype=dtype, device=device)
     if hasattr(memory, "__cuda_array_interface__"):
-        return torch.as_tensor(memory, device=device).view(dtype).view(shape)
+        # A copy, for the core cannot know on which streams the tensor will be used, nor until when.
+        return torch.as_tensor(memory, device=device).view(dtype).view(shape).clone()
     return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(shape).to(device)
 
 
