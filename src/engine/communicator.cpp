@@ -369,7 +369,13 @@ bool Communicator::State::run_current() {
 
 // The operation leaves the queue before its owner, who may free it at once, can see that it is done.
 void Communicator::State::end_current() {
-  if (!is_harmless(outcome.status.code())) return fail(outcome.status);
+  if (!is_harmless(outcome.status.code())) {
+    // A device or memory that fails is this rank's own, and the others hear of it in these words.
+    const Code code = outcome.status.code();
+    const bool own = oldest->spec.device != nullptr && (code == Code::internal || code == Code::resource);
+    const Member& me = parts.members[static_cast<std::size_t>(parts.rank)];
+    return fail(own ? outcome.status.of_rank(me.world_rank, me.host_name) : outcome.status);
+  }
   Operation* operation = oldest;
   oldest = operation->next;
   if (oldest == nullptr) newest = nullptr;

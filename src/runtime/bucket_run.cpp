@@ -391,8 +391,10 @@ void BucketRun::finish(Status status) {
 
 // What this rank alone has met. The others wait for it, or soon will: the group ends.
 void BucketRun::fail_here(const Status& why) {
-  comm_.interrupt(why.during(title()));
-  finish(why);
+  const Member& me = comm_.members()[static_cast<std::size_t>(comm_.rank())];
+  const Status own = why.of_rank(me.world_rank, me.host_name).during(title());
+  comm_.interrupt(own);
+  finish(own);
 }
 
 // ---- on a device: everything is queued at once, and done for the host

@@ -20,7 +20,7 @@ NCCL = os.path.normpath(os.path.join(LIBRARIES, "libnccl_standin.so"))
 
 def environment(nccl, **more):
     """Variables of ranks that use the stand-ins."""
-    for library in (CUDA, NCCL):
+    for library in (CUDA, NCCL) if nccl else (CUDA,):
         assert os.path.exists(library), f"{library} is missing: bash tests/run.sh python builds it"
     variables = {"FARANDOLE_CUDA_LIBRARY": CUDA, "STANDIN_CUDA_DEVICES": "8", **more}
     if nccl:
@@ -77,6 +77,7 @@ class Array:
         self.shape = tuple(shape)
         self.dtype = np.dtype(dtype)
         self.device = device
+        self.stream = 1  # the default one
         self._memory = memory or Memory(self.nbytes, device)
         self.pointer = pointer or self._memory.pointer
 
@@ -87,7 +88,7 @@ class Array:
     @property
     def __cuda_array_interface__(self):
         return {"shape": self.shape, "typestr": self.dtype.str, "data": (self.pointer, False), "version": 3,
-                "strides": None, "stream": 1}  # fmt: skip
+                "strides": None, "stream": self.stream}  # fmt: skip
 
     def __dlpack_device__(self):
         return 2, self.device
@@ -166,11 +167,13 @@ class Tensor(torch.Tensor):
 
     def get(self):
         host = self.array.get()
-        flat = torch.from_numpy(host.view(np.int16)).view(torch.bfloat16) if self.dtype == torch.bfloat16 else torch.from_numpy(host)
+        flat = torch.from_numpy(host.view(np.int16) if self.dtype == torch.bfloat16 else host)
         return flat.view(self.dtype).view(self.shape)
 
     @classmethod
     def __torch_function__(cls, function, types_, arguments=(), options=None):
+        if function is torch.Tensor.detach:
+            return arguments[0]
         if function is torch.empty_like:
             return Tensor(torch.zeros(arguments[0].shape, dtype=arguments[0].dtype), arguments[0].array.device)
         with torch._C.DisableTorchFunctionSubclass():
@@ -208,3 +211,4 @@ def play_torch_cuda():
     """Lets torch.cuda hand out streams of the stand-in, for this process."""
     torch.cuda.Stream = Stream
     torch.cuda.current_stream = lambda device=None: Stream(device, 1)
+    torch.cuda.get_device_capability = lambda device=None: (8, 0)

@@ -2,7 +2,10 @@
 integers: sums are exact."""
 
 import ctypes
+import os
+import signal
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -54,7 +57,7 @@ def check_many_at_once_are_fused():
             handle.wait()
             assert (one.get() == total((10 + 37 * i,), "float32", i + step)).all(), (step, i)
     counters = fdl.metrics()
-    assert counters["buckets"] < counters["operations"]
+    assert counters["buckets"] < counters["named_operations"]
 
 
 def check_groups_of_tensors():
@@ -144,14 +147,14 @@ def check_mixed_kinds_of_memory_are_a_mismatch():
 def check_a_group_works_on_one_device():
     with pytest.raises(fdl.InvalidArgumentError, match="another device than cuda:1"):
         fdl.allreduce(standin.array(np.ones(4, "float32"), device=1), name="elsewhere")
-    with pytest.raises(fdl.UnsupportedError, match="99"):
+    with pytest.raises(fdl.InvalidArgumentError, match="cuda:99: there is no such device"):
         fdl.core.open_device(2, 99)
     assert fdl.core.can_use_device(2, 0)
 
 
 def check_adasum_wants_the_cpu():
     with pytest.raises(fdl.InvalidArgumentError, match="copy the tensor to the CPU"):
-        fdl.allreduce(mine((4,), "float32"), fdl.ADASUM, name="adasum")
+        fdl.allreduce(mine((4,), "float32"), fdl.core.Op.ADASUM, name="adasum")
 
 
 def check_zz_joined_ranks_give_zeros():
@@ -163,7 +166,109 @@ def check_zz_joined_ranks_give_zeros():
     fdl.join()
 
 
-ENVIRONMENTS = {"staged": standin.environment(nccl=False), "nccl": standin.environment(nccl=True, NCCL_MULTI_RANK_GPU_ENABLE="1")}  # fmt: skip
+# ---- bad days: jobs of their own
+
+
+def run_out_of_device_memory():
+    """The fusion buffer does not fit on rank 0's device: it lies in the host's memory there, and the sums are right."""
+    fdl.init()
+    tensors = [mine((1000 + i,), "float32", i) for i in range(10)]
+    if fdl.rank() == 0:
+        standin.driver().standin_cuda_fail(b"cuMemAlloc_v2", 1, 2)
+    handle = fdl.grouped_allreduce_async(tensors, name="fused", out=tensors)
+    handle.wait()
+    for i, one in enumerate(tensors):
+        assert (one.get() == total((1000 + i,), "float32", i)).all()
+
+
+def lose_a_device():
+    """Rank 1's device falls off under an operation that all have begun: every rank hears of it, and whose it was."""
+    fdl.init()
+    tensor = mine((100_000,), "float32")
+    fdl.allreduce(tensor, name="before", out=tensor)
+    standin.synchronize()
+    if fdl.rank() == 1:
+        standin.driver().standin_cuda_hold()
+    handle = fdl.allreduce_async(tensor, name="after", out=tensor)
+    if fdl.rank() == 1:
+        standin.driver().standin_cuda_fall_off(0, 214)
+        standin.driver().standin_cuda_go_on()
+    with pytest.raises(fdl.Error, match=r"cuda:0.*ECC") as failure:
+        handle.wait(timeout=20)
+    print("told:", failure.value)
+    with pytest.raises(fdl.Error):
+        fdl.allreduce(np.ones(1), name="later")
+
+
+def lose_a_rank():
+    fdl.init()
+    tensor = mine((500_000,), "float32")
+    for step in range(10_000):
+        fdl.allreduce(tensor, name="loop", out=tensor)
+        if fdl.rank() == 1 and step == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if step == 5:
+            lost_at = time.monotonic()
+            try:
+                while True:
+                    fdl.allreduce(tensor, name="loop", out=tensor)
+            except fdl.PeerLostError as error:
+                assert error.culprit_rank == 1 and time.monotonic() - lost_at < 20
+                return
+
+
+def capture_a_stream():
+    fdl.init()
+    tensor = mine((10,), "float32")
+    library = standin.driver()
+    stream = standin.Stream("cuda:0")
+    tensor.stream = stream.cuda_stream
+    library.standin_cuda_begin_capture.argtypes = library.standin_cuda_end_capture.argtypes = [ctypes.c_void_p]
+    assert library.standin_cuda_begin_capture(stream.cuda_stream) == 0
+    with pytest.raises(fdl.UnsupportedError, match="captured into a graph"):
+        fdl.allreduce(tensor, name="captured", out=tensor)
+    with fdl.Communicator() as comm:
+        if os.environ.get("FARANDOLE_DEVICE_COLLECTIVES") == "staged" and fdl.size() > 1:
+            with pytest.raises(fdl.UnsupportedError, match="captured into a graph"):
+                comm.allreduce(tensor, tensor)
+    library.standin_cuda_end_capture(stream.cuda_stream)
+
+
+def ask_for_what_is_not_there():
+    fdl.init()
+    with pytest.raises(fdl.UnsupportedError, match="no-such-library.*driver"):
+        fdl.core.open_device(2, 0)
+    with pytest.warns(RuntimeWarning, match="go through memory of the host"):
+        assert not fdl.core.can_use_device(2, 0)
+    assert not fdl.core.can_use_device(2, 0)  # told once
+    assert fdl.allreduce(np.ones(3)).tolist() == [fdl.size()] * 3
+
+
+def test_a_fusion_buffer_that_does_not_fit_the_device_lies_in_the_hosts_memory():
+    said = launch(2, run_out_of_device_memory, standin.environment(nccl=False))
+    assert said[0].count("is in memory of the host, which is slow: lower FARANDOLE_FUSION_BYTES") == 1
+    assert "memory of the host" not in said[1]
+
+
+def test_a_device_that_falls_off_is_told_to_all_ranks():
+    said = launch(3, lose_a_device, standin.environment(nccl=False))
+    assert all("rank 1" in one for one in said), said
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_rank_that_is_killed_is_named(transport):
+    launch(3, lose_a_rank, standin.environment(nccl=False, FARANDOLE_TRANSPORT=transport), codes=[0, -9, 0])
+
+
+def test_captured_streams_are_refused():
+    launch(2, capture_a_stream, standin.environment(nccl=False))
+
+
+def test_a_machine_without_a_driver_says_so_once_and_works():
+    launch(2, ask_for_what_is_not_there, {"FARANDOLE_CUDA_LIBRARY": "/no-such-library.so"})
+
+
+ENVIRONMENTS = {"staged": standin.environment(nccl=False)}
 
 
 @pytest.mark.parametrize("by", ENVIRONMENTS)
