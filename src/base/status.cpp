@@ -96,15 +96,6 @@ const std::string& Status::text() const {
   return ok() ? none : error_->text;
 }
 
-Status Status::of_rank(int world_rank, const std::string& host) const {
-  if (ok() || error_->culprit_rank >= 0) return *this;
-  Error owned = *error_;
-  owned.culprit_rank = world_rank;
-  owned.culprit_host = host;
-  owned.text = "rank " + std::to_string(world_rank) + (host.empty() ? "" : " on " + host) + ": " + owned.text;
-  return Status(std::move(owned));
-}
-
 Status Status::while_doing(std::string_view doing) const {
   if (ok()) return *this;
   Error richer = *error_;

@@ -62,8 +62,6 @@ class [[nodiscard]] Status {
   }
   const std::string& text() const;
 
-  // The same failure as that rank's own: named in front of the text, and the culprit. No effect where there is one.
-  Status of_rank(int world_rank, const std::string& host) const;
   // The same failure with ", while <doing>" behind its text. No effect on success.
   Status while_doing(std::string_view doing) const;
   // The same failure with `operation`, `phase` or `group` filled in where they were empty. No effect on success.

@@ -68,6 +68,7 @@ struct Communicator::State {
   bool run_current();
   bool hear_interrupt();
   void fail(const Status& why);
+  Status own(const Status& failure) const;
   Status timeout_error() const;
   std::string phase() const;
   std::string_view operation_name() const {
@@ -285,6 +286,8 @@ void Communicator::interrupt(const Status& why) {
 
 ReadinessBoard* Communicator::board() { return state_->parts.board.get(); }
 
+Status Communicator::own(const Status& failure) const { return state_->own(failure); }
+
 Status Communicator::status() const {
   MutexLock lock(state_->mutex);
   return state_->ended;
@@ -372,15 +375,25 @@ void Communicator::State::end_current() {
   if (!is_harmless(outcome.status.code())) {
     // A device or memory that fails is this rank's own, and the others hear of it in these words.
     const Code code = outcome.status.code();
-    const bool own = oldest->spec.device != nullptr && (code == Code::internal || code == Code::resource);
-    const Member& me = parts.members[static_cast<std::size_t>(parts.rank)];
-    return fail(own ? outcome.status.of_rank(me.world_rank, me.host_name) : outcome.status);
+    const bool is_own = oldest->spec.device != nullptr && (code == Code::internal || code == Code::resource);
+    return fail(is_own ? own(outcome.status) : outcome.status);
   }
   Operation* operation = oldest;
   oldest = operation->next;
   if (oldest == nullptr) newest = nullptr;
   active = nullptr;
   operation->completion.finish(std::move(outcome.status));
+}
+
+Status Communicator::State::own(const Status& failure) const {
+  if (failure.ok() || failure.error().culprit_rank >= 0) return failure;
+  const Member& me = parts.members[static_cast<std::size_t>(parts.rank)];
+  Error error = failure.error();
+  error.culprit_rank = me.world_rank;
+  error.culprit_host = me.host_name;
+  error.text =
+      fmt::format("rank {}{}{}: {}", me.world_rank, me.host_name.empty() ? "" : " on ", me.host_name, error.text);
+  return Status(std::move(error));
 }
 
 bool Communicator::State::hear_interrupt() {

@@ -105,6 +105,8 @@ class Communicator final : public Sleeper {
 
   // From any thread: everything in flight, and everything later, ends with this error. The first one stays.
   void interrupt(const Status& why);
+  // The failure as this rank's own, which it is the culprit of. No effect where there is a culprit.
+  Status own(const Status& failure) const;
   // OK, or why this communicator ended.
   Status status() const;
   // Null where there is none, and once the communicator has failed. Who sleeps on the communicator sleeps on it too.

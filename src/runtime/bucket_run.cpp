@@ -391,8 +391,7 @@ void BucketRun::finish(Status status) {
 
 // What this rank alone has met. The others wait for it, or soon will: the group ends.
 void BucketRun::fail_here(const Status& why) {
-  const Member& me = comm_.members()[static_cast<std::size_t>(comm_.rank())];
-  const Status own = why.of_rank(me.world_rank, me.host_name).during(title());
+  const Status own = comm_.own(why).during(title());
   comm_.interrupt(own);
   finish(own);
 }
