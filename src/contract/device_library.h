@@ -58,7 +58,8 @@ class DeviceLibrary {
   virtual Status verdict(std::span<const DeviceFacts> ranks, std::span<const Member> members) const = 0;
 
   // One rank makes an id, all get it and join with it. join() returns at once: the collectives that it returns can be
-  // started, and begin when all have joined. That they have not by `deadline` is a failure that says so.
+  // started, and begin when all have joined. That they have not by `deadline` is a failure that says so. Ended without
+  // interrupt(), they let run what is queued.
   using Id = std::array<std::byte, 128>;
   virtual Result<Id> make_id() = 0;
   virtual Result<std::unique_ptr<Collectives>> join(const Id& id, int rank, std::span<const Member> members,

@@ -310,12 +310,13 @@ Status Communicator::State::watch_parts() {
 }
 
 Status Communicator::State::prepare_device(Device& device) {
-  DeviceCollectives::Parts needed{
-      .rank = parts.rank,
-      .members = &parts.members,
-      .config = parts.config,
-      .library = parts.device_library,
-      .choose_host = [this](const CollectiveSpec& spec) -> Collectives& { return *choose_runner(spec); }};
+  DeviceCollectives::Parts needed;
+  needed.rank = parts.rank;
+  needed.members = &parts.members;
+  needed.shape = parts.shape;
+  needed.config = parts.config;
+  needed.library = parts.device_library;
+  needed.choose_host = [this](const CollectiveSpec& spec) -> Collectives& { return *choose_runner(spec); };
   FDL_ASSIGN_OR_RETURN(devices, DeviceCollectives::make(std::move(needed), device));
   FDL_RETURN_IF_ERROR(poller.add(devices->wake_fd(), kDevices));
   sleepers.push_back(devices.get());

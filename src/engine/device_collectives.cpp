@@ -175,6 +175,10 @@ Status DeviceCollectives::learn_joins() {
     if (!one.ok()) return go_without(one.while_doing(fmt::format("{} joined the others", name_of_member(i))));
   }
   stage_ = Stage::settled;
+  if (auto lanes = library_->lanes_of(*joined_); lanes != nullptr) {
+    schedules_ =
+        std::make_unique<DeviceSchedules>(std::move(lanes), device_, parts_.rank, parts_.shape, *parts_.config);
+  }
   if (joined_->wake_fd() >= 0) FDL_RETURN_IF_ERROR(poller_.add(joined_->wake_fd(), 1));
   return {};
 }
@@ -199,20 +203,18 @@ Status DeviceCollectives::go_without(const Status& why) {
   return {};
 }
 
-bool DeviceCollectives::stages(const CollectiveSpec& spec) const {
+Collectives& DeviceCollectives::runner_for(const CollectiveSpec& spec) const {
+  if (schedules_ != nullptr && schedules_->can(spec)) return *schedules_;
   const bool named = !is_auto(spec.algorithm) && spec.algorithm != kWhole;
-  return joined_ == nullptr || named || !joined_->can(spec);
+  if (joined_ == nullptr || named || !joined_->can(spec)) return *staged_;
+  return *joined_;
 }
 
-Result<Collectives*> DeviceCollectives::runner_for(const CollectiveSpec& spec) {
-  FDL_RETURN_IF_ERROR(refused_);
-  return stages(spec) ? static_cast<Collectives*>(staged_.get()) : joined_.get();
-}
+bool DeviceCollectives::stages(const CollectiveSpec& spec) const { return &runner_for(spec) == staged_.get(); }
 
 void DeviceCollectives::dispatch() {
-  auto runner = runner_for(spec_);
-  if (!runner.ok()) return finish(runner.status());
-  running_ = *runner;
+  if (!refused_.ok()) return finish(refused_);
+  running_ = &runner_for(spec_);
   Completion* completion = completion_;
   running_->start(spec_, buffers_, *completion);
   if (!completion->done) return;
@@ -227,6 +229,8 @@ void DeviceCollectives::finish(Status outcome) {
 
 bool DeviceCollectives::progress() {
   if (running_ != nullptr) {
+    // Lanes move with what they belong to.
+    if (running_ == schedules_.get()) joined_->progress();
     const bool moved = running_->progress();
     if (!completion_->done) return moved;
     running_ = nullptr;
@@ -255,7 +259,10 @@ void DeviceCollectives::interrupt(const Status& why) {
   if (!ended_.ok()) return;
   ended_ = why;
   if (host_ != nullptr) host_->interrupt(why);
-  if (joined_ != nullptr) joined_->interrupt(why);
+  // What is queued may still run on others' devices: who leaves in good order leaves it be.
+  const bool in_order = why.code() == Code::shut_down && completion_ == nullptr;
+  if (joined_ != nullptr && !in_order) joined_->interrupt(why);
+  if (schedules_ != nullptr) schedules_->interrupt(why);
   staged_->interrupt(why);
   if (completion_ == nullptr) return;
   if (running_ == nullptr) return finish(why);
@@ -264,14 +271,17 @@ void DeviceCollectives::interrupt(const Status& why) {
 }
 
 bool DeviceCollectives::takes_pieces(const CollectiveSpec& spec) const {
-  return is_settled() && refused_.ok() && !stages(spec) && joined_->takes_pieces(spec);
+  return is_settled() && refused_.ok() && runner_for(spec).takes_pieces(spec);
 }
 
 std::string_view DeviceCollectives::runner_name(const CollectiveSpec& spec) const {
-  return !refused_.ok() ? std::string_view() : stages(spec) ? staged_->name() : joined_->name();
+  if (!refused_.ok()) return {};
+  return stages(spec) ? staged_->name() : joined_->name();
 }
 
-std::string_view DeviceCollectives::algorithm_of(const CollectiveSpec&) const { return {}; }
+std::string_view DeviceCollectives::algorithm_of(const CollectiveSpec& spec) const {
+  return &runner_for(spec) == schedules_.get() ? schedules_->algorithm_of(spec) : std::string_view();
+}
 
 std::string_view DeviceCollectives::staged_over(std::string_view host) const {
   return *names_.insert(fmt::format("staged over {}", host)).first;
@@ -294,7 +304,8 @@ std::string DeviceCollectives::phase() const {
 bool DeviceCollectives::prepare_to_sleep() {
   library_may_sleep_ = joined_ != nullptr && is_settled();
   if (library_may_sleep_ && !joined_->prepare_to_sleep()) return false;
-  return running_ != staged_.get() || staged_->prepare_to_sleep();
+  if (running_ == nullptr || running_ == joined_.get()) return true;
+  return running_->prepare_to_sleep();
 }
 
 void DeviceCollectives::finish_sleep() {

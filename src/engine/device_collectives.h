@@ -10,11 +10,15 @@
 #include "base/config.h"
 #include "contract/collectives.h"
 #include "contract/device_library.h"
+#include "engine/device_schedules.h"
 #include "engine/staged_collectives.h"
 #include "system/poller.h"
 
 namespace fdl {
 
+// A collective that asks for an algorithm by name is run by that, over the library's lanes; where there are none, by
+// the host's.
+//
 // At the first collective the ranks tell each other what they have, by a collective on the host's memory, and come to
 // the same verdict; nothing of the library is touched before. If it is for the library, rank 0's id travels likewise,
 // and each rank tells the others whether it could join: so none waits for one that cannot come.
@@ -28,6 +32,7 @@ class DeviceCollectives final : public Collectives {
   struct Parts {
     int rank = 0;
     const std::vector<Member>* members = nullptr;
+    GroupShape shape;
     const Config* config = nullptr;
     // Looked for when first needed; an error says why there is none. Empty: there is none.
     std::function<Result<DeviceLibrary*>()> library;
@@ -87,7 +92,7 @@ class DeviceCollectives final : public Collectives {
   Status go_without(const Status& why);
   Status learn_id();
   Status learn_joins();
-  Result<Collectives*> runner_for(const CollectiveSpec& spec);
+  Collectives& runner_for(const CollectiveSpec& spec) const;
   void dispatch();
   void finish(Status outcome);
 
@@ -97,6 +102,7 @@ class DeviceCollectives final : public Collectives {
   Stage stage_ = Stage::unknown;
   DeviceLibrary* library_ = nullptr;  // null: this rank has none
   std::unique_ptr<Collectives> joined_;
+  std::unique_ptr<DeviceSchedules> schedules_;  // over the lanes of joined_, where that has any
   std::unique_ptr<StagedCollectives> staged_;
   Status refused_;  // why there are no collectives on devices, where staging is not wanted
 

@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "engine/aliasing.h"
+#include "engine/device_failure.h"
 
 namespace fdl {
 namespace {
@@ -32,14 +33,6 @@ bool has_output(const CollectiveSpec& spec, int rank) {
 bool gathers(Collective collective) { return collective == Collective::allgather || collective == Collective::gather; }
 bool scatters(Collective collective) {
   return collective == Collective::reduce_scatter || collective == Collective::scatter;
-}
-
-// Where a device fails, this rank cannot go on, and the others must hear of it: whatever the device calls it.
-Status final_failure(const Status& status) {
-  if (status.code() != Code::unsupported && status.code() != Code::invalid_argument) return status;
-  Error error = status.error();
-  error.code = Code::internal;
-  return Status(std::move(error));
 }
 
 }  // namespace
@@ -103,7 +96,7 @@ void StagedCollectives::start(const CollectiveSpec& spec, Buffers buffers, Compl
   completion_ = &completion;
   spec_ = spec;
   Status begun = captured.ok() ? begin(spec, buffers) : captured.status();
-  if (!begun.ok()) return conclude(final_failure(begun));
+  if (!begun.ok()) return conclude(as_device_failure(begun));
   progress();
 }
 
@@ -299,11 +292,11 @@ bool StagedCollectives::progress() {
   if (!moved.ok()) {
     // What the host refused before anyone could notice it leaves all as it was.
     const bool refused = !host_outcome_.status.ok() && done_ == 0;
-    conclude(refused ? moved.status() : final_failure(moved.status()));
+    conclude(refused ? moved.status() : as_device_failure(moved.status()));
     return true;
   }
   if (done_ < segments_) return *moved;
-  conclude(output_.present ? final_failure(order_user_behind(back_)) : Status());
+  conclude(output_.present ? as_device_failure(order_user_behind(back_)) : Status());
   return true;
 }
 

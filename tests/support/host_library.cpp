@@ -131,7 +131,7 @@ class HostGroup final : public Collectives {
     for (const Event* one : place_->bells) one->ring();
   }
   ~HostGroup() override {
-    end_place(*place_);
+    if (ended_.ok()) wait_for_own();  // in good order: the others may still be busy with each other
     MutexLock lock(place_->mutex);
     std::erase(place_->bells, &bell_);
   }
@@ -191,13 +191,31 @@ class HostGroup final : public Collectives {
  private:
   friend class HostLanes;
 
+  // On the stream, counted while it has not run.
+  Status enqueue(Stream stream, std::function<void()> work) {
+    {
+      MutexLock lock(place_->mutex);
+      ++*jobs_;
+    }
+    return device_.enqueue(stream, [place = place_, jobs = jobs_, work = std::move(work)] {
+      work();
+      MutexLock lock(place->mutex);
+      --*jobs;
+      place->changed.notify_all();
+    });
+  }
+  void wait_for_own() {
+    MutexLock lock(place_->mutex);
+    place_->changed.wait(place_->mutex, Deadline::after_seconds(10), [&] { return *jobs_ == 0 || place_->over; });
+  }
+
   Status queue() {
     const CollectiveSpec spec = spec_;
     const std::size_t bytes = spec.count * size_of(spec.dtype);
     const bool reads = spec.collective == Collective::allreduce || rank_ == spec.root;
     const void* input = reads ? device_.at(buffers_.input) : nullptr;
     void* output = device_.at(buffers_.output);
-    return device_.enqueue(spec.stream, [place = place_, rank = rank_, spec, bytes, input, output] {
+    return enqueue(spec.stream, [place = place_, rank = rank_, spec, bytes, input, output] {
       std::vector<std::byte> result(bytes);
       run_together(*place, rank, input, [&](const std::vector<const void*>& inputs) {
         if (spec.collective == Collective::broadcast) {
@@ -225,6 +243,7 @@ class HostGroup final : public Collectives {
   HostDevice& device_;
   const Deadline deadline_;
   Event bell_;
+  const std::shared_ptr<int> jobs_ = std::make_shared<int>(0);  // queued; under the place's mutex
   CollectiveSpec spec_;
   Buffers buffers_;
   Completion* completion_ = nullptr;
@@ -259,7 +278,7 @@ class HostLanes final : public DeviceLanes {
     FDL_CHECK(open_);
     open_ = false;
     busy_ = library_.options_.busy_after_group;
-    return group_.device_.enqueue(stream_, [place = group_.place_, rank = group_.rank_, messages = messages_] {
+    return group_.enqueue(stream_, [place = group_.place_, rank = group_.rank_, messages = messages_] {
       run_group(*place, rank, messages);
     });
   }
