@@ -1,8 +1,9 @@
-# Kernels: compiled by nvcc where it is found, into two images that the room embeds. Sets FDL_KERNELS_HERE, to the words
-# of the table, and adds the images to fdl_cuda. Only their own sources and the list of architectures rebuild them.
+# Kernels: compiled by nvcc where it is found, into two images that the room embeds. Sets FDL_HAS_NVCC, and
+# FDL_KERNELS_HERE to the words of the table. Only their own sources and the list of architectures rebuild them.
 set(FARANDOLE_CUDA_ARCHITECTURES "80;90;100" CACHE STRING "Architectures whose machine code is built in, as far as nvcc knows them")
 find_program(FARANDOLE_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
 
+set(FDL_HAS_NVCC OFF)
 if(FARANDOLE_SANITIZE)
   set(FDL_KERNELS_HERE "no kernels (none under a sanitizer)")
 elseif(NOT FARANDOLE_NVCC)
@@ -44,5 +45,6 @@ else()
   set_source_files_properties(cuda/kernel_image.cpp PROPERTIES
     OBJECT_DEPENDS "${images}/kernels.fatbin;${images}/portable.fatbin"
     COMPILE_DEFINITIONS "FDL_KERNELS=\"${images}\";FDL_KERNELS_COMPILER=\"nvcc ${version}\"")
+  set(FDL_HAS_NVCC ON)
   set(FDL_KERNELS_HERE "kernels for${names} and PTX (nvcc ${version})")
 endif()

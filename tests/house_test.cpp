@@ -71,9 +71,12 @@ const std::map<std::string, Room>& rooms() {
       {"agree", {{"data", "base"}, pure}},
       {"world", {{"contract", "system", "base"}, "world finds ranks; it moves no tensors"}},
       {"engine", {{"algorithms", "schedule", "contract", "data", "system", "base"}, "give it in through a contract"}},
+      {"cuda",
+       {{"contract", "data", "schedule", "system", "base"},
+        "a device keeps its contract and knows no engine, runtime or transport"}},
       {"runtime",
        {{"engine", "agree", "world", "contract", "algorithms", "schedule", "data", "system", "base"},
-        "only assemble.cpp names transports"}},
+        "only assemble.cpp names transports and cuda"}},
       {"capi",
        {{"runtime", "engine", "agree", "world", "contract", "algorithms", "schedule", "data", "system", "base",
          "farandole"},
@@ -103,7 +106,7 @@ std::string included_room(const std::string& line) {
   const std::string path = match[1];
   if (path.starts_with("farandole/")) return "farandole";
   if (line.find('<') != std::string::npos) return "";
-  if (path.starts_with("transports/")) return room_of(path + "/");
+  if (path.starts_with("transports/") || path.starts_with("cuda/")) return room_of(path + "/");
   return fs::exists(kRoot / "src" / path) ? room_of("src/" + path) : "";
 }
 
@@ -123,13 +126,13 @@ std::vector<Source> library() { return sources_under({"src", "transports", "cuda
 
 TEST(House, IncludesPointDownward) {
   int arrows = 0;
-  for (const Source& source : sources_under({"src", "transports", "include", "examples"})) {
+  for (const Source& source : sources_under({"src", "transports", "cuda", "include", "examples"})) {
     const std::string room = room_of(source.path);
     for (std::size_t i = 0; i < source.lines.size(); ++i) {
       const std::string other = included_room(source.lines[i]);
       if (other.empty() || other == room) continue;
       ++arrows;
-      if (source.path == "src/runtime/assemble.cpp" && other.starts_with("transports/")) continue;
+      if (source.path == "src/runtime/assemble.cpp" && (other.starts_with("transports/") || other == "cuda")) continue;
       EXPECT_TRUE(room_named(room).may.contains(other))
           << source.path << ":" << i + 1 << " includes " << other << ": " << room_named(room).remedy;
     }
@@ -165,12 +168,12 @@ TEST(House, PureRoomsNeitherWaitNorAskTheTime) {
 }
 
 TEST(House, ExceptionsAreNotThrown) {
-  expect_nowhere_but(sources_under({"src", "transports"}), std::regex("\\bthrow\\b"), {},
+  expect_nowhere_but(sources_under({"src", "transports", "cuda"}), std::regex("\\bthrow\\b"), {},
                      "return a Status; only bindings turn one into an exception");
 }
 
 TEST(House, EachFileBeginsWithItsSentence) {
-  for (const Source& source : sources_under({"src", "transports", "include", "bench", "tests", "examples"})) {
+  for (const Source& source : sources_under({"src", "transports", "cuda", "include", "bench", "tests", "examples"})) {
     ASSERT_FALSE(source.lines.empty()) << source.path << " is empty: a room that has nothing yet is not created";
     const std::string& first = source.lines.front();
     EXPECT_TRUE(first.starts_with("// ") || first.starts_with("/* ")) << source.path << ": " << first;
@@ -179,7 +182,7 @@ TEST(House, EachFileBeginsWithItsSentence) {
 }
 
 TEST(House, NothingIsLeftToDoWithoutAName) {
-  expect_nowhere_but(sources_under({"src", "transports", "include", "bench", "examples"}),
+  expect_nowhere_but(sources_under({"src", "transports", "cuda", "include", "bench", "examples"}),
                      std::regex("\\bTODO\\b(?!\\([a-z]+\\))|\\bFIXME\\b"), {}, "do it, or write TODO(name)");
 }
 

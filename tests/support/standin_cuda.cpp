@@ -75,8 +75,8 @@ struct Call {
 };
 
 // Leaves the function with the code unless it is success.
-#define TRY(expression)                                            \
-  do {                                                             \
+#define TRY(expression)                                               \
+  do {                                                                \
     if (const Outcome code_ = (expression); code_ != 0) return code_; \
   } while (false)
 #define ENTER(call)    \
@@ -331,7 +331,6 @@ EXPORT Outcome cuMemAlloc_v2(Pointer* memory, std::size_t bytes) {
 
 EXPORT Outcome cuMemFree_v2(Pointer memory) {
   ENTER(call);
-  TRY(call.context());
   TRY(call.unsafe());
   return call.machine.free_memory(call.lock, address(memory));
 }
@@ -358,7 +357,7 @@ EXPORT Outcome cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
 
 EXPORT Outcome cuMemFreeHost(void* memory) {
   ENTER(call);
-  TRY(call.context());
+  if (current_device() == nullptr) return kInvalidContext;
   TRY(call.unsafe());
   if (!call.machine.pinned.contains(static_cast<std::byte*>(memory))) return kInvalidValue;
   call.machine.wait_idle(call.lock, *current_device());
@@ -412,14 +411,11 @@ EXPORT Outcome cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 
 EXPORT Outcome cuStreamDestroy_v2(void* handle) {
   ENTER(call);
-  std::shared_ptr<standin::Stream> stream;
-  if (call.machine.streams.contains(handle)) stream = call.machine.streams.at(handle);
-  if (stream == nullptr) return kInvalidHandle;
-  // What is queued still runs; the thread then ends.
-  stream->closing = true;
-  call.machine.streams.erase(handle);
-  call.machine.changed.notify_all();
-  return stream->device->fallen;
+  const auto found = call.machine.streams.find(handle);
+  if (found == call.machine.streams.end()) return kInvalidHandle;
+  const standin::Device* const device = found->second->device;
+  call.machine.end(handle);  // what is queued still runs; the thread then ends
+  return device->fallen;
 }
 
 EXPORT Outcome cuStreamIsCapturing(void* handle, int* status) {
@@ -578,7 +574,7 @@ EXPORT Outcome cuModuleGetFunction(Function* function, Module, const char* name)
 }
 
 EXPORT Outcome cuLaunchKernel(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                           unsigned block_y, unsigned block_z, unsigned, void* handle, void** parameters, void**) {
+                              unsigned block_y, unsigned block_z, unsigned, void* handle, void** parameters, void**) {
   ENTER(call);
   std::shared_ptr<standin::Stream> stream;
   TRY(call.find(handle, &stream));

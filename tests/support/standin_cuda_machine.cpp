@@ -145,7 +145,7 @@ bool Machine::within_allocation(const void* memory, std::size_t bytes) {
 // ---- Streams
 
 Outcome Machine::queue(const std::shared_ptr<Stream>& stream, std::function<Outcome()> run, std::shared_ptr<Flag> done,
-                    std::vector<std::shared_ptr<Flag>> after) {
+                       std::vector<std::shared_ptr<Flag>> after) {
   Device& device = *stream->device;
   if (device.fallen != 0) return device.fallen;
   if (stream->capture != nullptr) {
@@ -184,7 +184,11 @@ void Machine::run(std::shared_ptr<Stream> stream) {
   };
   for (;;) {
     changed.wait(lock, may_run);
-    if (stream->queue.empty()) return;
+    if (stream->queue.empty()) {
+      ending.erase(stream);
+      changed.notify_all();
+      return;
+    }
     Operation operation = std::move(stream->queue.front());
     stream->queue.pop_front();
     stream->running = true;
@@ -204,10 +208,22 @@ void Machine::run(std::shared_ptr<Stream> stream) {
   }
 }
 
+void Machine::end(void* handle) {
+  const auto found = streams.find(handle);
+  const std::shared_ptr<Stream> stream = found->second;
+  streams.erase(found);
+  stream->closing = true;
+  if (stream->started) ending.insert(stream);
+  changed.notify_all();
+}
+
 void Machine::fall(Device& device, Outcome code) {
   device.fallen = code;
   device.default_stream->queue.clear();
   for (const auto& [handle, stream] : streams) {
+    if (stream->device == &device) stream->queue.clear();
+  }
+  for (const auto& stream : ending) {
     if (stream->device == &device) stream->queue.clear();
   }
   changed.notify_all();
@@ -217,7 +233,9 @@ void Machine::wait_idle(std::unique_lock<std::mutex>& lock, Device& device) {
   changed.wait(lock, [&] {
     if (device.fallen != 0) return true;
     const auto idle = [](const Stream& stream) { return stream.queue.empty() && !stream.running; };
-    return idle(*device.default_stream) && std::all_of(streams.begin(), streams.end(), [&](const auto& entry) {
+    const bool ended = std::none_of(ending.begin(), ending.end(),
+                                    [&](const auto& stream) { return stream->device == &device && !idle(*stream); });
+    return ended && idle(*device.default_stream) && std::all_of(streams.begin(), streams.end(), [&](const auto& entry) {
              return entry.second->device != &device || idle(*entry.second);
            });
   });

@@ -87,6 +87,7 @@ class Machine {
   Outcome refused_module = 0;
   std::vector<std::unique_ptr<Device>> devices;
   std::map<void*, std::shared_ptr<Stream>> streams;
+  std::set<std::shared_ptr<Stream>> ending;  // destroyed, with work that still runs
   std::map<void*, std::unique_ptr<Event>> events;
   std::map<std::byte*, std::size_t> pinned;
   std::size_t pinned_bytes = 0;
@@ -106,7 +107,8 @@ class Machine {
   Device* owner_of(const void* memory);
   bool within_allocation(const void* memory, std::size_t bytes);
   Outcome queue(const std::shared_ptr<Stream>& stream, std::function<Outcome()> run,
-             std::shared_ptr<Flag> done = std::make_shared<Flag>(), std::vector<std::shared_ptr<Flag>> after = {});
+                std::shared_ptr<Flag> done = std::make_shared<Flag>(), std::vector<std::shared_ptr<Flag>> after = {});
+  void end(void* handle);
   void fall(Device& device, Outcome code);
   void wait_idle(std::unique_lock<std::mutex>& lock, Device& device);
 

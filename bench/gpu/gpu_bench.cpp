@@ -1,0 +1,395 @@
+// What the kernels do on a device beside a copy within it, after they have been checked bit for bit against the CPU's.
+//
+//   gpu_bench [--device N] [--library libcuda.so.1] [--check] [--json FILE]
+//
+// --check leaves it at the checks (for compute-sanitizer, and for machines where times mean nothing).
+#include <poll.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "cuda/cuda_device.h"
+#include "data/half.h"
+#include "data/reduce.h"
+
+namespace {
+
+using namespace fdl;
+
+constexpr int kNoDevice = 3;
+constexpr int kWrong = 4;
+
+struct Options {
+  Config config;
+  int device = 0;
+  bool check_only = false;
+  std::string json;
+};
+
+void stop_unless(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "gpu_bench: %s\n", status.text().c_str());
+  std::exit(kWrong);
+}
+
+template <class T>
+T stop_unless(Result<T> result) {
+  stop_unless(result.status());
+  return result.take();
+}
+
+// The device, a stream, and a bell for its end.
+class Bench {
+ public:
+  explicit Bench(Device& of_device)
+      : device(of_device), stream(stop_unless(device.make_stream())), bell_(stop_unless(Event::make())) {}
+  ~Bench() {
+    device.end_stream(stream);
+    for (void* memory : memory_) device.release(memory);
+  }
+
+  void finish() {
+    stop_unless(device.ring(stream, bell_));
+    pollfd entry{bell_.fd(), POLLIN, 0};
+    // A failed device rings nothing: ask it now and then.
+    const Mark mark = stop_unless(device.make_mark());
+    stop_unless(device.set(mark, stream));
+    while (::poll(&entry, 1, 1000) == 0) (void)stop_unless(device.reached(mark));
+    device.end_mark(mark);
+    bell_.clear();
+  }
+
+  std::byte* allocate(std::size_t bytes) {
+    memory_.push_back(stop_unless(device.allocate(bytes)));
+    return static_cast<std::byte*>(memory_.back());
+  }
+
+  std::byte* upload(const std::vector<std::byte>& bytes, std::size_t offset = 0) {
+    std::byte* const memory = allocate(bytes.size() + offset) + offset;
+    stop_unless(device.copy(stream, memory, bytes.data(), bytes.size()));
+    finish();
+    return memory;
+  }
+
+  std::vector<std::byte> download(const std::byte* memory, std::size_t bytes) {
+    std::vector<std::byte> host(bytes);
+    stop_unless(device.copy(stream, host.data(), memory, bytes));
+    finish();
+    return host;
+  }
+
+  Device& device;
+  Stream stream;
+
+ private:
+  Event bell_;
+  std::vector<void*> memory_;
+};
+
+// Numbers of every type: no NaN and no zero, whose bits are not promised.
+std::vector<std::byte> numbers(std::size_t bytes, std::mt19937_64& random) {
+  std::vector<std::byte> all(bytes);
+  for (std::byte& byte : all) byte = static_cast<std::byte>((random() & 0xbb) | 1);
+  return all;
+}
+
+// ---- Checks
+
+int checks = 0;
+int wrong = 0;
+
+void expect_equal(const std::vector<std::byte>& actual, const std::vector<std::byte>& expected,
+                  const std::string& what) {
+  ++checks;
+  if (actual == expected) return;
+  ++wrong;
+  const auto at = std::mismatch(actual.begin(), actual.end(), expected.begin()).first - actual.begin();
+  std::printf("WRONG  %s: first at byte %td\n", what.c_str(), at);
+}
+
+void check_reductions(Device& device, std::mt19937_64& random) {
+  for (int d = 0; d < kDtypeCount; ++d) {
+    for (int o = 0; o < kOpCount; ++o) {
+      const auto dtype = static_cast<Dtype>(d);
+      const auto op = static_cast<Op>(o);
+      if (!supports(dtype, op) || op == Op::user) continue;
+      for (const std::size_t offset : {std::size_t{0}, size_of(dtype)}) {
+        Bench bench(device);
+        const std::size_t count = 100003, bytes = count * size_of(dtype);
+        const double factor = offset == 0 ? 1.0 : 0.375;
+        std::vector<std::vector<std::byte>> hosts;
+        std::vector<const void*> on_host, on_device;
+        for (int source = 0; source < 3; ++source) hosts.push_back(numbers(bytes, random));
+        for (const auto& host : hosts) on_host.push_back(host.data());
+        for (const auto& host : hosts) on_device.push_back(bench.upload(host, offset));
+        std::vector<std::byte> expected(bytes);
+        reduce_many(dtype, {op}, expected.data(), on_host, count);
+        scale(dtype, expected.data(), expected.data(), count, factor);
+        std::byte* const target = bench.allocate(bytes + offset) + offset;
+        stop_unless(device.reduce(bench.stream, dtype, op, target, on_device, count, factor));
+        expect_equal(bench.download(target, bytes), expected,
+                     std::string(name_of(op)) + " of " + std::string(name_of(dtype)) + (offset ? ", scaled" : ""));
+      }
+    }
+  }
+}
+
+void check_packing(Device& device, std::mt19937_64& random) {
+  for (int d = 0; d < kDtypeCount; ++d) {
+    for (const double factor : {1.0, 0.375}) {
+      Bench bench(device);
+      const auto dtype = static_cast<Dtype>(d);
+      const std::size_t size = size_of(dtype);
+      std::vector<std::byte> expected;
+      std::vector<DevicePiece> pieces;
+      for (std::size_t i = 0; i < 300; ++i) {
+        const std::size_t count = i * i % 2003 + 1;
+        const std::vector<std::byte> host = numbers(count * size, random);
+        pieces.push_back({bench.upload(host, i % 7 == 0 ? size : 0), expected.size() / size, count});
+        expected.resize(expected.size() + host.size());
+        scale(dtype, expected.data() + expected.size() - host.size(), host.data(), count, factor);
+      }
+      std::byte* const packed = bench.allocate(expected.size());
+      stop_unless(device.pack(bench.stream, pieces, dtype, packed, dtype, factor));
+      expect_equal(bench.download(packed, expected.size()), expected, "pack of " + std::string(name_of(dtype)));
+      stop_unless(device.unpack(bench.stream, pieces, dtype, packed, dtype, 1.0));
+      std::vector<std::byte> back;
+      for (const DevicePiece& piece : pieces) {
+        const auto part = bench.download(static_cast<std::byte*>(piece.tensor), piece.count * size);
+        back.insert(back.end(), part.begin(), part.end());
+      }
+      expect_equal(back, expected, "unpack of " + std::string(name_of(dtype)));
+    }
+  }
+}
+
+// float32 to the small reals, every pattern of the upper half of a float with three lower halves.
+void check_rounding(Device& device) {
+  std::vector<float> values;
+  for (uint32_t upper = 0; upper < 0x10000; ++upper) {
+    for (const uint32_t lower : {0u, 0x1000u, 0x8000u, 0x8001u}) {
+      const uint32_t bits = upper << 16 | lower;
+      float value;
+      std::memcpy(&value, &bits, 4);
+      if (value == value) values.push_back(value);
+    }
+  }
+  std::vector<std::byte> host(values.size() * 4);
+  std::memcpy(host.data(), values.data(), host.size());
+  for (const Dtype dtype : {Dtype::float16, Dtype::bfloat16, Dtype::float8_e4m3, Dtype::float8_e5m2}) {
+    Bench bench(device);
+    std::vector<std::byte> expected;
+    for (const float value : values) {
+      const uint16_t bits = dtype == Dtype::float16       ? float_to_float16(value)
+                            : dtype == Dtype::bfloat16    ? float_to_bfloat16(value)
+                            : dtype == Dtype::float8_e4m3 ? float_to_float8_e4m3(value)
+                                                          : float_to_float8_e5m2(value);
+      for (std::size_t i = 0; i < size_of(dtype); ++i) expected.push_back(static_cast<std::byte>(bits >> 8 * i));
+    }
+    std::byte* const packed = bench.allocate(expected.size());
+    const DevicePiece piece[] = {{bench.upload(host), 0, values.size()}};
+    stop_unless(device.pack(bench.stream, piece, Dtype::float32, packed, dtype, 1.0));
+    expect_equal(bench.download(packed, expected.size()), expected, "float32 to " + std::string(name_of(dtype)));
+  }
+}
+
+// ---- Times
+
+struct Times {
+  double median_us, min_us;
+};
+
+// Of one call among several that are queued together, by the host's clock; `call` gets a number to rotate buffers by.
+Times measure(Bench& bench, const std::function<void(int)>& call) {
+  constexpr int kQueued = 20, kRounds = 15;
+  std::vector<double> all;
+  for (int round = -2; round < kRounds; ++round) {
+    const int64_t begin = now_ns();
+    for (int i = 0; i < kQueued; ++i) call(i);
+    bench.finish();
+    if (round >= 0) all.push_back(static_cast<double>(now_ns() - begin) / 1000 / kQueued);
+  }
+  std::sort(all.begin(), all.end());
+  return {all[all.size() / 2], all[0]};
+}
+
+struct Report {
+  std::FILE* json = nullptr;
+
+  // `moved`: bytes read and written; `limit`: what a copy within the device moves in a second.
+  double line(const std::string& what, std::size_t bytes, double moved, Times times, double limit) {
+    const double gbps = moved / times.median_us / 1000;
+    std::printf("%-34s %10zu B %10.1f us %10.1f us %8.0f GB/s %8.0f GB/s %6.2f\n", what.c_str(), bytes, times.median_us,
+                times.min_us, gbps, limit == 0 ? gbps : limit, limit == 0 ? 1.0 : gbps / limit);
+    if (json != nullptr) {
+      std::fprintf(json,
+                   "{\"what\": \"%s\", \"bytes\": %zu, \"time_us_median\": %.2f, \"time_us_min\": %.2f, "
+                   "\"moved_GBps\": %.1f, \"limit_GBps\": %.1f}\n",
+                   what.c_str(), bytes, times.median_us, times.min_us, gbps, limit == 0 ? gbps : limit);
+    }
+    return gbps;
+  }
+};
+
+// The sizes of ResNet-50's parameters: 161 tensors, 25.6 million elements.
+std::vector<std::size_t> resnet50() {
+  std::vector<std::size_t> sizes{64 * 3 * 49, 64, 64};
+  const auto convolution = [&sizes](std::size_t in, std::size_t out, std::size_t area) {
+    sizes.insert(sizes.end(), {in * out * area, out, out});
+  };
+  std::size_t in = 64;
+  std::size_t width = 64;
+  for (const int blocks : {3, 4, 6, 3}) {
+    for (int block = 0; block < blocks; ++block) {
+      convolution(in, width, 1);
+      convolution(width, width, 9);
+      convolution(width, width * 4, 1);
+      if (block == 0) convolution(in, width * 4, 1);
+      in = width * 4;
+    }
+    width *= 2;
+  }
+  sizes.insert(sizes.end(), {std::size_t{2048} * 1000, 1000});
+  return sizes;
+}
+
+constexpr int kSets = 3;  // of buffers, in turn, so that no cache holds what comes next
+
+void time_packing(Device& device, Report& report, const std::string& name, const std::vector<std::size_t>& sizes,
+                  Dtype in_packed, double factor, double limit) {
+  Bench bench(device);
+  std::size_t all = 0;
+  std::vector<std::vector<DevicePiece>> pieces(kSets);
+  std::vector<std::byte*> packed;
+  for (const std::size_t size : sizes) {
+    for (auto& set : pieces) set.push_back({bench.allocate(size * 4), all, size});
+    all += size;
+  }
+  for (int set = 0; set < kSets; ++set) packed.push_back(bench.allocate(all * size_of(in_packed)));
+  const double moved = static_cast<double>(all * (4 + size_of(in_packed)));
+  const auto set_of = [](int i) { return static_cast<std::size_t>(i % kSets); };
+  report.line("pack " + name, all * 4, moved,
+              measure(bench,
+                      [&](int i) {
+                        stop_unless(device.pack(bench.stream, pieces[set_of(i)], Dtype::float32, packed[set_of(i)],
+                                                in_packed, factor));
+                      }),
+              limit);
+  report.line("unpack " + name, all * 4, moved,
+              measure(bench,
+                      [&](int i) {
+                        stop_unless(device.unpack(bench.stream, pieces[set_of(i)], Dtype::float32, packed[set_of(i)],
+                                                  in_packed, factor));
+                      }),
+              limit);
+}
+
+void time_reduction(Device& device, Report& report, Dtype dtype, Op op, int source_count, double limit) {
+  Bench bench(device);
+  const std::size_t bytes = std::size_t{64} << 20;
+  std::vector<std::byte*> targets;
+  std::vector<std::vector<const void*>> sources(kSets);
+  for (auto& set : sources) {
+    for (int i = 0; i < source_count; ++i) set.push_back(bench.allocate(bytes));
+    targets.push_back(bench.allocate(bytes));
+  }
+  const std::string what =
+      std::string(name_of(op)) + " " + std::to_string(source_count) + " x " + std::string(name_of(dtype));
+  report.line(what, bytes, static_cast<double>(bytes) * (source_count + 1),
+              measure(bench,
+                      [&](int i) {
+                        const auto set = static_cast<std::size_t>(i % kSets);
+                        stop_unless(device.reduce(bench.stream, dtype, op, targets[set], sources[set],
+                                                  bytes / size_of(dtype), 1.0));
+                      }),
+              limit);
+}
+
+double time_copy(Device& device, Report& report, std::size_t bytes) {
+  Bench bench(device);
+  std::vector<std::byte*> from, to;
+  for (int set = 0; set < kSets; ++set) {
+    from.push_back(bench.allocate(bytes));
+    to.push_back(bench.allocate(bytes));
+  }
+  return report.line("copy within the device (limit)", bytes, 2.0 * static_cast<double>(bytes),
+                     measure(bench,
+                             [&](int i) {
+                               const auto set = static_cast<std::size_t>(i % kSets);
+                               stop_unless(device.copy(bench.stream, to[set], from[set], bytes));
+                             }),
+                     0);
+}
+
+void time_all(Device& device, Report& report) {
+  std::printf("\n%-34s %12s %13s %13s %13s %13s %6s\n", "", "", "median", "minimum", "moved", "limit", "ratio");
+  const std::vector<std::size_t> resnet = resnet50();
+  std::size_t all = 0;
+  for (const std::size_t size : resnet) all += size;
+  const double limit = time_copy(device, report, all * 4);
+  time_packing(device, report, "ResNet-50, float32", resnet, Dtype::float32, 1.0, limit);
+  time_packing(device, report, "ResNet-50, float32, scaled", resnet, Dtype::float32, 0.125, limit);
+  time_packing(device, report, "ResNet-50 as bfloat16", resnet, Dtype::bfloat16, 0.125, limit);
+  time_packing(device, report, "ResNet-50 as float16", resnet, Dtype::float16, 0.125, limit);
+  time_packing(device, report, "one of 64 MiB as bfloat16", {std::size_t{16} << 20}, Dtype::bfloat16, 1.0, limit);
+  time_packing(device, report, "1000 of 4 KiB", std::vector<std::size_t>(1000, 1024), Dtype::float32, 1.0, limit);
+  for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16, Dtype::float16, Dtype::float8_e4m3, Dtype::float8_e5m2,
+                            Dtype::float64, Dtype::int32, Dtype::int8}) {
+    time_reduction(device, report, dtype, Op::sum, 2, limit);
+  }
+  for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) time_reduction(device, report, dtype, Op::sum, 8, limit);
+  time_reduction(device, report, Dtype::float32, Op::max, 2, limit);
+}
+
+Options read(int count, char** words) {
+  Options options;
+  for (int i = 1; i < count; ++i) {
+    const std::string word = words[i];
+    const bool has_value = i + 1 < count;
+    if (word == "--check") {
+      options.check_only = true;
+    } else if (word == "--device" && has_value) {
+      options.device = std::atoi(words[++i]);
+    } else if (word == "--library" && has_value) {
+      options.config.cuda_library = words[++i];
+    } else if (word == "--json" && has_value) {
+      options.json = words[++i];
+    } else {
+      std::fprintf(stderr, "gpu_bench [--device N] [--library FILE] [--check] [--json FILE]; not '%s'\n", word.c_str());
+      std::exit(64);
+    }
+  }
+  return options;
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  const Options options = read(count, words);
+  auto opened = open_cuda_device(options.device, options.config);
+  if (!opened.ok()) {
+    std::fprintf(stderr, "gpu_bench: there is no device to measure: %s\n", opened.status().text().c_str());
+    return kNoDevice;
+  }
+  const std::shared_ptr<Device> device = opened.take();
+  std::printf("%s\n", std::string(device->name()).c_str());
+  constexpr unsigned kSeed = 1;
+  std::mt19937_64 random(kSeed);
+  check_reductions(*device, random);
+  check_packing(*device, random);
+  check_rounding(*device);
+  std::printf("%d checks against the CPU's kernels (seed %u), %d wrong\n", checks, kSeed, wrong);
+  if (wrong > 0) return kWrong;
+  if (options.check_only) return 0;
+  Report report;
+  if (!options.json.empty()) report.json = std::fopen(options.json.c_str(), "w");
+  time_all(*device, report);
+  if (report.json != nullptr) std::fclose(report.json);
+  return 0;
+}
