@@ -10,8 +10,10 @@
 #include "base/relax.h"
 #include "engine/call_facts.h"
 #include "engine/device_collectives.h"
+#include "engine/device_failure.h"
 #include "engine/messages.h"
 #include "engine/scheduled_collectives.h"
+#include "engine/staged_messages.h"
 
 namespace fdl {
 namespace {
@@ -43,6 +45,7 @@ constexpr int kYields = 4;
 
 constexpr uint64_t kAlarm = 0;  // the poller's token of interrupt(); nobody reads tokens, the set is only slept on
 constexpr uint64_t kDevices = 1000;
+constexpr uint64_t kCrossings = 1001;
 
 }  // namespace
 
@@ -60,6 +63,8 @@ struct Communicator::State {
 
   Status watch_parts();
   Status prepare_device(Device& device);
+  Status prepare_crossings(Device& device);
+  bool move_messages();
   void begin_next();
   bool wants_schedule(const CollectiveSpec& spec) const;
   Collectives* choose_runner(const CollectiveSpec& spec) const;
@@ -82,9 +87,10 @@ struct Communicator::State {
   std::unique_ptr<DeviceCollectives> devices;  // from the first collective on a device on
   const Preference preference;
   Messages messages;
-  std::vector<Sleeper*> sleepers;  // the transport and the preferred; none once failed
-  std::size_t prepared = 0;        // how many of them know that we may sleep
-  bool woke = false;               // a sleep has ended since the transport was last driven
+  std::unique_ptr<StagedMessages> crossings;  // from the first message on a device on
+  std::vector<Sleeper*> sleepers;             // the transport and the preferred; none once failed
+  std::size_t prepared = 0;                   // how many of them know that we may sleep
+  bool woke = false;                          // a sleep has ended since the transport was last driven
 
   Operation* oldest = nullptr;  // in flight, when active is set
   Operation* newest = nullptr;
@@ -173,8 +179,17 @@ void Communicator::start(Message& message) {
   message.completion = {};
   s.hear_interrupt();
   if (s.failed) return message.completion.finish(status());
-  s.messages.start(message);
-  s.messages.progress();
+  if (message.device == nullptr) [[likely]] {
+    s.messages.start(message);
+  } else {
+    const Status prepared = s.prepare_crossings(*message.device);
+    if (!prepared.ok()) {
+      s.fail(prepared);
+      return message.completion.finish(prepared);
+    }
+    s.crossings->start(message);
+  }
+  s.move_messages();
 }
 
 bool Communicator::progress() {
@@ -190,12 +205,14 @@ bool Communicator::progress() {
   if (s.parts.transport != nullptr && !driven && (s.woke || !s.messages.idle())) moved |= s.parts.transport->progress();
   s.woke = false;
   if (s.messages.idle()) return moved;
-  if (s.messages.progress() || moved) return true;
+  if (s.move_messages() || moved) return true;
   // As with collectives: what the peer did before it left counts. A message that cannot be finished ends alone, for a
   // peer that went may have left others with work that needs it no more.
   if (s.parts.transport == nullptr || s.parts.transport->status().ok()) return false;
   const bool last_moved = s.parts.transport->progress();
-  return s.messages.progress() || s.messages.fail_unreachable() || last_moved;
+  const bool ended = s.move_messages() || (!s.failed && s.messages.fail_unreachable());
+  if (!s.failed) s.move_messages();
+  return ended || last_moved;
 }
 
 int Communicator::wake_fd() const { return state_->poller.fd(); }
@@ -323,6 +340,27 @@ Status Communicator::State::prepare_device(Device& device) {
   return {};
 }
 
+Status Communicator::State::prepare_crossings(Device& device) {
+  if (crossings != nullptr) return {};
+  auto made = StagedMessages::make(messages, device);
+  if (!made.ok()) return as_device_failure(made.status());
+  crossings = made.take();
+  FDL_RETURN_IF_ERROR(poller.add(crossings->wake_fd(), kCrossings));
+  sleepers.push_back(crossings.get());
+  return {};
+}
+
+// Those of devices let go of theirs before, and take what has arrived after.
+bool Communicator::State::move_messages() {
+  if (crossings == nullptr) [[likely]]
+    return messages.progress();
+  bool moved = crossings->progress();
+  moved |= messages.progress();
+  moved |= crossings->progress();
+  if (!crossings->status().ok()) fail(crossings->status());
+  return moved;
+}
+
 // A collective may be finished as soon as it is begun; the loop does not pile up calls when many are queued.
 void Communicator::State::begin_next() {
   while (active == nullptr && oldest != nullptr && !failed) {
@@ -436,6 +474,10 @@ void Communicator::State::fail(const Status& why) {
   alarm.clear();
 
   messages.fail(final);
+  if (crossings != nullptr) {
+    crossings->fail(final);
+    crossings.reset();
+  }
   while (oldest != nullptr) {
     Operation* operation = oldest;
     oldest = operation->next;

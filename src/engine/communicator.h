@@ -39,8 +39,12 @@ struct Message {
   bool outgoing = false;
   std::byte* data = nullptr;
   std::size_t bytes = 0;
+  // Where `data` is, as in CollectiveSpec; the completion means the same. Null: in the CPU's memory.
+  Device* device = nullptr;
+  void* stream = nullptr;
   Completion completion;
-  // The communicator's: how far it is.
+  // The communicator's: how far it is, and whether its bytes are still to come.
+  bool held = false;
   std::size_t posted = 0;
   Ticket last;
   Message* next = nullptr;

@@ -63,7 +63,7 @@ bool Messages::run(Line& line) {
 
 bool Messages::post(Line& line) {
   bool moved = false;
-  while (line.posting != nullptr && post_slice(*line.posting)) {
+  while (line.posting != nullptr && !line.posting->held && post_slice(*line.posting)) {
     moved = true;
     if (line.posting->posted == line.posting->bytes) line.posting = line.posting->next;
   }
@@ -86,7 +86,7 @@ bool Messages::run_own() {
   Line& incoming = lines_[static_cast<std::size_t>(rank_) * 2];
   Line& outgoing = lines_[static_cast<std::size_t>(rank_) * 2 + 1];
   bool moved = false;
-  while (incoming.oldest != nullptr && outgoing.oldest != nullptr) {
+  while (incoming.oldest != nullptr && outgoing.oldest != nullptr && !outgoing.oldest->held) {
     incoming.posting = outgoing.posting = nullptr;
     Message* target = take_oldest(incoming);
     Message* source = take_oldest(outgoing);
