@@ -494,6 +494,38 @@ TEST_P(Kernels, FoldIntoManyTargetsWithTheBitsOfFoldAndScale) {
   }
 }
 
+// Three parts of a fold, of any lengths, against the fold of all sources at once.
+TEST_P(Kernels, FoldInPartsWithTheBitsOfOneFold) {
+  std::mt19937_64 random(kSeed);
+  for_all([&](Dtype dtype, Op op) {
+    for (const std::size_t count : {0, 1, 7, 63, 64, 65, 200, 1023}) {
+      const std::size_t bytes = count * size_of(dtype);
+      std::vector<Memory> all(9, Memory(bytes));
+      std::vector<const void*> sources;
+      for (Memory& one : all) {
+        for (uint8_t& byte : one) byte = static_cast<uint8_t>(random() % 0x78 + (random() % 2 == 0 ? 0x80 : 0));
+        if (dtype == Dtype::bool_) std::ranges::for_each(one, [](uint8_t& byte) { byte &= 1; });
+        sources.push_back(one.data());
+      }
+      Memory expected(bytes);
+      reduce_many(dtype, {op}, expected.data(), sources, count);
+      const std::size_t partial = size_of_partial(dtype, {op});
+      EXPECT_EQ(partial, kind_of(dtype) == DtypeKind::small_real ? 4 : size_of(dtype));
+      const std::size_t first = 1 + random() % 3;
+      const std::size_t second = first + 1 + random() % 3;
+      Memory begun(count * partial + 1, 0x5a), gone_on(begun), result(bytes + 1, 0x5a);
+      const auto span = std::span<const void* const>(sources);
+      reduce_part(dtype, {op}, begun.data(), nullptr, span.first(first), count, false);
+      reduce_part(dtype, {op}, gone_on.data(), begun.data(), span.subspan(first, second - first), count, false);
+      reduce_part(dtype, {op}, result.data(), gone_on.data(), span.subspan(second), count, true);
+      for (const Memory* memory : {&begun, &gone_on, &result}) EXPECT_EQ(memory->back(), 0x5a) << "beyond the end";
+      for (std::size_t at = 0; at < bytes; at += size_of(dtype)) {
+        ASSERT_TRUE(same(dtype, &result[at], &expected[at])) << name_of(op) << " " << name_of(dtype) << " byte " << at;
+      }
+    }
+  });
+}
+
 TEST_P(Kernels, ConvertEveryPatternOfSmallReals) {
   for (const Dtype dtype : {Dtype::float16, Dtype::bfloat16, Dtype::float8_e4m3, Dtype::float8_e5m2}) {
     const std::size_t size = size_of(dtype);

@@ -1,7 +1,9 @@
 // Hosts: ranks that can map the same memory find each other, and those that cannot do not believe it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
+#include <cstdlib>
 #include <map>
 #include <thread>
 
@@ -151,6 +153,35 @@ TEST(Hosts, ADoorThatLeadsNowhereMakesAHostOfItsOwn) {
   ASSERT_TRUE(world.ok()) << world.status().text();
   EXPECT_EQ((*world)[0].host_id, "kernel/0");
   EXPECT_EQ((*world)[1].host_id, "kernel/1");
+}
+
+TEST(Hosts, KeepTheNodeThatEachRankIsBoundTo) {
+  MapExchange exchange;
+  const auto world = find_hosts(0, {{"a", "x", 1, 3}}, kKey, exchange, Deadline::after_seconds(10));
+  ASSERT_TRUE(world.ok()) << world.status().text();
+  EXPECT_EQ((*world)[0].numa_node, 3);
+}
+
+// In a process of its own: hwloc draws its picture of the machine once.
+TEST(NumaNodeDeathTest, IsTheOneThatHasAllCoresOfThisProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto in_a_machine = [](const char* machine) {
+    ::setenv("HWLOC_SYNTHETIC", machine, 1);
+    cpu_set_t all;
+    CPU_ZERO(&all);
+    ::sched_getaffinity(0, sizeof all, &all);
+    int core = 0;
+    while (!CPU_ISSET(core, &all)) ++core;
+    const int everywhere = numa_node();
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    ::sched_setaffinity(0, sizeof one, &one);
+    const int bound = numa_node();
+    std::_Exit((CPU_COUNT(&all) < 2 || everywhere == -1) && bound == core ? 0 : 1);
+  };
+  EXPECT_EXIT(in_a_machine("numa:1024 pu:1"), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(in_a_machine("numa:1 pu:1024"), testing::ExitedWithCode(1), "") << "one node is none";
 }
 
 TEST(Cores, AreEnoughForTheRanksOfThisHostOrNot) {

@@ -27,6 +27,7 @@ TEST_P(EveryRendezvous, BringsAllRanksTogether) {
     ASSERT_EQ(all->size(), 4u);
     EXPECT_EQ((*all)[2].host_name, "host-c");
     EXPECT_EQ((*all)[2].process_id, 102);
+    EXPECT_EQ((*all)[2].numa_node, 1);
   });
   EXPECT_EQ(hub->strangers(), 0);
 }

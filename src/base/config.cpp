@@ -107,8 +107,9 @@ std::string meant(const std::string& value) { return value; }
 
 // Knobs that both ends of a message, or all who choose, go by. Ranks that differ in the others still understand each
 // other: what only the root of a group decides by, what a rank does with its own memory and patience.
-constexpr std::string_view kAlike[] = {"transport",   "algorithm", "deterministic",      "cache_capacity",
-                                       "slice_bytes", "shm_bytes", "device_collectives", "device_staging_bytes"};
+constexpr std::string_view kAlike[] = {"transport",      "algorithm",          "deterministic",
+                                       "cache_capacity", "slice_bytes",        "shm_bytes",
+                                       "numa_levels",    "device_collectives", "device_staging_bytes"};
 
 struct Given {
   std::string value;

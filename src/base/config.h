@@ -41,6 +41,8 @@
        "Shared memory that each rank of a host contributes to a communicator.")                                        \
   KNOB(memory_bytes,           Bytes,   "64G", "",                                                                     \
        "Up to how much each rank allocates of memory that its host's ranks all map; only what is used is taken.")      \
+  KNOB(numa_levels,            Flag,    "1", "",                                                                       \
+       "Ranks bound to several NUMA nodes of a host: large collectives cross between nodes once a node, not a rank.")  \
   KNOB(tcp_streams,            Count,   "1", "",                                                                       \
        "TCP connections that share what one rank sends to another host: 4 where a network limits each, at most 8.")    \
   KNOB(spin_us,                Count,   "50", "",                                                                      \

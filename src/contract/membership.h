@@ -19,6 +19,7 @@ struct Member {
   std::string host_id;
   std::string host_name;  // for people
   int process_id = 0;
+  int numa_node = -1;  // of its host, the one to which it was bound at start; -1: to none alone
 };
 
 // Small facts, each published once under a name that is unique within the communicator's set-up. Blocking; used only

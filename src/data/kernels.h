@@ -25,6 +25,14 @@ struct Folding {
   const uint8_t* source(std::size_t k) const { return static_cast<const uint8_t*>(sources[k]); }
 };
 
+// A fold of small reals that began or goes on elsewhere: `before` comes first of all, and the result is left in
+// `after`; both are unrounded. Null: it begins with the first source, or ends here in the folding's target.
+struct Part {
+  Folding folding;
+  const float* before;
+  float* after;
+};
+
 // The same fold times a factor, into every target; the folding's own target is not used. From `first_streamed` on,
 // targets are written past the caches and lie on cache lines.
 struct Spreading {
@@ -48,6 +56,7 @@ void fold_logical(Op op, const Folding& folding);
 void fold_reals(Dtype dtype, Op op, const Folding& folding);
 void spread_reals(Dtype dtype, Op op, const Spreading& spreading);
 void fold_small_reals(Dtype dtype, Op op, const Folding& folding);
+void fold_part_of_small_reals(Dtype dtype, Op op, const Part& part);
 
 void scale_integers(Dtype dtype, const Scaling& scaling);
 void scale_reals(Dtype dtype, const Scaling& scaling);

@@ -127,6 +127,29 @@ void reduce_many(Dtype dtype, const Reduction& reduction, void* target, std::spa
   fold_builtin(dtype, reduction.op, folding);
 }
 
+std::size_t size_of_partial(Dtype dtype, const Reduction& reduction) {
+  return kind_of(dtype) == DtypeKind::small_real && reduction.op != Op::user ? sizeof(float) : size_of(dtype);
+}
+
+void reduce_part(Dtype dtype, const Reduction& reduction, void* target, const void* before,
+                 std::span<const void* const> sources, std::size_t count, bool last) {
+  constexpr std::size_t kMost = 64;
+  FDL_CHECK(!sources.empty() && sources.size() <= kMost);
+  FDL_CHECK(supports(dtype, reduction.op));
+  if (count == 0) return;
+  if (size_of_partial(dtype, reduction) != size_of(dtype)) {
+    const kernels::Part part = {{static_cast<uint8_t*>(target), sources.data(), sources.size(), count * size_of(dtype)},
+                                static_cast<const float*>(before),
+                                last ? nullptr : static_cast<float*>(target)};
+    return kernels::fold_part_of_small_reals(dtype, reduction.op == Op::average ? Op::sum : reduction.op, part);
+  }
+  std::array<const void*, kMost + 1> all;
+  std::size_t count_of_all = 0;
+  if (before != nullptr) all[count_of_all++] = before;
+  for (const void* source : sources) all[count_of_all++] = source;
+  reduce_many(dtype, reduction, target, std::span(all).first(count_of_all), count);
+}
+
 bool can_reduce_to_many(Dtype dtype, const Reduction& reduction, std::size_t source_count) {
   constexpr std::size_t kMostStreams = 8;
   return kind_of(dtype) == DtypeKind::real && reduction.op != Op::user && source_count <= kMostStreams;

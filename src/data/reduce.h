@@ -63,6 +63,13 @@ void reduce(Dtype dtype, const Reduction& reduction, void* target, const void* s
 void reduce_many(Dtype dtype, const Reduction& reduction, void* target, std::span<const void* const> sources,
                  std::size_t count);
 
+// A left fold in parts, whose bits are those of one reduce_many of all sources: it begins with `before` (null: with the
+// first source) and its result is either the last or what another part begins with. There, an element of a small real
+// type is a float32, for it is rounded only once. Target, `before` and sources do not overlap.
+std::size_t size_of_partial(Dtype dtype, const Reduction& reduction);
+void reduce_part(Dtype dtype, const Reduction& reduction, void* target, const void* before,
+                 std::span<const void* const> sources, std::size_t count, bool last);
+
 // targets[j][i] = factor * (sources[0][i] op sources[1][i] op ...) for every target in one pass: the same bits as
 // reduce_many and then scale. A target may be one of the sources, else it overlaps none; targets overlap no others.
 // From `first_streamed` on, targets are written past the caches, lie on cache lines, and are in order with a release

@@ -35,6 +35,21 @@ void fold_small_reals_here(Dtype dtype, Op op, const Folding& folding) {
   }
 }
 
+void fold_part_of_small_reals_here(Dtype dtype, Op op, const Part& part) {
+  switch (dtype) {
+    case Dtype::float16:
+      return fold_real_part<Float16Lanes>(op, part);
+    case Dtype::bfloat16:
+      return fold_real_part<Bfloat16Lanes>(op, part);
+    case Dtype::float8_e4m3:
+      return fold_real_part<Float8E4m3Lanes>(op, part);
+    case Dtype::float8_e5m2:
+      return fold_real_part<Float8E5m2Lanes>(op, part);
+    default:
+      FDL_CHECK(!"a small real type");
+  }
+}
+
 void scale_small_reals_here(Dtype dtype, const Scaling& scaling) {
   const auto factor = static_cast<float>(scaling.factor);
   switch (dtype) {
@@ -59,10 +74,14 @@ HWY_AFTER_NAMESPACE();
 namespace fdl::kernels {
 
 HWY_EXPORT(fold_small_reals_here);
+HWY_EXPORT(fold_part_of_small_reals_here);
 HWY_EXPORT(scale_small_reals_here);
 
 void fold_small_reals(Dtype dtype, Op op, const Folding& folding) {
   HWY_DYNAMIC_DISPATCH(fold_small_reals_here)(dtype, op, folding);
+}
+void fold_part_of_small_reals(Dtype dtype, Op op, const Part& part) {
+  HWY_DYNAMIC_DISPATCH(fold_part_of_small_reals_here)(dtype, op, part);
 }
 void scale_small_reals(Dtype dtype, const Scaling& scaling) {
   HWY_DYNAMIC_DISPATCH(scale_small_reals_here)(dtype, scaling);

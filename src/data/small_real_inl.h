@@ -143,6 +143,24 @@ struct WordLanes {
     hn::StoreU(words, DI(), reinterpret_cast<int32_t*>(to));
   }
 
+  // The same elements in their order as float32.
+  static HWY_INLINE Value load_wide(const float* from) {
+    Value value;
+    if constexpr (kParts == 4) {
+      hn::LoadInterleaved4(DF(), from, value.parts[0], value.parts[1], value.parts[2], value.parts[3]);
+    } else {
+      hn::LoadInterleaved2(DF(), from, value.parts[0], value.parts[1]);
+    }
+    return value;
+  }
+  static HWY_INLINE void store_wide(const Value& value, float* to) {
+    if constexpr (kParts == 4) {
+      hn::StoreInterleaved4(value.parts[0], value.parts[1], value.parts[2], value.parts[3], DF(), to);
+    } else {
+      hn::StoreInterleaved2(value.parts[0], value.parts[1], DF(), to);
+    }
+  }
+
   static HWY_INLINE Value fill(float number) {
     Value value;
     for (int i = 0; i < kParts; ++i) value.parts[i] = hn::Set(DF(), number);
@@ -170,6 +188,8 @@ struct Float16Lanes {
   static HWY_INLINE void store(Value value, uint8_t* to) {
     hn::StoreU(hn::DemoteTo(DH(), value), DH(), reinterpret_cast<hwy::float16_t*>(to));
   }
+  static HWY_INLINE Value load_wide(const float* from) { return hn::LoadU(DF(), from); }
+  static HWY_INLINE void store_wide(Value value, float* to) { hn::StoreU(value, DF(), to); }
   static HWY_INLINE Value fill(float number) { return hn::Set(DF(), number); }
   template <class Operation>
   static HWY_INLINE Value combine(Value a, Value b) {
@@ -237,6 +257,14 @@ struct Float8Lanes {
     const auto odd = hn::And(hn::BitCast(d16, narrow(value.odd)), hn::Set(d16, uint16_t{0xff00}));
     hn::StoreU(hn::Or(even, odd), d16, reinterpret_cast<uint16_t*>(to));
   }
+  static HWY_INLINE Value load_wide(const float* from) {
+    Value value;
+    hn::LoadInterleaved2(DF(), from, value.even, value.odd);
+    return value;
+  }
+  static HWY_INLINE void store_wide(const Value& value, float* to) {
+    hn::StoreInterleaved2(value.even, value.odd, DF(), to);
+  }
   static HWY_INLINE Value fill(float number) { return {hn::Set(DF(), number), hn::Set(DF(), number)}; }
   template <class Operation>
   static HWY_INLINE Value combine(const Value& a, const Value& b) {
@@ -248,6 +276,57 @@ using Float16Lanes = WordLanes<Float16Format>;
 template <class Format>
 using Float8Lanes = WordLanes<Format>;
 #endif
+
+// ---- A fold in parts ------------------------------------------------------------------------------------------------
+
+// Of `elements` at a time, up to kElements: fewer travel through a buffer.
+template <class Lanes>
+struct Unrounded {
+  using Value = typename Lanes::Value;
+  static constexpr std::size_t kElements = sizeof(Value) / sizeof(float);
+  static constexpr std::size_t kSize = Lanes::kStep / kElements;  // of an element in its own type
+
+  static HWY_INLINE Value load(const float* from, std::size_t elements) {
+    HWY_ALIGN float whole[kElements];
+    if (elements < kElements) {
+      std::memset(whole, 0, sizeof whole);
+      std::memcpy(whole, from, elements * sizeof(float));
+      from = whole;
+    }
+    return Lanes::load_wide(from);
+  }
+  static HWY_INLINE void store(const Value& value, float* to, std::size_t elements) {
+    if (elements == kElements) return Lanes::store_wide(value, to);
+    HWY_ALIGN float whole[kElements];
+    Lanes::store_wide(value, whole);
+    std::memcpy(to, whole, elements * sizeof(float));
+  }
+};
+
+template <class Lanes, class Operation>
+HWY_NOINLINE void fold_part(const Part& part) {
+  using Wide = Unrounded<Lanes>;
+  const Folding& f = part.folding;
+  for (std::size_t offset = 0; offset < f.bytes; offset += Lanes::kStep) {
+    const std::size_t bytes = HWY_MIN(Lanes::kStep, f.bytes - offset);
+    const std::size_t first = offset / Wide::kSize;
+    typename Lanes::Value value = part.before == nullptr ? load<Lanes>(f.source(0) + offset, bytes)
+                                                         : Wide::load(part.before + first, bytes / Wide::kSize);
+    for (std::size_t k = part.before == nullptr ? 1 : 0; k < f.source_count; ++k) {
+      value = Lanes::template combine<Operation>(value, load<Lanes>(f.source(k) + offset, bytes));
+    }
+    if (part.after == nullptr) {
+      store<Lanes>(value, f.target + offset, bytes);
+    } else {
+      Wide::store(value, part.after + first, bytes / Wide::kSize);
+    }
+  }
+}
+
+template <class Lanes>
+HWY_INLINE void fold_real_part(Op op, const Part& part) {
+  with_real_operation(op, [&](auto operation) HWY_ATTR { fold_part<Lanes, decltype(operation)>(part); });
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace fdl::kernels

@@ -224,7 +224,8 @@ Status Runtime::meet() {
                                                 .host_name = mine.host_name,
                                                 .boot_id = mine.boot_id,
                                                 .process_id = mine.process_id,
-                                                .terms = own_terms(config_, tuning_.table)},
+                                                .terms = own_terms(config_, tuning_.table),
+                                                .numa_node = numa_node()},
                                                deadline));
   FDL_ASSIGN_OR_RETURN(
       loop_, Loop::start(
@@ -235,7 +236,9 @@ Status Runtime::meet() {
   // The hub itself gives up after start_timeout_s and names the missing; a little longer here lets its text win.
   FDL_ASSIGN_OR_RETURN(const auto everyone, link_->wait_for_all(Deadline::after_seconds(config_.start_timeout_s + 2)));
   std::vector<HostFacts> facts;
-  for (const auto& hello : everyone) facts.push_back({hello.host_name, hello.boot_id, hello.process_id});
+  for (const auto& hello : everyone) {
+    facts.push_back({hello.host_name, hello.boot_id, hello.process_id, hello.numa_node});
+  }
   StoreExchange exchange(*link_, "world");
   FDL_ASSIGN_OR_RETURN(members_, find_hosts(identity_.rank, facts, identity_.job_key, exchange, deadline));
   return {};

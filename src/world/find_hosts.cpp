@@ -190,7 +190,7 @@ Result<std::vector<Member>> find_hosts(int rank, const std::vector<HostFacts>& f
   std::map<std::string, std::vector<int>> kernels;
   for (const HostFacts& one : facts) {
     kernels[one.boot_id].push_back(static_cast<int>(world.size()));
-    world.push_back({static_cast<int>(world.size()), {}, one.host_name, one.process_id});
+    world.push_back({static_cast<int>(world.size()), {}, one.host_name, one.process_id, one.numa_node});
   }
   // Own trials first: others wait for their outcome, while nobody waits until this rank has read that of others.
   const std::string& mine = facts[static_cast<std::size_t>(rank)].boot_id;

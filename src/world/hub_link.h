@@ -37,6 +37,7 @@ class HubLink {
     std::string boot_id;
     int process_id = 0;
     std::vector<Term> terms{};  // what this rank must have as all others; the hub compares, and tells nobody
+    int numa_node = -1;
   };
 
   // Finds the hub (retrying until it is there), proves the key, says hello. A second process that claims the same rank

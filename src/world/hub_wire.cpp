@@ -99,7 +99,8 @@ std::string encode(const HubMessage& message) {
     const auto host = builder.CreateString(member.host_name);
     const auto boot = builder.CreateString(member.boot_id);
     const auto terms = encode_terms(builder, member.terms);
-    members.push_back(hub_wire::CreateMember(builder, member.rank, member.size, host, boot, member.process_id, terms));
+    members.push_back(hub_wire::CreateMember(builder, member.rank, member.size, host, boot, member.process_id, terms,
+                                             member.numa_node));
   }
   const auto all_members = builder.CreateVector(members);
   const auto ranks = builder.CreateVector(message.ranks);
@@ -131,7 +132,8 @@ Result<HubMessage> decode(std::string_view payload) {
   if (wire.members() != nullptr) {
     for (const hub_wire::Member* member : *wire.members()) {
       message.members.push_back({member->rank(), member->size(), text_of(member->host_name()),
-                                 text_of(member->boot_id()), member->process_id(), decode_terms(*member)});
+                                 text_of(member->boot_id()), member->process_id(), decode_terms(*member),
+                                 member->numa_node()});
     }
   }
   return message;

@@ -46,6 +46,18 @@ std::size_t width_of_affinity() {
   return 0;
 }
 
+// hwloc's picture of the machine, which is drawn once: it takes milliseconds. Null where it has none.
+hwloc_topology_t machine() {
+  using Topology = std::unique_ptr<hwloc_topology, void (*)(hwloc_topology_t)>;
+  static const Topology drawn = [] {
+    hwloc_topology_t topology = nullptr;
+    if (hwloc_topology_init(&topology) != 0) return Topology(nullptr, hwloc_topology_destroy);
+    Topology owner(topology, hwloc_topology_destroy);
+    return hwloc_topology_load(topology) == 0 ? std::move(owner) : Topology(nullptr, hwloc_topology_destroy);
+  }();
+  return drawn.get();
+}
+
 // Cores in the mask of any of these processes (0: the calling thread).
 int cores_in_affinity(std::span<const int> processes) {
   const std::size_t width = width_of_affinity();
@@ -128,6 +140,25 @@ HostFacts host_facts() {
   return facts;
 }
 
+int numa_node() {
+  const hwloc_topology_t topology = machine();
+  if (topology == nullptr || hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE) < 2) return -1;
+  const std::size_t width = width_of_affinity();
+  if (width == 0) return -1;
+  const std::size_t bytes = CPU_ALLOC_SIZE(width);
+  const CpuSet cores = make_cpu_set(width);
+  if (::sched_getaffinity(0, bytes, cores.get()) != 0) return -1;
+  const std::unique_ptr<hwloc_bitmap_s, void (*)(hwloc_bitmap_t)> mine(hwloc_bitmap_alloc(), hwloc_bitmap_free);
+  for (std::size_t core = 0; core < width; ++core) {
+    if (CPU_ISSET_S(core, bytes, cores.get()) != 0) hwloc_bitmap_set(mine.get(), static_cast<unsigned>(core));
+  }
+  for (hwloc_obj_t node = nullptr;
+       (node = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, node)) != nullptr;) {
+    if (hwloc_bitmap_isincluded(mine.get(), node->cpuset) != 0) return static_cast<int>(node->os_index);
+  }
+  return -1;
+}
+
 int usable_cores() {
   const int myself[] = {0};
   return usable_cores(myself);
@@ -160,10 +191,8 @@ bool each_has_a_core(std::span<const Member> members, std::string_view host_id) 
 }
 
 std::string describe_machine() {
-  hwloc_topology_t topology = nullptr;
-  if (hwloc_topology_init(&topology) != 0) return plural(usable_cores(), "usable core");
-  const std::unique_ptr<hwloc_topology, void (*)(hwloc_topology_t)> owner(topology, hwloc_topology_destroy);
-  if (hwloc_topology_load(topology) != 0) return plural(usable_cores(), "usable core");
+  const hwloc_topology_t topology = machine();
+  if (topology == nullptr) return plural(usable_cores(), "usable core");
   const int cores = std::max(1, hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE));
   const int nodes = std::max(1, hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE));
   std::string text =

@@ -14,8 +14,12 @@ struct HostFacts {
   std::string host_name;
   std::string boot_id;  // differs between machines and between boots
   int process_id = 0;
+  int numa_node = -1;  // to which it is bound
 };
-HostFacts host_facts();
+HostFacts host_facts();  // without the node, which takes longer
+// The NUMA node, by the system's number, that has all cores which this process may use; -1: there is no such node, or
+// there are no two (hwloc; HWLOC_SYNTHETIC and its like are obeyed).
+int numa_node();
 
 // How many cores this process may use: affinity and cgroup quota (rounded down, at least 1).
 int usable_cores();

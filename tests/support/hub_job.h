@@ -51,7 +51,8 @@ inline HubLink::Hello hello_of(int rank, int size) {
           .size = size,
           .host_name = "host-" + std::string(1, static_cast<char>('a' + rank % 26)),
           .boot_id = "boot",
-          .process_id = 100 + rank};
+          .process_id = 100 + rank,
+          .numa_node = rank - 1};
 }
 
 // One rank: a link and the thread that drives it.

@@ -14,6 +14,9 @@
 // Where all buffers are memory that all ranks map, there are no steps: once those who decide have said so in their
 // lines, every rank does its share in the others' memory (shm_direct), tells, and waits until all have told.
 //
+// Where ranks are bound to several NUMA nodes, a large sum, broadcast or allgather goes over the nodes in steps of four
+// stages (shm_level_plan says which), of which those that this rank has no part in are behind it at once.
+//
 // Steps are counted over the life of the group, so a counter is never reset and an operation may begin while others
 // are still in the one before. A line is used again kLineDepth operations later: whoever has announced the operation
 // behind one has finished with that one.
@@ -21,12 +24,13 @@
 
 #include <fmt/format.h>
 
-#include <array>
-#include <bit>
 #include <cstring>
 
+#include "base/log.h"
 #include "transports/shm/shm_board.h"
 #include "transports/shm/shm_direct.h"
+#include "transports/shm/shm_levels.h"
+#include "transports/shm/shm_progress.h"
 #include "transports/shm/shm_signature.h"
 #include "transports/shm/shm_work.h"
 
@@ -43,13 +47,17 @@ constexpr double kLetGoSeconds = 0.1;
 
 class ShmCollectives final : public Collectives {
  public:
-  ShmCollectives(std::shared_ptr<Neighbours> neighbours, Bytes slots, std::shared_ptr<HostMemory> memory, bool own_core)
+  ShmCollectives(std::shared_ptr<Neighbours> neighbours, Bytes slots, const ShmNodes& nodes,
+                 std::shared_ptr<HostMemory> memory, bool own_core)
       : neighbours_(std::move(neighbours)),
         first_looks_(own_core ? kFirstLooks : kFirstLooksOfMany),
         rank_(neighbours_->rank()),
         ranks_(neighbours_->size()),
         layout_(slots, ranks_),
+        nodes_(nodes),
+        progress_(layout_),
         work_(layout_, rank_, ranks_),
+        levels_(layout_, nodes_, rank_, ranks_),
         direct_(layout_, std::move(memory), rank_, ranks_),
         counters_(layout_.counters(rank_)) {}
 
@@ -66,24 +74,29 @@ class ShmCollectives final : public Collectives {
   void finish_sleep() override;
 
  private:
-  enum class State { idle, opening, small, shares, tables, steps, choosing, direct };
-  // Lower bounds of what another rank has done; its line or counters are read only when they do not suffice.
-  struct Known {
-    uint64_t announced = 0;
-    uint64_t published = 0;
-    uint64_t taken = 0;
-    uint64_t collected = 0;
-  };
+  enum class State { idle, opening, small, shares, tables, steps, levels, choosing, direct };
 
-  Known& known(int rank) { return known_[static_cast<std::size_t>(rank)]; }
+  // The last operation that another rank is known to have announced.
+  uint64_t& announced(int rank) { return announced_[static_cast<std::size_t>(rank)]; }
   bool advance();
   bool step_stage();
   // This rank reads its own slot too, where it scales, and collects from it where slots are swapped.
   bool may_publish() const {
     return published_ < end_ && published_ < (work_.plan().swaps() ? collected_ : taken_) + kStepDepth;
   }
+  // Over nodes a rank reads its own slot of results as well, before it fills it again.
+  uint64_t end_of_takes() const {
+    return std::min(published_, levels_.plan().folds() ? collected_ + kStepDepth : fetched_);
+  }
+  uint64_t end_of_fetches() const { return levels_.plan().folds() ? taken_ : std::min(end_, taken_ + kStepDepth); }
   void announce();
   void begin_steps();
+  void begin_levels();
+  bool level_stage();
+  bool take_level();
+  bool fetch_level();
+  bool collect_level();
+  void finish_levels_if_done();
   bool choose();
   bool direct_stage();
   bool share_stage();
@@ -104,6 +117,10 @@ class ShmCollectives final : public Collectives {
   RankMask behind_publish();
   RankMask behind_take();
   RankMask behind_collect();
+  RankMask behind_level_take();
+  RankMask behind_level_fetch();
+  RankMask behind_level_collect();
+  RankMask uncollected_results(uint64_t step);
   RankMask unfinished(RankMask whom);
   // Whom I wait for; nobody if anything can be done. Asking only one of each stage saves needless rings: when it has
   // come, the next is asked.
@@ -112,15 +129,16 @@ class ShmCollectives final : public Collectives {
     RankMask asked = 0;
   };
   Blockers blockers();
-  RankMask behind(uint64_t Known::*bound, std::atomic<uint64_t> ShmLayout::Counters::*counter, RankMask whom,
-                  uint64_t least);
 
   std::shared_ptr<Neighbours> neighbours_;
   const int first_looks_;
   const int rank_;
   const int ranks_;
   const ShmLayout layout_;
+  const ShmNodes nodes_;
+  ShmProgress progress_;
   ShmWork work_;
+  ShmLevels levels_;
   ShmDirect direct_;
   ShmLayout::Counters& counters_;
 
@@ -133,13 +151,15 @@ class ShmCollectives final : public Collectives {
   int differs_ = -1;
   bool check_soon_ = false;
   bool offered_ = false;    // this operation may go on memory that all map, as far as I can tell
+  bool levelled_ = false;   // it goes over NUMA nodes
   RankMask compared_ = 0;   // whose line of this operation I have seen, and found equal
   uint64_t end_ = 0;        // the step behind the last of this operation
   uint64_t published_ = 0;  // the stages: the next step of each
   uint64_t taken_ = 0;
+  uint64_t fetched_ = 0;
   uint64_t collected_ = 0;
   uint32_t idle_looks_ = 0;
-  std::array<Known, kMaxShmRanks> known_{};
+  std::array<uint64_t, kMaxShmRanks> announced_{};
 };
 
 // ---- the contract
@@ -155,6 +175,7 @@ void ShmCollectives::start(const CollectiveSpec& spec, Buffers buffers, Completi
   compared_ = 0;
   offered_ = false;
   work_.assign(spec, buffers, operation_, end_);
+  levelled_ = levels_.assign(spec, buffers, work_.plan());
   state_ = State::opening;
   // Nobody is rung before the first looks: in a busy group all are there at once, and a store that has already left
   // this core makes the fence cheap.
@@ -201,6 +222,12 @@ std::string ShmCollectives::phase() const {
     text += fmt::format(", published {}, taken {}, collected {} of {} steps", published_ - first, taken_ - first,
                         collected_ - first, work_.plan().steps());
   }
+  if (state_ == State::levels) {
+    const uint64_t first = end_ - levels_.plan().steps();
+    text += fmt::format(", over {} NUMA nodes, published {}, taken {}, fetched {}, collected {} of {} steps",
+                        nodes_.count(), published_ - first, taken_ - first, fetched_ - first, collected_ - first,
+                        levels_.plan().steps());
+  }
   return text;
 }
 
@@ -229,6 +256,8 @@ bool ShmCollectives::advance() {
       return true;
     case State::steps:
       return step_stage();
+    case State::levels:
+      return level_stage();
     case State::choosing:
       return choose();
     case State::direct:
@@ -247,7 +276,8 @@ void ShmCollectives::announce() {
     state_ = plan.folders() == 0 ? State::small : State::shares;
   }
   const bool at_once = state_ == State::small || state_ == State::shares;
-  if (!at_once) offered_ = direct_.announce(work_.spec(), work_.buffers(), plan, operation_);
+  const bool scaled = levelled_ && work_.spec().prescale != 1;  // then inputs pass through slots
+  if (!at_once && !scaled) offered_ = direct_.announce(work_.spec(), work_.buffers(), plan, operation_);
   if (state_ == State::opening && offered_) state_ = State::choosing;
   layout_.called(rank_, operation_) = called_;
   ShmLayout::Line& line = layout_.line(rank_, operation_);
@@ -281,8 +311,13 @@ bool ShmCollectives::choose() {
   // Whoever fails hereafter finds my line and waits for me; whoever had failed before is seen here.
   neighbours_->wake_sleepers();
   if (fail_with_the_lost(direct_.voters())) return true;
-  state_ = State::direct;
   direct_.begin();
+  if (levelled_) {
+    for (const int voter : each_of(direct_.voters())) levels_.read_in_place(voter, direct_.input_of(voter));
+    begin_levels();
+  } else {
+    state_ = State::direct;
+  }
   return true;
 }
 
@@ -324,6 +359,7 @@ void ShmCollectives::compare_tables() {
 
 // The stages that this rank has no part in are behind it at once.
 void ShmCollectives::begin_steps() {
+  if (levelled_) return begin_levels();
   const ShmPlan& plan = work_.plan();
   if (plan.collective() == Collective::alltoall) work_.read_tables();
   state_ = State::steps;
@@ -360,6 +396,67 @@ bool ShmCollectives::step_stage() {
   return true;
 }
 
+// ---- over NUMA nodes
+// -------------------------------------------------------------------------------------------------
+
+void ShmCollectives::begin_levels() {
+  const ShmLevelPlan& plan = levels_.plan();
+  state_ = State::levels;
+  levels_.begin(end_);
+  fetched_ = end_;
+  end_ += plan.steps();
+  if (!plan.publishes() || levels_.in_place()) published_ = end_;
+  if (!plan.folds() && !plan.fetches()) fetched_ = end_;
+}
+
+// What is fetched is the result, in a fold, and the input of what is moved.
+bool ShmCollectives::level_stage() {
+  if (levels_.in_place() && fail_with_the_lost(neighbours_->others())) return true;
+  if (!collect_level() && !fetch_level() && !take_level()) {
+    if (!may_publish() || behind_publish() != 0) return false;
+    levels_.publish(published_);
+    counters_.published.store(++published_, std::memory_order_release);
+  }
+  finish_levels_if_done();
+  return true;
+}
+
+bool ShmCollectives::take_level() {
+  const ShmLevelPlan& plan = levels_.plan();
+  if (taken_ >= end_of_takes() || behind_level_take() != 0) return false;
+  levels_.take(taken_++);
+  if (plan.folds() && !plan.fetches()) counters_.fetched.store(fetched_ = taken_, std::memory_order_release);
+  if (!plan.collects()) counters_.collected.store(collected_ = taken_, std::memory_order_release);
+  counters_.taken.store(taken_, std::memory_order_release);
+  return true;
+}
+
+bool ShmCollectives::fetch_level() {
+  if (!levels_.plan().fetches() || fetched_ >= end_of_fetches() || behind_level_fetch() != 0) return false;
+  levels_.fetch(fetched_);
+  counters_.fetched.store(++fetched_, std::memory_order_release);
+  return true;
+}
+
+bool ShmCollectives::collect_level() {
+  if (!levels_.plan().collects() || collected_ == fetched_ || behind_level_collect() != 0) return false;
+  levels_.collect(collected_);
+  counters_.collected.store(++collected_, std::memory_order_release);
+  return true;
+}
+
+// Where others read my input itself, it is mine again when all have finished.
+void ShmCollectives::finish_levels_if_done() {
+  if (published_ < end_ || taken_ < end_ || fetched_ < end_ || collected_ < end_) return;
+  levels_.finish();
+  if (!levels_.in_place()) return finish();
+  counters_.finished.store(operation_, std::memory_order_release);
+  state_ = State::direct;
+}
+
+// ---- the end
+// -----------------------------------------------------------------------------------------------------------
+
 void ShmCollectives::finish_if_done() {
   if (published_ < end_ || taken_ < end_ || collected_ < end_) return;
   if (work_.plan().collective() == Collective::alltoall) work_.take_following();
@@ -395,7 +492,7 @@ void ShmCollectives::wait_until_others_let_go() {
     busy &= unfinished(busy) & ~neighbours_->gone();
     if (busy == 0 || deadline.passed()) {
       neighbours_->cancel_sleep();
-      if (busy != 0) direct_.withdraw();
+      if (busy != 0 && !levelled_) direct_.withdraw();  // over nodes nobody writes into others' memory
       return;
     }
     wait_readable(neighbours_->wake_fd(), deadline);
@@ -421,9 +518,9 @@ RankMask ShmCollectives::behind_line() {
   const uint64_t least = operation_ - kLineDepth + 1;
   RankMask behind = 0;
   for (const int other : each_of(neighbours_->others())) {
-    if (known(other).announced >= least) continue;
+    if (announced(other) >= least) continue;
     const uint64_t there = layout_.line(other, least).operation.load(std::memory_order_acquire);
-    known(other).announced = std::max(known(other).announced, there);
+    announced(other) = std::max(announced(other), there);
     if (there < least) behind |= bit_of(other);
   }
   return behind;
@@ -434,7 +531,7 @@ RankMask ShmCollectives::unannounced(RankMask whom) {
   for (const int other : each_of(whom & ~compared_)) {
     const ShmLayout::Line& line = layout_.line(other, operation_);
     if (line.operation.load(std::memory_order_acquire) != operation_) continue;
-    known(other).announced = operation_;
+    announced(other) = operation_;
     if (line.signature != signature_) {
       differs_ = other;
       check_soon_ = true;
@@ -445,32 +542,47 @@ RankMask ShmCollectives::unannounced(RankMask whom) {
   return whom & ~compared_;
 }
 
-RankMask ShmCollectives::behind(uint64_t Known::*bound, std::atomic<uint64_t> ShmLayout::Counters::*counter,
-                                RankMask whom, uint64_t least) {
-  RankMask behind = 0;
-  for (const int other : each_of(whom)) {
-    uint64_t& have = known(other).*bound;
-    if (have >= least) continue;
-    have = (layout_.counters(other).*counter).load(std::memory_order_acquire);
-    if (have < least) behind |= bit_of(other);
-  }
-  return behind;
-}
-
 RankMask ShmCollectives::behind_publish() {
   if (published_ < kStepDepth) return 0;
-  return behind(&Known::taken, &ShmLayout::Counters::taken, neighbours_->others(), published_ - kStepDepth + 1);
+  return progress_.untaken(neighbours_->others(), published_ - kStepDepth + 1);
 }
 
 RankMask ShmCollectives::behind_take() {
   const ShmPlan& plan = work_.plan();
   RankMask late = unannounced(plan.take_from());
-  late |= behind(&Known::published, &ShmLayout::Counters::published, plan.take_from(), taken_ + 1);
-  // The result of a fold overwrites one that the others must have collected; swapped, it overwrites what it is made of.
-  if (plan.folds() && !plan.swaps() && taken_ >= kStepDepth) {
-    late |= behind(&Known::collected, &ShmLayout::Counters::collected, neighbours_->others(), taken_ - kStepDepth + 1);
-  }
+  late |= progress_.unpublished(plan.take_from(), taken_ + 1);
+  if (plan.folds() && !plan.swaps()) late |= uncollected_results(taken_);
   return late;
+}
+
+// The result of a fold overwrites one that the others must have collected; swapped, it overwrites what it is made of.
+RankMask ShmCollectives::uncollected_results(uint64_t step) {
+  return step < kStepDepth ? 0 : progress_.uncollected(neighbours_->others(), step - kStepDepth + 1);
+}
+
+// A sum that goes on needs the inputs of my node and the sum so far; it overwrites a result, and so does what is
+// fetched of others' blocks. Nobody's slot is read before its line was compared.
+RankMask ShmCollectives::behind_level_take() {
+  const ShmLevelPlan& plan = levels_.plan();
+  RankMask late = unannounced(plan.everybody());
+  if (!levels_.in_place()) late |= progress_.unpublished(plan.inputs_to_take(), taken_ + 1);
+  late |= progress_.untaken(plan.sums_to_take(), taken_ + 1);
+  late |= progress_.unfetched(plan.shares_to_take(), taken_ + 1);
+  if (plan.folds()) late |= uncollected_results(taken_);
+  return late;
+}
+
+RankMask ShmCollectives::behind_level_fetch() {
+  const ShmLevelPlan& plan = levels_.plan();
+  RankMask late = unannounced(plan.everybody());
+  if (!levels_.in_place()) late |= progress_.unpublished(plan.inputs_to_fetch(), fetched_ + 1);
+  late |= progress_.unfetched(plan.results_to_fetch(), fetched_ + 1);
+  if (!plan.folds()) late |= uncollected_results(fetched_);
+  return late;
+}
+
+RankMask ShmCollectives::behind_level_collect() {
+  return progress_.unfetched(levels_.plan().results_to_collect(), collected_ + 1);
 }
 
 RankMask ShmCollectives::unfinished(RankMask whom) {
@@ -488,9 +600,7 @@ RankMask ShmCollectives::behind_share() {
   return unannounced(folders) | unfinished(folders);
 }
 
-RankMask ShmCollectives::behind_collect() {
-  return behind(&Known::taken, &ShmLayout::Counters::taken, work_.plan().collect_from(), collected_ + 1);
-}
+RankMask ShmCollectives::behind_collect() { return progress_.untaken(work_.plan().collect_from(), collected_ + 1); }
 
 ShmCollectives::Blockers ShmCollectives::blockers() {
   Blockers blockers;
@@ -519,6 +629,14 @@ ShmCollectives::Blockers ShmCollectives::blockers() {
       if (taken_ < end_ && taken_ < published_ && !held_up(behind_take())) return {};
       if (may_publish() && !held_up(behind_publish())) return {};
       break;
+    case State::levels: {
+      const ShmLevelPlan& plan = levels_.plan();
+      if (plan.collects() && collected_ < fetched_ && !held_up(behind_level_collect())) return {};
+      if (plan.fetches() && fetched_ < end_of_fetches() && !held_up(behind_level_fetch())) return {};
+      if (taken_ < end_of_takes() && !held_up(behind_level_take())) return {};
+      if (may_publish() && !held_up(behind_publish())) return {};
+      break;
+    }
     case State::choosing:
       if (direct_.refused_by(compared_)) return {};
       held_up(unannounced(direct_.voters() & neighbours_->others()));
@@ -536,6 +654,22 @@ Result<std::unique_ptr<Collectives>> make_shm_collectives(const Membership& memb
   return std::move(host.collectives);
 }
 
+namespace {
+
+ShmNodes nodes_of(const Membership& membership) {
+  if (!membership.config->numa_levels) return {};
+  std::vector<int> node_of_rank;
+  for (const Member& member : membership.members) node_of_rank.push_back(member.numa_node);
+  const ShmNodes nodes(node_of_rank);
+  if (nodes.are_levels() && membership.rank == 0) {
+    log_debug("shm {}: {}; large {} cross between them once a node", membership.id, nodes.text(),
+              nodes.in_rank_order() ? "sums, broadcasts and allgathers" : "broadcasts and allgathers");
+  }
+  return nodes;
+}
+
+}  // namespace
+
 // Behind what the neighbours keep come the board, and then what the collectives share.
 Result<ShmHost> make_shm_host(const Membership& membership) {
   const std::vector<int> members = members_of_my_host(membership);
@@ -551,12 +685,15 @@ Result<ShmHost> make_shm_host(const Membership& membership) {
   const std::size_t board_bytes = shm_board_bytes(ranks);
   const std::size_t bytes = Neighbours::control_bytes(ranks) + board_bytes + ShmLayout::bytes_for(ranks, slice);
   FDL_ASSIGN_OR_RETURN(ShmShare share, share_segment(membership, members, "collectives", bytes));
+  const ShmNodes nodes = nodes_of(membership);
   FDL_ASSIGN_OR_RETURN(std::shared_ptr<Neighbours> neighbours, Neighbours::make(std::move(share)));
   const Bytes shared = neighbours->memory();
+  const Bytes slots = shared.subspan(board_bytes);
+  if (nodes.count() > 1) FDL_RETURN_IF_ERROR(neighbours->claim(ShmLayout(slots, ranks).area_of(membership.rank)));
   ShmHost host;
   host.board = make_shm_board(neighbours, shared.first(board_bytes));
-  host.collectives = std::make_unique<ShmCollectives>(neighbours, shared.subspan(board_bytes), membership.memory,
-                                                      membership.config->spin_us > 0);
+  host.collectives =
+      std::make_unique<ShmCollectives>(neighbours, slots, nodes, membership.memory, membership.config->spin_us > 0);
   return host;
 }
 

@@ -28,6 +28,8 @@ class ShmDirect {
   bool refused_by(RankMask heard) const;
 
   void begin();
+  // Of a voter, once begun.
+  const std::byte* input_of(int rank) const { return inputs_[static_cast<std::size_t>(rank)]; }
   // The next piece of my share, for whom there is one.
   bool has_work() const { return job_ < job_count_; }
   void work();
@@ -49,7 +51,6 @@ class ShmDirect {
 
   Places places_of(int rank) const;
   uint64_t place_if(bool needed, const void* memory, std::size_t bytes) const;
-  const std::byte* input_of(int rank) const { return inputs_[static_cast<std::size_t>(rank)]; }
   void add_job(const std::byte* source, std::size_t offset, std::size_t bytes);
   void lay_out_fold();
   void lay_out_moves();

@@ -2,7 +2,7 @@
 //
 // A rank announces each operation in one line that carries the operation's number, its signature and a payload of up to
 // 48 bytes; what is a little larger stands in a small slot beside it; what is large goes in steps through buffers, and
-// three counters tell how many steps this rank has published, taken from the others, and collected results of.
+// counters tell how many steps this rank has published, taken from the others, and collected results of.
 // Lines and small slots are used in turn by operation, buffers in turn by step.
 #pragma once
 
@@ -43,6 +43,7 @@ class ShmLayout {
   struct alignas(kShmLine) Counters {
     std::atomic<uint64_t> published;
     std::atomic<uint64_t> taken;
+    std::atomic<uint64_t> fetched;  // of what other nodes have (shm_level_plan)
     std::atomic<uint64_t> collected;
     std::atomic<uint64_t> finished;  // the last operation, in others' memory or for them, of which I have done my share
   };
@@ -64,6 +65,8 @@ class ShmLayout {
     stride_ = sizeof(Fixed) + buffers(ranks, slice_);
   }
 
+  // What only this rank writes.
+  Bytes area_of(int rank) const { return {area(rank), stride_}; }
   std::size_t slice_bytes() const { return slice_; }
   std::size_t input_bytes() const { return slice_ * ranks_; }
 

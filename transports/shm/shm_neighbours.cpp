@@ -67,6 +67,16 @@ Neighbours::Control& Neighbours::control(int rank) const {
 
 Bytes Neighbours::memory() const { return share_.segment->bytes().subspan(control_bytes(size())); }
 
+Status Neighbours::claim(Bytes mine) const {
+  const std::size_t page = Segment::page_bytes();
+  const auto first = static_cast<std::size_t>(mine.data() - share_.segment->bytes().data());
+  const std::size_t begin = round_up(first, page);
+  const std::size_t end = (first + mine.size()) / page * page;
+  if (begin >= end) return {};
+  share_.segment->discard(begin, end - begin);
+  return share_.segment->commit(begin, end - begin);
+}
+
 std::string Neighbours::name_of(int rank) const {
   const Member& who = member(rank);
   return "rank " + std::to_string(who.world_rank) + " (" + who.host_name + ")";

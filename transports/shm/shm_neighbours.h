@@ -56,6 +56,9 @@ class Neighbours {
   // "rank 3 (host-a)"
   std::string name_of(int rank) const;
   Bytes memory() const;  // what is behind the control area
+  // The leader has reserved all memory, so all of it is on its NUMA node. Before anything was written there: what only
+  // this rank writes (the whole pages of it) is reserved anew by this rank, and so comes from its own node.
+  Status claim(Bytes mine) const;
 
   // ---- sleeping ----
   int wake_fd() const { return poller_.fd(); }
