@@ -285,9 +285,58 @@ HWY_INLINE void fold_many(const Folding& f) {
   Lanes::store(last, f.target + last_offset);
 }
 
+// ---- Large targets --------------------------------------------------------------------------------------------------
+
+// From here on nobody finds the result in a cache: written past them, its lines are not read first.
+inline constexpr std::size_t kStreamedBytes = std::size_t{8} << 20;
+inline constexpr std::size_t kLine = 64;
+
+// The processor's own prefetching stops at each page and knows fewer streams than there are. May reach beyond the end.
+template <std::size_t kBytes>
+HWY_INLINE void fetch(const uint8_t* from) {
+  constexpr std::size_t kAhead = 1024;
+  for (std::size_t i = 0; i < kBytes; i += kLine) hwy::Prefetch(from + kAhead + i);
+}
+
+HWY_INLINE std::size_t bytes_before_line(const uint8_t* target) {
+  return (kLine - reinterpret_cast<uintptr_t>(target) % kLine) % kLine;
+}
+
+// The lines of a target that is a source are here already. Steps begin with whole elements.
+inline bool streams(const Folding& f) {
+  constexpr std::size_t kLargestElement = 8;
+  if (f.bytes < kStreamedBytes || bytes_before_line(f.target) % kLargestElement != 0) return false;
+  for (std::size_t k = 0; k < f.source_count; ++k) {
+    if (f.source(k) == f.target) return false;
+  }
+  return true;
+}
+
+template <class Lanes, class Operation>
+HWY_NOINLINE void fold_streamed(const Folding& f) {
+  using Wide = Wider<Lanes>;
+  const FoldStep<Operation> step{f};
+  std::size_t offset = 0;
+  const auto up_to = [&](std::size_t end) HWY_ATTR {
+    while (offset < end) {
+      const std::size_t bytes = HWY_MIN(Lanes::kStep, end - offset);
+      store<Lanes>(end_step<Lanes>(step, offset, bytes), f.target + offset, bytes);
+      offset += bytes;
+    }
+  };
+  up_to(bytes_before_line(f.target));
+  for (; offset + Wide::kStep <= f.bytes; offset += Wide::kStep) {
+    for (std::size_t k = 0; k < f.source_count; ++k) fetch<Wide::kStep>(f.source(k) + offset);
+    Wide::stream(step.template at<Wide>(offset, Wide::kStep), f.target + offset);
+  }
+  up_to(f.bytes);
+  hwy::FlushStream();
+}
+
 template <class Lanes, class Operation>
 HWY_NOINLINE void fold(const Folding& f) {
   if (f.source_count > kStreams && f.bytes > Lanes::kStep) return fold_many<Lanes, Operation>(f);
+  if (streams(f)) return fold_streamed<Lanes, Operation>(f);
   run<Lanes>(FoldStep<Operation>{f}, f.target, f.bytes);
 }
 
@@ -331,14 +380,6 @@ struct SpreadStep {
     return factor == T{1} ? value : Lanes::template combine<Product>(value, Lanes::fill(factor));
   }
 };
-
-// The processor's own prefetching stops at each page and knows fewer streams than there are. May reach beyond the end.
-template <std::size_t kBytes>
-HWY_INLINE void fetch(const uint8_t* from) {
-  constexpr std::size_t kAhead = 1024;
-  constexpr std::size_t kLine = 64;
-  for (std::size_t i = 0; i < kBytes; i += kLine) hwy::Prefetch(from + kAhead + i);
-}
 
 template <class Lanes, class Operation, class T>
 HWY_NOINLINE void spread(const Spreading& s, T factor) {

@@ -17,8 +17,6 @@ namespace fdl::kernels {
 namespace HWY_NAMESPACE {
 
 using Bfloat16Lanes = WordLanes<Bfloat16Format>;
-using Float8E4m3Lanes = Float8Lanes<Float8E4m3Format>;
-using Float8E5m2Lanes = Float8Lanes<Float8E5m2Format>;
 
 void fold_small_reals_here(Dtype dtype, Op op, const Folding& folding) {
   switch (dtype) {
@@ -27,9 +25,9 @@ void fold_small_reals_here(Dtype dtype, Op op, const Folding& folding) {
     case Dtype::bfloat16:
       return fold_real<Bfloat16Lanes>(op, folding);
     case Dtype::float8_e4m3:
-      return fold_real<Float8E4m3Lanes>(op, folding);
+      return fold_float8<Float8E4m3Format>(op, folding);
     case Dtype::float8_e5m2:
-      return fold_real<Float8E5m2Lanes>(op, folding);
+      return fold_float8<Float8E5m2Format>(op, folding);
     default:
       FDL_CHECK(!"a small real type");
   }
@@ -42,9 +40,9 @@ void fold_part_of_small_reals_here(Dtype dtype, Op op, const Part& part) {
     case Dtype::bfloat16:
       return fold_real_part<Bfloat16Lanes>(op, part);
     case Dtype::float8_e4m3:
-      return fold_real_part<Float8E4m3Lanes>(op, part);
+      return fold_float8_part<Float8E4m3Format>(op, part);
     case Dtype::float8_e5m2:
-      return fold_real_part<Float8E5m2Lanes>(op, part);
+      return fold_float8_part<Float8E5m2Format>(op, part);
     default:
       FDL_CHECK(!"a small real type");
   }
@@ -58,9 +56,9 @@ void scale_small_reals_here(Dtype dtype, const Scaling& scaling) {
     case Dtype::bfloat16:
       return scale<Bfloat16Lanes>(scaling, factor);
     case Dtype::float8_e4m3:
-      return scale<Float8E4m3Lanes>(scaling, factor);
+      return scale<Float8Lanes<Float8E4m3Format, false>>(scaling, factor);
     case Dtype::float8_e5m2:
-      return scale<Float8E5m2Lanes>(scaling, factor);
+      return scale<Float8Lanes<Float8E5m2Format, false>>(scaling, factor);
     default:
       FDL_CHECK(!"a small real type");
   }

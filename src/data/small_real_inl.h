@@ -133,14 +133,20 @@ struct WordLanes {
     return value;
   }
 
-  static HWY_INLINE void store(const Value& value, uint8_t* to) {
+  static HWY_INLINE VI pack(const Value& value) {
     constexpr int kSize = Format::kSize;
     VI words = hn::Or(Format::narrow(value.parts[0]), shift<kSize>(Format::narrow(value.parts[1])));
     if constexpr (kParts == 4) {
       const VI upper = hn::Or(Format::narrow(value.parts[2]), shift<kSize>(Format::narrow(value.parts[3])));
       words = hn::Or(words, shift<2 * kSize>(upper));
     }
-    hn::StoreU(words, DI(), reinterpret_cast<int32_t*>(to));
+    return words;
+  }
+  static HWY_INLINE void store(const Value& value, uint8_t* to) {
+    hn::StoreU(pack(value), DI(), reinterpret_cast<int32_t*>(to));
+  }
+  static HWY_INLINE void stream(const Value& value, uint8_t* to) {
+    hn::Stream(pack(value), DI(), reinterpret_cast<int32_t*>(to));
   }
 
   // The same elements in their order as float32.
@@ -188,6 +194,10 @@ struct Float16Lanes {
   static HWY_INLINE void store(Value value, uint8_t* to) {
     hn::StoreU(hn::DemoteTo(DH(), value), DH(), reinterpret_cast<hwy::float16_t*>(to));
   }
+  static HWY_INLINE void stream(Value value, uint8_t* to) {
+    const hn::Rebind<uint16_t, DF> d16;
+    hn::Stream(hn::BitCast(d16, hn::DemoteTo(DH(), value)), d16, reinterpret_cast<uint16_t*>(to));
+  }
   static HWY_INLINE Value load_wide(const float* from) { return hn::LoadU(DF(), from); }
   static HWY_INLINE void store_wide(Value value, float* to) { hn::StoreU(value, DF(), to); }
   static HWY_INLINE Value fill(float number) { return hn::Set(DF(), number); }
@@ -197,51 +207,70 @@ struct Float16Lanes {
   }
 };
 
-// A float8 is the upper byte of a float16, or nearly so; the same instruction widens it, the even and the odd bytes of
-// 16-bit lanes apart.
-template <class Format>
+// A float8 is the upper byte of a float16, or nearly so; the same instruction widens it. The even and the odd bytes of
+// 16-bit lanes go apart, each as two halves of a vector.
+//
+// e4m3 has one exponent bit less than float16 and another bias: moved into place it is a float16, 256 times too small.
+// Where it may (kKeepsSmall: whatever does not multiply), it stays so while it is folded.
+template <class Format, bool kKeepsSmall>
 struct Float8Lanes {
   using DH = hn::Rebind<hwy::float16_t, DF>;
-  using D16 = hn::Rebind<int16_t, DF>;
+  using DH16 = hn::Rebind<int16_t, DF>;
+  using D16 = hn::ScalableTag<int16_t>;
   using V16 = hn::Vec<D16>;
-  static constexpr std::size_t kStep = hn::MaxLanes(DF()) * sizeof(uint16_t);
+  static constexpr std::size_t kStep = hn::MaxLanes(D16()) * sizeof(int16_t);
 
+  struct Halves {
+    VF lower, upper;
+  };
   struct Value {
-    VF even, odd;
+    Halves even, odd;
   };
 
   static constexpr bool kIsHalf = std::is_same_v<Format, Float8E5m2Format>;
+  static constexpr int kSmallerBits = kIsHalf ? 0 : 8;  // as a float16
   static HWY_INLINE V16 set16(int number) { return hn::Set(D16(), static_cast<int16_t>(number)); }
-
-  // Of bytes in the upper halves of 16-bit lanes; the lower halves are ignored.
-  static HWY_INLINE VF widen(V16 bytes) {
-    if constexpr (kIsHalf) {
-      return hn::PromoteTo(DF(), hn::BitCast(DH(), hn::And(bytes, set16(0xff00))));
-    } else {
-      // e4m3 has one exponent bit less and another bias: moved into place it is a float16, 256 times too small. Where
-      // infinities would be there are numbers, but for the last, which is NaN.
-      const V16 half = hn::And(hn::ShiftRight<1>(bytes), set16(0xbf80));
-      const auto is_nan = hn::Eq(hn::And(bytes, set16(0x7f00)), set16(0x7f00));
-      const V16 number = hn::IfThenElse(is_nan, set16(0x7e00), half);
-      return hn::Mul(hn::PromoteTo(DF(), hn::BitCast(DH(), number)), hn::Set(DF(), 256.0f));
-    }
+  static HWY_INLINE VF promote(hn::Vec<DH16> half) {
+    const VF value = hn::PromoteTo(DF(), hn::BitCast(DH(), half));
+    return kIsHalf || kKeepsSmall ? value : hn::Mul(value, hn::Set(DF(), 256.0f));
   }
 
-  // To nearest even, into the upper halves of 16-bit lanes; what is in the lower ones is of no use.
-  static HWY_INLINE V16 narrow(VF value) {
-    // Added to a number so large that its last bit is worth the last bit of the result, the value is rounded by the
-    // adder. One and a half times a power of two, so that negative values stay above the power. Subnormals have the
-    // last bit of the smallest normal exponent; what is far too large needs no rounding.
-    constexpr uint32_t kUp = static_cast<uint32_t>(Format::kDropped) << 23 | 1u << 22;
-    constexpr uint32_t kLeast = static_cast<uint32_t>(128 - Format::kBias) << 23;
+  // Of bytes in the upper halves of 16-bit lanes; the lower halves are ignored.
+  static HWY_INLINE Halves widen(V16 bytes) {
+    V16 half = hn::And(bytes, set16(0xff00));
+    if constexpr (!kIsHalf) {
+      // Where infinities would be there are numbers, but for the last, which is NaN.
+      const auto is_nan = hn::Eq(hn::And(bytes, set16(0x7f00)), set16(0x7f00));
+      half = hn::IfThenElse(is_nan, set16(0x7e00), hn::And(hn::ShiftRight<1>(bytes), set16(0xbf80)));
+    }
+    return {promote(hn::LowerHalf(DH16(), half)), promote(hn::UpperHalf(DH16(), half))};
+  }
+
+  // To nearest even: added to a number so large that its last bit is worth the last bit of the result, the value is
+  // rounded by the adder. One and a half times a power of two, so that negative values stay above the power. Subnormals
+  // have the last bit of the smallest normal exponent. What is too large for that becomes NaN, which is right where
+  // there are no infinities.
+  static HWY_INLINE VF round(VF value) {
+    constexpr int kSmaller = kKeepsSmall ? kSmallerBits : 0;
+    constexpr uint32_t kLeast = static_cast<uint32_t>(128 - Format::kBias - kSmaller) << 23;
     constexpr uint32_t kMost = 200u << 23;
-    const VI exponent = hn::Min(hn::Max(hn::And(words_of(value), set(0x7f800000)), set(kLeast)), set(kMost));
-    const VF large = floats_of(hn::Add(exponent, set(kUp)));
-    const VF rounded = hn::Sub(hn::Add(value, large), large);
+    VF power = floats_of(hn::And(words_of(value), set(0x7f800000)));
+    power = hn::Max(power, floats_of(set(kLeast)));
+    if constexpr (kIsHalf) power = hn::Min(power, floats_of(set(kMost)));
+    const VF up = hn::Set(DF(), 1.5f * static_cast<float>(1u << Format::kDropped));
+    return hn::NegMulAdd(power, up, hn::MulAdd(power, up, value));
+  }
+  static HWY_INLINE hn::Vec<DH16> demote(VF value) {
+    value = round(value);
+    if constexpr (!kIsHalf && !kKeepsSmall) value = hn::Mul(value, hn::Set(DF(), 1.0f / 256));
+    return hn::BitCast(DH16(), hn::DemoteTo(DH(), value));
+  }
+  // Into the upper halves of 16-bit lanes; what is in the lower ones is of no use.
+  static HWY_INLINE V16 narrow(const Halves& value) {
+    const V16 half = hn::Combine(D16(), demote(value.upper), demote(value.lower));
     if constexpr (kIsHalf) {
-      return hn::BitCast(D16(), hn::DemoteTo(DH(), rounded));
+      return half;
     } else {
-      const V16 half = hn::BitCast(D16(), hn::DemoteTo(DH(), hn::Mul(rounded, hn::Set(DF(), 1.0f / 256))));
       const V16 magnitude = hn::Min(hn::And(half, set16(0x7fff)), set16(Format::kNan << 7));
       return hn::Or(hn::Add(magnitude, magnitude), hn::And(half, set16(0x8000)));
     }
@@ -251,29 +280,45 @@ struct Float8Lanes {
     const V16 bytes = hn::LoadU(D16(), reinterpret_cast<const int16_t*>(from));
     return {widen(hn::ShiftLeft<8>(bytes)), widen(bytes)};
   }
-  static HWY_INLINE void store(const Value& value, uint8_t* to) {
-    const hn::Rebind<uint16_t, DF> d16;
+  static HWY_INLINE V16 pack(const Value& value) {
+    const hn::ScalableTag<uint16_t> d16;
     const auto even = hn::ShiftRight<8>(hn::BitCast(d16, narrow(value.even)));
     const auto odd = hn::And(hn::BitCast(d16, narrow(value.odd)), hn::Set(d16, uint16_t{0xff00}));
-    hn::StoreU(hn::Or(even, odd), d16, reinterpret_cast<uint16_t*>(to));
+    return hn::BitCast(D16(), hn::Or(even, odd));
+  }
+  static HWY_INLINE void store(const Value& value, uint8_t* to) {
+    hn::StoreU(pack(value), D16(), reinterpret_cast<int16_t*>(to));
+  }
+  static HWY_INLINE void stream(const Value& value, uint8_t* to) {
+    hn::Stream(pack(value), D16(), reinterpret_cast<int16_t*>(to));
   }
   static HWY_INLINE Value load_wide(const float* from) {
     Value value;
-    hn::LoadInterleaved2(DF(), from, value.even, value.odd);
+    hn::LoadInterleaved2(DF(), from, value.even.lower, value.odd.lower);
+    hn::LoadInterleaved2(DF(), from + 2 * hn::MaxLanes(DF()), value.even.upper, value.odd.upper);
     return value;
   }
   static HWY_INLINE void store_wide(const Value& value, float* to) {
-    hn::StoreInterleaved2(value.even, value.odd, DF(), to);
+    hn::StoreInterleaved2(value.even.lower, value.odd.lower, DF(), to);
+    hn::StoreInterleaved2(value.even.upper, value.odd.upper, DF(), to + 2 * hn::MaxLanes(DF()));
   }
-  static HWY_INLINE Value fill(float number) { return {hn::Set(DF(), number), hn::Set(DF(), number)}; }
+  static HWY_INLINE Value fill(float number) {
+    const VF all = hn::Set(DF(), number);
+    return {{all, all}, {all, all}};
+  }
+  template <class Operation>
+  static HWY_INLINE Halves combine(const Halves& a, const Halves& b) {
+    return {Operation::apply(a.lower, b.lower), Operation::apply(a.upper, b.upper)};
+  }
   template <class Operation>
   static HWY_INLINE Value combine(const Value& a, const Value& b) {
-    return {Operation::apply(a.even, b.even), Operation::apply(a.odd, b.odd)};
+    static_assert(!kKeepsSmall || !std::is_same_v<Operation, Product>);
+    return {combine<Operation>(a.even, b.even), combine<Operation>(a.odd, b.odd)};
   }
 };
 #else
 using Float16Lanes = WordLanes<Float16Format>;
-template <class Format>
+template <class Format, bool>
 using Float8Lanes = WordLanes<Format>;
 #endif
 
@@ -326,6 +371,27 @@ HWY_NOINLINE void fold_part(const Part& part) {
 template <class Lanes>
 HWY_INLINE void fold_real_part(Op op, const Part& part) {
   with_real_operation(op, [&](auto operation) HWY_ATTR { fold_part<Lanes, decltype(operation)>(part); });
+}
+
+// ---- Float8 ---------------------------------------------------------------------------------------------------------
+
+template <class Format, class Operation>
+using Float8LanesFor = Float8Lanes<Format, !std::is_same_v<Operation, Product>>;
+
+template <class Format>
+HWY_INLINE void fold_float8(Op op, const Folding& f) {
+  with_real_operation(op, [&](auto operation) HWY_ATTR {
+    using Operation = decltype(operation);
+    fold<Float8LanesFor<Format, Operation>, Operation>(f);
+  });
+}
+
+template <class Format>
+HWY_INLINE void fold_float8_part(Op op, const Part& part) {
+  with_real_operation(op, [&](auto operation) HWY_ATTR {
+    using Operation = decltype(operation);
+    fold_part<Float8LanesFor<Format, Operation>, Operation>(part);
+  });
 }
 
 }  // namespace HWY_NAMESPACE
