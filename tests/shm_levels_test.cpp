@@ -10,6 +10,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
+#include <latch>
 #include <random>
 
 #include "tests/support/collective_case.h"
@@ -19,6 +20,7 @@
 #include "tests/support/sanitized.h"
 #include "transports/shm/shm_collectives.h"
 #include "transports/shm/shm_memory.h"
+#include "transports/shm/shm_transport.h"
 
 namespace fdl {
 namespace {
@@ -195,13 +197,51 @@ TEST(ShmLevels, LeaveFlatWhatGainsNothing) {
   EXPECT_FALSE(goes({0, 0, 1}, c)) << "each byte crosses once as it is";
 }
 
+// ---- Whose node memory is on
+// -------------------------------------------------------------------------------------------------
+
+// What a rank claims is reserved anew by it, so that its node gives the pages: seen by its bytes, which are lost.
+TEST(ShmNodes, GetTheMemoryOfTheirRanksAnew) {
+  for (const std::vector<int>& nodes : {std::vector<int>{0, 0}, std::vector<int>{0, 1}, std::vector<int>{0, -1}}) {
+    Party party(2);
+    std::latch written(2);
+    run_ranks(2, [&](int rank) {
+      Membership membership = party.membership(rank);
+      for (std::size_t i = 0; i < 2; ++i) membership.members[i].numa_node = nodes[i];
+      const auto neighbours = require(Neighbours::make(require(share_segment(membership, {0, 1}, "claims", 1_MiB))));
+      const Bytes half = neighbours->memory().subspan(rank == 0 ? 0 : 500'000, 500'000);
+      std::memset(half.data(), 0xff, half.size());
+      written.arrive_and_wait();
+      require(neighbours->claim(half));
+      const auto lost = static_cast<std::size_t>(std::count(half.begin(), half.end(), std::byte{0}));
+      EXPECT_EQ(half.front(), std::byte{0xff}) << "a page that is not all mine";
+      EXPECT_EQ(lost % Segment::page_bytes(), 0u) << "whole pages";
+      if (nodes[1] == 1) {
+        EXPECT_LT(half.size() - lost, 2 * Segment::page_bytes());
+      } else {
+        EXPECT_EQ(lost, 0u) << "one node, or none that is known";
+      }
+    });
+  }
+}
+
+TEST(ShmNodes, SendMessagesFromTheirOwnMemory) {
+  Party party(3);
+  run_ranks(3, [&](int rank) {
+    Membership membership = party.membership(rank);
+    for (std::size_t i = 0; i < 3; ++i) membership.members[i].numa_node = i == 2 ? 1 : 0;
+    const auto transport = require(connect_shm(membership, {true, true, true}));
+    for (uint64_t round = 0; round < 100; ++round) {
+      send_number(*transport, {(rank + 1) % 3, 0}, 7, round * 3 + static_cast<uint64_t>(rank));
+      const auto before = static_cast<uint64_t>((rank + 2) % 3);
+      EXPECT_EQ(recv_number(*transport, {(rank + 2) % 3, 0}, 7), round * 3 + before);
+    }
+  });
+}
+
 // ---- Results
 // -----------------------------------------------------------------------------------------------------------
 
-struct Where {
-  std::vector<int> node_of_rank;
-  std::shared_ptr<HostMemory> memory;  // for the buffers; null: their own
-};
 using Work = std::function<void(int, Collectives&, const std::shared_ptr<HostMemory>&)>;
 
 std::unique_ptr<Collectives> join(Party& party, const std::vector<int>& nodes, int rank,

@@ -689,7 +689,7 @@ Result<ShmHost> make_shm_host(const Membership& membership) {
   FDL_ASSIGN_OR_RETURN(std::shared_ptr<Neighbours> neighbours, Neighbours::make(std::move(share)));
   const Bytes shared = neighbours->memory();
   const Bytes slots = shared.subspan(board_bytes);
-  if (nodes.count() > 1) FDL_RETURN_IF_ERROR(neighbours->claim(ShmLayout(slots, ranks).area_of(membership.rank)));
+  FDL_RETURN_IF_ERROR(neighbours->claim(ShmLayout(slots, ranks).area_of(membership.rank)));
   ShmHost host;
   host.board = make_shm_board(neighbours, shared.first(board_bytes));
   host.collectives =

@@ -1,6 +1,7 @@
 // Neighbours: sleep words, doorbells, and the record of how each rank stands.
 #include "transports/shm/shm_neighbours.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -67,7 +68,14 @@ Neighbours::Control& Neighbours::control(int rank) const {
 
 Bytes Neighbours::memory() const { return share_.segment->bytes().subspan(control_bytes(size())); }
 
+bool Neighbours::are_on_several_nodes() const {
+  const int mine = member(rank()).numa_node;
+  return std::ranges::all_of(share_.members, [](const Member& one) { return one.numa_node >= 0; }) &&
+         std::ranges::any_of(share_.members, [&](const Member& one) { return one.numa_node != mine; });
+}
+
 Status Neighbours::claim(Bytes mine) const {
+  if (!are_on_several_nodes()) return {};
   const std::size_t page = Segment::page_bytes();
   const auto first = static_cast<std::size_t>(mine.data() - share_.segment->bytes().data());
   const std::size_t begin = round_up(first, page);

@@ -56,8 +56,8 @@ class Neighbours {
   // "rank 3 (host-a)"
   std::string name_of(int rank) const;
   Bytes memory() const;  // what is behind the control area
-  // The leader has reserved all memory, so all of it is on its NUMA node. Before anything was written there: what only
-  // this rank writes (the whole pages of it) is reserved anew by this rank, and so comes from its own node.
+  // The leader has reserved all memory, so all of it is on its NUMA node. Where ranks are on several: what this rank
+  // will write first (the whole pages of it) is reserved anew by this rank, and so comes from its own node.
   Status claim(Bytes mine) const;
 
   // ---- sleeping ----
@@ -90,6 +90,7 @@ class Neighbours {
   Neighbours(ShmShare share, Poller poller);
   Control& control(int rank) const;
   void set_standing(uint32_t standing);
+  bool are_on_several_nodes() const;
 
   ShmShare share_;
   Poller poller_;

@@ -98,13 +98,21 @@ class ShmTransport final : public Transport {
   bool moved_before_sleep_ = false;
 };
 
-// Where the ring from one rank to another is: each rank's own memory holds the rings that it writes.
+// Each rank's own memory holds the rings that it writes.
+std::size_t rings_of(int ranks) { return static_cast<std::size_t>((ranks - 1) * kLaneCount); }
+std::size_t ring_bytes(Bytes memory, int ranks) {
+  return memory.size() / (static_cast<std::size_t>(ranks) * rings_of(ranks)) & ~std::size_t{255};
+}
+Bytes own_memory(Bytes memory, int ranks, int rank) {
+  const std::size_t bytes = rings_of(ranks) * ring_bytes(memory, ranks);
+  return memory.subspan(static_cast<std::size_t>(rank) * bytes, bytes);
+}
+
+// Where the ring from one rank to another is.
 Bytes ring_memory(Bytes memory, int ranks, int from, int to, int lane) {
-  const auto rings = static_cast<std::size_t>((ranks - 1) * kLaneCount);
-  const std::size_t bytes = memory.size() / (static_cast<std::size_t>(ranks) * rings) & ~std::size_t{255};
+  const std::size_t bytes = ring_bytes(memory, ranks);
   const int peer = to < from ? to : to - 1;
-  return memory.subspan(
-      (static_cast<std::size_t>(from) * rings + static_cast<std::size_t>(peer * kLaneCount + lane)) * bytes, bytes);
+  return own_memory(memory, ranks, from).subspan(static_cast<std::size_t>(peer * kLaneCount + lane) * bytes, bytes);
 }
 
 ShmTransport::ShmTransport(std::unique_ptr<Neighbours> neighbours, std::vector<int> local_of)
@@ -307,6 +315,7 @@ Result<std::unique_ptr<Transport>> connect_shm(const Membership& membership, con
   const std::size_t bytes = Neighbours::control_bytes(static_cast<int>(members.size())) + members.size() * rings * ring;
   FDL_ASSIGN_OR_RETURN(ShmShare share, share_segment(membership, members, "transport", bytes));
   FDL_ASSIGN_OR_RETURN(auto neighbours, Neighbours::make(std::move(share)));
+  FDL_RETURN_IF_ERROR(neighbours->claim(own_memory(neighbours->memory(), neighbours->size(), neighbours->rank())));
   return std::unique_ptr<Transport>(new ShmTransport(std::move(neighbours), std::move(local_of)));
 }
 
