@@ -225,6 +225,104 @@ TEST(Generations, WhoIsNotWantedAnyMoreIsTheYoungest) {
   EXPECT_THAT(job.next(), ElementsAre(0));
 }
 
+// ---- Several places ----
+
+// Two places with two workers each, all in generation 1: 0 and 1, 2 and 3.
+class Spread : public Job {
+ public:
+  explicit Spread(Limits limits = {.ranks = 2}) : Job(limits) {
+    open_place(1, 2);
+    start_everywhere();
+    all_ask({0, 1, 2, 3});
+    next();
+  }
+  void start_everywhere() {
+    while (const auto place = place_to_start_at()) start(*place);
+  }
+};
+
+TEST(Generations, RanksOfOnePlaceAreNeighbours) {
+  Spread job;
+  EXPECT_EQ(job.place_of(1), 0);
+  EXPECT_EQ(job.place_of(2), 1);
+  EXPECT_EQ(job.rank_of(3), 3);
+  job.ended(0, false);
+  EXPECT_EQ(job.place_to_start_at(), 0);
+  job.start_everywhere();
+  job.all_ask({1, 2, 3, 4});
+  EXPECT_THAT(job.next(), ElementsAre(1, 4, 2, 3));  // 4 holds nothing, and stands beside 1
+}
+
+TEST(Generations, ALostPlaceTakesItsWorkersAlong) {
+  Spread job;
+  EXPECT_TRUE(job.lose_place(1));
+  EXPECT_EQ(job.to_start(), 0);
+  EXPECT_EQ(job.wanted(), 2);
+  job.all_ask({0, 1});
+  EXPECT_THAT(job.next(), ElementsAre(0, 1));
+  EXPECT_EQ(job.ends(), std::nullopt);
+}
+
+TEST(Generations, APlaceThatComesGrowsTheJob) {
+  Spread job;
+  job.lose_place(1);
+  job.all_ask({0, 1});
+  job.next();
+  job.open_place(1, 2);
+  EXPECT_EQ(job.place_to_start_at(), 1);
+  job.start_everywhere();
+  job.asked(4);
+  EXPECT_FALSE(job.somebody_waits());
+  job.asked(5);
+  EXPECT_TRUE(job.somebody_waits());
+  job.all_ask({0, 1});
+  EXPECT_THAT(job.next(), ElementsAre(0, 1, 4, 5));
+}
+
+TEST(Generations, APlaceThatClosesLetsItsWorkersGoThoughTheyAreTheEldest) {
+  Spread job;
+  job.close_place(0);
+  EXPECT_TRUE(job.somebody_must_go());
+  EXPECT_EQ(job.to_start(), 0);
+  job.all_ask({0, 1, 2, 3});
+  const auto world = job.begin();
+  ASSERT_TRUE(world.has_value());
+  EXPECT_THAT(world->workers, ElementsAre(2, 3));
+  EXPECT_THAT(world->dismissed, ElementsAre(0, 1));
+  EXPECT_FALSE(job.lose_place(0) && job.ends());
+}
+
+TEST(Generations, AWorkerThatDiesAsItsPlaceClosesIsNotReplaced) {
+  Spread job;
+  job.close_place(1);
+  EXPECT_TRUE(job.ended(2, false));
+  EXPECT_EQ(job.to_start(), 0);
+  job.all_ask({0, 1, 3});
+  EXPECT_THAT(job.next(), ElementsAre(0, 1));
+}
+
+TEST(Generations, NobodyWhoHoldsTheStateIsLeftWhereItsPlacesAreLost) {
+  Spread job;
+  job.ended(0, false);
+  job.ended(1, false);
+  job.lose_place(1);
+  EXPECT_EQ(job.ends(), Reason::no_state);
+}
+
+TEST(Generations, AllMayBeginAnewWithoutAStateAsOftenAsIsAllowed) {
+  Spread job({.ranks = 2, .restarts = 1});
+  for (const int worker : {0, 1, 2, 3}) job.ended(worker, false);
+  EXPECT_EQ(job.ends(), std::nullopt);
+  EXPECT_EQ(job.restarts(), 1);
+  job.start_everywhere();
+  job.ended(4, false);  // before init(): that place is given up, and no restart is counted
+  EXPECT_EQ(job.restarts(), 1);
+  job.all_ask({5, 6, 7});
+  EXPECT_THAT(job.next(), ElementsAre(5, 6, 7));
+  for (const int worker : {5, 6, 7}) job.ended(worker, false);
+  EXPECT_EQ(job.ends(), Reason::no_state);
+}
+
 TEST(Generations, StrangersMeanNothing) {
   Job job({.ranks = 1});
   job.asked(7);

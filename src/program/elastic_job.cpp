@@ -1,65 +1,117 @@
-// ElasticJob: lines become events of Generations, and what it decides becomes lines, a hub and actions.
+// ElasticJob: what workers and nodes say becomes events, and what Generations and Nodes decide becomes words for them.
 #include "program/elastic_job.h"
 
 #include <fmt/format.h>
-#include <sys/socket.h>
 
-#include <array>
+#include <algorithm>
 #include <cstdio>
 #include <set>
 
-#include "base/log.h"
 #include "program/run_log.h"
 #include "program/subcommands.h"
-#include "system/socket.h"
 
 namespace fdl {
 namespace {
 
+using Kind = HubMessage::Kind;
+
 // Tokens, counted from the first.
 constexpr uint64_t kDoor = 0;
 constexpr uint64_t kCountFile = 1;
-constexpr uint64_t kFirstConnection = 2;
-constexpr std::size_t kLongestLine = 256;
-constexpr std::size_t kMostConnections = 4096;
-constexpr double kPauseWithoutDescriptors_s = 0.1;
+constexpr uint64_t kPort = 2;
 // The hub tells by itself who is lost, but not of one that died before it came there, for which the others would wait.
 constexpr double kHubPatience_s = 1;
 // A member that others were told is lost (stopped, swapped out, cut off) may still wake up and come.
 constexpr double kSuspectPatience_s = 5;
+constexpr int kMostRoom = 4096;
+constexpr const char* kFinished = "other ranks have finished, so that no generation follows";
 
-void tell(const std::string& text) { say("elastic", text); }
+void tell(const std::string& text) { fdl::say("elastic", text); }
+
+// Nothing where it is no such thing, or too long.
+std::optional<Nodes::Node> node_of(const HubMessage& message) {
+  if (message.members.size() != 1 || message.key.size() > kMostName || message.value.size() > kMostName) return {};
+  const HubLink::Hello& hello = message.members.front();
+  if (hello.rank < -1 || hello.size < 1 || hello.size > kMostRoom || hello.host_name.size() > kMostName) return {};
+  return Nodes::Node{.number = hello.rank,
+                     .room = hello.size,
+                     .pod = message.key,
+                     .node = message.value,
+                     .host = hello.host_name,
+                     .process_id = hello.process_id};
+}
+
+Ending ending_of(const HubMessage& message) {
+  const int number = static_cast<int>(std::clamp<int64_t>(message.number, -64, 255));
+  return {.by_signal = number < 0, .number = std::abs(number)};
+}
 
 }  // namespace
 
+std::map<std::string, std::string> worker_variables(const WorkerDoor& door, int worker, int rank, int size,
+                                                    const std::string& job_key, int restart,
+                                                    const std::map<std::string, std::string>& others) {
+  std::map<std::string, std::string> variables = others;
+  variables.insert({{"FARANDOLE_ELASTIC", door.address()},
+                    {"FARANDOLE_WORKER", std::to_string(worker)},
+                    {"FARANDOLE_RANK", std::to_string(rank)},
+                    {"FARANDOLE_SIZE", std::to_string(size)},
+                    {"FARANDOLE_LOCAL_RANK", std::to_string(rank)},
+                    {"FARANDOLE_LOCAL_SIZE", std::to_string(size)},
+                    {"FARANDOLE_JOB_KEY", job_key},
+                    {"FARANDOLE_RESTART", std::to_string(restart)},
+                    {"HOROVOD_ELASTIC", "1"},
+                    {"PYTHONUNBUFFERED", "1"}});
+  return variables;
+}
+
+ElasticJob::ElasticJob(const Options& options, std::unique_ptr<WorkerDoor> door, std::unique_ptr<NodePort> port,
+                       std::optional<WatchedFile> count_file)
+    : options_(options),
+      door_(std::move(door)),
+      port_(std::move(port)),
+      count_file_(std::move(count_file)),
+      generations_(options.limits),
+      nodes_(options.several ? options.several->limits : Nodes::Limits(), options.own, now_ns()) {}
+
 Result<std::unique_ptr<ElasticJob>> ElasticJob::open(const Options& options) {
-  FDL_ASSIGN_OR_RETURN(auto door, HubDoor::open("unix"));
+  FDL_ASSIGN_OR_RETURN(auto door, WorkerDoor::open());
+  std::unique_ptr<NodePort> port;
+  if (options.several) {
+    FDL_ASSIGN_OR_RETURN(port, NodePort::open({.address = options.several->rendezvous,
+                                               .interfaces = options.hub.interfaces,
+                                               .port_base = options.several->port_base,
+                                               .job_key = options.hub.job_key,
+                                               .name = options.hub.server_name}));
+  }
   std::optional<WatchedFile> count_file;
   if (!options.count_file.empty()) {
     FDL_ASSIGN_OR_RETURN(count_file, WatchedFile::open(options.count_file));
   }
-  return std::unique_ptr<ElasticJob>(new ElasticJob(options, std::move(door), std::move(count_file)));
+  return std::unique_ptr<ElasticJob>(new ElasticJob(options, std::move(door), std::move(port), std::move(count_file)));
 }
 
 Status ElasticJob::watch(Poller& poller, uint64_t first_token) {
   poller_ = &poller;
   first_token_ = first_token;
-  next_token_ = first_token + kFirstConnection;
   if (count_file_) FDL_RETURN_IF_ERROR(poller.add(count_file_->fd(), first_token + kCountFile));
+  if (port_) {
+    FDL_RETURN_IF_ERROR(poller.add(port_->fd(), first_token + kPort));
+    const Nodes::Limits& nodes = options_.several->limits;
+    tell(fmt::format("this node leads the job; {} to {} nodes meet at {}", nodes.fewest, nodes.most,
+                     options_.several->rendezvous));
+  }
   return poller.add(door_->fd(), first_token + kDoor);
 }
 
-// ---- The door
-// --------------------------------------------------------------------------------------------------------------
-
 void ElasticJob::serve(uint64_t token) {
-  if (token == first_token_ + kDoor) {
-    accept_all();
-  } else if (token == first_token_ + kCountFile) {
-    read_count();
-  } else {
-    receive(token);
+  if (token == first_token_ + kCountFile) return read_count();
+  if (token == first_token_ + kPort) {
+    port_->serve();
+    return hear_nodes();
   }
+  door_->serve();
+  for (const WorkerDoor::Question& question : door_->take_questions()) join(question.worker, question.lost_rank);
 }
 
 void ElasticJob::read_count() {
@@ -78,153 +130,227 @@ void ElasticJob::read_count() {
   if (generations_.wanted() != before) tell(fmt::format("{} ranks are wanted, not {}", generations_.wanted(), before));
 }
 
-void ElasticJob::accept_all() {
-  while (true) {
-    auto fd = accept_one(door_->fd());
-    if (!fd.ok()) {
-      // Who knocks stays in the kernel's queue, which would wake us at once: look the other way for a moment.
-      log_warning("the door of the elastic job: {}", fd.status().text());
-      poller_->remove(door_->fd());
-      look_again_ = Deadline::after_seconds(kPauseWithoutDescriptors_s);
-      return;
-    }
-    if (!*fd) return;
-    if (HubDoor::is_foreign(fd->get()) || connections_.size() >= kMostConnections) continue;
-    const uint64_t token = next_token_++;
-    if (!poller_->add(fd->get(), token).ok()) continue;
-    connections_[token].fd = fd.take();
-  }
-}
-
-void ElasticJob::receive(uint64_t token) {
-  const auto found = connections_.find(token);
-  if (found == connections_.end()) return;
-  Connection& connection = found->second;
-  std::array<char, kLongestLine> buffer;
-  const ssize_t count = ::recv(connection.fd.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
-  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  bool well = count > 0;
-  if (well) {
-    connection.unread.append(buffer.data(), static_cast<std::size_t>(count));
-    for (std::size_t end; well && (end = connection.unread.find('\n')) != std::string::npos;) {
-      const std::string line = connection.unread.substr(0, end);
-      connection.unread.erase(0, end + 1);
-      well = obey(connection, line);
-    }
-    well = well && connection.unread.size() < kLongestLine;
-  }
-  if (well) return;
-  poller_->remove(connection.fd.get());
-  connections_.erase(found);
-}
-
-// False: it does not speak as a worker does.
-bool ElasticJob::obey(Connection& connection, const std::string& line) {
-  int worker = -1;
-  int lost_rank = -1;
-  if (std::sscanf(line.c_str(), "join %d %d", &worker, &lost_rank) != 2 || !generations_.runs(worker)) return false;
-  for (const auto& [token, other] : connections_) {
-    if (other.worker == worker && &other != &connection) return false;  // a process that it started itself
-  }
-  connection.worker = worker;
-  join(worker, lost_rank);
-  return true;
-}
+// ---- Workers, wherever they run
+// ----------------------------------------------------------------------------------------
 
 void ElasticJob::join(int worker, int lost_rank) {
+  if (!generations_.runs(worker)) return;
   if (generations_.is_member(worker)) {
     if (patience_.is_never()) patience_ = Deadline::after_seconds(options_.patience_s);
     const auto lost = generations_.worker_at(lost_rank);
     if (lost && !generations_.has_asked(*lost) && *lost != worker) {
       suspects_.emplace(*lost, Deadline::after_seconds(kSuspectPatience_s));
+      nodes_.suspect(generations_.place_of(*lost), now_ns());
+      obey_orders();
     }
   }
   suspects_.erase(worker);
   generations_.asked(worker);
-  if (generations_.has_finished()) say(worker, "end other ranks have finished, so that no generation follows");
-  if (stopped_ || gave_up_) say(worker, "end " + why_ended_);
+  if (generations_.has_finished()) say(worker, fmt::format("end {}", kFinished));
+  if (is_over_) say(worker, "end " + why_ended_);
 }
 
 void ElasticJob::say(int worker, const std::string& line) {
-  for (auto& [token, connection] : connections_) {
-    if (connection.worker != worker) continue;
-    // Far less than the socket takes; one that does not read what it was told before is about to be ended anyway.
-    const std::string text = line + "\n";
-    if (::send(connection.fd.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
-      log_warning("worker {} cannot be told '{}'", worker, line);
-    }
+  const int place = generations_.place_of(worker);
+  if (place == 0) return door_->say(worker, line);
+  if (const auto peer = nodes_.peer_of(place)) {
+    port_->send(*peer, {.kind = Kind::node_says, .id = static_cast<uint64_t>(worker), .key = line});
   }
 }
 
-// ---- Workers
-// ---------------------------------------------------------------------------------------------------------------
+void ElasticJob::say_to_all_that_ask(const std::string& line) {
+  for (const auto& [worker, runner] : runners_) {
+    if (generations_.has_asked(worker)) say(worker, line);
+  }
+}
 
-void ElasticJob::start_one() {
+void ElasticJob::start_one(int place) {
   std::set<int> taken;
-  for (const auto& [worker, label] : labels_) taken.insert(label);
+  for (const auto& [worker, runner] : runners_) taken.insert(runner.label);
   int rank = 0;
   while (taken.contains(rank)) ++rank;
-  const int worker = generations_.start();
-  labels_[worker] = rank;
-  const std::string size = std::to_string(options_.limits.ranks);
-  actions_.push_back({.kind = Action::Kind::start,
-                      .worker = worker,
-                      .rank = rank,
-                      .variables = {{"FARANDOLE_ELASTIC", door_->address()},
-                                    {"FARANDOLE_WORKER", std::to_string(worker)},
-                                    {"FARANDOLE_RANK", std::to_string(rank)},
-                                    {"FARANDOLE_SIZE", size},
-                                    {"FARANDOLE_LOCAL_RANK", std::to_string(rank)},
-                                    {"FARANDOLE_LOCAL_SIZE", size},
-                                    {"FARANDOLE_JOB_KEY", options_.hub.job_key},
-                                    {"HOROVOD_ELASTIC", "1"},
-                                    {"PYTHONUNBUFFERED", "1"}}});
+  const int worker = generations_.start(place);
+  runners_[worker] = {.label = rank, .index = static_cast<int>(own_.size())};
+  if (place != 0) {
+    return port_->send(*nodes_.peer_of(place), {.kind = Kind::node_start,
+                                                .id = static_cast<uint64_t>(worker),
+                                                .number = generations_.restarts(),
+                                                .rank = rank});
+  }
+  own_.push_back(worker);
+  door_->expect(worker);
+  actions_.push_back(
+      {.kind = Action::Kind::start,
+       .worker = runners_[worker].index,
+       .rank = rank,
+       .variables = worker_variables(*door_, worker, rank, std::max(rank + 1, options_.limits.ranks),
+                                     options_.hub.job_key, generations_.restarts(), options_.variables)});
 }
 
 bool ElasticJob::ended(int worker, const Ending& ending) {
-  labels_.erase(worker);
+  door_->forget(own_[static_cast<std::size_t>(worker)]);
+  return note_end(own_[static_cast<std::size_t>(worker)], ending);
+}
+
+bool ElasticJob::note_end(int worker, const Ending& ending) {
+  if (!generations_.runs(worker)) return false;
+  const int place = generations_.place_of(worker);
+  runners_.erase(worker);
   suspects_.erase(worker);
   if (!ending.success()) {
-    last_failure_ = ending.exit_code();
-    if (first_failure_ == 0) first_failure_ = last_failure_;
+    last_failure_ = {place, ending.exit_code()};
+    if (!first_failure_) first_failure_ = last_failure_;
   }
   const bool was_member = generations_.is_member(worker);
   const bool is_loss = generations_.ended(worker, ending.success());
   if (is_loss && was_member && hub_ends_.is_never()) hub_ends_ = Deadline::after_seconds(kHubPatience_s);
-  if (generations_.has_finished()) end_waiting("other ranks have finished, so that no generation follows");
+  if (generations_.has_finished()) say_to_all_that_ask(fmt::format("end {}", kFinished));
   return is_loss;
 }
 
+// This launcher was told to end, and the job ends with it: who commits is to leave.
 void ElasticJob::stop(const std::string& why) {
-  stopped_ = true;
+  if (is_over_) return;
+  for (const int worker : generations_.members()) say(worker, "hosts removed");
+  end_job(kExitPeerLost, 0, 0, fmt::format("{} was told to end, and leads the job", place_name(0)), true);
   why_ended_ = why;
-  end_waiting(why);
 }
 
-void ElasticJob::end_waiting(const std::string& why) {
-  for (const auto& [worker, label] : labels_) {
-    if (generations_.has_asked(worker)) say(worker, "end " + why);
+// ---- Nodes
+// --------------------------------------------------------------------------------------------------------------
+
+std::string ElasticJob::place_name(int place) const {
+  const Nodes::Node* node = nodes_.node_at(place);
+  return node == nullptr ? fmt::format("node {}", place) : fmt::format("node {}, {},", place, node->name());
+}
+
+void ElasticJob::hear_nodes() {
+  for (const NodePort::Heard& heard : port_->take_heard()) {
+    if (is_over_) continue;
+    heard.is_closed ? nodes_.closed(heard.peer, now_ns()) : obey_node(heard.peer, heard.message);
+    obey_orders();
   }
+}
+
+void ElasticJob::obey_node(NodePort::Peer peer, const HubMessage& message) {
+  if (message.kind == Kind::node_hello) {
+    if (const auto node = node_of(message)) return nodes_.arrive(peer, *node, now_ns());
+    return port_->hang_up(peer);
+  }
+  if (message.kind == Kind::pong) return nodes_.answered(peer, now_ns());
+  const auto place = nodes_.number_of(peer);
+  if (place && message.kind == Kind::node_leaving) return nodes_.leave(peer, now_ns());
+  const int worker = static_cast<int>(std::min<uint64_t>(message.id, 1U << 30));
+  const bool is_about_a_worker = message.kind == Kind::node_asked || message.kind == Kind::node_ended;
+  if (!place || !is_about_a_worker || !generations_.runs(worker) || generations_.place_of(worker) != *place) {
+    // Of a worker that is not its own, or nothing that a node says.
+    port_->hang_up(peer);
+    return nodes_.closed(peer, now_ns());
+  }
+  if (message.kind == Kind::node_asked) return join(worker, message.rank);
+  const int rank = runners_.at(worker).label;
+  const Ending ending = ending_of(message);
+  const bool is_leaving = generations_.room_at(*place) == 0;
+  if (note_end(worker, ending) && !is_leaving) {
+    tell(fmt::format("rank {} on {} was lost: {}", rank, nodes_.node_at(*place)->name(), ending.text()));
+  }
+  if (generations_.room_at(*place) > 0 || is_leaving || generations_.give_up()) return;
+  port_->send(
+      peer, {.kind = Kind::node_ends, .number = ending.exit_code(), .key = "none of its ranks came as far as init()"});
+  port_->hang_up(peer);
+  nodes_.closed(peer, now_ns());
+}
+
+void ElasticJob::obey_orders() {
+  for (const Nodes::Order& order : nodes_.take_orders()) {
+    switch (order.kind) {
+      case Nodes::Order::Kind::welcome:
+        port_->send(order.peer, {.kind = Kind::node_welcome, .rank = order.number, .key = options_.hub.server_name});
+        break;
+      case Nodes::Order::Kind::wait:
+        port_->send(order.peer, {.kind = Kind::node_waits, .key = order.text});
+        break;
+      case Nodes::Order::Kind::refuse: {
+        HubMessage refusal{.kind = Kind::refused};
+        refusal.why = Status(Code::invalid_argument, order.text);
+        port_->send(order.peer, refusal);
+        port_->hang_up(order.peer);
+        tell(order.text);
+        break;
+      }
+      case Nodes::Order::Kind::ask:
+        port_->send(order.peer, {.kind = Kind::ping});
+        break;
+      case Nodes::Order::Kind::hang_up:
+        port_->hang_up(order.peer);
+        break;
+    }
+  }
+  for (const Nodes::Event& event : nodes_.take_events()) take_node_event(event);
+}
+
+void ElasticJob::take_node_event(const Nodes::Event& event) {
+  switch (event.kind) {
+    case Nodes::Event::Kind::came:
+      generations_.open_place(event.number, nodes_.node_at(event.number)->room);
+      return tell(fmt::format("{} is here: {} nodes, {} ranks", place_name(event.number), nodes_.here(),
+                              generations_.wanted()));
+    case Nodes::Event::Kind::leaves:
+      generations_.close_place(event.number);
+      return tell(fmt::format("{} was told to end: the others go on without it from their next commit",
+                              place_name(event.number)));
+    case Nodes::Event::Kind::gone:
+      return lose_node(event);
+  }
+}
+
+void ElasticJob::lose_node(const Nodes::Event& event) {
+  const auto workers = generations_.workers_at(event.number);
+  for (const int worker : workers) {
+    runners_.erase(worker);
+    suspects_.erase(worker);
+  }
+  if (generations_.lose_place(event.number) && hub_ends_.is_never()) {
+    hub_ends_ = Deadline::after_seconds(kHubPatience_s);
+  }
+  if (event.was_leaving && workers.empty()) {
+    return tell(
+        fmt::format("node {} has left: {} nodes, {} ranks", event.number, nodes_.here(), generations_.wanted()));
+  }
+  tell(fmt::format("node {} was lost with {} ranks ({}): {} nodes, {} ranks are left", event.number, workers.size(),
+                   event.why, nodes_.here(), generations_.wanted()));
 }
 
 // ---- What follows
 // ----------------------------------------------------------------------------------------------------------
 
 Deadline ElasticJob::next() const {
-  Deadline next = patience_.earlier(look_again_).earlier(hub_ends_);
+  Deadline next = patience_.earlier(door_->next()).earlier(hub_ends_);
+  if (port_) next = next.earlier(port_->next());
+  if (port_ && !is_over_) next = next.earlier(nodes_.next());
   for (const auto& [worker, until] : suspects_) next = next.earlier(until);
   return next;
 }
 
 void ElasticJob::tick() {
-  if (look_again_.passed() && poller_->add(door_->fd(), first_token_ + kDoor).ok()) look_again_ = Deadline::never();
+  door_->tick();
+  if (port_) {
+    port_->tick();
+    hear_nodes();
+    if (!is_over_) nodes_.tick(now_ns());
+    obey_orders();
+  }
   if (hub_ends_.passed()) {
     hub_ends_ = Deadline::never();
     hub_.reset();
   }
   const auto end = [&](int worker, const char* why) {
-    tell(fmt::format("rank {} {}, and is ended", labels_.at(worker), why));
-    actions_.push_back({.kind = Action::Kind::kill, .worker = worker});
+    tell(fmt::format("rank {} {}, and is ended", runners_.at(worker).label, why));
+    if (generations_.place_of(worker) == 0) {
+      actions_.push_back({.kind = Action::Kind::kill, .worker = runners_.at(worker).index});
+    } else if (const auto peer = nodes_.peer_of(generations_.place_of(worker))) {
+      port_->send(*peer, {.kind = Kind::node_kill, .id = static_cast<uint64_t>(worker)});
+    }
   };
   std::erase_if(suspects_, [&](const auto& one) {
     if (!one.second.passed()) return false;
@@ -233,21 +359,28 @@ void ElasticJob::tick() {
   });
   if (!patience_.passed()) return;
   patience_ = Deadline::never();
-  for (const auto& [worker, label] : labels_) {
+  for (const auto& [worker, runner] : runners_) {
     if (!generations_.has_asked(worker))
       end(worker, "has kept the others waiting for the next generation for too long");
   }
 }
 
-std::vector<ElasticJob::Action> ElasticJob::take_actions() {
-  if (!stopped_ && !gave_up_) {
+std::vector<Crew::Action> ElasticJob::take_actions() {
+  if (!is_over_) {
     if (const auto& reason = generations_.give_up()) {
-      gave_up_ = true;
-      why_ended_ = reason->text;
-      end_waiting(reason->text);
-      actions_.push_back({.kind = Action::Kind::give_up, .exit_code = exit_code(reason->reason), .text = reason->text});
+      give_up_for(*reason);
+    } else if (const auto& missing = nodes_.give_up()) {
+      const int code = missing->at_start ? kExitRendezvous : kExitTooFew;
+      give_up(code, 0, 0, missing->text);
+    } else if (port_ && generations_.has_finished() && runners_.empty()) {
+      end_job(kExitOk, 0, kExitOk, kFinished, false);
     } else {
-      while (generations_.to_start() > 0) start_one();
+      while (const auto place = generations_.place_to_start_at()) start_one(*place);
+      if (restarts_ != generations_.restarts()) {
+        restarts_ = generations_.restarts();
+        fdl::say("restart", fmt::format("nobody is left who holds the state: restart {} of {}, of all ranks", restarts_,
+                                        options_.limits.restarts));
+      }
       begin_if_all_asked();
       tell_changes();
     }
@@ -255,48 +388,75 @@ std::vector<ElasticJob::Action> ElasticJob::take_actions() {
   return std::exchange(actions_, {});
 }
 
-int ElasticJob::exit_code(Generations::Reason reason) const {
-  switch (reason) {
+// Where one rank is to blame, the others' nodes are collateral: a controller may count them otherwise.
+void ElasticJob::give_up_for(const Generations::GiveUp& reason) {
+  switch (reason.reason) {
     case Generations::Reason::too_few:
-      return kExitTooFew;
+      return give_up(kExitTooFew, 0, 0, reason.text);
     case Generations::Reason::all_failed:
-      return first_failure_;
-    case Generations::Reason::failed_at_end:
-      return last_failure_;
+    case Generations::Reason::failed_at_end: {
+      const Failure& failure =
+          reason.reason == Generations::Reason::all_failed && first_failure_ ? *first_failure_ : last_failure_;
+      return give_up(kExitPeerLost, failure.place, failure.code, reason.text);
+    }
     case Generations::Reason::no_state:
     case Generations::Reason::too_many_resets:
-      return kExitPeerLost;
+      return give_up(kExitPeerLost, 0, 0, reason.text);
   }
-  return kExitBug;
 }
 
 void ElasticJob::begin_if_all_asked() {
+  if (!nodes_.are_ready()) return;
   const auto world = generations_.begin();
   if (!world) return;
+  nodes_.began();
   patience_ = Deadline::never();
   suspects_.clear();
   told_.clear();
   for (const int worker : world->dismissed) say(worker, "removed");
   hub_ends_ = Deadline::never();
   hub_.reset();  // nobody is in the generation before any more
-  HubOptions options = options_.hub;
-  options.size = static_cast<int>(world->workers.size());
-  options.address = "unix";
-  auto hub = Hub::open(options);
+  auto hub = Hub::open(next_hub(*world));
   if (!hub.ok()) {
-    gave_up_ = true;
-    why_ended_ = hub.status().while_doing("serving the next generation").text();
-    for (const int worker : world->workers) say(worker, "end " + why_ended_);
-    actions_.push_back({.kind = Action::Kind::give_up, .exit_code = kExitRendezvous, .text = why_ended_});
-    return;
+    return give_up(kExitRendezvous, 0, 0, hub.status().while_doing("serving the next generation").text());
   }
   hub_ = std::make_unique<HubThread>(hub.take());
-  if (world->generation > 1) tell(fmt::format("generation {} begins with {} ranks", world->generation, options.size));
-  for (int rank = 0; rank < options.size; ++rank) {
-    const int worker = world->workers[static_cast<std::size_t>(rank)];
-    labels_[worker] = rank;
-    actions_.push_back({.kind = Action::Kind::rename, .worker = worker, .rank = rank});
-    say(worker, fmt::format("world {} {} {} {}?hub=1", world->generation, rank, options.size, hub_->address()));
+  tell_world(*world);
+}
+
+HubOptions ElasticJob::next_hub(const Generations::World& world) const {
+  HubOptions options = options_.hub;
+  options.size = static_cast<int>(world.workers.size());
+  options.address = options_.several ? options_.several->hub_address : "unix";
+  if (!options_.several) return options;
+  for (const int worker : world.workers) {
+    const Nodes::Node* node = nodes_.node_at(generations_.place_of(worker));
+    options.expected_hosts.push_back(node == nullptr ? "" : node->pod.empty() ? node->host : node->pod);
+  }
+  return options;
+}
+
+void ElasticJob::tell_world(const Generations::World& world) {
+  const int size = static_cast<int>(world.workers.size());
+  if (port_) {
+    tell(fmt::format("generation {} begins with {} ranks on {} nodes", world.generation, size, nodes_.here()));
+  } else if (world.generation > 1) {
+    tell(fmt::format("generation {} begins with {} ranks", world.generation, size));
+  }
+  std::map<int, int> sizes;  // of each place
+  for (const int worker : world.workers) ++sizes[generations_.place_of(worker)];
+  std::map<int, int> locals;
+  for (int rank = 0; rank < size; ++rank) {
+    const int worker = world.workers[static_cast<std::size_t>(rank)];
+    const int place = generations_.place_of(worker);
+    runners_[worker].label = rank;
+    if (place == 0) {
+      actions_.push_back({.kind = Action::Kind::rename, .worker = runners_[worker].index, .rank = rank});
+    } else if (const auto peer = nodes_.peer_of(place)) {
+      port_->send(*peer, {.kind = Kind::node_rename, .id = static_cast<uint64_t>(worker), .rank = rank});
+    }
+    say(worker, fmt::format("world {} {} {} {} {} {}?hub=1", world.generation, rank, size, locals[place]++,
+                            sizes[place], hub_->address()));
   }
 }
 
@@ -308,6 +468,30 @@ void ElasticJob::tell_changes() {
   if (*news == '\0' || told_ == news) return;
   told_ = news;
   for (const int worker : generations_.members()) say(worker, news);
+}
+
+// ---- The end
+// -------------------------------------------------------------------------------------------------------------
+
+void ElasticJob::give_up(int others_code, int culprit, int culprits_code, const std::string& why) {
+  const int own_code = culprit == 0 && culprits_code != 0 ? culprits_code : others_code;
+  end_job(others_code, culprit, culprits_code, why, false);
+  actions_.push_back({.kind = Action::Kind::give_up, .exit_code = own_code, .text = why});
+}
+
+void ElasticJob::end_job(int others_code, int culprit, int culprits_code, const std::string& why, bool drain) {
+  is_over_ = true;
+  why_ended_ = why;
+  say_to_all_that_ask("end " + why);
+  if (!port_) return;
+  for (const NodePort::Peer peer : nodes_.peers()) {
+    const bool is_culprit = culprits_code != 0 && nodes_.number_of(peer) == culprit;
+    port_->send(peer, {.kind = Kind::node_ends,
+                       .id = drain ? 1U : 0U,
+                       .number = is_culprit ? culprits_code : others_code,
+                       .key = why});
+    port_->hang_up(peer);
+  }
 }
 
 }  // namespace fdl

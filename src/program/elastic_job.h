@@ -1,11 +1,9 @@
-// ElasticJob: the door at which the workers of an elastic job ask who they are, and the hub of the present generation.
+// ElasticJob: the launcher that leads an elastic job: it decides who is in each generation, and serves its hub.
 //
-// The supervisor owns the processes and this object; both live in one thread and sleep in one epoll set. A worker says
-//     join WORKER RANK      RANK: whom it saw lost, or -1
-// and is answered, when all have asked,
-//     world GENERATION RANK SIZE RENDEZVOUS    or    removed    or    end WHY
-// It is told `hosts added` or `hosts removed` when a new generation is wanted though nothing is wrong. One line each,
-// over an abstract Unix socket that only the same user may enter.
+// Workers run at places: place 0 is this node, and the others are nodes that came to the port (program/elastic_member.h
+// is the other end). What workers ask at this node's door, and what other nodes tell of theirs, become events of
+// Generations and Nodes; what those decide becomes lines for workers, messages for nodes, a hub, and actions for the
+// supervisor of this node. All of it lives in the supervisor's thread; the hub has one of its own.
 #pragma once
 
 #include <map>
@@ -14,92 +12,106 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/status.h"
+#include "program/crew.h"
 #include "program/generations.h"
 #include "program/hub_thread.h"
-#include "system/poller.h"
-#include "system/process.h"
+#include "program/node_port.h"
+#include "program/nodes.h"
+#include "program/worker_door.h"
 #include "system/watched_file.h"
-#include "world/hub_door.h"
 
 namespace fdl {
 
-class ElasticJob {
+class ElasticJob final : public Crew {
  public:
+  struct Several {
+    Nodes::Limits limits;
+    std::string rendezvous;   // where the other nodes come
+    std::string hub_address;  // of each generation's hub
+    int port_base = 0;
+  };
   struct Options {
     Generations::Limits limits;
-    HubOptions hub;           // of each generation; its size and address are set anew
-    std::string count_file;   // where the number of ranks that are wanted is written; empty: it stays as it is
-    double patience_s = 600;  // how long members wait for one that does not come before it is ended
-  };
-  // What the supervisor is to do.
-  struct Action {
-    enum class Kind { start, rename, kill, give_up };
-    Kind kind;
-    int worker = -1;                               // start: the count of those started before it
-    int rank = -1;                                 // start, rename: under which number it speaks
-    int exit_code = 0;                             // give_up
-    std::string text;                              // give_up
-    std::map<std::string, std::string> variables;  // start
+    HubOptions hub;            // of each generation; its size and address are set anew
+    std::string count_file{};  // where the number of ranks that are wanted is written; empty: it stays as it is
+    double patience_s = 600;   // how long members wait for one that does not come before it is ended
+    Nodes::Node own{};         // this node
+    std::optional<Several> several{};
+    std::map<std::string, std::string> variables{};  // for ranks, beside those that say who they are
   };
 
   static Result<std::unique_ptr<ElasticJob>> open(const Options& options);
 
-  // The tokens from `first_token` on belong to this object.
-  Status watch(Poller& poller, uint64_t first_token);
-  void serve(uint64_t token);
-
-  bool ended(int worker, const Ending& ending);  // false: that is no loss
-  // The job is being ended for another reason: nobody is started any more.
-  void stop(const std::string& why);
-
-  Deadline next() const;
-  void tick();
-  std::vector<Action> take_actions();
+  Status watch(Poller& poller, uint64_t first_token) override;
+  void serve(uint64_t token) override;
+  bool ended(int worker, const Ending& ending) override;
+  void stop(const std::string& why) override;
+  Deadline next() const override;
+  void tick() override;
+  std::vector<Action> take_actions() override;
+  bool stays() const override { return port_ && (!is_over_ || !port_->is_empty()); }
 
  private:
-  struct Connection {
-    UniqueFd fd;
-    int worker = -1;
-    std::string unread;
+  struct Failure {
+    int place = 0;
+    int code = 0;
+  };
+  struct Runner {
+    int label = 0;  // its rank, or until it has one the number under which it speaks
+    int index = 0;  // of the supervisor, where it runs here
   };
 
-  ElasticJob(const Options& options, std::unique_ptr<HubDoor> door, std::optional<WatchedFile> count_file)
-      : options_(options), door_(std::move(door)), count_file_(std::move(count_file)), generations_(options.limits) {}
+  ElasticJob(const Options& options, std::unique_ptr<WorkerDoor> door, std::unique_ptr<NodePort> port,
+             std::optional<WatchedFile> count_file);
   void read_count();
-  void accept_all();
-  void receive(uint64_t token);
-  bool obey(Connection& connection, const std::string& line);
   void join(int worker, int lost_rank);
   void say(int worker, const std::string& line);
+  void say_to_all_that_ask(const std::string& line);
+  void start_one(int place);
+  bool note_end(int worker, const Ending& ending);
+
+  void hear_nodes();
+  void obey_node(NodePort::Peer peer, const HubMessage& message);
+  void obey_orders();
+  void take_node_event(const Nodes::Event& event);
+  void lose_node(const Nodes::Event& event);
+  std::string place_name(int place) const;
+
   void begin_if_all_asked();
+  HubOptions next_hub(const Generations::World& world) const;
+  void tell_world(const Generations::World& world);
   void tell_changes();
-  void end_waiting(const std::string& why);
-  int exit_code(Generations::Reason reason) const;
-  void start_one();
+  // With `others_code` on all nodes but the culprit's, which ends with its own code where that is not 0.
+  void give_up(int others_code, int culprit, int culprits_code, const std::string& why);
+  void end_job(int others_code, int culprit, int culprits_code, const std::string& why, bool drain);
+  void give_up_for(const Generations::GiveUp& reason);
 
   const Options options_;
-  const std::unique_ptr<HubDoor> door_;
+  const std::unique_ptr<WorkerDoor> door_;
+  const std::unique_ptr<NodePort> port_;  // of several nodes
   std::optional<WatchedFile> count_file_;
   Generations generations_;
+  Nodes nodes_;
   Poller* poller_ = nullptr;
   uint64_t first_token_ = 0;
-  uint64_t next_token_ = 0;
-  std::map<uint64_t, Connection> connections_;
-  std::map<int, int> labels_;  // of the workers that run
+  std::map<int, Runner> runners_;  // of the workers that run
+  std::vector<int> own_;           // the workers that were started here, as the supervisor counts them
   std::unique_ptr<HubThread> hub_;
   Deadline hub_ends_ = Deadline::never();  // once a member is lost
   std::map<int, Deadline> suspects_;       // members that others saw lost: until when they may still come
   Deadline patience_ = Deadline::never();
-  Deadline look_again_ = Deadline::never();  // at the door
-  std::string told_;                         // what members were told of changes since the generation began
-  int first_failure_ = 0;
-  int last_failure_ = 0;
-  bool stopped_ = false;
-  bool gave_up_ = false;
+  std::string told_;  // what members were told of changes since the generation began
+  int restarts_ = 0;
+  std::optional<Failure> first_failure_;
+  Failure last_failure_;
+  bool is_over_ = false;
   std::string why_ended_;
   std::vector<Action> actions_;
 };
+
+// What a worker of an elastic job is told by its environment.
+std::map<std::string, std::string> worker_variables(const WorkerDoor& door, int worker, int rank, int size,
+                                                    const std::string& job_key, int restart,
+                                                    const std::map<std::string, std::string>& others);
 
 }  // namespace fdl

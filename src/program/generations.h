@@ -6,6 +6,9 @@
 //
 //   generation 1   worker 0 1 2     worker 1 is killed; worker 3 is started in its place; 0, 2 and 3 ask
 //   generation 2   worker 0 2 3     rank 0 is who has held the state longest
+//
+// Workers run at places (nodes), each with room for some; place 0 is this launcher's own. Ranks of one place are
+// neighbours. A place that closes lets its workers go at the next generation; a lost one takes them along.
 #pragma once
 
 #include <map>
@@ -19,11 +22,12 @@ class Generations {
  public:
   static constexpr int kNoLimit = -1;
   struct Limits {
-    int ranks = 1;                // at the beginning
+    int ranks = 1;                // at the beginning, at place 0
     int fewest = 1;               // with fewer the job ends
     int most = 1;                 // what may be wanted later
     int resets = kNoLimit;        // how often a generation may follow another
     int replacements = kNoLimit;  // how many workers may be started in the place of others
+    int restarts = 0;             // how often all may begin anew, without a state, when nobody is left who holds it
   };
   enum class Reason {
     too_few,  // fewer than `fewest` are left, and no more may be started
@@ -45,23 +49,32 @@ class Generations {
   explicit Generations(const Limits& limits);
 
   // ---- what happened
-  int start();  // the number of a worker that is started now
+  int start(int place = 0);  // the number of a worker that is started now
   void asked(int worker);
   bool ended(int worker, bool well);  // false: that is no loss
-  // Another number of ranks is wanted; it is kept within the limits.
+  // Another number of ranks is wanted at place 0; it is kept within the limits.
   void want(int ranks);
+  void open_place(int place, int room);
+  void close_place(int place);
+  // All its workers have ended with it, and nobody takes their places. Whether members were among them.
+  bool lose_place(int place);
 
   // ---- what to do
   // Nothing is done once a reason is there.
   const std::optional<GiveUp>& give_up() const { return give_up_; }
   int to_start() const;
+  std::optional<int> place_to_start_at() const;
   // The next generation, if it begins now.
   std::optional<World> begin();
   // Members are to be told that all who shall join wait for them, or that some of them are to go.
   bool somebody_waits() const;
   bool somebody_must_go() const;
 
-  int wanted() const { return target_; }
+  int wanted() const;  // in all
+  int room_at(int place) const;
+  int place_of(int worker) const { return workers_.at(worker).place; }
+  std::vector<int> workers_at(int place) const;
+  int restarts() const { return restarts_; }
   int generation() const { return generation_; }
   bool has_finished() const { return finished_; }
   bool runs(int worker) const { return workers_.contains(worker); }
@@ -72,24 +85,32 @@ class Generations {
   std::vector<int> members() const;
 
  private:
+  struct Place {
+    int room = 0;
+    bool closing = false;
+  };
   struct Worker {
+    int place = 0;
     int joined = 0;  // its first generation; 0: none yet
     int rank = -1;   // in the latest generation it belonged to
     bool asking = false;
     bool dismissed = false;
   };
 
-  int running() const;
+  int staying_at(int place) const;
   bool is_in_order() const { return !give_up_ && !finished_; }
   std::vector<int> by_seniority() const;
-  void decide_after_loss(bool was_member);
+  void decide_after_loss(const Worker& was);
+  void note_that_no_state_is_left();
   void give_up(Reason reason, std::string text);
 
   const Limits limits_;
+  std::map<int, Place> places_;
   std::map<int, Worker> workers_;  // those that run
   int started_ = 0;
-  int target_;  // how many are to run
   int replacements_ = 0;
+  int restarts_ = 0;
+  bool state_is_held_ = false;
   int generation_ = 0;
   bool finished_ = false;
   std::optional<GiveUp> give_up_;

@@ -8,7 +8,9 @@
 #include <optional>
 
 #include "base/config.h"
+#include "program/elastic_job.h"
 #include "program/hub_thread.h"
+#include "program/node_crew.h"
 #include "program/run_log.h"
 #include "program/run_options.h"
 #include "program/run_plan.h"
@@ -29,9 +31,6 @@ std::optional<std::string> fault_of(const RunOptions& options, const RunPlan& pl
   if (options.fewest > plan.ranks_per_node || (options.most > 0 && options.most < plan.ranks_per_node)) {
     return fmt::format("--min-np {}, -np {} and --max-np {} are not in order", options.fewest, plan.ranks_per_node,
                        options.most);
-  }
-  if (options.restarts > 0 && plan.nodes > 1) {
-    say("note", "--max-restarts counts on one host only: what starts the pods starts a job of several again");
   }
   return std::nullopt;
 }
@@ -135,19 +134,38 @@ int run_steady(const Job& job) {
   }
 }
 
-int run_elastic(const Job& job) {
+double start_patience_s(const Job& job) {
+  const auto given = job.plan.variables.find("FARANDOLE_START_TIMEOUT_S");
+  return given == job.plan.variables.end() ? job.config.start_timeout_s : std::strtod(given->second.c_str(), nullptr);
+}
+
+Result<std::unique_ptr<Crew>> make_crew(const Job& job) {
   const RunOptions& options = job.options;
-  auto elastic = ElasticJob::open({.limits = {.ranks = job.plan.ranks_per_node,
-                                              .fewest = std::max(1, options.fewest),
-                                              .most = std::max(options.most, job.plan.ranks_per_node),
-                                              .resets = options.resets,
-                                              .replacements = options.replacements},
-                                   .hub = hub_options(job.config, job.key),
-                                   .count_file = options.count_file,
-                                   .patience_s = options.patience_s});
-  if (!elastic.ok()) return fail(elastic.status().while_doing("making the job elastic").text(), kExitRendezvous);
+  const bool is_alone = job.plan.nodes == 1;
+  ElasticJob::Options elastic;
+  elastic.limits = {.ranks = job.plan.ranks_per_node,
+                    .fewest = std::max(1, options.fewest),
+                    .most = std::max(options.most, job.plan.ranks_per_node),
+                    .resets = options.resets,
+                    .replacements = options.replacements,
+                    .restarts = options.restarts};
+  elastic.hub = hub_options(job.config, job.key);
+  elastic.count_file = options.count_file;
+  elastic.patience_s = options.patience_s;
+  elastic.variables = job.plan.variables;
+  elastic.variables["FARANDOLE_TERM_GRACE_S"] = fmt::format("{:g}", job.config.term_grace_s);
+  elastic.hub.start_timeout_s = start_patience_s(job);
+  if (!is_alone) return make_node_crew(job.plan, job.config, std::move(elastic), start_patience_s(job));
+  FDL_ASSIGN_OR_RETURN(auto alone, ElasticJob::open(elastic));
+  return std::unique_ptr<Crew>(std::move(alone));
+}
+
+int run_elastic(const Job& job) {
+  auto crew = make_crew(job);
+  if (!crew.ok()) return fail(crew.status().while_doing("making the job elastic").text(), kExitRendezvous);
   Supervisor::Options supervised = job.supervised();
-  supervised.job = elastic.take();
+  supervised.has_peers_elsewhere = false;
+  supervised.job = crew.take();
   return supervise(std::move(supervised)).code;
 }
 
@@ -165,7 +183,7 @@ int run(const RunOptions& options) {
 
   Supervisor::block_signals();
   const Job job{options, *plan, *config, plan->key.empty() ? random_hex(32) : plan->key};
-  return options.is_elastic() ? run_elastic(job) : run_steady(job);
+  return plan->is_elastic ? run_elastic(job) : run_steady(job);
 }
 
 }  // namespace

@@ -11,7 +11,8 @@ namespace {
 void declare_world(CLI::App& command, RunOptions& o) {
   command.add_option("-n,--np,--num-proc,--nproc-per-node", o.processes,
                      "Ranks on this host: a number; auto: one for each GPU, or core where there is none; gpu; cpu");
-  command.add_option("--nnodes", o.nodes, "Hosts (pods) of the job: N or MIN:MAX; else as the launcher says, else 1");
+  command.add_option("--nnodes", o.nodes,
+                     "Hosts (pods) of the job: N, or MIN:MAX of an elastic one; else as the launcher says, else 1");
   command.add_option("--node-rank", o.node_rank, "Which of them this is; else as the launcher says")
       ->check(CLI::Range(0, 65535));
   command.add_option("--rendezvous,--rdzv-endpoint", o.rendezvous,
@@ -21,7 +22,7 @@ void declare_world(CLI::App& command, RunOptions& o) {
       ->check(CLI::Range(1, 65535));
   command.add_option("--rdzv-id", o.job_id, "Name of the job: nodes with different ones do not meet");
   command.add_flag("--standalone", o.standalone, "One host, whatever the launcher says");
-  command.add_option("--max-restarts", o.restarts, "How often the ranks of a job on one host are started again")
+  command.add_option("--max-restarts", o.restarts, "How often all ranks are started again")
       ->check(CLI::NonNegativeNumber);
   command.add_flag("-m,--module", o.is_module, "The command is a Python module: python -m MODULE");
   command.add_flag("--no-python", o.no_python, "The command is no Python script, even if its name ends in .py");
@@ -59,7 +60,8 @@ void declare_elastic(CLI::App& command, RunOptions& o) {
                      "Elastic: whenever a number is written into this file, the job grows or shrinks to so many ranks");
   command
       .add_option("--elastic-timeout", o.patience_s,
-                  "Elastic: after how many seconds a rank that keeps the others waiting is ended")
+                  "Elastic: after how many seconds a rank that keeps the others waiting is ended, and a job with too "
+                  "few nodes")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
 }

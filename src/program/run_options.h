@@ -45,9 +45,9 @@ struct RunOptions {
   std::vector<std::string> without_meaning;  // torchrun's options that are understood and do nothing
   std::string unheard;                       // their values
 
+  bool counts_ranks() const { return !count_file.empty() || fewest > 0 || most > 0; }
   bool is_elastic() const {
-    return !count_file.empty() || fewest > 0 || most > 0 || resets != Generations::kNoLimit ||
-           replacements != Generations::kNoLimit;
+    return counts_ranks() || resets != Generations::kNoLimit || replacements != Generations::kNoLimit;
   }
   bool says_json() const { return json_lines || log_format == "json"; }
 };

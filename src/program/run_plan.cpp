@@ -70,20 +70,21 @@ Status set_nodes(const Asking& asking, const std::optional<NodeFacts>& node, Run
     count = {node->fewest_nodes > 0 ? node->fewest_nodes : node->node_count, node->node_count};
   }
   plan.nodes = count.most;
-  if (asking.options.is_elastic() && plan.nodes > 1) {
+  plan.fewest_nodes = count.fewest;
+  if (asking.options.counts_ranks() && plan.nodes > 1) {
     return asking.refuse(
-        "an elastic job (--min-np, --max-np, --reset-limit, --replacements, --np-file) runs on one host; leave out "
-        "--nnodes");
+        "--min-np, --max-np and --np-file count the ranks of an elastic job that runs on one host; of several nodes "
+        "give --nnodes MIN:MAX");
   }
-  if (count.fewest < count.most) {
-    plan.notes.push_back(fmt::format("nodes {}:{}: this version begins with all {}, and a lost node ends the job",
-                                     count.fewest, count.most, count.most));
-  }
+  plan.is_elastic =
+      asking.options.is_elastic() || count.fewest < count.most || (plan.nodes > 1 && asking.options.restarts > 0);
   if (asking.options.node_rank >= plan.nodes) {
     return asking.refuse(fmt::format("--node-rank {} must be below --nnodes {}", asking.options.node_rank, plan.nodes));
   }
   if (asking.options.node_rank >= 0) {
     plan.node_rank = asking.options.node_rank;
+  } else if (plan.nodes > 1 && !node && plan.is_elastic) {
+    plan.node_rank = -1;
   } else if (plan.nodes > 1 && !node) {
     return asking.refuse(fmt::format(
         "--nnodes {}: nothing says which of them this is; give --node-rank, or start it where pods are numbered (an "
@@ -210,6 +211,17 @@ Status set_variables(const Asking& asking, bool in_pods, RunPlan& plan) {
   return {};
 }
 
+std::string about(const RunPlan& plan, const Surroundings& around, const NodeFacts& node) {
+  const std::string source = fmt::format("source={} rendezvous={}", node.source, plan.rendezvous);
+  if (plan.is_elastic) {
+    return fmt::format("node {} of {}:{} ({}), {} ranks, {}", plan.node_rank, plan.fewest_nodes, plan.nodes,
+                       around.host_name, plan.ranks_per_node, source);
+  }
+  return fmt::format("node {}/{} ({}), ranks {} to {} of {}, {}", plan.node_rank, plan.nodes, around.host_name,
+                     plan.node_rank * plan.ranks_per_node, (plan.node_rank + 1) * plan.ranks_per_node - 1,
+                     plan.nodes * plan.ranks_per_node, source);
+}
+
 }  // namespace
 
 Machine this_machine(const Environment& environment) {
@@ -242,11 +254,7 @@ Result<RunPlan> make_run_plan(const RunOptions& options, const Environment& envi
   plan.command = whole_command(options, environment);
   if (node && plan.nodes > 1) {
     for (int index = 0; index < plan.nodes; ++index) plan.pods.push_back(pod_name(*node, index));
-    plan.notes.insert(plan.notes.begin(),
-                      fmt::format("node {}/{} ({}), ranks {} to {} of {}, source={} rendezvous={}", plan.node_rank,
-                                  plan.nodes, around.host_name, plan.node_rank * plan.ranks_per_node,
-                                  (plan.node_rank + 1) * plan.ranks_per_node - 1, plan.nodes * plan.ranks_per_node,
-                                  node->source, plan.rendezvous));
+    plan.notes.insert(plan.notes.begin(), about(plan, around, *node));
   }
   return plan;
 }

@@ -13,8 +13,10 @@
 namespace fdl {
 
 struct RunPlan {
-  int nodes = 1;
-  int node_rank = 0;
+  int nodes = 1;         // of an elastic job the most there may be
+  int fewest_nodes = 1;  // of an elastic job
+  int node_rank = 0;     // -1: of an elastic job of nodes that have no number
+  bool is_elastic = false;
   int ranks_per_node = 1;
   std::string rendezvous;                        // of several nodes, with its kind: "tcp://train-0.train:29500"
   std::string key;                               // empty: this process starts all ranks, and makes one

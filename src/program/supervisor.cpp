@@ -115,7 +115,8 @@ Result<int> Supervisor::run() {
 }
 
 bool Supervisor::anyone_left() const {
-  return std::any_of(children_.begin(), children_.end(), [](const Child& child) { return child.running; });
+  return (options_.job && options_.job->stays()) ||
+         std::any_of(children_.begin(), children_.end(), [](const Child& child) { return child.running; });
 }
 
 // ---- output
@@ -212,24 +213,27 @@ void Supervisor::fail(int exit_code) {
 Status Supervisor::obey_job() {
   if (!options_.job) return {};
   options_.job->tick();
-  for (const ElasticJob::Action& action : options_.job->take_actions()) {
+  for (const Crew::Action& action : options_.job->take_actions()) {
     switch (action.kind) {
-      case ElasticJob::Action::Kind::start:
+      case Crew::Action::Kind::start:
         FDL_CHECK(action.worker == static_cast<int>(children_.size()));
         FDL_RETURN_IF_ERROR(start({action.rank, action.variables}, 1));
         break;
-      case ElasticJob::Action::Kind::rename: {
+      case Crew::Action::Kind::rename: {
         Child& child = children_[static_cast<std::size_t>(action.worker)];
         child.rank = action.rank;
         child.output.rename(action.rank);
         break;
       }
-      case ElasticJob::Action::Kind::kill:
+      case Crew::Action::Kind::kill:
         children_[static_cast<std::size_t>(action.worker)].process.signal_group(SIGKILL);
         break;
-      case ElasticJob::Action::Kind::give_up:
+      case Crew::Action::Kind::give_up:
         say("ends", fmt::format("the job ends: {}", action.text));
         fail(action.exit_code);
+        break;
+      case Crew::Action::Kind::drain:
+        drain(action.exit_code, action.text);
         break;
     }
   }
@@ -255,18 +259,32 @@ void Supervisor::take_signal() {
 void Supervisor::obey_signal(int signal) {
   // Who asks twice will not wait.
   const bool again = signal == SIGTERM && told_to_end_;
+  const bool ends = !again && signal != SIGUSR1 && signal != SIGUSR2;
+  if (ends && options_.job) options_.job->stop("farandole run was told to end");  // it is to know before they end
   for (Child& child : children_) {
     if (child.running) child.process.signal_group(again ? SIGKILL : signal);
   }
-  if (again || signal == SIGUSR1 || signal == SIGUSR2) return;
+  if (!ends) return;
   if (!failed_) exit_code_ = 128 + signal;
   failed_ = true;
   told_to_end_ = true;
-  if (options_.job) options_.job->stop("farandole run was told to end");
   const double grace_s = signal == SIGTERM ? options_.term_grace_s : options_.kill_after_s;
   if (signal == SIGTERM) say("draining", fmt::format("SIGTERM: the ranks have {:g} s to save and to end", grace_s));
   next_signal_ = SIGKILL;
   escalation_ = Deadline::after_seconds(grace_s);
+}
+
+// As after SIGTERM, but it was another launcher that was told to end.
+void Supervisor::drain(int exit_code, const std::string& why) {
+  say("draining", fmt::format("{}: the ranks have {:g} s to save and to end", why, options_.term_grace_s));
+  for (Child& child : children_) {
+    if (child.running) child.process.signal_group(SIGTERM);
+  }
+  if (!failed_) exit_code_ = exit_code;
+  failed_ = true;
+  told_to_end_ = true;
+  next_signal_ = SIGKILL;
+  escalation_ = Deadline::after_seconds(options_.term_grace_s);
 }
 
 // Process 1 of a pod, and whoever else is a subreaper, inherits what ranks leave behind; dead ones are let go at once,

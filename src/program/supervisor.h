@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "program/elastic_job.h"
+#include "program/crew.h"
 #include "program/rank_output.h"
 #include "system/poller.h"
 #include "system/process.h"
@@ -23,7 +23,7 @@ class Supervisor {
   struct Options {
     std::vector<std::string> command;
     std::vector<Rank> ranks;
-    std::unique_ptr<ElasticJob> job;  // instead of ranks: it says whom to start, also in the place of others
+    std::unique_ptr<Crew> job;  // instead of ranks: it says whom to start, also in the place of others
     RankOutput::Options output;
     std::string report;       // a file for one line of JSON about the rank that failed first; empty: none
     double grace_s = 3;       // after a failure: how long the others have to end by themselves
@@ -62,6 +62,7 @@ class Supervisor {
   Status watch(Child& child);
   Status obey_job();
   void fail(int exit_code);
+  void drain(int exit_code, const std::string& why);
   void read_stream(std::size_t index);
   void take_ending(std::size_t index);
   void take_signal();

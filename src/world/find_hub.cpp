@@ -23,8 +23,8 @@ constexpr int64_t kMillisecond = 1'000'000;
 // One address: connecting, then introducing, then through or failed.
 class Attempt {
  public:
-  Attempt(const Address& address, std::string_view job_key, std::string_view mine)
-      : address_(address), introduction_(Introduction::Role::client, job_key, kHubPurpose, mine) {
+  Attempt(const Address& address, std::string_view purpose, std::string_view job_key, std::string_view mine)
+      : address_(address), introduction_(Introduction::Role::client, job_key, purpose, mine) {
     auto fd = begin_connect(address);
     if (fd.ok()) {
       fd_ = fd.take();
@@ -74,6 +74,7 @@ class Attempt {
 };
 
 struct Round {
+  std::string_view purpose;
   std::string story;    // what each attempt said
   int refusals = 0;     // ends that spoke and are not our hub
   bool single = false;  // only one hub can be meant
@@ -83,7 +84,8 @@ struct Round {
 std::unique_ptr<FoundHub> try_at_once(const std::vector<Address>& addresses, std::string_view job_key,
                                       std::string_view mine, Deadline deadline, Round& round) {
   std::vector<std::unique_ptr<Attempt>> attempts;
-  for (const Address& address : addresses) attempts.push_back(std::make_unique<Attempt>(address, job_key, mine));
+  for (const Address& address : addresses)
+    attempts.push_back(std::make_unique<Attempt>(address, round.purpose, job_key, mine));
   while (true) {
     std::vector<pollfd> waits;
     std::vector<Attempt*> waiting;
@@ -169,14 +171,14 @@ void pause(int64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns
 }  // namespace
 
 Result<FoundHub> find_hub(const std::string& rendezvous, const std::string& job_key, const std::string& mine,
-                          Deadline deadline) {
+                          Deadline deadline, std::string_view purpose) {
   FDL_ASSIGN_OR_RETURN(const Rendezvous parsed, parse_rendezvous(rendezvous));
   const int64_t began = now_ns();
   int64_t patience = 1000 * kMillisecond;
   int64_t rest = 10 * kMillisecond;
   int refused_in_a_row = 0;
   while (true) {
-    Round round;
+    Round round{.purpose = purpose, .story = {}};
     if (auto found = try_once(parsed, job_key, mine, Deadline::after_ns(patience).earlier(deadline), round)) {
       return std::move(*found);
     }

@@ -17,8 +17,9 @@ struct FoundHub {
 };
 
 // Tries again until the hub is there or the deadline passes; names are resolved anew each time. `mine` names this rank
-// to the hub. A hub that refuses the key is an error at once where only one can be meant.
+// to the hub; `purpose` is what both ends must mean. A hub that refuses the key is an error at once where only one can
+// be meant.
 Result<FoundHub> find_hub(const std::string& rendezvous, const std::string& job_key, const std::string& mine,
-                          Deadline deadline);
+                          Deadline deadline, std::string_view purpose = kHubPurpose);
 
 }  // namespace fdl

@@ -30,6 +30,11 @@ struct HubMessage {
     report = 7,   // key: the communicator; why
     leave = 8,
     pong = 9,  // id: of the ping
+    // from a node of an elastic job, to the one that leads (program/elastic_member.h)
+    node_hello = 10,    // members[0]: rank: the node's number or -1, size: its room for ranks; key: pod; value: node
+    node_asked = 11,    // id: the worker; rank: whom it saw lost, or -1
+    node_ended = 12,    // id: the worker; number: how (the exit code, or minus the signal)
+    node_leaving = 13,  // it was told to end
     // from the hub
     welcome = 32,      // key: who serves
     refused = 33,      // why
@@ -40,6 +45,14 @@ struct HubMessage {
     left = 38,         // rank, why
     comm_failed = 39,  // key: the communicator; why
     hub_ends = 40,
+    // to a node
+    node_welcome = 41,  // rank: its number; key: who leads
+    node_waits = 42,    // key: for what
+    node_start = 43,    // id: the worker; rank: its name for now; number: how many restarts there were
+    node_rename = 44,   // id: the worker; rank
+    node_kill = 45,     // id: the worker
+    node_says = 46,     // id: the worker; key: a line for it
+    node_ends = 47,     // number: the exit code; key: why
   };
 
   Kind kind = Kind::hello;

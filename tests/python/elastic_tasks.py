@@ -178,6 +178,89 @@ def asks_for_slots(folder):
     say(sizes=state.sizes)
 
 
+def spreads(folder, leaves="elsewhere"):
+    """Adds 1 for each rank and step and commits each, until there is a file `stop`. Every step is said, by rank 0."""
+    farandole.on_leave(lambda seconds: say(left=state.step, seconds=seconds))
+    farandole.init()
+    state = elastic.ObjectState(step=0, total=0, sum_of_sizes=0)
+
+    @elastic.run
+    def go_on(state):
+        say(enters=state.step, rank=farandole.rank(), size=farandole.size(), local=[farandole.local_rank(), farandole.local_size()])
+        is_over = False
+        while not is_over:
+            state.total += int(farandole.allreduce(np.ones(1, np.int64), name="one")[0])
+            state.sum_of_sizes += farandole.size()
+            state.step += 1
+            stop = np.array([os.path.exists(os.path.join(folder, "stop"))], np.int64)
+            is_over = bool(farandole.allreduce(stop, name="stop", op=farandole.MAX)[0])
+            if farandole.rank() == 0:
+                say(step=state.step, size=farandole.size())
+            time.sleep(0.02)
+            state.commit()
+
+    go_on(state)
+    say(total=state.total, expected=state.sum_of_sizes, steps=state.step, size=farandole.size())
+
+
+def has_a_checkpoint(folder):
+    """No elastic program: each loss ends all ranks, and they begin where rank 0 had saved."""
+    farandole.init()
+    path, step = os.path.join(folder, "step"), 0
+    if farandole.rank() == 0 and os.path.exists(path):
+        with open(path) as file:
+            step = int(file.read())
+    step = int(farandole.broadcast(np.array([step]), 0)[0])
+    say(begins=step, rank=farandole.rank(), size=farandole.size(), restart=os.environ["FARANDOLE_RESTART"])
+    while step < 6:
+        if step == 3 and farandole.rank() == 1 and os.environ["FARANDOLE_RESTART"] == "0":
+            die()
+        farandole.allreduce(np.ones(1), name="one")
+        step += 1
+        if farandole.rank() == 0:
+            with open(path + ".new", "w") as file:
+                file.write(str(step))
+            os.replace(path + ".new", path)
+        farandole.barrier()
+    say(ends=step)
+
+
+def leaves(folder):
+    """A plain loop of one rank or several, each of which leaves by itself."""
+    steps = 0
+
+    @farandole.on_leave
+    def save(seconds):
+        with open(os.path.join(folder, f"saved.{farandole.rank()}"), "w") as file:
+            json.dump({"steps": steps, "seconds": seconds}, file)
+
+    farandole.init()
+    say(up=farandole.rank())
+    while True:
+        steps += 1
+        time.sleep(0.01)
+        farandole.leave_if_told()
+
+
+def leaves_at_a_commit(folder):
+    """An elastic job of one host, all of which is told to end: no rank is cut off within a step."""
+    farandole.init()
+    state = elastic.ObjectState(step=0)
+    farandole.on_leave(lambda seconds: say(left=state.step, rank=os.environ["FARANDOLE_WORKER"]))
+
+    @elastic.run
+    def go_on(state):
+        while True:
+            farandole.allreduce(np.ones(1), name="one")
+            state.step += 1
+            if state.step == 5:
+                say(up=farandole.rank())
+            time.sleep(0.01)
+            state.commit()
+
+    go_on(state)
+
+
 def sum_of_ranks():
     farandole.init()
     return int(farandole.allreduce(np.array([1 + farandole.rank()]))[0])

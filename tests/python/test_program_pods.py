@@ -67,7 +67,7 @@ PET = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "2", "PET_
         ({"FARANDOLE_NODE_RANK": "1", "FARANDOLE_NNODES": "2", **KEY}, ["-np", "2", "--rendezvous", "m"]),
         ({"JOB_COMPLETION_INDEX": "1", **KEY}, ["-np", "2", "--nnodes", "2", "--rendezvous", "m:1"]),
         ({"JOB_COMPLETION_INDEX": "1", **KEY}, ["--nproc_per_node=2", "--nnodes=2", "--rdzv_endpoint=m:1"]),
-        (KEY, ["--nproc_per_node", "2", "--nnodes", "1:2", "--node_rank", "1", "--master_addr", "m", "--rdzv-backend", "c10d"]),
+        (KEY, ["--nproc_per_node", "2", "--nnodes", "2", "--node_rank", "1", "--master_addr", "m", "--rdzv-backend", "c10d"]),
     ],
 )
 def test_torchruns_spellings_the_environment_and_launchers_say_the_same(environment, arguments):

@@ -64,6 +64,7 @@ from .errors import (
     TransportError,
     UnsupportedError,
 )
+from .leaving import leave_if_told, on_leave
 from .run import RankError, run
 
 __version__ = _version()

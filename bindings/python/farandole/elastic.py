@@ -17,7 +17,7 @@ import functools
 import logging
 import time
 
-from . import basics, core, elastic_door, errors, objects
+from . import basics, core, elastic_door, errors, leaving, objects
 from .errors import HorovodInternalError, HostsUpdatedInterrupt  # noqa: F401 (who writes elastic programs catches them)
 
 _log = logging.getLogger("farandole.elastic")
@@ -32,11 +32,20 @@ def run(func):
     It synchronises the state and calls func. When a collective fails because a rank was lost, the state is restored to the
     last commit; when ranks come or go (see State.check_host_updates), it stays as it is. In both cases the ranks that
     are left meet the new ones in another world, state's reset callbacks are called, and func is called again; a rank that is to go exits here, with code 0. Without a
-    launcher that replaces ranks (`farandole run --min-np N`), failures are raised as ever.
+    launcher that replaces ranks (`farandole run --min-np N`, `--nnodes MIN:MAX`), failures are raised as ever. A rank that
+    was told to end (SIGTERM) goes on to its next commit and leaves there: see on_leave.
     """
 
     @functools.wraps(func)
     def elastic(state, *args, **kwargs):
+        hears_the_end = elastic_door.is_elastic() and leaving.listen()
+        try:
+            return go_on(state, *args, **kwargs)
+        finally:
+            if hears_the_end:
+                leaving.stop_listening()
+
+    def go_on(state, *args, **kwargs):
         skip_sync = must_reset = False
         while True:
             try:
@@ -76,9 +85,11 @@ def _begin_again():
     try:
         basics.init()
     except elastic_door.Removed as error:
+        leaving.leave_if_told()
         _log.warning("%s, and ends", error)
         raise SystemExit(0) from None
     except errors.Error as error:
+        leaving.leave_if_told()
         _end_of_job = error  # init has tried until no generation followed
         raise
 
@@ -115,7 +126,9 @@ class State:
         """HostsUpdatedInterrupt on all ranks where rank 0 was told that ranks come or go. All ranks must ask at the same
         point. It saves nothing, which makes it cheaper than commit."""
         door = elastic_door.door()
-        if door is not None:
+        if door is None:
+            leaving.leave_if_told()
+        else:
             news = door.news()
             if news:
                 self.on_hosts_updated(time.time(), news)

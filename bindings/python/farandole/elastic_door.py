@@ -1,6 +1,6 @@
 """The line to the launcher of an elastic job: it says who this process is in each generation, and when that changes.
 
-`farandole run --min-np ...` sets FARANDOLE_ELASTIC and FARANDOLE_WORKER. The words are those of src/program/elastic_job.h.
+`farandole run --min-np ...` sets FARANDOLE_ELASTIC and FARANDOLE_WORKER. The words are those of src/program/worker_door.h.
 """
 
 import os
@@ -50,8 +50,8 @@ class Door:
             words = self._next_line()
             if words[0] == "world":
                 self._news = 0
-                rank, size, rendezvous = int(words[2]), int(words[3]), words[4]
-                return dict(rank=rank, size=size, local_rank=rank, local_size=size, rendezvous=rendezvous)
+                rank, size, local_rank, local_size = map(int, words[2:6])
+                return dict(rank=rank, size=size, local_rank=local_rank, local_size=local_size, rendezvous=words[6])
             if words[0] == "removed":
                 raise Removed("this rank has been removed from the elastic job")
             if words[0] == "end":
