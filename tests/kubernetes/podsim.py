@@ -12,6 +12,7 @@ scheduler, no API server and no admission: the manifest is taken as it is, and w
 """
 
 import base64
+import copy
 import json
 import os
 import re
@@ -192,7 +193,8 @@ class PodSim:
         elif workload.job:
             self._job_pod_ended(workload, pod, code, container)
         elif workload.kind in ("StatefulSet", "Deployment", "LeaderWorkerSet"):
-            self._replace(workload, pod.plan)
+            if any(plan is pod.plan for plan in workload.pods):  # and not scaled away
+                self._replace(workload, pod.plan)
             self._group_is_hit(pod)
         elif all(one.phase == "Succeeded" for one in self.pods if one.workload is workload):
             self._conclude(workload, "Complete")
@@ -259,8 +261,11 @@ class PodSim:
         pod.terminate(grace)
 
     def scale(self, name, count):
-        """An Indexed Job, elastic: parallelism and completions change together; the highest indexes go first."""
+        """An Indexed Job, elastic: parallelism and completions change together; the highest indexes go first. A Deployment:
+        the youngest pods go first."""
         workload = next(one for one in self.workloads if one.name == name)
+        if workload.kind == "Deployment":
+            return self._scale_deployment(workload, count)
         workload.job["parallelism"] = workload.job["completions"] = count
         document = {"kind": "Job", "metadata": {"name": name, "namespace": workload.namespace}, "spec": workload.job}
         wanted = controllers.job(document, self.documents).pods
@@ -272,6 +277,16 @@ class PodSim:
                 pod.terminate()
         workload.pods = workload.pods[:count]
         self.states[id(workload)].count = count
+
+    def _scale_deployment(self, workload, count):
+        while len(workload.pods) < count:
+            workload.pods.append(copy.copy(workload.pods[0]))
+            self.due.append((time.monotonic(), workload, workload.pods[-1]))
+        gone, workload.pods = workload.pods[count:], workload.pods[:count]
+        self.due = [one for one in self.due if all(one[2] is not plan for plan in gone)]
+        for pod in self.living():
+            if any(pod.plan is plan for plan in gone):
+                pod.terminate()
 
     # ---- names and policies ----
 

@@ -1,12 +1,16 @@
-"""Jobs that lose pods and go on: pods are replaced, the ranks begin again where they had saved. Within one pod a world
-shrinks and grows without that; across pods it does not, and says so."""
+"""Jobs that lose pods and go on: those of a fixed size are replaced and begin again where they had saved; of an elastic
+job the others go on, and take the successors in."""
 
+import os
 import re
+import signal
 import time
 
 import pytest
 
+import podsim
 import short
+from farandole.kubernetes import generate
 from test_jobs import ACCURACY, starter
 
 CLAIM = {"volumes": [{"name": "c", "persistentVolumeClaim": {"claimName": "checkpoints"}}],
@@ -47,9 +51,118 @@ def test_a_job_that_loses_a_pod_resumes_and_learns_the_same(simulate, way, lost)
     assert float(said[0]) > ACCURACY and float(said[1]) == pytest.approx(0.5799, abs=2e-3)  # as without any loss
 
 
-def test_elastic_across_pods_is_refused_with_the_reason(simulate):
-    run = ["farandole", "run", "--nnodes", "2", "--node-rank", "$(JOB_COMPLETION_INDEX)", "--rendezvous", "train-0.train:29500",
-           "-np", "2", "--min-np", "1", "--", *short.TRAIN]  # fmt: skip
-    sim = simulate(short.indexed_job(2, run))
-    sim.wait(20)
-    assert all(pod.code == 64 for pod in sim.pods if pod.code is not None) and "runs on one host" in sim.pods[0].output, sim.story()
+# ---- Elastic: the others go on ---------------------------------------------------------------------------------------
+
+LOSS = 0.5799  # of 60 steps, however many ranks make them
+ELASTIC = ["python", "/app/train_digits_elastic.py"]
+# Each pod that a controller takes away is made anew, and none of them is the job's fault.
+FORGIVING = {"backoffLimitPerIndex": 2, "backoffLimit": None, "podFailurePolicy": RULES["podFailurePolicy"]}
+
+
+def elastic_job(nodes, per_node, steps=60, seconds=0.05, flags=(), start_timeout=20, count=3):
+    run = ["farandole", "run", "--nproc-per-node", str(per_node), *flags, "--", *ELASTIC, "--steps", str(steps), "--step-seconds", str(seconds)]
+    rules = {key: value for key, value in FORGIVING.items() if value is not None}
+    documents = short.indexed_job(count, run, rules=rules, env={"FARANDOLE_NNODES": nodes, "FARANDOLE_START_TIMEOUT_S": start_timeout,
+                                                                "FARANDOLE_PORT_BASE": 29500})  # fmt: skip
+    del documents[2]["spec"]["backoffLimit"]
+    return documents
+
+
+@pytest.fixture
+def elastic(simulate):
+    here = os.path.dirname(os.path.abspath(__file__))
+    image = {f"/app/{name}.py": os.path.join(here, f"{name}.py") for name in ("train_digits_elastic", "train_digits")}
+    return lambda documents, **more: simulate(documents, image=image, **more)
+
+
+def until_steps(sim, ranks, count=4, pod="train-0"):
+    """Until rank 0, in that pod, has made so many more steps with so many ranks."""
+    line = f" on {ranks} ranks"
+    before = sim.pod(pod).output.count(line)
+    sim.wait(30, lambda: sim.pod(pod).output.count(line) >= before + count)
+
+
+def assert_learned(pod, ranks):
+    (said,) = re.findall(r"trained: accuracy ([\d.]+) loss ([\d.]+) on (\d+) ranks", pod.output)
+    assert float(said[0]) > ACCURACY and int(said[2]) == ranks and float(said[1]) == pytest.approx(LOSS, abs=2e-3)
+
+
+def test_h16_k12_k19_an_elastic_job_does_without_an_evicted_and_a_killed_pod_and_takes_their_successors_in(elastic):
+    sim = elastic(elastic_job("2:3", 2, steps=150))
+    until_steps(sim, 6)
+    first, evicted, killed = (sim.pod(f"train-{index}") for index in range(3))
+    sim.held |= {"train-1", "train-2"}
+    sim.evict(evicted, grace=20)
+    sim.wait(20, lambda: evicted.code is not None)
+    assert evicted.code == 143 and evicted.output.count("left at step") == 2, sim.story()
+    until_steps(sim, 4)
+    assert "restoring" not in first.output and "was lost" not in first.output, sim.story()  # nothing was done twice for it
+    sim.release("train-1")
+    until_steps(sim, 6)
+    killed.kill()
+    until_steps(sim, 4)
+    assert killed.code == 137 and "node 2 was lost with 2 ranks" in first.output, sim.story()
+    sim.release("train-2")
+    until_steps(sim, 6)
+    sim.wait(60)
+    assert sim.result("train") == "Complete", sim.story()
+    assert first.code == 0 and first.main.codes == [0]  # it was never started again
+    assert re.findall(r"generation \d begins with (\d+) ranks on (\d) nodes", first.output) == [
+        ("6", "3"), ("4", "2"), ("6", "3"), ("4", "2"), ("6", "3")], sim.story()  # fmt: skip
+    assert len(sim.pods) == 5 and sim.pod("train-1").addresses != evicted.addresses
+    accuracy = float(re.search(r"trained: accuracy ([\d.]+)", first.output).group(1))
+    assert accuracy > ACCURACY
+
+
+def test_k19_what_is_learned_does_not_depend_on_who_was_lost(elastic):
+    sim = elastic(elastic_job("1:2", 1, count=2))
+    until_steps(sim, 2)
+    sim.held.add("train-1")
+    sim.pod("train-1").kill()
+    sim.wait(40, lambda: "trained" in sim.pod("train-0").output)
+    assert_learned(sim.pod("train-0"), 1)
+
+
+def test_h16_with_too_few_pods_the_missing_are_named_by_their_names(elastic):
+    sim = elastic(elastic_job("3:3", 1, start_timeout=3, flags=["--max-restarts", "1"]), held=["train-2"])
+    sim.wait(20, lambda: all(pod.code is not None for pod in sim.pods[:2]))
+    for pod in sim.pods[:2]:
+        assert pod.code == 200, sim.story()
+        assert "2 of at least 3 nodes are here after 3 s (--start-timeout): node 2 (train-2) did not arrive" in pod.output, sim.story()
+
+
+def test_k19_when_the_leaders_pod_is_lost_all_begin_again_and_the_job_completes(elastic):
+    sim = elastic(elastic_job("1:2", 1, count=2))
+    until_steps(sim, 2)
+    first, second = sim.pod("train-0"), sim.pod("train-1")
+    first.kill()
+    sim.wait(20, lambda: second.code is not None)
+    assert second.code == 202 and "which leads the job, is gone; its pod and this one are to be started again" in second.output
+    sim.wait(40)
+    assert sim.result("train") == "Complete", sim.story()
+    assert_learned(sim.pod("train-0"), 2)
+
+
+def test_p6_h13_pods_of_a_deployment_get_their_numbers_as_they_come_and_are_scaled_while_they_train(elastic):
+    """What `gen deployment` prints, as it is: 2 pods, 4, one of which dies, and 2 again."""
+    words = "deployment --name web --nnodes 2:4 --image any -- " + " ".join([*ELASTIC, "--steps", "100000", "--step-seconds", "0.05"])
+    secret = {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "web-key"}, "stringData": {"key": "0123456789abcdef" * 2}}
+    documents = [*podsim.read(generate(words.split())), secret]
+    next(one for one in documents if one["metadata"]["name"] == "web" and one["kind"] == "Deployment")["spec"]["replicas"] = 1
+    sim = elastic(documents, crash_backoff_s=0.3)
+    leader = sim.pod("web-leader-7d9c6b5f4")
+    until_steps(sim, 2, pod=leader.name)
+    sim.scale("web", 3)
+    until_steps(sim, 4, pod=leader.name)
+    workers = [pod for pod in sim.pods if pod is not leader]
+    assert sorted(re.search(r"this is node (\d) of the job", pod.output).group(1) for pod in workers) == ["1", "2", "3"], sim.story()
+    workers[0].signal(signal.SIGKILL)  # its container is started again, in the same pod
+    until_steps(sim, 3, 1, pod=leader.name)
+    until_steps(sim, 4, pod=leader.name)
+    assert workers[0].main.codes == [137] and workers[0].output.count("this is node") == 2, sim.story()
+    sim.scale("web", 1)
+    until_steps(sim, 2, pod=leader.name)
+    gone = [pod for pod in workers if pod.terminating]
+    sim.wait(10, lambda: all(pod.code is not None for pod in gone))
+    assert len(gone) == 2 and all(pod.code == 143 and "left at step" in pod.output for pod in gone), sim.story()
+    assert leader.main.codes == [] and leader.output.count("step 1 on") == 1  # it never began again

@@ -131,10 +131,11 @@ def test_an_elastic_job_forgives_each_index_and_keeps_its_minimum():
     assert env_of(pod_of(spec))["FARANDOLE_NNODES"] == "2:4"
 
 
-def test_what_this_version_cannot_do_yet_stands_in_the_first_lines():
-    assert "Not yet to be run" in generate(f"deployment --nnodes 2:4 {AFTER}".split()).split("---")[0]
-    assert "begins with all 4" in " ".join(generate(f"job --nnodes 2:4 {AFTER}".split()).split("\n---")[0].split())
-    assert "this version" not in generate(f"job --nnodes 4 {AFTER}".split())
+def test_what_elastic_means_stands_in_the_first_lines():
+    for kind in ("job", "deployment", "pytorchjob"):
+        first = " ".join(generate(f"{kind} --nnodes 2:4 {AFTER}".split()).split("\n---")[0].replace("#", "").split())
+        assert "Elastic: 2 to 4 pods. Who loses one goes on from the last commit" in first
+    assert "Elastic" not in generate(f"job --nnodes 4 {AFTER}".split())
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,7 @@ def test_what_this_version_cannot_do_yet_stands_in_the_first_lines():
         ("jobset --nnodes 2", "train-node-0-0.train"),  # <jobset>-<replicated job>-<job>-<pod>.<subdomain>
         ("statefulset --nnodes 2", "train-0.train"),
         ("lws --nnodes 2", "$(LWS_LEADER_ADDRESS)"),
-        ("deployment --nnodes 1:2", "train"),  # all pods: none is more than another
+        ("deployment --nnodes 1:2", "train"),  # the Service that names the pod that leads
     ],
 )
 def test_the_rendezvous_is_the_name_that_the_controller_gives_the_first_pod(kind, first_pod):

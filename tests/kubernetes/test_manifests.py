@@ -147,11 +147,25 @@ def test_p5_arguments_reach_the_program_and_all_pods_are_one_world():
     )
 
 
-def test_p6_continuous_training_is_elastic_and_has_no_number_of_its_own():
-    deployment = only(read(KUBERNETES / "k8s" / "deployment-elastic.yaml"), "Deployment")
-    pod = pod_of(deployment)
-    assert env_of(pod)["FARANDOLE_NNODES"] == "2:4" and "JOB_COMPLETION_INDEX" not in env_of(pod)
-    assert pod["spec"]["restartPolicy"] == "Always"
+def _leader_and_workers():
+    documents = read(KUBERNETES / "k8s" / "deployment-elastic.yaml")
+    return [document for document in documents if document["kind"] == "Deployment"]
+
+
+def test_p6_continuous_training_is_elastic_and_one_pod_of_it_leads():
+    leader, workers = _leader_and_workers()
+    for deployment in (leader, workers):
+        pod = pod_of(deployment)
+        assert env_of(pod)["FARANDOLE_NNODES"] == "2:4" and "JOB_COMPLETION_INDEX" not in env_of(pod)
+        assert pod["spec"]["restartPolicy"] == "Always"
+        assert deployment["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert (leader["spec"]["replicas"], workers["spec"]["replicas"]) == (1, 3)
+    service = only(read(KUBERNETES / "k8s" / "deployment-elastic.yaml"), "Service")["spec"]["selector"]
+    assert service.items() <= pod_of(leader)["metadata"]["labels"].items()
+    assert not service.items() <= pod_of(workers)["metadata"]["labels"].items()
+    args = [pod_of(one)["spec"]["containers"][0]["args"] for one in (leader, workers)]
+    assert "--node-rank" in args[0] and "--node-rank" not in args[1]
+    assert {one[one.index("--rendezvous") + 1] for one in args} == {"continuous:29500"}
 
 
 def test_p7_the_service_account_and_the_models_place_are_parameters():
@@ -193,15 +207,14 @@ def test_h9_k5_volumes_are_mounted_by_name_and_survive_their_claims():
 def test_h13_k11_the_hpa_scales_what_has_a_scale_by_what_can_be_a_metric():
     (hpa,) = read(KUBERNETES / "k8s" / "hpa.yaml")
     target = hpa["spec"]["scaleTargetRef"]
-    deployment = only(read(KUBERNETES / "k8s" / "deployment-elastic.yaml"), "Deployment")
+    _, deployment = _leader_and_workers()
     assert (hpa["apiVersion"], target["kind"], target["name"]) == (
         "autoscaling/v2",
         "Deployment",
         deployment["metadata"]["name"],
     )
-    assert (
-        env_of(pod_of(deployment))["FARANDOLE_NNODES"] == f"{hpa['spec']['minReplicas']}:{hpa['spec']['maxReplicas']}"
-    )
+    nodes = f"{hpa['spec']['minReplicas'] + 1}:{hpa['spec']['maxReplicas'] + 1}"  # with the pod that leads
+    assert env_of(pod_of(deployment))["FARANDOLE_NNODES"] == nodes
     (metric,) = hpa["spec"]["metrics"]
     assert metric["type"] == "Pods"
     (rules,) = read(KUBERNETES / "monitoring" / "rules.yaml")

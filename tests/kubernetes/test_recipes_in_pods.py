@@ -17,6 +17,7 @@ RECIPES = [
     ("h7", KUBERNETES / "k8s" / "base" / "job.yaml", 2),
     ("h7", "job --nnodes 2 --nproc-per-node 2", 4),
     ("k15", KUBERNETES / "k8s" / "jobset.yaml", 4),
+    ("h16", KUBERNETES / "k8s" / "job-elastic.yaml", 4),
     ("k1", "pytorchjob --nnodes 2 --nproc-per-node 2", 4),
     ("k2", "tfjob --nnodes 2", 2),
     ("c5", "trainjob --nnodes 2 --nproc-per-node 2", 4),

@@ -13,10 +13,10 @@ def _object(kind, api, o, spec=None, name=None, why=None):
     return made
 
 
-def headless_service(o, name=None):
+def headless_service(o, name=None, role=None):
     spec = Map(clusterIP="None")
     spec.add("publishNotReadyAddresses", True, "Pods find each other while they start, before any is ready.")
-    spec["selector"] = selector(o)
+    spec["selector"] = selector(o, role)
     spec["ports"] = [Item(name="rendezvous", port=o.port_base)]
     return _object("Service", "v1", o, spec, name)
 
@@ -101,9 +101,9 @@ def pod_monitor(o):
     return _object("PodMonitor", "monitoring.coreos.com/v1", o, spec)
 
 
-def around(o, service=True, budget=True):
+def around(o, service=True, budget=True, leader_only=False):
     """(before, after): the objects that stand before and after the job itself."""
-    before = [headless_service(o)] if service else []
+    before = [headless_service(o, role="leader" if leader_only else None)] if service else []
     if not o.service_account:
         before.append(service_account(o))
     before += new_claims(o)

@@ -56,15 +56,10 @@ def header(o):
             "The job's key is a Secret and stands in no file. Make it once, before the job:",
             f"  kubectl create secret generic {key_secret(o)}{namespace} --from-literal=key=$(openssl rand -hex 16)",
         ]
-    if o.kind == "deployment":
+    if o.elastic and o.kind in ("job", "deployment", "pytorchjob"):
         lines += [
-            "Not yet to be run: pods of a Deployment have no number, and `farandole run` of this version needs one. "
-            "It refuses, and says so. Until it can, `gen statefulset` has the same pods with numbers."
-        ]
-    elif o.elastic:
-        lines += [
-            f"In this version an elastic job over several pods begins with all {o.max_nodes}, and when one is lost all "
-            f"of its ranks begin again from their checkpoint; going on with {o.min_nodes} comes later."
+            f"Elastic: {o.min_nodes} to {o.max_nodes} pods. Who loses one goes on from the last commit, where the program "
+            "has commits (docs/elastic.md); else all ranks begin again from their checkpoint."
         ]
     return "\n".join(lines)
 

@@ -4,14 +4,15 @@ from .document import Map
 
 NAME = "app.kubernetes.io/name"
 INSTANCE = "app.kubernetes.io/instance"
+COMPONENT = "app.kubernetes.io/component"  # of a Deployment's job: leader or worker
 
 
 def labels(o, **more):
     return Map({NAME: "farandole", INSTANCE: o.name, **more, **o.label})
 
 
-def selector(o):
-    return Map({INSTANCE: o.name})
+def selector(o, role=None):
+    return Map({INSTANCE: o.name, **({COMPONENT: role} if role else {})})
 
 
 def metadata(o, name=None, **more):

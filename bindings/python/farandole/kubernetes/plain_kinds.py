@@ -3,7 +3,7 @@
 from . import values
 from .companions import around
 from .document import Item, Map
-from .names import metadata, selector
+from .names import COMPONENT, metadata, selector
 from .pods import container, pod_metadata, pod_spec, run_command, variables
 
 # Of `farandole run`: what no repetition cures, and what is another rank's fault.
@@ -102,17 +102,27 @@ def statefulset(o):
 
 
 def deployment(o):
-    command = run_command(o, f"{o.name}:{o.port_base}", "$(FARANDOLE_NNODES)")
+    """Two Deployments: one pod that leads, which the Service names, and all others, which get numbers as they come."""
+    before, after = around(o, leader_only=True)
+    leader = _role(o, "leader", 1, ["--node-rank", "0"])
+    leader["spec"].note("replicas", "One pod leads: the Service is its name. Where it is lost, all begin from the checkpoint.")
+    leader["spec"]["strategy"] = Map(type="Recreate")
+    workers = _role(o, "worker", o.max_nodes - 1)
+    workers["spec"].note("replicas", "The other pods have no number: they get one in order of arrival. An HPA scales these.")
+    workers["spec"]["strategy"] = Map(type="RollingUpdate", rollingUpdate=Map(maxSurge=0, maxUnavailable=1))
+    return [*before, leader, *([workers] if o.max_nodes > 1 else []), *after]
+
+
+def _role(o, role, replicas, place=()):
+    command = run_command(o, f"{o.name}:{o.port_base}", "$(FARANDOLE_NNODES)", place=place)
     box = container(o, "trainer", command, variables(o, nodes_text(o)))
-    spec = Map(replicas=o.max_nodes)
-    spec.note(
-        "replicas", "Pods have no number here: the rendezvous, which is the Service and no single pod, gives ranks."
-    )
-    spec["strategy"] = Map(type="RollingUpdate", rollingUpdate=Map(maxSurge=0, maxUnavailable=1))
-    spec["selector"] = Map(matchLabels=selector(o))
-    spec["template"] = template(o, pod_spec(o, [box], restart="Always"))
-    before, after = around(o)
-    return [*before, _top("Deployment", "apps/v1", o, spec), *after]
+    spec = Map(replicas=replicas)
+    spec["selector"] = Map(matchLabels=selector(o, role))
+    spec["template"] = Map(metadata=pod_metadata(o, **{COMPONENT: role}), spec=pod_spec(o, [box], restart="Always"))
+    made = _top("Deployment", "apps/v1", o, spec)
+    if role == "leader":
+        made["metadata"]["name"] = f"{o.name}-leader"
+    return made
 
 
 def lws(o):

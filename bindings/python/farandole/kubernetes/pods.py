@@ -185,7 +185,7 @@ def pod_spec(o, containers, restart="Never", subdomain=None, placed=True):
     return made
 
 
-def run_command(o, rendezvous=None, nodes=None, processes=True):
+def run_command(o, rendezvous=None, nodes=None, processes=True, place=()):
     """`farandole run ... -- COMMAND`: the same in every pod."""
     words = ["farandole", "run"]
     if nodes:
@@ -194,4 +194,5 @@ def run_command(o, rendezvous=None, nodes=None, processes=True):
         words += ["--nproc-per-node", o.nproc]
     if rendezvous:
         words += ["--rendezvous", rendezvous]
+    words += place
     return [*words, "--", *o.command]

@@ -1,0 +1,58 @@
+"""train_digits_elastic: train_digits as an elastic program: ranks come and go at commits, and what is learned is the same.
+
+    DIGITS=digits.npy farandole run --nnodes 2:3 ... -- python train_digits_elastic.py [--steps N] [--step-seconds S]
+"""
+
+import argparse
+import os
+import sys
+import time
+
+import numpy as np
+
+import farandole
+from train_digits import softmax
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--step-seconds", type=float, default=0)
+    options = parser.parse_args()
+    rows = np.load(os.environ["DIGITS"])
+    pixels, labels = np.hstack([rows[:, :64] / 16.0, np.ones((len(rows), 1))]), rows[:, 64].astype(int)
+    order = np.random.default_rng(1).permutation(len(rows))
+    train, test = order[297:], order[:297]
+    batch = 240
+    farandole.on_leave(lambda seconds: print(f"left at step {state.step}", flush=True))
+    farandole.init()
+    state = farandole.elastic.ObjectState(step=0, loss=0.0, weights=np.random.default_rng(0).normal(0, 0.01, (65, 10)))
+
+    @farandole.elastic.run
+    def go_on(state):
+        rank, size = farandole.rank(), farandole.size()
+        print(f"enters as rank {rank} of {size} local {farandole.local_rank()}/{farandole.local_size()} at step {state.step}", flush=True)
+        while state.step < options.steps:
+            start = state.step * batch % (len(train) - batch + 1)
+            mine = train[start : start + batch][rank::size]
+            chances = softmax(pixels[mine] @ state.weights)
+            loss = -np.log(chances[np.arange(len(mine)), labels[mine]] + 1e-12).sum()
+            chances[np.arange(len(mine)), labels[mine]] -= 1
+            gradient = farandole.allreduce(pixels[mine].T @ chances, name="gradient", op=farandole.SUM)
+            state.loss = float(farandole.allreduce(np.array([loss]), name="loss", op=farandole.SUM)[0]) / batch
+            state.weights = state.weights - 0.5 * gradient / batch
+            state.step += 1
+            if rank == 0:
+                print(f"step {state.step} on {size} ranks", flush=True)
+            time.sleep(options.step_seconds)
+            state.commit()
+
+    go_on(state)
+    accuracy = float((np.argmax(pixels[test] @ state.weights, axis=1) == labels[test]).mean())
+    if farandole.rank() == 0:
+        print(f"trained: accuracy {accuracy:.3f} loss {state.loss:.4f} on {farandole.size()} ranks", flush=True)
+    farandole.shutdown()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
