@@ -143,7 +143,7 @@ def test_k19_when_the_leaders_pod_is_lost_all_begin_again_and_the_job_completes(
     assert_learned(sim.pod("train-0"), 2)
 
 
-def test_p6_h13_pods_of_a_deployment_get_their_numbers_as_they_come_and_are_scaled_while_they_train(elastic):
+def test_p6_h13_k11_pods_of_a_deployment_get_their_numbers_as_they_come_and_are_scaled_while_they_train(elastic):
     """What `gen deployment` prints, as it is: 2 pods, 4, one of which dies, and 2 again."""
     words = "deployment --name web --nnodes 2:4 --image any -- " + " ".join([*ELASTIC, "--steps", "100000", "--step-seconds", "0.05"])
     secret = {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "web-key"}, "stringData": {"key": "0123456789abcdef" * 2}}
