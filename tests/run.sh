@@ -114,6 +114,7 @@ PY
 
 part_python() {
   say "Python"
+  build_tests build cuda_standin nccl_standin || return 0
   run_pytest python tests/python
 }
 

@@ -50,6 +50,8 @@ int print_config(bool json) {
   } else {
     fmt::print("\ntuning table: {}", tuning.status().text());
   }
+  const DeviceDescription devices = describe_devices(*config);
+  fmt::print("\ndevices: {}\ncollectives on devices: {}", devices.devices, devices.library);
   fmt::print("\nbuilt with: {}\nthis machine: {}, {} usable\n", built_transports(), describe_machine(), usable_cores());
   return kExitOk;
 }

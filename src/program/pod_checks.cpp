@@ -11,6 +11,7 @@
 
 #include <fstream>
 
+#include "runtime/assemble.h"
 #include "world/efa.h"
 #include "world/topology.h"
 
@@ -97,6 +98,18 @@ Finding check_clock() {
           "only timelines and logs go by it; `farandole run -- farandole doctor` measures it between pods"};
 }
 
+// Where there are devices, no NCCL is a matter of speed.
+std::vector<Finding> check_devices(const Environment& environment) {
+  const auto config = Config::read(environment);
+  if (!config.ok()) return {};  // another check says so
+  const DeviceDescription found = describe_devices(*config);
+  if (!found.has_devices) return {{Verdict::note, "devices", found.devices, ""}};
+  return {
+      {Verdict::good, "devices", found.devices, ""},
+      {found.has_library ? Verdict::good : Verdict::warning, "NCCL", found.library,
+       found.has_library ? "" : "collectives on devices go through the host's memory: pip install nvidia-nccl-cu13"}};
+}
+
 Finding check_efa(const EfaFacts& facts) {
   const std::string text = transport_line(facts, "shm, tcp");
   const bool is_expected = facts.expected > 0 || !facts.devices.efa.empty() || !facts.devices.others.empty();
@@ -167,7 +180,7 @@ std::vector<Finding> check_pod(const Environment& environment, const std::string
                                    check_huge_pages(sysfs),
                                    check_clock(),
                                    check_efa(efa)};
-  for (auto& more : {check_counters(efa, sysfs), check_variables(environment)}) {
+  for (auto& more : {check_devices(environment), check_counters(efa, sysfs), check_variables(environment)}) {
     findings.insert(findings.end(), more.begin(), more.end());
   }
   return findings;

@@ -143,6 +143,25 @@ Result<std::shared_ptr<DeviceLibrary>> open_device_library([[maybe_unused]] cons
 #endif
 }
 
+DeviceDescription describe_devices([[maybe_unused]] const Config& config) {
+  DeviceDescription found{.devices = "this build has nothing for devices", .library = "this build has no NCCL"};
+#if FDL_WITH_CUDA
+  const auto count = count_cuda_devices(config);
+  Result<std::shared_ptr<Device>> first = Status(Code::unsupported, "cuda: the driver sees no device");
+  if (!count.ok()) first = count.status();
+  if (count.ok() && *count > 0) first = open_cuda_device(0, config);
+  found.has_devices = first.ok();
+  found.devices = first.ok() ? "cuda: " + std::to_string(*count) +
+                                   (*count == 1 ? " device, " : " devices, the first ") + std::string((*first)->name())
+                             : first.status().text();
+#endif
+#if FDL_WITH_NCCL
+  found.has_library = open_device_library(config).ok();
+  found.library = describe_nccl(config);
+#endif
+  return found;
+}
+
 std::string transports_between(const std::vector<Member>& members, int rank, const Config& config) {
   auto chosen = allowed(config);
   if (!chosen.ok()) return "none";

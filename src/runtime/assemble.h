@@ -26,6 +26,15 @@ Result<std::shared_ptr<HostMemory>> assemble_memory(const Membership& membership
 Result<std::shared_ptr<Device>> open_device(int kind, int index, const Config& config);
 Result<std::shared_ptr<DeviceLibrary>> open_device_library(const Config& config);
 
+// What there is of the two, or why not, for people; opens them.
+struct DeviceDescription {
+  bool has_devices = false;
+  bool has_library = false;
+  std::string devices;  // "cuda: 8 devices, the first one cuda:0 (NVIDIA H100 80GB HBM3)"
+  std::string library;
+};
+DeviceDescription describe_devices(const Config& config);
+
 // "shm", "tcp", "shm+tcp": what would join these members.
 std::string transports_between(const std::vector<Member>& members, int rank, const Config& config);
 

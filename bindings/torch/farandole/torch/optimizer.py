@@ -25,7 +25,8 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     It shares the parameter groups of `optimizer` and takes over its state. Every rank must wrap the same parameters under
     the same names. named_parameters: model.named_parameters(). groups: how many groups of gradients are reduced as one,
     or the groups themselves as lists of parameters. gradients_in_shared_memory: gradients are kept in buckets of memory
-    that all ranks of the host map, and each bucket is reduced there as one tensor, without being packed or unpacked.
+    that all ranks of the host map (on a device: of the device's own), and each bucket is reduced there as one tensor,
+    without being packed or unpacked.
     """
     if op == Adasum:
         process_set.group("DistributedOptimizer")
@@ -120,17 +121,19 @@ _ALIGNMENT = 64  # of each gradient in its bucket, in bytes
 
 
 class _SharedBucket(_Bucket):
-    """Parameters of one type whose gradients lie side by side in memory that all ranks of the host map."""
+    """Parameters of one type and device whose gradients lie side by side, on the CPU in memory that all ranks of the
+    host map."""
 
     def __init__(self, parameters, priority):
         super().__init__(parameters, priority)
-        dtype = parameters[0].dtype
+        dtype, device = parameters[0].dtype, parameters[0].device
         starts, count = [], 0
         for parameter in parameters:
             starts.append(count)
             step = _ALIGNMENT // dtype.itemsize
             count += (parameter.numel() + step - 1) // step * step
-        self.flat = empty(max(count, 1), dtype=dtype)
+        count = max(count, 1)
+        self.flat = empty(count, dtype=dtype) if device.type == "cpu" else torch.zeros(count, dtype=dtype, device=device)
         self.views = {
             parameter: self.flat.as_strided(parameter.shape, _dense_strides(parameter), start)
             for parameter, start in zip(parameters, starts)
@@ -158,13 +161,13 @@ def _in_shared_buckets(groups):
     """Lists of parameters that can lie in one bucket each, and those that must go as they are."""
     shared, others = [], []
     for group in groups:
-        of_type = {}
+        of_kind = {}
         for parameter in group:
-            if parameter.device.type == "cpu":
-                of_type.setdefault(parameter.dtype, []).append(parameter)
+            if parameter.device.type in ("cpu", "cuda"):
+                of_kind.setdefault((parameter.dtype, parameter.device), []).append(parameter)
             else:
                 others.append([parameter])
-        shared += of_type.values()
+        shared += of_kind.values()
     return shared, others
 
 
