@@ -52,6 +52,7 @@ struct Unit<1> {
 template <std::size_t kBytes>
 FDL_BOTH Unit<kBytes> load_unit(const std::byte* from) {
 #ifdef __CUDA_ARCH__
+  __builtin_assume(__isGlobal(from));
   return *reinterpret_cast<const Unit<kBytes>*>(from);
 #else
   Unit<kBytes> unit;
@@ -63,6 +64,7 @@ FDL_BOTH Unit<kBytes> load_unit(const std::byte* from) {
 template <std::size_t kBytes>
 FDL_BOTH void store_unit(std::byte* to, const Unit<kBytes>& unit) {
 #ifdef __CUDA_ARCH__
+  __builtin_assume(__isGlobal(to));
   *reinterpret_cast<Unit<kBytes>*>(to) = unit;
 #else
   std::memcpy(to, &unit, kBytes);
