@@ -67,6 +67,15 @@ class CudaDevice final : public Device {
   int index() const override { return index_; }
   std::array<std::byte, 16> identity() const override { return identity_; }
 
+  Status enter() override {
+    FDL_RETURN_IF_ERROR(calls_.failure());
+    return calls_.status(driver_.cuCtxPushCurrent_v2(calls_.context), "cuCtxPushCurrent");
+  }
+  void leave() override {
+    Context left = nullptr;
+    (void)driver_.cuCtxPopCurrent_v2(&left);
+  }
+
   Result<void*> allocate(std::size_t bytes) override;
   void release(void* memory) override { give(device_memory_, memory); }
   void release_after(Stream stream, void* memory) override;

@@ -42,6 +42,11 @@ class Device {
   // The same in all processes that use the same device, and nowhere else in the world.
   virtual std::array<std::byte, 16> identity() const = 0;
 
+  // For libraries that work on the calling thread's current device: from enter(), if that succeeds, to leave() it is
+  // this one.
+  virtual Status enter() { return {}; }
+  virtual void leave() {}
+
   // ---- memory: of the device, and of the host as fast copies want it (pinned). 256-byte aligned, not zeroed. RESOURCE
   // when it is short; what is queued when memory is released may still use it.
   virtual Result<void*> allocate(std::size_t bytes) = 0;

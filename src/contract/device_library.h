@@ -46,6 +46,12 @@ class DeviceLanes {
   virtual Status end_group() = 0;
 };
 
+// One collective of several that are started together.
+struct DeviceCall {
+  CollectiveSpec spec;
+  Buffers buffers;
+};
+
 class DeviceLibrary {
  public:
   virtual ~DeviceLibrary() = default;
@@ -64,6 +70,20 @@ class DeviceLibrary {
   virtual Result<Id> make_id() = 0;
   virtual Result<std::unique_ptr<Collectives>> join(const Id& id, int rank, std::span<const Member> members,
                                                     Device& device, Deadline deadline) = 0;
+  // As start() of what this library's join() returned, with several collectives at once, all on one stream and alike on
+  // all ranks: fewer launches where tensors cannot be packed, or need not be. Done when all are.
+  virtual void start_together(Collectives& joined, std::span<const DeviceCall> calls, Completion& completion) = 0;
+
+  // Memory of the device as the library likes it best, where it has such a wish; else Device::allocate's. Not released
+  // before what uses it has run.
+  virtual Result<void*> allocate(Device& device, std::size_t bytes) { return device.allocate(bytes); }
+  virtual void release(Device& device, void* memory) { device.release(memory); }
+  // Memory that collectives will use again and again is worth preparing for. `alike`: all ranks enroll as many bytes,
+  // in the same order among their collectives and enrolments; it may then be mapped alike everywhere. Takes effect with
+  // the next collective. dismiss() before the memory is released.
+  virtual Status enroll(Collectives&, void* /*memory*/, std::size_t /*bytes*/, bool /*alike*/) { return {}; }
+  virtual Status dismiss(Collectives&, void* /*memory*/) { return {}; }
+
   // Lanes of collectives that this library's join() returned, which outlive them. Null: it has none.
   virtual std::unique_ptr<DeviceLanes> lanes_of(Collectives&) { return nullptr; }
 };

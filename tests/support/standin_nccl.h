@@ -1,0 +1,39 @@
+// Stand-in for libnccl: what tests ask of it beside NCCL's own functions. C, so that Python's ctypes can, too.
+//
+// Ranks are threads or processes of one host and meet in shared memory, which the last one to come unlinks. Work runs
+// on the streams of the stand-in for libcuda and waits there for peers, as a kernel would: a send ends when it has been
+// received, so what is wrongly grouped hangs until it is aborted. Nobody learns of a peer's death but by hanging.
+// What the version that is set does not have, or uses wrongly, ends the process with a line.
+//
+// Environment, read when the library is loaded:
+//   STANDIN_NCCL_VERSION=22903      in NCCL's own numbers (23203)
+//   STANDIN_NCCL_DEFER_US=300       after how long a nonblocking communicator begins what it was given (0: at the next
+//                                   question)
+//   STANDIN_NCCL_DELAY_US=500       every group takes at least so long on its stream (0)
+//   STANDIN_NCCL_HANG_AT_START=1    communicators never come about
+//   STANDIN_NCCL_ERROR_AT=3         the third group of this process never ends, with an asynchronous error
+//   STANDIN_NCCL_FAIL=AllReduce:3:2 the third call of one fails with 2
+//   NCCL_MULTI_RANK_GPU_ENABLE=1    as NCCL's own, from 2.30 on
+#pragma once
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define STANDIN_NCCL_EXPORT __attribute__((visibility("default")))
+
+// "version", "defer_us", "delay_us", "hang_at_start", "multi_rank_gpu"; "error_at": counted from now on.
+STANDIN_NCCL_EXPORT void standin_nccl_set(const char* what, long value);
+// The k-th call from now on of this function (1: the next; without "nccl") fails with the code.
+STANDIN_NCCL_EXPORT void standin_nccl_fail(const char* function, int k, int code);
+// Forgets all plans and settings, and the counts of calls.
+STANDIN_NCCL_EXPORT void standin_nccl_reset(void);
+// How often a function was called in this process.
+STANDIN_NCCL_EXPORT long standin_nccl_calls(const char* function);
+// What is there at present: "communicators", "memory", "registrations", "windows", "operations" (made ones),
+// "files" (in /dev/shm, of this process's ids).
+STANDIN_NCCL_EXPORT long standin_nccl_count(const char* what);
+
+#ifdef __cplusplus
+}
+#endif

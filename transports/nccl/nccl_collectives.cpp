@@ -1,0 +1,378 @@
+// NcclCollectives: plans, runs the steps as far as NCCL lets it, and watches what is on the device.
+#include "transports/nccl/nccl_collectives.h"
+
+#include <fmt/format.h>
+#include <sys/timerfd.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "data/half.h"
+
+namespace fdl {
+namespace {
+
+using Kind = NcclStep::Kind;
+
+// NCCL has no descriptor to sleep on: while it is at work on the host it is asked, ever less often.
+constexpr int64_t kFirstPollNs = 50'000;
+constexpr int64_t kLastPollNs = 5'000'000;
+// Factors of sums that are remembered. Training uses one or two.
+constexpr std::size_t kFactors = 16;
+
+}  // namespace
+
+NcclCollectives::NcclCollectives(std::unique_ptr<NcclCommunicator> communicator, Device& device, double watch_s)
+    : communicator_(std::move(communicator)), device_(device), watch_ns_(seconds_to_ns(watch_s)) {}
+
+Result<std::unique_ptr<NcclCollectives>> NcclCollectives::make(std::unique_ptr<NcclCommunicator> communicator,
+                                                               Device& device, double watch_s) {
+  std::unique_ptr<NcclCollectives> made(new NcclCollectives(std::move(communicator), device, watch_s));
+  made->timer_ = UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+  if (!made->timer_) return Status::from_errno("timerfd_create");
+  FDL_ASSIGN_OR_RETURN(made->mark_, device.make_mark());
+  FDL_ASSIGN_OR_RETURN(made->scratch_mark_, device.make_mark());
+  return made;
+}
+
+NcclCollectives::~NcclCollectives() {
+  if (completion_ != nullptr) fail(Status(Code::shut_down, "nccl: its communicator ended during a collective"));
+  while (!enrolled_.empty()) (void)dismiss(enrolled_.front().memory);
+  if (communicator_->status().ok() && !communicator_->busy()) {
+    for (const Factor& each : factors_) communicator_->functions().RedOpDestroy(each.op, communicator_->get());
+  }
+  if (scratch_.memory != nullptr) device_.release(scratch_.memory);
+  for (const Scratch& scratch : captured_scratch_) device_.release(scratch.memory);
+  for (void* memory : outgrown_) device_.release(memory);
+  if (mark_ != nullptr) device_.end_mark(mark_);
+  if (scratch_mark_ != nullptr) device_.end_mark(scratch_mark_);
+}
+
+bool NcclCollectives::can(const CollectiveSpec& spec) const {
+  if (spec.device == nullptr || (spec.algorithm != "auto" && spec.algorithm != "nccl")) return false;
+  const bool reduces = spec.collective == Collective::allreduce || spec.collective == Collective::reduce ||
+                       spec.collective == Collective::reduce_scatter;
+  const Op op = spec.reduction.op;
+  return !reduces || (op != Op::user && op != Op::adasum && supports(spec.dtype, op));
+}
+
+std::string NcclCollectives::phase() const {
+  const std::string_view name = name_of(last_);
+  if (completion_ == nullptr) return fmt::format("nccl {}", name);
+  if (!planned_) return fmt::format("nccl {}, before all have joined", name);
+  return fmt::format("nccl {}, step {} of {}", name, std::min(next_ + 1, steps_.size()), steps_.size());
+}
+
+// ---- one collective, or several together
+
+void NcclCollectives::start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) {
+  calls_.assign(1, {spec, buffers});
+  begin(completion);
+}
+
+void NcclCollectives::start_many(std::span<const DeviceCall> calls, Completion& completion) {
+  if (calls.empty()) return completion.finish();
+  calls_.assign(calls.begin(), calls.end());
+  begin(completion);
+}
+
+void NcclCollectives::begin(Completion& completion) {
+  FDL_CHECK(completion_ == nullptr);
+  last_ = calls_.front().spec.collective;
+  completion_ = &completion;
+  planned_ = false;
+  poll_ns_ = kFirstPollNs;
+  advance();
+}
+
+// True if anything has moved. Ends when the collective is queued, has failed, or NCCL is at work.
+bool NcclCollectives::advance() {
+  bool moved = false;
+  while (completion_ != nullptr) {
+    const auto ready = communicator_->ready();
+    if (!ready.ok()) return fail(ready.status()), true;
+    if (!*ready) return moved;
+    moved = true;
+    Status status;
+    const auto stranger =
+        std::find_if(enrolled_.begin(), enrolled_.end(), [](const auto& each) { return !each.known; });
+    if (stranger != enrolled_.end()) {
+      status = introduce(*stranger);
+    } else if (!planned_) {
+      status = plan();
+    } else if (next_ < steps_.size()) {
+      status = run_steps();
+    } else {
+      status = captured_ ? Status() : watch(calls_.front().spec.stream);
+      if (status.ok()) std::exchange(completion_, nullptr)->finish();
+    }
+    if (!status.ok()) fail(status);
+  }
+  return moved;
+}
+
+Status NcclCollectives::plan() {
+  const Stream stream = calls_.front().spec.stream;
+  FDL_ASSIGN_OR_RETURN(captured_, device_.is_captured(stream));
+  Scratch& scratch = captured_ ? scratch_of(stream) : scratch_;
+  std::size_t needed = plan_into({scratch.memory, scratch.bytes});
+  if (needed > scratch.bytes) {
+    FDL_RETURN_IF_ERROR(grow(scratch, needed));
+    needed = plan_into({scratch.memory, scratch.bytes});
+  }
+  uses_scratch_ = needed > 0 && !captured_;
+  if (uses_scratch_ && scratch.used && scratch.stream != stream) {
+    FDL_RETURN_IF_ERROR(device_.wait(stream, scratch_mark_));
+  }
+  next_ = 0;
+  planned_ = true;
+  return {};
+}
+
+// Neighbours that are calls of NCCL and nothing else become one group.
+std::size_t NcclCollectives::plan_into(Bytes scratch) {
+  steps_.clear();
+  const NcclPlace place{communicator_->rank(), communicator_->size(), communicator_->library().features().alltoall};
+  std::size_t used = 0;
+  bool joinable = false;
+  for (const DeviceCall& call : calls_) {
+    const std::size_t first = steps_.size();
+    used += plan_nccl(call.spec, call.buffers, place, scratch.subspan(std::min(used, scratch.size())), steps_);
+    const bool alone = is_nccl_alone(call.spec);
+    if (alone && joinable && first < steps_.size()) steps_[first].joined = true;
+    if (first < steps_.size()) joinable = alone;
+  }
+  return used;
+}
+
+NcclCollectives::Scratch& NcclCollectives::scratch_of(Stream stream) {
+  for (Scratch& scratch : captured_scratch_) {
+    if (scratch.stream == stream) return scratch;
+  }
+  captured_scratch_.push_back({.stream = stream});
+  return captured_scratch_.back();
+}
+
+Status NcclCollectives::grow(Scratch& scratch, std::size_t bytes) {
+  auto memory = device_.allocate(std::max(bytes, 2 * scratch.bytes));
+  if (!memory.ok()) memory = device_.allocate(bytes);
+  if (!memory.ok()) {
+    return memory.status().while_doing(fmt::format("making {} bytes of room for a collective by nccl", bytes));
+  }
+  if (captured_ && scratch.memory != nullptr) {
+    outgrown_.push_back(scratch.memory);
+  } else if (scratch.memory != nullptr) {
+    device_.release(scratch.memory);
+  }
+  scratch.memory = static_cast<std::byte*>(*memory);
+  scratch.bytes = std::max(bytes, scratch.bytes);
+  return {};
+}
+
+// ---- steps
+
+// One of ours, or a whole group of NCCL's.
+Status NcclCollectives::run_steps() {
+  const std::size_t first = next_++;
+  if (!steps_[first].by_nccl()) return run(steps_[first]);
+  while (next_ < steps_.size() && steps_[next_].joined) ++next_;
+  return run_group(std::span(steps_).subspan(first, next_ - first));
+}
+
+Status NcclCollectives::run(const NcclStep& step) {
+  const Stream stream = calls_.front().spec.stream;
+  if (step.kind == Kind::copy) return device_.copy(stream, step.target, step.source, step.count);
+  sources_.assign(1, step.source);
+  if (step.kind == Kind::fold) {
+    sources_.resize(static_cast<std::size_t>(communicator_->size()));
+    for (std::size_t r = 0; r < sources_.size(); ++r) sources_[r] = step.blocks + r * step.stride;
+    sources_[static_cast<std::size_t>(communicator_->rank())] = step.source;
+  }
+  return device_.reduce(stream, step.dtype, step.fold_op, step.target, sources_, step.count, step.factor);
+}
+
+Status NcclCollectives::run_group(std::span<const NcclStep> group) {
+  if (group.size() == 1) {
+    FDL_ASSIGN_OR_RETURN(const nccl::RedOp op, operation_of(group[0]));
+    return communicator_->called(call(group[0], op), name_of(last_));
+  }
+  FDL_RETURN_IF_ERROR(communicator_->begin_group());
+  Status first;
+  for (const NcclStep& step : group) {
+    const auto op = operation_of(step);
+    Status status = op.ok() ? communicator_->called_in_group(call(step, *op), name_of(last_)) : op.status();
+    if (!status.ok() && first.ok()) first = status;
+  }
+  const Status ended = communicator_->end_group();
+  return first.ok() ? ended : first;
+}
+
+Result<nccl::RedOp> NcclCollectives::operation_of(const NcclStep& step) {
+  if (step.factor == 1) return step.op;
+  for (const Factor& known : factors_) {
+    if (known.type == step.type && known.factor == step.factor) return known.op;
+  }
+  const auto& functions = communicator_->functions();
+  if (factors_.size() == kFactors) {
+    functions.RedOpDestroy(factors_.front().op, communicator_->get());
+    factors_.erase(factors_.begin());
+  }
+  float single = static_cast<float>(step.factor);
+  double wide = step.factor;
+  uint16_t half = float_to_bfloat16(single);
+  void* scalar = step.type == nccl::Type::float64    ? static_cast<void*>(&wide)
+                 : step.type == nccl::Type::bfloat16 ? static_cast<void*>(&half)
+                                                     : static_cast<void*>(&single);
+  nccl::RedOp op{};
+  FDL_RETURN_IF_ERROR(communicator_->called_in_group(
+      functions.RedOpCreatePreMulSum(&op, scalar, step.type, nccl::kScalarOnHost, communicator_->get()),
+      "making a sum with a factor"));
+  factors_.push_back({step.type, step.factor, op});
+  return op;
+}
+
+nccl::Outcome NcclCollectives::call(const NcclStep& step, nccl::RedOp op) {
+  const auto& nccl = communicator_->functions();
+  const nccl::Comm comm = communicator_->get();
+  void* const stream = calls_.front().spec.stream;
+  switch (step.kind) {
+    case Kind::all_reduce:
+      return nccl.AllReduce(step.source, step.target, step.count, step.type, op, comm, stream);
+    case Kind::reduce:
+      return nccl.Reduce(step.source, step.target, step.count, step.type, op, step.peer, comm, stream);
+    case Kind::broadcast:
+      return nccl.Broadcast(step.source, step.target, step.count, step.type, step.peer, comm, stream);
+    case Kind::all_gather:
+      return nccl.AllGather(step.source, step.target, step.count, step.type, comm, stream);
+    case Kind::reduce_scatter:
+      return nccl.ReduceScatter(step.source, step.target, step.count, step.type, op, comm, stream);
+    case Kind::all_to_all:
+      return nccl.AlltoAll(step.source, step.target, step.count, step.type, comm, stream);
+    case Kind::gather:
+      return nccl.Gather(step.source, step.target, step.count, step.type, step.peer, comm, stream);
+    case Kind::scatter:
+      return nccl.Scatter(step.source, step.target, step.count, step.type, step.peer, comm, stream);
+    case Kind::send:
+      return nccl.Send(step.source, step.count, step.type, step.peer, comm, stream);
+    case Kind::recv:
+      return nccl.Recv(step.target, step.count, step.type, step.peer, comm, stream);
+    case Kind::copy:
+    case Kind::scale:
+    case Kind::fold:
+      break;
+  }
+  return nccl::Outcome::invalid_usage;
+}
+
+// ---- memory that NCCL knows
+
+Status NcclCollectives::enroll(void* memory, std::size_t bytes, bool alike) {
+  if (!communicator_->status().ok()) return communicator_->status();
+  enrolled_.push_back({.memory = memory, .bytes = bytes, .alike = alike});
+  return {};
+}
+
+Status NcclCollectives::introduce(Enrolled& memory) {
+  const NcclFeatures& features = communicator_->library().features();
+  const auto& functions = communicator_->functions();
+  memory.known = true;
+  if (memory.alike && features.symmetric && memory.bytes % nccl::kWindowAlignment == 0) {
+    return communicator_->called(functions.CommWindowRegister(communicator_->get(), memory.memory, memory.bytes,
+                                                              &memory.window, nccl::kWindowSymmetric),
+                                 "registering a window");
+  }
+  if (!features.registration) return {};
+  const nccl::Outcome outcome =
+      functions.CommRegister(communicator_->get(), memory.memory, memory.bytes, &memory.handle);
+  if (outcome == nccl::Outcome::success || outcome == nccl::Outcome::in_progress) {
+    return communicator_->called(outcome, "registering memory");
+  }
+  log_info("nccl: {} bytes stay unregistered: {}", memory.bytes,
+           communicator_->library().words_for(outcome, communicator_->get()));
+  memory.handle = nullptr;
+  return {};
+}
+
+Status NcclCollectives::dismiss(void* memory) {
+  const auto known =
+      std::find_if(enrolled_.begin(), enrolled_.end(), [&](const auto& e) { return e.memory == memory; });
+  if (known == enrolled_.end()) return {};
+  const Enrolled gone = *known;
+  enrolled_.erase(known);
+  if (!communicator_->status().ok() || communicator_->busy()) return communicator_->status();
+  const auto& functions = communicator_->functions();
+  if (gone.window != nullptr) {
+    return communicator_->called(functions.CommWindowDeregister(communicator_->get(), gone.window),
+                                 "giving up a window");
+  }
+  if (gone.handle == nullptr) return {};
+  return communicator_->called(functions.CommDeregister(communicator_->get(), gone.handle), "unregistering memory");
+}
+
+// ---- driving, sleeping, watching
+
+Status NcclCollectives::watch(Stream stream) {
+  if (captured_) return {};
+  FDL_RETURN_IF_ERROR(device_.set(mark_, stream));
+  if (uses_scratch_) {
+    FDL_RETURN_IF_ERROR(device_.set(scratch_mark_, stream));
+    scratch_.stream = stream;
+    scratch_.used = true;
+  }
+  in_flight_ = true;
+  next_look_ns_ = now_ns() + watch_ns_;
+  return {};
+}
+
+void NcclCollectives::expect_work() { poll_ns_ = kFirstPollNs; }
+
+// True if that ended it.
+bool NcclCollectives::look_after() {
+  const auto through = device_.reached(mark_);
+  Status status = through.status();
+  if (!status.ok()) status = status.while_doing(fmt::format("running {}", phase()));
+  in_flight_ = through.ok() && !*through;
+  next_look_ns_ = now_ns() + watch_ns_;
+  if (in_flight_) status = communicator_->check();
+  if (!status.ok()) fail(status);
+  return !status.ok();
+}
+
+bool NcclCollectives::progress() {
+  if (completion_ != nullptr) return advance();
+  if (communicator_->busy()) {
+    const auto ready = communicator_->ready();
+    return !ready.ok() || *ready;
+  }
+  return in_flight_ && now_ns() >= next_look_ns_ && look_after();
+}
+
+void NcclCollectives::fail(const Status& why) {
+  communicator_->stop(why);
+  in_flight_ = false;
+  if (completion_ != nullptr) std::exchange(completion_, nullptr)->finish(communicator_->status());
+}
+
+void NcclCollectives::wake_after_ns(int64_t delay) {
+  armed_ = delay > 0;
+  if (!armed_) delay = 0;
+  const itimerspec moment{.it_interval = {}, .it_value = {delay / 1'000'000'000, delay % 1'000'000'000}};
+  ::timerfd_settime(timer_.get(), 0, &moment, nullptr);
+}
+
+bool NcclCollectives::prepare_to_sleep() {
+  if (completion_ != nullptr || communicator_->busy()) {
+    const auto ready = communicator_->ready();
+    if (!ready.ok() || *ready) return false;
+    wake_after_ns(poll_ns_ = std::clamp(2 * poll_ns_, kFirstPollNs, kLastPollNs));
+  } else if (in_flight_) {
+    wake_after_ns(std::max<int64_t>(next_look_ns_ - now_ns(), 1));
+  }
+  return true;
+}
+
+void NcclCollectives::finish_sleep() {
+  if (armed_) wake_after_ns(0);
+}
+
+}  // namespace fdl

@@ -1,0 +1,188 @@
+// NcclCommunicator: joining, asking whether NCCL is through with what it was given, ending.
+#include "transports/nccl/nccl_communicator.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+namespace fdl {
+namespace {
+
+using nccl::Outcome;
+
+constexpr int kNamed = 4;  // members that an error lists
+constexpr auto kNap = std::chrono::microseconds(200);
+
+}  // namespace
+
+NcclCommunicator::NcclCommunicator(std::shared_ptr<const NcclLibrary> library, int rank,
+                                   std::span<const Member> members, Deadline deadline, const NcclTerms& terms)
+    : library_(std::move(library)),
+      rank_(rank),
+      members_(members.begin(), members.end()),
+      deadline_(deadline),
+      terms_(terms) {}
+
+Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::begin(std::shared_ptr<const NcclLibrary> library,
+                                                                  const DeviceLibrary::Id& id, int rank,
+                                                                  std::span<const Member> members, Device& device,
+                                                                  Deadline deadline, const NcclTerms& terms) {
+  std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(std::move(library), rank, members, deadline, terms));
+  FDL_RETURN_IF_ERROR(made->join(id, device));
+  return made;
+}
+
+Status NcclCommunicator::join(const DeviceLibrary::Id& id, Device& device) {
+  nccl::UniqueId unique{};
+  static_assert(sizeof unique == sizeof id);
+  std::memcpy(&unique, id.data(), sizeof unique);
+  nccl::ConfigOf218 config;
+  config.blocking = 0;
+  FDL_RETURN_IF_ERROR(device.enter());
+  const Outcome outcome = functions().CommInitRankConfig(&joined_, size(), unique, rank_, &config);
+  device.leave();
+  comm_ = joined_;
+  if (outcome == Outcome::in_progress || outcome == Outcome::success) return {};
+  return fail(outcome, "joining");
+}
+
+std::string NcclCommunicator::name_of(int rank) const {
+  const Member& who = members_[static_cast<std::size_t>(rank)];
+  if (who.host_name.empty()) return fmt::format("rank {}", who.world_rank);
+  return fmt::format("rank {} ({})", who.world_rank, who.host_name);
+}
+
+std::string NcclCommunicator::others() const {
+  std::string names;
+  int named = 0;
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank_) continue;
+    if (++named > kNamed) return fmt::format("{} and {} more", names, size() - 1 - kNamed);
+    names += (names.empty() ? "" : ", ") + name_of(r);
+  }
+  return names;
+}
+
+Status NcclCommunicator::fail(Outcome outcome, std::string_view what) {
+  const Status status(
+      Code::transport,
+      fmt::format("nccl: {} failed on {}: {}; with {}; NCCL_DEBUG=WARN on all ranks tells more", what, name_of(rank_),
+                  library_->words_for(outcome, comm_), size() > 1 ? others() : "no other rank"));
+  stop(status);
+  return status_;
+}
+
+Result<bool> NcclCommunicator::ready() {
+  while (status_.ok() && stage_ != Stage::idle) {
+    Outcome state = Outcome::success;
+    const Outcome asked = functions().CommGetAsyncError(stage_ == Stage::splitting ? joined_ : comm_, &state);
+    if (asked != Outcome::success) state = asked;
+    if (state == Outcome::success) {
+      FDL_RETURN_IF_ERROR(advance());
+      continue;
+    }
+    if (state != Outcome::in_progress) return fail(state, stage_ == Stage::working ? "a collective" : "joining");
+    if (stage_ != Stage::working && deadline_.passed()) {
+      stop(Status(Code::timeout,
+                  fmt::format("nccl: {} has joined, and not all others have in time; it waited for {}: see their logs",
+                              name_of(rank_), others())));
+      break;
+    }
+    return false;
+  }
+  if (!status_.ok()) return status_;
+  return true;
+}
+
+Status NcclCommunicator::advance() {
+  if (stage_ == Stage::joining && terms_.calls == NcclCalls::direct) {
+    nccl::ConfigOf218 config;
+    config.blocking = 1;
+    config.split_share = 1;
+    stage_ = Stage::splitting;
+    comm_ = nullptr;
+    const Outcome outcome = functions().CommSplit(joined_, 0, rank_, &comm_, &config);
+    if (outcome == Outcome::success || outcome == Outcome::in_progress) return {};
+    return fail(outcome, "splitting");
+  }
+  stage_ = Stage::idle;
+  return {};
+}
+
+Status NcclCommunicator::check() {
+  if (!status_.ok() || stage_ != Stage::idle) return status_;
+  Outcome state = Outcome::success;
+  const Outcome asked = functions().CommGetAsyncError(comm_, &state);
+  if (asked != Outcome::success) state = asked;
+  if (state == Outcome::success || state == Outcome::in_progress) return {};
+  return fail(state, "a collective");
+}
+
+Status NcclCommunicator::called(Outcome outcome, std::string_view what) {
+  if (outcome == Outcome::success) return {};
+  if (outcome != Outcome::in_progress) return fail(outcome, what);
+  stage_ = Stage::working;
+  return {};
+}
+
+Status NcclCommunicator::begin_group() {
+  if (!status_.ok()) return status_;
+  const Outcome outcome = functions().GroupStart();
+  return outcome == Outcome::success ? Status() : fail(outcome, "beginning a group");
+}
+
+Status NcclCommunicator::called_in_group(Outcome outcome, std::string_view what) {
+  if (outcome == Outcome::success || outcome == Outcome::in_progress) return {};
+  return Status(Code::transport,
+                fmt::format("nccl: {} failed on {}: {}", what, name_of(rank_), library_->words_for(outcome, comm_)));
+}
+
+Status NcclCommunicator::end_group() { return called(functions().GroupEnd(), "a collective"); }
+
+// ---- the end
+
+void NcclCommunicator::stop(const Status& why) {
+  if (!status_.ok()) return;
+  status_ = why;
+  // Revoking only tells: aborting also frees, which waits for all work on the device, and that may be the work of
+  // another communicator that is to be stopped next.
+  const bool in_use = stage_ == Stage::working || stage_ == Stage::idle;
+  if (in_use && library_->features().revoke) {
+    const Outcome outcome = functions().CommRevoke(comm_, 0);
+    revoked_ = outcome == Outcome::success || outcome == Outcome::in_progress;
+  }
+  if (!revoked_) abort();
+}
+
+void NcclCommunicator::abort() {
+  if (comm_ != nullptr && comm_ != joined_) functions().CommAbort(comm_);
+  if (joined_ != nullptr) functions().CommAbort(joined_);
+  comm_ = joined_ = nullptr;
+}
+
+bool NcclCommunicator::finalized(nccl::Comm comm) {
+  const Deadline patience = Deadline::after_seconds(terms_.patience_s);
+  Outcome state = functions().CommFinalize(comm);
+  while (state == Outcome::in_progress && !patience.passed()) {
+    std::this_thread::sleep_for(kNap);
+    if (functions().CommGetAsyncError(comm, &state) != Outcome::success) return false;
+  }
+  return state == Outcome::success;
+}
+
+// In peace all ranks end together, and nothing of what is freed is still read by a peer. Who comes alone, or too late,
+// aborts, which asks nobody. So does what was split off: to finalize it would hold up the caller.
+NcclCommunicator::~NcclCommunicator() {
+  if (comm_ != nullptr && comm_ != joined_) functions().CommAbort(std::exchange(comm_, joined_));
+  if (joined_ == nullptr) return;
+  if (status_.ok() && stage_ == Stage::idle && finalized(joined_)) {
+    functions().CommDestroy(joined_);
+  } else {
+    functions().CommAbort(joined_);
+  }
+}
+
+}  // namespace fdl

@@ -1,0 +1,148 @@
+// NCCL as a DeviceLibrary: ids, joining, memory, and whether the ranks of a group can use it together.
+#include "transports/nccl/nccl_device_library.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "base/log.h"
+#include "transports/nccl/nccl_collectives.h"
+#include "transports/nccl/nccl_lanes.h"
+
+namespace fdl {
+namespace {
+
+constexpr int kCuda = 2;  // DLPack's number
+constexpr int kSharesDevices = 23000;
+
+std::string name_of(const Member& member) {
+  if (member.host_name.empty()) return fmt::format("rank {}", member.world_rank);
+  return fmt::format("rank {} ({})", member.world_rank, member.host_name);
+}
+
+Status refuse(std::string text) { return Status(Code::unsupported, "nccl: " + std::move(text)); }
+
+Status of_two_on_one_device(const DeviceFacts& facts, const Member& first, const Member& second) {
+  const std::string who = fmt::format("{} and {} are on the same GPU", name_of(first), name_of(second));
+  if (facts.version < kSharesDevices) {
+    return refuse(
+        fmt::format("{}, and NCCL {} cannot have that; give each rank a GPU of its own, or use NCCL 2.30 with "
+                    "NCCL_MULTI_RANK_GPU_ENABLE=1",
+                    who, nccl_version_text(facts.version)));
+  }
+  return refuse(
+      fmt::format("{}; give each rank a GPU of its own, or set NCCL_MULTI_RANK_GPU_ENABLE=1 on all ranks", who));
+}
+
+class NcclDeviceLibrary final : public DeviceLibrary {
+ public:
+  NcclDeviceLibrary(std::shared_ptr<const NcclLibrary> library, const Config& config, bool multi_rank_gpu_enabled,
+                    NcclCalls calls)
+      : library_(std::move(library)),
+        name_("nccl " + nccl_version_text(library_->version())),
+        terms_{calls, config.suspect_after_s},
+        shares_devices_(multi_rank_gpu_enabled && library_->features().shared_devices) {}
+
+  std::string_view name() const override { return name_; }
+  int32_t version() const override { return library_->version(); }
+  bool shares_devices() const override { return shares_devices_; }
+  Status verdict(std::span<const DeviceFacts> ranks, std::span<const Member> members) const override {
+    return nccl_verdict(ranks, members);
+  }
+
+  Result<Id> make_id() override {
+    nccl::UniqueId unique{};
+    const auto outcome = library_->functions().GetUniqueId(&unique);
+    if (outcome != nccl::Outcome::success) {
+      return Status(Code::transport, fmt::format("nccl: no id for a group: {}; is there a network interface that NCCL "
+                                                 "may use (NCCL_SOCKET_IFNAME)?",
+                                                 library_->words_for(outcome, nullptr)));
+    }
+    Id id;
+    std::memcpy(id.data(), &unique, sizeof unique);
+    return id;
+  }
+
+  Result<std::unique_ptr<Collectives>> join(const Id& id, int rank, std::span<const Member> members, Device& device,
+                                            Deadline deadline) override {
+    FDL_ASSIGN_OR_RETURN(auto communicator,
+                         NcclCommunicator::begin(library_, id, rank, members, device, deadline, terms_));
+    FDL_ASSIGN_OR_RETURN(auto made, NcclCollectives::make(std::move(communicator), device, terms_.patience_s));
+    return std::unique_ptr<Collectives>(std::move(made));
+  }
+
+  void start_together(Collectives& joined, std::span<const DeviceCall> calls, Completion& completion) override {
+    ours(joined).start_many(calls, completion);
+  }
+
+  Result<void*> allocate(Device& device, std::size_t bytes) override {
+    if (!library_->features().own_memory) return device.allocate(bytes);
+    void* memory = nullptr;
+    FDL_RETURN_IF_ERROR(device.enter());
+    const auto outcome = library_->functions().MemAlloc(&memory, bytes);
+    device.leave();
+    if (outcome == nccl::Outcome::success) return memory;
+    return Status(Code::resource, fmt::format("nccl: no {} bytes on {}: {}", bytes, device.name(),
+                                              library_->words_for(outcome, nullptr)));
+  }
+  void release(Device& device, void* memory) override {
+    if (!library_->features().own_memory) return device.release(memory);
+    if (!device.enter().ok()) return;  // a device that is lost has lost its memory
+    library_->functions().MemFree(memory);
+    device.leave();
+  }
+  Status enroll(Collectives& joined, void* memory, std::size_t bytes, bool alike) override {
+    return ours(joined).enroll(memory, bytes, alike);
+  }
+  Status dismiss(Collectives& joined, void* memory) override { return ours(joined).dismiss(memory); }
+
+  std::unique_ptr<DeviceLanes> lanes_of(Collectives& joined) override {
+    return std::make_unique<NcclLanes>(ours(joined));
+  }
+
+ private:
+  static NcclCollectives& ours(Collectives& joined) { return static_cast<NcclCollectives&>(joined); }
+
+  const std::shared_ptr<const NcclLibrary> library_;
+  const std::string name_;
+  const NcclTerms terms_;
+  const bool shares_devices_;
+};
+
+}  // namespace
+
+Status nccl_verdict(std::span<const DeviceFacts> ranks, std::span<const Member> members) {
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (ranks[r].kind != kCuda) return refuse(name_of(members[r]) + " has no CUDA device; NCCL knows no others");
+    if (ranks[r].version == 0) {
+      return refuse(fmt::format("{} has none that it may use; `farandole config` there says why", name_of(members[r])));
+    }
+    if (ranks[r].version != ranks[0].version) {
+      return refuse(fmt::format("{} has NCCL {}, {} has {}; install the same on all", name_of(members[0]),
+                                nccl_version_text(ranks[0].version), name_of(members[r]),
+                                nccl_version_text(ranks[r].version)));
+    }
+  }
+  for (std::size_t second = 1; second < ranks.size(); ++second) {
+    for (std::size_t first = 0; first < second; ++first) {
+      if (ranks[first].device != ranks[second].device) continue;
+      const bool allowed = ranks[first].shares_devices != 0 && ranks[second].shares_devices != 0;
+      if (!allowed) return of_two_on_one_device(ranks[first], members[first], members[second]);
+    }
+  }
+  return {};
+}
+
+Result<std::shared_ptr<DeviceLibrary>> open_nccl(const Config& config, bool multi_rank_gpu_enabled, NcclCalls calls) {
+  FDL_ASSIGN_OR_RETURN(auto library, NcclLibrary::open(config.nccl_library));
+  log_info("{}", library->description());
+  return std::shared_ptr<DeviceLibrary>(
+      std::make_shared<NcclDeviceLibrary>(std::move(library), config, multi_rank_gpu_enabled, calls));
+}
+
+std::string describe_nccl(const Config& config) {
+  const auto library = NcclLibrary::open(config.nccl_library);
+  return library.ok() ? (*library)->description() : library.status().text();
+}
+
+}  // namespace fdl

@@ -1,0 +1,24 @@
+// NCCL as a DeviceLibrary: what the runtime opens, and one line about it for people.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/config.h"
+#include "contract/device_library.h"
+#include "transports/nccl/nccl_communicator.h"
+
+namespace fdl {
+
+// `multi_rank_gpu_enabled`: whether NCCL_MULTI_RANK_GPU_ENABLE is set to something else than 0 for this process.
+// UNSUPPORTED, in words for people, where there is no NCCL or none that can be used.
+Result<std::shared_ptr<DeviceLibrary>> open_nccl(const Config& config, bool multi_rank_gpu_enabled,
+                                                 NcclCalls calls = NcclCalls::deferred);
+
+// "NCCL 2.30.7 (/usr/lib/libnccl.so.2, the system's): nonblocking, split, ..." or why there is none.
+std::string describe_nccl(const Config& config);
+
+// What keeps these ranks apart, or OK. Pure: DeviceLibrary::verdict().
+Status nccl_verdict(std::span<const DeviceFacts> ranks, std::span<const Member> members);
+
+}  // namespace fdl

@@ -1,0 +1,422 @@
+// NcclPlan: one function a collective.
+#include "transports/nccl/nccl_plan.h"
+
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+namespace fdl {
+namespace {
+
+using Kind = NcclStep::Kind;
+
+// Up to this many bytes from all ranks together, everybody folds everything: one exchange instead of two.
+constexpr std::size_t kFoldEverywhereBytes = 256 * 1024;
+constexpr std::size_t kAlignment = 256;
+
+std::optional<nccl::Type> type_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::uint8:
+      return nccl::Type::uint8;
+    case Dtype::int8:
+      return nccl::Type::int8;
+    case Dtype::uint32:
+      return nccl::Type::uint32;
+    case Dtype::int32:
+      return nccl::Type::int32;
+    case Dtype::uint64:
+      return nccl::Type::uint64;
+    case Dtype::int64:
+      return nccl::Type::int64;
+    case Dtype::float16:
+      return nccl::Type::float16;
+    case Dtype::bfloat16:
+      return nccl::Type::bfloat16;
+    case Dtype::float32:
+      return nccl::Type::float32;
+    case Dtype::float64:
+      return nccl::Type::float64;
+    default:
+      return {};
+  }
+}
+
+bool is_power_of_two(double factor) {
+  int exponent = 0;
+  return std::frexp(factor, &exponent) == 0.5 && exponent > -100 && exponent < 100;
+}
+
+class Planner {
+ public:
+  Planner(const CollectiveSpec& spec, Buffers buffers, const NcclPlace& place, Bytes scratch,
+          std::vector<NcclStep>& steps)
+      : spec_(spec),
+        input_(static_cast<const std::byte*>(buffers.input)),
+        output_(static_cast<std::byte*>(buffers.output)),
+        rank_(static_cast<std::size_t>(place.rank)),
+        size_(static_cast<std::size_t>(place.size)),
+        alltoall_(place.alltoall),
+        element_(size_of(spec.dtype)),
+        scratch_(scratch),
+        steps_(steps),
+        reduction_(nccl_reduction(spec.dtype, spec.reduction.op, spec.deterministic)),
+        scaling_(reduction_ ? nccl_scaling(spec.dtype, spec.reduction.op, spec.prescale, spec.postscale)
+                            : NcclScaling{spec.prescale, 1, spec.postscale}) {}
+
+  std::size_t plan() {
+    switch (spec_.collective) {
+      case Collective::allreduce:
+        reduction_ ? allreduce() : allreduce_by_owners();
+        break;
+      case Collective::reduce:
+        reduction_ ? reduce() : reduce_by_owners();
+        break;
+      case Collective::reduce_scatter:
+        reduction_ ? reduce_scatter() : reduce_scatter_by_owners();
+        break;
+      case Collective::broadcast:
+        broadcast();
+        break;
+      case Collective::allgather:
+        allgather(own_input_of_gather(), output_, spec_.counts);
+        break;
+      case Collective::alltoall:
+        alltoall();
+        break;
+      case Collective::gather:
+        gather(own_input_of_gather(), output_, spec_.counts);
+        break;
+      case Collective::scatter:
+        scatter();
+        break;
+      case Collective::barrier:
+        barrier();
+        break;
+    }
+    return used_;
+  }
+
+ private:
+  using Counts = std::span<const std::size_t>;
+
+  bool at_root() const { return static_cast<int>(rank_) == spec_.root; }
+  std::size_t bytes(std::size_t count) const { return count * element_; }
+  static std::size_t before(Counts counts, std::size_t rank) {
+    return std::accumulate(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(rank), std::size_t{0});
+  }
+  std::size_t before(std::size_t rank) const { return before(spec_.counts, rank); }
+  std::size_t total() const { return before(size_); }
+  static bool even(Counts counts) {
+    for (const std::size_t count : counts) {
+      if (count != counts[0]) return false;
+    }
+    return true;
+  }
+
+  std::byte* take(std::size_t wanted) {
+    std::byte* taken = scratch_.data() == nullptr ? nullptr : scratch_.data() + used_;
+    used_ += (wanted + kAlignment - 1) / kAlignment * kAlignment;
+    return taken;
+  }
+
+  // ---- steps. Those of bytes have no type of their own.
+  NcclStep& add(Kind kind, const std::byte* source, std::byte* target, std::size_t count) {
+    steps_.push_back({.kind = kind, .source = source, .target = target, .count = count});
+    steps_.back().dtype = spec_.dtype;
+    steps_.back().fold_op = kind == Kind::fold ? spec_.reduction.op : Op::sum;
+    return steps_.back();
+  }
+  // As one more member of the group that began with the step at `first`.
+  void join_from(std::size_t first) {
+    for (std::size_t i = first + 1; i < steps_.size(); ++i) steps_[i].joined = true;
+  }
+  void copy(const std::byte* source, std::byte* target, std::size_t count) {
+    if (source != target && count > 0) add(Kind::copy, source, target, bytes(count));
+  }
+  // A copy within one vector, whose ends may overlap.
+  void move(const std::byte* source, std::byte* target, std::size_t count) {
+    if (source > target && target + bytes(count) > source) {
+      std::byte* between = take(bytes(count));
+      copy(source, between, count);
+      source = between;
+    }
+    copy(source, target, count);
+  }
+  void scale(const std::byte* source, std::byte* target, std::size_t count, double factor) {
+    if (count > 0) add(Kind::scale, source, target, count).factor = factor;
+  }
+  NcclStep& reduce_by_nccl(Kind kind, const std::byte* source, std::byte* target, std::size_t count) {
+    NcclStep& step = add(kind, source, target, count);
+    step.type = reduction_->type;
+    step.op = reduction_->op;
+    step.factor = scaling_.inside;
+    return step;
+  }
+  void send(const std::byte* source, std::size_t count, std::size_t to) {
+    if (count > 0) add(Kind::send, source, nullptr, bytes(count)).peer = static_cast<int>(to);
+  }
+  void recv(std::byte* target, std::size_t count, std::size_t from) {
+    if (count > 0) add(Kind::recv, nullptr, target, bytes(count)).peer = static_cast<int>(from);
+  }
+  void finish(std::byte* result, std::size_t count) {
+    if (scaling_.after != 1) scale(result, result, count, scaling_.after);
+  }
+
+  // ---- reductions by NCCL
+  // The input with what must be multiplied in before, where it does not harm: in the output, else in scratch.
+  const std::byte* prepared(std::size_t count, std::byte* room) {
+    if (scaling_.before == 1) return input_;
+    std::byte* target = room != nullptr ? room : take(bytes(count));
+    scale(input_, target, count, scaling_.before);
+    return target;
+  }
+
+  void allreduce() {
+    if (spec_.count == 0) return;
+    const std::byte* source = prepared(spec_.count, output_);
+    reduce_by_nccl(Kind::all_reduce, source, output_, spec_.count);
+    finish(output_, spec_.count);
+  }
+
+  void reduce() {
+    if (spec_.count == 0) return;
+    const std::byte* source = prepared(spec_.count, at_root() ? output_ : nullptr);
+    reduce_by_nccl(Kind::reduce, source, at_root() ? output_ : nullptr, spec_.count).peer = spec_.root;
+    if (at_root()) finish(output_, spec_.count);
+  }
+
+  void reduce_scatter() {
+    const std::size_t own = before(rank_);
+    const std::byte* source = prepared(total(), nullptr);
+    if (source == output_ && own != 0) {  // to the start of the input: NCCL knows only the own place
+      std::byte* copied = take(bytes(total()));
+      copy(source, copied, total());
+      source = copied;
+    }
+    if (total() == 0) return;
+    if (even(spec_.counts)) {
+      reduce_by_nccl(Kind::reduce_scatter, source, output_, spec_.counts[0]);
+    } else {
+      const std::size_t first = steps_.size();
+      for (std::size_t r = 0; r < size_; ++r) {
+        if (spec_.counts[r] == 0) continue;
+        reduce_by_nccl(Kind::reduce, source + bytes(before(r)), r == rank_ ? output_ : nullptr, spec_.counts[r]).peer =
+            static_cast<int>(r);
+      }
+      join_from(first);
+    }
+    finish(output_, spec_.counts[rank_]);
+  }
+
+  // ---- reductions by owners
+  // Everybody sends each rank its part; the own one stays. Returns where the others' lie, one after the other by rank,
+  // each as long as my own (there is a gap at my own place).
+  std::byte* exchange(const std::byte* source, Counts parts) {
+    const std::size_t own = bytes(parts[rank_]);
+    std::byte* blocks = take(own * size_);
+    const std::size_t first = steps_.size();
+    for (std::size_t r = 0; r < size_; ++r) {
+      if (r == rank_) continue;
+      send(source + bytes(before(parts, r)), parts[r], r);
+      recv(blocks + own * r, parts[rank_], r);
+    }
+    join_from(first);
+    return blocks;
+  }
+
+  void fold(const std::byte* own, const std::byte* blocks, std::byte* target, std::size_t count) {
+    if (count == 0) return;
+    NcclStep& step = add(Kind::fold, own, target, count);
+    step.blocks = blocks;
+    step.stride = bytes(count);
+    step.factor = scaling_.after;
+  }
+
+  // The vector in as even parts as whole elements allow.
+  std::vector<std::size_t> parts_of(std::size_t count) const {
+    std::vector<std::size_t> parts(size_);
+    for (std::size_t r = 0; r < size_; ++r) parts[r] = count * (r + 1) / size_ - count * r / size_;
+    return parts;
+  }
+
+  void allreduce_by_owners() {
+    if (spec_.count == 0) return;
+    const std::byte* source = prepared(spec_.count, output_);
+    if (bytes(spec_.count) * size_ <= kFoldEverywhereBytes) {
+      std::byte* blocks = take(bytes(spec_.count) * size_);
+      add(Kind::all_gather, source, blocks, bytes(spec_.count));
+      fold(source, blocks, output_, spec_.count);
+      return;
+    }
+    const auto parts = parts_of(spec_.count);
+    const std::byte* blocks = exchange(source, parts);
+    std::byte* own = output_ + bytes(before(parts, rank_));
+    fold(source + bytes(before(parts, rank_)), blocks, own, parts[rank_]);
+    allgather(own, output_, parts);
+  }
+
+  void reduce_by_owners() {
+    if (spec_.count == 0) return;
+    const std::byte* source = prepared(spec_.count, at_root() ? output_ : nullptr);
+    const auto parts = parts_of(spec_.count);
+    const std::byte* blocks = exchange(source, parts);
+    std::byte* own = at_root() ? output_ + bytes(before(parts, rank_)) : take(bytes(parts[rank_]));
+    fold(source + bytes(before(parts, rank_)), blocks, own, parts[rank_]);
+    gather(own, output_, parts);
+  }
+
+  void reduce_scatter_by_owners() {
+    const std::byte* source = prepared(total(), nullptr);
+    std::byte* blocks = exchange(source, spec_.counts);
+    const std::byte* own = source + bytes(before(rank_));
+    if (source == output_) {  // to the start of the input, which may overlap the own part: from the gap in the blocks
+      std::byte* gap = blocks + bytes(spec_.counts[rank_]) * rank_;
+      copy(own, gap, spec_.counts[rank_]);
+      own = gap;
+    }
+    fold(own, blocks, output_, spec_.counts[rank_]);
+  }
+
+  // ---- the others move bytes
+  void broadcast() {
+    if (spec_.count == 0) return;
+    add(Kind::broadcast, at_root() ? input_ : output_, output_, bytes(spec_.count)).peer = spec_.root;
+  }
+
+  // input == output means that the own part is in its place already.
+  const std::byte* own_input_of_gather() const {
+    const bool receives = spec_.collective == Collective::allgather || at_root();
+    return receives && input_ == output_ ? output_ + bytes(before(rank_)) : input_;
+  }
+
+  void allgather(const std::byte* own, std::byte* target, Counts parts) {
+    if (before(parts, size_) == 0) return;
+    if (even(parts)) {
+      add(Kind::all_gather, own, target, bytes(parts[0]));
+      return;
+    }
+    // Uneven parts as one broadcast from each rank, in one group: NCCL makes one gathering of them.
+    const std::size_t first = steps_.size();
+    for (std::size_t r = 0; r < size_; ++r) {
+      std::byte* part = target + bytes(before(parts, r));
+      if (parts[r] > 0) add(Kind::broadcast, r == rank_ ? own : part, part, bytes(parts[r])).peer = static_cast<int>(r);
+    }
+    join_from(first);
+  }
+
+  void gather(const std::byte* own, std::byte* target, Counts parts) {
+    if (before(parts, size_) == 0) return;
+    if (alltoall_ && even(parts)) {
+      add(Kind::gather, own, at_root() ? target : nullptr, bytes(parts[0])).peer = spec_.root;
+      return;
+    }
+    if (at_root()) copy(own, target + bytes(before(parts, rank_)), parts[rank_]);
+    const std::size_t first = steps_.size();
+    if (!at_root()) send(own, parts[rank_], static_cast<std::size_t>(spec_.root));
+    for (std::size_t r = 0; at_root() && r < size_; ++r) {
+      if (r != rank_) recv(target + bytes(before(parts, r)), parts[r], r);
+    }
+    join_from(first);
+  }
+
+  void scatter() {
+    if (total() == 0) return;
+    const std::size_t own = bytes(before(rank_));
+    if (alltoall_ && even(spec_.counts)) {
+      // The root keeps its part in its place; to the start of the input it goes afterwards.
+      std::byte* target = at_root() && input_ == output_ ? output_ + own : output_;
+      add(Kind::scatter, at_root() ? input_ : nullptr, target, bytes(spec_.counts[0])).peer = spec_.root;
+      copy(target, output_, spec_.counts[rank_]);
+      return;
+    }
+    const std::size_t first = steps_.size();
+    if (!at_root()) recv(output_, spec_.counts[rank_], static_cast<std::size_t>(spec_.root));
+    for (std::size_t r = 0; at_root() && r < size_; ++r) {
+      if (r != rank_) send(input_ + bytes(before(r)), spec_.counts[r], r);
+    }
+    join_from(first);
+    if (at_root()) move(input_ + own, output_, spec_.counts[rank_]);
+  }
+
+  void alltoall() {
+    const std::byte* source = input_;
+    if (input_ == output_ && total() > 0) {  // in place: what is sent must not be overwritten by what arrives
+      std::byte* copied = take(bytes(total()));
+      copy(input_, copied, total());
+      source = copied;
+    }
+    if (spec_.count != 0 && alltoall_) {
+      add(Kind::all_to_all, source, output_, bytes(spec_.count));
+      return;
+    }
+    const std::size_t first = steps_.size();
+    for (std::size_t r = 0; r < size_; ++r) {
+      send(source + bytes(before(r)), spec_.counts[r], r);
+      recv(output_ + bytes(before(spec_.recv_counts, r)), spec_.recv_counts[r], r);
+    }
+    join_from(first);
+  }
+
+  void barrier() {
+    std::byte* byte = take(1);
+    add(Kind::all_reduce, byte, byte, 1);
+  }
+
+  const CollectiveSpec& spec_;
+  const std::byte* input_;
+  std::byte* output_;
+  const std::size_t rank_;
+  const std::size_t size_;
+  const bool alltoall_;
+  const std::size_t element_;
+  const Bytes scratch_;
+  std::size_t used_ = 0;
+  std::vector<NcclStep>& steps_;
+  const std::optional<NcclReduction> reduction_;
+  const NcclScaling scaling_;
+};
+
+}  // namespace
+
+std::optional<NcclReduction> nccl_reduction(Dtype dtype, Op op, bool deterministic) {
+  const auto type = type_of(dtype);
+  if (!type || deterministic) return {};
+  switch (op) {
+    case Op::sum:
+    case Op::average:
+      return NcclReduction{*type, nccl::RedOp::sum};
+    case Op::product:
+      return NcclReduction{*type, nccl::RedOp::product};
+    case Op::min:
+    case Op::max:
+      if (kind_of(dtype) != DtypeKind::integer) return {};
+      return NcclReduction{*type, op == Op::min ? nccl::RedOp::min : nccl::RedOp::max};
+    default:
+      return {};
+  }
+}
+
+NcclScaling nccl_scaling(Dtype dtype, Op op, double prescale, double postscale) {
+  NcclScaling scaling{prescale, 1, postscale};
+  // float16 has so few exponents that dividing first would cost it bits.
+  const bool wide = dtype == Dtype::float32 || dtype == Dtype::float64 || dtype == Dtype::bfloat16;
+  if (!wide || (op != Op::sum && op != Op::average)) return scaling;
+  if (is_power_of_two(prescale)) scaling.inside *= std::exchange(scaling.before, 1);
+  if (is_power_of_two(postscale)) scaling.inside *= std::exchange(scaling.after, 1);
+  return scaling;
+}
+
+bool is_nccl_alone(const CollectiveSpec& spec) {
+  if (spec.collective == Collective::broadcast || spec.collective == Collective::allgather) return true;
+  if (spec.collective != Collective::allreduce) return false;
+  if (!nccl_reduction(spec.dtype, spec.reduction.op, spec.deterministic)) return false;
+  const auto scaling = nccl_scaling(spec.dtype, spec.reduction.op, spec.prescale, spec.postscale);
+  return scaling.before == 1 && scaling.after == 1;
+}
+
+std::size_t plan_nccl(const CollectiveSpec& spec, Buffers buffers, const NcclPlace& place, Bytes scratch,
+                      std::vector<NcclStep>& steps) {
+  return Planner(spec, buffers, place, scratch, steps).plan();
+}
+
+}  // namespace fdl

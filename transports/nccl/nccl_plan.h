@@ -1,0 +1,90 @@
+// NcclPlan: one rank's part of one collective as a list of steps: calls of NCCL, and our own kernels around them. Pure.
+//
+// Two ways to reduce, the same on all ranks:
+//   NCCL's own      sums and products of the types that it has, and minima and maxima of integers
+//   by owners       everything else: an exchange by sends and receives, then each owner folds its part in rank order by
+//                   Device::reduce, rounded once; the bits of the CPU's kernels. As many bytes on the wire as a ring.
+// By owners go the types that NCCL lacks (16-bit integers, bool), 8-bit floats (it rounds them after every addition and
+// needs new devices), minima and maxima of reals (it passes over NaN), bitwise and logical operations, and all that
+// must be deterministic.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/bytes.h"
+#include "contract/collectives.h"
+#include "transports/nccl/nccl_abi.h"
+
+namespace fdl {
+
+struct NcclStep {
+  enum class Kind : uint8_t {
+    // On the stream, by the device.
+    copy,   // target = source, `count` bytes
+    scale,  // target = factor * source
+    fold,   // target = factor * (part 0 op part 1 op ...); my own part is `source`, part r else lies at
+            // blocks + r * stride
+    // Calls of NCCL.
+    all_reduce,
+    reduce,
+    broadcast,
+    all_gather,
+    reduce_scatter,
+    all_to_all,
+    gather,
+    scatter,
+    send,
+    recv,
+  };
+  Kind kind = Kind::copy;
+  bool joined = false;  // with the step before it: in one group
+  int peer = 0;         // of send and recv; else the root
+  const std::byte* source = nullptr;
+  std::byte* target = nullptr;
+  std::size_t count = 0;
+  nccl::Type type = nccl::Type::uint8;  // of calls of NCCL
+  nccl::RedOp op = nccl::RedOp::sum;
+  Dtype dtype = Dtype::uint8;  // of scale and fold
+  Op fold_op = Op::sum;
+  double factor = 1;  // of a reduction by NCCL: multiplied into its inputs
+  const std::byte* blocks = nullptr;
+  std::size_t stride = 0;
+
+  bool by_nccl() const { return kind > Kind::fold; }
+};
+
+// How NCCL itself would reduce, or nothing where owners do it. Pure.
+struct NcclReduction {
+  nccl::Type type;
+  nccl::RedOp op;
+};
+std::optional<NcclReduction> nccl_reduction(Dtype dtype, Op op, bool deterministic);
+
+// postscale * reduce(prescale * x) with the factors where they cost least: powers of two are exact wherever they are
+// multiplied in, so NCCL's sums take them along; all others are kernels before and after, with the CPU's rounding.
+struct NcclScaling {
+  double before = 1;
+  double inside = 1;
+  double after = 1;
+};
+NcclScaling nccl_scaling(Dtype dtype, Op op, double prescale, double postscale);
+
+// Who plans: where this rank stands, and what all ranks' libraries can do.
+struct NcclPlace {
+  int rank = 0;
+  int size = 1;
+  bool alltoall = false;  // alltoall, gather and scatter as calls
+};
+
+// Whether its plan is calls of NCCL and nothing else, on every rank: several such collectives can be one group. Pure.
+bool is_nccl_alone(const CollectiveSpec& spec);
+
+// Appends the steps to `steps` and returns how much scratch they need from the start of `scratch` on. Where that is
+// more than there is, the steps are of no use: plan again with enough of it.
+std::size_t plan_nccl(const CollectiveSpec& spec, Buffers buffers, const NcclPlace& place, Bytes scratch,
+                      std::vector<NcclStep>& steps);
+
+}  // namespace fdl
