@@ -397,6 +397,26 @@ TEST(ShmCollectives, RunManySmallOperationsWhileOneRankDawdles) {
   });
 }
 
+// A rank that sleeps asks one of those that it waits for to ring. Which one that is may change while it falls asleep.
+TEST(ShmCollectives, MissNoRingWhenTheySleepAtOnce) {
+  run_group(7, {}, [&](int rank, Collectives& collectives) {
+    std::vector<float> values(20'000, static_cast<float>(rank));
+    const Deadline deadline = Deadline::after_seconds(kPatienceSeconds);
+    for (int i = 0; i < unless_sanitized(1500, 300); ++i) {
+      const CollectiveSpec spec{.collective = i % 3 == 0 ? Collective::barrier : Collective::allreduce,
+                                .count = i % 3 == 0 ? 0 : values.size() / (i % 3)};
+      Completion completion;
+      collectives.start(spec, {values.data(), values.data()}, completion);
+      while (!completion.done) {
+        if (collectives.progress()) continue;
+        require(!deadline.passed(), "waited in vain: " + collectives.phase());
+        collectives.sleep_until_ready(deadline);
+      }
+      require(completion.status);
+    }
+  });
+}
+
 TEST(ShmCollectives, ServeManyRanksOfOneHost) {
   raise_descriptor_limit();
   for (const int size : {17, unless_sanitized(64, 18)}) {

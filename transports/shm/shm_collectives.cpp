@@ -200,9 +200,15 @@ bool ShmCollectives::progress() {
 
 bool ShmCollectives::prepare_to_sleep() {
   if (state_ == State::idle) return true;  // nobody has anything for me
-  neighbours_->announce_sleep(blockers().asked);
-  const RankMask needed = blockers().needed;
-  if (needed != 0 && differs_ < 0 && (needed & neighbours_->gone()) == 0) return true;
+  // Whom I ask must be told before the look that finds it behind: one that came in between does not ring, and who is
+  // behind instead has not been asked.
+  Blockers left = blockers();
+  for (RankMask asked = 0; left.needed != 0 && differs_ < 0 && (left.needed & neighbours_->gone()) == 0;) {
+    if (asked != 0 && (left.asked & ~asked) == 0) return true;
+    asked |= left.asked;
+    neighbours_->announce_sleep(asked);
+    left = blockers();
+  }
   neighbours_->cancel_sleep();
   check_soon_ = true;
   return false;
