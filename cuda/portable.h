@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/check.h"
+
 #ifdef __CUDACC__
 #define FDL_BOTH __host__ __device__ __forceinline__
 #define FDL_UNROLL _Pragma("unroll")
@@ -49,12 +51,21 @@ struct Unit<1> {
   uint8_t words[1];
 };
 
+#ifndef __CUDA_ARCH__
+// A device stops at what is not aligned; the CPU, which stands in for it, would not mind.
+template <std::size_t kBytes>
+void expect_aligned(const std::byte* address) {
+  FDL_CHECK(reinterpret_cast<uintptr_t>(address) % kBytes == 0);
+}
+#endif
+
 template <std::size_t kBytes>
 FDL_BOTH Unit<kBytes> load_unit(const std::byte* from) {
 #ifdef __CUDA_ARCH__
   __builtin_assume(__isGlobal(from));
   return *reinterpret_cast<const Unit<kBytes>*>(from);
 #else
+  expect_aligned<kBytes>(from);
   Unit<kBytes> unit;
   std::memcpy(&unit, from, kBytes);
   return unit;
@@ -67,6 +78,7 @@ FDL_BOTH void store_unit(std::byte* to, const Unit<kBytes>& unit) {
   __builtin_assume(__isGlobal(to));
   *reinterpret_cast<Unit<kBytes>*>(to) = unit;
 #else
+  expect_aligned<kBytes>(to);
   std::memcpy(to, &unit, kBytes);
 #endif
 }

@@ -471,12 +471,13 @@ TEST(PackMath, TakesHundredsOfTensorsInOneLaunchAndThousandsInAFew) {
 }
 
 TEST(PackMath, GivesEqualTilesToTensorsOfAnySize) {
-  // 64 MiB in one tensor and a thousand bytes in many: no block has more than a tile, and none has nothing.
+  // 64 MiB in one tensor and a thousand bytes in many, one of them a little off: no block has more than a tile, none
+  // has nothing, and each begins where the one before it ended.
   std::vector<DevicePiece> pieces;
   auto* const somewhere = reinterpret_cast<std::byte*>(uintptr_t{1} << 40);
   std::size_t first = 0;
   for (const std::size_t count : {std::size_t{1}, std::size_t{16} << 20, std::size_t{250}, std::size_t{3}}) {
-    pieces.push_back({somewhere + first * 4, first, count});
+    pieces.push_back({somewhere + first * 8, first, count});
     first += count;
   }
   const Packing packing{pieces, Dtype::float32, somewhere + (uintptr_t{1} << 36), Dtype::bfloat16, false, 1.0};
@@ -485,14 +486,20 @@ TEST(PackMath, GivesEqualTilesToTensorsOfAnySize) {
                 ++tables;
                 EXPECT_GE(table.tile_count, kBlocksWanted / 2);
                 EXPECT_LE(table.tile_count, kBlocksWanted + 8);
+                uint32_t last_end = 0;
                 for (uint32_t tile = 0; tile < table.tile_count; ++tile) {
                   const uint32_t piece = piece_of(table, tile);
+                  const bool begins = table.first_tile[piece] == tile;
+                  if (begins && piece > 0) EXPECT_EQ(last_end, table.count[piece - 1]);
                   const Sides sides = sides_of(table, piece, 2);
                   const Tile part = tile_of(tile - table.first_tile[piece], table.count[piece],
                                             change_head(table, sides), table.tile_elements, kVectorElements);
+                  EXPECT_EQ(part.head_begin, begins ? 0 : last_end);
                   EXPECT_LT(part.head_begin, part.end);
+                  last_end = part.end;
                   EXPECT_LE(part.end - part.body_begin, table.tile_elements);
                 }
+                EXPECT_EQ(last_end, table.count[table.piece_count - 1]);
                 return ok_status();
               }).ok());
   EXPECT_EQ(tables, 1);
