@@ -81,7 +81,8 @@
   KNOB(metrics_port,           Count,   "0", "",                                                                       \
        "Port on which this rank answers Prometheus with what it counts, plus its local rank. 0: nobody is answered.")  \
   KNOB(device_collectives,     Text,    "auto", "",                                                                    \
-       "Who runs collectives on devices: nccl; staged: through pinned memory of the host; auto: NCCL where all can.")  \
+       "Who runs collectives on devices: nccl; staged: through pinned memory of the host; hierarchical: NCCL inside "  \
+       "hosts and staging between them; auto: NCCL where all can.")                                                    \
   KNOB(device_staging_bytes,   Bytes,   "4M", "",                                                                      \
        "Device memory goes through pinned memory of the host in parts of this size, several of them under way.")       \
   KNOB(cuda_library,           Text,    "", "",                                                                        \

@@ -12,6 +12,7 @@
 #include "engine/device_collectives.h"
 #include "engine/device_failure.h"
 #include "engine/messages.h"
+#include "engine/part_transport.h"
 #include "engine/scheduled_collectives.h"
 #include "engine/staged_messages.h"
 
@@ -64,6 +65,7 @@ struct Communicator::State {
   Status watch_parts();
   Status prepare_device(Device& device);
   Status prepare_crossings(Device& device);
+  std::unique_ptr<Collectives> make_across_hosts();
   bool move_messages();
   void begin_next();
   bool wants_schedule(const CollectiveSpec& spec) const;
@@ -334,6 +336,9 @@ Status Communicator::State::prepare_device(Device& device) {
   needed.config = parts.config;
   needed.library = parts.device_library;
   needed.choose_host = [this](const CollectiveSpec& spec) -> Collectives& { return *choose_runner(spec); };
+  if (parts.shape.hosts > 1 && parts.shape.ranks_per_host > 1) {
+    needed.across_hosts = [this] { return make_across_hosts(); };
+  }
   FDL_ASSIGN_OR_RETURN(devices, DeviceCollectives::make(std::move(needed), device));
   FDL_RETURN_IF_ERROR(poller.add(devices->wake_fd(), kDevices));
   sleepers.push_back(devices.get());
@@ -348,6 +353,18 @@ Status Communicator::State::prepare_crossings(Device& device) {
   FDL_RETURN_IF_ERROR(poller.add(crossings->wake_fd(), kCrossings));
   sleepers.push_back(crossings.get());
   return {};
+}
+
+// Of the ranks in my place on each host.
+std::unique_ptr<Collectives> Communicator::State::make_across_hosts() {
+  const int locals = parts.shape.ranks_per_host;
+  std::vector<int> across;
+  for (int host = 0; host < parts.shape.hosts; ++host) across.push_back(host * locals + parts.rank % locals);
+  GroupShape shape = parts.shape;
+  shape.ranks = shape.hosts;
+  shape.ranks_per_host = 1;
+  return std::make_unique<ScheduledCollectives>(std::make_unique<PartTransport>(*parts.transport, std::move(across)),
+                                                parts.rank / locals, shape, *parts.config);
 }
 
 // Those of devices let go of theirs before, and take what has arrived after.
@@ -466,10 +483,11 @@ void Communicator::State::fail(const Status& why) {
   sleepers.clear();
   prepared = 0;
   active = nullptr;
+  // The transport first: peers may write into what the others own as long as it stands.
+  parts.transport.reset();
   parts.preferred.clear();
   parts.board.reset();
   scheduled.reset();
-  parts.transport.reset();
   devices.reset();  // last: what the others had in hand lies in its memory
   alarm.clear();
 

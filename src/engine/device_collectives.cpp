@@ -9,6 +9,7 @@
 #include "algorithms/choose.h"
 #include "algorithms/tuning_table.h"
 #include "base/log.h"
+#include "engine/hierarchical_collectives.h"
 
 namespace fdl {
 namespace {
@@ -20,8 +21,9 @@ uint64_t number_of(std::string_view text) {
 }
 
 Status check_wish(const std::string& wish) {
-  if (wish == "auto" || wish == "nccl" || wish == "staged") return {};
-  return Status(Code::invalid_argument, fmt::format("device_collectives={}: there is nccl, staged and auto", wish));
+  if (wish == "auto" || wish == "nccl" || wish == "staged" || wish == "hierarchical") return {};
+  return Status(Code::invalid_argument,
+                fmt::format("device_collectives={}: there is nccl, staged, hierarchical and auto", wish));
 }
 
 }  // namespace
@@ -57,6 +59,7 @@ DeviceCollectives::DeviceCollectives(Parts parts, Device& device, Poller poller)
       device_(device),
       poller_(std::move(poller)),
       all_facts_(parts_.members->size()),
+      all_ids_(parts_.members->size()),
       all_joining_(parts_.members->size()) {}
 
 DeviceCollectives::~DeviceCollectives() = default;
@@ -139,30 +142,50 @@ Status DeviceCollectives::verdict() const {
                               "device_collectives=staged",
                               name_of_member(i)));
   }
-  return library_->verdict(all_facts_, members());
+  if (is_hierarchical() && !parts_.across_hosts) {
+    return Status(Code::unsupported,
+                  "device_collectives=hierarchical needs several hosts that hold equally many ranks, more than one, in "
+                  "neighbouring blocks");
+  }
+  for (std::size_t i = 0; i < members().size();) {
+    const Circle circle = circle_of(i);
+    FDL_RETURN_IF_ERROR(library_->verdict(std::span(all_facts_).subspan(i, circle.count),
+                                          std::span(members()).subspan(i, circle.count)));
+    i += circle.count;
+  }
+  return {};
+}
+
+DeviceCollectives::Circle DeviceCollectives::circle_of(std::size_t member) const {
+  if (!is_hierarchical()) return {0, members().size()};
+  const auto locals = static_cast<std::size_t>(parts_.shape.ranks_per_host);
+  return {member / locals * locals, locals};
 }
 
 Status DeviceCollectives::judge() {
   if (Status against = verdict(); !against.ok()) return go_without(against);
   stage_ = Stage::id;
-  if (parts_.rank == 0) {
+  const auto me = static_cast<std::size_t>(parts_.rank);
+  if (circle_of(me).first == me) {
     auto made = library_->make_id();
     id_.word = Word::of(made.status());
     if (made.ok()) id_.id = *made;
   }
-  host_spec_ = {.collective = Collective::broadcast, .dtype = Dtype::uint8, .count = sizeof id_};
-  host_outcome_ = {};
-  host_ = &parts_.choose_host(host_spec_);
-  host_->start(host_spec_, {&id_, &id_}, host_outcome_);
+  gather(&id_, sizeof id_, all_ids_.data());
   return {};
 }
 
 Status DeviceCollectives::learn_id() {
-  const Status made = id_.word.status();
-  if (!made.ok()) return go_without(made.while_doing(fmt::format("{} made an id for all", name_of_member(0))));
+  for (std::size_t i = 0; i < all_ids_.size(); ++i) {
+    const Status made = all_ids_[i].word.status();
+    if (!made.ok()) return go_without(made.while_doing(fmt::format("{} made an id for all", name_of_member(i))));
+  }
   stage_ = Stage::joins;
-  auto joined =
-      library_->join(id_.id, parts_.rank, members(), device_, Deadline::after_seconds(parts_.config->start_timeout_s));
+  const auto me = static_cast<std::size_t>(parts_.rank);
+  const Circle circle = circle_of(me);
+  auto joined = library_->join(all_ids_[circle.first].id, static_cast<int>(me - circle.first),
+                               std::span(members()).subspan(circle.first, circle.count), device_,
+                               Deadline::after_seconds(parts_.config->start_timeout_s));
   joining_ = Word::of(joined.status());
   if (joined.ok()) joined_ = joined.take();
   gather(&joining_, sizeof joining_, all_joining_.data());
@@ -175,11 +198,27 @@ Status DeviceCollectives::learn_joins() {
     if (!one.ok()) return go_without(one.while_doing(fmt::format("{} joined the others", name_of_member(i))));
   }
   stage_ = Stage::settled;
-  if (auto lanes = library_->lanes_of(*joined_); lanes != nullptr) {
+  if (is_hierarchical()) {
+    FDL_RETURN_IF_ERROR(compose());
+  } else if (auto lanes = library_->lanes_of(*joined_); lanes != nullptr) {
     schedules_ =
         std::make_unique<DeviceSchedules>(std::move(lanes), device_, parts_.rank, parts_.shape, *parts_.config);
   }
   if (joined_->wake_fd() >= 0) FDL_RETURN_IF_ERROR(poller_.add(joined_->wake_fd(), 1));
+  return {};
+}
+
+// The other way round would be the library between hosts and the rest inside: the same line.
+Status DeviceCollectives::compose() {
+  const HierarchicalCollectives::Place place{.local_rank = parts_.rank % parts_.shape.ranks_per_host,
+                                             .local_size = parts_.shape.ranks_per_host,
+                                             .host = parts_.rank / parts_.shape.ranks_per_host,
+                                             .hosts = parts_.shape.hosts};
+  across_hosts_ = parts_.across_hosts();
+  FDL_ASSIGN_OR_RETURN(
+      auto between, StagedCollectives::make(device_, place.host, place.hosts, parts_.config->device_staging_bytes,
+                                            [this](const CollectiveSpec&) -> Collectives& { return *across_hosts_; }));
+  FDL_ASSIGN_OR_RETURN(joined_, HierarchicalCollectives::make(std::move(joined_), std::move(between), place));
   return {};
 }
 
@@ -295,7 +334,7 @@ std::string DeviceCollectives::phase() const {
   if (running_ != nullptr) return fmt::format("{}, {}", running_->name(), running_->phase());
   if (host_ == nullptr) return {};
   const std::string_view what = stage_ == Stage::facts ? "telling each other of their devices"
-                                : stage_ == Stage::id  ? "waiting for the first rank's id"
+                                : stage_ == Stage::id  ? "waiting for the library's id"
                                                        : "telling each other who could join";
   const std::string on_host = host_->phase();
   return fmt::format("{}: {}", what, on_host.empty() ? host_->name() : std::string_view(on_host));

@@ -16,12 +16,15 @@
 
 namespace fdl {
 
+// Where it is wished (device_collectives=hierarchical) the library runs what is inside a host and staging what is
+// between hosts: see HierarchicalCollectives.
+//
 // A collective that asks for an algorithm by name is run by that, over the library's lanes; where there are none, by
 // the host's.
 //
 // At the first collective the ranks tell each other what they have, by a collective on the host's memory, and come to
-// the same verdict; nothing of the library is touched before. If it is for the library, rank 0's id travels likewise,
-// and each rank tells the others whether it could join: so none waits for one that cannot come.
+// the same verdict; nothing of the library is touched before. If it is for the library, the first rank's id travels
+// likewise, and each rank tells the others whether it could join: so none waits for one that cannot come.
 //
 // All ranks must call with devices or all without: as ordered collectives are matched by position alone, a rank that
 // calls with memory of the host meets another collective there. At the first one, and where collectives are staged,
@@ -37,6 +40,9 @@ class DeviceCollectives final : public Collectives {
     // Looked for when first needed; an error says why there is none. Empty: there is none.
     std::function<Result<DeviceLibrary*>()> library;
     StagedCollectives::HostRunner choose_host;
+    // For device_collectives=hierarchical: makes the collectives, on the host's memory, of the ranks in my place on
+    // each host. Empty where hosts do not hold equally many ranks, more than one of them, in neighbouring blocks.
+    std::function<std::unique_ptr<Collectives>()> across_hosts;
   };
   // All in `parts`, and the device, outlive this object.
   static Result<std::unique_ptr<DeviceCollectives>> make(Parts parts, Device& device);
@@ -83,6 +89,13 @@ class DeviceCollectives final : public Collectives {
   DeviceCollectives(Parts parts, Device& device, Poller poller);
   const std::vector<Member>& members() const { return *parts_.members; }
   std::string name_of_member(std::size_t member) const;
+  bool is_hierarchical() const { return parts_.config->device_collectives == "hierarchical"; }
+  // The neighbouring ranks that join the library together, those of `member`: all, or those of its host.
+  struct Circle {
+    std::size_t first = 0;
+    std::size_t count = 0;
+  };
+  Circle circle_of(std::size_t member) const;
 
   Status take_next_step();
   void gather(const void* mine, std::size_t bytes, void* all);
@@ -92,6 +105,7 @@ class DeviceCollectives final : public Collectives {
   Status go_without(const Status& why);
   Status learn_id();
   Status learn_joins();
+  Status compose();
   Collectives& runner_for(const CollectiveSpec& spec) const;
   void dispatch();
   void finish(Status outcome);
@@ -100,8 +114,9 @@ class DeviceCollectives final : public Collectives {
   Device& device_;
   Poller poller_;
   Stage stage_ = Stage::unknown;
-  DeviceLibrary* library_ = nullptr;  // null: this rank has none
-  std::unique_ptr<Collectives> joined_;
+  DeviceLibrary* library_ = nullptr;            // null: this rank has none
+  std::unique_ptr<Collectives> across_hosts_;   // on the host's memory, where they are needed
+  std::unique_ptr<Collectives> joined_;         // by the library; with others between hosts, where that is wished
   std::unique_ptr<DeviceSchedules> schedules_;  // over the lanes of joined_, where that has any
   std::unique_ptr<StagedCollectives> staged_;
   Status refused_;  // why there are no collectives on devices, where staging is not wanted
@@ -114,6 +129,7 @@ class DeviceCollectives final : public Collectives {
   DeviceFacts facts_;
   std::vector<DeviceFacts> all_facts_;
   IdWord id_;
+  std::vector<IdWord> all_ids_;
   Word joining_;
   std::vector<Word> all_joining_;
 

@@ -116,7 +116,7 @@ void HierarchicalCollectives::start(const CollectiveSpec& spec, Buffers buffers,
 
 HierarchicalCollectives::Stage HierarchicalCollectives::stage_inside(std::size_t index) {
   if (spec_.collective == Collective::allreduce) return allreduce_inside(index);
-  if (spec_.collective == Collective::barrier) return {{.collective = Collective::barrier}, {}, index};
+  if (spec_.collective == Collective::barrier) return {spec_, {}, index};
   CollectiveSpec part = spec_;
   part.root = spec_.root % place_.local_size;
   return {part, {buffers_.output, buffers_.output}, network_.stages};
@@ -124,7 +124,7 @@ HierarchicalCollectives::Stage HierarchicalCollectives::stage_inside(std::size_t
 
 HierarchicalCollectives::Stage HierarchicalCollectives::stage_between(std::size_t index) {
   if (spec_.collective == Collective::allreduce) return allreduce_between(index);
-  if (spec_.collective == Collective::barrier) return {{.collective = Collective::barrier}, {}, 1};
+  if (spec_.collective == Collective::barrier) return {spec_, {}, 1};
   CollectiveSpec part = spec_;
   part.root = spec_.root / place_.local_size;
   return {part, buffers_, 0};
@@ -150,7 +150,11 @@ HierarchicalCollectives::Stage HierarchicalCollectives::allreduce_inside(std::si
     stage.collective = Collective::reduce_scatter;
     return {stage, {input, output + before * element}, 0};
   }
-  return {{.collective = Collective::allgather, .dtype = spec_.dtype, .counts = shares_},
+  return {{.collective = Collective::allgather,
+           .dtype = spec_.dtype,
+           .counts = shares_,
+           .device = spec_.device,
+           .stream = spec_.stream},
           {output + before * element, output},
           number + 1};
 }

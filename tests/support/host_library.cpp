@@ -4,6 +4,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "base/mutex.h"
@@ -138,7 +139,9 @@ class HostGroup final : public Collectives {
 
   std::string_view name() const override { return "host library 7"; }
   bool can(const CollectiveSpec& spec) const override {
-    return (spec.collective == Collective::allreduce || spec.collective == Collective::broadcast) &&
+    const Collective kind = spec.collective;
+    const bool inside = kind == Collective::reduce_scatter || kind == Collective::allgather;
+    return (kind == Collective::allreduce || kind == Collective::broadcast || (inside && library_.options_.gathers)) &&
            spec.reduction.user == nullptr;
   }
   void start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) override {
@@ -209,32 +212,57 @@ class HostGroup final : public Collectives {
     place_->changed.wait(place_->mutex, Deadline::after_seconds(10), [&] { return *jobs_ == 0 || place_->over; });
   }
 
+  // What this rank reads of everyone's input, from element `first` on, and how many of them.
+  struct Cut {
+    std::size_t first = 0;
+    std::size_t count = 0;
+  };
+  Cut own_cut(const CollectiveSpec& spec) const {
+    if (spec.collective != Collective::reduce_scatter) return {0, spec.count};
+    const auto own = spec.counts.begin() + rank_;
+    return {std::accumulate(spec.counts.begin(), own, std::size_t{0}), *own};
+  }
+
   Status queue() {
     const CollectiveSpec spec = spec_;
-    const std::size_t bytes = spec.count * size_of(spec.dtype);
-    const bool reads = spec.collective == Collective::allreduce || rank_ == spec.root;
+    const std::vector<std::size_t> counts(spec.counts.begin(), spec.counts.end());
+    const bool reads = spec.collective != Collective::broadcast || rank_ == spec.root;
     const void* input = reads ? device_.at(buffers_.input) : nullptr;
-    void* output = device_.at(buffers_.output);
-    return enqueue(spec.stream, [place = place_, rank = rank_, spec, bytes, input, output] {
-      std::vector<std::byte> result(bytes);
-      run_together(*place, rank, input, [&](const std::vector<const void*>& inputs) {
-        if (spec.collective == Collective::broadcast) {
-          std::memcpy(result.data(), inputs[static_cast<std::size_t>(spec.root)], bytes);
-          return result;
-        }
-        std::vector<std::vector<std::byte>> scaled;
-        std::vector<const void*> sources;
-        for (const void* one : inputs) {
-          scaled.emplace_back(bytes);
-          scale(spec.dtype, scaled.back().data(), one, spec.count, spec.prescale);
-        }
-        for (const auto& one : scaled) sources.push_back(one.data());
-        reduce_many(spec.dtype, spec.reduction, result.data(), sources, spec.count);
-        scale(spec.dtype, result.data(), result.data(), spec.count, spec.postscale);
-        return result;
-      });
-      if (bytes > 0) std::memcpy(output, result.data(), bytes);
+    auto* output = static_cast<std::byte*>(device_.at(buffers_.output));
+    return enqueue(spec.stream, [place = place_, rank = rank_, spec, counts, cut = own_cut(spec), input, output] {
+      std::vector<std::byte> result;
+      run_together(*place, rank, input,
+                   [&](const std::vector<const void*>& inputs) { return result = fold(spec, counts, cut, inputs); });
+      if (!result.empty()) std::memcpy(output, result.data(), result.size());
     });
+  }
+
+  static std::vector<std::byte> fold(const CollectiveSpec& spec, const std::vector<std::size_t>& counts, Cut cut,
+                                     const std::vector<const void*>& inputs) {
+    const std::size_t element = size_of(spec.dtype);
+    std::vector<std::byte> result;
+    const auto append = [&](const void* from, std::size_t count) {
+      const auto* bytes = static_cast<const std::byte*>(from);
+      if (count > 0) result.insert(result.end(), bytes, bytes + count * element);
+    };
+    if (spec.collective == Collective::broadcast) {
+      append(inputs[static_cast<std::size_t>(spec.root)], spec.count);
+    } else if (spec.collective == Collective::allgather) {
+      for (std::size_t i = 0; i < inputs.size(); ++i) append(inputs[i], counts[i]);
+    } else {
+      std::vector<std::vector<std::byte>> scaled;
+      std::vector<const void*> sources;
+      for (const void* one : inputs) {
+        auto& own = scaled.emplace_back(cut.count * element);
+        scale(spec.dtype, own.data(), static_cast<const std::byte*>(one) + cut.first * element, cut.count,
+              spec.prescale);
+      }
+      for (const auto& one : scaled) sources.push_back(one.data());
+      result.resize(cut.count * element);
+      reduce_many(spec.dtype, spec.reduction, result.data(), sources, cut.count);
+      scale(spec.dtype, result.data(), result.data(), cut.count, spec.postscale);
+    }
+    return result;
   }
 
   HostLibrary& library_;

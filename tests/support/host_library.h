@@ -18,9 +18,10 @@ class HostLibrary final : public DeviceLibrary {
     int32_t version = 7;
     bool shares_devices = true;
     bool has_lanes = true;
-    Status no_id;         // why make_id() fails
-    Status no_join;       // why join() fails at once
-    bool absent = false;  // join() works, but this rank never comes
+    bool gathers = false;  // reduce_scatter and allgather too
+    Status no_id;          // why make_id() fails
+    Status no_join;        // why join() fails at once
+    bool absent = false;   // join() works, but this rank never comes
     // How many times lanes are not ready after each group, as if the library was still at work.
     int busy_after_group = 0;
   };
