@@ -268,7 +268,8 @@ def test_a_machine_without_a_driver_says_so_once_and_works():
     launch(2, ask_for_what_is_not_there, {"FARANDOLE_CUDA_LIBRARY": "/no-such-library.so"})
 
 
-ENVIRONMENTS = {"staged": standin.environment(nccl=False)}
+ENVIRONMENTS = {"staged": standin.environment(nccl=False),
+                "nccl": standin.environment(nccl=True, NCCL_MULTI_RANK_GPU_ENABLE="1")}  # fmt: skip
 
 
 @pytest.mark.parametrize("by", ENVIRONMENTS)
