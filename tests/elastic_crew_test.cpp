@@ -142,7 +142,13 @@ class Leader : public testing::Test {
     });
     return found;
   }
-  bool is_hung_up_on(FramedSocket& node) { return !hear(node, Kind::node_leaving).has_value(); }
+  // And not only silent.
+  bool is_hung_up_on(FramedSocket& node) {
+    return turn_until(*leader_, [&] {
+      std::vector<HubMessage> messages;
+      return node.receive(messages) != FramedSocket::State::open;
+    });
+  }
 
   const std::string place_ = some_place();
   std::unique_ptr<Driven> leader_;
