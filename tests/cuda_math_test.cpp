@@ -490,7 +490,9 @@ TEST(PackMath, GivesEqualTilesToTensorsOfAnySize) {
                 for (uint32_t tile = 0; tile < table.tile_count; ++tile) {
                   const uint32_t piece = piece_of(table, tile);
                   const bool begins = table.first_tile[piece] == tile;
-                  if (begins && piece > 0) EXPECT_EQ(last_end, table.count[piece - 1]);
+                  if (begins && piece > 0) {
+                    EXPECT_EQ(last_end, table.count[piece - 1]);
+                  }
                   const Sides sides = sides_of(table, piece, 2);
                   const Tile part = tile_of(tile - table.first_tile[piece], table.count[piece],
                                             change_head(table, sides), table.tile_elements, kVectorElements);
