@@ -26,9 +26,9 @@ done
 
 if [ "$build" = yes ] || [ ! -x "$folder/gpu_bench" ]; then
   cmake -G Ninja -S . -B build/gpu-build -DFARANDOLE_BENCH=ON -DFARANDOLE_PROGRAM=OFF >/dev/null
-  cmake --build build/gpu-build --target gpu_bench
+  cmake --build build/gpu-build --target gpu_bench nccl_bench
   mkdir -p "$folder/lib"
-  cp build/gpu-build/bin/gpu_bench "$folder/"
+  cp build/gpu-build/bin/{gpu_bench,nccl_bench} "$folder/"
   # What a bare machine lacks; its own C library and loader stay.
   ldd "$folder/gpu_bench" | awk '/lib(fmt|spdlog|hwy|stdc\+\+|gcc_s|crypto)/ {print $3}' | xargs -r cp -Lt "$folder/lib"
   [ "$build" = no ] || exit 0
@@ -40,4 +40,13 @@ if [ ${#library[@]} -eq 0 ] && sanitizer=$(command -v compute-sanitizer); then
   "$sanitizer" --error-exitcode 4 "$folder/gpu_bench" --check
 fi
 [ "$check" = no ] || words+=(--check)
-exec "$folder/gpu_bench" "${library[@]}" "${words[@]}"
+"$folder/gpu_bench" "${library[@]}" "${words[@]}"
+[ "$check" = no ] || exit 0
+
+# Ours beside a bare ncclAllReduce: one rank, calls as they are and calls that queue at once, then two ranks on the GPU.
+# Without NCCL (FARANDOLE_NCCL_LIBRARY names one) it ends with 3, and what was measured above stands.
+nccl=()
+for ((i = 0; i < ${#words[@]}; ++i)); do [ "${words[i]}" != --json ] || nccl=(--json "${words[i + 1]}"); done
+for way in "" --direct "--ranks 2"; do
+  "$folder/nccl_bench" "${library[@]}" "${nccl[@]}" $way || echo "nccl_bench $way: ended with $?"
+done

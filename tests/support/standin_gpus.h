@@ -78,9 +78,9 @@ class Gpu {
   }
   void synchronize() { synchronize(stream_); }
   void synchronize(Stream stream) {
-    Event bell = require(Event::make());
-    require(device_->ring(stream, bell));
-    require(wait_readable(bell.fd(), Deadline::after_seconds(kPatienceSeconds)), "a stream hangs");
+    require(device_->ring(stream, bell_));
+    require(wait_readable(bell_.fd(), Deadline::after_seconds(kPatienceSeconds)), "a stream hangs");
+    bell_.clear();
   }
 
   template <typename T>
@@ -97,6 +97,7 @@ class Gpu {
   }
 
  private:
+  Event bell_ = require(Event::make());  // outlives the streams that ring it
   std::shared_ptr<Device> device_;
   Stream stream_;
   std::vector<void*> memory_;

@@ -132,6 +132,7 @@ struct Call {
   RedOp op;
   int peer;
   void* stream;
+  double factor = 1;  // as it was when the call was made: its operation may be gone when it runs
 };
 
 struct Core;
@@ -254,10 +255,7 @@ class Part {
     } else if (has_input) {
       input_ = load(call.source, spreads ? n * bytes_ : bytes_);
     }
-    const auto factor = core.factors.find(static_cast<int>(call.op));
-    if (factor != core.factors.end()) {
-      fdl::scale(dtype_, input_.data(), input_.data(), input_.size() / fdl::size_of(dtype_), factor->second.second);
-    }
+    fdl::scale(dtype_, input_.data(), input_.data(), input_.size() / fdl::size_of(dtype_), call.factor);
     arrived_.resize(n);
   }
 
@@ -391,8 +389,10 @@ Outcome hand_in(Core& core, std::vector<Call> calls) {
   if (core.stopped.load()) return refuse(Outcome::invalid_usage, "the communicator was revoked");
   if (!core.joined) return refuse(Outcome::invalid_usage, "the communicator is not complete yet");
   if (!core.deferred.empty()) return refuse(Outcome::invalid_usage, "the communicator is still at work");
-  for (const Call& call : calls) {
+  for (Call& call : calls) {
     if (call.stream != calls.front().stream) misuse("several streams in one group");
+    const auto own = core.factors.find(static_cast<int>(call.op));
+    if (own != core.factors.end()) call.factor = own->second.second;
   }
   core.works.push_back(std::make_unique<Work>(Work{&core, std::move(calls)}));
   if (core.blocking) return put_on_stream(core, *core.works.back());
