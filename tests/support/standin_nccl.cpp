@@ -27,6 +27,9 @@
 
 extern "C" {
 int cuCtxGetDevice(int* device);
+int cuDevicePrimaryCtxRetain(void** context, int device);
+int cuCtxPushCurrent_v2(void* context);
+int cuCtxPopCurrent_v2(void** context);
 int cuDeviceGetUuid_v2(char* uuid, int device);
 int cuStreamIsCapturing(void* stream, int* status);
 }
@@ -375,12 +378,16 @@ void run_on_stream(void* argument) {
   core.changed.notify_all();
 }
 
-// With the core's mutex held.
+// With the core's mutex held, in a thread that need not have its device as its own: default streams are the device's.
 Outcome put_on_stream(Core& core, Work& work) {
+  void* context = nullptr;
+  cuDevicePrimaryCtxRetain(&context, core.device);
+  cuCtxPushCurrent_v2(context);
   int capturing = 0;
   cuStreamIsCapturing(work.calls.front().stream, &capturing);
   if (capturing == 0) work.turn = core.queued++;
   const int code = standin_cuda_queue(work.calls.front().stream, run_on_stream, &work);
+  cuCtxPopCurrent_v2(&context);
   return code == 0 ? Outcome::success : refuse(Outcome::cuda_error, "the stream takes no work");
 }
 
