@@ -35,6 +35,10 @@ class HostLibrary final : public DeviceLibrary {
   Result<Id> make_id() override;
   Result<std::unique_ptr<Collectives>> join(const Id& id, int rank, std::span<const Member> members, Device& device,
                                             Deadline deadline) override;
+  // The engine does not ask for it.
+  void start_together(Collectives&, std::span<const DeviceCall>, Completion& completion) override {
+    completion.finish(Status(Code::unsupported, "one at a time"));
+  }
   std::unique_ptr<DeviceLanes> lanes_of(Collectives& joined) override;
 
   // How many collectives were started, and how many groups of messages were begun, by whoever uses this object.
