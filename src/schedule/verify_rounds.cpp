@@ -180,7 +180,10 @@ class GroupRun {
       place(what.target, 0) = sum;
     } else if (what.kind == StepKind::recv_reduce) {
       auto& slot = at.slots[static_cast<std::size_t>(slot_of(rank, step))];
-      if (slot.empty()) return refuse(rank, "folds a slot that is empty: " + words(rank, step));
+      if (slot.size() != static_cast<std::size_t>(what.target.count)) {
+        return refuse(rank, (slot.empty() ? "folds a slot that is empty: " : "folds a slot that holds another's: ") +
+                                words(rank, step));
+      }
       for (int32_t i = 0; i < what.target.count && read(place(what.target, i)) != kUnwritten; ++i) {
         place(what.target, i) = fold(place(what.target, i), slot[static_cast<std::size_t>(i)]);
       }
