@@ -247,8 +247,8 @@ typedef struct fdl_request fdl_request;
  * that the host has no more to do, not that the device is through, so that the host need not wait. A failure that comes
  * later (a rank that dies meanwhile) ends the operation on the device, and is the next call's. With NCCL, ordered calls
  * are queued on the given stream itself, and may be captured into a CUDA graph; without it (or with
- * FARANDOLE_DEVICE_COLLECTIVES=staged) they go through pinned memory of the host. All ranks give an operation tensors on
- * the same kind of device. */
+ * FARANDOLE_DEVICE_COLLECTIVES=staged) they go through pinned memory of the host. All ranks give an operation tensors
+ * on the same kind of device. */
 typedef enum fdl_device_kind { FDL_DEVICE_CPU = 0, FDL_DEVICE_CUDA = 2 /* DLPack's number */ } fdl_device_kind;
 /* Opens a device before its first use, which does so otherwise. FDL_UNSUPPORTED: it cannot be used, and why: no driver,
  * one that is too old, no such device, a build without it. */
