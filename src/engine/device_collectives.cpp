@@ -198,6 +198,9 @@ Status DeviceCollectives::learn_joins() {
     if (!one.ok()) return go_without(one.while_doing(fmt::format("{} joined the others", name_of_member(i))));
   }
   stage_ = Stage::settled;
+  log_at(parts_.rank == 0 ? LogLevel::info : LogLevel::debug,
+         "collectives of {} ranks on devices are run by {} on {}{}", members().size(), library_->name(), device_.name(),
+         is_hierarchical() ? ", inside hosts" : "");
   if (is_hierarchical()) {
     FDL_RETURN_IF_ERROR(compose());
   } else if (auto lanes = library_->lanes_of(*joined_); lanes != nullptr) {

@@ -10,7 +10,7 @@
 namespace fdl {
 namespace {
 
-Status refuse(std::string text) { return Status(Code::internal, std::move(text)); }
+Status broken(std::string text) { return Status(Code::internal, std::move(text)); }
 
 // The contributions that a chunk of output must hold, by rank.
 std::vector<Contribution> promise(const Schedule& schedule, int32_t chunk) {
@@ -69,7 +69,7 @@ Status check_outputs(const std::vector<Schedule>& schedules, const OutputOf& out
       const std::string who =
           schedule.name + ": output chunk " + std::to_string(chunk) + " of rank " + std::to_string(schedule.rank) + " ";
       const SymbolicValue* value = output_of(schedule.rank, chunk);
-      if (value == nullptr) return refuse(who + "is never written");
+      if (value == nullptr) return broken(who + "is never written");
       std::vector<Contribution> held = value->parts;
       if (schedule.collective == Collective::barrier) {
         // A barrier folds nothing; word of every rank must have come, however often.
@@ -83,7 +83,7 @@ Status check_outputs(const std::vector<Schedule>& schedules, const OutputOf& out
         report->same_bits_everywhere = report->same_bits_everywhere && value->shape == first->shape;
       }
       const auto wrong = difference(std::move(held), promise(schedule, chunk));
-      if (wrong) return refuse(who + *wrong);
+      if (wrong) return broken(who + *wrong);
     }
   }
   return ok_status();
