@@ -74,6 +74,8 @@ def test_prometheus_scrapes_all_ranks_of_two_pods_and_answers(simulate, scraped)
     per_kind = "sum by (collective, group) (rate(farandole_operations_total[5s]))"
     allreduces = (("collective", "allreduce"), ("group", "all"))
     sim.wait(20, lambda: ask(pod, per_kind).get(allreduces, 0) > 0)
+    rates = ask(pod, per_kind)
+    assert rates[allreduces] > 0
     # 3. How long does one take, for nine of ten?
     times = ask(pod, "histogram_quantile(0.9, sum by (le, collective) (rate(farandole_operation_seconds_bucket[5s])))")
     assert 0 < times[(("collective", "allreduce"),)] < 10

@@ -75,8 +75,8 @@ std::string Meeting::make_name() {
   static std::atomic<int> count{0};
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
-  std::string name = "/dev/shm/standin-nccl-" + std::to_string(::getpid()) + "-" + std::to_string(++count) +
-                     "-" + std::to_string(now.tv_nsec);
+  std::string name = "/dev/shm/standin-nccl-" + std::to_string(::getpid()) + "-" + std::to_string(++count) + "-" +
+                     std::to_string(now.tv_nsec);
   std::lock_guard lock(files_mutex);
   files().insert(name);
   return name;
