@@ -25,14 +25,12 @@ bool is_final(Outcome outcome) {
 
 Code code_of(Outcome outcome) {
   switch (outcome) {
-    case kOutOfMemory:
-      return Code::resource;
     case kInvalidValue:
     case kInvalidHandle:
     case kInvalidContext:
       return Code::invalid_argument;
     default:
-      return Code::transport;
+      return Code::resource;  // this process's own, unlike what goes wrong between ranks
   }
 }
 
