@@ -10,6 +10,7 @@
 #include "engine/bound_schedule.h"
 #include "engine/call_facts.h"
 #include "engine/device_failure.h"
+#include "engine/proofs.h"
 #include "schedule/describe.h"
 #include "schedule/lanes.h"
 #include "schedule/verify.h"
@@ -20,13 +21,6 @@ namespace {
 constexpr std::size_t kAlignment = 256;
 // Every rank writes the schedules of all: beyond, that takes longer than anyone waits for a collective.
 constexpr int kMostRanks = 512;
-constexpr int kLargestProof = 64;  // ranks; proofs of larger groups belong into tests
-
-#ifdef NDEBUG
-constexpr bool kAlwaysProve = false;
-#else
-constexpr bool kAlwaysProve = true;
-#endif
 
 bool is_named(std::string_view algorithm) { return !is_auto(algorithm) && algorithm != kWhole; }
 
@@ -84,7 +78,7 @@ Result<const DeviceSchedules::Lowered*> DeviceSchedules::lowered_for(const Algor
                                    .ranks_per_host = std::max(shape_.ranks_per_host, 1)}));
   }
   FDL_ASSIGN_OR_RETURN(auto rounds, lower_to_rounds(all, in_place));
-  if ((kAlwaysProve || config_.verify_schedules) && shape_.ranks <= kLargestProof) {
+  if (proves_schedules(config_, shape_.ranks)) {
     const Status proof = verify_rounds(all, rounds, in_place);
     if (!proof.ok()) return proof.while_doing("proving " + std::string(algorithm.name));
   }

@@ -7,18 +7,11 @@
 #include "base/log.h"
 #include "engine/aliasing.h"
 #include "engine/call_facts.h"
+#include "engine/proofs.h"
 #include "schedule/verify.h"
 
 namespace fdl {
 namespace {
-
-constexpr int kLargestProof = 64;  // ranks; proofs of larger groups belong into tests
-
-#ifdef NDEBUG
-constexpr bool kAlwaysProve = false;
-#else
-constexpr bool kAlwaysProve = true;
-#endif
 
 // FNV-1a over 64-bit words, with the high bits folded down.
 class Hash {
@@ -262,7 +255,7 @@ Result<const OrderedSchedule*> ScheduledCollectives::schedule_for(const Algorith
 }
 
 Status ScheduledCollectives::prove(const Algorithm& algorithm, ScheduleRequest request, bool in_place) const {
-  if (!(kAlwaysProve || config_.verify_schedules) || shape_.ranks > kLargestProof) return {};
+  if (!proves_schedules(config_, shape_.ranks)) return {};
   std::vector<Schedule> all;
   for (request.rank = 0; request.rank < request.size; ++request.rank) all.push_back(algorithm.write(request));
   const auto proof = verify(all, in_place);

@@ -19,8 +19,6 @@ using Kind = HubMessage::Kind;
 constexpr uint64_t kDoor = 0;
 constexpr uint64_t kCountFile = 1;
 constexpr uint64_t kPort = 2;
-// The hub tells by itself who is lost, but not of one that died before it came there, for which the others would wait.
-constexpr double kHubPatience_s = 1;
 // A member that others were told is lost (stopped, swapped out, cut off) may still wake up and come.
 constexpr double kSuspectPatience_s = 5;
 constexpr const char* kFinished = "other ranks have finished, so that no generation follows";

@@ -52,6 +52,10 @@ class ElasticJob final : public Crew {
   bool stays() const override { return port_ && (!is_over_ || !port_->is_empty()); }
 
  private:
+  // The hub tells by itself who is lost, but not of one that died before it came there, for which the others would
+  // wait.
+  static constexpr double kHubPatience_s = 1;
+
   struct Failure {
     int place = 0;
     int code = 0;

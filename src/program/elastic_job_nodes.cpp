@@ -13,8 +13,6 @@ namespace {
 using Kind = HubMessage::Kind;
 
 constexpr int kMostRoom = 4096;
-// The hub tells by itself who is lost, but not of one that died before it came there, for which the others would wait.
-constexpr double kHubPatience_s = 1;
 
 void tell(const std::string& text) { fdl::say("elastic", text); }
 
