@@ -12,13 +12,15 @@ EXAMPLES = os.path.join(os.path.dirname(os.path.dirname(HERE)), "examples")
 FARANDOLE = os.path.join(os.path.dirname(sys.executable), "farandole")
 
 
-def say(command):
+def say(command, may_abort_at_exit=False):
     """The one line of the example itself."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
     variables.update(OMP_NUM_THREADS="1", FARANDOLE_START_TIMEOUT_S="100")
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if "from_" in line]
+    assert done.returncode == 0 or may_abort_at_exit, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if "from_" in line]
+    assert len(lines) == 1, done.stdout + done.stderr
+    (line,) = lines
     return line[line.index("from_") :]
 
 
@@ -35,8 +37,10 @@ def test_what_was_mpi4py_runs_under_mpirun():
 
 
 def test_a_script_for_gloo_gives_the_same_bits_with_another_word():
-    """Two ranks, so each sum has one order."""
+    """Two ranks, so each sum has one order. A thread of Gloo's may abort its process while it ends (PyTorch's issue
+    190489), once its line is printed; ours may not."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     script = os.path.join(EXAMPLES, "from_torch_distributed.py")
-    theirs, ours = (say([*launcher, script, "--backend", backend]) for backend in ("gloo", "farandole"))
+    theirs = say([*launcher, script, "--backend", "gloo"], may_abort_at_exit=True)
+    ours = say([*launcher, script, "--backend", "farandole"])
     assert theirs == ours and ours.startswith("from_torch_distributed: 2 ranks, loss "), (theirs, ours)
