@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "tests/support/exchange.h"
-#include "transports/shm/shm_collectives.h"
+#include "transports/shm/shm_host.h"
 #include "transports/shm/shm_memory.h"
 
 namespace {

@@ -6,7 +6,7 @@
 #include <barrier>
 
 #include "tests/support/party.h"
-#include "transports/shm/shm_collectives.h"
+#include "transports/shm/shm_host.h"
 
 namespace fdl {
 namespace {

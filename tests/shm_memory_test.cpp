@@ -19,7 +19,7 @@
 #include "tests/support/descriptors.h"
 #include "tests/support/party.h"
 #include "tests/support/processes.h"
-#include "transports/shm/shm_collectives.h"
+#include "transports/shm/shm_host.h"
 #include "transports/shm/shm_parts.h"
 
 namespace fdl {

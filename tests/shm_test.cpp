@@ -15,7 +15,7 @@
 #include "tests/support/party.h"
 #include "tests/support/processes.h"
 #include "tests/support/sanitized.h"
-#include "transports/shm/shm_collectives.h"
+#include "transports/shm/shm_host.h"
 
 namespace fdl {
 namespace {

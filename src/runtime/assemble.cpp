@@ -16,7 +16,7 @@
 #include "transports/loopback/loopback_transport.h"
 #endif
 #if FDL_WITH_SHM
-#include "transports/shm/shm_collectives.h"
+#include "transports/shm/shm_host.h"
 #include "transports/shm/shm_memory.h"
 #include "transports/shm/shm_transport.h"
 #endif

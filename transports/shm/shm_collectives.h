@@ -4,24 +4,20 @@
 #include <memory>
 
 #include "contract/collectives.h"
-#include "contract/membership.h"
-#include "contract/readiness_board.h"
+#include "contract/host_memory.h"
+#include "transports/shm/shm_neighbours.h"
+#include "transports/shm/shm_nodes.h"
 
 namespace fdl {
 
-// For a communicator whose members are all on one host (UNSUPPORTED otherwise), at most 64. Blocking, collective over
-// the members. Each rank contributes config.shm_bytes of shared memory.
+// `slots`: what the collectives share, a ShmLayout over the neighbours. `own_core`: no other rank needs the core that
+// this one runs on, so that looking for the others is worth it.
 //
-// Operations that do not go at once need no staging where buffers that others read or write are membership.memory's.
+// Operations that do not go at once need no staging where buffers that others read or write are `memory`'s.
 // Bits: each element is folded in rank order, whatever the size, the steps and the memory.
 // Ranks that call different collectives get an error that names two of them and what each called.
-Result<std::unique_ptr<Collectives>> make_shm_collectives(const Membership& membership);
-
-// The same, and a board in the same segment.
-struct ShmHost {
-  std::unique_ptr<Collectives> collectives;
-  std::unique_ptr<ReadinessBoard> board;
-};
-Result<ShmHost> make_shm_host(const Membership& membership);
+std::unique_ptr<Collectives> make_shm_collectives(std::shared_ptr<Neighbours> neighbours, Bytes slots,
+                                                  const ShmNodes& nodes, std::shared_ptr<HostMemory> memory,
+                                                  bool own_core);
 
 }  // namespace fdl

@@ -1,0 +1,58 @@
+// What a host's ranks share: neighbours first, then the board, then the slots of the collectives.
+#include "transports/shm/shm_host.h"
+
+#include "base/log.h"
+#include "transports/shm/shm_board.h"
+#include "transports/shm/shm_collectives.h"
+#include "transports/shm/shm_layout.h"
+#include "transports/shm/shm_segment.h"
+
+namespace fdl {
+namespace {
+
+ShmNodes nodes_of(const Membership& membership) {
+  if (!membership.config->numa_levels) return {};
+  std::vector<int> node_of_rank;
+  for (const Member& member : membership.members) node_of_rank.push_back(member.numa_node);
+  const ShmNodes nodes(node_of_rank);
+  if (nodes.are_levels() && membership.rank == 0) {
+    log_debug("shm {}: {}; large {} cross between them once a node", membership.id, nodes.text(),
+              nodes.in_rank_order() ? "sums, broadcasts and allgathers" : "broadcasts and allgathers");
+  }
+  return nodes;
+}
+
+}  // namespace
+
+Result<ShmHost> make_shm_host(const Membership& membership) {
+  const std::vector<int> members = members_of_my_host(membership);
+  if (static_cast<int>(members.size()) != membership.size()) {
+    return Status(Code::unsupported, "shm: the ranks of " + membership.id + " are on more than one host");
+  }
+  const int ranks = membership.size();
+  const std::size_t shm_bytes = membership.config->shm_bytes;
+  if (shm_bytes > (std::size_t{1} << 46) / members.size()) return too_much_memory(shm_bytes, members.size());
+  constexpr std::size_t kLeastSlice = 1_KiB;
+  const std::size_t buffers = kStepDepth * (members.size() + 1);
+  const std::size_t slice = std::max(kLeastSlice, shm_bytes / buffers / 64 * 64);
+  const std::size_t board_bytes = shm_board_bytes(ranks);
+  const std::size_t bytes = Neighbours::control_bytes(ranks) + board_bytes + ShmLayout::bytes_for(ranks, slice);
+  FDL_ASSIGN_OR_RETURN(ShmShare share, share_segment(membership, members, "collectives", bytes));
+  const ShmNodes nodes = nodes_of(membership);
+  FDL_ASSIGN_OR_RETURN(std::shared_ptr<Neighbours> neighbours, Neighbours::make(std::move(share)));
+  const Bytes shared = neighbours->memory();
+  const Bytes slots = shared.subspan(board_bytes);
+  FDL_RETURN_IF_ERROR(neighbours->claim(ShmLayout(slots, ranks).area_of(membership.rank)));
+  ShmHost host;
+  host.board = make_shm_board(neighbours, shared.first(board_bytes));
+  host.collectives =
+      make_shm_collectives(neighbours, slots, nodes, membership.memory, membership.config->spin_us > 0);
+  return host;
+}
+
+Result<std::unique_ptr<Collectives>> make_shm_collectives(const Membership& membership) {
+  FDL_ASSIGN_OR_RETURN(ShmHost host, make_shm_host(membership));
+  return std::move(host.collectives);
+}
+
+}  // namespace fdl
