@@ -534,6 +534,7 @@ RankMask ShmCollectives::behind_line() {
 RankMask ShmCollectives::unannounced(RankMask whom) {
   for (const int other : each_of(whom & ~compared_)) {
     const ShmLayout::Line& line = layout_.line(other, operation_);
+    if (work_.fills_line()) __builtin_prefetch(line.payload + kBesideNumber);
     if (line.operation.load(std::memory_order_acquire) != operation_) continue;
     announced(other) = operation_;
     if (line.signature != signature_) {

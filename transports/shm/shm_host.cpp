@@ -45,8 +45,7 @@ Result<ShmHost> make_shm_host(const Membership& membership) {
   FDL_RETURN_IF_ERROR(neighbours->claim(ShmLayout(slots, ranks).area_of(membership.rank)));
   ShmHost host;
   host.board = make_shm_board(neighbours, shared.first(board_bytes));
-  host.collectives =
-      make_shm_collectives(neighbours, slots, nodes, membership.memory, membership.config->spin_us > 0);
+  host.collectives = make_shm_collectives(neighbours, slots, nodes, membership.memory, membership.config->spin_us > 0);
   return host;
 }
 

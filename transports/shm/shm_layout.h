@@ -1,7 +1,7 @@
 // ShmLayout: where everything of shared-memory collectives lies in the segment. Each rank writes its own part only.
 //
 // A rank announces each operation in one line that carries the operation's number, its signature and a payload of up to
-// 48 bytes; what is a little larger stands in a small slot beside it; what is large goes in steps through buffers, and
+// 112 bytes; what is a little larger stands in a small slot beside it; what is large goes in steps through buffers, and
 // counters tell how many steps this rank has published, taken from the others, and collected results of.
 // Lines and small slots are used in turn by operation, buffers in turn by step.
 #pragma once
@@ -16,7 +16,9 @@ namespace fdl {
 
 // 128: neighbouring lines are fetched in pairs.
 inline constexpr std::size_t kShmLine = 128;
-inline constexpr std::size_t kInlineBytes = 48;
+inline constexpr std::size_t kInlineBytes = 112;
+// What of it lies beside the number, in the first of the two lines that a core fetches.
+inline constexpr std::size_t kBesideNumber = 48;
 inline constexpr std::size_t kSmallBytes = 16_KiB;
 // How many operations, and how many steps, a rank may be ahead of the slowest.
 inline constexpr uint64_t kLineDepth = 4;

@@ -48,6 +48,8 @@ void ShmWork::assign(const CollectiveSpec& spec, Buffers buffers, uint64_t opera
   plan_.assign(spec, rank_, ranks_, std::min(layout_.slice_bytes(), kMostSliceBytes));
   runs_.assign(buffers, plan_.input_bytes());
   published_ = taken_ = collected_ = {};
+  const std::size_t most = plan_.total_bytes();
+  fills_line_ = plan_.small() && plan_.folds() && most > kBesideNumber && most <= kInlineBytes;
 }
 
 std::byte* ShmWork::small(int rank) const {

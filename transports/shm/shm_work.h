@@ -21,6 +21,8 @@ class ShmWork {
   // ---- small: everything in one go, beside the line of the operation ----
   void publish_small();
   void take_small();
+  // Whether what is folded lies in the second half of the lines too: whoever looks for a line fetches both at once.
+  bool fills_line() const { return fills_line_; }
   // The same in two stages, where few fold for all: a folder's share, into its own slot; then all shares.
   void fold_share();
   void take_shares();
@@ -71,6 +73,7 @@ class ShmWork {
   CollectiveSpec spec_;
   Buffers buffers_;
   ShmPlan plan_;
+  bool fills_line_ = false;
   ShmRuns runs_;  // of the vector that is folded
   ShmRuns::Cursor published_;
   ShmRuns::Cursor taken_;
