@@ -78,7 +78,7 @@ TEST_F(Nccl, DescribesTheLibraryInOneLine) {
   standin_nccl_set("version", 22903);
   EXPECT_THAT(describe_nccl(standin_config()), HasSubstr("NCCL 2.29.3 ("));
   EXPECT_THAT(describe_nccl(standin_config()),
-              HasSubstr("libnccl_standin.so, as nccl_library says): nonblocking, premultiplied, split"));
+              HasSubstr("libnccl_standin.so, as nccl_library says): own_memory, registration, symmetric, "));
   EXPECT_EQ(require(open_nccl(standin_config(), false))->name(), "nccl 2.29.3");
 }
 
@@ -111,17 +111,17 @@ TEST_F(Nccl, FindsPythonsPackageBesideItself) {
 
 TEST_F(Nccl, KnowsWhatEachVersionHas) {
   const auto all = [](const char*) { return true; };
-  const std::string oldest = "nonblocking, premultiplied, split";
-  EXPECT_EQ(describe(nccl_features(21800, all)), oldest);
-  const std::string with_memory = oldest + ", own_memory, registration";
-  EXPECT_EQ(describe(nccl_features(22203, all)), with_memory);
-  const std::string of_27 = with_memory + ", scalable_start, float8, symmetric, shrink";
-  EXPECT_EQ(describe(nccl_features(22703, all)), of_27);
-  EXPECT_EQ(describe(nccl_features(22803, all)), of_27 + ", alltoall");
-  EXPECT_EQ(describe(nccl_features(22809, all)), of_27 + ", alltoall, revoke");
-  EXPECT_EQ(describe(nccl_features(22903, all)), of_27 + ", alltoall, revoke, grow");
-  EXPECT_EQ(describe(nccl_features(23004, all)), of_27 + ", alltoall, revoke, grow, shared_devices");
-  EXPECT_EQ(describe(nccl_features(23203, all)), of_27 + ", alltoall, revoke, grow, shared_devices, call_settings");
+  EXPECT_EQ(describe(nccl_features(21800, all)), "");
+  EXPECT_EQ(describe(nccl_features(21899, all)), "");
+  EXPECT_EQ(describe(nccl_features(21900, all)), "own_memory, registration");
+  EXPECT_EQ(describe(nccl_features(22699, all)), "own_memory, registration");
+  const std::string of_27 = "own_memory, registration, symmetric";
+  EXPECT_EQ(describe(nccl_features(22700, all)), of_27);
+  EXPECT_EQ(describe(nccl_features(22800, all)), of_27 + ", alltoall");
+  EXPECT_EQ(describe(nccl_features(22806, all)), of_27 + ", alltoall");
+  EXPECT_EQ(describe(nccl_features(22807, all)), of_27 + ", alltoall, revoke");
+  EXPECT_EQ(describe(nccl_features(22999, all)), of_27 + ", alltoall, revoke");
+  EXPECT_EQ(describe(nccl_features(23000, all)), of_27 + ", alltoall, revoke, shared_devices");
 }
 
 TEST_F(Nccl, DoesNotBelieveAVersionWithoutItsFunctions) {
@@ -570,32 +570,6 @@ TEST_F(Nccl, OrdersScratchBetweenStreams) {
   standin_cuda_delay_us(0);
 }
 
-TEST_F(Nccl, StartsManyAsOneGroup) {
-  run_gpu_group(2, [&](GpuRank& me) {
-    std::vector<float*> tensors;
-    std::vector<DeviceCall> calls;
-    for (int i = 0; i < 5; ++i) {
-      tensors.push_back(
-          me.gpu.put(std::vector<float>(10 + static_cast<std::size_t>(i), static_cast<float>(i + me.rank))));
-      CollectiveSpec spec = me.on_stream({.count = 10 + static_cast<std::size_t>(i)});
-      if (i == 4) spec.reduction.op = Op::max;
-      calls.push_back({spec, {tensors.back(), tensors.back()}});
-    }
-    Completion done;
-    me.library.start_together(*me.collectives, calls, done);
-    require(wait(*me.collectives, done));
-    me.gpu.synchronize();
-    for (int i = 0; i < 5; ++i) {
-      const float expected = static_cast<float>(i < 4 ? 2 * i + 1 : i + 1);
-      EXPECT_EQ(me.gpu.get(tensors[static_cast<std::size_t>(i)], 10), std::vector<float>(10, expected));
-    }
-    Completion none;
-    me.library.start_together(*me.collectives, {}, none);
-    EXPECT_TRUE(none.done && none.status.ok());
-  });
-  EXPECT_EQ(standin_nccl_calls("GroupEnd"), 2) << "one group on each of two ranks";
-}
-
 TEST_F(Nccl, RecordsIntoAGraph) {
   for (const Op op : {Op::sum, Op::max}) {
     run_gpu_group(2, [&](GpuRank& me) {
@@ -618,6 +592,11 @@ TEST_F(Nccl, RecordsIntoAGraph) {
   }
 }
 
+void dismiss(GpuRank& me, void* memory) {
+  drive_until(
+      *me.collectives, [&] { return require(me.library.dismiss(*me.collectives, memory)); }, "memory is forgotten");
+}
+
 TEST_F(Nccl, RegistersMemoryThatIsUsedAgain) {
   for (const int version : {21800, 22203, 23203}) {
     standin_nccl_reset();
@@ -633,7 +612,7 @@ TEST_F(Nccl, RegistersMemoryThatIsUsedAgain) {
       require(me.sum(static_cast<float*>(memory), static_cast<float*>(memory), 2048));
       me.gpu.synchronize();
       EXPECT_EQ(me.gpu.get(static_cast<float*>(memory), 2048), std::vector<float>(2048, 2));
-      require(me.library.dismiss(*me.collectives, memory));
+      dismiss(me, memory);
       me.library.release(me.gpu.device(), memory);
       me.collectives.reset();  // takes back what is left
       me.library.release(me.gpu.device(), local);
@@ -644,6 +623,40 @@ TEST_F(Nccl, RegistersMemoryThatIsUsedAgain) {
   }
 }
 
+// Memory that is still in use when its collectives end is not taken from under NCCL: the end is an abort.
+TEST_F(Nccl, KeepsRegistrationsOfWorkThatIsNotThrough) {
+  run_gpu_group(2, [&](GpuRank& me) {
+    void* memory = require(me.library.allocate(me.gpu.device(), 8192));
+    require(me.library.enroll(*me.collectives, memory, 8192, true));
+    const std::vector<float> zeros(2048, 0);
+    standin_cuda_write(memory, zeros.data(), 8192);
+    auto* floats = static_cast<float*>(memory);
+    require(me.sum(floats, floats, 10));
+    if (me.rank == 0) require(me.sum(floats, floats, 10));  // the other never calls this one
+    me.collectives.reset();
+    me.gpu.synchronize();
+    me.library.release(me.gpu.device(), memory);
+  });
+  EXPECT_GE(standin_nccl_calls("CommAbort"), 1);
+}
+
+TEST_F(Nccl, GoesOnWhereNcclMakesNoWindows) {
+  standin_nccl_set("windows", 0);
+  run_gpu_group(2, [&](GpuRank& me) {
+    void* memory = require(me.library.allocate(me.gpu.device(), 8192));
+    require(me.library.enroll(*me.collectives, memory, 8192, true));
+    const std::vector<float> ones(2048, 1);
+    standin_cuda_write(memory, ones.data(), 8192);
+    auto* floats = static_cast<float*>(memory);
+    require(me.sum(floats, floats, 2048));
+    me.gpu.synchronize();
+    EXPECT_EQ(me.gpu.get(floats, 2048), std::vector<float>(2048, 2));
+    dismiss(me, memory);
+    me.library.release(me.gpu.device(), memory);
+  });
+  EXPECT_EQ(standin_nccl_calls("CommWindowDeregister"), 0);
+}
+
 TEST_F(Nccl, GoesOnWithoutARegistration) {
   standin_nccl_set("version", 22203);
   standin_nccl_fail("CommRegister", 1, 4);
@@ -651,7 +664,7 @@ TEST_F(Nccl, GoesOnWithoutARegistration) {
     float* memory = me.gpu.put(std::vector<float>(10, 3));
     require(me.library.enroll(*me.collectives, memory, 40, false));
     require(me.sum(memory, memory, 10));
-    require(me.library.dismiss(*me.collectives, memory));
+    dismiss(me, memory);
   });
 }
 
@@ -678,6 +691,88 @@ TEST_F(Nccl, CarriesMessagesOnLanes) {
     wait_ready();
     me.gpu.synchronize();
     EXPECT_EQ(me.gpu.get(mine, 30'000), std::vector<float>(30'000, static_cast<float>((me.rank + 1) % 3)));
+  });
+}
+
+// A message of each rank to the next one, on lanes.
+void pass_on(GpuRank& me, DeviceLanes& lanes, float* mine, float* theirs, std::size_t count) {
+  drive_until(
+      *me.collectives, [&] { return require(lanes.ready()); }, "lanes are ready");
+  require(lanes.begin_group());
+  require(lanes.send(me.gpu.stream(), (me.rank + 1) % me.size, mine, count * sizeof(float)));
+  require(lanes.recv(me.gpu.stream(), (me.rank + me.size - 1) % me.size, theirs, count * sizeof(float)));
+  require(lanes.end_group());
+  drive_until(
+      *me.collectives, [&] { return require(lanes.ready()); }, "the messages are queued");
+}
+
+// Nobody calls anything any more: the error is met by who looks after what is on the device, and names the peers of
+// the messages. The others' devices are freed when they are interrupted.
+TEST_F(Nccl, MeetsAnAsynchronousErrorOfMessages) {
+  for (const int version : {22203, 23203}) {
+    standin_nccl_reset();
+    standin_nccl_set("version", version);
+    std::atomic<int> one{-1};
+    standin_nccl_set("error_at", 6);  // the second message of one of the four
+    run_gpu_group(
+        4,
+        [&](GpuRank& me) {
+          const auto lanes = me.library.lanes_of(*me.collectives);
+          float* mine = me.gpu.put(std::vector<float>(10, 1));
+          float* theirs = me.gpu.put(std::vector<float>(10, 0));
+          for (int round = 0; round < 2; ++round) pass_on(me, *lanes, mine, theirs, 10);
+          const Deadline deadline = Deadline::after_seconds(kPatienceSeconds);
+          while (me.library.status_of(*me.collectives).ok() && one.load() < 0) {
+            require(!deadline.passed(), "nobody has met the error");
+            // Who is through is not woken by another rank's error.
+            if (!me.collectives->progress()) me.collectives->sleep_until_ready(Deadline::after_seconds(0.01));
+          }
+          const Status status = me.library.status_of(*me.collectives);
+          if (!status.ok()) {
+            one.store(me.rank);
+            EXPECT_EQ(status.code(), Code::transport);
+            EXPECT_THAT(status.text(), HasSubstr("nccl: messages failed on rank 1" + std::to_string(me.rank)));
+            EXPECT_THAT(status.text(), HasSubstr("(stand-in: the network has failed)"));
+            EXPECT_THAT(status.text(), HasSubstr("; with rank 1" + std::to_string((me.rank + 1) % 4)));
+            EXPECT_THAT(status.text(), HasSubstr(", rank 1" + std::to_string((me.rank + 3) % 4)));
+            EXPECT_THAT(status.text(), Not(HasSubstr("rank 1" + std::to_string((me.rank + 2) % 4) + " ")));
+            EXPECT_THAT(status.text(), HasSubstr("NCCL_DEBUG=WARN"));
+            EXPECT_EQ(lanes->ready().status().text(), status.text());
+          } else {
+            me.collectives->interrupt(Status(Code::aborted, "as its peer says"));
+          }
+          me.gpu.synchronize();
+        },
+        standin_config({{"suspect_after_s", "0.02"}}));
+    EXPECT_GE(one.load(), 0);
+  }
+}
+
+// A rank that never sends its messages: the others' work is on the device, and an interrupt frees them.
+TEST_F(Nccl, EndsMessagesThatWaitForALateRank) {
+  run_gpu_group(2, [&](GpuRank& me) {
+    const auto lanes = me.library.lanes_of(*me.collectives);
+    float* mine = me.gpu.put(std::vector<float>(10, 1));
+    float* theirs = me.gpu.put(std::vector<float>(10, 0));
+    pass_on(me, *lanes, mine, theirs, 10);
+    if (me.rank == 1) return;
+    pass_on(me, *lanes, mine, theirs, 10);
+    EXPECT_EQ(me.collectives->phase(), "nccl messages");
+    me.collectives->interrupt(Status(Code::timeout, "rank 11 (host-b) is late"));
+    me.gpu.synchronize();
+    EXPECT_EQ(lanes->ready().status().text(), "rank 11 (host-b) is late");
+    EXPECT_EQ(me.sum(mine, mine, 10).text(), "rank 11 (host-b) is late");
+  });
+}
+
+TEST_F(Nccl, WatchesNothingOfMessagesThatAGraphRecords) {
+  run_gpu_group(1, [&](GpuRank& me) {
+    const auto lanes = me.library.lanes_of(*me.collectives);
+    float* mine = me.gpu.put(std::vector<float>(10, 1));
+    float* theirs = me.gpu.put(std::vector<float>(10, 0));
+    ASSERT_EQ(standin_cuda_begin_capture(me.gpu.stream()), 0);
+    pass_on(me, *lanes, mine, theirs, 10);
+    EXPECT_EQ(standin_cuda_end_capture(me.gpu.stream()), 1) << "the messages, and no mark beside them";
   });
 }
 
@@ -765,7 +860,7 @@ TEST_F(Nccl, MeetsAnAsynchronousErrorWhileItWatches) {
         drive_until(
             *me.collectives, [&] { return !now.ok() || one.load(); }, "the error is met");
         if (!now.ok()) {
-          EXPECT_THAT(now.text(), HasSubstr("a collective failed on rank 1"));
+          EXPECT_THAT(now.text(), HasSubstr("nccl: allreduce failed on rank 1"));
           EXPECT_THAT(now.text(),
                       HasSubstr("remote process exited or there was a network error (stand-in: the network has "
                                 "failed)"));
@@ -792,10 +887,11 @@ TEST_F(Nccl, TellsWhatACallSaid) {
     if (joined.ok()) {
       GpuRank me{0, 1, *library, gpu, joined.take()};
       float* memory = gpu.put(std::vector<float>(4, 1));
-      std::vector<DeviceCall> calls(2, {me.on_stream({.count = 4}), {memory, memory}});
-      Completion done;
-      library->start_together(*me.collectives, calls, done);
-      status = wait(*me.collectives, done);
+      const std::size_t counts[] = {4};  // of messages in a group, of this rank to itself
+      const bool grouped = std::string(function) == "GroupEnd";
+      status = grouped ? me.call({.collective = Collective::alltoall, .counts = counts, .recv_counts = counts}, memory,
+                                 me.gpu.put(std::vector<float>(4, 0)))
+                       : me.sum(memory, memory, 4);
     }
     EXPECT_EQ(status.code(), Code::transport) << function;
     EXPECT_THAT(status.text(), HasSubstr("rank 10 (host-a)"));

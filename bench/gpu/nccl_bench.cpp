@@ -90,11 +90,6 @@ class Rank {
     collectives->start(spec, {memory, memory}, completion);
     drive(completion);
   }
-  void our_sums(std::span<const DeviceCall> calls) {
-    Completion completion;
-    library->start_together(*collectives, calls, completion);
-    drive(completion);
-  }
   void bare_sum(void* memory, std::size_t count) {
     const auto outcome =
         bare_->functions().AllReduce(memory, memory, count, nccl::Type::float32, nccl::RedOp::sum, comm_, stream);
@@ -224,15 +219,13 @@ std::vector<std::size_t> resnet50() {
   return counts;
 }
 
-// Packed and summed as one, or each in its place in one group, beside one bare sum of as many bytes.
+// Packed and summed as one, beside one bare sum of as many bytes.
 void bench_fusion(Rank& me, const Options& options, std::byte* memory) {
   std::vector<DevicePiece> pieces;
-  std::vector<DeviceCall> calls;
   std::size_t total = 0;
   for (const std::size_t count : resnet50()) {
     std::byte* tensor = me.allocate(count * 4);
     pieces.push_back({tensor, total, count});
-    calls.push_back({{.count = count, .device = &me.device, .stream = me.stream}, {tensor, tensor}});
     total += count;
   }
   const auto fused = [&](int) {
@@ -240,12 +233,10 @@ void bench_fusion(Rank& me, const Options& options, std::byte* memory) {
     me.our_sum(memory, total);
     stop_unless(me.device.unpack(me.stream, pieces, Dtype::float32, memory, Dtype::float32, 1));
   };
-  const auto together = [&](int) { me.our_sums(calls); };
   const auto bare = [&](int) { me.bare_sum(memory, total); };
-  const auto times = measure(me, {fused, together, bare}, 5);
+  const auto times = measure(me, {fused, bare}, 5);
   if (me.rank != 0) return;
-  report(options, "resnet-50, packed", total * 4, times[0], times[2]);
-  report(options, "resnet-50, one group", total * 4, times[1], times[2]);
+  report(options, "resnet-50, packed", total * 4, times[0], times[1]);
 }
 
 void run(const Options& options, int rank, const DeviceLibrary::Id& ours, const DeviceLibrary::Id& theirs) {

@@ -46,12 +46,6 @@ class DeviceLanes {
   virtual Status end_group() = 0;
 };
 
-// One collective of several that are started together.
-struct DeviceCall {
-  CollectiveSpec spec;
-  Buffers buffers;
-};
-
 class DeviceLibrary {
  public:
   virtual ~DeviceLibrary() = default;
@@ -70,9 +64,8 @@ class DeviceLibrary {
   virtual Result<Id> make_id() = 0;
   virtual Result<std::unique_ptr<Collectives>> join(const Id& id, int rank, std::span<const Member> members,
                                                     Device& device, Deadline deadline) = 0;
-  // As start() of what this library's join() returned, with several collectives at once, all on one stream and alike on
-  // all ranks: fewer launches where tensors cannot be packed, or need not be. Done when all are.
-  virtual void start_together(Collectives& joined, std::span<const DeviceCall> calls, Completion& completion) = 0;
+  // Why what join() returned has ended, also while nothing is in flight for the host; OK: it has not.
+  virtual Status status_of(const Collectives& /*joined*/) const { return {}; }
 
   // Memory of the device as the library likes it best, where it has such a wish; else Device::allocate's. Not released
   // before what uses it has run.
@@ -80,9 +73,10 @@ class DeviceLibrary {
   virtual void release(Device& device, void* memory) { device.release(memory); }
   // Memory that collectives will use again and again is worth preparing for. `alike`: all ranks enroll as many bytes,
   // in the same order among their collectives and enrolments; it may then be mapped alike everywhere. Takes effect with
-  // the next collective. dismiss() before the memory is released.
+  // the next collective. dismiss(), once what uses it has run, before the memory is released; false: the library is at
+  // work, ask again when the collectives' wake_fd() rings.
   virtual Status enroll(Collectives&, void* /*memory*/, std::size_t /*bytes*/, bool /*alike*/) { return {}; }
-  virtual Status dismiss(Collectives&, void* /*memory*/) { return {}; }
+  virtual Result<bool> dismiss(Collectives&, void* /*memory*/) { return true; }
 
   // Lanes of collectives that this library's join() returned, which outlive them. Null: it has none.
   virtual std::unique_ptr<DeviceLanes> lanes_of(Collectives&) { return nullptr; }

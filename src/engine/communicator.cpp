@@ -203,7 +203,14 @@ bool Communicator::progress() {
   // The schedules drive the transport themselves. Otherwise only messages need it; but after a sleep it may have been
   // what woke us, and must not do so again.
   const bool driven = s.at_work() == s.scheduled.get();
-  if (s.woke && s.devices != nullptr && s.active != s.devices.get()) moved |= s.devices->progress();
+  if (s.woke && s.devices != nullptr && s.active != s.devices.get()) {
+    moved |= s.devices->progress();
+    // What is queued on a device may fail long after the host was done with it: the others are to hear of it at once.
+    if (const Status devices = s.devices->status(); !devices.ok()) {
+      s.fail(s.own(devices));
+      return true;
+    }
+  }
   if (s.parts.transport != nullptr && !driven && (s.woke || !s.messages.idle())) moved |= s.parts.transport->progress();
   s.woke = false;
   if (s.messages.idle()) return moved;
@@ -303,6 +310,8 @@ void Communicator::interrupt(const Status& why) {
   s.alarm.ring();
 }
 
+bool Communicator::has_failed() const { return state_->failed; }
+
 ReadinessBoard* Communicator::board() { return state_->parts.board.get(); }
 
 Status Communicator::own(const Status& failure) const { return state_->own(failure); }
@@ -383,7 +392,11 @@ void Communicator::State::begin_next() {
   while (active == nullptr && oldest != nullptr && !failed) {
     active = choose_runner(oldest->spec);
     outcome = {};
-    active->start(oldest->spec, oldest->buffers, outcome);
+    if (oldest->room_bytes == 0) [[likely]] {
+      active->start(oldest->spec, oldest->buffers, outcome);
+    } else {
+      devices->make_room(oldest->spec, oldest->room_bytes, oldest->room, outcome);
+    }
     if (outcome.done) end_current();
   }
 }

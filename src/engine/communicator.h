@@ -30,6 +30,10 @@ struct Operation {
   CollectiveSpec spec;
   Buffers buffers;
   Completion completion;
+  // Where this is not 0, no collective but room on the spec's device for so many bytes is asked for, as
+  // DeviceCollectives::make_room() has it: then it says how many there are, and where.
+  std::size_t room_bytes = 0;
+  void* room = nullptr;
   Operation* next = nullptr;  // the communicator's
 };
 
@@ -113,6 +117,8 @@ class Communicator final : public Sleeper {
   Status own(const Status& failure) const;
   // OK, or why this communicator ended.
   Status status() const;
+  // Whether that has come to pass; for the driving thread, without a lock.
+  bool has_failed() const;
   // Null where there is none, and once the communicator has failed. Who sleeps on the communicator sleeps on it too.
   ReadinessBoard* board();
   // "allreduce by shared memory" / "ring, step 9: recv_reduce chunk 3 from rank 2"

@@ -9,6 +9,7 @@
 #include "algorithms/choose.h"
 #include "algorithms/tuning_table.h"
 #include "base/log.h"
+#include "engine/device_failure.h"
 #include "engine/hierarchical_collectives.h"
 
 namespace fdl {
@@ -49,7 +50,9 @@ Result<std::unique_ptr<DeviceCollectives>> DeviceCollectives::make(Parts parts, 
   FDL_ASSIGN_OR_RETURN(
       made->staged_,
       StagedCollectives::make(device, rank, size, made->parts_.config->device_staging_bytes, made->parts_.choose_host));
+  FDL_ASSIGN_OR_RETURN(made->room_, DeviceRoom::make(device));
   FDL_RETURN_IF_ERROR(made->poller_.add(made->staged_->wake_fd(), 0));
+  FDL_RETURN_IF_ERROR(made->poller_.add(made->room_->fd(), 2));
   if (size == 1) made->stage_ = Stage::settled;  // nobody to agree with
   return made;
 }
@@ -60,9 +63,14 @@ DeviceCollectives::DeviceCollectives(Parts parts, Device& device, Poller poller)
       poller_(std::move(poller)),
       all_facts_(parts_.members->size()),
       all_ids_(parts_.members->size()),
-      all_joining_(parts_.members->size()) {}
+      all_outcomes_(parts_.members->size()) {}
 
-DeviceCollectives::~DeviceCollectives() = default;
+// The room first is forgotten by the library, and ends after it.
+DeviceCollectives::~DeviceCollectives() {
+  if (room_ != nullptr) room_->leave(Deadline::after_seconds(parts_.config->suspect_after_s));
+  schedules_.reset();
+  joined_.reset();
+}
 
 std::string DeviceCollectives::name_of_member(std::size_t member) const {
   const Member& who = members()[member];
@@ -71,6 +79,18 @@ std::string DeviceCollectives::name_of_member(std::size_t member) const {
 }
 
 void DeviceCollectives::start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) {
+  buffers_ = buffers;
+  start_or_settle(spec, completion);
+}
+
+void DeviceCollectives::make_room(const CollectiveSpec& spec, std::size_t& bytes, void*& memory,
+                                  Completion& completion) {
+  room_bytes_ = &bytes;
+  room_memory_ = &memory;
+  start_or_settle(spec, completion);
+}
+
+void DeviceCollectives::start_or_settle(const CollectiveSpec& spec, Completion& completion) {
   FDL_CHECK(completion_ == nullptr);
   if (!ended_.ok()) return completion.finish(ended_);
   if (spec.device != &device_) {
@@ -82,7 +102,6 @@ void DeviceCollectives::start(const CollectiveSpec& spec, Buffers buffers, Compl
   }
   completion_ = &completion;
   spec_ = spec;
-  buffers_ = buffers;
   if (stage_ == Stage::settled) return dispatch();
   facts_ = own_facts();
   stage_ = Stage::facts;
@@ -186,18 +205,20 @@ Status DeviceCollectives::learn_id() {
   auto joined = library_->join(all_ids_[circle.first].id, static_cast<int>(me - circle.first),
                                std::span(members()).subspan(circle.first, circle.count), device_,
                                Deadline::after_seconds(parts_.config->start_timeout_s));
-  joining_ = Word::of(joined.status());
+  outcome_ = Word::of(joined.status());
   if (joined.ok()) joined_ = joined.take();
-  gather(&joining_, sizeof joining_, all_joining_.data());
+  gather(&outcome_, sizeof outcome_, all_outcomes_.data());
   return {};
 }
 
 Status DeviceCollectives::learn_joins() {
-  for (std::size_t i = 0; i < all_joining_.size(); ++i) {
-    const Status one = all_joining_[i].status();
+  for (std::size_t i = 0; i < all_outcomes_.size(); ++i) {
+    const Status one = all_outcomes_[i].status();
     if (!one.ok()) return go_without(one.while_doing(fmt::format("{} joined the others", name_of_member(i))));
   }
   stage_ = Stage::settled;
+  by_library_ = joined_.get();
+  room_->belong_to(*library_, *by_library_, !is_hierarchical());
   log_at(parts_.rank == 0 ? LogLevel::info : LogLevel::debug,
          "collectives of {} ranks on devices are run by {} on {}{}", members().size(), library_->name(), device_.name(),
          is_hierarchical() ? ", inside hosts" : "");
@@ -256,6 +277,7 @@ bool DeviceCollectives::stages(const CollectiveSpec& spec) const { return &runne
 
 void DeviceCollectives::dispatch() {
   if (!refused_.ok()) return finish(refused_);
+  if (room_bytes_ != nullptr) return begin_room();
   running_ = &runner_for(spec_);
   Completion* completion = completion_;
   running_->start(spec_, buffers_, *completion);
@@ -266,6 +288,8 @@ void DeviceCollectives::dispatch() {
 
 void DeviceCollectives::finish(Status outcome) {
   host_ = nullptr;
+  room_step_ = RoomStep::none;
+  room_bytes_ = nullptr;
   std::exchange(completion_, nullptr)->finish(std::move(outcome));
 }
 
@@ -279,6 +303,7 @@ bool DeviceCollectives::progress() {
     completion_ = nullptr;
     return true;
   }
+  if (room_step_ != RoomStep::none) return progress_room();
   if (completion_ == nullptr) return joined_ != nullptr && ended_.ok() && joined_->progress();
   bool moved = false;
   while (stage_ != Stage::settled) {
@@ -297,6 +322,66 @@ bool DeviceCollectives::progress() {
   return true;
 }
 
+// ---- the room for packing
+
+void DeviceCollectives::begin_room() {
+  room_step_ = RoomStep::emptying;
+  const Status begun = room_->begin(spec_.stream);
+  if (begun.ok()) {
+    progress_room();
+  } else {
+    ended_ = as_device_failure(begun);
+    finish(ended_);
+  }
+}
+
+bool DeviceCollectives::progress_room() {
+  const auto moved = advance_room();
+  if (moved.ok()) return *moved;
+  ended_ = as_device_failure(moved.status());
+  finish(ended_);
+  return true;
+}
+
+// A rank that has no memory must not leave the others waiting where they make theirs known together.
+Result<bool> DeviceCollectives::advance_room() {
+  if (room_step_ == RoomStep::emptying) {
+    FDL_ASSIGN_OR_RETURN(const bool emptied, room_->emptied());
+    if (!emptied) return false;
+    const Status taken = room_->take(*room_bytes_);
+    if (!room_->is_librarys()) {
+      FDL_RETURN_IF_ERROR(taken);
+    } else {
+      outcome_ = Word::of(taken);
+      gather(&outcome_, sizeof outcome_, all_outcomes_.data());
+      room_step_ = RoomStep::agreeing;
+    }
+  }
+  if (room_step_ == RoomStep::agreeing) {
+    const bool moved = !host_outcome_.done && host_->progress();
+    if (!host_outcome_.done) return moved;
+    FDL_RETURN_IF_ERROR(host_outcome_.status.while_doing("telling each other of room on their devices"));
+    FDL_RETURN_IF_ERROR(keep_room());
+  }
+  *room_bytes_ = room_->bytes();
+  *room_memory_ = room_->memory();
+  finish({});
+  return true;
+}
+
+Status DeviceCollectives::keep_room() {
+  bool all_have_it = true;
+  for (std::size_t i = 0; i < all_outcomes_.size(); ++i) {
+    const Status one = all_outcomes_[i].status();
+    all_have_it &= one.ok();
+    if (one.ok() || static_cast<int>(i) != parts_.rank) continue;
+    log_info("{}: the fusion buffer is other memory, which {} does not know", one.text(), library_->name());
+  }
+  return room_->keep(all_have_it);
+}
+
+// ---- the end, and questions
+
 void DeviceCollectives::interrupt(const Status& why) {
   if (!ended_.ok()) return;
   ended_ = why;
@@ -310,6 +395,11 @@ void DeviceCollectives::interrupt(const Status& why) {
   if (running_ == nullptr) return finish(why);
   running_ = nullptr;
   completion_ = nullptr;
+}
+
+Status DeviceCollectives::status() const {
+  if (!ended_.ok() || by_library_ == nullptr) return ended_;
+  return library_->status_of(*by_library_);
 }
 
 bool DeviceCollectives::takes_pieces(const CollectiveSpec& spec) const {
@@ -335,10 +425,12 @@ const Collectives* DeviceCollectives::host_at_work() const {
 
 std::string DeviceCollectives::phase() const {
   if (running_ != nullptr) return fmt::format("{}, {}", running_->name(), running_->phase());
+  if (room_step_ == RoomStep::emptying) return "waiting until the memory for packing is free";
   if (host_ == nullptr) return {};
-  const std::string_view what = stage_ == Stage::facts ? "telling each other of their devices"
-                                : stage_ == Stage::id  ? "waiting for the library's id"
-                                                       : "telling each other who could join";
+  const std::string_view what = is_settled()             ? "telling each other of room on their devices"
+                                : stage_ == Stage::facts ? "telling each other of their devices"
+                                : stage_ == Stage::id    ? "waiting for the library's id"
+                                                         : "telling each other who could join";
   const std::string on_host = host_->phase();
   return fmt::format("{}: {}", what, on_host.empty() ? host_->name() : std::string_view(on_host));
 }
@@ -346,6 +438,7 @@ std::string DeviceCollectives::phase() const {
 bool DeviceCollectives::prepare_to_sleep() {
   library_may_sleep_ = joined_ != nullptr && is_settled();
   if (library_may_sleep_ && !joined_->prepare_to_sleep()) return false;
+  if (room_step_ == RoomStep::emptying) return room_->prepare_to_sleep();
   if (running_ == nullptr || running_ == joined_.get()) return true;
   return running_->prepare_to_sleep();
 }

@@ -10,6 +10,7 @@
 #include "base/config.h"
 #include "contract/collectives.h"
 #include "contract/device_library.h"
+#include "engine/device_room.h"
 #include "engine/device_schedules.h"
 #include "engine/staged_collectives.h"
 #include "system/poller.h"
@@ -56,6 +57,14 @@ class DeviceCollectives final : public Collectives {
   void interrupt(const Status& why) override;
   std::string phase() const override;
 
+  // Memory in which vectors can be packed again and again, as start() in the place of a collective: all ranks ask for
+  // as much. It is good, for what is queued on the spec's stream, until the next one is asked for or this object ends;
+  // the stream lasts as long, and is the same each time. `bytes` becomes what there is.
+  void make_room(const CollectiveSpec& spec, std::size_t& bytes, void*& memory, Completion& completion);
+
+  // Why this has ended, also where that was noticed while nothing was in flight.
+  Status status() const;
+
   // Whether the ranks have come to their verdict; then, whether such a collective goes through the host, and else who
   // runs it and by which algorithm where there is a choice.
   bool is_settled() const { return stage_ == Stage::settled; }
@@ -97,6 +106,7 @@ class DeviceCollectives final : public Collectives {
   };
   Circle circle_of(std::size_t member) const;
 
+  void start_or_settle(const CollectiveSpec& spec, Completion& completion);
   Status take_next_step();
   void gather(const void* mine, std::size_t bytes, void* all);
   DeviceFacts own_facts();
@@ -108,6 +118,10 @@ class DeviceCollectives final : public Collectives {
   Status compose();
   Collectives& runner_for(const CollectiveSpec& spec) const;
   void dispatch();
+  void begin_room();
+  bool progress_room();
+  Result<bool> advance_room();
+  Status keep_room();
   void finish(Status outcome);
 
   Parts parts_;
@@ -117,11 +131,13 @@ class DeviceCollectives final : public Collectives {
   DeviceLibrary* library_ = nullptr;            // null: this rank has none
   std::unique_ptr<Collectives> across_hosts_;   // on the host's memory, where they are needed
   std::unique_ptr<Collectives> joined_;         // by the library; with others between hosts, where that is wished
+  Collectives* by_library_ = nullptr;           // in joined_, or that
   std::unique_ptr<DeviceSchedules> schedules_;  // over the lanes of joined_, where that has any
+  std::unique_ptr<DeviceRoom> room_;
   std::unique_ptr<StagedCollectives> staged_;
   Status refused_;  // why there are no collectives on devices, where staging is not wanted
 
-  // What the ranks tell each other while they settle.
+  // What the ranks tell each other while they settle, and when the room grows.
   Collectives* host_ = nullptr;
   Completion host_outcome_;
   CollectiveSpec host_spec_;
@@ -130,8 +146,8 @@ class DeviceCollectives final : public Collectives {
   std::vector<DeviceFacts> all_facts_;
   IdWord id_;
   std::vector<IdWord> all_ids_;
-  Word joining_;
-  std::vector<Word> all_joining_;
+  Word outcome_;
+  std::vector<Word> all_outcomes_;
 
   // The collective in flight.
   CollectiveSpec spec_;
@@ -139,6 +155,12 @@ class DeviceCollectives final : public Collectives {
   Completion* completion_ = nullptr;
   Collectives* running_ = nullptr;
   bool library_may_sleep_ = false;
+
+  // Or the room that is asked for.
+  enum class RoomStep : uint8_t { none, emptying, agreeing };
+  RoomStep room_step_ = RoomStep::none;
+  std::size_t* room_bytes_ = nullptr;
+  void** room_memory_ = nullptr;
   Status ended_;
   mutable std::set<std::string, std::less<>> names_;
 };

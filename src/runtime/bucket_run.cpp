@@ -132,7 +132,11 @@ Status BucketRun::begin_allreduce() {
     start_collective(spec, {entry.input, entry.handle->output(entry.index).data});
     return {};
   }
-  if (device_ != nullptr) return pack_on_device();
+  if (device_ != nullptr && fused()) return begin_fused_on_device();
+  if (device_ != nullptr) {  // the others need no room for theirs
+    FDL_ASSIGN_OR_RETURN(void* zeros, device_->own_room(spec.count * size_of(bucket_.dtype)));
+    return pack_on_device(zeros);
+  }
   spec.dtype = bucket_.dtype;
   if (!on_trial_ && comm_.takes_pieces(spec)) {
     list_pieces();
@@ -329,6 +333,10 @@ Status BucketRun::begin_reduce_scatter() {
 
 bool BucketRun::progress() {
   switch (stage_) {
+    case Stage::room:
+      if (!operation_.completion.done) return false;
+      take_room();
+      return true;
     case Stage::pack:
       pack_one();
       return true;
@@ -443,11 +451,29 @@ std::vector<DevicePiece> BucketRun::device_pieces(bool outputs) const {
   return pieces;
 }
 
+// All ranks have had the same buckets, and so have the same room.
+Status BucketRun::begin_fused_on_device() {
+  const std::size_t bytes = operation_.spec.count * size_of(bucket_.dtype);
+  if (bytes <= device_->room.bytes) return pack_on_device(device_->room.memory);
+  operation_.spec.device = &device_->device();
+  operation_.spec.stream = device_->stream();
+  operation_.room_bytes = bytes;
+  stage_ = Stage::room;
+  comm_.start(operation_);
+  return {};
+}
+
+void BucketRun::take_room() {
+  if (!operation_.completion.status.ok()) return conclude(operation_.completion.status);
+  device_->room = {operation_.room, std::exchange(operation_.room_bytes, 0)};
+  const Status packed = pack_on_device(device_->room.memory);
+  if (!packed.ok()) fail_here(packed);
+}
+
 // A factor costs nothing where there is something to pack. (A tensor that travels alone is only packed where this rank
 // has none, and the others need not pack theirs.)
-Status BucketRun::pack_on_device() {
+Status BucketRun::pack_on_device(void* packed) {
   CollectiveSpec& spec = operation_.spec;
-  FDL_ASSIGN_OR_RETURN(void* packed, device_->packed(spec.count * size_of(bucket_.dtype)));
   packed_ = static_cast<std::byte*>(packed);
   enter(Stage::pack);
   const double factor = fused() ? std::exchange(spec.prescale, 1) : 1;

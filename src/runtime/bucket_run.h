@@ -59,7 +59,7 @@ class BucketRun {
   std::string title() const;
 
  private:
-  enum class Stage { pack, collective, adasum, tried, unpack, done };
+  enum class Stage { room, pack, collective, adasum, tried, unpack, done };
 
   bool fused() const { return bucket_.names.size() > 1; }
   Status begin();
@@ -77,7 +77,9 @@ class BucketRun {
   void load_one();
   void store_one();
   Status begin_on_device();
-  Status pack_on_device();
+  Status begin_fused_on_device();
+  void take_room();
+  Status pack_on_device(void* packed);
   Status unpack_on_device();
   Status hand_over();
   void end_on_device();

@@ -8,6 +8,7 @@
 
 #include "agree/message.h"
 #include "contract/device.h"
+#include "engine/device_memory.h"
 #include "runtime/devices.h"
 
 namespace fdl {
@@ -30,22 +31,24 @@ class DeviceWork {
   Status finish();
   Status hand_over(const DevicePlace& place);
 
-  // Memory in which tensors lie side by side; kept from bucket to bucket, and good until it is asked for again. Where
-  // the device has no more, it is the host's, which the device reaches slowly: what the ranks have agreed upon goes on.
-  Result<void*> packed(std::size_t bytes);
+  // Where the tensors of a bucket lie side by side: what the communicator gave last; nothing before that.
+  struct Room {
+    void* memory = nullptr;
+    std::size_t bytes = 0;
+  };
+  Room room;
+
+  // As much memory for this rank alone; good until it is asked for again.
+  Result<void*> own_room(std::size_t bytes);
 
  private:
   DeviceWork(std::shared_ptr<UsedDevice> used, Stream stream, Mark finished)
       : used_(std::move(used)), stream_(stream), finished_(finished) {}
 
-  void release_packed();
-
   std::shared_ptr<UsedDevice> used_;
   Stream stream_;
   Mark finished_;
-  void* packed_ = nullptr;
-  bool pinned_ = false;  // packed_ is the host's
-  std::size_t capacity_ = 0;
+  DeviceMemory own_room_;
 };
 
 }  // namespace fdl

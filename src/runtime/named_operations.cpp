@@ -98,6 +98,8 @@ bool NamedOperations::progress() {
   settle_departure();
   // Whoever is waiting for a rank that fell silent wants to know why; what was agreed upon goes on without asking.
   if (!gone_.ok() && !idle() && !running()) suspect(gone_);
+  // It may have failed while none of its operations was under way: on a device.
+  if (comm_.has_failed() && failure_.ok()) suspect(comm_.status());
   return moved;
 }
 

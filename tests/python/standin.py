@@ -45,6 +45,12 @@ def driver():
     return library
 
 
+@functools.cache
+def nccl():
+    """What the stand-in for NCCL, which this process has loaded, tells of itself."""
+    return ctypes.CDLL(os.environ["FARANDOLE_NCCL_LIBRARY"])
+
+
 def with_context(device, work):
     context = ctypes.c_void_p()
     library = driver()

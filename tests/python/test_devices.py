@@ -60,6 +60,20 @@ def check_many_at_once_are_fused():
     assert counters["buckets"] < counters["named_operations"]
 
 
+def check_fused_buckets_lie_in_memory_that_nccl_knows():
+    if "FARANDOLE_NCCL_LIBRARY" not in os.environ or fdl.size() == 1:
+        return
+    tensors = [mine((300_000,), "float32", i) for i in range(2)]  # beside what smaller buckets have left
+    fdl.grouped_allreduce(tensors, out=tensors, name="large")
+    for i, one in enumerate(tensors):
+        assert (one.get() == total((300_000,), "float32", i)).all()
+    assert standin.nccl().standin_nccl_count(b"memory") == 1
+    assert standin.nccl().standin_nccl_count(b"windows") == 1
+    before = standin.nccl().standin_nccl_calls(b"MemAlloc")
+    fdl.grouped_allreduce(tensors, out=tensors, name="large")
+    assert standin.nccl().standin_nccl_calls(b"MemAlloc") == before
+
+
 def check_groups_of_tensors():
     results = fdl.grouped_allreduce([mine((50,), "int32", i) for i in range(5)])
     for i, result in enumerate(results):

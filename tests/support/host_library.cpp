@@ -133,6 +133,7 @@ class HostGroup final : public Collectives {
   }
   ~HostGroup() override {
     if (ended_.ok()) wait_for_own();  // in good order: the others may still be busy with each other
+    library_.forget_all_of(*this);
     MutexLock lock(place_->mutex);
     std::erase(place_->bells, &bell_);
   }
@@ -174,10 +175,14 @@ class HostGroup final : public Collectives {
   int wake_fd() const override { return bell_.fd(); }
   bool prepare_to_sleep() override {
     bell_.clear();
+    if (std::exchange(ask_again_, false)) return false;
     const auto all_here = check();
     return completion_ == nullptr || (all_here.ok() && !*all_here);
   }
   void finish_sleep() override {}
+
+  const Status& ended() const { return ended_; }
+  void ring_soon() { ask_again_ = true; }
 
   // Whether all have joined.
   Result<bool> check() const {
@@ -275,6 +280,7 @@ class HostGroup final : public Collectives {
   CollectiveSpec spec_;
   Buffers buffers_;
   Completion* completion_ = nullptr;
+  bool ask_again_ = false;  // a dismissal
   Status ended_;
 };
 
@@ -356,6 +362,61 @@ Result<std::unique_ptr<Collectives>> HostLibrary::join(const Id& id, int rank, s
   FDL_ASSIGN_OR_RETURN(Event bell, Event::make());
   return std::unique_ptr<Collectives>(new HostGroup(*this, place_of(number, static_cast<int>(members.size())), rank,
                                                     static_cast<HostDevice&>(device), deadline, std::move(bell)));
+}
+
+void HostLibrary::break_down(const Status& why) {
+  MutexLock lock(mutex_);
+  broken_ = why;
+}
+
+Status HostLibrary::status_of(const Collectives& joined) const {
+  MutexLock lock(mutex_);
+  return broken_.ok() ? static_cast<const HostGroup&>(joined).ended() : broken_;
+}
+
+Result<void*> HostLibrary::allocate(Device& device, std::size_t bytes) {
+  FDL_RETURN_IF_ERROR(options_.no_memory);
+  FDL_ASSIGN_OR_RETURN(void* memory, device.allocate(bytes));
+  ++allocated_;
+  return memory;
+}
+
+void HostLibrary::release(Device& device, void* memory) {
+  {
+    MutexLock lock(mutex_);
+    FDL_CHECK(!known_.contains(memory));
+  }
+  --allocated_;
+  device.release(memory);
+}
+
+Status HostLibrary::enroll(Collectives& joined, void* memory, std::size_t bytes, bool alike) {
+  MutexLock lock(mutex_);
+  known_[memory] = {&joined, std::to_string(bytes) + (alike ? " alike" : " here")};
+  return {};
+}
+
+void HostLibrary::forget_all_of(const Collectives& joined) {
+  MutexLock lock(mutex_);
+  std::erase_if(known_, [&](const auto& one) { return one.second.first == &joined; });
+}
+
+Result<bool> HostLibrary::dismiss(Collectives& joined, void* memory) {
+  MutexLock lock(mutex_);
+  if (++asked_[memory] <= options_.busy_dismissals) {
+    static_cast<HostGroup&>(joined).ring_soon();
+    return false;
+  }
+  asked_.erase(memory);
+  known_.erase(memory);
+  return true;
+}
+
+std::string HostLibrary::known() const {
+  MutexLock lock(mutex_);
+  std::string all;
+  for (const auto& one : known_) all += (all.empty() ? "" : ", ") + one.second.second;
+  return all;
 }
 
 std::unique_ptr<DeviceLanes> HostLibrary::lanes_of(Collectives& joined) {

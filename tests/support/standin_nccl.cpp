@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -67,12 +68,11 @@ struct Settings {
       const char* text = std::getenv(name);
       return text == nullptr ? standard : std::atol(text);
     };
-    values = {{"version", number("STANDIN_NCCL_VERSION", 23203)},
-              {"defer_us", number("STANDIN_NCCL_DEFER_US", 0)},
-              {"delay_us", number("STANDIN_NCCL_DELAY_US", 0)},
-              {"hang_at_start", number("STANDIN_NCCL_HANG_AT_START", 0)},
-              {"error_at", number("STANDIN_NCCL_ERROR_AT", 0)},
-              {"multi_rank_gpu", number("NCCL_MULTI_RANK_GPU_ENABLE", 0)}};
+    values = {
+        {"version", number("STANDIN_NCCL_VERSION", 23203)}, {"defer_us", number("STANDIN_NCCL_DEFER_US", 0)},
+        {"delay_us", number("STANDIN_NCCL_DELAY_US", 0)},   {"hang_at_start", number("STANDIN_NCCL_HANG_AT_START", 0)},
+        {"error_at", number("STANDIN_NCCL_ERROR_AT", 0)},   {"multi_rank_gpu", number("NCCL_MULTI_RANK_GPU_ENABLE", 0)},
+        {"windows", number("NCCL_WIN_ENABLE", 1)}};
     calls.clear();
     plans.clear();
     groups = 0;
@@ -171,9 +171,20 @@ struct Core {
   int splits = 0;
   std::map<int, std::pair<Type, double>> factors;
   int next_operation = 5;
-  int registrations = 0;
-  int window_handles = 0;
+  std::map<std::size_t, const void*> registered;  // by handle
+  std::size_t next_handle = 1;
+  std::set<const void*> window_memory;
 };
+
+struct Cores {
+  std::mutex mutex;
+  std::vector<Core*> all;  // streams and graphs may know one for as long as there are any
+};
+
+Cores& cores() {
+  static Cores* made = new Cores;
+  return *made;
+}
 
 fdl::Dtype dtype_of(Type type) {
   switch (type) {
@@ -506,12 +517,10 @@ Outcome begin(fdl::nccl::Comm* comm, const std::string& name, int rank, int size
   core->device = device;
   core->blocking = blocking;
   count("communicators", 1);
-  Core& made = *core.release();  // streams and graphs may know it for as long as there are any
-  static std::mutex all_mutex;
-  static std::vector<Core*>* all = new std::vector<Core*>;
+  Core& made = *core.release();
   {
-    std::lock_guard lock(all_mutex);
-    all->push_back(&made);
+    std::lock_guard lock(cores().mutex);
+    cores().all.push_back(&made);
   }
   *comm = reinterpret_cast<fdl::nccl::Comm>(&made);
   return wait_if_blocking(made);
@@ -530,15 +539,62 @@ Outcome release(Core& core, bool aborting) {
     std::unique_lock lock(core.mutex);
     core.changed.wait(lock, [&] { return core.running == 0; });
   }
-  if (core.registrations != 0 && !aborting) misuse("a communicator is destroyed with buffers registered");
-  if (core.window_handles != 0 && !aborting) misuse("a communicator is destroyed with windows registered");
+  if (!core.registered.empty() && !aborting) misuse("a communicator is destroyed with buffers registered");
+  if (!core.window_memory.empty() && !aborting) misuse("a communicator is destroyed with windows registered");
   if (!core.factors.empty() && !aborting) misuse("a communicator is destroyed with operations of its own");
-  count("registrations", -core.registrations);
-  count("windows", -core.window_handles);
+  count("registrations", -static_cast<long>(core.registered.size()));
+  count("windows", -static_cast<long>(core.window_memory.size()));
   count("operations", -static_cast<long>(core.factors.size()));
   count("communicators", -1);
+  std::lock_guard lock(core.mutex);
+  core.registered.clear();
+  core.window_memory.clear();
   core.meeting.reset();
   return Outcome::success;
+}
+
+// ---- memory
+
+struct Allocations {
+  std::mutex mutex;
+  std::map<const void*, std::size_t> bytes;  // of what ncclMemAlloc gave
+};
+
+Allocations& allocations() {
+  static Allocations* made = new Allocations;
+  return *made;
+}
+
+std::size_t allocated_at(const void* memory) {
+  std::lock_guard lock(allocations().mutex);
+  const auto found = allocations().bytes.find(memory);
+  return found == allocations().bytes.end() ? 0 : found->second;
+}
+
+// With the core's mutex held.
+bool works_on(const Core& core, const void* memory, std::size_t bytes) {
+  const auto* begin = static_cast<const std::byte*>(memory);
+  const auto inside = [&](const void* place) { return place >= begin && place < begin + bytes; };
+  if (core.stopped.load()) return false;
+  return std::any_of(core.works.begin(), core.works.end(), [&](const auto& work) {
+    const bool waits = std::find(core.deferred.begin(), core.deferred.end(), work.get()) != core.deferred.end();
+    if (!waits && (work->turn < 0 || work->turn < core.turn)) return false;
+    return std::any_of(work->calls.begin(), work->calls.end(),
+                       [&](const Call& call) { return inside(call.source) || inside(call.target); });
+  });
+}
+
+void look_for_users(const void* memory) {
+  const std::size_t bytes = allocated_at(memory);
+  if (bytes == 0) misuse("memory is freed that was not allocated");
+  std::lock_guard lock(cores().mutex);
+  for (Core* core : cores().all) {
+    std::lock_guard of_core(core->mutex);
+    const bool known = std::any_of(core->registered.begin(), core->registered.end(),
+                                   [&](const auto& each) { return each.second == memory; });
+    if (known || core->window_memory.contains(memory)) misuse("memory is freed that a communicator still knows");
+    if (works_on(*core, memory, bytes)) misuse("memory is freed that work still uses");
+  }
 }
 
 }  // namespace
@@ -761,25 +817,42 @@ EXPORT Outcome ncclMemAlloc(void** memory, std::size_t bytes) {
   *memory = standin_cuda_new(device, bytes);
   if (*memory == nullptr) return refuse(Outcome::cuda_error, "out of memory");
   count("memory", 1);
+  std::lock_guard lock(allocations().mutex);
+  allocations().bytes[*memory] = bytes;
   return Outcome::success;
 }
 EXPORT Outcome ncclMemFree(void* memory) {
   ENTER("MemFree", 21900);
+  look_for_users(memory);
+  {
+    std::lock_guard lock(allocations().mutex);
+    allocations().bytes.erase(memory);
+  }
   standin_cuda_delete(memory);
   count("memory", -1);
   return Outcome::success;
 }
-EXPORT Outcome ncclCommRegister(Comm comm, void*, std::size_t, void** handle) {
+EXPORT Outcome ncclCommRegister(Comm comm, void* memory, std::size_t, void** handle) {
   ENTER("CommRegister", 21900);
   Core& core = core_of(comm);
-  *handle = reinterpret_cast<void*>(static_cast<std::size_t>(++core.registrations));
+  {
+    std::lock_guard lock(core.mutex);
+    *handle = reinterpret_cast<void*>(core.next_handle);
+    core.registered[core.next_handle++] = memory;
+  }
   count("registrations", 1);
   return Outcome::success;
 }
 EXPORT Outcome ncclCommDeregister(Comm comm, void* handle) {
   ENTER("CommDeregister", 21900);
-  if (handle == nullptr) misuse("a registration that is none");
-  --core_of(comm).registrations;
+  Core& core = core_of(comm);
+  {
+    std::lock_guard lock(core.mutex);
+    const auto known = core.registered.find(reinterpret_cast<std::size_t>(handle));
+    if (known == core.registered.end()) misuse("a registration that is none");
+    if (works_on(core, known->second, allocated_at(known->second))) misuse("memory is forgotten that work still uses");
+    core.registered.erase(known);
+  }
   count("registrations", -1);
   return Outcome::success;
 }
@@ -787,10 +860,14 @@ EXPORT Outcome ncclCommWindowRegister(Comm comm, void* memory, std::size_t bytes
   ENTER("CommWindowRegister", 22700);
   if (flags != fdl::nccl::kWindowSymmetric || bytes % fdl::nccl::kWindowAlignment != 0) misuse("a strange window");
   Core& core = core_of(comm);
+  if (setting("windows") == 0) {
+    *window = nullptr;
+    return Outcome::success;
+  }
   {
     std::lock_guard lock(core.mutex);
     ++core.windows;
-    ++core.window_handles;
+    core.window_memory.insert(memory);
     auto& board = core.meeting->board();
     board.window_bytes[core.rank].store(bytes);
     board.windows.fetch_add(1);
@@ -799,9 +876,15 @@ EXPORT Outcome ncclCommWindowRegister(Comm comm, void* memory, std::size_t bytes
   count("windows", 1);
   return wait_if_blocking(core);
 }
-EXPORT Outcome ncclCommWindowDeregister(Comm comm, Window) {
+EXPORT Outcome ncclCommWindowDeregister(Comm comm, Window window) {
   ENTER("CommWindowDeregister", 22700);
-  --core_of(comm).window_handles;
+  Core& core = core_of(comm);
+  {
+    std::lock_guard lock(core.mutex);
+    const void* memory = window;
+    if (works_on(core, memory, allocated_at(memory))) misuse("memory is forgotten that work still uses");
+    if (core.window_memory.erase(memory) == 0) misuse("a window that is none");
+  }
   count("windows", -1);
   return Outcome::success;
 }

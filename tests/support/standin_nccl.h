@@ -3,7 +3,8 @@
 // Ranks are threads or processes of one host and meet in shared memory, which the last one to come unlinks. Work runs
 // on the streams of the stand-in for libcuda and waits there for peers, as a kernel would: a send ends when it has been
 // received, so what is wrongly grouped hangs until it is aborted. Nobody learns of a peer's death but by hanging.
-// What the version that is set does not have, or uses wrongly, ends the process with a line.
+// What the version that is set does not have, or uses wrongly, ends the process with a line; so does memory that is
+// freed while a communicator knows it, or freed or forgotten while work that is not through uses it.
 //
 // Environment, read when the library is loaded:
 //   STANDIN_NCCL_VERSION=22903      in NCCL's own numbers (23203)
@@ -14,6 +15,7 @@
 //   STANDIN_NCCL_ERROR_AT=3         the third group of this process never ends, with an asynchronous error
 //   STANDIN_NCCL_FAIL=AllReduce:3:2 the third call of one fails with 2
 //   NCCL_MULTI_RANK_GPU_ENABLE=1    as NCCL's own, from 2.30 on
+//   NCCL_WIN_ENABLE=0               as NCCL's own: windows are not made, and nobody is told (1)
 #pragma once
 
 #ifdef __cplusplus
@@ -22,7 +24,7 @@ extern "C" {
 
 #define STANDIN_NCCL_EXPORT __attribute__((visibility("default")))
 
-// "version", "defer_us", "delay_us", "hang_at_start", "multi_rank_gpu"; "error_at": counted from now on.
+// "version", "defer_us", "delay_us", "hang_at_start", "multi_rank_gpu", "windows"; "error_at": counted from now on.
 STANDIN_NCCL_EXPORT void standin_nccl_set(const char* what, long value);
 // The k-th call from now on of this function (1: the next; without "nccl") fails with the code.
 STANDIN_NCCL_EXPORT void standin_nccl_fail(const char* function, int k, int code);

@@ -37,7 +37,7 @@ Result<std::unique_ptr<NcclCollectives>> NcclCollectives::make(std::unique_ptr<N
 
 NcclCollectives::~NcclCollectives() {
   if (completion_ != nullptr) fail(Status(Code::shut_down, "nccl: its communicator ended during a collective"));
-  while (!enrolled_.empty()) (void)dismiss(enrolled_.front().memory);
+  forget_enrolled();
   if (communicator_->status().ok() && !communicator_->busy()) {
     for (const Factor& each : factors_) communicator_->functions().RedOpDestroy(each.op, communicator_->get());
   }
@@ -57,28 +57,20 @@ bool NcclCollectives::can(const CollectiveSpec& spec) const {
 }
 
 std::string NcclCollectives::phase() const {
-  const std::string_view name = name_of(last_);
-  if (completion_ == nullptr) return fmt::format("nccl {}", name);
-  if (!planned_) return fmt::format("nccl {}, before all have joined", name);
-  return fmt::format("nccl {}, step {} of {}", name, std::min(next_ + 1, steps_.size()), steps_.size());
+  const std::string_view work = communicator_->work();
+  if (completion_ == nullptr) return fmt::format("nccl {}", work);
+  if (!planned_) return fmt::format("nccl {}, before all have joined", work);
+  return fmt::format("nccl {}, step {} of {}", work, std::min(next_ + 1, steps_.size()), steps_.size());
 }
 
-// ---- one collective, or several together
+// ---- one collective
 
 void NcclCollectives::start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) {
-  calls_.assign(1, {spec, buffers});
-  begin(completion);
-}
-
-void NcclCollectives::start_many(std::span<const DeviceCall> calls, Completion& completion) {
-  if (calls.empty()) return completion.finish();
-  calls_.assign(calls.begin(), calls.end());
-  begin(completion);
-}
-
-void NcclCollectives::begin(Completion& completion) {
   FDL_CHECK(completion_ == nullptr);
-  last_ = calls_.front().spec.collective;
+  spec_ = spec;
+  buffers_ = buffers;
+  stream_ = spec.stream;
+  communicator_->begin_work(name_of(spec.collective));
   completion_ = &completion;
   planned_ = false;
   poll_ns_ = kFirstPollNs;
@@ -103,7 +95,7 @@ bool NcclCollectives::advance() {
     } else if (next_ < steps_.size()) {
       status = run_steps();
     } else {
-      status = captured_ ? Status() : watch(calls_.front().spec.stream);
+      status = watch();
       if (status.ok()) std::exchange(completion_, nullptr)->finish();
     }
     if (!status.ok()) fail(status);
@@ -112,37 +104,26 @@ bool NcclCollectives::advance() {
 }
 
 Status NcclCollectives::plan() {
-  const Stream stream = calls_.front().spec.stream;
-  FDL_ASSIGN_OR_RETURN(captured_, device_.is_captured(stream));
-  Scratch& scratch = captured_ ? scratch_of(stream) : scratch_;
+  FDL_ASSIGN_OR_RETURN(captured_, device_.is_captured(stream_));
+  Scratch& scratch = captured_ ? scratch_of(stream_) : scratch_;
   std::size_t needed = plan_into({scratch.memory, scratch.bytes});
   if (needed > scratch.bytes) {
     FDL_RETURN_IF_ERROR(grow(scratch, needed));
     needed = plan_into({scratch.memory, scratch.bytes});
   }
   uses_scratch_ = needed > 0 && !captured_;
-  if (uses_scratch_ && scratch.used && scratch.stream != stream) {
-    FDL_RETURN_IF_ERROR(device_.wait(stream, scratch_mark_));
+  if (uses_scratch_ && scratch.used && scratch.stream != stream_) {
+    FDL_RETURN_IF_ERROR(device_.wait(stream_, scratch_mark_));
   }
   next_ = 0;
   planned_ = true;
   return {};
 }
 
-// Neighbours that are calls of NCCL and nothing else become one group.
 std::size_t NcclCollectives::plan_into(Bytes scratch) {
   steps_.clear();
   const NcclPlace place{communicator_->rank(), communicator_->size(), communicator_->library().features().alltoall};
-  std::size_t used = 0;
-  bool joinable = false;
-  for (const DeviceCall& call : calls_) {
-    const std::size_t first = steps_.size();
-    used += plan_nccl(call.spec, call.buffers, place, scratch.subspan(std::min(used, scratch.size())), steps_);
-    const bool alone = is_nccl_alone(call.spec);
-    if (alone && joinable && first < steps_.size()) steps_[first].joined = true;
-    if (first < steps_.size()) joinable = alone;
-  }
-  return used;
+  return plan_nccl(spec_, buffers_, place, scratch, steps_);
 }
 
 NcclCollectives::Scratch& NcclCollectives::scratch_of(Stream stream) {
@@ -180,27 +161,26 @@ Status NcclCollectives::run_steps() {
 }
 
 Status NcclCollectives::run(const NcclStep& step) {
-  const Stream stream = calls_.front().spec.stream;
-  if (step.kind == Kind::copy) return device_.copy(stream, step.target, step.source, step.count);
+  if (step.kind == Kind::copy) return device_.copy(stream_, step.target, step.source, step.count);
   sources_.assign(1, step.source);
   if (step.kind == Kind::fold) {
     sources_.resize(static_cast<std::size_t>(communicator_->size()));
     for (std::size_t r = 0; r < sources_.size(); ++r) sources_[r] = step.blocks + r * step.stride;
     sources_[static_cast<std::size_t>(communicator_->rank())] = step.source;
   }
-  return device_.reduce(stream, step.dtype, step.fold_op, step.target, sources_, step.count, step.factor);
+  return device_.reduce(stream_, step.dtype, step.fold_op, step.target, sources_, step.count, step.factor);
 }
 
 Status NcclCollectives::run_group(std::span<const NcclStep> group) {
   if (group.size() == 1) {
     FDL_ASSIGN_OR_RETURN(const nccl::RedOp op, operation_of(group[0]));
-    return communicator_->called(call(group[0], op), name_of(last_));
+    return communicator_->called(call(group[0], op), communicator_->work());
   }
   FDL_RETURN_IF_ERROR(communicator_->begin_group());
   Status first;
   for (const NcclStep& step : group) {
     const auto op = operation_of(step);
-    Status status = op.ok() ? communicator_->called_in_group(call(step, *op), name_of(last_)) : op.status();
+    Status status = op.ok() ? communicator_->called_in_group(call(step, *op), communicator_->work()) : op.status();
     if (!status.ok() && first.ok()) first = status;
   }
   const Status ended = communicator_->end_group();
@@ -234,7 +214,7 @@ Result<nccl::RedOp> NcclCollectives::operation_of(const NcclStep& step) {
 nccl::Outcome NcclCollectives::call(const NcclStep& step, nccl::RedOp op) {
   const auto& nccl = communicator_->functions();
   const nccl::Comm comm = communicator_->get();
-  void* const stream = calls_.front().spec.stream;
+  void* const stream = stream_;
   switch (step.kind) {
     case Kind::all_reduce:
       return nccl.AllReduce(step.source, step.target, step.count, step.type, op, comm, stream);
@@ -272,6 +252,19 @@ Status NcclCollectives::enroll(void* memory, std::size_t bytes, bool alike) {
   return {};
 }
 
+// At the end. What cannot be forgotten, because work still uses it or NCCL is at work, goes with the communicator,
+// whose end is no peaceful one then.
+void NcclCollectives::forget_enrolled() {
+  const auto through = enrolled_.empty() || !in_flight_ ? Result<bool>(true) : device_.reached(mark_);
+  if (!through.ok() || !*through) {
+    communicator_->stop(Status(Code::shut_down, "nccl: its communicator ended before the device was through"));
+  }
+  while (!enrolled_.empty()) {
+    const auto gone = dismiss(enrolled_.front().memory);
+    if (!gone.ok() || !*gone) return;
+  }
+}
+
 Status NcclCollectives::introduce(Enrolled& memory) {
   const NcclFeatures& features = communicator_->library().features();
   const auto& functions = communicator_->functions();
@@ -293,30 +286,36 @@ Status NcclCollectives::introduce(Enrolled& memory) {
   return {};
 }
 
-Status NcclCollectives::dismiss(void* memory) {
+// A second call, after one that has set NCCL to work, finds nothing enrolled and waits for that.
+Result<bool> NcclCollectives::dismiss(void* memory) {
+  FDL_ASSIGN_OR_RETURN(const bool ready, communicator_->ready());
+  if (!ready) return false;
   const auto known =
       std::find_if(enrolled_.begin(), enrolled_.end(), [&](const auto& e) { return e.memory == memory; });
-  if (known == enrolled_.end()) return {};
+  if (known == enrolled_.end()) return true;
   const Enrolled gone = *known;
   enrolled_.erase(known);
-  if (!communicator_->status().ok() || communicator_->busy()) return communicator_->status();
   const auto& functions = communicator_->functions();
   if (gone.window != nullptr) {
-    return communicator_->called(functions.CommWindowDeregister(communicator_->get(), gone.window),
-                                 "giving up a window");
+    FDL_RETURN_IF_ERROR(
+        communicator_->called(functions.CommWindowDeregister(communicator_->get(), gone.window), "giving up a window"));
+  } else if (gone.handle != nullptr) {
+    FDL_RETURN_IF_ERROR(
+        communicator_->called(functions.CommDeregister(communicator_->get(), gone.handle), "unregistering memory"));
   }
-  if (gone.handle == nullptr) return {};
-  return communicator_->called(functions.CommDeregister(communicator_->get(), gone.handle), "unregistering memory");
+  poll_ns_ = kFirstPollNs;
+  return communicator_->ready();
 }
 
 // ---- driving, sleeping, watching
 
-Status NcclCollectives::watch(Stream stream) {
+// What is on the stream now is looked after from now on. A graph's work is not: it runs when somebody launches it.
+Status NcclCollectives::watch() {
   if (captured_) return {};
-  FDL_RETURN_IF_ERROR(device_.set(mark_, stream));
+  FDL_RETURN_IF_ERROR(device_.set(mark_, stream_));
   if (uses_scratch_) {
-    FDL_RETURN_IF_ERROR(device_.set(scratch_mark_, stream));
-    scratch_.stream = stream;
+    FDL_RETURN_IF_ERROR(device_.set(scratch_mark_, stream_));
+    scratch_.stream = stream_;
     scratch_.used = true;
   }
   in_flight_ = true;
@@ -324,7 +323,14 @@ Status NcclCollectives::watch(Stream stream) {
   return {};
 }
 
-void NcclCollectives::expect_work() { poll_ns_ = kFirstPollNs; }
+void NcclCollectives::expect_messages() { poll_ns_ = kFirstPollNs; }
+
+Status NcclCollectives::watch_messages(Stream stream) {
+  stream_ = stream;
+  uses_scratch_ = false;
+  FDL_ASSIGN_OR_RETURN(captured_, device_.is_captured(stream_));
+  return watch();
+}
 
 // True if that ended it.
 bool NcclCollectives::look_after() {

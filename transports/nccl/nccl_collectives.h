@@ -27,8 +27,6 @@ class NcclCollectives final : public Collectives {
   std::string_view name() const override { return "nccl"; }
   bool can(const CollectiveSpec& spec) const override;
   void start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) override;
-  // Several in one piece of work of NCCL, where none needs kernels of ours; else one after the other.
-  void start_many(std::span<const DeviceCall> calls, Completion& completion);
   bool progress() override;
   void interrupt(const Status& why) override { fail(why); }
   std::string phase() const override;
@@ -40,13 +38,15 @@ class NcclCollectives final : public Collectives {
   // Memory that collectives will use again and again. Takes effect before the next collective; `alike`: all ranks
   // register memory of the same size at this point.
   Status enroll(void* memory, std::size_t bytes, bool alike);
-  Status dismiss(void* memory);
+  // Once what uses it has run. False: NCCL is at work; ask again.
+  Result<bool> dismiss(void* memory);
 
   NcclCommunicator& communicator() { return *communicator_; }
-  // What is on the stream now is watched from now on.
-  Status watch(Stream stream);
-  // NCCL was given something by another hand than start(): it is asked soon whether it is through.
-  void expect_work();
+  const NcclCommunicator& communicator() const { return *communicator_; }
+  // NCCL was given messages by another hand than start(): it is asked soon whether they are on their stream. Once they
+  // are, they are watched there.
+  void expect_messages();
+  Status watch_messages(Stream stream);
 
  private:
   struct Enrolled {
@@ -70,8 +70,8 @@ class NcclCollectives final : public Collectives {
   };
 
   NcclCollectives(std::unique_ptr<NcclCommunicator> communicator, Device& device, double watch_s);
-  void begin(Completion& completion);
   bool advance();
+  void forget_enrolled();
   Status introduce(Enrolled& memory);
   Status plan();
   std::size_t plan_into(Bytes scratch);
@@ -83,23 +83,26 @@ class NcclCollectives final : public Collectives {
   Result<nccl::RedOp> operation_of(const NcclStep& step);
   nccl::Outcome call(const NcclStep& step, nccl::RedOp op);
   bool look_after();
+  Status watch();
   void fail(const Status& why);
   void wake_after_ns(int64_t delay);
 
+  std::list<Enrolled> enrolled_;  // NCCL writes handles into it behind our back, as long as there is a communicator
   const std::unique_ptr<NcclCommunicator> communicator_;
   Device& device_;
   const int64_t watch_ns_;
   UniqueFd timer_;
 
-  // What runs: the calls, their steps, and which step is next.
-  std::vector<DeviceCall> calls_;
+  // What runs: the collective, its steps, and which step is next.
+  CollectiveSpec spec_;
+  Buffers buffers_;
+  Stream stream_ = nullptr;
   Completion* completion_ = nullptr;
   std::vector<NcclStep> steps_;
   std::size_t next_ = 0;
   bool planned_ = false;
   bool captured_ = false;
   bool uses_scratch_ = false;
-  Collective last_ = Collective::barrier;
 
   // What is on the device and perhaps not through.
   Mark mark_ = nullptr;
@@ -114,7 +117,6 @@ class NcclCollectives final : public Collectives {
 
   std::vector<const void*> sources_;  // of a fold, by rank
   std::vector<Factor> factors_;
-  std::list<Enrolled> enrolled_;  // NCCL writes handles into it behind our back
   int64_t poll_ns_ = 0;
   bool armed_ = false;
 };

@@ -13,7 +13,7 @@ namespace {
 
 using nccl::Outcome;
 
-constexpr int kNamed = 4;  // members that an error lists
+constexpr std::size_t kNamed = 4;  // members that an error lists
 constexpr auto kNap = std::chrono::microseconds(200);
 
 }  // namespace
@@ -56,12 +56,14 @@ std::string NcclCommunicator::name_of(int rank) const {
 }
 
 std::string NcclCommunicator::others() const {
+  std::vector<int> all = peers_;
+  for (int r = 0; peers_.empty() && r < size(); ++r) {
+    if (r != rank_) all.push_back(r);
+  }
   std::string names;
-  int named = 0;
-  for (int r = 0; r < size(); ++r) {
-    if (r == rank_) continue;
-    if (++named > kNamed) return fmt::format("{} and {} more", names, size() - 1 - kNamed);
-    names += (names.empty() ? "" : ", ") + name_of(r);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (i == kNamed) return fmt::format("{} and {} more", names, all.size() - kNamed);
+    names += (names.empty() ? "" : ", ") + name_of(all[i]);
   }
   return names;
 }
@@ -84,7 +86,7 @@ Result<bool> NcclCommunicator::ready() {
       FDL_RETURN_IF_ERROR(advance());
       continue;
     }
-    if (state != Outcome::in_progress) return fail(state, stage_ == Stage::working ? "a collective" : "joining");
+    if (state != Outcome::in_progress) return fail(state, stage_ == Stage::working ? work_ : "joining");
     if (stage_ != Stage::working && deadline_.passed()) {
       stop(Status(Code::timeout,
                   fmt::format("nccl: {} has joined, and not all others have in time; it waited for {}: see their logs",
@@ -118,7 +120,7 @@ Status NcclCommunicator::check() {
   const Outcome asked = functions().CommGetAsyncError(comm_, &state);
   if (asked != Outcome::success) state = asked;
   if (state == Outcome::success || state == Outcome::in_progress) return {};
-  return fail(state, "a collective");
+  return fail(state, work_);
 }
 
 Status NcclCommunicator::called(Outcome outcome, std::string_view what) {
@@ -140,7 +142,7 @@ Status NcclCommunicator::called_in_group(Outcome outcome, std::string_view what)
                 fmt::format("nccl: {} failed on {}: {}", what, name_of(rank_), library_->words_for(outcome, comm_)));
 }
 
-Status NcclCommunicator::end_group() { return called(functions().GroupEnd(), "a collective"); }
+Status NcclCommunicator::end_group() { return called(functions().GroupEnd(), work_); }
 
 // ---- the end
 

@@ -48,6 +48,12 @@ class NcclCommunicator {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(members_.size()); }
 
+  // What is handed in from now on, and with whom (nobody: all others): what a failure names. `what` lasts.
+  void begin_work(std::string_view what, std::span<const int> peers = {}) {
+    work_ = what;
+    peers_.assign(peers.begin(), peers.end());
+  }
+  std::string_view work() const { return work_; }
   // What a call of NCCL returned. In progress is fine: it is busy then.
   Status called(nccl::Outcome outcome, std::string_view what);
   Status begin_group();
@@ -78,6 +84,8 @@ class NcclCommunicator {
   const NcclTerms terms_;
   nccl::Comm joined_ = nullptr;  // by the id
   nccl::Comm comm_ = nullptr;    // what is used: the same, or split from it
+  std::string_view work_ = "nothing yet";
+  std::vector<int> peers_;
   Stage stage_ = Stage::joining;
   bool revoked_ = false;
   Status status_;

@@ -71,8 +71,8 @@ class NcclDeviceLibrary final : public DeviceLibrary {
     return std::unique_ptr<Collectives>(std::move(made));
   }
 
-  void start_together(Collectives& joined, std::span<const DeviceCall> calls, Completion& completion) override {
-    ours(joined).start_many(calls, completion);
+  Status status_of(const Collectives& joined) const override {
+    return static_cast<const NcclCollectives&>(joined).communicator().status();
   }
 
   Result<void*> allocate(Device& device, std::size_t bytes) override {
@@ -94,7 +94,7 @@ class NcclDeviceLibrary final : public DeviceLibrary {
   Status enroll(Collectives& joined, void* memory, std::size_t bytes, bool alike) override {
     return ours(joined).enroll(memory, bytes, alike);
   }
-  Status dismiss(Collectives& joined, void* memory) override { return ours(joined).dismiss(memory); }
+  Result<bool> dismiss(Collectives& joined, void* memory) override { return ours(joined).dismiss(memory); }
 
   std::unique_ptr<DeviceLanes> lanes_of(Collectives& joined) override {
     return std::make_unique<NcclLanes>(ours(joined));

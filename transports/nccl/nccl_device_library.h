@@ -15,7 +15,7 @@ namespace fdl {
 Result<std::shared_ptr<DeviceLibrary>> open_nccl(const Config& config, bool multi_rank_gpu_enabled,
                                                  NcclCalls calls = NcclCalls::deferred);
 
-// "NCCL 2.30.7 (/usr/lib/libnccl.so.2, the system's): nonblocking, split, ..." or why there is none.
+// "NCCL 2.30.7 (/usr/lib/libnccl.so.2, the system's): own_memory, registration, ..." or why there is none.
 std::string describe_nccl(const Config& config);
 
 // What keeps these ranks apart, or OK. Pure: DeviceLibrary::verdict().

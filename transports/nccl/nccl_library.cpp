@@ -145,7 +145,9 @@ std::string NcclLibrary::words_for(nccl::Outcome outcome, nccl::Comm comm) const
 }
 
 std::string NcclLibrary::description() const {
-  return fmt::format("NCCL {} ({}, {}): {}", nccl_version_text(version_), file_, origin_, describe(features_));
+  const std::string features = describe(features_);
+  return fmt::format("NCCL {} ({}, {}){}{}", nccl_version_text(version_), file_, origin_, features.empty() ? "" : ": ",
+                     features);
 }
 
 }  // namespace fdl

@@ -10,23 +10,16 @@
 #include "base/status.h"
 #include "transports/nccl/nccl_abi.h"
 
-// What versions differ in. From which version on, and the function that must be there besides, if any.
+// What versions differ in, as far as we use it. From which version on, and the function that must be there besides, if
+// any.
 // clang-format off
 #define FDL_NCCL_FEATURES(ROW)                                                                                         \
-  ROW(nonblocking,      21400, "ncclCommFinalize",         "a start that cannot hang")                                 \
-  ROW(premultiplied,    21100, "ncclRedOpCreatePreMulSum", "sums with a factor")                                       \
-  ROW(split,            21800, "ncclCommSplit",            "communicators from others")                                \
   ROW(own_memory,       21900, "ncclMemAlloc",             "memory as it likes it best")                               \
   ROW(registration,     21900, "ncclCommRegister",         "buffers that are used in place")                           \
-  ROW(scalable_start,   22300, "ncclCommInitRankScalable", "several roots at start")                                   \
-  ROW(float8,           22400, "",                         "8-bit floats")                                             \
   ROW(symmetric,        22700, "ncclCommWindowRegister",   "windows that all ranks map alike")                         \
-  ROW(shrink,           22700, "ncclCommShrink",           "going on without lost ranks")                              \
   ROW(alltoall,         22800, "ncclAlltoAll",             "alltoall, gather and scatter as one call")                 \
   ROW(revoke,           22807, "ncclCommRevoke",           "ending what is in flight without waiting")                 \
-  ROW(grow,             22900, "ncclCommGrow",             "taking in new ranks")                                      \
-  ROW(shared_devices,   23000, "",                         "several ranks on one GPU, if asked for")                   \
-  ROW(call_settings,    23200, "ncclAllReduceConfig",      "settings of a single call")
+  ROW(shared_devices,   23000, "",                         "several ranks on one GPU, if asked for")
 // clang-format on
 
 namespace fdl {
@@ -45,7 +38,7 @@ inline constexpr int kNcclMinimum = 21800;
 std::string nccl_version_text(int version);
 // Pure: what a library of this version has, whose symbols are these.
 NcclFeatures nccl_features(int version, const std::function<bool(const char*)>& has_symbol);
-// "nonblocking, split, ...": the names of what is there.
+// "own_memory, registration, ...": the names of what is there.
 std::string describe(const NcclFeatures& features);
 
 class NcclLibrary {
@@ -60,7 +53,7 @@ class NcclLibrary {
   const std::string& file() const { return file_; }
   // What went wrong, in NCCL's own words as far as it has any: "unhandled system error (Call to bind failed)".
   std::string words_for(nccl::Outcome outcome, nccl::Comm comm) const;
-  // "NCCL 2.30.7 (/usr/lib/libnccl.so.2, already in this process): nonblocking, split, ..."
+  // "NCCL 2.30.7 (/usr/lib/libnccl.so.2, already in this process): own_memory, registration, ..."
   std::string description() const;
 
  private:

@@ -406,14 +406,6 @@ NcclScaling nccl_scaling(Dtype dtype, Op op, double prescale, double postscale) 
   return scaling;
 }
 
-bool is_nccl_alone(const CollectiveSpec& spec) {
-  if (spec.collective == Collective::broadcast || spec.collective == Collective::allgather) return true;
-  if (spec.collective != Collective::allreduce) return false;
-  if (!nccl_reduction(spec.dtype, spec.reduction.op, spec.deterministic)) return false;
-  const auto scaling = nccl_scaling(spec.dtype, spec.reduction.op, spec.prescale, spec.postscale);
-  return scaling.before == 1 && scaling.after == 1;
-}
-
 std::size_t plan_nccl(const CollectiveSpec& spec, Buffers buffers, const NcclPlace& place, Bytes scratch,
                       std::vector<NcclStep>& steps) {
   return Planner(spec, buffers, place, scratch, steps).plan();

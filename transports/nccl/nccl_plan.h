@@ -79,9 +79,6 @@ struct NcclPlace {
   bool alltoall = false;  // alltoall, gather and scatter as calls
 };
 
-// Whether its plan is calls of NCCL and nothing else, on every rank: several such collectives can be one group. Pure.
-bool is_nccl_alone(const CollectiveSpec& spec);
-
 // Appends the steps to `steps` and returns how much scratch they need from the start of `scratch` on. Where that is
 // more than there is, the steps are of no use: plan again with enough of it.
 std::size_t plan_nccl(const CollectiveSpec& spec, Buffers buffers, const NcclPlace& place, Bytes scratch,

@@ -1,0 +1,71 @@
+// DeviceRoom: memory of a device in which a group packs its vectors: as the library likes it best that runs the group's
+// collectives there, and known to it; where none does, any memory of the device.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "contract/collectives.h"
+#include "contract/device_library.h"
+#include "engine/device_memory.h"
+#include "engine/lasting_bell.h"
+
+namespace fdl {
+
+// It grows in four steps, so that others can be heard in between:
+//
+//   begin()     what is queued by now still uses the old memory
+//   emptied()   once that has run, the library forgets the old memory, which is given back
+//   take()      new memory, of the library; may fail on one rank alone
+//   keep()      the library is to know it; who has none takes any other
+//
+// Where there is no library, take() gives what there is, and what is queued may use the old memory still.
+class DeviceRoom {
+ public:
+  // The device outlives this object, as does the stream that was given last.
+  static Result<std::unique_ptr<DeviceRoom>> make(Device& device);
+  ~DeviceRoom();
+
+  // Who runs the group's collectives from now on; both outlive this object, or leave() comes first. `alike`: all ranks
+  // that have joined there use the room alike.
+  void belong_to(DeviceLibrary& library, Collectives& joined, bool alike);
+  bool is_librarys() const { return library_ != nullptr; }
+
+  // The room of so many bytes: the same on all ranks, and seldom another one. Pure.
+  static std::size_t size_for(std::size_t bytes);
+
+  Status begin(Stream stream);
+  Result<bool> emptied();
+  Status take(std::size_t bytes);
+  Status keep(bool all_have_it);
+
+  void* memory() const { return memory_ != nullptr ? memory_ : other_.get(); }
+  std::size_t bytes() const { return bytes_; }
+
+  int fd() const { return bell_.fd(); }
+  // False: emptied() has something to do.
+  bool prepare_to_sleep();
+
+  // The library's collectives are about to end. What they know is taken back, if it is through in time; the rest is
+  // given back when this ends: after them.
+  void leave(Deadline deadline);
+
+ private:
+  DeviceRoom(Device& device, LastingBell bell, Mark mark) : device_(device), bell_(std::move(bell)), last_use_(mark) {}
+  Result<bool> wait_through(Deadline deadline);
+  bool forgotten(Deadline deadline);
+
+  Device& device_;
+  const LastingBell bell_;
+  const Mark last_use_;
+  DeviceLibrary* library_ = nullptr;
+  Collectives* joined_ = nullptr;
+  bool alike_ = false;
+  bool seen_through_ = false;
+  Stream stream_ = nullptr;
+  void* memory_ = nullptr;  // the library's
+  DeviceMemory other_;      // where there is none of it
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace fdl
