@@ -15,6 +15,7 @@
 #include "transports/nccl/nccl_lanes.h"
 #include "transports/nccl/nccl_library.h"
 #include "transports/nccl/nccl_plan.h"
+#include "transports/nccl/nccl_reduction.h"
 
 namespace fdl {
 namespace {

@@ -1,25 +1,13 @@
-// DeviceCollectives: three small collectives on the host, each followed by a step that all ranks take alike.
+// DeviceCollectives: one collective at a time, once it is settled who runs it, and the end.
 #include "engine/device_collectives.h"
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cstring>
-
 #include "algorithms/choose.h"
 #include "algorithms/tuning_table.h"
-#include "base/log.h"
-#include "engine/device_failure.h"
-#include "engine/hierarchical_collectives.h"
 
 namespace fdl {
 namespace {
-
-uint64_t number_of(std::string_view text) {
-  uint64_t state = 0xcbf29ce484222325;
-  for (const char c : text) state = (state ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return state;
-}
 
 Status check_wish(const std::string& wish) {
   if (wish == "auto" || wish == "nccl" || wish == "staged" || wish == "hierarchical") return {};
@@ -28,18 +16,6 @@ Status check_wish(const std::string& wish) {
 }
 
 }  // namespace
-
-DeviceCollectives::Word DeviceCollectives::Word::of(const Status& status) {
-  Word word;
-  if (status.ok()) return word;
-  word.code = static_cast<int32_t>(status.code());
-  std::strncpy(word.text, status.text().c_str(), sizeof word.text - 1);
-  return word;
-}
-
-Status DeviceCollectives::Word::status() const {
-  return code == 0 ? Status() : Status(static_cast<Code>(code), std::string(text, ::strnlen(text, sizeof text)));
-}
 
 Result<std::unique_ptr<DeviceCollectives>> DeviceCollectives::make(Parts parts, Device& device) {
   FDL_RETURN_IF_ERROR(check_wish(parts.config->device_collectives));
@@ -72,12 +48,6 @@ DeviceCollectives::~DeviceCollectives() {
   joined_.reset();
 }
 
-std::string DeviceCollectives::name_of_member(std::size_t member) const {
-  const Member& who = members()[member];
-  return fmt::format("rank {}{}{}{}", who.world_rank, who.host_name.empty() ? "" : " (", who.host_name,
-                     who.host_name.empty() ? "" : ")");
-}
-
 void DeviceCollectives::start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) {
   buffers_ = buffers;
   start_or_settle(spec, completion);
@@ -107,163 +77,6 @@ void DeviceCollectives::start_or_settle(const CollectiveSpec& spec, Completion& 
   stage_ = Stage::facts;
   gather(&facts_, sizeof facts_, all_facts_.data());
   progress();
-}
-
-// The library is not looked for where nobody wants it.
-DeviceFacts DeviceCollectives::own_facts() {
-  DeviceFacts facts;
-  const std::string& wish = parts_.config->device_collectives;
-  facts.kind = device_.kind();
-  facts.device = device_.identity();
-  facts.host = number_of(members()[static_cast<std::size_t>(parts_.rank)].host_id);
-  facts.required = wish == "nccl" ? 1 : 0;
-  if (wish == "staged" || !parts_.library) return facts;
-  auto found = parts_.library();
-  if (!found.ok()) {
-    log_at(facts.required != 0 ? LogLevel::warning : LogLevel::info, "no library for collectives on devices: {}",
-           found.status().text());
-  } else if (*found != nullptr) {
-    library_ = *found;
-    facts.version = library_->version();
-    facts.shares_devices = library_->shares_devices() ? 1 : 0;
-  }
-  return facts;
-}
-
-void DeviceCollectives::gather(const void* mine, std::size_t bytes, void* all) {
-  counts_.assign(members().size(), bytes);
-  host_spec_ = {.collective = Collective::allgather, .dtype = Dtype::uint8, .counts = counts_};
-  host_outcome_ = {};
-  host_ = &parts_.choose_host(host_spec_);
-  host_->start(host_spec_, {mine, all}, host_outcome_);
-}
-
-Status DeviceCollectives::take_next_step() {
-  switch (stage_) {
-    case Stage::facts:
-      return judge();
-    case Stage::id:
-      return learn_id();
-    case Stage::joins:
-      return learn_joins();
-    default:
-      return {};
-  }
-}
-
-// The same on all ranks, also on those that have no library to ask.
-Status DeviceCollectives::verdict() const {
-  for (std::size_t i = 0; i < all_facts_.size(); ++i) {
-    if (all_facts_[i].version != 0) continue;
-    return Status(Code::unsupported,
-                  fmt::format("{} has no library for collectives on devices that it may use: install NCCL there (for "
-                              "example the Python package nvidia-nccl), name it by nccl_library, and do not set "
-                              "device_collectives=staged",
-                              name_of_member(i)));
-  }
-  if (is_hierarchical() && !parts_.across_hosts) {
-    return Status(Code::unsupported,
-                  "device_collectives=hierarchical needs several hosts that hold equally many ranks, more than one, in "
-                  "neighbouring blocks");
-  }
-  for (std::size_t i = 0; i < members().size();) {
-    const Circle circle = circle_of(i);
-    FDL_RETURN_IF_ERROR(library_->verdict(std::span(all_facts_).subspan(i, circle.count),
-                                          std::span(members()).subspan(i, circle.count)));
-    i += circle.count;
-  }
-  return {};
-}
-
-DeviceCollectives::Circle DeviceCollectives::circle_of(std::size_t member) const {
-  if (!is_hierarchical()) return {0, members().size()};
-  const auto locals = static_cast<std::size_t>(parts_.shape.ranks_per_host);
-  return {member / locals * locals, locals};
-}
-
-Status DeviceCollectives::judge() {
-  if (Status against = verdict(); !against.ok()) return go_without(against);
-  stage_ = Stage::id;
-  const auto me = static_cast<std::size_t>(parts_.rank);
-  if (circle_of(me).first == me) {
-    auto made = library_->make_id();
-    id_.word = Word::of(made.status());
-    if (made.ok()) id_.id = *made;
-  }
-  gather(&id_, sizeof id_, all_ids_.data());
-  return {};
-}
-
-Status DeviceCollectives::learn_id() {
-  for (std::size_t i = 0; i < all_ids_.size(); ++i) {
-    const Status made = all_ids_[i].word.status();
-    if (!made.ok()) return go_without(made.while_doing(fmt::format("{} made an id for all", name_of_member(i))));
-  }
-  stage_ = Stage::joins;
-  const auto me = static_cast<std::size_t>(parts_.rank);
-  const Circle circle = circle_of(me);
-  auto joined = library_->join(all_ids_[circle.first].id, static_cast<int>(me - circle.first),
-                               std::span(members()).subspan(circle.first, circle.count), device_,
-                               Deadline::after_seconds(parts_.config->start_timeout_s));
-  outcome_ = Word::of(joined.status());
-  if (joined.ok()) joined_ = joined.take();
-  gather(&outcome_, sizeof outcome_, all_outcomes_.data());
-  return {};
-}
-
-Status DeviceCollectives::learn_joins() {
-  for (std::size_t i = 0; i < all_outcomes_.size(); ++i) {
-    const Status one = all_outcomes_[i].status();
-    if (!one.ok()) return go_without(one.while_doing(fmt::format("{} joined the others", name_of_member(i))));
-  }
-  stage_ = Stage::settled;
-  by_library_ = joined_.get();
-  room_->belong_to(*library_, *by_library_, !is_hierarchical());
-  log_at(parts_.rank == 0 ? LogLevel::info : LogLevel::debug,
-         "collectives of {} ranks on devices are run by {} on {}{}", members().size(), library_->name(), device_.name(),
-         is_hierarchical() ? ", inside hosts" : "");
-  if (is_hierarchical()) {
-    FDL_RETURN_IF_ERROR(compose());
-  } else if (auto lanes = library_->lanes_of(*joined_); lanes != nullptr) {
-    schedules_ =
-        std::make_unique<DeviceSchedules>(std::move(lanes), device_, parts_.rank, parts_.shape, *parts_.config);
-  }
-  if (joined_->wake_fd() >= 0) FDL_RETURN_IF_ERROR(poller_.add(joined_->wake_fd(), 1));
-  return {};
-}
-
-// The other way round would be the library between hosts and the rest inside: the same line.
-Status DeviceCollectives::compose() {
-  const HierarchicalCollectives::Place place{.local_rank = parts_.rank % parts_.shape.ranks_per_host,
-                                             .local_size = parts_.shape.ranks_per_host,
-                                             .host = parts_.rank / parts_.shape.ranks_per_host,
-                                             .hosts = parts_.shape.hosts};
-  across_hosts_ = parts_.across_hosts();
-  FDL_ASSIGN_OR_RETURN(
-      auto between, StagedCollectives::make(device_, place.host, place.hosts, parts_.config->device_staging_bytes,
-                                            [this](const CollectiveSpec&) -> Collectives& { return *across_hosts_; }));
-  FDL_ASSIGN_OR_RETURN(joined_, HierarchicalCollectives::make(std::move(joined_), std::move(between), place));
-  return {};
-}
-
-// All ranks come here alike, with the same words.
-Status DeviceCollectives::go_without(const Status& why) {
-  if (joined_ != nullptr) {
-    joined_->interrupt(why);
-    joined_.reset();
-  }
-  stage_ = Stage::settled;
-  const auto any = [&](const auto& has) { return std::any_of(all_facts_.begin(), all_facts_.end(), has); };
-  if (any([](const DeviceFacts& facts) { return facts.required != 0; })) {
-    refused_ = Status(Code::unsupported, "device_collectives=nccl cannot be: " + why.text());
-    return {};
-  }
-  if (parts_.rank == 0 && parts_.config->device_collectives != "staged") {
-    const bool some_have = any([](const DeviceFacts& facts) { return facts.version != 0; });
-    log_at(some_have ? LogLevel::warning : LogLevel::info, "collectives on devices go through the host's memory: {}",
-           why.text());
-  }
-  return {};
 }
 
 Collectives& DeviceCollectives::runner_for(const CollectiveSpec& spec) const {
@@ -320,64 +133,6 @@ bool DeviceCollectives::progress() {
   }
   dispatch();
   return true;
-}
-
-// ---- the room for packing
-
-void DeviceCollectives::begin_room() {
-  room_step_ = RoomStep::emptying;
-  const Status begun = room_->begin(spec_.stream);
-  if (begun.ok()) {
-    progress_room();
-  } else {
-    ended_ = as_device_failure(begun);
-    finish(ended_);
-  }
-}
-
-bool DeviceCollectives::progress_room() {
-  const auto moved = advance_room();
-  if (moved.ok()) return *moved;
-  ended_ = as_device_failure(moved.status());
-  finish(ended_);
-  return true;
-}
-
-// A rank that has no memory must not leave the others waiting where they make theirs known together.
-Result<bool> DeviceCollectives::advance_room() {
-  if (room_step_ == RoomStep::emptying) {
-    FDL_ASSIGN_OR_RETURN(const bool emptied, room_->emptied());
-    if (!emptied) return false;
-    const Status taken = room_->take(*room_bytes_);
-    if (!room_->is_librarys()) {
-      FDL_RETURN_IF_ERROR(taken);
-    } else {
-      outcome_ = Word::of(taken);
-      gather(&outcome_, sizeof outcome_, all_outcomes_.data());
-      room_step_ = RoomStep::agreeing;
-    }
-  }
-  if (room_step_ == RoomStep::agreeing) {
-    const bool moved = !host_outcome_.done && host_->progress();
-    if (!host_outcome_.done) return moved;
-    FDL_RETURN_IF_ERROR(host_outcome_.status.while_doing("telling each other of room on their devices"));
-    FDL_RETURN_IF_ERROR(keep_room());
-  }
-  *room_bytes_ = room_->bytes();
-  *room_memory_ = room_->memory();
-  finish({});
-  return true;
-}
-
-Status DeviceCollectives::keep_room() {
-  bool all_have_it = true;
-  for (std::size_t i = 0; i < all_outcomes_.size(); ++i) {
-    const Status one = all_outcomes_[i].status();
-    all_have_it &= one.ok();
-    if (one.ok() || static_cast<int>(i) != parts_.rank) continue;
-    log_info("{}: the fusion buffer is other memory, which {} does not know", one.text(), library_->name());
-  }
-  return room_->keep(all_have_it);
 }
 
 // ---- the end, and questions

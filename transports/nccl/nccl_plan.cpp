@@ -1,64 +1,23 @@
 // NcclPlan: one function a collective.
 #include "transports/nccl/nccl_plan.h"
 
-#include <cmath>
-#include <numeric>
+#include <optional>
 #include <utility>
+
+#include "transports/nccl/nccl_reduction.h"
+#include "transports/nccl/nccl_steps.h"
 
 namespace fdl {
 namespace {
 
-using Kind = NcclStep::Kind;
-
 // Up to this many bytes from all ranks together, everybody folds everything: one exchange instead of two.
 constexpr std::size_t kFoldEverywhereBytes = 256 * 1024;
-constexpr std::size_t kAlignment = 256;
 
-std::optional<nccl::Type> type_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::uint8:
-      return nccl::Type::uint8;
-    case Dtype::int8:
-      return nccl::Type::int8;
-    case Dtype::uint32:
-      return nccl::Type::uint32;
-    case Dtype::int32:
-      return nccl::Type::int32;
-    case Dtype::uint64:
-      return nccl::Type::uint64;
-    case Dtype::int64:
-      return nccl::Type::int64;
-    case Dtype::float16:
-      return nccl::Type::float16;
-    case Dtype::bfloat16:
-      return nccl::Type::bfloat16;
-    case Dtype::float32:
-      return nccl::Type::float32;
-    case Dtype::float64:
-      return nccl::Type::float64;
-    default:
-      return {};
-  }
-}
-
-bool is_power_of_two(double factor) {
-  int exponent = 0;
-  return std::frexp(factor, &exponent) == 0.5 && exponent > -100 && exponent < 100;
-}
-
-class Planner {
+class Planner : NcclSteps {
  public:
   Planner(const CollectiveSpec& spec, Buffers buffers, const NcclPlace& place, Bytes scratch,
           std::vector<NcclStep>& steps)
-      : spec_(spec),
-        input_(static_cast<const std::byte*>(buffers.input)),
-        output_(static_cast<std::byte*>(buffers.output)),
-        rank_(static_cast<std::size_t>(place.rank)),
-        size_(static_cast<std::size_t>(place.size)),
-        alltoall_(place.alltoall),
-        element_(size_of(spec.dtype)),
-        scratch_(scratch),
-        steps_(steps),
+      : NcclSteps(spec, buffers, place, scratch, steps),
         reduction_(nccl_reduction(spec.dtype, spec.reduction.op, spec.deterministic)),
         scaling_(reduction_ ? nccl_scaling(spec.dtype, spec.reduction.op, spec.prescale, spec.postscale)
                             : NcclScaling{spec.prescale, 1, spec.postscale}) {}
@@ -97,54 +56,7 @@ class Planner {
   }
 
  private:
-  using Counts = std::span<const std::size_t>;
-
-  bool at_root() const { return static_cast<int>(rank_) == spec_.root; }
-  std::size_t bytes(std::size_t count) const { return count * element_; }
-  static std::size_t before(Counts counts, std::size_t rank) {
-    return std::accumulate(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(rank), std::size_t{0});
-  }
-  std::size_t before(std::size_t rank) const { return before(spec_.counts, rank); }
-  std::size_t total() const { return before(size_); }
-  static bool even(Counts counts) {
-    for (const std::size_t count : counts) {
-      if (count != counts[0]) return false;
-    }
-    return true;
-  }
-
-  std::byte* take(std::size_t wanted) {
-    std::byte* taken = scratch_.data() == nullptr ? nullptr : scratch_.data() + used_;
-    used_ += (wanted + kAlignment - 1) / kAlignment * kAlignment;
-    return taken;
-  }
-
-  // ---- steps. Those of bytes have no type of their own.
-  NcclStep& add(Kind kind, const std::byte* source, std::byte* target, std::size_t count) {
-    steps_.push_back({.kind = kind, .source = source, .target = target, .count = count});
-    steps_.back().dtype = spec_.dtype;
-    steps_.back().fold_op = kind == Kind::fold ? spec_.reduction.op : Op::sum;
-    return steps_.back();
-  }
-  // As one more member of the group that began with the step at `first`.
-  void join_from(std::size_t first) {
-    for (std::size_t i = first + 1; i < steps_.size(); ++i) steps_[i].joined = true;
-  }
-  void copy(const std::byte* source, std::byte* target, std::size_t count) {
-    if (source != target && count > 0) add(Kind::copy, source, target, bytes(count));
-  }
-  // A copy within one vector, whose ends may overlap.
-  void move(const std::byte* source, std::byte* target, std::size_t count) {
-    if (source > target && target + bytes(count) > source) {
-      std::byte* between = take(bytes(count));
-      copy(source, between, count);
-      source = between;
-    }
-    copy(source, target, count);
-  }
-  void scale(const std::byte* source, std::byte* target, std::size_t count, double factor) {
-    if (count > 0) add(Kind::scale, source, target, count).factor = factor;
-  }
+  // ---- reductions by NCCL
   NcclStep& reduce_by_nccl(Kind kind, const std::byte* source, std::byte* target, std::size_t count) {
     NcclStep& step = add(kind, source, target, count);
     step.type = reduction_->type;
@@ -152,17 +64,9 @@ class Planner {
     step.factor = scaling_.inside;
     return step;
   }
-  void send(const std::byte* source, std::size_t count, std::size_t to) {
-    if (count > 0) add(Kind::send, source, nullptr, bytes(count)).peer = static_cast<int>(to);
-  }
-  void recv(std::byte* target, std::size_t count, std::size_t from) {
-    if (count > 0) add(Kind::recv, nullptr, target, bytes(count)).peer = static_cast<int>(from);
-  }
   void finish(std::byte* result, std::size_t count) {
     if (scaling_.after != 1) scale(result, result, count, scaling_.after);
   }
-
-  // ---- reductions by NCCL
   // The input with what must be multiplied in before, where it does not harm: in the output, else in scratch.
   const std::byte* prepared(std::size_t count, std::byte* room) {
     if (scaling_.before == 1) return input_;
@@ -362,49 +266,11 @@ class Planner {
     add(Kind::all_reduce, byte, byte, 1);
   }
 
-  const CollectiveSpec& spec_;
-  const std::byte* input_;
-  std::byte* output_;
-  const std::size_t rank_;
-  const std::size_t size_;
-  const bool alltoall_;
-  const std::size_t element_;
-  const Bytes scratch_;
-  std::size_t used_ = 0;
-  std::vector<NcclStep>& steps_;
   const std::optional<NcclReduction> reduction_;
   const NcclScaling scaling_;
 };
 
 }  // namespace
-
-std::optional<NcclReduction> nccl_reduction(Dtype dtype, Op op, bool deterministic) {
-  const auto type = type_of(dtype);
-  if (!type || deterministic) return {};
-  switch (op) {
-    case Op::sum:
-    case Op::average:
-      return NcclReduction{*type, nccl::RedOp::sum};
-    case Op::product:
-      return NcclReduction{*type, nccl::RedOp::product};
-    case Op::min:
-    case Op::max:
-      if (kind_of(dtype) != DtypeKind::integer) return {};
-      return NcclReduction{*type, op == Op::min ? nccl::RedOp::min : nccl::RedOp::max};
-    default:
-      return {};
-  }
-}
-
-NcclScaling nccl_scaling(Dtype dtype, Op op, double prescale, double postscale) {
-  NcclScaling scaling{prescale, 1, postscale};
-  // float16 has so few exponents that dividing first would cost it bits.
-  const bool wide = dtype == Dtype::float32 || dtype == Dtype::float64 || dtype == Dtype::bfloat16;
-  if (!wide || (op != Op::sum && op != Op::average)) return scaling;
-  if (is_power_of_two(prescale)) scaling.inside *= std::exchange(scaling.before, 1);
-  if (is_power_of_two(postscale)) scaling.inside *= std::exchange(scaling.after, 1);
-  return scaling;
-}
 
 std::size_t plan_nccl(const CollectiveSpec& spec, Buffers buffers, const NcclPlace& place, Bytes scratch,
                       std::vector<NcclStep>& steps) {

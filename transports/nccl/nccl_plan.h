@@ -11,7 +11,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "base/bytes.h"
@@ -55,22 +54,6 @@ struct NcclStep {
 
   bool by_nccl() const { return kind > Kind::fold; }
 };
-
-// How NCCL itself would reduce, or nothing where owners do it. Pure.
-struct NcclReduction {
-  nccl::Type type;
-  nccl::RedOp op;
-};
-std::optional<NcclReduction> nccl_reduction(Dtype dtype, Op op, bool deterministic);
-
-// postscale * reduce(prescale * x) with the factors where they cost least: powers of two are exact wherever they are
-// multiplied in, so NCCL's sums take them along; all others are kernels before and after, with the CPU's rounding.
-struct NcclScaling {
-  double before = 1;
-  double inside = 1;
-  double after = 1;
-};
-NcclScaling nccl_scaling(Dtype dtype, Op op, double prescale, double postscale);
 
 // Who plans: where this rank stands, and what all ranks' libraries can do.
 struct NcclPlace {
