@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "bench/gpu/ending.h"
+#include "bench/gpu/resnet50.h"
 #include "cuda/cuda_device.h"
 #include "data/half.h"
 #include "data/reduce.h"
@@ -21,9 +23,7 @@
 namespace {
 
 using namespace fdl;
-
-constexpr int kNoDevice = 3;
-constexpr int kWrong = 4;
+using namespace gpu_bench;
 
 struct Options {
   Config config;
@@ -31,18 +31,6 @@ struct Options {
   bool check_only = false;
   std::string json;
 };
-
-void stop_unless(const Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "gpu_bench: %s\n", status.text().c_str());
-  std::exit(kWrong);
-}
-
-template <class T>
-T stop_unless(Result<T> result) {
-  stop_unless(result.status());
-  return result.take();
-}
 
 // The device, a stream, and a bell for its end.
 class Bench {
@@ -255,28 +243,6 @@ struct Report {
   }
 };
 
-// The sizes of ResNet-50's parameters: 161 tensors, 25.6 million elements.
-std::vector<std::size_t> resnet50() {
-  std::vector<std::size_t> sizes{64 * 3 * 49, 64, 64};
-  const auto convolution = [&sizes](std::size_t in, std::size_t out, std::size_t area) {
-    sizes.insert(sizes.end(), {in * out * area, out, out});
-  };
-  std::size_t in = 64;
-  std::size_t width = 64;
-  for (const int blocks : {3, 4, 6, 3}) {
-    for (int block = 0; block < blocks; ++block) {
-      convolution(in, width, 1);
-      convolution(width, width, 9);
-      convolution(width, width * 4, 1);
-      if (block == 0) convolution(in, width * 4, 1);
-      in = width * 4;
-    }
-    width *= 2;
-  }
-  sizes.insert(sizes.end(), {std::size_t{2048} * 1000, 1000});
-  return sizes;
-}
-
 constexpr int kSets = 3;  // of buffers, in turn, so that no cache holds what comes next
 
 void time_packing(Device& device, Report& report, const std::string& name, const std::vector<std::size_t>& sizes,
@@ -389,11 +355,12 @@ Options read(int count, char** words) {
 }  // namespace
 
 int main(int count, char** words) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a line is seen when it is known
   const Options options = read(count, words);
   auto opened = open_cuda_device(options.device, options.config);
   if (!opened.ok()) {
     std::fprintf(stderr, "gpu_bench: there is no device to measure: %s\n", opened.status().text().c_str());
-    return kNoDevice;
+    return kNone;
   }
   const std::shared_ptr<Device> device = opened.take();
   std::printf("%s\n", std::string(device->name()).c_str());

@@ -1,0 +1,123 @@
+// BenchGpu: the device of one rank with a stream, and BareNccl: NCCL's own calls on it, as a program without farandole
+// makes them.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/gpu/ending.h"
+#include "contract/device_library.h"
+#include "cuda/cuda_device.h"
+#include "system/poller.h"
+#include "transports/nccl/nccl_device_library.h"
+#include "transports/nccl/nccl_library.h"
+
+namespace gpu_bench {
+
+// Ranks take the devices in turn, one again and again where there is but one.
+class BenchGpu {
+ public:
+  BenchGpu(const fdl::Config& config, int rank)
+      : device_(stop_unless(
+            fdl::open_cuda_device(rank % std::max(stop_unless(fdl::count_cuda_devices(config), kNone), 1), config),
+            kNone)),
+        stream_(stop_unless(device_->make_stream())),
+        bell_(stop_unless(fdl::Event::make())) {}
+  ~BenchGpu() {
+    for (void* memory : memory_) device_->release(memory);
+    device_->end_stream(stream_);
+  }
+
+  fdl::Device& device() { return *device_; }
+  fdl::Stream stream() const { return stream_; }
+  // Until this ends; zeros.
+  std::byte* allocate(std::size_t bytes) {
+    memory_.push_back(stop_unless(device_->allocate(bytes)));
+    stop_unless(device_->fill_zero(stream_, memory_.back(), bytes));
+    return static_cast<std::byte*>(memory_.back());
+  }
+  void finish() {
+    stop_unless(device_->ring(stream_, bell_));
+    if (!fdl::wait_readable(bell_.fd(), fdl::Deadline::after_seconds(60))) end(kWrong, "the stream hangs");
+    bell_.clear();
+  }
+  void put(void* memory, const std::vector<float>& values) {
+    stop_unless(device_->copy(stream_, memory, values.data(), values.size() * sizeof(float)));
+    finish();
+  }
+  std::vector<float> get(const void* memory, std::size_t count) {
+    std::vector<float> values(count);
+    stop_unless(device_->copy(stream_, values.data(), memory, count * sizeof(float)));
+    finish();
+    return values;
+  }
+
+ private:
+  std::shared_ptr<fdl::Device> device_;
+  fdl::Stream stream_;
+  fdl::Event bell_;
+  std::vector<void*> memory_;
+};
+
+class BareNccl {
+ public:
+  using Id = fdl::DeviceLibrary::Id;
+
+  BareNccl(const fdl::Config& config, BenchGpu& gpu, int rank, int ranks, const Id& id)
+      : gpu_(gpu), library_(stop_unless(fdl::NcclLibrary::open(config.nccl_library), kNone)) {
+    fdl::nccl::UniqueId unique{};
+    std::memcpy(&unique, id.data(), sizeof unique);
+    fdl::nccl::ConfigOf218 settings;
+    settings.blocking = 1;
+    stop_unless(gpu.device().enter());
+    const auto outcome = library_->functions().CommInitRankConfig(&comm_, ranks, unique, rank, &settings);
+    gpu.device().leave();
+    if (outcome != fdl::nccl::Outcome::success) end(kWrong, library_->words_for(outcome, nullptr));
+  }
+  ~BareNccl() { library_->functions().CommAbort(comm_); }
+  BareNccl(const BareNccl&) = delete;
+  BareNccl& operator=(const BareNccl&) = delete;
+
+  // Of floats, in place.
+  void sum(void* memory, std::size_t count) {
+    const auto outcome = library_->functions().AllReduce(memory, memory, count, fdl::nccl::Type::float32,
+                                                         fdl::nccl::RedOp::sum, comm_, gpu_.stream());
+    if (outcome != fdl::nccl::Outcome::success) end(kWrong, library_->words_for(outcome, comm_));
+  }
+
+ private:
+  BenchGpu& gpu_;
+  std::shared_ptr<const fdl::NcclLibrary> library_;
+  fdl::nccl::Comm comm_ = nullptr;
+};
+
+// What only rank 0 makes, and what can be known before any rank begins.
+inline BareNccl::Id make_nccl_id(const fdl::Config& config, int ranks) {
+  const auto library = stop_unless(fdl::open_nccl(config, ranks > 1), kNone);
+  const int devices = stop_unless(fdl::count_cuda_devices(config), kNone);
+  if (devices == 0) end(kNone, "there is no GPU here");
+  if (ranks > devices && !library->shares_devices()) {
+    end(kNone, std::to_string(ranks) + " ranks, but " + std::to_string(devices) + " GPU here, and " +
+                   std::string(library->name()) + " lets no two ranks share one, as NCCL 2.30 and newer do");
+  }
+  return stop_unless(library->make_id());
+}
+
+// Rank r's elements, small integers whose sums over ranks are exact, and that sum.
+inline std::vector<float> values_of(int rank, std::size_t count) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<float>(i % 100 + static_cast<std::size_t>(rank));
+  return values;
+}
+inline bool is_sum(const std::vector<float>& values, int ranks) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (values[i] != static_cast<float>(static_cast<int>(i % 100) * ranks + ranks * (ranks - 1) / 2)) return false;
+  }
+  return true;
+}
+
+}  // namespace gpu_bench

@@ -1,0 +1,30 @@
+// How a benchmark of GPUs ends: 3 where there is nothing to measure with, 4 when something is wrong, each with a line.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include "base/status.h"
+
+namespace gpu_bench {
+
+constexpr int kNone = 3;
+constexpr int kWrong = 4;
+constexpr int kUsage = 64;
+
+[[noreturn]] inline void end(int code, const std::string& why) {
+  std::fprintf(stderr, "%s: %s\n", program_invocation_short_name, why.c_str());
+  std::exit(code);
+}
+inline void stop_unless(const fdl::Status& status, int code = kWrong) {
+  if (!status.ok()) end(code, status.text());
+}
+template <class T>
+T stop_unless(fdl::Result<T> result, int code = kWrong) {
+  stop_unless(result.status(), code);
+  return result.take();
+}
+
+}  // namespace gpu_bench

@@ -1,0 +1,44 @@
+// Times of several ways to do the same, taken in turns so that all of them meet the same machine.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace gpu_bench {
+
+struct Times {
+  double median_us = 0;
+  double least_us = 0;
+
+  static Times of(std::vector<double> all) {
+    std::sort(all.begin(), all.end());
+    return {all[all.size() / 2], all.front()};
+  }
+};
+
+// One way, called with a number to rotate buffers by.
+using Way = std::function<void(int)>;
+
+// Of one call among `calls`; `finish` waits until the device is through, which counts where `to_the_end`.
+inline std::vector<Times> measure(const std::vector<Way>& ways, int rounds, int calls, bool to_the_end,
+                                  const std::function<void()>& finish) {
+  std::vector<std::vector<double>> all(ways.size());
+  for (int round = -1; round < rounds; ++round) {  // the first one warms up
+    for (std::size_t way = 0; way < ways.size(); ++way) {
+      finish();
+      const int64_t begin = fdl::now_ns();
+      for (int call = 0; call < calls; ++call) ways[way](call);
+      if (to_the_end) finish();
+      if (round >= 0) all[way].push_back(static_cast<double>(fdl::now_ns() - begin) / 1000 / calls);
+    }
+  }
+  finish();
+  std::vector<Times> times;
+  for (auto& each : all) times.push_back(Times::of(std::move(each)));
+  return times;
+}
+
+}  // namespace gpu_bench
