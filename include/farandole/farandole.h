@@ -247,11 +247,11 @@ typedef struct fdl_request fdl_request;
  * that the host has no more to do, not that the device is through, so that the host need not wait. A failure that comes
  * later (a rank that dies meanwhile) ends the operation on the device, and is the next call's. With NCCL, ordered calls
  * are queued on the given stream itself, and may be captured into a CUDA graph; without it (or with
- * FARANDOLE_DEVICE_COLLECTIVES=staged) they go through pinned memory of the host. All ranks give an operation tensors
- * on the same kind of device. */
+ * FARANDOLE_DEVICE_COLLECTIVES=staged) they go through pinned memory of the host, as messages always do. All ranks give
+ * a collective tensors on the same kind of device; of a message each side may lie where it likes. */
 typedef enum fdl_device_kind { FDL_DEVICE_CPU = 0, FDL_DEVICE_CUDA = 2 /* DLPack's number */ } fdl_device_kind;
 /* Opens a device before its first use, which does so otherwise. FDL_UNSUPPORTED: it cannot be used, and why: no driver,
- * one that is too old, no such device, a build without it. */
+ * one that is too old, a build without it. FDL_INVALID_ARGUMENT: there are fewer. */
 FDL_API fdl_result fdl_device_open(fdl_world* world, fdl_device_kind kind, int index);
 
 FDL_API fdl_result fdl_comm_create(fdl_group* group, fdl_comm** comm); /* collective over the group */
@@ -329,8 +329,8 @@ FDL_API fdl_result fdl_isend(fdl_comm* comm, const void* buffer, size_t count, f
 FDL_API fdl_result fdl_irecv(fdl_comm* comm, void* buffer, size_t count, fdl_dtype dtype, int peer,
                              fdl_request** request);
 
-/* Everything that an ordered collective can be told; the functions above are short forms of this one. `request` NULL
- * blocks. Fields that a collective does not use are ignored. */
+/* Everything that an ordered collective or a message can be told; the functions above are short forms of this one.
+ * `request` NULL blocks. Fields that a collective does not use are ignored. */
 typedef enum fdl_collective {
   FDL_ALLREDUCE = 0,
   FDL_REDUCE = 1,
@@ -340,7 +340,9 @@ typedef enum fdl_collective {
   FDL_ALLTOALL = 5,
   FDL_GATHER = 6,
   FDL_SCATTER = 7,
-  FDL_BARRIER = 8
+  FDL_BARRIER = 8,
+  FDL_SEND = 9, /* messages: count elements of input go to rank `root`, */
+  FDL_RECV = 10 /* or come from it to output */
 } fdl_collective;
 typedef struct fdl_call {
   size_t struct_size;
@@ -352,7 +354,7 @@ typedef struct fdl_call {
   const size_t* recv_counts; /* alltoall */
   fdl_dtype dtype;
   fdl_reduce_op op;
-  int root;
+  int root;                    /* of a message: the peer */
   fdl_device_kind device_kind; /* where input and output lie */
   int device_index;
   void* stream; /* of the device (CUstream, cudaStream_t); NULL: its default stream */

@@ -40,10 +40,7 @@ bool reduces(fdl_kind kind) { return kind == FDL_NAMED_ALLREDUCE || kind == FDL_
 std::optional<std::string> fault_of_tensor(const fdl_operation& operation) {
   const fdl_tensor& tensor = operation.input;
   if (!is_dtype(tensor.dtype)) return "dtype " + std::to_string(tensor.dtype) + " does not exist";
-  if (tensor.device_kind != FDL_DEVICE_CPU && tensor.device_kind != FDL_DEVICE_CUDA) {
-    return "device kind " + std::to_string(tensor.device_kind) + " is not supported; copy the tensor to the CPU";
-  }
-  if (tensor.device_index < 0) return "device index " + std::to_string(tensor.device_index) + " does not exist";
+  if (auto fault = fault_of_place(tensor.device_kind, tensor.device_index)) return fault;
   if (tensor.ndim < 0 || tensor.ndim > kMaxDimensions)
     return "ndim " + std::to_string(tensor.ndim) + " is out of range";
   if (tensor.ndim > 0 && tensor.shape == nullptr) return "shape is NULL";

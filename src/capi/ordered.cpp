@@ -79,12 +79,7 @@ std::optional<std::string> fault_of(fdl_comm* comm, const fdl_call& call, const 
     return "root " + std::to_string(call.root) + " is not a rank of this communicator (0 to " +
            std::to_string(size - 1) + ")";
   }
-  if (call.device_kind != FDL_DEVICE_CPU && call.device_kind != FDL_DEVICE_CUDA) {
-    return "device kind " + std::to_string(call.device_kind) + " is not supported; copy the tensor to the CPU";
-  }
-  if (call.device_kind != FDL_DEVICE_CPU && call.device_index < 0) {
-    return "device index " + std::to_string(call.device_index) + " does not exist";
-  }
+  if (auto fault = fault_of_place(call.device_kind, call.device_index)) return fault;
   const bool root = call.root == rank;
   Elements elements{call.count, call.count};
   std::size_t all = 0;
@@ -148,10 +143,12 @@ CollectiveSpec spec_of(fdl_comm* comm, const fdl_call& call, const fdl_call_opti
   return spec;
 }
 
-Status place_on_device(fdl_comm* comm, const fdl_call& call, CollectiveSpec& spec) {
+// `placed`: a CollectiveSpec or a Message.
+template <typename Placed>
+Status place_on_device(fdl_comm* comm, const fdl_call& call, Placed& placed) {
   FDL_ASSIGN_OR_RETURN(const auto used, comm->world->runtime->device(call.device_kind, call.device_index));
-  spec.device = &used->device();  // it lives as long as the world
-  spec.stream = call.stream;
+  placed.device = &used->device();  // it lives as long as the world
+  placed.stream = call.stream;
   return {};
 }
 
@@ -257,28 +254,38 @@ fdl_result run(fdl_comm* comm, const fdl_call& call, const fdl_call_options* giv
   return settle(comm, outcome, title);
 }
 
-fdl_result run_message(fdl_comm* comm, void* buffer, std::size_t count, fdl_dtype dtype, int peer, bool outgoing,
-                       fdl_request** request) {
+// What is wrong with a message, or nothing.
+std::optional<std::string> fault_of_message(fdl_comm* comm, const fdl_call& call) {
+  if (!is_dtype(call.dtype)) return "dtype " + std::to_string(call.dtype) + " does not exist";
+  if (call.root < 0 || call.root >= comm->comm().size()) {
+    return "peer " + std::to_string(call.root) + " is not a rank of this communicator (0 to " +
+           std::to_string(comm->comm().size() - 1) + ")";
+  }
+  if (auto fault = fault_of_place(call.device_kind, call.device_index)) return fault;
+  if (call.count > static_cast<std::size_t>(std::numeric_limits<int64_t>::max()) / fdl_dtype_size(call.dtype)) {
+    return "count " + std::to_string(call.count) + " is more than memory can hold (was it negative?)";
+  }
+  if (call.count > 0 && (call.collective == FDL_SEND ? call.input : call.output) == nullptr) return "buffer is NULL";
+  return std::nullopt;
+}
+
+fdl_result run_message(fdl_comm* comm, const fdl_call& call, const fdl_call_options* given, fdl_request** request) {
   Status usable = check(comm);
   if (!usable.ok()) return report(usable);
+  const bool outgoing = call.collective == FDL_SEND;
   const char* title = outgoing ? "send" : "recv";
-  const auto fault = [&](const std::string& text) { return refuse(std::string(title) + ": " + text + at_rank(comm)); };
-  if (!is_dtype(dtype)) return fault("dtype " + std::to_string(dtype) + " does not exist");
-  if (peer < 0 || peer >= comm->comm().size()) {
-    return fault("peer " + std::to_string(peer) + " is not a rank of this communicator (0 to " +
-                 std::to_string(comm->comm().size() - 1) + ")");
+  if (auto fault = fault_of_message(comm, call)) return refuse(std::string(title) + ": " + *fault + at_rank(comm));
+  Message message{.peer = call.root,
+                  .outgoing = outgoing,
+                  .data = static_cast<std::byte*>(outgoing ? const_cast<void*>(call.input) : call.output),
+                  .bytes = call.count * fdl_dtype_size(call.dtype)};
+  if (call.device_kind != FDL_DEVICE_CPU) {
+    const Status placed = place_on_device(comm, call, message);
+    if (!placed.ok()) return report(placed.during(title));
   }
-  const std::size_t bytes_each = fdl_dtype_size(dtype);
-  if (count > static_cast<std::size_t>(std::numeric_limits<int64_t>::max()) / bytes_each) {
-    return fault("count " + std::to_string(count) + " is more than memory can hold (was it negative?)");
-  }
-  if (count > 0 && buffer == nullptr) return fault("buffer is NULL");
-  const Message message{
-      .peer = peer, .outgoing = outgoing, .data = static_cast<std::byte*>(buffer), .bytes = count * bytes_each};
   if (request == nullptr) {
-    Message blocking = message;
-    comm->comm().start(blocking);
-    return settle(comm, comm->comm().wait(blocking.completion, deadline_of(comm, known_options(nullptr))), title);
+    comm->comm().start(message);
+    return settle(comm, comm->comm().wait(message.completion, deadline_of(comm, known_options(given))), title);
   }
   auto made = std::make_unique<fdl_request>();
   made->comm = comm;
@@ -313,6 +320,14 @@ fdl_call make_call(fdl_collective kind, const void* input, void* output, const s
   call.counts = counts;
   call.recv_counts = recv_counts;
   return call;
+}
+
+fdl_call make_send(const void* buffer, std::size_t count, fdl_dtype dtype, int peer) {
+  return make_call(FDL_SEND, buffer, nullptr, count, dtype, FDL_SUM, peer);
+}
+
+fdl_call make_recv(void* buffer, std::size_t count, fdl_dtype dtype, int peer) {
+  return make_call(FDL_RECV, nullptr, buffer, count, dtype, FDL_SUM, peer);
 }
 
 // The forms that need an array of counts: NULL is no even form there.
@@ -383,6 +398,7 @@ fdl_result fdl_call_ex(fdl_comm* comm, const fdl_call* call, const fdl_call_opti
   fdl_call known;
   fdl_call_init(&known);
   std::memcpy(&known, call, std::min(call->struct_size, sizeof known));
+  if (known.collective == FDL_SEND || known.collective == FDL_RECV) return run_message(comm, known, options, request);
   return run(comm, known, options, request);
 }
 
@@ -436,10 +452,10 @@ fdl_result fdl_barrier(fdl_comm* comm) {
   return run(comm, make_call(FDL_BARRIER, nullptr, nullptr, std::size_t{0}, FDL_UINT8), nullptr, nullptr);
 }
 fdl_result fdl_send(fdl_comm* comm, const void* buffer, size_t count, fdl_dtype dtype, int peer) {
-  return run_message(comm, const_cast<void*>(buffer), count, dtype, peer, true, nullptr);
+  return run_message(comm, make_send(buffer, count, dtype, peer), nullptr, nullptr);
 }
 fdl_result fdl_recv(fdl_comm* comm, void* buffer, size_t count, fdl_dtype dtype, int peer) {
-  return run_message(comm, buffer, count, dtype, peer, false, nullptr);
+  return run_message(comm, make_recv(buffer, count, dtype, peer), nullptr, nullptr);
 }
 
 #define FDL_NEED_REQUEST() \
@@ -507,11 +523,11 @@ fdl_result fdl_ibarrier(fdl_comm* comm, fdl_request** request) {
 fdl_result fdl_isend(fdl_comm* comm, const void* buffer, size_t count, fdl_dtype dtype, int peer,
                      fdl_request** request) {
   FDL_NEED_REQUEST();
-  return run_message(comm, const_cast<void*>(buffer), count, dtype, peer, true, request);
+  return run_message(comm, make_send(buffer, count, dtype, peer), nullptr, request);
 }
 fdl_result fdl_irecv(fdl_comm* comm, void* buffer, size_t count, fdl_dtype dtype, int peer, fdl_request** request) {
   FDL_NEED_REQUEST();
-  return run_message(comm, buffer, count, dtype, peer, false, request);
+  return run_message(comm, make_recv(buffer, count, dtype, peer), nullptr, request);
 }
 
 // ---- requests

@@ -180,24 +180,28 @@ std::shared_ptr<Request> call(const std::shared_ptr<Communicator>& comm, int col
 std::shared_ptr<Request> message(const std::shared_ptr<Communicator>& comm, bool sends, py::object tensor, int peer,
                                  bool wait) {
   fdl_comm* inside = comm->get();
-  View view = view_of(tensor, sends ? Access::kRead : Access::kWrite);
-  if (view.place.on_device())
-    raise_error(FDL_INVALID_ARGUMENT, "messages carry memory of the CPU's; copy the tensor to the CPU");
-  void* data = view.data;
-  size_t count = view.count();
-  fdl_dtype dtype = view.dtype;
+  const std::vector<View> views{view_of(tensor, sends ? Access::kRead : Access::kWrite)};
+  const View& view = views.front();
+  fdl_call what;
+  fdl_call_init(&what);
+  what.collective = sends ? FDL_SEND : FDL_RECV;
+  what.input = view.data;
+  what.output = view.data;
+  what.count = view.count();
+  what.dtype = view.dtype;
+  what.root = peer;
+  put_on_device(views, what);
   if (wait) {
     fdl_result result;
     {
       py::gil_scoped_release release;
-      result = sends ? fdl_send(inside, data, count, dtype, peer) : fdl_recv(inside, data, count, dtype, peer);
+      result = fdl_call_ex(inside, &what, nullptr, nullptr);
     }
     check(result);
     return nullptr;
   }
-  auto request = std::make_shared<Request>(comm, std::vector<View>{view}, std::vector<std::vector<size_t>>{});
-  check(sends ? fdl_isend(inside, data, count, dtype, peer, &request->request)
-              : fdl_irecv(inside, data, count, dtype, peer, &request->request));
+  auto request = std::make_shared<Request>(comm, views, std::vector<std::vector<size_t>>{});
+  check(fdl_call_ex(inside, &what, nullptr, &request->request));
   return request;
 }
 
