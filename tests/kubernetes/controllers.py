@@ -10,6 +10,8 @@ import json
 import uuid
 from dataclasses import dataclass, field
 
+from fabric import CLUSTER
+
 
 @dataclass
 class PodPlan:
@@ -376,6 +378,9 @@ def mpi_job(document, _):
         pods.append(_plan(own, specs["Worker"]["template"], namespace, labels, env=variables(K_MPI_JOB_ROLE="worker"),
                           hostname=own, subdomain=name, index=index, role="Worker", restart="Never",
                           default_command=("/usr/sbin/sshd", "-De")))  # fmt: skip
+        # Hydra calls back to the launcher by its host name.
+        searches = pods[-1].template.setdefault("dnsConfig", {}).setdefault("searches", [])
+        searches.append(f"{name}.{namespace}.svc.{CLUSTER}")
     labels = {"training.kubeflow.org/job-name": name, "training.kubeflow.org/job-role": "launcher"}
     blank = [] if launcher_works else variables(NVIDIA_VISIBLE_DEVICES="", NVIDIA_DRIVER_CAPABILITIES="")
     pods.append(_plan(f"{name}-launcher", specs["Launcher"]["template"], namespace, labels, hostname=f"{name}-launcher",

@@ -121,9 +121,10 @@ class Fabric:
         sandbox.run("ip", "-batch", "-", text="\n".join([*lines, "link set eth0 up"]))
         return addresses
 
-    def resolv_conf(self, namespace):
+    def resolv_conf(self, namespace, searches=()):
         server = DNS4 if "4" in self.families else DNS6
-        return (f"nameserver {server}\nsearch {namespace}.svc.{CLUSTER} svc.{CLUSTER} {CLUSTER}\n"
+        domains = [f"{namespace}.svc.{CLUSTER}", f"svc.{CLUSTER}", CLUSTER, *searches]
+        return (f"nameserver {server}\nsearch {' '.join(domains)}\n"
                 "options ndots:5 timeout:1 attempts:5\n")  # fmt: skip
 
     def end(self):

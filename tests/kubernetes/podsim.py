@@ -486,7 +486,8 @@ class PodSim:
     def files_of(self, pod):
         files = {path: list(what) for path, what in pod.plan.files.items() if what[0] != "ssh-key"}
         files["/etc/hostname"] = [pod.hostname + "\n", 0o644]
-        files["/etc/resolv.conf"] = [self.fabric.resolv_conf(pod.plan.namespace), 0o644]
+        searches = pod.plan.template.get("dnsConfig", {}).get("searches", [])
+        files["/etc/resolv.conf"] = [self.fabric.resolv_conf(pod.plan.namespace, searches), 0o644]
         own = "".join(f"{address}\t{' '.join([*pod.names, pod.hostname])}\n" for address in pod.addresses)
         files["/etc/hosts"] = ["127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n" + own, 0o644]
         return files

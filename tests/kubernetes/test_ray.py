@@ -1,0 +1,156 @@
+"""farandole.ray on real Ray: one cluster on this machine for most of it, and one of two nodes in two simulated pods."""
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import short
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+# A network of its own: Ray looks for its address by way of the internet, and nothing leaves this machine.
+ALONE = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+RAY = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_TRAIN_V2_ENABLED": "1", "HOME": "/root"}
+
+
+def why_not():
+    if importlib.util.find_spec("ray") is None:
+        return "Ray is not installed: bash tests/kubernetes/setup.sh"
+    if shutil.which("unshare") is None or subprocess.run([*ALONE, "true"], capture_output=True).returncode != 0:
+        return "a Ray cluster for tests needs root: unshare --net, and ip of iproute2"
+    return ""
+
+
+@pytest.fixture(scope="module")
+def play(tmp_path_factory):
+    """play(name): that scenario of ray_scenarios.py, on the one cluster of this module."""
+    if why_not():
+        pytest.skip(why_not())
+    folder = tmp_path_factory.mktemp("ray")
+    with open(folder / "stderr", "w") as log:
+        process = subprocess.Popen([*ALONE, sys.executable, os.path.join(HERE, "ray_scenarios.py"), str(folder)],
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)  # fmt: skip
+
+    def answer():
+        line = process.stdout.readline()
+        assert line, f"the cluster has ended: {(folder / 'stderr').read_text()[-5000:]}"
+        return line
+
+    assert answer() == "ready\n"
+
+    def ask(name):
+        process.stdin.write(name + "\n")
+        process.stdin.flush()
+        failed = json.loads(answer())
+        assert failed is None, failed
+
+    yield ask
+    process.stdin.close()
+    assert process.wait(60) == 0
+    process.stdout.close()
+
+
+def test_k4_the_workers_of_an_executor_are_one_world_with_a_key_that_nobody_says(play):
+    play("an_executor_makes_one_world")
+
+
+def test_k4_a_worker_that_raises_is_named_and_the_workers_stay_if_all_came_back(play):
+    play("an_exception_is_named_and_who_came_back_stays")
+
+
+def test_k4_a_worker_that_dies_is_named_nothing_is_left_and_start_begins_anew(play):
+    play("a_dead_worker_is_named_and_start_begins_anew")
+
+
+def test_k4_without_room_for_the_workers_the_error_says_what_is_free(play):
+    play("without_room_it_says_what_is_free")
+
+
+def test_k4_horovods_name_for_it_leads_here(play):
+    play("horovods_name_for_it_leads_here")
+
+
+def test_k4_ray_train_begins_again_with_a_new_key_and_names_the_rank_that_was_lost_last(play):
+    play("ray_train_begins_again_with_a_new_key_and_then_names_who_was_lost")
+
+
+def test_k4_torch_distributed_with_our_backend_trains_under_ray_train(play):
+    play("torch_distributed_under_ray_train")
+
+
+# ---- Two nodes -------------------------------------------------------------------------------------------------------
+
+NODE = """
+import os, subprocess, sys, time
+start = [os.path.join(os.path.dirname(sys.executable), "ray"), "start", "--num-cpus", "2", "--object-store-memory", "100000000",
+         "--disable-usage-stats"]
+if os.uname().nodename.endswith("-0"):
+    subprocess.run([*start, "--head", "--port", "6379", "--include-dashboard=false"], check=True, stdout=subprocess.DEVNULL)
+    os.execv(sys.executable, [sys.executable, "/app/ray_driver.py"])
+end = time.monotonic() + 60
+while subprocess.run([*start, "--address", "train-0.train:6379"], stdout=subprocess.DEVNULL).returncode != 0:
+    assert time.monotonic() < end
+    time.sleep(0.5)
+print("joined", flush=True)
+time.sleep(600)
+"""
+
+DRIVER = """
+import sys, time
+sys.path.insert(0, "/app")
+import ray, farandole
+from farandole.ray import RayExecutor
+from ray_scenarios import ranks_add_up, places_of
+ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+end = time.monotonic() + 60
+while len([one for one in ray.nodes() if one["Alive"]]) < 2:
+    assert time.monotonic() < end
+    time.sleep(0.1)
+one = RayExecutor(num_hosts=2, num_workers_per_host=2)
+one.start()
+said = one.run(ranks_add_up)
+print("places", places_of(said), "total", {rank["total"] for rank in said}, [rank["host"] for rank in said], flush=True)
+print("meeting at", said[0]["rendezvous"], flush=True)
+
+
+def wait_for_ever():
+    import numpy, farandole
+    print("waiting", flush=True)
+    open("/tmp/waiting", "w").close()
+    while True:
+        farandole.allreduce(numpy.ones(4), name="step")
+        time.sleep(0.05)
+
+
+try:
+    one.run(wait_for_ever)
+except farandole.RankError as error:
+    print("lost:", error.rank, str(error), flush=True)
+"""
+
+
+def test_k4_two_pods_of_a_ray_cluster_are_one_world_and_a_lost_node_is_named(simulate, tmp_path):
+    if why_not():
+        pytest.skip(why_not())
+    (tmp_path / "node.py").write_text(NODE)
+    (tmp_path / "driver.py").write_text(DRIVER)
+    image = {"/app/ray_node.py": str(tmp_path / "node.py"), "/app/ray_driver.py": str(tmp_path / "driver.py"),
+             "/app/ray_scenarios.py": os.path.join(HERE, "ray_scenarios.py")}  # fmt: skip
+    room = {"volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "512Mi"}}],
+            "container_volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}]}  # fmt: skip
+    documents = short.stateful_set(2, ["python", "/app/ray_node.py"], env={**RAY, "FARANDOLE_PORT_BASE": 29500}, **room)
+    sim = simulate(documents, image=image)
+    head, other = sim.pods
+    sim.wait(90, lambda: "places" in head.output or head.code is not None)
+    assert "places [(0, 4, 0, 2, 0, 2), (1, 4, 1, 2, 0, 2), (2, 4, 0, 2, 1, 2), (3, 4, 1, 2, 1, 2)] total {6.0}" in head.output, sim.story()
+    sim.wait(30, lambda: "meeting at" in head.output)
+    assert re.search(rf"meeting at tcp://({head.addresses[0]}|{other.addresses[0]}):295\d\d", head.output), sim.story()
+    sim.wait(30, lambda: head.exec("test", "-e", "/tmp/waiting").returncode == 0 or head.code is not None)
+    other.kill()
+    sim.wait(30, lambda: "lost:" in head.output or head.code is not None)
+    assert re.search(r"lost: [0-3] rank [0-3] of 4 on train-1 \(", head.output), sim.story()
