@@ -60,7 +60,7 @@ def test_workers_are_ordered_by_node_and_then_by_device():
 
 def test_ranks_of_a_node_see_all_their_devices_with_their_own_at_their_local_rank():
     assert visible_devices("aabb", [["2"], ["3"], ["0"], ["1"]]) == [["2", "3"], ["2", "3"], ["0", "1"], ["0", "1"]]
-    assert visible_devices("aa", [["1", "0"], ["3", "2"]]) == [["0", "1", "2", "3"]] * 2
+    assert visible_devices("aa", [["10", "2"], ["3", "1"]]) == [["2", "10", "1", "3"]] * 2
     assert visible_devices("aa", [["0"], ["0"]]) == [["0"], ["0"]]  # halves of one
     assert visible_devices("ab", [[], []]) == [[], []]
 

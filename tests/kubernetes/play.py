@@ -1,0 +1,106 @@
+"""Play: runs the pods of a manifest's Job as containers of a real engine (podman), from a real image, until they end.
+
+    unshare --net --mount python play.py MANIFEST IMAGE FOLDER [PODMAN OPTIONS...]
+
+The pods are those that controllers.py derives, with the names, variables, users, rights, memory and volumes of the
+manifest. podman's own `kube play` knows no Job in Debian 12. The network is a bridge in this process's own namespace.
+Ends with the first code that is not 0; what the pods say goes to standard output, each line behind its pod's name.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+
+import controllers
+from machine import size_of
+from podsim import expand, read
+
+NET = "198.19.0"
+
+
+def field(path, plan, name):
+    if path.startswith("metadata.labels['"):
+        return plan.labels[path.split("'")[1]]
+    return {"metadata.name": name, "metadata.namespace": plan.namespace, "spec.nodeName": "this-machine"}[path]
+
+
+def environment(plan, box, name):
+    found = {}
+    for one in [*plan.env, *box.get("env", [])]:
+        value = one.get("value", "")
+        if "valueFrom" in one:
+            value = field(one["valueFrom"]["fieldRef"]["fieldPath"], plan, name)
+        found[one["name"]] = expand(value, found)
+    return found
+
+
+def volumes(spec, box, folder):
+    """Options for what the container mounts: memory for emptyDirs, one folder of this machine for a claim."""
+    kinds = {one["name"]: one for one in spec.get("volumes", [])}
+    for mount in box.get("volumeMounts", []):
+        volume, path = kinds[mount["name"]], mount["mountPath"]
+        if "emptyDir" in volume and path == "/dev/shm":
+            yield f"--shm-size={size_of(volume['emptyDir'].get('sizeLimit', '64Mi'))}"
+        elif "emptyDir" in volume:
+            yield f"--tmpfs={path}:mode=1777"
+        elif "persistentVolumeClaim" in volume:
+            place = os.path.join(folder, volume["persistentVolumeClaim"]["claimName"])
+            os.makedirs(place, exist_ok=True)
+            os.chown(place, -1, spec.get("securityContext", {}).get("fsGroup", 0))
+            os.chmod(place, 0o2775)
+            yield f"--volume={place}:{path}"
+        else:
+            raise SystemExit(f"play: volume {mount['name']} is of a kind that is not played")
+
+
+def options(plan, box, index, hosts, folder):
+    spec = plan.template
+    who = {**spec.get("securityContext", {}), **box.get("securityContext", {})}
+    yield from ("--rm", f"--name=play-{plan.hostname}", f"--hostname={plan.hostname}", "--network=play", f"--ip={NET}.{10 + index}")
+    yield from (f"--add-host={name}:{address}" for name, address in hosts.items())
+    yield f"--user={who.get('runAsUser', 0)}:{who.get('runAsGroup', 0)}"
+    yield from (f"--cap-drop={one}" for one in who.get("capabilities", {}).get("drop", []))
+    if who.get("allowPrivilegeEscalation") is False:
+        yield "--security-opt=no-new-privileges"
+    if who.get("readOnlyRootFilesystem"):
+        yield "--read-only"
+    if "fsGroup" in who:
+        yield f"--group-add={who['fsGroup']}"
+    limits = box.get("resources", {}).get("limits", {})
+    if "memory" in limits:
+        yield f"--memory={size_of(limits['memory'])}"
+    yield from volumes(spec, box, folder)
+    yield from (f"--env={name}={value}" for name, value in environment(plan, box, plan.hostname).items())
+
+
+def run(command, name, codes):
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL) as process:
+        for line in process.stdout:
+            print(f"{name}: {line}", end="", flush=True)
+    codes[name] = process.returncode
+
+
+def main():
+    manifest, image, folder, *podman = sys.argv[1:]
+    podman = ["podman", *podman, "--network-config-dir", os.path.join(folder, "networks")]
+    (job,) = [one for one in controllers.workloads(read(manifest)) if one.kind == "Job"]
+    os.makedirs(os.path.join(folder, "networks"), exist_ok=True)
+    subprocess.run([*podman, "network", "create", "--ignore", "--disable-dns", "--internal", f"--subnet={NET}.0/24", "play"],
+                   check=True, stdout=subprocess.DEVNULL)  # fmt: skip
+    hosts = {f"{plan.hostname}.{plan.subdomain}": f"{NET}.{10 + index}" for index, plan in enumerate(job.pods)}
+    codes, threads = {}, []
+    for index, plan in enumerate(job.pods):
+        (box,) = plan.template["containers"]
+        words = [expand(word, environment(plan, box, plan.hostname)) for word in [*box.get("command", []), *box.get("args", [])]]
+        command = [*podman, "run", *options(plan, box, index, hosts, folder), image, *words]
+        threads.append(threading.Thread(target=run, args=(command, plan.hostname, codes)))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    print(f"play: {codes}", flush=True)
+    sys.exit(max(codes.values(), key=abs))
+
+
+if __name__ == "__main__":
+    main()
