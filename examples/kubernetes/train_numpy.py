@@ -1,6 +1,7 @@
 """train_numpy: training with NumPy alone, as a job on Kubernetes does it: it saves, resumes, and answers SIGTERM.
 
     farandole run -np 2 -- python train_numpy.py --checkpoint /tmp/state.npz
+    farandole run -np 2 -- python train_numpy.py --checkpoint s3://bucket/run-7/state.npz     # pip install "farandole[s3]"
 
 Softmax regression on handwritten digits (`--data`: rows of 64 pixels and a label, .npy), or without them on drawn
 points. Every rank computes the same global batches, so the result does not depend on the number of ranks. Rank 0 alone
@@ -8,7 +9,7 @@ prints the metric, as `loss=0.25`, which is what Katib looks for.
 """
 
 import argparse
-import os
+import io
 import signal
 import sys
 import zipfile
@@ -16,6 +17,7 @@ import zipfile
 import numpy as np
 
 import farandole
+from farandole import checkpoint
 
 PREEMPTED = 143  # never 0: Kubernetes would count an index that saved its state as finished
 
@@ -33,30 +35,23 @@ def load(path):
     return np.hstack([rows[:, :64] / 16.0, np.ones((len(rows), 1))]), rows[:, 64].astype(int)
 
 
-def save(path, **state):
+def save(where, **state):
     """All or nothing: a reader, or a start after SIGKILL, finds the old state or the new one."""
-    temporary = f"{path}.{os.getpid()}.tmp"
-    with open(temporary, "wb") as file:
-        np.savez(file, **state)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    memory = io.BytesIO()
+    np.savez(memory, **state)
+    checkpoint.write(where, memory.getbuffer())
 
 
-def resume(path):
+def resume(where):
     """(step, weights), or nothing to resume from."""
-    if not path or not os.path.exists(path):
+    data = checkpoint.read(where) if where else None
+    if data is None:
         return 0, None
     try:
-        with np.load(path) as state:
+        with np.load(io.BytesIO(data)) as state:
             return int(state["step"]), state["weights"]
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        sys.exit(f"train_numpy: {path} is no checkpoint of this program ({error}); move it away")
+        sys.exit(f"train_numpy: {where} is no checkpoint of this program ({error}); move it away")
 
 
 def softmax(scores):
@@ -80,7 +75,7 @@ def main():
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--lr", type=float, default=0.5)
     parser.add_argument("--batch-size", type=int, default=240, help="of all ranks together")
-    parser.add_argument("--checkpoint", metavar="FILE", help="resumed from, and saved to by rank 0")
+    parser.add_argument("--checkpoint", metavar="PLACE", help="a file, or the URI of an object")
     parser.add_argument("--save-every", type=int, default=20, metavar="STEPS")
     options = parser.parse_args()
 

@@ -1,0 +1,254 @@
+"""farandole.checkpoint: checkpoints in a folder or in an object store, the old one or the new one and nothing between.
+
+    from farandole import checkpoint
+
+    found = checkpoint.load("s3://bucket/run-7")
+    if found:
+        model.load_state_dict(torch.load(found.open("model.pt")))
+        first = found.step
+    ...
+    checkpoint.save("s3://bucket/run-7", step, {"model.pt": lambda file: torch.save(model.state_dict(), file)})
+
+A place is a path (file:// too) or a URI that fsspec knows: s3:// with s3fs, gs:// with gcsfs, and so on; these are
+imported when they are asked for, and find their credentials by themselves: on EKS those of the pod's service account.
+"""
+
+import hashlib
+import io
+import json
+import logging
+import os
+import re
+import secrets
+import socket
+
+from . import core, elastic_door, errors, objects, stores
+
+_log = logging.getLogger("farandole")
+_MANIFEST = "manifest.json"
+_FOLDER = re.compile(r"(\d{12})-[0-9a-f]{8}")
+
+
+class CheckpointError(errors.Error):
+    """The store failed, or what lies in it is no checkpoint. The text says which rank, which place, and what to do."""
+
+    code = "RESOURCE"
+
+    def __reduce__(self):
+        return (CheckpointError, self.fields())
+
+
+class Checkpoint:
+    """What was saved: `step`, and `parts`: {name: bytes}."""
+
+    def __init__(self, step, parts):
+        self.step, self.parts = step, parts
+
+    def open(self, name):
+        """A part as a file, for torch.load and np.load."""
+        return io.BytesIO(self.parts[name])
+
+
+# ---- Whole checkpoints of all ranks ----------------------------------------------------------------------------------
+
+
+def save(where, step, parts, keep=2, together=True):
+    """Rank 0 saves `parts` as the checkpoint of a step; all ranks must call it.
+
+    parts: {name: bytes, or a function that writes into a file}; only rank 0's are looked at. A manifest is written last:
+    who reads sees this checkpoint when all of it is there, and the one before until then. `keep`: how many are kept.
+    A failure is raised on all ranks. With together=False nobody waits for rank 0, which alone learns of a failure: in
+    callbacks of on_leave, where other ranks may be gone.
+    """
+    trouble = None
+    if _rank() == 0:
+        try:
+            _save(where, step, parts, keep)
+        except CheckpointError as error:
+            trouble = error
+    if together and _size() > 1:
+        trouble = objects.broadcast_object(trouble, 0, "farandole.checkpoint.save", core.world_group())
+    if trouble:
+        raise trouble
+
+
+def load(where, names=None, together=None):
+    """The newest whole checkpoint, or None where there is none yet; all ranks must call it.
+
+    Rank 0 says which it is, and every rank reads it: all of it, or only the parts called `names`. A failure is raised on
+    all ranks. With together=False each rank looks for itself; so it is in an elastic job, where ranks come while others
+    train, and `state.sync()` gives all of them what rank 0 has.
+    """
+    if together is None:
+        together = not elastic_door.is_elastic()
+    if not together or _size() == 1:
+        newest = _newest(where)
+        return newest and _fetch(where, newest, names)
+    newest = _first_trouble(lambda: _newest(where) if _rank() == 0 else None)
+    newest = objects.broadcast_object(newest, 0, "farandole.checkpoint.newest", core.world_group())
+    return newest and _first_trouble(lambda: _fetch(where, newest, names))
+
+
+def _first_trouble(work):
+    """What `work` gives on this rank, when it fails on none; else the failure of the first rank, on all."""
+    trouble = result = None
+    try:
+        result = work()
+    except CheckpointError as error:
+        trouble = error
+    for one in objects.allgather_object(trouble, "farandole.checkpoint.load", core.world_group()):
+        if one:
+            raise one
+    return result
+
+
+# ---- One file or object, by one rank ---------------------------------------------------------------------------------
+
+
+def write(where, data):
+    """Bytes as one file or object: old or new, and nothing between. For one rank; it talks to no other."""
+    place, name = _split(where)
+    with _Doing("write", where):
+        stores.at(place).write(name, data)
+
+
+def read(where):
+    """The bytes of a file or object, or None where there is none."""
+    place, name = _split(where)
+    with _Doing("read", where):
+        return stores.at(place).read(name)
+
+
+def _split(where):
+    where = os.fspath(where)
+    place, slash, name = where.rpartition("/")
+    return (place if slash else ".") or "/", name
+
+
+# ---- How a checkpoint lies there -------------------------------------------------------------------------------------
+#
+#   run-7/000000000040-1c7e02f9/model.pt         each in a folder of its own, whose name no other attempt has
+#   run-7/000000000040-1c7e02f9/optimizer.pt
+#   run-7/000000000040-1c7e02f9/manifest.json    written last: lengths and hashes of the parts
+
+
+class _Hashing(io.RawIOBase):
+    """A file that measures what is written into it."""
+
+    def __init__(self, file):
+        self._file, self._hash, self.bytes = file, hashlib.sha256(), 0
+
+    def writable(self):
+        return True
+
+    def write(self, data):
+        data = memoryview(data).cast("B")
+        self._file.write(data)
+        self._hash.update(data)
+        self.bytes += len(data)
+        return len(data)
+
+    def facts(self):
+        return {"bytes": self.bytes, "sha256": self._hash.hexdigest()}
+
+
+def _save(where, step, parts, keep):
+    folder = f"{step:012d}-{secrets.token_hex(4)}"
+    with _Doing("save to", f"{where}/{folder}"):
+        store = stores.at(where)
+        facts = {}
+        for name, part in parts.items():
+            if "/" in name or name == _MANIFEST:
+                raise ValueError(f"a part may not be called '{name}'")
+            with store.stream(f"{folder}/{name}") as file:
+                measured = _Hashing(file)
+                part(measured) if callable(part) else measured.write(part)
+            facts[name] = measured.facts()
+        store.write(f"{folder}/{_MANIFEST}", json.dumps({"format": 1, "step": step, "parts": facts}).encode())
+    try:
+        _forget(store, keep)
+    except Exception as error:  # what matters is saved
+        _log.warning("checkpoints before the newest %d in %s could not be removed: %s", keep, where, error)
+
+
+def _folders(store):
+    return sorted(filter(_FOLDER.fullmatch, store.entries()), reverse=True)
+
+
+def _manifest(store, folder):
+    """None where a save has not come to its end."""
+    data = store.read(f"{folder}/{_MANIFEST}")
+    try:
+        return data and json.loads(data)
+    except ValueError:
+        return None  # of a store whose put is not whole by nature
+
+
+def _forget(store, keep):
+    kept = 0
+    for folder in _folders(store):
+        if kept < keep:
+            kept += _manifest(store, folder) is not None
+            continue
+        if _manifest(store, folder) is not None:
+            store.remove(f"{folder}/{_MANIFEST}")  # first: half a checkpoint must not look like a whole one
+        store.remove(folder)
+
+
+def _newest(where):
+    """(folder, manifest), or None."""
+    with _Doing("look into", where):
+        store = stores.at(where)
+        for folder in _folders(store):
+            manifest = _manifest(store, folder)
+            if manifest is not None:
+                return folder, manifest
+            _log.warning("%s/%s was not saved to its end, and is passed over", where, folder)
+    return None
+
+
+def _fetch(where, newest, names):
+    folder, manifest = newest
+    parts = {}
+    for name in manifest["parts"] if names is None else names:
+        with _Doing("read", f"{where}/{folder}/{name}"):
+            wanted = manifest["parts"].get(name)
+            if wanted is None:
+                raise _Damage(f"the checkpoint has no such part, only {', '.join(manifest['parts'])}")
+            data = stores.at(where).read(f"{folder}/{name}")
+            if data is None or len(data) != wanted["bytes"] or hashlib.sha256(data).hexdigest() != wanted["sha256"]:
+                raise _Damage("it is not what was saved; remove this folder, to begin from the checkpoint before")
+            parts[name] = data
+    return Checkpoint(manifest["step"], parts)
+
+
+class _Damage(Exception):
+    """Not the store's fault, and its own remedy."""
+
+
+class _Doing:
+    """Gives every failure of a store its story: which rank did what, where, and what helps."""
+
+    def __init__(self, what, where):
+        self.what, self.where = what, where
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, _):
+        if not isinstance(error, Exception) or isinstance(error, CheckpointError):
+            return
+        reason = str(error) or type(error).__name__
+        if not isinstance(error, _Damage):
+            reason = f"{type(error).__name__}: {reason}; {stores.remedy(self.where, error)}"
+        host = core.info()["host"] if core.is_initialized() else socket.gethostname()
+        text = f"checkpoint: rank {_rank()} ({host}) could not {self.what} {self.where}: {reason}"
+        raise CheckpointError(text, _rank(), host, phase=f"checkpoint: {self.what}") from error
+
+
+def _rank():
+    return core.rank() if core.is_initialized() else 0
+
+
+def _size():
+    return core.size() if core.is_initialized() else 1

@@ -1,0 +1,287 @@
+"""Checkpoints in folders and in object stores: the old one or the new one, whoever dies when; and what is said of failures."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from farandole import checkpoint, launcher, stores
+
+pytest.importorskip("s3fs", reason="needs s3fs and moto: bash tests/kubernetes/setup.sh")
+import s3_server  # noqa: E402
+
+READ_AND_WRITE = ["s3:ListBucket", "s3:GetObject", "s3:PutObject", "s3:DeleteObject"]
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "FARANDOLE_"))}
+
+
+@pytest.fixture(scope="session")
+def s3():
+    server = s3_server.S3Server()
+    server.make_bucket("training")
+    yield server
+    server.end()
+
+
+@pytest.fixture
+def let_in(s3, monkeypatch):
+    for name, value in s3.variables.items():
+        monkeypatch.setenv(name, value)
+    _forget_credentials()
+    yield s3
+    s3.demand_credentials(False)
+    _forget_credentials()
+
+
+def _forget_credentials():
+    """fsspec keeps a connection for each bucket, with the credentials that it began with."""
+    import s3fs
+
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture(params=["folder", "file", "s3", "memory"])
+def place(request, tmp_path, let_in):
+    name = request.node.name
+    return {"folder": str(tmp_path), "file": f"file://{tmp_path}", "s3": f"s3://training/{name}", "memory": f"memory://{name}"}[request.param]
+
+
+# ---- Old or new, and whole -------------------------------------------------------------------------------------------
+
+
+def test_k6_p7_what_was_saved_last_is_read_and_only_two_are_kept(place):
+    assert checkpoint.load(place) is None and checkpoint.read(f"{place}/state.npz") is None
+    for step in (1, 2, 3):
+        checkpoint.save(place, step, {"model": b"m%d" % step, "optimizer": lambda file: file.write(b"o" * 10)})
+    found = checkpoint.load(place)
+    assert (found.step, found.parts, found.open("model").read()) == (3, {"model": b"m3", "optimizer": b"o" * 10}, b"m3")
+    assert checkpoint.load(place, names=["model"]).parts == {"model": b"m3"}
+    assert sorted(name[:12] for name in stores.at(place).entries()) == ["000000000002", "000000000003"]
+    checkpoint.write(f"{place}/state.npz", b"one")
+    checkpoint.write(f"{place}/state.npz", memoryview(b"two"))
+    assert checkpoint.read(f"{place}/state.npz") == b"two" and checkpoint.load(place).step == 3
+
+
+class Died(BaseException):
+    """As SIGKILL: nobody hears of it."""
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_k6_wherever_a_save_is_cut_the_old_checkpoint_is_read(place, at, monkeypatch):
+    """It asks the store for four things: two parts, the manifest, and what lies there, to tidy up."""
+    checkpoint.save(place, 1, {"model": b"old", "optimizer": b"old"})
+    store = type(stores.at(place))
+    left = [at]
+
+    def cut(method):
+        def until(*arguments):
+            if left[0] == 0:
+                raise Died
+            left[0] -= 1
+            return method(*arguments)
+
+        return until
+
+    with monkeypatch.context() as patch:
+        for name in ("stream", "write", "entries"):
+            patch.setattr(store, name, cut(getattr(store, name)))
+        with pytest.raises(Died):
+            checkpoint.save(place, 2, {"model": b"new", "optimizer": b"new"})
+    found = checkpoint.load(place)
+    assert set(found.parts.values()) == {b"old" if at < 3 else b"new"} and found.step == (1 if at < 3 else 2)
+    for step in (3, 4):
+        checkpoint.save(place, step, {"model": b"next"})
+    assert sorted(name[:12] for name in stores.at(place).entries()) == ["000000000003", "000000000004"]  # nor the torn one
+
+
+@pytest.mark.parametrize("scheme", ["", "s3"])
+def test_k6_h9_a_process_that_is_killed_while_it_writes_leaves_the_old_one(scheme, tmp_path, let_in):
+    place = "s3://training/killed" if scheme else str(tmp_path)
+    checkpoint.save(place, 1, {"model": b"old"})
+    program = (
+        "import os, signal, sys\nfrom farandole import checkpoint\n"
+        "def half(file):\n    file.write(b'n' * (1 << 20))\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "checkpoint.save(sys.argv[1], 2, {'first': b'new', 'second': half})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, place], env={**CLEAN, **let_in.variables})
+    assert done.returncode == -9
+    found = checkpoint.load(place)
+    assert (found.step, found.parts) == (1, {"model": b"old"}) and len(stores.at(place).entries()) == 2
+
+
+def test_k6_a_manifest_that_is_torn_is_passed_over(place):
+    checkpoint.save(place, 1, {"model": b"old"})
+    checkpoint.save(place, 2, {"model": b"new"})
+    store = stores.at(place)
+    newest = max(store.entries())
+    whole = store.read(f"{newest}/manifest.json")
+    store.write(f"{newest}/manifest.json", whole[: len(whole) // 2])
+    assert checkpoint.load(place).step == 1
+
+
+def test_k6_a_part_that_is_not_what_was_saved_is_an_error_and_no_fresh_start(place):
+    checkpoint.save(place, 7, {"model": b"right", "optimizer": b"right"})
+    store = stores.at(place)
+    (folder,) = store.entries()
+    store.write(f"{folder}/optimizer", b"wrong")
+    with pytest.raises(checkpoint.CheckpointError, match="it is not what was saved; remove this folder") as caught:
+        checkpoint.load(place)
+    assert f"rank 0 ({os.uname().nodename}) could not read {place}/{folder}/optimizer" in str(caught.value)
+    assert checkpoint.load(place, names=["model"]).parts == {"model": b"right"}
+    with pytest.raises(checkpoint.CheckpointError, match="no such part, only model, optimizer"):
+        checkpoint.load(place, names=["other"])
+    store.remove(f"{folder}/optimizer")
+    with pytest.raises(checkpoint.CheckpointError, match="it is not what was saved"):
+        checkpoint.load(place)
+
+
+# ---- A service account's role ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def roles(s3):
+    here = {"Effect": "Allow", "Action": READ_AND_WRITE, "Resource": ["arn:aws:s3:::training", "arn:aws:s3:::training/*"]}
+    s3.make_role("trainer", here)
+    s3.make_role("reader", {**here, "Action": ["s3:ListBucket", "s3:GetObject"]})
+    s3.make_bucket("others")
+    return s3
+
+
+def be(role, s3, monkeypatch, tmp_path):
+    """What EKS puts into a pod whose service account has a role; and no key."""
+    token = tmp_path / "token"
+    token.write_text(s3_server.TokenOffice.TOKEN)
+    for name in s3_server.OPEN:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ROLE_ARN", s3_server.ROLES + role)
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(token))
+    s3.demand_credentials()
+    _forget_credentials()
+
+
+def test_p7_k6_c10_a_service_accounts_role_is_enough_and_is_needed(let_in, roles, monkeypatch, tmp_path):
+    be("trainer", let_in, monkeypatch, tmp_path)
+    checkpoint.save("s3://training/role", 1, {"model": b"by its role"})
+    assert checkpoint.load("s3://training/role").parts == {"model": b"by its role"}
+    with pytest.raises(checkpoint.CheckpointError, match="role of the pod's service account may not do this there") as caught:
+        checkpoint.save("s3://others/role", 1, {"model": b""})
+    assert "s3://others/role/000000000001-" in str(caught.value)
+    monkeypatch.delenv("AWS_ROLE_ARN")
+    monkeypatch.delenv("AWS_WEB_IDENTITY_TOKEN_FILE")
+    _forget_credentials()
+    with pytest.raises(checkpoint.CheckpointError, match="no credentials were found: give the pod's service account a role"):
+        checkpoint.load("s3://training/role")
+
+
+def test_p7_a_token_that_is_not_mounted_is_an_error_and_no_fresh_start(let_in, roles, monkeypatch, tmp_path):
+    be("trainer", let_in, monkeypatch, tmp_path)
+    (tmp_path / "token").unlink()
+    _forget_credentials()
+    for ask in (checkpoint.load, checkpoint.read):
+        with pytest.raises(checkpoint.CheckpointError, match="is the token of the pod's service account mounted"):
+            ask("s3://training/no-token")
+
+
+def test_p7_who_may_only_read_reads_and_is_told_that_it_cannot_write(let_in, roles, monkeypatch, tmp_path):
+    checkpoint.save("s3://training/read", 5, {"model": b"open"})
+    be("reader", let_in, monkeypatch, tmp_path)
+    assert checkpoint.load("s3://training/read").step == 5
+    with pytest.raises(checkpoint.CheckpointError, match="allow it to list, get, put and delete objects"):
+        checkpoint.write("s3://training/read/state.npz", b"")
+
+
+# ---- The store fails -------------------------------------------------------------------------------------------------
+
+
+def test_k6_a_bucket_that_does_not_exist_is_told_before_anything_is_trained(let_in):
+    for ask in (checkpoint.load, checkpoint.read):
+        with pytest.raises(checkpoint.CheckpointError, match="bucket does not exist; make the bucket, or mend its name"):
+            ask("s3://trianing/run-7")
+
+
+def test_k6_a_store_that_does_not_answer_is_named_with_what_may_be_wrong(let_in, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    _forget_credentials()
+    with pytest.raises(checkpoint.CheckpointError, match="could not save to s3://training/none/0.*may pods reach it"):
+        checkpoint.save("s3://training/none", 1, {"model": b""})
+
+
+def test_k6_a_library_that_is_not_there_and_a_scheme_that_nobody_knows_are_told(monkeypatch):
+    with pytest.raises(checkpoint.CheckpointError, match="fsspec knows no nowhere://; give a path"):
+        checkpoint.load("nowhere://bucket/run")
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(checkpoint.CheckpointError, match=r'could not look into s3://bucket/run: .*pip install "farandole\[s3\]"'):
+        checkpoint.load("s3://bucket/run")
+    with pytest.raises(checkpoint.CheckpointError, match=r'pip install "farandole\[gcs\]"'):
+        checkpoint.read("gs://bucket/run")
+
+
+def test_h9_a_folder_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(checkpoint.CheckpointError, match="could not save to .*/file/sub/000000000001-"):
+        checkpoint.save(tmp_path / "file" / "sub", 1, {"model": b""})
+    with pytest.raises(checkpoint.CheckpointError, match="No space left on device; make room, or keep fewer checkpoints"):
+        checkpoint.save(tmp_path, 1, {"model": _full})
+    with pytest.raises(checkpoint.CheckpointError, match="may not be called 'a/b'"):
+        checkpoint.save(tmp_path, 1, {"a/b": b""})
+
+
+def _full(file):
+    with open("/dev/full", "wb", buffering=0) as full:
+        full.write(b"x")
+
+
+# ---- Several ranks ---------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import os, sys
+import farandole
+from farandole import checkpoint
+
+farandole.init()
+rank = farandole.rank()
+if str(rank) == os.environ.get("BLIND"):
+    os.environ["AWS_ENDPOINT_URL"] = "http://127.0.0.1:1"
+
+def story(work):
+    try:
+        print(f"{rank}: {work()}", flush=True)
+    except checkpoint.CheckpointError as error:
+        print(f"{rank}: {error.culprit_rank}: {error}", flush=True)
+
+def load():
+    found = checkpoint.load(sys.argv[1])
+    return found and (found.step, found.parts)
+
+story(load)
+story(lambda: checkpoint.save(sys.argv[1], 3, {"model": b"of rank %d" % rank}))
+story(load)
+farandole.shutdown()
+"""
+
+
+def lines_of(place, s3, ranks=3, **more):
+    done = subprocess.run(
+        [launcher.program(), "run", "-np", str(ranks), "--", sys.executable, "-c", PROGRAM, place],
+        env={**CLEAN, **s3.variables, **more}, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return sorted(line.split("] ", 1)[1] for line in done.stdout.splitlines())  # without the launcher's "[rank] "
+
+
+def test_p7_k6_rank_0_writes_and_all_ranks_read(let_in):
+    assert lines_of("s3://training/ranks", let_in) == sorted(
+        f"{rank}: {said}" for rank in range(3) for said in ("None", "None", "(3, {'model': b'of rank 0'})")
+    )
+
+
+@pytest.mark.parametrize("blind", [0, 2])
+def test_k6_the_failure_of_one_rank_is_raised_on_all_and_names_it(let_in, blind):
+    checkpoint.save(f"s3://training/blind-{blind}", 1, {"model": b"old"})
+    lines = lines_of(f"s3://training/blind-{blind}", let_in, BLIND=str(blind))
+    told = [line.split(": ", 1)[1] for line in lines if f": {blind}: checkpoint: rank {blind} (" in line]
+    # Rank 0 fails to look, to save and to look again; another rank to read, twice, and rank 0 saves for it.
+    what = ["look into", "look into", "save to"] if blind == 0 else ["read", "read"]
+    assert sorted(re.search(r"could not (look into|save to|read)", one)[1] for one in told) == sorted(what * 3), lines
+    assert all(told.count(one) % 3 == 0 and "may pods reach it" in one for one in told), lines  # the same words on all ranks
