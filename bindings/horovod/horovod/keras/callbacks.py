@@ -1,0 +1,8 @@
+"""Callbacks for fit."""
+
+from farandole.keras.callbacks import (  # noqa: F401
+    BroadcastGlobalVariablesCallback,
+    LearningRateScheduleCallback,
+    LearningRateWarmupCallback,
+    MetricAverageCallback,
+)

@@ -1,0 +1,112 @@
+"""Callbacks for fit: ranks begin alike, metrics are averages of all ranks, and learning rates warm up."""
+
+import keras
+import numpy as np
+
+from .. import basics
+from .optimizer import require_outermost
+from .values import allreduce, broadcast_variables, state_of
+
+
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
+    """Before the first batch all ranks get rank `root_rank`'s weights and optimizer: as they were made or loaded there."""
+
+    def __init__(self, root_rank, device="", local_variables=None):
+        super().__init__()
+        self.root_rank = root_rank
+        self._local = {id(one) for one in local_variables or ()}
+        self._done = False
+
+    def on_train_begin(self, logs=None):
+        require_outermost(self.model.optimizer)
+        if self._done:
+            return
+        broadcast_variables([one for one in state_of(self.model) if id(one) not in self._local], self.root_rank)
+        self._done = True
+
+
+class MetricAverageCallback(keras.callbacks.Callback):
+    """At the end of an epoch metrics become the averages of all ranks, for the callbacks behind this one: give it before
+    those that look at metrics (ReduceLROnPlateau, ModelCheckpoint, TensorBoard)."""
+
+    def __init__(self, device=""):
+        super().__init__()
+
+    def on_epoch_end(self, epoch, logs=None):
+        names = sorted(name for name, value in (logs or {}).items() if np.ndim(value) == 0)
+        if names:
+            averages = allreduce(np.array([float(logs[name]) for name in names]), name="keras.metrics")
+            logs.update(zip(names, map(float, averages)))
+
+
+class LearningRateScheduleCallback(keras.callbacks.Callback):
+    """The learning rate is `initial_lr` times `multiplier`, a number or a function of the epoch, from `start_epoch` to
+    before `end_epoch`. With staircase=False the epoch has a fraction, and the rate changes with each batch.
+
+    momentum_correction: in a batch whose learning rate is another than the one before, momentum is scaled with it.
+    """
+
+    def __init__(
+        self, initial_lr, multiplier, start_epoch=0, end_epoch=None, staircase=True, momentum_correction=True, steps_per_epoch=None
+    ):
+        super().__init__()
+        if initial_lr is None:
+            raise ValueError("Parameter `initial_lr` is required")
+        self.initial_lr, self.start_epoch, self.end_epoch = initial_lr, start_epoch, end_epoch
+        self.staircase, self.momentum_correction, self.steps_per_epoch = staircase, momentum_correction, steps_per_epoch
+        self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier
+        self._epoch, self._momentum = 0, None
+
+    def on_train_begin(self, logs=None):
+        if not self.staircase and not self.steps_per_epoch:
+            self.steps_per_epoch = self.params.get("steps")
+            if not self.steps_per_epoch:
+                raise ValueError("how many batches an epoch has is not known: give steps_per_epoch")
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if self._epoch < self.start_epoch or (self.end_epoch is not None and self._epoch >= self.end_epoch):
+            return
+        if self.staircase and batch == 0:
+            self._adjust(self._epoch)
+        elif not self.staircase:
+            self._adjust(self._epoch + batch / self.steps_per_epoch)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self._momentum is not None:
+            self._optimizer().momentum, self._momentum = self._momentum, None
+
+    def on_epoch_end(self, epoch, logs=None):
+        if logs is not None:
+            logs["lr"] = float(keras.ops.convert_to_numpy(self._optimizer().learning_rate))
+
+    def _optimizer(self):
+        return getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
+
+    def _adjust(self, epoch):
+        optimizer = self._optimizer()
+        before = float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+        now = self.initial_lr * self.multiplier(epoch)
+        optimizer.learning_rate = now
+        if self.momentum_correction and getattr(optimizer, "momentum", None) and before > 0 and now != before:
+            self._momentum = optimizer.momentum
+            optimizer.momentum = self._momentum * now / before
+
+
+class LearningRateWarmupCallback(LearningRateScheduleCallback):
+    """The learning rate grows with each batch from one rank's (`initial_lr` / size) to `initial_lr`, in `warmup_epochs`."""
+
+    def __init__(self, initial_lr, warmup_epochs=5, momentum_correction=True, steps_per_epoch=None, verbose=0):
+        def grow(epoch):
+            done = min(1.0, (epoch + 1.0 / self.steps_per_epoch) / warmup_epochs)  # the last batch has all of it
+            return (1 + (basics.size() - 1) * done) / basics.size()
+
+        super().__init__(initial_lr, grow, 0, warmup_epochs, False, momentum_correction, steps_per_epoch)
+        self.warmup_epochs, self.verbose = warmup_epochs, verbose
+
+    def on_epoch_end(self, epoch, logs=None):
+        super().on_epoch_end(epoch, logs)
+        if epoch + 1 == self.warmup_epochs and self.verbose > 0:
+            print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {self.initial_lr:g}.")

@@ -1,0 +1,89 @@
+"""Elastic training with fit: what all ranks have alike of a model, and callbacks that commit it between batches.
+
+    state = hvd.elastic.KerasState(model, batch=0, epoch=0)
+
+    @hvd.elastic.run
+    def train(state):
+        model.fit(data, steps_per_epoch=100, epochs=90 - state.epoch,
+                  callbacks=[hvd.elastic.CommitStateCallback(state), hvd.elastic.UpdateEpochStateCallback(state)])
+"""
+
+import keras
+
+from ..elastic import ObjectState, run  # noqa: F401
+from .values import broadcast_variables, state_of
+
+
+class KerasState(ObjectState):
+    """A model that is built, its optimizer, and any other values."""
+
+    def __init__(self, model, optimizer=None, **attributes):
+        self.model, self.optimizer = model, optimizer
+        super().__init__(**attributes)
+        self.save()
+
+    def _variables(self):
+        return state_of(self.model, self.optimizer)
+
+    def save(self):
+        self._weights = [variable.value.detach().clone() for variable in self._variables()]
+        super().save()
+
+    def restore(self):
+        for variable, value in zip(self._variables(), self._weights):
+            variable.assign(value)
+        super().restore()
+
+    def sync(self):
+        broadcast_variables(self._variables(), 0)
+        super().sync()
+        self.save()
+
+
+class CommitStateCallback(keras.callbacks.Callback):
+    """Commits the state after every `batches_per_commit` batches, and at the end of each epoch."""
+
+    def __init__(self, state, batches_per_commit=1):
+        super().__init__()
+        self.state, self.batches_per_commit = state, batches_per_commit
+        self._left = batches_per_commit
+
+    def on_train_begin(self, logs=None):
+        self._left = self.batches_per_commit
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._left -= 1
+        if self._left == 0:
+            self._left = self.batches_per_commit
+            self.state.commit()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.state.commit()
+
+
+class UpdateBatchStateCallback(keras.callbacks.Callback):
+    """Keeps state.batch: how many batches of this epoch are done."""
+
+    def __init__(self, state):
+        super().__init__()
+        self.state = state
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.state.batch = batch + 1
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.state.batch = 0
+
+
+class UpdateEpochStateCallback(keras.callbacks.Callback):
+    """Keeps state.epoch: how many epochs are done, also those of calls of fit before."""
+
+    def __init__(self, state):
+        super().__init__()
+        self.state, self._first = state, None
+
+    def on_train_begin(self, logs=None):
+        self._first = self.state.epoch
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.state.epoch = self._first + epoch + 1
