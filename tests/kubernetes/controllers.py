@@ -29,6 +29,7 @@ class PodPlan:
     index: int = 0
     role: str = ""  # replica type: Master, Worker, launcher...
     restart: str = "Always"
+    exit_codes: bool = False  # its controller makes it anew after codes from 128 on, and takes others as final
     waits_for: str = ""  # a host name that an init container of the controller resolves first
     default_command: tuple = ()  # instead of the image's own
     files: dict = field(default_factory=dict)  # path -> (text, mode): what the controller mounts
@@ -46,6 +47,7 @@ class Workload:
     services: list = field(default_factory=list)  # (name, selector labels, publish not ready): headless ones it makes
     job: dict = field(default_factory=dict)  # a Job's spec, for job_rules
     decides: str = ""  # the role whose success ends it; empty: all pods
+    first_decides: bool = False  # of all pods, whichever succeeds first
     in_order: bool = False  # the next pod starts when the one before is ready
     recreate_all: bool = False  # a lost pod takes its whole group along
     max_restarts: int = 0  # of the whole
@@ -213,7 +215,7 @@ def _operator_pod(name, namespace, kind, index, replica, env, **more):
         labels["training.kubeflow.org/job-role"] = "master"
     restart = replica.get("restartPolicy", "OnFailure")
     return _plan(own, replica["template"], namespace, labels, env=env, hostname=own, index=index, role=kind,
-                 restart="Never" if restart == "ExitCode" else restart, with_service=True, **more)  # fmt: skip
+                 restart="Never" if restart == "ExitCode" else restart, exit_codes=restart == "ExitCode", with_service=True, **more)  # fmt: skip
 
 
 def pytorch_job(document, _):
@@ -244,7 +246,7 @@ def pytorch_job(document, _):
                                 PET_MAX_RESTARTS=elastic.get("maxRestarts", 10))  # fmt: skip
             waits = ""
         pods.append(_operator_pod(name, namespace, kind, index, replica, common, waits_for=waits))
-    return Workload("PyTorchJob", name, namespace, pods, decides="Master" if "Master" in specs else "")
+    return Workload("PyTorchJob", name, namespace, pods, decides="Master" if "Master" in specs else "", first_decides=elastic is not None)
 
 
 TF_ORDER = ["Chief", "Master", "PS", "Worker", "Evaluator"]

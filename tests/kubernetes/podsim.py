@@ -187,7 +187,11 @@ class PodSim:
         pod.end()
         if workload.name in self.results:
             return
-        if workload.decides:
+        if code >= 128 and pod.plan.exit_codes:
+            self._replace(workload, pod.plan)
+        elif workload.first_decides and code == 0:
+            self._conclude(workload, "Complete")
+        elif workload.decides:
             if pod.plan.role == workload.decides and pod.plan.index == 0 or (code != 0 and pod.plan.restart == "Never"):
                 self._conclude(workload, "Complete" if code == 0 else f"Failed: {pod.name} ended with {code}")
         elif workload.job:

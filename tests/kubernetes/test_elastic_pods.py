@@ -166,3 +166,27 @@ def test_p6_h13_k11_pods_of_a_deployment_get_their_numbers_as_they_come_and_are_
     sim.wait(10, lambda: all(pod.code is not None for pod in gone))
     assert len(gone) == 2 and all(pod.code == 143 and "left at step" in pod.output for pod in gone), sim.story()
     assert leader.main.codes == [] and leader.output.count("step 1 on") == 1  # it never began again
+
+
+def test_k1_an_elastic_pytorchjob_does_without_a_killed_worker_and_takes_its_successor_in(elastic):
+    """What `gen pytorchjob` prints, as it is: the operator tells MIN:MAX and where worker 0 is, and makes a worker that ended
+    with 128 or more anew."""
+    words = "pytorchjob --nnodes 2:3 --nproc-per-node 2 --image any -- " + " ".join([*ELASTIC, "--steps", "120", "--step-seconds", "0.05"])
+    secret = {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "train-key"}, "stringData": {"key": "0123456789abcdef" * 2}}
+    documents = [*podsim.read(generate(words.split())), secret]
+    sim = elastic(documents)
+    first = sim.pod("train-worker-0")
+    until_steps(sim, 6, pod=first.name)
+    killed = sim.pod("train-worker-1")
+    sim.held.add("train-worker-1")
+    killed.kill()
+    until_steps(sim, 4, pod=first.name)
+    sim.release("train-worker-1")
+    until_steps(sim, 6, pod=first.name)
+    assert killed.main.codes == [137], (killed.main.codes, killed.code)
+    assert not {"RANK", "PET_NODE_RANK"} & {one["name"] for one in first.plan.env}
+    sim.wait(60)
+    assert sim.result("train") == "Complete", sim.story()  # as soon as one worker has ended with 0; the operator ends the rest
+    assert re.findall(r"generation \d begins with (\d+) ranks on (\d) nodes", first.output) == [("6", "3"), ("4", "2"), ("6", "3")], sim.story()
+    accuracy = float(re.search(r"trained: accuracy ([\d.]+)", first.output).group(1))
+    assert accuracy > ACCURACY

@@ -34,12 +34,14 @@ VERSIONS = {
     "PodMonitor": "monitoring.coreos.com/v1",
     "PrometheusRule": "monitoring.coreos.com/v1",
     "NodePool": "karpenter.sh/v1",
+    "ClusterPolicy": "nvidia.com/v1",
     "EC2NodeClass": "karpenter.k8s.aws/v1",
     "ClusterConfig": "eksctl.io/v1alpha5",
 }
 _WITHOUT_NAMESPACE = {
     "ClusterTrainingRuntime",
     "NodePool",
+    "ClusterPolicy",
     "EC2NodeClass",
     "Namespace",
     "PersistentVolume",
