@@ -540,10 +540,11 @@ TEST(DeviceCollectives, CollectivesOfHostAndDeviceAndMessagesTakeTurns) {
   }
 }
 
-// ---- The library inside hosts, staging between them
+// ---- The library inside hosts, staging between them; and the other way round
 
-DeviceTeam on_two_hosts(HostLibrary& library, const std::string& segment = "256") {
-  DeviceTeam team = with_library(library, {{"device_collectives", "hierarchical"},
+DeviceTeam on_two_hosts(HostLibrary& library, const std::string& segment = "256",
+                        const std::string& wish = "hierarchical") {
+  DeviceTeam team = with_library(library, {{"device_collectives", wish},
                                            {"deterministic", "0"},
                                            {"slice_bytes", segment},
                                            {"device_staging_bytes", segment}});
@@ -576,10 +577,36 @@ TEST(HierarchicalOnDevices, TheLibraryIsInsideHostsAndStagingBetweenThem) {
   }
 }
 
+// The library there sees the ranks of one place on all hosts, and needs no more than an allreduce and a broadcast.
+TEST(HierarchicalOnDevices, TheLibraryIsBetweenHostsAndStagingInsideThem) {
+  for (const int size : {4, 6}) {
+    HostLibrary library;
+    DeviceTeam team = on_two_hosts(library, "256", "nccl_between");
+    team.device.most_delay_us = 50;
+    run_device_team(size, team, [&](DeviceRank& me) {
+      for (int kind = 0; kind < kCollectiveCount; ++kind) {
+        for (const std::size_t count : {0, 1, 5, 300}) {
+          for (const bool in_place : {true, false}) {
+            run_case(make_case(static_cast<Collective>(kind), Dtype::int32, size, count, false, in_place, 2), me);
+          }
+        }
+      }
+      const auto runner = me.comm.runner_of({.count = 5, .device = &me.device});
+      EXPECT_EQ(runner.by, "staged inside hosts, host library 7 between");
+      const auto other = me.comm.runner_of({.collective = Collective::reduce, .count = 5, .device = &me.device});
+      EXPECT_EQ(other.by, "staged over loopback");
+    });
+    EXPECT_EQ(library.started(), (size + 2) * 8);  // an allreduce of all, and a broadcast of the root's place on each
+  }
+}
+
 // Two segments at least, so that both sides are at work at once; and another set sleeps on the communicator's.
-TEST(HierarchicalOnDevices, ALongVectorGoesInSegmentsAndADeviceThatFailsEndsAll) {
+class HierarchyOnDevices : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(BothWays, HierarchyOnDevices, testing::Values("hierarchical", "nccl_between"));
+
+TEST_P(HierarchyOnDevices, ALongVectorGoesInSegmentsAndADeviceThatFailsEndsAll) {
   HostLibrary library({.gathers = true});
-  DeviceTeam team = on_two_hosts(library, "65536");
+  DeviceTeam team = on_two_hosts(library, "65536", GetParam());
   std::atomic<int> failed{0};
   run_device_team(4, team, [&](DeviceRank& me) {
     Poller around = require(Poller::make());
@@ -600,9 +627,9 @@ TEST(HierarchicalOnDevices, ALongVectorGoesInSegmentsAndADeviceThatFailsEndsAll)
   EXPECT_EQ(failed, 4);
 }
 
-TEST(HierarchicalOnDevices, WhereHostsAreNotAlikeAllIsStaged) {
+TEST_P(HierarchyOnDevices, WhereHostsAreNotAlikeAllIsStaged) {
   HostLibrary library({.gathers = true});
-  DeviceTeam team = on_two_hosts(library);
+  DeviceTeam team = on_two_hosts(library, "256", GetParam());
   team.change = {};
   run_device_team(3, team, [&](DeviceRank& me) {
     Ones vector(me, 100);

@@ -65,7 +65,7 @@ struct Communicator::State {
   Status watch_parts();
   Status prepare_device(Device& device);
   Status prepare_crossings(Device& device);
-  std::unique_ptr<Collectives> make_across_hosts();
+  std::unique_ptr<Collectives> make_side_of_hosts(bool between);
   bool move_messages();
   void begin_next();
   bool wants_schedule(const CollectiveSpec& spec) const;
@@ -346,7 +346,7 @@ Status Communicator::State::prepare_device(Device& device) {
   needed.library = parts.device_library;
   needed.choose_host = [this](const CollectiveSpec& spec) -> Collectives& { return *choose_runner(spec); };
   if (parts.shape.hosts > 1 && parts.shape.ranks_per_host > 1) {
-    needed.across_hosts = [this] { return make_across_hosts(); };
+    needed.side_of_hosts = [this](bool between) { return make_side_of_hosts(between); };
   }
   FDL_ASSIGN_OR_RETURN(devices, DeviceCollectives::make(std::move(needed), device));
   FDL_RETURN_IF_ERROR(poller.add(devices->wake_fd(), kDevices));
@@ -364,16 +364,23 @@ Status Communicator::State::prepare_crossings(Device& device) {
   return {};
 }
 
-// Of the ranks in my place on each host.
-std::unique_ptr<Collectives> Communicator::State::make_across_hosts() {
+// Of the ranks in my place on each host, or of those of my host.
+std::unique_ptr<Collectives> Communicator::State::make_side_of_hosts(bool between) {
   const int locals = parts.shape.ranks_per_host;
-  std::vector<int> across;
-  for (int host = 0; host < parts.shape.hosts; ++host) across.push_back(host * locals + parts.rank % locals);
+  const int host = parts.rank / locals;
+  std::vector<int> side;
   GroupShape shape = parts.shape;
-  shape.ranks = shape.hosts;
-  shape.ranks_per_host = 1;
-  return std::make_unique<ScheduledCollectives>(std::make_unique<PartTransport>(*parts.transport, std::move(across)),
-                                                parts.rank / locals, shape, *parts.config);
+  if (between) {
+    for (int i = 0; i < parts.shape.hosts; ++i) side.push_back(i * locals + parts.rank % locals);
+    shape.ranks = shape.hosts;
+    shape.ranks_per_host = 1;
+  } else {
+    for (int i = 0; i < locals; ++i) side.push_back(host * locals + i);
+    shape.ranks = locals;
+    shape.hosts = 1;
+  }
+  return std::make_unique<ScheduledCollectives>(std::make_unique<PartTransport>(*parts.transport, std::move(side)),
+                                                between ? host : parts.rank % locals, shape, *parts.config);
 }
 
 // Those of devices let go of theirs before, and take what has arrived after.

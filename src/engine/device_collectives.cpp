@@ -10,9 +10,11 @@ namespace fdl {
 namespace {
 
 Status check_wish(const std::string& wish) {
-  if (wish == "auto" || wish == "nccl" || wish == "staged" || wish == "hierarchical") return {};
+  for (const char* known : {"auto", "nccl", "staged", "hierarchical", "nccl_between"}) {
+    if (wish == known) return {};
+  }
   return Status(Code::invalid_argument,
-                fmt::format("device_collectives={}: there is nccl, staged, hierarchical and auto", wish));
+                fmt::format("device_collectives={}: there is nccl, staged, hierarchical, nccl_between and auto", wish));
 }
 
 }  // namespace

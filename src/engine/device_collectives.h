@@ -18,7 +18,7 @@
 namespace fdl {
 
 // Where it is wished (device_collectives=hierarchical) the library runs what is inside a host and staging what is
-// between hosts: see HierarchicalCollectives.
+// between hosts, or (nccl_between) the other way round: see HierarchicalCollectives.
 //
 // A collective that asks for an algorithm by name is run by that, over the library's lanes; where there are none, by
 // the host's.
@@ -41,9 +41,10 @@ class DeviceCollectives final : public Collectives {
     // Looked for when first needed; an error says why there is none. Empty: there is none.
     std::function<Result<DeviceLibrary*>()> library;
     StagedCollectives::HostRunner choose_host;
-    // For device_collectives=hierarchical: makes the collectives, on the host's memory, of the ranks in my place on
-    // each host. Empty where hosts do not hold equally many ranks, more than one of them, in neighbouring blocks.
-    std::function<std::unique_ptr<Collectives>()> across_hosts;
+    // For what the library does not run of the two: makes the collectives, on the host's memory, of the ranks in my
+    // place on each host (`between`), or of my host's. Empty where hosts do not hold equally many ranks, more than one
+    // of them, in neighbouring blocks.
+    std::function<std::unique_ptr<Collectives>(bool between)> side_of_hosts;
   };
   // All in `parts`, and the device, outlive this object.
   static Result<std::unique_ptr<DeviceCollectives>> make(Parts parts, Device& device);
@@ -98,11 +99,21 @@ class DeviceCollectives final : public Collectives {
   DeviceCollectives(Parts parts, Device& device, Poller poller);
   const std::vector<Member>& members() const { return *parts_.members; }
   std::string name_of_member(std::size_t member) const;
-  bool is_hierarchical() const { return parts_.config->device_collectives == "hierarchical"; }
-  // The neighbouring ranks that join the library together, those of `member`: all, or those of its host.
+  bool is_hierarchical() const { return parts_.config->device_collectives == "hierarchical" || library_is_between(); }
+  bool library_is_between() const { return parts_.config->device_collectives == "nccl_between"; }
+  // The ranks that join the library together, those of `member`: all, those of its host, or those in its place on all
+  // hosts.
   struct Circle {
     std::size_t first = 0;
     std::size_t count = 0;
+    std::size_t apart = 1;
+
+    template <typename T>
+    std::vector<T> of(const std::vector<T>& all) const {
+      std::vector<T> mine;
+      for (std::size_t i = 0; i < count; ++i) mine.push_back(all[first + i * apart]);
+      return mine;
+    }
   };
   Circle circle_of(std::size_t member) const;
 
@@ -129,8 +140,8 @@ class DeviceCollectives final : public Collectives {
   Poller poller_;
   Stage stage_ = Stage::unknown;
   DeviceLibrary* library_ = nullptr;            // null: this rank has none
-  std::unique_ptr<Collectives> across_hosts_;   // on the host's memory, where they are needed
-  std::unique_ptr<Collectives> joined_;         // by the library; with others between hosts, where that is wished
+  std::unique_ptr<Collectives> side_of_hosts_;  // on the host's memory, where they are needed
+  std::unique_ptr<Collectives> joined_;         // by the library; with others beside it, where that is wished
   Collectives* by_library_ = nullptr;           // in joined_, or that
   std::unique_ptr<DeviceSchedules> schedules_;  // over the lanes of joined_, where that has any
   std::unique_ptr<DeviceRoom> room_;

@@ -91,16 +91,17 @@ Status DeviceCollectives::verdict() const {
                               "device_collectives=staged",
                               name_of_member(i)));
   }
-  if (is_hierarchical() && !parts_.across_hosts) {
-    return Status(Code::unsupported,
-                  "device_collectives=hierarchical needs several hosts that hold equally many ranks, more than one, in "
-                  "neighbouring blocks");
+  if (is_hierarchical() && !parts_.side_of_hosts) {
+    return Status(
+        Code::unsupported,
+        fmt::format("device_collectives={} needs several hosts that hold equally many ranks, more than one, in "
+                    "neighbouring blocks",
+                    parts_.config->device_collectives));
   }
-  for (std::size_t i = 0; i < members().size();) {
+  for (std::size_t i = 0; i < members().size(); ++i) {
     const Circle circle = circle_of(i);
-    FDL_RETURN_IF_ERROR(library_->verdict(std::span(all_facts_).subspan(i, circle.count),
-                                          std::span(members()).subspan(i, circle.count)));
-    i += circle.count;
+    if (circle.first != i) continue;
+    FDL_RETURN_IF_ERROR(library_->verdict(circle.of(all_facts_), circle.of(members())));
   }
   return {};
 }
@@ -108,6 +109,7 @@ Status DeviceCollectives::verdict() const {
 DeviceCollectives::Circle DeviceCollectives::circle_of(std::size_t member) const {
   if (!is_hierarchical()) return {0, members().size()};
   const auto locals = static_cast<std::size_t>(parts_.shape.ranks_per_host);
+  if (library_is_between()) return {member % locals, members().size() / locals, locals};
   return {member / locals * locals, locals};
 }
 
@@ -132,9 +134,8 @@ Status DeviceCollectives::learn_id() {
   stage_ = Stage::joins;
   const auto me = static_cast<std::size_t>(parts_.rank);
   const Circle circle = circle_of(me);
-  auto joined = library_->join(all_ids_[circle.first].id, static_cast<int>(me - circle.first),
-                               std::span(members()).subspan(circle.first, circle.count), device_,
-                               Deadline::after_seconds(parts_.config->start_timeout_s));
+  auto joined = library_->join(all_ids_[circle.first].id, static_cast<int>((me - circle.first) / circle.apart),
+                               circle.of(members()), device_, Deadline::after_seconds(parts_.config->start_timeout_s));
   outcome_ = Word::of(joined.status());
   if (joined.ok()) joined_ = joined.take();
   gather(&outcome_, sizeof outcome_, all_outcomes_.data());
@@ -151,7 +152,9 @@ Status DeviceCollectives::learn_joins() {
   room_->belong_to(*library_, *by_library_, !is_hierarchical());
   log_at(parts_.rank == 0 ? LogLevel::info : LogLevel::debug,
          "collectives of {} ranks on devices are run by {} on {}{}", members().size(), library_->name(), device_.name(),
-         is_hierarchical() ? ", inside hosts" : "");
+         library_is_between() ? ", between hosts"
+         : is_hierarchical()  ? ", inside hosts"
+                              : "");
   if (is_hierarchical()) {
     FDL_RETURN_IF_ERROR(compose());
   } else if (auto lanes = library_->lanes_of(*joined_); lanes != nullptr) {
@@ -162,17 +165,21 @@ Status DeviceCollectives::learn_joins() {
   return {};
 }
 
-// The other way round would be the library between hosts and the rest inside: the same line.
+// Staging runs what the library does not.
 Status DeviceCollectives::compose() {
   const HierarchicalCollectives::Place place{.local_rank = parts_.rank % parts_.shape.ranks_per_host,
                                              .local_size = parts_.shape.ranks_per_host,
                                              .host = parts_.rank / parts_.shape.ranks_per_host,
                                              .hosts = parts_.shape.hosts};
-  across_hosts_ = parts_.across_hosts();
+  const bool staged_between = !library_is_between();
+  side_of_hosts_ = parts_.side_of_hosts(staged_between);
   FDL_ASSIGN_OR_RETURN(
-      auto between, StagedCollectives::make(device_, place.host, place.hosts, parts_.config->device_staging_bytes,
-                                            [this](const CollectiveSpec&) -> Collectives& { return *across_hosts_; }));
-  FDL_ASSIGN_OR_RETURN(joined_, HierarchicalCollectives::make(std::move(joined_), std::move(between), place));
+      std::unique_ptr<Collectives> staged,
+      StagedCollectives::make(device_, staged_between ? place.host : place.local_rank,
+                              staged_between ? place.hosts : place.local_size, parts_.config->device_staging_bytes,
+                              [this](const CollectiveSpec&) -> Collectives& { return *side_of_hosts_; }));
+  if (!staged_between) std::swap(joined_, staged);
+  FDL_ASSIGN_OR_RETURN(joined_, HierarchicalCollectives::make(std::move(joined_), std::move(staged), place));
   return {};
 }
 
