@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Measures on a machine with a GPU: the kernels, bit for bit against the CPU's and then beside a copy within the device;
-# the library's calls beside NCCL's own in the same process.
+# the library's calls beside NCCL's own in the same process; and, where PyTorch and farandole are installed (PYTHON names
+# the interpreter), training steps beside DDP over NCCL.
 #   bash bench/gpu/run.sh build [--sm N]  here: builds, and lays what it needs side by side in build/gpu; with NCCL for
 #                                         one architecture alone (90: H100, H200), where a Python environment has it
 #   bash bench/gpu/run.sh [--json FILE]   there: with build/gpu carried along (or built there), needs no registry
@@ -8,8 +9,8 @@
 #   bash bench/gpu/run.sh sanitize        the kernels under compute-sanitizer, of the CUDA toolkit
 #   --library L, --nccl L                 another driver, another NCCL (otherwise FARANDOLE_NCCL_LIBRARY, the one in
 #                                         the folder, a Python environment's, the system's)
-# Ends with 0 when all is right, 3 where a GPU, NCCL or the sanitizer is missing (what can be measured without is), 4
-# when a result is wrong.
+# Ends with 0 when all is right, 3 where a GPU, NCCL, PyTorch or the sanitizer is missing (what can be measured without
+# is), 4 when a result is wrong.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 folder=build/gpu
@@ -120,10 +121,15 @@ fi
 
 echo "== kernels"
 try "$folder/gpu_bench" "${library[@]}" "${device[@]}" "${check[@]}" "${json[@]}"
+[ "$worst" != 3 ] || exit 3 # no GPU: it has said so
 # One rank, calls that never block and calls that queue at once; then two ranks on the GPUs that there are.
 for way in "nccl_bench" "nccl_bench --direct" "nccl_bench --ranks 2" "calls_bench" "calls_bench --ranks 2"; do
   echo "== $way"
   # shellcheck disable=SC2086
   try "$folder"/$way "${library[@]}" "${nccl[@]}" "${check[@]}" "${json[@]}"
 done
+if [ ${#check[@]} -eq 0 ]; then
+  echo "== ddp_bench"
+  try "${PYTHON:-python3}" bench/gpu/ddp_bench.py "${json[@]}"
+fi
 exit "$worst"

@@ -1,0 +1,220 @@
+"""A training step that reduces ResNet-50's gradients (161 tensors, 102 MB): DDP over NCCL, DDP over farandole and
+farandole's DistributedOptimizer, in one run and in turns, beside the same step on one rank alone.
+
+    python bench/gpu/ddp_bench.py [--ranks N] [--steps N] [--check] [--json FILE]
+    python bench/gpu/ddp_bench.py --device cpu       on a machine without GPU, beside Gloo: shows that the script works
+
+Ranks take the GPUs in turn (as many as there are GPUs, where --ranks is not given). The model's backward pass fills its
+gradients and does nothing else, so that the reduction is what is seen. Each number is the slowest rank's; median and
+minimum over the steps. --check: gradients alone, of small tensors. Ends with 3 where there is no GPU, or no NCCL in
+PyTorch, and with 4 when a gradient is wrong.
+"""
+
+import argparse
+import json
+import os
+import secrets
+import statistics
+import sys
+import tempfile
+import time
+
+NONE, WRONG = 3, 4
+
+
+def resnet50():
+    """How many elements each parameter of ResNet-50 has, in the order in which they are made."""
+    counts = [64 * 3 * 7 * 7, 64, 64]
+    inputs = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            for outputs, taken, kernel in ((width, inputs, 1), (width, width, 3), (4 * width, width, 1)):
+                counts += [outputs * taken * kernel * kernel, outputs, outputs]
+            if block == 0:
+                counts += [4 * width * inputs, 4 * width, 4 * width]
+            inputs = 4 * width
+    return counts + [2048 * 1000, 1000]
+
+
+def make_model(divisor, device):
+    import torch
+
+    class Sums(torch.nn.Module):
+        """The sum of all parameters times a factor, which is what each gradient's elements become."""
+
+        def __init__(self):
+            super().__init__()
+            counts = [max(count // divisor, 1) for count in resnet50()]
+            self.all = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(count, device=device)) for count in counts])
+
+        def forward(self, factor):
+            return sum(one.sum() for one in self.all) * factor
+
+    return Sums()
+
+
+def make_ways(peer, divisor, device):
+    """Name, model and optimizer of each way; the peer's first."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    import farandole.torch as hvd
+
+    def sgd(model):
+        return torch.optim.SGD(model.parameters(), lr=0.0)
+
+    index = [device.index] if device.type == "cuda" else None
+    for backend in (peer, "farandole"):
+        model = DistributedDataParallel(make_model(divisor, device), index, process_group=dist.new_group(backend=backend))
+        yield f"DDP, {backend}", model, sgd(model)
+    model = make_model(divisor, device)
+    yield "DistributedOptimizer", model, hvd.DistributedOptimizer(sgd(model), model.named_parameters())
+    alone = make_model(divisor, device)
+    yield "alone", alone, sgd(alone)
+
+
+def wait_for(device):
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def step(model, optimizer, factor):
+    optimizer.zero_grad()
+    model(factor).backward()
+    optimizer.step()
+
+
+def check(ways, rank, size, device):
+    """Rank r's factor is r + 1: their average is exact. Buckets are made anew after the first step of DDP."""
+    for name, model, optimizer in ways:
+        expected = rank + 1 if name == "alone" else (size + 1) / 2
+        for _ in range(3):
+            step(model, optimizer, float(rank + 1))
+            wait_for(device)
+            for parameter, gradient in model.named_parameters():
+                if not bool((gradient.grad == expected).all()):
+                    print(f"ddp_bench: {name}: the gradient of {parameter} is not {expected}", file=sys.stderr)
+                    sys.exit(WRONG)
+
+
+def measure(ways, steps, device):
+    """Milliseconds of each step, by way, of the slowest rank."""
+    import torch
+    import torch.distributed as dist
+
+    times = {name: [] for name, _, _ in ways}
+    for turn in range(steps + 3):
+        for name, model, optimizer in ways:
+            wait_for(device)
+            dist.barrier()
+            begin = time.perf_counter()
+            step(model, optimizer, 1.0)
+            wait_for(device)
+            if turn >= 3:
+                times[name].append((time.perf_counter() - begin) * 1e3)
+    slowest = torch.tensor([times[name] for name, _, _ in ways], dtype=torch.float64)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return dict(zip(times, slowest.tolist()))
+
+
+def rank_main(rank, options, folder, key):
+    os.environ.update(FARANDOLE_RANK=str(rank), FARANDOLE_SIZE=str(options.ranks), FARANDOLE_JOB_KEY=key,
+                      FARANDOLE_RENDEZVOUS=f"file://{folder}/hub")  # fmt: skip
+    import torch
+    import torch.distributed as dist
+
+    import farandole.torch as hvd
+    import farandole.torch.distributed  # noqa: F401 (names the backend where PyTorch does not find it)
+
+    torch.set_num_threads(1)
+    device = torch.device("cpu")
+    if options.device == "cuda":
+        device = torch.device("cuda", rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    hvd.init()
+    # What the benchmark says to itself goes over Gloo, on the CPU.
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=options.ranks)
+    ways = list(make_ways("nccl" if options.device == "cuda" else "gloo", 1000 if options.check else 1, device))
+    check(ways, rank, options.ranks, device)
+    times = {} if options.check else measure(ways, options.steps, device)
+    if rank == 0:
+        with open(os.path.join(folder, "result.json"), "w") as file:
+            json.dump(times, file)
+    dist.barrier()
+    del ways
+    dist.destroy_process_group()
+    hvd.shutdown()
+
+
+def show(options, times):
+    if not times:
+        print(f"{options.ranks} ranks on {options.device}: all gradients are right")
+        return
+    base = statistics.median(times["alone"])
+    print(f"{options.ranks} ranks on {options.device}, {sum(resnet50()) * 4 / 1e6:.0f} MB of gradients, {options.steps} steps")
+    print(f"{'':24}{'median ms':>12}{'minimum ms':>12}{'more than alone':>18}")
+    rows = []
+    for name, each in times.items():
+        median = statistics.median(each)
+        print(f"{name:24}{median:>12.2f}{min(each):>12.2f}{median - base:>18.2f}")
+        rows.append({"bench": "ddp", "what": name, "ranks": options.ranks, "device": options.device,
+                     "median_ms": round(median, 4), "minimum_ms": round(min(each), 4)})  # fmt: skip
+    if options.json:
+        with open(options.json, "a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def what_is_missing(options):
+    """Before any rank begins; None: nothing."""
+    try:
+        import torch
+        import torch.distributed as dist
+    except ImportError as error:
+        return f"PyTorch is not here ({error})"
+    try:
+        import farandole.torch  # noqa: F401
+    except ImportError as error:
+        return f"farandole is not installed here: pip install . ({error})"
+    if options.device == "cpu":
+        return None
+    if not torch.cuda.is_available():
+        return f"PyTorch {torch.__version__} finds no GPU here (--device cpu shows that the script works)"
+    if not dist.is_nccl_available():
+        return f"PyTorch {torch.__version__} is built without NCCL"
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    missing = what_is_missing(options)
+    if missing:
+        print(f"ddp_bench: there is nothing to measure: {missing}", file=sys.stderr)
+        return NONE
+    import torch
+    import torch.multiprocessing
+
+    devices = torch.cuda.device_count() if options.device == "cuda" else 2
+    options.ranks = options.ranks or devices
+    if options.ranks > devices and options.device == "cuda":
+        os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"  # NCCL from 2.30 on
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            torch.multiprocessing.spawn(rank_main, (options, folder, secrets.token_hex(16)), nprocs=options.ranks)
+        except torch.multiprocessing.ProcessExitedException as error:
+            return error.exit_code if error.exit_code > 0 else WRONG
+        with open(os.path.join(folder, "result.json")) as file:
+            show(options, json.load(file))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
