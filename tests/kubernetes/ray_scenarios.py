@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import re
+import runpy
 import signal
 import sys
 import time
@@ -14,6 +15,7 @@ import traceback
 os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0", RAY_TRAIN_V2_ENABLED="1",
                   RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.3", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")  # fmt: skip
 FOLDER = sys.argv[1] if __name__ == "__main__" else None
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SECONDS = 20  # far more than an error may take on a machine that has nothing else to do
 
 
@@ -273,6 +275,13 @@ def ray_train_begins_again_with_a_new_key_and_then_names_who_was_lost():
         assert key not in repr(one.backend_config) + repr(one.backend_config.to_dict())
         assert_no_log_has(key)
     assert_nothing_is_left([one["process"] for one in said.values()])
+
+
+def the_program_of_the_rayjob_trains():
+    os.environ["RANKS"] = "2"
+    runpy.run_path(os.path.join(ROOT, "examples", "kubernetes", "ray", "train_ray.py"))["main"]()
+    said = [open(path).read() for path in glob.glob("/tmp/ray/session_latest/logs/worker-*.out")]
+    assert sum(text.count("ray: 2 ranks, their numbers add up to 1") for text in said) == 1, said
 
 
 def torch_distributed_under_ray_train():

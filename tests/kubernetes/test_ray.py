@@ -79,6 +79,10 @@ def test_k4_ray_train_begins_again_with_a_new_key_and_names_the_rank_that_was_lo
     play("ray_train_begins_again_with_a_new_key_and_then_names_who_was_lost")
 
 
+def test_k4_the_program_of_the_rayjob_trains(play):
+    play("the_program_of_the_rayjob_trains")
+
+
 def test_k4_torch_distributed_with_our_backend_trains_under_ray_train(play):
     play("torch_distributed_under_ray_train")
 
