@@ -42,7 +42,7 @@ void declare_output(CLI::App& command, RunOptions& o) {
   command.add_flag("--json-logs", o.json_lines, "The same as --log-format json");
   command.add_option("--output-filename,--log-dir", o.output_folder,
                      "Folder in which the output is written too, as rank.<number>/stdout and stderr");
-  command.add_option("--report", o.report, "File for one line of JSON about the rank that failed first");
+  command.add_option("--report", o.report, "File for one line of JSON about the rank of this node that failed first");
 }
 
 void declare_elastic(CLI::App& command, RunOptions& o) {

@@ -168,6 +168,24 @@ def test_p6_h13_k11_pods_of_a_deployment_get_their_numbers_as_they_come_and_are_
     assert leader.main.codes == [] and leader.output.count("step 1 on") == 1  # it never began again
 
 
+def test_p6_k19_when_a_deployments_leader_is_lost_it_comes_back_and_all_begin_again_under_it(elastic):
+    """Its container is started again in its pod; the others end with 202 and are started again too. What they had in memory is
+    gone with it, as docs/elastic.md says: they begin from their checkpoint, here from nothing."""
+    words = "deployment --name web --nnodes 2:3 --image any -- " + " ".join([*ELASTIC, "--steps", "100000", "--step-seconds", "0.05"])
+    secret = {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "web-key"}, "stringData": {"key": "0123456789abcdef" * 2}}
+    documents = [*podsim.read(generate(words.split())), secret]
+    next(one for one in documents if one["metadata"]["name"] == "web" and one["kind"] == "Deployment")["spec"]["replicas"] = 1
+    sim = elastic(documents, crash_backoff_s=0.3)
+    leader = sim.pod("web-leader-7d9c6b5f4")
+    until_steps(sim, 2, 10, pod=leader.name)
+    (other,) = [pod for pod in sim.pods if pod is not leader]
+    leader.signal(signal.SIGKILL)
+    sim.wait(30, lambda: leader.output.count("step 1 on 2 ranks") == 2)
+    until_steps(sim, 2, pod=leader.name)
+    assert leader.main.codes == [137] and set(other.main.codes) <= {200, 202} and 202 in other.main.codes, sim.story()
+    assert "which leads the job, is gone" in other.output and not leader.terminating, sim.story()
+
+
 def test_k1_an_elastic_pytorchjob_does_without_a_killed_worker_and_takes_its_successor_in(elastic):
     """What `gen pytorchjob` prints, as it is: the operator tells MIN:MAX and where worker 0 is, and makes a worker that ended
     with 128 or more anew."""

@@ -61,7 +61,7 @@ def save(where, step, parts, keep=2, together=True):
     callbacks of on_leave, where other ranks may be gone.
     """
     trouble = None
-    if _rank() == 0:
+    if core.last_rank() == 0:
         try:
             _save(where, step, parts, keep)
         except CheckpointError as error:
@@ -84,7 +84,7 @@ def load(where, names=None, together=None):
     if not together or _size() == 1:
         newest = _newest(where)
         return newest and _fetch(where, newest, names)
-    newest = _first_trouble(lambda: _newest(where) if _rank() == 0 else None)
+    newest = _first_trouble(lambda: _newest(where) if core.last_rank() == 0 else None)
     newest = objects.broadcast_object(newest, 0, "farandole.checkpoint.newest", core.world_group())
     return newest and _first_trouble(lambda: _fetch(where, newest, names))
 
@@ -242,12 +242,8 @@ class _Doing:
         if not isinstance(error, _Damage):
             reason = f"{type(error).__name__}: {reason}; {stores.remedy(self.where, error)}"
         host = core.info()["host"] if core.is_initialized() else socket.gethostname()
-        text = f"checkpoint: rank {_rank()} ({host}) could not {self.what} {self.where}: {reason}"
-        raise CheckpointError(text, _rank(), host, phase=f"checkpoint: {self.what}") from error
-
-
-def _rank():
-    return core.rank() if core.is_initialized() else 0
+        text = f"checkpoint: rank {core.last_rank()} ({host}) could not {self.what} {self.where}: {reason}"
+        raise CheckpointError(text, core.last_rank(), host, phase=f"checkpoint: {self.what}") from error
 
 
 def _size():

@@ -135,9 +135,11 @@ def _knob(value):
 
 def shutdown():
     """Says good-bye. What is in flight fails with ShutDownError. Does nothing where there is no world."""
-    global _state
+    global _state, _last_rank
     with _state_lock:
         state, _state = _state, None
+    if state is not None:
+        _last_rank = state.facts["rank"]
     if state is not None and state.pid == os.getpid():  # a forked child must leave its parent's world alone
         for hook in list(_shutdown_hooks):
             hook()
@@ -164,6 +166,14 @@ def _world():
 
 def rank():
     return _world().facts["rank"]
+
+
+_last_rank = 0
+
+
+def last_rank():
+    """This rank's number, also when its world has ended: a rank that leaves has callbacks then. 0 where there was none."""
+    return rank() if is_initialized() else _last_rank
 
 
 def size():
