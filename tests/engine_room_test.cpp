@@ -111,6 +111,35 @@ TEST(DeviceRoom, ALargerOneReplacesItOnceWhatUsedItHasRun) {
   EXPECT_EQ(library.known(), "");
 }
 
+// What was used up between the last question and the sleep is not slept through.
+TEST(DeviceRoom, DoesNotSleepOnceWhatUsedItHasRun) {
+  HostDevice device;
+  HostLibrary library({.busy_dismissals = 1});
+  const std::vector<Member> alone(1);
+  const auto id = require(library.make_id());
+  auto joined = require(library.join(id, 0, alone, device, Deadline::never()));
+  const Stream stream = require(device.make_stream());
+  auto room = require(DeviceRoom::make(device));
+  room->belong_to(library, *joined, true);
+  require(room->take(1000));
+  require(room->keep(true));
+  device.hold(stream);
+  require(room->begin(stream));
+  EXPECT_FALSE(require(room->emptied()));
+  EXPECT_TRUE(room->prepare_to_sleep());
+  device.let_go();
+  require(wait_readable(room->fd(), Deadline::after_seconds(60)), "the bell rings");
+  EXPECT_FALSE(room->prepare_to_sleep());
+  EXPECT_FALSE(wait_readable(room->fd(), Deadline::after_seconds(0))) << "and does not ring for ever";
+  EXPECT_FALSE(require(room->emptied())) << "the library is at work";
+  EXPECT_TRUE(room->prepare_to_sleep());
+  EXPECT_TRUE(require(room->emptied()));
+  EXPECT_EQ(library.allocated(), 0);
+  room.reset();
+  joined.reset();
+  device.end_stream(stream);
+}
+
 TEST(DeviceRoom, ARankWithoutMemoryTakesOtherAndNobodyIsAlike) {
   HostLibrary library;
   HostLibrary poor({.no_memory = Status(Code::resource, "host library: out of memory")});

@@ -767,14 +767,21 @@ TEST_F(Nccl, EndsMessagesThatWaitForALateRank) {
 }
 
 TEST_F(Nccl, WatchesNothingOfMessagesThatAGraphRecords) {
-  run_gpu_group(1, [&](GpuRank& me) {
-    const auto lanes = me.library.lanes_of(*me.collectives);
-    float* mine = me.gpu.put(std::vector<float>(10, 1));
-    float* theirs = me.gpu.put(std::vector<float>(10, 0));
-    ASSERT_EQ(standin_cuda_begin_capture(me.gpu.stream()), 0);
-    pass_on(me, *lanes, mine, theirs, 10);
-    EXPECT_EQ(standin_cuda_end_capture(me.gpu.stream()), 1) << "the messages, and no mark beside them";
-  });
+  run_gpu_group(
+      1,
+      [&](GpuRank& me) {
+        const auto lanes = me.library.lanes_of(*me.collectives);
+        float* mine = me.gpu.put(std::vector<float>(10, 1));
+        float* theirs = me.gpu.put(std::vector<float>(10, 0));
+        ASSERT_EQ(standin_cuda_begin_capture(me.gpu.stream()), 0);
+        pass_on(me, *lanes, mine, theirs, 10);
+        EXPECT_EQ(standin_cuda_end_capture(me.gpu.stream()), 1);
+        ASSERT_TRUE(me.collectives->prepare_to_sleep());
+        EXPECT_FALSE(wait_readable(me.collectives->wake_fd(), Deadline::after_seconds(0.3)))
+            << "it looks after nothing";
+        me.collectives->finish_sleep();
+      },
+      standin_config({{"suspect_after_s", "0.02"}}));
 }
 
 // ---- Bad days
