@@ -491,6 +491,8 @@ TEST_F(Nccl, SaysNoAlikeToWhatItCannotDo) {
     EXPECT_FALSE(can({.algorithm = "ring"}));
     EXPECT_TRUE(can({.algorithm = "nccl"}));
     EXPECT_FALSE(me.collectives->can({}));  // in the CPU's memory
+    require(
+        me.call({.collective = Collective::barrier}, nullptr, nullptr));  // all have joined, and nothing stays behind
   });
 }
 
