@@ -82,7 +82,7 @@
        "Port on which this rank answers Prometheus with what it counts, plus its local rank. 0: nobody is answered.")  \
   KNOB(device_collectives,     Text,    "auto", "",                                                                    \
        "Who runs collectives on devices: nccl; staged: through pinned memory of the host; hierarchical: NCCL inside "  \
-       "hosts and staging between them; auto: NCCL where all can.")                                                    \
+       "hosts and staging between them; nccl_between: the other way round; auto: NCCL where all can.")                 \
   KNOB(device_staging_bytes,   Bytes,   "4M", "",                                                                      \
        "Device memory goes through pinned memory of the host in parts of this size, several of them under way.")       \
   KNOB(cuda_library,           Text,    "", "",                                                                        \
