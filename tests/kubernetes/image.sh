@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds docker/Dockerfile for real and trains two ranks in the image, as its user and without a network. By hand, for it needs
-# root, a minute for a fresh Debian, and   apt-get install --no-install-recommends buildah runc debootstrap
+# Builds docker/Dockerfile for real, trains two ranks in the image, as its user and without a network, and plays shipped
+# manifests in it with podman (play.py). By hand, for it needs root, a minute for a fresh Debian, and
+#   apt-get install --no-install-recommends buildah runc debootstrap podman
 #   bash tests/kubernetes/image.sh [FOLDER] [MIRROR]        FOLDER keeps the base (1 GiB) for the next time;
 #                                                         MIRROR is debootstrap's own, where none is given
 set -euo pipefail
@@ -8,7 +9,7 @@ cd "$(dirname "$0")/../.."
 place=$(realpath -m "${1:-build/image}")
 mirror=${2:-}
 mkdir -p "$place"
-printf '[engine]\nruntime="runc"\n[containers]\ndefault_ulimits=["nofile=20000:20000","nproc=4096:4096"]\n' >"$place/containers.conf"
+printf '[engine]\nruntime="runc"\nevents_logger="file"\n[containers]\ndefault_ulimits=["nofile=20000:20000","nproc=4096:4096"]\n' >"$place/containers.conf"
 export CONTAINERS_CONF=$place/containers.conf
 build() { buildah --root "$place/storage" --runroot "$place/run" "$@"; }
 
@@ -43,4 +44,22 @@ echo "$said"
 for line in 1000 "[0] train_numpy: 2 ranks, from step 0" "sshd: ok"; do
   grep -qxF "$line" <<<"$said" || { echo "image.sh: it did not say '$line'" >&2; exit 1; }
 done
+
+# play MANIFEST LINE: its pods as containers of the image, until they end; one of them says LINE.
+play() {
+  local folder
+  folder=$(mktemp -d)
+  said=$(unshare --net --mount .venv/bin/python tests/kubernetes/play.py "examples/kubernetes/k8s/$1" localhost/farandole:test \
+    "$folder" --root "$place/storage" --runroot "$place/run" 2>&1) || { echo "$said" >&2; rm -rf "$folder"; exit 1; }
+  rm -rf "$folder"
+  grep -qF "$2" <<<"$said" || { printf '%s\nimage.sh: %s: nobody said "%s"\n' "$said" "$1" "$2" >&2; exit 1; }
+  echo "image.sh: $1: $2"
+}
+if ! command -v podman >/dev/null; then
+  echo "image.sh: no manifest was played: apt-get install --no-install-recommends podman" >&2
+  exit 1
+fi
+play doctor.yaml "good     interface eth0"
+play base/job.yaml "train-0: [0] train_numpy: 2 ranks, from step 0"
+play job-elastic.yaml "generation 1 begins with"
 echo "image.sh: ok"

@@ -1,4 +1,4 @@
-"""Play: runs the pods of a manifest's Job as containers of a real engine (podman), from a real image, until they end.
+"""Play: runs the pods of a manifest's Jobs and its Pods as containers of a real engine (podman), from a real image, until they end.
 
     unshare --net --mount python play.py MANIFEST IMAGE FOLDER [PODMAN OPTIONS...]
 
@@ -16,7 +16,11 @@ import controllers
 from machine import size_of
 from podsim import expand, read
 
-NET = "198.19.0"
+NET = "198.19.0"  # for tests, and nowhere routed
+
+
+def name_of(plan):
+    return plan.hostname or plan.stem
 
 
 def field(path, plan, name):
@@ -57,7 +61,7 @@ def volumes(spec, box, folder):
 def options(plan, box, index, hosts, folder):
     spec = plan.template
     who = {**spec.get("securityContext", {}), **box.get("securityContext", {})}
-    yield from ("--rm", f"--name=play-{plan.hostname}", f"--hostname={plan.hostname}", "--network=play", f"--ip={NET}.{10 + index}")
+    yield from ("--rm", f"--name=play-{name_of(plan)}", f"--hostname={name_of(plan)}", f"--network=ns:/run/netns/play-{index}")
     yield from (f"--add-host={name}:{address}" for name, address in hosts.items())
     yield f"--user={who.get('runAsUser', 0)}:{who.get('runAsGroup', 0)}"
     yield from (f"--cap-drop={one}" for one in who.get("capabilities", {}).get("drop", []))
@@ -71,7 +75,21 @@ def options(plan, box, index, hosts, folder):
     if "memory" in limits:
         yield f"--memory={size_of(limits['memory'])}"
     yield from volumes(spec, box, folder)
-    yield from (f"--env={name}={value}" for name, value in environment(plan, box, plan.hostname).items())
+    yield from (f"--env={name}={value}" for name, value in environment(plan, box, name_of(plan)).items())
+
+
+def plug(count):
+    """A bridge and a namespace for each pod, which go with this process: only its own mounts know them."""
+    os.makedirs("/run/netns", exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run/netns"], check=True)
+    lines = ["link set lo up", "link add br0 type bridge", "link set br0 up"]
+    for index in range(count):
+        subprocess.run(["ip", "netns", "add", f"play-{index}"], check=True)
+        lines += [f"link add v{index} type veth peer name eth0 netns play-{index}", f"link set v{index} master br0", f"link set v{index} up"]
+    subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
+    for index in range(count):
+        own = ["link set lo up", f"addr add {NET}.{10 + index}/24 dev eth0", "link set eth0 up"]
+        subprocess.run(["ip", "-n", f"play-{index}", "-batch", "-"], input="\n".join(own), text=True, check=True)
 
 
 def run(command, name, codes):
@@ -83,18 +101,16 @@ def run(command, name, codes):
 
 def main():
     manifest, image, folder, *podman = sys.argv[1:]
-    podman = ["podman", *podman, "--network-config-dir", os.path.join(folder, "networks")]
-    (job,) = [one for one in controllers.workloads(read(manifest)) if one.kind == "Job"]
-    os.makedirs(os.path.join(folder, "networks"), exist_ok=True)
-    subprocess.run([*podman, "network", "create", "--ignore", "--disable-dns", "--internal", f"--subnet={NET}.0/24", "play"],
-                   check=True, stdout=subprocess.DEVNULL)  # fmt: skip
-    hosts = {f"{plan.hostname}.{plan.subdomain}": f"{NET}.{10 + index}" for index, plan in enumerate(job.pods)}
+    podman = ["podman", *podman]
+    pods = [plan for one in controllers.workloads(read(manifest)) if one.kind in ("Job", "Pod") for plan in one.pods]
+    plug(len(pods))
+    hosts = {f"{name_of(plan)}.{plan.subdomain}": f"{NET}.{10 + index}" for index, plan in enumerate(pods)}
     codes, threads = {}, []
-    for index, plan in enumerate(job.pods):
+    for index, plan in enumerate(pods):
         (box,) = plan.template["containers"]
-        words = [expand(word, environment(plan, box, plan.hostname)) for word in [*box.get("command", []), *box.get("args", [])]]
+        words = [expand(word, environment(plan, box, name_of(plan))) for word in [*box.get("command", []), *box.get("args", [])]]
         command = [*podman, "run", *options(plan, box, index, hosts, folder), image, *words]
-        threads.append(threading.Thread(target=run, args=(command, plan.hostname, codes)))
+        threads.append(threading.Thread(target=run, args=(command, name_of(plan), codes)))
         threads[-1].start()
     for thread in threads:
         thread.join()

@@ -316,7 +316,7 @@ def train_with_ddp():
 def main():
     import ray
 
-    ray.init(num_cpus=8, num_gpus=4, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False,
+    ray.init(num_cpus=2, num_gpus=2, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False,
              logging_level="ERROR")  # fmt: skip
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what Ray prints
