@@ -79,6 +79,15 @@ def test_nothing_that_is_printed_is_a_secret_or_changes_from_run_to_run():
     assert "kubectl create secret generic train-key --from-literal=key=$(openssl rand -hex 16)" in text
 
 
+def test_ranks_have_nearly_all_of_the_pods_grace_to_save_in():
+    for kind in KINDS.values():
+        for grace, left in ((110, "105"), (30, "25"), (3, "1")):
+            for pod in pods_of(generated(f"{kind} --grace {grace} {AFTER}")):
+                assert pod["spec"]["terminationGracePeriodSeconds"] == grace
+                for box in pod["spec"]["containers"]:
+                    assert {one["name"]: one.get("value") for one in box["env"]}["FARANDOLE_TERM_GRACE_S"] == left
+
+
 def test_a_pod_of_any_kind_has_the_defaults_that_keep_a_job_alive():
     for kind in KINDS.values():
         for pod in pods_of(generated(f"{kind} --spot {AFTER}")):

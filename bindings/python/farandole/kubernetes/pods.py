@@ -6,6 +6,7 @@ from .names import account, labels
 from .options import PORTS
 from .volumes import volumes
 
+LEAVING_S = 5  # of the pod's grace, for what ends after the ranks
 CONTROLLER_UID = "metadata.labels['batch.kubernetes.io/controller-uid']"
 
 
@@ -89,6 +90,13 @@ def variables(o, nodes=None, rank_from=None):
         )
     )
     made.append(_job_key(o))
+    made.append(
+        Item(
+            name="FARANDOLE_TERM_GRACE_S",
+            value=str(max(1, o.grace - LEAVING_S)),
+            why="Seconds that ranks have to save after SIGTERM: nearly all of the pod's.",
+        )
+    )
     made.append(_field("FARANDOLE_POD_NAME", "metadata.name", "So that errors name the pod and its node."))
     made.append(_field("FARANDOLE_NODE_NAME", "spec.nodeName"))
     if o.monitoring:
