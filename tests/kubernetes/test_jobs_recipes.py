@@ -11,6 +11,7 @@ import podsim
 pytestmark = pytest.mark.usefixtures("numbering")
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 RECIPES = os.path.join(ROOT, "examples", "kubernetes")
+MPICH = os.path.join(ROOT, "build", "mpi", "mpich", "bin", "mpiexec")
 PASSWD = "root:x:0:0:root:/root:/bin/sh\nsshd:x:101:65534::/run/sshd:/usr/sbin/nologin\nfarandole:x:1000:1000::/home/farandole:/bin/sh\n"
 SECRET = {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "train-key"}, "stringData": {"key": "0123456789abcdef0123456789abcdef"}}
 ENDLESS = ("StatefulSet", "LeaderWorkerSet")
@@ -26,6 +27,8 @@ def image(tmp_path):
         files[f"/usr/local/bin/{name}"] = f'#!/bin/sh\nexec {os.path.dirname(sys.executable)}/{name} "$@"\n'
     mounts = {"/app": RECIPES, "/etc/ssh/sshd_config": os.path.join(RECIPES, "docker", "sshd_config"),
               "/etc/ssh/ssh_config": os.path.join(RECIPES, "docker", "ssh_config")}  # fmt: skip
+    if os.access(MPICH, os.X_OK):  # in the image of who uses mpijob-mpich.yaml
+        files["/usr/local/bin/mpiexec"] = f'#!/bin/sh\nexec {MPICH} "$@"\n'
     for path, text in files.items():
         place = tmp_path / path.replace("/", "_")
         place.write_text(text)
@@ -51,3 +54,9 @@ def test_a_shipped_manifest_trains_as_it_is(simulate, image, name):
         sim.wait(90)
         assert set(sim.results.values()) == {"Complete"}, sim.story()
     assert re.search(r"\bloss\s*=", "".join(pod.output for pod in sim.pods)), sim.story()
+
+
+def test_k3_the_shipped_manifest_for_mpich_trains_as_it_is(simulate, image):
+    if not os.access(MPICH, os.X_OK):
+        pytest.skip("needs PyPI's mpich in build/mpi: bash tests/kubernetes/setup.sh")
+    test_a_shipped_manifest_trains_as_it_is(simulate, image, "kubeflow/mpijob-mpich.yaml")
