@@ -16,7 +16,7 @@ os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0", RAY_TRA
                   RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.3", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")  # fmt: skip
 FOLDER = sys.argv[1] if __name__ == "__main__" else None
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SECONDS = 20  # far more than an error may take on a machine that has nothing else to do
+SECONDS = 60  # far more than an error may take on a machine that has nothing else to do
 
 
 def ranks_add_up(more=0):

@@ -150,11 +150,11 @@ def test_k4_two_pods_of_a_ray_cluster_are_one_world_and_a_lost_node_is_named(sim
     documents = short.stateful_set(2, ["python", "/app/ray_node.py"], env={**RAY, "FARANDOLE_PORT_BASE": 29500}, **room)
     sim = simulate(documents, image=image)
     head, other = sim.pods
-    sim.wait(90, lambda: "places" in head.output or head.code is not None)
+    sim.wait(150, lambda: "places" in head.output or head.code is not None)
     assert "places [(0, 4, 0, 2, 0, 2), (1, 4, 1, 2, 0, 2), (2, 4, 0, 2, 1, 2), (3, 4, 1, 2, 1, 2)] total {6.0}" in head.output, sim.story()
     sim.wait(30, lambda: "meeting at" in head.output)
     assert re.search(rf"meeting at tcp://({head.addresses[0]}|{other.addresses[0]}):295\d\d", head.output), sim.story()
     sim.wait(30, lambda: head.exec("test", "-e", "/tmp/waiting").returncode == 0 or head.code is not None)
     other.kill()
-    sim.wait(30, lambda: "lost:" in head.output or head.code is not None)
+    sim.wait(60, lambda: "lost:" in head.output or head.code is not None)
     assert re.search(r"lost: [0-3] rank [0-3] of 4 on train-1 \(", head.output), sim.story()

@@ -19,7 +19,7 @@ from .needed import ray_module
 from .placement import Seat, by_node, number, visible_devices
 
 _LEAVE_S = 5.0  # how long workers that are to end may take to say good-bye
-_STORY_S = 2.0  # how long the others may take to come back too when one has failed
+_STORY_S = 3.0  # how long the others may take to come back too when one has failed
 
 
 @dataclass
@@ -61,9 +61,11 @@ class RayExecutor:
                  cooldown_range: Sequence[int] | None = None, elastic_timeout: float = 600,
                  override_discovery: bool = True):  # fmt: skip
         if (min_workers, max_workers) != (None, None):
-            raise NotImplementedError("RayExecutor: min_workers and max_workers: the number of workers is fixed. Ray Train "
-                                      "restarts a job with as many as there are: farandole.ray.FarandoleTrainer with "
-                                      "ScalingConfig(num_workers=(min, max)) and FailureConfig(max_failures=...)")  # fmt: skip
+            raise NotImplementedError(
+                "RayExecutor: min_workers and max_workers: the number of workers is fixed. Ray Train restarts a job with as "
+                "many as there are: farandole.ray.FarandoleTrainer with ScalingConfig(num_workers=(min, max)) and "
+                "FailureConfig(max_failures=...)"
+            )
         if bool(num_workers) == bool(num_hosts):
             raise ValueError(f"RayExecutor: give one of num_workers and num_hosts, not {num_workers} and {num_hosts}")
         if gpus_per_worker and not use_gpu:
@@ -151,7 +153,8 @@ class RayExecutor:
 
     def _number(self, ray) -> None:
         """Puts the actors into rank order."""
-        facts = ray.get([actor.look.remote() for actor in self._actors], timeout=self.settings.placement_group_timeout_s)
+        asked = [actor.look.remote() for actor in self._actors]
+        facts = ray.get(asked, timeout=self.settings.placement_group_timeout_s)
         order = by_node([one.node for one in facts], [one.gpus for one in facts])
         self._actors = [self._actors[one] for one in order]
         self._facts = [facts[one] for one in order]
@@ -169,7 +172,7 @@ class RayExecutor:
         """As run(), without waiting: Ray's references to what each will return, for ray.get(), which raises Ray's own
         errors."""
         if callbacks:
-            raise NotImplementedError("RayExecutor: callbacks: nothing calls them; return what is to be told, or use Ray Train")
+            raise NotImplementedError("RayExecutor: callbacks: nothing calls them; return what is to be told")
         seats = self._seated()
         task = ray_module("farandole.ray.RayExecutor").put((fn, tuple(args or ()), dict(kwargs or {})))
         return [actor.run.remote(seat, task) for actor, seat in zip(self._actors, seats)]

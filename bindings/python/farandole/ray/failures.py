@@ -54,7 +54,8 @@ def place_in(error: BaseException | None) -> str:
     text = str(error)
     if noted := re.search(r"^in (\S+ \(\S+, Ray's node \w+, process \d+\))$", text, re.M):  # of the worker itself
         return noted[1]
-    found = {word: re.search(rf"\b{word}[:=] ?'?([\w.:-]+)", text) for word in ("hostname", "node_ip", "node_id", "ip", "pid")}
+    words = ("hostname", "node_ip", "node_id", "ip", "pid")
+    found = {word: re.search(rf"\b{word}[:=] ?'?([\w.:-]+)", text) for word in words}
     if found["hostname"] and found["node_id"]:
         return place(*[found[word][1] for word in ("hostname", "node_ip", "node_id", "pid")])
     return f"{found['ip'][1]} (process {found['pid'][1]})" if found["ip"] else "a node that Ray does not name"
@@ -62,7 +63,8 @@ def place_in(error: BaseException | None) -> str:
 
 def is_death(error: BaseException) -> bool:
     """Whether Ray lost the worker, rather than that something was raised in it."""
-    return any(kind.__name__ in ("RayActorError", "OutOfMemoryError", "NodeDiedError") for kind in type(own(error)).__mro__)
+    names = {kind.__name__ for kind in type(own(error)).__mro__}
+    return not names.isdisjoint(("RayActorError", "OutOfMemoryError", "NodeDiedError"))
 
 
 def how_it_died(error: BaseException) -> str:

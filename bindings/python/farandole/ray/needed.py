@@ -5,7 +5,7 @@ from types import ModuleType
 
 
 def ray_module(user: str, name: str = "ray", package: str = "ray") -> ModuleType:
-    """The module `name` of Ray. ImportError where it is not installed: `user` needs it, and `package` is what pip calls it."""
+    """The module `name` of Ray. ImportError where it is not installed: `user` needs it, and pip calls it `package`."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

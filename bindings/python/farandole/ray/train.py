@@ -37,7 +37,7 @@ def _world():
 
 
 class _FarandoleBackend(Backend):
-    """What Ray Train does before and after the workers run. It keeps nothing between runs: a restart has a key of its own."""
+    """What Ray Train does before and after the workers run. It keeps nothing between them: a restart has its own key."""
 
     share_cuda_visible_devices = True  # as ranks of one host need: device `local_rank` is a rank's own
 
@@ -88,7 +88,7 @@ class RankFailedError(RankError, train.WorkerGroupError):
     """What FarandoleTrainer.fit() raises: Ray Train's own error, with the rank that failed first, where, and of what."""
 
     def __init__(self, error: train.WorkerGroupError, size: int | None):
-        train.WorkerGroupError.__init__(self, error._error_message, error.worker_failures)
+        train.WorkerGroupError.__init__(self, str(error), error.worker_failures)
         self._of, self._size = error, size
         told = explain(error.worker_failures, lambda rank: place_in(error.worker_failures.get(rank)), size)
         self.rank, self.text, self.__cause__ = told.rank, told.text, told.__cause__
@@ -117,4 +117,5 @@ class FarandoleTrainer(DataParallelTrainer):
             if not error.worker_failures:
                 raise
             workers = self.scaling_config.num_workers
-            raise RankFailedError(error, workers if isinstance(workers, int) else None) from error
+            failed = RankFailedError(error, workers if isinstance(workers, int) else None)
+            raise failed from failed.__cause__
