@@ -47,11 +47,15 @@ def assert_nothing_is_left(processes):
     """Ray has its room back, and the workers are gone."""
     import ray
 
+    whole = {name: ray.cluster_resources()[name] for name in ("CPU", "GPU")}
+
+    def left():
+        return {name: ray.available_resources().get(name, 0) for name in whole}
+
     end = time.monotonic() + SECONDS
-    while time.monotonic() < end and (ray.available_resources() != ray.cluster_resources() or any(map(is_alive, processes))):
+    while time.monotonic() < end and (left() != whole or any(map(is_alive, processes))):
         time.sleep(0.05)
-    left = {name: ray.available_resources().get(name, 0) for name in ("CPU", "GPU")}
-    assert left == {name: ray.cluster_resources()[name] for name in left}, left
+    assert left() == whole
     assert not [one for one in processes if is_alive(one)]
 
 
