@@ -120,6 +120,7 @@ part_python() {
 
 part_kubernetes() {
   say "Kubernetes: manifests, and pods in namespaces of this machine"
+  build_tests build cuda_standin nccl_standin || return 0
   install_python_package
   [ ! -f tests/kubernetes/setup.sh ] || PYTHON=python bash tests/kubernetes/setup.sh
   run_pytest kubernetes tests/kubernetes may-skip # what needs root, namespaces or files that are not here says so

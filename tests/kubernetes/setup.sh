@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs into .venv what the tests of manifests and pods need (schemas, linters, kubectl, Ray), and into build/mpi three mpiruns.
-# About 1.3 GiB, two minutes, once.
+# Installs into .venv what the tests of manifests and pods need (schemas, linters, kubectl, servers of objects, Ray), and into
+# build/mpi three mpiruns. About 1.5 GiB, two minutes, once.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-.venv/bin/python}

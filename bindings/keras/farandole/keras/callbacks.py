@@ -47,8 +47,9 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     """
 
     def __init__(
-        self, initial_lr, multiplier, start_epoch=0, end_epoch=None, staircase=True, momentum_correction=True, steps_per_epoch=None
-    ):
+        self, initial_lr, multiplier, start_epoch=0, end_epoch=None, staircase=True, momentum_correction=True,
+        steps_per_epoch=None,
+    ):  # fmt: skip
         super().__init__()
         if initial_lr is None:
             raise ValueError("Parameter `initial_lr` is required")

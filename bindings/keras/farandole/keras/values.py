@@ -52,7 +52,8 @@ def broadcast_variables(variables, root_rank):
     for number, variable in enumerate(variables):
         tensor = variable.value.detach()
         dense = (tensor.reshape(1) if tensor.ndim == 0 else tensor).contiguous().clone()
-        waiting.append((variable, tensor.shape, dense, hvd.broadcast_async_(dense, root_rank, f"keras.{number}.{variable.path}")))
+        handle = hvd.broadcast_async_(dense, root_rank, f"keras.{number}.{variable.path}")
+        waiting.append((variable, tensor.shape, dense, handle))
     for variable, shape, dense, handle in waiting:
         hvd.synchronize(handle)
         variable.assign(dense.reshape(shape))
