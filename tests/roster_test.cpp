@@ -179,6 +179,18 @@ TEST_F(RosterTest, ACulpritThatOwnsUpWhileItIsAskedIsBelieved) {
   EXPECT_THAT(sent(), IsEmpty());
 }
 
+TEST_F(RosterTest, WhoEndsACommunicatorAndLeavesIsBelieved) {
+  all_arrive();
+  HubMessage abort{.kind = Kind::report};
+  abort.key = "a";
+  abort.why = Status::blame(1, "h1", Code::aborted, "rank 1 aborted");
+  EXPECT_TRUE(say(1, abort).ok());
+  EXPECT_TRUE(say(1, {.kind = Kind::leave}).ok());
+  const std::string why = "comm_failed rank 1 aborted";
+  const std::string left = "left rank 1 on h1 has shut down";
+  EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why, "0:" + left, "2:" + left));
+}
+
 TEST_F(RosterTest, ACulpritThatDoesNotExistIsToldAsReported) {
   all_arrive();
   report(0, "a", 77, 0);

@@ -329,8 +329,8 @@ void Roster::pong(Seat& seat, uint64_t id, int64_t now_ns) {
   }
 }
 
-// The first report of a communicator decides what all ranks are told; if it accuses somebody who seems to be here, he
-// is asked first. An answer to an earlier question would not do: he may have died since. Should he have ended the
+// The first report of a communicator decides what all ranks are told; if it accuses somebody else who seems to be here,
+// he is asked first. An answer to an earlier question would not do: he may have died since. Should he have ended the
 // communicator himself, he has said so before he answers, and that is what all are told.
 void Roster::report(int reporter, const std::string& comm, const Status& why, int64_t now_ns) {
   if (!reported_.insert(comm).second) {
@@ -343,6 +343,7 @@ void Roster::report(int reporter, const std::string& comm, const Status& why, in
   Seat* culprit = seat_at(why.error().culprit_rank);
   if (culprit == nullptr || culprit->state == Seat::State::empty) return decide(comm, why);
   if (culprit->state != Seat::State::taken) return decide(comm, culprit->end);
+  if (culprit->hello.rank == reporter) return decide(comm, why);  // he may leave before he could be asked
   ping(*culprit, now_ns);
   suspicions_.push_back({comm, why, culprit->hello.rank, culprit->last_ping});
 }
