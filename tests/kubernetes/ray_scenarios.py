@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import runpy
+import shutil
 import signal
 import sys
 import time
@@ -16,6 +17,7 @@ os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0", RAY_TRA
                   RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.3", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")  # fmt: skip
 FOLDER = sys.argv[1] if __name__ == "__main__" else None
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SESSIONS = f"/tmp/ray-{os.getpid()}"  # Ray's folder; not the test's own, for a socket's path has at most 107 bytes
 SECONDS = 60  # far more than an error may take on a machine that has nothing else to do
 
 
@@ -61,7 +63,7 @@ def assert_nothing_is_left(processes):
 
 def assert_no_log_has(key):
     """Nothing of Ray's says it: logs of the session, and of the workers."""
-    logs = glob.glob("/tmp/ray/session_latest/logs/**/*", recursive=True)
+    logs = glob.glob(f"{SESSIONS}/session_latest/logs/**/*", recursive=True)
     assert logs
     for path in filter(os.path.isfile, logs):
         with open(path, "rb") as file:
@@ -284,7 +286,7 @@ def ray_train_begins_again_with_a_new_key_and_then_names_who_was_lost():
 def the_program_of_the_rayjob_trains():
     os.environ["RANKS"] = "2"
     runpy.run_path(os.path.join(ROOT, "examples", "kubernetes", "ray", "train_ray.py"))["main"]()
-    said = [open(path).read() for path in glob.glob("/tmp/ray/session_latest/logs/worker-*.out")]
+    said = [open(path).read() for path in glob.glob(f"{SESSIONS}/session_latest/logs/worker-*.out")]
     assert sum(text.count("ray: 2 ranks, their numbers add up to 1") for text in said) == 1, said
 
 
@@ -321,7 +323,7 @@ def main():
     import ray
 
     ray.init(num_cpus=2, num_gpus=2, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False,
-             logging_level="ERROR")  # fmt: skip
+             logging_level="ERROR", _temp_dir=SESSIONS)  # fmt: skip
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what Ray prints
     print("ready", file=answers, flush=True)
@@ -333,6 +335,7 @@ def main():
             failed = traceback.format_exc()
         print(json.dumps(failed), file=answers, flush=True)
     ray.shutdown()
+    shutil.rmtree(SESSIONS, ignore_errors=True)
 
 
 if __name__ == "__main__":
