@@ -143,14 +143,19 @@ def test_k19_when_the_leaders_pod_is_lost_all_begin_again_and_the_job_completes(
     assert_learned(sim.pod("train-0"), 2)
 
 
-def test_p6_h13_k11_pods_of_a_deployment_get_their_numbers_as_they_come_and_are_scaled_while_they_train(elastic):
-    """What `gen deployment` prints, as it is: 2 pods, 4, one of which dies, and 2 again."""
-    words = "deployment --name web --nnodes 2:4 --image any -- " + " ".join([*ELASTIC, "--steps", "100000", "--step-seconds", "0.05"])
+def begin_deployment(elastic, nnodes):
+    """What `gen deployment` prints, with one worker beside the leader: the simulation, and the leader's pod."""
+    words = f"deployment --name web --nnodes {nnodes} --image any -- " + " ".join([*ELASTIC, "--steps", "100000", "--step-seconds", "0.05"])
     secret = {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "web-key"}, "stringData": {"key": "0123456789abcdef" * 2}}
     documents = [*podsim.read(generate(words.split())), secret]
     next(one for one in documents if one["metadata"]["name"] == "web" and one["kind"] == "Deployment")["spec"]["replicas"] = 1
     sim = elastic(documents, crash_backoff_s=0.3)
-    leader = sim.pod("web-leader-7d9c6b5f4")
+    return sim, sim.pod("web-leader-7d9c6b5f4")
+
+
+def test_p6_h13_k11_pods_of_a_deployment_get_their_numbers_as_they_come_and_are_scaled_while_they_train(elastic):
+    """What `gen deployment` prints, as it is: 2 pods, 4, one of which dies, and 2 again."""
+    sim, leader = begin_deployment(elastic, "2:4")
     until_steps(sim, 2, pod=leader.name)
     sim.scale("web", 3)
     until_steps(sim, 4, pod=leader.name)
@@ -171,12 +176,7 @@ def test_p6_h13_k11_pods_of_a_deployment_get_their_numbers_as_they_come_and_are_
 def test_p6_k19_when_a_deployments_leader_is_lost_it_comes_back_and_all_begin_again_under_it(elastic):
     """Its container is started again in its pod; the others end with 202 and are started again too. What they had in memory is
     gone with it, as docs/elastic.md says: they begin from their checkpoint, here from nothing."""
-    words = "deployment --name web --nnodes 2:3 --image any -- " + " ".join([*ELASTIC, "--steps", "100000", "--step-seconds", "0.05"])
-    secret = {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "web-key"}, "stringData": {"key": "0123456789abcdef" * 2}}
-    documents = [*podsim.read(generate(words.split())), secret]
-    next(one for one in documents if one["metadata"]["name"] == "web" and one["kind"] == "Deployment")["spec"]["replicas"] = 1
-    sim = elastic(documents, crash_backoff_s=0.3)
-    leader = sim.pod("web-leader-7d9c6b5f4")
+    sim, leader = begin_deployment(elastic, "2:3")
     until_steps(sim, 2, 10, pod=leader.name)
     (other,) = [pod for pod in sim.pods if pod is not leader]
     leader.signal(signal.SIGKILL)
