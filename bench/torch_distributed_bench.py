@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import statistics
+import sys
 import tempfile
 import time
 
@@ -19,22 +20,11 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "compare"))
+from models import resnet50  # noqa: E402
+
 BACKENDS = ("gloo", "farandole")
 ROTATED_BYTES = 256 << 20
-
-
-def resnet50_gradients():
-    """How many elements each parameter of ResNet-50 has, in the order in which they are made."""
-    counts = [64 * 3 * 7 * 7, 64, 64]
-    inputs = 64
-    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
-        for block in range(blocks):
-            for outputs, taken, kernel in ((width, inputs, 1), (width, width, 3), (4 * width, width, 1)):
-                counts += [outputs * taken * kernel * kernel, outputs, outputs]
-            if block == 0:
-                counts += [4 * width * inputs, 4 * width, 4 * width]
-            inputs = 4 * width
-    return counts + [2048 * 1000, 1000]
 
 
 def ddp_buckets(counts, cap_bytes=25 << 20, first_bytes=1 << 20):
@@ -88,7 +78,7 @@ def measure_collectives(group, sizes, quick):
 
 
 def measure_step(group, quick):
-    buckets = [torch.ones(count) for count in ddp_buckets(resnet50_gradients())]
+    buckets = [torch.ones(count) for count in ddp_buckets(resnet50())]
 
     def step(_):
         futures = [dist.all_reduce(bucket, group=group, async_op=True).get_future() for bucket in buckets]

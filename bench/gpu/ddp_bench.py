@@ -19,21 +19,10 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "compare"))
+from models import resnet50  # noqa: E402
+
 NONE, WRONG = 3, 4
-
-
-def resnet50():
-    """How many elements each parameter of ResNet-50 has, in the order in which they are made."""
-    counts = [64 * 3 * 7 * 7, 64, 64]
-    inputs = 64
-    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
-        for block in range(blocks):
-            for outputs, taken, kernel in ((width, inputs, 1), (width, width, 3), (4 * width, width, 1)):
-                counts += [outputs * taken * kernel * kernel, outputs, outputs]
-            if block == 0:
-                counts += [4 * width * inputs, 4 * width, 4 * width]
-            inputs = 4 * width
-    return counts + [2048 * 1000, 1000]
 
 
 def make_model(divisor, device):
