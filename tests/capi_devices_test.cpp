@@ -181,6 +181,8 @@ TEST(DevicePlaces, AreNamedWhereTheyAreNone) {
     operation.name = "nowhere";
     operation.input = {memory, FDL_INT32, 1, shape, FDL_DEVICE_CUDA, -1, nullptr};
     expect_refused(fdl_run(me.all, &operation, 1, -1, nullptr), FDL_INVALID_ARGUMENT, "device index -1 does not exist");
+    operation.input.device_kind = FDL_DEVICE_CPU;
+    expect_refused(fdl_run(me.all, &operation, 1, -1, nullptr), FDL_INVALID_ARGUMENT, "device index -1 does not exist");
     operation.input.device_kind = 7;
     expect_refused(fdl_run(me.all, &operation, 1, -1, nullptr), FDL_INVALID_ARGUMENT, "device kind 7 is not supported");
 

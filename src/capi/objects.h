@@ -74,7 +74,7 @@ fdl_result refuse(std::string text);  // INVALID_ARGUMENT
 // "allreduce: count..." and so on: arguments that are wrong are named, with the rank.
 std::string at_rank(fdl_comm* comm);
 
-// What is wrong with where a tensor is said to lie, or nothing. The index of the CPU's memory is not looked at.
+// What is wrong with where a tensor is said to lie, or nothing.
 std::optional<std::string> fault_of_place(int device_kind, int device_index);
 
 // Copies at most `capacity` bytes of text with a final 0; returns what the whole needs.
