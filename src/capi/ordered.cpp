@@ -55,9 +55,9 @@ bool sum_fits(std::span<const std::size_t> counts, std::size_t element_bytes, st
 }
 
 // On the CPU the index is a field that is not used.
-std::optional<std::string> fault_of_place(const fdl_call& call) {
-  return call.device_kind == FDL_DEVICE_CPU ? std::nullopt
-                                            : fdl::capi::fault_of_place(call.device_kind, call.device_index);
+std::optional<std::string> fault_of_call_place(const fdl_call& call) {
+  if (call.device_kind == FDL_DEVICE_CPU) return std::nullopt;
+  return fault_of_place(call.device_kind, call.device_index);
 }
 
 // What is wrong with the call, or nothing. `counts` and `recv_counts` have an entry a rank where the kind has them.
@@ -85,7 +85,7 @@ std::optional<std::string> fault_of(fdl_comm* comm, const fdl_call& call, const 
     return "root " + std::to_string(call.root) + " is not a rank of this communicator (0 to " +
            std::to_string(size - 1) + ")";
   }
-  if (auto fault = fault_of_place(call)) return fault;
+  if (auto fault = fault_of_call_place(call)) return fault;
   const bool root = call.root == rank;
   Elements elements{call.count, call.count};
   std::size_t all = 0;
@@ -267,7 +267,7 @@ std::optional<std::string> fault_of_message(fdl_comm* comm, const fdl_call& call
     return "peer " + std::to_string(call.root) + " is not a rank of this communicator (0 to " +
            std::to_string(comm->comm().size() - 1) + ")";
   }
-  if (auto fault = fault_of_place(call)) return fault;
+  if (auto fault = fault_of_call_place(call)) return fault;
   if (call.count > static_cast<std::size_t>(std::numeric_limits<int64_t>::max()) / fdl_dtype_size(call.dtype)) {
     return "count " + std::to_string(call.count) + " is more than memory can hold (was it negative?)";
   }
