@@ -79,9 +79,10 @@ def draw(rows, transport, heading, path):
     for axes in fields[0]:
         for handle, label in zip(*axes.get_legend_handles_labels()):
             labels.setdefault(label, handle)
+    columns = min(4, 2 * len(ranks))  # four do not fit below one field
     figure.suptitle(heading, fontsize=13)
-    figure.legend(labels.values(), labels.keys(), loc="lower center", ncols=4, frameon=False)
-    figure.tight_layout(rect=(0, 0.04 + 0.045 * -(-len(labels) // 4), 1, 1))
+    figure.legend(labels.values(), labels.keys(), loc="lower center", ncols=columns, frameon=False)
+    figure.tight_layout(rect=(0, 0.04 + 0.045 * -(-len(labels) // columns), 1, 1))
     figure.savefig(path, dpi=120)
     print(f"  picture: {path}")
 
