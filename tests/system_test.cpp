@@ -1,5 +1,6 @@
 // What the rest relies on from the operating system: sockets, introductions, shared memory, children and waiting.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -561,6 +562,53 @@ TEST(Segment, RefusesWhatIsNotSealed) {
   EXPECT_EQ(Segment::map(std::move(loose)).status().code(), Code::transport);
   EXPECT_FALSE(Segment::map(UniqueFd(::open("/dev/null", O_RDWR | O_CLOEXEC))).ok());
   EXPECT_FALSE(Segment::map(UniqueFd()).ok());
+}
+
+// Bytes that lie in mapped huge pages of the shared mapping that begins at `start`.
+std::size_t huge_bytes_at(const void* start) {
+  std::ifstream maps("/proc/self/smaps");
+  const std::string begin = fmt::format("{:x}-", reinterpret_cast<uintptr_t>(start));
+  bool here = false;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find('-') != std::string::npos && line.find(':') > line.find('-')) here = line.starts_with(begin);
+    std::size_t kib = 0;
+    if (here && std::sscanf(line.c_str(), "ShmemPmdMapped: %zu kB", &kib) == 1) return kib << 10;
+  }
+  return 0;
+}
+
+// The kernel's own word, on memory that has nothing to do with Segment.
+bool kernel_gathers_huge_pages(std::size_t bytes) {
+  constexpr int kCollapse = 25;  // MADV_COLLAPSE
+  const UniqueFd file(::memfd_create("probe", MFD_CLOEXEC));
+  FDL_CHECK(::ftruncate(file.get(), static_cast<off_t>(bytes)) == 0);
+  void* room = ::mmap(nullptr, 2 * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  auto* place = reinterpret_cast<std::byte*>(round_up(reinterpret_cast<uintptr_t>(room), bytes));
+  FDL_CHECK(::mmap(place, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.get(), 0) == place);
+  *place = std::byte{1};
+  const bool gathered = ::madvise(place, bytes, kCollapse) == 0;
+  ::munmap(room, 2 * bytes);
+  return gathered;
+}
+
+TEST(Segment, LiesInHugePagesWhereTheKernelHasThem) {
+  const std::size_t expected = kernel_gathers_huge_pages(2_MiB) ? 6_MiB : 0;
+  Segment whole = require(Segment::create(6_MiB + 4096));
+  Segment sparse = require(Segment::create_sparse(64_MiB));
+  ASSERT_TRUE(sparse.commit(8_MiB - 4096, 6_MiB + 8192).ok());
+  const Segment theirs = require(Segment::map(UniqueFd(::dup(sparse.fd()))));
+  for (const Bytes memory : {whole.bytes(), sparse.bytes().subspan(8_MiB - 4096), theirs.bytes().subspan(8_MiB - 4096)})
+    for (std::size_t i = 0; i < 6_MiB + 4096; i += 4096) ASSERT_EQ(memory[i], std::byte{0});
+  EXPECT_EQ(huge_bytes_at(whole.bytes().data()), expected);
+  EXPECT_EQ(huge_bytes_at(sparse.bytes().data()), expected);
+  EXPECT_EQ(huge_bytes_at(theirs.bytes().data()), expected);
+
+  // Given back and taken again, it is zero again; what lies beside it stays.
+  sparse.bytes()[8_MiB] = sparse.bytes()[12_MiB] = std::byte{7};
+  sparse.discard(8_MiB, 65536);
+  ASSERT_TRUE(sparse.commit(8_MiB, 65536).ok());
+  EXPECT_EQ(theirs.bytes()[8_MiB], std::byte{0});
+  EXPECT_EQ(theirs.bytes()[12_MiB], std::byte{7});
 }
 
 TEST(Segment, SaysNoToWhatTheMachineDoesNotHave) {

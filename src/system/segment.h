@@ -23,7 +23,8 @@ class Segment {
   Bytes bytes() const { return bytes_; }
   int fd() const { return fd_.get(); }
 
-  // Of a sparse segment, whole pages: reserves them (those that were not are zero), or gives them back to the system.
+  // Of a sparse segment, whole pages: reserves them (those that were not are zero; huge ones where the kernel has
+  // them), or gives them back to the system.
   Status commit(std::size_t offset, std::size_t bytes) const;
   void discard(std::size_t offset, std::size_t bytes) const;
   // From now on these pages are this process's alone, with the bytes that they have: what others write to the segment
@@ -32,6 +33,9 @@ class Segment {
   static std::size_t page_bytes();
 
  private:
+  static Result<Segment> create_empty(std::size_t bytes);
+  void gather(std::size_t offset, std::size_t bytes) const;
+
   Segment(UniqueFd fd, Bytes bytes) : fd_(std::move(fd)), bytes_(bytes) {}
   UniqueFd fd_;
   Bytes bytes_;
