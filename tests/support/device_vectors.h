@@ -1,0 +1,55 @@
+// DeviceVectors: teams whose collectives are staged or run by a library, and vectors of ones on their devices.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/support/device_team.h"
+
+namespace fdl::test {
+
+inline constexpr std::size_t kSegment = 256;  // bytes
+
+inline DeviceTeam staging(std::map<std::string, std::string> options = {}) {
+  options.try_emplace("device_staging_bytes", std::to_string(kSegment));
+  options.try_emplace("deterministic", "1");
+  options.try_emplace("slice_bytes", "96");
+  options.try_emplace("suspect_after_s", "0.01");
+  return {.config = make_config(options)};
+}
+
+inline DeviceTeam with_library(HostLibrary& library, std::map<std::string, std::string> options = {}) {
+  DeviceTeam team = staging(std::move(options));
+  team.library = [&library](int) { return [&library]() -> Result<DeviceLibrary*> { return &library; }; };
+  return team;
+}
+
+inline Status allreduce(DeviceRank& me, void* memory, std::size_t count) {
+  return call(me.comm, {.dtype = Dtype::int64, .count = count, .device = &me.device, .stream = me.stream}, memory,
+              memory);
+}
+
+// A vector of ones on the device, given back at the end.
+class Ones {
+ public:
+  Ones(DeviceRank& me, std::size_t count) : me_(me), count_(count) {
+    memory_ = require(me.device.allocate(count * 8));
+    const std::vector<int64_t> ones(count, 1);
+    me.device.upload(me.stream, memory_, ones.data(), count * 8);
+  }
+  ~Ones() { me_.device.release(memory_); }
+  void* memory() const { return memory_; }
+  bool are(int64_t value) const {
+    std::vector<int64_t> values(count_);
+    me_.device.download(me_.stream, values.data(), memory_, count_ * 8);
+    return values == std::vector<int64_t>(count_, value);
+  }
+
+ private:
+  DeviceRank& me_;
+  std::size_t count_;
+  void* memory_;
+};
+
+}  // namespace fdl::test
