@@ -8,7 +8,8 @@
 #include "data/reduce.h"
 
 // Instruction sets that would cost compile time and win nothing: SSSE3 is older than any server in use, and a fold is
-// bound by memory, so SVE gains nothing over NEON. Read by Highway, so this header comes before its headers.
+// bound by memory, so SVE gains nothing over NEON; nor may its vectors, which have no size before run time, be kept in
+// a struct or an array, as several are here. Read by Highway, so this header comes before its headers.
 #ifndef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #endif

@@ -118,6 +118,7 @@ struct WordLanes {
   static constexpr std::size_t kStep = hn::MaxLanes(DI()) * sizeof(int32_t);
 
   struct Value {
+    HWY_INLINE Value() {}  // gcc compiles an implicit one for the oldest machine, and refuses it on ARM
     VF parts[kParts];
   };
 
@@ -221,9 +222,13 @@ struct Float8Lanes {
   static constexpr std::size_t kStep = hn::MaxLanes(D16()) * sizeof(int16_t);
 
   struct Halves {
+    HWY_INLINE Halves() {}
+    HWY_INLINE Halves(VF low, VF high) : lower(low), upper(high) {}
     VF lower, upper;
   };
   struct Value {
+    HWY_INLINE Value() {}
+    HWY_INLINE Value(const Halves& evens, const Halves& odds) : even(evens), odd(odds) {}
     Halves even, odd;
   };
 

@@ -111,6 +111,8 @@ inline void fetch_to_read([[maybe_unused]] const std::byte* bytes, [[maybe_unuse
 inline void fetch_to_write([[maybe_unused]] const std::byte* bytes, [[maybe_unused]] std::size_t count) {
 #if defined(__x86_64__)
   for (std::size_t i = 0; i < count; i += 64) asm volatile("prefetchw %0" ::"m"(bytes[i]));
+#elif defined(__aarch64__)
+  for (std::size_t i = 0; i < count; i += 64) __builtin_prefetch(bytes + i, 1);
 #endif
 }
 
