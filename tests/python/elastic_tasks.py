@@ -81,7 +81,7 @@ def many_die():
 def one_dies_while_they_meet():
     """1 dies at work, and the one in its place when it has been told of its world and has not come there."""
     if WORKER == 2:
-        farandole.core._native.World = lambda *_: die()
+        farandole._native.World = lambda *_: die()
     one_dies()
 
 

@@ -200,7 +200,7 @@ def forks():
     child = os.fork()
     if child == 0:
         with pytest.raises(farandole.NotInitializedError):
-            farandole.core._state.native.stop_timeline()
+            farandole.world._state.native.stop_timeline()
         sys.stdout.flush()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from ... import errors
-from ...core import _Collective as C
+from ...codes import Collective as C
 from . import operands
 from .calls import CallOptions, Calls, only
 from .sparse import sparse_allreduce

@@ -1,0 +1,245 @@
+"""Named operations: they meet by name, in any order, and each has a form that waits and one that gives a Handle."""
+
+import contextlib
+
+from . import _native, errors
+from .arrays import as_array, device_name, device_of, empty, library_of, numpy_dtype, numpy_module
+from .codes import DTYPE_NAMES, Kind, Op
+from .world import world_group
+
+
+class Handle:
+    """An operation on its way. `wait` gives its result, or raises its failure; asking again tells the same."""
+
+    def __init__(self, native, finish):
+        self._native = native
+        self._finish = finish
+        self._result = None
+
+    def done(self):
+        return self._native is None or self._native.done()
+
+    def wait(self, timeout=None):
+        """`timeout` in seconds; TimeoutError leaves the operation in flight."""
+        if self._native is not None:
+            self._native.wait(-1.0 if timeout is None else float(timeout))
+            self._result = self._finish(self._native)
+            self._native = None
+        return self._result
+
+
+class _Submitted:
+    """One operation of a submission: where its memory is and how its result is found."""
+
+    def __init__(self, kind, name, tensor, out=None, allocates=False, op=Op.SUM, root=0, prescale=1.0, postscale=1.0,
+                 splits=None, priority=0):  # fmt: skip
+        tensor = as_array(tensor)
+        pointer, self.dtype, self.shape, self.owner, self.place = _native.memory_of(tensor, False)
+        self.tensor = tensor
+        self.out, self.allocates, self.has_splits = out, allocates, splits is not None
+        target, self.target_owner = 0, None
+        if not allocates:
+            if out is None:
+                self.out = empty(tensor, self.shape, self.dtype, self.place)
+            target, dtype, shape, self.target_owner, place = _native.memory_of(self.out, True)
+            if device_of(place) != device_of(self.place):
+                raise errors.InvalidArgumentError(
+                    f"{name}: out is on {device_name(place)}, the input on {device_name(self.place)}; give them one"
+                )
+            if dtype != self.dtype or tuple(shape) != tuple(self.shape):
+                raise errors.InvalidArgumentError(
+                    f"{name}: out has shape {list(shape)} and type {DTYPE_NAMES[dtype]}, the input "
+                    f"{list(self.shape)} and {DTYPE_NAMES[self.dtype]}; they must be the same"
+                )
+        self.fields = (int(kind), name, pointer, self.dtype, self.shape, target, int(op), int(root), float(prescale),
+                       float(postscale), splits, int(priority), self.place)  # fmt: skip
+
+    def result(self, native, index):
+        if not self.allocates:
+            return self.out
+        memory, shape, received = native.output(index)
+        if memory is None:
+            array = empty(self.tensor, shape, self.dtype, self.place)
+        elif self.place is not None:
+            # A copy, for the core cannot know on which streams the array will be used, nor until when.
+            array = library_of(self.tensor).asarray(memory).view(self.tensor.dtype).reshape(shape).copy()
+        else:
+            array = numpy_module().frombuffer(memory, numpy_dtype(self.dtype)).reshape(shape)
+        return (array, list(received)) if self.has_splits else array
+
+
+def _submit(group, submitted, single=True):
+    native = group.member()
+    handle = _native.submit(native, [one.fields for one in submitted], submitted)
+
+    def finish(done):
+        results = [one.result(done, index) for index, one in enumerate(submitted)]
+        return results[0] if single else results
+
+    return Handle(handle, finish)
+
+
+def _run(group, submitted):
+    """Submits and waits, in the calling thread where possible."""
+    done = _native.run(group.member(), [one.fields for one in submitted], submitted)
+    return submitted[0].result(done, 0)
+
+
+def _named(group, operation, name):
+    return f"{operation}.{name}" if name is not None else group.next_name(operation)
+
+
+def named_here(group, operation, name):
+    """The same for an operation that ends before its caller goes on; a context."""
+    return group.lend_name(operation) if name is None else contextlib.nullcontext(f"{operation}.{name}")
+
+
+def _names(group, operation, name, count):
+    base = _named(group, operation, name)
+    return [f"{base}_{index + 1}of{count}" for index in range(count)]
+
+
+def allreduce_async(tensor, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0, priority=0):
+    """Starts combining the tensors of all ranks. out=tensor works in place. Operations meet by name, in any order."""
+    group = group or world_group()
+    return _submit(group, [_Submitted(Kind.ALLREDUCE, _named(group, "allreduce", name), tensor, out, op=op,
+                                      prescale=prescale, postscale=postscale, priority=priority)])  # fmt: skip
+
+
+def allreduce(tensor, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0, priority=0):
+    """postscale * op over ranks of (prescale * tensor), on every rank."""
+    group = group or world_group()
+    with named_here(group, "allreduce", name) as name:
+        return _run(group, [_Submitted(Kind.ALLREDUCE, name, tensor, out, op=op, prescale=prescale,
+                                       postscale=postscale, priority=priority)])  # fmt: skip
+
+
+def grouped_allreduce_async(tensors, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0,
+                            priority=0):  # fmt: skip
+    """Several tensors, all or nothing: none starts before all are ready on all ranks."""
+    group = group or world_group()
+    tensors = list(tensors)
+    names = _names(group, "grouped_allreduce", name, len(tensors))
+    outs = list(out) if out is not None else [None] * len(tensors)
+    submitted = [
+        _Submitted(Kind.ALLREDUCE, one_name, tensor, one_out, op=op, prescale=prescale, postscale=postscale,
+                   priority=priority)
+        for one_name, tensor, one_out in zip(names, tensors, outs)
+    ]  # fmt: skip
+    return _submit(group, submitted, single=False)
+
+
+def grouped_allreduce(tensors, op=Op.SUM, **options):
+    return grouped_allreduce_async(tensors, op, **options).wait()
+
+
+def allgather_async(tensor, *, name=None, group=None):
+    group = group or world_group()
+    return _submit(group, [_Submitted(Kind.ALLGATHER, _named(group, "allgather", name), tensor, allocates=True)])
+
+
+def allgather(tensor, **options):
+    """The tensors of all ranks, joined along their first dimension, which may differ from rank to rank."""
+    return allgather_async(tensor, **options).wait()
+
+
+def grouped_allgather_async(tensors, *, name=None, group=None):
+    group = group or world_group()
+    tensors = list(tensors)
+    names = _names(group, "grouped_allgather", name, len(tensors))
+    submitted = [_Submitted(Kind.ALLGATHER, one, tensor, allocates=True) for one, tensor in zip(names, tensors)]
+    return _submit(group, submitted, single=False)
+
+
+def grouped_allgather(tensors, **options):
+    return grouped_allgather_async(tensors, **options).wait()
+
+
+def broadcast_async(tensor, root=0, *, name=None, out=None, group=None):
+    group = group or world_group()
+    one = _Submitted(Kind.BROADCAST, _named(group, "broadcast", name), tensor, out, root=root)
+    return _submit(group, [one])
+
+
+def broadcast(tensor, root=0, *, name=None, out=None, group=None):
+    """The tensor of rank `root` of the group, on every rank. Other ranks' tensors tell shape and type."""
+    group = group or world_group()
+    with named_here(group, "broadcast", name) as name:
+        return _run(group, [_Submitted(Kind.BROADCAST, name, tensor, out, root=root)])
+
+
+def alltoall_async(tensor, splits=None, *, name=None, group=None):
+    group = group or world_group()
+    if splits is not None:
+        splits = [int(rows) for rows in splits]
+        if len(splits) != group.size:
+            raise errors.InvalidArgumentError(
+                f"alltoall: splits has {len(splits)} entries, the group {group.size} ranks; give one a rank"
+            )
+    one = _Submitted(Kind.ALLTOALL, _named(group, "alltoall", name), tensor, allocates=True, splits=splits)
+    return _submit(group, [one])
+
+
+def alltoall(tensor, splits=None, **options):
+    """Sends splits[r] rows to each rank r. Returns what came, and with `splits` also how many rows from whom."""
+    return alltoall_async(tensor, splits, **options).wait()
+
+
+def reducescatter_async(tensor, op=Op.SUM, *, name=None, group=None, prescale=1.0, postscale=1.0):
+    group = group or world_group()
+    one = _Submitted(Kind.REDUCE_SCATTER, _named(group, "reducescatter", name), tensor, allocates=True, op=op,
+                     prescale=prescale, postscale=postscale)  # fmt: skip
+    return _submit(group, [one])
+
+
+def reducescatter(tensor, op=Op.SUM, **options):
+    """This rank's rows of the combined tensor. Where the rows do not divide evenly, the first ranks get one more."""
+    return reducescatter_async(tensor, op, **options).wait()
+
+
+def grouped_reducescatter_async(tensors, op=Op.SUM, *, name=None, group=None, prescale=1.0, postscale=1.0):
+    group = group or world_group()
+    tensors = list(tensors)
+    names = _names(group, "grouped_reducescatter", name, len(tensors))
+    submitted = [
+        _Submitted(Kind.REDUCE_SCATTER, one, tensor, allocates=True, op=op, prescale=prescale, postscale=postscale)
+        for one, tensor in zip(names, tensors)
+    ]
+    return _submit(group, submitted, single=False)
+
+
+def grouped_reducescatter(tensors, op=Op.SUM, **options):
+    return grouped_reducescatter_async(tensors, op, **options).wait()
+
+
+def _barrier_fields(name):
+    return (int(Kind.BARRIER), name, 0, 0, (), 0, 0, 0, 1.0, 1.0, None, 0, None)
+
+
+def barrier_async(*, name=None, group=None):
+    group = group or world_group()
+    return Handle(_native.submit(group.member(), [_barrier_fields(_named(group, "barrier", name))], None),
+                  lambda done: None)  # fmt: skip
+
+
+def barrier(*, name=None, group=None):
+    """Returns when all ranks of the group have come here."""
+    group = group or world_group()
+    with named_here(group, "barrier", name) as name:
+        _native.run(group.member(), [_barrier_fields(name)], None)
+
+
+def join_async(group=None):
+    group = group or world_group()
+
+    def finish(done):
+        group.forget_names()
+        return done.last_joined()
+
+    return Handle(_native.join(group.member()), finish)
+
+
+def join(group=None):
+    """This rank has no more data: it contributes zeros to others' allreduces until all have joined. Returns who was
+    last."""
+    return join_async(group).wait()

@@ -1,0 +1,251 @@
+"""The world of this process, which init makes and shutdown ends, and its groups of ranks."""
+
+import atexit
+import contextlib
+import os
+import threading
+
+from . import _native, elastic_door, errors
+
+
+class _State:
+    """What init made: the native world, its facts, and the group of all ranks."""
+
+    def __init__(self, native, pid):
+        self.native = native
+        self.pid = pid
+        self.facts = native.info()
+        self.all = Group._of_native(_native.Group.all(native), 0)
+        self.devices = {}  # by kind and index: whether they can be used
+
+
+_state = None
+_state_lock = threading.Lock()
+_exit_hook_is_set = False
+
+
+def init(rank=None, size=None, local_rank=None, local_size=None, rendezvous=None, job_key=None, **options):
+    """Meets the other ranks. What is not given comes from the launcher's environment; without one, this is a job of one.
+
+    `options` are knobs as `farandole config` lists them: init(transport="tcp", slice_bytes="1M"). A second call without
+    shutdown does nothing. shutdown is called at exit.
+    """
+    global _state, _exit_hook_is_set
+    with _state_lock:
+        if _state is not None and _state.pid == os.getpid():
+            return
+        named = dict(rank=rank, size=size, local_rank=local_rank, local_size=local_size, rendezvous=rendezvous,
+                     job_key=job_key)  # fmt: skip
+        given = {key: value for key, value in named.items() if value is not None}
+        knobs = {key: _knob(value) for key, value in options.items()}
+        door = None if given else elastic_door.door()
+        native = _native.World(given, knobs) if door is None else _next_generation(door, knobs)
+        _state = _State(native, os.getpid())
+        if not _exit_hook_is_set:
+            atexit.register(shutdown)
+            _exit_hook_is_set = True
+
+
+def _next_generation(door, knobs):
+    """The world of the next generation of an elastic job that comes about: ranks may be lost while they meet."""
+    global _lost_rank
+    while True:
+        lost_rank, _lost_rank = _lost_rank, -1
+        facts = door.next_world(lost_rank)
+        try:
+            return _native.World(facts, knobs)
+        except (errors.PeerLostError, errors.ShutDownError, errors.TimeoutError, errors.TransportError) as error:
+            note_loss(error)
+
+
+_lost_rank = -1  # whom this rank saw lost last
+
+
+def note_loss(error):
+    """The next generation of an elastic job need not wait long for the rank that `error` says is lost."""
+    global _lost_rank
+    if isinstance(error, errors.PeerLostError):
+        _lost_rank = error.culprit_rank
+
+
+def _knob(value):
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def shutdown():
+    """Says good-bye. What is in flight fails with ShutDownError. Does nothing where there is no world."""
+    global _state, _last_rank
+    with _state_lock:
+        state, _state = _state, None
+    if state is not None:
+        _last_rank = state.facts["rank"]
+    if state is not None and state.pid == os.getpid():  # a forked child must leave its parent's world alone
+        for hook in list(_shutdown_hooks):
+            hook()
+        state.native.close()
+
+
+_shutdown_hooks = []
+
+
+def on_shutdown(hook):
+    """Lets another layer forget what belonged to the world that ends."""
+    _shutdown_hooks.append(hook)
+
+
+def is_initialized():
+    return _state is not None and _state.pid == os.getpid()
+
+
+def current():
+    """What init made; fails where there is no world."""
+    if not is_initialized():
+        raise errors.NotInitializedError("farandole has not been initialized; call init() first")
+    return _state
+
+
+def rank():
+    return current().facts["rank"]
+
+
+_last_rank = 0
+
+
+def last_rank():
+    """This rank's number, also when its world has ended: a rank that leaves has callbacks then. 0 where there was none."""
+    return rank() if is_initialized() else _last_rank
+
+
+def size():
+    return current().facts["size"]
+
+
+def local_rank():
+    return current().facts["local_rank"]
+
+
+def local_size():
+    return current().facts["local_size"]
+
+
+def cross_rank():
+    return current().facts["cross_rank"]
+
+
+def cross_size():
+    return current().facts["cross_size"]
+
+
+def info():
+    """All facts of this rank: also its host, which launcher told, the rendezvous and the transports."""
+    return dict(current().facts)
+
+
+def metrics():
+    """Counters of this rank, as a dict."""
+    return current().native.metrics()
+
+
+def start_timeline(file_path, mark_cycles=False):
+    """Writes what becomes of each named operation to a file that chrome://tracing and Perfetto show.
+
+    Rank 0 writes it; where the path contains %r, every rank writes its own, with its rank in that place.
+    """
+    current().native.start_timeline(os.fspath(file_path), bool(mark_cycles))
+
+
+def stop_timeline():
+    """Completes the file. Does nothing where no timeline is being written."""
+    current().native.stop_timeline()
+
+
+# ---- Groups ---------------------------------------------------------------------------------------------------------
+
+
+class Group:
+    """A set of ranks. Making one is collective over its members; others may do it too, and get one they are not in."""
+
+    def __init__(self, ranks):
+        world = current()
+        members = [int(one) for one in ranks]
+        if len(set(members)) != len(members) or not all(0 <= one < world.facts["size"] for one in members):
+            raise errors.InvalidArgumentError(
+                f"a group needs different ranks of 0..{world.facts['size'] - 1}, not {members}"
+            )
+        included = world.facts["rank"] in members
+        self._set_up(_native.Group.create(world.native, members) if included else None, members)
+
+    @classmethod
+    def _of_native(cls, native, ident=None):
+        group = cls.__new__(cls)
+        group._set_up(native, native.ranks)
+        return group
+
+    def _set_up(self, native, ranks):
+        self.native = native
+        self.ranks = tuple(ranks)
+        self.rank = native.rank if native else None
+        self._unnamed = {}
+        self._lent = set()
+
+    @property
+    def size(self):
+        return len(self.ranks)
+
+    @property
+    def included(self):
+        """Whether this rank is a member."""
+        return self.rank is not None
+
+    def split(self, color, key=0):
+        """Collective: one new group a color, ordered by (key, rank). None for a negative color."""
+        part = self.member().split(color, key)
+        return Group._of_native(part) if part else None
+
+    def free(self):
+        if self.native:
+            self.native.close()
+
+    def member(self):
+        """The native group; fails on a rank that is not in it."""
+        if self.native is None:
+            raise errors.InvalidArgumentError(
+                f"rank {rank()} is not a member of the group of ranks {list(self.ranks)}"
+            )
+        return self.native
+
+    def next_name(self, operation):
+        """The name of an unnamed operation: counted for each group and operation, so that it is the same on all ranks
+        that issue the operations of one group in one order."""
+        number = self._unnamed.get(operation, 0)
+        self._unnamed[operation] = number + 1
+        return f"{operation}.noname.{number}"
+
+    @contextlib.contextmanager
+    def lend_name(self, operation):
+        """The name of an unnamed operation that ends before its caller goes on: the same each time, so that steps which
+        repeat are seen to repeat. A second thread in the same operation meanwhile gets one that is counted."""
+        name = f"{operation}.noname"
+        if name in self._lent:
+            yield self.next_name(operation)
+            return
+        self._lent.add(name)
+        try:
+            yield name
+        finally:
+            self._lent.discard(name)
+
+    def forget_names(self):
+        """Counts from 0 again, as after a join: ranks that joined early have counted less than others."""
+        self._unnamed.clear()
+
+    def __repr__(self):
+        return f"Group({list(self.ranks)})"
+
+
+ProcessSet = Group
+
+
+def world_group():
+    """The group of all ranks."""
+    return current().all
