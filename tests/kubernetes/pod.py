@@ -108,8 +108,8 @@ class Pod:
     def start(self):
         self.sandbox = Sandbox(self.hostname)
         self.addresses = self.sim.fabric.plug(self.sandbox)
-        self.sim.refresh()
-        for name, size, files in self.sim.volumes_of(self):
+        self.sim.names.refresh()
+        for name, size, files in self.sim.kubelet.volumes_of(self):
             group = self.plan.template.get("securityContext", {}).get("fsGroup")
             self.sandbox.tell(volume=self.volume(name), bytes=size, files=files, group=group)
         os.set_blocking(self.sandbox.process.stdout.fileno(), False)
@@ -125,7 +125,7 @@ class Pod:
                 if not one.running and one.code is None:
                     self.start_container(one)
                 return
-        if self.plan.waits_for and not self.sim.resolves(self.plan.waits_for, self.plan.namespace):
+        if self.plan.waits_for and not self.sim.names.resolves(self.plan.waits_for, self.plan.namespace):
             return
         for one in self.containers:
             if not one.is_init and not one.running and one.code is None and not self.terminating:
@@ -133,7 +133,7 @@ class Pod:
 
     def start_container(self, container):
         container.running, container.again_at = True, 0.0
-        self.sandbox.tell(start=self.sim.container_for(self, container))
+        self.sandbox.tell(start=self.sim.kubelet.container_for(self, container))
 
     def hear(self):
         """Takes in what its sandbox has told; the containers that ended."""
@@ -171,7 +171,7 @@ class Pod:
             if stop and one.running:
                 self.exec(*stop["command"], timeout=grace)
         self.signal(signal.SIGTERM)
-        self.sim.refresh()
+        self.sim.names.refresh()
 
     def kill(self):
         """As when its node is lost: nothing in it gets any notice."""
@@ -181,7 +181,7 @@ class Pod:
     def exec(self, *command, timeout=30, container=None):
         """Runs a command in a container, as `kubectl exec` does."""
         chosen = next((one for one in self.containers if one.name == container), self.main)
-        env = self.sim.container_for(self, chosen)["env"]
+        env = self.sim.kubelet.container_for(self, chosen)["env"]
         return subprocess.run(["nsenter", "-t", str(chosen.pid), "-n", "-u", "-i", "-m", "-p", "-r", "-w", "--", *command],
                               env=env, timeout=timeout, capture_output=True, text=True, stdin=subprocess.DEVNULL)  # fmt: skip
 

@@ -78,11 +78,11 @@ def test_names_of_pods_that_are_not_ready_depend_on_the_service(simulate):
     sim = simulate(documents)
     until_up(sim)
     assert not sim.pod("train-0").ready
-    assert "train-0.train.default.svc.cluster.local" in sim.published
+    assert "train-0.train.default.svc.cluster.local" in sim.names.published
     documents[1]["spec"]["publishNotReadyAddresses"] = False
     other = simulate(documents)
     until_up(other)
-    assert other.published == {}
+    assert other.names.published == {}
 
 
 def test_pods_with_nothing_but_ipv6_reach_each_other(simulate):
