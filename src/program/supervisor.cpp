@@ -169,12 +169,15 @@ int Supervisor::exit_code_of(const Child& child, const Ending& ending) const {
   return is_told && consequence.exit_code != 0 ? consequence.exit_code : ending.exit_code();
 }
 
-// Other programs read it: farandole.run does.
+// Other programs read it: farandole.run does. Launchers of several nodes do not talk to each other, so each reports its
+// own ranks, says where that was, and whether the cause was elsewhere.
 void Supervisor::write_report(const Child& child, const Ending& ending) const {
   if (options_.report.empty()) return;
   JsonLine line;
   line.number("rank", static_cast<long long>(child.rank)).number("process", static_cast<long long>(child.process.id()));
   line.number("exit_code", static_cast<long long>(ending.exit_code())).text("ending", ending.text());
+  line.text("pod", run_whereabouts().pod).text("node", run_whereabouts().node);
+  line.text("consequence", options_.has_peers_elsewhere ? consequence_of(child.output.last_lines()).words : "");
   std::ofstream(options_.report) << line.str() << "\n";
 }
 

@@ -147,6 +147,19 @@ def test_the_first_that_failed_is_named_with_its_pod_and_the_others_are_collater
 
 
 @pytest.mark.parametrize(
+    ("sentence", "consequence"),
+    [("rank 0 on train-0 (process 7) was lost: its process ended", True), ("nothing of the kind", False)],
+)
+def test_a_report_says_whose_it_is_and_whether_the_cause_was_elsewhere(tmp_path, sentence, consequence):
+    here = {**POD_1_OF_2, "FARANDOLE_POD_NAME": "train-1", "FARANDOLE_NODE_NAME": "n7"}
+    run("--report", str(tmp_path / "report"), "-np", "1", "--", "sh", "-c", f'echo "{sentence}" >&2; exit 1', environment=here)
+    said = json.loads((tmp_path / "report").read_text())
+    assert list(said) == ["rank", "process", "exit_code", "ending", "pod", "node", "consequence"]
+    assert (said["rank"], said["exit_code"], said["ending"]) == (1, 1, "exit code 1")
+    assert (said["pod"], said["node"], bool(said["consequence"])) == ("train-1", "n7", consequence), said
+
+
+@pytest.mark.parametrize(
     ("sentence", "code"),
     [
         ("farandole.Error: allreduce 'x': rank 1 on train-1 (process 7) was lost: its process ended", 202),
