@@ -210,10 +210,29 @@ def test_p7_who_may_only_read_reads_and_is_told_that_it_cannot_write(let_in, rol
 # ---- The store fails -------------------------------------------------------------------------------------------------
 
 
-def test_k6_a_bucket_that_does_not_exist_is_told_before_anything_is_trained(let_in):
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+def test_k6_a_bucket_that_does_not_exist_is_told_before_anything_is_trained(scheme, request, monkeypatch):
+    if scheme == "s3":
+        request.getfixturevalue("let_in")
+    else:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("gcs"))
     for ask in (checkpoint.load, checkpoint.read):
-        with pytest.raises(checkpoint.CheckpointError, match="bucket does not exist; make the bucket, or mend its name"):
-            ask("s3://trianing/run-7")
+        with pytest.raises(checkpoint.CheckpointError, match="does not exist; make the bucket, or mend its name") as caught:
+            ask(f"{scheme}://trianing/run-7")
+        assert f"rank 0 ({os.uname().nodename}) could not " in str(caught.value) and f"{scheme}://trianing" in str(caught.value)
+
+
+def test_k6_whether_a_bucket_of_gcs_exists_is_one_small_question_at_a_beginning(gcs, monkeypatch):
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs)
+    place = "gs://training/asked-once"
+    asked = []
+    files = stores.at(place).files  # there is one for all places of this kind
+    monkeypatch.setattr(files, "ls", lambda path, _ls=files.ls, **more: asked.append((path, more)) or _ls(path, **more))
+    assert checkpoint.load(place) is None
+    assert asked == [("training/asked-once", {"detail": False}), ("training", {"detail": False, "max_results": 1})]
+    checkpoint.save(place, 1, {"model": b"new"})
+    asked.clear()
+    assert checkpoint.load(place).step == 1 and [path for path, _ in asked] == ["training/asked-once"]
 
 
 def test_k6_a_store_that_does_not_answer_is_named_with_what_may_be_wrong(let_in, monkeypatch):

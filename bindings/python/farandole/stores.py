@@ -12,6 +12,8 @@ import shutil
 import socket
 
 _EXTRA = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
+# Of these "no such object" may mean "no such bucket": what lists no more than one object of a bucket.
+_ONE_OF_BUCKET = {"gs": {"max_results": 1}, "gcs": {"max_results": 1}}
 
 
 def at(where):
@@ -81,6 +83,7 @@ class Objects:
 
         self.files, path = fsspec.core.url_to_fs(uri)
         self.path = path.rstrip("/")
+        self.one_of_bucket = _ONE_OF_BUCKET.get(scheme_of(uri))
 
     def write(self, name, data):
         self.files.pipe_file(self._of(name), bytes(data))
@@ -92,7 +95,7 @@ class Objects:
         try:
             return self.files.cat_file(self._of(name))
         except FileNotFoundError as error:
-            _demand_nothing_else(error)
+            self._demand_nothing_else(error)
             return None
 
     def entries(self):
@@ -100,7 +103,7 @@ class Objects:
         try:
             return [one.rstrip("/").rsplit("/", 1)[-1] for one in self.files.ls(self.path, detail=False)]
         except FileNotFoundError as error:
-            _demand_nothing_else(error)
+            self._demand_nothing_else(error)
             return []
 
     def remove(self, name):
@@ -110,6 +113,18 @@ class Objects:
             self.files.rm_file(one)
         with contextlib.suppress(Exception):  # most have no folders that could be left
             self.files.rmdir(place)
+
+    def _demand_nothing_else(self, error):
+        """An object that is not there is a beginning. Else something is missing without which nothing can be known (the
+        bucket, or the file of the pod's token: then the error has its name), which is told before hours of training."""
+        if error.filename is not None or ("bucket" in str(error).lower() and "exist" in str(error).lower()):
+            raise error
+        if self.one_of_bucket is not None:
+            bucket = self.path.split("/")[0]
+            try:
+                self.files.ls(bucket, detail=False, **self.one_of_bucket)
+            except FileNotFoundError:
+                raise FileNotFoundError(f"the bucket {bucket} does not exist") from error
 
     def _of(self, name):
         return f"{self.path}/{name}" if self.path else name
@@ -126,13 +141,6 @@ def _sync_folder(path):
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def _demand_nothing_else(error):
-    """An object that is not there is a beginning. Else something is missing without which nothing can be known (the bucket,
-    or the file of the pod's token: then the error has its name), which is told before hours of training."""
-    if error.filename is not None or ("bucket" in str(error).lower() and "exist" in str(error).lower()):
-        raise error
 
 
 def remedy(where, error):
