@@ -10,6 +10,7 @@ import runpy
 import shutil
 import signal
 import sys
+import threading
 import time
 import traceback
 
@@ -119,6 +120,57 @@ def an_executor_makes_one_world():
             assert "shutdown() first" in str(error)
     assert_nothing_is_left([rank["process"] for rank in said])
     assert not farandole.is_initialized()
+
+
+def logs_what_it_does(count, middle=None):
+    import farandole
+    from farandole.ray import ray_logger
+
+    farandole.init()
+    for number in range(count):
+        ray_logger.log({"rank": farandole.rank(), "number": number})
+        if middle and number == 0:
+            while not os.path.exists(middle):  # until the driver has heard of it
+                time.sleep(0.01)
+    return farandole.rank()
+
+
+def callbacks_hear_all_that_rank_0_logs_while_it_runs():
+    heard, counted = [], []
+    with executor() as one:
+        middle = os.path.join(FOLDER, "heard")
+
+        def callback(logs):
+            heard.append(logs)
+            open(middle, "w").close()
+
+        assert one.run(logs_what_it_does, [50, middle], callbacks=[callback, lambda logs: counted.append(1)]) == [0, 1]
+        assert heard == [{"rank": 0, "number": number} for number in range(50)] and len(counted) == 50
+        assert one.run(logs_what_it_does, [2]) == [0, 1] and one.run(logs_what_it_does, [0], callbacks=[callback]) == [0, 1]
+        assert len(heard) == 50  # nobody listened, and nothing was said
+        assert one.execute(logs_as_a_model, callbacks=[callback]) == ["a", "a"] and heard[50:] == ["a"]
+        try:
+            one.run(logs_what_it_does, [1, os.path.join(FOLDER, "never")], callbacks=[lambda logs: {}["nothing"]])
+            raise AssertionError("nothing was raised")
+        except KeyError as error:
+            assert error.args == ("nothing",)
+        assert_nothing_is_left([])  # the workers would have waited for ever
+
+
+def logs_as_a_model(model):
+    from horovod.ray.ray_logger import log
+
+    log(model.name)
+    return model.name
+
+
+def callbacks_of_run_remote_are_called_too():
+    import ray
+
+    said = threading.Event()
+    with executor() as one:
+        references = one.run_remote(logs_what_it_does, [1], callbacks=[lambda logs: said.set()])
+        assert ray.get(references) == [0, 1] and said.wait(SECONDS)
 
 
 def raise_on_rank_1(waiting):
@@ -317,6 +369,52 @@ def train_with_ddp():
         every = [torch.empty_like(one) for _ in range(dist.get_world_size())]
         dist.all_gather(every, one)
         assert torch.equal(every[0], every[1])
+
+
+def a_torch_trainer_with_our_config_is_one_world():
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    from farandole.ray import FarandoleConfig
+
+    path = os.path.join(FOLDER, "told")
+    TorchTrainer(train_with_our_optimizer, train_loop_config={"path": path}, torch_config=FarandoleConfig(60),
+                 scaling_config=ScalingConfig(num_workers=2),
+                 run_config=RunConfig(storage_path=os.path.join(FOLDER, "results"))).fit()  # fmt: skip
+    with open(path) as file:
+        places, keys, processes = json.load(file)
+    assert places == [[0, 2, 0, 2], [1, 2, 1, 2]] and keys[0] == keys[1] and len(keys[0]) == 64
+    assert_no_log_has(keys[0])
+    assert_nothing_is_left(processes)
+
+
+def train_with_our_optimizer(config):
+    import ray.train.torch
+    import torch
+    import torch.distributed as dist
+
+    import farandole.torch as hvd
+
+    hvd.init()
+    context = ray.train.get_context()
+    mine = [context.get_world_rank(), context.get_world_size(), context.get_local_rank(), context.get_local_world_size()]
+    assert mine == [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()] and not dist.is_initialized()
+    torch.manual_seed(hvd.rank())
+    model = torch.nn.Linear(4, 1).to(ray.train.torch.get_device())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+    every = hvd.allgather(torch.cat([one.detach().flatten() for one in model.parameters()])[None])
+    assert torch.equal(every[0], every[1])
+    told = hvd.allgather_object((mine, os.environ["FARANDOLE_JOB_KEY"], os.getpid()))
+    ray.train.report({"ranks": len(told)})
+    if hvd.rank() == 0:
+        with open(config["path"], "w") as file:
+            json.dump(list(zip(*told)), file)
 
 
 def main():

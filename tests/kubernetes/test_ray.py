@@ -67,6 +67,14 @@ def test_k4_a_worker_that_dies_is_named_nothing_is_left_and_start_begins_anew(pl
     play("a_dead_worker_is_named_and_start_begins_anew")
 
 
+def test_k4_callbacks_hear_all_that_rank_0_logs_while_it_runs(play):
+    play("callbacks_hear_all_that_rank_0_logs_while_it_runs")
+
+
+def test_k4_callbacks_of_run_remote_are_called_too(play):
+    play("callbacks_of_run_remote_are_called_too")
+
+
 def test_k4_without_room_for_the_workers_the_error_says_what_is_free(play):
     play("without_room_it_says_what_is_free")
 
@@ -85,6 +93,10 @@ def test_k4_the_program_of_the_rayjob_trains(play):
 
 def test_k4_torch_distributed_with_our_backend_trains_under_ray_train(play):
     play("torch_distributed_under_ray_train")
+
+
+def test_k4_a_torch_trainer_with_our_config_is_one_world_and_trains(play):
+    play("a_torch_trainer_with_our_config_is_one_world")
 
 
 # ---- Two nodes -------------------------------------------------------------------------------------------------------

@@ -13,10 +13,11 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Sequence
 
-from . import worker
+from . import ray_logger, worker
 from .failures import explain, is_death
 from .needed import ray_module
 from .placement import Seat, by_node, number, visible_devices
+from .ray_logger import Listener
 
 _LEAVE_S = 5.0  # how long workers that are to end may take to say good-bye
 _STORY_S = 3.0  # how long the others may take to come back too when one has failed
@@ -164,28 +165,40 @@ class RayExecutor:
 
     def run(self, fn: Callable, args: Sequence | None = None, kwargs: dict | None = None,
             callbacks: Sequence[Callable] | None = None) -> list:  # fmt: skip
-        """Calls fn(*args, **kwargs) on all workers; what each returned, in rank order."""
-        return self._gather(self.run_remote(fn, args, kwargs, callbacks))
+        """Calls fn(*args, **kwargs) on all workers; what each returned, in rank order. Each of `callbacks` is called here,
+        meanwhile, with every value that rank 0 gives to ray_logger.log(); where one raises, all workers are ended."""
+        return self._gather(*self._start_run(fn, args, kwargs, callbacks))
 
     def run_remote(self, fn: Callable, args: Sequence | None = None, kwargs: dict | None = None,
                    callbacks: Sequence[Callable] | None = None) -> list:  # fmt: skip
         """As run(), without waiting: Ray's references to what each will return, for ray.get(), which raises Ray's own
-        errors."""
-        if callbacks:
-            raise NotImplementedError("RayExecutor: callbacks: nothing calls them; return what is to be told")
-        seats = self._seated()
-        task = ray_module("farandole.ray.RayExecutor").put((fn, tuple(args or ()), dict(kwargs or {})))
-        return [actor.run.remote(seat, task) for actor, seat in zip(self._actors, seats)]
+        errors. Callbacks are called in a thread."""
+        references, listener = self._start_run(fn, args, kwargs, callbacks)
+        if listener:
+            listener.serve(references)
+        return references
 
-    def execute(self, fn: Callable[[Any], Any]) -> list:
-        """Calls fn(executable) on all workers, `executable` being what start() made there; what each returned."""
+    def _start_run(self, fn: Callable, args: Sequence | None, kwargs: dict | None,
+                   callbacks: Sequence[Callable] | None) -> tuple[list, Listener | None]:  # fmt: skip
+        task = ray_module("farandole.ray.RayExecutor").put((fn, tuple(args or ()), dict(kwargs or {})))
+        return self._start(lambda actor, *more: actor.run.remote(*more, task), callbacks)
+
+    def _start(self, call: Callable, callbacks: Sequence[Callable] | None) -> tuple[list, Listener | None]:
+        """The references of call(actor, seat, board) for each rank; rank 0 alone has a board, if anybody listens."""
         seats = self._seated()
-        return self._gather([actor.execute.remote(seat, fn) for actor, seat in zip(self._actors, seats)])
+        listener = Listener(callbacks) if callbacks else None
+        boards = [listener and listener.board] + [None] * (len(seats) - 1)
+        return [call(*one) for one in zip(self._actors, seats, boards)], listener
+
+    def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callable] | None = None) -> list:
+        """Calls fn(executable) on all workers, `executable` being what start() made there; what each returned. `callbacks`
+        as those of run()."""
+        return self._gather(*self._start(lambda actor, seat, board: actor.execute.remote(seat, board, fn), callbacks))
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
         """Calls fn(executable) on rank 0 alone; what it returned."""
         seats = self._seated()
-        return self._gather([self._actors[0].execute.remote(seats[0], fn)])[0]
+        return self._gather([self._actors[0].execute.remote(seats[0], None, fn)])[0]
 
     def _seated(self) -> list[tuple]:
         """For each rank what worker.sit takes. Each call has a place and a key of its own, for worlds that it begins."""
@@ -199,28 +212,47 @@ class RayExecutor:
         more = worker.settings(self.settings.timeout_s, nics)
         return [(seat, place, key, more) for seat in self._seats]
 
-    def _gather(self, references: list) -> list:
+    def _gather(self, references: list, listener: Listener | None = None) -> list:
         """What the ranks return. RankError where one fails; then the workers stay only if all of them have come back."""
-        ray = ray_module("farandole.ray.RayExecutor")
-        rank_of = {one: rank for rank, one in enumerate(references)}
-        values, failures, deadline = {}, {}, None
-        waiting = list(references)
-        while waiting:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            ready, waiting = ray.wait(waiting, num_returns=1, timeout=left)
-            if not ready:
-                break
-            try:
-                values[rank_of[ready[0]]] = ray.get(ready[0])
-            except Exception as error:
-                failures[rank_of[ready[0]]] = error
-                deadline = deadline or time.monotonic() + _STORY_S
+        values, failures, waiting = self._await(references, listener)
         if not failures:
             return [values[rank] for rank in range(len(references))]
         told = explain(failures, lambda rank: self._facts[rank].name(), self.num_workers)
         if waiting or any(is_death(error) for error in failures.values()):
             self._end()
         raise told from told.__cause__
+
+    def _await(self, references: list, listener: Listener | None) -> tuple[dict, dict, list]:
+        """By rank what returned and what failed, and the references of those that have not come back."""
+        ray = ray_module("farandole.ray.RayExecutor")
+        rank_of = {one: rank for rank, one in enumerate(references)}
+        values, failures, deadline = {}, {}, None
+        waiting = list(references)
+        while waiting:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready, _ = ray.wait(waiting + ([listener.heard] if listener else []), num_returns=1, timeout=left)
+            if not ready:
+                break
+            if ready[0] not in rank_of:
+                self._call_back(listener.take)
+                continue
+            waiting.remove(ready[0])
+            try:
+                values[rank_of[ready[0]]] = ray.get(ready[0])
+            except Exception as error:
+                failures[rank_of[ready[0]]] = error
+                deadline = deadline or time.monotonic() + _STORY_S
+        if listener:
+            self._call_back(listener.end)
+        return values, failures, waiting
+
+    def _call_back(self, work: Callable[[], None]) -> None:
+        """A callback that raises ends the run."""
+        try:
+            work()
+        except BaseException:
+            self._end()
+            raise
 
 
 class _Worker:
@@ -244,14 +276,16 @@ class _Worker:
         if kind is not None:
             self._executable = kind(*args, **kwargs)
 
-    def run(self, seat: tuple, task: tuple) -> Any:
+    def run(self, seat: tuple, board: Any, task: tuple) -> Any:
         worker.sit(*seat)
         function, args, kwargs = task
-        return function(*args, **kwargs)
+        with ray_logger.telling(board):
+            return function(*args, **kwargs)
 
-    def execute(self, seat: tuple, function: Callable) -> Any:
+    def execute(self, seat: tuple, board: Any, function: Callable) -> Any:
         worker.sit(*seat)
-        return function(self._executable)
+        with ray_logger.telling(board):
+            return function(self._executable)
 
     def leave(self) -> None:
         worker.leave()
