@@ -19,6 +19,7 @@
 #include "tests/support/processes.h"
 #include "tests/support/sanitized.h"
 #include "transports/shm/shm_host.h"
+#include "transports/shm/shm_level_answer.h"
 #include "transports/shm/shm_memory.h"
 #include "transports/shm/shm_transport.h"
 
@@ -59,6 +60,52 @@ TEST(ShmNodes, AreNoLevelsWhereNothingIsGained) {
   EXPECT_FALSE(ShmNodes(std::vector<int>{0, 0, 1, -1}).are_levels()) << "one that is not bound to a node";
   EXPECT_FALSE(ShmNodes(std::vector<int>(65, 1)).are_levels());
   EXPECT_TRUE(ShmNodes(std::vector<int>{0, 1, 1}).are_levels());
+}
+
+// ---- What is said of them
+// ----------------------------------------------------------------------------------------------
+
+LevelAnswer answer(const std::vector<int>& nodes, Collective collective, std::size_t bytes, bool is_wanted = true) {
+  const std::size_t elements = bytes / sizeof(float);
+  const std::vector<std::size_t> parts(nodes.size(), elements / nodes.size());
+  const CollectiveSpec spec{.collective = collective, .count = elements, .counts = parts, .recv_counts = parts};
+  return answer_of_levels(nodes, spec, is_wanted, 1_MiB);
+}
+
+TEST(ShmLevelAnswer, NamesTheNodesAndWhoDoesWhatInOrder) {
+  const LevelAnswer sum = answer({5, 5, 2, 2, 2}, Collective::allreduce, 1_MiB);
+  EXPECT_TRUE(sum.used);
+  EXPECT_THAT(sum.nodes, testing::ElementsAre("0-1", "2-4"));
+  EXPECT_THAT(sum.stages,
+              testing::ElementsAre("node 0: ranks 0-1 fold their inputs, a share each",
+                                   "node 1: ranks 2-4 fold their inputs upon the sum of node 0, a share each",
+                                   "node 0: ranks 0-1 fetch the result from node 1, a share each",
+                                   "every rank reads the result from its own node", HasSubstr(" steps ")));
+  const LevelAnswer broadcast = answer({0, 1, 0, 1}, Collective::broadcast, 1_MiB);
+  EXPECT_TRUE(broadcast.used);
+  EXPECT_THAT(broadcast.stages,
+              testing::ElementsAre("node 0: ranks 0,2 read what rank 0 has",
+                                   "node 1: ranks 1,3 fetch what node 0 has, a share each, and read the shares of "
+                                   "their node",
+                                   HasSubstr(" steps ")));
+  EXPECT_THAT(answer({0, 0, 1}, Collective::reduce, 1_MiB).stages,
+              testing::Contains("the root reads the result from node 1"));
+  EXPECT_THAT(answer({0, 0, 1}, Collective::allgather, 1_MiB).stages, testing::Contains(HasSubstr("every other node")));
+}
+
+TEST(ShmLevelAnswer, SaysWhyThereAreNone) {
+  const std::vector<int> two{0, 0, 1, 1};
+  const auto why = [](const LevelAnswer& told) { return told.used || !told.stages.empty() ? "used" : told.why; };
+  EXPECT_THAT(why(answer(two, Collective::allreduce, 1_MiB, false)), HasSubstr("FARANDOLE_NUMA_LEVELS is 0"));
+  EXPECT_THAT(why(answer({0, 0, -1, 1}, Collective::allreduce, 1_MiB)), HasSubstr("rank 2 is bound to no single node"));
+  EXPECT_THAT(why(answer({3, 3}, Collective::allreduce, 1_MiB)), HasSubstr("one NUMA node"));
+  EXPECT_THAT(why(answer({0, 1}, Collective::allreduce, 1_MiB)), HasSubstr("each node has one rank"));
+  EXPECT_THAT(why(answer(two, Collective::barrier, 0)), HasSubstr("moves no bytes"));
+  EXPECT_THAT(why(answer(two, Collective::alltoall, 1_MiB)), HasSubstr("crosses between nodes once as it is"));
+  EXPECT_THAT(why(answer({0, 1, 0, 1}, Collective::allreduce, 1_MiB)), HasSubstr("rank order"));
+  EXPECT_THAT(why(answer(two, Collective::allreduce, 64_KiB - 4)), HasSubstr("below 64 KiB"));
+  EXPECT_TRUE(answer(two, Collective::allreduce, 64_KiB).used);
+  EXPECT_THAT(why(answer(std::vector<int>(65, 0), Collective::allreduce, 1_MiB)), HasSubstr("64 ranks"));
 }
 
 // ---- What crosses

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "program/json_line.h"
+#include "program/numa_report.h"
 #include "program/subcommands.h"
 #include "runtime/assemble.h"
 #include "runtime/tuning.h"
@@ -53,6 +54,7 @@ int print_config(bool json) {
   const DeviceDescription devices = describe_devices(*config);
   fmt::print("\ndevices: {}\ncollectives on devices: {}", devices.devices, devices.library);
   fmt::print("\nbuilt with: {}\nthis machine: {}, {} usable\n", built_transports(), describe_machine(), usable_cores());
+  fmt::print("NUMA nodes: {}\n", numa_nodes_line());
   return kExitOk;
 }
 

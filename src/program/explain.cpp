@@ -7,6 +7,8 @@
 #include "algorithms/choose.h"
 #include "algorithms/measured_choice.h"
 #include "base/config.h"
+#include "program/json_line.h"
+#include "program/numa_report.h"
 #include "program/subcommands.h"
 #include "runtime/tuning.h"
 #include "schedule/describe.h"
@@ -25,6 +27,17 @@ struct Question {
   double alpha_us = 5;
   double gigabytes_per_s = 2;
   std::string transport;  // empty: as many ranks on many hosts would have it
+  std::string nodes;      // of the ranks of a host; empty: this machine's
+  bool json = false;
+};
+
+// One way to run the collective, beside its rivals.
+struct Way {
+  bool chosen = false;
+  std::string_view name;
+  std::optional<double> predicted_us;
+  std::optional<double> took_us;
+  std::string_view sentence;
 };
 
 // A schedule, and whether the collective is run as a whole instead.
@@ -66,31 +79,54 @@ bool has_whole(Collective collective, const GroupShape& shape, bool deterministi
 
 std::string us_words(std::optional<double> us) { return us ? fmt::format("{:.2f}", *us) : std::string("-"); }
 
-void print_way(bool chosen, std::string_view way, std::optional<double> predicted_us, std::optional<double> took_us,
-               std::string_view sentence) {
-  fmt::print("{} {:<20} {:>14} {:>14}   {}\n", chosen ? "->" : "  ", way, us_words(predicted_us), us_words(took_us),
-             sentence);
-}
-
-void print_ways(const Answer& answer, const GroupShape& shape, int64_t bytes, const CostModel& model) {
+std::vector<Way> ways_of(const Answer& answer, const GroupShape& shape, int64_t bytes, const CostModel& model) {
   const Collective collective = answer.schedule.algorithm->collective;
   const TuningTable::Sizes* sizes = measured_sizes(collective, shape);
   const auto took_us = [&](std::string_view way) {
     return sizes == nullptr ? std::optional<double>() : measured_us(*sizes, way, bytes);
   };
-  fmt::print("\n{:<23} {:>14} {:>14}   predicted from {} us a message and {:.3g} GB/s a direction\n", "   way",
-             "predicted us", "measured us", model.alpha_s * 1e6, 1e-9 / model.beta_s);
+  std::vector<Way> ways;
   if (answer.has_whole) {
-    print_way(answer.is_whole, kWhole, std::nullopt, took_us(kWhole),
-              shape.hosts == 1 ? "Shared memory, without a schedule: every rank reads the others' memory"
-                               : "Shared memory inside each host, a schedule between the hosts");
+    ways.push_back({answer.is_whole, kWhole, std::nullopt, took_us(kWhole),
+                    shape.hosts == 1 ? "Shared memory, without a schedule: every rank reads the others' memory"
+                                     : "Shared memory inside each host, a schedule between the hosts"});
   }
   for (const Algorithm& algorithm : catalog()) {
     if (algorithm.collective != collective || !fits(algorithm, shape.ranks)) continue;
     const SimulatedRun run = simulate(schedules_of(algorithm, shape), bytes, model);
-    print_way(!answer.is_whole && &algorithm == answer.schedule.algorithm, algorithm.name, run.seconds * 1e6,
-              took_us(algorithm.name), algorithm.sentence);
+    const bool chosen = !answer.is_whole && &algorithm == answer.schedule.algorithm;
+    ways.push_back({chosen, algorithm.name, run.seconds * 1e6, took_us(algorithm.name), algorithm.sentence});
   }
+  return ways;
+}
+
+void print_ways(const std::vector<Way>& ways, const CostModel& model) {
+  fmt::print("\n{:<23} {:>14} {:>14}   predicted from {} us a message and {:.3g} GB/s a direction\n", "   way",
+             "predicted us", "measured us", model.alpha_s * 1e6, 1e-9 / model.beta_s);
+  for (const Way& way : ways) {
+    fmt::print("{} {:<20} {:>14} {:>14}   {}\n", way.chosen ? "->" : "  ", way.name, us_words(way.predicted_us),
+               us_words(way.took_us), way.sentence);
+  }
+}
+
+void print_json(const Answer& answer, const GroupShape& shape, int64_t bytes, const std::vector<Way>& ways,
+                const NumaReport& numa, const Tuning& tuning) {
+  JsonLine line;
+  line.text("collective", name_of(answer.schedule.algorithm->collective))
+      .number("bytes", static_cast<long long>(bytes));
+  line.number("ranks", static_cast<long long>(shape.ranks)).number("hosts", static_cast<long long>(shape.hosts));
+  line.text("transport", shape.transport).flag("whole", answer.is_whole);
+  line.text("algorithm", answer.schedule.algorithm->name).text("why", answer.schedule.why);
+  std::vector<JsonLine> rows;
+  for (const Way& way : ways) {
+    JsonLine& row = rows.emplace_back();
+    row.text("way", way.name).flag("chosen", way.chosen);
+    if (way.predicted_us) row.number("predicted_us", *way.predicted_us);
+    if (way.took_us) row.number("measured_us", *way.took_us);
+  }
+  line.list("ways", rows).text("tuning_table", tuning.source);
+  add_to(line, numa);
+  fmt::print("{}\n", line.str());
 }
 
 // As a communicator of this shape would choose.
@@ -122,19 +158,30 @@ std::string transport_of(const Question& question, int ranks_per_host) {
   return question.hosts == 1 ? "shm" : ranks_per_host == 1 ? "tcp" : "shm+tcp";
 }
 
-int explain(const Question& question) {
-  const auto fail = [](const std::string& text) {
-    fmt::print(stderr, "farandole explain: {}\n", text);
-    return static_cast<int>(kExitUsage);
-  };
+void print_text(const Answer& answer, const GroupShape& shape, int64_t bytes, const std::vector<Way>& ways,
+                const NumaReport& numa, const Tuning& tuning, const Question& question) {
+  print_choice(answer, shape, bytes, question);
+  fmt::print("{}tuning table: {} ({})\n\n", text_of(numa), tuning.source, tuning.table.fingerprint());
+  const std::vector<Schedule> schedules = schedules_of(*answer.schedule.algorithm, shape);
+  if (question.ranks <= kShownRanks) {
+    fmt::print("{}", describe(schedules));
+  } else {
+    fmt::print("{}(the other {} ranks do likewise)\n", describe(schedules.front()), question.ranks - 1);
+  }
+  print_ways(ways, {.alpha_s = shape.alpha_s, .beta_s = shape.beta_s});
+}
+
+Status explain(const Question& question) {
   const auto collective = collective_named(question.collective);
-  if (!collective)
-    return fail("'" + question.collective + "' is no collective; try allreduce, broadcast, alltoall ...");
-  auto bytes = parse_bytes(question.bytes);
-  if (!bytes.ok()) return fail("--bytes " + bytes.status().text());
+  if (!collective) {
+    return Status(Code::invalid_argument,
+                  "'" + question.collective + "' is no collective; try allreduce, broadcast, alltoall ...");
+  }
+  const auto bytes = parse_bytes(question.bytes);
+  if (!bytes.ok()) return Status(Code::invalid_argument, "--bytes " + bytes.status().text());
   const CostModel model{.alpha_s = question.alpha_us * 1e-6, .beta_s = 1e-9 / question.gigabytes_per_s};
-  auto tuning = tuning_in_force();
-  if (!tuning.ok()) return fail(tuning.status().text());
+  FDL_ASSIGN_OR_RETURN(const Config config, Config::read(Environment::of_process()));
+  FDL_ASSIGN_OR_RETURN(const Tuning tuning, tuning_in_force());
   const int per_host = question.ranks % question.hosts == 0 ? question.ranks / question.hosts : 0;
   const GroupShape shape{.ranks = question.ranks,
                          .hosts = question.hosts,
@@ -142,20 +189,25 @@ int explain(const Question& question) {
                          .alpha_s = model.alpha_s,
                          .beta_s = model.beta_s,
                          .transport = transport_of(question, per_host),
-                         .table = &tuning->table};
+                         .table = &tuning.table};
   const auto size = static_cast<int64_t>(*bytes);
-  auto answer = answer_of(*collective, shape, size, question);
-  if (!answer.ok()) return fail(answer.status().text());
-  print_choice(*answer, shape, size, question);
-  fmt::print("tuning table: {} ({})\n\n", tuning->source, tuning->table.fingerprint());
-  const std::vector<Schedule> schedules = schedules_of(*answer->schedule.algorithm, shape);
-  if (question.ranks <= kShownRanks) {
-    fmt::print("{}", describe(schedules));
+  FDL_ASSIGN_OR_RETURN(const Answer answer, answer_of(*collective, shape, size, question));
+  FDL_ASSIGN_OR_RETURN(const NumaReport numa,
+                       numa_report(question.nodes, *collective, shape, size, answer.is_whole, config));
+  const std::vector<Way> ways = ways_of(answer, shape, size, model);
+  if (question.json) {
+    print_json(answer, shape, size, ways, numa, tuning);
   } else {
-    fmt::print("{}(the other {} ranks do likewise)\n", describe(schedules.front()), question.ranks - 1);
+    print_text(answer, shape, size, ways, numa, tuning, question);
   }
-  print_ways(*answer, shape, size, model);
-  return kExitOk;
+  return {};
+}
+
+int explain_or_complain(const Question& question) {
+  const Status outcome = explain(question);
+  if (outcome.ok()) return kExitOk;
+  fmt::print(stderr, "farandole explain: {}\n", outcome.text());
+  return kExitUsage;
 }
 
 }  // namespace
@@ -178,13 +230,16 @@ void add_explain(CLI::App& app, Work& work) {
   command->add_option("--transport", question->transport, "shm, tcp, shm+tcp; else what such ranks would have");
   command->add_option("--algorithm", question->algorithm, "Ask for one instead of auto")->capture_default_str();
   command->add_flag("--deterministic", question->deterministic, "Only what folds in rank order");
+  command->add_option("--nodes", question->nodes,
+                      "NUMA node of each rank of a host, 0,0,1,1 (-: of none); else this machine's, in blocks");
+  command->add_flag("--json", question->json, "One JSON object");
   command->add_option("--latency-us", question->alpha_us, "Of one message")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   command->add_option("--gigabytes-per-s", question->gigabytes_per_s, "Of one direction of one link")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  command->callback([&work, question] { work = [question] { return explain(*question); }; });
+  command->callback([&work, question] { work = [question] { return explain_or_complain(*question); }; });
 }
 
 }  // namespace fdl

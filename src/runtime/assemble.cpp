@@ -17,6 +17,7 @@
 #endif
 #if FDL_WITH_SHM
 #include "transports/shm/shm_host.h"
+#include "transports/shm/shm_level_answer.h"
 #include "transports/shm/shm_memory.h"
 #include "transports/shm/shm_transport.h"
 #endif
@@ -160,6 +161,18 @@ DeviceDescription describe_devices([[maybe_unused]] const Config& config) {
   found.library = describe_nccl(config);
 #endif
   return found;
+}
+
+LevelAnswer levels_between([[maybe_unused]] std::span<const int> node_of_rank, [[maybe_unused]] Collective collective,
+                           [[maybe_unused]] std::size_t bytes, [[maybe_unused]] const Config& config) {
+#if FDL_WITH_SHM
+  const std::size_t elements = bytes / size_of(Dtype::float32);
+  const std::vector<std::size_t> parts(node_of_rank.size(), elements / std::max<std::size_t>(node_of_rank.size(), 1));
+  const CollectiveSpec spec{.collective = collective, .count = elements, .counts = parts, .recv_counts = parts};
+  return answer_of_levels(node_of_rank, spec, config.numa_levels, config.shm_bytes);
+#else
+  return {.why = "this build has no shared memory"};
+#endif
 }
 
 std::string transports_between(const std::vector<Member>& members, int rank, const Config& config) {

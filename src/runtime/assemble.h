@@ -3,10 +3,12 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "contract/device.h"
 #include "contract/device_library.h"
+#include "contract/levels.h"
 #include "contract/membership.h"
 #include "engine/communicator.h"
 
@@ -40,6 +42,11 @@ std::string transports_between(const std::vector<Member>& members, int rank, con
 
 // "shm yes, tcp yes, loopback yes": what this build has.
 std::string built_transports();
+
+// What ranks of one host, bound to these NUMA nodes (below 0: to none), would do about them: `bytes` are those of the
+// vector, or of all ranks' parts together.
+LevelAnswer levels_between(std::span<const int> node_of_rank, Collective collective, std::size_t bytes,
+                           const Config& config);
 
 // The members as `choose` sees them.
 GroupShape shape_of(const std::vector<Member>& members);

@@ -159,6 +159,17 @@ int numa_node() {
   return -1;
 }
 
+std::vector<NumaNode> numa_nodes() {
+  std::vector<NumaNode> nodes;
+  const hwloc_topology_t topology = machine();
+  for (hwloc_obj_t node = nullptr;
+       topology != nullptr && (node = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, node)) != nullptr;) {
+    const int cores = hwloc_get_nbobjs_inside_cpuset_by_type(topology, node->cpuset, HWLOC_OBJ_CORE);
+    nodes.push_back({static_cast<int>(node->os_index), cores > 0 ? cores : hwloc_bitmap_weight(node->cpuset)});
+  }
+  return nodes;
+}
+
 int usable_cores() {
   const int myself[] = {0};
   return usable_cores(myself);

@@ -21,6 +21,13 @@ HostFacts host_facts();  // without the node, which takes longer
 // there are no two (hwloc; HWLOC_SYNTHETIC and its like are obeyed).
 int numa_node();
 
+// The NUMA nodes of this machine, as hwloc sees it; at least one where it sees any.
+struct NumaNode {
+  int number = 0;  // the system's
+  int cores = 0;
+};
+std::vector<NumaNode> numa_nodes();
+
 // How many cores this process may use: affinity and cgroup quota (rounded down, at least 1).
 int usable_cores();
 // The cgroup's quota in cores, as it is (0.5); 0: none.

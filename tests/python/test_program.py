@@ -280,3 +280,50 @@ def test_explain_shows_choice_steps_and_rivals():
     assert done.returncode == 0, done.stderr
     for word in ["6 ranks", "rank 5", "recv_reduce", "predicted", "double_binary_tree"]:
         assert word in done.stdout, done.stdout
+
+
+# ---- NUMA nodes ------------------------------------------------------------------------------------------------------
+
+
+def test_explain_says_what_is_done_about_numa_nodes():
+    one = farandole("explain", "--ranks", "4", environment={"HWLOC_SYNTHETIC": "numa:1 core:4 pu:1"})
+    assert "NUMA: one node (this machine has one), so there are no levels\n" in one.stdout, one.stderr
+    machine = {"HWLOC_SYNTHETIC": "numa:2 core:2 pu:1"}
+    two = farandole("explain", "--ranks", "4", environment=machine)
+    assert "NUMA: 2 nodes: ranks 0-1 and 2-3 (this machine's, if ranks are bound to them in blocks)" in two.stdout
+    assert "NUMA levels: used: " in two.stdout and "node 1: ranks 2-3 fold their inputs upon the sum of node 0" in two.stdout
+    told = [json.loads(farandole("explain", "--ranks", "4", "--json", *more, environment=machine).stdout) for more in
+            [[], ["--bytes", "4K"], ["--nodes", "0,1,0,1"], ["--algorithm", "ring"], ["--transport", "tcp"]]]  # fmt: skip
+    assert [each["numa_levels"] for each in told] == [True, False, False, False, False]
+    assert told[0]["numa_nodes"] == [{"node": 0, "ranks": "0-1"}, {"node": 1, "ranks": "2-3"}]
+    assert [each["chosen"] for each in told[0]["ways"]].count(True) == 1
+    for answer, reason in zip(told[1:], ["below 64 KiB", "not neighbours", "a schedule", "share no memory"]):
+        assert reason in answer["numa_why"] and answer["numa_stages"] == []
+    for wrong in ["0,0", "0,0,1,x", "0,0,1,"]:
+        assert farandole("explain", "--ranks", "4", "--nodes", wrong).returncode == 64
+    config = farandole("config", environment=machine)
+    assert "NUMA nodes: 0 (2 cores), 1 (2 cores); this process is bound to " in config.stdout
+
+
+# Each core is a node of a machine that hwloc is told of, and two ranks are bound to each: the job goes over levels.
+def test_ranks_bound_to_two_nodes_go_over_levels_and_get_exact_sums():
+    code = (
+        "import os\n"
+        "rank = int(os.environ['FARANDOLE_RANK'])\n"
+        "os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank // 2]})\n"
+        "import farandole as f, numpy as n\n"
+        "f.init()\n"
+        "for count in [1, 16384, 300_007]:\n"
+        "    ramp = n.arange(count, dtype=n.float32) % 1000\n"
+        "    total = f.allreduce(ramp * (f.rank() + 1), op=f.SUM)\n"
+        "    assert (total == ramp * 10).all()\n"
+        "    assert (f.broadcast(ramp + f.rank(), root=3) == ramp + 3).all()\n"
+        "f.shutdown()\n"
+        "print('exact')"
+    )
+    machine = {"HWLOC_SYNTHETIC": "numa:1024 pu:1", "FARANDOLE_LOG_LEVEL": "debug"}
+    done = farandole("run", "-np", "4", *python(code), environment=machine)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{r}] exact" for r in range(4)]
+    assert "2 NUMA nodes, ranks 0-1 and 2-3; large sums, broadcasts and allgathers cross between them once a node" in done.stderr
+    assert not re.search("hwloc|warning", done.stderr, re.IGNORECASE), done.stderr

@@ -32,9 +32,7 @@ Result<ShmHost> make_shm_host(const Membership& membership) {
   const int ranks = membership.size();
   const std::size_t shm_bytes = membership.config->shm_bytes;
   if (shm_bytes > (std::size_t{1} << 46) / members.size()) return too_much_memory(shm_bytes, members.size());
-  constexpr std::size_t kLeastSlice = 1_KiB;
-  const std::size_t buffers = kStepDepth * (members.size() + 1);
-  const std::size_t slice = std::max(kLeastSlice, shm_bytes / buffers / 64 * 64);
+  const std::size_t slice = ShmLayout::slice_for(ranks, shm_bytes);
   const std::size_t board_bytes = shm_board_bytes(ranks);
   const std::size_t bytes = Neighbours::control_bytes(ranks) + board_bytes + ShmLayout::bytes_for(ranks, slice);
   FDL_ASSIGN_OR_RETURN(ShmShare share, share_segment(membership, members, "collectives", bytes));

@@ -6,6 +6,7 @@
 // Lines and small slots are used in turn by operation, buffers in turn by step.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -59,6 +60,12 @@ class ShmLayout {
   }
   static std::size_t buffers(int ranks, std::size_t slice) {
     return kStepDepth * (static_cast<std::size_t>(ranks) + 1) * slice;
+  }
+
+  // The slice where each rank contributes so many bytes of memory.
+  static std::size_t slice_for(int ranks, std::size_t shm_bytes) {
+    constexpr std::size_t kLeastSlice = 1_KiB;
+    return std::max(kLeastSlice, shm_bytes / (kStepDepth * (static_cast<std::size_t>(ranks) + 1)) / 64 * 64);
   }
 
   // All ranks see the same memory and so the same slice.

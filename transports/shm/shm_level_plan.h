@@ -23,6 +23,8 @@ namespace fdl {
 
 class ShmLevelPlan {
  public:
+  // Less is over sooner flat.
+  static constexpr std::size_t kLeastBytes = 64_KiB;
   // Bytes of a block, from where it begins.
   struct Share {
     std::size_t offset;
@@ -68,7 +70,6 @@ class ShmLevelPlan {
   }
 
  private:
-  static constexpr std::size_t kLeastBytes = 64_KiB;
   bool assign_blocks(const ShmPlan& flat, std::size_t partial_size, std::size_t slice_room);
   void assign_fold();
   void assign_moves();

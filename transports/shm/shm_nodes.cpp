@@ -49,11 +49,13 @@ ShmNodes::ShmNodes(std::span<const int> node_of_rank) {
   are_levels_ = count_ > 1 && count_ < ranks;
 }
 
+std::string ShmNodes::ranks_text(int node) const { return text_of(ranks_of(node)); }
+
 std::string ShmNodes::text() const {
   std::string text = fmt::format("{} NUMA nodes, ranks ", count_);
   for (int node = 0; node < count_; ++node) {
     if (node > 0) text += node + 1 < count_ ? ", " : " and ";
-    text += text_of(ranks_of(node));
+    text += ranks_text(node);
   }
   return text;
 }

@@ -30,6 +30,7 @@ class ShmNodes {
   int ranks_on(int node) const { return __builtin_popcountll(ranks_of(node)); }
   // Its place among the ranks of its node.
   int place_of(int rank) const { return __builtin_popcountll(ranks_of(node_of(rank)) & (bit_of(rank) - 1)); }
+  std::string ranks_text(int node) const;  // "0-3"
   // "2 NUMA nodes, ranks 0-3 and 4-7"
   std::string text() const;
 
