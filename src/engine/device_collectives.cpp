@@ -108,19 +108,28 @@ void DeviceCollectives::finish(Status outcome) {
   std::exchange(completion_, nullptr)->finish(std::move(outcome));
 }
 
+// What is in flight may wait, on the device, for what the library was given before, and lanes move with what they
+// belong to: the library is looked after beside whoever else is at work. True if it has moved or failed.
+bool DeviceCollectives::look_after_library() {
+  if (by_library_ == nullptr || running_ == by_library_ || completion_ == nullptr || !ended_.ok()) return false;
+  const bool moved = by_library_->progress();
+  const Status met = library_->status_of(*by_library_);
+  if (!met.ok() && completion_ != nullptr) interrupt(met);
+  return moved || !met.ok();
+}
+
 bool DeviceCollectives::progress() {
+  bool moved = look_after_library();
+  if (!ended_.ok()) return moved;
   if (running_ != nullptr) {
-    // Lanes move with what they belong to.
-    if (running_ == schedules_.get()) joined_->progress();
-    const bool moved = running_->progress();
+    moved |= running_->progress();
     if (!completion_->done) return moved;
     running_ = nullptr;
     completion_ = nullptr;
     return true;
   }
-  if (room_step_ != RoomStep::none) return progress_room();
-  if (completion_ == nullptr) return joined_ != nullptr && ended_.ok() && joined_->progress();
-  bool moved = false;
+  if (room_step_ != RoomStep::none) return progress_room() || moved;
+  if (completion_ == nullptr) return joined_ != nullptr && joined_->progress();
   while (stage_ != Stage::settled) {
     moved |= !host_outcome_.done && host_->progress();
     if (!host_outcome_.done) return moved;

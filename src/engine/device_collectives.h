@@ -129,6 +129,7 @@ class DeviceCollectives final : public Collectives {
   Status compose();
   Collectives& runner_for(const CollectiveSpec& spec) const;
   void dispatch();
+  bool look_after_library();
   void begin_room();
   bool progress_room();
   Result<bool> advance_room();

@@ -31,6 +31,7 @@ struct CollectiveCase {
   double prescale = 1;
   double postscale = 1;
   bool in_place = false;
+  bool any_order = false;  // inputs of 0, 1 and 2, whose sums over a few ranks are exact in every type and order
   uint64_t seed = 1;
 
   std::string text() const {
@@ -40,15 +41,13 @@ struct CollectiveCase {
   }
 };
 
-// Reals that are no sums of powers of two, so that a fold in another order has other bits; anything for the rest.
-inline void put_element(Dtype dtype, std::byte* at, uint64_t random) {
-  const auto real = static_cast<float>(static_cast<int64_t>(random % 2001) - 1000) / 300.0f;
+inline void put_element(Dtype dtype, std::byte* at, uint64_t random, float real, double wide) {
   const auto put = [&](auto value) { std::memcpy(at, &value, sizeof value); };
   switch (dtype) {
     case Dtype::float32:
       return put(real);
     case Dtype::float64:
-      return put(static_cast<double>(real) / 3);
+      return put(wide);
     case Dtype::float16:
       return put(float_to_float16(real));
     case Dtype::bfloat16:
@@ -64,12 +63,20 @@ inline void put_element(Dtype dtype, std::byte* at, uint64_t random) {
   }
 }
 
+// Reals that are no sums of powers of two, so that a fold in another order has other bits.
+inline float awkward_real(uint64_t random) {
+  return static_cast<float>(static_cast<int64_t>(random % 2001) - 1000) / 300.0f;
+}
+
 inline Blob make_input(const CollectiveCase& c, int rank, std::size_t count) {
   Blob blob(count * size_of(c.dtype));
   uint64_t state = c.seed * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(rank) + 1;
   for (std::size_t i = 0; i < count; ++i) {
     state = state * 6364136223846793005u + 1442695040888963407u;
-    put_element(c.dtype, blob.data() + i * size_of(c.dtype), state >> 20);
+    const uint64_t random = c.any_order ? (state >> 20) % 3 : state >> 20;
+    const float real = c.any_order ? static_cast<float>(random) : awkward_real(random);
+    const double wide = c.any_order ? real : static_cast<double>(real) / 3;
+    put_element(c.dtype, blob.data() + i * size_of(c.dtype), random, real, wide);
   }
   return blob;
 }
