@@ -1,5 +1,6 @@
-// The C API on devices: messages, and how tensors that lie nowhere are refused; ranks as threads, on the stand-in for
-// CUDA.
+// The C API on devices: messages, their place among the work of a stream, and how tensors that lie nowhere are refused;
+// ranks as threads, on the stand-ins.
+#include <barrier>
 #include <cstdlib>
 #include <numeric>
 
@@ -123,27 +124,117 @@ TEST(DeviceMessages, MeetMemoryOfTheHost) {
   });
 }
 
-// What the stream still has to do when the message is sent comes first.
-TEST(DeviceMessages, FallInLineWithTheStream) {
+// ---- Order among what the stream has to do, in which the host waits for nothing of it
+
+// The stand-in's streams stand still, those of the library too, while this lives.
+class Standstill {
+ public:
+  Standstill() { standin_cuda_hold(); }
+  ~Standstill() { go_on(); }
+  void go_on() { standin_cuda_go_on(); }
+};
+
+bool is_done(fdl_request* request) {
+  int done = 0;
+  for (int i = 0; i < 50; ++i) FDL_EXPECT_OK(fdl_test(request, &done));
+  return done != 0;
+}
+
+// What the stream still has to do when the message is sent comes first; what it is given when that is done comes later.
+TEST(DeviceMessages, ASendTakesWhatTheStreamHasMadeUntilThen) {
   run_ranks(2, kStaged, [](World& me) {
     constexpr std::size_t kCount = 300;
     OwnDevice device(me.rank);
-    int32_t* memory = device.put(numbers(1, kCount));
     if (me.rank == 0) {
+      int32_t* memory = device.put(numbers(1, kCount));
       const int32_t* newer = device.put(numbers(2, kCount));
-      standin_cuda_hold();
+      const int32_t* later = device.put(numbers(3, kCount));
+      Standstill still;
       device.queue_copy(memory, newer, kCount);
       const fdl_call send = device.message(FDL_SEND, memory, kCount, 1);
       fdl_request* request = nullptr;
       FDL_ASSERT_OK(fdl_call_ex(me.comm, &send, nullptr, &request));
-      standin_cuda_go_on();
+      EXPECT_FALSE(is_done(request)) << "the stream has not come there";
+      still.go_on();
       FDL_ASSERT_OK(fdl_wait(request));
+      device.queue_copy(memory, later, kCount);
+      EXPECT_EQ(device.get(memory, kCount), numbers(3, kCount));
     } else {
-      const fdl_call recv = device.message(FDL_RECV, memory, kCount, 0);
-      FDL_ASSERT_OK(fdl_call_ex(me.comm, &recv, nullptr, nullptr));
-      EXPECT_EQ(device.get(memory, kCount), numbers(2, kCount));
+      std::vector<int32_t> values(kCount);
+      FDL_ASSERT_OK(fdl_recv(me.comm, values.data(), kCount, FDL_INT32, 0));
+      EXPECT_EQ(values, numbers(2, kCount));
     }
   });
+}
+
+// Done for the host, while the device stands still: what the stream has before it reads the old, what comes after it
+// the new.
+TEST(DeviceMessages, AReceiveLiesBetweenWhatTheStreamHasBeforeAndAfterIt) {
+  run_ranks(2, kStaged, [](World& me) {
+    constexpr std::size_t kCount = 300;
+    std::vector<int32_t> values = numbers(5, kCount);
+    if (me.rank == 0) {
+      fdl_request* request = nullptr;
+      FDL_ASSERT_OK(fdl_isend(me.comm, values.data(), kCount, FDL_INT32, 1, &request));
+      FDL_ASSERT_OK(fdl_wait(request));
+      return;
+    }
+    OwnDevice device(me.rank);
+    int32_t* memory = device.put(numbers(1, kCount));
+    int32_t* before = device.put(std::vector<int32_t>(kCount, -1));
+    int32_t* after = device.put(std::vector<int32_t>(kCount, -1));
+    Standstill still;
+    device.queue_copy(before, memory, kCount);
+    const fdl_call recv = device.message(FDL_RECV, memory, kCount, 0);
+    FDL_ASSERT_OK(fdl_call_ex(me.comm, &recv, nullptr, nullptr));  // the host waits for the message alone
+    device.queue_copy(after, memory, kCount);
+    still.go_on();
+    EXPECT_EQ(device.get(after, kCount), numbers(5, kCount));
+    EXPECT_EQ(device.get(before, kCount), numbers(1, kCount));
+    EXPECT_EQ(device.get(memory, kCount), numbers(5, kCount));
+  });
+}
+
+// The same of a collective: by NCCL the host is done while the device stands still, through the host it is not.
+TEST(DeviceCollectives, LieBetweenWhatTheStreamHasBeforeAndAfterThem) {
+  for (const bool by_nccl : {false, true}) {
+    const Knobs nccl{{"cuda_library", FDL_STANDIN_CUDA}, {"nccl_library", FDL_STANDIN_NCCL}};
+    std::barrier meet(2);
+    run_ranks(2, by_nccl ? nccl : kStaged, [&](World& me) {
+      constexpr std::size_t kCount = 300;
+      OwnDevice device(me.rank);
+      int32_t* memory = device.put(numbers(0, kCount));
+      const int32_t* newer = device.put(numbers(me.rank + 1, kCount));
+      int32_t* before = device.put(std::vector<int32_t>(kCount, -1));
+      int32_t* after = device.put(std::vector<int32_t>(kCount, -1));
+      fdl_call call = device.message(FDL_RECV, memory, kCount, 0);
+      call.collective = FDL_ALLREDUCE;
+      call.input = memory;
+      FDL_EXPECT_OK(fdl_call_ex(me.comm, &call, nullptr, nullptr));  // they have told each other of their devices
+      meet.arrive_and_wait();
+      if (me.rank == 0) standin_cuda_hold();
+      meet.arrive_and_wait();
+      device.queue_copy(memory, newer, kCount);
+      device.queue_copy(before, memory, kCount);
+      fdl_request* request = nullptr;
+      FDL_EXPECT_OK(fdl_call_ex(me.comm, &call, nullptr, &request));
+      if (by_nccl) {
+        FDL_EXPECT_OK(fdl_wait(request));
+      } else {
+        EXPECT_FALSE(is_done(request)) << "the stream has not come there";
+      }
+      meet.arrive_and_wait();
+      if (me.rank == 0) standin_cuda_go_on();
+      if (!by_nccl) {
+        FDL_EXPECT_OK(fdl_wait(request));
+      }
+      device.queue_copy(after, memory, kCount);
+      std::vector<int32_t> sum = numbers(3, kCount);
+      for (std::size_t i = 0; i < kCount; ++i) sum[i] += static_cast<int32_t>(i);
+      EXPECT_EQ(device.get(after, kCount), sum);
+      EXPECT_EQ(device.get(before, kCount), numbers(me.rank + 1, kCount));
+    });
+  }
 }
 
 // ---- What is refused leaves everything usable
