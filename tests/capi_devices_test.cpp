@@ -3,6 +3,7 @@
 #include <barrier>
 #include <cstdlib>
 #include <numeric>
+#include <optional>
 
 #include "cuda/cuda_device.h"
 #include "system/poller.h"
@@ -48,6 +49,10 @@ class OwnDevice {
   }
   void queue_copy(int32_t* target, const int32_t* source, std::size_t count) {
     EXPECT_TRUE(device_->copy(stream_, target, source, count * 4).ok());
+  }
+  // So long that whoever does not wait for this stream is far ahead of it.
+  void queue_much(int32_t* memory) {
+    for (int i = 0; i < 50; ++i) queue_copy(memory, memory + 1, 1);
   }
   fdl_call message(fdl_collective kind, int32_t* memory, std::size_t count, int peer) const {
     fdl_call call;
@@ -126,11 +131,17 @@ TEST(DeviceMessages, MeetMemoryOfTheHost) {
 
 // ---- Order among what the stream has to do, in which the host waits for nothing of it
 
-// The stand-in's streams stand still, those of the library too, while this lives.
+// The stand-in's streams stand still, those of the library too, until they may go on; slowly, while this lives.
 class Standstill {
  public:
-  Standstill() { standin_cuda_hold(); }
-  ~Standstill() { go_on(); }
+  Standstill() {
+    standin_cuda_delay_us(300);
+    standin_cuda_hold();
+  }
+  ~Standstill() {
+    go_on();
+    standin_cuda_delay_us(0);
+  }
   void go_on() { standin_cuda_go_on(); }
 };
 
@@ -150,6 +161,7 @@ TEST(DeviceMessages, ASendTakesWhatTheStreamHasMadeUntilThen) {
       const int32_t* newer = device.put(numbers(2, kCount));
       const int32_t* later = device.put(numbers(3, kCount));
       Standstill still;
+      device.queue_much(device.put({0, 0}));
       device.queue_copy(memory, newer, kCount);
       const fdl_call send = device.message(FDL_SEND, memory, kCount, 1);
       fdl_request* request = nullptr;
@@ -184,6 +196,7 @@ TEST(DeviceMessages, AReceiveLiesBetweenWhatTheStreamHasBeforeAndAfterIt) {
     int32_t* before = device.put(std::vector<int32_t>(kCount, -1));
     int32_t* after = device.put(std::vector<int32_t>(kCount, -1));
     Standstill still;
+    device.queue_much(device.put({0, 0}));
     device.queue_copy(before, memory, kCount);
     const fdl_call recv = device.message(FDL_RECV, memory, kCount, 0);
     FDL_ASSERT_OK(fdl_call_ex(me.comm, &recv, nullptr, nullptr));  // the host waits for the message alone
@@ -212,8 +225,10 @@ TEST(DeviceCollectives, LieBetweenWhatTheStreamHasBeforeAndAfterThem) {
       call.input = memory;
       FDL_EXPECT_OK(fdl_call_ex(me.comm, &call, nullptr, nullptr));  // they have told each other of their devices
       meet.arrive_and_wait();
-      if (me.rank == 0) standin_cuda_hold();
+      std::optional<Standstill> still;
+      if (me.rank == 0) still.emplace();
       meet.arrive_and_wait();
+      device.queue_much(device.put({0, 0}));
       device.queue_copy(memory, newer, kCount);
       device.queue_copy(before, memory, kCount);
       fdl_request* request = nullptr;
@@ -224,7 +239,7 @@ TEST(DeviceCollectives, LieBetweenWhatTheStreamHasBeforeAndAfterThem) {
         EXPECT_FALSE(is_done(request)) << "the stream has not come there";
       }
       meet.arrive_and_wait();
-      if (me.rank == 0) standin_cuda_go_on();
+      if (still) still->go_on();
       if (!by_nccl) {
         FDL_EXPECT_OK(fdl_wait(request));
       }
