@@ -278,7 +278,8 @@ TEST_F(Orders, EverythingThatDiffersIsUnexpected) {
   EXPECT_TRUE(unexpected(bucket, usual, join()));
   for (auto change : std::vector<std::function<void(Request&)>>{
            [](Request& r) { r.op = 1; }, [](Request& r) { r.prescale = 2; }, [](Request& r) { r.postscale = 2; },
-           [](Request& r) { r.device = 0; }, [](Request& r) { r.kind = RequestKind::reduce_scatter; }}) {
+           [](Request& r) { r.device = 0; }, [](Request& r) { r.place = 0; },
+           [](Request& r) { r.kind = RequestKind::reduce_scatter; }}) {
     Request other = usual;
     change(other);
     EXPECT_TRUE(unexpected(bucket, usual, other));

@@ -282,6 +282,41 @@ TEST_F(Rules, KindsOfDevicesMustBeEqual) {
             "submit the same kind of device");
 }
 
+TEST_F(Rules, PlacesMustBeEqualButInSums) {
+  Request here = broadcast("x", 0);
+  Request there = here;
+  there.place = 64;
+  EXPECT_EQ(
+      Disagreement(here, there),
+      "x: rank 0 (host-a) has tensors elsewhere, rank 1 (host-b) has tensors in another place of memory of "
+      "fdl_device_alloc; all ranks must submit the same place in memory of fdl_device_alloc, or tensors elsewhere");
+  EXPECT_EQ(Disagreement(there, there), "");
+}
+
+// It is for the ranks to know then that they must not reduce it where it lies.
+TEST_F(Rules, ASumWhoseTensorsLieInUnlikePlacesIsApartAndSoIsWhatItIsFusedWith) {
+  auto options = options_for(3);
+  options.fusion_bytes = 1024;
+  Use(options);
+  Request placed = allreduce("a");
+  placed.place = 64;
+  Request moved = placed;
+  moved.place = 128;
+  const Request other = allreduce("b");
+  const auto is_apart = [&](const Request& of_last, bool last_joins) {
+    Submit(0, {placed, other});
+    Submit(1, {placed, other});
+    Submit(2, last_joins ? std::vector<Request>{join()} : std::vector<Request>{of_last, other});
+    const Plan plan = Decide();
+    EXPECT_EQ(Order(plan), "a+b");
+    return plan.buckets[0].apart;
+  };
+  EXPECT_FALSE(is_apart(placed, false));
+  EXPECT_TRUE(is_apart(moved, false));
+  EXPECT_TRUE(is_apart(allreduce("a"), false));
+  EXPECT_TRUE(is_apart(placed, true)) << "who has joined has nothing there";
+}
+
 TEST_F(Rules, TheLowestPairThatDisagreesIsNamed) {
   Size(4);
   Submit(3, {allreduce("x", Dtype::int8)});

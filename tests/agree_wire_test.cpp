@@ -33,6 +33,7 @@ Request elaborate() {
   request.group_size = 7;
   request.priority = -5;
   request.device = 1;
+  request.place = int64_t{3} << 40 | 64;
   return request;
 }
 
@@ -53,6 +54,7 @@ PlanMessage some_plan() {
   sum.element_counts = {4, 0};
   sum.dtype = Dtype::float64;
   sum.prescale = 0.5;
+  sum.apart = true;
   Bucket gather;
   gather.kind = RequestKind::allgather;
   gather.names = {"g"};
@@ -194,6 +196,7 @@ const BadRequest kBadRequests[] = {
     {"postscale", [](Request& r) { r.postscale = std::numeric_limits<double>::infinity(); }, "a scale is not finite"},
     {"root", [](Request& r) { r.root = -2; }, "the root is negative"},
     {"device", [](Request& r) { r.device = 256; }, "no such kind of device"},
+    {"negative place", [](Request& r) { r.place = -2; }, "no such place"},
     {"negative device", [](Request& r) { r.device = -2; }, "no such kind of device"},
     {"group without size", [](Request& r) { r.group = "g"; }, "the size of its group does not fit"},
     {"size without group", [](Request& r) { r.group_size = 2; }, "the size of its group does not fit"},
@@ -393,6 +396,7 @@ TEST(Cache, FindsARequestOnlyIfNothingDiffers) {
       [](Request& r) { r.group_size = 8; },
       [](Request& r) { r.priority = 0; },
       [](Request& r) { r.device = -1; },
+      [](Request& r) { r.place = -1; },
   };
   for (const auto& change : changes) {
     Request other = request;

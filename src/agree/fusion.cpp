@@ -52,6 +52,7 @@ std::vector<Bucket> fuse(std::vector<Bucket> buckets, std::size_t fusion_bytes) 
     }
     fused[place->index].names.push_back(std::move(bucket.names.front()));
     fused[place->index].element_counts.push_back(bucket.element_counts.front());
+    fused[place->index].apart |= bucket.apart;
     place->room -= bytes;
   }
   return fused;

@@ -10,7 +10,7 @@ bool same_on_all(RequestKind kind) { return kind != RequestKind::allgather && ki
 bool equal_but_priority(const Request& a, const Request& b) {
   return a.name == b.name && a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
          a.shape == b.shape && a.splits == b.splits && a.prescale == b.prescale && a.postscale == b.postscale &&
-         a.group_size == b.group_size && a.device == b.device && a.group == b.group;
+         a.group_size == b.group_size && a.device == b.device && a.place == b.place && a.group == b.group;
 }
 
 // What the bucket itself says of this rank's tensor.
@@ -90,6 +90,7 @@ std::optional<uint32_t> LockedOrder::find(const std::string& name) const {
 bool LockedOrder::fits(Tensor& tensor, const Request& request) const {
   if (tensor.expected) return equal_but_priority(*tensor.expected, request);
   const Bucket& bucket = *buckets_[tensor.place.bucket];
+  if (request.place >= 0) return false;  // of which the bucket says nothing
   if (!fits_bucket(request, bucket, tensor.place.index, rank_, size_)) return false;
   tensor.expected = request;
   return true;

@@ -34,6 +34,8 @@ struct Request {
   int32_t group_size = 0;
   int32_t priority = 0;
   int32_t device = -1;  // -1: CPU, else kind of device
+  // Equal on two ranks: their tensors lie alike in memory that the group took together. -1: in none.
+  int64_t place = -1;
 
   int64_t element_count() const;
   bool operator==(const Request&) const = default;
@@ -54,6 +56,8 @@ struct Bucket {
   double prescale = 1;
   double postscale = 1;
   int32_t device = -1;  // as in Request
+  // allreduce: the tensors do not lie alike on all ranks, or a rank has none: they must not be reduced where they are.
+  bool apart = false;
   // allreduce, broadcast, reduce_scatter: elements of each tensor, also for ranks that have joined and contribute
   // zeros.
   std::vector<int64_t> element_counts;

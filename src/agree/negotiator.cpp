@@ -89,6 +89,14 @@ std::vector<int64_t> rows_of(const Pending& pending, int size) {
   return rows;
 }
 
+// Whether tensors that lie in memory of the group's do so alike everywhere; what lies elsewhere need not.
+bool lies_apart(const Pending& pending, int size) {
+  const auto is_placed = [](const Request& request) { return request.place >= 0; };
+  if (std::ranges::none_of(pending.variants, is_placed)) return false;
+  const auto differs = [&](const Request& request) { return request.place != pending.variants.front().place; };
+  return pending.asked < size || std::ranges::any_of(pending.variants, differs);
+}
+
 Bucket bucket_of(const Pending& pending, int size) {
   const Request& request = pending.first();
   Bucket bucket;
@@ -106,6 +114,8 @@ Bucket bucket_of(const Pending& pending, int size) {
       bucket.rows = rows_of(pending, size);
       break;
     case RequestKind::allreduce:
+      bucket.apart = lies_apart(pending, size);
+      [[fallthrough]];
     case RequestKind::broadcast:
     case RequestKind::reduce_scatter:
       bucket.element_counts = {request.element_count()};

@@ -102,6 +102,7 @@ void Rhythm::note(const Plan& plan, bool usual) {
 // on a device, where a sum is done for the host as soon as it is queued.)
 bool Rhythm::may_repeat(const Bucket& bucket) const {
   if (bucket.code != Code::ok || bucket.kind == RequestKind::join || bucket.names.empty()) return false;
+  if (bucket.apart) return false;  // no request for it is all ranks'
   if (!blind_ || bucket.kind == RequestKind::barrier) return true;
   return bucket.kind == RequestKind::allreduce && bucket.device < 0 &&
          std::ranges::all_of(bucket.element_counts, [](int64_t count) { return count > 0; });

@@ -145,6 +145,16 @@ std::optional<Mismatch> same_device(Votes votes) {
       });
 }
 
+std::optional<Mismatch> same_place(Votes votes) {
+  return same(
+      votes, "place in memory of fdl_device_alloc, or tensors elsewhere",
+      [](const Request& request) { return request.place; },
+      [](const Request& request) {
+        return request.place < 0 ? std::string("tensors elsewhere")
+                                 : std::string("tensors in another place of memory of fdl_device_alloc");
+      });
+}
+
 std::optional<Mismatch> same_group(Votes votes) {
   return same(
       votes, "group",
@@ -174,6 +184,10 @@ std::optional<Mismatch> first_mismatch(Votes votes, int size) {
   switch (kind) {
     case RequestKind::allreduce:
       return first_of({same_shape, same_op, same_prescale, same_postscale}, votes);
+    default:
+      if (auto mismatch = same_place(votes)) return mismatch;
+  }
+  switch (kind) {
     case RequestKind::reduce_scatter:
       return first_of({has_rows, same_shape, same_op, same_prescale, same_postscale}, votes);
     case RequestKind::broadcast:

@@ -39,6 +39,7 @@ std::optional<Mismatch> same_prescale(Votes votes);
 std::optional<Mismatch> same_postscale(Votes votes);
 std::optional<Mismatch> splits_fit(Votes votes, int size);  // alltoall
 std::optional<Mismatch> same_device(Votes votes);
+std::optional<Mismatch> same_place(Votes votes);
 std::optional<Mismatch> same_group(Votes votes);
 
 // The first rule that is broken, of those that apply to the kind. `size` is the number of ranks.

@@ -61,7 +61,7 @@ Offset<wire::Request> write_request(Builder& builder, const Request& request) {
   const auto group = write_text(builder, request.group);
   return wire::CreateRequest(builder, name, static_cast<uint8_t>(request.kind), static_cast<uint8_t>(request.dtype),
                              request.op, shape, splits, request.root, request.prescale, request.postscale, group,
-                             request.group_size, request.priority, request.device);
+                             request.group_size, request.priority, request.device, request.place);
 }
 
 Items<Offset<wire::Request>> write_requests(Builder& builder, const std::vector<Request>& requests) {
@@ -80,8 +80,8 @@ Offset<wire::Bucket> write_bucket(Builder& builder, const Bucket& bucket, const 
   const auto error = write_text(builder, bucket.error);
   return wire::CreateBucket(builder, static_cast<uint8_t>(bucket.kind), static_cast<uint8_t>(bucket.dtype), bucket.op,
                             positions, names, counts, rows, bucket.root, bucket.prescale, bucket.postscale,
-                            bucket.device, static_cast<int32_t>(bucket.code), error, bucket.culprit,
-                            bucket.last_joined);
+                            bucket.device, static_cast<int32_t>(bucket.code), error, bucket.culprit, bucket.last_joined,
+                            bucket.apart);
 }
 
 Items<Offset<wire::Bucket>> write_buckets(Builder& builder, const std::vector<Bucket>& buckets,
@@ -196,6 +196,7 @@ Status Reader::read(const wire::Request& from, Request& to) {
   to.group_size = from.group_size();
   to.priority = from.priority();
   to.device = from.device();
+  to.place = from.place();
   const Status fine = check_request(to);
   return fine.ok() ? fine : malformed(fine.text());
 }
@@ -245,6 +246,7 @@ Status Reader::read(const wire::Bucket& from, Bucket& to, std::vector<uint32_t>&
   to.code = static_cast<Code>(from.code());
   to.culprit = from.culprit();
   to.last_joined = from.last_joined();
+  to.apart = from.apart();
   return check_bucket(to, known);
 }
 
@@ -294,6 +296,7 @@ Status check_request(const Request& request) {
   if (!std::isfinite(request.prescale) || !std::isfinite(request.postscale)) return refuse("a scale is not finite");
   if (request.root < -1) return refuse("the root is negative");
   if (request.device < -1 || request.device > kMaxDevice) return refuse("there is no such kind of device");
+  if (request.place < -1) return refuse("there is no such place");
   if (request.group.empty() != (request.group_size == 0) || request.group_size < 0 ||
       request.group_size > kMaxGroupSize) {
     return refuse("the size of its group does not fit");

@@ -1,4 +1,6 @@
 // C API: memory that all ranks of a host map, where they can; else ordinary memory.
+#include <unistd.h>
+
 #include <cstdlib>
 
 #include "capi/objects.h"
@@ -12,6 +14,16 @@ namespace {
 // What of a host's memory is in use in this process: fdl_free knows no world.
 Owners<HostMemory>& allocations() {
   static auto& instance = *new Owners<HostMemory>;
+  return instance;
+}
+
+// Of devices' memory; a forked child has no part in it.
+struct HeldHere {
+  GroupMemory memory;
+  pid_t process = ::getpid();
+};
+Owners<HeldHere>& device_allocations() {
+  static auto& instance = *new Owners<HeldHere>;
   return instance;
 }
 
@@ -33,6 +45,30 @@ fdl_result fdl_alloc(fdl_world* world, size_t bytes, void** memory) {
 
 void fdl_free(void* memory) {
   if (memory == nullptr) return;
+  if (const auto held = device_allocations().forget(memory)) {
+    if (held->process == ::getpid()) return held->memory.let_go();
+    static_cast<void>(new std::shared_ptr<HeldHere>(held));
+    return;
+  }
   if (const auto owner = allocations().forget(memory)) return owner->release(memory);
   std::free(memory);
+}
+
+fdl_result fdl_device_alloc(fdl_group* group, fdl_device_kind kind, int index, void* stream, size_t bytes,
+                            void** memory) {
+  if (memory == nullptr || bytes == 0) return refuse("fdl_device_alloc: memory must not be NULL, nor bytes 0");
+  if (group == nullptr) {
+    return report(Status(Code::not_initialized, "fdl_device_alloc: the group is NULL: create a world first"));
+  }
+  auto fault = fault_of_place(kind, index);
+  if (kind == FDL_DEVICE_CPU) fault = "for memory of the CPU's there is fdl_alloc";
+  if (fault) return refuse("fdl_device_alloc: " + *fault);
+  auto taken = group->world->runtime->take_memory(*group->group, kind, index, stream, bytes);
+  if (!taken.ok()) {
+    return report(taken.status().while_doing("allocating " + std::to_string(bytes) + " bytes on a device"));
+  }
+  void* const address = taken->memory->get();
+  device_allocations().keep(address, std::make_shared<HeldHere>(HeldHere{taken.take()}));
+  *memory = address;
+  return FDL_OK;
 }

@@ -161,6 +161,8 @@ Status check(const fdl_group* group) {
 Status find_place(fdl_group* group, const fdl_operation& operation, std::vector<Entry>& entries) {
   Entry& entry = entries.back();
   if (entry.request.device < 0) return {};
+  entry.request.place =
+      group->group->held()->place_of(operation.input.data, operation.output, operation.kind == FDL_NAMED_ALLREDUCE);
   if (entries.size() > 1) {
     const auto& before = entries[entries.size() - 2].place;
     if (before != nullptr && before->stream() == operation.input.stream &&

@@ -399,8 +399,10 @@ void Communicator::State::begin_next() {
   while (active == nullptr && oldest != nullptr && !failed) {
     active = choose_runner(oldest->spec);
     outcome = {};
-    if (oldest->room_bytes == 0) [[likely]] {
+    if (oldest->room_bytes == 0 && oldest->holding == nullptr) [[likely]] {
       active->start(oldest->spec, oldest->buffers, outcome);
+    } else if (oldest->holding != nullptr) {
+      devices->hold(oldest->spec, *oldest->holding, outcome);
     } else {
       devices->make_room(oldest->spec, oldest->room_bytes, oldest->room, outcome);
     }

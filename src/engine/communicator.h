@@ -19,6 +19,7 @@
 #include "contract/membership.h"
 #include "contract/readiness_board.h"
 #include "contract/transport.h"
+#include "engine/held_memory.h"
 #include "system/event.h"
 #include "system/poller.h"
 
@@ -34,6 +35,8 @@ struct Operation {
   // DeviceCollectives::make_room() has it: then it says how many there are, and where.
   std::size_t room_bytes = 0;
   void* room = nullptr;
+  // Or memory for tensors, as DeviceCollectives::hold() has it.
+  Holding* holding = nullptr;
   Operation* next = nullptr;  // the communicator's
 };
 

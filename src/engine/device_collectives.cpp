@@ -41,7 +41,8 @@ DeviceCollectives::DeviceCollectives(Parts parts, Device& device, Poller poller)
       poller_(std::move(poller)),
       all_facts_(parts_.members->size()),
       all_ids_(parts_.members->size()),
-      all_outcomes_(parts_.members->size()) {}
+      all_outcomes_(parts_.members->size()),
+      all_holding_words_(parts_.members->size()) {}
 
 // The room first is forgotten by the library, and ends after it.
 DeviceCollectives::~DeviceCollectives() {
@@ -62,17 +63,22 @@ void DeviceCollectives::make_room(const CollectiveSpec& spec, std::size_t& bytes
   start_or_settle(spec, completion);
 }
 
+void DeviceCollectives::hold(const CollectiveSpec& spec, Holding& holding, Completion& completion) {
+  holding_ = &holding;
+  start_or_settle(spec, completion);
+}
+
 void DeviceCollectives::start_or_settle(const CollectiveSpec& spec, Completion& completion) {
   FDL_CHECK(completion_ == nullptr);
-  if (!ended_.ok()) return completion.finish(ended_);
+  completion_ = &completion;
+  if (!ended_.ok()) return finish(ended_);
   if (spec.device != &device_) {
-    return completion.finish(Status(
+    return finish(Status(
         Code::invalid_argument,
         fmt::format("{} on {}: this communicator's collectives are on {}, and each rank uses one device in it; make "
                     "another communicator for the other device",
                     fdl::name_of(spec.collective), spec.device->name(), device_.name())));
   }
-  completion_ = &completion;
   spec_ = spec;
   if (stage_ == Stage::settled) return dispatch();
   facts_ = own_facts();
@@ -92,7 +98,7 @@ bool DeviceCollectives::stages(const CollectiveSpec& spec) const { return &runne
 
 void DeviceCollectives::dispatch() {
   if (!refused_.ok()) return finish(refused_);
-  if (room_bytes_ != nullptr) return begin_room();
+  if (room_bytes_ != nullptr || holding_ != nullptr) return begin_room();
   running_ = &runner_for(spec_);
   Completion* completion = completion_;
   running_->start(spec_, buffers_, *completion);
@@ -105,6 +111,8 @@ void DeviceCollectives::finish(Status outcome) {
   host_ = nullptr;
   room_step_ = RoomStep::none;
   room_bytes_ = nullptr;
+  holding_ = nullptr;
+  taken_.reset();
   std::exchange(completion_, nullptr)->finish(std::move(outcome));
 }
 
@@ -191,6 +199,9 @@ const Collectives* DeviceCollectives::host_at_work() const {
 
 std::string DeviceCollectives::phase() const {
   if (running_ != nullptr) return fmt::format("{}, {}", running_->name(), running_->phase());
+  if (room_step_ == RoomStep::forgetting) return "giving back memory that nobody holds";
+  if (room_step_ == RoomStep::emptying && holding_ != nullptr)
+    return "waiting until the memory that was freed is unused";
   if (room_step_ == RoomStep::emptying) return "waiting until the memory for packing is free";
   if (host_ == nullptr) return {};
   const std::string_view what = is_settled()             ? "telling each other of room on their devices"

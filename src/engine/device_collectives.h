@@ -1,7 +1,9 @@
 // DeviceCollectives: who runs a communicator's collectives on devices: the library where all ranks can, else staging.
 #pragma once
 
+#include <array>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -12,6 +14,7 @@
 #include "contract/device_library.h"
 #include "engine/device_room.h"
 #include "engine/device_schedules.h"
+#include "engine/held_memory.h"
 #include "engine/staged_collectives.h"
 #include "system/poller.h"
 
@@ -63,6 +66,10 @@ class DeviceCollectives final : public Collectives {
   // the stream lasts as long, and is the same each time. `bytes` becomes what there is.
   void make_room(const CollectiveSpec& spec, std::size_t& bytes, void*& memory, Completion& completion);
 
+  // Memory for this rank's own tensors, likewise: all ranks ask for as much. Where one has none, all are refused alike.
+  // What was let go on all ranks by then is given back.
+  void hold(const CollectiveSpec& spec, Holding& holding, Completion& completion);
+
   // Why this has ended, also where that was noticed while nothing was in flight.
   Status status() const;
 
@@ -94,6 +101,13 @@ class DeviceCollectives final : public Collectives {
   struct IdWord {
     Word word;
     DeviceLibrary::Id id{};
+  };
+
+  // What a rank tells where memory is to be held: how it fared, and which of it nobody there uses any more.
+  struct HoldingWord {
+    Word word;
+    int64_t is_librarys = 0;
+    std::array<int64_t, 63> unused{};  // numbers, and then -1
   };
 
   DeviceCollectives(Parts parts, Device& device, Poller poller);
@@ -134,13 +148,23 @@ class DeviceCollectives final : public Collectives {
   bool progress_room();
   Result<bool> advance_room();
   Status keep_room();
+  Status begin_holding();
+  void tell_holding();
+  void list_unused();
+  DeviceLibrary* holders_library() const;  // that is to know what is held; null: none
+  Result<bool> advance_holding();
+  void learn_holding();
+  Result<bool> forget_unused();
+  Status keep_holding();
   void finish(Status outcome);
 
   Parts parts_;
   Device& device_;
   Poller poller_;
   Stage stage_ = Stage::unknown;
-  DeviceLibrary* library_ = nullptr;            // null: this rank has none
+  DeviceLibrary* library_ = nullptr;                     // null: this rank has none
+  std::map<int64_t, std::shared_ptr<HeldMemory>> held_;  // what the library knows, by number; ends after it
+  int64_t next_held_ = 0;
   std::unique_ptr<Collectives> side_of_hosts_;  // on the host's memory, where they are needed
   std::unique_ptr<Collectives> joined_;         // by the library; with others beside it, where that is wished
   Collectives* by_library_ = nullptr;           // in joined_, or that
@@ -169,10 +193,17 @@ class DeviceCollectives final : public Collectives {
   bool library_may_sleep_ = false;
 
   // Or the room that is asked for.
-  enum class RoomStep : uint8_t { none, emptying, agreeing };
+  enum class RoomStep : uint8_t { none, emptying, agreeing, telling, forgetting };
   RoomStep room_step_ = RoomStep::none;
   std::size_t* room_bytes_ = nullptr;
   void** room_memory_ = nullptr;
+  // Or memory to be held.
+  Holding* holding_ = nullptr;
+  std::shared_ptr<HeldMemory> taken_;
+  bool group_is_through_ = false;  // with all that was queued when memory was asked for
+  HoldingWord holding_word_;
+  std::vector<HoldingWord> all_holding_words_;
+  std::vector<int64_t> to_forget_;
   Status ended_;
   mutable std::set<std::string, std::less<>> names_;
 };

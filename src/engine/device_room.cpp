@@ -72,6 +72,14 @@ Status DeviceRoom::keep(bool all_have_it) {
   return {};
 }
 
+Status DeviceRoom::note_other_use(Stream stream) {
+  stream_ = stream;
+  has_other_uses_ = true;
+  seen_through_ = false;
+  FDL_RETURN_IF_ERROR(device_.set(last_use_, stream));
+  return device_.ring(stream, bell_.event());
+}
+
 bool DeviceRoom::prepare_to_sleep() {
   bell_.clear();
   if (seen_through_) return true;  // the library is at work, and is slept on beside this
@@ -101,9 +109,10 @@ bool DeviceRoom::forgotten(Deadline deadline) {
 }
 
 void DeviceRoom::leave(Deadline deadline) {
-  if (memory_ == nullptr || !begin(stream_).ok() || !library_->status_of(*joined_).ok()) return;
+  if ((memory_ == nullptr && !has_other_uses_) || !library_->status_of(*joined_).ok()) return;
+  if (!device_.set(last_use_, stream_).ok() || !device_.ring(stream_, bell_.event()).ok()) return;
   const auto is_through = wait_through(deadline);
-  if (!is_through.ok() || !*is_through || !forgotten(deadline)) return;
+  if (!is_through.ok() || !*is_through || memory_ == nullptr || !forgotten(deadline)) return;
   library_->release(device_, std::exchange(memory_, nullptr));
 }
 

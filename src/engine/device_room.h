@@ -46,6 +46,11 @@ class DeviceRoom {
   // False: emptied() has something to do.
   bool prepare_to_sleep();
 
+  // Other memory that the library knows may be used by what is queued on that stream, which lasts as long as this;
+  // whether what is queued by then has run: the bell rings.
+  Status note_other_use(Stream stream);
+  Result<bool> is_through() const { return device_.reached(last_use_); }
+
   // The library's collectives are about to end. What they know is taken back, if it is through in time; the rest is
   // given back when this ends: after them.
   void leave(Deadline deadline);
@@ -62,6 +67,7 @@ class DeviceRoom {
   Collectives* joined_ = nullptr;
   bool alike_ = false;
   bool seen_through_ = false;
+  bool has_other_uses_ = false;
   Stream stream_ = nullptr;
   void* memory_ = nullptr;  // the library's
   DeviceMemory other_;      // where there is none of it

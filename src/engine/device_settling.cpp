@@ -207,7 +207,7 @@ Status DeviceCollectives::go_without(const Status& why) {
 
 void DeviceCollectives::begin_room() {
   room_step_ = RoomStep::emptying;
-  const Status begun = room_->begin(spec_.stream);
+  const Status begun = holding_ == nullptr ? room_->begin(spec_.stream) : begin_holding();
   if (begun.ok()) {
     progress_room();
   } else {
@@ -217,7 +217,7 @@ void DeviceCollectives::begin_room() {
 }
 
 bool DeviceCollectives::progress_room() {
-  const auto moved = advance_room();
+  const auto moved = holding_ == nullptr ? advance_room() : advance_holding();
   if (moved.ok()) return *moved;
   ended_ = as_device_failure(moved.status());
   finish(ended_);

@@ -127,12 +127,12 @@ Status BucketRun::begin_allreduce() {
   }
   if (on_trial_ && !fused()) return begin_allreduce_on_trial();
   // A tensor that travels alone needs no packing; one that this rank does not have needs zeros.
-  if (!fused() && entries_.front()) {
+  if (!packs() && entries_.front()) {
     Entry& entry = *entries_.front();
     start_collective(spec, {entry.input, entry.handle->output(entry.index).data});
     return {};
   }
-  if (device_ != nullptr && fused()) return begin_fused_on_device();
+  if (device_ != nullptr && packs()) return begin_fused_on_device();
   if (device_ != nullptr) {  // the others need no room for theirs
     FDL_ASSIGN_OR_RETURN(void* zeros, device_->own_room(spec.count * size_of(bucket_.dtype)));
     return pack_on_device(zeros);
@@ -268,6 +268,7 @@ void BucketRun::store_one() {
 
 Status BucketRun::begin_broadcast() {
   Entry& entry = *entries_.front();
+  if (entry.holds) return begin_holding();
   FDL_ASSIGN_OR_RETURN(void* output, make_output(entry, entry.request.shape));
   CollectiveSpec spec{.collective = Collective::broadcast, .count = entry.element_count()};
   if (comm_.rank() == bucket_.root && output != entry.input && entry.byte_count() > 0) {
@@ -333,6 +334,10 @@ Status BucketRun::begin_reduce_scatter() {
 
 bool BucketRun::progress() {
   switch (stage_) {
+    case Stage::holding:
+      if (!operation_.completion.done) return false;
+      if (const Status taken = take_holding(); !taken.ok()) fail_here(taken);
+      return true;
     case Stage::room:
       if (!operation_.completion.done) return false;
       take_room();
@@ -451,8 +456,27 @@ std::vector<DevicePiece> BucketRun::device_pieces(bool outputs) const {
   return pieces;
 }
 
+// Then they are one vector where they are: on all ranks, for they lie alike.
+bool BucketRun::lie_side_by_side() const {
+  if (bucket_.apart) return false;
+  int64_t next = -1;
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    if (!entries_[i]) return false;
+    const int64_t place = entries_[i]->request.place;
+    if (i > 0 && place != next) return false;
+    next = HeldPlaces::behind(place, static_cast<std::size_t>(bucket_.element_counts[i]) * size_of(bucket_.dtype));
+    if (next < 0) return false;
+  }
+  return true;
+}
+
 // All ranks have had the same buckets, and so have the same room.
 Status BucketRun::begin_fused_on_device() {
+  if (lie_side_by_side()) {
+    Entry& first = *entries_.front();
+    start_collective(operation_.spec, {first.input, first.handle->output(first.index).data});
+    return {};
+  }
   const std::size_t bytes = operation_.spec.count * size_of(bucket_.dtype);
   if (bytes <= device_->room.bytes) return pack_on_device(device_->room.memory);
   operation_.spec.device = &device_->device();
@@ -470,16 +494,48 @@ void BucketRun::take_room() {
   if (!packed.ok()) fail_here(packed);
 }
 
+Status BucketRun::begin_holding() {
+  const Entry& entry = *entries_.front();
+  if (device_ == nullptr) {
+    finish(Status(Code::unsupported, title() + ": no rank of the group can use its device"));
+    return {};
+  }
+  holding_ = {.bytes = entry.byte_count(), .stream = entry.place->stream()};
+  operation_.spec.device = &device_->device();
+  operation_.spec.stream = device_->stream();
+  operation_.holding = &holding_;
+  stage_ = Stage::holding;
+  comm_.start(operation_);
+  return {};
+}
+
+// Whoever is refused is so with all others: the group lives on.
+Status BucketRun::take_holding() {
+  if (!operation_.completion.status.ok()) {
+    conclude(operation_.completion.status);
+    return {};
+  }
+  if (!holding_.refusal.ok()) {
+    finish(holding_.refusal);
+    return {};
+  }
+  Entry& entry = *entries_.front();
+  FDL_RETURN_IF_ERROR(device_->device().fill_zero(device_->stream(), holding_.memory->get(), holding_.bytes));
+  entry.handle->output(entry.index).holding = std::move(holding_);
+  end_on_device();
+  return {};
+}
+
 // A factor costs nothing where there is something to pack. (A tensor that travels alone is only packed where this rank
 // has none, and the others need not pack theirs.)
 Status BucketRun::pack_on_device(void* packed) {
   CollectiveSpec& spec = operation_.spec;
   packed_ = static_cast<std::byte*>(packed);
   enter(Stage::pack);
-  const double factor = fused() ? std::exchange(spec.prescale, 1) : 1;
+  const double factor = packs() ? std::exchange(spec.prescale, 1) : 1;
   FDL_RETURN_IF_ERROR(
       device_->device().pack(device_->stream(), device_pieces(false), bucket_.dtype, packed, bucket_.dtype, factor));
-  if (fused()) after_packing_ = std::exchange(spec.postscale, 1);
+  if (packs()) after_packing_ = std::exchange(spec.postscale, 1);
   start_collective(spec, {packed, packed});
   return {};
 }

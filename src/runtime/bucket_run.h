@@ -13,6 +13,7 @@
 #include "runtime/device_work.h"
 #include "runtime/fusion_buffer.h"
 #include "runtime/handle.h"
+#include "runtime/held_places.h"
 #include "runtime/trace.h"
 
 namespace fdl {
@@ -25,6 +26,7 @@ struct Entry {
   std::shared_ptr<DevicePlace> place = nullptr;  // null: input and output are the CPU's
   std::shared_ptr<Handle> handle;
   std::size_t index = 0;  // in the handle
+  bool holds = false;     // no broadcast, but memory of its device for each rank, of as many bytes
   // Of the timeline: when the caller submitted it, and its number; 0 where it is not traced.
   int64_t submitted_ns = 0;
   uint64_t traced = 0;
@@ -59,7 +61,7 @@ class BucketRun {
   std::string title() const;
 
  private:
-  enum class Stage { room, pack, collective, adasum, tried, unpack, done };
+  enum class Stage { holding, room, pack, collective, adasum, tried, unpack, done };
 
   bool fused() const { return bucket_.names.size() > 1; }
   Status begin();
@@ -79,6 +81,11 @@ class BucketRun {
   Status begin_on_device();
   Status begin_fused_on_device();
   void take_room();
+  Status begin_holding();
+  Status take_holding();
+  bool lie_side_by_side() const;
+  // On a device: all ranks do, into the same room.
+  bool packs() const { return fused() || bucket_.apart; }
   Status pack_on_device(void* packed);
   Status unpack_on_device();
   Status hand_over();
@@ -119,6 +126,7 @@ class BucketRun {
   std::size_t tried_ = 0;
   std::byte* kept_ = nullptr;
   Operation operation_;
+  Holding holding_;
   std::optional<Adasum> adasum_;
 };
 

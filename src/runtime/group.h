@@ -29,6 +29,9 @@ class Group {
     int64_t claimed = -1;
     return device_.compare_exchange_strong(claimed, number) || claimed == number;
   }
+  // Of tensors on that device; and how many times memory for them was asked for before, by all members alike.
+  const std::shared_ptr<HeldPlaces>& held() const { return held_; }
+  int next_memory() { return next_memory_.fetch_add(1); }
   // A number that is the same on all members, who make communicators and splits in the same order.
   int next_number() { return next_number_.fetch_add(1); }
 
@@ -40,6 +43,8 @@ class Group {
   NamedOperations named_;
   std::atomic<int> next_number_{0};
   std::atomic<int64_t> device_{-1};
+  const std::shared_ptr<HeldPlaces> held_ = std::make_shared<HeldPlaces>();
+  std::atomic<int> next_memory_{0};
 };
 
 }  // namespace fdl

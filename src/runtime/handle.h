@@ -12,6 +12,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "contract/device.h"
+#include "engine/held_memory.h"
 
 namespace fdl {
 
@@ -34,6 +35,7 @@ class Handle {
     std::vector<int64_t> shape;
     std::vector<int64_t> received_splits;
     int last_joined = -1;
+    Holding holding;  // what was asked for in the place of a result
   };
 
   explicit Handle(std::size_t operations) : outputs_(operations), unfinished_(operations) {}

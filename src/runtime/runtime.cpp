@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "agree/wire.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "runtime/assemble.h"
@@ -141,7 +142,7 @@ Status Runtime::start(const RuntimeOptions& options) {
   if (!options.rendezvous.empty()) knobs["rendezvous"] = options.rendezvous;
   if (!options.job_key.empty()) knobs["job_key"] = options.job_key;
   FDL_ASSIGN_OR_RETURN(config_, Config::read(environment, knobs));
-  devices_ = std::make_unique<Devices>(config_);
+  devices_ = std::make_shared<Devices>(config_);
   FDL_ASSIGN_OR_RETURN(tuning_, load_tuning(config_, environment));
   FDL_ASSIGN_OR_RETURN(const LogLevel level, parse_log_level(config_.log_level));
   set_log_level(level);
@@ -572,6 +573,32 @@ Result<std::shared_ptr<DevicePlace>> Runtime::device_place(Group& group, int kin
                                               "; a group works on one device a rank: make another group for this one");
   }
   return DevicePlace::make(std::move(used), stream);
+}
+
+// Agreed upon like a broadcast. A rank that cannot use its device takes part, so that the others do not wait for it.
+Result<GroupMemory> Runtime::take_memory(Group& group, int kind, int index, Stream stream, std::size_t bytes) {
+  FDL_RETURN_IF_ERROR(usable());
+  const auto handle = std::make_shared<Handle>(1);
+  Entry entry{.handle = handle, .holds = true};
+  entry.request.kind = RequestKind::broadcast;
+  entry.request.name = "device memory " + std::to_string(group.next_memory());
+  entry.request.dtype = Dtype::uint8;
+  entry.request.shape = {static_cast<int64_t>(bytes)};
+  entry.request.root = 0;
+  auto place = device_place(group, kind, index, stream);
+  if (place.ok()) {
+    entry.place = place.take();
+    entry.request.device = kind;
+  }
+  FDL_RETURN_IF_ERROR(check_request(entry.request));
+  std::vector<Entry> entries;
+  entries.push_back(std::move(entry));
+  FDL_RETURN_IF_ERROR(submit_and_wait(group, std::move(entries), *handle, Deadline::never()));
+  if (!place.ok()) return place.status();
+  FDL_RETURN_IF_ERROR(handle->status());
+  Holding& holding = handle->output(0).holding;
+  group.held()->add(holding);
+  return GroupMemory{devices_, group.held(), std::move(holding.memory)};
 }
 
 Status Runtime::may_wait() const {

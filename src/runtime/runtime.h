@@ -53,6 +53,20 @@ struct OrderedComm {
   std::atomic<bool> failure_reported{false};
 };
 
+// Device memory that a group's member holds. The last word of its holder is let_go(); it may come after the world's
+// end.
+struct GroupMemory {
+  std::shared_ptr<Devices> devices;  // ends after the memory
+  std::shared_ptr<HeldPlaces> places;
+  std::shared_ptr<HeldMemory> memory;
+
+  void let_go() {
+    places->remove(memory->get());
+    memory->let_go();
+    memory.reset();
+  }
+};
+
 class Runtime {
  public:
   static Result<std::unique_ptr<Runtime>> create(const RuntimeOptions& options);
@@ -91,6 +105,10 @@ class Runtime {
   Result<std::shared_ptr<UsedDevice>> device(int kind, int index) { return devices_->find(kind, index); }
   // For an operation of the group on that device, submitted now.
   Result<std::shared_ptr<DevicePlace>> device_place(Group& group, int kind, int index, Stream stream);
+
+  // Memory of that device for tensors of the group, zeroed in the stream's order; blocks until all members ask for as
+  // much. All get it or none.
+  Result<GroupMemory> take_memory(Group& group, int kind, int index, Stream stream, std::size_t bytes);
 
   // Memory that all ranks of this host map, where they can. From any thread.
   Result<Allocation> allocate(std::size_t bytes) { return fdl::allocate(memory_, bytes); }
@@ -134,7 +152,7 @@ class Runtime {
   std::atomic<bool>* alive_here_;
   std::atomic<bool> shut_down_{false};
   Config config_;
-  std::unique_ptr<Devices> devices_;
+  std::shared_ptr<Devices> devices_;
   Tuning tuning_;
   Identity identity_;
   WorldFacts facts_;

@@ -173,7 +173,18 @@ struct Core {
   int next_operation = 5;
   std::map<std::size_t, const void*> registered;  // by handle
   std::size_t next_handle = 1;
-  std::set<const void*> window_memory;
+  std::map<const std::byte*, std::pair<int, std::size_t>> window_memory;  // the how manieth window, and its bytes
+
+  // Where an address lies in a window, the same for ranks where it lies alike; 0: in none.
+  uint32_t place_of(const void* memory) {
+    const auto* address = static_cast<const std::byte*>(memory);
+    const std::lock_guard lock(mutex);
+    for (const auto& [begin, window] : window_memory) {
+      if (address < begin || address >= begin + window.second) continue;
+      return static_cast<uint32_t>(window.first * 40503 + (address - begin) * 31 + 1);
+    }
+    return 0;
+  }
 };
 
 struct Cores {
@@ -274,6 +285,10 @@ class Part {
   }
 
   void add_messages(std::vector<standin::Message>& messages) {
+    // A sum in windows that do not lie alike has no meaning: the peers disagree about its kind then.
+    if (call_.kind == kAllReduce) {
+      call_.kind |= (core_.place_of(call_.source) * 3 + core_.place_of(call_.target)) << 8;
+    }
     const bool root = call_.peer == core_.rank;
     if (call_.kind == kP2p) {
       if (call_.source == nullptr) arrived_[at(call_.peer)].resize(bytes_);
@@ -292,6 +307,7 @@ class Part {
 
   void finish() {
     const bool root = call_.peer == core_.rank;
+    call_.kind &= 0xff;
     auto* target = static_cast<std::byte*>(call_.target);
     if (call_.kind == kP2p) {
       if (call_.source == nullptr) store(target, arrived_[at(call_.peer)].data(), bytes_);
@@ -333,7 +349,7 @@ class Part {
   }
 
   Core& core_;
-  const Call call_;
+  Call call_;
   const fdl::Dtype dtype_;
   const std::size_t bytes_;
   Blob input_;
@@ -486,7 +502,8 @@ Outcome state_of(Core& core) {
   if (board.windows.load() < core.windows * core.size) return Outcome::in_progress;
   if (core.windows > 0) {
     for (int r = 1; r < core.size; ++r) {
-      if (board.window_bytes[r].load() != board.window_bytes[0].load()) misuse("windows of different sizes");
+      if (board.window_bytes[core.windows % 2][r].load() != board.window_bytes[core.windows % 2][0].load())
+        misuse("windows of different sizes");
     }
   }
   if (core.finalizing && (board.finalized.load() < core.size || core.running > 0 || core.turn < core.queued)) {
@@ -592,7 +609,8 @@ void look_for_users(const void* memory) {
     std::lock_guard of_core(core->mutex);
     const bool known = std::any_of(core->registered.begin(), core->registered.end(),
                                    [&](const auto& each) { return each.second == memory; });
-    if (known || core->window_memory.contains(memory)) misuse("memory is freed that a communicator still knows");
+    if (known || core->window_memory.contains(static_cast<const std::byte*>(memory)))
+      misuse("memory is freed that a communicator still knows");
     if (works_on(*core, memory, bytes)) misuse("memory is freed that work still uses");
   }
 }
@@ -867,9 +885,9 @@ EXPORT Outcome ncclCommWindowRegister(Comm comm, void* memory, std::size_t bytes
   {
     std::lock_guard lock(core.mutex);
     ++core.windows;
-    core.window_memory.insert(memory);
+    core.window_memory[static_cast<const std::byte*>(memory)] = {core.windows, bytes};
     auto& board = core.meeting->board();
-    board.window_bytes[core.rank].store(bytes);
+    board.window_bytes[core.windows % 2][core.rank].store(bytes);
     board.windows.fetch_add(1);
     *window = reinterpret_cast<Window>(memory);
   }
@@ -883,7 +901,7 @@ EXPORT Outcome ncclCommWindowDeregister(Comm comm, Window window) {
     std::lock_guard lock(core.mutex);
     const void* memory = window;
     if (works_on(core, memory, allocated_at(memory))) misuse("memory is forgotten that work still uses");
-    if (core.window_memory.erase(memory) == 0) misuse("a window that is none");
+    if (core.window_memory.erase(static_cast<const std::byte*>(memory)) == 0) misuse("a window that is none");
   }
   count("windows", -1);
   return Outcome::success;

@@ -28,7 +28,7 @@ struct Board {
   std::atomic<int> windows;
   std::atomic<uint32_t> bells[kRanks];
   char devices[kRanks][16];
-  std::atomic<uint64_t> window_bytes[kRanks];
+  std::atomic<uint64_t> window_bytes[2][kRanks];  // of windows with even and odd numbers: nobody is further ahead
 };
 
 // One message of a group: sent from, or received into, `bytes`.

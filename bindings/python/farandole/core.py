@@ -8,7 +8,7 @@ buffer protocol, by `__dlpack__`, or as (pointer, dtype, shape). Arrays on a CUD
 from . import _native
 from .codes import Kind, Op
 from .communicator import Communicator, Request
-from .memory import allocate, can_use_device, empty, open_device
+from .memory import allocate, allocate_on_device, can_use_device, empty, open_device
 from .operations import (
     Handle,
     allgather,

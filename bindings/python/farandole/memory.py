@@ -4,13 +4,20 @@ import math
 import warnings
 
 from . import _native, errors
-from .world import current
+from .world import current, world_group
 
 
 def allocate(nbytes):
     """Zeroed memory that all ranks of the host map where they can, by the buffer protocol; freed when nothing looks into
     it any more, also after shutdown. Collectives on such memory need no copies between the ranks of a host."""
     return _native.Memory(current().native, nbytes)
+
+
+def allocate_on_device(nbytes, place, group=None):
+    """Zeroed memory of a device for tensors of the group's operations by name, by __cuda_array_interface__; freed when
+    nothing looks into it any more. All members of the group call it, in one order and for as many bytes. `place`: the
+    device's kind (2 for CUDA) and index, and the stream in whose order it is zeroed and, in the end, freed."""
+    return _native.DeviceMemory((group or world_group()).member(), *place, nbytes)
 
 
 def empty(shape, dtype="float32"):

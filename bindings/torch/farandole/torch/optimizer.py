@@ -25,7 +25,7 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     It shares the parameter groups of `optimizer` and takes over its state. Every rank must wrap the same parameters under
     the same names. named_parameters: model.named_parameters(). groups: how many groups of gradients are reduced as one,
     or the groups themselves as lists of parameters. gradients_in_shared_memory: gradients are kept in buckets of memory
-    that all ranks of the host map (on a device: of the device's own), and each bucket is reduced there as one tensor,
+    that all ranks of the host map (on a CUDA device: of the device's, which NCCL knows), and each bucket is reduced there as one tensor,
     without being packed or unpacked.
     """
     if op == Adasum:
@@ -121,10 +121,10 @@ _ALIGNMENT = 64  # of each gradient in its bucket, in bytes
 
 
 class _SharedBucket(_Bucket):
-    """Parameters of one type and device whose gradients lie side by side, on the CPU in memory that all ranks of the
-    host map."""
+    """Parameters of one type and device whose gradients lie side by side: on the CPU in memory that all ranks of the
+    host map, on CUDA in memory that NCCL knows where it can."""
 
-    def __init__(self, parameters, priority):
+    def __init__(self, parameters, priority, process_set):
         super().__init__(parameters, priority)
         dtype, device = parameters[0].dtype, parameters[0].device
         starts, count = [], 0
@@ -133,7 +133,13 @@ class _SharedBucket(_Bucket):
             step = _ALIGNMENT // dtype.itemsize
             count += (parameter.numel() + step - 1) // step * step
         count = max(count, 1)
-        self.flat = empty(count, dtype=dtype) if device.type == "cpu" else torch.zeros(count, dtype=dtype, device=device)
+        # Who comes later to an elastic job would take memory together with those who have theirs.
+        alone = device.type == "cuda" and is_elastic()
+        self.flat = (
+            torch.zeros(count, dtype=dtype, device=device)
+            if alone
+            else empty(count, dtype=dtype, device=device, process_set=process_set)
+        )
         self.views = {
             parameter: self.flat.as_strided(parameter.shape, _dense_strides(parameter), start)
             for parameter, start in zip(parameters, starts)
@@ -202,7 +208,7 @@ class _Communication:
             chosen = self._of_size(parameters) if shared and not groups else self._grouped(parameters, groups)
             in_buckets, others = _in_shared_buckets(chosen) if shared else ([], chosen)
             for members in reversed(in_buckets):  # early parameters first, as in all watch()es
-                self.watch(members, _SharedBucket)
+                self.watch(members, lambda *given: _SharedBucket(*given, process_set))
             for members in others:
                 self.watch(members)
 

@@ -3,6 +3,7 @@
 import torch
 
 from .. import core, errors
+from ..basics import global_process_set
 
 # The numbers are the C API's.
 DTYPES = {
@@ -81,11 +82,26 @@ def from_memory(memory, shape, dtype, device):
     return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(shape).to(device)
 
 
-def empty(*size, dtype=None):
+def empty(*size, dtype=None, device="cpu", process_set=global_process_set):
     """A tensor of zeros in memory that all ranks of the host map where they can: collectives on it need no copies between
-    them. It lives until it is freed, also after shutdown."""
+    them. It lives until it is freed, also after shutdown.
+
+    device: on a CUDA device it is memory of that, for operations by name of `process_set`, all of whose ranks call this in
+    one order and for as large a tensor; NCCL knows it, where it can, and works in it without copies."""
     shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
     dtype = dtype or torch.get_default_dtype()
+    device = torch.device(device)
+    if device.type == "cuda":
+        return _empty_on_cuda(shape, dtype, device, process_set)
     if shape.numel() == 0:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(core.allocate(shape.numel() * dtype.itemsize), dtype=dtype).view(shape)
+
+
+def _empty_on_cuda(shape, dtype, device, process_set):
+    device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+    if shape.numel() == 0 or not core.can_use_device(_CUDA, device.index):
+        return torch.zeros(shape, dtype=dtype, device=device)
+    place = _CUDA, device.index, torch.cuda.current_stream(device).cuda_stream
+    memory = core.allocate_on_device(shape.numel() * dtype.itemsize, place, process_set.group("empty"))
+    return torch.as_tensor(memory, device=device).view(dtype).view(shape)

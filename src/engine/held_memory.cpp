@@ -1,0 +1,72 @@
+// HeldMemory: where it comes from, and when it may go back.
+#include "engine/held_memory.h"
+
+#include <string>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "engine/lasting_bell.h"
+#include "system/poller.h"
+
+namespace fdl {
+namespace {
+
+constexpr std::size_t kGrain = 4096;  // what libraries map is whole pages
+
+}  // namespace
+
+Result<std::shared_ptr<HeldMemory>> HeldMemory::take(Device& device, DeviceLibrary* library, Stream stream,
+                                                     std::size_t bytes) {
+  FDL_ASSIGN_OR_RETURN(const Mark last_use, device.make_mark());
+  const std::size_t whole = round_up(bytes, kGrain);
+  auto memory = library == nullptr ? Result<void*>(Status(Code::resource, "")) : library->allocate(device, whole);
+  if (!memory.ok() && library != nullptr) {
+    log_info("{}: memory of {} is taken instead, which {} does not know", memory.status().text(), device.name(),
+             library->name());
+    library = nullptr;
+  }
+  if (library == nullptr) memory = device.allocate(whole);
+  if (!memory.ok()) {
+    device.end_mark(last_use);
+    return memory.status();
+  }
+  return std::shared_ptr<HeldMemory>(new HeldMemory(device, library, stream, *memory, whole, last_use));
+}
+
+void HeldMemory::let_go() {
+  // What cannot be marked belongs to a device that has failed, and uses nothing any more.
+  static_cast<void>(device_.set(last_use_, stream_));
+  let_go_.store(true, std::memory_order_release);
+}
+
+bool HeldMemory::is_unused() const {
+  if (!let_go_.load(std::memory_order_acquire)) return false;
+  const auto is_through = device_.reached(last_use_);
+  return is_through.ok() && *is_through;
+}
+
+bool HeldMemory::wait_through() const {
+  const auto bell = LastingBell::take();
+  if (!bell.ok() || !device_.ring(stream_, bell->event()).ok()) return true;
+  const Deadline deadline = Deadline::after_seconds(1);
+  for (;;) {
+    bell->clear();
+    const auto is_through = device_.reached(last_use_);
+    if (!is_through.ok() || *is_through) return true;
+    if (!wait_readable(bell->fd(), deadline)) return false;
+  }
+}
+
+// The device gives its own memory back in the stream's order; a library does not.
+HeldMemory::~HeldMemory() {
+  if (library_ == nullptr) {
+    device_.release_after(stream_, memory_);
+  } else if (is_unused() || wait_through()) {
+    library_->release(device_, memory_);
+  } else {
+    log_info("{} bytes of {} are left to the end of the process", bytes_, device_.name());
+  }
+  device_.end_mark(last_use_);
+}
+
+}  // namespace fdl

@@ -1,0 +1,222 @@
+// Memory that a group's ranks hold on their devices: known to the library alike or not at all, given back together.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/device_team.h"
+
+namespace fdl::test {
+namespace {
+
+using testing::HasSubstr;
+
+DeviceTeam holders(const std::function<Result<DeviceLibrary*>(int rank)>& give,
+                   std::map<std::string, std::string> options = {}) {
+  options.try_emplace("suspect_after_s", "0.2");
+  DeviceTeam team{.config = make_config(options)};
+  if (give) team.library = [give](int rank) { return [give, rank] { return give(rank); }; };
+  return team;
+}
+DeviceTeam holders(HostLibrary& library, std::map<std::string, std::string> options = {}) {
+  return holders([&library](int) -> Result<DeviceLibrary*> { return &library; }, std::move(options));
+}
+
+struct Asked {
+  Status outcome;
+  Holding holding;
+};
+
+void start_holding(DeviceRank& me, Operation& operation, Holding& holding, std::size_t bytes) {
+  holding.bytes = bytes;
+  holding.stream = me.stream;
+  operation.spec = {.device = &me.device, .stream = me.stream};
+  operation.holding = &holding;
+  me.comm.start(operation);
+}
+
+Asked hold(DeviceRank& me, std::size_t bytes = 4096) {
+  Asked asked;
+  Operation operation;
+  start_holding(me, operation, asked.holding, bytes);
+  asked.outcome = me.comm.wait(operation.completion, Deadline::after_seconds(60));
+  return asked;
+}
+
+std::shared_ptr<HeldMemory> must_hold(DeviceRank& me, std::size_t bytes = 4096) {
+  Asked asked = hold(me, bytes);
+  require(asked.outcome);
+  require(asked.holding.refusal);
+  return std::move(asked.holding.memory);
+}
+
+void expect_sums(DeviceRank& me, void* memory) {
+  const std::vector<int64_t> ones(500, 1);
+  me.device.upload(me.stream, memory, ones.data(), 4000);
+  require(
+      call(me.comm, {.dtype = Dtype::int64, .count = 500, .device = &me.device, .stream = me.stream}, memory, memory));
+  std::vector<int64_t> values(500);
+  me.device.download(me.stream, values.data(), memory, 4000);
+  EXPECT_EQ(values, std::vector<int64_t>(500, me.size()));
+}
+
+TEST(HeldMemory, IsKnownAlikeAndNumberedAlike) {
+  HostLibrary library;
+  run_device_team(3, holders(library), [&](DeviceRank& me) {
+    Asked first = hold(me, 5000);
+    require(first.outcome);
+    EXPECT_TRUE(first.holding.is_known);
+    EXPECT_EQ(first.holding.number, 0);
+    EXPECT_EQ(first.holding.memory->bytes(), 8192u) << "whole pages";
+    const Asked second = hold(me);
+    EXPECT_EQ(second.holding.number, 1);
+    expect_sums(me, first.holding.memory->get());
+    require(barrier(me.comm));
+    EXPECT_EQ(library.known().size(), std::string("8192 alike, ").size() * 6 - 2);
+    EXPECT_THAT(library.known(), HasSubstr("8192 alike"));
+    require(barrier(me.comm));
+  });
+  EXPECT_EQ(library.allocated(), 0);
+}
+
+// The library may be at work when it is to forget; the group waits for it, asleep.
+TEST(HeldMemory, GoesBackWithTheNextWhenAllHaveLetGoOfIt) {
+  HostLibrary library({.busy_dismissals = 3});
+  run_device_team(2, holders(library), [&](DeviceRank& me) {
+    auto first = must_hold(me);
+    expect_sums(me, first->get());
+    if (me.rank() == 0) first->let_go();
+    auto second = must_hold(me);
+    require(barrier(me.comm));
+    EXPECT_EQ(library.allocated(), 4) << "rank 1 holds its own";
+    require(barrier(me.comm));
+    if (me.rank() == 1) first->let_go();
+    first.reset();
+    auto third = must_hold(me);
+    require(barrier(me.comm));
+    EXPECT_EQ(library.allocated(), 4);
+    require(barrier(me.comm));
+    expect_sums(me, third->get());
+    expect_sums(me, second->get());
+  });
+  EXPECT_EQ(library.allocated(), 0);
+}
+
+TEST(HeldMemory, StaysWhileItsHoldersStreamIsNotThrough) {
+  HostLibrary library;
+  run_device_team(2, holders(library), [&](DeviceRank& me) {
+    auto first = must_hold(me);
+    me.device.hold(me.stream);
+    first->let_go();
+    first.reset();
+    Holding next;
+    Operation operation;
+    start_holding(me, operation, next, 4096);
+    require(me.comm.wait(operation.completion, Deadline::after_seconds(60)));
+    require(barrier(me.comm));
+    EXPECT_EQ(library.allocated(), 4) << "what is queued may use it still";
+    require(barrier(me.comm));
+    me.device.let_go();
+    expect_sums(me, next.memory->get());
+    auto last = must_hold(me);
+    require(barrier(me.comm));
+    EXPECT_EQ(library.allocated(), 4) << "and goes the next time";
+    require(barrier(me.comm));
+  });
+  EXPECT_EQ(library.allocated(), 0);
+}
+
+TEST(HeldMemory, IsKnownToNobodyWhereOneRankHasOtherMemory) {
+  HostLibrary library;
+  HostLibrary poor({.no_memory = Status(Code::resource, "host library: out of memory")});
+  const auto give = [&](int rank) -> Result<DeviceLibrary*> { return rank == 1 ? &poor : &library; };
+  run_device_team(3, holders(give), [&](DeviceRank& me) {
+    const Asked asked = hold(me);
+    require(asked.outcome);
+    require(asked.holding.refusal);
+    EXPECT_FALSE(asked.holding.is_known);
+    EXPECT_EQ(asked.holding.memory->is_librarys(), me.rank() != 1);
+    expect_sums(me, asked.holding.memory->get());
+    require(barrier(me.comm));
+    EXPECT_EQ(library.known(), "");
+    require(barrier(me.comm));
+    asked.holding.memory->let_go();
+  });
+  EXPECT_EQ(library.allocated(), 0);
+}
+
+TEST(HeldMemory, IsTheDevicesWhereCollectivesAreStagedAndInAGroupOfOne) {
+  for (const int size : {1, 2}) {
+    HostLibrary library;
+    run_device_team(size, holders(library, {{"device_collectives", size == 1 ? "auto" : "staged"}}),
+                    [&](DeviceRank& me) {
+                      const Asked asked = hold(me);
+                      require(asked.outcome);
+                      EXPECT_FALSE(asked.holding.is_known);
+                      expect_sums(me, asked.holding.memory->get());
+                    });
+    EXPECT_EQ(library.allocated(), 0);
+  }
+}
+
+TEST(HeldMemory, OutlivesItsGroup) {
+  HostLibrary library;
+  HostDevice device;
+  const std::vector<Member> alone(1);
+  const Stream stream = require(device.make_stream());
+  auto memory = require(HeldMemory::take(device, &library, stream, 100));
+  EXPECT_EQ(library.allocated(), 1);
+  memory->let_go();
+  memory.reset();
+  EXPECT_EQ(library.allocated(), 0);
+  device.end_stream(stream);
+}
+
+TEST(HeldMemoryFailure, ARankWithoutAnyIsNamedToAllAndNothingEnds) {
+  HostLibrary library({.no_memory = Status(Code::resource, "host library: out of memory")});
+  run_device_team(3, holders(library), [&](DeviceRank& me) {
+    static_cast<void>(must_hold(me));
+    if (me.rank() == 1) {
+      me.device.fail_call(HostDevice::Call::allocate, 1, Status(Code::resource, "host:1 is full"));
+    }
+    const Asked asked = hold(me);
+    require(asked.outcome);
+    EXPECT_EQ(asked.holding.memory, nullptr);
+    EXPECT_EQ(asked.holding.refusal.code(), Code::resource);
+    EXPECT_THAT(asked.holding.refusal.text(), HasSubstr("rank 1"));
+    EXPECT_THAT(asked.holding.refusal.text(), HasSubstr("host:1 is full"));
+    auto after = must_hold(me);
+    expect_sums(me, after->get());
+  });
+}
+
+TEST(HeldMemoryFailure, APeerThatLeavesWhileTheyTellEachOtherIsNamed) {
+  HostLibrary library;
+  run_device_team(2, holders(library), [&](DeviceRank& me) {
+    auto first = must_hold(me);
+    if (me.rank() == 1) return;
+    const Asked asked = hold(me);
+    EXPECT_FALSE(asked.outcome.ok());
+    EXPECT_THAT(asked.outcome.text(), HasSubstr("rank 1"));
+  });
+  EXPECT_EQ(library.allocated(), 0);
+}
+
+TEST(HeldMemoryFailure, AnInterruptEndsItAndLeavesNothing) {
+  HostLibrary library;
+  run_device_team(2, holders(library), [&](DeviceRank& me) {
+    auto first = must_hold(me);
+    require(barrier(me.comm));
+    Holding next;
+    Operation operation;
+    if (me.rank() == 0) start_holding(me, operation, next, 4096);
+    me.comm.interrupt(Status(Code::peer_lost, "rank 7 was killed"));
+    me.comm.progress();
+    if (me.rank() == 1) return;
+    EXPECT_TRUE(operation.completion.done);
+    EXPECT_THAT(operation.completion.status.text(), HasSubstr("rank 7 was killed"));
+    EXPECT_EQ(next.memory, nullptr);
+  });
+  EXPECT_EQ(library.allocated(), 0);
+}
+
+}  // namespace
+}  // namespace fdl::test
