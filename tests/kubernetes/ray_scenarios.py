@@ -136,6 +136,8 @@ def logs_what_it_does(count, middle=None):
 
 
 def callbacks_hear_all_that_rank_0_logs_while_it_runs():
+    import ray
+
     heard, counted = [], []
     with executor() as one:
         middle = os.path.join(FOLDER, "heard")
@@ -149,6 +151,8 @@ def callbacks_hear_all_that_rank_0_logs_while_it_runs():
         assert one.run(logs_what_it_does, [2]) == [0, 1] and one.run(logs_what_it_does, [0], callbacks=[callback]) == [0, 1]
         assert len(heard) == 50  # nobody listened, and nothing was said
         assert one.execute(logs_as_a_model, callbacks=[callback]) == ["a", "a"] and heard[50:] == ["a"]
+        said = threading.Event()
+        assert ray.get(one.run_remote(logs_what_it_does, [1], callbacks=[lambda logs: said.set()])) == [0, 1] and said.wait(SECONDS)
         try:
             one.run(logs_what_it_does, [1, os.path.join(FOLDER, "never")], callbacks=[lambda logs: {}["nothing"]])
             raise AssertionError("nothing was raised")
@@ -162,15 +166,6 @@ def logs_as_a_model(model):
 
     log(model.name)
     return model.name
-
-
-def callbacks_of_run_remote_are_called_too():
-    import ray
-
-    said = threading.Event()
-    with executor() as one:
-        references = one.run_remote(logs_what_it_does, [1], callbacks=[lambda logs: said.set()])
-        assert ray.get(references) == [0, 1] and said.wait(SECONDS)
 
 
 def raise_on_rank_1(waiting):
@@ -244,12 +239,13 @@ def a_dead_worker_is_named_and_start_begins_anew():
 def without_room_it_says_what_is_free():
     from farandole.ray import RayExecutor
 
-    one = RayExecutor(RayExecutor.create_settings(placement_group_timeout_s=0.5), num_workers=2, cpus_per_worker=99)
-    try:
-        one.start()
-        raise AssertionError("there was room")
-    except TimeoutError as error:
-        assert "no room for 2 x {'CPU': 99} within 0.5 s" in str(error) and "free are" in str(error), error
+    settings = RayExecutor.create_settings(placement_group_timeout_s=0.5)
+    for count, why in (({"num_workers": 2}, "no room for 2 x {'CPU': 99}"), ({"min_workers": 2}, "room for 0 of 2 workers")):
+        try:
+            RayExecutor(settings, cpus_per_worker=99, **count).start()
+            raise AssertionError("there was room")
+        except TimeoutError as error:
+            assert f"{why} within 0.5 s" in str(error) and "free are" in str(error), error
     assert_nothing_is_left([])
 
 
@@ -261,6 +257,89 @@ def horovods_name_for_it_leads_here():
     said = one.run(ranks_add_up)
     one.shutdown()
     assert [rank["total"] for rank in said] == [1.0, 1.0]
+
+
+# ---- Elastic ---------------------------------------------------------------------------------------------------------
+
+
+def train_through_a_loss(lost, how):
+    """Rank `lost` of the first generation is lost at step 3; who is left goes on until another has come."""
+    import numpy as np
+
+    import farandole
+    from farandole.ray import ray_logger
+
+    farandole.init()
+    end = time.monotonic() + SECONDS
+    state = farandole.elastic.ObjectState(step=0, resets=0, sizes=[])
+
+    def count():
+        state.resets += 1
+
+    @farandole.elastic.run
+    def train(state):
+        while state.resets == 0 or farandole.size() < 2:
+            total = farandole.allreduce(np.array([1.0]), name="step", op=farandole.SUM)
+            assert total[0] == farandole.size() and time.monotonic() < end
+            if farandole.rank() == lost and state.step == 3 and state.resets == 0:
+                if how == "killed":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                raise KeyError("weights")
+            state.step += 1
+            state.sizes.append(farandole.size())
+            ray_logger.log(state.step)
+            state.commit()
+
+    state.register_reset_callbacks([count])
+    train(state)
+    return [farandole.rank(), farandole.size(), state.step, state.sizes, os.getpid(), os.environ.get("GIVEN")]
+
+
+def elastic_executor(**options):
+    from horovod.ray import RayExecutor
+
+    one = RayExecutor(RayExecutor.create_settings(timeout_s=60), **options)
+    one.start(extra_env_vars={"GIVEN": "x"})
+    return one
+
+
+def an_elastic_job_goes_on_without_who_is_lost_and_with_who_comes():
+    heard = []
+    with elastic_executor(min_workers=1, max_workers=2) as one:
+        for lost, how in ((0, "killed"), (1, "raises")):
+            heard.clear()
+            said = one.run(train_through_a_loss, [lost, how], callbacks=[heard.append])
+            assert [rank[:2] for rank in said] == [[0, 2], [1, 2]] and said[0][2:4] == said[1][2:4], said
+            assert said[0][3][:3] == [2, 2, 2] and said[0][3][3] in (1, 2) and len(said[0][3]) == said[0][2], said
+            assert heard == sorted(set(heard)) and heard[-1] == said[0][2], heard
+            assert lost == 0 or heard == list(range(1, said[0][2] + 1)), heard  # who is killed may take words along
+            assert said[0][4] != said[1][4] and {rank[5] for rank in said} == {"x"}
+    assert_nothing_is_left([rank[4] for rank in said])
+
+
+def all_raise(before_init):
+    import farandole
+
+    if before_init:
+        raise KeyError("no data")
+    farandole.init()
+    farandole.barrier()
+    raise KeyError("no data")
+
+
+def an_elastic_job_in_which_all_fail_ends_with_the_first_cause():
+    import farandole
+
+    for before_init in (True, False):
+        one = elastic_executor(min_workers=2)
+        try:
+            one.run(all_raise, [before_init])
+            raise AssertionError("nothing was raised")
+        except KeyError as error:
+            assert isinstance(error, farandole.RankError) and "raised KeyError: 'no data'" in str(error), error
+            why = "a worker failed before all had met in init()" if before_init else "no rank is left that holds the state"
+            assert f"the elastic job ended: {why}" in str(error) and "Ray's node" in str(error), error
+        assert_nothing_is_left([])
 
 
 # ---- Ray Train -------------------------------------------------------------------------------------------------------

@@ -71,16 +71,20 @@ def test_k4_callbacks_hear_all_that_rank_0_logs_while_it_runs(play):
     play("callbacks_hear_all_that_rank_0_logs_while_it_runs")
 
 
-def test_k4_callbacks_of_run_remote_are_called_too(play):
-    play("callbacks_of_run_remote_are_called_too")
-
-
 def test_k4_without_room_for_the_workers_the_error_says_what_is_free(play):
     play("without_room_it_says_what_is_free")
 
 
 def test_k4_horovods_name_for_it_leads_here(play):
     play("horovods_name_for_it_leads_here")
+
+
+def test_k4_k19_an_elastic_job_goes_on_without_who_is_lost_and_with_who_comes(play):
+    play("an_elastic_job_goes_on_without_who_is_lost_and_with_who_comes")
+
+
+def test_k4_an_elastic_job_in_which_all_fail_ends_with_the_first_cause(play):
+    play("an_elastic_job_in_which_all_fail_ends_with_the_first_cause")
 
 
 def test_k4_ray_train_begins_again_with_a_new_key_and_names_the_rank_that_was_lost_last(play):

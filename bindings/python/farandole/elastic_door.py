@@ -14,7 +14,7 @@ ADDED, REMOVED = 1, 2  # as programs for Horovod have them
 
 def is_elastic():
     """Whether the launcher of this process replaces ranks."""
-    return bool(os.environ.get("FARANDOLE_ELASTIC")) and "FARANDOLE_WORKER" in os.environ
+    return _door is not None or (bool(os.environ.get("FARANDOLE_ELASTIC")) and "FARANDOLE_WORKER" in os.environ)
 
 
 class Removed(errors.ShutDownError):
@@ -90,6 +90,13 @@ class Door:
 
 
 _door = None
+
+
+def give(door):
+    """This process asks by another door than that of `farandole run`: one with next_world(), news() and the process's id
+    as `_pid`. None: by none any more."""
+    global _door
+    _door = door
 
 
 def door():

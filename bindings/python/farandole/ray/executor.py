@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import secrets
 import time
 from dataclasses import dataclass
@@ -43,7 +45,7 @@ class RayExecutor:
     `num_workers_per_host` each (STRICT_SPREAD). Each worker gets `cpus_per_worker` cores and, with `use_gpu`,
     `gpus_per_worker` GPUs (1). Ranks are consecutive on a node, and all ranks of a node see all its workers' GPUs, so that
     device `local_rank()` is a rank's own. Inside a placement group that one is used, unless `use_current_placement_group`
-    is False.
+    is False. With `min_workers` or `max_workers` the job is elastic: see elastic_executor.
 
     Methods that call functions raise farandole.RankError, which names the rank, its node and the cause, and is an instance
     of the cause's class too. Where a worker died, or the others did not come back, all workers are ended: start() begins
@@ -55,18 +57,18 @@ class RayExecutor:
                         placement_group_timeout_s: float = 100, nics: Sequence[str] | None = None) -> Settings:  # fmt: skip
         return Settings(timeout_s, ssh_identity_file, ssh_str, placement_group_timeout_s, nics)
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> RayExecutor:
+        given = inspect.signature(RayExecutor.__init__).bind(None, *args, **kwargs).arguments
+        if cls is RayExecutor and (given.get("min_workers"), given.get("max_workers")) != (None, None):
+            return object.__new__(importlib.import_module(".elastic_executor", __package__).ElasticRayExecutor)
+        return object.__new__(cls)
+
     def __init__(self, settings: Settings | None = None, num_workers: int | None = None, num_hosts: int | None = None,
                  num_workers_per_host: int = 1, cpus_per_worker: float = 1, use_gpu: bool = False,
                  gpus_per_worker: float | None = None, use_current_placement_group: bool = True,
                  min_workers: int | None = None, max_workers: int | None = None, reset_limit: int | None = None,
                  cooldown_range: Sequence[int] | None = None, elastic_timeout: float = 600,
                  override_discovery: bool = True):  # fmt: skip
-        if (min_workers, max_workers) != (None, None):
-            raise NotImplementedError(
-                "RayExecutor: min_workers and max_workers: the number of workers is fixed. Ray Train restarts a job with as "
-                "many as there are: farandole.ray.FarandoleTrainer with ScalingConfig(num_workers=(min, max)) and "
-                "FailureConfig(max_failures=...)"
-            )
         if bool(num_workers) == bool(num_hosts):
             raise ValueError(f"RayExecutor: give one of num_workers and num_hosts, not {num_workers} and {num_hosts}")
         if gpus_per_worker and not use_gpu:

@@ -13,7 +13,7 @@ import threading
 from typing import Any, Callable, Sequence
 
 from .. import core
-from .needed import ray_module
+from .needed import beside_driver, ray_module
 
 _log = logging.getLogger("farandole.ray")
 _board = None  # an actor _Board, while this worker runs a function that somebody listens to
@@ -88,12 +88,8 @@ class Listener:
     """In the driver: calls `callbacks` with every value in the order in which rank 0 logged them."""
 
     def __init__(self, callbacks: Sequence[Callable]):
-        ray = ray_module("farandole.ray.RayExecutor")
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        self._ray, self._callbacks = ray, list(callbacks)
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-        self.board = ray.remote(_Board).options(num_cpus=0, scheduling_strategy=here).remote()
+        self._ray, self._callbacks = ray_module("farandole.ray.RayExecutor"), list(callbacks)
+        self.board = beside_driver(self._ray, _Board)
         self.heard = self.board.hear.remote()  # ready when there are values
 
     def take(self) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass
-from typing import Sequence
+from typing import Any, Callable, Sequence
 
-from .. import core, meeting
+from .. import core, elastic_door, meeting
 from .placement import Seat
 
 _NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "RENDEZVOUS", "JOB_KEY")
@@ -87,3 +87,14 @@ def leave() -> None:
     core.shutdown()
     for name in _NAMES:
         os.environ.pop(f"FARANDOLE_{name}", None)
+
+
+def run_elastic(door, more: dict[str, str], work: Callable[[], Any]) -> Any:
+    """What `work` returns, in a worker that asks `door` for each of its worlds. Where it raises, the world stays: the driver
+    ends this process, and the others then name it and not its good-bye."""
+    os.environ.update(more)
+    elastic_door.give(door)
+    value = work()
+    leave()
+    elastic_door.give(None)
+    return value

@@ -1,0 +1,217 @@
+"""Elastic workers of farandole.ray without Ray: who belongs to the next generation, and what the coordinator tells them."""
+
+import asyncio
+import random
+
+import pytest
+
+from farandole.ray import RayExecutor
+from farandole.ray.coordinator import Coordinator
+from farandole.ray.elastic_executor import ElasticRayExecutor
+from farandole.ray.generations import Generations
+from farandole.ray.worker import Facts
+
+
+def begun(fewest=1, most=3, workers="aab", resets=0):
+    """Workers 0, 1, 2... on the nodes of these names, in their first generation."""
+    one = Generations(fewest, most, resets)
+    for worker, node in enumerate(workers):
+        one.start(worker, node)
+    for worker in range(len(workers)):
+        assert one.next() is None
+        one.asked(worker)
+    assert one.next() == sorted(range(len(workers)), key=lambda worker: list(dict.fromkeys(workers)).index(workers[worker]))
+    return one
+
+
+def test_the_first_generation_waits_for_all_that_run_and_has_nodes_together():
+    assert begun(workers="abab", most=4).members == [0, 2, 1, 3]
+
+
+def test_who_is_left_goes_on_without_the_lost_and_later_with_its_successor():
+    one = begun()
+    one.asked(0)
+    assert one.awaited() == [1, 2] and one.next() is None
+    one.end(1, False)
+    one.asked(2)
+    assert one.next() == [0, 2] and one.over is None and not one.has_newcomers()
+    one.start(3, "a")
+    one.asked(3)
+    assert one.has_newcomers() and one.next() is None and one.awaited() == [0, 2]
+    one.asked(2)
+    one.asked(0)
+    assert one.next() == [0, 3, 2] and not one.has_newcomers()  # node by node, and the first stays the first
+
+
+def test_the_first_is_who_has_held_the_state_longest():
+    one = begun(workers="abc")
+    one.start(3, "c")
+    one.asked(3)
+    one.end(0, False)
+    one.asked(2)
+    one.asked(1)
+    assert one.next() == [1, 2, 3]
+
+
+def test_too_few_wait_until_there_are_enough():
+    one = begun(fewest=2, workers="ab")
+    one.end(0, False)
+    one.asked(1)
+    assert one.next() is None and one.awaited() == [] and one.is_due()
+    one.start(2, "b")
+    one.asked(2)
+    assert one.next() == [1, 2] and not one.is_due()
+
+
+def test_more_than_the_most_wait_and_nobody_is_disturbed_for_them():
+    one = begun(most=3)
+    one.start(3, "a")
+    one.asked(3)
+    assert not one.has_newcomers() and one.next() is None
+    one.end(2, False)
+    assert one.has_newcomers()
+
+
+@pytest.mark.parametrize(
+    ("happens", "why"),
+    [
+        (lambda one: [one.end(worker, False) for worker in range(3)], "no rank is left that holds the state"),
+        (lambda one: (one.end(0, True), one.end(1, False)), "a rank was lost when others had finished"),
+    ],
+)
+def test_after_some_endings_no_generation_follows(happens, why):
+    one = begun()
+    one.start(3, "b")
+    one.asked(3)
+    happens(one)
+    assert one.over == why and one.next() is None
+
+
+def test_who_fails_before_all_have_met_ends_the_job_and_a_newcomer_does_not():
+    one = Generations(1, 2)
+    one.start(0, "a")
+    one.start(1, "a")
+    one.asked(0)
+    one.end(1, False)
+    assert "failed before all had met" in one.over and one.next() is None
+    one = begun()
+    one.start(3, "a")
+    one.end(3, False)
+    assert one.over is None
+
+
+def test_who_has_finished_waits_for_nobody_and_nobody_joins():
+    one = begun()
+    one.start(3, "a")
+    one.asked(3)
+    for worker in range(3):
+        one.end(worker, True)
+    assert one.next() is None and one.over is None and one.members == [0, 1, 2]
+
+
+def test_resets_are_counted():
+    one = begun(resets=1, workers="ab")
+    for again in (True, False):
+        one.asked(0)
+        one.asked(1)
+        assert (one.next() is not None) == again
+    assert one.over == "the limit of 1 resets is reached"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_happens_members_hold_the_state_first_and_nobody_is_there_twice(seed):
+    dice = random.Random(seed)
+    print("seed", seed)
+    one, count, held = Generations(2, 5), 0, set()
+    running = set()
+    for _ in range(300):
+        what = dice.random()
+        if what < 0.2 and len(running) < 5:
+            one.start(count, dice.choice("ab"))
+            running.add(count)
+            count += 1
+        elif what < 0.3 and len(running & held) > 1 and running:
+            lost = dice.choice(sorted(running))
+            if one.number:
+                running.discard(lost)
+                one.end(lost, False)
+        elif running:
+            one.asked(dice.choice(sorted(running)))
+        ranks = one.next()
+        if ranks:
+            assert len(ranks) == len(set(ranks)) and 2 <= len(ranks) <= 5 and set(ranks) <= running
+            assert not held & running or ranks[0] in held, (ranks, held)
+            held = set(ranks)
+    assert one.over is None and one.number > 3
+
+
+# ---- The coordinator -------------------------------------------------------------------------------------------------
+
+
+def facts(node, host):
+    return Facts(node, f"name-{node}", "10.0.0.7", 1, host, ())
+
+
+def places(worker):
+    return (f"unix:{worker}", f"tcp:{worker}")
+
+
+def test_ranks_get_one_place_and_one_key_each_generation_and_hear_of_newcomers():
+    async def play():
+        one = Coordinator(1, 3, 0, 60)
+        await one.start(0, facts("a", "x"))
+        await one.start(1, facts("a", "x"))
+        first = await asyncio.gather(one.join(0, places(0)), one.join(1, places(1)))
+        assert [word for word, *_ in first] == ["world"] * 2 and {place for _, _, place, _ in first} == {"unix:0"}
+        assert [(seat.rank, seat.size, seat.local_rank) for _, seat, _, _ in first] == [(0, 2, 0), (1, 2, 1)]
+        news = asyncio.ensure_future(one.news())
+        await one.start(2, facts("b", "y"))
+        joins = [asyncio.ensure_future(one.join(2, places(2)))]
+        assert await news == 1
+        joins += [asyncio.ensure_future(one.join(worker, places(worker))) for worker in (1, 0)]
+        second = await asyncio.gather(*joins)
+        assert {place for _, _, place, _ in second} == {"tcp:0"}  # not all are on one host
+        keys = {key.text for *_, key in first} | {key.text for *_, key in second}
+        assert len(keys) == 2 and await one.ranks() == [0, 1, 2]
+        assert await one.end(1, False) == (2, 1, None)
+
+    asyncio.run(play())
+
+
+def test_who_keeps_others_waiting_is_named_and_too_few_end_the_job():
+    async def play():
+        one = Coordinator(2, 2, 0, 0.05)
+        await one.start(0, facts("a", "x"))
+        await one.start(1, facts("a", "x"))
+        await asyncio.gather(one.join(0, places(0)), one.join(1, places(1)))
+        waiting = asyncio.ensure_future(one.join(0, places(0)))
+        assert await one.late() == [1]
+        assert await one.end(1, False) == (1, 1, None)
+        assert await waiting == ("end", "there were fewer than 2 workers for 0.05 s")
+        assert await one.end(0, False) == (1, 0, "there were fewer than 2 workers for 0.05 s")
+
+    asyncio.run(play())
+
+
+def test_who_waits_when_others_have_finished_is_told():
+    async def play():
+        one = Coordinator(1, 2, 0, 60)
+        await one.start(0, facts("a", "x"))
+        await one.join(0, places(0))
+        await one.start(1, facts("a", "x"))
+        waiting = asyncio.ensure_future(one.join(1, places(1)))
+        await asyncio.sleep(0)
+        assert await one.end(0, True) == (1, 0, None) and await waiting == ("end", "others have finished")
+        assert await one.end(1, False) == (0, None, None)
+
+    asyncio.run(play())
+
+
+def test_min_workers_or_max_workers_make_an_executor_elastic():
+    assert isinstance(RayExecutor(min_workers=2), ElasticRayExecutor) and type(RayExecutor(num_workers=2)) is RayExecutor
+    assert isinstance(RayExecutor(None, None, None, 1, 1, False, None, True, None, 4), ElasticRayExecutor)
+    with pytest.raises(RuntimeError, match=r"call start\(\) first"):
+        RayExecutor(max_workers=2).run(print)
+    for wrong in (lambda one: one.run_remote(print), lambda one: one.execute_single(print)):
+        with pytest.raises(NotImplementedError, match=r"call (run|execute)\(\)"):
+            wrong(RayExecutor(max_workers=2))
