@@ -1,10 +1,12 @@
 """Each kind of workload starts ranks that train on real digits: the same training command in all of them."""
 
+import json
 import re
 
 import pytest
 
 import short
+from farandole.kubernetes import generate
 
 ACCURACY = 0.9
 SHM = {"volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}}],
@@ -93,3 +95,16 @@ def test_a_pytorch_job_trains_with_the_master_as_first_node(simulate):
 def test_a_train_job_trains_with_what_its_runtime_says(simulate):
     run = starter("$(PET_NNODES)", "$(PET_NODE_RANK)", "$(PET_MASTER_ADDR):$(PET_MASTER_PORT)")
     train(simulate, short.train_job(2, run), 4, ["train-node-0-0", "train-node-0-1"])
+
+
+def test_h15_every_line_of_a_pod_is_json_and_says_whose_it_is(simulate):
+    words = "job --nnodes 2 --nproc-per-node 2 --json-logs --image farandole:0.1.0 -- sh -c"
+    sim = simulate(generate([*words.split(), "echo out $FARANDOLE_RANK; echo err $FARANDOLE_RANK >&2; exit $((FARANDOLE_RANK == 3))"]))
+    sim.wait_for_ends(30)
+    for node, pod in enumerate(sim.pods[:2]):
+        lines = [json.loads(line) for line in pod.output.splitlines()]
+        assert {(line["pod"], line["node"]) for line in lines} == {(pod.name, f"node-of-{pod.hostname}")}, pod.output
+        said = sorted((line["rank"], line["stream"], line["text"]) for line in lines if line["source"] == "rank")
+        assert said == [(rank, *what) for rank in (2 * node, 2 * node + 1)
+                        for what in (("stderr", f"err {rank}"), ("stdout", f"out {rank}"))], pod.output  # fmt: skip
+        assert ("failed" in [line.get("event") for line in lines]) == (node == 1), pod.output

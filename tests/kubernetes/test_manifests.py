@@ -123,6 +123,15 @@ def test_no_file_names_an_image_that_moves_or_a_registry(path):
                 assert re.fullmatch(r"farandole(-cuda|-ray|-torch|-s3)?:\d+\.\d+\.\d+", box["image"]), box["image"]
 
 
+def test_h15_nothing_that_is_shipped_asks_for_a_load_balancer_or_lets_the_world_in():
+    for path in SHIPPED:
+        for document in filled(path):
+            assert document["kind"] not in ("Ingress", "Gateway", "HTTPRoute"), path
+            if document["kind"] == "Service":
+                assert document["spec"].get("type", "ClusterIP") == "ClusterIP", path
+                assert not document["spec"].get("externalIPs"), path
+
+
 def test_every_file_says_what_it_is_in_its_first_line():
     for path in [*KUBERNETES.rglob("*.yaml"), *EKS.rglob("*.yaml")]:
         assert path.read_text().startswith("# "), path
@@ -349,6 +358,7 @@ def test_h3_e11_e12_c9_the_device_plugins_are_current_and_tolerate_the_taints():
     assert efa["image"]["tag"] == "v0.5.20"
     for values in (nvidia, efa):
         assert "nvidia.com/gpu" in [entry["key"] for entry in values["tolerations"]]
+    assert "aws.amazon.com/efa" in [entry["key"] for entry in efa["tolerations"]] and nvidia["failOnInitError"] is True
     (check,) = read(KUBERNETES / "devices" / "gpu-check.yaml")
     assert check["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 1}
 

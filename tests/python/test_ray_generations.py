@@ -9,6 +9,7 @@ from farandole.ray import RayExecutor
 from farandole.ray.coordinator import Coordinator
 from farandole.ray.elastic_executor import ElasticRayExecutor
 from farandole.ray.generations import Generations
+from farandole.ray.ray_logger import _Board
 from farandole.ray.worker import Facts
 
 
@@ -203,6 +204,28 @@ def test_who_waits_when_others_have_finished_is_told():
         await asyncio.sleep(0)
         assert await one.end(0, True) == (1, 0, None) and await waiting == ("end", "others have finished")
         assert await one.end(1, False) == (0, None, None)
+
+    asyncio.run(play())
+
+
+# ---- Callbacks -------------------------------------------------------------------------------------------------------
+
+
+def test_values_are_heard_in_the_order_in_which_they_were_logged_whenever_they_arrive():
+    async def play():
+        board = _Board()
+        heard = asyncio.ensure_future(board.hear())
+        await board.tell("first", 1, "b")
+        waiting = asyncio.ensure_future(board.wait_for("first", 3))
+        await asyncio.sleep(0)
+        assert not heard.done() and not waiting.done()
+        await board.tell("first", 0, "a")
+        assert await heard == ["a", "b"] and not waiting.done()
+        await board.tell("other", 0, "x")  # another rank has become rank 0
+        await board.tell("first", 2, "c")
+        await waiting
+        heard = asyncio.ensure_future(board.hear())
+        assert await board.rest() + await heard == ["x", "c"]
 
     asyncio.run(play())
 
