@@ -1,4 +1,4 @@
-"""Trials of Katib as its controller would make them of the shipped Experiments, in simulated pods, and what it would read there."""
+"""Trials of the shipped Experiments, made and read as Katib documents it, and run in simulated pods."""
 
 import json
 import re
@@ -44,6 +44,7 @@ def test_c5_a_trial_is_made_and_run_and_its_metric_is_read_from_one_pod(kind, si
         template = experiment["spec"]["trialTemplate"]
         wanted = template["primaryPodLabels"].items()
         (primary,) = [pod for pod in sim.pods if wanted <= pod.plan.labels.items()]
-        losses += metrics_of(primary.said_by(template["primaryContainerName"]), experiment["spec"]["objective"]["objectiveMetricName"])
+        said = primary.said_by(template["primaryContainerName"])
+        losses += metrics_of(said, experiment["spec"]["objective"]["objectiveMetricName"])
         assert len(sim.pods) == 2 and not any(metrics_of(pod.output, "loss") for pod in sim.pods if pod is not primary)
     assert len(losses) == 2 and losses[0] != losses[1], losses  # the parameter has come as far as the program

@@ -131,6 +131,10 @@ end = time.monotonic() + 60
 while len([one for one in ray.nodes() if one["Alive"]]) < 2:
     assert time.monotonic() < end
     time.sleep(0.1)
+with RayExecutor(min_workers=2, max_workers=2, cpus_per_worker=2) as one:
+    one.start()
+    said = one.run(ranks_add_up)
+    print("elastic", sorted(rank["host"] for rank in said), places_of(said), said[0]["rendezvous"][:6], said[0]["total"], flush=True)
 one = RayExecutor(num_hosts=2, num_workers_per_host=2)
 one.start()
 said = one.run(ranks_add_up)
@@ -167,6 +171,7 @@ def test_k4_two_pods_of_a_ray_cluster_are_one_world_and_a_lost_node_is_named(sim
     sim = simulate(documents, image=image)
     head, other = sim.pods
     sim.wait(150, lambda: "places" in head.output or head.code is not None)
+    assert "elastic ['train-0', 'train-1'] [(0, 2, 0, 1, 0, 2), (1, 2, 0, 1, 1, 2)] tcp:// 1.0" in head.output, sim.story()
     assert "places [(0, 4, 0, 2, 0, 2), (1, 4, 1, 2, 0, 2), (2, 4, 0, 2, 1, 2), (3, 4, 1, 2, 1, 2)] total {6.0}" in head.output, sim.story()
     sim.wait(30, lambda: "meeting at" in head.output)
     assert re.search(rf"meeting at tcp://({head.addresses[0]}|{other.addresses[0]}):295\d\d", head.output), sim.story()
