@@ -262,8 +262,8 @@ def horovods_name_for_it_leads_here():
 # ---- Elastic ---------------------------------------------------------------------------------------------------------
 
 
-def train_through_a_loss(lost, how):
-    """Rank `lost` of the first generation is lost at step 3; who is left goes on until another has come."""
+def train_through_a_loss(ends, size=2):
+    """Some ranks of the first generation come to an end at step 3; who is left goes on until `size` are there again."""
     import numpy as np
 
     import farandole
@@ -278,13 +278,16 @@ def train_through_a_loss(lost, how):
 
     @farandole.elastic.run
     def train(state):
-        while state.resets == 0 or farandole.size() < 2:
+        while state.resets == 0 or farandole.size() < size:
             total = farandole.allreduce(np.array([1.0]), name="step", op=farandole.SUM)
             assert total[0] == farandole.size() and time.monotonic() < end
-            if farandole.rank() == lost and state.step == 3 and state.resets == 0:
-                if how == "killed":
-                    os.kill(os.getpid(), signal.SIGKILL)
+            how = ends.get(farandole.rank()) if state.step == 3 and state.resets == 0 else None
+            if how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if how == "raises":
                 raise KeyError("weights")
+            if how == "hangs":
+                time.sleep(10 * SECONDS)
             state.step += 1
             state.sizes.append(farandole.size())
             ray_logger.log(state.step)
@@ -308,12 +311,19 @@ def an_elastic_job_goes_on_without_who_is_lost_and_with_who_comes():
     with elastic_executor(min_workers=1, max_workers=2) as one:
         for lost, how in ((0, "killed"), (1, "raises")):
             heard.clear()
-            said = one.run(train_through_a_loss, [lost, how], callbacks=[heard.append])
+            said = one.run(train_through_a_loss, [{lost: how}], callbacks=[heard.append])
             assert [rank[:2] for rank in said] == [[0, 2], [1, 2]] and said[0][2:4] == said[1][2:4], said
             assert said[0][3][:3] == [2, 2, 2] and said[0][3][3] in (1, 2) and len(said[0][3]) == said[0][2], said
             assert heard == sorted(set(heard)) and heard[-1] == said[0][2], heard
             assert lost == 0 or heard == list(range(1, said[0][2] + 1)), heard  # who is killed may take words along
             assert said[0][4] != said[1][4] and {rank[5] for rank in said} == {"x"}
+    assert_nothing_is_left([rank[4] for rank in said])
+
+
+def an_elastic_worker_that_keeps_the_others_waiting_is_ended():
+    with elastic_executor(min_workers=1, max_workers=3, cpus_per_worker=0.5, elastic_timeout=1) as one:
+        said = one.run(train_through_a_loss, [{1: "hangs", 2: "killed"}, 3])
+        assert [rank[:2] for rank in said] == [[0, 3], [1, 3], [2, 3]] and said[0][3][:3] == [3, 3, 3], said
     assert_nothing_is_left([rank[4] for rank in said])
 
 

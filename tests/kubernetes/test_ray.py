@@ -83,6 +83,10 @@ def test_k4_k19_an_elastic_job_goes_on_without_who_is_lost_and_with_who_comes(pl
     play("an_elastic_job_goes_on_without_who_is_lost_and_with_who_comes")
 
 
+def test_k4_an_elastic_worker_that_keeps_the_others_waiting_is_ended(play):
+    play("an_elastic_worker_that_keeps_the_others_waiting_is_ended")
+
+
 def test_k4_an_elastic_job_in_which_all_fail_ends_with_the_first_cause(play):
     play("an_elastic_job_in_which_all_fail_ends_with_the_first_cause")
 
