@@ -321,7 +321,7 @@ def an_elastic_job_goes_on_without_who_is_lost_and_with_who_comes():
 
 
 def an_elastic_worker_that_keeps_the_others_waiting_is_ended():
-    with elastic_executor(min_workers=1, max_workers=3, cpus_per_worker=0.5, elastic_timeout=1) as one:
+    with elastic_executor(min_workers=1, max_workers=3, cpus_per_worker=0.5, elastic_timeout=5) as one:
         said = one.run(train_through_a_loss, [{1: "hangs", 2: "killed"}, 3])
         assert [rank[:2] for rank in said] == [[0, 3], [1, 3], [2, 3]] and said[0][3][:3] == [3, 3, 3], said
     assert_nothing_is_left([rank[4] for rank in said])

@@ -159,7 +159,7 @@ def places(worker):
 
 def test_ranks_get_one_place_and_one_key_each_generation_and_hear_of_newcomers():
     async def play():
-        one = Coordinator(1, 3, 0, 60)
+        one = Coordinator(1, 3, 0, 60, 60)
         await one.start(0, facts("a", "x"))
         await one.start(1, facts("a", "x"))
         first = await asyncio.gather(one.join(0, places(0)), one.join(1, places(1)))
@@ -181,7 +181,7 @@ def test_ranks_get_one_place_and_one_key_each_generation_and_hear_of_newcomers()
 
 def test_who_keeps_others_waiting_is_named_and_too_few_end_the_job():
     async def play():
-        one = Coordinator(2, 2, 0, 0.05)
+        one = Coordinator(2, 2, 0, 0.05, 60)
         await one.start(0, facts("a", "x"))
         await one.start(1, facts("a", "x"))
         await asyncio.gather(one.join(0, places(0)), one.join(1, places(1)))
@@ -194,9 +194,20 @@ def test_who_keeps_others_waiting_is_named_and_too_few_end_the_job():
     asyncio.run(play())
 
 
+def test_who_does_not_come_to_the_first_generation_ends_the_job_after_the_time_for_starting():
+    async def play():
+        one = Coordinator(1, 2, 0, 60, 0.05)
+        await one.start(0, facts("a", "x"))
+        await one.start(1, facts("a", "x"))
+        assert await one.join(0, places(0)) == ("end", "1 of the workers did not come to init() within 0.05 s")
+        assert await one.late() == [1]
+
+    asyncio.run(play())
+
+
 def test_who_waits_when_others_have_finished_is_told():
     async def play():
-        one = Coordinator(1, 2, 0, 60)
+        one = Coordinator(1, 2, 0, 60, 60)
         await one.start(0, facts("a", "x"))
         await one.join(0, places(0))
         await one.start(1, facts("a", "x"))

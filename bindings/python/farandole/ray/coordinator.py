@@ -16,10 +16,10 @@ from .placement import number
 class Coordinator:
     """Its calls are coroutines of one thread; nothing is asked again and again. The driver says who starts and ends."""
 
-    def __init__(self, fewest: int, most: int, resets: int, timeout_s: float):
+    def __init__(self, fewest: int, most: int, resets: int, timeout_s: float, start_timeout_s: float):
         import asyncio
 
-        self._asyncio, self._timeout_s = asyncio, timeout_s
+        self._asyncio, self._timeout_s, self._start_timeout_s = asyncio, timeout_s, start_timeout_s
         self._generations = Generations(fewest, most, resets)
         self._facts: dict[int, worker.Facts] = {}
         self._places: dict[int, Sequence[str]] = {}
@@ -91,14 +91,17 @@ class Coordinator:
             self._timer.cancel()
             self._timer = None
         if self._timer is None and self._generations.is_due():
-            self._timer = self._asyncio.get_running_loop().call_later(self._timeout_s, self._be_late)
+            patience = self._timeout_s if self._generations.number else self._start_timeout_s
+            self._timer = self._asyncio.get_running_loop().call_later(patience, self._be_late)
 
     def _be_late(self) -> None:
         self._timer = None
         late = self._generations.awaited()
         if late:
             self._late.put_nowait(late)
-        else:
+        if late and not self._generations.number:
+            self._generations.over = f"{len(late)} of the workers did not come to init() within {self._start_timeout_s:g} s"
+        elif not late:
             self._generations.over = f"there were fewer than {self._generations.fewest} workers for {self._timeout_s:g} s"
         self._go_on()
 

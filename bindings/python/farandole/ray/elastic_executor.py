@@ -143,7 +143,7 @@ class _Job:
         self.task = ray.put(task)
         nics = ",".join(executor.settings.nics) if executor.settings.nics else None
         self.more = worker.settings(executor.settings.timeout_s, nics)
-        limits = (executor._fewest, executor._wanted, executor._resets, executor._timeout_s)
+        limits = (executor._fewest, executor._wanted, executor._resets, executor._timeout_s, executor.settings.timeout_s)
         self.coordinator = beside_driver(ray, Coordinator, *limits)
         self.late = self.coordinator.late.remote()
         self.running: dict = {}  # reference: worker
