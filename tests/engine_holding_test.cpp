@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <latch>
+
 #include "tests/support/device_team.h"
 
 namespace fdl::test {
@@ -90,6 +92,7 @@ TEST(HeldMemory, GoesBackWithTheNextWhenAllHaveLetGoOfIt) {
     require(barrier(me.comm));
     if (me.rank() == 1) first->let_go();
     first.reset();
+    expect_sums(me, second->get());  // now the stream is through
     auto third = must_hold(me);
     require(barrier(me.comm));
     EXPECT_EQ(library.allocated(), 4);
@@ -202,15 +205,16 @@ TEST(HeldMemoryFailure, APeerThatLeavesWhileTheyTellEachOtherIsNamed) {
 
 TEST(HeldMemoryFailure, AnInterruptEndsItAndLeavesNothing) {
   HostLibrary library;
+  std::latch interrupted(2);
   run_device_team(2, holders(library), [&](DeviceRank& me) {
     auto first = must_hold(me);
-    require(barrier(me.comm));
+    if (me.rank() == 1) return interrupted.arrive_and_wait();
     Holding next;
     Operation operation;
-    if (me.rank() == 0) start_holding(me, operation, next, 4096);
+    start_holding(me, operation, next, 4096);
     me.comm.interrupt(Status(Code::peer_lost, "rank 7 was killed"));
     me.comm.progress();
-    if (me.rank() == 1) return;
+    interrupted.arrive_and_wait();
     EXPECT_TRUE(operation.completion.done);
     EXPECT_THAT(operation.completion.status.text(), HasSubstr("rank 7 was killed"));
     EXPECT_EQ(next.memory, nullptr);

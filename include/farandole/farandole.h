@@ -468,7 +468,7 @@ FDL_API void fdl_free(void* memory);
  * the stream's order. Where NCCL runs the group's collectives it is NCCL's own and registered with the group's
  * communicator, so that NCCL works in it without copies; sums whose tensors lie in it side by side, alike on all ranks,
  * are neither packed nor unpacked. Where they do not lie alike they are packed; any other operation is FDL_MISMATCH
- * then. fdl_free ends it, also after its group and world: what the stream, which still exists, holds by then may still
+ * then. fdl_free ends it, also after its group and world: what the stream, which still exists then, holds may still
  * use it. What is free on all ranks goes back with the group's next fdl_device_alloc, the rest when the group ends. */
 FDL_API fdl_result fdl_device_alloc(fdl_group* group, fdl_device_kind kind, int index, void* stream, size_t bytes,
                                     void** memory);

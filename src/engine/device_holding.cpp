@@ -16,11 +16,11 @@ DeviceLibrary* DeviceCollectives::holders_library() const {
 
 // What is let go may still be used by what the group has queued.
 Status DeviceCollectives::begin_holding() {
-  const bool any_unused =
-      std::any_of(held_.begin(), held_.end(), [](const auto& each) { return each.second->is_unused(); });
-  room_step_ = any_unused ? RoomStep::emptying : RoomStep::telling;
+  const bool any_is_free =
+      std::any_of(held_.begin(), held_.end(), [](const auto& each) { return each.second->is_let_go(); });
+  room_step_ = any_is_free ? RoomStep::emptying : RoomStep::telling;
   if (holders_library() != nullptr) FDL_RETURN_IF_ERROR(room_->note_other_use(spec_.stream));
-  if (!any_unused) tell_holding();
+  if (!any_is_free) tell_holding();
   return {};
 }
 

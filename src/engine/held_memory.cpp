@@ -5,7 +5,6 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "engine/lasting_bell.h"
 #include "system/poller.h"
 
 namespace fdl {
@@ -33,35 +32,37 @@ Result<std::shared_ptr<HeldMemory>> HeldMemory::take(Device& device, DeviceLibra
   return std::shared_ptr<HeldMemory>(new HeldMemory(device, library, stream, *memory, whole, last_use));
 }
 
+// The stream may be gone when the memory goes: all that is asked of it is asked now.
 void HeldMemory::let_go() {
   // What cannot be marked belongs to a device that has failed, and uses nothing any more.
   static_cast<void>(device_.set(last_use_, stream_));
+  auto bell = LastingBell::take();
+  if (bell.ok() && device_.ring(stream_, bell->event()).ok()) bell_.emplace(bell.take());
   let_go_.store(true, std::memory_order_release);
 }
 
 bool HeldMemory::is_unused() const {
-  if (!let_go_.load(std::memory_order_acquire)) return false;
+  if (!is_let_go()) return false;
   const auto is_through = device_.reached(last_use_);
   return is_through.ok() && *is_through;
 }
 
 bool HeldMemory::wait_through() const {
-  const auto bell = LastingBell::take();
-  if (!bell.ok() || !device_.ring(stream_, bell->event()).ok()) return true;
   const Deadline deadline = Deadline::after_seconds(1);
   for (;;) {
-    bell->clear();
+    if (bell_) bell_->clear();
     const auto is_through = device_.reached(last_use_);
     if (!is_through.ok() || *is_through) return true;
-    if (!wait_readable(bell->fd(), deadline)) return false;
+    if (!bell_ || !wait_readable(bell_->fd(), deadline)) return false;
   }
 }
 
 // The device gives its own memory back in the stream's order; a library does not.
 HeldMemory::~HeldMemory() {
+  if (!is_let_go()) let_go();
   if (library_ == nullptr) {
     device_.release_after(stream_, memory_);
-  } else if (is_unused() || wait_through()) {
+  } else if (wait_through()) {
     library_->release(device_, memory_);
   } else {
     log_info("{} bytes of {} are left to the end of the process", bytes_, device_.name());

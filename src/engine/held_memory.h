@@ -6,10 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "base/status.h"
 #include "contract/device.h"
 #include "contract/device_library.h"
+#include "engine/lasting_bell.h"
 
 namespace fdl {
 
@@ -30,7 +32,8 @@ class HeldMemory {
 
   // The holder's last word, from any thread.
   void let_go();
-  // Whether he has said it and his stream is through; for the group.
+  // Whether he has said it, and then whether his stream is through; for the group.
+  bool is_let_go() const { return let_go_.load(std::memory_order_acquire); }
   bool is_unused() const;
 
  private:
@@ -44,6 +47,7 @@ class HeldMemory {
   void* const memory_;
   const std::size_t bytes_;
   const Mark last_use_;
+  std::optional<LastingBell> bell_;  // rings after the last use, once he has let go
   std::atomic<bool> let_go_{false};
 };
 

@@ -397,7 +397,7 @@ bool NamedOperations::settle(BucketRun& run) {
 void NamedOperations::count_beginnings(const Planned& planned) {
   const int64_t now = now_ns();
   for (const auto& entry : planned.entries) {
-    if (entry) metrics_->began(GroupMetrics::row_of(entry->request.kind), now - entry->submitted_ns);
+    if (entry && !entry->holds) metrics_->began(GroupMetrics::row_of(entry->request.kind), now - entry->submitted_ns);
   }
 }
 
@@ -437,7 +437,7 @@ void NamedOperations::complete(Entry& entry, const Status& status) {
   names_.erase(entry.request.name);
   ++completed_;
   if (trace_ && entry.traced != 0) trace_->completed(entry.traced, status.code());
-  if (metrics_) {
+  if (metrics_ && !entry.holds) {
     const bool failed = !status.ok() && status.code() != Code::shut_down;
     metrics_->ended(GroupMetrics::row_of(entry.request.kind), entry.byte_count(), now_ns() - entry.submitted_ns,
                     failed);
