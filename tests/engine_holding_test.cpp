@@ -27,18 +27,18 @@ struct Asked {
   Holding holding;
 };
 
-void start_holding(DeviceRank& me, Operation& operation, Holding& holding, std::size_t bytes) {
+void start_holding(DeviceRank& me, Operation& operation, Holding& holding, std::size_t bytes, Stream holders) {
   holding.bytes = bytes;
-  holding.stream = me.stream;
+  holding.stream = holders;
   operation.spec = {.device = &me.device, .stream = me.stream};
   operation.holding = &holding;
   me.comm.start(operation);
 }
 
-Asked hold(DeviceRank& me, std::size_t bytes = 4096) {
+Asked hold(DeviceRank& me, std::size_t bytes = 4096, Stream holders = nullptr) {
   Asked asked;
   Operation operation;
-  start_holding(me, operation, asked.holding, bytes);
+  start_holding(me, operation, asked.holding, bytes, holders == nullptr ? me.stream : holders);
   asked.outcome = me.comm.wait(operation.completion, Deadline::after_seconds(60));
   return asked;
 }
@@ -106,23 +106,25 @@ TEST(HeldMemory, GoesBackWithTheNextWhenAllHaveLetGoOfIt) {
 TEST(HeldMemory, StaysWhileItsHoldersStreamIsNotThrough) {
   HostLibrary library;
   run_device_team(2, holders(library), [&](DeviceRank& me) {
-    auto first = must_hold(me);
-    me.device.hold(me.stream);
-    first->let_go();
-    first.reset();
-    Holding next;
-    Operation operation;
-    start_holding(me, operation, next, 4096);
-    require(me.comm.wait(operation.completion, Deadline::after_seconds(60)));
+    const Stream own = require(me.device.make_stream());
+    Asked first = hold(me, 4096, own);
+    require(first.outcome);
+    me.device.hold(own);
+    first.holding.memory->let_go();
+    void* const memory = first.holding.memory->get();
+    first.holding.memory.reset();
+    auto second = must_hold(me);
     require(barrier(me.comm));
     EXPECT_EQ(library.allocated(), 4) << "what is queued may use it still";
     require(barrier(me.comm));
     me.device.let_go();
-    expect_sums(me, next.memory->get());
-    auto last = must_hold(me);
+    int64_t value = 0;
+    me.device.download(own, &value, memory, sizeof value);
+    auto third = must_hold(me);
     require(barrier(me.comm));
     EXPECT_EQ(library.allocated(), 4) << "and goes the next time";
     require(barrier(me.comm));
+    me.device.end_stream(own);
   });
   EXPECT_EQ(library.allocated(), 0);
 }
@@ -211,7 +213,7 @@ TEST(HeldMemoryFailure, AnInterruptEndsItAndLeavesNothing) {
     if (me.rank() == 1) return interrupted.arrive_and_wait();
     Holding next;
     Operation operation;
-    start_holding(me, operation, next, 4096);
+    start_holding(me, operation, next, 4096, me.stream);
     me.comm.interrupt(Status(Code::peer_lost, "rank 7 was killed"));
     me.comm.progress();
     interrupted.arrive_and_wait();
