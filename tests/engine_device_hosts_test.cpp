@@ -9,8 +9,7 @@ namespace {
 
 using testing::HasSubstr;
 
-DeviceTeam on_two_hosts(HostLibrary& library, const std::string& segment = "256",
-                        const std::string& wish = "hierarchical") {
+DeviceTeam on_two_hosts(HostLibrary& library, const std::string& segment, const std::string& wish) {
   DeviceTeam team = with_library(library, {{"device_collectives", wish},
                                            {"deterministic", "0"},
                                            {"slice_bytes", segment},
@@ -22,33 +21,17 @@ DeviceTeam on_two_hosts(HostLibrary& library, const std::string& segment = "256"
   return team;
 }
 
-TEST(HierarchicalOnDevices, TheLibraryIsInsideHostsAndStagingBetweenThem) {
-  for (const int size : {4, 6}) {
-    HostLibrary library({.gathers = true});
-    DeviceTeam team = on_two_hosts(library);
-    team.device.most_delay_us = 50;
-    run_device_team(size, team, [&](DeviceRank& me) {
-      for (int kind = 0; kind < kCollectiveCount; ++kind) {
-        for (const std::size_t count : {0, 1, 5, 300}) {
-          for (const bool in_place : {true, false}) {
-            run_case(make_case(static_cast<Collective>(kind), Dtype::int32, size, count, false, in_place, 2), me);
-          }
-        }
-      }
-      const auto runner = me.comm.runner_of({.count = 5, .device = &me.device});
-      EXPECT_EQ(runner.by, "host library 7 inside hosts, staged between");
-      const auto other = me.comm.runner_of({.collective = Collective::reduce, .count = 5, .device = &me.device});
-      EXPECT_EQ(other.by, "staged over loopback");
-    });
-    EXPECT_EQ(library.started(), size * 8 * 3);  // a reduce_scatter and an allgather, or a broadcast
-  }
-}
+class HierarchyOnDevices : public testing::TestWithParam<const char*> {
+ protected:
+  static bool library_is_inside() { return std::string(GetParam()) == "hierarchical"; }
+};
+INSTANTIATE_TEST_SUITE_P(BothWays, HierarchyOnDevices, testing::Values("hierarchical", "nccl_between"));
 
-// The library there sees the ranks of one place on all hosts, and needs no more than an allreduce and a broadcast.
-TEST(HierarchicalOnDevices, TheLibraryIsBetweenHostsAndStagingInsideThem) {
+// Between hosts the library sees the ranks of one place on each, and needs no more than an allreduce and a broadcast.
+TEST_P(HierarchyOnDevices, TheLibraryIsOnOneSideAndStagingOnTheOther) {
   for (const int size : {4, 6}) {
-    HostLibrary library;
-    DeviceTeam team = on_two_hosts(library, "256", "nccl_between");
+    HostLibrary library({.gathers = library_is_inside()});
+    DeviceTeam team = on_two_hosts(library, "256", GetParam());
     team.device.most_delay_us = 50;
     run_device_team(size, team, [&](DeviceRank& me) {
       for (int kind = 0; kind < kCollectiveCount; ++kind) {
@@ -59,18 +42,18 @@ TEST(HierarchicalOnDevices, TheLibraryIsBetweenHostsAndStagingInsideThem) {
         }
       }
       const auto runner = me.comm.runner_of({.count = 5, .device = &me.device});
-      EXPECT_EQ(runner.by, "staged inside hosts, host library 7 between");
+      EXPECT_EQ(runner.by, library_is_inside() ? "host library 7 inside hosts, staged between"
+                                               : "staged inside hosts, host library 7 between");
       const auto other = me.comm.runner_of({.collective = Collective::reduce, .count = 5, .device = &me.device});
       EXPECT_EQ(other.by, "staged over loopback");
     });
-    EXPECT_EQ(library.started(), (size + 2) * 8);  // an allreduce of all, and a broadcast of the root's place on each
+    // Inside: a reduce_scatter and an allgather, or a broadcast. Between: an allreduce of all, and a broadcast of the
+    // root's place on each host.
+    EXPECT_EQ(library.started(), library_is_inside() ? size * 8 * 3 : (size + 2) * 8);
   }
 }
 
 // Two segments at least, so that both sides are at work at once; and another set sleeps on the communicator's.
-class HierarchyOnDevices : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(BothWays, HierarchyOnDevices, testing::Values("hierarchical", "nccl_between"));
-
 TEST_P(HierarchyOnDevices, ALongVectorGoesInSegmentsAndADeviceThatFailsEndsAll) {
   HostLibrary library({.gathers = true});
   DeviceTeam team = on_two_hosts(library, "65536", GetParam());
