@@ -1,6 +1,10 @@
 // DeviceVectors: teams whose collectives are staged or run by a library, and vectors of ones on their devices.
 #pragma once
 
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -51,5 +55,19 @@ class Ones {
   std::size_t count_;
   void* memory_;
 };
+
+// Whether work failed, as it must on all ranks or on none. Rank 1 says what has fallen, the others what they see of it.
+inline bool fails_everywhere(int size, const DeviceTeam& team, const std::function<Status(DeviceRank&)>& work,
+                             const std::string& fallen, const std::string& seen) {
+  std::atomic<int> failed{0};
+  run_device_team(size, team, [&](DeviceRank& me) {
+    const Status outcome = work(me);
+    if (outcome.ok()) return;
+    ++failed;
+    EXPECT_THAT(outcome.text(), testing::HasSubstr(me.rank() == 1 ? fallen : seen));
+  });
+  EXPECT_TRUE(failed == 0 || failed == size) << failed;
+  return failed > 0;
+}
 
 }  // namespace fdl::test
