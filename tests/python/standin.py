@@ -180,6 +180,9 @@ class Tensor(torch.Tensor):
     def __torch_function__(cls, function, types_, arguments=(), options=None):
         if function is torch.Tensor.detach:
             return arguments[0]
+        if function is torch.Tensor.copy_:
+            arguments[0].put(arguments[1])
+            return arguments[0]
         if function is torch.empty_like:
             return Tensor(torch.zeros(arguments[0].shape, dtype=arguments[0].dtype), arguments[0].array.device)
         with torch._C.DisableTorchFunctionSubclass():

@@ -85,8 +85,36 @@ def check_torch_distributed():
     part = standin.Tensor(torch.zeros(4))
     dist.reduce_scatter_tensor(part, mine(4 * hvd.size(), torch.float32))
     assert torch.equal(part.get(), total(4 * hvd.size(), torch.float32)[hvd.rank() * 4 : hvd.rank() * 4 + 4])
+    if hvd.size() > 1:
+        exchange_messages()
     dist.barrier()
     dist.destroy_process_group()
+
+
+def exchange_messages():
+    """From a device to a device or to the host and back, small ones too, and one that comes before it is wanted."""
+    rank, other = hvd.rank(), 1 - hvd.rank()
+    for count in (1, 12, 13, 5000):
+        for there in (standin.Tensor, torch.clone):
+            given = values(rank, count, torch.float32)
+            received = there(torch.zeros(count))
+            sent = dist.isend(standin.Tensor(given) if there is torch.clone else there(given), other)
+            assert dist.irecv(received, other).wait()
+            sent.wait()
+            got = received.get() if isinstance(received, standin.Tensor) else received
+            assert torch.equal(got, values(other, count, torch.float32)), (count, there)
+            got = standin.Tensor(torch.zeros(count))
+            sent = dist.isend(given, other)
+            assert dist.irecv(got, other).wait()
+            sent.wait()
+            assert torch.equal(got.get(), values(other, count, torch.float32)), (count, there)
+    works = [dist.isend(mine(700, torch.float32, tag), other, tag=tag) for tag in (1, 2)]
+    for tag in (2, 1):
+        late = standin.Tensor(torch.zeros(700))
+        assert dist.irecv(late, other, tag=tag).wait()
+        assert torch.equal(late.get(), values(other, 700, torch.float32, tag))
+    for work in works:
+        work.wait()
 
 
 @pytest.fixture(scope="module")

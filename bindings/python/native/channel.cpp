@@ -33,6 +33,11 @@ class Pending {
   py::object failure() const;
   void then(py::function function) const;
   int source() const { return static_cast<const Message&>(*job_).source; }
+  // Of a message for a device, once done: what is still to be copied there.
+  py::bytes kept() const {
+    const auto& message = static_cast<const Message&>(*job_);
+    return py::bytes(reinterpret_cast<const char*>(message.kept.data()), message.kept.size());
+  }
 
  private:
   void check_process() const;
@@ -130,10 +135,14 @@ class Channel : public std::enable_shared_from_this<Channel> {
   }
 
   std::shared_ptr<Pending> post(py::object keep, bool outgoing, std::uintptr_t data, std::size_t bytes, int peer,
-                                int tag, int64_t timeout_ns) {
+                                int tag, int64_t timeout_ns, py::handle at) {
     check_open();
     auto job = std::make_shared<Kept<Message>>();
     fill(*job, outgoing, data, bytes, peer, tag, timeout_ns);
+    const Place place = Place::from_python(at);
+    job->device_kind = place.kind;
+    job->device_index = place.index;
+    job->stream = place.stream;
     job->keep = std::move(keep);
     return start(*mailbox_, std::move(job));
   }
@@ -310,7 +319,8 @@ void bind_channel(py::module_& module) {
       .def("wait", &Pending::wait)
       .def("failure", &Pending::failure)
       .def("then", &Pending::then)
-      .def_property_readonly("source", &Pending::source);
+      .def_property_readonly("source", &Pending::source)
+      .def_property_readonly("kept", &Pending::kept);
   py::class_<Channel, std::shared_ptr<Channel>>(module, "Channel")
       .def(py::init<std::shared_ptr<Group>>())
       .def("run", &Channel::run)  // without names and defaults, which cost as much as the rest of a small call

@@ -16,6 +16,13 @@ std::string title_of(const Message& message) {
 
 }  // namespace
 
+void Message::take(const std::byte* contents) {
+  if (on_device())
+    kept.assign(contents, contents + bytes);
+  else if (bytes > 0)
+    std::memcpy(data, contents, bytes);
+}
+
 Mailbox::~Mailbox() {
   for (fdl_request* request : requests_) fdl_request_free(request);
 }
@@ -44,6 +51,7 @@ void Mailbox::send(const std::shared_ptr<Message>& message) {
   Envelope& envelope = message->envelope;
   envelope.bytes = message->bytes;
   envelope.tag = message->tag;
+  envelope.apart = message->on_device() && message->bytes > 0 ? 1 : 0;
   if (envelope.is_short() && message->bytes > 0) std::memcpy(envelope.contents.data(), message->data, message->bytes);
   const Flight part{Flight::Kind::part, message->peer, message, nullptr};
   message->parts = envelope.is_short() ? 1 : 2;
@@ -77,7 +85,7 @@ bool Mailbox::take_from_aside(const std::shared_ptr<Message>& message, int from)
   message->source = from;
   kept->taker = message;
   if (!kept->whole) return true;
-  if (message->bytes > 0) std::memcpy(message->data, kept->contents.data(), message->bytes);
+  message->take(kept->contents.data());
   aside.erase(found);
   end(message);
   return true;
@@ -119,7 +127,7 @@ void Mailbox::deliver(const std::shared_ptr<Message>& message, int from) {
     post(false, message->data, message->bytes, {Flight::Kind::part, from, message, nullptr});
     return;
   }
-  if (message->bytes > 0) std::memcpy(message->data, envelope.contents.data(), message->bytes);
+  message->take(envelope.contents.data());
   end(message);
 }
 
@@ -150,8 +158,23 @@ bool Mailbox::fits(const std::shared_ptr<Message>& message, int from, const Enve
 
 bool Mailbox::post(bool outgoing, void* data, std::size_t bytes, Flight flight) {
   fdl_request* request = nullptr;
-  const fdl_result result = outgoing ? fdl_isend(comm(), data, bytes, FDL_UINT8, flight.peer, &request)
-                                     : fdl_irecv(comm(), data, bytes, FDL_UINT8, flight.peer, &request);
+  fdl_result result;
+  if (flight.message != nullptr && flight.message->on_device() && data == flight.message->data) {
+    fdl_call call;
+    fdl_call_init(&call);
+    call.collective = outgoing ? FDL_SEND : FDL_RECV;
+    call.input = call.output = data;
+    call.count = bytes;
+    call.dtype = FDL_UINT8;
+    call.root = flight.peer;
+    call.device_kind = flight.message->device_kind;
+    call.device_index = flight.message->device_index;
+    call.stream = flight.message->stream;
+    result = fdl_call_ex(comm(), &call, nullptr, &request);
+  } else {
+    result = outgoing ? fdl_isend(comm(), data, bytes, FDL_UINT8, flight.peer, &request)
+                      : fdl_irecv(comm(), data, bytes, FDL_UINT8, flight.peer, &request);
+  }
   if (result != FDL_OK) {
     fail_all(Failure::last());
     return false;
@@ -190,7 +213,7 @@ void Mailbox::arrived(const Flight& flight) {
       flight.aside->whole = true;
       const std::shared_ptr<Message> taker = flight.aside->taker;
       if (taker == nullptr) break;
-      if (taker->bytes > 0) std::memcpy(taker->data, flight.aside->contents.data(), taker->bytes);
+      taker->take(flight.aside->contents.data());
       std::erase(peer.aside, flight.aside);
       end(taker);
       break;

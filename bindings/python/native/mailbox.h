@@ -6,11 +6,14 @@
 //   envelope arrived, and its message is wanted       -> the contents go straight to where they are wanted
 //   envelope arrived, and a later message is wanted   -> the contents are kept aside, so that the later can come
 //   envelope arrived, and nobody waits for that peer  -> it stays, and its sender's long contents wait
+//
+// Contents may lie on a device, at either end.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <deque>
+#include <vector>
 
 #include "serving.h"
 
@@ -22,10 +25,10 @@ struct Envelope {
   static constexpr std::size_t kInline = 48;
   uint64_t bytes = 0;
   int32_t tag = 0;
-  uint32_t unused = 0;
+  uint32_t apart = 0;  // short contents follow it too: their sender has them on a device
   std::array<std::byte, kInline> contents{};
 
-  bool is_short() const { return bytes <= kInline; }
+  bool is_short() const { return bytes <= kInline && apart == 0; }
 };
 static_assert(sizeof(Envelope) == 64);
 
@@ -35,12 +38,18 @@ struct Message : Job {
   std::size_t bytes = 0;
   int peer = 0;  // or kAnySource
   int32_t tag = 0;
-  int source = kAnySource;  // who sent it, once done
+  int source = kAnySource;                       // who sent it, once done
+  fdl_device_kind device_kind = FDL_DEVICE_CPU;  // where the data are, and in the order of which stream
+  int device_index = 0;
+  void* stream = nullptr;
+  std::vector<std::byte> kept;  // what came ahead of its place on a device, once done: the caller copies it there
   // The driving thread's:
   int64_t last_moment_ns = 0;  // 0: none
   Envelope envelope;
   int parts = 0;  // requests in flight
 
+  bool on_device() const { return device_kind != FDL_DEVICE_CPU; }
+  void take(const std::byte* contents);
   bool accepts(int from, int32_t with) const { return tag == with && (peer == kAnySource || peer == from); }
 };
 

@@ -101,20 +101,6 @@ def target(tensor):
     return plain, lambda: tensor.detach().copy_(plain)
 
 
-def read_on_host(tensor):
-    """As source, of the CPU's memory, with nothing to do afterwards: messages carry no other."""
-    plain = source(tensor)
-    return (plain if plain.is_cpu else plain.detach().cpu()), None
-
-
-def written_on_host(tensor):
-    """As target, of the CPU's memory."""
-    if checked(tensor).is_cpu:
-        return target(tensor)
-    plain = torch.empty(tensor.shape, dtype=tensor.dtype)
-    return plain, lambda: tensor.detach().copy_(plain)
-
-
 def both(tensor):
     """As target, for what is read too."""
     plain, afterwards = target(tensor)

@@ -1,5 +1,6 @@
 """The process group: what c10d asks of it, its messages, its parts and its end. Its collectives are collectives.py."""
 
+import functools
 import itertools
 
 import torch
@@ -9,10 +10,20 @@ from ... import _native, errors
 from . import operands
 from .calls import only
 from .collectives import Collectives
+from .devices import DeviceWork, place_on
 from .work import Work, as_torch, together
 
 _ANY_SOURCE = -1
 _GRACE_S = 2.0  # how long operations in flight may go on when their group is destroyed
+
+
+def _take_kept(pending, plain, afterwards):
+    """Small contents travel with their envelope, and others may have come too early: both wait on the host."""
+    kept = pending.kept
+    if kept:
+        plain.detach().copy_(torch.frombuffer(bytearray(kept), dtype=plain.dtype).view(plain.shape))
+    if afterwards is not None:
+        afterwards()
 
 
 class ProcessGroup(Collectives, dist.ProcessGroup):
@@ -103,14 +114,19 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
 
     def _message(self, outgoing, tensors, peer, tag):
         tensor = only(tensors, "send" if outgoing else "recv")
-        plain, afterwards = operands.read_on_host(tensor) if outgoing else operands.written_on_host(tensor)
+        plain, afterwards = (operands.source(tensor), None) if outgoing else operands.target(tensor)
         if peer != _ANY_SOURCE and not 0 <= peer < self._size:
             raise errors.InvalidArgumentError(f"there is no rank {peer} in a group of {self._size}")
+        stream = None if plain.is_cpu else self._lanes.enter(plain.device, plain)
+        place = stream and place_on(stream, plain)
         try:
-            pending = self._channel.post(plain, outgoing, plain.data_ptr(), plain.nbytes, peer, tag, self._timeout_ns)
+            pending = self._channel.post(plain, outgoing, plain.data_ptr(), plain.nbytes, peer, tag, self._timeout_ns, place)
         except errors.Error as error:
             raise as_torch(error) from None
-        return self._keep_batch(Work((pending,), [tensor], afterwards))
+        if stream is None:
+            return self._keep_batch(Work((pending,), [tensor], afterwards))
+        finish = None if outgoing else functools.partial(_take_kept, pending, plain, afterwards)
+        return self._keep_batch(DeviceWork((pending,), [tensor], finish, None, stream))
 
     def send(self, tensors, peer, tag=0):
         return self._message(True, tensors, peer, tag)
