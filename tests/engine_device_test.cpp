@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <latch>
+
 #include "tests/support/device_vectors.h"
 
 namespace fdl::test {
@@ -136,6 +138,7 @@ TEST(Staged, CollectivesOnSeveralStreamsFollowEachOther) {
 }
 
 TEST(Staged, ABarrierComesAfterTheStreamsWork) {
+  std::latch looked(2);
   run_device_team(2, staging(), [&](DeviceRank& me) {
     std::atomic<bool> ran{false};
     if (me.rank() == 0) {
@@ -146,7 +149,9 @@ TEST(Staged, ABarrierComesAfterTheStreamsWork) {
     operation.spec = {.collective = Collective::barrier, .device = &me.device, .stream = me.stream};
     me.comm.start(operation);
     for (int i = 0; i < 50; ++i) me.comm.progress();
-    require(!operation.completion.done, "went through");
+    const bool went_through = operation.completion.done;
+    looked.arrive_and_wait();
+    require(!went_through, "went through");
     me.device.let_go();
     require(me.comm.wait(operation.completion, Deadline::after_seconds(60)));
     require(me.rank() != 0 || ran, "came before the stream's work");
