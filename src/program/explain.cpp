@@ -32,7 +32,7 @@ struct Question {
 };
 
 // One way to run the collective, beside its rivals.
-struct Way {
+struct Rival {
   bool chosen = false;
   std::string_view name;
   std::optional<double> predicted_us;
@@ -79,13 +79,13 @@ bool has_whole(Collective collective, const GroupShape& shape, bool deterministi
 
 std::string us_words(std::optional<double> us) { return us ? fmt::format("{:.2f}", *us) : std::string("-"); }
 
-std::vector<Way> ways_of(const Answer& answer, const GroupShape& shape, int64_t bytes, const CostModel& model) {
+std::vector<Rival> ways_of(const Answer& answer, const GroupShape& shape, int64_t bytes, const CostModel& model) {
   const Collective collective = answer.schedule.algorithm->collective;
   const TuningTable::Sizes* sizes = measured_sizes(collective, shape);
   const auto took_us = [&](std::string_view way) {
     return sizes == nullptr ? std::optional<double>() : measured_us(*sizes, way, bytes);
   };
-  std::vector<Way> ways;
+  std::vector<Rival> ways;
   if (answer.has_whole) {
     ways.push_back({answer.is_whole, kWhole, std::nullopt, took_us(kWhole),
                     shape.hosts == 1 ? "Shared memory, without a schedule: every rank reads the others' memory"
@@ -100,17 +100,17 @@ std::vector<Way> ways_of(const Answer& answer, const GroupShape& shape, int64_t 
   return ways;
 }
 
-void print_ways(const std::vector<Way>& ways, const CostModel& model) {
+void print_ways(const std::vector<Rival>& ways, const CostModel& model) {
   fmt::print("\n{:<23} {:>14} {:>14}   predicted from {} us a message and {:.3g} GB/s a direction\n", "   way",
              "predicted us", "measured us", model.alpha_s * 1e6, 1e-9 / model.beta_s);
-  for (const Way& way : ways) {
+  for (const Rival& way : ways) {
     fmt::print("{} {:<20} {:>14} {:>14}   {}\n", way.chosen ? "->" : "  ", way.name, us_words(way.predicted_us),
                us_words(way.took_us), way.sentence);
   }
 }
 
-void print_json(const Answer& answer, const GroupShape& shape, int64_t bytes, const std::vector<Way>& ways,
-                const NumaReport& numa, const Tuning& tuning) {
+void print_answer_as_json(const Answer& answer, const GroupShape& shape, int64_t bytes, const std::vector<Rival>& ways,
+                          const NumaReport& numa, const Tuning& tuning) {
   JsonLine line;
   line.text("collective", name_of(answer.schedule.algorithm->collective))
       .number("bytes", static_cast<long long>(bytes));
@@ -118,7 +118,7 @@ void print_json(const Answer& answer, const GroupShape& shape, int64_t bytes, co
   line.text("transport", shape.transport).flag("whole", answer.is_whole);
   line.text("algorithm", answer.schedule.algorithm->name).text("why", answer.schedule.why);
   std::vector<JsonLine> rows;
-  for (const Way& way : ways) {
+  for (const Rival& way : ways) {
     JsonLine& row = rows.emplace_back();
     row.text("way", way.name).flag("chosen", way.chosen);
     if (way.predicted_us) row.number("predicted_us", *way.predicted_us);
@@ -158,8 +158,8 @@ std::string transport_of(const Question& question, int ranks_per_host) {
   return question.hosts == 1 ? "shm" : ranks_per_host == 1 ? "tcp" : "shm+tcp";
 }
 
-void print_text(const Answer& answer, const GroupShape& shape, int64_t bytes, const std::vector<Way>& ways,
-                const NumaReport& numa, const Tuning& tuning, const Question& question) {
+void print_answer_as_text(const Answer& answer, const GroupShape& shape, int64_t bytes, const std::vector<Rival>& ways,
+                          const NumaReport& numa, const Tuning& tuning, const Question& question) {
   print_choice(answer, shape, bytes, question);
   fmt::print("{}tuning table: {} ({})\n\n", text_of(numa), tuning.source, tuning.table.fingerprint());
   const std::vector<Schedule> schedules = schedules_of(*answer.schedule.algorithm, shape);
@@ -194,11 +194,11 @@ Status explain(const Question& question) {
   FDL_ASSIGN_OR_RETURN(const Answer answer, answer_of(*collective, shape, size, question));
   FDL_ASSIGN_OR_RETURN(const NumaReport numa,
                        numa_report(question.nodes, *collective, shape, size, answer.is_whole, config));
-  const std::vector<Way> ways = ways_of(answer, shape, size, model);
+  const std::vector<Rival> ways = ways_of(answer, shape, size, model);
   if (question.json) {
-    print_json(answer, shape, size, ways, numa, tuning);
+    print_answer_as_json(answer, shape, size, ways, numa, tuning);
   } else {
-    print_text(answer, shape, size, ways, numa, tuning, question);
+    print_answer_as_text(answer, shape, size, ways, numa, tuning, question);
   }
   return {};
 }
