@@ -1,4 +1,5 @@
 // NCCL: finding it, what its versions can do, its binary interface, and whether ranks can use it together.
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,6 +18,11 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+
+std::string require_failure(const Result<std::shared_ptr<DeviceLibrary>>& opened) {
+  require(!opened.ok(), "it was opened");
+  return opened.status().text();
+}
 
 // First, before this process has threads.
 TEST_F(Nccl, JoinsProcessesAndEndsWhatAKilledOneLeavesBehind) {
@@ -51,6 +57,16 @@ TEST_F(Nccl, JoinsProcessesAndEndsWhatAKilledOneLeavesBehind) {
   for (auto& each : pipes) {
     for (const int end : each) ::close(end);
   }
+}
+
+// PyTorch's, for example. In a process of its own, for there it stays.
+TEST_F(Nccl, IsThatWhichTheProcessHasAlready) {
+  run_processes(2, [&](int rank) {
+    if (rank == 0) return;
+    require(::dlopen(FDL_STANDIN_NCCL_LOADED, RTLD_NOW | RTLD_LOCAL) != nullptr, "loads it");
+    const std::string text = require_failure(open_nccl(standin_config({{"nccl_library", ""}}), false));
+    require(text.find("libnccl_standin_loaded.so (NCCL 2.30.4) has no nccl") != std::string::npos, text);
+  });
 }
 
 // ---- The library

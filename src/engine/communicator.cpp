@@ -312,6 +312,8 @@ void Communicator::interrupt(const Status& why) {
 
 bool Communicator::has_failed() const { return state_->failed; }
 
+bool Communicator::works_on_device() const { return state_->devices != nullptr; }
+
 ReadinessBoard* Communicator::board() { return state_->parts.board.get(); }
 
 Status Communicator::own(const Status& failure) const { return state_->own(failure); }

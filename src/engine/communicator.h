@@ -122,6 +122,8 @@ class Communicator final : public Sleeper {
   Status status() const;
   // Whether that has come to pass; for the driving thread, without a lock.
   bool has_failed() const;
+  // Whether collectives may be queued on a device, where they go on when the host has long been done.
+  bool works_on_device() const;
   // Null where there is none, and once the communicator has failed. Who sleeps on the communicator sleeps on it too.
   ReadinessBoard* board();
   // "allreduce by shared memory" / "ring, step 9: recv_reduce chunk 3 from rank 2"

@@ -519,6 +519,10 @@ void NamedOperations::fail_all(const Status& why) {
       if (entry) complete(*entry, has_outcome ? ok_status() : why);
     }
     running_.reset();
+  } else if (why.code() != Code::shut_down && comm_.works_on_device()) {
+    // What is queued there may wait for the one that is lost, and whoever waits for the device with it.
+    comm_.interrupt(why);
+    comm_.progress();
   }
   for (Entry& entry : submissions_.take_all()) complete(entry, why);
   for (Entry& entry : std::exchange(stranded_, {})) complete(entry, why);

@@ -1,0 +1,92 @@
+"""Days on which NCCL is missing, old, another one on another rank, or fails: whole jobs, on the stand-ins."""
+
+import os
+
+import numpy as np
+import pytest
+
+import farandole as fdl
+import standin
+import test_devices
+from launch import launch
+
+# What rank 1 has that rank 0 has not, and what both are told of it.
+DAYS = {
+    "another version": ({"STANDIN_NCCL_VERSION": "22903"}, "has NCCL 2.32.3, rank 1", "has 2.29.3; install the same on all"),
+    "too old": ({"STANDIN_NCCL_VERSION": "21705"}, "rank 1", "has no library for collectives on devices that it may use"),
+    "absent": ({"FARANDOLE_NCCL_LIBRARY": "/nowhere/libnccl.so.2"}, "rank 1", "install NCCL there"),
+    "one GPU for both": ({}, "are on the same GPU", "set NCCL_MULTI_RANK_GPU_ENABLE=1 on all ranks"),
+}  # fmt: skip
+OWN_WORDS = {"too old": "is NCCL 2.17.5, too old; 2.18 or newer is needed",
+             "absent": "cannot open what nccl_library names (/nowhere/libnccl.so.2"}  # fmt: skip
+
+
+def start():
+    """Rank 1 has what the test says before anything of NCCL is opened."""
+    if os.environ["FARANDOLE_RANK"] == "1":
+        os.environ.update(DAYS[os.environ["TEST_DAY"]][0])
+    fdl.init()
+    return standin.array(np.full(1000, fdl.rank() + 1, "float32"))
+
+
+def sum_without_nccl():
+    tensor = start()
+    for name in ("first", "second"):
+        result = fdl.allreduce(tensor, name=name)
+        assert (result.get() == 3).all()
+
+
+def insist_on_nccl():
+    tensor = start()
+    with pytest.raises(fdl.Error) as failure:
+        fdl.allreduce(tensor, name="first")
+    print("told:", failure.value)
+
+
+@pytest.mark.parametrize("day", DAYS)
+def test_what_keeps_ranks_from_nccl_is_told_once_and_the_sums_are_right(day):
+    said = launch(2, sum_without_nccl, standin.environment(nccl=True, TEST_DAY=day))
+    line = "collectives on devices go through the host's memory: "
+    assert said[0].count(line) == 1 and line not in said[1], said
+    assert all(words in said[0] for words in DAYS[day][1:]), said
+
+
+@pytest.mark.parametrize("day", DAYS)
+def test_who_insists_on_nccl_is_told_on_all_ranks_why_it_cannot_be(day):
+    said = launch(2, insist_on_nccl, standin.environment(nccl=True, TEST_DAY=day, FARANDOLE_DEVICE_COLLECTIVES="nccl"))
+    told = [next(line for line in one.splitlines() if line.startswith("told:")) for one in said]
+    assert all("device_collectives=nccl cannot be" in one for one in told), said
+    assert all(words in one for one in told for words in DAYS[day][1:]), said
+    assert OWN_WORDS.get(day, "") in said[1], said
+
+
+# ---- while it works
+
+ONE_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "FARANDOLE_SUSPECT_AFTER_S": "0.1"}
+
+
+def test_a_rank_that_is_killed_under_nccl_is_named():
+    launch(3, test_devices.lose_a_rank, standin.environment(nccl=True, **ONE_GPU), codes=[0, -9, 0])
+
+
+def fail_in_nccl():
+    if os.environ["FARANDOLE_RANK"] == "1":
+        os.environ[os.environ["TEST_PLAN"]] = os.environ["TEST_MOMENT"]
+    fdl.init()
+    tensor = standin.array(np.ones(5000, "float32"))
+    with pytest.raises(fdl.Error) as failure:
+        for _ in range(1000):
+            fdl.allreduce(tensor, name="loop", out=tensor)
+            standin.synchronize()
+    print("told:", failure.value)
+
+
+@pytest.mark.parametrize("plan, moment, words", [
+    ("STANDIN_NCCL_FAIL", "AllReduce:3:2", "unhandled system error"),
+    ("STANDIN_NCCL_ERROR_AT", "3", "stand-in: the network has failed"),
+])  # fmt: skip
+def test_an_error_of_nccl_is_told_in_its_words_and_to_all(plan, moment, words):
+    said = launch(2, fail_in_nccl, standin.environment(nccl=True, TEST_PLAN=plan, TEST_MOMENT=moment, **ONE_GPU))
+    told = [next(line for line in one.splitlines() if line.startswith("told:")) for one in said]
+    assert all("rank 1" in one for one in told), said
+    assert "failed on rank 1" in told[1] and words in told[1] and "NCCL_DEBUG=WARN" in told[1], said
