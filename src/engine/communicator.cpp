@@ -105,6 +105,27 @@ struct Communicator::State {
   std::atomic<bool> woken{false};  // somebody wants the serving thread back
   mutable Mutex mutex;
   Status ended FDL_GUARDED_BY(mutex);
+
+  // From the first collective on a device on, whoever drives holds the hand meanwhile: end_device_work() comes from
+  // another thread. Before that, driving costs a look at the flag.
+  std::atomic<bool> on_device{false};
+  Mutex hand;
+};
+
+// The driving thread's, while it drives.
+class Communicator::Hand {
+ public:
+  explicit Hand(State& state) : held_(state.on_device.load(std::memory_order_relaxed) ? &state.hand : nullptr) {
+    if (held_ != nullptr) held_->lock();
+  }
+  ~Hand() {
+    if (held_ != nullptr) held_->unlock();
+  }
+  Hand(const Hand&) = delete;
+  Hand& operator=(const Hand&) = delete;
+
+ private:
+  Mutex* const held_;
 };
 
 Result<std::unique_ptr<Communicator>> Communicator::make(Parts parts) {
@@ -163,6 +184,8 @@ void Communicator::start(Operation& operation) {
   operation.next = nullptr;
   operation.completion = {};
   operation.spec.deterministic |= s.parts.config->deterministic;
+  if (operation.spec.device != nullptr) s.on_device.store(true, std::memory_order_relaxed);
+  const Hand hand(s);
   s.hear_interrupt();
   if (s.failed) return operation.completion.finish(status());
   if (operation.spec.device != nullptr && s.devices == nullptr) [[unlikely]] {
@@ -179,6 +202,7 @@ void Communicator::start(Operation& operation) {
 void Communicator::start(Message& message) {
   State& s = *state_;
   message.completion = {};
+  const Hand hand(s);
   s.hear_interrupt();
   if (s.failed) return message.completion.finish(status());
   if (message.device == nullptr) [[likely]] {
@@ -196,6 +220,7 @@ void Communicator::start(Message& message) {
 
 bool Communicator::progress() {
   State& s = *state_;
+  const Hand hand(s);
   if (s.hear_interrupt()) return true;
   if (s.failed) return false;
   bool moved = s.active != nullptr && s.run_current();
@@ -228,6 +253,7 @@ int Communicator::wake_fd() const { return state_->poller.fd(); }
 
 bool Communicator::prepare_to_sleep() {
   State& s = *state_;
+  const Hand hand(s);
   s.prepared = 0;
   if (s.interrupted.load(std::memory_order_acquire) && !s.failed) return false;
   if (s.woken.load(std::memory_order_acquire)) return false;
@@ -240,6 +266,7 @@ bool Communicator::prepare_to_sleep() {
 
 void Communicator::finish_sleep() {
   State& s = *state_;
+  const Hand hand(s);
   for (std::size_t i = 0; i < s.prepared; ++i) s.sleepers[i]->finish_sleep();
   s.prepared = 0;
   s.woke = true;
@@ -281,6 +308,7 @@ void Communicator::drive_until(const Ready& ready, Deadline deadline) {
     const int64_t now = now_ns();
     if (moved_ns == 0) moved_ns = now;
     if (now >= deadline.moment_ns()) {
+      const Hand hand(s);
       s.fail(s.timeout_error());
       break;
     }
@@ -308,6 +336,15 @@ void Communicator::interrupt(const Status& why) {
   }
   s.interrupted.store(true, std::memory_order_release);
   s.alarm.ring();
+}
+
+// With something in flight on the host, somebody drives and hears of it himself.
+void Communicator::end_device_work() {
+  State& s = *state_;
+  const MutexLock hand(s.hand);
+  if (!s.on_device.load(std::memory_order_relaxed) || s.failed || s.devices == nullptr || s.oldest != nullptr) return;
+  const Status why = status();
+  if (!why.ok()) s.devices->interrupt(why);
 }
 
 bool Communicator::has_failed() const { return state_->failed; }

@@ -116,6 +116,9 @@ class Communicator final : public Sleeper {
 
   // From any thread: everything in flight, and everything later, ends with this error. The first one stays.
   void interrupt(const Status& why);
+  // From any thread, after interrupt(): what is queued on a device ends there, also where nobody drives any more, because
+  // the program waits for the device alone.
+  void end_device_work();
   // The failure as this rank's own, which it is the culprit of. No effect where there is a culprit.
   Status own(const Status& failure) const;
   // OK, or why this communicator ended.
@@ -131,6 +134,7 @@ class Communicator final : public Sleeper {
 
  private:
   struct State;
+  class Hand;
   explicit Communicator(std::unique_ptr<State> state);
   template <typename Ready>
   void drive_until(const Ready& ready, Deadline deadline);

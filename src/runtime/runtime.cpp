@@ -492,6 +492,7 @@ void Runtime::interrupt_comms(const std::function<bool(const Communicator&)>& wh
     if (!which(*comm->comm)) continue;
     verdicts_.deliver(comm->comm->id(), why);
     comm->comm->interrupt(why);
+    comm->comm->end_device_work();
   }
 }
 

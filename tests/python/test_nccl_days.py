@@ -1,6 +1,7 @@
 """Days on which NCCL is missing, old, another one on another rank, or fails: whole jobs, on the stand-ins."""
 
 import os
+import signal
 
 import numpy as np
 import pytest
@@ -67,6 +68,25 @@ ONE_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "FARANDOLE_SUSPECT_AFTER_S": "0.1"
 
 def test_a_rank_that_is_killed_under_nccl_is_named():
     launch(3, test_devices.lose_a_rank, standin.environment(nccl=True, **ONE_GPU), codes=[0, -9, 0])
+
+
+def wait_for_the_device_alone():
+    fdl.init()
+    tensor = standin.array(np.ones(5000, "float32"))
+    with fdl.Communicator() as comm:
+        comm.allreduce(tensor, tensor)
+        standin.synchronize()
+        if fdl.rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        comm.allreduce(tensor, tensor)  # is queued, and rank 1 never comes
+        standin.synchronize()
+        with pytest.raises(fdl.PeerLostError) as failure:
+            comm.allreduce(tensor, tensor)
+        assert failure.value.culprit_rank == 1
+
+
+def test_who_only_waits_for_the_device_is_let_go_when_a_rank_is_killed():
+    launch(3, wait_for_the_device_alone, standin.environment(nccl=True, **ONE_GPU), codes=[0, -9, 0])
 
 
 def fail_in_nccl():
