@@ -50,11 +50,13 @@ class Sandbox:
         return answer["said"]
 
     def end(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
+        """Ends all that runs in it."""
         self.process.stdin.close()
-        self.process.stdout.close()
+        try:
+            self.process.wait(30)
+        finally:
+            self.process.kill()
+            self.process.stdout.close()
 
 
 class Fabric:

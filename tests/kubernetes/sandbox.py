@@ -16,7 +16,7 @@ import sys
 LIBC = ctypes.CDLL(None, use_errno=True)
 NEWNS, NEWUTS, NEWIPC, NEWPID, NEWNET = 0x00020000, 0x04000000, 0x08000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 32, 4096, 16384, 1 << 18
-PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 24, 38
+PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 24, 36, 38
 MIB = 1 << 20
 
 
@@ -44,6 +44,14 @@ def tell(**what):
 def die_with_parent(parent):
     check(LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     if os.getppid() != parent:
+        os._exit(1)
+
+
+def die_with_helper(its_pipe):
+    """The helper is outside of the container's namespace, where getppid() says 0 whether it lives or not; its end of a
+    pipe tells."""
+    check(LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+    if select.select([its_pipe], [], [], 0)[0]:
         os._exit(1)
 
 
@@ -116,8 +124,8 @@ def drop_rights(wanted):
 
 
 def run_container(wanted, parents_pipe):
-    """In the child: becomes process 1 of the container. The parent is outside of its namespace, where getppid() says 0
-    whether it lives or not; its end of a pipe tells."""
+    """In the child: becomes process 1 of the container."""
+    die_with_helper(parents_pipe)
     os.setsid()
     for number in list(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}):
         try:
@@ -138,9 +146,7 @@ def run_container(wanted, parents_pipe):
     unshare(NEWNS)
     make_root(wanted)
     drop_rights(wanted)
-    check(LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))  # behind setuid(), which forgets it
-    if select.select([parents_pipe], [], [], 0)[0]:
-        os._exit(1)
+    die_with_helper(parents_pipe)  # once more: setuid() has forgotten it
     try:
         os.execvpe(wanted["argv"][0], wanted["argv"], wanted["env"])
     except OSError as error:
@@ -180,8 +186,21 @@ def start(wanted, children):
     tell(started=wanted["name"], pid=pid)
 
 
+def end_all(children):
+    """When this returns nothing of the pod is left that could write a file. (Containers die with their helpers, and this
+    process inherits them.)"""
+    for helper, _ in children.values():
+        os.kill(helper, signal.SIGKILL)
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            return
+
+
 def main():
     die_with_parent(int(sys.argv[1]))
+    check(LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
     unshare(NEWNS | NEWUTS | NEWIPC | NEWNET)
     mount(None, "/", None, MS_REC | MS_PRIVATE)
     children, rest = {}, b""
@@ -197,7 +216,7 @@ def main():
                 continue
             more = os.read(0, 1 << 16)
             if not more:
-                return
+                return end_all(children)
             rest += more
             *lines, rest = rest.split(b"\n")
             for line in lines:
