@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+import standin
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FARANDOLE = os.path.join(ROOT, "build", "bin", "farandole")
 
@@ -191,6 +193,20 @@ def test_env_refuses_contradictions(environment, words):
     assert done.returncode == 78
     for word in words:
         assert word in done.stderr
+
+
+@pytest.mark.parametrize("variables, lines", [
+    ({}, ["devices: cuda: 8 devices, the first cuda:0 (Stand-in 0)",
+          f"collectives on devices: NCCL 2.32.3 ({standin.NCCL}, as nccl_library says): own_memory, registration, symmetric"]),
+    ({"STANDIN_NCCL_VERSION": "21705", "STANDIN_CUDA_DEVICES": "1"},
+     ["devices: cuda: 1 device, cuda:0", f"collectives on devices: nccl: {standin.NCCL} is NCCL 2.17.5, too old; 2.18 or newer"]),
+    ({"FARANDOLE_CUDA_LIBRARY": "/nowhere.so", "FARANDOLE_NCCL_LIBRARY": "/nowhere2.so"},
+     ["devices: cuda: the driver /nowhere.so cannot be opened",
+      "collectives on devices: nccl: cannot open what nccl_library names (/nowhere2.so"]),
+], ids=["both", "NCCL too old", "neither"])  # fmt: skip
+def test_config_tells_of_devices(variables, lines):
+    done = farandole("config", environment={**standin.environment(nccl=True), **variables})
+    assert done.returncode == 0 and all(f"\n{line}" in done.stdout for line in lines), done.stdout[-1500:]
 
 
 def test_config_tells_values_and_where_from():
