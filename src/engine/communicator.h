@@ -116,8 +116,8 @@ class Communicator final : public Sleeper {
 
   // From any thread: everything in flight, and everything later, ends with this error. The first one stays.
   void interrupt(const Status& why);
-  // From any thread, after interrupt(): what is queued on a device ends there, also where nobody drives any more, because
-  // the program waits for the device alone.
+  // From any thread, after interrupt(): what is queued on a device ends there, also where nobody drives any more,
+  // because the program waits for the device alone.
   void end_device_work();
   // The failure as this rank's own, which it is the culprit of. No effect where there is a culprit.
   Status own(const Status& failure) const;
