@@ -182,12 +182,12 @@ class RayExecutor:
 
     def _start_run(self, fn: Callable, args: Sequence | None, kwargs: dict | None,
                    callbacks: Sequence[Callable] | None) -> tuple[list, Listener | None]:  # fmt: skip
-        task = ray_module("farandole.ray.RayExecutor").put((fn, tuple(args or ()), dict(kwargs or {})))
-        return self._start(lambda actor, *more: actor.run.remote(*more, task), callbacks)
-
-    def _start(self, call: Callable, callbacks: Sequence[Callable] | None) -> tuple[list, Listener | None]:
-        """The references of call(actor, seat, board) for each rank; rank 0 alone has a board, if anybody listens."""
         seats = self._seated()
+        task = ray_module("farandole.ray.RayExecutor").put((fn, tuple(args or ()), dict(kwargs or {})))
+        return self._start(seats, lambda actor, *more: actor.run.remote(*more, task), callbacks)
+
+    def _start(self, seats: list, call: Callable, callbacks: Sequence[Callable] | None) -> tuple[list, Listener | None]:
+        """The references of call(actor, seat, board) for each rank; rank 0 alone has a board, if anybody listens."""
         listener = Listener(callbacks) if callbacks else None
         boards = [listener and listener.board] + [None] * (len(seats) - 1)
         return [call(*one) for one in zip(self._actors, seats, boards)], listener
@@ -195,7 +195,8 @@ class RayExecutor:
     def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callable] | None = None) -> list:
         """Calls fn(executable) on all workers, `executable` being what start() made there; what each returned. `callbacks`
         as those of run()."""
-        return self._gather(*self._start(lambda actor, seat, board: actor.execute.remote(seat, board, fn), callbacks))
+        seats = self._seated()
+        return self._gather(*self._start(seats, lambda actor, seat, board: actor.execute.remote(seat, board, fn), callbacks))
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
         """Calls fn(executable) on rank 0 alone; what it returned."""
