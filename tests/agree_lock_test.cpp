@@ -56,11 +56,14 @@ class Rhythms : public testing::Test {
  protected:
   void Note(std::vector<Bucket> buckets) { rhythm_.note({.buckets = std::move(buckets)}, true); }
   Names Order(const std::map<std::string, int>& priorities = {}) {
-    return names_of(rhythm_.order([&](const std::string& name) {
-      const auto found = priorities.find(name);
-      return found == priorities.end() ? 0 : found->second;
-    }));
+    for (const auto& [name, priority] : priorities) known_[name] = urgent(priority, allreduce(name));
+    return names_of(rhythm_.order([&](const std::string& name) { return Find(name); }));
   }
+  const Request* Find(const std::string& name) const {
+    const auto found = known_.find(name);
+    return found == known_.end() ? nullptr : &found->second;
+  }
+  std::map<std::string, Request> known_;
   Rhythm rhythm_{3};
 };
 
@@ -127,6 +130,40 @@ TEST_F(Rhythms, KeepLargeTensorsAndPrioritiesApart) {
   bucket.element_counts[1] = 1 << 20;
   for (int step = 0; step < 3; ++step) Note({bucket});
   EXPECT_EQ(Order({{"urgent", 7}}), (Names{{"urgent"}, {"large"}, {"a", "b"}}));
+}
+
+// A program may wait for what began before it submits what follows.
+TEST(Rhythm, OnlyWhatBeganTogetherDoesSoAgain) {
+  Rhythm rhythm(3, false, 1 << 20);
+  std::vector<Bucket> step{sums({"a", "b"}), sums({"c"}), sums({"d"}), sums({"e"})};
+  for (Bucket& bucket : step) bucket.device = 2;
+  step[0].with_next = step[2].with_next = true;
+  step[0].element_counts[0] = 2 << 20;  // alone, and too large to begin with others
+  for (int i = 0; i < 3; ++i) rhythm.note({.buckets = step}, true);
+  ASSERT_TRUE(rhythm.may_lock());
+  const auto order = rhythm.order([](const std::string&) { return nullptr; });
+  std::string text;
+  for (const Bucket& bucket : order) text += bucket.names.front() + (bucket.with_next ? "=" : " ");
+  EXPECT_EQ(text, "a b=c d=e ");
+}
+
+TEST(Rhythm, ASegmentsLastBeginsWithNothingOfTheNext) {
+  Rhythm rhythm(3, false, 1 << 20);
+  std::vector<Bucket> step{sums({"a"}), sums({"b"}), sums({"a"})};
+  for (Bucket& bucket : step) bucket.device = 2;
+  step[0].with_next = step[1].with_next = true;
+  for (int i = 0; i < 8; ++i) rhythm.note({.buckets = step}, true);
+  ASSERT_TRUE(rhythm.may_lock());
+  EXPECT_FALSE(rhythm.order([](const std::string&) { return nullptr; }).back().with_next);
+}
+
+// On a device packing is cheap, and each collective dear.
+TEST_F(Rhythms, KeepMoreTogetherOnDevices) {
+  Bucket bucket = sums({"a", "large", "b"});
+  bucket.element_counts[1] = 1 << 18;
+  bucket.device = 2;
+  for (int step = 0; step < 3; ++step) Note({bucket});
+  EXPECT_EQ(Order(), (Names{{"a", "large", "b"}}));
 }
 
 TEST_F(Rhythms, AnOrderThatWasHardlyUsedIsLockedLaterNextTime) {
@@ -220,6 +257,28 @@ TEST_F(Orders, BeginWhatAllHaveInTheLockedOrder) {
   EXPECT_THAT(Begin(0), ElementsAre("c"));
   EXPECT_FALSE(at(0).order()->frozen());
   EXPECT_FALSE(at(0).has_untold());
+}
+
+TEST_F(Orders, WhatBeginsTogetherIsPublishedTogether) {
+  std::vector<Bucket> buckets{sums({"a"}), sums({"b"}), sums({"c"})};
+  buckets[0].with_next = true;
+  Lock(buckets);
+  for (const int round : {0, 1, 2}) {
+    for (const int rank : {0, 1}) Submit(rank, allreduce("a"));
+    EXPECT_THAT(Begin(0), ElementsAre()) << "round " << round;
+    for (const int rank : {0, 1}) Submit(rank, allreduce("c"));
+    Submit(0, allreduce("b"));
+    EXPECT_THAT(Begin(0), ElementsAre());
+    Submit(1, allreduce("b"));
+    EXPECT_THAT(Begin(1), ElementsAre("a", "b", "c"));
+    EXPECT_THAT(Begin(0), ElementsAre("a", "b", "c"));
+  }
+  Submit(0, allreduce("a"));
+  Submit(1, allreduce("a"));
+  at(0).leave("test");
+  EXPECT_THAT(Begin(1), ElementsAre());
+  EXPECT_THAT(Begin(0), ElementsAre());
+  EXPECT_THAT(Left(0), ElementsAre("a")) << "it was half there, and has begun nowhere";
 }
 
 TEST_F(Orders, ANameMayComeTwiceInAStep) {
@@ -448,7 +507,7 @@ TEST(RootOfABlindOrder, RefusesWhoFreezesWhatIsNotLocked) {
 
 struct Totals {
   uint64_t submitted = 0, failed = 0, locks = 0, begun = 0, left_over = 0, stalls = 0, kept_back = 0, dropped = 0,
-           lost = 0;
+           lost = 0, together = 0;
 };
 
 // A group of ranks that work through one program of steps that repeat, change, end in joins; each in its own pace and
@@ -466,6 +525,7 @@ class LockHistory {
     options.blind = blind;
     const std::size_t capacity = chance(4) ? below(4) : 64;
     root_ = std::make_unique<RootSession>(options, capacity);
+    device_ = !blind && chance(2) ? 2 : -1;
     window_ = chance(2) ? 1 : 1 + below(6);
     waits_ = chance(3) ? 1 : 2 + below(20);
     leaver_ = chance(4) ? 1 + below(static_cast<std::size_t>(size) - 1) : 0;
@@ -493,6 +553,7 @@ class LockHistory {
     totals.kept_back += totals_.kept_back;
     totals.dropped += totals_.dropped;
     totals.lost += lost() ? 1 : 0;
+    totals.together += totals_.together;
     return violations_;
   }
 
@@ -529,8 +590,10 @@ class LockHistory {
     bool waits = false, joined = false, departing = false, left = false;
     std::deque<std::vector<std::byte>> up, down;
     std::deque<Running> agreed;
-    bool running = false, ended = false;
+    std::size_t running = 0;  // how many of them, which began together
+    bool ended = false;
     std::vector<std::map<std::string, int>> begun;  // what each collective was: names and tags
+    std::vector<std::size_t> before_it;             // how many of those that it began together with
     std::vector<bool> hollow;                       // which of them it has begun with zeros
     std::size_t finished = 0;                       // of them
     uint64_t submitted = 0, completed = 0;
@@ -543,8 +606,10 @@ class LockHistory {
   // ---- The program
 
   Request any_request(const std::string& name, bool only_sums) {
-    Request request = allreduce(name, Dtype::float32, {static_cast<int64_t>(1 + below(3)), 2});
+    const Dtype dtype = device_ >= 0 && chance(3) ? Dtype::float64 : Dtype::float32;
+    Request request = allreduce(name, dtype, {static_cast<int64_t>(1 + below(3)), 2});
     request.priority = static_cast<int32_t>(below(2));
+    request.device = device_;
     if (chance(30)) request.shape[0] = 0;
     if (only_sums || !chance(blind_ ? 12 : 2)) return request;
     request.kind = static_cast<RequestKind>(below(6));
@@ -615,9 +680,9 @@ class LockHistory {
         add([](auto& self, Rank& r) { self.tell(r); });
       }
       if (may_look(rank)) add([](auto& self, Rank& r) { self.look(r); });
-      if (!rank.running && !rank.agreed.empty()) add([](auto& self, Rank& r) { self.begin(r); });
+      if (rank.running == 0 && !rank.agreed.empty()) add([](auto& self, Rank& r) { self.begin(r); });
       if (may_begin_blindly(rank)) add([](auto& self, Rank& r) { self.begin_blindly(r); });
-      if (rank.running && !rank.ended && may_end(rank)) add([](auto& self, Rank& r) { self.end(r); });
+      if (rank.running > 0 && !rank.ended && may_end(rank)) add([](auto& self, Rank& r) { self.end(r); });
       if (rank.ended && may_settle(rank)) add([](auto& self, Rank& r) { self.settle(r); });
       if (rank.departing && may_depart(rank)) add([](auto& self, Rank& r) { self.depart(r); });
       for (Rank& other : ranks_) {
@@ -804,7 +869,7 @@ class LockHistory {
   void begin_blindly(Rank& rank) {
     auto begun = rank.here.begin();
     if (!begun) return;  // it has lost its patience meanwhile
-    if (rank.running) violated("a position begins while the one before it runs");
+    if (rank.running > 0) violated("a position begins while the one before it runs");
     rank.agreed.push_back({*begun->bucket, std::move(begun->entries), begun->provisional, begun->hollow});
     ++totals_.begun;
     begin(rank);
@@ -839,12 +904,21 @@ class LockHistory {
   // A rank left in the midst of a collective of a blind order: the communicator fails, and the group with it.
   bool lost() const {
     return blind_ && !departed_.empty() && std::ranges::any_of(ranks_, [&](const Rank& rank) {
-             return !rank.left && rank.running && !rank.ended && !may_end(rank);
+             return !rank.left && rank.running > 0 && !rank.ended && !may_end(rank);
            });
   }
 
   void begin(Rank& rank) {
-    const Running& next = rank.agreed.front();
+    do {
+      if (rank.running == rank.agreed.size()) {
+        return violated("a bucket begins without the one that it begins together with");
+      }
+      begin_one(rank, rank.agreed[rank.running]);
+    } while (rank.agreed[rank.running++].bucket.with_next);
+    totals_.together += rank.running - 1;
+  }
+
+  void begin_one(Rank& rank, const Running& next) {
     std::map<std::string, int> what;
     for (std::size_t i = 0; i < next.bucket.names.size(); ++i) {
       const auto& ticket = next.tickets[i];
@@ -853,12 +927,13 @@ class LockHistory {
     }
     if (next.bucket.kind == RequestKind::join) what = {{"join", -1}};
     rank.begun.push_back(what);
+    rank.before_it.push_back(rank.running);
     rank.hollow.push_back(next.hollow);
-    rank.running = true;
+    const std::size_t number = rank.begun.size() - 1;
     for (const Rank& other : ranks_) {
-      const std::size_t number = rank.begun.size() - 1;
       if (other.index == rank.index || other.begun.size() <= number) continue;
       if (!equal(what, other.begun[number])) violated("two ranks run different things at a time");
+      if (other.before_it[number] != rank.before_it[number]) violated("two ranks begin different things together");
     }
   }
 
@@ -879,6 +954,7 @@ class LockHistory {
   }
 
   bool may_end(const Rank& rank) const {
+    if (rank.running > 1) return all_have_begun(rank.finished + rank.running - 1);
     const Bucket& bucket = rank.agreed.front().bucket;
     const bool is_root =
         bucket.kind == RequestKind::broadcast && bucket.root == static_cast<int>(rank.index);  // it only sends
@@ -895,9 +971,12 @@ class LockHistory {
     return !rank.agreed.front().provisional || rank.here.order()->fate() != LockedOrder::Fate::open;
   }
   void settle(Rank& rank) {
+    rank.ended = false;
+    for (; rank.running > 0; --rank.running) settle_one(rank);
+  }
+  void settle_one(Rank& rank) {
     Running done = std::move(rank.agreed.front());
     rank.agreed.pop_front();
-    rank.running = rank.ended = false;
     const std::size_t number = rank.finished++;
     if (done.provisional) {
       const bool dropped = rank.here.order()->fate() == LockedOrder::Fate::dropped;
@@ -975,6 +1054,7 @@ class LockHistory {
 
   std::mt19937_64 random_;
   bool blind_;
+  int32_t device_ = -1;  // half of them are of tensors on devices, some of which begin together
   std::unique_ptr<RootSession> root_;
   std::deque<Rank> ranks_;
   std::vector<Phase> phases_;
@@ -999,9 +1079,10 @@ Totals run_histories(unsigned count, bool blind) {
   }
   std::printf(
       "locked order: %u histories, %zu violations (seed %lu); %lu requests, %lu failed by plan; %lu locks, %lu "
-      "positions begun, %lu tensors left over, %lu stalls; %lu kept back, %lu dropped, %lu groups lost\n",
+      "positions begun, %lu tensors left over, %lu stalls; %lu kept back, %lu dropped, %lu groups lost; %lu begun with "
+      "others\n",
       count, violations, kSeed, totals.submitted, totals.failed, totals.locks, totals.begun, totals.left_over,
-      totals.stalls, totals.kept_back, totals.dropped, totals.lost);
+      totals.stalls, totals.kept_back, totals.dropped, totals.lost, totals.together);
   // What the histories are about must happen in them.
   EXPECT_GT(totals.locks, 1000u);
   EXPECT_GT(totals.begun, 20000u);
@@ -1010,7 +1091,10 @@ Totals run_histories(unsigned count, bool blind) {
   return totals;
 }
 
-TEST(LockHistories, LoseNothingAndNeverDeadlock) { run_histories(kHistories, false); }
+TEST(LockHistories, LoseNothingAndNeverDeadlock) {
+  const Totals totals = run_histories(kHistories, false);
+  EXPECT_GT(totals.together, 5000u);
+}
 
 TEST(LockHistories, OfRanksThatSeeNothingOfEachOtherLoseNothingEither) {
   const Totals totals = run_histories(kBlindHistories, true);

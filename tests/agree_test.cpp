@@ -7,6 +7,7 @@
 #include "agree/fusion.h"
 #include "agree/negotiator.h"
 #include "agree/rules.h"
+#include "agree/together.h"
 #include "data/reduce.h"
 #include "tests/support/agree_requests.h"
 
@@ -509,6 +510,72 @@ TEST_F(Fusion, LeavesFailuresAlone) {
   Submit(0, {allreduce("a"), allreduce("b"), allreduce("c")});
   Submit(1, {allreduce("a"), allreduce("b", Dtype::float32, {5}), allreduce("c")});
   EXPECT_EQ(Order(), "a+c b!");
+}
+
+// ---- What begins together
+// ------------------------------------------------------------------------------------------------
+
+class Together : public Group {
+ protected:
+  static Request on_device(Request request, int32_t device = 2) {
+    request.device = device;
+    return request;
+  }
+  // "a=b c": a and b begin together
+  std::string Marked(std::vector<Request> requests, std::size_t most_bytes = 64) {
+    Size(2);
+    SubmitAll(requests);
+    std::vector<Bucket> buckets = Decide().buckets;
+    begin_together(buckets, most_bytes, [&](const std::string& name) -> const Request* {
+      for (const Request& request : requests) {
+        if (request.name == name && name != "unknown") return &request;
+      }
+      return nullptr;
+    });
+    std::string text;
+    for (const Bucket& bucket : buckets) text += bucket.names.front() + (bucket.with_next ? "=" : " ");
+    return text;
+  }
+};
+
+TEST_F(Together, AreNeighboursOnOneDeviceOfAnyTypeAndKind) {
+  EXPECT_EQ(Marked({on_device(allreduce("a")), on_device(allreduce("i", Dtype::int32)), on_device(broadcast("b", 1)),
+                    on_device(reduce_scatter("r", {4}))}),
+            "a=i=b=r ");
+  EXPECT_EQ(Marked({allreduce("a"), allreduce("i", Dtype::int32)}), "a i ") << "tensors of the CPU's";
+  EXPECT_EQ(Marked({on_device(allreduce("a")), on_device(allreduce("i"), 3)}), "a i ");
+}
+
+TEST_F(Together, AreNotWhatCannotBeLaunchedAtOnce) {
+  Request adasum = on_device(allreduce("s"));
+  adasum.op = static_cast<uint8_t>(Op::adasum);
+  EXPECT_EQ(Marked({on_device(allreduce("a")), adasum, on_device(allreduce("b"))}), "a s b ");
+  EXPECT_EQ(Marked({on_device(allreduce("a")), on_device(alltoall("x", {2})), on_device(allreduce("b"))}), "a x b ");
+  EXPECT_EQ(Marked({on_device(allreduce("a")), barrier("w"), on_device(allreduce("b"))}), "a w b ");
+  EXPECT_EQ(Marked({on_device(allreduce("a"))}), "a ");
+}
+
+TEST_F(Together, AreNoMoreBytesThanTheLimitWhichIsCountedAnew) {
+  EXPECT_EQ(Marked({on_device(allreduce("a")), on_device(allreduce("b")), on_device(allreduce("c"))}, 32), "a=b c ");
+  EXPECT_EQ(Marked({on_device(allreduce("large", Dtype::float32, {9})), on_device(allreduce("a")),
+                    on_device(allreduce("b")), on_device(allreduce("c"))},
+                   32),
+            "large a=b c ");
+  EXPECT_EQ(Marked({on_device(allreduce("a")), on_device(allreduce("b"))}, 0), "a b ") << "nothing is fused";
+}
+
+// Two ranks give 3 rows of 2 floats each: 48 bytes.
+TEST_F(Together, CountWhatAGatheringLeavesOnEachRank) {
+  EXPECT_EQ(Marked({on_device(allreduce("a")), on_device(allgather("g", {3, 2}))}, 64), "a=g ");
+  EXPECT_EQ(Marked({on_device(allreduce("a")), on_device(allgather("g", {3, 2}))}, 63), "a g ");
+  EXPECT_EQ(Marked({on_device(allreduce("a")), on_device(allgather("unknown", {3, 2}))}, 64), "a unknown ");
+}
+
+TEST_F(Together, AreNotSoManyThatALaunchCannotHoldThem) {
+  std::vector<Request> requests;
+  for (int i = 0; i < 130; ++i) requests.push_back(on_device(allreduce("t" + std::to_string(i))));
+  const std::string marked = Marked(requests, 1 << 20);
+  EXPECT_EQ(std::ranges::count(marked, ' '), 3) << marked;
 }
 
 // ---- Join

@@ -55,10 +55,13 @@ PlanMessage some_plan() {
   sum.dtype = Dtype::float64;
   sum.prescale = 0.5;
   sum.apart = true;
+  sum.device = 2;
+  sum.with_next = true;
   Bucket gather;
   gather.kind = RequestKind::allgather;
   gather.names = {"g"};
   gather.rows = {1, 0, 3};
+  gather.device = 2;
   Bucket failed;
   failed.names = {"f"};
   failed.code = Code::mismatch;
@@ -249,6 +252,9 @@ const BadPlan kBadPlans[] = {
     {"root", [](PlanMessage& m) { m.plan.buckets[2].root = -2; }, "a rank is out of range"},
     {"last joined", [](PlanMessage& m) { m.plan.buckets[3].last_joined = -2; }, "a rank is out of range"},
     {"device", [](PlanMessage& m) { m.plan.buckets[3].device = 256; }, "a device is out of range"},
+    {"the last with none", [](PlanMessage& m) { m.plan.buckets[4].with_next = true; }, "begins with none"},
+    {"with another device's", [](PlanMessage& m) { m.plan.buckets[1].device = 3; }, "begins with none"},
+    {"with a failure", [](PlanMessage& m) { m.plan.buckets[1].with_next = true; }, "begins with none"},
     {"kind", [](PlanMessage& m) { m.plan.buckets[0].kind = static_cast<RequestKind>(9); }, "9 is no kind of operation"},
     {"dtype", [](PlanMessage& m) { m.plan.buckets[0].dtype = static_cast<Dtype>(99); }, "99 is no dtype"},
     {"op", [](PlanMessage& m) { m.plan.buckets[0].op = 13; }, "13 is no reduce op"},

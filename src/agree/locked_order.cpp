@@ -111,13 +111,26 @@ std::optional<LockedOrder::Place> LockedOrder::submit(const Request& request) {
   return tensor.place;
 }
 
-// A position is published once its tensors are there, and never before the bucket's last run has begun.
+// A position is published once its tensors are there, and never before the bucket's last run has begun; those that
+// begin together are published together, so that no rank ever sees some of them ready.
 void LockedOrder::publish_ready() {
-  while (missing_[publish_bucket_] == 0 && published_ - next_ < buckets_.size() && published_ < kMaxReadinessCount) {
-    ++published_;
-    publish_bucket_ = publish_bucket_ + 1 == buckets_.size() ? 0 : publish_bucket_ + 1;
+  for (;;) {
+    const uint32_t behind = behind_together(publish_bucket_);
+    const uint64_t published = published_ + (behind - publish_bucket_);
+    if (published > kMaxReadinessCount) return freeze();
+    for (uint32_t bucket = publish_bucket_; bucket < behind; ++bucket) {
+      if (missing_[bucket] > 0) return;
+    }
+    if (published - next_ > buckets_.size()) return;
+    published_ = published;
+    publish_bucket_ = behind == buckets_.size() ? 0 : behind;
   }
-  if (published_ == kMaxReadinessCount) freeze();
+}
+
+// The first that need not begin with this one. The last of an order has none with it.
+uint32_t LockedOrder::behind_together(uint32_t bucket) const {
+  while (bucket + 1 < buckets_.size() && buckets_[bucket]->with_next) ++bucket;
+  return bucket + 1;
 }
 
 void LockedOrder::freeze() { frozen_ = true; }

@@ -2,7 +2,8 @@
 //
 // Position p of the order is bucket p % buckets. A rank publishes how many positions it has all tensors of, counted
 // from the first; publishing is the promise to run them. A position begins when every rank has published it, so none
-// is ever begun by some ranks and not by others, and nothing that was begun need be taken back.
+// is ever begun by some ranks and not by others, and nothing that was begun need be taken back. Those that begin
+// together (together.h) are published together.
 //
 //   How it is left.   Whoever meets something that the order does not foresee publishes its count once more, frozen;
 //                     whoever sees that freezes too. When all are frozen their counts are final, so all ranks know the
@@ -113,6 +114,7 @@ class LockedOrder {
   std::optional<uint32_t> find(const std::string& name) const;
   bool fits(Tensor& tensor, const Request& request) const;
   void publish_ready();
+  uint32_t behind_together(uint32_t bucket) const;
 
   uint32_t epoch_;
   int rank_;

@@ -58,6 +58,8 @@ struct Bucket {
   int32_t device = -1;  // as in Request
   // allreduce: the tensors do not lie alike on all ranks, or a rank has none: they must not be reduced where they are.
   bool apart = false;
+  // All ranks begin the bucket behind this one together with it (see together.h).
+  bool with_next = false;
   // allreduce, broadcast, reduce_scatter: elements of each tensor, also for ranks that have joined and contribute
   // zeros.
   std::vector<int64_t> element_counts;

@@ -5,31 +5,34 @@
 // that sums its loss thrice and its gradients once a step has four.
 //
 // The order keeps to buckets that have run: all their tensors were submitted before any of them was finished, so no
-// rank waits for one before it submits another. They may be cut, never joined.
+// rank waits for one before it submits another. They may be cut, never joined; and only what began together may do so
+// again.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <string>
 #include <unordered_set>
 #include <vector>
 
-#include "agree/message.h"
+#include "agree/together.h"
 
 namespace fdl {
 
 class Rhythm {
  public:
   // `repeats`: how often a period must have been seen; 0: nothing is ever locked. `blind`: the order must prove itself
-  // as it runs, so there is nothing in it that one rank can finish before all have begun it.
-  explicit Rhythm(int repeats, bool blind = false) : repeats_(repeats), due_(repeats), blind_(blind) {}
+  // as it runs, so there is nothing in it that one rank can finish before all have begun it. `together_bytes`: the most
+  // that begins together.
+  explicit Rhythm(int repeats, bool blind = false, std::size_t together_bytes = 0)
+      : repeats_(repeats), due_(repeats), blind_(blind), together_bytes_(together_bytes) {}
 
   // A plan that was decided. `usual`: every rank had asked for all of it, and nothing failed.
   void note(const Plan& plan, bool usual);
   // Whether a period has just ended that may be locked. Then order() is what follows, again and again.
   bool may_lock() const { return period_ > 0; }
-  std::vector<Bucket> order(const std::function<int32_t(const std::string& name)>& priority_of) const;
+  std::vector<Bucket> order(const FindRequest& find) const;
 
   // The order was locked; and left after so many rounds. One that was hardly used is locked later next time.
   void locked();
@@ -46,11 +49,13 @@ class Rhythm {
   void close();
   void forget();
   int find_period() const;
+  const Segment& best_of_those_like(std::size_t back) const;
   const Segment& ago(std::size_t segments) const { return closed_[closed_.size() - segments]; }
 
   int repeats_;
   int due_;  // repeats that are asked for now
   bool blind_;
+  std::size_t together_bytes_;
   std::deque<Segment> closed_;
   Segment open_;
   std::unordered_set<std::string> names_;  // of open_

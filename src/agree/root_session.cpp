@@ -8,6 +8,7 @@
 #include "agree/rules.h"
 #include "agree/session.h"
 #include "agree/shorthand.h"
+#include "agree/together.h"
 #include "agree/wire.h"
 
 namespace fdl {
@@ -18,7 +19,8 @@ struct RootSession::State {
         size(options.size),
         left(static_cast<std::size_t>(options.size), false),
         remembered(options.size, capacity),
-        rhythm(options.lock_after, options.blind),
+        fusion_bytes(options.fusion_bytes),
+        rhythm(options.lock_after, options.blind, options.fusion_bytes),
         blind(options.blind),
         negotiator(std::move(options)) {}
 
@@ -32,6 +34,10 @@ struct RootSession::State {
     return refuse(from, Code::internal, fmt::format("it asks for '{}' twice", name));
   }
 
+  const Request* find(const std::string& name) const {
+    const auto position = remembered.cache().find(std::string_view(name));
+    return position ? remembered.cache().at(*position) : nullptr;
+  }
   void lock_order(PlanMessage& message);
   Status note_frozen(int from, uint64_t begun);
   std::optional<Plan> leave_blind_order();
@@ -41,6 +47,7 @@ struct RootSession::State {
   std::vector<bool> left;
   std::function<void(int, const Request&)> on_request;  // whoever watches
   Remembered remembered;
+  std::size_t fusion_bytes;
   Rhythm rhythm;
   uint64_t locked_by = 0;  // the last plan that locked the order
   bool blind;
@@ -89,10 +96,7 @@ Status RootSession::State::check_new(int from, const std::vector<const Request*>
 void RootSession::State::lock_order(PlanMessage& message) {
   rhythm.note(message.plan, negotiator.decided_without_all().empty());
   if (!rhythm.may_lock() || !negotiator.all_take_part()) return;
-  message.plan.locked = rhythm.order([this](const std::string& name) {
-    const auto position = remembered.cache().find(std::string_view(name));
-    return position ? remembered.cache().at(*position)->priority : 0;
-  });
+  message.plan.locked = rhythm.order([this](const std::string& name) { return find(name); });
   locked_by = message.number;
   rhythm.locked();
   negotiator.forget_pending();
@@ -174,6 +178,8 @@ std::optional<std::vector<std::byte>> RootSession::decide(int64_t now_ns) {
   }
   message.plan = state.negotiator.decide(now_ns);
   if (message.plan.empty()) return std::nullopt;
+  begin_together(message.plan.buckets, state.fusion_bytes,
+                 [&state](const std::string& name) { return state.find(name); });
   state.remembered.announce(message);
   const auto failed_join = [](const Bucket& bucket) {
     return bucket.kind == RequestKind::join && bucket.code != Code::ok;

@@ -81,7 +81,7 @@ Offset<wire::Bucket> write_bucket(Builder& builder, const Bucket& bucket, const 
   return wire::CreateBucket(builder, static_cast<uint8_t>(bucket.kind), static_cast<uint8_t>(bucket.dtype), bucket.op,
                             positions, names, counts, rows, bucket.root, bucket.prescale, bucket.postscale,
                             bucket.device, static_cast<int32_t>(bucket.code), error, bucket.culprit, bucket.last_joined,
-                            bucket.apart);
+                            bucket.apart, bucket.with_next);
 }
 
 Items<Offset<wire::Bucket>> write_buckets(Builder& builder, const std::vector<Bucket>& buckets,
@@ -247,7 +247,12 @@ Status Reader::read(const wire::Bucket& from, Bucket& to, std::vector<uint32_t>&
   to.culprit = from.culprit();
   to.last_joined = from.last_joined();
   to.apart = from.apart();
+  to.with_next = from.with_next();
   return check_bucket(to, known);
+}
+
+bool may_begin_together(const Bucket& one, const Bucket& next) {
+  return one.code == Code::ok && next.code == Code::ok && one.device >= 0 && one.device == next.device;
 }
 
 Status Reader::read(const flatbuffers::Vector<Offset<wire::Bucket>>* from, std::vector<Bucket>& to,
@@ -255,6 +260,11 @@ Status Reader::read(const flatbuffers::Vector<Offset<wire::Bucket>>* from, std::
   if (from == nullptr) return ok_status();
   for (const wire::Bucket* bucket : *from) {
     FDL_RETURN_IF_ERROR(read(*bucket, to.emplace_back(), known.emplace_back()));
+  }
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    if (to[i].with_next && (i + 1 == to.size() || !may_begin_together(to[i], to[i + 1]))) {
+      return malformed("a bucket begins with none that could begin with it");
+    }
   }
   return ok_status();
 }
