@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <set>
 
 #include "tests/support/nccl_fixture.h"
@@ -90,6 +91,46 @@ TEST_F(Nccl, GroupsWhatMustNotWaitForEachOther) {
   for (std::size_t i = 0; i < steps.size(); ++i) EXPECT_EQ(steps[i].joined, i > 0);
 }
 
+// Before the calls, the calls, after them; each in the order of the plans.
+TEST_F(Nccl, JoinsThePlansOfSeveralInOneGroup) {
+  using Kind = NcclStep::Kind;
+  float input[8] = {}, output[8] = {};
+  const std::vector<std::size_t> uneven{1, 2, 3, 2};
+  const CollectiveSpec specs[] = {{.count = 8, .prescale = 0.3, .postscale = 0.3},
+                                  {.reduction = {Op::max}, .count = 8},
+                                  {.count = 0},
+                                  {.collective = Collective::allgather, .counts = uneven},
+                                  {.collective = Collective::broadcast, .count = 3}};
+  std::vector<NcclStep> steps, room;
+  std::vector<std::size_t> ends;
+  for (const CollectiveSpec& spec : specs) {
+    EXPECT_TRUE(is_one_group(spec, {1, 4, true}));
+    plan_nccl(spec, {input, output}, {1, 4, true}, {}, steps);
+    ends.push_back(steps.size());
+  }
+  join_plans(steps, ends, room);
+  std::vector<Kind> kinds;
+  std::vector<bool> joined;
+  for (const NcclStep& step : steps) {
+    kinds.push_back(step.kind);
+    if (step.by_nccl()) joined.push_back(step.joined);
+  }
+  EXPECT_THAT(kinds, ElementsAre(Kind::scale, Kind::all_reduce, Kind::all_gather, Kind::broadcast, Kind::broadcast,
+                                 Kind::broadcast, Kind::broadcast, Kind::broadcast, Kind::scale, Kind::fold));
+  EXPECT_THAT(joined, ElementsAre(false, true, true, true, true, true, true));
+}
+
+TEST_F(Nccl, JoinsNoPlanThatHasTwoGroupsOrMessages) {
+  const std::vector<std::size_t> even(4, 2);
+  const NcclPlace place{1, 4, true};
+  EXPECT_FALSE(is_one_group({.reduction = {Op::max}, .count = 1 << 20}, place)) << "it is folded by owners";
+  EXPECT_FALSE(is_one_group({.count = 1 << 20, .deterministic = true}, place));
+  EXPECT_FALSE(is_one_group({.collective = Collective::reduce_scatter, .reduction = {Op::max}, .counts = even}, place));
+  EXPECT_FALSE(is_one_group({.collective = Collective::alltoall, .counts = even, .recv_counts = even}, place));
+  EXPECT_FALSE(is_one_group({.collective = Collective::gather, .counts = even}, place));
+  EXPECT_FALSE(is_one_group({.collective = Collective::barrier}, place));
+}
+
 // ---- Collectives
 
 std::vector<CollectiveCase> cases_of(int size, std::size_t count) {
@@ -149,6 +190,88 @@ TEST_F(Nccl, RunsEveryCollectiveWithTheVersionsBetween) {
     standin_nccl_set("version", version);
     run_all_cases(2, 9);
   }
+}
+
+std::vector<CollectiveCase> small_cases(int size) {
+  std::vector<CollectiveCase> cases;
+  const auto add = [&](Collective collective, Dtype dtype, Op op, double pre, double post, bool in_place) {
+    CollectiveCase one{.collective = collective, .dtype = dtype, .reduction = {op}, .root = size - 1, .count = 50};
+    for (int r = 0; r < size; ++r) one.counts.push_back(static_cast<std::size_t>(3 + r % 2));
+    one.prescale = pre;
+    one.postscale = post;
+    one.in_place = in_place;
+    one.any_order = true;
+    one.seed = cases.size() + 1;
+    cases.push_back(one);
+  };
+  add(Collective::allreduce, Dtype::float32, Op::sum, 0.3, 0.7, false);
+  add(Collective::allreduce, Dtype::float32, Op::max, 1, 1, true);
+  add(Collective::allgather, Dtype::int16, Op::sum, 1, 1, false);
+  add(Collective::reduce_scatter, Dtype::float64, Op::sum, 0.3, 1, false);
+  add(Collective::broadcast, Dtype::uint8, Op::sum, 1, 1, true);
+  add(Collective::allreduce, Dtype::bfloat16, Op::sum, 1, 0.25, true);
+  add(Collective::reduce, Dtype::int32, Op::sum, 1, 1, false);
+  return cases;
+}
+
+// Twice, so that the second time finds the scratch of the first.
+TEST_F(Nccl, RunsSeveralCollectivesInOneGroup) {
+  for (const NcclCalls calls : {NcclCalls::deferred, NcclCalls::direct}) {
+    for (const int size : {1, 2, 3}) {
+      const long groups = standin_nccl_calls("GroupEnd");
+      run_gpu_group(
+          size,
+          [&](GpuRank& me) {
+            const auto cases = small_cases(size);
+            for (int time = 0; time < 2; ++time) {
+              standin_cuda_open_memory();
+              std::deque<CaseOnRank> mine;
+              for (const CollectiveCase& c : cases) {
+                mine.emplace_back(c, me.rank, size, [&](std::size_t bytes) { return me.gpu.allocate(bytes); });
+              }
+              standin_cuda_close_memory();
+              std::deque<CollectiveSpec> specs;
+              std::vector<Call> together;
+              for (CaseOnRank& one : mine) {
+                specs.push_back(me.on_stream(one.spec()));
+                together.push_back({&specs.back(), one.buffers()});
+                ASSERT_TRUE(me.collectives->takes_together(specs.back()));
+              }
+              Completion completion;
+              me.collectives->start_together(together, completion);
+              ASSERT_TRUE(wait(*me.collectives, completion).ok()) << completion.status.text();
+              me.gpu.synchronize();
+              standin_cuda_open_memory();
+              for (std::size_t i = 0; i < cases.size(); ++i) EXPECT_EQ(mine[i].verdict(), "") << cases[i].text();
+              standin_cuda_close_memory();
+            }
+          },
+          standin_config(), calls);
+      EXPECT_EQ(standin_nccl_calls("GroupEnd") - groups, 2 * size);
+    }
+  }
+}
+
+// What the ranks group alone is enough: that is why the root says what begins together.
+TEST_F(Nccl, RanksMustGroupTheSame) {
+  standin_nccl_set("defer_us", 0);
+  EXPECT_THROW(run_gpu_group(2,
+                             [](GpuRank& me) {
+                               float* data = me.gpu.put(std::vector<float>(8, 1));
+                               const CollectiveSpec sum = me.on_stream({.count = 8});
+                               const std::vector<Call> both(2, Call{&sum, {data, data}});
+                               for (std::size_t k = 0; k < 2; k += me.rank == 0 ? 2 : 1) {
+                                 Completion completion;
+                                 me.collectives->start_together(std::span(both).first(me.rank == 0 ? 2 : 1),
+                                                                completion);
+                                 require(wait(*me.collectives, completion));
+                               }
+                               drive_until(
+                                   *me.collectives, [&] { return !me.library.status_of(*me.collectives).ok(); },
+                                   "NCCL is looked after");
+                               require(me.library.status_of(*me.collectives));
+                             }),
+               std::exception);
 }
 
 TEST_F(Nccl, RunsEveryCollectiveWithCallsThatQueueAtOnce) { run_all_cases(3, 50, NcclCalls::direct); }

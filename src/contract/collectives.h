@@ -61,6 +61,12 @@ struct Buffers {
   std::span<const Piece> pieces = {};
 };
 
+// One of several collectives that are started together.
+struct Call {
+  const CollectiveSpec* spec = nullptr;
+  Buffers buffers;
+};
+
 // Where the outcome goes. Owned by the caller, which keeps it until done.
 struct Completion {
   bool done = false;
@@ -83,6 +89,13 @@ class Collectives : public Sleeper {
   // The outcome appears in `completion`, perhaps at once. Does not block. Failures end this object: later collectives
   // fail at once with the same error.
   virtual void start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) = 0;
+  // Whether start_together() takes it among others; as with can(), the same answer on every rank.
+  virtual bool takes_together(const CollectiveSpec&) const { return false; }
+  // Several at once, on one stream, of which all ranks give the same ones in the same order: done when all are, and
+  // failed when one is.
+  virtual void start_together(std::span<const Call>, Completion& completion) {
+    completion.finish(Status(Code::internal, "these collectives run one by one; please report it"));
+  }
   // Moves what can be moved; true if anything did.
   virtual bool progress() = 0;
   // Whatever is in flight, and everything later, ends with this error. From the driving thread.

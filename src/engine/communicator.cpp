@@ -48,6 +48,15 @@ constexpr uint64_t kAlarm = 0;  // the poller's token of interrupt(); nobody rea
 constexpr uint64_t kDevices = 1000;
 constexpr uint64_t kCrossings = 1001;
 
+// It and those beside it. The owner may free each as soon as it is done.
+void finish_all(Operation& first, const Status& status) {
+  for (Operation* operation = &first; operation != nullptr;) {
+    Operation* const beside = operation->beside;
+    operation->completion.finish(status);
+    operation = beside;
+  }
+}
+
 }  // namespace
 
 struct Communicator::State {
@@ -97,7 +106,8 @@ struct Communicator::State {
   Operation* oldest = nullptr;  // in flight, when active is set
   Operation* newest = nullptr;
   Collectives* active = nullptr;
-  Completion outcome;  // of the one in flight
+  Completion outcome;       // of the one in flight
+  std::vector<Call> calls;  // or of several
   std::string last_phase;
 
   bool failed = false;  // fail() has run; the driving thread's
@@ -180,14 +190,41 @@ Communicator::Runner Communicator::runner_of(CollectiveSpec spec) const {
 }
 
 void Communicator::start(Operation& operation) {
+  operation.beside = nullptr;
+  operation.completion = {};
+  operation.spec.deterministic |= state_->parts.config->deterministic;
+  enqueue(operation);
+}
+
+// Before it is settled who runs collectives on devices nobody takes them together, on any rank.
+void Communicator::start_together(std::span<Operation* const> operations) {
+  bool at_once = operations.size() > 1;
+  {
+    const Hand hand(*state_);
+    for (Operation* operation : operations) {
+      operation->spec.deterministic |= state_->parts.config->deterministic;
+      at_once = at_once && state_->devices != nullptr && state_->devices->takes_together(operation->spec);
+    }
+  }
+  if (!at_once) {
+    for (Operation* operation : operations) start(*operation);
+    return;
+  }
+  Operation* behind = nullptr;
+  for (std::size_t i = operations.size(); i-- > 0;) {
+    operations[i]->beside = std::exchange(behind, operations[i]);
+    operations[i]->completion = {};
+  }
+  enqueue(*operations.front());
+}
+
+void Communicator::enqueue(Operation& operation) {
   State& s = *state_;
   operation.next = nullptr;
-  operation.completion = {};
-  operation.spec.deterministic |= s.parts.config->deterministic;
   if (operation.spec.device != nullptr) s.on_device.store(true, std::memory_order_relaxed);
   const Hand hand(s);
   s.hear_interrupt();
-  if (s.failed) return operation.completion.finish(status());
+  if (s.failed) return finish_all(operation, status());
   if (operation.spec.device != nullptr && s.devices == nullptr) [[unlikely]] {
     if (Status refused = s.prepare_device(*operation.spec.device); !refused.ok()) {
       if (!is_harmless(refused.code())) s.fail(refused);
@@ -438,8 +475,14 @@ void Communicator::State::begin_next() {
   while (active == nullptr && oldest != nullptr && !failed) {
     active = choose_runner(oldest->spec);
     outcome = {};
-    if (oldest->room_bytes == 0 && oldest->holding == nullptr) [[likely]] {
+    if (oldest->room_bytes == 0 && oldest->holding == nullptr && oldest->beside == nullptr) [[likely]] {
       active->start(oldest->spec, oldest->buffers, outcome);
+    } else if (oldest->beside != nullptr) {
+      calls.clear();
+      for (const Operation* each = oldest; each != nullptr; each = each->beside) {
+        calls.push_back({&each->spec, each->buffers});
+      }
+      active->start_together(calls, outcome);
     } else if (oldest->holding != nullptr) {
       devices->hold(oldest->spec, *oldest->holding, outcome);
     } else {
@@ -499,7 +542,9 @@ void Communicator::State::end_current() {
   oldest = operation->next;
   if (oldest == nullptr) newest = nullptr;
   active = nullptr;
-  operation->completion.finish(std::move(outcome.status));
+  if (operation->beside == nullptr) [[likely]]
+    return operation->completion.finish(std::move(outcome.status));
+  finish_all(*operation, outcome.status);
 }
 
 Status Communicator::State::own(const Status& failure) const {
@@ -560,7 +605,7 @@ void Communicator::State::fail(const Status& why) {
   while (oldest != nullptr) {
     Operation* operation = oldest;
     oldest = operation->next;
-    operation->completion.finish(final.during(name_of(operation->spec.collective)));
+    finish_all(*operation, final.during(name_of(operation->spec.collective)));
   }
   newest = nullptr;
 }

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,8 @@ struct Operation {
   void* room = nullptr;
   // Or memory for tensors, as DeviceCollectives::hold() has it.
   Holding* holding = nullptr;
-  Operation* next = nullptr;  // the communicator's
+  Operation* next = nullptr;    // the communicator's
+  Operation* beside = nullptr;  // the communicator's: runs and ends with this one
 };
 
 // One message in flight. Cut into the same slices on both sides.
@@ -97,6 +99,9 @@ class Communicator final : public Sleeper {
 
   // Arguments are already checked. Failures appear in the completion; a failed communicator fails everything at once.
   void start(Operation& operation);
+  // Where whoever runs them can, in one launch, and then they end together; else one after the other. All ranks start
+  // the same ones together. At least one.
+  void start_together(std::span<Operation* const> operations);
   void start(Message& message);
 
   // Moves what can be moved; true if anything did.
@@ -136,6 +141,7 @@ class Communicator final : public Sleeper {
   struct State;
   class Hand;
   explicit Communicator(std::unique_ptr<State> state);
+  void enqueue(Operation& operation);
   template <typename Ready>
   void drive_until(const Ready& ready, Deadline deadline);
   std::unique_ptr<State> state_;

@@ -56,6 +56,22 @@ void DeviceCollectives::start(const CollectiveSpec& spec, Buffers buffers, Compl
   start_or_settle(spec, completion);
 }
 
+// All ranks are settled when one is: at the same collective.
+bool DeviceCollectives::takes_together(const CollectiveSpec& spec) const {
+  if (!can(spec) || !is_settled() || !refused_.ok()) return false;
+  return runner_for(spec).takes_together(spec);
+}
+
+void DeviceCollectives::start_together(std::span<const Call> calls, Completion& completion) {
+  FDL_CHECK(completion_ == nullptr);
+  if (!ended_.ok()) return completion.finish(ended_);
+  completion_ = &completion;
+  spec_ = *calls.front().spec;
+  running_ = &runner_for(spec_);
+  running_->start_together(calls, completion);
+  let_go_if(completion.done);
+}
+
 void DeviceCollectives::make_room(const CollectiveSpec& spec, std::size_t& bytes, void*& memory,
                                   Completion& completion) {
   room_bytes_ = &bytes;
@@ -100,11 +116,17 @@ void DeviceCollectives::dispatch() {
   if (!refused_.ok()) return finish(refused_);
   if (room_bytes_ != nullptr || holding_ != nullptr) return begin_room();
   running_ = &runner_for(spec_);
-  Completion* completion = completion_;
-  running_->start(spec_, buffers_, *completion);
-  if (!completion->done) return;
+  const Completion* completion = completion_;
+  running_->start(spec_, buffers_, *completion_);
+  let_go_if(completion->done);
+}
+
+// True if it was done, and is its owner's again.
+bool DeviceCollectives::let_go_if(bool done) {
+  if (!done) return false;
   running_ = nullptr;
   completion_ = nullptr;
+  return true;
 }
 
 void DeviceCollectives::finish(Status outcome) {
@@ -131,10 +153,7 @@ bool DeviceCollectives::progress() {
   if (!ended_.ok()) return moved;
   if (running_ != nullptr) {
     moved |= running_->progress();
-    if (!completion_->done) return moved;
-    running_ = nullptr;
-    completion_ = nullptr;
-    return true;
+    return let_go_if(completion_->done) || moved;
   }
   if (room_step_ != RoomStep::none) return progress_room() || moved;
   if (completion_ == nullptr) return joined_ != nullptr && joined_->progress();

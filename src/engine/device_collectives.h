@@ -57,6 +57,8 @@ class DeviceCollectives final : public Collectives {
   bool can(const CollectiveSpec& spec) const override { return spec.device == &device_; }
   bool takes_pieces(const CollectiveSpec& spec) const override;
   void start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) override;
+  bool takes_together(const CollectiveSpec& spec) const override;
+  void start_together(std::span<const Call> calls, Completion& completion) override;
   bool progress() override;
   void interrupt(const Status& why) override;
   std::string phase() const override;
@@ -143,6 +145,7 @@ class DeviceCollectives final : public Collectives {
   Status compose();
   Collectives& runner_for(const CollectiveSpec& spec) const;
   void dispatch();
+  bool let_go_if(bool done);
   bool look_after_library();
   void begin_room();
   bool progress_room();

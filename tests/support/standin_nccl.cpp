@@ -284,7 +284,8 @@ class Part {
     arrived_.resize(n);
   }
 
-  void add_messages(std::vector<standin::Message>& messages) {
+  // `company`: of the group's collectives, in the upper half of a number.
+  void add_messages(std::vector<standin::Message>& messages, uint32_t company) {
     // A sum in windows that do not lie alike has no meaning: the peers disagree about its kind then.
     if (call_.kind == kAllReduce) {
       call_.kind |= (core_.place_of(call_.source) * 3 + core_.place_of(call_.target)) << 8;
@@ -296,12 +297,13 @@ class Part {
       messages.push_back({call_.source != nullptr, call_.peer, kP2p, data, bytes_});
       return;
     }
+    const uint32_t kind = call_.kind | company;
     for (int r = 0; r < core_.size; ++r) {
       if (r == core_.rank) continue;
-      if (sends_to(r, root)) messages.push_back({true, r, call_.kind, input_.data() + offset_for(r), bytes_});
+      if (sends_to(r, root)) messages.push_back({true, r, kind, input_.data() + offset_for(r), bytes_});
       if (!receives_from(r, root)) continue;
       arrived_[at(r)].resize(bytes_);
-      messages.push_back({false, r, call_.kind, arrived_[at(r)].data(), bytes_});
+      messages.push_back({false, r, kind, arrived_[at(r)].data(), bytes_});
     }
   }
 
@@ -356,6 +358,16 @@ class Part {
   std::vector<Blob> arrived_;
 };
 
+// NCCL may order collectives of a group as it likes, so all ranks must put the same ones into it: ranks that do not
+// disagree about what each call is.
+uint32_t company_of(const std::vector<Call>& calls) {
+  uint32_t company = 0;
+  for (const Call& call : calls) {
+    if (call.kind != kP2p) company = company * 31 + call.kind * 7 + static_cast<uint32_t>(call.count);
+  }
+  return company << 16;
+}
+
 void trouble(Core& core, Outcome outcome, const std::string& words) {
   std::lock_guard lock(core.mutex);
   core.async = outcome;
@@ -389,7 +401,7 @@ void run_on_stream(void* argument) {
     std::deque<Part> parts;
     std::vector<standin::Message> messages;
     for (const Call& call : work.calls) parts.emplace_back(core, call);
-    for (Part& part : parts) part.add_messages(messages);
+    for (Part& part : parts) part.add_messages(messages, company_of(work.calls));
     // Messages to itself meet in the group: the k-th send and the k-th receive.
     const std::string why = core.meeting->exchange(messages, core.stopped);
     if (why.empty()) {

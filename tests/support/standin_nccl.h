@@ -3,6 +3,7 @@
 // Ranks are threads or processes of one host and meet in shared memory, which the last one to come unlinks. Work runs
 // on the streams of the stand-in for libcuda and waits there for peers, as a kernel would: a send ends when it has been
 // received, so what is wrongly grouped hangs until it is aborted. Nobody learns of a peer's death but by hanging.
+// Ranks that put different collectives into one group disagree, and hang with an asynchronous error.
 // What the version that is set does not have, or uses wrongly, ends the process with a line; so does memory that is
 // freed while a communicator knows it, or freed or forgotten while work that is not through uses it.
 //

@@ -66,11 +66,24 @@ std::string NcclCollectives::phase() const {
 // ---- one collective
 
 void NcclCollectives::start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) {
+  running_.assign(1, {spec, buffers});
+  begin(name_of(spec.collective), completion);
+}
+
+bool NcclCollectives::takes_together(const CollectiveSpec& spec) const {
+  return can(spec) && is_one_group(spec, place());
+}
+
+void NcclCollectives::start_together(std::span<const Call> calls, Completion& completion) {
+  running_.clear();
+  for (const Call& call : calls) running_.push_back({*call.spec, call.buffers});
+  begin(calls.size() == 1 ? name_of(calls[0].spec->collective) : "several collectives", completion);
+}
+
+void NcclCollectives::begin(std::string_view work, Completion& completion) {
   FDL_CHECK(completion_ == nullptr);
-  spec_ = spec;
-  buffers_ = buffers;
-  stream_ = spec.stream;
-  communicator_->begin_work(name_of(spec.collective));
+  stream_ = running_.front().spec.stream;
+  communicator_->begin_work(work);
   completion_ = &completion;
   planned_ = false;
   poll_ns_ = kFirstPollNs;
@@ -120,10 +133,20 @@ Status NcclCollectives::plan() {
   return {};
 }
 
+NcclPlace NcclCollectives::place() const {
+  return {communicator_->rank(), communicator_->size(), communicator_->library().features().alltoall};
+}
+
 std::size_t NcclCollectives::plan_into(Bytes scratch) {
   steps_.clear();
-  const NcclPlace place{communicator_->rank(), communicator_->size(), communicator_->library().features().alltoall};
-  return plan_nccl(spec_, buffers_, place, scratch, steps_);
+  plan_ends_.clear();
+  std::size_t used = 0;
+  for (const Running& one : running_) {
+    used += plan_nccl(one.spec, one.buffers, place(), used < scratch.size() ? scratch.subspan(used) : Bytes(), steps_);
+    plan_ends_.push_back(steps_.size());
+  }
+  if (running_.size() > 1) join_plans(steps_, plan_ends_, joined_steps_);
+  return used;
 }
 
 NcclCollectives::Scratch& NcclCollectives::scratch_of(Stream stream) {

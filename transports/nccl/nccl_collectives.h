@@ -27,6 +27,8 @@ class NcclCollectives final : public Collectives {
   std::string_view name() const override { return "nccl"; }
   bool can(const CollectiveSpec& spec) const override;
   void start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) override;
+  bool takes_together(const CollectiveSpec& spec) const override;
+  void start_together(std::span<const Call> calls, Completion& completion) override;
   bool progress() override;
   void interrupt(const Status& why) override { fail(why); }
   std::string phase() const override;
@@ -70,6 +72,8 @@ class NcclCollectives final : public Collectives {
   };
 
   NcclCollectives(std::unique_ptr<NcclCommunicator> communicator, Device& device, double watch_s);
+  NcclPlace place() const;
+  void begin(std::string_view work, Completion& completion);
   bool advance();
   void forget_enrolled();
   Status introduce(Enrolled& memory);
@@ -93,12 +97,17 @@ class NcclCollectives final : public Collectives {
   const int64_t watch_ns_;
   UniqueFd timer_;
 
-  // What runs: the collective, its steps, and which step is next.
-  CollectiveSpec spec_;
-  Buffers buffers_;
+  // What runs: the collective, or several, their steps, and which step is next.
+  struct Running {
+    CollectiveSpec spec;
+    Buffers buffers;
+  };
+  std::vector<Running> running_;
   Stream stream_ = nullptr;
   Completion* completion_ = nullptr;
   std::vector<NcclStep> steps_;
+  std::vector<std::size_t> plan_ends_;  // in steps_, where several run
+  std::vector<NcclStep> joined_steps_;
   std::size_t next_ = 0;
   bool planned_ = false;
   bool captured_ = false;

@@ -13,6 +13,10 @@ namespace {
 // Up to this many bytes from all ranks together, everybody folds everything: one exchange instead of two.
 constexpr std::size_t kFoldEverywhereBytes = 256 * 1024;
 
+bool folds_everywhere(const CollectiveSpec& spec, int size) {
+  return spec.count * size_of(spec.dtype) * static_cast<std::size_t>(size) <= kFoldEverywhereBytes;
+}
+
 class Planner : NcclSteps {
  public:
   Planner(const CollectiveSpec& spec, Buffers buffers, const NcclPlace& place, Bytes scratch,
@@ -146,7 +150,7 @@ class Planner : NcclSteps {
   void allreduce_by_owners() {
     if (spec_.count == 0) return;
     const std::byte* source = prepared(spec_.count, output_);
-    if (bytes(spec_.count) * size_ <= kFoldEverywhereBytes) {
+    if (folds_everywhere(spec_, static_cast<int>(size_))) {
       std::byte* blocks = take(bytes(spec_.count) * size_);
       add(Kind::all_gather, source, blocks, bytes(spec_.count));
       fold(source, blocks, output_, spec_.count);
@@ -275,6 +279,42 @@ class Planner : NcclSteps {
 std::size_t plan_nccl(const CollectiveSpec& spec, Buffers buffers, const NcclPlace& place, Bytes scratch,
                       std::vector<NcclStep>& steps) {
   return Planner(spec, buffers, place, scratch, steps).plan();
+}
+
+// Messages are left out: a rank that has none to send would have one group less.
+bool is_one_group(const CollectiveSpec& spec, const NcclPlace& place) {
+  switch (spec.collective) {
+    case Collective::broadcast:
+    case Collective::allgather:
+      return true;
+    case Collective::allreduce:
+      return nccl_reduction(spec.dtype, spec.reduction.op, spec.deterministic) || folds_everywhere(spec, place.size);
+    case Collective::reduce:
+    case Collective::reduce_scatter:
+      return nccl_reduction(spec.dtype, spec.reduction.op, spec.deterministic).has_value();
+    default:
+      return false;
+  }
+}
+
+void join_plans(std::vector<NcclStep>& steps, std::span<const std::size_t> ends, std::vector<NcclStep>& room) {
+  room.clear();
+  const auto append = [&](auto wanted) {
+    std::size_t from = 0;
+    for (const std::size_t end : ends) {
+      bool called = false;
+      for (; from < end; ++from) {
+        called |= steps[from].by_nccl();
+        if (wanted(steps[from], called)) room.push_back(steps[from]);
+      }
+    }
+  };
+  append([](const NcclStep& step, bool called) { return !step.by_nccl() && !called; });
+  const std::size_t first = room.size();
+  append([](const NcclStep& step, bool) { return step.by_nccl(); });
+  for (std::size_t i = first; i < room.size(); ++i) room[i].joined = i > first;
+  append([](const NcclStep& step, bool called) { return !step.by_nccl() && called; });
+  steps.swap(room);
 }
 
 }  // namespace fdl

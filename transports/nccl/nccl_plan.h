@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/bytes.h"
@@ -66,5 +67,12 @@ struct NcclPlace {
 // more than there is, the steps are of no use: plan again with enough of it.
 std::size_t plan_nccl(const CollectiveSpec& spec, Buffers buffers, const NcclPlace& place, Bytes scratch,
                       std::vector<NcclStep>& steps);
+
+// Whether its plan has, on every rank, at most one group of collective calls, which others can join.
+bool is_one_group(const CollectiveSpec& spec, const NcclPlace& place);
+
+// The steps of several such plans, which end in `steps` at `ends`, as those of one: what comes before the calls, all
+// calls in one group, what comes after.
+void join_plans(std::vector<NcclStep>& steps, std::span<const std::size_t> ends, std::vector<NcclStep>& room);
 
 }  // namespace fdl
