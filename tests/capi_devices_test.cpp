@@ -1,80 +1,15 @@
 // The C API on devices: messages, their place among the work of a stream, and how tensors that lie nowhere are refused;
 // ranks as threads, on the stand-ins.
 #include <barrier>
-#include <cstdlib>
 #include <numeric>
 #include <optional>
 
-#include "cuda/cuda_device.h"
-#include "system/poller.h"
-#include "tests/support/standin_cuda.h"
-#include "tests/support/worlds.h"
+#include "tests/support/own_device.h"
 
 namespace world_test {
 namespace {
 
-// Before the driver is opened for the first time.
-const bool kFourDevices = ::setenv("STANDIN_CUDA_DEVICES", "4", 1) == 0;
-
 const Knobs kStaged{{"cuda_library", FDL_STANDIN_CUDA}, {"device_collectives", "staged"}};
-
-// A rank's device as its program uses it: a stream of its own, and numbers there.
-class OwnDevice {
- public:
-  explicit OwnDevice(int index) {
-    auto config = fdl::Config::read(fdl::Environment({}), {{"cuda_library", FDL_STANDIN_CUDA}});
-    device_ = fdl::open_cuda_device(index, *config).take();
-    stream_ = device_->make_stream().take();
-    index_ = index;
-  }
-  ~OwnDevice() {
-    for (void* memory : memory_) device_->release(memory);
-    device_->end_stream(stream_);
-  }
-
-  int32_t* put(const std::vector<int32_t>& values) {
-    void* memory = device_->allocate(values.size() * 4 + 4).take();
-    memory_.push_back(memory);
-    standin_cuda_write(memory, values.data(), values.size() * 4);
-    return static_cast<int32_t*>(memory);
-  }
-  // Behind all that the stream has been given.
-  std::vector<int32_t> get(const int32_t* memory, std::size_t count) {
-    EXPECT_TRUE(device_->ring(stream_, bell_).ok());
-    EXPECT_TRUE(fdl::wait_readable(bell_.fd(), fdl::Deadline::after_seconds(60))) << "the stream hangs";
-    bell_.clear();
-    std::vector<int32_t> values(count);
-    standin_cuda_read(memory, values.data(), count * 4);
-    return values;
-  }
-  void queue_copy(int32_t* target, const int32_t* source, std::size_t count) {
-    EXPECT_TRUE(device_->copy(stream_, target, source, count * 4).ok());
-  }
-  // So long that whoever does not wait for this stream is far ahead of it.
-  void queue_much(int32_t* memory) {
-    for (int i = 0; i < 50; ++i) queue_copy(memory, memory + 1, 1);
-  }
-  fdl_call message(fdl_collective kind, int32_t* memory, std::size_t count, int peer) const {
-    fdl_call call;
-    fdl_call_init(&call);
-    call.collective = kind;
-    (kind == FDL_SEND ? const_cast<void*&>(call.input) : call.output) = memory;
-    call.count = count;
-    call.dtype = FDL_INT32;
-    call.root = peer;
-    call.device_kind = FDL_DEVICE_CUDA;
-    call.device_index = index_;
-    call.stream = stream_;
-    return call;
-  }
-
- private:
-  fdl::Event bell_ = fdl::Event::make().take();  // outlives the stream
-  std::shared_ptr<fdl::Device> device_;
-  fdl::Stream stream_ = nullptr;
-  int index_ = 0;
-  std::vector<void*> memory_;
-};
 
 std::vector<int32_t> numbers(int rank, std::size_t count) {
   std::vector<int32_t> values(count);

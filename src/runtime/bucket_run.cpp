@@ -18,13 +18,18 @@ std::size_t product(const std::vector<int64_t>& shape, std::size_t from = 0) {
   return count;
 }
 
+std::size_t total_elements(const Bucket& bucket) {
+  return static_cast<std::size_t>(
+      std::accumulate(bucket.element_counts.begin(), bucket.element_counts.end(), int64_t{0}));
+}
+
 }  // namespace
 
 std::size_t Entry::element_count() const { return product(request.shape); }
 
 BucketRun::BucketRun(std::shared_ptr<const Bucket> bucket, std::vector<std::optional<Entry>> entries,
                      Communicator& comm, FusionBuffer& fusion, const std::unique_ptr<Trace>& trace, bool on_trial,
-                     DeviceWork* device)
+                     DeviceWork* device, JointStart* joint)
     : shared_bucket_(std::move(bucket)),
       bucket_(*shared_bucket_),
       entries_(std::move(entries)),
@@ -32,6 +37,7 @@ BucketRun::BucketRun(std::shared_ptr<const Bucket> bucket, std::vector<std::opti
       fusion_(fusion),
       trace_(trace),
       device_(device),
+      joint_(joint),
       on_trial_(on_trial) {
   Status begun = device_ == nullptr ? Status() : begin_on_device();
   if (begun.ok()) begun = begin();
@@ -86,7 +92,8 @@ void BucketRun::start_collective(CollectiveSpec spec, Buffers buffers) {
   operation_.buffers = buffers;
   if (trace_) trace_->collective(spec.collective, comm_.runner_of(spec));
   stage_ = Stage::collective;
-  comm_.start(operation_);
+  JointStart* const joint = std::exchange(joint_, nullptr);
+  joint == nullptr ? comm_.start(operation_) : joint->add(operation_);
 }
 
 Result<void*> BucketRun::make_output(Entry& entry, std::vector<int64_t> shape) {
@@ -119,8 +126,7 @@ Status BucketRun::begin_allreduce() {
   spec.reduction.op = folding(op);
   spec.prescale = bucket_.prescale;
   spec.postscale = bucket_.postscale * postscale_of(op, bucket_.dtype, comm_.size());
-  spec.count = static_cast<std::size_t>(
-      std::accumulate(bucket_.element_counts.begin(), bucket_.element_counts.end(), int64_t{0}));
+  spec.count = total_elements(bucket_);
   for (auto& entry : entries_) {
     if (!entry) continue;
     FDL_ASSIGN_OR_RETURN([[maybe_unused]] void* output, make_output(*entry, entry->request.shape));
@@ -134,7 +140,8 @@ Status BucketRun::begin_allreduce() {
   }
   if (device_ != nullptr && packs()) return begin_fused_on_device();
   if (device_ != nullptr) {  // the others need no room for theirs
-    FDL_ASSIGN_OR_RETURN(void* zeros, device_->own_room(spec.count * size_of(bucket_.dtype)));
+    const std::size_t bytes = spec.count * size_of(bucket_.dtype);
+    FDL_ASSIGN_OR_RETURN(void* zeros, joint_ == nullptr ? device_->own_room(bytes) : joint_->next_own(bytes));
     return pack_on_device(zeros);
   }
   spec.dtype = bucket_.dtype;
@@ -223,8 +230,7 @@ Status BucketRun::begin_adasum() {
     if (!entry) continue;
     FDL_ASSIGN_OR_RETURN([[maybe_unused]] void* output, make_output(*entry, entry->request.shape));
   }
-  const std::size_t count = static_cast<std::size_t>(
-      std::accumulate(bucket_.element_counts.begin(), bucket_.element_counts.end(), int64_t{0}));
+  const std::size_t count = total_elements(bucket_);
   FDL_ASSIGN_OR_RETURN(packed_, fusion_.at_least(2 * count * size_of(adasum_works_in(bucket_.dtype))));
   enter(Stage::pack);
   return {};
@@ -457,27 +463,35 @@ std::vector<DevicePiece> BucketRun::device_pieces(bool outputs) const {
 }
 
 // Then they are one vector where they are: on all ranks, for they lie alike.
-bool BucketRun::lie_side_by_side() const {
-  if (bucket_.apart) return false;
+bool BucketRun::lie_side_by_side(const Bucket& bucket, const std::vector<std::optional<Entry>>& entries) {
+  if (bucket.apart) return false;
   int64_t next = -1;
-  for (std::size_t i = 0; i < entries_.size(); ++i) {
-    if (!entries_[i]) return false;
-    const int64_t place = entries_[i]->request.place;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (!entries[i]) return false;
+    const int64_t place = entries[i]->request.place;
     if (i > 0 && place != next) return false;
-    next = HeldPlaces::behind(place, static_cast<std::size_t>(bucket_.element_counts[i]) * size_of(bucket_.dtype));
+    next = HeldPlaces::behind(place, static_cast<std::size_t>(bucket.element_counts[i]) * size_of(bucket.dtype));
     if (next < 0) return false;
   }
   return true;
 }
 
+JointStart::Need BucketRun::need_of(const Bucket& bucket, const std::vector<std::optional<Entry>>& entries) {
+  if (bucket.kind != RequestKind::allreduce) return {};
+  const std::size_t bytes = total_elements(bucket) * size_of(bucket.dtype);
+  if (packs(bucket)) return {.packed = lie_side_by_side(bucket, entries) ? 0 : bytes};
+  return {.own = entries.front() ? 0 : bytes};
+}
+
 // All ranks have had the same buckets, and so have the same room.
 Status BucketRun::begin_fused_on_device() {
-  if (lie_side_by_side()) {
+  if (lie_side_by_side(bucket_, entries_)) {
     Entry& first = *entries_.front();
     start_collective(operation_.spec, {first.input, first.handle->output(first.index).data});
     return {};
   }
   const std::size_t bytes = operation_.spec.count * size_of(bucket_.dtype);
+  if (joint_ != nullptr) return pack_on_device(joint_->next_packed(bytes));
   if (bytes <= device_->room.bytes) return pack_on_device(device_->room.memory);
   operation_.spec.device = &device_->device();
   operation_.spec.stream = device_->stream();

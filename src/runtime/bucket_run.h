@@ -14,6 +14,7 @@
 #include "runtime/fusion_buffer.h"
 #include "runtime/handle.h"
 #include "runtime/held_places.h"
+#include "runtime/joint_start.h"
 #include "runtime/trace.h"
 
 namespace fdl {
@@ -41,10 +42,13 @@ class BucketRun {
   // `trace` is null while nobody watches, and may change between any two calls. On trial: it is not certain that all
   // ranks begin it with their tensors. Then it stops once they must all have begun it, with all inputs as they were.
   // `device`: whose tensors they are, null for the CPU's; it is done when all is queued. What fails here alone ends
-  // the communicator, for the other ranks wait for this one.
+  // the communicator, for the other ranks wait for this one. `joint`: its collective is started by that, with others.
   BucketRun(std::shared_ptr<const Bucket> bucket, std::vector<std::optional<Entry>> entries, Communicator& comm,
             FusionBuffer& fusion, const std::unique_ptr<Trace>& trace, bool on_trial = false,
-            DeviceWork* device = nullptr);
+            DeviceWork* device = nullptr, JointStart* joint = nullptr);
+
+  // What it will need of a joint start.
+  static JointStart::Need need_of(const Bucket& bucket, const std::vector<std::optional<Entry>>& entries);
 
   // Does the next piece of work; true if anything moved. No piece is longer than the copy of one tensor.
   bool progress();
@@ -83,9 +87,10 @@ class BucketRun {
   void take_room();
   Status begin_holding();
   Status take_holding();
-  bool lie_side_by_side() const;
+  static bool lie_side_by_side(const Bucket& bucket, const std::vector<std::optional<Entry>>& entries);
   // On a device: all ranks do, into the same room.
-  bool packs() const { return fused() || bucket_.apart; }
+  static bool packs(const Bucket& bucket) { return bucket.names.size() > 1 || bucket.apart; }
+  bool packs() const { return packs(bucket_); }
   Status pack_on_device(void* packed);
   Status unpack_on_device();
   Status hand_over();
@@ -109,6 +114,7 @@ class BucketRun {
   FusionBuffer& fusion_;
   const std::unique_ptr<Trace>& trace_;
   DeviceWork* const device_;
+  JointStart* joint_;  // until its collective is given to that
   bool on_trial_;
   bool withdrawn_ = false;
   Stage stage_ = Stage::pack;

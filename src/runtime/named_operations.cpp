@@ -317,8 +317,7 @@ bool NamedOperations::run() {
   bool moved = false;
   while (failure_.ok() && suspicion_.ok()) {
     if (!running_) {
-      if (todo_.empty() && !begin_blindly()) return moved;
-      running_ = start_next();
+      if (!begin_next_run()) return moved;
       moved = true;
       if (!running_) continue;
     }
@@ -336,12 +335,49 @@ bool NamedOperations::run() {
   return moved;
 }
 
+// False: there is none, or not yet.
+bool NamedOperations::begin_next_run() {
+  if (!beside_.empty()) {
+    running_ = std::move(beside_.front());
+    beside_.pop_front();
+    return true;
+  }
+  if (todo_.empty() && !begin_blindly()) return false;
+  if (one_by_one_ == 0 && todo_.front().bucket->with_next) return begin_together();
+  one_by_one_ -= one_by_one_ > 0 ? 1 : 0;
+  running_ = start_next();
+  return true;
+}
+
+// Those at the front of todo_ that begin together are all there: they were decided, or published, together. What they
+// share is the same on all ranks, and so is whether there is room for all of them. False: that is not known yet.
+bool NamedOperations::begin_together() {
+  std::size_t count = 1;
+  while (todo_[count - 1].bucket->with_next) ++count;
+  const auto device = device_work(todo_.front());
+  if (device.ok() && !joint_) {
+    std::vector<JointStart::Need> needs;
+    for (std::size_t i = 0; i < count; ++i) needs.push_back(BucketRun::need_of(*todo_[i].bucket, todo_[i].entries));
+    joint_ = std::make_unique<JointStart>(comm_, **device, needs);
+  }
+  if (device.ok() && !joint_->asked()) return false;
+  if (!device.ok() || !joint_->take_room().ok() || !joint_->fits()) {  // the first one will tell why, if it fails
+    joint_.reset();
+    one_by_one_ = count;
+    return true;
+  }
+  for (std::size_t i = 0; i < count; ++i) beside_.push_back(start_next(joint_.get()));
+  joint_->start();
+  joint_.reset();
+  return true;
+}
+
 bool NamedOperations::begin_blindly() {
   const LockedOrder* order = submissions_.order();
   return order != nullptr && order->blind() && begin_next();
 }
 
-std::unique_ptr<BucketRun> NamedOperations::start_next() {
+std::unique_ptr<BucketRun> NamedOperations::start_next(JointStart* joint) {
   Planned planned = std::move(todo_.front());
   todo_.pop_front();
   if (!planned.bucket->error.empty()) {
@@ -367,7 +403,7 @@ std::unique_ptr<BucketRun> NamedOperations::start_next() {
     return nullptr;
   }
   return std::make_unique<BucketRun>(std::move(planned.bucket), std::move(planned.entries), comm_, fusion_, trace_,
-                                     provisional_, *device);
+                                     provisional_, *device, joint);
 }
 
 // Null for tensors of the CPU's. The tensors of one group lie on one device of each rank: submitting saw to that.
@@ -506,19 +542,13 @@ void NamedOperations::fail_all(const Status& why) {
       if (entry) complete(*entry, why);
     }
   }
-  if (running_) {
-    // The communicator may still hold the operation: it must let go of the memory first.
+  if (at_work() || joint_) {
+    // The communicator may still hold the operations: it must let go of the memory first.
     comm_.interrupt(why);
-    while (!running_->done()) {
-      comm_.progress();
-      running_->progress();
-      if (running_->tried()) running_->withdraw();
-    }
-    const bool has_outcome = running_->status().ok() && !running_->withdrawn();
-    for (auto& entry : running_->entries()) {
-      if (entry) complete(*entry, has_outcome ? ok_status() : why);
-    }
-    running_.reset();
+    while (joint_ && !joint_->asked()) comm_.progress();
+    joint_.reset();
+    if (running_) end_run(std::move(running_), why);
+    for (auto& run : std::exchange(beside_, {})) end_run(std::move(run), why);
   } else if (why.code() != Code::shut_down && comm_.works_on_device()) {
     // What is queued there may wait for the one that is lost, and whoever waits for the device with it.
     comm_.interrupt(why);
@@ -526,6 +556,18 @@ void NamedOperations::fail_all(const Status& why) {
   }
   for (Entry& entry : submissions_.take_all()) complete(entry, why);
   for (Entry& entry : std::exchange(stranded_, {})) complete(entry, why);
+}
+
+void NamedOperations::end_run(std::unique_ptr<BucketRun> run, const Status& why) {
+  while (!run->done()) {
+    comm_.progress();
+    run->progress();
+    if (run->tried()) run->withdraw();
+  }
+  const bool has_outcome = run->status().ok() && !run->withdrawn();
+  for (auto& entry : run->entries()) {
+    if (entry) complete(*entry, has_outcome ? ok_status() : why);
+  }
 }
 
 }  // namespace fdl

@@ -62,9 +62,9 @@ class NamedOperations {
   // When progress() must be called although nothing arrived: stalls. INT64_MAX: never.
   int64_t next_alarm_ns() const;
 
-  bool idle() const { return submissions_.empty() && stranded_.empty() && todo_.empty() && !running_; }
+  bool idle() const { return submissions_.empty() && stranded_.empty() && todo_.empty() && !at_work(); }
   // Buckets that were agreed upon and are not finished, or not known yet; a rank that leaves finishes them first.
-  bool running() const { return running_ != nullptr || !todo_.empty() || leaving_order(); }
+  bool running() const { return at_work() || !todo_.empty() || leaving_order(); }
   // This rank is about to leave: nothing more is promised to the others.
   void prepare_to_leave();
 
@@ -116,8 +116,12 @@ class NamedOperations {
   bool root_is_gone() const { return !root_ && !gone_.ok(); }
   uint64_t rounds() const;
   bool run();
+  bool at_work() const { return running_ != nullptr || !beside_.empty(); }
   bool begin_blindly();
-  std::unique_ptr<BucketRun> start_next();
+  bool begin_next_run();
+  bool begin_together();
+  std::unique_ptr<BucketRun> start_next(JointStart* joint = nullptr);
+  void end_run(std::unique_ptr<BucketRun> run, const Status& why);
   Result<DeviceWork*> device_work(const Planned& planned);
   bool settle(BucketRun& run);
   void finish(BucketRun& run);
@@ -142,7 +146,10 @@ class NamedOperations {
   std::vector<Entry> stranded_;  // they were under way when the communicator failed, and wait for the verdict
   std::deque<Planned> todo_;
   std::unique_ptr<BucketRun> running_;
-  bool provisional_ = false;  // the one that runs is of a blind order
+  std::deque<std::unique_ptr<BucketRun>> beside_;  // those that began together with it
+  std::unique_ptr<JointStart> joint_;              // of those at the front of todo_, while it asks for room
+  std::size_t one_by_one_ = 0;                     // of those, how many cannot begin together for want of memory
+  bool provisional_ = false;                       // the one that runs is of a blind order
   FusionBuffer fusion_;
   std::unique_ptr<DeviceWork> device_work_;  // of the device that the group's tensors lie on, once any has
   Status departure_;                         // the root said good-bye

@@ -1,0 +1,227 @@
+// Named operations on devices that cannot share a bucket: one launch for all of them; ranks as threads, on the
+// stand-ins.
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <barrier>
+#include <numeric>
+
+#include "tests/support/own_device.h"
+#include "tests/support/standin_nccl.h"
+
+namespace world_test {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int kSize = 3;
+constexpr int64_t kCount = 300;
+
+Knobs with(std::string name, std::string value) {
+  return {{"cuda_library", FDL_STANDIN_CUDA}, {"nccl_library", FDL_STANDIN_NCCL}, {std::move(name), std::move(value)}};
+}
+
+template <typename T>
+std::vector<T> counted(T from, int64_t count = kCount) {
+  std::vector<T> values(static_cast<std::size_t>(count));
+  std::iota(values.begin(), values.end(), from);
+  return values;
+}
+
+// One step of a program: what it submits at once, of which only two can be fused, and what it must get.
+class Step {
+ public:
+  explicit Step(const World& me) : me_(me), device_(me.rank) {}
+
+  // `only_sums`: while another rank has joined.
+  fdl_result run(bool only_sums = false) {
+    operations_.clear();
+    begin_sums();
+    if (!only_sums) begin_others();
+    fdl_handle* handle = nullptr;
+    const fdl_result result = fdl_run(me_.all, operations_.data(), operations_.size(), -1, &handle);
+    if (result == FDL_OK && !only_sums) gathered_ = output(handle, 4);
+    if (result == FDL_OK && !only_sums) scattered_ = output(handle, 6);
+    fdl_handle_free(handle);
+    return result;
+  }
+
+  void expect_sums(int of_ranks) {
+    for (float* sum : {first_, second_}) {
+      const float from = sum == first_ ? 0 : 7;
+      std::vector<float> expected = counted(from);
+      for (float& value : expected) value = value * static_cast<float>(of_ranks) + sum_of_ranks(of_ranks);
+      EXPECT_EQ(device_.get(sum, kCount), expected);
+    }
+    std::vector<double> wide = counted(0.5);
+    for (double& value : wide) value = (value * of_ranks + sum_of_ranks(of_ranks)) / 4;
+    EXPECT_EQ(device_.get(wide_, kCount), wide) << "with a prescale";
+    std::vector<int32_t> whole = counted(1);
+    for (int32_t& value : whole) value = value * of_ranks + static_cast<int32_t>(sum_of_ranks(of_ranks));
+    EXPECT_EQ(device_.get(whole_, kCount), whole);
+  }
+  void expect_others() {
+    std::vector<int32_t> rows;
+    for (int rank = 0; rank < kSize; ++rank) rows.insert(rows.end(), static_cast<std::size_t>(rank) + 1, 10 * rank);
+    EXPECT_EQ(device_.get(static_cast<int32_t*>(gathered_), rows.size()), rows);
+    EXPECT_EQ(device_.get(broadcast_, kCount), counted<int32_t>(1000));
+    std::vector<float> part;
+    for (int64_t i = me_.rank * kCount / kSize; i < (me_.rank + 1) * kCount / kSize; ++i) {
+      part.push_back(static_cast<float>(i) * kSize);
+    }
+    EXPECT_EQ(device_.get(static_cast<float*>(scattered_), part.size()), part);
+    EXPECT_EQ(device_.get(greatest_, kCount), counted<float>(kSize - 1));
+    fdl_output_free(gathered_);
+    fdl_output_free(scattered_);
+    device_.settle();
+  }
+
+ private:
+  static float sum_of_ranks(int of_ranks) { return static_cast<float>(of_ranks * (of_ranks - 1) / 2); }
+
+  fdl_operation& add(const char* name, fdl_kind kind, void* memory, fdl_dtype dtype, const int64_t* shape = &kCount) {
+    operations_.emplace_back();
+    fdl_operation_init(&operations_.back());
+    operations_.back().name = name;
+    operations_.back().kind = kind;
+    operations_.back().input = device_.tensor(memory, dtype, shape);
+    operations_.back().output = memory;
+    return operations_.back();
+  }
+  static void* output(fdl_handle* handle, std::size_t index) {
+    fdl_output output{};
+    output.struct_size = sizeof output;
+    FDL_EXPECT_OK(fdl_handle_output(handle, index, &output));
+    return output.data;
+  }
+
+  void begin_sums() {
+    const auto rank = static_cast<float>(me_.rank);
+    add("first", FDL_NAMED_ALLREDUCE, first_ = device_.put(counted(rank)), FDL_FLOAT32);
+    add("second", FDL_NAMED_ALLREDUCE, second_ = device_.put(counted(rank + 7)), FDL_FLOAT32);
+    add("wide", FDL_NAMED_ALLREDUCE, wide_ = device_.put(counted(rank + 0.5)), FDL_FLOAT64).prescale = 0.25;
+    add("whole", FDL_NAMED_ALLREDUCE, whole_ = device_.put(counted(me_.rank + 1)), FDL_INT32);
+  }
+  void begin_others() {
+    rows_ = me_.rank + 1;
+    const std::vector<int32_t> rows(static_cast<std::size_t>(rows_), 10 * me_.rank);
+    add("rows", FDL_NAMED_ALLGATHER, device_.put(rows), FDL_INT32, &rows_).output = nullptr;
+    add("root's", FDL_NAMED_BROADCAST, broadcast_ = device_.put(counted(1000 * me_.rank)), FDL_INT32).root = 1;
+    add("parts", FDL_NAMED_REDUCE_SCATTER, device_.put(counted<float>(0)), FDL_FLOAT32).output = nullptr;
+    greatest_ = device_.put(counted(static_cast<float>(me_.rank)));
+    add("greatest", FDL_NAMED_ALLREDUCE, greatest_, FDL_FLOAT32).op = FDL_MAX;
+  }
+
+  const World& me_;
+  OwnDevice device_;
+  std::vector<fdl_operation> operations_;
+  int64_t rows_ = 0;
+  float *first_ = nullptr, *second_ = nullptr, *greatest_ = nullptr;
+  double* wide_ = nullptr;
+  int32_t *whole_ = nullptr, *broadcast_ = nullptr;
+  void *gathered_ = nullptr, *scattered_ = nullptr;
+};
+
+uint64_t locked_steps(const World& me) {
+  fdl_counters counters{};
+  counters.struct_size = sizeof counters;
+  EXPECT_EQ(fdl_metrics(me.world, &counters), FDL_OK);
+  return counters.locked_steps;
+}
+
+class Together : public testing::Test {
+ protected:
+  void SetUp() override { standin_nccl_reset(); }
+  void TearDown() override { standin_nccl_reset(); }
+
+  // Steps whose order is negotiated at first and locked later; returns how many groups of calls NCCL got for the last
+  // ten, and how many sums.
+  std::pair<long, long> Run(const Knobs& knobs) {
+    std::barrier meet(kSize);
+    std::pair<long, long> before, after;
+    const auto note = [&](World& me, std::pair<long, long>& counts) {
+      meet.arrive_and_wait();
+      if (me.rank == 0) counts = {standin_nccl_calls("GroupEnd"), standin_nccl_calls("AllReduce")};
+      meet.arrive_and_wait();
+    };
+    run_ranks(kSize, knobs, [&](World& me) {
+      Step step(me);
+      for (int k = 0; k < 20; ++k) {
+        if (k == 10) note(me, before);
+        FDL_EXPECT_OK(step.run());
+        step.expect_sums(kSize);
+        step.expect_others();
+      }
+      note(me, after);
+      EXPECT_GT(locked_steps(me), 5u);
+    });
+    return {after.first - before.first, after.second - before.second};
+  }
+};
+
+TEST_F(Together, WhatCannotShareABucketSharesALaunch) {
+  const auto [groups, sums] = Run(with("lock_after", "3"));
+  EXPECT_EQ(groups, 10 * kSize);
+  EXPECT_EQ(sums, 10 * kSize * 3) << "two that are fused, and two others; the greatest are gathered";
+}
+
+TEST_F(Together, WhereNothingIsFusedNothingIsLaunchedTogether) {
+  const auto [groups, sums] = Run(with("fusion_bytes", "0"));
+  EXPECT_EQ(groups, 10 * kSize) << "of the gathering of uneven rows alone";
+  EXPECT_EQ(sums, 10 * kSize * 4);
+}
+
+// Then they run one after the other, in the same memory.
+TEST_F(Together, WhoRunsThemOneByOneHasTheSameResults) {
+  for (const char* runner : {"staged", "auto"}) {
+    Knobs knobs = with("device_collectives", runner);
+    knobs.emplace_back("algorithm", "ring");
+    EXPECT_EQ(Run(knobs).second, 0) << "the ring is ours";
+  }
+}
+
+// Who has joined gives zeros to each, in places of their own.
+TEST_F(Together, ARankThatHasJoinedGivesZerosToAll) {
+  run_ranks(kSize, with("lock_after", "3"), [&](World& me) {
+    Step step(me);
+    FDL_EXPECT_OK(step.run());
+    step.expect_sums(kSize);
+    step.expect_others();
+    if (me.rank < kSize - 1) {
+      for (int k = 0; k < 3; ++k) {
+        FDL_EXPECT_OK(step.run(true));
+        step.expect_sums(kSize - 1);
+      }
+    }
+    fdl_handle* handle = nullptr;
+    FDL_EXPECT_OK(fdl_join(me.all, &handle));
+    FDL_EXPECT_OK(fdl_wait_handle(handle, -1));
+    fdl_handle_free(handle);
+  });
+}
+
+// All of them end with the one that fails, on its rank at once, and on the others before long.
+TEST_F(Together, FailTogether) {
+  std::barrier meet(kSize);
+  std::atomic<int> in_its_words{0};
+  run_ranks(kSize, with("lock_after", "3"), [&](World& me) {
+    Step step(me);
+    FDL_EXPECT_OK(step.run());
+    step.expect_sums(kSize);
+    step.expect_others();
+    meet.arrive_and_wait();
+    if (me.rank == 0) standin_nccl_fail("AllReduce", 5, 2);
+    meet.arrive_and_wait();
+    while (step.run() == FDL_OK) {
+    }
+    const std::string words = fdl_last_error()->text;
+    EXPECT_THAT(words, HasSubstr("nccl: several collectives failed on rank"));
+    in_its_words += words.find("unhandled system error") != std::string::npos ? 1 : 0;
+    EXPECT_NE(step.run(), FDL_OK) << "the group has ended";
+    meet.arrive_and_wait();
+  });
+  EXPECT_EQ(in_its_words, kSize);
+}
+
+}  // namespace
+}  // namespace world_test
