@@ -179,6 +179,46 @@ TEST_F(RosterTest, ACulpritThatOwnsUpWhileItIsAskedIsBelieved) {
   EXPECT_THAT(sent(), IsEmpty());
 }
 
+// Rank 1 ended it because of rank 2: rank 0, which saw rank 1 alone, must not have the last word.
+TEST_F(RosterTest, ACulpritThatAccusesAThirdOnePassesTheQuestionOn) {
+  all_arrive();
+  report(0, "a", 1, 0);
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1"));
+  report(1, "a", 2, 0);
+  EXPECT_THAT(sent(), ElementsAre("2:ping 1"));
+  pong(1, 1, 1);
+  EXPECT_THAT(sent(), IsEmpty()) << "rank 1 is out of it";
+  HubMessage own{.kind = Kind::report};
+  own.key = "a";
+  own.why = Status::blame(2, "h2", Code::internal, "rank 2 failed");
+  EXPECT_TRUE(say(2, own).ok());
+  const std::string why = "comm_failed rank 2 failed";
+  EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why));
+  pong(2, 1, 1);
+  EXPECT_THAT(sent(), IsEmpty());
+}
+
+TEST_F(RosterTest, ACulpritThatAccusesNobodyHasTheLastWord) {
+  all_arrive();
+  report(0, "a", 1, 0);
+  report(1, "a", -1, 0);
+  pong(1, 1, 1);
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1", "0:comm_failed stuck", "1:comm_failed stuck", "2:comm_failed stuck"));
+}
+
+TEST_F(RosterTest, WhoOwnedUpBeforeItWasAskedIsBelievedOnceItIs) {
+  all_arrive();
+  report(0, "a", 1, 0);
+  HubMessage own{.kind = Kind::report};
+  own.key = "a";
+  own.why = Status::blame(2, "h2", Code::internal, "rank 2 failed");
+  EXPECT_TRUE(say(2, own).ok());
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1")) << "that may be no more than what became of it";
+  report(1, "a", 2, 0);
+  const std::string why = "comm_failed rank 2 failed";
+  EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why));
+}
+
 TEST_F(RosterTest, WhoEndsACommunicatorAndLeavesIsBelieved) {
   all_arrive();
   HubMessage abort{.kind = Kind::report};

@@ -331,21 +331,38 @@ void Roster::pong(Seat& seat, uint64_t id, int64_t now_ns) {
 
 // The first report of a communicator decides what all ranks are told; if it accuses somebody else who seems to be here,
 // he is asked first. An answer to an earlier question would not do: he may have died since. Should he have ended the
-// communicator himself, he has said so before he answers, and that is what all are told.
+// communicator himself, he has said so before he answers, and that is what all are told; should he have ended it
+// because of a third one, he has said that, and it is the third who is asked.
 void Roster::report(int reporter, const std::string& comm, const Status& why, int64_t now_ns) {
-  if (!reported_.insert(comm).second) {
-    const auto owns_up = [&](const Suspicion& one) {
-      return one.comm == comm && one.culprit == reporter && why.error().culprit_rank == reporter;
-    };
-    if (std::erase_if(suspicions_, owns_up) > 0) decide(comm, why);
-    return;
-  }
-  Seat* culprit = seat_at(why.error().culprit_rank);
-  if (culprit == nullptr || culprit->state == Seat::State::empty) return decide(comm, why);
-  if (culprit->state != Seat::State::taken) return decide(comm, culprit->end);
-  if (culprit->hello.rank == reporter) return decide(comm, why);  // he may leave before he could be asked
+  if (reported_.insert(comm).second) return accuse({.comm = comm, .why = why, .heard = {reporter}}, now_ns);
+  const auto found = std::ranges::find(suspicions_, comm, &Suspicion::comm);
+  if (found == suspicions_.end()) return;
+  const int culprit = why.error().culprit_rank;
+  const auto was_heard = [&](int rank) { return std::ranges::find(found->heard, rank) != found->heard.end(); };
+  const bool accuses_nobody = culprit < 0 || culprit == reporter;
+  if (accuses_nobody) found->confessions.emplace(reporter, why);
+  const bool confesses = accuses_nobody && (reporter == found->culprit || was_heard(reporter));
+  const bool passes_on = reporter == found->culprit && !accuses_nobody && !was_heard(culprit);
+  if (!confesses && !passes_on) return;
+  Suspicion suspicion = std::move(*found);
+  suspicions_.erase(found);
+  suspicion.heard.push_back(reporter);
+  suspicion.why = why;
+  accuse(std::move(suspicion), now_ns);
+}
+
+void Roster::accuse(Suspicion suspicion, int64_t now_ns) {
+  suspicion.culprit = suspicion.why.error().culprit_rank;
+  const auto confession = suspicion.confessions.find(suspicion.culprit);
+  if (confession != suspicion.confessions.end()) return decide(suspicion.comm, confession->second);
+  Seat* culprit = seat_at(suspicion.culprit);
+  if (culprit == nullptr || culprit->state == Seat::State::empty) return decide(suspicion.comm, suspicion.why);
+  if (culprit->state != Seat::State::taken) return decide(suspicion.comm, culprit->end);
+  // Who accuses himself may leave before he could be asked.
+  if (suspicion.heard.back() == suspicion.culprit) return decide(suspicion.comm, suspicion.why);
   ping(*culprit, now_ns);
-  suspicions_.push_back({comm, why, culprit->hello.rank, culprit->last_ping});
+  suspicion.ping = culprit->last_ping;
+  suspicions_.push_back(std::move(suspicion));
 }
 
 void Roster::decide(const std::string& comm, const Status& why) {

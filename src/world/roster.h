@@ -4,6 +4,7 @@
 // lost. Peers are connections, named by whoever owns them; a peer has a seat after its hello was accepted.
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -66,8 +67,10 @@ class Roster {
   struct Suspicion {
     std::string comm;
     Status why;
-    int culprit;
-    uint64_t ping;
+    int culprit = -1;
+    uint64_t ping = 0;
+    std::vector<int> heard;             // whose words this rests on: each accused the next one
+    std::map<int, Status> confessions;  // of ranks that said it was their own doing, and were not asked yet
   };
 
   Seat* seat_of(Peer peer);
@@ -89,6 +92,7 @@ class Roster {
   void publish(Peer peer, HubMessage message);
   void fetch(Peer peer, const HubMessage& message);
   void report(int reporter, const std::string& comm, const Status& why, int64_t now_ns);
+  void accuse(Suspicion suspicion, int64_t now_ns);
   void ping(Seat& seat, int64_t now_ns);
   void pong(Seat& seat, uint64_t id, int64_t now_ns);
   bool serves_the_hub(const Seat& seat) const;
