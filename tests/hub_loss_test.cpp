@@ -184,6 +184,40 @@ TEST(Reports, KeepTheWholeStory) {
   EXPECT_EQ(event->why.error().group, "all");
 }
 
+// ---- Who is late ----
+
+TEST(Questions, AreAnsweredByThoseWhoAreAskedAndComeBackWithTheirNames) {
+  RunningHub hub(options_for(3));
+  auto ranks = join_all(hub->address(), 3);
+  (*ranks[2])->ask("all comm 0", 5, {0, 1}, 60'000'000'000);
+  for (const std::size_t asked : {0, 1}) {
+    const auto question = ranks[asked]->next_event();
+    ASSERT_TRUE(question);
+    EXPECT_EQ(question->kind, HubEvent::Kind::asked);
+    EXPECT_EQ(question->rank, 2);
+    EXPECT_EQ(question->comm, "all comm 0");
+    (*ranks[asked])->tell(*question, asked == 0 ? -1 : 41, asked == 1);
+    const auto answer = ranks[2]->next_event();
+    ASSERT_TRUE(answer);
+    EXPECT_EQ(answer->kind, HubEvent::Kind::told);
+    EXPECT_EQ(answer->rank, static_cast<int>(asked));
+    EXPECT_EQ(answer->comm, "all comm 0");
+    EXPECT_EQ(answer->question, 5u);
+    EXPECT_EQ(answer->begun, asked == 0 ? -1 : 41);
+    EXPECT_EQ(answer->waiting, asked == 1);
+  }
+}
+
+TEST(Questions, OfACommunicatorWithAnEndlessNameAreNotAsked) {
+  RunningHub hub(options_for(2));
+  auto ranks = join_all(hub->address(), 2);
+  (*ranks[0])->ask(std::string(10'000, 'x'), 1, {1}, 0);
+  (*ranks[0])->ask("short", 2, {1}, 0);
+  const auto question = ranks[1]->next_event();
+  ASSERT_TRUE(question);
+  EXPECT_EQ(question->comm, "short");
+}
+
 // ---- The end of the hub ----
 
 TEST(HubsEnd, InGoodOrderIsToldByTheNameOfWhoServed) {

@@ -226,6 +226,16 @@ TEST(HubWire, AMessageComesBackWhole) {
   EXPECT_EQ(back->members[1].host_name, "host-b");
 }
 
+TEST(HubWire, KindsThatNobodyHasAreRefused) {
+  int known = 0;
+  for (int kind = 0; kind < 256; ++kind) {
+    HubMessage message = full_message();
+    message.kind = static_cast<HubMessage::Kind>(kind);
+    known += decode(encode(message)).ok() ? 1 : 0;
+  }
+  EXPECT_EQ(known, 15 + 18) << "those of ranks and nodes, and those of hubs";
+}
+
 TEST(HubWire, FramesComeInAnyPiecesAndInOrderOnly) {
   const std::string key(32, 'k');
   FrameSealer sealer(key, Direction::to_hub);

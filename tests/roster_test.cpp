@@ -61,10 +61,34 @@ class RosterTest : public ::testing::Test {
     message.why = Status::blame(culprit, "h", Code::transport, "stuck");
     EXPECT_TRUE(say(from, message, now).ok());
   }
+  Status ask(int from, uint64_t question, std::vector<int> ranks, int64_t now, const std::string& comm = "c") {
+    HubMessage message{.kind = Kind::ask};
+    message.id = question;
+    message.number = kSecond;  // for so long nobody else need ask
+    message.ranks = std::move(ranks);
+    message.key = comm;
+    return say(from, message, now);
+  }
+  void tell(int from, int asker, uint64_t question, int64_t begun, const std::string& value = "") {
+    HubMessage message{.kind = Kind::told};
+    message.id = question;
+    message.number = begun;
+    message.rank = asker;
+    message.key = "c";
+    message.value = value;
+    EXPECT_TRUE(say(from, message).ok());
+  }
   std::vector<std::string> sent() {
     std::vector<std::string> lines;
     for (const Roster::Outgoing& one : roster_.take_outgoing()) {
       std::string line = std::to_string(one.peer - 10) + ":" + name_of(one.message.kind);
+      const HubMessage& said = one.message;
+      if (said.kind == Kind::asked)
+        line += " " + said.key + std::to_string(said.id) + " by " + std::to_string(said.rank);
+      if (said.kind == Kind::answer) {
+        line += " " + said.key + std::to_string(said.id) + " of " + std::to_string(said.rank) + ": " +
+                std::to_string(said.number) + said.value;
+      }
       if (one.message.kind == Kind::ping) line += " " + std::to_string(one.message.id);
       if (!one.message.why.ok()) line += " " + one.message.why.text();
       lines.push_back(line);
@@ -85,6 +109,10 @@ class RosterTest : public ::testing::Test {
         return "comm_failed";
       case Kind::welcome:
         return "welcome";
+      case Kind::asked:
+        return "asked";
+      case Kind::answer:
+        return "answer";
       default:
         return "something else";
     }
@@ -313,11 +341,81 @@ TEST_F(RosterTest, WhatALostRankStillSaysComesTooLate) {
   EXPECT_TRUE(roster_.next().is_never());
 }
 
+// ---- Who is late with a communicator ----
+
+TEST_F(RosterTest, CarriesAQuestionToAllAndTheirAnswersBack) {
+  all_arrive();
+  EXPECT_TRUE(ask(0, 7, {1, 2}, 0).ok());
+  EXPECT_THAT(sent(), ElementsAre("1:asked c7 by 0", "2:asked c7 by 0"));
+  tell(2, 0, 7, 41);
+  tell(1, 0, 7, 42, "waiting");
+  EXPECT_THAT(sent(), ElementsAre("0:answer c7 of 2: 41", "0:answer c7 of 1: 42waiting"));
+}
+
+TEST_F(RosterTest, LetsOneOfThoseWhoWaitAskUntilItsTimeIsOver) {
+  all_arrive();
+  EXPECT_TRUE(ask(0, 1, {1, 2}, 0).ok());
+  EXPECT_TRUE(ask(1, 1, {0, 2}, kSecond / 2).ok());
+  EXPECT_THAT(sent(), ElementsAre("1:asked c1 by 0", "2:asked c1 by 0"));
+  EXPECT_TRUE(ask(1, 2, {2}, kSecond / 2, "another").ok());
+  EXPECT_THAT(sent(), ElementsAre("2:asked another2 by 1"));
+  EXPECT_TRUE(ask(0, 2, {2}, kSecond / 2).ok());
+  EXPECT_TRUE(ask(1, 3, {2}, kSecond).ok());
+  EXPECT_THAT(sent(), ElementsAre("2:asked c2 by 0")) << "who asks again has his time again";
+  EXPECT_TRUE(ask(1, 4, {2}, 2 * kSecond).ok());
+  EXPECT_THAT(sent(), ElementsAre("2:asked c4 by 1"));
+  tell(2, 0, 2, 41);
+  EXPECT_THAT(sent(), IsEmpty()) << "nobody waits for that any more";
+}
+
+TEST_F(RosterTest, AnswersForThoseWhoAreGone) {
+  all_arrive();
+  EXPECT_TRUE(say(2, {.kind = Kind::leave}).ok());
+  sent();
+  EXPECT_TRUE(ask(0, 1, {1, 2}, 0).ok());
+  EXPECT_THAT(sent(), ElementsAre("1:asked c1 by 0", "0:answer c1 of 2: -1"));
+  EXPECT_TRUE(say(0, {.kind = Kind::leave}).ok());
+  sent();
+  tell(1, 0, 1, 3);
+  EXPECT_THAT(sent(), IsEmpty()) << "who asked is gone";
+  EXPECT_TRUE(ask(1, 1, {0}, 1).ok());
+  EXPECT_THAT(sent(), ElementsAre("1:answer c1 of 0: -1")) << "and keeps nobody from asking";
+}
+
 // ---- Tests of the error paths ----
+
+TEST_F(RosterTest, BelievesNoAnswerButOneOfEachWhoWasAsked) {
+  all_arrive();
+  tell(1, 0, 1, 5);
+  EXPECT_TRUE(ask(0, 1, {1, 77, -4}, 0).ok());
+  EXPECT_THAT(sent(), ElementsAre("1:asked c1 by 0"));
+  EXPECT_TRUE(ask(0, 1, {1, 1}, 0).ok());
+  EXPECT_THAT(sent(), ElementsAre("1:asked c1 by 0"));
+  tell(2, 0, 1, 5);   // was not asked
+  tell(1, 0, 2, 5);   // another question
+  tell(1, 2, 1, 5);   // of another rank
+  tell(1, 99, 1, 5);  // of nobody
+  EXPECT_THAT(sent(), IsEmpty());
+  tell(1, 0, 1, 5, "something that is not defined");
+  tell(1, 0, 1, 6);
+  EXPECT_THAT(sent(), ElementsAre("0:answer c1 of 1: 5"));
+}
+
+TEST_F(RosterTest, RefusesQuestionsAboutTooMuch) {
+  all_arrive();
+  EXPECT_FALSE(ask(0, 1, {0, 1, 2, 0}, 0).ok()) << "more ranks than there are";
+  EXPECT_FALSE(ask(0, 1, {1}, 0, std::string(kMostKey + 1, 'c')).ok());
+  EXPECT_THAT(sent(), IsEmpty());
+  for (int i = 0; i < 2000; ++i) EXPECT_TRUE(ask(0, 1, {1}, 0, std::to_string(i)).ok());
+  EXPECT_EQ(sent().size(), 1024u) << "so many are remembered";
+  EXPECT_TRUE(ask(0, 1, {1}, kSecond, "later").ok());
+  EXPECT_EQ(sent().size(), 1u) << "their time is over";
+}
 
 TEST_F(RosterTest, RefusesWhatOnlyTheHubSays) {
   all_arrive();
-  for (const Kind kind : {Kind::hello, Kind::welcome, Kind::lost, Kind::left, Kind::comm_failed, Kind::hub_ends}) {
+  for (const Kind kind : {Kind::hello, Kind::welcome, Kind::lost, Kind::left, Kind::comm_failed, Kind::hub_ends,
+                          Kind::asked, Kind::answer}) {
     EXPECT_FALSE(say(0, {.kind = kind}).ok());
   }
   EXPECT_FALSE(say(0, {.kind = Kind::report}).ok()) << "a report without a failure";

@@ -71,9 +71,10 @@
   KNOB(lost_after_s,           Seconds, "1", "",                                                                       \
        "How long an asked rank may stay silent before it is declared lost.")                                           \
   KNOB(stall_warning_s,        Seconds, "10", "HOROVOD_STALL_CHECK_TIME_SECONDS",                                      \
-       "After how long a tensor that some ranks have not submitted is reported, with their names. 0: never.")          \
+       "After how long a tensor that some ranks have not submitted, or a communicator's collective on devices that "   \
+       "some have not called, is reported, with their names. 0: never.")                                               \
   KNOB(stall_shutdown_s,       Seconds, "0", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",                                    \
-       "After how long such a tensor fails on all ranks. 0: never.")                                                   \
+       "After how long such a tensor fails, and such a communicator ends, on all ranks. 0: never.")                    \
   KNOB(timeline,               Text,    "", "HOROVOD_TIMELINE",                                                        \
        "File for a timeline of named operations (Chrome trace): rank 0 writes it; with %r, the rank, every rank its own.") \
   KNOB(timeline_mark_cycles,   Flag,    "0", "HOROVOD_TIMELINE_MARK_CYCLES",                                           \

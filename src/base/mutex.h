@@ -20,6 +20,7 @@ namespace fdl {
 class FDL_THREAD_ANNOTATION(capability("mutex")) Mutex {
  public:
   void lock() FDL_THREAD_ANNOTATION(acquire_capability()) { mutex_.lock(); }
+  bool try_lock() FDL_THREAD_ANNOTATION(try_acquire_capability(true)) { return mutex_.try_lock(); }
   void unlock() FDL_THREAD_ANNOTATION(release_capability()) { mutex_.unlock(); }
 
  private:

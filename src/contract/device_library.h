@@ -67,6 +67,14 @@ class DeviceLibrary {
   // Why what join() returned has ended, also while nothing is in flight for the host; OK: it has not.
   virtual Status status_of(const Collectives& /*joined*/) const { return {}; }
 
+  // How far the device is with what they have queued there, for whoever looks now and then while nobody drives; errors
+  // that the library has met meanwhile end them. `passed` grows when some of it has run since the last look.
+  struct Work {
+    bool in_flight = false;
+    uint64_t passed = 0;
+  };
+  virtual Work look_at_work(Collectives& /*joined*/) { return {}; }
+
   // Memory of the device as the library likes it best, where it has such a wish; else Device::allocate's. Not released
   // before what uses it has run.
   virtual Result<void*> allocate(Device& device, std::size_t bytes) { return device.allocate(bytes); }

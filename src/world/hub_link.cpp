@@ -26,7 +26,6 @@ constexpr double kAnswer_s = 30;           // within which a hub that is there a
 constexpr double kGrace_s = 2;             // for the hub's own answer to a deadline, which is better than ours
 constexpr int64_t kPause_ns = 20'000'000;  // before the hub is asked again
 constexpr double kLastWords_s = 0.5;       // for a good-bye that did not fit into the socket at once
-constexpr std::size_t kMostKey = 4096;
 
 std::string describe(const HubLink::Hello& hello) {
   return fmt::format("rank {} on {} (process {})", hello.rank, hello.host_name, hello.process_id);
@@ -53,6 +52,9 @@ class Link final : public HubLink {
   Result<std::string> fetch_from(const std::vector<int>& world_ranks, std::string_view key, Deadline deadline) override;
   void probe(const std::vector<int>& world_ranks) override;
   void report(const std::string& comm, const Status& why) override;
+  void ask(const std::string& comm, uint64_t question, const std::vector<int>& world_ranks,
+           int64_t patience_ns) override;
+  void tell(const HubEvent& asked, int64_t begun, bool waiting) override;
   void leave() override;
 
  private:
@@ -189,7 +191,23 @@ void Link::handle(HubMessage message) {
       note_gone(HubEvent::Kind::left, std::move(message));
       break;
     case Kind::comm_failed:
-      add_event({HubEvent::Kind::comm_failed, message.rank, message.key, message.why});
+      add_event({.kind = HubEvent::Kind::comm_failed, .rank = message.rank, .comm = message.key, .why = message.why});
+      break;
+    case Kind::asked:
+      add_event({.kind = HubEvent::Kind::asked,
+                 .rank = message.rank,
+                 .comm = std::move(message.key),
+                 .why = {},
+                 .question = message.id});
+      break;
+    case Kind::answer:
+      add_event({.kind = HubEvent::Kind::told,
+                 .rank = message.rank,
+                 .comm = std::move(message.key),
+                 .why = {},
+                 .question = message.id,
+                 .begun = message.number,
+                 .waiting = message.value == kWaiting});
       break;
     case Kind::hub_ends:
       hub_ends_ = true;
@@ -201,7 +219,7 @@ void Link::handle(HubMessage message) {
 
 void Link::note_gone(HubEvent::Kind kind, HubMessage message) {
   gone_.emplace(message.rank, message.why);
-  add_event({kind, message.rank, {}, message.why});
+  add_event({.kind = kind, .rank = message.rank, .comm = {}, .why = message.why});
   answered_.notify_all();
 }
 
@@ -227,7 +245,7 @@ void Link::lose_hub() {
                              describe(server) + " was lost: it served the rendezvous and its connection closed");
     note_gone(HubEvent::Kind::lost, std::move(lost));
   }
-  add_event({HubEvent::Kind::hub_lost, -1, {}, hub_lost_});
+  add_event({.kind = HubEvent::Kind::hub_lost, .comm = {}, .why = hub_lost_});
   answered_.notify_all();
 }
 
@@ -327,6 +345,28 @@ void Link::report(const std::string& comm, const Status& why) {
   HubMessage message{.kind = Kind::report};
   message.key = comm;
   message.why = why;
+  MutexLock lock(mutex_);
+  send_and_wake(message);
+}
+
+void Link::ask(const std::string& comm, uint64_t question, const std::vector<int>& world_ranks, int64_t patience_ns) {
+  if (comm.size() > kMostKey) return;  // the hub would not have it
+  HubMessage message{.kind = Kind::ask};
+  message.id = question;
+  message.number = patience_ns;
+  message.ranks = world_ranks;
+  message.key = comm;
+  MutexLock lock(mutex_);
+  send_and_wake(message);
+}
+
+void Link::tell(const HubEvent& asked, int64_t begun, bool waiting) {
+  HubMessage message{.kind = Kind::told};
+  message.id = asked.question;
+  message.number = begun;
+  message.rank = asked.rank;
+  message.key = asked.comm;
+  if (waiting) message.value = kWaiting;
   MutexLock lock(mutex_);
   send_and_wake(message);
 }

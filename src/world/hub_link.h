@@ -21,11 +21,16 @@ struct HubEvent {
     left,         // `rank` said good-bye
     comm_failed,  // `comm` failed somewhere: `why` is the same on every rank
     hub_lost,     // the hub itself is gone; `why` names who served it
+    asked,        // `rank` asks how far this one is with `comm`: tell()
+    told,         // `rank` answers `question`
   };
   Kind kind = Kind::lost;
   int rank = -1;
   std::string comm;
   Status why;
+  uint64_t question = 0;
+  int64_t begun = -1;    // collectives on devices that were called there; -1: there is no such communicator
+  bool waiting = false;  // some of them have not run
 };
 
 class HubLink {
@@ -67,6 +72,12 @@ class HubLink {
   // A communicator failed here. The hub finds the culprit (dead? left? alive but unreachable?) and tells all ranks the
   // same.
   virtual void report(const std::string& comm, const Status& why) = 0;
+  // Asks these ranks how far they are with a communicator: each answers with `told`, also one that has left, unless
+  // another rank asks the same already, and goes on to: then nobody answers. That this one goes on to ask is taken for
+  // granted for `patience_ns`.
+  virtual void ask(const std::string& comm, uint64_t question, const std::vector<int>& world_ranks,
+                   int64_t patience_ns) = 0;
+  virtual void tell(const HubEvent& asked, int64_t begun, bool waiting) = 0;
   // Good-bye: closing is no loss any more.
   virtual void leave() = 0;
 };

@@ -69,8 +69,8 @@ std::vector<Term> decode_terms(const hub_wire::Member& member) {
 
 bool is_kind(uint8_t kind) {
   using Kind = HubMessage::Kind;
-  return (kind >= static_cast<uint8_t>(Kind::hello) && kind <= static_cast<uint8_t>(Kind::node_leaving)) ||
-         (kind >= static_cast<uint8_t>(Kind::welcome) && kind <= static_cast<uint8_t>(Kind::node_ends));
+  return (kind >= static_cast<uint8_t>(Kind::hello) && kind <= static_cast<uint8_t>(Kind::told)) ||
+         (kind >= static_cast<uint8_t>(Kind::welcome) && kind <= static_cast<uint8_t>(Kind::answer));
 }
 
 std::string bytes_of_number(uint64_t number, std::size_t bytes) {

@@ -35,6 +35,9 @@ struct HubMessage {
     node_asked = 11,    // id: the worker; rank: whom it saw lost, or -1
     node_ended = 12,    // id: the worker; number: how (the exit code, or minus the signal)
     node_leaving = 13,  // it was told to end
+    // from a rank, of an ordered communicator that stands still
+    ask = 14,  // key: the communicator; id: the question; ranks: whom; number: for how long nobody else need ask, in ns
+    told = 15,  // key, id; rank: who asked; number: collectives begun there, or -1: unknown; value: empty, or kWaiting
     // from the hub
     welcome = 32,      // key: who serves
     refused = 33,      // why
@@ -45,6 +48,8 @@ struct HubMessage {
     left = 38,         // rank, why
     comm_failed = 39,  // key: the communicator; why
     hub_ends = 40,
+    asked = 48,   // key, id; rank: who asks
+    answer = 49,  // key, id, number, value; rank: who told
     // to a node
     node_welcome = 41,  // rank: its number; key: who leads
     node_waits = 42,    // key: for what
@@ -75,6 +80,10 @@ inline constexpr std::size_t kFrameHead = 4 + 16;
 enum class Direction : uint8_t { to_hub = 1, from_hub = 2 };
 // What ranks send is bounded tightly, for the hub serves many; its list of all members may be longer.
 constexpr std::size_t most_payload(Direction direction) { return direction == Direction::to_hub ? 1_MiB : 64_MiB; }
+// In the value of `told`: what is on the device there has not run.
+inline constexpr std::string_view kWaiting = "waiting";
+// Of facts and of communicators.
+inline constexpr std::size_t kMostKey = 4096;
 // Names of hosts and boots; longer ones are no names.
 inline constexpr std::size_t kMostName = 255;
 inline constexpr int kMostRanks = 65536;

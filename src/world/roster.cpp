@@ -11,6 +11,10 @@ namespace {
 
 using Kind = HubMessage::Kind;
 
+// What ranks may have the hub remember of their questions.
+constexpr std::size_t kMostAskings = 1024;
+constexpr int64_t kLongestClaim_ns = 3'600'000'000'000;
+
 // "rank 2", "ranks 2 and 5", "ranks 1, 2 and 5"; of many only the first are named.
 std::string list_ranks(const std::vector<int>& ranks) {
   constexpr std::size_t kNamed = 16;
@@ -120,6 +124,7 @@ void Roster::start_over() {
   store_ = Store(options_.store_bytes);
   suspicions_.clear();
   reported_.clear();
+  askings_.clear();
 }
 
 // Nobody is refused for it: all who are here, and all who come, are told who differs in what.
@@ -260,6 +265,11 @@ Status Roster::hear(Peer peer, HubMessage message, int64_t now_ns) {
       if (message.why.ok()) return Status(Code::transport, "hub: a report without a failure");
       report(seat->hello.rank, message.key, message.why, now_ns);
       return {};
+    case Kind::ask:
+      return ask(*seat, message, now_ns);
+    case Kind::told:
+      told(seat->hello.rank, message);
+      return {};
     case Kind::leave:
       leave(*seat);
       return {};
@@ -300,6 +310,67 @@ void Roster::fetch(Peer peer, const HubMessage& message) {
   reply.id = message.id;
   reply.value = *value;
   send(peer, std::move(reply));
+}
+
+// ---- Who is late ----
+
+// Of all who wait for the same rank one asks, for they would all hear the same. Who has left has begun nothing.
+Status Roster::ask(const Seat& asker, const HubMessage& message, int64_t now_ns) {
+  if (message.key.size() > kMostKey || message.ranks.size() > seats_.size()) {
+    return Status(Code::transport, "hub: a question about too much");
+  }
+  if (!may_ask(message.key, asker.hello.rank, now_ns)) return {};
+  Asking& asking = askings_[message.key];
+  asking = {.asker = asker.hello.rank,
+            .question = message.id,
+            .until_ns = now_ns + std::clamp<int64_t>(message.number, 0, kLongestClaim_ns),
+            .unheard = {}};
+  for (const int rank : message.ranks) {
+    const Seat* seat = seat_at(rank);
+    if (seat == nullptr || !asking.unheard.insert(rank).second) continue;
+    if (seat->state != Seat::State::taken) {
+      HubMessage none{.kind = Kind::told};
+      none.id = message.id;
+      none.number = -1;
+      none.rank = asking.asker;
+      none.key = message.key;
+      told(rank, none);
+      continue;
+    }
+    HubMessage question{.kind = Kind::asked};
+    question.id = message.id;
+    question.rank = asking.asker;
+    question.key = message.key;
+    send(seat->peer, std::move(question));
+  }
+  return {};
+}
+
+bool Roster::may_ask(const std::string& comm, int asker, int64_t now_ns) {
+  const auto found = askings_.find(comm);
+  if (found != askings_.end()) {
+    const bool is_here = seat_at(found->second.asker)->state == Seat::State::taken;
+    return found->second.asker == asker || !is_here || found->second.until_ns <= now_ns;
+  }
+  if (askings_.size() < kMostAskings) return true;
+  std::erase_if(askings_, [&](const auto& one) { return one.second.until_ns <= now_ns; });
+  return askings_.size() < kMostAskings;
+}
+
+// An answer to what nobody has asked, or a second one, is none.
+void Roster::told(int teller, const HubMessage& message) {
+  const auto found = askings_.find(message.key);
+  if (found == askings_.end() || found->second.asker != message.rank || found->second.question != message.id) return;
+  if (found->second.unheard.erase(teller) == 0) return;
+  const Seat& asker = *seat_at(message.rank);
+  if (asker.state != Seat::State::taken) return;
+  HubMessage answer{.kind = Kind::answer};
+  answer.id = message.id;
+  answer.number = message.number;
+  answer.rank = teller;
+  answer.key = message.key;
+  if (message.value == kWaiting) answer.value = kWaiting;
+  send(asker.peer, std::move(answer));
 }
 
 // ---- Who is alive ----

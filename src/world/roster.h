@@ -73,6 +73,14 @@ class Roster {
     std::map<int, Status> confessions;  // of ranks that said it was their own doing, and were not asked yet
   };
 
+  // One rank at a time asks how far the others are with a communicator.
+  struct Asking {
+    int asker = -1;
+    uint64_t question = 0;
+    int64_t until_ns = 0;   // then another one may
+    std::set<int> unheard;  // who was asked and has not answered
+  };
+
   Seat* seat_of(Peer peer);
   Seat* seat_at(int rank);
   std::string name_of(const Seat& seat) const;
@@ -93,6 +101,9 @@ class Roster {
   void fetch(Peer peer, const HubMessage& message);
   void report(int reporter, const std::string& comm, const Status& why, int64_t now_ns);
   void accuse(Suspicion suspicion, int64_t now_ns);
+  Status ask(const Seat& asker, const HubMessage& message, int64_t now_ns);
+  bool may_ask(const std::string& comm, int asker, int64_t now_ns);
+  void told(int teller, const HubMessage& message);
   void ping(Seat& seat, int64_t now_ns);
   void pong(Seat& seat, uint64_t id, int64_t now_ns);
   bool serves_the_hub(const Seat& seat) const;
@@ -118,6 +129,7 @@ class Roster {
   Store store_;
   std::vector<Suspicion> suspicions_;
   std::set<std::string> reported_;
+  std::unordered_map<std::string, Asking> askings_;  // by communicator
   std::vector<Outgoing> outgoing_;
   std::vector<Peer> hang_ups_;
 };
