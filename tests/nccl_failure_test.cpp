@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <condition_variable>
+#include <mutex>
+
 #include "tests/support/nccl_fixture.h"
 #include "transports/nccl/nccl_collectives.h"
 
@@ -104,6 +107,55 @@ TEST_F(Nccl, MeetsAnAsynchronousErrorWhileItWatches) {
         me.gpu.synchronize();
       },
       standin_config({{"suspect_after_s", "0.02"}}));
+}
+
+// Keeps a stream from going on until it may.
+struct Gate {
+  std::mutex mutex;
+  std::condition_variable opened;
+  bool is_open = false;
+
+  void queue_on(Stream stream) {
+    const auto wait = [](void* self) {
+      auto& gate = *static_cast<Gate*>(self);
+      std::unique_lock lock(gate.mutex);
+      gate.opened.wait(lock, [&] { return gate.is_open; });
+    };
+    ASSERT_EQ(standin_cuda_queue(stream, wait, this), 0);
+  }
+  void open() {
+    std::lock_guard lock(mutex);
+    is_open = true;
+    opened.notify_all();
+  }
+};
+
+TEST_F(Nccl, TellsWhoLooksWhetherAnythingHasRun) {
+  Gate first;
+  Gate second;
+  run_gpu_group(1, [&](GpuRank& me) {
+    float* memory = me.gpu.put(std::vector<float>(10, 1));
+    const auto look = [&] { return me.library.look_at_work(*me.collectives); };
+    EXPECT_FALSE(look().in_flight);
+    first.queue_on(me.gpu.stream());
+    require(me.sum(memory, memory, 10));
+    second.queue_on(me.gpu.stream());
+    require(me.sum(memory, memory, 10));
+    const uint64_t before = look().passed;
+    EXPECT_TRUE(look().in_flight);
+    require(me.sum(memory, memory, 10));
+    EXPECT_EQ(look().passed, before) << "what is queued later is no sign of life";
+    first.open();
+    const Deadline deadline = Deadline::after_seconds(kPatienceSeconds);
+    while (look().passed == before) require(!deadline.passed(), "the first sum never ends");
+    EXPECT_TRUE(look().in_flight) << "the second does not begin";
+    require(me.sum(memory, memory, 10));
+    EXPECT_EQ(look().passed, before + 1);
+    second.open();
+    me.gpu.synchronize();
+    EXPECT_FALSE(look().in_flight);
+    EXPECT_EQ(look().passed, before + 2);
+  });
 }
 
 TEST_F(Nccl, TellsWhatACallSaid) {

@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 
 #include "algorithms/measured_choice.h"
 #include "base/relax.h"
@@ -40,6 +41,9 @@ Status check_configured(const std::string& name) {
   return find_algorithm(Collective::allreduce, name).status();
 }
 
+// That is no collective.
+bool asks_for_memory(const Operation& operation) { return operation.room_bytes != 0 || operation.holding != nullptr; }
+
 // Where ranks share cores, it is mostly a peer's turn: letting it run costs less than to sleep and be rung. A few
 // times, for who yields to nobody only burns what is left of its own turn.
 constexpr int kYields = 4;
@@ -56,6 +60,9 @@ void finish_all(Operation& first, const Status& status) {
     operation = beside;
   }
 }
+
+// Of how many collectives on devices it is remembered what they were.
+constexpr std::size_t kRemembered = 256;
 
 }  // namespace
 
@@ -77,6 +84,9 @@ struct Communicator::State {
   std::unique_ptr<Collectives> make_side_of_hosts(bool between);
   bool move_messages();
   void begin_next();
+  void note_device_work(const Operation& operation);
+  void note_end_of_device_work(const Operation& operation);
+  DeviceWork look_at_device_work();
   bool wants_schedule(const CollectiveSpec& spec) const;
   Collectives* choose_runner(const CollectiveSpec& spec) const;
   const Collectives* at_work() const;
@@ -120,6 +130,14 @@ struct Communicator::State {
   // another thread. Before that, driving costs a look at the flag.
   std::atomic<bool> on_device{false};
   Mutex hand;
+
+  // With the hand: who wants to know of work on devices knows that there is some.
+  bool watched = false;
+  uint64_t ended_on_device = 0;
+  // The driving thread's to write.
+  std::atomic<uint64_t> begun_on_device{0};
+  std::array<std::atomic<Collective>, kRemembered> kinds_on_device{};
+  std::atomic<const Device*> known_device{nullptr};
 };
 
 // The driving thread's, while it drives.
@@ -231,6 +249,7 @@ void Communicator::enqueue(Operation& operation) {
       return operation.completion.finish(std::move(refused));
     }
   }
+  if (operation.spec.device != nullptr) s.note_device_work(operation);
   (s.newest == nullptr ? s.oldest : s.newest->next) = &operation;
   s.newest = &operation;
   if (s.active == nullptr) s.begin_next();
@@ -384,6 +403,24 @@ void Communicator::end_device_work() {
   if (!why.ok()) s.devices->interrupt(why);
 }
 
+std::optional<Communicator::DeviceWork> Communicator::look_at_device_work() {
+  State& s = *state_;
+  if (!s.hand.try_lock()) return std::nullopt;
+  DeviceWork work = s.look_at_device_work();
+  s.hand.unlock();
+  return work;
+}
+
+uint64_t Communicator::begun_on_device() const { return state_->begun_on_device.load(std::memory_order_relaxed); }
+
+std::string Communicator::name_of_device_work(uint64_t number) const {
+  const Device* device = state_->known_device.load(std::memory_order_acquire);
+  const bool is_remembered = number > 0 && begun_on_device() < number + kRemembered;
+  const Collective kind = state_->kinds_on_device[number % kRemembered].load(std::memory_order_relaxed);
+  return fmt::format("{} number {} on {}", is_remembered ? name_of(kind) : "collective", number,
+                     device == nullptr ? "its device" : device->name());
+}
+
 bool Communicator::has_failed() const { return state_->failed; }
 
 bool Communicator::works_on_device() const { return state_->devices != nullptr; }
@@ -427,6 +464,7 @@ Status Communicator::State::prepare_device(Device& device) {
   FDL_ASSIGN_OR_RETURN(devices, DeviceCollectives::make(std::move(needed), device));
   FDL_RETURN_IF_ERROR(poller.add(devices->wake_fd(), kDevices));
   sleepers.push_back(devices.get());
+  known_device.store(&device, std::memory_order_release);
   return {};
 }
 
@@ -492,6 +530,42 @@ void Communicator::State::begin_next() {
   }
 }
 
+void Communicator::State::note_device_work(const Operation& operation) {
+  if (asks_for_memory(operation)) return;
+  const uint64_t number = begun_on_device.load(std::memory_order_relaxed) + 1;
+  kinds_on_device[number % kRemembered].store(operation.spec.collective, std::memory_order_relaxed);
+  begun_on_device.store(number, std::memory_order_relaxed);
+  if (parts.watch && !std::exchange(watched, true)) parts.watch();
+}
+
+// What was refused here was not begun.
+void Communicator::State::note_end_of_device_work(const Operation& operation) {
+  if (asks_for_memory(operation)) return;
+  ++ended_on_device;
+  if (!outcome.status.ok()) begun_on_device.fetch_sub(1, std::memory_order_relaxed);
+}
+
+// What was interrupted is known. What is on the device comes before what the host still has in hand, for it is older.
+Communicator::DeviceWork Communicator::State::look_at_device_work() {
+  DeviceWork work{.begun = begun_on_device.load(std::memory_order_relaxed), .failure = {}};
+  if (!on_device.load(std::memory_order_relaxed) || failed || interrupted.load(std::memory_order_acquire)) {
+    watched = false;
+    return work;
+  }
+  if (devices != nullptr) {
+    const DeviceLibrary::Work queued = devices->look_at_work();
+    work.in_flight = queued.in_flight;
+    work.passed = queued.passed;
+    work.failure = own(devices->status());
+  }
+  if (!work.in_flight && oldest != nullptr && oldest->spec.device != nullptr) {
+    work.in_flight = work.by_host = true;
+    work.passed = ended_on_device;
+  }
+  watched = work.in_flight && work.failure.ok();
+  return work;
+}
+
 // Whether somebody asks for a schedule, or one was measured to be quicker than the whole collective.
 bool Communicator::State::wants_schedule(const CollectiveSpec& spec) const {
   if (!is_auto(spec.algorithm)) return !is_whole(spec.algorithm);
@@ -542,6 +616,7 @@ void Communicator::State::end_current() {
   oldest = operation->next;
   if (oldest == nullptr) newest = nullptr;
   active = nullptr;
+  if (operation->spec.device != nullptr) note_end_of_device_work(*operation);
   if (operation->beside == nullptr) [[likely]]
     return operation->completion.finish(std::move(outcome.status));
   finish_all(*operation, outcome.status);

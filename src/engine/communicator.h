@@ -8,6 +8,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -76,6 +77,9 @@ class Communicator final : public Sleeper {
     std::function<Result<DeviceLibrary*>()> device_library;
     // Called from wait() (in the waiting thread) when nothing has moved for config.suspect_after_s.
     std::function<void()> suspect;
+    // Called in start() where a collective on a device is given and nobody watches: look_at_device_work() is wanted now
+    // and then, until it finds nothing in flight. Empty: nobody does.
+    std::function<void()> watch;
   };
   static Result<std::unique_ptr<Communicator>> make(Parts parts);
   ~Communicator() override;
@@ -124,6 +128,18 @@ class Communicator final : public Sleeper {
   // From any thread, after interrupt(): what is queued on a device ends there, also where nobody drives any more,
   // because the program waits for the device alone.
   void end_device_work();
+  // From any thread: how far the device is, also where nobody drives any more. Nothing: the driving thread is at work.
+  struct DeviceWork {
+    bool in_flight = false;
+    bool by_host = false;  // not on the device: what drives has it in hand
+    uint64_t begun = 0;    // collectives on devices that were called so far
+    uint64_t passed = 0;   // another number than before: something has run
+    Status failure;        // of this rank, that was met on the device; nobody has been told
+  };
+  std::optional<DeviceWork> look_at_device_work();
+  uint64_t begun_on_device() const;
+  // "allreduce number 42 on cuda:0 (NVIDIA H100 80GB HBM3)"; from any thread.
+  std::string name_of_device_work(uint64_t number) const;
   // The failure as this rank's own, which it is the culprit of. No effect where there is a culprit.
   Status own(const Status& failure) const;
   // OK, or why this communicator ended.

@@ -195,6 +195,11 @@ Status DeviceCollectives::status() const {
   return library_->status_of(*by_library_);
 }
 
+DeviceLibrary::Work DeviceCollectives::look_at_work() {
+  if (by_library_ == nullptr || !ended_.ok()) return {};
+  return library_->look_at_work(*by_library_);
+}
+
 bool DeviceCollectives::takes_pieces(const CollectiveSpec& spec) const {
   return is_settled() && refused_.ok() && runner_for(spec).takes_pieces(spec);
 }

@@ -75,6 +75,9 @@ class DeviceCollectives final : public Collectives {
   // Why this has ended, also where that was noticed while nothing was in flight.
   Status status() const;
 
+  // How far the device is with what the library has queued there. While nobody drives; errors it has met are status().
+  DeviceLibrary::Work look_at_work();
+
   // Whether the ranks have come to their verdict; then, whether such a collective goes through the host, and else who
   // runs it and by which algorithm where there is a choice.
   bool is_settled() const { return stage_ == Stage::settled; }

@@ -31,6 +31,7 @@ Result<std::unique_ptr<NcclCollectives>> NcclCollectives::make(std::unique_ptr<N
   made->timer_ = UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   if (!made->timer_) return Status::from_errno("timerfd_create");
   FDL_ASSIGN_OR_RETURN(made->mark_, device.make_mark());
+  FDL_ASSIGN_OR_RETURN(made->staying_mark_, device.make_mark());
   FDL_ASSIGN_OR_RETURN(made->scratch_mark_, device.make_mark());
   return made;
 }
@@ -45,6 +46,7 @@ NcclCollectives::~NcclCollectives() {
   for (const Scratch& scratch : captured_scratch_) device_.release(scratch.memory);
   for (void* memory : outgrown_) device_.release(memory);
   if (mark_ != nullptr) device_.end_mark(mark_);
+  if (staying_mark_ != nullptr) device_.end_mark(staying_mark_);
   if (scratch_mark_ != nullptr) device_.end_mark(scratch_mark_);
 }
 
@@ -336,6 +338,7 @@ Result<bool> NcclCollectives::dismiss(void* memory) {
 Status NcclCollectives::watch() {
   if (captured_) return {};
   FDL_RETURN_IF_ERROR(device_.set(mark_, stream_));
+  if (!std::exchange(mark_stays_, true)) FDL_RETURN_IF_ERROR(device_.set(staying_mark_, stream_));
   if (uses_scratch_) {
     FDL_RETURN_IF_ERROR(device_.set(scratch_mark_, stream_));
     scratch_.stream = stream_;
@@ -362,9 +365,20 @@ bool NcclCollectives::look_after() {
   if (!status.ok()) status = status.while_doing(fmt::format("running {}", phase()));
   in_flight_ = through.ok() && !*through;
   next_look_ns_ = now_ns() + watch_ns_;
+  if (status.ok() && mark_stays_) {
+    const auto passed = device_.reached(staying_mark_);
+    mark_stays_ = passed.ok() && !*passed;
+    if (!mark_stays_) ++passed_;
+  }
   if (in_flight_) status = communicator_->check();
   if (!status.ok()) fail(status);
   return !status.ok();
+}
+
+// While something is in the host's hands, whoever drives looks by himself.
+DeviceLibrary::Work NcclCollectives::look() {
+  if (completion_ == nullptr && !communicator_->busy() && in_flight_) look_after();
+  return {in_flight_, passed_};
 }
 
 bool NcclCollectives::progress() {

@@ -49,6 +49,8 @@ class NcclCollectives final : public Collectives {
   // are, they are watched there.
   void expect_messages();
   Status watch_messages(Stream stream);
+  // As DeviceLibrary::look_at_work().
+  DeviceLibrary::Work look();
 
  private:
   struct Enrolled {
@@ -113,9 +115,13 @@ class NcclCollectives final : public Collectives {
   bool captured_ = false;
   bool uses_scratch_ = false;
 
-  // What is on the device and perhaps not through.
+  // What is on the device and perhaps not through. The mark moves on with every collective; the other one stays where
+  // it is until a look finds that the device has passed it, and so tells whether anything runs.
   Mark mark_ = nullptr;
+  Mark staying_mark_ = nullptr;
+  bool mark_stays_ = false;
   bool in_flight_ = false;
+  uint64_t passed_ = 0;
   int64_t next_look_ns_ = 0;
 
   Scratch scratch_;

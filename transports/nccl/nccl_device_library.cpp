@@ -75,6 +75,8 @@ class NcclDeviceLibrary final : public DeviceLibrary {
     return static_cast<const NcclCollectives&>(joined).communicator().status();
   }
 
+  Work look_at_work(Collectives& joined) override { return ours(joined).look(); }
+
   Result<void*> allocate(Device& device, std::size_t bytes) override {
     if (!library_->features().own_memory) return device.allocate(bytes);
     void* memory = nullptr;
