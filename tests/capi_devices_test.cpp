@@ -1,21 +1,12 @@
 // The C API on devices: messages, their place among the work of a stream, and how tensors that lie nowhere are refused;
 // ranks as threads, on the stand-ins.
 #include <barrier>
-#include <numeric>
 #include <optional>
 
 #include "tests/support/own_device.h"
 
 namespace world_test {
 namespace {
-
-const Knobs kStaged{{"cuda_library", FDL_STANDIN_CUDA}, {"device_collectives", "staged"}};
-
-std::vector<int32_t> numbers(int rank, std::size_t count) {
-  std::vector<int32_t> values(count);
-  std::iota(values.begin(), values.end(), rank * 1000);
-  return values;
-}
 
 TEST(DeviceMessages, GoRoundTheRanks) {
   run_ranks(3, kStaged, [](World& me) {

@@ -293,14 +293,16 @@ Status prefer_shared_memory(const Membership& membership, const std::vector<cons
 }  // namespace
 
 Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, std::function<void()> suspect,
-                                               const TuningTable* table, FindDeviceLibrary find_library) {
+                                               const TuningTable* table, FindDeviceLibrary find_library,
+                                               std::function<void()> watch) {
   Communicator::Parts parts{.id = membership.id,
                             .rank = membership.rank,
                             .members = membership.members,
                             .shape = shape_of(membership.members),
                             .config = membership.config,
                             .device_library = std::move(find_library),
-                            .suspect = std::move(suspect)};
+                            .suspect = std::move(suspect),
+                            .watch = std::move(watch)};
   FDL_ASSIGN_OR_RETURN(const std::vector<const Option*> chosen, allowed(*membership.config));
   if (membership.size() == 1) return Communicator::make(std::move(parts));
   // As the first member sees it, and so as all do: where a shape is even, all see the same.

@@ -14,11 +14,12 @@
 
 namespace fdl {
 
-// Connects a communicator. Collective over its members. `suspect` as in Communicator::Parts.
+// Connects a communicator. Collective over its members. `suspect` and `watch` as in Communicator::Parts.
 // `table` outlives the communicator, as does what `find_library` gives: it is asked at the first collective on devices.
 using FindDeviceLibrary = std::function<Result<DeviceLibrary*>()>;
 Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, std::function<void()> suspect,
-                                               const TuningTable* table = nullptr, FindDeviceLibrary find_library = {});
+                                               const TuningTable* table = nullptr, FindDeviceLibrary find_library = {},
+                                               std::function<void()> watch = {});
 
 // Memory that all ranks of my host map; null where they cannot or may not. Collective over the members.
 Result<std::shared_ptr<HostMemory>> assemble_memory(const Membership& membership);

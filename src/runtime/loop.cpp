@@ -99,6 +99,13 @@ bool Loop::submit_and_wait(Group& group, std::vector<Entry> entries, Handle& han
   return true;
 }
 
+void Loop::watch() {
+  baton_.post({.group = nullptr, .entries = {}, .call = [this] {
+                 const int64_t first = now_ns() + seconds_to_ns(config_.suspect_after_s);
+                 next_watch_ns_ = std::min(next_watch_ns_, first);
+               }});
+}
+
 void Loop::call(const std::function<void()>& task) {
   if (baton_.try_take()) {
     Turn turn(*this);
@@ -156,7 +163,9 @@ void Loop::run() {
     moved |= look_at_link();
     moved |= drive_groups();
     if (moved) continue;
-    watch_groups(now_ns());
+    const int64_t now = now_ns();
+    watch_groups(now);
+    keep_watch(now);
     if (baton_.pass_on() || !sleep(Deadline::never())) baton_.take_for_loop();
     wakeups_.fetch_add(1, std::memory_order_relaxed);
   }
@@ -176,6 +185,7 @@ void Loop::drive_until_done(const Handle& handle, Deadline deadline) {
     const int64_t now = now_ns();
     if (now - looked_at_link_ns_ >= kLookAtLinkNs) {
       looked_at_link_ns_ = now;
+      keep_watch(now);
       moved |= look_at_link();
     }
     if (now >= deadline.moment_ns()) break;
@@ -186,6 +196,7 @@ void Loop::drive_until_done(const Handle& handle, Deadline deadline) {
       continue;
     }
     watch_groups(now);
+    keep_watch(now);
     sleep(deadline);
     look_at_link();
   }
@@ -250,11 +261,16 @@ void Loop::watch_groups(int64_t now) {
   }
 }
 
+void Loop::keep_watch(int64_t now) {
+  if (now < next_watch_ns_) return;
+  next_watch_ns_ = hooks_.on_watch(now);
+}
+
 // ---- sleeping
 // ---------------------------------------------------------------------------------------------------------
 
 Deadline Loop::next_alarm() const {
-  Deadline alarm = Deadline::never();
+  Deadline alarm = Deadline::at_ns(next_watch_ns_);
   for (const auto& driven : driven_) {
     alarm = alarm.earlier(Deadline::at_ns(driven->group->named().next_alarm_ns()));
     if (!driven->group->named().idle() && driven->group->named().failure().ok()) {

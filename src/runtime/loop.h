@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -24,6 +25,7 @@ class Loop {
     std::function<void(const HubEvent&)> on_event;  // in the driver's thread, as are the others
     std::function<void(Group&)> on_stuck;           // nothing of this group has moved for config.suspect_after_s
     std::function<void(Group&, const Status&)> on_suspicion;  // something of this group failed here: what became of it?
+    std::function<int64_t(int64_t now_ns)> on_watch;  // says when it is wanted again; INT64_MAX: when watch() is
   };
 
   static Result<std::unique_ptr<Loop>> start(HubLink& link, const Config& config, Hooks hooks);
@@ -40,6 +42,8 @@ class Loop {
   bool submit_and_wait(Group& group, std::vector<Entry> entries, Handle& handle, Deadline deadline);
   // True where this thread is driving already, in a callback: it must not wait.
   bool drives_here() const;
+  // hooks.on_watch is wanted, first in config.suspect_after_s. Returns at once.
+  void watch();
   // Runs the task as the driver, or has the driver run it, and waits for it.
   void call(const std::function<void()>& task);
 
@@ -70,6 +74,7 @@ class Loop {
   bool drive_groups();
   bool drive(Driven& driven);
   void watch_groups(int64_t now);
+  void keep_watch(int64_t now);
   Deadline next_alarm() const;
   bool sleep(Deadline deadline);
   void finish_sleep();
@@ -89,6 +94,7 @@ class Loop {
   std::size_t prepared_ = 0;  // how many groups' communicators believe that we sleep
   int64_t looked_at_link_ns_ = 0;
   uint32_t rounds_ = 0;
+  int64_t next_watch_ns_ = std::numeric_limits<int64_t>::max();
 };
 
 }  // namespace fdl

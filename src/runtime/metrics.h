@@ -67,7 +67,8 @@ class GroupMetrics {
   }
   // A named operation began so long after it was submitted: others were not ready, or something else was under way.
   void began(int row, int64_t waited_ns) { rows_[static_cast<std::size_t>(row)].waited.add(waited_ns); }
-  // Only where the group's root is: so many tensors were reported as stalled.
+  // Where the group's root is: so many tensors were reported as stalled; or, on the rank that reports it, a collective
+  // on devices.
   void stalled(uint64_t tensors) { stalls_.fetch_add(tensors, std::memory_order_relaxed); }
 
   const Row& row(int number) const { return rows_[static_cast<std::size_t>(number)]; }

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 
 #include "agree/wire.h"
 #include "base/log.h"
@@ -229,11 +230,12 @@ Status Runtime::meet() {
                                                 .numa_node = numa_node()},
                                                deadline));
   FDL_ASSIGN_OR_RETURN(
-      loop_, Loop::start(
-                 *link_, config_,
-                 {.on_event = [this](const HubEvent& event) { on_event(event); },
-                  .on_stuck = [this](Group& group) { on_stuck(group); },
-                  .on_suspicion = [this](Group& group, const Status& why) { link_->report(group.comm().id(), why); }}));
+      loop_,
+      Loop::start(*link_, config_,
+                  {.on_event = [this](const HubEvent& event) { on_event(event); },
+                   .on_stuck = [this](Group& group) { on_stuck(group); },
+                   .on_suspicion = [this](Group& group, const Status& why) { link_->report(group.comm().id(), why); },
+                   .on_watch = [this](int64_t now) { return watch_devices(now); }}));
   // The hub itself gives up after start_timeout_s and names the missing; a little longer here lets its text win.
   FDL_ASSIGN_OR_RETURN(const auto everyone, link_->wait_for_all(Deadline::after_seconds(config_.start_timeout_s + 2)));
   std::vector<HostFacts> facts;
@@ -333,7 +335,7 @@ void Runtime::shut_down() {
 // ------------------------------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<Communicator>> Runtime::connect(const std::string& id, const std::vector<Member>& members,
-                                                       int rank) {
+                                                       int rank, std::function<void()> watch) {
   StoreExchange exchange(*link_, "comm");
   const Membership membership{.id = id,
                               .rank = rank,
@@ -346,7 +348,8 @@ Result<std::unique_ptr<Communicator>> Runtime::connect(const std::string& id, co
   const auto suspect = [this, members] {
     if (link_) link_->probe(others(members));
   };
-  auto comm = assemble(membership, suspect, &tuning_.table, [devices = devices_.get()] { return devices->library(); });
+  const auto find_library = [devices = devices_.get()] { return devices->library(); };
+  auto comm = assemble(membership, suspect, &tuning_.table, find_library, std::move(watch));
   if (!comm.ok()) return comm.status().while_doing("connecting " + id);
   return comm;
 }
@@ -445,7 +448,11 @@ Result<std::unique_ptr<OrderedComm>> Runtime::make_comm(Group& group) {
   auto made = std::make_unique<OrderedComm>();
   made->group = &group;
   made->metrics = metrics_of(group);
-  FDL_ASSIGN_OR_RETURN(made->comm, connect(id, group.members(), group.rank()));
+  made->watch =
+      std::make_unique<DeviceWatch>(id, group.members(), group.rank(),
+                                    DeviceWatch::Terms{.warning_ns = seconds_to_ns(config_.stall_warning_s),
+                                                       .shutdown_ns = seconds_to_ns(config_.stall_shutdown_s)});
+  FDL_ASSIGN_OR_RETURN(made->comm, connect(id, group.members(), group.rank(), [this] { loop_->watch(); }));
   MutexLock lock(mutex_);
   comms_.insert(made.get());
   return made;
@@ -529,6 +536,12 @@ void Runtime::on_event(const HubEvent& event) {
       }
       interrupt_comms([&](const Communicator& comm) { return comm.id() == event.comm; }, event.why);
       break;
+    case HubEvent::Kind::asked:
+      tell_of_comm(event);
+      break;
+    case HubEvent::Kind::told:
+      hear_of_comm(event);
+      break;
     case HubEvent::Kind::hub_lost:
       verdicts_.close();
       // A hub that was stopped in good order takes nothing with it: communicators notice what happens to their peers.
@@ -540,6 +553,67 @@ void Runtime::on_event(const HubEvent& event) {
 }
 
 void Runtime::on_stuck(Group& group) { link_->probe(others(group.members())); }
+
+// ---- ordered communicators whose work is on devices, where nobody may be driving (in the loop's thread)
+// ------------------
+
+int64_t Runtime::watch_devices(int64_t now_ns) {
+  bool any = false;
+  MutexLock lock(mutex_);
+  for (OrderedComm* comm : comms_) {
+    const auto work = look_after(*comm, now_ns);
+    any |= !work || (work->in_flight && work->failure.ok());
+  }
+  return any ? now_ns + std::max<int64_t>(seconds_to_ns(config_.suspect_after_s), 1'000'000)
+             : std::numeric_limits<int64_t>::max();
+}
+
+// Nothing: its own thread is at it, and is not disturbed.
+std::optional<Communicator::DeviceWork> Runtime::look_after(OrderedComm& comm, int64_t now_ns) {
+  Communicator& communicator = *comm.comm;
+  auto work = communicator.look_at_device_work();
+  if (!work) return work;
+  const auto report = [&](const Status& why) {
+    if (!comm.failure_reported.exchange(true)) link_->report(communicator.id(), why);
+  };
+  if (!work->failure.ok()) {
+    report(work->failure);
+    communicator.interrupt(work->failure);
+    return work;
+  }
+  const auto name_of = [&](uint64_t number) { return communicator.name_of_device_work(number); };
+  const DeviceWatch::Wish wish = comm.watch->look(*work, name_of, now_ns);
+  if (wish.question != 0) {
+    const std::vector<int> asked = others(communicator.members());
+    link_->probe(asked);
+    link_->ask(communicator.id(), wish.question, asked, comm.watch->claim_ns());
+  }
+  if (!wish.warning.empty()) {
+    log_warning("{}", wish.warning);
+    if (comm.metrics) comm.metrics->stalled(1);
+  }
+  if (!wish.failure.ok()) report(wish.failure);
+  return work;
+}
+
+OrderedComm* Runtime::comm_of(const std::string& id) {
+  const auto found = std::ranges::find_if(comms_, [&](const OrderedComm* comm) { return comm->comm->id() == id; });
+  return found == comms_.end() ? nullptr : *found;
+}
+
+void Runtime::tell_of_comm(const HubEvent& event) {
+  MutexLock lock(mutex_);
+  OrderedComm* comm = comm_of(event.comm);
+  if (comm == nullptr) return link_->tell(event, -1, false);
+  const auto work = look_after(*comm, now_ns());
+  link_->tell(event, static_cast<int64_t>(comm->comm->begun_on_device()), work && work->in_flight);
+}
+
+void Runtime::hear_of_comm(const HubEvent& event) {
+  MutexLock lock(mutex_);
+  OrderedComm* comm = comm_of(event.comm);
+  if (comm != nullptr) comm->watch->told(event.rank, event.question, {event.begun, event.waiting});
+}
 
 // ---- named operations
 // --------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@
 
 #include "base/config.h"
 #include "runtime/allocation.h"
+#include "runtime/device_watch.h"
 #include "runtime/devices.h"
 #include "runtime/group.h"
 #include "runtime/loop.h"
@@ -50,6 +51,7 @@ struct OrderedComm {
   Group* group = nullptr;
   std::unique_ptr<Communicator> comm;
   std::shared_ptr<GroupMetrics> metrics;  // null: nobody counts
+  std::unique_ptr<DeviceWatch> watch;     // the driver's
   std::atomic<bool> failure_reported{false};
 };
 
@@ -136,9 +138,15 @@ class Runtime {
   Status place();
   Status share_memory();
   Result<Group*> open_group(std::string id, const std::vector<int>& world_ranks);
-  Result<std::unique_ptr<Communicator>> connect(const std::string& id, const std::vector<Member>& members, int rank);
+  Result<std::unique_ptr<Communicator>> connect(const std::string& id, const std::vector<Member>& members, int rank,
+                                                std::function<void()> watch = {});
   void on_event(const HubEvent& event);
   void on_stuck(Group& group);
+  int64_t watch_devices(int64_t now_ns);
+  std::optional<Communicator::DeviceWork> look_after(OrderedComm& comm, int64_t now_ns);
+  void tell_of_comm(const HubEvent& event);
+  void hear_of_comm(const HubEvent& event);
+  OrderedComm* comm_of(const std::string& id) FDL_REQUIRES(mutex_);
   void start_configured_timeline();
   void start_metrics();
   std::shared_ptr<GroupMetrics> metrics_of(const Group& group) const;

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -87,6 +88,58 @@ def wait_for_the_device_alone():
 
 def test_who_only_waits_for_the_device_is_let_go_when_a_rank_is_killed():
     launch(3, wait_for_the_device_alone, standin.environment(nccl=True, **ONE_GPU), codes=[0, -9, 0])
+
+
+def come_too_late():
+    """Rank 1 is at something else until the others, who wait for the device alone, are let go."""
+    fdl.init()
+    tensor = standin.array(np.ones(5000, "float32"))
+    with fdl.Communicator() as comm:
+        comm.allreduce(tensor, tensor)
+        standin.synchronize()
+        if fdl.rank() == 1:
+            while not os.path.exists(os.environ["TEST_MARK"]):
+                time.sleep(0.01)
+        else:
+            comm.allreduce(tensor, tensor)
+            standin.synchronize()
+            open(os.environ["TEST_MARK"], "w").close()
+        with pytest.raises(fdl.TimeoutError) as failure:
+            comm.allreduce(tensor, tensor)
+        assert failure.value.culprit_rank == 1
+    print("told:", failure.value)
+
+
+def test_a_late_rank_is_named_to_who_only_waits_for_the_device_and_then_ends_the_wait(tmp_path):
+    patience = {"FARANDOLE_STALL_WARNING_S": "0.3", "FARANDOLE_STALL_SHUTDOWN_S": "1.5", "TEST_MARK": str(tmp_path / "mark")}
+    said = launch(3, come_too_late, standin.environment(nccl=True, **{**ONE_GPU, **patience}))
+    told = [next(line for line in one.splitlines() if line.startswith("told:")) for one in said]
+    assert all("allreduce number 2 on cuda:0" in one and "for rank 1 (" in one for one in told), said
+    assert all("which has begun 1 there" in one and "stall_shutdown_s" in one for one in told), said
+    warned = [line for one in said for line in one.splitlines() if "communicator 'all comm 0'" in line]
+    assert any("has waited" in line and "for rank 1 (" in line for line in warned), said
+
+
+def fail_while_nobody_calls():
+    if os.environ["FARANDOLE_RANK"] == "1":
+        os.environ["STANDIN_NCCL_ERROR_AT"] = "2"
+    fdl.init()
+    tensor = standin.array(np.ones(5000, "float32"))
+    with fdl.Communicator() as comm:
+        comm.allreduce(tensor, tensor)
+        standin.synchronize()
+        comm.allreduce(tensor, tensor)
+        standin.synchronize()  # returns, for the library ends what NCCL has in hand
+        with pytest.raises(fdl.Error) as failure:
+            comm.allreduce(tensor, tensor)
+        assert failure.value.culprit_rank == 1
+    print("told:", failure.value)
+
+
+def test_an_error_of_nccl_is_found_while_all_ranks_wait_for_the_device_alone():
+    said = launch(2, fail_while_nobody_calls, standin.environment(nccl=True, **ONE_GPU))
+    told = [next(line for line in one.splitlines() if line.startswith("told:")) for one in said]
+    assert all("failed on rank 1" in one and "stand-in: the network has failed" in one for one in told), said
 
 
 def fail_in_nccl():

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "cuda/cuda_device.h"
@@ -14,6 +15,8 @@ namespace world_test {
 
 // Before the driver is opened for the first time.
 inline const bool kFourDevices = ::setenv("STANDIN_CUDA_DEVICES", "4", 1) == 0;
+
+inline const Knobs kStaged{{"cuda_library", FDL_STANDIN_CUDA}, {"device_collectives", "staged"}};
 
 class OwnDevice {
  public:
@@ -80,5 +83,11 @@ class OwnDevice {
   int index_ = 0;
   std::vector<void*> memory_;
 };
+
+inline std::vector<int32_t> numbers(int rank, std::size_t count) {
+  std::vector<int32_t> values(count);
+  std::iota(values.begin(), values.end(), rank * 1000);
+  return values;
+}
 
 }  // namespace world_test
