@@ -1,4 +1,5 @@
 // Driver API: the functions and numbers of NVIDIA's CUDA driver that are used here; facts of its ABI, in our own words.
+// tests/cuda_abi_test compares them with the driver's header where a toolkit is.
 #pragma once
 
 #include <cstddef>

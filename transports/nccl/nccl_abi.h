@@ -1,6 +1,6 @@
 // The part of NCCL's binary interface that we use: facts of its ABI, as all its versions from 2.18 on keep them.
 //
-// NCCL is opened at run time, so no header of it is needed to build. tests/nccl_test compares what stands here with
+// NCCL is opened at run time, so no header of it is needed to build. tests/nccl_abi_test compares what stands here with
 // NCCL's own header where that is found.
 #pragma once
 

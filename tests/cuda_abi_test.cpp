@@ -1,0 +1,109 @@
+// Our declarations of the CUDA driver beside those of its header, where a toolkit is.
+#include <cuda.h>
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "cuda/driver_api.h"
+#include "tests/support/same_abi.h"
+
+namespace fdl::test {
+namespace {
+
+using namespace cuda;
+
+#define FDL_TEXT(name) #name
+#define FDL_TEXT_OF(name) FDL_TEXT(name)
+
+// A name that a later header gives to a newer function is a macro there, and what it stands for another text than the
+// name; one with a number that is not the header's newest is not declared there, and this does not compile.
+TEST(CudaAbi, HasEachFunctionAsTheHeaderDeclaresItUnderTheNameThatIsLookedUp) {
+  const auto compare = [](const char* looked_up, const char* in_header, bool same) {
+    EXPECT_STREQ(looked_up, in_header) << "the header gives this name to another function";
+    EXPECT_TRUE(same) << looked_up << " is declared otherwise by cuda.h " << CUDA_VERSION;
+  };
+#define ROW(name, parameters) \
+  compare(#name, FDL_TEXT_OF(name), SameFunction<Outcome parameters, std::remove_pointer_t<decltype(&::name)>>::value);
+  FDL_CUDA_FUNCTIONS(ROW)
+#undef ROW
+}
+
+// clang-format off
+#define NUMBERS(ROW)                                                       \
+  ROW(kSuccess,                  CUDA_SUCCESS)                             \
+  ROW(kInvalidValue,             CUDA_ERROR_INVALID_VALUE)                 \
+  ROW(kOutOfMemory,              CUDA_ERROR_OUT_OF_MEMORY)                 \
+  ROW(kNotInitialized,           CUDA_ERROR_NOT_INITIALIZED)               \
+  ROW(kDeinitialized,            CUDA_ERROR_DEINITIALIZED)                 \
+  ROW(kStubLibrary,              CUDA_ERROR_STUB_LIBRARY)                  \
+  ROW(kNoDevice,                 CUDA_ERROR_NO_DEVICE)                     \
+  ROW(kInvalidDevice,            CUDA_ERROR_INVALID_DEVICE)                \
+  ROW(kInvalidImage,             CUDA_ERROR_INVALID_IMAGE)                 \
+  ROW(kInvalidContext,           CUDA_ERROR_INVALID_CONTEXT)               \
+  ROW(kNoBinaryForGpu,           CUDA_ERROR_NO_BINARY_FOR_GPU)             \
+  ROW(kEccUncorrectable,         CUDA_ERROR_ECC_UNCORRECTABLE)             \
+  ROW(kNvlinkUncorrectable,      CUDA_ERROR_NVLINK_UNCORRECTABLE)          \
+  ROW(kJitCompilerNotFound,      CUDA_ERROR_JIT_COMPILER_NOT_FOUND)        \
+  ROW(kUnsupportedPtxVersion,    CUDA_ERROR_UNSUPPORTED_PTX_VERSION)       \
+  ROW(kInvalidHandle,            CUDA_ERROR_INVALID_HANDLE)                \
+  ROW(kNotFound,                 CUDA_ERROR_NOT_FOUND)                     \
+  ROW(kNotReady,                 CUDA_ERROR_NOT_READY)                     \
+  ROW(kIllegalAddress,           CUDA_ERROR_ILLEGAL_ADDRESS)               \
+  ROW(kLaunchTimeout,            CUDA_ERROR_LAUNCH_TIMEOUT)                \
+  ROW(kPeerAccessAlreadyEnabled, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)   \
+  ROW(kContextIsDestroyed,       CUDA_ERROR_CONTEXT_IS_DESTROYED)          \
+  ROW(kAssert,                   CUDA_ERROR_ASSERT)                        \
+  ROW(kHardwareStackError,       CUDA_ERROR_HARDWARE_STACK_ERROR)          \
+  ROW(kLaunchFailed,             CUDA_ERROR_LAUNCH_FAILED)                 \
+  ROW(kNotPermitted,             CUDA_ERROR_NOT_PERMITTED)                 \
+  ROW(kSystemDriverMismatch,     CUDA_ERROR_SYSTEM_DRIVER_MISMATCH)        \
+  ROW(kCaptureUnsupported,       CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)    \
+  ROW(kCaptureInvalidated,       CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)    \
+  ROW(kCapturedEvent,            CUDA_ERROR_CAPTURED_EVENT)                \
+  ROW(kUnknown,                  CUDA_ERROR_UNKNOWN)                       \
+  ROW(kStreamNonBlocking,        CU_STREAM_NON_BLOCKING)                   \
+  ROW(kEventDisableTiming,       CU_EVENT_DISABLE_TIMING)                  \
+  ROW(kHostAllocPortable,        CU_MEMHOSTALLOC_PORTABLE)                 \
+  ROW(kCaptureNone,              CU_STREAM_CAPTURE_STATUS_NONE)            \
+  ROW(kCaptureActive,            CU_STREAM_CAPTURE_STATUS_ACTIVE)          \
+  ROW(kCaptureInvalid,           CU_STREAM_CAPTURE_STATUS_INVALIDATED)     \
+  ROW(kCaptureModeGlobal,        CU_STREAM_CAPTURE_MODE_GLOBAL)            \
+  ROW(kCaptureModeRelaxed,       CU_STREAM_CAPTURE_MODE_RELAXED)           \
+  ROW(kPointerMemoryType,        CU_POINTER_ATTRIBUTE_MEMORY_TYPE)         \
+  ROW(kPointerDeviceOrdinal,     CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)      \
+  ROW(kMemoryHost,               CU_MEMORYTYPE_HOST)                       \
+  ROW(kMemoryDevice,             CU_MEMORYTYPE_DEVICE)                     \
+  ROW(kAttributeComputeMajor,    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) \
+  ROW(kAttributeComputeMinor,    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+// clang-format on
+
+TEST(CudaAbi, HasTheNumbersOfTheHeader) {
+  std::set<std::string> compared;
+#define ROW(ours, theirs)                                                 \
+  EXPECT_EQ(static_cast<long>(ours), static_cast<long>(theirs)) << #ours; \
+  compared.insert(#ours);
+  NUMBERS(ROW)
+#undef ROW
+  EXPECT_EQ(compared, constants_of(FDL_SOURCE_DIR "/cuda/driver_api.h")) << "each number has its row here";
+}
+
+// What is asked by "between the two".
+TEST(CudaAbi, HasNothingButFatalOutcomesBetweenTheTwoThatEndADevice) {
+  for (const CUresult fatal :
+       {CUDA_ERROR_HARDWARE_STACK_ERROR, CUDA_ERROR_ILLEGAL_INSTRUCTION, CUDA_ERROR_MISALIGNED_ADDRESS,
+        CUDA_ERROR_INVALID_ADDRESS_SPACE, CUDA_ERROR_INVALID_PC, CUDA_ERROR_LAUNCH_FAILED}) {
+    EXPECT_TRUE(fatal >= kHardwareStackError && fatal <= kLaunchFailed) << fatal;
+  }
+  EXPECT_EQ(kLaunchFailed - kHardwareStackError, 5);
+}
+
+TEST(CudaAbi, HasTypesOfTheSizesOfTheHeader) {
+  EXPECT_EQ(sizeof(Uuid), sizeof(CUuuid));
+  EXPECT_EQ(alignof(Uuid), alignof(CUuuid));
+  EXPECT_TRUE((std::is_same_v<Pointer, CUdeviceptr>));
+  EXPECT_TRUE((std::is_same_v<DeviceNumber, CUdevice>));
+  EXPECT_EQ(sizeof(Outcome), sizeof(CUresult));
+}
+
+}  // namespace
+}  // namespace fdl::test
