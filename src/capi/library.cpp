@@ -101,6 +101,11 @@ std::optional<std::string> fault_of_place(int device_kind, int device_index) {
   return std::nullopt;
 }
 
+void* stream_on_any_thread(void* stream) {
+  constexpr uintptr_t kOfThisThread = 2;
+  return reinterpret_cast<uintptr_t>(stream) == kOfThisThread ? nullptr : stream;
+}
+
 std::size_t copy_text(const std::string& text, char* target, std::size_t capacity) {
   if (target != nullptr && capacity > 0) {
     const std::size_t count = std::min(capacity - 1, text.size());

@@ -163,18 +163,18 @@ Status find_place(fdl_group* group, const fdl_operation& operation, std::vector<
   if (entry.request.device < 0) return {};
   entry.request.place =
       group->group->held()->place_of(operation.input.data, operation.output, operation.kind == FDL_NAMED_ALLREDUCE);
+  void* const stream = stream_on_any_thread(operation.input.stream);
   if (entries.size() > 1) {
     const auto& before = entries[entries.size() - 2].place;
-    if (before != nullptr && before->stream() == operation.input.stream &&
+    if (before != nullptr && before->stream() == stream &&
         before->used()->device().kind() == operation.input.device_kind &&
         before->used()->device().index() == operation.input.device_index) {
       entry.place = before;
       return {};
     }
   }
-  FDL_ASSIGN_OR_RETURN(entry.place,
-                       group->world->runtime->device_place(*group->group, operation.input.device_kind,
-                                                           operation.input.device_index, operation.input.stream));
+  FDL_ASSIGN_OR_RETURN(entry.place, group->world->runtime->device_place(*group->group, operation.input.device_kind,
+                                                                        operation.input.device_index, stream));
   return {};
 }
 

@@ -76,6 +76,9 @@ std::string at_rank(fdl_comm* comm);
 
 // What is wrong with where a tensor is said to lie, or nothing.
 std::optional<std::string> fault_of_place(int device_kind, int device_index);
+// The stream to work with in its place. CUDA's number 2 is another stream on each thread; the default stream waits for
+// all of them, and they for it, on whichever thread it is given work.
+void* stream_on_any_thread(void* stream);
 
 // Copies at most `capacity` bytes of text with a final 0; returns what the whole needs.
 std::size_t copy_text(const std::string& text, char* target, std::size_t capacity);

@@ -154,7 +154,7 @@ template <typename Placed>
 Status place_on_device(fdl_comm* comm, const fdl_call& call, Placed& placed) {
   FDL_ASSIGN_OR_RETURN(const auto used, comm->world->runtime->device(call.device_kind, call.device_index));
   placed.device = &used->device();  // it lives as long as the world
-  placed.stream = call.stream;
+  placed.stream = stream_on_any_thread(call.stream);
   return {};
 }
 

@@ -121,28 +121,42 @@ std::optional<fdl_dtype> dlpack_dtype(dlpack::DataType type) {
 // Streams as both protocols number them: 1 is the old default stream, which every other waits for and waits for it.
 constexpr int kDefaultStream = 1;
 
-// What is written by others afterwards comes after the stream that is asked for here.
+// What is written by others afterwards comes after the stream that is asked for here. Producers from before version 1
+// of the standard do not know what a version is.
 py::object dlpack_capsule(py::handle object) {
-  if (!py::hasattr(object, "__dlpack_device__")) return object.attr("__dlpack__")();
-  const auto device = object.attr("__dlpack_device__")().cast<std::pair<int, int>>();
-  if (device.first != FDL_DEVICE_CUDA) return object.attr("__dlpack__")();
-  return object.attr("__dlpack__")(py::arg("stream") = kDefaultStream);
+  py::dict asked;
+  if (py::hasattr(object, "__dlpack_device__")) {
+    const auto device = object.attr("__dlpack_device__")().cast<std::pair<int, int>>();
+    if (device.first == FDL_DEVICE_CUDA) asked["stream"] = kDefaultStream;
+  }
+  try {
+    return object.attr("__dlpack__")(**asked, py::arg("max_version") = py::make_tuple(dlpack::kMajor, 0));
+  } catch (py::error_already_set& error) {
+    if (!error.matches(PyExc_TypeError)) throw;
+  }
+  return object.attr("__dlpack__")(**asked);
+}
+
+// The tensor of a capsule that nobody has taken, and whether it may only be read.
+std::pair<const dlpack::Tensor*, bool> tensor_of(py::handle capsule, py::handle object) {
+  if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
+    auto* versioned = static_cast<dlpack::Versioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
+    if (versioned->major != dlpack::kMajor)
+      refuse(type_name(object) + " gives DLPack " + std::to_string(versioned->major) + "." +
+             std::to_string(versioned->minor) + ", of which nothing is known here; version 1 is");
+    return {&versioned->tensor, versioned->flags & 1};
+  }
+  if (!PyCapsule_IsValid(capsule.ptr(), "dltensor"))
+    refuse(type_name(object) +
+           ".__dlpack__() gave no DLPack tensor, or one that somebody has taken already; it must "
+           "give a new capsule each time");
+  return {&static_cast<dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"))->tensor, false};
 }
 
 // The capsule is kept and not renamed: its own destructor gives the tensor back when the View ends.
 View view_of_dlpack(py::handle object, Access access) {
   py::object capsule = dlpack_capsule(object);
-  const dlpack::Tensor* tensor = nullptr;
-  bool read_only = false;
-  if (auto* versioned = static_cast<dlpack::Versioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"))) {
-    tensor = &versioned->tensor;
-    read_only = versioned->flags & 1;
-  } else {
-    PyErr_Clear();
-    auto* managed = static_cast<dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
-    if (!managed) throw py::error_already_set();
-    tensor = &managed->tensor;
-  }
+  const auto [tensor, read_only] = tensor_of(capsule, object);
   Place place;
   if (tensor->device.kind == FDL_DEVICE_CUDA)
     place = {FDL_DEVICE_CUDA, tensor->device.index, reinterpret_cast<void*>(uintptr_t{kDefaultStream})};
