@@ -4,6 +4,7 @@ Device memory is closed to the CPU: whatever touches it by itself ends the proce
 so that work which is not in order with them is seen.
 """
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -164,7 +165,8 @@ class Tensor(torch.Tensor):
         return self.array.pointer
 
     def record_stream(self, stream):
-        """The stand-in's memory is not lent to others."""
+        """The stand-in's memory is not lent to others: what PyTorch would be told is noted."""
+        self.recorded = [*getattr(self, "recorded", ()), stream.cuda_stream]
 
     def put(self, values):
         flat = values.detach().contiguous().view(-1)
@@ -216,8 +218,34 @@ class Stream:
         with_context(self.device.index, wait)
 
 
+_current = [1]  # the default one
+
+
+@contextlib.contextmanager
+def on_stream(stream):
+    """torch.cuda.stream: the current one."""
+    _current.append(stream.cuda_stream)
+    try:
+        yield stream
+    finally:
+        _current.pop()
+
+
+def _empty(*arguments, device=None, **options):
+    made = _torch_empty(*arguments, **options, device=None if _is_cuda(device) else device)
+    return Tensor(made.zero_(), torch.device(device).index or 0) if _is_cuda(device) else made
+
+
+def _is_cuda(device):
+    return device is not None and torch.device(device).type == "cuda"
+
+
+_torch_empty = torch.empty
+
+
 def play_torch_cuda():
-    """Lets torch.cuda hand out streams of the stand-in, for this process."""
+    """Lets torch hand out streams and memory of the stand-in, for this process."""
+    torch.empty = _empty
     torch.cuda.Stream = Stream
-    torch.cuda.current_stream = lambda device=None: Stream(device, 1)
+    torch.cuda.current_stream = lambda device=None: Stream(device, _current[-1])
     torch.cuda.get_device_capability = lambda device=None: (8, 0)

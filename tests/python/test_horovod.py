@@ -211,6 +211,60 @@ def check_sync_batch_norm_bears_empty_batches_and_small_types():
     alike(train(model, optimizer, 3, mine), alone, 1e-5)
 
 
+def check_sync_batch_norm_of_small_types_and_layouts():
+    """As torch.nn.SyncBatchNorm has it: results of the input's type and layout, statistics of the module's own type."""
+    rank, size = hvd.rank(), hvd.size()
+    rows = [0 if one == 1 else 2 + one for one in range(size)]  # and nothing on one rank
+    share = slice(sum(rows[:rank]), sum(rows[: rank + 1]))
+    generator = torch.Generator().manual_seed(SEED)
+    data, weights = (torch.randn(sum(rows), 4, 3, 2, generator=generator) * 3 + 5 for _ in range(2))
+    for dtype, module_dtype, near in ((torch.float16, torch.float32, 1e-3), (torch.bfloat16, torch.float32, 8e-3),
+                                      (torch.bfloat16, torch.bfloat16, 3e-2), (torch.float32, torch.float32, 1e-5)):  # fmt: skip
+        for layout in (torch.contiguous_format, torch.channels_last):
+            for options in ({}, {"momentum": None}, {"affine": False}, {"track_running_stats": False}):
+                alone, sync = nn.BatchNorm2d(4, **options), hvd.SyncBatchNorm(4, **options).to(module_dtype)
+                everyones = data.to(dtype).float().clone().requires_grad_()
+                own = data[share].to(dtype).clone(memory_format=layout).requires_grad_()
+                result, expected = sync(own), alone(everyones)
+                assert result.dtype == dtype and result.is_contiguous(memory_format=layout)
+                assert torch.allclose(result.float(), expected[share], rtol=near, atol=near), (dtype, options)
+                (result.float() * weights[share]).sum().backward()
+                (expected * weights).sum().backward()
+                assert own.grad.dtype == dtype and own.grad.is_contiguous(memory_format=layout)
+                assert torch.allclose(own.grad.float(), everyones.grad[share], rtol=near, atol=8 * near), (dtype, options)
+                for one, two in zip(sync.parameters(), alone.parameters()):
+                    assert one.grad.dtype == module_dtype
+                    summed = hvd.allreduce(one.grad.float(), op=hvd.Sum)
+                    assert torch.allclose(summed, two.grad, rtol=8 * near, atol=100 * near), (dtype, options)
+                for name, value in alone.state_dict().items():
+                    mine = sync.state_dict()[name]
+                    assert mine.dtype == (module_dtype if value.is_floating_point() else value.dtype)
+                    assert torch.allclose(mine.to(value.dtype), value, rtol=near, atol=near), name
+
+
+class ScalarsAskedFor(torch.utils._python_dispatch.TorchDispatchMode):
+    """Counts how often the host wants a number of a tensor, for which it waits where that lies on a device."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*arguments, **(options or {}))
+
+
+def check_sync_batch_norm_asks_no_device_for_numbers():
+    for options in ({}, {"momentum": None}, {"affine": False}, {"track_running_stats": False}):
+        sync = hvd.SyncBatchNorm(3, **options)
+        data = torch.randn(4, 3, generator=torch.Generator().manual_seed(hvd.rank())).requires_grad_()
+        sync(data).sum().backward()
+        with ScalarsAskedFor() as asked:
+            sync(data).sum().backward()
+        assert hvd.size() == 1 or asked.count == 0, options
+    if hvd.size() > 1:
+        single = torch.ones(1 if hvd.rank() == 0 else 0, 3)
+        raises(ValueError, "more than 1 value per channel", hvd.SyncBatchNorm(3), single)
+
+
 # ---- Optimizers ------------------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,8 @@
 """Tensors of PyTorch on CUDA: operations by name, and torch.distributed. This build of PyTorch has no CUDA: tensors and
 streams are the stand-in's (standin.py). What PyTorch itself would do on a device is not tested here."""
 
+import contextlib
+import ctypes
 import os
 import sys
 
@@ -10,6 +12,8 @@ import torch.distributed as dist
 
 import farandole.torch as hvd
 import standin
+from farandole.torch.distributed.devices import DeviceWork
+from farandole.torch.optimizer import _Communication
 from launch import checks_of, require
 from test_devices import ENVIRONMENTS
 
@@ -66,6 +70,103 @@ def check_one_device_for_all():
         hvd.grouped_allreduce_async([standin.Tensor(torch.ones(3)), standin.Tensor(torch.ones(3), device=1)])
 
 
+def copy_on(stream, target, source):
+    """Queues a copy of one tensor's memory to another's."""
+    copy = standin.driver().cuMemcpyAsync
+    copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+    standin.with_context(0, lambda: copy(target.data_ptr(), source.data_ptr(), source.array.nbytes, stream.cuda_stream))
+
+
+class Held:
+    """The device does nothing before the end of the block, where an operation can be over for the host before it is for
+    the device: with NCCL."""
+
+    def __enter__(self):
+        self.holds = "FARANDOLE_NCCL_LIBRARY" in os.environ and hvd.size() > 1
+        if self.holds:
+            standin.driver().standin_cuda_hold()
+
+    def __exit__(self, *_):
+        if self.holds:
+            standin.driver().standin_cuda_go_on()
+
+
+def check_results_are_in_order_with_the_stream_of_who_waits():
+    """Submitted on one stream, waited for on another: what that is given next comes after the operation, and memory of
+    the first is kept for it."""
+    one, other = standin.Stream("cuda:0"), standin.Stream("cuda:0")
+    for step in range(3):  # the first makes the group's communicator
+        tensor, copied = mine(1000, torch.float32, step), standin.Tensor(torch.zeros(1000))
+        with Held() if step else contextlib.nullcontext():
+            with standin.on_stream(one):
+                handle = hvd.allreduce_async_(tensor, name="crossing", op=hvd.Sum)
+            with standin.on_stream(other):
+                assert hvd.synchronize(handle) is tensor
+                copy_on(other, copied, tensor)
+        assert torch.equal(copied.get(), total(1000, torch.float32, step)), step
+        assert tensor.recorded == [other.cuda_stream]
+    tensor = mine(1000, torch.float32)
+    with standin.on_stream(one):
+        hvd.synchronize(hvd.allreduce_async_(tensor, name="staying", op=hvd.Sum))
+    assert not hasattr(tensor, "recorded")
+
+
+def check_a_bucket_waits_for_the_streams_of_all_its_gradients():
+    """As autograd does it: each gradient is there on the stream of its part of the forward pass."""
+    streams = [standin.Stream("cuda:0") for _ in range(2)]
+    parameters = [standin.Tensor(torch.zeros(500)).requires_grad_() for _ in streams]
+    names = {parameter: f"of_stream.{i}" for i, parameter in enumerate(parameters)}
+    reductions = _Communication(names, hvd.Compression.none, 1, hvd.Sum, 1.0, [parameters], False,
+                                hvd.global_process_set, False)  # fmt: skip
+    waits, wait_stream = [], standin.Stream.wait_stream
+
+    def noted(stream, other):
+        waits.append((stream.cuda_stream, other.cuda_stream))
+        wait_stream(stream, other)
+
+    standin.Stream.wait_stream = noted
+    for step in range(3):
+        made = [mine(500, torch.float32, i + step) for i in range(2)]
+        for parameter in parameters:
+            parameter.grad = standin.Tensor(torch.zeros(500))
+        with Held() if step else contextlib.nullcontext():
+            for stream, parameter, values_ in zip(streams, parameters, made):
+                with standin.on_stream(stream):
+                    copy_on(stream, parameter.grad, values_)
+                    if reductions.is_active:
+                        reductions._gradient_is_there(parameter)
+            begun = list(waits)
+            reductions.synchronize()
+        if reductions.is_active:
+            assert begun == [(streams[1].cuda_stream, streams[0].cuda_stream)] and waits[1:] == [(1, streams[1].cuda_stream)]
+            waits.clear()
+            for i, parameter in enumerate(parameters):
+                assert torch.equal(parameter.grad.get(), total(500, torch.float32, i + step)), (step, i)
+    standin.Stream.wait_stream = wait_stream
+
+
+class Momentum:
+    """An optimizer, as far as its state goes: on the device, but for what counts its steps."""
+
+    def __init__(self, rank):
+        self.param_groups = [{"params": [standin.Tensor(torch.zeros(1))], "lr": 0.1}]
+        self.state = {"step": torch.tensor(float(rank)), "momentum": mine(300, torch.float32)} if rank == 0 else {}
+
+    def state_dict(self):
+        return {"state": {0: self.state}, "param_groups": []}
+
+    def load_state_dict(self, state):
+        self.state = state["state"][0]
+
+
+def check_state_of_an_optimizer_goes_to_devices():
+    optimizer = Momentum(hvd.rank())
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    assert optimizer.state["step"].is_cpu and optimizer.state["step"].item() == 0
+    assert isinstance(optimizer.state["momentum"], standin.Tensor)
+    assert torch.equal(optimizer.state["momentum"].get(), values(0, 300, torch.float32))
+
+
 def check_torch_distributed():
     os.environ.pop("FARANDOLE_RENDEZVOUS")  # it is the other world's
     store = dist.FileStore(os.environ["TEST_STORE"], hvd.size())
@@ -78,6 +179,9 @@ def check_torch_distributed():
         for i, (one, work) in enumerate(works):
             work.wait()
             assert torch.equal(one.get(), total(count, torch.float32, i))
+            (lane,) = set(one.recorded)  # the group's own stream
+            assert lane != 1 and one.recorded == works[0][0].recorded
+        assert not hasattr(tensor, "recorded")  # which was worked with on the current stream
         dist.broadcast(tensor, src=0)
     whole = standin.Tensor(torch.zeros(hvd.size() * 9))
     dist.all_gather_into_tensor(whole, mine(9, torch.float32))
@@ -89,6 +193,20 @@ def check_torch_distributed():
         exchange_messages()
     dist.barrier()
     dist.destroy_process_group()
+
+
+def check_copies_that_remain_are_made_behind_the_groups_stream():
+    """Of a work that is waited for on another stream than it was begun on, as a future's callbacks do."""
+    lane, waiting = standin.Stream("cuda:0"), standin.Stream("cuda:0")
+    given, between, target = mine(100, torch.float32), standin.Tensor(torch.zeros(100)), standin.Tensor(torch.zeros(100))
+    standin.driver().standin_cuda_hold()
+    copy_on(lane, between, given)
+    work = DeviceWork((), [target], lambda: copy_on(waiting, target, between), None, lane, (given, [between]))
+    with standin.on_stream(waiting):
+        work.wait()
+    standin.driver().standin_cuda_go_on()
+    assert torch.equal(target.get(), values(hvd.rank(), 100, torch.float32))
+    assert given.recorded == between.recorded == [waiting.cuda_stream]
 
 
 def exchange_messages():

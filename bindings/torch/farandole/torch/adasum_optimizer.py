@@ -56,7 +56,8 @@ class Deltas:
         self.agreed_on_overflow = True
         gradients = [parameter.grad for parameter in self.passes_left if parameter.grad is not None]
         values = [gradient._values() if gradient.is_sparse else gradient for gradient in gradients]
-        mine = not all(bool(torch.isfinite(one).all()) for one in values)
+        finite = [torch.isfinite(one).all().to(values[0].device) for one in values]
+        mine = bool(finite) and not bool(torch.stack(finite).all())  # on a device the host waits here, once
         anywhere = bool(ops.allreduce_(torch.tensor([float(mine)]), name="DistributedOptimizer.overflow", op=Max))
         if anywhere and not mine and values:
             values[0].fill_(float("inf"))

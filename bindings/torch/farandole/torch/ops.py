@@ -10,31 +10,45 @@ import torch
 
 from .. import _native, core, errors
 from ..basics import Adasum, Average, Sum, check_adasum, chosen_op, global_process_set, native_op
-from .tensors import DTYPES, checked, from_memory, on_host, one_device, place_of, within_reach
+from .tensors import DTYPES, catch_up, checked, from_memory, on_host, one_device, place_of, stream_of, within_reach
 
 
 class _Pending:
-    """An operation in flight: how to make its result, and the tensors that must stay until then."""
+    """An operation in flight: how to make its result, the tensors that must stay until then, and the stream in whose
+    order it is."""
 
-    __slots__ = ("native", "finish", "keep")
+    __slots__ = ("native", "finish", "keep", "stream")
 
-    def __init__(self, native, finish, keep):
+    def __init__(self, native, finish, keep, stream):
         self.native = native
         self.finish = finish
         self.keep = keep
+        self.stream = stream
+
+    def result(self):
+        if self.stream is None:
+            return self.finish(self.native)
+        now = torch.cuda.current_stream(self.stream.device)
+        catch_up(now, self.stream)
+        made = self.finish(self.native)
+        if now.cuda_stream != self.stream.cuda_stream:
+            for one in made if isinstance(made, (list, tuple)) else (made,):
+                if not one.is_cpu:
+                    one.record_stream(now)  # its memory is the other stream's
+        return made
 
 
 _numbers = itertools.count()
 _pending = {}
 
 
-def _enqueue(group, operations, keep, finish):
+def _enqueue(group, operations, stream, keep, finish):
     try:
         native = _native.submit(group.member(), operations, keep)
     except errors.Error as error:
         raise errors.as_horovod(error) from None
     number = next(_numbers)
-    _pending[number] = _Pending(native, finish, keep)
+    _pending[number] = _Pending(native, finish, keep, stream)
     return number
 
 
@@ -56,7 +70,7 @@ def synchronize(handle):
         _pending.pop(handle, None)
         raise errors.as_horovod(error) from None
     _pending.pop(handle, None)
-    return pending.finish(pending.native)
+    return pending.result()
 
 
 def _base_name(group, operation, name):
@@ -68,10 +82,10 @@ def _member_names(group, operation, name, count):
     return [f"{base}_{index + 1}of{count}" for index in range(count)]
 
 
-def _fields(kind, name, source, target=None, op=0, root=0, prescale=1.0, postscale=1.0, splits=None, priority=0):
+def _fields(kind, name, stream, source, target=None, op=0, root=0, prescale=1.0, postscale=1.0, splits=None, priority=0):
     return (int(kind), name, source.data_ptr(), DTYPES[source.dtype], source.shape,
             0 if target is None else target.data_ptr(), op, root, float(prescale), float(postscale), splits,
-            priority, place_of(source))  # fmt: skip
+            priority, place_of(source, stream))  # fmt: skip
 
 
 _increment_version = torch.autograd.graph.increment_version
@@ -102,8 +116,9 @@ def submit_allreduce(sources, targets, names, group, op, prescale=1.0, postscale
     one_device(sources)
     near_sources = [bring(checked(source)) for source in sources]
     near_targets = [_near(target, source, near) for source, near, target in zip(sources, near_sources, targets)]
+    stream = stream_of(near_sources)
     operations = [
-        _fields(core.Kind.ALLREDUCE, name, source, target, op, 0, prescale, postscale, None, priority)
+        _fields(core.Kind.ALLREDUCE, name, stream, source, target, op, 0, prescale, postscale, None, priority)
         for name, source, target in zip(names, near_sources, near_targets)
     ]
 
@@ -113,7 +128,7 @@ def submit_allreduce(sources, targets, names, group, op, prescale=1.0, postscale
                 target.detach().copy_(near)
         return targets
 
-    return _enqueue(group, operations, (near_sources, near_targets), finish)
+    return _enqueue(group, operations, stream, (near_sources, near_targets), finish)
 
 
 def _near(target, source, near_source):
@@ -248,12 +263,13 @@ def _submit_allgather(tensors, names, group):
     for tensor in tensors:
         _refuse_scalar(tensor, "Allgather")
     near = [within_reach(checked(tensor)) for tensor in tensors]
-    operations = [_fields(core.Kind.ALLGATHER, name, one) for name, one in zip(names, near)]
+    stream = stream_of(near)
+    operations = [_fields(core.Kind.ALLGATHER, name, stream, one) for name, one in zip(names, near)]
 
     def finish(native):
         return [_allocated(native, index, tensor) for index, tensor in enumerate(tensors)]
 
-    return _enqueue(group, operations, near, finish)
+    return _enqueue(group, operations, stream, near, finish)
 
 
 def _allocated(native, index, tensor):
@@ -280,14 +296,15 @@ def _submit_broadcast(tensor, output, root_rank, name, process_set):
     root = process_set.root(root_rank, "broadcast")
     source = within_reach(checked(tensor))
     target = _near(output, tensor, source)
-    fields = _fields(core.Kind.BROADCAST, _base_name(group, "broadcast", name), source, target, root=root)
+    stream = stream_of([source])
+    fields = _fields(core.Kind.BROADCAST, _base_name(group, "broadcast", name), stream, source, target, root=root)
 
     def finish(native):
         if target is not output:
             output.detach().copy_(target)
         return output
 
-    return _enqueue(group, [fields], (source, target), finish)
+    return _enqueue(group, [fields], stream, (source, target), finish)
 
 
 def broadcast_async(tensor, root_rank, name=None, process_set=global_process_set):
@@ -339,7 +356,8 @@ def alltoall_async(tensor, splits=None, name=None, process_set=global_process_se
     _refuse_scalar(tensor, "Alltoall")
     near = within_reach(checked(tensor))
     rows = _checked_splits(tensor, splits, group.size)
-    fields = _fields(core.Kind.ALLTOALL, _base_name(group, "alltoall", name), near, splits=rows)
+    stream = stream_of([near])
+    fields = _fields(core.Kind.ALLTOALL, _base_name(group, "alltoall", name), stream, near, splits=rows)
     device = splits.device if isinstance(splits, torch.Tensor) else "cpu"
 
     def finish(native):
@@ -347,7 +365,7 @@ def alltoall_async(tensor, splits=None, name=None, process_set=global_process_se
         output = from_memory(memory, shape, tensor.dtype, tensor.device)
         return output, torch.tensor(received, dtype=torch.int32, device=device)
 
-    return _enqueue(group, [fields], near, finish)
+    return _enqueue(group, [fields], stream, near, finish)
 
 
 # ---- Reducescatter --------------------------------------------------------------------------------------------------
@@ -360,15 +378,16 @@ def _submit_reducescatter(tensors, names, group, op, prescale, postscale):
     if any(tensor.dim() == 0 for tensor in tensors):
         raise errors.InvalidArgumentError("Reducescatter does not support scalar inputs")
     near = [within_reach(checked(tensor)) for tensor in tensors]
+    stream = stream_of(near)
     operations = [
-        _fields(core.Kind.REDUCE_SCATTER, name, one, None, native_op(op), 0, prescale, postscale)
+        _fields(core.Kind.REDUCE_SCATTER, name, stream, one, None, native_op(op), 0, prescale, postscale)
         for name, one in zip(names, near)
     ]
 
     def finish(native):
         return [_allocated(native, index, tensor) for index, tensor in enumerate(tensors)]
 
-    return _enqueue(group, operations, near, finish)
+    return _enqueue(group, operations, stream, near, finish)
 
 
 def reducescatter_async(tensor, name=None, op=Average, process_set=global_process_set, prescale_factor=1.0,

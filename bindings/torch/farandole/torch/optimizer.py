@@ -14,7 +14,7 @@ from . import ops
 from .adasum_optimizer import Deltas, DistributedAdasum
 from .compression import Compression
 from .state import broadcast_object
-from .tensors import empty
+from .tensors import catch_up, empty
 
 
 def DistributedOptimizer(optimizer, named_parameters=None, compression=Compression.none, backward_passes_per_step=1,
@@ -112,6 +112,7 @@ class _Bucket:
         self.parameters = parameters
         self.priority = priority
         self.ready = set()
+        self.streams = []  # on which gradients were made, where there are several of them
         self.handle = None  # of the reduction in flight
         self.finish = None
 
@@ -281,6 +282,8 @@ class _Communication:
             )
         self.synchronized = self.synchronized_for_scaler = False
         self.passes_left[parameter] -= 1
+        if len(bucket.parameters) > 1 and parameter.is_cuda:
+            bucket.streams.append(torch.cuda.current_stream(parameter.device))
         if self.passes_left[parameter] == 0:
             bucket.ready.add(parameter)
             if len(bucket.ready) == len(bucket.parameters):
@@ -288,6 +291,8 @@ class _Communication:
 
     def _reduce(self, bucket):
         """Starts the reduction of a bucket."""
+        if bucket.streams:  # autograd works where the forward pass did: a bucket's gradients may be on several
+            catch_up(torch.cuda.current_stream(bucket.streams[-1].device), *bucket.streams)
         if isinstance(bucket, _SharedBucket):
             return self._reduce_in_place(bucket)
         for parameter in bucket.parameters:
@@ -363,6 +368,7 @@ class _Communication:
         for bucket in self.buckets:
             bucket.handle = bucket.finish = None
             bucket.ready.clear()
+            bucket.streams.clear()
         for parameter in self.passes_left:
             self.passes_left[parameter] = self.passes
 

@@ -64,6 +64,14 @@ class _Place:
         self.number = number
         self.shape = tuple(tensor.shape)
         self.dtype = tensor.dtype
+        self.device_type = tensor.device.type
+
+    def room(self, optimizer):
+        """Memory for it where the optimizer's parameters are on this rank, if they are where the root's tensor is: tensors
+        of one broadcast all lie on the CPU, or all on devices."""
+        own = (parameter.device for group in optimizer.param_groups for parameter in group["params"])
+        device = next((one for one in own if one.type == self.device_type), self.device_type)
+        return torch.empty(self.shape, dtype=self.dtype, device=device)
 
 
 def _without_tensors(thing, tensors):
@@ -111,7 +119,7 @@ def broadcast_optimizer_state(optimizer, root_rank, model=None):
         tensors = [tensor.detach().contiguous() for tensor in tensors]
     else:
         places = sorted(_places(skeleton), key=lambda place: place.number)
-        tensors = [torch.empty(place.shape, dtype=place.dtype) for place in places]
+        tensors = [place.room(optimizer) for place in places]
     handles = [
         (ops.broadcast_async if is_root else ops.broadcast_async_)(tensor, root_rank, f"optimizer_state.{number}")
         for number, tensor in enumerate(tensors)

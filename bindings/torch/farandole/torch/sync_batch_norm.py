@@ -55,7 +55,9 @@ class SyncBatchNorm(_BatchNorm):
     @torch.no_grad()
     def _track(self, mean, variance, count):
         self.num_batches_tracked.add_(1)
-        factor = self._factor()
+        factor = self.momentum
+        if factor is None:  # stays on the device, for which the host need not wait
+            factor = self.num_batches_tracked.to(self.running_mean.dtype).reciprocal()
         unbiased = variance * (count / (count - 1).clamp(min=1))
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), factor)
         self.running_var.lerp_(unbiased.to(self.running_var.dtype), factor)
@@ -78,17 +80,22 @@ def _statistics_of_all(x):
         variance, mean = torch.var_mean(x, dimensions, correction=0)
     else:
         variance = mean = x.new_zeros(channels)
-    told = torch.cat([mean, variance, x.new_tensor([mine])]).unsqueeze(0)
+    told = torch.cat([mean, variance, x.new_full((1,), mine)]).unsqueeze(0)
     # One name for all layers of a width: a name that comes again costs agreement next to nothing.
     name = f"sync_batch_norm.{channels}.{x.dtype}"
     all_told = ops.synchronize(ops.allgather_async(told, name))
     means, variances, counts = all_told[:, :channels], all_told[:, channels:-1], all_told[:, -1:]
     count = counts.sum()
-    if count < 2:
+    # Only who has so few itself looks at the sum, for which the host waits on a device.
+    if mine < 2 and count < 2:
         raise ValueError("SyncBatchNorm expects more than 1 value per channel over all ranks when training")
     mean = (means * counts).sum(0) / count
     variance = ((variances + (means - mean) ** 2) * counts).sum(0) / count
     return mean, variance, count
+
+
+def _normal(x, mean, scale):
+    return (x - _by_channel(mean, x)) * _by_channel(scale, x)
 
 
 class _Normalise(torch.autograd.Function):
@@ -97,18 +104,19 @@ class _Normalise(torch.autograd.Function):
         x = input.to(_wide(input.dtype))
         mean, variance, count = _statistics_of_all(x)
         scale = torch.rsqrt(variance + eps)
-        normal = (x - _by_channel(mean, x)) * _by_channel(scale, x)
-        output = normal
+        output = _normal(x, mean, scale)
         if weight is not None:
-            output = normal * _by_channel(weight.to(x.dtype), x) + _by_channel(bias.to(x.dtype), x)
-        ctx.save_for_backward(normal, weight, scale, count)
+            output = output * _by_channel(weight.to(x.dtype), x) + _by_channel(bias.to(x.dtype), x)
+        # The input, which others keep, too, and not what is computed from it in more bits.
+        ctx.save_for_backward(input, weight, mean, scale, count)
         ctx.mark_non_differentiable(mean, variance, count)
         return output.to(input.dtype), mean, variance, count
 
     @staticmethod
     @once_differentiable
     def backward(ctx, gradient, *_):
-        normal, weight, scale, count = ctx.saved_tensors
+        input, weight, mean, scale, count = ctx.saved_tensors
+        normal = _normal(input.to(scale.dtype), mean, scale)
         dtype = gradient.dtype
         gradient = gradient.to(normal.dtype)
         dimensions = [0, *range(2, gradient.dim())]

@@ -64,6 +64,20 @@ def on_host(tensor):
     return tensor if tensor.is_cpu else tensor.detach().to("cpu")
 
 
+def stream_of(tensors):
+    """The stream in whose order the tensors are now, which share a device; None where they are not on CUDA."""
+    for tensor in tensors:
+        return torch.cuda.current_stream(tensor.device) if tensor.is_cuda else None
+    return None
+
+
+def catch_up(now, *others):
+    """What is queued on the stream `now` from here on comes after what the others have."""
+    for stream in others:
+        if stream.cuda_stream != now.cuda_stream:
+            now.wait_stream(stream)
+
+
 def place_of(tensor, stream=None):
     """Where the core finds a tensor that is within its reach, and in which stream's order: the current one's."""
     if tensor.is_cpu:

@@ -74,7 +74,7 @@ class Calls:
         if getattr(opts, "asyncOp", True):
             stream = self._lanes.enter(device, keep)
             pending = self._channel.submit(keep, *call, place_on(stream, keep))
-            return self._keep_batch(DeviceWork((pending,), tensors, afterwards, (self, self._started), stream))
+            return self._keep_batch(DeviceWork((pending,), tensors, afterwards, (self, self._started), stream, keep))
         self._channel.run_on(*call, current_place(device, keep))
         if afterwards is not None:
             afterwards()

@@ -56,12 +56,18 @@ def place_on(stream, keep):
 class DeviceWork(Work):
     """A Work whose results are there for a stream once it waits for the group's."""
 
-    def __init__(self, pendings, tensors, finish, origin, stream):
+    def __init__(self, pendings, tensors, finish, origin, stream, keep=()):
         super().__init__(pendings, tensors, finish, origin)
         self._stream = stream
+        self._keep = keep if finish is not None else ()
 
     def _arrive(self):
-        torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
+        now = torch.cuda.current_stream(self._stream.device)
+        now.wait_stream(self._stream)
+        # What remains to be copied is read here, and its memory may be another stream's.
+        for tensor in _tensors_of(self._keep):
+            tensor.record_stream(now)
+        self._keep = ()
 
     def _new_future(self):
         return torch.futures.Future(devices=[self._stream.device])

@@ -126,7 +126,7 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
         if stream is None:
             return self._keep_batch(Work((pending,), [tensor], afterwards))
         finish = None if outgoing else functools.partial(_take_kept, pending, plain, afterwards)
-        return self._keep_batch(DeviceWork((pending,), [tensor], finish, None, stream))
+        return self._keep_batch(DeviceWork((pending,), [tensor], finish, None, stream, plain))
 
     def send(self, tensors, peer, tag=0):
         return self._message(True, tensors, peer, tag)
