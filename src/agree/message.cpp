@@ -2,6 +2,7 @@
 #include "agree/message.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace fdl {
 
@@ -29,6 +30,10 @@ int64_t Request::element_count() const {
   int64_t count = 1;
   for (const int64_t dimension : shape) count *= dimension;
   return count;
+}
+
+std::size_t Bucket::element_count() const {
+  return static_cast<std::size_t>(std::accumulate(element_counts.begin(), element_counts.end(), int64_t{0}));
 }
 
 const Bucket* Plan::find(std::string_view name) const {

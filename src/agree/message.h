@@ -1,6 +1,7 @@
 // Request and Plan: what ranks say to the negotiator, and what it decides; plain values.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -72,6 +73,7 @@ struct Bucket {
   int32_t culprit = -1;      // rank in the group: the second of a pair that disagrees, the one that left or is missing
   int32_t last_joined = -1;  // join: the rank that joined last
 
+  std::size_t element_count() const;  // of all its tensors, where they are known
   bool operator==(const Bucket&) const = default;
 };
 

@@ -12,10 +12,6 @@ namespace {
 // A launch can hold more; what so many save beyond one is little.
 constexpr std::size_t kMostBuckets = 64;
 
-std::size_t sum(const std::vector<int64_t>& counts) {
-  return static_cast<std::size_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
-}
-
 // Of what it leaves on a rank; nothing where it must be alone.
 std::optional<std::size_t> bytes_together(const Bucket& bucket, const FindRequest& find) {
   if (bucket.code != Code::ok || bucket.device < 0) return std::nullopt;
@@ -25,13 +21,13 @@ std::optional<std::size_t> bytes_together(const Bucket& bucket, const FindReques
       [[fallthrough]];
     case RequestKind::broadcast:
     case RequestKind::reduce_scatter:
-      return sum(bucket.element_counts) * size_of(bucket.dtype);
+      return bucket.element_count() * size_of(bucket.dtype);
     case RequestKind::allgather: {
       const Request* request = find(bucket.names.front());
       if (request == nullptr || request->kind != bucket.kind) return std::nullopt;
       std::size_t row = size_of(bucket.dtype);
       for (std::size_t i = 1; i < request->shape.size(); ++i) row *= static_cast<std::size_t>(request->shape[i]);
-      return sum(bucket.rows) * row;
+      return static_cast<std::size_t>(std::accumulate(bucket.rows.begin(), bucket.rows.end(), int64_t{0})) * row;
     }
     case RequestKind::alltoall:
     case RequestKind::barrier:

@@ -18,11 +18,6 @@ std::size_t product(const std::vector<int64_t>& shape, std::size_t from = 0) {
   return count;
 }
 
-std::size_t total_elements(const Bucket& bucket) {
-  return static_cast<std::size_t>(
-      std::accumulate(bucket.element_counts.begin(), bucket.element_counts.end(), int64_t{0}));
-}
-
 }  // namespace
 
 std::size_t Entry::element_count() const { return product(request.shape); }
@@ -126,7 +121,7 @@ Status BucketRun::begin_allreduce() {
   spec.reduction.op = folding(op);
   spec.prescale = bucket_.prescale;
   spec.postscale = bucket_.postscale * postscale_of(op, bucket_.dtype, comm_.size());
-  spec.count = total_elements(bucket_);
+  spec.count = bucket_.element_count();
   for (auto& entry : entries_) {
     if (!entry) continue;
     FDL_ASSIGN_OR_RETURN([[maybe_unused]] void* output, make_output(*entry, entry->request.shape));
@@ -142,7 +137,7 @@ Status BucketRun::begin_allreduce() {
   if (device_ != nullptr) {  // the others need no room for theirs
     const std::size_t bytes = spec.count * size_of(bucket_.dtype);
     FDL_ASSIGN_OR_RETURN(void* zeros, joint_ == nullptr ? device_->own_room(bytes) : joint_->next_own(bytes));
-    return pack_on_device(zeros);
+    return begin_packing({zeros, bytes});
   }
   spec.dtype = bucket_.dtype;
   if (!on_trial_ && comm_.takes_pieces(spec)) {
@@ -230,7 +225,7 @@ Status BucketRun::begin_adasum() {
     if (!entry) continue;
     FDL_ASSIGN_OR_RETURN([[maybe_unused]] void* output, make_output(*entry, entry->request.shape));
   }
-  const std::size_t count = total_elements(bucket_);
+  const std::size_t count = bucket_.element_count();
   FDL_ASSIGN_OR_RETURN(packed_, fusion_.at_least(2 * count * size_of(adasum_works_in(bucket_.dtype))));
   enter(Stage::pack);
   return {};
@@ -413,151 +408,6 @@ void BucketRun::fail_here(const Status& why) {
   const Status own = comm_.own(why).during(title());
   comm_.interrupt(own);
   finish(own);
-}
-
-// ---- on a device: everything is queued at once, and done for the host
-// ------------------------------------------------------------------
-
-Status BucketRun::begin_on_device() {
-  for (const auto& entry : entries_) {
-    if (entry) FDL_RETURN_IF_ERROR(device_->begin_after(*entry->place));
-  }
-  return {};
-}
-
-Status BucketRun::hand_over() {
-  if (packed_ != nullptr) FDL_RETURN_IF_ERROR(unpack_on_device());
-  FDL_RETURN_IF_ERROR(device_->finish());
-  for (const auto& entry : entries_) {
-    if (entry) FDL_RETURN_IF_ERROR(device_->hand_over(*entry->place));
-  }
-  return {};
-}
-
-void BucketRun::end_on_device() {
-  const Status queued = hand_over();
-  queued.ok() ? finish({}) : fail_here(queued);
-}
-
-Status BucketRun::copy(void* target, const void* source, std::size_t bytes) {
-  if (device_ != nullptr) return device_->device().copy(device_->stream(), target, source, bytes);
-  std::memcpy(target, source, bytes);
-  return {};
-}
-
-std::vector<DevicePiece> BucketRun::device_pieces(bool outputs) const {
-  std::vector<DevicePiece> pieces;
-  pieces.reserve(entries_.size());
-  std::size_t first = 0;
-  for (std::size_t i = 0; i < entries_.size(); ++i) {
-    const auto count = static_cast<std::size_t>(bucket_.element_counts[i]);
-    DevicePiece piece{.first = first, .count = count};
-    if (entries_[i]) {
-      piece.tensor =
-          outputs ? entries_[i]->handle->output(entries_[i]->index).data : const_cast<void*>(entries_[i]->input);
-    }
-    pieces.push_back(piece);
-    first += count;
-  }
-  return pieces;
-}
-
-// Then they are one vector where they are: on all ranks, for they lie alike.
-bool BucketRun::lie_side_by_side(const Bucket& bucket, const std::vector<std::optional<Entry>>& entries) {
-  if (bucket.apart) return false;
-  int64_t next = -1;
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    if (!entries[i]) return false;
-    const int64_t place = entries[i]->request.place;
-    if (i > 0 && place != next) return false;
-    next = HeldPlaces::behind(place, static_cast<std::size_t>(bucket.element_counts[i]) * size_of(bucket.dtype));
-    if (next < 0) return false;
-  }
-  return true;
-}
-
-JointStart::Need BucketRun::need_of(const Bucket& bucket, const std::vector<std::optional<Entry>>& entries) {
-  if (bucket.kind != RequestKind::allreduce) return {};
-  const std::size_t bytes = total_elements(bucket) * size_of(bucket.dtype);
-  if (packs(bucket)) return {.packed = lie_side_by_side(bucket, entries) ? 0 : bytes};
-  return {.own = entries.front() ? 0 : bytes};
-}
-
-// All ranks have had the same buckets, and so have the same room.
-Status BucketRun::begin_fused_on_device() {
-  if (lie_side_by_side(bucket_, entries_)) {
-    Entry& first = *entries_.front();
-    start_collective(operation_.spec, {first.input, first.handle->output(first.index).data});
-    return {};
-  }
-  const std::size_t bytes = operation_.spec.count * size_of(bucket_.dtype);
-  if (joint_ != nullptr) return pack_on_device(joint_->next_packed(bytes));
-  if (bytes <= device_->room.bytes) return pack_on_device(device_->room.memory);
-  operation_.spec.device = &device_->device();
-  operation_.spec.stream = device_->stream();
-  operation_.room_bytes = bytes;
-  stage_ = Stage::room;
-  comm_.start(operation_);
-  return {};
-}
-
-void BucketRun::take_room() {
-  if (!operation_.completion.status.ok()) return conclude(operation_.completion.status);
-  device_->room = {operation_.room, std::exchange(operation_.room_bytes, 0)};
-  const Status packed = pack_on_device(device_->room.memory);
-  if (!packed.ok()) fail_here(packed);
-}
-
-Status BucketRun::begin_holding() {
-  const Entry& entry = *entries_.front();
-  if (device_ == nullptr) {
-    finish(Status(Code::unsupported, title() + ": no rank of the group can use its device"));
-    return {};
-  }
-  holding_ = {.bytes = entry.byte_count(), .stream = entry.place->stream()};
-  operation_.spec.device = &device_->device();
-  operation_.spec.stream = device_->stream();
-  operation_.holding = &holding_;
-  stage_ = Stage::holding;
-  comm_.start(operation_);
-  return {};
-}
-
-// Whoever is refused is so with all others: the group lives on.
-Status BucketRun::take_holding() {
-  if (!operation_.completion.status.ok()) {
-    conclude(operation_.completion.status);
-    return {};
-  }
-  if (!holding_.refusal.ok()) {
-    finish(holding_.refusal);
-    return {};
-  }
-  Entry& entry = *entries_.front();
-  FDL_RETURN_IF_ERROR(device_->device().fill_zero(device_->stream(), holding_.memory->get(), holding_.bytes));
-  entry.handle->output(entry.index).holding = std::move(holding_);
-  end_on_device();
-  return {};
-}
-
-// A factor costs nothing where there is something to pack. (A tensor that travels alone is only packed where this rank
-// has none, and the others need not pack theirs.)
-Status BucketRun::pack_on_device(void* packed) {
-  CollectiveSpec& spec = operation_.spec;
-  packed_ = static_cast<std::byte*>(packed);
-  enter(Stage::pack);
-  const double factor = packs() ? std::exchange(spec.prescale, 1) : 1;
-  FDL_RETURN_IF_ERROR(
-      device_->device().pack(device_->stream(), device_pieces(false), bucket_.dtype, packed, bucket_.dtype, factor));
-  if (packs()) after_packing_ = std::exchange(spec.postscale, 1);
-  start_collective(spec, {packed, packed});
-  return {};
-}
-
-Status BucketRun::unpack_on_device() {
-  enter(Stage::unpack);
-  return device_->device().unpack(device_->stream(), device_pieces(true), bucket_.dtype, packed_, bucket_.dtype,
-                                  after_packing_);
 }
 
 }  // namespace fdl

@@ -10,6 +10,7 @@
 #include "data/reduce.h"
 #include "engine/adasum.h"
 #include "engine/communicator.h"
+#include "runtime/device_packing.h"
 #include "runtime/device_work.h"
 #include "runtime/fusion_buffer.h"
 #include "runtime/handle.h"
@@ -91,11 +92,11 @@ class BucketRun {
   // On a device: all ranks do, into the same room.
   static bool packs(const Bucket& bucket) { return bucket.names.size() > 1 || bucket.apart; }
   bool packs() const { return packs(bucket_); }
-  Status pack_on_device(void* packed);
-  Status unpack_on_device();
+  Status begin_packing(DevicePacking::Room room);
+  Status pack_on_device();    // one round
+  Status unpack_on_device();  // it, and on to the next
   Status hand_over();
   void end_on_device();
-  std::vector<DevicePiece> device_pieces(bool outputs) const;
   Status copy(void* target, const void* source, std::size_t bytes);
   void list_pieces();
   void pack_one();
@@ -120,7 +121,6 @@ class BucketRun {
   Stage stage_ = Stage::pack;
   Status status_;
   std::byte* packed_ = nullptr;
-  double after_packing_ = 1;   // what unpacking on a device multiplies with
   std::size_t piece_ = 0;      // which tensor is packed or unpacked next
   std::size_t offset_ = 0;     // where it lies in the fusion buffer
   std::vector<Piece> pieces_;  // the tensors in place, where nothing need be packed
@@ -132,6 +132,7 @@ class BucketRun {
   std::size_t tried_ = 0;
   std::byte* kept_ = nullptr;
   Operation operation_;
+  std::optional<DevicePacking> packing_;  // on a device, where something has to be packed
   Holding holding_;
   std::optional<Adasum> adasum_;
 };

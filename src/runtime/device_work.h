@@ -9,6 +9,7 @@
 #include "agree/message.h"
 #include "contract/device.h"
 #include "engine/device_memory.h"
+#include "runtime/device_packing.h"
 #include "runtime/devices.h"
 
 namespace fdl {
@@ -31,12 +32,10 @@ class DeviceWork {
   Status finish();
   Status hand_over(const DevicePlace& place);
 
-  // Where the tensors of a bucket lie side by side: what the communicator gave last; nothing before that.
-  struct Room {
-    void* memory = nullptr;
-    std::size_t bytes = 0;
-  };
-  Room room;
+  // Where the tensors of a bucket lie side by side: what the communicator gave last; nothing before that. If that was
+  // less than it was asked for, there is no more.
+  DevicePacking::Room room;
+  bool room_is_all = false;
 
   // As much memory for this rank alone; good until it is asked for again.
   Result<void*> own_room(std::size_t bytes);

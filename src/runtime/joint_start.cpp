@@ -9,7 +9,7 @@ JointStart::JointStart(Communicator& comm, DeviceWork& device, const std::vector
     total_.packed += aligned(need.packed);
     total_.own += aligned(need.own);
   }
-  if (fits()) return;
+  if (fits() || device_.room_is_all) return;
   room_.spec.device = &device_.device();
   room_.spec.stream = device_.stream();
   room_.room_bytes = total_.packed;
@@ -22,6 +22,7 @@ Status JointStart::take_room() {
   if (room_.room_bytes == 0) return {};
   FDL_RETURN_IF_ERROR(room_.completion.status);
   device_.room = {room_.room, room_.room_bytes};
+  device_.room_is_all = !fits();
   return {};
 }
 
