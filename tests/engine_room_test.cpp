@@ -1,7 +1,10 @@
 // Room on devices: memory in which a group packs its vectors, of the library that runs its collectives, and its end.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/log.h"
+#include "base/mutex.h"
 #include "engine/device_room.h"
 #include "tests/support/device_team.h"
 
@@ -56,6 +59,45 @@ void expect_sum(DeviceRank& me, const void* memory, std::size_t count) {
   EXPECT_EQ(values, std::vector<int64_t>(count, me.size()));
 }
 
+// All of a device's memory but so much in one block, while this lasts.
+class Filling {
+ public:
+  Filling(DeviceRank& me, std::size_t left) : me_(me) {
+    void* const kept = require(me.device.allocate(left));
+    for (std::size_t size = 32 * kMiB; size >= 4096; size /= 2) {
+      for (auto one = me.device.allocate(size); one.ok(); one = me.device.allocate(size)) blocks_.push_back(*one);
+    }
+    me.device.release_now(kept);
+  }
+  ~Filling() {
+    for (void* block : blocks_) me_.device.release_now(block);
+  }
+
+ private:
+  DeviceRank& me_;
+  std::vector<void*> blocks_;
+};
+
+// What the ranks, each a thread, warn of in this object's lifetime.
+class RankWarnings {
+ public:
+  RankWarnings() {
+    set_log_sink([this](LogLevel level, std::string_view line) {
+      MutexLock lock(mutex_);
+      if (level == LogLevel::warning) lines_.emplace_back(line);
+    });
+  }
+  ~RankWarnings() { set_log_sink({}); }
+  std::vector<std::string> lines() const {
+    MutexLock lock(mutex_);
+    return lines_;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::vector<std::string> lines_ FDL_GUARDED_BY(mutex_);
+};
+
 TEST(DeviceRoom, HasFewSizesAndHoldsWhatIsWanted) {
   EXPECT_EQ(DeviceRoom::size_for(1), 2 * kMiB);
   EXPECT_EQ(DeviceRoom::size_for(2 * kMiB), 2 * kMiB);
@@ -63,6 +105,16 @@ TEST(DeviceRoom, HasFewSizesAndHoldsWhatIsWanted) {
   EXPECT_EQ(DeviceRoom::size_for(64 * kMiB), 64 * kMiB);
   EXPECT_EQ(DeviceRoom::size_for(64 * kMiB + 1), 128 * kMiB);
   EXPECT_EQ(DeviceRoom::size_for(129 * kMiB), 192 * kMiB);
+}
+
+TEST(DeviceRoom, EachSizeButTheLeastHasASmallerOneOfAtMostHalf) {
+  EXPECT_EQ(DeviceRoom::size_below(2 * kMiB), 0);
+  for (std::size_t size = 4 * kMiB; size <= 1024 * kMiB; size = DeviceRoom::size_for(size + 1)) {
+    const std::size_t below = DeviceRoom::size_below(size);
+    EXPECT_EQ(DeviceRoom::size_for(below), below) << size;
+    EXPECT_LE(below, size / 2);
+    EXPECT_GE(below, size / 3);
+  }
 }
 
 TEST(DeviceRoom, TheFirstOneSettlesWhoRunsCollectivesAndIsKnownToTheLibraryAlike) {
@@ -122,7 +174,7 @@ TEST(DeviceRoom, DoesNotSleepOnceWhatUsedItHasRun) {
   auto room = require(DeviceRoom::make(device));
   room->belong_to(library, *joined, true);
   require(room->take(1000));
-  require(room->keep(true));
+  require(room->keep(room->bytes(), true));
   device.hold(stream);
   require(room->begin(stream));
   EXPECT_FALSE(require(room->emptied()));
@@ -173,14 +225,165 @@ TEST(DeviceRoom, WhereCollectivesAreStagedItIsAnyMemory) {
   EXPECT_EQ(library.allocated(), 0);
 }
 
-TEST(DeviceRoom, WhereTheDeviceIsFullItIsTheHosts) {
+// There may be no room for both.
+TEST(DeviceRoom, WhereCollectivesAreStagedTheOldOneIsGivenBackFirstTooOnceWhatUsedItHasRun) {
   run_device_team(2, team_with({}), [&](DeviceRank& me) {
-    require(ask(me, 8).outcome);
-    if (me.rank() == 0) me.device.fail_call(HostDevice::Call::allocate, 1, Status(Code::resource, "host:0 is full"));
+    require(ask(me, 1000).outcome);
+    me.device.hold(me.stream);
+    Operation larger;
+    start_room(me, larger, 3 * kMiB);
+    for (int i = 0; i < 3; ++i) {
+      me.comm.progress();
+      me.comm.sleep_until_ready(Deadline::after_seconds(0.01));
+    }
+    EXPECT_FALSE(larger.completion.done);
+    me.device.let_go();
+    require(me.comm.wait(larger.completion, Deadline::after_seconds(60)));
+    EXPECT_EQ(larger.room_bytes, 4 * kMiB);
+  });
+}
+
+// ---- Where a device has no room for as much
+
+// How the collectives of a team are run, and how its ranks' memory is known then.
+struct Way {
+  const char* name;
+  const char* wish;
+};
+void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
+class SmallerRoom : public testing::TestWithParam<Way> {
+ protected:
+  bool is_librarys() const { return std::string_view(GetParam().wish) == "auto"; }
+  DeviceTeam team() { return team_with(library, {{"device_collectives", GetParam().wish}}); }
+  std::string known(int ranks, std::size_t bytes, const char* how = "alike") const {
+    std::string text;
+    for (int i = 0; i < ranks; ++i) text += fmt::format("{}{} {}", i > 0 ? ", " : "", bytes, how);
+    return is_librarys() ? text : "";
+  }
+  void TearDown() override {
+    EXPECT_EQ(library.known(), "");
+    EXPECT_EQ(library.allocated(), 0);
+  }
+
+  HostLibrary library;
+};
+INSTANTIATE_TEST_SUITE_P(, SmallerRoom, testing::Values(Way{"ByALibrary", "auto"}, Way{"Staged", "staged"}),
+                         [](const auto& each) { return each.param.name; });
+
+TEST_P(SmallerRoom, IsAsLargeOnAllRanksAsOnTheOneThatHasLeast) {
+  RankWarnings warnings;
+  run_device_team(3, team(), [&](DeviceRank& me) {
+    {
+      const std::size_t left[] = {60 * kMiB, 5 * kMiB, 9 * kMiB};
+      const Filling filling(me, left[me.rank()]);
+      const Room room = ask(me, 16 * kMiB);
+      require(room.outcome);
+      EXPECT_EQ(room.bytes, 4 * kMiB);
+      require(barrier(me.comm));
+      EXPECT_EQ(library.known(), known(3, 4 * kMiB));
+      EXPECT_EQ(library.allocated(), is_librarys() ? 3 : 0) << "what was too much is given back";
+      require(barrier(me.comm));
+      EXPECT_EQ(me.device.pinned_bytes(), 0);
+      sum_in(me, room.memory, 4 * kMiB / 8);
+      expect_sum(me, room.memory, 4 * kMiB / 8);
+    }
+    // Asked for once more it is looked for once more.
+    const Room room = ask(me, 16 * kMiB);
+    require(room.outcome);
+    EXPECT_EQ(room.bytes, 16 * kMiB);
+    require(barrier(me.comm));
+    EXPECT_EQ(library.known(), known(3, 16 * kMiB));
+    require(barrier(me.comm));
+  });
+  // One line from each that lacks memory, none from the one that does not.
+  ASSERT_EQ(warnings.lines().size(), 2);
+  for (const std::string& line : warnings.lines()) {
+    EXPECT_TRUE(line.starts_with("rank 11 ") || line.starts_with("rank 12 ")) << line;
+    EXPECT_THAT(line, HasSubstr(line.starts_with("rank 11 ") ? "host:1 (memory)" : "host:2 (memory)"));
+    EXPECT_THAT(line, HasSubstr("has 4194304 bytes instead of 16777216"));
+    EXPECT_THAT(line, HasSubstr("free memory of the device, or lower FARANDOLE_FUSION_BYTES"));
+  }
+}
+
+TEST_P(SmallerRoom, IsTheLeastWhereNoRankHasMore) {
+  RankWarnings warnings;
+  run_device_team(2, team(), [&](DeviceRank& me) {
+    const Filling filling(me, 3 * kMiB);
+    const Room room = ask(me, 30 * kMiB);
+    require(room.outcome);
+    EXPECT_EQ(room.bytes, 2 * kMiB);
+    sum_in(me, room.memory, 1000);
+    expect_sum(me, room.memory, 1000);
+  });
+  EXPECT_EQ(warnings.lines().size(), 2);
+}
+
+TEST_P(SmallerRoom, IsTheHostsWhereThereIsNotEvenTheLeastAndTheOthersHaveTheirs) {
+  RankWarnings warnings;
+  run_device_team(3, team(), [&](DeviceRank& me) {
+    const std::size_t left[] = {60 * kMiB, kMiB, 9 * kMiB};
+    const Filling filling(me, left[me.rank()]);
+    const Room room = ask(me, 16 * kMiB);
+    require(room.outcome);
+    EXPECT_EQ(room.bytes, 8 * kMiB) << "of those that have any";
+    EXPECT_EQ(me.device.pinned_bytes(), me.rank() == 1 ? 8 * kMiB : 0);
+    require(barrier(me.comm));
+    EXPECT_EQ(library.known(), known(2, 8 * kMiB, "here")) << "not alike, where one has none";
+    require(barrier(me.comm));
+    sum_in(me, room.memory, 1000);
+    expect_sum(me, room.memory, 1000);
+  });
+  ASSERT_EQ(warnings.lines().size(), 2);
+  for (const std::string& line : warnings.lines()) {
+    EXPECT_EQ(line.starts_with("rank 11 "), line.find("is in memory of the host, which is slow") != line.npos) << line;
+    EXPECT_THAT(line, HasSubstr("free memory of the device, or lower FARANDOLE_FUSION_BYTES"));
+  }
+}
+
+TEST_P(SmallerRoom, IsWhatWasWantedInTheHostsMemoryWhereNoRankHasAny) {
+  RankWarnings warnings;
+  run_device_team(2, team(), [&](DeviceRank& me) {
+    const Filling filling(me, kMiB);
     const Room room = ask(me, 3 * kMiB);
     require(room.outcome);
-    EXPECT_GE(me.device.pinned_bytes(), me.rank() == 0 ? 4 * kMiB : 0);
+    EXPECT_EQ(room.bytes, 4 * kMiB);
+    EXPECT_EQ(me.device.pinned_bytes(), 4 * kMiB);
+    sum_in(me, room.memory, 1000);
+    expect_sum(me, room.memory, 1000);
   });
+  EXPECT_EQ(warnings.lines().size(), 2);
+  EXPECT_EQ(library.known(), "");
+}
+
+// Who lets more of the library's go to take as much as another may find that somebody was quicker. Of other memory a
+// part is taken then.
+TEST_P(SmallerRoom, IsAgreedUponUntilAllHaveAsMuch) {
+  RankWarnings warnings;
+  run_device_team(2, team(), [&](DeviceRank& me) {
+    const Filling filling(me, me.rank() == 0 ? 60 * kMiB : 9 * kMiB);
+    const Status stolen(Code::resource, "host:0: somebody was quicker");
+    if (me.rank() == 0) me.device.fail_call(HostDevice::Call::allocate, 2, stolen, is_librarys() ? 1 : 0);
+    const Room room = ask(me, 16 * kMiB);
+    require(room.outcome);
+    EXPECT_EQ(room.bytes, is_librarys() ? 4 * kMiB : 8 * kMiB);
+    require(barrier(me.comm));
+    EXPECT_EQ(library.known(), known(2, 4 * kMiB));
+    EXPECT_EQ(library.allocated(), is_librarys() ? 2 : 0);
+    require(barrier(me.comm));
+    sum_in(me, room.memory, room.bytes / 8);
+    expect_sum(me, room.memory, room.bytes / 8);
+  });
+  EXPECT_EQ(warnings.lines().size(), is_librarys() ? 2 : 1);
+}
+
+TEST_P(SmallerRoom, IsFoundByOneRankAlone) {
+  RankWarnings warnings;
+  run_device_team(1, team(), [&](DeviceRank& me) {
+    const Filling filling(me, 5 * kMiB);
+    EXPECT_EQ(ask(me, 30 * kMiB).bytes, 4 * kMiB);
+    EXPECT_EQ(me.device.pinned_bytes(), 0);
+  });
+  EXPECT_EQ(warnings.lines().size(), 1);
 }
 
 TEST(DeviceRoom, IsTheDevicesAloneInAGroupOfOne) {
@@ -239,6 +442,32 @@ TEST(DeviceRoomFailure, EachCallOfTheDeviceThatFailsEndsItForAll) {
       EXPECT_FALSE(me.comm.status().ok());
     });
   }
+}
+
+TEST_P(SmallerRoom, ADeviceThatFailsAsItIsAskedEndsItForAll) {
+  run_device_team(2, team(), [&](DeviceRank& me) {
+    require(ask(me, 1000).outcome);
+    const Status lost(Code::unsupported, "host:1 is lost");
+    if (me.rank() == 1) me.device.fail_call(HostDevice::Call::allocate, 1, lost, 100);
+    const Room room = ask(me, 3 * kMiB);
+    EXPECT_FALSE(room.outcome.ok());
+    EXPECT_THAT(room.outcome.text(), HasSubstr("rank 1"));
+    EXPECT_FALSE(me.comm.status().ok());
+  });
+}
+
+TEST_P(SmallerRoom, WhereTheHostHasNoneEitherItEndsForAll) {
+  run_device_team(2, team(), [&](DeviceRank& me) {
+    const Filling filling(me, me.rank() == 1 ? 1000 : 60 * kMiB);
+    if (me.rank() == 1) {
+      me.device.fail_call(HostDevice::Call::allocate_pinned, 1, Status(Code::resource, "no pinned memory is left"));
+    }
+    const Room room = ask(me, 30 * kMiB);
+    const Status later = room.outcome.ok() ? barrier(me.comm) : room.outcome;
+    EXPECT_THAT(later.text(), HasSubstr("rank 1"));
+    EXPECT_EQ(room.outcome.ok(), me.rank() == 0) << "the others hear of it with what comes next";
+    EXPECT_THAT(later.text(), HasSubstr(me.rank() == 1 ? "lower FARANDOLE_FUSION_BYTES" : "rank 1"));
+  });
 }
 
 // What is queued fails when the host has long been done with it.

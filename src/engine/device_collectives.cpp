@@ -42,6 +42,7 @@ DeviceCollectives::DeviceCollectives(Parts parts, Device& device, Poller poller)
       all_facts_(parts_.members->size()),
       all_ids_(parts_.members->size()),
       all_outcomes_(parts_.members->size()),
+      all_room_words_(parts_.members->size()),
       all_holding_words_(parts_.members->size()) {}
 
 // The room first is forgotten by the library, and ends after it.

@@ -65,7 +65,8 @@ class DeviceCollectives final : public Collectives {
 
   // Memory in which vectors can be packed again and again, as start() in the place of a collective: all ranks ask for
   // as much. It is good, for what is queued on the spec's stream, until the next one is asked for or this object ends;
-  // the stream lasts as long, and is the same each time. `bytes` becomes what there is.
+  // the stream lasts as long, and is the same each time. `bytes` becomes what there is: the same on all ranks, and less
+  // where one has no more. Asked for once more it is looked for once more.
   void make_room(const CollectiveSpec& spec, std::size_t& bytes, void*& memory, Completion& completion);
 
   // Memory for this rank's own tensors, likewise: all ranks ask for as much. Where one has none, all are refused alike.
@@ -106,6 +107,12 @@ class DeviceCollectives final : public Collectives {
   struct IdWord {
     Word word;
     DeviceLibrary::Id id{};
+  };
+
+  // What a rank tells of its room for packing: how much it has, and whether that is the library's.
+  struct RoomWord {
+    uint64_t bytes = 0;  // 0: none at all
+    uint64_t is_librarys = 0;
   };
 
   // What a rank tells where memory is to be held: how it fared, and which of it nobody there uses any more.
@@ -153,6 +160,8 @@ class DeviceCollectives final : public Collectives {
   void begin_room();
   bool progress_room();
   Result<bool> advance_room();
+  void tell_room();
+  std::size_t least_room() const;
   Status keep_room();
   Status begin_holding();
   void tell_holding();
@@ -190,6 +199,8 @@ class DeviceCollectives final : public Collectives {
   std::vector<IdWord> all_ids_;
   Word outcome_;
   std::vector<Word> all_outcomes_;
+  RoomWord room_word_;
+  std::vector<RoomWord> all_room_words_;
 
   // The collective in flight.
   CollectiveSpec spec_;

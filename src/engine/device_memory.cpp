@@ -1,27 +1,18 @@
 // DeviceMemory: one allocation, and which of the two kinds it is.
 #include "engine/device_memory.h"
 
-#include <string>
 #include <utility>
-
-#include "base/log.h"
 
 namespace fdl {
 
-Result<DeviceMemory> DeviceMemory::take(Device& device, std::size_t bytes) {
-  auto memory = device.allocate(bytes);
-  const bool pinned = !memory.ok() && memory.status().code() == Code::resource;
-  if (pinned) {
-    log_warning(
-        "{}; the fusion buffer of {} bytes is in memory of the host, which is slow: lower FARANDOLE_FUSION_BYTES",
-        memory.status().text(), bytes);
-    memory = device.allocate_pinned(bytes);
-  }
-  if (!memory.ok()) {
-    return memory.status().while_doing("growing a fusion buffer to " + std::to_string(bytes) +
-                                       " bytes; lower FARANDOLE_FUSION_BYTES");
-  }
-  return DeviceMemory(device, *memory, bytes, pinned);
+Result<DeviceMemory> DeviceMemory::of_device(Device& device, std::size_t bytes) {
+  FDL_ASSIGN_OR_RETURN(void* memory, device.allocate(bytes));
+  return DeviceMemory(device, memory, bytes, false);
+}
+
+Result<DeviceMemory> DeviceMemory::of_host(Device& device, std::size_t bytes) {
+  FDL_ASSIGN_OR_RETURN(void* memory, device.allocate_pinned(bytes));
+  return DeviceMemory(device, memory, bytes, true);
 }
 
 DeviceMemory::DeviceMemory(DeviceMemory&& other) noexcept { *this = std::move(other); }

@@ -1,5 +1,5 @@
 // DeviceMemory: memory in which a device works: its own or, where it has no more, pinned memory of the host, which it
-// reaches slowly: what the ranks have agreed upon goes on.
+// reaches slowly.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ namespace fdl {
 // What is queued when it ends may still use it. The device outlives it.
 class DeviceMemory {
  public:
-  // Of a fusion buffer: one line says so where it is the host's.
-  static Result<DeviceMemory> take(Device& device, std::size_t bytes);
+  static Result<DeviceMemory> of_device(Device& device, std::size_t bytes);
+  static Result<DeviceMemory> of_host(Device& device, std::size_t bytes);
   DeviceMemory() = default;
   DeviceMemory(DeviceMemory&& other) noexcept;
   DeviceMemory& operator=(DeviceMemory&& other) noexcept;
@@ -22,6 +22,7 @@ class DeviceMemory {
 
   void* get() const { return memory_; }
   std::size_t bytes() const { return bytes_; }
+  bool is_hosts() const { return memory_ != nullptr && pinned_; }
   void give_back();
 
  private:

@@ -27,6 +27,11 @@ std::size_t DeviceRoom::size_for(std::size_t bytes) {
   return bytes > kLarge ? round_up(bytes, kLarge) : std::bit_ceil(std::max(bytes, kLeast));
 }
 
+std::size_t DeviceRoom::size_below(std::size_t size) {
+  if (size <= kLeast) return 0;
+  return size / 2 > kLarge ? size / 2 / kLarge * kLarge : std::bit_floor(size / 2);
+}
+
 void DeviceRoom::belong_to(DeviceLibrary& library, Collectives& joined, bool alike) {
   library_ = &library;
   joined_ = &joined;
@@ -38,37 +43,78 @@ void DeviceRoom::belong_to(DeviceLibrary& library, Collectives& joined, bool ali
 Status DeviceRoom::begin(Stream stream) {
   stream_ = stream;
   seen_through_ = false;
-  if (memory_ == nullptr) return {};
+  if (bytes_ == 0) return {};
   FDL_RETURN_IF_ERROR(device_.set(last_use_, stream));
   return device_.ring(stream, bell_.event());  // after the mark: who hears it finds that reached
 }
 
 Result<bool> DeviceRoom::emptied() {
-  if (memory_ != nullptr) {
+  if (bytes_ > 0) {
     FDL_ASSIGN_OR_RETURN(seen_through_, device_.reached(last_use_));
     if (!seen_through_) return false;
+  }
+  if (memory_ != nullptr) {
     FDL_ASSIGN_OR_RETURN(const bool forgotten, library_->dismiss(*joined_, memory_));
     if (!forgotten) return false;
-    library_->release(device_, std::exchange(memory_, nullptr));
   }
-  other_.give_back();
-  bytes_ = 0;
+  give_back();
+  lack_ = {};
+  librarys_lack_ = {};
   return true;
 }
 
+// Nobody knows it, and nothing uses it.
+void DeviceRoom::give_back() {
+  if (memory_ != nullptr) library_->release(device_, std::exchange(memory_, nullptr));
+  other_.give_back();
+  bytes_ = 0;
+}
+
 Status DeviceRoom::take(std::size_t bytes) {
-  bytes_ = size_for(bytes);
-  if (library_ == nullptr) {
-    FDL_ASSIGN_OR_RETURN(other_, DeviceMemory::take(device_, bytes_));
-  } else {
-    FDL_ASSIGN_OR_RETURN(memory_, library_->allocate(device_, bytes_));
+  give_back();
+  for (std::size_t size = size_for(bytes); size > 0 && bytes_ == 0; size = size_below(size)) {
+    FDL_ASSIGN_OR_RETURN(const bool taken, take_just(size));
+    if (taken) bytes_ = size;
   }
   return {};
 }
 
-Status DeviceRoom::keep(bool all_have_it) {
-  if (memory_ != nullptr) return library_->enroll(*joined_, memory_, bytes_, alike_ && all_have_it);
-  FDL_ASSIGN_OR_RETURN(other_, DeviceMemory::take(device_, bytes_));
+// What a library maps alike is as large on all ranks; of other memory, where there is no room for both, a part will do.
+Status DeviceRoom::shrink(std::size_t bytes) {
+  if (memory_ != nullptr) return take(bytes);
+  auto smaller = DeviceMemory::of_device(device_, bytes);
+  if (!smaller.ok() && smaller.status().code() != Code::resource) return smaller.status();
+  if (smaller.ok()) other_ = smaller.take();
+  bytes_ = bytes;
+  return {};
+}
+
+Result<bool> DeviceRoom::take_just(std::size_t bytes) {
+  if (library_ != nullptr) {
+    auto librarys = library_->allocate(device_, bytes);
+    if (librarys.ok()) {
+      memory_ = *librarys;
+      return true;
+    }
+    if (librarys_lack_.ok()) librarys_lack_ = librarys.status();
+  }
+  auto other = DeviceMemory::of_device(device_, bytes);
+  if (other.ok()) {
+    other_ = other.take();
+    return true;
+  }
+  if (other.status().code() != Code::resource) return other.status();
+  if (lack_.ok()) lack_ = other.status();
+  return false;
+}
+
+Status DeviceRoom::keep(std::size_t bytes, bool all_have_librarys) {
+  bytes_ = bytes;
+  if (memory_ != nullptr) return library_->enroll(*joined_, memory_, bytes, alike_ && all_have_librarys);
+  if (other_.get() != nullptr) return {};
+  auto hosts = DeviceMemory::of_host(device_, bytes);
+  if (!hosts.ok()) return hosts.status().while_doing("taking a fusion buffer; lower FARANDOLE_FUSION_BYTES");
+  other_ = hosts.take();
   return {};
 }
 

@@ -16,10 +16,12 @@ namespace fdl {
 //
 //   begin()     what is queued by now still uses the old memory
 //   emptied()   once that has run, the library forgets the old memory, which is given back
-//   take()      new memory, of the library; may fail on one rank alone
-//   keep()      the library is to know it; who has none takes any other
+//   take()      new memory: as much as there is, up to what is wanted. The ranks tell each other how much they have:
+//               who has more than another shrinks to that, and may come to have less still
+//   keep()      the library is to know it; who has none at all takes the host's
 //
-// Where there is no library, take() gives what there is, and what is queued may use the old memory still.
+// What is wanted is the library's memory, and any other of the device where it has none: so much of that is better than
+// less of the library's, for who lacks the one lacks the other, or else the library has none in any size.
 class DeviceRoom {
  public:
   // The device outlives this object, as does the stream that was given last.
@@ -29,18 +31,25 @@ class DeviceRoom {
   // Who runs the group's collectives from now on; both outlive this object, or leave() comes first. `alike`: all ranks
   // that have joined there use the room alike.
   void belong_to(DeviceLibrary& library, Collectives& joined, bool alike);
-  bool is_librarys() const { return library_ != nullptr; }
 
-  // The room of so many bytes: the same on all ranks, and seldom another one. Pure.
+  // The room of so many bytes: the same on all ranks, and seldom another one; and the next smaller one, 0: there is
+  // none. Pure.
   static std::size_t size_for(std::size_t bytes);
+  static std::size_t size_below(std::size_t size);
 
   Status begin(Stream stream);
   Result<bool> emptied();
   Status take(std::size_t bytes);
-  Status keep(bool all_have_it);
+  Status shrink(std::size_t bytes);
+  Status keep(std::size_t bytes, bool all_have_librarys);
 
   void* memory() const { return memory_ != nullptr ? memory_ : other_.get(); }
-  std::size_t bytes() const { return bytes_; }
+  std::size_t bytes() const { return bytes_; }  // 0: there is none, or take() has found none
+  bool has_librarys() const { return memory_ != nullptr; }
+  bool is_hosts() const { return other_.is_hosts(); }
+  // Why the device did not give what was wanted last, and why the library did not; OK: it did.
+  const Status& lack() const { return lack_; }
+  const Status& librarys_lack() const { return librarys_lack_; }
 
   int fd() const { return bell_.fd(); }
   // False: emptied() has something to do.
@@ -57,6 +66,8 @@ class DeviceRoom {
 
  private:
   DeviceRoom(Device& device, LastingBell bell, Mark mark) : device_(device), bell_(std::move(bell)), last_use_(mark) {}
+  void give_back();
+  Result<bool> take_just(std::size_t bytes);
   Result<bool> wait_through(Deadline deadline);
   bool forgotten(Deadline deadline);
 
@@ -72,6 +83,8 @@ class DeviceRoom {
   void* memory_ = nullptr;  // the library's
   DeviceMemory other_;      // where there is none of it
   std::size_t bytes_ = 0;
+  Status lack_;
+  Status librarys_lack_;
 };
 
 }  // namespace fdl

@@ -224,41 +224,71 @@ bool DeviceCollectives::progress_room() {
   return true;
 }
 
-// A rank that has no memory must not leave the others waiting where they make theirs known together.
+// Buckets are cut by the room's size: it is the same on all ranks. They tell each other once where all have as much;
+// else those that have more than another shrink to as much as that one, and may come to have less still.
 Result<bool> DeviceCollectives::advance_room() {
   if (room_step_ == RoomStep::emptying) {
     FDL_ASSIGN_OR_RETURN(const bool emptied, room_->emptied());
     if (!emptied) return false;
-    const Status taken = room_->take(*room_bytes_);
-    if (!room_->is_librarys()) {
-      FDL_RETURN_IF_ERROR(taken);
-    } else {
-      outcome_ = Word::of(taken);
-      gather(&outcome_, sizeof outcome_, all_outcomes_.data());
-      room_step_ = RoomStep::agreeing;
-    }
+    FDL_RETURN_IF_ERROR(room_->take(*room_bytes_));
+    tell_room();
   }
-  if (room_step_ == RoomStep::agreeing) {
+  for (;;) {
     const bool moved = !host_outcome_.done && host_->progress();
     if (!host_outcome_.done) return moved;
     FDL_RETURN_IF_ERROR(host_outcome_.status.while_doing("telling each other of room on their devices"));
-    FDL_RETURN_IF_ERROR(keep_room());
+    const std::size_t least = least_room();
+    const auto has_more = [least](const RoomWord& word) { return word.bytes > least; };
+    if (std::none_of(all_room_words_.begin(), all_room_words_.end(), has_more)) break;
+    if (has_more(room_word_)) FDL_RETURN_IF_ERROR(room_->shrink(least));
+    tell_room();
   }
+  FDL_RETURN_IF_ERROR(keep_room());
   *room_bytes_ = room_->bytes();
   *room_memory_ = room_->memory();
   finish({});
   return true;
 }
 
-Status DeviceCollectives::keep_room() {
-  bool all_have_it = true;
-  for (std::size_t i = 0; i < all_outcomes_.size(); ++i) {
-    const Status one = all_outcomes_[i].status();
-    all_have_it &= one.ok();
-    if (one.ok() || static_cast<int>(i) != parts_.rank) continue;
-    log_info("{}: the fusion buffer is other memory, which {} does not know", one.text(), library_->name());
+void DeviceCollectives::tell_room() {
+  room_step_ = RoomStep::agreeing;
+  room_word_ = {.bytes = room_->bytes(), .is_librarys = room_->has_librarys()};
+  if (members().size() > 1) return gather(&room_word_, sizeof room_word_, all_room_words_.data());
+  all_room_words_[0] = room_word_;
+  host_outcome_ = {};
+  host_outcome_.finish();
+}
+
+// A rank that has none at all takes the host's, and keeps nobody from having more.
+std::size_t DeviceCollectives::least_room() const {
+  std::size_t least = DeviceRoom::size_for(*room_bytes_);
+  for (const RoomWord& word : all_room_words_) {
+    if (word.bytes > 0) least = std::min<std::size_t>(least, word.bytes);
   }
-  return room_->keep(all_have_it);
+  return least;
+}
+
+Status DeviceCollectives::keep_room() {
+  const std::size_t wanted = DeviceRoom::size_for(*room_bytes_);
+  const bool all_have_librarys = std::all_of(all_room_words_.begin(), all_room_words_.end(),
+                                             [](const RoomWord& word) { return word.is_librarys != 0; });
+  FDL_RETURN_IF_ERROR(room_->keep(least_room(), all_have_librarys));
+  const std::string me = name_of_member(static_cast<std::size_t>(parts_.rank));
+  if (!room_->lack().ok()) {
+    constexpr const char* kRemedy = "free memory of the device, or lower FARANDOLE_FUSION_BYTES";
+    if (room_->is_hosts()) {
+      log_warning("{}: {}; its fusion buffer of {} bytes is in memory of the host, which is slow: {}", me,
+                  room_->lack().text(), room_->bytes(), kRemedy);
+    } else {
+      log_warning(
+          "{}: {}; the fusion buffer of all ranks has {} bytes instead of {}, and larger buckets go in rounds: {}", me,
+          room_->lack().text(), room_->bytes(), wanted, kRemedy);
+    }
+  } else if (!room_->librarys_lack().ok()) {
+    log_info("{}: {}; the fusion buffer is other memory, which {} does not know", me, room_->librarys_lack().text(),
+             library_->name());
+  }
+  return {};
 }
 
 }  // namespace fdl

@@ -1,6 +1,8 @@
 // DeviceWork: one stream, one mark, and memory.
 #include "runtime/device_work.h"
 
+#include "base/log.h"
+
 namespace fdl {
 
 Result<std::unique_ptr<DeviceWork>> DeviceWork::make(std::shared_ptr<UsedDevice> used) {
@@ -28,10 +30,18 @@ Status DeviceWork::finish() { return device().set(finished_, stream_); }
 Status DeviceWork::hand_over(const DevicePlace& place) { return device().wait(place.stream(), finished_); }
 
 Result<void*> DeviceWork::own_room(std::size_t bytes) {
-  if (bytes > own_room_.bytes()) {
-    own_room_.give_back();
-    FDL_ASSIGN_OR_RETURN(own_room_, DeviceMemory::take(device(), bytes));
+  if (bytes <= own_room_.bytes()) return own_room_.get();
+  own_room_.give_back();
+  auto memory = DeviceMemory::of_device(device(), bytes);
+  if (!memory.ok() && memory.status().code() == Code::resource) {
+    log_warning(
+        "{}; {} bytes of zeros, for a tensor that other ranks have and this one has not, are in memory of the host, "
+        "which is slow: free memory of the device",
+        memory.status().text(), bytes);
+    memory = DeviceMemory::of_host(device(), bytes);
   }
+  if (!memory.ok()) return memory.status().while_doing("making room for a tensor of the others");
+  own_room_ = memory.take();
   return own_room_.get();
 }
 

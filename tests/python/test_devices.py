@@ -196,16 +196,18 @@ def check_zz_joined_ranks_give_zeros():
 # ---- bad days: jobs of their own
 
 
-def run_out_of_device_memory():
-    """The fusion buffer does not fit on rank 0's device: it lies in the host's memory there, and the sums are right."""
+def run_short_of_device_memory():
+    """The fusion buffer does not fit on rank 0's device: a smaller one does, or it lies in the host's memory there."""
     fdl.init()
-    tensors = [mine((1000 + i,), "float32", i) for i in range(10)]
+    tensors = [mine((700_001 + i,), "float32", i) for i in range(3)]  # a little more than 8 MiB
     if fdl.rank() == 0:
-        standin.driver().standin_cuda_fail(b"cuMemAlloc_v2", 1, 2)
-    handle = fdl.grouped_allreduce_async(tensors, name="fused", out=tensors)
-    handle.wait()
-    for i, one in enumerate(tensors):
-        assert (one.get() == total((1000 + i,), "float32", i)).all()
+        for k in range(1, 1 + int(os.environ["REFUSALS"])):
+            standin.driver().standin_cuda_fail(b"cuMemAlloc_v2", k, 2)
+    for step in range(2):
+        sums = [standin.array(one.get()) for one in tensors]
+        fdl.grouped_allreduce(sums, name="fused", out=sums)
+        for i, one in enumerate(sums):
+            assert (one.get() == total((700_001 + i,), "float32", i)).all(), (step, i)
 
 
 def lose_a_device():
@@ -271,10 +273,14 @@ def ask_for_what_is_not_there():
     assert fdl.allreduce(np.ones(3)).tolist() == [fdl.size()] * 3
 
 
-def test_a_fusion_buffer_that_does_not_fit_the_device_lies_in_the_hosts_memory():
-    said = launch(2, run_out_of_device_memory, standin.environment(nccl=False))
-    assert said[0].count("is in memory of the host, which is slow: lower FARANDOLE_FUSION_BYTES") == 1
-    assert "memory of the host" not in said[1]
+@pytest.mark.parametrize(("refusals", "line"), [
+    ("1", "the fusion buffer of all ranks has 8388608 bytes instead of 16777216, and larger buckets go in rounds"),
+    ("2", "the fusion buffer of all ranks has 4194304 bytes instead of 16777216, and larger buckets go in rounds"),
+    ("4", "its fusion buffer of 16777216 bytes is in memory of the host, which is slow")])  # fmt: skip
+def test_where_a_fusion_buffer_does_not_fit_the_device_one_line_says_so(refusals, line):
+    said = launch(2, run_short_of_device_memory, standin.environment(nccl=False, REFUSALS=refusals))
+    assert said[0].count(f"{line}: free memory of the device, or lower FARANDOLE_FUSION_BYTES") == 1, said[0]
+    assert said[0].count("fusion buffer") == 1 and "fusion buffer" not in said[1], said
 
 
 def test_a_device_that_falls_off_is_told_to_all_ranks():

@@ -153,6 +153,12 @@ void HostDevice::release(void* memory) {
   });
 }
 
+void HostDevice::release_now(void* memory) {
+  MutexLock lock(mutex_);
+  --blocks_held_;
+  FDL_CHECK(blocks_.erase(static_cast<std::size_t>(static_cast<std::byte*>(memory) - addresses_)) == 1);
+}
+
 Result<void*> HostDevice::allocate_pinned(std::size_t bytes) {
   MutexLock lock(mutex_);
   FDL_RETURN_IF_ERROR(begin(Call::allocate_pinned));
@@ -328,9 +334,9 @@ Status HostDevice::reduce(Stream stream, Dtype dtype, Op op, void* target, std::
 Status HostDevice::begin(Call call) {
   FDL_RETURN_IF_ERROR(failure_);
   const auto planned = planned_.find(call);
-  if (planned == planned_.end() || --planned->second.first > 0) return {};
-  const Status why = planned->second.second;
-  planned_.erase(planned);
+  if (planned == planned_.end() || --planned->second.nth > 0) return {};
+  const Status why = planned->second.why;
+  if (--planned->second.behind < 0) planned_.erase(planned);
   const bool asks =
       call == Call::allocate || call == Call::allocate_pinned || call == Call::make_stream || call == Call::make_mark;
   return asks ? why : fall(why);
@@ -367,9 +373,9 @@ Status HostDevice::enqueue(Stream stream, std::function<void()> work) {
   return push(stream, std::move(work));
 }
 
-void HostDevice::fail_call(Call call, int nth, Status why) {
+void HostDevice::fail_call(Call call, int nth, Status why, int behind) {
   MutexLock lock(mutex_);
-  planned_[call] = {nth, std::move(why)};
+  planned_[call] = {nth, std::move(why), behind};
 }
 
 void HostDevice::fail_work(int nth, Status why) {

@@ -79,9 +79,9 @@ class HostDevice final : public Device {
     reduce,
     captured
   };
-  // The nth call from now (1: the next) fails with `why`. A call that asks for something fails alone; any other takes
-  // the device with it.
-  void fail_call(Call call, int nth, Status why);
+  // The nth call from now (1: the next) fails with `why`, and so many behind it. A call that asks for something fails
+  // alone; any other takes the device with it.
+  void fail_call(Call call, int nth, Status why, int behind = 0);
   // The device falls off before the nth copy or reduction from now runs: nothing that is queued runs any more.
   void fail_work(int nth, Status why);
   void fail(const Status& why);
@@ -89,6 +89,8 @@ class HostDevice final : public Device {
   void hold(Stream stream);
   void let_go();
   void capture(Stream stream, bool on);
+  // What nothing uses any more, so that others can have it at once.
+  void release_now(void* memory);
   // Until all that is queued on the stream has run, or the device has failed.
   Status synchronize(Stream stream);
   // Any function as a piece of the stream's work; it may block until failed() or an end of its own.
@@ -137,7 +139,12 @@ class HostDevice final : public Device {
   std::set<Stream> live_streams_ FDL_GUARDED_BY(mutex_);
   std::set<Stream> captured_ FDL_GUARDED_BY(mutex_);
   std::set<HostMark*> marks_ FDL_GUARDED_BY(mutex_);
-  std::map<Call, std::pair<int, Status>> planned_ FDL_GUARDED_BY(mutex_);
+  struct Plan {
+    int nth;
+    Status why;
+    int behind;
+  };
+  std::map<Call, Plan> planned_ FDL_GUARDED_BY(mutex_);
   int work_left_ FDL_GUARDED_BY(mutex_) = 0;  // until the planned fall; 0: none is planned
   Status planned_fall_ FDL_GUARDED_BY(mutex_);
   uint64_t let_go_ FDL_GUARDED_BY(mutex_) = 0;

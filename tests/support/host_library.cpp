@@ -387,7 +387,7 @@ void HostLibrary::release(Device& device, void* memory) {
     FDL_CHECK(!known_.contains(memory));
   }
   --allocated_;
-  device.release(memory);
+  static_cast<HostDevice&>(device).release_now(memory);
 }
 
 Status HostLibrary::enroll(Collectives& joined, void* memory, std::size_t bytes, bool alike) {
