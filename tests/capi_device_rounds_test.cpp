@@ -71,8 +71,9 @@ class Gpu {
   }
   ~Gpu() {
     let_go();
-    for (void* memory : own_) standin_cuda_delete(memory);
     settle();
+    for (void* memory : own_) standin_cuda_delete(memory);
+    fdl_free(held_);
     device_->end_stream(stream_);
   }
 
@@ -124,6 +125,12 @@ class Gpu {
       EXPECT_TRUE(found == expected) << kNames[t] << " of " << counts_[t] << " elements";
     }
   }
+  // The first tensor lies in memory of the group's on rank 0 alone: all ranks must pack it.
+  void lie_unlike_the_others() {
+    const auto bytes = static_cast<std::size_t>(counts_[0]) * 4;
+    FDL_EXPECT_OK(fdl_device_alloc(me_.all, FDL_DEVICE_CUDA, me_.rank, stream_, bytes, &held_));
+    if (me_.rank == 0) inputs_[0] = static_cast<std::byte*>(held_);
+  }
   // Settles who runs collectives here, while there is memory.
   void meet() {
     const int64_t one = 1;
@@ -151,6 +158,7 @@ class Gpu {
   fdl::Stream stream_ = nullptr;
   std::vector<void*> own_;
   std::vector<void*> filling_;
+  void* held_ = nullptr;
   std::vector<std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
 };
@@ -237,6 +245,19 @@ TEST_P(DeviceRounds, ARankThatHasJoinedAddsZerosInEachOfThem) {
     FDL_ASSERT_OK(fdl_join(me.all, &joined));
     FDL_EXPECT_OK(fdl_wait_handle(joined, -1));
     fdl_handle_free(joined);
+  });
+}
+
+TEST_P(DeviceRounds, ATensorAloneThatAllMustPackGoesInThemToo) {
+  run_ranks(2, knobs(), [this](World& me) {
+    Gpu gpu(me, {1'100'003});
+    gpu.meet();
+    gpu.lie_unlike_the_others();
+    if (me.rank == 1) gpu.fill(kLittle);
+    for (const bool in_place : {true, false}) {
+      const Sum how{.prescale = 3, .postscale = 2, .in_place = in_place};
+      EXPECT_EQ(given_while(me, [&] { gpu.sum(how, 2); }), by_nccl() ? 2 * 3 : 0);
+    }
   });
 }
 

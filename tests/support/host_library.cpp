@@ -378,6 +378,8 @@ Result<void*> HostLibrary::allocate(Device& device, std::size_t bytes) {
   FDL_RETURN_IF_ERROR(options_.no_memory);
   FDL_ASSIGN_OR_RETURN(void* memory, device.allocate(bytes));
   ++allocated_;
+  MutexLock lock(mutex_);
+  blocks_[memory] = bytes;
   return memory;
 }
 
@@ -385,6 +387,7 @@ void HostLibrary::release(Device& device, void* memory) {
   {
     MutexLock lock(mutex_);
     FDL_CHECK(!known_.contains(memory));
+    blocks_.erase(memory);
   }
   --allocated_;
   static_cast<HostDevice&>(device).release_now(memory);
@@ -392,6 +395,7 @@ void HostLibrary::release(Device& device, void* memory) {
 
 Status HostLibrary::enroll(Collectives& joined, void* memory, std::size_t bytes, bool alike) {
   MutexLock lock(mutex_);
+  FDL_CHECK(!alike || blocks_.at(memory) == bytes);
   known_[memory] = {&joined, std::to_string(bytes) + (alike ? " alike" : " here")};
   return {};
 }

@@ -41,7 +41,7 @@ class HostLibrary final : public DeviceLibrary {
   Result<std::unique_ptr<Collectives>> join(const Id& id, int rank, std::span<const Member> members, Device& device,
                                             Deadline deadline) override;
   Status status_of(const Collectives& joined) const override;
-  // Knows what is enrolled, and ends the test where that is released.
+  // Knows what is enrolled, and ends the test where that is released, or where a part of a block is to be mapped alike.
   Result<void*> allocate(Device& device, std::size_t bytes) override;
   void release(Device& device, void* memory) override;
   Status enroll(Collectives& joined, void* memory, std::size_t bytes, bool alike) override;
@@ -68,6 +68,7 @@ class HostLibrary final : public DeviceLibrary {
   mutable Mutex mutex_;
   Status broken_ FDL_GUARDED_BY(mutex_);
   std::map<void*, std::pair<const Collectives*, std::string>> known_ FDL_GUARDED_BY(mutex_);
+  std::map<void*, std::size_t> blocks_ FDL_GUARDED_BY(mutex_);  // allocated: bytes
   std::map<void*, int> asked_ FDL_GUARDED_BY(mutex_);
 };
 
