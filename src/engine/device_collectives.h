@@ -163,6 +163,7 @@ class DeviceCollectives final : public Collectives {
   void tell_room();
   std::size_t least_room() const;
   Status keep_room();
+  void tell_of_lack() const;
   Status begin_holding();
   void tell_holding();
   void list_unused();

@@ -269,26 +269,27 @@ std::size_t DeviceCollectives::least_room() const {
 }
 
 Status DeviceCollectives::keep_room() {
-  const std::size_t wanted = DeviceRoom::size_for(*room_bytes_);
   const bool all_have_librarys = std::all_of(all_room_words_.begin(), all_room_words_.end(),
                                              [](const RoomWord& word) { return word.is_librarys != 0; });
   FDL_RETURN_IF_ERROR(room_->keep(least_room(), all_have_librarys));
-  const std::string me = name_of_member(static_cast<std::size_t>(parts_.rank));
-  if (!room_->lack().ok()) {
-    constexpr const char* kRemedy = "free memory of the device, or lower FARANDOLE_FUSION_BYTES";
-    if (room_->is_hosts()) {
-      log_warning("{}: {}; its fusion buffer of {} bytes is in memory of the host, which is slow: {}", me,
-                  room_->lack().text(), room_->bytes(), kRemedy);
-    } else {
-      log_warning(
-          "{}: {}; the fusion buffer of all ranks has {} bytes instead of {}, and larger buckets go in rounds: {}", me,
-          room_->lack().text(), room_->bytes(), wanted, kRemedy);
-    }
-  } else if (!room_->librarys_lack().ok()) {
-    log_info("{}: {}; the fusion buffer is other memory, which {} does not know", me, room_->librarys_lack().text(),
-             library_->name());
-  }
+  tell_of_lack();
   return {};
+}
+
+// This rank's alone: who has enough has nothing to tell.
+void DeviceCollectives::tell_of_lack() const {
+  const std::string me = name_of_member(static_cast<std::size_t>(parts_.rank));
+  if (room_->lack().ok()) {
+    if (room_->librarys_lack().ok()) return;
+    return log_info("{}: {}; the fusion buffer is other memory, which {} does not know", me,
+                    room_->librarys_lack().text(), library_->name());
+  }
+  const std::string what =
+      room_->is_hosts()
+          ? fmt::format("its fusion buffer of {} bytes is in memory of the host, which is slow", room_->bytes())
+          : fmt::format("the fusion buffer of all ranks has {} bytes instead of {}, and larger buckets go in rounds",
+                        room_->bytes(), DeviceRoom::size_for(*room_bytes_));
+  log_warning("{}: {}; {}: free memory of the device, or lower FARANDOLE_FUSION_BYTES", me, room_->lack().text(), what);
 }
 
 }  // namespace fdl

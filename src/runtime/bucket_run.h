@@ -83,21 +83,6 @@ class BucketRun {
   void start_adasum();
   void load_one();
   void store_one();
-  Status begin_on_device();
-  Status begin_fused_on_device();
-  void take_room();
-  Status begin_holding();
-  Status take_holding();
-  static bool lie_side_by_side(const Bucket& bucket, const std::vector<std::optional<Entry>>& entries);
-  // On a device: all ranks do, into the same room.
-  static bool packs(const Bucket& bucket) { return bucket.names.size() > 1 || bucket.apart; }
-  bool packs() const { return packs(bucket_); }
-  Status begin_packing(DevicePacking::Room room);
-  Status pack_on_device();    // one round
-  Status unpack_on_device();  // it, and on to the next
-  Status hand_over();
-  void end_on_device();
-  Status copy(void* target, const void* source, std::size_t bytes);
   void list_pieces();
   void pack_one();
   void unpack_one();
@@ -107,6 +92,24 @@ class BucketRun {
   void enter(Stage stage);
   void finish(Status status);
   void fail_here(const Status& why);
+
+  // On a device (bucket_run_device.cpp): room, where there is not enough; then, round after round, pack, collective,
+  // unpack; and the tensors' streams go on.
+  Status begin_on_device();
+  Status begin_fused_on_device();
+  void take_room();
+  // All ranks do, into the same room.
+  static bool packs(const Bucket& bucket) { return bucket.names.size() > 1 || bucket.apart; }
+  bool packs() const { return packs(bucket_); }
+  Status begin_packing(DevicePacking::Room room);
+  Status pack_on_device();    // one round
+  Status unpack_on_device();  // it, and on to the next
+  Status hand_over();
+  void end_on_device();
+  static bool lie_side_by_side(const Bucket& bucket, const std::vector<std::optional<Entry>>& entries);
+  Status begin_holding();
+  Status take_holding();
+  Status copy(void* target, const void* source, std::size_t bytes);
 
   const std::shared_ptr<const Bucket> shared_bucket_;
   const Bucket& bucket_;
