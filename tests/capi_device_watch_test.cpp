@@ -226,8 +226,10 @@ uint64_t wakeups(fdl_world* world) {
   return counters.wakeups;
 }
 
+// And what comes after that is looked after again.
 TEST(DeviceWatch, WakesNobodyOnceTheDeviceIsThrough) {
-  Knobs knobs = nccl_with({});
+  Warnings warnings;
+  Knobs knobs = nccl_with({{"stall_warning_s", "0.15"}});
   for (auto& [knob, value] : knobs) {
     if (knob == "suspect_after_s") value = "0.005";
   }
@@ -242,6 +244,10 @@ TEST(DeviceWatch, WakesNobodyOnceTheDeviceIsThrough) {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     EXPECT_LE(wakeups(me.world) - before, 6u) << "asking wakes it; nothing else may";
     meet.arrive_and_wait();
+    if (me.rank == 1)
+      warnings.wait_for({"allreduce number 11 on cuda:", " s for rank 1 (", "which has begun 10 there"});
+    FDL_EXPECT_OK(mine.sum());
+    EXPECT_EQ(mine.wait_for_the_device(), mine.all(1 << 11));
   });
 }
 

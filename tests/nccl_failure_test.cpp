@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 
 #include "tests/support/nccl_fixture.h"
@@ -136,6 +137,8 @@ TEST_F(Nccl, TellsWhoLooksWhetherAnythingHasRun) {
   run_gpu_group(1, [&](GpuRank& me) {
     float* memory = me.gpu.put(std::vector<float>(10, 1));
     const auto look = [&] { return me.library.look_at_work(*me.collectives); };
+    const auto open = [](Gate* gate) { gate->open(); };
+    const std::unique_ptr<Gate, void (*)(Gate*)> in_the_end[] = {{&first, open}, {&second, open}};
     EXPECT_FALSE(look().in_flight);
     first.queue_on(me.gpu.stream());
     require(me.sum(memory, memory, 10));
@@ -155,6 +158,20 @@ TEST_F(Nccl, TellsWhoLooksWhetherAnythingHasRun) {
     me.gpu.synchronize();
     EXPECT_FALSE(look().in_flight);
     EXPECT_EQ(look().passed, before + 2);
+  });
+}
+
+TEST_F(Nccl, PaysForBeingLookedAtWithOneMarkNowAndThen) {
+  run_gpu_group(1, [&](GpuRank& me) {
+    float* memory = me.gpu.put(std::vector<float>(10, 1));
+    require(me.sum(memory, memory, 10));
+    for (int round = 0; round < 3; ++round) {
+      me.gpu.synchronize();
+      EXPECT_FALSE(me.library.look_at_work(*me.collectives).in_flight);
+      const std::size_t before = standin_cuda_calls("cuEventRecord");
+      for (int i = 0; i < 100; ++i) require(me.sum(memory, memory, 10));
+      EXPECT_EQ(standin_cuda_calls("cuEventRecord") - before, 101u) << "one behind each, and one that stays";
+    }
   });
 }
 
