@@ -559,17 +559,22 @@ void Runtime::on_stuck(Group& group) { link_->probe(others(group.members())); }
 
 int64_t Runtime::watch_devices(int64_t now_ns) {
   bool any = false;
-  MutexLock lock(mutex_);
-  for (OrderedComm* comm : comms_) {
-    const auto work = look_after(*comm, now_ns);
-    any |= !work || (work->in_flight && work->failure.ok());
+  std::vector<std::string> warnings;  // told without the lock: the sink is the program's
+  {
+    MutexLock lock(mutex_);
+    for (OrderedComm* comm : comms_) {
+      const auto work = look_after(*comm, now_ns, warnings);
+      any |= !work || (work->in_flight && work->failure.ok());
+    }
   }
+  for (const std::string& each : warnings) log_warning("{}", each);
   return any ? now_ns + std::max<int64_t>(seconds_to_ns(config_.suspect_after_s), 1'000'000)
              : std::numeric_limits<int64_t>::max();
 }
 
 // Nothing: its own thread is at it, and is not disturbed.
-std::optional<Communicator::DeviceWork> Runtime::look_after(OrderedComm& comm, int64_t now_ns) {
+std::optional<Communicator::DeviceWork> Runtime::look_after(OrderedComm& comm, int64_t now_ns,
+                                                            std::vector<std::string>& warnings) {
   Communicator& communicator = *comm.comm;
   auto work = communicator.look_at_device_work();
   if (!work) return work;
@@ -589,7 +594,7 @@ std::optional<Communicator::DeviceWork> Runtime::look_after(OrderedComm& comm, i
     link_->ask(communicator.id(), wish.question, asked, comm.watch->claim_ns());
   }
   if (!wish.warning.empty()) {
-    log_warning("{}", wish.warning);
+    warnings.push_back(wish.warning);
     if (comm.metrics) comm.metrics->stalled(1);
   }
   if (!wish.failure.ok()) report(wish.failure);
@@ -605,7 +610,7 @@ void Runtime::tell_of_comm(const HubEvent& event) {
   MutexLock lock(mutex_);
   OrderedComm* comm = comm_of(event.comm);
   if (comm == nullptr) return link_->tell(event, -1, false);
-  const auto work = look_after(*comm, now_ns());
+  const auto work = comm->comm->look_at_device_work();  // a failure is still there when watch_devices() looks
   link_->tell(event, static_cast<int64_t>(comm->comm->begun_on_device()), work && work->in_flight);
 }
 

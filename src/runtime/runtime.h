@@ -143,7 +143,8 @@ class Runtime {
   void on_event(const HubEvent& event);
   void on_stuck(Group& group);
   int64_t watch_devices(int64_t now_ns);
-  std::optional<Communicator::DeviceWork> look_after(OrderedComm& comm, int64_t now_ns);
+  std::optional<Communicator::DeviceWork> look_after(OrderedComm& comm, int64_t now_ns,
+                                                     std::vector<std::string>& warnings) FDL_REQUIRES(mutex_);
   void tell_of_comm(const HubEvent& event);
   void hear_of_comm(const HubEvent& event);
   OrderedComm* comm_of(const std::string& id) FDL_REQUIRES(mutex_);

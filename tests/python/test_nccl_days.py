@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+import urllib.request
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import farandole as fdl
 import standin
 import test_devices
-from launch import launch
+from launch import free_port, launch
 
 # What rank 1 has that rank 0 has not, and what both are told of it.
 DAYS = {
@@ -92,6 +93,8 @@ def test_who_only_waits_for_the_device_is_let_go_when_a_rank_is_killed():
 
 def come_too_late():
     """Rank 1 is at something else until the others, who wait for the device alone, are let go."""
+    port = free_port()
+    os.environ["FARANDOLE_METRICS_PORT"] = str(port - int(os.environ["FARANDOLE_RANK"]))  # the local rank is added
     fdl.init()
     tensor = standin.array(np.ones(5000, "float32"))
     with fdl.Communicator() as comm:
@@ -108,6 +111,8 @@ def come_too_late():
             comm.allreduce(tensor, tensor)
         assert failure.value.culprit_rank == 1
     print("told:", failure.value)
+    page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+    print(next(line for line in page.splitlines() if line.startswith("farandole_stalls_total{")))
 
 
 def test_a_late_rank_is_named_to_who_only_waits_for_the_device_and_then_ends_the_wait(tmp_path):
@@ -118,6 +123,8 @@ def test_a_late_rank_is_named_to_who_only_waits_for_the_device_and_then_ends_the
     assert all("which has begun 1 there" in one and "stall_shutdown_s" in one for one in told), said
     warned = [line for one in said for line in one.splitlines() if "communicator 'all comm 0'" in line]
     assert any("has waited" in line and "for rank 1 (" in line for line in warned), said
+    counted = [float(line.split()[-1]) for one in said for line in one.splitlines() if line.startswith("farandole_stalls")]
+    assert len(counted) == 3 and sum(counted) == len(warned), said
 
 
 def fail_while_nobody_calls():
