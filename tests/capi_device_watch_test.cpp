@@ -177,7 +177,7 @@ void expect_told(fdl_result result, fdl_result as, int culprit, const std::vecto
 
 TEST(DeviceWatch, EndsTheCommunicatorOnAllRanksWhenARankIsTooLate) {
   std::barrier meet(3);
-  run_ranks(3, nccl_with({{"stall_warning_s", "0"}, {"stall_shutdown_s", "0.3"}}), [&](World& me) {
+  run_ranks(3, nccl_with({{"stall_warning_s", "0"}, {"stall_shutdown_s", "0.8"}}), [&](World& me) {
     Summing mine(me);
     FDL_EXPECT_OK(mine.sum());
     EXPECT_EQ(mine.wait_for_the_device(), mine.all(3));

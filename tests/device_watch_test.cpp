@@ -201,6 +201,17 @@ TEST_F(Watched, EndsWithTheLateRankAsCulprit) {
             "does there (stall_shutdown_s)");
 }
 
+// However late the answers come.
+TEST_F(Watched, IsWarnedOfBeforeItEnds) {
+  begin(3, {.warning_ns = 6 * kSecond, .shutdown_ns = 12 * kSecond});
+  others_[2] = {41, false};
+  answers_ = false;
+  EXPECT_TRUE(look_for(30).empty());
+  answers_ = true;
+  EXPECT_EQ(look_for(4).size(), 1u);
+  EXPECT_EQ(look_until_it_fails(1).error().culprit_rank, 12);
+}
+
 TEST_F(Watched, EndsWithoutACulpritWhereAllHaveBegun) {
   begin(3, {.warning_ns = 6 * kSecond, .shutdown_ns = 12 * kSecond});
   EXPECT_EQ(look_for(10).size(), 1u);

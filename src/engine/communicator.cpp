@@ -407,6 +407,8 @@ std::optional<Communicator::DeviceWork> Communicator::look_at_device_work() {
   State& s = *state_;
   if (!s.hand.try_lock()) return std::nullopt;
   DeviceWork work = s.look_at_device_work();
+  // The stream may be free already: who calls next, and waits for the hand, is to hear these words and no others.
+  if (!work.failure.ok()) interrupt(work.failure);
   s.hand.unlock();
   return work;
 }

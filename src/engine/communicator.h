@@ -134,7 +134,7 @@ class Communicator final : public Sleeper {
     bool by_host = false;  // not on the device: what drives has it in hand
     uint64_t begun = 0;    // collectives on devices that were called so far
     uint64_t passed = 0;   // another number than before: something has run
-    Status failure;        // of this rank, that was met on the device; nobody has been told
+    Status failure;        // of this rank, met on the device: it is interrupted with that, and told of it once
   };
   std::optional<DeviceWork> look_at_device_work();
   uint64_t begun_on_device() const;

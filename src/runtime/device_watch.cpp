@@ -48,17 +48,12 @@ DeviceWatch::Wish DeviceWatch::look(const Communicator::DeviceWork& work, const 
   if (!stands_still_ || work.by_host != work_.by_host || work.passed != work_.passed) begin_again(work, now_ns);
   // What the host has in hand may take its time where nobody is late: a long collective on a slow network does.
   if (confirmed_ && !(work_.by_host && late().empty())) {
-    if (terms_.shutdown_ns > 0 && now_ns - since_ns_ >= terms_.shutdown_ns) {
-      const auto ranks = late();
-      const Member* culprit = ranks.empty() ? nullptr : &members_[ranks.front()];
-      wish.failure = Status::blame(culprit == nullptr ? -1 : culprit->world_rank,
-                                   culprit == nullptr ? std::string() : culprit->host_name, Code::timeout,
-                                   tell(name_of, now_ns) + " (stall_shutdown_s)");
-      return wish;
-    }
     if (terms_.warning_ns > 0 && now_ns >= next_warning_ns_) {
       wish.warning = fmt::format("communicator '{}': {}", id_, tell(name_of, now_ns));
       next_warning_ns_ = now_ns + (now_ns - since_ns_);  // ever more rarely
+    } else if (terms_.shutdown_ns > 0 && now_ns - since_ns_ >= terms_.shutdown_ns) {
+      wish.failure = failure(name_of, now_ns);
+      return wish;
     }
   }
   if (now_ns >= next_question_ns_) {
@@ -68,6 +63,14 @@ DeviceWatch::Wish DeviceWatch::look(const Communicator::DeviceWork& work, const 
     answers_[me_] = Answer{static_cast<int64_t>(work_.begun), true};
   }
   return wish;
+}
+
+Status DeviceWatch::failure(const NameOf& name_of, int64_t now_ns) const {
+  const std::string text = tell(name_of, now_ns) + " (stall_shutdown_s)";
+  const auto ranks = late();
+  if (ranks.empty()) return Status(Code::timeout, text);
+  const Member& culprit = members_[ranks.front()];
+  return Status::blame(culprit.world_rank, culprit.host_name, Code::timeout, text);
 }
 
 // More than this one had called when things came to a stand does not matter: only a host that runs ahead.

@@ -30,7 +30,7 @@ class DeviceWatch {
   struct Wish {
     uint64_t question = 0;  // not 0: the others are to be asked
     std::string warning;
-    Status failure;  // the communicator is to end with it on all ranks
+    Status failure;  // the communicator is to end with it on all ranks; where both are due, it is warned of first
   };
   using NameOf = std::function<std::string(uint64_t number)>;
 
@@ -47,6 +47,7 @@ class DeviceWatch {
   void begin_again(const Communicator::DeviceWork& work, int64_t now_ns);
   void compare_answers();
   std::vector<std::size_t> late() const;
+  Status failure(const NameOf& name_of, int64_t now_ns) const;
   std::string tell(const NameOf& name_of, int64_t now_ns) const;
 
   const std::string id_;

@@ -477,7 +477,7 @@ void Runtime::abort(OrderedComm& comm, const std::string& reason) {
 Status Runtime::settle(OrderedComm& comm, const Status& failure) {
   if (failure.ok() || failure.code() == Code::invalid_argument || failure.code() == Code::unsupported) return failure;
   if (!link_ || shut_down_) return failure;
-  if (!comm.failure_reported.exchange(true)) link_->report(comm.comm->id(), failure);
+  report(comm, failure);
   // The hub asks the suspect first, which takes up to lost_after_s.
   const auto verdict =
       verdicts_.wait(comm.comm->id(), Deadline::after_seconds(config_.lost_after_s + config_.suspect_after_s));
@@ -573,19 +573,17 @@ int64_t Runtime::watch_devices(int64_t now_ns) {
 }
 
 // Nothing: its own thread is at it, and is not disturbed.
+std::optional<Communicator::DeviceWork> Runtime::look_at(OrderedComm& comm) {
+  auto work = comm.comm->look_at_device_work();
+  if (work && !work->failure.ok()) report(comm, work->failure);
+  return work;
+}
+
 std::optional<Communicator::DeviceWork> Runtime::look_after(OrderedComm& comm, int64_t now_ns,
                                                             std::vector<std::string>& warnings) {
-  Communicator& communicator = *comm.comm;
-  auto work = communicator.look_at_device_work();
-  if (!work) return work;
-  const auto report = [&](const Status& why) {
-    if (!comm.failure_reported.exchange(true)) link_->report(communicator.id(), why);
-  };
-  if (!work->failure.ok()) {
-    report(work->failure);
-    communicator.interrupt(work->failure);
-    return work;
-  }
+  const Communicator& communicator = *comm.comm;
+  auto work = look_at(comm);
+  if (!work || !work->failure.ok()) return work;
   const auto name_of = [&](uint64_t number) { return communicator.name_of_device_work(number); };
   const DeviceWatch::Wish wish = comm.watch->look(*work, name_of, now_ns);
   if (wish.question != 0) {
@@ -597,8 +595,12 @@ std::optional<Communicator::DeviceWork> Runtime::look_after(OrderedComm& comm, i
     warnings.push_back(wish.warning);
     if (comm.metrics) comm.metrics->stalled(1);
   }
-  if (!wish.failure.ok()) report(wish.failure);
+  if (!wish.failure.ok()) report(comm, wish.failure);
   return work;
+}
+
+void Runtime::report(OrderedComm& comm, const Status& failure) {
+  if (!comm.failure_reported.exchange(true)) link_->report(comm.comm->id(), failure);
 }
 
 OrderedComm* Runtime::comm_of(const std::string& id) {
@@ -610,7 +612,7 @@ void Runtime::tell_of_comm(const HubEvent& event) {
   MutexLock lock(mutex_);
   OrderedComm* comm = comm_of(event.comm);
   if (comm == nullptr) return link_->tell(event, -1, false);
-  const auto work = comm->comm->look_at_device_work();  // a failure is still there when watch_devices() looks
+  const auto work = look_at(*comm);
   link_->tell(event, static_cast<int64_t>(comm->comm->begun_on_device()), work && work->in_flight);
 }
 

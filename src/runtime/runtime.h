@@ -143,6 +143,8 @@ class Runtime {
   void on_event(const HubEvent& event);
   void on_stuck(Group& group);
   int64_t watch_devices(int64_t now_ns);
+  std::optional<Communicator::DeviceWork> look_at(OrderedComm& comm);
+  void report(OrderedComm& comm, const Status& failure);
   std::optional<Communicator::DeviceWork> look_after(OrderedComm& comm, int64_t now_ns,
                                                      std::vector<std::string>& warnings) FDL_REQUIRES(mutex_);
   void tell_of_comm(const HubEvent& event);
