@@ -21,6 +21,27 @@ Knobs with(std::string name, std::string value) {
   return {{"cuda_library", FDL_STANDIN_CUDA}, {"nccl_library", FDL_STANDIN_NCCL}, {std::move(name), std::move(value)}};
 }
 
+constexpr std::size_t kDeviceBytes = std::size_t{64} << 20;
+const bool kSmallDevices = ::setenv("STANDIN_CUDA_MEMORY", std::to_string(kDeviceBytes).c_str(), 1) == 0;
+
+// All memory of a device, but so much in one block.
+class Filling {
+ public:
+  void fill(int device, std::size_t left) {
+    void* const kept = standin_cuda_new(device, left);
+    for (std::size_t size = kDeviceBytes; size >= 4096; size /= 2) {
+      while (void* one = standin_cuda_new(device, size)) blocks_.push_back(one);
+    }
+    standin_cuda_delete(kept);
+  }
+  ~Filling() {
+    for (void* block : blocks_) standin_cuda_delete(block);
+  }
+
+ private:
+  std::vector<void*> blocks_;
+};
+
 template <typename T>
 std::vector<T> counted(T from, int64_t count = kCount) {
   std::vector<T> values(static_cast<std::size_t>(count));
@@ -177,6 +198,46 @@ TEST_F(Together, WhoRunsThemOneByOneHasTheSameResults) {
     Knobs knobs = with("device_collectives", runner);
     knobs.emplace_back("algorithm", "ring");
     EXPECT_EQ(Run(knobs).second, 0) << "the ring is ours";
+  }
+}
+
+// Two buckets that are packed, each into less than the 2 MiB that all devices have left, and together into more.
+TEST_F(Together, WithoutRoomForAllTheyRunOneAfterTheOther) {
+  for (const bool has_room : {true, false}) {
+    std::barrier meet(kSize);
+    std::atomic<long> groups{0};
+    run_ranks(kSize, with("lock_after", "0"), [&](World& me) {
+      constexpr int64_t kMany = 150'000;
+      OwnDevice device(me.rank);
+      Filling filling;
+      if (!has_room) filling.fill(me.rank, kMany * (2 * 8 + 2 * 4) + (3 << 20));
+      for (int step = 0; step < 3; ++step) {
+        float* single[] = {device.put(counted<float>(0, kMany)), device.put(counted<float>(1, kMany))};
+        double* wide[] = {device.put(counted<double>(0, kMany)), device.put(counted<double>(1, kMany))};
+        std::vector<fdl_operation> operations(4);
+        for (std::size_t i = 0; i < 4; ++i) {
+          static constexpr const char* kNames[] = {"s0", "s1", "w0", "w1"};
+          fdl_operation_init(&operations[i]);
+          operations[i].name = kNames[i];
+          void* memory = i < 2 ? static_cast<void*>(single[i]) : wide[i - 2];
+          operations[i].input = device.tensor(memory, i < 2 ? FDL_FLOAT32 : FDL_FLOAT64, &kMany);
+          operations[i].output = memory;
+        }
+        meet.arrive_and_wait();
+        if (step == 2 && me.rank == 0) groups = -standin_nccl_calls("GroupEnd");
+        meet.arrive_and_wait();
+        FDL_EXPECT_OK(fdl_run(me.all, operations.data(), 4, -1, nullptr));
+        meet.arrive_and_wait();
+        if (step == 2 && me.rank == 0) groups += standin_nccl_calls("GroupEnd");
+        for (std::size_t i = 0; i < 2; ++i) {
+          const auto last = static_cast<double>(static_cast<int64_t>(i) + kMany - 1) * kSize;
+          EXPECT_EQ(device.get(single[i] + kMany - 1, 1)[0], static_cast<float>(last));
+          EXPECT_EQ(device.get(wide[i] + kMany - 1, 1)[0], last);
+        }
+        device.let_go();
+      }
+    });
+    EXPECT_EQ(groups, has_room ? kSize : 0);
   }
 }
 

@@ -46,6 +46,11 @@ class OwnDevice {
     standin_cuda_read(memory, values.data(), count * sizeof(T));
     return values;
   }
+  // All that was put there, once the stream is through.
+  void let_go() {
+    settle();
+    for (void* memory : std::exchange(memory_, {})) device_->release(memory);
+  }
   // Until all that the stream has been given has run.
   void settle() {
     EXPECT_TRUE(device_->ring(stream_, bell_).ok());
