@@ -33,6 +33,7 @@ else()
   list(TRANSFORM FDL_KERNEL_HEADERS PREPEND ${PROJECT_SOURCE_DIR}/)
   # The portable image is text that drivers compile themselves. nvcc writes it in its own version's words, which older
   # drivers refuse, though nothing in it is newer than 7.8 (CUDA 11.8) but a hint, which goes.
+  # What the assembler tells of registers and of what it spills stays in kernels.report, which bench/gpu/inspect.sh reads.
   add_custom_command(OUTPUT ${images}/kernels.fatbin ${images}/portable.fatbin
     DEPENDS ${source} ${FDL_KERNEL_HEADERS} ${CMAKE_CURRENT_LIST_FILE} VERBATIM
     COMMENT "Compiling kernels for${names} and others by nvcc ${version}"
@@ -41,7 +42,8 @@ else()
             ${images}/kernels.ptx > ${images}/portable.ptx
     COMMAND ${FARANDOLE_NVCC} -fatbin ${compress} -gencode arch=compute_75,code=compute_75
             -o ${images}/portable.fatbin ${images}/portable.ptx
-    COMMAND ${FARANDOLE_NVCC} ${flags} -fatbin ${compress} ${targets} -o ${images}/kernels.fatbin ${source})
+    COMMAND ${FARANDOLE_NVCC} ${flags} -Xptxas -v -fatbin ${compress} ${targets} -o ${images}/kernels.fatbin ${source}
+            2> ${images}/kernels.report || ! cat ${images}/kernels.report)
   set_source_files_properties(cuda/kernel_image.cpp PROPERTIES
     OBJECT_DEPENDS "${images}/kernels.fatbin;${images}/portable.fatbin"
     COMPILE_DEFINITIONS "FDL_KERNELS=\"${images}\";FDL_KERNELS_COMPILER=\"nvcc ${version}\"")

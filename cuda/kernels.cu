@@ -1,11 +1,11 @@
 // Kernels that pack, unpack and fold; all they do is in pack_math.h and reduce_math.h, which the CPU compiles too.
 #include "cuda/kernels.h"
 
-#define ROW(name, body)                                             \
-  extern "C" __global__ void __launch_bounds__(fdl::cuda::kThreads) \
-      name(const __grid_constant__ fdl::cuda::PackTable table) {    \
-    using namespace fdl::cuda;                                      \
-    body(table, blockIdx.x, threadIdx.x);                           \
+#define ROW(name, body, at_once)                                             \
+  extern "C" __global__ void __launch_bounds__(fdl::cuda::kThreads, at_once) \
+      name(const __grid_constant__ fdl::cuda::PackTable table) {             \
+    using namespace fdl::cuda;                                               \
+    body(table, blockIdx.x, threadIdx.x);                                    \
   }
 FDL_PACK_KERNELS(ROW)
 #undef ROW

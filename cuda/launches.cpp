@@ -45,7 +45,7 @@ Status Launches::find(const char* kernel, Function* function) {
 }
 
 Status Launches::look_up() {
-#define ROW(name, body) FDL_RETURN_IF_ERROR(find(#name, &packers_[k_##name]));
+#define ROW(name, body, at_once) FDL_RETURN_IF_ERROR(find(#name, &packers_[k_##name]));
   FDL_PACK_KERNELS(ROW)
 #undef ROW
 #define ROW(name, type, kind) \

@@ -28,7 +28,7 @@ class Launches {
 
  private:
   enum PackKernel {
-#define ROW(name, body) k_##name,
+#define ROW(name, body, at_once) k_##name,
     FDL_PACK_KERNELS(ROW)
 #undef ROW
         kPackKernels

@@ -35,6 +35,12 @@ static_assert(sizeof(PackTable) <= 4096);
 
 // ---- Balance
 
+// Bytes before the next multiple of a power of two. (A remainder of addresses would be a call of a subroutine on a
+// device, around which registers are spilled.)
+FDL_BOTH unsigned before_next(uintptr_t address, unsigned power_of_two) {
+  return static_cast<unsigned>(-address) & (power_of_two - 1);
+}
+
 // Elements before the first that is aligned on both sides, or kNever: there is none. kVector elements are moved at
 // once, by accesses of 16 bytes or of less where they are less.
 inline constexpr uint32_t kNever = ~uint32_t{0};
@@ -46,11 +52,10 @@ FDL_BOTH uint32_t head_of(uintptr_t from, unsigned from_size, uintptr_t to, unsi
   const unsigned large_size = from_is_smaller ? to_size : from_size;
   const unsigned small_unit = small_size * vector < 16 ? small_size * vector : 16;
   const unsigned large_unit = large_size * vector < 16 ? large_size * vector : 16;
-  const auto past = static_cast<unsigned>(small % small_unit);
-  const unsigned before = past == 0 ? 0 : small_unit - past;
-  if (before % small_size != 0) return kNever;
-  const unsigned head = before / small_size;
-  return (large + head * large_size) % large_unit == 0 ? head : kNever;
+  const unsigned before = before_next(small, small_unit);
+  if ((before & (small_size - 1)) != 0) return kNever;
+  const unsigned head = before >> ((small_size > 1) + (small_size > 2) + (small_size > 4));
+  return before_next(large + head * large_size, large_unit) == 0 ? head : kNever;
 }
 
 FDL_BOTH uint32_t tiles_of(uint32_t count, uint32_t head, uint32_t tile_elements) {
@@ -87,7 +92,7 @@ FDL_BOTH Tile tile_of(uint32_t tile_in_piece, uint32_t count, uint32_t head, uin
   tile.head_begin = tile_in_piece == 0 ? 0 : tile.body_begin;
   const uint32_t rest = count - tile.body_begin;
   tile.end = tile.body_begin + (rest < tile_elements ? rest : tile_elements);
-  tile.tail_begin = has_vectors ? tile.end - (tile.end - tile.body_begin) % vector : tile.body_begin;
+  tile.tail_begin = has_vectors ? tile.end - ((tile.end - tile.body_begin) & (vector - 1)) : tile.body_begin;
   return tile;
 }
 
@@ -152,7 +157,7 @@ FDL_BOTH Sides sides_of(const PackTable& table, uint32_t piece, unsigned packed_
 
 FDL_BOTH uint32_t copy_head(uintptr_t from, uintptr_t to) {
   const unsigned unit = common_unit(from, to);
-  return static_cast<uint32_t>((unit - to % unit) % unit);
+  return before_next(to, unit);
 }
 
 FDL_BOTH void copy_tile(const PackTable& table, uint32_t block, unsigned thread) {

@@ -30,9 +30,10 @@ template <class T>
 struct IntegerLane {
   using Memory = T;
   using Value = T;
+  using Factor = double;
   FDL_BOTH static Value widen(Memory bits) { return bits; }
-  FDL_BOTH static Memory finish(Value value, double factor) {
-    return factor == 1.0 ? value : scaled_integer<T>(value, factor);
+  FDL_BOTH static Memory finish(Value value, bool scaled, Factor factor) {
+    return scaled ? scaled_integer<T>(value, factor) : value;
   }
 };
 
@@ -40,12 +41,12 @@ template <Dtype kDtype, class Wide>
 struct RealLane {
   using Memory = typename Real<kDtype>::Memory;
   using Value = Wide;
+  using Factor = Wide;
   FDL_BOTH static Value widen(Memory bits) { return Real<kDtype>::template widen<Wide>(bits); }
   // Rounded when the fold is done, and again when it is scaled.
-  FDL_BOTH static Memory finish(Value value, double factor) {
+  FDL_BOTH static Memory finish(Value value, bool scaled, Factor factor) {
     const Memory folded = Real<kDtype>::template narrow<Wide>(value);
-    if (factor == 1.0) return folded;
-    return Real<kDtype>::template narrow<Wide>(widen(folded) * static_cast<Wide>(factor));
+    return scaled ? Real<kDtype>::template narrow<Wide>(widen(folded) * factor) : folded;
   }
 };
 
@@ -53,8 +54,9 @@ struct RealLane {
 struct BoolLane {
   using Memory = uint8_t;
   using Value = bool;
+  using Factor = double;
   FDL_BOTH static Value widen(Memory bits) { return bits != 0; }
-  FDL_BOTH static Memory finish(Value value, double) { return value ? 1 : 0; }
+  FDL_BOTH static Memory finish(Value value, bool, Factor) { return value ? 1 : 0; }
 };
 
 template <Dtype kDtype>
@@ -177,11 +179,14 @@ FDL_BOTH void fold_at(const ReduceTable& table, uint64_t first, uint64_t stride)
       fold(table.op, folded[v], next);
     }
   }
+  // Once: a device takes long over what is double.
+  const bool scaled = table.factor != 1.0;
+  const auto factor = static_cast<typename Lane::Factor>(table.factor);
   FDL_UNROLL
   for (int v = 0; v < kVectors; ++v) {
     Elements<Memory, kCount> result;
     FDL_UNROLL
-    for (int i = 0; i < kCount; ++i) result.put(i, Lane::finish(folded[v][i], table.factor));
+    for (int i = 0; i < kCount; ++i) result.put(i, Lane::finish(folded[v][i], scaled, factor));
     result.store(table.target + (first + v * stride) * sizeof(Memory));
   }
 }

@@ -85,6 +85,23 @@ TEST_F(Nccl, NamesWhatItCannotOpen) {
   EXPECT_THAT(describe_nccl(standin_config({{"nccl_library", "/nowhere"}})), HasSubstr("cannot open"));
 }
 
+// Where nothing is named, loaded, packaged nor installed. In a process of its own that finds none of the system's.
+TEST_F(Nccl, SaysWhatWasTriedWhereThereIsNone) {
+  if (void* installed = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL)) {
+    ::dlclose(installed);  // this machine has one: it is found
+    EXPECT_THAT(describe_nccl(standin_config({{"nccl_library", ""}})), HasSubstr("the system's)"));
+    return;
+  }
+  const auto none = open_nccl(standin_config({{"nccl_library", ""}}), false);
+  EXPECT_EQ(none.status().code(), Code::unsupported);
+  EXPECT_THAT(none.status().text(),
+              HasSubstr("nccl: no libnccl.so.2 found (nvidia/nccl/lib: not beside this library; libnccl.so.2: "));
+  EXPECT_THAT(none.status().text(),
+              HasSubstr("); install the Python package nvidia-nccl-cu12 or nvidia-nccl-cu13, or name the file in "
+                        "FARANDOLE_NCCL_LIBRARY"));
+  EXPECT_EQ(describe_nccl(standin_config({{"nccl_library", ""}})), none.status().text());
+}
+
 TEST_F(Nccl, RefusesWhatIsTooOld) {
   standin_nccl_set("version", 21705);
   const auto old = open_nccl(standin_config(), false);

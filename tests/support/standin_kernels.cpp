@@ -18,7 +18,7 @@ void run_all(const void* parameters, unsigned blocks, unsigned threads, Body bod
 }
 
 const Kernel kKernels[] = {
-#define ROW(name, body)                                                                              \
+#define ROW(name, body, at_once)                                                                     \
   {#name, sizeof(PackTable), [](const void* parameters, unsigned blocks, unsigned threads) {         \
      run_all<PackTable>(parameters, blocks, threads, [](const auto&... at) { return body(at...); }); \
    }},
