@@ -85,7 +85,7 @@ TEST_F(Nccl, NamesWhatItCannotOpen) {
   EXPECT_THAT(describe_nccl(standin_config({{"nccl_library", "/nowhere"}})), HasSubstr("cannot open"));
 }
 
-// Where nothing is named, loaded, packaged nor installed. In a process of its own that finds none of the system's.
+// Where nothing is named, loaded, packaged nor installed.
 TEST_F(Nccl, SaysWhatWasTriedWhereThereIsNone) {
   if (void* installed = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL)) {
     ::dlclose(installed);  // this machine has one: it is found
