@@ -141,8 +141,8 @@ sanitized() {
   TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1" run_ctest "$kind" "build/$kind"
 }
 
-part_address() { sanitized address system_test elastic_crew_test node_port_test hub_strangers_test hub_loss_test transport_contract_test tcp_test shm_test engine_test adasum_test capi_test timeline_test channel_test cuda_test capi_devices_test engine_room_test; }
-part_thread() { sanitized thread elastic_crew_test hub_test hub_loss_test transport_contract_test shm_test engine_test adasum_test capi_test timeline_test channel_test cuda_test capi_devices_test engine_room_test; }
+part_address() { sanitized address system_test elastic_crew_test node_port_test hub_strangers_test hub_loss_test transport_contract_test tcp_test shm_test engine_test adasum_test capi_test timeline_test channel_test cuda_test capi_devices_test capi_together_test engine_room_test; }
+part_thread() { sanitized thread elastic_crew_test hub_test hub_loss_test transport_contract_test shm_test engine_test adasum_test capi_test timeline_test channel_test cuda_test capi_devices_test capi_together_test engine_room_test; }
 
 set_up_machine
 for part in "${parts[@]}"; do
