@@ -1,5 +1,6 @@
 // What a call costs: the library's allreduce by name and the ordered one, through the C API, beside a bare
-// ncclAllReduce, in the same process and on the same stream, in turns: of 8 bytes, and of ResNet-50's gradients.
+// ncclAllReduce, in the same process and on the same stream, in turns: of 8 bytes, of several that cannot be fused and
+// begin together, and of ResNet-50's gradients.
 //
 //   calls_bench [--ranks N] [--check] [--json FILE] [--library L] [--nccl L]
 //
@@ -107,6 +108,13 @@ class Tensor {
 
   void sum_by_name(fdl_group* group) { must(fdl_run(group, &named(), 1, -1, nullptr)); }
   void sum_in_order(fdl_comm* comm) { must(fdl_call_ex(comm, &call_, nullptr, nullptr)); }
+  // With factors of their own, tensors cannot share a bucket.
+  void multiply_by(double factor) { operation_.prescale = factor; }
+  const fdl_operation& named() {
+    operation_.name = name_.c_str();
+    operation_.input.shape = &shape_;
+    return operation_;
+  }
   void submit(fdl_group* group) { must(fdl_submit(group, &named(), 1, &handle_)); }
   void wait() {
     must(fdl_wait_handle(handle_, -1));
@@ -114,12 +122,6 @@ class Tensor {
   }
 
  private:
-  const fdl_operation& named() {
-    operation_.name = name_.c_str();
-    operation_.input.shape = &shape_;
-    return operation_;
-  }
-
   std::byte* memory_;
   std::size_t count_;
   int64_t shape_;
@@ -183,6 +185,28 @@ class Gradients {
   int count_ = 0;
 };
 
+// Small sums that cannot be fused, submitted at once: NCCL gets them as one group.
+class Mixed {
+ public:
+  explicit Mixed(BenchGpu& gpu) {
+    for (int i = 0; i < kSums; ++i) {
+      tensors_.emplace_back(gpu, kCount, "mixed." + std::to_string(i));
+      tensors_.back().multiply_by(1.0 / (1 << i));
+    }
+  }
+  void sum(fdl_group* group) {
+    std::vector<fdl_operation> operations;
+    for (Tensor& tensor : tensors_) operations.push_back(tensor.named());
+    must(fdl_run(group, operations.data(), operations.size(), -1, nullptr));
+  }
+  const std::vector<Tensor>& tensors() const { return tensors_; }
+  static constexpr int kSums = 8;
+  static constexpr std::size_t kCount = 256;
+
+ private:
+  std::vector<Tensor> tensors_;
+};
+
 void check(Rank& me) {
   Tensor tensor(me.gpu, 1000, "checked");
   const auto expect = [&](const char* what, const std::function<void()>& sum) {
@@ -195,6 +219,18 @@ void check(Rank& me) {
   expect("by name", [&] { tensor.sum_by_name(me.library.all()); });
   expect("in order", [&] { tensor.sum_in_order(me.library.comm()); });
   expect("of bare NCCL", [&] { me.bare.sum(tensor.memory(), tensor.count()); });
+  Mixed mixed(me.gpu);
+  for (int step = 0; step < 3; ++step) {
+    for (int i = 0; i < Mixed::kSums; ++i) {
+      std::vector<float> values = values_of(me.rank, Mixed::kCount);
+      for (float& value : values) value *= static_cast<float>(1 << i);
+      me.gpu.put(mixed.tensors()[static_cast<std::size_t>(i)].memory(), values);
+    }
+    mixed.sum(me.library.all());
+    for (const Tensor& one : mixed.tensors()) {
+      if (!is_sum(me.gpu.get(one.memory(), one.count()), me.options.ranks)) end(kWrong, "a sum among others is wrong");
+    }
+  }
   Gradients gradients(me.gpu, 1000);
   for (int step = 0; step < 3; ++step) {
     for (const Tensor& one : gradients.tensors()) me.gpu.put(one.memory(), values_of(me.rank, one.count()));
@@ -226,6 +262,17 @@ void bench_small(Rank& me) {
   }
 }
 
+// Beside as many bare calls, one after the other.
+void bench_together(Rank& me) {
+  Mixed mixed(me.gpu);
+  const Way named = [&](int) { mixed.sum(me.library.all()); };
+  const Way bare = [&](int) {
+    for (const Tensor& one : mixed.tensors()) me.bare.sum(one.memory(), one.count());
+  };
+  const auto times = measure({named, bare}, kRounds, 100, true, [&] { me.gpu.finish(); });
+  me.report("8 that cannot be fused", "until device", Mixed::kSums * Mixed::kCount * 4, "named", times[0], times[1]);
+}
+
 void bench_gradients(Rank& me) {
   Gradients gradients(me.gpu, 1);
   std::byte* all = me.gpu.allocate(gradients.elements() * 4);
@@ -246,6 +293,7 @@ void run(const Options& options, int rank, const Meeting& meeting) {
   if (rank == 0) std::printf("all sums are right\n");
   if (options.check_only) return;
   bench_small(me);
+  bench_together(me);
   bench_gradients(me);
 }
 
