@@ -1,17 +1,21 @@
 // Named operations on devices that cannot share a bucket: one launch for all of them; ranks as threads, on the
 // stand-ins.
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <barrier>
+#include <filesystem>
 #include <numeric>
 
 #include "tests/support/own_device.h"
 #include "tests/support/standin_nccl.h"
+#include "tests/support/trace_events.h"
 
 namespace world_test {
 namespace {
 
+using testing::EndsWith;
 using testing::HasSubstr;
 
 constexpr int kSize = 3;
@@ -259,6 +263,36 @@ TEST_F(Together, ARankThatHasJoinedGivesZerosToAll) {
     FDL_EXPECT_OK(fdl_wait_handle(handle, -1));
     fdl_handle_free(handle);
   });
+}
+
+// Each tensor is told of what was done to it, though others were begun before it was through.
+TEST_F(Together, TheTimelineTellsOfEachTensorAlone) {
+  const auto folder = std::filesystem::path(testing::TempDir()) / ("together-" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  const std::string file = (folder / "t.json").string();
+  run_ranks(kSize, with("lock_after", "0"), [&](World& me) {
+    Step step(me);
+    for (const bool traced : {false, true}) {
+      if (traced) {
+        FDL_EXPECT_OK(fdl_timeline_start(me.world, file.c_str(), 0));
+      }
+      FDL_EXPECT_OK(fdl_barrier(me.comm));
+      FDL_EXPECT_OK(step.run());
+      step.expect_sums(kSize);
+      step.expect_others();
+      FDL_EXPECT_OK(fdl_barrier(me.comm));
+    }
+    FDL_EXPECT_OK(fdl_timeline_stop(me.world));
+  });
+  const auto events = trace_test::events_of(trace_test::text_of_file(file));
+  std::filesystem::remove_all(folder);
+  trace_test::expect_sound(events);
+  for (const char* packed : {"first", "second"}) {
+    EXPECT_THAT(trace_test::story_of(events, packed),
+                EndsWith("QUEUE( ) MEMCPY_IN_FUSION_BUFFER( ) NCCL_ALLREDUCE( ) MEMCPY_OUT_FUSION_BUFFER( ) )"));
+  }
+  EXPECT_THAT(trace_test::story_of(events, "wide"), EndsWith("QUEUE( ) NCCL_ALLREDUCE( ) )"));
+  EXPECT_THAT(trace_test::story_of(events, "rows"), EndsWith("QUEUE( ) NCCL_ALLGATHER( ) )"));
 }
 
 // All of them end with the one that fails, on its rank at once, and on the others before long.

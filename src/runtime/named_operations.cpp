@@ -340,6 +340,7 @@ bool NamedOperations::begin_next_run() {
   if (!beside_.empty()) {
     running_ = std::move(beside_.front());
     beside_.pop_front();
+    if (trace_) trace_runs(running_->entries());
     return true;
   }
   if (todo_.empty() && !begin_blindly()) return false;
@@ -353,7 +354,10 @@ bool NamedOperations::begin_next_run() {
 // share is the same on all ranks, and so is whether there is room for all of them. False: that is not known yet.
 bool NamedOperations::begin_together() {
   std::size_t count = 1;
-  while (todo_[count - 1].bucket->with_next) ++count;
+  while (todo_[count - 1].bucket->with_next) {
+    FDL_CHECK(count < todo_.size());
+    ++count;
+  }
   const auto device = device_work(todo_.front());
   if (device.ok() && !joint_) {
     std::vector<JointStart::Need> needs;
@@ -386,12 +390,7 @@ std::unique_ptr<BucketRun> NamedOperations::start_next(JointStart* joint) {
   }
   ++bucket_count_;
   if (metrics_) count_beginnings(planned);
-  if (trace_) {
-    trace_->bucket();
-    for (const auto& entry : planned.entries) {
-      if (entry && entry->traced != 0) trace_->runs(entry->traced);
-    }
-  }
+  if (trace_) trace_runs(planned.entries);
   provisional_ = planned.provisional;
   auto device = device_work(planned);
   if (!device.ok()) {
@@ -492,6 +491,14 @@ void NamedOperations::trace_with(std::unique_ptr<Trace> trace) {
     root_->watch([this](int from, const Request& request) { trace_->ready(from, request); });
   } else {
     root_->watch({});
+  }
+}
+
+// What is told from now on is told of these.
+void NamedOperations::trace_runs(const std::vector<std::optional<Entry>>& entries) {
+  trace_->bucket();
+  for (const auto& entry : entries) {
+    if (entry && entry->traced != 0) trace_->runs(entry->traced);
   }
 }
 

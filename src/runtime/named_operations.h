@@ -128,6 +128,7 @@ class NamedOperations {
   void fail_bucket(Planned& planned);
   void complete(Entry& entry, const Status& status);
   void count_beginnings(const Planned& planned);
+  void trace_runs(const std::vector<std::optional<Entry>>& entries);
   void trace_decided(const Planned& planned);
   void suspect(const Status& why);
   void settle_departure();
