@@ -118,8 +118,8 @@ def _submit(kind, name):
 
     tensor = ones(2)
     target = torch.empty(2) if kind == "ALLREDUCE" else None
-    fields = ops._fields(core.Kind[kind], name, tensor, target)
-    return ops._enqueue(hvd.global_process_set.group("test"), [fields], (tensor, target), lambda native: None)
+    fields = ops._fields(core.Kind[kind], name, None, tensor, target)
+    return ops._enqueue(hvd.global_process_set.group("test"), [fields], None, (tensor, target), lambda native: None)
 
 
 def told(situation, kind, words, action):
