@@ -1,23 +1,15 @@
-// Runtime: a start and a stop that can be read, and what happens in between when ranks are lost.
+// Runtime: groups, what the hub and the loop tell of them, named operations, and a stop that can be read.
 #include "runtime/runtime.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
-#include <limits>
 
 #include "agree/wire.h"
 #include "base/log.h"
-#include "base/version.h"
 #include "runtime/assemble.h"
-#include "runtime/own_terms.h"
-#include "system/handshake.h"
-#include "world/efa.h"
-#include "world/topology.h"
+#include "runtime/store_exchange.h"
 
 namespace fdl {
 namespace {
@@ -33,59 +25,6 @@ std::atomic<bool>* make_fork_witness() {
   FDL_CHECK(page != MAP_FAILED);
   FDL_CHECK(::madvise(page, kPageBytes, MADV_WIPEONFORK) == 0);
   return new (page) std::atomic<bool>(true);
-}
-
-// The store of the world, under a prefix of its own for each use.
-class StoreExchange final : public Exchange {
- public:
-  StoreExchange(HubLink& link, std::string prefix) : link_(link), prefix_(std::move(prefix)) {}
-  Status publish(std::string_view key, std::string_view value) override {
-    return link_.publish(prefix_ + "/" + std::string(key), value);
-  }
-  Result<std::string> fetch(std::string_view key, Deadline deadline) override {
-    return link_.fetch(prefix_ + "/" + std::string(key), deadline);
-  }
-
- private:
-  HubLink& link_;
-  std::string prefix_;
-};
-
-Result<LogLevel> parse_log_level(std::string_view word) {
-  const std::vector<std::pair<std::string_view, LogLevel>> levels{
-      {"trace", LogLevel::trace}, {"debug", LogLevel::debug}, {"info", LogLevel::info},  {"warning", LogLevel::warning},
-      {"error", LogLevel::error}, {"off", LogLevel::off},     {"fatal", LogLevel::error}};
-  for (const auto& [name, level] : levels) {
-    if (word == name) return level;
-  }
-  return Status(Code::invalid_argument,
-                "FARANDOLE_LOG_LEVEL = '" + std::string(word) + "' is not trace, debug, info, warning, error or off");
-}
-
-Result<Identity> explicit_identity(const RuntimeOptions& options, const Config& config) {
-  if (options.size < 1 || options.rank >= options.size) {
-    return Status(Code::invalid_argument, "rank " + std::to_string(options.rank) + " of " +
-                                              std::to_string(options.size) + " was given; rank must be below size");
-  }
-  Identity identity{.rank = options.rank,
-                    .size = options.size,
-                    .local_rank = options.local_rank,
-                    .local_size = options.local_size,
-                    .source = "options",
-                    .rendezvous = config.rendezvous,
-                    .job_key = config.job_key};
-  if (identity.rendezvous.empty() && options.size == 1) identity.rendezvous = "memory://alone-" + random_hex(8);
-  if (identity.rendezvous.empty()) {
-    return Status(Code::invalid_argument,
-                  "rank and size were given without a rendezvous; give tcp://host:port, "
-                  "file:///path or memory://name (the same on all ranks)");
-  }
-  identity.rank_zero_serves = identity.rendezvous.find("?hub=1") == std::string::npos;
-  if (identity.job_key.empty()) {
-    identity.job_key = "farandole " + identity.rendezvous;
-    identity.job_key_is_derived = true;
-  }
-  return identity;
 }
 
 std::string ranks_text(const std::vector<int>& ranks) {
@@ -124,168 +63,6 @@ Status Runtime::usable() const {
   if (shut_down_.load(std::memory_order_relaxed)) {
     return Status(Code::shut_down, "rank " + std::to_string(identity_.rank) + " has shut farandole down");
   }
-  return {};
-}
-
-// ---- start
-// -------------------------------------------------------------------------------------------------------------
-
-Result<std::unique_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) {
-  std::unique_ptr<Runtime> runtime(new Runtime());
-  Status started = runtime->start(options);
-  if (!started.ok()) return started.while_doing("starting farandole");
-  return runtime;
-}
-
-Status Runtime::start(const RuntimeOptions& options) {
-  const Environment environment = Environment::of_process();
-  std::map<std::string, std::string> knobs = options.knobs;
-  if (!options.rendezvous.empty()) knobs["rendezvous"] = options.rendezvous;
-  if (!options.job_key.empty()) knobs["job_key"] = options.job_key;
-  FDL_ASSIGN_OR_RETURN(config_, Config::read(environment, knobs));
-  devices_ = std::make_shared<Devices>(config_);
-  FDL_ASSIGN_OR_RETURN(tuning_, load_tuning(config_, environment));
-  FDL_ASSIGN_OR_RETURN(const LogLevel level, parse_log_level(config_.log_level));
-  set_log_level(level);
-  if (options.rank >= 0) {
-    FDL_ASSIGN_OR_RETURN(identity_, explicit_identity(options, config_));
-  } else {
-    FDL_ASSIGN_OR_RETURN(identity_, who_am_i(environment, config_));
-  }
-  if (identity_.rank == 0) {
-    for (const std::string& line : config_.without_meaning) log_warning("{}", line);
-  }
-  if (identity_.rank == 0 && identity_.rank_zero_serves) FDL_RETURN_IF_ERROR(serve_hub());
-  FDL_RETURN_IF_ERROR(meet());
-  FDL_RETURN_IF_ERROR(place());
-  FDL_RETURN_IF_ERROR(share_memory());
-  start_configured_timeline();  // before there is anything to tell
-  start_metrics();
-  std::vector<int> everyone(members_.size());
-  for (std::size_t rank = 0; rank < everyone.size(); ++rank) everyone[rank] = static_cast<int>(rank);
-  FDL_ASSIGN_OR_RETURN(all_, open_group("all", everyone));
-  log_at(identity_.rank == 0 ? LogLevel::info : LogLevel::debug, "{}; {}; {} of {} on this host, {}, fusion {} MiB",
-         identity_.line(), facts_.transports, facts_.local_rank, facts_.local_size, describe_machine(),
-         config_.fusion_bytes >> 20);
-  if (facts_.local_rank == 0) log_efa(environment, facts_.transports);
-  return {};
-}
-
-// A job is not given up because nobody can be told of it.
-void Runtime::start_metrics() {
-  if (config_.metrics_port == 0) return;
-  const int64_t port = config_.metrics_port + facts_.local_rank;
-  auto metrics = std::make_shared<Metrics>(Metrics::Labels{{"rank", std::to_string(facts_.rank)},
-                                                           {"size", std::to_string(facts_.size)},
-                                                           {"local_rank", std::to_string(facts_.local_rank)},
-                                                           {"host", facts_.host},
-                                                           {"launcher", facts_.source},
-                                                           {"transports", facts_.transports},
-                                                           {"version", std::string(kVersion)}});
-  auto server = port > 65535 ? Status(Code::invalid_argument, "FARANDOLE_METRICS_PORT = '" +
-                                                                  std::to_string(config_.metrics_port) +
-                                                                  "' and the local rank are more than 65535")
-                             : serve_metrics(metrics, static_cast<int>(port));
-  if (!server.ok())
-    return log_warning("{}; the job goes on without the metrics of rank {}", server.status().text(), facts_.rank);
-  metrics_ = std::move(metrics);
-  metrics_server_ = server.take();
-}
-
-std::shared_ptr<GroupMetrics> Runtime::metrics_of(const Group& group) const {
-  if (!metrics_) return nullptr;
-  std::vector<int> ranks;
-  for (const Member& member : group.members()) ranks.push_back(member.world_rank);
-  return metrics_->group(Metrics::label_of(ranks, facts_.size));
-}
-
-Status Runtime::serve_hub() {
-  FDL_ASSIGN_OR_RETURN(hub_, Hub::open({.size = identity_.size,
-                                        .job_key = identity_.job_key,
-                                        .address = identity_.rendezvous,
-                                        .interfaces = config_.interfaces,
-                                        .port_base = static_cast<int>(config_.port_base),
-                                        .start_timeout_s = config_.start_timeout_s,
-                                        .lost_after_s = config_.lost_after_s,
-                                        .server_name = "rank 0 on " + host_facts().host_name}));
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  hub_thread_ = std::thread([this] { hub_->run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return {};
-}
-
-Status Runtime::meet() {
-  const Deadline deadline = Deadline::after_seconds(config_.start_timeout_s);
-  const HostFacts mine = host_facts();
-  FDL_ASSIGN_OR_RETURN(link_, HubLink::connect(identity_.rendezvous, identity_.job_key,
-                                               {.rank = identity_.rank,
-                                                .size = identity_.size,
-                                                .host_name = mine.host_name,
-                                                .boot_id = mine.boot_id,
-                                                .process_id = mine.process_id,
-                                                .terms = own_terms(config_, tuning_.table),
-                                                .numa_node = numa_node()},
-                                               deadline));
-  FDL_ASSIGN_OR_RETURN(
-      loop_,
-      Loop::start(*link_, config_,
-                  {.on_event = [this](const HubEvent& event) { on_event(event); },
-                   .on_stuck = [this](Group& group) { on_stuck(group); },
-                   .on_suspicion = [this](Group& group, const Status& why) { link_->report(group.comm().id(), why); },
-                   .on_watch = [this](int64_t now) { return watch_devices(now); }}));
-  // The hub itself gives up after start_timeout_s and names the missing; a little longer here lets its text win.
-  FDL_ASSIGN_OR_RETURN(const auto everyone, link_->wait_for_all(Deadline::after_seconds(config_.start_timeout_s + 2)));
-  std::vector<HostFacts> facts;
-  for (const auto& hello : everyone) {
-    facts.push_back({hello.host_name, hello.boot_id, hello.process_id, hello.numa_node});
-  }
-  StoreExchange exchange(*link_, "world");
-  FDL_ASSIGN_OR_RETURN(members_, find_hosts(identity_.rank, facts, identity_.job_key, exchange, deadline));
-  return {};
-}
-
-// Where each rank is: what the launcher did not say, the hosts do.
-Status Runtime::place() {
-  const auto me = static_cast<std::size_t>(identity_.rank);
-  std::vector<std::string> hosts;
-  std::vector<int> local_rank(members_.size(), 0);
-  std::map<std::string, int> per_host;
-  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
-    if (!per_host.contains(members_[rank].host_id)) hosts.push_back(members_[rank].host_id);
-    local_rank[rank] = per_host[members_[rank].host_id]++;
-  }
-  facts_ = {.rank = identity_.rank,
-            .size = identity_.size,
-            .local_rank = identity_.local_rank >= 0 ? identity_.local_rank : local_rank[me],
-            .local_size = identity_.local_size >= 0 ? identity_.local_size : per_host[members_[me].host_id],
-            .host = members_[me].host_name,
-            .source = identity_.source,
-            .rendezvous = identity_.rendezvous,
-            .transports = transports_between(members_, identity_.rank, config_)};
-  facts_.is_homogeneous =
-      std::ranges::all_of(per_host, [&](const auto& host) { return host.second == per_host.begin()->second; });
-  facts_.cross_size = 0;
-  for (const std::string& host : hosts) {
-    if (per_host[host] <= local_rank[me]) continue;
-    if (host == members_[me].host_id) facts_.cross_rank = facts_.cross_size;
-    ++facts_.cross_size;
-  }
-  if (!each_has_a_core(members_, members_[me].host_id)) config_.spin_us = 0;
-  return {};
-}
-
-Status Runtime::share_memory() {
-  StoreExchange exchange(*link_, "memory");
-  FDL_ASSIGN_OR_RETURN(memory_, assemble_memory({.id = "the world's memory",
-                                                 .rank = identity_.rank,
-                                                 .members = members_,
-                                                 .job_key = identity_.job_key,
-                                                 .config = &config_,
-                                                 .exchange = &exchange,
-                                                 .deadline = Deadline::after_seconds(config_.start_timeout_s)}));
   return {};
 }
 
@@ -439,70 +216,6 @@ void Runtime::end(Group& group) {
   std::erase_if(groups_, [&](const auto& kept) { return kept.get() == &group; });
 }
 
-// ---- communicators
-// -----------------------------------------------------------------------------------------------------
-
-Result<std::unique_ptr<OrderedComm>> Runtime::make_comm(Group& group) {
-  FDL_RETURN_IF_ERROR(usable());
-  const std::string id = group.id() + " comm " + std::to_string(group.next_number());
-  auto made = std::make_unique<OrderedComm>();
-  made->group = &group;
-  made->metrics = metrics_of(group);
-  made->watch =
-      std::make_unique<DeviceWatch>(id, group.members(), group.rank(),
-                                    DeviceWatch::Terms{.warning_ns = seconds_to_ns(config_.stall_warning_s),
-                                                       .shutdown_ns = seconds_to_ns(config_.stall_shutdown_s)});
-  FDL_ASSIGN_OR_RETURN(made->comm, connect(id, group.members(), group.rank(), [this] { loop_->watch(); }));
-  MutexLock lock(mutex_);
-  comms_.insert(made.get());
-  return made;
-}
-
-void Runtime::end(std::unique_ptr<OrderedComm> comm) {
-  MutexLock lock(mutex_);
-  comms_.erase(comm.get());
-  verdicts_.forget(comm->comm->id());
-}
-
-void Runtime::abort(OrderedComm& comm, const std::string& reason) {
-  const Status why =
-      Status::blame(identity_.rank, facts_.host, Code::aborted,
-                    "rank " + std::to_string(identity_.rank) + " (" + facts_.host + ") aborted: " + reason);
-  comm.failure_reported = true;
-  verdicts_.deliver(comm.comm->id(), why);
-  comm.comm->interrupt(why);
-  if (link_) link_->report(comm.comm->id(), why);
-}
-
-Status Runtime::settle(OrderedComm& comm, const Status& failure) {
-  if (failure.ok() || failure.code() == Code::invalid_argument || failure.code() == Code::unsupported) return failure;
-  if (!link_ || shut_down_) return failure;
-  report(comm, failure);
-  // The hub asks the suspect first, which takes up to lost_after_s.
-  const auto verdict =
-      verdicts_.wait(comm.comm->id(), Deadline::after_seconds(config_.lost_after_s + config_.suspect_after_s));
-  if (!verdict) return failure;
-  return verdict->during(failure.error().operation, failure.error().phase, comm.group->id());
-}
-
-std::vector<int> Runtime::others(const std::vector<Member>& members) const {
-  std::vector<int> ranks;
-  for (const Member& member : members) {
-    if (member.world_rank != identity_.rank) ranks.push_back(member.world_rank);
-  }
-  return ranks;
-}
-
-void Runtime::interrupt_comms(const std::function<bool(const Communicator&)>& which, const Status& why) {
-  MutexLock lock(mutex_);
-  for (OrderedComm* comm : comms_) {
-    if (!which(*comm->comm)) continue;
-    verdicts_.deliver(comm->comm->id(), why);
-    comm->comm->interrupt(why);
-    comm->comm->end_device_work();
-  }
-}
-
 // ---- what the hub and the loop tell (in the loop's thread)
 // -----------------------------------------------------------------
 
@@ -553,74 +266,6 @@ void Runtime::on_event(const HubEvent& event) {
 }
 
 void Runtime::on_stuck(Group& group) { link_->probe(others(group.members())); }
-
-// ---- ordered communicators whose work is on devices, where nobody may be driving (in the loop's thread)
-// ------------------
-
-int64_t Runtime::watch_devices(int64_t now_ns) {
-  bool any = false;
-  std::vector<std::string> warnings;  // told without the lock: the sink is the program's
-  {
-    MutexLock lock(mutex_);
-    for (OrderedComm* comm : comms_) {
-      const auto work = look_after(*comm, now_ns, warnings);
-      any |= !work || (work->in_flight && work->failure.ok());
-    }
-  }
-  for (const std::string& each : warnings) log_warning("{}", each);
-  return any ? now_ns + std::max<int64_t>(seconds_to_ns(config_.suspect_after_s), 1'000'000)
-             : std::numeric_limits<int64_t>::max();
-}
-
-// Nothing: its own thread is at it, and is not disturbed.
-std::optional<Communicator::DeviceWork> Runtime::look_at(OrderedComm& comm) {
-  auto work = comm.comm->look_at_device_work();
-  if (work && !work->failure.ok()) report(comm, work->failure);
-  return work;
-}
-
-std::optional<Communicator::DeviceWork> Runtime::look_after(OrderedComm& comm, int64_t now_ns,
-                                                            std::vector<std::string>& warnings) {
-  const Communicator& communicator = *comm.comm;
-  auto work = look_at(comm);
-  if (!work || !work->failure.ok()) return work;
-  const auto name_of = [&](uint64_t number) { return communicator.name_of_device_work(number); };
-  const DeviceWatch::Wish wish = comm.watch->look(*work, name_of, now_ns);
-  if (wish.question != 0) {
-    const std::vector<int> asked = others(communicator.members());
-    link_->probe(asked);
-    link_->ask(communicator.id(), wish.question, asked, comm.watch->claim_ns());
-  }
-  if (!wish.warning.empty()) {
-    warnings.push_back(wish.warning);
-    if (comm.metrics) comm.metrics->stalled(1);
-  }
-  if (!wish.failure.ok()) report(comm, wish.failure);
-  return work;
-}
-
-void Runtime::report(OrderedComm& comm, const Status& failure) {
-  if (!comm.failure_reported.exchange(true)) link_->report(comm.comm->id(), failure);
-}
-
-OrderedComm* Runtime::comm_of(const std::string& id) {
-  const auto found = std::ranges::find_if(comms_, [&](const OrderedComm* comm) { return comm->comm->id() == id; });
-  return found == comms_.end() ? nullptr : *found;
-}
-
-void Runtime::tell_of_comm(const HubEvent& event) {
-  MutexLock lock(mutex_);
-  OrderedComm* comm = comm_of(event.comm);
-  if (comm == nullptr) return link_->tell(event, -1, false);
-  const auto work = look_at(*comm);
-  link_->tell(event, static_cast<int64_t>(comm->comm->begun_on_device()), work && work->in_flight);
-}
-
-void Runtime::hear_of_comm(const HubEvent& event) {
-  MutexLock lock(mutex_);
-  OrderedComm* comm = comm_of(event.comm);
-  if (comm != nullptr) comm->watch->told(event.rank, event.question, {event.begun, event.waiting});
-}
 
 // ---- named operations
 // --------------------------------------------------------------------------------------------------
@@ -686,70 +331,6 @@ Result<GroupMemory> Runtime::take_memory(Group& group, int kind, int index, Stre
 Status Runtime::may_wait() const {
   if (!loop_->drives_here()) return {};
   return Status(Code::invalid_argument, "a callback of a handle must not wait for an operation that is in flight");
-}
-
-// ---- the timeline
-// ------------------------------------------------------------------------------------------------------
-
-void Runtime::note_time(std::vector<Entry>& entries) const {
-  const int64_t now = now_ns();
-  for (Entry& entry : entries) entry.submitted_ns = now;
-}
-
-// A job is not given up for want of a picture of it.
-void Runtime::start_configured_timeline() {
-  if (config_.timeline.empty() || config_.timeline == "DYNAMIC") return;  // that is: when the program asks for one
-  const Status started = start_timeline(config_.timeline, config_.timeline_mark_cycles);
-  if (!started.ok()) log_warning("{} (FARANDOLE_TIMELINE); the job goes on without one", started.text());
-}
-
-Status Runtime::start_timeline(const std::string& path, bool marks_cycles) {
-  if (path.empty()) return Status(Code::invalid_argument, "timeline: the path of the file is empty");
-  FDL_RETURN_IF_ERROR(may_wait());
-  MutexLock lock(timeline_mutex_);
-  FDL_RETURN_IF_ERROR(usable());
-  if (timeline_started_) {
-    return Status(Code::invalid_argument, "timeline: one is being written already; stop it before you start another");
-  }
-  std::string mine = path;
-  const auto place = mine.find("%r");
-  if (place != std::string::npos) mine.replace(place, 2, std::to_string(facts_.rank));
-  if (place != std::string::npos || facts_.rank == 0) {
-    const std::string who =
-        "rank " + std::to_string(facts_.rank) + " of " + std::to_string(facts_.size) + " on " + facts_.host;
-    FDL_ASSIGN_OR_RETURN(timeline_, Timeline::start(mine, who, marks_cycles));
-    Timeline* timeline = timeline_.get();
-    loop_->call([&] { trace_groups(timeline); });
-    notes_times_.store(true, std::memory_order_relaxed);
-  }
-  timeline_started_ = true;
-  return {};
-}
-
-Status Runtime::stop_timeline() {
-  FDL_RETURN_IF_ERROR(may_wait());
-  MutexLock lock(timeline_mutex_);
-  FDL_RETURN_IF_ERROR(usable());
-  return finish_timeline();
-}
-
-Status Runtime::finish_timeline() {
-  timeline_started_ = false;
-  if (!timeline_) return {};
-  notes_times_.store(false, std::memory_order_relaxed);
-  loop_->call([&] { trace_groups(nullptr); });
-  const Status outcome = timeline_->stop();
-  timeline_.reset();
-  return outcome;
-}
-
-void Runtime::trace_groups(Timeline* timeline) {
-  traced_by_ = timeline;
-  MutexLock lock(mutex_);
-  for (auto& group : groups_) {
-    group->named().trace_with(timeline == nullptr ? nullptr
-                                                  : timeline->trace(group->id(), group->rank(), group->size()));
-  }
 }
 
 Runtime::NamedCounts Runtime::count_named() {
