@@ -292,8 +292,13 @@ TEST_F(RosterTest, AllAreToldWhichTermDiffersAndWhoHasWhat) {
   EXPECT_THAT(sent(), ElementsAre("2:reply " + why, "0:welcome"));
   wait_for_all(0);
   EXPECT_THAT(sent(), ElementsAre("0:reply " + why));
-  // Who comes later, whatever it has, is told as well.
+  // Who comes later, whatever it has, is told as well; and the hub is not left before.
+  EXPECT_TRUE(say(2, {.kind = Kind::leave}).ok());
+  EXPECT_TRUE(say(0, {.kind = Kind::leave}).ok());
+  sent();
+  EXPECT_FALSE(roster_.is_empty());
   EXPECT_FALSE(roster_.greet(peer(1), {1, 3, "h1", "boot", 101, {}}));
+  EXPECT_TRUE(roster_.is_empty());
   EXPECT_THAT(sent(), ElementsAre("1:something else the job did not start: " + why));
 }
 

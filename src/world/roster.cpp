@@ -121,6 +121,7 @@ void Roster::start_over() {
   arrived_ = 0;
   opened_ns_ = latest_ns_;
   start_failed_ = {};
+  told_late_.clear();
   store_ = Store(options_.store_bytes);
   suspicions_.clear();
   reported_.clear();
@@ -148,6 +149,8 @@ bool Roster::greet(Peer peer, const HubLink::Hello& hello) {
     start_over();
   }
   if (Status why = refusal_of(hello); !why.ok()) {
+    const Seat* empty = seat_at(hello.rank);
+    if (!start_failed_.ok() && empty != nullptr && empty->state == Seat::State::empty) told_late_.insert(hello.rank);
     refuse(peer, std::move(why));
     return false;
   }

@@ -44,7 +44,7 @@ class Roster {
   std::vector<Outgoing> take_outgoing() { return std::exchange(outgoing_, {}); }
   std::vector<Peer> take_hang_ups() { return std::exchange(hang_ups_, {}); }
   // Somebody came, and nobody is here any more.
-  bool is_empty() const { return arrived_ > 0 && here_ == 0; }
+  bool is_empty() const { return arrived_ > 0 && here_ == 0 && !somebody_is_to_be_told(); }
 
  private:
   struct Seat {
@@ -81,6 +81,10 @@ class Roster {
     std::set<int> unheard;  // who was asked and has not answered
   };
 
+  // Where ranks differ, each is told in what: also who comes when the others know already.
+  bool somebody_is_to_be_told() const {
+    return start_failed_.code() == Code::mismatch && arrived_ + static_cast<int>(told_late_.size()) < options_.size;
+  }
   Seat* seat_of(Peer peer);
   Seat* seat_at(int rank);
   std::string name_of(const Seat& seat) const;
@@ -124,7 +128,8 @@ class Roster {
   std::vector<Term> first_terms_;
   int arrived_ = 0;
   int here_ = 0;
-  Status start_failed_;  // somebody was missing in the end, or was gone before all were here
+  std::set<int> told_late_;  // ranks that came when it had failed
+  Status start_failed_;      // somebody was missing in the end, or was gone before all were here
   std::vector<Waiting> waiting_;
   Store store_;
   std::vector<Suspicion> suspicions_;
