@@ -17,7 +17,8 @@
  * all.
  *  5. Buffers stay the caller's; the library keeps no pointer after completion. Sizes are bytes, counts are elements,
  *     both size_t; shapes are int64_t; durations are nanoseconds in int64_t fields named ..._ns (0: as configured).
- *     input == output means in place.
+ *     input == output means in place. Input and output that overlap in another way are FDL_INVALID_ARGUMENT; a rank's
+ *     own part of the larger buffer (allgather, gather: input; reduce_scatter, scatter: output) is in place too.
  *  6. Threads. Any thread may use a world and a group and submit named operations; a communicator (and its requests)
  *     belongs to one thread at a time; a handle may be waited for by any number of threads. No callback runs under a
  *     lock. EINTR is never an error. After fork() without exec the child may not use a world: FDL_NOT_INITIALIZED.
@@ -329,6 +330,9 @@ FDL_API fdl_result fdl_isend(fdl_comm* comm, const void* buffer, size_t count, f
 FDL_API fdl_result fdl_irecv(fdl_comm* comm, void* buffer, size_t count, fdl_dtype dtype, int peer,
                              fdl_request** request);
 
+/* A size that the caller does not state: see fdl_call and fdl_operation. */
+#define FDL_UNSTATED ((size_t)-1)
+
 /* Everything that an ordered collective or a message can be told; the functions above are short forms of this one.
  * `request` NULL blocks. Fields that a collective does not use are ignored. */
 typedef enum fdl_collective {
@@ -358,6 +362,13 @@ typedef struct fdl_call {
   fdl_device_kind device_kind; /* where input and output lie */
   int device_index;
   void* stream; /* of the device (CUstream, cudaStream_t); NULL: its default stream */
+  /* The sizes of the caller's memory, for callers that know them: how many elements input and output have, and how many
+   * entries counts and recv_counts. A number other than what the call needs is FDL_INVALID_ARGUMENT on this rank before
+   * anything is read, written or sent. fdl_call_init sets them to FDL_UNSTATED, which is not checked. */
+  size_t input_elements;
+  size_t output_elements;
+  size_t counts_length;
+  size_t recv_counts_length;
 } fdl_call;
 FDL_API void fdl_call_init(fdl_call* call);
 FDL_API fdl_result fdl_call_ex(fdl_comm* comm, const fdl_call* call, const fdl_call_options* options,
@@ -415,6 +426,10 @@ typedef struct fdl_operation {
   double prescale, postscale;
   const int64_t* splits; /* alltoall; NULL: even */
   int priority;          /* higher first, within what is ready at once */
+  /* The sizes of the caller's memory, checked as those of fdl_call: how many elements output has, and how many entries
+   * splits. fdl_operation_init sets them to FDL_UNSTATED. */
+  size_t output_elements;
+  size_t splits_length;
 } fdl_operation;
 FDL_API void fdl_operation_init(fdl_operation* operation);
 

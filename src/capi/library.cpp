@@ -93,14 +93,6 @@ fdl_result refuse(std::string text) { return report(Status(Code::invalid_argumen
 
 std::string at_rank(fdl_comm* comm) { return " (rank " + std::to_string(comm->world->runtime->facts().rank) + ")"; }
 
-std::optional<std::string> fault_of_place(int device_kind, int device_index) {
-  if (device_kind != FDL_DEVICE_CPU && device_kind != FDL_DEVICE_CUDA) {
-    return "device kind " + std::to_string(device_kind) + " is not supported; copy the tensor to the CPU";
-  }
-  if (device_index < 0) return "device index " + std::to_string(device_index) + " does not exist";
-  return std::nullopt;
-}
-
 void* stream_on_any_thread(void* stream) {
   constexpr uintptr_t kOfThisThread = 2;
   return reinterpret_cast<uintptr_t>(stream) == kOfThisThread ? nullptr : stream;

@@ -22,7 +22,7 @@ SAME(barrier, FDL_NAMED_BARRIER);
 
 constexpr int kMaxDimensions = 64;
 
-std::optional<std::string> fault_of_adasum(const fdl_operation& operation, int size) {
+Fault fault_of_adasum(const fdl_operation& operation, int size) {
   if (operation.kind != FDL_NAMED_ALLREDUCE) return "op adasum is for allreduce only";
   if (!adasum_takes(static_cast<Dtype>(operation.input.dtype))) {
     return "op adasum is not defined for dtype " + std::string(fdl_dtype_name(operation.input.dtype)) +
@@ -37,14 +37,14 @@ std::optional<std::string> fault_of_adasum(const fdl_operation& operation, int s
 
 bool reduces(fdl_kind kind) { return kind == FDL_NAMED_ALLREDUCE || kind == FDL_NAMED_REDUCE_SCATTER; }
 
-std::optional<std::string> fault_of_tensor(const fdl_operation& operation) {
-  const fdl_tensor& tensor = operation.input;
+// Also counts the elements.
+Fault fault_of_tensor(const fdl_tensor& tensor, std::size_t& elements) {
   if (!is_dtype(tensor.dtype)) return "dtype " + std::to_string(tensor.dtype) + " does not exist";
   if (auto fault = fault_of_place(tensor.device_kind, tensor.device_index)) return fault;
   if (tensor.ndim < 0 || tensor.ndim > kMaxDimensions)
     return "ndim " + std::to_string(tensor.ndim) + " is out of range";
   if (tensor.ndim > 0 && tensor.shape == nullptr) return "shape is NULL";
-  std::size_t elements = 1;
+  elements = 1;
   for (int i = 0; i < tensor.ndim; ++i) {
     if (tensor.shape[i] < 0) return "shape has a negative dimension, " + std::to_string(tensor.shape[i]);
     if (__builtin_mul_overflow(elements, static_cast<std::size_t>(tensor.shape[i]), &elements) ||
@@ -56,8 +56,22 @@ std::optional<std::string> fault_of_tensor(const fdl_operation& operation) {
   return std::nullopt;
 }
 
-std::optional<std::string> fault_of_splits(const fdl_operation& operation, int size) {
+// Allreduce and broadcast write to the caller's memory, which has the input's shape. For the other kinds the library
+// allocates the result.
+Fault fault_of_output(const fdl_operation& operation, std::size_t elements) {
+  if (operation.kind != FDL_NAMED_ALLREDUCE && operation.kind != FDL_NAMED_BROADCAST) return std::nullopt;
+  if (operation.output == nullptr) return std::nullopt;
+  if (auto fault = fault_of_elements("output", operation.output_elements, elements)) return fault;
+  if (operation.output == operation.input.data) return std::nullopt;
+  const std::size_t bytes = elements * fdl_dtype_size(operation.input.dtype);
+  return fault_of_overlap({"input", operation.input.data, bytes}, {"output", operation.output, bytes});
+}
+
+Fault fault_of_splits(const fdl_operation& operation, int size) {
   if (operation.input.ndim == 0) return std::nullopt;  // refused by agreement, with the tensor's name
+  if (operation.splits != nullptr) {
+    if (auto fault = fault_of_length("splits", operation.splits_length, size)) return fault;
+  }
   const int64_t rows = operation.input.shape[0];
   if (operation.splits == nullptr) {
     if (rows % size == 0) return std::nullopt;
@@ -73,13 +87,15 @@ std::optional<std::string> fault_of_splits(const fdl_operation& operation, int s
   return "splits add up to " + std::to_string(sum) + ", more than the first dimension " + std::to_string(rows);
 }
 
-std::optional<std::string> fault_of(const fdl_operation& operation, int size) {
+Fault fault_of(const fdl_operation& operation, int size) {
   if (operation.name == nullptr || *operation.name == '\0') return "it needs a name";
   if (operation.kind < FDL_NAMED_ALLREDUCE || operation.kind > FDL_NAMED_BARRIER) {
     return "kind " + std::to_string(operation.kind) + " does not exist";
   }
   if (operation.kind == FDL_NAMED_BARRIER) return std::nullopt;
-  if (auto fault = fault_of_tensor(operation)) return fault;
+  std::size_t elements = 0;
+  if (auto fault = fault_of_tensor(operation.input, elements)) return fault;
+  if (auto fault = fault_of_output(operation, elements)) return fault;
   if (reduces(operation.kind)) {
     if (!is_op(operation.op) || operation.op == FDL_USER) {
       return "op " + std::to_string(operation.op) + " cannot be used by name; user operations need a communicator";
@@ -243,6 +259,8 @@ void fdl_operation_init(fdl_operation* operation) {
   operation->input.dtype = FDL_FLOAT32;
   operation->prescale = 1;
   operation->postscale = 1;
+  operation->output_elements = FDL_UNSTATED;
+  operation->splits_length = FDL_UNSTATED;
 }
 
 fdl_result fdl_submit(fdl_group* group, const fdl_operation* operations, size_t count, fdl_handle** handle) {

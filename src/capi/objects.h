@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "capi/arguments.h"
 #include "farandole/farandole.h"
 #include "runtime/runtime.h"
 
@@ -74,8 +75,6 @@ fdl_result refuse(std::string text);  // INVALID_ARGUMENT
 // "allreduce: count..." and so on: arguments that are wrong are named, with the rank.
 std::string at_rank(fdl_comm* comm);
 
-// What is wrong with where a tensor is said to lie, or nothing.
-std::optional<std::string> fault_of_place(int device_kind, int device_index);
 // The stream to work with in its place. CUDA's number 2 is another stream on each thread; the default stream waits for
 // all of them, and they for it, on whichever thread it is given work.
 void* stream_on_any_thread(void* stream);

@@ -44,6 +44,12 @@ struct Elements {
   std::size_t output = 0;
 };
 
+// Whether this rank's call has an input or output at all; the other ranks' pointers and sizes are ignored.
+bool needs_input(const fdl_call& call, int rank) { return call.collective != FDL_SCATTER || call.root == rank; }
+bool needs_output(const fdl_call& call, int rank) {
+  return (call.collective != FDL_REDUCE && call.collective != FDL_GATHER) || call.root == rank;
+}
+
 bool sum_fits(std::span<const std::size_t> counts, std::size_t element_bytes, std::size_t& sum) {
   sum = 0;
   const std::size_t most = static_cast<std::size_t>(std::numeric_limits<int64_t>::max()) / element_bytes;
@@ -55,43 +61,22 @@ bool sum_fits(std::span<const std::size_t> counts, std::size_t element_bytes, st
 }
 
 // On the CPU the index is a field that is not used.
-std::optional<std::string> fault_of_call_place(const fdl_call& call) {
+Fault fault_of_call_place(const fdl_call& call) {
   if (call.device_kind == FDL_DEVICE_CPU) return std::nullopt;
   return fault_of_place(call.device_kind, call.device_index);
 }
 
-// What is wrong with the call, or nothing. `counts` and `recv_counts` have an entry a rank where the kind has them.
-std::optional<std::string> fault_of(fdl_comm* comm, const fdl_call& call, const fdl_call_options& options,
-                                    std::span<const std::size_t> counts, std::span<const std::size_t> recv_counts) {
-  if (call.collective < FDL_ALLREDUCE || call.collective > FDL_BARRIER) {
-    return "collective " + std::to_string(call.collective) + " does not exist";
-  }
-  if (call.collective == FDL_BARRIER) return std::nullopt;
-  if (!is_dtype(call.dtype)) return "dtype " + std::to_string(call.dtype) + " does not exist";
-  const auto dtype = static_cast<Dtype>(call.dtype);
-  const int size = comm->comm().size();
-  const int rank = comm->comm().rank();
-  if (reduces(call.collective)) {
-    if (!is_op(call.op)) return "op " + std::to_string(call.op) + " does not exist";
-    if (!supports(dtype, static_cast<Op>(call.op))) {
-      return "op " + std::string(name_of(static_cast<Op>(call.op))) + " is not defined for dtype " +
-             std::string(name_of(dtype));
-    }
-    if ((call.op == FDL_USER) != (options.user_op != nullptr)) {
-      return "op FDL_USER and fdl_call_options.user_op go together";
-    }
-  }
-  if (has_root(call.collective) && (call.root < 0 || call.root >= size)) {
-    return "root " + std::to_string(call.root) + " is not a rank of this communicator (0 to " +
-           std::to_string(size - 1) + ")";
-  }
-  if (auto fault = fault_of_call_place(call)) return fault;
+// How many elements this rank reads and writes, or what is wrong with the counts. `counts` and `recv_counts` have one
+// entry for each rank where the collective takes them.
+Fault fault_of_counts(const fdl_call& call, int rank, std::span<const std::size_t> counts,
+                      std::span<const std::size_t> recv_counts, Elements& elements) {
+  const std::size_t dtype_bytes = fdl_dtype_size(call.dtype);
   const bool root = call.root == rank;
-  Elements elements{call.count, call.count};
-  std::size_t all = 0;
-  std::size_t received = 0;
+  elements = {call.count, call.count};
   if (has_counts(call.collective)) {
-    if (!sum_fits(counts, size_of(dtype), all) || !sum_fits(recv_counts, size_of(dtype), received)) {
+    std::size_t all = 0;
+    std::size_t received = 0;
+    if (!sum_fits(counts, dtype_bytes, all) || !sum_fits(recv_counts, dtype_bytes, received)) {
       return "the counts add up to more bytes than there can be";
     }
     const std::size_t mine = counts[static_cast<std::size_t>(rank)];
@@ -112,14 +97,92 @@ std::optional<std::string> fault_of(fdl_comm* comm, const fdl_call& call, const 
         elements = {all, received};
         break;
     }
-  } else if (call.count > static_cast<std::size_t>(std::numeric_limits<int64_t>::max()) / size_of(dtype)) {
+  } else if (call.count > static_cast<std::size_t>(std::numeric_limits<int64_t>::max()) / dtype_bytes) {
     return "count " + std::to_string(call.count) + " is more than memory can hold (was it negative?)";
   }
   if (call.collective == FDL_REDUCE && !root) elements.output = 0;
-  if (call.collective == FDL_BROADCAST && !root) elements.input = 0;
+  if (call.collective == FDL_BROADCAST) (root ? elements.output : elements.input) = 0;
+  return std::nullopt;
+}
+
+// The ranges that may share bytes: the same start, or the rank's own part of the larger buffer (engine/aliasing.h).
+bool is_in_place(const fdl_call& call, int rank, std::span<const std::size_t> counts) {
+  if (call.input == call.output) return true;
+  if (call.collective == FDL_ALLREDUCE || call.collective == FDL_REDUCE || call.collective == FDL_ALLTOALL)
+    return false;
+  const std::size_t before = std::accumulate(counts.begin(), counts.begin() + rank, std::size_t{0});
+  const bool gathers = call.collective == FDL_ALLGATHER || call.collective == FDL_GATHER;
+  const auto* whole = static_cast<const std::byte*>(gathers ? call.output : call.input);
+  const void* part = gathers ? call.input : call.output;
+  return part == whole + before * fdl_dtype_size(call.dtype);
+}
+
+Fault fault_of_buffers(const fdl_call& call, int rank, std::span<const std::size_t> counts, const Elements& elements) {
   if (elements.input > 0 && call.input == nullptr) return "input is NULL";
   if (elements.output > 0 && call.output == nullptr) return "output is NULL";
+  if (call.collective == FDL_BROADCAST) {
+    const std::size_t stated = call.root == rank ? call.input_elements : call.output_elements;
+    return fault_of_elements("the buffer", stated, call.count);
+  }
+  if (needs_input(call, rank)) {
+    if (auto fault = fault_of_elements("input", call.input_elements, elements.input)) return fault;
+  }
+  if (needs_output(call, rank)) {
+    if (auto fault = fault_of_elements("output", call.output_elements, elements.output)) return fault;
+  }
+  const std::size_t dtype_bytes = fdl_dtype_size(call.dtype);
+  const Extent input{"input", call.input, elements.input * dtype_bytes};
+  const Extent output{"output", call.output, elements.output * dtype_bytes};
+  if (!overlap(input, output) || is_in_place(call, rank, counts)) return std::nullopt;
+  return fault_of_overlap(input, output);
+}
+
+Fault fault_of_reduction(const fdl_call& call, const fdl_call_options& options) {
+  const auto dtype = static_cast<Dtype>(call.dtype);
+  if (!is_op(call.op)) return "op " + std::to_string(call.op) + " does not exist";
+  if (!supports(dtype, static_cast<Op>(call.op))) {
+    return "op " + std::string(name_of(static_cast<Op>(call.op))) + " is not defined for dtype " +
+           std::string(name_of(dtype));
+  }
+  if ((call.op == FDL_USER) != (options.user_op != nullptr)) {
+    return "op FDL_USER and fdl_call_options.user_op go together";
+  }
   return std::nullopt;
+}
+
+// To be checked before any entry is read.
+Fault fault_of_lengths(const fdl_call& call, int size) {
+  if (call.collective == FDL_ALLTOALL && (call.counts == nullptr) != (call.recv_counts == nullptr)) {
+    return "pass both counts and recv_counts, or neither";
+  }
+  if (call.counts != nullptr) {
+    if (auto fault = fault_of_length("counts", call.counts_length, size)) return fault;
+  }
+  if (call.recv_counts != nullptr) return fault_of_length("recv_counts", call.recv_counts_length, size);
+  return std::nullopt;
+}
+
+// What is wrong with the call, or nothing.
+Fault fault_of(fdl_comm* comm, const fdl_call& call, const fdl_call_options& options,
+               std::span<const std::size_t> counts, std::span<const std::size_t> recv_counts) {
+  if (call.collective < FDL_ALLREDUCE || call.collective > FDL_BARRIER) {
+    return "collective " + std::to_string(call.collective) + " does not exist";
+  }
+  if (call.collective == FDL_BARRIER) return std::nullopt;
+  if (!is_dtype(call.dtype)) return "dtype " + std::to_string(call.dtype) + " does not exist";
+  const int size = comm->comm().size();
+  const int rank = comm->comm().rank();
+  if (reduces(call.collective)) {
+    if (auto fault = fault_of_reduction(call, options)) return fault;
+  }
+  if (has_root(call.collective) && (call.root < 0 || call.root >= size)) {
+    return "root " + std::to_string(call.root) + " is not a rank of this communicator (0 to " +
+           std::to_string(size - 1) + ")";
+  }
+  if (auto fault = fault_of_call_place(call)) return fault;
+  Elements elements;
+  if (auto fault = fault_of_counts(call, rank, counts, recv_counts, elements)) return fault;
+  return fault_of_buffers(call, rank, counts, elements);
 }
 
 Status check(fdl_comm* comm) {
@@ -213,9 +276,7 @@ fdl_result run(fdl_comm* comm, const fdl_call& call, const fdl_call_options* giv
   std::span<const std::size_t> recv_counts;
   if (call.collective >= FDL_ALLREDUCE && call.collective <= FDL_BARRIER) title = title_of(call.collective);
   if (has_counts(call.collective)) {
-    if (call.collective == FDL_ALLTOALL && (call.counts == nullptr) != (call.recv_counts == nullptr)) {
-      return refuse("alltoall: give both counts and recv_counts, or neither" + at_rank(comm));
-    }
+    if (auto fault = fault_of_lengths(call, size)) return refuse(std::string(title) + ": " + *fault + at_rank(comm));
     counts = counts_of(call.counts, call.count, size, made ? made->counts : comm->even_counts);
     recv_counts = call.recv_counts != nullptr ? std::span(call.recv_counts, static_cast<std::size_t>(size)) : counts;
     if (made) {  // the caller's arrays need not outlive this call
@@ -261,7 +322,7 @@ fdl_result run(fdl_comm* comm, const fdl_call& call, const fdl_call_options* giv
 }
 
 // What is wrong with a message, or nothing.
-std::optional<std::string> fault_of_message(fdl_comm* comm, const fdl_call& call) {
+Fault fault_of_message(fdl_comm* comm, const fdl_call& call) {
   if (!is_dtype(call.dtype)) return "dtype " + std::to_string(call.dtype) + " does not exist";
   if (call.root < 0 || call.root >= comm->comm().size()) {
     return "peer " + std::to_string(call.root) + " is not a rank of this communicator (0 to " +
@@ -271,8 +332,9 @@ std::optional<std::string> fault_of_message(fdl_comm* comm, const fdl_call& call
   if (call.count > static_cast<std::size_t>(std::numeric_limits<int64_t>::max()) / fdl_dtype_size(call.dtype)) {
     return "count " + std::to_string(call.count) + " is more than memory can hold (was it negative?)";
   }
-  if (call.count > 0 && (call.collective == FDL_SEND ? call.input : call.output) == nullptr) return "buffer is NULL";
-  return std::nullopt;
+  const bool outgoing = call.collective == FDL_SEND;
+  if (call.count > 0 && (outgoing ? call.input : call.output) == nullptr) return "buffer is NULL";
+  return fault_of_elements("the buffer", outgoing ? call.input_elements : call.output_elements, call.count);
 }
 
 fdl_result run_message(fdl_comm* comm, const fdl_call& call, const fdl_call_options* given, fdl_request** request) {
@@ -317,7 +379,11 @@ fdl_call make_call(fdl_collective kind, const void* input, void* output, std::si
           .root = root,
           .device_kind = FDL_DEVICE_CPU,
           .device_index = 0,
-          .stream = nullptr};
+          .stream = nullptr,
+          .input_elements = FDL_UNSTATED,
+          .output_elements = FDL_UNSTATED,
+          .counts_length = FDL_UNSTATED,
+          .recv_counts_length = FDL_UNSTATED};
 }
 
 fdl_call make_call(fdl_collective kind, const void* input, void* output, const std::size_t* counts,

@@ -1,0 +1,30 @@
+// Checks of arguments that ordered and named operations share. Each returns what is wrong as the rest of a sentence
+// that the caller begins with the operation's name, or nothing.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+namespace fdl::capi {
+
+using Fault = std::optional<std::string>;
+
+// A memory range of the caller, with the argument's name for the error.
+struct Extent {
+  const char* name;
+  const void* data;
+  std::size_t bytes;
+};
+
+// The device kind and index of a tensor.
+Fault fault_of_place(int device_kind, int device_index);
+// `stated`: how many elements the caller's array has, or FDL_UNSTATED; `needed`: how many the operation uses.
+Fault fault_of_elements(const char* name, std::size_t stated, std::size_t needed);
+// `stated`: how many entries an array with one entry a rank has, or FDL_UNSTATED.
+Fault fault_of_length(const char* name, std::size_t stated, int ranks);
+// Whether two ranges have bytes in common; empty ranges never do.
+bool overlap(const Extent& a, const Extent& b);
+Fault fault_of_overlap(const Extent& input, const Extent& output);
+
+}  // namespace fdl::capi
