@@ -42,14 +42,16 @@ class Communicator:
     def size(self):
         return self.group.size
 
-    def _run(self, wait, result, collective, send=None, recv=None, count=0, counts=(), recv_counts=(), op=Op.SUM, root=0,
+    def _run(self, wait, result, collective, send=None, recv=None, count=0, counts=None, recv_counts=None, op=Op.SUM, root=0,
              **options):  # fmt: skip
         if "timeout" in options:
             options["timeout_ns"] = int(options.pop("timeout") * 1e9)
-        count = 0 if counts else count
-        request = self._native.call(int(collective), send, recv, count, list(counts), list(recv_counts), int(op),
-                                    int(root), options, wait)  # fmt: skip
+        request = self._native.call(int(collective), send, recv, count, counts, recv_counts, int(op), int(root), options,
+                                    wait)  # fmt: skip
         return result if wait else Request(request, result)
+
+    def _counts(self, name, counts):
+        return _native.checked_counts(name, counts, self.size)
 
     def _allreduce(self, wait, tensor, out=None, op=Op.SUM, **options):
         tensor = as_array(tensor)
@@ -69,16 +71,19 @@ class Communicator:
     def _allgather(self, wait, tensor, out=None, counts=None, **options):
         tensor = as_array(tensor)
         if counts is not None:
+            counts = self._counts("allgather: counts", counts)
             out = flat(tensor, sum(counts)) if out is None else out
         elif out is None:
             out = stacked(tensor, self.size)
-        return self._run(wait, out, Collective.ALLGATHER, tensor, out, count_of(tensor), counts or (), **options)
+        return self._run(wait, out, Collective.ALLGATHER, tensor, out, count_of(tensor), counts, **options)
 
     def _reduce_scatter(self, wait, tensor, out=None, counts=None, op=Op.SUM, **options):
         tensor = as_array(tensor)
+        if counts is not None:
+            counts = self._counts("reduce_scatter: counts", counts)
         mine = counts[self.rank] if counts is not None else share(count_of(tensor), self.size, "reduce_scatter")
         out = flat(tensor, mine) if out is None else out
-        return self._run(wait, out, Collective.REDUCE_SCATTER, tensor, out, mine, counts or (), op=op, **options)
+        return self._run(wait, out, Collective.REDUCE_SCATTER, tensor, out, mine, counts, op=op, **options)
 
     def _alltoall(self, wait, tensor, out=None, send_counts=None, recv_counts=None, **options):
         tensor = as_array(tensor)
@@ -88,6 +93,8 @@ class Communicator:
             each = share(count_of(tensor), self.size, "alltoall")
             out = like(tensor) if out is None else out
             return self._run(wait, out, Collective.ALLTOALL, tensor, out, each, **options)
+        send_counts = self._counts("alltoall: send_counts", send_counts)
+        recv_counts = self._counts("alltoall: recv_counts", recv_counts)
         out = flat(tensor, sum(recv_counts)) if out is None else out
         return self._run(wait, out, Collective.ALLTOALL, tensor, out, 0, send_counts, recv_counts, **options)
 

@@ -9,6 +9,7 @@ from . import _native
 from .codes import Kind, Op
 from .communicator import Communicator, Request
 from .memory import allocate, allocate_on_device, can_use_device, empty, open_device
+from .operation import Operation
 from .operations import (
     Handle,
     allgather,
@@ -29,7 +30,6 @@ from .operations import (
     grouped_reducescatter_async,
     join,
     join_async,
-    named_here,
     reducescatter,
     reducescatter_async,
 )

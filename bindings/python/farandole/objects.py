@@ -5,11 +5,12 @@ authenticated: who does not know the job's key cannot send a byte that arrives h
 """
 
 import io
+import math
 import os
 import pickle
 
 from . import _native
-from .core import Kind
+from .core import Kind, Operation
 
 _UINT8 = 0
 
@@ -38,8 +39,8 @@ def private_file(path):
 def _run(kind, data, name, group, shape, out=None, root=0):
     pointer = _native.memory_of(data, False)[0]
     target = _native.memory_of(out, True)[0] if out is not None else 0
-    fields = (int(kind), name, pointer, _UINT8, shape, target, 0, root, 1.0, 1.0, None, 0, None)
-    handle = _native.submit(group.member(), [fields], (data, out))
+    one = Operation(int(kind), name, pointer, _UINT8, shape, target, math.prod(shape), root=root)
+    handle = _native.submit(group.member(), [one], (data, out))
     handle.wait()
     return handle
 

@@ -1,11 +1,12 @@
 """Named operations: they meet by name, in any order, and each has a form that waits and one that gives a Handle."""
 
-import contextlib
+import math
 
 from . import _native, errors
 from .arrays import as_array, device_name, device_of, empty, library_of, numpy_dtype, numpy_module
 from .codes import DTYPE_NAMES, Kind, Op
-from .world import world_group
+from .operation import Operation
+from .world import member_names, world_group
 
 
 class Handle:
@@ -51,8 +52,9 @@ class _Submitted:
                     f"{name}: out has shape {list(shape)} and type {DTYPE_NAMES[dtype]}, the input "
                     f"{list(self.shape)} and {DTYPE_NAMES[self.dtype]}; they must be the same"
                 )
-        self.fields = (int(kind), name, pointer, self.dtype, self.shape, target, int(op), int(root), float(prescale),
-                       float(postscale), splits, int(priority), self.place)  # fmt: skip
+        self.operation = Operation(int(kind), name, pointer, self.dtype, self.shape, target, math.prod(self.shape), int(op),
+                                   int(root), float(prescale), float(postscale), splits, int(priority),
+                                   self.place)  # fmt: skip
 
     def result(self, native, index):
         if not self.allocates:
@@ -70,7 +72,7 @@ class _Submitted:
 
 def _submit(group, submitted, single=True):
     native = group.member()
-    handle = _native.submit(native, [one.fields for one in submitted], submitted)
+    handle = _native.submit(native, [one.operation for one in submitted], submitted)
 
     def finish(done):
         results = [one.result(done, index) for index, one in enumerate(submitted)]
@@ -81,35 +83,22 @@ def _submit(group, submitted, single=True):
 
 def _run(group, submitted):
     """Submits and waits, in the calling thread where possible."""
-    done = _native.run(group.member(), [one.fields for one in submitted], submitted)
+    done = _native.run(group.member(), [one.operation for one in submitted], submitted)
     return submitted[0].result(done, 0)
-
-
-def _named(group, operation, name):
-    return f"{operation}.{name}" if name is not None else group.next_name(operation)
-
-
-def named_here(group, operation, name):
-    """The same for an operation that ends before its caller goes on; a context."""
-    return group.lend_name(operation) if name is None else contextlib.nullcontext(f"{operation}.{name}")
-
-
-def _names(group, operation, name, count):
-    base = _named(group, operation, name)
-    return [f"{base}_{index + 1}of{count}" for index in range(count)]
 
 
 def allreduce_async(tensor, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0, priority=0):
     """Starts combining the tensors of all ranks. out=tensor works in place. Operations meet by name, in any order."""
     group = group or world_group()
-    return _submit(group, [_Submitted(Kind.ALLREDUCE, _named(group, "allreduce", name), tensor, out, op=op,
-                                      prescale=prescale, postscale=postscale, priority=priority)])  # fmt: skip
+    with group.naming("allreduce", name) as name:
+        return _submit(group, [_Submitted(Kind.ALLREDUCE, name, tensor, out, op=op, prescale=prescale,
+                                          postscale=postscale, priority=priority)])  # fmt: skip
 
 
 def allreduce(tensor, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0, priority=0):
     """postscale * op over ranks of (prescale * tensor), on every rank."""
     group = group or world_group()
-    with named_here(group, "allreduce", name) as name:
+    with group.blocking_name("allreduce", name) as name:
         return _run(group, [_Submitted(Kind.ALLREDUCE, name, tensor, out, op=op, prescale=prescale,
                                        postscale=postscale, priority=priority)])  # fmt: skip
 
@@ -119,14 +108,19 @@ def grouped_allreduce_async(tensors, op=Op.SUM, *, name=None, out=None, group=No
     """Several tensors, all or nothing: none starts before all are ready on all ranks."""
     group = group or world_group()
     tensors = list(tensors)
-    names = _names(group, "grouped_allreduce", name, len(tensors))
     outs = list(out) if out is not None else [None] * len(tensors)
-    submitted = [
-        _Submitted(Kind.ALLREDUCE, one_name, tensor, one_out, op=op, prescale=prescale, postscale=postscale,
-                   priority=priority)
-        for one_name, tensor, one_out in zip(names, tensors, outs)
-    ]  # fmt: skip
-    return _submit(group, submitted, single=False)
+    if len(outs) != len(tensors):
+        raise errors.InvalidArgumentError(
+            f"grouped_allreduce: out has {len(outs)} arrays for {len(tensors)} tensors; pass one for each tensor"
+        )
+
+    def submitted(one_name, tensor, one_out):
+        return _Submitted(Kind.ALLREDUCE, one_name, tensor, one_out, op=op, prescale=prescale, postscale=postscale,
+                          priority=priority)  # fmt: skip
+
+    with group.naming("grouped_allreduce", name) as base:
+        names = member_names(base, len(tensors))
+        return _submit(group, list(map(submitted, names, tensors, outs)), single=False)
 
 
 def grouped_allreduce(tensors, op=Op.SUM, **options):
@@ -135,7 +129,8 @@ def grouped_allreduce(tensors, op=Op.SUM, **options):
 
 def allgather_async(tensor, *, name=None, group=None):
     group = group or world_group()
-    return _submit(group, [_Submitted(Kind.ALLGATHER, _named(group, "allgather", name), tensor, allocates=True)])
+    with group.naming("allgather", name) as name:
+        return _submit(group, [_Submitted(Kind.ALLGATHER, name, tensor, allocates=True)])
 
 
 def allgather(tensor, **options):
@@ -146,9 +141,10 @@ def allgather(tensor, **options):
 def grouped_allgather_async(tensors, *, name=None, group=None):
     group = group or world_group()
     tensors = list(tensors)
-    names = _names(group, "grouped_allgather", name, len(tensors))
-    submitted = [_Submitted(Kind.ALLGATHER, one, tensor, allocates=True) for one, tensor in zip(names, tensors)]
-    return _submit(group, submitted, single=False)
+    with group.naming("grouped_allgather", name) as base:
+        submitted = [_Submitted(Kind.ALLGATHER, one, tensor, allocates=True)
+                     for one, tensor in zip(member_names(base, len(tensors)), tensors)]  # fmt: skip
+        return _submit(group, submitted, single=False)
 
 
 def grouped_allgather(tensors, **options):
@@ -157,39 +153,36 @@ def grouped_allgather(tensors, **options):
 
 def broadcast_async(tensor, root=0, *, name=None, out=None, group=None):
     group = group or world_group()
-    one = _Submitted(Kind.BROADCAST, _named(group, "broadcast", name), tensor, out, root=root)
-    return _submit(group, [one])
+    with group.naming("broadcast", name) as name:
+        return _submit(group, [_Submitted(Kind.BROADCAST, name, tensor, out, root=root)])
 
 
 def broadcast(tensor, root=0, *, name=None, out=None, group=None):
-    """The tensor of rank `root` of the group, on every rank. Other ranks' tensors tell shape and type."""
+    """The tensor of rank `root` of the group, on every rank. Other ranks' tensors give shape and type."""
     group = group or world_group()
-    with named_here(group, "broadcast", name) as name:
+    with group.blocking_name("broadcast", name) as name:
         return _run(group, [_Submitted(Kind.BROADCAST, name, tensor, out, root=root)])
 
 
 def alltoall_async(tensor, splits=None, *, name=None, group=None):
     group = group or world_group()
     if splits is not None:
-        splits = [int(rows) for rows in splits]
-        if len(splits) != group.size:
-            raise errors.InvalidArgumentError(
-                f"alltoall: splits has {len(splits)} entries, the group {group.size} ranks; give one a rank"
-            )
-    one = _Submitted(Kind.ALLTOALL, _named(group, "alltoall", name), tensor, allocates=True, splits=splits)
-    return _submit(group, [one])
+        splits = _native.checked_counts("alltoall: splits", splits, group.size)
+    with group.naming("alltoall", name) as name:
+        return _submit(group, [_Submitted(Kind.ALLTOALL, name, tensor, allocates=True, splits=splits)])
 
 
 def alltoall(tensor, splits=None, **options):
-    """Sends splits[r] rows to each rank r. Returns what came, and with `splits` also how many rows from whom."""
+    """Sends splits[r] rows to each rank r. Returns the received rows, and with `splits` also how many came from each
+    rank."""
     return alltoall_async(tensor, splits, **options).wait()
 
 
 def reducescatter_async(tensor, op=Op.SUM, *, name=None, group=None, prescale=1.0, postscale=1.0):
     group = group or world_group()
-    one = _Submitted(Kind.REDUCE_SCATTER, _named(group, "reducescatter", name), tensor, allocates=True, op=op,
-                     prescale=prescale, postscale=postscale)  # fmt: skip
-    return _submit(group, [one])
+    with group.naming("reducescatter", name) as name:
+        return _submit(group, [_Submitted(Kind.REDUCE_SCATTER, name, tensor, allocates=True, op=op, prescale=prescale,
+                                          postscale=postscale)])  # fmt: skip
 
 
 def reducescatter(tensor, op=Op.SUM, **options):
@@ -200,33 +193,30 @@ def reducescatter(tensor, op=Op.SUM, **options):
 def grouped_reducescatter_async(tensors, op=Op.SUM, *, name=None, group=None, prescale=1.0, postscale=1.0):
     group = group or world_group()
     tensors = list(tensors)
-    names = _names(group, "grouped_reducescatter", name, len(tensors))
-    submitted = [
-        _Submitted(Kind.REDUCE_SCATTER, one, tensor, allocates=True, op=op, prescale=prescale, postscale=postscale)
-        for one, tensor in zip(names, tensors)
-    ]
-    return _submit(group, submitted, single=False)
+    with group.naming("grouped_reducescatter", name) as base:
+        submitted = [
+            _Submitted(Kind.REDUCE_SCATTER, one, tensor, allocates=True, op=op, prescale=prescale, postscale=postscale)
+            for one, tensor in zip(member_names(base, len(tensors)), tensors)
+        ]
+        return _submit(group, submitted, single=False)
 
 
 def grouped_reducescatter(tensors, op=Op.SUM, **options):
     return grouped_reducescatter_async(tensors, op, **options).wait()
 
 
-def _barrier_fields(name):
-    return (int(Kind.BARRIER), name, 0, 0, (), 0, 0, 0, 1.0, 1.0, None, 0, None)
-
-
 def barrier_async(*, name=None, group=None):
     group = group or world_group()
-    return Handle(_native.submit(group.member(), [_barrier_fields(_named(group, "barrier", name))], None),
-                  lambda done: None)  # fmt: skip
+    with group.naming("barrier", name) as name:
+        handle = _native.submit(group.member(), [Operation(int(Kind.BARRIER), name)], None)
+    return Handle(handle, lambda done: None)
 
 
 def barrier(*, name=None, group=None):
     """Returns when all ranks of the group have come here."""
     group = group or world_group()
-    with named_here(group, "barrier", name) as name:
-        _native.run(group.member(), [_barrier_fields(name)], None)
+    with group.blocking_name("barrier", name) as name:
+        _native.run(group.member(), [Operation(int(Kind.BARRIER), name)], None)
 
 
 def join_async(group=None):

@@ -214,12 +214,14 @@ class Group:
             )
         return self.native
 
-    def next_name(self, operation):
-        """The name of an unnamed operation: counted for each group and operation, so that it is the same on all ranks
-        that issue the operations of one group in one order."""
-        number = self._unnamed.get(operation, 0)
-        self._unnamed[operation] = number + 1
-        return f"{operation}.noname.{number}"
+    def naming(self, operation, name):
+        """A context whose value is the full name of an asynchronous operation: the caller's name, or a counted one for
+        None. If the context ends with an exception, nothing was submitted and the number is used again."""
+        return _Naming(self, operation, name)
+
+    def blocking_name(self, operation, name):
+        """As name_of, for an operation that ends before its caller continues. A context manager."""
+        return self.lend_name(operation) if name is None else contextlib.nullcontext(f"{operation}.{name}")
 
     @contextlib.contextmanager
     def lend_name(self, operation):
@@ -227,7 +229,8 @@ class Group:
         repeat are seen to repeat. A second thread in the same operation meanwhile gets one that is counted."""
         name = f"{operation}.noname"
         if name in self._lent:
-            yield self.next_name(operation)
+            with self.naming(operation, None) as counted:
+                yield counted
             return
         self._lent.add(name)
         try:
@@ -241,6 +244,34 @@ class Group:
 
     def __repr__(self):
         return f"Group({list(self.ranks)})"
+
+
+class _Naming:
+    """See Group.naming. Unnamed operations are counted for each group and operation, so that they have the same names on all
+    ranks that issue the operations of one group in one order."""
+
+    __slots__ = ("group", "operation", "name", "number")
+
+    def __init__(self, group, operation, name):
+        self.group, self.operation, self.name = group, operation, name
+
+    def __enter__(self):
+        if self.name is not None:
+            return f"{self.operation}.{self.name}"
+        counters = self.group._unnamed
+        self.number = counters.get(self.operation, 0)
+        counters[self.operation] = self.number + 1
+        return f"{self.operation}.noname.{self.number}"
+
+    def __exit__(self, kind, *_):
+        # Where another thread has taken the next number meanwhile, this one stays unused.
+        if kind is not None and self.name is None and self.group._unnamed.get(self.operation) == self.number + 1:
+            self.group._unnamed[self.operation] = self.number
+
+
+def member_names(base, count):
+    """The names of `count` operations that are submitted together."""
+    return [f"{base}_{index + 1}of{count}" for index in range(count)]
 
 
 ProcessSet = Group

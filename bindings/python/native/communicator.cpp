@@ -55,11 +55,12 @@ class Communicator {
   fdl_comm* comm_ = nullptr;
 };
 
-// A started operation; what it reads and writes stays alive until it is done.
+// A started operation. It keeps the memory that the operation reads and writes until the operation is done; the core
+// copies counts when an operation starts.
 class Request {
  public:
-  Request(std::shared_ptr<Communicator> comm, std::vector<View> views, std::vector<std::vector<size_t>> counts)
-      : comm_(std::move(comm)), views_(std::move(views)), counts_(std::move(counts)) {}
+  Request(std::shared_ptr<Communicator> comm, std::vector<View> views)
+      : comm_(std::move(comm)), views_(std::move(views)) {}
   ~Request() {
     if (!request || !comm_->is_open()) return;
     py::gil_scoped_release release;
@@ -99,7 +100,6 @@ class Request {
 
   std::shared_ptr<Communicator> comm_;
   std::vector<View> views_;
-  std::vector<std::vector<size_t>> counts_;
 };
 
 struct Options {
@@ -121,7 +121,41 @@ struct Options {
   const fdl_call_options* pointer() const { return given ? &options : nullptr; }
 };
 
-const size_t* pointer_or_null(const std::vector<size_t>& counts) { return counts.empty() ? nullptr : counts.data(); }
+using Counts = std::optional<std::vector<size_t>>;
+
+// One entry for each rank of the communicator, or None.
+struct GivenCounts {
+  std::vector<size_t> entries;
+  const size_t* data = nullptr;  // not null where counts were given, also where they are empty
+  size_t length = FDL_UNSTATED;
+
+  explicit GivenCounts(Counts counts) {
+    if (!counts) return;
+    entries = std::move(*counts);
+    static constexpr size_t kNone = 0;
+    data = entries.empty() ? &kNone : entries.data();
+    length = entries.size();
+  }
+};
+
+// The entries of an argument such as counts or splits, one for each of `ranks` ranks, as a list of plain integers.
+std::vector<int64_t> checked_counts(const std::string& name, py::handle values, size_t ranks) {
+  if (!py::isinstance<py::iterable>(values) || py::isinstance<py::str>(values))
+    raise_error(FDL_INVALID_ARGUMENT, name + " must be a sequence of integers, one for each rank");
+  std::vector<int64_t> entries;
+  for (py::handle value : values) {
+    const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
+    if (!number) throw py::error_already_set();
+    entries.push_back(number.cast<int64_t>());
+    if (entries.back() < 0)
+      raise_error(FDL_INVALID_ARGUMENT, name + "[" + std::to_string(entries.size() - 1) + "] is " +
+                                            std::to_string(entries.back()) + "; it must not be negative");
+  }
+  if (entries.size() != ranks)
+    raise_error(FDL_INVALID_ARGUMENT, name + " has " + std::to_string(entries.size()) + " entries, and there are " +
+                                          std::to_string(ranks) + " ranks; pass one entry for each rank");
+  return entries;
+}
 
 void put_on_device(const std::vector<View>& views, fdl_call& what) {
   const Place& place = views.front().place;
@@ -135,8 +169,8 @@ void put_on_device(const std::vector<View>& views, fdl_call& what) {
 
 // One collective. `input` or `output` may be None where a rank has none; `count` is as the C API counts it.
 std::shared_ptr<Request> call(const std::shared_ptr<Communicator>& comm, int collective, py::object input,
-                              py::object output, size_t count, std::vector<size_t> counts,
-                              std::vector<size_t> recv_counts, int op, int root, const py::dict& wanted, bool wait) {
+                              py::object output, size_t count, Counts counts, Counts recv_counts, int op, int root,
+                              const py::dict& wanted, bool wait) {
   fdl_comm* inside = comm->get();
   Options options(wanted);
   fdl_call what;
@@ -146,11 +180,13 @@ std::shared_ptr<Request> call(const std::shared_ptr<Communicator>& comm, int col
   if (!output.is_none()) {
     views.push_back(view_of(output, Access::kWrite));
     what.output = views.back().data;
+    what.output_elements = views.back().count();
     what.dtype = views.back().dtype;
   }
   if (!input.is_none()) {
     views.push_back(view_of(input, Access::kRead));
     what.input = views.back().data;
+    what.input_elements = views.back().count();
     what.dtype = views.back().dtype;
   }
   if (!views.empty()) put_on_device(views, what);
@@ -160,9 +196,12 @@ std::shared_ptr<Request> call(const std::shared_ptr<Communicator>& comm, int col
   what.count = count;
   what.op = static_cast<fdl_reduce_op>(op);
   what.root = root;
-  std::vector<std::vector<size_t>> kept{std::move(counts), std::move(recv_counts)};
-  what.counts = pointer_or_null(kept[0]);
-  what.recv_counts = pointer_or_null(kept[1]);
+  const GivenCounts given(std::move(counts));
+  const GivenCounts received(std::move(recv_counts));
+  what.counts = given.data;
+  what.counts_length = given.length;
+  what.recv_counts = received.data;
+  what.recv_counts_length = received.length;
   fdl_result result;
   if (wait) {
     {
@@ -172,7 +211,7 @@ std::shared_ptr<Request> call(const std::shared_ptr<Communicator>& comm, int col
     check(result);
     return nullptr;
   }
-  auto request = std::make_shared<Request>(comm, std::move(views), std::move(kept));
+  auto request = std::make_shared<Request>(comm, std::move(views));
   check(fdl_call_ex(inside, &what, options.pointer(), &request->request));
   return request;
 }
@@ -200,7 +239,7 @@ std::shared_ptr<Request> message(const std::shared_ptr<Communicator>& comm, bool
     check(result);
     return nullptr;
   }
-  auto request = std::make_shared<Request>(comm, views, std::vector<std::vector<size_t>>{});
+  auto request = std::make_shared<Request>(comm, views);
   check(fdl_call_ex(inside, &what, nullptr, &request->request));
   return request;
 }
@@ -217,6 +256,7 @@ void bind_communicator(py::module_& module) {
       .def("abort", &Communicator::abort)
       .def("call", &call)
       .def("message", &message);
+  module.def("checked_counts", &checked_counts);
 }
 
 }  // namespace farandole_python

@@ -32,26 +32,65 @@ std::vector<int64_t> integers(py::handle sequence) {
   return all;
 }
 
-// (kind, name, pointer, dtype, shape, output pointer, op, root, prescale, postscale, splits or None, priority, place)
+// The fields of an operation as Python gives it: a named tuple that is made from these names and defaults, so that no
+// field's position is written down twice. `output_elements` is the size of the memory at `output`, for the check.
+enum Field {
+  kKind,
+  kName,
+  kInput,
+  kDtype,
+  kShape,
+  kOutput,
+  kOutputElements,
+  kOp,
+  kRoot,
+  kPrescale,
+  kPostscale,
+  kSplits,
+  kPriority,
+  kPlace,
+  kFieldCount
+};
+
+py::tuple operation_fields() {
+  py::tuple names = py::make_tuple("kind", "name", "input", "dtype", "shape", "output", "output_elements", "op", "root",
+                                   "prescale", "postscale", "splits", "priority", "place");
+  if (names.size() != kFieldCount) throw std::logic_error("operation_fields and Field differ");
+  return names;
+}
+
+// Of the fields after `name`: an operation without tensors.
+py::tuple operation_defaults() {
+  return py::make_tuple(0, static_cast<int>(FDL_UINT8), py::tuple(), 0, 0, static_cast<int>(FDL_SUM), 0, 1.0, 1.0,
+                        py::none(), 0, py::none());
+}
+
 void add_operation(Submission& submission, const py::tuple& fields) {
-  if (fields.size() != 13) raise_error(FDL_INVALID_ARGUMENT, "an operation has 13 fields");
+  if (fields.size() != kFieldCount)
+    raise_error(FDL_INVALID_ARGUMENT, "an operation has " + std::to_string(kFieldCount) + " fields, not " +
+                                          std::to_string(fields.size()));
   fdl_operation operation;
   fdl_operation_init(&operation);
-  operation.kind = static_cast<fdl_kind>(fields[0].cast<int>());
-  operation.name = submission.names.emplace_back(fields[1].cast<std::string>()).c_str();
-  operation.input.data = reinterpret_cast<void*>(fields[2].cast<uintptr_t>());
-  operation.input.dtype = static_cast<fdl_dtype>(fields[3].cast<int>());
-  auto& shape = submission.shapes.emplace_back(integers(fields[4]));
+  operation.kind = static_cast<fdl_kind>(fields[kKind].cast<int>());
+  operation.name = submission.names.emplace_back(fields[kName].cast<std::string>()).c_str();
+  operation.input.data = reinterpret_cast<void*>(fields[kInput].cast<uintptr_t>());
+  operation.input.dtype = static_cast<fdl_dtype>(fields[kDtype].cast<int>());
+  auto& shape = submission.shapes.emplace_back(integers(fields[kShape]));
   operation.input.ndim = static_cast<int>(shape.size());
   operation.input.shape = shape.data();
-  operation.output = reinterpret_cast<void*>(fields[5].cast<uintptr_t>());
-  operation.op = static_cast<fdl_reduce_op>(fields[6].cast<int>());
-  operation.root = fields[7].cast<int>();
-  operation.prescale = fields[8].cast<double>();
-  operation.postscale = fields[9].cast<double>();
-  if (!py::object(fields[10]).is_none()) operation.splits = submission.splits.emplace_back(integers(fields[10])).data();
-  operation.priority = fields[11].cast<int>();
-  const Place place = Place::from_python(fields[12]);
+  operation.output = reinterpret_cast<void*>(fields[kOutput].cast<uintptr_t>());
+  if (operation.output) operation.output_elements = fields[kOutputElements].cast<size_t>();
+  operation.op = static_cast<fdl_reduce_op>(fields[kOp].cast<int>());
+  operation.root = fields[kRoot].cast<int>();
+  operation.prescale = fields[kPrescale].cast<double>();
+  operation.postscale = fields[kPostscale].cast<double>();
+  if (!py::object(fields[kSplits]).is_none()) {
+    auto& splits = submission.splits.emplace_back(integers(fields[kSplits]));
+    operation.splits = splits.data();
+    operation.splits_length = splits.size();
+  }
+  operation.priority = fields[kPriority].cast<int>();
+  const Place place = Place::from_python(fields[kPlace]);
   operation.input.device_kind = place.kind;
   operation.input.device_index = place.index;
   operation.input.stream = place.stream;
@@ -268,8 +307,9 @@ std::unique_ptr<HandleHolder> run(const std::shared_ptr<Group>& group, const py:
   return holder;
 }
 
-// (group, name, pointer, dtype, shape, output pointer, op, prescale, postscale, keep): one allreduce, from beginning to
-// end. The way of a training script's every small step: nothing is built that Python or the core does not need.
+// (group, name, pointer, dtype, shape, output pointer, op, prescale, postscale, keep): one blocking allreduce, for small
+// steps of a training loop: it builds no object that neither Python nor the core needs. The caller guarantees that the
+// output has the input's shape.
 PyObject* allreduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   try {
     if (count != 10) raise_error(FDL_INVALID_ARGUMENT, "allreduce takes 10 arguments");
@@ -339,6 +379,8 @@ void bind_operations(py::module_& module) {
           py::arg("timeout_s") = -1.0)
       .def("output", [](const HandleHolder& handle, size_t index) { return handle.get().output(index); })
       .def("last_joined", [](const HandleHolder& handle) { return handle.get().last_joined(); });
+  module.attr("OPERATION_FIELDS") = operation_fields();
+  module.attr("OPERATION_DEFAULTS") = operation_defaults();
   module.def("submit", &submit);
   module.def("run", &run);
   module.attr("allreduce") = py::reinterpret_steal<py::object>(PyCFunction_New(&allreduce_method, nullptr));

@@ -9,6 +9,7 @@ import itertools
 import torch
 
 from .. import _native, core, errors
+from ..world import member_names
 from ..basics import Adasum, Average, Sum, check_adasum, chosen_op, global_process_set, native_op
 from .tensors import DTYPES, catch_up, checked, from_memory, on_host, one_device, place_of, stream_of, within_reach
 
@@ -73,19 +74,11 @@ def synchronize(handle):
     return pending.result()
 
 
-def _base_name(group, operation, name):
-    return f"{operation}.{name}" if name is not None else group.next_name(operation)
-
-
-def _member_names(group, operation, name, count):
-    base = _base_name(group, operation, name)
-    return [f"{base}_{index + 1}of{count}" for index in range(count)]
-
-
-def _fields(kind, name, stream, source, target=None, op=0, root=0, prescale=1.0, postscale=1.0, splits=None, priority=0):
-    return (int(kind), name, source.data_ptr(), DTYPES[source.dtype], source.shape,
-            0 if target is None else target.data_ptr(), op, root, float(prescale), float(postscale), splits,
-            priority, place_of(source, stream))  # fmt: skip
+def _operation(kind, name, stream, source, target=None, op=0, root=0, prescale=1.0, postscale=1.0, splits=None,
+               priority=0):  # fmt: skip
+    to, elements = (0, 0) if target is None else (target.data_ptr(), target.numel())
+    return core.Operation(int(kind), name, source.data_ptr(), DTYPES[source.dtype], source.shape, to, elements, op, root,
+                          float(prescale), float(postscale), splits, priority, place_of(source, stream))  # fmt: skip
 
 
 _increment_version = torch.autograd.graph.increment_version
@@ -118,7 +111,7 @@ def submit_allreduce(sources, targets, names, group, op, prescale=1.0, postscale
     near_targets = [_near(target, source, near) for source, near, target in zip(sources, near_sources, targets)]
     stream = stream_of(near_sources)
     operations = [
-        _fields(core.Kind.ALLREDUCE, name, stream, source, target, op, 0, prescale, postscale, None, priority)
+        _operation(core.Kind.ALLREDUCE, name, stream, source, target, op, 0, prescale, postscale, None, priority)
         for name, source, target in zip(names, near_sources, near_targets)
     ]
 
@@ -141,9 +134,7 @@ def _near(target, source, near_source):
 def _allreduce_now(source, target, name, op, prescale, postscale, process_set):
     """One allreduce from beginning to end, in the calling thread where possible; nothing is kept for later."""
     group = process_set.group("Allreduce")
-    if name is not None:
-        return _allreduce_as(f"allreduce.{name}", group, source, target, op, prescale, postscale)
-    with group.lend_name("allreduce") as name:
+    with group.blocking_name("allreduce", name) as name:
         return _allreduce_as(name, group, source, target, op, prescale, postscale)
 
 
@@ -171,16 +162,16 @@ def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.
     group = process_set.group("Allreduce")
     op = _reduction(average, op, process_set)
     output = torch.empty_like(checked(tensor).detach())
-    return _first(submit_allreduce([tensor], [output], [_base_name(group, "allreduce", name)], group, op,
-                                   prescale_factor, postscale_factor))  # fmt: skip
+    with group.naming("allreduce", name) as name:
+        return _first(submit_allreduce([tensor], [output], [name], group, op, prescale_factor, postscale_factor))
 
 
 def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
                      process_set=global_process_set):  # fmt: skip
     group = process_set.group("Allreduce")
     op = _reduction(average, op, process_set)
-    handle = _first(submit_allreduce([tensor], [tensor], [_base_name(group, "allreduce", name)], group, op,
-                                     prescale_factor, postscale_factor))  # fmt: skip
+    with group.naming("allreduce", name) as name:
+        handle = _first(submit_allreduce([tensor], [tensor], [name], group, op, prescale_factor, postscale_factor))
     _written(tensor)
     return handle
 
@@ -207,8 +198,9 @@ def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_
     op = _reduction(average, op, process_set)
     tensors = list(tensors)
     outputs = [torch.empty_like(checked(tensor).detach()) for tensor in tensors]
-    names = _member_names(group, "grouped_allreduce", name, len(tensors))
-    return submit_allreduce(tensors, outputs, names, group, op, prescale_factor, postscale_factor)
+    with group.naming("grouped_allreduce", name) as base:
+        names = member_names(base, len(tensors))
+        return submit_allreduce(tensors, outputs, names, group, op, prescale_factor, postscale_factor)
 
 
 def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
@@ -216,8 +208,9 @@ def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale
     group = process_set.group("Allreduce")
     op = _reduction(average, op, process_set)
     tensors = list(tensors)
-    names = _member_names(group, "grouped_allreduce", name, len(tensors))
-    handle = submit_allreduce(tensors, tensors, names, group, op, prescale_factor, postscale_factor)
+    with group.naming("grouped_allreduce", name) as base:
+        names = member_names(base, len(tensors))
+        handle = submit_allreduce(tensors, tensors, names, group, op, prescale_factor, postscale_factor)
     for tensor in tensors:
         _written(tensor)
     return handle
@@ -264,7 +257,7 @@ def _submit_allgather(tensors, names, group):
         _refuse_scalar(tensor, "Allgather")
     near = [within_reach(checked(tensor)) for tensor in tensors]
     stream = stream_of(near)
-    operations = [_fields(core.Kind.ALLGATHER, name, stream, one) for name, one in zip(names, near)]
+    operations = [_operation(core.Kind.ALLGATHER, name, stream, one) for name, one in zip(names, near)]
 
     def finish(native):
         return [_allocated(native, index, tensor) for index, tensor in enumerate(tensors)]
@@ -279,13 +272,15 @@ def _allocated(native, index, tensor):
 
 def allgather_async(tensor, name=None, process_set=global_process_set):
     group = process_set.group("Allgather")
-    return _first(_submit_allgather([tensor], [_base_name(group, "allgather", name)], group))
+    with group.naming("allgather", name) as name:
+        return _first(_submit_allgather([tensor], [name], group))
 
 
 def grouped_allgather_async(tensors, name=None, process_set=global_process_set):
     group = process_set.group("Allgather")
     tensors = list(tensors)
-    return _submit_allgather(tensors, _member_names(group, "grouped_allgather", name, len(tensors)), group)
+    with group.naming("grouped_allgather", name) as base:
+        return _submit_allgather(tensors, member_names(base, len(tensors)), group)
 
 
 # ---- Broadcast ------------------------------------------------------------------------------------------------------
@@ -297,14 +292,15 @@ def _submit_broadcast(tensor, output, root_rank, name, process_set):
     source = within_reach(checked(tensor))
     target = _near(output, tensor, source)
     stream = stream_of([source])
-    fields = _fields(core.Kind.BROADCAST, _base_name(group, "broadcast", name), stream, source, target, root=root)
 
     def finish(native):
         if target is not output:
             output.detach().copy_(target)
         return output
 
-    return _enqueue(group, [fields], stream, (source, target), finish)
+    with group.naming("broadcast", name) as name:
+        one = _operation(core.Kind.BROADCAST, name, stream, source, target, root=root)
+        return _enqueue(group, [one], stream, (source, target), finish)
 
 
 def broadcast_async(tensor, root_rank, name=None, process_set=global_process_set):
@@ -357,7 +353,6 @@ def alltoall_async(tensor, splits=None, name=None, process_set=global_process_se
     near = within_reach(checked(tensor))
     rows = _checked_splits(tensor, splits, group.size)
     stream = stream_of([near])
-    fields = _fields(core.Kind.ALLTOALL, _base_name(group, "alltoall", name), stream, near, splits=rows)
     device = splits.device if isinstance(splits, torch.Tensor) else "cpu"
 
     def finish(native):
@@ -365,7 +360,9 @@ def alltoall_async(tensor, splits=None, name=None, process_set=global_process_se
         output = from_memory(memory, shape, tensor.dtype, tensor.device)
         return output, torch.tensor(received, dtype=torch.int32, device=device)
 
-    return _enqueue(group, [fields], stream, near, finish)
+    with group.naming("alltoall", name) as name:
+        one = _operation(core.Kind.ALLTOALL, name, stream, near, splits=rows)
+        return _enqueue(group, [one], stream, near, finish)
 
 
 # ---- Reducescatter --------------------------------------------------------------------------------------------------
@@ -380,7 +377,7 @@ def _submit_reducescatter(tensors, names, group, op, prescale, postscale):
     near = [within_reach(checked(tensor)) for tensor in tensors]
     stream = stream_of(near)
     operations = [
-        _fields(core.Kind.REDUCE_SCATTER, name, stream, one, None, native_op(op), 0, prescale, postscale)
+        _operation(core.Kind.REDUCE_SCATTER, name, stream, one, None, native_op(op), 0, prescale, postscale)
         for name, one in zip(names, near)
     ]
 
@@ -393,16 +390,17 @@ def _submit_reducescatter(tensors, names, group, op, prescale, postscale):
 def reducescatter_async(tensor, name=None, op=Average, process_set=global_process_set, prescale_factor=1.0,
                         postscale_factor=1.0):  # fmt: skip
     group = process_set.group("Reducescatter")
-    names = [_base_name(group, "reducescatter", name)]
-    return _first(_submit_reducescatter([tensor], names, group, op, prescale_factor, postscale_factor))
+    with group.naming("reducescatter", name) as name:
+        return _first(_submit_reducescatter([tensor], [name], group, op, prescale_factor, postscale_factor))
 
 
 def grouped_reducescatter_async(tensors, name=None, op=Average, process_set=global_process_set, prescale_factor=1.0,
                                 postscale_factor=1.0):  # fmt: skip
     group = process_set.group("Reducescatter")
     tensors = list(tensors)
-    names = _member_names(group, "grouped_reducescatter", name, len(tensors))
-    return _submit_reducescatter(tensors, names, group, op, prescale_factor, postscale_factor)
+    with group.naming("grouped_reducescatter", name) as base:
+        names = member_names(base, len(tensors))
+        return _submit_reducescatter(tensors, names, group, op, prescale_factor, postscale_factor)
 
 
 # ---- Barrier and join -----------------------------------------------------------------------------------------------

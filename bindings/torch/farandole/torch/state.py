@@ -13,7 +13,7 @@ def broadcast_object(obj, root_rank=0, name=None, process_set=global_process_set
     group = process_set.group("broadcast_object")
     root = process_set.root(root_rank, "broadcast_object")
     try:
-        with core.named_here(group, "broadcast_object", name) as name:
+        with group.blocking_name("broadcast_object", name) as name:
             return objects.broadcast_object(obj, root, name, group)
     except errors.Error as error:
         raise errors.as_horovod(error) from None
@@ -23,7 +23,7 @@ def allgather_object(obj, name=None):
     """The objects of all ranks, in rank order. They travel pickled, as broadcast_object's."""
     group = global_process_set.group("allgather_object")
     try:
-        with core.named_here(group, "allgather_object", name) as name:
+        with group.blocking_name("allgather_object", name) as name:
             return objects.allgather_object(obj, name, group)
     except errors.Error as error:
         raise errors.as_horovod(error) from None

@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from ... import errors
+from ... import _native, errors
 from . import operands, order
 from .devices import DeviceWork, Lanes, current_place, device_of, place_on
 from .work import DoneWork, Work, as_torch, together
@@ -117,7 +117,8 @@ class Calls:
             if rows % self._size:
                 raise errors.InvalidArgumentError(f"all_to_all_single: {rows} {what} rows do not divide among {self._size}")
             splits = [rows // self._size] * self._size
-        if len(splits) != self._size or sum(splits) != rows:
+        splits = _native.checked_counts(f"all_to_all_single: the {what} splits", splits, self._size)
+        if sum(splits) != rows:
             raise errors.InvalidArgumentError(
                 f"all_to_all_single: the {what} splits {list(splits)} do not make {rows} rows for {self._size} ranks"
             )
