@@ -82,11 +82,12 @@ part_cpp() {
   run_ctest cpp build
 }
 
-# run_pytest NAME FOLDER [may-skip]: unless it may, a skipped test is a failure; what was skipped is told with its reason.
+# run_pytest NAME PLACE [may-skip [VARIABLE=VALUE...]]: a skipped test is a failure unless may-skip is given; the reasons of
+# skipped tests are printed. The variables are those of the test process.
 run_pytest() {
   install_python_package
   local name=$1 log="$logs/$1.log"
-  python -m pytest -q -rs --junitxml="$logs/$name.xml" "$2" >"$log" 2>&1 || true
+  env "${@:4}" python -m pytest -q -rs --junitxml="$logs/$name.xml" "$2" >"$log" 2>&1 || true
   local total bad skipped
   read -r total bad skipped < <(python - "$logs/$name.xml" <<'PY'
 import sys, xml.etree.ElementTree as tree
@@ -136,12 +137,32 @@ sanitized() {
   only=$(IFS=';'; echo "$*")
   build_tests "build/$kind" "$@" -- -DFARANDOLE_SANITIZE="$kind" -DCMAKE_BUILD_TYPE=RelWithDebInfo \
     -DFARANDOLE_WERROR=OFF -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8 -DFARANDOLE_PROGRAM=OFF \
+    -DFARANDOLE_PYTHON=$([ "$kind" = address ] && echo ON || echo OFF) \
     "-DFARANDOLE_TESTS_ONLY=$only" "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1 -UNDEBUG" || return 0
   say "$kind sanitizer: tests"
   TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1" run_ctest "$kind" "build/$kind"
 }
 
-part_address() { sanitized address system_test elastic_crew_test node_port_test hub_strangers_test hub_loss_test transport_contract_test tcp_test shm_test engine_test adasum_test capi_test timeline_test channel_test cuda_test capi_devices_test capi_together_test engine_room_test; }
+# The Python package over the libraries of build/address, in a tree of its own that PYTHONPATH finds first.
+run_python_under_address() {
+  local tree="$PWD/build/address/wheel"
+  rm -rf "$tree"
+  cmake --install build/address --component wheel --prefix "$tree" >"$logs/address-wheel.log" 2>&1 || {
+    echo "   the package under the address sanitizer could not be installed; see $logs/address-wheel.log"
+    count address-python 0 1
+    return
+  }
+  cp -r bindings/python/farandole bindings/torch/farandole bindings/keras/farandole "$tree/"
+  say "address sanitizer: random sizes from Python"
+  run_pytest address-python tests/python/test_sizes.py "" \
+    LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so)" \
+    PYTHONPATH="$tree" PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0
+}
+
+part_address() {
+  sanitized address farandole_wheel system_test elastic_crew_test node_port_test hub_strangers_test hub_loss_test transport_contract_test tcp_test shm_test engine_test adasum_test capi_test timeline_test channel_test cuda_test capi_devices_test capi_together_test engine_room_test
+  run_python_under_address
+}
 part_thread() { sanitized thread elastic_crew_test hub_test hub_loss_test transport_contract_test shm_test engine_test adasum_test capi_test timeline_test channel_test cuda_test capi_devices_test capi_together_test engine_room_test; }
 
 set_up_machine
