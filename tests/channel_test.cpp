@@ -220,6 +220,20 @@ TEST_P(EveryTransport, AWaitEndsAtItsDeadlineAndTheOperationGoesOn) {
   }
 }
 
+TEST_P(EveryTransport, AnIdleCommunicatorWaitsForNoRank) {
+  EXPECT_EQ(fdl_comm_diagnose(nullptr, 1), FDL_NOT_INITIALIZED);
+  run_ranks(2, knobs(), [](World& me) {
+    EXPECT_EQ(fdl_comm_diagnose(me.comm, 1'000'000), FDL_OK);
+    CollectiveQueue queue(me.comm);
+    EXPECT_FALSE(queue.diagnose());
+    float value = 1;  // the question that was not answered harms nothing
+    queue.run(*allreduce(&value));
+    EXPECT_EQ(value, 2);
+    queue.close(kGraceNs);
+    EXPECT_FALSE(queue.diagnose()) << "it is closed";
+  });
+}
+
 // The serving thread waits in a callback, and so cannot drive: a second thread does.
 TEST_P(EveryTransport, ACallbackMayWaitWithADeadline) {
   run_ranks(2, knobs(), [](World& me) {

@@ -5,7 +5,9 @@ using namespace fdl;
 using namespace fdl::capi;
 
 fdl_result fdl_comm_diagnose(fdl_comm* comm, int64_t timeout_ns) {
-  if (comm == nullptr) return refuse("fdl_comm_diagnose: comm must not be NULL");
+  if (comm == nullptr) {
+    return report(Status(Code::not_initialized, "the communicator is NULL: create a world and one first"));
+  }
   const Status usable = comm->world->runtime->usable();
   if (!usable.ok()) return report(usable);
   const auto late = comm->comm().ask_who_is_late(Deadline::after_ns(timeout_ns));
