@@ -195,11 +195,13 @@ void wait_for_the_last_of(std::size_t count, World& me, bool first_is_driven) {
     EXPECT_GE(clock_ns() - begin_ns, 30'000'000);
     EXPECT_LT(clock_ns() - begin_ns, 2'000'000'000) << "the wait came back with the operation, not at its time";
     EXPECT_FALSE(queue.is_done(*jobs.front()));
-    const auto story = queue.diagnose();
-    ASSERT_TRUE(story);
-    EXPECT_EQ(story->culprit_rank, 1);
-    EXPECT_EQ(story->operation, "allreduce");
-    EXPECT_NE(story->text.find("waits for rank 1"), std::string::npos) << story->text;
+    std::optional<Failure> story;
+    for (int asked = 0; !story && asked < 100; ++asked) story = queue.diagnose();  // the driver needs a core to answer
+    EXPECT_TRUE(story);
+    const Failure words = story.value_or(Failure());
+    EXPECT_EQ(words.culprit_rank, 1);
+    EXPECT_EQ(words.operation, "allreduce");
+    EXPECT_NE(words.text.find("waits for rank 1"), std::string::npos) << words.text;
     FDL_EXPECT_OK(fdl_barrier(signal));
   }
   for (const auto& job : jobs) finish(queue, job);
