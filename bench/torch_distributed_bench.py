@@ -3,7 +3,8 @@
     python bench/torch_distributed_bench.py --ranks 2 [--quick] [--json FILE]
 
 Each number is the slowest rank's, median and minimum over repetitions; buffers rotate beyond the caches. busbw is
-2 (n-1)/n bytes / time, as others report it. The DDP step is what the reduction of ResNet-50's gradients (161 tensors,
+2 (n-1)/n bytes / time, as others report it. The rows of 4 bytes that end in async_wait, future_wait, future_then and
+eight_futures are the ways to wait for an all_reduce with async_op=True. The DDP step is what the reduction of ResNet-50's gradients (161 tensors,
 102 MB) costs: buckets of 25 MB as DDP makes them, started one after the other and then waited for.
 """
 
@@ -77,6 +78,35 @@ def measure_collectives(group, sizes, quick):
     return rows
 
 
+def measure_completions(group, quick):
+    """What it costs to wait for one all_reduce of 4 bytes that was started with async_op=True."""
+    tensors = [torch.ones(1) for _ in range(8)]
+
+    def start(tensor):
+        return dist.all_reduce(tensor, group=group, async_op=True)
+
+    def eight():
+        for future in [start(tensor).get_future() for tensor in tensors]:
+            future.wait()
+
+    actions = {
+        "async_wait": (1, lambda: start(tensors[0]).wait()),
+        "future_wait": (1, lambda: start(tensors[0]).get_future().wait()),
+        "future_then": (1, lambda: start(tensors[0]).get_future().then(lambda done: done.value()[0]).wait()),
+        "eight_futures": (8, eight),  # each of them
+    }
+    rows, loops = [], 100
+    for name, (operations, action) in actions.items():
+        def loop(_, action=action):
+            for _ in range(loops):
+                action()
+
+        times = [one / loops / operations for one in timed(loop, 5 if quick else 21, group)]
+        rows.append({"what": f"all_reduce {name}", "bytes": 4, "median_us": statistics.median(times) * 1e6,
+                     "minimum_us": min(times) * 1e6})  # fmt: skip
+    return rows
+
+
 def measure_step(group, quick):
     buckets = [torch.ones(count) for count in ddp_buckets(resnet50())]
 
@@ -108,15 +138,17 @@ def measure_message(group, bytes, repeats):
             "minimum_us": min(times) * 1e6}  # fmt: skip
 
 
-def rank_main(rank, size, store, sizes, quick, result):
+def rank_main(rank, size, store, sizes, quick, only, result):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
     found = {}
     for backend in BACKENDS:
         group = dist.new_group(backend=backend)
-        found[backend] = measure_collectives(group, sizes, quick)
-        found[backend] += [measure_message(group, bytes, 5) for bytes in (4, 65536)]
-        found[backend].append(measure_step(group, quick))
+        found[backend] = measure_completions(group, quick)
+        if only is None:
+            found[backend] += measure_collectives(group, sizes, quick)
+            found[backend] += [measure_message(group, bytes, 5) for bytes in (4, 65536)]
+            found[backend].append(measure_step(group, quick))
         dist.barrier(group)
         dist.destroy_process_group(group)
     if rank == 0:
@@ -127,25 +159,26 @@ def rank_main(rank, size, store, sizes, quick, result):
 
 def show(size, found):
     print(f"\n{size} ranks, {os.cpu_count()} cores, torch {torch.__version__}: median (minimum) in us")
-    print(f"{'':22}{'bytes':>11}{'gloo':>24}{'farandole':>24}{'times':>7}{'busbw GB/s':>12}")
+    print(f"{'':26}{'bytes':>11}{'gloo':>24}{'farandole':>24}{'times':>7}{'busbw GB/s':>12}")
     for theirs, ours in zip(found["gloo"], found["farandole"]):
         cells = [f"{row['median_us']:.1f} ({row['minimum_us']:.1f})" for row in (theirs, ours)]
         factor = theirs["median_us"] / ours["median_us"]
         reduces = ours["what"] in ("all_reduce", "ddp_step_resnet50")
         busbw = f"{2 * (size - 1) / size * ours['bytes'] / ours['median_us'] / 1e3:.2f}" if reduces else ""
-        print(f"{ours['what']:22}{ours['bytes']:>11}{cells[0]:>24}{cells[1]:>24}{factor:>7.1f}{busbw:>12}")
+        print(f"{ours['what']:26}{ours['bytes']:>11}{cells[0]:>24}{cells[1]:>24}{factor:>7.1f}{busbw:>12}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", choices=["completions"], help="only the ways to wait for an all_reduce of 4 bytes")
     parser.add_argument("--json")
     options = parser.parse_args()
     sizes = [4, 65536, 4 << 20] if options.quick else [4, 1024, 16384, 65536, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
     with tempfile.TemporaryDirectory() as folder:
         result = os.path.join(folder, "result.json")
-        arguments = (options.ranks, os.path.join(folder, "store"), sizes, options.quick, result)
+        arguments = (options.ranks, os.path.join(folder, "store"), sizes, options.quick, options.only, result)
         torch.multiprocessing.spawn(rank_main, arguments, nprocs=options.ranks)
         with open(result) as file:
             found = json.load(file)

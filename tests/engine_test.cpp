@@ -412,7 +412,7 @@ TEST(Timeout, NamesWhoIsMissingAndEndsTheCommunicator) {
     EXPECT_EQ(late.code(), Code::timeout);
     EXPECT_EQ(late.error().culprit_rank, 11);
     EXPECT_THAT(late.text(), HasSubstr("ring, step"));
-    EXPECT_THAT(late.text(), HasSubstr("rank 11 of the job on host-1"));
+    EXPECT_THAT(late.text(), HasSubstr("it waits for rank 11 (host-1)"));
     EXPECT_EQ(call(*comm, sum_of(1), &value, &value).text(), late.text());
   });
 }

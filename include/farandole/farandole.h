@@ -389,6 +389,10 @@ FDL_API fdl_result fdl_wait_any(fdl_request** requests, size_t count, size_t* in
 FDL_API fdl_result fdl_comm_serve(fdl_comm* comm, fdl_request** requests, size_t count, int64_t timeout_ns,
                                   size_t* index);
 FDL_API fdl_result fdl_comm_wake(fdl_comm* comm); /* from any thread */
+/* From any thread while another one waits in `comm`: FDL_TIMEOUT, and fdl_last_error() names the operation in flight
+ * and the first rank that it waits for. Nothing ends. FDL_OK: no thread waits, or it did not answer within timeout_ns.
+ */
+FDL_API fdl_result fdl_comm_diagnose(fdl_comm* comm, int64_t timeout_ns);
 /* Waits for it and forgets its outcome. Legal after its communicator was destroyed, which ended it. */
 FDL_API void fdl_request_free(fdl_request* request);
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "contract/sleeper.h"
@@ -102,6 +103,9 @@ class Collectives : public Sleeper {
   virtual void interrupt(const Status& why) = 0;
   // What ran last, for errors and the log: "ring, step 9: recv_reduce chunk 3 from rank 2".
   virtual std::string phase() const = 0;
+  // The ranks of the group that the collective in flight waits for, for errors. Empty: none, or they are not known.
+  // From the driving thread.
+  virtual std::vector<int> late_ranks() { return {}; }
 };
 
 }  // namespace fdl

@@ -12,6 +12,7 @@
 #include "engine/call_facts.h"
 #include "engine/device_collectives.h"
 #include "engine/device_failure.h"
+#include "engine/late_ranks.h"
 #include "engine/messages.h"
 #include "engine/part_transport.h"
 #include "engine/scheduled_collectives.h"
@@ -89,13 +90,14 @@ struct Communicator::State {
   DeviceWork look_at_device_work();
   bool wants_schedule(const CollectiveSpec& spec) const;
   Collectives* choose_runner(const CollectiveSpec& spec) const;
-  const Collectives* at_work() const;
+  Collectives* at_work() const;
   void end_current();
   bool run_current();
   bool hear_interrupt();
   void fail(const Status& why);
   Status own(const Status& failure) const;
-  Status timeout_error() const;
+  Waiting waiting();
+  void answer_who_is_late();
   std::string phase() const;
   std::string_view operation_name() const {
     return oldest == nullptr ? std::string_view("message") : name_of(oldest->spec.collective);
@@ -123,6 +125,7 @@ struct Communicator::State {
   bool failed = false;  // fail() has run; the driving thread's
   std::atomic<bool> interrupted{false};
   std::atomic<bool> woken{false};  // somebody wants the serving thread back
+  DriverQuestion who_is_late;
   mutable Mutex mutex;
   Status ended FDL_GUARDED_BY(mutex);
 
@@ -343,6 +346,10 @@ void Communicator::wake() {
   state_->alarm.ring();
 }
 
+std::optional<Status> Communicator::ask_who_is_late(Deadline deadline) {
+  return state_->who_is_late.ask(state_->alarm, deadline);
+}
+
 template <typename Ready>
 void Communicator::drive_until(const Ready& ready, Deadline deadline) {
   State& s = *state_;
@@ -356,6 +363,8 @@ void Communicator::drive_until(const Ready& ready, Deadline deadline) {
       yields = 0;
       continue;
     }
+    if (s.who_is_late.is_open()) [[unlikely]]
+      s.answer_who_is_late();
     if (spin_ns == 0 && yields < kYields) {
       ++yields;
       ::sched_yield();
@@ -365,7 +374,7 @@ void Communicator::drive_until(const Ready& ready, Deadline deadline) {
     if (moved_ns == 0) moved_ns = now;
     if (now >= deadline.moment_ns()) {
       const Hand hand(s);
-      s.fail(s.timeout_error());
+      s.fail(timed_out(s.waiting(), s.parts.members));
       break;
     }
     if (now - moved_ns < spin_ns) {
@@ -592,9 +601,9 @@ Collectives* Communicator::State::choose_runner(const CollectiveSpec& spec) cons
 }
 
 // Who has the collective in flight in hand: on a device, it may be the host that runs a part of it.
-const Collectives* Communicator::State::at_work() const {
+Collectives* Communicator::State::at_work() const {
   if (active == nullptr || active != devices.get()) return active;
-  const Collectives* host = devices->host_at_work();
+  Collectives* host = devices->host_at_work();
   return host == nullptr ? active : host;
 }
 
@@ -687,19 +696,23 @@ void Communicator::State::fail(const Status& why) {
   newest = nullptr;
 }
 
-Status Communicator::State::timeout_error() const {
-  int peer = messages.waiting_for();
-  if (active != nullptr) peer = at_work() == scheduled.get() ? scheduled->waiting_for() : -1;
-  Error error{.code = Code::timeout,
-              .text = fmt::format("'{}' was not finished before its deadline: {}", parts.id, phase())};
-  if (peer >= 0) {
-    const Member& who = parts.members[static_cast<std::size_t>(peer)];
-    error.culprit_rank = who.world_rank;
-    error.culprit_host = who.host_name;
-    error.text +=
-        fmt::format(" (rank {} of the job{}{})", who.world_rank, who.host_name.empty() ? "" : " on ", who.host_name);
+// Only what runs the collective of the whole group counts its ranks as the group does.
+Waiting Communicator::State::waiting() {
+  Waiting waiting{.operation = operation_name(), .group = parts.id, .phase = phase(), .ranks = {}};
+  if (active == nullptr) {
+    if (const int peer = messages.waiting_for(); peer >= 0) waiting.ranks = {peer};
+    return waiting;
   }
-  return Status(std::move(error));
+  Collectives* const runner = at_work();
+  const bool is_whole = runner == scheduled.get() || std::any_of(parts.preferred.begin(), parts.preferred.end(),
+                                                                 [&](const auto& one) { return one.get() == runner; });
+  if (is_whole) waiting.ranks = runner->late_ranks();
+  return waiting;
+}
+
+void Communicator::State::answer_who_is_late() {
+  const Hand hand(*this);
+  who_is_late.answer(waits_for(waiting(), parts.members));
 }
 
 std::string Communicator::State::phase() const {

@@ -218,7 +218,7 @@ std::string_view DeviceCollectives::staged_over(std::string_view host) const {
   return *names_.insert(fmt::format("staged over {}", host)).first;
 }
 
-const Collectives* DeviceCollectives::host_at_work() const {
+Collectives* DeviceCollectives::host_at_work() const {
   return running_ == staged_.get() ? staged_->host_at_work() : host_;
 }
 

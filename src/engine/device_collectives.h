@@ -88,7 +88,7 @@ class DeviceCollectives final : public Collectives {
   // "staged over shared memory", kept as long as this object.
   std::string_view staged_over(std::string_view host) const;
   // Who runs something on the host for this one now; null: nobody.
-  const Collectives* host_at_work() const;
+  Collectives* host_at_work() const;
 
   int wake_fd() const override { return poller_.fd(); }
   bool prepare_to_sleep() override;

@@ -175,7 +175,10 @@ std::string_view ScheduledCollectives::algorithm_of(const CollectiveSpec& spec) 
   return choice.ok() ? choice->algorithm->name : std::string_view();
 }
 
-int ScheduledCollectives::waiting_for() const { return completion_ == nullptr ? -1 : executor_->waiting_for(); }
+std::vector<int> ScheduledCollectives::late_ranks() {
+  const int peer = completion_ == nullptr ? -1 : executor_->waiting_for();
+  return peer < 0 ? std::vector<int>() : std::vector<int>{peer};
+}
 
 // A group of one copies, unless input and output are the same, and scales as the others do: twice.
 void ScheduledCollectives::run_alone(const CollectiveSpec& spec, Buffers buffers, Completion& completion) {

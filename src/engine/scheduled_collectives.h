@@ -51,8 +51,8 @@ class ScheduledCollectives final : public Collectives {
   std::string phase() const override;
   // The name of the algorithm that such a collective runs by; empty where there is nothing to choose.
   std::string_view algorithm_of(const CollectiveSpec& spec) const;
-  // The rank that the collective in flight waits for, or -1.
-  int waiting_for() const;
+  // The peer that the first unfinished step waits for. That peer may itself wait for another rank.
+  std::vector<int> late_ranks() override;
 
   int wake_fd() const override { return transport_ == nullptr ? -1 : transport_->wake_fd(); }
   bool prepare_to_sleep() override { return transport_ == nullptr || transport_->prepare_to_sleep(); }

@@ -41,7 +41,7 @@ class StagedCollectives final : public Collectives {
   void interrupt(const Status& why) override;
   std::string phase() const override;
   // Who runs a segment on the host now; null: nobody.
-  const Collectives* host_at_work() const { return host_; }
+  Collectives* host_at_work() const { return host_; }
   // The collective that a segment of this one is on the host.
   CollectiveSpec host_spec(const CollectiveSpec& spec) const;
 

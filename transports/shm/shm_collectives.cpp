@@ -66,6 +66,7 @@ class ShmCollectives final : public Collectives {
   bool progress() override;
   void interrupt(const Status& why) override { fail(why); }
   std::string phase() const override;
+  std::vector<int> late_ranks() override;
 
   int wake_fd() const override { return neighbours_->wake_fd(); }
   bool prepare_to_sleep() override;
@@ -233,6 +234,12 @@ std::string ShmCollectives::phase() const {
                         levels_.plan().steps());
   }
   return text;
+}
+
+std::vector<int> ShmCollectives::late_ranks() {
+  std::vector<int> ranks;
+  for (const int rank : each_of(blockers().needed)) ranks.push_back(rank);
+  return ranks;
 }
 
 // ---- moving on

@@ -1,8 +1,11 @@
 // Channel: what a torch.distributed process group stands on: collectives in order and tagged messages, from any thread.
 //
-// It takes addresses and counts: what they belong to is kept alive by `keep`. Failures are raised by whoever waits.
+// It takes addresses and counts: what they belong to is kept alive by `keep`. Failures are raised in the thread that
+// waits.
 #include <pybind11/stl.h>
 
+#include <atomic>
+#include <cstdio>
 #include <utility>
 
 #include "collective_queue.h"
@@ -21,17 +24,22 @@ std::atomic<int> generation{0};
 
 class Channel;
 
-// What Python holds of an operation on its way. `keep` is dropped under the interpreter's lock, by whoever comes first.
+// What Python holds of an operation in flight. Its `keep` is dropped under the interpreter's lock, by the first thread
+// that comes there.
 class Pending {
  public:
   Pending(Serving& serving, std::shared_ptr<Job> job, std::shared_ptr<Channel> channel)
       : serving_(&serving), job_(std::move(job)), channel_(std::move(channel)) {}
 
   bool done() const;
-  void wait(double timeout_s) const;
+  void wait() const;
+  // For what is left of the time that the caller was given; then a TimeoutError, and the operation goes on.
+  void wait_for(double left_s, double given_s) const;
   // The failure as an exception object, or None. Only once done.
   py::object failure() const;
   void then(py::function function) const;
+  // Takes the function of then() back; false if it was called or is about to be, or if there are several.
+  bool withdraw() const;
   int source() const { return static_cast<const Message&>(*job_).source; }
   // Of a message for a device, once done: what is still to be copied there.
   py::bytes kept() const {
@@ -41,6 +49,7 @@ class Pending {
 
  private:
   void check_process() const;
+  [[noreturn]] void raise_timeout(double given_s) const;
 
   Serving* serving_;
   std::shared_ptr<Job> job_;
@@ -53,6 +62,58 @@ struct Kept final : Kind {
 };
 
 using Counts = std::optional<std::vector<std::size_t>>;
+
+// What each collective needs, in the order in which Python gives it.
+struct Arguments {
+  int kind;
+  std::uintptr_t input;
+  std::uintptr_t output;
+  std::size_t count;
+  int dtype;
+  int op;
+  int root;
+  double prescale;
+  int64_t timeout_ns;
+
+  void give_to(CollectiveJob& job) const {
+    fdl_call_init(&job.call);
+    job.call.collective = static_cast<fdl_collective>(kind);
+    job.call.input = reinterpret_cast<const void*>(input);
+    job.call.output = reinterpret_cast<void*>(output);
+    job.call.count = count;
+    job.call.dtype = static_cast<fdl_dtype>(dtype);
+    job.call.op = static_cast<fdl_reduce_op>(op);
+    job.call.root = root;
+    job.prescale = prescale;
+    job.timeout_ns = timeout_ns;
+  }
+};
+
+// A function of Python's. It may be called and dropped in a thread without the interpreter's lock.
+class Callback {
+ public:
+  explicit Callback(py::function function) : function_(std::move(function)) {}
+  ~Callback() {
+    if (!function_) return;
+    py::gil_scoped_acquire acquire;
+    function_ = py::object();
+  }
+  Callback(const Callback&) = delete;
+  Callback& operator=(const Callback&) = delete;
+
+  void call() {
+    py::gil_scoped_acquire acquire;
+    const py::object function = std::exchange(function_, py::object());
+    try {
+      function();
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("a callback of torch.distributed");
+    }
+  }
+
+ private:
+  py::object function_;
+};
 
 class Channel : public std::enable_shared_from_this<Channel> {
  public:
@@ -82,63 +143,50 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Channel& operator=(const Channel&) = delete;
 
   // Blocks.
-  void run(int kind, std::uintptr_t input, std::uintptr_t output, std::size_t count, int dtype, int op, int root,
-           double prescale, int64_t timeout_ns) {
+  void run(const Arguments& arguments) {
     check_open();
     CollectiveJob job;
-    fill(job, kind, input, output, count, dtype, op, root, prescale, timeout_ns);
+    arguments.give_to(job);
     finish(job);
   }
-  void run_uneven(int kind, std::uintptr_t input, std::uintptr_t output, std::size_t count, int dtype, int op, int root,
-                  double prescale, int64_t timeout_ns, Counts counts, Counts recv_counts) {
+  void run_uneven(const Arguments& arguments, Counts counts, Counts recv_counts) {
     check_open();
     CollectiveJob job;
-    fill(job, kind, input, output, count, dtype, op, root, prescale, timeout_ns);
+    arguments.give_to(job);
     fill_counts(job, counts, recv_counts);
     finish(job);
   }
-
   // The same on a device's stream: blocks until it is queued there.
-  void run_on(int kind, std::uintptr_t input, std::uintptr_t output, std::size_t count, int dtype, int op, int root,
-              double prescale, int64_t timeout_ns, Counts counts, Counts recv_counts, py::handle place) {
+  void run_on(const Arguments& arguments, Counts counts, Counts recv_counts, py::handle place) {
     check_open();
     CollectiveJob job;
-    fill(job, kind, input, output, count, dtype, op, root, prescale, timeout_ns);
+    arguments.give_to(job);
     fill_counts(job, counts, recv_counts);
     fill_place(job, place);
     finish(job);
   }
 
-  std::shared_ptr<Pending> submit(py::object keep, int kind, std::uintptr_t input, std::uintptr_t output,
-                                  std::size_t count, int dtype, int op, int root, double prescale, int64_t timeout_ns,
-                                  Counts counts, Counts recv_counts, py::handle place) {
+  std::shared_ptr<Pending> submit(const Arguments& arguments, Counts counts, Counts recv_counts, py::handle place,
+                                  py::object keep) {
     check_open();
     auto job = std::make_shared<Kept<CollectiveJob>>();
-    fill(*job, kind, input, output, count, dtype, op, root, prescale, timeout_ns);
+    arguments.give_to(*job);
     fill_counts(*job, counts, recv_counts);
     fill_place(*job, place);
     job->keep = std::move(keep);
     return start(*collectives_, std::move(job));
   }
 
-  // Blocks; gives who sent it.
-  int exchange(bool outgoing, std::uintptr_t data, std::size_t bytes, int peer, int tag, int64_t timeout_ns) {
-    check_open();
-    Message message;
-    fill(message, outgoing, data, bytes, peer, tag, timeout_ns);
-    {
-      py::gil_scoped_release release;
-      mailbox_->run(message);
-    }
-    if (message.failure) raise_failure(*message.failure);
-    return message.source;
-  }
-
   std::shared_ptr<Pending> post(py::object keep, bool outgoing, std::uintptr_t data, std::size_t bytes, int peer,
                                 int tag, int64_t timeout_ns, py::handle at) {
     check_open();
     auto job = std::make_shared<Kept<Message>>();
-    fill(*job, outgoing, data, bytes, peer, tag, timeout_ns);
+    job->outgoing = outgoing;
+    job->data = reinterpret_cast<std::byte*>(data);
+    job->bytes = bytes;
+    job->peer = peer;
+    job->tag = tag;
+    job->timeout_ns = timeout_ns;
     const Place place = Place::from_python(at);
     job->device_kind = place.kind;
     job->device_index = place.index;
@@ -192,20 +240,6 @@ class Channel : public std::enable_shared_from_this<Channel> {
     if (job.failure) raise_failure(*job.failure);
   }
 
-  static void fill(CollectiveJob& job, int kind, std::uintptr_t input, std::uintptr_t output, std::size_t count,
-                   int dtype, int op, int root, double prescale, int64_t timeout_ns) {
-    fdl_call_init(&job.call);
-    job.call.collective = static_cast<fdl_collective>(kind);
-    job.call.input = reinterpret_cast<const void*>(input);
-    job.call.output = reinterpret_cast<void*>(output);
-    job.call.count = count;
-    job.call.dtype = static_cast<fdl_dtype>(dtype);
-    job.call.op = static_cast<fdl_reduce_op>(op);
-    job.call.root = root;
-    job.prescale = prescale;
-    job.timeout_ns = timeout_ns;
-  }
-
   static void fill_counts(CollectiveJob& job, Counts& counts, Counts& recv_counts) {
     if (counts) {
       job.counts = std::move(*counts);
@@ -222,16 +256,6 @@ class Channel : public std::enable_shared_from_this<Channel> {
     job.call.device_kind = place.kind;
     job.call.device_index = place.index;
     job.call.stream = place.stream;
-  }
-
-  static void fill(Message& message, bool outgoing, std::uintptr_t data, std::size_t bytes, int peer, int tag,
-                   int64_t timeout_ns) {
-    message.outgoing = outgoing;
-    message.data = reinterpret_cast<std::byte*>(data);
-    message.bytes = bytes;
-    message.peer = peer;
-    message.tag = tag;
-    message.timeout_ns = timeout_ns;
   }
 
   std::shared_ptr<Pending> start(Serving& serving, std::shared_ptr<Job> job) {
@@ -274,40 +298,65 @@ py::object Pending::failure() const {
   }
 }
 
-void Pending::wait(double timeout_s) const {
+void Pending::wait() const {
+  check_process();
+  {
+    py::gil_scoped_release release;
+    serving_->wait(*job_);
+  }
+  channel_->drop_ended();
+  if (job_->failure) raise_failure(*job_->failure);
+}
+
+void Pending::wait_for(double left_s, double given_s) const {
   check_process();
   bool done;
   {
     py::gil_scoped_release release;
-    done = serving_->wait(*job_, timeout_s < 0 ? 0 : clock_ns() + static_cast<int64_t>(timeout_s * 1e9));
+    done = serving_->wait_until(*job_, clock_ns() + static_cast<int64_t>(left_s * 1e9));
   }
   channel_->drop_ended();
-  if (!done)
-    raise_error(FDL_TIMEOUT, "the operation was not finished within the " + std::to_string(timeout_s) +
-                                 " s that were given to wait; it goes on");
+  if (!done) raise_timeout(given_s);
   if (job_->failure) raise_failure(*job_->failure);
 }
 
-// In the serving thread nobody else would finish it.
+void Pending::raise_timeout(double given_s) const {
+  std::optional<Failure> late;
+  {
+    py::gil_scoped_release release;
+    late = serving_->diagnose();
+  }
+  Failure why = late.value_or(Failure::of(FDL_TIMEOUT, "the rank that it waits for is not known"));
+  char limit[32];
+  std::snprintf(limit, sizeof limit, "%g", given_s);
+  why.text = job_->title() + " was not finished within the " + limit + " s that wait() was given: " + why.text +
+             "; it stays in flight: see what is said and done there, and call wait() again";
+  raise_failure(why);
+}
+
+// In the serving thread no other thread would finish it.
 void Pending::then(py::function function) const {
   check_process();
   if (Serving::is_this_thread()) {
     py::gil_scoped_release release;
-    serving_->wait(*job_, 0);
+    serving_->wait(*job_);
   }
-  auto* kept = new py::function(function);
-  const bool waits = serving_->notify(*job_, [kept] {
-    py::gil_scoped_acquire acquire;
-    try {
-      (*kept)();
-    } catch (py::error_already_set& error) {
-      error.discard_as_unraisable("a callback of torch.distributed");
-    }
-    delete kept;
-  });
-  if (waits) return;
-  delete kept;
-  function();
+  auto callback = std::make_shared<Callback>(function);
+  if (!serving_->notify(*job_, [callback] { callback->call(); })) function();
+}
+
+bool Pending::withdraw() const {
+  check_process();
+  return serving_->withdraw(*job_);
+}
+
+// Binds a method that takes Arguments and more: Python gives the fields of Arguments one by one.
+template <typename Result, typename... More>
+auto unpacked(Result (Channel::*method)(const Arguments&, More...)) {
+  return [method](Channel& channel, int kind, std::uintptr_t input, std::uintptr_t output, std::size_t count, int dtype,
+                  int op, int root, double prescale, int64_t timeout_ns, More... more) {
+    return (channel.*method)({kind, input, output, count, dtype, op, root, prescale, timeout_ns}, std::move(more)...);
+  };
 }
 
 }  // namespace
@@ -317,17 +366,19 @@ void bind_channel(py::module_& module) {
   py::class_<Pending, std::shared_ptr<Pending>>(module, "Pending")
       .def("done", &Pending::done)
       .def("wait", &Pending::wait)
+      .def("wait_for", &Pending::wait_for)
       .def("failure", &Pending::failure)
       .def("then", &Pending::then)
+      .def("withdraw", &Pending::withdraw)
       .def_property_readonly("source", &Pending::source)
       .def_property_readonly("kept", &Pending::kept);
   py::class_<Channel, std::shared_ptr<Channel>>(module, "Channel")
       .def(py::init<std::shared_ptr<Group>>())
-      .def("run", &Channel::run)  // without names and defaults, which cost as much as the rest of a small call
-      .def("run_uneven", &Channel::run_uneven)
-      .def("run_on", &Channel::run_on)
-      .def("submit", &Channel::submit)
-      .def("exchange", &Channel::exchange)
+      // Without names and defaults, which cost as much as the rest of a small call.
+      .def("run", unpacked(&Channel::run))
+      .def("run_uneven", unpacked(&Channel::run_uneven))
+      .def("run_on", unpacked(&Channel::run_on))
+      .def("submit", unpacked(&Channel::submit))
       .def("post", &Channel::post)
       .def("abort", &Channel::abort)
       .def("close", &Channel::close);

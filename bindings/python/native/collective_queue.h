@@ -1,13 +1,13 @@
 // CollectiveQueue: the collectives of one communicator, one after the other in the order of submission.
 #pragma once
 
-#include <deque>
-
 #include "serving.h"
 
 namespace farandole_python {
 
 struct CollectiveJob : Job {
+  std::string title() const override;
+
   fdl_call call;
   std::vector<std::size_t> counts, recv_counts;  // what call.counts and call.recv_counts look at
   double prescale = 1;

@@ -6,15 +6,12 @@
 #include <utility>
 
 namespace farandole_python {
-namespace {
 
-std::string title_of(const Message& message) {
-  const std::string who = message.peer == kAnySource ? "any rank" : "rank " + std::to_string(message.peer);
-  return std::string(message.outgoing ? "send" : "recv") + " of " + std::to_string(message.bytes) + " bytes " +
-         (message.outgoing ? "to " : "from ") + who + " (tag " + std::to_string(message.tag) + ")";
+std::string Message::title() const {
+  const std::string who = peer == kAnySource ? "any rank" : "rank " + std::to_string(peer);
+  return std::string(outgoing ? "send" : "recv") + " of " + std::to_string(bytes) + " bytes " +
+         (outgoing ? "to " : "from ") + who + " (tag " + std::to_string(tag) + ")";
 }
-
-}  // namespace
 
 void Message::take(const std::byte* contents) {
   if (on_device())
@@ -149,7 +146,7 @@ void Mailbox::keep_aside(int peer) {
 // The sender has already sent: both sides must hear of it, so it ends the communicator.
 bool Mailbox::fits(const std::shared_ptr<Message>& message, int from, const Envelope& envelope) {
   if (envelope.bytes == message->bytes) return true;
-  const std::string text = title_of(*message) + ", but rank " + std::to_string(from) + " sent " +
+  const std::string text = message->title() + ", but rank " + std::to_string(from) + " sent " +
                            std::to_string(envelope.bytes) + " bytes; give both sides tensors of one size";
   abort(text);
   fail_all(Failure::of(FDL_MISMATCH, text));
@@ -186,7 +183,9 @@ bool Mailbox::post(bool outgoing, void* data, std::size_t bytes, Flight flight) 
 
 void Mailbox::serve_once() {
   std::size_t index = requests_.size();
-  const fdl_result result = fdl_comm_serve(comm(), requests_.data(), requests_.size(), time_left_ns(), &index);
+  const Message* urgent = most_urgent();
+  const int64_t left_ns = urgent == nullptr ? -1 : std::max<int64_t>(urgent->last_moment_ns - clock_ns(), 1);
+  const fdl_result result = fdl_comm_serve(comm(), requests_.data(), requests_.size(), left_ns, &index);
   if (result != FDL_OK && index == requests_.size()) return fail_all(Failure::last());
   if (index == requests_.size()) return;
   const Flight flight = std::move(flights_[index]);
@@ -229,6 +228,19 @@ void Mailbox::end(const std::shared_ptr<Message>& message) {
 // What one message meets ends all: the communicator is gone, or will be as soon as the others have heard.
 void Mailbox::fail_all(const Failure& why) {
   if (broken_) return;
+  if (why.code == FDL_TIMEOUT) return time_out(why);
+  end_all(why, nullptr);
+}
+
+// The text names the message whose time is over first: the others had more.
+void Mailbox::time_out(Failure why) {
+  const Message* late = most_urgent();
+  if (late != nullptr && late->last_moment_ns > clock_ns()) late = nullptr;  // another rank's time is over
+  if (late != nullptr) why.text = late->title() + " was not finished in time: " + why.text;
+  end_all(why, late);
+}
+
+void Mailbox::end_all(const Failure& why, const Message* culprit) {
   broken_ = why;
   abort(why.text);
   for (fdl_request* request : std::exchange(requests_, {})) fdl_request_free(request);
@@ -236,19 +248,19 @@ void Mailbox::fail_all(const Failure& why) {
   wanted_.clear();
   for (const auto& message : std::exchange(live_, {})) {
     message->failure = why;
-    if (why.code == FDL_TIMEOUT) message->failure->text = title_of(*message) + " was not finished in time: " + why.text;
+    if (why.code == FDL_TIMEOUT && message.get() != culprit)
+      message->failure->text = message->title() + " ended with its group: " + why.text;
     finished_.push_back(message);
   }
 }
 
-int64_t Mailbox::time_left_ns() const {
-  int64_t first = 0;
+const Message* Mailbox::most_urgent() const {
+  const Message* first = nullptr;
   for (const auto& message : live_) {
-    for (const int64_t moment : {message->last_moment_ns, message->deadline_ns.load()}) {
-      if (moment > 0) first = first == 0 ? moment : std::min(first, moment);
-    }
+    if (message->last_moment_ns == 0) continue;
+    if (first == nullptr || message->last_moment_ns < first->last_moment_ns) first = message.get();
   }
-  return first == 0 ? -1 : std::max<int64_t>(first - clock_ns(), 1);
+  return first;
 }
 
 }  // namespace farandole_python

@@ -33,6 +33,8 @@ struct Envelope {
 static_assert(sizeof(Envelope) == 64);
 
 struct Message : Job {
+  std::string title() const override;
+
   bool outgoing = false;
   std::byte* data = nullptr;
   std::size_t bytes = 0;
@@ -100,7 +102,10 @@ class Mailbox final : public Serving {
   void arrived(const Flight& flight);
   void end(const std::shared_ptr<Message>& message);
   void fail_all(const Failure& why);
-  int64_t time_left_ns() const;
+  void time_out(Failure why);
+  void end_all(const Failure& why, const Message* culprit);
+  // The message that must end first; null: none has a limit.
+  const Message* most_urgent() const;
 
   int rank_;
   std::vector<Peer> peers_;

@@ -1,22 +1,35 @@
-// Serving: the one who drives gives the driving back whenever it has what it came for, and says so.
+// Serving: the thread that drives gives that back as soon as it has what it came for, and notifies the others.
 #include "serving.h"
 
 #include <pthread.h>
 #include <signal.h>
-#include <time.h>
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 
 namespace farandole_python {
 namespace {
 
+// A driving thread answers within microseconds. Where many processes share the cores, it has to get one first.
+constexpr int64_t kAnswerNs = 100'000'000;
+
 thread_local bool serving_thread = false;
 
 using Clock = std::chrono::steady_clock;
 
 Clock::time_point moment(int64_t ns) { return Clock::time_point(std::chrono::nanoseconds(ns)); }
+
+// Signals are for the program's own threads.
+template <typename Function>
+std::thread thread_without_signals(Function function) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::move(function));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
 
 }  // namespace
 
@@ -42,15 +55,7 @@ void Serving::enqueue(std::shared_ptr<Job> job, Lock& lock) {
 
 void Serving::submit(std::shared_ptr<Job> job) {
   Lock lock(mutex_);
-  if (!thread_.joinable() && !closed_) {
-    // Signals are for the program's own threads.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] { serve(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  }
+  if (!thread_.joinable() && !closed_) thread_ = thread_without_signals([this] { serve(); });
   enqueue(std::move(job), lock);
   if (!driving_) needed_.notify_one();
 }
@@ -73,30 +78,36 @@ void Serving::run(Job& job) {
     // Not owned: it is done, and forgotten here, before this call returns.
     enqueue(std::shared_ptr<Job>(std::shared_ptr<Job>(), &job), lock);
   }
-  wait(job, 0);
+  wait(job);
 }
 
-bool Serving::wait(Job& job, int64_t deadline_ns) {
+void Serving::wait(Job& job) {
   Lock lock(mutex_);
-  if (deadline_ns > 0 && !job.done) {
-    const int64_t before = job.deadline_ns;
-    job.deadline_ns = before == 0 ? deadline_ns : std::min(before, deadline_ns);
+  while (!job.done) {
     if (driving_) {
-      lock.unlock();
-      call_driver();
-      lock.lock();
+      changed_.wait(lock);
+    } else {
+      drive(lock, [&] { return job.done; });
     }
   }
+}
+
+// Looks again at each change, for the thread that drove may have left.
+bool Serving::wait_until(Job& job, int64_t moment_ns) {
+  Lock lock(mutex_);
   while (!job.done) {
-    if (!driving_) {
-      drive(lock, [&] { return job.done; });
-    } else if (deadline_ns == 0) {
-      changed_.wait(lock);
-    } else if (changed_.wait_until(lock, moment(deadline_ns)) == std::cv_status::timeout) {
-      return job.done;
-    }
+    summon_driver();
+    if (changed_.wait_until(lock, moment(moment_ns)) == std::cv_status::timeout) return job.done;
   }
   return true;
+}
+
+// For a thread that waits and does not drive.
+void Serving::summon_driver() {
+  if (driving_ || open_ == 0) return;
+  if (!calling_) return needed_.notify_one();
+  if (!second_.joinable()) second_ = thread_without_signals([this] { drive_meanwhile(); });
+  second_needed_.notify_one();
 }
 
 void Serving::drive(Lock& lock, const std::function<bool()>& enough) {
@@ -115,15 +126,38 @@ bool Serving::is_done(const Job& job) {
 bool Serving::notify(Job& job, std::function<void()> function) {
   Lock lock(mutex_);
   if (job.done) return false;
-  job.when_finished = std::move(function);
+  job.when_finished.push_back(std::move(function));
   return true;
+}
+
+bool Serving::withdraw(Job& job) {
+  std::vector<std::function<void()>> dropped;  // after the lock is
+  Lock lock(mutex_);
+  if (job.done || job.when_finished.size() != 1) return false;
+  dropped.swap(job.when_finished);
+  return true;
+}
+
+// close() waits for those who ask: until then the communicator stands.
+std::optional<Failure> Serving::diagnose() {
+  {
+    Lock lock(mutex_);
+    if (closed_) return std::nullopt;
+    ++asking_;
+  }
+  std::optional<Failure> story;
+  if (fdl_comm_diagnose(comm_, kAnswerNs) == FDL_TIMEOUT) story = Failure::last();
+  Lock lock(mutex_);
+  if (--asking_ == 0 && closed_) changed_.notify_all();
+  return story;
 }
 
 void Serving::finish(std::shared_ptr<Job> job) {
   job->done = true;
   --open_;
-  if (job->when_finished) {
-    calls_.push_back(std::move(job->when_finished));
+  if (!job->when_finished.empty()) {
+    for (auto& function : job->when_finished) calls_.push_back(std::move(function));
+    job->when_finished.clear();
     needed_.notify_one();
   }
   if (job.use_count() > 0) ended_.push_back(std::move(job));
@@ -137,13 +171,19 @@ std::vector<std::shared_ptr<Job>> Serving::take_ended() {
 
 void Serving::serve() {
   serving_thread = true;
+  bool destroyed = false;
   Lock lock(mutex_);
+  destroyed_ = &destroyed;
   while (true) {
     if (!calls_.empty()) {
       auto calls = std::exchange(calls_, {});
+      calling_ = true;
       lock.unlock();
       for (auto& call : calls) call();
+      if (destroyed) return;
+      calls.clear();  // what a callback owns takes the interpreter's lock to go
       lock.lock();
+      calling_ = false;
     } else if (stopping_) {
       return;
     } else if (open_ > 0 && !driving_) {
@@ -154,12 +194,27 @@ void Serving::serve() {
   }
 }
 
+// The second thread, which runs no callbacks.
+void Serving::drive_meanwhile() {
+  Lock lock(mutex_);
+  while (!stopping_) {
+    if (open_ > 0 && !driving_ && calling_) {
+      drive(lock, [&] { return !calling_; });
+    } else {
+      second_needed_.wait(lock);
+    }
+  }
+}
+
 void Serving::abort(const std::string& reason) { static_cast<void>(fdl_comm_abort(comm_, reason.c_str())); }
 
 void Serving::close(int64_t grace_ns) {
   Lock lock(mutex_);
   if (std::exchange(closed_, true)) return;
-  const auto idle = [this] { return is_idle(); };
+  const auto idle = [this] {
+    summon_driver();
+    return is_idle() && asking_ == 0;
+  };
   if (!changed_.wait_until(lock, moment(clock_ns() + grace_ns), idle)) {
     lock.unlock();
     abort("its process group was destroyed while an operation was in flight");
@@ -167,13 +222,21 @@ void Serving::close(int64_t grace_ns) {
     changed_.wait(lock, idle);
   }
   stopping_ = true;
+  end_threads(lock);
+}
+
+void Serving::end_threads(Lock& lock) {
   needed_.notify_one();
-  if (!thread_.joinable()) return;
+  second_needed_.notify_one();
+  const bool is_own = thread_.joinable() && thread_.get_id() == std::this_thread::get_id();
   lock.unlock();
-  if (thread_.get_id() == std::this_thread::get_id())
+  if (second_.joinable()) second_.join();
+  if (is_own) {
+    *destroyed_ = true;  // the serving thread touches nothing any more after the callback that it is in
     thread_.detach();
-  else
+  } else if (thread_.joinable()) {
     thread_.join();
+  }
 }
 
 }  // namespace farandole_python

@@ -9,6 +9,7 @@ The ranks meet through torch's own store, so env://, tcp:// and file:// work as 
 import torch.distributed as dist
 
 from ...torch_backend import register
+from .mixed import MixedProcessGroup, being_made, complete
 from .order import in_order
 from .process_group import ProcessGroup
 from .work import Work
@@ -31,8 +32,14 @@ def create(options, backend_options=None):
     knobs = backend_options.knobs if isinstance(backend_options, Options) else {}
     rank, size = options.group_rank, options.group_size
     ranks = list(options.global_ranks_in_group)
+    plain, backends = being_made()
+    if plain is not None:
+        complete(plain, backends, options, backend_options)
     world, members = world_for(options.store, rank, size, ranks, options.timeout, knobs)
-    return ProcessGroup(options.store, rank, size, options.timeout, world, members, str(options.group_id))
+    arguments = (options.store, rank, size, options.timeout, world, members, str(options.group_id))
+    if plain is not None:
+        return MixedProcessGroup(*arguments, plain=plain, backends=backends)
+    return ProcessGroup(*arguments)
 
 
 def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):

@@ -58,7 +58,7 @@ class Calls:
                 return self._run_on(device, opts, tensors, keep, afterwards, (*call, timeout_ns, counts, recv_counts))
             if getattr(opts, "asyncOp", True):
                 origin = (self, self._started)
-                pending = self._channel.submit(keep, *call, timeout_ns, counts, recv_counts, None)
+                pending = self._channel.submit(*call, timeout_ns, counts, recv_counts, None, keep)
                 return self._keep_batch(Work((pending,), tensors, afterwards, origin))
             if counts is None:
                 self._channel.run(*call, timeout_ns)
@@ -73,7 +73,7 @@ class Calls:
     def _run_on(self, device, opts, tensors, keep, afterwards, call):
         if getattr(opts, "asyncOp", True):
             stream = self._lanes.enter(device, keep)
-            pending = self._channel.submit(keep, *call, place_on(stream, keep))
+            pending = self._channel.submit(*call, place_on(stream, keep), keep)
             return self._keep_batch(DeviceWork((pending,), tensors, afterwards, (self, self._started), stream, keep))
         self._channel.run_on(*call, current_place(device, keep))
         if afterwards is not None:

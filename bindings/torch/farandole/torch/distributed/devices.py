@@ -9,6 +9,7 @@ for NCCL has, so that what is started overlaps with what the caller computes mea
 import torch
 
 from ..tensors import place_of
+from .futures import device_future
 from .work import Work
 
 
@@ -70,4 +71,4 @@ class DeviceWork(Work):
         self._keep = ()
 
     def _new_future(self):
-        return torch.futures.Future(devices=[self._stream.device])
+        return device_future(self, self._stream.device)

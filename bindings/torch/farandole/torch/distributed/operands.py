@@ -68,9 +68,20 @@ class NotDense(errors.InvalidArgumentError):
     """The elements do not lie in one place."""
 
 
+_ORDINARY = (torch.Tensor, torch.nn.Parameter)
+
+
 def checked(tensor):
     """The tensor, where the library can read its memory."""
+    if type(tensor) not in _ORDINARY and hasattr(tensor, "to_local"):
+        raise errors.InvalidArgumentError(
+            "the tensor is a DTensor, whose elements lie on several ranks; give its own part: to_local()"
+        )
     if not tensor.is_cpu and tensor.device.type != "cuda":
+        if tensor.is_meta:
+            raise errors.InvalidArgumentError(
+                "the tensor is on the meta device and has no data; make it on the CPU or on CUDA first, as with to_empty()"
+            )
         raise errors.InvalidArgumentError(
             f"the tensor is on {tensor.device}; backend='farandole' takes tensors on the CPU and on CUDA: bring it there"
         )

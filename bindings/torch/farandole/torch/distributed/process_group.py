@@ -95,6 +95,9 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
     def _set_sequence_number_for_group(self):
         pass
 
+    def eager_connect_single_device(self, device=None):
+        """torch calls it for init_process_group(device_id=). The first collective on a device connects it."""
+
     def _get_sequence_number_for_group(self):
         return 0
 

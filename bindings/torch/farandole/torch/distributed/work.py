@@ -1,12 +1,12 @@
 """Work: what torch.distributed waits for. Failures leave through wait() and through the future alone."""
 
 import threading
+import time
 
-import torch
 import torch.distributed as dist
 
 from ... import errors
-from .order import Delivery
+from .futures import WorkFuture
 
 _NO_TIMEOUT = 0.0  # c10d's word for "as long as the operation itself may take"
 
@@ -30,11 +30,14 @@ class Work(dist.Work if hasattr(dist, "Work") else dist._Work):
         self._origin = origin  # (group, its number there)
 
     def wait(self, timeout=None):
+        """With a timeout: a TimeoutError when it has passed. The operations stay in flight, and wait() can be called again."""
         seconds = timeout.total_seconds() if timeout is not None else _NO_TIMEOUT
-        limit = seconds if seconds > 0 else -1.0
         try:
-            for one in self._pendings:
-                one.wait(limit)
+            if seconds > 0:
+                self._wait_for(seconds)
+            else:
+                for one in self._pendings:
+                    one.wait()
         except errors.Error as error:
             raise as_torch(error) from None
         self._arrive()
@@ -42,11 +45,16 @@ class Work(dist.Work if hasattr(dist, "Work") else dist._Work):
             self._take_results()
         return True
 
+    def _wait_for(self, seconds):
+        end = time.monotonic() + seconds
+        for one in self._pendings:
+            one.wait_for(max(end - time.monotonic(), 0.0), seconds)
+
     def _arrive(self):
         """For works whose results lie on a device."""
 
     def _new_future(self):
-        return torch.futures.Future()
+        return WorkFuture(self)
 
     def _take_results(self):
         with self._lock:
@@ -84,29 +92,9 @@ class Work(dist.Work if hasattr(dist, "Work") else dist._Work):
     _source_rank = source_rank
 
     def get_future(self):
-        """Completed by the process group's own thread. It fails as a future of C++ does, so that DDP notices."""
         if self._future is None:
-            arrived = self._new_future()
-            self._future = arrived.then(self._outcome)
-            left = [len(self._pendings)]
-
-            def one_less():
-                left[0] -= 1
-                if left[0] == 0 and self._origin is None:
-                    arrived.set_result(None)
-                elif left[0] == 0:
-                    with Delivery(self._origin):
-                        arrived.set_result(None)
-
-            for one in self._pendings:
-                one.then(one_less)
-            if not self._pendings:
-                arrived.set_result(None)
+            self._future = self._new_future()
         return self._future
-
-    def _outcome(self, _):
-        self.wait()
-        return self._tensors
 
 
 class DoneWork(Work):

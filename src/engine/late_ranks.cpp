@@ -1,0 +1,83 @@
+// Late ranks: one list of names, which both errors use.
+#include "engine/late_ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace fdl {
+namespace {
+
+// The others are counted: the text has to fit where ranks leave it for each other.
+constexpr std::size_t kNamed = 4;
+
+std::string name_of(const Member& who) {
+  return who.host_name.empty() ? fmt::format("rank {}", who.world_rank)
+                               : fmt::format("rank {} ({})", who.world_rank, who.host_name);
+}
+
+// "rank 1 (host-a)", "rank 1 (host-a) and rank 2 (host-b)", "..., rank 4 (host-b) and 3 more ranks".
+std::string names_of(const std::vector<int>& ranks, const std::vector<Member>& members) {
+  if (ranks.empty()) return "another rank";
+  std::string text;
+  const std::size_t named = std::min(ranks.size(), kNamed);
+  for (std::size_t i = 0; i < named; ++i) {
+    const bool last = i + 1 == ranks.size();
+    text += fmt::format("{}{}",
+                        i == 0 ? ""
+                        : last ? " and "
+                               : ", ",
+                        name_of(members[static_cast<std::size_t>(ranks[i])]));
+  }
+  if (ranks.size() > named) text += fmt::format(" and {} more ranks", ranks.size() - named);
+  return text;
+}
+
+Error error_of(const Waiting& waiting, const std::vector<Member>& members, std::string text) {
+  Error error{.code = Code::timeout, .text = std::move(text)};
+  error.operation = waiting.operation;
+  error.group = waiting.group;
+  error.phase = waiting.phase;
+  if (waiting.ranks.empty()) return error;
+  const Member& first = members[static_cast<std::size_t>(waiting.ranks.front())];
+  error.culprit_rank = first.world_rank;
+  error.culprit_host = first.host_name;
+  return error;
+}
+
+std::string in_parentheses(const std::string& phase) { return phase.empty() ? "" : fmt::format(" ({})", phase); }
+
+}  // namespace
+
+Status timed_out(const Waiting& waiting, const std::vector<Member>& members) {
+  return Status(error_of(
+      waiting, members,
+      fmt::format("{} in group '{}' was not finished before its deadline: it waits for {}{}; see what "
+                  "is said and done there, or raise the timeout",
+                  waiting.operation, waiting.group, names_of(waiting.ranks, members), in_parentheses(waiting.phase))));
+}
+
+Status waits_for(const Waiting& waiting, const std::vector<Member>& members) {
+  return Status(error_of(waiting, members,
+                         fmt::format("{} in group '{}' waits for {}{}", waiting.operation, waiting.group,
+                                     names_of(waiting.ranks, members), in_parentheses(waiting.phase))));
+}
+
+std::optional<Status> DriverQuestion::ask(Event& alarm, Deadline deadline) {
+  MutexLock lock(mutex_);
+  const uint64_t before = answers_;
+  open_.store(true, std::memory_order_release);
+  alarm.ring();
+  if (!answered_.wait(mutex_, deadline, [&]() FDL_REQUIRES(mutex_) { return answers_ != before; })) return std::nullopt;
+  return words_;
+}
+
+void DriverQuestion::answer(Status words) {
+  MutexLock lock(mutex_);
+  open_.store(false, std::memory_order_relaxed);
+  ++answers_;
+  words_ = std::move(words);
+  answered_.notify_all();
+}
+
+}  // namespace fdl
