@@ -2,6 +2,8 @@
 
 import enum
 
+from . import errors
+
 
 class Op(enum.IntEnum):
     """How elements are combined. The numbers are the C API's."""
@@ -18,6 +20,16 @@ class Op(enum.IntEnum):
     LOGICAL_OR = 9
     LOGICAL_XOR = 10
     ADASUM = 12
+
+
+def number_of(op):
+    """The C API's number of an operator; its users give one of Op, or that number."""
+    try:
+        return int(op) if isinstance(op, Op) else int(Op(op))
+    except ValueError:
+        raise errors.InvalidArgumentError(
+            f"op={op!r} is no operator; give one of farandole's: {', '.join(Op.__members__)}, such as op=farandole.SUM"
+        ) from None
 
 
 class Kind(enum.IntEnum):
