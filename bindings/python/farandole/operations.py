@@ -4,7 +4,7 @@ import contextlib
 
 from . import _native, errors
 from .arrays import as_array, device_name, device_of, empty, library_of, numpy_dtype, numpy_module
-from .codes import DTYPE_NAMES, Kind, Op
+from .codes import DTYPE_NAMES, Kind, Op, number_of
 from .world import world_group
 
 
@@ -31,7 +31,7 @@ class Handle:
 class _Submitted:
     """One operation of a submission: where its memory is and how its result is found."""
 
-    def __init__(self, kind, name, tensor, out=None, allocates=False, op=Op.SUM, root=0, prescale=1.0, postscale=1.0,
+    def __init__(self, kind, name, tensor, out=None, allocates=False, op=0, root=0, prescale=1.0, postscale=1.0,
                  splits=None, priority=0):  # fmt: skip
         tensor = as_array(tensor)
         pointer, self.dtype, self.shape, self.owner, self.place = _native.memory_of(tensor, False)
@@ -51,7 +51,7 @@ class _Submitted:
                     f"{name}: out has shape {list(shape)} and type {DTYPE_NAMES[dtype]}, the input "
                     f"{list(self.shape)} and {DTYPE_NAMES[self.dtype]}; they must be the same"
                 )
-        self.fields = (int(kind), name, pointer, self.dtype, self.shape, target, int(op), int(root), float(prescale),
+        self.fields = (int(kind), name, pointer, self.dtype, self.shape, target, op, int(root), float(prescale),
                        float(postscale), splits, int(priority), self.place)  # fmt: skip
 
     def result(self, native, index):
@@ -95,6 +95,8 @@ def named_here(group, operation, name):
 
 
 def _names(group, operation, name, count):
+    if count == 0:
+        raise errors.InvalidArgumentError(f"{operation}: the list of tensors is empty; give at least one tensor")
     base = _named(group, operation, name)
     return [f"{base}_{index + 1}of{count}" for index in range(count)]
 
@@ -102,6 +104,7 @@ def _names(group, operation, name, count):
 def allreduce_async(tensor, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0, priority=0):
     """Starts combining the tensors of all ranks. out=tensor works in place. Operations meet by name, in any order."""
     group = group or world_group()
+    op = number_of(op)
     return _submit(group, [_Submitted(Kind.ALLREDUCE, _named(group, "allreduce", name), tensor, out, op=op,
                                       prescale=prescale, postscale=postscale, priority=priority)])  # fmt: skip
 
@@ -109,6 +112,7 @@ def allreduce_async(tensor, op=Op.SUM, *, name=None, out=None, group=None, presc
 def allreduce(tensor, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0, priority=0):
     """postscale * op over ranks of (prescale * tensor), on every rank."""
     group = group or world_group()
+    op = number_of(op)
     with named_here(group, "allreduce", name) as name:
         return _run(group, [_Submitted(Kind.ALLREDUCE, name, tensor, out, op=op, prescale=prescale,
                                        postscale=postscale, priority=priority)])  # fmt: skip
@@ -118,6 +122,7 @@ def grouped_allreduce_async(tensors, op=Op.SUM, *, name=None, out=None, group=No
                             priority=0):  # fmt: skip
     """Several tensors, all or nothing: none starts before all are ready on all ranks."""
     group = group or world_group()
+    op = number_of(op)
     tensors = list(tensors)
     names = _names(group, "grouped_allreduce", name, len(tensors))
     outs = list(out) if out is not None else [None] * len(tensors)
@@ -176,6 +181,9 @@ def alltoall_async(tensor, splits=None, *, name=None, group=None):
             raise errors.InvalidArgumentError(
                 f"alltoall: splits has {len(splits)} entries, the group {group.size} ranks; give one a rank"
             )
+        if min(splits) < 0:
+            rank = splits.index(min(splits))
+            raise errors.InvalidArgumentError(f"alltoall: splits[{rank}] is {splits[rank]}; give 0 rows or more")
     one = _Submitted(Kind.ALLTOALL, _named(group, "alltoall", name), tensor, allocates=True, splits=splits)
     return _submit(group, [one])
 
@@ -187,6 +195,7 @@ def alltoall(tensor, splits=None, **options):
 
 def reducescatter_async(tensor, op=Op.SUM, *, name=None, group=None, prescale=1.0, postscale=1.0):
     group = group or world_group()
+    op = number_of(op)
     one = _Submitted(Kind.REDUCE_SCATTER, _named(group, "reducescatter", name), tensor, allocates=True, op=op,
                      prescale=prescale, postscale=postscale)  # fmt: skip
     return _submit(group, [one])
@@ -199,6 +208,7 @@ def reducescatter(tensor, op=Op.SUM, **options):
 
 def grouped_reducescatter_async(tensors, op=Op.SUM, *, name=None, group=None, prescale=1.0, postscale=1.0):
     group = group or world_group()
+    op = number_of(op)
     tensors = list(tensors)
     names = _names(group, "grouped_reducescatter", name, len(tensors))
     submitted = [

@@ -9,8 +9,8 @@ import itertools
 import torch
 
 from .. import _native, core, errors
-from ..basics import Adasum, Average, Sum, check_adasum, chosen_op, global_process_set, native_op
-from .tensors import DTYPES, catch_up, checked, from_memory, on_host, one_device, place_of, stream_of, within_reach
+from ..basics import Adasum, Average, Sum, check_adasum, checked_op, chosen_op, global_process_set, native_op
+from .tensors import DTYPES, catch_up, checked, from_memory, on_host, one_device, place_of, stream_of, with_memory, within_reach
 
 
 class _Pending:
@@ -80,6 +80,16 @@ def _base_name(group, operation, name):
 def _member_names(group, operation, name, count):
     base = _base_name(group, operation, name)
     return [f"{base}_{index + 1}of{count}" for index in range(count)]
+
+
+def _checked_list(tensors, operation):
+    """A list of what `checked` lets pass. Arguments are checked before a name is counted, which the other ranks count too."""
+    tensors = list(tensors)
+    if not tensors:
+        raise errors.InvalidArgumentError(f"{operation}: the list of tensors is empty; give at least one tensor")
+    if all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+        one_device(tensors)
+    return [checked(tensor) for tensor in tensors]
 
 
 def _fields(kind, name, stream, source, target=None, op=0, root=0, prescale=1.0, postscale=1.0, splits=None, priority=0):
@@ -179,6 +189,7 @@ def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1
                      process_set=global_process_set):  # fmt: skip
     group = process_set.group("Allreduce")
     op = _reduction(average, op, process_set)
+    checked(tensor)
     handle = _first(submit_allreduce([tensor], [tensor], [_base_name(group, "allreduce", name)], group, op,
                                      prescale_factor, postscale_factor))  # fmt: skip
     _written(tensor)
@@ -205,8 +216,8 @@ def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_
                             process_set=global_process_set):  # fmt: skip
     group = process_set.group("Allreduce")
     op = _reduction(average, op, process_set)
-    tensors = list(tensors)
-    outputs = [torch.empty_like(checked(tensor).detach()) for tensor in tensors]
+    tensors = _checked_list(tensors, "grouped_allreduce_async")
+    outputs = [torch.empty_like(tensor.detach()) for tensor in tensors]
     names = _member_names(group, "grouped_allreduce", name, len(tensors))
     return submit_allreduce(tensors, outputs, names, group, op, prescale_factor, postscale_factor)
 
@@ -215,7 +226,7 @@ def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale
                              process_set=global_process_set):  # fmt: skip
     group = process_set.group("Allreduce")
     op = _reduction(average, op, process_set)
-    tensors = list(tensors)
+    tensors = _checked_list(tensors, "grouped_allreduce_async_")
     names = _member_names(group, "grouped_allreduce", name, len(tensors))
     handle = submit_allreduce(tensors, tensors, names, group, op, prescale_factor, postscale_factor)
     for tensor in tensors:
@@ -225,6 +236,9 @@ def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale
 
 def grouped_allreduce_(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
                        process_set=global_process_set):  # fmt: skip
+    tensors = list(tensors)
+    if not tensors:
+        return []
     return synchronize(
         grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
     )
@@ -232,8 +246,10 @@ def grouped_allreduce_(tensors, average=None, name=None, op=None, prescale_facto
 
 def sparse_allreduce_async(tensor, name, op, process_set=global_process_set):
     """Two allgathers. Returns a function: calling it waits and gives the sparse result."""
-    if op not in (Average, Sum):
+    if checked_op(op) not in (Average, Sum):
         raise ValueError("sparse_allreduce supports op=Average and op=Sum")
+    if with_memory(tensor).layout is not torch.sparse_coo:
+        raise errors.InvalidArgumentError("sparse_allreduce: tensor is not sparse (COO); use allreduce, or to_sparse() first")
     tensor = tensor.coalesce()
     indices = allgather_async(tensor.indices().t().contiguous(), f"{name}.indices", process_set)
     values = allgather_async(tensor.values().contiguous(), f"{name}.values", process_set)
@@ -258,11 +274,14 @@ def _refuse_scalar(tensor, operation):
         )
 
 
-def _submit_allgather(tensors, names, group):
-    one_device(tensors)
+def _rows_to_gather(tensors):
     for tensor in tensors:
         _refuse_scalar(tensor, "Allgather")
-    near = [within_reach(checked(tensor)) for tensor in tensors]
+    return tensors
+
+
+def _submit_allgather(tensors, names, group):
+    near = [within_reach(tensor) for tensor in tensors]
     stream = stream_of(near)
     operations = [_fields(core.Kind.ALLGATHER, name, stream, one) for name, one in zip(names, near)]
 
@@ -279,12 +298,13 @@ def _allocated(native, index, tensor):
 
 def allgather_async(tensor, name=None, process_set=global_process_set):
     group = process_set.group("Allgather")
-    return _first(_submit_allgather([tensor], [_base_name(group, "allgather", name)], group))
+    tensors = _rows_to_gather([checked(tensor)])
+    return _first(_submit_allgather(tensors, [_base_name(group, "allgather", name)], group))
 
 
 def grouped_allgather_async(tensors, name=None, process_set=global_process_set):
     group = process_set.group("Allgather")
-    tensors = list(tensors)
+    tensors = _rows_to_gather(_checked_list(tensors, "grouped_allgather_async"))
     return _submit_allgather(tensors, _member_names(group, "grouped_allgather", name, len(tensors)), group)
 
 
@@ -353,8 +373,8 @@ def _checked_splits(tensor, splits, size):
 def alltoall_async(tensor, splits=None, name=None, process_set=global_process_set):
     """synchronize gives (output, received_splits)."""
     group = process_set.group("Alltoall")
-    _refuse_scalar(tensor, "Alltoall")
-    near = within_reach(checked(tensor))
+    _refuse_scalar(checked(tensor), "Alltoall")
+    near = within_reach(tensor)
     rows = _checked_splits(tensor, splits, group.size)
     stream = stream_of([near])
     fields = _fields(core.Kind.ALLTOALL, _base_name(group, "alltoall", name), stream, near, splits=rows)
@@ -371,13 +391,16 @@ def alltoall_async(tensor, splits=None, name=None, process_set=global_process_se
 # ---- Reducescatter --------------------------------------------------------------------------------------------------
 
 
-def _submit_reducescatter(tensors, names, group, op, prescale, postscale):
-    if op not in (Average, Sum):
+def _rows_to_reduce(tensors, op):
+    if checked_op(op) not in (Average, Sum):
         raise errors.as_horovod(errors.UnsupportedError("Reducescatter currently only supports AVERAGE and SUM."))
-    one_device(tensors)
     if any(tensor.dim() == 0 for tensor in tensors):
         raise errors.InvalidArgumentError("Reducescatter does not support scalar inputs")
-    near = [within_reach(checked(tensor)) for tensor in tensors]
+    return tensors
+
+
+def _submit_reducescatter(tensors, names, group, op, prescale, postscale):
+    near = [within_reach(tensor) for tensor in tensors]
     stream = stream_of(near)
     operations = [
         _fields(core.Kind.REDUCE_SCATTER, name, stream, one, None, native_op(op), 0, prescale, postscale)
@@ -393,14 +416,15 @@ def _submit_reducescatter(tensors, names, group, op, prescale, postscale):
 def reducescatter_async(tensor, name=None, op=Average, process_set=global_process_set, prescale_factor=1.0,
                         postscale_factor=1.0):  # fmt: skip
     group = process_set.group("Reducescatter")
+    tensors = _rows_to_reduce([checked(tensor)], op)
     names = [_base_name(group, "reducescatter", name)]
-    return _first(_submit_reducescatter([tensor], names, group, op, prescale_factor, postscale_factor))
+    return _first(_submit_reducescatter(tensors, names, group, op, prescale_factor, postscale_factor))
 
 
 def grouped_reducescatter_async(tensors, name=None, op=Average, process_set=global_process_set, prescale_factor=1.0,
                                 postscale_factor=1.0):  # fmt: skip
     group = process_set.group("Reducescatter")
-    tensors = list(tensors)
+    tensors = _rows_to_reduce(_checked_list(tensors, "grouped_reducescatter_async"), op)
     names = _member_names(group, "grouped_reducescatter", name, len(tensors))
     return _submit_reducescatter(tensors, names, group, op, prescale_factor, postscale_factor)
 

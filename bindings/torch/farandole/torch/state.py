@@ -8,6 +8,7 @@ import torch
 from .. import core, errors, objects
 from ..basics import global_process_set
 from . import ops
+from .tensors import checked, fault_of
 
 
 def _reduce_tensor(tensor):
@@ -69,20 +70,20 @@ def _named_tensors(params):
 
 def broadcast_parameters(params, root_rank):
     """Gives all ranks root_rank's values: model.state_dict(), or model.named_parameters()."""
-    waiting = []
+    dense = []  # of all, before the first is sent: a rank that raises in between would leave the others waiting
     for name, tensor in _named_tensors(params):
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"{name}: broadcast_parameters takes tensors, not {type(tensor).__name__}")
+        fault = fault_of(tensor)
+        if fault is not None:
+            raise errors.InvalidArgumentError(f"broadcast_parameters: {name}: {fault}")
         plain = tensor.detach()
-        if plain.is_contiguous():
-            waiting.append((ops.broadcast_async_(plain, root_rank, name), None, None))
-        else:
-            dense = plain.contiguous()
-            waiting.append((ops.broadcast_async_(dense, root_rank, name), plain, dense))
-    for handle, plain, dense in waiting:
+        dense.append((name, plain, checked(plain.contiguous())))
+    waiting = [(ops.broadcast_async_(one, root_rank, name), plain, one) for name, plain, one in dense]
+    for handle, plain, one in waiting:
         ops.synchronize(handle)
-        if plain is not None:
-            plain.copy_(dense)
+        if one is not plain:
+            plain.copy_(one)
 
 
 class _Place:

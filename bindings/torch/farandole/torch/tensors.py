@@ -23,8 +23,34 @@ for _name, _number in (("uint16", 2), ("uint32", 4), ("uint64", 6), ("float8_e4m
         DTYPES[getattr(torch, _name)] = _number
 
 
+def fault_of(tensor):
+    """Why a thing has no memory that the core could read, and what to give in its place; None where it may have."""
+    kind = type(tensor)
+    if not isinstance(tensor, torch.Tensor):
+        name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+        return (
+            f"tensor is a {name}, and farandole.torch takes torch.Tensor; convert it with torch.as_tensor, or call "
+            "farandole's own functions, which take arrays"
+        )
+    if hasattr(tensor, "to_local"):
+        return f"tensor is a {kind.__name__}, of which each rank holds a part; give that part, tensor.to_local()"
+    if tensor.is_meta:
+        return "tensor is a meta tensor, which has a shape and no data; give it memory first, with torch.empty_like(..., device=)"
+    return None
+
+
+def with_memory(tensor):
+    """The tensor itself; InvalidArgumentError for what is none, or has no memory of its own."""
+    fault = fault_of(tensor)
+    if fault is not None:
+        raise errors.InvalidArgumentError(fault)
+    return tensor
+
+
 def checked(tensor):
-    """The tensor itself, where the core can read its memory; ValueError otherwise."""
+    """The tensor itself, where the core can read its memory; InvalidArgumentError otherwise."""
+    if type(tensor) is not torch.Tensor or not tensor.is_cpu:
+        with_memory(tensor)
     if tensor.dtype not in DTYPES:
         raise errors.InvalidArgumentError(f"Tensor type {tensor.type()} is not supported.")
     if tensor.layout is not torch.strided or not tensor.is_contiguous():
