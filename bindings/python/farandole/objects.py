@@ -13,10 +13,11 @@ import pickle
 import struct
 
 from . import _native, errors
-from .core import Kind
+from .codes import UINT8, Kind, Op
 
-_UINT8 = 0
 _LARGE_BYTES = 1 << 18  # memory of this size is sent from where it lies; smaller pieces are joined
+
+_NO_OP = int(Op.SUM)  # what only moves bytes does not combine them
 
 reducers = {}  # for pickle: how another layer takes apart a class of its own, without copying its memory
 
@@ -45,7 +46,7 @@ def private_file(path):
 def _submit(kind, data, name, group, shape, out=None, root=0):
     pointer = _native.memory_of(data, False)[0]
     target = pointer if out is data else _native.memory_of(out, True)[0] if out is not None else 0
-    fields = (int(kind), name, pointer, _UINT8, shape, target, 0, root, 1.0, 1.0, None, 0, None)
+    fields = (int(kind), name, pointer, UINT8, shape, target, _NO_OP, root, 1.0, 1.0, None, 0, None)
     return _native.submit(group.member(), [fields], (data, out))
 
 

@@ -4,8 +4,11 @@ import contextlib
 
 from . import _native, errors
 from .arrays import as_array, device_name, device_of, empty, library_of, numpy_dtype, numpy_module
-from .codes import DTYPE_NAMES, Kind, Op, number_of
+from .codes import DTYPE_NAMES, UINT8, Kind, Op, number_of
 from .world import world_group
+
+
+_NO_OP = int(Op.SUM)  # of operations that combine nothing
 
 
 class Handle:
@@ -31,7 +34,7 @@ class Handle:
 class _Submitted:
     """One operation of a submission: where its memory is and how its result is found."""
 
-    def __init__(self, kind, name, tensor, out=None, allocates=False, op=0, root=0, prescale=1.0, postscale=1.0,
+    def __init__(self, kind, name, tensor, out=None, allocates=False, op=_NO_OP, root=0, prescale=1.0, postscale=1.0,
                  splits=None, priority=0):  # fmt: skip
         tensor = as_array(tensor)
         pointer, self.dtype, self.shape, self.owner, self.place = _native.memory_of(tensor, False)
@@ -223,7 +226,7 @@ def grouped_reducescatter(tensors, op=Op.SUM, **options):
 
 
 def _barrier_fields(name):
-    return (int(Kind.BARRIER), name, 0, 0, (), 0, 0, 0, 1.0, 1.0, None, 0, None)
+    return (int(Kind.BARRIER), name, 0, UINT8, (), 0, _NO_OP, 0, 1.0, 1.0, None, 0, None)
 
 
 def barrier_async(*, name=None, group=None):

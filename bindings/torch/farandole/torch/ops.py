@@ -82,6 +82,9 @@ def _member_names(group, operation, name, count):
     return [f"{base}_{index + 1}of{count}" for index in range(count)]
 
 
+_NO_OP = int(core.Op.SUM)  # of operations that combine nothing
+
+
 def _checked_list(tensors, operation):
     """A list of what `checked` lets pass. Arguments are checked before a name is counted, which the other ranks count too."""
     tensors = list(tensors)
@@ -92,7 +95,7 @@ def _checked_list(tensors, operation):
     return [checked(tensor) for tensor in tensors]
 
 
-def _fields(kind, name, stream, source, target=None, op=0, root=0, prescale=1.0, postscale=1.0, splits=None, priority=0):
+def _fields(kind, name, stream, source, target=None, op=_NO_OP, root=0, prescale=1.0, postscale=1.0, splits=None, priority=0):
     return (int(kind), name, source.data_ptr(), DTYPES[source.dtype], source.shape,
             0 if target is None else target.data_ptr(), op, root, float(prescale), float(postscale), splits,
             priority, place_of(source, stream))  # fmt: skip

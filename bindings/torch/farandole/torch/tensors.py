@@ -4,23 +4,11 @@ import torch
 
 from .. import core, errors
 from ..basics import global_process_set
+from ..codes import DTYPE_NAMES, Device
 
-# The numbers are the C API's.
-DTYPES = {
-    torch.uint8: 0,
-    torch.int8: 1,
-    torch.int16: 3,
-    torch.int32: 5,
-    torch.int64: 7,
-    torch.float16: 8,
-    torch.bfloat16: 9,
-    torch.float32: 10,
-    torch.float64: 11,
-    torch.bool: 12,
-}
-for _name, _number in (("uint16", 2), ("uint32", 4), ("uint64", 6), ("float8_e4m3fn", 13), ("float8_e5m2", 14)):
-    if hasattr(torch, _name):  # older versions of torch have fewer
-        DTYPES[getattr(torch, _name)] = _number
+# The numbers of the types that both know; older versions of torch have fewer.
+DTYPES = {getattr(torch, name): number for number, name in DTYPE_NAMES.items() if hasattr(torch, name)}
+_CUDA = int(Device.CUDA)
 
 
 def fault_of(tensor):
@@ -70,9 +58,6 @@ def one_device(tensors):
         raise errors.also(errors.InvalidArgumentError, errors.HorovodInternalError)(
             "Tensors in list must be on same device."
         )
-
-
-_CUDA = 2  # the C API's number
 
 
 def is_within_reach(tensor):
