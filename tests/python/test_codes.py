@@ -34,11 +34,11 @@ def test_the_native_module_tells_every_enumerator_of_the_header():
 def test_the_enumerations_are_those_of_the_header():
     operators = enumerators("reduce_op")
     del operators["USER"]
-    expected = {codes.Op: operators, codes.Kind: enumerators("kind"), codes.Collective: enumerators("collective"),
-                codes.Device: enumerators("device_kind")}  # fmt: skip
+    expected = {codes.Op: operators, codes.Kind: enumerators("kind"), codes.Collective: enumerators("collective")}
     for enumeration, numbers in expected.items():
         assert {one.name: one.value for one in enumeration} == numbers
         assert enumeration.__doc__ and enumeration.__module__ == "farandole.codes"
+    assert {"CPU": codes.DEVICE_CPU, "CUDA": codes.DEVICE_CUDA} == enumerators("device_kind")
     assert farandole.SUM is codes.Op.SUM is farandole.Op(operators["SUM"])
 
 

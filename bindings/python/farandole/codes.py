@@ -21,7 +21,7 @@ Op = _enumeration("Op", "How elements are combined: SUM, AVERAGE, MIN, MAX, PROD
                   {name: number for name, number in _codes["reduce_op"].items() if name != "USER"})  # fmt: skip
 Kind = _enumeration("Kind", "The named operations.", _codes["kind"])
 Collective = _enumeration("Collective", "The ordered collectives, and messages.", _codes["collective"])
-Device = _enumeration("Device", "Where a tensor lies.", _codes["device_kind"])
+DEVICE_CPU, DEVICE_CUDA = _codes["device_kind"]["CPU"], _codes["device_kind"]["CUDA"]
 
 
 def number_of(op):

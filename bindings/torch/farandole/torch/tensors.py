@@ -4,11 +4,10 @@ import torch
 
 from .. import core, errors
 from ..basics import global_process_set
-from ..codes import DTYPE_NAMES, Device
+from ..codes import DEVICE_CUDA, DTYPE_NAMES
 
 # The numbers of the types that both know; older versions of torch have fewer.
 DTYPES = {getattr(torch, name): number for number, name in DTYPE_NAMES.items() if hasattr(torch, name)}
-_CUDA = int(Device.CUDA)
 
 
 def fault_of(tensor):
@@ -62,7 +61,7 @@ def one_device(tensors):
 
 def is_within_reach(tensor):
     """Whether the core works with the tensor where it lies."""
-    return tensor.is_cpu or (tensor.device.type == "cuda" and core.can_use_device(_CUDA, tensor.device.index))
+    return tensor.is_cpu or (tensor.device.type == "cuda" and core.can_use_device(DEVICE_CUDA, tensor.device.index))
 
 
 def within_reach(tensor):
@@ -94,7 +93,7 @@ def place_of(tensor, stream=None):
     if tensor.is_cpu:
         return None
     stream = stream or torch.cuda.current_stream(tensor.device)
-    return _CUDA, tensor.device.index, stream.cuda_stream
+    return DEVICE_CUDA, tensor.device.index, stream.cuda_stream
 
 
 def from_memory(memory, shape, dtype, device):
@@ -125,8 +124,8 @@ def empty(*size, dtype=None, device="cpu", process_set=global_process_set):
 
 def _empty_on_cuda(shape, dtype, device, process_set):
     device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
-    if shape.numel() == 0 or not core.can_use_device(_CUDA, device.index):
+    if shape.numel() == 0 or not core.can_use_device(DEVICE_CUDA, device.index):
         return torch.zeros(shape, dtype=dtype, device=device)
-    place = _CUDA, device.index, torch.cuda.current_stream(device).cuda_stream
+    place = DEVICE_CUDA, device.index, torch.cuda.current_stream(device).cuda_stream
     memory = core.allocate_on_device(shape.numel() * dtype.itemsize, place, process_set.group("empty"))
     return torch.as_tensor(memory, device=device).view(dtype).view(shape)
