@@ -27,7 +27,7 @@ def enumerators(name):
     return {one.removeprefix(PREFIXES[name]): number for one, number in found.items()}
 
 
-def test_the_native_module_tells_every_enumerator_of_the_header():
+def test_the_native_module_exports_every_enumerator_of_the_header():
     assert _native.codes() == {name: enumerators(name) for name in PREFIXES}
 
 

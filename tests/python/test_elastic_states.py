@@ -39,7 +39,7 @@ def learning_rate(state):
 
 
 class Counter:
-    """A thing of a program, with nothing of PyTorch but the two methods."""
+    """An object that has nothing of PyTorch but the two methods."""
 
     def __init__(self):
         self.count, self.lock = 0, threading.Lock()  # a lock can neither be copied nor pickled
@@ -80,7 +80,7 @@ def test_a_scaler_is_saved_and_restored_in_place():
     assert state.scaler is one and one.get_scale() == 16.0
 
 
-def test_whatever_has_a_state_dict_needs_no_copy_of_itself():
+def test_an_object_with_a_state_dict_is_not_copied():
     counter = Counter()
     state = hvd.elastic.TorchState(counter=counter)
     counter.count = 3
@@ -231,15 +231,15 @@ def test_later_attributes_travel():
     launch(RANKS, check_later_attributes_travel)
 
 
-def check_ranks_that_handle_other_names_are_told_so():
+def check_sync_raises_on_all_ranks_where_handled_names_differ():
     hvd.init()
     state = hvd.elastic.TorchState(counter=Counter())
     if hvd.rank() == 1:
         state.other = Counter()
     with pytest.raises(farandole.MismatchError, match="rank 0 and rank 1 differ in which attributes .*: other; give them"):
         state.sync()
-    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == RANKS  # the world lives on
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == RANKS  # the world is still usable
 
 
-def test_ranks_that_handle_other_names_are_told_so():
-    launch(RANKS, check_ranks_that_handle_other_names_are_told_so)
+def test_sync_raises_on_all_ranks_where_handled_names_differ():
+    launch(RANKS, check_sync_raises_on_all_ranks_where_handled_names_differ)

@@ -101,7 +101,7 @@ def test_an_operator_is_one_of_op(name, op):
     raises(fdl.InvalidArgumentError, "op=.* is no operator; give one of .*op=farandole.SUM", getattr(fdl, name), arrays, op=op)
 
 
-# ---- Nothing where something must be ---------------------------------------------------------------------------------
+# ---- Empty lists and groups -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["grouped_allreduce", "grouped_allreduce_", "grouped_allgather", "grouped_reducescatter"])
@@ -129,11 +129,11 @@ def test_splits_are_not_negative():
     raises(fdl.InvalidArgumentError, r"splits \[-1\] has a negative entry", hvd.alltoall, torch.ones(2), [-1])
 
 
-# ---- And the others do not wait --------------------------------------------------------------------------------------
+# ---- A refused call changes nothing-----------------------------------------------------------------------------------
 
 
-def check_what_was_refused_was_not_counted():
-    """Unnamed operations are counted, on all ranks alike; a call that one rank alone has made and was refused is not."""
+def check_refused_calls_are_not_counted():
+    """All ranks count their unnamed operations alike. A call that fails on one rank only must not be counted."""
     hvd.init()
     if hvd.rank() == 1:
         bad = [np.ones(2), torch.ones(2, device="meta"), torch.ones(())]
@@ -172,5 +172,5 @@ def check_what_was_refused_was_not_counted():
     assert parameter.tolist() == [0, 0]
 
 
-def test_what_was_refused_was_not_counted():
-    launch(RANKS, check_what_was_refused_was_not_counted)
+def test_refused_calls_are_not_counted():
+    launch(RANKS, check_refused_calls_are_not_counted)

@@ -18,7 +18,7 @@ class KerasState(ObjectState):
     """A model that is built, its optimizer, and any other values. Assigning another model or optimizer saves it; other
     public attributes are state as ObjectState's are."""
 
-    model = optimizer = None  # names of the class are no plain values of the state
+    model = optimizer = None  # attributes of the class are not plain values of the state
 
     def __init__(self, model, optimizer=None, **attributes):
         object.__setattr__(self, "model", model)

@@ -86,7 +86,8 @@ _NO_OP = int(core.Op.SUM)  # of operations that combine nothing
 
 
 def _checked_list(tensors, operation):
-    """A list of what `checked` lets pass. Arguments are checked before a name is counted, which the other ranks count too."""
+    """The tensors as a list, each checked. Callers do this before they count a name: the other ranks count theirs too, and a
+    refused call on one rank must not change its count."""
     tensors = list(tensors)
     if not tensors:
         raise errors.InvalidArgumentError(f"{operation}: the list of tensors is empty; give at least one tensor")

@@ -70,7 +70,7 @@ def _named_tensors(params):
 
 def broadcast_parameters(params, root_rank):
     """Gives all ranks root_rank's values: model.state_dict(), or model.named_parameters()."""
-    dense = []  # of all, before the first is sent: a rank that raises in between would leave the others waiting
+    dense = []  # all are checked before the first is sent: a rank that raises in between makes the others wait
     for name, tensor in _named_tensors(params):
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"{name}: broadcast_parameters takes tensors, not {type(tensor).__name__}")
