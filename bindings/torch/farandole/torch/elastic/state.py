@@ -76,8 +76,9 @@ class StateDictHandler(StateHandler):
     The value itself stays, so what refers to it, and what it refers to, stays connected."""
 
     def sync(self):
-        state = broadcast_object(_on_cpu(self.value.state_dict()), 0, "elastic.state_dict")
-        if basics.rank() != 0:
+        is_root = basics.rank() == 0
+        state = broadcast_object(_on_cpu(self.value.state_dict()) if is_root else None, 0, "elastic.state_dict")
+        if not is_root:
             self.value.load_state_dict(state)
         self.save()
 
