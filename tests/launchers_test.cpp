@@ -151,6 +151,16 @@ INSTANTIATE_TEST_SUITE_P(
              {{"SLURM_PROCID", "0"}, {"SLURM_JOB_NUM_NODES", "1"}},
              "rank 0/1 .* source=single process \\(also saw: SLURM_PROCID=0\\)"},
         Case{"SizeOneIsSaid", {{"RANK", "0"}, {"WORLD_SIZE", "1"}}, "rank 0/1 .* source=bare-rank"},
+        Case{"FirstOfOneOnThisHost", {{"LOCAL_RANK", "0"}}, "rank 0/1 .* source=single process"},
+        Case{"WorldOfOneWithLocalRank",
+             {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}},
+             "rank 0/1 .* source=single process .*"},
+        Case{
+            "BareRankOfOneProcessAPod",
+            {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "1"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", "1"}},
+            "rank 1/2 local 0/1 node 1/2 source=bare-rank .*"},
+        Case{"MpirunWithSomeOfTorchrunsVariables",
+             kOpenMpi + Vars{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}}, "rank 1/2 .* source=openmpi .*"},
         Case{"KubernetesServiceCalledMaster",
              kTorchrun + Vars{{"FARANDOLE_RANK", "tcp://10.0.0.1:80"}, {"JOB_COMPLETION_INDEX", "1"}},
              "rank 3/8 .* source=torchrun .* \\(also saw: JOB_COMPLETION_INDEX=1\\)"},
@@ -178,6 +188,35 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"OnlyLocalTorchrun",
              {{"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}},
              "INVALID_ARGUMENT: LOCAL_RANK = '0' but RANK is not set and WORLD_SIZE is not set"},
+        Case{"TorchrunWithoutLocalSize",
+             {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", "29500"}},
+             "INVALID_ARGUMENT: RANK = '1' and WORLD_SIZE = '2' and LOCAL_RANK = '1' are torchrun's, but "
+             "LOCAL_WORLD_SIZE "
+             "is not set; set it too, start with torchrun or `farandole run`, or set FARANDOLE_RANK and FARANDOLE_SIZE "
+             ".*"},
+        Case{
+            "TorchrunWithoutLocalRank",
+            {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "h"}, {"MASTER_PORT", "1"}},
+            "INVALID_ARGUMENT: RANK = '1' and WORLD_SIZE = '2' and LOCAL_WORLD_SIZE = '2' are torchrun's, but "
+            "LOCAL_RANK "
+            "is not set; set it too, .*"},
+        Case{"TorchrunWithRankAndLocalRankOnly",
+             {{"RANK", "0"}, {"LOCAL_RANK", "0"}},
+             "INVALID_ARGUMENT: RANK = '0' and LOCAL_RANK = '0' are torchrun's, but WORLD_SIZE and LOCAL_WORLD_SIZE "
+             "are not "
+             "set; set them too, .*"},
+        Case{
+            "TorchrunWithWorldSizeAndLocalRankOnly",
+            {{"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}},
+            "INVALID_ARGUMENT: WORLD_SIZE = '4' and LOCAL_RANK = '0' are torchrun's, but RANK and LOCAL_WORLD_SIZE .*"},
+        Case{"TorchrunWithLocalRankOnly",
+             {{"LOCAL_RANK", "1"}},
+             "INVALID_ARGUMENT: LOCAL_RANK = '1' is torchrun's, but RANK and WORLD_SIZE and LOCAL_WORLD_SIZE are not "
+             ".*"},
+        Case{"TorchrunWithLocalSizeOnly",
+             {{"LOCAL_WORLD_SIZE", "2"}},
+             "INVALID_ARGUMENT: LOCAL_WORLD_SIZE = '2' is torchrun's, but RANK and WORLD_SIZE and LOCAL_RANK are not "
+             ".*"},
         Case{"NotANumber",
              {{"OMPI_COMM_WORLD_RANK", "one"}, {"OMPI_COMM_WORLD_SIZE", "2"}},
              "INVALID_ARGUMENT: OMPI_COMM_WORLD_RANK = 'one' is not a whole number from 0 on"},

@@ -8,7 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from farandole.kubernetes import generate
+from farandole.integrations.kubernetes import generate
 
 HERE = Path(__file__).resolve().parent
 COMMAND = "#   farandole kubernetes gen "

@@ -17,7 +17,7 @@ constexpr int kExitNotFound = 127;  // as a shell says it
 constexpr char kModule[] =
     "import sys\n"
     "try:\n"
-    "    from farandole.kubernetes.__main__ import main\n"
+    "    from farandole.integrations.kubernetes.__main__ import main\n"
     "except ImportError as error:\n"
     "    sys.exit(f'farandole kubernetes: {sys.executable} cannot import it ({error}); this part of the command is "
     "Python: pip install \"farandole[kubernetes]\"')\n"

@@ -140,7 +140,33 @@ Status refuse_to_be_alone(const std::string& what, const char* why) {
                             what, why));
 }
 
+// With some of torchrun's variables and without the others, each process would be a job of its own.
+Status check_torchrun_is_whole(const Variables& variables) {
+  const bool has_local_rank = variables.has("LOCAL_RANK");
+  const bool has_local_size = variables.has("LOCAL_WORLD_SIZE");
+  const bool in_a_world = variables.has("RANK") || variables.has("WORLD_SIZE");
+  const bool first_here = !has_local_rank || variables.text("LOCAL_RANK") == "0";
+  const bool one_here = !has_local_size || variables.text("LOCAL_WORLD_SIZE") == "1";
+  if (!has_local_rank && !has_local_size) return {};
+  if (variables.text("WORLD_SIZE") == "1" || (!in_a_world && first_here && one_here)) return {};
+  std::vector<std::string> given, missing;
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}) {
+    if (variables.has(name)) {
+      given.push_back(variables.quote(name));
+    } else {
+      missing.emplace_back(name);
+    }
+  }
+  return Status(Code::invalid_argument,
+                fmt::format("{} {} torchrun's, but {} not set; set {} too, start with torchrun or `farandole run`, or "
+                            "set FARANDOLE_RANK and FARANDOLE_SIZE (0 and 1 for a process of its own)",
+                            fmt::join(given, " and "), given.size() == 1 ? "is" : "are",
+                            fmt::format("{} {}", fmt::join(missing, " and "), missing.size() == 1 ? "is" : "are"),
+                            missing.size() == 1 ? "it" : "them"));
+}
+
 Status check_alone(const Variables& variables, const Config& config, const Surroundings& around) {
+  FDL_RETURN_IF_ERROR(check_torchrun_is_whole(variables));
   for (const Trace& trace : traces()) {
     if (variables.has(trace.variable) && !says_one(trace, variables)) {
       return refuse_to_be_alone(variables.quote(trace.variable), trace.origin);

@@ -120,9 +120,9 @@ Found read_pet(const Variables& variables, const Surroundings& around) {
 }
 
 Found read_bare_rank(const Variables& variables, const Surroundings& around) {
-  if (variables.has("LOCAL_RANK") || (!variables.has("RANK") && !variables.has("WORLD_SIZE"))) {
-    return std::optional<NodeFacts>();
-  }
+  const bool several_here = variables.has("LOCAL_WORLD_SIZE") && variables.text("LOCAL_WORLD_SIZE") != "1";
+  const bool numbers_processes = variables.has("LOCAL_RANK") || several_here;
+  if (numbers_processes || (!variables.has("RANK") && !variables.has("WORLD_SIZE"))) return std::optional<NodeFacts>();
   NodeFacts node;
   FDL_RETURN_IF_ERROR(read_pair_into(variables, "RANK", "WORLD_SIZE", node));
   node.processes = 1;

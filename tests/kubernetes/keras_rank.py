@@ -119,6 +119,25 @@ def values_between_ranks():
     tell(check="compressed", weight=keras.ops.convert_to_numpy(weight).tolist(), keeps=type(optimizer).__name__)
 
 
+def later_attributes_are_state():
+    """Rank 0 alone assigns an attribute; then another model takes the place of the first."""
+    state = hvd.elastic.KerasState(model(keras.optimizers.SGD(0.05), hvd.rank()), epoch=0)
+    state._private = 1
+    if hvd.rank() == 0:
+        state.later = [1]
+    state.sync()
+    state.later.append(2)
+    state._private = 2
+    state.restore()
+    facts = dict(later=state.later, private=state._private)
+    other = model(keras.optimizers.SGD(0.05), 7)
+    state.model = other
+    before = weights_of(other)
+    other.layers[0].kernel.assign(other.layers[0].kernel * 0)
+    state.restore()
+    tell(check="state", **facts, kept=weights_of(other) == before, same=state.model is other)
+
+
 def elastic():
     """Rank 1 of the first generation dies in the middle of an epoch; the others go on from the last commit."""
     inputs, labels = data()
@@ -153,4 +172,5 @@ if __name__ == "__main__":
         one_rank_overflows()
         what_cannot_be_is_refused()
         values_between_ranks()
+        later_attributes_are_state()
     hvd.shutdown()

@@ -17,8 +17,8 @@ try:
 except ImportError as error:
     raise ImportError(f"{error}; run bash tests/kubernetes/setup.sh") from None
 
-from farandole.kubernetes import checks
-from farandole.kubernetes.document import load
+from farandole.integrations.kubernetes import checks
+from farandole.integrations.kubernetes.document import load
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBERNETES = ROOT / "examples" / "kubernetes"
@@ -53,7 +53,7 @@ def read(path):
 
 def generated(line, **more):
     """The documents of `farandole kubernetes gen LINE`."""
-    from farandole.kubernetes import generate
+    from farandole.integrations.kubernetes import generate
 
     return list(load(generate(line.split() if isinstance(line, str) else line)))
 

@@ -75,7 +75,7 @@ def assert_no_log_has(key):
 
 
 def executor():
-    from farandole.ray import RayExecutor
+    from farandole.integrations.ray import RayExecutor
 
     one = RayExecutor(num_workers=2, use_gpu=True)
     one.start(Model, ["a"], {"more": 3}, {"GIVEN": "x"})
@@ -124,7 +124,7 @@ def an_executor_makes_one_world():
 
 def logs_what_it_does(count, middle=None):
     import farandole
-    from farandole.ray import ray_logger
+    from farandole.integrations.ray import ray_logger
 
     farandole.init()
     for number in range(count):
@@ -237,7 +237,7 @@ def a_dead_worker_is_named_and_start_begins_anew():
 
 
 def without_room_it_says_what_is_free():
-    from farandole.ray import RayExecutor
+    from farandole.integrations.ray import RayExecutor
 
     settings = RayExecutor.create_settings(placement_group_timeout_s=0.5)
     for count, why in (({"num_workers": 2}, "no room for 2 x {'CPU': 99}"), ({"min_workers": 2}, "room for 0 of 2 workers")):
@@ -267,7 +267,7 @@ def train_through_a_loss(ends, size=2):
     import numpy as np
 
     import farandole
-    from farandole.ray import ray_logger
+    from farandole.integrations.ray import ray_logger
 
     farandole.init()
     end = time.monotonic() + SECONDS
@@ -379,7 +379,7 @@ def assert_a_raised_error_is_told_as_well(node):
     import ray.train
     from ray.train.v2._internal.util import construct_user_exception_with_traceback
 
-    from farandole.ray.train import RankFailedError, _world
+    from farandole.integrations.ray.train import RankFailedError, _world
 
     try:
         with _world():
@@ -396,7 +396,7 @@ def ray_train_begins_again_with_a_new_key_and_then_names_who_was_lost():
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
     import farandole
-    from farandole.ray import FarandoleConfig, FarandoleTrainer
+    from farandole.integrations.ray import FarandoleConfig, FarandoleTrainer
 
     folder = os.path.join(FOLDER, "attempts")
     os.mkdir(folder)
@@ -464,7 +464,7 @@ def a_torch_trainer_with_our_config_is_one_world():
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
-    from farandole.ray import FarandoleConfig
+    from farandole.integrations.ray import FarandoleConfig
 
     path = os.path.join(FOLDER, "told")
     TorchTrainer(train_with_our_optimizer, train_loop_config={"path": path}, torch_config=FarandoleConfig(60),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from farandole.kubernetes.instances import TABLE
+from farandole.integrations.kubernetes.instances import TABLE
 from manifests import EKS
 
 TEMPLATE = EKS / "cfn" / "capacity-block-nodegroup.yaml"

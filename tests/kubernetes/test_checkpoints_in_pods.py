@@ -5,7 +5,7 @@ import re
 import pytest
 
 import podsim
-from farandole.kubernetes import generate
+from farandole.integrations.kubernetes import generate
 from manifests import KUBERNETES
 
 pytest.importorskip("s3fs", reason="needs s3fs and moto: bash tests/kubernetes/setup.sh")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from farandole.kubernetes.document import load
-from farandole.kubernetes.instances import TABLE
+from farandole.integrations.kubernetes.document import load
+from farandole.integrations.kubernetes.instances import TABLE
 from manifests import EKS, KUBERNETES, SCHEMAS, faults
 
 sys.path.insert(0, str(EKS))

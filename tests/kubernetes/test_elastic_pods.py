@@ -10,7 +10,7 @@ import pytest
 
 import podsim
 import short
-from farandole.kubernetes import generate
+from farandole.integrations.kubernetes import generate
 from test_jobs import ACCURACY, starter
 
 CLAIM = {"volumes": [{"name": "c", "persistentVolumeClaim": {"claimName": "checkpoints"}}],

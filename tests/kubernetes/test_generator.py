@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from farandole.kubernetes import WrongCombination, checks, generate, instances
-from farandole.kubernetes.__main__ import main
-from farandole.kubernetes.document import load
+from farandole.integrations.kubernetes import WrongCombination, checks, generate, instances
+from farandole.integrations.kubernetes.__main__ import main
+from farandole.integrations.kubernetes.document import load
 
 from manifests import ROOT, SCHEMAS, env_of, faults, generated, only, pod_of, pods_of
 
@@ -67,7 +67,7 @@ def test_nothing_that_is_printed_is_a_secret_or_changes_from_run_to_run():
     words = shlex.split(f"{KINDS['pytorchjob']} {AFTER}")
     texts = {
         subprocess.run(
-            [sys.executable, "-m", "farandole.kubernetes", "gen", *words],
+            [sys.executable, "-m", "farandole.integrations.kubernetes", "gen", *words],
             capture_output=True,
             text=True,
             env={**os.environ, "PYTHONHASHSEED": seed},

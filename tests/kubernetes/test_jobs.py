@@ -6,7 +6,7 @@ import re
 import pytest
 
 import short
-from farandole.kubernetes import generate
+from farandole.integrations.kubernetes import generate
 
 ACCURACY = 0.9
 SHM = {"volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}}],

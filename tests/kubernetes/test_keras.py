@@ -86,6 +86,11 @@ def test_h18_values_travel_between_ranks(two_ranks):
         assert one["weight"] == [-1.5, -4.5] and one["keeps"] == "SGD"
 
 
+def test_h18_attributes_of_a_state_that_are_assigned_later_are_state(two_ranks):
+    for one in two_ranks("state"):
+        assert one["later"] == [1] and one["private"] == 2 and one["kept"] and one["same"]
+
+
 def test_h18_another_backend_is_refused_with_the_line_that_helps():
     done = subprocess.run([sys.executable, "-c", "import farandole.keras"], capture_output=True, text=True,
                           env={**ENVIRONMENT, "KERAS_BACKEND": "numpy"})  # fmt: skip

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from farandole.kubernetes import generate
+from farandole.integrations.kubernetes import generate
 from manifests import (
     EKS,
     KUBERNETES,
@@ -54,7 +54,7 @@ def name_of(path):
 
 def filled(path):
     """The documents with their placeholders filled."""
-    from farandole.kubernetes.document import load
+    from farandole.integrations.kubernetes.document import load
 
     text = path.read_text()
     china = "region: cn-" in text
@@ -110,7 +110,7 @@ def test_generated_files_are_what_their_command_prints(path, words):
 
 
 def test_each_kind_of_the_generator_has_a_file():
-    from farandole.kubernetes.options import KINDS
+    from farandole.integrations.kubernetes.options import KINDS
 
     assert {words[0] for _, words in regenerate.generated()} == set(KINDS)
 
@@ -283,7 +283,7 @@ def test_k16_the_core_manifests_belong_to_no_cloud(overlay):
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_every_overlay_renders_and_is_valid(overlay):
-    from farandole.kubernetes.document import load
+    from farandole.integrations.kubernetes.document import load
 
     china = overlay == "aws-cn"
     values = {**VALUES, "REGION": "cn-north-1"} if china else VALUES
@@ -337,7 +337,7 @@ def test_c7_nodes_come_for_jobs_and_go_after_them():
 
 
 def test_c7_the_pools_types_that_need_efa_have_it():
-    from farandole.kubernetes.instances import TABLE
+    from farandole.integrations.kubernetes.instances import TABLE
 
     for name in ("nodepool-gpu-spot.yaml", "nodepool-gpu-od.yaml"):
         (pool,) = filled(KUBERNETES / "karpenter" / name)

@@ -1,4 +1,4 @@
-"""farandole.ray on real Ray: one cluster on this machine for most of it, and one of two nodes in two simulated pods."""
+"""The Ray integration on real Ray: one cluster on this machine for most of it, and one of two nodes in two simulated pods."""
 
 import importlib.util
 import json
@@ -128,7 +128,7 @@ DRIVER = """
 import sys, time
 sys.path.insert(0, "/app")
 import ray, farandole
-from farandole.ray import RayExecutor
+from farandole.integrations.ray import RayExecutor
 from ray_scenarios import ranks_add_up, places_of
 ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
 end = time.monotonic() + 60

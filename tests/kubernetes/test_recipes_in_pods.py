@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from farandole.kubernetes import generate
+from farandole.integrations.kubernetes import generate
 from manifests import KUBERNETES
 
 podsim = pytest.importorskip("podsim", reason="simulated pods are not part of this checkout")

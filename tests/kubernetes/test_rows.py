@@ -51,7 +51,7 @@ def test_a_row_names_files_and_tests_that_exist(row):
 
 
 def test_the_options_that_rows_name_are_the_generators():
-    from farandole.kubernetes.options import parser
+    from farandole.integrations.kubernetes.options import parser
 
     text = parser().format_help()
     for option in set(re.findall(r"`farandole kubernetes gen (--[\w-]+)`", (KUBERNETES / "README.md").read_text())):

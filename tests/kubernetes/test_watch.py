@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from farandole import launcher
-from farandole.kubernetes.__main__ import main
+from farandole.integrations.kubernetes.__main__ import main
 
 # Answers `get pods` with pods.1.json, then pods.2.json, ... and stays with the last; writes its arguments down.
 STUB = """#!/bin/sh

@@ -1,16 +1,16 @@
-"""Elastic workers of farandole.ray without Ray: who belongs to the next generation, and what the coordinator tells them."""
+"""Elastic workers of the Ray integration without Ray: who belongs to the next generation, and what the coordinator tells them."""
 
 import asyncio
 import random
 
 import pytest
 
-from farandole.ray import RayExecutor
-from farandole.ray.coordinator import Coordinator
-from farandole.ray.elastic_executor import ElasticRayExecutor
-from farandole.ray.generations import Generations
-from farandole.ray.ray_logger import _Board
-from farandole.ray.worker import Facts
+from farandole.integrations.ray import RayExecutor
+from farandole.integrations.ray.coordinator import Coordinator
+from farandole.integrations.ray.elastic_executor import ElasticRayExecutor
+from farandole.integrations.ray.generations import Generations
+from farandole.integrations.ray.ray_logger import _Board
+from farandole.integrations.ray.worker import Facts
 
 
 def begun(fewest=1, most=3, workers="aab", resets=0):

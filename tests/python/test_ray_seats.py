@@ -1,4 +1,4 @@
-"""farandole.ray without Ray: ranks by node, devices that ranks of a node share, first causes, and what is said where Ray is
+"""The Ray integration without Ray: ranks by node, devices that ranks of a node share, first causes, and what is said where Ray is
 missing."""
 
 import pickle
@@ -10,9 +10,9 @@ import pytest
 
 import farandole
 from farandole import meeting
-from farandole.ray import RayExecutor, by_node, number, visible_devices
-from farandole.ray.failures import explain, first_cause, how_it_died, place_in
-from farandole.ray.worker import Secret, choose_place
+from farandole.integrations.ray import RayExecutor, by_node, number, visible_devices
+from farandole.integrations.ray.failures import explain, first_cause, how_it_died, place_in
+from farandole.integrations.ray.worker import Secret, choose_place
 
 NAMES = ["rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"]
 
@@ -179,7 +179,7 @@ def test_an_executor_that_was_not_started_says_so():
 WITHOUT = """
 import sys
 sys.modules["ray"] = None
-import farandole.ray
+import farandole.integrations.ray
 try:
     {use}
 except ImportError as error:
@@ -191,9 +191,9 @@ print("torch" in sys.modules, "numpy" in sys.modules)
 @pytest.mark.parametrize(
     "use, package",
     [
-        ("farandole.ray.FarandoleTrainer", "pip install 'ray[train]>=2.51'"),
-        ("from farandole.ray import FarandoleConfig", "pip install 'ray[train]>=2.51'"),
-        ("farandole.ray.RayExecutor(num_workers=1).start()", "pip install 'ray'"),
+        ("farandole.integrations.ray.FarandoleTrainer", "pip install 'ray[train]>=2.51'"),
+        ("from farandole.integrations.ray import FarandoleConfig", "pip install 'ray[train]>=2.51'"),
+        ("farandole.integrations.ray.RayExecutor(num_workers=1).start()", "pip install 'ray'"),
         ("from horovod.ray import RayExecutor; RayExecutor(num_workers=1).start()", "pip install 'ray'"),
     ],
 )
@@ -201,10 +201,10 @@ def test_without_ray_the_error_says_what_to_install(use, package):
     done = subprocess.run([sys.executable, "-c", WITHOUT.format(use=use)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     said, imported = done.stdout.strip().splitlines()
-    assert said.startswith("farandole.ray.") and "needs Ray" in said and said.endswith(package)
+    assert said.startswith("farandole.integrations.ray.") and "needs Ray" in said and said.endswith(package)
     assert imported == "False False"
 
 
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
-        farandole.ray.Nonsense  # noqa: B018
+        farandole.integrations.ray.Nonsense  # noqa: B018

@@ -3,7 +3,7 @@
 import importlib
 
 from . import _native, errors
-from .codes import DTYPE_NAMES
+from .codes import DEVICE_CPU, DTYPE_NAMES
 
 
 def numpy_module():
@@ -31,7 +31,7 @@ def numpy_dtype(code):
 
 
 def device_of(place):
-    return (1, 0) if place is None else place[:2]
+    return (DEVICE_CPU, 0) if place is None else place[:2]
 
 
 def device_name(place):

@@ -23,12 +23,26 @@ _OPS = {
 }
 
 
+def checked_op(op):
+    """The reduction itself; InvalidArgumentError for what is none of those above."""
+    if type(op) is int and op in _OPS:
+        return op
+    if isinstance(op, core.Op):
+        raise errors.InvalidArgumentError(
+            f"op=farandole.{op.name} is an operator of farandole's own functions, and is no reduction here; give "
+            "farandole.torch's Average, Sum, Adasum, Min, Max or Product, such as op=hvd.Sum"
+        )
+    if not isinstance(op, numbers.Integral) or op not in _OPS:
+        raise errors.InvalidArgumentError(
+            f"op={op!r} is no reduction; give Average, Sum, Adasum, Min, Max or Product, such as op=hvd.Sum"
+        )
+    return int(op)
+
+
 def native_op(op):
     """The C API's number of one of the reductions above."""
     number = _OPS.get(op)
-    if number is None:
-        raise ValueError(f"{op!r} is no reduction; use Average, Sum, Min, Max or Product")
-    return number
+    return _OPS[checked_op(op)] if number is None else number
 
 
 def chosen_op(average, op):
@@ -36,7 +50,7 @@ def chosen_op(average, op):
     if op is not None:
         if average is not None:
             raise ValueError("The op parameter supersedes average. Please provide only one of them.")
-        return op
+        return checked_op(op)
     return Average if average is None or average else Sum
 
 
@@ -60,9 +74,14 @@ class ProcessSet:
         ranks = list(ranks_or_comm) if hasattr(ranks_or_comm, "__iter__") else None
         if ranks is None or not all(isinstance(rank, numbers.Integral) for rank in ranks):
             raise ValueError(f"ProcessSet needs the ranks as integers, not {ranks_or_comm!r}")
-        self.ranks = sorted(map(int, ranks))
+        if not ranks:
+            raise errors.InvalidArgumentError("ProcessSet: ranks_or_comm is empty; give at least one rank")
+        self._set_up(sorted(map(int, ranks)), None)
+
+    def _set_up(self, ranks, process_set_id):
+        self.ranks = ranks
         self.mpi_comm = None
-        self.process_set_id = None
+        self.process_set_id = process_set_id
         self._group = None
 
     def size(self):
@@ -110,8 +129,7 @@ class _GlobalProcessSet(ProcessSet):
     """All ranks. Its group is the world's."""
 
     def __init__(self):
-        super().__init__([])
-        self.process_set_id = 0
+        self._set_up([], 0)  # its ranks are known when the world is
 
     def group(self, operation):
         if self._group is None:

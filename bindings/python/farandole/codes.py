@@ -1,52 +1,40 @@
-"""Codes: the numbers of the C API for operators, operations, collectives and dtypes."""
+"""Codes: the numbers of the C API for operators, operations, collectives, dtypes and kinds of devices.
+
+The numbers are those of include/farandole/farandole.h, as the native module was compiled with them.
+"""
 
 import enum
 
+from . import _native, errors
 
-class Op(enum.IntEnum):
-    """How elements are combined. The numbers are the C API's."""
-
-    SUM = 0
-    AVERAGE = 1
-    MIN = 2
-    MAX = 3
-    PRODUCT = 4
-    BIT_AND = 5
-    BIT_OR = 6
-    BIT_XOR = 7
-    LOGICAL_AND = 8
-    LOGICAL_OR = 9
-    LOGICAL_XOR = 10
-    ADASUM = 12
+_codes = _native.codes()
 
 
-class Kind(enum.IntEnum):
-    """The named operations of the C API."""
-
-    ALLREDUCE = 0
-    ALLGATHER = 1
-    BROADCAST = 2
-    ALLTOALL = 3
-    REDUCE_SCATTER = 4
-    BARRIER = 5
+def _enumeration(name, text, codes):
+    made = enum.IntEnum(name, codes, module=__name__)
+    made.__doc__ = text
+    return made
 
 
-class Collective(enum.IntEnum):
-    """The ordered collectives of the C API."""
-
-    ALLREDUCE = 0
-    REDUCE = 1
-    BROADCAST = 2
-    ALLGATHER = 3
-    REDUCE_SCATTER = 4
-    ALLTOALL = 5
-    GATHER = 6
-    SCATTER = 7
-    BARRIER = 8
+# USER needs a function of C, which Python has no way to give.
+Op = _enumeration("Op", "How elements are combined: SUM, AVERAGE, MIN, MAX, PRODUCT, ADASUM; BIT_ and LOGICAL_ AND, OR, XOR.",
+                  {name: number for name, number in _codes["reduce_op"].items() if name != "USER"})  # fmt: skip
+Kind = _enumeration("Kind", "The named operations.", _codes["kind"])
+Collective = _enumeration("Collective", "The ordered collectives, and messages.", _codes["collective"])
+DEVICE_CPU, DEVICE_CUDA = _codes["device_kind"]["CPU"], _codes["device_kind"]["CUDA"]
 
 
-# NumPy's names of the C API's dtypes, in the order of their numbers. Three of them come from the package ml_dtypes.
-DTYPE_NAMES = (
-    "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64",
-    "float16", "bfloat16", "float32", "float64", "bool", "float8_e4m3fn", "float8_e5m2",
-)  # fmt: skip
+def number_of(op):
+    """The number of an operator; its users give one of Op, or that number."""
+    try:
+        return int(op) if isinstance(op, Op) else int(Op(op))
+    except ValueError:
+        raise errors.InvalidArgumentError(
+            f"op={op!r} is no operator; give one of farandole's: {', '.join(Op.__members__)}, such as op=farandole.SUM"
+        ) from None
+
+
+# NumPy's and PyTorch's names of dtypes, by number. Three of them come from the package ml_dtypes.
+_OTHER_NAMES = {"FLOAT8_E4M3": "float8_e4m3fn"}
+DTYPE_NAMES = {number: _OTHER_NAMES.get(name, name.lower()) for name, number in _codes["dtype"].items()}
+UINT8 = _codes["dtype"]["UINT8"]

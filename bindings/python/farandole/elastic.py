@@ -155,33 +155,61 @@ def _broadcast_object(thing):
 
 
 class ObjectState(State):
-    """Plain Python values as attributes. They travel pickled, and are copied deeply when they are saved.
+    """Plain Python values as attributes. They are pickled to be sent, and copied deeply to be saved.
 
-    `bcast_object(value)` gives rank 0's value to all; without it, farandole's own does. get_rank is not needed.
+    Every public attribute is state, whether the constructor or a later assignment sets it. The first assignment of an
+    attribute also saves its value. Names that begin with an underscore, and names that the class defines, are not state.
+    `bcast_object(value)` returns rank 0's value on all ranks; the default is farandole's own. get_rank is not needed.
     """
 
     def __init__(self, bcast_object=None, get_rank=None, **attributes):
-        self._names = list(attributes)
         self._bcast_object = bcast_object or _broadcast_object
-        for name, value in attributes.items():
-            object.__setattr__(self, name, value)
         super().__init__()
-        ObjectState.save(self)
+        self._saved = {}  # the value of each attribute at the last save; from here on public attributes are state
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def _is_state(self, name):
+        return not name.startswith("_") and "_saved" in self.__dict__ and not hasattr(type(self), name)
+
+    def __setattr__(self, name, value):
+        if self._is_state(name) and name not in self._saved:
+            self._saved[name] = _copy_of(name, value)
+        object.__setattr__(self, name, value)
+
+    def __delattr__(self, name):
+        object.__delattr__(self, name)
+        self.__dict__.get("_saved", {}).pop(name, None)
 
     def _values(self):
-        return {name: getattr(self, name) for name in self._names}
+        return {name: getattr(self, name) for name in self._saved}
 
     def _set(self, values):
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
     def save(self):
-        self._saved = copy.deepcopy(self._values())
+        self._saved = {name: _copy_of(name, value) for name, value in self._values().items()}
 
     def restore(self):
         self._set(copy.deepcopy(self._saved))
 
     def sync(self):
-        if self._names:
-            self._set(self._bcast_object(self._values()))
+        """Gives all ranks rank 0's attributes. A rank may have been started before the others assigned some of them, so
+        every rank takes part, also one without attributes; an attribute that rank 0 does not have is deleted."""
+        values = self._bcast_object(self._values())
+        for name in self._saved.keys() - values.keys():
+            delattr(self, name)
+        self._saved = dict.fromkeys(values)
+        self._set(values)
         ObjectState.save(self)
+
+
+def _copy_of(name, value):
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:
+        raise TypeError(
+            f"state.{name}: a {type(value).__name__} cannot be saved, because it cannot be copied ({error}); assign "
+            f"something that can be copied, or call it state._{name}, which is not saved"
+        ) from error

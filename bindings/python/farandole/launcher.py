@@ -11,7 +11,7 @@ def program():
 
 def main():
     if sys.argv[1:2] in (["kubernetes"], ["k8s"]):
-        from .kubernetes.__main__ import main as kubernetes
+        from .integrations.kubernetes.__main__ import main as kubernetes
 
         sys.exit(kubernetes(sys.argv[2:]))
     path = program()

@@ -16,7 +16,7 @@ def allocate(nbytes):
 def allocate_on_device(nbytes, place, group=None):
     """Zeroed memory of a device for tensors of the group's operations by name, by __cuda_array_interface__; freed when
     nothing looks into it any more. All members of the group call it, in one order and for as many bytes. `place`: the
-    device's kind (2 for CUDA) and index, and the stream in whose order it is zeroed and, in the end, freed."""
+    device's kind (codes.DEVICE_CUDA) and index, and the stream in whose order it is zeroed and, in the end, freed."""
     return _native.DeviceMemory((group or world_group()).member(), *place, nbytes)
 
 
@@ -33,7 +33,7 @@ def empty(shape, dtype="float32"):
 
 
 def open_device(kind, index):
-    """Opens a device before it is first used; UnsupportedError says why it cannot be. `kind`: 2 for CUDA."""
+    """Opens a device before it is first used; UnsupportedError says why it cannot be. `kind`: codes.DEVICE_CUDA."""
     current().native.open_device(kind, index)
 
 

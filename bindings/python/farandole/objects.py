@@ -4,15 +4,22 @@ They travel pickled. Unpickling runs whatever the sender wants, so it is done on
 authenticated: who does not know the job's key cannot send a byte that arrives here.
 """
 
+import collections
+import copyreg
+import functools
 import io
 import math
 import os
 import pickle
+import struct
 
-from . import _native
-from .core import Kind, Operation
+from . import _native, errors
+from .codes import UINT8, Kind
+from .operation import Operation
 
-_UINT8 = 0
+_LARGE_BYTES = 1 << 18  # memory of this size is sent from where it lies; smaller pieces are joined
+
+reducers = {}  # for pickle: how another layer takes apart a class of its own, without copying its memory
 
 
 def pickler():
@@ -36,11 +43,15 @@ def private_file(path):
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
 
 
-def _run(kind, data, name, group, shape, out=None, root=0):
+def _submit(kind, data, name, group, shape, out=None, root=0):
     pointer = _native.memory_of(data, False)[0]
-    target = _native.memory_of(out, True)[0] if out is not None else 0
-    one = Operation(int(kind), name, pointer, _UINT8, shape, target, math.prod(shape), root=root)
-    handle = _native.submit(group.member(), [one], (data, out))
+    target = pointer if out is data else _native.memory_of(out, True)[0] if out is not None else 0
+    one = Operation(int(kind), name, pointer, UINT8, shape, target, math.prod(shape), root=root)
+    return _native.submit(group.member(), [one], (data, out))
+
+
+def _run(*arguments):
+    handle = _submit(*arguments)
     handle.wait()
     return handle
 
@@ -58,14 +69,75 @@ def allgather_bytes(data, name, group):
     return [whole[start : start + length] for start, length in zip(starts, sizes)]
 
 
+# A broadcast sends three numbers, <name>.sz: how many parts follow, how many of them are joined to the pickled stream, and
+# the size of the first part. Where there are several parts, <name>.parts has the sizes of all. Then each part that is not
+# empty is sent by itself, <name>.t and <name>.t1, .t2 ... A failure of the root has 0 parts, and its text follows.
+_HEAD = struct.Struct("<QQQ")
+
+
+def _broadcast_parts(parts, joined, root, name, group):
+    """The root's parts, from where they lie. Other ranks give None, and get the joined ones in one bytearray and a bytearray
+    for each of the rest."""
+    if group.rank == root:
+        head = bytearray(_HEAD.pack(len(parts), joined, memoryview(parts[0]).nbytes))
+        _run(Kind.BROADCAST, head, f"{name}.sz", group, (_HEAD.size,), head, root)
+        sizes = [memoryview(part).nbytes for part in parts]
+        if len(sizes) > 1:
+            table = bytearray(struct.pack(f"<{len(sizes)}Q", *sizes))
+            _run(Kind.BROADCAST, table, f"{name}.parts", group, (len(table),), table, root)
+        _send_or_receive(parts, sizes, root, name, group)
+        return None
+    head = bytearray(_HEAD.size)
+    _run(Kind.BROADCAST, head, f"{name}.sz", group, (_HEAD.size,), head, root)
+    count, joined, first = _HEAD.unpack(head)
+    if count == 0:
+        _raise_failure_of_root(first, root, name, group)
+    sizes = [first]
+    if count > 1:
+        table = bytearray(8 * count)
+        _run(Kind.BROADCAST, table, f"{name}.parts", group, (len(table),), table, root)
+        sizes = struct.unpack(f"<{count}Q", table)
+    stream = bytearray(sum(sizes[:joined]))
+    others = [bytearray(size) for size in sizes[joined:]]
+    view, start, targets = memoryview(stream), 0, []
+    for size in sizes[:joined]:
+        targets.append(view[start : start + size])
+        start += size
+    _send_or_receive([*targets, *others], sizes, root, name, group)
+    return stream, others
+
+
+def _send_or_receive(parts, sizes, root, name, group):
+    """All at once, in place: a root's memory, which may be read-only, is only read."""
+    handles = [
+        _submit(Kind.BROADCAST, part, f"{name}.t{number or ''}", group, (size,), part, root)
+        for number, (part, size) in enumerate(zip(parts, sizes))
+        if size
+    ]
+    for handle in handles:
+        handle.wait()
+
+
+def _send_failure(error, root, name, group):
+    """Other ranks wait for the root's object, and get its error in its place."""
+    text = bytearray(f"{type(error).__name__}: {error}".encode(errors="replace"))
+    head = bytearray(_HEAD.pack(0, 0, len(text)))
+    _run(Kind.BROADCAST, head, f"{name}.sz", group, (_HEAD.size,), head, root)
+    _run(Kind.BROADCAST, text, f"{name}.t", group, (len(text),), text, root)
+
+
+def _raise_failure_of_root(size, root, name, group):
+    text = bytearray(size)
+    _run(Kind.BROADCAST, text, f"{name}.t", group, (size,), text, root)
+    raise errors.InvalidArgumentError(
+        f"broadcast_object: rank {group.ranks[root]}, the root, cannot pickle its object: {text.decode()}"
+    )
+
+
 def broadcast_bytes(data, root, name, group):
-    """The bytes of rank `root` of the group; others may give None."""
-    length = bytearray(len(data).to_bytes(8, "little") if group.rank == root else 8)
-    _run(Kind.BROADCAST, length, f"{name}.sz", group, (8,), length, root)
-    whole = bytearray(data) if group.rank == root else bytearray(int.from_bytes(length, "little"))
-    if whole:
-        _run(Kind.BROADCAST, whole, f"{name}.t", group, (len(whole),), whole, root)
-    return bytes(whole)
+    """The bytes of rank `root` of the group, which gets its own back; others may give None and get a bytearray."""
+    received = _broadcast_parts([data], 1, root, name, group)
+    return data if received is None else received[0]
 
 
 def broadcast_number(number, root, name, group):
@@ -75,13 +147,78 @@ def broadcast_number(number, root, name, group):
     return int.from_bytes(memory, "little")
 
 
+@functools.cache
+def _pickler_class():
+    base = pickler().Pickler
+    table = collections.ChainMap(reducers, getattr(base, "dispatch_table", copyreg.dispatch_table))
+    return type("Pickler", (base,), {"dispatch_table": table})
+
+
+class _Stream:
+    """The file that a pickler writes to: pieces of a stream, the large ones being the objects that the pickler passes."""
+
+    def __init__(self):
+        self.pieces = []
+        self._small = bytearray()
+
+    def write(self, data):
+        if isinstance(data, pickle.PickleBuffer):
+            data = data.raw()
+        if len(data) < _LARGE_BYTES:
+            self._small += data
+        else:
+            self.close()
+            self.pieces.append(data)
+
+    def close(self):
+        if self._small:
+            self.pieces.append(self._small)
+            self._small = bytearray()
+
+
+def _parts_of(thing):
+    """The parts of a pickled object, and how many of them are the stream. The rest is memory of large arrays, which
+    receivers use as it comes (pickle's protocol 5)."""
+    stream, apart = _Stream(), []
+
+    def stays_in_stream(buffer):
+        memory = buffer.raw()
+        if memory.nbytes >= _LARGE_BYTES:
+            apart.append(memory)
+        return memory.nbytes < _LARGE_BYTES
+
+    _pickler_class()(stream, 5, buffer_callback=stays_in_stream).dump(thing)
+    stream.close()
+    return stream.pieces + apart, len(stream.pieces)
+
+
 def broadcast_object(thing, root, name, group):
-    """The object of rank `root` of the group, which gets its own back unchanged."""
-    mine = group.rank == root
-    received = broadcast_bytes(dumps(thing) if mine else None, root, name, group)
-    return thing if mine else pickle.loads(received)
+    """The object of rank `root` of the group, which gets its own back unchanged. Where the root cannot pickle it, all ranks
+    raise."""
+    if group.rank != root:
+        stream, apart = _broadcast_parts(None, 0, root, name, group)
+        return pickle.loads(stream, buffers=apart)
+    try:
+        parts, joined = _parts_of(thing)
+    except Exception as error:
+        _send_failure(error, root, name, group)
+        raise
+    _broadcast_parts(parts, joined, root, name, group)
+    return thing
 
 
 def allgather_object(thing, name, group):
-    """The objects of all ranks of the group, in rank order."""
-    return [pickle.loads(data) for data in allgather_bytes(dumps(thing), name, group)]
+    """The objects of all ranks of the group, in rank order. Where one cannot pickle its own, all ranks raise."""
+    try:
+        data, failure = dumps(thing), None
+    except Exception as error:
+        data, failure = b"", error
+    gathered = allgather_bytes(data, name, group)
+    if failure is not None:
+        raise failure
+    failed = [str(group.ranks[rank]) for rank, data in enumerate(gathered) if not data]
+    if failed:
+        raise errors.InvalidArgumentError(
+            f"allgather_object: rank {failed[0]} cannot pickle its object; see the error that it raised"
+        )
+    return [pickle.loads(data) for data in gathered]

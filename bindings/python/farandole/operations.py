@@ -4,9 +4,11 @@ import math
 
 from . import _native, errors
 from .arrays import as_array, device_name, device_of, empty, library_of, numpy_dtype, numpy_module
-from .codes import DTYPE_NAMES, Kind, Op
+from .codes import DTYPE_NAMES, Kind, Op, number_of
 from .operation import Operation
 from .world import member_names, world_group
+
+_NO_OP = int(Op.SUM)  # of operations that combine nothing
 
 
 class Handle:
@@ -32,7 +34,7 @@ class Handle:
 class _Submitted:
     """One operation of a submission: where its memory is and how its result is found."""
 
-    def __init__(self, kind, name, tensor, out=None, allocates=False, op=Op.SUM, root=0, prescale=1.0, postscale=1.0,
+    def __init__(self, kind, name, tensor, out=None, allocates=False, op=_NO_OP, root=0, prescale=1.0, postscale=1.0,
                  splits=None, priority=0):  # fmt: skip
         tensor = as_array(tensor)
         pointer, self.dtype, self.shape, self.owner, self.place = _native.memory_of(tensor, False)
@@ -52,8 +54,7 @@ class _Submitted:
                     f"{name}: out has shape {list(shape)} and type {DTYPE_NAMES[dtype]}, the input "
                     f"{list(self.shape)} and {DTYPE_NAMES[self.dtype]}; they must be the same"
                 )
-        self.operation = Operation(int(kind), name, pointer, self.dtype, self.shape, target, math.prod(self.shape), int(op),
-                                   int(root), float(prescale), float(postscale), splits, int(priority),
+        self.operation = Operation(int(kind), name, pointer, self.dtype, self.shape, target, math.prod(self.shape), op, int(root), float(prescale), float(postscale), splits, int(priority),
                                    self.place)  # fmt: skip
 
     def result(self, native, index):
@@ -68,6 +69,13 @@ class _Submitted:
         else:
             array = numpy_module().frombuffer(memory, numpy_dtype(self.dtype)).reshape(shape)
         return (array, list(received)) if self.has_splits else array
+
+
+def _checked_list(tensors, operation):
+    tensors = list(tensors)
+    if not tensors:
+        raise errors.InvalidArgumentError(f"{operation}: the list of tensors is empty; give at least one tensor")
+    return tensors
 
 
 def _submit(group, submitted, single=True):
@@ -90,6 +98,7 @@ def _run(group, submitted):
 def allreduce_async(tensor, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0, priority=0):
     """Starts combining the tensors of all ranks. out=tensor works in place. Operations meet by name, in any order."""
     group = group or world_group()
+    op = number_of(op)
     with group.naming("allreduce", name) as name:
         return _submit(group, [_Submitted(Kind.ALLREDUCE, name, tensor, out, op=op, prescale=prescale,
                                           postscale=postscale, priority=priority)])  # fmt: skip
@@ -98,6 +107,7 @@ def allreduce_async(tensor, op=Op.SUM, *, name=None, out=None, group=None, presc
 def allreduce(tensor, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0, priority=0):
     """postscale * op over ranks of (prescale * tensor), on every rank."""
     group = group or world_group()
+    op = number_of(op)
     with group.blocking_name("allreduce", name) as name:
         return _run(group, [_Submitted(Kind.ALLREDUCE, name, tensor, out, op=op, prescale=prescale,
                                        postscale=postscale, priority=priority)])  # fmt: skip
@@ -107,7 +117,8 @@ def grouped_allreduce_async(tensors, op=Op.SUM, *, name=None, out=None, group=No
                             priority=0):  # fmt: skip
     """Several tensors, all or nothing: none starts before all are ready on all ranks."""
     group = group or world_group()
-    tensors = list(tensors)
+    op = number_of(op)
+    tensors = _checked_list(tensors, "grouped_allreduce")
     outs = list(out) if out is not None else [None] * len(tensors)
     if len(outs) != len(tensors):
         raise errors.InvalidArgumentError(
@@ -140,7 +151,7 @@ def allgather(tensor, **options):
 
 def grouped_allgather_async(tensors, *, name=None, group=None):
     group = group or world_group()
-    tensors = list(tensors)
+    tensors = _checked_list(tensors, "grouped_allgather")
     with group.naming("grouped_allgather", name) as base:
         submitted = [_Submitted(Kind.ALLGATHER, one, tensor, allocates=True)
                      for one, tensor in zip(member_names(base, len(tensors)), tensors)]  # fmt: skip
@@ -180,6 +191,7 @@ def alltoall(tensor, splits=None, **options):
 
 def reducescatter_async(tensor, op=Op.SUM, *, name=None, group=None, prescale=1.0, postscale=1.0):
     group = group or world_group()
+    op = number_of(op)
     with group.naming("reducescatter", name) as name:
         return _submit(group, [_Submitted(Kind.REDUCE_SCATTER, name, tensor, allocates=True, op=op, prescale=prescale,
                                           postscale=postscale)])  # fmt: skip
@@ -192,7 +204,8 @@ def reducescatter(tensor, op=Op.SUM, **options):
 
 def grouped_reducescatter_async(tensors, op=Op.SUM, *, name=None, group=None, prescale=1.0, postscale=1.0):
     group = group or world_group()
-    tensors = list(tensors)
+    op = number_of(op)
+    tensors = _checked_list(tensors, "grouped_reducescatter")
     with group.naming("grouped_reducescatter", name) as base:
         submitted = [
             _Submitted(Kind.REDUCE_SCATTER, one, tensor, allocates=True, op=op, prescale=prescale, postscale=postscale)

@@ -168,6 +168,10 @@ class Group:
     def __init__(self, ranks):
         world = current()
         members = [int(one) for one in ranks]
+        if not members:
+            raise errors.InvalidArgumentError(
+                f"a group needs at least one rank, and `ranks` is empty; give some of 0..{world.facts['size'] - 1}"
+            )
         if len(set(members)) != len(members) or not all(0 <= one < world.facts["size"] for one in members):
             raise errors.InvalidArgumentError(
                 f"a group needs different ranks of 0..{world.facts['size'] - 1}, not {members}"

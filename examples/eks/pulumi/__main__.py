@@ -10,9 +10,9 @@ import pulumi_aws as aws
 import pulumi_eks as eks
 import pulumi_kubernetes as k8s
 
-from farandole.kubernetes import generate
-from farandole.kubernetes.document import load
-from farandole.kubernetes.instances import find
+from farandole.integrations.kubernetes import generate
+from farandole.integrations.kubernetes.document import load
+from farandole.integrations.kubernetes.instances import find
 
 config = pulumi.Config()
 instance_type = config.get("instance_type") or "g5.8xlarge"  # p3.2xlarge, as in tutorials, has no EFA

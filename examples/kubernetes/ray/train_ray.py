@@ -1,4 +1,4 @@
-"""train_ray: what a RayJob runs. farandole.ray makes Ray Train's workers one world; each run has a key of its own.
+"""train_ray: what a RayJob runs. farandole.integrations.ray makes Ray Train's workers one world; each run has its key.
 
     RANKS=2 python train_ray.py        # on the cluster that RAY_ADDRESS names, or on a new one of this machine
 """
@@ -21,7 +21,7 @@ def main():
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
-    from farandole.ray import FarandoleTrainer
+    from farandole.integrations.ray import FarandoleTrainer
 
     if not ray.is_initialized():
         ray.init()

@@ -15,7 +15,7 @@ environment pulumi pulumi pulumi-aws pulumi-eks pulumi-kubernetes PyYAML
 # The generator alone: it needs nothing of the compiled package.
 mkdir -p "$place/stub/farandole"
 touch "$place/stub/farandole/__init__.py"
-ln -sfn "$PWD/bindings/python/farandole/kubernetes" "$place/stub/farandole/kubernetes"
+ln -sfn "$PWD/bindings/python/farandole/integrations" "$place/stub/farandole/integrations"
 failed=0
 "$place/cdk/bin/python" -m pytest -q -p no:cacheprovider --noconftest tests/kubernetes/iac/test_cdk.py || failed=1
 PYTHONPATH=$place/stub "$place/pulumi/bin/python" -m pytest -q -p no:cacheprovider --noconftest \

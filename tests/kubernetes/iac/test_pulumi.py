@@ -107,8 +107,8 @@ def test_p4_the_first_pod_runs_the_doctor(made):
 
 
 def test_p5_the_job_is_what_the_generator_prints(made):
-    from farandole.kubernetes import generate
-    from farandole.kubernetes.document import load
+    from farandole.integrations.kubernetes import generate
+    from farandole.integrations.kubernetes.document import load
 
     words = [
         "job",

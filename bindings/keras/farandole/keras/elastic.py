@@ -15,18 +15,30 @@ from .values import broadcast_variables, state_of
 
 
 class KerasState(ObjectState):
-    """A model that is built, its optimizer, and any other values."""
+    """A model that is built, its optimizer, and any other values. Assigning another model or optimizer saves it; other
+    public attributes are state as ObjectState's are."""
+
+    model = optimizer = None  # attributes of the class are not plain values of the state
 
     def __init__(self, model, optimizer=None, **attributes):
-        self.model, self.optimizer = model, optimizer
+        object.__setattr__(self, "model", model)
+        object.__setattr__(self, "optimizer", optimizer)
         super().__init__(**attributes)
-        self.save()
+        self._save_weights()
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        if name in ("model", "optimizer"):
+            self._save_weights()
 
     def _variables(self):
         return state_of(self.model, self.optimizer)
 
-    def save(self):
+    def _save_weights(self):
         self._weights = [variable.value.detach().clone() for variable in self._variables()]
+
+    def save(self):
+        self._save_weights()
         super().save()
 
     def restore(self):

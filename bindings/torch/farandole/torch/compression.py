@@ -2,6 +2,8 @@
 
 import torch
 
+from .tensors import with_memory
+
 
 class NoneCompressor:
     """Leaves tensors as they are."""
@@ -19,6 +21,7 @@ def _half_compressor(dtype, text):
     class Compressor:
         @staticmethod
         def compress(tensor):
+            with_memory(tensor)
             return (tensor.to(dtype) if tensor.dtype.is_floating_point else tensor), tensor.dtype
 
         @staticmethod

@@ -9,9 +9,10 @@ import itertools
 import torch
 
 from .. import _native, core, errors
+from ..basics import Adasum, Average, Sum, check_adasum, checked_op, chosen_op, global_process_set, native_op
+from ..operation import Operation
 from ..world import member_names
-from ..basics import Adasum, Average, Sum, check_adasum, chosen_op, global_process_set, native_op
-from .tensors import DTYPES, catch_up, checked, from_memory, on_host, one_device, place_of, stream_of, within_reach
+from .tensors import DTYPES, catch_up, checked, from_memory, on_host, one_device, place_of, stream_of, with_memory, within_reach
 
 
 class _Pending:
@@ -74,10 +75,23 @@ def synchronize(handle):
     return pending.result()
 
 
-def _operation(kind, name, stream, source, target=None, op=0, root=0, prescale=1.0, postscale=1.0, splits=None,
+def _checked_list(tensors, operation):
+    """The tensors as a list, each checked."""
+    tensors = list(tensors)
+    if not tensors:
+        raise errors.InvalidArgumentError(f"{operation}: the list of tensors is empty; give at least one tensor")
+    if all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+        one_device(tensors)
+    return [checked(tensor) for tensor in tensors]
+
+
+_NO_OP = int(core.Op.SUM)  # of operations that combine nothing
+
+
+def _operation(kind, name, stream, source, target=None, op=_NO_OP, root=0, prescale=1.0, postscale=1.0, splits=None,
                priority=0):  # fmt: skip
     to, elements = (0, 0) if target is None else (target.data_ptr(), target.numel())
-    return core.Operation(int(kind), name, source.data_ptr(), DTYPES[source.dtype], source.shape, to, elements, op, root,
+    return Operation(int(kind), name, source.data_ptr(), DTYPES[source.dtype], source.shape, to, elements, op, root,
                           float(prescale), float(postscale), splits, priority, place_of(source, stream))  # fmt: skip
 
 
@@ -170,6 +184,7 @@ def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1
                      process_set=global_process_set):  # fmt: skip
     group = process_set.group("Allreduce")
     op = _reduction(average, op, process_set)
+    checked(tensor)
     with group.naming("allreduce", name) as name:
         handle = _first(submit_allreduce([tensor], [tensor], [name], group, op, prescale_factor, postscale_factor))
     _written(tensor)
@@ -196,8 +211,8 @@ def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_
                             process_set=global_process_set):  # fmt: skip
     group = process_set.group("Allreduce")
     op = _reduction(average, op, process_set)
-    tensors = list(tensors)
-    outputs = [torch.empty_like(checked(tensor).detach()) for tensor in tensors]
+    tensors = _checked_list(tensors, "grouped_allreduce_async")
+    outputs = [torch.empty_like(tensor.detach()) for tensor in tensors]
     with group.naming("grouped_allreduce", name) as base:
         names = member_names(base, len(tensors))
         return submit_allreduce(tensors, outputs, names, group, op, prescale_factor, postscale_factor)
@@ -207,7 +222,7 @@ def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale
                              process_set=global_process_set):  # fmt: skip
     group = process_set.group("Allreduce")
     op = _reduction(average, op, process_set)
-    tensors = list(tensors)
+    tensors = _checked_list(tensors, "grouped_allreduce_async_")
     with group.naming("grouped_allreduce", name) as base:
         names = member_names(base, len(tensors))
         handle = submit_allreduce(tensors, tensors, names, group, op, prescale_factor, postscale_factor)
@@ -218,6 +233,9 @@ def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale
 
 def grouped_allreduce_(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
                        process_set=global_process_set):  # fmt: skip
+    tensors = list(tensors)
+    if not tensors:
+        return []
     return synchronize(
         grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
     )
@@ -225,8 +243,10 @@ def grouped_allreduce_(tensors, average=None, name=None, op=None, prescale_facto
 
 def sparse_allreduce_async(tensor, name, op, process_set=global_process_set):
     """Two allgathers. Returns a function: calling it waits and gives the sparse result."""
-    if op not in (Average, Sum):
+    if checked_op(op) not in (Average, Sum):
         raise ValueError("sparse_allreduce supports op=Average and op=Sum")
+    if with_memory(tensor).layout is not torch.sparse_coo:
+        raise errors.InvalidArgumentError("sparse_allreduce: tensor is not sparse (COO); use allreduce, or to_sparse() first")
     tensor = tensor.coalesce()
     indices = allgather_async(tensor.indices().t().contiguous(), f"{name}.indices", process_set)
     values = allgather_async(tensor.values().contiguous(), f"{name}.values", process_set)
@@ -251,11 +271,14 @@ def _refuse_scalar(tensor, operation):
         )
 
 
-def _submit_allgather(tensors, names, group):
-    one_device(tensors)
+def _rows_to_gather(tensors):
     for tensor in tensors:
         _refuse_scalar(tensor, "Allgather")
-    near = [within_reach(checked(tensor)) for tensor in tensors]
+    return tensors
+
+
+def _submit_allgather(tensors, names, group):
+    near = [within_reach(tensor) for tensor in tensors]
     stream = stream_of(near)
     operations = [_operation(core.Kind.ALLGATHER, name, stream, one) for name, one in zip(names, near)]
 
@@ -272,13 +295,14 @@ def _allocated(native, index, tensor):
 
 def allgather_async(tensor, name=None, process_set=global_process_set):
     group = process_set.group("Allgather")
+    tensors = _rows_to_gather([checked(tensor)])
     with group.naming("allgather", name) as name:
-        return _first(_submit_allgather([tensor], [name], group))
+        return _first(_submit_allgather(tensors, [name], group))
 
 
 def grouped_allgather_async(tensors, name=None, process_set=global_process_set):
     group = process_set.group("Allgather")
-    tensors = list(tensors)
+    tensors = _rows_to_gather(_checked_list(tensors, "grouped_allgather_async"))
     with group.naming("grouped_allgather", name) as base:
         return _submit_allgather(tensors, member_names(base, len(tensors)), group)
 
@@ -349,8 +373,8 @@ def _checked_splits(tensor, splits, size):
 def alltoall_async(tensor, splits=None, name=None, process_set=global_process_set):
     """synchronize gives (output, received_splits)."""
     group = process_set.group("Alltoall")
-    _refuse_scalar(tensor, "Alltoall")
-    near = within_reach(checked(tensor))
+    _refuse_scalar(checked(tensor), "Alltoall")
+    near = within_reach(tensor)
     rows = _checked_splits(tensor, splits, group.size)
     stream = stream_of([near])
     device = splits.device if isinstance(splits, torch.Tensor) else "cpu"
@@ -368,13 +392,16 @@ def alltoall_async(tensor, splits=None, name=None, process_set=global_process_se
 # ---- Reducescatter --------------------------------------------------------------------------------------------------
 
 
-def _submit_reducescatter(tensors, names, group, op, prescale, postscale):
-    if op not in (Average, Sum):
+def _rows_to_reduce(tensors, op):
+    if checked_op(op) not in (Average, Sum):
         raise errors.as_horovod(errors.UnsupportedError("Reducescatter currently only supports AVERAGE and SUM."))
-    one_device(tensors)
     if any(tensor.dim() == 0 for tensor in tensors):
         raise errors.InvalidArgumentError("Reducescatter does not support scalar inputs")
-    near = [within_reach(checked(tensor)) for tensor in tensors]
+    return tensors
+
+
+def _submit_reducescatter(tensors, names, group, op, prescale, postscale):
+    near = [within_reach(tensor) for tensor in tensors]
     stream = stream_of(near)
     operations = [
         _operation(core.Kind.REDUCE_SCATTER, name, stream, one, None, native_op(op), 0, prescale, postscale)
@@ -390,14 +417,15 @@ def _submit_reducescatter(tensors, names, group, op, prescale, postscale):
 def reducescatter_async(tensor, name=None, op=Average, process_set=global_process_set, prescale_factor=1.0,
                         postscale_factor=1.0):  # fmt: skip
     group = process_set.group("Reducescatter")
+    tensors = _rows_to_reduce([checked(tensor)], op)
     with group.naming("reducescatter", name) as name:
-        return _first(_submit_reducescatter([tensor], [name], group, op, prescale_factor, postscale_factor))
+        return _first(_submit_reducescatter(tensors, [name], group, op, prescale_factor, postscale_factor))
 
 
 def grouped_reducescatter_async(tensors, name=None, op=Average, process_set=global_process_set, prescale_factor=1.0,
                                 postscale_factor=1.0):  # fmt: skip
     group = process_set.group("Reducescatter")
-    tensors = list(tensors)
+    tensors = _rows_to_reduce(_checked_list(tensors, "grouped_reducescatter_async"), op)
     with group.naming("grouped_reducescatter", name) as base:
         names = member_names(base, len(tensors))
         return _submit_reducescatter(tensors, names, group, op, prescale_factor, postscale_factor)

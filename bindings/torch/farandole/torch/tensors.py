@@ -4,27 +4,40 @@ import torch
 
 from .. import core, errors
 from ..basics import global_process_set
+from ..codes import DEVICE_CUDA, DTYPE_NAMES
 
-# The numbers are the C API's.
-DTYPES = {
-    torch.uint8: 0,
-    torch.int8: 1,
-    torch.int16: 3,
-    torch.int32: 5,
-    torch.int64: 7,
-    torch.float16: 8,
-    torch.bfloat16: 9,
-    torch.float32: 10,
-    torch.float64: 11,
-    torch.bool: 12,
-}
-for _name, _number in (("uint16", 2), ("uint32", 4), ("uint64", 6), ("float8_e4m3fn", 13), ("float8_e5m2", 14)):
-    if hasattr(torch, _name):  # older versions of torch have fewer
-        DTYPES[getattr(torch, _name)] = _number
+# The numbers of the types that both know; older versions of torch have fewer.
+DTYPES = {getattr(torch, name): number for number, name in DTYPE_NAMES.items() if hasattr(torch, name)}
+
+
+def fault_of(tensor):
+    """Why a thing has no memory that the core could read, and what to give in its place; None where it may have."""
+    kind = type(tensor)
+    if not isinstance(tensor, torch.Tensor):
+        name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+        return (
+            f"tensor is a {name}, and farandole.torch takes torch.Tensor; convert it with torch.as_tensor, or call "
+            "farandole's own functions, which take arrays"
+        )
+    if hasattr(tensor, "to_local"):
+        return f"tensor is a {kind.__name__}, of which each rank holds a part; give that part, tensor.to_local()"
+    if tensor.is_meta:
+        return "tensor is a meta tensor, which has a shape and no data; give it memory first, with torch.empty_like(..., device=)"
+    return None
+
+
+def with_memory(tensor):
+    """The tensor itself; InvalidArgumentError for what is none, or has no memory of its own."""
+    fault = fault_of(tensor)
+    if fault is not None:
+        raise errors.InvalidArgumentError(fault)
+    return tensor
 
 
 def checked(tensor):
-    """The tensor itself, where the core can read its memory; ValueError otherwise."""
+    """The tensor itself, where the core can read its memory; InvalidArgumentError otherwise."""
+    if type(tensor) is not torch.Tensor or not tensor.is_cpu:
+        with_memory(tensor)
     if tensor.dtype not in DTYPES:
         raise errors.InvalidArgumentError(f"Tensor type {tensor.type()} is not supported.")
     if tensor.layout is not torch.strided or not tensor.is_contiguous():
@@ -46,12 +59,9 @@ def one_device(tensors):
         )
 
 
-_CUDA = 2  # the C API's number
-
-
 def is_within_reach(tensor):
     """Whether the core works with the tensor where it lies."""
-    return tensor.is_cpu or (tensor.device.type == "cuda" and core.can_use_device(_CUDA, tensor.device.index))
+    return tensor.is_cpu or (tensor.device.type == "cuda" and core.can_use_device(DEVICE_CUDA, tensor.device.index))
 
 
 def within_reach(tensor):
@@ -83,7 +93,7 @@ def place_of(tensor, stream=None):
     if tensor.is_cpu:
         return None
     stream = stream or torch.cuda.current_stream(tensor.device)
-    return _CUDA, tensor.device.index, stream.cuda_stream
+    return DEVICE_CUDA, tensor.device.index, stream.cuda_stream
 
 
 def from_memory(memory, shape, dtype, device):
@@ -114,8 +124,8 @@ def empty(*size, dtype=None, device="cpu", process_set=global_process_set):
 
 def _empty_on_cuda(shape, dtype, device, process_set):
     device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
-    if shape.numel() == 0 or not core.can_use_device(_CUDA, device.index):
+    if shape.numel() == 0 or not core.can_use_device(DEVICE_CUDA, device.index):
         return torch.zeros(shape, dtype=dtype, device=device)
-    place = _CUDA, device.index, torch.cuda.current_stream(device).cuda_stream
+    place = DEVICE_CUDA, device.index, torch.cuda.current_stream(device).cuda_stream
     memory = core.allocate_on_device(shape.numel() * dtype.itemsize, place, process_set.group("empty"))
     return torch.as_tensor(memory, device=device).view(dtype).view(shape)

@@ -3,6 +3,7 @@
 import torch
 
 from ... import errors
+from ...codes import Op
 from ..tensors import DTYPES
 
 # How elements travel: the core's type, and how many of those make one element. What the core has no type for are bytes.
@@ -11,8 +12,14 @@ _BYTE = DTYPES[torch.uint8]
 _moved = {dtype: (number, 1) for dtype, number in DTYPES.items()} | _PAIRS
 
 # The core's numbers of torch's operations.
-_CORE_OPS = {"SUM": 0, "AVG": 1, "PRODUCT": 4, "MIN": 2, "MAX": 3, "BAND": 5, "BOR": 6, "BXOR": 7}
-_LOGICAL_OPS = {"SUM": 9, "MAX": 9, "BOR": 9, "PRODUCT": 8, "MIN": 8, "BAND": 8, "BXOR": 10}
+_CORE_OPS = {name: int(op) for name, op in {
+    "SUM": Op.SUM, "AVG": Op.AVERAGE, "PRODUCT": Op.PRODUCT, "MIN": Op.MIN, "MAX": Op.MAX,
+    "BAND": Op.BIT_AND, "BOR": Op.BIT_OR, "BXOR": Op.BIT_XOR,
+}.items()}  # fmt: skip
+_LOGICAL_OPS = {name: int(op) for name, op in {
+    "SUM": Op.LOGICAL_OR, "MAX": Op.LOGICAL_OR, "BOR": Op.LOGICAL_OR, "BXOR": Op.LOGICAL_XOR,
+    "PRODUCT": Op.LOGICAL_AND, "MIN": Op.LOGICAL_AND, "BAND": Op.LOGICAL_AND,
+}.items()}  # fmt: skip
 
 
 def moved_as(dtype):

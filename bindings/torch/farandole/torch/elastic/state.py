@@ -1,14 +1,16 @@
-"""TorchState: models, optimizers, samplers and plain values that all ranks have alike at each commit."""
+"""TorchState: models, optimizers, schedulers, samplers and plain values that all ranks have alike at each commit."""
 
+import collections
 import contextlib
 import copy
 
 import torch
 
+from ... import basics
 from ...elastic import ObjectState
-from ...errors import HorovodInternalError
+from ...errors import HorovodInternalError, MismatchError
 from .. import ops
-from ..state import broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from ..state import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from .sampler import ElasticSampler
 
 
@@ -69,13 +71,36 @@ class OptimizerStateHandler(StateHandler):
             self._abandoned += communication.abandon()
 
 
-class SamplerStateHandler(StateHandler):
+class StateDictHandler(StateHandler):
+    """For every value that has state_dict and load_state_dict: learning rate schedulers and gradient scalers, for example.
+    The value itself stays, so what refers to it, and what it refers to, stays connected."""
+
     def sync(self):
-        self.value.load_state_dict(broadcast_object(self.value.state_dict(), 0, "elastic.sampler"))
+        is_root = basics.rank() == 0
+        state = broadcast_object(_on_cpu(self.value.state_dict()) if is_root else None, 0, "elastic.state_dict")
+        if not is_root:
+            self.value.load_state_dict(state)
         self.save()
+
+
+class SamplerStateHandler(StateDictHandler):
+    def sync(self):
+        super().sync()
+        self.value.reset()
 
     def reset(self):
         self.value.reset()
+
+
+def _on_cpu(state):
+    """The same containers with copies on the CPU of tensors on devices, because another rank may lack the device."""
+    if isinstance(state, torch.Tensor):
+        return state.cpu()
+    if type(state) in (dict, collections.OrderedDict):
+        return type(state)((key, _on_cpu(value)) for key, value in state.items())
+    if type(state) in (list, tuple):
+        return type(state)(map(_on_cpu, state))
+    return state
 
 
 _registry = [
@@ -86,7 +111,8 @@ _registry = [
 
 
 def get_handler_registry():
-    """[(class, handler class)]: the first whose class a value has handles it; others are plain values."""
+    """[(class, handler class)]: the first whose class a value has handles it. Of the others, a value that has state_dict
+    and load_state_dict gets a StateDictHandler, and the rest are plain values."""
     return _registry
 
 
@@ -95,27 +121,26 @@ def set_handler_registry(registry):
     _registry = registry
 
 
-def _handler_of(value):
-    return next((handler(value) for kind, handler in _registry if isinstance(value, kind)), None)
+def _handler_kind(value):
+    for kind, handler in _registry:
+        if isinstance(value, kind):
+            return handler
+    methods = (getattr(value, name, None) for name in ("state_dict", "load_state_dict"))
+    return StateDictHandler if not isinstance(value, type) and all(map(callable, methods)) else None
 
 
 class TorchState(ObjectState):
-    """A model, its optimizer and whatever else has a handler or can be pickled: TorchState(model, optimizer, epoch=0).
+    """A model, its optimizer, and other values: TorchState(model, optimizer, scheduler=scheduler, epoch=0).
 
-    Each is an attribute. Assigning another model, optimizer or sampler saves that one.
+    A value that has state_dict and load_state_dict is saved, restored and synchronised by them; others are copied and
+    pickled, as ObjectState does. Each is an attribute, and an attribute that is assigned later is state too. Assigning
+    another model, optimizer, scheduler or sampler saves that one.
     """
 
     def __init__(self, model=None, optimizer=None, **attributes):
-        given = dict(model=model, optimizer=optimizer, **attributes)
-        handlers, plain = {}, {}
-        for name, value in given.items():
-            handler = _handler_of(value) if value is not None else None
-            if handler is not None:
-                handlers[name] = handler
-            elif value is not None or name in attributes:
-                plain[name] = value
-        object.__setattr__(self, "_handlers", handlers)
-        super().__init__(**{name: value for name, value in plain.items()})
+        object.__setattr__(self, "_handlers", {})
+        given = {name: value for name, value in (("model", model), ("optimizer", optimizer)) if value is not None}
+        super().__init__(**given, **attributes)
 
     def __getattr__(self, name):
         handlers = self.__dict__.get("_handlers", {})
@@ -126,10 +151,21 @@ class TorchState(ObjectState):
         raise AttributeError(f"this state has no '{name}'")
 
     def __setattr__(self, name, value):
-        if name in self.__dict__.get("_handlers", {}):
-            self._handlers[name].set_value(value)
-        else:
+        kind = _handler_kind(value) if self._is_state(name) else None
+        known = self.__dict__.get("_handlers", {}).get(name)
+        if kind is None:
             super().__setattr__(name, value)
+            self._handlers.pop(name, None)
+        elif type(known) is kind:
+            known.set_value(value)
+        else:
+            self._handlers[name] = kind(value)
+            if name in self.__dict__:  # until now a plain value
+                super().__delattr__(name)
+
+    def __delattr__(self, name):
+        if self._handlers.pop(name, None) is None:
+            super().__delattr__(name)
 
     def save(self):
         for handler in self._handlers.values():
@@ -142,9 +178,23 @@ class TorchState(ObjectState):
         super().restore()
 
     def sync(self):
-        for handler in self._handlers.values():
-            handler.sync()
+        for name in self._agreed_names():
+            self._handlers[name].sync()
         super().sync()
+
+    def _agreed_names(self):
+        """The names of the handlers in rank 0's order. Each of them runs collectives, so all ranks must have the same:
+        MismatchError on all ranks where one differs."""
+        of_rank = allgather_object(list(self._handlers), "elastic.handlers")
+        for rank, names in enumerate(of_rank):
+            differing = sorted(set(names) ^ set(of_rank[0]))
+            if differing:
+                raise MismatchError(
+                    f"TorchState: rank 0 and rank {rank} differ in which attributes are models, optimizers or others with a "
+                    f"state_dict: {', '.join(differing)}; give them to TorchState, or assign them before the elastic function "
+                    "is called"
+                )
+        return of_rank[0]
 
     def reset(self):
         for handler in self._handlers.values():

@@ -1,6 +1,6 @@
 """ray_logger: what rank 0 logs while a RayExecutor runs a function, on its way to the driver's callbacks.
 
-    from horovod.ray import ray_logger       # or farandole.ray
+    from horovod.ray import ray_logger       # or farandole.integrations.ray
     ray_logger.log({"loss": loss})           # in the function that runs; on other ranks, and where nobody listens, nothing
 """
 
@@ -12,7 +12,7 @@ import secrets
 import threading
 from typing import Any, Callable, Sequence
 
-from .. import core
+from ... import core
 from .needed import beside_driver, ray_module
 
 _log = logging.getLogger("farandole.ray")
@@ -39,7 +39,7 @@ def telling(board):
     finally:
         _board = None
         if _told:
-            ray_module("farandole.ray.RayExecutor").get(board.wait_for.remote(_sender, _told))
+            ray_module("farandole.integrations.ray.RayExecutor").get(board.wait_for.remote(_sender, _told))
 
 
 class _Board:
@@ -88,7 +88,7 @@ class Listener:
     """In the driver: calls `callbacks` with every value in the order in which rank 0 logged them."""
 
     def __init__(self, callbacks: Sequence[Callable]):
-        self._ray, self._callbacks = ray_module("farandole.ray.RayExecutor"), list(callbacks)
+        self._ray, self._callbacks = ray_module("farandole.integrations.ray.RayExecutor"), list(callbacks)
         self.board = beside_driver(self._ray, _Board)
         self.heard = self.board.hear.remote()  # ready when there are values
 

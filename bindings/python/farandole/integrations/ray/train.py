@@ -7,13 +7,13 @@ import secrets
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from ..run import RankError
+from ...run import RankError
 from . import worker
 from .failures import explain, place_in
 from .needed import ray_module
 from .placement import number
 
-_USER, _PACKAGE = "farandole.ray.FarandoleTrainer", "ray[train]>=2.51"
+_USER, _PACKAGE = "farandole.integrations.ray.FarandoleTrainer", "ray[train]>=2.51"
 ray = ray_module(_USER, package=_PACKAGE)
 train = ray_module(_USER, "ray.train", _PACKAGE)
 Backend = ray_module(_USER, "ray.train.backend", _PACKAGE).Backend

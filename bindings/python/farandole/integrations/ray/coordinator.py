@@ -6,7 +6,7 @@ import os
 import secrets
 from typing import Sequence
 
-from .. import elastic_door, errors
+from ... import elastic_door, errors
 from . import worker
 from .generations import Generations
 from .needed import ray_module
@@ -112,7 +112,7 @@ class Door:
     def __init__(self, coordinator, index: int):
         self._coordinator, self._index, self._pid = coordinator, index, os.getpid()
         self._news = None
-        self._ray = ray_module("farandole.ray.RayExecutor")
+        self._ray = ray_module("farandole.integrations.ray.RayExecutor")
 
     def next_world(self, lost_rank: int = -1) -> dict:
         here = worker.look()

@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any, Callable, Sequence
 
-from .. import core, elastic_door, meeting
+from ... import core, elastic_door, meeting
 from .placement import Seat
 
 _NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "RENDEZVOUS", "JOB_KEY")

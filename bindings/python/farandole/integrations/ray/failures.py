@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Callable, Mapping
 
-from .. import errors
-from ..run import RankError, rank_error
+from ... import errors
+from ...run import RankError, rank_error
 from .worker import place
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, Sequence
 
-from ..run import rank_error
+from ...run import rank_error
 from . import ray_logger, worker
 from .coordinator import Coordinator, Door
 from .executor import RayExecutor, _Worker
@@ -49,7 +49,7 @@ class ElasticRayExecutor(RayExecutor):
               executable_kwargs: dict | None = None, extra_env_vars: dict[str, str] | None = None) -> None:  # fmt: skip
         if self._crew:
             raise RuntimeError("RayExecutor: start() was called before; call shutdown() first")
-        ray = ray_module("farandole.ray.RayExecutor")
+        ray = ray_module("farandole.integrations.ray.RayExecutor")
         made_of = (executable_cls, tuple(executable_args or ()), dict(executable_kwargs or {}))
         self._prepared = (dict(extra_env_vars or {}), [], *made_of)
         self._wanted = max(self._fewest, self._room(ray) if self._most is None else self._most)
@@ -100,7 +100,7 @@ class ElasticRayExecutor(RayExecutor):
             self._end()
 
     def _end(self) -> None:
-        ray = ray_module("farandole.ray.RayExecutor")
+        ray = ray_module("farandole.integrations.ray.RayExecutor")
         for index in list(self._crew):
             self._dismiss(ray, index)
         self._looking, self._known = {}, {}
@@ -139,7 +139,7 @@ class _Job:
 
     def __init__(self, executor: ElasticRayExecutor, task: tuple, listener: Listener | None):
         self.executor, self.listener = executor, listener
-        self.ray = ray = ray_module("farandole.ray.RayExecutor")
+        self.ray = ray = ray_module("farandole.integrations.ray.RayExecutor")
         self.task = ray.put(task)
         nics = ",".join(executor.settings.nics) if executor.settings.nics else None
         self.more = worker.settings(executor.settings.timeout_s, nics)
@@ -225,6 +225,9 @@ class _Job:
 
     def end(self) -> None:
         self.ray.kill(self.coordinator)
+
+
+RayExecutor._elastic = ElasticRayExecutor
 
 
 class _ElasticWorker(_Worker):

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import secrets
 import time
@@ -52,6 +51,8 @@ class RayExecutor:
     anew.
     """
 
+    _elastic: type[RayExecutor]  # its subclass of elastic jobs, which elastic_executor sets
+
     @classmethod
     def create_settings(cls, timeout_s: float = 30, ssh_identity_file: str | None = None, ssh_str: str | None = None,
                         placement_group_timeout_s: float = 100, nics: Sequence[str] | None = None) -> Settings:  # fmt: skip
@@ -59,9 +60,8 @@ class RayExecutor:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> RayExecutor:
         given = inspect.signature(RayExecutor.__init__).bind(None, *args, **kwargs).arguments
-        if cls is RayExecutor and (given.get("min_workers"), given.get("max_workers")) != (None, None):
-            return object.__new__(importlib.import_module(".elastic_executor", __package__).ElasticRayExecutor)
-        return object.__new__(cls)
+        is_elastic = (given.get("min_workers"), given.get("max_workers")) != (None, None)
+        return object.__new__(RayExecutor._elastic if cls is RayExecutor and is_elastic else cls)
 
     def __init__(self, settings: Settings | None = None, num_workers: int | None = None, num_hosts: int | None = None,
                  num_workers_per_host: int = 1, cpus_per_worker: float = 1, use_gpu: bool = False,
@@ -100,7 +100,7 @@ class RayExecutor:
         """
         if self._actors:
             raise RuntimeError("RayExecutor: start() was called before; call shutdown() first")
-        ray = ray_module("farandole.ray.RayExecutor")
+        ray = ray_module("farandole.integrations.ray.RayExecutor")
         try:
             self._actors = self._place(ray)
             self._number(ray)
@@ -116,14 +116,14 @@ class RayExecutor:
         """Ends the workers and gives back their room. Does nothing where there are none. start() may follow."""
         if not self._actors and self._group is None:
             return
-        ray = ray_module("farandole.ray.RayExecutor")
+        ray = ray_module("farandole.integrations.ray.RayExecutor")
         leaving = [actor.leave.remote() for actor in self._actors]
         if leaving and self._seats:
             ray.wait(leaving, num_returns=len(leaving), timeout=_LEAVE_S)  # who has died does not come
         self._end()
 
     def _end(self) -> None:
-        ray = ray_module("farandole.ray.RayExecutor")
+        ray = ray_module("farandole.integrations.ray.RayExecutor")
         for actor in self._actors:
             ray.kill(actor, no_restart=True)
         if self._group is not None:
@@ -183,7 +183,7 @@ class RayExecutor:
     def _start_run(self, fn: Callable, args: Sequence | None, kwargs: dict | None,
                    callbacks: Sequence[Callable] | None) -> tuple[list, Listener | None]:  # fmt: skip
         seats = self._seated()
-        task = ray_module("farandole.ray.RayExecutor").put((fn, tuple(args or ()), dict(kwargs or {})))
+        task = ray_module("farandole.integrations.ray.RayExecutor").put((fn, tuple(args or ()), dict(kwargs or {})))
         return self._start(seats, lambda actor, *more: actor.run.remote(*more, task), callbacks)
 
     def _start(self, seats: list, call: Callable, callbacks: Sequence[Callable] | None) -> tuple[list, Listener | None]:
@@ -207,7 +207,7 @@ class RayExecutor:
         """For each rank what worker.sit takes. Each call has a place and a key of its own, for worlds that it begins."""
         if not self._actors:
             raise RuntimeError("RayExecutor: there are no workers; call start() first")
-        ray = ray_module("farandole.ray.RayExecutor")
+        ray = ray_module("farandole.integrations.ray.RayExecutor")
         hosts = [one.host for one in self._facts]
         place = self._gather([self._actors[0].choose_place.remote(hosts, self._facts[0].address)])[0]
         key = worker.Secret(secrets.token_hex(32))
@@ -227,7 +227,7 @@ class RayExecutor:
 
     def _await(self, references: list, listener: Listener | None) -> tuple[dict, dict, list]:
         """By rank what returned and what failed, and the references of those that have not come back."""
-        ray = ray_module("farandole.ray.RayExecutor")
+        ray = ray_module("farandole.integrations.ray.RayExecutor")
         rank_of = {one: rank for rank, one in enumerate(references)}
         values, failures, deadline = {}, {}, None
         waiting = list(references)
