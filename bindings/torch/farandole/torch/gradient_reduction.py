@@ -1,0 +1,484 @@
+"""What a DistributedOptimizer adds to its optimizer: reductions that start in backward, and waiting for them.
+
+The first step of a world reduces nothing in backward. At its end ranks compare their parameters (see gradient_agreement).
+From then on the reduction of a bucket starts as soon as all its expected gradients are there. A gradient is expected if
+any rank had one in the step before. What was not submitted in backward is decided at synchronize(), alike on all ranks.
+"""
+
+import torch
+
+from ..basics import Average, Sum
+from ..elastic_door import is_elastic
+from . import gradient_agreement, gradient_buckets, ops
+from .compression import Compression
+from .gradient_agreement import DENSE, NONE, Presence, code_of, is_sparse
+from .gradient_buckets import Bucket, SharedBucket
+from .gradient_hooks import GradientHooks
+from .state import broadcast_object
+from .tensors import catch_up
+
+SPARSE_IN_GROUP = "sparse gradients cannot be in groups; leave them out, or use sparse_as_dense=True"
+SPARSE_OP = "sparse gradients take op=Average or op=Sum; use sparse_as_dense=True for others"
+SPARSE_SHARED = (
+    "sparse gradients cannot lie in shared memory; use sparse_as_dense=True, or gradients_in_shared_memory=False"
+)
+
+
+class GradientReductions(GradientHooks):
+    def __init__(self, names, compression, passes, op, predivide, groups, sparse_as_dense, process_set,
+                 shared):  # fmt: skip
+        super().__init__(names, passes, process_set)
+        if shared and compression is not Compression.none:
+            raise ValueError("gradients_in_shared_memory takes no compression: gradients are reduced where they are")
+        self.compression = compression
+        self.op = op
+        self.predivide = predivide
+        self.prescale = 1.0 / predivide if op == Average else 1.0
+        self.postscale = predivide if op == Average else 1.0
+        self.sparse_as_dense = sparse_as_dense
+        self.shared = shared
+        if process_set.included() is None:
+            process_set.group("DistributedOptimizer")  # raises what is missing
+        # An elastic job of one rank may have more of them later.
+        self.is_active = process_set.included() and (process_set.size() > 1 or is_elastic())
+        self.synchronized = False
+        self.synchronized_for_scaler = False
+        self.should_synchronize = True
+        self.world = None  # the group whose ranks have compared their parameters
+        self.named_in = None  # the group in which `sent_names` were numbered
+        self.presence = None
+        self.expected = {}  # {parameter: code that ranks expect of its gradient in this step}
+        self.awaited = 0  # how many gradients this rank expects
+        self.deviates = False  # a gradient came that is not what is expected
+        self.ready = {}  # {parameter: (gradient, its version)}, of gradients that have had all their passes
+        self.spoiled = []  # parameters whose gradients were changed while they were being reduced
+        self.has_reported = False  # a pass too many has changed gradients, and was an error
+        self.order_of = {}  # {parameter: order of dimensions in which its elements travel}, where it is not the usual one
+        self.buckets = []
+        self.bucket_of = {}
+        self.chooses_buckets = groups is None and not shared
+        self.group_names = None  # names of the parameters of each group, where the program gave groups
+        if self.is_active:
+            self._watch_all(groups)
+
+    # ---- Which gradients go together ----
+
+    def _watch_all(self, groups):
+        parameters = list(self.names)
+        self.check_free(parameters)
+        chosen = self._chosen([one for one in parameters if one.requires_grad], groups)
+        chosen += [[one] for one in parameters if not one.requires_grad]
+        in_buckets, others = gradient_buckets.in_shared_buckets(chosen) if self.shared else ([], chosen)
+        for members in reversed(in_buckets):  # early parameters first, as in all add_bucket()s
+            self.add_bucket(SharedBucket(members, -len(self.buckets), self.process_set))
+        if not self.chooses_buckets:
+            for members in others:
+                self.add_bucket(Bucket(members, -len(self.buckets), is_given=len(members) > 1))
+        self.watch(parameters)
+
+    def _chosen(self, parameters, groups):
+        """Lists of parameters. Rank 0's order holds for all, so that a group means the same everywhere."""
+        if self.shared and not groups:
+            ordered = self._as_first_rank_has_them(parameters)
+            return gradient_buckets.of_size(list(reversed(ordered)), gradient_buckets.SHARED_BUCKET_BYTES)
+        if groups is None or (isinstance(groups, int) and groups == 0):
+            return [[parameter] for parameter in parameters]
+        chosen = gradient_buckets.checked_groups(parameters, groups)
+        if chosen is None:
+            chosen = gradient_buckets.split(self._as_first_rank_has_them(parameters), groups)
+        self.group_names = [[self.names[parameter] for parameter in group] for group in chosen]
+        return chosen
+
+    def _as_first_rank_has_them(self, parameters):
+        by_name = {self.names[parameter]: parameter for parameter in parameters}
+        root = self.process_set.ranks[0]
+        order = broadcast_object(list(by_name), root, "optimizer_groups", self.process_set)
+        return [by_name[name] for name in order]
+
+    def add_bucket(self, bucket):
+        self.buckets.append(bucket)
+        for parameter in bucket.parameters:
+            self.bucket_of[parameter] = bucket
+        bucket.start_over(self.expected)
+
+    def add(self, parameters):
+        if not self.is_active or not parameters:
+            return
+        self.check_free(parameters)
+        self.watch(parameters)
+        self.world = None  # the ranks compare their parameters again
+        if not self.chooses_buckets:
+            for parameter in parameters:
+                self.add_bucket(Bucket([parameter], -len(self.buckets)))
+
+    def _choose_buckets(self, ordered):
+        """Buckets by size, in the order in which gradients come. Sparse gradients and unexpected ones are apart: the first
+        go alone, the others, which are frozen perhaps, must not keep a bucket waiting."""
+        self.buckets, self.bucket_of = [], {}
+        dense = [parameter for parameter in ordered if self.expected[parameter] == DENSE]
+        unexpected = [parameter for parameter in ordered if self.expected[parameter] == NONE]
+        limit = gradient_buckets.BUCKET_BYTES
+        groups = gradient_buckets.of_size(dense, limit) + gradient_buckets.of_size(unexpected, limit)
+        groups += [[parameter] for parameter in ordered if is_sparse(self.expected[parameter])]
+        for number, members in enumerate(groups):
+            # The next forward pass needs early parameters first, whose gradients come last.
+            self.add_bucket(Bucket(members, number - len(groups)))
+
+    # ---- During backward ----
+
+    def _gradient_is_there(self, parameter):
+        try:
+            left = self.count_pass(parameter)
+        except AssertionError:
+            self.has_reported = True
+            raise
+        self.synchronized = self.synchronized_for_scaler = False
+        gradient = self._dense_if_asked(parameter)
+        bucket = self.bucket_of.get(parameter)
+        expected = self.expected.get(parameter, DENSE)
+        if bucket is not None:
+            if bucket.is_shared and expected and not gradient.is_sparse:
+                gradient = self._taken_in(parameter, bucket)
+                bucket = self.bucket_of[parameter]
+            if parameter.is_cuda and len(bucket.parameters) > 1:
+                bucket.streams.append(torch.cuda.current_stream(parameter.device))
+        if left:
+            return
+        self.ready[parameter] = gradient, gradient._version
+        if self.world is None or self.world is not self.process_set._group:
+            return  # synchronize() reduces it
+        if (code_of(gradient) if gradient.is_sparse else DENSE) != expected:
+            self.deviates = True
+            return
+        bucket.waiting -= 1
+        if bucket.waiting == 0 and self._is_allowed(bucket):
+            self._launch(bucket, bucket.parameters)
+        if len(self.ready) == self.awaited == len(self.expected) and not self.deviates:
+            self.presence.submit(self.world)
+
+    def _is_allowed(self, bucket):
+        """What cannot be done is found out at synchronize(), by all ranks together."""
+        return not any(is_sparse(self.expected[parameter]) and self._refusal(bucket) for parameter in bucket.parameters)
+
+    def _refusal(self, bucket):
+        """Why a sparse gradient cannot be reduced in a bucket; None where it can."""
+        if bucket.is_shared:
+            return SPARSE_SHARED
+        if bucket.is_given:
+            return SPARSE_IN_GROUP
+        return SPARSE_OP if self.op not in (Average, Sum) else None
+
+    def _dense_if_asked(self, parameter):
+        gradient = parameter.grad
+        if self.sparse_as_dense and gradient is not None and gradient.is_sparse:
+            parameter.grad = gradient = gradient.to_dense()
+        return gradient
+
+    def _taken_in(self, parameter, bucket):
+        if not bucket.fits():
+            bucket = self._replace(bucket)[parameter]
+        if bucket.is_shared:
+            bucket.take_in(parameter)
+        return parameter.grad
+
+    def _replace(self, bucket):
+        """Makes buckets anew for parameters whose type or device has changed; {parameter: bucket}."""
+        shared, others = gradient_buckets.in_shared_buckets([bucket.parameters])
+        made = [SharedBucket(members, bucket.priority, self.process_set, is_local=True) for members in shared]
+        made += [Bucket(members, bucket.priority) for members in others]
+        place = self.buckets.index(bucket)
+        self.buckets[place : place + 1] = made
+        for one in made:
+            one.start_over(self.expected)
+            for parameter in one.parameters:
+                self.bucket_of[parameter] = one
+                if parameter in self.ready and self.expected.get(parameter, DENSE):
+                    one.waiting -= 1
+        return self.bucket_of
+
+    # ---- Reductions ----
+
+    def _launch(self, bucket, parameters):
+        """Starts the reduction of some of a bucket's gradients; those that it expects, or others that came."""
+        if bucket.streams:  # autograd works where the forward pass did: a bucket's gradients may be on several
+            catch_up(torch.cuda.current_stream(bucket.streams[-1].device), *bucket.streams)
+        bucket.is_launched = True
+        parameters = [parameter for parameter in parameters if self.expected[parameter]] or parameters
+        if bucket.is_shared and self.expected[parameters[0]]:
+            self._launch_in_place(bucket, parameters)
+        elif parameters[0].grad.is_sparse:
+            self._launch_sparse(bucket, parameters[0])
+        else:
+            self._launch_dense(bucket, parameters)
+
+    def _submit(self, tensors, names, priority):
+        return ops.submit_allreduce(tensors, tensors, names, self.world, self.op, self.prescale, self.postscale, priority)
+
+    def _launch_dense(self, bucket, parameters):
+        noted = [self._noted(parameter) for parameter in parameters]
+        sent = [self._as_sent(parameter) for parameter in parameters]
+        buffers = [buffer for buffer, _ in sent]
+        names = [f"allreduce.{self.sent_names[parameter]}" for parameter in parameters]
+        handle = self._submit(buffers, names, bucket.priority)
+
+        def finish():
+            for parameter, (gradient, version), (buffer, ctx) in zip(parameters, noted, sent):
+                if parameter.grad is not gradient or gradient._version != version:
+                    self.spoiled.append(parameter)
+                elif buffer is not gradient:
+                    self._put_back(parameter, buffer, ctx)
+
+        bucket.in_flight.append((handle, finish))
+
+    def _noted(self, parameter):
+        """The gradient, and its version when it was made: nothing may change it until its reduction ends."""
+        return self.ready.get(parameter) or (parameter.grad, parameter.grad._version)
+
+    def _as_sent(self, parameter):
+        """What travels: the gradient itself where its elements are in the order of all ranks, else a copy."""
+        tensor, ctx = self.compression.compress(parameter.grad)
+        order = self.order_of.get(parameter)
+        if order is not None:
+            tensor = tensor.permute(order)
+            return (tensor, ctx) if tensor.is_contiguous() else (tensor.contiguous(), ctx)
+        return tensor.contiguous(), ctx
+
+    def _put_back(self, parameter, buffer, ctx):
+        with torch.no_grad():
+            order = self.order_of.get(parameter)
+            tensor = buffer if order is None else buffer.permute(gradient_buckets.inverse_order(order))
+            tensor = self.compression.decompress(tensor, ctx)
+            if tensor.data_ptr() != parameter.grad.data_ptr():
+                parameter.grad.copy_(tensor)
+
+    def _launch_in_place(self, bucket, parameters):
+        for parameter in parameters:
+            if parameter.grad is not bucket.views[parameter]:
+                self.ready.pop(parameter, None)
+            bucket.take_in(parameter)
+        version = bucket.flat._version
+        name = f"allreduce.{self.sent_names[bucket.parameters[0]]}+{len(bucket.parameters) - 1}"
+        handle = self._submit([bucket.flat], [name], bucket.priority)
+
+        def finish():
+            if bucket.flat._version != version:
+                self.spoiled += parameters
+            self.spoiled += [one for one in parameters if one.grad is not bucket.views[one] and one not in self.spoiled]
+
+        bucket.in_flight.append((handle, finish))
+
+    def _launch_sparse(self, bucket, parameter):
+        noted = parameter.grad
+        wait = ops.sparse_allreduce_async(noted, self.sent_names[parameter], self.op, self.process_set)
+
+        def finish(result):
+            if parameter.grad is not noted:
+                self.spoiled.append(parameter)
+            parameter.grad = result
+
+        bucket.in_flight.append((wait, finish))
+
+    # ---- At the step ----
+
+    def synchronize(self):
+        """Waits for all reductions. A parameter without a gradient on this rank takes part with zeros if another rank has
+        one; if none has, it is left as it is."""
+        self.check_hooks("synchronize")
+        if self.is_active:
+            try:
+                self._complete()
+            finally:
+                spoiled = [] if self.has_reported else self.spoiled
+                self.start_over()
+            if spoiled:
+                raise AssertionError(self._spoiled_text(spoiled))
+        self.synchronized = True
+
+    def _complete(self):
+        group = self.process_set.group("DistributedOptimizer")
+        self.adopt_new_parameters()
+        for bucket in [one for one in self.buckets if one.is_shared and not one.is_launched and not one.fits()]:
+            self._replace(bucket)
+        if self.world is not group:
+            self._decide(self._meet(group))
+        else:
+            if self.presence.handle is None:
+                is_ordinary = len(self.ready) == self.awaited and not self.deviates and not self._unnoticed()
+                self.presence.submit(group, None if is_ordinary else self._codes())
+            totals = self.presence.wait()
+            if totals is not None:
+                self._decide(dict(zip(self.expected, totals)))
+        self._finish()
+
+    def _unnoticed(self):
+        """Whether there is a gradient that no rank expects and no hook has seen: one that the program has set."""
+        return any(
+            expected == NONE and self._has_gradient(parameter) for parameter, expected in self.expected.items()
+        )
+
+    def _has_gradient(self, parameter):
+        """A frozen parameter may have a gradient of an earlier step, which is of no account."""
+        return parameter.grad is not None and (parameter in self.ready or parameter.requires_grad)
+
+    def _codes(self):
+        self.spoiled += [parameter for parameter in self.ready if parameter.grad is None]
+        return [
+            code_of(self._dense_if_asked(parameter)) if self._has_gradient(parameter) else NONE for parameter in self.expected
+        ]
+
+    def _meet(self, group):
+        """The first step of this world: ranks compare their parameters, and choose buckets. Returns the totals."""
+        if self.named_in is not group:
+            self.sent_names.clear()
+            self.named_in = group
+        self.number_names()
+        ordered = sorted(self.hooks, key=self.sent_names.get)
+        gradient_agreement.check_parameters([self.sent_names[parameter] for parameter in ordered], self.process_set)
+        self.expected = dict.fromkeys(ordered, DENSE)
+        codes = self._codes()
+        orders = [gradient_buckets.memory_order(parameter) for parameter in ordered]
+        layouts = [gradient_buckets.code_of_order(order) for order in orders]
+        places = self._places_of_first_backward()
+        totals, places, alike = gradient_agreement.exchange(
+            codes, [places[parameter] for parameter in ordered], layouts, self.process_set
+        )
+        self.order_of = {one: order for one, order, same in zip(ordered, orders, alike) if same and order is not None}
+        unlike = {parameter for parameter, same in zip(ordered, alike) if not same}
+        totals = dict(zip(ordered, totals))
+        self._refuse_mixed(totals)
+        self._expect(totals)
+        if self.chooses_buckets:
+            place_of = dict(zip(ordered, places))
+            self._choose_buckets(sorted(ordered, key=place_of.get))
+        for bucket in self.buckets:
+            if bucket.is_shared and unlike.intersection(bucket.parameters):
+                for parameter in bucket.parameters:
+                    bucket.let_go(parameter)
+                bucket.lay_out(unlike)
+        self.world = group
+        return totals
+
+    def _places_of_first_backward(self):
+        """{parameter: its place in the order in which gradients came}; later those that did not come, the last first."""
+        came = list(self.ready)
+        came += [parameter for parameter in reversed(self.hooks) if parameter not in self.ready]
+        return {parameter: place for place, parameter in enumerate(came)}
+
+    def _expect(self, totals):
+        """What the next step is expected to be, or this one where it is the first. The same on all ranks."""
+        self.expected = {parameter: gradient_agreement.expected_next(total) for parameter, total in totals.items()}
+        self.awaited = sum(1 for code in self.expected.values() if code)
+        codes = list(self.expected.values())
+        if self.presence is None or self.presence.expected != codes:
+            self.presence = Presence(self.sent_names[next(iter(self.expected))] if self.expected else "", codes)
+
+    def _refuse_mixed(self, totals):
+        for parameter, total in totals.items():
+            if gradient_agreement.is_mixed(total):
+                raise ValueError(
+                    f"DistributedOptimizer: the gradient of {self.names[parameter]} is sparse on some ranks and dense on "
+                    "others; use sparse_as_dense=True"
+                )
+            bucket = self.bucket_of.get(parameter)
+            refusal = self._refusal(bucket) if bucket is not None and is_sparse(total) else None
+            if refusal:
+                raise ValueError(f"DistributedOptimizer, gradient of {self.names[parameter]}: {refusal}")
+
+    def _decide(self, totals):
+        """Submits what no rank has submitted in backward, and this rank's part of what others have. All follows from
+        `totals` and from what was expected, which are the same on all ranks."""
+        self._refuse_mixed(totals)
+        self._set_apart([one for one, total in totals.items() if is_sparse(total) and len(self.bucket_of[one].parameters) > 1])
+        for bucket in self.buckets:
+            came = [parameter for parameter in bucket.parameters if totals.get(parameter)]
+            expected = [parameter for parameter in came if self.expected[parameter]]
+            if expected and not bucket.is_launched:
+                self._launch_with_zeros(bucket, expected, totals)
+            unexpected = [parameter for parameter in came if not self.expected[parameter]]
+            if unexpected:
+                self._launch_with_zeros(bucket, unexpected, totals)
+            for parameter in bucket.parameters if bucket.is_shared else ():
+                if not totals.get(parameter):
+                    bucket.clear(parameter)
+        self._expect(totals)
+
+    def _set_apart(self, parameters):
+        """Parameters whose gradients turn out to be sparse leave their buckets."""
+        for parameter in parameters:
+            self.bucket_of[parameter].parameters.remove(parameter)
+            self.add_bucket(Bucket([parameter], -len(self.buckets)))
+
+    def _launch_with_zeros(self, bucket, parameters, totals):
+        for parameter in parameters:
+            if not self._has_gradient(parameter):
+                parameter.grad = _zeros(parameter, totals[parameter])
+        self._launch(bucket, parameters)
+
+    def _finish(self):
+        """Waits for all, also when one fails: what is in flight works on gradients."""
+        failure = None
+        for bucket in self.buckets:
+            for wait, finish in bucket.in_flight:
+                try:
+                    if callable(wait):
+                        finish(wait())
+                    else:
+                        ops.synchronize(wait)
+                        finish()
+                except Exception as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _spoiled_text(self, parameters):
+        names = [self.names[parameter] for parameter in dict.fromkeys(parameters)]
+        return (
+            f"DistributedOptimizer: the gradient of {', '.join(names[:3])}{' and others' if len(names) > 3 else ''} was "
+            "changed between loss.backward() and optimizer.step(), while it was being reduced. This is prohibited as it can "
+            "cause a race condition. Call optimizer.synchronize() before changing gradients, and step() within "
+            "optimizer.skip_synchronize(); call zero_grad() after step()."
+        )
+
+    def start_over(self):
+        super().start_over()
+        for bucket in self.buckets:
+            bucket.start_over(self.expected)
+        self.ready.clear()
+        self.spoiled = []
+        self.deviates = self.has_reported = False
+
+    def abandon(self):
+        """Forgets the reductions that are in flight. Returns their handles, or functions that wait."""
+        handles = [wait for bucket in self.buckets for wait, _ in bucket.in_flight]
+        if self.presence is not None and self.presence.handle is not None:
+            handles.append(self.presence.handle)
+        if handles:
+            self.presence = self.world = None
+        self.start_over()
+        return handles
+
+    def is_in_flight(self):
+        return bool(self.ready)
+
+    def before_scaler(self):
+        if not self.synchronized:
+            self.synchronize()
+        self.synchronized_for_scaler = True
+
+    def same_loss(self, loss):
+        """The loss of all ranks: an optimizer that looks at it must decide alike everywhere."""
+        if not self.is_active or loss is None:
+            return loss
+        tensor = torch.as_tensor(loss).detach().clone()
+        op = self.op if self.op in (Average, Sum) else Average
+        return ops.allreduce_(tensor, name="DistributedOptimizer.loss", op=op, process_set=self.process_set)
+
+
+def _zeros(parameter, total):
+    """The contribution of a rank without a gradient: zeros, or no rows of a sparse one."""
+    if not is_sparse(total):
+        return torch.zeros_like(parameter, requires_grad=False)
+    dimensions = gradient_agreement.sparse_dimensions(total)
+    indices = torch.empty((dimensions, 0), dtype=torch.int64, device=parameter.device)
+    values = torch.empty((0, *parameter.shape[dimensions:]), dtype=parameter.dtype, device=parameter.device)
+    return torch.sparse_coo_tensor(indices, values, parameter.shape, is_coalesced=True, check_invariants=False)
