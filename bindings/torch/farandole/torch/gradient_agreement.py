@@ -43,9 +43,9 @@ def sparse_dimensions(total):
 
 def expected_next(total):
     """What a rank sends in the next step if that is like this one."""
-    if total == NONE:
-        return NONE
-    return _SPARSE + sparse_dimensions(total) * _DIMENSIONS if is_sparse(total) else DENSE
+    if is_sparse(total) and not is_mixed(total):
+        return _SPARSE + sparse_dimensions(total) * _DIMENSIONS
+    return DENSE if total else NONE
 
 
 class Presence:

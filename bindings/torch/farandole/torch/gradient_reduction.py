@@ -11,32 +11,20 @@ from ..basics import Average, Sum
 from ..elastic_door import is_elastic
 from . import gradient_agreement, gradient_buckets, ops
 from .compression import Compression
-from .gradient_agreement import DENSE, NONE, Presence, code_of, is_sparse
-from .gradient_buckets import Bucket, SharedBucket
-from .gradient_hooks import GradientHooks
-from .state import broadcast_object
+from .gradient_agreement import DENSE, NONE, Presence, code_of, is_mixed, is_sparse
+from .gradient_grouping import GroupedGradients
 from .tensors import catch_up
 
-SPARSE_IN_GROUP = "sparse gradients cannot be in groups; leave them out, or use sparse_as_dense=True"
-SPARSE_OP = "sparse gradients take op=Average or op=Sum; use sparse_as_dense=True for others"
-SPARSE_SHARED = (
-    "sparse gradients cannot lie in shared memory; use sparse_as_dense=True, or gradients_in_shared_memory=False"
-)
-
-
-class GradientReductions(GradientHooks):
+class GradientReductions(GroupedGradients):
     def __init__(self, names, compression, passes, op, predivide, groups, sparse_as_dense, process_set,
                  shared):  # fmt: skip
-        super().__init__(names, passes, process_set)
+        super().__init__(names, passes, op, groups, process_set, shared)
         if shared and compression is not Compression.none:
             raise ValueError("gradients_in_shared_memory takes no compression: gradients are reduced where they are")
         self.compression = compression
-        self.op = op
-        self.predivide = predivide
         self.prescale = 1.0 / predivide if op == Average else 1.0
         self.postscale = predivide if op == Average else 1.0
         self.sparse_as_dense = sparse_as_dense
-        self.shared = shared
         if process_set.included() is None:
             process_set.group("DistributedOptimizer")  # raises what is missing
         # An elastic job of one rank may have more of them later.
@@ -44,85 +32,16 @@ class GradientReductions(GradientHooks):
         self.synchronized = False
         self.synchronized_for_scaler = False
         self.should_synchronize = True
-        self.world = None  # the group whose ranks have compared their parameters
         self.named_in = None  # the group in which `sent_names` were numbered
         self.presence = None
-        self.expected = {}  # {parameter: code that ranks expect of its gradient in this step}
         self.awaited = 0  # how many gradients this rank expects
         self.deviates = False  # a gradient came that is not what is expected
-        self.ready = {}  # {parameter: (gradient, its version)}, of gradients that have had all their passes
         self.spoiled = []  # parameters whose gradients were changed while they were being reduced
+        self.refusals = []  # why gradients that ranks have cannot be reduced
         self.has_reported = False  # a pass too many has changed gradients, and was an error
         self.order_of = {}  # {parameter: order of dimensions in which its elements travel}, where it is not the usual one
-        self.buckets = []
-        self.bucket_of = {}
-        self.chooses_buckets = groups is None and not shared
-        self.group_names = None  # names of the parameters of each group, where the program gave groups
         if self.is_active:
             self._watch_all(groups)
-
-    # ---- Which gradients go together ----
-
-    def _watch_all(self, groups):
-        parameters = list(self.names)
-        self.check_free(parameters)
-        chosen = self._chosen([one for one in parameters if one.requires_grad], groups)
-        chosen += [[one] for one in parameters if not one.requires_grad]
-        in_buckets, others = gradient_buckets.in_shared_buckets(chosen) if self.shared else ([], chosen)
-        for members in reversed(in_buckets):  # early parameters first, as in all add_bucket()s
-            self.add_bucket(SharedBucket(members, -len(self.buckets), self.process_set))
-        if not self.chooses_buckets:
-            for members in others:
-                self.add_bucket(Bucket(members, -len(self.buckets), is_given=len(members) > 1))
-        self.watch(parameters)
-
-    def _chosen(self, parameters, groups):
-        """Lists of parameters. Rank 0's order holds for all, so that a group means the same everywhere."""
-        if self.shared and not groups:
-            ordered = self._as_first_rank_has_them(parameters)
-            return gradient_buckets.of_size(list(reversed(ordered)), gradient_buckets.SHARED_BUCKET_BYTES)
-        if groups is None or (isinstance(groups, int) and groups == 0):
-            return [[parameter] for parameter in parameters]
-        chosen = gradient_buckets.checked_groups(parameters, groups)
-        if chosen is None:
-            chosen = gradient_buckets.split(self._as_first_rank_has_them(parameters), groups)
-        self.group_names = [[self.names[parameter] for parameter in group] for group in chosen]
-        return chosen
-
-    def _as_first_rank_has_them(self, parameters):
-        by_name = {self.names[parameter]: parameter for parameter in parameters}
-        root = self.process_set.ranks[0]
-        order = broadcast_object(list(by_name), root, "optimizer_groups", self.process_set)
-        return [by_name[name] for name in order]
-
-    def add_bucket(self, bucket):
-        self.buckets.append(bucket)
-        for parameter in bucket.parameters:
-            self.bucket_of[parameter] = bucket
-        bucket.start_over(self.expected)
-
-    def add(self, parameters):
-        if not self.is_active or not parameters:
-            return
-        self.check_free(parameters)
-        self.watch(parameters)
-        self.world = None  # the ranks compare their parameters again
-        if not self.chooses_buckets:
-            for parameter in parameters:
-                self.add_bucket(Bucket([parameter], -len(self.buckets)))
-
-    def _choose_buckets(self, ordered):
-        """Buckets by size, in the order in which gradients come. Sparse gradients and unexpected ones are apart: the first
-        go alone, the others, which are frozen perhaps, must not keep a bucket waiting."""
-        self.buckets, self.bucket_of = [], {}
-        dense = [parameter for parameter in ordered if self.expected[parameter] == DENSE]
-        unexpected = [parameter for parameter in ordered if self.expected[parameter] == NONE]
-        limit = gradient_buckets.BUCKET_BYTES
-        groups = gradient_buckets.of_size(dense, limit) + gradient_buckets.of_size(unexpected, limit)
-        groups += [[parameter] for parameter in ordered if is_sparse(self.expected[parameter])]
-        for number, members in enumerate(groups):
-            # The next forward pass needs early parameters first, whose gradients come last.
-            self.add_bucket(Bucket(members, number - len(groups)))
 
     # ---- During backward ----
 
@@ -160,14 +79,6 @@ class GradientReductions(GradientHooks):
         """What cannot be done is found out at synchronize(), by all ranks together."""
         return not any(is_sparse(self.expected[parameter]) and self._refusal(bucket) for parameter in bucket.parameters)
 
-    def _refusal(self, bucket):
-        """Why a sparse gradient cannot be reduced in a bucket; None where it can."""
-        if bucket.is_shared:
-            return SPARSE_SHARED
-        if bucket.is_given:
-            return SPARSE_IN_GROUP
-        return SPARSE_OP if self.op not in (Average, Sum) else None
-
     def _dense_if_asked(self, parameter):
         gradient = parameter.grad
         if self.sparse_as_dense and gradient is not None and gradient.is_sparse:
@@ -180,21 +91,6 @@ class GradientReductions(GradientHooks):
         if bucket.is_shared:
             bucket.take_in(parameter)
         return parameter.grad
-
-    def _replace(self, bucket):
-        """Makes buckets anew for parameters whose type or device has changed; {parameter: bucket}."""
-        shared, others = gradient_buckets.in_shared_buckets([bucket.parameters])
-        made = [SharedBucket(members, bucket.priority, self.process_set, is_local=True) for members in shared]
-        made += [Bucket(members, bucket.priority) for members in others]
-        place = self.buckets.index(bucket)
-        self.buckets[place : place + 1] = made
-        for one in made:
-            one.start_over(self.expected)
-            for parameter in one.parameters:
-                self.bucket_of[parameter] = one
-                if parameter in self.ready and self.expected.get(parameter, DENSE):
-                    one.waiting -= 1
-        return self.bucket_of
 
     # ---- Reductions ----
 
@@ -263,7 +159,7 @@ class GradientReductions(GradientHooks):
         def finish():
             if bucket.flat._version != version:
                 self.spoiled += parameters
-            self.spoiled += [one for one in parameters if one.grad is not bucket.views[one] and one not in self.spoiled]
+            self.spoiled += [one for one in parameters if one.grad is not bucket.views[one]]
 
         bucket.in_flight.append((handle, finish))
 
@@ -277,6 +173,24 @@ class GradientReductions(GradientHooks):
             parameter.grad = result
 
         bucket.in_flight.append((wait, finish))
+
+    def _launch_mixed(self, bucket, parameter, total):
+        """Ranks expected a sparse gradient, and some have a dense one. Some may have submitted sparse ones in backward, so
+        both are reduced; the result is dense."""
+        dense = torch.zeros_like(parameter, requires_grad=False)
+        if parameter.grad is not None and not parameter.grad.is_sparse:
+            dense, parameter.grad = parameter.grad.contiguous(), None
+        if not bucket.is_launched:
+            if parameter.grad is None:
+                parameter.grad = _zeros(parameter, total)
+            self._launch_sparse(bucket, parameter)
+        bucket.is_launched = True
+        handle = self._submit([dense], [f"allreduce.{self.sent_names[parameter]}"], bucket.priority)
+
+        def finish():
+            parameter.grad = dense + parameter.grad.to_dense()
+
+        bucket.in_flight.append((handle, finish))
 
     # ---- At the step ----
 
@@ -309,6 +223,8 @@ class GradientReductions(GradientHooks):
             if totals is not None:
                 self._decide(dict(zip(self.expected, totals)))
         self._finish()
+        if self.refusals:
+            raise ValueError("; ".join(self.refusals))
 
     def _unnoticed(self):
         """Whether there is a gradient that no rank expects and no hook has seen: one that the program has set."""
@@ -345,7 +261,7 @@ class GradientReductions(GradientHooks):
         self.order_of = {one: order for one, order, same in zip(ordered, orders, alike) if same and order is not None}
         unlike = {parameter for parameter, same in zip(ordered, alike) if not same}
         totals = dict(zip(ordered, totals))
-        self._refuse_mixed(totals)
+        self._resolve(totals)
         self._expect(totals)
         if self.chooses_buckets:
             place_of = dict(zip(ordered, places))
@@ -372,41 +288,46 @@ class GradientReductions(GradientHooks):
         if self.presence is None or self.presence.expected != codes:
             self.presence = Presence(self.sent_names[next(iter(self.expected))] if self.expected else "", codes)
 
-    def _refuse_mixed(self, totals):
+    def _resolve(self, totals):
+        """Where a gradient is sparse on some ranks only, it becomes dense. A sparse one that cannot be reduced takes no part,
+        which is an error when the others are complete."""
         for parameter, total in totals.items():
-            if gradient_agreement.is_mixed(total):
-                raise ValueError(
-                    f"DistributedOptimizer: the gradient of {self.names[parameter]} is sparse on some ranks and dense on "
-                    "others; use sparse_as_dense=True"
-                )
+            if not is_sparse(total):
+                continue
             bucket = self.bucket_of.get(parameter)
-            refusal = self._refusal(bucket) if bucket is not None and is_sparse(total) else None
-            if refusal:
-                raise ValueError(f"DistributedOptimizer, gradient of {self.names[parameter]}: {refusal}")
+            if is_mixed(total):
+                if not is_sparse(self.expected[parameter]):
+                    self._make_dense(parameter)
+                    totals[parameter] = DENSE
+            elif bucket is not None and self._refusal(bucket):
+                self.refusals.append(f"DistributedOptimizer, gradient of {self.names[parameter]}: {self._refusal(bucket)}")
+                totals[parameter] = NONE
+
+    def _make_dense(self, parameter):
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.to_dense()
+            self.ready.pop(parameter, None)
 
     def _decide(self, totals):
         """Submits what no rank has submitted in backward, and this rank's part of what others have. All follows from
         `totals` and from what was expected, which are the same on all ranks."""
-        self._refuse_mixed(totals)
+        self._resolve(totals)
         self._set_apart([one for one, total in totals.items() if is_sparse(total) and len(self.bucket_of[one].parameters) > 1])
+        for parameter in [one for one, total in totals.items() if is_mixed(total)]:
+            self._launch_mixed(self.bucket_of[parameter], parameter, totals[parameter])
         for bucket in self.buckets:
             came = [parameter for parameter in bucket.parameters if totals.get(parameter)]
             expected = [parameter for parameter in came if self.expected[parameter]]
-            if expected and not bucket.is_launched:
-                self._launch_with_zeros(bucket, expected, totals)
+            if not bucket.is_launched:
+                for parameter in bucket.parameters if bucket.is_shared else ():
+                    if not totals.get(parameter):
+                        bucket.clear(parameter)
+                if expected:
+                    self._launch_with_zeros(bucket, expected, totals)
             unexpected = [parameter for parameter in came if not self.expected[parameter]]
             if unexpected:
                 self._launch_with_zeros(bucket, unexpected, totals)
-            for parameter in bucket.parameters if bucket.is_shared else ():
-                if not totals.get(parameter):
-                    bucket.clear(parameter)
         self._expect(totals)
-
-    def _set_apart(self, parameters):
-        """Parameters whose gradients turn out to be sparse leave their buckets."""
-        for parameter in parameters:
-            self.bucket_of[parameter].parameters.remove(parameter)
-            self.add_bucket(Bucket([parameter], -len(self.buckets)))
 
     def _launch_with_zeros(self, bucket, parameters, totals):
         for parameter in parameters:
@@ -444,7 +365,7 @@ class GradientReductions(GradientHooks):
         for bucket in self.buckets:
             bucket.start_over(self.expected)
         self.ready.clear()
-        self.spoiled = []
+        self.spoiled, self.refusals = [], []
         self.deviates = self.has_reported = False
 
     def abandon(self):
