@@ -90,13 +90,15 @@ def _are_equal(ranks, total, total_of_squares):
     return ranks * total_of_squares == total * total
 
 
-def check_parameters(names, process_set):
-    """Raises ValueError on all ranks unless all have the same names."""
+def check_parameters(names, number, process_set):
+    """Raises ValueError on all ranks unless all have the same names. Returns a number that is the same on all ranks, and
+    at least as large as each rank's `number`; this rank's if that is all ranks'."""
     fingerprint = zlib.crc32("\n".join(names).encode())
-    numbers = [len(names), fingerprint & 0xFFFF, fingerprint >> 16]
-    sums = _summed([1, *numbers, *(number * number for number in numbers)], "DistributedOptimizer.parameters", process_set)
-    if all(_are_equal(sums[0], sums[1 + i], sums[4 + i]) for i in range(3)):
-        return
+    mine = [len(names), fingerprint & 0xFFFF, fingerprint >> 16, number]
+    sums = _summed([1, *mine, *(one * one for one in mine)], "DistributedOptimizer.parameters", process_set)
+    equal = [_are_equal(sums[0], sums[1 + i], sums[5 + i]) for i in range(4)]
+    if all(equal[:3]):
+        return number if equal[3] else sums[4]
     group = process_set.group("DistributedOptimizer")
     if sums[0] < group.size:  # a rank that has joined takes part in sums alone
         raise ValueError("DistributedOptimizer: ranks have different parameters; give all ranks the same named_parameters")

@@ -7,7 +7,7 @@ import torch
 from ..elastic_door import is_elastic
 from .tensors import empty
 
-BUCKET_BYTES = 1 << 20  # of buckets that are chosen by size
+BUCKET_BYTES = 1 << 20
 SHARED_BUCKET_BYTES = 25 << 20
 _ALIGNMENT = 64  # of each gradient in its bucket, in bytes
 

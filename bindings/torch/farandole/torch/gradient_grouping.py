@@ -24,6 +24,7 @@ class GroupedGradients(GradientHooks):
         self.world = None  # the group whose ranks have compared their parameters
         self.expected = {}  # {parameter: code that ranks expect of its gradient in this step}
         self.ready = {}  # {parameter: (gradient, its version)}, of gradients that have had all their passes
+        self.has_strangers = False  # parameters were added, which ranks have not compared yet
         self.buckets = []
         self.bucket_of = {}
         self.chooses_buckets = groups is None and not shared
@@ -72,7 +73,7 @@ class GroupedGradients(GradientHooks):
             return
         self.check_free(parameters)
         self.watch(parameters)
-        self.world = None  # the ranks compare their parameters again
+        self.has_strangers = True
         if not self.chooses_buckets:
             for parameter in parameters:
                 self.add_bucket(Bucket([parameter], -len(self.buckets)))

@@ -10,7 +10,7 @@ NO_LONGER = (
 )
 
 _watchers = {}  # {id of a parameter: weak reference to the GradientHooks that watches it}
-_taken = set()  # (id of the process set, name, number): the names that optimizers of this process use
+_taken = {}  # {(id of the process set, name): the highest number with which an optimizer of this process uses it}
 core.on_shutdown(_taken.clear)
 
 
@@ -107,30 +107,33 @@ class GradientHooks:
 
     # ---- Names ----
 
-    def number_names(self):
-        """Gives a name of its own to each parameter that has none, among all optimizers of this process.
+    def _unnumbered(self):
+        return [parameter for parameter in self.hooks if parameter not in self.sent_names]
 
-        Models of one class name their parameters alike, and their gradients may be in flight together. The numbers must
-        be the same on all ranks. Therefore this is called at the first synchronize(), which all ranks call in one order,
+    def next_number(self):
+        """A number above all with which optimizers of this process use one of the names.
+
+        Models of one class name their parameters alike, and their gradients may be in flight together. The number must be
+        the same on all ranks. Therefore ranks agree on it at the first synchronize(), which all ranks call in one order,
         and not where an optimizer is made, which one rank may do alone.
         """
-        new = [parameter for parameter in self.hooks if parameter not in self.sent_names]
         place = self.process_set.process_set_id
-        number = 1
-        while any((place, self.names[parameter], number) in _taken for parameter in new):
-            number += 1
-        for parameter in new:
-            _taken.add((place, self.names[parameter], number))
-            suffix = "" if number == 1 else f"@{number}"
-            self.sent_names[parameter] = self.names[parameter] + suffix
+        return 1 + max((_taken.get((place, self.names[parameter]), 0) for parameter in self._unnumbered()), default=0)
+
+    def number_names(self, number):
+        """Gives a name of its own to each parameter that has none, among all optimizers of this process."""
+        place = self.process_set.process_set_id
+        for parameter in self._unnumbered():
+            _taken[place, self.names[parameter]] = number
+            self.sent_names[parameter] = self.names[parameter] + ("" if number == 1 else f"@{number}")
 
     def _free_names(self, parameters):
         place = self.process_set.process_set_id
         for parameter in parameters:
             sent = self.sent_names.pop(parameter, None)
-            if sent is not None:
-                suffix = sent[len(self.names[parameter]) :]
-                _taken.discard((place, self.names[parameter], int(suffix[1:] or 1)))
+            number = 0 if sent is None else int(sent[len(self.names[parameter]) + 1 :] or 1)
+            if number and _taken.get((place, self.names[parameter])) == number:
+                del _taken[place, self.names[parameter]]
 
     # ---- Passes ----
 

@@ -64,7 +64,7 @@ class GradientReductions(GroupedGradients):
         if left:
             return
         self.ready[parameter] = gradient, gradient._version
-        if self.world is None or self.world is not self.process_set._group:
+        if self.world is None or self.world is not self.process_set._group or parameter not in self.expected:
             return  # synchronize() reduces it
         if (code_of(gradient) if gradient.is_sparse else DENSE) != expected:
             self.deviates = True
@@ -210,21 +210,36 @@ class GradientReductions(GroupedGradients):
 
     def _complete(self):
         group = self.process_set.group("DistributedOptimizer")
-        self.adopt_new_parameters()
         for bucket in [one for one in self.buckets if one.is_shared and not one.is_launched and not one.fits()]:
             self._replace(bucket)
-        if self.world is not group:
-            self._decide(self._meet(group))
-        else:
-            if self.presence.handle is None:
-                is_ordinary = len(self.ready) == self.awaited and not self.deviates and not self._unnoticed()
-                self.presence.submit(group, None if is_ordinary else self._codes())
-            totals = self.presence.wait()
-            if totals is not None:
-                self._decide(dict(zip(self.expected, totals)))
-        self._finish()
+        known = self.expected if self.world is group else {}
+        if known:
+            self._complete_known(group)
+        self.adopt_new_parameters()
+        if self.world is not group or self.has_strangers:
+            self._complete_first(group, known)
         if self.refusals:
             raise ValueError("; ".join(self.refusals))
+
+    def _complete_known(self, group):
+        """A step in which ranks know each other's parameters."""
+        if self.presence.handle is None:
+            is_ordinary = len(self.ready) == self.awaited and not self.deviates and not self._unnoticed()
+            self.presence.submit(group, None if is_ordinary else self._codes())
+        totals = self.presence.wait()
+        if totals is not None:
+            totals = dict(zip(self.expected, totals))
+            self._decide(totals)
+            self._expect(totals)
+        self._finish()
+
+    def _complete_first(self, group, known):
+        """The first step of a world, or of parameters that were added. `known`: {parameter: what is expected of it} of those
+        whose step is complete."""
+        totals = self._meet(group, known)
+        self._decide(totals)
+        self._expect({**totals, **{parameter: self.expected[parameter] for parameter in known}})
+        self._finish()
 
     def _unnoticed(self):
         """Whether there is a gradient that no rank expects and no hook has seen: one that the program has set."""
@@ -242,16 +257,16 @@ class GradientReductions(GroupedGradients):
             code_of(self._dense_if_asked(parameter)) if self._has_gradient(parameter) else NONE for parameter in self.expected
         ]
 
-    def _meet(self, group):
-        """The first step of this world: ranks compare their parameters, and choose buckets. Returns the totals."""
+    def _meet(self, group, known):
+        """Ranks compare their parameters, and choose buckets. Returns the totals of those that are not known."""
         if self.named_in is not group:
             self.sent_names.clear()
             self.named_in = group
-        self.number_names()
-        ordered = sorted(self.hooks, key=self.sent_names.get)
-        gradient_agreement.check_parameters([self.sent_names[parameter] for parameter in ordered], self.process_set)
+        ordered = sorted(self.hooks, key=self.names.get)
+        names = [self.names[parameter] for parameter in ordered]
+        self.number_names(gradient_agreement.check_parameters(names, self.next_number(), self.process_set))
         self.expected = dict.fromkeys(ordered, DENSE)
-        codes = self._codes()
+        codes = [NONE if parameter in known else code for parameter, code in zip(ordered, self._codes())]
         orders = [gradient_buckets.memory_order(parameter) for parameter in ordered]
         layouts = [gradient_buckets.code_of_order(order) for order in orders]
         places = self._places_of_first_backward()
@@ -262,7 +277,7 @@ class GradientReductions(GroupedGradients):
         unlike = {parameter for parameter, same in zip(ordered, alike) if not same}
         totals = dict(zip(ordered, totals))
         self._resolve(totals)
-        self._expect(totals)
+        self._expect({**totals, **known})
         if self.chooses_buckets:
             place_of = dict(zip(ordered, places))
             self._choose_buckets(sorted(ordered, key=place_of.get))
@@ -271,7 +286,7 @@ class GradientReductions(GroupedGradients):
                 for parameter in bucket.parameters:
                     bucket.let_go(parameter)
                 bucket.lay_out(unlike)
-        self.world = group
+        self.world, self.has_strangers = group, False
         return totals
 
     def _places_of_first_backward(self):
@@ -327,7 +342,6 @@ class GradientReductions(GroupedGradients):
             unexpected = [parameter for parameter in came if not self.expected[parameter]]
             if unexpected:
                 self._launch_with_zeros(bucket, unexpected, totals)
-        self._expect(totals)
 
     def _launch_with_zeros(self, bucket, parameters, totals):
         for parameter in parameters:
@@ -339,7 +353,8 @@ class GradientReductions(GroupedGradients):
         """Waits for all, also when one fails: what is in flight works on gradients."""
         failure = None
         for bucket in self.buckets:
-            for wait, finish in bucket.in_flight:
+            in_flight, bucket.in_flight = bucket.in_flight, []
+            for wait, finish in in_flight:
                 try:
                     if callable(wait):
                         finish(wait())
