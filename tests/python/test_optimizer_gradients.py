@@ -14,7 +14,7 @@ import torch.nn as nn
 import farandole.torch as hvd
 from expect import raises
 from launch import checks_of, require
-from shares import alike, mine
+from shares import mine
 from test_optimizer import net, train
 
 FORMS = ({}, {"groups": 0}, {"groups": 1}, {"gradients_in_shared_memory": True})  # how gradients are put together

@@ -109,7 +109,8 @@ def _difference(names_of_ranks):
     """The same text on all ranks."""
     first = names_of_ranks[0]
     rank, other = next((rank, names) for rank, names in enumerate(names_of_ranks) if names != first)
-    only = [(0, name, rank) for name in first if name not in other] + [(rank, name, 0) for name in other if name not in first]
+    only = [(0, name, rank) for name in first if name not in other]
+    only += [(rank, name, 0) for name in other if name not in first]
     what = (
         f"rank {only[0][0]} of the process set has {only[0][1]}, and rank {only[0][2]} has no parameter of that name"
         if only

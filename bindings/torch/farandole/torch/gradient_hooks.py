@@ -59,8 +59,8 @@ class GradientHooks:
             watcher = watcher_of(parameter)
             if watcher is not None and watcher.is_in_flight():
                 raise ValueError(
-                    f"DistributedOptimizer: another DistributedOptimizer is reducing the gradient of {self.names[parameter]}; "
-                    "call its step() or synchronize() before wrapping the parameter again"
+                    "DistributedOptimizer: another DistributedOptimizer is reducing the gradient of "
+                    f"{self.names[parameter]}; call its step() or synchronize() before wrapping the parameter again"
                 )
 
     def give_up(self, parameters, reason):

@@ -10,20 +10,14 @@ import torch
 from ..basics import Average, Sum
 from ..elastic_door import is_elastic
 from . import gradient_agreement, gradient_buckets, ops
-from .compression import Compression
 from .gradient_agreement import DENSE, NONE, Presence, code_of, is_mixed, is_sparse
-from .gradient_grouping import GroupedGradients
-from .tensors import catch_up
+from .gradient_launch import LaunchedGradients, zeros_for
 
-class GradientReductions(GroupedGradients):
+
+class GradientReductions(LaunchedGradients):
     def __init__(self, names, compression, passes, op, predivide, groups, sparse_as_dense, process_set,
                  shared):  # fmt: skip
-        super().__init__(names, passes, op, groups, process_set, shared)
-        if shared and compression is not Compression.none:
-            raise ValueError("gradients_in_shared_memory takes no compression: gradients are reduced where they are")
-        self.compression = compression
-        self.prescale = 1.0 / predivide if op == Average else 1.0
-        self.postscale = predivide if op == Average else 1.0
+        super().__init__(names, compression, passes, op, predivide, groups, process_set, shared)
         self.sparse_as_dense = sparse_as_dense
         if process_set.included() is None:
             process_set.group("DistributedOptimizer")  # raises what is missing
@@ -36,10 +30,8 @@ class GradientReductions(GroupedGradients):
         self.presence = None
         self.awaited = 0  # how many gradients this rank expects
         self.deviates = False  # a gradient came that is not what is expected
-        self.spoiled = []  # parameters whose gradients were changed while they were being reduced
         self.refusals = []  # why gradients that ranks have cannot be reduced
         self.has_reported = False  # a pass too many has changed gradients, and was an error
-        self.order_of = {}  # {parameter: order of dimensions in which its elements travel}, where it is not the usual one
         if self.is_active:
             self._watch_all(groups)
 
@@ -91,106 +83,6 @@ class GradientReductions(GroupedGradients):
         if bucket.is_shared:
             bucket.take_in(parameter)
         return parameter.grad
-
-    # ---- Reductions ----
-
-    def _launch(self, bucket, parameters):
-        """Starts the reduction of some of a bucket's gradients; those that it expects, or others that came."""
-        if bucket.streams:  # autograd works where the forward pass did: a bucket's gradients may be on several
-            catch_up(torch.cuda.current_stream(bucket.streams[-1].device), *bucket.streams)
-        bucket.is_launched = True
-        parameters = [parameter for parameter in parameters if self.expected[parameter]] or parameters
-        if bucket.is_shared and self.expected[parameters[0]]:
-            self._launch_in_place(bucket, parameters)
-        elif parameters[0].grad.is_sparse:
-            self._launch_sparse(bucket, parameters[0])
-        else:
-            self._launch_dense(bucket, parameters)
-
-    def _submit(self, tensors, names, priority):
-        return ops.submit_allreduce(tensors, tensors, names, self.world, self.op, self.prescale, self.postscale, priority)
-
-    def _launch_dense(self, bucket, parameters):
-        noted = [self._noted(parameter) for parameter in parameters]
-        sent = [self._as_sent(parameter) for parameter in parameters]
-        buffers = [buffer for buffer, _ in sent]
-        names = [f"allreduce.{self.sent_names[parameter]}" for parameter in parameters]
-        handle = self._submit(buffers, names, bucket.priority)
-
-        def finish():
-            for parameter, (gradient, version), (buffer, ctx) in zip(parameters, noted, sent):
-                if parameter.grad is not gradient or gradient._version != version:
-                    self.spoiled.append(parameter)
-                elif buffer is not gradient:
-                    self._put_back(parameter, buffer, ctx)
-
-        bucket.in_flight.append((handle, finish))
-
-    def _noted(self, parameter):
-        """The gradient, and its version when it was made: nothing may change it until its reduction ends."""
-        return self.ready.get(parameter) or (parameter.grad, parameter.grad._version)
-
-    def _as_sent(self, parameter):
-        """What travels: the gradient itself where its elements are in the order of all ranks, else a copy."""
-        tensor, ctx = self.compression.compress(parameter.grad)
-        order = self.order_of.get(parameter)
-        if order is not None:
-            tensor = tensor.permute(order)
-            return (tensor, ctx) if tensor.is_contiguous() else (tensor.contiguous(), ctx)
-        return tensor.contiguous(), ctx
-
-    def _put_back(self, parameter, buffer, ctx):
-        with torch.no_grad():
-            order = self.order_of.get(parameter)
-            tensor = buffer if order is None else buffer.permute(gradient_buckets.inverse_order(order))
-            tensor = self.compression.decompress(tensor, ctx)
-            if tensor.data_ptr() != parameter.grad.data_ptr():
-                parameter.grad.copy_(tensor)
-
-    def _launch_in_place(self, bucket, parameters):
-        for parameter in parameters:
-            if parameter.grad is not bucket.views[parameter]:
-                self.ready.pop(parameter, None)
-            bucket.take_in(parameter)
-        version = bucket.flat._version
-        name = f"allreduce.{self.sent_names[bucket.parameters[0]]}+{len(bucket.parameters) - 1}"
-        handle = self._submit([bucket.flat], [name], bucket.priority)
-
-        def finish():
-            if bucket.flat._version != version:
-                self.spoiled += parameters
-            self.spoiled += [one for one in parameters if one.grad is not bucket.views[one]]
-
-        bucket.in_flight.append((handle, finish))
-
-    def _launch_sparse(self, bucket, parameter):
-        noted = parameter.grad
-        wait = ops.sparse_allreduce_async(noted, self.sent_names[parameter], self.op, self.process_set)
-
-        def finish(result):
-            if parameter.grad is not noted:
-                self.spoiled.append(parameter)
-            parameter.grad = result
-
-        bucket.in_flight.append((wait, finish))
-
-    def _launch_mixed(self, bucket, parameter, total):
-        """Ranks expected a sparse gradient, and some have a dense one. Some may have submitted sparse ones in backward, so
-        both are reduced; the result is dense."""
-        dense = torch.zeros_like(parameter, requires_grad=False)
-        if parameter.grad is not None and not parameter.grad.is_sparse:
-            dense, parameter.grad = parameter.grad.contiguous(), None
-        if not bucket.is_launched:
-            if parameter.grad is None:
-                parameter.grad = _zeros(parameter, total)
-            self._launch_sparse(bucket, parameter)
-        bucket.is_launched = True
-        handle = self._submit([dense], [f"allreduce.{self.sent_names[parameter]}"], bucket.priority)
-
-        def finish():
-            parameter.grad = dense + parameter.grad.to_dense()
-
-        bucket.in_flight.append((handle, finish))
 
     # ---- At the step ----
 
@@ -254,7 +146,8 @@ class GradientReductions(GroupedGradients):
     def _codes(self):
         self.spoiled += [parameter for parameter in self.ready if parameter.grad is None]
         return [
-            code_of(self._dense_if_asked(parameter)) if self._has_gradient(parameter) else NONE for parameter in self.expected
+            code_of(self._dense_if_asked(parameter)) if self._has_gradient(parameter) else NONE
+            for parameter in self.expected
         ]
 
     def _meet(self, group, known):
@@ -327,7 +220,8 @@ class GradientReductions(GroupedGradients):
         """Submits what no rank has submitted in backward, and this rank's part of what others have. All follows from
         `totals` and from what was expected, which are the same on all ranks."""
         self._resolve(totals)
-        self._set_apart([one for one, total in totals.items() if is_sparse(total) and len(self.bucket_of[one].parameters) > 1])
+        in_groups = [one for one in totals if len(self.bucket_of[one].parameters) > 1]
+        self._set_apart([one for one in in_groups if is_sparse(totals[one])])
         for parameter in [one for one, total in totals.items() if is_mixed(total)]:
             self._launch_mixed(self.bucket_of[parameter], parameter, totals[parameter])
         for bucket in self.buckets:
@@ -346,34 +240,8 @@ class GradientReductions(GroupedGradients):
     def _launch_with_zeros(self, bucket, parameters, totals):
         for parameter in parameters:
             if not self._has_gradient(parameter):
-                parameter.grad = _zeros(parameter, totals[parameter])
+                parameter.grad = zeros_for(parameter, totals[parameter])
         self._launch(bucket, parameters)
-
-    def _finish(self):
-        """Waits for all, also when one fails: what is in flight works on gradients."""
-        failure = None
-        for bucket in self.buckets:
-            in_flight, bucket.in_flight = bucket.in_flight, []
-            for wait, finish in in_flight:
-                try:
-                    if callable(wait):
-                        finish(wait())
-                    else:
-                        ops.synchronize(wait)
-                        finish()
-                except Exception as error:
-                    failure = failure or error
-        if failure is not None:
-            raise failure
-
-    def _spoiled_text(self, parameters):
-        names = [self.names[parameter] for parameter in dict.fromkeys(parameters)]
-        return (
-            f"DistributedOptimizer: the gradient of {', '.join(names[:3])}{' and others' if len(names) > 3 else ''} was "
-            "changed between loss.backward() and optimizer.step(), while it was being reduced. This is prohibited as it can "
-            "cause a race condition. Call optimizer.synchronize() before changing gradients, and step() within "
-            "optimizer.skip_synchronize(); call zero_grad() after step()."
-        )
 
     def start_over(self):
         super().start_over()
@@ -408,13 +276,3 @@ class GradientReductions(GroupedGradients):
         tensor = torch.as_tensor(loss).detach().clone()
         op = self.op if self.op in (Average, Sum) else Average
         return ops.allreduce_(tensor, name="DistributedOptimizer.loss", op=op, process_set=self.process_set)
-
-
-def _zeros(parameter, total):
-    """The contribution of a rank without a gradient: zeros, or no rows of a sparse one."""
-    if not is_sparse(total):
-        return torch.zeros_like(parameter, requires_grad=False)
-    dimensions = gradient_agreement.sparse_dimensions(total)
-    indices = torch.empty((dimensions, 0), dtype=torch.int64, device=parameter.device)
-    values = torch.empty((0, *parameter.shape[dimensions:]), dtype=parameter.dtype, device=parameter.device)
-    return torch.sparse_coo_tensor(indices, values, parameter.shape, is_coalesced=True, check_invariants=False)
