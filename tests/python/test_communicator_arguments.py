@@ -73,8 +73,8 @@ def test_options_that_cannot_be(comm, options, text):
 @pytest.mark.parametrize(
     "name, counts, text",
     [
-        ("allgather", dict(counts=[-1]), r"allgather: counts\[0\] is -1; counts of elements are 0 or more"),
-        ("allgather", dict(counts=[4, 4]), "allgather: counts has 2 entries, the communicator 1 ranks"),
+        ("allgather", dict(counts=[-1]), r"allgather: counts\[0\] is -1; it must not be negative"),
+        ("allgather", dict(counts=[4, 4]), "allgather: counts has 2 entries, and there are 1 ranks"),
         ("reduce_scatter", dict(counts=[-1]), r"reduce_scatter: counts\[0\] is -1"),
         ("reduce_scatter", dict(counts=[]), "reduce_scatter: counts has 0 entries"),
         ("alltoall", dict(send_counts=[-4], recv_counts=[4]), r"alltoall: send_counts\[0\] is -4"),
@@ -86,7 +86,7 @@ def test_options_that_cannot_be(comm, options, text):
 def test_counts_that_cannot_be(comm, name, counts, text):
     raises(fdl.InvalidArgumentError, text, call, comm, name, **counts)
     raises(fdl.InvalidArgumentError, text, call, comm, "i" + name, **counts)
-    raises(TypeError, "float", comm.allgather, np.ones(4), counts=[4.5])
+    raises(TypeError, "integer", comm.allgather, np.ones(4), counts=[4.5])
 
 
 def check_a_refused_call_leaves_the_communicator_in_order():

@@ -12,7 +12,7 @@ import farandole as fdl
 import farandole.torch as hvd
 import standin
 from farandole import core
-from farandole.torch import optimizer as optimizer_module
+from farandole.torch import gradient_buckets
 from farandole.torch import tensors as tensors_module
 from launch import checks_of, require
 from test_devices import ENVIRONMENTS, total, values
@@ -104,11 +104,11 @@ def buckets_of(monkey, elastic):
         return torch.zeros(*size, dtype=options["dtype"])
 
     zeros = torch.zeros
-    monkey.setattr(optimizer_module, "empty", empty)
-    monkey.setattr(optimizer_module, "is_elastic", lambda: elastic)
-    monkey.setattr(optimizer_module.torch, "zeros", lambda *size, dtype, device=None: zeros(*size, dtype=dtype))
+    monkey.setattr(gradient_buckets, "empty", empty)
+    monkey.setattr(gradient_buckets, "is_elastic", lambda: elastic)
+    monkey.setattr(gradient_buckets.torch, "zeros", lambda *size, dtype, device=None: zeros(*size, dtype=dtype))
     parameters = [torch.nn.Parameter(torch.ones(3)).as_subclass(Cuda), torch.nn.Parameter(torch.ones(2, 2)).as_subclass(Cuda)]
-    return optimizer_module._SharedBucket(parameters, 0, hvd.global_process_set), asked
+    return gradient_buckets.SharedBucket(parameters, 0, hvd.global_process_set), asked
 
 
 def check_gradients_on_cuda_lie_in_memory_of_their_process_set():

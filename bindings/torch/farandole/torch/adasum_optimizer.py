@@ -3,34 +3,30 @@
 import torch
 
 from ..basics import Adasum, Max
-from . import ops
+from . import gradient_agreement, ops
+from .gradient_hooks import GradientHooks
 
 
-class Deltas:
-    """What a step has changed on this rank becomes what Adasum makes of all ranks' changes."""
+class Deltas(GradientHooks):
+    """Replaces what a step has changed on this rank by what Adasum makes of all ranks' changes."""
 
     def __init__(self, names, compression, passes, process_set):
-        self.names = names
+        super().__init__(names, passes, process_set)
         self.compression = compression
-        self.passes = passes
-        self.passes_left = {}
-        self.process_set = process_set
         self.agreed_on_overflow = False
         self.is_active = True
-        self.hooks = []
-        for parameter in names:
-            if parameter.requires_grad:
-                self.watch([parameter])
+        self.world = None  # the group whose ranks have compared their parameters
+        self.ordered = []  # parameters in the order of all ranks
+        self.check_free(names)
+        self.watch(names)
 
-    def watch(self, parameters):
-        for parameter in parameters:
-            self.passes_left[parameter] = self.passes
-            self.hooks.append(parameter.register_post_accumulate_grad_hook(self._gradient_is_there))
+    def add(self, parameters):
+        self.watch(parameters)
+        self.world = None
 
     def start_over(self):
         self.agreed_on_overflow = False
-        for parameter in self.passes_left:
-            self.passes_left[parameter] = self.passes
+        super().start_over()
 
     def abandon(self):
         self.start_over()
@@ -40,13 +36,8 @@ class Deltas:
         return False
 
     def _gradient_is_there(self, parameter):
-        if self.passes_left[parameter] <= 0:
-            raise AssertionError(
-                "Gradients were computed more than backward_passes_per_step times before call to step(). "
-                "Increase backward_passes_per_step to accumulate gradients locally."
-            )
+        self.count_pass(parameter)
         self.agreed_on_overflow = False
-        self.passes_left[parameter] -= 1
 
     @torch.no_grad()
     def before_scaler(self):
@@ -62,8 +53,21 @@ class Deltas:
         if anywhere and not mine and values:
             values[0].fill_(float("inf"))
 
+    def _with_gradient_anywhere(self):
+        """The parameters that any rank's step changes. The others are left out of the reduction by all ranks."""
+        self.adopt_new_parameters()
+        group = self.process_set.group("DistributedOptimizer")
+        if self.world is not group:
+            self.ordered = sorted(self.hooks, key=self.names.get)
+            gradient_agreement.check_parameters([self.names[parameter] for parameter in self.ordered], 1, self.process_set)
+            self.world = group
+        codes = [int(parameter.grad is not None) for parameter in self.ordered]
+        totals = gradient_agreement.totals_of(codes, self.process_set)
+        return [parameter for parameter, total in zip(self.ordered, totals) if total]
+
     def step(self, step):
-        parameters = list(self.passes_left)
+        self.check_hooks("step")
+        parameters = self._with_gradient_anywhere()
         before = [parameter.detach().clone() for parameter in parameters]
         result = step()
         with torch.no_grad():
@@ -80,7 +84,7 @@ class Deltas:
 
 
 class DistributedAdasum:
-    """What the new class has otherwise than with other reductions."""
+    """The members of the new class that differ from those for other reductions."""
 
     def synchronize(self):
         """Nothing to wait for: gradients stay on their ranks."""

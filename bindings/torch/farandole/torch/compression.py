@@ -17,7 +17,7 @@ class NoneCompressor:
         return tensor
 
 
-def _half_compressor(dtype, text):
+def _half_compressor(name, dtype, text):
     class Compressor:
         @staticmethod
         def compress(tensor):
@@ -29,6 +29,7 @@ def _half_compressor(dtype, text):
             return tensor.to(ctx)
 
     Compressor.__doc__ = text
+    Compressor.__qualname__ = f"Compression.{name}"  # where pickle finds it
     return Compressor
 
 
@@ -36,5 +37,5 @@ class Compression:
     """What `compression=` takes: anything with compress(tensor) -> (tensor, ctx) and decompress(tensor, ctx)."""
 
     none = NoneCompressor
-    fp16 = _half_compressor(torch.float16, "Sends floating-point tensors as float16.")
-    bf16 = _half_compressor(torch.bfloat16, "Sends floating-point tensors as bfloat16, which has the range of float32.")
+    fp16 = _half_compressor("fp16", torch.float16, "Sends floating-point tensors as float16.")
+    bf16 = _half_compressor("bf16", torch.bfloat16, "Sends floating-point tensors as bfloat16, which has the range of float32.")

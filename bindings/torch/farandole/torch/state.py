@@ -1,4 +1,4 @@
-"""Making ranks start alike: parameters, optimizer state, any object."""
+"""Making ranks start alike: parameters, any object; the state of optimizers: optimizer_state.py."""
 
 import math
 import pickle
@@ -8,6 +8,7 @@ import torch
 from .. import core, errors, objects
 from ..basics import global_process_set
 from . import ops
+from .optimizer_state import broadcast_optimizer_state  # noqa: F401
 from .tensors import checked, fault_of
 
 
@@ -84,76 +85,3 @@ def broadcast_parameters(params, root_rank):
         ops.synchronize(handle)
         if one is not plain:
             plain.copy_(one)
-
-
-class _Place:
-    """Stands for a tensor in a state that travels as an object; the tensor follows by itself."""
-
-    def __init__(self, number, tensor):
-        self.number = number
-        self.shape = tuple(tensor.shape)
-        self.dtype = tensor.dtype
-        self.device_type = tensor.device.type
-
-    def room(self, optimizer):
-        """Memory for it where the optimizer's parameters are on this rank, if they are where the root's tensor is: tensors
-        of one broadcast all lie on the CPU, or all on devices."""
-        own = (parameter.device for group in optimizer.param_groups for parameter in group["params"])
-        device = next((one for one in own if one.type == self.device_type), self.device_type)
-        return torch.empty(self.shape, dtype=self.dtype, device=device)
-
-
-def _without_tensors(thing, tensors):
-    if isinstance(thing, torch.Tensor):
-        tensors.append(thing)
-        return _Place(len(tensors) - 1, thing)
-    if isinstance(thing, dict):
-        return {key: _without_tensors(value, tensors) for key, value in thing.items()}
-    if isinstance(thing, (list, tuple)):
-        return type(thing)(_without_tensors(value, tensors) for value in thing)
-    return thing
-
-
-def _places(thing):
-    if isinstance(thing, _Place):
-        yield thing
-    elif isinstance(thing, dict):
-        for value in thing.values():
-            yield from _places(value)
-    elif isinstance(thing, (list, tuple)):
-        for value in thing:
-            yield from _places(value)
-
-
-def _with_tensors(thing, tensors):
-    if isinstance(thing, _Place):
-        return tensors[thing.number]
-    if isinstance(thing, dict):
-        return {key: _with_tensors(value, tensors) for key, value in thing.items()}
-    if isinstance(thing, (list, tuple)):
-        return type(thing)(_with_tensors(value, tensors) for value in thing)
-    return thing
-
-
-def broadcast_optimizer_state(optimizer, root_rank, model=None):
-    """Gives all ranks root_rank's optimizer state and options. No optimizer is stepped to make state appear: ranks that
-    have none build it from what the root tells, and the root's own is only read."""
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise ValueError("cannot broadcast torch.optim.LBFGS state")
-    is_root = global_process_set.group("broadcast_optimizer_state").rank == root_rank
-    tensors = []
-    skeleton = _without_tensors(optimizer.state_dict(), tensors) if is_root else None
-    skeleton = broadcast_object(skeleton, root_rank, "optimizer_state")
-    if is_root:
-        tensors = [tensor.detach().contiguous() for tensor in tensors]
-    else:
-        places = sorted(_places(skeleton), key=lambda place: place.number)
-        tensors = [place.room(optimizer) for place in places]
-    handles = [
-        (ops.broadcast_async if is_root else ops.broadcast_async_)(tensor, root_rank, f"optimizer_state.{number}")
-        for number, tensor in enumerate(tensors)
-    ]
-    for handle in handles:
-        ops.synchronize(handle)
-    if not is_root:
-        optimizer.load_state_dict(_with_tensors(skeleton, tensors))

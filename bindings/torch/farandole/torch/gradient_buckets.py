@@ -1,0 +1,189 @@
+"""Buckets: gradients that are reduced together, how they are chosen, and the order in which their elements travel."""
+
+import math
+
+import torch
+
+from ..elastic_door import is_elastic
+from .tensors import empty
+
+BUCKET_BYTES = 1 << 20
+SHARED_BUCKET_BYTES = 25 << 20
+_ALIGNMENT = 64  # of each gradient in its bucket, in bytes
+
+BAD_GROUPS = "groups should be a non-negative integer or a list of lists of torch.Tensor"
+
+
+class Bucket:
+    """Parameters whose gradients are reduced together, and the reductions that are in flight for them."""
+
+    is_shared = False
+
+    def __init__(self, parameters, priority, is_given=False):
+        self.parameters = parameters
+        self.priority = priority
+        self.is_given = is_given  # by the program, as `groups`
+        self.waiting = 0  # how many gradients are missing before the reduction starts
+        self.is_launched = False  # in this step
+        self.streams = []  # the CUDA streams on which gradients were made, where the bucket has several parameters
+        self.in_flight = []  # pairs: a handle of ops or a function that waits, and a function that takes the result
+
+    def start_over(self, expected):
+        """`expected`: {parameter: 0 where no gradient is expected}."""
+        self.waiting = sum(1 for parameter in self.parameters if expected.get(parameter, 1))
+        self.is_launched = False
+        self.in_flight.clear()
+        self.streams.clear()
+
+
+class SharedBucket(Bucket):
+    """Parameters of one type and device whose gradients lie side by side: on the CPU in memory that all ranks of the
+    host map, on CUDA in memory that NCCL knows where it can."""
+
+    is_shared = True
+
+    def __init__(self, parameters, priority, process_set, is_local=False):
+        """is_local: the other ranks may not be making the same bucket now."""
+        super().__init__(parameters, priority)
+        self.dtype, self.device = parameters[0].dtype, parameters[0].device
+        self.starts, count = [], 0
+        step = max(1, _ALIGNMENT // self.dtype.itemsize)
+        for parameter in parameters:
+            self.starts.append(count)
+            count += (parameter.numel() + step - 1) // step * step
+        count = max(count, 1)
+        # A rank that joins an elastic job later cannot allocate together with ranks that have allocated already.
+        alone = self.device.type == "cuda" and (is_local or is_elastic())
+        self.flat = (
+            torch.zeros(count, dtype=self.dtype, device=self.device)
+            if alone
+            else empty(count, dtype=self.dtype, device=self.device, process_set=process_set)
+        )
+        self.version = 0  # of `flat`, when the reduction started
+        self.views = {}
+        self.lay_out({})
+
+    def lay_out(self, contiguous):
+        """Gradients have the strides of their parameters, those in `contiguous` the usual ones."""
+        for parameter, start in zip(self.parameters, self.starts):
+            strides = _contiguous_strides(parameter.shape) if parameter in contiguous else dense_strides(parameter)
+            self.views[parameter] = self.flat.as_strided(parameter.shape, strides, start)
+
+    def fits(self):
+        """Whether the parameters still have the bucket's type and device: model.double() or .to(device) change them."""
+        return all(one.dtype == self.dtype and one.device == self.device for one in self.parameters)
+
+    def take_in(self, parameter):
+        """Moves a gradient into the bucket. Autograd adds to it there until it is set to None."""
+        view, gradient = self.views[parameter], parameter.grad
+        if gradient is view:
+            return
+        with torch.no_grad():
+            view.zero_() if gradient is None else view.copy_(gradient)
+        parameter.grad = view
+
+    def let_go(self, parameter):
+        """The gradient has memory of its own again."""
+        if parameter.grad is self.views[parameter]:
+            parameter.grad = parameter.grad.clone()
+
+    def clear(self, parameter):
+        """The bucket's reductions carry zeros for the parameter from now on."""
+        self.let_go(parameter)
+        with torch.no_grad():
+            self.views[parameter].zero_()
+
+
+def dense_strides(parameter):
+    return torch.empty_like(parameter, device="meta").stride()
+
+
+def _contiguous_strides(shape):
+    return torch.empty(shape, device="meta").stride()
+
+
+# ---- Which gradients go together ------------------------------------------------------------------------------------
+
+
+def checked_groups(parameters, groups):
+    """`groups` as the program gave it: lists of parameters, the rest alone. None for a number, which needs the ranks."""
+    if isinstance(groups, int):
+        if groups < 0:
+            raise ValueError(BAD_GROUPS)
+        return None
+    if not isinstance(groups, (list, tuple)) or not all(isinstance(group, (list, tuple)) for group in groups):
+        raise ValueError(BAD_GROUPS)
+    chosen = [parameter for group in groups for parameter in group]
+    inside = {id(parameter) for parameter in chosen}
+    if len(inside) < len(chosen):
+        raise ValueError("A parameter can only appear once in groups.")
+    known = {id(parameter) for parameter in parameters}
+    if not inside <= known:
+        raise ValueError("groups has a tensor that is no parameter of this optimizer, or needs no gradient")
+    return [list(group) for group in groups if group] + [[one] for one in parameters if id(one) not in inside]
+
+
+def split(ordered, count):
+    """`count` groups of neighbours."""
+    count = min(count, len(ordered)) or 1
+    size, more = divmod(len(ordered), count)
+    ends = [size * (i + 1) + min(i + 1, more) for i in range(count)]
+    return [ordered[start:end] for start, end in zip([0, *ends], ends)]
+
+
+def of_size(ordered, limit):
+    """Groups of neighbours that have one type and device and about `limit` bytes together. A larger parameter is alone."""
+    groups, open_groups = [], {}
+    for parameter in ordered:
+        kind = parameter.dtype, parameter.device
+        size = parameter.numel() * parameter.element_size()
+        group, left = open_groups.get(kind, (None, 0))
+        if group is None or size > left:
+            group, left = [], limit
+            groups.append(group)
+        group.append(parameter)
+        open_groups[kind] = group, left - size
+    return groups
+
+
+def in_shared_buckets(groups):
+    """Lists of parameters that can lie in one bucket each, and those that must go as they are."""
+    shared, others = [], []
+    for group in groups:
+        of_kind = {}
+        for parameter in group:
+            if parameter.device.type in ("cpu", "cuda"):
+                of_kind.setdefault((parameter.dtype, parameter.device), []).append(parameter)
+            else:
+                others.append([parameter])
+        shared += of_kind.values()
+    return shared, others
+
+
+# ---- In which order elements travel ---------------------------------------------------------------------------------
+
+
+def memory_order(parameter):
+    """The dimensions in the order in which the parameter lies in memory, or None for the usual order."""
+    if parameter.is_contiguous() or parameter.dim() > 5:
+        return None
+    strides = dense_strides(parameter)
+    order = tuple(sorted(range(parameter.dim()), key=lambda dimension: (-strides[dimension], dimension)))
+    return None if order == tuple(range(parameter.dim())) else order
+
+
+def code_of_order(order):
+    """A number below 120 for an order of up to five dimensions; 0 for the usual one."""
+    if order is None:
+        return 0
+    return sum(
+        sum(later < one for later in order[place + 1 :]) * math.factorial(len(order) - 1 - place)
+        for place, one in enumerate(order)
+    )
+
+
+def inverse_order(order):
+    inverse = [0] * len(order)
+    for place, dimension in enumerate(order):
+        inverse[dimension] = place
+    return inverse

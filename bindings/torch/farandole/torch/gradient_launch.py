@@ -1,0 +1,158 @@
+"""Reductions of gradients: how they travel, start and end."""
+
+import torch
+
+from ..basics import Average
+from . import gradient_agreement, gradient_buckets, ops
+from .compression import Compression
+from .gradient_agreement import is_sparse
+from .gradient_grouping import GroupedGradients
+from .tensors import catch_up
+
+
+class LaunchedGradients(GroupedGradients):
+    """Starts the reductions of buckets, and waits for them."""
+
+    def __init__(self, names, compression, passes, op, predivide, groups, process_set, shared):
+        super().__init__(names, passes, op, groups, process_set, shared)
+        if shared and compression is not Compression.none:
+            raise ValueError("gradients_in_shared_memory takes no compression: gradients are reduced where they are")
+        self.compression = compression
+        self.prescale = 1.0 / predivide if op == Average else 1.0
+        self.postscale = predivide if op == Average else 1.0
+        self.spoiled = []  # parameters whose gradients were changed while they were being reduced
+        self.order_of = {}  # {parameter: order of dimensions in which its elements travel}, where it is not the usual one
+
+    def _launch(self, bucket, parameters):
+        """Starts the reduction of some of a bucket's gradients; those that it expects, or others that came."""
+        if bucket.streams:  # autograd works where the forward pass did: a bucket's gradients may be on several
+            catch_up(torch.cuda.current_stream(bucket.streams[-1].device), *bucket.streams)
+        bucket.is_launched = True
+        parameters = [parameter for parameter in parameters if self.expected[parameter]] or parameters
+        if bucket.is_shared and self.expected[parameters[0]]:
+            self._launch_in_place(bucket, parameters)
+        elif parameters[0].grad.is_sparse:
+            self._launch_sparse(bucket, parameters[0])
+        else:
+            self._launch_dense(bucket, parameters)
+
+    def _submit(self, tensors, names, priority):
+        return ops.submit_allreduce(tensors, tensors, names, self.world, self.op, self.prescale, self.postscale, priority)
+
+    def _launch_dense(self, bucket, parameters):
+        noted = [self._noted(parameter) for parameter in parameters]
+        sent = [self._as_sent(parameter) for parameter in parameters]
+        buffers = [buffer for buffer, _ in sent]
+        names = [f"allreduce.{self.sent_names[parameter]}" for parameter in parameters]
+        handle = self._submit(buffers, names, bucket.priority)
+
+        def finish():
+            for parameter, (gradient, version), (buffer, ctx) in zip(parameters, noted, sent):
+                if parameter.grad is not gradient or gradient._version != version:
+                    self.spoiled.append(parameter)
+                elif buffer is not gradient:
+                    self._put_back(parameter, buffer, ctx)
+
+        bucket.in_flight.append((handle, finish))
+
+    def _noted(self, parameter):
+        """The gradient, and its version when it was made: nothing may change it until its reduction ends."""
+        return self.ready.get(parameter) or (parameter.grad, parameter.grad._version)
+
+    def _as_sent(self, parameter):
+        """What travels: the gradient itself where its elements are in the order of all ranks, else a copy."""
+        tensor, ctx = self.compression.compress(parameter.grad)
+        order = self.order_of.get(parameter)
+        if order is not None:
+            tensor = tensor.permute(order)
+            return (tensor, ctx) if tensor.is_contiguous() else (tensor.contiguous(), ctx)
+        return tensor.contiguous(), ctx
+
+    def _put_back(self, parameter, buffer, ctx):
+        with torch.no_grad():
+            order = self.order_of.get(parameter)
+            tensor = buffer if order is None else buffer.permute(gradient_buckets.inverse_order(order))
+            tensor = self.compression.decompress(tensor, ctx)
+            if tensor.data_ptr() != parameter.grad.data_ptr():
+                parameter.grad.copy_(tensor)
+
+    def _launch_in_place(self, bucket, parameters):
+        for parameter in parameters:
+            if parameter.grad is not bucket.views[parameter]:
+                self.ready.pop(parameter, None)
+            bucket.take_in(parameter)
+        version = bucket.flat._version
+        name = f"allreduce.{self.sent_names[bucket.parameters[0]]}+{len(bucket.parameters) - 1}"
+        handle = self._submit([bucket.flat], [name], bucket.priority)
+
+        def finish():
+            if bucket.flat._version != version:
+                self.spoiled += parameters
+            self.spoiled += [one for one in parameters if one.grad is not bucket.views[one]]
+
+        bucket.in_flight.append((handle, finish))
+
+    def _launch_sparse(self, bucket, parameter):
+        noted = parameter.grad
+        wait = ops.sparse_allreduce_async(noted, self.sent_names[parameter], self.op, self.process_set)
+
+        def finish(result):
+            if parameter.grad is not noted:
+                self.spoiled.append(parameter)
+            parameter.grad = result
+
+        bucket.in_flight.append((wait, finish))
+
+    def _launch_mixed(self, bucket, parameter, total):
+        """Ranks expected a sparse gradient, and some have a dense one. Some may have submitted sparse ones in backward, so
+        both are reduced; the result is dense."""
+        dense = torch.zeros_like(parameter, requires_grad=False)
+        if parameter.grad is not None and not parameter.grad.is_sparse:
+            dense, parameter.grad = parameter.grad.contiguous(), None
+        if not bucket.is_launched:
+            if parameter.grad is None:
+                parameter.grad = zeros_for(parameter, total)
+            self._launch_sparse(bucket, parameter)
+        bucket.is_launched = True
+        handle = self._submit([dense], [f"allreduce.{self.sent_names[parameter]}"], bucket.priority)
+
+        def finish():
+            parameter.grad = dense + parameter.grad.to_dense()
+
+        bucket.in_flight.append((handle, finish))
+
+    def _finish(self):
+        """Waits for all, also when one fails: what is in flight works on gradients."""
+        failure = None
+        for bucket in self.buckets:
+            in_flight, bucket.in_flight = bucket.in_flight, []
+            for wait, finish in in_flight:
+                try:
+                    if callable(wait):
+                        finish(wait())
+                    else:
+                        ops.synchronize(wait)
+                        finish()
+                except Exception as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _spoiled_text(self, parameters):
+        names = [self.names[parameter] for parameter in dict.fromkeys(parameters)]
+        return (
+            f"DistributedOptimizer: the gradient of {', '.join(names[:3])}{' and others' if len(names) > 3 else ''} was "
+            "changed between loss.backward() and optimizer.step(), while it was being reduced. This is prohibited as it can "
+            "cause a race condition. Call optimizer.synchronize() before changing gradients, and step() within "
+            "optimizer.skip_synchronize(); call zero_grad() after step()."
+        )
+
+
+def zeros_for(parameter, total):
+    """The contribution of a rank without a gradient: zeros, or no rows of a sparse one."""
+    if not is_sparse(total):
+        return torch.zeros_like(parameter, requires_grad=False)
+    dimensions = gradient_agreement.sparse_dimensions(total)
+    indices = torch.empty((dimensions, 0), dtype=torch.int64, device=parameter.device)
+    values = torch.empty((0, *parameter.shape[dimensions:]), dtype=parameter.dtype, device=parameter.device)
+    return torch.sparse_coo_tensor(indices, values, parameter.shape, is_coalesced=True, check_invariants=False)

@@ -1,0 +1,193 @@
+"""The state of an optimizer: loading it in place, and giving all ranks the same one."""
+
+import contextlib
+import pickle
+
+import torch
+
+from .. import errors, objects
+from ..basics import global_process_set
+from . import ops
+
+
+def put_back(optimizer, groups, state):
+    """After load_state_dict: the optimizer keeps its own list of groups, dict of each group and dict of state, with the
+    loaded values. Schedulers, and the other optimizer where one wraps the other, hold these objects."""
+    loaded = optimizer.param_groups
+    if loaded is not groups:
+        for own, new in zip(groups, loaded):
+            if own is not new:
+                own.clear()
+                own.update(new)
+        groups[:] = groups[: len(loaded)] + loaded[len(groups) :]
+        optimizer.param_groups = groups
+    if optimizer.state is not state and isinstance(state, dict) and isinstance(optimizer.state, dict):
+        values = dict(optimizer.state)
+        state.clear()
+        state.update(values)
+        optimizer.state = state
+
+
+@contextlib.contextmanager
+def keeping_groups(optimizer):
+    """Within it, load_state_dict changes the optimizer's groups in place."""
+    groups, state = optimizer.param_groups, optimizer.state
+    yield
+    put_back(optimizer, groups, state)
+
+
+# ---- States as objects and tensors ----------------------------------------------------------------------------------
+
+
+class _Place:
+    """Stands for a tensor in a state that travels as an object; the tensor is broadcast separately."""
+
+    def __init__(self, number, tensor):
+        self.number = number
+        self.shape = tuple(tensor.shape)
+        self.dtype = tensor.dtype
+        self.device_type = tensor.device.type
+
+    def room(self, optimizer):
+        """Memory for it where the optimizer's parameters are on this rank, if they are where the root's tensor is: tensors
+        of one broadcast all lie on the CPU, or all on devices."""
+        own = (parameter.device for group in optimizer.param_groups for parameter in group["params"])
+        device = next((one for one in own if one.type == self.device_type), self.device_type)
+        return torch.empty(self.shape, dtype=self.dtype, device=device)
+
+
+class _Sealed:
+    """A value that load_state_dict does not look into: it cannot copy named tuples."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+def _is_named_tuple(thing):
+    return isinstance(thing, tuple) and hasattr(thing, "_make")
+
+
+def _mapped(thing, change):
+    """A copy of nested dicts, lists and tuples, in which `change` has replaced the values that it does not return as
+    they are."""
+    changed = change(thing)
+    if changed is not thing:
+        return changed
+    if isinstance(thing, dict):
+        return {key: _mapped(value, change) for key, value in thing.items()}
+    if _is_named_tuple(thing):
+        return thing._make(_mapped(value, change) for value in thing)
+    if isinstance(thing, (list, tuple)):
+        return type(thing)(_mapped(value, change) for value in thing)
+    return thing
+
+
+def _without_tensors(state):
+    """The state with a place for each tensor, and the tensors."""
+    tensors = []
+
+    def take_out(thing):
+        if not isinstance(thing, torch.Tensor):
+            return thing
+        tensors.append(thing)
+        return _Place(len(tensors) - 1, thing)
+
+    return _mapped(state, take_out), tensors
+
+
+def _places(skeleton):
+    found = []
+
+    def find(thing):
+        if isinstance(thing, _Place):
+            found.append(thing)
+        return thing
+
+    _mapped(skeleton, find)
+    return sorted(found, key=lambda place: place.number)
+
+
+def _with_tensors(skeleton, tensors):
+    filled = _mapped(skeleton, lambda thing: tensors[thing.number] if isinstance(thing, _Place) else thing)
+    return {**filled, "state": _mapped(filled["state"], lambda thing: _Sealed(thing) if _is_named_tuple(thing) else thing)}
+
+
+def _unseal(state):
+    for key, value in list(state.items()):
+        state[key] = _mapped(value, lambda thing: thing.value if isinstance(thing, _Sealed) else thing)
+
+
+# ---- Broadcast ------------------------------------------------------------------------------------------------------
+
+
+def broadcast_optimizer_state(optimizer, root_rank, model=None):
+    """Gives all ranks root_rank's optimizer state and options. No optimizer is stepped to make state appear: ranks that
+    have none build it from what the root sends, and the root's own is only read. The optimizer keeps its groups, so
+    schedulers that were made for it before go on working. An error on one rank is raised on all."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("cannot broadcast torch.optim.LBFGS state")
+    group = global_process_set.group("broadcast_optimizer_state")
+    root = global_process_set.root(root_rank, "broadcast_optimizer_state")
+    try:
+        _broadcast(optimizer, root, root_rank, group)
+    except errors.Error as error:
+        raise errors.as_horovod(error) from None
+
+
+def _broadcast(optimizer, root, root_rank, group):
+    is_root = group.rank == root
+    data, tensors, skeleton = None, [], None
+    with _Agreed(group, "state") as agreed:
+        if is_root:
+            skeleton, tensors = _without_tensors(optimizer.state_dict())
+            tensors = [tensor.detach().contiguous() for tensor in tensors]
+            data = objects.dumps(skeleton)
+    agreed.check()
+    data = objects.broadcast_bytes(data, root, "broadcast.optimizer_state", group)
+    with _Agreed(group, "values") as agreed:
+        if not is_root:
+            skeleton = pickle.loads(data)
+            tensors = [place.room(optimizer) for place in _places(skeleton)]
+    agreed.check()
+    handles = [
+        (ops.broadcast_async if is_root else ops.broadcast_async_)(tensor, root_rank, f"optimizer_state.{number}")
+        for number, tensor in enumerate(tensors)
+    ]
+    for handle in handles:
+        ops.synchronize(handle)
+    with _Agreed(group, "loading") as agreed:
+        if not is_root:
+            with keeping_groups(optimizer):
+                optimizer.load_state_dict(_with_tensors(skeleton, tensors))
+            _unseal(optimizer.state)
+    agreed.check()
+
+
+class _Agreed:
+    """A part of the work that may fail on one rank. check() then raises the same ValueError on all ranks."""
+
+    def __init__(self, group, part):
+        self.group = group
+        self.name = f"broadcast.optimizer_state.{part}"
+        self.text = ""
+        self.cause = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if isinstance(error, Exception):
+            self.text = f"{kind.__name__}: {error}"
+            self.cause = error
+            return True
+        return False
+
+    def check(self):
+        texts = objects.allgather_bytes(self.text.encode(), self.name, self.group)
+        failed = [(rank, text.decode()) for rank, text in enumerate(texts) if text]
+        if failed:
+            rank, text = failed[0]
+            raise errors.also(errors.InvalidArgumentError, ValueError)(
+                f"broadcast_optimizer_state: failed on rank {rank} ({text}); no rank has the root's state for certain: give "
+                "all ranks optimizers with the same groups of parameters"
+            ) from self.cause
