@@ -69,6 +69,8 @@ struct Arguments {
   std::uintptr_t input;
   std::uintptr_t output;
   std::size_t count;
+  std::size_t input_elements;  // the sizes of the memory at input and output, for the check
+  std::size_t output_elements;
   int dtype;
   int op;
   int root;
@@ -81,6 +83,8 @@ struct Arguments {
     job.call.input = reinterpret_cast<const void*>(input);
     job.call.output = reinterpret_cast<void*>(output);
     job.call.count = count;
+    job.call.input_elements = input_elements;
+    job.call.output_elements = output_elements;
     job.call.dtype = static_cast<fdl_dtype>(dtype);
     job.call.op = static_cast<fdl_reduce_op>(op);
     job.call.root = root;
@@ -244,10 +248,12 @@ class Channel : public std::enable_shared_from_this<Channel> {
     if (counts) {
       job.counts = std::move(*counts);
       job.call.counts = job.counts.data();
+      job.call.counts_length = job.counts.size();
     }
     if (recv_counts) {
       job.recv_counts = std::move(*recv_counts);
       job.call.recv_counts = job.recv_counts.data();
+      job.call.recv_counts_length = job.recv_counts.size();
     }
   }
 
@@ -353,9 +359,12 @@ bool Pending::withdraw() const {
 // Binds a method that takes Arguments and more: Python gives the fields of Arguments one by one.
 template <typename Result, typename... More>
 auto unpacked(Result (Channel::*method)(const Arguments&, More...)) {
-  return [method](Channel& channel, int kind, std::uintptr_t input, std::uintptr_t output, std::size_t count, int dtype,
-                  int op, int root, double prescale, int64_t timeout_ns, More... more) {
-    return (channel.*method)({kind, input, output, count, dtype, op, root, prescale, timeout_ns}, std::move(more)...);
+  return [method](Channel& channel, int kind, std::uintptr_t input, std::uintptr_t output, std::size_t count,
+                  std::size_t input_elements, std::size_t output_elements, int dtype, int op, int root, double prescale,
+                  int64_t timeout_ns, More... more) {
+    return (channel.*method)(
+        {kind, input, output, count, input_elements, output_elements, dtype, op, root, prescale, timeout_ns},
+        std::move(more)...);
   };
 }
 

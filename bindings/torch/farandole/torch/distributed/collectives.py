@@ -22,6 +22,10 @@ _GATHER, _SCATTER, _BARRIER = int(C.GATHER), int(C.SCATTER), int(C.BARRIER)
 _PACKED_BYTES = 1 << 20
 
 
+def elements_of(tensors):
+    return sum(tensor.numel() for tensor in tensors)
+
+
 class Collectives(Calls):
     """What a process group does with all its ranks at once."""
 
@@ -42,9 +46,9 @@ class Collectives(Calls):
                 raise
             sparse_allreduce(self, tensor, opts)
             return DoneWork([tensor])
-        address = plain.data_ptr()
+        address, count = plain.data_ptr(), plain.numel() * parts
         return self._run(opts, [tensor], plain, afterwards,
-                         _ALLREDUCE, address, address, plain.numel() * parts, number, op, 0, factor)  # fmt: skip
+                         _ALLREDUCE, address, address, count, count, count, number, op, 0, factor)  # fmt: skip
 
     def allreduce_coalesced(self, tensors, opts=None):
         opts = opts or CallOptions()
@@ -66,7 +70,8 @@ class Collectives(Calls):
         block, source = operands.joined_source(tensors)
         block, address, spread = (block, source, None) if block is tensors else self._spread(tensors, block)
         count = sum(tensor.numel() for tensor in tensors) * parts
-        return self._run(opts, tensors, block, spread, _ALLREDUCE, address, address, count, number, op, 0, factor)
+        return self._run(opts, tensors, block, spread, _ALLREDUCE, address, address, count, count, count,
+                         number, op, 0, factor)  # fmt: skip
 
     @staticmethod
     def _spread(tensors, block):
@@ -84,9 +89,9 @@ class Collectives(Calls):
         number, parts, op, factor = operands.reduced_as(tensor.dtype, opts.reduceOp)
         is_root = opts.rootRank == self._rank
         plain, afterwards = operands.both(tensor) if is_root else (operands.source(tensor), None)
-        address = plain.data_ptr()
-        return self._run(opts, [tensor], plain, afterwards, _REDUCE, address, address if is_root else 0,
-                         plain.numel() * parts, number, op, opts.rootRank, factor)  # fmt: skip
+        address, count = plain.data_ptr(), plain.numel() * parts
+        return self._run(opts, [tensor], plain, afterwards, _REDUCE, address, address if is_root else 0, count, count, count,
+                         number, op, opts.rootRank, factor)  # fmt: skip
 
     def reduce_scatter(self, outputs, inputs, opts=None, timeout=None):
         if not hasattr(opts, "reduceOp"):
@@ -98,8 +103,10 @@ class Collectives(Calls):
         number, parts, op, factor = operands.reduced_as(output.dtype, opts.reduceOp)
         block, address = operands.joined_source(pieces)
         plain, afterwards = operands.target(output)
+        count = plain.numel() * parts
         return self._run(opts, [output], (block, plain), afterwards, _REDUCE_SCATTER, address, plain.data_ptr(),
-                         plain.numel() * parts, number, op, 0, factor, **self._uneven(pieces, parts))  # fmt: skip
+                         count, elements_of(pieces) * parts, count, number, op, 0, factor,
+                         **self._uneven(pieces, parts))  # fmt: skip
 
     def reduce_scatter_single(self, output, input, opts=None, timeout=None):
         opts = opts or CallOptions()
@@ -108,7 +115,7 @@ class Collectives(Calls):
         read = operands.source(input)
         plain, afterwards = operands.target(output)
         return self._run(opts, [output], (read, plain), afterwards, _REDUCE_SCATTER, read.data_ptr(), plain.data_ptr(),
-                         plain.numel() * parts, number, op, 0, factor)  # fmt: skip
+                         plain.numel() * parts, read.numel() * parts, plain.numel() * parts, number, op, 0, factor)  # fmt: skip
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -130,9 +137,9 @@ class Collectives(Calls):
             plain, afterwards = operands.source(tensor), None
         else:
             plain, afterwards = operands.target(tensor)
-        address = plain.data_ptr()
+        address, count = plain.data_ptr(), plain.numel() * parts
         return self._run(opts, [tensor], plain, afterwards,
-                         _BROADCAST, address, address, plain.numel() * parts, number, 0, opts.rootRank, 1.0)  # fmt: skip
+                         _BROADCAST, address, address, count, count, count, number, 0, opts.rootRank, 1.0)  # fmt: skip
 
     def all_gather_single(self, output, input, opts=None, timeout=None):
         opts = opts or CallOptions()
@@ -141,7 +148,7 @@ class Collectives(Calls):
         read = operands.source(input)
         plain, afterwards = operands.target(output)
         return self._run(opts, [output], (read, plain), afterwards, _ALLGATHER, read.data_ptr(), plain.data_ptr(),
-                         read.numel() * parts, number, 0, 0, 1.0)  # fmt: skip
+                         read.numel() * parts, read.numel() * parts, plain.numel() * parts, number, 0, 0, 1.0)  # fmt: skip
 
     _allgather_base = all_gather_single
 
@@ -162,8 +169,9 @@ class Collectives(Calls):
         number, parts = operands.moved_as(input.dtype)
         read = operands.source(input)
         block, address, spread = operands.joined_target(pieces)
+        count = read.numel() * parts
         return self._run(opts, pieces, (read, block), spread, _ALLGATHER, read.data_ptr(), address,
-                         read.numel() * parts, number, 0, 0, 1.0, **self._uneven(pieces, parts))  # fmt: skip
+                         count, count, elements_of(pieces) * parts, number, 0, 0, 1.0, **self._uneven(pieces, parts))  # fmt: skip
 
     def allgather_coalesced(self, output_lists, inputs, opts=None):
         opts = opts or CallOptions()
@@ -182,8 +190,9 @@ class Collectives(Calls):
             pieces = only(outputs, "gather")
             self._check_even("gather", pieces, input)
             block, address, spread = operands.joined_target(pieces)
-        return self._run(opts, pieces, (read, block), spread,
-                         _GATHER, read.data_ptr(), address, read.numel() * parts, number, 0, opts.rootRank, 1.0)  # fmt: skip
+        count = read.numel() * parts
+        return self._run(opts, pieces, (read, block), spread, _GATHER, read.data_ptr(), address,
+                         count, count, elements_of(pieces) * parts, number, 0, opts.rootRank, 1.0)  # fmt: skip
 
     def scatter(self, outputs, inputs, opts=None, timeout=None):
         if not hasattr(opts, "rootRank"):
@@ -191,14 +200,15 @@ class Collectives(Calls):
             inputs = [inputs] if inputs else []
         output = only(outputs, "scatter")
         number, parts = operands.moved_as(output.dtype)
-        block, address = None, 0
+        pieces, block, address = [], None, 0
         if opts.rootRank == self._rank:
             pieces = only(inputs, "scatter")
             self._check_even("scatter", pieces, output)
             block, address = operands.joined_source(pieces)
         plain, afterwards = operands.target(output)
-        return self._run(opts, [output], (block, plain), afterwards,
-                         _SCATTER, address, plain.data_ptr(), plain.numel() * parts, number, 0, opts.rootRank, 1.0)  # fmt: skip
+        count = plain.numel() * parts
+        return self._run(opts, [output], (block, plain), afterwards, _SCATTER, address, plain.data_ptr(),
+                         count, elements_of(pieces) * parts, count, number, 0, opts.rootRank, 1.0)  # fmt: skip
 
     def all_to_all_single(self, output, input, output_splits, input_splits, opts=None):
         if not hasattr(opts, "asyncOp"):
@@ -208,15 +218,16 @@ class Collectives(Calls):
         read = operands.source(input)
         plain, afterwards = operands.target(output)
         call = (_ALLTOALL, read.data_ptr(), plain.data_ptr())
+        elements = read.numel() * parts, plain.numel() * parts
         if output_splits or input_splits:
             sent = self._split_counts("input", input, input_splits, parts)
             received = self._split_counts("output", output, output_splits, parts)
-            return self._run(opts, [output], (read, plain), afterwards, *call, 0, number, 0, 0, 1.0,
+            return self._run(opts, [output], (read, plain), afterwards, *call, 0, *elements, number, 0, 0, 1.0,
                              counts=sent, recv_counts=received)  # fmt: skip
         share = self._split_counts("input", input, None, parts)[0]
         if share != self._split_counts("output", output, None, parts)[0]:
             raise errors.InvalidArgumentError("all_to_all_single: input and output of one size, or give the splits")
-        return self._run(opts, [output], (read, plain), afterwards, *call, share, number, 0, 0, 1.0)
+        return self._run(opts, [output], (read, plain), afterwards, *call, share, *elements, number, 0, 0, 1.0)
 
     alltoall_base = all_to_all_single
 
@@ -232,9 +243,10 @@ class Collectives(Calls):
         block, target, spread = operands.joined_target(outputs)
         counts = {"counts": [one.numel() * parts for one in inputs],
                   "recv_counts": [one.numel() * parts for one in outputs]}  # fmt: skip
-        return self._run(opts, outputs, (read, block), spread, _ALLTOALL, source, target, 0, number, 0, 0, 1.0, **counts)
+        return self._run(opts, outputs, (read, block), spread, _ALLTOALL, source, target,
+                         0, elements_of(inputs) * parts, elements_of(outputs) * parts, number, 0, 0, 1.0, **counts)  # fmt: skip
 
     def barrier(self, opts=None, timeout=None):
         if not hasattr(opts, "asyncOp"):
             opts = CallOptions(timeout=opts if opts is not None else timeout)
-        return self._run(opts, [], None, None, _BARRIER, 0, 0, 0, 0, 0, 0, 1.0)
+        return self._run(opts, [], None, None, _BARRIER, 0, 0, 0, 0, 0, 0, 0, 0, 1.0)

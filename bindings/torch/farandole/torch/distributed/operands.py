@@ -128,10 +128,10 @@ def both(tensor):
 
 
 def _is_one_block(tensors):
-    """Whether they follow each other in memory without a gap."""
+    """Whether they have one type and follow each other in memory without a gap."""
     at = tensors[0].data_ptr()
     for tensor in tensors:
-        if not is_plain(tensor) or (tensor.numel() and tensor.data_ptr() != at):
+        if tensor.dtype is not tensors[0].dtype or not is_plain(tensor) or (tensor.numel() and tensor.data_ptr() != at):
             return False
         at += tensor.numel() * tensor.element_size()
     return True
