@@ -711,7 +711,7 @@ Waiting Communicator::State::waiting() {
 }
 
 void Communicator::State::answer_who_is_late() {
-  const Hand hand(*this);
+  const Hand held(*this);
   who_is_late.answer(waits_for(waiting(), parts.members));
 }
 
