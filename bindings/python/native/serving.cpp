@@ -171,16 +171,16 @@ std::vector<std::shared_ptr<Job>> Serving::take_ended() {
 
 void Serving::serve() {
   serving_thread = true;
-  bool destroyed = false;
+  const auto destroyed = std::make_shared<bool>(false);  // outlives this object, which a callback may end
   Lock lock(mutex_);
-  destroyed_ = &destroyed;
+  destroyed_ = destroyed;
   while (true) {
     if (!calls_.empty()) {
       auto calls = std::exchange(calls_, {});
       calling_ = true;
       lock.unlock();
       for (auto& call : calls) call();
-      if (destroyed) return;
+      if (*destroyed) return;
       calls.clear();  // what a callback owns takes the interpreter's lock to go
       lock.lock();
       calling_ = false;

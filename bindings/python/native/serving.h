@@ -111,7 +111,7 @@ class Serving {
   std::vector<std::function<void()>> calls_;
   std::thread thread_;
   std::thread second_;
-  bool* destroyed_ = nullptr;  // the serving thread's own: a callback may end this object
+  std::shared_ptr<bool> destroyed_;  // the serving thread's own: a callback may end this object
 };
 
 }  // namespace farandole_python
