@@ -171,7 +171,7 @@ void mention_unknown_variables(const Config& config, const Environment& environm
   }
 }
 
-// One port is the hub's, so that there must be two.
+// One port is the coordinator's, so that there must be two.
 Status check_ports(const Config& config) {
   if (config.port_base == 0) return {};
   if (config.port_base <= 65535 && config.port_count >= 2 && config.port_count <= 65536 - config.port_base) return {};
