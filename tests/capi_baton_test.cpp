@@ -460,7 +460,7 @@ INSTANTIATE_TEST_SUITE_P(Baton, BetweenProcesses, testing::Values("shm", "tcp"))
 TEST_P(BetweenProcesses, ARankThatIsKilledIsNamedToTheCallerThatDrives) {
   char folder[] = "/tmp/farandole-baton-XXXXXX";
   ASSERT_NE(::mkdtemp(folder), nullptr);
-  const std::string place = "file://" + std::string(folder) + "/hub";
+  const std::string place = "file://" + std::string(folder) + "/rendezvous";
   int started[2];
   ASSERT_EQ(::pipe(started), 0);
   const pid_t child = ::fork();

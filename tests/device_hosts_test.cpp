@@ -63,7 +63,7 @@ class OnTwoHosts : public Nccl, public testing::WithParamInterface<const char*> 
     run_ranks(kRanks, [&](int rank) {
       Gpu gpu(rank, config);
       std::unique_ptr<Communicator> comm;
-      // Who waits long asks after the others, and hears what has been told of them, as from a job's hub.
+      // Who waits long asks after the others, and hears what has been told of them, as from a job's coordinator.
       comm = join(id, rank, config, library.get(), [&] {
         const Status heard = told();
         if (!heard.ok()) comm->interrupt(heard);

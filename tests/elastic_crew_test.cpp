@@ -16,7 +16,7 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 using Action = Crew::Action;
-using Kind = HubMessage::Kind;
+using Kind = CoordinatorMessage::Kind;
 
 constexpr const char* kKey = "0123456789abcdef";
 
@@ -91,8 +91,8 @@ class Leader : public testing::Test {
   void SetUp() override {
     ElasticJob::Options options;
     options.limits.ranks = 1;
-    options.hub.job_key = kKey;
-    options.hub.server_name = "the leader";
+    options.coordinator.job_key = kKey;
+    options.coordinator.server_name = "the leader";
     options.own.number = 0;
     options.own.host = "train-0";
     ElasticJob::Several& several = options.several.emplace();
@@ -101,7 +101,7 @@ class Leader : public testing::Test {
     several.limits.settle_s = 0;
     several.limits.lost_after_s = 0.2;
     several.rendezvous = place_;
-    several.hub_address = "unix";
+    several.coordinator_address = "unix";
     auto job = ElasticJob::open(options);
     ASSERT_TRUE(job.ok()) << job.status().text();
     leader_ = std::make_unique<Driven>(job.take());
@@ -115,23 +115,23 @@ class Leader : public testing::Test {
       auto through = introduction.advance(fd.get());
       return !through.ok() || *through;
     }));
-    auto node =
-        std::make_unique<FramedSocket>(std::move(fd), introduction.introduced().session_key, Direction::from_hub);
-    HubMessage hello{.kind = Kind::node_hello, .key = pod};
+    auto node = std::make_unique<FramedSocket>(std::move(fd), introduction.introduced().session_key,
+                                               Direction::from_coordinator);
+    CoordinatorMessage hello{.kind = Kind::node_hello, .key = pod};
     hello.members = {{.rank = number, .size = room, .host_name = "h", .boot_id = "b", .process_id = 5}};
     say(*node, hello);
     return node;
   }
-  static void say(FramedSocket& node, const HubMessage& message) {
+  static void say(FramedSocket& node, const CoordinatorMessage& message) {
     node.send(message);
     node.flush();
   }
   // The next message of that kind; those before it are passed over. Nothing when the connection ends before.
-  std::optional<HubMessage> hear(FramedSocket& node, Kind kind) {
-    std::deque<HubMessage>& inbox = inboxes_[&node];
-    std::optional<HubMessage> found;
+  std::optional<CoordinatorMessage> hear(FramedSocket& node, Kind kind) {
+    std::deque<CoordinatorMessage>& inbox = inboxes_[&node];
+    std::optional<CoordinatorMessage> found;
     turn_until(*leader_, [&] {
-      std::vector<HubMessage> messages;
+      std::vector<CoordinatorMessage> messages;
       const auto state = node.receive(messages);
       inbox.insert(inbox.end(), messages.begin(), messages.end());
       while (!found && !inbox.empty()) {
@@ -145,14 +145,14 @@ class Leader : public testing::Test {
   // And not only silent.
   bool is_hung_up_on(FramedSocket& node) {
     return turn_until(*leader_, [&] {
-      std::vector<HubMessage> messages;
+      std::vector<CoordinatorMessage> messages;
       return node.receive(messages) != FramedSocket::State::open;
     });
   }
 
   const std::string place_ = some_place();
   std::unique_ptr<Driven> leader_;
-  std::map<FramedSocket*, std::deque<HubMessage>> inboxes_;
+  std::map<FramedSocket*, std::deque<CoordinatorMessage>> inboxes_;
 };
 
 TEST_F(Leader, StartsRanksOnANodeAndTellsThemTheirWorld) {
@@ -279,7 +279,7 @@ class Member : public testing::Test {
     }
     return has_ended && end != nullptr && end->exit_code == code;
   }
-  void tell(const HubMessage& message) { port_->send(heard_.peer, message); }
+  void tell(const CoordinatorMessage& message) { port_->send(heard_.peer, message); }
 
   const std::string place_ = some_place();
   std::unique_ptr<NodePort> port_;
@@ -298,8 +298,8 @@ TEST_F(Member, SaysWhoItIsAndPassesOnWhatItsRanksSayAndHear) {
   Worker worker(start);
   ASSERT_TRUE(hear(Kind::node_asked));
   EXPECT_EQ(heard_.message.id, 7u);
-  tell({.kind = Kind::node_says, .id = 7, .key = "world 1 3 4 1 2 unix:@x?hub=1"});
-  EXPECT_EQ(worker.heard(*member_), "world 1 3 4 1 2 unix:@x?hub=1\n");
+  tell({.kind = Kind::node_says, .id = 7, .key = "world 1 3 4 1 2 unix:@x?coordinator=1"});
+  EXPECT_EQ(worker.heard(*member_), "world 1 3 4 1 2 unix:@x?coordinator=1\n");
   tell({.kind = Kind::ping});
   EXPECT_TRUE(hear(Kind::pong));
   EXPECT_TRUE((**member_).ended(0, {.by_signal = true, .number = 9}));
@@ -321,8 +321,8 @@ TEST_F(Member, WithoutItsLeaderItEndsAndSaysSo) {
 }
 
 TEST_F(Member, EndsWhenItsLeaderSaysWhatNoLeaderSays) {
-  for (const HubMessage& nonsense :
-       {HubMessage{.kind = Kind::node_hello}, HubMessage{.kind = Kind::node_start, .id = 7}}) {
+  for (const CoordinatorMessage& nonsense :
+       {CoordinatorMessage{.kind = Kind::node_hello}, CoordinatorMessage{.kind = Kind::node_start, .id = 7}}) {
     start();
     tell({.kind = Kind::node_start, .id = 7});
     tell(nonsense);

@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "base/mutex.h"
-#include "support/hub_job.h"
-#include "world/topology.h"
+#include "bootstrap/topology/topology.h"
+#include "support/coordinator_job.h"
 
 namespace fdl {
 namespace {
@@ -96,7 +96,7 @@ TEST(Hosts, ManyRanksInAnyMixture) {
   EXPECT_EQ(hosts_of(places), expected);
 }
 
-TEST(Hosts, WorkOverTheHub) {
+TEST(Hosts, WorkOverTheCoordinator) {
   class LinkExchange final : public Exchange {
    public:
     explicit LinkExchange(Rank& rank) : rank_(rank) {}
@@ -106,8 +106,8 @@ TEST(Hosts, WorkOverTheHub) {
    private:
     Rank& rank_;
   };
-  RunningHub hub(options_for(4));
-  auto ranks = join_all(hub->address(), 4);
+  RunningCoordinator coordinator(options_for(4));
+  auto ranks = join_all(coordinator->address(), 4);
   const HostFacts facts = host_facts();
   on_all(ranks, [&](int number, Rank& rank) {
     LinkExchange exchange(rank);

@@ -69,20 +69,20 @@ const std::map<std::string, Room>& rooms() {
       {"algorithms", {{"schedule", "base"}, pure}},
       {"contract", {{"data", "schedule", "system", "base"}, "contracts name promises, never who keeps them"}},
       {"agree", {{"data", "base"}, pure}},
-      {"world", {{"contract", "system", "base"}, "world finds ranks; it moves no tensors"}},
+      {"bootstrap", {{"contract", "system", "base"}, "bootstrap finds ranks; it moves no tensors"}},
       {"engine", {{"algorithms", "schedule", "contract", "data", "system", "base"}, "give it in through a contract"}},
       {"cuda",
        {{"contract", "data", "schedule", "system", "base"},
         "a device keeps its contract and knows no engine, runtime or transport"}},
       {"runtime",
-       {{"engine", "agree", "world", "contract", "algorithms", "schedule", "data", "system", "base"},
+       {{"engine", "agree", "bootstrap", "contract", "algorithms", "schedule", "data", "system", "base"},
         "only assemble.cpp names transports and cuda"}},
       {"capi",
-       {{"runtime", "engine", "agree", "world", "contract", "algorithms", "schedule", "data", "system", "base",
+       {{"runtime", "engine", "agree", "bootstrap", "contract", "algorithms", "schedule", "data", "system", "base",
          "farandole"},
         "capi translates; it knows no transport"}},
       {"program",
-       {{"runtime", "world", "algorithms", "schedule", "data", "system", "base", "farandole"},
+       {{"runtime", "bootstrap", "algorithms", "schedule", "data", "system", "base", "farandole"},
         "the program shows what rooms know; go through the C API for the rest"}},
       {"include", {{"farandole"}, "the C API stands alone"}},
       {"examples", {{"farandole", "schedule", "algorithms", "base"}, "examples use what users have"}},
@@ -152,12 +152,13 @@ TEST(House, TransportsAreComposedInOnePlace) {
 }
 
 TEST(House, ThreadsLiveInTheRuntime) {
-  expect_nowhere_but(library(), std::regex("std::(j)?thread\\b(?!::id)|pthread_create|std::async"),
-                     {"runtime",
-                      // The launcher serves the hub beside its ranks; over loopback, threads are ranks.
-                      // Names resolve slowly, and a launcher that looks for another one is to hear signals meanwhile.
-                      "src/program/hub_thread.h", "src/program/local_ranks.cpp", "src/program/elastic_member.h"},
-                     "give the work to the runtime's loop");
+  expect_nowhere_but(
+      library(), std::regex("std::(j)?thread\\b(?!::id)|pthread_create|std::async"),
+      {"runtime",
+       // The launcher serves the coordinator beside its ranks; over loopback, threads are ranks.
+       // Names resolve slowly, and a launcher that looks for another one is to hear signals meanwhile.
+       "src/program/coordinator_thread.h", "src/program/local_ranks.cpp", "src/program/elastic_member.h"},
+      "give the work to the runtime's loop");
 }
 
 TEST(House, PureRoomsNeitherWaitNorAskTheTime) {

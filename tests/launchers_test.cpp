@@ -1,5 +1,5 @@
 // Launchers: from environments to who a process is, or to an error that says what is wrong with them.
-#include "world/launchers.h"
+#include "bootstrap/launchers/launchers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,11 +10,11 @@
 #include <algorithm>
 #include <span>
 
+#include "bootstrap/launchers/slurm_lists.h"
+#include "bootstrap/rendezvous/rendezvous.h"
+#include "bootstrap/rendezvous/rendezvous_address.h"
+#include "bootstrap/topology/topology.h"
 #include "tests/support/variables.h"
-#include "world/meeting_place.h"
-#include "world/rendezvous.h"
-#include "world/slurm_lists.h"
-#include "world/topology.h"
 
 namespace fdl {
 namespace {
@@ -25,18 +25,18 @@ using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
 // A host that is no pod; tests of pods give theirs.
-const Surroundings kPlainHost{.host_name = "box", .domain = {}, .mpi_hostfile = {}};
+const Platform kPlainHost{.host_name = "box", .domain = {}, .mpi_hostfile = {}};
 
-Result<Identity> ask(const Vars& variables, const Surroundings& around = kPlainHost) {
+Result<Identity> ask(const Vars& variables, const Platform& platform = kPlainHost) {
   const Environment environment(variables);
   auto config = Config::read(environment);
   EXPECT_TRUE(config.ok()) << config.status().text();
-  return who_am_i(environment, *config, around);
+  return who_am_i(environment, *config, platform);
 }
 
 // The line, or "CODE: text".
-std::string answer(const Vars& variables, const Surroundings& around = kPlainHost) {
-  const auto identity = ask(variables, around);
+std::string answer(const Vars& variables, const Platform& platform = kPlainHost) {
+  const auto identity = ask(variables, platform);
   if (identity.ok()) return identity->line();
   return std::string(name_of(identity.status().code())) + ": " + identity.status().text();
 }
@@ -100,8 +100,8 @@ INSTANTIATE_TEST_SUITE_P(
                             {"FARANDOLE_LOCAL_SIZE", "1"},
                             {"FARANDOLE_NODE_RANK", "0"},
                             {"FARANDOLE_NODE_COUNT", "2"},
-                            {"FARANDOLE_RENDEZVOUS", "tcp://a:4242?hub=1"}},
-             "rank 0/2 local 0/1 node 0/2 source=farandole rendezvous=tcp://a:4242\\?hub=1"},
+                            {"FARANDOLE_RENDEZVOUS", "tcp://a:4242?coordinator=1"}},
+             "rank 0/2 local 0/1 node 0/2 source=farandole rendezvous=tcp://a:4242\\?coordinator=1"},
         Case{"AloneByHand",
              {{"FARANDOLE_RANK", "0"}, {"FARANDOLE_SIZE", "1"}, {"JOB_COMPLETION_INDEX", "3"}},
              "rank 0/1 source=farandole \\(also saw: JOB_COMPLETION_INDEX=3\\)"},
@@ -341,7 +341,7 @@ TEST(Launchers, AnAgreeingLauncherGivesTheMeetingPlaceThatTheChosenOneLacks) {
   EXPECT_EQ(identity->rendezvous, "tcp://a-0.a:29501-29516");
 }
 
-// ---- Keys and meeting places ----
+// ---- Keys and rendezvous addresses ----
 
 TEST(Launchers, AllRanksDeriveOneKeyAndOnePlace) {
   const auto one = ask(kTorchrun);
@@ -379,10 +379,11 @@ TEST(Launchers, AGivenKeyWinsAndIsNotCalledDerived) {
   EXPECT_FALSE(identity->job_key_is_derived);
 }
 
-TEST(Launchers, RankZeroServesUnlessAHubIsThere) {
+TEST(Launchers, RankZeroServesUnlessACoordinatorIsThere) {
   EXPECT_TRUE(ask(kByHand)->rank_zero_serves);
-  EXPECT_FALSE(ask(kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "tcp://a:4242?hub=1"}})->rank_zero_serves);
-  EXPECT_FALSE(ask(kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "unix:@x?hub=1"}})->rank_zero_serves);
+  EXPECT_FALSE(ask(kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "tcp://a:4242?coordinator=1"}})->rank_zero_serves);
+  EXPECT_FALSE(ask(kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "unix:@x?coordinator=1"}})->rank_zero_serves);
+  EXPECT_FALSE(ask(kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "unix:@x?hub=1"}})->rank_zero_serves) << "the former name";
 }
 
 TEST(Launchers, AProcessOfItsOwnHasASecretKeyAndAPlaceInItsMemory) {
@@ -409,7 +410,7 @@ TEST(Launchers, AreListedInOrderOfPrecedence) {
 // ---- Rendezvous text and Slurm's lists ----
 
 TEST(RendezvousText, IsTakenApart) {
-  const auto range = parse_rendezvous("tcp://[::1]:10-12,b:5?hub=1");
+  const auto range = parse_rendezvous("tcp://[::1]:10-12,b:5?coordinator=1");
   ASSERT_TRUE(range.ok()) << range.status().text();
   ASSERT_EQ(range->doors.size(), 2u);
   EXPECT_EQ(range->doors[0].host, "::1");
@@ -417,7 +418,7 @@ TEST(RendezvousText, IsTakenApart) {
   EXPECT_EQ(range->doors[0].last_port, 12);
   EXPECT_EQ(range->doors[1].host, "b");
   EXPECT_EQ(range->doors[1].last_port, 5);
-  EXPECT_TRUE(range->hub_is_there);
+  EXPECT_TRUE(range->coordinator_is_there);
   EXPECT_EQ(parse_rendezvous("file:///a/b")->name, "/a/b");
   EXPECT_EQ(parse_rendezvous("unix:@x-1")->name, "x-1");
   EXPECT_EQ(parse_rendezvous("memory://m")->name, "m");

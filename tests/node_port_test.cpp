@@ -6,14 +6,14 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include "bootstrap/coordinator/find_coordinator.h"
 #include "system/socket.h"
-#include "world/find_hub.h"
 
 namespace fdl {
 namespace {
 
 using testing::HasSubstr;
-using Kind = HubMessage::Kind;
+using Kind = CoordinatorMessage::Kind;
 
 constexpr const char* kKey = "0123456789abcdef";
 
@@ -63,20 +63,21 @@ class NodePorts : public testing::Test {
       return through || failed;
     });
     if (!through) return nullptr;
-    return std::make_unique<FramedSocket>(std::move(fd), introduction.introduced().session_key, Direction::from_hub);
+    return std::make_unique<FramedSocket>(std::move(fd), introduction.introduced().session_key,
+                                          Direction::from_coordinator);
   }
 
-  static void say(FramedSocket& socket, const HubMessage& message) {
+  static void say(FramedSocket& socket, const CoordinatorMessage& message) {
     socket.send(message);
     socket.flush();
   }
-  static HubMessage hello() {
-    HubMessage message{.kind = Kind::node_hello, .key = "train-1"};
+  static CoordinatorMessage hello() {
+    CoordinatorMessage message{.kind = Kind::node_hello, .key = "train-1"};
     message.members = {{.rank = 1, .size = 2, .host_name = "train-1", .boot_id = "b", .process_id = 5}};
     return message;
   }
   bool is_closed(FramedSocket& socket) {
-    std::vector<HubMessage> messages;
+    std::vector<CoordinatorMessage> messages;
     return serve_until([&] { return socket.receive(messages) != FramedSocket::State::open; });
   }
 
@@ -91,7 +92,7 @@ TEST_F(NodePorts, WhoKnowsTheKeyIsHeardAndAnswered) {
   ASSERT_TRUE(serve_until([&] { return !heard_.empty(); }));
   EXPECT_EQ(heard_[0].message.key, "train-1");
   port_->send(heard_[0].peer, {.kind = Kind::node_welcome, .rank = 1, .key = "the leader"});
-  std::vector<HubMessage> messages;
+  std::vector<CoordinatorMessage> messages;
   ASSERT_TRUE(serve_until([&] { return node->receive(messages), !messages.empty(); }));
   EXPECT_EQ(messages[0].kind, Kind::node_welcome);
   node.reset();
@@ -109,7 +110,7 @@ TEST_F(NodePorts, LastWordsArriveBeforeTheConnectionEnds) {
   port_->send(heard_[0].peer, {.kind = Kind::node_ends, .number = 202, .key = "over"});
   port_->hang_up(heard_[0].peer);
   port_->send(heard_[0].peer, {.kind = Kind::ping});  // to nobody
-  std::vector<HubMessage> messages;
+  std::vector<CoordinatorMessage> messages;
   FramedSocket::State state = FramedSocket::State::open;
   ASSERT_TRUE(serve_until([&] { return (state = node->receive(messages)) != FramedSocket::State::open; }));
   EXPECT_EQ(state, FramedSocket::State::closed);
@@ -130,7 +131,7 @@ TEST_F(NodePorts, WhoDoesNotKnowTheKeyIsNotHeard) {
 }
 
 TEST_F(NodePorts, ARankIsNoNodeThoughItKnowsTheKey) {
-  EXPECT_EQ(come(kKey, kHubPurpose), nullptr);
+  EXPECT_EQ(come(kKey, kCoordinatorPurpose), nullptr);
   EXPECT_TRUE(serve_until([&] { return port_->is_empty(); }));
 }
 

@@ -6,11 +6,11 @@
 #include <filesystem>
 #include <fstream>
 
+#include "bootstrap/launchers/launchers.h"
+#include "bootstrap/launchers/node_launchers.h"
+#include "bootstrap/launchers/platform.h"
+#include "bootstrap/topology/efa.h"
 #include "tests/support/variables.h"
-#include "world/efa.h"
-#include "world/launchers.h"
-#include "world/node_launchers.h"
-#include "world/surroundings.h"
 
 namespace fdl {
 namespace {
@@ -21,22 +21,22 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
-Surroundings pod(const std::string& name, const std::string& domain = "") {
+Platform pod(const std::string& name, const std::string& domain = "") {
   return {.host_name = name, .domain = domain, .mpi_hostfile = {}};
 }
 
-std::string answer(const Vars& variables, const Surroundings& around) {
+std::string answer(const Vars& variables, const Platform& platform) {
   const Environment environment(variables);
   const auto config = Config::read(environment);
   if (!config.ok()) return config.status().text();
-  const auto identity = who_am_i(environment, *config, around);
+  const auto identity = who_am_i(environment, *config, platform);
   return identity.ok() ? identity->line() : "refused: " + identity.status().text();
 }
 
 // What `farandole run` goes by in that pod.
-std::string node(const Vars& variables, const Surroundings& around) {
+std::string node(const Vars& variables, const Platform& platform) {
   const Environment environment(variables);
-  const auto found = find_node(Variables(environment), around);
+  const auto found = find_node(Variables(environment), platform);
   if (!found.ok()) return "refused: " + found.status().text();
   return *found ? (*found)->line() : "nothing";
 }
@@ -81,7 +81,7 @@ Vars tf_config(const std::string& task) {
 struct Case {
   const char* name;
   Vars variables;
-  Surroundings around;
+  Platform platform;
   std::string rank;  // a regular expression for what the library says in a process that the pod starts itself
   std::string node;  // and for what `farandole run` goes by
 };
@@ -89,8 +89,8 @@ struct Case {
 class Pods : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Pods, KnowWhoTheyAre) {
-  EXPECT_THAT(answer(GetParam().variables, GetParam().around), MatchesRegex(GetParam().rank));
-  EXPECT_THAT(node(GetParam().variables, GetParam().around), MatchesRegex(GetParam().node));
+  EXPECT_THAT(answer(GetParam().variables, GetParam().platform), MatchesRegex(GetParam().rank));
+  EXPECT_THAT(node(GetParam().variables, GetParam().platform), MatchesRegex(GetParam().node));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -274,25 +274,25 @@ TEST(MpiAcrossPods, RanksOfAnMpiJobMeetAtWorkerZero) {
 TEST(MpiAcrossPods, HydrasRanksDeriveOneKeyThoughEachPodHasAProxyOfItsOwn) {
   const Vars rank = {
       {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"PMI_PORT", "a:1"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "1"}};
-  const auto key_of = [](const Vars& variables, const Surroundings& around) {
+  const auto key_of = [](const Vars& variables, const Platform& platform) {
     const Environment environment(variables);
-    return who_am_i(environment, *Config::read(environment), around)->job_key;
+    return who_am_i(environment, *Config::read(environment), platform)->job_key;
   };
   EXPECT_EQ(key_of(rank + Vars{{"PMI_RANK", "0"}}, pod("pi-worker-0", "pi")), key_of(rank, pod("pi-worker-1", "pi")));
 }
 
 TEST(MpiAcrossPods, AWorldOnTheLauncherAloneIsToldWithTheHostfileThatWasIgnored) {
   Warnings warnings;
-  Surroundings around = pod("pi-launcher");
-  around.mpi_hostfile = "pi-worker-0.pi.ml.svc slots=1\npi-worker-1.pi.ml.svc slots=1\n";
-  EXPECT_THAT(answer(open_mpi(0, 2, 0, 2), around), HasSubstr("rank 0/2"));
+  Platform platform = pod("pi-launcher");
+  platform.mpi_hostfile = "pi-worker-0.pi.ml.svc slots=1\npi-worker-1.pi.ml.svc slots=1\n";
+  EXPECT_THAT(answer(open_mpi(0, 2, 0, 2), platform), HasSubstr("rank 0/2"));
   ASSERT_EQ(warnings.lines().size(), 1u);
   EXPECT_THAT(warnings.lines()[0], HasSubstr("all 2 ranks are on 'pi-launcher', but /etc/mpi/hostfile lists 2 other"));
   EXPECT_THAT(warnings.lines()[0], HasSubstr("mpirun --hostfile /etc/mpi/hostfile"));
-  EXPECT_THAT(answer(open_mpi(0, 2, 0, 2) + Vars{{"FARANDOLE_STRICT_ENV", "1"}}, around),
+  EXPECT_THAT(answer(open_mpi(0, 2, 0, 2) + Vars{{"FARANDOLE_STRICT_ENV", "1"}}, platform),
               MatchesRegex("refused: all 2 ranks are on .*"));
   // Once for the world, not once a rank; and not where the hostfile is obeyed.
-  EXPECT_THAT(answer(open_mpi(1, 2, 1, 2), around), HasSubstr("rank 1/2"));
+  EXPECT_THAT(answer(open_mpi(1, 2, 1, 2), platform), HasSubstr("rank 1/2"));
   EXPECT_EQ(warnings.lines().size(), 1u);
 }
 
@@ -467,9 +467,9 @@ TEST(JobKeys, ComeFromAFileThatASecretIsMountedAt) {
 }
 
 TEST(PodNames, AreThoseOfTheController) {
-  const auto name = [](const Vars& variables, const Surroundings& around, int index) {
+  const auto name = [](const Vars& variables, const Platform& platform, int index) {
     const Environment environment(variables);
-    const auto found = find_node(Variables(environment), around);
+    const auto found = find_node(Variables(environment), platform);
     return found.ok() && *found ? pod_name(**found, index) : "nothing";
   };
   EXPECT_EQ(name({{"JOB_COMPLETION_INDEX", "2"}, {"FARANDOLE_NNODES", "4"}}, pod("train-2"), 3), "train-3");

@@ -160,10 +160,10 @@ run_python_under_address() {
 }
 
 part_address() {
-  sanitized address farandole_wheel system_test elastic_crew_test node_port_test hub_strangers_test hub_loss_test transport_contract_test tcp_test shm_test engine_test adasum_test capi_test timeline_test channel_test cuda_test capi_devices_test capi_together_test engine_room_test
+  sanitized address farandole_wheel system_test elastic_crew_test node_port_test coordinator_strangers_test coordinator_loss_test transport_contract_test tcp_test shm_test engine_test adasum_test capi_test timeline_test channel_test cuda_test capi_devices_test capi_together_test engine_room_test
   run_python_under_address
 }
-part_thread() { sanitized thread elastic_crew_test hub_test hub_loss_test transport_contract_test shm_test engine_test adasum_test capi_test timeline_test channel_test cuda_test capi_devices_test capi_together_test engine_room_test; }
+part_thread() { sanitized thread elastic_crew_test coordinator_test coordinator_loss_test transport_contract_test shm_test engine_test adasum_test capi_test timeline_test channel_test cuda_test capi_devices_test capi_together_test engine_room_test; }
 
 set_up_machine
 for part in "${parts[@]}"; do

@@ -324,7 +324,7 @@ TEST(TcpAddresses, MayBelongToSeveralInterfaces) {
   }
 }
 
-TEST(TcpAddresses, KeepToTheFixedPortsWithoutTheHubs) {
+TEST(TcpAddresses, KeepToTheFixedPortsWithoutTheCoordinators) {
   constexpr int kSize = 3;
   Party party(kSize);
   party.config().port_base = 29000 + ::getpid() % 500 * 64;  // other tests of this host have others
@@ -345,7 +345,7 @@ TEST(TcpAddresses, KeepToTheFixedPortsWithoutTheHubs) {
   });
   EXPECT_FALSE(ports.empty());
   for (const int port : ports) {
-    EXPECT_GT(port, party.config().port_base) << "the first one is the hub's";
+    EXPECT_GT(port, party.config().port_base) << "the first one is the coordinator's";
     EXPECT_LT(port, party.config().port_base + 64);
   }
 }

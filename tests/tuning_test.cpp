@@ -10,7 +10,7 @@
 
 #include "algorithms/choose.h"
 #include "algorithms/measured_choice.h"
-#include "runtime/own_terms.h"
+#include "runtime/compatibility_settings.h"
 
 namespace fdl {
 namespace {
@@ -256,15 +256,15 @@ TEST_F(TuningFiles, WhatIsNotThereOrNoTableIsNamed) {
 
 // ---- What ranks must have alike
 
-TEST(OwnTerms, TellTablesApartAndNothingThatMayDiffer) {
-  const auto terms = [](const std::map<std::string, std::string>& knobs, const TuningTable& table) {
-    return own_terms(*Config::read(Environment({}), knobs), table);
+TEST(CompatibilitySettings, TellTablesApartAndNothingThatMayDiffer) {
+  const auto settings = [](const std::map<std::string, std::string>& knobs, const TuningTable& table) {
+    return compatibility_settings(*Config::read(Environment({}), knobs), table);
   };
   const TuningTable table = read("reduce shm 2 64 direct=2\n");
-  const auto standard = terms({}, table);
-  EXPECT_EQ(standard, terms({{"log_level", "off"}, {"slice_bytes", "262144"}, {"spin_us", "0"}}, table));
-  EXPECT_TRUE(compare_terms("a", standard, "b", standard).ok());
-  const Status tables = compare_terms("a", standard, "b", terms({}, TuningTable()));
+  const auto standard = settings({}, table);
+  EXPECT_EQ(standard, settings({{"log_level", "off"}, {"slice_bytes", "262144"}, {"spin_us", "0"}}, table));
+  EXPECT_TRUE(compare_settings("a", standard, "b", standard).ok());
+  const Status tables = compare_settings("a", standard, "b", settings({}, TuningTable()));
   EXPECT_EQ(tables.code(), Code::mismatch);
   EXPECT_THAT(tables.text(), HasSubstr("the same tuning table, but a has 1 row, "));
   EXPECT_THAT(tables.text(), HasSubstr(" and b has none; name one table on all ranks with FARANDOLE_TUNING"));
@@ -274,7 +274,7 @@ TEST(OwnTerms, TellTablesApartAndNothingThatMayDiffer) {
                                                                       {"cache_capacity", "0"},
                                                                       {"slice_bytes", "64K"},
                                                                       {"shm_bytes", "2M"}}) {
-    const Status differs = compare_terms("a", standard, "b", terms({{knob, value}}, table));
+    const Status differs = compare_settings("a", standard, "b", settings({{knob, value}}, table));
     EXPECT_THAT(differs.text(), HasSubstr("the same " + knob + ", but")) << knob;
   }
 }

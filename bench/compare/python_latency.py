@@ -18,7 +18,7 @@ class FarandoleTorch:
         os.environ.update(
             FARANDOLE_RANK=str(rank),
             FARANDOLE_SIZE=str(size),
-            FARANDOLE_RENDEZVOUS=f"file://{meeting}/hub",
+            FARANDOLE_RENDEZVOUS=f"file://{meeting}/rendezvous",
             FARANDOLE_JOB_KEY="a comparison on one host",
         )
         import farandole.torch as hvd

@@ -51,7 +51,7 @@ class Library {
   Library(const Options& options, int rank, const Meeting& meeting) {
     std::vector<const char*> texts;
     for (const auto& [name, value] : options.knobs) texts.insert(texts.end(), {name.c_str(), value.c_str()});
-    const std::string place = "file://" + std::string(meeting.folder) + "/hub";
+    const std::string place = "file://" + std::string(meeting.folder) + "/rendezvous";
     fdl_world_options told;
     fdl_world_options_init(&told);
     told.rank = rank;

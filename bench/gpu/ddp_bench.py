@@ -111,7 +111,7 @@ def measure(ways, steps, device):
 
 def rank_main(rank, options, folder, key):
     os.environ.update(FARANDOLE_RANK=str(rank), FARANDOLE_SIZE=str(options.ranks), FARANDOLE_JOB_KEY=key,
-                      FARANDOLE_RENDEZVOUS=f"file://{folder}/hub")  # fmt: skip
+                      FARANDOLE_RENDEZVOUS=f"file://{folder}/rendezvous")  # fmt: skip
     import torch
     import torch.distributed as dist
 

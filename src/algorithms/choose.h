@@ -9,7 +9,7 @@
 
 namespace fdl {
 
-// The group as world/topology saw it.
+// The group as bootstrap/topology saw it.
 struct GroupShape {
   int ranks = 1;
   int hosts = 1;

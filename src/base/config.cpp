@@ -149,7 +149,7 @@ Status check_options(const Config& config, const std::map<std::string, std::stri
   return {};
 }
 
-// What launchers say of ranks is no knob; world/launchers reads it.
+// What launchers say of ranks is no knob; bootstrap/launchers reads it.
 bool belongs_to_launcher(std::string_view variable) {
   for (std::string_view name : {"RANK",       "SIZE",       "LOCAL_RANK",  "LOCAL_SIZE",       "NODE_RANK",
                                 "NODE_COUNT", "NNODES",     "RANK_FROM",   "ORDINAL_START",    "CROSS_RANK",
@@ -171,7 +171,7 @@ void mention_unknown_variables(const Config& config, const Environment& environm
   }
 }
 
-// One port is the hub's, so that there must be two.
+// One port is the coordinator's, so that there must be two.
 Status check_ports(const Config& config) {
   if (config.port_base == 0) return {};
   if (config.port_base <= 65535 && config.port_count >= 2 && config.port_count <= 65536 - config.port_base) return {};

@@ -57,9 +57,9 @@
   KNOB(job_key_file,           Text,    "", "",                                                                        \
        "File that holds the job's secret, for example a mounted Kubernetes Secret; FARANDOLE_JOB_KEY wins.")           \
   KNOB(port_base,              Count,   "0", "",                                                                       \
-       "First of the only ports that are listened at, for network policies: the hub's; 29500 by custom. 0: any port.") \
+       "First of the only ports that are listened at, for network policies: the coordinator's; 29500 by custom. 0: any port.") \
   KNOB(port_count,             Count,   "64", "",                                                                      \
-       "How many ports from FARANDOLE_PORT_BASE on there are: one for the hub, and one for each rank of a pod.")       \
+       "How many ports from FARANDOLE_PORT_BASE on there are: one for the coordinator, and one for each rank of a pod.")       \
   KNOB(start_timeout_s,        Seconds, "30", "HOROVOD_START_TIMEOUT",                                                 \
        "How long a rank waits at start for the others before it names the missing.")                                   \
   KNOB(term_grace_s,           Seconds, "25", "",                                                                      \
@@ -142,7 +142,7 @@ struct Config {
   std::vector<Setting> settings;             // in the table's order
   std::vector<std::string> without_meaning;  // lines about HOROVOD_ variables that are set and do nothing
 
-  // Where ports are fixed: the first is the hub's, the others the ranks'. {0, 0}: any.
+  // Where ports are fixed: the first is the coordinator's, the others the ranks'. {0, 0}: any.
   struct PortRange {
     int first = 0;
     int last = 0;

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <memory>
 
+#include "bootstrap/topology/topology.h"
 #include "program/json_line.h"
 #include "program/numa_report.h"
 #include "program/subcommands.h"
 #include "runtime/assemble.h"
 #include "runtime/tuning.h"
-#include "world/topology.h"
 
 namespace fdl {
 namespace {

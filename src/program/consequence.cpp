@@ -18,9 +18,9 @@ struct Row {
 
 constexpr Row kRows[] = {
     {"rank ", " was lost: ", kExitPeerLost, "another rank was lost"},
-    {"the hub (", ") is gone", kExitPeerLost, "the hub went away"},
+    {"the coordinator (", ") is gone", kExitPeerLost, "the coordinator went away"},
     {"rank", " not arrived after ", kExitRendezvous, "others did not arrive in time"},
-    {"", " did not find the hub at ", kExitRendezvous, "the hub was not found in time"},
+    {"", " did not find the coordinator at ", kExitRendezvous, "the coordinator was not found in time"},
 };
 
 }  // namespace

@@ -5,14 +5,14 @@
 #include <memory>
 
 #include "base/config.h"
+#include "bootstrap/launchers/launchers.h"
+#include "bootstrap/launchers/platform.h"
 #include "program/cluster_checks.h"
 #include "program/network_checks.h"
 #include "program/pair_checks.h"
 #include "program/pod_checks.h"
 #include "program/run_log.h"
 #include "program/subcommands.h"
-#include "world/launchers.h"
-#include "world/surroundings.h"
 
 namespace fdl {
 namespace {
@@ -56,8 +56,8 @@ bool is_started_as_rank(const Identity& identity) {
 // Started by `farandole run` or mpirun, ranks of the same pod see the same; the first of each tells it.
 int examine(const DoctorOptions& options) {
   const Environment environment = Environment::of_process();
-  const Surroundings around = Surroundings::of_this_host();
-  set_run_log(options.json, whereabouts_of(environment, around.host_name));
+  const Platform platform = Platform::of_this_host();
+  set_run_log(options.json, whereabouts_of(environment, platform.host_name));
   std::vector<Finding> findings;
   int code = kExitOk;
   if (options.cluster) {
@@ -68,10 +68,10 @@ int examine(const DoctorOptions& options) {
       fmt::print(stderr, "farandole doctor: {}\n", config.status().text());
       return kExitBadEnvironment;
     }
-    const auto identity = who_am_i(environment, *config, around);
+    const auto identity = who_am_i(environment, *config, platform);
     const bool is_first = !identity.ok() || identity->local_rank <= 0;
     if (is_first) {
-      findings = check_network(environment, *config, around);
+      findings = check_network(environment, *config, platform);
       add(findings, check_pod(environment));
     }
     if (identity.ok() && identity->size > 1 && is_started_as_rank(*identity)) add(findings, check_pairs(code));

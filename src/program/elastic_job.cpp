@@ -13,7 +13,7 @@
 namespace fdl {
 namespace {
 
-using Kind = HubMessage::Kind;
+using Kind = CoordinatorMessage::Kind;
 
 // Tokens, counted from the first.
 constexpr uint64_t kDoor = 0;
@@ -58,10 +58,10 @@ Result<std::unique_ptr<ElasticJob>> ElasticJob::open(const Options& options) {
   std::unique_ptr<NodePort> port;
   if (options.several) {
     FDL_ASSIGN_OR_RETURN(port, NodePort::open({.address = options.several->rendezvous,
-                                               .interfaces = options.hub.interfaces,
+                                               .interfaces = options.coordinator.interfaces,
                                                .port_base = options.several->port_base,
-                                               .job_key = options.hub.job_key,
-                                               .name = options.hub.server_name}));
+                                               .job_key = options.coordinator.job_key,
+                                               .name = options.coordinator.server_name}));
   }
   std::optional<WatchedFile> count_file;
   if (!options.count_file.empty()) {
@@ -163,7 +163,7 @@ void ElasticJob::start_one(int place) {
        .worker = runners_[worker].index,
        .rank = rank,
        .variables = worker_variables(*door_, worker, rank, std::max(rank + 1, options_.limits.ranks),
-                                     options_.hub.job_key, generations_.restarts(), options_.variables)});
+                                     options_.coordinator.job_key, generations_.restarts(), options_.variables)});
 }
 
 bool ElasticJob::ended(int worker, const Ending& ending) {
@@ -182,7 +182,8 @@ bool ElasticJob::note_end(int worker, const Ending& ending) {
   }
   const bool was_member = generations_.is_member(worker);
   const bool is_loss = generations_.ended(worker, ending.success());
-  if (is_loss && was_member && hub_ends_.is_never()) hub_ends_ = Deadline::after_seconds(kHubPatience_s);
+  if (is_loss && was_member && coordinator_ends_.is_never())
+    coordinator_ends_ = Deadline::after_seconds(kCoordinatorPatience_s);
   if (generations_.has_finished()) say_to_all_that_ask(fmt::format("end {}", kFinished));
   return is_loss;
 }
@@ -199,7 +200,7 @@ void ElasticJob::stop(const std::string& why) {
 // ----------------------------------------------------------------------------------------------------------
 
 Deadline ElasticJob::next() const {
-  Deadline next = patience_.earlier(door_->next()).earlier(hub_ends_);
+  Deadline next = patience_.earlier(door_->next()).earlier(coordinator_ends_);
   if (port_) next = next.earlier(port_->next());
   if (port_ && !is_over_) next = next.earlier(nodes_.next());
   for (const auto& [worker, until] : suspects_) next = next.earlier(until);
@@ -214,9 +215,9 @@ void ElasticJob::tick() {
     if (!is_over_) nodes_.tick(now_ns());
     obey_orders();
   }
-  if (hub_ends_.passed()) {
-    hub_ends_ = Deadline::never();
-    hub_.reset();
+  if (coordinator_ends_.passed()) {
+    coordinator_ends_ = Deadline::never();
+    coordinator_.reset();
   }
   const auto end = [&](int worker, const char* why) {
     tell(fmt::format("rank {} {}, and is ended", runners_.at(worker).label, why));
@@ -288,20 +289,20 @@ void ElasticJob::begin_if_all_asked() {
   suspects_.clear();
   told_.clear();
   for (const int worker : world->dismissed) say(worker, "removed");
-  hub_ends_ = Deadline::never();
-  hub_.reset();  // nobody is in the generation before any more
-  auto hub = Hub::open(next_hub(*world));
-  if (!hub.ok()) {
-    return give_up(kExitRendezvous, 0, 0, hub.status().while_doing("serving the next generation").text());
+  coordinator_ends_ = Deadline::never();
+  coordinator_.reset();  // nobody is in the generation before any more
+  auto coordinator = Coordinator::open(next_coordinator(*world));
+  if (!coordinator.ok()) {
+    return give_up(kExitRendezvous, 0, 0, coordinator.status().while_doing("serving the next generation").text());
   }
-  hub_ = std::make_unique<HubThread>(hub.take());
+  coordinator_ = std::make_unique<CoordinatorThread>(coordinator.take());
   tell_world(*world);
 }
 
-HubOptions ElasticJob::next_hub(const Generations::World& world) const {
-  HubOptions options = options_.hub;
+CoordinatorOptions ElasticJob::next_coordinator(const Generations::World& world) const {
+  CoordinatorOptions options = options_.coordinator;
   options.size = static_cast<int>(world.workers.size());
-  options.address = options_.several ? options_.several->hub_address : "unix";
+  options.address = options_.several ? options_.several->coordinator_address : "unix";
   if (!options_.several) return options;
   for (const int worker : world.workers) {
     const Nodes::Node* node = nodes_.node_at(generations_.place_of(worker));
@@ -329,8 +330,8 @@ void ElasticJob::tell_world(const Generations::World& world) {
     } else if (const auto peer = nodes_.peer_of(place)) {
       port_->send(*peer, {.kind = Kind::node_rename, .id = static_cast<uint64_t>(worker), .rank = rank});
     }
-    say(worker, fmt::format("world {} {} {} {} {} {}?hub=1", world.generation, rank, size, locals[place]++,
-                            sizes[place], hub_->address()));
+    say(worker, fmt::format("world {} {} {} {} {} {}{}", world.generation, rank, size, locals[place]++, sizes[place],
+                            coordinator_->address(), kCoordinatorIsThere));
   }
 }
 

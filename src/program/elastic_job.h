@@ -1,9 +1,9 @@
-// ElasticJob: the launcher that leads an elastic job: it decides who is in each generation, and serves its hub.
+// ElasticJob: the launcher that leads an elastic job: it decides who is in each generation, and serves its coordinator.
 //
 // Workers run at places: place 0 is this node, and the others are nodes that came to the port (program/elastic_member.h
 // is the other end). What workers ask at this node's door, and what other nodes tell of theirs, become events of
-// Generations and Nodes; what those decide becomes lines for workers, messages for nodes, a hub, and actions for the
-// supervisor of this node. All of it lives in the supervisor's thread; the hub has one of its own.
+// Generations and Nodes; what those decide becomes lines for workers, messages for nodes, a coordinator, and actions
+// for the supervisor of this node. All of it lives in the supervisor's thread; the coordinator has one of its own.
 #pragma once
 
 #include <map>
@@ -12,9 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "bootstrap/rendezvous/rendezvous.h"
+#include "program/coordinator_thread.h"
 #include "program/crew.h"
 #include "program/generations.h"
-#include "program/hub_thread.h"
 #include "program/node_port.h"
 #include "program/nodes.h"
 #include "program/worker_door.h"
@@ -26,16 +27,16 @@ class ElasticJob final : public Crew {
  public:
   struct Several {
     Nodes::Limits limits;
-    std::string rendezvous;   // where the other nodes come
-    std::string hub_address;  // of each generation's hub
+    std::string rendezvous;           // where the other nodes come
+    std::string coordinator_address;  // of each generation's coordinator
     int port_base = 0;
   };
   struct Options {
     Generations::Limits limits;
-    HubOptions hub;            // of each generation; its size and address are set anew
-    std::string count_file{};  // where the number of ranks that are wanted is written; empty: it stays as it is
-    double patience_s = 600;   // how long members wait for one that does not come before it is ended
-    Nodes::Node own{};         // this node
+    CoordinatorOptions coordinator;  // of each generation; its size and address are set anew
+    std::string count_file{};        // where the number of ranks that are wanted is written; empty: it stays as it is
+    double patience_s = 600;         // how long members wait for one that does not come before it is ended
+    Nodes::Node own{};               // this node
     std::optional<Several> several{};
     std::map<std::string, std::string> variables{};  // for ranks, beside those that say who they are
   };
@@ -52,9 +53,9 @@ class ElasticJob final : public Crew {
   bool stays() const override { return port_ && (!is_over_ || !port_->is_empty()); }
 
  private:
-  // The hub tells by itself who is lost, but not of one that died before it came there, for which the others would
-  // wait.
-  static constexpr double kHubPatience_s = 1;
+  // The coordinator tells by itself who is lost, but not of one that died before it came there, for which the others
+  // would wait.
+  static constexpr double kCoordinatorPatience_s = 1;
 
   struct Failure {
     int place = 0;
@@ -75,14 +76,14 @@ class ElasticJob final : public Crew {
   bool note_end(int worker, const Ending& ending);
 
   void hear_nodes();
-  void obey_node(NodePort::Peer peer, const HubMessage& message);
+  void obey_node(NodePort::Peer peer, const CoordinatorMessage& message);
   void obey_orders();
   void take_node_event(const Nodes::Event& event);
   void lose_node(const Nodes::Event& event);
   std::string place_name(int place) const;
 
   void begin_if_all_asked();
-  HubOptions next_hub(const Generations::World& world) const;
+  CoordinatorOptions next_coordinator(const Generations::World& world) const;
   void tell_world(const Generations::World& world);
   void tell_changes();
   // With `others_code` on all nodes but the culprit's, which ends with its own code where that is not 0.
@@ -100,9 +101,9 @@ class ElasticJob final : public Crew {
   uint64_t first_token_ = 0;
   std::map<int, Runner> runners_;  // of the workers that run
   std::vector<int> own_;           // the workers that were started here, as the supervisor counts them
-  std::unique_ptr<HubThread> hub_;
-  Deadline hub_ends_ = Deadline::never();  // once a member is lost
-  std::map<int, Deadline> suspects_;       // members that others saw lost: until when they may still come
+  std::unique_ptr<CoordinatorThread> coordinator_;
+  Deadline coordinator_ends_ = Deadline::never();  // once a member is lost
+  std::map<int, Deadline> suspects_;               // members that others saw lost: until when they may still come
   Deadline patience_ = Deadline::never();
   std::string told_;  // what members were told of changes since the generation began
   int restarts_ = 0;

@@ -10,16 +10,16 @@
 namespace fdl {
 namespace {
 
-using Kind = HubMessage::Kind;
+using Kind = CoordinatorMessage::Kind;
 
 constexpr int kMostRoom = 4096;
 
 void tell(const std::string& text) { fdl::say("elastic", text); }
 
 // Nothing where it is no such thing, or too long.
-std::optional<Nodes::Node> node_of(const HubMessage& message) {
+std::optional<Nodes::Node> node_of(const CoordinatorMessage& message) {
   if (message.members.size() != 1 || message.key.size() > kMostName || message.value.size() > kMostName) return {};
-  const HubLink::Hello& hello = message.members.front();
+  const CoordinatorClient::Hello& hello = message.members.front();
   if (hello.rank < -1 || hello.size < 1 || hello.size > kMostRoom || hello.host_name.size() > kMostName) return {};
   return Nodes::Node{.number = hello.rank,
                      .room = hello.size,
@@ -29,7 +29,7 @@ std::optional<Nodes::Node> node_of(const HubMessage& message) {
                      .process_id = hello.process_id};
 }
 
-Ending ending_of(const HubMessage& message) {
+Ending ending_of(const CoordinatorMessage& message) {
   const int number = static_cast<int>(std::clamp<int64_t>(message.number, -64, 255));
   return {.by_signal = number < 0, .number = std::abs(number)};
 }
@@ -49,7 +49,7 @@ void ElasticJob::hear_nodes() {
   }
 }
 
-void ElasticJob::obey_node(NodePort::Peer peer, const HubMessage& message) {
+void ElasticJob::obey_node(NodePort::Peer peer, const CoordinatorMessage& message) {
   if (message.kind == Kind::node_hello) {
     if (const auto node = node_of(message)) return nodes_.arrive(peer, *node, now_ns());
     return port_->hang_up(peer);
@@ -82,13 +82,14 @@ void ElasticJob::obey_orders() {
   for (const Nodes::Order& order : nodes_.take_orders()) {
     switch (order.kind) {
       case Nodes::Order::Kind::welcome:
-        port_->send(order.peer, {.kind = Kind::node_welcome, .rank = order.number, .key = options_.hub.server_name});
+        port_->send(order.peer,
+                    {.kind = Kind::node_welcome, .rank = order.number, .key = options_.coordinator.server_name});
         break;
       case Nodes::Order::Kind::wait:
         port_->send(order.peer, {.kind = Kind::node_waits, .key = order.text});
         break;
       case Nodes::Order::Kind::refuse: {
-        HubMessage refusal{.kind = Kind::refused};
+        CoordinatorMessage refusal{.kind = Kind::refused};
         refusal.why = Status(Code::invalid_argument, order.text);
         port_->send(order.peer, refusal);
         port_->hang_up(order.peer);
@@ -127,8 +128,8 @@ void ElasticJob::lose_node(const Nodes::Event& event) {
     runners_.erase(worker);
     suspects_.erase(worker);
   }
-  if (generations_.lose_place(event.number) && hub_ends_.is_never()) {
-    hub_ends_ = Deadline::after_seconds(kHubPatience_s);
+  if (generations_.lose_place(event.number) && coordinator_ends_.is_never()) {
+    coordinator_ends_ = Deadline::after_seconds(kCoordinatorPatience_s);
   }
   if (event.was_leaving && workers.empty()) {
     return tell(

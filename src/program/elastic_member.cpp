@@ -3,16 +3,16 @@
 
 #include <fmt/format.h>
 
+#include "bootstrap/topology/topology.h"
 #include "program/elastic_job.h"
 #include "program/node_port.h"
 #include "program/run_log.h"
 #include "program/subcommands.h"
-#include "world/topology.h"
 
 namespace fdl {
 namespace {
 
-using Kind = HubMessage::Kind;
+using Kind = CoordinatorMessage::Kind;
 
 // Tokens, counted from the first.
 constexpr uint64_t kDoor = 0;
@@ -43,11 +43,12 @@ LeaderSearch::~LeaderSearch() {
   thread_.join();
 }
 
-Result<FoundHub> LeaderSearch::search(const std::string& rendezvous, const std::string& job_key,
-                                      const std::string& mine, double patience_s) const {
+Result<FoundCoordinator> LeaderSearch::search(const std::string& rendezvous, const std::string& job_key,
+                                              const std::string& mine, double patience_s) const {
   const Deadline deadline = Deadline::after_seconds(patience_s);
   while (true) {
-    auto found = find_hub(rendezvous, job_key, mine, Deadline::after_seconds(kRound_s).earlier(deadline), kNodePurpose);
+    auto found =
+        find_coordinator(rendezvous, job_key, mine, Deadline::after_seconds(kRound_s).earlier(deadline), kNodePurpose);
     const bool may_again = !found.ok() && found.status().code() == Code::timeout && !deadline.passed();
     if (!may_again) {
       if (found.ok() || found.status().code() != Code::timeout) return found;
@@ -60,7 +61,7 @@ Result<FoundHub> LeaderSearch::search(const std::string& rendezvous, const std::
   }
 }
 
-std::optional<Result<FoundHub>> LeaderSearch::take() {
+std::optional<Result<FoundCoordinator>> LeaderSearch::take() {
   if (!is_over_.load()) return std::nullopt;
   found_.clear();
   return std::move(result_);
@@ -101,13 +102,13 @@ void ElasticMember::meet() {
   search_.reset();
   if (!found->ok()) return end(kExitRendezvous, found->status().text(), false);
   leader_ = (*found)->introduced.peer;
-  link_ =
-      std::make_unique<FramedSocket>(std::move((*found)->fd), (*found)->introduced.session_key, Direction::from_hub);
+  link_ = std::make_unique<FramedSocket>(std::move((*found)->fd), (*found)->introduced.session_key,
+                                         Direction::from_coordinator);
   if (Status status = poller_->add(link_->fd(), first_token_ + kLink); !status.ok()) {
     return end(kExitBug, status.text(), false);
   }
   const HostFacts facts = host_facts();
-  HubMessage hello{.kind = Kind::node_hello, .key = options_.own.pod, .value = options_.own.node};
+  CoordinatorMessage hello{.kind = Kind::node_hello, .key = options_.own.pod, .value = options_.own.node};
   hello.members = {{.rank = options_.own.number,
                     .size = options_.own.room,
                     .host_name = facts.host_name,
@@ -122,9 +123,9 @@ void ElasticMember::meet() {
 
 void ElasticMember::receive() {
   if (!link_) return;
-  std::vector<HubMessage> messages;
+  std::vector<CoordinatorMessage> messages;
   const FramedSocket::State state = link_->receive(messages);
-  for (const HubMessage& message : messages) {
+  for (const CoordinatorMessage& message : messages) {
     if (!is_over_ && !obey(message)) end(kExitPeerLost, fmt::format("{} said what no leader says", leader_), false);
   }
   if (state == FramedSocket::State::open && !is_over_) return flush();
@@ -140,7 +141,7 @@ void ElasticMember::receive() {
 }
 
 // False: it is nothing that the leader says.
-bool ElasticMember::obey(const HubMessage& message) {
+bool ElasticMember::obey(const CoordinatorMessage& message) {
   const int worker = static_cast<int>(std::min<uint64_t>(message.id, 1U << 30));
   const auto found = runners_.find(worker);
   switch (message.kind) {
@@ -181,7 +182,7 @@ bool ElasticMember::obey(const HubMessage& message) {
   }
 }
 
-void ElasticMember::start(const HubMessage& message) {
+void ElasticMember::start(const CoordinatorMessage& message) {
   if (is_leaving_) return;  // it was said before this was heard; the leader will see
   const int worker = static_cast<int>(message.id);
   std::set<int> taken;
@@ -247,7 +248,7 @@ void ElasticMember::stop(const std::string& why) {
   send({.kind = Kind::node_leaving});
 }
 
-void ElasticMember::send(const HubMessage& message) {
+void ElasticMember::send(const CoordinatorMessage& message) {
   if (!link_ || is_over_) return;
   link_->send(message);
   flush();

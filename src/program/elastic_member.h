@@ -1,5 +1,6 @@
 // ElasticMember: a launcher of an elastic job that another one leads: it starts whom it is told to, passes on what its
-// workers ask and are told, and says how they end. The words are those of world/hub_wire.h (node_...).
+// workers ask and are told, and says how they end. The words are those of bootstrap/coordinator/coordinator_wire.h
+// (node_...).
 #pragma once
 
 #include <atomic>
@@ -11,12 +12,12 @@
 #include <thread>
 #include <vector>
 
+#include "bootstrap/coordinator/find_coordinator.h"
+#include "bootstrap/rendezvous/framed_socket.h"
 #include "program/crew.h"
 #include "program/nodes.h"
 #include "program/worker_door.h"
 #include "system/event.h"
-#include "world/find_hub.h"
-#include "world/framed_socket.h"
 
 namespace fdl {
 
@@ -29,16 +30,16 @@ class LeaderSearch {
   LeaderSearch& operator=(const LeaderSearch&) = delete;
 
   int fd() const { return found_.fd(); }  // readable when it is over
-  std::optional<Result<FoundHub>> take();
+  std::optional<Result<FoundCoordinator>> take();
 
  private:
-  Result<FoundHub> search(const std::string& rendezvous, const std::string& job_key, const std::string& mine,
-                          double patience_s) const;
+  Result<FoundCoordinator> search(const std::string& rendezvous, const std::string& job_key, const std::string& mine,
+                                  double patience_s) const;
 
   Event found_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> is_over_{false};
-  std::optional<Result<FoundHub>> result_;  // the thread's, until it is over
+  std::optional<Result<FoundCoordinator>> result_;  // the thread's, until it is over
   std::thread thread_;
 };
 
@@ -73,11 +74,11 @@ class ElasticMember final : public Crew {
   ElasticMember(const Options& options, std::unique_ptr<WorkerDoor> door) : options_(options), door_(std::move(door)) {}
   void meet();
   void receive();
-  bool obey(const HubMessage& message);
-  void start(const HubMessage& message);
+  bool obey(const CoordinatorMessage& message);
+  void start(const CoordinatorMessage& message);
   void pass_on(int worker, const std::string& line);
   void ask(int worker, int lost_rank);
-  void send(const HubMessage& message);
+  void send(const CoordinatorMessage& message);
   void flush();
   void end(int code, const std::string& why, bool drain);
 

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/config.h"
+#include "bootstrap/launchers/launchers.h"
 #include "program/json_line.h"
 #include "program/subcommands.h"
-#include "world/launchers.h"
 
 namespace fdl {
 namespace {

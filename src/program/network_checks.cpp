@@ -6,11 +6,11 @@
 #include <optional>
 #include <set>
 
+#include "bootstrap/launchers/launchers.h"
+#include "bootstrap/launchers/node_launchers.h"
+#include "bootstrap/rendezvous/rendezvous.h"
 #include "system/addresses.h"
 #include "system/socket.h"
-#include "world/launchers.h"
-#include "world/node_launchers.h"
-#include "world/rendezvous.h"
 
 namespace fdl {
 namespace {
@@ -20,8 +20,8 @@ using Verdict = Finding::Verdict;
 constexpr double kPatience_s = 3;
 constexpr int kMostNames = 64;  // of peers that are looked up
 
-Finding check_identity(const Environment& environment, const Config& config, const Surroundings& around) {
-  const Explanation told = explain_identity(environment, config, around);
+Finding check_identity(const Environment& environment, const Config& config, const Platform& platform) {
+  const Explanation told = explain_identity(environment, config, platform);
   if (told.identity.ok()) return {Verdict::good, "rank", told.identity->line(), ""};
   if (!told.node.empty()) return {Verdict::good, "node", told.node, "start with `farandole run`"};
   return {Verdict::bad, "rank", told.identity.status().text(), "`farandole env --explain` tells what was tried"};
@@ -66,8 +66,8 @@ Finding check_way(const Rendezvous::Door& door) {
           "is the port closed by a NetworkPolicy or security group? Both need ingress and egress between the pods"};
 }
 
-std::vector<Finding> check_peers(const Environment& environment, const Config& config, const Surroundings& around) {
-  const auto node = find_node(Variables(environment), around);
+std::vector<Finding> check_peers(const Environment& environment, const Config& config, const Platform& platform) {
+  const auto node = find_node(Variables(environment), platform);
   std::set<std::string> names;
   std::optional<Rendezvous> rendezvous;
   std::string where = config.rendezvous;
@@ -79,7 +79,7 @@ std::vector<Finding> check_peers(const Environment& environment, const Config& c
   if (node.ok() && *node) {
     for (int index = 0; index < std::min((*node)->node_count, kMostNames); ++index) {
       const std::string pod = pod_name(**node, index);
-      if (!pod.empty() && !around.domain.empty()) names.insert(with_domain(pod, around));
+      if (!pod.empty() && !platform.domain.empty()) names.insert(with_domain(pod, platform));
     }
   }
   std::vector<Finding> findings;
@@ -112,9 +112,9 @@ Finding check_ports(const Config& config) {
 
 }  // namespace
 
-std::vector<Finding> check_network(const Environment& environment, const Config& config, const Surroundings& around) {
-  std::vector<Finding> findings = {check_identity(environment, config, around)};
-  for (auto& more : {check_interfaces(config), check_peers(environment, config, around)}) {
+std::vector<Finding> check_network(const Environment& environment, const Config& config, const Platform& platform) {
+  std::vector<Finding> findings = {check_identity(environment, config, platform)};
+  for (auto& more : {check_interfaces(config), check_peers(environment, config, platform)}) {
     findings.insert(findings.end(), more.begin(), more.end());
   }
   findings.push_back(check_ports(config));

@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "base/config.h"
+#include "bootstrap/launchers/platform.h"
 #include "program/findings.h"
-#include "world/surroundings.h"
 
 namespace fdl {
 
-std::vector<Finding> check_network(const Environment& environment, const Config& config, const Surroundings& around);
+std::vector<Finding> check_network(const Environment& environment, const Config& config, const Platform& platform);
 
 }  // namespace fdl

@@ -7,20 +7,20 @@
 
 #include <algorithm>
 
+#include "bootstrap/rendezvous/rendezvous.h"
+#include "bootstrap/topology/topology.h"
 #include "program/elastic_member.h"
 #include "program/run_log.h"
 #include "system/addresses.h"
 #include "system/socket.h"
-#include "world/rendezvous.h"
-#include "world/topology.h"
 
 namespace fdl {
 namespace {
 
 constexpr double kRound_s = 0.5;
 
-// Ports are fixed or any: the first one is the launcher's, and of the others one the hub's.
-Result<std::string> hub_address_of(const RunPlan& plan, const Config& config) {
+// Ports are fixed or any: the first one is the launcher's, and of the others one the coordinator's.
+Result<std::string> coordinator_address_of(const RunPlan& plan, const Config& config) {
   FDL_ASSIGN_OR_RETURN(const Rendezvous rendezvous, parse_rendezvous(plan.rendezvous));
   if (rendezvous.kind == Rendezvous::Kind::unix_socket) return std::string("unix");
   const std::string host =
@@ -82,7 +82,7 @@ Result<std::unique_ptr<Crew>> make_node_crew(const RunPlan& plan, const Config& 
   own.host = facts.host_name;
   own.process_id = facts.process_id;
   if (is_to_lead(plan, patience_s)) {
-    FDL_ASSIGN_OR_RETURN(const std::string hub_address, hub_address_of(plan, config));
+    FDL_ASSIGN_OR_RETURN(const std::string coordinator_address, coordinator_address_of(plan, config));
     leading.own = own;
     leading.own.number = 0;
     ElasticJob::Several& several = leading.several.emplace();
@@ -94,7 +94,7 @@ Result<std::unique_ptr<Crew>> make_node_crew(const RunPlan& plan, const Config& 
     several.limits.names = plan.pods;
     several.limits.where = plan.rendezvous;
     several.rendezvous = plan.rendezvous;
-    several.hub_address = hub_address;
+    several.coordinator_address = coordinator_address;
     several.port_base = static_cast<int>(config.port_base);
     auto job = ElasticJob::open(leading);
     if (job.ok()) return std::unique_ptr<Crew>(job.take());
@@ -103,7 +103,7 @@ Result<std::unique_ptr<Crew>> make_node_crew(const RunPlan& plan, const Config& 
   ElasticMember::Options led;
   led.own = own;
   led.rendezvous = plan.rendezvous;
-  led.job_key = leading.hub.job_key;
+  led.job_key = leading.coordinator.job_key;
   led.patience_s = patience_s;
   led.variables = leading.variables;
   FDL_ASSIGN_OR_RETURN(auto member, ElasticMember::open(led));

@@ -21,7 +21,7 @@ constexpr std::size_t kMostUnsent = 4_MiB;  // for a node that does not read
 }  // namespace
 
 Result<std::unique_ptr<NodePort>> NodePort::open(const Options& options) {
-  FDL_ASSIGN_OR_RETURN(auto door, HubDoor::open(options.address, options.interfaces, options.port_base));
+  FDL_ASSIGN_OR_RETURN(auto door, CoordinatorListener::open(options.address, options.interfaces, options.port_base));
   FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
   FDL_RETURN_IF_ERROR(poller.add(door->fd(), kDoor));
   return std::unique_ptr<NodePort>(new NodePort(options, std::move(door), std::move(poller)));
@@ -53,7 +53,7 @@ void NodePort::accept_all() {
       return;
     }
     if (!*fd) return;
-    if (HubDoor::is_foreign(fd->get()) || count_strangers() >= kMostStrangers) {
+    if (CoordinatorListener::is_foreign(fd->get()) || count_strangers() >= kMostStrangers) {
       ++strangers_;
       continue;
     }
@@ -99,18 +99,18 @@ bool NodePort::introduce(Peer peer, Connection& connection) {
   }
   if (!*through) return false;
   connection.socket = std::make_unique<FramedSocket>(
-      std::move(connection.fd), connection.introduction->introduced().session_key, Direction::to_hub);
+      std::move(connection.fd), connection.introduction->introduced().session_key, Direction::to_coordinator);
   connection.introduction.reset();
   return true;
 }
 
 void NodePort::receive(Peer peer, Connection& connection) {
-  std::vector<HubMessage> messages;
+  std::vector<CoordinatorMessage> messages;
   const FramedSocket::State state = connection.socket->receive(messages);
-  for (HubMessage& message : messages) {
+  for (CoordinatorMessage& message : messages) {
     if (connection.is_ending) break;
     // Who it is comes first and once.
-    if ((message.kind == HubMessage::Kind::node_hello) == connection.has_spoken) return drop_stranger(peer);
+    if ((message.kind == CoordinatorMessage::Kind::node_hello) == connection.has_spoken) return drop_stranger(peer);
     connection.has_spoken = true;
     connection.patience = Deadline::never();
     heard_.push_back({.peer = peer, .message = std::move(message)});
@@ -119,7 +119,7 @@ void NodePort::receive(Peer peer, Connection& connection) {
   if (state == FramedSocket::State::closed) close(peer);
 }
 
-void NodePort::send(Peer peer, const HubMessage& message) {
+void NodePort::send(Peer peer, const CoordinatorMessage& message) {
   const auto found = connections_.find(peer);
   if (found == connections_.end() || !found->second.socket || found->second.is_ending) return;
   found->second.socket->send(message);

@@ -10,11 +10,11 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "bootstrap/coordinator/coordinator_listener.h"
+#include "bootstrap/rendezvous/framed_socket.h"
 #include "system/event.h"
 #include "system/handshake.h"
 #include "system/poller.h"
-#include "world/framed_socket.h"
-#include "world/hub_door.h"
 
 namespace fdl {
 
@@ -27,7 +27,7 @@ class NodePort {
   struct Heard {
     Peer peer;
     bool is_closed = false;  // and nothing follows
-    HubMessage message{};
+    CoordinatorMessage message{};
   };
   struct Options {
     std::string address;  // a rendezvous
@@ -45,7 +45,7 @@ class NodePort {
 
   void serve();
   std::vector<Heard> take_heard() { return std::exchange(heard_, {}); }
-  void send(Peer peer, const HubMessage& message);
+  void send(Peer peer, const CoordinatorMessage& message);
   // When all that was sent has gone out; no more is heard of it.
   void hang_up(Peer peer);
   bool is_empty() const { return connections_.empty(); }
@@ -65,7 +65,7 @@ class NodePort {
     Deadline patience = Deadline::never();
   };
 
-  NodePort(Options options, std::unique_ptr<HubDoor> door, Poller poller)
+  NodePort(Options options, std::unique_ptr<CoordinatorListener> door, Poller poller)
       : options_(std::move(options)), door_(std::move(door)), poller_(std::move(poller)) {}
   void accept_all();
   void serve_one(Peer peer);
@@ -77,7 +77,7 @@ class NodePort {
   std::size_t count_strangers() const;
 
   const Options options_;
-  const std::unique_ptr<HubDoor> door_;
+  const std::unique_ptr<CoordinatorListener> door_;
   Poller poller_;
   Peer next_peer_ = 1;
   std::map<Peer, Connection> connections_;

@@ -5,7 +5,7 @@
 
 #include <charconv>
 
-#include "world/topology.h"
+#include "bootstrap/topology/topology.h"
 
 namespace fdl {
 namespace {

@@ -11,9 +11,9 @@
 
 #include <fstream>
 
+#include "bootstrap/topology/efa.h"
+#include "bootstrap/topology/topology.h"
 #include "runtime/assemble.h"
-#include "world/efa.h"
-#include "world/topology.h"
 
 namespace fdl {
 namespace {

@@ -1,4 +1,5 @@
-// farandole run: starts this host's ranks, serves their hub, and ends with the code of the rank that failed first.
+// farandole run: starts this host's ranks, serves their coordinator, and ends with the code of the rank that failed
+// first.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -8,8 +9,9 @@
 #include <optional>
 
 #include "base/config.h"
+#include "bootstrap/topology/topology.h"
+#include "program/coordinator_thread.h"
 #include "program/elastic_job.h"
-#include "program/hub_thread.h"
 #include "program/node_crew.h"
 #include "program/run_log.h"
 #include "program/run_options.h"
@@ -17,7 +19,6 @@
 #include "program/subcommands.h"
 #include "program/supervisor.h"
 #include "system/handshake.h"
-#include "world/topology.h"
 
 namespace fdl {
 namespace {
@@ -58,7 +59,7 @@ std::vector<Supervisor::Rank> ranks_of(const RunPlan& plan, const std::string& r
   return ranks;
 }
 
-HubOptions hub_options(const Config& config, const std::string& key) {
+CoordinatorOptions coordinator_options(const Config& config, const std::string& key) {
   return {.job_key = key,
           .interfaces = config.interfaces,
           .port_base = static_cast<int>(config.port_base),
@@ -98,13 +99,13 @@ struct Job {
   }
 };
 
-// All ranks of this host, once, with one hub.
+// All ranks of this host, once, with one coordinator.
 Outcome run_once(const Job& job, int restart) {
   const RunPlan& plan = job.plan;
   std::string rendezvous = plan.rendezvous;
-  std::unique_ptr<HubThread> hub_thread;
+  std::unique_ptr<CoordinatorThread> coordinator_thread;
   if (plan.serves()) {
-    HubOptions wanted = hub_options(job.config, job.key);
+    CoordinatorOptions wanted = coordinator_options(job.config, job.key);
     wanted.size = plan.ranks_per_node * plan.nodes;
     wanted.address = plan.nodes > 1 ? rendezvous : "unix:@farandole-" + random_hex(12);
     wanted.serves_again = true;
@@ -114,12 +115,13 @@ Outcome run_once(const Job& job, int restart) {
     if (const auto patience = plan.variables.find("FARANDOLE_START_TIMEOUT_S"); patience != plan.variables.end()) {
       wanted.start_timeout_s = std::strtod(patience->second.c_str(), nullptr);
     }
-    auto hub = Hub::open(wanted);
-    if (!hub.ok()) return {fail(hub.status().while_doing("serving " + wanted.address).text(), kExitRendezvous)};
-    if (plan.nodes == 1) rendezvous = (*hub)->address();
-    hub_thread = std::make_unique<HubThread>(hub.take());
+    auto coordinator = Coordinator::open(wanted);
+    if (!coordinator.ok())
+      return {fail(coordinator.status().while_doing("serving " + wanted.address).text(), kExitRendezvous)};
+    if (plan.nodes == 1) rendezvous = (*coordinator)->address();
+    coordinator_thread = std::make_unique<CoordinatorThread>(coordinator.take());
   }
-  if (rendezvous.find("?hub=1") == std::string::npos) rendezvous += "?hub=1";
+  if (!coordinator_is_there(rendezvous)) rendezvous += kCoordinatorIsThere;
   Supervisor::Options supervised = job.supervised();
   supervised.ranks = ranks_of(plan, rendezvous, job.key, restart, job.config.term_grace_s);
   return supervise(std::move(supervised));
@@ -149,12 +151,12 @@ Result<std::unique_ptr<Crew>> make_crew(const Job& job) {
                     .resets = options.resets,
                     .replacements = options.replacements,
                     .restarts = options.restarts};
-  elastic.hub = hub_options(job.config, job.key);
+  elastic.coordinator = coordinator_options(job.config, job.key);
   elastic.count_file = options.count_file;
   elastic.patience_s = options.patience_s;
   elastic.variables = job.plan.variables;
   elastic.variables["FARANDOLE_TERM_GRACE_S"] = fmt::format("{:g}", job.config.term_grace_s);
-  elastic.hub.start_timeout_s = start_patience_s(job);
+  elastic.coordinator.start_timeout_s = start_patience_s(job);
   if (!is_alone) return make_node_crew(job.plan, job.config, std::move(elastic), start_patience_s(job));
   FDL_ASSIGN_OR_RETURN(auto alone, ElasticJob::open(elastic));
   return std::unique_ptr<Crew>(std::move(alone));
@@ -171,12 +173,12 @@ int run_elastic(const Job& job) {
 
 int run(const RunOptions& options) {
   const Environment environment = Environment::of_process();
-  const Surroundings around = Surroundings::of_this_host();
-  set_run_log(options.says_json(), whereabouts_of(environment, around.host_name));
+  const Platform platform = Platform::of_this_host();
+  set_run_log(options.says_json(), whereabouts_of(environment, platform.host_name));
   auto config = Config::read(environment);
   if (!config.ok()) return fail(config.status().text(), kExitBadEnvironment);
   bool usage = false;
-  auto plan = make_run_plan(options, environment, *config, around, this_machine(environment), usage);
+  auto plan = make_run_plan(options, environment, *config, platform, this_machine(environment), usage);
   if (!plan.ok()) return fail(plan.status().text(), usage ? kExitUsage : kExitBadEnvironment);
   if (auto fault = fault_of(options, *plan)) return fail(*fault);
   for (const std::string& note : plan->notes) say("note", note);

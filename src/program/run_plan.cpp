@@ -7,11 +7,11 @@
 #include <filesystem>
 #include <optional>
 
-#include "world/job_key.h"
-#include "world/meeting_place.h"
-#include "world/node_launchers.h"
-#include "world/rendezvous.h"
-#include "world/topology.h"
+#include "bootstrap/launchers/node_launchers.h"
+#include "bootstrap/rendezvous/job_key.h"
+#include "bootstrap/rendezvous/rendezvous.h"
+#include "bootstrap/rendezvous/rendezvous_address.h"
+#include "bootstrap/topology/topology.h"
 
 namespace fdl {
 namespace {
@@ -23,7 +23,7 @@ struct Asking {
   const RunOptions& options;
   const Environment& environment;
   const Config& config;
-  const Surroundings& around;
+  const Platform& platform;
   const Machine& machine;
   bool& usage;
 
@@ -53,7 +53,7 @@ Result<std::optional<NodeFacts>> ask_launchers(const Asking& asking) {
   std::map<std::string, std::string> variables = asking.environment.all();
   if (!asking.options.nodes.empty()) variables.try_emplace("FARANDOLE_NNODES", asking.options.nodes);
   const Environment environment(std::move(variables));
-  auto found = find_node(Variables(environment), asking.around);
+  auto found = find_node(Variables(environment), asking.platform);
   // What a broken launcher says does not matter where everything is given.
   if (!found.ok() && asking.options.nodes == "1") return std::optional<NodeFacts>();
   return found;
@@ -211,13 +211,13 @@ Status set_variables(const Asking& asking, bool in_pods, RunPlan& plan) {
   return {};
 }
 
-std::string about(const RunPlan& plan, const Surroundings& around, const NodeFacts& node) {
+std::string about(const RunPlan& plan, const Platform& platform, const NodeFacts& node) {
   const std::string source = fmt::format("source={} rendezvous={}", node.source, plan.rendezvous);
   if (plan.is_elastic) {
     return fmt::format("node {} of {}:{} ({}), {} ranks, {}", plan.node_rank, plan.fewest_nodes, plan.nodes,
-                       around.host_name, plan.ranks_per_node, source);
+                       platform.host_name, plan.ranks_per_node, source);
   }
-  return fmt::format("node {}/{} ({}), ranks {} to {} of {}, {}", plan.node_rank, plan.nodes, around.host_name,
+  return fmt::format("node {}/{} ({}), ranks {} to {} of {}, {}", plan.node_rank, plan.nodes, platform.host_name,
                      plan.node_rank * plan.ranks_per_node, (plan.node_rank + 1) * plan.ranks_per_node - 1,
                      plan.nodes * plan.ranks_per_node, source);
 }
@@ -239,8 +239,8 @@ Machine this_machine(const Environment& environment) {
 }
 
 Result<RunPlan> make_run_plan(const RunOptions& options, const Environment& environment, const Config& config,
-                              const Surroundings& around, const Machine& machine, bool& usage) {
-  const Asking asking{options, environment, config, around, machine, usage};
+                              const Platform& platform, const Machine& machine, bool& usage) {
+  const Asking asking{options, environment, config, platform, machine, usage};
   if (options.command.empty()) {
     return asking.refuse("give a command to run: farandole run -np 2 -- python train.py");
   }
@@ -254,7 +254,7 @@ Result<RunPlan> make_run_plan(const RunOptions& options, const Environment& envi
   plan.command = whole_command(options, environment);
   if (node && plan.nodes > 1) {
     for (int index = 0; index < plan.nodes; ++index) plan.pods.push_back(pod_name(*node, index));
-    plan.notes.insert(plan.notes.begin(), about(plan, around, *node));
+    plan.notes.insert(plan.notes.begin(), about(plan, platform, *node));
   }
   return plan;
 }

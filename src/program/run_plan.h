@@ -7,8 +7,9 @@
 
 #include "base/config.h"
 #include "base/status.h"
+#include "bootstrap/launchers/platform.h"
+#include "bootstrap/rendezvous/rendezvous.h"
 #include "program/run_options.h"
-#include "world/surroundings.h"
 
 namespace fdl {
 
@@ -25,7 +26,7 @@ struct RunPlan {
   std::map<std::string, std::string> variables;  // for the ranks, beside their numbers
   std::vector<std::string> command;
 
-  bool serves() const { return node_rank == 0 && rendezvous.find("?hub=1") == std::string::npos; }
+  bool serves() const { return node_rank == 0 && !coordinator_is_there(rendezvous); }
 };
 
 // INVALID_ARGUMENT with "--" or "give" in front is the command line's fault; else it is the environment's.
@@ -37,6 +38,6 @@ Machine this_machine(const Environment& environment);
 
 // `usage`: set when the command line is at fault, and not the environment.
 Result<RunPlan> make_run_plan(const RunOptions& options, const Environment& environment, const Config& config,
-                              const Surroundings& around, const Machine& machine, bool& usage);
+                              const Platform& platform, const Machine& machine, bool& usage);
 
 }  // namespace fdl

@@ -25,12 +25,12 @@
 #include <sstream>
 
 #include "base/config.h"
+#include "bootstrap/launchers/platform.h"
 #include "program/run_log.h"
 #include "program/subcommands.h"
 #include "system/fd.h"
 #include "system/poller.h"
 #include "system/process.h"
-#include "world/surroundings.h"
 
 namespace fdl {
 namespace {
@@ -270,7 +270,7 @@ void SshdInit::end_sshd() {
 
 int serve(const SshdOptions& options) {
   const Environment environment = Environment::of_process();
-  set_run_log(false, whereabouts_of(environment, Surroundings::of_this_host().host_name));
+  set_run_log(false, whereabouts_of(environment, Platform::of_this_host().host_name));
   auto config = Config::read(environment);
   if (!config.ok()) {
     say("error", config.status().text());

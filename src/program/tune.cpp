@@ -6,12 +6,12 @@
 
 #include "base/clock.h"
 #include "base/config.h"
+#include "bootstrap/topology/topology.h"
 #include "program/local_ranks.h"
 #include "program/subcommands.h"
 #include "program/tune_rank.h"
 #include "runtime/tuning.h"
 #include "schedule/schedule.h"
-#include "world/topology.h"
 
 namespace fdl {
 namespace {

@@ -20,7 +20,7 @@ constexpr double kPauseWithoutDescriptors_s = 0.1;
 }  // namespace
 
 Result<std::unique_ptr<WorkerDoor>> WorkerDoor::open() {
-  FDL_ASSIGN_OR_RETURN(auto door, HubDoor::open("unix"));
+  FDL_ASSIGN_OR_RETURN(auto door, CoordinatorListener::open("unix"));
   FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
   FDL_RETURN_IF_ERROR(poller.add(door->fd(), kDoor));
   return std::unique_ptr<WorkerDoor>(new WorkerDoor(std::move(door), std::move(poller)));
@@ -43,7 +43,7 @@ void WorkerDoor::accept_all() {
       return;
     }
     if (!*fd) return;
-    if (HubDoor::is_foreign(fd->get()) || connections_.size() >= kMostConnections) continue;
+    if (CoordinatorListener::is_foreign(fd->get()) || connections_.size() >= kMostConnections) continue;
     const uint64_t token = next_token_++;
     if (!poller_.add(fd->get(), token).ok()) continue;
     connections_[token].fd = fd.take();

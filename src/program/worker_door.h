@@ -17,8 +17,8 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "bootstrap/coordinator/coordinator_listener.h"
 #include "system/poller.h"
-#include "world/hub_door.h"
 
 namespace fdl {
 
@@ -51,12 +51,13 @@ class WorkerDoor {
     std::string unread;
   };
 
-  WorkerDoor(std::unique_ptr<HubDoor> door, Poller poller) : door_(std::move(door)), poller_(std::move(poller)) {}
+  WorkerDoor(std::unique_ptr<CoordinatorListener> door, Poller poller)
+      : door_(std::move(door)), poller_(std::move(poller)) {}
   void accept_all();
   void receive(uint64_t token);
   bool obey(Connection& connection, const std::string& line);
 
-  const std::unique_ptr<HubDoor> door_;
+  const std::unique_ptr<CoordinatorListener> door_;
   Poller poller_;
   std::set<int> expected_;
   uint64_t next_token_ = 1;

@@ -5,12 +5,12 @@
 #include <map>
 #include <set>
 
+#include "bootstrap/topology/topology.h"
 #include "engine/hierarchical_collectives.h"
 #include "engine/link_probe.h"
 #include "engine/part_transport.h"
 #include "engine/routed_transport.h"
 #include "engine/scheduled_collectives.h"
-#include "world/topology.h"
 
 #if FDL_WITH_LOOPBACK
 #include "transports/loopback/loopback_transport.h"

@@ -15,8 +15,8 @@ namespace {
 constexpr uint64_t kBatonToken = 0;
 constexpr uint64_t kLinkToken = 1;
 
-// A driver that does not sleep looks at the link to the hub this often; and while things move, reads the clock once in
-// so many rounds.
+// A driver that does not sleep looks at the link to the coordinator this often; and while things move, reads the clock
+// once in so many rounds.
 constexpr int64_t kLookAtLinkNs = 1'000'000;
 constexpr uint32_t kRoundsPerClock = 32;
 
@@ -48,10 +48,10 @@ class Loop::Turn {
   const Loop* before_;
 };
 
-Loop::Loop(HubLink& link, const Config& config, Hooks hooks, Event event, Poller poller)
+Loop::Loop(CoordinatorClient& link, const Config& config, Hooks hooks, Event event, Poller poller)
     : link_(link), config_(config), hooks_(std::move(hooks)), baton_(std::move(event)), poller_(std::move(poller)) {}
 
-Result<std::unique_ptr<Loop>> Loop::start(HubLink& link, const Config& config, Hooks hooks) {
+Result<std::unique_ptr<Loop>> Loop::start(CoordinatorClient& link, const Config& config, Hooks hooks) {
   FDL_ASSIGN_OR_RETURN(Event event, Event::make());
   FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
   std::unique_ptr<Loop> loop(new Loop(link, config, std::move(hooks), std::move(event), std::move(poller)));
@@ -228,8 +228,8 @@ bool Loop::do_tasks() {
 
 bool Loop::look_at_link() {
   link_.progress();
-  const std::vector<HubEvent> events = link_.take_events();
-  for (const HubEvent& event : events) hooks_.on_event(event);
+  const std::vector<CoordinatorEvent> events = link_.take_events();
+  for (const CoordinatorEvent& event : events) hooks_.on_event(event);
   return !events.empty();
 }
 

@@ -1,4 +1,4 @@
-// Loop: drives a world's groups and its link to the hub, in a thread of its own or in a caller that waits.
+// Loop: drives a world's groups and its link to the coordinator, in a thread of its own or in a caller that waits.
 //
 // Its thread sleeps until something happens; an idle job costs nothing. A caller that waits takes the baton and drives
 // itself, so that a small operation needs no switch between threads. "The driver" is whoever has the baton.
@@ -12,23 +12,23 @@
 #include <vector>
 
 #include "base/config.h"
+#include "bootstrap/coordinator/coordinator_client.h"
 #include "runtime/baton.h"
 #include "runtime/group.h"
 #include "system/poller.h"
-#include "world/hub_link.h"
 
 namespace fdl {
 
 class Loop {
  public:
   struct Hooks {
-    std::function<void(const HubEvent&)> on_event;  // in the driver's thread, as are the others
-    std::function<void(Group&)> on_stuck;           // nothing of this group has moved for config.suspect_after_s
+    std::function<void(const CoordinatorEvent&)> on_event;  // in the driver's thread, as are the others
+    std::function<void(Group&)> on_stuck;  // nothing of this group has moved for config.suspect_after_s
     std::function<void(Group&, const Status&)> on_suspicion;  // something of this group failed here: what became of it?
     std::function<int64_t(int64_t now_ns)> on_watch;  // says when it is wanted again; INT64_MAX: when watch() is
   };
 
-  static Result<std::unique_ptr<Loop>> start(HubLink& link, const Config& config, Hooks hooks);
+  static Result<std::unique_ptr<Loop>> start(CoordinatorClient& link, const Config& config, Hooks hooks);
   // Ends the thread; groups must have been removed. Whoever still waits, waits for the handle alone.
   void end();
   ~Loop() { end(); }
@@ -64,7 +64,7 @@ class Loop {
   };
 
   class Turn;
-  Loop(HubLink& link, const Config& config, Hooks hooks, Event event, Poller poller);
+  Loop(CoordinatorClient& link, const Config& config, Hooks hooks, Event event, Poller poller);
   void run();
   void drive_until_done(const Handle& handle, Deadline deadline);
   bool undone() const;
@@ -79,7 +79,7 @@ class Loop {
   bool sleep(Deadline deadline);
   void finish_sleep();
 
-  HubLink& link_;
+  CoordinatorClient& link_;
   const Config& config_;
   Hooks hooks_;
   Baton baton_;

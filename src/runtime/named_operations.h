@@ -77,7 +77,8 @@ class NamedOperations {
   void trace_with(std::unique_ptr<Trace> trace);
   // Null: nobody counts. Before anything is submitted; entries then carry when they were.
   void count_with(std::shared_ptr<GroupMetrics> metrics) { metrics_ = std::move(metrics); }
-  // What this rank met and the hub has not been told yet; OK: nothing. The hub's verdict comes back as fail_all().
+  // What this rank met and the coordinator has not been told yet; OK: nothing. The coordinator's verdict comes back as
+  // fail_all().
   Status take_suspicion() { return std::exchange(untold_, {}); }
 
   uint64_t completed() const { return completed_; }

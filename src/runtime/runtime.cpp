@@ -1,4 +1,4 @@
-// Runtime: groups, what the hub and the loop tell of them, named operations, and a stop that can be read.
+// Runtime: groups, what the coordinator and the loop tell of them, named operations, and a stop that can be read.
 #include "runtime/runtime.h"
 
 #include <sys/mman.h>
@@ -40,10 +40,10 @@ Runtime::Runtime() : alive_here_(make_fork_witness()) {}
 Runtime::~Runtime() {
   if (is_forked_child()) {
     // A forked child has none of our threads: it must not join them, nor touch the parent's sockets.
-    if (hub_thread_.joinable()) hub_thread_.detach();
+    if (coordinator_thread_.joinable()) coordinator_thread_.detach();
     static_cast<void>(loop_.release());
     static_cast<void>(link_.release());
-    static_cast<void>(hub_.release());
+    static_cast<void>(coordinator_.release());
     static_cast<void>(timeline_.release());
     static_cast<void>(metrics_server_.release());
     MutexLock lock(mutex_);
@@ -99,12 +99,12 @@ void Runtime::shut_down() {
     for (auto& group : groups_) group->comm().interrupt(why);
   }
   // The link stays until the end: a thread that waits in a communicator may still ask it about peers.
-  if (hub_) {
+  if (coordinator_) {
     // The others may still want to know of each other; but nobody is waited for long.
-    hub_->wait_until_empty(Deadline::after_ns(kFarewellNs));
-    hub_->stop();
-    if (hub_thread_.joinable()) hub_thread_.join();
-    hub_.reset();
+    coordinator_->wait_until_empty(Deadline::after_ns(kFarewellNs));
+    coordinator_->stop();
+    if (coordinator_thread_.joinable()) coordinator_thread_.join();
+    coordinator_.reset();
   }
 }
 
@@ -216,10 +216,10 @@ void Runtime::end(Group& group) {
   std::erase_if(groups_, [&](const auto& kept) { return kept.get() == &group; });
 }
 
-// ---- what the hub and the loop tell (in the loop's thread)
+// ---- what the coordinator and the loop tell (in the loop's thread)
 // -----------------------------------------------------------------
 
-void Runtime::on_event(const HubEvent& event) {
+void Runtime::on_event(const CoordinatorEvent& event) {
   // Another thread may end a group meanwhile.
   std::vector<std::shared_ptr<Group>> groups;
   {
@@ -230,34 +230,35 @@ void Runtime::on_event(const HubEvent& event) {
     return std::any_of(members.begin(), members.end(),
                        [&](const Member& member) { return member.world_rank == event.rank; });
   };
-  log_debug("hub: {}", event.why.text());
+  log_debug("coordinator: {}", event.why.text());
   switch (event.kind) {
-    case HubEvent::Kind::lost:
+    case CoordinatorEvent::Kind::lost:
       for (const auto& group : groups) {
         if (has_rank(group->members())) group->named().fail_all(event.why);
       }
       interrupt_comms([&](const Communicator& comm) { return has_rank(comm.members()); }, event.why);
       break;
-    case HubEvent::Kind::left:
+    case CoordinatorEvent::Kind::left:
       for (const auto& group : groups) {
         if (has_rank(group->members())) group->named().depart(group->rank_of(event.rank), event.why);
       }
       break;
-    case HubEvent::Kind::comm_failed:
+    case CoordinatorEvent::Kind::comm_failed:
       for (const auto& group : groups) {
         if (group->comm().id() == event.comm) group->named().fail_all(event.why);
       }
       interrupt_comms([&](const Communicator& comm) { return comm.id() == event.comm; }, event.why);
       break;
-    case HubEvent::Kind::asked:
+    case CoordinatorEvent::Kind::asked:
       tell_of_comm(event);
       break;
-    case HubEvent::Kind::told:
+    case CoordinatorEvent::Kind::told:
       hear_of_comm(event);
       break;
-    case HubEvent::Kind::hub_lost:
+    case CoordinatorEvent::Kind::coordinator_lost:
       verdicts_.close();
-      // A hub that was stopped in good order takes nothing with it: communicators notice what happens to their peers.
+      // A coordinator that was stopped in good order takes nothing with it: communicators notice what happens to their
+      // peers.
       if (event.why.code() == Code::shut_down) break;
       for (const auto& group : groups) group->named().fail_all(event.why);
       interrupt_comms([](const Communicator&) { return true; }, event.why);

@@ -1,4 +1,4 @@
-// Runtime: everything that belongs to one world: configuration, hub, link, loop, groups and communicators.
+// Runtime: everything that belongs to one world: configuration, coordinator, link, loop, groups and communicators.
 //
 // What protects what: facts are written before the loop starts and only read afterwards; groups_ and comms_ are guarded
 // by mutex_; named operations and the link's progress belong to whoever
@@ -14,6 +14,9 @@
 #include <vector>
 
 #include "base/config.h"
+#include "bootstrap/coordinator/coordinator.h"
+#include "bootstrap/coordinator/coordinator_client.h"
+#include "bootstrap/launchers/launchers.h"
 #include "runtime/allocation.h"
 #include "runtime/device_watch.h"
 #include "runtime/devices.h"
@@ -24,9 +27,6 @@
 #include "runtime/timeline.h"
 #include "runtime/tuning.h"
 #include "runtime/verdicts.h"
-#include "world/hub.h"
-#include "world/hub_link.h"
-#include "world/launchers.h"
 
 namespace fdl {
 
@@ -122,7 +122,7 @@ class Runtime {
   Status stop_timeline();
 
   uint64_t wakeups() const { return loop_ ? loop_->wakeups() : 0; }
-  uint64_t strangers() const { return hub_ ? static_cast<uint64_t>(hub_->strangers()) : 0; }
+  uint64_t strangers() const { return coordinator_ ? static_cast<uint64_t>(coordinator_->strangers()) : 0; }
   struct NamedCounts {
     uint64_t operations = 0, buckets = 0, control_messages = 0, locked_steps = 0, lock_epochs = 0;
   };
@@ -133,22 +133,22 @@ class Runtime {
   bool is_forked_child() const { return !alive_here_->load(std::memory_order_relaxed); }
   Status may_wait() const;
   Status start(const RuntimeOptions& options);
-  Status serve_hub();
+  Status serve_coordinator();
   Status meet();
   Status place();
   Status share_memory();
   Result<Group*> open_group(std::string id, const std::vector<int>& world_ranks);
   Result<std::unique_ptr<Communicator>> connect(const std::string& id, const std::vector<Member>& members, int rank,
                                                 std::function<void()> watch = {});
-  void on_event(const HubEvent& event);
+  void on_event(const CoordinatorEvent& event);
   void on_stuck(Group& group);
   int64_t watch_devices(int64_t now_ns);
   std::optional<Communicator::DeviceWork> look_at(OrderedComm& comm);
   void report(OrderedComm& comm, const Status& failure);
   std::optional<Communicator::DeviceWork> look_after(OrderedComm& comm, int64_t now_ns,
                                                      std::vector<std::string>& warnings) FDL_REQUIRES(mutex_);
-  void tell_of_comm(const HubEvent& event);
-  void hear_of_comm(const HubEvent& event);
+  void tell_of_comm(const CoordinatorEvent& event);
+  void hear_of_comm(const CoordinatorEvent& event);
   OrderedComm* comm_of(const std::string& id) FDL_REQUIRES(mutex_);
   void start_configured_timeline();
   void start_metrics();
@@ -168,10 +168,10 @@ class Runtime {
   Identity identity_;
   WorldFacts facts_;
   std::vector<Member> members_;
-  std::shared_ptr<HostMemory> memory_;  // of this host's ranks; null where they have none
-  std::unique_ptr<Hub> hub_;            // on rank 0, where no launcher serves it
-  std::thread hub_thread_;
-  std::unique_ptr<HubLink> link_;
+  std::shared_ptr<HostMemory> memory_;        // of this host's ranks; null where they have none
+  std::unique_ptr<Coordinator> coordinator_;  // on rank 0, where no launcher serves it
+  std::thread coordinator_thread_;
+  std::unique_ptr<CoordinatorClient> link_;
   Verdicts verdicts_;
   std::unique_ptr<Loop> loop_;
   Group* all_ = nullptr;

@@ -43,7 +43,7 @@ Status Runtime::settle(OrderedComm& comm, const Status& failure) {
   if (failure.ok() || failure.code() == Code::invalid_argument || failure.code() == Code::unsupported) return failure;
   if (!link_ || shut_down_) return failure;
   report(comm, failure);
-  // The hub asks the suspect first, which takes up to lost_after_s.
+  // The coordinator asks the suspect first, which takes up to lost_after_s.
   const auto verdict =
       verdicts_.wait(comm.comm->id(), Deadline::after_seconds(config_.lost_after_s + config_.suspect_after_s));
   if (!verdict) return failure;
@@ -122,7 +122,7 @@ OrderedComm* Runtime::comm_of(const std::string& id) {
   return found == comms_.end() ? nullptr : *found;
 }
 
-void Runtime::tell_of_comm(const HubEvent& event) {
+void Runtime::tell_of_comm(const CoordinatorEvent& event) {
   MutexLock lock(mutex_);
   OrderedComm* comm = comm_of(event.comm);
   if (comm == nullptr) return link_->tell(event, -1, false);
@@ -130,7 +130,7 @@ void Runtime::tell_of_comm(const HubEvent& event) {
   link_->tell(event, static_cast<int64_t>(comm->comm->begun_on_device()), work && work->in_flight);
 }
 
-void Runtime::hear_of_comm(const HubEvent& event) {
+void Runtime::hear_of_comm(const CoordinatorEvent& event) {
   MutexLock lock(mutex_);
   OrderedComm* comm = comm_of(event.comm);
   if (comm != nullptr) comm->watch->told(event.rank, event.question, {event.begun, event.waiting});

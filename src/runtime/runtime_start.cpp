@@ -6,12 +6,13 @@
 
 #include "base/log.h"
 #include "base/version.h"
+#include "bootstrap/rendezvous/rendezvous.h"
+#include "bootstrap/topology/efa.h"
+#include "bootstrap/topology/topology.h"
 #include "runtime/assemble.h"
-#include "runtime/own_terms.h"
+#include "runtime/compatibility_settings.h"
 #include "runtime/runtime.h"
 #include "runtime/store_exchange.h"
-#include "world/efa.h"
-#include "world/topology.h"
 
 namespace fdl {
 namespace {
@@ -45,7 +46,7 @@ Result<Identity> explicit_identity(const RuntimeOptions& options, const Config& 
                   "rank and size were given without a rendezvous; give tcp://host:port, "
                   "file:///path or memory://name (the same on all ranks)");
   }
-  identity.rank_zero_serves = identity.rendezvous.find("?hub=1") == std::string::npos;
+  identity.rank_zero_serves = !coordinator_is_there(identity.rendezvous);
   if (identity.job_key.empty()) {
     identity.job_key = "farandole " + identity.rendezvous;
     identity.job_key_is_derived = true;
@@ -80,7 +81,7 @@ Status Runtime::start(const RuntimeOptions& options) {
   if (identity_.rank == 0) {
     for (const std::string& line : config_.without_meaning) log_warning("{}", line);
   }
-  if (identity_.rank == 0 && identity_.rank_zero_serves) FDL_RETURN_IF_ERROR(serve_hub());
+  if (identity_.rank == 0 && identity_.rank_zero_serves) FDL_RETURN_IF_ERROR(serve_coordinator());
   FDL_RETURN_IF_ERROR(meet());
   FDL_RETURN_IF_ERROR(place());
   FDL_RETURN_IF_ERROR(share_memory());
@@ -124,20 +125,20 @@ std::shared_ptr<GroupMetrics> Runtime::metrics_of(const Group& group) const {
   return metrics_->group(Metrics::label_of(ranks, facts_.size));
 }
 
-Status Runtime::serve_hub() {
-  FDL_ASSIGN_OR_RETURN(hub_, Hub::open({.size = identity_.size,
-                                        .job_key = identity_.job_key,
-                                        .address = identity_.rendezvous,
-                                        .interfaces = config_.interfaces,
-                                        .port_base = static_cast<int>(config_.port_base),
-                                        .start_timeout_s = config_.start_timeout_s,
-                                        .lost_after_s = config_.lost_after_s,
-                                        .server_name = "rank 0 on " + host_facts().host_name}));
+Status Runtime::serve_coordinator() {
+  FDL_ASSIGN_OR_RETURN(coordinator_, Coordinator::open({.size = identity_.size,
+                                                        .job_key = identity_.job_key,
+                                                        .address = identity_.rendezvous,
+                                                        .interfaces = config_.interfaces,
+                                                        .port_base = static_cast<int>(config_.port_base),
+                                                        .start_timeout_s = config_.start_timeout_s,
+                                                        .lost_after_s = config_.lost_after_s,
+                                                        .server_name = "rank 0 on " + host_facts().host_name}));
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  hub_thread_ = std::thread([this] { hub_->run(); });
+  coordinator_thread_ = std::thread([this] { coordinator_->run(); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return {};
 }
@@ -145,23 +146,24 @@ Status Runtime::serve_hub() {
 Status Runtime::meet() {
   const Deadline deadline = Deadline::after_seconds(config_.start_timeout_s);
   const HostFacts mine = host_facts();
-  FDL_ASSIGN_OR_RETURN(link_, HubLink::connect(identity_.rendezvous, identity_.job_key,
-                                               {.rank = identity_.rank,
-                                                .size = identity_.size,
-                                                .host_name = mine.host_name,
-                                                .boot_id = mine.boot_id,
-                                                .process_id = mine.process_id,
-                                                .terms = own_terms(config_, tuning_.table),
-                                                .numa_node = numa_node()},
-                                               deadline));
+  FDL_ASSIGN_OR_RETURN(link_, CoordinatorClient::connect(identity_.rendezvous, identity_.job_key,
+                                                         {.rank = identity_.rank,
+                                                          .size = identity_.size,
+                                                          .host_name = mine.host_name,
+                                                          .boot_id = mine.boot_id,
+                                                          .process_id = mine.process_id,
+                                                          .settings = compatibility_settings(config_, tuning_.table),
+                                                          .numa_node = numa_node()},
+                                                         deadline));
   FDL_ASSIGN_OR_RETURN(
       loop_,
       Loop::start(*link_, config_,
-                  {.on_event = [this](const HubEvent& event) { on_event(event); },
+                  {.on_event = [this](const CoordinatorEvent& event) { on_event(event); },
                    .on_stuck = [this](Group& group) { on_stuck(group); },
                    .on_suspicion = [this](Group& group, const Status& why) { link_->report(group.comm().id(), why); },
                    .on_watch = [this](int64_t now) { return watch_devices(now); }}));
-  // The hub itself gives up after start_timeout_s and names the missing; a little longer here lets its text win.
+  // The coordinator itself gives up after start_timeout_s and names the missing; a little longer here lets its text
+  // win.
   FDL_ASSIGN_OR_RETURN(const auto everyone, link_->wait_for_all(Deadline::after_seconds(config_.start_timeout_s + 2)));
   std::vector<HostFacts> facts;
   for (const auto& hello : everyone) {

@@ -4,15 +4,15 @@
 #include <string>
 #include <string_view>
 
+#include "bootstrap/coordinator/coordinator_client.h"
 #include "system/handshake.h"
-#include "world/hub_link.h"
 
 namespace fdl {
 
 // Under a prefix of its own for each use. The link outlives it.
 class StoreExchange final : public Exchange {
  public:
-  StoreExchange(HubLink& link, std::string prefix) : link_(link), prefix_(std::move(prefix)) {}
+  StoreExchange(CoordinatorClient& link, std::string prefix) : link_(link), prefix_(std::move(prefix)) {}
   Status publish(std::string_view key, std::string_view value) override {
     return link_.publish(prefix_ + "/" + std::string(key), value);
   }
@@ -21,7 +21,7 @@ class StoreExchange final : public Exchange {
   }
 
  private:
-  HubLink& link_;
+  CoordinatorClient& link_;
   std::string prefix_;
 };
 

@@ -1,4 +1,5 @@
-// Verdicts: why each communicator failed, as the hub told all ranks alike; whoever failed locally waits for it here.
+// Verdicts: why each communicator failed, as the coordinator told all ranks alike; whoever failed locally waits for it
+// here.
 #pragma once
 
 #include <map>

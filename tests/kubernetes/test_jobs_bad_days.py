@@ -63,7 +63,7 @@ def test_a_sidecar_that_is_ready_late_and_delays_everything_is_borne(simulate):
     for pod in sim.pods:
         pod.enforce(sidecar.RULES)
     sim.wait(60, lambda: all(pod.main.codes for pod in sim.pods))  # it outlives what it stands beside
-    assert sim.pod("train-0").said_by("sidecar").count("carried") > 4, sim.story()  # the hub's, and the ranks' own
+    assert sim.pod("train-0").said_by("sidecar").count("carried") > 4, sim.story()  # the coordinator's, and the ranks' own
     assert_trained(sim, 4, ["train-0", "train-1"])
 
 
@@ -80,7 +80,7 @@ def test_the_others_end_and_name_who_was_lost_when_a_pod_dies_without_notice(sim
     gone.kill()
     sim.wait(20, lambda: left.code is not None)
     assert time.monotonic() - begin < 10 and gone.code == 137 and left.code not in (0, None)
-    assert re.search(rf"rank \d on train-{lost} \(process \d+\) was lost|hub|rendezvous", left.output), left.output
+    assert re.search(rf"rank \d on train-{lost} \(process \d+\) was lost|coordinator|rendezvous", left.output), left.output
 
 
 # ---- Narrow rooms ----------------------------------------------------------------------------------------------------

@@ -252,11 +252,11 @@ def at_the_door(monkeypatch, lines):
         yield other.recv(100).decode()
 
 
-WORLD = {"rank": 1, "size": 3, "local_rank": 0, "local_size": 2, "rendezvous": "unix:@x?hub=1"}
+WORLD = {"rank": 1, "size": 3, "local_rank": 0, "local_size": 2, "rendezvous": "unix:@x?coordinator=1"}
 
 
 def test_what_was_told_before_a_generation_began_is_no_news_in_it(monkeypatch):
-    talk = at_the_door(monkeypatch, ["hosts added", "world 2 1 3 0 2 unix:@x?hub=1", "hosts removed"])
+    talk = at_the_door(monkeypatch, ["hosts added", "world 2 1 3 0 2 unix:@x?coordinator=1", "hosts removed"])
     door = next(talk)
     assert door.next_world(7) == WORLD
     assert door.news() == elastic_door.REMOVED

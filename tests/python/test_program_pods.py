@@ -38,7 +38,7 @@ def free_port():
 
 
 def said(text):
-    """What the ranks say in node 1 of the two that the pod's variables tell of: its ranks only need no hub."""
+    """What the ranks say in node 1 of the two that the pod's variables tell of: its ranks only need no coordinator."""
     return sorted(text.splitlines())
 
 
@@ -164,7 +164,7 @@ def test_a_report_says_whose_it_is_and_whether_the_cause_was_elsewhere(tmp_path,
     [
         ("farandole.Error: allreduce 'x': rank 1 on train-1 (process 7) was lost: its process ended", 202),
         ("farandole.Error: ranks 2 and 3 of 4 have not arrived after 30 s (expected on train-1); check their logs", 200),
-        ("farandole.Error: rank 2 did not find the hub at tcp://train-0:29500 within 30 s (...)", 200),
+        ("farandole.Error: rank 2 did not find the coordinator at tcp://train-0:29500 within 30 s (...)", 200),
         ("ValueError: nothing of the kind", 1),
     ],
 )

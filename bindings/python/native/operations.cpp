@@ -67,8 +67,8 @@ py::tuple operation_defaults() {
 
 void add_operation(Submission& submission, const py::tuple& fields) {
   if (fields.size() != kFieldCount)
-    raise_error(FDL_INVALID_ARGUMENT, "an operation has " + std::to_string(kFieldCount) + " fields, not " +
-                                          std::to_string(fields.size()));
+    raise_error(FDL_INVALID_ARGUMENT,
+                "an operation has " + std::to_string(kFieldCount) + " fields, not " + std::to_string(fields.size()));
   fdl_operation operation;
   fdl_operation_init(&operation);
   operation.kind = static_cast<fdl_kind>(fields[kKind].cast<int>());
@@ -307,9 +307,9 @@ std::unique_ptr<HandleHolder> run(const std::shared_ptr<Group>& group, const py:
   return holder;
 }
 
-// (group, name, pointer, dtype, shape, output pointer, op, prescale, postscale, keep): one blocking allreduce, for small
-// steps of a training loop: it builds no object that neither Python nor the core needs. The caller guarantees that the
-// output has the input's shape.
+// (group, name, pointer, dtype, shape, output pointer, op, prescale, postscale, keep): one blocking allreduce, for
+// small steps of a training loop: it builds no object that neither Python nor the core needs. The caller guarantees
+// that the output has the input's shape.
 PyObject* allreduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   try {
     if (count != 10) raise_error(FDL_INVALID_ARGUMENT, "allreduce takes 10 arguments");

@@ -1,0 +1,332 @@
+// Coordinator: one thread around a JobMembership. A connection is a stranger until it has proved the job's key and sent
+// its hello.
+#include "bootstrap/coordinator/coordinator.h"
+
+#include <fmt/core.h>
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <unordered_map>
+
+#include "base/log.h"
+#include "base/mutex.h"
+#include "bootstrap/coordinator/coordinator_listener.h"
+#include "bootstrap/coordinator/find_coordinator.h"
+#include "bootstrap/coordinator/job_membership.h"
+#include "bootstrap/rendezvous/framed_socket.h"
+#include "bootstrap/topology/topology.h"
+#include "system/event.h"
+#include "system/handshake.h"
+#include "system/poller.h"
+#include "system/socket.h"
+
+namespace fdl {
+namespace {
+
+using Peer = JobMembership::Peer;
+
+constexpr uint64_t kStopToken = 0;
+constexpr uint64_t kDoorToken = 1;
+constexpr Peer kFirstPeer = 2;
+constexpr std::size_t kMostStrangers = 128;   // connections that belong to no member yet
+constexpr double kStrangerPatience_s = 5;     // within which they must become a member's
+constexpr std::size_t kMostUnsent = 320_MiB;  // for a rank that does not read; more than the store holds
+constexpr double kPauseWithoutDescriptors_s = 0.1;
+constexpr double kFarewell_s = 1;  // for the last messages to go out
+
+struct Connection {
+  UniqueFd fd;  // until it is introduced; then the socket has it
+  std::unique_ptr<Introduction> introduction;
+  std::unique_ptr<FramedSocket> socket;
+  bool is_member = false;
+  bool wants_write = false;
+
+  int descriptor() const { return socket ? socket->fd() : fd.get(); }
+  bool is_silent() const { return introduction && !introduction->heard_anything(); }
+};
+
+CoordinatorClient::Hello own_process() {
+  const HostFacts facts = host_facts();
+  return {
+      .rank = -1, .size = 0, .host_name = facts.host_name, .boot_id = facts.boot_id, .process_id = facts.process_id};
+}
+
+class CoordinatorServer final : public Coordinator {
+ public:
+  CoordinatorServer(const CoordinatorOptions& options, std::unique_ptr<CoordinatorListener> door, Poller poller,
+                    Event stop)
+      : options_(options),
+        door_(std::move(door)),
+        poller_(std::move(poller)),
+        stop_(std::move(stop)),
+        membership_(options, door_->address(), own_process(), now_ns()) {}
+
+  Status watch_door() { return poller_.add(door_->fd(), kDoorToken); }
+  Status watch_stop() { return poller_.add(stop_.fd(), kStopToken); }
+
+  std::string address() const override { return door_->address(); }
+  int64_t strangers() const override { return strangers_.load(std::memory_order_relaxed); }
+  void stop() override {
+    stopping_.store(true);
+    stop_.ring();
+  }
+  bool wait_until_empty(Deadline deadline) override {
+    MutexLock lock(mutex_);
+    return emptied_.wait(mutex_, deadline, [&]() FDL_REQUIRES(mutex_) { return empty_; });
+  }
+  void run() override;
+
+ private:
+  Deadline next_deadline() const;
+  void accept_all();
+  void take_in(UniqueFd fd);
+  void make_room_for_one_more();
+  void drop_impatient();
+  void drop_stranger(Peer peer);
+
+  void serve(Peer peer, const Poller::Ready& ready);
+  bool introduce(Peer peer, Connection& connection);
+  void receive(Peer peer, Connection& connection);
+  bool obey(Peer peer, Connection& connection, CoordinatorMessage message);
+
+  void deliver();
+  bool flush(Peer peer, Connection& connection);
+  void watch(Peer peer, Connection& connection, bool write);
+  void close(Peer peer);
+  void note_emptiness();
+  void say_farewell();
+
+  const CoordinatorOptions options_;
+  const std::unique_ptr<CoordinatorListener> door_;
+  Poller poller_;
+  Event stop_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<int64_t> strangers_{0};
+
+  // These belong to the thread in run().
+  JobMembership membership_;
+  std::unordered_map<Peer, Connection> connections_;
+  std::map<Peer, Deadline> strangers_here_;  // oldest first, for peers are numbered
+  Peer next_peer_ = kFirstPeer;
+  Deadline accept_again_ = Deadline::never();
+
+  Mutex mutex_;
+  CondVar emptied_;
+  bool empty_ FDL_GUARDED_BY(mutex_) = false;
+};
+
+void CoordinatorServer::run() {
+  std::array<Poller::Ready, 64> ready;
+  while (!stopping_.load()) {
+    const std::size_t count = poller_.wait(ready, next_deadline());
+    for (std::size_t i = 0; i < count; ++i) {
+      if (ready[i].token == kDoorToken) {
+        accept_all();
+      } else if (ready[i].token != kStopToken) {
+        serve(ready[i].token, ready[i]);
+      }
+    }
+    if (accept_again_.passed() && watch_door().ok()) accept_again_ = Deadline::never();
+    membership_.tick(now_ns());
+    drop_impatient();
+    deliver();
+    note_emptiness();
+  }
+  say_farewell();
+}
+
+Deadline CoordinatorServer::next_deadline() const {
+  const Deadline next = membership_.next().earlier(accept_again_);
+  return strangers_here_.empty() ? next : next.earlier(strangers_here_.begin()->second);
+}
+
+// ---- Strangers ----
+
+void CoordinatorServer::accept_all() {
+  while (true) {
+    auto fd = accept_one(door_->fd());
+    if (!fd.ok()) {
+      // The connection stays in the kernel's queue and would make the listener readable at once: do not poll it for a
+      // moment.
+      log_warning("coordinator: {}; new connections wait", fd.status().text());
+      poller_.remove(door_->fd());
+      accept_again_ = Deadline::after_seconds(kPauseWithoutDescriptors_s);
+      return;
+    }
+    if (!*fd) return;
+    if (CoordinatorListener::is_foreign(fd->get())) {
+      strangers_.fetch_add(1, std::memory_order_relaxed);
+    } else {
+      take_in(fd.take());
+    }
+  }
+}
+
+void CoordinatorServer::take_in(UniqueFd fd) {
+  make_room_for_one_more();
+  const Peer peer = next_peer_++;
+  if (!poller_.add(fd.get(), peer).ok()) return;
+  Connection connection;
+  connection.fd = std::move(fd);
+  connection.introduction = std::make_unique<Introduction>(Introduction::Role::server, options_.job_key,
+                                                           kCoordinatorPurpose, options_.server_name.substr(0, 256));
+  connections_.emplace(peer, std::move(connection));
+  strangers_here_.emplace(peer, Deadline::after_seconds(kStrangerPatience_s));
+  serve(peer, {.token = peer, .readable = true, .writable = false, .hung_up = false});
+}
+
+// Closes the stranger that has been silent for longest: a rank sends its proof as soon as it has the greeting.
+void CoordinatorServer::make_room_for_one_more() {
+  if (strangers_here_.size() < kMostStrangers) return;
+  for (const auto& [peer, patience] : strangers_here_) {
+    if (connections_.at(peer).is_silent()) return drop_stranger(peer);
+  }
+  drop_stranger(strangers_here_.begin()->first);
+}
+
+void CoordinatorServer::drop_impatient() {
+  while (!strangers_here_.empty() && strangers_here_.begin()->second.passed()) {
+    drop_stranger(strangers_here_.begin()->first);
+  }
+}
+
+void CoordinatorServer::drop_stranger(Peer peer) {
+  strangers_.fetch_add(1, std::memory_order_relaxed);
+  close(peer);
+}
+
+// ---- Connections ----
+
+void CoordinatorServer::serve(Peer peer, const Poller::Ready& ready) {
+  const auto found = connections_.find(peer);
+  if (found == connections_.end()) return;  // closed by what came before it in this round
+  Connection& connection = found->second;
+  if (!connection.socket && !introduce(peer, connection)) return;
+  if (ready.writable && !flush(peer, connection)) return;
+  if (ready.readable) receive(peer, connection);
+}
+
+// True when the connection is introduced; false while it is not, or when it was dropped.
+bool CoordinatorServer::introduce(Peer peer, Connection& connection) {
+  auto through = connection.introduction->advance(connection.fd.get());
+  if (!through.ok()) {
+    drop_stranger(peer);
+    return false;
+  }
+  watch(peer, connection, connection.introduction->wants_to_send());
+  if (!*through) return false;
+  connection.socket = std::make_unique<FramedSocket>(
+      std::move(connection.fd), connection.introduction->introduced().session_key, Direction::to_coordinator);
+  connection.introduction.reset();
+  return true;
+}
+
+void CoordinatorServer::receive(Peer peer, Connection& connection) {
+  std::vector<CoordinatorMessage> messages;
+  const FramedSocket::State state = connection.socket->receive(messages);
+  for (CoordinatorMessage& message : messages) {
+    if (!obey(peer, connection, std::move(message))) return drop_stranger(peer);
+  }
+  if (state == FramedSocket::State::broken) return drop_stranger(peer);
+  if (state == FramedSocket::State::closed) close(peer);
+}
+
+// False: it broke the protocol.
+bool CoordinatorServer::obey(Peer peer, Connection& connection, CoordinatorMessage message) {
+  if (connection.is_member) return membership_.hear(peer, std::move(message), now_ns()).ok();
+  if (message.kind != CoordinatorMessage::Kind::hello || message.members.size() != 1) return false;
+  const CoordinatorClient::Hello& hello = message.members.front();
+  if (hello.host_name.size() > kMostName || hello.boot_id.size() > kMostName) return false;
+  connection.is_member = membership_.greet(peer, hello);
+  if (connection.is_member) strangers_here_.erase(peer);
+  return true;
+}
+
+// Sending may close connections, and each closed connection causes further messages; repeats until there are none.
+void CoordinatorServer::deliver() {
+  while (true) {
+    auto outgoing = membership_.take_outgoing();
+    const auto hang_ups = membership_.take_hang_ups();
+    if (outgoing.empty() && hang_ups.empty()) return;
+    std::vector<Peer> reached;
+    for (JobMembership::Outgoing& one : outgoing) {
+      const auto found = connections_.find(one.peer);
+      if (found == connections_.end()) continue;
+      found->second.socket->send(one.message);
+      if (reached.empty() || reached.back() != one.peer) reached.push_back(one.peer);
+    }
+    for (const Peer peer : reached) {
+      if (const auto found = connections_.find(peer); found != connections_.end()) flush(peer, found->second);
+    }
+    for (const Peer peer : hang_ups) close(peer);
+  }
+}
+
+// False: the connection was closed, because far too much waits for it.
+bool CoordinatorServer::flush(Peer peer, Connection& connection) {
+  connection.socket->flush();
+  if (connection.socket->unsent_bytes() > kMostUnsent) {
+    close(peer);
+    return false;
+  }
+  watch(peer, connection, connection.socket->unsent_bytes() > 0);
+  return true;
+}
+
+void CoordinatorServer::watch(Peer peer, Connection& connection, bool write) {
+  if (connection.wants_write == write) return;
+  connection.wants_write = write;
+  if (!poller_.change(connection.descriptor(), peer, true, write).ok())
+    log_error("coordinator: cannot watch a connection");
+}
+
+void CoordinatorServer::close(Peer peer) {
+  const auto found = connections_.find(peer);
+  if (found == connections_.end()) return;
+  poller_.remove(found->second.descriptor());
+  connections_.erase(found);
+  strangers_here_.erase(peer);
+  membership_.closed(peer);
+}
+
+void CoordinatorServer::note_emptiness() {
+  MutexLock lock(mutex_);
+  if (empty_ == membership_.is_empty()) return;
+  empty_ = membership_.is_empty();
+  emptied_.notify_all();
+}
+
+void CoordinatorServer::say_farewell() {
+  membership_.end();
+  deliver();
+  const Deadline deadline = Deadline::after_seconds(kFarewell_s);
+  for (auto& [peer, connection] : connections_) {
+    while (connection.socket && connection.socket->unsent_bytes() > 0 && connection.socket->flush() &&
+           connection.socket->unsent_bytes() > 0) {
+      if (!wait_writable(connection.descriptor(), deadline)) break;
+    }
+  }
+  connections_.clear();
+  strangers_here_.clear();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Coordinator>> Coordinator::open(const CoordinatorOptions& options) {
+  if (options.size < 1 || options.size > kMostRanks) {
+    return Status(Code::invalid_argument, fmt::format("a coordinator of {} ranks makes no sense", options.size));
+  }
+  if (options.job_key.size() < 16) {
+    return Status(Code::invalid_argument, "the coordinator needs a job key of at least 16 characters");
+  }
+  FDL_ASSIGN_OR_RETURN(auto door, CoordinatorListener::open(options.address, options.interfaces, options.port_base));
+  FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
+  FDL_ASSIGN_OR_RETURN(Event stop, Event::make());
+  auto server = std::make_unique<CoordinatorServer>(options, std::move(door), std::move(poller), std::move(stop));
+  FDL_RETURN_IF_ERROR(server->watch_door());
+  FDL_RETURN_IF_ERROR(server->watch_stop());
+  return std::unique_ptr<Coordinator>(std::move(server));
+}
+
+}  // namespace fdl

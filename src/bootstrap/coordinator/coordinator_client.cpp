@@ -1,0 +1,416 @@
+// CoordinatorClient: one framed socket; the driver receives, anyone sends under the lock.
+#include "bootstrap/coordinator/coordinator_client.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <thread>
+#include <unordered_map>
+
+#include "base/mutex.h"
+#include "bootstrap/coordinator/find_coordinator.h"
+#include "bootstrap/rendezvous/framed_socket.h"
+#include "system/event.h"
+#include "system/poller.h"
+
+namespace fdl {
+namespace {
+
+using Kind = CoordinatorMessage::Kind;
+
+constexpr uint64_t kSocketToken = 0;
+constexpr uint64_t kSenderToken = 1;
+constexpr double kAnswer_s = 30;           // within which a coordinator that is there answers a publish
+constexpr double kGrace_s = 2;             // for the coordinator's own answer to a deadline, which is better than ours
+constexpr int64_t kPause_ns = 20'000'000;  // before the coordinator is asked again
+constexpr double kLastWords_s = 0.5;       // for a good-bye that did not fit into the socket at once
+
+std::string describe(const CoordinatorClient::Hello& hello) {
+  return fmt::format("rank {} on {} (process {})", hello.rank, hello.host_name, hello.process_id);
+}
+
+class Link final : public CoordinatorClient {
+ public:
+  Link(FoundCoordinator found, const Hello& hello, Poller poller, Event sender)
+      : hello_(hello),
+        poller_(std::move(poller)),
+        sender_(std::move(sender)),
+        socket_(std::move(found.fd), found.introduced.session_key, Direction::from_coordinator) {}
+  ~Link() override;
+
+  Status start(Deadline deadline);
+
+  int wake_fd() const override { return poller_.fd(); }
+  void progress() override;
+  std::vector<CoordinatorEvent> take_events() override;
+
+  Result<std::vector<Hello>> wait_for_all(Deadline deadline) override;
+  Status publish(std::string_view key, std::string_view value) override;
+  Result<std::string> fetch(std::string_view key, Deadline deadline) override { return fetch_from({}, key, deadline); }
+  Result<std::string> fetch_from(const std::vector<int>& world_ranks, std::string_view key, Deadline deadline) override;
+  void probe(const std::vector<int>& world_ranks) override;
+  void report(const std::string& comm, const Status& why) override;
+  void ask(const std::string& comm, uint64_t question, const std::vector<int>& world_ranks,
+           int64_t patience_ns) override;
+  void tell(const CoordinatorEvent& asked, int64_t begun, bool waiting) override;
+  void leave() override;
+
+ private:
+  // What a question waits for; the asker owns it, pending_ knows where it is.
+  struct Answer {
+    bool is_here = false;
+    CoordinatorMessage message;
+  };
+
+  Status wait_for_welcome(Deadline deadline);
+  void receive() FDL_EXCLUDES(mutex_);
+  void handle(CoordinatorMessage message) FDL_REQUIRES(mutex_);
+  void add_event(CoordinatorEvent event) FDL_REQUIRES(mutex_);
+  void note_gone(CoordinatorEvent::Kind kind, CoordinatorMessage message) FDL_REQUIRES(mutex_);
+  void lose_coordinator() FDL_REQUIRES(mutex_);
+  void send(const CoordinatorMessage& message) FDL_REQUIRES(mutex_);
+  void send_and_wake(const CoordinatorMessage& message) FDL_REQUIRES(mutex_);
+  const Status* first_gone_of(const std::vector<int>& ranks) const FDL_REQUIRES(mutex_);
+  Result<CoordinatorMessage> ask(CoordinatorMessage question, const std::vector<int>& of, Deadline deadline)
+      FDL_EXCLUDES(mutex_);
+
+  const Hello hello_;
+  Poller poller_;
+  Event sender_;  // rung by those who could not send all at once
+  bool watches_writing_ = false;
+
+  Mutex mutex_;
+  CondVar answered_;
+  // Receiving is the driver's alone and shares nothing with sending, which needs the lock.
+  FramedSocket socket_;
+  bool welcome_ FDL_GUARDED_BY(mutex_) = false;
+  Status refusal_ FDL_GUARDED_BY(mutex_);
+  std::string server_name_ FDL_GUARDED_BY(mutex_);
+  std::vector<Hello> server_ FDL_GUARDED_BY(mutex_);  // the rank that serves the coordinator, if one does
+  bool left_ FDL_GUARDED_BY(mutex_) = false;
+  bool coordinator_ends_ FDL_GUARDED_BY(mutex_) = false;  // in good order
+  Status coordinator_lost_ FDL_GUARDED_BY(mutex_);
+  std::unordered_map<int, Status> gone_ FDL_GUARDED_BY(mutex_);
+  uint64_t last_id_ FDL_GUARDED_BY(mutex_) = 0;
+  std::unordered_map<uint64_t, Answer*> pending_ FDL_GUARDED_BY(mutex_);
+  std::vector<CoordinatorEvent> events_ FDL_GUARDED_BY(mutex_);
+};
+
+Link::~Link() {
+  MutexLock lock(mutex_);
+  const Deadline deadline = Deadline::after_seconds(kLastWords_s);
+  while (left_ && coordinator_lost_.ok() && socket_.flush() && socket_.unsent_bytes() > 0) {
+    if (!wait_writable(socket_.fd(), deadline)) break;
+  }
+}
+
+Status Link::start(Deadline deadline) {
+  FDL_RETURN_IF_ERROR(poller_.add(socket_.fd(), kSocketToken));
+  FDL_RETURN_IF_ERROR(poller_.add(sender_.fd(), kSenderToken));
+  CoordinatorMessage hello{.kind = Kind::hello};
+  hello.members = {hello_};
+  {
+    MutexLock lock(mutex_);
+    send(hello);
+  }
+  FDL_RETURN_IF_ERROR(wait_for_welcome(deadline));
+  // Events may have come together with the welcome: the driver is to look.
+  sender_.ring();
+  return {};
+}
+
+Status Link::wait_for_welcome(Deadline deadline) {
+  while (true) {
+    progress();
+    {
+      MutexLock lock(mutex_);
+      if (!refusal_.ok()) return refusal_;
+      if (welcome_) return {};
+      if (!coordinator_lost_.ok()) return coordinator_lost_.while_doing("saying hello");
+    }
+    if (!wait_readable(poller_.fd(), deadline)) {
+      return Status(Code::timeout,
+                    fmt::format("the coordinator did not answer the hello of {} in time", describe(hello_)));
+    }
+  }
+}
+
+// ---- The driving thread ----
+
+void Link::progress() {
+  std::array<Poller::Ready, 4> ready;
+  const std::size_t count = poller_.wait(ready, Deadline::at_ns(0));
+  for (std::size_t i = 0; i < count; ++i) {
+    if (ready[i].token == kSenderToken) sender_.clear();
+    if (ready[i].token == kSocketToken && ready[i].readable) receive();
+  }
+  MutexLock lock(mutex_);
+  if (!coordinator_lost_.ok()) return;
+  socket_.flush();
+  const bool more = socket_.unsent_bytes() > 0;
+  if (more != watches_writing_ && poller_.change(socket_.fd(), kSocketToken, true, more).ok()) watches_writing_ = more;
+}
+
+void Link::receive() {
+  std::vector<CoordinatorMessage> messages;
+  const FramedSocket::State state = socket_.receive(messages);
+  MutexLock lock(mutex_);
+  for (CoordinatorMessage& message : messages) handle(std::move(message));
+  if (state != FramedSocket::State::open) lose_coordinator();
+}
+
+void Link::handle(CoordinatorMessage message) {
+  switch (message.kind) {
+    case Kind::welcome:
+      welcome_ = true;
+      server_name_ = message.key;
+      break;
+    case Kind::refused:
+      refusal_ = message.why.ok() ? Status(Code::transport, "the coordinator refused the hello") : message.why;
+      break;
+    case Kind::server:
+      server_ = std::move(message.members);
+      break;
+    case Kind::reply:
+      if (const auto asker = pending_.find(message.id); asker != pending_.end()) {
+        asker->second->message = std::move(message);
+        asker->second->is_here = true;
+        answered_.notify_all();
+      }
+      break;
+    case Kind::ping: {
+      CoordinatorMessage pong{.kind = Kind::pong};
+      pong.id = message.id;
+      send(pong);
+      break;
+    }
+    case Kind::lost:
+      note_gone(CoordinatorEvent::Kind::lost, std::move(message));
+      break;
+    case Kind::left:
+      note_gone(CoordinatorEvent::Kind::left, std::move(message));
+      break;
+    case Kind::comm_failed:
+      add_event(
+          {.kind = CoordinatorEvent::Kind::comm_failed, .rank = message.rank, .comm = message.key, .why = message.why});
+      break;
+    case Kind::asked:
+      add_event({.kind = CoordinatorEvent::Kind::asked,
+                 .rank = message.rank,
+                 .comm = std::move(message.key),
+                 .why = {},
+                 .question = message.id});
+      break;
+    case Kind::answer:
+      add_event({.kind = CoordinatorEvent::Kind::told,
+                 .rank = message.rank,
+                 .comm = std::move(message.key),
+                 .why = {},
+                 .question = message.id,
+                 .begun = message.number,
+                 .waiting = message.value == kWaiting});
+      break;
+    case Kind::coordinator_ends:
+      coordinator_ends_ = true;
+      break;
+    default:
+      break;  // a newer coordinator may say more; what matters it says in kinds that exist
+  }
+}
+
+void Link::note_gone(CoordinatorEvent::Kind kind, CoordinatorMessage message) {
+  gone_.emplace(message.rank, message.why);
+  add_event({.kind = kind, .rank = message.rank, .comm = {}, .why = message.why});
+  answered_.notify_all();
+}
+
+void Link::add_event(CoordinatorEvent event) {
+  if (!left_) events_.push_back(std::move(event));
+}
+
+// All links come to the same words by themselves, for nobody is left who could tell them.
+void Link::lose_coordinator() {
+  if (!coordinator_lost_.ok()) return;
+  poller_.remove(socket_.fd());
+  // A coordinator that ended in good order, or whose rank said good-bye, is no failure: only meeting is over.
+  const bool in_order = coordinator_ends_ || (!server_.empty() && gone_.contains(server_.front().rank));
+  coordinator_lost_ = Status(in_order ? Code::shut_down : Code::peer_lost,
+                             fmt::format("the coordinator ({}) {}", server_name_, in_order ? "has ended" : "is gone"));
+  if (const auto mine = gone_.find(hello_.rank); mine != gone_.end()) {
+    coordinator_lost_ = mine->second;
+  } else if (!coordinator_ends_ && !server_.empty() && !gone_.contains(server_.front().rank)) {
+    const Hello& server = server_.front();
+    CoordinatorMessage lost{.kind = Kind::lost};
+    lost.rank = server.rank;
+    lost.why = Status::blame(server.rank, server.host_name, Code::peer_lost,
+                             describe(server) + " was lost: it served the rendezvous and its connection closed");
+    note_gone(CoordinatorEvent::Kind::lost, std::move(lost));
+  }
+  add_event({.kind = CoordinatorEvent::Kind::coordinator_lost, .comm = {}, .why = coordinator_lost_});
+  answered_.notify_all();
+}
+
+std::vector<CoordinatorEvent> Link::take_events() {
+  MutexLock lock(mutex_);
+  return std::exchange(events_, {});
+}
+
+// ---- Any thread ----
+
+void Link::send(const CoordinatorMessage& message) {
+  if (!coordinator_lost_.ok()) return;
+  socket_.send(message);
+  socket_.flush();
+}
+
+void Link::send_and_wake(const CoordinatorMessage& message) {
+  send(message);
+  if (socket_.unsent_bytes() > 0) sender_.ring();
+}
+
+const Status* Link::first_gone_of(const std::vector<int>& ranks) const {
+  for (const int rank : ranks) {
+    if (const auto found = gone_.find(rank); found != gone_.end()) return &found->second;
+  }
+  return nullptr;
+}
+
+Result<CoordinatorMessage> Link::ask(CoordinatorMessage question, const std::vector<int>& of, Deadline deadline) {
+  Answer answer;
+  MutexLock lock(mutex_);
+  if (left_) return Status(Code::shut_down, fmt::format("{} has left the coordinator", describe(hello_)));
+  question.id = ++last_id_;
+  pending_.emplace(question.id, &answer);
+  send_and_wake(question);
+  answered_.wait(mutex_, deadline, [&]() FDL_REQUIRES(mutex_) {
+    return answer.is_here || !coordinator_lost_.ok() || first_gone_of(of) != nullptr;
+  });
+  pending_.erase(question.id);
+  if (answer.is_here) {
+    if (!answer.message.why.ok()) return answer.message.why;
+    return std::move(answer.message);
+  }
+  if (!coordinator_lost_.ok()) return coordinator_lost_;
+  CoordinatorMessage forget{.kind = Kind::forget};
+  forget.id = question.id;
+  send_and_wake(forget);
+  if (const Status* gone = first_gone_of(of)) return *gone;
+  return Status(Code::timeout, "the coordinator did not answer in time");
+}
+
+Result<std::vector<CoordinatorClient::Hello>> Link::wait_for_all(Deadline deadline) {
+  CoordinatorMessage question{.kind = Kind::wait};
+  question.number = deadline.remaining_ns();
+  const Deadline grace =
+      deadline.is_never() ? deadline : Deadline::after_ns(deadline.remaining_ns() + seconds_to_ns(kGrace_s));
+  FDL_ASSIGN_OR_RETURN(CoordinatorMessage answer, ask(std::move(question), {}, grace));
+  return std::move(answer.members);
+}
+
+Status Link::publish(std::string_view key, std::string_view value) {
+  if (key.size() > kMostKey || key.size() + value.size() + 512 > most_payload(Direction::to_coordinator)) {
+    return Status(Code::invalid_argument,
+                  fmt::format("'{:.64}' has {} bytes, and the coordinator takes facts of less than 1 MiB "
+                              "under keys of at most {}",
+                              key, value.size(), kMostKey));
+  }
+  CoordinatorMessage question{.kind = Kind::publish};
+  question.key = key;
+  question.value = value;
+  return ask(std::move(question), {}, Deadline::after_seconds(kAnswer_s)).status();
+}
+
+Result<std::string> Link::fetch_from(const std::vector<int>& world_ranks, std::string_view key, Deadline deadline) {
+  if (key.size() > kMostKey) {
+    return Status(Code::invalid_argument, fmt::format("a key of {} bytes; at most {} are taken", key.size(), kMostKey));
+  }
+  const int64_t began = now_ns();
+  CoordinatorMessage question{.kind = Kind::fetch};
+  question.key = key;
+  auto answer = ask(std::move(question), world_ranks, deadline);
+  if (answer.ok()) return std::move(answer->value);
+  if (answer.status().code() != Code::timeout) return answer.status();
+  return Status(Code::timeout,
+                fmt::format("nobody published '{}' within {:.3g} s", key, static_cast<double>(now_ns() - began) / 1e9));
+}
+
+void Link::probe(const std::vector<int>& world_ranks) {
+  CoordinatorMessage question{.kind = Kind::probe};
+  question.ranks = world_ranks;
+  MutexLock lock(mutex_);
+  send_and_wake(question);
+}
+
+void Link::report(const std::string& comm, const Status& why) {
+  FDL_CHECK(!why.ok());
+  CoordinatorMessage message{.kind = Kind::report};
+  message.key = comm;
+  message.why = why;
+  MutexLock lock(mutex_);
+  send_and_wake(message);
+}
+
+void Link::ask(const std::string& comm, uint64_t question, const std::vector<int>& world_ranks, int64_t patience_ns) {
+  if (comm.size() > kMostKey) return;  // the coordinator would not have it
+  CoordinatorMessage message{.kind = Kind::ask};
+  message.id = question;
+  message.number = patience_ns;
+  message.ranks = world_ranks;
+  message.key = comm;
+  MutexLock lock(mutex_);
+  send_and_wake(message);
+}
+
+void Link::tell(const CoordinatorEvent& asked, int64_t begun, bool waiting) {
+  CoordinatorMessage message{.kind = Kind::told};
+  message.id = asked.question;
+  message.number = begun;
+  message.rank = asked.rank;
+  message.key = asked.comm;
+  if (waiting) message.value = kWaiting;
+  MutexLock lock(mutex_);
+  send_and_wake(message);
+}
+
+void Link::leave() {
+  MutexLock lock(mutex_);
+  if (left_) return;
+  left_ = true;
+  events_.clear();
+  send_and_wake({.kind = Kind::leave});
+}
+
+// A rank that begins again at once may still meet the coordinator of the job that is ending.
+bool belongs_to_the_job_before(const Status& status) {
+  return (status.code() == Code::shut_down || status.code() == Code::peer_lost) && status.error().culprit_rank < 0;
+}
+
+Result<std::unique_ptr<CoordinatorClient>> connect_once(const std::string& rendezvous, const std::string& job_key,
+                                                        const CoordinatorClient::Hello& hello, Deadline deadline) {
+  FDL_ASSIGN_OR_RETURN(FoundCoordinator found,
+                       find_coordinator(rendezvous, job_key, describe(hello).substr(0, 256), deadline));
+  FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
+  FDL_ASSIGN_OR_RETURN(Event sender, Event::make());
+  auto link = std::make_unique<Link>(std::move(found), hello, std::move(poller), std::move(sender));
+  FDL_RETURN_IF_ERROR(link->start(deadline));
+  return std::unique_ptr<CoordinatorClient>(std::move(link));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CoordinatorClient>> CoordinatorClient::connect(const std::string& rendezvous,
+                                                                      const std::string& job_key, const Hello& hello,
+                                                                      Deadline deadline) {
+  if (hello.host_name.size() > kMostName || hello.boot_id.size() > kMostName) {
+    return Status(Code::invalid_argument, fmt::format("the host name '{:.64}...' is too long", hello.host_name));
+  }
+  while (true) {
+    auto link = connect_once(rendezvous, job_key, hello, deadline);
+    if (link.ok() || !belongs_to_the_job_before(link.status()) || deadline.passed()) return link;
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kPause_ns));
+  }
+}
+
+}  // namespace fdl

@@ -1,0 +1,87 @@
+// CoordinatorClient: a rank's end of its connection to the coordinator.
+//
+// One thread (the runtime's loop) drives it: when fd() is readable (or wants_write()), it calls progress(). The store
+// calls and the reports may come from any thread and rely on that thread being there.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "bootstrap/coordinator/compatibility.h"
+#include "contract/membership.h"
+
+namespace fdl {
+
+struct CoordinatorEvent {
+  enum class Kind {
+    lost,              // `rank` is gone for good: `why` is the same text on every rank
+    left,              // `rank` said good-bye
+    comm_failed,       // `comm` failed somewhere: `why` is the same on every rank
+    coordinator_lost,  // the coordinator itself is gone; `why` names who served it
+    asked,             // `rank` asks how far this one is with `comm`: tell()
+    told,              // `rank` answers `question`
+  };
+  Kind kind = Kind::lost;
+  int rank = -1;
+  std::string comm;
+  Status why;
+  uint64_t question = 0;
+  int64_t begun = -1;    // collectives on devices that were called there; -1: there is no such communicator
+  bool waiting = false;  // some of them have not run
+};
+
+class CoordinatorClient {
+ public:
+  struct Hello {
+    int rank = 0;
+    int size = 1;
+    std::string host_name;
+    std::string boot_id;
+    int process_id = 0;
+    std::vector<CompatibilitySetting>
+        settings{};  // what must be alike on all ranks; the coordinator compares it and sends it to no rank
+    int numa_node = -1;
+  };
+
+  // Finds the coordinator (retrying until it is there), proves the key, says hello. A second process that claims the
+  // same rank is refused, naming both. Blocking.
+  static Result<std::unique_ptr<CoordinatorClient>> connect(const std::string& rendezvous, const std::string& job_key,
+                                                            const Hello& hello, Deadline deadline);
+  virtual ~CoordinatorClient() = default;
+
+  // ---- the driving thread ----
+  // Readable when progress() has something to do: it nests the socket and the wake-ups of senders.
+  virtual int wake_fd() const = 0;
+  // Answers pings, delivers replies, and sends what the socket did not accept before. A rank that does not call it is
+  // declared lost after the next probe.
+  virtual void progress() = 0;
+  virtual std::vector<CoordinatorEvent> take_events() = 0;
+
+  // ---- any thread; blocking until the reply ----
+  // Waits until all ranks said hello; else TIMEOUT, "ranks 2 and 5 of 8 have not arrived after 30 s".
+  virtual Result<std::vector<Hello>> wait_for_all(Deadline deadline) = 0;
+  virtual Status publish(std::string_view key, std::string_view value) = 0;
+  virtual Result<std::string> fetch(std::string_view key, Deadline deadline) = 0;
+  // The same, for a key that only these ranks can publish: fails as soon as one of them is lost or has left.
+  virtual Result<std::string> fetch_from(const std::vector<int>& world_ranks, std::string_view key,
+                                         Deadline deadline) = 0;
+  // ---- any thread; returns at once ----
+  // Ask whether these ranks are alive; silence of lost_after_s becomes a `lost` event everywhere.
+  virtual void probe(const std::vector<int>& world_ranks) = 0;
+  // A communicator failed here. The coordinator finds the culprit (dead? left? alive but unreachable?) and tells all
+  // ranks the same.
+  virtual void report(const std::string& comm, const Status& why) = 0;
+  // Queries how many collectives of a communicator these ranks have begun. Each answer is a `told` event, also for a
+  // rank that has left. While another rank's query about the same communicator is valid, this one gets no answers. A
+  // query is valid for `patience_ns`; the rank must repeat it before then.
+  virtual void ask(const std::string& comm, uint64_t question, const std::vector<int>& world_ranks,
+                   int64_t patience_ns) = 0;
+  virtual void tell(const CoordinatorEvent& asked, int64_t begun, bool waiting) = 0;
+  // Announces that this rank leaves: closing the connection is then not a loss.
+  virtual void leave() = 0;
+};
+
+}  // namespace fdl

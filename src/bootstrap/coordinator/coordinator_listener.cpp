@@ -1,0 +1,172 @@
+// Coordinator listener: one function for each kind of rendezvous.
+#include "bootstrap/coordinator/coordinator_listener.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <map>
+
+#include "base/mutex.h"
+#include "bootstrap/rendezvous/rendezvous.h"
+#include "system/addresses.h"
+#include "system/socket.h"
+
+namespace fdl {
+namespace {
+
+// Coordinators of this process by name. Leaked, because a coordinator may outlive static objects.
+struct Names {
+  Mutex mutex;
+  CondVar changed;
+  std::map<std::string, std::string> addresses FDL_GUARDED_BY(mutex);
+};
+Names& names() {
+  static auto* all = new Names;
+  return *all;
+}
+
+Result<Listening> listen_at(const Address& address) {
+  FDL_ASSIGN_OR_RETURN(const SocketAddress where, parse_address(address));
+  UniqueFd fd(::socket(where.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) return Status::from_errno("socket");
+  const int yes = 1;
+  if (where.family() != AF_UNIX) ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  if (::bind(fd.get(), where.raw(), where.length) != 0) return Status::from_errno("bind to " + address.text);
+  if (::listen(fd.get(), 1024) != 0) return Status::from_errno("listen");
+  SocketAddress bound;
+  bound.length = sizeof bound.storage;
+  if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.length) != 0) {
+    return Status::from_errno("getsockname");
+  }
+  return Listening{std::move(fd), {where.family() == AF_UNIX ? address : address_of(bound.raw(), bound.length)}};
+}
+
+// A job on one host that says so is not to be reached from others.
+bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
+
+Result<Listening> listen_at_port(const std::string& host, int port, const std::string& interfaces) {
+  if (!is_loopback(host)) return listen_tcp(interfaces, port);
+  return listen_at({host_and_port(host == "localhost" ? "127.0.0.1" : host, port)});
+}
+
+Rendezvous::Door with_port(Rendezvous::Door door, int port_base) {
+  if (door.last_port == 0) door.first_port = door.last_port = port_base;
+  return door;
+}
+
+Result<Listening> listen_at_first_free(const Rendezvous::Door& door, const std::string& interfaces) {
+  Status last;
+  for (int port = door.first_port; port <= door.last_port; ++port) {
+    auto listening = listen_at_port(door.host, port, interfaces);
+    if (listening.ok()) return listening;
+    last = listening.status();
+    if (last.code() == Code::resource) break;
+  }
+  return last;
+}
+
+std::string tcp_text(const std::vector<Address>& addresses) {
+  std::string text = "tcp://";
+  for (const Address& address : addresses) text += (text.back() == '/' ? "" : ",") + address.text;
+  return text;
+}
+
+std::string content_of(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// Readers see the whole address or none: it is written aside and renamed.
+Status write_whole(const std::string& path, const std::string& text) {
+  const std::string aside = fmt::format("{}.{}", path, ::getpid());
+  UniqueFd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!fd) return Status::from_errno("writing " + aside);
+  const std::string line = text + "\n";
+  if (::write(fd.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+    return Status::from_errno("writing " + aside);
+  }
+  if (::rename(aside.c_str(), path.c_str()) != 0) return Status::from_errno("renaming " + aside + " to " + path);
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CoordinatorListener>> CoordinatorListener::open(const std::string& address,
+                                                                       const std::string& interfaces, int port_base) {
+  std::unique_ptr<CoordinatorListener> door(new CoordinatorListener);
+  const auto take = [&](Result<Listening> listening, bool unix_socket) -> Status {
+    if (!listening.ok()) return listening.status().while_doing("opening the coordinator at " + address);
+    door->fd_ = std::move(listening->fd);
+    door->address_ = unix_socket ? listening->addresses.front().text : tcp_text(listening->addresses);
+    return {};
+  };
+  if (address == "unix") {
+    FDL_RETURN_IF_ERROR(take(listen_unix(), true));
+    return door;
+  }
+  FDL_ASSIGN_OR_RETURN(const Rendezvous rendezvous, parse_rendezvous(address));
+  switch (rendezvous.kind) {
+    case Rendezvous::Kind::tcp:
+      FDL_RETURN_IF_ERROR(
+          take(listen_at_first_free(with_port(rendezvous.doors.front(), port_base), interfaces), false));
+      break;
+    case Rendezvous::Kind::unix_socket:
+      FDL_RETURN_IF_ERROR(take(listen_at({"unix:@" + rendezvous.name}), true));
+      break;
+    case Rendezvous::Kind::file:
+      FDL_RETURN_IF_ERROR(take(listen_tcp(interfaces, port_base), false));
+      door->written_ = std::exchange(door->address_, "file://" + rendezvous.name);
+      FDL_RETURN_IF_ERROR(write_whole(rendezvous.name, door->written_));
+      door->file_ = rendezvous.name;
+      break;
+    case Rendezvous::Kind::memory: {
+      FDL_RETURN_IF_ERROR(take(listen_unix(), true));
+      door->written_ = std::exchange(door->address_, "memory://" + rendezvous.name);
+      MutexLock lock(names().mutex);
+      if (!names().addresses.emplace(rendezvous.name, door->written_).second) {
+        return Status(Code::invalid_argument,
+                      fmt::format("this process has a coordinator at {} already", door->address_));
+      }
+      door->memory_name_ = rendezvous.name;
+      names().changed.notify_all();
+      break;
+    }
+  }
+  return door;
+}
+
+CoordinatorListener::~CoordinatorListener() {
+  if (!file_.empty() && content_of(file_) == written_) std::remove(file_.c_str());
+  if (!memory_name_.empty()) {
+    MutexLock lock(names().mutex);
+    names().addresses.erase(memory_name_);
+  }
+}
+
+bool CoordinatorListener::is_foreign(int connection) {
+  SocketAddress mine;
+  mine.length = sizeof mine.storage;
+  if (::getsockname(connection, reinterpret_cast<sockaddr*>(&mine.storage), &mine.length) != 0) return true;
+  if (mine.family() != AF_UNIX) return false;
+  ucred credentials{};
+  socklen_t length = sizeof credentials;
+  return ::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0 ||
+         credentials.uid != ::geteuid();
+}
+
+Result<std::string> find_in_memory(const std::string& name, Deadline deadline) {
+  Names& all = names();
+  MutexLock lock(all.mutex);
+  if (!all.changed.wait(all.mutex, deadline, [&]() FDL_REQUIRES(all.mutex) { return all.addresses.contains(name); })) {
+    return Status(Code::timeout, fmt::format("no coordinator of this process is at memory://{}", name));
+  }
+  return all.addresses[name];
+}
+
+}  // namespace fdl

@@ -1,0 +1,176 @@
+// Coordinator wire: FlatBuffers in sealed frames.
+#include "bootstrap/coordinator/coordinator_wire.h"
+
+#include <algorithm>
+
+#include "bootstrap/coordinator_generated.h"
+#include "system/handshake.h"
+
+namespace fdl {
+namespace {
+
+using flatbuffers::FlatBufferBuilder;
+using flatbuffers::Offset;
+
+constexpr std::size_t kSealBytes = 16;
+constexpr std::size_t kMostStory = 16384;
+
+Offset<coordinator_wire::Failure> encode_failure(FlatBufferBuilder& builder, const Status& why) {
+  if (why.ok()) return {};
+  const Error& error = why.error();
+  // However long a story is, its message fits into a frame.
+  const auto add = [&](const std::string& text) { return builder.CreateString(text.substr(0, kMostStory)); };
+  const auto text = add(error.text);
+  const auto host = add(error.culprit_host);
+  const auto operation = add(error.operation);
+  const auto phase = add(error.phase);
+  const auto group = add(error.group);
+  return coordinator_wire::CreateFailure(builder, static_cast<int>(error.code), text, error.culprit_rank, host,
+                                         operation, phase, group);
+}
+
+std::string text_of(const flatbuffers::String* text) { return text == nullptr ? std::string() : text->str(); }
+
+using Settings = Offset<flatbuffers::Vector<Offset<coordinator_wire::Setting>>>;
+
+Settings encode_settings(FlatBufferBuilder& builder, const std::vector<CompatibilitySetting>& settings) {
+  if (settings.empty()) return {};
+  std::vector<Offset<coordinator_wire::Setting>> encoded;
+  for (const CompatibilitySetting& setting : settings) {
+    const auto name = builder.CreateString(setting.name);
+    const auto value = builder.CreateString(setting.value);
+    encoded.push_back(coordinator_wire::CreateSetting(builder, name, value, builder.CreateString(setting.remedy)));
+  }
+  return builder.CreateVector(encoded);
+}
+
+// False: a failure with a code that does not exist.
+bool decode_failure(const coordinator_wire::Failure* failure, Status& why) {
+  if (failure == nullptr) return true;
+  if (failure->code() <= static_cast<int>(Code::ok) || failure->code() > static_cast<int>(Code::internal)) return false;
+  why = Status(Error{.code = static_cast<Code>(failure->code()),
+                     .text = text_of(failure->text()),
+                     .culprit_rank = failure->culprit_rank(),
+                     .culprit_host = text_of(failure->culprit_host()),
+                     .operation = text_of(failure->operation()),
+                     .phase = text_of(failure->phase()),
+                     .group = text_of(failure->group())});
+  return true;
+}
+
+std::vector<CompatibilitySetting> decode_settings(const coordinator_wire::Member& member) {
+  std::vector<CompatibilitySetting> settings;
+  if (member.settings() == nullptr) return settings;
+  for (const coordinator_wire::Setting* setting : *member.settings()) {
+    settings.push_back({text_of(setting->name()), text_of(setting->value()), text_of(setting->remedy())});
+  }
+  return settings;
+}
+
+bool is_kind(uint8_t kind) {
+  using Kind = CoordinatorMessage::Kind;
+  return (kind >= static_cast<uint8_t>(Kind::hello) && kind <= static_cast<uint8_t>(Kind::told)) ||
+         (kind >= static_cast<uint8_t>(Kind::welcome) && kind <= static_cast<uint8_t>(Kind::answer));
+}
+
+std::string bytes_of_number(uint64_t number, std::size_t bytes) {
+  return std::string(reinterpret_cast<const char*>(&number), bytes);  // little-endian, as every machine we run on
+}
+
+// The second half of the digest is not sent; zeros stand for it on both sides of the comparison.
+Digest seal_of(std::string_view key, Direction direction, uint64_t sequence, std::string_view payload) {
+  std::string message;
+  message.reserve(9 + payload.size());
+  message += bytes_of_number(static_cast<uint8_t>(direction), 1);
+  message += bytes_of_number(sequence, 8);
+  message += payload;
+  Digest digest = hmac_sha256(key, message);
+  std::fill(digest.begin() + kSealBytes, digest.end(), uint8_t{0});
+  return digest;
+}
+
+}  // namespace
+
+std::string encode(const CoordinatorMessage& message) {
+  FlatBufferBuilder builder(256 + message.value.size());
+  std::vector<Offset<coordinator_wire::Member>> members;
+  members.reserve(message.members.size());
+  for (const CoordinatorClient::Hello& member : message.members) {
+    const auto host = builder.CreateString(member.host_name);
+    const auto boot = builder.CreateString(member.boot_id);
+    const auto settings = encode_settings(builder, member.settings);
+    members.push_back(coordinator_wire::CreateMember(builder, member.rank, member.size, host, boot, member.process_id,
+                                                     settings, member.numa_node));
+  }
+  const auto all_members = builder.CreateVector(members);
+  const auto ranks = builder.CreateVector(message.ranks);
+  const auto key = builder.CreateString(message.key);
+  const auto value = builder.CreateVector(reinterpret_cast<const uint8_t*>(message.value.data()), message.value.size());
+  const auto why = encode_failure(builder, message.why);
+  const auto root = coordinator_wire::CreateMessage(builder, static_cast<uint8_t>(message.kind), message.id,
+                                                    message.number, message.rank, ranks, key, value, why, all_members);
+  coordinator_wire::FinishMessageBuffer(builder, root);
+  return std::string(reinterpret_cast<const char*>(builder.GetBufferPointer()), builder.GetSize());
+}
+
+Result<CoordinatorMessage> decode(std::string_view payload) {
+  flatbuffers::Verifier verifier(reinterpret_cast<const uint8_t*>(payload.data()), payload.size());
+  if (payload.size() < 8 || !coordinator_wire::VerifyMessageBuffer(verifier)) {
+    return Status(Code::transport, "coordinator: a frame without a valid message");
+  }
+  const coordinator_wire::Message& wire = *coordinator_wire::GetMessage(payload.data());
+  if (!is_kind(wire.kind())) return Status(Code::transport, "coordinator: a message of unknown kind");
+  CoordinatorMessage message;
+  message.kind = static_cast<CoordinatorMessage::Kind>(wire.kind());
+  message.id = wire.id();
+  message.number = wire.number();
+  message.rank = wire.rank();
+  if (wire.ranks() != nullptr) message.ranks.assign(wire.ranks()->begin(), wire.ranks()->end());
+  message.key = text_of(wire.key());
+  if (wire.value() != nullptr) message.value.assign(wire.value()->begin(), wire.value()->end());
+  if (!decode_failure(wire.why(), message.why))
+    return Status(Code::transport, "coordinator: a failure without a valid code");
+  if (wire.members() != nullptr) {
+    for (const coordinator_wire::Member* member : *wire.members()) {
+      message.members.push_back({member->rank(), member->size(), text_of(member->host_name()),
+                                 text_of(member->boot_id()), member->process_id(), decode_settings(*member),
+                                 member->numa_node()});
+    }
+  }
+  return message;
+}
+
+std::string FrameSealer::seal(std::string_view payload) {
+  FDL_CHECK(payload.size() <= most_payload(direction_));
+  const Digest seal = seal_of(key_, direction_, sequence_++, payload);
+  std::string frame = bytes_of_number(payload.size(), 4);
+  frame.append(reinterpret_cast<const char*>(seal.data()), kSealBytes);
+  frame += payload;
+  return frame;
+}
+
+void FrameOpener::feed(std::string_view bytes) {
+  buffer_.erase(0, std::exchange(taken_, 0));
+  buffer_ += bytes;
+}
+
+Result<std::optional<std::string_view>> FrameOpener::next() {
+  using Payload = std::optional<std::string_view>;
+  const std::string_view rest = std::string_view(buffer_).substr(taken_);
+  if (rest.size() < 4) return Payload();
+  uint32_t length = 0;
+  std::memcpy(&length, rest.data(), sizeof length);
+  if (length > most_payload(direction_)) return Status(Code::transport, "coordinator: a frame that is too long");
+  if (rest.size() < kFrameHead + length) return Payload();
+  const std::string_view payload = rest.substr(kFrameHead, length);
+  Digest claimed{};
+  std::memcpy(claimed.data(), rest.data() + 4, kSealBytes);
+  if (!equal_in_constant_time(claimed, seal_of(key_, direction_, sequence_, payload))) {
+    return Status(Code::authentication, "coordinator: a frame with a wrong seal");
+  }
+  ++sequence_;
+  taken_ += kFrameHead + length;
+  return Payload(payload);
+}
+
+}  // namespace fdl

@@ -1,0 +1,207 @@
+// find_coordinator tries all addresses in rounds, with a growing pause between them.
+#include "bootstrap/coordinator/find_coordinator.h"
+
+#include <fmt/core.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <memory>
+#include <thread>
+
+#include "bootstrap/coordinator/coordinator_listener.h"
+#include "bootstrap/rendezvous/rendezvous.h"
+#include "system/socket.h"
+
+namespace fdl {
+namespace {
+
+constexpr int64_t kMillisecond = 1'000'000;
+
+// One address: connecting, then introducing, then through or failed.
+class Attempt {
+ public:
+  Attempt(const Address& address, std::string_view purpose, std::string_view job_key, std::string_view mine)
+      : address_(address), introduction_(Introduction::Role::client, job_key, purpose, mine) {
+    auto fd = begin_connect(address);
+    if (fd.ok()) {
+      fd_ = fd.take();
+    } else {
+      failure_ = fd.status();
+    }
+  }
+
+  bool failed() const { return !failure_.ok(); }
+  // The other end spoke and then refused, or is no coordinator: trying again will not help.
+  bool refused() const { return failed() && introduction_.heard_anything(); }
+  std::string story() const { return fmt::format("{}: {}", address_.text, failure_.text()); }
+
+  pollfd interest() const {
+    const bool write = !connected_ || introduction_.wants_to_send();
+    return {fd_.get(), static_cast<short>(connected_ ? POLLIN | (write ? POLLOUT : 0) : POLLOUT), 0};
+  }
+
+  // True when both ends are introduced.
+  bool advance() {
+    if (!connected_) failure_ = finish_connecting();
+    if (failed()) return false;
+    connected_ = true;
+    auto through = introduction_.advance(fd_.get());
+    if (!through.ok()) failure_ = through.status();
+    return through.ok() && *through;
+  }
+  void give_up(const char* why) { failure_ = Status(Code::timeout, why); }
+
+  FoundCoordinator take() { return {std::move(fd_), introduction_.introduced()}; }
+
+ private:
+  Status finish_connecting() {
+    int error = 0;
+    socklen_t length = sizeof error;
+    if (::getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) return Status::from_errno("getsockopt");
+    if (error != 0) return Status::from_errno("connect", error);
+    if (CoordinatorListener::is_foreign(fd_.get()))
+      return Status(Code::authentication, "a process of another user listens there");
+    return {};
+  }
+
+  Address address_;
+  UniqueFd fd_;
+  Introduction introduction_;
+  bool connected_ = false;
+  Status failure_;
+};
+
+struct Round {
+  std::string_view purpose;
+  std::string story;    // what each attempt said
+  int refusals = 0;     // ends that spoke and are not our coordinator
+  bool single = false;  // only one coordinator can be meant
+};
+
+// All addresses of one list at once: in a range of ports, others' servers may be silent.
+std::unique_ptr<FoundCoordinator> try_at_once(const std::vector<Address>& addresses, std::string_view job_key,
+                                              std::string_view mine, Deadline deadline, Round& round) {
+  std::vector<std::unique_ptr<Attempt>> attempts;
+  for (const Address& address : addresses)
+    attempts.push_back(std::make_unique<Attempt>(address, round.purpose, job_key, mine));
+  while (true) {
+    std::vector<pollfd> waits;
+    std::vector<Attempt*> waiting;
+    for (const auto& attempt : attempts) {
+      if (attempt->failed()) continue;
+      waits.push_back(attempt->interest());
+      waiting.push_back(attempt.get());
+    }
+    if (waiting.empty()) break;
+    const int ready = ::poll(waits.data(), waits.size(), deadline.remaining_ms());
+    if (ready <= 0 && deadline.passed()) {
+      for (Attempt* attempt : waiting) attempt->give_up("no answer in time");
+      break;
+    }
+    for (std::size_t i = 0; i < waits.size(); ++i) {
+      if (waits[i].revents != 0 && waiting[i]->advance()) return std::make_unique<FoundCoordinator>(waiting[i]->take());
+    }
+  }
+  for (const auto& attempt : attempts) {
+    round.story += (round.story.empty() ? "" : "; ") + attempt->story();
+    round.refusals += attempt->refused() ? 1 : 0;
+  }
+  return nullptr;
+}
+
+// One list for each address of the host; each list holds all ports of the range.
+std::vector<std::vector<Address>> addresses_of(const Rendezvous::Door& door, Round& round) {
+  auto resolved = resolve(door.host, door.first_port);
+  if (!resolved.ok()) {
+    round.story += (round.story.empty() ? "" : "; ") + resolved.status().text();
+    return {};
+  }
+  std::vector<std::vector<Address>> lists;
+  for (const Address& address : *resolved) {
+    std::vector<Address> ports;
+    const std::string host = address.text.substr(0, address.text.rfind(':'));
+    for (int port = door.first_port; port <= door.last_port; ++port) {
+      ports.push_back({fmt::format("{}:{}", host, port)});
+    }
+    lists.push_back(std::move(ports));
+  }
+  return lists;
+}
+
+// What the rendezvous leads to now: the file may be written and the name appear later.
+Result<Rendezvous> look_up(const Rendezvous& rendezvous, Deadline deadline) {
+  if (rendezvous.kind == Rendezvous::Kind::memory) {
+    FDL_ASSIGN_OR_RETURN(const std::string address, find_in_memory(rendezvous.name, deadline));
+    return parse_rendezvous(address);
+  }
+  if (rendezvous.kind == Rendezvous::Kind::file) {
+    std::ifstream file(rendezvous.name);
+    std::string line;
+    if (!std::getline(file, line)) return Status(Code::timeout, "there is no address in " + rendezvous.name);
+    return parse_rendezvous(line);
+  }
+  return rendezvous;
+}
+
+std::unique_ptr<FoundCoordinator> try_once(const Rendezvous& rendezvous, std::string_view job_key,
+                                           std::string_view mine, Deadline deadline, Round& round) {
+  auto place = look_up(rendezvous, deadline);
+  if (!place.ok()) {
+    round.story = place.status().text();
+    return nullptr;
+  }
+  // A file may still hold the address of an earlier job, and a range the servers of others.
+  round.single = rendezvous.kind != Rendezvous::Kind::file;
+  if (place->kind == Rendezvous::Kind::unix_socket) {
+    return try_at_once({{"unix:@" + place->name}}, job_key, mine, deadline, round);
+  }
+  for (const Rendezvous::Door& door : place->doors) {
+    round.single = round.single && door.first_port == door.last_port;
+    for (const std::vector<Address>& list : addresses_of(door, round)) {
+      if (auto found = try_at_once(list, job_key, mine, deadline, round)) return found;
+    }
+  }
+  return nullptr;
+}
+
+void pause(int64_t ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(ns)); }
+
+}  // namespace
+
+Result<FoundCoordinator> find_coordinator(const std::string& rendezvous, const std::string& job_key,
+                                          const std::string& mine, Deadline deadline, std::string_view purpose) {
+  FDL_ASSIGN_OR_RETURN(const Rendezvous parsed, parse_rendezvous(rendezvous));
+  const int64_t began = now_ns();
+  int64_t patience = 1000 * kMillisecond;
+  int64_t rest = 10 * kMillisecond;
+  int refused_in_a_row = 0;
+  while (true) {
+    Round round{.purpose = purpose, .story = {}};
+    if (auto found = try_once(parsed, job_key, mine, Deadline::after_ns(patience).earlier(deadline), round)) {
+      return std::move(*found);
+    }
+    // A coordinator under attack may drop us in the middle, which looks like a refusal; it does not do so three times.
+    refused_in_a_row = round.refusals > 0 ? refused_in_a_row + 1 : 0;
+    if (round.single && refused_in_a_row == 3) {
+      return Status(
+          Code::authentication,
+          fmt::format("the job key differs from the coordinator's: {} was refused at {} ({}); give all ranks the same "
+                      "FARANDOLE_JOB_KEY, and each job its own rendezvous",
+                      mine, rendezvous, round.story));
+    }
+    if (deadline.passed()) {
+      return Status(Code::timeout,
+                    fmt::format("{} did not find the coordinator at {} within {:.3g} s ({}); check that rank 0 or "
+                                "`farandole run` is running there and can be reached from here",
+                                mine, rendezvous, static_cast<double>(now_ns() - began) / 1e9, round.story));
+    }
+    pause(std::min(rest, deadline.remaining_ns()));
+    rest = std::min(2 * rest, 500 * kMillisecond);
+    patience = std::min(2 * patience, 5000 * kMillisecond);
+  }
+}
+
+}  // namespace fdl

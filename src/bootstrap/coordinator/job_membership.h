@@ -1,0 +1,145 @@
+// JobMembership: the state and the decisions of the coordinator: members, store, probes and failure reports.
+//
+// It has no sockets, threads or clock, so tests drive it message by message. Each rank of the job has one entry, which
+// is absent, present, left (after a leave message) or lost. An entry moves only in that direction, and never between
+// left and lost. A peer is a connection, numbered by the caller; it belongs to a member once its hello was accepted.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "bootstrap/coordinator/coordinator.h"
+#include "bootstrap/coordinator/coordinator_wire.h"
+#include "bootstrap/rendezvous/store.h"
+
+namespace fdl {
+
+class JobMembership {
+ public:
+  using Peer = uint64_t;
+  struct Outgoing {
+    Peer peer;
+    CoordinatorMessage message;
+  };
+
+  // `address` and `process` (where the coordinator itself runs) appear in messages to ranks.
+  JobMembership(const CoordinatorOptions& options, std::string address, CoordinatorClient::Hello process,
+                int64_t now_ns);
+
+  // Each function adds the messages to send to take_outgoing(), and the connections to close to take_hang_ups().
+
+  // False: refused. The reason is in the outgoing messages; the caller closes the connection once it was sent.
+  bool greet(Peer peer, const CoordinatorClient::Hello& hello);
+  // An error means that the peer violated the protocol; the caller closes its connection.
+  Status hear(Peer peer, CoordinatorMessage message, int64_t now_ns);
+  void closed(Peer peer);
+  void tick(int64_t now_ns);
+  // The next time at which tick() has an effect.
+  Deadline next() const;
+  // Announces to all members that the coordinator ends in good order.
+  void end();
+
+  std::vector<Outgoing> take_outgoing() { return std::exchange(outgoing_, {}); }
+  std::vector<Peer> take_hang_ups() { return std::exchange(hang_ups_, {}); }
+  // At least one rank arrived, and none is present any more.
+  bool is_empty() const { return arrived_ > 0 && here_ == 0 && !must_report_mismatch(); }
+
+ private:
+  struct Member {
+    enum class State { absent, present, left, lost };
+    State state = State::absent;
+    Peer peer = 0;
+    CoordinatorClient::Hello hello;
+    Status end;  // why it left or was lost: the same text on all ranks
+    // Pings are numbered; a pong answers its ping and all earlier ones.
+    uint64_t last_ping = 0;
+    uint64_t last_pong = 0;
+    Deadline pong_until = Deadline::never();
+  };
+  struct Waiting {
+    Peer peer;
+    uint64_t id;
+    Deadline until;
+  };
+  // A failure of a communicator that is not decided yet: the coordinator waits for a pong of the reported rank.
+  struct FailureReport {
+    std::string comm;
+    Status why;
+    int culprit = -1;
+    uint64_t ping = 0;
+    std::vector<int> reporters;          // the ranks that led to the culprit: each reported the next one
+    std::map<int, Status> own_failures;  // of ranks that reported a failure of their own before they were examined
+  };
+
+  // One rank at a time queries how many collectives of a communicator the others have begun.
+  struct Query {
+    int asker = -1;
+    uint64_t question = 0;
+    int64_t until_ns = 0;      // from then on another rank may query
+    std::set<int> unanswered;  // queried ranks that have not answered
+  };
+
+  // Where ranks differ in a setting, each must get the message that says in which, also a rank that connects after the
+  // start has failed. Until then the coordinator stays.
+  bool must_report_mismatch() const {
+    return start_failed_.code() == Code::mismatch && arrived_ + static_cast<int>(told_late_.size()) < options_.size;
+  }
+  Member* member_of(Peer peer);
+  Member* member_at(int rank);
+  std::string name_of(const Member& member) const;
+  void send(Peer peer, CoordinatorMessage message) { outgoing_.push_back({peer, std::move(message)}); }
+  void send_to_all(const CoordinatorMessage& message, Peer except = 0);
+  void refuse(Peer peer, Status why);
+
+  void compare_with_first(Member& member);
+  Status refusal_of(const CoordinatorClient::Hello& hello) const;
+  void start_over();
+  void send_earlier_events(Peer peer);
+  Status missing_after(double seconds) const;
+  void answer_waiting(const Status& why);
+  void answer_waiting_in_time(int64_t now_ns);
+
+  void wait(Peer peer, const CoordinatorMessage& message, int64_t now_ns);
+  void publish(Peer peer, CoordinatorMessage message);
+  void fetch(Peer peer, const CoordinatorMessage& message);
+  void report(int reporter, const std::string& comm, const Status& why, int64_t now_ns);
+  void examine(FailureReport suspicion, int64_t now_ns);
+  Status ask(const Member& asker, const CoordinatorMessage& message, int64_t now_ns);
+  bool may_query(const std::string& comm, int asker, int64_t now_ns);
+  void told(int teller, const CoordinatorMessage& message);
+  void ping(Member& member, int64_t now_ns);
+  void pong(Member& member, uint64_t id, int64_t now_ns);
+  bool serves_the_coordinator(const Member& member) const;
+  void leave(Member& member);
+  void lose(Member& member, const std::string& how);
+  void vacate(Member& member, Member::State state, CoordinatorMessage::Kind kind);
+  void decide(const std::string& comm, const Status& why);
+  void decide_reports_of(int rank, const Status& why);
+
+  CoordinatorOptions options_;
+  std::string address_;
+  CoordinatorClient::Hello process_;
+  int64_t opened_ns_;
+  int64_t latest_ns_ = 0;  // when somebody was last reporters
+  std::vector<Member> members_;
+  std::unordered_map<Peer, int> rank_of_;
+  int first_rank_ = -1;  // the first to arrive: its settings are compared with those of all others
+  std::vector<CompatibilitySetting> first_settings_;
+  int arrived_ = 0;
+  int here_ = 0;
+  std::set<int> told_late_;  // ranks that arrived after the start had failed
+  Status start_failed_;      // why: ranks are missing or were lost before all had arrived, or settings differ
+  std::vector<Waiting> waiting_;
+  Store store_;
+  std::vector<FailureReport> reports_;
+  std::set<std::string> reported_;
+  std::unordered_map<std::string, Query> queries_;  // by communicator
+  std::vector<Outgoing> outgoing_;
+  std::vector<Peer> hang_ups_;
+};
+
+}  // namespace fdl

@@ -1,0 +1,139 @@
+// Process launchers: the table, its guards, and the traces that other ways of starting leave.
+#include "bootstrap/launchers/process_launchers.h"
+
+#include <fmt/core.h>
+
+#include "bootstrap/launchers/pair.h"
+#include "bootstrap/launchers/slurm_lists.h"
+
+namespace fdl {
+namespace {
+
+bool always(const Variables&) { return true; }
+
+// Bare RANK and WORLD_SIZE may number pods; with LOCAL_RANK they number processes.
+bool is_torchrun(const Variables& variables) {
+  return variables.has("LOCAL_RANK") && (variables.has("LOCAL_WORLD_SIZE") || variables.has("TORCHELASTIC_RUN_ID"));
+}
+
+// Guards against values exported once and inherited since.
+bool is_pmi(const Variables& variables) { return variables.has("PMI_FD") || variables.has("PMI_PORT"); }
+
+// A batch script has SLURM_PROCID too, but is no task of a step. The step of `salloc`'s shell has a number beyond int.
+bool is_slurm_task(const Variables& variables) {
+  return variables.is_number("SLURM_STEP_ID") && variables.has("SLURM_STEP_NUM_TASKS");
+}
+
+bool is_flux_task(const Variables& variables) { return variables.has("FLUX_JOB_SIZE"); }
+
+Status add_local_size_of_slurm(const Variables& variables, Identity& identity) {
+  const auto list = variables.get("SLURM_STEP_TASKS_PER_NODE");
+  if (!list || identity.node_rank < 0) return {};
+  FDL_ASSIGN_OR_RETURN(const auto counts, expand_counts(*list));
+  if (static_cast<std::size_t>(identity.node_rank) < counts.size()) {
+    identity.local_size = counts[static_cast<std::size_t>(identity.node_rank)];
+  }
+  return {};
+}
+
+Status check_local(const ProcessRow& row, const Variables& variables, const Identity& identity) {
+  if (identity.local_size > identity.size) {
+    return Status(Code::invalid_argument,
+                  fmt::format("{} is more than {}", variables.quote(row.local_size), variables.quote(row.size)));
+  }
+  if (identity.local_size >= 0 && identity.local_rank >= identity.local_size) {
+    return Status(Code::invalid_argument, fmt::format("{} is not below the {} ranks of this host",
+                                                      variables.quote(row.local_rank), identity.local_size));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::optional<Identity>> read_row(const ProcessRow& row, const Variables& variables) {
+  using Found = std::optional<Identity>;
+  if (!row.started_us(variables)) return Found();
+  // The guards of torchrun's row are its own variables: with them, a missing pair is half a launcher.
+  if (!variables.has(row.rank) && !variables.has(row.size) && row.started_us != is_torchrun) return Found();
+  FDL_ASSIGN_OR_RETURN(const Pair world, read_pair(variables, row.rank, row.size));
+  if (world.index < 0) {
+    return Status(Code::invalid_argument, fmt::format("{} but {} and {}", variables.quote(row.local_rank),
+                                                      variables.quote(row.rank), variables.quote(row.size)));
+  }
+  const bool alone = row.started_us != always;
+  FDL_ASSIGN_OR_RETURN(const Pair local, read_pair(variables, row.local_rank, row.local_size, alone));
+  FDL_ASSIGN_OR_RETURN(const Pair node, read_pair(variables, row.node_rank, row.node_count, true));
+  Identity identity;
+  identity.rank = world.index;
+  identity.size = world.count;
+  identity.local_rank = local.index;
+  identity.local_size = local.count;
+  identity.node_rank = node.index;
+  identity.node_count = node.count;
+  identity.source = row.name;
+  if (row.started_us == is_flux_task && variables.text("FLUX_JOB_NNODES") == "1") identity.local_size = identity.size;
+  if (row.started_us == is_slurm_task) FDL_RETURN_IF_ERROR(add_local_size_of_slurm(variables, identity));
+  FDL_RETURN_IF_ERROR(check_local(row, variables, identity));
+  if (identity.local_size == identity.size && identity.node_count < 0) {
+    identity.node_rank = 0;
+    identity.node_count = 1;
+  }
+  return Found(std::move(identity));
+}
+
+const std::vector<ProcessRow>& process_rows() {
+  // clang-format off
+static const std::vector<ProcessRow> rows = {
+    {"farandole", "FARANDOLE_RANK", "FARANDOLE_SIZE", "FARANDOLE_LOCAL_RANK", "FARANDOLE_LOCAL_SIZE",
+     "FARANDOLE_NODE_RANK", "FARANDOLE_NODE_COUNT", always, "", no_facts, no_place,
+     "Set by `farandole run`, or by hand."},
+    {"horovod", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE",
+     "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", always, "", horovod_facts, horovod_place,
+     "Set by horovodrun for each process."},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+     "GROUP_RANK", "GROUP_WORLD_SIZE", is_torchrun, "LOCAL_RANK with LOCAL_WORLD_SIZE or TORCHELASTIC_RUN_ID",
+     torchrun_facts, torchrun_place,
+     "With LOCAL_RANK, and LOCAL_WORLD_SIZE or TORCHELASTIC_RUN_ID: torchrun, Ray Train."},
+    {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", nullptr, nullptr, always, "", open_mpi_facts, open_mpi_place,
+     "Set by Open MPI's mpirun."},
+    {"pmi", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+     nullptr, nullptr, is_pmi, "PMI_FD or PMI_PORT", pmi_facts, pmi_place,
+     "With PMI_FD or PMI_PORT: MPICH, Intel MPI, srun --mpi=pmi2."},
+    {"flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", nullptr,
+     nullptr, nullptr, is_flux_task, "FLUX_JOB_SIZE", flux_facts, flux_place,
+     "A task of `flux run`."},
+    {"slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr,
+     "SLURM_NODEID", "SLURM_STEP_NUM_NODES", is_slurm_task, "a numeric SLURM_STEP_ID with SLURM_STEP_NUM_TASKS",
+     slurm_facts, slurm_place,
+     "With a numeric SLURM_STEP_ID: a task of srun."},
+};
+  // clang-format on
+  return rows;
+}
+
+const std::vector<Trace>& traces() {
+  static const std::vector<Trace> all = {
+      {"PMI_RANK", "PMI_SIZE", nullptr, "PMI, but without PMI_FD or PMI_PORT"},
+      {"PMIX_RANK", nullptr, nullptr, "PMIx, which gives no size"},
+      {"FLUX_TASK_RANK", "FLUX_JOB_SIZE", nullptr, "Flux"},
+      {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_NUM_NODES", "Slurm, but this is no task of srun"},
+      {"PET_NODE_RANK", nullptr, nullptr, "a pod of a PyTorch job"},
+      {"PET_RDZV_ENDPOINT", nullptr, nullptr, "a pod of an elastic PyTorch job"},
+      {"RANK", "WORLD_SIZE", nullptr, "RANK without LOCAL_RANK, which may number pods"},
+      {"JAX_PROCESS_ID", "JAX_NUM_PROCESSES", nullptr, "a JAX job"},
+      {"NUM_PROCESSES", "NUM_PROCESSES", nullptr, "a JAX job"},
+      {"LWS_WORKER_INDEX", "LWS_GROUP_SIZE", nullptr, "a LeaderWorkerSet"},
+      {"TF_CONFIG", nullptr, nullptr, "a TensorFlow job"},
+      {"SKYPILOT_NODE_RANK", nullptr, nullptr, "SkyPilot"},
+      {"AWS_BATCH_JOB_NODE_INDEX", nullptr, nullptr, "AWS Batch"},
+      {"SM_CURRENT_HOST", nullptr, nullptr, "SageMaker"},
+      {"VC_TASK_INDEX", nullptr, nullptr, "Volcano"},
+      {"JOB_COMPLETION_INDEX", nullptr, nullptr, "a Kubernetes Indexed Job"},
+      {"K_MPI_JOB_ROLE", nullptr, nullptr, "a pod of an MPIJob, but no mpirun started this process"},
+      {"FARANDOLE_NNODES", "FARANDOLE_NNODES", nullptr, "a pod of several, and nothing numbers it"},
+  };
+  return all;
+}
+
+}  // namespace fdl

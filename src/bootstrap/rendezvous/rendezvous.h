@@ -1,0 +1,42 @@
+// Rendezvous: the text that says where ranks meet, taken apart.
+//
+//   tcp://host:port               also several, comma-separated: all are tried
+//   tcp://host:first-last         the coordinator has the first free port of the range; a wrong server fails the
+//   handshake unix:@name                    an abstract Unix socket: one host, one network namespace file:///path rank
+//   0 writes the address there memory://name                 within one process
+// "?coordinator=1" behind any of them: a coordinator serves there already, so rank 0 only connects. "?hub=1", the name
+// that versions before 0.2 wrote, means the same.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace fdl {
+
+struct Rendezvous {
+  enum class Kind { tcp, unix_socket, file, memory };
+  struct Door {
+    std::string host;
+    int first_port = 0;
+    int last_port = 0;
+  };
+
+  Kind kind = Kind::tcp;
+  std::vector<Door> doors;  // tcp
+  std::string name;         // the abstract name without '@', the file's path, or the name within the process
+  bool coordinator_is_there = false;
+};
+
+inline constexpr std::string_view kCoordinatorIsThere = "?coordinator=1";
+
+Result<Rendezvous> parse_rendezvous(std::string_view text);
+// Whether the text ends with the mark above, in either spelling.
+bool coordinator_is_there(std::string_view text);
+
+// "host:port", with brackets around an IPv6 address.
+std::string host_and_port(std::string_view host, int port);
+
+}  // namespace fdl

@@ -1,0 +1,157 @@
+// Rendezvous address: the ranks of one host use an abstract Unix socket that accepts the same user only. Ranks of
+// several hosts use a port beside the one that their launcher uses itself.
+#include "bootstrap/rendezvous/rendezvous_address.h"
+
+#include <fmt/core.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "bootstrap/launchers/slurm_lists.h"
+#include "bootstrap/rendezvous/rendezvous.h"
+#include "bootstrap/topology/topology.h"
+#include "system/handshake.h"
+
+namespace fdl {
+namespace {
+
+constexpr int kPorts = 16;  // how many ports rank 0 may try
+
+std::string hex(const Digest& digest, std::size_t bytes) {
+  std::string text;
+  for (std::size_t i = 0; i < bytes; ++i) text += fmt::format("{:02x}", digest[i]);
+  return text;
+}
+
+std::string join(const Variables& variables, std::initializer_list<const char*> names) {
+  std::string facts;
+  for (const char* name : names) {
+    if (const auto value = variables.get(name)) facts += fmt::format("{}={}\n", name, *value);
+  }
+  return facts;
+}
+
+// The name holds what tells this job from all others of the host: the launcher's facts, the user and the boot.
+Result<std::string> place_on_this_host(std::string_view facts) {
+  const std::string whole = fmt::format("{}uid={}\nboot={}\n", facts, ::getuid(), host_facts().boot_id);
+  return "unix:@farandole-" + hex(hmac_sha256("farandole rendezvous address", whole), 16);
+}
+
+bool is_on_one_host(const Identity& identity) { return identity.local_size == identity.size; }
+
+Result<std::string> place_from(const Variables& variables, const char* host_variable, const char* port_variable) {
+  const auto host = variables.get(host_variable);
+  FDL_ASSIGN_OR_RETURN(const int port, variables.number(port_variable));
+  if (!host || port < 1 || port > 65535) {
+    return Status(Code::invalid_argument,
+                  fmt::format("{} and {}: ranks cannot find each other; start with a launcher that sets both, or set "
+                              "FARANDOLE_RENDEZVOUS=tcp://<host of rank 0>:<free port> on all ranks",
+                              variables.quote(host_variable), variables.quote(port_variable)));
+  }
+  return place_beside(*host, port);
+}
+
+Status several_hosts_need_an_address(const char* launcher) {
+  return Status(Code::invalid_argument,
+                fmt::format("{} does not tell ranks on several hosts where rank 0 is; set FARANDOLE_RENDEZVOUS="
+                            "tcp://<host of rank 0>:<free port> and FARANDOLE_JOB_KEY=<16 or more secret characters> "
+                            "on all ranks, or start with `farandole run`",
+                            launcher));
+}
+
+// Who made the socket that PMI_FD names is the launcher's proxy on this host, also when a shell stands between; the
+// parent is it otherwise.
+int launcher_process(const Variables& variables) {
+  const auto fd = variables.number("PMI_FD");
+  ucred credentials{};
+  socklen_t length = sizeof credentials;
+  if (fd.ok() && *fd >= 0 && ::getsockopt(*fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0 &&
+      credentials.pid > 0) {
+    return credentials.pid;
+  }
+  return ::getppid();
+}
+
+}  // namespace
+
+std::string place_beside(const std::string& host, int port) {
+  const int first = port + kPorts <= 65535 ? port + 1 : port - kPorts;
+  return fmt::format("tcp://{}-{}", host_and_port(host, first), first + kPorts - 1);
+}
+
+std::string no_facts(const Variables&) { return {}; }
+
+std::string horovod_facts(const Variables& variables) {
+  return join(variables, {"HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"});
+}
+
+std::string torchrun_facts(const Variables& variables) {
+  return join(variables, {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"});
+}
+
+std::string open_mpi_facts(const Variables& variables) { return join(variables, {"PMIX_NAMESPACE"}); }
+
+// On several hosts each has a proxy of its own, and nothing is left that all ranks see alike.
+std::string pmi_facts(const Variables& variables) {
+  if (variables.has("MPI_LOCALNRANKS") && variables.text("MPI_LOCALNRANKS") != variables.text("PMI_SIZE")) return {};
+  return fmt::format("launcher={}\n", launcher_process(variables));
+}
+
+std::string flux_facts(const Variables& variables) { return join(variables, {"FLUX_JOB_ID", "FLUX_URI"}); }
+
+std::string slurm_facts(const Variables& variables) {
+  return join(variables, {"SLURM_JOB_ID", "SLURM_STEP_ID"}) + fmt::format("uid={}\n", ::getuid());
+}
+
+Result<std::string> no_place(const Variables&, const Identity&) {
+  return Status(Code::invalid_argument,
+                "FARANDOLE_RENDEZVOUS is not set: ranks cannot find each other; set it to tcp://<host of rank 0>:<free "
+                "port> on all ranks, or start with `farandole run`");
+}
+
+Result<std::string> horovod_place(const Variables& variables, const Identity& identity) {
+  if (is_on_one_host(identity) && !horovod_facts(variables).empty())
+    return place_on_this_host(horovod_facts(variables));
+  return place_from(variables, "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT");
+}
+
+Result<std::string> torchrun_place(const Variables& variables, const Identity& identity) {
+  if (is_on_one_host(identity) && variables.has("MASTER_PORT")) return place_on_this_host(torchrun_facts(variables));
+  return place_from(variables, "MASTER_ADDR", "MASTER_PORT");
+}
+
+Result<std::string> open_mpi_place(const Variables& variables, const Identity& identity) {
+  if (!is_on_one_host(identity)) return several_hosts_need_an_address("Open MPI");
+  if (!variables.has("PMIX_NAMESPACE")) {
+    return Status(Code::invalid_argument,
+                  "PMIX_NAMESPACE is not set, so this Open MPI does not tell its jobs apart; set FARANDOLE_RENDEZVOUS="
+                  "tcp://localhost:<free port> on all ranks");
+  }
+  return place_on_this_host(open_mpi_facts(variables));
+}
+
+Result<std::string> pmi_place(const Variables& variables, const Identity& identity) {
+  if (!is_on_one_host(identity)) return several_hosts_need_an_address("PMI");
+  return place_on_this_host(pmi_facts(variables));
+}
+
+Result<std::string> flux_place(const Variables& variables, const Identity& identity) {
+  if (!is_on_one_host(identity)) return several_hosts_need_an_address("Flux");
+  return place_on_this_host(flux_facts(variables));
+}
+
+Result<std::string> slurm_place(const Variables& variables, const Identity& identity) {
+  if (is_on_one_host(identity)) return place_on_this_host(slurm_facts(variables));
+  const auto list = variables.get("SLURM_STEP_NODELIST");
+  if (!list) return several_hosts_need_an_address("Slurm without SLURM_STEP_NODELIST");
+  FDL_ASSIGN_OR_RETURN(const auto hosts, expand_hosts(*list));
+  // Below the ports that the system hands out itself, and another place for each job and step.
+  const Digest digest = hmac_sha256("farandole port", slurm_facts(variables));
+  const int slot = (digest[0] << 8 | digest[1]) % 700;
+  return place_beside(hosts.front(), 20000 + slot * (kPorts + 1));
+}
+
+std::string derive_key(std::string_view facts) { return hex(hmac_sha256("farandole job key", facts), 32); }
+
+}  // namespace fdl

@@ -1,0 +1,44 @@
+// Store: bounded, and nothing in it ever changes.
+#include "bootstrap/rendezvous/store.h"
+
+#include <fmt/core.h>
+
+namespace fdl {
+
+Result<std::vector<Store::Reader>> Store::publish(int rank, const std::string& key, std::string value) {
+  if (const auto found = facts_.find(key); found != facts_.end()) {
+    if (found->second.value == value) return std::vector<Reader>();
+    return Status(Code::invalid_argument,
+                  fmt::format("'{}' was published by rank {} already, with another value", key, found->second.rank));
+  }
+  const std::size_t bytes = key.size() + value.size();
+  if (bytes > most_bytes_ - bytes_) {
+    return Status(Code::resource,
+                  fmt::format("the coordinator's store is full: {} of {} bytes are taken, and '{}' needs {}", bytes_,
+                              most_bytes_, key, bytes));
+  }
+  bytes_ += bytes;
+  facts_.emplace(key, Fact{rank, std::move(value)});
+  std::vector<Reader> readers;
+  const auto [first, last] = readers_.equal_range(key);
+  for (auto reader = first; reader != last; ++reader) readers.push_back(reader->second);
+  readers_.erase(first, last);
+  return readers;
+}
+
+const std::string* Store::fetch(const std::string& key, Reader reader) {
+  if (const auto found = facts_.find(key); found != facts_.end()) return &found->second.value;
+  readers_.emplace(key, reader);
+  return nullptr;
+}
+
+void Store::forget(Reader reader) {
+  std::erase_if(readers_,
+                [&](const auto& one) { return one.second.peer == reader.peer && one.second.id == reader.id; });
+}
+
+void Store::forget_all_of(uint64_t peer) {
+  std::erase_if(readers_, [&](const auto& one) { return one.second.peer == peer; });
+}
+
+}  // namespace fdl

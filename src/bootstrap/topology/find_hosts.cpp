@@ -1,0 +1,215 @@
+// Find hosts: ranks of one kernel try to share memory with the lowest of them, who says who succeeded.
+//
+//   lowest rank L                                every other candidate r
+//   publish  hosts/L/door      its Unix socket   fetch it, connect (which succeeds or fails at once)
+//   fetch    hosts/L/knock/r   from each         publish  hosts/L/knock/r   whether it is connected
+//   accept as many, prove the key, pass memory   prove the key, map the memory, answer through it
+//   publish  hosts/L/members   who answered      fetch it, like everybody in the world
+//
+// Containers of one host have one boot id but may not reach each other: who did not succeed tries again among
+// themselves, until all have a host.
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <map>
+
+#include "base/log.h"
+#include "bootstrap/topology/topology.h"
+#include "system/handshake.h"
+#include "system/segment.h"
+#include "system/socket.h"
+
+namespace fdl {
+namespace {
+
+constexpr double kPatience_s = 5;  // with one candidate that connected and then says nothing
+constexpr std::string_view kPurpose = "shared memory trial";
+
+struct Trial {
+  int leader;
+  std::vector<int> candidates;  // in order, the leader first
+  const std::string& job_key;
+  Exchange& exchange;
+  Deadline deadline;
+
+  std::string key(std::string_view what) const { return fmt::format("hosts/{}/{}", leader, what); }
+  Deadline patience() const { return Deadline::after_seconds(kPatience_s).earlier(deadline); }
+};
+
+// The leader writes word 0, and candidate r answers in word 1 + r.
+uint64_t& word(const Segment& segment, int index) { return reinterpret_cast<uint64_t*>(segment.bytes().data())[index]; }
+
+std::string name_of(int rank) { return fmt::format("rank {}", rank); }
+
+// ---- The leader ----
+
+struct Offer {
+  Listening listening;
+  Segment memory;
+  uint64_t secret;
+};
+
+Result<Offer> make_offer(int world_size) {
+  FDL_ASSIGN_OR_RETURN(Listening listening, listen_unix());
+  FDL_ASSIGN_OR_RETURN(Segment memory, Segment::create(sizeof(uint64_t) * static_cast<std::size_t>(world_size + 1)));
+  const std::string text = random_hex(8);
+  uint64_t secret = 0;
+  std::from_chars(text.data(), text.data() + text.size(), secret, 16);
+  std::atomic_ref<uint64_t>(word(memory, 0)).store(secret, std::memory_order_release);
+  return Offer{std::move(listening), std::move(memory), secret};
+}
+
+// Which candidate came in and answered through the memory; nothing for a stranger or one that could not map it.
+Result<int> try_one(const Trial& trial, const Offer& offer, int fd) {
+  FDL_ASSIGN_OR_RETURN(const Introduced introduced,
+                       introduce_as_server(fd, trial.job_key, kPurpose, name_of(trial.leader), trial.patience()));
+  const auto who = std::find_if(trial.candidates.begin(), trial.candidates.end(),
+                                [&](int rank) { return name_of(rank) == introduced.peer; });
+  if (who == trial.candidates.end()) return Status(Code::transport, "a stranger: " + introduced.peer);
+  const int memory = offer.memory.fd();
+  FDL_RETURN_IF_ERROR(send_fds(fd, {&memory, 1}, trial.patience()));
+  std::byte done{};
+  FDL_RETURN_IF_ERROR(read_all(fd, {&done, 1}, trial.patience()));
+  if (std::atomic_ref<uint64_t>(word(offer.memory, 1 + *who)).load(std::memory_order_acquire) != ~offer.secret) {
+    return Status(Code::transport, introduced.peer + " did not write what it read");
+  }
+  return *who;
+}
+
+Result<int> count_knocks(const Trial& trial) {
+  int connected = 0;
+  for (const int rank : trial.candidates) {
+    if (rank == trial.leader) continue;
+    FDL_ASSIGN_OR_RETURN(const std::string knock,
+                         trial.exchange.fetch(trial.key(fmt::format("knock/{}", rank)), trial.deadline));
+    connected += knock == "connected" ? 1 : 0;
+  }
+  return connected;
+}
+
+Result<std::vector<int>> accept_candidates(const Trial& trial, const Offer& offer) {
+  FDL_ASSIGN_OR_RETURN(const int connected, count_knocks(trial));
+  std::vector<int> members;
+  // All who connected wait in the socket's queue already, so nobody is waited for who does not come.
+  for (int tried = 0; tried < connected;) {
+    auto fd = accept_one(offer.listening.fd.get());
+    if (!fd.ok() || !*fd) break;
+    const auto who = try_one(trial, offer, fd->get());
+    if (who.ok()) members.push_back(*who);
+    // A stranger takes nobody's turn.
+    if (who.ok() || who.status().code() != Code::authentication) ++tried;
+  }
+  return members;
+}
+
+Status lead(const Trial& trial, int world_size) {
+  auto offer = make_offer(world_size);
+  // Memory that nobody can be offered is no error: then everybody is a host of its own.
+  const std::string door = offer.ok() ? offer->listening.addresses.front().text : "";
+  FDL_RETURN_IF_ERROR(trial.exchange.publish(trial.key("door"), door));
+  std::vector<int> members;
+  if (offer.ok()) {
+    FDL_ASSIGN_OR_RETURN(members, accept_candidates(trial, *offer));
+  } else {
+    log_info("ranks of this host will not share memory: {}", offer.status().text());
+  }
+  members.push_back(trial.leader);
+  std::sort(members.begin(), members.end());
+  return trial.exchange.publish(trial.key("members"), fmt::format("{}", fmt::join(members, ",")));
+}
+
+// ---- A candidate ----
+
+Status map_and_answer(const Trial& trial, int rank, int fd) {
+  FDL_RETURN_IF_ERROR(introduce_as_client(fd, trial.job_key, kPurpose, name_of(rank), trial.deadline).status());
+  FDL_ASSIGN_OR_RETURN(auto fds, recv_fds(fd, 1, trial.patience()));
+  FDL_ASSIGN_OR_RETURN(const Segment memory, Segment::map(std::move(fds.front())));
+  if (memory.bytes().size() < sizeof(uint64_t) * static_cast<std::size_t>(rank + 2)) {
+    return Status(Code::transport, "the memory that came is too small");
+  }
+  const uint64_t secret = std::atomic_ref<uint64_t>(word(memory, 0)).load(std::memory_order_acquire);
+  std::atomic_ref<uint64_t>(word(memory, 1 + rank)).store(~secret, std::memory_order_release);
+  const std::byte done{1};
+  return write_all(fd, {&done, 1}, trial.patience());
+}
+
+Status follow(const Trial& trial, int rank) {
+  FDL_ASSIGN_OR_RETURN(const std::string door, trial.exchange.fetch(trial.key("door"), trial.deadline));
+  if (door.empty()) return {};
+  const std::vector<Address> addresses = {{door}};
+  auto fd = connect_any(addresses, trial.patience());
+  FDL_RETURN_IF_ERROR(trial.exchange.publish(trial.key(fmt::format("knock/{}", rank)), fd.ok() ? "connected" : "no"));
+  const Status why = fd.ok() ? map_and_answer(trial, rank, fd->get()) : fd.status();
+  if (!why.ok()) {
+    log_info("rank {} and rank {} have one kernel but share no memory (another container?): {}", rank, trial.leader,
+             why.text());
+  }
+  return {};
+}
+
+// ---- All ----
+
+Result<std::vector<int>> parse_members(const std::string& text, const std::vector<int>& candidates) {
+  std::vector<int> members;
+  const char* at = text.data();
+  const char* const end = text.data() + text.size();
+  while (at < end) {
+    int rank = -1;
+    const auto [next, error] = std::from_chars(at, end, rank);
+    if (error != std::errc() || std::find(candidates.begin(), candidates.end(), rank) == candidates.end()) {
+      return Status(Code::internal, fmt::format("'{}' is no list of ranks of one host", text));
+    }
+    members.push_back(rank);
+    at = next + 1;
+  }
+  if (members.empty()) return Status(Code::internal, "a host without ranks");
+  return members;
+}
+
+// Who shares memory with the leader, as the leader says. Every rank of the world asks for the outcome.
+Result<std::vector<int>> run_trial(const Trial& trial, int rank, int world_size) {
+  if (trial.candidates.size() == 1) return trial.candidates;
+  if (rank == trial.leader) {
+    FDL_RETURN_IF_ERROR(lead(trial, world_size));
+  } else if (std::find(trial.candidates.begin(), trial.candidates.end(), rank) != trial.candidates.end()) {
+    FDL_RETURN_IF_ERROR(follow(trial, rank));
+  }
+  FDL_ASSIGN_OR_RETURN(const std::string text, trial.exchange.fetch(trial.key("members"), trial.deadline));
+  return parse_members(text, trial.candidates);
+}
+
+}  // namespace
+
+Result<std::vector<Member>> find_hosts(int rank, const std::vector<HostFacts>& facts, const std::string& job_key,
+                                       Exchange& exchange, Deadline deadline) {
+  const int size = static_cast<int>(facts.size());
+  std::vector<Member> world;
+  std::map<std::string, std::vector<int>> kernels;
+  for (const HostFacts& one : facts) {
+    kernels[one.boot_id].push_back(static_cast<int>(world.size()));
+    world.push_back({static_cast<int>(world.size()), {}, one.host_name, one.process_id, one.numa_node});
+  }
+  // Own trials first: others wait for their outcome, while nobody waits until this rank has read that of others.
+  const std::string& mine = facts[static_cast<std::size_t>(rank)].boot_id;
+  std::vector<std::string> order = {mine};
+  for (const auto& [boot_id, ranks] : kernels) {
+    if (boot_id != mine) order.push_back(boot_id);
+  }
+  for (const std::string& boot_id : order) {
+    std::vector<int> left = kernels[boot_id];
+    while (!left.empty()) {
+      const Trial trial{left.front(), left, job_key, exchange, deadline};
+      FDL_ASSIGN_OR_RETURN(const std::vector<int> members, run_trial(trial, rank, size));
+      for (const int member : members) {
+        world[static_cast<std::size_t>(member)].host_id = fmt::format("{}/{}", boot_id, trial.leader);
+      }
+      std::erase_if(left, [&](int one) { return std::find(members.begin(), members.end(), one) != members.end(); });
+    }
+  }
+  return world;
+}
+
+}  // namespace fdl

@@ -1,0 +1,29 @@
+// CoordinatorThread: a coordinator and the thread that serves it, from here to the end of the job.
+#pragma once
+
+#include <memory>
+#include <thread>
+
+#include "bootstrap/coordinator/coordinator.h"
+
+namespace fdl {
+
+class CoordinatorThread {
+ public:
+  explicit CoordinatorThread(std::unique_ptr<Coordinator> coordinator)
+      : coordinator_(std::move(coordinator)), thread_([this] { coordinator_->run(); }) {}
+  ~CoordinatorThread() {
+    coordinator_->stop();
+    thread_.join();
+  }
+  CoordinatorThread(const CoordinatorThread&) = delete;
+  CoordinatorThread& operator=(const CoordinatorThread&) = delete;
+
+  std::string address() const { return coordinator_->address(); }
+
+ private:
+  std::unique_ptr<Coordinator> coordinator_;
+  std::thread thread_;
+};
+
+}  // namespace fdl

@@ -1,0 +1,503 @@
+// The membership: the coordinator's decisions, driven by hand through moments that sockets would hide.
+#include "bootstrap/coordinator/job_membership.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace fdl {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using Kind = CoordinatorMessage::Kind;
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+// Rank r is peer 10 + r. What was sent reads "peer:kind" with the text of a failure behind it.
+class JobMembershipTest : public ::testing::Test {
+ protected:
+  explicit JobMembershipTest(int size = 3) : membership_(options(size), "here", {}, 0) {}
+
+  static CoordinatorOptions options(int size) {
+    CoordinatorOptions options;
+    options.size = size;
+    options.start_timeout_s = 30;
+    options.lost_after_s = 1;
+    options.server_name = "test";
+    return options;
+  }
+  void arrive(int rank) {
+    EXPECT_TRUE(membership_.greet(peer(rank), {rank, 3, "h" + std::to_string(rank), "boot", 100 + rank}));
+  }
+  void arrive_with(int rank, std::vector<CompatibilitySetting> settings) {
+    EXPECT_TRUE(
+        membership_.greet(peer(rank), {rank, 3, "h" + std::to_string(rank), "boot", 100 + rank, std::move(settings)}));
+  }
+  void wait_for_all(int rank) {
+    CoordinatorMessage wait{.kind = Kind::wait};
+    wait.number = 100 * kSecond;
+    EXPECT_TRUE(say(rank, wait).ok());
+  }
+  void all_arrive() {
+    for (int rank = 0; rank < 3; ++rank) arrive(rank);
+    membership_.take_outgoing();
+  }
+  static JobMembership::Peer peer(int rank) { return static_cast<JobMembership::Peer>(10 + rank); }
+  Status say(int rank, CoordinatorMessage message, int64_t now = 0) {
+    return membership_.hear(peer(rank), std::move(message), now);
+  }
+  void probe(int from, std::vector<int> ranks, int64_t now) {
+    CoordinatorMessage message{.kind = Kind::probe};
+    message.ranks = std::move(ranks);
+    EXPECT_TRUE(say(from, message, now).ok());
+  }
+  void pong(int from, uint64_t id, int64_t now) {
+    CoordinatorMessage message{.kind = Kind::pong};
+    message.id = id;
+    EXPECT_TRUE(say(from, message, now).ok());
+  }
+  void report(int from, const std::string& comm, int culprit, int64_t now) {
+    CoordinatorMessage message{.kind = Kind::report};
+    message.key = comm;
+    message.why = Status::blame(culprit, "h", Code::transport, "stuck");
+    EXPECT_TRUE(say(from, message, now).ok());
+  }
+  Status ask(int from, uint64_t question, std::vector<int> ranks, int64_t now, const std::string& comm = "c") {
+    CoordinatorMessage message{.kind = Kind::ask};
+    message.id = question;
+    message.number = kSecond;  // for so long nobody else need ask
+    message.ranks = std::move(ranks);
+    message.key = comm;
+    return say(from, message, now);
+  }
+  void tell(int from, int asker, uint64_t question, int64_t begun, const std::string& value = "") {
+    CoordinatorMessage message{.kind = Kind::told};
+    message.id = question;
+    message.number = begun;
+    message.rank = asker;
+    message.key = "c";
+    message.value = value;
+    EXPECT_TRUE(say(from, message).ok());
+  }
+  std::vector<std::string> sent() {
+    std::vector<std::string> lines;
+    for (const JobMembership::Outgoing& one : membership_.take_outgoing()) {
+      std::string line = std::to_string(one.peer - 10) + ":" + name_of(one.message.kind);
+      const CoordinatorMessage& said = one.message;
+      if (said.kind == Kind::asked)
+        line += " " + said.key + std::to_string(said.id) + " by " + std::to_string(said.rank);
+      if (said.kind == Kind::answer) {
+        line += " " + said.key + std::to_string(said.id) + " of " + std::to_string(said.rank) + ": " +
+                std::to_string(said.number) + said.value;
+      }
+      if (one.message.kind == Kind::ping) line += " " + std::to_string(one.message.id);
+      if (!one.message.why.ok()) line += " " + one.message.why.text();
+      lines.push_back(line);
+    }
+    return lines;
+  }
+  static const char* name_of(Kind kind) {
+    switch (kind) {
+      case Kind::ping:
+        return "ping";
+      case Kind::lost:
+        return "lost";
+      case Kind::left:
+        return "left";
+      case Kind::reply:
+        return "reply";
+      case Kind::comm_failed:
+        return "comm_failed";
+      case Kind::welcome:
+        return "welcome";
+      case Kind::asked:
+        return "asked";
+      case Kind::answer:
+        return "answer";
+      default:
+        return "something else";
+    }
+  }
+
+  JobMembership membership_;
+};
+
+TEST_F(JobMembershipTest, MergesProbesThatComeBeforeTheAnswer) {
+  all_arrive();
+  probe(0, {1, 2}, 0);
+  probe(2, {1}, kSecond / 2);
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1", "2:ping 1"));
+  EXPECT_EQ(membership_.next().moment_ns(), kSecond) << "the second probe gives no more time";
+  pong(1, 1, kSecond / 2);
+  pong(2, 1, kSecond / 2);
+  EXPECT_TRUE(membership_.next().is_never());
+  membership_.tick(5 * kSecond);
+  EXPECT_THAT(sent(), IsEmpty());
+}
+
+TEST_F(JobMembershipTest, SilenceIsALossExactlyAfterItsTime) {
+  all_arrive();
+  probe(0, {1}, 0);
+  sent();
+  membership_.tick(kSecond - 1);
+  EXPECT_THAT(sent(), IsEmpty());
+  membership_.tick(kSecond);
+  const std::string lost =
+      "lost rank 1 on h1 (process 101) was lost: it has not answered for 1 s (stopped, swapped out or cut off)";
+  EXPECT_THAT(sent(), ElementsAre("0:" + lost, "2:" + lost, "1:" + lost));
+  EXPECT_THAT(membership_.take_hang_ups(), ElementsAre(peer(1)));
+  EXPECT_TRUE(membership_.next().is_never());
+  // What it says now, and the end of its connection, change nothing.
+  pong(1, 1, 2 * kSecond);
+  membership_.closed(peer(1));
+  EXPECT_THAT(sent(), IsEmpty());
+  EXPECT_TRUE(membership_.next().is_never());
+}
+
+TEST_F(JobMembershipTest, AnAnswerToAnEarlierQuestionDoesNotSettleAReport) {
+  all_arrive();
+  probe(0, {1}, 0);
+  report(2, "c", 1, kSecond / 4);
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1", "1:ping 2"));
+  pong(1, 1, kSecond / 2);
+  EXPECT_THAT(sent(), IsEmpty());
+  membership_.closed(peer(1));
+  const std::string why = "rank 1 on h1 (process 101) was lost: its process ended or its connection broke";
+  EXPECT_THAT(sent(), ElementsAre("0:lost " + why, "2:lost " + why, "0:comm_failed " + why, "2:comm_failed " + why));
+}
+
+TEST_F(JobMembershipTest, AnAnswerSettlesAllReportsBeforeIt) {
+  all_arrive();
+  report(0, "a", 1, 0);
+  report(2, "b", 1, 0);
+  report(2, "a", 0, 0);
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1", "1:ping 2"));
+  pong(1, 2, 1);
+  const std::string why = "comm_failed stuck; both processes are alive";
+  EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why, "0:" + why, "1:" + why, "2:" + why));
+  report(0, "a", 1, 2);
+  EXPECT_THAT(sent(), IsEmpty()) << "one verdict for one communicator";
+}
+
+TEST_F(JobMembershipTest, ACulpritThatLeavesWhileItIsAskedHasShutDown) {
+  all_arrive();
+  report(0, "a", 1, 0);
+  sent();
+  EXPECT_TRUE(say(1, {.kind = Kind::leave}).ok());
+  EXPECT_THAT(sent(),
+              ElementsAre("0:left rank 1 on h1 has shut down", "2:left rank 1 on h1 has shut down",
+                          "0:comm_failed rank 1 on h1 has shut down", "2:comm_failed rank 1 on h1 has shut down"));
+  membership_.closed(peer(1));
+  EXPECT_THAT(sent(), IsEmpty());
+}
+
+TEST_F(JobMembershipTest, ACulpritThatOwnsUpWhileItIsAskedIsBelieved) {
+  all_arrive();
+  report(0, "a", 1, 0);  // it saw rank 1 go before it heard why
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1"));
+  report(2, "a", 2, 0);  // not the one who is asked
+  report(1, "a", 0, 0);  // no answer but an accusation
+  EXPECT_THAT(sent(), IsEmpty());
+  CoordinatorMessage abort{.kind = Kind::report};
+  abort.key = "a";
+  abort.why = Status::blame(1, "h1", Code::aborted, "rank 1 aborted");
+  EXPECT_TRUE(say(1, abort).ok());
+  const std::string why = "comm_failed rank 1 aborted";
+  EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why));
+  pong(1, 1, 1);
+  EXPECT_THAT(sent(), IsEmpty());
+}
+
+// Rank 1 ended it because of rank 2: rank 0, which saw rank 1 alone, must not have the last word.
+TEST_F(JobMembershipTest, ACulpritThatAccusesAThirdOnePassesTheQuestionOn) {
+  all_arrive();
+  report(0, "a", 1, 0);
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1"));
+  report(1, "a", 2, 0);
+  EXPECT_THAT(sent(), ElementsAre("2:ping 1"));
+  pong(1, 1, 1);
+  EXPECT_THAT(sent(), IsEmpty()) << "rank 1 is out of it";
+  CoordinatorMessage own{.kind = Kind::report};
+  own.key = "a";
+  own.why = Status::blame(2, "h2", Code::internal, "rank 2 failed");
+  EXPECT_TRUE(say(2, own).ok());
+  const std::string why = "comm_failed rank 2 failed";
+  EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why));
+  pong(2, 1, 1);
+  EXPECT_THAT(sent(), IsEmpty());
+}
+
+TEST_F(JobMembershipTest, ACulpritThatAccusesNobodyHasTheLastWord) {
+  all_arrive();
+  report(0, "a", 1, 0);
+  report(1, "a", -1, 0);
+  pong(1, 1, 1);
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1", "0:comm_failed stuck", "1:comm_failed stuck", "2:comm_failed stuck"));
+}
+
+TEST_F(JobMembershipTest, WhoOwnedUpBeforeItWasAskedIsBelievedOnceItIs) {
+  all_arrive();
+  report(0, "a", 1, 0);
+  CoordinatorMessage own{.kind = Kind::report};
+  own.key = "a";
+  own.why = Status::blame(2, "h2", Code::internal, "rank 2 failed");
+  EXPECT_TRUE(say(2, own).ok());
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1")) << "that may be no more than what became of it";
+  report(1, "a", 2, 0);
+  const std::string why = "comm_failed rank 2 failed";
+  EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why));
+}
+
+TEST_F(JobMembershipTest, WhoEndsACommunicatorAndLeavesIsBelieved) {
+  all_arrive();
+  CoordinatorMessage abort{.kind = Kind::report};
+  abort.key = "a";
+  abort.why = Status::blame(1, "h1", Code::aborted, "rank 1 aborted");
+  EXPECT_TRUE(say(1, abort).ok());
+  EXPECT_TRUE(say(1, {.kind = Kind::leave}).ok());
+  const std::string why = "comm_failed rank 1 aborted";
+  const std::string left = "left rank 1 on h1 has shut down";
+  EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why, "0:" + left, "2:" + left));
+}
+
+TEST_F(JobMembershipTest, ACulpritThatDoesNotExistIsToldAsReported) {
+  all_arrive();
+  report(0, "a", 77, 0);
+  EXPECT_THAT(sent(), ElementsAre("0:comm_failed stuck", "1:comm_failed stuck", "2:comm_failed stuck"));
+}
+
+TEST_F(JobMembershipTest, NamesTheMissingOnceAndForAll) {
+  arrive(1);
+  CoordinatorMessage wait{.kind = Kind::wait};
+  wait.number = 100 * kSecond;
+  EXPECT_TRUE(say(1, wait).ok());
+  sent();
+  EXPECT_EQ(membership_.next().moment_ns(), 30 * kSecond);
+  membership_.tick(30 * kSecond);
+  const std::string why =
+      "1:reply ranks 0 and 2 of 3 have not arrived after 30 s; check their logs and that they can reach here";
+  EXPECT_THAT(sent(), ElementsAre(why));
+  EXPECT_TRUE(membership_.next().is_never());
+  EXPECT_TRUE(say(1, wait).ok());
+  EXPECT_THAT(sent(), ElementsAre(why));
+}
+
+TEST_F(JobMembershipTest, AllAreToldWhichTermDiffersAndWhoHasWhat) {
+  arrive_with(2, {{"color", "red", "paint all alike"}, {"size", "1", "cut"}});
+  wait_for_all(2);
+  sent();
+  arrive_with(0, {{"color", "red", "paint all alike"}, {"size", "2", "cut"}});
+  const std::string why =
+      "all ranks must have the same size, but rank 0 on h0 (process 100) has 2 and rank 2 on h2 (process 102) has 1; "
+      "cut";
+  EXPECT_THAT(sent(), ElementsAre("2:reply " + why, "0:welcome"));
+  wait_for_all(0);
+  EXPECT_THAT(sent(), ElementsAre("0:reply " + why));
+  // Who comes later, whatever it has, is told as well; and the coordinator is not left before.
+  EXPECT_TRUE(say(2, {.kind = Kind::leave}).ok());
+  EXPECT_TRUE(say(0, {.kind = Kind::leave}).ok());
+  sent();
+  EXPECT_FALSE(membership_.is_empty());
+  EXPECT_FALSE(membership_.greet(peer(1), {1, 3, "h1", "boot", 101, {}}));
+  EXPECT_TRUE(membership_.is_empty());
+  EXPECT_THAT(sent(), ElementsAre("1:something else the job did not start: " + why));
+}
+
+TEST_F(JobMembershipTest, ATermThatOneDoesNotKnowDiffers) {
+  arrive_with(0, {{"color", "red", "paint all alike"}});
+  wait_for_all(0);
+  sent();
+  arrive_with(1, {{"color", "red", "paint all alike"}, {"weight", "", "weigh"}});
+  EXPECT_THAT(sent(), ElementsAre("0:reply all ranks must have the same weight, but rank 0 on h0 (process 100) does "
+                                  "not know it and rank 1 on h1 (process 101) has ''; weigh",
+                                  "1:welcome"));
+}
+
+TEST_F(JobMembershipTest, EqualTermsStayWithTheCoordinator) {
+  for (int rank = 0; rank < 3; ++rank) arrive_with(rank, {{"color", "red", "paint all alike"}});
+  sent();
+  wait_for_all(1);
+  const auto replies = membership_.take_outgoing();
+  ASSERT_EQ(replies.size(), 1u);
+  EXPECT_TRUE(replies[0].message.why.ok()) << replies[0].message.why.text();
+  ASSERT_EQ(replies[0].message.members.size(), 3u);
+  for (const CoordinatorClient::Hello& member : replies[0].message.members) EXPECT_THAT(member.settings, IsEmpty());
+}
+
+TEST_F(JobMembershipTest, IsEmptyWhenAllWhoCameAreGone) {
+  EXPECT_FALSE(membership_.is_empty());
+  all_arrive();
+  EXPECT_TRUE(say(0, {.kind = Kind::leave}).ok());
+  membership_.closed(peer(1));
+  EXPECT_FALSE(membership_.is_empty());
+  EXPECT_TRUE(say(2, {.kind = Kind::leave}).ok());
+  EXPECT_TRUE(membership_.is_empty());
+}
+
+TEST_F(JobMembershipTest, WhatALostRankStillSaysComesTooLate) {
+  all_arrive();
+  probe(0, {1}, 0);
+  report(0, "a", 1, 0);
+  membership_.tick(kSecond);
+  sent();
+  pong(1, 1, kSecond);
+  EXPECT_TRUE(say(1, {.kind = Kind::leave}).ok());
+  report(1, "b", 0, kSecond);
+  EXPECT_THAT(sent(), IsEmpty());
+  EXPECT_TRUE(membership_.next().is_never());
+}
+
+// ---- Who is late with a communicator ----
+
+TEST_F(JobMembershipTest, CarriesAQuestionToAllAndTheirAnswersBack) {
+  all_arrive();
+  EXPECT_TRUE(ask(0, 7, {1, 2}, 0).ok());
+  EXPECT_THAT(sent(), ElementsAre("1:asked c7 by 0", "2:asked c7 by 0"));
+  tell(2, 0, 7, 41);
+  tell(1, 0, 7, 42, "waiting");
+  EXPECT_THAT(sent(), ElementsAre("0:answer c7 of 2: 41", "0:answer c7 of 1: 42waiting"));
+}
+
+TEST_F(JobMembershipTest, LetsOneOfThoseWhoWaitAskUntilItsTimeIsOver) {
+  all_arrive();
+  EXPECT_TRUE(ask(0, 1, {1, 2}, 0).ok());
+  EXPECT_TRUE(ask(1, 1, {0, 2}, kSecond / 2).ok());
+  EXPECT_THAT(sent(), ElementsAre("1:asked c1 by 0", "2:asked c1 by 0"));
+  EXPECT_TRUE(ask(1, 2, {2}, kSecond / 2, "another").ok());
+  EXPECT_THAT(sent(), ElementsAre("2:asked another2 by 1"));
+  EXPECT_TRUE(ask(0, 2, {2}, kSecond / 2).ok());
+  EXPECT_TRUE(ask(1, 3, {2}, kSecond).ok());
+  EXPECT_THAT(sent(), ElementsAre("2:asked c2 by 0")) << "who asks again has his time again";
+  EXPECT_TRUE(ask(1, 4, {2}, 2 * kSecond).ok());
+  EXPECT_THAT(sent(), ElementsAre("2:asked c4 by 1"));
+  tell(2, 0, 2, 41);
+  EXPECT_THAT(sent(), IsEmpty()) << "nobody waits for that any more";
+}
+
+TEST_F(JobMembershipTest, AnswersForThoseWhoAreGone) {
+  all_arrive();
+  EXPECT_TRUE(say(2, {.kind = Kind::leave}).ok());
+  sent();
+  EXPECT_TRUE(ask(0, 1, {1, 2}, 0).ok());
+  EXPECT_THAT(sent(), ElementsAre("1:asked c1 by 0", "0:answer c1 of 2: -1"));
+  EXPECT_TRUE(say(0, {.kind = Kind::leave}).ok());
+  sent();
+  tell(1, 0, 1, 3);
+  EXPECT_THAT(sent(), IsEmpty()) << "who asked is gone";
+  EXPECT_TRUE(ask(1, 1, {0}, 1).ok());
+  EXPECT_THAT(sent(), ElementsAre("1:answer c1 of 0: -1")) << "and keeps nobody from asking";
+}
+
+// ---- Tests of the error paths ----
+
+TEST_F(JobMembershipTest, BelievesNoAnswerButOneOfEachWhoWasAsked) {
+  all_arrive();
+  tell(1, 0, 1, 5);
+  EXPECT_TRUE(ask(0, 1, {1, 77, -4}, 0).ok());
+  EXPECT_THAT(sent(), ElementsAre("1:asked c1 by 0"));
+  EXPECT_TRUE(ask(0, 1, {1, 1}, 0).ok());
+  EXPECT_THAT(sent(), ElementsAre("1:asked c1 by 0"));
+  tell(2, 0, 1, 5);   // was not asked
+  tell(1, 0, 2, 5);   // another question
+  tell(1, 2, 1, 5);   // of another rank
+  tell(1, 99, 1, 5);  // of nobody
+  EXPECT_THAT(sent(), IsEmpty());
+  tell(1, 0, 1, 5, "something that is not defined");
+  tell(1, 0, 1, 6);
+  EXPECT_THAT(sent(), ElementsAre("0:answer c1 of 1: 5"));
+}
+
+TEST_F(JobMembershipTest, RefusesQuestionsAboutTooMuch) {
+  all_arrive();
+  EXPECT_FALSE(ask(0, 1, {0, 1, 2, 0}, 0).ok()) << "more ranks than there are";
+  EXPECT_FALSE(ask(0, 1, {1}, 0, std::string(kMostKey + 1, 'c')).ok());
+  EXPECT_THAT(sent(), IsEmpty());
+  for (int i = 0; i < 2000; ++i) EXPECT_TRUE(ask(0, 1, {1}, 0, std::to_string(i)).ok());
+  EXPECT_EQ(sent().size(), 1024u) << "so many are remembered";
+  EXPECT_TRUE(ask(0, 1, {1}, kSecond, "later").ok());
+  EXPECT_EQ(sent().size(), 1u) << "their time is over";
+}
+
+TEST_F(JobMembershipTest, RefusesWhatOnlyTheCoordinatorSays) {
+  all_arrive();
+  for (const Kind kind : {Kind::hello, Kind::welcome, Kind::lost, Kind::left, Kind::comm_failed, Kind::coordinator_ends,
+                          Kind::asked, Kind::answer}) {
+    EXPECT_FALSE(say(0, {.kind = kind}).ok());
+  }
+  EXPECT_FALSE(say(0, {.kind = Kind::report}).ok()) << "a report without a failure";
+  EXPECT_FALSE(say(5, {.kind = Kind::leave}).ok()) << "nobody sits there";
+  EXPECT_THAT(sent(), IsEmpty());
+}
+
+TEST_F(JobMembershipTest, AnAnswerToAQuestionThatWasNotAskedIsIgnored) {
+  all_arrive();
+  pong(1, 9, 0);
+  probe(0, {1}, 0);
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1"));
+  membership_.tick(kSecond);
+  EXPECT_EQ(sent().size(), 3u) << "the pong of the future did not answer the ping";
+}
+
+TEST(JobMembershipOfPods, NamesThePodsFromWhichNobodyCame) {
+  CoordinatorOptions options;
+  options.size = 6;
+  options.start_timeout_s = 1;
+  options.expected_hosts = {"train-0", "train-0", "train-1", "train-1", "train-2", "train-2"};
+  JobMembership membership(options, "train-0:29500", {}, 0);
+  ASSERT_TRUE(membership.greet(1, {0, 6, "train-0", "boot", 1}));
+  ASSERT_TRUE(membership.greet(2, {1, 6, "train-0", "boot", 2}));
+  ASSERT_TRUE(membership.greet(3, {3, 6, "train-1", "boot", 1}));
+  CoordinatorMessage wait{.kind = CoordinatorMessage::Kind::wait};
+  wait.number = 100'000'000'000;
+  ASSERT_TRUE(membership.hear(1, wait, 0).ok());
+  membership.take_outgoing();
+  membership.tick(2'000'000'000);
+  const auto sent = membership.take_outgoing();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(
+      sent[0].message.why.text(),
+      "ranks 2, 4 and 5 of 6 have not arrived after 1 s (expected on train-1, train-2); check their logs and that "
+      "they can reach train-0:29500");
+}
+
+TEST(JobMembershipOfManyJobs, WhoStillHangsUpFromTheJobBeforeIsNotTheOneWhoCameAfterIt) {
+  CoordinatorOptions options;
+  options.size = 2;
+  options.serves_again = true;
+  JobMembership membership(options, "here", {}, 0);
+  const auto greet = [&](JobMembership::Peer peer, int rank) {
+    EXPECT_TRUE(membership.greet(peer, {rank, 2, "h", "boot", 100 + rank}));
+  };
+  greet(10, 0);
+  greet(11, 1);
+  for (const JobMembership::Peer peer : {10, 11}) EXPECT_TRUE(membership.hear(peer, {.kind = Kind::leave}, 1).ok());
+  greet(20, 0);
+  greet(21, 1);
+  membership.take_outgoing();
+  EXPECT_TRUE(membership.hear(11, {.kind = Kind::leave}, 2).ok());  // as if said twice
+  membership.closed(10);
+  membership.closed(11);
+  EXPECT_TRUE(membership.take_outgoing().empty()) << "nobody of this job has gone";
+  membership.closed(20);
+  EXPECT_EQ(membership.take_outgoing().size(), 1u) << "rank 1 hears that rank 0 is lost";
+}
+
+TEST(JobMembershipText, ManyMissingRanksAreCounted) {
+  CoordinatorOptions options;
+  options.size = 100;
+  options.start_timeout_s = 1;
+  JobMembership membership(options, "here", {}, 0);
+  EXPECT_TRUE(membership.greet(7, {50, 100, "h", "b", 1}));
+  CoordinatorMessage wait{.kind = Kind::wait};
+  EXPECT_TRUE(membership.hear(7, wait, 0).ok());
+  membership.take_outgoing();
+  membership.tick(kSecond);
+  const auto outgoing = membership.take_outgoing();
+  ASSERT_EQ(outgoing.size(), 1u);
+  EXPECT_EQ(outgoing[0].message.why.text(),
+            "ranks 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 and 83 more of 100 have not arrived after 1 s; "
+            "check their logs and that they can reach here");
+}
+
+}  // namespace
+}  // namespace fdl
