@@ -122,8 +122,9 @@ class Communicator final : public Sleeper {
   void serve(const std::function<bool()>& ready, Deadline deadline);
   // From any thread: the serving thread, or the next one that serves, returns.
   void wake();
-  // From any thread while another one drives: the operation in flight and the first rank that it waits for, as the error
-  // of a deadline that passed now. Nothing ends. Nothing returned: no thread drives, or it did not answer in time.
+  // From any thread while another one drives: the operation in flight and the first rank that it waits for, as the
+  // error of a deadline that passed now. Nothing ends. Nothing returned: no thread drives, or it did not answer in
+  // time.
   std::optional<Status> ask_who_is_late(Deadline deadline);
 
   // From any thread: everything in flight, and everything later, ends with this error. The first one stays.

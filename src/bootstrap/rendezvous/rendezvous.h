@@ -1,11 +1,12 @@
 // Rendezvous: the text that says where ranks meet, taken apart.
 //
 //   tcp://host:port               also several, comma-separated: all are tried
-//   tcp://host:first-last         the coordinator has the first free port of the range; a wrong server fails the
-//   handshake unix:@name                    an abstract Unix socket: one host, one network namespace file:///path rank
-//   0 writes the address there memory://name                 within one process
-// "?coordinator=1" behind any of them: a coordinator serves there already, so rank 0 only connects. "?hub=1", the name
-// that versions before 0.2 wrote, means the same.
+//   tcp://host:first-last         the coordinator takes the first free port; other servers fail the handshake
+//   unix:@name                    an abstract Unix socket: one host, one network namespace
+//   file:///path                  rank 0 writes the address there
+//   memory://name                 within one process
+// "?coordinator=1" behind any of them: a coordinator serves there already, so rank 0 only connects. "?hub=1", the
+// former spelling, means the same.
 #pragma once
 
 #include <string>
