@@ -118,7 +118,7 @@ def _submit(kind, name):
 
     tensor = ones(2)
     target = torch.empty(2) if kind == "ALLREDUCE" else None
-    fields = ops._fields(core.Kind[kind], name, None, tensor, target)
+    fields = ops._operation(core.Kind[kind], name, None, tensor, target)
     return ops._enqueue(hvd.global_process_set.group("test"), [fields], None, (tensor, target), lambda native: None)
 
 

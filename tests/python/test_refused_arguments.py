@@ -125,7 +125,7 @@ def test_a_group_has_a_rank():
 
 
 def test_splits_are_not_negative():
-    raises(fdl.InvalidArgumentError, r"alltoall: splits\[0\] is -1; give 0 rows or more", fdl.alltoall, np.ones(2), [-1])
+    raises(fdl.InvalidArgumentError, r"alltoall: splits\[0\] is -1; it must not be negative", fdl.alltoall, np.ones(2), [-1])
     raises(fdl.InvalidArgumentError, r"splits \[-1\] has a negative entry", hvd.alltoall, torch.ones(2), [-1])
 
 

@@ -224,8 +224,8 @@ class Group:
         return _Naming(self, operation, name)
 
     def blocking_name(self, operation, name):
-        """As name_of, for an operation that ends before its caller continues. A context manager."""
-        return self.lend_name(operation) if name is None else contextlib.nullcontext(f"{operation}.{name}")
+        """As naming, for an operation that ends before its caller continues. A context manager."""
+        return self.lend_name(operation) if name is None else self.naming(operation, name)
 
     @contextlib.contextmanager
     def lend_name(self, operation):
