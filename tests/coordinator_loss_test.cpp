@@ -1,4 +1,4 @@
-// Losses: who is alive, what all ranks are told of it, and the end of the coordinator itself.
+// Losses: how the coordinator detects them, the text that all ranks get, and the end of the coordinator itself.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -44,7 +44,7 @@ class JobMembershipTest : public ::testing::Test {
   }
   static JobMembership::Peer peer(int rank) { return static_cast<JobMembership::Peer>(10 + rank); }
   Status say(int rank, CoordinatorMessage message, int64_t now = 0) {
-    return membership_.hear(peer(rank), std::move(message), now);
+    return membership_.receive(peer(rank), std::move(message), now);
   }
   void probe(int from, std::vector<int> ranks, int64_t now) {
     CoordinatorMessage message{.kind = Kind::probe};
@@ -293,7 +293,7 @@ TEST_F(JobMembershipTest, AllAreToldWhichTermDiffersAndWhoHasWhat) {
   EXPECT_THAT(sent(), ElementsAre("2:reply " + why, "0:welcome"));
   wait_for_all(0);
   EXPECT_THAT(sent(), ElementsAre("0:reply " + why));
-  // Who comes later, whatever it has, is told as well; and the coordinator is not left before.
+  // A rank that arrives later gets the error too, whatever its settings; the coordinator stays until then.
   EXPECT_TRUE(say(2, {.kind = Kind::leave}).ok());
   EXPECT_TRUE(say(0, {.kind = Kind::leave}).ok());
   sent();
@@ -449,7 +449,7 @@ TEST(JobMembershipOfPods, NamesThePodsFromWhichNobodyCame) {
   ASSERT_TRUE(membership.greet(3, {3, 6, "train-1", "boot", 1}));
   CoordinatorMessage wait{.kind = CoordinatorMessage::Kind::wait};
   wait.number = 100'000'000'000;
-  ASSERT_TRUE(membership.hear(1, wait, 0).ok());
+  ASSERT_TRUE(membership.receive(1, wait, 0).ok());
   membership.take_outgoing();
   membership.tick(2'000'000'000);
   const auto sent = membership.take_outgoing();
@@ -470,16 +470,16 @@ TEST(JobMembershipOfManyJobs, WhoStillHangsUpFromTheJobBeforeIsNotTheOneWhoCameA
   };
   greet(10, 0);
   greet(11, 1);
-  for (const JobMembership::Peer peer : {10, 11}) EXPECT_TRUE(membership.hear(peer, {.kind = Kind::leave}, 1).ok());
+  for (const JobMembership::Peer peer : {10, 11}) EXPECT_TRUE(membership.receive(peer, {.kind = Kind::leave}, 1).ok());
   greet(20, 0);
   greet(21, 1);
   membership.take_outgoing();
-  EXPECT_TRUE(membership.hear(11, {.kind = Kind::leave}, 2).ok());  // as if said twice
+  EXPECT_TRUE(membership.receive(11, {.kind = Kind::leave}, 2).ok());  // as if said twice
   membership.closed(10);
   membership.closed(11);
-  EXPECT_TRUE(membership.take_outgoing().empty()) << "nobody of this job has gone";
+  EXPECT_TRUE(membership.take_outgoing().empty()) << "no rank of this job has left";
   membership.closed(20);
-  EXPECT_EQ(membership.take_outgoing().size(), 1u) << "rank 1 hears that rank 0 is lost";
+  EXPECT_EQ(membership.take_outgoing().size(), 1u) << "rank 1 gets the loss of rank 0";
 }
 
 TEST(JobMembershipText, ManyMissingRanksAreCounted) {
@@ -489,7 +489,7 @@ TEST(JobMembershipText, ManyMissingRanksAreCounted) {
   JobMembership membership(options, "here", {}, 0);
   EXPECT_TRUE(membership.greet(7, {50, 100, "h", "b", 1}));
   CoordinatorMessage wait{.kind = Kind::wait};
-  EXPECT_TRUE(membership.hear(7, wait, 0).ok());
+  EXPECT_TRUE(membership.receive(7, wait, 0).ok());
   membership.take_outgoing();
   membership.tick(kSecond);
   const auto outgoing = membership.take_outgoing();

@@ -1,4 +1,5 @@
-// ElasticJob: the launcher that leads an elastic job: it decides who is in each generation, and serves its coordinator.
+// ElasticJob: the launcher that leads an elastic job: it chooses the ranks of each generation, and serves its
+// coordinator.
 //
 // Workers run at places: place 0 is this node, and the others are nodes that came to the port (program/elastic_member.h
 // is the other end). What workers ask at this node's door, and what other nodes tell of theirs, become events of
@@ -53,8 +54,8 @@ class ElasticJob final : public Crew {
   bool stays() const override { return port_ && (!is_over_ || !port_->is_empty()); }
 
  private:
-  // The coordinator tells by itself who is lost, but not of one that died before it came there, for which the others
-  // would wait.
+  // The coordinator reports lost ranks by itself, except a rank that dies before it has connected: the others would
+  // wait for it.
   static constexpr double kCoordinatorPatience_s = 1;
 
   struct Failure {

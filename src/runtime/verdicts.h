@@ -1,5 +1,5 @@
-// Verdicts: why each communicator failed, as the coordinator told all ranks alike; whoever failed locally waits for it
-// here.
+// Verdicts: the coordinator's failure decisions, one for each communicator and the same on all ranks. A thread whose
+// communicator failed locally waits here for the decision.
 #pragma once
 
 #include <map>

@@ -234,7 +234,7 @@ void CoordinatorServer::receive(Peer peer, Connection& connection) {
 
 // False: it broke the protocol.
 bool CoordinatorServer::obey(Peer peer, Connection& connection, CoordinatorMessage message) {
-  if (connection.is_member) return membership_.hear(peer, std::move(message), now_ns()).ok();
+  if (connection.is_member) return membership_.receive(peer, std::move(message), now_ns()).ok();
   if (message.kind != CoordinatorMessage::Kind::hello || message.members.size() != 1) return false;
   const CoordinatorClient::Hello& hello = message.members.front();
   if (hello.host_name.size() > kMostName || hello.boot_id.size() > kMostName) return false;

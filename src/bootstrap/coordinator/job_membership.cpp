@@ -12,7 +12,7 @@ namespace {
 
 using Kind = CoordinatorMessage::Kind;
 
-// Limits of what queries of ranks make the coordinator keep.
+// Limits of the queries that the coordinator keeps.
 constexpr std::size_t kMostQueries = 1024;
 constexpr int64_t kLongestClaim_ns = 3'600'000'000'000;
 
@@ -239,7 +239,7 @@ void JobMembership::answer_waiting_in_time(int64_t now_ns) {
 
 // ---- Messages of ranks ----
 
-Status JobMembership::hear(Peer peer, CoordinatorMessage message, int64_t now_ns) {
+Status JobMembership::receive(Peer peer, CoordinatorMessage message, int64_t now_ns) {
   latest_ns_ = now_ns;
   Member* member = member_of(peer);
   if (member == nullptr) return Status(Code::transport, "coordinator: a message before the hello");

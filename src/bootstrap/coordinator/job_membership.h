@@ -35,7 +35,7 @@ class JobMembership {
   // False: refused. The reason is in the outgoing messages; the caller closes the connection once it was sent.
   bool greet(Peer peer, const CoordinatorClient::Hello& hello);
   // An error means that the peer violated the protocol; the caller closes its connection.
-  Status hear(Peer peer, CoordinatorMessage message, int64_t now_ns);
+  Status receive(Peer peer, CoordinatorMessage message, int64_t now_ns);
   void closed(Peer peer);
   void tick(int64_t now_ns);
   // The next time at which tick() has an effect.
@@ -124,7 +124,7 @@ class JobMembership {
   std::string address_;
   CoordinatorClient::Hello process_;
   int64_t opened_ns_;
-  int64_t latest_ns_ = 0;  // when somebody was last reporters
+  int64_t latest_ns_ = 0;  // time of the last message or tick
   std::vector<Member> members_;
   std::unordered_map<Peer, int> rank_of_;
   int first_rank_ = -1;  // the first to arrive: its settings are compared with those of all others
