@@ -47,7 +47,7 @@ TEST(Alive, AGoodByeIsNoLoss) {
   EXPECT_EQ(event->kind, CoordinatorEvent::Kind::left);
   EXPECT_EQ(event->rank, 1);
   EXPECT_EQ(event->why.code(), Code::shut_down);
-  EXPECT_EQ(event->why.text(), "rank 1 on host-b has shut down");
+  EXPECT_EQ(event->why.text(), "rank 1 (host-b) has shut down");
   (*ranks[0])->leave();
   EXPECT_TRUE(coordinator->wait_until_empty(Deadline::after_seconds(10)));
   EXPECT_EQ(ranks[0]->waiting_events(), 0u);
@@ -62,7 +62,7 @@ TEST(Alive, WhoeverComesLaterHearsWhatHappenedBefore) {
   const auto late =
       CoordinatorClient::connect(coordinator->address(), kKey, hello_of(2, 3), Deadline::after_seconds(10));
   ASSERT_FALSE(late.ok());
-  EXPECT_EQ(late.status().text(), "the job did not start: rank 1 on host-b has shut down");
+  EXPECT_EQ(late.status().text(), "the job did not start: rank 1 (host-b) has shut down");
 }
 
 TEST(Alive, ASilentRankIsFoundByProbesAndTheOthersAreNot) {
@@ -161,7 +161,7 @@ TEST(Reports, AnAccusedRankThatSaidGoodByeHasShutDown) {
   auto ranks = join_all(coordinator->address(), 3);
   (*ranks[2])->leave();
   (*ranks[1])->report("all/1", kStuck);
-  const std::string left = "all/1: SHUT_DOWN: rank 2 on host-c has shut down";
+  const std::string left = "all/1: SHUT_DOWN: rank 2 (host-c) has shut down";
   EXPECT_THAT(verdicts(ranks, {0, 1}), ElementsAre(left, left));
 }
 

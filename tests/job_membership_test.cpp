@@ -185,8 +185,8 @@ TEST_F(JobMembershipTest, ACulpritThatLeavesWhileItIsAskedHasShutDown) {
   sent();
   EXPECT_TRUE(say(1, {.kind = Kind::leave}).ok());
   EXPECT_THAT(sent(),
-              ElementsAre("0:left rank 1 on h1 has shut down", "2:left rank 1 on h1 has shut down",
-                          "0:comm_failed rank 1 on h1 has shut down", "2:comm_failed rank 1 on h1 has shut down"));
+              ElementsAre("0:left rank 1 (h1) has shut down", "2:left rank 1 (h1) has shut down",
+                          "0:comm_failed rank 1 (h1) has shut down", "2:comm_failed rank 1 (h1) has shut down"));
   membership_.closed(peer(1));
   EXPECT_THAT(sent(), IsEmpty());
 }
@@ -256,7 +256,7 @@ TEST_F(JobMembershipTest, WhoEndsACommunicatorAndLeavesIsBelieved) {
   EXPECT_TRUE(say(1, abort).ok());
   EXPECT_TRUE(say(1, {.kind = Kind::leave}).ok());
   const std::string why = "comm_failed rank 1 aborted";
-  const std::string left = "left rank 1 on h1 has shut down";
+  const std::string left = "left rank 1 (h1) has shut down";
   EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why, "0:" + left, "2:" + left));
 }
 

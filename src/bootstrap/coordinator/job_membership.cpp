@@ -469,8 +469,9 @@ void JobMembership::decide_reports_of(int rank, const Status& why) {
 // ---- Leaving ----
 
 void JobMembership::leave(Member& member) {
+  // The words of agreement (agree/negotiator): a rank may learn of a departure from either, and all report one text.
   member.end = Status::blame(member.hello.rank, member.hello.host_name, Code::shut_down,
-                             fmt::format("rank {} on {} has shut down", member.hello.rank, member.hello.host_name));
+                             fmt::format("rank {} ({}) has shut down", member.hello.rank, member.hello.host_name));
   vacate(member, Member::State::left, Kind::left);
 }
 
