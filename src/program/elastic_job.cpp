@@ -290,7 +290,7 @@ void ElasticJob::begin_if_all_asked() {
   told_.clear();
   for (const int worker : world->dismissed) say(worker, "removed");
   coordinator_ends_ = Deadline::never();
-  coordinator_.reset();  // nobody is in the generation before any more
+  coordinator_.reset();  // no rank is left in the previous generation
   auto coordinator = Coordinator::open(next_coordinator(*world));
   if (!coordinator.ok()) {
     return give_up(kExitRendezvous, 0, 0, coordinator.status().while_doing("serving the next generation").text());

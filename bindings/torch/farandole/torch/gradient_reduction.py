@@ -217,7 +217,7 @@ class GradientReductions(LaunchedGradients):
             self.ready.pop(parameter, None)
 
     def _decide(self, totals):
-        """Submits what no rank has submitted in backward, and this rank's part of what others have. All follows from
+        """Submits the reductions that no rank has submitted in backward, and this rank's part of the others. All follows from
         `totals` and from what was expected, which are the same on all ranks."""
         self._resolve(totals)
         in_groups = [one for one in totals if len(self.bucket_of[one].parameters) > 1]
