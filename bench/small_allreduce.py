@@ -1,6 +1,6 @@
 """Blocking allreduces of 4 bytes from Python: NumPy, farandole.torch in place and not, and the ordered level beside them.
 
-    farandole run -np 2 python bench/small_allreduce.py [--json]
+farandole run -np 2 python bench/small_allreduce.py [--json]
 """
 
 import json

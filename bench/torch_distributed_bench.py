@@ -68,6 +68,7 @@ def measure_collectives(group, sizes, quick):
             "all_gather_single": lambda turn: group._allgather_base(gathered, tensors[turn % copies]).wait(),
         }
         for name, action in actions.items():
+
             def loop(turn, action=action):
                 for step in range(loops):
                     action(turn * loops + step)
@@ -97,6 +98,7 @@ def measure_completions(group, quick):
     }
     rows, loops = [], 100
     for name, (operations, action) in actions.items():
+
         def loop(_, action=action):
             for _ in range(loops):
                 action()
@@ -185,7 +187,11 @@ def main():
     show(options.ranks, found)
     if options.json:
         with open(options.json, "w") as file:
-            json.dump({"ranks": options.ranks, "host": socket.gethostname(), "torch": torch.__version__, **found}, file, indent=1)
+            json.dump(
+                {"ranks": options.ranks, "host": socket.gethostname(), "torch": torch.__version__, **found},
+                file,
+                indent=1,
+            )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """DistributedDataParallel over backend="farandole", and the same over Gloo: on two ranks the weights are equal bit for bit.
 
-    torchrun --nproc-per-node 2 examples/06_torch_ddp.py
+torchrun --nproc-per-node 2 examples/06_torch_ddp.py
 """
 
 import torch

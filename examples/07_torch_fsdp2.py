@@ -1,6 +1,6 @@
 """fully_shard (FSDP2) over backend="farandole", and the same over Gloo: on two ranks the weights are equal bit for bit.
 
-    torchrun --nproc-per-node 2 examples/07_torch_fsdp2.py
+torchrun --nproc-per-node 2 examples/07_torch_fsdp2.py
 """
 
 import torch

@@ -32,7 +32,9 @@ def main():
     losses = accelerator.gather(loss.detach().reshape(1))
     weights = accelerator.gather(accelerator.unwrap_model(model).weight.detach())
     assert all(torch.equal(row, weights[0]) for row in weights), "all ranks hold the same weights"
-    accelerator.print(f"10_accelerate: backend {dist.get_backend()}, {accelerator.num_processes} ranks, loss {losses.mean():.4f}")
+    accelerator.print(
+        f"10_accelerate: backend {dist.get_backend()}, {accelerator.num_processes} ranks, loss {losses.mean():.4f}"
+    )
     accelerator.end_training()  # which ends the process group too
 
 

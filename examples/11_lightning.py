@@ -1,7 +1,7 @@
 """Lightning over backend="farandole": an ordinary setting of its strategies.
 
-    pip install lightning
-    torchrun --nproc-per-node 2 examples/11_lightning.py
+pip install lightning
+torchrun --nproc-per-node 2 examples/11_lightning.py
 """
 
 import os

@@ -1,6 +1,6 @@
 """from_mpi4py: heat in a rod, as one writes it with mpi4py, in farandole's words. What mpi4py says stands beside it.
 
-    farandole run -np 2 python examples/from_mpi4py.py          # or mpirun -np 2, srun
+farandole run -np 2 python examples/from_mpi4py.py          # or mpirun -np 2, srun
 """
 
 import numpy as np
@@ -51,7 +51,9 @@ def main():
     assert np.array_equal(rod, heat_of_a_rod_alone()), "the same numbers as one process computes"
     if rank == 0:
         assert warmest[0] == rod.max() and members == (size + 1) // 2
-        print(f"from_mpi4py: {size} ranks, {CELLS} cells, {STEPS} steps, last change {change[0]:.2e}, mean heat {rod.mean():.4f}")
+        print(
+            f"from_mpi4py: {size} ranks, {CELLS} cells, {STEPS} steps, last change {change[0]:.2e}, mean heat {rod.mean():.4f}"
+        )
     comm.free()
 
 

@@ -1,7 +1,7 @@
 """from_torch_distributed: a script as it is written for Gloo or NCCL; one word in it says which backend.
 
-    torchrun --nproc-per-node 2 examples/from_torch_distributed.py --backend gloo
-    torchrun --nproc-per-node 2 examples/from_torch_distributed.py --backend farandole
+torchrun --nproc-per-node 2 examples/from_torch_distributed.py --backend gloo
+torchrun --nproc-per-node 2 examples/from_torch_distributed.py --backend farandole
 """
 
 import argparse
@@ -47,7 +47,9 @@ def main():
     dist.all_gather(theirs, weights)
     assert all(torch.equal(one, weights) for one in theirs), "all ranks hold the same weights"
     if rank == 0:
-        print(f"from_torch_distributed: {size} ranks, loss {total.item():.9f}, weights {weights.double().sum().item():.15f}")
+        print(
+            f"from_torch_distributed: {size} ranks, loss {total.item():.9f}, weights {weights.double().sum().item():.15f}"
+        )
     dist.destroy_process_group()
 
 

@@ -92,7 +92,9 @@ def named_and_python(programs, depth, wanted):
 
 
 def judge_p6(measured):
-    verdict = Verdict("P6", "named: 4 B in 10 us; ResNet-50 1.3x, BERT-base 1.2x one allreduce; 4x faster than DDP, Gloo")
+    verdict = Verdict(
+        "P6", "named: 4 B in 10 us; ResNet-50 1.3x, BERT-base 1.2x one allreduce; 4x faster than DDP, Gloo"
+    )
     rows = []
 
     def add(row, asked="", wanted="", holds=""):
@@ -122,13 +124,17 @@ def judge_p6(measured):
         "P6  named operations, 2 ranks, shared memory",
         ["what is measured", "median", "minimum", "ratio", "wanted", "holds"],
         rows,
-        measured.notes("microseconds; the gradients of ResNet-50 are 161 tensors and 102 MB, BERT-base's 199 and 438 MB"),
+        measured.notes(
+            "microseconds; the gradients of ResNet-50 are 161 tensors and 102 MB, BERT-base's 199 and 438 MB"
+        ),
     )
     return verdict
 
 
 def judge_p8(measured, sizes):
-    verdict = Verdict("P8", "Python: 4 B in place in 15 us; as backend of torch.distributed twice as fast as Gloo or more")
+    verdict = Verdict(
+        "P8", "Python: 4 B in place in 15 us; as backend of torch.distributed twice as fast as Gloo or more"
+    )
     four = measured.median("farandole.torch", "4 B in place")
     word = verdict.ask("4 B in place, us", four, 15, at_most=True)
     rows = [[*measured.row("farandole.torch.allreduce_, 4 B", "farandole.torch", "4 B in place"), "", "<= 15 us", word]]
@@ -150,7 +156,9 @@ def judge_p8(measured, sizes):
         "P8  Python, 2 ranks (not bound to cores), farandole through shared memory, Gloo over loopback",
         ["what is measured", "median", "minimum", "Gloo / ours", "wanted", "holds"],
         rows,
-        measured.notes("microseconds; steps are backward passes with the gradients of ResNet-50 and nothing to compute"),
+        measured.notes(
+            "microseconds; steps are backward passes with the gradients of ResNet-50 and nothing to compute"
+        ),
     )
     return verdict
 
@@ -187,12 +195,16 @@ SMALL = ("float16", "bfloat16", "float8_e4m3", "float8_e5m2")
 
 def kernels(programs, depth):
     """Bytes read and written a second by one core, arrays of 64 MiB, beside what memory allows such a loop."""
-    verdict = Verdict("P10", "sums of one core, of what memory allows: 0.9 for float32, float64, integers; 0.5 for smaller")
+    verdict = Verdict(
+        "P10", "sums of one core, of what memory allows: 0.9 for float32, float64, integers; 0.5 for smaller"
+    )
     bench = [f"{programs.library}/bin/reduce_bench", "--benchmark_filter=^(memcpy|sum/[a-z0-9_]+)/64MiB$",
              "--benchmark_format=json", f"--benchmark_min_time={depth.seconds}", "--benchmark_repetitions=3"]  # fmt: skip
     core = min(os.sched_getaffinity(0))
     try:
-        told = subprocess.run(["taskset", "-c", str(core), *bench], capture_output=True, text=True, timeout=100, check=True)
+        told = subprocess.run(
+            ["taskset", "-c", str(core), *bench], capture_output=True, text=True, timeout=100, check=True
+        )
         runs = json.loads(told.stdout)["benchmarks"]
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         print(f"\nP10  could not be measured: {error}\n")

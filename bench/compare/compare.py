@@ -43,7 +43,9 @@ def measure_shared_memory(programs, depth, wanted, results):
 def measure_crowded(programs, depth, wanted, results):
     if "P3" not in wanted:
         return
-    verdict = Verdict("P3", f"4 and 8 ranks on {CORES} cores: faster than Open MPI at every size, no burned time slices")
+    verdict = Verdict(
+        "P3", f"4 and 8 ranks on {CORES} cores: faster than Open MPI at every size, no burned time slices"
+    )
     for ranks in (4, 8):
         measured = ordered.shared_memory(programs, ranks, depth.crowded_sizes, depth.seconds)
         measured.measure(depth.crowded_rounds, depth.timeout_s)
@@ -55,7 +57,9 @@ def measure_crowded(programs, depth, wanted, results):
 def measure_tcp(programs, depth, wanted, results):
     if "P4" not in wanted:
         return
-    verdict = Verdict("P4", "loopback TCP, 2 and 4 ranks: faster than Open MPI and Gloo; 0.8 of bare sockets from 1 MiB")
+    verdict = Verdict(
+        "P4", "loopback TCP, 2 and 4 ranks: faster than Open MPI and Gloo; 0.8 of bare sockets from 1 MiB"
+    )
     for ranks in (2, 4):
         crowded = ranks > CORES
         sizes = depth.crowded_sizes if crowded else depth.sizes
@@ -143,7 +147,14 @@ def main():
     leave_nothing_behind()
     programs, depth, results = Programs(options.built, options.library), Depth(options.quick), Results()
     begin = time.monotonic()
-    parts = (measure_shared_memory, measure_crowded, measure_tcp, measure_named_and_python, measure_start, measure_kernels)
+    parts = (
+        measure_shared_memory,
+        measure_crowded,
+        measure_tcp,
+        measure_named_and_python,
+        measure_start,
+        measure_kernels,
+    )
     for measure in parts:
         measure(programs, depth, wanted, results)
     good = results.print_summary()

@@ -206,5 +206,3 @@ def judge_p4(verdict, measured):
             "holds": holds,
         },
     )
-
-

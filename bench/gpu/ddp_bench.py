@@ -34,7 +34,9 @@ def make_model(divisor, device):
         def __init__(self):
             super().__init__()
             counts = [max(count // divisor, 1) for count in resnet50()]
-            self.all = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(count, device=device)) for count in counts])
+            self.all = torch.nn.ParameterList(
+                [torch.nn.Parameter(torch.zeros(count, device=device)) for count in counts]
+            )
 
         def forward(self, factor):
             return sum(one.sum() for one in self.all) * factor
@@ -55,7 +57,9 @@ def make_ways(peer, divisor, device):
 
     index = [device.index] if device.type == "cuda" else None
     for backend in (peer, "farandole"):
-        model = DistributedDataParallel(make_model(divisor, device), index, process_group=dist.new_group(backend=backend))
+        model = DistributedDataParallel(
+            make_model(divisor, device), index, process_group=dist.new_group(backend=backend)
+        )
         yield f"DDP, {backend}", model, sgd(model)
     model = make_model(divisor, device)
     yield "DistributedOptimizer", model, hvd.DistributedOptimizer(sgd(model), model.named_parameters())
@@ -143,7 +147,9 @@ def show(options, times):
         print(f"{options.ranks} ranks on {options.device}: all gradients are right")
         return
     base = statistics.median(times["alone"])
-    print(f"{options.ranks} ranks on {options.device}, {sum(resnet50()) * 4 / 1e6:.0f} MB of gradients, {options.steps} steps")
+    print(
+        f"{options.ranks} ranks on {options.device}, {sum(resnet50()) * 4 / 1e6:.0f} MB of gradients, {options.steps} steps"
+    )
     print(f"{'':24}{'median ms':>12}{'minimum ms':>12}{'more than alone':>18}")
     rows = []
     for name, each in times.items():

@@ -60,7 +60,9 @@ def main():
     parser.add_argument("--lr", type=float, default=0.02, help="of one rank; scaled by their number")
     parser.add_argument("--warmup-epochs", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=32, help="of each rank")
-    parser.add_argument("--checkpoint", metavar="PLACE", help="resumed from, and saved to after each epoch: a folder or a URI")
+    parser.add_argument(
+        "--checkpoint", metavar="PLACE", help="resumed from, and saved to after each epoch: a folder or a URI"
+    )
     options = parser.parse_args()
 
     hvd.init()

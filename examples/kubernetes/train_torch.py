@@ -45,8 +45,12 @@ def main():
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--lr", type=float, default=0.02, help="of one rank; scaled by their number")
     parser.add_argument("--batch-size", type=int, default=32, help="of each rank")
-    parser.add_argument("--checkpoint", metavar="PLACE", help="resumed from, and saved to after each epoch: a folder or a URI")
-    parser.add_argument("--model-dir", metavar="PLACE", help="rank 0 writes model.pt there: into a folder, or under a URI")
+    parser.add_argument(
+        "--checkpoint", metavar="PLACE", help="resumed from, and saved to after each epoch: a folder or a URI"
+    )
+    parser.add_argument(
+        "--model-dir", metavar="PLACE", help="rank 0 writes model.pt there: into a folder, or under a URI"
+    )
     options = parser.parse_args()
 
     hvd.init()
@@ -75,7 +79,10 @@ def main():
                 save(model, memory)
                 checkpoint.write(f"{options.model_dir}/model.pt", memory.getbuffer())
         if options.checkpoint:
-            parts = {name: functools.partial(save, thing) for name, thing in (("model.pt", model), ("optimizer.pt", optimizer))}
+            parts = {
+                name: functools.partial(save, thing)
+                for name, thing in (("model.pt", model), ("optimizer.pt", optimizer))
+            }
             checkpoint.save(options.checkpoint, epoch + 1, parts)
 
 

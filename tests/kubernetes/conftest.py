@@ -44,8 +44,17 @@ def simulate(digits):
     sims = []
 
     def begin(manifest, **options):
-        image = {"/data/digits.npy": digits, "/app/train_digits.py": os.path.join(HERE, "train_digits.py"), **options.pop("image", {})}
-        variables = {"DIGITS": "/data/digits.npy", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **options.pop("variables", {})}
+        image = {
+            "/data/digits.npy": digits,
+            "/app/train_digits.py": os.path.join(HERE, "train_digits.py"),
+            **options.pop("image", {}),
+        }
+        variables = {
+            "DIGITS": "/data/digits.npy",
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            **options.pop("variables", {}),
+        }
         sim = podsim.PodSim(manifest, image=image, variables=variables, **options)
         sims.append(sim)
         sim.start()

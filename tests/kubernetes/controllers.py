@@ -180,7 +180,9 @@ def leader_worker_set(document, _):
             own = leader if index == 0 else f"{leader}-{index}"
             template = group.get("leaderTemplate") if index == 0 else None
             labels = {"name": name, "group-index": number, "worker-index": index, "group-key": f"{number:040x}"}
-            env = variables(LWS_LEADER_ADDRESS=f"{leader}.{name}.{namespace}", LWS_GROUP_SIZE=size, LWS_WORKER_INDEX=index)
+            env = variables(
+                LWS_LEADER_ADDRESS=f"{leader}.{name}.{namespace}", LWS_GROUP_SIZE=size, LWS_WORKER_INDEX=index
+            )
             pods.append(_plan(own, template or group["workerTemplate"], namespace,
                               {prefix + key: str(value) for key, value in labels.items()}, env=env, hostname=own,
                               subdomain=name, index=index, restart="Always"))  # fmt: skip
@@ -246,7 +248,14 @@ def pytorch_job(document, _):
                                 PET_MAX_RESTARTS=elastic.get("maxRestarts", 10))  # fmt: skip
             waits = ""
         pods.append(_operator_pod(name, namespace, kind, index, replica, common, waits_for=waits))
-    return Workload("PyTorchJob", name, namespace, pods, decides="Master" if "Master" in specs else "", first_decides=elastic is not None)
+    return Workload(
+        "PyTorchJob",
+        name,
+        namespace,
+        pods,
+        decides="Master" if "Master" in specs else "",
+        first_decides=elastic is not None,
+    )
 
 
 TF_ORDER = ["Chief", "Master", "PS", "Worker", "Evaluator"]
@@ -267,7 +276,10 @@ def tf_job(document, _):
     for kind, index, replica in _replicas(specs, TF_ORDER):
         task = {"type": kind.lower(), "index": index}
         if sparse:
-            seen = {"ps": cluster.get("ps", []), "worker": {str(index): cluster["worker"][index]} if kind == "Worker" else {}}
+            seen = {
+                "ps": cluster.get("ps", []),
+                "worker": {str(index): cluster["worker"][index]} if kind == "Worker" else {},
+            }
             text = json.dumps({"sparseCluster": seen, "task": task})
         else:
             text = json.dumps({"cluster": cluster, "task": task, "environment": "cloud"})

@@ -164,7 +164,9 @@ def _peers(rule, key, namespace, everyone):
             found.append(peer["ipBlock"]["cidr"])
             continue
         for where, where_labels, labels, addresses in everyone:
-            inside = selects(peer["namespaceSelector"], where_labels) if "namespaceSelector" in peer else where == namespace
+            inside = (
+                selects(peer["namespaceSelector"], where_labels) if "namespaceSelector" in peer else where == namespace
+            )
             if inside and selects(peer.get("podSelector"), labels):
                 found += addresses
     return found
@@ -191,7 +193,9 @@ def firewall(policies, namespace, labels, everyone):
             and selects(one["spec"].get("podSelector"), labels)]  # fmt: skip
     lines = []
     for way, hook, key, side in (("Ingress", "input", "from", "saddr"), ("Egress", "output", "to", "daddr")):
-        bound = [one for one in mine if way in one.get("policyTypes", ["Ingress"] + (["Egress"] if "egress" in one else []))]
+        bound = [
+            one for one in mine if way in one.get("policyTypes", ["Ingress"] + (["Egress"] if "egress" in one else []))
+        ]
         if not bound:
             continue
         device = "iifname" if hook == "input" else "oifname"

@@ -22,7 +22,9 @@ def tell(**what):
 
 def data():
     random = np.random.default_rng(3)
-    return random.normal(0, 1, (STEPS * BATCH * 2, 5)).astype("float32"), random.normal(0, 1, (STEPS * BATCH * 2, 1)).astype("float32")
+    return random.normal(0, 1, (STEPS * BATCH * 2, 5)).astype("float32"), random.normal(
+        0, 1, (STEPS * BATCH * 2, 1)
+    ).astype("float32")
 
 
 def model(optimizer, seed):
@@ -47,7 +49,13 @@ def as_one_process_on_the_joint_batch():
     alone = model(keras.optimizers.Adam(0.01, clipnorm=0.1), 10)  # clipped: so the averages are, and not the parts
     expected = alone.fit(inputs, labels, 2 * BATCH, 2, 0, shuffle=False)
     far = max(np.abs(np.subtract(a, b)).max() for a, b in zip(weights_of(together), weights_of(alone)))
-    tell(check="joint", weights=weights_of(together), far=float(far), loss=history.history["loss"], alone=expected.history["loss"])
+    tell(
+        check="joint",
+        weights=weights_of(together),
+        far=float(far),
+        loss=history.history["loss"],
+        alone=expected.history["loss"],
+    )
     together.save(sys.argv[2] + f"/{hvd.rank()}.keras")
     loaded = hvd.load_model(sys.argv[2] + f"/{hvd.rank()}.keras")
     same = all(np.array_equal(a, b) for a, b in zip(weights_of(together), weights_of(loaded)))
@@ -76,7 +84,9 @@ def learning_rates_grow_to_what_was_asked_for():
 
 def one_rank_overflows():
     """A gradient that is infinite on rank 1 alone: both skip that step, and neither waits for the other."""
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=4.0))
+    optimizer = hvd.DistributedOptimizer(
+        keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=4.0)
+    )
     weight = keras.Variable(np.zeros(3, "float32"))
     steps = []
     for step in range(3):
@@ -113,7 +123,9 @@ def values_between_ranks():
     tell(check="values", mean=float(hvd.allreduce(rank + 1.0)), sum=hvd.allreduce([rank, 1], op=hvd.Sum).tolist(),
          all=hvd.allgather(np.array([rank] * (rank + 1))).tolist(), first=float(hvd.broadcast(rank + 5, 1)),
          part=hvd.reducescatter(np.arange(4.0), op=hvd.Sum).tolist())  # fmt: skip
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), compression=hvd.Compression.fp16, gradient_predivide_factor=2.0)
+    optimizer = hvd.DistributedOptimizer(
+        keras.optimizers.SGD(1.0), compression=hvd.Compression.fp16, gradient_predivide_factor=2.0
+    )
     weight = keras.Variable(np.zeros(2, "float32"))
     optimizer.apply([torch.tensor([1.0, 3.0]) * (rank + 1)], [weight])
     tell(check="compressed", weight=keras.ops.convert_to_numpy(weight).tolist(), keeps=type(optimizer).__name__)

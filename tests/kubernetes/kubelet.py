@@ -16,7 +16,9 @@ class Kubelet:
     def container_for(self, pod, one):
         spec = one.spec
         env = self.environment(pod, spec)
-        command = list(spec.get("command") or pod.plan.default_command or self.sim.entrypoint) + list(spec.get("args") or [])
+        command = list(spec.get("command") or pod.plan.default_command or self.sim.entrypoint) + list(
+            spec.get("args") or []
+        )
         if not command:
             raise ValueError(f"pod {pod.name}: container {one.name} has no command, and the image none either")
         user, group, groups = self.user_of(pod, spec)
@@ -115,7 +117,9 @@ class Kubelet:
         env = dict(self.sim.variables)
         env["HOSTNAME"] = pod.hostname
         env.setdefault("HOME", "/root" if not self.user_of(pod, container)[0] else "/")
-        env.update(KUBERNETES_SERVICE_HOST="10.96.0.1", KUBERNETES_SERVICE_PORT="443", KUBERNETES_PORT="tcp://10.96.0.1:443")
+        env.update(
+            KUBERNETES_SERVICE_HOST="10.96.0.1", KUBERNETES_SERVICE_PORT="443", KUBERNETES_PORT="tcp://10.96.0.1:443"
+        )
         if pod.plan.template.get("enableServiceLinks", True):
             for one in self.sim.documents:
                 if one["kind"] == "Service" and one["spec"].get("clusterIP") != "None":
@@ -131,7 +135,13 @@ class Kubelet:
     def _link(self, service, env):
         name = service["metadata"]["name"].upper().replace("-", "_")
         port = service["spec"]["ports"][0]["port"]
-        env.update({f"{name}_SERVICE_HOST": "10.96.7.7", f"{name}_SERVICE_PORT": str(port), f"{name}_PORT": f"tcp://10.96.7.7:{port}"})
+        env.update(
+            {
+                f"{name}_SERVICE_HOST": "10.96.7.7",
+                f"{name}_SERVICE_PORT": str(port),
+                f"{name}_PORT": f"tcp://10.96.7.7:{port}",
+            }
+        )
 
     def value_of(self, pod, container, one, env):
         if "valueFrom" not in one:
@@ -147,7 +157,9 @@ class Kubelet:
             if key in source:
                 data = self._data(kind, source[key]["name"], pod.plan.namespace)
                 if data is None and not source[key].get("optional"):
-                    raise ValueError(f"pod {pod.name} wants {kind} {source[key]['name']}, which is in none of the manifests")
+                    raise ValueError(
+                        f"pod {pod.name} wants {kind} {source[key]['name']}, which is in none of the manifests"
+                    )
                 return (data or {}).get(source[key]["key"], "")
         raise ValueError(f"podsim does not know {source}")
 

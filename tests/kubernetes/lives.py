@@ -35,13 +35,18 @@ class Lives:
 
     def _turn_of(self, workload, plan):
         earlier = workload.pods[: workload.pods.index(plan)]
-        return all(any(pod.plan is one and (pod.ready or pod.phase == "Succeeded") for pod in self.sim.living()) for one in earlier)
+        return all(
+            any(pod.plan is one and (pod.ready or pod.phase == "Succeeded") for pod in self.sim.living())
+            for one in earlier
+        )
 
     # ---- what becomes of pods ----
 
     def container_ended(self, pod, container):
         policy = pod.plan.restart
-        again = not pod.terminating and (policy == "Always" and not container.is_init or policy != "Never" and container.code)
+        again = not pod.terminating and (
+            policy == "Always" and not container.is_init or policy != "Never" and container.code
+        )
         if again:
             container.again_at = time.monotonic() + self.sim.crash_backoff_s
             self._group_is_hit(pod)
@@ -49,7 +54,11 @@ class Lives:
         if pod.phase in ("Succeeded", "Failed"):
             if container.code == 0 and container.is_init:
                 return
-            code = container.code if container.is_init else max((one.code or 0 for one in pod.containers if not one.is_init), key=abs)
+            code = (
+                container.code
+                if container.is_init
+                else max((one.code or 0 for one in pod.containers if not one.is_init), key=abs)
+            )
             self._pod_ended(pod, code, container.name)
 
     def _pod_ended(self, pod, code, container):

@@ -20,12 +20,20 @@ def why_not():
     """Why no pod can run on this machine, or the empty string."""
     if os.geteuid() != 0:
         return "podsim needs root, for namespaces"
-    tools = {"ip": "iproute2", "dnsmasq": "dnsmasq-base", "nft": "nftables", "nsenter": "util-linux", "setpriv": "util-linux"}
+    tools = {
+        "ip": "iproute2",
+        "dnsmasq": "dnsmasq-base",
+        "nft": "nftables",
+        "nsenter": "util-linux",
+        "setpriv": "util-linux",
+    }
     search = os.environ.get("PATH", "") + ":" + PATH
     missing = [package for tool, package in tools.items() if shutil.which(tool, path=search) is None]
     if missing:
         return f"podsim needs Debian's {' '.join(sorted(set(missing)))} (apt-get install --no-install-recommends)"
-    tried = subprocess.run(["unshare", "--net", "--uts", "--ipc", "--pid", "--mount", "--fork", "true"], capture_output=True)
+    tried = subprocess.run(
+        ["unshare", "--net", "--uts", "--ipc", "--pid", "--mount", "--fork", "true"], capture_output=True
+    )
     return "" if tried.returncode == 0 else f"podsim needs namespaces: {tried.stderr.decode().strip()}"
 
 

@@ -40,7 +40,9 @@ class Names:
                         records[own] = addresses
         for pod in up:
             if pod.plan.with_service and pod.hostname not in self.sim.hidden and seen_ready.get(id(pod)):
-                records[f"{pod.plan.stem}.{pod.plan.namespace}.svc.{CLUSTER}"] = self.sim.wrong.get(pod.hostname, pod.addresses)
+                records[f"{pod.plan.stem}.{pod.plan.namespace}.svc.{CLUSTER}"] = self.sim.wrong.get(
+                    pod.hostname, pod.addresses
+                )
         return records
 
     def resolves(self, name, namespace):

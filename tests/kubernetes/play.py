@@ -61,7 +61,12 @@ def volumes(spec, box, folder):
 def options(plan, box, index, hosts, folder):
     spec = plan.template
     who = {**spec.get("securityContext", {}), **box.get("securityContext", {})}
-    yield from ("--rm", f"--name=play-{name_of(plan)}", f"--hostname={name_of(plan)}", f"--network=ns:/run/netns/play-{index}")
+    yield from (
+        "--rm",
+        f"--name=play-{name_of(plan)}",
+        f"--hostname={name_of(plan)}",
+        f"--network=ns:/run/netns/play-{index}",
+    )
     yield from (f"--add-host={name}:{address}" for name, address in hosts.items())
     yield f"--user={who.get('runAsUser', 0)}:{who.get('runAsGroup', 0)}"
     yield from (f"--cap-drop={one}" for one in who.get("capabilities", {}).get("drop", []))
@@ -85,7 +90,11 @@ def plug(count):
     lines = ["link set lo up", "link add br0 type bridge", "link set br0 up"]
     for index in range(count):
         subprocess.run(["ip", "netns", "add", f"play-{index}"], check=True)
-        lines += [f"link add v{index} type veth peer name eth0 netns play-{index}", f"link set v{index} master br0", f"link set v{index} up"]
+        lines += [
+            f"link add v{index} type veth peer name eth0 netns play-{index}",
+            f"link set v{index} master br0",
+            f"link set v{index} up",
+        ]
     subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
     for index in range(count):
         own = ["link set lo up", f"addr add {NET}.{10 + index}/24 dev eth0", "link set eth0 up"]
@@ -93,7 +102,9 @@ def plug(count):
 
 
 def run(command, name, codes):
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL
+    ) as process:
         for line in process.stdout:
             print(f"{name}: {line}", end="", flush=True)
     codes[name] = process.returncode
@@ -108,7 +119,10 @@ def main():
     codes, threads = {}, []
     for index, plan in enumerate(pods):
         (box,) = plan.template["containers"]
-        words = [expand(word, environment(plan, box, name_of(plan))) for word in [*box.get("command", []), *box.get("args", [])]]
+        words = [
+            expand(word, environment(plan, box, name_of(plan)))
+            for word in [*box.get("command", []), *box.get("args", [])]
+        ]
         command = [*podman, "run", *options(plan, box, index, hosts, folder), image, *words]
         threads.append(threading.Thread(target=run, args=(command, name_of(plan), codes)))
         threads[-1].start()

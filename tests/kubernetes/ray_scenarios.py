@@ -148,11 +148,17 @@ def callbacks_hear_all_that_rank_0_logs_while_it_runs():
 
         assert one.run(logs_what_it_does, [50, middle], callbacks=[callback, lambda logs: counted.append(1)]) == [0, 1]
         assert heard == [{"rank": 0, "number": number} for number in range(50)] and len(counted) == 50
-        assert one.run(logs_what_it_does, [2]) == [0, 1] and one.run(logs_what_it_does, [0], callbacks=[callback]) == [0, 1]
+        assert one.run(logs_what_it_does, [2]) == [0, 1] and one.run(logs_what_it_does, [0], callbacks=[callback]) == [
+            0,
+            1,
+        ]
         assert len(heard) == 50  # nobody listened, and nothing was said
         assert one.execute(logs_as_a_model, callbacks=[callback]) == ["a", "a"] and heard[50:] == ["a"]
         said = threading.Event()
-        assert ray.get(one.run_remote(logs_what_it_does, [1], callbacks=[lambda logs: said.set()])) == [0, 1] and said.wait(SECONDS)
+        assert ray.get(one.run_remote(logs_what_it_does, [1], callbacks=[lambda logs: said.set()])) == [
+            0,
+            1,
+        ] and said.wait(SECONDS)
         try:
             one.run(logs_what_it_does, [1, os.path.join(FOLDER, "never")], callbacks=[lambda logs: {}["nothing"]])
             raise AssertionError("nothing was raised")
@@ -240,7 +246,10 @@ def without_room_it_says_what_is_free():
     from farandole.integrations.ray import RayExecutor
 
     settings = RayExecutor.create_settings(placement_group_timeout_s=0.5)
-    for count, why in (({"num_workers": 2}, "no room for 2 x {'CPU': 99}"), ({"min_workers": 2}, "room for 0 of 2 workers")):
+    for count, why in (
+        ({"num_workers": 2}, "no room for 2 x {'CPU': 99}"),
+        ({"min_workers": 2}, "room for 0 of 2 workers"),
+    ):
         try:
             RayExecutor(settings, cpus_per_worker=99, **count).start()
             raise AssertionError("there was room")
@@ -347,7 +356,11 @@ def an_elastic_job_in_which_all_fail_ends_with_the_first_cause():
             raise AssertionError("nothing was raised")
         except KeyError as error:
             assert isinstance(error, farandole.RankError) and "raised KeyError: 'no data'" in str(error), error
-            why = "a worker failed before all had met in init()" if before_init else "no rank is left that holds the state"
+            why = (
+                "a worker failed before all had met in init()"
+                if before_init
+                else "no rank is left that holds the state"
+            )
             assert f"the elastic job ended: {why}" in str(error) and "Ray's node" in str(error), error
         assert_nothing_is_left([])
 
@@ -361,7 +374,12 @@ def train_and_fail_twice(config):
 
     said = ranks_add_up()
     context = ray.train.get_context()
-    mine = [context.get_world_rank(), context.get_world_size(), context.get_local_rank(), context.get_local_world_size()]
+    mine = [
+        context.get_world_rank(),
+        context.get_world_size(),
+        context.get_local_rank(),
+        context.get_local_world_size(),
+    ]
     assert mine == [said[name] for name in ("rank", "size", "local_rank", "local_size")]
     attempt = len(glob.glob(f"{config['folder']}/*.{said['rank']}")) + 1
     with open(f"{config['folder']}/{attempt}.{said['rank']}", "w") as file:
@@ -387,7 +405,10 @@ def assert_a_raised_error_is_told_as_well(node):
     except KeyError as error:
         raised = construct_user_exception_with_traceback(error)
     told = RankFailedError(ray.train.WorkerGroupError("...", {1: raised}), 2)
-    assert re.match(rf"rank 1 of 2 on \S+ \(127.0.0.1, Ray's node {node}, process {os.getpid()}\) raised KeyError: 'weights'", str(told)), told
+    assert re.match(
+        rf"rank 1 of 2 on \S+ \(127.0.0.1, Ray's node {node}, process {os.getpid()}\) raised KeyError: 'weights'",
+        str(told),
+    ), told
     assert isinstance(told.__cause__, KeyError) and pickle.loads(pickle.dumps(told)).text == told.text
 
 
@@ -486,7 +507,12 @@ def train_with_our_optimizer(config):
 
     hvd.init()
     context = ray.train.get_context()
-    mine = [context.get_world_rank(), context.get_world_size(), context.get_local_rank(), context.get_local_world_size()]
+    mine = [
+        context.get_world_rank(),
+        context.get_world_size(),
+        context.get_local_rank(),
+        context.get_local_world_size(),
+    ]
     assert mine == [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()] and not dist.is_initialized()
     torch.manual_seed(hvd.rank())
     model = torch.nn.Linear(4, 1).to(ray.train.torch.get_device())

@@ -46,7 +46,11 @@ class S3Server:
 
     def client(self, kind):
         return boto3.client(
-            kind, endpoint_url=self.url, region_name="us-east-1", aws_access_key_id="anybody", aws_secret_access_key="anything"
+            kind,
+            endpoint_url=self.url,
+            region_name="us-east-1",
+            aws_access_key_id="anybody",
+            aws_secret_access_key="anything",
         )
 
     def make_bucket(self, name):

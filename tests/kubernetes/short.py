@@ -81,7 +81,10 @@ def pytorch_job(workers, command, name="train", master=True, spec=None, **more):
 def tf_job(replicas, command, name="train", spec=None, **more):
     """`replicas`: {type: how many}."""
     inner = template(command, container="tensorflow", **more)
-    specs = {kind: {"replicas": count, "restartPolicy": "Never", "template": copy.deepcopy(inner)} for kind, count in replicas.items()}
+    specs = {
+        kind: {"replicas": count, "restartPolicy": "Never", "template": copy.deepcopy(inner)}
+        for kind, count in replicas.items()
+    }
     made = {"kind": "TFJob", "apiVersion": "kubeflow.org/v1", "metadata": {"name": name},
             "spec": {"tfReplicaSpecs": specs, **(spec or {})}}  # fmt: skip
     return [KEY, made]

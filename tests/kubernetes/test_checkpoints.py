@@ -60,7 +60,9 @@ def place(request, tmp_path, monkeypatch):
     elif request.param == "gs":
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("gcs"))
         name = name.replace("[", "-").replace("]", "")  # the emulator's own names of files
-    return {"folder": str(tmp_path), "file": f"file://{tmp_path}"}.get(request.param, f"{request.param}://training/{name}")
+    return {"folder": str(tmp_path), "file": f"file://{tmp_path}"}.get(
+        request.param, f"{request.param}://training/{name}"
+    )
 
 
 # ---- Old or new, and whole -------------------------------------------------------------------------------------------
@@ -108,7 +110,10 @@ def test_k6_wherever_a_save_is_cut_the_old_checkpoint_is_read(place, at, monkeyp
     assert set(found.parts.values()) == {b"old" if at < 3 else b"new"} and found.step == (1 if at < 3 else 2)
     for step in (3, 4):
         checkpoint.save(place, step, {"model": b"next"})
-    assert sorted(name[:12] for name in stores.at(place).entries()) == ["000000000003", "000000000004"]  # nor the torn one
+    assert sorted(name[:12] for name in stores.at(place).entries()) == [
+        "000000000003",
+        "000000000004",
+    ]  # nor the torn one
 
 
 @pytest.mark.parametrize("scheme", ["", "s3"])
@@ -157,7 +162,11 @@ def test_k6_a_part_that_is_not_what_was_saved_is_an_error_and_no_fresh_start(pla
 
 @pytest.fixture(scope="session")
 def roles(s3):
-    here = {"Effect": "Allow", "Action": READ_AND_WRITE, "Resource": ["arn:aws:s3:::training", "arn:aws:s3:::training/*"]}
+    here = {
+        "Effect": "Allow",
+        "Action": READ_AND_WRITE,
+        "Resource": ["arn:aws:s3:::training", "arn:aws:s3:::training/*"],
+    }
     s3.make_role("trainer", here)
     s3.make_role("reader", {**here, "Action": ["s3:ListBucket", "s3:GetObject"]})
     s3.make_bucket("others")
@@ -180,13 +189,17 @@ def test_p7_k6_c10_a_service_accounts_role_is_enough_and_is_needed(let_in, roles
     be("trainer", let_in, monkeypatch, tmp_path)
     checkpoint.save("s3://training/role", 1, {"model": b"by its role"})
     assert checkpoint.load("s3://training/role").parts == {"model": b"by its role"}
-    with pytest.raises(checkpoint.CheckpointError, match="role of the pod's service account may not do this there") as caught:
+    with pytest.raises(
+        checkpoint.CheckpointError, match="role of the pod's service account may not do this there"
+    ) as caught:
         checkpoint.save("s3://others/role", 1, {"model": b""})
     assert "s3://others/role/000000000001-" in str(caught.value)
     monkeypatch.delenv("AWS_ROLE_ARN")
     monkeypatch.delenv("AWS_WEB_IDENTITY_TOKEN_FILE")
     _forget_credentials()
-    with pytest.raises(checkpoint.CheckpointError, match="no credentials were found: give the pod's service account a role"):
+    with pytest.raises(
+        checkpoint.CheckpointError, match="no credentials were found: give the pod's service account a role"
+    ):
         checkpoint.load("s3://training/role")
 
 
@@ -217,9 +230,13 @@ def test_k6_a_bucket_that_does_not_exist_is_told_before_anything_is_trained(sche
     else:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("gcs"))
     for ask in (checkpoint.load, checkpoint.read):
-        with pytest.raises(checkpoint.CheckpointError, match="does not exist; make the bucket, or mend its name") as caught:
+        with pytest.raises(
+            checkpoint.CheckpointError, match="does not exist; make the bucket, or mend its name"
+        ) as caught:
             ask(f"{scheme}://trianing/run-7")
-        assert f"rank 0 ({os.uname().nodename}) could not " in str(caught.value) and f"{scheme}://trianing" in str(caught.value)
+        assert f"rank 0 ({os.uname().nodename}) could not " in str(caught.value) and f"{scheme}://trianing" in str(
+            caught.value
+        )
 
 
 def test_k6_whether_a_bucket_of_gcs_exists_is_one_small_question_at_a_beginning(gcs, monkeypatch):
@@ -246,7 +263,9 @@ def test_k6_a_library_that_is_not_there_and_a_scheme_that_nobody_knows_are_told(
     with pytest.raises(checkpoint.CheckpointError, match="fsspec knows no nowhere://; give a path"):
         checkpoint.load("nowhere://bucket/run")
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(checkpoint.CheckpointError, match=r'could not look into s3://bucket/run: .*pip install "farandole\[s3\]"'):
+    with pytest.raises(
+        checkpoint.CheckpointError, match=r'could not look into s3://bucket/run: .*pip install "farandole\[s3\]"'
+    ):
         checkpoint.load("s3://bucket/run")
     with pytest.raises(checkpoint.CheckpointError, match=r'pip install "farandole\[gcs\]"'):
         checkpoint.read("gs://bucket/run")
@@ -256,7 +275,9 @@ def test_h9_a_folder_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(checkpoint.CheckpointError, match="could not save to .*/file/sub/000000000001-"):
         checkpoint.save(tmp_path / "file" / "sub", 1, {"model": b""})
-    with pytest.raises(checkpoint.CheckpointError, match="No space left on device; make room, or keep fewer checkpoints"):
+    with pytest.raises(
+        checkpoint.CheckpointError, match="No space left on device; make room, or keep fewer checkpoints"
+    ):
         checkpoint.save(tmp_path, 1, {"model": _full})
     with pytest.raises(checkpoint.CheckpointError, match="may not be called 'a/b'"):
         checkpoint.save(tmp_path, 1, {"a/b": b""})
@@ -324,4 +345,6 @@ def test_k6_the_failure_of_one_rank_is_raised_on_all_and_names_it(let_in, blind)
     # Rank 0 fails to look, to save and to look again; another rank to read, twice, and rank 0 saves for it.
     what = ["look into", "look into", "save to"] if blind == 0 else ["read", "read"]
     assert sorted(re.search(r"could not (look into|save to|read)", one)[1] for one in told) == sorted(what * 3), lines
-    assert all(told.count(one) % 3 == 0 and "may pods reach it" in one for one in told), lines  # the same words on all ranks
+    assert all(told.count(one) % 3 == 0 and "may pods reach it" in one for one in told), (
+        lines
+    )  # the same words on all ranks

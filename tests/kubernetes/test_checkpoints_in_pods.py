@@ -30,7 +30,13 @@ def beside_s3(tmp_path):
         sim = podsim.PodSim(
             [*podsim.read(manifest), *s3_server.as_pod()],
             image={"/app/train_numpy.py": str(KUBERNETES / "train_numpy.py"), TOKEN: str(tmp_path / "token")},
-            variables={**s3_server.QUIET, **ROLE, "AWS_ENDPOINT_URL": "http://s3:443", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            variables={
+                **s3_server.QUIET,
+                **ROLE,
+                "AWS_ENDPOINT_URL": "http://s3:443",
+                "OMP_NUM_THREADS": "1",
+                "OPENBLAS_NUM_THREADS": "1",
+            },
             held=held,
         )
         sims.append(sim)
@@ -49,7 +55,9 @@ def test_k6_p7_k14_k19_jobs_save_to_s3_by_their_role_and_resume_where_a_killed_p
     long = "job --name long --nnodes 2 --service-account s3-trainer --network-policy --allow-egress 443 --max-restarts 4 --image any"
     program = "-- python /app/train_numpy.py --steps 10000000 --save-every 5 --checkpoint s3://my-bucket/long/state.npz"
     names = [f"{job}-{index}" for job in ("train-s3", "long") for index in range(2)]
-    sim = beside_s3((KUBERNETES / "k8s" / "job-s3.yaml").read_text() + "---\n" + generate(f"{long} {program}".split()), names)
+    sim = beside_s3(
+        (KUBERNETES / "k8s" / "job-s3.yaml").read_text() + "---\n" + generate(f"{long} {program}".split()), names
+    )
     for name in names:
         sim.release(name)
     sim.wait(60, lambda: sim.result("train-s3") != "Running")

@@ -5,7 +5,17 @@ import yaml
 from manifests import EKS, KUBERNETES, SCHEMAS, faults, generated, pod_of
 
 # Of nvidia.com/v1, as the operator's documentation and its API have them: what must be there, and the fields used here.
-REQUIRED = {"operator", "daemonsets", "driver", "toolkit", "devicePlugin", "dcgmExporter", "dcgm", "nodeStatusExporter", "gfd"}
+REQUIRED = {
+    "operator",
+    "daemonsets",
+    "driver",
+    "toolkit",
+    "devicePlugin",
+    "dcgmExporter",
+    "dcgm",
+    "nodeStatusExporter",
+    "gfd",
+}
 ON_OR_OFF = {"driver", "toolkit", "devicePlugin", "gfd", "dcgm", "nodeStatusExporter"}
 POLICY = yaml.safe_load((KUBERNETES / "devices" / "clusterpolicy.yaml").read_text())
 
@@ -18,7 +28,13 @@ def test_k9_a_cluster_policy_has_all_parts_that_are_required_and_no_other_field(
     assert all(set(spec[part]) == {"enabled"} and isinstance(spec[part]["enabled"], bool) for part in ON_OR_OFF)
     assert spec["operator"] == {"defaultRuntime": "containerd"}  # docker, crio or containerd; its default is docker
     assert set(spec["dcgmExporter"]) == {"enabled", "serviceMonitor"}
-    assert set(spec["dcgmExporter"]["serviceMonitor"]) <= {"enabled", "interval", "honorLabels", "additionalLabels", "relabelings"}
+    assert set(spec["dcgmExporter"]["serviceMonitor"]) <= {
+        "enabled",
+        "interval",
+        "honorLabels",
+        "additionalLabels",
+        "relabelings",
+    }
     assert not faults([POLICY], custom=(SCHEMAS / "ClusterPolicy.nvidia.com.v1.json").exists())
 
 

@@ -57,6 +57,8 @@ def test_the_first_pod_may_come_back_with_another_address_before_the_world_has_m
 
 
 def test_a_name_that_never_exists_is_told_at_the_deadline(simulate):
-    sim = simulate(job(2, starter(2, "$(JOB_COMPLETION_INDEX)", "nobody.train:29500"), env={"FARANDOLE_START_TIMEOUT_S": 3}))
+    sim = simulate(
+        job(2, starter(2, "$(JOB_COMPLETION_INDEX)", "nobody.train:29500"), env={"FARANDOLE_START_TIMEOUT_S": 3})
+    )
     sim.wait(30, lambda: all(pod.code is not None for pod in sim.pods))
     assert all(pod.code != 0 and "nobody.train" in pod.output for pod in sim.pods), sim.story()

@@ -47,7 +47,9 @@ def test_a_job_that_loses_a_pod_resumes_and_learns_the_same(simulate, way, lost)
     assert gone.code == (143 if way == "evicted" else 137), sim.story()
     first = int(re.search(r"resumed at step (\d+)", "".join(pod.output for pod in sim.pods)).group(1))
     assert first >= 20
-    (said,) = re.findall(r"trained: accuracy ([\d.]+) loss ([\d.]+) on 4 ranks, 1 version", "".join(pod.output for pod in sim.pods))
+    (said,) = re.findall(
+        r"trained: accuracy ([\d.]+) loss ([\d.]+) on 4 ranks, 1 version", "".join(pod.output for pod in sim.pods)
+    )
     assert float(said[0]) > ACCURACY and float(said[1]) == pytest.approx(0.5799, abs=2e-3)  # as without any loss
 
 
@@ -60,7 +62,19 @@ FORGIVING = {"backoffLimitPerIndex": 2, "backoffLimit": None, "podFailurePolicy"
 
 
 def elastic_job(nodes, per_node, steps=60, seconds=0.05, flags=(), start_timeout=20, count=3):
-    run = ["farandole", "run", "--nproc-per-node", str(per_node), *flags, "--", *ELASTIC, "--steps", str(steps), "--step-seconds", str(seconds)]
+    run = [
+        "farandole",
+        "run",
+        "--nproc-per-node",
+        str(per_node),
+        *flags,
+        "--",
+        *ELASTIC,
+        "--steps",
+        str(steps),
+        "--step-seconds",
+        str(seconds),
+    ]
     rules = {key: value for key, value in FORGIVING.items() if value is not None}
     documents = short.indexed_job(count, run, rules=rules, env={"FARANDOLE_NNODES": nodes, "FARANDOLE_START_TIMEOUT_S": start_timeout,
                                                                 "FARANDOLE_PORT_BASE": 29500})  # fmt: skip
@@ -96,7 +110,9 @@ def test_h16_k12_k19_an_elastic_job_does_without_an_evicted_and_a_killed_pod_and
     sim.wait(20, lambda: evicted.code is not None)
     assert evicted.code == 143 and evicted.output.count("left at step") == 2, sim.story()
     until_steps(sim, 4)
-    assert "restoring" not in first.output and "was lost" not in first.output, sim.story()  # nothing was done twice for it
+    assert "restoring" not in first.output and "was lost" not in first.output, (
+        sim.story()
+    )  # nothing was done twice for it
     sim.release("train-1")
     until_steps(sim, 6)
     killed.kill()
@@ -128,7 +144,9 @@ def test_h16_with_too_few_pods_the_missing_are_named_by_their_names(elastic):
     sim.wait(20, lambda: all(pod.code is not None for pod in sim.pods[:2]))
     for pod in sim.pods[:2]:
         assert pod.code == 200, sim.story()
-        assert "2 of at least 3 nodes are here after 3 s (--start-timeout): node 2 (train-2) did not arrive" in pod.output, sim.story()
+        assert (
+            "2 of at least 3 nodes are here after 3 s (--start-timeout): node 2 (train-2) did not arrive" in pod.output
+        ), sim.story()
 
 
 def test_k19_when_the_leaders_pod_is_lost_all_begin_again_and_the_job_completes(elastic):
@@ -137,7 +155,10 @@ def test_k19_when_the_leaders_pod_is_lost_all_begin_again_and_the_job_completes(
     first, second = sim.pod("train-0"), sim.pod("train-1")
     first.kill()
     sim.wait(20, lambda: second.code is not None)
-    assert second.code == 202 and "which leads the job, is gone; its pod and this one are to be started again" in second.output
+    assert (
+        second.code == 202
+        and "which leads the job, is gone; its pod and this one are to be started again" in second.output
+    )
     sim.wait(40)
     assert sim.result("train") == "Complete", sim.story()
     assert_learned(sim.pod("train-0"), 2)
@@ -145,10 +166,19 @@ def test_k19_when_the_leaders_pod_is_lost_all_begin_again_and_the_job_completes(
 
 def begin_deployment(elastic, nnodes):
     """What `gen deployment` prints, with one worker beside the leader: the simulation, and the leader's pod."""
-    words = f"deployment --name web --nnodes {nnodes} --image any -- " + " ".join([*ELASTIC, "--steps", "100000", "--step-seconds", "0.05"])
-    secret = {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "web-key"}, "stringData": {"key": "0123456789abcdef" * 2}}
+    words = f"deployment --name web --nnodes {nnodes} --image any -- " + " ".join(
+        [*ELASTIC, "--steps", "100000", "--step-seconds", "0.05"]
+    )
+    secret = {
+        "kind": "Secret",
+        "apiVersion": "v1",
+        "metadata": {"name": "web-key"},
+        "stringData": {"key": "0123456789abcdef" * 2},
+    }
     documents = [*podsim.read(generate(words.split())), secret]
-    next(one for one in documents if one["metadata"]["name"] == "web" and one["kind"] == "Deployment")["spec"]["replicas"] = 1
+    next(one for one in documents if one["metadata"]["name"] == "web" and one["kind"] == "Deployment")["spec"][
+        "replicas"
+    ] = 1
     sim = elastic(documents, crash_backoff_s=0.3)
     return sim, sim.pod("web-leader-7d9c6b5f4")
 
@@ -160,7 +190,11 @@ def test_p6_h13_k11_pods_of_a_deployment_get_their_numbers_as_they_come_and_are_
     sim.scale("web", 3)
     until_steps(sim, 4, pod=leader.name)
     workers = [pod for pod in sim.pods if pod is not leader]
-    assert sorted(re.search(r"this is node (\d) of the job", pod.output).group(1) for pod in workers) == ["1", "2", "3"], sim.story()
+    assert sorted(re.search(r"this is node (\d) of the job", pod.output).group(1) for pod in workers) == [
+        "1",
+        "2",
+        "3",
+    ], sim.story()
     workers[0].signal(signal.SIGKILL)  # its container is started again, in the same pod
     until_steps(sim, 3, 1, pod=leader.name)
     until_steps(sim, 4, pod=leader.name)
@@ -189,8 +223,15 @@ def test_p6_k19_when_a_deployments_leader_is_lost_it_comes_back_and_all_begin_ag
 def test_k1_an_elastic_pytorchjob_does_without_a_killed_worker_and_takes_its_successor_in(elastic):
     """What `gen pytorchjob` prints, as it is: the operator tells MIN:MAX and where worker 0 is, and makes a worker that ended
     with 128 or more anew."""
-    words = "pytorchjob --nnodes 2:3 --nproc-per-node 2 --image any -- " + " ".join([*ELASTIC, "--steps", "120", "--step-seconds", "0.05"])
-    secret = {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "train-key"}, "stringData": {"key": "0123456789abcdef" * 2}}
+    words = "pytorchjob --nnodes 2:3 --nproc-per-node 2 --image any -- " + " ".join(
+        [*ELASTIC, "--steps", "120", "--step-seconds", "0.05"]
+    )
+    secret = {
+        "kind": "Secret",
+        "apiVersion": "v1",
+        "metadata": {"name": "train-key"},
+        "stringData": {"key": "0123456789abcdef" * 2},
+    }
     documents = [*podsim.read(generate(words.split())), secret]
     sim = elastic(documents)
     first = sim.pod("train-worker-0")
@@ -204,7 +245,13 @@ def test_k1_an_elastic_pytorchjob_does_without_a_killed_worker_and_takes_its_suc
     assert killed.main.codes == [137], (killed.main.codes, killed.code)
     assert not {"RANK", "PET_NODE_RANK"} & {one["name"] for one in first.plan.env}
     sim.wait(60)
-    assert sim.result("train") == "Complete", sim.story()  # as soon as one worker has ended with 0; the operator ends the rest
-    assert re.findall(r"generation \d begins with (\d+) ranks on (\d) nodes", first.output) == [("6", "3"), ("4", "2"), ("6", "3")], sim.story()
+    assert sim.result("train") == "Complete", (
+        sim.story()
+    )  # as soon as one worker has ended with 0; the operator ends the rest
+    assert re.findall(r"generation \d begins with (\d+) ranks on (\d) nodes", first.output) == [
+        ("6", "3"),
+        ("4", "2"),
+        ("6", "3"),
+    ], sim.story()
     accuracy = float(re.search(r"trained: accuracy ([\d.]+)", first.output).group(1))
     assert accuracy > ACCURACY

@@ -49,7 +49,9 @@ def test_h11_nccl_or_the_host_is_a_variable_of_the_job_and_no_other_build():
 
 def test_h11_without_nccl_a_job_that_demands_it_says_so_and_any_other_goes_through_the_host():
     demanded = train("/no/libnccl.so", "--env", "FARANDOLE_DEVICE_COLLECTIVES=nccl")
-    assert demanded.returncode != 0 and "nccl" in demanded.stderr.lower() and "/no/libnccl.so" in demanded.stderr, demanded.stderr
+    assert demanded.returncode != 0 and "nccl" in demanded.stderr.lower() and "/no/libnccl.so" in demanded.stderr, (
+        demanded.stderr
+    )
     preferred = train("/no/libnccl.so")
     assert preferred.returncode == 0, preferred.stderr
 

@@ -39,7 +39,9 @@ def assert_trained(sim, size, hostnames, per_node=2):
     assert ranks_of(sim.pods) == {
         name: [(node * per_node + local, size, local, per_node) for local in range(per_node)]
         for node, name in enumerate(hostnames)}, sim.story()  # fmt: skip
-    words = [re.search(r"trained: accuracy ([\d.]+) loss ([\d.]+) on (\d+) ranks, 1 version", pod.output) for pod in sim.pods]
+    words = [
+        re.search(r"trained: accuracy ([\d.]+) loss ([\d.]+) on (\d+) ranks, 1 version", pod.output) for pod in sim.pods
+    ]
     (word,) = [one for one in words if one]
     assert int(word.group(3)) == size and float(word.group(1)) > ACCURACY
     return float(word.group(2))
@@ -69,7 +71,9 @@ def test_an_indexed_job_of_4_pods_with_2_ranks_each_trains_as_one_world(simulate
 
 def test_a_stateful_set_trains_with_the_ordinal_as_node(simulate):
     documents = short.stateful_set(2, starter(2, "$(ORDINAL)", "train-0.train:29500"))
-    documents[2]["spec"]["template"]["spec"]["containers"][0]["env"].append(field("ORDINAL", "metadata.labels['apps.kubernetes.io/pod-index']"))
+    documents[2]["spec"]["template"]["spec"]["containers"][0]["env"].append(
+        field("ORDINAL", "metadata.labels['apps.kubernetes.io/pod-index']")
+    )
     train(simulate, documents, 4, ["train-0", "train-1"])
 
 
@@ -99,7 +103,11 @@ def test_a_train_job_trains_with_what_its_runtime_says(simulate):
 
 def test_h15_every_line_of_a_pod_is_json_and_says_whose_it_is(simulate):
     words = "job --nnodes 2 --nproc-per-node 2 --json-logs --image farandole:0.1.0 -- sh -c"
-    sim = simulate(generate([*words.split(), "echo out $FARANDOLE_RANK; echo err $FARANDOLE_RANK >&2; exit $((FARANDOLE_RANK == 3))"]))
+    sim = simulate(
+        generate(
+            [*words.split(), "echo out $FARANDOLE_RANK; echo err $FARANDOLE_RANK >&2; exit $((FARANDOLE_RANK == 3))"]
+        )
+    )
     sim.wait_for_ends(30)
     for node, pod in enumerate(sim.pods[:2]):
         lines = [json.loads(line) for line in pod.output.splitlines()]

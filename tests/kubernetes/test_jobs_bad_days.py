@@ -52,18 +52,24 @@ def test_two_pods_that_claim_one_rank_are_both_named(simulate):
     sim.wait(30, lambda: all(pod.code is not None for pod in sim.pods))
     assert all(pod.code != 0 for pod in sim.pods)
     said = sim.pods[0].output + sim.pods[1].output
-    assert re.search(r"two processes claim to be rank \d: process \d+ on train-(\d), .* process \d+ on train-(?!\1)\d; give", said), sim.story()
+    assert re.search(
+        r"two processes claim to be rank \d: process \d+ on train-(\d), .* process \d+ on train-(?!\1)\d; give", said
+    ), sim.story()
 
 
 def test_a_sidecar_that_is_ready_late_and_delays_everything_is_borne(simulate):
     command = ["python3", "-I", "-S", "/app/sidecar.py", "1.5", "0.01"]
     documents = job(2, env={"FARANDOLE_PORT_BASE": 29500})
-    documents[2]["spec"]["template"]["spec"]["containers"].append({"name": "sidecar", "image": "any", "command": command})
+    documents[2]["spec"]["template"]["spec"]["containers"].append(
+        {"name": "sidecar", "image": "any", "command": command}
+    )
     sim = simulate(documents, image={"/app/sidecar.py": sidecar.__file__})
     for pod in sim.pods:
         pod.enforce(sidecar.RULES)
     sim.wait(60, lambda: all(pod.main.codes for pod in sim.pods))  # it outlives what it stands beside
-    assert sim.pod("train-0").said_by("sidecar").count("carried") > 4, sim.story()  # the coordinator's, and the ranks' own
+    assert sim.pod("train-0").said_by("sidecar").count("carried") > 4, (
+        sim.story()
+    )  # the coordinator's, and the ranks' own
     assert_trained(sim, 4, ["train-0", "train-1"])
 
 
@@ -80,7 +86,9 @@ def test_the_others_end_and_name_who_was_lost_when_a_pod_dies_without_notice(sim
     gone.kill()
     sim.wait(20, lambda: left.code is not None)
     assert time.monotonic() - begin < 10 and gone.code == 137 and left.code not in (0, None)
-    assert re.search(rf"rank \d on train-{lost} \(process \d+\) was lost|coordinator|rendezvous", left.output), left.output
+    assert re.search(rf"rank \d on train-{lost} \(process \d+\) was lost|coordinator|rendezvous", left.output), (
+        left.output
+    )
 
 
 # ---- Narrow rooms ----------------------------------------------------------------------------------------------------

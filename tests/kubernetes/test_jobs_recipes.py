@@ -13,7 +13,12 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 RECIPES = os.path.join(ROOT, "examples", "kubernetes")
 MPICH = os.path.join(ROOT, "build", "mpi", "mpich", "bin", "mpiexec")
 PASSWD = "root:x:0:0:root:/root:/bin/sh\nsshd:x:101:65534::/run/sshd:/usr/sbin/nologin\nfarandole:x:1000:1000::/home/farandole:/bin/sh\n"
-SECRET = {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "train-key"}, "stringData": {"key": "0123456789abcdef0123456789abcdef"}}
+SECRET = {
+    "kind": "Secret",
+    "apiVersion": "v1",
+    "metadata": {"name": "train-key"},
+    "stringData": {"key": "0123456789abcdef0123456789abcdef"},
+}
 ENDLESS = ("StatefulSet", "LeaderWorkerSet")
 
 
@@ -49,7 +54,13 @@ def test_a_shipped_manifest_trains_as_it_is(simulate, image, name):
     documents = documents_of(name)
     sim = simulate(documents, image=image, variables={"HOME": "/home/farandole"})
     if any(one["kind"] in ENDLESS for one in documents):
-        sim.wait(90, lambda: any(re.search(r"\bloss\s*=", pod.output) for pod in sim.pods) and any(0 in pod.main.codes for pod in sim.pods))
+        sim.wait(
+            90,
+            lambda: (
+                any(re.search(r"\bloss\s*=", pod.output) for pod in sim.pods)
+                and any(0 in pod.main.codes for pod in sim.pods)
+            ),
+        )
     else:
         sim.wait(90)
         assert set(sim.results.values()) == {"Complete"}, sim.story()

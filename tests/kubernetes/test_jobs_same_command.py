@@ -10,12 +10,24 @@ from test_network_policy import policy
 
 pytestmark = pytest.mark.usefixtures("numbering")
 RUN = ["farandole", "run", "--", *short.TRAIN]
-RUN_TWO = ["farandole", "run", "--nproc-per-node", "2", "--", *short.TRAIN]  # where the controller does not say how many
+RUN_TWO = [
+    "farandole",
+    "run",
+    "--nproc-per-node",
+    "2",
+    "--",
+    *short.TRAIN,
+]  # where the controller does not say how many
 JOB_INDEX = "metadata.labels['jobset.sigs.k8s.io/job-index']"
 
 
 def test_in_an_indexed_job(simulate):
-    train(simulate, short.indexed_job(4, RUN_TWO, env={"FARANDOLE_NNODES": 4}), 8, [f"train-{index}" for index in range(4)])
+    train(
+        simulate,
+        short.indexed_job(4, RUN_TWO, env={"FARANDOLE_NNODES": 4}),
+        8,
+        [f"train-{index}" for index in range(4)],
+    )
 
 
 def test_in_a_stateful_set_whose_ordinals_begin_at_three(simulate):
@@ -63,7 +75,12 @@ def test_within_the_ports_of_a_network_policy(simulate):
 
 
 def test_beside_a_service_that_leaves_a_port_that_is_an_address(simulate):
-    master = {"kind": "Service", "apiVersion": "v1", "metadata": {"name": "master"}, "spec": {"ports": [{"port": 23456}]}}
+    master = {
+        "kind": "Service",
+        "apiVersion": "v1",
+        "metadata": {"name": "master"},
+        "spec": {"ports": [{"port": 23456}]},
+    }
     documents = short.indexed_job(2, RUN_TWO, env={"FARANDOLE_NNODES": 2})
     train(simulate, [*documents, master], 4, ["train-0", "train-1"])
 
@@ -88,7 +105,9 @@ def test_half_a_pair_of_variables_names_both(simulate):
 
 
 def test_a_world_size_that_contradicts_is_told(simulate):
-    said = refused(simulate, alone({"PET_NODE_RANK": 0, "PET_NNODES": 2, "PET_NPROC_PER_NODE": 2, "RANK": 0, "WORLD_SIZE": 5}))
+    said = refused(
+        simulate, alone({"PET_NODE_RANK": 0, "PET_NNODES": 2, "PET_NPROC_PER_NODE": 2, "RANK": 0, "WORLD_SIZE": 5})
+    )
     assert re.search(r"WORLD_SIZE\D+5", said) and "PET_NNODES" in said
 
 

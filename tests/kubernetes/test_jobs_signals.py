@@ -28,11 +28,15 @@ def test_ranks_of_a_preempted_pod_save_and_the_pod_ends_with_143(simulate):
 
 def test_behind_sshd_init_a_rank_hears_sigterm_and_the_pod_ends_with_143(simulate, image, tmp_path):  # noqa: F811
     # What it saves: mpirun may fall over the lost connection before it has printed what a rank says.
-    saves = SAVES.replace("print('saved on', os.uname().nodename, flush=True)", "open('/state/' + os.uname().nodename, 'w').close()")
+    saves = SAVES.replace(
+        "print('saved on', os.uname().nodename, flush=True)", "open('/state/' + os.uname().nodename, 'w').close()"
+    )
     room = {"volumes": [{"name": "s", "persistentVolumeClaim": {"claimName": "state"}}],
             "container_volumeMounts": [{"name": "s", "mountPath": "/state"}]}  # fmt: skip
     command = mpirun("--hostfile", "/etc/mpi/hostfile", "--map-by", "node", sys.executable, *RANK[1:-1], saves, count=2)
-    sim = simulate(job(command, worker=["farandole", "sshd-init"], **room), image=image, claims={"state": str(tmp_path / "state")})
+    sim = simulate(
+        job(command, worker=["farandole", "sshd-init"], **room), image=image, claims={"state": str(tmp_path / "state")}
+    )
     sim.wait(30, lambda: len(sim.pods) == 3 and sim.pod("pi-launcher").output.count("up on") == 2)
     lost = sim.pod("pi-worker-1")
     sim.evict(lost, grace=15)
@@ -43,7 +47,9 @@ def test_behind_sshd_init_a_rank_hears_sigterm_and_the_pod_ends_with_143(simulat
 
 def test_a_pod_that_is_missing_is_named_by_its_name(simulate):
     run = ["farandole", "run", "--nproc-per-node", "2", "--", *short.TRAIN]
-    documents = short.indexed_job(2, run, env={"FARANDOLE_NNODES": 2, "FARANDOLE_START_TIMEOUT_S": 3}, rules={"backoffLimit": 0})
+    documents = short.indexed_job(
+        2, run, env={"FARANDOLE_NNODES": 2, "FARANDOLE_START_TIMEOUT_S": 3}, rules={"backoffLimit": 0}
+    )
     sim = simulate(documents, held=["train-1"])
     sim.wait(25, lambda: sim.pods[0].code is not None)
     assert sim.pods[0].code == 200 and "train-1" in sim.pods[0].output, sim.story()

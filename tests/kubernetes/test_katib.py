@@ -11,7 +11,12 @@ from manifests import KUBERNETES
 
 FILTER = re.compile(r"([\w|-]+)\s*=\s*([+-]?\d*(\.\d+)?([Ee][+-]?\d+)?)")  # the one that Katib's documentation gives
 
-SECRET = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "search-pytorch-key"}, "stringData": {"key": 32 * "5a"}}
+SECRET = {
+    "apiVersion": "v1",
+    "kind": "Secret",
+    "metadata": {"name": "search-pytorch-key"},
+    "stringData": {"key": 32 * "5a"},
+}
 
 
 def trial_of(experiment, name, values):

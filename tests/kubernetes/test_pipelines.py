@@ -37,7 +37,11 @@ def command_of(compiled, given):
     inputs = {}
     for name, one in task["inputs"]["parameters"].items():
         constant = one.get("runtimeValue", {}).get("constant")
-        inputs[name] = values[one["componentInputParameter"]] if constant is None else constant.replace("{{$.pipeline_job_uuid}}", RUN)
+        inputs[name] = (
+            values[one["componentInputParameter"]]
+            if constant is None
+            else constant.replace("{{$.pipeline_job_uuid}}", RUN)
+        )
     container = compiled["deploymentSpec"]["executors"]["exec-train"]["container"]
     return [
         re.sub(r"\{\{\$\.inputs\.parameters\['(\w+)'\]\}\}", lambda found: str(inputs[found[1]]), word)
@@ -57,7 +61,9 @@ def play(compiled, folder, pods, **given):
     for number, one in enumerate(pods):
         (folder / f"log.{one['metadata']['name']}").write_text(f"says {number}\n")
     path = f"{folder / 'bin'}:{os.path.dirname(sys.executable)}:/usr/bin:/bin"
-    done = subprocess.run(command_of(compiled, given), capture_output=True, text=True, env={"PATH": path, "STUB": str(folder)})
+    done = subprocess.run(
+        command_of(compiled, given), capture_output=True, text=True, env={"PATH": path, "STUB": str(folder)}
+    )
     calls = [line for line in (folder / "calls").read_text().splitlines() if line.startswith(("apply", "delete"))]
     assert [line.split()[0] for line in calls] == ["delete", "apply"], done.stderr
     return done.returncode, done.stdout, (folder / "applied.yaml").read_text()
@@ -65,7 +71,12 @@ def play(compiled, folder, pods, **given):
 
 def test_c6_a_pipelines_step_applies_the_generated_job_and_follows_it(compiled, tmp_path):
     code, said, applied = play(
-        compiled, tmp_path, [pod(0, code=0), pod(1, code=0)], checkpoint="s3://bucket/a run; echo no", nodes=3, per_node=2
+        compiled,
+        tmp_path,
+        [pod(0, code=0), pod(1, code=0)],
+        checkpoint="s3://bucket/a run; echo no",
+        nodes=3,
+        per_node=2,
     )
     assert code == 0 and "says 0" in said and "says 1" in said
     documents = list(yaml.safe_load_all(applied))

@@ -95,7 +95,11 @@ def test_pods_with_nothing_but_ipv6_reach_each_other(simulate):
 
 def test_a_stateful_set_in_order_starts_the_next_pod_when_the_last_is_ready(simulate):
     probe = {"tcpSocket": {"port": 29500}}
-    sim = simulate(short.stateful_set(2, listen(29500), spec={"podManagementPolicy": "OrderedReady"}, container_readinessProbe=probe))
+    sim = simulate(
+        short.stateful_set(
+            2, listen(29500), spec={"podManagementPolicy": "OrderedReady"}, container_readinessProbe=probe
+        )
+    )
     assert len(sim.pods) == 1 and not sim.pods[0].ready
     sim.wait(10, lambda: len(sim.pods) == 2)
     assert sim.pods[0].ready
@@ -111,7 +115,12 @@ def test_a_pod_that_is_replaced_has_the_same_name_and_a_new_address(simulate):
 
 
 def test_services_with_an_address_leave_variables_that_look_like_ports(simulate):
-    plain = {"kind": "Service", "apiVersion": "v1", "metadata": {"name": "master"}, "spec": {"ports": [{"port": 23456}]}}
+    plain = {
+        "kind": "Service",
+        "apiVersion": "v1",
+        "metadata": {"name": "master"},
+        "spec": {"ports": [{"port": 23456}]},
+    }
     sim = simulate([*short.indexed_job(1, ["sh", "-c", "echo $MASTER_PORT"]), plain])
     sim.wait(10)
     assert sim.pods[0].output == "tcp://10.96.7.7:23456\n"
@@ -194,7 +203,10 @@ def test_the_highest_indexes_go_when_an_indexed_job_shrinks(simulate):
 def test_a_command_that_does_not_exist_is_named(simulate):
     sim = simulate(short.indexed_job(1, ["no-such-program"]))
     sim.wait(10)
-    assert (sim.pods[0].code, sim.pods[0].output) == (127, "cannot start 'no-such-program': No such file or directory\n")
+    assert (sim.pods[0].code, sim.pods[0].output) == (
+        127,
+        "cannot start 'no-such-program': No such file or directory\n",
+    )
 
 
 # ---- Files and limits ------------------------------------------------------------------------------------------------
@@ -224,7 +236,11 @@ def test_a_container_is_held_to_its_quota_of_half_a_core(simulate):
     sim = simulate(short.indexed_job(1, DEAF, container_resources={"limits": {"cpu": "500m"}}))
     until_up(sim)
     (group,) = sim.pods[0].cgroups
-    said = {name: open(f"{group}/{name}").read().split() for name in os.listdir(group) if name in ("cpu.cfs_quota_us", "cpu.max", "cgroup.procs")}
+    said = {
+        name: open(f"{group}/{name}").read().split()
+        for name in os.listdir(group)
+        if name in ("cpu.cfs_quota_us", "cpu.max", "cgroup.procs")
+    }
     assert str(sim.pods[0].main.pid) in said["cgroup.procs"]
     assert "50000" in (said.get("cpu.cfs_quota_us") or said["cpu.max"])  # of each 100000 microseconds
 

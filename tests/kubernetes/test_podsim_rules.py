@@ -70,7 +70,11 @@ def test_a_job_set_numbers_its_jobs_and_the_pods_in_each():
 def test_a_leader_worker_set_names_the_leader_after_its_group():
     pods = plans(short.leader_worker_set(3, RUN))
     assert [pod.hostname for pod in pods] == ["train-0", "train-0-1", "train-0-2"]
-    assert env_of(pods[2]) == {"LWS_LEADER_ADDRESS": "train-0.train.default", "LWS_GROUP_SIZE": "3", "LWS_WORKER_INDEX": "2"}
+    assert env_of(pods[2]) == {
+        "LWS_LEADER_ADDRESS": "train-0.train.default",
+        "LWS_GROUP_SIZE": "3",
+        "LWS_WORKER_INDEX": "2",
+    }
 
 
 def test_a_pytorch_job_gives_the_node_rank_as_rank_and_the_processes_as_world_size():
@@ -105,7 +109,9 @@ def test_a_tf_job_gives_the_cluster_as_json():
 
 def test_a_tf_job_with_dynamic_workers_tells_each_worker_of_itself_alone():
     pods = plans(short.tf_job({"Worker": 2}, RUN, spec={"enableDynamicWorker": True}))
-    assert json.loads(env_of(pods[1])["TF_CONFIG"])["sparseCluster"]["worker"] == {"1": "train-worker-1.default.svc:2222"}
+    assert json.loads(env_of(pods[1])["TF_CONFIG"])["sparseCluster"]["worker"] == {
+        "1": "train-worker-1.default.svc:2222"
+    }
 
 
 def test_a_train_job_becomes_a_job_set_with_the_variables_of_torchrun():
@@ -159,7 +165,9 @@ def test_the_first_rule_that_fits_decides(code, conditions, action):
 
 
 def test_exit_codes_of_another_container_do_not_count():
-    policy = {"rules": [{"action": "FailJob", "onExitCodes": {"containerName": "side", "operator": "NotIn", "values": [1]}}]}
+    policy = {
+        "rules": [{"action": "FailJob", "onExitCodes": {"containerName": "side", "operator": "NotIn", "values": [1]}}]
+    }
     assert verdict_of_policy(policy, 3, [], "main") is None and verdict_of_policy(policy, 3, [], "side") == "FailJob"
 
 
@@ -195,7 +203,11 @@ def test_exit_zero_counts_as_success_also_of_a_pod_that_was_told_to_go():
 
 
 def policy(**spec):
-    return {"kind": "NetworkPolicy", "metadata": {"name": "p"}, "spec": {"podSelector": {"matchLabels": {"app": "a"}}, **spec}}
+    return {
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "p"},
+        "spec": {"podSelector": {"matchLabels": {"app": "a"}}, **spec},
+    }
 
 
 def everyone():
@@ -223,7 +235,9 @@ def test_peers_are_pods_of_the_same_namespace_unless_it_says_otherwise():
 
 
 def test_egress_without_ports_is_egress_to_all_ports():
-    rules = firewall([policy(egress=[{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}])], "default", {"app": "a"}, everyone())
+    rules = firewall(
+        [policy(egress=[{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}])], "default", {"app": "a"}, everyone()
+    )
     assert "ip daddr 10.0.0.0/8  accept" in rules and "hook input" in rules
 
 

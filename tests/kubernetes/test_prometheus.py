@@ -29,7 +29,15 @@ def prometheus():
            "spec": short.pod_spec(command, volumes=[{"name": "c", "configMap": {"name": "prometheus"}}, {"name": "d", "emptyDir": {}}],
                                   container_volumeMounts=[{"name": "c", "mountPath": "/etc/prometheus-test"},
                                                           {"name": "d", "mountPath": "/data-prometheus"}])}  # fmt: skip
-    return [{"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "prometheus"}, "data": {"prometheus.yml": CONFIG}}, pod]
+    return [
+        {
+            "kind": "ConfigMap",
+            "apiVersion": "v1",
+            "metadata": {"name": "prometheus"},
+            "data": {"prometheus.yml": CONFIG},
+        },
+        pod,
+    ]
 
 
 def fetch(pod, address):
@@ -83,13 +91,21 @@ def test_prometheus_scrapes_all_ranks_of_two_pods_and_answers(simulate, scraped)
     # The page of one rank: two allreduces a step, of 65 x 10 doubles and of one.
     page = fetch(sim.pod("train-0"), PAGE)
     steps = value(page, "farandole_operations_total", collective="allreduce", group="all")
-    assert steps > 10 and abs(value(page, "farandole_bytes_total", collective="allreduce") / steps - (650 * 8 + 8) / 2) < 600
+    assert (
+        steps > 10
+        and abs(value(page, "farandole_bytes_total", collective="allreduce") / steps - (650 * 8 + 8) / 2) < 600
+    )
     assert value(page, "farandole_errors_total", collective="allreduce") == 0
     assert value(page, "farandole_operation_seconds_count", collective="allreduce") == steps
     assert value(page, "farandole_wait_seconds_count", collective="allreduce") >= steps
     assert value(page, "farandole_stalls_total", group="all") == 0
-    assert value(page, "farandole_rank_info", rank="0", size="4", local_rank="0", host="train-0", transports="shm+tcp") == 1
-    assert value(fetch(sim.pod("train-0"), PAGE.replace(str(PORT), str(PORT + 1))), "farandole_rank_info", rank="1") == 1
+    assert (
+        value(page, "farandole_rank_info", rank="0", size="4", local_rank="0", host="train-0", transports="shm+tcp")
+        == 1
+    )
+    assert (
+        value(fetch(sim.pod("train-0"), PAGE.replace(str(PORT), str(PORT + 1))), "farandole_rank_info", rank="1") == 1
+    )
 
 
 def test_promtool_finds_no_fault_with_the_names(simulate, scraped):
@@ -111,7 +127,11 @@ def test_a_port_that_is_taken_is_one_line_and_no_failure(simulate):
     pod = sim.pods[0]
     assert sim.result("train") == "Complete", sim.story()
     (line,) = [one for one in pod.output.splitlines() if "metrics" in one]
-    assert f"metrics on port {PORT}" in line and "is the port taken?" in line and "goes on without the metrics of rank 0" in line
+    assert (
+        f"metrics on port {PORT}" in line
+        and "is the port taken?" in line
+        and "goes on without the metrics of rank 0" in line
+    )
 
 
 def test_nobody_listens_where_no_port_is_set(simulate):

@@ -175,8 +175,13 @@ def test_k4_two_pods_of_a_ray_cluster_are_one_world_and_a_lost_node_is_named(sim
     sim = simulate(documents, image=image)
     head, other = sim.pods
     sim.wait(150, lambda: "places" in head.output or head.code is not None)
-    assert "elastic ['train-0', 'train-1'] [(0, 2, 0, 1, 0, 2), (1, 2, 0, 1, 1, 2)] tcp:// 1.0" in head.output, sim.story()
-    assert "places [(0, 4, 0, 2, 0, 2), (1, 4, 1, 2, 0, 2), (2, 4, 0, 2, 1, 2), (3, 4, 1, 2, 1, 2)] total {6.0}" in head.output, sim.story()
+    assert "elastic ['train-0', 'train-1'] [(0, 2, 0, 1, 0, 2), (1, 2, 0, 1, 1, 2)] tcp:// 1.0" in head.output, (
+        sim.story()
+    )
+    assert (
+        "places [(0, 4, 0, 2, 0, 2), (1, 4, 1, 2, 0, 2), (2, 4, 0, 2, 1, 2), (3, 4, 1, 2, 1, 2)] total {6.0}"
+        in head.output
+    ), sim.story()
     sim.wait(30, lambda: "meeting at" in head.output)
     assert re.search(rf"meeting at tcp://({head.addresses[0]}|{other.addresses[0]}):295\d\d", head.output), sim.story()
     sim.wait(30, lambda: head.exec("test", "-e", "/tmp/waiting").returncode == 0 or head.code is not None)

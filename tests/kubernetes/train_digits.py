@@ -49,7 +49,10 @@ def main():
     options = parser.parse_args()
     farandole.init()
     rank, size = farandole.rank(), farandole.size()
-    print(f"rank {rank} of {size} local {farandole.local_rank()}/{farandole.local_size()} on {os.uname().nodename}", flush=True)
+    print(
+        f"rank {rank} of {size} local {farandole.local_rank()}/{farandole.local_size()} on {os.uname().nodename}",
+        flush=True,
+    )
     rows = np.load(os.environ["DIGITS"])
     pixels, labels = np.hstack([rows[:, :64] / 16.0, np.ones((len(rows), 1))]), rows[:, 64].astype(int)
     order = np.random.default_rng(1).permutation(len(rows))
@@ -72,11 +75,16 @@ def main():
             if rank == 0:
                 print(f"step {step}", flush=True)
             time.sleep(options.step_seconds)
-    same = farandole.allgather(np.frombuffer(hashlib.sha256(weights.tobytes()).digest(), np.uint8).reshape(1, 32), name="same")
+    same = farandole.allgather(
+        np.frombuffer(hashlib.sha256(weights.tobytes()).digest(), np.uint8).reshape(1, 32), name="same"
+    )
     accuracy = float((np.argmax(pixels[test] @ weights, axis=1) == labels[test]).mean())
     if rank == 0:
         alike = len({row.tobytes() for row in same})
-        print(f"trained: accuracy {accuracy:.3f} loss {loss:.4f} on {size} ranks, {alike} version of the weights", flush=True)
+        print(
+            f"trained: accuracy {accuracy:.3f} loss {loss:.4f} on {size} ranks, {alike} version of the weights",
+            flush=True,
+        )
     farandole.shutdown()
 
 

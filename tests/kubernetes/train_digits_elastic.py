@@ -1,6 +1,6 @@
 """train_digits_elastic: train_digits as an elastic program: ranks come and go at commits, and what is learned is the same.
 
-    DIGITS=digits.npy farandole run --nnodes 2:3 ... -- python train_digits_elastic.py [--steps N] [--step-seconds S]
+DIGITS=digits.npy farandole run --nnodes 2:3 ... -- python train_digits_elastic.py [--steps N] [--step-seconds S]
 """
 
 import argparse
@@ -31,7 +31,10 @@ def main():
     @farandole.elastic.run
     def go_on(state):
         rank, size = farandole.rank(), farandole.size()
-        print(f"enters as rank {rank} of {size} local {farandole.local_rank()}/{farandole.local_size()} at step {state.step}", flush=True)
+        print(
+            f"enters as rank {rank} of {size} local {farandole.local_rank()}/{farandole.local_size()} at step {state.step}",
+            flush=True,
+        )
         while state.step < options.steps:
             start = state.step * batch % (len(train) - batch + 1)
             mine = train[start : start + batch][rank::size]

@@ -186,7 +186,12 @@ def spreads(folder, leaves="elsewhere"):
 
     @elastic.run
     def go_on(state):
-        say(enters=state.step, rank=farandole.rank(), size=farandole.size(), local=[farandole.local_rank(), farandole.local_size()])
+        say(
+            enters=state.step,
+            rank=farandole.rank(),
+            size=farandole.size(),
+            local=[farandole.local_rank(), farandole.local_size()],
+        )
         is_over = False
         while not is_over:
             state.total += int(farandole.allreduce(np.ones(1, np.int64), name="one")[0])

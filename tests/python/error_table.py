@@ -1,6 +1,6 @@
 """Prints what a program written for Horovod is told in each situation of the contract: row, situation, class, text.
 
-    python tests/python/error_table.py
+python tests/python/error_table.py
 """
 
 import os
@@ -72,7 +72,9 @@ def stalls():
     hvd.init()
     apart = farandole.Communicator()  # what meets here has no name, and cannot stall
     if hvd.rank() == 0:
-        told("a stall is ended", INTERNAL, ["allreduce.lonely", "rank 1"], lambda: hvd.allreduce(ones(2), name="lonely"))
+        told(
+            "a stall is ended", INTERNAL, ["allreduce.lonely", "rank 1"], lambda: hvd.allreduce(ones(2), name="lonely")
+        )
     apart.barrier()
 
 
@@ -90,7 +92,9 @@ def all_rows():
     outputs = list(require(errors, 2, checks_of(errors)[0]))
     outputs += launch(2, shuts_down)
     outputs += launch(2, dies, codes=[0, -signal.SIGKILL])
-    outputs += launch(2, stalls, {"HOROVOD_STALL_CHECK_TIME_SECONDS": "0.5", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "1.5"})
+    outputs += launch(
+        2, stalls, {"HOROVOD_STALL_CHECK_TIME_SECONDS": "0.5", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "1.5"}
+    )
     rows = {}
     for output in outputs:
         for situation, told_so in rows_of(output):

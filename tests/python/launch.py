@@ -64,7 +64,9 @@ class Launched:
         rendezvous = rendezvous or f"tcp://127.0.0.1:{free_port()}"
         self.ranks = []
         for number in range(size):
-            variables = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
+            variables = {
+                name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))
+            }
             variables.update(FARANDOLE_RANK=str(number), FARANDOLE_SIZE=str(size), FARANDOLE_RENDEZVOUS=rendezvous,
                              FARANDOLE_JOB_KEY=key, OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1")  # fmt: skip
             variables.update(environment or {})
@@ -105,7 +107,9 @@ class Launched:
         self.folder.cleanup()
 
 
-def launch(size, check, environment=None, arguments=(), deadline_s=DEADLINE_S, codes=None, rendezvous=None, fresh=False):
+def launch(
+    size, check, environment=None, arguments=(), deadline_s=DEADLINE_S, codes=None, rendezvous=None, fresh=False
+):
     """Runs one check on `size` ranks and demands that each ends well (or with `codes[rank]`). Returns their outputs."""
     with Launched(size, check.__module__, [check.__name__], environment, arguments, rendezvous, fresh) as job:
         job.wait(deadline_s)

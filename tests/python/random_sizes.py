@@ -125,7 +125,14 @@ def a_sum(shared, rank, size):
     count, dtype = pick(shared)
     total = sum(data(one, count, dtype) for one in range(size))
     arguments = {"tensor": data(rank, count, dtype), "out": room(count, dtype)}
-    wrong = [resized("out"), resized("tensor"), of_another_type("out"), not_contiguous("out"), read_only("out"), overlapping]
+    wrong = [
+        resized("out"),
+        resized("tensor"),
+        of_another_type("out"),
+        not_contiguous("out"),
+        read_only("out"),
+        overlapping,
+    ]
     return Call(arguments, total, wrong)
 
 
@@ -158,7 +165,9 @@ def an_allgather_with_counts(shared, rank, size):
     counts = [shared.choice([0, 1, 5, 300]) for _ in range(size)]
     arguments = {"tensor": data(rank, counts[rank], dtype), "out": room(sum(counts), dtype), "counts": counts}
     expected = np.concatenate([data(one, counts[one], dtype) for one in range(size)])
-    return Call(arguments, expected, [resized("out"), resized("tensor"), wrong_counts("counts"), of_another_type("out")])
+    return Call(
+        arguments, expected, [resized("out"), resized("tensor"), wrong_counts("counts"), of_another_type("out")]
+    )
 
 
 def a_reduce_scatter(shared, rank, size):
@@ -182,7 +191,9 @@ def a_reduce_scatter_with_counts(shared, rank, size):
 def an_alltoall(shared, rank, size):
     count, dtype = pick(shared)
     arguments = {"tensor": data(rank, count * size, dtype), "out": room(count * size, dtype)}
-    expected = np.concatenate([data(one, count * size, dtype)[rank * count : (rank + 1) * count] for one in range(size)])
+    expected = np.concatenate(
+        [data(one, count * size, dtype)[rank * count : (rank + 1) * count] for one in range(size)]
+    )
     return Call(arguments, expected, [resized("out"), resized("tensor"), of_another_type("out"), overlapping])
 
 
@@ -207,7 +218,9 @@ def a_gather(shared, rank, size):
     if rank != root:
         return Call(arguments, None, [not_contiguous("tensor"), no_such_root])
     expected = np.concatenate([data(one, count, dtype) for one in range(size)])
-    return Call(arguments, expected, [resized("out"), resized("tensor"), of_another_type("out"), overlapping, no_such_root])
+    return Call(
+        arguments, expected, [resized("out"), resized("tensor"), of_another_type("out"), overlapping, no_such_root]
+    )
 
 
 def a_scatter(shared, rank, size):

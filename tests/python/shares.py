@@ -10,7 +10,9 @@ TOLERANCE = 2e-6
 def batch(step, rows=4):
     """The data of all ranks: `rows` each."""
     generator = torch.Generator().manual_seed(step)
-    return torch.randn(rows * hvd.size(), 6, generator=generator), torch.randn(rows * hvd.size(), 3, generator=generator)
+    return torch.randn(rows * hvd.size(), 6, generator=generator), torch.randn(
+        rows * hvd.size(), 3, generator=generator
+    )
 
 
 def mine(tensor):

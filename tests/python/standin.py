@@ -153,7 +153,9 @@ class Tensor(torch.Tensor):
     def __new__(cls, values, device=0):
         values = torch.as_tensor(values)
         tensor = torch.Tensor._make_subclass(cls, values)
-        tensor.array = Array((values.numel(),), np.uint8 if values.dtype == torch.bool else _NUMPY[values.dtype], device)
+        tensor.array = Array(
+            (values.numel(),), np.uint8 if values.dtype == torch.bool else _NUMPY[values.dtype], device
+        )
         tensor.put(values)
         return tensor
 

@@ -13,8 +13,16 @@ from farandole import _native, arrays, codes, objects
 from farandole.torch import tensors
 from farandole.torch.distributed import operands
 
-HEADER = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "include/farandole/farandole.h")
-PREFIXES = {"dtype": "FDL_", "reduce_op": "FDL_", "collective": "FDL_", "kind": "FDL_NAMED_", "device_kind": "FDL_DEVICE_"}
+HEADER = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "include/farandole/farandole.h"
+)
+PREFIXES = {
+    "dtype": "FDL_",
+    "reduce_op": "FDL_",
+    "collective": "FDL_",
+    "kind": "FDL_NAMED_",
+    "device_kind": "FDL_DEVICE_",
+}
 
 
 def enumerators(name):
@@ -58,13 +66,19 @@ def test_reductions_of_torch_distributed_have_the_same_numbers():
     operators = enumerators("reduce_op")
     names = {"AVG": "AVERAGE", "BAND": "BIT_AND", "BOR": "BIT_OR", "BXOR": "BIT_XOR"}
     assert {operands._CORE_OPS[name] for name in names} == {operators[one] for one in names.values()}
-    assert operands._LOGICAL_OPS["SUM"] == operators["LOGICAL_OR"] and operands._LOGICAL_OPS["MIN"] == operators["LOGICAL_AND"]
+    assert (
+        operands._LOGICAL_OPS["SUM"] == operators["LOGICAL_OR"]
+        and operands._LOGICAL_OPS["MIN"] == operators["LOGICAL_AND"]
+    )
 
 
 def test_no_number_is_written_in_python():
     for module in (codes, tensors, objects):
-        literals = [node for node in ast.walk(ast.parse(inspect.getsource(module)))
-                    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and type(node.value.value) is int]
+        literals = [
+            node
+            for node in ast.walk(ast.parse(inspect.getsource(module)))
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and type(node.value.value) is int
+        ]
         assert not literals, ast.unparse(literals[0])
     assert not [node for node in ast.walk(ast.parse(inspect.getsource(codes)))
                 if isinstance(node, ast.Constant) and type(node.value) is int]  # fmt: skip

@@ -17,7 +17,9 @@ ALL = (*REDUCING, *MOVING, "barrier")
 
 def call(comm, name, **options):
     """A collective of 4 elements with good arguments, and these options."""
-    positional = {"barrier": (), "scatter": (np.ones(4 * comm.size), np.empty(4))}.get(name.removeprefix("i"), (np.ones(4),))
+    positional = {"barrier": (), "scatter": (np.ones(4 * comm.size), np.empty(4))}.get(
+        name.removeprefix("i"), (np.ones(4),)
+    )
     return getattr(comm, name)(*positional, **options)
 
 

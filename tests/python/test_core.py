@@ -266,7 +266,11 @@ def check_steps_without_names_repeat():
         assert after["control_messages"] == before["control_messages"], (before, after)
         assert after["locked_steps"] == before["locked_steps"] + 50, (before, after)
     group = fdl.Group(range(fdl.size()))
-    with group.lend_name("allreduce") as name, group.lend_name("allreduce") as second, group.lend_name("barrier") as other:
+    with (
+        group.lend_name("allreduce") as name,
+        group.lend_name("allreduce") as second,
+        group.lend_name("barrier") as other,
+    ):
         assert len({name, second, other}) == 3
     with group.lend_name("allreduce") as again:
         assert again == name

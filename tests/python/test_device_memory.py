@@ -107,7 +107,10 @@ def buckets_of(monkey, elastic):
     monkey.setattr(gradient_buckets, "empty", empty)
     monkey.setattr(gradient_buckets, "is_elastic", lambda: elastic)
     monkey.setattr(gradient_buckets.torch, "zeros", lambda *size, dtype, device=None: zeros(*size, dtype=dtype))
-    parameters = [torch.nn.Parameter(torch.ones(3)).as_subclass(Cuda), torch.nn.Parameter(torch.ones(2, 2)).as_subclass(Cuda)]
+    parameters = [
+        torch.nn.Parameter(torch.ones(3)).as_subclass(Cuda),
+        torch.nn.Parameter(torch.ones(2, 2)).as_subclass(Cuda),
+    ]
     return gradient_buckets.SharedBucket(parameters, 0, hvd.global_process_set), asked
 
 

@@ -57,14 +57,23 @@ def end_capsule(capsule):
     """As the standard has it: what nobody has taken goes back with its capsule."""
     for kind, name in NAMES.items():
         if python.PyCapsule_IsValid(capsule, name):
-            kind.from_address(python.PyCapsule_GetPointer(capsule, name)).deleter(python.PyCapsule_GetPointer(capsule, name))
+            kind.from_address(python.PyCapsule_GetPointer(capsule, name)).deleter(
+                python.PyCapsule_GetPointer(capsule, name)
+            )
 
 
 class Exporter:
     """An array that has nothing but DLPack, version 1: it gives what it is asked for."""
 
     def __init__(self, array, place=(CUDA, 0), flags=0, major=1, strides=None, offset=0):
-        self.array, self.place, self.flags, self.major, self.strides, self.offset = array, place, flags, major, strides, offset
+        self.array, self.place, self.flags, self.major, self.strides, self.offset = (
+            array,
+            place,
+            flags,
+            major,
+            strides,
+            offset,
+        )
         self.asked = []
         self.given_back = 0
 
@@ -206,7 +215,13 @@ def check_refusals_give_everything_back():
     ):
         refused(fdl.InvalidArgumentError, text, fdl.allreduce, exporter, name=text, out=exporter)
         assert exporter.is_settled(), text
-    refused(fdl.InvalidArgumentError, "must be the same", fdl.allreduce, Exporter(array), out=Exporter(mine((3,), "float32")))
+    refused(
+        fdl.InvalidArgumentError,
+        "must be the same",
+        fdl.allreduce,
+        Exporter(array),
+        out=Exporter(mine((3,), "float32")),
+    )
     gc.collect()
     assert not _given
 

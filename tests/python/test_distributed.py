@@ -241,8 +241,10 @@ def check_work_and_futures():
     same(work.result()[0], total)
     # What nobody waits for goes on, and a callback may start and await more.
     tensor = values(rank)
-    nested = dist.all_reduce(tensor, async_op=True).get_future().then(
-        lambda done: dist.all_reduce(done.value()[0], async_op=True).get_future().wait()[0]
+    nested = (
+        dist.all_reduce(tensor, async_op=True)
+        .get_future()
+        .then(lambda done: dist.all_reduce(done.value()[0], async_op=True).get_future().wait()[0])
     )
     same(nested.wait(), total * size)
     work = dist.barrier(async_op=True)

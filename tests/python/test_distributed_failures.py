@@ -84,14 +84,27 @@ def ranks_disagree():
     raises(farandole.MismatchError, text, dist.all_reduce, torch.ones(10 + rank), group=group)
     group = dist.new_group()
     tensor = torch.ones(10) if rank else torch.ones(10).double()
-    raises(farandole.MismatchError, "allreduce of 10 float64 .* allreduce of 10 float32", dist.all_reduce, tensor, group=group)
+    raises(
+        farandole.MismatchError,
+        "allreduce of 10 float64 .* allreduce of 10 float32",
+        dist.all_reduce,
+        tensor,
+        group=group,
+    )
     group = dist.new_group()
     if rank == 0:
         # Its message may have left before the other looked at it: what comes next tells.
-        raises(farandole.AbortedError, "recv of 8 bytes from rank 0 .*sent 400 bytes",
-               lambda: [group.send([torch.ones(100)], 1, 0).wait(), group.recv([torch.ones(1)], 1, 0).wait()])
+        raises(
+            farandole.AbortedError,
+            "recv of 8 bytes from rank 0 .*sent 400 bytes",
+            lambda: [group.send([torch.ones(100)], 1, 0).wait(), group.recv([torch.ones(1)], 1, 0).wait()],
+        )
     else:
-        raises(farandole.MismatchError, "recv of 8 bytes from rank 0 .*sent 400 bytes", group.recv([torch.ones(2)], 0, 0).wait)
+        raises(
+            farandole.MismatchError,
+            "recv of 8 bytes from rank 0 .*sent 400 bytes",
+            group.recv([torch.ones(2)], 0, 0).wait,
+        )
     dist.barrier()  # what ended are the groups that disagreed
     dist.destroy_process_group()
 
@@ -101,9 +114,13 @@ def ranks_are_late():
     short = datetime.timedelta(seconds=0.3)
     collective, message, waited = (dist.new_group(timeout=short) for _ in range(3))
     if rank == 0:
-        error = raises(farandole.TimeoutError, "not finished before its deadline", dist.all_reduce, torch.ones(1), group=collective)
+        error = raises(
+            farandole.TimeoutError, "not finished before its deadline", dist.all_reduce, torch.ones(1), group=collective
+        )
         assert error.operation == "allreduce" and error.phase, error.fields()
-        error = raises(farandole.TimeoutError, "recv of 4 bytes from rank 1", dist.recv, torch.ones(1), 1, group=message)
+        error = raises(
+            farandole.TimeoutError, "recv of 4 bytes from rank 1", dist.recv, torch.ones(1), 1, group=message
+        )
         assert error.culprit_rank == 1
         work = dist.all_reduce(torch.ones(1), group=waited, async_op=True)
         raises(farandole.TimeoutError, "not finished", work.wait, datetime.timedelta(seconds=0.1))
@@ -169,7 +186,11 @@ def orders_are_left_to_chance():
     other = dist.all_reduce(torch.ones(3), group=group, async_op=True)  # the callback's may come before it or behind
     both_started.set()
     # The first rank that notices ends the group, whose other operations fail with its words.
-    raises(RuntimeError, r"in the callback of another one's future.*farandole.torch.distributed.in_order\(hook\)", future.wait)
+    raises(
+        RuntimeError,
+        r"in the callback of another one's future.*farandole.torch.distributed.in_order\(hook\)",
+        future.wait,
+    )
     group = dist.new_group()
     values = []
 

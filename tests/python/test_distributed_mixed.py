@@ -73,7 +73,11 @@ def check_training(group):
 
 
 def each_device_has_its_backend():
-    for backend, ours in (("cpu:farandole,cuda:gloo", CPU), ("cuda:gloo,cpu:farandole", CPU), ("cpu:gloo,cuda:farandole", CUDA)):
+    for backend, ours in (
+        ("cpu:farandole,cuda:gloo", CPU),
+        ("cuda:gloo,cpu:farandole", CPU),
+        ("cpu:gloo,cuda:farandole", CUDA),
+    ):
         theirs = CUDA if ours is CPU else CPU
         group = start(backend)
         for one in (group, dist.new_group(), dist.new_group([0, 1])):
@@ -82,7 +86,12 @@ def each_device_has_its_backend():
             assert dist.get_backend_config(one) == backend
             check_calls(one, ours is CPU)
             check_training(one)
-        raises(farandole.UnsupportedError, r"cannot be split; call torch.distributed.new_group\(ranks\)", group.split_group, [0, 1])
+        raises(
+            farandole.UnsupportedError,
+            r"cannot be split; call torch.distributed.new_group\(ranks\)",
+            group.split_group,
+            [0, 1],
+        )
         with pytest.raises(RuntimeError):
             dist.split_group(group, [[0, 1]])
         dist.destroy_process_group()
@@ -125,7 +134,9 @@ def nccl_is_made():
     assert is_gloo(group._get_backend(CUDA)) and group._get_backend(CPU) is group
     wanted = FakeNCCL.Options()
     other = dist.new_group([0, 1], pg_options=wanted)
-    assert FakeNCCL.made[1] is wanted and wanted.global_ranks_in_group == [0, 1] and wanted.group_name == other.group_name
+    assert (
+        FakeNCCL.made[1] is wanted and wanted.global_ranks_in_group == [0, 1] and wanted.group_name == other.group_name
+    )
     check_calls(other, True)
     dist.destroy_process_group()
 
@@ -144,7 +155,10 @@ def tensors_without_data():
     mesh = init_device_mesh("cpu", (size,))
     whole = distribute_tensor(torch.ones(4), mesh, [Replicate()])
     meta = torch.ones(4, device="meta")
-    for tensor, text in ((whole, r"is a DTensor.*to_local\(\)"), (meta, r"on the meta device and has no data.*to_empty\(\)")):
+    for tensor, text in (
+        (whole, r"is a DTensor.*to_local\(\)"),
+        (meta, r"on the meta device and has no data.*to_empty\(\)"),
+    ):
         for call in (
             lambda one: dist.all_reduce(one),
             lambda one: dist.all_reduce(one, async_op=True),

@@ -111,6 +111,7 @@ def check_ddp_with_communication_hooks():
         return train(model, torch.optim.SGD(model.parameters(), 0.1))
 
     plain = lambda group: group  # noqa: E731
+
     def bf16_hook(state, bucket):  # under its own name torch keeps it for NCCL
         return default_hooks.bf16_compress_hook(state, bucket)
 

@@ -70,7 +70,9 @@ def waits_end_at_their_time():
                 dist.barrier()
             finish(tensors, works, group)
         if rank == 0:
-            print(f"{count} in flight: late by {statistics.median(late):.1f} ms, at most {max(late):.1f} ms", flush=True)
+            print(
+                f"{count} in flight: late by {statistics.median(late):.1f} ms, at most {max(late):.1f} ms", flush=True
+            )
             assert min(late) >= 0 and statistics.median(late) < 500, late
     dist.destroy_process_group(group)
 
@@ -125,7 +127,9 @@ def stopped_ranks_are_named():
         begin = time.monotonic()
         try:
             for _ in range(3):
-                check_error(raises(farandole.TimeoutError, "stays in flight", works[2].wait, seconds(LIMIT_S)), "rank 1")
+                check_error(
+                    raises(farandole.TimeoutError, "stays in flight", works[2].wait, seconds(LIMIT_S)), "rank 1"
+                )
         finally:
             os.kill(pids[1], signal.SIGCONT)
         assert time.monotonic() - begin < 5
@@ -264,7 +268,9 @@ def only_the_late_are_named():
     start()
     group = dist.new_group(timeout=seconds(0.5))
     if rank not in (1, 3):
-        error = raises(farandole.TimeoutError, "it waits for rank 1 .* and rank 3 ", dist.all_reduce, torch.ones(1), group=group)
+        error = raises(
+            farandole.TimeoutError, "it waits for rank 1 .* and rank 3 ", dist.all_reduce, torch.ones(1), group=group
+        )
         assert error.culprit_rank == 1
     dist.barrier()
     dist.destroy_process_group()

@@ -11,7 +11,9 @@ FARANDOLE = os.path.join(ROOT, "build", "bin", "farandole")
 
 
 def variables(environment=None):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_", "PET_"))}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_", "PET_"))
+    }
     return {**kept, **(environment or {})}
 
 
@@ -34,7 +36,18 @@ def findings(environment=None):
 
 def test_each_finding_has_a_verdict_and_what_is_bad_ends_with_78():
     told = findings()
-    assert {"rank", "ports", "kernel", "cores", "/dev/shm", "memlock", "open files", "hugepages", "clock", "EFA"} <= set(told)
+    assert {
+        "rank",
+        "ports",
+        "kernel",
+        "cores",
+        "/dev/shm",
+        "memlock",
+        "open files",
+        "hugepages",
+        "clock",
+        "EFA",
+    } <= set(told)
     assert all(list(one) == ["what", "verdict", "text", "remedy"] for one in told.values())
     assert told["rank"]["verdict"] == "good" and any(what.startswith("interface ") for what in told)
     text = doctor().stdout
@@ -89,7 +102,9 @@ def test_row_e15_tools_that_are_missing_are_explained_and_those_there_say_their_
     done = doctor("--cluster", "--json", environment={"PATH": str(tmp_path)})
     told = {one["what"]: one for one in json.loads(done.stdout)["findings"]}
     assert set(told) == {"kubectl", "aws", "eksctl", "helm"}
-    assert told["kubectl"]["verdict"] == "bad" and done.returncode == 78 and "kubernetes.io" in told["kubectl"]["remedy"]
+    assert (
+        told["kubectl"]["verdict"] == "bad" and done.returncode == 78 and "kubernetes.io" in told["kubectl"]["remedy"]
+    )
     tool = tmp_path / "kubectl"
     tool.write_text("#!/bin/sh\necho Client Version: v1.37.1\n")
     tool.chmod(0o755)
@@ -130,7 +145,7 @@ def test_ranks_below_sshd_hear_sigterm_before_it_does_and_the_pod_ends_with_143(
 
 
 def test_ranks_that_do_not_end_do_not_hold_the_pod_beyond_its_grace(tmp_path):
-    stubborn = SSHD.replace('echo saving; sleep 0.3; echo saved; exit 0', "")
+    stubborn = SSHD.replace("echo saving; sleep 0.3; echo saved; exit 0", "")
     with sshd_init(tmp_path, stubborn, FARANDOLE_TERM_GRACE_S="0.3") as init:
         init.stdout.readline()
         rank = int(init.stdout.readline().removeprefix("rank "))

@@ -27,7 +27,9 @@ class Done:
     """What became of an elastic job."""
 
     def __init__(self, flags, task, *arguments, timeout=60, command=(FARANDOLE, "run")):
-        variables = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
+        variables = {
+            name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))
+        }
         variables.update(OMP_NUM_THREADS="1")
         command = [*command, *flags.split(), "--", sys.executable, os.path.join(HERE, "elastic_tasks.py"), task]
         done = subprocess.run([*command, *map(str, arguments)], env=variables, capture_output=True, text=True,
@@ -158,7 +160,9 @@ def test_what_is_no_number_of_ranks_changes_nothing(tmp_path):
 def test_with_fewer_than_min_np_the_job_ends():
     job = Done("-np 2 --min-np 2 --replacements 0", "one_dies")
     assert job.code == EXIT_TOO_FEW, job.story
-    assert "the job ends: 1 rank is left, and the job needs at least 2; no more may be replaced" in job.errors, job.story
+    assert "the job ends: 1 rank is left, and the job needs at least 2; no more may be replaced" in job.errors, (
+        job.story
+    )
     assert "signal 9" in job.errors
 
 
@@ -463,7 +467,11 @@ def test_run_synchronises_and_returns_what_the_function_returns(monkeypatch):
 
 @pytest.mark.parametrize(
     "failure",
-    [hvd.HorovodInternalError("x"), farandole.PeerLostError("x"), farandole.errors.as_horovod(farandole.AbortedError("x"))],
+    [
+        hvd.HorovodInternalError("x"),
+        farandole.PeerLostError("x"),
+        farandole.errors.as_horovod(farandole.AbortedError("x")),
+    ],
 )
 def test_run_restores_after_a_loss(monkeypatch, failure):
     result, events = loop(monkeypatch, [failure])

@@ -23,7 +23,17 @@ class Node:
 
     def __init__(self, job, number, flags="", key=KEY, **variables):
         place = ["--node-rank", str(number)] if number is not None else []
-        command = [FARANDOLE, "run", "--nnodes", job.nodes, *place, "--rendezvous", job.place, *job.flags.split(), *flags.split()]
+        command = [
+            FARANDOLE,
+            "run",
+            "--nnodes",
+            job.nodes,
+            *place,
+            "--rendezvous",
+            job.place,
+            *job.flags.split(),
+            *flags.split(),
+        ]
         command += ["--", sys.executable, os.path.join(HERE, "elastic_tasks.py"), job.task, str(job.folder)]
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
         clean.update({"OMP_NUM_THREADS": "1", "FARANDOLE_JOB_KEY": key, "FARANDOLE_START_TIMEOUT_S": "30", **variables})
@@ -41,7 +51,9 @@ class Node:
 
     @property
     def said(self):
-        return [json.loads(line.split("SAYS ")[1]) for line in list(self.output) if "SAYS " in line and line.endswith("\n")]
+        return [
+            json.loads(line.split("SAYS ")[1]) for line in list(self.output) if "SAYS " in line and line.endswith("\n")
+        ]
 
     def all_say(self, key):
         return [one for one in self.said if key in one]
@@ -135,7 +147,9 @@ def test_a_node_that_is_killed_is_done_without_and_its_successor_joins_at_a_comm
     assert [first.code(), second.code(), fourth.code()] == [0, 0, 0], job.story
     assert_right(first, job)
     assert fourth.all_say("enters")[0]["enters"] > 0, job.story  # not from the beginning
-    assert re.search(r"node 2 was lost with 2 ranks \(its connection ended\): 2 nodes, 4 ranks are left", first.words), job.story
+    assert re.search(
+        r"node 2 was lost with 2 ranks \(its connection ended\): 2 nodes, 4 ranks are left", first.words
+    ), job.story
     assert "generation 3 begins with 6 ranks on 3 nodes" in first.words, job.story
     assert "restoring" in "".join(first.output + first.errors), job.story
 
@@ -155,7 +169,9 @@ def test_a_node_that_is_told_to_end_leaves_at_a_commit_and_the_others_lose_no_st
     (left,) = second.all_say("left")
     assert 0 < left["left"] <= len(steps) and 0 < left["seconds"] <= 25, job.story
     said = first.words + second.words
-    assert "was told to end: the others go on without it from their next commit" in said and "was lost" not in said, job.story
+    assert "was told to end: the others go on without it from their next commit" in said and "was lost" not in said, (
+        job.story
+    )
     assert "node 1 has left: 2 nodes, 2 ranks" in first.words, job.story
 
 
@@ -187,7 +203,9 @@ def test_a_node_that_is_stopped_is_lost_like_one_that_is_dead(job):
     job = job("1:2", flags="-np 1")
     first, second = job.start(0, 1)
     job.until_steps_of(first, 2)
-    (rank,) = (int(pid) for pid in open(f"/proc/{second.process.pid}/task/{second.process.pid}/children").read().split())
+    (rank,) = (
+        int(pid) for pid in open(f"/proc/{second.process.pid}/task/{second.process.pid}/children").read().split()
+    )
     os.kill(second.process.pid, signal.SIGSTOP)  # as a node that is cut off: launcher and rank
     os.kill(rank, signal.SIGSTOP)
     job.until_steps_of(first, 1)
@@ -215,7 +233,9 @@ def test_when_the_node_that_leads_is_told_to_end_all_leave_at_one_commit(job):
     job.until_steps_of(first, 2)
     first.tell(signal.SIGTERM)
     assert (first.code(), second.code()) == (EXIT_TOLD, EXIT_PEER_LOST), job.story
-    assert [one["left"] for one in first.all_say("left")] == [one["left"] for one in second.all_say("left")] != [], job.story
+    assert [one["left"] for one in first.all_say("left")] == [one["left"] for one in second.all_say("left")] != [], (
+        job.story
+    )
     assert "was told to end, and leads the job" in second.words, job.story
 
 
@@ -227,7 +247,9 @@ def test_with_too_few_at_the_start_the_missing_are_named(job):
     first, second = job.start(0, 1)
     assert first.code() == second.code() == EXIT_RENDEZVOUS, job.story
     for node in (first, second):
-        assert "2 of at least 3 nodes are here after 2 s (--start-timeout): node 2, node 3 did not arrive" in node.words, job.story
+        assert (
+            "2 of at least 3 nodes are here after 2 s (--start-timeout): node 2, node 3 did not arrive" in node.words
+        ), job.story
 
 
 def test_with_too_few_left_the_job_waits_and_ends_with_201_when_nobody_comes(job):
@@ -236,7 +258,10 @@ def test_with_too_few_left_the_job_waits_and_ends_with_201_when_nobody_comes(job
     job.until_steps_of(first, 2)
     second.tell(signal.SIGKILL)
     assert first.code() == EXIT_TOO_FEW, job.story
-    assert "1 of at least 2 nodes is left, and within 2 s (--elastic-timeout) no other took the place of node 1" in first.words
+    assert (
+        "1 of at least 2 nodes is left, and within 2 s (--elastic-timeout) no other took the place of node 1"
+        in first.words
+    )
 
 
 def test_with_too_few_left_the_job_waits_and_goes_on_when_somebody_comes(job):

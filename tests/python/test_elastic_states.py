@@ -236,7 +236,9 @@ def check_sync_raises_on_all_ranks_where_handled_names_differ():
     state = hvd.elastic.TorchState(counter=Counter())
     if hvd.rank() == 1:
         state.other = Counter()
-    with pytest.raises(farandole.MismatchError, match="rank 0 and rank 1 differ in which attributes .*: other; give them"):
+    with pytest.raises(
+        farandole.MismatchError, match="rank 0 and rank 1 differ in which attributes .*: other; give them"
+    ):
         state.sync()
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == RANKS  # the world is still usable
 

@@ -57,14 +57,18 @@ def check_root_differs():
 
 def check_numpy_says_the_same():
     array = np.ones(3, "float32" if farandole.rank() == 0 else "int64")
-    error = fails(farandole.MismatchError, "allreduce.plain", "int64", action=lambda: farandole.allreduce(array, name="plain"))
+    error = fails(
+        farandole.MismatchError, "allreduce.plain", "int64", action=lambda: farandole.allreduce(array, name="plain")
+    )
     assert not isinstance(error, hvd.HorovodInternalError) and error.code == "MISMATCH"
     assert "allreduce" in error.operation or error.operation == ""
 
 
 def check_errors_travel_by_pickle():
     error = hvd.HorovodInternalError
-    one = farandole.errors.as_horovod(farandole.PeerLostError("rank 3 is gone", 3, "host-a", "allreduce 'x'", "ring", "all"))
+    one = farandole.errors.as_horovod(
+        farandole.PeerLostError("rank 3 is gone", 3, "host-a", "allreduce 'x'", "ring", "all")
+    )
     two = pickle.loads(pickle.dumps(one))
     assert isinstance(two, error) and isinstance(two, farandole.PeerLostError)
     assert two.fields() == one.fields() and (two.culprit_rank, two.culprit_host) == (3, "host-a")

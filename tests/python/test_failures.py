@@ -58,7 +58,9 @@ def aborts():
     if farandole.rank() == 1:
         comm.allreduce(np.ones(4))
         comm.abort("the data is wrong")
-    error = fails(farandole.AbortedError, "the data is wrong", action=lambda: [comm.allreduce(np.ones(4)) for _ in range(3)])
+    error = fails(
+        farandole.AbortedError, "the data is wrong", action=lambda: [comm.allreduce(np.ones(4)) for _ in range(3)]
+    )
     assert error.culprit_rank == 1, error.fields()
     assert farandole.allreduce(np.ones(1))[0] == farandole.size()  # the world lives on
 

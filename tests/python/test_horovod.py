@@ -69,7 +69,12 @@ def vectors_of_all(shape, seed=SEED):
 
 
 def check_adasum_is_its_formula():
-    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5), (torch.float16, 2e-2), (torch.bfloat16, 1e-1)):
+    for dtype, tolerance in (
+        (torch.float64, 1e-12),
+        (torch.float32, 1e-5),
+        (torch.float16, 2e-2),
+        (torch.bfloat16, 1e-1),
+    ):
         for shape in ((1,), (7,), (33, 5), (50_000,), (0,)):
             all_of_them = [torch.tensor(one).to(dtype) for one in vectors_of_all(shape)]
             result = hvd.allreduce(all_of_them[hvd.rank()], op=hvd.Adasum)
@@ -164,7 +169,12 @@ def check_adasum_optimizer_with_a_scaler_skips_together():
 
 def check_sync_batch_norm_is_batch_norm_of_the_whole_batch():
     rank, size = hvd.rank(), hvd.size()
-    kinds = [((4,), nn.BatchNorm1d), ((4, 5), nn.BatchNorm1d), ((4, 3, 2), nn.BatchNorm2d), ((4, 2, 2, 2), nn.BatchNorm3d)]
+    kinds = [
+        ((4,), nn.BatchNorm1d),
+        ((4, 5), nn.BatchNorm1d),
+        ((4, 3, 2), nn.BatchNorm2d),
+        ((4, 2, 2, 2), nn.BatchNorm3d),
+    ]
     forms = [{}, {"momentum": None}, {"affine": False}, {"track_running_stats": False}, {"eps": 1e-2, "momentum": 0.3}]
     for shape, whole in kinds:
         for options in forms:
@@ -231,7 +241,10 @@ def check_sync_batch_norm_of_small_types_and_layouts():
                 (result.float() * weights[share]).sum().backward()
                 (expected * weights).sum().backward()
                 assert own.grad.dtype == dtype and own.grad.is_contiguous(memory_format=layout)
-                assert torch.allclose(own.grad.float(), everyones.grad[share], rtol=near, atol=8 * near), (dtype, options)
+                assert torch.allclose(own.grad.float(), everyones.grad[share], rtol=near, atol=8 * near), (
+                    dtype,
+                    options,
+                )
                 for one, two in zip(sync.parameters(), alone.parameters()):
                     assert one.grad.dtype == module_dtype
                     summed = hvd.allreduce(one.grad.float(), op=hvd.Sum)

@@ -33,8 +33,18 @@ BEFORE_INIT = [
     ("rank() before init", ValueError, ["has not been initialized; use hvd.init()"], lambda: hvd.rank()),
     ("size() before init", ValueError, ["has not been initialized; use hvd.init()"], lambda: hvd.size()),
     ("start_timeline before init", ValueError, ["has not been initialized"], lambda: hvd.start_timeline("x")),
-    ("mpi_threads_supported before init", ValueError, ["has not been initialized"], lambda: hvd.mpi_threads_supported()),
-    ("a collective before init", INTERNAL, ["has not been initialized; use hvd.init()"], lambda: hvd.allreduce(ones(1))),
+    (
+        "mpi_threads_supported before init",
+        ValueError,
+        ["has not been initialized"],
+        lambda: hvd.mpi_threads_supported(),
+    ),
+    (
+        "a collective before init",
+        INTERNAL,
+        ["has not been initialized; use hvd.init()"],
+        lambda: hvd.allreduce(ones(1)),
+    ),
     ("barrier before init", INTERNAL, ["has not been initialized; use hvd.init()"], lambda: hvd.barrier()),
     ("a set before init", INTERNAL, ["has not been initialized"], lambda: hvd.add_process_set([0])),
 ]

@@ -38,7 +38,9 @@ PATHS = {
 }
 
 ALLREDUCE = "average=None name=None op=None prescale_factor=1.0 postscale_factor=1.0 process_set=gps"
-WITH_COMPRESSION = "average=None name=None compression=none op=None prescale_factor=1.0 postscale_factor=1.0 process_set=gps"
+WITH_COMPRESSION = (
+    "average=None name=None compression=none op=None prescale_factor=1.0 postscale_factor=1.0 process_set=gps"
+)
 SCATTER = "name=None compression=none op=0 process_set=gps prescale_factor=1.0 postscale_factor=1.0"
 SCATTER_ASYNC = "name=None op=0 process_set=gps prescale_factor=1.0 postscale_factor=1.0"
 SIGNATURES = {

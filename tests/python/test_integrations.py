@@ -37,7 +37,9 @@ def test_there_are_modules_to_look_at():
     assert {"kubernetes.generator", "kubernetes.document", "ray.executor", NEEDS_RAY, RUNNABLE} <= set(MODULES)
 
 
-@pytest.mark.parametrize("first, second", [("farandole", "farandole.integrations"), ("farandole.integrations", "farandole")])
+@pytest.mark.parametrize(
+    "first, second", [("farandole", "farandole.integrations"), ("farandole.integrations", "farandole")]
+)
 def test_every_module_is_the_same_by_both_paths_in_either_order(first, second):
     names = [*KINDS, *(one for one in MODULES if one != NEEDS_RAY)]
     program = f"""
@@ -102,7 +104,9 @@ def test_pickles_that_name_the_earlier_paths_load():
             assert new in data
             if protocol == 2:  # names without lengths in front of them
                 earlier = data.replace(new, old)
-                program = f"import pickle; one = pickle.loads({earlier!r}); print(type(one).__module__, type(one).__name__)"
+                program = (
+                    f"import pickle; one = pickle.loads({earlier!r}); print(type(one).__module__, type(one).__name__)"
+                )
                 assert say(program) == [type(thing).__module__, type(thing).__name__]
     error = say("import pickle, farandole.kubernetes; "
                 "print(pickle.loads(b'cfarandole.kubernetes.errors\\nWrongCombination\\n.') "
@@ -126,7 +130,9 @@ def test_a_module_that_is_not_there_is_named_as_it_was_asked_for(name):
 
 
 def test_farandole_imports_no_integration():
-    program = "import sys, farandole; print(*[name for name in sys.modules if 'integrations' in name or '_moved' in name])"
+    program = (
+        "import sys, farandole; print(*[name for name in sys.modules if 'integrations' in name or '_moved' in name])"
+    )
     assert say(program) == []
 
 

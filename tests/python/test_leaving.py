@@ -19,7 +19,16 @@ def told_to_end(flags, task, folder, ups):
     """What a job said that got SIGTERM when `ups` ranks were up."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
     variables.update(OMP_NUM_THREADS="1", FARANDOLE_TERM_GRACE_S="17")
-    command = [FARANDOLE, "run", *flags.split(), "--", sys.executable, os.path.join(HERE, "elastic_tasks.py"), task, str(folder)]
+    command = [
+        FARANDOLE,
+        "run",
+        *flags.split(),
+        "--",
+        sys.executable,
+        os.path.join(HERE, "elastic_tasks.py"),
+        task,
+        str(folder),
+    ]
     with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
         try:
             lines = []

@@ -156,7 +156,9 @@ def check_sparse_gradients():
     for dense in (True, False):
         embedding = nn.Embedding(4, 2, sparse=True)
         nn.init.zeros_(embedding.weight)
-        optimizer = wrapped(embedding, torch.optim.SGD(embedding.parameters(), lr=1.0), sparse_as_dense=dense, op=hvd.Sum)
+        optimizer = wrapped(
+            embedding, torch.optim.SGD(embedding.parameters(), lr=1.0), sparse_as_dense=dense, op=hvd.Sum
+        )
         embedding(torch.tensor([hvd.rank()])).sum().backward()
         if dense:
             optimizer.step()

@@ -116,14 +116,20 @@ def come_too_late():
 
 
 def test_a_late_rank_is_named_to_who_only_waits_for_the_device_and_then_ends_the_wait(tmp_path):
-    patience = {"FARANDOLE_STALL_WARNING_S": "0.3", "FARANDOLE_STALL_SHUTDOWN_S": "1.5", "TEST_MARK": str(tmp_path / "mark")}
+    patience = {
+        "FARANDOLE_STALL_WARNING_S": "0.3",
+        "FARANDOLE_STALL_SHUTDOWN_S": "1.5",
+        "TEST_MARK": str(tmp_path / "mark"),
+    }
     said = launch(3, come_too_late, standin.environment(nccl=True, **{**ONE_GPU, **patience}))
     told = [next(line for line in one.splitlines() if line.startswith("told:")) for one in said]
     assert all("allreduce number 2 on cuda:0" in one and "for rank 1 (" in one for one in told), said
     assert all("which has begun 1 there" in one and "stall_shutdown_s" in one for one in told), said
     warned = [line for one in said for line in one.splitlines() if "communicator 'all comm 0'" in line]
     assert any("has waited" in line and "for rank 1 (" in line for line in warned), said
-    counted = [float(line.split()[-1]) for one in said for line in one.splitlines() if line.startswith("farandole_stalls")]
+    counted = [
+        float(line.split()[-1]) for one in said for line in one.splitlines() if line.startswith("farandole_stalls")
+    ]
     assert len(counted) == 3 and sum(counted) == len(warned), said
 
 

@@ -96,7 +96,11 @@ def check_tensors_arrive():
     sizes = [(), (0, 3), (2, 3), (MIB,)]
     dtypes = [torch.float32, torch.bfloat16, torch.bool, torch.int64, torch.complex64, torch.float8_e5m2]
     tensors = [torch.ones(size).to(dtype) for size in sizes for dtype in dtypes]
-    tensors += [torch.arange(12.0).view(3, 4).t(), torch.eye(2).to_sparse(), torch.ones(2, dtype=torch.complex64).conj()]
+    tensors += [
+        torch.arange(12.0).view(3, 4).t(),
+        torch.eye(2).to_sparse(),
+        torch.ones(2, dtype=torch.complex64).conj(),
+    ]
     tensors += [torch.nn.Parameter(torch.ones(MIB)), torch.ones(2, requires_grad=True)]
     got = hvd.broadcast_object(tensors if mine else None)
     for one, other in zip(got, tensors, strict=True):

@@ -118,7 +118,9 @@ def check_unused_parameters():
     """What one rank does not use takes part with zeros; what none uses stays as it is."""
     rank, size = hvd.rank(), hvd.size()
     parts = nn.ParameterList([nn.Parameter(torch.ones(2)) for _ in range(size + 1)])
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parts.parameters(), lr=1.0), parts.named_parameters(), op=hvd.Sum)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(parts.parameters(), lr=1.0), parts.named_parameters(), op=hvd.Sum
+    )
     for _ in range(2):
         optimizer.zero_grad()
         (parts[rank] * 0.25).sum().backward()
@@ -133,7 +135,9 @@ def check_groups():
         alone, model = net(), net()
         train(alone, torch.optim.SGD(alone.parameters(), lr=0.1), 3, everything)
         chosen = [[model[0].weight, model[0].bias], [model[4].bias]] if groups == "lists" else groups
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), groups=chosen)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), groups=chosen
+        )
         alike(train(model, optimizer, 3, mine), alone)
     raises(ValueError, "only appear once", hvd.DistributedOptimizer, torch.optim.SGD(model.parameters(), lr=0.1),
            model.named_parameters(), groups=[[model[0].weight, model[0].weight]])  # fmt: skip
@@ -233,7 +237,9 @@ def check_hooks_of_step_run_once():
 def check_closure():
     alone, model = net(), net()
     optimizers = [(alone, torch.optim.SGD(alone.parameters(), lr=0.1), everything)]
-    optimizers.append((model, hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()), mine))
+    optimizers.append(
+        (model, hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()), mine)
+    )
     for one, optimizer, share in optimizers:
         for step in range(3):
             x, y = (share(part) for part in batch(step))
@@ -250,7 +256,9 @@ def check_closure():
 
 def check_add_param_group():
     model, more = net(), nn.Linear(3, 1)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), op=hvd.Sum)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), op=hvd.Sum
+    )
     hvd.broadcast_parameters(more.state_dict(), 0)
     optimizer.add_param_group({"params": more.parameters(), "lr": 0.5})
     before = more.bias.detach().clone()
@@ -297,7 +305,10 @@ def check_sparse_gradients():
         hvd.broadcast_parameters(embedding.state_dict(), 0)
         before = embedding.weight.detach().clone()
         optimizer = hvd.DistributedOptimizer(
-            torch.optim.SGD(embedding.parameters(), lr=1.0), embedding.named_parameters(), sparse_as_dense=dense, op=hvd.Sum
+            torch.optim.SGD(embedding.parameters(), lr=1.0),
+            embedding.named_parameters(),
+            sparse_as_dense=dense,
+            op=hvd.Sum,
         )
         embedding(torch.tensor([hvd.rank(), 3])).sum().backward()
         optimizer.step()

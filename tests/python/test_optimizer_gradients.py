@@ -174,8 +174,15 @@ def check_a_gradient_that_is_sparse_on_some_ranks_and_dense_on_others():
                 optimizer.step()
                 assert kind in ("nothing", "sparse") or not parts[0].grad.is_sparse
             size = hvd.size()
-            steps = {"nothing": (0, 0), "dense": (size, size), "sparse": (0, 0.0 if options.get("groups") else 0.5 * size)}
-            twice = 2 * (size - 1), 2 * (size - 1 + 0.5)  # of elements that are not in the sparse gradient, and that are
+            steps = {
+                "nothing": (0, 0),
+                "dense": (size, size),
+                "sparse": (0, 0.0 if options.get("groups") else 0.5 * size),
+            }
+            twice = (
+                2 * (size - 1),
+                2 * (size - 1 + 0.5),
+            )  # of elements that are not in the sparse gradient, and that are
             expected = [1.0 - size - part - more for part, more in zip(twice, steps[before])]
             assert parts[0].tolist() == expected * 2 and values(parts)[1] == 1.0 - 4 * size, (options, before)
 
@@ -361,7 +368,9 @@ def check_adasum_combines_what_is_unfrozen_later():
         return
     model = net()
     model[0].requires_grad_(False)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), op=hvd.Adasum)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), op=hvd.Adasum
+    )
     for step in range(3):
         model[0].requires_grad_(step > 0)
         train(model, optimizer, 1, mine)

@@ -63,13 +63,18 @@ def step_of(model, optimizer, scaler, share, number, clips, factor=1.0):
 
 
 def check_scalers_equal_one_process():
-    for make in (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5), lambda p: torch.optim.Adam(p, lr=0.01, fused=True)):
+    for make in (
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.5),
+        lambda p: torch.optim.Adam(p, lr=0.01, fused=True),
+    ):
         for options in ({}, {"groups": 0}, {"gradients_in_shared_memory": True}):
             for scaler in scalers(init_scale=1024.0):
                 alone, model = net(), net()
                 plain = torch.amp.GradScaler("cpu", init_scale=1024.0)
                 base = make(alone.parameters())
-                if isinstance(scaler, (Derived, ShardedGradScaler)) and getattr(base, "_step_supports_amp_scaling", False):
+                if isinstance(scaler, (Derived, ShardedGradScaler)) and getattr(
+                    base, "_step_supports_amp_scaling", False
+                ):
                     continue  # these fail with fused optimizers in one process too
                 optimizer = hvd.DistributedOptimizer(make(model.parameters()), model.named_parameters(), **options)
                 for step in range(4):

@@ -136,7 +136,13 @@ def check_errors_are_the_same_on_all_ranks():
         raises(ValueError, text, hvd.broadcast_optimizer_state, optimizer, 0)
     groups = [{"params": [parameter]}, {"params": [nn.Parameter(torch.ones(1))]}]
     optimizer = torch.optim.SGD(groups if hvd.rank() == 0 else groups[:1], lr=1.0)
-    raises(ValueError, "rank 1.*different number of parameter groups.*same groups", hvd.broadcast_optimizer_state, optimizer, 0)
+    raises(
+        ValueError,
+        "rank 1.*different number of parameter groups.*same groups",
+        hvd.broadcast_optimizer_state,
+        optimizer,
+        0,
+    )
     hvd.barrier()
 
 

@@ -81,7 +81,9 @@ def test_nothing_but_the_c_api_is_exported():
     import farandole
 
     folder = os.path.dirname(farandole.__file__)
-    library = next(os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.startswith("libfarandole.so"))
+    library = next(
+        os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.startswith("libfarandole.so")
+    )
     names = [line.split()[-1] for line in run("nm", "-D", "--defined-only", library).splitlines()]
     foreign = [name for name in names if not name.startswith("fdl_")]
     assert "fdl_allreduce" in names

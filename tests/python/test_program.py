@@ -69,8 +69,24 @@ def test_run_on_two_nodes_is_one_world():
     code = "import farandole as f, numpy as n; f.init(); print(f.rank(), f.size(), f.allreduce(n.ones(1))[0]); f.shutdown()"
     variables = dict(os.environ, FARANDOLE_JOB_KEY="one secret on both nodes")
     nodes = [
-        subprocess.Popen([FARANDOLE, "run", "-np", "1", "--nnodes", "2", "--node-rank", str(node), "--rendezvous",
-                          f"127.0.0.1:{port}", *python(code)], env=variables, stdout=subprocess.PIPE, text=True)  # fmt: skip
+        subprocess.Popen(
+            [
+                FARANDOLE,
+                "run",
+                "-np",
+                "1",
+                "--nnodes",
+                "2",
+                "--node-rank",
+                str(node),
+                "--rendezvous",
+                f"127.0.0.1:{port}",
+                *python(code),
+            ],
+            env=variables,
+            stdout=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
         for node in range(2)
     ]
     outputs = [node.communicate(timeout=60)[0] for node in nodes]
@@ -118,7 +134,11 @@ def test_run_forwards_signals():
         (["run", "-np", "lots", "true"], 64, "'lots'"),
         (["run", "--nnodes", "4:2", "true"], 64, "'4:2'"),
         (["run", "-np", "1", "--nnodes", "2", "--node-rank", "2", "--rendezvous", "x:1", "true"], 64, "--node-rank"),
-        (["run", "-np", "1", "--nnodes", "2", "--node-rank", "0", "--rendezvous", "127.0.0.1:1", "true"], 78, "FARANDOLE_JOB_KEY"),
+        (
+            ["run", "-np", "1", "--nnodes", "2", "--node-rank", "0", "--rendezvous", "127.0.0.1:1", "true"],
+            78,
+            "FARANDOLE_JOB_KEY",
+        ),
         (["fly"], 64, "fly"),
         (["bench", "--collective", "allreduced"], 64, "'allreduced'"),
         (["bench", "--sizes", "4,lots"], 64, "'lots'"),
@@ -210,7 +230,9 @@ def test_config_tells_of_devices(variables, lines):
 
 
 def test_config_tells_values_and_where_from():
-    done = farandole("config", environment={"HOROVOD_FUSION_THRESHOLD": "4096", "FARANDOLE_JOB_KEY": "0123456789abcdef"})
+    done = farandole(
+        "config", environment={"HOROVOD_FUSION_THRESHOLD": "4096", "FARANDOLE_JOB_KEY": "0123456789abcdef"}
+    )
     assert done.returncode == 0
     assert re.search(r"FARANDOLE_FUSION_BYTES +Bytes +4096 +HOROVOD_FUSION_THRESHOLD", done.stdout)
     assert "0123456789abcdef" not in done.stdout
@@ -307,7 +329,10 @@ def test_explain_says_what_is_done_about_numa_nodes():
     machine = {"HWLOC_SYNTHETIC": "numa:2 core:2 pu:1"}
     two = farandole("explain", "--ranks", "4", environment=machine)
     assert "NUMA: 2 nodes: ranks 0-1 and 2-3 (this machine's, if ranks are bound to them in blocks)" in two.stdout
-    assert "NUMA levels: used: " in two.stdout and "node 1: ranks 2-3 fold their inputs upon the sum of node 0" in two.stdout
+    assert (
+        "NUMA levels: used: " in two.stdout
+        and "node 1: ranks 2-3 fold their inputs upon the sum of node 0" in two.stdout
+    )
     told = [json.loads(farandole("explain", "--ranks", "4", "--json", *more, environment=machine).stdout) for more in
             [[], ["--bytes", "4K"], ["--nodes", "0,1,0,1"], ["--algorithm", "ring"], ["--transport", "tcp"]]]  # fmt: skip
     assert [each["numa_levels"] for each in told] == [True, False, False, False, False]
@@ -341,5 +366,8 @@ def test_ranks_bound_to_two_nodes_go_over_levels_and_get_exact_sums():
     done = farandole("run", "-np", "4", *python(code), environment=machine)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"[{r}] exact" for r in range(4)]
-    assert "2 NUMA nodes, ranks 0-1 and 2-3; large sums, broadcasts and allgathers cross between them once a node" in done.stderr
+    assert (
+        "2 NUMA nodes, ranks 0-1 and 2-3; large sums, broadcasts and allgathers cross between them once a node"
+        in done.stderr
+    )
     assert not re.search("hwloc|warning", done.stderr, re.IGNORECASE), done.stderr

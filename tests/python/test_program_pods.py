@@ -17,7 +17,9 @@ SAY = "echo $FARANDOLE_RANK/$FARANDOLE_SIZE local $FARANDOLE_LOCAL_RANK node $FA
 
 
 def variables(environment=None):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_", "PET_"))}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_", "PET_"))
+    }
     return {**kept, **(environment or {})}
 
 
@@ -42,7 +44,12 @@ def said(text):
     return sorted(text.splitlines())
 
 
-POD_1_OF_2 = {"JOB_COMPLETION_INDEX": "1", "FARANDOLE_NNODES": "2", "FARANDOLE_RENDEZVOUS": "tcp://nowhere:29500", **KEY}
+POD_1_OF_2 = {
+    "JOB_COMPLETION_INDEX": "1",
+    "FARANDOLE_NNODES": "2",
+    "FARANDOLE_RENDEZVOUS": "tcp://nowhere:29500",
+    **KEY,
+}
 
 
 # ---- Who starts what -------------------------------------------------------------------------------------------------
@@ -55,7 +62,13 @@ def test_the_pods_variables_number_its_ranks():
     assert "node 1/2" in done.stderr and "ranks 2 to 3 of 4, source=indexed-job" in done.stderr, done.stderr
 
 
-PET = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "2", "PET_MASTER_ADDR": "m", "PET_MASTER_PORT": "1"}
+PET = {
+    "PET_NNODES": "2",
+    "PET_NODE_RANK": "1",
+    "PET_NPROC_PER_NODE": "2",
+    "PET_MASTER_ADDR": "m",
+    "PET_MASTER_PORT": "1",
+}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +80,21 @@ PET = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "2", "PET_
         ({"FARANDOLE_NODE_RANK": "1", "FARANDOLE_NNODES": "2", **KEY}, ["-np", "2", "--rendezvous", "m"]),
         ({"JOB_COMPLETION_INDEX": "1", **KEY}, ["-np", "2", "--nnodes", "2", "--rendezvous", "m:1"]),
         ({"JOB_COMPLETION_INDEX": "1", **KEY}, ["--nproc_per_node=2", "--nnodes=2", "--rdzv_endpoint=m:1"]),
-        (KEY, ["--nproc_per_node", "2", "--nnodes", "2", "--node_rank", "1", "--master_addr", "m", "--rdzv-backend", "c10d"]),
+        (
+            KEY,
+            [
+                "--nproc_per_node",
+                "2",
+                "--nnodes",
+                "2",
+                "--node_rank",
+                "1",
+                "--master_addr",
+                "m",
+                "--rdzv-backend",
+                "c10d",
+            ],
+        ),
     ],
 )
 def test_torchruns_spellings_the_environment_and_launchers_say_the_same(environment, arguments):
@@ -130,7 +157,13 @@ def test_lines_of_json_name_rank_stream_pod_and_node():
     assert done.returncode == 3
     (line,) = [json.loads(text) for text in done.stdout.splitlines()]
     assert list(line) == ["time", "source", "pod", "node", "rank", "stream", "text"]
-    assert (line["pod"], line["node"], line["rank"], line["stream"], line["text"]) == ("train-0", "ip-10-0-1-7", 0, "stdout", 'a "b"')
+    assert (line["pod"], line["node"], line["rank"], line["stream"], line["text"]) == (
+        "train-0",
+        "ip-10-0-1-7",
+        0,
+        "stdout",
+        'a "b"',
+    )
     errors = [json.loads(text) for text in done.stderr.splitlines()]
     assert [one["text"] for one in errors if one["source"] == "rank"] == ["oops"]
     (failed,) = [one for one in errors if one.get("event") == "failed"]
@@ -152,7 +185,17 @@ def test_the_first_that_failed_is_named_with_its_pod_and_the_others_are_collater
 )
 def test_a_report_says_whose_it_is_and_whether_the_cause_was_elsewhere(tmp_path, sentence, consequence):
     here = {**POD_1_OF_2, "FARANDOLE_POD_NAME": "train-1", "FARANDOLE_NODE_NAME": "n7"}
-    run("--report", str(tmp_path / "report"), "-np", "1", "--", "sh", "-c", f'echo "{sentence}" >&2; exit 1', environment=here)
+    run(
+        "--report",
+        str(tmp_path / "report"),
+        "-np",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        f'echo "{sentence}" >&2; exit 1',
+        environment=here,
+    )
     said = json.loads((tmp_path / "report").read_text())
     assert list(said) == ["rank", "process", "exit_code", "ending", "pod", "node", "consequence"]
     assert (said["rank"], said["exit_code"], said["ending"]) == (1, 1, "exit code 1")
@@ -163,7 +206,10 @@ def test_a_report_says_whose_it_is_and_whether_the_cause_was_elsewhere(tmp_path,
     ("sentence", "code"),
     [
         ("farandole.Error: allreduce 'x': rank 1 on train-1 (process 7) was lost: its process ended", 202),
-        ("farandole.Error: ranks 2 and 3 of 4 have not arrived after 30 s (expected on train-1); check their logs", 200),
+        (
+            "farandole.Error: ranks 2 and 3 of 4 have not arrived after 30 s (expected on train-1); check their logs",
+            200,
+        ),
         ("farandole.Error: rank 2 did not find the coordinator at tcp://train-0:29500 within 30 s (...)", 200),
         ("ValueError: nothing of the kind", 1),
     ],

@@ -21,7 +21,9 @@ def begun(fewest=1, most=3, workers="aab", resets=0):
     for worker in range(len(workers)):
         assert one.next() is None
         one.asked(worker)
-    assert one.next() == sorted(range(len(workers)), key=lambda worker: list(dict.fromkeys(workers)).index(workers[worker]))
+    assert one.next() == sorted(
+        range(len(workers)), key=lambda worker: list(dict.fromkeys(workers)).index(workers[worker])
+    )
     return one
 
 
@@ -242,7 +244,9 @@ def test_values_are_heard_in_the_order_in_which_they_were_logged_whenever_they_a
 
 
 def test_min_workers_or_max_workers_make_an_executor_elastic():
-    assert isinstance(RayExecutor(min_workers=2), ElasticRayExecutor) and type(RayExecutor(num_workers=2)) is RayExecutor
+    assert (
+        isinstance(RayExecutor(min_workers=2), ElasticRayExecutor) and type(RayExecutor(num_workers=2)) is RayExecutor
+    )
     assert isinstance(RayExecutor(None, None, None, 1, 1, False, None, True, None, 4), ElasticRayExecutor)
     with pytest.raises(RuntimeError, match=r"call start\(\) first"):
         RayExecutor(max_workers=2).run(print)

@@ -40,11 +40,15 @@ def test_each_local_and_cross_rank_is_taken_once(seed):
     dice = random.Random(seed)
     nodes = [dice.choice("abcde") for _ in range(dice.randrange(1, 30))]
     nodes = [nodes[one] for one in by_node(nodes)]
-    assert [node for index, node in enumerate(nodes) if index == 0 or nodes[index - 1] != node] == list(dict.fromkeys(nodes))
+    assert [node for index, node in enumerate(nodes) if index == 0 or nodes[index - 1] != node] == list(
+        dict.fromkeys(nodes)
+    )
     made = number(nodes)
     for node in set(nodes):
         mine = [seat for seat, one in zip(made, nodes) if one == node]
-        assert [seat.local_rank for seat in mine] == list(range(len(mine))) and {seat.local_size for seat in mine} == {len(mine)}
+        assert [seat.local_rank for seat in mine] == list(range(len(mine))) and {seat.local_size for seat in mine} == {
+            len(mine)
+        }
     for local in {seat.local_rank for seat in made}:
         across = [seat for seat in made if seat.local_rank == local]
         assert [seat.cross_rank for seat in across] == list(range(len(across)))
@@ -123,7 +127,10 @@ def test_a_worker_that_died_is_the_cause_whoever_was_heard_first():
     assert error.rank == 1 and isinstance(error, RayActorError) and isinstance(error, farandole.RankError)
     train = "Worker(hostname='train-1', node_id='0123456789ab', node_ip='10.0.0.7', pid=7)"
     assert place_in(ValueError(train)) == "train-1 (10.0.0.7, Ray's node 01234567, process 7)"
-    assert place_in(ValueError("x\nin a-1 (10.0.0.7, Ray's node 01234567, process 7)\n")) == "a-1 (10.0.0.7, Ray's node 01234567, process 7)"
+    assert (
+        place_in(ValueError("x\nin a-1 (10.0.0.7, Ray's node 01234567, process 7)\n"))
+        == "a-1 (10.0.0.7, Ray's node 01234567, process 7)"
+    )
     assert place_in(DEATH) == "10.0.0.7 (process 7)" and "does not name" in place_in(ValueError("x"))
 
 

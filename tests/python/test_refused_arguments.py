@@ -38,12 +38,21 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-@pytest.mark.parametrize("thing, name", [(np.ones(4), "numpy.ndarray"), ([1.0, 2.0], "list"), (3.0, "float"), (None, "NoneType")])
+@pytest.mark.parametrize(
+    "thing, name", [(np.ones(4), "numpy.ndarray"), ([1.0, 2.0], "list"), (3.0, "float"), (None, "NoneType")]
+)
 def test_arrays_and_lists_are_no_tensors(call, thing, name):
-    raises(fdl.InvalidArgumentError, f"tensor is a {name}, and .* takes torch.Tensor; convert it with torch.as_tensor", call, thing)
+    raises(
+        fdl.InvalidArgumentError,
+        f"tensor is a {name}, and .* takes torch.Tensor; convert it with torch.as_tensor",
+        call,
+        thing,
+    )
 
 
-@pytest.mark.parametrize("call", [*CALLS.values(), lambda one: hvd.broadcast_parameters({"w": one}, 0)], ids=[*CALLS, "parameters"])
+@pytest.mark.parametrize(
+    "call", [*CALLS.values(), lambda one: hvd.broadcast_parameters({"w": one}, 0)], ids=[*CALLS, "parameters"]
+)
 def test_a_meta_tensor_has_no_data(call):
     raises(fdl.InvalidArgumentError, "tensor is a meta tensor, .* no data", call, torch.ones(4, device="meta"))
 
@@ -57,7 +66,9 @@ def dtensor():
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("call", [*CALLS.values(), lambda one: hvd.broadcast_parameters({"w": one}, 0)], ids=[*CALLS, "parameters"])
+@pytest.mark.parametrize(
+    "call", [*CALLS.values(), lambda one: hvd.broadcast_parameters({"w": one}, 0)], ids=[*CALLS, "parameters"]
+)
 def test_of_a_dtensor_the_local_part_is_given(dtensor, call):
     raises(fdl.InvalidArgumentError, r"tensor is a DTensor, .*; give that part, tensor.to_local\(\)", call, dtensor)
     parameter = torch.nn.Parameter(dtensor)
@@ -67,8 +78,16 @@ def test_of_a_dtensor_the_local_part_is_given(dtensor, call):
 
 def test_broadcast_parameters_names_what_it_refuses():
     parameters = {"bad": torch.ones(4, device="meta"), "good": torch.ones(1)}
-    raises(fdl.InvalidArgumentError, "broadcast_parameters: bad: tensor is a meta", hvd.broadcast_parameters, parameters, 0)
-    raises(ValueError, "bad: broadcast_parameters takes tensors, not ndarray", hvd.broadcast_parameters, {"bad": np.ones(1)}, 0)
+    raises(
+        fdl.InvalidArgumentError, "broadcast_parameters: bad: tensor is a meta", hvd.broadcast_parameters, parameters, 0
+    )
+    raises(
+        ValueError,
+        "bad: broadcast_parameters takes tensors, not ndarray",
+        hvd.broadcast_parameters,
+        {"bad": np.ones(1)},
+        0,
+    )
 
 
 def test_sparse_allreduce_takes_sparse_tensors():
@@ -80,31 +99,53 @@ def test_sparse_allreduce_takes_sparse_tensors():
 REDUCTIONS = ["allreduce", "allreduce_async", "grouped_allreduce", "reducescatter", "grouped_reducescatter"]
 
 
-@pytest.mark.parametrize("name", [*REDUCTIONS, "allreduce_", "allreduce_async_", "grouped_allreduce_", "reducescatter_async"])
+@pytest.mark.parametrize(
+    "name", [*REDUCTIONS, "allreduce_", "allreduce_async_", "grouped_allreduce_", "reducescatter_async"]
+)
 @pytest.mark.parametrize("op", ["sum", "Average", 17, 1.5, [1]])
 def test_a_reduction_is_named_by_its_constant(name, op):
     tensors = [torch.ones(2)] if name.startswith("grouped") else torch.ones(2)
-    raises(fdl.InvalidArgumentError, r"op=.* is no reduction; give Average, Sum, .*op=hvd.Sum", getattr(hvd, name), tensors, op=op)
+    raises(
+        fdl.InvalidArgumentError,
+        r"op=.* is no reduction; give Average, Sum, .*op=hvd.Sum",
+        getattr(hvd, name),
+        tensors,
+        op=op,
+    )
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_an_operator_of_the_other_functions_is_no_reduction(name):
     """Their numbers differ: farandole.SUM is the number of hvd.Average."""
     tensors = [torch.ones(2)] if name.startswith("grouped") else torch.ones(2)
-    raises(fdl.InvalidArgumentError, "op=farandole.SUM is an operator of .*op=hvd.Sum", getattr(hvd, name), tensors, op=fdl.SUM)
+    raises(
+        fdl.InvalidArgumentError,
+        "op=farandole.SUM is an operator of .*op=hvd.Sum",
+        getattr(hvd, name),
+        tensors,
+        op=fdl.SUM,
+    )
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
 @pytest.mark.parametrize("op", ["sum", None, 17])
 def test_an_operator_is_one_of_op(name, op):
     arrays = [np.ones(2)] if name.startswith("grouped") else np.ones(2)
-    raises(fdl.InvalidArgumentError, "op=.* is no operator; give one of .*op=farandole.SUM", getattr(fdl, name), arrays, op=op)
+    raises(
+        fdl.InvalidArgumentError,
+        "op=.* is no operator; give one of .*op=farandole.SUM",
+        getattr(fdl, name),
+        arrays,
+        op=op,
+    )
 
 
 # ---- Empty lists and groups -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["grouped_allreduce", "grouped_allreduce_", "grouped_allgather", "grouped_reducescatter"])
+@pytest.mark.parametrize(
+    "name", ["grouped_allreduce", "grouped_allreduce_", "grouped_allgather", "grouped_reducescatter"]
+)
 def test_no_tensors_give_no_results(name):
     assert getattr(hvd, name)([]) == []
 
@@ -125,7 +166,13 @@ def test_a_group_has_a_rank():
 
 
 def test_splits_are_not_negative():
-    raises(fdl.InvalidArgumentError, r"alltoall: splits\[0\] is -1; it must not be negative", fdl.alltoall, np.ones(2), [-1])
+    raises(
+        fdl.InvalidArgumentError,
+        r"alltoall: splits\[0\] is -1; it must not be negative",
+        fdl.alltoall,
+        np.ones(2),
+        [-1],
+    )
     raises(fdl.InvalidArgumentError, r"splits \[-1\] has a negative entry", hvd.alltoall, torch.ones(2), [-1])
 
 

@@ -43,13 +43,19 @@ def test_results_come_in_rank_order_for_more_than_ten():
 
 
 def test_the_signature_is_that_of_the_contract():
-    said = ["func", *(f"{p.name}={p.default!r}" for p in list(inspect.signature(farandole.run).parameters.values())[1:])]
-    assert said == (
-        "func args=() kwargs=None num_proc=1 min_num_proc=None max_num_proc=None slots=None reset_limit=None "
-        "cooldown_range=None hosts=None hostfile=None host_discovery_script=None start_timeout=None ssh_port=None "
-        "ssh_identity_file=None disable_cache=None output_filename=None verbose=None use_gloo=None use_mpi=None "
-        "mpi_args=None network_interface=None network_interfaces=None executable=None np=None min_np=None max_np=None"
-    ).split()
+    said = [
+        "func",
+        *(f"{p.name}={p.default!r}" for p in list(inspect.signature(farandole.run).parameters.values())[1:]),
+    ]
+    assert (
+        said
+        == (
+            "func args=() kwargs=None num_proc=1 min_num_proc=None max_num_proc=None slots=None reset_limit=None "
+            "cooldown_range=None hosts=None hostfile=None host_discovery_script=None start_timeout=None ssh_port=None "
+            "ssh_identity_file=None disable_cache=None output_filename=None verbose=None use_gloo=None use_mpi=None "
+            "mpi_args=None network_interface=None network_interfaces=None executable=None np=None min_np=None max_np=None"
+        ).split()
+    )
     assert horovod.run is farandole.run
 
 
@@ -104,10 +110,7 @@ def test_what_cannot_be_pickled_is_said():
 
 def test_a_function_of_the_main_program_needs_cloudpickle():
     code = (
-        "import sys; sys.modules['cloudpickle'] = None\n"
-        "import farandole\n"
-        "def main(): pass\n"
-        "farandole.run(main, np=1)"
+        "import sys; sys.modules['cloudpickle'] = None\nimport farandole\ndef main(): pass\nfarandole.run(main, np=1)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean())
     assert "pip install cloudpickle" in done.stderr, done.stderr
@@ -184,7 +187,9 @@ def horovodrun(*words, **variables):
 
 
 def test_horovodrun_starts_ranks():
-    code = "import horovod.torch as hvd, torch; hvd.init(); print(hvd.allreduce(torch.ones(1) * hvd.rank(), op=hvd.Sum))"
+    code = (
+        "import horovod.torch as hvd, torch; hvd.init(); print(hvd.allreduce(torch.ones(1) * hvd.rank(), op=hvd.Sum))"
+    )
     done = horovodrun("-np", "2", "-H", "localhost:2", sys.executable, "-c", code)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["[0] tensor([1.])", "[1] tensor([1.])"]
@@ -192,7 +197,9 @@ def test_horovodrun_starts_ranks():
 
 def test_horovodrun_hands_over_its_settings_and_exit_code():
     script = "echo $HOROVOD_FUSION_THRESHOLD $HOROVOD_LOG_LEVEL $0 $1; exit 9"
-    done = horovodrun("-np", "1", "--fusion-threshold-mb", "32", "--log-level=INFO", "--", "sh", "-c", script, "-np", "-x")
+    done = horovodrun(
+        "-np", "1", "--fusion-threshold-mb", "32", "--log-level=INFO", "--", "sh", "-c", script, "-np", "-x"
+    )
     assert (done.returncode, done.stdout) == (9, "[0] 33554432 info -np -x\n"), done.stderr
 
 
@@ -268,7 +275,10 @@ def test_every_flag_stands_once_and_every_key_too():
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("-np 2 --fusion-treshold-mb 3 true", "unknown option --fusion-treshold-mb; do you mean --fusion-threshold-mb?"),
+        (
+            "-np 2 --fusion-treshold-mb 3 true",
+            "unknown option --fusion-treshold-mb; do you mean --fusion-threshold-mb?",
+        ),
         ("-np 2 --zzz true", "unknown option --zzz"),
         ("-np two true", "-np: 'two' is no number"),
         ("-np", "-np is followed by 1 value"),
@@ -292,7 +302,9 @@ def test_horovodrun_says_how_to_start_on_several_hosts():
     done = horovodrun("-np", "4", "-H", "one:2,two:2", "python", "train.py", "--name", "a b")
     assert done.returncode == 64
     for node, host in enumerate(["one", "two"]):
-        expected = f"farandole run --nnodes 2 --node-rank {node} -np 2 --rendezvous one:29400 -- python train.py --name 'a b'"
+        expected = (
+            f"farandole run --nnodes 2 --node-rank {node} -np 2 --rendezvous one:29400 -- python train.py --name 'a b'"
+        )
         assert re.search(re.escape(expected) + rf" +# on {host}", done.stderr), done.stderr
     assert "FARANDOLE_JOB_KEY" in done.stderr and "no ssh" in done.stderr
 
@@ -309,7 +321,9 @@ def test_horovodrun_tells_version_build_and_help():
 def test_horovodrun_shows_what_it_runs():
     done = horovodrun("-np", "1", "--verbose", "--cache-capacity", "3", "--ssh-port", "9", "true")
     assert done.returncode == 0
-    assert re.search(r"horovodrun: HOROVOD_CACHE_CAPACITY=3 \S+farandole run --standalone -np 1 -- true", done.stderr), done.stderr
+    assert re.search(
+        r"horovodrun: HOROVOD_CACHE_CAPACITY=3 \S+farandole run --standalone -np 1 -- true", done.stderr
+    ), done.stderr
     assert "horovodrun: --ssh-port does nothing here: no ssh is used" in done.stderr
 
 
@@ -359,7 +373,10 @@ def test_every_key_of_the_contract_is_known():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("params:\n  fusion_treshold_mb: 3", "unknown key params.fusion_treshold_mb; do you mean params.fusion_threshold_mb?"),
+        (
+            "params:\n  fusion_treshold_mb: 3",
+            "unknown key params.fusion_treshold_mb; do you mean params.fusion_threshold_mb?",
+        ),
         ("params:\n  fusion_threshold_mb: much", "params.fusion_threshold_mb: 'much' is no number"),
         ("autotune:\n  enabled: perhaps", "autotune.enabled is true or false, not 'perhaps'"),
         ("params\n", "line 1: 'params' is not 'name: value'"),

@@ -99,7 +99,11 @@ def test_on_ranks(check, size):
 
 def random_caller(size, seed, calls):
     """(correct calls, refusals) of each rank."""
-    environment = {"RANDOM_SIZES_PORT": str(free_port()), "RANDOM_SIZES_SEED": str(seed), "RANDOM_SIZES_CALLS": str(calls)}
+    environment = {
+        "RANDOM_SIZES_PORT": str(free_port()),
+        "RANDOM_SIZES_SEED": str(seed),
+        "RANDOM_SIZES_CALLS": str(calls),
+    }
     with Launched(size, "random_sizes", ["check_random_calls"], environment) as job:
         job.wait(300)
         assert [rank.code for rank in job.ranks] == [0] * size, job.story()

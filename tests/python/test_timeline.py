@@ -134,7 +134,9 @@ def does_little():
 
 
 def test_horovods_variables_ask_for_it(tmp_path):
-    launch(2, does_little, environment={"HOROVOD_TIMELINE": str(tmp_path / "h.json"), "HOROVOD_TIMELINE_MARK_CYCLES": "1"})
+    launch(
+        2, does_little, environment={"HOROVOD_TIMELINE": str(tmp_path / "h.json"), "HOROVOD_TIMELINE_MARK_CYCLES": "1"}
+    )
     timeline = Timeline(tmp_path / "h.json")
     assert timeline.bars("allreduce.loss").count("ALLREDUCE") == 10 and timeline.marks("CYCLE_START")
     launch(2, does_little, environment={"FARANDOLE_TIMELINE": str(tmp_path / "rank-%r.json")})
@@ -155,7 +157,9 @@ def asks_wrongly():
         hvd.start_timeline("x.json")
     hvd.init()
     if hvd.rank() == 0:  # who writes is who is told
-        with pytest.raises(ValueError, match="cannot open '/nowhere/x.json': No such file or directory; give a file") as caught:
+        with pytest.raises(
+            ValueError, match="cannot open '/nowhere/x.json': No such file or directory; give a file"
+        ) as caught:
             hvd.start_timeline("/nowhere/x.json")
         assert isinstance(caught.value, farandole.ResourceError)
     with pytest.raises(ValueError, match="is empty"):
@@ -211,4 +215,6 @@ def forks():
 def test_a_forked_child_writes_nothing(tmp_path):
     launch(2, forks, arguments=[str(tmp_path / "t.json")], fresh=True)
     timeline = Timeline(tmp_path / "t.json")
-    assert timeline.bars("allreduce.before").count("ALLREDUCE") == timeline.bars("allreduce.after").count("ALLREDUCE") == 1
+    assert (
+        timeline.bars("allreduce.before").count("ALLREDUCE") == timeline.bars("allreduce.after").count("ALLREDUCE") == 1
+    )

@@ -56,7 +56,11 @@ def check_allreduce_of_every_type():
         same(hvd.allreduce(mine, op=hvd.Product), each.prod(0).view(2, 3), dtype)
         same(hvd.allreduce((mine.to(torch.int64) * size).to(dtype), op=hvd.Average), each.sum(0).view(2, 3), dtype)
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
-        same(hvd.allreduce(torch.full((3,), 1.0 + rank).to(dtype), op=hvd.Sum), torch.full((3,), 1.0 * sum(ranks() + 1)), dtype)
+        same(
+            hvd.allreduce(torch.full((3,), 1.0 + rank).to(dtype), op=hvd.Sum),
+            torch.full((3,), 1.0 * sum(ranks() + 1)),
+            dtype,
+        )
     same(hvd.allreduce(torch.tensor([rank == 0, True]), op=hvd.Max), torch.tensor([True, True]))
 
 
@@ -93,7 +97,10 @@ def check_allreduce_forms():
 
 def check_scaling():
     rank, size = hvd.rank(), hvd.size()
-    same(hvd.allreduce(torch.full((3,), 2.0), op=hvd.Sum, prescale_factor=0.5, postscale_factor=3.0), torch.full((3,), 3.0 * size))
+    same(
+        hvd.allreduce(torch.full((3,), 2.0), op=hvd.Sum, prescale_factor=0.5, postscale_factor=3.0),
+        torch.full((3,), 3.0 * size),
+    )
     same(hvd.allreduce(torch.full((3,), 5), op=hvd.Sum, prescale_factor=0.5), torch.full((3,), 2 * size))  # toward zero
     same(hvd.allreduce(torch.full((3,), 8.0).half(), postscale_factor=0.25), torch.full((3,), 2.0), torch.float16)
     same(hvd.allreduce(torch.full((3,), rank + 1), op=hvd.Average), torch.full((3,), int((ranks() + 1).sum()) // size))
@@ -231,8 +238,12 @@ def check_gradients():
     same(gradient(lambda x: hvd.broadcast(x, 1), (4,)), torch.full((4,), total / size if rank == 1 else 0.0))
     same(gradient(hvd.alltoall, (size,)), (ranks() + 1).float())
     splits = [1] * size
-    same(gradient(lambda x: hvd.alltoall(x, splits)[0], (size + 1,)), torch.cat([(ranks() + 1).float(), torch.zeros(1)]))
-    same(gradient(lambda x: hvd.reducescatter(x, op=hvd.Sum), (size, 2)), (ranks() + 1).float()[:, None].expand(size, 2))
+    same(
+        gradient(lambda x: hvd.alltoall(x, splits)[0], (size + 1,)), torch.cat([(ranks() + 1).float(), torch.zeros(1)])
+    )
+    same(
+        gradient(lambda x: hvd.reducescatter(x, op=hvd.Sum), (size, 2)), (ranks() + 1).float()[:, None].expand(size, 2)
+    )
     same(gradient(hvd.reducescatter, (size,)), (ranks() + 1).float() / size)
     x = torch.full((3,), 2.0, requires_grad=True)
     hvd.allreduce(x, op=hvd.Sum, compression=hvd.Compression.fp16).sum().backward()

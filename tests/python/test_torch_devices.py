@@ -179,7 +179,9 @@ def check_torch_distributed():
         tensor = mine(count, torch.float32)
         dist.all_reduce(tensor)
         assert torch.equal(tensor.get(), total(count, torch.float32))
-        works = [(one, dist.all_reduce(one, async_op=True)) for one in (mine(count, torch.float32, i) for i in range(6))]
+        works = [
+            (one, dist.all_reduce(one, async_op=True)) for one in (mine(count, torch.float32, i) for i in range(6))
+        ]
         for i, (one, work) in enumerate(works):
             work.wait()
             assert torch.equal(one.get(), total(count, torch.float32, i))
@@ -202,7 +204,11 @@ def check_torch_distributed():
 def check_copies_that_remain_are_made_behind_the_groups_stream():
     """Of a work that is waited for on another stream than it was begun on, as a future's callbacks do."""
     lane, waiting = standin.Stream("cuda:0"), standin.Stream("cuda:0")
-    given, between, target = mine(100, torch.float32), standin.Tensor(torch.zeros(100)), standin.Tensor(torch.zeros(100))
+    given, between, target = (
+        mine(100, torch.float32),
+        standin.Tensor(torch.zeros(100)),
+        standin.Tensor(torch.zeros(100)),
+    )
     standin.driver().standin_cuda_hold()
     copy_on(lane, between, given)
     work = DeviceWork((), [target], lambda: copy_on(waiting, target, between), None, lane, (given, [between]))

@@ -62,7 +62,9 @@ def data(step, rows=2, dtype=torch.float64):
     """The batch of all ranks."""
     generator = torch.Generator().manual_seed(step)
     rows *= hvd.size()
-    return torch.randn(rows, 6, generator=generator, dtype=dtype), torch.randn(rows, 3, generator=generator, dtype=dtype)
+    return torch.randn(rows, 6, generator=generator, dtype=dtype), torch.randn(
+        rows, 3, generator=generator, dtype=dtype
+    )
 
 
 def mine(tensor):
@@ -155,7 +157,10 @@ def freezing_program(wrap, share, make, schedule):
 
 
 def check_freezing():
-    schedules = [{0: (0, 0, 1), 7: (0, 1, 1), 14: (1, 1, 1)}, {0: (1, 1, 1), 5: (0, 1, 1), 12: (1, 0, 1), 13: (1, 1, 1)}]
+    schedules = [
+        {0: (0, 0, 1), 7: (0, 1, 1), 14: (1, 1, 1)},
+        {0: (1, 1, 1), 5: (0, 1, 1), 12: (1, 0, 1), 13: (1, 1, 1)},
+    ]
     programs = list(itertools.product(("SGD with momentum", "AdamW", "Adagrad"), schedules))
     for number, (make, schedule) in enumerate(programs):
         run(freezing_program, wrapper(**FORMS[number % len(FORMS)]), NEAR, make, schedule)
@@ -175,7 +180,10 @@ class Words(nn.Module):
 
 def sparse_program(wrap, share, make, used):
     model = Words()
-    base = {"SGD": lambda: torch.optim.SGD(model.parameters(), lr=0.1), "Adagrad": lambda: torch.optim.Adagrad(model.parameters())}
+    base = {
+        "SGD": lambda: torch.optim.SGD(model.parameters(), lr=0.1),
+        "Adagrad": lambda: torch.optim.Adagrad(model.parameters()),
+    }
     optimizer = wrap(model, base[make]())
     for step in range(STEPS):
         x, y = data(step)
@@ -339,7 +347,9 @@ def random_program(chance, options, shapes):
 
 
 def check_any_rank_may_have_any_gradient():
-    seed = int(os.environ.get("FARANDOLE_TEST_SEED", 0)) or hvd.broadcast_object(random.SystemRandom().randrange(1, 10**9))
+    seed = int(os.environ.get("FARANDOLE_TEST_SEED", 0)) or hvd.broadcast_object(
+        random.SystemRandom().randrange(1, 10**9)
+    )
     print(f"FARANDOLE_TEST_SEED={seed}", flush=True)
     chance = random.Random(seed)
     for number in range(20):

@@ -72,7 +72,9 @@ def same_count(tensor, out):
 
 def share(count, parts, operation):
     if count % parts:
-        raise errors.InvalidArgumentError(f"{operation}: {count} elements do not divide among {parts} ranks; give counts")
+        raise errors.InvalidArgumentError(
+            f"{operation}: {count} elements do not divide among {parts} ranks; give counts"
+        )
     return count // parts
 
 

@@ -77,7 +77,9 @@ def _refuse_unknown(function, name, options):
     known = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
     unknown = [option for option in options if option not in known]
     if unknown:
-        raise TypeError(f"Communicator.{name} has no keyword '{unknown[0]}'; its keywords are {', '.join(known)}") from None
+        raise TypeError(
+            f"Communicator.{name} has no keyword '{unknown[0]}'; its keywords are {', '.join(known)}"
+        ) from None
 
 
 class Communicator:

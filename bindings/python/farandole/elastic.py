@@ -1,15 +1,15 @@
 """farandole.elastic: jobs that lose ranks, get others in their place, and go on from what was committed last.
 
-    state = farandole.elastic.ObjectState(step=0)
+state = farandole.elastic.ObjectState(step=0)
 
-    @farandole.elastic.run
-    def train(state):
-        while state.step < 100:
-            ...
-            state.step += 1
-            state.commit()
+@farandole.elastic.run
+def train(state):
+    while state.step < 100:
+        ...
+        state.step += 1
+        state.commit()
 
-    train(state)
+train(state)
 """
 
 import copy

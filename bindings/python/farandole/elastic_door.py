@@ -34,7 +34,9 @@ class Door:
         try:
             self._socket.connect("\0" + address[len("unix:@") :])
         except OSError as error:
-            raise errors.PeerLostError(f"`farandole run`, which started this rank, cannot be reached: {error}") from None
+            raise errors.PeerLostError(
+                f"`farandole run`, which started this rank, cannot be reached: {error}"
+            ) from None
         _, user, _ = struct.unpack("3i", self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if user != os.geteuid():
             raise errors.AuthenticationError(f"a process of another user ({user}) listens at {address}")

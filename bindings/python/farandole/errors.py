@@ -159,7 +159,9 @@ def also(kind, other):
     if issubclass(kind, other):
         return kind
     if (kind, other) not in _also:
-        _also[kind, other] = type(kind.__name__, (kind, other), {"__doc__": kind.__doc__, "__module__": kind.__module__})
+        _also[kind, other] = type(
+            kind.__name__, (kind, other), {"__doc__": kind.__doc__, "__module__": kind.__module__}
+        )
     return _also[kind, other]
 
 

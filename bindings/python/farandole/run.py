@@ -44,7 +44,15 @@ def run(func, args=(), kwargs=None, num_proc=1, min_num_proc=None, max_num_proc=
     folder = tempfile.mkdtemp(prefix="farandole-run-")  # mode 0700
     try:
         _write_task(folder, func, tuple(args), dict(kwargs or {}))
-        command = [launcher.program(), "run", "--standalone", "-np", str(count), "--report", os.path.join(folder, "report")]
+        command = [
+            launcher.program(),
+            "run",
+            "--standalone",
+            "-np",
+            str(count),
+            "--report",
+            os.path.join(folder, "report"),
+        ]
         for flag, value in (("--min-np", _first(min_np, min_num_proc)), ("--max-np", _first(max_np, max_num_proc)),
                             ("--reset-limit", reset_limit), ("--output-filename", output_filename)):  # fmt: skip
             if value is not None:

@@ -169,7 +169,13 @@ def remedy(where, error):
         return "make the bucket, or mend its name" if scheme else "mount the volume, or mend the path"
     if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
         return "make room, or keep fewer checkpoints"
-    if scheme and kinds & {"ConnectionError", "TimeoutError", "HTTPClientError", "ClientError", "EndpointConnectionError"}:
+    if scheme and kinds & {
+        "ConnectionError",
+        "TimeoutError",
+        "HTTPClientError",
+        "ClientError",
+        "EndpointConnectionError",
+    }:
         return (
             "the store does not answer as it should: may pods reach it (--allow-egress of a NetworkPolicy, a VPC "
             "endpoint), and is AWS_ENDPOINT_URL right where it is set?"

@@ -213,9 +213,7 @@ class Group:
     def member(self):
         """The native group; fails on a rank that is not in it."""
         if self.native is None:
-            raise errors.InvalidArgumentError(
-                f"rank {rank()} is not a member of the group of ranks {list(self.ranks)}"
-            )
+            raise errors.InvalidArgumentError(f"rank {rank()} is not a member of the group of ranks {list(self.ranks)}")
         return self.native
 
     def naming(self, operation, name):

@@ -33,7 +33,9 @@ def train(name: str, nodes: int, per_node: int, image: str, checkpoint: str, acc
     )
 
 
-@dsl.pipeline(name="farandole-training", description="Trains over several pods; the checkpoint is what later steps read")
+@dsl.pipeline(
+    name="farandole-training", description="Trains over several pods; the checkpoint is what later steps read"
+)
 def pipeline(
     checkpoint: str,
     nodes: int = 2,

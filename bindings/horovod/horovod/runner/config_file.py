@@ -12,9 +12,9 @@ def _scalar(text):
 def read_config_file(path):
     """{"section.name": text} of a file such as
 
-        controller: gloo
-        params:
-          fusion_threshold_mb: 32
+    controller: gloo
+    params:
+      fusion_threshold_mb: 32
     """
     settings, section = {}, None
     with open(path) as file:

@@ -19,7 +19,9 @@ def discovered_slots(script):
     except OSError as error:
         raise hosts.HostsError(f"the host discovery script cannot be run: {error}") from None
     if done.returncode != 0:
-        raise hosts.HostsError(f"the host discovery script {script} failed with exit code {done.returncode}: {done.stderr.strip()}")
+        raise hosts.HostsError(
+            f"the host discovery script {script} failed with exit code {done.returncode}: {done.stderr.strip()}"
+        )
     return hosts.local_slots(",".join(done.stdout.split())) if done.stdout.split() else 0
 
 

@@ -46,7 +46,7 @@ class Job:
 
 
 def nearest(word, known):
-    """"; do you mean --x?", or nothing."""
+    """ "; do you mean --x?", or nothing."""
     close = difflib.get_close_matches(word, known, 1, 0.6)
     return f"; do you mean {close[0]}?" if close else ""
 
@@ -119,7 +119,9 @@ def instead(named, command):
     ]
     return (
         "; farandole starts nothing on other hosts, for it uses no ssh. Start on each of them, with one secret of 16 or "
-        "more characters as the key and as many ranks on each:\n  " + "\n  ".join(lines) + "\nor let Slurm, torchrun or "
+        "more characters as the key and as many ranks on each:\n  "
+        + "\n  ".join(lines)
+        + "\nor let Slurm, torchrun or "
         "mpirun start the processes: they are recognised."
     )
 

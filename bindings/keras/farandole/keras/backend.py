@@ -10,8 +10,12 @@ def require_torch():
     except ModuleNotFoundError as error:
         if error.name == "keras":
             raise ImportError("farandole.keras needs Keras 3: pip install keras") from error
-        raise ImportError(f"farandole.keras works with Keras on PyTorch, and Keras wants {error.name}: {_REMEDY}") from error
+        raise ImportError(
+            f"farandole.keras works with Keras on PyTorch, and Keras wants {error.name}: {_REMEDY}"
+        ) from error
     if not hasattr(keras, "config") or int(keras.__version__.split(".")[0]) < 3:
         raise ImportError(f"farandole.keras needs Keras 3, and this is {keras.__version__}: pip install -U keras")
     if keras.config.backend() != "torch":
-        raise ImportError(f"farandole.keras works with Keras on PyTorch, and this is on {keras.config.backend()}: {_REMEDY}")
+        raise ImportError(
+            f"farandole.keras works with Keras on PyTorch, and this is on {keras.config.backend()}: {_REMEDY}"
+        )

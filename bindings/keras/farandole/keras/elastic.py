@@ -1,11 +1,11 @@
 """Elastic training with fit: what all ranks have alike of a model, and callbacks that commit it between batches.
 
-    state = hvd.elastic.KerasState(model, batch=0, epoch=0)
+state = hvd.elastic.KerasState(model, batch=0, epoch=0)
 
-    @hvd.elastic.run
-    def train(state):
-        model.fit(data, steps_per_epoch=100, epochs=90 - state.epoch,
-                  callbacks=[hvd.elastic.CommitStateCallback(state), hvd.elastic.UpdateEpochStateCallback(state)])
+@hvd.elastic.run
+def train(state):
+    model.fit(data, steps_per_epoch=100, epochs=90 - state.epoch,
+              callbacks=[hvd.elastic.CommitStateCallback(state), hvd.elastic.UpdateEpochStateCallback(state)])
 """
 
 import keras

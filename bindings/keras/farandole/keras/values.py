@@ -22,7 +22,9 @@ def _array(tensor, shape=None):
     return (tensor if shape is None else tensor.reshape(shape)).cpu().numpy()
 
 
-def allreduce(value, name=None, average=None, prescale_factor=1.0, postscale_factor=1.0, op=None, compression=Compression.none):
+def allreduce(
+    value, name=None, average=None, prescale_factor=1.0, postscale_factor=1.0, op=None, compression=Compression.none
+):
     """The average (or with op=Sum the sum) of all ranks' values, as an array of NumPy."""
     tensor, shape = _tensor(value)
     op = basics.chosen_op(average, op)

@@ -59,7 +59,9 @@ class Deltas(GradientHooks):
         group = self.process_set.group("DistributedOptimizer")
         if self.world is not group:
             self.ordered = sorted(self.hooks, key=self.names.get)
-            gradient_agreement.check_parameters([self.names[parameter] for parameter in self.ordered], 1, self.process_set)
+            gradient_agreement.check_parameters(
+                [self.names[parameter] for parameter in self.ordered], 1, self.process_set
+            )
             self.world = group
         codes = [int(parameter.grad is not None) for parameter in self.ordered]
         totals = gradient_agreement.totals_of(codes, self.process_set)

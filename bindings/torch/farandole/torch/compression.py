@@ -38,4 +38,6 @@ class Compression:
 
     none = NoneCompressor
     fp16 = _half_compressor("fp16", torch.float16, "Sends floating-point tensors as float16.")
-    bf16 = _half_compressor("bf16", torch.bfloat16, "Sends floating-point tensors as bfloat16, which has the range of float32.")
+    bf16 = _half_compressor(
+        "bf16", torch.bfloat16, "Sends floating-point tensors as bfloat16, which has the range of float32."
+    )

@@ -66,7 +66,9 @@ def grouped_allreduce(tensors, average=None, name=None, compression=Compression.
     small = [compression.compress(tensor) for tensor in tensors]
     if not small:
         return []
-    results = _GroupedAllreduce.apply(name, op, prescale_factor, postscale_factor, process_set, *[one for one, _ in small])
+    results = _GroupedAllreduce.apply(
+        name, op, prescale_factor, postscale_factor, process_set, *[one for one, _ in small]
+    )
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, small)]
 
 

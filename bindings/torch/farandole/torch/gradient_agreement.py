@@ -101,7 +101,9 @@ def check_parameters(names, number, process_set):
         return number if equal[3] else sums[4]
     group = process_set.group("DistributedOptimizer")
     if sums[0] < group.size:  # a rank that has joined takes part in sums alone
-        raise ValueError("DistributedOptimizer: ranks have different parameters; give all ranks the same named_parameters")
+        raise ValueError(
+            "DistributedOptimizer: ranks have different parameters; give all ranks the same named_parameters"
+        )
     raise ValueError(_difference(objects.allgather_object(list(names), "DistributedOptimizer.names", group)))
 
 

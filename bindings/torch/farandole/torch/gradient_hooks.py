@@ -29,7 +29,9 @@ class GradientHooks:
 
     def __init__(self, names, passes, process_set):
         self.names = names  # {parameter: name}, of all the optimizer's parameters
-        self.given_names = names  # as named_parameters has them, also of parameters that the optimizer does not have yet
+        self.given_names = (
+            names  # as named_parameters has them, also of parameters that the optimizer does not have yet
+        )
         self.passes = passes
         self.passes_left = {}
         self.process_set = process_set

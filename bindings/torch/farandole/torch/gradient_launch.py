@@ -37,7 +37,9 @@ class LaunchedGradients(GroupedGradients):
             self._launch_dense(bucket, parameters)
 
     def _submit(self, tensors, names, priority):
-        return ops.submit_allreduce(tensors, tensors, names, self.world, self.op, self.prescale, self.postscale, priority)
+        return ops.submit_allreduce(
+            tensors, tensors, names, self.world, self.op, self.prescale, self.postscale, priority
+        )
 
     def _launch_dense(self, bucket, parameters):
         noted = [self._noted(parameter) for parameter in parameters]

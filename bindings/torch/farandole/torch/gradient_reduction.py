@@ -135,9 +135,7 @@ class GradientReductions(LaunchedGradients):
 
     def _unnoticed(self):
         """Whether there is a gradient that no rank expects and no hook has seen: one that the program has set."""
-        return any(
-            expected == NONE and self._has_gradient(parameter) for parameter, expected in self.expected.items()
-        )
+        return any(expected == NONE and self._has_gradient(parameter) for parameter, expected in self.expected.items())
 
     def _has_gradient(self, parameter):
         """A frozen parameter may have a gradient of an earlier step, which is of no account."""
@@ -208,7 +206,9 @@ class GradientReductions(LaunchedGradients):
                     self._make_dense(parameter)
                     totals[parameter] = DENSE
             elif bucket is not None and self._refusal(bucket):
-                self.refusals.append(f"DistributedOptimizer, gradient of {self.names[parameter]}: {self._refusal(bucket)}")
+                self.refusals.append(
+                    f"DistributedOptimizer, gradient of {self.names[parameter]}: {self._refusal(bucket)}"
+                )
                 totals[parameter] = NONE
 
     def _make_dense(self, parameter):

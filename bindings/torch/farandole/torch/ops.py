@@ -12,7 +12,18 @@ from .. import _native, core, errors
 from ..basics import Adasum, Average, Sum, check_adasum, checked_op, chosen_op, global_process_set, native_op
 from ..operation import Operation
 from ..world import member_names
-from .tensors import DTYPES, catch_up, checked, from_memory, on_host, one_device, place_of, stream_of, with_memory, within_reach
+from .tensors import (
+    DTYPES,
+    catch_up,
+    checked,
+    from_memory,
+    on_host,
+    one_device,
+    place_of,
+    stream_of,
+    with_memory,
+    within_reach,
+)
 
 
 class _Pending:
@@ -246,7 +257,9 @@ def sparse_allreduce_async(tensor, name, op, process_set=global_process_set):
     if checked_op(op) not in (Average, Sum):
         raise ValueError("sparse_allreduce supports op=Average and op=Sum")
     if with_memory(tensor).layout is not torch.sparse_coo:
-        raise errors.InvalidArgumentError("sparse_allreduce: tensor is not sparse (COO); use allreduce, or to_sparse() first")
+        raise errors.InvalidArgumentError(
+            "sparse_allreduce: tensor is not sparse (COO); use allreduce, or to_sparse() first"
+        )
     tensor = tensor.coalesce()
     indices = allgather_async(tensor.indices().t().contiguous(), f"{name}.indices", process_set)
     values = allgather_async(tensor.values().contiguous(), f"{name}.values", process_set)

@@ -109,7 +109,10 @@ def _places(skeleton):
 
 def _with_tensors(skeleton, tensors):
     filled = _mapped(skeleton, lambda thing: tensors[thing.number] if isinstance(thing, _Place) else thing)
-    return {**filled, "state": _mapped(filled["state"], lambda thing: _Sealed(thing) if _is_named_tuple(thing) else thing)}
+    return {
+        **filled,
+        "state": _mapped(filled["state"], lambda thing: _Sealed(thing) if _is_named_tuple(thing) else thing),
+    }
 
 
 def _unseal(state):

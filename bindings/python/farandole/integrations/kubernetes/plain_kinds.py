@@ -105,10 +105,14 @@ def deployment(o):
     """Two Deployments: one pod that leads, which the Service names, and all others, which get numbers as they come."""
     before, after = around(o, leader_only=True)
     leader = _role(o, "leader", 1, ["--node-rank", "0"])
-    leader["spec"].note("replicas", "One pod leads: the Service is its name. Where it is lost, all begin from the checkpoint.")
+    leader["spec"].note(
+        "replicas", "One pod leads: the Service is its name. Where it is lost, all begin from the checkpoint."
+    )
     leader["spec"]["strategy"] = Map(type="Recreate")
     workers = _role(o, "worker", o.max_nodes - 1)
-    workers["spec"].note("replicas", "The other pods have no number: they get one in order of arrival. An HPA scales these.")
+    workers["spec"].note(
+        "replicas", "The other pods have no number: they get one in order of arrival. An HPA scales these."
+    )
     workers["spec"]["strategy"] = Map(type="RollingUpdate", rollingUpdate=Map(maxSurge=0, maxUnavailable=1))
     return [*before, leader, *([workers] if o.max_nodes > 1 else []), *after]
 

@@ -100,9 +100,13 @@ class Coordinator:
         if late:
             self._late.put_nowait(late)
         if late and not self._generations.number:
-            self._generations.over = f"{len(late)} of the workers did not come to init() within {self._start_timeout_s:g} s"
+            self._generations.over = (
+                f"{len(late)} of the workers did not come to init() within {self._start_timeout_s:g} s"
+            )
         elif not late:
-            self._generations.over = f"there were fewer than {self._generations.fewest} workers for {self._timeout_s:g} s"
+            self._generations.over = (
+                f"there were fewer than {self._generations.fewest} workers for {self._timeout_s:g} s"
+            )
         self._go_on()
 
 

@@ -33,7 +33,9 @@ class ElasticRayExecutor(RayExecutor):
             raise ValueError("RayExecutor: min_workers and max_workers take the place of num_workers and num_hosts")
         fewest = 1 if min_workers is None else min_workers
         if fewest < 1 or (max_workers is not None and max_workers < fewest):
-            raise ValueError(f"RayExecutor: min_workers={min_workers} and max_workers={max_workers} leave no number between them")
+            raise ValueError(
+                f"RayExecutor: min_workers={min_workers} and max_workers={max_workers} leave no number between them"
+            )
         super().__init__(settings, num_workers=fewest, cpus_per_worker=cpus_per_worker, use_gpu=use_gpu,
                          gpus_per_worker=gpus_per_worker)  # fmt: skip
         self._fewest, self._most, self._resets, self._timeout_s = fewest, max_workers, reset_limit or 0, elastic_timeout
@@ -116,10 +118,14 @@ class ElasticRayExecutor(RayExecutor):
         return self._job((fn, None, {}), callbacks)
 
     def run_remote(self, *_, **__):
-        raise NotImplementedError("RayExecutor: with min_workers or max_workers somebody must replace workers: call run()")
+        raise NotImplementedError(
+            "RayExecutor: with min_workers or max_workers somebody must replace workers: call run()"
+        )
 
     def execute_single(self, fn):
-        raise NotImplementedError("RayExecutor: with min_workers or max_workers there is no rank 0 before init(): call execute()")
+        raise NotImplementedError(
+            "RayExecutor: with min_workers or max_workers there is no rank 0 before init(): call execute()"
+        )
 
     def _job(self, task: tuple, callbacks: Sequence[Callable] | None) -> list:
         if not self._crew:
@@ -143,7 +149,13 @@ class _Job:
         self.task = ray.put(task)
         nics = ",".join(executor.settings.nics) if executor.settings.nics else None
         self.more = worker.settings(executor.settings.timeout_s, nics)
-        limits = (executor._fewest, executor._wanted, executor._resets, executor._timeout_s, executor.settings.timeout_s)
+        limits = (
+            executor._fewest,
+            executor._wanted,
+            executor._resets,
+            executor._timeout_s,
+            executor.settings.timeout_s,
+        )
         self.coordinator = beside_driver(ray, Coordinator, *limits)
         self.late = self.coordinator.late.remote()
         self.running: dict = {}  # reference: worker
@@ -211,7 +223,9 @@ class _Job:
         place = executor._known.pop(index).name()
         self.failures.setdefault(generation, {})[index if rank is None else rank] = (place, error)
         executor._dismiss(ray, index)
-        if not self.over and not self.values and (rank is not None or is_death(error)):  # else the next would raise it too
+        if (
+            not self.over and not self.values and (rank is not None or is_death(error))
+        ):  # else the next would raise it too
             executor._hire(ray)
 
     def story(self) -> Exception:

@@ -1,9 +1,9 @@
 """RayExecutor: Horovod's way to run functions on the workers of a Ray cluster.
 
-    executor = RayExecutor(num_workers=4)
-    executor.start()
-    results = executor.run(train)      # in rank order; `train` calls hvd.init()
-    executor.shutdown()
+executor = RayExecutor(num_workers=4)
+executor.start()
+results = executor.run(train)      # in rank order; `train` calls hvd.init()
+executor.shutdown()
 """
 
 from __future__ import annotations
@@ -196,7 +196,9 @@ class RayExecutor:
         """Calls fn(executable) on all workers, `executable` being what start() made there; what each returned. `callbacks`
         as those of run()."""
         seats = self._seated()
-        return self._gather(*self._start(seats, lambda actor, seat, board: actor.execute.remote(seat, board, fn), callbacks))
+        return self._gather(
+            *self._start(seats, lambda actor, seat, board: actor.execute.remote(seat, board, fn), callbacks)
+        )
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
         """Calls fn(executable) on rank 0 alone; what it returned."""
@@ -270,7 +272,9 @@ class _Worker:
     def choose_place(self, hosts: list[str], address: str) -> str:
         return worker.choose_place(hosts, address)
 
-    def prepare(self, variables: dict[str, str], devices: list[str], kind: type | None, args: tuple, kwargs: dict) -> None:
+    def prepare(
+        self, variables: dict[str, str], devices: list[str], kind: type | None, args: tuple, kwargs: dict
+    ) -> None:
         import os
 
         os.environ.update(variables)

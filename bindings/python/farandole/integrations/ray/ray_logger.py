@@ -1,7 +1,7 @@
 """ray_logger: what rank 0 logs while a RayExecutor runs a function, on its way to the driver's callbacks.
 
-    from horovod.ray import ray_logger       # or farandole.integrations.ray
-    ray_logger.log({"loss": loss})           # in the function that runs; on other ranks, and where nobody listens, nothing
+from horovod.ray import ray_logger       # or farandole.integrations.ray
+ray_logger.log({"loss": loss})           # in the function that runs; on other ranks, and where nobody listens, nothing
 """
 
 from __future__ import annotations

@@ -30,7 +30,9 @@ def _world():
     try:
         yield
     except BaseException as error:
-        if hasattr(error, "add_note"):  # Python 3.11; the place is then in the traceback, where RankFailedError finds it
+        if hasattr(
+            error, "add_note"
+        ):  # Python 3.11; the place is then in the traceback, where RankFailedError finds it
             error.add_note(f"in {worker.look().name()}")
         raise
     worker.leave()

@@ -22,9 +22,7 @@ class Options:
     """For pg_options: knobs of the library by name, as `farandole config` lists them. Options(transport="tcp")"""
 
     def __init__(self, **knobs):
-        self.knobs = {
-            name: str(int(value)) if isinstance(value, bool) else str(value) for name, value in knobs.items()
-        }
+        self.knobs = {name: str(int(value)) if isinstance(value, bool) else str(value) for name, value in knobs.items()}
 
 
 def create(options, backend_options=None):

@@ -97,7 +97,9 @@ class Calls:
     def _check_even(self, operation, pieces, own):
         self._check_pieces(operation, pieces, own, 0)
         if any(piece.numel() != own.numel() for piece in pieces):
-            raise errors.InvalidArgumentError(f"{operation}: the tensors of the list must all have {own.numel()} elements")
+            raise errors.InvalidArgumentError(
+                f"{operation}: the tensors of the list must all have {own.numel()} elements"
+            )
 
     def _check_whole(self, operation, whole, part):
         operands.same_dtype(part, whole)
@@ -115,7 +117,9 @@ class Calls:
         rows = tensor.shape[0] if tensor.dim() else 1
         if not splits:
             if rows % self._size:
-                raise errors.InvalidArgumentError(f"all_to_all_single: {rows} {what} rows do not divide among {self._size}")
+                raise errors.InvalidArgumentError(
+                    f"all_to_all_single: {rows} {what} rows do not divide among {self._size}"
+                )
             splits = [rows // self._size] * self._size
         splits = _native.checked_counts(f"all_to_all_single: the {what} splits", splits, self._size)
         if sum(splits) != rows:

@@ -42,7 +42,11 @@ def _gloo(store, options, _):
 def _nccl(store, options, backend_options):
     if not dist.is_nccl_available():
         raise _refusal("this build of PyTorch has no NCCL; use backend='farandole' for all devices")
-    wanted = backend_options if isinstance(backend_options, dist.ProcessGroupNCCL.Options) else dist.ProcessGroupNCCL.Options()
+    wanted = (
+        backend_options
+        if isinstance(backend_options, dist.ProcessGroupNCCL.Options)
+        else dist.ProcessGroupNCCL.Options()
+    )
     wanted._timeout = options.timeout
     wanted.global_ranks_in_group = list(options.global_ranks_in_group)
     wanted.group_name = str(options.group_id)

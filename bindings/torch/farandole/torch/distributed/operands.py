@@ -166,5 +166,3 @@ def joined_target(tensors):
 def same_dtype(one, other):
     if one.dtype is not other.dtype:
         raise errors.InvalidArgumentError(f"the input holds {one.dtype}, the output {other.dtype}; give them one type")
-
-

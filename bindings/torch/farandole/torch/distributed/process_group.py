@@ -123,7 +123,9 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
         stream = None if plain.is_cpu else self._lanes.enter(plain.device, plain)
         place = stream and place_on(stream, plain)
         try:
-            pending = self._channel.post(plain, outgoing, plain.data_ptr(), plain.nbytes, peer, tag, self._timeout_ns, place)
+            pending = self._channel.post(
+                plain, outgoing, plain.data_ptr(), plain.nbytes, peer, tag, self._timeout_ns, place
+            )
         except errors.Error as error:
             raise as_torch(error) from None
         if stream is None:

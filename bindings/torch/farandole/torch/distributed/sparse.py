@@ -14,7 +14,9 @@ def sparse_allreduce(group, tensor, opts):
     """Blocks. The sum (or average) replaces the tensor's own indices and values, which need not be the same on all ranks."""
     name = operands.op_name(opts.reduceOp)
     if name not in ("SUM", "AVG"):
-        raise errors.InvalidArgumentError(f"all_reduce of a sparse tensor takes SUM or AVG, not {name}; call to_dense() on it")
+        raise errors.InvalidArgumentError(
+            f"all_reduce of a sparse tensor takes SUM or AVG, not {name}; call to_dense() on it"
+        )
     blocking = CallOptions(timeout=opts.timeout)
     blocking.asyncOp = False
     mine = tensor.detach().coalesce()
