@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "agree/session.h"
-#include "agree/submissions.h"
+#include "agree/session/session.h"
+#include "agree/session/submissions.h"
 
 namespace {
 

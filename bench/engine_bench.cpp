@@ -6,7 +6,7 @@
 
 #include <future>
 
-#include "tests/support/team.h"
+#include "tests/support/thread_ranks.h"
 
 namespace fdl::test {
 namespace {

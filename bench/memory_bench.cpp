@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "tests/support/exchange.h"
+#include "transports/shm/memory/shm_memory.h"
 #include "transports/shm/shm_host.h"
-#include "transports/shm/shm_memory.h"
 
 namespace {
 

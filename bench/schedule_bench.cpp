@@ -3,8 +3,8 @@
 
 #include "algorithms/catalog.h"
 #include "schedule/order.h"
-#include "schedule/simulate.h"
-#include "schedule/verify.h"
+#include "schedule/proof/simulate.h"
+#include "schedule/proof/verify.h"
 
 namespace {
 

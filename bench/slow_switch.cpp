@@ -63,9 +63,9 @@ class Switch {
     std::vector<pollfd> polled;
     for (const int port : ports_) polled.push_back({port, POLLIN, 0});
     while (true) {
-      timespec patience{};
-      if (!waiting_.empty()) patience.tv_nsec = std::max<int64_t>(0, waiting_.front().due_ns - now_ns());
-      ::ppoll(polled.data(), polled.size(), waiting_.empty() ? nullptr : &patience, nullptr);
+      timespec timeout{};
+      if (!waiting_.empty()) timeout.tv_nsec = std::max<int64_t>(0, waiting_.front().due_ns - now_ns());
+      ::ppoll(polled.data(), polled.size(), waiting_.empty() ? nullptr : &timeout, nullptr);
       for (std::size_t port = 0; port < polled.size(); ++port) {
         if (polled[port].revents != 0) take(port);
       }

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "system/socket.h"
-#include "tests/support/party.h"
+#include "tests/support/participant.h"
 #include "transports/loopback/loopback_transport.h"
 #include "transports/shm/shm_transport.h"
 #include "transports/tcp/tcp_transport.h"
@@ -41,7 +41,8 @@ class End {
 
 class TransportEnd final : public End {
  public:
-  TransportEnd(std::unique_ptr<Transport> transport, int rank) : transport_(std::move(transport)), lane_{1 - rank, 0} {}
+  TransportEnd(std::unique_ptr<Transport> transport, int rank)
+      : transport_(std::move(transport)), channel_{1 - rank, 0} {}
 
   void send(ConstBytes mine) override { exchange(mine, {}, true, false); }
   void recv(Bytes theirs) override { exchange({}, theirs, false, true); }
@@ -55,7 +56,7 @@ class TransportEnd final : public End {
     while (true) {
       while (receiving) {
         const std::size_t bytes = std::min(theirs.size(), kSliceBytes);
-        const auto ticket = transport_->recv(lane_, 0, theirs.first(bytes));
+        const auto ticket = transport_->recv(channel_, 0, theirs.first(bytes));
         if (!ticket) break;
         last_in = ticket;
         theirs = theirs.subspan(bytes);
@@ -63,7 +64,7 @@ class TransportEnd final : public End {
       }
       while (sending) {
         const std::size_t bytes = std::min(mine.size(), kSliceBytes);
-        const auto ticket = transport_->send(lane_, 0, mine.first(bytes));
+        const auto ticket = transport_->send(channel_, 0, mine.first(bytes));
         if (!ticket) break;
         last_out = ticket;
         mine = mine.subspan(bytes);
@@ -83,7 +84,7 @@ class TransportEnd final : public End {
   }
 
   std::unique_ptr<Transport> transport_;
-  Lane lane_;
+  Channel channel_;
 };
 
 class SocketEnd final : public End {
@@ -118,9 +119,9 @@ struct Contestant {
 
 Contestant make_contestant(const std::string& name, const Connect& connect) {
   Contestant contestant{.name = name};
-  Party party(2);
+  Participant participant(2);
   run_ranks(2, [&](int rank) {
-    contestant.ends[rank] = std::make_unique<TransportEnd>(require(connect(party.membership(rank))), rank);
+    contestant.ends[rank] = std::make_unique<TransportEnd>(require(connect(participant.membership(rank))), rank);
   });
   return contestant;
 }

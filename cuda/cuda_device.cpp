@@ -10,8 +10,8 @@
 
 #include "base/mutex.h"
 #include "cuda/calls.h"
+#include "cuda/events.h"
 #include "cuda/launches.h"
-#include "cuda/marks.h"
 #include "cuda/memory_cache.h"
 
 namespace fdl {
@@ -85,23 +85,23 @@ class CudaDevice final : public Device {
   Result<Stream> make_stream() override;
   void end_stream(Stream stream) override;
   Result<bool> is_captured(Stream stream) override;
-  Result<Mark> make_mark() override;
-  void end_mark(Mark mark) override;
-  Status set(Mark mark, Stream stream) override;
-  Status wait(Stream stream, Mark mark) override;
-  Result<bool> reached(Mark mark) override;
-  Status ring(Stream stream, const Event& bell) override;
+  Result<DeviceEvent> make_event() override;
+  void end_event(DeviceEvent event) override;
+  Status set(DeviceEvent event, Stream stream) override;
+  Status wait(Stream stream, DeviceEvent event) override;
+  Result<bool> reached(DeviceEvent event) override;
+  Status ring(Stream stream, const Event& notifier) override;
 
   Status copy(Stream stream, void* target, const void* source, std::size_t bytes) override;
   Status fill_zero(Stream stream, void* target, std::size_t bytes) override;
-  Status pack(Stream stream, std::span<const DevicePiece> pieces, Dtype tensors, void* packed, Dtype in_packed,
+  Status pack(Stream stream, std::span<const DeviceSegment> segments, Dtype tensors, void* packed, Dtype in_packed,
               double factor) override {
-    return move_pieces(stream, {pieces, tensors, static_cast<std::byte*>(packed), in_packed, false, factor});
+    return move_segments(stream, {segments, tensors, static_cast<std::byte*>(packed), in_packed, false, factor});
   }
-  Status unpack(Stream stream, std::span<const DevicePiece> pieces, Dtype tensors, const void* packed, Dtype in_packed,
-                double factor) override {
+  Status unpack(Stream stream, std::span<const DeviceSegment> segments, Dtype tensors, const void* packed,
+                Dtype in_packed, double factor) override {
     auto* const from = const_cast<std::byte*>(static_cast<const std::byte*>(packed));
-    return move_pieces(stream, {pieces, tensors, from, in_packed, true, factor});
+    return move_segments(stream, {segments, tensors, from, in_packed, true, factor});
   }
   Status reduce(Stream stream, Dtype dtype, Op op, void* target, std::span<const void* const> sources,
                 std::size_t count, double factor) override;
@@ -111,8 +111,8 @@ class CudaDevice final : public Device {
   void give(MemoryCache& cache, void* memory);
   Status copy_within(Stream stream, void* target, const void* source, std::size_t bytes);
   Status enable_peer_of(const void* memory);
-  Status move_pieces(Stream stream, const Packing& packing);
-  Status copy_pieces(Stream stream, const Packing& packing);
+  Status move_segments(Stream stream, const Packing& packing);
+  Status copy_segments(Stream stream, const Packing& packing);
   // Every function that queues work on memory ends with this.
   Status queued(Stream stream) { return last_work_.note(stream); }
 
@@ -214,40 +214,40 @@ Result<bool> CudaDevice::is_captured(Stream stream) {
   return captured != kCaptureNone;
 }
 
-Result<Mark> CudaDevice::make_mark() {
+Result<DeviceEvent> CudaDevice::make_event() {
   FDL_ENTER(scope);
-  return make_event(calls_);
+  return fdl::cuda::make_event(calls_);
 }
 
-void CudaDevice::end_mark(Mark mark) {
-  if (mark == nullptr) return;
+void CudaDevice::end_event(DeviceEvent event) {
+  if (event == nullptr) return;
   const Scope scope(calls_);
-  (void)driver_.cuEventDestroy_v2(mark);
+  (void)driver_.cuEventDestroy_v2(event);
 }
 
-Status CudaDevice::set(Mark mark, Stream stream) {
+Status CudaDevice::set(DeviceEvent event, Stream stream) {
   FDL_ENTER(scope);
-  return calls_.status(driver_.cuEventRecord(mark, stream), "cuEventRecord");
+  return calls_.status(driver_.cuEventRecord(event, stream), "cuEventRecord");
 }
 
-Status CudaDevice::wait(Stream stream, Mark mark) {
+Status CudaDevice::wait(Stream stream, DeviceEvent event) {
   FDL_ENTER(scope);
-  return calls_.status(driver_.cuStreamWaitEvent(stream, mark, 0), "cuStreamWaitEvent");
+  return calls_.status(driver_.cuStreamWaitEvent(stream, event, 0), "cuStreamWaitEvent");
 }
 
-Result<bool> CudaDevice::reached(Mark mark) {
+Result<bool> CudaDevice::reached(DeviceEvent event) {
   FDL_ENTER(scope);
-  const Outcome outcome = driver_.cuEventQuery(mark);
+  const Outcome outcome = driver_.cuEventQuery(event);
   if (outcome == kNotReady) return false;
   FDL_RETURN_IF_ERROR(calls_.status(outcome, "cuEventQuery"));
   return true;
 }
 
-Status CudaDevice::ring(Stream stream, const Event& bell) {
+Status CudaDevice::ring(Stream stream, const Event& notifier) {
   FDL_ENTER(scope);
   // Runs on a thread of the driver, where nothing of CUDA may be called; it is not called once the device has failed.
   const HostFunction pull = [](void* event) { static_cast<const Event*>(event)->ring(); };
-  return calls_.status(driver_.cuLaunchHostFunc(stream, pull, const_cast<Event*>(&bell)), "cuLaunchHostFunc");
+  return calls_.status(driver_.cuLaunchHostFunc(stream, pull, const_cast<Event*>(&notifier)), "cuLaunchHostFunc");
 }
 
 // ---- Work
@@ -294,24 +294,24 @@ Status CudaDevice::fill_zero(Stream stream, void* target, std::size_t bytes) {
   return queued(stream);
 }
 
-Status CudaDevice::copy_pieces(Stream stream, const Packing& packing) {
+Status CudaDevice::copy_segments(Stream stream, const Packing& packing) {
   const std::size_t size = size_of(packing.tensors);
-  for (const DevicePiece& piece : packing.pieces) {
-    if (piece.count == 0 || (packing.unpacks && piece.tensor == nullptr)) continue;
-    void* const packed = packing.packed + piece.first * size;
-    const std::size_t bytes = piece.count * size;
-    if (piece.tensor == nullptr) {
+  for (const DeviceSegment& segment : packing.segments) {
+    if (segment.count == 0 || (packing.unpacks && segment.tensor == nullptr)) continue;
+    void* const packed = packing.packed + segment.first * size;
+    const std::size_t bytes = segment.count * size;
+    if (segment.tensor == nullptr) {
       FDL_RETURN_IF_ERROR(calls_.status(driver_.cuMemsetD8Async(pointer(packed), 0, bytes, stream), "cuMemsetD8Async"));
     } else if (packing.unpacks) {
-      FDL_RETURN_IF_ERROR(copy_within(stream, piece.tensor, packed, bytes));
+      FDL_RETURN_IF_ERROR(copy_within(stream, segment.tensor, packed, bytes));
     } else {
-      FDL_RETURN_IF_ERROR(copy_within(stream, packed, piece.tensor, bytes));
+      FDL_RETURN_IF_ERROR(copy_within(stream, packed, segment.tensor, bytes));
     }
   }
   return ok_status();
 }
 
-Status CudaDevice::move_pieces(Stream stream, const Packing& packing) {
+Status CudaDevice::move_segments(Stream stream, const Packing& packing) {
   const auto is_real = [](Dtype dtype) {
     return kind_of(dtype) == DtypeKind::real || kind_of(dtype) == DtypeKind::small_real;
   };
@@ -321,8 +321,8 @@ Status CudaDevice::move_pieces(Stream stream, const Packing& packing) {
   }
   FDL_ENTER(scope);
   // One tensor is the driver's business, and where there are no kernels, many are.
-  if (packing.is_copy() && (packing.pieces.size() <= 1 || !launches_.load().ok())) {
-    FDL_RETURN_IF_ERROR(copy_pieces(stream, packing));
+  if (packing.is_copy() && (packing.segments.size() <= 1 || !launches_.load().ok())) {
+    FDL_RETURN_IF_ERROR(copy_segments(stream, packing));
   } else {
     FDL_RETURN_IF_ERROR(launches_.pack(stream, packing));
   }

@@ -68,13 +68,13 @@ Status Launches::launch(Function function, std::string_view name, uint64_t block
 
 Status Launches::pack(Stream stream, const Packing& packing) {
   FDL_RETURN_IF_ERROR(load());
-  PackKernel kernel = k_fdl_cast_pieces;
+  PackKernel kernel = k_fdl_cast_segments;
   if (packing.is_copy()) {
-    kernel = k_fdl_copy_pieces;
+    kernel = k_fdl_copy_segments;
   } else if (kind_of(packing.tensors) == DtypeKind::integer) {
-    kernel = k_fdl_scale_integer_pieces;
+    kernel = k_fdl_scale_integer_segments;
   } else if (packing.tensors == Dtype::float64 || packing.in_packed == Dtype::float64) {
-    kernel = k_fdl_cast_float64_pieces;
+    kernel = k_fdl_cast_float64_segments;
   }
   return for_each_table(packing, [&](const PackTable& table) {
     return launch(packers_[kernel], packing.unpacks ? "unpack" : "pack", table.tile_count, stream, &table);

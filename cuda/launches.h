@@ -9,9 +9,9 @@
 #include "base/mutex.h"
 #include "contract/device.h"
 #include "cuda/calls.h"
-#include "cuda/kernel_image.h"
-#include "cuda/kernels.h"
-#include "cuda/pack_tables.h"
+#include "cuda/kernels/kernel_image.h"
+#include "cuda/kernels/kernels.h"
+#include "cuda/kernels/pack_tables.h"
 
 namespace fdl::cuda {
 

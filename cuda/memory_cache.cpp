@@ -7,8 +7,8 @@
 namespace fdl::cuda {
 namespace {
 
-bool all_reached(const Marks& marks) {
-  return std::all_of(marks.begin(), marks.end(), [](const auto& mark) { return mark->reached(); });
+bool all_reached(const DeviceEvents& events) {
+  return std::all_of(events.begin(), events.end(), [](const auto& event) { return event->reached(); });
 }
 
 }  // namespace
@@ -55,7 +55,7 @@ Outcome MemoryCache::take(std::size_t bytes, void** memory) {
   return kSuccess;
 }
 
-void MemoryCache::give(void* memory, Marks in_use_until) {
+void MemoryCache::give(void* memory, DeviceEvents in_use_until) {
   const MutexLock lock(mutex_);
   const auto found = out_.find(memory);
   FDL_CHECK(found != out_.end());

@@ -11,7 +11,7 @@
 
 #include "base/mutex.h"
 #include "base/status.h"
-#include "cuda/marks.h"
+#include "cuda/events.h"
 
 namespace fdl::cuda {
 
@@ -31,14 +31,14 @@ class MemoryCache {
 
   // Short of memory, it gives back what it keeps before it fails.
   Outcome take(std::size_t bytes, void** memory);
-  void give(void* memory, Marks in_use_until);
+  void give(void* memory, DeviceEvents in_use_until);
 
   std::size_t idle_bytes() const;
 
  private:
   struct Idle {
     void* memory;
-    Marks until;
+    DeviceEvents until;
   };
 
   void* take_idle(std::size_t size) FDL_REQUIRES(mutex_);

@@ -15,9 +15,9 @@
 
 #include "algorithms/algorithms.h"
 #include "schedule/builder.h"
-#include "schedule/describe.h"
-#include "schedule/simulate.h"
-#include "schedule/verify.h"
+#include "schedule/print/describe.h"
+#include "schedule/proof/simulate.h"
+#include "schedule/proof/verify.h"
 
 namespace {
 

@@ -50,7 +50,7 @@ for source in src/data/*.cpp src/base/status.cpp; do
   }
 done
 for one in "${running[@]}"; do wait "$one"; done
-compile tests/data_test.cpp -O1 "${warnings[@]}"
+compile tests/unit/data/data_test.cpp -O1 "${warnings[@]}"
 for source in gtest-all.cc gtest_main.cc; do
   compile "/usr/src/googletest/googletest/src/$source" -O1 -w -I/usr/src/googletest/googletest
 done

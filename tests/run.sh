@@ -115,13 +115,13 @@ PY
 
 part_python() {
   say "Python"
-  build_tests build cuda_standin nccl_standin || return 0
+  build_tests build fake_cuda fake_nccl || return 0
   run_pytest python tests/python
 }
 
 part_kubernetes() {
   say "Kubernetes: manifests, and pods in namespaces of this machine"
-  build_tests build cuda_standin nccl_standin || return 0
+  build_tests build fake_cuda fake_nccl || return 0
   install_python_package
   [ ! -f tests/kubernetes/setup.sh ] || PYTHON=python bash tests/kubernetes/setup.sh
   run_pytest kubernetes tests/kubernetes may-skip # what needs root, namespaces or files that are not here says so
@@ -160,10 +160,10 @@ run_python_under_address() {
 }
 
 part_address() {
-  sanitized address farandole_wheel system_test elastic_crew_test node_port_test coordinator_strangers_test coordinator_loss_test transport_contract_test tcp_test shm_test engine_test adasum_test capi_test timeline_test channel_test cuda_test capi_devices_test capi_together_test engine_room_test
+  sanitized address farandole_wheel system_test elastic_workers_test node_port_test coordinator_strangers_test coordinator_loss_test transport_contract_test tcp_test shm_test shm_transport_test shm_readiness_flags_test engine_test adasum_test capi_test capi_sizes_test capi_progress_test capi_timeline_test timeline_test channel_test cuda_test capi_devices_test capi_device_watch_test capi_group_launch_test device_scratch_test symmetric_memory_test
   run_python_under_address
 }
-part_thread() { sanitized thread elastic_crew_test coordinator_test coordinator_loss_test transport_contract_test shm_test engine_test adasum_test capi_test timeline_test channel_test cuda_test capi_devices_test capi_together_test engine_room_test; }
+part_thread() { sanitized thread elastic_workers_test coordinator_test coordinator_loss_test transport_contract_test shm_test shm_transport_test shm_readiness_flags_test engine_test adasum_test capi_test capi_sizes_test capi_progress_test capi_timeline_test timeline_test channel_test cuda_test capi_devices_test capi_device_watch_test capi_group_launch_test device_scratch_test symmetric_memory_test; }
 
 set_up_machine
 for part in "${parts[@]}"; do

@@ -8,10 +8,10 @@ namespace {
 using namespace compare;
 
 // From the fork of the ranks to the end of the last: what a program pays for its world, and for ending it.
-int start_and_end(const Options& options, const std::string& meeting) {
+int start_and_end(const Options& options, const std::string& rendezvous) {
   const double begin = now_us();
   const int code = fork_ranks(options.ranks, [&](int rank) {
-    Farandole library(options, rank, meeting);
+    Farandole library(options, rank, rendezvous);
     return 0;
   });
   print_samples("\"case\": \"init and shutdown\"", {now_us() - begin});
@@ -22,10 +22,10 @@ int start_and_end(const Options& options, const std::string& meeting) {
 
 int main(int argc, char** argv) {
   const Options options = read_options(argc, argv);
-  const std::string meeting = "unix:@farandole-compare-" + std::to_string(::getpid());
-  if (options.mode == "start") return start_and_end(options, meeting);
+  const std::string rendezvous = "unix:@farandole-compare-" + std::to_string(::getpid());
+  if (options.mode == "start") return start_and_end(options, rendezvous);
   return fork_ranks(options.ranks, [&](int rank) {
-    Farandole library(options, rank, meeting);
+    Farandole library(options, rank, rendezvous);
     pin(rank, options.ranks);
     measure_sizes(library, options);
     return 0;

@@ -13,13 +13,14 @@ inline void check(fdl_result result) {
 class Farandole : public Library {
  public:
   // `meeting` is the same on all ranks and of no other job.
-  Farandole(const Options& options, int rank, const std::string& meeting) : own_memory_(options.mode == "own-memory") {
+  Farandole(const Options& options, int rank, const std::string& rendezvous)
+      : own_memory_(options.mode == "own-memory") {
     const char* knobs[] = {"transport", options.transport.c_str()};
     fdl_world_options wanted;
     fdl_world_options_init(&wanted);
     wanted.rank = rank;
     wanted.size = options.ranks;
-    wanted.rendezvous = meeting.c_str();
+    wanted.rendezvous = rendezvous.c_str();
     wanted.job_key = "a comparison on one host";
     wanted.options = knobs;
     wanted.option_count = options.transport.empty() ? 0 : 1;

@@ -111,9 +111,9 @@ void measure_whole(Farandole& library, double seconds, const std::vector<std::si
 
 int main(int argc, char** argv) {
   const Options options = read_options(argc, argv);
-  const std::string meeting = "unix:@farandole-compare-" + std::to_string(::getpid());
+  const std::string rendezvous = "unix:@farandole-compare-" + std::to_string(::getpid());
   return fork_ranks(options.ranks, [&](int rank) {
-    Farandole library(options, rank, meeting);
+    Farandole library(options, rank, rendezvous);
     pin(rank, options.ranks);
     if (options.tensors.empty()) {
       measure_four_bytes(library, options.seconds);

@@ -26,7 +26,7 @@ class BenchGpu {
             fdl::open_cuda_device(rank % std::max(stop_unless(fdl::count_cuda_devices(config), kNone), 1), config),
             kNone)),
         stream_(stop_unless(device_->make_stream())),
-        bell_(stop_unless(fdl::Event::make())) {}
+        notifier_(stop_unless(fdl::Event::make())) {}
   ~BenchGpu() {
     for (void* memory : memory_) device_->release(memory);
     device_->end_stream(stream_);
@@ -41,9 +41,9 @@ class BenchGpu {
     return static_cast<std::byte*>(memory_.back());
   }
   void finish() {
-    stop_unless(device_->ring(stream_, bell_));
-    if (!fdl::wait_readable(bell_.fd(), fdl::Deadline::after_seconds(60))) end(kWrong, "the stream hangs");
-    bell_.clear();
+    stop_unless(device_->ring(stream_, notifier_));
+    if (!fdl::wait_readable(notifier_.fd(), fdl::Deadline::after_seconds(60))) end(kWrong, "the stream hangs");
+    notifier_.clear();
   }
   void put(void* memory, const std::vector<float>& values) {
     stop_unless(device_->copy(stream_, memory, values.data(), values.size() * sizeof(float)));
@@ -59,7 +59,7 @@ class BenchGpu {
  private:
   std::shared_ptr<fdl::Device> device_;
   fdl::Stream stream_;
-  fdl::Event bell_;
+  fdl::Event notifier_;
   std::vector<void*> memory_;
 };
 

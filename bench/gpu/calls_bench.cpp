@@ -36,7 +36,7 @@ struct Options {
   std::string json;
 };
 
-struct Meeting {
+struct Rendezvous {
   DeviceLibrary::Id id{};
   char folder[64] = "/tmp/calls_bench.XXXXXX";
 };
@@ -48,10 +48,10 @@ void must(fdl_result result) {
 // This rank's world and its communicator.
 class Library {
  public:
-  Library(const Options& options, int rank, const Meeting& meeting) {
+  Library(const Options& options, int rank, const Rendezvous& rendezvous) {
     std::vector<const char*> texts;
     for (const auto& [name, value] : options.knobs) texts.insert(texts.end(), {name.c_str(), value.c_str()});
-    const std::string place = "file://" + std::string(meeting.folder) + "/rendezvous";
+    const std::string place = "file://" + std::string(rendezvous.folder) + "/rendezvous";
     fdl_world_options told;
     fdl_world_options_init(&told);
     told.rank = rank;
@@ -132,12 +132,12 @@ class Tensor {
 };
 
 struct Rank {
-  Rank(const Options& of_options, int of_rank, const Meeting& meeting)
+  Rank(const Options& of_options, int of_rank, const Rendezvous& rendezvous)
       : options(of_options),
         rank(of_rank),
         gpu(options.config, rank),
-        bare(options.config, gpu, rank, options.ranks, meeting.id),
-        library(options, rank, meeting) {}
+        bare(options.config, gpu, rank, options.ranks, rendezvous.id),
+        library(options, rank, rendezvous) {}
 
   void report(const std::string& what, const char* until, std::size_t bytes, const char* way, Times ours,
               Times bare_one) const {
@@ -263,7 +263,7 @@ void bench_small(Rank& me) {
 }
 
 // Beside as many bare calls, one after the other.
-void bench_together(Rank& me) {
+void bench_group(Rank& me) {
   Mixed mixed(me.gpu);
   const Way named = [&](int) { mixed.sum(me.library.all()); };
   const Way bare = [&](int) {
@@ -282,8 +282,8 @@ void bench_gradients(Rank& me) {
   me.report("resnet-50, 161 tensors", "until device", gradients.elements() * 4, "named", times[0], times[1]);
 }
 
-void run(const Options& options, int rank, const Meeting& meeting) {
-  Rank me(options, rank, meeting);
+void run(const Options& options, int rank, const Rendezvous& rendezvous) {
+  Rank me(options, rank, rendezvous);
   if (rank == 0) {
     std::printf("%s, %s, %d rank%s, medians of %d rounds in turns; the last column: more than the bare call\n",
                 describe_nccl(options.config).c_str(), std::string(me.gpu.device().name()).c_str(), options.ranks,
@@ -293,7 +293,7 @@ void run(const Options& options, int rank, const Meeting& meeting) {
   if (rank == 0) std::printf("all sums are right\n");
   if (options.check_only) return;
   bench_small(me);
-  bench_together(me);
+  bench_group(me);
   bench_gradients(me);
 }
 
@@ -329,15 +329,15 @@ Options parse(int argc, char** argv) {
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a line is seen when it is known
   const Options options = parse(argc, argv);
-  Crew crew(options.ranks);
-  Meeting meeting;
-  if (crew.rank() == 0) {
-    meeting.id = make_nccl_id(options.config, options.ranks);
-    if (::mkdtemp(meeting.folder) == nullptr) end(kWrong, "no folder to meet in");
+  WorkerGroup workers(options.ranks);
+  Rendezvous rendezvous;
+  if (workers.rank() == 0) {
+    rendezvous.id = make_nccl_id(options.config, options.ranks);
+    if (::mkdtemp(rendezvous.folder) == nullptr) end(kWrong, "no folder to meet in");
   }
-  crew.tell(meeting);
-  run(options, crew.rank(), meeting);
-  const int outcome = crew.outcome();
-  if (crew.rank() == 0) std::filesystem::remove_all(meeting.folder);
+  workers.tell(rendezvous);
+  run(options, workers.rank(), rendezvous);
+  const int outcome = workers.outcome();
+  if (workers.rank() == 0) std::filesystem::remove_all(rendezvous.folder);
   return outcome;
 }

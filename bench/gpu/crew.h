@@ -1,4 +1,5 @@
-// Crew: the ranks of one benchmark, processes that are forked before anything of a driver or a library is opened.
+// WorkerGroup: the ranks of one benchmark, processes that are forked before anything of a driver or a library is
+// opened.
 #pragma once
 
 #include <sys/prctl.h>
@@ -14,9 +15,9 @@
 namespace gpu_bench {
 
 // The process that makes it is rank 0; the others end with it.
-class Crew {
+class WorkerGroup {
  public:
-  explicit Crew(int size) {
+  explicit WorkerGroup(int size) {
     if (size > 1) ::setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);  // where there are fewer GPUs than ranks
     for (int next = 1; next < size && rank_ == 0; ++next) {
       int ends[2];

@@ -36,21 +36,21 @@ struct Options {
 class Bench {
  public:
   explicit Bench(Device& of_device)
-      : device(of_device), stream(stop_unless(device.make_stream())), bell_(stop_unless(Event::make())) {}
+      : device(of_device), stream(stop_unless(device.make_stream())), notifier_(stop_unless(Event::make())) {}
   ~Bench() {
     device.end_stream(stream);
     for (void* memory : memory_) device.release(memory);
   }
 
   void finish() {
-    stop_unless(device.ring(stream, bell_));
-    pollfd entry{bell_.fd(), POLLIN, 0};
+    stop_unless(device.ring(stream, notifier_));
+    pollfd entry{notifier_.fd(), POLLIN, 0};
     // A failed device rings nothing: ask it now and then.
-    const Mark mark = stop_unless(device.make_mark());
-    stop_unless(device.set(mark, stream));
-    while (::poll(&entry, 1, 1000) == 0) (void)stop_unless(device.reached(mark));
-    device.end_mark(mark);
-    bell_.clear();
+    const DeviceEvent event = stop_unless(device.make_event());
+    stop_unless(device.set(event, stream));
+    while (::poll(&entry, 1, 1000) == 0) (void)stop_unless(device.reached(event));
+    device.end_event(event);
+    notifier_.clear();
   }
 
   std::byte* allocate(std::size_t bytes) {
@@ -76,7 +76,7 @@ class Bench {
   Stream stream;
 
  private:
-  Event bell_;
+  Event notifier_;
   std::vector<void*> memory_;
 };
 
@@ -146,29 +146,29 @@ void check_packing(Device& device, std::mt19937_64& random) {
       Bench bench(device);
       const auto dtype = static_cast<Dtype>(d);
       const std::size_t size = size_of(dtype);
-      std::vector<DevicePiece> pieces;
+      std::vector<DeviceSegment> segments;
       std::vector<std::size_t> places;
       std::size_t all = 0, block_bytes = 0;
       for (std::size_t i = 0; i < 300; ++i) {
         const std::size_t count = i * i % 2003 + 1;
         places.push_back(block_bytes + (i % 7 == 0 ? size : 0));
-        pieces.push_back({nullptr, all, count});
+        segments.push_back({nullptr, all, count});
         all += count;
         block_bytes += (count + 1) * size / 256 * 256 + 256;
       }
       const std::vector<std::byte> host = numbers(block_bytes, random);
       std::byte* const block = bench.upload(host);
       std::vector<std::byte> expected(all * size), expected_block = host;
-      for (std::size_t i = 0; i < pieces.size(); ++i) {
-        pieces[i].tensor = block + places[i];
-        std::byte* const part = expected.data() + pieces[i].first * size;
-        scale(dtype, part, host.data() + places[i], pieces[i].count, factor);
-        std::memcpy(expected_block.data() + places[i], part, pieces[i].count * size);
+      for (std::size_t i = 0; i < segments.size(); ++i) {
+        segments[i].tensor = block + places[i];
+        std::byte* const part = expected.data() + segments[i].first * size;
+        scale(dtype, part, host.data() + places[i], segments[i].count, factor);
+        std::memcpy(expected_block.data() + places[i], part, segments[i].count * size);
       }
       std::byte* const packed = bench.allocate(expected.size());
-      stop_unless(device.pack(bench.stream, pieces, dtype, packed, dtype, factor));
+      stop_unless(device.pack(bench.stream, segments, dtype, packed, dtype, factor));
       expect_equal(dtype, bench.download(packed, expected.size()), expected, "pack of " + std::string(name_of(dtype)));
-      stop_unless(device.unpack(bench.stream, pieces, dtype, packed, dtype, 1.0));
+      stop_unless(device.unpack(bench.stream, segments, dtype, packed, dtype, 1.0));
       expect_equal(dtype, bench.download(block, block_bytes), expected_block,
                    "unpack of " + std::string(name_of(dtype)));
     }
@@ -199,8 +199,8 @@ void check_rounding(Device& device) {
       for (std::size_t i = 0; i < size_of(dtype); ++i) expected.push_back(static_cast<std::byte>(bits >> 8 * i));
     }
     std::byte* const packed = bench.allocate(expected.size());
-    const DevicePiece piece[] = {{bench.upload(host), 0, values.size()}};
-    stop_unless(device.pack(bench.stream, piece, Dtype::float32, packed, dtype, 1.0));
+    const DeviceSegment segment[] = {{bench.upload(host), 0, values.size()}};
+    stop_unless(device.pack(bench.stream, segment, Dtype::float32, packed, dtype, 1.0));
     expect_equal(dtype, bench.download(packed, expected.size()), expected, "float32 to " + std::string(name_of(dtype)));
   }
 }
@@ -249,10 +249,10 @@ void time_packing(Device& device, Report& report, const std::string& name, const
                   Dtype in_packed, double factor, double limit) {
   Bench bench(device);
   std::size_t all = 0;
-  std::vector<std::vector<DevicePiece>> pieces(kSets);
+  std::vector<std::vector<DeviceSegment>> segments(kSets);
   std::vector<std::byte*> packed;
   for (const std::size_t size : sizes) {
-    for (auto& set : pieces) set.push_back({bench.allocate(size * 4), all, size});
+    for (auto& set : segments) set.push_back({bench.allocate(size * 4), all, size});
     all += size;
   }
   for (int set = 0; set < kSets; ++set) packed.push_back(bench.allocate(all * size_of(in_packed)));
@@ -261,14 +261,14 @@ void time_packing(Device& device, Report& report, const std::string& name, const
   report.line("pack " + name, all * 4, moved,
               measure(bench,
                       [&](int i) {
-                        stop_unless(device.pack(bench.stream, pieces[set_of(i)], Dtype::float32, packed[set_of(i)],
+                        stop_unless(device.pack(bench.stream, segments[set_of(i)], Dtype::float32, packed[set_of(i)],
                                                 in_packed, factor));
                       }),
               limit);
   report.line("unpack " + name, all * 4, moved,
               measure(bench,
                       [&](int i) {
-                        stop_unless(device.unpack(bench.stream, pieces[set_of(i)], Dtype::float32, packed[set_of(i)],
+                        stop_unless(device.unpack(bench.stream, segments[set_of(i)], Dtype::float32, packed[set_of(i)],
                                                   in_packed, factor));
                       }),
               limit);

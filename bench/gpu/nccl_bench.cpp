@@ -98,19 +98,19 @@ struct Gradients {
     for (const std::size_t size : resnet50()) {
       const std::size_t count = std::max<std::size_t>(size / divisor, 1);
       std::byte* tensor = me.gpu.allocate(count * 4);
-      pieces.push_back({tensor, total, count});
+      segments.push_back({tensor, total, count});
       total += count;
     }
   }
   // Packed and summed as one.
   void sum_packed(Rank& me, std::byte* memory) const {
     Device& device = me.gpu.device();
-    stop_unless(device.pack(me.gpu.stream(), pieces, Dtype::float32, memory, Dtype::float32, 1));
+    stop_unless(device.pack(me.gpu.stream(), segments, Dtype::float32, memory, Dtype::float32, 1));
     me.our_sum(memory, total);
-    stop_unless(device.unpack(me.gpu.stream(), pieces, Dtype::float32, memory, Dtype::float32, 1));
+    stop_unless(device.unpack(me.gpu.stream(), segments, Dtype::float32, memory, Dtype::float32, 1));
   }
 
-  std::vector<DevicePiece> pieces;
+  std::vector<DeviceSegment> segments;
   std::size_t total = 0;
 };
 
@@ -124,10 +124,10 @@ void check(Rank& me, int ranks) {
   }
   const Gradients gradients(me, 1000);
   std::byte* packed = me.gpu.allocate(gradients.total * 4);
-  for (const DevicePiece& piece : gradients.pieces) me.gpu.put(piece.tensor, values_of(me.rank, piece.count));
+  for (const DeviceSegment& segment : gradients.segments) me.gpu.put(segment.tensor, values_of(me.rank, segment.count));
   gradients.sum_packed(me, packed);
-  for (const DevicePiece& piece : gradients.pieces) {
-    if (!is_sum(me.gpu.get(piece.tensor, piece.count), ranks)) end(kWrong, "a packed sum is wrong");
+  for (const DeviceSegment& segment : gradients.segments) {
+    if (!is_sum(me.gpu.get(segment.tensor, segment.count), ranks)) end(kWrong, "a packed sum is wrong");
   }
 }
 
@@ -205,12 +205,12 @@ Options parse(int argc, char** argv) {
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a line is seen when it is known
   const Options options = parse(argc, argv);
-  Crew crew(options.ranks);
+  WorkerGroup workers(options.ranks);
   Ids ids;
-  if (crew.rank() == 0) {
+  if (workers.rank() == 0) {
     for (auto* id : {&ids.ours, &ids.bare}) *id = make_nccl_id(options.config, options.ranks);
   }
-  crew.tell(ids);
-  run(options, crew.rank(), ids);
-  return crew.outcome();
+  workers.tell(ids);
+  run(options, workers.rank(), ids);
+  return workers.outcome();
 }

@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "algorithms/choose.h"
+#include "algorithms/choice/choose.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "capi/objects.h"
-#include "runtime/tuning.h"
-#include "schedule/describe.h"
+#include "runtime/lifecycle/tuning.h"
+#include "schedule/print/describe.h"
 
 namespace fdl::capi {
 namespace {

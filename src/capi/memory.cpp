@@ -18,12 +18,12 @@ Owners<HostMemory>& allocations() {
 }
 
 // Of devices' memory; a forked child has no part in it.
-struct HeldHere {
+struct SymmetricHere {
   GroupMemory memory;
   pid_t process = ::getpid();
 };
-Owners<HeldHere>& device_allocations() {
-  static auto& instance = *new Owners<HeldHere>;
+Owners<SymmetricHere>& device_allocations() {
+  static auto& instance = *new Owners<SymmetricHere>;
   return instance;
 }
 
@@ -47,7 +47,7 @@ void fdl_free(void* memory) {
   if (memory == nullptr) return;
   if (const auto held = device_allocations().forget(memory)) {
     if (held->process == ::getpid()) return held->memory.let_go();
-    static_cast<void>(new std::shared_ptr<HeldHere>(held));
+    static_cast<void>(new std::shared_ptr<SymmetricHere>(held));
     return;
   }
   if (const auto owner = allocations().forget(memory)) return owner->release(memory);
@@ -68,7 +68,7 @@ fdl_result fdl_device_alloc(fdl_group* group, fdl_device_kind kind, int index, v
     return report(taken.status().while_doing("allocating " + std::to_string(bytes) + " bytes on a device"));
   }
   void* const address = taken->memory->get();
-  device_allocations().keep(address, std::make_shared<HeldHere>(HeldHere{taken.take()}));
+  device_allocations().keep(address, std::make_shared<SymmetricHere>(SymmetricHere{taken.take()}));
   *memory = address;
   return FDL_OK;
 }

@@ -1,10 +1,10 @@
 // C API: named operations.
 #include <cstring>
 
-#include "agree/wire.h"
+#include "agree/wire/wire.h"
 #include "capi/objects.h"
 #include "capi/owners.h"
-#include "engine/adasum.h"
+#include "engine/host/adasum.h"
 
 using namespace fdl;
 using namespace fdl::capi;

@@ -10,7 +10,7 @@
 
 #include "capi/arguments.h"
 #include "farandole/farandole.h"
-#include "runtime/runtime.h"
+#include "runtime/lifecycle/runtime.h"
 
 struct fdl_op {
   fdl::UserOp op;

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "capi/objects.h"
-#include "runtime/average.h"
+#include "runtime/named/average.h"
 
 using namespace fdl;
 using namespace fdl::capi;

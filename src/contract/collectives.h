@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "contract/sleeper.h"
+#include "contract/waitable.h"
 #include "data/dtype.h"
 #include "data/reduce.h"
 #include "schedule/schedule.h"
@@ -46,7 +46,7 @@ struct CollectiveSpec {
 };
 
 // A part of a vector: no input means zeros, no output that this rank does not want it. Whole elements.
-struct Piece {
+struct Segment {
   const void* input = nullptr;
   void* output = nullptr;
   std::size_t bytes = 0;
@@ -59,7 +59,7 @@ struct Piece {
 struct Buffers {
   const void* input = nullptr;
   void* output = nullptr;
-  std::span<const Piece> pieces = {};
+  std::span<const Segment> segments = {};
 };
 
 // One of several collectives that are started together.
@@ -80,21 +80,21 @@ struct Completion {
 };
 
 // One thread drives it. At most one collective is in flight: start() is legal when the last one is done.
-class Collectives : public Sleeper {
+class Collectives : public Waitable {
  public:
   virtual std::string_view name() const = 0;  // "shared memory"
   // Must give the same answer on every rank of the communicator for the same collective.
   virtual bool can(const CollectiveSpec& spec) const = 0;
   // Whether start() understands pieces for it. The others need their vector in one place.
-  virtual bool takes_pieces(const CollectiveSpec&) const { return false; }
+  virtual bool takes_segments(const CollectiveSpec&) const { return false; }
   // The outcome appears in `completion`, perhaps at once. Does not block. Failures end this object: later collectives
   // fail at once with the same error.
   virtual void start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) = 0;
-  // Whether start_together() takes it among others; as with can(), the same answer on every rank.
-  virtual bool takes_together(const CollectiveSpec&) const { return false; }
+  // Whether launch_group() takes it among others; as with can(), the same answer on every rank.
+  virtual bool takes_group(const CollectiveSpec&) const { return false; }
   // Several at once, on one stream, of which all ranks give the same ones in the same order: done when all are, and
   // failed when one is.
-  virtual void start_together(std::span<const Call>, Completion& completion) {
+  virtual void launch_group(std::span<const Call>, Completion& completion) {
     completion.finish(Status(Code::internal, "these collectives run one by one; please report it"));
   }
   // Moves what can be moved; true if anything did.

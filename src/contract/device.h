@@ -23,10 +23,10 @@ namespace fdl {
 // A stream of the device, a framework's own (CUstream) or one made here; null: the default stream.
 using Stream = void*;
 // A point in a stream that others wait for (CUevent).
-using Mark = void*;
+using DeviceEvent = void*;
 
 // Some elements of a vector that is made of many tensors: `count` elements of the packed vector, from `first` on.
-struct DevicePiece {
+struct DeviceSegment {
   void* tensor = nullptr;  // null: nobody's; packed as zeros, not unpacked
   std::size_t first = 0;
   std::size_t count = 0;
@@ -61,25 +61,25 @@ class Device {
   virtual void end_stream(Stream stream) = 0;
   // Whether what is queued on it is being recorded into a graph, and does not run now.
   virtual Result<bool> is_captured(Stream stream) = 0;
-  virtual Result<Mark> make_mark() = 0;
-  virtual void end_mark(Mark mark) = 0;
-  virtual Status set(Mark mark, Stream stream) = 0;
+  virtual Result<DeviceEvent> make_event() = 0;
+  virtual void end_event(DeviceEvent event) = 0;
+  virtual Status set(DeviceEvent event, Stream stream) = 0;
   // What is queued on the stream from now on runs after the mark where it was last set.
-  virtual Status wait(Stream stream, Mark mark) = 0;
+  virtual Status wait(Stream stream, DeviceEvent event) = 0;
   // Whether the device has passed the mark; the device's failure, once it has one.
-  virtual Result<bool> reached(Mark mark) = 0;
+  virtual Result<bool> reached(DeviceEvent event) = 0;
   // Rings once everything that is queued on the stream so far has run. The bell outlives that.
-  virtual Status ring(Stream stream, const Event& bell) = 0;
+  virtual Status ring(Stream stream, const Event& notifier) = 0;
 
   // ---- work
   virtual Status copy(Stream stream, void* target, const void* source, std::size_t bytes) = 0;  // in any direction
   virtual Status fill_zero(Stream stream, void* target, std::size_t bytes) = 0;
   // packed[first + i] = factor * tensor[i] for all pieces at once, in as few launches as there can be. Where the types
   // differ both are real, and the product is rounded once, to nearest even; factors work as scale() of data/reduce.h.
-  virtual Status pack(Stream stream, std::span<const DevicePiece> pieces, Dtype tensors, void* packed, Dtype in_packed,
-                      double factor) = 0;
+  virtual Status pack(Stream stream, std::span<const DeviceSegment> segments, Dtype tensors, void* packed,
+                      Dtype in_packed, double factor) = 0;
   // tensor[i] = factor * packed[first + i].
-  virtual Status unpack(Stream stream, std::span<const DevicePiece> pieces, Dtype tensors, const void* packed,
+  virtual Status unpack(Stream stream, std::span<const DeviceSegment> segments, Dtype tensors, const void* packed,
                         Dtype in_packed, double factor) = 0;
   // target[i] = factor * (sources[0][i] op sources[1][i] op ...): the bits of reduce_many and then scale of
   // data/reduce.h. `target` may be one of the sources. UNSUPPORTED for a user's operation.

@@ -31,9 +31,9 @@ static_assert(sizeof(DeviceFacts) == 40);
 // Messages between the ranks of a group from device to device: what our own schedules run on. They belong to
 // collectives that were joined: whoever drives, sleeps on, and interrupts those does it for the lanes too, and both are
 // never used at once. The k-th send to a peer meets the k-th receive there; their sizes are equal and not zero.
-class DeviceLanes {
+class DeviceChannels {
  public:
-  virtual ~DeviceLanes() = default;
+  virtual ~DeviceChannels() = default;
 
   // Whether what was handed in before is on the stream, and a group may begin: false until all have joined, and while
   // the library is at work on a group; the collectives' wake_fd() rings when that changes. Else the failure.
@@ -55,7 +55,7 @@ class DeviceLibrary {
   virtual bool shares_devices() const = 0;
   // What keeps these ranks from using it together, in one line that names the first such rank and the remedy: the same
   // on all of them. OK: nothing. Pure.
-  virtual Status verdict(std::span<const DeviceFacts> ranks, std::span<const Member> members) const = 0;
+  virtual Status conflict(std::span<const DeviceFacts> ranks, std::span<const Member> members) const = 0;
 
   // One rank makes an id, all get it and join with it. join() returns at once: the collectives that it returns can be
   // started, and begin when all have joined. That they have not by `deadline` is a failure that says so. Ended without
@@ -87,7 +87,7 @@ class DeviceLibrary {
   virtual Result<bool> dismiss(Collectives&, void* /*memory*/) { return true; }
 
   // Lanes of collectives that this library's join() returned, which outlive them. Null: it has none.
-  virtual std::unique_ptr<DeviceLanes> lanes_of(Collectives&) { return nullptr; }
+  virtual std::unique_ptr<DeviceChannels> channels_of(Collectives&) { return nullptr; }
 };
 
 }  // namespace fdl

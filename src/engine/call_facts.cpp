@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "base/bytes.h"
-#include "engine/aliasing.h"
+#include "engine/host/aliasing.h"
 
 namespace fdl {
 namespace {

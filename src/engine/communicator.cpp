@@ -7,16 +7,16 @@
 #include <algorithm>
 #include <array>
 
-#include "algorithms/measured_choice.h"
+#include "algorithms/choice/measured_choice.h"
 #include "base/relax.h"
 #include "engine/call_facts.h"
-#include "engine/device_collectives.h"
-#include "engine/device_failure.h"
+#include "engine/device/device_collectives.h"
+#include "engine/device/device_failure.h"
+#include "engine/device/staged_messages.h"
+#include "engine/host/messages.h"
+#include "engine/host/part_transport.h"
+#include "engine/host/scheduled_collectives.h"
 #include "engine/late_ranks.h"
-#include "engine/messages.h"
-#include "engine/part_transport.h"
-#include "engine/scheduled_collectives.h"
-#include "engine/staged_messages.h"
 
 namespace fdl {
 namespace {
@@ -43,7 +43,9 @@ Status check_configured(const std::string& name) {
 }
 
 // That is no collective.
-bool asks_for_memory(const Operation& operation) { return operation.room_bytes != 0 || operation.holding != nullptr; }
+bool asks_for_memory(const Operation& operation) {
+  return operation.scratch_bytes != 0 || operation.symmetric_allocation != nullptr;
+}
 
 // Where ranks share cores, it is mostly a peer's turn: letting it run costs less than to sleep and be rung. A few
 // times, for who yields to nobody only burns what is left of its own turn.
@@ -51,7 +53,7 @@ constexpr int kYields = 4;
 
 constexpr uint64_t kAlarm = 0;  // the poller's token of interrupt(); nobody reads tokens, the set is only slept on
 constexpr uint64_t kDevices = 1000;
-constexpr uint64_t kCrossings = 1001;
+constexpr uint64_t kTransfers = 1001;
 
 // It and those beside it. The owner may free each as soon as it is done.
 void finish_all(Operation& first, const Status& status) {
@@ -63,7 +65,7 @@ void finish_all(Operation& first, const Status& status) {
 }
 
 // Of how many collectives on devices it is remembered what they were.
-constexpr std::size_t kRemembered = 256;
+constexpr std::size_t kCachedRequests = 256;
 
 }  // namespace
 
@@ -81,7 +83,7 @@ struct Communicator::State {
 
   Status watch_parts();
   Status prepare_device(Device& device);
-  Status prepare_crossings(Device& device);
+  Status prepare_transfers(Device& device);
   std::unique_ptr<Collectives> make_side_of_hosts(bool between);
   bool move_messages();
   void begin_next();
@@ -110,8 +112,8 @@ struct Communicator::State {
   std::unique_ptr<DeviceCollectives> devices;  // from the first collective on a device on
   const Preference preference;
   Messages messages;
-  std::unique_ptr<StagedMessages> crossings;  // from the first message on a device on
-  std::vector<Sleeper*> sleepers;             // the transport and the preferred; none once failed
+  std::unique_ptr<StagedMessages> transfers;  // from the first message on a device on
+  std::vector<Waitable*> sleepers;            // the transport and the preferred; none once failed
   std::size_t prepared = 0;                   // how many of them know that we may sleep
   bool woke = false;                          // a sleep has ended since the transport was last driven
 
@@ -139,7 +141,7 @@ struct Communicator::State {
   uint64_t ended_on_device = 0;
   // The driving thread's to write.
   std::atomic<uint64_t> begun_on_device{0};
-  std::array<std::atomic<Collective>, kRemembered> kinds_on_device{};
+  std::array<std::atomic<Collective>, kCachedRequests> kinds_on_device{};
   std::atomic<const Device*> known_device{nullptr};
 };
 
@@ -188,9 +190,9 @@ int Communicator::rank() const { return state_->parts.rank; }
 int Communicator::size() const { return static_cast<int>(state_->parts.members.size()); }
 const std::vector<Member>& Communicator::members() const { return state_->parts.members; }
 
-bool Communicator::takes_pieces(const CollectiveSpec& spec) const {
+bool Communicator::takes_segments(const CollectiveSpec& spec) const {
   if (state_->failed || (spec.device != nullptr && state_->devices == nullptr)) return false;
-  return state_->choose_runner(spec)->takes_pieces(spec);
+  return state_->choose_runner(spec)->takes_segments(spec);
 }
 
 Communicator::Runner Communicator::runner_of(CollectiveSpec spec) const {
@@ -198,7 +200,7 @@ Communicator::Runner Communicator::runner_of(CollectiveSpec spec) const {
   if (s.failed) return {};
   spec.deterministic |= s.parts.config->deterministic;
   if (spec.device != nullptr) {
-    if (s.devices == nullptr || !s.devices->is_settled()) return {};
+    if (s.devices == nullptr || !s.devices->is_negotiated()) return {};
     if (!s.devices->stages(spec)) return {s.devices->runner_name(spec), s.devices->algorithm_of(spec)};
     spec.device = nullptr;
     const Runner on_host = runner_of(spec);
@@ -218,13 +220,13 @@ void Communicator::start(Operation& operation) {
 }
 
 // Before it is settled who runs collectives on devices nobody takes them together, on any rank.
-void Communicator::start_together(std::span<Operation* const> operations) {
+void Communicator::launch_group(std::span<Operation* const> operations) {
   bool at_once = operations.size() > 1;
   {
     const Hand hand(*state_);
     for (Operation* operation : operations) {
       operation->spec.deterministic |= state_->parts.config->deterministic;
-      at_once = at_once && state_->devices != nullptr && state_->devices->takes_together(operation->spec);
+      at_once = at_once && state_->devices != nullptr && state_->devices->takes_group(operation->spec);
     }
   }
   if (!at_once) {
@@ -267,12 +269,12 @@ void Communicator::start(Message& message) {
   if (message.device == nullptr) [[likely]] {
     s.messages.start(message);
   } else {
-    const Status prepared = s.prepare_crossings(*message.device);
+    const Status prepared = s.prepare_transfers(*message.device);
     if (!prepared.ok()) {
       s.fail(prepared);
       return message.completion.finish(prepared);
     }
-    s.crossings->start(message);
+    s.transfers->start(message);
   }
   s.move_messages();
 }
@@ -316,9 +318,9 @@ bool Communicator::prepare_to_sleep() {
   s.prepared = 0;
   if (s.interrupted.load(std::memory_order_acquire) && !s.failed) return false;
   if (s.woken.load(std::memory_order_acquire)) return false;
-  for (Sleeper* sleeper : s.sleepers) {
+  for (Waitable* waitable : s.sleepers) {
     ++s.prepared;
-    if (!sleeper->prepare_to_sleep()) return false;
+    if (!waitable->prepare_to_sleep()) return false;
   }
   return true;
 }
@@ -426,9 +428,9 @@ uint64_t Communicator::begun_on_device() const { return state_->begun_on_device.
 
 std::string Communicator::name_of_device_work(uint64_t number) const {
   const Device* device = state_->known_device.load(std::memory_order_acquire);
-  const bool is_remembered = number > 0 && begun_on_device() < number + kRemembered;
-  const Collective kind = state_->kinds_on_device[number % kRemembered].load(std::memory_order_relaxed);
-  return fmt::format("{} number {} on {}", is_remembered ? name_of(kind) : "collective", number,
+  const bool is_cached = number > 0 && begun_on_device() < number + kCachedRequests;
+  const Collective kind = state_->kinds_on_device[number % kCachedRequests].load(std::memory_order_relaxed);
+  return fmt::format("{} number {} on {}", is_cached ? name_of(kind) : "collective", number,
                      device == nullptr ? "its device" : device->name());
 }
 
@@ -436,7 +438,7 @@ bool Communicator::has_failed() const { return state_->failed; }
 
 bool Communicator::works_on_device() const { return state_->devices != nullptr; }
 
-ReadinessBoard* Communicator::board() { return state_->parts.board.get(); }
+ReadinessFlags* Communicator::readiness_flags() { return state_->parts.readiness_flags.get(); }
 
 Status Communicator::own(const Status& failure) const { return state_->own(failure); }
 
@@ -452,12 +454,13 @@ Status Communicator::State::watch_parts() {
   if (parts.transport != nullptr) sleepers.push_back(parts.transport.get());
   for (const auto& one : parts.preferred) sleepers.push_back(one.get());
   for (std::size_t i = 0; i < sleepers.size(); ++i) FDL_RETURN_IF_ERROR(poller.add(sleepers[i]->wake_fd(), i + 1));
-  if (parts.board == nullptr) return {};
+  if (parts.readiness_flags == nullptr) return {};
   // It may share the descriptor of others.
-  const bool shared = std::any_of(sleepers.begin(), sleepers.end(),
-                                  [&](const Sleeper* sleeper) { return sleeper->wake_fd() == parts.board->wake_fd(); });
-  if (!shared) FDL_RETURN_IF_ERROR(poller.add(parts.board->wake_fd(), sleepers.size() + 1));
-  sleepers.push_back(parts.board.get());
+  const bool shared = std::any_of(sleepers.begin(), sleepers.end(), [&](const Waitable* waitable) {
+    return waitable->wake_fd() == parts.readiness_flags->wake_fd();
+  });
+  if (!shared) FDL_RETURN_IF_ERROR(poller.add(parts.readiness_flags->wake_fd(), sleepers.size() + 1));
+  sleepers.push_back(parts.readiness_flags.get());
   return {};
 }
 
@@ -479,13 +482,13 @@ Status Communicator::State::prepare_device(Device& device) {
   return {};
 }
 
-Status Communicator::State::prepare_crossings(Device& device) {
-  if (crossings != nullptr) return {};
+Status Communicator::State::prepare_transfers(Device& device) {
+  if (transfers != nullptr) return {};
   auto made = StagedMessages::make(messages, device);
   if (!made.ok()) return as_device_failure(made.status());
-  crossings = made.take();
-  FDL_RETURN_IF_ERROR(poller.add(crossings->wake_fd(), kCrossings));
-  sleepers.push_back(crossings.get());
+  transfers = made.take();
+  FDL_RETURN_IF_ERROR(poller.add(transfers->wake_fd(), kTransfers));
+  sleepers.push_back(transfers.get());
   return {};
 }
 
@@ -510,12 +513,12 @@ std::unique_ptr<Collectives> Communicator::State::make_side_of_hosts(bool betwee
 
 // Those of devices let go of theirs before, and take what has arrived after.
 bool Communicator::State::move_messages() {
-  if (crossings == nullptr) [[likely]]
+  if (transfers == nullptr) [[likely]]
     return messages.progress();
-  bool moved = crossings->progress();
+  bool moved = transfers->progress();
   moved |= messages.progress();
-  moved |= crossings->progress();
-  if (!crossings->status().ok()) fail(crossings->status());
+  moved |= transfers->progress();
+  if (!transfers->status().ok()) fail(transfers->status());
   return moved;
 }
 
@@ -524,18 +527,18 @@ void Communicator::State::begin_next() {
   while (active == nullptr && oldest != nullptr && !failed) {
     active = choose_runner(oldest->spec);
     outcome = {};
-    if (oldest->room_bytes == 0 && oldest->holding == nullptr && oldest->beside == nullptr) [[likely]] {
+    if (oldest->scratch_bytes == 0 && oldest->symmetric_allocation == nullptr && oldest->beside == nullptr) [[likely]] {
       active->start(oldest->spec, oldest->buffers, outcome);
     } else if (oldest->beside != nullptr) {
       calls.clear();
       for (const Operation* each = oldest; each != nullptr; each = each->beside) {
         calls.push_back({&each->spec, each->buffers});
       }
-      active->start_together(calls, outcome);
-    } else if (oldest->holding != nullptr) {
-      devices->hold(oldest->spec, *oldest->holding, outcome);
+      active->launch_group(calls, outcome);
+    } else if (oldest->symmetric_allocation != nullptr) {
+      devices->hold(oldest->spec, *oldest->symmetric_allocation, outcome);
     } else {
-      devices->make_room(oldest->spec, oldest->room_bytes, oldest->room, outcome);
+      devices->make_room(oldest->spec, oldest->scratch_bytes, oldest->scratch, outcome);
     }
     if (outcome.done) end_current();
   }
@@ -544,7 +547,7 @@ void Communicator::State::begin_next() {
 void Communicator::State::note_device_work(const Operation& operation) {
   if (asks_for_memory(operation)) return;
   const uint64_t number = begun_on_device.load(std::memory_order_relaxed) + 1;
-  kinds_on_device[number % kRemembered].store(operation.spec.collective, std::memory_order_relaxed);
+  kinds_on_device[number % kCachedRequests].store(operation.spec.collective, std::memory_order_relaxed);
   begun_on_device.store(number, std::memory_order_relaxed);
   if (parts.watch && !std::exchange(watched, true)) parts.watch();
 }
@@ -671,22 +674,22 @@ void Communicator::State::fail(const Status& why) {
   if (devices != nullptr) devices->interrupt(final);
   for (const auto& one : parts.preferred) one->interrupt(final);
   scheduled->interrupt(final);
-  for (Sleeper* sleeper : sleepers) poller.remove(sleeper->wake_fd());
+  for (Waitable* waitable : sleepers) poller.remove(waitable->wake_fd());
   sleepers.clear();
   prepared = 0;
   active = nullptr;
   // The transport first: peers may write into what the others own as long as it stands.
   parts.transport.reset();
   parts.preferred.clear();
-  parts.board.reset();
+  parts.readiness_flags.reset();
   scheduled.reset();
   devices.reset();  // last: what the others had in hand lies in its memory
   alarm.clear();
 
   messages.fail(final);
-  if (crossings != nullptr) {
-    crossings->fail(final);
-    crossings.reset();
+  if (transfers != nullptr) {
+    transfers->fail(final);
+    transfers.reset();
   }
   while (oldest != nullptr) {
     Operation* operation = oldest;

@@ -13,15 +13,15 @@
 #include <string>
 #include <vector>
 
-#include "algorithms/choose.h"
+#include "algorithms/choice/choose.h"
 #include "base/config.h"
 #include "base/mutex.h"
 #include "contract/collectives.h"
 #include "contract/device_library.h"
 #include "contract/membership.h"
-#include "contract/readiness_board.h"
+#include "contract/readiness_flags.h"
 #include "contract/transport.h"
-#include "engine/held_memory.h"
+#include "engine/device/symmetric_memory.h"
 #include "system/event.h"
 #include "system/poller.h"
 
@@ -35,10 +35,10 @@ struct Operation {
   Completion completion;
   // Where this is not 0, no collective but room on the spec's device for so many bytes is asked for, as
   // DeviceCollectives::make_room() has it: then it says how many there are, and where.
-  std::size_t room_bytes = 0;
-  void* room = nullptr;
+  std::size_t scratch_bytes = 0;
+  void* scratch = nullptr;
   // Or memory for tensors, as DeviceCollectives::hold() has it.
-  Holding* holding = nullptr;
+  SymmetricAllocation* symmetric_allocation = nullptr;
   Operation* next = nullptr;    // the communicator's
   Operation* beside = nullptr;  // the communicator's: runs and ends with this one
 };
@@ -60,7 +60,7 @@ struct Message {
   Message* next = nullptr;
 };
 
-class Communicator final : public Sleeper {
+class Communicator final : public Waitable {
  public:
   struct Parts {
     std::string id;
@@ -70,8 +70,8 @@ class Communicator final : public Sleeper {
     const Config* config = nullptr;
     std::unique_ptr<Transport> transport;  // null for a group of one
     std::vector<std::unique_ptr<Collectives>>
-        preferred;                          // asked in this order; the scheduled engine comes last by itself
-    std::unique_ptr<ReadinessBoard> board;  // null where the members have none
+        preferred;                                    // asked in this order; the scheduled engine comes last by itself
+    std::unique_ptr<ReadinessFlags> readiness_flags;  // null where the members have none
     // Gives the library that runs collectives on devices, when the first one comes; an error says why there is none.
     // Empty: there is none. The library outlives the communicator, as do the devices of its collectives.
     std::function<Result<DeviceLibrary*>()> device_library;
@@ -90,7 +90,7 @@ class Communicator final : public Sleeper {
   const std::vector<Member>& members() const;
 
   // Whether the buffers of this collective may be given in pieces.
-  bool takes_pieces(const CollectiveSpec& spec) const;
+  bool takes_segments(const CollectiveSpec& spec) const;
 
   // Who would run this collective, and by which algorithm where there is a choice: "shared memory", or "tcp" and
   // "ring"; on devices "nccl 2.30.4" or "staged over shared memory", and nobody before the first collective there has
@@ -105,7 +105,7 @@ class Communicator final : public Sleeper {
   void start(Operation& operation);
   // Where whoever runs them can, in one launch, and then they end together; else one after the other. All ranks start
   // the same ones together. At least one.
-  void start_together(std::span<Operation* const> operations);
+  void launch_group(std::span<Operation* const> operations);
   void start(Message& message);
 
   // Moves what can be moved; true if anything did.
@@ -153,7 +153,7 @@ class Communicator final : public Sleeper {
   // Whether collectives may be queued on a device, where they go on when the host has long been done.
   bool works_on_device() const;
   // Null where there is none, and once the communicator has failed. Who sleeps on the communicator sleeps on it too.
-  ReadinessBoard* board();
+  ReadinessFlags* readiness_flags();
   // "allreduce by shared memory" / "ring, step 9: recv_reduce chunk 3 from rank 2"
   std::string phase() const;
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "agree/negotiator.h"
+#include "agree/negotiation/negotiator.h"
 
 namespace fdl {
 

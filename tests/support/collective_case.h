@@ -118,7 +118,7 @@ class CaseOnRank {
   Buffers buffers() { return {input_at_, output_at_}; }
 
   // "" or what is wrong.
-  std::string verdict() const {
+  std::string mismatch() const {
     for (std::size_t i = 0; i < kGuardBytes; ++i) {
       if (start_[i] != kGuard || start_[span_bytes_ - 1 - i] != kGuard) return "wrote outside of its output";
     }

@@ -7,13 +7,13 @@
 
 #include "contract/collectives.h"
 #include "tests/support/collective_case.h"
-#include "tests/support/party.h"
+#include "tests/support/participant.h"
 
 namespace fdl::test {
 
 // Looks a few times and then sleeps, so that a wake-up that is missing fails the test.
 inline Status wait(Collectives& collectives, Completion& completion) {
-  const Deadline deadline = Deadline::after_seconds(kPatienceSeconds);
+  const Deadline deadline = Deadline::after_seconds(kTimeoutSeconds);
   for (int idle = 0; !completion.done;) {
     if (collectives.progress() || ++idle % 50 != 0) continue;
     require(!deadline.passed(), "waited in vain: " + collectives.phase());
@@ -34,10 +34,10 @@ inline void check(Collectives& collectives, const CollectiveCase& c, int rank, i
   CaseOnRank mine(c, rank, size, std::move(memory));
   const Status status = call(collectives, mine.spec(), mine.buffers());
   if (!status.ok()) throw std::runtime_error(c.text() + ": " + status.text());
-  const std::string verdict = mine.verdict();
-  if (!verdict.empty()) {
+  const std::string mismatch = mine.mismatch();
+  if (!mismatch.empty()) {
     throw std::runtime_error("rank " + std::to_string(rank) + " of " + std::to_string(size) + ": " + c.text() + " " +
-                             verdict);
+                             mismatch);
   }
 }
 

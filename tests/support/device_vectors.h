@@ -9,13 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/device_team.h"
+#include "tests/support/device_ranks.h"
 
 namespace fdl::test {
 
 inline constexpr std::size_t kSegment = 256;  // bytes
 
-inline DeviceTeam staging(std::map<std::string, std::string> options = {}) {
+inline DeviceRanks staging(std::map<std::string, std::string> options = {}) {
   options.try_emplace("device_staging_bytes", std::to_string(kSegment));
   options.try_emplace("deterministic", "1");
   options.try_emplace("slice_bytes", "96");
@@ -23,8 +23,8 @@ inline DeviceTeam staging(std::map<std::string, std::string> options = {}) {
   return {.config = make_config(options)};
 }
 
-inline DeviceTeam with_library(HostLibrary& library, std::map<std::string, std::string> options = {}) {
-  DeviceTeam team = staging(std::move(options));
+inline DeviceRanks with_library(HostLibrary& library, std::map<std::string, std::string> options = {}) {
+  DeviceRanks team = staging(std::move(options));
   team.library = [&library](int) { return [&library]() -> Result<DeviceLibrary*> { return &library; }; };
   return team;
 }
@@ -57,10 +57,10 @@ class Ones {
 };
 
 // Whether work failed, as it must on all ranks or on none. Rank 1 says what has fallen, the others what they see of it.
-inline bool fails_everywhere(int size, const DeviceTeam& team, const std::function<Status(DeviceRank&)>& work,
+inline bool fails_everywhere(int size, const DeviceRanks& team, const std::function<Status(DeviceRank&)>& work,
                              const std::string& fallen, const std::string& seen) {
   std::atomic<int> failed{0};
-  run_device_team(size, team, [&](DeviceRank& me) {
+  run_device_ranks(size, team, [&](DeviceRank& me) {
     const Status outcome = work(me);
     if (outcome.ok()) return;
     ++failed;

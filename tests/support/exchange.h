@@ -16,48 +16,48 @@ namespace fdl::test {
 class SharedExchange final : public Exchange {
  public:
   SharedExchange() {
-    void* memory = ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* memory = ::mmap(nullptr, sizeof(FakeFlags), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     FDL_CHECK(memory != MAP_FAILED);
-    board_ = new (memory) Board;
+    readiness_flags_ = new (memory) FakeFlags;
     pthread_mutexattr_t mutex_kind;
     pthread_mutexattr_init(&mutex_kind);
     pthread_mutexattr_setpshared(&mutex_kind, PTHREAD_PROCESS_SHARED);
-    pthread_mutex_init(&board_->mutex, &mutex_kind);
+    pthread_mutex_init(&readiness_flags_->mutex, &mutex_kind);
     pthread_condattr_t condition_kind;
     pthread_condattr_init(&condition_kind);
     pthread_condattr_setpshared(&condition_kind, PTHREAD_PROCESS_SHARED);
     pthread_condattr_setclock(&condition_kind, CLOCK_MONOTONIC);
-    pthread_cond_init(&board_->published, &condition_kind);
+    pthread_cond_init(&readiness_flags_->published, &condition_kind);
   }
-  ~SharedExchange() override { ::munmap(board_, sizeof(Board)); }
+  ~SharedExchange() override { ::munmap(readiness_flags_, sizeof(FakeFlags)); }
   SharedExchange(const SharedExchange&) = delete;
   SharedExchange& operator=(const SharedExchange&) = delete;
 
   Status publish(std::string_view key, std::string_view value) override {
     FDL_CHECK(key.size() < sizeof(Note::key) && value.size() < sizeof(Note::value));
-    pthread_mutex_lock(&board_->mutex);
-    FDL_CHECK(board_->count < board_->notes.size());
-    Note& note = board_->notes[board_->count++];
+    pthread_mutex_lock(&readiness_flags_->mutex);
+    FDL_CHECK(readiness_flags_->count < readiness_flags_->notes.size());
+    Note& note = readiness_flags_->notes[readiness_flags_->count++];
     std::memcpy(note.key, key.data(), key.size());
     std::memcpy(note.value, value.data(), value.size());
     note.value_bytes = value.size();
-    pthread_cond_broadcast(&board_->published);
-    pthread_mutex_unlock(&board_->mutex);
+    pthread_cond_broadcast(&readiness_flags_->published);
+    pthread_mutex_unlock(&readiness_flags_->mutex);
     return {};
   }
 
   Result<std::string> fetch(std::string_view key, Deadline deadline) override {
-    pthread_mutex_lock(&board_->mutex);
+    pthread_mutex_lock(&readiness_flags_->mutex);
     const Note* note = find(key);
     while (note == nullptr && !deadline.passed()) {
       // For ever is an hour here: a test that waits longer is broken.
       const int64_t until = now_ns() + std::min<int64_t>(deadline.remaining_ns(), 3'600'000'000'000);
       const timespec moment{static_cast<time_t>(until / 1'000'000'000), static_cast<long>(until % 1'000'000'000)};
-      pthread_cond_timedwait(&board_->published, &board_->mutex, &moment);
+      pthread_cond_timedwait(&readiness_flags_->published, &readiness_flags_->mutex, &moment);
       note = find(key);
     }
     const std::string value = note == nullptr ? "" : std::string(note->value, note->value_bytes);
-    pthread_mutex_unlock(&board_->mutex);
+    pthread_mutex_unlock(&readiness_flags_->mutex);
     if (note == nullptr) return Status(Code::timeout, "nobody published " + std::string(key));
     return value;
   }
@@ -68,7 +68,7 @@ class SharedExchange final : public Exchange {
     char value[1024] = {};
     std::size_t value_bytes = 0;
   };
-  struct Board {
+  struct FakeFlags {
     pthread_mutex_t mutex;
     pthread_cond_t published;
     std::size_t count = 0;
@@ -76,13 +76,13 @@ class SharedExchange final : public Exchange {
   };
 
   const Note* find(std::string_view key) const {
-    for (std::size_t i = 0; i < board_->count; ++i) {
-      if (board_->notes[i].key == key) return &board_->notes[i];
+    for (std::size_t i = 0; i < readiness_flags_->count; ++i) {
+      if (readiness_flags_->notes[i].key == key) return &readiness_flags_->notes[i];
     }
     return nullptr;
   }
 
-  Board* board_;
+  FakeFlags* readiness_flags_;
 };
 
 }  // namespace fdl::test

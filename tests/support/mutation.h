@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "schedule/describe.h"
+#include "schedule/print/describe.h"
 #include "schedule/schedule.h"
 
 namespace fdl::test {

@@ -3,19 +3,19 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/support/standin_gpus.h"
+#include "tests/fakes/cuda/fake_gpus.h"
 
 namespace fdl::test {
 
 class Nccl : public testing::Test {
  protected:
-  void SetUp() override { standin_nccl_reset(); }
+  void SetUp() override { fake_nccl_reset(); }
   // Whatever happened: nothing stays behind.
   void TearDown() override {
     for (const char* what : {"communicators", "memory", "registrations", "windows", "operations", "files"}) {
-      EXPECT_EQ(standin_nccl_count(what), 0) << what;
+      EXPECT_EQ(fake_nccl_count(what), 0) << what;
     }
-    standin_nccl_reset();
+    fake_nccl_reset();
   }
 };
 

@@ -79,7 +79,7 @@ inline void expect_sound(const std::vector<Event>& events) {
 }
 
 // "NEGOTIATE_ALLREDUCE( 0 1 ) ALLREDUCE( QUEUE( ) SHM_ALLREDUCE( ) )" of the tensor with this name.
-inline std::string story_of(const std::vector<Event>& events, const std::string& tensor) {
+inline std::string summary_of(const std::vector<Event>& events, const std::string& tensor) {
   int pid = -1;
   for (const Event& event : events) {
     if (event.name == "process_name" && event.line.find("\"name\":\"" + tensor + "\"") != std::string::npos) {

@@ -36,7 +36,7 @@ struct Stream {
 // What two ranks share; side 0 is the lower rank. All but the atomics is guarded by the mutex.
 struct Pair {
   Mutex mutex;
-  Stream streams[2][kLaneCount];  // by sending side
+  Stream streams[2][kChannelCount];  // by sending side
   bool gone[2] = {false, false};
   Status mismatch;
   std::atomic<bool> troubled{false};  // gone or mismatched: a hint that spares the lock
@@ -136,19 +136,20 @@ class LoopbackTransport final : public Transport {
 
   std::string_view name() const override { return "loopback"; }
 
-  std::optional<Ticket> send(Lane lane, uint32_t tag, ConstBytes bytes) override {
-    return post(lane, true, {const_cast<std::byte*>(bytes.data()), bytes.size(), tag});
+  std::optional<Ticket> send(Channel channel, uint32_t tag, ConstBytes bytes) override {
+    return post(channel, true, {const_cast<std::byte*>(bytes.data()), bytes.size(), tag});
   }
-  std::optional<Ticket> recv(Lane lane, uint32_t tag, Bytes bytes) override {
-    return post(lane, false, {bytes.data(), bytes.size(), tag});
+  std::optional<Ticket> recv(Channel channel, uint32_t tag, Bytes bytes) override {
+    return post(channel, false, {bytes.data(), bytes.size(), tag});
   }
 
   bool done(Ticket ticket) const override {
-    const int peer = static_cast<int>(ticket.stream / (2 * kLaneCount));
+    const int peer = static_cast<int>(ticket.stream / (2 * kChannelCount));
     const bool outgoing = (ticket.stream & 1) != 0;
-    const int lane = static_cast<int>(ticket.stream / 2 % kLaneCount);
+    const int channel = static_cast<int>(ticket.stream / 2 % kChannelCount);
     const int sender = outgoing ? my_side(peer) : 1 - my_side(peer);
-    return ticket.position < meeting_->pair(rank_, peer).streams[sender][lane].matched.load(std::memory_order_acquire);
+    return ticket.position <
+           meeting_->pair(rank_, peer).streams[sender][channel].matched.load(std::memory_order_acquire);
   }
 
   bool progress() override {
@@ -190,18 +191,19 @@ class LoopbackTransport final : public Transport {
   int size() const { return static_cast<int>(members_.size()); }
   int my_side(int peer) const { return rank_ < peer ? 0 : 1; }
 
-  std::optional<Ticket> post(Lane lane, bool outgoing, Slice slice) {
-    Pair& pair = meeting_->pair(rank_, lane.peer);
+  std::optional<Ticket> post(Channel channel, bool outgoing, Slice slice) {
+    Pair& pair = meeting_->pair(rank_, channel.peer);
     MutexLock lock(pair.mutex);
     if (pair.gone[0] || pair.gone[1] || !pair.mismatch.ok()) return std::nullopt;
-    const int sender = outgoing ? my_side(lane.peer) : 1 - my_side(lane.peer);
-    Stream& stream = pair.streams[sender][lane.index];
+    const int sender = outgoing ? my_side(channel.peer) : 1 - my_side(channel.peer);
+    Stream& stream = pair.streams[sender][channel.index];
     uint64_t& mine = outgoing ? stream.sent : stream.received;
     if (mine - stream.matched.load() == kDepth) return std::nullopt;
     const uint64_t position = mine++;
     (outgoing ? stream.sends : stream.recvs)[position % kDepth] = slice;
-    if (position < (outgoing ? stream.received : stream.sent)) match(pair, stream, position, lane.peer, outgoing);
-    return Ticket{static_cast<uint32_t>((lane.peer * kLaneCount + lane.index) * 2 + (outgoing ? 1 : 0)), position};
+    if (position < (outgoing ? stream.received : stream.sent)) match(pair, stream, position, channel.peer, outgoing);
+    return Ticket{static_cast<uint32_t>((channel.peer * kChannelCount + channel.index) * 2 + (outgoing ? 1 : 0)),
+                  position};
   }
 
   void match(Pair& pair, Stream& stream, uint64_t position, int peer, bool outgoing) {

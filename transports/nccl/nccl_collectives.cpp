@@ -30,9 +30,9 @@ Result<std::unique_ptr<NcclCollectives>> NcclCollectives::make(std::unique_ptr<N
   std::unique_ptr<NcclCollectives> made(new NcclCollectives(std::move(communicator), device, watch_s));
   made->timer_ = UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   if (!made->timer_) return Status::from_errno("timerfd_create");
-  FDL_ASSIGN_OR_RETURN(made->mark_, device.make_mark());
-  FDL_ASSIGN_OR_RETURN(made->staying_mark_, device.make_mark());
-  FDL_ASSIGN_OR_RETURN(made->scratch_mark_, device.make_mark());
+  FDL_ASSIGN_OR_RETURN(made->event_, device.make_event());
+  FDL_ASSIGN_OR_RETURN(made->lasting_event_, device.make_event());
+  FDL_ASSIGN_OR_RETURN(made->scratch_mark_, device.make_event());
   return made;
 }
 
@@ -45,9 +45,9 @@ NcclCollectives::~NcclCollectives() {
   if (scratch_.memory != nullptr) device_.release(scratch_.memory);
   for (const Scratch& scratch : captured_scratch_) device_.release(scratch.memory);
   for (void* memory : outgrown_) device_.release(memory);
-  if (mark_ != nullptr) device_.end_mark(mark_);
-  if (staying_mark_ != nullptr) device_.end_mark(staying_mark_);
-  if (scratch_mark_ != nullptr) device_.end_mark(scratch_mark_);
+  if (event_ != nullptr) device_.end_event(event_);
+  if (lasting_event_ != nullptr) device_.end_event(lasting_event_);
+  if (scratch_mark_ != nullptr) device_.end_event(scratch_mark_);
 }
 
 bool NcclCollectives::can(const CollectiveSpec& spec) const {
@@ -72,11 +72,9 @@ void NcclCollectives::start(const CollectiveSpec& spec, Buffers buffers, Complet
   begin(name_of(spec.collective), completion);
 }
 
-bool NcclCollectives::takes_together(const CollectiveSpec& spec) const {
-  return can(spec) && is_one_group(spec, place());
-}
+bool NcclCollectives::takes_group(const CollectiveSpec& spec) const { return can(spec) && is_one_group(spec, place()); }
 
-void NcclCollectives::start_together(std::span<const Call> calls, Completion& completion) {
+void NcclCollectives::launch_group(std::span<const Call> calls, Completion& completion) {
   running_.clear();
   for (const Call& call : calls) running_.push_back({*call.spec, call.buffers});
   begin(calls.size() == 1 ? name_of(calls[0].spec->collective) : "several collectives", completion);
@@ -280,7 +278,7 @@ Status NcclCollectives::enroll(void* memory, std::size_t bytes, bool alike) {
 // At the end. What cannot be forgotten, because work still uses it or NCCL is at work, goes with the communicator,
 // whose end is no peaceful one then.
 void NcclCollectives::forget_enrolled() {
-  const auto through = enrolled_.empty() || !in_flight_ ? Result<bool>(true) : device_.reached(mark_);
+  const auto through = enrolled_.empty() || !in_flight_ ? Result<bool>(true) : device_.reached(event_);
   if (!through.ok() || !*through) {
     communicator_->stop(Status(Code::shut_down, "nccl: its communicator ended before the device was through"));
   }
@@ -337,8 +335,8 @@ Result<bool> NcclCollectives::dismiss(void* memory) {
 // What is on the stream now is looked after from now on. A graph's work is not: it runs when somebody launches it.
 Status NcclCollectives::watch() {
   if (captured_) return {};
-  FDL_RETURN_IF_ERROR(device_.set(mark_, stream_));
-  if (!std::exchange(mark_stays_, true)) FDL_RETURN_IF_ERROR(device_.set(staying_mark_, stream_));
+  FDL_RETURN_IF_ERROR(device_.set(event_, stream_));
+  if (!std::exchange(event_lasts_, true)) FDL_RETURN_IF_ERROR(device_.set(lasting_event_, stream_));
   if (uses_scratch_) {
     FDL_RETURN_IF_ERROR(device_.set(scratch_mark_, stream_));
     scratch_.stream = stream_;
@@ -360,15 +358,15 @@ Status NcclCollectives::watch_messages(Stream stream) {
 
 // True if that ended it.
 bool NcclCollectives::look_after() {
-  const auto through = device_.reached(mark_);
+  const auto through = device_.reached(event_);
   Status status = through.status();
   if (!status.ok()) status = status.while_doing(fmt::format("running {}", phase()));
   in_flight_ = through.ok() && !*through;
   next_look_ns_ = now_ns() + watch_ns_;
-  if (status.ok() && mark_stays_) {
-    const auto passed = device_.reached(staying_mark_);
-    mark_stays_ = passed.ok() && !*passed;
-    if (!mark_stays_) ++passed_;
+  if (status.ok() && event_lasts_) {
+    const auto passed = device_.reached(lasting_event_);
+    event_lasts_ = passed.ok() && !*passed;
+    if (!event_lasts_) ++passed_;
   }
   if (in_flight_) status = communicator_->check();
   if (!status.ok()) fail(status);

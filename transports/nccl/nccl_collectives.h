@@ -27,8 +27,8 @@ class NcclCollectives final : public Collectives {
   std::string_view name() const override { return "nccl"; }
   bool can(const CollectiveSpec& spec) const override;
   void start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) override;
-  bool takes_together(const CollectiveSpec& spec) const override;
-  void start_together(std::span<const Call> calls, Completion& completion) override;
+  bool takes_group(const CollectiveSpec& spec) const override;
+  void launch_group(std::span<const Call> calls, Completion& completion) override;
   bool progress() override;
   void interrupt(const Status& why) override { fail(why); }
   std::string phase() const override;
@@ -117,15 +117,15 @@ class NcclCollectives final : public Collectives {
 
   // What is on the device and perhaps not through. The mark moves on with every collective; the other one stays where
   // it is until a look finds that the device has passed it, and so tells whether anything runs.
-  Mark mark_ = nullptr;
-  Mark staying_mark_ = nullptr;
-  bool mark_stays_ = false;
+  DeviceEvent event_ = nullptr;
+  DeviceEvent lasting_event_ = nullptr;
+  bool event_lasts_ = false;
   bool in_flight_ = false;
   uint64_t passed_ = 0;
   int64_t next_look_ns_ = 0;
 
   Scratch scratch_;
-  Mark scratch_mark_ = nullptr;
+  DeviceEvent scratch_mark_ = nullptr;
   // Graphs that were captured know these addresses: they stay as long as this object.
   std::vector<Scratch> captured_scratch_;
   std::vector<void*> outgrown_;

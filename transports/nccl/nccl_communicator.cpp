@@ -166,9 +166,9 @@ void NcclCommunicator::abort() {
 }
 
 bool NcclCommunicator::finalized(nccl::Comm comm) {
-  const Deadline patience = Deadline::after_seconds(terms_.patience_s);
+  const Deadline timeout = Deadline::after_seconds(terms_.timeout_s);
   Outcome state = functions().CommFinalize(comm);
-  while (state == Outcome::in_progress && !patience.passed()) {
+  while (state == Outcome::in_progress && !timeout.passed()) {
     std::this_thread::sleep_for(kNap);
     if (functions().CommGetAsyncError(comm, &state) != Outcome::success) return false;
   }

@@ -22,7 +22,7 @@ enum class NcclCalls { deferred, direct };
 
 struct NcclTerms {
   NcclCalls calls = NcclCalls::deferred;
-  double patience_s = 0.4;  // how long the end waits for peers to end too, and how often what is in flight is asked for
+  double timeout_s = 0.4;  // how long the end waits for peers to end too, and how often what is in flight is asked for
 };
 
 class NcclCommunicator {

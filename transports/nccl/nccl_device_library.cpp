@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "transports/nccl/nccl_channels.h"
 #include "transports/nccl/nccl_collectives.h"
-#include "transports/nccl/nccl_lanes.h"
 
 namespace fdl {
 namespace {
@@ -46,8 +46,8 @@ class NcclDeviceLibrary final : public DeviceLibrary {
   std::string_view name() const override { return name_; }
   int32_t version() const override { return library_->version(); }
   bool shares_devices() const override { return shares_devices_; }
-  Status verdict(std::span<const DeviceFacts> ranks, std::span<const Member> members) const override {
-    return nccl_verdict(ranks, members);
+  Status conflict(std::span<const DeviceFacts> ranks, std::span<const Member> members) const override {
+    return nccl_result(ranks, members);
   }
 
   Result<Id> make_id() override {
@@ -67,7 +67,7 @@ class NcclDeviceLibrary final : public DeviceLibrary {
                                             Deadline deadline) override {
     FDL_ASSIGN_OR_RETURN(auto communicator,
                          NcclCommunicator::begin(library_, id, rank, members, device, deadline, terms_));
-    FDL_ASSIGN_OR_RETURN(auto made, NcclCollectives::make(std::move(communicator), device, terms_.patience_s));
+    FDL_ASSIGN_OR_RETURN(auto made, NcclCollectives::make(std::move(communicator), device, terms_.timeout_s));
     return std::unique_ptr<Collectives>(std::move(made));
   }
 
@@ -98,8 +98,8 @@ class NcclDeviceLibrary final : public DeviceLibrary {
   }
   Result<bool> dismiss(Collectives& joined, void* memory) override { return ours(joined).dismiss(memory); }
 
-  std::unique_ptr<DeviceLanes> lanes_of(Collectives& joined) override {
-    return std::make_unique<NcclLanes>(ours(joined));
+  std::unique_ptr<DeviceChannels> channels_of(Collectives& joined) override {
+    return std::make_unique<NcclChannels>(ours(joined));
   }
 
  private:
@@ -113,7 +113,7 @@ class NcclDeviceLibrary final : public DeviceLibrary {
 
 }  // namespace
 
-Status nccl_verdict(std::span<const DeviceFacts> ranks, std::span<const Member> members) {
+Status nccl_result(std::span<const DeviceFacts> ranks, std::span<const Member> members) {
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     if (ranks[r].kind != kCuda) return refuse(name_of(members[r]) + " has no CUDA device; NCCL knows no others");
     if (ranks[r].version == 0) {

@@ -18,7 +18,7 @@ Result<std::shared_ptr<DeviceLibrary>> open_nccl(const Config& config, bool mult
 // "NCCL 2.30.7 (/usr/lib/libnccl.so.2, the system's): own_memory, registration, ..." or why there is none.
 std::string describe_nccl(const Config& config);
 
-// What keeps these ranks apart, or OK. Pure: DeviceLibrary::verdict().
-Status nccl_verdict(std::span<const DeviceFacts> ranks, std::span<const Member> members);
+// What keeps these ranks apart, or OK. Pure: DeviceLibrary::conflict().
+Status nccl_result(std::span<const DeviceFacts> ranks, std::span<const Member> members);
 
 }  // namespace fdl

@@ -25,9 +25,10 @@ std::size_t copy_pages(std::byte* to, const std::byte* from, std::size_t bytes) 
     for (std::size_t line = 0; line < kPage; line += 128) {
       for (std::size_t page = 0; page < kPages; ++page) {
         const std::size_t at = done + page * kPage + line;
-        __m128i lanes[8];
-        for (std::size_t i = 0; i < 8; ++i) lanes[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at) + i);
-        for (std::size_t i = 0; i < 8; ++i) _mm_storeu_si128(reinterpret_cast<__m128i*>(to + at) + i, lanes[i]);
+        __m128i channels[8];
+        for (std::size_t i = 0; i < 8; ++i)
+          channels[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at) + i);
+        for (std::size_t i = 0; i < 8; ++i) _mm_storeu_si128(reinterpret_cast<__m128i*>(to + at) + i, channels[i]);
       }
     }
   }
@@ -59,9 +60,9 @@ __attribute__((target("avx512f"))) inline void stream_wide_lines(std::byte* to, 
 
 inline void stream_narrow_lines(std::byte* to, const std::byte* from, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; i += 64) {
-    __m128i lanes[4];
-    for (std::size_t k = 0; k < 4; ++k) lanes[k] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i) + k);
-    for (std::size_t k = 0; k < 4; ++k) _mm_stream_si128(reinterpret_cast<__m128i*>(to + i) + k, lanes[k]);
+    __m128i channels[4];
+    for (std::size_t k = 0; k < 4; ++k) channels[k] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i) + k);
+    for (std::size_t k = 0; k < 4; ++k) _mm_stream_si128(reinterpret_cast<__m128i*>(to + i) + k, channels[k]);
   }
 }
 

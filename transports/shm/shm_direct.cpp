@@ -14,7 +14,7 @@ constexpr std::size_t kPlacesOffset = 16;  // in a line's payload
 constexpr std::size_t kShareGrain = 64;    // shares begin on cache lines of the vector
 
 // One call of work(): between two, this rank looks after its messages and learns that others have failed.
-constexpr std::size_t kPieceBytes = 256_KiB;
+constexpr std::size_t kSegmentBytes = 256_KiB;
 // Folded at once: the result waits in the nearest cache for being written to all outputs.
 constexpr std::size_t kBlockBytes = 8_KiB;
 constexpr std::size_t kScaledBlockBytes = 2_KiB;
@@ -100,7 +100,7 @@ bool ShmDirect::announce(const CollectiveSpec& spec, Buffers buffers, const ShmP
   }
   const std::size_t input_bytes = plan.input_bytes();
   const bool clean =
-      buffers_.pieces.empty() && meet_cleanly(buffers_.input, input_bytes, buffers_.output, output_bytes, distance);
+      buffers_.segments.empty() && meet_cleanly(buffers_.input, input_bytes, buffers_.output, output_bytes, distance);
   Places places{kNowhere, kNowhere};
   if (clean && !goes_at_once) {
     places.input = place_if(input_is_read, buffers_.input, input_bytes);
@@ -215,7 +215,7 @@ const std::byte* ShmDirect::block_for_me(int source) const {
 
 void ShmDirect::work() {
   const Job& job = jobs_[job_];
-  const std::size_t bytes = std::min(kPieceBytes, job.bytes - done_);
+  const std::size_t bytes = std::min(kSegmentBytes, job.bytes - done_);
   if (job.source == nullptr) {
     fold(job.offset + done_, bytes);
   } else {

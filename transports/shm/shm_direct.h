@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "contract/host_memory.h"
+#include "transports/shm/collectives/shm_plan.h"
 #include "transports/shm/shm_layout.h"
-#include "transports/shm/shm_plan.h"
 
 namespace fdl {
 

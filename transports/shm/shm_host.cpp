@@ -2,9 +2,9 @@
 #include "transports/shm/shm_host.h"
 
 #include "base/log.h"
-#include "transports/shm/shm_board.h"
-#include "transports/shm/shm_collectives.h"
+#include "transports/shm/collectives/shm_collectives.h"
 #include "transports/shm/shm_layout.h"
+#include "transports/shm/shm_readiness_flags.h"
 #include "transports/shm/shm_segment.h"
 
 namespace fdl {
@@ -33,16 +33,17 @@ Result<ShmHost> make_shm_host(const Membership& membership) {
   const std::size_t shm_bytes = membership.config->shm_bytes;
   if (shm_bytes > (std::size_t{1} << 46) / members.size()) return too_much_memory(shm_bytes, members.size());
   const std::size_t slice = ShmLayout::slice_for(ranks, shm_bytes);
-  const std::size_t board_bytes = shm_board_bytes(ranks);
-  const std::size_t bytes = Neighbours::control_bytes(ranks) + board_bytes + ShmLayout::bytes_for(ranks, slice);
+  const std::size_t readiness_flags_bytes = shm_readiness_flags_bytes(ranks);
+  const std::size_t bytes =
+      Neighbours::control_bytes(ranks) + readiness_flags_bytes + ShmLayout::bytes_for(ranks, slice);
   FDL_ASSIGN_OR_RETURN(ShmShare share, share_segment(membership, members, "collectives", bytes));
   const ShmNodes nodes = nodes_of(membership);
   FDL_ASSIGN_OR_RETURN(std::shared_ptr<Neighbours> neighbours, Neighbours::make(std::move(share)));
   const Bytes shared = neighbours->memory();
-  const Bytes slots = shared.subspan(board_bytes);
+  const Bytes slots = shared.subspan(readiness_flags_bytes);
   FDL_RETURN_IF_ERROR(neighbours->claim(ShmLayout(slots, ranks).area_of(membership.rank)));
   ShmHost host;
-  host.board = make_shm_board(neighbours, shared.first(board_bytes));
+  host.readiness_flags = make_shm_readiness_flags(neighbours, shared.first(readiness_flags_bytes));
   host.collectives = make_shm_collectives(neighbours, slots, nodes, membership.memory, membership.config->spin_us > 0);
   return host;
 }

@@ -5,13 +5,13 @@
 
 #include "contract/collectives.h"
 #include "contract/membership.h"
-#include "contract/readiness_board.h"
+#include "contract/readiness_flags.h"
 
 namespace fdl {
 
 struct ShmHost {
   std::unique_ptr<Collectives> collectives;
-  std::unique_ptr<ReadinessBoard> board;
+  std::unique_ptr<ReadinessFlags> readiness_flags;
 };
 
 // For a communicator whose members are all on one host (UNSUPPORTED otherwise), at most 64. Blocking, collective over

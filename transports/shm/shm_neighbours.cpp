@@ -76,7 +76,7 @@ bool Neighbours::are_on_several_nodes() const {
 
 Status Neighbours::claim(Bytes mine) const {
   if (!are_on_several_nodes()) return {};
-  const std::size_t page = Segment::page_bytes();
+  const std::size_t page = SharedSegment::page_bytes();
   const auto first = static_cast<std::size_t>(mine.data() - share_.segment->bytes().data());
   const std::size_t begin = round_up(first, page);
   const std::size_t end = (first + mine.size()) / page * page;
@@ -110,7 +110,7 @@ void Neighbours::end_sleep() {
   if (!cancel_sleep()) look();  // nobody rang: perhaps somebody died
 }
 
-void Neighbours::wake_sleepers(RankMask whom) {
+void Neighbours::wake_waiters(RankMask whom) {
   full_fence();
   for (const int other : each_of(whom)) {
     std::atomic<RankMask>& word = control(other).sleeps_for;

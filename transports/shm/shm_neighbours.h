@@ -68,8 +68,8 @@ class Neighbours {
   // The second look has found something: there is no sleep. True if somebody rang meanwhile.
   bool cancel_sleep();
   // To be called after something was published (a release store): rings those of them who sleep for me.
-  void wake_sleepers() { wake_sleepers(others()); }
-  void wake_sleepers(RankMask whom);
+  void wake_waiters() { wake_waiters(others()); }
+  void wake_waiters(RankMask whom);
   // The same for everybody who sleeps, for whomever.
   void wake_all();
 

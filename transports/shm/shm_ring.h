@@ -22,7 +22,7 @@ class ShmRing {
   };
   static constexpr std::size_t kUnit = sizeof(Header);
   // Published in pieces, so that one side copies in while the other copies out.
-  static constexpr std::size_t kPieceBytes = 32_KiB;
+  static constexpr std::size_t kSegmentBytes = 32_KiB;
 
   struct Counters {
     alignas(128) std::atomic<uint64_t> written;
@@ -63,10 +63,10 @@ class ShmRingWriter : private ShmRing {
     }
     while (done_ < slice.size() && has_room(kUnit)) {
       const std::size_t room = std::min<std::size_t>(room_ - (written_ - read_), until_wrap(written_));
-      const std::size_t piece = std::min({slice.size() - done_, room, kPieceBytes});
-      std::memcpy(at(written_), slice.data() + done_, piece);
-      done_ += piece;
-      written_ += padded(piece);
+      const std::size_t segment = std::min({slice.size() - done_, room, kSegmentBytes});
+      std::memcpy(at(written_), slice.data() + done_, segment);
+      done_ += segment;
+      written_ += padded(segment);
       if (done_ < slice.size()) publish(moved);
     }
     publish(moved);
@@ -114,10 +114,10 @@ class ShmRingReader : private ShmRing {
   bool read(Bytes slice, bool& moved) {
     while (done_ < slice.size() && has_bytes()) {
       const std::size_t there = std::min<std::size_t>(written_ - read_, until_wrap(read_));
-      const std::size_t piece = std::min({slice.size() - done_, there, kPieceBytes});
-      std::memcpy(slice.data() + done_, at(read_), piece);
-      done_ += piece;
-      read_ += padded(piece);
+      const std::size_t segment = std::min({slice.size() - done_, there, kSegmentBytes});
+      std::memcpy(slice.data() + done_, at(read_), segment);
+      done_ += segment;
+      read_ += padded(segment);
       if (done_ < slice.size()) publish(moved);
     }
     publish(moved);

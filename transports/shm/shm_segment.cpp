@@ -20,7 +20,7 @@ namespace {
 
 constexpr double kStrangerSeconds = 2;  // how long one connection may take to prove itself
 constexpr std::size_t kFdsAtOnce = 32;
-constexpr double kVerdictSeconds = 1;  // what members grant the leader beyond the deadline, to hear who is missing
+constexpr double kDecisionSeconds = 1;  // what members grant the leader beyond the deadline, to hear who is missing
 // Of memory that perhaps not all can have.
 constexpr std::string_view kNone = "none: ";
 constexpr std::byte kMapped{1};
@@ -48,8 +48,8 @@ Result<Life> make_life() {
 // Ranks that are threads of one process share one mapping.
 class Mappings {
  public:
-  std::shared_ptr<Segment> keep(Segment segment) {
-    auto shared = std::make_shared<Segment>(std::move(segment));
+  std::shared_ptr<SharedSegment> keep(SharedSegment segment) {
+    auto shared = std::make_shared<SharedSegment>(std::move(segment));
     struct stat file {};
     ::fstat(shared->fd(), &file);
     const MutexLock lock(mutex_);
@@ -57,7 +57,7 @@ class Mappings {
     known_[file.st_ino] = shared;
     return shared;
   }
-  Result<std::shared_ptr<Segment>> map(UniqueFd fd) {
+  Result<std::shared_ptr<SharedSegment>> map(UniqueFd fd) {
     struct stat file {};
     if (::fstat(fd.get(), &file) != 0) return Status::from_errno("fstat");
     {
@@ -67,13 +67,13 @@ class Mappings {
         if (auto shared = found->second.lock()) return shared;
       }
     }
-    FDL_ASSIGN_OR_RETURN(Segment segment, Segment::map(std::move(fd)));
-    return std::make_shared<Segment>(std::move(segment));
+    FDL_ASSIGN_OR_RETURN(SharedSegment segment, SharedSegment::map(std::move(fd)));
+    return std::make_shared<SharedSegment>(std::move(segment));
   }
 
  private:
   Mutex mutex_;
-  std::map<ino_t, std::weak_ptr<Segment>> known_ FDL_GUARDED_BY(mutex_);
+  std::map<ino_t, std::weak_ptr<SharedSegment>> known_ FDL_GUARDED_BY(mutex_);
 };
 
 Mappings& mappings() {
@@ -107,7 +107,7 @@ class Setup {
     return std::move(share_);
   }
 
-  Result<std::shared_ptr<Segment>> run_sparse(std::size_t bytes) {
+  Result<std::shared_ptr<SharedSegment>> run_sparse(std::size_t bytes) {
     sparse_ = true;
     FDL_RETURN_IF_ERROR(share_.index == 0 ? lead_sparse(bytes) : follow_sparse());
     return std::move(share_.segment);
@@ -118,7 +118,7 @@ class Setup {
 
   // ---- the leader ----
   Status lead(std::size_t bytes) {
-    auto segment = Segment::create(bytes);
+    auto segment = SharedSegment::create(bytes);
     if (!segment.ok()) {
       return segment.status().while_doing("reserving " + std::to_string(bytes >> 10) + " KiB of shared memory for " +
                                           std::to_string(size()) + " ranks (see FARANDOLE_SHM_BYTES)");
@@ -151,7 +151,7 @@ class Setup {
 
   // A leader that has none says so where the others look for its door.
   Status lead_sparse(std::size_t bytes) {
-    auto segment = Segment::create_sparse(bytes);
+    auto segment = SharedSegment::create_sparse(bytes);
     if (!segment.ok()) {
       FDL_RETURN_IF_ERROR(membership_.exchange->publish(key_, std::string(kNone) + segment.status().text()));
       return Status(Code::unsupported, segment.status().text());
@@ -237,7 +237,7 @@ class Setup {
   Status refuse(const Status& why) {
     const std::string& text = why.text();
     const auto length = static_cast<uint32_t>(text.size());
-    const Deadline deadline = Deadline::after_seconds(kVerdictSeconds);
+    const Deadline deadline = Deadline::after_seconds(kDecisionSeconds);
     for (const UniqueFd& socket : sockets_) {
       if (!socket) continue;
       if (write_all(socket.get(), std::as_bytes(std::span(&length, 1)), deadline).ok()) {
@@ -252,7 +252,7 @@ class Setup {
     FDL_RETURN_IF_ERROR(join_leader());
     const int mine[] = {doorbell_->fd(), life_.watched.get()};
     FDL_RETURN_IF_ERROR(send_fds(leader_socket_.get(), mine, membership_.deadline));
-    FDL_RETURN_IF_ERROR(hear_verdict(Code::timeout));
+    FDL_RETURN_IF_ERROR(receive_decision(Code::timeout));
     FDL_ASSIGN_OR_RETURN(auto fds, receive_fds(1 + 2 * members_.size()));
     FDL_ASSIGN_OR_RETURN(share_.segment, mappings().map(std::move(fds[0])));
     for (std::size_t i = 0; i < members_.size(); ++i) {
@@ -265,12 +265,12 @@ class Setup {
 
   Status follow_sparse() {
     FDL_RETURN_IF_ERROR(join_leader());
-    FDL_RETURN_IF_ERROR(hear_verdict(Code::timeout));
+    FDL_RETURN_IF_ERROR(receive_decision(Code::timeout));
     FDL_ASSIGN_OR_RETURN(auto fds, receive_fds(1));
     auto mapped = mappings().map(std::move(fds[0]));
     const std::byte answer = mapped.ok() ? kMapped : std::byte{0};
     FDL_RETURN_IF_ERROR(write_all(leader_socket_.get(), std::span(&answer, 1), membership_.deadline));
-    FDL_RETURN_IF_ERROR(hear_verdict(Code::unsupported));
+    FDL_RETURN_IF_ERROR(receive_decision(Code::unsupported));
     share_.segment = mapped.take();
     return {};
   }
@@ -290,20 +290,20 @@ class Setup {
 
   std::string leader() const { return membership_.name_of(members_.front()); }
 
-  Deadline patience() const {
+  Deadline timeout() const {
     return membership_.deadline.is_never()
                ? Deadline::never()
-               : Deadline::at_ns(membership_.deadline.moment_ns() + seconds_to_ns(kVerdictSeconds));
+               : Deadline::at_ns(membership_.deadline.moment_ns() + seconds_to_ns(kDecisionSeconds));
   }
 
-  Status hear_verdict(Code refusal) {
+  Status receive_decision(Code refusal) {
     uint32_t length = 0;
     const int socket = leader_socket_.get();
-    const Status heard = read_all(socket, std::as_writable_bytes(std::span(&length, 1)), patience());
+    const Status heard = read_all(socket, std::as_writable_bytes(std::span(&length, 1)), timeout());
     if (!heard.ok()) return heard.while_doing("waiting for the shared memory of " + leader());
     if (length == 0) return {};
     std::string text(std::min<std::size_t>(length, 4096), ' ');
-    FDL_RETURN_IF_ERROR(read_all(socket, std::as_writable_bytes(std::span(text)), patience()));
+    FDL_RETURN_IF_ERROR(read_all(socket, std::as_writable_bytes(std::span(text)), timeout()));
     return Status(refusal, std::move(text));
   }
 
@@ -311,7 +311,7 @@ class Setup {
     std::vector<UniqueFd> fds;
     while (left > 0) {
       const std::size_t count = std::min(kFdsAtOnce, left);
-      auto received = recv_fds(leader_socket_.get(), count, patience());
+      auto received = recv_fds(leader_socket_.get(), count, timeout());
       if (!received.ok()) return received.status().while_doing("receiving the shared memory of " + leader());
       for (UniqueFd& fd : *received) fds.push_back(std::move(fd));
       left -= count;
@@ -351,8 +351,8 @@ Status check_count(const std::vector<int>& members) {
 
 }  // namespace
 
-Result<std::shared_ptr<Segment>> share_sparse(const Membership& membership, const std::vector<int>& members,
-                                              std::string_view purpose, std::size_t bytes) {
+Result<std::shared_ptr<SharedSegment>> share_sparse(const Membership& membership, const std::vector<int>& members,
+                                                    std::string_view purpose, std::size_t bytes) {
   FDL_RETURN_IF_ERROR(check_count(members));
   return Setup(membership, members, purpose).run_sparse(bytes);
 }

@@ -12,7 +12,7 @@
 
 #include "contract/membership.h"
 #include "system/event.h"
-#include "system/segment.h"
+#include "system/shared_segment.h"
 
 namespace fdl {
 
@@ -22,7 +22,7 @@ inline constexpr int kMaxShmRanks = 64;
 struct ShmShare {
   std::vector<Member> members;  // of this host, by index
   int index = 0;                // mine in members
-  std::shared_ptr<Segment> segment;
+  std::shared_ptr<SharedSegment> segment;
   std::vector<Event> doorbells;  // by index; mine is the one that I sleep on
   std::vector<UniqueFd> lives;   // by index: readable once that process has ended; mine is empty
   UniqueFd own_life;  // what others see close when I end (empty where the kernel tells of the process itself)
@@ -39,8 +39,8 @@ Result<ShmShare> share_segment(const Membership& membership, const std::vector<i
 
 // The leader's sparse segment of `bytes`, and nothing beside it. All members get it or none does, and all the same
 // error. A member that cannot have it gives a RESOURCE or UNSUPPORTED one.
-Result<std::shared_ptr<Segment>> share_sparse(const Membership& membership, const std::vector<int>& members,
-                                              std::string_view purpose, std::size_t bytes);
+Result<std::shared_ptr<SharedSegment>> share_sparse(const Membership& membership, const std::vector<int>& members,
+                                                    std::string_view purpose, std::size_t bytes);
 
 // The indices of `membership` that are on my host, me included.
 std::vector<int> members_of_my_host(const Membership& membership);

@@ -55,8 +55,8 @@ class ShmTransport final : public Transport {
   ShmTransport(std::unique_ptr<Neighbours> neighbours, std::vector<int> local_of);
 
   std::string_view name() const override { return "shm"; }
-  std::optional<Ticket> send(Lane lane, uint32_t tag, ConstBytes bytes) override;
-  std::optional<Ticket> recv(Lane lane, uint32_t tag, Bytes bytes) override;
+  std::optional<Ticket> send(Channel channel, uint32_t tag, ConstBytes bytes) override;
+  std::optional<Ticket> recv(Channel channel, uint32_t tag, Bytes bytes) override;
   bool done(Ticket ticket) const override;
   bool progress() override;
   Status peer_status(int peer) const override { return errors_[index(local(peer))]; }
@@ -73,10 +73,10 @@ class ShmTransport final : public Transport {
     FDL_CHECK(local >= 0);
     return local;
   }
-  std::size_t stream(int peer, int lane) const { return index(peer * kLaneCount + lane); }
+  std::size_t stream(int peer, int channel) const { return index(peer * kChannelCount + channel); }
 
-  bool move_out(int peer, int lane, bool& moved);
-  bool move_in(int peer, int lane, bool& moved);
+  bool move_out(int peer, int channel, bool& moved);
+  bool move_in(int peer, int channel, bool& moved);
   bool move_all();
   RankMask waited_for() const;
   bool check_neighbours();
@@ -89,8 +89,8 @@ class ShmTransport final : public Transport {
   std::vector<Outgoing> outgoing_;  // by stream(peer, lane)
   std::vector<Incoming> incoming_;
   // Who has posted slices, by lane.
-  std::array<RankMask, kLaneCount> sending_{};
-  std::array<RankMask, kLaneCount> receiving_{};
+  std::array<RankMask, kChannelCount> sending_{};
+  std::array<RankMask, kChannelCount> receiving_{};
   std::vector<Status> errors_;  // by local rank
   RankMask failed_ = 0;
   uint32_t idle_looks_ = 0;
@@ -99,7 +99,7 @@ class ShmTransport final : public Transport {
 };
 
 // Each rank's own memory holds the rings that it writes.
-std::size_t rings_of(int ranks) { return static_cast<std::size_t>((ranks - 1) * kLaneCount); }
+std::size_t rings_of(int ranks) { return static_cast<std::size_t>((ranks - 1) * kChannelCount); }
 std::size_t ring_bytes(Bytes memory, int ranks) {
   return memory.size() / (static_cast<std::size_t>(ranks) * rings_of(ranks)) & ~std::size_t{255};
 }
@@ -109,10 +109,11 @@ Bytes own_memory(Bytes memory, int ranks, int rank) {
 }
 
 // Where the ring from one rank to another is.
-Bytes ring_memory(Bytes memory, int ranks, int from, int to, int lane) {
+Bytes ring_memory(Bytes memory, int ranks, int from, int to, int channel) {
   const std::size_t bytes = ring_bytes(memory, ranks);
   const int peer = to < from ? to : to - 1;
-  return own_memory(memory, ranks, from).subspan(static_cast<std::size_t>(peer * kLaneCount + lane) * bytes, bytes);
+  return own_memory(memory, ranks, from)
+      .subspan(static_cast<std::size_t>(peer * kChannelCount + channel) * bytes, bytes);
 }
 
 ShmTransport::ShmTransport(std::unique_ptr<Neighbours> neighbours, std::vector<int> local_of)
@@ -120,11 +121,11 @@ ShmTransport::ShmTransport(std::unique_ptr<Neighbours> neighbours, std::vector<i
   const int me = neighbours_->rank();
   const int ranks = neighbours_->size();
   for (int peer = 0; peer < ranks; ++peer) {
-    for (int lane = 0; lane < kLaneCount; ++lane) {
+    for (int channel = 0; channel < kChannelCount; ++channel) {
       // The own entry is never used; it only keeps the places.
       const int other = peer != me ? peer : (me == 0 ? 1 : 0);
-      outgoing_.push_back({ShmRingWriter(ring_memory(neighbours_->memory(), ranks, me, other, lane)), {}});
-      incoming_.push_back({ShmRingReader(ring_memory(neighbours_->memory(), ranks, other, me, lane)), {}});
+      outgoing_.push_back({ShmRingWriter(ring_memory(neighbours_->memory(), ranks, me, other, channel)), {}});
+      incoming_.push_back({ShmRingReader(ring_memory(neighbours_->memory(), ranks, other, me, channel)), {}});
     }
   }
 }
@@ -132,23 +133,23 @@ ShmTransport::ShmTransport(std::unique_ptr<Neighbours> neighbours, std::vector<i
 // ---- posting
 // ---------------------------------------------------------------------------------------------------------
 
-std::optional<Ticket> ShmTransport::send(Lane lane, uint32_t tag, ConstBytes bytes) {
-  const int peer = local(lane.peer);
-  Outgoing& out = outgoing_[stream(peer, lane.index)];
+std::optional<Ticket> ShmTransport::send(Channel channel, uint32_t tag, ConstBytes bytes) {
+  const int peer = local(channel.peer);
+  Outgoing& out = outgoing_[stream(peer, channel.index)];
   if (out.queue.is_full() || !errors_[index(peer)].ok()) return std::nullopt;
   const uint64_t position = out.queue.push(tag, bytes);
-  sending_[index(lane.index)] |= bit_of(peer);
-  if (bool moved = false; move_out(peer, lane.index, moved)) neighbours_->wake_sleepers(bit_of(peer));
-  return Ticket{static_cast<uint32_t>(stream(peer, lane.index) * 2), position};
+  sending_[index(channel.index)] |= bit_of(peer);
+  if (bool moved = false; move_out(peer, channel.index, moved)) neighbours_->wake_waiters(bit_of(peer));
+  return Ticket{static_cast<uint32_t>(stream(peer, channel.index) * 2), position};
 }
 
-std::optional<Ticket> ShmTransport::recv(Lane lane, uint32_t tag, Bytes bytes) {
-  const int peer = local(lane.peer);
-  Incoming& in = incoming_[stream(peer, lane.index)];
+std::optional<Ticket> ShmTransport::recv(Channel channel, uint32_t tag, Bytes bytes) {
+  const int peer = local(channel.peer);
+  Incoming& in = incoming_[stream(peer, channel.index)];
   if (in.queue.is_full() || !errors_[index(peer)].ok()) return std::nullopt;
   const uint64_t position = in.queue.push(tag, bytes);
-  receiving_[index(lane.index)] |= bit_of(peer);
-  return Ticket{static_cast<uint32_t>(stream(peer, lane.index) * 2 + 1), position};
+  receiving_[index(channel.index)] |= bit_of(peer);
+  return Ticket{static_cast<uint32_t>(stream(peer, channel.index) * 2 + 1), position};
 }
 
 bool ShmTransport::done(Ticket ticket) const {
@@ -161,21 +162,21 @@ bool ShmTransport::done(Ticket ticket) const {
 // ---- moving
 // ----------------------------------------------------------------------------------------------------------
 
-bool ShmTransport::move_out(int peer, int lane, bool& moved) {
-  Outgoing& out = outgoing_[stream(peer, lane)];
+bool ShmTransport::move_out(int peer, int channel, bool& moved) {
+  Outgoing& out = outgoing_[stream(peer, channel)];
   bool published = false;
   while (!out.queue.is_empty()) {
     const Slice<ConstBytes>& slice = out.queue.front();
     if (!out.ring.write(slice.tag, slice.bytes, published)) break;
     ++out.queue.finished;
   }
-  if (out.queue.is_empty()) sending_[index(lane)] &= ~bit_of(peer);
+  if (out.queue.is_empty()) sending_[index(channel)] &= ~bit_of(peer);
   moved |= published;
   return published;
 }
 
-bool ShmTransport::move_in(int peer, int lane, bool& moved) {
-  Incoming& in = incoming_[stream(peer, lane)];
+bool ShmTransport::move_in(int peer, int channel, bool& moved) {
+  Incoming& in = incoming_[stream(peer, channel)];
   bool published = false;
   while (!in.queue.is_empty()) {
     const ShmRing::Header* header = in.ring.peek();
@@ -188,7 +189,7 @@ bool ShmTransport::move_in(int peer, int lane, bool& moved) {
     if (!in.ring.read(slice.bytes, published)) break;
     ++in.queue.finished;
   }
-  if (in.queue.is_empty()) receiving_[index(lane)] &= ~bit_of(peer);
+  if (in.queue.is_empty()) receiving_[index(channel)] &= ~bit_of(peer);
   moved |= published;
   return published;
 }
@@ -196,15 +197,15 @@ bool ShmTransport::move_in(int peer, int lane, bool& moved) {
 bool ShmTransport::move_all() {
   RankMask published = 0;
   bool moved = false;
-  for (int lane = 0; lane < kLaneCount; ++lane) {
-    for (const int peer : each_of(receiving_[index(lane)])) {
-      if (move_in(peer, lane, moved)) published |= bit_of(peer);
+  for (int channel = 0; channel < kChannelCount; ++channel) {
+    for (const int peer : each_of(receiving_[index(channel)])) {
+      if (move_in(peer, channel, moved)) published |= bit_of(peer);
     }
-    for (const int peer : each_of(sending_[index(lane)])) {
-      if (move_out(peer, lane, moved)) published |= bit_of(peer);
+    for (const int peer : each_of(sending_[index(channel)])) {
+      if (move_out(peer, channel, moved)) published |= bit_of(peer);
     }
   }
-  if (published != 0) neighbours_->wake_sleepers(published);
+  if (published != 0) neighbours_->wake_waiters(published);
   return moved;
 }
 
@@ -221,7 +222,8 @@ bool ShmTransport::progress() {
 
 RankMask ShmTransport::waited_for() const {
   RankMask mask = 0;
-  for (int lane = 0; lane < kLaneCount; ++lane) mask |= sending_[index(lane)] | receiving_[index(lane)];
+  for (int channel = 0; channel < kChannelCount; ++channel)
+    mask |= sending_[index(channel)] | receiving_[index(channel)];
   return mask;
 }
 
@@ -262,11 +264,11 @@ bool ShmTransport::check_neighbours() {
 bool ShmTransport::is_lost(int peer) {
   bool all_dry = true;
   bool needed = false;
-  for (int lane = 0; lane < kLaneCount; ++lane) {
-    Incoming& in = incoming_[stream(peer, lane)];
+  for (int channel = 0; channel < kChannelCount; ++channel) {
+    Incoming& in = incoming_[stream(peer, channel)];
     const bool dry = in.ring.is_dry();
     all_dry &= dry;
-    needed |= (dry && !in.queue.is_empty()) || !outgoing_[stream(peer, lane)].queue.is_empty();
+    needed |= (dry && !in.queue.is_empty()) || !outgoing_[stream(peer, channel)].queue.is_empty();
   }
   return needed || (all_dry && neighbours_->has_ended(peer));
 }
@@ -274,9 +276,9 @@ bool ShmTransport::is_lost(int peer) {
 void ShmTransport::fail(int peer, Status why) {
   failed_ |= bit_of(peer);
   errors_[index(peer)] = std::move(why);
-  for (int lane = 0; lane < kLaneCount; ++lane) {
-    sending_[index(lane)] &= ~bit_of(peer);
-    receiving_[index(lane)] &= ~bit_of(peer);
+  for (int channel = 0; channel < kChannelCount; ++channel) {
+    sending_[index(channel)] &= ~bit_of(peer);
+    receiving_[index(channel)] &= ~bit_of(peer);
   }
 }
 
@@ -310,7 +312,7 @@ Result<std::unique_ptr<Transport>> connect_shm(const Membership& membership, con
   if (members.size() < 2) return Status(Code::unsupported, "shm: no peer on this host");
   const std::size_t shm_bytes = membership.config->shm_bytes;
   if (shm_bytes > (std::size_t{1} << 46) / members.size()) return too_much_memory(shm_bytes, members.size());
-  const std::size_t rings = (members.size() - 1) * kLaneCount;
+  const std::size_t rings = (members.size() - 1) * kChannelCount;
   const std::size_t ring = std::max(kLeastRingBytes, shm_bytes / rings) / 256 * 256;
   const std::size_t bytes = Neighbours::control_bytes(static_cast<int>(members.size())) + members.size() * rings * ring;
   FDL_ASSIGN_OR_RETURN(ShmShare share, share_segment(membership, members, "transport", bytes));

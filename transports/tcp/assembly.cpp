@@ -71,7 +71,7 @@ Status connect_outcome(int fd) {
 }  // namespace
 
 std::size_t Assembly::place_count(const std::vector<int>& streams) {
-  return static_cast<std::size_t>(kLaneCount * std::max(1, *std::max_element(streams.begin(), streams.end())));
+  return static_cast<std::size_t>(kChannelCount * std::max(1, *std::max_element(streams.begin(), streams.end())));
 }
 
 Result<std::vector<UniqueFd>> Assembly::connect(const Membership& membership, const std::vector<int>& streams) {
@@ -161,7 +161,7 @@ Status Assembly::turn(Deadline deadline) {
     }
   }
   for (std::size_t place = 0; place < links_.size(); ++place) {
-    if (links_[place] != nullptr && links_[place]->patience.passed()) FDL_RETURN_IF_ERROR(expire(place));
+    if (links_[place] != nullptr && links_[place]->timeout.passed()) FDL_RETURN_IF_ERROR(expire(place));
   }
   return {};
 }
@@ -169,7 +169,7 @@ Status Assembly::turn(Deadline deadline) {
 Deadline Assembly::first_patience() const {
   Deadline first = Deadline::never();
   for (const auto& link : links_) {
-    if (link != nullptr) first = first.earlier(link->patience);
+    if (link != nullptr) first = first.earlier(link->timeout);
   }
   return first;
 }
@@ -181,7 +181,7 @@ Status Assembly::accept_callers() {
     make_room_for_a_stranger();
     auto link = std::make_unique<Link>();
     link->fd = std::move(fd);
-    link->patience = Deadline::after_ns(kIntroduceNs);
+    link->timeout = Deadline::after_ns(kIntroduceNs);
     link->introduction = std::make_unique<Introduction>(Introduction::Role::server, membership_.job_key, purpose(),
                                                         std::to_string(membership_.rank));
     const std::size_t here = place(std::move(link));
@@ -207,8 +207,8 @@ void Assembly::make_room_for_a_stranger() {
   for (std::size_t place = 0; place < links_.size(); ++place) {
     if (links_[place] == nullptr || links_[place]->calling) continue;
     ++strangers;
-    const int64_t moment = links_[place]->patience.moment_ns();
-    if (oldest == links_.size() || moment < links_[oldest]->patience.moment_ns()) oldest = place;
+    const int64_t moment = links_[place]->timeout.moment_ns();
+    if (oldest == links_.size() || moment < links_[oldest]->timeout.moment_ns()) oldest = place;
   }
   if (strangers >= kMostStrangers) forget(oldest);
 }
@@ -219,7 +219,7 @@ Status Assembly::attend(std::size_t place) {
     const Status outcome = connect_outcome(link.fd.get());
     if (!outcome.ok()) return next_address(place, outcome);
     link.state = Link::State::introducing;
-    link.patience = Deadline::after_ns(kIntroduceNs);
+    link.timeout = Deadline::after_ns(kIntroduceNs);
     const Caller me{membership_.rank, link.number, link.peer, wanted_with(link.peer)};
     link.introduction =
         std::make_unique<Introduction>(Introduction::Role::client, membership_.job_key, purpose(), me.text());
@@ -250,7 +250,7 @@ Status Assembly::try_address(std::size_t place) {
   if (!fd.ok()) return next_address(place, fd.status());
   link.fd = fd.take();
   link.state = Link::State::connecting;
-  link.patience = Deadline::after_ns(kConnectNs);
+  link.timeout = Deadline::after_ns(kConnectNs);
   return poller_.add(link.fd.get(), place, false, true);
 }
 
@@ -278,7 +278,7 @@ Status Assembly::next_address(std::size_t place, const Status& why) {
   link.stories.clear();
   link.was_refused = false;
   link.state = Link::State::resting;
-  link.patience = Deadline::after_ns(kRestNs);
+  link.timeout = Deadline::after_ns(kRestNs);
   return {};
 }
 
@@ -309,8 +309,8 @@ Status Assembly::welcome(std::size_t place) {
     return Status(Code::invalid_argument,
                   fmt::format("tcp: {} carries a lane over {} connections and {} over {}; set tcp_streams alike on all "
                               "ranks",
-                              membership_.name_of(caller.rank), caller.count / kLaneCount,
-                              membership_.name_of(membership_.rank), wanted_with(caller.rank) / kLaneCount));
+                              membership_.name_of(caller.rank), caller.count / kChannelCount,
+                              membership_.name_of(membership_.rank), wanted_with(caller.rank) / kChannelCount));
   }
   if (for_me && caller.number >= 0 && caller.number < caller.count) {
     poller_.remove(link.fd.get());
@@ -337,7 +337,7 @@ std::string Assembly::purpose() const { return "tcp " + membership_.id; }
 std::string Assembly::key_of(int member) const { return fmt::format("{}/tcp/{}", membership_.id, member); }
 
 int Assembly::wanted_with(int member) const {
-  return member == membership_.rank ? 0 : kLaneCount * streams_[static_cast<std::size_t>(member)];
+  return member == membership_.rank ? 0 : kChannelCount * streams_[static_cast<std::size_t>(member)];
 }
 
 UniqueFd& Assembly::connection(int peer, int number) {

@@ -18,8 +18,8 @@ namespace fdl {
 class Assembly {
  public:
   // streams[p] connections for each lane with member p (its own does not count), as p has it with this rank.
-  // That number n of lane l stands at n * kLaneCount + l among its peer's, of which each has place_count(streams); the
-  // places of those that are not wanted are empty.
+  // That number n of lane l stands at n * kChannelCount + l among its peer's, of which each has place_count(streams);
+  // the places of those that are not wanted are empty.
   static Result<std::vector<UniqueFd>> connect(const Membership& membership, const std::vector<int>& streams);
   static std::size_t place_count(const std::vector<int>& streams);
 
@@ -29,7 +29,7 @@ class Assembly {
     enum class State { resting, connecting, introducing };
     bool calling = false;
     State state = State::introducing;
-    Deadline patience = Deadline::never();  // when the present state has lasted long enough
+    Deadline timeout = Deadline::never();  // when the present state has lasted long enough
     UniqueFd fd;
     std::unique_ptr<Introduction> introduction;
 

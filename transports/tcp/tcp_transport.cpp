@@ -27,12 +27,12 @@ class TcpTransport final : public Transport {
   Status watch_all();
 
   std::string_view name() const override { return "tcp"; }
-  std::optional<Ticket> send(Lane lane, uint32_t tag, ConstBytes bytes) override;
-  std::optional<Ticket> recv(Lane lane, uint32_t tag, Bytes bytes) override;
+  std::optional<Ticket> send(Channel channel, uint32_t tag, ConstBytes bytes) override;
+  std::optional<Ticket> recv(Channel channel, uint32_t tag, Bytes bytes) override;
   bool done(Ticket ticket) const override;
   bool progress() override;
   Status peer_status(int peer) const override;
-  Status lane_status(Lane lane) const override;
+  Status channel_status(Channel channel) const override;
   Status status() const override;
   double round_trip_s(int peer) const override;
 
@@ -44,25 +44,28 @@ class TcpTransport final : public Transport {
   using Outcome = TcpStream::Outcome;
 
   // Of the i-th stream of a lane.
-  std::size_t index_of(Lane lane, int i) const {
-    return static_cast<std::size_t>(lane.peer) * places_ + static_cast<std::size_t>(i * kLaneCount + lane.index);
+  std::size_t index_of(Channel channel, int i) const {
+    return static_cast<std::size_t>(channel.peer) * places_ +
+           static_cast<std::size_t>(i * kChannelCount + channel.index);
   }
   int peer_of(std::size_t index) const { return static_cast<int>(index / places_); }
-  Lane lane_of(std::size_t index) const { return {peer_of(index), static_cast<int>(index % places_) % kLaneCount}; }
-  int streams_of(Lane lane) const { return stream_counts_[static_cast<std::size_t>(lane.peer)]; }
+  Channel channel_of(std::size_t index) const {
+    return {peer_of(index), static_cast<int>(index % places_) % kChannelCount};
+  }
+  int streams_of(Channel channel) const { return stream_counts_[static_cast<std::size_t>(channel.peer)]; }
   // Lines: one a direction of each lane; a ticket's stream is the number of its line.
-  static uint32_t line_of(Lane lane, bool incoming) {
-    return static_cast<uint32_t>(2 * (lane.peer * kLaneCount + lane.index) + (incoming ? 1 : 0));
+  static uint32_t line_of(Channel channel, bool incoming) {
+    return static_cast<uint32_t>(2 * (channel.peer * kChannelCount + channel.index) + (incoming ? 1 : 0));
   }
   bool failed(std::size_t index) const { return !failures_[index].ok(); }
 
   void mark_busy(std::size_t index) { busy_[index / 64] |= uint64_t{1} << (index % 64); }
   void mark_idle(std::size_t index) { busy_[index / 64] &= ~(uint64_t{1} << (index % 64)); }
 
-  bool may_send(Lane lane, int parts);
-  bool may_receive(Lane lane, int parts) const;
-  void advance(Lane lane);
-  bool goes_on(Lane lane) const;
+  bool may_send(Channel channel, int parts);
+  bool may_receive(Channel channel, int parts) const;
+  void advance(Channel channel);
+  bool goes_on(Channel channel) const;
   bool attend(std::size_t index);
   bool settle(std::size_t index, Outcome outcome);
   bool look_for_hang_ups();
@@ -76,7 +79,7 @@ class TcpTransport final : public Transport {
 
   const Membership membership_;           // a copy, for the names
   const std::vector<int> stream_counts_;  // of a lane, by peer
-  const std::size_t places_;              // of each peer in the following: kLaneCount times the largest of them
+  const std::size_t places_;              // of each peer in the following: kChannelCount times the largest of them
   std::vector<TcpStream> streams_;
   std::vector<Status> failures_;  // by stream
   std::vector<uint64_t> busy_;    // a bit a stream that has something outstanding
@@ -95,7 +98,7 @@ TcpTransport::TcpTransport(const Membership& membership, std::vector<int> stream
       places_(Assembly::place_count(stream_counts_)),
       failures_(fds.size()),
       busy_((fds.size() + 63) / 64),
-      lines_(2 * kLaneCount * membership.members.size()),
+      lines_(2 * kChannelCount * membership.members.size()),
       poller_(std::move(poller)) {
   streams_.reserve(fds.size());
   for (UniqueFd& fd : fds) streams_.emplace_back(std::move(fd));
@@ -121,13 +124,13 @@ Status TcpTransport::watch_all() {
   return {};
 }
 
-std::optional<Ticket> TcpTransport::send(Lane lane, uint32_t tag, ConstBytes bytes) {
-  const int parts = parts_of(bytes.size(), streams_of(lane));
-  if (!may_send(lane, parts)) return std::nullopt;
-  const uint32_t line = line_of(lane, false);
+std::optional<Ticket> TcpTransport::send(Channel channel, uint32_t tag, ConstBytes bytes) {
+  const int parts = parts_of(bytes.size(), streams_of(channel));
+  if (!may_send(channel, parts)) return std::nullopt;
+  const uint32_t line = line_of(channel, false);
   const uint64_t position = lines_[line].begin(parts);
   for (int i = 0; i < parts; ++i) {
-    const std::size_t index = index_of(lane, i);
+    const std::size_t index = index_of(channel, i);
     TcpStream& stream = streams_[index];
     const bool first = !stream.sending();
     stream.post_send(tag, bytes.size(), part_at(bytes, parts, i));
@@ -138,10 +141,10 @@ std::optional<Ticket> TcpTransport::send(Lane lane, uint32_t tag, ConstBytes byt
   return Ticket{line, position};
 }
 
-bool TcpTransport::may_send(Lane lane, int parts) {
-  if (!lines_[line_of(lane, false)].has_room()) return false;
+bool TcpTransport::may_send(Channel channel, int parts) {
+  if (!lines_[line_of(channel, false)].has_room()) return false;
   for (int i = 0; i < parts; ++i) {
-    const std::size_t index = index_of(lane, i);
+    const std::size_t index = index_of(channel, i);
     if (failed(index)) return false;
     FDL_CHECK(streams_[index].fd() >= 0);
     if (streams_[index].peer_left) {
@@ -152,40 +155,41 @@ bool TcpTransport::may_send(Lane lane, int parts) {
   return true;
 }
 
-std::optional<Ticket> TcpTransport::recv(Lane lane, uint32_t tag, Bytes bytes) {
-  const int parts = parts_of(bytes.size(), streams_of(lane));
-  if (!may_receive(lane, parts)) return std::nullopt;
-  const uint32_t line = line_of(lane, true);
+std::optional<Ticket> TcpTransport::recv(Channel channel, uint32_t tag, Bytes bytes) {
+  const int parts = parts_of(bytes.size(), streams_of(channel));
+  if (!may_receive(channel, parts)) return std::nullopt;
+  const uint32_t line = line_of(channel, true);
   for (int i = 0; i < parts; ++i) {
-    const std::size_t index = index_of(lane, i);
+    const std::size_t index = index_of(channel, i);
     streams_[index].post_recv(tag, bytes.size(), part_at(bytes, parts, i));
     mark_busy(index);
   }
   return Ticket{line, lines_[line].begin(parts)};
 }
 
-bool TcpTransport::may_receive(Lane lane, int parts) const {
-  if (!lines_[line_of(lane, true)].has_room()) return false;
+bool TcpTransport::may_receive(Channel channel, int parts) const {
+  if (!lines_[line_of(channel, true)].has_room()) return false;
   for (int i = 0; i < parts; ++i) {
-    if (failed(index_of(lane, i))) return false;
-    FDL_CHECK(streams_[index_of(lane, i)].fd() >= 0);
+    if (failed(index_of(channel, i))) return false;
+    FDL_CHECK(streams_[index_of(channel, i)].fd() >= 0);
   }
   return true;
 }
 
 bool TcpTransport::done(Ticket ticket) const { return lines_[ticket.stream].is_finished(ticket.position); }
 
-void TcpTransport::advance(Lane lane) {
-  lines_[line_of(lane, false)].advance([&](int i) { return streams_[index_of(lane, i)].sent(); });
-  lines_[line_of(lane, true)].advance([&](int i) { return streams_[index_of(lane, i)].received(); });
+void TcpTransport::advance(Channel channel) {
+  lines_[line_of(channel, false)].advance([&](int i) { return streams_[index_of(channel, i)].sent(); });
+  lines_[line_of(channel, true)].advance([&](int i) { return streams_[index_of(channel, i)].received(); });
 }
 
 // Whether what was begun on the lane before one of its streams ended may still come on the others.
-bool TcpTransport::goes_on(Lane lane) const {
-  const auto ended = [&](int i) { return failed(index_of(lane, i)); };
-  const auto sent = [&](int i) { return streams_[index_of(lane, i)].sent(); };
-  const auto received = [&](int i) { return streams_[index_of(lane, i)].received(); };
-  return lines_[line_of(lane, false)].goes_on(sent, ended) || lines_[line_of(lane, true)].goes_on(received, ended);
+bool TcpTransport::goes_on(Channel channel) const {
+  const auto ended = [&](int i) { return failed(index_of(channel, i)); };
+  const auto sent = [&](int i) { return streams_[index_of(channel, i)].sent(); };
+  const auto received = [&](int i) { return streams_[index_of(channel, i)].received(); };
+  return lines_[line_of(channel, false)].goes_on(sent, ended) ||
+         lines_[line_of(channel, true)].goes_on(received, ended);
 }
 
 bool TcpTransport::progress() {
@@ -215,7 +219,7 @@ bool TcpTransport::attend(std::size_t index) {
 
 bool TcpTransport::settle(std::size_t index, Outcome outcome) {
   if (outcome == Outcome::nothing) return false;
-  advance(lane_of(index));
+  advance(channel_of(index));
   // A goodbye where more was wanted ends this stream; what the peer sent on the others before it left is still good.
   if (outcome == Outcome::left) end_stream(index, story_of(index, outcome));
   if (outcome != Outcome::moved && outcome != Outcome::left) fail(peer_of(index), story_of(index, outcome));
@@ -285,16 +289,16 @@ bool TcpTransport::prepare_to_sleep() {
   return nothing_to_do;
 }
 
-Status TcpTransport::lane_status(Lane lane) const {
-  for (int i = 0; i < streams_of(lane); ++i) {
-    const Status& failure = failures_[index_of(lane, i)];
-    if (!failure.ok()) return goes_on(lane) ? Status() : failure;
+Status TcpTransport::channel_status(Channel channel) const {
+  for (int i = 0; i < streams_of(channel); ++i) {
+    const Status& failure = failures_[index_of(channel, i)];
+    if (!failure.ok()) return goes_on(channel) ? Status() : failure;
   }
   return {};
 }
 
 Status TcpTransport::peer_status(int peer) const {
-  for (int lane = 0; lane < kLaneCount; ++lane) FDL_RETURN_IF_ERROR(lane_status({peer, lane}));
+  for (int channel = 0; channel < kChannelCount; ++channel) FDL_RETURN_IF_ERROR(channel_status({peer, channel}));
   return {};
 }
 

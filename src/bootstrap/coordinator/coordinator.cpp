@@ -57,15 +57,15 @@ class CoordinatorServer final : public Coordinator {
   CoordinatorServer(const CoordinatorOptions& options, std::unique_ptr<CoordinatorListener> door, Poller poller,
                     Event stop)
       : options_(options),
-        door_(std::move(door)),
+        listener_(std::move(door)),
         poller_(std::move(poller)),
         stop_(std::move(stop)),
-        membership_(options, door_->address(), own_process(), now_ns()) {}
+        membership_(options, listener_->address(), own_process(), now_ns()) {}
 
-  Status watch_door() { return poller_.add(door_->fd(), kDoorToken); }
+  Status watch_door() { return poller_.add(listener_->fd(), kDoorToken); }
   Status watch_stop() { return poller_.add(stop_.fd(), kStopToken); }
 
-  std::string address() const override { return door_->address(); }
+  std::string address() const override { return listener_->address(); }
   int64_t strangers() const override { return strangers_.load(std::memory_order_relaxed); }
   void stop() override {
     stopping_.store(true);
@@ -98,7 +98,7 @@ class CoordinatorServer final : public Coordinator {
   void say_farewell();
 
   const CoordinatorOptions options_;
-  const std::unique_ptr<CoordinatorListener> door_;
+  const std::unique_ptr<CoordinatorListener> listener_;
   Poller poller_;
   Event stop_;
   std::atomic<bool> stopping_{false};
@@ -145,12 +145,12 @@ Deadline CoordinatorServer::next_deadline() const {
 
 void CoordinatorServer::accept_all() {
   while (true) {
-    auto fd = accept_one(door_->fd());
+    auto fd = accept_one(listener_->fd());
     if (!fd.ok()) {
       // The connection stays in the kernel's queue and would make the listener readable at once: do not poll it for a
       // moment.
       log_warning("coordinator: {}; new connections wait", fd.status().text());
-      poller_.remove(door_->fd());
+      poller_.remove(listener_->fd());
       accept_again_ = Deadline::after_seconds(kPauseWithoutDescriptors_s);
       return;
     }
@@ -179,7 +179,7 @@ void CoordinatorServer::take_in(UniqueFd fd) {
 // Closes the stranger that has been silent for longest: a rank sends its proof as soon as it has the greeting.
 void CoordinatorServer::make_room_for_one_more() {
   if (strangers_here_.size() < kMostStrangers) return;
-  for (const auto& [peer, patience] : strangers_here_) {
+  for (const auto& [peer, timeout] : strangers_here_) {
     if (connections_.at(peer).is_silent()) return drop_stranger(peer);
   }
   drop_stranger(strangers_here_.begin()->first);

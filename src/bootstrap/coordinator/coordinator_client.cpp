@@ -53,7 +53,7 @@ class Link final : public CoordinatorClient {
   void probe(const std::vector<int>& world_ranks) override;
   void report(const std::string& comm, const Status& why) override;
   void ask(const std::string& comm, uint64_t question, const std::vector<int>& world_ranks,
-           int64_t patience_ns) override;
+           int64_t timeout_ns) override;
   void tell(const CoordinatorEvent& asked, int64_t begun, bool waiting) override;
   void leave() override;
 
@@ -352,11 +352,11 @@ void Link::report(const std::string& comm, const Status& why) {
   send_and_wake(message);
 }
 
-void Link::ask(const std::string& comm, uint64_t question, const std::vector<int>& world_ranks, int64_t patience_ns) {
+void Link::ask(const std::string& comm, uint64_t question, const std::vector<int>& world_ranks, int64_t timeout_ns) {
   if (comm.size() > kMostKey) return;  // the coordinator would not have it
   CoordinatorMessage message{.kind = Kind::ask};
   message.id = question;
-  message.number = patience_ns;
+  message.number = timeout_ns;
   message.ranks = world_ranks;
   message.key = comm;
   MutexLock lock(mutex_);

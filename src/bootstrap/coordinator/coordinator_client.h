@@ -76,9 +76,9 @@ class CoordinatorClient {
   virtual void report(const std::string& comm, const Status& why) = 0;
   // Queries how many collectives of a communicator these ranks have begun. Each answer is a `told` event, also for a
   // rank that has left. While another rank's query about the same communicator is valid, this one gets no answers. A
-  // query is valid for `patience_ns`; the rank must repeat it before then.
+  // query is valid for `timeout_ns`; the rank must repeat it before then.
   virtual void ask(const std::string& comm, uint64_t question, const std::vector<int>& world_ranks,
-                   int64_t patience_ns) = 0;
+                   int64_t timeout_ns) = 0;
   virtual void tell(const CoordinatorEvent& asked, int64_t begun, bool waiting) = 0;
   // Announces that this rank leaves: closing the connection is then not a loss.
   virtual void leave() = 0;

@@ -175,12 +175,12 @@ Result<FoundCoordinator> find_coordinator(const std::string& rendezvous, const s
                                           const std::string& mine, Deadline deadline, std::string_view purpose) {
   FDL_ASSIGN_OR_RETURN(const Rendezvous parsed, parse_rendezvous(rendezvous));
   const int64_t began = now_ns();
-  int64_t patience = 1000 * kMillisecond;
+  int64_t timeout = 1000 * kMillisecond;
   int64_t rest = 10 * kMillisecond;
   int refused_in_a_row = 0;
   while (true) {
     Round round{.purpose = purpose, .story = {}};
-    if (auto found = try_once(parsed, job_key, mine, Deadline::after_ns(patience).earlier(deadline), round)) {
+    if (auto found = try_once(parsed, job_key, mine, Deadline::after_ns(timeout).earlier(deadline), round)) {
       return std::move(*found);
     }
     // A coordinator under attack may drop us in the middle, which looks like a refusal; it does not do so three times.
@@ -200,7 +200,7 @@ Result<FoundCoordinator> find_coordinator(const std::string& rendezvous, const s
     }
     pause(std::min(rest, deadline.remaining_ns()));
     rest = std::min(2 * rest, 500 * kMillisecond);
-    patience = std::min(2 * patience, 5000 * kMillisecond);
+    timeout = std::min(2 * timeout, 5000 * kMillisecond);
   }
 }
 

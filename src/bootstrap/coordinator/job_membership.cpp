@@ -289,8 +289,8 @@ Status JobMembership::receive(Peer peer, CoordinatorMessage message, int64_t now
 }
 
 void JobMembership::wait(Peer peer, const CoordinatorMessage& message, int64_t now_ns) {
-  const int64_t patience = std::clamp<int64_t>(message.number, 0, int64_t{1} << 61);
-  waiting_.push_back({peer, message.id, Deadline::at_ns(now_ns + patience)});
+  const int64_t timeout = std::clamp<int64_t>(message.number, 0, int64_t{1} << 61);
+  waiting_.push_back({peer, message.id, Deadline::at_ns(now_ns + timeout)});
   if (!start_failed_.ok() || arrived_ == options_.size) answer_waiting(start_failed_);
 }
 

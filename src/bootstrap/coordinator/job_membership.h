@@ -107,7 +107,7 @@ class JobMembership {
   void publish(Peer peer, CoordinatorMessage message);
   void fetch(Peer peer, const CoordinatorMessage& message);
   void report(int reporter, const std::string& comm, const Status& why, int64_t now_ns);
-  void examine(FailureReport suspicion, int64_t now_ns);
+  void examine(FailureReport failure_report, int64_t now_ns);
   Status ask(const Member& asker, const CoordinatorMessage& message, int64_t now_ns);
   bool may_query(const std::string& comm, int asker, int64_t now_ns);
   void told(int teller, const CoordinatorMessage& message);

@@ -56,7 +56,7 @@ void weigh(const ProcessRow& row, const Variables& variables, Decision& decision
   auto found = read_row(row, variables);
   Explanation::Row told{row.name, "process", "absent", variables.quote(row.rank)};
   if (!found.ok()) {
-    told.verdict = "broken";
+    told.result = "broken";
     told.why = found.status().text();
     if (decision.identity) {
       decision.conflicts.push_back(told.why);
@@ -66,16 +66,16 @@ void weigh(const ProcessRow& row, const Variables& variables, Decision& decision
   } else if (*found) {
     told.why = says(row, variables);
     if (decision.identity) {
-      told.verdict = compare(row, **found, variables, decision);
+      told.result = compare(row, **found, variables, decision);
     } else if (decision.trouble.ok()) {
-      told.verdict = "chosen";
+      told.result = "chosen";
       decision.identity = std::move(**found);
       decision.agreeing = {&row};
     } else {
-      told.verdict = "ignored";
+      told.result = "ignored";
     }
   } else if (variables.has(row.rank) && !row.started_us(variables)) {
-    told.verdict = "ignored";
+    told.result = "ignored";
     told.why += fmt::format(", but not {}", row.guard);
   }
   decision.rows.push_back(std::move(told));
@@ -86,16 +86,16 @@ void weigh(const NodeRow& row, const Variables& variables, const Platform& platf
   Explanation::Row told{row.name, "node", "absent", variables.quote(row.rank)};
   const bool nobody = !decision.identity && !decision.node;
   if (!found.ok()) {
-    told.verdict = "broken";
+    told.result = "broken";
     told.why = found.status().text();
     if (nobody && decision.trouble.ok()) decision.trouble = found.status();
   } else if (*found) {
     (*found)->source = row.name;
     told.why = (*found)->line();
-    told.verdict = nobody && decision.trouble.ok() ? "chosen" : decision.identity ? "numbers nodes" : "ignored";
+    told.result = nobody && decision.trouble.ok() ? "chosen" : decision.identity ? "numbers nodes" : "ignored";
     if (!decision.node) decision.node = std::move(**found);
   } else if (variables.has(row.rank)) {
-    told.verdict = "ignored";
+    told.result = "ignored";
     told.why += fmt::format(", but {}", variables.quote(row.count));
   }
   decision.rows.push_back(std::move(told));

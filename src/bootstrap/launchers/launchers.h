@@ -40,9 +40,9 @@ Result<Identity> who_am_i(const Environment& environment, const Config& config,
 struct Explanation {
   struct Row {
     std::string name;
-    std::string level;    // "process", "node"
-    std::string verdict;  // "chosen", "agrees", "contradicts", "numbers nodes", "ignored", "broken", "absent"
-    std::string why;      // the variables, quoted
+    std::string level;   // "process", "node"
+    std::string result;  // "chosen", "agrees", "contradicts", "numbers nodes", "ignored", "broken", "absent"
+    std::string why;     // the variables, quoted
   };
   Result<Identity> identity;
   std::string node;                // what a node-level row says, which `farandole run` would go by; empty: nothing

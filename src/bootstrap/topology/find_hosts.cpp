@@ -19,13 +19,13 @@
 #include "base/log.h"
 #include "bootstrap/topology/topology.h"
 #include "system/handshake.h"
-#include "system/segment.h"
+#include "system/shared_segment.h"
 #include "system/socket.h"
 
 namespace fdl {
 namespace {
 
-constexpr double kPatience_s = 5;  // with one candidate that connected and then says nothing
+constexpr double kTimeout_s = 5;  // with one candidate that connected and then says nothing
 constexpr std::string_view kPurpose = "shared memory trial";
 
 struct Trial {
@@ -36,11 +36,13 @@ struct Trial {
   Deadline deadline;
 
   std::string key(std::string_view what) const { return fmt::format("hosts/{}/{}", leader, what); }
-  Deadline patience() const { return Deadline::after_seconds(kPatience_s).earlier(deadline); }
+  Deadline timeout() const { return Deadline::after_seconds(kTimeout_s).earlier(deadline); }
 };
 
 // The leader writes word 0, and candidate r answers in word 1 + r.
-uint64_t& word(const Segment& segment, int index) { return reinterpret_cast<uint64_t*>(segment.bytes().data())[index]; }
+uint64_t& word(const SharedSegment& segment, int index) {
+  return reinterpret_cast<uint64_t*>(segment.bytes().data())[index];
+}
 
 std::string name_of(int rank) { return fmt::format("rank {}", rank); }
 
@@ -48,13 +50,14 @@ std::string name_of(int rank) { return fmt::format("rank {}", rank); }
 
 struct Offer {
   Listening listening;
-  Segment memory;
+  SharedSegment memory;
   uint64_t secret;
 };
 
 Result<Offer> make_offer(int world_size) {
   FDL_ASSIGN_OR_RETURN(Listening listening, listen_unix());
-  FDL_ASSIGN_OR_RETURN(Segment memory, Segment::create(sizeof(uint64_t) * static_cast<std::size_t>(world_size + 1)));
+  FDL_ASSIGN_OR_RETURN(SharedSegment memory,
+                       SharedSegment::create(sizeof(uint64_t) * static_cast<std::size_t>(world_size + 1)));
   const std::string text = random_hex(8);
   uint64_t secret = 0;
   std::from_chars(text.data(), text.data() + text.size(), secret, 16);
@@ -65,14 +68,14 @@ Result<Offer> make_offer(int world_size) {
 // Which candidate came in and answered through the memory; nothing for a stranger or one that could not map it.
 Result<int> try_one(const Trial& trial, const Offer& offer, int fd) {
   FDL_ASSIGN_OR_RETURN(const Introduced introduced,
-                       introduce_as_server(fd, trial.job_key, kPurpose, name_of(trial.leader), trial.patience()));
+                       introduce_as_server(fd, trial.job_key, kPurpose, name_of(trial.leader), trial.timeout()));
   const auto who = std::find_if(trial.candidates.begin(), trial.candidates.end(),
                                 [&](int rank) { return name_of(rank) == introduced.peer; });
   if (who == trial.candidates.end()) return Status(Code::transport, "a stranger: " + introduced.peer);
   const int memory = offer.memory.fd();
-  FDL_RETURN_IF_ERROR(send_fds(fd, {&memory, 1}, trial.patience()));
+  FDL_RETURN_IF_ERROR(send_fds(fd, {&memory, 1}, trial.timeout()));
   std::byte done{};
-  FDL_RETURN_IF_ERROR(read_all(fd, {&done, 1}, trial.patience()));
+  FDL_RETURN_IF_ERROR(read_all(fd, {&done, 1}, trial.timeout()));
   if (std::atomic_ref<uint64_t>(word(offer.memory, 1 + *who)).load(std::memory_order_acquire) != ~offer.secret) {
     return Status(Code::transport, introduced.peer + " did not write what it read");
   }
@@ -125,22 +128,22 @@ Status lead(const Trial& trial, int world_size) {
 
 Status map_and_answer(const Trial& trial, int rank, int fd) {
   FDL_RETURN_IF_ERROR(introduce_as_client(fd, trial.job_key, kPurpose, name_of(rank), trial.deadline).status());
-  FDL_ASSIGN_OR_RETURN(auto fds, recv_fds(fd, 1, trial.patience()));
-  FDL_ASSIGN_OR_RETURN(const Segment memory, Segment::map(std::move(fds.front())));
+  FDL_ASSIGN_OR_RETURN(auto fds, recv_fds(fd, 1, trial.timeout()));
+  FDL_ASSIGN_OR_RETURN(const SharedSegment memory, SharedSegment::map(std::move(fds.front())));
   if (memory.bytes().size() < sizeof(uint64_t) * static_cast<std::size_t>(rank + 2)) {
     return Status(Code::transport, "the memory that came is too small");
   }
   const uint64_t secret = std::atomic_ref<uint64_t>(word(memory, 0)).load(std::memory_order_acquire);
   std::atomic_ref<uint64_t>(word(memory, 1 + rank)).store(~secret, std::memory_order_release);
   const std::byte done{1};
-  return write_all(fd, {&done, 1}, trial.patience());
+  return write_all(fd, {&done, 1}, trial.timeout());
 }
 
 Status follow(const Trial& trial, int rank) {
   FDL_ASSIGN_OR_RETURN(const std::string door, trial.exchange.fetch(trial.key("door"), trial.deadline));
   if (door.empty()) return {};
   const std::vector<Address> addresses = {{door}};
-  auto fd = connect_any(addresses, trial.patience());
+  auto fd = connect_any(addresses, trial.timeout());
   FDL_RETURN_IF_ERROR(trial.exchange.publish(trial.key(fmt::format("knock/{}", rank)), fd.ok() ? "connected" : "no"));
   const Status why = fd.ok() ? map_and_answer(trial, rank, fd->get()) : fd.status();
   if (!why.ok()) {

@@ -1,0 +1,24 @@
+# Compiler settings of every target, and the interface target fdl_flags that carries the warnings and the sanitizer.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+
+add_library(fdl_flags INTERFACE)
+target_compile_options(fdl_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor>
+  $<$<BOOL:${FARANDOLE_WERROR}>:-Werror>)
+# gcc 12 warns of std::string's own code (restrict) and of designated initialisers that leave defaults in place.
+target_compile_options(fdl_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>
+  $<$<COMPILE_LANGUAGE:CXX>:-Wno-missing-field-initializers>)
+if(FARANDOLE_SANITIZE)
+  # The kernels of module data are compiled without the sanitizer: with it they take minutes to compile, and data_test
+  # places its arrays between pages that must not be touched.
+  target_compile_options(fdl_flags INTERFACE $<$<NOT:$<STREQUAL:$<TARGET_PROPERTY:NAME>,fdl_data>>:-fsanitize=${FARANDOLE_SANITIZE}>
+    -fno-omit-frame-pointer -g1 $<$<STREQUAL:${FARANDOLE_SANITIZE},thread>:-Wno-tsan>)  # it does not support fences
+  target_link_options(fdl_flags INTERFACE -fsanitize=${FARANDOLE_SANITIZE})
+endif()

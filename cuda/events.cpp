@@ -1,0 +1,55 @@
+// Marks: a mark that somebody waits for is not set again; the stream gets another.
+#include "cuda/events.h"
+
+#include <algorithm>
+
+namespace fdl::cuda {
+
+OwnDeviceEvent::~OwnDeviceEvent() {
+  const Scope scope(calls_);
+  (void)calls_.driver.cuEventDestroy_v2(event_);
+}
+
+bool OwnDeviceEvent::reached() const { return calls_.driver.cuEventQuery(event_) != kNotReady; }
+
+Result<void*> make_event(Calls& calls) {
+  void* event = nullptr;
+  FDL_RETURN_IF_ERROR(calls.status(calls.driver.cuEventCreate(&event, kEventDisableTiming), "cuEventCreate"));
+  return event;
+}
+
+Status LastWork::place(Entry& entry) {
+  if (entry.event == nullptr || entry.event.use_count() > 1) {
+    FDL_ASSIGN_OR_RETURN(void* const event, make_event(calls_));
+    entry.event = std::make_shared<const OwnDeviceEvent>(calls_, event);
+  }
+  return calls_.status(calls_.driver.cuEventRecord(entry.event->event(), entry.stream), "cuEventRecord");
+}
+
+Status LastWork::note(void* stream) {
+  const MutexLock lock(mutex_);
+  for (Entry& entry : entries_) {
+    if (entry.stream == stream && !entry.ended) return place(entry);
+  }
+  std::erase_if(entries_, [](const Entry& entry) { return entry.ended && entry.event->reached(); });
+  entries_.push_back({stream, false, nullptr});
+  Status placed = place(entries_.back());
+  if (!placed.ok()) entries_.pop_back();
+  return placed;
+}
+
+void LastWork::forget(void* stream) {
+  const MutexLock lock(mutex_);
+  for (Entry& entry : entries_) entry.ended |= entry.stream == stream;
+}
+
+DeviceEvents LastWork::pending() {
+  const MutexLock lock(mutex_);
+  DeviceEvents events;
+  for (const Entry& entry : entries_) {
+    if (!entry.event->reached()) events.push_back(entry.event);
+  }
+  return events;
+}
+
+}  // namespace fdl::cuda

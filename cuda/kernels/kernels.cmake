@@ -1,0 +1,52 @@
+# Kernels: compiled by nvcc where it is found, into two images that the room embeds. Sets FDL_HAS_NVCC, and
+# FDL_KERNELS_HERE to the words of the table. Only their own sources and the list of architectures rebuild them.
+set(FARANDOLE_CUDA_ARCHITECTURES "80;90;100" CACHE STRING "Architectures whose machine code is built in, as far as nvcc knows them")
+find_program(FARANDOLE_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+
+set(FDL_HAS_NVCC OFF)
+if(FARANDOLE_SANITIZE)
+  set(FDL_KERNELS_HERE "no kernels (none under a sanitizer)")
+elseif(NOT FARANDOLE_NVCC)
+  set(FDL_KERNELS_HERE "no kernels (nvcc not found; set FARANDOLE_NVCC)")
+else()
+  execute_process(COMMAND ${FARANDOLE_NVCC} --version OUTPUT_VARIABLE version)
+  string(REGEX REPLACE ".*release ([0-9.]+).*" "\\1" version "${version}")
+  execute_process(COMMAND ${FARANDOLE_NVCC} --list-gpu-code OUTPUT_VARIABLE known)
+  string(REGEX MATCHALL "sm_[0-9]+" known "${known}")
+  set(targets "")
+  set(names "")
+  foreach(architecture ${FARANDOLE_CUDA_ARCHITECTURES})
+    if("sm_${architecture}" IN_LIST known)
+      list(APPEND targets -gencode arch=compute_${architecture},code=sm_${architecture})
+      string(APPEND names " sm_${architecture}")
+    endif()
+  endforeach()
+  set(compress "")
+  if(version VERSION_GREATER_EQUAL 12.8)
+    set(compress --compress-mode=size)
+  endif()
+
+  set(images ${PROJECT_BINARY_DIR}/generated/cuda)
+  file(MAKE_DIRECTORY ${images})
+  set(flags -std=c++20 -fmad=false --expt-relaxed-constexpr -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/src)
+  set(source ${PROJECT_SOURCE_DIR}/cuda/kernels/kernels.cu)
+  list(TRANSFORM FDL_KERNEL_HEADERS PREPEND ${PROJECT_SOURCE_DIR}/)
+  # The portable image is text that drivers compile themselves. nvcc writes it in its own version's words, which older
+  # drivers refuse, though nothing in it is newer than 7.8 (CUDA 11.8) but a hint, which goes.
+  # What the assembler tells of registers and of what it spills stays in kernels.report, which bench/gpu/inspect.sh reads.
+  add_custom_command(OUTPUT ${images}/kernels.fatbin ${images}/portable.fatbin
+    DEPENDS ${source} ${FDL_KERNEL_HEADERS} ${CMAKE_CURRENT_LIST_FILE} VERBATIM
+    COMMENT "Compiling kernels for${names} and others by nvcc ${version}"
+    COMMAND ${FARANDOLE_NVCC} ${flags} -ptx -arch=compute_75 -o ${images}/kernels.ptx ${source}
+    COMMAND sed -e "s/^\\.version .*/.version 7.8/" -e "/\\.pragma \"used_bytes_mask/d"
+            ${images}/kernels.ptx > ${images}/portable.ptx
+    COMMAND ${FARANDOLE_NVCC} -fatbin ${compress} -gencode arch=compute_75,code=compute_75
+            -o ${images}/portable.fatbin ${images}/portable.ptx
+    COMMAND ${FARANDOLE_NVCC} ${flags} -Xptxas -v -fatbin ${compress} ${targets} -o ${images}/kernels.fatbin ${source}
+            2> ${images}/kernels.report || ! cat ${images}/kernels.report)
+  set_source_files_properties(kernels/kernel_image.cpp PROPERTIES
+    OBJECT_DEPENDS "${images}/kernels.fatbin;${images}/portable.fatbin"
+    COMPILE_DEFINITIONS "FDL_KERNELS=\"${images}\";FDL_KERNELS_COMPILER=\"nvcc ${version}\"")
+  set(FDL_HAS_NVCC ON)
+  set(FDL_KERNELS_HERE "kernels for${names} and PTX (nvcc ${version})")
+endif()

@@ -1,0 +1,346 @@
+// Pack math: which thread moves which elements of many tensors to or from one vector, and how they change on the way.
+// Pure: the same bodies run on a device and, in tests, on the CPU.
+//
+//   pieces   0        1    2                    a tile is what one block moves: a part of one piece
+//   tiles    0 1 2 3  4    5 6 7 8 9 10         first_tile = 0 4 5: a block finds its piece by bisection
+//
+// Tiles of a piece begin where both sides are aligned to whole vectors; what is before that (the head) is moved by the
+// first tile, element by element, and so is what is left over by the last.
+#pragma once
+
+#include "cuda/kernels/small_real.h"
+
+namespace fdl::cuda {
+
+inline constexpr unsigned kThreads = 256;       // of a block
+inline constexpr unsigned kMostSegments = 200;  // of a launch: so many fit the 4 KiB of parameters that a kernel has
+inline constexpr unsigned kVectorElements = 8;  // of a cast; copies move bytes
+
+// What a launch of any kernel here gets.
+struct PackTable {
+  std::byte* packed;
+  double factor;
+  uint32_t segment_count;
+  uint32_t tile_count;
+  uint32_t tile_elements;  // a multiple of kVectorElements; of a copy: bytes
+  Dtype tensors;           // the element types of both sides; of no meaning for a copy
+  Dtype in_packed;
+  bool unpacks;  // else it packs
+  std::byte* tensor[kMostSegments];
+  uint32_t first[kMostSegments];  // element of `packed`; of a copy: byte
+  uint32_t count[kMostSegments];
+  uint32_t first_tile[kMostSegments];
+};
+static_assert(sizeof(PackTable) <= 4096);
+
+// ---- Balance
+
+// Bytes before the next multiple of a power of two. (A remainder of addresses would be a call of a subroutine on a
+// device, around which registers are spilled.)
+FDL_BOTH unsigned before_next(uintptr_t address, unsigned power_of_two) {
+  return static_cast<unsigned>(-address) & (power_of_two - 1);
+}
+
+// Elements before the first that is aligned on both sides, or kNever: there is none. kVector elements are moved at
+// once, by accesses of 16 bytes or of less where they are less.
+inline constexpr uint32_t kNever = ~uint32_t{0};
+FDL_BOTH uint32_t head_of(uintptr_t from, unsigned from_size, uintptr_t to, unsigned to_size, unsigned vector) {
+  const bool from_is_smaller = from_size <= to_size;
+  const uintptr_t small = from_is_smaller ? from : to;
+  const uintptr_t large = from_is_smaller ? to : from;
+  const unsigned small_size = from_is_smaller ? from_size : to_size;
+  const unsigned large_size = from_is_smaller ? to_size : from_size;
+  const unsigned small_unit = small_size * vector < 16 ? small_size * vector : 16;
+  const unsigned large_unit = large_size * vector < 16 ? large_size * vector : 16;
+  const unsigned before = before_next(small, small_unit);
+  if ((before & (small_size - 1)) != 0) return kNever;
+  const unsigned head = before >> ((small_size > 1) + (small_size > 2) + (small_size > 4));
+  return before_next(large + head * large_size, large_unit) == 0 ? head : kNever;
+}
+
+FDL_BOTH uint32_t tiles_of(uint32_t count, uint32_t head, uint32_t tile_elements) {
+  if (head == kNever) head = 0;
+  if (count <= head) return 1;
+  const uint32_t rest = count - head;
+  return rest / tile_elements + (rest % tile_elements != 0 ? 1 : 0);
+}
+
+// The piece of a tile: the last whose first tile is not behind it.
+FDL_BOTH uint32_t segment_of(const PackTable& table, uint32_t tile) {
+  uint32_t low = 0;
+  uint32_t high = table.segment_count;
+  while (high - low > 1) {
+    const uint32_t middle = (low + high) / 2;
+    if (table.first_tile[middle] <= tile) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// What one block does: elements [head_begin, head_end) and [tail_begin, end) one by one, between them whole vectors.
+struct Tile {
+  uint32_t head_begin, body_begin, tail_begin, end;
+};
+FDL_BOTH Tile tile_of(uint32_t tile_in_segment, uint32_t count, uint32_t head, uint32_t tile_elements,
+                      unsigned vector) {
+  const bool has_vectors = head != kNever && head < count;
+  const uint32_t skipped = has_vectors ? head : 0;
+  Tile tile;
+  tile.body_begin = skipped + tile_in_segment * tile_elements;
+  tile.head_begin = tile_in_segment == 0 ? 0 : tile.body_begin;
+  const uint32_t rest = count - tile.body_begin;
+  tile.end = tile.body_begin + (rest < tile_elements ? rest : tile_elements);
+  tile.tail_begin = has_vectors ? tile.end - ((tile.end - tile.body_begin) & (vector - 1)) : tile.body_begin;
+  return tile;
+}
+
+// ---- Copies: as bytes, in the largest units that suit both sides
+
+template <unsigned kUnit>
+FDL_BOTH void copy_units(const std::byte* from, std::byte* to, uint32_t count, unsigned thread) {
+  constexpr unsigned kAtOnce = 4;
+  uint32_t i = thread;
+  for (; count > (kAtOnce - 1) * kThreads && i < count - (kAtOnce - 1) * kThreads; i += kAtOnce * kThreads) {
+    Unit<kUnit> units[kAtOnce];
+    FDL_UNROLL
+    for (unsigned k = 0; k < kAtOnce; ++k) {
+      units[k] = load_unit<kUnit>(from + static_cast<std::size_t>(i + k * kThreads) * kUnit);
+    }
+    FDL_UNROLL
+    for (unsigned k = 0; k < kAtOnce; ++k) {
+      store_unit<kUnit>(to + static_cast<std::size_t>(i + k * kThreads) * kUnit, units[k]);
+    }
+  }
+  for (; i < count; i += kThreads) {
+    const std::size_t at = static_cast<std::size_t>(i) * kUnit;
+    store_unit<kUnit>(to + at, load_unit<kUnit>(from + at));
+  }
+}
+
+template <unsigned kUnit>
+FDL_BOTH void zero_units(std::byte* to, uint32_t count, unsigned thread) {
+  for (uint32_t i = thread; i < count; i += kThreads) {
+    store_unit<kUnit>(to + static_cast<std::size_t>(i) * kUnit, Unit<kUnit>{});
+  }
+}
+
+template <unsigned kUnit>
+FDL_BOTH void copy_bytes(const std::byte* from, std::byte* to, uint32_t bytes, unsigned thread) {
+  if (from == nullptr) {
+    zero_units<kUnit>(to, bytes / kUnit, thread);
+  } else {
+    copy_units<kUnit>(from, to, bytes / kUnit, thread);
+  }
+}
+
+// The largest unit that both addresses can be aligned to at once; a null source suits everything.
+FDL_BOTH unsigned common_unit(uintptr_t from, uintptr_t to) {
+  const uintptr_t apart = from == 0 ? 0 : from ^ to;
+  if (apart % 16 == 0) return 16;
+  if (apart % 8 == 0) return 8;
+  if (apart % 4 == 0) return 4;
+  return apart % 2 == 0 ? 2 : 1;
+}
+
+// A piece as one side and the other.
+struct Sides {
+  const std::byte* from;
+  std::byte* to;
+};
+FDL_BOTH Sides sides_of(const PackTable& table, uint32_t segment, unsigned packed_size) {
+  std::byte* const packed = table.packed + static_cast<std::size_t>(table.first[segment]) * packed_size;
+  if (table.unpacks) return {packed, table.tensor[segment]};
+  return {table.tensor[segment], packed};
+}
+
+FDL_BOTH uint32_t copy_head(uintptr_t from, uintptr_t to) {
+  const unsigned unit = common_unit(from, to);
+  return before_next(to, unit);
+}
+
+FDL_BOTH void copy_tile(const PackTable& table, uint32_t block, unsigned thread) {
+  const uint32_t segment = segment_of(table, block);
+  const Sides sides = sides_of(table, segment, 1);
+  const auto from = reinterpret_cast<uintptr_t>(sides.from);
+  const auto to = reinterpret_cast<uintptr_t>(sides.to);
+  const unsigned unit = common_unit(from, to);
+  const Tile tile =
+      tile_of(block - table.first_tile[segment], table.count[segment], copy_head(from, to), table.tile_elements, unit);
+  const auto part = [&](uint32_t begin) { return from == 0 ? nullptr : sides.from + begin; };
+  if (tile.head_begin < tile.body_begin) {
+    copy_bytes<1>(part(tile.head_begin), sides.to + tile.head_begin, tile.body_begin - tile.head_begin, thread);
+  }
+  const uint32_t bytes = tile.tail_begin - tile.body_begin;
+  const std::byte* const source = part(tile.body_begin);
+  std::byte* const target = sides.to + tile.body_begin;
+  switch (unit) {
+    case 16:
+      copy_bytes<16>(source, target, bytes, thread);
+      break;
+    case 8:
+      copy_bytes<8>(source, target, bytes, thread);
+      break;
+    case 4:
+      copy_bytes<4>(source, target, bytes, thread);
+      break;
+    case 2:
+      copy_bytes<2>(source, target, bytes, thread);
+      break;
+    default:
+      copy_bytes<1>(source, target, bytes, thread);
+  }
+  copy_bytes<1>(part(tile.tail_begin), sides.to + tile.tail_begin, tile.end - tile.tail_begin, thread);
+}
+
+// ---- Changes: kCount elements at a time; which types is the same for all threads of a launch
+
+template <Dtype kDtype, class Wide, int kCount>
+FDL_BOTH void load_real(const std::byte* from, Wide (&values)[kCount]) {
+  Elements<typename Real<kDtype>::Memory, kCount> elements;
+  elements.load(from);
+  FDL_UNROLL
+  for (int i = 0; i < kCount; ++i) values[i] = Real<kDtype>::template widen<Wide>(elements.get(i));
+}
+
+template <Dtype kDtype, class Wide, int kCount>
+FDL_BOTH void store_real(std::byte* to, const Wide (&values)[kCount]) {
+  Elements<typename Real<kDtype>::Memory, kCount> elements;
+  FDL_UNROLL
+  for (int i = 0; i < kCount; ++i) elements.put(i, Real<kDtype>::template narrow<Wide>(values[i]));
+  elements.store(to);
+}
+
+// Real types, through float32, or through float64 where one of them is that.
+template <class Wide>
+struct CastReals {
+  template <int kCount>
+  FDL_BOTH static void load(Dtype dtype, const std::byte* from, Wide (&values)[kCount]) {
+    switch (dtype) {
+      case Dtype::float32:
+        return load_real<Dtype::float32>(from, values);
+      case Dtype::float16:
+        return load_real<Dtype::float16>(from, values);
+      case Dtype::bfloat16:
+        return load_real<Dtype::bfloat16>(from, values);
+      case Dtype::float8_e4m3:
+        return load_real<Dtype::float8_e4m3>(from, values);
+      case Dtype::float8_e5m2:
+        return load_real<Dtype::float8_e5m2>(from, values);
+      default:
+        if constexpr (sizeof(Wide) == 8) load_real<Dtype::float64>(from, values);
+    }
+  }
+  template <int kCount>
+  FDL_BOTH static void store(Dtype dtype, std::byte* to, const Wide (&values)[kCount]) {
+    switch (dtype) {
+      case Dtype::float32:
+        return store_real<Dtype::float32>(to, values);
+      case Dtype::float16:
+        return store_real<Dtype::float16>(to, values);
+      case Dtype::bfloat16:
+        return store_real<Dtype::bfloat16>(to, values);
+      case Dtype::float8_e4m3:
+        return store_real<Dtype::float8_e4m3>(to, values);
+      case Dtype::float8_e5m2:
+        return store_real<Dtype::float8_e5m2>(to, values);
+      default:
+        if constexpr (sizeof(Wide) == 8) store_real<Dtype::float64>(to, values);
+    }
+  }
+  template <int kCount>
+  FDL_BOTH static void change(Dtype from_dtype, Dtype to_dtype, const std::byte* from, std::byte* to, double factor) {
+    Wide values[kCount] = {};
+    if (from != nullptr) load(from_dtype, from, values);
+    const auto times = static_cast<Wide>(factor);
+    if (times != Wide{1}) {
+      FDL_UNROLL
+      for (int i = 0; i < kCount; ++i) values[i] *= times;
+    }
+    // Nobody's elements are zeros, whatever the factor.
+    if (from == nullptr) {
+      FDL_UNROLL
+      for (int i = 0; i < kCount; ++i) values[i] = Wide{0};
+    }
+    store(to_dtype, to, values);
+  }
+};
+
+struct ScaleIntegers {
+  template <class T, int kCount>
+  FDL_BOTH static void scale(const std::byte* from, std::byte* to, double factor) {
+    Elements<T, kCount> before, after;
+    if (from != nullptr) before.load(from);
+    FDL_UNROLL
+    for (int i = 0; i < kCount; ++i) after.put(i, scaled_integer<T>(before.get(i), factor));
+    after.store(to);
+  }
+  template <int kCount>
+  FDL_BOTH static void change(Dtype dtype, Dtype, const std::byte* from, std::byte* to, double factor) {
+    switch (dtype) {
+      case Dtype::uint8:
+        return scale<uint8_t, kCount>(from, to, factor);
+      case Dtype::int8:
+        return scale<int8_t, kCount>(from, to, factor);
+      case Dtype::uint16:
+        return scale<uint16_t, kCount>(from, to, factor);
+      case Dtype::int16:
+        return scale<int16_t, kCount>(from, to, factor);
+      case Dtype::uint32:
+        return scale<uint32_t, kCount>(from, to, factor);
+      case Dtype::int32:
+        return scale<int32_t, kCount>(from, to, factor);
+      case Dtype::uint64:
+        return scale<uint64_t, kCount>(from, to, factor);
+      default:
+        return scale<int64_t, kCount>(from, to, factor);
+    }
+  }
+};
+
+FDL_BOTH uint32_t change_head(const PackTable& table, const Sides& sides) {
+  const auto tensor_size = static_cast<unsigned>(size_of(table.tensors));
+  const auto packed_size = static_cast<unsigned>(size_of(table.in_packed));
+  return head_of(reinterpret_cast<uintptr_t>(sides.from), table.unpacks ? packed_size : tensor_size,
+                 reinterpret_cast<uintptr_t>(sides.to), table.unpacks ? tensor_size : packed_size, kVectorElements);
+}
+
+template <class Change>
+FDL_BOTH void change_tile(const PackTable& table, uint32_t block, unsigned thread) {
+  const Dtype from_dtype = table.unpacks ? table.in_packed : table.tensors;
+  const Dtype to_dtype = table.unpacks ? table.tensors : table.in_packed;
+  const auto from_size = static_cast<unsigned>(size_of(from_dtype));
+  const auto to_size = static_cast<unsigned>(size_of(to_dtype));
+  const uint32_t segment = segment_of(table, block);
+  const Sides sides = sides_of(table, segment, static_cast<unsigned>(size_of(table.in_packed)));
+  const uint32_t head = change_head(table, sides);
+  const Tile tile =
+      tile_of(block - table.first_tile[segment], table.count[segment], head, table.tile_elements, kVectorElements);
+  const auto source = [&](uint32_t i) {
+    return sides.from == nullptr ? nullptr : sides.from + static_cast<std::size_t>(i) * from_size;
+  };
+  const auto target = [&](uint32_t i) { return sides.to + static_cast<std::size_t>(i) * to_size; };
+  for (uint32_t i = tile.body_begin + thread * kVectorElements; i < tile.tail_begin; i += kThreads * kVectorElements) {
+    Change::template change<kVectorElements>(from_dtype, to_dtype, source(i), target(i), table.factor);
+  }
+  // The head and the tail as one row of elements, so that there is one copy of this code.
+  const uint32_t head_elements = tile.body_begin - tile.head_begin;
+  const uint32_t singles = head_elements + tile.end - tile.tail_begin;
+  for (uint32_t k = thread; k < singles; k += kThreads) {
+    const uint32_t i = k < head_elements ? tile.head_begin + k : tile.tail_begin + (k - head_elements);
+    Change::template change<1>(from_dtype, to_dtype, source(i), target(i), table.factor);
+  }
+}
+
+// How many tiles a piece of the table has, from its alignment.
+FDL_BOTH uint32_t tiles_of_segment(const PackTable& table, uint32_t segment, bool is_copy) {
+  const Sides sides = sides_of(table, segment, is_copy ? 1 : static_cast<unsigned>(size_of(table.in_packed)));
+  const auto from = reinterpret_cast<uintptr_t>(sides.from);
+  const auto to = reinterpret_cast<uintptr_t>(sides.to);
+  const uint32_t head = is_copy ? copy_head(from, to) : change_head(table, sides);
+  return tiles_of(table.count[segment], head, table.tile_elements);
+}
+
+}  // namespace fdl::cuda

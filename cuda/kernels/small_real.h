@@ -1,0 +1,168 @@
+// Small reals on a device: float16, bfloat16 and float8 to float32 and back, with the same rounding as data/half.h.
+#pragma once
+
+#include <type_traits>
+
+#include "cuda/kernels/portable.h"
+#include "data/dtype.h"
+
+namespace fdl::cuda {
+
+// IEEE-like formats. Those without infinities have NaN as their only pattern that is no number.
+template <int kSize, int kExponentBits, bool kHasInfinities>
+struct SmallFormat {
+  static constexpr int kMantissa = kSize - 1 - kExponentBits;
+  static constexpr int kDropped = 23 - kMantissa;
+  static constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
+  static constexpr uint32_t kMagnitude = (1u << (kSize - 1)) - 1;
+  static constexpr uint32_t kInfinity = ((1u << kExponentBits) - 1) << kMantissa;
+  static constexpr uint32_t kNan = kHasInfinities ? kInfinity | 1u << (kMantissa - 1) : kMagnitude;
+  static constexpr uint32_t kFirstNotFinite = kHasInfinities ? kInfinity : kNan;
+  static constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kBias) << 23;
+
+  FDL_BOTH static float widen(uint32_t bits) {
+    const uint32_t magnitude = (bits & kMagnitude) << kDropped;
+    // As exponents of float32 they are too small by a power of two, with which a product is exact: subnormals, too.
+    const float power = bits_as<float>(static_cast<uint32_t>(127 + 127 - kBias) << 23);
+    uint32_t wide = bits_as<uint32_t>(bits_as<float>(magnitude) * power);
+    if (magnitude >= kFirstNotFinite << kDropped) wide = magnitude | 0x7f800000u;
+    return bits_as<float>(wide | (bits >> (kSize - 1) & 1u) << 31);
+  }
+
+  FDL_BOTH static uint32_t narrow(float value) {
+    const uint32_t bits = bits_as<uint32_t>(value);
+    const uint32_t magnitude = bits & 0x7fffffffu;
+    const uint32_t sign = bits >> 31 << (kSize - 1);
+    // Half a unit less one, and one more where the last bit kept is odd. What overflows grows past the top.
+    const uint32_t odd = magnitude >> kDropped & 1u;
+    uint32_t result = (magnitude + odd + ((1u << (kDropped - 1)) - 1) - kRebias) >> kDropped;
+    if (result > kFirstNotFinite) result = kFirstNotFinite;
+    if (kHasInfinities && magnitude > 0x7f800000u) result = kNan;
+    // Subnormals: adding the float whose last bit is worth the smallest subnormal lets the adder round.
+    if (magnitude < kRebias + (1u << 23)) {
+      const uint32_t adder = static_cast<uint32_t>(127 + 24 - kBias - kMantissa) << 23;
+      result = bits_as<uint32_t>(bits_as<float>(magnitude) + bits_as<float>(adder)) - adder;
+    }
+    return result | sign;
+  }
+};
+
+// Devices convert float16 and (from compute capability 8.0 on) bfloat16 by themselves, rounding alike.
+struct Float16Format : SmallFormat<16, 5, true> {
+#ifdef __CUDA_ARCH__
+  FDL_BOTH static float widen(uint32_t bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(static_cast<uint16_t>(bits)));
+    return value;
+  }
+  FDL_BOTH static uint32_t narrow(float value) {
+    uint16_t bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+  }
+#endif
+};
+
+struct Bfloat16Format {
+  FDL_BOTH static float widen(uint32_t bits) { return bits_as<float>(bits << 16); }
+  FDL_BOTH static uint32_t narrow(float value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    uint16_t rounded;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded) : "f"(value));
+    return rounded;
+#else
+    const uint32_t bits = bits_as<uint32_t>(value);
+    if (value != value) return 0x7fc0;
+    return (bits + (bits >> 16 & 1u) + 0x7fffu) >> 16;
+#endif
+  }
+};
+
+struct Float8E4m3Format : SmallFormat<8, 4, false> {};
+
+struct Float8E5m2Format : SmallFormat<8, 5, true> {
+  // The upper byte of a float16.
+  FDL_BOTH static float widen(uint32_t bits) { return Float16Format::widen((bits & 0xffu) << 8); }
+};
+
+// The float32 nearest toward zero, its last bit set where something was lost: rounding that again, to a type with
+// two bits less, gives what rounding once would have.
+FDL_BOTH float rounded_to_odd(double value) {
+  const float nearest = static_cast<float>(value);
+  const double back = nearest;
+  if (back == value || value != value) return nearest;
+  uint32_t bits = bits_as<uint32_t>(nearest);
+  if ((back < 0 ? -back : back) > (value < 0 ? -value : value)) --bits;
+  return bits_as<float>(bits | 1u);
+}
+
+// A real type: its element in memory, and to and from a wide one (float or double), rounded once.
+template <Dtype kDtype>
+struct Real;
+template <>
+struct Real<Dtype::float32> {
+  using Memory = float;
+  template <class Wide>
+  FDL_BOTH static Wide widen(float value) {
+    return static_cast<Wide>(value);
+  }
+  template <class Wide>
+  FDL_BOTH static float narrow(Wide value) {
+    return static_cast<float>(value);
+  }
+};
+template <>
+struct Real<Dtype::float64> {
+  using Memory = double;
+  template <class Wide>
+  FDL_BOTH static Wide widen(double value) {
+    return static_cast<Wide>(value);
+  }
+  template <class Wide>
+  FDL_BOTH static double narrow(Wide value) {
+    return static_cast<double>(value);
+  }
+};
+
+template <class Format, class Bits>
+struct SmallReal {
+  using Memory = Bits;
+  template <class Wide>
+  FDL_BOTH static Wide widen(Bits bits) {
+    return static_cast<Wide>(Format::widen(bits));
+  }
+  template <class Wide>
+  FDL_BOTH static Bits narrow(Wide value) {
+    if constexpr (sizeof(Wide) == 8) {
+      return static_cast<Bits>(Format::narrow(rounded_to_odd(value)));
+    } else {
+      return static_cast<Bits>(Format::narrow(value));
+    }
+  }
+};
+template <>
+struct Real<Dtype::float16> : SmallReal<Float16Format, uint16_t> {};
+template <>
+struct Real<Dtype::bfloat16> : SmallReal<Bfloat16Format, uint16_t> {};
+template <>
+struct Real<Dtype::float8_e4m3> : SmallReal<Float8E4m3Format, uint8_t> {};
+template <>
+struct Real<Dtype::float8_e5m2> : SmallReal<Float8E5m2Format, uint8_t> {};
+
+// An integer's product with a factor: in float64, cut toward zero; what does not fit is the nearest that does, and NaN
+// is 0: as scale() of data/reduce.h.
+template <class T>
+FDL_BOTH T scaled_integer(T value, double factor) {
+  constexpr bool kSigned = std::is_signed_v<T>;
+  constexpr T kMost = kSigned ? static_cast<T>(~(uint64_t{1} << 63) >> (64 - 8 * sizeof(T))) : static_cast<T>(~T(0));
+  constexpr T kLeast = kSigned ? static_cast<T>(-kMost - 1) : T(0);
+  // The first number above all that fit, exactly: float64 has no room for all of 64 bits.
+  constexpr double kEnd = (static_cast<double>(uint64_t{1} << (8 * sizeof(T) - (kSigned ? 2 : 1)))) * 2.0;
+  const double product = static_cast<double>(value) * factor;
+  if (product != product) return T(0);
+  if (product >= kEnd) return kMost;
+  if (product <= static_cast<double>(kLeast)) return kLeast;
+  return static_cast<T>(product);
+}
+
+}  // namespace fdl::cuda

@@ -1,0 +1,61 @@
+// Fusion: puts small sums that are alike into one bucket.
+#include "agree/negotiation/fusion.h"
+
+#include <map>
+#include <tuple>
+
+namespace fdl {
+namespace {
+
+using Likeness = std::tuple<Dtype, uint8_t, double, double, int32_t>;
+
+Likeness likeness_of(const Bucket& bucket) {
+  return {bucket.dtype, bucket.op, bucket.prescale, bucket.postscale, bucket.device};
+}
+
+std::size_t bytes_of_first(const Bucket& bucket) {
+  return static_cast<std::size_t>(bucket.element_counts.front()) * size_of(bucket.dtype);
+}
+
+struct Opened {
+  std::size_t index;  // in the result
+  std::size_t room;
+};
+
+}  // namespace
+
+std::vector<Bucket> fuse(std::vector<Bucket> buckets, std::size_t fusion_bytes) {
+  if (fusion_bytes == 0) return buckets;
+  std::vector<Bucket> fused;
+  fused.reserve(buckets.size());
+  std::map<Likeness, std::vector<Opened>> opened;
+  for (Bucket& bucket : buckets) {
+    const bool alone =
+        bucket.kind != RequestKind::allreduce || bucket.code != Code::ok || bytes_of_first(bucket) > fusion_bytes;
+    if (alone) {
+      fused.push_back(std::move(bucket));
+      continue;
+    }
+    const std::size_t bytes = bytes_of_first(bucket);
+    auto& candidates = opened[likeness_of(bucket)];
+    Opened* place = nullptr;
+    for (Opened& candidate : candidates) {
+      if (candidate.room >= bytes) {
+        place = &candidate;
+        break;
+      }
+    }
+    if (place == nullptr) {
+      candidates.push_back({fused.size(), fusion_bytes - bytes});
+      fused.push_back(std::move(bucket));
+      continue;
+    }
+    fused[place->index].names.push_back(std::move(bucket.names.front()));
+    fused[place->index].element_counts.push_back(bucket.element_counts.front());
+    fused[place->index].apart |= bucket.apart;
+    place->room -= bytes;
+  }
+  return fused;
+}
+
+}  // namespace fdl

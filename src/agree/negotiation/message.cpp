@@ -1,0 +1,50 @@
+// Request and Plan: their names and small questions.
+#include "agree/negotiation/message.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace fdl {
+
+std::string_view name_of(RequestKind kind) {
+  switch (kind) {
+    case RequestKind::allreduce:
+      return "allreduce";
+    case RequestKind::allgather:
+      return "allgather";
+    case RequestKind::broadcast:
+      return "broadcast";
+    case RequestKind::alltoall:
+      return "alltoall";
+    case RequestKind::reduce_scatter:
+      return "reduce_scatter";
+    case RequestKind::barrier:
+      return "barrier";
+    case RequestKind::join:
+      return "join";
+  }
+  return "unknown";
+}
+
+int64_t Request::element_count() const {
+  int64_t count = 1;
+  for (const int64_t dimension : shape) count *= dimension;
+  return count;
+}
+
+std::size_t Bucket::element_count() const {
+  return static_cast<std::size_t>(std::accumulate(element_counts.begin(), element_counts.end(), int64_t{0}));
+}
+
+const Bucket* Plan::find(std::string_view name) const {
+  const auto holds = [&](const Bucket& bucket) { return std::ranges::find(bucket.names, name) != bucket.names.end(); };
+  const auto found = std::ranges::find_if(buckets, holds);
+  return found == buckets.end() ? nullptr : &*found;
+}
+
+std::string Plan::error(std::string_view name) const {
+  const Bucket* bucket = find(name);
+  return bucket == nullptr ? std::string() : bucket->error;
+}
+
+}  // namespace fdl

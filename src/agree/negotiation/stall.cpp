@@ -1,0 +1,176 @@
+// Stall: who waits for whom, since when, and for what the missing ranks wait instead.
+#include "agree/negotiation/stall.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "agree/negotiation/rules.h"
+
+namespace fdl {
+namespace {
+
+constexpr std::size_t kNamesShown = 6;
+constexpr std::size_t kRanksShown = 8;
+constexpr std::size_t kHintsShown = 3;  // ranks with a hint, and names in each
+
+// "a, b, c and 12 more"
+template <typename TextOf>
+std::string list(std::size_t count, std::size_t shown, TextOf text_of) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(count, shown); ++i) {
+    if (i > 0) text += ", ";
+    text += text_of(i);
+  }
+  if (count > shown) text += fmt::format(" and {} more", count - shown);
+  return text;
+}
+
+std::string quoted(const std::vector<std::string>& names, std::size_t shown) {
+  return list(names.size(), shown, [&](std::size_t i) { return fmt::format("'{}'", names[i]); });
+}
+
+// "3" of "rank 3 (host-b)": texts name world ranks, and only rank_names knows those.
+std::string rank_number(int rank, const std::vector<std::string>& rank_names) {
+  const std::string name = rank_name(rank, rank_names);
+  const std::string number = name.substr(0, name.find(" ("));
+  return number.starts_with("rank ") ? number.substr(5) : number;
+}
+
+std::vector<const Pending*> by_submission(const Waiting& waiting) {
+  std::vector<const Pending*> result;
+  result.reserve(waiting.pending().size());
+  for (const auto& [name, pending] : waiting.pending()) result.push_back(&pending);
+  std::ranges::sort(result, {}, [](const Pending* pending) {
+    return std::tuple(pending->since_ns, pending->first_rank, pending->place);
+  });
+  return result;
+}
+
+// Names that `missing` has asked for and `ready` has not: what it waits for instead.
+std::vector<std::string> waits_for(const std::vector<const Pending*>& pending, int missing, int ready) {
+  std::vector<std::string> names;
+  for (const Pending* other : pending) {
+    if (other->asked_by(missing) && !other->asked_by(ready)) names.push_back(other->name);
+  }
+  return names;
+}
+
+std::string hints(const std::vector<const Pending*>& pending, const Stall& stall, const NegotiatorOptions& options) {
+  std::string text;
+  std::size_t hinted = 0;
+  for (const int missing : stall.missing) {
+    if (hinted == kHintsShown || stall.ready.empty()) break;
+    const auto names = waits_for(pending, missing, stall.ready.front());
+    if (names.empty()) continue;
+    ++hinted;
+    text += fmt::format("; rank {} waits for {} instead", rank_number(missing, options.rank_names),
+                        quoted(names, kHintsShown));
+  }
+  return text;
+}
+
+std::string text_of(const Stall& stall, RequestKind kind, const std::vector<const Pending*>& pending,
+                    const NegotiatorOptions& options) {
+  const bool several = stall.names.size() > 1;
+  const auto numbers = list(stall.ready.size(), kRanksShown,
+                            [&](std::size_t i) { return rank_number(stall.ready[i], options.rank_names); });
+  const auto missing = list(stall.missing.size(), kRanksShown,
+                            [&](std::size_t i) { return rank_name(stall.missing[i], options.rank_names); });
+  const auto seconds = std::max<int64_t>(stall.waiting_ns / 100'000'000, 0) / 10.0;
+  return fmt::format("{} ({}) {} been waited for for {:g} s: {}{} submitted {}, missing: {}{}",
+                     quoted(stall.names, kNamesShown), name_of(kind), several ? "have" : "has", seconds,
+                     stall.ready.empty() ? "no rank" : (stall.ready.size() == 1 ? "rank " : "ranks "), numbers,
+                     several ? "them" : "it", missing, hints(pending, stall, options));
+}
+
+void note_ranks(const Waiting& waiting, const Pending& pending, int size, Stall& stall) {
+  for (int rank = 0; rank < size; ++rank) {
+    const bool done = waiting.is_done(pending, rank);
+    if (done && pending.asked_by(rank)) stall.ready.push_back(rank);
+    if (!done) stall.missing.push_back(rank);
+  }
+}
+
+// Names of one kind that wait for the same ranks.
+using Likeness = std::tuple<RequestKind, std::vector<int>, std::vector<int>>;
+
+struct Candidate {
+  std::vector<Pending*> pending;
+  bool due = false;
+};
+
+}  // namespace
+
+Stall stall_of(const Waiting& waiting, const Pending& pending, const NegotiatorOptions& options, int64_t now_ns) {
+  Stall stall;
+  stall.names = {pending.name};
+  stall.waiting_ns = now_ns - pending.since_ns;
+  note_ranks(waiting, pending, options.size, stall);
+  stall.text = text_of(stall, pending.first().kind, by_submission(waiting), options);
+  return stall;
+}
+
+std::vector<Stall> find_stalls(Waiting& waiting, const NegotiatorOptions& options, int64_t now_ns) {
+  const int64_t limit = options.stall_warning_ns;
+  if (limit <= 0) return {};
+  const auto is_due = [&](const auto& entry) { return now_ns - entry.second.reported_ns >= limit; };
+  if (std::ranges::none_of(waiting.pending(), is_due)) return {};
+
+  std::map<Likeness, Candidate> candidates;
+  for (auto& [name, pending] : waiting.pending()) {
+    if (now_ns - pending.since_ns < limit / 2) continue;
+    Stall stall;
+    note_ranks(waiting, pending, options.size, stall);
+    auto& candidate = candidates[{pending.first().kind, std::move(stall.ready), std::move(stall.missing)}];
+    candidate.pending.push_back(&pending);
+    candidate.due = candidate.due || now_ns - pending.reported_ns >= limit;
+  }
+
+  const auto order = by_submission(waiting);
+  std::vector<Stall> stalls;
+  for (auto& [likeness, candidate] : candidates) {
+    if (!candidate.due) continue;
+    std::ranges::sort(candidate.pending, {}, [](const Pending* pending) {
+      return std::tuple(pending->since_ns, pending->first_rank, pending->place);
+    });
+    Stall stall;
+    stall.ready = std::get<1>(likeness);
+    stall.missing = std::get<2>(likeness);
+    stall.waiting_ns = now_ns - candidate.pending.front()->since_ns;
+    for (Pending* pending : candidate.pending) {
+      stall.names.push_back(pending->name);
+      pending->reported_ns = now_ns;
+    }
+    stall.text = text_of(stall, std::get<0>(likeness), order, options);
+    stalls.push_back(std::move(stall));
+  }
+  return stalls;
+}
+
+std::vector<std::string> find_overdue(const Waiting& waiting, const NegotiatorOptions& options, int64_t now_ns) {
+  if (options.stall_shutdown_ns <= 0) return {};
+  const auto is_overdue = [&](const Pending& pending) {
+    return now_ns - pending.since_ns >= options.stall_shutdown_ns;
+  };
+  const auto overdue = [&](const auto& entry) { return is_overdue(entry.second); };
+  if (std::ranges::none_of(waiting.pending(), overdue)) return {};
+  std::vector<std::string> names;
+  for (const Pending* pending : by_submission(waiting)) {
+    if (is_overdue(*pending)) names.push_back(pending->name);
+  }
+  return names;
+}
+
+int64_t next_stall_ns(const Waiting& waiting, const NegotiatorOptions& options) {
+  int64_t next = std::numeric_limits<int64_t>::max();
+  for (const auto& [name, pending] : waiting.pending()) {
+    if (options.stall_warning_ns > 0) next = std::min(next, pending.reported_ns + options.stall_warning_ns);
+    if (options.stall_shutdown_ns > 0) next = std::min(next, pending.since_ns + options.stall_shutdown_ns);
+  }
+  return next;
+}
+
+}  // namespace fdl

@@ -1,0 +1,210 @@
+// Waiting: the names that some ranks have asked for, the groups they form, and who has joined.
+#include "agree/negotiation/waiting.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <tuple>
+
+namespace fdl {
+namespace {
+
+std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
+
+// A join comes behind everything that it made ready.
+std::tuple<uint64_t, int, uint64_t> standing(const Unit& unit) {
+  if (unit.members.empty()) return {unit.moment, std::numeric_limits<int>::max(), 0};
+  return {unit.moment, unit.members.front().first_rank, unit.members.front().place};
+}
+
+}  // namespace
+
+std::vector<Vote> Pending::votes() const {
+  std::vector<Vote> votes;
+  std::vector<bool> seen(variants.size(), false);
+  for (std::size_t rank = 0; rank < variant_of.size() && votes.size() < variants.size(); ++rank) {
+    if (variant_of[rank] < 0 || seen[at(variant_of[rank])]) continue;
+    seen[at(variant_of[rank])] = true;
+    votes.push_back({static_cast<int>(rank), &variants[at(variant_of[rank])]});
+  }
+  return votes;
+}
+
+Waiting::Waiting(int size) : size_(size), places_(at(size), 0), joined_(at(size), false) { FDL_CHECK(size >= 1); }
+
+void Waiting::add(int from, std::span<const Request* const> requests, int64_t now_ns) {
+  FDL_CHECK(from >= 0 && from < size_);
+  ++moment_;
+  const int joined_before = joined_count_;
+  for (const Request* request : requests) {
+    if (request->kind == RequestKind::join) {
+      note_join(from, *request);
+    } else {
+      note(from, *request, now_ns);
+    }
+  }
+  if (joined_count_ != joined_before) {
+    settle_everything();
+  } else {
+    for (const Request* request : requests) settle(request->name);
+  }
+  if (joined_count_ == size_) finish_join();
+}
+
+void Waiting::note(int from, const Request& request, int64_t now_ns) {
+  auto [found, is_new] = pending_.try_emplace(request.name);
+  Pending& pending = found->second;
+  if (is_new) {
+    pending.name = request.name;
+    pending.variant_of.assign(at(size_), -1);
+    pending.since_ns = pending.reported_ns = now_ns;
+    pending.first_rank = from;
+  }
+  FDL_CHECK(!pending.asked_by(from));
+  // Looking at the first and the last is enough where ranks agree, and bounded where each differs (rows of allgather).
+  const auto last = static_cast<int32_t>(pending.variants.size()) - 1;
+  int32_t variant = last + 1;
+  if (last >= 0 && pending.variants.back() == request) variant = last;
+  if (last > 0 && pending.variants.front() == request) variant = 0;
+  if (variant > last) pending.variants.push_back(request);
+  pending.variant_of[at(from)] = variant;
+  ++pending.asked;
+  const uint64_t place = places_[at(from)]++;
+  if (from <= pending.first_rank) {
+    pending.first_rank = from;
+    pending.place = place;
+  }
+  if (!request.group.empty()) note_member(from, request, variant > last);
+}
+
+void Waiting::note_member(int from, const Request& request, bool is_new_variant) {
+  Group& group = groups_[request.group];
+  if (group.counts.empty()) {
+    group.counts.assign(at(size_), 0);
+    group.sizes.assign(at(size_), 0);
+  }
+  // Only a variant that nobody has asked for yet can bring a name that the group does not know.
+  if (is_new_variant && std::ranges::find(group.names, request.name) == group.names.end()) {
+    group.names.push_back(request.name);
+  }
+  const bool was_whole = group.whole_at(from);
+  group.sizes[at(from)] = request.group_size;
+  ++group.counts[at(from)];
+  group.whole_ranks += group.whole_at(from) - was_whole;
+}
+
+void Waiting::note_join(int rank, const Request& request) {
+  FDL_CHECK(!joined_[at(rank)]);
+  joined_[at(rank)] = true;
+  ++joined_count_;
+  last_joined_ = rank;
+  if (join_name_.empty() || std::find(joined_.begin(), joined_.end(), true) - joined_.begin() == rank) {
+    join_name_ = request.name;
+  }
+}
+
+bool Waiting::is_complete(const Pending& pending) const {
+  int there = pending.asked;
+  for (int rank = 0; joined_count_ > 0 && rank < size_; ++rank) there += joined_[at(rank)] && !pending.asked_by(rank);
+  return there == size_;
+}
+
+bool Waiting::is_whole(const Group& group) const {
+  int there = group.whole_ranks;
+  for (int rank = 0; joined_count_ > 0 && rank < size_; ++rank) there += joined_[at(rank)] && !group.whole_at(rank);
+  return there == size_;
+}
+
+bool Waiting::is_ready(const Pending& pending) const {
+  // A group that all ranks have submitted as whole is ready even if they mean different members by it: nothing more
+  // would come. One name of which ranks say different groups is as hopeless.
+  for (const Request& request : pending.variants) {
+    if (!request.group.empty() && is_whole(groups_.at(request.group))) return true;
+  }
+  if (!is_complete(pending)) return false;
+  return pending.variants.front().group.empty() || same_group(pending.votes()).has_value();
+}
+
+void Waiting::settle(const std::string& name) {
+  const auto found = pending_.find(name);
+  if (found == pending_.end() || !is_ready(found->second)) return;
+  ready_.push_back(take(name));
+}
+
+void Waiting::settle_everything() {
+  std::vector<std::string> names;
+  names.reserve(pending_.size());
+  for (const auto& [name, pending] : pending_) names.push_back(name);
+  for (const std::string& name : names) settle(name);
+}
+
+void Waiting::finish_join() {
+  ready_.push_back(join_unit());
+  joined_.assign(at(size_), false);
+  joined_count_ = 0;
+  join_name_.clear();
+}
+
+Unit Waiting::join_unit() {
+  Unit unit;
+  unit.moment = moment_;
+  unit.joined = joined_;
+  unit.is_join = true;
+  unit.join_name = join_name_;
+  unit.last_joined = last_joined_;
+  return unit;
+}
+
+Unit Waiting::take(const std::string& name) {
+  Unit unit;
+  unit.moment = moment_;
+  if (joined_count_ > 0) unit.joined = joined_;
+  std::vector<std::string> names{name};
+  while (!names.empty()) {
+    auto node = pending_.extract(names.back());
+    names.pop_back();
+    if (node.empty()) continue;
+    for (const Request& request : node.mapped().variants) {
+      const auto group = groups_.find(request.group);
+      if (request.group.empty() || group == groups_.end()) continue;
+      names.insert(names.end(), group->second.names.begin(), group->second.names.end());
+      groups_.erase(group);
+    }
+    unit.members.push_back(std::move(node.mapped()));
+  }
+  std::ranges::sort(unit.members, {},
+                    [](const Pending& pending) { return std::pair(pending.first_rank, pending.place); });
+  return unit;
+}
+
+std::vector<Unit> Waiting::take_ready() {
+  std::ranges::stable_sort(ready_, {}, standing);
+  return std::exchange(ready_, {});
+}
+
+std::vector<Unit> Waiting::take_all() {
+  ++moment_;
+  while (!pending_.empty()) ready_.push_back(take(std::string(pending_.begin()->first)));
+  if (joined_count_ > 0) finish_join();
+  return take_ready();
+}
+
+std::size_t Waiting::count() const {
+  std::size_t count = pending_.size() + (joined_count_ > 0);
+  for (const Unit& unit : ready_) count += unit.members.size() + unit.is_join;
+  return count;
+}
+
+bool Waiting::has_asked(int rank, const Request& request) const {
+  if (request.kind == RequestKind::join) return joined_[at(rank)];
+  const auto found = pending_.find(request.name);
+  return found != pending_.end() && found->second.asked_by(rank);
+}
+
+bool Waiting::is_done(const Pending& pending, int rank) const {
+  if (!pending.asked_by(rank)) return joined_[at(rank)];
+  const std::string& group = pending.request_of(rank).group;
+  return group.empty() || joined_[at(rank)] || groups_.at(group).whole_at(rank);
+}
+
+}  // namespace fdl

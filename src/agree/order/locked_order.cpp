@@ -1,0 +1,172 @@
+// LockedOrder: one rank's part in an order of buckets that repeats.
+#include "agree/order/locked_order.h"
+
+namespace fdl {
+namespace {
+
+bool same_on_all(RequestKind kind) { return kind != RequestKind::allgather && kind != RequestKind::alltoall; }
+
+// Priority only orders what is negotiated together.
+bool equal_but_priority(const Request& a, const Request& b) {
+  return a.name == b.name && a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
+         a.shape == b.shape && a.splits == b.splits && a.prescale == b.prescale && a.postscale == b.postscale &&
+         a.group_size == b.group_size && a.device == b.device && a.place == b.place && a.group == b.group;
+}
+
+// What the bucket itself says of this rank's tensor.
+bool fits_bucket(const Request& request, const Bucket& bucket, std::size_t index, int rank, int size) {
+  if (request.kind != bucket.kind || request.dtype != bucket.dtype || request.op != bucket.op ||
+      request.root != bucket.root || request.prescale != bucket.prescale || request.postscale != bucket.postscale ||
+      request.device != bucket.device) {
+    return false;
+  }
+  const auto me = static_cast<std::size_t>(rank);
+  const auto ranks = static_cast<std::size_t>(size);
+  switch (request.kind) {
+    case RequestKind::allreduce:
+    case RequestKind::broadcast:
+    case RequestKind::reduce_scatter:
+      return request.element_count() == bucket.element_counts[index];
+    case RequestKind::allgather:
+      return !request.shape.empty() && request.shape.front() == bucket.rows[me];
+    case RequestKind::alltoall: {
+      const auto mine = bucket.rows.begin() + static_cast<std::ptrdiff_t>(me * ranks);
+      if (request.splits.empty()) {
+        return !request.shape.empty() &&
+               std::all_of(mine, mine + size, [&](int64_t rows) { return rows * size == request.shape.front(); });
+      }
+      return request.splits.size() == ranks && std::equal(request.splits.begin(), request.splits.end(), mine);
+    }
+    case RequestKind::barrier:
+      return true;
+    case RequestKind::join:
+      break;
+  }
+  return false;
+}
+
+}  // namespace
+
+LockedOrder::LockedOrder(uint32_t epoch, int rank, int size, std::vector<Bucket> buckets, const Known& known,
+                         bool optimistic)
+    : epoch_(epoch % kReadinessEpochs),
+      rank_(rank),
+      size_(size),
+      departed_(static_cast<std::size_t>(size), false),
+      optimistic_(optimistic) {
+  std::unordered_map<std::string_view, uint32_t> last;
+  for (Bucket& bucket : buckets) {
+    const auto number = static_cast<uint32_t>(buckets_.size());
+    buckets_.push_back(std::make_shared<const Bucket>(std::move(bucket)));
+    first_tensor_.push_back(static_cast<uint32_t>(tensors_.size()));
+    missing_.push_back(static_cast<uint32_t>(buckets_.back()->names.size()));
+    for (uint32_t index = 0; index < missing_.back(); ++index) {
+      const auto id = static_cast<uint32_t>(tensors_.size());
+      const std::string& name = buckets_.back()->names[index];
+      tensors_.push_back({.place = {number, index}});
+      const uint32_t first = by_name_.try_emplace(name, id).first->second;
+      tensors_.back().next_of_name = first;
+      tensors_.back().due = first == id;
+      if (first != id) tensors_[last[name]].next_of_name = id;
+      last[name] = id;
+      const Request* request = known(name);
+      const bool usable = request != nullptr && same_on_all(request->kind) &&
+                          fits_bucket(*request, *buckets_.back(), index, rank_, size_);
+      if (usable) tensors_.back().expected = *request;
+    }
+  }
+}
+
+std::optional<uint32_t> LockedOrder::find(const std::string& name) const {
+  if (tensors_[guess_].due && name_of(tensors_[guess_]) == name) return guess_;
+  const auto found = by_name_.find(name);
+  if (found == by_name_.end()) return std::nullopt;
+  uint32_t id = found->second;
+  while (!tensors_[id].due) id = tensors_[id].next_of_name;
+  return id;
+}
+
+// Where no request is known that all ranks share, the first one that comes is what is expected from then on.
+bool LockedOrder::fits(Tensor& tensor, const Request& request) const {
+  if (tensor.expected) return equal_but_priority(*tensor.expected, request);
+  const Bucket& bucket = *buckets_[tensor.place.bucket];
+  if (request.place >= 0) return false;  // of which the bucket says nothing
+  if (!fits_bucket(request, bucket, tensor.place.index, rank_, size_)) return false;
+  tensor.expected = request;
+  return true;
+}
+
+std::optional<LockedOrder::Place> LockedOrder::submit(const Request& request) {
+  if (frozen_) return std::nullopt;
+  const auto id = find(request.name);
+  if (!id) return std::nullopt;
+  Tensor& tensor = tensors_[*id];
+  if (tensor.present || !fits(tensor, request)) return std::nullopt;
+  tensor.present = true;
+  tensor.due = false;
+  tensors_[tensor.next_of_name].due = true;
+  guess_ = *id + 1 == tensors_.size() ? 0 : *id + 1;
+  ++waiting_;
+  if (--missing_[tensor.place.bucket] == 0) publish_ready();
+  return tensor.place;
+}
+
+// A position is published once its tensors are there, and never before the bucket's last run has begun; those that
+// begin together are published together, so that no rank ever sees some of them ready.
+void LockedOrder::publish_ready() {
+  for (;;) {
+    const uint32_t behind = behind_group(publish_bucket_);
+    const uint64_t published = published_ + (behind - publish_bucket_);
+    if (published > kMaxReadinessCount) return freeze();
+    for (uint32_t bucket = publish_bucket_; bucket < behind; ++bucket) {
+      if (missing_[bucket] > 0) return;
+    }
+    if (published - next_ > buckets_.size()) return;
+    published_ = published;
+    publish_bucket_ = behind == buckets_.size() ? 0 : behind;
+  }
+}
+
+// The first that need not begin with this one. The last of an order has none with it.
+uint32_t LockedOrder::behind_group(uint32_t bucket) const {
+  while (bucket + 1 < buckets_.size() && buckets_[bucket]->launch_with_next) ++bucket;
+  return bucket + 1;
+}
+
+void LockedOrder::freeze() { frozen_ = true; }
+
+void LockedOrder::depart(int rank) {
+  departed_[static_cast<std::size_t>(rank)] = true;
+  freeze();
+}
+
+std::optional<LockedOrder::Start> LockedOrder::begin() {
+  if (!may_begin()) return std::nullopt;
+  const Start start{next_bucket_, optimistic_ && settled_};
+  ++next_;
+  next_bucket_ = start.bucket + 1 == buckets_.size() ? 0 : start.bucket + 1;
+  if (start.hollow) return start;  // what is in its place stays there
+  const auto tensors = static_cast<uint32_t>(buckets_[start.bucket]->names.size());
+  missing_[start.bucket] = tensors;
+  const uint32_t first = first_tensor_[start.bucket];
+  for (uint32_t id = first; id < first + tensors; ++id) tensors_[id].present = false;
+  waiting_ -= tensors;
+  return start;
+}
+
+LockedOrder::Fate LockedOrder::fate() const {
+  if (!frozen_) return Fate::real;
+  if (!settled_) return Fate::open;
+  return next_ <= real_ ? Fate::real : Fate::dropped;
+}
+
+bool LockedOrder::resume(Frozen counts) {
+  if (!optimistic_ || !frozen_ || settled_) return false;
+  if (counts.least > next_ || counts.greatest < next_ || counts.greatest > counts.least + 1) return false;
+  settled_ = true;
+  real_ = counts.least;
+  ready_ = counts.greatest;
+  return true;
+}
+
+}  // namespace fdl

@@ -1,0 +1,86 @@
+// MemberSession: a rank's end of an agreement.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "agree/session/session.h"
+#include "agree/wire/compact_plan.h"
+#include "agree/wire/request_cache.h"
+#include "agree/wire/wire.h"
+
+namespace fdl {
+namespace {
+
+// The root may keep something for each plan that is not acknowledged; a message for each would double their number.
+constexpr uint64_t kPlansPerAcknowledgement = 32;
+
+}  // namespace
+
+struct MemberSession::State {
+  explicit State(std::size_t capacity) : cache(std::min<std::size_t>(capacity, kMaxCachePositions)) {}
+
+  Status learn(PlanMessage& message);
+
+  RequestCache cache;
+  uint64_t handled = 0;       // the last plan
+  uint64_t acknowledged = 0;  // what the root has been told of
+};
+
+Status MemberSession::State::learn(PlanMessage& message) {
+  const auto fits = [&](uint32_t position) { return position < cache.capacity(); };
+  if (!std::ranges::all_of(message.cache_positions, fits)) {
+    return Status(Code::internal, "the root caches more requests than this rank; set the same cache capacity on all");
+  }
+  for (std::size_t i = 0; i < message.cache_positions.size(); ++i) {
+    cache.put(message.cache_positions[i], std::move(message.cache_requests[i]));
+  }
+  return ok_status();
+}
+
+MemberSession::MemberSession(std::size_t cache_capacity) : state_(std::make_unique<State>(cache_capacity)) {}
+MemberSession::~MemberSession() = default;
+
+std::vector<std::byte> MemberSession::encode_requests(const std::vector<Request>& requests) {
+  std::vector<const Request*> pointers;
+  pointers.reserve(requests.size());
+  for (const Request& request : requests) pointers.push_back(&request);
+  return encode_borrowed(pointers);
+}
+
+std::vector<std::byte> MemberSession::encode_borrowed(std::span<const Request* const> requests,
+                                                      std::optional<uint64_t> frozen) {
+  RequestMessage message;
+  message.frozen = frozen;
+  message.acknowledged = state_->acknowledged = state_->handled;
+  for (const Request* request : requests) {
+    if (const auto position = state_->cache.find(*request)) {
+      message.cached.push_back(*position);
+    } else {
+      message.requests.push_back(*request);
+    }
+  }
+  return encode(message);
+}
+
+Result<Plan> MemberSession::decode_plan(ConstBytes bytes) {
+  FDL_ASSIGN_OR_RETURN(PlanMessage message, fdl::decode_plan(bytes));
+  if (message.number != state_->handled + 1) {
+    return Status(Code::internal,
+                  fmt::format("plan {} came where plan {} was due", message.number, state_->handled + 1));
+  }
+  FDL_RETURN_IF_ERROR(state_->learn(message));
+  FDL_RETURN_IF_ERROR(lengthen(message, state_->cache));
+  state_->handled = message.number;
+  return std::move(message.plan);
+}
+
+const Request* MemberSession::known(const std::string& name) const {
+  const auto position = state_->cache.find(std::string_view(name));
+  return position ? state_->cache.at(*position) : nullptr;
+}
+
+bool MemberSession::owes_acknowledgement() const {
+  return state_->handled - state_->acknowledged >= kPlansPerAcknowledgement;
+}
+
+}  // namespace fdl

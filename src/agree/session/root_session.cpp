@@ -1,0 +1,209 @@
+// RootSession: the root's end of an agreement.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "agree/negotiation/group_launch.h"
+#include "agree/negotiation/rules.h"
+#include "agree/order/repetition_detector.h"
+#include "agree/session/session.h"
+#include "agree/wire/compact_plan.h"
+#include "agree/wire/root_request_cache.h"
+#include "agree/wire/wire.h"
+
+namespace fdl {
+
+struct RootSession::State {
+  State(NegotiatorOptions options, std::size_t capacity)
+      : rank_names(options.rank_names),
+        size(options.size),
+        left(static_cast<std::size_t>(options.size), false),
+        cache(options.size, capacity),
+        fusion_bytes(options.fusion_bytes),
+        repetitions(options.lock_after, options.optimistic, options.fusion_bytes),
+        optimistic(options.optimistic),
+        negotiator(std::move(options)) {}
+
+  Result<std::vector<const Request*>> requests_in(int from, const RequestMessage& message) const;
+  Status check_new(int from, const std::vector<const Request*>& requests) const;
+  Status refuse(int from, Code code, std::string_view what) const {
+    return Status(code, fmt::format("{}: {}", rank_name(from, rank_names), what));
+  }
+
+  Status refuse_twice(int from, std::string_view name) const {
+    return refuse(from, Code::internal, fmt::format("it asks for '{}' twice", name));
+  }
+
+  const Request* find(const std::string& name) const {
+    const auto position = cache.cache().find(std::string_view(name));
+    return position ? cache.cache().at(*position) : nullptr;
+  }
+  void lock_order(PlanMessage& message);
+  Status note_frozen(int from, uint64_t begun);
+  std::optional<Plan> leave_optimistic_order();
+
+  std::vector<std::string> rank_names;
+  int size;
+  std::vector<bool> left;
+  std::function<void(int, const Request&)> on_request;  // whoever watches
+  RootRequestCache cache;
+  std::size_t fusion_bytes;
+  RepetitionDetector repetitions;
+  uint64_t locked_by = 0;  // the last plan that locked the order
+  bool optimistic;
+  bool in_optimistic_order = false;
+  bool said_freeze = false;
+  std::vector<std::optional<uint64_t>> frozen;  // of the ranks that are: what they have begun of the blind order
+  Negotiator negotiator;
+};
+
+// All that the message asks for, less what was answered while it was on its way.
+Result<std::vector<const Request*>> RootSession::State::requests_in(int from, const RequestMessage& message) const {
+  if (message.acknowledged > cache.plans() || message.acknowledged < cache.acknowledged(from)) {
+    return refuse(from, Code::internal,
+                  fmt::format("it acknowledges plan {} after {} of {}", message.acknowledged, cache.acknowledged(from),
+                              cache.plans()));
+  }
+  std::vector<const Request*> requests;
+  for (const uint32_t position : message.cached) {
+    const Request* request = cache.meaning(position, message.acknowledged);
+    if (request == nullptr) {
+      return refuse(from, Code::internal, fmt::format("it asks for cached request {}, which there is not", position));
+    }
+    requests.push_back(request);
+  }
+  for (const Request& request : message.requests) requests.push_back(&request);
+  std::erase_if(requests, [&](const Request* request) { return cache.is_answered(*request, message.acknowledged); });
+  return requests;
+}
+
+// The negotiator relies on it that a rank has each name pending once.
+Status RootSession::State::check_new(int from, const std::vector<const Request*>& requests) const {
+  std::vector<std::string_view> names;  // a join has none
+  names.reserve(requests.size());
+  for (const Request* request : requests) {
+    if (negotiator.has_asked(from, *request)) return refuse_twice(from, request->name);
+    names.push_back(request->kind == RequestKind::join ? std::string_view() : request->name);
+  }
+  std::ranges::sort(names);
+  const auto twice = std::ranges::adjacent_find(names);
+  if (twice != names.end()) return refuse_twice(from, twice->empty() ? "join" : *twice);
+  return ok_status();
+}
+
+// Between two plans, when all that they decided repeats.
+void RootSession::State::lock_order(PlanMessage& message) {
+  repetitions.note(message.plan, negotiator.decided_without_all().empty());
+  if (!repetitions.may_lock() || !negotiator.all_take_part()) return;
+  message.plan.locked = repetitions.order([this](const std::string& name) { return find(name); });
+  locked_by = message.number;
+  repetitions.locked();
+  negotiator.forget_pending();
+  in_optimistic_order = optimistic;
+  said_freeze = false;
+  frozen.assign(static_cast<std::size_t>(size), std::nullopt);
+}
+
+Status RootSession::State::note_frozen(int from, uint64_t begun) {
+  if (!in_optimistic_order || frozen[static_cast<std::size_t>(from)]) {
+    return refuse(from, Code::internal, "it freezes an order that is not locked");
+  }
+  frozen[static_cast<std::size_t>(from)] = begun;
+  return ok_status();
+}
+
+// What is to be said of it now; nothing while all is well, or some have not answered.
+std::optional<Plan> RootSession::State::leave_optimistic_order() {
+  std::size_t answers = 0;
+  std::size_t gone = 0;
+  std::optional<Frozen> counts;
+  for (std::size_t rank = 0; rank < frozen.size(); ++rank) {
+    gone += left[rank] ? 1 : 0;
+    if (left[rank] || !frozen[rank]) continue;
+    ++answers;
+    if (!counts) counts = Frozen{*frozen[rank], *frozen[rank]};
+    *counts = {std::min(counts->least, *frozen[rank]), std::max(counts->greatest, *frozen[rank])};
+  }
+  if (answers > 0 && answers + gone == frozen.size()) {
+    in_optimistic_order = false;
+    Plan plan;
+    plan.frozen = counts;
+    return plan;
+  }
+  if (answers + gone == 0 || std::exchange(said_freeze, true)) return std::nullopt;
+  Plan plan;
+  plan.freeze = true;
+  return plan;
+}
+
+RootSession::RootSession(NegotiatorOptions options, std::size_t cache_capacity)
+    : state_(std::make_unique<State>(std::move(options), cache_capacity)) {}
+RootSession::~RootSession() = default;
+
+Status RootSession::receive(int from, ConstBytes bytes, int64_t now_ns) {
+  State& state = *state_;
+  FDL_CHECK(from >= 0 && from < state.size);
+  if (state.left[static_cast<std::size_t>(from)]) return state.refuse(from, Code::shut_down, "it has shut down");
+  auto message = decode_requests(bytes);
+  if (!message.ok()) return state.refuse(from, message.status().code(), message.status().text());
+  FDL_ASSIGN_OR_RETURN(const std::vector<const Request*> requests, state.requests_in(from, *message));
+  if (message->frozen) FDL_RETURN_IF_ERROR(state.note_frozen(from, *message->frozen));
+  if (message->acknowledged < state.locked_by) {  // the rank counts these as submitted to the locked order
+    state.cache.acknowledge(from, message->acknowledged);
+    return ok_status();
+  }
+  FDL_RETURN_IF_ERROR(state.check_new(from, requests));
+
+  // From here on nothing fails. The requests are used before anything may move them from their places.
+  if (state.on_request) {
+    for (const Request* request : requests) state.on_request(from, *request);
+  }
+  state.negotiator.submit(from, requests, now_ns);
+  for (const uint32_t position : message->cached) state.cache.touch(position, message->acknowledged);
+  for (const Request& request : message->requests) state.cache.learn(request);
+  state.cache.acknowledge(from, message->acknowledged);
+  return ok_status();
+}
+
+std::optional<std::vector<std::byte>> RootSession::decide(int64_t now_ns) {
+  State& state = *state_;
+  PlanMessage message;
+  if (state.in_optimistic_order) {
+    auto plan = state.leave_optimistic_order();
+    if (!plan) return std::nullopt;
+    message.plan = std::move(*plan);
+    state.cache.announce(message);
+    return encode(message);
+  }
+  message.plan = state.negotiator.decide(now_ns);
+  if (message.plan.empty()) return std::nullopt;
+  begin_group(message.plan.buckets, state.fusion_bytes, [&state](const std::string& name) { return state.find(name); });
+  state.cache.announce(message);
+  const auto failed_join = [](const Bucket& bucket) {
+    return bucket.kind == RequestKind::join && bucket.code != Code::ok;
+  };
+  state.cache.note_decided_without_all(state.negotiator.decided_without_all(),
+                                       std::ranges::any_of(message.plan.buckets, failed_join));
+  state.lock_order(message);
+  shorten(message, state.cache.cache());
+  return encode(message);
+}
+
+void RootSession::watch(std::function<void(int, const Request&)> on_request) {
+  state_->on_request = std::move(on_request);
+}
+
+void RootSession::left_order(uint64_t rounds) { state_->repetitions.left(rounds); }
+
+void RootSession::leave(int rank, std::string why) {
+  FDL_CHECK(rank >= 0 && rank < state_->size);
+  state_->left[static_cast<std::size_t>(rank)] = true;
+  state_->cache.leave(rank);
+  state_->negotiator.leave(rank, std::move(why));
+}
+
+std::vector<Stall> RootSession::stalls(int64_t now_ns) { return state_->negotiator.stalls(now_ns); }
+int64_t RootSession::next_alarm_ns() const { return state_->negotiator.next_alarm_ns(); }
+std::size_t RootSession::pending() const { return state_->negotiator.pending(); }
+
+}  // namespace fdl

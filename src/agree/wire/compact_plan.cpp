@@ -1,0 +1,89 @@
+// CompactPlan: a plan that names the tensors of its buckets by where their requests stand in the cache.
+#include "agree/wire/compact_plan.h"
+
+#include <fmt/format.h>
+
+namespace fdl {
+namespace {
+
+struct Tensors {
+  std::vector<std::string> names;
+  std::vector<int64_t> element_counts;
+};
+
+bool has_counts(const Bucket& bucket) {
+  return bucket.code == Code::ok && (bucket.kind == RequestKind::allreduce || bucket.kind == RequestKind::broadcast ||
+                                     bucket.kind == RequestKind::reduce_scatter);
+}
+
+// What positions stand for in this bucket; nothing where one of them is empty.
+std::optional<Tensors> tensors_at(const std::vector<uint32_t>& positions, const Bucket& bucket,
+                                  const RequestCache& cache) {
+  Tensors tensors;
+  for (const uint32_t position : positions) {
+    const Request* request = cache.at(position);
+    if (request == nullptr) return std::nullopt;
+    tensors.names.push_back(request->name);
+    if (has_counts(bucket)) tensors.element_counts.push_back(request->element_count());
+  }
+  return tensors;
+}
+
+std::vector<uint32_t> positions_of(const Bucket& bucket, const RequestCache& cache) {
+  std::vector<uint32_t> positions;
+  for (const std::string& name : bucket.names) {
+    const auto position = cache.find(std::string_view(name));
+    if (!position) return {};
+    positions.push_back(*position);
+  }
+  // A request of the same name may be another one: of another shape, say.
+  const auto tensors = tensors_at(positions, bucket, cache);
+  if (!tensors || tensors->element_counts != bucket.element_counts) return {};
+  return positions;
+}
+
+using Known = std::vector<std::vector<uint32_t>>;
+
+Known shorten(std::vector<Bucket>& buckets, const RequestCache& cache) {
+  Known known;
+  known.reserve(buckets.size());
+  for (Bucket& bucket : buckets) {
+    known.push_back(positions_of(bucket, cache));
+    if (known.back().empty()) continue;
+    bucket.names.clear();
+    bucket.element_counts.clear();
+  }
+  return known;
+}
+
+bool lengthen(std::vector<Bucket>& buckets, const Known& known, const RequestCache& cache) {
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    if (known[i].empty()) continue;
+    auto tensors = tensors_at(known[i], buckets[i], cache);
+    if (!tensors) return false;
+    buckets[i].names = std::move(tensors->names);
+    buckets[i].element_counts = std::move(tensors->element_counts);
+  }
+  return true;
+}
+
+}  // namespace
+
+void shorten(PlanMessage& message, const RequestCache& cache) {
+  message.known = shorten(message.plan.buckets, cache);
+  message.known_locked = shorten(message.plan.locked, cache);
+}
+
+Status lengthen(PlanMessage& message, const RequestCache& cache) {
+  const bool all_known = lengthen(message.plan.buckets, message.known, cache) &&
+                         lengthen(message.plan.locked, message.known_locked, cache);
+  if (!all_known) {
+    return Status(Code::internal,
+                  fmt::format("plan {} refers to a request that this rank does not know", message.number));
+  }
+  message.known.clear();
+  message.known_locked.clear();
+  return ok_status();
+}
+
+}  // namespace fdl

@@ -1,0 +1,374 @@
+// Wire: control messages as bytes (FlatBuffers), verified before anything of them is read.
+#include "agree/wire/wire.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "agree/control_generated.h"
+#include "agree/wire/positions.h"
+#include "data/reduce.h"
+
+namespace fdl {
+namespace {
+
+constexpr const char* kRequestsIdentifier = "FDRQ";
+constexpr const char* kPlanIdentifier = "FDPL";
+constexpr std::size_t kMaxNameBytes = 64_KiB;
+constexpr std::size_t kMaxDimensions = 64;
+constexpr int64_t kMaxElements = int64_t{1} << 59;  // so that their bytes can be counted in an int64_t
+constexpr int32_t kMaxGroupSize = 1 << 20;
+constexpr int32_t kMaxDevice = 255;
+constexpr flatbuffers::uoffset_t kMaxTables = 1 << 20;
+constexpr flatbuffers::uoffset_t kMaxDepth = 4;
+
+using Builder = flatbuffers::FlatBufferBuilder;
+template <typename T>
+using Offset = flatbuffers::Offset<T>;
+template <typename T>
+using Items = flatbuffers::Offset<flatbuffers::Vector<T>>;
+
+Status malformed(std::string_view what) {
+  return Status(Code::transport, fmt::format("malformed control message: {}", what));
+}
+
+// ---- Writing
+// ---------------------------------------------------------------------------------------------------------
+
+// Empty things are left out: reading gives them back empty.
+Items<int64_t> write_numbers(Builder& builder, const std::vector<int64_t>& numbers) {
+  return numbers.empty() ? 0 : builder.CreateVector(numbers);
+}
+
+Offset<flatbuffers::String> write_text(Builder& builder, const std::string& text) {
+  return text.empty() ? 0 : builder.CreateString(text);
+}
+
+Offset<wire::Positions> write_positions(Builder& builder, const std::vector<uint32_t>& positions) {
+  if (positions.empty()) return 0;
+  if (const auto bits = as_bits(positions)) {
+    return wire::CreatePositions(builder, bits->first, builder.CreateVector(bits->bits));
+  }
+  const std::vector<uint16_t> list(positions.begin(), positions.end());
+  return wire::CreatePositions(builder, 0, 0, builder.CreateVector(list));
+}
+
+Offset<wire::Request> write_request(Builder& builder, const Request& request) {
+  const auto name = builder.CreateString(request.name);
+  const auto shape = write_numbers(builder, request.shape);
+  const auto splits = write_numbers(builder, request.splits);
+  const auto group = write_text(builder, request.group);
+  return wire::CreateRequest(builder, name, static_cast<uint8_t>(request.kind), static_cast<uint8_t>(request.dtype),
+                             request.op, shape, splits, request.root, request.prescale, request.postscale, group,
+                             request.group_size, request.priority, request.device, request.place);
+}
+
+Items<Offset<wire::Request>> write_requests(Builder& builder, const std::vector<Request>& requests) {
+  if (requests.empty()) return 0;
+  std::vector<Offset<wire::Request>> written;
+  written.reserve(requests.size());
+  for (const Request& request : requests) written.push_back(write_request(builder, request));
+  return builder.CreateVector(written);
+}
+
+Offset<wire::Bucket> write_bucket(Builder& builder, const Bucket& bucket, const std::vector<uint32_t>& known) {
+  const auto positions = write_positions(builder, known);
+  const auto names = bucket.names.empty() ? 0 : builder.CreateVectorOfStrings(bucket.names);
+  const auto counts = write_numbers(builder, bucket.element_counts);
+  const auto rows = write_numbers(builder, bucket.rows);
+  const auto error = write_text(builder, bucket.error);
+  return wire::CreateBucket(builder, static_cast<uint8_t>(bucket.kind), static_cast<uint8_t>(bucket.dtype), bucket.op,
+                            positions, names, counts, rows, bucket.root, bucket.prescale, bucket.postscale,
+                            bucket.device, static_cast<int32_t>(bucket.code), error, bucket.culprit, bucket.last_joined,
+                            bucket.apart, bucket.launch_with_next);
+}
+
+Items<Offset<wire::Bucket>> write_buckets(Builder& builder, const std::vector<Bucket>& buckets,
+                                          const std::vector<std::vector<uint32_t>>& known) {
+  static const std::vector<uint32_t> kUnknown;
+  if (buckets.empty()) return 0;
+  std::vector<Offset<wire::Bucket>> written;
+  written.reserve(buckets.size());
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    written.push_back(write_bucket(builder, buckets[i], i < known.size() ? known[i] : kUnknown));
+  }
+  return builder.CreateVector(written);
+}
+
+std::vector<std::byte> bytes_from(const Builder& builder) {
+  const auto* begin = reinterpret_cast<const std::byte*>(builder.GetBufferPointer());
+  return {begin, begin + builder.GetSize()};
+}
+
+// ---- Reading
+// ---------------------------------------------------------------------------------------------------------
+
+// Bytes at an address that scalars may be read from. Frames arrive at any.
+class Aligned {
+ public:
+  explicit Aligned(ConstBytes bytes) : bytes_(bytes) {
+    if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(uint64_t) == 0) return;
+    copy_.resize(bytes.size() / sizeof(uint64_t) + 1);
+    std::memcpy(copy_.data(), bytes.data(), bytes.size());
+    bytes_ = std::as_bytes(std::span(copy_)).first(bytes.size());
+  }
+  const uint8_t* data() const { return reinterpret_cast<const uint8_t*>(bytes_.data()); }
+
+ private:
+  ConstBytes bytes_;
+  std::vector<uint64_t> copy_;
+};
+
+// Reads one message. FlatBuffers lets many tables share one string or vector, so that a small message could unfold
+// into a large one; ours share nothing, and no honest message holds more than its bytes.
+class Reader {
+ public:
+  explicit Reader(std::size_t message_bytes) : left_(message_bytes) {}
+
+  Status read(const flatbuffers::String* from, std::string& to) {
+    if (from == nullptr) return ok_status();
+    FDL_RETURN_IF_ERROR(spend(from->size() + sizeof(flatbuffers::uoffset_t)));
+    to.assign(from->data(), from->size());
+    return ok_status();
+  }
+
+  template <typename T>
+  Status read(const flatbuffers::Vector<T>* from, std::vector<T>& to) {
+    if (from == nullptr) return ok_status();
+    FDL_RETURN_IF_ERROR(spend(from->size() * sizeof(T)));
+    // The verifier looks at where a vector's length stands, not at where its numbers do: they may stand anywhere.
+    static_assert(FLATBUFFERS_LITTLEENDIAN);
+    to.resize(from->size());
+    if (!to.empty()) std::memcpy(to.data(), from->Data(), to.size() * sizeof(T));
+    return ok_status();
+  }
+
+  Status read(const wire::Positions* from, std::vector<uint32_t>& to);
+  Status read(const wire::Request& from, Request& to);
+  Status read(const flatbuffers::Vector<Offset<wire::Request>>* from, std::vector<Request>& to);
+  Status read(const wire::Bucket& from, Bucket& to, std::vector<uint32_t>& known);
+  Status read(const flatbuffers::Vector<Offset<wire::Bucket>>* from, std::vector<Bucket>& to,
+              std::vector<std::vector<uint32_t>>& known);
+
+ private:
+  Status spend(std::size_t bytes) {
+    if (bytes > left_) return malformed("it holds more than its bytes");
+    left_ -= bytes;
+    return ok_status();
+  }
+
+  std::size_t left_;
+};
+
+Status Reader::read(const wire::Positions* from, std::vector<uint32_t>& to) {
+  if (from == nullptr) return ok_status();
+  std::vector<uint8_t> bits;
+  std::vector<uint16_t> list;
+  FDL_RETURN_IF_ERROR(read(from->bits(), bits));
+  FDL_RETURN_IF_ERROR(read(from->list(), list));
+  to.assign(list.begin(), list.end());
+  if (bits.empty()) return ok_status();
+  if (!list.empty()) return malformed("positions are given twice");
+  // Looked at before it is unfolded: a byte of bits is many bytes of positions.
+  if (from->first() >= kMaxCachePositions || bits.size() > kMaxCachePositions / 8) {
+    return malformed("positions are out of range");
+  }
+  to = positions_in({from->first(), std::move(bits)});
+  if (!to.empty() && to.back() >= kMaxCachePositions) return malformed("positions are out of range");
+  return ok_status();
+}
+
+Status Reader::read(const wire::Request& from, Request& to) {
+  FDL_RETURN_IF_ERROR(spend(sizeof(flatbuffers::uoffset_t) * 2));
+  if (!is_request_kind(from.kind())) return malformed(fmt::format("{} is no kind of operation", from.kind()));
+  if (!is_dtype(from.dtype())) return malformed(fmt::format("{} is no dtype", from.dtype()));
+  FDL_RETURN_IF_ERROR(read(from.name(), to.name));
+  FDL_RETURN_IF_ERROR(read(from.shape(), to.shape));
+  FDL_RETURN_IF_ERROR(read(from.splits(), to.splits));
+  FDL_RETURN_IF_ERROR(read(from.group(), to.group));
+  to.kind = static_cast<RequestKind>(from.kind());
+  to.dtype = static_cast<Dtype>(from.dtype());
+  to.op = from.op();
+  to.root = from.root();
+  to.prescale = from.prescale();
+  to.postscale = from.postscale();
+  to.group_size = from.group_size();
+  to.priority = from.priority();
+  to.device = from.device();
+  to.place = from.place();
+  const Status fine = check_request(to);
+  return fine.ok() ? fine : malformed(fine.text());
+}
+
+Status Reader::read(const flatbuffers::Vector<Offset<wire::Request>>* from, std::vector<Request>& to) {
+  if (from == nullptr) return ok_status();
+  to.reserve(std::min<std::size_t>(from->size(), 4096));
+  for (const wire::Request* request : *from) FDL_RETURN_IF_ERROR(read(*request, to.emplace_back()));
+  return ok_status();
+}
+
+Status check_bucket(const Bucket& bucket, const std::vector<uint32_t>& known) {
+  const auto negative = [](int64_t number) { return number < 0 || number > kMaxElements; };
+  if (bucket.names.empty() == known.empty()) return malformed("a bucket without names, or with two sorts of them");
+  if (!bucket.element_counts.empty() && bucket.element_counts.size() != bucket.names.size()) {
+    return malformed("a bucket with fewer element counts than names");
+  }
+  if (std::ranges::any_of(bucket.element_counts, negative)) return malformed("an element count is out of range");
+  if (std::ranges::any_of(bucket.rows, negative)) return malformed("a number of rows is out of range");
+  if (!std::isfinite(bucket.prescale) || !std::isfinite(bucket.postscale)) return malformed("a scale is not finite");
+  if ((bucket.code == Code::ok) != bucket.error.empty()) return malformed("an error without text, or the reverse");
+  if (bucket.root < -1 || bucket.culprit < -1 || bucket.last_joined < -1) return malformed("a rank is out of range");
+  if (bucket.device < -1 || bucket.device > kMaxDevice) return malformed("a device is out of range");
+  return ok_status();
+}
+
+Status Reader::read(const wire::Bucket& from, Bucket& to, std::vector<uint32_t>& known) {
+  FDL_RETURN_IF_ERROR(spend(sizeof(flatbuffers::uoffset_t) * 2));
+  if (!is_request_kind(from.kind())) return malformed(fmt::format("{} is no kind of operation", from.kind()));
+  if (!is_dtype(from.dtype())) return malformed(fmt::format("{} is no dtype", from.dtype()));
+  if (!is_op(from.op())) return malformed(fmt::format("{} is no reduce op", from.op()));
+  if (from.code() < 0 || from.code() > static_cast<int32_t>(Code::internal)) return malformed("a code is out of range");
+  FDL_RETURN_IF_ERROR(read(from.known(), known));
+  FDL_RETURN_IF_ERROR(read(from.element_counts(), to.element_counts));
+  FDL_RETURN_IF_ERROR(read(from.rows(), to.rows));
+  FDL_RETURN_IF_ERROR(read(from.error(), to.error));
+  if (from.names() != nullptr) {
+    for (const flatbuffers::String* name : *from.names()) FDL_RETURN_IF_ERROR(read(name, to.names.emplace_back()));
+  }
+  to.kind = static_cast<RequestKind>(from.kind());
+  to.dtype = static_cast<Dtype>(from.dtype());
+  to.op = from.op();
+  to.root = from.root();
+  to.prescale = from.prescale();
+  to.postscale = from.postscale();
+  to.device = from.device();
+  to.code = static_cast<Code>(from.code());
+  to.culprit = from.culprit();
+  to.last_joined = from.last_joined();
+  to.apart = from.apart();
+  to.launch_with_next = from.launch_with_next();
+  return check_bucket(to, known);
+}
+
+bool may_launch_group(const Bucket& one, const Bucket& next) {
+  return one.code == Code::ok && next.code == Code::ok && one.device >= 0 && one.device == next.device;
+}
+
+Status Reader::read(const flatbuffers::Vector<Offset<wire::Bucket>>* from, std::vector<Bucket>& to,
+                    std::vector<std::vector<uint32_t>>& known) {
+  if (from == nullptr) return ok_status();
+  for (const wire::Bucket* bucket : *from) {
+    FDL_RETURN_IF_ERROR(read(*bucket, to.emplace_back(), known.emplace_back()));
+  }
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    if (to[i].launch_with_next && (i + 1 == to.size() || !may_launch_group(to[i], to[i + 1]))) {
+      return malformed("a bucket begins with none that could begin with it");
+    }
+  }
+  return ok_status();
+}
+
+// What repeats cannot fail, nor be a join.
+Status check_locked(const Bucket& bucket) {
+  if (bucket.code != Code::ok) return malformed("a bucket of a locked order is an error");
+  if (bucket.kind == RequestKind::join) return malformed("a bucket of a locked order is a join");
+  return ok_status();
+}
+
+template <typename Message>
+Status verify(const Aligned& aligned, std::size_t size, const char* identifier) {
+  if (size > kMaxControlBytes) return malformed(fmt::format("{} bytes are too many", size));
+  if (size < 2 * sizeof(flatbuffers::uoffset_t)) return malformed(fmt::format("{} bytes are too few", size));
+  flatbuffers::Verifier verifier(aligned.data(), size, kMaxDepth, kMaxTables);
+  if (!verifier.VerifyBuffer<Message>(identifier)) return malformed("its structure is damaged");
+  return ok_status();
+}
+
+}  // namespace
+
+Status check_request(const Request& request) {
+  const auto refuse = [&](std::string_view what) {
+    return Status(Code::invalid_argument, fmt::format("'{:.200}': {}", request.name, what));
+  };
+  if (request.name.empty()) return Status(Code::invalid_argument, "an operation needs a name");
+  if (request.name.size() > kMaxNameBytes) return refuse("a name may have at most 65536 bytes");
+  if (request.group.size() > kMaxNameBytes) return refuse("the name of a group may have at most 65536 bytes");
+  if (!is_op(request.op)) return refuse(fmt::format("{} is no reduce op", request.op));
+  if (request.shape.size() > kMaxDimensions) return refuse("a tensor may have at most 64 dimensions");
+  int64_t count = 1;
+  for (const int64_t dimension : request.shape) {
+    if (dimension < 0) return refuse("a dimension is negative");
+    // Zeros are left out: other readers multiply in any order and must not overflow on their way.
+    if (dimension > 0 && count > kMaxElements / dimension) return refuse("a tensor has too many elements");
+    count *= std::max<int64_t>(dimension, 1);
+  }
+  if (!std::isfinite(request.prescale) || !std::isfinite(request.postscale)) return refuse("a scale is not finite");
+  if (request.root < -1) return refuse("the root is negative");
+  if (request.device < -1 || request.device > kMaxDevice) return refuse("there is no such kind of device");
+  if (request.place < -1) return refuse("there is no such place");
+  if (request.group.empty() != (request.group_size == 0) || request.group_size < 0 ||
+      request.group_size > kMaxGroupSize) {
+    return refuse("the size of its group does not fit");
+  }
+  return ok_status();
+}
+
+std::vector<std::byte> encode(const RequestMessage& message) {
+  Builder builder;
+  const auto cached = write_positions(builder, message.cached);
+  const auto requests = write_requests(builder, message.requests);
+  builder.Finish(wire::CreateRequestMessage(builder, message.acknowledged, cached, requests, message.frozen.has_value(),
+                                            message.frozen.value_or(0)),
+                 kRequestsIdentifier);
+  return bytes_from(builder);
+}
+
+std::vector<std::byte> encode(const PlanMessage& message) {
+  Builder builder;
+  const auto buckets = write_buckets(builder, message.plan.buckets, message.known);
+  const auto locked = write_buckets(builder, message.plan.locked, message.known_locked);
+  const auto positions = write_positions(builder, message.cache_positions);
+  const auto requests = write_requests(builder, message.cache_requests);
+  const std::optional<Frozen>& counts = message.plan.frozen;
+  const auto frozen = counts ? wire::CreateFrozen(builder, counts->least, counts->greatest) : 0;
+  builder.Finish(wire::CreatePlanMessage(builder, message.number, buckets, positions, requests, locked,
+                                         message.plan.freeze, frozen),
+                 kPlanIdentifier);
+  return bytes_from(builder);
+}
+
+Result<RequestMessage> decode_requests(ConstBytes bytes) {
+  const Aligned aligned(bytes);
+  FDL_RETURN_IF_ERROR(verify<wire::RequestMessage>(aligned, bytes.size(), kRequestsIdentifier));
+  const auto* from = flatbuffers::GetRoot<wire::RequestMessage>(aligned.data());
+  Reader reader(bytes.size());
+  RequestMessage message;
+  message.acknowledged = from->acknowledged();
+  FDL_RETURN_IF_ERROR(reader.read(from->cached(), message.cached));
+  FDL_RETURN_IF_ERROR(reader.read(from->requests(), message.requests));
+  if (from->frozen()) message.frozen = from->begun();
+  return message;
+}
+
+Result<PlanMessage> decode_plan(ConstBytes bytes) {
+  const Aligned aligned(bytes);
+  FDL_RETURN_IF_ERROR(verify<wire::PlanMessage>(aligned, bytes.size(), kPlanIdentifier));
+  const auto* from = flatbuffers::GetRoot<wire::PlanMessage>(aligned.data());
+  Reader reader(bytes.size());
+  PlanMessage message;
+  message.number = from->number();
+  message.plan.freeze = from->freeze();
+  if (from->frozen() != nullptr) message.plan.frozen = {from->frozen()->least(), from->frozen()->greatest()};
+  FDL_RETURN_IF_ERROR(reader.read(from->buckets(), message.plan.buckets, message.known));
+  FDL_RETURN_IF_ERROR(reader.read(from->locked(), message.plan.locked, message.known_locked));
+  for (const Bucket& bucket : message.plan.locked) FDL_RETURN_IF_ERROR(check_locked(bucket));
+  FDL_RETURN_IF_ERROR(reader.read(from->cache_positions(), message.cache_positions));
+  FDL_RETURN_IF_ERROR(reader.read(from->cache_requests(), message.cache_requests));
+  if (message.cache_positions.size() != message.cache_requests.size()) {
+    return malformed("cache positions and requests differ in number");
+  }
+  return message;
+}
+
+}  // namespace fdl

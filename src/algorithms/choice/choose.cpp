@@ -1,0 +1,208 @@
+// Choose: what a table measured, else the cheapest row by a cost formula in alpha, beta and gamma; the same numbers on
+// every rank, so the same choice.
+//
+// The formulas are those of Thakur et al. 2005 and Chan et al. 2007 with four additions. An algorithm that streams
+// hides its reductions behind its transfers; one that goes round by round does not. Messages sent at once share the
+// way. Between more than two hosts, patterns that are not neighbourly share links: their bytes cost kCrossing times as
+// much. Inside a host, links are taken to be kLocalSpeed times faster than between hosts.
+#include "algorithms/choice/choose.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "algorithms/choice/measured_choice.h"
+
+namespace fdl {
+namespace {
+
+constexpr double kGamma_s = 1.0 / 10e9;  // per reduced or copied byte
+constexpr double kCrossing = 1.25;
+constexpr double kLocalSpeed = 5;
+constexpr double kSliceBytes = 256 * 1024;
+
+// The facts, in the letters of the literature.
+struct Terms {
+  double p;      // ranks
+  double n;      // bytes
+  double alpha;  // per message that is waited for
+  double each;   // per further message sent at once
+  double beta;   // per byte between neighbours
+  double cross;  // per byte in patterns that are not neighbourly
+  double hosts;
+  double local;  // ranks per host; 0 where unequal
+  double log2p;  // rounded up
+  double core;   // the largest power of two <= p
+  double share() const { return (p - 1) / p * n; }
+  // What folding extra ranks in and out costs a butterfly.
+  double extra() const { return core == p ? 0 : 2 * (alpha + n * cross) + n * kGamma_s; }
+};
+
+struct Rule {
+  Collective collective;
+  std::string_view algorithm;
+  double (*seconds)(const Terms&);
+};
+
+double ring_s(const Terms& t) { return (t.p - 1) * t.alpha + t.share() * t.beta; }
+double direct_s(const Terms& t) { return t.alpha - t.each + (t.p - 1) * t.each + t.share() * t.cross; }
+double tree_s(const Terms& t) { return t.log2p * (t.alpha + t.n * t.beta); }
+double chain_s(const Terms& t) {
+  const double slices = std::max(1.0, t.n / kSliceBytes);
+  return (t.p - 1) * (t.alpha + t.n / slices * t.beta) + (slices - 1) * (t.each + t.n / slices * t.beta);
+}
+double deal_s(const Terms& t) { return t.log2p * t.alpha + t.share() * t.cross + t.n * kGamma_s; }
+
+// Rings across hosts share the host's link with their neighbours, so the bytes between hosts are a flat ring's.
+double two_level_s(const Terms& t) {
+  if (t.local < 2 || t.hosts < 2) return INFINITY;
+  const double inside = 2 * (t.local - 1) * t.hosts * t.alpha / kLocalSpeed + 2 * t.n * t.beta / kLocalSpeed;
+  return inside + 2 * (t.hosts - 1) * t.alpha + 2 * (t.hosts - 1) / t.hosts * t.n * t.beta;
+}
+
+constexpr Rule kRules[] = {
+    {Collective::allreduce, "ring", [](const Terms& t) { return 2 * ring_s(t); }},
+    {Collective::allreduce, "recursive_doubling",
+     [](const Terms& t) { return std::log2(t.core) * (t.alpha + t.n * (t.cross + kGamma_s)) + t.extra(); }},
+    {Collective::allreduce, "halving_doubling",
+     [](const Terms& t) {
+       const double share = (t.core - 1) / t.core * t.n;
+       return 2 * std::log2(t.core) * t.alpha + share * (2 * t.cross + kGamma_s) + t.extra();
+     }},
+    {Collective::allreduce, "binomial_tree", [](const Terms& t) { return 2 * tree_s(t); }},
+    {Collective::allreduce, "double_binary_tree",
+     [](const Terms& t) {
+       return 2 * (t.log2p + 1) * (t.alpha + std::min(t.n / 2, kSliceBytes) * t.cross) + 2 * t.n * t.cross;
+     }},
+    {Collective::allreduce, "two_level", two_level_s},
+    {Collective::allreduce, "direct", [](const Terms& t) { return 2 * direct_s(t) + t.share() * kGamma_s; }},
+    {Collective::reduce, "binomial_tree", tree_s},
+    {Collective::reduce, "direct", [](const Terms& t) { return 2 * direct_s(t) + t.share() * kGamma_s; }},
+    {Collective::broadcast, "binomial_tree", tree_s},
+    {Collective::broadcast, "chain", chain_s},
+    {Collective::broadcast, "scatter_allgather",
+     [](const Terms& t) { return (t.log2p + t.p - 1) * t.alpha + t.share() * (t.cross + t.beta); }},
+    {Collective::allgather, "ring", ring_s},
+    {Collective::allgather, "recursive_doubling",
+     [](const Terms& t) { return t.log2p * t.alpha + t.share() * t.cross; }},
+    {Collective::allgather, "bruck", deal_s},
+    {Collective::allgather, "direct", direct_s},
+    {Collective::reduce_scatter, "ring", ring_s},
+    {Collective::reduce_scatter, "halving",
+     [](const Terms& t) {
+       return std::log2(t.core) * t.alpha + (t.core - 1) / t.core * t.n * (t.cross + kGamma_s) + t.extra();
+     }},
+    {Collective::reduce_scatter, "direct", [](const Terms& t) { return direct_s(t) + t.share() * kGamma_s; }},
+    {Collective::alltoall, "pairwise", direct_s},
+    {Collective::alltoall, "bruck",
+     [](const Terms& t) { return t.log2p * (t.alpha + t.n / 2 * (t.cross + 2 * kGamma_s)) + 2 * t.n * kGamma_s; }},
+    {Collective::gather, "binomial_tree", deal_s},
+    {Collective::gather, "direct", direct_s},
+    {Collective::scatter, "binomial_tree", deal_s},
+    {Collective::scatter, "direct", direct_s},
+    {Collective::barrier, "dissemination", [](const Terms& t) { return t.log2p * t.alpha; }},
+    {Collective::barrier, "binomial_tree", [](const Terms& t) { return 2 * t.log2p * t.alpha; }},
+};
+
+std::string time_words(double seconds) {
+  char text[32];
+  if (seconds < 1e-3) {
+    std::snprintf(text, sizeof text, "%.1f us", seconds * 1e6);
+  } else {
+    std::snprintf(text, sizeof text, "%.2f ms", seconds * 1e3);
+  }
+  return text;
+}
+
+double cost_of(const Algorithm& algorithm, const Terms& terms) {
+  for (const Rule& rule : kRules) {
+    if (rule.collective == algorithm.collective && rule.algorithm == algorithm.name) return rule.seconds(terms);
+  }
+  return INFINITY;
+}
+
+Terms terms_of(const GroupShape& shape, int64_t bytes) {
+  const double core = std::exp2(std::floor(std::log2(shape.ranks)));
+  return {.p = static_cast<double>(shape.ranks),
+          .n = static_cast<double>(bytes),
+          .alpha = shape.alpha_s + shape.latency_s,
+          .each = shape.alpha_s,
+          .beta = shape.beta_s,
+          .cross = shape.beta_s * (shape.hosts > 2 ? kCrossing : 1.0),
+          .hosts = static_cast<double>(shape.hosts),
+          .local = static_cast<double>(shape.ranks_per_host),
+          .log2p = std::ceil(std::log2(shape.ranks)),
+          .core = core};
+}
+
+std::string group_words(const GroupShape& shape, int64_t bytes) {
+  return std::to_string(shape.ranks) + (shape.ranks == 1 ? " rank" : " ranks") + " on " + std::to_string(shape.hosts) +
+         (shape.hosts == 1 ? " host, " : " hosts, ") + std::to_string(bytes) + " bytes";
+}
+
+Result<Choice> choose_named(Collective collective, const GroupShape& shape, int64_t bytes, std::string_view wanted,
+                            Need need) {
+  FDL_ASSIGN_OR_RETURN(const Algorithm* algorithm, find_algorithm(collective, wanted));
+  const std::string_view why_not = obstacle(*algorithm, shape.ranks, need);
+  if (why_not.empty()) return Choice{algorithm, std::string(wanted) + " was asked for; " + group_words(shape, bytes)};
+  std::string able;
+  for (const Algorithm& row : catalog()) {
+    if (row.collective != collective || !obstacle(row, shape.ranks, need).empty()) continue;
+    able += (able.empty() ? "" : ", ") + std::string(row.name);
+  }
+  return Status(Code::invalid_argument, std::string(name_of(collective)) + " by " + std::string(wanted) +
+                                            " cannot run here (" + std::to_string(shape.ranks) + " ranks): it " +
+                                            std::string(why_not) + "; these can: " + able);
+}
+
+// Nothing where no row that can run was measured.
+std::optional<Choice> choose_measured(Collective collective, const GroupShape& shape, int64_t bytes, Need need) {
+  const TuningTable::Sizes* sizes = measured_sizes(collective, shape);
+  if (sizes == nullptr) return std::nullopt;
+  const MeasuredBest best = best_measured(*sizes, collective, shape.ranks, bytes, need);
+  if (best.algorithm == nullptr) return std::nullopt;
+  std::string why =
+      group_words(shape, bytes) + ": " + std::string(best.algorithm->name) + " took " + time_words(best.us * 1e-6);
+  if (best.next != nullptr) why += ", " + std::string(best.next->name) + " " + time_words(best.next_us * 1e-6);
+  return Choice{best.algorithm, why + " where it was measured (tuning table)", true};
+}
+
+}  // namespace
+
+Result<Choice> choose(Collective collective, const GroupShape& shape, int64_t bytes, std::string_view wanted,
+                      bool deterministic, bool commutative, bool even_chunks) {
+  const Need need{.rank_order = deterministic || !commutative, .uneven = !even_chunks};
+  if (wanted != "auto") return choose_named(collective, shape, bytes, wanted, need);
+  if (auto measured = choose_measured(collective, shape, bytes, need)) return *measured;
+  const Terms terms = terms_of(shape, bytes);
+  const Algorithm* best = nullptr;
+  const Algorithm* next = nullptr;
+  double best_s = INFINITY;
+  double next_s = INFINITY;
+  for (const Algorithm& row : catalog()) {
+    if (row.collective != collective || !obstacle(row, shape.ranks, need).empty()) continue;
+    const double cost_s = cost_of(row, terms);
+    if (best == nullptr || cost_s < best_s) {
+      next = best;
+      next_s = best_s;
+      best = &row;
+      best_s = cost_s;
+    } else if (next == nullptr || cost_s < next_s) {
+      next = &row;
+      next_s = cost_s;
+    }
+  }
+  if (best == nullptr) {
+    return Status(Code::unsupported, std::string(name_of(collective)) + " has no algorithm for " +
+                                         group_words(shape, bytes) +
+                                         (need.rank_order ? " that folds in rank order" : ""));
+  }
+  char model[96];
+  std::snprintf(model, sizeof model, " (alpha %.1f us, %.2f GB/s%s)", terms.alpha * 1e6, 1e-9 / shape.beta_s,
+                need.rank_order ? ", rank order only" : "");
+  std::string why = group_words(shape, bytes) + ": " + std::string(best->name) + " should take " + time_words(best_s);
+  if (next != nullptr) why += ", " + std::string(next->name) + " " + time_words(next_s);
+  return Choice{best, why + model};
+}
+
+}  // namespace fdl

@@ -1,0 +1,47 @@
+// CollectiveCall: sums, with rank 0 as the root of those that have one.
+#include "cli/collective_call.h"
+
+#include <algorithm>
+
+namespace fdl {
+
+Extent CollectiveCall::extent_of(std::size_t bytes) const {
+  const std::size_t elements = std::max<std::size_t>(1, bytes / fdl_dtype_size(dtype));
+  const auto size = static_cast<std::size_t>(ranks);
+  const std::size_t share = std::max<std::size_t>(1, elements / size);
+  switch (collective) {
+    case FDL_ALLGATHER:
+    case FDL_GATHER:
+      return {share, share, share * size};
+    case FDL_REDUCE_SCATTER:
+    case FDL_SCATTER:
+      return {share, share * size, share};
+    case FDL_ALLTOALL:
+      return {share, share * size, share * size};
+    case FDL_BARRIER:
+      return {0, 0, 0};
+    default:
+      return {elements, elements, elements};
+  }
+}
+
+std::size_t CollectiveCall::bytes_of(const Extent& extent) const {
+  return std::max(extent.input, extent.output) * fdl_dtype_size(dtype);
+}
+
+fdl_result CollectiveCall::run(fdl_comm* comm, void* input, void* output, std::size_t count,
+                               const std::string& algorithm) const {
+  fdl_call wanted;
+  fdl_call_init(&wanted);
+  wanted.collective = collective;
+  wanted.input = collective == FDL_BROADCAST ? output : input;
+  wanted.output = output;
+  wanted.count = count;
+  wanted.dtype = dtype;
+  fdl_call_options how;
+  fdl_call_options_init(&how);
+  how.algorithm = algorithm.c_str();
+  return fdl_call_ex(comm, &wanted, &how, nullptr);
+}
+
+}  // namespace fdl

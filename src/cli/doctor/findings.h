@@ -1,0 +1,31 @@
+// Findings: what `farandole doctor` found, each with a verdict and what to do.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/json_line.h"
+
+namespace fdl {
+
+struct Finding {
+  enum class Severity { good, note, warning, bad };
+  Severity severity = Severity::good;
+  std::string what;    // "interface eth0", "memlock"
+  std::string text;    // what was found, with its numbers
+  std::string remedy;  // empty where nothing is to be done
+};
+
+inline const char* name_of(Finding::Severity severity) {
+  constexpr const char* kNames[] = {"good", "note", "warning", "bad"};
+  return kNames[static_cast<int>(severity)];
+}
+
+inline JsonLine to_json(const Finding& finding) {
+  JsonLine line;
+  line.text("what", finding.what).text("verdict", name_of(finding.severity));
+  line.text("text", finding.text).text("remedy", finding.remedy);
+  return line;
+}
+
+}  // namespace fdl

@@ -1,0 +1,14 @@
+// NetworkChecks: interfaces, names of peers, ports and the way to the rendezvous, as far as one pod can see them.
+#pragma once
+
+#include <vector>
+
+#include "base/config.h"
+#include "bootstrap/launchers/platform.h"
+#include "cli/doctor/findings.h"
+
+namespace fdl {
+
+std::vector<Finding> check_network(const Environment& environment, const Config& config, const Platform& platform);
+
+}  // namespace fdl

@@ -1,0 +1,189 @@
+// PodChecks: one function for each thing that is looked at.
+#include "cli/doctor/pod_checks.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/timex.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "bootstrap/topology/efa.h"
+#include "bootstrap/topology/topology.h"
+#include "runtime/lifecycle/assemble.h"
+
+namespace fdl {
+namespace {
+
+using Severity = Finding::Severity;
+
+constexpr double kMebi = 1024.0 * 1024;
+
+std::string size_text(double bytes) {
+  if (bytes >= 1024 * kMebi) return fmt::format("{:.1f} GiB", bytes / (1024 * kMebi));
+  return fmt::format("{:.0f} MiB", bytes / kMebi);
+}
+
+Finding check_kernel() {
+  utsname about{};
+  ::uname(&about);
+  return {Severity::note, "kernel", fmt::format("{} {}, {}", about.sysname, about.release, about.machine), ""};
+}
+
+Finding check_cores() {
+  const auto online = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+  const double quota = cpu_quota();
+  std::string text = fmt::format("{} usable of {}", usable_cores(), online);
+  if (quota > 0) text += fmt::format(", quota {:.2g}", quota);
+  if (quota > 0 && quota < 1) {
+    return {Severity::warning, "cores", text,
+            "ranks do not spin with less than a core each, and every step waits for "
+            "the quota's next period: raise resources.limits.cpu, or leave it out"};
+  }
+  return {Severity::good, "cores", text, ""};
+}
+
+Finding check_shared_memory(const std::string& root) {
+  struct statvfs about {};
+  if (::statvfs((root + "/dev/shm").c_str(), &about) != 0) {
+    return {Severity::note, "/dev/shm", "it is not there", "farandole needs none; frameworks' data loaders do"};
+  }
+  const double bytes = static_cast<double>(about.f_blocks) * static_cast<double>(about.f_frsize);
+  const double available = static_cast<double>(about.f_bavail) * static_cast<double>(about.f_frsize);
+  const std::string text = fmt::format("{}, {} free", size_text(bytes), size_text(available));
+  if (bytes > 256 * kMebi) return {Severity::good, "/dev/shm", text, ""};
+  return {Severity::warning, "/dev/shm", text,
+          "farandole needs none of it, but data loaders and NCCL end with a bus error: mount an emptyDir with medium: "
+          "Memory at /dev/shm"};
+}
+
+Finding check_memlock(bool has_efa) {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_MEMLOCK, &limit);
+  if (limit.rlim_cur == RLIM_INFINITY) return {Severity::good, "memlock", "unlimited", ""};
+  const std::string text = size_text(static_cast<double>(limit.rlim_cur));
+  if (!has_efa) return {Severity::note, "memlock", text + "; only RDMA needs more", ""};
+  return {Severity::bad, "memlock", text,
+          "RDMA memory cannot be registered: raise it in the node's containerd "
+          "(LimitMEMLOCK=infinity)"};
+}
+
+Finding check_open_files() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  const std::string text = fmt::format("{}", static_cast<unsigned long long>(limit.rlim_cur));
+  if (limit.rlim_cur >= 4096) return {Severity::good, "open files", text, ""};
+  return {Severity::warning, "open files", text, "a rank has a connection to each peer: raise ulimit -n"};
+}
+
+Finding check_huge_pages(const std::string& sysfs) {
+  const auto number = [&](const char* name) {
+    std::ifstream file(sysfs + "/kernel/mm/hugepages/hugepages-2048kB/" + name);
+    long value = 0;
+    file >> value;
+    return file ? value : 0;
+  };
+  return {Severity::note, "hugepages",
+          fmt::format("{} of {} pages of 2 MiB free", number("free_hugepages"), number("nr_hugepages")), ""};
+}
+
+Finding check_clock() {
+  timex clock{};
+  const bool is_synchronized = ::adjtimex(&clock) >= 0 && (clock.status & STA_UNSYNC) == 0;
+  if (is_synchronized) return {Severity::good, "clock", "the kernel says that it is synchronized", ""};
+  return {Severity::note, "clock", "the kernel does not know whether it is synchronized",
+          "only timelines and logs go by it; `farandole run -- farandole doctor` measures it between pods"};
+}
+
+// Where there are devices, no NCCL is a matter of speed.
+std::vector<Finding> check_devices(const Environment& environment) {
+  const auto config = Config::read(environment);
+  if (!config.ok()) return {};  // another check says so
+  const DeviceDescription found = describe_devices(*config);
+  if (!found.has_devices) return {{Severity::note, "devices", found.devices, ""}};
+  return {
+      {Severity::good, "devices", found.devices, ""},
+      {found.has_library ? Severity::good : Severity::warning, "NCCL", found.library,
+       found.has_library ? "" : "collectives on devices go through the host's memory: pip install nvidia-nccl-cu13"}};
+}
+
+Finding check_efa(const EfaFacts& facts) {
+  const std::string text = transport_line(facts, "shm, tcp");
+  const bool is_expected = facts.expected > 0 || !facts.devices.efa.empty() || !facts.devices.others.empty();
+  return {is_expected ? Severity::warning : Severity::note, "EFA", text, ""};
+}
+
+std::vector<Finding> check_counters(const EfaFacts& facts, const std::string& sysfs) {
+  std::vector<Finding> findings;
+  for (const std::string& device : facts.devices.efa) {
+    const EfaCounters moved = efa_counters(sysfs, device);
+    findings.push_back({Severity::note, "EFA " + device,
+                        fmt::format("{} bytes sent, {} received, {} read, {} written since it was made",
+                                    moved.sent_bytes, moved.received_bytes, moved.read_bytes, moved.wrote_bytes),
+                        ""});
+  }
+  return findings;
+}
+
+// Variables of other libraries that many samples set, and that do harm or nothing.
+struct Advice {
+  const char* variable;
+  const char* text;
+};
+constexpr Advice kAdvice[] = {
+    {"RDMAV_FORK_SAFE", "never set it with EFA: memory registration becomes slow, and may fail"},
+    {"FI_EFA_USE_DEVICE_RDMA", "libfabric 1.18 and later decide by themselves: leave it out"},
+    {"FI_EFA_FORK_SAFE", "it does nothing from Linux 5.15 on: leave it out"},
+    {"FI_PROVIDER", "it is a demand: without that provider libfabric finds nothing"},
+    {"NCCL_SOCKET_IFNAME", "it is NCCL's; farandole goes by FARANDOLE_IFACE"},
+};
+
+std::vector<Finding> check_variables(const Environment& environment) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : environment.all()) {
+    for (const char* front :
+         {"FARANDOLE_", "HOROVOD_", "PET_", "FI_", "NCCL_", "RDMAV_", "OMPI_MCA_", "PRTE_MCA_", "UCX_"}) {
+      const bool is_secret = name == "FARANDOLE_JOB_KEY";
+      if (name.starts_with(front)) names.push_back(is_secret ? name + "=..." : fmt::format("{}={}", name, value));
+    }
+  }
+  std::vector<Finding> findings;
+  if (!names.empty()) findings.push_back({Severity::note, "variables", fmt::format("{}", fmt::join(names, " ")), ""});
+  for (const Advice& advice : kAdvice) {
+    if (environment.has(advice.variable))
+      findings.push_back({Severity::warning, advice.variable, "is set", advice.text});
+  }
+  for (const auto& [name, value] : environment.all()) {
+    if (name.starts_with("FARANDOLE_") && value.starts_with("tcp://") && name != "FARANDOLE_RENDEZVOUS") {
+      findings.push_back(
+          {Severity::warning, name, "is the link of a Kubernetes service and ignored", "enableServiceLinks: false"});
+    }
+  }
+  return findings;
+}
+
+}  // namespace
+
+std::vector<Finding> check_pod(const Environment& environment, const std::string& root) {
+  const std::string sysfs = environment.get("FARANDOLE_SYSFS_ROOT").value_or("/sys");
+  const int expected =
+      static_cast<int>(std::strtol(environment.get("FARANDOLE_EXPECT_EFA").value_or("0").c_str(), nullptr, 10));
+  const EfaFacts efa = efa_facts(sysfs, expected, root);
+  std::vector<Finding> findings = {check_kernel(),
+                                   check_cores(),
+                                   check_shared_memory(root),
+                                   check_memlock(!efa.devices.efa.empty()),
+                                   check_open_files(),
+                                   check_huge_pages(sysfs),
+                                   check_clock(),
+                                   check_efa(efa)};
+  for (auto& more : {check_devices(environment), check_counters(efa, sysfs), check_variables(environment)}) {
+    findings.insert(findings.end(), more.begin(), more.end());
+  }
+  return findings;
+}
+
+}  // namespace fdl

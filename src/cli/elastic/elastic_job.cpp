@@ -1,0 +1,374 @@
+// ElasticJob: what workers and nodes say becomes events, and what Generations and Nodes decide becomes words for them.
+#include "cli/elastic/elastic_job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+
+#include "cli/run/run_log.h"
+#include "cli/subcommands.h"
+
+namespace fdl {
+namespace {
+
+using Kind = CoordinatorMessage::Kind;
+
+// Tokens, counted from the first.
+constexpr uint64_t kListener = 0;
+constexpr uint64_t kCountFile = 1;
+constexpr uint64_t kPort = 2;
+// A member that others were told is lost (stopped, swapped out, cut off) may still wake up and come.
+constexpr double kSuspectPatience_s = 5;
+constexpr const char* kFinished = "other ranks have finished, so that no generation follows";
+
+void tell(const std::string& text) { fdl::say("elastic", text); }
+
+}  // namespace
+
+std::map<std::string, std::string> worker_variables(const WorkerListener& listener, int worker, int rank, int size,
+                                                    const std::string& job_key, int restart,
+                                                    const std::map<std::string, std::string>& others) {
+  std::map<std::string, std::string> variables = others;
+  variables.insert({{"FARANDOLE_ELASTIC", listener.address()},
+                    {"FARANDOLE_WORKER", std::to_string(worker)},
+                    {"FARANDOLE_RANK", std::to_string(rank)},
+                    {"FARANDOLE_SIZE", std::to_string(size)},
+                    {"FARANDOLE_LOCAL_RANK", std::to_string(rank)},
+                    {"FARANDOLE_LOCAL_SIZE", std::to_string(size)},
+                    {"FARANDOLE_JOB_KEY", job_key},
+                    {"FARANDOLE_RESTART", std::to_string(restart)},
+                    {"HOROVOD_ELASTIC", "1"},
+                    {"PYTHONUNBUFFERED", "1"}});
+  return variables;
+}
+
+ElasticJob::ElasticJob(const Options& options, std::unique_ptr<WorkerListener> listener, std::unique_ptr<NodePort> port,
+                       std::optional<WatchedFile> count_file)
+    : options_(options),
+      listener_(std::move(listener)),
+      port_(std::move(port)),
+      count_file_(std::move(count_file)),
+      generations_(options.limits),
+      nodes_(options.several ? options.several->limits : Nodes::Limits(), options.own, now_ns()) {}
+
+Result<std::unique_ptr<ElasticJob>> ElasticJob::open(const Options& options) {
+  FDL_ASSIGN_OR_RETURN(auto listener, WorkerListener::open());
+  std::unique_ptr<NodePort> port;
+  if (options.several) {
+    FDL_ASSIGN_OR_RETURN(port, NodePort::open({.address = options.several->rendezvous,
+                                               .interfaces = options.coordinator.interfaces,
+                                               .port_base = options.several->port_base,
+                                               .job_key = options.coordinator.job_key,
+                                               .name = options.coordinator.server_name}));
+  }
+  std::optional<WatchedFile> count_file;
+  if (!options.count_file.empty()) {
+    FDL_ASSIGN_OR_RETURN(count_file, WatchedFile::open(options.count_file));
+  }
+  return std::unique_ptr<ElasticJob>(
+      new ElasticJob(options, std::move(listener), std::move(port), std::move(count_file)));
+}
+
+Status ElasticJob::watch(Poller& poller, uint64_t first_token) {
+  poller_ = &poller;
+  first_token_ = first_token;
+  if (count_file_) FDL_RETURN_IF_ERROR(poller.add(count_file_->fd(), first_token + kCountFile));
+  if (port_) {
+    FDL_RETURN_IF_ERROR(poller.add(port_->fd(), first_token + kPort));
+    const Nodes::Limits& nodes = options_.several->limits;
+    tell(fmt::format("this node leads the job; {} to {} nodes meet at {}", nodes.fewest, nodes.most,
+                     options_.several->rendezvous));
+  }
+  return poller.add(listener_->fd(), first_token + kListener);
+}
+
+void ElasticJob::serve(uint64_t token) {
+  if (token == first_token_ + kCountFile) return read_count();
+  if (token == first_token_ + kPort) {
+    port_->serve();
+    return hear_nodes();
+  }
+  listener_->serve();
+  for (const WorkerListener::Question& question : listener_->take_questions())
+    join(question.worker, question.lost_rank);
+}
+
+void ElasticJob::read_count() {
+  if (!count_file_->changed()) return;
+  auto text = count_file_->read();
+  if (!text.ok()) return tell(text.status().text());
+  int count = 0;
+  char rest = 0;
+  if (std::sscanf(text->c_str(), "%d %c", &count, &rest) != 1 || count < 1) {
+    const std::string quoted = text->substr(0, std::min<std::size_t>(text->find('\n'), 40));
+    return tell(
+        fmt::format("'{}' says '{}', which is no number of ranks; nothing changes", options_.count_file, quoted));
+  }
+  const int before = generations_.wanted();
+  generations_.want(count);
+  if (generations_.wanted() != before) tell(fmt::format("{} ranks are wanted, not {}", generations_.wanted(), before));
+}
+
+// ---- Workers, wherever they run
+// ----------------------------------------------------------------------------------------
+
+void ElasticJob::join(int worker, int lost_rank) {
+  if (!generations_.runs(worker)) return;
+  if (generations_.is_member(worker)) {
+    if (timeout_.is_never()) timeout_ = Deadline::after_seconds(options_.timeout_s);
+    const auto lost = generations_.worker_at(lost_rank);
+    if (lost && !generations_.has_asked(*lost) && *lost != worker) {
+      suspects_.emplace(*lost, Deadline::after_seconds(kSuspectPatience_s));
+      nodes_.suspect(generations_.place_of(*lost), now_ns());
+      obey_orders();
+    }
+  }
+  suspects_.erase(worker);
+  generations_.asked(worker);
+  if (generations_.has_finished()) say(worker, fmt::format("end {}", kFinished));
+  if (is_over_) say(worker, "end " + why_ended_);
+}
+
+void ElasticJob::say(int worker, const std::string& line) {
+  const int place = generations_.place_of(worker);
+  if (place == 0) return listener_->say(worker, line);
+  if (const auto peer = nodes_.peer_of(place)) {
+    port_->send(*peer, {.kind = Kind::node_says, .id = static_cast<uint64_t>(worker), .key = line});
+  }
+}
+
+void ElasticJob::say_to_all_that_ask(const std::string& line) {
+  for (const auto& [worker, runner] : runners_) {
+    if (generations_.has_asked(worker)) say(worker, line);
+  }
+}
+
+void ElasticJob::start_one(int place) {
+  std::set<int> taken;
+  for (const auto& [worker, runner] : runners_) taken.insert(runner.label);
+  int rank = 0;
+  while (taken.contains(rank)) ++rank;
+  const int worker = generations_.start(place);
+  runners_[worker] = {.label = rank, .index = static_cast<int>(own_.size())};
+  if (place != 0) {
+    return port_->send(*nodes_.peer_of(place), {.kind = Kind::node_start,
+                                                .id = static_cast<uint64_t>(worker),
+                                                .number = generations_.restarts(),
+                                                .rank = rank});
+  }
+  own_.push_back(worker);
+  listener_->expect(worker);
+  actions_.push_back(
+      {.kind = Action::Kind::start,
+       .worker = runners_[worker].index,
+       .rank = rank,
+       .variables = worker_variables(*listener_, worker, rank, std::max(rank + 1, options_.limits.ranks),
+                                     options_.coordinator.job_key, generations_.restarts(), options_.variables)});
+}
+
+bool ElasticJob::ended(int worker, const Ending& ending) {
+  listener_->forget(own_[static_cast<std::size_t>(worker)]);
+  return note_end(own_[static_cast<std::size_t>(worker)], ending);
+}
+
+bool ElasticJob::note_end(int worker, const Ending& ending) {
+  if (!generations_.runs(worker)) return false;
+  const int place = generations_.place_of(worker);
+  runners_.erase(worker);
+  suspects_.erase(worker);
+  if (!ending.success()) {
+    last_failure_ = {place, ending.exit_code()};
+    if (!first_failure_) first_failure_ = last_failure_;
+  }
+  const bool was_member = generations_.is_member(worker);
+  const bool is_loss = generations_.ended(worker, ending.success());
+  if (is_loss && was_member && coordinator_ends_.is_never())
+    coordinator_ends_ = Deadline::after_seconds(kCoordinatorPatience_s);
+  if (generations_.has_finished()) say_to_all_that_ask(fmt::format("end {}", kFinished));
+  return is_loss;
+}
+
+// This launcher was told to end, and the job ends with it: who commits is to leave.
+void ElasticJob::stop(const std::string& why) {
+  if (is_over_) return;
+  for (const int worker : generations_.members()) say(worker, "hosts removed");
+  end_job(kExitPeerLost, 0, 0, fmt::format("{} was told to end, and leads the job", place_name(0)), true);
+  why_ended_ = why;
+}
+
+// ---- What follows
+// ----------------------------------------------------------------------------------------------------------
+
+Deadline ElasticJob::next() const {
+  Deadline next = timeout_.earlier(listener_->next()).earlier(coordinator_ends_);
+  if (port_) next = next.earlier(port_->next());
+  if (port_ && !is_over_) next = next.earlier(nodes_.next());
+  for (const auto& [worker, until] : suspects_) next = next.earlier(until);
+  return next;
+}
+
+void ElasticJob::tick() {
+  listener_->tick();
+  if (port_) {
+    port_->tick();
+    hear_nodes();
+    if (!is_over_) nodes_.tick(now_ns());
+    obey_orders();
+  }
+  if (coordinator_ends_.passed()) {
+    coordinator_ends_ = Deadline::never();
+    coordinator_.reset();
+  }
+  const auto end = [&](int worker, const char* why) {
+    tell(fmt::format("rank {} {}, and is ended", runners_.at(worker).label, why));
+    if (generations_.place_of(worker) == 0) {
+      actions_.push_back({.kind = Action::Kind::kill, .worker = runners_.at(worker).index});
+    } else if (const auto peer = nodes_.peer_of(generations_.place_of(worker))) {
+      port_->send(*peer, {.kind = Kind::node_kill, .id = static_cast<uint64_t>(worker)});
+    }
+  };
+  std::erase_if(suspects_, [&](const auto& one) {
+    if (!one.second.passed()) return false;
+    end(one.first, "was lost by the others, and does not come to the next generation");
+    return true;
+  });
+  if (!timeout_.passed()) return;
+  timeout_ = Deadline::never();
+  for (const auto& [worker, runner] : runners_) {
+    if (!generations_.has_asked(worker))
+      end(worker, "has kept the others waiting for the next generation for too long");
+  }
+}
+
+std::vector<WorkerGroup::Action> ElasticJob::take_actions() {
+  if (!is_over_) {
+    if (const auto& reason = generations_.give_up()) {
+      give_up_for(*reason);
+    } else if (const auto& missing = nodes_.give_up()) {
+      const int code = missing->at_start ? kExitRendezvous : kExitTooFew;
+      give_up(code, 0, 0, missing->text);
+    } else if (port_ && generations_.has_finished() && runners_.empty()) {
+      end_job(kExitOk, 0, kExitOk, kFinished, false);
+    } else {
+      while (const auto place = generations_.place_to_start_at()) start_one(*place);
+      if (restarts_ != generations_.restarts()) {
+        restarts_ = generations_.restarts();
+        fdl::say("restart", fmt::format("nobody is left who holds the state: restart {} of {}, of all ranks", restarts_,
+                                        options_.limits.restarts));
+      }
+      begin_if_all_asked();
+      tell_changes();
+    }
+  }
+  return std::exchange(actions_, {});
+}
+
+// Where one rank is to blame, the others' nodes are collateral: a controller may count them otherwise.
+void ElasticJob::give_up_for(const Generations::GiveUp& reason) {
+  switch (reason.reason) {
+    case Generations::Reason::too_few:
+      return give_up(kExitTooFew, 0, 0, reason.text);
+    case Generations::Reason::all_failed:
+    case Generations::Reason::failed_at_end: {
+      const Failure& failure =
+          reason.reason == Generations::Reason::all_failed && first_failure_ ? *first_failure_ : last_failure_;
+      return give_up(kExitPeerLost, failure.place, failure.code, reason.text);
+    }
+    case Generations::Reason::no_state:
+    case Generations::Reason::too_many_resets:
+      return give_up(kExitPeerLost, 0, 0, reason.text);
+  }
+}
+
+void ElasticJob::begin_if_all_asked() {
+  if (!nodes_.are_ready()) return;
+  const auto world = generations_.begin();
+  if (!world) return;
+  nodes_.began();
+  timeout_ = Deadline::never();
+  suspects_.clear();
+  told_.clear();
+  for (const int worker : world->dismissed) say(worker, "removed");
+  coordinator_ends_ = Deadline::never();
+  coordinator_.reset();  // no rank is left in the previous generation
+  auto coordinator = Coordinator::open(next_coordinator(*world));
+  if (!coordinator.ok()) {
+    return give_up(kExitRendezvous, 0, 0, coordinator.status().while_doing("serving the next generation").text());
+  }
+  coordinator_ = std::make_unique<CoordinatorThread>(coordinator.take());
+  tell_world(*world);
+}
+
+CoordinatorOptions ElasticJob::next_coordinator(const Generations::World& world) const {
+  CoordinatorOptions options = options_.coordinator;
+  options.size = static_cast<int>(world.workers.size());
+  options.address = options_.several ? options_.several->coordinator_address : "unix";
+  if (!options_.several) return options;
+  for (const int worker : world.workers) {
+    const Nodes::Node* node = nodes_.node_at(generations_.place_of(worker));
+    options.expected_hosts.push_back(node == nullptr ? "" : node->pod.empty() ? node->host : node->pod);
+  }
+  return options;
+}
+
+void ElasticJob::tell_world(const Generations::World& world) {
+  const int size = static_cast<int>(world.workers.size());
+  if (port_) {
+    tell(fmt::format("generation {} begins with {} ranks on {} nodes", world.generation, size, nodes_.here()));
+  } else if (world.generation > 1) {
+    tell(fmt::format("generation {} begins with {} ranks", world.generation, size));
+  }
+  std::map<int, int> sizes;  // of each place
+  for (const int worker : world.workers) ++sizes[generations_.place_of(worker)];
+  std::map<int, int> locals;
+  for (int rank = 0; rank < size; ++rank) {
+    const int worker = world.workers[static_cast<std::size_t>(rank)];
+    const int place = generations_.place_of(worker);
+    runners_[worker].label = rank;
+    if (place == 0) {
+      actions_.push_back({.kind = Action::Kind::rename, .worker = runners_[worker].index, .rank = rank});
+    } else if (const auto peer = nodes_.peer_of(place)) {
+      port_->send(*peer, {.kind = Kind::node_rename, .id = static_cast<uint64_t>(worker), .rank = rank});
+    }
+    say(worker, fmt::format("world {} {} {} {} {} {}{}", world.generation, rank, size, locals[place]++, sizes[place],
+                            coordinator_->address(), kCoordinatorIsThere));
+  }
+}
+
+// Those who wait are news only when they are ready, so that nobody waits for them.
+void ElasticJob::tell_changes() {
+  const char* news = generations_.somebody_must_go() ? "hosts removed"
+                     : generations_.somebody_waits() ? "hosts added"
+                                                     : "";
+  if (*news == '\0' || told_ == news) return;
+  told_ = news;
+  for (const int worker : generations_.members()) say(worker, news);
+}
+
+// ---- The end
+// -------------------------------------------------------------------------------------------------------------
+
+void ElasticJob::give_up(int others_code, int culprit, int culprits_code, const std::string& why) {
+  const int own_code = culprit == 0 && culprits_code != 0 ? culprits_code : others_code;
+  end_job(others_code, culprit, culprits_code, why, false);
+  actions_.push_back({.kind = Action::Kind::give_up, .exit_code = own_code, .text = why});
+}
+
+void ElasticJob::end_job(int others_code, int culprit, int culprits_code, const std::string& why, bool drain) {
+  is_over_ = true;
+  why_ended_ = why;
+  say_to_all_that_ask("end " + why);
+  if (!port_) return;
+  for (const NodePort::Peer peer : nodes_.peers()) {
+    const bool is_culprit = culprits_code != 0 && nodes_.number_of(peer) == culprit;
+    port_->send(peer, {.kind = Kind::node_ends,
+                       .id = drain ? 1U : 0U,
+                       .number = is_culprit ? culprits_code : others_code,
+                       .key = why});
+    port_->hang_up(peer);
+  }
+}
+
+}  // namespace fdl

@@ -1,0 +1,142 @@
+// ElasticJob, its other nodes: what they say becomes events of Nodes and Generations, and orders become messages.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "cli/elastic/elastic_job.h"
+#include "cli/run/run_log.h"
+
+namespace fdl {
+namespace {
+
+using Kind = CoordinatorMessage::Kind;
+
+constexpr int kMostRoom = 4096;
+
+void tell(const std::string& text) { fdl::say("elastic", text); }
+
+// Nothing where it is no such thing, or too long.
+std::optional<Nodes::Node> node_of(const CoordinatorMessage& message) {
+  if (message.members.size() != 1 || message.key.size() > kMostName || message.value.size() > kMostName) return {};
+  const CoordinatorClient::Hello& hello = message.members.front();
+  if (hello.rank < -1 || hello.size < 1 || hello.size > kMostRoom || hello.host_name.size() > kMostName) return {};
+  return Nodes::Node{.number = hello.rank,
+                     .room = hello.size,
+                     .pod = message.key,
+                     .node = message.value,
+                     .host = hello.host_name,
+                     .process_id = hello.process_id};
+}
+
+Ending ending_of(const CoordinatorMessage& message) {
+  const int number = static_cast<int>(std::clamp<int64_t>(message.number, -64, 255));
+  return {.by_signal = number < 0, .number = std::abs(number)};
+}
+
+}  // namespace
+
+std::string ElasticJob::place_name(int place) const {
+  const Nodes::Node* node = nodes_.node_at(place);
+  return node == nullptr ? fmt::format("node {}", place) : fmt::format("node {}, {},", place, node->name());
+}
+
+void ElasticJob::hear_nodes() {
+  for (const NodePort::Heard& heard : port_->take_heard()) {
+    if (is_over_) continue;
+    heard.is_closed ? nodes_.closed(heard.peer, now_ns()) : obey_node(heard.peer, heard.message);
+    obey_orders();
+  }
+}
+
+void ElasticJob::obey_node(NodePort::Peer peer, const CoordinatorMessage& message) {
+  if (message.kind == Kind::node_hello) {
+    if (const auto node = node_of(message)) return nodes_.arrive(peer, *node, now_ns());
+    return port_->hang_up(peer);
+  }
+  if (message.kind == Kind::pong) return nodes_.answered(peer, now_ns());
+  const auto place = nodes_.number_of(peer);
+  if (place && message.kind == Kind::node_leaving) return nodes_.leave(peer, now_ns());
+  const int worker = static_cast<int>(std::min<uint64_t>(message.id, 1U << 30));
+  const bool is_about_a_worker = message.kind == Kind::node_asked || message.kind == Kind::node_ended;
+  if (!place || !is_about_a_worker || !generations_.runs(worker) || generations_.place_of(worker) != *place) {
+    // Of a worker that is not its own, or nothing that a node says.
+    port_->hang_up(peer);
+    return nodes_.closed(peer, now_ns());
+  }
+  if (message.kind == Kind::node_asked) return join(worker, message.rank);
+  const int rank = runners_.at(worker).label;
+  const Ending ending = ending_of(message);
+  const bool is_leaving = generations_.room_at(*place) == 0;
+  if (note_end(worker, ending) && !is_leaving) {
+    tell(fmt::format("rank {} on {} was lost: {}", rank, nodes_.node_at(*place)->name(), ending.text()));
+  }
+  if (generations_.room_at(*place) > 0 || is_leaving || generations_.give_up()) return;
+  port_->send(
+      peer, {.kind = Kind::node_ends, .number = ending.exit_code(), .key = "none of its ranks came as far as init()"});
+  port_->hang_up(peer);
+  nodes_.closed(peer, now_ns());
+}
+
+void ElasticJob::obey_orders() {
+  for (const Nodes::Order& order : nodes_.take_orders()) {
+    switch (order.kind) {
+      case Nodes::Order::Kind::welcome:
+        port_->send(order.peer,
+                    {.kind = Kind::node_welcome, .rank = order.number, .key = options_.coordinator.server_name});
+        break;
+      case Nodes::Order::Kind::wait:
+        port_->send(order.peer, {.kind = Kind::node_waits, .key = order.text});
+        break;
+      case Nodes::Order::Kind::refuse: {
+        CoordinatorMessage refusal{.kind = Kind::refused};
+        refusal.why = Status(Code::invalid_argument, order.text);
+        port_->send(order.peer, refusal);
+        port_->hang_up(order.peer);
+        tell(order.text);
+        break;
+      }
+      case Nodes::Order::Kind::ask:
+        port_->send(order.peer, {.kind = Kind::ping});
+        break;
+      case Nodes::Order::Kind::hang_up:
+        port_->hang_up(order.peer);
+        break;
+    }
+  }
+  for (const Nodes::Event& event : nodes_.take_events()) take_node_event(event);
+}
+
+void ElasticJob::take_node_event(const Nodes::Event& event) {
+  switch (event.kind) {
+    case Nodes::Event::Kind::came:
+      generations_.open_place(event.number, nodes_.node_at(event.number)->room);
+      return tell(fmt::format("{} is here: {} nodes, {} ranks", place_name(event.number), nodes_.here(),
+                              generations_.wanted()));
+    case Nodes::Event::Kind::leaves:
+      generations_.close_place(event.number);
+      return tell(fmt::format("{} was told to end: the others go on without it from their next commit",
+                              place_name(event.number)));
+    case Nodes::Event::Kind::gone:
+      return lose_node(event);
+  }
+}
+
+void ElasticJob::lose_node(const Nodes::Event& event) {
+  const auto workers = generations_.workers_at(event.number);
+  for (const int worker : workers) {
+    runners_.erase(worker);
+    suspects_.erase(worker);
+  }
+  if (generations_.lose_place(event.number) && coordinator_ends_.is_never()) {
+    coordinator_ends_ = Deadline::after_seconds(kCoordinatorPatience_s);
+  }
+  if (event.was_leaving && workers.empty()) {
+    return tell(
+        fmt::format("node {} has left: {} nodes, {} ranks", event.number, nodes_.here(), generations_.wanted()));
+  }
+  tell(fmt::format("node {} was lost with {} ranks ({}): {} nodes, {} ranks are left", event.number, workers.size(),
+                   event.why, nodes_.here(), generations_.wanted()));
+}
+
+}  // namespace fdl

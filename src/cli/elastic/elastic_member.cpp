@@ -1,0 +1,265 @@
+// ElasticMember: one connection to the node that leads, and the door of this node's workers.
+#include "cli/elastic/elastic_member.h"
+
+#include <fmt/format.h>
+
+#include "bootstrap/topology/topology.h"
+#include "cli/elastic/elastic_job.h"
+#include "cli/elastic/node_port.h"
+#include "cli/run/run_log.h"
+#include "cli/subcommands.h"
+
+namespace fdl {
+namespace {
+
+using Kind = CoordinatorMessage::Kind;
+
+// Tokens, counted from the first.
+constexpr uint64_t kListener = 0;
+constexpr uint64_t kSearch = 1;
+constexpr uint64_t kLink = 2;
+constexpr double kRound_s = 1;  // of the search: how long the end of this launcher may wait for it
+constexpr int kMostWorkers = 4096;
+
+void tell(const std::string& text) { fdl::say("elastic", text); }
+
+}  // namespace
+
+// ---- LeaderSearch
+// --------------------------------------------------------------------------------------------------------
+
+LeaderSearch::LeaderSearch(Event found, std::string rendezvous, std::string job_key, std::string mine, double timeout_s)
+    : found_(std::move(found)),
+      thread_(
+          [this, rendezvous = std::move(rendezvous), job_key = std::move(job_key), mine = std::move(mine), timeout_s] {
+            result_ = search(rendezvous, job_key, mine, timeout_s);
+            is_over_.store(true);
+            found_.ring();
+          }) {}
+
+LeaderSearch::~LeaderSearch() {
+  stopping_.store(true);
+  thread_.join();
+}
+
+Result<FoundCoordinator> LeaderSearch::search(const std::string& rendezvous, const std::string& job_key,
+                                              const std::string& mine, double timeout_s) const {
+  const Deadline deadline = Deadline::after_seconds(timeout_s);
+  while (true) {
+    auto found =
+        find_coordinator(rendezvous, job_key, mine, Deadline::after_seconds(kRound_s).earlier(deadline), kNodePurpose);
+    const bool may_again = !found.ok() && found.status().code() == Code::timeout && !deadline.passed();
+    if (!may_again) {
+      if (found.ok() || found.status().code() != Code::timeout) return found;
+      return Status(Code::timeout,
+                    fmt::format("{} did not find the node that leads the job at {} within {:g} s; check that "
+                                "`farandole run --node-rank 0` is running there and can be reached from here ({})",
+                                mine, rendezvous, timeout_s, found.status().text()));
+    }
+    if (stopping_.load()) return Status(Code::shut_down, "this launcher ends");
+  }
+}
+
+std::optional<Result<FoundCoordinator>> LeaderSearch::take() {
+  if (!is_over_.load()) return std::nullopt;
+  found_.clear();
+  return std::move(result_);
+}
+
+// ---- Meeting the leader
+// --------------------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<ElasticMember>> ElasticMember::open(const Options& options) {
+  FDL_ASSIGN_OR_RETURN(auto listener, WorkerListener::open());
+  FDL_ASSIGN_OR_RETURN(Event found, Event::make());
+  std::unique_ptr<ElasticMember> member(new ElasticMember(options, std::move(listener)));
+  const std::string mine = fmt::format("farandole run on {}", options.own.name()).substr(0, 256);
+  member->search_ =
+      std::make_unique<LeaderSearch>(std::move(found), options.rendezvous, options.job_key, mine, options.timeout_s);
+  return member;
+}
+
+Status ElasticMember::watch(Poller& poller, uint64_t first_token) {
+  poller_ = &poller;
+  first_token_ = first_token;
+  FDL_RETURN_IF_ERROR(poller.add(search_->fd(), first_token + kSearch));
+  return poller.add(listener_->fd(), first_token + kListener);
+}
+
+void ElasticMember::serve(uint64_t token) {
+  if (token == first_token_ + kSearch) return meet();
+  if (token == first_token_ + kLink) return receive();
+  listener_->serve();
+  for (const WorkerListener::Question& question : listener_->take_questions()) ask(question.worker, question.lost_rank);
+}
+
+void ElasticMember::meet() {
+  if (!search_) return;
+  auto found = search_->take();
+  if (!found) return;
+  poller_->remove(search_->fd());
+  search_.reset();
+  if (!found->ok()) return end(kExitRendezvous, found->status().text(), false);
+  leader_ = (*found)->introduced.peer;
+  link_ = std::make_unique<FramedSocket>(std::move((*found)->fd), (*found)->introduced.session_key,
+                                         Direction::from_coordinator);
+  if (Status status = poller_->add(link_->fd(), first_token_ + kLink); !status.ok()) {
+    return end(kExitBug, status.text(), false);
+  }
+  const HostFacts facts = host_facts();
+  CoordinatorMessage hello{.kind = Kind::node_hello, .key = options_.own.pod, .value = options_.own.node};
+  hello.members = {{.rank = options_.own.number,
+                    .size = options_.own.room,
+                    .host_name = facts.host_name,
+                    .boot_id = facts.boot_id,
+                    .process_id = facts.process_id}};
+  send(hello);
+  if (is_leaving_) send({.kind = Kind::node_leaving});
+}
+
+// ---- What the leader says
+// ------------------------------------------------------------------------------------------------
+
+void ElasticMember::receive() {
+  if (!link_) return;
+  std::vector<CoordinatorMessage> messages;
+  const FramedSocket::State state = link_->receive(messages);
+  for (const CoordinatorMessage& message : messages) {
+    if (!is_over_ && !obey(message)) end(kExitPeerLost, fmt::format("{} said what no leader says", leader_), false);
+  }
+  if (state == FramedSocket::State::open && !is_over_) return flush();
+  poller_->remove(link_->fd());
+  link_.reset();
+  if (is_over_) return;
+  end(kExitPeerLost,
+      fmt::format(
+          "{}, which leads the job, is gone; its pod and this one are to be started again, and ranks begin from "
+          "their checkpoint",
+          leader_),
+      false);
+}
+
+// False: it is nothing that the leader says.
+bool ElasticMember::obey(const CoordinatorMessage& message) {
+  const int worker = static_cast<int>(std::min<uint64_t>(message.id, 1U << 30));
+  const auto found = runners_.find(worker);
+  switch (message.kind) {
+    case Kind::node_welcome:
+      tell(fmt::format("this is node {} of the job that {} leads", message.rank, message.key));
+      return true;
+    case Kind::node_waits:
+      tell(message.key);
+      return true;
+    case Kind::refused:
+      end(kExitRendezvous, message.why.text(), false);
+      return true;
+    case Kind::ping:
+      send({.kind = Kind::pong});
+      return true;
+    case Kind::node_start:
+      if (found != runners_.end() || started_.size() >= kMostWorkers) return false;
+      start(message);
+      return true;
+    case Kind::node_rename:
+      if (found != runners_.end()) {
+        actions_.push_back({.kind = Action::Kind::rename, .worker = found->second.index, .rank = message.rank});
+      }
+      return true;
+    case Kind::node_kill:
+      if (found != runners_.end()) {
+        actions_.push_back({.kind = Action::Kind::kill, .worker = found->second.index});
+      }
+      return true;
+    case Kind::node_says:
+      pass_on(worker, message.key);
+      return true;
+    case Kind::node_ends:
+      end(static_cast<int>(message.number), message.key, message.id != 0);
+      return true;
+    default:
+      return false;
+  }
+}
+
+void ElasticMember::start(const CoordinatorMessage& message) {
+  if (is_leaving_) return;  // it was said before this was heard; the leader will see
+  const int worker = static_cast<int>(message.id);
+  std::set<int> taken;
+  for (const auto& [other, runner] : runners_) taken.insert(runner.local);
+  int local = 0;
+  while (taken.contains(local)) ++local;
+  runners_[worker] = {.index = static_cast<int>(started_.size()), .local = local};
+  started_.push_back(worker);
+  listener_->expect(worker);
+  auto variables = worker_variables(*listener_, worker, message.rank, std::max(message.rank + 1, options_.own.room),
+                                    options_.job_key, static_cast<int>(message.number), options_.variables);
+  variables["FARANDOLE_LOCAL_RANK"] = std::to_string(local);
+  variables["FARANDOLE_LOCAL_SIZE"] = std::to_string(options_.own.room);
+  actions_.push_back({.kind = Action::Kind::start,
+                      .worker = runners_[worker].index,
+                      .rank = message.rank,
+                      .variables = std::move(variables)});
+}
+
+void ElasticMember::pass_on(int worker, const std::string& line) {
+  const auto found = runners_.find(worker);
+  if (found == runners_.end()) return;
+  if (line == "removed" || line.starts_with("end ")) found->second.may_end = true;
+  if (line.starts_with("world ")) asking_.erase(worker);
+  listener_->say(worker, line);
+}
+
+// The job ends here: with 0 when all is done, else as when a rank of this node had failed.
+void ElasticMember::end(int code, const std::string& why, bool drain) {
+  is_over_ = true;
+  why_ended_ = why;
+  for (const int worker : asking_) listener_->say(worker, "end " + why);
+  if (code == kExitOk || is_leaving_) return;
+  actions_.push_back({.kind = drain ? Action::Kind::drain : Action::Kind::give_up, .exit_code = code, .text = why});
+}
+
+// ---- What workers and this launcher say
+// ----------------------------------------------------------------------------------
+
+void ElasticMember::ask(int worker, int lost_rank) {
+  asking_.insert(worker);
+  if (is_over_) return listener_->say(worker, "end " + why_ended_);
+  send({.kind = Kind::node_asked, .id = static_cast<uint64_t>(worker), .rank = lost_rank});
+}
+
+bool ElasticMember::ended(int index, const Ending& ending) {
+  const int worker = started_[static_cast<std::size_t>(index)];
+  const bool is_loss = !ending.success() && !is_over_ && !is_leaving_ && !runners_.at(worker).may_end;
+  listener_->forget(worker);
+  runners_.erase(worker);
+  asking_.erase(worker);
+  send({.kind = Kind::node_ended,
+        .id = static_cast<uint64_t>(worker),
+        .number = ending.by_signal ? -ending.number : ending.number});
+  return is_loss;
+}
+
+// The others are told first; ranks that commit are told by them to leave.
+void ElasticMember::stop(const std::string& why) {
+  if (is_leaving_) return;
+  is_leaving_ = true;
+  why_ended_ = why;
+  send({.kind = Kind::node_leaving});
+}
+
+void ElasticMember::send(const CoordinatorMessage& message) {
+  if (!link_ || is_over_) return;
+  link_->send(message);
+  flush();
+}
+
+// A link that takes nothing any more tells so when it is read.
+void ElasticMember::flush() {
+  link_->flush();
+  const bool write = link_->unsent_bytes() > 0;
+  if (write != watches_writing_ && poller_->change(link_->fd(), first_token_ + kLink, true, write).ok()) {
+    watches_writing_ = write;
+  }
+}
+
+}  // namespace fdl

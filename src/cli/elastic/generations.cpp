@@ -1,0 +1,249 @@
+// Generations: each event changes the workers or the number of those wanted; what follows is read off them.
+#include "cli/elastic/generations.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+namespace fdl {
+
+Generations::Generations(const Limits& limits) : limits_(limits) { places_[0].room = limits.ranks; }
+
+// ---- Places ----
+
+void Generations::want(int ranks) { places_[0].room = std::clamp(ranks, limits_.fewest, limits_.most); }
+
+void Generations::open_place(int place, int room) { places_[place] = {.room = room, .closing = false}; }
+
+void Generations::close_place(int place) {
+  const auto found = places_.find(place);
+  if (found != places_.end()) found->second = {.room = 0, .closing = true};
+}
+
+bool Generations::lose_place(int place) {
+  close_place(place);
+  bool had_members = false;
+  for (const int worker : workers_at(place)) {
+    had_members = had_members || is_member(worker);
+    ended(worker, false);
+  }
+  places_.erase(place);
+  return had_members;
+}
+
+int Generations::wanted() const {
+  int all = 0;
+  for (const auto& [number, place] : places_) all += place.room;
+  return all;
+}
+
+int Generations::room_at(int place) const {
+  const auto found = places_.find(place);
+  return found == places_.end() ? 0 : found->second.room;
+}
+
+std::vector<int> Generations::workers_at(int place) const {
+  std::vector<int> all;
+  for (const auto& [worker, facts] : workers_) {
+    if (facts.place == place) all.push_back(worker);
+  }
+  return all;
+}
+
+int Generations::staying_at(int place) const {
+  return static_cast<int>(std::count_if(workers_.begin(), workers_.end(), [&](const auto& one) {
+    return one.second.place == place && !one.second.dismissed;
+  }));
+}
+
+// ---- What happened ----
+
+int Generations::start(int place) {
+  workers_[started_].place = place;
+  return started_++;
+}
+
+void Generations::asked(int worker) {
+  const auto found = workers_.find(worker);
+  if (found == workers_.end()) return;
+  found->second.asking = true;
+  // A member that asks wants another generation. Better to say now that there is none than when the others have asked.
+  if (is_in_order() && found->second.joined > 0 && generation_ - 1 == limits_.resets) {
+    give_up(Reason::too_many_resets, fmt::format("the limit of {} resets is reached", limits_.resets));
+  }
+}
+
+bool Generations::ended(int worker, bool well) {
+  const auto found = workers_.find(worker);
+  if (found == workers_.end()) return false;
+  const Worker was = found->second;
+  workers_.erase(found);
+  if (was.dismissed) return false;
+  if (well) finished_ = true;
+  if (well || give_up_) return !well;
+  if (finished_) {
+    give_up(Reason::failed_at_end, "it failed when others had finished already, so that nobody can take its place");
+  } else {
+    decide_after_loss(was);
+  }
+  return true;
+}
+
+// A member's place is taken by a new worker while that is allowed. Who failed before it ever belonged to a generation
+// would fail again, so its place is given up.
+void Generations::decide_after_loss(const Worker& was) {
+  const bool was_member = was.joined > 0;
+  const bool may_replace = limits_.replacements == kNoLimit || replacements_ < limits_.replacements;
+  Place& place = places_[was.place];
+  if (place.closing) {
+    // It was to go anyway.
+  } else if (was_member && may_replace) {
+    ++replacements_;
+  } else {
+    --place.room;
+  }
+  const bool state_is_left = std::any_of(
+      workers_.begin(), workers_.end(), [](const auto& one) { return one.second.joined > 0 && !one.second.dismissed; });
+  const int left = wanted();
+  if (generation_ == 0 && workers_.empty()) {
+    give_up(Reason::all_failed, "no rank came as far as init()");
+  } else if (state_is_held_ && !state_is_left) {
+    note_that_no_state_is_left();
+  } else if (left < limits_.fewest) {
+    give_up(Reason::too_few,
+            fmt::format("{} {} left, and the job needs at least {}{}", left, left == 1 ? "rank is" : "ranks are",
+                        limits_.fewest, was_member && !may_replace ? "; no more may be replaced" : ""));
+  } else if (was_member && generation_ - 1 == limits_.resets) {
+    give_up(Reason::too_many_resets, fmt::format("the limit of {} resets is reached", limits_.resets));
+  }
+}
+
+// Those who run were started in the places of others and hold nothing: they may begin as at first.
+void Generations::note_that_no_state_is_left() {
+  if (restarts_ == limits_.restarts) {
+    return give_up(Reason::no_state, limits_.restarts == 0
+                                         ? "no rank is left that holds the state"
+                                         : fmt::format("no rank is left that holds the state, and the ranks have begun "
+                                                       "anew {} times already (--max-restarts)",
+                                                       restarts_));
+  }
+  ++restarts_;
+  state_is_held_ = false;
+}
+
+void Generations::give_up(Reason reason, std::string text) { give_up_ = GiveUp{reason, std::move(text)}; }
+
+// ---- What follows ----
+
+std::optional<int> Generations::place_to_start_at() const {
+  if (!is_in_order()) return std::nullopt;
+  for (const auto& [number, place] : places_) {
+    if (!place.closing && staying_at(number) < place.room) return number;
+  }
+  return std::nullopt;
+}
+
+int Generations::to_start() const {
+  int missing = 0;
+  for (const auto& [number, place] : places_) {
+    if (!place.closing) missing += std::max(0, place.room - staying_at(number));
+  }
+  return is_in_order() ? missing : 0;
+}
+
+std::vector<int> Generations::by_seniority() const {
+  // New ones last; among those who came together, as they were ranked.
+  using Age = std::tuple<bool, int, int, int>;
+  const auto age = [](int worker, const Worker& facts) {
+    return Age(facts.joined == 0, facts.joined, facts.rank, worker);
+  };
+  std::map<int, Age> eldest;  // of each place
+  for (const auto& [worker, facts] : workers_) {
+    const Age own = age(worker, facts);
+    const auto [found, is_first] = eldest.emplace(facts.place, own);
+    if (!is_first) found->second = std::min(found->second, own);
+  }
+  std::vector<int> order;
+  for (const auto& [worker, facts] : workers_) {
+    if (!facts.dismissed) order.push_back(worker);
+  }
+  const auto key = [&](int worker) {
+    const Worker& facts = workers_.at(worker);
+    return std::tuple(eldest.at(facts.place), facts.place, age(worker, facts));
+  };
+  std::sort(order.begin(), order.end(), [&](int a, int b) { return key(a) < key(b); });
+  return order;
+}
+
+std::optional<Generations::World> Generations::begin() {
+  if (!is_in_order() || to_start() > 0 || wanted() == 0) return std::nullopt;
+  const bool all_ask = std::all_of(workers_.begin(), workers_.end(),
+                                   [](const auto& one) { return one.second.asking || one.second.dismissed; });
+  if (!all_ask) return std::nullopt;
+  World world;
+  world.generation = ++generation_;
+  state_is_held_ = true;
+  std::map<int, int> taken;  // of each place
+  for (const int worker : by_seniority()) {
+    Worker& facts = workers_.at(worker);
+    facts.asking = false;
+    if (taken[facts.place] == room_at(facts.place)) {
+      facts.dismissed = true;
+      world.dismissed.push_back(worker);
+      continue;
+    }
+    ++taken[facts.place];
+    facts.rank = static_cast<int>(world.workers.size());
+    if (facts.joined == 0) facts.joined = generation_;
+    world.workers.push_back(worker);
+  }
+  return world;
+}
+
+bool Generations::somebody_waits() const {
+  if (!is_in_order() || generation_ == 0 || to_start() > 0) return false;
+  int waiting = 0;
+  for (const auto& [worker, facts] : workers_) {
+    if (facts.joined > 0) continue;
+    if (!facts.asking) return false;
+    ++waiting;
+  }
+  return waiting > 0;
+}
+
+bool Generations::somebody_must_go() const {
+  if (!is_in_order() || generation_ == 0) return false;
+  return std::any_of(places_.begin(), places_.end(),
+                     [&](const auto& one) { return staying_at(one.first) > one.second.room; });
+}
+
+bool Generations::is_member(int worker) const { return rank_of(worker).has_value(); }
+
+bool Generations::has_asked(int worker) const {
+  const auto found = workers_.find(worker);
+  return found != workers_.end() && found->second.asking;
+}
+
+std::optional<int> Generations::rank_of(int worker) const {
+  const auto found = workers_.find(worker);
+  if (found == workers_.end() || found->second.rank < 0) return std::nullopt;
+  return found->second.rank;
+}
+
+std::optional<int> Generations::worker_at(int rank) const {
+  for (const auto& [worker, facts] : workers_) {
+    if (facts.rank == rank && !facts.dismissed) return worker;
+  }
+  return std::nullopt;
+}
+
+std::vector<int> Generations::members() const {
+  std::vector<int> all;
+  for (const auto& [worker, facts] : workers_) {
+    if (facts.joined > 0 && !facts.dismissed) all.push_back(worker);
+  }
+  return all;
+}
+
+}  // namespace fdl

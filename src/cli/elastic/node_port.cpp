@@ -1,0 +1,177 @@
+// NodePort: strangers are few and have little time; who is introduced and says who it is stays.
+#include "cli/elastic/node_port.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/log.h"
+#include "system/socket.h"
+
+namespace fdl {
+namespace {
+
+constexpr uint64_t kListener = 0;
+constexpr std::size_t kMostStrangers = 64;
+constexpr double kFarewell_s = 5;  // for who was hung up on to read the last words
+constexpr double kPauseWithoutDescriptors_s = 0.1;
+constexpr std::size_t kMostUnsent = 4_MiB;  // for a node that does not read
+
+}  // namespace
+
+Result<std::unique_ptr<NodePort>> NodePort::open(const Options& options) {
+  FDL_ASSIGN_OR_RETURN(auto listener,
+                       CoordinatorListener::open(options.address, options.interfaces, options.port_base));
+  FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
+  FDL_RETURN_IF_ERROR(poller.add(listener->fd(), kListener));
+  return std::unique_ptr<NodePort>(new NodePort(options, std::move(listener), std::move(poller)));
+}
+
+void NodePort::serve() {
+  std::array<Poller::Ready, 64> ready;
+  const std::size_t count = poller_.wait(ready, Deadline::at_ns(0));
+  for (std::size_t i = 0; i < count; ++i) {
+    if (ready[i].token == kListener) {
+      accept_all();
+      continue;
+    }
+    if (ready[i].writable) flush(ready[i].token);
+    if (ready[i].readable || ready[i].writable) serve_one(ready[i].token);
+  }
+}
+
+// ---- Strangers ----
+
+void NodePort::accept_all() {
+  while (true) {
+    auto fd = accept_one(listener_->fd());
+    if (!fd.ok()) {
+      // Who knocks stays in the kernel's queue, which would wake us at once: look the other way for a moment.
+      log_warning("the port for nodes: {}; new connections wait", fd.status().text());
+      poller_.remove(listener_->fd());
+      accept_again_ = Deadline::after_seconds(kPauseWithoutDescriptors_s);
+      return;
+    }
+    if (!*fd) return;
+    if (CoordinatorListener::is_foreign(fd->get()) || count_strangers() >= kMostStrangers) {
+      ++strangers_;
+      continue;
+    }
+    const Peer peer = next_peer_++;
+    if (!poller_.add(fd->get(), peer).ok()) continue;
+    Connection& connection = connections_[peer];
+    connection.fd = fd.take();
+    connection.introduction = std::make_unique<Introduction>(Introduction::Role::server, options_.job_key, kNodePurpose,
+                                                             options_.name.substr(0, 256));
+    connection.timeout = Deadline::after_seconds(options_.stranger_timeout_s);
+    serve_one(peer);
+  }
+}
+
+std::size_t NodePort::count_strangers() const {
+  return static_cast<std::size_t>(
+      std::count_if(connections_.begin(), connections_.end(), [](const auto& one) { return !one.second.has_spoken; }));
+}
+
+void NodePort::drop_stranger(Peer peer) {
+  ++strangers_;
+  close(peer);
+}
+
+// ---- Connections ----
+
+void NodePort::serve_one(Peer peer) {
+  const auto found = connections_.find(peer);
+  if (found == connections_.end()) return;
+  if (found->second.socket || introduce(peer, found->second)) receive(peer, found->second);
+}
+
+// True when the connection is introduced; false while it is not, or when it was dropped.
+bool NodePort::introduce(Peer peer, Connection& connection) {
+  auto through = connection.introduction->advance(connection.fd.get());
+  if (!through.ok()) {
+    drop_stranger(peer);
+    return false;
+  }
+  const bool write = connection.introduction->wants_to_send();
+  if (write != connection.wants_write && poller_.change(connection.fd.get(), peer, true, write).ok()) {
+    connection.wants_write = write;
+  }
+  if (!*through) return false;
+  connection.socket = std::make_unique<FramedSocket>(
+      std::move(connection.fd), connection.introduction->introduced().session_key, Direction::to_coordinator);
+  connection.introduction.reset();
+  return true;
+}
+
+void NodePort::receive(Peer peer, Connection& connection) {
+  std::vector<CoordinatorMessage> messages;
+  const FramedSocket::State state = connection.socket->receive(messages);
+  for (CoordinatorMessage& message : messages) {
+    if (connection.is_ending) break;
+    // Who it is comes first and once.
+    if ((message.kind == CoordinatorMessage::Kind::node_hello) == connection.has_spoken) return drop_stranger(peer);
+    connection.has_spoken = true;
+    connection.timeout = Deadline::never();
+    heard_.push_back({.peer = peer, .message = std::move(message)});
+  }
+  if (state == FramedSocket::State::broken) return drop_stranger(peer);
+  if (state == FramedSocket::State::closed) close(peer);
+}
+
+void NodePort::send(Peer peer, const CoordinatorMessage& message) {
+  const auto found = connections_.find(peer);
+  if (found == connections_.end() || !found->second.socket || found->second.is_ending) return;
+  found->second.socket->send(message);
+  flush(peer);
+}
+
+void NodePort::flush(Peer peer) {
+  const auto found = connections_.find(peer);
+  if (found == connections_.end() || !found->second.socket) return;
+  Connection& connection = found->second;
+  connection.socket->flush();
+  if (connection.socket->unsent_bytes() > kMostUnsent) return close(peer);
+  const bool write = connection.socket->unsent_bytes() > 0;
+  if (write != connection.wants_write && poller_.change(connection.socket->fd(), peer, true, write).ok()) {
+    connection.wants_write = write;
+  }
+  // The other end reads to the end and closes: were it closed here, what it has not read yet might be lost.
+  if (connection.is_ending && !write) ::shutdown(connection.socket->fd(), SHUT_WR);
+}
+
+void NodePort::hang_up(Peer peer) {
+  const auto found = connections_.find(peer);
+  if (found == connections_.end() || found->second.is_ending) return;
+  if (!found->second.socket) return close(peer);
+  found->second.is_ending = true;
+  found->second.timeout = Deadline::after_seconds(kFarewell_s);
+  flush(peer);
+}
+
+void NodePort::close(Peer peer) {
+  const auto found = connections_.find(peer);
+  if (found == connections_.end()) return;
+  const Connection& connection = found->second;
+  if (connection.has_spoken && !connection.is_ending) heard_.push_back({.peer = peer, .is_closed = true});
+  poller_.remove(connection.socket ? connection.socket->fd() : connection.fd.get());
+  connections_.erase(found);
+}
+
+Deadline NodePort::next() const {
+  Deadline next = accept_again_;
+  for (const auto& [peer, connection] : connections_) next = next.earlier(connection.timeout);
+  return next;
+}
+
+void NodePort::tick() {
+  if (accept_again_.passed() && poller_.add(listener_->fd(), kListener).ok()) accept_again_ = Deadline::never();
+  std::vector<Peer> over;
+  for (const auto& [peer, connection] : connections_) {
+    if (connection.timeout.passed()) over.push_back(peer);
+  }
+  for (const Peer peer : over) connections_.at(peer).is_ending ? close(peer) : drop_stranger(peer);
+}
+
+}  // namespace fdl

@@ -1,0 +1,89 @@
+// NodePort: where the other nodes of an elastic job come to the one that leads: connections on which both ends have
+// proved the job's key, and the messages of them all.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "bootstrap/coordinator/coordinator_listener.h"
+#include "bootstrap/rendezvous/framed_socket.h"
+#include "system/event.h"
+#include "system/handshake.h"
+#include "system/poller.h"
+
+namespace fdl {
+
+// Bound into the proof, so that no rank is taken for a node.
+inline constexpr std::string_view kNodePurpose = "node of an elastic job";
+
+class NodePort {
+ public:
+  using Peer = uint64_t;  // from 1 on
+  struct Heard {
+    Peer peer;
+    bool is_closed = false;  // and nothing follows
+    CoordinatorMessage message{};
+  };
+  struct Options {
+    std::string address;  // a rendezvous
+    std::string interfaces{};
+    int port_base = 0;
+    std::string job_key;
+    std::string name;  // of who leads, for who comes
+    double stranger_timeout_s = 5;
+  };
+
+  static Result<std::unique_ptr<NodePort>> open(const Options& options);
+
+  int fd() const { return poller_.fd(); }  // readable: serve()
+  const std::string& address() const { return listener_->address(); }
+
+  void serve();
+  std::vector<Heard> take_heard() { return std::exchange(heard_, {}); }
+  void send(Peer peer, const CoordinatorMessage& message);
+  // When all that was sent has gone out; no more is heard of it.
+  void hang_up(Peer peer);
+  bool is_empty() const { return connections_.empty(); }
+  int64_t strangers() const { return strangers_; }
+
+  Deadline next() const;
+  void tick();
+
+ private:
+  struct Connection {
+    UniqueFd fd;  // until it is introduced; then the socket has it
+    std::unique_ptr<Introduction> introduction;
+    std::unique_ptr<FramedSocket> socket;
+    bool has_spoken = false;  // a node that said who it is
+    bool is_ending = false;
+    bool wants_write = false;
+    Deadline timeout = Deadline::never();
+  };
+
+  NodePort(Options options, std::unique_ptr<CoordinatorListener> listener, Poller poller)
+      : options_(std::move(options)), listener_(std::move(listener)), poller_(std::move(poller)) {}
+  void accept_all();
+  void serve_one(Peer peer);
+  bool introduce(Peer peer, Connection& connection);
+  void receive(Peer peer, Connection& connection);
+  void flush(Peer peer);
+  void close(Peer peer);
+  void drop_stranger(Peer peer);
+  std::size_t count_strangers() const;
+
+  const Options options_;
+  const std::unique_ptr<CoordinatorListener> listener_;
+  Poller poller_;
+  Peer next_peer_ = 1;
+  std::map<Peer, Connection> connections_;
+  std::vector<Heard> heard_;
+  int64_t strangers_ = 0;
+  Deadline accept_again_ = Deadline::never();
+};
+
+}  // namespace fdl

@@ -1,0 +1,113 @@
+// NodeWorkers: who leads is told by its number, or by the rendezvous's address.
+#include "cli/elastic/node_workers.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <time.h>
+
+#include <algorithm>
+
+#include "bootstrap/rendezvous/rendezvous.h"
+#include "bootstrap/topology/topology.h"
+#include "cli/elastic/elastic_member.h"
+#include "cli/run/run_log.h"
+#include "system/addresses.h"
+#include "system/socket.h"
+
+namespace fdl {
+namespace {
+
+constexpr double kRound_s = 0.5;
+
+// Ports are fixed or any: the first one is the launcher's, and of the others one the coordinator's.
+Result<std::string> coordinator_address_of(const RunPlan& plan, const Config& config) {
+  FDL_ASSIGN_OR_RETURN(const Rendezvous rendezvous, parse_rendezvous(plan.rendezvous));
+  if (rendezvous.kind == Rendezvous::Kind::unix_socket) return std::string("unix");
+  const std::string host =
+      rendezvous.kind == Rendezvous::Kind::tcp ? rendezvous.doors.front().host : std::string("0.0.0.0");
+  if (config.port_base == 0) return "tcp://" + host_and_port(host, 0);
+  const auto first = config.port_base + 1;
+  const auto last = config.port_base + std::max<int64_t>(config.port_count, 2) - 1;
+  return fmt::format("tcp://{}-{}", host_and_port(host, static_cast<int>(first)), last);
+}
+
+// A port that is fixed is its own interface's business, so only the address counts.
+std::string host_of(const Address& address) { return address.text.substr(0, address.text.rfind(':')); }
+
+// False: the time is over, or this launcher was told to end, which its supervisor is to hear.
+bool pause_before(Deadline deadline) {
+  sigset_t signals;
+  sigpending(&signals);
+  if (deadline.passed() || sigismember(&signals, SIGTERM) != 0 || sigismember(&signals, SIGINT) != 0) return false;
+  sigset_t awaited;
+  sigemptyset(&awaited);
+  const timespec round{0, static_cast<long>(seconds_to_ns(kRound_s))};
+  ::sigtimedwait(&awaited, nullptr, &round);
+  return true;
+}
+
+// Nobody numbers this node: it leads where the rendezvous is its own address. Several of one host may think so.
+bool is_to_lead(const RunPlan& plan, double timeout_s) {
+  if (plan.node_rank >= 0) return plan.node_rank == 0;
+  const Deadline deadline = Deadline::after_seconds(timeout_s);
+  while (true) {
+    auto own = is_own_address(plan.rendezvous);
+    if (own.ok()) return *own;
+    if (!pause_before(deadline)) return false;
+  }
+}
+
+}  // namespace
+
+Result<bool> is_own_address(const std::string& rendezvous) {
+  FDL_ASSIGN_OR_RETURN(const Rendezvous parsed, parse_rendezvous(rendezvous));
+  if (parsed.kind != Rendezvous::Kind::tcp) return true;  // of this host, or whoever is first
+  FDL_ASSIGN_OR_RETURN(const auto named, resolve(parsed.doors.front().host, 1));
+  FDL_ASSIGN_OR_RETURN(const auto own, addresses_of_interfaces("", 1, true));
+  return std::any_of(named.begin(), named.end(), [&](const Address& one) {
+    return host_of(one).starts_with("127.") || host_of(one) == "[::1]" ||
+           std::any_of(own.begin(), own.end(), [&](const Address& mine) { return host_of(mine) == host_of(one); });
+  });
+}
+
+Result<std::unique_ptr<WorkerGroup>> make_node_workers(const RunPlan& plan, const Config& config,
+                                                       ElasticJob::Options leading, double timeout_s) {
+  const Whereabouts here = run_whereabouts();
+  const HostFacts facts = host_facts();
+  Nodes::Node own;
+  own.number = plan.node_rank;
+  own.room = plan.ranks_per_node;
+  own.pod = here.in_pod ? here.pod : "";
+  own.node = here.node;
+  own.host = facts.host_name;
+  own.process_id = facts.process_id;
+  if (is_to_lead(plan, timeout_s)) {
+    FDL_ASSIGN_OR_RETURN(const std::string coordinator_address, coordinator_address_of(plan, config));
+    leading.own = own;
+    leading.own.number = 0;
+    ElasticJob::Several& several = leading.several.emplace();
+    several.limits.fewest = plan.fewest_nodes;
+    several.limits.most = plan.nodes;
+    several.limits.start_s = timeout_s;
+    several.limits.timeout_s = leading.timeout_s;
+    several.limits.lost_after_s = config.lost_after_s;
+    several.limits.names = plan.pods;
+    several.limits.where = plan.rendezvous;
+    several.rendezvous = plan.rendezvous;
+    several.coordinator_address = coordinator_address;
+    several.port_base = static_cast<int>(config.port_base);
+    auto job = ElasticJob::open(leading);
+    if (job.ok()) return std::unique_ptr<WorkerGroup>(job.take());
+    if (plan.node_rank == 0) return job.status();  // else another one of this host leads already
+  }
+  ElasticMember::Options led;
+  led.own = own;
+  led.rendezvous = plan.rendezvous;
+  led.job_key = leading.coordinator.job_key;
+  led.timeout_s = timeout_s;
+  led.variables = leading.variables;
+  FDL_ASSIGN_OR_RETURN(auto member, ElasticMember::open(led));
+  return std::unique_ptr<WorkerGroup>(std::move(member));
+}
+
+}  // namespace fdl

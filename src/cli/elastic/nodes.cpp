@@ -1,0 +1,274 @@
+// Nodes: each event changes the seats; whether enough are there is counted anew after each.
+#include "cli/elastic/nodes.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace fdl {
+namespace {
+
+Deadline after(int64_t now_ns, double seconds) { return Deadline::at_ns(now_ns + seconds_to_ns(seconds)); }
+
+bool is_over(Deadline deadline, int64_t now_ns) { return !deadline.is_never() && deadline.moment_ns() <= now_ns; }
+
+std::string process_of(const Nodes::Node& node) {
+  return fmt::format("{} (process {} on {})", node.name(), node.process_id, node.host);
+}
+
+}  // namespace
+
+std::string Nodes::Node::name() const {
+  const std::string own = pod.empty() || pod == host ? host : "pod " + pod;
+  return node.empty() ? own : fmt::format("{} (node {})", own, node);
+}
+
+Nodes::Nodes(Limits limits, const Node& own, int64_t now_ns)
+    : limits_(std::move(limits)), members_(static_cast<std::size_t>(limits_.most)) {
+  members_[0] = {.state = Member::State::taken, .peer = 0, .node = own};
+  timeout_ = after(now_ns, limits_.start_s);
+  count_again(now_ns);
+}
+
+// ---- Seats ----
+
+Nodes::Member* Nodes::member_at(int number) {
+  return number < 0 || number >= limits_.most ? nullptr : &members_[static_cast<std::size_t>(number)];
+}
+
+// Node 0 has no peer.
+Nodes::Member* Nodes::member_of(Peer peer) {
+  const auto found = std::find_if(members_.begin() + 1, members_.end(), [&](const Member& member) {
+    return member.state != Member::State::empty && member.peer == peer;
+  });
+  return found == members_.end() ? nullptr : &*found;
+}
+
+Nodes::Member* Nodes::free_member(const Node& node) {
+  if (node.number >= 0) {
+    Member* own = member_at(node.number);
+    return own->state == Member::State::empty ? own : nullptr;
+  }
+  const auto found = std::find_if(members_.begin() + 1, members_.end(),
+                                  [](const Member& member) { return member.state == Member::State::empty; });
+  return found == members_.end() ? nullptr : &*found;
+}
+
+void Nodes::sit(Member& member, Peer peer, const Node& node, int64_t now_ns) {
+  const int number = static_cast<int>(&member - members_.data());
+  member = {.state = Member::State::taken, .peer = peer, .node = node};
+  member.node.number = number;
+  orders_.push_back({.kind = Order::Kind::welcome, .peer = peer, .number = number});
+  events_.push_back({.kind = Event::Kind::came, .number = number});
+  settle(now_ns);
+  count_again(now_ns);
+}
+
+// Who comes early waits a moment for those who come next.
+void Nodes::settle(int64_t now_ns) {
+  if (is_met_) return;
+  is_settled_ = false;
+  settles_ = after(now_ns, limits_.settle_s);
+}
+
+void Nodes::vacate(Member& member, const std::string& why, int64_t now_ns) {
+  const int number = static_cast<int>(&member - members_.data());
+  const bool was_leaving = member.state == Member::State::leaving;
+  events_.push_back({.kind = Event::Kind::gone, .number = number, .was_leaving = was_leaving, .why = why});
+  member = {};
+  count_again(now_ns);
+  const auto next = std::find_if(waiting_.begin(), waiting_.end(),
+                                 [&](const Waiting& one) { return one.node.number < 0 || one.node.number == number; });
+  if (next == waiting_.end()) return;
+  const Waiting taken = *next;
+  waiting_.erase(next);
+  sit(member, taken.peer, taken.node, now_ns);
+  const bool is_claimed_again =
+      std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& one) { return one.node.number == number; });
+  if (is_claimed_again) ask(member, now_ns);
+}
+
+// ---- What happened ----
+
+void Nodes::arrive(Peer peer, const Node& node, int64_t now_ns) {
+  if (node.number >= limits_.most) {
+    orders_.push_back({.kind = Order::Kind::refuse,
+                       .peer = peer,
+                       .text = fmt::format("{} says that it is node {}, and the job has at most {}; give all nodes the "
+                                           "same --nnodes",
+                                           process_of(node), node.number, limits_.most)});
+  } else if (Member* member = free_member(node)) {
+    sit(*member, peer, node, now_ns);
+  } else if (node.number >= 0) {
+    claim(peer, node, now_ns);
+  } else {
+    waiting_.push_back({peer, node});
+    orders_.push_back(
+        {.kind = Order::Kind::wait,
+         .peer = peer,
+         .text = fmt::format("all {} places for nodes are taken; {} waits for one", limits_.most, node.name())});
+  }
+}
+
+void Nodes::claim(Peer peer, const Node& node, int64_t now_ns) {
+  Member& member = *member_at(node.number);
+  waiting_.push_back({peer, node});
+  if (member.state == Member::State::leaving) {
+    const std::string text =
+        fmt::format("node {} waits until {}, which was told to end, is gone", node.number, member.node.name());
+    orders_.push_back({.kind = Order::Kind::wait, .peer = peer, .text = text});
+  } else if (node.number == 0) {
+    answered(0, now_ns);  // who leads is here
+  } else if (member.answer_until.is_never()) {
+    ask(member, now_ns);
+  }
+}
+
+void Nodes::ask(Member& member, int64_t now_ns) {
+  member.answer_until = after(now_ns, limits_.lost_after_s);
+  orders_.push_back({.kind = Order::Kind::ask, .peer = member.peer});
+}
+
+void Nodes::answered(Peer peer, int64_t) {
+  Member* member = peer == 0 ? &members_[0] : member_of(peer);
+  if (member == nullptr) return;
+  member->answer_until = Deadline::never();
+  if (member->state == Member::State::leaving) return;
+  std::erase_if(waiting_, [&](const Waiting& one) {
+    if (one.node.number != member - members_.data()) return false;
+    orders_.push_back({.kind = Order::Kind::refuse,
+                       .peer = one.peer,
+                       .text = fmt::format("two nodes claim to be node {}: {}, which was first, and {}; give each its "
+                                           "own --node-rank, or each job its own rendezvous",
+                                           one.node.number, process_of(member->node), process_of(one.node))});
+    return true;
+  });
+}
+
+void Nodes::leave(Peer peer, int64_t now_ns) {
+  Member* member = member_of(peer);
+  if (member == nullptr || member->state == Member::State::leaving) return;
+  member->state = Member::State::leaving;
+  events_.push_back({.kind = Event::Kind::leaves, .number = static_cast<int>(member - members_.data())});
+  count_again(now_ns);
+}
+
+void Nodes::closed(Peer peer, int64_t now_ns) {
+  std::erase_if(waiting_, [&](const Waiting& one) { return one.peer == peer; });
+  if (Member* member = member_of(peer)) vacate(*member, "its connection ended", now_ns);
+}
+
+void Nodes::suspect(int number, int64_t now_ns) {
+  Member* member = member_at(number);
+  if (number == 0 || member == nullptr || member->state == Member::State::empty || !member->answer_until.is_never())
+    return;
+  ask(*member, now_ns);
+}
+
+void Nodes::began() {
+  is_met_ = true;
+  settles_ = Deadline::never();
+}
+
+void Nodes::tick(int64_t now_ns) {
+  for (Member& member : members_) {
+    if (member.state == Member::State::empty || !is_over(member.answer_until, now_ns)) continue;
+    orders_.push_back({.kind = Order::Kind::hang_up, .peer = member.peer});
+    vacate(member, fmt::format("it did not answer for {:g} s", limits_.lost_after_s), now_ns);
+  }
+  if (is_over(settles_, now_ns)) {
+    settles_ = Deadline::never();
+    is_settled_ = true;
+  }
+  if (give_up_ || !is_over(timeout_, now_ns)) return;
+  timeout_ = Deadline::never();
+  if (was_met_) {
+    give_up_ = {.at_start = false,
+                .text = fmt::format("{} of at least {} nodes {} left, and within {:g} s (--elastic-timeout) no other "
+                                    "took the place of {}; see what became of {}",
+                                    here(), limits_.fewest, here() == 1 ? "is" : "are", limits_.timeout_s, missing(),
+                                    limits_.fewest - here() == 1 ? "it" : "them")};
+  } else {
+    give_up_ = {.at_start = true,
+                .text = fmt::format(
+                    "{} of at least {} nodes {} here after {:g} s (--start-timeout): {} did not arrive; "
+                    "check the log there, and that {} can be reached from there",
+                    here(), limits_.fewest, here() == 1 ? "is" : "are", limits_.start_s, missing(), limits_.where)};
+  }
+}
+
+// ---- What follows ----
+
+// With too few nothing begins, for as long as patience lasts; then those who are there settle anew.
+void Nodes::count_again(int64_t now_ns) {
+  if (here() >= limits_.fewest) {
+    timeout_ = Deadline::never();
+    if (!is_settled_ && settles_.is_never()) settle(now_ns);
+    return;
+  }
+  if (is_met_) timeout_ = after(now_ns, limits_.timeout_s);
+  was_met_ = was_met_ || is_met_;
+  is_met_ = is_settled_ = false;
+  settles_ = Deadline::never();
+}
+
+bool Nodes::are_ready() const {
+  if (here() < limits_.fewest) return false;
+  return is_met_ || is_settled_ || here() == limits_.most;
+}
+
+Deadline Nodes::next() const {
+  Deadline next = timeout_.earlier(settles_);
+  for (const Member& member : members_) next = next.earlier(member.answer_until);
+  return next;
+}
+
+int Nodes::here() const {
+  return static_cast<int>(std::count_if(members_.begin(), members_.end(),
+                                        [](const Member& member) { return member.state == Member::State::taken; }));
+}
+
+// "node 1 (train-1) and node 2 (train-2)"
+std::string Nodes::missing() const {
+  constexpr std::size_t kNamed = 16;
+  std::vector<std::string> names;
+  for (std::size_t number = 1; number < members_.size(); ++number) {
+    if (members_[number].state == Member::State::taken) continue;
+    const bool is_named = number < limits_.names.size() && !limits_.names[number].empty();
+    names.push_back(fmt::format("node {}{}", number, is_named ? fmt::format(" ({})", limits_.names[number]) : ""));
+  }
+  const std::size_t more = names.size() > kNamed ? names.size() - kNamed : 0;
+  names.resize(names.size() - more);
+  return fmt::format("{}{}", fmt::join(names, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
+std::optional<int> Nodes::number_of(Peer peer) const {
+  for (std::size_t number = 1; number < members_.size(); ++number) {
+    if (members_[number].state != Member::State::empty && members_[number].peer == peer)
+      return static_cast<int>(number);
+  }
+  return std::nullopt;
+}
+
+std::optional<Nodes::Peer> Nodes::peer_of(int number) const {
+  if (number < 1 || number >= limits_.most) return std::nullopt;
+  const Member& member = members_[static_cast<std::size_t>(number)];
+  return member.state == Member::State::empty ? std::nullopt : std::optional(member.peer);
+}
+
+const Nodes::Node* Nodes::node_at(int number) const {
+  if (number < 0 || number >= limits_.most) return nullptr;
+  const Member& member = members_[static_cast<std::size_t>(number)];
+  return member.state == Member::State::empty ? nullptr : &member.node;
+}
+
+std::vector<Nodes::Peer> Nodes::peers() const {
+  std::vector<Peer> all;
+  for (std::size_t number = 1; number < members_.size(); ++number) {
+    if (members_[number].state != Member::State::empty) all.push_back(members_[number].peer);
+  }
+  return all;
+}
+
+}  // namespace fdl

@@ -1,0 +1,103 @@
+// WorkerListener: a listening socket, and one connection for each worker, in an epoll set of their own.
+#include "cli/elastic/worker_listener.h"
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cstdio>
+
+#include "base/log.h"
+#include "system/socket.h"
+
+namespace fdl {
+namespace {
+
+constexpr uint64_t kListener = 0;
+constexpr std::size_t kLongestLine = 256;
+constexpr std::size_t kMostConnections = 4096;
+constexpr double kPauseWithoutDescriptors_s = 0.1;
+
+}  // namespace
+
+Result<std::unique_ptr<WorkerListener>> WorkerListener::open() {
+  FDL_ASSIGN_OR_RETURN(auto listener, CoordinatorListener::open("unix"));
+  FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
+  FDL_RETURN_IF_ERROR(poller.add(listener->fd(), kListener));
+  return std::unique_ptr<WorkerListener>(new WorkerListener(std::move(listener), std::move(poller)));
+}
+
+void WorkerListener::serve() {
+  std::array<Poller::Ready, 32> ready;
+  const std::size_t count = poller_.wait(ready, Deadline::at_ns(0));
+  for (std::size_t i = 0; i < count; ++i) ready[i].token == kListener ? accept_all() : receive(ready[i].token);
+}
+
+void WorkerListener::accept_all() {
+  while (true) {
+    auto fd = accept_one(listener_->fd());
+    if (!fd.ok()) {
+      // Who knocks stays in the kernel's queue, which would wake us at once: look the other way for a moment.
+      log_warning("the door of the elastic job: {}", fd.status().text());
+      poller_.remove(listener_->fd());
+      look_again_ = Deadline::after_seconds(kPauseWithoutDescriptors_s);
+      return;
+    }
+    if (!*fd) return;
+    if (CoordinatorListener::is_foreign(fd->get()) || connections_.size() >= kMostConnections) continue;
+    const uint64_t token = next_token_++;
+    if (!poller_.add(fd->get(), token).ok()) continue;
+    connections_[token].fd = fd.take();
+  }
+}
+
+void WorkerListener::tick() {
+  if (look_again_.passed() && poller_.add(listener_->fd(), kListener).ok()) look_again_ = Deadline::never();
+}
+
+void WorkerListener::receive(uint64_t token) {
+  const auto found = connections_.find(token);
+  if (found == connections_.end()) return;
+  Connection& connection = found->second;
+  std::array<char, kLongestLine> buffer;
+  const ssize_t count = ::recv(connection.fd.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  bool well = count > 0;
+  if (well) {
+    connection.unread.append(buffer.data(), static_cast<std::size_t>(count));
+    for (std::size_t end; well && (end = connection.unread.find('\n')) != std::string::npos;) {
+      const std::string line = connection.unread.substr(0, end);
+      connection.unread.erase(0, end + 1);
+      well = obey(connection, line);
+    }
+    well = well && connection.unread.size() < kLongestLine;
+  }
+  if (well) return;
+  poller_.remove(connection.fd.get());
+  connections_.erase(found);
+}
+
+// False: it does not speak as a worker does.
+bool WorkerListener::obey(Connection& connection, const std::string& line) {
+  Question asked{-1, -1};
+  if (std::sscanf(line.c_str(), "join %d %d", &asked.worker, &asked.lost_rank) != 2) return false;
+  if (!expected_.contains(asked.worker)) return false;
+  for (const auto& [token, other] : connections_) {
+    if (other.worker == asked.worker && &other != &connection) return false;  // a process that it started itself
+  }
+  connection.worker = asked.worker;
+  questions_.push_back(asked);
+  return true;
+}
+
+void WorkerListener::say(int worker, const std::string& line) {
+  for (auto& [token, connection] : connections_) {
+    if (connection.worker != worker) continue;
+    // Far less than the socket takes; one that does not read what it was told before is about to be ended anyway.
+    const std::string text = line + "\n";
+    if (::send(connection.fd.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+      log_warning("worker {} cannot be told '{}'", worker, line);
+    }
+  }
+}
+
+}  // namespace fdl

@@ -1,0 +1,69 @@
+// WorkerListener: where the ranks of this node ask who they are in the next world, and hear it.
+//
+// A worker says
+//     join WORKER RANK      RANK: whom it saw lost, or -1
+// and is answered, when all have asked,
+//     world GENERATION RANK SIZE LOCAL_RANK LOCAL_SIZE RENDEZVOUS    or    removed    or    end WHY
+// It is told `hosts added` or `hosts removed` when a new generation is wanted though nothing is wrong. One line each,
+// over an abstract Unix socket that only the same user may enter.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "bootstrap/coordinator/coordinator_listener.h"
+#include "system/poller.h"
+
+namespace fdl {
+
+class WorkerListener {
+ public:
+  struct Question {
+    int worker;
+    int lost_rank;
+  };
+
+  static Result<std::unique_ptr<WorkerListener>> open();
+
+  int fd() const { return poller_.fd(); }  // readable: serve()
+  const std::string& address() const { return listener_->address(); }
+
+  // Only these may come; each has one connection.
+  void expect(int worker) { expected_.insert(worker); }
+  void forget(int worker) { expected_.erase(worker); }
+  void serve();
+  std::vector<Question> take_questions() { return std::exchange(questions_, {}); }
+  void say(int worker, const std::string& line);
+
+  Deadline next() const { return look_again_; }
+  void tick();
+
+ private:
+  struct Connection {
+    UniqueFd fd;
+    int worker = -1;
+    std::string unread;
+  };
+
+  WorkerListener(std::unique_ptr<CoordinatorListener> listener, Poller poller)
+      : listener_(std::move(listener)), poller_(std::move(poller)) {}
+  void accept_all();
+  void receive(uint64_t token);
+  bool obey(Connection& connection, const std::string& line);
+
+  const std::unique_ptr<CoordinatorListener> listener_;
+  Poller poller_;
+  std::set<int> expected_;
+  uint64_t next_token_ = 1;
+  std::map<uint64_t, Connection> connections_;
+  std::vector<Question> questions_;
+  Deadline look_again_ = Deadline::never();
+};
+
+}  // namespace fdl

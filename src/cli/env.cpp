@@ -1,0 +1,114 @@
+// farandole env: which rank am I, and from which variables.
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "bootstrap/launchers/launchers.h"
+#include "cli/json_line.h"
+#include "cli/subcommands.h"
+
+namespace fdl {
+namespace {
+
+void put(JsonLine& line, const Identity& identity) {
+  const auto number = [&](const char* key, int value) { line.number(key, static_cast<long long>(value)); };
+  number("rank", identity.rank);
+  number("size", identity.size);
+  number("local_rank", identity.local_rank);
+  number("local_size", identity.local_size);
+  number("node_rank", identity.node_rank);
+  number("node_count", identity.node_count);
+  line.text("source", identity.source).text("rendezvous", identity.rendezvous);
+}
+
+int fail(const Status& status) {
+  fmt::print(stderr, "farandole env: {}\n", status.text());
+  return kExitBadEnvironment;
+}
+
+int print_identity(const Environment& environment, const Config& config, bool json) {
+  auto identity = who_am_i(environment, config);
+  if (!identity.ok()) return fail(identity.status());
+  if (json) {
+    JsonLine line;
+    put(line, *identity);
+    fmt::print("{}\n", line.str());
+    return kExitOk;
+  }
+  fmt::print("{}\n\nLaunchers that this version knows, first match first:\n", identity->line());
+  for (const LauncherRow& row : supported_launchers()) {
+    fmt::print("  {:<14} {:<24} {:<26} {}\n", row.name, row.rank_variable, row.size_variable, row.sentence);
+  }
+  return kExitOk;
+}
+
+void print_json(const Explanation& told) {
+  JsonLine line;
+  if (told.identity.ok()) {
+    put(line, *told.identity);
+    line.flag("key_is_derived", told.identity->job_key_is_derived).list("also_saw", told.identity->also_saw);
+  } else {
+    line.text("error", told.identity.status().text());
+  }
+  std::vector<JsonLine> rows;
+  for (const Explanation::Row& row : told.rows) {
+    JsonLine object;
+    object.text("row", row.name).text("level", row.level).text("verdict", row.result).text("why", row.why);
+    rows.push_back(std::move(object));
+  }
+  line.text("node", told.node).list("rows", rows).list("notes", told.notes);
+  fmt::print("{}\n", line.str());
+}
+
+// Absent rows are one line, the others one each.
+void print_text(const Explanation& told) {
+  if (told.identity.ok()) {
+    fmt::print("{}\n", told.identity->line());
+  } else {
+    fmt::print("no rank: {}\n", told.identity.status().text());
+  }
+  if (!told.node.empty()) fmt::print("for `farandole run`: {}\n", told.node);
+  fmt::print("\nRows that were tried, first match first:\n");
+  std::string absent;
+  for (const Explanation::Row& row : told.rows) {
+    if (row.result == "absent") {
+      absent += (absent.empty() ? "" : ", ") + row.name;
+    } else {
+      fmt::print("  {:<12} {:<8} {:<14} {}\n", row.name, row.level, row.result, row.why);
+    }
+  }
+  if (!absent.empty()) fmt::print("  without their variables: {}\n", absent);
+  for (const std::string& note : told.notes) fmt::print("note: {}\n", note);
+}
+
+int print_explanation(const Environment& environment, const Config& config, bool json) {
+  const Explanation told = explain_identity(environment, config);
+  json ? print_json(told) : print_text(told);
+  return told.identity.ok() ? kExitOk : kExitBadEnvironment;
+}
+
+int print_env(bool json, bool explain) {
+  const Environment environment = Environment::of_process();
+  auto config = Config::read(environment);
+  if (!config.ok()) return fail(config.status());
+  return explain ? print_explanation(environment, *config, json) : print_identity(environment, *config, json);
+}
+
+}  // namespace
+
+void add_env(CLI::App& app, Work& work) {
+  auto json = std::make_shared<bool>(false);
+  auto explain = std::make_shared<bool>(false);
+  CLI::App* command = app.add_subcommand("env", "Print which rank this process is, and from which variables");
+  command->add_flag("--json", *json,
+                    "One JSON object: rank size local_rank local_size node_rank node_count source "
+                    "rendezvous (-1: not told)");
+  command->add_flag("--explain", *explain,
+                    "Every row of the table that was tried, why one was chosen and others were not");
+  command->callback([&work, json, explain] { work = [json, explain] { return print_env(*json, *explain); }; });
+}
+
+}  // namespace fdl

@@ -1,0 +1,245 @@
+// farandole explain: which algorithm runs, why, its steps, and what it is predicted to take beside its rivals.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "algorithms/choice/choose.h"
+#include "algorithms/choice/measured_choice.h"
+#include "base/config.h"
+#include "cli/json_line.h"
+#include "cli/numa_report.h"
+#include "cli/subcommands.h"
+#include "runtime/lifecycle/tuning.h"
+#include "schedule/print/describe.h"
+#include "schedule/proof/simulate.h"
+
+namespace fdl {
+namespace {
+
+struct Question {
+  std::string collective = "allreduce";
+  int ranks = 2;
+  int hosts = 1;
+  std::string bytes = "1M";
+  std::string algorithm = "auto";
+  bool deterministic = false;
+  double alpha_us = 5;
+  double gigabytes_per_s = 2;
+  std::string transport;  // empty: as many ranks on many hosts would have it
+  std::string nodes;      // of the ranks of a host; empty: this machine's
+  bool json = false;
+};
+
+// One way to run the collective, beside its rivals.
+struct Rival {
+  bool chosen = false;
+  std::string_view name;
+  std::optional<double> predicted_us;
+  std::optional<double> took_us;
+  std::string_view sentence;
+};
+
+// A schedule, and whether the collective is run as a whole instead.
+struct Answer {
+  Choice schedule;
+  bool has_whole = false;
+  bool is_whole = false;
+};
+
+constexpr int kShownRanks = 8;
+
+std::optional<Collective> collective_named(const std::string& name) {
+  for (int kind = 0; kind < kCollectiveCount; ++kind) {
+    if (name_of(static_cast<Collective>(kind)) == name) return static_cast<Collective>(kind);
+  }
+  return std::nullopt;
+}
+
+std::vector<Schedule> schedules_of(const Algorithm& algorithm, const GroupShape& shape) {
+  std::vector<Schedule> schedules;
+  for (int rank = 0; rank < shape.ranks; ++rank) {
+    schedules.push_back(algorithm.write({.collective = algorithm.collective,
+                                         .rank = rank,
+                                         .size = shape.ranks,
+                                         .ranks_per_host = std::max(1, shape.ranks_per_host)}));
+  }
+  return schedules;
+}
+
+// Whether somebody runs it as a whole, without a schedule: shared memory on one host, and inside hosts where schedules
+// run between them.
+bool has_whole(Collective collective, const GroupShape& shape, bool deterministic) {
+  if (shape.transport.find("shm") == std::string::npos || shape.ranks < 2) return false;
+  if (shape.hosts == 1) return true;
+  const bool composed =
+      collective == Collective::allreduce || collective == Collective::broadcast || collective == Collective::barrier;
+  return composed && shape.ranks_per_host > 1 && !(deterministic && collective == Collective::allreduce);
+}
+
+std::string us_words(std::optional<double> us) { return us ? fmt::format("{:.2f}", *us) : std::string("-"); }
+
+std::vector<Rival> ways_of(const Answer& answer, const GroupShape& shape, int64_t bytes, const CostModel& model) {
+  const Collective collective = answer.schedule.algorithm->collective;
+  const TuningTable::Sizes* sizes = measured_sizes(collective, shape);
+  const auto took_us = [&](std::string_view way) {
+    return sizes == nullptr ? std::optional<double>() : measured_us(*sizes, way, bytes);
+  };
+  std::vector<Rival> ways;
+  if (answer.has_whole) {
+    ways.push_back({answer.is_whole, kWhole, std::nullopt, took_us(kWhole),
+                    shape.hosts == 1 ? "Shared memory, without a schedule: every rank reads the others' memory"
+                                     : "Shared memory inside each host, a schedule between the hosts"});
+  }
+  for (const Algorithm& algorithm : catalog()) {
+    if (algorithm.collective != collective || !fits(algorithm, shape.ranks)) continue;
+    const SimulatedRun run = simulate(schedules_of(algorithm, shape), bytes, model);
+    const bool chosen = !answer.is_whole && &algorithm == answer.schedule.algorithm;
+    ways.push_back({chosen, algorithm.name, run.seconds * 1e6, took_us(algorithm.name), algorithm.sentence});
+  }
+  return ways;
+}
+
+void print_ways(const std::vector<Rival>& ways, const CostModel& model) {
+  fmt::print("\n{:<23} {:>14} {:>14}   predicted from {} us a message and {:.3g} GB/s a direction\n", "   way",
+             "predicted us", "measured us", model.alpha_s * 1e6, 1e-9 / model.beta_s);
+  for (const Rival& way : ways) {
+    fmt::print("{} {:<20} {:>14} {:>14}   {}\n", way.chosen ? "->" : "  ", way.name, us_words(way.predicted_us),
+               us_words(way.took_us), way.sentence);
+  }
+}
+
+void print_answer_as_json(const Answer& answer, const GroupShape& shape, int64_t bytes, const std::vector<Rival>& ways,
+                          const NumaReport& numa, const Tuning& tuning) {
+  JsonLine line;
+  line.text("collective", name_of(answer.schedule.algorithm->collective))
+      .number("bytes", static_cast<long long>(bytes));
+  line.number("ranks", static_cast<long long>(shape.ranks)).number("hosts", static_cast<long long>(shape.hosts));
+  line.text("transport", shape.transport).flag("whole", answer.is_whole);
+  line.text("algorithm", answer.schedule.algorithm->name).text("why", answer.schedule.why);
+  std::vector<JsonLine> rows;
+  for (const Rival& way : ways) {
+    JsonLine& row = rows.emplace_back();
+    row.text("way", way.name).flag("chosen", way.chosen);
+    if (way.predicted_us) row.number("predicted_us", *way.predicted_us);
+    if (way.took_us) row.number("measured_us", *way.took_us);
+  }
+  line.list("ways", rows).text("tuning_table", tuning.source);
+  add_to(line, numa);
+  fmt::print("{}\n", line.str());
+}
+
+// As a communicator of this shape would choose.
+Result<Answer> answer_of(Collective collective, const GroupShape& shape, int64_t bytes, const Question& question) {
+  const bool asked = question.algorithm != "auto" && question.algorithm != kWhole;
+  Answer answer;
+  answer.has_whole = has_whole(collective, shape, question.deterministic);
+  if (question.algorithm == kWhole && !answer.has_whole) {
+    return Status(Code::invalid_argument, "nobody runs " + question.collective +
+                                              " as a whole here: that needs ranks "
+                                              "that share memory");
+  }
+  const Need need{.rank_order = question.deterministic, .uneven = true};
+  const bool slower = question.algorithm == "auto" && Preference(shape).is_schedule(collective, bytes, need);
+  answer.is_whole = answer.has_whole && !asked && !slower;
+  FDL_ASSIGN_OR_RETURN(answer.schedule,
+                       choose(collective, shape, bytes, asked ? question.algorithm : "auto", question.deterministic));
+  return answer;
+}
+
+void print_choice(const Answer& answer, const GroupShape& shape, int64_t bytes, const Question& question) {
+  fmt::print("{} of {} bytes on {} ranks over {}: ", question.collective, bytes, shape.ranks, shape.transport);
+  if (answer.is_whole) fmt::print("{}, without a schedule; as a schedule it would be ", kWhole);
+  fmt::print("{}\n{}\n", answer.schedule.algorithm->name, answer.schedule.why);
+}
+
+std::string transport_of(const Question& question, int ranks_per_host) {
+  if (!question.transport.empty()) return question.transport;
+  return question.hosts == 1 ? "shm" : ranks_per_host == 1 ? "tcp" : "shm+tcp";
+}
+
+void print_answer_as_text(const Answer& answer, const GroupShape& shape, int64_t bytes, const std::vector<Rival>& ways,
+                          const NumaReport& numa, const Tuning& tuning, const Question& question) {
+  print_choice(answer, shape, bytes, question);
+  fmt::print("{}tuning table: {} ({})\n\n", text_of(numa), tuning.source, tuning.table.fingerprint());
+  const std::vector<Schedule> schedules = schedules_of(*answer.schedule.algorithm, shape);
+  if (question.ranks <= kShownRanks) {
+    fmt::print("{}", describe(schedules));
+  } else {
+    fmt::print("{}(the other {} ranks do likewise)\n", describe(schedules.front()), question.ranks - 1);
+  }
+  print_ways(ways, {.alpha_s = shape.alpha_s, .beta_s = shape.beta_s});
+}
+
+Status explain(const Question& question) {
+  const auto collective = collective_named(question.collective);
+  if (!collective) {
+    return Status(Code::invalid_argument,
+                  "'" + question.collective + "' is no collective; try allreduce, broadcast, alltoall ...");
+  }
+  const auto bytes = parse_bytes(question.bytes);
+  if (!bytes.ok()) return Status(Code::invalid_argument, "--bytes " + bytes.status().text());
+  const CostModel model{.alpha_s = question.alpha_us * 1e-6, .beta_s = 1e-9 / question.gigabytes_per_s};
+  FDL_ASSIGN_OR_RETURN(const Config config, Config::read(Environment::of_process()));
+  FDL_ASSIGN_OR_RETURN(const Tuning tuning, tuning_in_force());
+  const int per_host = question.ranks % question.hosts == 0 ? question.ranks / question.hosts : 0;
+  const GroupShape shape{.ranks = question.ranks,
+                         .hosts = question.hosts,
+                         .ranks_per_host = per_host,
+                         .alpha_s = model.alpha_s,
+                         .beta_s = model.beta_s,
+                         .transport = transport_of(question, per_host),
+                         .table = &tuning.table};
+  const auto size = static_cast<int64_t>(*bytes);
+  FDL_ASSIGN_OR_RETURN(const Answer answer, answer_of(*collective, shape, size, question));
+  FDL_ASSIGN_OR_RETURN(const NumaReport numa,
+                       numa_report(question.nodes, *collective, shape, size, answer.is_whole, config));
+  const std::vector<Rival> ways = ways_of(answer, shape, size, model);
+  if (question.json) {
+    print_answer_as_json(answer, shape, size, ways, numa, tuning);
+  } else {
+    print_answer_as_text(answer, shape, size, ways, numa, tuning, question);
+  }
+  return {};
+}
+
+int explain_or_complain(const Question& question) {
+  const Status outcome = explain(question);
+  if (outcome.ok()) return kExitOk;
+  fmt::print(stderr, "farandole explain: {}\n", outcome.text());
+  return kExitUsage;
+}
+
+}  // namespace
+
+void add_explain(CLI::App& app, Work& work) {
+  auto question = std::make_shared<Question>();
+  CLI::App* command = app.add_subcommand("explain", "Show which algorithm is chosen, why, its steps and its cost");
+  command
+      ->add_option("--collective", question->collective,
+                   "allreduce, reduce, broadcast, allgather, reduce_scatter, "
+                   "alltoall, gather, scatter, barrier")
+      ->capture_default_str();
+  command->add_option("--ranks", question->ranks, "Ranks in the group")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096));
+  command->add_option("--hosts", question->hosts, "Hosts they are on")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096));
+  command->add_option("--bytes", question->bytes, "Size of the vector: 4, 64K, 1M")->capture_default_str();
+  command->add_option("--transport", question->transport, "shm, tcp, shm+tcp; else what such ranks would have");
+  command->add_option("--algorithm", question->algorithm, "Ask for one instead of auto")->capture_default_str();
+  command->add_flag("--deterministic", question->deterministic, "Only what folds in rank order");
+  command->add_option("--nodes", question->nodes,
+                      "NUMA node of each rank of a host, 0,0,1,1 (-: of none); else this machine's, in blocks");
+  command->add_flag("--json", question->json, "One JSON object");
+  command->add_option("--latency-us", question->alpha_us, "Of one message")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->add_option("--gigabytes-per-s", question->gigabytes_per_s, "Of one direction of one link")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->callback([&work, question] { work = [question] { return explain_or_complain(*question); }; });
+}
+
+}  // namespace fdl

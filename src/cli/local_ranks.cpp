@@ -1,0 +1,69 @@
+// LocalRanks: forked, so that what was understood of the command line need not be said again.
+#include "cli/local_ranks.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+#include <vector>
+
+#include "cli/subcommands.h"
+#include "system/handshake.h"
+
+namespace fdl {
+namespace {
+
+int run_threads(int ranks, const std::function<int(int)>& body) {
+  std::vector<int> codes(static_cast<std::size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] { codes[static_cast<std::size_t>(rank)] = body(rank); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return *std::max_element(codes.begin(), codes.end());
+}
+
+int run_processes(int ranks, const std::function<int(int)>& body) {
+  const pid_t parent = ::getpid();
+  std::vector<pid_t> children;
+  std::fflush(stdout);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (::getppid() != parent) ::_exit(kExitBug);
+      const int code = body(rank);
+      std::fflush(stdout);
+      std::fflush(stderr);
+      ::_exit(code);
+    }
+    if (child > 0) children.push_back(child);
+  }
+  int worst = static_cast<int>(children.size()) == ranks ? kExitOk : kExitBug;
+  for (std::size_t left = children.size(); left > 0; --left) {
+    int state = 0;
+    const pid_t ended = ::wait(&state);
+    std::erase(children, ended);
+    const int code = WIFSIGNALED(state) ? 128 + WTERMSIG(state) : WEXITSTATUS(state);
+    if (code == kExitOk || worst != kExitOk) continue;
+    worst = code;
+    for (const pid_t other : children) ::kill(other, SIGTERM);
+  }
+  return worst;
+}
+
+}  // namespace
+
+std::string fresh_rendezvous(bool threads, const std::string& name) {
+  return (threads ? "memory://" : "unix:@farandole-") + name + "-" + random_hex(8);
+}
+
+int run_local_ranks(int ranks, bool threads, const std::function<int(int rank)>& body) {
+  return threads ? run_threads(ranks, body) : run_processes(ranks, body);
+}
+
+}  // namespace fdl

@@ -1,0 +1,39 @@
+// Consequence: the library's sentences, and the codes they stand for.
+#include "cli/run/consequence.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "cli/subcommands.h"
+
+namespace fdl {
+namespace {
+
+struct Row {
+  std::string_view beginning;  // of the sentence, somewhere in a line
+  std::string_view end;        // behind it
+  int exit_code;
+  const char* words;
+};
+
+constexpr Row kRows[] = {
+    {"rank ", " was lost: ", kExitPeerLost, "another rank was lost"},
+    {"the coordinator (", ") is gone", kExitPeerLost, "the coordinator went away"},
+    {"rank", " not arrived after ", kExitRendezvous, "others did not arrive in time"},
+    {"", " did not find the coordinator at ", kExitRendezvous, "the coordinator was not found in time"},
+};
+
+}  // namespace
+
+Consequence consequence_of(const std::deque<std::string>& last_lines) {
+  for (const Row& row : kRows) {
+    const bool is_said = std::any_of(last_lines.begin(), last_lines.end(), [&](const std::string& line) {
+      const auto end = line.find(row.end);
+      return end != std::string::npos && line.find(row.beginning) <= end;
+    });
+    if (is_said) return {row.exit_code, row.words};
+  }
+  return {};
+}
+
+}  // namespace fdl

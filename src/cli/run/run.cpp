@@ -1,0 +1,202 @@
+// farandole run: starts this host's ranks, serves their coordinator, and ends with the code of the rank that failed
+// first.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+
+#include "base/config.h"
+#include "bootstrap/topology/topology.h"
+#include "cli/elastic/elastic_job.h"
+#include "cli/elastic/node_workers.h"
+#include "cli/run/coordinator_thread.h"
+#include "cli/run/run_log.h"
+#include "cli/run/run_options.h"
+#include "cli/run/run_plan.h"
+#include "cli/run/supervisor.h"
+#include "cli/subcommands.h"
+#include "system/handshake.h"
+
+namespace fdl {
+namespace {
+
+int fail(const std::string& text, int code = kExitUsage) {
+  say("error", text);
+  return code;
+}
+
+std::optional<std::string> fault_of(const RunOptions& options, const RunPlan& plan) {
+  if (options.fewest > plan.ranks_per_node || (options.most > 0 && options.most < plan.ranks_per_node)) {
+    return fmt::format("--min-np {}, -np {} and --max-np {} are not in order", options.fewest, plan.ranks_per_node,
+                       options.most);
+  }
+  return std::nullopt;
+}
+
+std::vector<Supervisor::Rank> ranks_of(const RunPlan& plan, const std::string& rendezvous, const std::string& key,
+                                       int restart, double grace_s) {
+  std::vector<Supervisor::Rank> ranks;
+  for (int local = 0; local < plan.ranks_per_node; ++local) {
+    const int rank = plan.node_rank * plan.ranks_per_node + local;
+    std::map<std::string, std::string> variables = plan.variables;
+    variables.insert({{"FARANDOLE_RANK", std::to_string(rank)},
+                      {"FARANDOLE_SIZE", std::to_string(plan.ranks_per_node * plan.nodes)},
+                      {"FARANDOLE_LOCAL_RANK", std::to_string(local)},
+                      {"FARANDOLE_LOCAL_SIZE", std::to_string(plan.ranks_per_node)},
+                      {"FARANDOLE_NODE_RANK", std::to_string(plan.node_rank)},
+                      {"FARANDOLE_NODE_COUNT", std::to_string(plan.nodes)},
+                      {"FARANDOLE_RENDEZVOUS", rendezvous},
+                      {"FARANDOLE_JOB_KEY", key},
+                      {"FARANDOLE_RESTART", std::to_string(restart)},
+                      {"FARANDOLE_TERM_GRACE_S", fmt::format("{:g}", grace_s)},
+                      {"FARANDOLE_ELASTIC", ""},  // of a job that this one may be part of
+                      {"PYTHONUNBUFFERED", "1"}});
+    ranks.push_back({rank, std::move(variables)});
+  }
+  return ranks;
+}
+
+CoordinatorOptions coordinator_options(const Config& config, const std::string& key) {
+  return {.job_key = key,
+          .interfaces = config.interfaces,
+          .port_base = static_cast<int>(config.port_base),
+          .start_timeout_s = config.start_timeout_s,
+          .lost_after_s = config.lost_after_s,
+          .server_name = "farandole run on " + host_facts().host_name};
+}
+
+struct Outcome {
+  int code = kExitOk;
+  bool told_to_end = false;
+};
+
+Outcome supervise(Supervisor::Options supervised) {
+  auto supervisor = Supervisor::make(std::move(supervised));
+  if (!supervisor.ok()) return {fail(supervisor.status().text(), kExitBug)};
+  auto code = supervisor->run();
+  if (!code.ok()) return {fail(code.status().text(), kExitBug)};
+  return {*code, supervisor->was_told_to_end()};
+}
+
+struct Job {
+  const RunOptions& options;
+  const RunPlan& plan;
+  const Config& config;
+  std::string key;
+
+  Supervisor::Options supervised() const {
+    return {.command = plan.command,
+            .output = {.prefix = !options.no_prefix,
+                       .timestamps = options.timestamps,
+                       .json = options.says_json(),
+                       .folder = options.output_folder},
+            .report = options.report,
+            .term_grace_s = config.term_grace_s,
+            .has_peers_elsewhere = plan.nodes > 1};
+  }
+};
+
+// All ranks of this host, once, with one coordinator.
+Outcome run_once(const Job& job, int restart) {
+  const RunPlan& plan = job.plan;
+  std::string rendezvous = plan.rendezvous;
+  std::unique_ptr<CoordinatorThread> coordinator_thread;
+  if (plan.serves()) {
+    CoordinatorOptions wanted = coordinator_options(job.config, job.key);
+    wanted.size = plan.ranks_per_node * plan.nodes;
+    wanted.address = plan.nodes > 1 ? rendezvous : "unix:@farandole-" + random_hex(12);
+    wanted.serves_again = true;
+    for (const std::string& pod : plan.pods) {
+      for (int local = 0; local < plan.ranks_per_node; ++local) wanted.expected_hosts.push_back(pod);
+    }
+    if (const auto timeout = plan.variables.find("FARANDOLE_START_TIMEOUT_S"); timeout != plan.variables.end()) {
+      wanted.start_timeout_s = std::strtod(timeout->second.c_str(), nullptr);
+    }
+    auto coordinator = Coordinator::open(wanted);
+    if (!coordinator.ok())
+      return {fail(coordinator.status().while_doing("serving " + wanted.address).text(), kExitRendezvous)};
+    if (plan.nodes == 1) rendezvous = (*coordinator)->address();
+    coordinator_thread = std::make_unique<CoordinatorThread>(coordinator.take());
+  }
+  if (!coordinator_is_there(rendezvous)) rendezvous += kCoordinatorIsThere;
+  Supervisor::Options supervised = job.supervised();
+  supervised.ranks = ranks_of(plan, rendezvous, job.key, restart, job.config.term_grace_s);
+  return supervise(std::move(supervised));
+}
+
+int run_steady(const Job& job) {
+  for (int restart = 0;; ++restart) {
+    const Outcome outcome = run_once(job, restart);
+    const bool may_again = job.plan.nodes == 1 && restart < job.options.restarts;
+    if (outcome.code == kExitOk || outcome.told_to_end || !may_again) return outcome.code;
+    say("restart", fmt::format("restart {} of {}", restart + 1, job.options.restarts));
+  }
+}
+
+double start_patience_s(const Job& job) {
+  const auto given = job.plan.variables.find("FARANDOLE_START_TIMEOUT_S");
+  return given == job.plan.variables.end() ? job.config.start_timeout_s : std::strtod(given->second.c_str(), nullptr);
+}
+
+Result<std::unique_ptr<WorkerGroup>> make_worker_group(const Job& job) {
+  const RunOptions& options = job.options;
+  const bool is_alone = job.plan.nodes == 1;
+  ElasticJob::Options elastic;
+  elastic.limits = {.ranks = job.plan.ranks_per_node,
+                    .fewest = std::max(1, options.fewest),
+                    .most = std::max(options.most, job.plan.ranks_per_node),
+                    .resets = options.resets,
+                    .replacements = options.replacements,
+                    .restarts = options.restarts};
+  elastic.coordinator = coordinator_options(job.config, job.key);
+  elastic.count_file = options.count_file;
+  elastic.timeout_s = options.timeout_s;
+  elastic.variables = job.plan.variables;
+  elastic.variables["FARANDOLE_TERM_GRACE_S"] = fmt::format("{:g}", job.config.term_grace_s);
+  elastic.coordinator.start_timeout_s = start_patience_s(job);
+  if (!is_alone) return make_node_workers(job.plan, job.config, std::move(elastic), start_patience_s(job));
+  FDL_ASSIGN_OR_RETURN(auto alone, ElasticJob::open(elastic));
+  return std::unique_ptr<WorkerGroup>(std::move(alone));
+}
+
+int run_elastic(const Job& job) {
+  auto workers = make_worker_group(job);
+  if (!workers.ok()) return fail(workers.status().while_doing("making the job elastic").text(), kExitRendezvous);
+  Supervisor::Options supervised = job.supervised();
+  supervised.has_peers_elsewhere = false;
+  supervised.job = workers.take();
+  return supervise(std::move(supervised)).code;
+}
+
+int run(const RunOptions& options) {
+  const Environment environment = Environment::of_process();
+  const Platform platform = Platform::of_this_host();
+  set_run_log(options.says_json(), whereabouts_of(environment, platform.host_name));
+  auto config = Config::read(environment);
+  if (!config.ok()) return fail(config.status().text(), kExitBadEnvironment);
+  bool usage = false;
+  auto plan = make_run_plan(options, environment, *config, platform, this_machine(environment), usage);
+  if (!plan.ok()) return fail(plan.status().text(), usage ? kExitUsage : kExitBadEnvironment);
+  if (auto fault = fault_of(options, *plan)) return fail(*fault);
+  for (const std::string& note : plan->notes) say("note", note);
+
+  Supervisor::block_signals();
+  const Job job{options, *plan, *config, plan->key.empty() ? random_hex(32) : plan->key};
+  return plan->is_elastic ? run_elastic(job) : run_steady(job);
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Work& work, const std::vector<std::string>& words) {
+  auto options = std::make_shared<RunOptions>();
+  options->command = words;
+  CLI::App* command = app.add_subcommand("run", "Start the ranks of this host: farandole run -np 2 -- python train.py");
+  declare_run_options(*command, *options);
+  command->footer("After the options: the command that each rank runs, with its arguments.");
+  command->callback([options, &work] { work = [options] { return run(*options); }; });
+}
+
+}  // namespace fdl

@@ -1,0 +1,262 @@
+// RunPlan: options first, then the launcher, then what a host of its own has.
+#include "cli/run/run_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "bootstrap/launchers/node_launchers.h"
+#include "bootstrap/rendezvous/job_key.h"
+#include "bootstrap/rendezvous/rendezvous.h"
+#include "bootstrap/rendezvous/rendezvous_address.h"
+#include "bootstrap/topology/topology.h"
+
+namespace fdl {
+namespace {
+
+// Pods start when a node, an image and a name are there: minutes apart.
+constexpr const char* kPodPatience_s = "600";
+
+struct Asking {
+  const RunOptions& options;
+  const Environment& environment;
+  const Config& config;
+  const Platform& platform;
+  const Machine& machine;
+  bool& usage;
+
+  Status refuse(const std::string& text) const {
+    usage = true;
+    return Status(Code::invalid_argument, text);
+  }
+};
+
+struct NodeCount {
+  int fewest = 1;
+  int most = 1;
+};
+
+std::optional<NodeCount> parse_nodes(const std::string& text) {
+  const auto colon = text.find(':');
+  const auto first = parse_number(text.substr(0, colon));
+  const auto last = colon == std::string::npos ? first : parse_number(text.substr(colon + 1));
+  if (!first || !last || *first < 1 || *last < *first || *last > 65536) return std::nullopt;
+  return NodeCount{*first, *last};
+}
+
+// Which node this is, as launchers say; the command line's count stands for the variable that indexed pods need.
+Result<std::optional<NodeFacts>> ask_launchers(const Asking& asking) {
+  const bool within_a_rank = asking.environment.has("FARANDOLE_RANK");
+  if (asking.options.standalone || within_a_rank) return std::optional<NodeFacts>();
+  std::map<std::string, std::string> variables = asking.environment.all();
+  if (!asking.options.nodes.empty()) variables.try_emplace("FARANDOLE_NNODES", asking.options.nodes);
+  const Environment environment(std::move(variables));
+  auto found = find_node(Variables(environment), asking.platform);
+  // What a broken launcher says does not matter where everything is given.
+  if (!found.ok() && asking.options.nodes == "1") return std::optional<NodeFacts>();
+  return found;
+}
+
+Status set_nodes(const Asking& asking, const std::optional<NodeFacts>& node, RunPlan& plan) {
+  NodeCount count;
+  if (!asking.options.nodes.empty()) {
+    const auto parsed = parse_nodes(asking.options.nodes);
+    if (!parsed)
+      return asking.refuse(fmt::format("--nnodes '{}' is neither a number nor MIN:MAX", asking.options.nodes));
+    count = *parsed;
+  } else if (node) {
+    count = {node->fewest_nodes > 0 ? node->fewest_nodes : node->node_count, node->node_count};
+  }
+  plan.nodes = count.most;
+  plan.fewest_nodes = count.fewest;
+  if (asking.options.counts_ranks() && plan.nodes > 1) {
+    return asking.refuse(
+        "--min-np, --max-np and --np-file count the ranks of an elastic job that runs on one host; of several nodes "
+        "give --nnodes MIN:MAX");
+  }
+  plan.is_elastic =
+      asking.options.is_elastic() || count.fewest < count.most || (plan.nodes > 1 && asking.options.restarts > 0);
+  if (asking.options.node_rank >= plan.nodes) {
+    return asking.refuse(fmt::format("--node-rank {} must be below --nnodes {}", asking.options.node_rank, plan.nodes));
+  }
+  if (asking.options.node_rank >= 0) {
+    plan.node_rank = asking.options.node_rank;
+  } else if (plan.nodes > 1 && !node && plan.is_elastic) {
+    plan.node_rank = -1;
+  } else if (plan.nodes > 1 && !node) {
+    return asking.refuse(fmt::format(
+        "--nnodes {}: nothing says which of them this is; give --node-rank, or start it where pods are numbered (an "
+        "Indexed Job, a StatefulSet with FARANDOLE_RANK_FROM=hostname; see `farandole env --explain`)",
+        plan.nodes));
+  } else if (plan.nodes > 1) {
+    plan.node_rank = node->node_rank;
+    if (plan.node_rank >= plan.nodes) {
+      return asking.refuse(
+          fmt::format("--nnodes {}, but {} makes this node {}", plan.nodes, node->variable, plan.node_rank));
+    }
+  }
+  return {};
+}
+
+Status set_processes(const Asking& asking, const std::optional<NodeFacts>& node, RunPlan& plan) {
+  std::string word = asking.options.processes;
+  if (word.empty() && node) word = node->process_word;
+  if (word.empty() && node && node->processes > 0) word = std::to_string(node->processes);
+  if (word.empty()) return {};
+  const Machine& machine = asking.machine;
+  if (const auto number = parse_number(word); number && *number > 0 && *number <= 65536) {
+    plan.ranks_per_node = *number;
+  } else if (word == "gpu" && machine.gpus == 0) {
+    return asking.refuse(
+        "--nproc-per-node gpu, but this pod sees no GPU (no /dev/nvidia<N>, or CUDA_VISIBLE_DEVICES "
+        "is empty); ask for nvidia.com/gpu, or give cpu or a number");
+  } else if (word == "auto" || word == "gpu" || word == "cpu") {
+    const bool by_gpu = word != "cpu" && machine.gpus > 0;
+    plan.ranks_per_node = by_gpu ? machine.gpus : machine.cores;
+    plan.notes.push_back(fmt::format("{} processes a node: '{}', and this one has {} GPUs and {} usable cores",
+                                     plan.ranks_per_node, word, machine.gpus, machine.cores));
+  } else {
+    return asking.refuse(fmt::format("--nproc-per-node '{}' is neither a number above 0 nor auto, gpu or cpu", word));
+  }
+  return {};
+}
+
+// "host", "host:port" and whole rendezvous; without a port it is the first of the fixed ones, or the usual.
+std::string whole_rendezvous(std::string text, int port) {
+  if (text.find("://") != std::string::npos || text.starts_with("unix:")) return text;
+  if (parse_rendezvous("tcp://" + text).ok()) return "tcp://" + text;
+  if (text.starts_with('[') && text.ends_with(']')) text = text.substr(1, text.size() - 2);
+  return "tcp://" + host_and_port(text, port);
+}
+
+Status set_rendezvous(const Asking& asking, const std::optional<NodeFacts>& node, RunPlan& plan) {
+  const RunOptions& options = asking.options;
+  const int base = static_cast<int>(asking.config.port_base);
+  const int port = options.master_port > 0 ? options.master_port : base > 0 ? base : kPodPort;
+  if (!options.rendezvous.empty()) {
+    plan.rendezvous = whole_rendezvous(options.rendezvous, port);
+  } else if (!options.master_host.empty()) {
+    plan.rendezvous = "tcp://" + host_and_port(options.master_host, port);
+  } else if (!asking.config.rendezvous.empty()) {
+    plan.rendezvous = asking.config.rendezvous;
+  } else if (node) {
+    FDL_ASSIGN_OR_RETURN(plan.rendezvous, place_of_node_zero(*node, base));
+  } else {
+    return asking.refuse("--nnodes above 1 needs --rendezvous host:port, where the node with --node-rank 0 serves");
+  }
+  return parse_rendezvous(plan.rendezvous).status();
+}
+
+Status set_key(const Asking& asking, const std::optional<NodeFacts>& node, RunPlan& plan) {
+  FDL_ASSIGN_OR_RETURN(plan.key, given_job_key(asking.config));
+  if (!plan.key.empty() || plan.nodes == 1) return {};
+  const bool said_by_hand = !asking.options.nodes.empty() && asking.options.node_rank >= 0;
+  if (!node || said_by_hand) {
+    return Status(Code::invalid_argument,
+                  "several nodes need one secret: set FARANDOLE_JOB_KEY (or FARANDOLE_JOB_KEY_FILE, a mounted Secret) "
+                  "to the same 16 or more characters on each of them");
+  }
+  plan.key = derive_key(facts_of(*node) + asking.options.job_id);
+  if (plan.node_rank == 0) {
+    plan.notes.push_back(
+        "the job's key is derived from what its launcher tells all pods, and no secret: mount one and "
+        "set FARANDOLE_JOB_KEY_FILE where others can reach these pods");
+  }
+  return {};
+}
+
+std::string python_of(const Environment& environment) {
+  if (const auto given = environment.get("PYTHON_EXEC"); given && !given->empty()) return *given;
+  std::string path = environment.get("PATH").value_or("/usr/bin:/bin");
+  for (const char* name : {"python", "python3"}) {
+    for (std::size_t begin = 0; begin <= path.size();) {
+      const std::size_t end = std::min(path.find(':', begin), path.size());
+      std::error_code trouble;
+      if (std::filesystem::exists(path.substr(begin, end - begin) + "/" + name, trouble)) return name;
+      begin = end + 1;
+    }
+  }
+  return "python3";
+}
+
+// torchrun's users give a script or a module; everything else is a program of its own.
+std::vector<std::string> whole_command(const RunOptions& options, const Environment& environment) {
+  std::vector<std::string> command = options.command;
+  if (options.is_module) {
+    command.insert(command.begin(), {python_of(environment), "-m"});
+  } else if (!options.no_python && command.front().ends_with(".py")) {
+    command.insert(command.begin(), python_of(environment));
+  }
+  return command;
+}
+
+Status set_variables(const Asking& asking, bool in_pods, RunPlan& plan) {
+  const auto& settings = asking.config.settings;
+  const auto found =
+      std::find_if(settings.begin(), settings.end(), [](const Setting& one) { return one.name == "start_timeout_s"; });
+  if (asking.options.start_timeout_s >= 0) {
+    plan.variables["FARANDOLE_START_TIMEOUT_S"] = fmt::format("{:g}", asking.options.start_timeout_s);
+  } else if (in_pods && found != settings.end() && found->source == "default") {
+    plan.variables["FARANDOLE_START_TIMEOUT_S"] = kPodPatience_s;
+  }
+  if (!asking.options.interfaces.empty()) plan.variables["FARANDOLE_INTERFACES"] = asking.options.interfaces;
+  for (const std::string& setting : asking.options.settings) {
+    const auto equals = setting.find('=');
+    if (equals == std::string::npos) continue;  // ranks inherit it
+    if (equals == 0) return asking.refuse(fmt::format("-x '{}' is not NAME=VALUE", setting));
+    plan.variables[setting.substr(0, equals)] = setting.substr(equals + 1);
+  }
+  return {};
+}
+
+std::string about(const RunPlan& plan, const Platform& platform, const NodeFacts& node) {
+  const std::string source = fmt::format("source={} rendezvous={}", node.source, plan.rendezvous);
+  if (plan.is_elastic) {
+    return fmt::format("node {} of {}:{} ({}), {} ranks, {}", plan.node_rank, plan.fewest_nodes, plan.nodes,
+                       platform.host_name, plan.ranks_per_node, source);
+  }
+  return fmt::format("node {}/{} ({}), ranks {} to {} of {}, {}", plan.node_rank, plan.nodes, platform.host_name,
+                     plan.node_rank * plan.ranks_per_node, (plan.node_rank + 1) * plan.ranks_per_node - 1,
+                     plan.nodes * plan.ranks_per_node, source);
+}
+
+}  // namespace
+
+Machine this_machine(const Environment& environment) {
+  Machine machine{usable_cores(), 0};
+  if (const auto visible = environment.get("CUDA_VISIBLE_DEVICES")) {
+    if (visible->empty() || visible->starts_with("-1")) return machine;
+    machine.gpus = 1 + static_cast<int>(std::count(visible->begin(), visible->end(), ','));
+    return machine;
+  }
+  for (int gpu = 0; gpu < 64; ++gpu) {
+    std::error_code trouble;
+    if (std::filesystem::exists(fmt::format("/dev/nvidia{}", gpu), trouble)) ++machine.gpus;
+  }
+  return machine;
+}
+
+Result<RunPlan> make_run_plan(const RunOptions& options, const Environment& environment, const Config& config,
+                              const Platform& platform, const Machine& machine, bool& usage) {
+  const Asking asking{options, environment, config, platform, machine, usage};
+  if (options.command.empty()) {
+    return asking.refuse("give a command to run: farandole run -np 2 -- python train.py");
+  }
+  RunPlan plan;
+  FDL_ASSIGN_OR_RETURN(const std::optional<NodeFacts> node, ask_launchers(asking));
+  FDL_RETURN_IF_ERROR(set_nodes(asking, node, plan));
+  FDL_RETURN_IF_ERROR(set_processes(asking, node, plan));
+  if (plan.nodes > 1) FDL_RETURN_IF_ERROR(set_rendezvous(asking, node, plan));
+  FDL_RETURN_IF_ERROR(set_key(asking, node, plan));
+  FDL_RETURN_IF_ERROR(set_variables(asking, node && plan.nodes > 1, plan));
+  plan.command = whole_command(options, environment);
+  if (node && plan.nodes > 1) {
+    for (int index = 0; index < plan.nodes; ++index) plan.pods.push_back(pod_name(*node, index));
+    plan.notes.insert(plan.notes.begin(), about(plan, platform, *node));
+  }
+  return plan;
+}
+
+}  // namespace fdl

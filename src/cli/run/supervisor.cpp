@@ -1,0 +1,319 @@
+// Supervisor: one epoll set over pipes, pidfds and signals; no thread and no polling.
+#include "cli/run/supervisor.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <fstream>
+
+#include "base/config.h"
+#include "cli/json_line.h"
+#include "cli/run/consequence.h"
+#include "cli/run/run_log.h"
+#include "cli/subcommands.h"
+
+namespace fdl {
+namespace {
+
+constexpr uint64_t kSignalToken = ~uint64_t{0};
+constexpr uint64_t kEndingToken = uint64_t{1} << 32;
+constexpr uint64_t kJobToken = uint64_t{1} << 33;
+
+sigset_t watched_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD}) sigaddset(&set, signal);
+  return set;
+}
+
+}  // namespace
+
+void Supervisor::block_signals() {
+  const sigset_t set = watched_signals();
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
+Result<Supervisor> Supervisor::make(Options options) {
+  block_signals();
+  FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
+  const sigset_t set = watched_signals();
+  UniqueFd signals(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals) return Status::from_errno("signalfd");
+  // What a rank started and left behind becomes our child, so that it can be ended too.
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  return Supervisor(std::move(options), std::move(poller), std::move(signals));
+}
+
+Status Supervisor::start_all() {
+  FDL_RETURN_IF_ERROR(poller_.add(signals_.get(), kSignalToken));
+  if (options_.job) {
+    FDL_RETURN_IF_ERROR(options_.job->watch(poller_, kJobToken));
+    return obey_job();
+  }
+  const int width = static_cast<int>(std::to_string(options_.ranks.size() - 1).size());
+  for (const Rank& rank : options_.ranks) FDL_RETURN_IF_ERROR(start(rank, width));
+  return {};
+}
+
+Status Supervisor::start(const Rank& rank, int width) {
+  std::map<std::string, std::string> environment = rank.variables;
+  const Environment inherited = Environment::of_process();
+  environment.insert(inherited.all().begin(), inherited.all().end());  // what the rank's own say wins
+  FDL_ASSIGN_OR_RETURN(RankOutput output, RankOutput::open(options_.output, rank.rank, width));
+  auto process = ChildProcess::start(options_.command, environment, {.directory = {}, .die_with_parent = true});
+  if (!process.ok()) return process.status().while_doing("starting rank " + std::to_string(rank.rank));
+  children_.push_back({.rank = rank.rank, .process = process.take(), .output = std::move(output)});
+  return watch(children_.back());
+}
+
+Status Supervisor::watch(Child& child) {
+  const std::size_t index = children_.size() - 1;
+  FDL_RETURN_IF_ERROR(poller_.add(child.process.output_fd(), streams_.size()));
+  streams_.push_back({.child = index, .is_error = false});
+  FDL_RETURN_IF_ERROR(poller_.add(child.process.error_fd(), streams_.size()));
+  streams_.push_back({.child = index, .is_error = true});
+  return poller_.add(child.process.ended_fd(), kEndingToken + index);
+}
+
+Result<int> Supervisor::run() {
+  Status started = start_all();
+  if (!started.ok()) {
+    end_everybody();
+    return started;
+  }
+  while (anyone_left()) {
+    std::array<Poller::Ready, 32> ready;
+    const std::size_t count =
+        poller_.wait(ready, options_.job ? escalation_.earlier(options_.job->next()) : escalation_);
+    for (std::size_t i = 0; i < count; ++i) {
+      const uint64_t token = ready[i].token;
+      if (token == kSignalToken) {
+        take_signal();
+      } else if (token >= kJobToken) {
+        options_.job->serve(token);
+      } else if (token >= kEndingToken) {
+        take_ending(static_cast<std::size_t>(token - kEndingToken));
+      } else {
+        read_stream(static_cast<std::size_t>(token));
+      }
+    }
+    if (Status status = obey_job(); !status.ok()) {
+      end_everybody();
+      return status;
+    }
+    if (escalation_.passed()) escalate();
+  }
+  end_everybody();
+  return exit_code_;
+}
+
+bool Supervisor::anyone_left() const {
+  return (options_.job && options_.job->stays()) ||
+         std::any_of(children_.begin(), children_.end(), [](const Child& child) { return child.running; });
+}
+
+// ---- output
+// ------------------------------------------------------------------------------------------------------------
+
+void Supervisor::read_stream(std::size_t index) {
+  Stream& stream = streams_[index];
+  if (!stream.open) return;
+  ChildProcess& process = children_[stream.child].process;
+  RankOutput& output = children_[stream.child].output;
+  const auto which = stream.is_error ? RankOutput::Stream::error : RankOutput::Stream::output;
+  const int fd = stream.is_error ? process.error_fd() : process.output_fd();
+  std::array<char, 65536> buffer;
+  while (true) {
+    const ssize_t count = ::read(fd, buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) return;
+    if (count <= 0) break;
+    output.take(which, std::string_view(buffer.data(), static_cast<std::size_t>(count)));
+  }
+  output.finish(which);
+  poller_.remove(fd);
+  stream.open = false;
+  stream.is_error ? process.close_error() : process.close_output();
+}
+
+// ---- endings
+// -----------------------------------------------------------------------------------------------------------
+
+std::string Supervisor::story(const Child& child, const Ending& ending) const {
+  const std::string consequence = options_.has_peers_elsewhere ? consequence_of(child.output.last_lines()).words : "";
+  std::string text = fmt::format("rank {} (process {}){} {}: {}", child.rank, child.process.id(),
+                                 run_whereabouts().text(), options_.job ? "was lost" : "failed first", ending.text());
+  if (!consequence.empty()) text += fmt::format(", as a consequence: {}", consequence);
+  if (ending.by_signal && ending.number == SIGKILL) {
+    text += "; signal 9 often means that the memory limit was reached: see `dmesg` or the pod's events";
+  }
+  return text;
+}
+
+void Supervisor::tell_collateral(const Child& child, const Ending& ending) const {
+  if (told_to_end_ || options_.job) return;
+  say("collateral", fmt::format("rank {} ended with {}: collateral of the first failure", child.rank, ending.text()));
+}
+
+// An exception that nobody caught ends Python with 1, whatever it was.
+int Supervisor::exit_code_of(const Child& child, const Ending& ending) const {
+  const Consequence consequence = consequence_of(child.output.last_lines());
+  const bool is_told = options_.has_peers_elsewhere && !ending.by_signal && ending.number == 1;
+  return is_told && consequence.exit_code != 0 ? consequence.exit_code : ending.exit_code();
+}
+
+// Other programs read it: farandole.run does. Launchers of several nodes do not talk to each other, so each reports its
+// own ranks, says where that was, and whether the cause was elsewhere.
+void Supervisor::write_report(const Child& child, const Ending& ending) const {
+  if (options_.report.empty()) return;
+  JsonLine line;
+  line.number("rank", static_cast<long long>(child.rank)).number("process", static_cast<long long>(child.process.id()));
+  line.number("exit_code", static_cast<long long>(ending.exit_code())).text("ending", ending.text());
+  line.text("pod", run_whereabouts().pod).text("node", run_whereabouts().node);
+  line.text("consequence", options_.has_peers_elsewhere ? consequence_of(child.output.last_lines()).words : "");
+  std::ofstream(options_.report) << line.str() << "\n";
+}
+
+void Supervisor::take_ending(std::size_t index) {
+  Child& child = children_[index];
+  if (!child.running) return;
+  const auto ending = child.process.ending();
+  if (!ending) return;
+  child.process.signal_group(SIGTERM);  // what it leaves behind
+  child.running = false;
+  poller_.remove(child.process.ended_fd());
+  // What it wrote before it ended; a grandchild may hold the pipe open, so its end is not waited for.
+  read_stream(2 * index);
+  read_stream(2 * index + 1);
+  const bool is_loss = options_.job ? options_.job->ended(static_cast<int>(index), *ending) : !ending->success();
+  if (is_loss && failed_) tell_collateral(child, *ending);
+  // A job may have given up because of a loss of which other ranks were heard first; nobody has been signalled then.
+  const bool is_cause = failed_ && options_.job && next_signal_ == SIGTERM && ending->by_signal;
+  if (!is_loss || (failed_ && !is_cause)) return;
+  say("failed", story(child, *ending));
+  const auto& last_lines = child.output.last_lines();
+  if (!last_lines.empty()) say("last lines", fmt::format("last lines of rank {}:", child.rank));
+  for (const std::string& line : last_lines) say_further(line);
+  write_report(child, *ending);
+  if (!options_.job) fail(exit_code_of(child, *ending));
+}
+
+// The others learn of it by themselves and can say so; whoever does not end is ended.
+void Supervisor::fail(int exit_code) {
+  failed_ = true;
+  exit_code_ = exit_code;
+  next_signal_ = SIGTERM;
+  escalation_ = Deadline::after_seconds(options_.grace_s);
+}
+
+Status Supervisor::obey_job() {
+  if (!options_.job) return {};
+  options_.job->tick();
+  for (const WorkerGroup::Action& action : options_.job->take_actions()) {
+    switch (action.kind) {
+      case WorkerGroup::Action::Kind::start:
+        FDL_CHECK(action.worker == static_cast<int>(children_.size()));
+        FDL_RETURN_IF_ERROR(start({action.rank, action.variables}, 1));
+        break;
+      case WorkerGroup::Action::Kind::rename: {
+        Child& child = children_[static_cast<std::size_t>(action.worker)];
+        child.rank = action.rank;
+        child.output.rename(action.rank);
+        break;
+      }
+      case WorkerGroup::Action::Kind::kill:
+        children_[static_cast<std::size_t>(action.worker)].process.signal_group(SIGKILL);
+        break;
+      case WorkerGroup::Action::Kind::give_up:
+        say("ends", fmt::format("the job ends: {}", action.text));
+        fail(action.exit_code);
+        break;
+      case WorkerGroup::Action::Kind::drain:
+        drain(action.exit_code, action.text);
+        break;
+    }
+  }
+  return {};
+}
+
+void Supervisor::escalate() {
+  for (Child& child : children_) {
+    if (child.running) child.process.signal_group(next_signal_);
+  }
+  escalation_ = next_signal_ == SIGKILL ? Deadline::never() : Deadline::after_seconds(options_.kill_after_s);
+  next_signal_ = SIGKILL;
+}
+
+void Supervisor::take_signal() {
+  signalfd_siginfo info{};
+  while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+    const int signal = static_cast<int>(info.ssi_signo);
+    signal == SIGCHLD ? reap_strangers() : obey_signal(signal);
+  }
+}
+
+void Supervisor::obey_signal(int signal) {
+  // Who asks twice will not wait.
+  const bool again = signal == SIGTERM && told_to_end_;
+  const bool ends = !again && signal != SIGUSR1 && signal != SIGUSR2;
+  if (ends && options_.job) options_.job->stop("farandole run was told to end");  // it is to know before they end
+  for (Child& child : children_) {
+    if (child.running) child.process.signal_group(again ? SIGKILL : signal);
+  }
+  if (!ends) return;
+  if (!failed_) exit_code_ = 128 + signal;
+  failed_ = true;
+  told_to_end_ = true;
+  const double grace_s = signal == SIGTERM ? options_.term_grace_s : options_.kill_after_s;
+  if (signal == SIGTERM) say("draining", fmt::format("SIGTERM: the ranks have {:g} s to save and to end", grace_s));
+  next_signal_ = SIGKILL;
+  escalation_ = Deadline::after_seconds(grace_s);
+}
+
+// As after SIGTERM, but it was another launcher that was told to end.
+void Supervisor::drain(int exit_code, const std::string& why) {
+  say("draining", fmt::format("{}: the ranks have {:g} s to save and to end", why, options_.term_grace_s));
+  for (Child& child : children_) {
+    if (child.running) child.process.signal_group(SIGTERM);
+  }
+  if (!failed_) exit_code_ = exit_code;
+  failed_ = true;
+  told_to_end_ = true;
+  next_signal_ = SIGKILL;
+  escalation_ = Deadline::after_seconds(options_.term_grace_s);
+}
+
+// Process 1 of a pod, and whoever else is a subreaper, inherits what ranks leave behind; dead ones are let go at once,
+// our own ranks only by their owners.
+void Supervisor::reap_strangers() {
+  std::ifstream list(fmt::format("/proc/self/task/{}/children", ::getpid()));
+  for (pid_t pid = 0; list >> pid;) {
+    const bool is_rank =
+        std::any_of(children_.begin(), children_.end(), [&](const Child& child) { return child.process.id() == pid; });
+    if (!is_rank) ::waitpid(pid, nullptr, WNOHANG);
+  }
+}
+
+// Nothing may be left: not of the ranks' process groups, nor of what went into a session of its own and was orphaned
+// to us. Children of children come to us when those die, hence the loop.
+void Supervisor::end_everybody() {
+  children_.clear();  // kills and reaps whatever has not ended
+  const std::string list = fmt::format("/proc/self/task/{}/children", ::getpid());
+  while (true) {
+    const pid_t reaped = ::waitpid(-1, nullptr, WNOHANG);
+    if (reaped > 0) continue;
+    if (reaped < 0) return;
+    std::ifstream children(list);
+    for (pid_t child = 0; children >> child;) ::kill(child, SIGKILL);
+    ::waitpid(-1, nullptr, 0);
+  }
+}
+
+}  // namespace fdl

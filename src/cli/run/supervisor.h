@@ -1,0 +1,91 @@
+// Supervisor: runs the ranks of this host side by side, tells their output apart, and lets none outlive the others.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "cli/run/rank_output.h"
+#include "cli/run/worker_group.h"
+#include "system/poller.h"
+#include "system/process.h"
+
+namespace fdl {
+
+class Supervisor {
+ public:
+  struct Rank {
+    int rank = 0;
+    std::map<std::string, std::string> variables;
+  };
+  struct Options {
+    std::vector<std::string> command;
+    std::vector<Rank> ranks;
+    std::unique_ptr<WorkerGroup> job;  // instead of ranks: it says whom to start, also in the place of others
+    RankOutput::Options output;
+    std::string report;       // a file for one line of JSON about the rank that failed first; empty: none
+    double grace_s = 3;       // after a failure: how long the others have to end by themselves
+    double kill_after_s = 3;  // after SIGINT and the like, and after SIGTERM where a rank failed
+    double term_grace_s = 3;  // after SIGTERM from outside: to save what is not saved
+    // Some ranks are on other nodes: one that fails here may only suffer from what happened there.
+    bool has_peers_elsewhere = false;
+  };
+
+  // Before the first thread is started, so that signals reach the supervisor alone.
+  static void block_signals();
+
+  static Result<Supervisor> make(Options options);
+  // Until all ranks have ended. Returns the exit code of the rank that failed first, or 0.
+  Result<int> run();
+  // It was told to end: nobody is to be started again.
+  bool was_told_to_end() const { return told_to_end_; }
+
+ private:
+  struct Stream {
+    std::size_t child = 0;
+    bool is_error = false;
+    bool open = true;
+  };
+  struct Child {
+    int rank = 0;
+    ChildProcess process;
+    RankOutput output;
+    bool running = true;
+  };
+
+  Supervisor(Options options, Poller poller, UniqueFd signals)
+      : options_(std::move(options)), poller_(std::move(poller)), signals_(std::move(signals)) {}
+  Status start_all();
+  Status start(const Rank& rank, int width);
+  Status watch(Child& child);
+  Status obey_job();
+  void fail(int exit_code);
+  void drain(int exit_code, const std::string& why);
+  void read_stream(std::size_t index);
+  void take_ending(std::size_t index);
+  void take_signal();
+  void obey_signal(int signal);
+  void reap_strangers();
+  void tell_collateral(const Child& child, const Ending& ending) const;
+  void escalate();
+  void end_everybody();
+  bool anyone_left() const;
+  int exit_code_of(const Child& child, const Ending& ending) const;
+  std::string story(const Child& child, const Ending& ending) const;
+  void write_report(const Child& child, const Ending& ending) const;
+
+  Options options_;
+  Poller poller_;
+  UniqueFd signals_;
+  std::vector<Child> children_;
+  std::vector<Stream> streams_;  // two a child: output, error
+  int exit_code_ = 0;
+  bool failed_ = false;
+  bool told_to_end_ = false;
+  int next_signal_ = 0;  // what escalate() sends next
+  Deadline escalation_ = Deadline::never();
+};
+
+}  // namespace fdl

@@ -1,0 +1,125 @@
+// farandole tune: measures every way of running every collective on this host and writes the table that is chosen by.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "bootstrap/topology/topology.h"
+#include "cli/local_ranks.h"
+#include "cli/subcommands.h"
+#include "cli/tune/tune_rank.h"
+#include "runtime/lifecycle/tuning.h"
+#include "schedule/schedule.h"
+
+namespace fdl {
+namespace {
+
+struct Wanted {
+  std::vector<int> ranks;
+  std::vector<std::string> transports{"shm", "tcp"};
+  std::vector<std::string> collectives;
+  std::vector<std::string> sizes;
+  std::string output;
+  double seconds = 0;
+  bool quick = false;
+  bool launched = false;
+};
+
+constexpr double kQuick_s = 24;  // in all, with what starting and ending takes below half a minute
+constexpr double kThorough_s = 180;
+const std::vector<std::string> kQuickSizes{"64", "4K", "32K", "256K", "2M", "16M"};
+const std::vector<std::string> kThoroughSizes{"64", "512", "4K", "16K", "64K", "256K", "1M", "4M", "16M", "64M"};
+
+Status understand_collectives(const Wanted& wanted, TuneOptions& options) {
+  for (int kind = 0; kind < kCollectiveCount; ++kind) {
+    const std::string name(name_of(static_cast<Collective>(kind)));
+    if (wanted.collectives.empty() || std::ranges::find(wanted.collectives, name) != wanted.collectives.end()) {
+      options.collectives.push_back(static_cast<fdl_collective>(kind));
+    }
+  }
+  for (const std::string& name : wanted.collectives) {
+    const bool known = std::ranges::any_of(
+        options.collectives, [&](fdl_collective kind) { return name_of(static_cast<Collective>(kind)) == name; });
+    if (!known) return Status(Code::invalid_argument, "--collectives '" + name + "' is no collective");
+  }
+  return {};
+}
+
+Status understand_sizes(const Wanted& wanted, TuneOptions& options) {
+  const std::vector<std::string>& standard = wanted.quick ? kQuickSizes : kThoroughSizes;
+  for (const std::string& text : wanted.sizes.empty() ? standard : wanted.sizes) {
+    FDL_ASSIGN_OR_RETURN(const std::size_t bytes, parse_bytes(text));
+    options.sizes.push_back(std::max<std::size_t>(bytes, 1));
+  }
+  std::ranges::sort(options.sizes);
+  return {};
+}
+
+Result<TuneOptions> understand(const Wanted& wanted) {
+  TuneOptions options{.launched = wanted.launched, .output = wanted.output};
+  FDL_RETURN_IF_ERROR(understand_collectives(wanted, options));
+  FDL_RETURN_IF_ERROR(understand_sizes(wanted, options));
+  if (options.output.empty()) options.output = own_tuning_file(Environment::of_process());
+  if (options.output.empty()) {
+    return Status(Code::invalid_argument, "neither XDG_CONFIG_HOME nor HOME says where to save; give --output");
+  }
+  return options;
+}
+
+// Two ranks, and one for each core: what jobs on one host have.
+std::vector<int> usual_ranks(bool quick) {
+  const int cores = std::max(2, usable_cores());
+  return quick || cores == 2 ? std::vector<int>{cores} : std::vector<int>{2, cores};
+}
+
+int tune(const Wanted& wanted) {
+  auto options = understand(wanted);
+  if (!options.ok()) {
+    fmt::print(stderr, "farandole tune: {}\n", options.status().text());
+    return kExitUsage;
+  }
+  const double seconds = wanted.seconds > 0 ? wanted.seconds : wanted.quick ? kQuick_s : kThorough_s;
+  if (wanted.launched) {
+    options->seconds = seconds;
+    options->transport = wanted.transports.size() == 1 ? wanted.transports.front() : "auto";
+    return tune_rank(*options, -1);
+  }
+  const std::vector<int> all_ranks = wanted.ranks.empty() ? usual_ranks(wanted.quick) : wanted.ranks;
+  const int64_t end_ns = now_ns() + seconds_to_ns(seconds);
+  std::size_t left = all_ranks.size() * wanted.transports.size();
+  for (const int ranks : all_ranks) {
+    for (const std::string& transport : wanted.transports) {
+      const bool threads = runs_in_threads(transport);
+      options->ranks = ranks;
+      options->transport = transport;
+      options->rendezvous = fresh_rendezvous(threads, "tune");
+      options->seconds = std::max(0.1, static_cast<double>(end_ns - now_ns()) * 1e-9) / static_cast<double>(left--);
+      const int code = run_local_ranks(ranks, threads, [&](int rank) { return tune_rank(*options, rank); });
+      if (code != kExitOk) return code;
+    }
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_tune(CLI::App& app, Work& work) {
+  auto wanted = std::make_shared<Wanted>();
+  CLI::App* command = app.add_subcommand("tune", "Measure what is quickest here, and write the table to choose by");
+  command->add_option("--ranks", wanted->ranks, "How many ranks: 2,4; else two and one a core")
+      ->delimiter(',')
+      ->check(CLI::Range(2, 1024));
+  command->add_option("--transports", wanted->transports, "shm, tcp")->delimiter(',')->capture_default_str();
+  command->add_option("--collectives", wanted->collectives, "allreduce,broadcast ...; else all")->delimiter(',');
+  command->add_option("--sizes", wanted->sizes, "Bytes: 64,64K,1M")->delimiter(',');
+  command->add_flag("--quick", wanted->quick, "Half a minute instead of three");
+  command->add_option("--seconds", wanted->seconds, "About how long in all")->check(CLI::PositiveNumber);
+  command->add_option("--output", wanted->output, "Where to save; else where it is found by itself; -: print it");
+  command->add_flag("--launched", wanted->launched,
+                    "This process is one rank, as its launcher says: farandole run ... -- farandole tune --launched");
+  command->callback([&work, wanted] { work = [wanted] { return tune(*wanted); }; });
+}
+
+}  // namespace fdl

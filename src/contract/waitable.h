@@ -1,0 +1,28 @@
+// Waitable: what one thread drives with progress() and may sleep on while there is nothing to do. No polling anywhere.
+#pragma once
+
+#include "base/clock.h"
+#include "system/poller.h"
+
+namespace fdl {
+
+// How to sleep:   if (x.prepare_to_sleep()) { poll x.wake_fd() for reading ... }   x.finish_sleep();   then progress().
+// prepare_to_sleep() announces the sleep to the peers and then looks once more: false means that there is something to
+// do at once. Everything that could make progress() useful (data, room, a peer's death, interrupt()) makes wake_fd()
+// readable while a sleep is announced. wake_fd() may be put into an epoll set beside others; it stays the same for
+// life.
+class Waitable {
+ public:
+  virtual ~Waitable() = default;
+  virtual int wake_fd() const = 0;
+  virtual bool prepare_to_sleep() = 0;
+  virtual void finish_sleep() = 0;
+
+  // Sleeps until there may be something to do or the deadline passes.
+  void sleep_until_ready(Deadline deadline) {
+    if (prepare_to_sleep()) wait_readable(wake_fd(), deadline);
+    finish_sleep();
+  }
+};
+
+}  // namespace fdl

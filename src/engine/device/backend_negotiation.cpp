@@ -1,0 +1,296 @@
+// DeviceCollectives: what its ranks tell each other, each time followed by a step that all take alike: their devices,
+// the library's id, who has joined, and later who has memory for packing.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/log.h"
+#include "engine/device/device_collectives.h"
+#include "engine/device/device_failure.h"
+#include "engine/host/hierarchical_collectives.h"
+
+namespace fdl {
+namespace {
+
+uint64_t number_of(std::string_view text) {
+  uint64_t state = 0xcbf29ce484222325;
+  for (const char c : text) state = (state ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return state;
+}
+
+}  // namespace
+
+DeviceCollectives::Word DeviceCollectives::Word::of(const Status& status) {
+  Word word;
+  if (status.ok()) return word;
+  word.code = static_cast<int32_t>(status.code());
+  std::strncpy(word.text, status.text().c_str(), sizeof word.text - 1);
+  return word;
+}
+
+Status DeviceCollectives::Word::status() const {
+  return code == 0 ? Status() : Status(static_cast<Code>(code), std::string(text, ::strnlen(text, sizeof text)));
+}
+
+std::string DeviceCollectives::name_of_member(std::size_t member) const {
+  const Member& who = members()[member];
+  return fmt::format("rank {}{}{}{}", who.world_rank, who.host_name.empty() ? "" : " (", who.host_name,
+                     who.host_name.empty() ? "" : ")");
+}
+
+// The library is not looked for where nobody wants it.
+DeviceFacts DeviceCollectives::own_facts() {
+  DeviceFacts facts;
+  const std::string& wish = parts_.config->device_collectives;
+  facts.kind = device_.kind();
+  facts.device = device_.identity();
+  facts.host = number_of(members()[static_cast<std::size_t>(parts_.rank)].host_id);
+  facts.required = wish == "nccl" ? 1 : 0;
+  if (wish == "staged" || !parts_.library) return facts;
+  auto found = parts_.library();
+  if (!found.ok()) {
+    log_at(facts.required != 0 ? LogLevel::warning : LogLevel::info, "no library for collectives on devices: {}",
+           found.status().text());
+  } else if (*found != nullptr) {
+    library_ = *found;
+    facts.version = library_->version();
+    facts.shares_devices = library_->shares_devices() ? 1 : 0;
+  }
+  return facts;
+}
+
+void DeviceCollectives::gather(const void* mine, std::size_t bytes, void* all) {
+  counts_.assign(members().size(), bytes);
+  host_spec_ = {.collective = Collective::allgather, .dtype = Dtype::uint8, .counts = counts_};
+  host_outcome_ = {};
+  host_ = &parts_.choose_host(host_spec_);
+  host_->start(host_spec_, {mine, all}, host_outcome_);
+}
+
+Status DeviceCollectives::take_next_step() {
+  switch (stage_) {
+    case Stage::facts:
+      return judge();
+    case Stage::id:
+      return learn_id();
+    case Stage::joins:
+      return learn_joins();
+    default:
+      return {};
+  }
+}
+
+// The same on all ranks, also on those that have no library to ask.
+Status DeviceCollectives::conflict() const {
+  for (std::size_t i = 0; i < all_facts_.size(); ++i) {
+    if (all_facts_[i].version != 0) continue;
+    return Status(Code::unsupported,
+                  fmt::format("{} has no library for collectives on devices that it may use: install NCCL there (for "
+                              "example the Python package nvidia-nccl), name it by nccl_library, and do not set "
+                              "device_collectives=staged",
+                              name_of_member(i)));
+  }
+  if (is_hierarchical() && !parts_.side_of_hosts) {
+    return Status(
+        Code::unsupported,
+        fmt::format("device_collectives={} needs several hosts that hold equally many ranks, more than one, in "
+                    "neighbouring blocks",
+                    parts_.config->device_collectives));
+  }
+  for (std::size_t i = 0; i < members().size(); ++i) {
+    const Circle circle = circle_of(i);
+    if (circle.first != i) continue;
+    FDL_RETURN_IF_ERROR(library_->conflict(circle.of(all_facts_), circle.of(members())));
+  }
+  return {};
+}
+
+DeviceCollectives::Circle DeviceCollectives::circle_of(std::size_t member) const {
+  if (!is_hierarchical()) return {0, members().size()};
+  const auto locals = static_cast<std::size_t>(parts_.shape.ranks_per_host);
+  if (library_is_between()) return {member % locals, members().size() / locals, locals};
+  return {member / locals * locals, locals};
+}
+
+Status DeviceCollectives::judge() {
+  if (Status against = conflict(); !against.ok()) return go_without(against);
+  stage_ = Stage::id;
+  const auto me = static_cast<std::size_t>(parts_.rank);
+  if (circle_of(me).first == me) {
+    auto made = library_->make_id();
+    id_.word = Word::of(made.status());
+    if (made.ok()) id_.id = *made;
+  }
+  gather(&id_, sizeof id_, all_ids_.data());
+  return {};
+}
+
+Status DeviceCollectives::learn_id() {
+  for (std::size_t i = 0; i < all_ids_.size(); ++i) {
+    const Status made = all_ids_[i].word.status();
+    if (!made.ok()) return go_without(made.while_doing(fmt::format("{} made an id for all", name_of_member(i))));
+  }
+  stage_ = Stage::joins;
+  const auto me = static_cast<std::size_t>(parts_.rank);
+  const Circle circle = circle_of(me);
+  auto joined = library_->join(all_ids_[circle.first].id, static_cast<int>((me - circle.first) / circle.apart),
+                               circle.of(members()), device_, Deadline::after_seconds(parts_.config->start_timeout_s));
+  outcome_ = Word::of(joined.status());
+  if (joined.ok()) joined_ = joined.take();
+  gather(&outcome_, sizeof outcome_, all_outcomes_.data());
+  return {};
+}
+
+Status DeviceCollectives::learn_joins() {
+  for (std::size_t i = 0; i < all_outcomes_.size(); ++i) {
+    const Status one = all_outcomes_[i].status();
+    if (!one.ok()) return go_without(one.while_doing(fmt::format("{} joined the others", name_of_member(i))));
+  }
+  stage_ = Stage::settled;
+  by_library_ = joined_.get();
+  scratch_->belong_to(*library_, *by_library_, !is_hierarchical());
+  log_at(parts_.rank == 0 ? LogLevel::info : LogLevel::debug,
+         "collectives of {} ranks on devices are run by {} on {}{}", members().size(), library_->name(), device_.name(),
+         library_is_between() ? ", between hosts"
+         : is_hierarchical()  ? ", inside hosts"
+                              : "");
+  if (is_hierarchical()) {
+    FDL_RETURN_IF_ERROR(compose());
+  } else if (auto lanes = library_->channels_of(*joined_); lanes != nullptr) {
+    schedules_ =
+        std::make_unique<DeviceSchedules>(std::move(lanes), device_, parts_.rank, parts_.shape, *parts_.config);
+  }
+  if (joined_->wake_fd() >= 0) FDL_RETURN_IF_ERROR(poller_.add(joined_->wake_fd(), 1));
+  return {};
+}
+
+// Staging runs what the library does not.
+Status DeviceCollectives::compose() {
+  const HierarchicalCollectives::Place place{.local_rank = parts_.rank % parts_.shape.ranks_per_host,
+                                             .local_size = parts_.shape.ranks_per_host,
+                                             .host = parts_.rank / parts_.shape.ranks_per_host,
+                                             .hosts = parts_.shape.hosts};
+  const bool staged_between = !library_is_between();
+  side_of_hosts_ = parts_.side_of_hosts(staged_between);
+  FDL_ASSIGN_OR_RETURN(
+      std::unique_ptr<Collectives> staged,
+      StagedCollectives::make(device_, staged_between ? place.host : place.local_rank,
+                              staged_between ? place.hosts : place.local_size, parts_.config->device_staging_bytes,
+                              [this](const CollectiveSpec&) -> Collectives& { return *side_of_hosts_; }));
+  if (!staged_between) std::swap(joined_, staged);
+  FDL_ASSIGN_OR_RETURN(joined_, HierarchicalCollectives::make(std::move(joined_), std::move(staged), place));
+  return {};
+}
+
+// All ranks come here alike, with the same words.
+Status DeviceCollectives::go_without(const Status& why) {
+  if (joined_ != nullptr) {
+    joined_->interrupt(why);
+    joined_.reset();
+  }
+  stage_ = Stage::settled;
+  const auto any = [&](const auto& has) { return std::any_of(all_facts_.begin(), all_facts_.end(), has); };
+  if (any([](const DeviceFacts& facts) { return facts.required != 0; })) {
+    refused_ = Status(Code::unsupported, "device_collectives=nccl cannot be: " + why.text());
+    return {};
+  }
+  if (parts_.rank == 0 && parts_.config->device_collectives != "staged") {
+    const bool some_have = any([](const DeviceFacts& facts) { return facts.version != 0; });
+    log_at(some_have ? LogLevel::warning : LogLevel::info, "collectives on devices go through the host's memory: {}",
+           why.text());
+  }
+  return {};
+}
+
+// ---- the room for packing
+
+void DeviceCollectives::begin_scratch() {
+  scratch_step_ = ScratchStep::emptying;
+  const Status begun = symmetric_allocation_ == nullptr ? scratch_->begin(spec_.stream) : begin_registration();
+  if (begun.ok()) {
+    progress_scratch();
+  } else {
+    ended_ = as_device_failure(begun);
+    finish(ended_);
+  }
+}
+
+bool DeviceCollectives::progress_scratch() {
+  const auto moved = symmetric_allocation_ == nullptr ? advance_scratch() : advance_registration();
+  if (moved.ok()) return *moved;
+  ended_ = as_device_failure(moved.status());
+  finish(ended_);
+  return true;
+}
+
+// Buckets are cut by the room's size: it is the same on all ranks. They tell each other once where all have as much;
+// else those that have more than another shrink to as much as that one, and may come to have less still.
+Result<bool> DeviceCollectives::advance_scratch() {
+  if (scratch_step_ == ScratchStep::emptying) {
+    FDL_ASSIGN_OR_RETURN(const bool emptied, scratch_->emptied());
+    if (!emptied) return false;
+    FDL_RETURN_IF_ERROR(scratch_->take(*scratch_bytes_));
+    tell_scratch();
+  }
+  for (;;) {
+    const bool moved = !host_outcome_.done && host_->progress();
+    if (!host_outcome_.done) return moved;
+    FDL_RETURN_IF_ERROR(host_outcome_.status.while_doing("telling each other of room on their devices"));
+    const std::size_t least = least_room();
+    const auto has_more = [least](const ScratchWord& word) { return word.bytes > least; };
+    if (std::none_of(all_scratch_words_.begin(), all_scratch_words_.end(), has_more)) break;
+    if (has_more(scratch_word_)) FDL_RETURN_IF_ERROR(scratch_->shrink(least));
+    tell_scratch();
+  }
+  FDL_RETURN_IF_ERROR(keep_scratch());
+  *scratch_bytes_ = scratch_->bytes();
+  *scratch_memory_ = scratch_->memory();
+  finish({});
+  return true;
+}
+
+void DeviceCollectives::tell_scratch() {
+  scratch_step_ = ScratchStep::agreeing;
+  scratch_word_ = {.bytes = scratch_->bytes(), .is_librarys = scratch_->has_librarys()};
+  if (members().size() > 1) return gather(&scratch_word_, sizeof scratch_word_, all_scratch_words_.data());
+  all_scratch_words_[0] = scratch_word_;
+  host_outcome_ = {};
+  host_outcome_.finish();
+}
+
+// A rank that has none at all takes the host's, and keeps nobody from having more.
+std::size_t DeviceCollectives::least_room() const {
+  std::size_t least = DeviceScratch::size_for(*scratch_bytes_);
+  for (const ScratchWord& word : all_scratch_words_) {
+    if (word.bytes > 0) least = std::min<std::size_t>(least, word.bytes);
+  }
+  return least;
+}
+
+Status DeviceCollectives::keep_scratch() {
+  const bool all_have_librarys = std::all_of(all_scratch_words_.begin(), all_scratch_words_.end(),
+                                             [](const ScratchWord& word) { return word.is_librarys != 0; });
+  FDL_RETURN_IF_ERROR(scratch_->keep(least_room(), all_have_librarys));
+  tell_of_lack();
+  return {};
+}
+
+// This rank's alone: who has enough has nothing to tell.
+void DeviceCollectives::tell_of_lack() const {
+  const std::string me = name_of_member(static_cast<std::size_t>(parts_.rank));
+  if (scratch_->lack().ok()) {
+    if (scratch_->librarys_lack().ok()) return;
+    return log_info("{}: {}; the fusion buffer is other memory, which {} does not know", me,
+                    scratch_->librarys_lack().text(), library_->name());
+  }
+  const std::string what =
+      scratch_->is_hosts()
+          ? fmt::format("its fusion buffer of {} bytes is in memory of the host, which is slow", scratch_->bytes())
+          : fmt::format("the fusion buffer of all ranks has {} bytes instead of {}, and larger buckets go in rounds",
+                        scratch_->bytes(), DeviceScratch::size_for(*scratch_bytes_));
+  log_warning("{}: {}; {}: free memory of the device, or lower FARANDOLE_FUSION_BYTES", me, scratch_->lack().text(),
+              what);
+}
+
+}  // namespace fdl

@@ -1,0 +1,254 @@
+// DeviceCollectives: one collective at a time, once it is settled who runs it, and the end.
+#include "engine/device/device_collectives.h"
+
+#include <fmt/format.h>
+
+#include "algorithms/choice/choose.h"
+#include "algorithms/choice/tuning_table.h"
+
+namespace fdl {
+namespace {
+
+Status check_wish(const std::string& wish) {
+  for (const char* known : {"auto", "nccl", "staged", "hierarchical", "nccl_between"}) {
+    if (wish == known) return {};
+  }
+  return Status(Code::invalid_argument,
+                fmt::format("device_collectives={}: there is nccl, staged, hierarchical, nccl_between and auto", wish));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceCollectives>> DeviceCollectives::make(Parts parts, Device& device) {
+  FDL_RETURN_IF_ERROR(check_wish(parts.config->device_collectives));
+  FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
+  const auto rank = parts.rank;
+  const auto size = static_cast<int>(parts.members->size());
+  std::unique_ptr<DeviceCollectives> made(new DeviceCollectives(std::move(parts), device, std::move(poller)));
+  FDL_ASSIGN_OR_RETURN(
+      made->staged_,
+      StagedCollectives::make(device, rank, size, made->parts_.config->device_staging_bytes, made->parts_.choose_host));
+  FDL_ASSIGN_OR_RETURN(made->scratch_, DeviceScratch::make(device));
+  FDL_RETURN_IF_ERROR(made->poller_.add(made->staged_->wake_fd(), 0));
+  FDL_RETURN_IF_ERROR(made->poller_.add(made->scratch_->fd(), 2));
+  if (size == 1) made->stage_ = Stage::settled;  // nobody to agree with
+  return made;
+}
+
+DeviceCollectives::DeviceCollectives(Parts parts, Device& device, Poller poller)
+    : parts_(std::move(parts)),
+      device_(device),
+      poller_(std::move(poller)),
+      all_facts_(parts_.members->size()),
+      all_ids_(parts_.members->size()),
+      all_outcomes_(parts_.members->size()),
+      all_scratch_words_(parts_.members->size()),
+      all_registration_words_(parts_.members->size()) {}
+
+// The room first is forgotten by the library, and ends after it.
+DeviceCollectives::~DeviceCollectives() {
+  if (scratch_ != nullptr) scratch_->leave(Deadline::after_seconds(parts_.config->suspect_after_s));
+  schedules_.reset();
+  joined_.reset();
+}
+
+void DeviceCollectives::start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) {
+  buffers_ = buffers;
+  start_or_negotiate(spec, completion);
+}
+
+// All ranks are settled when one is: at the same collective.
+bool DeviceCollectives::takes_group(const CollectiveSpec& spec) const {
+  if (!can(spec) || !is_negotiated() || !refused_.ok()) return false;
+  return runner_for(spec).takes_group(spec);
+}
+
+void DeviceCollectives::launch_group(std::span<const Call> calls, Completion& completion) {
+  FDL_CHECK(completion_ == nullptr);
+  if (!ended_.ok()) return completion.finish(ended_);
+  completion_ = &completion;
+  spec_ = *calls.front().spec;
+  running_ = &runner_for(spec_);
+  running_->launch_group(calls, completion);
+  let_go_if(completion.done);
+}
+
+void DeviceCollectives::make_room(const CollectiveSpec& spec, std::size_t& bytes, void*& memory,
+                                  Completion& completion) {
+  scratch_bytes_ = &bytes;
+  scratch_memory_ = &memory;
+  start_or_negotiate(spec, completion);
+}
+
+void DeviceCollectives::hold(const CollectiveSpec& spec, SymmetricAllocation& symmetric_allocation,
+                             Completion& completion) {
+  symmetric_allocation_ = &symmetric_allocation;
+  start_or_negotiate(spec, completion);
+}
+
+void DeviceCollectives::start_or_negotiate(const CollectiveSpec& spec, Completion& completion) {
+  FDL_CHECK(completion_ == nullptr);
+  completion_ = &completion;
+  if (!ended_.ok()) return finish(ended_);
+  if (spec.device != &device_) {
+    return finish(Status(
+        Code::invalid_argument,
+        fmt::format("{} on {}: this communicator's collectives are on {}, and each rank uses one device in it; make "
+                    "another communicator for the other device",
+                    fdl::name_of(spec.collective), spec.device->name(), device_.name())));
+  }
+  spec_ = spec;
+  if (stage_ == Stage::settled) return dispatch();
+  facts_ = own_facts();
+  stage_ = Stage::facts;
+  gather(&facts_, sizeof facts_, all_facts_.data());
+  progress();
+}
+
+Collectives& DeviceCollectives::runner_for(const CollectiveSpec& spec) const {
+  if (schedules_ != nullptr && schedules_->can(spec)) return *schedules_;
+  const bool named = !is_auto(spec.algorithm) && spec.algorithm != kWhole;
+  if (joined_ == nullptr || named || !joined_->can(spec)) return *staged_;
+  return *joined_;
+}
+
+bool DeviceCollectives::stages(const CollectiveSpec& spec) const { return &runner_for(spec) == staged_.get(); }
+
+void DeviceCollectives::dispatch() {
+  if (!refused_.ok()) return finish(refused_);
+  if (scratch_bytes_ != nullptr || symmetric_allocation_ != nullptr) return begin_scratch();
+  running_ = &runner_for(spec_);
+  const Completion* completion = completion_;
+  running_->start(spec_, buffers_, *completion_);
+  let_go_if(completion->done);
+}
+
+// True if it was done, and is its owner's again.
+bool DeviceCollectives::let_go_if(bool done) {
+  if (!done) return false;
+  running_ = nullptr;
+  completion_ = nullptr;
+  return true;
+}
+
+void DeviceCollectives::finish(Status outcome) {
+  host_ = nullptr;
+  scratch_step_ = ScratchStep::none;
+  scratch_bytes_ = nullptr;
+  symmetric_allocation_ = nullptr;
+  taken_.reset();
+  std::exchange(completion_, nullptr)->finish(std::move(outcome));
+}
+
+// What is in flight may wait, on the device, for what the library was given before, and lanes move with what they
+// belong to: the library is looked after beside whoever else is at work. True if it has moved or failed.
+bool DeviceCollectives::look_after_library() {
+  if (by_library_ == nullptr || running_ == by_library_ || completion_ == nullptr || !ended_.ok()) return false;
+  const bool moved = by_library_->progress();
+  const Status met = library_->status_of(*by_library_);
+  if (!met.ok() && completion_ != nullptr) interrupt(met);
+  return moved || !met.ok();
+}
+
+bool DeviceCollectives::progress() {
+  bool moved = look_after_library();
+  if (!ended_.ok()) return moved;
+  if (running_ != nullptr) {
+    moved |= running_->progress();
+    return let_go_if(completion_->done) || moved;
+  }
+  if (scratch_step_ != ScratchStep::none) return progress_scratch() || moved;
+  if (completion_ == nullptr) return joined_ != nullptr && joined_->progress();
+  while (stage_ != Stage::settled) {
+    moved |= !host_outcome_.done && host_->progress();
+    if (!host_outcome_.done) return moved;
+    host_ = nullptr;
+    Status next = host_outcome_.status.while_doing("telling each other of their devices");
+    if (next.ok()) next = take_next_step();
+    if (!next.ok()) {
+      ended_ = next;
+      finish(std::move(next));
+      return true;
+    }
+  }
+  dispatch();
+  return true;
+}
+
+// ---- the end, and questions
+
+void DeviceCollectives::interrupt(const Status& why) {
+  if (!ended_.ok()) return;
+  ended_ = why;
+  if (host_ != nullptr) host_->interrupt(why);
+  // What is queued may still run on others' devices: who leaves in good order leaves it be.
+  const bool in_order = why.code() == Code::shut_down && completion_ == nullptr;
+  if (joined_ != nullptr && !in_order) joined_->interrupt(why);
+  if (schedules_ != nullptr) schedules_->interrupt(why);
+  staged_->interrupt(why);
+  if (completion_ == nullptr) return;
+  if (running_ == nullptr) return finish(why);
+  running_ = nullptr;
+  completion_ = nullptr;
+}
+
+Status DeviceCollectives::status() const {
+  if (!ended_.ok() || by_library_ == nullptr) return ended_;
+  return library_->status_of(*by_library_);
+}
+
+DeviceLibrary::Work DeviceCollectives::look_at_work() {
+  if (by_library_ == nullptr || !ended_.ok()) return {};
+  return library_->look_at_work(*by_library_);
+}
+
+bool DeviceCollectives::takes_segments(const CollectiveSpec& spec) const {
+  return is_negotiated() && refused_.ok() && runner_for(spec).takes_segments(spec);
+}
+
+std::string_view DeviceCollectives::runner_name(const CollectiveSpec& spec) const {
+  if (!refused_.ok()) return {};
+  return stages(spec) ? staged_->name() : joined_->name();
+}
+
+std::string_view DeviceCollectives::algorithm_of(const CollectiveSpec& spec) const {
+  return &runner_for(spec) == schedules_.get() ? schedules_->algorithm_of(spec) : std::string_view();
+}
+
+std::string_view DeviceCollectives::staged_over(std::string_view host) const {
+  return *names_.insert(fmt::format("staged over {}", host)).first;
+}
+
+Collectives* DeviceCollectives::host_at_work() const {
+  return running_ == staged_.get() ? staged_->host_at_work() : host_;
+}
+
+std::string DeviceCollectives::phase() const {
+  if (running_ != nullptr) return fmt::format("{}, {}", running_->name(), running_->phase());
+  if (scratch_step_ == ScratchStep::forgetting) return "giving back memory that nobody holds";
+  if (scratch_step_ == ScratchStep::emptying && symmetric_allocation_ != nullptr)
+    return "waiting until the memory that was freed is unused";
+  if (scratch_step_ == ScratchStep::emptying) return "waiting until the memory for packing is free";
+  if (host_ == nullptr) return {};
+  const std::string_view what = is_negotiated()          ? "telling each other of room on their devices"
+                                : stage_ == Stage::facts ? "telling each other of their devices"
+                                : stage_ == Stage::id    ? "waiting for the library's id"
+                                                         : "telling each other who could join";
+  const std::string on_host = host_->phase();
+  return fmt::format("{}: {}", what, on_host.empty() ? host_->name() : std::string_view(on_host));
+}
+
+bool DeviceCollectives::prepare_to_sleep() {
+  library_may_sleep_ = joined_ != nullptr && is_negotiated();
+  if (library_may_sleep_ && !joined_->prepare_to_sleep()) return false;
+  if (scratch_step_ == ScratchStep::emptying) return scratch_->prepare_to_sleep();
+  if (running_ == nullptr || running_ == joined_.get()) return true;
+  return running_->prepare_to_sleep();
+}
+
+void DeviceCollectives::finish_sleep() {
+  if (library_may_sleep_) joined_->finish_sleep();
+  library_may_sleep_ = false;
+}
+
+}  // namespace fdl

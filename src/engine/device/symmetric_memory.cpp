@@ -1,0 +1,73 @@
+// SymmetricMemory: where it comes from, and when it may go back.
+#include "engine/device/symmetric_memory.h"
+
+#include <string>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "system/poller.h"
+
+namespace fdl {
+namespace {
+
+constexpr std::size_t kGrain = 4096;  // what libraries map is whole pages
+
+}  // namespace
+
+Result<std::shared_ptr<SymmetricMemory>> SymmetricMemory::take(Device& device, DeviceLibrary* library, Stream stream,
+                                                               std::size_t bytes) {
+  FDL_ASSIGN_OR_RETURN(const DeviceEvent last_use, device.make_event());
+  const std::size_t whole = round_up(bytes, kGrain);
+  auto memory = library == nullptr ? Result<void*>(Status(Code::resource, "")) : library->allocate(device, whole);
+  if (!memory.ok() && library != nullptr) {
+    log_info("{}: memory of {} is taken instead, which {} does not know", memory.status().text(), device.name(),
+             library->name());
+    library = nullptr;
+  }
+  if (library == nullptr) memory = device.allocate(whole);
+  if (!memory.ok()) {
+    device.end_event(last_use);
+    return memory.status();
+  }
+  return std::shared_ptr<SymmetricMemory>(new SymmetricMemory(device, library, stream, *memory, whole, last_use));
+}
+
+// The stream may be gone when the memory goes: all that is asked of it is asked now.
+void SymmetricMemory::let_go() {
+  // What cannot be marked belongs to a device that has failed, and uses nothing any more.
+  static_cast<void>(device_.set(last_use_, stream_));
+  auto notifier = CompletionNotifier::take();
+  if (notifier.ok() && device_.ring(stream_, notifier->event()).ok()) notifier_.emplace(notifier.take());
+  let_go_.store(true, std::memory_order_release);
+}
+
+bool SymmetricMemory::is_unused() const {
+  if (!is_let_go()) return false;
+  const auto is_through = device_.reached(last_use_);
+  return is_through.ok() && *is_through;
+}
+
+bool SymmetricMemory::wait_through() const {
+  const Deadline deadline = Deadline::after_seconds(1);
+  for (;;) {
+    if (notifier_) notifier_->clear();
+    const auto is_through = device_.reached(last_use_);
+    if (!is_through.ok() || *is_through) return true;
+    if (!notifier_ || !wait_readable(notifier_->fd(), deadline)) return false;
+  }
+}
+
+// The device gives its own memory back in the stream's order; a library does not.
+SymmetricMemory::~SymmetricMemory() {
+  if (!is_let_go()) let_go();
+  if (library_ == nullptr) {
+    device_.release_after(stream_, memory_);
+  } else if (wait_through()) {
+    library_->release(device_, memory_);
+  } else {
+    log_info("{} bytes of {} are left to the end of the process", bytes_, device_.name());
+  }
+  device_.end_event(last_use_);
+}
+
+}  // namespace fdl

@@ -1,0 +1,90 @@
+// Link probe: the transport knows its round trips; what a link carries is seen in how far the bytes of one short burst
+// arrive from each other. Bursts fit into a connection's first window, so that no round trip hides between them.
+#include "engine/host/link_probe.h"
+
+#include <algorithm>
+#include <array>
+
+#include "engine/host/scheduled_collectives.h"
+
+namespace fdl {
+namespace {
+
+constexpr std::size_t kHeadBytes = 1_KiB;
+constexpr std::size_t kTailBytes = 11_KiB;
+constexpr int kBursts = 3;
+constexpr uint32_t kTag = 0x70726f62;  // "prob"
+
+Status drive(Transport& transport, int peer, Deadline deadline) {
+  if (transport.progress()) return {};
+  FDL_RETURN_IF_ERROR(transport.channel_status({peer, 0}));
+  if (deadline.passed()) return Status(Code::timeout, "the links could not be measured in time");
+  transport.sleep_until_ready(deadline);
+  return {};
+}
+
+Status wait_for(Transport& transport, int peer, const std::optional<Ticket>& ticket, Deadline deadline) {
+  if (!ticket) return transport.channel_status({peer, 0});
+  while (!transport.done(*ticket)) FDL_RETURN_IF_ERROR(drive(transport, peer, deadline));
+  return {};
+}
+
+// Seconds a byte, of one burst around the ring.
+Result<double> burst(Transport& transport, int rank, int size, Deadline deadline) {
+  std::array<std::byte, kHeadBytes + kTailBytes> out{};
+  std::array<std::byte, kHeadBytes + kTailBytes> in{};
+  const std::span all_out(out);
+  const std::span all_in(in);
+  const Channel next{(rank + 1) % size, 0};
+  const Channel prev{(rank + size - 1) % size, 0};
+  const auto head = transport.recv(prev, kTag, all_in.first(kHeadBytes));
+  const auto tail = transport.recv(prev, kTag, all_in.last(kTailBytes));
+  transport.send(next, kTag, all_out.first(kHeadBytes));
+  const auto sent = transport.send(next, kTag, all_out.last(kTailBytes));
+  FDL_RETURN_IF_ERROR(wait_for(transport, prev.peer, head, deadline));
+  const int64_t begin = now_ns();
+  FDL_RETURN_IF_ERROR(wait_for(transport, prev.peer, tail, deadline));
+  const auto apart_ns = static_cast<double>(now_ns() - begin);
+  FDL_RETURN_IF_ERROR(wait_for(transport, next.peer, sent, deadline));
+  return apart_ns * 1e-9 / static_cast<double>(kTailBytes);
+}
+
+// Everybody's worst. What the ranks do not yet agree on is left out of the shape that this is done with.
+Status agree(Transport& transport, int rank, const GroupShape& shape, const Config& config, std::span<double> worst,
+             Deadline deadline) {
+  const GroupShape known{.ranks = shape.ranks, .hosts = shape.hosts, .ranks_per_host = shape.ranks_per_host};
+  ScheduledCollectives collectives(&transport, rank, known, config);
+  const CollectiveSpec spec{.dtype = Dtype::float64, .reduction = {.op = Op::max}, .count = worst.size()};
+  Completion completion;
+  collectives.start(spec, {worst.data(), worst.data()}, completion);
+  while (!completion.done) {
+    if (collectives.progress()) continue;
+    if (deadline.passed()) return Status(Code::timeout, "the links could not be agreed on in time");
+    collectives.sleep_until_ready(deadline);
+  }
+  return completion.status;
+}
+
+}  // namespace
+
+Result<GroupShape> probe_links(Transport& transport, int rank, GroupShape shape, const Config& config,
+                               Deadline deadline) {
+  std::array<double, 2> worst{};
+  auto& [latency_s, beta_s] = worst;
+  for (int peer = 0; peer < shape.ranks; ++peer) {
+    if (peer != rank) latency_s = std::max(latency_s, transport.round_trip_s(peer) / 2 - shape.alpha_s);
+  }
+  latency_s = std::max(latency_s, shape.latency_s);
+  // A rank that was not scheduled in time sees bytes apart that came together: the best of a few.
+  for (int i = 0; i < kBursts && shape.hosts > 1; ++i) {
+    FDL_ASSIGN_OR_RETURN(const double seen_s, burst(transport, rank, shape.ranks, deadline));
+    beta_s = i == 0 ? seen_s : std::min(beta_s, seen_s);
+  }
+  FDL_RETURN_IF_ERROR(agree(transport, rank, shape, config, worst, deadline));
+  shape.latency_s = latency_s;
+  // Bytes that came in one piece say only that the link is fast.
+  shape.beta_s = std::max(shape.beta_s, beta_s);
+  return shape;
+}
+
+}  // namespace fdl

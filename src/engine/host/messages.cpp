@@ -1,0 +1,152 @@
+// Messages: each line posts in order and finishes in order, so a list per line is all there is.
+#include "engine/host/messages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace fdl {
+namespace {
+
+// Part of the tag is the message's size, so that two sizes that begin with equal slices are told apart at once.
+uint32_t tag_of(std::size_t bytes) {
+  return 0x6d000000u ^ static_cast<uint32_t>(bytes) ^ static_cast<uint32_t>(bytes >> 32);
+}
+
+}  // namespace
+
+Messages::Messages(Transport* transport, int rank, int size, std::size_t slice_bytes)
+    : transport_(transport), rank_(rank), slice_bytes_(slice_bytes), lines_(static_cast<std::size_t>(size) * 2) {
+  busy_.reserve(lines_.size());
+}
+
+void Messages::start(Message& message) {
+  message.posted = 0;
+  message.next = nullptr;
+  Line& line = lines_[line_of(message)];
+  (line.newest == nullptr ? line.oldest : line.newest->next) = &message;
+  line.newest = &message;
+  if (line.posting == nullptr) line.posting = &message;
+  if (!line.busy) {
+    line.busy = true;
+    busy_.push_back(line_of(message));
+  }
+}
+
+bool Messages::progress() {
+  bool moved = false;
+  for (std::size_t i = 0; i < busy_.size();) {
+    const std::size_t at = busy_[i];
+    Line& line = lines_[at];
+    moved |= at / 2 == static_cast<std::size_t>(rank_) ? run_own() : run(line);
+    if (line.oldest == nullptr) {
+      line.busy = false;
+      busy_[i] = busy_.back();
+      busy_.pop_back();
+    } else {
+      ++i;
+    }
+  }
+  return moved;
+}
+
+bool Messages::run(Line& line) {
+  bool moved = post(line);
+  // The oldest is whole when it is not being posted any more.
+  while (line.oldest != line.posting && transport_->done(line.oldest->last)) {
+    take_oldest(line)->completion.finish();
+    moved = true;
+  }
+  return moved;
+}
+
+bool Messages::post(Line& line) {
+  bool moved = false;
+  while (line.posting != nullptr && !line.posting->held && post_slice(*line.posting)) {
+    moved = true;
+    if (line.posting->posted == line.posting->bytes) line.posting = line.posting->next;
+  }
+  return moved;
+}
+
+bool Messages::post_slice(Message& message) {
+  const std::size_t bytes = std::min(slice_bytes_, message.bytes - message.posted);
+  const Bytes slice(message.data + message.posted, bytes);
+  const Channel channel{message.peer, 1};
+  const uint32_t tag = tag_of(message.bytes);
+  const auto ticket = message.outgoing ? transport_->send(channel, tag, slice) : transport_->recv(channel, tag, slice);
+  if (!ticket) return false;
+  message.last = *ticket;
+  message.posted += bytes;
+  return true;
+}
+
+bool Messages::run_own() {
+  Line& incoming = lines_[static_cast<std::size_t>(rank_) * 2];
+  Line& outgoing = lines_[static_cast<std::size_t>(rank_) * 2 + 1];
+  bool moved = false;
+  while (incoming.oldest != nullptr && outgoing.oldest != nullptr && !outgoing.oldest->held) {
+    incoming.posting = outgoing.posting = nullptr;
+    Message* target = take_oldest(incoming);
+    Message* source = take_oldest(outgoing);
+    moved = true;
+    if (source->bytes != target->bytes) {
+      const Status unequal(Code::invalid_argument,
+                           fmt::format("rank {} sends {} bytes to itself where it receives {} bytes", rank_,
+                                       source->bytes, target->bytes));
+      source->completion.finish(unequal);
+      target->completion.finish(unequal);
+      continue;
+    }
+    if (source->bytes > 0) std::memmove(target->data, source->data, source->bytes);
+    source->completion.finish();
+    target->completion.finish();
+  }
+  return moved;
+}
+
+// Whoever waits for the message may free it as soon as it is finished, so it leaves the list first.
+Message* Messages::take_oldest(Line& line) {
+  Message* message = line.oldest;
+  line.oldest = message->next;
+  if (line.oldest == nullptr) line.newest = nullptr;
+  return message;
+}
+
+bool Messages::fail_unreachable() {
+  bool any = false;
+  for (const std::size_t at : busy_) {
+    const int peer = static_cast<int>(at / 2);
+    if (peer == rank_) continue;
+    const Status status = transport_->channel_status({peer, 1});
+    if (status.ok()) continue;
+    const std::string phase = phase_of(*lines_[at].oldest);
+    end(lines_[at], status.during("message", phase).while_doing(phase));
+    any = true;
+  }
+  std::erase_if(busy_, [this](std::size_t at) { return !lines_[at].busy; });
+  return any;
+}
+
+std::string Messages::phase_of(const Message& message) {
+  return fmt::format("{} of {} bytes {} rank {}", message.outgoing ? "send" : "recv", message.bytes,
+                     message.outgoing ? "to" : "from", message.peer);
+}
+
+std::string Messages::phase() const { return busy_.empty() ? std::string() : phase_of(*lines_[busy_.front()].oldest); }
+
+int Messages::waiting_for() const { return busy_.empty() ? -1 : static_cast<int>(busy_.front() / 2); }
+
+void Messages::end(Line& line, const Status& why) {
+  line.posting = nullptr;
+  line.busy = false;
+  while (line.oldest != nullptr) take_oldest(line)->completion.finish(why);
+}
+
+void Messages::fail(const Status& why) {
+  for (Line& line : lines_) end(line, why);
+  busy_.clear();
+}
+
+}  // namespace fdl

@@ -1,0 +1,54 @@
+// RoutedTransport: one Transport made of several, each peer reached through one of them: same host, other hosts.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "contract/transport.h"
+#include "system/poller.h"
+
+namespace fdl {
+
+// Which part reaches a peer, and which rank the peer has there. The own rank's entry is never read.
+struct Route {
+  int part = 0;
+  int peer = 0;
+};
+
+class RoutedTransport final : public Transport {
+ public:
+  // routes[r] is for rank r of the whole.
+  static Result<std::unique_ptr<Transport>> make(std::vector<std::unique_ptr<Transport>> parts,
+                                                 std::vector<Route> routes, int rank);
+
+  std::string_view name() const override { return name_; }
+  std::optional<Ticket> send(Channel channel, uint32_t tag, ConstBytes bytes) override;
+  std::optional<Ticket> recv(Channel channel, uint32_t tag, Bytes bytes) override;
+  bool done(Ticket ticket) const override;
+  bool progress() override;
+  Status peer_status(int peer) const override;
+  Status channel_status(Channel channel) const override;
+  Status status() const override;
+  double round_trip_s(int peer) const override { return part(route(peer)).round_trip_s(route(peer).peer); }
+
+  int wake_fd() const override { return poller_.fd(); }
+  bool prepare_to_sleep() override;
+  void finish_sleep() override;
+
+ private:
+  RoutedTransport(std::vector<std::unique_ptr<Transport>> parts, std::vector<Route> routes, int rank, Poller poller);
+
+  const Route& route(int peer) const { return routes_[static_cast<std::size_t>(peer)]; }
+  Transport& part(const Route& route) const { return *parts_[static_cast<std::size_t>(route.part)]; }
+  std::optional<Ticket> stamp(std::optional<Ticket> ticket, int part) const;
+
+  std::vector<std::unique_ptr<Transport>> parts_;
+  std::vector<Route> routes_;
+  int rank_;
+  Poller poller_;  // of the parts' descriptors: sets nest, so this one is readable when any of them is
+  std::string name_;
+  std::size_t prepared_ = 0;
+};
+
+}  // namespace fdl

@@ -1,0 +1,48 @@
+// DeviceWork: one stream, one mark, and memory.
+#include "runtime/device/device_work.h"
+
+#include "base/log.h"
+
+namespace fdl {
+
+Result<std::unique_ptr<DeviceWork>> DeviceWork::make(std::shared_ptr<UsedDevice> used) {
+  FDL_ASSIGN_OR_RETURN(const Stream stream, used->device().make_stream());
+  auto event = used->event(stream);
+  if (!event.ok()) {
+    used->device().end_stream(stream);
+    return event.status();
+  }
+  return std::unique_ptr<DeviceWork>(new DeviceWork(std::move(used), stream, *event));
+}
+
+DeviceWork::~DeviceWork() {
+  own_scratch_.give_back();
+  used_->give_back(finished_);
+  device().end_stream(stream_);
+}
+
+Status DeviceWork::begin_after(const DevicePlace& place) {
+  return place.stream() == stream_ ? Status() : device().wait(stream_, place.submitted());
+}
+
+Status DeviceWork::finish() { return device().set(finished_, stream_); }
+
+Status DeviceWork::hand_over(const DevicePlace& place) { return device().wait(place.stream(), finished_); }
+
+Result<void*> DeviceWork::own_scratch(std::size_t bytes) {
+  if (bytes <= own_scratch_.bytes()) return own_scratch_.get();
+  own_scratch_.give_back();
+  auto memory = DeviceMemory::of_device(device(), bytes);
+  if (!memory.ok() && memory.status().code() == Code::resource) {
+    log_warning(
+        "{}; {} bytes of zeros, for a tensor that other ranks have and this one has not, are in memory of the host, "
+        "which is slow: free memory of the device",
+        memory.status().text(), bytes);
+    memory = DeviceMemory::of_host(device(), bytes);
+  }
+  if (!memory.ok()) return memory.status().while_doing("making room for a tensor of the others");
+  own_scratch_ = memory.take();
+  return own_scratch_.get();
+}
+
+}  // namespace fdl

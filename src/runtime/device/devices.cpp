@@ -1,0 +1,77 @@
+// Devices: each opened once, by what the build has for its kind.
+#include "runtime/device/devices.h"
+
+#include "runtime/lifecycle/assemble.h"
+
+namespace fdl {
+
+UsedDevice::~UsedDevice() {
+  MutexLock lock(mutex_);
+  for (const DeviceEvent event : free_) device_->end_event(event);
+}
+
+Result<DeviceEvent> UsedDevice::event(Stream stream) {
+  DeviceEvent event = nullptr;
+  {
+    MutexLock lock(mutex_);
+    if (!free_.empty()) {
+      event = free_.back();
+      free_.pop_back();
+    }
+  }
+  if (event == nullptr) {
+    FDL_ASSIGN_OR_RETURN(event, device_->make_event());
+  }
+  Status set = device_->set(event, stream);
+  if (set.ok()) return event;
+  give_back(event);
+  return set;
+}
+
+void UsedDevice::give_back(DeviceEvent event) {
+  MutexLock lock(mutex_);
+  free_.push_back(event);
+}
+
+Result<std::shared_ptr<DevicePlace>> DevicePlace::make(std::shared_ptr<UsedDevice> used, Stream stream) {
+  FDL_ASSIGN_OR_RETURN(const bool captured, used->device().is_captured(stream));
+  if (captured) {
+    return Status(
+        Code::unsupported,
+        "the stream is being captured into a graph, and operations by name are agreed upon each time; capture "
+        "calls of an ordered communicator, or submit outside of the capture");
+  }
+  FDL_ASSIGN_OR_RETURN(const DeviceEvent submitted, used->event(stream));
+  return std::shared_ptr<DevicePlace>(new DevicePlace(std::move(used), stream, submitted));
+}
+
+Result<std::shared_ptr<UsedDevice>> Devices::find(int kind, int index) {
+  MutexLock lock(mutex_);
+  auto [found, is_new] = devices_.try_emplace({kind, index});
+  if (is_new) {
+    auto opened = open_device(kind, index, config_);
+    if (opened.ok()) {
+      found->second.object = std::make_shared<UsedDevice>(opened.take());
+    } else {
+      found->second.refusal = opened.status();
+    }
+  }
+  return found->second.answer();
+}
+
+Result<DeviceLibrary*> Devices::library() {
+  MutexLock lock(mutex_);
+  if (!library_) {
+    library_ = std::make_unique<Opened<DeviceLibrary>>();
+    auto opened = open_device_library(config_);
+    if (opened.ok()) {
+      library_->object = opened.take();
+    } else {
+      library_->refusal = opened.status();
+    }
+  }
+  if (library_->object) return library_->object.get();
+  return library_->refusal;
+}
+
+}  // namespace fdl

@@ -1,0 +1,324 @@
+// Assemble: one line a transport, and one a kind of device. A transport that is not built is not named anywhere else.
+#include "runtime/lifecycle/assemble.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "bootstrap/topology/topology.h"
+#include "engine/host/hierarchical_collectives.h"
+#include "engine/host/link_probe.h"
+#include "engine/host/part_transport.h"
+#include "engine/host/routed_transport.h"
+#include "engine/host/scheduled_collectives.h"
+
+#if FDL_WITH_LOOPBACK
+#include "transports/loopback/loopback_transport.h"
+#endif
+#if FDL_WITH_SHM
+#include "transports/shm/memory/shm_memory.h"
+#include "transports/shm/numa/shm_level_answer.h"
+#include "transports/shm/shm_host.h"
+#include "transports/shm/shm_transport.h"
+#endif
+#if FDL_WITH_TCP
+#include "transports/tcp/tcp_transport.h"
+#endif
+#if FDL_WITH_CUDA
+#include "cuda/cuda_device.h"
+#endif
+#if FDL_WITH_NCCL
+#include "transports/nccl/nccl_device_library.h"
+#endif
+
+namespace fdl {
+namespace {
+
+using Peers = std::vector<bool>;
+
+struct Option {
+  std::string_view name;
+  bool in_auto;  // loopback must be asked for: it joins threads of one process only
+  bool (*joins)(const Member& a, const Member& b);
+  Result<std::unique_ptr<Transport>> (*connect)(const Membership& membership, const Peers& peers);
+};
+
+// In order of preference.
+const std::vector<Option>& options() {
+  static const std::vector<Option> all {
+#if FDL_WITH_SHM
+    {"shm", true, [](const Member& a, const Member& b) { return a.host_id == b.host_id; }, connect_shm},
+#endif
+#if FDL_WITH_TCP
+        {"tcp", true, [](const Member&, const Member&) { return true; }, connect_tcp},
+#endif
+#if FDL_WITH_LOOPBACK
+        {"loopback", false,
+         [](const Member& a, const Member& b) { return a.host_id == b.host_id && a.process_id == b.process_id; },
+         [](const Membership& membership, const Peers&) { return connect_loopback(membership); }},
+#endif
+  };
+  return all;
+}
+
+std::string option_names() {
+  std::string names;
+  for (const Option& option : options()) names += (names.empty() ? "" : ", ") + std::string(option.name);
+  return names;
+}
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> words;
+  for (std::size_t begin = 0; begin <= list.size();) {
+    const std::size_t end = std::min(list.find(',', begin), list.size());
+    std::string word = list.substr(begin, end - begin);
+    std::erase(word, ' ');
+    if (!word.empty()) words.push_back(std::move(word));
+    begin = end + 1;
+  }
+  return words;
+}
+
+// The options that `config.transport` allows, in its order.
+Result<std::vector<const Option*>> allowed(const Config& config) {
+  std::vector<const Option*> chosen;
+  for (const std::string& word : split(config.transport)) {
+    const std::size_t before = chosen.size();
+    for (const Option& option : options()) {
+      if (word == option.name || (word == "auto" && option.in_auto)) chosen.push_back(&option);
+    }
+    if (chosen.size() == before) {
+      return Status(Code::invalid_argument,
+                    "transport '" + word + "' is not known to this build; it has " + option_names() + ", and auto");
+    }
+  }
+  if (chosen.empty()) return Status(Code::invalid_argument, "FARANDOLE_TRANSPORT names no transport; use auto");
+  return chosen;
+}
+
+// The option that joins members a and b; the same on both sides, for the first that fits is taken.
+const Option* joining(const std::vector<const Option*>& chosen, const Member& a, const Member& b) {
+  for (const Option* option : chosen) {
+    if (option->joins(a, b)) return option;
+  }
+  return nullptr;
+}
+
+#if FDL_WITH_SHM
+// Whether ranks of one host are joined by shared memory: the same answer on all ranks, for it is no fact of theirs.
+bool hosts_share_memory(const std::vector<const Option*>& chosen, const Membership& membership) {
+  const Option* option = joining(chosen, membership.me(), membership.me());
+  return option != nullptr && option->name == "shm";
+}
+#endif
+
+Status no_way(const Membership& membership, int peer) {
+  return Status(Code::unsupported, membership.name_of(membership.rank) + " and " + membership.name_of(peer) +
+                                       " cannot be joined by transport '" + membership.config->transport +
+                                       "': they share no memory; allow tcp as well");
+}
+
+}  // namespace
+
+std::string built_transports() {
+  std::string line;
+  for (const Option& option : options()) line += (line.empty() ? "" : ", ") + std::string(option.name) + " yes";
+  return line;
+}
+
+Result<std::shared_ptr<Device>> open_device(int kind, int index, [[maybe_unused]] const Config& config) {
+#if FDL_WITH_CUDA
+  constexpr int kCuda = 2;  // DLPack's number
+  if (kind == kCuda) return open_cuda_device(index, config);
+#endif
+  return Status(Code::unsupported, "this build has nothing for devices of kind " + std::to_string(kind) + " (index " +
+                                       std::to_string(index) + "); copy the tensor to the CPU");
+}
+
+Result<std::shared_ptr<DeviceLibrary>> open_device_library([[maybe_unused]] const Config& config) {
+#if FDL_WITH_NCCL
+  // NCCL lets several ranks use one device where this is asked for, and only then.
+  return open_nccl(config, Environment::of_process().get("NCCL_MULTI_RANK_GPU_ENABLE") == "1");
+#else
+  return Status(Code::unsupported, "this build has no NCCL");
+#endif
+}
+
+DeviceDescription describe_devices([[maybe_unused]] const Config& config) {
+  DeviceDescription found{.devices = "this build has nothing for devices", .library = "this build has no NCCL"};
+#if FDL_WITH_CUDA
+  const auto count = count_cuda_devices(config);
+  Result<std::shared_ptr<Device>> first = Status(Code::unsupported, "cuda: the driver sees no device");
+  if (!count.ok()) first = count.status();
+  if (count.ok() && *count > 0) first = open_cuda_device(0, config);
+  found.has_devices = first.ok();
+  found.devices = first.ok() ? "cuda: " + std::to_string(*count) +
+                                   (*count == 1 ? " device, " : " devices, the first ") + std::string((*first)->name())
+                             : first.status().text();
+#endif
+#if FDL_WITH_NCCL
+  found.has_library = open_device_library(config).ok();
+  found.library = describe_nccl(config);
+#endif
+  return found;
+}
+
+LevelAnswer levels_between([[maybe_unused]] std::span<const int> node_of_rank, [[maybe_unused]] Collective collective,
+                           [[maybe_unused]] std::size_t bytes, [[maybe_unused]] const Config& config) {
+#if FDL_WITH_SHM
+  const std::size_t elements = bytes / size_of(Dtype::float32);
+  const std::vector<std::size_t> parts(node_of_rank.size(), elements / std::max<std::size_t>(node_of_rank.size(), 1));
+  const CollectiveSpec spec{.collective = collective, .count = elements, .counts = parts, .recv_counts = parts};
+  return answer_of_levels(node_of_rank, spec, config.numa_levels, config.shm_bytes);
+#else
+  return {.why = "this build has no shared memory"};
+#endif
+}
+
+std::string transports_between(const std::vector<Member>& members, int rank, const Config& config) {
+  auto chosen = allowed(config);
+  if (!chosen.ok()) return "none";
+  std::set<std::string> names;
+  for (std::size_t peer = 0; peer < members.size(); ++peer) {
+    const Option* option = joining(*chosen, members[static_cast<std::size_t>(rank)], members[peer]);
+    if (static_cast<int>(peer) != rank && option != nullptr) names.insert(std::string(option->name));
+  }
+  std::string line;
+  for (const std::string& name : names) line += (line.empty() ? "" : "+") + name;
+  return line.empty() ? "none" : line;
+}
+
+GroupShape shape_of(const std::vector<Member>& members) {
+  std::map<std::string, int> per_host;
+  for (const Member& member : members) ++per_host[member.host_id];
+  GroupShape shape{.ranks = static_cast<int>(members.size()), .hosts = static_cast<int>(per_host.size())};
+  shape.ranks_per_host = per_host.begin()->second;
+  for (const auto& [host, count] : per_host) {
+    if (count != shape.ranks_per_host) shape.ranks_per_host = 0;
+  }
+  for (std::size_t i = 0; shape.ranks_per_host > 0 && i < members.size(); ++i) {
+    const std::size_t first = i - i % static_cast<std::size_t>(shape.ranks_per_host);
+    if (members[i].host_id != members[first].host_id) shape.ranks_per_host = 0;  // not neighbours
+  }
+  return shape;
+}
+
+Result<std::shared_ptr<HostMemory>> assemble_memory(const Membership& membership) {
+  FDL_ASSIGN_OR_RETURN(const std::vector<const Option*> chosen, allowed(*membership.config));
+#if FDL_WITH_SHM
+  if (hosts_share_memory(chosen, membership)) return share_memory(membership);
+#endif
+  return std::shared_ptr<HostMemory>();
+}
+
+namespace {
+
+// One transport over which this rank reaches all others.
+Result<std::unique_ptr<Transport>> connect_all(const Membership& membership, const std::vector<const Option*>& chosen) {
+  std::map<const Option*, Peers> joined_by;
+  for (int peer = 0; peer < membership.size(); ++peer) {
+    if (peer == membership.rank) continue;
+    const Option* option = joining(chosen, membership.me(), membership.members[static_cast<std::size_t>(peer)]);
+    if (option == nullptr) return no_way(membership, peer);
+    Peers& peers = joined_by[option];
+    peers.resize(static_cast<std::size_t>(membership.size()));
+    peers[static_cast<std::size_t>(peer)] = true;
+  }
+  // In the order of the table on every rank, so that no two ranks wait for each other in different set-ups.
+  std::vector<std::unique_ptr<Transport>> transports;
+  std::vector<Route> routes(static_cast<std::size_t>(membership.size()));
+  for (const Option& option : options()) {
+    const auto found = joined_by.find(&option);
+    if (found == joined_by.end()) continue;
+    for (int peer = 0; peer < membership.size(); ++peer) {
+      if (found->second[static_cast<std::size_t>(peer)]) {
+        routes[static_cast<std::size_t>(peer)] = {static_cast<int>(transports.size()), peer};
+      }
+    }
+    FDL_ASSIGN_OR_RETURN(auto transport, option.connect(membership, found->second));
+    transports.push_back(std::move(transport));
+  }
+  if (transports.size() == 1) return std::move(transports.front());
+  FDL_ASSIGN_OR_RETURN(auto routed, RoutedTransport::make(std::move(transports), std::move(routes), membership.rank));
+  return std::unique_ptr<Transport>(std::move(routed));
+}
+
+// Where ranks share cores, a message waits until its reader has its turn: so long, over loopback.
+constexpr double kTurn_s = 20e-6;
+
+#if FDL_WITH_SHM
+// The ranks of each host use its memory; those in the same place on every host use the network, each for its share.
+Result<std::unique_ptr<Collectives>> make_hierarchy(const Membership& membership,
+                                                    const std::vector<const Option*>& chosen, const GroupShape& shape,
+                                                    Transport& transport) {
+  const int locals = shape.ranks_per_host;
+  const HierarchicalCollectives::Place place{.local_rank = membership.rank % locals,
+                                             .local_size = locals,
+                                             .host = membership.rank / locals,
+                                             .hosts = shape.hosts};
+  Membership host = membership;
+  host.id += "/host" + std::to_string(place.host);
+  host.rank = place.local_rank;
+  const auto first = membership.members.begin() + place.host * locals;
+  host.members.assign(first, first + locals);
+  FDL_ASSIGN_OR_RETURN(auto inside, make_shm_collectives(host));
+
+  std::vector<int> across;
+  for (int i = 0; i < place.hosts; ++i) across.push_back(i * locals + place.local_rank);
+  GroupShape shape_across = shape;
+  shape_across.ranks = shape.hosts;
+  shape_across.ranks_per_host = 1;
+  shape_across.transport =
+      joining(chosen, membership.members.front(), membership.members[static_cast<std::size_t>(locals)])->name;
+  auto between = std::make_unique<ScheduledCollectives>(std::make_unique<PartTransport>(transport, std::move(across)),
+                                                        place.host, shape_across, *membership.config);
+  return HierarchicalCollectives::make(std::move(inside), std::move(between), place);
+}
+
+Status prefer_shared_memory(const Membership& membership, const std::vector<const Option*>& chosen,
+                            Communicator::Parts& parts) {
+  if (!hosts_share_memory(chosen, membership)) return {};
+  if (parts.shape.hosts == 1) {
+    FDL_ASSIGN_OR_RETURN(ShmHost host, make_shm_host(membership));
+    parts.preferred.push_back(std::move(host.collectives));
+    parts.readiness_flags = std::move(host.readiness_flags);
+  } else if (parts.shape.ranks_per_host > 1) {
+    FDL_ASSIGN_OR_RETURN(auto hierarchy, make_hierarchy(membership, chosen, parts.shape, *parts.transport));
+    parts.preferred.push_back(std::move(hierarchy));
+  }
+  return {};
+}
+#endif
+
+}  // namespace
+
+Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, std::function<void()> suspect,
+                                               const TuningTable* table, FindDeviceLibrary find_library,
+                                               std::function<void()> watch) {
+  Communicator::Parts parts{.id = membership.id,
+                            .rank = membership.rank,
+                            .members = membership.members,
+                            .shape = shape_of(membership.members),
+                            .config = membership.config,
+                            .device_library = std::move(find_library),
+                            .suspect = std::move(suspect),
+                            .watch = std::move(watch)};
+  FDL_ASSIGN_OR_RETURN(const std::vector<const Option*> chosen, allowed(*membership.config));
+  if (membership.size() == 1) return Communicator::make(std::move(parts));
+  // As the first member sees it, and so as all do: where a shape is even, all see the same.
+  parts.shape.transport = transports_between(membership.members, 0, *membership.config);
+  parts.shape.table = table;
+
+  FDL_ASSIGN_OR_RETURN(parts.transport, connect_all(membership, chosen));
+  if (parts.transport->name().find("tcp") != std::string_view::npos) {
+    if (!each_has_a_core(membership.members, membership.me().host_id)) parts.shape.latency_s = kTurn_s;
+    FDL_ASSIGN_OR_RETURN(parts.shape, probe_links(*parts.transport, membership.rank, parts.shape, *membership.config,
+                                                  membership.deadline));
+  }
+#if FDL_WITH_SHM
+  FDL_RETURN_IF_ERROR(prefer_shared_memory(membership, chosen, parts));
+#endif
+  return Communicator::make(std::move(parts));
+}
+
+}  // namespace fdl

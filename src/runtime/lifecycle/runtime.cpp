@@ -1,0 +1,354 @@
+// Runtime: groups, what the coordinator and the loop tell of them, named operations, and a stop that can be read.
+#include "runtime/lifecycle/runtime.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "agree/wire/wire.h"
+#include "base/log.h"
+#include "runtime/lifecycle/assemble.h"
+#include "runtime/lifecycle/store_exchange.h"
+
+namespace fdl {
+namespace {
+
+// How long a rank that leaves goes on with what all have agreed upon.
+constexpr int64_t kFarewellNs = 2'000'000'000;
+
+// A page that the kernel wipes in a forked child: the cheapest way to notice a fork, and no handler is installed.
+constexpr std::size_t kPageBytes = 4096;
+
+std::atomic<bool>* make_fork_witness() {
+  void* page = ::mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  FDL_CHECK(page != MAP_FAILED);
+  FDL_CHECK(::madvise(page, kPageBytes, MADV_WIPEONFORK) == 0);
+  return new (page) std::atomic<bool>(true);
+}
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
+  return text;
+}
+
+}  // namespace
+
+Runtime::Runtime() : alive_here_(make_fork_witness()) {}
+
+Runtime::~Runtime() {
+  if (is_forked_child()) {
+    // A forked child has none of our threads: it must not join them, nor touch the parent's sockets.
+    if (coordinator_thread_.joinable()) coordinator_thread_.detach();
+    static_cast<void>(progress_thread_.release());
+    static_cast<void>(link_.release());
+    static_cast<void>(coordinator_.release());
+    static_cast<void>(timeline_.release());
+    static_cast<void>(metrics_server_.release());
+    MutexLock lock(mutex_);
+    for (auto& group : groups_) new std::shared_ptr<Group>(std::move(group));  // never to be ended here
+    return;
+  }
+  shut_down();
+  ::munmap(alive_here_, kPageBytes);
+}
+
+Status Runtime::usable() const {
+  if (is_forked_child()) {
+    return Status(
+        Code::not_initialized,
+        "this process was forked after farandole was initialized; initialize it in the child, or fork before");
+  }
+  if (shut_down_.load(std::memory_order_relaxed)) {
+    return Status(Code::shut_down, "rank " + std::to_string(identity_.rank) + " has shut farandole down");
+  }
+  return {};
+}
+
+// ---- stop
+// --------------------------------------------------------------------------------------------------------------
+
+void Runtime::shut_down() {
+  if (shut_down_.exchange(true)) return;
+  const Status why(Code::shut_down, "rank " + std::to_string(identity_.rank) + " has shut farandole down");
+  if (progress_thread_) {
+    progress_thread_->call([&] {
+      const Deadline deadline = Deadline::after_ns(kFarewellNs);
+      MutexLock lock(mutex_);
+      // All of them first: while one is drained, the others are not driven.
+      for (auto& group : groups_) group->named().prepare_to_leave();
+      for (auto& group : groups_) {
+        progress_thread_->drain(*group, deadline);
+        group->named().fail_all(why);
+        progress_thread_->remove(*group);
+      }
+    });
+  }
+  {
+    MutexLock lock(timeline_mutex_);
+    static_cast<void>(finish_timeline());  // what failed is in the log
+  }
+  if (link_) link_->leave();
+  interrupt_comms([](const Communicator&) { return true; }, why);
+  if (progress_thread_) progress_thread_->end();
+  failure_decisions_.close();
+  metrics_server_.reset();
+  {
+    MutexLock lock(mutex_);
+    for (auto& group : groups_) group->comm().interrupt(why);
+  }
+  // The link stays until the end: a thread that waits in a communicator may still ask it about peers.
+  if (coordinator_) {
+    // The others may still want to know of each other; but nobody is waited for long.
+    coordinator_->wait_until_empty(Deadline::after_ns(kFarewellNs));
+    coordinator_->stop();
+    if (coordinator_thread_.joinable()) coordinator_thread_.join();
+    coordinator_.reset();
+  }
+}
+
+// ---- groups
+// ------------------------------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<Communicator>> Runtime::connect(const std::string& id, const std::vector<Member>& members,
+                                                       int rank, std::function<void()> watch) {
+  StoreExchange exchange(*link_, "comm");
+  const Membership membership{.id = id,
+                              .rank = rank,
+                              .members = members,
+                              .job_key = identity_.job_key,
+                              .config = &config_,
+                              .memory = memory_,
+                              .exchange = &exchange,
+                              .deadline = Deadline::after_seconds(config_.start_timeout_s)};
+  const auto suspect = [this, members] {
+    if (link_) link_->probe(others(members));
+  };
+  const auto find_library = [devices = devices_.get()] { return devices->library(); };
+  auto comm = assemble(membership, suspect, &tuning_.table, find_library, std::move(watch));
+  if (!comm.ok()) return comm.status().while_doing("connecting " + id);
+  return comm;
+}
+
+Result<Group*> Runtime::open_group(std::string id, const std::vector<int>& world_ranks) {
+  std::vector<Member> members;
+  int mine = -1;
+  for (const int rank : world_ranks) {
+    if (rank == identity_.rank) mine = static_cast<int>(members.size());
+    members.push_back(members_[static_cast<std::size_t>(rank)]);
+  }
+  FDL_ASSIGN_OR_RETURN(auto comm, connect("group " + id, members, mine));
+  auto group = std::make_shared<Group>(std::move(id), mine, std::move(members), std::move(comm), config_, memory_);
+  Group* opened = group.get();
+  opened->named().count_with(metrics_of(*opened));
+  Status added;
+  progress_thread_->call([&] {
+    added = progress_thread_->add(*opened);
+    if (traced_by_ != nullptr)
+      opened->named().trace_with(traced_by_->trace(opened->id(), opened->rank(), opened->size()));
+  });
+  MutexLock lock(mutex_);
+  groups_.push_back(std::move(group));
+  if (!added.ok()) return added;
+  return opened;
+}
+
+Result<Group*> Runtime::make_group(const std::vector<int>& world_ranks) {
+  FDL_RETURN_IF_ERROR(usable());
+  std::vector<int> sorted = world_ranks;
+  std::sort(sorted.begin(), sorted.end());
+  const auto refuse = [&](const std::string& why) {
+    return Status(Code::invalid_argument, "ranks {" + ranks_text(world_ranks) + "}: " + why);
+  };
+  if (sorted.empty()) return refuse("a group needs at least one rank");
+  if (sorted.front() < 0 || sorted.back() >= facts_.size) {
+    return refuse("ranks of this world are 0 to " + std::to_string(facts_.size - 1));
+  }
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) return refuse("a rank is named twice");
+  if (!std::binary_search(sorted.begin(), sorted.end(), identity_.rank)) {
+    return refuse("rank " + std::to_string(identity_.rank) + " is no member; only members make a group");
+  }
+  int number = 0;
+  {
+    MutexLock lock(mutex_);
+    number = groups_of_ranks_[world_ranks]++;
+  }
+  return open_group("{" + ranks_text(world_ranks) + "} #" + std::to_string(number), world_ranks);
+}
+
+Result<Group*> Runtime::split(Group& group, int color, int key) {
+  FDL_RETURN_IF_ERROR(usable());
+  const std::string id = group.id() + " split " + std::to_string(group.next_number());
+  StoreExchange exchange(*link_, id);
+  FDL_RETURN_IF_ERROR(
+      exchange.publish(std::to_string(group.rank()), std::to_string(color) + " " + std::to_string(key)));
+  std::vector<std::pair<int, int>> chosen;  // (key, rank in the group)
+  const Deadline deadline = Deadline::after_seconds(config_.start_timeout_s);
+  for (int rank = 0; rank < group.size(); ++rank) {
+    FDL_ASSIGN_OR_RETURN(const std::string text, exchange.fetch(std::to_string(rank), deadline));
+    int their_color = 0;
+    int their_key = 0;
+    const char* end = text.data() + text.size();
+    const auto read = std::from_chars(text.data(), end, their_color);
+    FDL_CHECK(read.ec == std::errc() && read.ptr != end);
+    FDL_CHECK(std::from_chars(read.ptr + 1, end, their_key).ec == std::errc());
+    if (their_color == color) chosen.emplace_back(their_key, rank);
+  }
+  if (color < 0) return static_cast<Group*>(nullptr);
+  std::sort(chosen.begin(), chosen.end());
+  std::vector<int> ranks;
+  for (const auto& [unused, rank] : chosen) ranks.push_back(group.members()[static_cast<std::size_t>(rank)].world_rank);
+  return open_group(id + " color " + std::to_string(color), ranks);
+}
+
+void Runtime::end(Group& group) {
+  const Status why(Code::shut_down, "the group " + group.id() + " has been destroyed");
+  if (usable().ok()) {
+    progress_thread_->call([&] {
+      group.named().prepare_to_leave();
+      progress_thread_->drain(group, Deadline::after_ns(kFarewellNs));
+      group.named().fail_all(why);
+      progress_thread_->remove(group);
+    });
+  }
+  MutexLock lock(mutex_);
+  std::erase_if(groups_, [&](const auto& kept) { return kept.get() == &group; });
+}
+
+// ---- what the coordinator and the loop tell (in the loop's thread)
+// -----------------------------------------------------------------
+
+void Runtime::on_event(const CoordinatorEvent& event) {
+  // Another thread may end a group meanwhile.
+  std::vector<std::shared_ptr<Group>> groups;
+  {
+    MutexLock lock(mutex_);
+    groups = groups_;
+  }
+  const auto has_rank = [&](const std::vector<Member>& members) {
+    return std::any_of(members.begin(), members.end(),
+                       [&](const Member& member) { return member.world_rank == event.rank; });
+  };
+  log_debug("coordinator: {}", event.why.text());
+  switch (event.kind) {
+    case CoordinatorEvent::Kind::lost:
+      for (const auto& group : groups) {
+        if (has_rank(group->members())) group->named().fail_all(event.why);
+      }
+      interrupt_comms([&](const Communicator& comm) { return has_rank(comm.members()); }, event.why);
+      break;
+    case CoordinatorEvent::Kind::left:
+      for (const auto& group : groups) {
+        if (has_rank(group->members())) group->named().depart(group->rank_of(event.rank), event.why);
+      }
+      break;
+    case CoordinatorEvent::Kind::comm_failed:
+      for (const auto& group : groups) {
+        if (group->comm().id() == event.comm) group->named().fail_all(event.why);
+      }
+      interrupt_comms([&](const Communicator& comm) { return comm.id() == event.comm; }, event.why);
+      break;
+    case CoordinatorEvent::Kind::asked:
+      tell_of_comm(event);
+      break;
+    case CoordinatorEvent::Kind::told:
+      hear_of_comm(event);
+      break;
+    case CoordinatorEvent::Kind::coordinator_lost:
+      failure_decisions_.close();
+      // A coordinator that was stopped in good order takes nothing with it: communicators notice what happens to their
+      // peers.
+      if (event.why.code() == Code::shut_down) break;
+      for (const auto& group : groups) group->named().fail_all(event.why);
+      interrupt_comms([](const Communicator&) { return true; }, event.why);
+      break;
+  }
+}
+
+void Runtime::on_stuck(Group& group) { link_->probe(others(group.members())); }
+
+// ---- named operations
+// --------------------------------------------------------------------------------------------------
+
+Status Runtime::submit(Group& group, std::vector<Entry> entries) {
+  FDL_RETURN_IF_ERROR(usable());
+  if (metrics_ || notes_times_.load(std::memory_order_relaxed)) note_time(entries);
+  if (progress_thread_->submit(group, std::move(entries))) return {};
+  return Status(Code::shut_down, "farandole has been shut down");
+}
+
+Status Runtime::submit_and_wait(Group& group, std::vector<Entry> entries, Handle& handle, Deadline deadline) {
+  FDL_RETURN_IF_ERROR(usable());
+  FDL_RETURN_IF_ERROR(may_wait());
+  if (metrics_ || notes_times_.load(std::memory_order_relaxed)) note_time(entries);
+  if (progress_thread_->submit_and_wait(group, std::move(entries), handle, deadline)) return {};
+  return Status(Code::shut_down, "farandole has been shut down");
+}
+
+Result<bool> Runtime::wait(Handle& handle, Deadline deadline) {
+  if (handle.done()) return true;
+  if (is_forked_child()) return usable();
+  FDL_RETURN_IF_ERROR(may_wait());
+  return progress_thread_->wait(handle, deadline);
+}
+
+Result<std::shared_ptr<DevicePlace>> Runtime::device_place(Group& group, int kind, int index, Stream stream) {
+  FDL_ASSIGN_OR_RETURN(auto used, device(kind, index));
+  if (!group.claim_device(int64_t{kind} << 32 | index)) {
+    return Status(Code::invalid_argument, "rank " + std::to_string(facts_.rank) + ": tensors of group '" + group.id() +
+                                              "' lie on another device than " + std::string(used->device().name()) +
+                                              "; a group works on one device a rank: make another group for this one");
+  }
+  return DevicePlace::make(std::move(used), stream);
+}
+
+// Agreed upon like a broadcast. A rank that cannot use its device takes part, so that the others do not wait for it.
+Result<GroupMemory> Runtime::take_memory(Group& group, int kind, int index, Stream stream, std::size_t bytes) {
+  FDL_RETURN_IF_ERROR(usable());
+  const auto handle = std::make_shared<Handle>(1);
+  Entry entry{.handle = handle, .holds = true};
+  entry.request.kind = RequestKind::broadcast;
+  entry.request.name = "device memory " + std::to_string(group.next_memory());
+  entry.request.dtype = Dtype::uint8;
+  entry.request.shape = {static_cast<int64_t>(bytes)};
+  entry.request.root = 0;
+  auto place = device_place(group, kind, index, stream);
+  if (place.ok()) {
+    entry.place = place.take();
+    entry.request.device = kind;
+  }
+  FDL_RETURN_IF_ERROR(check_request(entry.request));
+  std::vector<Entry> entries;
+  entries.push_back(std::move(entry));
+  FDL_RETURN_IF_ERROR(submit_and_wait(group, std::move(entries), *handle, Deadline::never()));
+  if (!place.ok()) return place.status();
+  FDL_RETURN_IF_ERROR(handle->status());
+  SymmetricAllocation& holding = handle->output(0).symmetric_allocation;
+  group.held()->add(holding);
+  return GroupMemory{devices_, group.held(), std::move(holding.memory)};
+}
+
+Status Runtime::may_wait() const {
+  if (!progress_thread_->drives_here()) return {};
+  return Status(Code::invalid_argument, "a callback of a handle must not wait for an operation that is in flight");
+}
+
+Runtime::NamedCounts Runtime::count_named() {
+  NamedCounts counts;
+  if (!usable().ok()) return counts;
+  progress_thread_->call([&] {
+    MutexLock lock(mutex_);
+    for (auto& group : groups_) {
+      const NamedOperations& named = group->named();
+      counts.operations += named.completed();
+      counts.buckets += named.buckets();
+      counts.control_messages += named.control_messages();
+      counts.locked_steps += named.locked_steps();
+      counts.lock_epochs += named.lock_epochs();
+    }
+  });
+  return counts;
+}
+
+}  // namespace fdl

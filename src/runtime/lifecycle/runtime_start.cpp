@@ -1,0 +1,220 @@
+// Runtime: its start, from the environment to a world in which all ranks know each other.
+#include <signal.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/log.h"
+#include "base/version.h"
+#include "bootstrap/rendezvous/rendezvous.h"
+#include "bootstrap/topology/efa.h"
+#include "bootstrap/topology/topology.h"
+#include "runtime/lifecycle/assemble.h"
+#include "runtime/lifecycle/compatibility_settings.h"
+#include "runtime/lifecycle/runtime.h"
+#include "runtime/lifecycle/store_exchange.h"
+
+namespace fdl {
+namespace {
+
+Result<LogLevel> parse_log_level(std::string_view word) {
+  const std::vector<std::pair<std::string_view, LogLevel>> levels{
+      {"trace", LogLevel::trace}, {"debug", LogLevel::debug}, {"info", LogLevel::info},  {"warning", LogLevel::warning},
+      {"error", LogLevel::error}, {"off", LogLevel::off},     {"fatal", LogLevel::error}};
+  for (const auto& [name, level] : levels) {
+    if (word == name) return level;
+  }
+  return Status(Code::invalid_argument,
+                "FARANDOLE_LOG_LEVEL = '" + std::string(word) + "' is not trace, debug, info, warning, error or off");
+}
+
+Result<Identity> explicit_identity(const RuntimeOptions& options, const Config& config) {
+  if (options.size < 1 || options.rank >= options.size) {
+    return Status(Code::invalid_argument, "rank " + std::to_string(options.rank) + " of " +
+                                              std::to_string(options.size) + " was given; rank must be below size");
+  }
+  Identity identity{.rank = options.rank,
+                    .size = options.size,
+                    .local_rank = options.local_rank,
+                    .local_size = options.local_size,
+                    .source = "options",
+                    .rendezvous = config.rendezvous,
+                    .job_key = config.job_key};
+  if (identity.rendezvous.empty() && options.size == 1) identity.rendezvous = "memory://alone-" + random_hex(8);
+  if (identity.rendezvous.empty()) {
+    return Status(Code::invalid_argument,
+                  "rank and size were given without a rendezvous; give tcp://host:port, "
+                  "file:///path or memory://name (the same on all ranks)");
+  }
+  identity.rank_zero_serves = !coordinator_is_there(identity.rendezvous);
+  if (identity.job_key.empty()) {
+    identity.job_key = "farandole " + identity.rendezvous;
+    identity.job_key_is_derived = true;
+  }
+  return identity;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) {
+  std::unique_ptr<Runtime> runtime(new Runtime());
+  Status started = runtime->start(options);
+  if (!started.ok()) return started.while_doing("starting farandole");
+  return runtime;
+}
+
+Status Runtime::start(const RuntimeOptions& options) {
+  const Environment environment = Environment::of_process();
+  std::map<std::string, std::string> knobs = options.knobs;
+  if (!options.rendezvous.empty()) knobs["rendezvous"] = options.rendezvous;
+  if (!options.job_key.empty()) knobs["job_key"] = options.job_key;
+  FDL_ASSIGN_OR_RETURN(config_, Config::read(environment, knobs));
+  devices_ = std::make_shared<Devices>(config_);
+  FDL_ASSIGN_OR_RETURN(tuning_, load_tuning(config_, environment));
+  FDL_ASSIGN_OR_RETURN(const LogLevel level, parse_log_level(config_.log_level));
+  set_log_level(level);
+  if (options.rank >= 0) {
+    FDL_ASSIGN_OR_RETURN(identity_, explicit_identity(options, config_));
+  } else {
+    FDL_ASSIGN_OR_RETURN(identity_, who_am_i(environment, config_));
+  }
+  if (identity_.rank == 0) {
+    for (const std::string& line : config_.without_meaning) log_warning("{}", line);
+  }
+  if (identity_.rank == 0 && identity_.rank_zero_serves) FDL_RETURN_IF_ERROR(serve_coordinator());
+  FDL_RETURN_IF_ERROR(meet());
+  FDL_RETURN_IF_ERROR(place());
+  FDL_RETURN_IF_ERROR(share_memory());
+  start_configured_timeline();  // before there is anything to tell
+  start_metrics();
+  std::vector<int> everyone(members_.size());
+  for (std::size_t rank = 0; rank < everyone.size(); ++rank) everyone[rank] = static_cast<int>(rank);
+  FDL_ASSIGN_OR_RETURN(all_, open_group("all", everyone));
+  log_at(identity_.rank == 0 ? LogLevel::info : LogLevel::debug, "{}; {}; {} of {} on this host, {}, fusion {} MiB",
+         identity_.line(), facts_.transports, facts_.local_rank, facts_.local_size, describe_machine(),
+         config_.fusion_bytes >> 20);
+  if (facts_.local_rank == 0) log_efa(environment, facts_.transports);
+  return {};
+}
+
+// A job is not given up because nobody can be told of it.
+void Runtime::start_metrics() {
+  if (config_.metrics_port == 0) return;
+  const int64_t port = config_.metrics_port + facts_.local_rank;
+  auto metrics = std::make_shared<Metrics>(Metrics::Labels{{"rank", std::to_string(facts_.rank)},
+                                                           {"size", std::to_string(facts_.size)},
+                                                           {"local_rank", std::to_string(facts_.local_rank)},
+                                                           {"host", facts_.host},
+                                                           {"launcher", facts_.source},
+                                                           {"transports", facts_.transports},
+                                                           {"version", std::string(kVersion)}});
+  auto server = port > 65535 ? Status(Code::invalid_argument, "FARANDOLE_METRICS_PORT = '" +
+                                                                  std::to_string(config_.metrics_port) +
+                                                                  "' and the local rank are more than 65535")
+                             : serve_metrics(metrics, static_cast<int>(port));
+  if (!server.ok())
+    return log_warning("{}; the job goes on without the metrics of rank {}", server.status().text(), facts_.rank);
+  metrics_ = std::move(metrics);
+  metrics_server_ = server.take();
+}
+
+std::shared_ptr<GroupMetrics> Runtime::metrics_of(const Group& group) const {
+  if (!metrics_) return nullptr;
+  std::vector<int> ranks;
+  for (const Member& member : group.members()) ranks.push_back(member.world_rank);
+  return metrics_->group(Metrics::label_of(ranks, facts_.size));
+}
+
+Status Runtime::serve_coordinator() {
+  FDL_ASSIGN_OR_RETURN(coordinator_, Coordinator::open({.size = identity_.size,
+                                                        .job_key = identity_.job_key,
+                                                        .address = identity_.rendezvous,
+                                                        .interfaces = config_.interfaces,
+                                                        .port_base = static_cast<int>(config_.port_base),
+                                                        .start_timeout_s = config_.start_timeout_s,
+                                                        .lost_after_s = config_.lost_after_s,
+                                                        .server_name = "rank 0 on " + host_facts().host_name}));
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  coordinator_thread_ = std::thread([this] { coordinator_->run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return {};
+}
+
+Status Runtime::meet() {
+  const Deadline deadline = Deadline::after_seconds(config_.start_timeout_s);
+  const HostFacts mine = host_facts();
+  FDL_ASSIGN_OR_RETURN(link_, CoordinatorClient::connect(identity_.rendezvous, identity_.job_key,
+                                                         {.rank = identity_.rank,
+                                                          .size = identity_.size,
+                                                          .host_name = mine.host_name,
+                                                          .boot_id = mine.boot_id,
+                                                          .process_id = mine.process_id,
+                                                          .settings = compatibility_settings(config_, tuning_.table),
+                                                          .numa_node = numa_node()},
+                                                         deadline));
+  FDL_ASSIGN_OR_RETURN(
+      progress_thread_,
+      ProgressThread::start(
+          *link_, config_,
+          {.on_event = [this](const CoordinatorEvent& event) { on_event(event); },
+           .on_stuck = [this](Group& group) { on_stuck(group); },
+           .on_failure_report = [this](Group& group, const Status& why) { link_->report(group.comm().id(), why); },
+           .on_watch = [this](int64_t now) { return watch_devices(now); }}));
+  // The coordinator itself gives up after start_timeout_s and names the missing; a little longer here lets its text
+  // win.
+  FDL_ASSIGN_OR_RETURN(const auto everyone, link_->wait_for_all(Deadline::after_seconds(config_.start_timeout_s + 2)));
+  std::vector<HostFacts> facts;
+  for (const auto& hello : everyone) {
+    facts.push_back({hello.host_name, hello.boot_id, hello.process_id, hello.numa_node});
+  }
+  StoreExchange exchange(*link_, "world");
+  FDL_ASSIGN_OR_RETURN(members_, find_hosts(identity_.rank, facts, identity_.job_key, exchange, deadline));
+  return {};
+}
+
+// Where each rank is: what the launcher did not say, the hosts do.
+Status Runtime::place() {
+  const auto me = static_cast<std::size_t>(identity_.rank);
+  std::vector<std::string> hosts;
+  std::vector<int> local_rank(members_.size(), 0);
+  std::map<std::string, int> per_host;
+  for (std::size_t rank = 0; rank < members_.size(); ++rank) {
+    if (!per_host.contains(members_[rank].host_id)) hosts.push_back(members_[rank].host_id);
+    local_rank[rank] = per_host[members_[rank].host_id]++;
+  }
+  facts_ = {.rank = identity_.rank,
+            .size = identity_.size,
+            .local_rank = identity_.local_rank >= 0 ? identity_.local_rank : local_rank[me],
+            .local_size = identity_.local_size >= 0 ? identity_.local_size : per_host[members_[me].host_id],
+            .host = members_[me].host_name,
+            .source = identity_.source,
+            .rendezvous = identity_.rendezvous,
+            .transports = transports_between(members_, identity_.rank, config_)};
+  facts_.is_homogeneous =
+      std::ranges::all_of(per_host, [&](const auto& host) { return host.second == per_host.begin()->second; });
+  facts_.cross_size = 0;
+  for (const std::string& host : hosts) {
+    if (per_host[host] <= local_rank[me]) continue;
+    if (host == members_[me].host_id) facts_.cross_rank = facts_.cross_size;
+    ++facts_.cross_size;
+  }
+  if (!each_has_a_core(members_, members_[me].host_id)) config_.spin_us = 0;
+  return {};
+}
+
+Status Runtime::share_memory() {
+  StoreExchange exchange(*link_, "memory");
+  FDL_ASSIGN_OR_RETURN(memory_, assemble_memory({.id = "the world's memory",
+                                                 .rank = identity_.rank,
+                                                 .members = members_,
+                                                 .job_key = identity_.job_key,
+                                                 .config = &config_,
+                                                 .exchange = &exchange,
+                                                 .deadline = Deadline::after_seconds(config_.start_timeout_s)}));
+  return {};
+}
+
+}  // namespace fdl

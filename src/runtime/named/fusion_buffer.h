@@ -1,0 +1,37 @@
+// FusionBuffer: the memory in which a bucket's tensors lie side by side; grown to need, kept for the next bucket.
+#pragma once
+
+#include <cstddef>
+
+#include "base/status.h"
+#include "runtime/lifecycle/allocation.h"
+
+namespace fdl {
+
+class FusionBuffer {
+ public:
+  // Where all ranks map the buffer, packing is the only copy that a bucket needs.
+  explicit FusionBuffer(std::shared_ptr<HostMemory> host = nullptr) : host_(std::move(host)) {}
+
+  Result<std::byte*> at_least(std::size_t bytes) {
+    if (bytes > capacity_ || !memory_) {
+      memory_.reset();
+      capacity_ = 0;
+      auto grown = allocate(host_, bytes);
+      if (!grown.ok()) {
+        return grown.status().while_doing("growing a fusion buffer to " + std::to_string(bytes) +
+                                          " bytes; lower FARANDOLE_FUSION_BYTES");
+      }
+      memory_ = grown.take();
+      capacity_ = bytes;
+    }
+    return static_cast<std::byte*>(memory_.get());
+  }
+
+ private:
+  std::shared_ptr<HostMemory> host_;
+  Allocation memory_;
+  std::size_t capacity_ = 0;
+};
+
+}  // namespace fdl

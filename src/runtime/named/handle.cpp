@@ -1,0 +1,49 @@
+// Handle: completion is published once.
+#include "runtime/named/handle.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/bytes.h"
+
+namespace fdl {
+
+OwnedMemory allocate_aligned(std::size_t bytes) {
+  // From here on in huge pages, where Linux gives them to who asks: a new result is touched in 2 MiB at a time.
+  constexpr std::size_t kHugePage = 2_MiB;
+  const bool large = bytes >= 2 * kHugePage;
+  const std::size_t alignment = large ? kHugePage : 64;
+  const std::size_t rounded = std::max(round_up(bytes, alignment), alignment);
+  OwnedMemory memory(std::aligned_alloc(alignment, rounded));
+  if (large && memory) ::madvise(memory.get(), rounded, MADV_HUGEPAGE);
+  return memory;
+}
+
+void Handle::finish_one(const Status& status) {
+  std::function<void()> callback;
+  {
+    MutexLock lock(mutex_);
+    if (status_.ok()) status_ = status;
+    if (--unfinished_ > 0) return;
+    done_.store(true, std::memory_order_release);
+    callback.swap(callback_);
+    // Under the lock: a waiter that saw done_ may otherwise free the handle before it is notified.
+    finished_.notify_all();
+  }
+  if (callback) callback();
+}
+
+void Handle::notify(std::function<void()> function) {
+  {
+    MutexLock lock(mutex_);
+    if (!done()) {
+      callback_ = std::move(function);
+      return;
+    }
+  }
+  function();
+}
+
+}  // namespace fdl

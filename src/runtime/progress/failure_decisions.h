@@ -1,0 +1,46 @@
+// FailureDecisions: the coordinator's failure decisions, one for each communicator and the same on all ranks. A thread
+// whose communicator failed locally waits here for the decision.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "base/mutex.h"
+#include "base/status.h"
+
+namespace fdl {
+
+class FailureDecisions {
+ public:
+  // The first verdict on a communicator stays.
+  void deliver(const std::string& comm, const Status& why) {
+    MutexLock lock(mutex_);
+    failure_decisions_.emplace(comm, why);
+    arrived_.notify_all();
+  }
+  void forget(const std::string& comm) {
+    MutexLock lock(mutex_);
+    failure_decisions_.erase(comm);
+  }
+  // From now on nobody will deliver anything: waiting is over.
+  void close() {
+    MutexLock lock(mutex_);
+    closed_ = true;
+    arrived_.notify_all();
+  }
+  std::optional<Status> wait(const std::string& comm, Deadline deadline) {
+    MutexLock lock(mutex_);
+    arrived_.wait(mutex_, deadline, [&]() { return closed_ || failure_decisions_.contains(comm); });
+    const auto found = failure_decisions_.find(comm);
+    return found == failure_decisions_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar arrived_;
+  std::map<std::string, Status> failure_decisions_ FDL_GUARDED_BY(mutex_);
+  bool closed_ FDL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace fdl

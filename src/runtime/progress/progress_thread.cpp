@@ -1,0 +1,315 @@
+// Loop: do what there is, then sleep on everything at once.
+#include "runtime/progress/progress_thread.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "base/relax.h"
+
+namespace fdl {
+namespace {
+
+constexpr uint64_t kProgressWake = 0;
+constexpr uint64_t kLinkToken = 1;
+
+// A driver that does not sleep looks at the link to the coordinator this often; and while things move, reads the clock
+// once in so many rounds.
+constexpr int64_t kLookAtLinkNs = 1'000'000;
+constexpr uint32_t kRoundsPerClock = 32;
+
+// Whom this thread is driving right now: a callback that waits would wait for itself.
+thread_local const ProgressThread* driving_here = nullptr;
+
+// The thread must not take the program's signals.
+std::thread start_thread_without_signals(std::function<void()> body) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::move(body));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
+
+}  // namespace
+
+// A caller's turn: what the loop's thread left open by its sleep is closed, and in the end the baton goes on.
+class ProgressThread::Turn {
+ public:
+  explicit Turn(ProgressThread& loop) : progress_thread_(loop), before_(std::exchange(driving_here, &loop)) {
+    progress_thread_.finish_sleep();
+  }
+  ~Turn() { driving_here = before_; }
+  void end(bool undone) { progress_thread_.progress_token_.give_back(undone); }
+
+ private:
+  ProgressThread& progress_thread_;
+  const ProgressThread* before_;
+};
+
+ProgressThread::ProgressThread(CoordinatorClient& link, const Config& config, Hooks hooks, Event event, Poller poller)
+    : link_(link),
+      config_(config),
+      hooks_(std::move(hooks)),
+      progress_token_(std::move(event)),
+      poller_(std::move(poller)) {}
+
+Result<std::unique_ptr<ProgressThread>> ProgressThread::start(CoordinatorClient& link, const Config& config,
+                                                              Hooks hooks) {
+  FDL_ASSIGN_OR_RETURN(Event event, Event::make());
+  FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
+  std::unique_ptr<ProgressThread> loop(
+      new ProgressThread(link, config, std::move(hooks), std::move(event), std::move(poller)));
+  FDL_RETURN_IF_ERROR(loop->poller_.add(loop->progress_token_.wake_fd(), kProgressWake));
+  FDL_RETURN_IF_ERROR(loop->poller_.add(link.wake_fd(), kLinkToken));
+  loop->thread_ = start_thread_without_signals([raw = loop.get()] { raw->run(); });
+  return loop;
+}
+
+void ProgressThread::end() {
+  if (!thread_.joinable()) return;
+  progress_token_.stop();
+  thread_.join();
+}
+
+// ---- callers
+// -----------------------------------------------------------------------------------------------------------
+
+bool ProgressThread::drives_here() const { return driving_here == this; }
+
+bool ProgressThread::submit(Group& group, std::vector<Entry> entries) {
+  return progress_token_.post({.group = &group, .entries = std::move(entries), .call = {}});
+}
+
+bool ProgressThread::wait(Handle& handle, Deadline deadline) {
+  while (!handle.done()) {
+    const ProgressToken::Turn turn = progress_token_.wait_for_turn(handle, deadline);
+    if (turn == ProgressToken::Turn::late) break;
+    if (turn == ProgressToken::Turn::done) return true;
+    drive_until_done(handle, deadline);
+    if (deadline.passed()) break;
+  }
+  return handle.done();
+}
+
+bool ProgressThread::submit_and_wait(Group& group, std::vector<Entry> entries, Handle& handle, Deadline deadline) {
+  if (progress_token_.try_take()) {
+    do_tasks();  // what was submitted before comes first
+    group.named().submit(std::move(entries));
+    drive_until_done(handle, deadline);
+  } else if (!submit(group, std::move(entries))) {
+    return false;
+  }
+  wait(handle, deadline);
+  return true;
+}
+
+void ProgressThread::watch() {
+  progress_token_.post({.group = nullptr, .entries = {}, .call = [this] {
+                          const int64_t first = now_ns() + seconds_to_ns(config_.suspect_after_s);
+                          next_watch_ns_ = std::min(next_watch_ns_, first);
+                        }});
+}
+
+void ProgressThread::call(const std::function<void()>& task) {
+  if (progress_token_.try_take()) {
+    Turn turn(*this);
+    do_tasks();
+    task();
+    turn.end(true);
+    return;
+  }
+  Mutex mutex;
+  CondVar finished;
+  bool done = false;
+  const bool taken = progress_token_.post({.group = nullptr, .entries = {}, .call = [&] {
+                                             task();
+                                             MutexLock lock(mutex);
+                                             done = true;
+                                             finished.notify_all();
+                                           }});
+  FDL_CHECK(taken);
+  MutexLock lock(mutex);
+  finished.wait(mutex, Deadline::never(), [&] { return done; });
+}
+
+// ---- the driver's verbs
+// -------------------------------------------------------------------------------------------
+
+Status ProgressThread::add(Group& group) {
+  driven_.push_back(std::make_unique<Driven>(Driven{&group, next_token_++, now_ns()}));
+  return poller_.add(group.comm().wake_fd(), driven_.back()->token);
+}
+
+void ProgressThread::remove(Group& group) {
+  std::erase_if(driven_, [&](const auto& driven) {
+    if (driven->group == &group) poller_.remove(group.comm().wake_fd());
+    return driven->group == &group;
+  });
+}
+
+void ProgressThread::drain(Group& group, Deadline deadline) {
+  NamedOperations& named = group.named();
+  while (named.failure().ok() && named.running() && !deadline.passed()) {
+    bool moved = group.comm().progress();
+    moved |= named.progress();
+    if (!moved && named.running()) group.comm().sleep_until_ready(deadline);
+  }
+}
+
+// ---- driving
+// ----------------------------------------------------------------------------------------------------------
+
+void ProgressThread::run() {
+  driving_here = this;
+  progress_token_.take_for_progress_thread();
+  while (!progress_token_.stopping()) {
+    bool moved = do_tasks();
+    moved |= look_at_link();
+    moved |= drive_groups();
+    if (moved) continue;
+    const int64_t now = now_ns();
+    watch_groups(now);
+    keep_watch(now);
+    if (progress_token_.pass_on() || !sleep(Deadline::never())) progress_token_.take_for_progress_thread();
+    wakeups_.fetch_add(1, std::memory_order_relaxed);
+  }
+  for (ProgressToken::Task& task : progress_token_.close()) run_task(task);
+}
+
+// With the baton in hand, which it gives back.
+void ProgressThread::drive_until_done(const Handle& handle, Deadline deadline) {
+  Turn turn(*this);
+  const int64_t spin_ns = config_.spin_us * 1000;
+  int64_t still_since = 0;  // 0: something has just moved
+  while (!handle.done()) {
+    bool moved = do_tasks();
+    moved |= drive_groups();
+    if (moved) still_since = 0;
+    if (moved && ++rounds_ % kRoundsPerClock != 0) continue;
+    const int64_t now = now_ns();
+    if (now - looked_at_link_ns_ >= kLookAtLinkNs) {
+      looked_at_link_ns_ = now;
+      keep_watch(now);
+      moved |= look_at_link();
+    }
+    if (now >= deadline.moment_ns()) break;
+    if (moved) continue;
+    if (still_since == 0) still_since = now;
+    if (now - still_since < spin_ns) {
+      relax();
+      continue;
+    }
+    watch_groups(now);
+    keep_watch(now);
+    sleep(deadline);
+    look_at_link();
+  }
+  turn.end(undone());
+}
+
+bool ProgressThread::undone() const {
+  return std::any_of(driven_.begin(), driven_.end(), [](const auto& driven) {
+    return !driven->group->named().idle() || driven->group->named().running();
+  });
+}
+
+void ProgressThread::run_task(ProgressToken::Task& task) {
+  if (task.group != nullptr) {
+    task.group->named().submit(std::move(task.entries));
+  } else {
+    task.call();
+  }
+}
+
+bool ProgressThread::do_tasks() {
+  if (!progress_token_.has_tasks()) [[likely]]
+    return false;
+  progress_token_.take_tasks(tasks_);
+  for (ProgressToken::Task& task : tasks_) run_task(task);
+  tasks_.clear();
+  return true;
+}
+
+bool ProgressThread::look_at_link() {
+  link_.progress();
+  const std::vector<CoordinatorEvent> events = link_.take_events();
+  for (const CoordinatorEvent& event : events) hooks_.on_event(event);
+  return !events.empty();
+}
+
+bool ProgressThread::drive_groups() {
+  bool moved = false;
+  // Indices, for a hook may add a group; none is removed here.
+  for (std::size_t i = 0; i < driven_.size(); ++i) moved |= drive(*driven_[i]);
+  return moved;
+}
+
+bool ProgressThread::drive(Driven& driven) {
+  Group& group = *driven.group;
+  bool moved = group.comm().progress();
+  moved |= group.named().progress();
+  if (const Status failure_report = group.named().take_failure_report(); !failure_report.ok())
+    hooks_.on_failure_report(group, failure_report);
+  if (moved) driven.moved_ns = 0;
+  return moved;
+}
+
+// While anything is waited for in vain, the others are asked now and then whether they are alive.
+void ProgressThread::watch_groups(int64_t now) {
+  for (const auto& driven : driven_) {
+    if (driven->moved_ns == 0) driven->moved_ns = now;
+    NamedOperations& named = driven->group->named();
+    if (named.idle() || !named.failure().ok()) continue;
+    if (now - driven->moved_ns < seconds_to_ns(config_.suspect_after_s)) continue;
+    driven->moved_ns = now;
+    hooks_.on_stuck(*driven->group);
+  }
+}
+
+void ProgressThread::keep_watch(int64_t now) {
+  if (now < next_watch_ns_) return;
+  next_watch_ns_ = hooks_.on_watch(now);
+}
+
+// ---- sleeping
+// ---------------------------------------------------------------------------------------------------------
+
+Deadline ProgressThread::next_alarm() const {
+  Deadline alarm = Deadline::at_ns(next_watch_ns_);
+  for (const auto& driven : driven_) {
+    alarm = alarm.earlier(Deadline::at_ns(driven->group->named().next_alarm_ns()));
+    if (!driven->group->named().idle() && driven->group->named().failure().ok()) {
+      alarm = alarm.earlier(Deadline::at_ns(driven->moved_ns + seconds_to_ns(config_.suspect_after_s)));
+    }
+  }
+  return alarm;
+}
+
+// False: the baton, and with it the end of the sleep, is somebody else's now.
+bool ProgressThread::sleep(Deadline deadline) {
+  bool quiet = true;
+  while (quiet && prepared_ < driven_.size()) quiet = driven_[prepared_++]->group->comm().prepare_to_sleep();
+  const Deadline alarm = next_alarm().earlier(deadline);
+  if (quiet && progress_token_.begin_sleep()) {
+    // From here on the baton may be taken from us: nothing of the driver's may be touched before we know.
+    std::array<Poller::Ready, 16> ready;
+    const std::size_t count = poller_.wait(ready, alarm);
+    if (!progress_token_.end_sleep()) return false;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (ready[i].token == kProgressWake) progress_token_.clear_wake();
+    }
+  }
+  finish_sleep();
+  return true;
+}
+
+void ProgressThread::finish_sleep() {
+  for (std::size_t i = 0; i < prepared_; ++i) driven_[i]->group->comm().finish_sleep();
+  prepared_ = 0;
+}
+
+}  // namespace fdl

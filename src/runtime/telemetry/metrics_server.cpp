@@ -1,0 +1,52 @@
+// MetricsServer: finding the module.
+#include "runtime/telemetry/metrics_server.h"
+
+#include <dlfcn.h>
+#include <signal.h>
+
+#include <string>
+
+namespace fdl {
+namespace {
+
+// The folder of the file that this code is in: the library's, or that of a program that has the library in it.
+std::string own_folder() {
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<const void*>(&own_folder), &info) == 0 || info.dli_fname == nullptr) return "";
+  const std::string path = info.dli_fname;
+  const auto slash = path.rfind('/');
+  return slash == std::string::npos ? "" : path.substr(0, slash + 1);
+}
+
+Status cannot(int port, const std::string& why) {
+  return Status(Code::resource, "metrics on port " + std::to_string(port) + ": " + why);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<MetricsServer>> serve_metrics(std::shared_ptr<const Metrics> metrics, int port) {
+  void* module = ::dlopen((own_folder() + kMetricsModule).c_str(), RTLD_NOW | RTLD_LOCAL);  // stays until the end
+  if (module == nullptr) {
+    const char* why = ::dlerror();
+    return cannot(port,
+                  std::string(why == nullptr ? "no module" : why) +
+                      "; the module needs Debian's libprometheus-cpp-pull1.0, and FARANDOLE_METRICS when it is built");
+  }
+  const auto door = reinterpret_cast<MetricsDoor>(::dlsym(module, kMetricsDoor));
+  if (door == nullptr) return cannot(port, std::string(kMetricsModule) + " is of another version");
+  // Its threads take no signals; and it must not change what the program does about broken pipes.
+  sigset_t all;
+  sigset_t before;
+  struct sigaction pipe {};
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  ::sigaction(SIGPIPE, nullptr, &pipe);
+  std::string why;
+  std::unique_ptr<MetricsServer> server(door(std::move(metrics), port, why));
+  ::sigaction(SIGPIPE, &pipe, nullptr);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (server == nullptr) return cannot(port, why + " (is the port taken?); set FARANDOLE_METRICS_PORT to a free one");
+  return server;
+}
+
+}  // namespace fdl

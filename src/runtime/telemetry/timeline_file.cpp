@@ -1,0 +1,53 @@
+// TimelineFile: each append overwrites the bracket before it. Killed in the midst of one, the file lacks its bracket,
+// which the viewers of this format accept.
+#include "runtime/telemetry/timeline_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace fdl {
+namespace {
+
+Status failure(const std::string& what, const std::string& path, std::string_view advice) {
+  return Status(Code::resource,
+                "timeline: " + Status::from_errno(what + " '" + path + "'").text() + "; " + std::string(advice));
+}
+
+}  // namespace
+
+Result<TimelineFile> TimelineFile::open(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  if (!fd) return failure("cannot open", path, "give a file in a folder that exists and may be written to");
+  // Where the file system knows no locks, nobody is kept out.
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return Status(Code::resource, "timeline: '" + path +
+                                      "' is being written by another job or world; give each its own file (%r in "
+                                      "the name stands for the rank)");
+  }
+  if (::ftruncate(fd.get(), 0) != 0 && errno != EINVAL) {
+    return failure("cannot empty", path, "give a regular file");
+  }
+  TimelineFile file(std::move(fd), path);
+  FDL_RETURN_IF_ERROR(file.append("[\n"));
+  return file;
+}
+
+Status TimelineFile::append(std::string_view events) {
+  std::string text(events);
+  text += "\n]\n";
+  std::size_t written = 0;
+  while (written < text.size()) {
+    const ssize_t count = ::pwrite(fd_.get(), text.data() + written, text.size() - written,
+                                   static_cast<off_t>(end_) + static_cast<off_t>(written));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return failure("cannot write to", path_, "is the disk full? What came later is missing");
+    written += static_cast<std::size_t>(count);
+  }
+  end_ += static_cast<int64_t>(events.size());
+  return {};
+}
+
+}  // namespace fdl

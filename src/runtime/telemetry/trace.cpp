@@ -1,0 +1,77 @@
+// Trace: one record for each thing that happens to a tensor.
+#include "runtime/telemetry/trace.h"
+
+#include <cstring>
+
+#include "runtime/telemetry/timeline.h"
+
+namespace fdl {
+
+void Trace::put(TraceRecord record, std::string_view text, ConstBytes behind) {
+  if (record.time_ns == 0) record.time_ns = now_ns();
+  record.group = number_;
+  timeline_.put(record, text, behind);
+}
+
+void Trace::group(std::string_view id, int rank, int size) {
+  put({.subject = static_cast<uint64_t>(size), .value = static_cast<uint32_t>(rank), .kind = TraceKind::group}, id);
+}
+
+void Trace::submitted(uint64_t serial, const Request& request, int64_t when_ns) {
+  put({.time_ns = when_ns,
+       .subject = serial,
+       .value = static_cast<uint32_t>(request.dtype),
+       .kind = TraceKind::submitted,
+       .what = static_cast<uint8_t>(request.kind),
+       .op = request.op},
+      request.name, std::as_bytes(std::span(request.shape)));
+}
+
+void Trace::ready(int rank, const Request& request) {
+  put({.value = static_cast<uint32_t>(rank),
+       .kind = TraceKind::ready,
+       .what = static_cast<uint8_t>(request.kind),
+       .op = request.op},
+      request.name);
+}
+
+void Trace::absent(RequestKind kind, std::string_view name) {
+  put({.kind = TraceKind::absent, .what = static_cast<uint8_t>(kind)}, name);
+}
+
+void Trace::locked(const LockedOrder& order) {
+  epoch_ = readiness_of(order.word()).epoch;
+  seen_.assign(seen_.size(), 0);
+  put({.subject = epoch_, .value = static_cast<uint32_t>(order.buckets().size()), .kind = TraceKind::locked});
+}
+
+void Trace::look(const LockedOrder& order, const ReadinessFlags& readiness_flags, int size) {
+  seen_.resize(static_cast<std::size_t>(size), 0);
+  if (readiness_of(order.word()).epoch != epoch_) locked(order);  // the timeline began in the midst of an order
+  for (int rank = 0; rank < size; ++rank) {
+    const Readiness there = readiness_of(readiness_flags.word_of(rank));
+    uint64_t& seen = seen_[static_cast<std::size_t>(rank)];
+    if (there.epoch != epoch_ || there.count <= seen) continue;
+    seen = there.count;
+    put({.subject = seen, .value = static_cast<uint32_t>(rank), .kind = TraceKind::readiness_flags});
+  }
+}
+
+void Trace::collective(Collective collective, const Communicator::Runner& runner) {
+  std::array<char, 64> text;
+  std::size_t size = 0;
+  const auto add = [&](std::string_view word) {
+    const std::size_t count = std::min(word.size(), text.size() - size);
+    std::memcpy(text.data() + size, word.data(), count);
+    size += count;
+  };
+  add(runner.by.substr(0, 31));
+  add(std::string_view("\0", 1));
+  add(runner.algorithm);
+  put({.value = static_cast<uint32_t>(Activity::collective),
+       .kind = TraceKind::activity,
+       .what = static_cast<uint8_t>(collective)},
+      {text.data(), size});
+}
+
+}  // namespace fdl

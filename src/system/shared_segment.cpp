@@ -1,0 +1,168 @@
+// SharedSegment: memfd_create, reserved page by page and sealed, so that no mapping of it can ever raise SIGBUS.
+#include "system/shared_segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+namespace fdl {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+
+// Of the kernel's transparent huge pages, or 0 where it has none.
+std::size_t huge_page_bytes() {
+  static const std::size_t bytes = [] {
+    std::size_t size = 0;
+    std::ifstream("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size") >> size;
+    return size;
+  }();
+  return bytes;
+}
+
+// Where the file's huge pages can be mapped as such, if there is address space for looking for such a place.
+void* place_for(std::size_t bytes) {
+  const std::size_t huge = huge_page_bytes();
+  if (huge == 0 || bytes < huge) return nullptr;
+  void* start = ::mmap(nullptr, bytes + huge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (start == MAP_FAILED) return nullptr;
+  auto* first = static_cast<std::byte*>(start);
+  auto* place = first + (huge - reinterpret_cast<uintptr_t>(first) % huge) % huge;
+  if (place != first) ::munmap(first, static_cast<std::size_t>(place - first));
+  const auto behind = static_cast<std::size_t>(first + huge - place);
+  if (behind != 0) ::munmap(place + bytes, behind);
+  return place;
+}
+
+Result<Bytes> map_whole(int fd, std::size_t bytes) {
+  void* place = place_for(bytes);
+  void* start = ::mmap(place, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (place == nullptr ? 0 : MAP_FIXED), fd, 0);
+  if (start != MAP_FAILED) return Bytes(static_cast<std::byte*>(start), bytes);
+  const Status failure = Status::from_errno("mapping " + std::to_string(bytes) + " bytes of shared memory");
+  if (place != nullptr) ::munmap(place, bytes);
+  return failure;
+}
+
+std::string reserving(std::size_t bytes) { return "reserving " + std::to_string(bytes) + " bytes of shared memory"; }
+
+// The kernel would try page by page and wake its out-of-memory killer before it says no.
+Status fault_of_size(std::size_t bytes) {
+  struct sysinfo info {};
+  if (::sysinfo(&info) != 0 || bytes / info.mem_unit <= info.totalram) return {};
+  return Status::from_errno(reserving(bytes), ENOMEM);
+}
+
+Result<UniqueFd> make_file() {
+  UniqueFd fd(::memfd_create("farandole", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) return Status::from_errno("memfd_create");
+  return fd;
+}
+
+}  // namespace
+
+Result<SharedSegment> SharedSegment::create(std::size_t bytes) {
+  if (bytes == 0) return Status(Code::invalid_argument, "shared memory of 0 bytes");
+  FDL_RETURN_IF_ERROR(fault_of_size(bytes));
+  FDL_ASSIGN_OR_RETURN(SharedSegment segment, create_empty(bytes));
+  FDL_RETURN_IF_ERROR(segment.commit(0, bytes));
+  return segment;
+}
+
+Result<SharedSegment> SharedSegment::create_sparse(std::size_t bytes) {
+  FDL_ASSIGN_OR_RETURN(SharedSegment segment, create_empty(bytes));
+  ::madvise(segment.bytes_.data(), bytes, MADV_DONTDUMP);
+  return segment;
+}
+
+Result<SharedSegment> SharedSegment::create_empty(std::size_t bytes) {
+  // A file beyond this limit costs a signal.
+  struct rlimit largest {};
+  if (::getrlimit(RLIMIT_FSIZE, &largest) == 0 && largest.rlim_cur != RLIM_INFINITY && bytes > largest.rlim_cur) {
+    return Status(Code::resource, "shared memory of " + std::to_string(bytes) + " bytes is above ulimit -f");
+  }
+  FDL_ASSIGN_OR_RETURN(UniqueFd fd, make_file());
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return Status::from_errno("sizing shared memory");
+  if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return Status::from_errno("sealing shared memory");
+  FDL_ASSIGN_OR_RETURN(const Bytes memory, map_whole(fd.get(), bytes));
+  return SharedSegment(std::move(fd), memory);
+}
+
+Result<SharedSegment> SharedSegment::map(UniqueFd fd) {
+  struct stat about {};
+  if (::fstat(fd.get(), &about) != 0) return Status::from_errno("looking at shared memory");
+  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals || about.st_size <= 0) {
+    return Status(Code::transport, "what came as shared memory is no sealed segment; is the sender a farandole rank?");
+  }
+  FDL_ASSIGN_OR_RETURN(const Bytes memory, map_whole(fd.get(), static_cast<std::size_t>(about.st_size)));
+  return SharedSegment(std::move(fd), memory);
+}
+
+// One fault and one entry of the TLB for 2 MiB instead of 512: each rank that maps it pays that for its first use of
+// the others' memory. Whatever is in the way (an old kernel, no such memory left), small pages do.
+void SharedSegment::gather(std::size_t offset, std::size_t bytes) const {
+  constexpr int kCollapse = 25;  // MADV_COLLAPSE, since Linux 6.1: whatever the settings of transparent huge pages
+  const std::size_t huge = huge_page_bytes();
+  if (huge == 0) return;
+  const std::size_t first = round_up(offset, huge);
+  const std::size_t end = (offset + bytes) / huge * huge;
+  // The kernel gathers what is there, be it one small page of many.
+  for (std::size_t at = first; at < end; at += huge) {
+    if (::fallocate(fd_.get(), 0, static_cast<off_t>(at), static_cast<off_t>(page_bytes())) != 0) return;
+  }
+  if (first < end) ::madvise(bytes_.data() + first, end - first, kCollapse);
+}
+
+Status SharedSegment::commit(std::size_t offset, std::size_t bytes) const {
+  FDL_RETURN_IF_ERROR(fault_of_size(bytes));
+  gather(offset, bytes);
+  int failure = EINTR;
+  while (failure == EINTR) {
+    failure = ::posix_fallocate(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  }
+  return failure == 0 ? Status() : Status::from_errno(reserving(bytes), failure);
+}
+
+void SharedSegment::discard(std::size_t offset, std::size_t bytes) const {
+  ::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+              static_cast<off_t>(bytes));
+}
+
+Status SharedSegment::detach(std::size_t offset, std::size_t bytes) const {
+  void* copy = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (copy == MAP_FAILED) return Status::from_errno("mapping " + std::to_string(bytes) + " bytes of memory");
+  std::memcpy(copy, bytes_.data() + offset, bytes);
+  // Takes the place of the shared pages in one step.
+  void* place = ::mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, bytes_.data() + offset);
+  if (place != MAP_FAILED) return {};
+  const Status failure = Status::from_errno("remapping shared memory");
+  ::munmap(copy, bytes);
+  return failure;
+}
+
+std::size_t SharedSegment::page_bytes() { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
+
+SharedSegment::SharedSegment(SharedSegment&& other) noexcept
+    : fd_(std::move(other.fd_)), bytes_(std::exchange(other.bytes_, {})) {}
+
+SharedSegment& SharedSegment::operator=(SharedSegment&& other) noexcept {
+  if (this != &other) {
+    if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
+    fd_ = std::move(other.fd_);
+    bytes_ = std::exchange(other.bytes_, {});
+  }
+  return *this;
+}
+
+SharedSegment::~SharedSegment() {
+  if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
+}
+
+}  // namespace fdl

@@ -1,0 +1,481 @@
+// What every transport promises, written once: order, lanes, sizes, room, sleep, mismatch, death and leaving.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <latch>
+#include <numeric>
+#include <random>
+
+#include "tests/support/participant.h"
+#include "transports/loopback/loopback_transport.h"
+#include "transports/shm/shm_transport.h"
+#include "transports/tcp/tcp_transport.h"
+
+namespace fdl {
+namespace {
+
+using namespace fdl::test;
+using testing::HasSubstr;
+
+struct Row {
+  std::string name;
+  Connect connect;
+};
+void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
+
+Result<std::unique_ptr<Transport>> connect_all_over_tcp(const Membership& membership) {
+  return connect_tcp(membership, std::vector<bool>(static_cast<std::size_t>(membership.size()), true));
+}
+
+Result<std::unique_ptr<Transport>> connect_all_over_three_streams(const Membership& membership) {
+  return connect_tcp_streams(membership, std::vector<int>(static_cast<std::size_t>(membership.size()), 3));
+}
+
+Result<std::unique_ptr<Transport>> connect_all_over_shm(const Membership& membership) {
+  return connect_shm(membership, std::vector<bool>(static_cast<std::size_t>(membership.size()), true));
+}
+
+// One row a transport: all that follows is asked of each.
+const Row kRows[] = {
+    {"loopback", connect_loopback},
+    {"tcp", connect_all_over_tcp},
+    {"tcp_striped", connect_all_over_three_streams},
+    {"shm", connect_all_over_shm},
+};
+// Those whose ranks may be processes.
+const Row kProcessRows[] = {
+    {"tcp", connect_all_over_tcp},
+    {"tcp_striped", connect_all_over_three_streams},
+    {"shm", connect_all_over_shm},
+};
+
+class TransportContract : public testing::TestWithParam<Row> {
+ protected:
+  void run(int size, const std::function<void(int, std::unique_ptr<Transport>)>& work) {
+    Participant participant(size);
+    participant.run(GetParam().connect, work);
+  }
+};
+class ProcessContract : public TransportContract {};
+
+INSTANTIATE_TEST_SUITE_P(Every, TransportContract, testing::ValuesIn(kRows),
+                         [](const auto& row) { return row.param.name; });
+INSTANTIATE_TEST_SUITE_P(Every, ProcessContract, testing::ValuesIn(kProcessRows),
+                         [](const auto& row) { return row.param.name; });
+
+constexpr Channel channel(int peer, int index = 0) { return Channel{peer, index}; }
+
+// ---- Order, lanes and sizes
+// --------------------------------------------------------------------------------------------
+
+TEST_P(TransportContract, SaysItsName) {
+  run(2, [&](int, std::unique_ptr<Transport> transport) {
+    require(GetParam().name.starts_with(transport->name()), "the name is that of the row");
+  });
+}
+
+TEST_P(TransportContract, DeliversSlicesInTheOrderOfTheirLane) {
+  constexpr uint64_t kCount = 1000;
+  run(2, [](int rank, std::unique_ptr<Transport> transport) {
+    for (uint64_t i = 0; i < kCount; ++i) {
+      if (rank == 0) {
+        send_number(*transport, channel(1), static_cast<uint32_t>(i), i * i);
+      } else {
+        require(recv_number(*transport, channel(0), static_cast<uint32_t>(i)) == i * i, "slices come in order");
+      }
+    }
+    transport->progress();
+  });
+}
+
+TEST_P(TransportContract, KeepsLanesApart) {
+  // Rank 0 begins lane 0 first, rank 1 finishes lane 1 first: an order between lanes would block them for ever.
+  run(2, [](int rank, std::unique_ptr<Transport> transport) {
+    uint64_t first = 1, second = 2;
+    if (rank == 0) {
+      const Ticket on_0 = begin_send(*transport, channel(1, 0), 7, std::as_bytes(std::span(&first, 1)));
+      const Ticket on_1 = begin_send(*transport, channel(1, 1), 8, std::as_bytes(std::span(&second, 1)));
+      wait_done(*transport, 1, on_1);
+      wait_done(*transport, 1, on_0);
+    } else {
+      require(recv_number(*transport, channel(0, 1), 8) == 2, "lane 1 has its own slices");
+      require(recv_number(*transport, channel(0, 0), 7) == 1, "lane 0 has its own slices");
+    }
+  });
+}
+
+TEST_P(TransportContract, TakesSlicesOfNoBytes) {
+  run(2, [](int rank, std::unique_ptr<Transport> transport) {
+    const int peer = 1 - rank;
+    for (uint32_t i = 0; i < 100; ++i) {
+      const Ticket in = begin_recv(*transport, channel(peer), i, {});
+      const Ticket out = begin_send(*transport, channel(peer), i, {});
+      wait_done(*transport, peer, in);
+      wait_done(*transport, peer, out);
+      if (i % 7 != 0) continue;
+      // Between slices that have bytes.
+      if (rank == 0) {
+        send_number(*transport, channel(peer), i, i);
+      } else {
+        require(recv_number(*transport, channel(peer), i) == i, "bytes follow no bytes");
+      }
+    }
+  });
+}
+
+TEST_P(TransportContract, MovesLargeSlicesBothWaysAtOnce) {
+  constexpr std::size_t kBytes = 8_MiB + 3;
+  run(2, [](int rank, std::unique_ptr<Transport> transport) {
+    const int peer = 1 - rank;
+    const auto mine = pattern(kBytes, static_cast<uint64_t>(rank));
+    std::vector<std::byte> theirs(kBytes);
+    for (uint32_t round = 0; round < 3; ++round) {
+      std::memset(theirs.data(), 0, theirs.size());
+      const Ticket out = begin_send(*transport, channel(peer), round, mine);
+      const Ticket in = begin_recv(*transport, channel(peer), round, theirs);
+      wait_done(*transport, peer, in);
+      wait_done(*transport, peer, out);
+      require(same_bytes(theirs, pattern(kBytes, static_cast<uint64_t>(peer))), "every byte is in its place");
+    }
+  });
+}
+
+TEST_P(TransportContract, MovesRandomSlicesBetweenAllRanks) {
+  const uint64_t seed = std::random_device()();
+  RecordProperty("seed", std::to_string(seed));
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  for (int size = 2; size <= 5; ++size) {
+    run(size, [&](int rank, std::unique_ptr<Transport> transport) {
+      std::mt19937_64 random(seed);  // the same numbers on every rank
+      for (uint32_t round = 0; round < 40; ++round) {
+        std::vector<std::vector<std::byte>> outgoing, incoming;
+        std::vector<std::pair<int, Ticket>> tickets;
+        std::vector<std::size_t> sizes(static_cast<std::size_t>(size * size));
+        for (std::size_t& bytes : sizes) bytes = random() % (random() % 4 == 0 ? 300'000 : 200);
+        const auto bytes_of_pair = [&](int from, int to) { return sizes[static_cast<std::size_t>(from * size + to)]; };
+        const int index = static_cast<int>(round % kChannelCount);
+        for (int peer = 0; peer < size; ++peer) {
+          incoming.emplace_back(bytes_of_pair(peer, rank));
+          outgoing.push_back(pattern(bytes_of_pair(rank, peer), static_cast<uint64_t>(rank * 100 + peer)));
+        }
+        for (int peer = 0; peer < size; ++peer) {
+          if (peer == rank) continue;
+          const auto at = static_cast<std::size_t>(peer);
+          tickets.emplace_back(peer, begin_recv(*transport, channel(peer, index), round, incoming[at]));
+          tickets.emplace_back(peer, begin_send(*transport, channel(peer, index), round, outgoing[at]));
+        }
+        for (const auto& [peer, ticket] : tickets) wait_done(*transport, peer, ticket);
+        for (int peer = 0; peer < size; ++peer) {
+          if (peer == rank) continue;
+          require(same_bytes(incoming[static_cast<std::size_t>(peer)],
+                             pattern(bytes_of_pair(peer, rank), static_cast<uint64_t>(peer * 100 + rank))),
+                  "each rank gets what was meant for it; seed " + std::to_string(seed));
+        }
+      }
+    });
+  }
+}
+
+// ---- Room
+// --------------------------------------------------------------------------------------------------------------
+
+TEST_P(TransportContract, TakesSixteenSlicesALaneAndDirectionBeforeAnyMoves) {
+  run(2, [](int rank, std::unique_ptr<Transport> transport) {
+    const int peer = 1 - rank;
+    constexpr std::size_t kBytes = 64_KiB;
+    const auto mine = pattern(16 * kBytes, static_cast<uint64_t>(rank));
+    std::vector<std::byte> theirs(16 * kBytes);
+    std::vector<Ticket> tickets;
+    for (uint32_t i = 0; i < 16; ++i) {
+      // Sends of one rank before its receives, so that nothing can end before both have queued all.
+      const auto ticket = transport->send(channel(peer), i, std::span(mine).subspan(i * kBytes, kBytes));
+      require(ticket.has_value(), "16 sends are taken");
+      tickets.push_back(*ticket);
+    }
+    for (uint32_t i = 0; i < 16; ++i) {
+      const auto ticket = transport->recv(channel(peer), i, std::span(theirs).subspan(i * kBytes, kBytes));
+      require(ticket.has_value(), "16 receives are taken");
+      tickets.push_back(*ticket);
+    }
+    for (const Ticket& ticket : tickets) wait_done(*transport, peer, ticket);
+    for (const Ticket& ticket : tickets) require(transport->done(ticket), "done stays done");
+    require(same_bytes(theirs, pattern(16 * kBytes, static_cast<uint64_t>(peer))), "every byte is in its place");
+  });
+}
+
+TEST_P(TransportContract, SaysWouldBlockAndWakesWhenThereIsRoom) {
+  constexpr std::size_t kBytes = 64_KiB;
+  const auto slice = pattern(kBytes, 1);
+  std::atomic<uint32_t> taken{0};
+  std::latch full(2);
+  run(2, [&](int rank, std::unique_ptr<Transport> transport) {
+    if (rank == 0) {
+      std::optional<Ticket> last;
+      while (auto ticket = transport->send(channel(1), taken, slice)) {
+        last = ticket;
+        require(++taken < 100'000, "there is an end of room");
+        transport->progress();
+      }
+      full.arrive_and_wait();
+      // One more than there was room for: sleeps until there is.
+      wait_done(*transport, 1, begin_send(*transport, channel(1), taken, slice));
+      require(transport->done(*last), "what came before is done before");
+    } else {
+      full.arrive_and_wait();
+      std::vector<std::byte> received(kBytes);
+      for (uint32_t i = 0; i <= taken; ++i) {
+        recv(*transport, channel(0), i, received);
+        require(same_bytes(received, slice), "what waited arrives whole");
+      }
+    }
+  });
+}
+
+TEST_P(TransportContract, RefusesReceivesBeyondItsRoomAndGoesOn) {
+  std::atomic<uint32_t> taken{0};
+  std::latch full(2);
+  run(2, [&](int rank, std::unique_ptr<Transport> transport) {
+    if (rank == 0) {
+      std::vector<uint64_t> numbers(100'000);
+      std::optional<Ticket> last;
+      while (auto ticket = transport->recv(channel(1), taken, std::as_writable_bytes(std::span(&numbers[taken], 1)))) {
+        last = ticket;
+        require(++taken < numbers.size(), "there is an end of room");
+      }
+      full.arrive_and_wait();
+      wait_done(*transport, 1, *last);
+      for (uint32_t i = 0; i < taken; ++i) require(numbers[i] == i + 5u, "receives end in order");
+    } else {
+      full.arrive_and_wait();
+      for (uint32_t i = 0; i < taken; ++i) send_number(*transport, channel(0), i, i + 5u);
+    }
+  });
+}
+
+// ---- Sleep: no spinning anywhere, so that one lost wake-up ends in a failure
+// ---------------------------------------------
+
+TEST_P(TransportContract, WakesForEverySlice) {
+  run(2, [](int rank, std::unique_ptr<Transport> transport) {
+    for (uint32_t i = 0; i < 2000; ++i) {
+      if (rank == 0) {
+        send_number(*transport, channel(1), i, i);
+        require(recv_number(*transport, channel(1), i) == i + 1u, "the answer");
+      } else {
+        const uint64_t number = recv_number(*transport, channel(0), i);
+        send_number(*transport, channel(0), i, number + 1);
+      }
+    }
+  });
+}
+
+TEST_P(TransportContract, SleepsThroughDataThatNobodyWants) {
+  // Rank 1 wants only rank 2's slice; rank 0's, which is there already, must neither wake it for nothing nor get lost.
+  std::latch sent(2);
+  std::latch slept(2);
+  run(3, [&](int rank, std::unique_ptr<Transport> transport) {
+    uint64_t number = 40 + static_cast<uint64_t>(rank);
+    if (rank == 0) {
+      const Ticket ticket = begin_send(*transport, channel(1), 1, std::as_bytes(std::span(&number, 1)));
+      transport->progress();
+      sent.count_down();
+      wait_done(*transport, 1, ticket);
+    } else if (rank == 1) {
+      sent.arrive_and_wait();
+      const auto ticket = transport->recv(channel(2), 1, std::as_writable_bytes(std::span(&number, 1)));
+      int wakes = 0;
+      const Deadline short_while = Deadline::after_seconds(0.05);
+      while (!short_while.passed()) {
+        if (transport->progress()) continue;
+        ++wakes;
+        transport->sleep_until_ready(short_while);
+      }
+      require(wakes < 20, "it slept " + std::to_string(wakes) + " times where two or three would do");
+      slept.count_down();
+      wait_done(*transport, 2, *ticket);
+      require(number == 42, "rank 2's slice");
+      require(recv_number(*transport, channel(0), 1) == 40, "rank 0's slice");
+    } else {
+      slept.arrive_and_wait();
+      send_number(*transport, channel(1), 1, number);
+    }
+  });
+}
+
+TEST_P(TransportContract, WakesWhenAPeerDies) {
+  std::latch asleep_soon(2);
+  run(2, [&](int rank, std::unique_ptr<Transport> transport) {
+    asleep_soon.arrive_and_wait();
+    if (rank == 1) return;
+    uint64_t number = 0;
+    // The peer may be gone already: then the receive is refused, and the reason is there.
+    [[maybe_unused]] const auto ticket = transport->recv(channel(1), 1, std::as_writable_bytes(std::span(&number, 1)));
+    EXPECT_EQ(wait_lost(*transport, 1).code(), Code::peer_lost);
+  });
+}
+
+// ---- Errors: final for one peer, and telling
+// ---------------------------------------------------------------------------
+
+void expect_mismatch(const Status& status, std::initializer_list<const char*> facts) {
+  EXPECT_EQ(status.code(), Code::mismatch) << status.text();
+  for (const char* fact : facts) EXPECT_THAT(status.text(), HasSubstr(fact));
+}
+
+void mismatched(const Row& row, std::size_t sent_bytes, uint32_t sent_tag, std::size_t expected_bytes,
+                uint32_t expected_tag, std::initializer_list<const char*> facts) {
+  Participant participant(3);
+  std::latch told(3);
+  participant.run(row.connect, [&](int rank, std::unique_ptr<Transport> transport) {
+    std::vector<std::byte> bytes(std::max(sent_bytes, expected_bytes));
+    if (rank == 0) {
+      require(transport->send(channel(1), sent_tag, std::span(bytes).first(sent_bytes)).has_value(), "there is room");
+      transport->progress();
+    } else if (rank == 1) {
+      const auto ticket = transport->recv(channel(0), expected_tag, std::span(bytes).first(expected_bytes));
+      require(ticket.has_value(), "there is room");
+      expect_mismatch(wait_lost(*transport, 0), facts);
+      EXPECT_FALSE(transport->done(*ticket));
+      EXPECT_FALSE(transport->send(channel(0), 1, {}).has_value()) << "an error is final for that peer";
+      EXPECT_FALSE(transport->recv(channel(0, 1), 1, {}).has_value()) << "on all its lanes";
+      expect_mismatch(transport->status(), facts);
+    }
+    // Lanes of other peers go on.
+    if (rank == 2) {
+      send_number(*transport, channel(1), 3, 33);
+    } else if (rank == 1) {
+      EXPECT_TRUE(transport->peer_status(2).ok());
+      EXPECT_EQ(recv_number(*transport, channel(2), 3), 33u);
+    }
+    told.arrive_and_wait();
+  });
+}
+
+TEST_P(TransportContract, TellsBothSizesWhenTheyDiffer) {
+  mismatched(GetParam(), 16, 7, 8, 7, {"rank 10 (host-a)", "rank 11 (host-b)", "16 bytes", "8 bytes"});
+  mismatched(GetParam(), 8, 7, 100'000, 7, {"rank 10 (host-a)", "8 bytes", "100000 bytes"});
+  mismatched(GetParam(), 0, 7, 8, 7, {"rank 10 (host-a)", "0 bytes", "8 bytes"});
+  mismatched(GetParam(), 8, 7, 0, 7, {"rank 10 (host-a)", "0 bytes", "8 bytes"});
+}
+
+TEST_P(TransportContract, TellsBothTagsWhenTheyDiffer) {
+  mismatched(GetParam(), 8, 0xabc, 8, 0xdef, {"rank 10 (host-a)", "rank 11 (host-b)", "00000abc", "00000def"});
+}
+
+TEST_P(TransportContract, NamesThePeerThatIsGone) {
+  std::latch told(3);
+  run(3, [&](int rank, std::unique_ptr<Transport> transport) {
+    if (rank == 1) {
+      transport.reset();
+    } else if (rank == 0) {
+      uint64_t number = 0;
+      const auto ticket = transport->recv(channel(1), 1, std::as_writable_bytes(std::span(&number, 1)));
+      const Status lost = wait_lost(*transport, 1);
+      EXPECT_EQ(lost.code(), Code::peer_lost);
+      EXPECT_EQ(lost.error().culprit_rank, 11);
+      EXPECT_EQ(lost.error().culprit_host, "host-b");
+      EXPECT_THAT(lost.text(), HasSubstr("rank 11 (host-b)"));
+      EXPECT_FALSE(ticket && transport->done(*ticket));
+      EXPECT_FALSE(transport->send(channel(1), 1, {}).has_value());
+      EXPECT_FALSE(transport->recv(channel(1), 1, {}).has_value());
+      EXPECT_EQ(transport->status().text(), lost.text());
+      EXPECT_TRUE(transport->peer_status(2).ok());
+      send_number(*transport, channel(2), 2, 22);
+    } else {
+      EXPECT_EQ(recv_number(*transport, channel(0), 2), 22u);
+    }
+    told.arrive_and_wait();
+  });
+}
+
+TEST_P(TransportContract, NoticesAPeerThatDiesWhileSlicesAreOnTheirWay) {
+  std::latch begun(2);
+  run(2, [&](int rank, std::unique_ptr<Transport> given) {
+    const auto mine = pattern(16_MiB, 1);
+    std::vector<std::byte> theirs(16_MiB);
+    const auto transport = std::move(given);  // ends before the bytes that it was given
+    if (rank == 0) {
+      [[maybe_unused]] const auto in = transport->recv(channel(1), 1, theirs);
+      [[maybe_unused]] const auto out = transport->send(channel(1), 1, mine);
+      transport->progress();
+      begun.arrive_and_wait();
+      EXPECT_EQ(wait_lost(*transport, 1).code(), Code::peer_lost);
+    } else {
+      [[maybe_unused]] const auto out = transport->send(channel(0), 1, std::span(mine));
+      transport->progress();
+      begun.arrive_and_wait();
+    }
+  });
+}
+
+TEST_P(TransportContract, EndsWithNothingAndWithEverythingOnItsWay) {
+  for (const bool busy : {false, true}) {
+    run(3, [&](int rank, std::unique_ptr<Transport> given) {
+      const auto mine = pattern(1_MiB, 1);
+      std::vector<std::byte> theirs(2_MiB);
+      const auto transport = std::move(given);  // ends before the bytes that it was given
+      for (int peer = 0; busy && peer < 3; ++peer) {
+        if (peer == rank) continue;
+        const auto half = std::span(theirs).subspan(static_cast<std::size_t>(peer) * 512_KiB, 1_MiB);
+        [[maybe_unused]] const auto in = transport->recv(channel(peer), 1, half);
+        [[maybe_unused]] const auto out = transport->send(channel(peer), 1, mine);
+      }
+      transport->progress();
+    });
+  }
+}
+
+// The other end as a process of its own, which gets killed after `until` has come true for it.
+void killed(const Row& row, const std::function<void(Transport&)>& child_work,
+            const std::function<void(Transport&, pid_t)>& work) {
+  Participant participant(2);
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    auto transport = row.connect(participant.membership(1));
+    if (!transport.ok()) ::_exit(1);
+    child_work(**transport);
+    [[maybe_unused]] const auto told = ::write(ready[1], "r", 1);
+    while (true) ::pause();
+  }
+  ::close(ready[1]);
+  auto transport = row.connect(participant.membership(0));
+  char byte = 0;
+  const bool is_ready = transport.ok() && ::read(ready[0], &byte, 1) == 1;
+  EXPECT_TRUE(is_ready) << (transport.ok() ? "the child failed" : transport.status().text());
+  if (is_ready) work(**transport, child);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  ::close(ready[0]);
+}
+
+TEST_P(ProcessContract, NamesThePeerWhoseProcessWasKilledWhileItIsWaitedFor) {
+  killed(
+      GetParam(), [](Transport&) {},
+      [](Transport& transport, pid_t child) {
+        uint64_t number = 0;
+        ASSERT_TRUE(transport.recv(channel(1), 1, std::as_writable_bytes(std::span(&number, 1))).has_value());
+        ::kill(child, SIGKILL);
+        const Status lost = wait_lost(transport, 1);
+        EXPECT_EQ(lost.code(), Code::peer_lost);
+        EXPECT_EQ(lost.error().culprit_rank, 11);
+      });
+}
+
+TEST_P(ProcessContract, NoticesAKilledProcessOfWhichNothingIsWanted) {
+  killed(
+      GetParam(), [](Transport&) {},
+      [](Transport& transport, pid_t child) {
+        ::kill(child, SIGKILL);
+        EXPECT_EQ(wait_lost(transport, 1).code(), Code::peer_lost);
+      });
+}
+
+}  // namespace
+}  // namespace fdl

@@ -1,0 +1,738 @@
+// Stand-in for libcuda: the driver's functions that cuda/ uses and a few more, on host memory and threads.
+#include "tests/fakes/cuda/fake_cuda.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include "tests/fakes/cuda/fake_cuda_machine.h"
+
+using namespace fdl::cuda;
+using namespace standin;
+
+#define EXPORT extern "C" FAKE_EXPORT
+
+// The definitions below are checked against these.
+extern "C" {
+#define ROW(name, parameters) FAKE_EXPORT Outcome name parameters;
+FDL_CUDA_FUNCTIONS(ROW)
+#undef ROW
+}
+
+namespace {
+
+thread_local std::vector<standin::Device*> current_contexts;
+thread_local int capture_mode = kCaptureModeGlobal;
+
+standin::Device* current_device() { return current_contexts.empty() ? nullptr : current_contexts.back(); }
+Context context_of(standin::Device* device) { return reinterpret_cast<Context>(device); }
+
+// Every function begins with this: the lock, and what was planned for the call.
+struct Call {
+  explicit Call(const char* function) : lock(machine.mutex), refused(machine.enter(function)) {
+    if (refused == 0 && !machine.initialized) refused = kNotInitialized;
+  }
+
+  Machine& machine = Machine::get();
+  std::unique_lock<std::mutex> lock;
+  Outcome refused;
+
+  // What is not allowed while anybody records a graph, unless the thread says that it knows.
+  Outcome unsafe() {
+    if (machine.captures.empty() || capture_mode == kCaptureModeRelaxed) return kSuccess;
+    for (const auto& capture : machine.captures) capture->invalid = true;
+    return kCaptureUnsupported;
+  }
+  Outcome context() const {
+    if (current_device() == nullptr) return kInvalidContext;
+    return current_device()->fallen;
+  }
+  Outcome find(void* handle, std::shared_ptr<standin::Stream>* stream) const {
+    if (reinterpret_cast<std::uintptr_t>(handle) <= 2) {
+      if (current_device() == nullptr) return kInvalidContext;
+      *stream = current_device()->default_stream;
+    } else {
+      const auto found = machine.streams.find(handle);
+      if (found == machine.streams.end()) return kInvalidHandle;
+      *stream = found->second;
+    }
+    return (*stream)->device->fallen;
+  }
+  Outcome find(void* handle, standin::Event** event) const {
+    const auto found = machine.events.find(handle);
+    if (found == machine.events.end()) return kInvalidHandle;
+    *event = found->second.get();
+    return (*event)->device->fallen;
+  }
+};
+
+// Leaves the function with the code unless it is success.
+#define TRY(expression)                                               \
+  do {                                                                \
+    if (const Outcome code_ = (expression); code_ != 0) return code_; \
+  } while (false)
+#define ENTER(call)    \
+  Call call(__func__); \
+  TRY(call.refused)
+
+// Runs work on memory, on a stream's thread.
+template <class Work>
+Outcome with_memory(Work work) {
+  Machine& machine = Machine::get();
+  machine.open_memory();
+  const Outcome code = work();
+  machine.close_memory();
+  return code;
+}
+
+bool accessible(const void* memory, std::size_t bytes) {
+  Machine& machine = Machine::get();
+  const std::lock_guard lock(machine.mutex);
+  return machine.within_allocation(memory, bytes);
+}
+
+void* address(Pointer pointer) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(pointer)); }
+
+// A copy is checked when it runs: memory that was freed meanwhile is an illegal address.
+std::function<Outcome()> copying(void* target, const void* source, std::size_t bytes) {
+  return [=] {
+    if (!accessible(target, bytes) || !accessible(source, bytes)) return kIllegalAddress;
+    return with_memory([&] {
+      std::memmove(target, source, bytes);
+      return kSuccess;
+    });
+  };
+}
+
+}  // namespace
+
+// ---- The driver and its devices
+
+EXPORT Outcome cuInit(unsigned) {
+  Machine& machine = Machine::get();
+  const std::lock_guard lock(machine.mutex);
+  TRY(machine.enter(__func__));
+  if (!machine.initialized) machine.read_environment();
+  machine.initialized = true;
+  return machine.devices.empty() ? kNoDevice : kSuccess;
+}
+
+EXPORT Outcome cuDriverGetVersion(int* version) {
+  Machine& machine = Machine::get();
+  const std::lock_guard lock(machine.mutex);
+  TRY(machine.enter(__func__));
+  *version = machine.driver_version;
+  return kSuccess;
+}
+
+namespace {
+
+struct ErrorText {
+  Outcome code;
+  const char* name;
+  const char* text;
+};
+constexpr ErrorText kErrors[] = {
+    {kSuccess, "CUDA_SUCCESS", "no error"},
+    {kInvalidValue, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {kOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {kNotInitialized, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {kNoDevice, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {kInvalidDevice, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {kInvalidContext, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {kNoBinaryForGpu, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
+    {kEccUncorrectable, "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error encountered"},
+    {kUnsupportedPtxVersion, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+     "the provided PTX was compiled with an unsupported toolchain."},
+    {kInvalidHandle, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {kNotFound, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {kNotReady, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {kIllegalAddress, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {kLaunchFailed, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+    {kNotPermitted, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
+    {kCaptureUnsupported, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},
+    {kCaptureInvalidated, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+     "operation failed due to a previous error during capture"},
+    {kCapturedEvent, "CUDA_ERROR_CAPTURED_EVENT",
+     "operation not permitted on an event last recorded in a capturing stream"},
+    {kUnknown, "CUDA_ERROR_UNKNOWN", "unknown error"},
+};
+
+Outcome error_text(Outcome code, const char* ErrorText::*which, const char** text) {
+  for (const ErrorText& error : kErrors) {
+    if (error.code != code) continue;
+    *text = error.*which;
+    return kSuccess;
+  }
+  *text = nullptr;
+  return kInvalidValue;
+}
+
+Outcome device_numbered(Call& call, int index, standin::Device** device) {
+  if (index < 0 || static_cast<std::size_t>(index) >= call.machine.devices.size()) return kInvalidDevice;
+  *device = call.machine.devices[static_cast<std::size_t>(index)].get();
+  return kSuccess;
+}
+
+}  // namespace
+
+EXPORT Outcome cuGetErrorName(Outcome code, const char** name) { return error_text(code, &ErrorText::name, name); }
+EXPORT Outcome cuGetErrorString(Outcome code, const char** text) { return error_text(code, &ErrorText::text, text); }
+
+EXPORT Outcome cuDeviceGetCount(int* count) {
+  ENTER(call);
+  *count = static_cast<int>(call.machine.devices.size());
+  return kSuccess;
+}
+
+EXPORT Outcome cuDeviceGet(DeviceNumber* number, int index) {
+  ENTER(call);
+  standin::Device* device = nullptr;
+  TRY(device_numbered(call, index, &device));
+  *number = index;
+  return kSuccess;
+}
+
+EXPORT Outcome cuDeviceGetName(char* name, int bytes, DeviceNumber number) {
+  ENTER(call);
+  standin::Device* device = nullptr;
+  TRY(device_numbered(call, number, &device));
+  std::snprintf(name, static_cast<std::size_t>(bytes), "Stand-in %d", number);
+  return device->fallen;
+}
+
+EXPORT Outcome cuDeviceGetUuid_v2(Uuid* uuid, DeviceNumber number) {
+  ENTER(call);
+  standin::Device* device = nullptr;
+  TRY(device_numbered(call, number, &device));
+  const char* named = std::getenv("FAKE_CUDA_MACHINE");
+  std::string machine = named == nullptr ? "" : named;
+  std::ifstream boot("/proc/sys/kernel/random/boot_id");
+  if (named == nullptr) std::getline(boot, machine);
+  uint64_t hash = 14695981039346656037ull;  // FNV-1a
+  for (int half = 0; half < 2; ++half) {
+    for (const char c : machine + "/" + std::to_string(number) + "/" + std::to_string(half)) {
+      hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+    }
+    std::memcpy(uuid->bytes + 8 * half, &hash, 8);
+  }
+  return kSuccess;
+}
+
+EXPORT Outcome cuDeviceGetAttribute(int* value, int attribute, DeviceNumber number) {
+  ENTER(call);
+  standin::Device* device = nullptr;
+  TRY(device_numbered(call, number, &device));
+  *value = attribute == kAttributeComputeMajor ? 9 : 0;
+  return kSuccess;
+}
+
+EXPORT Outcome cuDeviceCanAccessPeer(int* can, DeviceNumber number, DeviceNumber peer) {
+  ENTER(call);
+  *can = number != peer;
+  return kSuccess;
+}
+
+// ---- Contexts: each device has its primary one
+
+EXPORT Outcome cuDevicePrimaryCtxRetain(Context* context, DeviceNumber number) {
+  ENTER(call);
+  standin::Device* device = nullptr;
+  TRY(device_numbered(call, number, &device));
+  ++device->retained;
+  *context = context_of(device);
+  return device->fallen;
+}
+
+EXPORT Outcome cuDevicePrimaryCtxRelease_v2(DeviceNumber number) {
+  ENTER(call);
+  standin::Device* device = nullptr;
+  TRY(device_numbered(call, number, &device));
+  if (device->retained == 0) return kInvalidContext;
+  --device->retained;
+  return kSuccess;
+}
+
+EXPORT Outcome cuCtxPushCurrent_v2(Context context) {
+  ENTER(call);
+  if (context == nullptr) return kInvalidContext;
+  current_contexts.push_back(reinterpret_cast<standin::Device*>(context));
+  return kSuccess;
+}
+
+EXPORT Outcome cuCtxPopCurrent_v2(Context* context) {
+  ENTER(call);
+  if (current_contexts.empty()) return kInvalidContext;
+  if (context != nullptr) *context = context_of(current_contexts.back());
+  current_contexts.pop_back();
+  return kSuccess;
+}
+
+EXPORT Outcome cuCtxSetCurrent(Context context) {
+  ENTER(call);
+  if (!current_contexts.empty()) current_contexts.pop_back();
+  if (context != nullptr) current_contexts.push_back(reinterpret_cast<standin::Device*>(context));
+  return kSuccess;
+}
+
+EXPORT Outcome cuCtxGetCurrent(Context* context) {
+  ENTER(call);
+  *context = context_of(current_device());
+  return kSuccess;
+}
+
+EXPORT Outcome cuCtxGetDevice(DeviceNumber* number) {
+  ENTER(call);
+  if (current_device() == nullptr) return kInvalidContext;
+  *number = current_device()->index;
+  return kSuccess;
+}
+
+EXPORT Outcome cuCtxEnablePeerAccess(Context peer, unsigned) {
+  ENTER(call);
+  TRY(call.context());
+  const auto* device = reinterpret_cast<standin::Device*>(peer);
+  return current_device()->peers.insert(device->index).second ? kSuccess : kPeerAccessAlreadyEnabled;
+}
+
+EXPORT Outcome cuThreadExchangeStreamCaptureMode(int* mode) {
+  ENTER(call);
+  std::swap(*mode, capture_mode);
+  return kSuccess;
+}
+
+EXPORT Outcome cuCtxSynchronize(void) {
+  ENTER(call);
+  TRY(call.context());
+  TRY(call.unsafe());
+  call.machine.wait_idle(call.lock, *current_device());
+  return current_device()->fallen;
+}
+
+// ---- Memory
+
+EXPORT Outcome cuMemAlloc_v2(Pointer* memory, std::size_t bytes) {
+  ENTER(call);
+  TRY(call.context());
+  TRY(call.unsafe());
+  void* start = nullptr;
+  TRY(call.machine.allocate(*current_device(), bytes, &start));
+  *memory = reinterpret_cast<std::uintptr_t>(start);
+  return kSuccess;
+}
+
+EXPORT Outcome cuMemFree_v2(Pointer memory) {
+  ENTER(call);
+  TRY(call.unsafe());
+  return call.machine.free_memory(call.lock, address(memory));
+}
+
+EXPORT Outcome cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
+  ENTER(call);
+  TRY(call.context());
+  *total = call.machine.memory_bytes;
+  *free = *total - std::min(*total, current_device()->used);
+  return kSuccess;
+}
+
+EXPORT Outcome cuMemHostAlloc(void** memory, std::size_t bytes, unsigned) {
+  ENTER(call);
+  TRY(call.context());
+  TRY(call.unsafe());
+  void* start = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (start == MAP_FAILED) return kOutOfMemory;
+  call.machine.pinned[static_cast<std::byte*>(start)] = bytes;
+  call.machine.pinned_bytes += bytes;
+  *memory = start;
+  return kSuccess;
+}
+
+EXPORT Outcome cuMemFreeHost(void* memory) {
+  ENTER(call);
+  if (current_device() == nullptr) return kInvalidContext;
+  TRY(call.unsafe());
+  if (!call.machine.pinned.contains(static_cast<std::byte*>(memory))) return kInvalidValue;
+  call.machine.wait_idle(call.lock, *current_device());
+  const auto found = call.machine.pinned.find(static_cast<std::byte*>(memory));
+  call.machine.pinned_bytes -= found->second;
+  ::munmap(memory, found->second);
+  call.machine.pinned.erase(found);
+  return kSuccess;
+}
+
+EXPORT Outcome cuPointerGetAttribute(void* value, int attribute, Pointer pointer) {
+  ENTER(call);
+  const standin::Device* device = call.machine.owner_of(address(pointer));
+  if (device != nullptr && !call.machine.within_allocation(address(pointer), 1)) return kInvalidValue;
+  bool is_pinned = false;
+  for (const auto& [start, bytes] : call.machine.pinned) {
+    is_pinned |= address(pointer) >= start && address(pointer) < start + bytes;
+  }
+  if (device == nullptr && !is_pinned) return kInvalidValue;
+  if (attribute == kPointerMemoryType) {
+    *static_cast<unsigned*>(value) = device == nullptr ? kMemoryHost : kMemoryDevice;
+  } else if (attribute == kPointerDeviceOrdinal) {
+    *static_cast<int*>(value) = device == nullptr ? 0 : device->index;
+  } else {
+    return kInvalidValue;
+  }
+  return kSuccess;
+}
+
+// ---- Streams
+
+EXPORT Outcome cuStreamCreateWithPriority(void** handle, unsigned flags, int) {
+  ENTER(call);
+  TRY(call.context());
+  auto stream = std::make_shared<standin::Stream>();
+  stream->device = current_device();
+  stream->blocking = (flags & kStreamNonBlocking) == 0;
+  *handle = stream.get();
+  call.machine.streams[*handle] = std::move(stream);
+  return kSuccess;
+}
+
+EXPORT Outcome cuStreamCreate(void** handle, unsigned flags) { return cuStreamCreateWithPriority(handle, flags, 0); }
+
+EXPORT Outcome cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  ENTER(call);
+  *least = 0;
+  *greatest = -5;
+  return kSuccess;
+}
+
+EXPORT Outcome cuStreamDestroy_v2(void* handle) {
+  ENTER(call);
+  const auto found = call.machine.streams.find(handle);
+  if (found == call.machine.streams.end()) return kInvalidHandle;
+  const standin::Device* const device = found->second->device;
+  call.machine.end(handle);  // what is queued still runs; the thread then ends
+  return device->fallen;
+}
+
+EXPORT Outcome cuStreamIsCapturing(void* handle, int* status) {
+  ENTER(call);
+  std::shared_ptr<standin::Stream> stream;
+  TRY(call.find(handle, &stream));
+  *status = kCaptureNone;
+  if (stream->capture != nullptr) *status = stream->capture->invalid ? kCaptureInvalid : kCaptureActive;
+  return kSuccess;
+}
+
+EXPORT Outcome cuStreamSynchronize(void* handle) {
+  ENTER(call);
+  std::shared_ptr<standin::Stream> stream;
+  TRY(call.find(handle, &stream));
+  if (stream->capture != nullptr) return kCaptureUnsupported;
+  TRY(call.unsafe());
+  const std::shared_ptr<Flag> tail = stream->tail;
+  call.machine.changed.wait(call.lock, [&] { return tail == nullptr || tail->set || stream->device->fallen != 0; });
+  return stream->device->fallen;
+}
+
+EXPORT Outcome cuStreamQuery(void* handle) {
+  ENTER(call);
+  std::shared_ptr<standin::Stream> stream;
+  TRY(call.find(handle, &stream));
+  if (stream->capture != nullptr) return kCaptureUnsupported;
+  return stream->tail == nullptr || stream->tail->set ? kSuccess : kNotReady;
+}
+
+// ---- Events
+
+EXPORT Outcome cuEventCreate(void** handle, unsigned) {
+  ENTER(call);
+  TRY(call.context());
+  auto event = std::make_unique<standin::Event>();
+  event->device = current_device();
+  *handle = event.get();
+  call.machine.events[*handle] = std::move(event);
+  return kSuccess;
+}
+
+EXPORT Outcome cuEventDestroy_v2(void* handle) {
+  ENTER(call);
+  return call.machine.events.erase(handle) == 1 ? kSuccess : kInvalidHandle;
+}
+
+EXPORT Outcome cuEventRecord(void* event_handle, void* stream_handle) {
+  ENTER(call);
+  std::shared_ptr<standin::Stream> stream;
+  standin::Event* event = nullptr;
+  TRY(call.find(stream_handle, &stream));
+  TRY(call.find(event_handle, &event));
+  event->capture = stream->capture;
+  event->recorded = nullptr;
+  if (stream->capture != nullptr) return stream->capture->invalid ? kCaptureInvalidated : kSuccess;
+  event->recorded = std::make_shared<Flag>();
+  return call.machine.queue(
+      stream, [] { return kSuccess; }, event->recorded);
+}
+
+EXPORT Outcome cuEventQuery(void* handle) {
+  ENTER(call);
+  standin::Event* event = nullptr;
+  TRY(call.find(handle, &event));
+  if (event->capture != nullptr) return kCapturedEvent;
+  TRY(call.unsafe());
+  return event->recorded == nullptr || event->recorded->set ? kSuccess : kNotReady;
+}
+
+EXPORT Outcome cuEventSynchronize(void* handle) {
+  ENTER(call);
+  standin::Event* event = nullptr;
+  TRY(call.find(handle, &event));
+  TRY(call.unsafe());
+  const std::shared_ptr<Flag> flag = event->recorded;
+  standin::Device* const device = event->device;
+  call.machine.changed.wait(call.lock, [&] { return flag == nullptr || flag->set || device->fallen != 0; });
+  return device->fallen;
+}
+
+EXPORT Outcome cuStreamWaitEvent(void* stream_handle, void* event_handle, unsigned) {
+  ENTER(call);
+  std::shared_ptr<standin::Stream> stream;
+  standin::Event* event = nullptr;
+  TRY(call.find(stream_handle, &stream));
+  TRY(call.find(event_handle, &event));
+  if (event->capture != nullptr && stream->capture == nullptr) {
+    if (!call.machine.captures.contains(event->capture)) return kSuccess;
+    stream->capture = event->capture;  // the stream joins the graph; calls are kept in an order that holds
+    return kSuccess;
+  }
+  if (stream->capture != nullptr || event->recorded == nullptr) return kSuccess;
+  return call.machine.queue(stream, [] { return kSuccess; }, std::make_shared<Flag>(), {event->recorded});
+}
+
+// ---- Work
+
+EXPORT Outcome cuLaunchHostFunc(void* handle, HostFunction function, void* argument) {
+  ENTER(call);
+  std::shared_ptr<standin::Stream> stream;
+  TRY(call.find(handle, &stream));
+  return call.machine.queue(stream, [=] {
+    in_host_function = true;
+    function(argument);
+    in_host_function = false;
+    return kSuccess;
+  });
+}
+
+EXPORT Outcome cuMemcpyAsync(Pointer target, Pointer source, std::size_t bytes, void* handle) {
+  ENTER(call);
+  std::shared_ptr<standin::Stream> stream;
+  TRY(call.find(handle, &stream));
+  return call.machine.queue(stream, copying(address(target), address(source), bytes));
+}
+
+EXPORT Outcome cuMemsetD8Async(Pointer target, unsigned char value, std::size_t bytes, void* handle) {
+  ENTER(call);
+  std::shared_ptr<standin::Stream> stream;
+  TRY(call.find(handle, &stream));
+  return call.machine.queue(stream, [=] {
+    if (!accessible(address(target), bytes)) return kIllegalAddress;
+    return with_memory([&] {
+      std::memset(address(target), value, bytes);
+      return kSuccess;
+    });
+  });
+}
+
+// ---- Modules: what is in the image does not matter, the kernels are built in
+
+EXPORT Outcome cuModuleLoadData(Module* module, const void* image) {
+  ENTER(call);
+  TRY(call.context());
+  TRY(call.unsafe());
+  if (call.machine.refused_module != 0) return call.machine.refused_module;
+  if (image == nullptr) return kInvalidImage;
+  *module = reinterpret_cast<Module>(const_cast<void*>(image));
+  return kSuccess;
+}
+
+EXPORT Outcome cuModuleUnload(Module) {
+  ENTER(call);
+  return kSuccess;
+}
+
+EXPORT Outcome cuModuleGetFunction(Function* function, Module, const char* name) {
+  ENTER(call);
+  for (const Kernel& kernel : kernels()) {
+    if (std::strcmp(kernel.name, name) != 0) continue;
+    *function = reinterpret_cast<Function>(const_cast<Kernel*>(&kernel));
+    return kSuccess;
+  }
+  return kNotFound;
+}
+
+EXPORT Outcome cuLaunchKernel(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                              unsigned block_y, unsigned block_z, unsigned, void* handle, void** parameters, void**) {
+  ENTER(call);
+  std::shared_ptr<standin::Stream> stream;
+  TRY(call.find(handle, &stream));
+  if (grid_x == 0 || grid_y * grid_z != 1 || block_x == 0 || block_x > 1024 || block_y * block_z != 1)
+    return kInvalidValue;
+  const Kernel* const kernel = reinterpret_cast<const Kernel*>(function);
+  const auto* first = static_cast<const std::byte*>(parameters[0]);
+  const std::vector<std::byte> copy(first, first + kernel->parameter_bytes);
+  return call.machine.queue(stream, [=] {
+    return with_memory([&] {
+      alignas(64) static thread_local std::byte aligned[4096];
+      std::memcpy(aligned, copy.data(), copy.size());
+      kernel->run(aligned, grid_x, block_x);
+      return kSuccess;
+    });
+  });
+}
+
+// ---- What tests ask for
+
+namespace {
+
+void copy_now(void* target, const void* source, std::size_t bytes) {
+  Machine& machine = Machine::get();
+  machine.open_memory();
+  std::memcpy(target, source, bytes);
+  machine.close_memory();
+}
+
+}  // namespace
+
+EXPORT void fake_cuda_write(void* device, const void* host, size_t bytes) { copy_now(device, host, bytes); }
+EXPORT void fake_cuda_read(const void* device, void* host, size_t bytes) { copy_now(host, device, bytes); }
+
+EXPORT void* fake_cuda_new(int device, size_t bytes) {
+  if (cuInit(0) != kSuccess) return nullptr;
+  Call call("fake_cuda_new");
+  standin::Device* owner = nullptr;
+  void* memory = nullptr;
+  if (device_numbered(call, device, &owner) != kSuccess) return nullptr;
+  return call.machine.allocate(*owner, bytes, &memory) == kSuccess ? memory : nullptr;
+}
+
+EXPORT void fake_cuda_delete(void* memory) {
+  Call call("fake_cuda_delete");
+  (void)call.machine.free_memory(call.lock, memory);
+}
+
+EXPORT size_t fake_cuda_device_bytes(void) {
+  Call call("fake_cuda_device_bytes");
+  std::size_t bytes = 0;
+  for (const auto& device : call.machine.devices) bytes += device->used;
+  return bytes;
+}
+
+EXPORT size_t fake_cuda_pinned_bytes(void) {
+  Call call("fake_cuda_pinned_bytes");
+  return call.machine.pinned_bytes;
+}
+
+EXPORT void fake_cuda_fail(const char* function, int k, int code) {
+  Call call("fake_cuda_fail");
+  call.machine.plan_failure(function, k, code);
+}
+
+EXPORT void fake_cuda_clear_failures(void) {
+  Call call("fake_cuda_clear_failures");
+  call.machine.clear_failures();
+}
+
+EXPORT void fake_cuda_delay_us(unsigned microseconds) {
+  Call call("fake_cuda_delay_us");
+  call.machine.delay_us = microseconds;
+}
+
+EXPORT void fake_cuda_memory(size_t bytes) {
+  Call call("fake_cuda_memory");
+  call.machine.memory_bytes = bytes;
+}
+
+EXPORT void fake_cuda_driver_version(int version) {
+  Call call("fake_cuda_driver_version");
+  call.machine.driver_version = version;
+}
+
+EXPORT void fake_cuda_refuse_module(int code) {
+  Call call("fake_cuda_refuse_module");
+  call.machine.refused_module = code;
+}
+
+EXPORT void fake_cuda_fall_off(int device, int code) {
+  Call call("fake_cuda_fall_off");
+  standin::Device* owner = nullptr;
+  if (device_numbered(call, device, &owner) == kSuccess) call.machine.fall(*owner, code);
+}
+
+EXPORT void fake_cuda_hold(void) {
+  Call call("fake_cuda_hold");
+  call.machine.held = true;
+}
+
+EXPORT void fake_cuda_go_on(void) {
+  Call call("fake_cuda_go_on");
+  call.machine.held = false;
+  call.machine.changed.notify_all();
+}
+
+EXPORT size_t fake_cuda_calls(const char* function) {
+  Call call("fake_cuda_calls");
+  return call.machine.calls(function);
+}
+
+EXPORT int fake_cuda_queue(void* handle, void (*function)(void*), void* argument) {
+  ENTER(call);
+  std::shared_ptr<standin::Stream> stream;
+  TRY(call.find(handle, &stream));
+  return call.machine.queue(stream, [=] {
+    function(argument);
+    return kSuccess;
+  });
+}
+
+EXPORT void fake_cuda_open_memory(void) { Machine::get().open_memory(); }
+EXPORT void fake_cuda_close_memory(void) { Machine::get().close_memory(); }
+
+EXPORT int fake_cuda_fallen(void) {
+  Call call("fake_cuda_fallen");
+  return current_device() == nullptr ? kInvalidContext : current_device()->fallen;
+}
+
+EXPORT int fake_cuda_begin_capture(void* handle) {
+  ENTER(call);
+  std::shared_ptr<standin::Stream> stream;
+  TRY(call.find(handle, &stream));
+  if (stream == stream->device->default_stream || stream->capture != nullptr) return kCaptureUnsupported;
+  stream->capture = std::make_shared<Capture>();
+  call.machine.captures.insert(stream->capture);
+  return kSuccess;
+}
+
+EXPORT int fake_cuda_end_capture(void* handle) {
+  Call call("fake_cuda_end_capture");
+  std::shared_ptr<standin::Stream> stream;
+  if (call.find(handle, &stream) != kSuccess || stream->capture == nullptr) return -1;
+  const std::shared_ptr<Capture> capture = stream->capture;
+  call.machine.captures.erase(capture);
+  for (const auto& [other_handle, other] : call.machine.streams) {
+    if (other->capture == capture) other->capture = nullptr;
+  }
+  call.machine.last_capture = capture;
+  return capture->invalid ? -1 : static_cast<int>(capture->operations.size());
+}
+
+EXPORT int fake_cuda_launch_captured(void* handle) {
+  ENTER(call);
+  std::shared_ptr<standin::Stream> stream;
+  TRY(call.find(handle, &stream));
+  if (call.machine.last_capture == nullptr || call.machine.last_capture->invalid) return kInvalidHandle;
+  for (const auto& operation : call.machine.last_capture->operations) TRY(call.machine.queue(stream, operation));
+  return kSuccess;
+}

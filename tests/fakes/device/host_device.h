@@ -1,0 +1,154 @@
+// HostDevice: a Device on memory of the host: every stream is a thread, and a device's address that the host touches
+// ends the test.
+//
+// The memory of the device is mapped twice: where its addresses are nobody may look, and the streams' threads work in
+// the other mapping. Copies go between that memory and pinned memory only: anything else is refused as a bug.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "contract/device.h"
+
+namespace fdl::test {
+
+class HostStream;
+
+class HostDevice final : public Device {
+ public:
+  struct Options {
+    int index = 0;
+    std::size_t memory_bytes = std::size_t{64} << 20;
+    uint64_t seed = 0;  // of delays before some pieces of work, up to:
+    int most_delay_us = 0;
+  };
+  HostDevice() : HostDevice(Options{}) {}
+  explicit HostDevice(Options options);
+  ~HostDevice() override;
+
+  std::string_view name() const override { return name_; }
+  int kind() const override { return 99; }
+  int index() const override { return options_.index; }
+  std::array<std::byte, 16> identity() const override;
+
+  Result<void*> allocate(std::size_t bytes) override;
+  void release(void* memory) override;
+  void release_after(Stream, void* memory) override { release(memory); }
+  Result<void*> allocate_pinned(std::size_t bytes) override;
+  void release_pinned(void* memory) override;
+
+  Result<Stream> make_stream() override;
+  void end_stream(Stream stream) override;
+  Result<bool> is_captured(Stream stream) override;
+  Result<DeviceEvent> make_event() override;
+  void end_event(DeviceEvent event) override;
+  Status set(DeviceEvent event, Stream stream) override;
+  Status wait(Stream stream, DeviceEvent event) override;
+  Result<bool> reached(DeviceEvent event) override;
+  Status ring(Stream stream, const Event& notifier) override;
+
+  Status copy(Stream stream, void* target, const void* source, std::size_t bytes) override;
+  Status fill_zero(Stream stream, void* target, std::size_t bytes) override;
+  // Of one type only: the engine asks for neither.
+  Status pack(Stream, std::span<const DeviceSegment>, Dtype, void*, Dtype, double) override;
+  Status unpack(Stream, std::span<const DeviceSegment>, Dtype, const void*, Dtype, double) override;
+  Status reduce(Stream stream, Dtype dtype, Op op, void* target, std::span<const void* const> sources,
+                std::size_t count, double factor) override;
+
+  // ---- for tests
+  enum class Call {
+    allocate,
+    allocate_pinned,
+    make_stream,
+    make_event,
+    set,
+    wait,
+    reached,
+    ring,
+    copy,
+    reduce,
+    captured
+  };
+  // The nth call from now (1: the next) fails with `why`, and so many behind it. A call that asks for something fails
+  // alone; any other takes the device with it.
+  void fail_call(Call call, int nth, Status why, int behind = 0);
+  // The device falls off before the nth copy or reduction from now runs: nothing that is queued runs any more.
+  void fail_work(int nth, Status why);
+  void fail(const Status& why);
+  // What is queued on the stream behind this waits until let_go().
+  void hold(Stream stream);
+  void let_go();
+  void capture(Stream stream, bool on);
+  // What nothing uses any more, so that others can have it at once.
+  void release_now(void* memory);
+  // Until all that is queued on the stream has run, or the device has failed.
+  Status synchronize(Stream stream);
+  // Any function as a piece of the stream's work; it may block until failed() or an end of its own.
+  Status enqueue(Stream stream, std::function<void()> work);
+  // Where the bytes behind a device's (or a host's) address can be touched, by the work of streams alone.
+  void* at(const void* address) const;
+  // Fills from, and reads into, ordinary memory; both wait for the stream.
+  void upload(Stream stream, void* target, const void* source, std::size_t bytes);
+  void download(Stream stream, void* target, const void* source, std::size_t bytes);
+  bool failed() const;
+  // Blocks, streams and marks that are not given back.
+  std::string left_over() const;
+  std::size_t pinned_bytes() const;
+  int most_streams() const;
+
+ private:
+  friend class HostStream;
+  struct Point {
+    bool passed = false;
+  };
+  struct HostEvent {
+    std::shared_ptr<Point> point;
+  };
+
+  bool is_device(const void* address) const;
+  Status begin(Call call) FDL_REQUIRES(mutex_);
+  Status fall(const Status& why) FDL_REQUIRES(mutex_);
+  Status push(Stream stream, std::function<void()> work) FDL_REQUIRES(mutex_);
+  void check_address(const void* address, std::size_t bytes) FDL_REQUIRES(mutex_);
+  // Ends with the last piece of work that is queued now.
+  void after_all(std::function<void()> end) FDL_REQUIRES(mutex_);
+  void before_work();
+
+  const Options options_;
+  const std::string name_;
+  std::byte* addresses_ = nullptr;  // nobody may look
+  std::byte* bytes_ = nullptr;      // the same memory
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  Status failure_ FDL_GUARDED_BY(mutex_);
+  std::map<std::size_t, std::size_t> blocks_ FDL_GUARDED_BY(mutex_);  // of the device's memory: offset, bytes
+  std::size_t blocks_held_ FDL_GUARDED_BY(mutex_) = 0;
+  std::map<const std::byte*, std::size_t> pinned_ FDL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<HostStream>> streams_ FDL_GUARDED_BY(mutex_);
+  std::set<Stream> live_streams_ FDL_GUARDED_BY(mutex_);
+  std::set<Stream> captured_ FDL_GUARDED_BY(mutex_);
+  std::set<HostEvent*> events_ FDL_GUARDED_BY(mutex_);
+  struct Plan {
+    int nth;
+    Status why;
+    int behind;
+  };
+  std::map<Call, Plan> planned_ FDL_GUARDED_BY(mutex_);
+  int work_left_ FDL_GUARDED_BY(mutex_) = 0;  // until the planned fall; 0: none is planned
+  Status planned_fall_ FDL_GUARDED_BY(mutex_);
+  uint64_t let_go_ FDL_GUARDED_BY(mutex_) = 0;
+  std::mt19937_64 random_ FDL_GUARDED_BY(mutex_);
+};
+
+}  // namespace fdl::test

@@ -1,0 +1,492 @@
+// Who drives: callers that wait, the background thread, and the baton between them; through the C API, as users meet
+// it.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <farandole/farandole.hpp>
+#include <random>
+#include <thread>
+
+#include "tests/support/worlds.h"
+
+namespace world_test {
+namespace {
+
+constexpr int64_t kLong = 20'000'000'000;
+const int64_t kOne = 1;
+
+fdl_operation sum_of(const char* name, float* value) {
+  fdl_operation operation;
+  fdl_operation_init(&operation);
+  operation.kind = FDL_NAMED_ALLREDUCE;
+  operation.name = name;
+  operation.input = {value, FDL_FLOAT32, 1, &kOne, 0, 0, nullptr};
+  operation.output = value;
+  operation.op = FDL_SUM;
+  return operation;
+}
+
+fdl_result run(fdl_group* group, const char* name, float* value) {
+  const fdl_operation operation = sum_of(name, value);
+  return fdl_run(group, &operation, 1, kLong, nullptr);
+}
+
+fdl_handle* submit(fdl_group* group, const char* name, float* value) {
+  const fdl_operation operation = sum_of(name, value);
+  fdl_handle* handle = nullptr;
+  EXPECT_EQ(fdl_submit(group, &operation, 1, &handle), FDL_OK) << fdl_last_error()->text;
+  return handle;
+}
+
+// Whether it is done by itself: nobody waits for it.
+void expect_done_unaided(fdl_handle* handle) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  int done = 0;
+  while (done == 0 && std::chrono::steady_clock::now() < end) {
+    FDL_ASSERT_OK(fdl_poll(handle, &done));
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  EXPECT_EQ(done, 1);
+}
+
+uint64_t wakeups(fdl_world* world) {
+  fdl_counters counters{};
+  counters.struct_size = sizeof counters;
+  EXPECT_EQ(fdl_metrics(world, &counters), FDL_OK);
+  return counters.wakeups;
+}
+
+class OverEveryTransport : public testing::TestWithParam<const char*> {
+ protected:
+  Knobs knobs() const { return {{"transport", GetParam()}}; }
+};
+INSTANTIATE_TEST_SUITE_P(ProgressToken, OverEveryTransport, testing::Values("shm", "tcp", "loopback"));
+
+// ---- one caller
+// --------------------------------------------------------------------------------------------------
+
+TEST_P(OverEveryTransport, ARunIsASubmissionAndAWait) {
+  run_ranks(3, knobs(), [](World& me) {
+    for (int round = 0; round < 200; ++round) {
+      float value = static_cast<float>(me.rank + round);
+      FDL_ASSERT_OK(run(me.all, "again and again", &value));
+      EXPECT_EQ(value, static_cast<float>(3 + 3 * round));
+    }
+  });
+}
+
+TEST(ProgressToken, ARunGivesItsHandleWhereItIsWanted) {
+  run_ranks(2, {}, [](World& me) {
+    int32_t rank = me.rank;
+    fdl_operation operation;
+    fdl_operation_init(&operation);
+    operation.kind = FDL_NAMED_ALLGATHER;
+    operation.name = "ranks";
+    operation.input = {&rank, FDL_INT32, 1, &kOne, 0, 0, nullptr};
+    fdl_handle* handle = nullptr;
+    FDL_ASSERT_OK(fdl_run(me.all, &operation, 1, -1, &handle));
+    ASSERT_NE(handle, nullptr);
+    fdl_output output{};
+    output.struct_size = sizeof output;
+    FDL_ASSERT_OK(fdl_handle_output(handle, 0, &output));
+    EXPECT_EQ(static_cast<int32_t*>(output.data)[1], 1);
+    fdl_output_free(output.data);
+    fdl_handle_free(handle);
+  });
+}
+
+TEST(ProgressToken, ARunsHandleIsNullWhereNothingWasSubmitted) {
+  run_ranks(1, {}, [](World& me) {
+    float value = 1;
+    fdl_operation operation = sum_of("", &value);
+    auto* handle = reinterpret_cast<fdl_handle*>(&value);
+    EXPECT_EQ(fdl_run(me.all, &operation, 1, -1, &handle), FDL_INVALID_ARGUMENT);
+    EXPECT_EQ(handle, nullptr);
+    EXPECT_EQ(fdl_run(me.all, nullptr, 1, -1, nullptr), FDL_INVALID_ARGUMENT);
+    EXPECT_EQ(fdl_run(nullptr, &operation, 1, -1, nullptr), FDL_NOT_INITIALIZED);
+  });
+}
+
+TEST_P(OverEveryTransport, AWaitThatEndsEarlyLeavesTheOperationInFlight) {
+  run_ranks(2, knobs(), [](World& me) {
+    float late = 1, between = 1;
+    if (me.rank == 0) {
+      const fdl_operation operation = sum_of("late", &late);
+      fdl_handle* handle = nullptr;
+      EXPECT_EQ(fdl_run(me.all, &operation, 1, 20'000'000, &handle), FDL_TIMEOUT);
+      ASSERT_NE(handle, nullptr);
+      EXPECT_EQ(fdl_wait_handle(handle, 0), FDL_TIMEOUT);
+      EXPECT_EQ(fdl_run(me.all, &operation, 1, 0, nullptr), FDL_INVALID_ARGUMENT) << "the name is in flight";
+      FDL_ASSERT_OK(run(me.all, "between", &between));
+      expect_done_unaided(handle);
+      FDL_ASSERT_OK(fdl_wait_handle(handle, 0));
+      fdl_handle_free(handle);
+    } else {
+      FDL_ASSERT_OK(run(me.all, "between", &between));
+      FDL_ASSERT_OK(run(me.all, "late", &late));
+    }
+    EXPECT_EQ(between, 2);
+    EXPECT_EQ(late, 2);
+  });
+}
+
+TEST_P(OverEveryTransport, WhatAWaitLeavesInFlightGoesOnByItself) {
+  run_ranks(2, knobs(), [](World& me) {
+    for (int round = 0; round < 50; ++round) {
+      float waited_for = 1, left = 1;
+      // In other orders, so that now one is left behind and now the other.
+      fdl_handle* first = submit(me.all, me.rank == 0 ? "waited for" : "left", me.rank == 0 ? &waited_for : &left);
+      fdl_handle* second = submit(me.all, me.rank == 0 ? "left" : "waited for", me.rank == 0 ? &left : &waited_for);
+      FDL_ASSERT_OK(fdl_wait_handle(me.rank == 0 ? first : second, kLong));
+      expect_done_unaided(me.rank == 0 ? second : first);
+      EXPECT_EQ(waited_for, 2);
+      EXPECT_EQ(left, 2);
+      fdl_handle_free(first);
+      fdl_handle_free(second);
+    }
+  });
+}
+
+TEST_P(OverEveryTransport, ASubmissionRightAfterARunNeedsNobodyToWait) {
+  run_ranks(2, knobs(), [](World& me) {
+    for (int round = 0; round < 100; ++round) {
+      float blocking = 1, later = 1;
+      FDL_ASSERT_OK(run(me.all, "blocking", &blocking));
+      fdl_handle* handle = submit(me.all, "later", &later);
+      expect_done_unaided(handle);
+      EXPECT_EQ(later, 2);
+      fdl_handle_free(handle);
+    }
+  });
+}
+
+// ---- several threads
+// ---------------------------------------------------------------------------------------------
+
+TEST_P(OverEveryTransport, ThreadsWaitForDifferentHandlesOfOneWorld) {
+  constexpr int kThreads = 4;
+  constexpr unsigned kSeed = 20261121;
+  std::printf("seed %u\n", kSeed);
+  run_ranks(2, knobs(), [](World& me) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&me, t] {
+        std::mt19937 random(kSeed + static_cast<unsigned>(10 * me.rank + t));
+        for (int round = 0; round < 60; ++round) {
+          const std::string name = "thread " + std::to_string(t);
+          float value = static_cast<float>(t + round);
+          if (random() % 2 == 0) {
+            FDL_ASSERT_OK(run(me.all, name.c_str(), &value));
+          } else {
+            fdl_handle* handle = submit(me.all, name.c_str(), &value);
+            if (random() % 2 == 0) std::this_thread::yield();
+            FDL_ASSERT_OK(fdl_wait_handle(handle, kLong));
+            fdl_handle_free(handle);
+          }
+          EXPECT_EQ(value, static_cast<float>(2 * (t + round)));
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+TEST(ProgressToken, ManyThreadsWaitForOneHandle) {
+  run_ranks(2, {}, [](World& me) {
+    float value = 1, other = 1;
+    fdl_handle* handle = me.rank == 0 ? submit(me.all, "awaited", &value) : nullptr;
+    std::vector<std::thread> threads;
+    for (int t = 0; me.rank == 0 && t < 4; ++t) {
+      threads.emplace_back([handle] { FDL_EXPECT_OK(fdl_wait_handle(handle, kLong)); });
+    }
+    FDL_ASSERT_OK(run(me.all, "other", &other));  // beside those who wait
+    if (me.rank == 1) {
+      FDL_ASSERT_OK(run(me.all, "awaited", &value));
+    }
+    for (std::thread& thread : threads) thread.join();
+    fdl_handle_free(handle);
+    EXPECT_EQ(value, 2);
+    EXPECT_EQ(other, 2);
+  });
+}
+
+TEST_P(OverEveryTransport, ASubmissionReachesACallerThatDrivesAsleep) {
+  run_ranks(2, knobs(), [](World& me) {
+    float slow = 1;
+    std::thread waiter;
+    if (me.rank == 0) {
+      waiter = std::thread([&] { FDL_EXPECT_OK(run(me.all, "slow", &slow)); });
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it may drive by now, or not: both must work
+    }
+    for (int i = 0; i < 20; ++i) {
+      float quick = 1;
+      fdl_handle* handle = submit(me.all, "quick", &quick);
+      expect_done_unaided(handle);
+      EXPECT_EQ(quick, 2);
+      fdl_handle_free(handle);
+    }
+    if (me.rank == 1) {
+      FDL_ASSERT_OK(run(me.all, "slow", &slow));
+    }
+    if (waiter.joinable()) waiter.join();
+    EXPECT_EQ(slow, 2);
+  });
+}
+
+TEST(ProgressToken, GroupsAreMadeAndEndedWhileOthersDrive) {
+  run_ranks(2, {}, [](World& me) {
+    float last = 1;
+    std::thread waiter([&] { FDL_EXPECT_OK(run(me.all, me.rank == 0 ? "early" : "late", &last)); });
+    const int ranks[] = {1, 0};
+    for (int round = 0; round < 10; ++round) {
+      fdl_group* group = nullptr;
+      FDL_ASSERT_OK(fdl_group_create(me.world, ranks, 2, &group));
+      float value = 1;
+      FDL_ASSERT_OK(run(group, "inside", &value));
+      EXPECT_EQ(value, 2);
+      fdl_group_destroy(group);
+    }
+    float other = 1;
+    FDL_ASSERT_OK(run(me.all, me.rank == 0 ? "late" : "early", &other));
+    waiter.join();
+    EXPECT_EQ(last + other, 4);
+  });
+}
+
+// ---- callbacks
+// ---------------------------------------------------------------------------------------------------
+
+struct Chain {
+  fdl_group* group;
+  float value = 1;
+  std::atomic<fdl_handle*> next{nullptr};
+};
+
+TEST_P(OverEveryTransport, ACallbackMaySubmit) {
+  run_ranks(2, knobs(), [](World& me) {
+    for (int round = 0; round < 20; ++round) {
+      Chain chain{.group = me.all};
+      float first = 1;
+      fdl_handle* handle = submit(me.all, "first", &first);
+      const auto submit_next = [](void* context) {
+        auto* next = static_cast<Chain*>(context);
+        next->next = submit(next->group, "next", &next->value);
+      };
+      FDL_ASSERT_OK(fdl_handle_notify(handle, submit_next, &chain));
+      if (round % 2 == 0) {
+        FDL_ASSERT_OK(fdl_wait_handle(handle, kLong));  // this thread may be the one that calls back
+      } else {
+        expect_done_unaided(handle);
+      }
+      while (chain.next.load() == nullptr) std::this_thread::yield();
+      FDL_ASSERT_OK(fdl_wait_handle(chain.next, kLong));
+      EXPECT_EQ(chain.value, 2);
+      fdl_handle_free(handle);
+      fdl_handle_free(chain.next);
+    }
+  });
+}
+
+struct Impatient {
+  fdl_group* group;
+  fdl_handle* in_flight;
+  fdl_result of_wait = FDL_OK;
+  fdl_result of_run = FDL_OK;
+  std::atomic<bool> called{false};
+};
+
+TEST(ProgressToken, ACallbackThatWaitsIsRefused) {
+  run_ranks(2, {}, [](World& me) {
+    float late = 1, value = 1;
+    if (me.rank == 1) {
+      FDL_ASSERT_OK(fdl_barrier(me.comm));  // rank 0 is to be called back, and not at once
+      FDL_ASSERT_OK(run(me.all, "both", &value));
+      FDL_ASSERT_OK(fdl_barrier(me.comm));
+      FDL_ASSERT_OK(run(me.all, "late", &late));
+      return;
+    }
+    Impatient impatient{.group = me.all, .in_flight = submit(me.all, "late", &late)};
+    fdl_handle* handle = submit(me.all, "both", &value);
+    const auto wait_inside = [](void* context) {
+      auto* self = static_cast<Impatient*>(context);
+      float more = 1;
+      self->of_wait = fdl_wait_handle(self->in_flight, kLong);
+      self->of_run = run(self->group, "more", &more);
+      self->called = true;
+    };
+    FDL_ASSERT_OK(fdl_handle_notify(handle, wait_inside, &impatient));
+    FDL_ASSERT_OK(fdl_barrier(me.comm));
+    FDL_ASSERT_OK(fdl_wait_handle(handle, kLong));
+    while (!impatient.called) std::this_thread::yield();
+    EXPECT_EQ(impatient.of_wait, FDL_INVALID_ARGUMENT);
+    EXPECT_EQ(impatient.of_run, FDL_INVALID_ARGUMENT);
+    FDL_ASSERT_OK(fdl_barrier(me.comm));
+    FDL_ASSERT_OK(fdl_wait_handle(impatient.in_flight, kLong));
+    fdl_handle_free(impatient.in_flight);
+    fdl_handle_free(handle);
+  });
+}
+
+// ---- what costs nothing
+// ------------------------------------------------------------------------------------------
+
+TEST(ProgressToken, TheBackgroundThreadSleepsWhileNothingHappens) {
+  run_ranks(2, {}, [](World& me) {
+    float value = 1;
+    for (int i = 0; i < 50; ++i) FDL_ASSERT_OK(run(me.all, "busy", &value));
+    FDL_ASSERT_OK(fdl_barrier(me.comm));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // others' last messages and the grace
+    const uint64_t before = wakeups(me.world);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    EXPECT_LE(wakeups(me.world) - before, 4u) << "asking wakes it; nothing else may";
+    FDL_ASSERT_OK(fdl_barrier(me.comm));
+  });
+}
+
+TEST(ProgressToken, TheBackgroundThreadSleepsWhileACallerDrives) {
+  run_ranks(2, {{"suspect_after_s", "30"}}, [](World& me) {
+    float value = 1;
+    const uint64_t before = wakeups(me.world);
+    if (me.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    FDL_ASSERT_OK(run(me.all, "one waits long", &value));
+    EXPECT_LE(wakeups(me.world) - before, 10u);
+    FDL_ASSERT_OK(fdl_barrier(me.comm));
+  });
+}
+
+// ---- bad days
+// ----------------------------------------------------------------------------------------------------
+
+TEST(ProgressToken, AWorldMayEndWhileAThreadDrivesIt) {
+  for (int round = 0; round < 10; ++round) {
+    run_ranks(2, {}, [](World& me) {
+      float value = 1;
+      if (me.rank == 0) {
+        EXPECT_EQ(run(me.all, "never on rank 1", &value), FDL_SHUT_DOWN);
+        return;
+      }
+      fdl_handle* handle = submit(me.all, "never on rank 0", &value);
+      std::vector<std::thread> waiters;
+      for (int t = 0; t < 3; ++t) {
+        waiters.emplace_back([handle] { EXPECT_EQ(fdl_wait_handle(handle, -1), FDL_SHUT_DOWN); });
+      }
+      fdl_comm* comm = std::exchange(me.comm, nullptr);
+      fdl_world_destroy(std::exchange(me.world, nullptr));
+      for (std::thread& waiter : waiters) waiter.join();
+      EXPECT_EQ(fdl_wait_handle(handle, -1), FDL_SHUT_DOWN) << "asked again, though the world is gone";
+      fdl_handle_free(handle);
+      fdl_comm_destroy(comm);
+    });
+  }
+}
+
+TEST(ProgressToken, AGroupMayEndWhileAThreadDrivesIt) {
+  run_ranks(2, {{"log_level", "off"}}, [](World& me) {
+    const int ranks[] = {0, 1};
+    for (int round = 0; round < 5; ++round) {
+      fdl_group* group = nullptr;
+      FDL_ASSERT_OK(fdl_group_create(me.world, ranks, 2, &group));
+      float value = 1;
+      fdl_handle* handle = submit(group, me.rank == 0 ? "x" : "y", &value);
+      std::thread waiter([handle] { EXPECT_NE(fdl_wait_handle(handle, -1), FDL_OK); });
+      FDL_ASSERT_OK(fdl_barrier(me.comm));
+      fdl_group_destroy(group);
+      waiter.join();
+      fdl_handle_free(handle);
+    }
+    float value = 1;
+    FDL_ASSERT_OK(run(me.all, "the world lives on", &value));
+  });
+}
+
+TEST(ProgressToken, AnAbortReachesWhoeverDrivesSomethingElse) {
+  run_ranks(2, {}, [](World& me) {
+    float value = 1;
+    std::thread waiter([&] { FDL_EXPECT_OK(run(me.all, "goes on", &value)); });
+    if (me.rank == 0) {
+      FDL_ASSERT_OK(fdl_comm_abort(me.comm, "enough"));
+    }
+    float ordered = 1;
+    EXPECT_EQ(fdl_allreduce(me.comm, &ordered, &ordered, 1, FDL_FLOAT32, FDL_SUM), FDL_ABORTED);
+    waiter.join();
+    EXPECT_EQ(value, 2);
+  });
+}
+
+TEST(ProgressToken, AForkedChildNeitherDrivesNorWaits) {
+  World world;
+  FDL_ASSERT_OK(open_world(fresh_name(), 0, 1, {}, world));
+  float value = 1;
+  fdl_handle* done = submit(world.all, "done", &value);
+  FDL_ASSERT_OK(fdl_wait_handle(done, kLong));
+  std::atomic<bool> stop{false};
+  std::thread busy([&] {  // the baton is on its way when the process forks
+    float mine = 1;
+    while (!stop) EXPECT_EQ(run(world.all, "busy", &mine), FDL_OK);
+  });
+  for (int i = 0; i < 10; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      float other = 1;
+      const bool refused = run(world.all, "in the child", &other) == FDL_NOT_INITIALIZED;
+      ::_exit(refused && fdl_wait_handle(done, -1) == FDL_OK ? 0 : 1);
+    }
+    int state = 0;
+    ASSERT_EQ(::waitpid(child, &state, 0), child);
+    EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 0);
+  }
+  stop = true;
+  busy.join();
+  fdl_handle_free(done);
+}
+
+// One rank in a process of its own, which is killed in the middle of its work.
+[[noreturn]] void run_until_killed(const std::string& place, const Knobs& knobs, int started) {
+  World me;
+  if (open_world(place, 1, 2, knobs, me) != FDL_OK) ::_exit(1);
+  float value = 1;
+  for (int i = 0;; ++i) {
+    if (run(me.all, "both", &value) != FDL_OK) ::_exit(2);
+    if (i == 100 && ::write(started, "x", 1) != 1) ::_exit(3);
+  }
+}
+
+class BetweenProcesses : public OverEveryTransport {};
+INSTANTIATE_TEST_SUITE_P(ProgressToken, BetweenProcesses, testing::Values("shm", "tcp"));
+
+TEST_P(BetweenProcesses, ARankThatIsKilledIsNamedToTheCallerThatDrives) {
+  char folder[] = "/tmp/farandole-baton-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder), nullptr);
+  const std::string place = "file://" + std::string(folder) + "/rendezvous";
+  int started[2];
+  ASSERT_EQ(::pipe(started), 0);
+  const pid_t child = ::fork();
+  if (child == 0) run_until_killed(place, knobs(), started[1]);
+  World me;
+  FDL_ASSERT_OK(open_world(place, 0, 2, knobs(), me));
+  std::atomic<int64_t> killed_ns{0};
+  const auto now = [] { return std::chrono::steady_clock::now().time_since_epoch().count(); };
+  std::thread killer([&] {
+    char byte = 0;
+    EXPECT_EQ(::read(started[0], &byte, 1), 1);
+    killed_ns = now();
+    ::kill(child, SIGKILL);
+  });
+  float value = 1;
+  fdl_result result = FDL_OK;
+  while (result == FDL_OK) result = run(me.all, "both", &value);
+  EXPECT_EQ(result, FDL_PEER_LOST) << fdl_last_error()->text;
+  EXPECT_EQ(fdl_last_error()->culprit_rank, 1) << fdl_last_error()->text;
+  std::printf("named after %.1f ms: %s\n", static_cast<double>(now() - killed_ns) / 1e6, fdl_last_error()->text);
+  killer.join();
+  ::waitpid(child, nullptr, 0);
+  ::close(started[0]);
+  ::close(started[1]);
+  std::system(("rm -r " + std::string(folder)).c_str());
+}
+
+}  // namespace
+}  // namespace world_test

@@ -1,0 +1,522 @@
+// Tests of the two sessions: what a message may say, and thousands of histories in which messages are late.
+#include "agree/session/session.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <random>
+
+#include "agree/wire/wire.h"
+#include "tests/support/agree_requests.h"
+
+namespace fdl {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr uint64_t kSeed = 4711;
+constexpr int kHistories = 4000;
+
+// ---- One message at a time
+// -------------------------------------------------------------------------------------------
+
+class Sessions : public testing::Test {
+ protected:
+  void Start(int size, std::size_t capacity) {
+    root_ = std::make_unique<RootSession>(options_for(size), capacity);
+    members_.clear();
+    for (int rank = 0; rank < size; ++rank) members_.push_back(std::make_unique<MemberSession>(capacity));
+  }
+  Status Send(int rank, const std::vector<Request>& requests) {
+    return root_->receive(rank, members_[static_cast<std::size_t>(rank)]->encode_requests(requests), 0);
+  }
+  Status SendRaw(int rank, const RequestMessage& message) { return root_->receive(rank, encode(message), 0); }
+  // What all ranks are told; the same for all.
+  Plan Decide() {
+    const auto bytes = root_->decide(0);
+    if (!bytes) return {};
+    Plan plan;
+    for (auto& member : members_) {
+      auto mine = member->decode_plan(*bytes);
+      EXPECT_TRUE(mine.ok()) << mine.status().text();
+      if (member != members_.front()) {
+        EXPECT_EQ(mine->buckets, plan.buckets);
+      }
+      plan = mine.take();
+    }
+    return plan;
+  }
+
+  std::unique_ptr<RootSession> root_;
+  std::vector<std::unique_ptr<MemberSession>> members_;
+};
+
+TEST_F(Sessions, CarryRequestsUpAndPlansDown) {
+  Start(2, 8);
+  ASSERT_TRUE(Send(0, {allreduce("a"), allreduce("b", Dtype::int8)}).ok());
+  EXPECT_FALSE(root_->decide(0).has_value());
+  EXPECT_EQ(root_->pending(), 2u);
+  ASSERT_TRUE(Send(1, {allreduce("a"), allreduce("b")}).ok());
+  const Plan plan = Decide();
+  ASSERT_EQ(plan.buckets.size(), 2u);
+  EXPECT_EQ(plan.error("a"), "");
+  EXPECT_THAT(plan.error("b"), HasSubstr("b: rank 0 (host-a) has int8"));
+  EXPECT_FALSE(root_->decide(0).has_value());
+}
+
+TEST_F(Sessions, ARequestThatRepeatsCostsANumber) {
+  Start(2, 8);
+  const Request request = allreduce(std::string(500, 'n'));
+  const auto whole = members_[0]->encode_requests({request});
+  EXPECT_GT(whole.size(), 500u);
+  ASSERT_TRUE(root_->receive(0, whole, 0).ok());
+  ASSERT_TRUE(Send(1, {request}).ok());
+  Decide();
+  const auto number = members_[0]->encode_requests({request});
+  EXPECT_LT(number.size(), 100u);
+  ASSERT_TRUE(root_->receive(0, number, 0).ok());
+  ASSERT_TRUE(Send(1, {request}).ok());
+  const auto bytes = root_->decide(0);
+  ASSERT_TRUE(bytes.has_value());
+  EXPECT_LT(bytes->size(), 100u);
+  EXPECT_THAT(members_[0]->decode_plan(*bytes)->buckets[0].names, ElementsAre(request.name));
+}
+
+TEST_F(Sessions, AMalformedMessageIsRefusedWithTheRankAndNothingOfItIsUsed) {
+  Start(2, 4);
+  ASSERT_TRUE(Send(0, {allreduce("a")}).ok());
+  const Status damaged = root_->receive(1, bytes_of("no message at all"), 0);
+  EXPECT_THAT(damaged.text(), HasSubstr("rank 1 (host-b): malformed control message"));
+  Request bad = allreduce("z");
+  bad.shape = {-1};
+  EXPECT_THAT(SendRaw(1, {.requests = {allreduce("a"), bad}}).text(),
+              HasSubstr("rank 1 (host-b): malformed control message: 'z': a dimension is negative"));
+  EXPECT_THAT(SendRaw(1, {.cached = {3}, .requests = {allreduce("a")}}).text(),
+              HasSubstr("rank 1 (host-b): it asks for cached request 3, which there is not"));
+  EXPECT_THAT(SendRaw(1, {.acknowledged = 1, .requests = {allreduce("a")}}).text(),
+              HasSubstr("rank 1 (host-b): it acknowledges plan 1 after 0 of 0"));
+  EXPECT_THAT(SendRaw(1, {.requests = {allreduce("a"), allreduce("a")}}).text(),
+              HasSubstr("rank 1 (host-b): it asks for 'a' twice"));
+  EXPECT_THAT(SendRaw(0, {.requests = {allreduce("a")}}).text(), HasSubstr("rank 0 (host-a): it asks for 'a' twice"));
+  EXPECT_THAT(SendRaw(1, {.requests = {join(), join()}}).text(), HasSubstr("it asks for 'join' twice"));
+  EXPECT_FALSE(root_->decide(0).has_value()) << "a was never taken from rank 1";
+  ASSERT_TRUE(Send(1, {allreduce("a")}).ok());
+  EXPECT_EQ(Decide().buckets.size(), 1u);
+}
+
+TEST_F(Sessions, APositionMayBeUsedOnlyByARankThatKnowsOfIt) {
+  Start(2, 4);
+  for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(Send(rank, {allreduce("a")}).ok());
+  Decide();
+  EXPECT_FALSE(SendRaw(0, {.acknowledged = 0, .cached = {0}}).ok()) << "plan 1 told of position 0";
+  EXPECT_TRUE(SendRaw(0, {.acknowledged = 1, .cached = {0}}).ok());
+  EXPECT_FALSE(SendRaw(0, {.acknowledged = 0}).ok()) << "what was handled stays handled";
+}
+
+TEST_F(Sessions, PlansComeInOrder) {
+  Start(1, 4);
+  ASSERT_TRUE(Send(0, {allreduce("a")}).ok());
+  const auto first = root_->decide(0);
+  ASSERT_TRUE(members_[0]->decode_plan(*first).ok());
+  EXPECT_THAT(members_[0]->decode_plan(*first).status().text(), HasSubstr("plan 1 came where plan 2 was due"));
+  EXPECT_FALSE(members_[0]->decode_plan(bytes_of("no plan at all")).ok());
+}
+
+TEST_F(Sessions, CapacitiesMustBeEqual) {
+  Start(1, 4);
+  MemberSession smaller(0);
+  ASSERT_TRUE(Send(0, {allreduce("a")}).ok());
+  EXPECT_THAT(smaller.decode_plan(*root_->decide(0)).status().text(), HasSubstr("set the same cache capacity on all"));
+}
+
+TEST_F(Sessions, ARankThatOnlyListensOwesAnAcknowledgementNowAndThen) {
+  Start(2, 4);
+  ASSERT_TRUE(Send(1, {join()}).ok());
+  int owed = 0;
+  for (int step = 0; step < 100; ++step) {
+    ASSERT_TRUE(Send(0, {allreduce("a")}).ok());
+    ASSERT_EQ(Decide().buckets.size(), 1u);
+    if (!members_[1]->owes_acknowledgement()) continue;
+    ++owed;
+    ASSERT_TRUE(Send(1, {}).ok());
+    EXPECT_FALSE(members_[1]->owes_acknowledgement());
+  }
+  EXPECT_EQ(owed, 3);
+}
+
+TEST_F(Sessions, ARankThatHasLeftIsNotHeardAndNotWaitedFor) {
+  Start(3, 1);
+  ASSERT_TRUE(Send(0, {allreduce("a")}).ok());
+  root_->leave(2, "killed");
+  EXPECT_THAT(Send(2, {allreduce("a")}).text(), HasSubstr("rank 2 (host-c): it has shut down"));
+  EXPECT_EQ(Decide().error("a"), "rank 2 (host-c) has shut down: killed");
+  ASSERT_TRUE(Send(1, {allreduce("b")}).ok());
+  EXPECT_EQ(Decide().find("b")->code, Code::shut_down);
+}
+
+TEST_F(Sessions, ARequestThatWasAnsweredOnItsWayIsNotAskedAgain) {
+  NegotiatorOptions options = options_for(2);
+  options.stall_shutdown_ns = 10;
+  root_ = std::make_unique<RootSession>(options, 4);
+  MemberSession zero(4), one(4);
+  ASSERT_TRUE(root_->receive(0, zero.encode_requests({allreduce("a")}), 0).ok());
+  const auto late = one.encode_requests({allreduce("a")});
+  EXPECT_EQ(root_->next_alarm_ns(), 10);
+  const auto failed = root_->decide(10);
+  ASSERT_TRUE(failed.has_value());
+  ASSERT_TRUE(root_->receive(1, late, 11).ok());
+  EXPECT_EQ(root_->pending(), 0u) << "rank 1 had a pending when the failure reached it";
+  ASSERT_TRUE(one.decode_plan(*failed).ok());
+  ASSERT_TRUE(root_->receive(1, one.encode_requests({allreduce("a")}), 12).ok());
+  EXPECT_EQ(root_->pending(), 1u) << "this one is new";
+}
+
+TEST_F(Sessions, AJoinThatWasAnsweredOnItsWayIsNotAskedAgain) {
+  Start(3, 4);
+  ASSERT_TRUE(Send(0, {join()}).ok());
+  const auto late = members_[1]->encode_requests({join()});
+  root_->leave(2);
+  EXPECT_EQ(Decide().find("join")->code, Code::shut_down);
+  ASSERT_TRUE(root_->receive(1, late, 0).ok());
+  ASSERT_TRUE(Send(1, {join()}).ok()) << "it has the answer to its first and asks again";
+  EXPECT_EQ(Decide().buckets.size(), 1u);
+}
+
+TEST_F(Sessions, ReportStalls) {
+  NegotiatorOptions options = options_for(2);
+  options.stall_warning_ns = 10;
+  root_ = std::make_unique<RootSession>(options, 4);
+  MemberSession zero(4);
+  ASSERT_TRUE(root_->receive(0, zero.encode_requests({allreduce("a")}), 5).ok());
+  EXPECT_EQ(root_->next_alarm_ns(), 15);
+  EXPECT_EQ(root_->stalls(15).size(), 1u);
+}
+
+// ---- Histories
+// -------------------------------------------------------------------------------------------------------
+
+// What ranks do together: requests that are submitted at once.
+using Step = std::vector<Request>;
+
+// A group of ranks with queues between them and the root. Which event comes next is drawn from the seed, some ranks
+// being slow; all ranks work through the same steps, each in its own order as far as names allow, and each perhaps
+// stopping early and joining. Everything that must hold is checked as it happens.
+class History {
+ public:
+  explicit History(uint64_t seed) : random_(seed) {
+    const int size = 2 + static_cast<int>(below(5));
+    joins_ = chance(3);
+    leaves_ = chance(5);
+    times_out_ = chance(5);
+    NegotiatorOptions options = options_for(size);
+    options.fusion_bytes = chance(2) ? 64 : 0;
+    options.stall_shutdown_ns = times_out_ ? 200 : 0;
+    const std::size_t capacity = below(6);
+    root_ = std::make_unique<RootSession>(options, capacity);
+    ranks_.resize(static_cast<std::size_t>(size));
+    for (Rank& rank : ranks_) {
+      rank.member = std::make_unique<MemberSession>(capacity);
+      rank.haste = chance(3) ? 1 : 12;
+    }
+    leaver_ = 1 + below(ranks_.size() - 1);
+    epochs_ = joins_ ? 1 + static_cast<int>(below(3)) : 1;
+    write_steps();
+  }
+
+  std::vector<std::string> run() {
+    while (violations_.empty() && (act() || wait())) {
+    }
+    for (std::size_t rank = 0; rank < ranks_.size() && violations_.empty(); ++rank) check_end(rank);
+    return violations_;
+  }
+
+  std::size_t submitted() const { return submitted_; }
+  std::size_t failures() const { return failures_; }
+
+ private:
+  struct Rank {
+    std::unique_ptr<MemberSession> member;
+    std::size_t haste = 1;
+    std::vector<Step> todo;  // of this epoch
+    int epoch = 0;
+    std::map<std::string, Request> pending;
+    bool joined = false;
+    bool left = false;
+    std::deque<std::vector<std::byte>> up, down;
+    std::size_t plans = 0;
+    std::size_t submitted = 0, completed = 0;
+  };
+  // What ranks saw of one plan: the first to handle it writes, the others compare.
+  struct Seen {
+    Plan plan;
+    std::map<std::string, Request> requests;  // of names decided without error
+  };
+
+  std::size_t below(std::size_t limit) { return std::uniform_int_distribution<std::size_t>(0, limit - 1)(random_); }
+  bool chance(std::size_t of) { return below(of) == 0; }
+  void violated(std::string what) { violations_.push_back(std::move(what)); }
+
+  // Shapes change from use to use, so that ranks that mean different uses of a name are found out, and so that the
+  // cache is too small.
+  Request any_request(const std::string& name) {
+    const auto variant = static_cast<int64_t>(1 + below(3));
+    Request request = allreduce(name, Dtype::float32, {variant, 2});
+    request.priority = static_cast<int32_t>(below(2));
+    if (joins_ || chance(2)) return request;
+    request.kind = static_cast<RequestKind>(below(6));
+    if (request.kind == RequestKind::broadcast) request.root = static_cast<int>(below(ranks_.size()));
+    return request;
+  }
+
+  Step any_step(std::size_t number) {
+    std::vector<std::string> names{"a", "b", "c", "d", "e", "f"};
+    std::shuffle(names.begin(), names.end(), random_);
+    const bool grouped = chance(4);
+    names.resize(grouped ? 2 + below(2) : 1);
+    Step step;
+    for (const std::string& name : names) {
+      step.push_back(any_request(name));
+      if (!grouped) continue;
+      step.back().group = "g" + std::to_string(number);
+      step.back().group_size = static_cast<int32_t>(names.size());
+    }
+    return step;
+  }
+
+  void write_steps() {
+    for (int epoch = 0; epoch < epochs_; ++epoch) {
+      std::vector<Step> steps;
+      for (std::size_t count = 3 + below(20); count > 0; --count) steps.push_back(any_step(steps.size()));
+      steps_.push_back(std::move(steps));
+    }
+    for (Rank& rank : ranks_) rank.todo = steps_of(0);
+  }
+
+  // Of an epoch that ends with a join, a rank may do only the front.
+  std::vector<Step> steps_of(int epoch) {
+    const auto& all = steps_[static_cast<std::size_t>(epoch)];
+    const std::size_t count = joins_ ? below(all.size() + 1) : all.size();
+    return {all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count)};
+  }
+
+  // ---- Events
+
+  bool act() {
+    std::vector<std::pair<std::size_t, std::function<void()>>> events;
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      Rank& rank = ranks_[i];
+      if (rank.left) continue;
+      if (may_submit(rank)) events.emplace_back(rank.haste, [this, i] { submit(i); });
+      if (!rank.up.empty()) events.emplace_back(rank.haste, [this, i] { deliver_up(i); });
+      if (!rank.down.empty()) events.emplace_back(rank.haste, [this, i] { deliver_down(i); });
+    }
+    if (heard_) events.emplace_back(6, [this] { decide(); });
+    if (leaves_ && chance(60)) events.emplace_back(20, [this] { leave(); });
+    if (events.empty()) return false;
+    std::size_t total = 0;
+    for (const auto& event : events) total += event.first;
+    std::size_t drawn = below(total);
+    for (const auto& [weight, event] : events) {
+      if (drawn < weight) {
+        event();
+        break;
+      }
+      drawn -= weight;
+    }
+    ++now_;
+    return true;
+  }
+
+  // Nothing moves: only time can. Without time limits that must be the end.
+  bool wait() {
+    if (root_->pending() == 0 || !times_out_) return false;
+    now_ = root_->next_alarm_ns();
+    if (now_ == std::numeric_limits<int64_t>::max()) return false;
+    heard_ = true;
+    return true;
+  }
+
+  // Steps whose names are all free and in none of the steps before them.
+  std::vector<std::size_t> eligible(const Rank& rank) const {
+    std::vector<std::size_t> result;
+    std::map<std::string, bool> taken;
+    for (std::size_t i = 0; i < rank.todo.size(); ++i) {
+      bool is_free = true;
+      for (const Request& request : rank.todo[i]) {
+        is_free = is_free && !rank.pending.contains(request.name) && !taken[request.name];
+        taken[request.name] = true;
+      }
+      if (is_free) result.push_back(i);
+    }
+    return result;
+  }
+
+  bool may_submit(const Rank& rank) const {
+    if (rank.joined) return false;
+    if (rank.todo.empty()) return joins_ && rank.epoch < epochs_;
+    return !eligible(rank).empty();
+  }
+
+  // What differs from rank to rank by right.
+  Request as_rank(Request request, std::size_t rank) const {
+    const auto size = static_cast<int64_t>(ranks_.size());
+    if (request.kind == RequestKind::allgather) request.shape[0] += static_cast<int64_t>(rank) % 2;
+    if (request.kind == RequestKind::alltoall) {
+      request.shape[0] *= size;
+      if (rank % 2 == 0) request.splits.assign(ranks_.size(), request.shape[0] / size);
+    }
+    return request;
+  }
+
+  void submit(std::size_t index) {
+    Rank& rank = ranks_[index];
+    std::vector<Request> requests;
+    for (std::size_t count = below(4); count > 0 || requests.empty(); count -= count > 0) {
+      const auto choices = eligible(rank);
+      if (choices.empty()) break;
+      const std::size_t choice = choices[below(choices.size())];
+      for (const Request& request : rank.todo[choice]) {
+        requests.push_back(as_rank(request, index));
+        rank.pending.emplace(request.name, requests.back());
+      }
+      rank.todo.erase(rank.todo.begin() + static_cast<std::ptrdiff_t>(choice));
+    }
+    if (rank.todo.empty() && joins_ && (requests.empty() || chance(2))) {
+      requests.push_back(join());
+      rank.joined = true;
+    }
+    rank.submitted += requests.size();
+    submitted_ += requests.size();
+    rank.up.push_back(rank.member->encode_requests(requests));
+  }
+
+  void deliver_up(std::size_t index) {
+    const auto bytes = std::move(ranks_[index].up.front());
+    ranks_[index].up.pop_front();
+    const Status status = root_->receive(static_cast<int>(index), bytes, now_);
+    if (!status.ok()) violated("the root refused: " + status.text());
+    heard_ = true;
+  }
+
+  void decide() {
+    heard_ = false;
+    const auto bytes = root_->decide(now_);
+    if (!bytes) return;
+    for (Rank& rank : ranks_) {
+      if (!rank.left) rank.down.push_back(*bytes);
+    }
+  }
+
+  void leave() {
+    leaves_ = false;
+    has_left_ = true;
+    Rank& rank = ranks_[leaver_];
+    while (!rank.up.empty()) deliver_up(leaver_);
+    rank.left = true;
+    root_->leave(static_cast<int>(leaver_));
+    heard_ = true;
+  }
+
+  void deliver_down(std::size_t index) {
+    Rank& rank = ranks_[index];
+    const auto bytes = std::move(rank.down.front());
+    rank.down.pop_front();
+    auto plan = rank.member->decode_plan(bytes);
+    if (!plan.ok()) return violated("a rank refused: " + plan.status().text());
+    const bool first = rank.plans == seen_.size();
+    if (first) seen_.push_back({*plan, {}});
+    Seen& seen = seen_[rank.plans++];
+    if (plan->buckets != seen.plan.buckets) violated("two ranks were told different plans");
+    for (const Bucket& bucket : plan->buckets) take(index, bucket, seen);
+    if (rank.member->owes_acknowledgement()) rank.up.push_back(rank.member->encode_requests({}));
+  }
+
+  // ---- What a rank does with its plan
+
+  void take(std::size_t index, const Bucket& bucket, Seen& seen) {
+    Rank& rank = ranks_[index];
+    if (bucket.code != Code::ok) ++failures_;
+    if (bucket.code != Code::ok && !times_out_ && !has_left_) violated("failed without reason: " + bucket.error);
+    if (bucket.kind == RequestKind::join) return take_join(rank, bucket);
+    for (std::size_t i = 0; i < bucket.names.size(); ++i) {
+      const auto found = rank.pending.find(bucket.names[i]);
+      if (found == rank.pending.end()) {
+        if (bucket.code == Code::ok && !rank.joined) violated("'" + bucket.names[i] + "' runs and is not pending");
+        continue;
+      }
+      if (bucket.code == Code::ok) check_same(index, bucket, i, found->second, seen);
+      rank.pending.erase(found);
+      ++rank.completed;
+    }
+  }
+
+  void take_join(Rank& rank, const Bucket& bucket) {
+    if (!rank.joined) {
+      if (bucket.code == Code::ok) violated("a join completes that was not asked for");
+      return;
+    }
+    rank.joined = false;
+    ++rank.completed;
+    if (++rank.epoch < epochs_) rank.todo = steps_of(rank.epoch);
+  }
+
+  // All ranks must mean the same use of the name.
+  void check_same(std::size_t index, const Bucket& bucket, std::size_t i, Request mine, Seen& seen) {
+    const auto count = mine.element_count();
+    if (!bucket.element_counts.empty() && bucket.element_counts[i] != count) violated("element counts differ");
+    if (mine.kind == RequestKind::allgather && bucket.rows[index] != mine.shape[0]) violated("rows differ");
+    if (mine.kind == RequestKind::allgather || mine.kind == RequestKind::alltoall) {
+      mine.shape[0] = 0;
+      mine.splits.clear();
+    }
+    const auto [found, is_first] = seen.requests.emplace(mine.name, mine);
+    if (!is_first && !(found->second == mine)) violated("ranks mean different uses of '" + mine.name + "'");
+  }
+
+  void check_end(std::size_t index) {
+    const Rank& rank = ranks_[index];
+    if (rank.left) return;
+    if (!rank.pending.empty()) violated("'" + rank.pending.begin()->first + "' was lost");
+    if (rank.joined) violated("a join was lost");
+    if (!rank.todo.empty()) violated("a step was never done");
+    if (rank.completed != rank.submitted) violated("not everything completed exactly once");
+    if (rank.plans != seen_.size()) violated("a rank has not seen all plans");
+    if (root_->pending() != 0) violated("the root still waits for something");
+  }
+
+  std::mt19937_64 random_;
+  bool joins_ = false, leaves_ = false, times_out_ = false, has_left_ = false;
+  int epochs_ = 1;
+  std::size_t leaver_ = 0;
+  std::unique_ptr<RootSession> root_;
+  std::vector<Rank> ranks_;
+  std::vector<std::vector<Step>> steps_;  // of each epoch
+  std::vector<Seen> seen_;
+  bool heard_ = false;
+  int64_t now_ = 0;
+  std::size_t submitted_ = 0, failures_ = 0;
+  std::vector<std::string> violations_;
+};
+
+TEST(Histories, LoseNothingHoweverLateMessagesAre) {
+  std::size_t violations = 0, submitted = 0, failures = 0;
+  for (int number = 0; number < kHistories && violations < 5; ++number) {
+    History history(kSeed + static_cast<uint64_t>(number));
+    for (const std::string& violation : history.run()) {
+      ADD_FAILURE() << "seed " << kSeed + static_cast<uint64_t>(number) << ": " << violation;
+      ++violations;
+    }
+    submitted += history.submitted();
+    failures += history.failures();
+  }
+  std::printf("agreement: %d histories, %zu violations (seed %lu); %zu requests, %zu failed by plan\n", kHistories,
+              violations, kSeed, submitted, failures);
+  EXPECT_EQ(violations, 0u);
+}
+
+}  // namespace
+}  // namespace fdl

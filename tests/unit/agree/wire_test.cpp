@@ -1,0 +1,546 @@
+// Tests of what travels: positions, messages as bytes, their refusal when damaged, and the cache behind the numbers.
+#include "agree/wire/wire.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <random>
+
+#include "agree/wire/compact_plan.h"
+#include "agree/wire/positions.h"
+#include "agree/wire/request_cache.h"
+#include "agree/wire/root_request_cache.h"
+#include "tests/support/agree_requests.h"
+
+namespace fdl {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr uint64_t kSeed = 20240611;
+
+Request elaborate() {
+  Request request = alltoall("layer.0/weight", {6, 1, 3}, {1, 2, 3});
+  request.dtype = Dtype::bfloat16;
+  request.op = 4;
+  request.root = 2;
+  request.prescale = 0.125;
+  request.postscale = -3;
+  request.group = "g";
+  request.group_size = 7;
+  request.priority = -5;
+  request.device = 1;
+  request.place = int64_t{3} << 40 | 64;
+  return request;
+}
+
+RequestMessage some_requests() {
+  RequestMessage message;
+  message.acknowledged = 77;
+  message.cached = {3, 4, 5, 9};
+  message.requests = {elaborate(), allreduce("plain"), allreduce("scalar", Dtype::int8, {}), join()};
+  message.frozen = 0;
+  return message;
+}
+
+PlanMessage some_plan() {
+  PlanMessage message;
+  message.number = 9;
+  Bucket sum;
+  sum.names = {"a", "b"};
+  sum.element_counts = {4, 0};
+  sum.dtype = Dtype::float64;
+  sum.prescale = 0.5;
+  sum.apart = true;
+  sum.device = 2;
+  sum.launch_with_next = true;
+  Bucket gather;
+  gather.kind = RequestKind::allgather;
+  gather.names = {"g"};
+  gather.rows = {1, 0, 3};
+  gather.device = 2;
+  Bucket failed;
+  failed.names = {"f"};
+  failed.code = Code::mismatch;
+  failed.error = "f: rank 0 has float32, rank 1 has int32";
+  failed.culprit = 1;
+  Bucket joined;
+  joined.kind = RequestKind::join;
+  joined.names = {"join"};
+  joined.last_joined = 2;
+  Bucket known;
+  known.dtype = Dtype::int32;
+  message.plan.buckets = {sum, gather, failed, joined, known};
+  message.known = {{}, {}, {}, {}, {8, 2, 5}};
+  message.cache_positions = {7, 1};
+  message.cache_requests = {elaborate(), allreduce("new")};
+  message.plan.freeze = true;
+  message.plan.frozen = {11, 12};
+  return message;
+}
+
+bool equal(const RequestMessage& a, const RequestMessage& b) {
+  return a.acknowledged == b.acknowledged && a.cached == b.cached && a.requests == b.requests && a.frozen == b.frozen;
+}
+bool equal(const PlanMessage& a, const PlanMessage& b) {
+  return a.number == b.number && a.plan.buckets == b.plan.buckets && a.known == b.known &&
+         a.cache_positions == b.cache_positions && a.cache_requests == b.cache_requests &&
+         a.plan.freeze == b.plan.freeze && a.plan.frozen == b.plan.frozen;
+}
+
+// ---- Positions
+// -------------------------------------------------------------------------------------------------------
+
+TEST(Positions, AreBitsWhereTheyAscendClosely) {
+  const auto bits = as_bits({1000, 1001, 1009});
+  ASSERT_TRUE(bits.has_value());
+  EXPECT_EQ(bits->first, 1000u);
+  EXPECT_THAT(bits->bits, ElementsAre(0b11, 0b10));
+  EXPECT_THAT(positions_in(*bits), ElementsAre(1000, 1001, 1009));
+}
+
+TEST(Positions, AreAListWhereBitsWouldLoseTheirOrderOrTakeMore) {
+  EXPECT_FALSE(as_bits({2, 1}).has_value());
+  EXPECT_FALSE(as_bits({1, 1}).has_value());
+  EXPECT_FALSE(as_bits({0, 60000}).has_value());
+  EXPECT_TRUE(as_bits({5}).has_value());
+}
+
+// ---- Messages come back as they went
+// ---------------------------------------------------------------------------------
+
+TEST(Wire, RequestsComeBackAsTheyWent) {
+  const auto back = decode_requests(encode(some_requests()));
+  ASSERT_TRUE(back.ok()) << back.status().text();
+  EXPECT_TRUE(equal(*back, some_requests()));
+}
+
+TEST(Wire, PlansComeBackAsTheyWent) {
+  const auto back = decode_plan(encode(some_plan()));
+  ASSERT_TRUE(back.ok()) << back.status().text();
+  EXPECT_TRUE(equal(*back, some_plan()));
+}
+
+TEST(Wire, EmptyMessagesComeBackEmpty) {
+  EXPECT_TRUE(equal(*decode_requests(encode(RequestMessage{})), RequestMessage{}));
+  EXPECT_TRUE(equal(*decode_plan(encode(PlanMessage{})), PlanMessage{}));
+}
+
+TEST(Wire, ReadsBytesAtAnyAddress) {
+  const auto bytes = encode(some_requests());
+  std::vector<std::byte> shifted(bytes.size() + 8);
+  for (std::size_t shift = 0; shift < 8; ++shift) {
+    std::copy(bytes.begin(), bytes.end(), shifted.begin() + static_cast<std::ptrdiff_t>(shift));
+    EXPECT_TRUE(decode_requests(ConstBytes(shifted).subspan(shift, bytes.size())).ok());
+  }
+}
+
+TEST(Wire, ARepeatedStepOf161TensorsTakesFewBytes) {
+  RequestMessage ordered, shuffled, whole;
+  RequestCache cache(1024);
+  PlanMessage plan;
+  plan.plan.buckets.emplace_back();
+  for (uint32_t i = 0; i < 161; ++i) {
+    const Request request = allreduce("model.layers." + std::to_string(i) + ".weight", Dtype::float32, {512, 512});
+    ordered.cached.push_back(i);
+    whole.requests.push_back(request);
+    cache.put(i, request);
+    plan.plan.buckets[0].names.push_back(request.name);
+    plan.plan.buckets[0].element_counts.push_back(request.element_count());
+  }
+  shuffled.cached = ordered.cached;
+  std::shuffle(shuffled.cached.begin(), shuffled.cached.end(), std::mt19937_64(kSeed));
+  const std::size_t long_plan = encode(plan).size();
+  shorten(plan, cache);
+  std::printf(
+      "161 cached requests: %zu bytes in order, %zu in any order, %zu whole; their plan: %zu bytes, %zu whole\n",
+      encode(ordered).size(), encode(shuffled).size(), encode(whole).size(), encode(plan).size(), long_plan);
+  EXPECT_LE(encode(ordered).size(), 100u);
+  EXPECT_LE(encode(shuffled).size(), 400u);
+  EXPECT_LE(encode(plan).size(), 150u);
+  EXPECT_TRUE(equal(*decode_requests(encode(shuffled)), shuffled));
+}
+
+// ---- Requests that cannot travel
+// -------------------------------------------------------------------------------------
+
+struct BadRequest {
+  const char* what;
+  std::function<void(Request&)> spoil;
+  const char* text;
+};
+
+const BadRequest kBadRequests[] = {
+    {"no name", [](Request& r) { r.name = ""; }, "an operation needs a name"},
+    {"long name", [](Request& r) { r.name.assign(65537, 'n'); }, "a name may have at most"},
+    {"long group", [](Request& r) { r.group.assign(65537, 'n'), r.group_size = 1; }, "the name of a group may have"},
+    {"op", [](Request& r) { r.op = 13; }, "13 is no reduce op"},
+    {"dimensions", [](Request& r) { r.shape.assign(65, 1); }, "at most 64 dimensions"},
+    {"negative dimension",
+     [](Request& r) {
+       r.shape = {2, -1};
+     },
+     "a dimension is negative"},
+    {"too large",
+     [](Request& r) {
+       r.shape = {1 << 30, 1 << 30};
+     },
+     "too many elements"},
+    {"too large beside a zero",
+     [](Request& r) {
+       r.shape = {0, 1 << 30, 1 << 30};
+     },
+     "too many elements"},
+    {"largest", [](Request& r) { r.shape = {std::numeric_limits<int64_t>::max()}; }, "too many elements"},
+    {"prescale", [](Request& r) { r.prescale = std::numeric_limits<double>::quiet_NaN(); }, "a scale is not finite"},
+    {"postscale", [](Request& r) { r.postscale = std::numeric_limits<double>::infinity(); }, "a scale is not finite"},
+    {"root", [](Request& r) { r.root = -2; }, "the root is negative"},
+    {"device", [](Request& r) { r.device = 256; }, "no such kind of device"},
+    {"negative place", [](Request& r) { r.place = -2; }, "no such place"},
+    {"negative device", [](Request& r) { r.device = -2; }, "no such kind of device"},
+    {"group without size", [](Request& r) { r.group = "g"; }, "the size of its group does not fit"},
+    {"size without group", [](Request& r) { r.group_size = 2; }, "the size of its group does not fit"},
+    {"group size", [](Request& r) { r.group = "g", r.group_size = 1 << 21; }, "the size of its group does not fit"},
+    {"negative group size", [](Request& r) { r.group = "g", r.group_size = -1; }, "the size of its group does not fit"},
+};
+
+TEST(Wire, RefusesRequestsThatCannotTravel) {
+  for (const BadRequest& bad : kBadRequests) {
+    Request request = allreduce("x");
+    bad.spoil(request);
+    EXPECT_THAT(check_request(request).text(), HasSubstr(bad.text)) << bad.what;
+    EXPECT_EQ(check_request(request).code(), Code::invalid_argument);
+    const auto back = decode_requests(encode(RequestMessage{.requests = {allreduce("fine"), request}}));
+    ASSERT_FALSE(back.ok()) << bad.what;
+    EXPECT_THAT(back.status().text(), HasSubstr("malformed control message: ")) << bad.what;
+    EXPECT_THAT(back.status().text(), HasSubstr(bad.text)) << bad.what;
+  }
+  EXPECT_TRUE(check_request(elaborate()).ok());
+}
+
+TEST(Wire, RefusesNumbersThatMeanNothing) {
+  Request kind = allreduce("x"), dtype = allreduce("x");
+  kind.kind = static_cast<RequestKind>(7);
+  dtype.dtype = static_cast<Dtype>(15);
+  EXPECT_THAT(decode_requests(encode(RequestMessage{.requests = {kind}})).status().text(),
+              HasSubstr("7 is no kind of operation"));
+  EXPECT_THAT(decode_requests(encode(RequestMessage{.requests = {dtype}})).status().text(),
+              HasSubstr("15 is no dtype"));
+}
+
+struct BadPlan {
+  const char* what;
+  std::function<void(PlanMessage&)> spoil;
+  const char* text;
+};
+
+const BadPlan kBadPlans[] = {
+    {"no names", [](PlanMessage& m) { m.plan.buckets[0].names.clear(); }, "a bucket without names"},
+    {"names twice", [](PlanMessage& m) { m.known[0] = {1}; }, "a bucket without names, or with two sorts"},
+    {"counts", [](PlanMessage& m) { m.plan.buckets[0].element_counts = {1}; }, "fewer element counts"},
+    {"negative count", [](PlanMessage& m) { m.plan.buckets[0].element_counts[0] = -1; }, "element count is out of"},
+    {"large count", [](PlanMessage& m) { m.plan.buckets[0].element_counts[0] = INT64_MAX; }, "element count is out of"},
+    {"rows", [](PlanMessage& m) { m.plan.buckets[1].rows[0] = -1; }, "a number of rows is out of range"},
+    {"scale", [](PlanMessage& m) { m.plan.buckets[0].prescale = -INFINITY; }, "a scale is not finite"},
+    {"error", [](PlanMessage& m) { m.plan.buckets[0].error = "?"; }, "an error without text, or the reverse"},
+    {"code alone", [](PlanMessage& m) { m.plan.buckets[0].code = Code::timeout; }, "an error without text"},
+    {"code", [](PlanMessage& m) { m.plan.buckets[2].code = static_cast<Code>(13); }, "a code is out of range"},
+    {"culprit", [](PlanMessage& m) { m.plan.buckets[2].culprit = -2; }, "a rank is out of range"},
+    {"root", [](PlanMessage& m) { m.plan.buckets[2].root = -2; }, "a rank is out of range"},
+    {"last joined", [](PlanMessage& m) { m.plan.buckets[3].last_joined = -2; }, "a rank is out of range"},
+    {"device", [](PlanMessage& m) { m.plan.buckets[3].device = 256; }, "a device is out of range"},
+    {"the last with none", [](PlanMessage& m) { m.plan.buckets[4].launch_with_next = true; }, "begins with none"},
+    {"with another device's", [](PlanMessage& m) { m.plan.buckets[1].device = 3; }, "begins with none"},
+    {"with a failure", [](PlanMessage& m) { m.plan.buckets[1].launch_with_next = true; }, "begins with none"},
+    {"kind", [](PlanMessage& m) { m.plan.buckets[0].kind = static_cast<RequestKind>(9); }, "9 is no kind of operation"},
+    {"dtype", [](PlanMessage& m) { m.plan.buckets[0].dtype = static_cast<Dtype>(99); }, "99 is no dtype"},
+    {"op", [](PlanMessage& m) { m.plan.buckets[0].op = 13; }, "13 is no reduce op"},
+    {"cache", [](PlanMessage& m) { m.cache_positions.pop_back(); }, "cache positions and requests differ in number"},
+    {"cached request", [](PlanMessage& m) { m.cache_requests[0].name = ""; }, "an operation needs a name"},
+};
+
+TEST(Wire, RefusesPlansThatMeanNothing) {
+  for (const BadPlan& bad : kBadPlans) {
+    PlanMessage message = some_plan();
+    bad.spoil(message);
+    const auto back = decode_plan(encode(message));
+    ASSERT_FALSE(back.ok()) << bad.what;
+    EXPECT_EQ(back.status().code(), Code::transport) << bad.what;
+    EXPECT_THAT(back.status().text(), HasSubstr(bad.text)) << bad.what;
+  }
+}
+
+// ---- Damaged bytes
+// ---------------------------------------------------------------------------------------------------
+
+TEST(Wire, RefusesBytesThatAreNoMessageOfItsKind) {
+  EXPECT_FALSE(decode_requests({}).ok());
+  EXPECT_FALSE(decode_plan({}).ok());
+  EXPECT_FALSE(decode_requests(bytes_of("hello, root: here are my requests")).ok());
+  EXPECT_FALSE(decode_requests(encode(some_plan())).ok()) << "a plan is no request";
+  EXPECT_FALSE(decode_plan(encode(some_requests())).ok());
+  const std::vector<std::byte> large(kMaxControlBytes + 1);
+  EXPECT_THAT(decode_plan(large).status().text(), HasSubstr("bytes are too many"));
+}
+
+// Every scalar that a reader of the message might use without looking.
+void expect_sound(const RequestMessage& message) {
+  for (const uint32_t position : message.cached) ASSERT_LT(position, kMaxCachePositions);
+  for (const Request& request : message.requests) ASSERT_TRUE(check_request(request).ok());
+}
+void expect_sound(const PlanMessage& message) {
+  ASSERT_EQ(message.cache_positions.size(), message.cache_requests.size());
+  ASSERT_EQ(message.known.size(), message.plan.buckets.size());
+  for (const Request& request : message.cache_requests) ASSERT_TRUE(check_request(request).ok());
+  for (std::size_t i = 0; i < message.known.size(); ++i) {
+    ASSERT_NE(message.known[i].empty(), message.plan.buckets[i].names.empty());
+    ASSERT_TRUE(is_dtype(static_cast<int>(message.plan.buckets[i].dtype)));
+  }
+}
+
+struct Fuzzed {
+  int refused = 0;
+  int taken = 0;
+};
+
+// Whatever is taken is sound, and can be written and read again.
+template <typename Decode>
+void feed(ConstBytes bytes, Decode decode, Fuzzed& fuzzed) {
+  // In a block of exactly its size, so that a sanitizer sees the first byte read beyond.
+  const std::vector<std::byte> exact(bytes.begin(), bytes.end());
+  auto result = decode(exact);
+  if (!result.ok()) {
+    ++fuzzed.refused;
+    ASSERT_FALSE(result.status().text().empty());
+    return;
+  }
+  ++fuzzed.taken;
+  expect_sound(*result);
+  auto again = decode(encode(*result));
+  ASSERT_TRUE(again.ok()) << again.status().text();
+  ASSERT_TRUE(equal(*again, *result));
+}
+
+template <typename Decode>
+void fuzz(const std::vector<std::byte>& honest, Decode decode, const char* what) {
+  std::mt19937_64 random(kSeed);
+  const auto below = [&](std::size_t limit) {
+    return std::uniform_int_distribution<std::size_t>(0, limit - 1)(random);
+  };
+  Fuzzed flipped, cut, noise;
+  for (int round = 0; round < 40'000; ++round) {
+    auto bytes = honest;
+    for (std::size_t flips = 1 + below(4); flips > 0; --flips) {
+      bytes[below(bytes.size())] ^= static_cast<std::byte>(1u << below(8));
+    }
+    feed(bytes, decode, flipped);
+    // Offsets and lengths are 32-bit numbers: extremes find other faults than flips.
+    const uint32_t extremes[] = {0, 1, 4, 0x7fffffff, 0x80000000, 0xfffffffc, 0xffffffff};
+    bytes = honest;
+    std::memcpy(bytes.data() + below(bytes.size() / 4) * 4, &extremes[below(std::size(extremes))], 4);
+    feed(bytes, decode, flipped);
+  }
+  for (std::size_t size = 0; size < honest.size(); ++size) {
+    const auto front = ConstBytes(honest).first(size);
+    feed(front, decode, cut);
+    const auto result = decode(front);
+    if (result.ok()) {
+      ASSERT_TRUE(equal(*result, *decode(honest))) << "only padding may be missing";
+    }
+  }
+  for (int round = 0; round < 20'000; ++round) {
+    std::vector<std::byte> bytes(below(300));
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(below(256));
+    // Past the identifier, or nothing would be looked at but that.
+    if (bytes.size() >= 8 && round % 2 == 0) {
+      std::memcpy(bytes.data() + 4, honest.data() + 4, 4);
+      const auto root = static_cast<uint32_t>(below(bytes.size()));
+      std::memcpy(bytes.data(), &root, 4);
+    }
+    feed(bytes, decode, noise);
+  }
+  EXPECT_GT(flipped.refused, 1000);
+  EXPECT_GT(flipped.taken, 1000) << "flips in names and numbers leave a message";
+  std::printf(
+      "%s: of %d damaged messages %d were refused; %d cut short and %d random ones refused, %d taken (seed %lu)\n",
+      what, flipped.refused + flipped.taken, flipped.refused, cut.refused, noise.refused, noise.taken, kSeed);
+}
+
+TEST(Wire, DamagedRequestsAreRefusedOrSound) {
+  fuzz(
+      encode(some_requests()), [](ConstBytes bytes) { return decode_requests(bytes); }, "requests");
+}
+
+TEST(Wire, DamagedPlansAreRefusedOrSound) {
+  fuzz(
+      encode(some_plan()), [](ConstBytes bytes) { return decode_plan(bytes); }, "plans");
+}
+
+// ---- Cache
+// -----------------------------------------------------------------------------------------------------------
+
+TEST(Cache, FindsARequestOnlyIfNothingDiffers) {
+  RequestCache cache(4);
+  const Request request = elaborate();
+  cache.put(2, request);
+  EXPECT_EQ(cache.find(request), 2u);
+  EXPECT_EQ(cache.find(std::string_view(request.name)), 2u);
+  const std::function<void(Request&)> changes[] = {
+      [](Request& r) { r.kind = RequestKind::allgather; },
+      [](Request& r) { r.name += "x"; },
+      [](Request& r) { r.dtype = Dtype::int8; },
+      [](Request& r) { r.shape.back() = 9; },
+      [](Request& r) { r.op = 1; },
+      [](Request& r) { r.root = 0; },
+      [](Request& r) { r.prescale = 1; },
+      [](Request& r) { r.postscale = 1; },
+      [](Request& r) { r.splits.back() = 0; },
+      [](Request& r) { r.group = "h"; },
+      [](Request& r) { r.group_size = 8; },
+      [](Request& r) { r.priority = 0; },
+      [](Request& r) { r.device = -1; },
+      [](Request& r) { r.place = -1; },
+  };
+  for (const auto& change : changes) {
+    Request other = request;
+    change(other);
+    EXPECT_FALSE(cache.find(other).has_value());
+  }
+}
+
+TEST(Cache, TheLeastRecentlyUsedGoesFirstUnlessPinned) {
+  RequestCache cache(3);
+  const std::vector<bool> free(3, false);
+  for (const char* name : {"a", "b", "c"}) cache.put(*cache.choose_position(free), allreduce(name));
+  EXPECT_EQ(cache.size(), 3u);
+  cache.touch(0);
+  EXPECT_EQ(cache.choose_position(free), 1u);
+  EXPECT_EQ(cache.choose_position({false, true, false}), 2u);
+  EXPECT_EQ(cache.choose_position({true, true, true}), std::nullopt);
+  cache.put(1, allreduce("d"));
+  EXPECT_FALSE(cache.find(allreduce("b")).has_value());
+  EXPECT_FALSE(cache.find(std::string_view("b")).has_value());
+  EXPECT_EQ(cache.at(1)->name, "d");
+  EXPECT_EQ(cache.choose_position(free), 2u);
+}
+
+TEST(Cache, OfNoCapacityKnowsNothing) {
+  RequestCache cache(0);
+  EXPECT_EQ(cache.choose_position({}), std::nullopt);
+  EXPECT_EQ(cache.at(0), nullptr);
+  EXPECT_FALSE(cache.find(allreduce("a")).has_value());
+}
+
+TEST(Cache, KeepsEveryKindButJoin) {
+  for (int kind = 0; kind < kRequestKindCount; ++kind) {
+    const Request request = of_kind(static_cast<RequestKind>(kind), "x");
+    EXPECT_EQ(RequestCache::is_cacheable(request), request.kind != RequestKind::join);
+    RootRequestCache remembered(1, 4);
+    remembered.learn(request);
+    EXPECT_EQ(remembered.cache().size(), request.kind == RequestKind::join ? 0u : 1u);
+  }
+}
+
+TEST(Cache, AllCopiesAreEqualAfterEveryPlan) {
+  std::mt19937_64 random(kSeed);
+  const auto below = [&](std::size_t limit) {
+    return std::uniform_int_distribution<std::size_t>(0, limit - 1)(random);
+  };
+  int plans = 0;
+  for (int history = 0; history < 300; ++history) {
+    const std::size_t capacity = below(6);
+    const int size = 1 + static_cast<int>(below(3));
+    RootRequestCache root(size, capacity);
+    std::vector<RequestCache> copies(static_cast<std::size_t>(size), RequestCache(capacity));
+    for (int round = 0; round < 40; ++round, ++plans) {
+      for (std::size_t asked = below(5); asked > 0; --asked) {
+        root.learn(allreduce("t" + std::to_string(below(4)), Dtype::float32, {static_cast<int64_t>(below(3))}));
+      }
+      PlanMessage message;
+      root.announce(message);
+      const auto received = decode_plan(encode(message));
+      ASSERT_TRUE(received.ok());
+      for (RequestCache& copy : copies) {
+        for (std::size_t i = 0; i < received->cache_positions.size(); ++i) {
+          copy.put(received->cache_positions[i], received->cache_requests[i]);
+        }
+        ASSERT_TRUE(copy == root.cache()) << "history " << history << ", seed " << kSeed;
+      }
+      for (int rank = 0; rank < size; ++rank) {
+        if (below(2) == 0) root.acknowledge(rank, root.plans());
+      }
+    }
+  }
+  std::printf("cache: %d plans, all copies equal (seed %lu)\n", plans, kSeed);
+}
+
+TEST(Cache, APositionKeepsItsFormerMeaningUntilAllHaveHandledThePlanThatChangedIt) {
+  RootRequestCache root(2, 1);
+  PlanMessage first, second, third;
+  root.learn(allreduce("a"));
+  EXPECT_EQ(root.meaning(0, 0), nullptr) << "nobody can know of it yet";
+  root.announce(first);
+  root.learn(allreduce("b"));
+  root.announce(second);
+  EXPECT_EQ(root.meaning(0, 0), nullptr);
+  EXPECT_EQ(root.meaning(0, 1)->name, "a");
+  EXPECT_EQ(root.meaning(0, 2)->name, "b");
+  EXPECT_EQ(root.meaning(1, 2), nullptr);
+  root.acknowledge(0, 2);
+  root.learn(allreduce("c"));
+  EXPECT_EQ(root.meaning(0, 1)->name, "a") << "rank 1 might still mean it, so c gets no place";
+  EXPECT_FALSE(root.cache().find(allreduce("c")).has_value());
+  root.acknowledge(1, 2);
+  root.learn(allreduce("c"));
+  root.announce(third);
+  EXPECT_EQ(root.meaning(0, 2)->name, "b");
+  EXPECT_EQ(root.meaning(0, 3)->name, "c");
+}
+
+// ---- CompactPlan
+// -------------------------------------------------------------------------------------------------------
+
+TEST(CompactPlan, NamesAndCountsComeBack) {
+  RequestCache cache(4);
+  cache.put(0, allreduce("a", Dtype::float32, {2, 3}));
+  cache.put(3, allreduce("b", Dtype::float32, {5}));
+  cache.put(1, allgather("g", {7}));
+  PlanMessage message = some_plan();
+  message.plan.buckets[0].names = {"b", "a"};
+  message.plan.buckets[0].element_counts = {5, 6};
+  message.plan.buckets[2].names = {"a"};
+  message.plan.buckets.pop_back();
+  message.known.clear();
+  PlanMessage shortened = message;
+  shorten(shortened, cache);
+  EXPECT_THAT(shortened.known, ElementsAre(ElementsAre(3, 0), ElementsAre(1), ElementsAre(0), IsEmpty()));
+  EXPECT_THAT(shortened.plan.buckets[0].names, IsEmpty());
+  ASSERT_TRUE(lengthen(shortened, cache).ok());
+  EXPECT_TRUE(equal(shortened, message));
+}
+
+TEST(CompactPlan, LeavesABucketWholeIfTheCacheKnowsAnotherShape) {
+  RequestCache cache(1);
+  cache.put(0, allreduce("a", Dtype::float32, {2, 3}));
+  PlanMessage message;
+  message.plan.buckets = {Bucket{.names = {"a"}, .element_counts = {7}}};
+  shorten(message, cache);
+  EXPECT_THAT(message.known, ElementsAre(IsEmpty()));
+  EXPECT_THAT(message.plan.buckets[0].element_counts, ElementsAre(7));
+}
+
+TEST(CompactPlan, RefusesAPositionWhereNothingStands) {
+  PlanMessage message;
+  message.number = 4;
+  message.plan.buckets = {Bucket{}};
+  message.known = {{0}};
+  EXPECT_THAT(lengthen(message, RequestCache(1)).text(),
+              HasSubstr("plan 4 refers to a request that this rank does not know"));
+}
+
+}  // namespace
+}  // namespace fdl

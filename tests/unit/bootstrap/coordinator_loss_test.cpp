@@ -1,0 +1,378 @@
+// Losses: how the coordinator detects them, the text that all ranks get, and the end of the coordinator itself.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "bootstrap/topology/topology.h"
+#include "system/handshake.h"
+#include "tests/support/coordinator_job.h"
+
+namespace fdl {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using namespace test;
+
+// ---- Who is alive ----
+
+TEST(Alive, AClosedConnectionIsTheSameLossForAll) {
+  RunningCoordinator coordinator(options_for(4));
+  auto ranks = join_all(coordinator->address(), 4);
+  ranks[2]->disconnect();
+  for (const int rank : {0, 1, 3}) {
+    const auto event = ranks[static_cast<std::size_t>(rank)]->next_event();
+    ASSERT_TRUE(event) << "rank " << rank;
+    EXPECT_EQ(event->kind, CoordinatorEvent::Kind::lost);
+    EXPECT_EQ(event->rank, 2);
+    EXPECT_EQ(event->why.code(), Code::peer_lost);
+    EXPECT_EQ(event->why.error().culprit_rank, 2);
+    EXPECT_EQ(event->why.error().culprit_host, "host-c");
+    EXPECT_EQ(event->why.text(), "rank 2 on host-c (process 102) was lost: its process ended or its connection broke");
+  }
+  const auto back =
+      CoordinatorClient::connect(coordinator->address(), kKey, hello_of(2, 4), Deadline::after_seconds(10));
+  ASSERT_FALSE(back.ok()) << "a lost rank does not come back";
+  EXPECT_EQ(back.status().code(), Code::peer_lost);
+}
+
+TEST(Alive, AGoodByeIsNoLoss) {
+  RunningCoordinator coordinator(options_for(2));
+  auto ranks = join_all(coordinator->address(), 2);
+  (*ranks[1])->leave();
+  ranks[1]->disconnect();
+  const auto event = ranks[0]->next_event();
+  ASSERT_TRUE(event);
+  EXPECT_EQ(event->kind, CoordinatorEvent::Kind::left);
+  EXPECT_EQ(event->rank, 1);
+  EXPECT_EQ(event->why.code(), Code::shut_down);
+  EXPECT_EQ(event->why.text(), "rank 1 (host-b) has shut down");
+  (*ranks[0])->leave();
+  EXPECT_TRUE(coordinator->wait_until_empty(Deadline::after_seconds(10)));
+  EXPECT_EQ(ranks[0]->waiting_events(), 0u);
+}
+
+TEST(Alive, WhoeverComesLaterHearsWhatHappenedBefore) {
+  RunningCoordinator coordinator(options_for(3));
+  auto first = join(coordinator->address(), 0, 3);
+  auto second = join(coordinator->address(), 1, 3);
+  (*second)->leave();
+  ASSERT_TRUE(first->next_event());
+  const auto late =
+      CoordinatorClient::connect(coordinator->address(), kKey, hello_of(2, 3), Deadline::after_seconds(10));
+  ASSERT_FALSE(late.ok());
+  EXPECT_EQ(late.status().text(), "the job did not start: rank 1 (host-b) has shut down");
+}
+
+TEST(Alive, ASilentRankIsFoundByProbesAndTheOthersAreNot) {
+  CoordinatorOptions options = options_for(3);
+  options.lost_after_s = 0.2;
+  RunningCoordinator coordinator(options);
+  auto ranks = join_all(coordinator->address(), 3);
+  ranks[1]->stop_driving();
+  for (int i = 0; i < 5; ++i) (*ranks[0])->probe({1, 2, 7, -1});
+  for (const int rank : {0, 2}) {
+    const auto event = ranks[static_cast<std::size_t>(rank)]->next_event();
+    EXPECT_EQ(first_text(event),
+              "rank 1 on host-b (process 101) was lost: it has not answered for 0.2 s (stopped, "
+              "swapped out or cut off)");
+  }
+  (*ranks[2])->probe({0});
+  EXPECT_TRUE((*ranks[0])->publish("still", "here").ok());
+  EXPECT_EQ(ranks[2]->waiting_events(), 0u);
+}
+
+TEST(Alive, WhoWakesUpAfterItWasGivenUpReadsWhatTheOthersWereTold) {
+  CoordinatorOptions options = options_for(2);
+  options.lost_after_s = 0.1;
+  RunningCoordinator coordinator(options);
+  auto asker = join(coordinator->address(), 0, 2);
+  auto link = CoordinatorClient::connect(coordinator->address(), kKey, hello_of(1, 2), Deadline::after_seconds(10));
+  ASSERT_TRUE(link.ok());
+  (*asker)->probe({1});
+  const auto event = asker->next_event();
+  ASSERT_TRUE(event);
+  Rank waitable(link.take());
+  EXPECT_EQ(first_text(waitable.next_event()), event->why.text());
+  const auto end = waitable.next_event();
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->kind, CoordinatorEvent::Kind::coordinator_lost);
+  EXPECT_EQ(end->why.text(), event->why.text());
+}
+
+// ---- Failed communicators ----
+
+const Status kStuck = Status::blame(2, "host-c", Code::transport, "rank 2 on host-c closed its lane");
+
+std::vector<std::string> decisions(std::vector<std::unique_ptr<Rank>>& ranks, const std::vector<int>& of) {
+  std::vector<std::string> texts;
+  for (const int rank : of) {
+    while (true) {
+      const auto event = ranks[static_cast<std::size_t>(rank)]->next_event();
+      if (event && event->kind != CoordinatorEvent::Kind::comm_failed) continue;
+      texts.push_back(event ? event->comm + ": " + std::string(name_of(event->why.code())) + ": " + event->why.text()
+                            : "no event");
+      break;
+    }
+  }
+  return texts;
+}
+
+TEST(Reports, AnAccusedRankThatAnswersIsAliveAndAllHearTheSame) {
+  RunningCoordinator coordinator(options_for(3));
+  auto ranks = join_all(coordinator->address(), 3);
+  (*ranks[0])->report("all/1", kStuck);
+  (*ranks[1])->report("all/1", Status(Code::timeout, "another story, which comes second or first"));
+  const auto texts = decisions(ranks, {0, 1, 2});
+  EXPECT_EQ(texts[0], texts[1]);
+  EXPECT_EQ(texts[0], texts[2]);
+  EXPECT_TRUE(texts[0] == "all/1: TRANSPORT: rank 2 on host-c closed its lane; both processes are alive" ||
+              texts[0] == "all/1: TIMEOUT: another story, which comes second or first")
+      << texts[0];
+  for (auto& rank : ranks) EXPECT_EQ(rank->waiting_events(), 0u) << "one verdict for one communicator";
+}
+
+TEST(Reports, AnAccusedRankThatIsLostIsTheReason) {
+  RunningCoordinator coordinator(options_for(3));
+  auto ranks = join_all(coordinator->address(), 3);
+  ranks[2]->disconnect();
+  (*ranks[0])->report("all/1", kStuck);
+  const std::string lost =
+      "all/1: PEER_LOST: rank 2 on host-c (process 102) was lost: its process ended or its connection broke";
+  EXPECT_THAT(decisions(ranks, {0, 1}), ElementsAre(lost, lost));
+}
+
+TEST(Reports, AnAccusedRankThatIsSilentIsLost) {
+  CoordinatorOptions options = options_for(3);
+  options.lost_after_s = 0.2;
+  RunningCoordinator coordinator(options);
+  auto ranks = join_all(coordinator->address(), 3);
+  ranks[2]->stop_driving();
+  (*ranks[1])->report("all/1", kStuck);
+  const std::string lost =
+      "all/1: PEER_LOST: rank 2 on host-c (process 102) was lost: it has not answered for 0.2 s "
+      "(stopped, swapped out or cut off)";
+  EXPECT_THAT(decisions(ranks, {0, 1}), ElementsAre(lost, lost));
+}
+
+TEST(Reports, AnAccusedRankThatSaidGoodByeHasShutDown) {
+  RunningCoordinator coordinator(options_for(3));
+  auto ranks = join_all(coordinator->address(), 3);
+  (*ranks[2])->leave();
+  (*ranks[1])->report("all/1", kStuck);
+  const std::string left = "all/1: SHUT_DOWN: rank 2 (host-c) has shut down";
+  EXPECT_THAT(decisions(ranks, {0, 1}), ElementsAre(left, left));
+}
+
+TEST(Reports, WithoutACulpritAreToldAsTheyAre) {
+  RunningCoordinator coordinator(options_for(2));
+  auto ranks = join_all(coordinator->address(), 2);
+  (*ranks[1])->report("all/1", Status(Code::aborted, "rank 1 was interrupted"));
+  (*ranks[1])->report("all/2", Status(Code::aborted, "and once more"));
+  EXPECT_THAT(decisions(ranks, {0, 1}),
+              ElementsAre("all/1: ABORTED: rank 1 was interrupted", "all/1: ABORTED: rank 1 was interrupted"));
+  EXPECT_THAT(decisions(ranks, {0, 1}), ElementsAre("all/2: ABORTED: and once more", "all/2: ABORTED: and once more"));
+}
+
+TEST(Reports, KeepTheWholeStory) {
+  RunningCoordinator coordinator(options_for(2));
+  auto ranks = join_all(coordinator->address(), 2);
+  (*ranks[1])->report("c", Status(Code::timeout, "late").during("allreduce 'grad'", "ring, step 1", "all"));
+  const auto event = ranks[0]->next_event();
+  ASSERT_TRUE(event);
+  EXPECT_EQ(event->why.error().operation, "allreduce 'grad'");
+  EXPECT_EQ(event->why.error().phase, "ring, step 1");
+  EXPECT_EQ(event->why.error().group, "all");
+}
+
+// ---- Who is late ----
+
+TEST(Questions, AreAnsweredByThoseWhoAreAskedAndComeBackWithTheirNames) {
+  RunningCoordinator coordinator(options_for(3));
+  auto ranks = join_all(coordinator->address(), 3);
+  (*ranks[2])->ask("all comm 0", 5, {0, 1}, 60'000'000'000);
+  for (const std::size_t asked : {0, 1}) {
+    const auto question = ranks[asked]->next_event();
+    ASSERT_TRUE(question);
+    EXPECT_EQ(question->kind, CoordinatorEvent::Kind::asked);
+    EXPECT_EQ(question->rank, 2);
+    EXPECT_EQ(question->comm, "all comm 0");
+    (*ranks[asked])->tell(*question, asked == 0 ? -1 : 41, asked == 1);
+    const auto answer = ranks[2]->next_event();
+    ASSERT_TRUE(answer);
+    EXPECT_EQ(answer->kind, CoordinatorEvent::Kind::told);
+    EXPECT_EQ(answer->rank, static_cast<int>(asked));
+    EXPECT_EQ(answer->comm, "all comm 0");
+    EXPECT_EQ(answer->question, 5u);
+    EXPECT_EQ(answer->begun, asked == 0 ? -1 : 41);
+    EXPECT_EQ(answer->waiting, asked == 1);
+  }
+}
+
+TEST(Questions, OfACommunicatorWithAnEndlessNameAreNotAsked) {
+  RunningCoordinator coordinator(options_for(2));
+  auto ranks = join_all(coordinator->address(), 2);
+  (*ranks[0])->ask(std::string(10'000, 'x'), 1, {1}, 0);
+  (*ranks[0])->ask("short", 2, {1}, 0);
+  const auto question = ranks[1]->next_event();
+  ASSERT_TRUE(question);
+  EXPECT_EQ(question->comm, "short");
+}
+
+// ---- The end of the coordinator ----
+
+TEST(CoordinatorsEnd, InGoodOrderIsToldByTheNameOfWhoServed) {
+  RunningCoordinator coordinator(options_for(2));
+  auto ranks = join_all(coordinator->address(), 2);
+  coordinator.stop();
+  for (auto& rank : ranks) {
+    const auto event = rank->next_event();
+    ASSERT_TRUE(event);
+    EXPECT_EQ(event->kind, CoordinatorEvent::Kind::coordinator_lost);
+    EXPECT_EQ(event->why.text(), "the coordinator (farandole run on host-a) has ended");
+  }
+  EXPECT_EQ((*ranks[0])->publish("k", "v").text(), "the coordinator (farandole run on host-a) has ended");
+  EXPECT_EQ((*ranks[0])->fetch("k", Deadline::never()).status().text(),
+            "the coordinator (farandole run on host-a) has ended");
+  (*ranks[0])->probe({1});
+  (*ranks[0])->report("c", kStuck);
+}
+
+TEST(CoordinatorsEnd, IsNoNewsForWhoLeft) {
+  RunningCoordinator coordinator(options_for(2));
+  auto ranks = join_all(coordinator->address(), 2);
+  (*ranks[0])->leave();
+  ASSERT_TRUE(ranks[1]->next_event());
+  coordinator.stop();
+  const auto event = ranks[1]->next_event();
+  ASSERT_TRUE(event);
+  EXPECT_EQ(event->kind, CoordinatorEvent::Kind::coordinator_lost);
+  ranks[0]->stop_driving();
+  EXPECT_EQ(ranks[0]->waiting_events(), 0u);
+  EXPECT_EQ((*ranks[0])->publish("k", "v").code(), Code::shut_down);
+}
+
+TEST(CoordinatorsEnd, WakesThoseWhoWait) {
+  RunningCoordinator coordinator(options_for(2));
+  auto rank = join(coordinator->address(), 0, 2);
+  std::thread waiting([&] { EXPECT_EQ((*rank)->wait_for_all(Deadline::never()).status().code(), Code::shut_down); });
+  std::thread fetching([&] { EXPECT_EQ((*rank)->fetch("k", Deadline::never()).status().code(), Code::shut_down); });
+  EXPECT_TRUE((*rank)->publish("x", "y").ok());
+  coordinator.stop();
+  waiting.join();
+  fetching.join();
+}
+
+// ---- Real processes: forked before anything has threads, so that they hold nothing of this process ----
+
+// A rank that joins, publishes that it is there, and answers the coordinator until it is killed or told to leave.
+[[noreturn]] void live_as(int rank, int size, const std::string& rendezvous, bool serves) {
+  std::unique_ptr<Coordinator> coordinator;
+  std::thread server;
+  if (serves) {
+    CoordinatorOptions options = options_for(size, rendezvous);
+    options.job_key = kKey;
+    options.server_name = "rank 0 on host-a";
+    coordinator = Coordinator::open(options).take();
+    server = std::thread([&] { coordinator->run(); });
+  }
+  const HostFacts facts = host_facts();
+  CoordinatorClient::Hello hello{rank, size, "host-" + std::string(1, static_cast<char>('a' + rank)), facts.boot_id,
+                                 facts.process_id};
+  auto link = CoordinatorClient::connect(rendezvous, kKey, hello, Deadline::after_seconds(60));
+  if (!link.ok()) ::_exit(3);
+  while (wait_readable((*link)->wake_fd(), Deadline::after_seconds(60))) {
+    (*link)->progress();
+    for (const CoordinatorEvent& event : (*link)->take_events()) {
+      if (event.kind == CoordinatorEvent::Kind::coordinator_lost) ::_exit(0);
+    }
+  }
+  ::_exit(4);
+}
+
+class Child {
+ public:
+  Child(int rank, int size, const std::string& rendezvous, bool serves = false) : pid_(::fork()) {
+    if (pid_ == 0) live_as(rank, size, rendezvous, serves);
+  }
+  ~Child() { kill_now(); }
+  int pid() const { return pid_; }
+  void signal(int number) { ::kill(pid_, number); }
+  void kill_now() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+
+ private:
+  pid_t pid_;
+};
+
+std::string fresh_name() { return "unix:@farandole-test-" + random_hex(8); }
+
+TEST(Processes, AKilledOneIsLostAtOnce) {
+  const std::string rendezvous = fresh_name();
+  Child child(1, 3, rendezvous);
+  const int pid = child.pid();
+  RunningCoordinator coordinator(options_for(3, rendezvous));
+  auto zero = join(rendezvous, 0, 3);
+  auto two = join(rendezvous, 2, 3);
+  ASSERT_TRUE((*zero)->wait_for_all(Deadline::after_seconds(60)).ok());
+  const int64_t killed = now_ns();
+  child.kill_now();
+  const auto event = zero->next_event();
+  const double milliseconds = static_cast<double>(now_ns() - killed) / 1e6;
+  ASSERT_TRUE(event);
+  std::printf("a process killed with -9 was known to be lost after %.2f ms\n", milliseconds);
+  const std::string text =
+      "rank 1 on host-b (process " + std::to_string(pid) + ") was lost: its process ended or its connection broke";
+  EXPECT_EQ(event->kind, CoordinatorEvent::Kind::lost);
+  EXPECT_EQ(event->why.text(), text);
+  EXPECT_EQ(first_text(two->next_event()), text);
+}
+
+TEST(Processes, AStoppedOneIsFoundByAProbe) {
+  const std::string rendezvous = fresh_name();
+  Child child(1, 2, rendezvous);
+  CoordinatorOptions options = options_for(2, rendezvous);
+  options.lost_after_s = 0.3;
+  RunningCoordinator coordinator(options);
+  auto zero = join(rendezvous, 0, 2);
+  ASSERT_TRUE((*zero)->wait_for_all(Deadline::after_seconds(60)).ok());
+  child.signal(SIGSTOP);
+  const int64_t stopped = now_ns();
+  (*zero)->probe({1});
+  const auto event = zero->next_event();
+  ASSERT_TRUE(event);
+  std::printf("a stopped process was given up %.0f ms after the probe\n",
+              static_cast<double>(now_ns() - stopped) / 1e6);
+  EXPECT_EQ(event->why.text(), "rank 1 on host-b (process " + std::to_string(child.pid()) +
+                                   ") was lost: it has not answered for 0.3 s (stopped, swapped out or cut off)");
+}
+
+TEST(Processes, RankZeroThatServesTheCoordinatorIsLostInTheSameWordsEverywhere) {
+  const std::string rendezvous = fresh_name();
+  Child server(0, 4, rendezvous, true);
+  const int pid = server.pid();
+  std::vector<std::unique_ptr<Rank>> ranks;
+  for (int rank = 1; rank < 4; ++rank) ranks.push_back(join(rendezvous, rank, 4));
+  ASSERT_TRUE((*ranks[2])->wait_for_all(Deadline::after_seconds(60)).ok());
+  server.kill_now();
+  for (auto& rank : ranks) {
+    const auto lost = rank->next_event();
+    ASSERT_TRUE(lost);
+    EXPECT_EQ(lost->kind, CoordinatorEvent::Kind::lost);
+    EXPECT_EQ(lost->rank, 0);
+    EXPECT_EQ(lost->why.text(), "rank 0 on host-a (process " + std::to_string(pid) +
+                                    ") was lost: it served the rendezvous and its connection closed");
+    const auto coordinator = rank->next_event();
+    ASSERT_TRUE(coordinator);
+    EXPECT_EQ(coordinator->kind, CoordinatorEvent::Kind::coordinator_lost);
+    EXPECT_EQ(coordinator->why.text(), "the coordinator (rank 0 on host-a) is gone");
+  }
+}
+
+}  // namespace
+}  // namespace fdl

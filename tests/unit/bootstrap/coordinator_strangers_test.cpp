@@ -1,0 +1,302 @@
+// Strangers: whoever does not know the key or the protocol is dropped and counted, and the job goes on.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <random>
+
+#include "bootstrap/coordinator/find_coordinator.h"
+#include "bootstrap/rendezvous/framed_socket.h"
+#include "system/handshake.h"
+#include "system/socket.h"
+#include "tests/support/coordinator_job.h"
+
+namespace fdl {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using namespace test;
+
+// ---- Strangers ----
+
+UniqueFd knock(const std::string& address) {
+  const std::vector<Address> addresses = {{address.starts_with("tcp://") ? address.substr(6) : address}};
+  return connect_any(addresses, Deadline::after_seconds(10)).take();
+}
+
+// Until the coordinator hangs up; what it said.
+std::string read_to_end(int fd) {
+  std::string all;
+  char bytes[4096];
+  while (wait_readable(fd, Deadline::after_seconds(20))) {
+    const ssize_t count = ::recv(fd, bytes, sizeof bytes, 0);
+    if (count <= 0) break;
+    all.append(bytes, static_cast<std::size_t>(count));
+  }
+  return all;
+}
+
+void expect_two_ranks_work(std::vector<std::unique_ptr<Rank>>& ranks, const std::string& key) {
+  EXPECT_TRUE((*ranks[0])->publish(key, "v").ok());
+  EXPECT_EQ((*ranks[1])->fetch(key, Deadline::after_seconds(20)).take(), "v");
+}
+
+// An introduced stranger: it knows the key, and then misbehaves.
+struct Insider {
+  UniqueFd fd;
+  std::string session_key;
+};
+Insider introduce(const std::string& address) {
+  UniqueFd fd = knock(address);
+  auto introduced =
+      introduce_as_client(fd.get(), kKey, kCoordinatorPurpose, "insider", Deadline::after_seconds(20)).take();
+  return {std::move(fd), introduced.session_key};
+}
+
+void write_text(int fd, const std::string& text) {
+  [[maybe_unused]] const Status status = write_all(fd, bytes_of(text), Deadline::after_seconds(10));
+}
+
+TEST(Strangers, AreRefusedAndCountedWhileTheJobGoesOn) {
+  RunningCoordinator coordinator(options_for(2, "tcp://127.0.0.1:0"));
+  auto ranks = join_all(coordinator->address(), 2);
+  int64_t expected = 0;
+  const auto hangs_up_on = [&](int fd, const char* whom) {
+    read_to_end(fd);
+    ++expected;
+    expect_two_ranks_work(ranks, whom);
+    EXPECT_EQ(coordinator->strangers(), expected) << whom;
+  };
+  {
+    const UniqueFd fd = knock(coordinator->address());
+    write_text(fd.get(),
+               "GET / HTTP/1.1\r\nHost: coordinator\r\nAccept: */*\r\nConnection: keep-alive, and much more of it\r\n");
+    hangs_up_on(fd.get(), "garbage");
+  }
+  {
+    const UniqueFd fd = knock(coordinator->address());
+    const auto refused = introduce_as_client(fd.get(), "not the key of the job", kCoordinatorPurpose, "rank 0",
+                                             Deadline::after_seconds(10));
+    EXPECT_EQ(refused.status().code(), Code::authentication);
+    hangs_up_on(fd.get(), "wrong key");
+  }
+  {
+    const UniqueFd fd = knock(coordinator->address());
+    const auto refused = introduce_as_client(fd.get(), kKey, "tcp lane of all", "rank 0", Deadline::after_seconds(10));
+    EXPECT_EQ(refused.status().code(), Code::authentication);
+    hangs_up_on(fd.get(), "another purpose");
+  }
+  {
+    const UniqueFd fd = knock(coordinator->address());
+    write_text(fd.get(), "FADL");
+    ::shutdown(fd.get(), SHUT_WR);
+    hangs_up_on(fd.get(), "truncated handshake");
+  }
+  {
+    const Insider insider = introduce(coordinator->address());
+    write_text(insider.fd.get(), std::string("\xff\xff\xff\x7f", 4) + std::string(100, 'x'));
+    hangs_up_on(insider.fd.get(), "oversized frame");
+  }
+  {
+    const Insider insider = introduce(coordinator->address());
+    write_text(insider.fd.get(), std::string("\x08\0\0\0", 4) + std::string(24, 'x'));
+    hangs_up_on(insider.fd.get(), "wrong seal");
+  }
+  {
+    const Insider insider = introduce(coordinator->address());
+    write_text(insider.fd.get(), FrameSealer(insider.session_key, Direction::to_coordinator).seal("no message at all"));
+    hangs_up_on(insider.fd.get(), "sealed garbage");
+  }
+  {
+    const Insider insider = introduce(coordinator->address());
+    write_text(insider.fd.get(),
+               FrameSealer(insider.session_key, Direction::to_coordinator).seal(encode({})).substr(0, 30));
+    ::shutdown(insider.fd.get(), SHUT_WR);
+    hangs_up_on(insider.fd.get(), "truncated frame");
+  }
+  {
+    const Insider insider = introduce(coordinator->address());
+    CoordinatorMessage early{.kind = CoordinatorMessage::Kind::publish};
+    write_text(insider.fd.get(), FrameSealer(insider.session_key, Direction::to_coordinator).seal(encode(early)));
+    hangs_up_on(insider.fd.get(), "no hello");
+  }
+  for (auto& rank : ranks) EXPECT_EQ(rank->waiting_events(), 0u);
+}
+
+TEST(Strangers, WhoAreSilentGetNothingButAGreetingAndAreHungUpOn) {
+  RunningCoordinator coordinator(options_for(2, "tcp://127.0.0.1:0"));
+  auto ranks = join_all(coordinator->address(), 2);
+  const UniqueFd fd = knock(coordinator->address());
+  EXPECT_EQ(read_to_end(fd.get()).size(), 40u) << "magic, version and a nonce";
+  expect_two_ranks_work(ranks, "k");
+  EXPECT_EQ(coordinator->strangers(), 1);
+}
+
+TEST(Strangers, InLargeNumbersDoNotKeepRanksOut) {
+  RunningCoordinator coordinator(options_for(2));
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 300; ++i) silent.push_back(knock(coordinator->address()));
+  auto ranks = join_all(coordinator->address(), 2);
+  ASSERT_TRUE(ranks[0] && ranks[1]);
+  EXPECT_TRUE((*ranks[0])->wait_for_all(Deadline::after_seconds(20)).ok());
+  EXPECT_GE(coordinator->strangers(), 300 - 128);
+  expect_two_ranks_work(ranks, "k");
+}
+
+TEST(Strangers, WhoAreSilentMakeRoomBeforeThoseWhoSpoke) {
+  RunningCoordinator coordinator(options_for(2));
+  const Insider insider = introduce(coordinator->address());
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 300; ++i) silent.push_back(knock(coordinator->address()));
+  auto rank = join(coordinator->address(), 0, 2);
+  CoordinatorMessage hello{.kind = CoordinatorMessage::Kind::hello};
+  hello.members = {hello_of(1, 2)};
+  write_text(insider.fd.get(), FrameSealer(insider.session_key, Direction::to_coordinator).seal(encode(hello)));
+  EXPECT_TRUE((*rank)->wait_for_all(Deadline::after_seconds(20)).ok());
+}
+
+TEST(Strangers, ARankThatBreaksTheProtocolIsLost) {
+  RunningCoordinator coordinator(options_for(2));
+  auto rank = join(coordinator->address(), 0, 2);
+  const Insider insider = introduce(coordinator->address());
+  FrameSealer sealer(insider.session_key, Direction::to_coordinator);
+  CoordinatorMessage hello{.kind = CoordinatorMessage::Kind::hello};
+  hello.members = {hello_of(1, 2)};
+  write_text(insider.fd.get(), sealer.seal(encode(hello)));
+  ASSERT_TRUE((*rank)->wait_for_all(Deadline::after_seconds(20)).ok());
+  CoordinatorMessage nonsense{.kind = CoordinatorMessage::Kind::lost};
+  write_text(insider.fd.get(), sealer.seal(encode(nonsense)));
+  EXPECT_THAT(first_text(rank->next_event()), HasSubstr("rank 1 on host-b (process 101) was lost"));
+  EXPECT_EQ(coordinator->strangers(), 1);
+}
+
+TEST(Strangers, WithDamagedFramesAreDroppedAndCounted) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  RunningCoordinator coordinator(options_for(2));
+  auto ranks = join_all(coordinator->address(), 2);
+  constexpr int kTries = 2000;
+  for (int i = 0; i < kTries; ++i) {
+    const Insider insider = introduce(coordinator->address());
+    CoordinatorMessage hello{.kind = CoordinatorMessage::Kind::hello};
+    hello.members = {hello_of(1, 2)};
+    std::string frame = FrameSealer(insider.session_key, Direction::to_coordinator).seal(encode(hello));
+    const std::size_t bit = random() % (frame.size() * 8);
+    frame[bit / 8] = static_cast<char>(frame[bit / 8] ^ (1 << bit % 8));
+    write_text(insider.fd.get(), frame);
+    ::shutdown(insider.fd.get(), SHUT_WR);
+    EXPECT_EQ(read_to_end(insider.fd.get()), "");
+  }
+  expect_two_ranks_work(ranks, "k");
+  EXPECT_EQ(coordinator->strangers(), kTries);
+  for (auto& rank : ranks) EXPECT_EQ(rank->waiting_events(), 0u);
+}
+
+// ---- Frames and messages, alone ----
+
+const Status kStuck = Status::blame(2, "host-c", Code::transport, "rank 2 on host-c closed its lane");
+
+CoordinatorMessage full_message() {
+  CoordinatorMessage message{.kind = CoordinatorMessage::Kind::report};
+  message.id = 77;
+  message.number = -5;
+  message.rank = 3;
+  message.ranks = {1, 2, 3};
+  message.key = "all/1";
+  message.value = std::string("v\0w", 3);
+  message.why = kStuck.during("op", "phase", "group");
+  message.members = {hello_of(0, 2), hello_of(1, 2)};
+  return message;
+}
+
+TEST(CoordinatorWire, AMessageComesBackWhole) {
+  const auto back = decode(encode(full_message()));
+  ASSERT_TRUE(back.ok());
+  const CoordinatorMessage sent = full_message();
+  EXPECT_EQ(back->kind, sent.kind);
+  EXPECT_EQ(back->id, sent.id);
+  EXPECT_EQ(back->number, sent.number);
+  EXPECT_EQ(back->rank, sent.rank);
+  EXPECT_EQ(back->ranks, sent.ranks);
+  EXPECT_EQ(back->key, sent.key);
+  EXPECT_EQ(back->value, sent.value);
+  EXPECT_EQ(back->why.text(), sent.why.text());
+  EXPECT_EQ(back->why.error().culprit_rank, 2);
+  EXPECT_EQ(back->members.size(), 2u);
+  EXPECT_EQ(back->members[1].host_name, "host-b");
+}
+
+TEST(CoordinatorWire, KindsThatNobodyHasAreRefused) {
+  int known = 0;
+  for (int kind = 0; kind < 256; ++kind) {
+    CoordinatorMessage message = full_message();
+    message.kind = static_cast<CoordinatorMessage::Kind>(kind);
+    known += decode(encode(message)).ok() ? 1 : 0;
+  }
+  EXPECT_EQ(known, 15 + 18) << "those of ranks and nodes, and those of coordinators";
+}
+
+TEST(CoordinatorWire, FramesComeInAnyPiecesAndInOrderOnly) {
+  const std::string key(32, 'k');
+  FrameSealer sealer(key, Direction::to_coordinator);
+  std::string stream = sealer.seal("one");
+  stream += sealer.seal("");
+  stream += sealer.seal("three");
+  FrameOpener opener(key, Direction::to_coordinator);
+  std::vector<std::string> got;
+  for (const char byte : stream) {
+    opener.feed({&byte, 1});
+    auto payload = opener.next();
+    ASSERT_TRUE(payload.ok());
+    if (*payload) got.emplace_back(**payload);
+  }
+  EXPECT_THAT(got, ElementsAre("one", "", "three"));
+  EXPECT_FALSE(opener.is_inside_a_frame());
+  // A frame that was sent before, in the other direction, or with another key does not pass.
+  opener.feed(stream.substr(0, kFrameHead + 3));
+  EXPECT_EQ(opener.next().status().code(), Code::authentication);
+  for (auto [other_key, direction] :
+       {std::pair(key, Direction::from_coordinator), {std::string(32, 'l'), Direction::to_coordinator}}) {
+    FrameOpener other(other_key, direction);
+    other.feed(stream);
+    EXPECT_EQ(other.next().status().code(), Code::authentication);
+  }
+}
+
+TEST(CoordinatorWire, NoFlippedBitOfAFramePasses) {
+  const std::string key(32, 'k');
+  const std::string frame = FrameSealer(key, Direction::to_coordinator).seal(encode(full_message()));
+  for (std::size_t bit = 0; bit < frame.size() * 8; ++bit) {
+    std::string flipped = frame;
+    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
+    FrameOpener opener(key, Direction::to_coordinator);
+    opener.feed(flipped);
+    const auto payload = opener.next();
+    // A longer length waits for bytes that do not come, and the end of the connection is then inside a frame.
+    EXPECT_TRUE(!payload.ok() || (!*payload && opener.is_inside_a_frame())) << "bit " << bit;
+  }
+}
+
+// Whoever knows the key may still send nonsense: bytes that verify are read, others are refused, none are believed.
+TEST(CoordinatorWire, DamagedMessagesAreRefusedOrReadButNeverCrash) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  const std::string whole = encode(full_message());
+  int refused = 0;
+  for (int i = 0; i < 20000; ++i) {
+    std::string damaged = whole;
+    for (int flips = 1 + static_cast<int>(random() % 4); flips > 0; --flips) {
+      damaged[random() % damaged.size()] = static_cast<char>(random());
+    }
+    if (random() % 4 == 0) damaged.resize(random() % damaged.size());
+    refused += decode(damaged).ok() ? 0 : 1;
+  }
+  EXPECT_GT(refused, 1000);
+  std::printf("of 20000 damaged messages %d were refused (seed %u)\n", refused, seed);
+}
+
+}  // namespace
+}  // namespace fdl

@@ -1,0 +1,197 @@
+// Hosts: ranks that can map the same memory find each other, and those that cannot do not believe it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <cstdlib>
+#include <map>
+#include <thread>
+
+#include "base/mutex.h"
+#include "bootstrap/topology/topology.h"
+#include "tests/support/coordinator_job.h"
+
+namespace fdl {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using namespace test;
+
+class MapExchange final : public Exchange {
+ public:
+  Status publish(std::string_view key, std::string_view value) override {
+    MutexLock lock(mutex_);
+    EXPECT_TRUE(facts_.emplace(key, value).second) << key << " is published twice";
+    changed_.notify_all();
+    return {};
+  }
+  Result<std::string> fetch(std::string_view key, Deadline deadline) override {
+    MutexLock lock(mutex_);
+    if (!changed_.wait(mutex_, deadline, [&] { return facts_.contains(std::string(key)); })) {
+      return Status(Code::timeout, "nobody published " + std::string(key));
+    }
+    return facts_[std::string(key)];
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  std::map<std::string, std::string> facts_ FDL_GUARDED_BY(mutex_);
+};
+
+// One rank of a world to be: the kernel it runs on, and a key that stands for its container, for the trial between two
+// that have different ones fails.
+struct Place {
+  std::string kernel;
+  std::string container;
+};
+
+// The host of each rank as the rank with the lowest number on it; all ranks must say the same.
+std::vector<int> hosts_of(const std::vector<Place>& places) {
+  MapExchange exchange;
+  std::vector<HostFacts> facts;
+  for (const Place& place : places) facts.push_back({"name of " + place.kernel, place.kernel, 100});
+  std::vector<std::vector<int>> answers(places.size());
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto world = find_hosts(static_cast<int>(rank), facts, "the key of container " + places[rank].container,
+                                    exchange, Deadline::after_seconds(60));
+      ASSERT_TRUE(world.ok()) << world.status().text();
+      std::map<std::string, int> lowest;
+      for (const Member& member : *world) {
+        EXPECT_EQ(member.host_name, "name of " + places[static_cast<std::size_t>(member.world_rank)].kernel);
+        answers[rank].push_back(lowest.emplace(member.host_id, member.world_rank).first->second);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& answer : answers) EXPECT_EQ(answer, answers.front());
+  return answers.front();
+}
+
+TEST(Hosts, RanksOfOneMachineShareOne) {
+  EXPECT_THAT(hosts_of({{"a", "x"}, {"a", "x"}, {"a", "x"}, {"a", "x"}}), ElementsAre(0, 0, 0, 0));
+}
+
+TEST(Hosts, OneRankIsAHost) { EXPECT_THAT(hosts_of({{"a", "x"}}), ElementsAre(0)); }
+
+TEST(Hosts, MachinesAreToldApart) {
+  EXPECT_THAT(hosts_of({{"a", "x"}, {"b", "x"}, {"a", "x"}, {"b", "x"}, {"c", "x"}}), ElementsAre(0, 1, 0, 1, 4));
+}
+
+TEST(Hosts, ContainersOfOneMachineAreHostsOfTheirOwn) {
+  EXPECT_THAT(hosts_of({{"a", "x"}, {"a", "y"}, {"a", "x"}, {"a", "y"}, {"a", "z"}}), ElementsAre(0, 1, 0, 1, 4));
+}
+
+TEST(Hosts, ManyRanksInAnyMixture) {
+  std::vector<Place> places;
+  std::vector<int> expected;
+  for (int rank = 0; rank < 48; ++rank) {
+    places.push_back(
+        {std::string(1, static_cast<char>('a' + rank % 3)), std::string(1, static_cast<char>('x' + rank % 2))});
+    expected.push_back(rank % 6);
+  }
+  EXPECT_EQ(hosts_of(places), expected);
+}
+
+TEST(Hosts, WorkOverTheCoordinator) {
+  class LinkExchange final : public Exchange {
+   public:
+    explicit LinkExchange(Rank& rank) : rank_(rank) {}
+    Status publish(std::string_view key, std::string_view value) override { return rank_->publish(key, value); }
+    Result<std::string> fetch(std::string_view key, Deadline deadline) override { return rank_->fetch(key, deadline); }
+
+   private:
+    Rank& rank_;
+  };
+  RunningCoordinator coordinator(options_for(4));
+  auto ranks = join_all(coordinator->address(), 4);
+  const HostFacts facts = host_facts();
+  on_all(ranks, [&](int number, Rank& rank) {
+    LinkExchange exchange(rank);
+    const auto world = find_hosts(number, {facts, facts, facts, facts}, kKey, exchange, Deadline::after_seconds(60));
+    ASSERT_TRUE(world.ok()) << world.status().text();
+    for (const Member& member : *world) EXPECT_EQ(member.host_id, facts.boot_id + "/0");
+  });
+}
+
+// ---- Tests of the error paths ----
+
+TEST(Hosts, ARankThatNeverSaysAnythingIsATimeout) {
+  MapExchange exchange;
+  const HostFacts facts{"a", "kernel", 1};
+  const auto leader = find_hosts(0, {facts, facts}, kKey, exchange, Deadline::after_seconds(0.05));
+  ASSERT_FALSE(leader.ok());
+  EXPECT_EQ(leader.status().code(), Code::timeout);
+  EXPECT_THAT(leader.status().text(), HasSubstr("hosts/0/knock/1"));
+  MapExchange other;
+  const auto follower = find_hosts(1, {facts, facts}, kKey, other, Deadline::after_seconds(0.05));
+  ASSERT_FALSE(follower.ok());
+  EXPECT_THAT(follower.status().text(), HasSubstr("hosts/0/door"));
+}
+
+TEST(Hosts, ALeaderThatSpeaksNonsenseIsAnError) {
+  for (const char* nonsense : {"", "7", "x", "0,1,9"}) {
+    MapExchange exchange;
+    const HostFacts facts{"a", "kernel", 1};
+    ASSERT_TRUE(exchange.publish("hosts/0/door", "").ok());
+    ASSERT_TRUE(exchange.publish("hosts/0/members", nonsense).ok());
+    const auto world = find_hosts(1, {facts, facts}, kKey, exchange, Deadline::after_seconds(10));
+    ASSERT_FALSE(world.ok()) << nonsense;
+    EXPECT_EQ(world.status().code(), Code::internal);
+  }
+}
+
+TEST(Hosts, ADoorThatLeadsNowhereMakesAHostOfItsOwn) {
+  MapExchange exchange;
+  const HostFacts facts{"a", "kernel", 1};
+  ASSERT_TRUE(exchange.publish("hosts/0/door", "unix:@farandole-nobody-is-here").ok());
+  ASSERT_TRUE(exchange.publish("hosts/0/members", "0").ok());
+  const auto world = find_hosts(1, {facts, facts}, kKey, exchange, Deadline::after_seconds(10));
+  ASSERT_TRUE(world.ok()) << world.status().text();
+  EXPECT_EQ((*world)[0].host_id, "kernel/0");
+  EXPECT_EQ((*world)[1].host_id, "kernel/1");
+}
+
+TEST(Hosts, KeepTheNodeThatEachRankIsBoundTo) {
+  MapExchange exchange;
+  const auto world = find_hosts(0, {{"a", "x", 1, 3}}, kKey, exchange, Deadline::after_seconds(10));
+  ASSERT_TRUE(world.ok()) << world.status().text();
+  EXPECT_EQ((*world)[0].numa_node, 3);
+}
+
+// In a process of its own: hwloc draws its picture of the machine once.
+TEST(NumaNodeDeathTest, IsTheOneThatHasAllCoresOfThisProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto in_a_machine = [](const char* machine) {
+    ::setenv("HWLOC_SYNTHETIC", machine, 1);
+    cpu_set_t all;
+    CPU_ZERO(&all);
+    ::sched_getaffinity(0, sizeof all, &all);
+    int core = 0;
+    while (!CPU_ISSET(core, &all)) ++core;
+    const int everywhere = numa_node();
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    ::sched_setaffinity(0, sizeof one, &one);
+    const int bound = numa_node();
+    std::_Exit((CPU_COUNT(&all) < 2 || everywhere == -1) && bound == core ? 0 : 1);
+  };
+  EXPECT_EXIT(in_a_machine("numa:1024 pu:1"), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(in_a_machine("numa:1 pu:1024"), testing::ExitedWithCode(1), "") << "one node is none";
+}
+
+TEST(Cores, AreEnoughForTheRanksOfThisHostOrNot) {
+  const Member mine{.host_id = "here", .process_id = host_facts().process_id};
+  std::vector<Member> members(static_cast<std::size_t>(usable_cores()), mine);
+  members.resize(members.size() + 10, Member{.host_id = "there"});
+  EXPECT_TRUE(each_has_a_core(members, "here"));
+  members.push_back(mine);
+  EXPECT_FALSE(each_has_a_core(members, "here"));
+}
+
+}  // namespace
+}  // namespace fdl

@@ -1,0 +1,336 @@
+// Generations: who is in the next world of an elastic job, who is started, and when the job is given up.
+#include "cli/elastic/generations.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace fdl {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using Reason = Generations::Reason;
+
+class Job : public Generations {
+ public:
+  explicit Job(const Limits& limits) : Generations(limits) { start_all(); }
+  void start_all() {
+    while (to_start() > 0) start();
+  }
+  void all_ask(const std::vector<int>& workers) {
+    for (const int worker : workers) asked(worker);
+  }
+  // The workers of the generation that begins now, in rank order; nobody if none does.
+  std::vector<int> next() {
+    auto world = begin();
+    return world ? world->workers : std::vector<int>();
+  }
+  std::optional<Reason> ends() const { return give_up() ? std::optional(give_up()->reason) : std::nullopt; }
+};
+
+TEST(Generations, TheFirstBeginsWhenAllHaveAsked) {
+  Job job({.ranks = 3, .most = 3});
+  job.all_ask({2, 0});
+  EXPECT_THAT(job.next(), IsEmpty());
+  job.asked(1);
+  EXPECT_THAT(job.next(), ElementsAre(0, 1, 2));
+  EXPECT_EQ(job.generation(), 1);
+  EXPECT_THAT(job.next(), IsEmpty());  // once
+}
+
+TEST(Generations, ANewWorkerTakesTheLostOnesPlaceAndTheLastRank) {
+  Job job({.ranks = 3, .most = 3});
+  job.all_ask({0, 1, 2});
+  job.next();
+  job.ended(0, false);
+  EXPECT_EQ(job.to_start(), 1);
+  job.all_ask({1, 2});
+  EXPECT_THAT(job.next(), IsEmpty());  // it is not even started
+  job.start_all();
+  EXPECT_THAT(job.next(), IsEmpty());
+  job.asked(3);
+  EXPECT_THAT(job.next(), ElementsAre(1, 2, 3));
+  EXPECT_EQ(job.rank_of(1), 0);
+  EXPECT_EQ(job.worker_at(2), 3);
+}
+
+TEST(Generations, RankZeroIsWhoHasHeldTheStateLongest) {
+  Job job({.ranks = 3, .most = 3});
+  job.all_ask({0, 1, 2});
+  job.next();
+  job.ended(0, false);
+  job.ended(1, false);
+  job.start_all();
+  job.all_ask({2, 3, 4});
+  EXPECT_THAT(job.next(), ElementsAre(2, 3, 4));
+  job.ended(3, false);
+  job.start_all();
+  job.all_ask({5, 4, 2});
+  EXPECT_THAT(job.next(), ElementsAre(2, 4, 5));
+}
+
+TEST(Generations, WhoeverIsLostWhileTheNextOneIsAwaitedIsReplacedToo) {
+  Job job({.ranks = 3, .most = 3});
+  job.all_ask({0, 1, 2});
+  job.next();
+  job.ended(1, false);
+  job.start_all();
+  job.asked(0);
+  job.ended(2, false);
+  EXPECT_EQ(job.to_start(), 1);
+  job.start_all();
+  job.all_ask({3, 4});
+  EXPECT_THAT(job.next(), ElementsAre(0, 3, 4));
+}
+
+TEST(Generations, WithoutReplacementsThereAreFewer) {
+  Job job({.ranks = 3, .fewest = 2, .most = 3, .replacements = 0});
+  job.all_ask({0, 1, 2});
+  job.next();
+  job.ended(1, false);
+  EXPECT_EQ(job.to_start(), 0);
+  job.all_ask({0, 2});
+  EXPECT_THAT(job.next(), ElementsAre(0, 2));
+  job.ended(0, false);
+  EXPECT_EQ(job.ends(), Reason::too_few);
+  EXPECT_EQ(job.give_up()->text, "1 rank is left, and the job needs at least 2; no more may be replaced");
+}
+
+TEST(Generations, ReplacementsAreCounted) {
+  Job job({.ranks = 2, .fewest = 1, .most = 2, .replacements = 1});
+  job.all_ask({0, 1});
+  job.next();
+  job.ended(1, false);
+  job.start_all();
+  job.all_ask({0, 2});
+  EXPECT_THAT(job.next(), ElementsAre(0, 2));
+  job.ended(2, false);
+  EXPECT_EQ(job.to_start(), 0);
+  job.asked(0);
+  EXPECT_THAT(job.next(), ElementsAre(0));
+}
+
+TEST(Generations, WhoFailsBeforeItBelongsToOneIsNotReplaced) {
+  Job job({.ranks = 3, .fewest = 2, .most = 3});
+  job.ended(1, false);
+  EXPECT_EQ(job.to_start(), 0);
+  job.all_ask({0, 2});
+  EXPECT_THAT(job.next(), ElementsAre(0, 2));
+  job.ended(2, false);
+  job.start_all();
+  job.ended(3, false);
+  EXPECT_EQ(job.ends(), Reason::too_few);
+}
+
+TEST(Generations, WhenAllFailAtTheBeginningTheProgramIsToBlame) {
+  Job job({.ranks = 2, .fewest = 1, .most = 2});
+  job.ended(0, false);
+  EXPECT_EQ(job.ends(), std::nullopt);
+  job.ended(1, false);
+  EXPECT_EQ(job.ends(), Reason::all_failed);
+}
+
+TEST(Generations, WithoutAnybodyWhoHoldsTheStateTheJobEnds) {
+  Job job({.ranks = 2, .fewest = 1, .most = 2});
+  job.all_ask({0, 1});
+  job.next();
+  job.ended(0, false);
+  job.start_all();
+  job.ended(1, false);
+  EXPECT_EQ(job.ends(), Reason::no_state);
+  EXPECT_EQ(job.to_start(), 0);
+}
+
+TEST(Generations, ResetsAreLimited) {
+  Job job({.ranks = 2, .fewest = 1, .most = 2, .resets = 1});
+  job.all_ask({0, 1});
+  job.next();
+  job.ended(1, false);
+  job.start_all();
+  EXPECT_EQ(job.ends(), std::nullopt);
+  job.all_ask({0, 2});
+  EXPECT_THAT(job.next(), ElementsAre(0, 2));
+  job.asked(0);  // without a loss: something failed
+  EXPECT_EQ(job.ends(), Reason::too_many_resets);
+  EXPECT_EQ(job.give_up()->text, "the limit of 1 resets is reached");
+}
+
+TEST(Generations, ALossThatWouldNeedTooManyResetsEndsTheJobAtOnce) {
+  Job job({.ranks = 2, .fewest = 1, .most = 2, .resets = 0});
+  job.all_ask({0, 1});
+  EXPECT_THAT(job.next(), ElementsAre(0, 1));
+  job.ended(1, false);
+  EXPECT_EQ(job.ends(), Reason::too_many_resets);
+}
+
+TEST(Generations, NoneFollowsWhenSomebodyHasFinished) {
+  Job job({.ranks = 3, .most = 3});
+  job.all_ask({0, 1, 2});
+  job.next();
+  job.ended(0, true);
+  EXPECT_TRUE(job.has_finished());
+  EXPECT_EQ(job.to_start(), 0);
+  job.all_ask({1, 2});
+  EXPECT_THAT(job.next(), IsEmpty());
+  job.ended(1, true);
+  EXPECT_EQ(job.ends(), std::nullopt);
+  job.ended(2, false);
+  EXPECT_EQ(job.ends(), Reason::failed_at_end);
+}
+
+TEST(Generations, MoreThatAreWantedJoinWhenTheMembersAreReady) {
+  Job job({.ranks = 2, .most = 4});
+  job.all_ask({0, 1});
+  job.next();
+  job.want(9);
+  EXPECT_EQ(job.to_start(), 2);  // 4 at most
+  job.start_all();
+  EXPECT_FALSE(job.somebody_waits());
+  job.asked(2);
+  EXPECT_FALSE(job.somebody_waits());  // not all
+  job.asked(3);
+  EXPECT_TRUE(job.somebody_waits());
+  job.all_ask({0, 1});
+  EXPECT_THAT(job.next(), ElementsAre(0, 1, 2, 3));
+  EXPECT_FALSE(job.somebody_waits());
+}
+
+TEST(Generations, ANewcomerThatFailsCostsNoReset) {
+  Job job({.ranks = 2, .most = 3, .resets = 0});
+  job.all_ask({0, 1});
+  job.next();
+  job.want(3);
+  job.start_all();
+  job.ended(2, false);
+  EXPECT_EQ(job.ends(), std::nullopt);
+  EXPECT_EQ(job.to_start(), 0);
+}
+
+TEST(Generations, WhoIsNotWantedAnyMoreIsTheYoungest) {
+  Job job({.ranks = 3, .fewest = 1, .most = 3});
+  job.all_ask({0, 1, 2});
+  job.next();
+  job.want(0);
+  EXPECT_TRUE(job.somebody_must_go());
+  job.all_ask({0, 1, 2});
+  const auto world = job.begin();
+  ASSERT_TRUE(world.has_value());
+  EXPECT_THAT(world->workers, ElementsAre(0));
+  EXPECT_THAT(world->dismissed, ElementsAre(1, 2));
+  EXPECT_FALSE(job.somebody_must_go());
+  EXPECT_FALSE(job.ended(1, false));  // how it ends means nothing any more
+  EXPECT_EQ(job.ends(), std::nullopt);
+  EXPECT_EQ(job.to_start(), 0);
+  job.asked(0);
+  EXPECT_THAT(job.next(), ElementsAre(0));
+}
+
+// ---- Several places ----
+
+// Two places with two workers each, all in generation 1: 0 and 1, 2 and 3.
+class Spread : public Job {
+ public:
+  explicit Spread(Limits limits = {.ranks = 2}) : Job(limits) {
+    open_place(1, 2);
+    start_everywhere();
+    all_ask({0, 1, 2, 3});
+    next();
+  }
+  void start_everywhere() {
+    while (const auto place = place_to_start_at()) start(*place);
+  }
+};
+
+TEST(Generations, RanksOfOnePlaceAreNeighbours) {
+  Spread job;
+  EXPECT_EQ(job.place_of(1), 0);
+  EXPECT_EQ(job.place_of(2), 1);
+  EXPECT_EQ(job.rank_of(3), 3);
+  job.ended(0, false);
+  EXPECT_EQ(job.place_to_start_at(), 0);
+  job.start_everywhere();
+  job.all_ask({1, 2, 3, 4});
+  EXPECT_THAT(job.next(), ElementsAre(1, 4, 2, 3));  // 4 holds nothing, and stands beside 1
+}
+
+TEST(Generations, ALostPlaceTakesItsWorkersAlong) {
+  Spread job;
+  EXPECT_TRUE(job.lose_place(1));
+  EXPECT_EQ(job.to_start(), 0);
+  EXPECT_EQ(job.wanted(), 2);
+  job.all_ask({0, 1});
+  EXPECT_THAT(job.next(), ElementsAre(0, 1));
+  EXPECT_EQ(job.ends(), std::nullopt);
+}
+
+TEST(Generations, APlaceThatComesGrowsTheJob) {
+  Spread job;
+  job.lose_place(1);
+  job.all_ask({0, 1});
+  job.next();
+  job.open_place(1, 2);
+  EXPECT_EQ(job.place_to_start_at(), 1);
+  job.start_everywhere();
+  job.asked(4);
+  EXPECT_FALSE(job.somebody_waits());
+  job.asked(5);
+  EXPECT_TRUE(job.somebody_waits());
+  job.all_ask({0, 1});
+  EXPECT_THAT(job.next(), ElementsAre(0, 1, 4, 5));
+}
+
+TEST(Generations, APlaceThatClosesLetsItsWorkersGoThoughTheyAreTheEldest) {
+  Spread job;
+  job.close_place(0);
+  EXPECT_TRUE(job.somebody_must_go());
+  EXPECT_EQ(job.to_start(), 0);
+  job.all_ask({0, 1, 2, 3});
+  const auto world = job.begin();
+  ASSERT_TRUE(world.has_value());
+  EXPECT_THAT(world->workers, ElementsAre(2, 3));
+  EXPECT_THAT(world->dismissed, ElementsAre(0, 1));
+  EXPECT_FALSE(job.lose_place(0) && job.ends());
+}
+
+TEST(Generations, AWorkerThatDiesAsItsPlaceClosesIsNotReplaced) {
+  Spread job;
+  job.close_place(1);
+  EXPECT_TRUE(job.ended(2, false));
+  EXPECT_EQ(job.to_start(), 0);
+  job.all_ask({0, 1, 3});
+  EXPECT_THAT(job.next(), ElementsAre(0, 1));
+}
+
+TEST(Generations, NobodyWhoHoldsTheStateIsLeftWhereItsPlacesAreLost) {
+  Spread job;
+  job.ended(0, false);
+  job.ended(1, false);
+  job.lose_place(1);
+  EXPECT_EQ(job.ends(), Reason::no_state);
+}
+
+TEST(Generations, AllMayBeginAnewWithoutAStateAsOftenAsIsAllowed) {
+  Spread job({.ranks = 2, .restarts = 1});
+  for (const int worker : {0, 1, 2, 3}) job.ended(worker, false);
+  EXPECT_EQ(job.ends(), std::nullopt);
+  EXPECT_EQ(job.restarts(), 1);
+  job.start_everywhere();
+  job.ended(4, false);  // before init(): that place is given up, and no restart is counted
+  EXPECT_EQ(job.restarts(), 1);
+  job.all_ask({5, 6, 7});
+  EXPECT_THAT(job.next(), ElementsAre(5, 6, 7));
+  for (const int worker : {5, 6, 7}) job.ended(worker, false);
+  EXPECT_EQ(job.ends(), Reason::no_state);
+}
+
+TEST(Generations, StrangersMeanNothing) {
+  Job job({.ranks = 1});
+  job.asked(7);
+  job.ended(7, false);
+  EXPECT_EQ(job.ends(), std::nullopt);
+  EXPECT_FALSE(job.is_member(7));
+  EXPECT_FALSE(job.has_asked(7));
+}
+
+}  // namespace
+}  // namespace fdl

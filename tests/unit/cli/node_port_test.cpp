@@ -1,0 +1,201 @@
+// NodePort: nodes come over real sockets; who does not know the key, says nothing, too much or the wrong thing is
+// dropped.
+#include "cli/elastic/node_port.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include "bootstrap/coordinator/find_coordinator.h"
+#include "system/socket.h"
+
+namespace fdl {
+namespace {
+
+using testing::HasSubstr;
+using Kind = CoordinatorMessage::Kind;
+
+constexpr const char* kKey = "0123456789abcdef";
+
+class NodePorts : public testing::Test {
+ protected:
+  void SetUp() override { open(5); }
+  void open(double stranger_timeout_s) {
+    auto port = NodePort::open({.address = "tcp://127.0.0.1:0",
+                                .job_key = kKey,
+                                .name = "the leader",
+                                .stranger_timeout_s = stranger_timeout_s});
+    ASSERT_TRUE(port.ok()) << port.status().text();
+    port_ = port.take();
+  }
+
+  // Serves until `done`, within some seconds.
+  template <typename Done>
+  bool serve_until(Done done) {
+    const Deadline deadline = Deadline::after_seconds(10);
+    while (!done()) {
+      if (deadline.passed()) return false;
+      wait_readable(port_->fd(), Deadline::after_seconds(0.01));
+      port_->serve();
+      port_->tick();
+      for (NodePort::Heard& one : port_->take_heard()) heard_.push_back(std::move(one));
+    }
+    return true;
+  }
+
+  UniqueFd connect() {
+    const std::vector<Address> addresses = {{port_->address().substr(6)}};
+    auto fd = connect_any(addresses, Deadline::after_seconds(5));
+    EXPECT_TRUE(fd.ok()) << fd.status().text();
+    return fd.take();
+  }
+
+  // Introduced while the port is served.
+  std::unique_ptr<FramedSocket> come(const char* key = kKey, std::string_view purpose = kNodePurpose) {
+    UniqueFd fd = connect();
+    Introduction introduction(Introduction::Role::client, key, purpose, "a node");
+    bool through = false;
+    bool failed = false;
+    serve_until([&] {
+      auto advanced = introduction.advance(fd.get());
+      failed = !advanced.ok();
+      through = advanced.ok() && *advanced;
+      return through || failed;
+    });
+    if (!through) return nullptr;
+    return std::make_unique<FramedSocket>(std::move(fd), introduction.introduced().session_key,
+                                          Direction::from_coordinator);
+  }
+
+  static void say(FramedSocket& socket, const CoordinatorMessage& message) {
+    socket.send(message);
+    socket.flush();
+  }
+  static CoordinatorMessage hello() {
+    CoordinatorMessage message{.kind = Kind::node_hello, .key = "train-1"};
+    message.members = {{.rank = 1, .size = 2, .host_name = "train-1", .boot_id = "b", .process_id = 5}};
+    return message;
+  }
+  bool is_closed(FramedSocket& socket) {
+    std::vector<CoordinatorMessage> messages;
+    return serve_until([&] { return socket.receive(messages) != FramedSocket::State::open; });
+  }
+
+  std::unique_ptr<NodePort> port_;
+  std::vector<NodePort::Heard> heard_;
+};
+
+TEST_F(NodePorts, WhoKnowsTheKeyIsHeardAndAnswered) {
+  auto node = come();
+  ASSERT_NE(node, nullptr);
+  say(*node, hello());
+  ASSERT_TRUE(serve_until([&] { return !heard_.empty(); }));
+  EXPECT_EQ(heard_[0].message.key, "train-1");
+  port_->send(heard_[0].peer, {.kind = Kind::node_welcome, .rank = 1, .key = "the leader"});
+  std::vector<CoordinatorMessage> messages;
+  ASSERT_TRUE(serve_until([&] { return node->receive(messages), !messages.empty(); }));
+  EXPECT_EQ(messages[0].kind, Kind::node_welcome);
+  node.reset();
+  ASSERT_TRUE(serve_until([&] { return heard_.size() == 2; }));
+  EXPECT_TRUE(heard_[1].is_closed);
+  EXPECT_TRUE(port_->is_empty());
+}
+
+TEST_F(NodePorts, LastWordsArriveBeforeTheConnectionEnds) {
+  auto node = come();
+  ASSERT_NE(node, nullptr);
+  say(*node, hello());
+  ASSERT_TRUE(serve_until([&] { return !heard_.empty(); }));
+  say(*node, {.kind = Kind::node_leaving});  // is not read any more
+  port_->send(heard_[0].peer, {.kind = Kind::node_ends, .number = 202, .key = "over"});
+  port_->hang_up(heard_[0].peer);
+  port_->send(heard_[0].peer, {.kind = Kind::ping});  // to nobody
+  std::vector<CoordinatorMessage> messages;
+  FramedSocket::State state = FramedSocket::State::open;
+  ASSERT_TRUE(serve_until([&] { return (state = node->receive(messages)) != FramedSocket::State::open; }));
+  EXPECT_EQ(state, FramedSocket::State::closed);
+  ASSERT_EQ(messages.size(), 1u);
+  EXPECT_EQ(messages[0].number, 202);
+  node.reset();
+  EXPECT_TRUE(serve_until([&] { return port_->is_empty(); }));
+  EXPECT_EQ(heard_.size(), 1u);
+}
+
+// ---- Those who are no nodes ----
+
+TEST_F(NodePorts, WhoDoesNotKnowTheKeyIsNotHeard) {
+  EXPECT_EQ(come("another key of 16+"), nullptr);
+  EXPECT_TRUE(serve_until([&] { return port_->is_empty(); }));
+  EXPECT_EQ(port_->strangers(), 1);
+  EXPECT_TRUE(heard_.empty());
+}
+
+TEST_F(NodePorts, ARankIsNoNodeThoughItKnowsTheKey) {
+  EXPECT_EQ(come(kKey, kCoordinatorPurpose), nullptr);
+  EXPECT_TRUE(serve_until([&] { return port_->is_empty(); }));
+}
+
+TEST_F(NodePorts, GarbageEndsAConnection) {
+  const UniqueFd fd = connect();
+  const std::string garbage(4096, 'x');
+  ::send(fd.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
+  EXPECT_TRUE(serve_until([&] { return port_->strangers() == 1; }));
+  EXPECT_TRUE(port_->is_empty());
+}
+
+TEST_F(NodePorts, AFrameThatIsTooLongOrNotSealedEndsTheConnection) {
+  for (const bool too_long : {true, false}) {
+    auto node = come();
+    ASSERT_NE(node, nullptr);
+    say(*node, hello());
+    std::string frame(kFrameHead + 64, 'z');
+    const uint32_t length = too_long ? 0x7fffffff : 64;
+    std::memcpy(frame.data(), &length, sizeof length);
+    ::send(node->fd(), frame.data(), frame.size(), MSG_NOSIGNAL);
+    EXPECT_TRUE(is_closed(*node));
+  }
+  EXPECT_EQ(port_->strangers(), 2);
+  ASSERT_EQ(heard_.size(), 4u);
+  EXPECT_TRUE(heard_[1].is_closed && heard_[3].is_closed);
+}
+
+TEST_F(NodePorts, WhoDoesNotSayFirstWhoItIsOrSaysItTwiceIsDropped) {
+  auto hasty = come();
+  ASSERT_NE(hasty, nullptr);
+  say(*hasty, {.kind = Kind::node_leaving});
+  EXPECT_TRUE(is_closed(*hasty));
+  EXPECT_TRUE(heard_.empty());
+  auto twice = come();
+  ASSERT_NE(twice, nullptr);
+  say(*twice, hello());
+  say(*twice, hello());
+  EXPECT_TRUE(is_closed(*twice));
+  ASSERT_EQ(heard_.size(), 2u);
+  EXPECT_TRUE(heard_[1].is_closed);
+}
+
+TEST_F(NodePorts, TheSilentAreFew) {
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 65; ++i) silent.push_back(connect());
+  EXPECT_TRUE(serve_until([&] { return port_->strangers() == 1; }));
+  EXPECT_FALSE(port_->is_empty());
+}
+
+TEST_F(NodePorts, TheSilentHaveLittleTime) {
+  open(0.1);
+  const UniqueFd silent = connect();
+  auto introduced = come();
+  ASSERT_NE(introduced, nullptr);
+  EXPECT_TRUE(serve_until([&] { return port_->strangers() == 2; }));
+  EXPECT_TRUE(port_->is_empty());
+  EXPECT_TRUE(port_->next().is_never());
+}
+
+TEST_F(NodePorts, APortThatIsTakenIsSaid) {
+  auto other = NodePort::open({.address = "tcp://" + port_->address().substr(6), .job_key = kKey, .name = "x"});
+  ASSERT_FALSE(other.ok());
+  EXPECT_THAT(other.status().text(), HasSubstr("in use"));
+}
+
+}  // namespace
+}  // namespace fdl

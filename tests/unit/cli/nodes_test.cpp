@@ -1,0 +1,253 @@
+// Nodes: which pods are in an elastic job, who waits, who is refused, and when too few are there for too long.
+#include "cli/elastic/nodes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace fdl {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using Order = Nodes::Order;
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+Nodes::Node pod(int number, const std::string& name, int room = 2) {
+  return {.number = number, .room = room, .pod = name + "-x", .node = "n", .host = name, .process_id = 7};
+}
+
+// Orders and events as words: "welcome 5 as 1", "came 1".
+class Job : public Nodes {
+ public:
+  explicit Job(const Limits& limits) : Nodes(limits, pod(0, "train-0"), 0) {}
+  std::vector<std::string> told() {
+    std::vector<std::string> words;
+    for (const Order& order : take_orders()) {
+      const std::string peer = std::to_string(order.peer);
+      switch (order.kind) {
+        case Order::Kind::welcome:
+          words.push_back("welcome " + peer + " as " + std::to_string(order.number));
+          break;
+        case Order::Kind::wait:
+          words.push_back("wait " + peer);
+          break;
+        case Order::Kind::refuse:
+          words.push_back("refuse " + peer);
+          story = order.text;
+          break;
+        case Order::Kind::ask:
+          words.push_back("ask " + peer);
+          break;
+        case Order::Kind::hang_up:
+          words.push_back("hang up " + peer);
+          break;
+      }
+    }
+    return words;
+  }
+  std::vector<std::string> happened() {
+    std::vector<std::string> words;
+    for (const Event& event : take_events()) {
+      const std::string name = event.kind == Event::Kind::came     ? "came "
+                               : event.kind == Event::Kind::leaves ? "leaves "
+                               : event.was_leaving                 ? "gone as it said "
+                                                                   : "lost ";
+      words.push_back(name + std::to_string(event.number));
+    }
+    return words;
+  }
+  void all_come() {
+    for (int number = 1; number < 3; ++number) {
+      arrive(static_cast<Peer>(number), pod(number, "train-" + std::to_string(number)), 0);
+    }
+    take_orders();
+    take_events();
+    began();
+  }
+  std::string story;
+};
+
+// ---- Coming ----
+
+TEST(Nodes, EnoughBeginWhenTheyHaveSettledAndAllBeginAtOnce) {
+  Job job({.fewest = 2, .most = 3, .settle_s = 1});
+  EXPECT_FALSE(job.are_ready());
+  job.arrive(1, pod(1, "train-1"), 10 * kSecond);
+  EXPECT_THAT(job.told(), ElementsAre("welcome 1 as 1"));
+  EXPECT_THAT(job.happened(), ElementsAre("came 1"));
+  EXPECT_FALSE(job.are_ready());
+  EXPECT_EQ(job.next().moment_ns(), 11 * kSecond);
+  job.tick(11 * kSecond);
+  EXPECT_TRUE(job.are_ready());
+  EXPECT_TRUE(job.next().is_never());  // nothing more is to be waited for, so nobody wakes up
+  Job whole({.fewest = 2, .most = 2});
+  whole.arrive(1, pod(1, "train-1"), 0);
+  EXPECT_TRUE(whole.are_ready());
+}
+
+TEST(Nodes, ALateOneIsTakenWhenTheJobRuns) {
+  Job job({.fewest = 2, .most = 3, .settle_s = 1});
+  job.arrive(1, pod(1, "train-1"), 0);
+  job.tick(kSecond);
+  job.began();
+  job.told();
+  job.arrive(2, pod(2, "train-2"), 50 * kSecond);
+  EXPECT_THAT(job.told(), ElementsAre("welcome 2 as 2"));
+  EXPECT_TRUE(job.are_ready());
+  EXPECT_EQ(job.here(), 3);
+}
+
+TEST(Nodes, WhoHasNoNumberGetsOneInOrderOfArrivalAndWaitsWhereNoneIsFree) {
+  Job job({.fewest = 1, .most = 3});
+  job.arrive(10, pod(-1, "web-x"), 0);
+  job.arrive(11, pod(-1, "web-y"), 0);
+  job.arrive(12, pod(-1, "web-z"), 0);
+  EXPECT_THAT(job.told(), ElementsAre("welcome 10 as 1", "welcome 11 as 2", "wait 12"));
+  job.closed(10, 0);
+  EXPECT_THAT(job.told(), ElementsAre("welcome 12 as 1"));
+  EXPECT_THAT(job.happened(), ElementsAre("came 1", "came 2", "lost 1", "came 1"));
+}
+
+TEST(Nodes, ANumberBeyondTheMostIsRefused) {
+  Job job({.fewest = 1, .most = 2});
+  job.arrive(1, pod(2, "train-2"), 0);
+  EXPECT_THAT(job.told(), ElementsAre("refuse 1"));
+  EXPECT_THAT(job.story, HasSubstr("is node 2, and the job has at most 2"));
+}
+
+// ---- Two who claim one place ----
+
+TEST(Nodes, OfTwoThatClaimOneNumberTheSecondIsRefusedWhereTheFirstAnswers) {
+  Job job({.fewest = 2, .most = 3});
+  job.all_come();
+  job.arrive(9, pod(1, "other-1"), 5 * kSecond);
+  EXPECT_THAT(job.told(), ElementsAre("ask 1"));
+  job.answered(1, 5 * kSecond);
+  EXPECT_THAT(job.told(), ElementsAre("refuse 9"));
+  EXPECT_THAT(job.story,
+              HasSubstr("two nodes claim to be node 1: pod train-1-x (node n) (process 7 on train-1), which was "
+                        "first, and"));
+  EXPECT_THAT(job.happened(), IsEmpty());
+  EXPECT_TRUE(job.next().is_never());
+}
+
+TEST(Nodes, WhoLeadsIsHereSoThatNobodyElseIsNode0) {
+  Job job({.fewest = 1, .most = 2});
+  job.arrive(4, pod(0, "other-0"), 0);
+  EXPECT_THAT(job.told(), ElementsAre("refuse 4"));
+}
+
+TEST(Nodes, AReplacedPodTakesThePlaceOfOneThatIsSilent) {
+  Job job({.fewest = 2, .most = 3, .lost_after_s = 1});
+  job.all_come();
+  job.arrive(9, pod(1, "train-1-new"), 5 * kSecond);
+  job.told();
+  job.tick(6 * kSecond - 1);
+  EXPECT_THAT(job.told(), IsEmpty());
+  job.tick(6 * kSecond);
+  EXPECT_THAT(job.told(), ElementsAre("hang up 1", "welcome 9 as 1"));
+  EXPECT_THAT(job.happened(), ElementsAre("lost 1", "came 1"));
+  job.closed(1, 7 * kSecond);  // the old connection, at last
+  EXPECT_EQ(job.here(), 3);
+  EXPECT_EQ(job.number_of(9), 1);
+}
+
+TEST(Nodes, AReplacedPodWaitsForOneThatLeaves) {
+  Job job({.fewest = 1, .most = 3});
+  job.all_come();
+  job.leave(2, 0);
+  job.leave(2, 0);
+  job.arrive(9, pod(2, "train-2-new"), 0);
+  EXPECT_THAT(job.told(), ElementsAre("wait 9"));
+  EXPECT_EQ(job.here(), 2);
+  job.closed(2, 0);
+  EXPECT_THAT(job.told(), ElementsAre("welcome 9 as 2"));
+  EXPECT_THAT(job.happened(), ElementsAre("leaves 2", "gone as it said 2", "came 2"));
+}
+
+// ---- Silence ----
+
+TEST(Nodes, ASuspectIsAskedOnceAndLostWhenItIsSilent) {
+  Job job({.fewest = 1, .most = 3, .lost_after_s = 1});
+  job.all_come();
+  job.suspect(2, 0);
+  job.suspect(2, kSecond / 2);
+  job.suspect(0, 0);  // who leads does not ask itself
+  job.suspect(7, 0);
+  EXPECT_THAT(job.told(), ElementsAre("ask 2"));
+  job.answered(2, kSecond / 2);
+  job.tick(9 * kSecond);
+  EXPECT_THAT(job.happened(), IsEmpty());
+  job.suspect(2, 10 * kSecond);
+  job.tick(11 * kSecond);
+  EXPECT_THAT(job.told(), ElementsAre("ask 2", "hang up 2"));
+  EXPECT_THAT(job.happened(), ElementsAre("lost 2"));
+}
+
+TEST(Nodes, StrangersMeanNothing) {
+  Job job({.fewest = 1, .most = 2});
+  job.closed(5, 0);
+  job.leave(5, 0);
+  job.answered(5, 0);
+  EXPECT_THAT(job.told(), IsEmpty());
+  EXPECT_THAT(job.happened(), IsEmpty());
+  EXPECT_EQ(job.node_at(1), nullptr);
+  EXPECT_EQ(job.node_at(-1), nullptr);
+  EXPECT_EQ(job.peer_of(0), std::nullopt);
+}
+
+// ---- Too few ----
+
+TEST(Nodes, WithTooFewAtTheStartTheMissingAreNamedInTime) {
+  Job job({.fewest = 3,
+           .most = 4,
+           .start_s = 20,
+           .names = {"train-0", "train-1", "train-2", "train-3"},
+           .where = "tcp://x:1"});
+  job.arrive(1, pod(2, "train-2"), kSecond);
+  job.tick(19 * kSecond);
+  EXPECT_EQ(job.give_up(), std::nullopt);
+  job.tick(20 * kSecond);
+  ASSERT_TRUE(job.give_up().has_value());
+  EXPECT_TRUE(job.give_up()->at_start);
+  EXPECT_EQ(job.give_up()->text,
+            "2 of at least 3 nodes are here after 20 s (--start-timeout): node 1 (train-1), node 3 (train-3) did not "
+            "arrive; check the log there, and that tcp://x:1 can be reached from there");
+  EXPECT_TRUE(job.next().is_never());
+}
+
+TEST(Nodes, WithTooFewLeftAReplacementIsAwaitedForAsLongAsPatienceLasts) {
+  Job job({.fewest = 3, .most = 3, .timeout_s = 60});
+  job.all_come();
+  job.closed(2, 100 * kSecond);
+  EXPECT_FALSE(job.are_ready());
+  EXPECT_EQ(job.next().moment_ns(), 160 * kSecond);
+  job.arrive(3, pod(2, "train-2-new"), 120 * kSecond);
+  EXPECT_TRUE(job.are_ready());
+  job.began();
+  job.tick(200 * kSecond);
+  EXPECT_EQ(job.give_up(), std::nullopt);
+  job.closed(3, 300 * kSecond);
+  job.tick(360 * kSecond);
+  ASSERT_TRUE(job.give_up().has_value());
+  EXPECT_FALSE(job.give_up()->at_start);
+  EXPECT_THAT(job.give_up()->text,
+              HasSubstr("2 of at least 3 nodes are left, and within 60 s (--elastic-timeout) no other "
+                        "took the place of node 2"));
+}
+
+TEST(Nodes, WhenEnoughAreThereAgainTheySettleAnew) {
+  Job job({.fewest = 2, .most = 3, .settle_s = 1});
+  job.all_come();
+  job.closed(1, 0);
+  job.closed(2, 0);
+  job.arrive(3, pod(1, "train-1"), 10 * kSecond);
+  EXPECT_FALSE(job.are_ready());
+  job.tick(11 * kSecond);
+  EXPECT_TRUE(job.are_ready());
+}
+
+}  // namespace
+}  // namespace fdl

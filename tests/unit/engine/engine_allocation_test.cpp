@@ -1,0 +1,81 @@
+// The hot path allocates nothing: this program counts every allocation of a thread while a collective repeats.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <new>
+
+#include "tests/support/thread_ranks.h"
+
+namespace {
+
+thread_local int allocations = 0;
+
+void* counted(std::size_t bytes) {
+  ++allocations;
+  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
+  if (memory == nullptr) std::abort();
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return counted(bytes); }
+void* operator new[](std::size_t bytes) { return counted(bytes); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace fdl::test {
+namespace {
+
+// Every collective, in two sizes, with scaling, in many slices.
+void run_round(Communicator& comm, std::vector<double>& input, std::vector<double>& output,
+               const std::vector<std::size_t>& small, const std::vector<std::size_t>& large) {
+  for (int c = 0; c < kCollectiveCount; ++c) {
+    const auto collective = static_cast<Collective>(c);
+    for (const auto* counts : {&small, &large}) {
+      CollectiveSpec spec{.collective = collective, .dtype = Dtype::float64, .root = 1, .prescale = 0.5};
+      spec.counts = *counts;
+      spec.recv_counts = *counts;
+      const bool vector = collective == Collective::allreduce || collective == Collective::reduce ||
+                          collective == Collective::broadcast;
+      if (vector) spec.count = counts->front();
+      require(call(comm, spec, input.data(), output.data()));
+    }
+  }
+}
+
+TEST(HotPath, AllocatesNothingOnceACollectiveIsKnown) {
+  const Config config = make_config({{"slice_bytes", "512"}});
+  run_thread_ranks(3, config, [](Communicator& comm) {
+    std::vector<double> input(3000, 1), output(3000);
+    const std::vector<std::size_t> small(3, 5), large(3, 900);
+    run_round(comm, input, output, small, large);
+    EXPECT_GT(allocations, 0) << "the first round should allocate, or nothing is counted";
+    const int before = allocations;
+    for (int i = 0; i < 10; ++i) run_round(comm, input, output, small, large);
+    EXPECT_EQ(allocations, before);
+  });
+}
+
+TEST(HotPath, AllocatesNothingForMessages) {
+  const Config config = make_config({{"slice_bytes", "512"}});
+  run_thread_ranks(2, config, [](Communicator& comm) {
+    std::vector<std::byte> out(10000), in(10000);
+    const auto exchange = [&] {
+      Message send{.peer = 1 - comm.rank(), .outgoing = true, .data = out.data(), .bytes = out.size()};
+      Message recv{.peer = 1 - comm.rank(), .data = in.data(), .bytes = in.size()};
+      comm.start(send);
+      comm.start(recv);
+      require(comm.wait(send.completion, Deadline::never()));
+      require(comm.wait(recv.completion, Deadline::never()));
+    };
+    const int before = allocations;
+    for (int i = 0; i < 10; ++i) exchange();
+    EXPECT_EQ(allocations, before);
+  });
+}
+
+}  // namespace
+}  // namespace fdl::test

@@ -1,0 +1,112 @@
+// NCCL on streams: what is queued, recorded, watched and slept through.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "tests/support/nccl_fixture.h"
+
+namespace fdl::test {
+namespace {
+
+TEST_F(Nccl, IsDoneWhenQueuedAndNotWhenRun) {
+  run_gpu_group(2, [&](GpuRank& me) {
+    const std::vector<float> ones(100, 1);
+    float* memory = me.gpu.put(ones);
+    if (me.rank == 0) {
+      ASSERT_TRUE(me.sum(memory, memory, 100).ok());  // although the other has not come
+      const DeviceEvent event = require(me.gpu.device().make_event());
+      require(me.gpu.device().set(event, me.gpu.stream()));
+      EXPECT_FALSE(require(me.gpu.device().reached(event)));
+      me.gpu.device().end_event(event);
+      fake_nccl_set("multi_rank_gpu", 7);  // now the other may come
+    } else {
+      const Deadline deadline = Deadline::after_seconds(kTimeoutSeconds);
+      while (fake_nccl_calls("AllReduce") == 0) require(!deadline.passed(), "rank 0 did not call");
+      require(wait_readable(-1, Deadline::after_seconds(0.05)) == false, "nothing to read");
+      ASSERT_TRUE(me.sum(memory, memory, 100).ok());
+    }
+    me.gpu.synchronize();
+    EXPECT_EQ(me.gpu.get(memory, 100), std::vector<float>(100, 2));
+  });
+}
+
+TEST_F(Nccl, SleepsWhileNcclIsAtWork) {
+  fake_nccl_set("defer_us", 3000);
+  run_gpu_group(2, [&](GpuRank& me) {
+    float* memory = me.gpu.put(std::vector<float>(10, 3));
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(me.sum(memory, memory, 10).ok());
+    me.gpu.synchronize();
+    EXPECT_EQ(me.gpu.get(memory, 10), std::vector<float>(10, 24));
+  });
+}
+
+TEST_F(Nccl, WakesNobodyOnceAllIsDone) {
+  const Config watching = fake_config({{"suspect_after_s", "0.02"}});
+  run_gpu_group(
+      2,
+      [&](GpuRank& me) {
+        float* memory = me.gpu.put(std::vector<float>(10, 3));
+        ASSERT_TRUE(me.sum(memory, memory, 10).ok());
+        me.gpu.synchronize();
+        // The first look finds that the device is through; after that nothing wakes.
+        int wakes = 0;
+        for (bool woken = true; woken; ++wakes) {
+          me.collectives->progress();
+          ASSERT_TRUE(me.collectives->prepare_to_sleep());
+          woken = wait_readable(me.collectives->wake_fd(), Deadline::after_seconds(0.5));
+          me.collectives->finish_sleep();
+        }
+        EXPECT_LE(wakes, 3);
+      },
+      watching);
+}
+
+TEST_F(Nccl, OrdersScratchBetweenStreams) {
+  run_gpu_group(2, [&](GpuRank& me) {
+    Device& device = me.gpu.device();
+    const Stream other = require(device.make_stream());
+    fake_cuda_delay_us(300);
+    float* first = me.gpu.put(std::vector<float>(100, static_cast<float>(me.rank)));
+    float* second = me.gpu.put(std::vector<float>(100, static_cast<float>(me.rank + 5)));
+    CollectiveSpec spec = me.on_stream({.reduction = {Op::max}, .count = 100});
+    Completion done;
+    me.collectives->start(spec, {first, first}, done);
+    require(wait(*me.collectives, done));
+    spec.stream = other;
+    Completion again;
+    me.collectives->start(spec, {second, second}, again);
+    require(wait(*me.collectives, again));
+    me.gpu.synchronize();
+    me.gpu.synchronize(other);
+    EXPECT_EQ(me.gpu.get(first, 100), std::vector<float>(100, 1));
+    EXPECT_EQ(me.gpu.get(second, 100), std::vector<float>(100, 6));
+    device.end_stream(other);
+  });
+  fake_cuda_delay_us(0);
+}
+
+TEST_F(Nccl, RecordsIntoAGraph) {
+  for (const Op op : {Op::sum, Op::max}) {
+    run_gpu_group(2, [&](GpuRank& me) {
+      float* memory = me.gpu.put(std::vector<float>(20, static_cast<float>(me.rank + 1)));
+      float* output = me.gpu.put(std::vector<float>(20, 0));
+      require(me.call({.reduction = {op}, .count = 20}, memory, output));
+      me.gpu.synchronize();
+      {
+        static std::mutex turn;  // the stand-in replays what was recorded last
+        const std::lock_guard lock(turn);
+        ASSERT_EQ(fake_cuda_begin_capture(me.gpu.stream()), 0);
+        require(me.call({.reduction = {op}, .count = 20}, memory, output));
+        EXPECT_GE(fake_cuda_end_capture(me.gpu.stream()), 1);
+        fake_cuda_write(output, std::vector<float>(20, 0).data(), 80);
+        for (int replay = 0; replay < 2; ++replay) ASSERT_EQ(fake_cuda_launch_captured(me.gpu.stream()), 0);
+      }
+      me.gpu.synchronize();
+      EXPECT_EQ(me.gpu.get(output, 20), std::vector<float>(20, op == Op::sum ? 3 : 2));
+    });
+  }
+}
+
+}  // namespace
+}  // namespace fdl::test

@@ -1,0 +1,224 @@
+// DeviceWatch: when the others are asked, what their answers mean, and how it is told; driven by hand through time.
+#include "runtime/device/device_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace fdl {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+// Rank 0 of some, who looks once a second; world ranks are ten more.
+class Watched : public ::testing::Test {
+ protected:
+  void begin(int size, DeviceWatch::Terms terms) {
+    std::vector<Member> members;
+    for (int r = 0; r < size; ++r) members.push_back({10 + r, "host", std::string("host-") + char('a' + r % 26), 0});
+    watch_.emplace("all comm 0", std::move(members), 0, terms);
+    others_.assign(static_cast<std::size_t>(size), {42, true});
+  }
+  void warn_after(int seconds) { begin(3, {.warning_ns = seconds * kSecond}); }
+
+  DeviceWatch::Wish look() {
+    now_ += kSecond;
+    DeviceWatch::Wish wish = watch_->look(
+        work_, [](uint64_t number) { return "allreduce number " + std::to_string(number) + " on gpu"; }, now_);
+    if (wish.question != 0) {
+      ++questions_;
+      for (std::size_t r = 1; r < others_.size(); ++r) {
+        if (answers_) watch_->told(10 + static_cast<int>(r), wish.question, others_[r]);
+      }
+    }
+    return wish;
+  }
+  // What was warned of in so many seconds.
+  std::vector<std::string> look_for(int seconds) {
+    std::vector<std::string> warnings;
+    for (int i = 0; i < seconds; ++i) {
+      const auto wish = look();
+      EXPECT_TRUE(wish.failure.ok()) << wish.failure.text();
+      if (!wish.warning.empty()) warnings.push_back(wish.warning);
+    }
+    return warnings;
+  }
+  Status look_until_it_fails(int seconds) {
+    for (int i = 0; i < seconds; ++i) {
+      if (auto wish = look(); !wish.failure.ok()) return wish.failure;
+    }
+    return {};
+  }
+
+  std::optional<DeviceWatch> watch_;
+  Communicator::DeviceWork work_{.in_flight = true, .begun = 42, .failure = {}};
+  std::vector<DeviceWatch::Answer> others_;
+  bool answers_ = true;
+  int questions_ = 0;
+  int64_t now_ = 100 * kSecond;
+};
+
+TEST_F(Watched, ALateRankIsNamedWithWhatItHasBegun) {
+  warn_after(12);
+  others_[2] = {41, false};
+  EXPECT_THAT(look_for(14),
+              testing::ElementsAre("communicator 'all comm 0': allreduce number 42 on gpu has waited 12 s for rank 12 "
+                                   "(host-c), which has begun 41 there: see what it does there"));
+}
+
+TEST_F(Watched, WhatTheSlowestOfSeveralHasNotBegunIsWaitedFor) {
+  warn_after(12);
+  others_[1] = {40, false};
+  others_[2] = {38, false};
+  EXPECT_THAT(look_for(14).front(),
+              HasSubstr("allreduce number 39 on gpu has waited 12 s for rank 11 (host-b), which "
+                        "has begun 40 there; rank 12 (host-c), which has begun 38 there: see what "
+                        "they do there"));
+}
+
+TEST_F(Watched, ManyLateRanksAreCounted) {
+  begin(20, {.warning_ns = 12 * kSecond});
+  for (auto& other : others_) other = {41, false};
+  const auto warnings = look_for(14);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_THAT(warnings.front(), HasSubstr("rank 18 (host-i), which has begun 41 there; and 11 more: see what they do"));
+}
+
+TEST_F(Watched, ARankThatDoesNotKnowTheCommunicatorIsNamed) {
+  warn_after(12);
+  others_[1] = {-1, false};
+  EXPECT_THAT(look_for(14).front(), HasSubstr("allreduce number 42 on gpu has waited 12 s for rank 11 (host-b), which "
+                                              "has no such communicator (any more): see what it does"));
+}
+
+// It has begun less because its own device waits: nobody is late.
+TEST_F(Watched, ARankThatWaitsItselfIsNotLate) {
+  warn_after(12);
+  others_[1] = {40, true};
+  EXPECT_THAT(look_for(14).front(),
+              StartsWith("communicator 'all comm 0': allreduce number 40 on gpu, or what its stream has before it, has "
+                         "not ended for 12 s, and all ranks have begun it"));
+}
+
+TEST_F(Watched, AHostThatRunsAheadDoesNotHideWhoIsLate) {
+  warn_after(12);
+  others_[2] = {41, false};
+  std::vector<std::string> warnings;
+  for (int i = 0; i < 14; ++i) {
+    ++others_[1].begun;
+    ++work_.begun;
+    if (auto wish = look(); !wish.warning.empty()) warnings.push_back(wish.warning);
+  }
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_THAT(warnings.front(), HasSubstr("allreduce number 42 on gpu has waited 12 s for rank 12"));
+}
+
+TEST_F(Watched, IsToldEverMoreRarely) {
+  warn_after(12);
+  others_[2] = {41, false};
+  EXPECT_EQ(look_for(14).size(), 1u);  // after 12
+  EXPECT_EQ(look_for(12).size(), 1u);  // after 24
+  EXPECT_EQ(look_for(20).size(), 0u);
+  EXPECT_EQ(look_for(6).size(), 1u);  // after 48
+}
+
+TEST_F(Watched, WorkThatMovesIsNeverWarnedOf) {
+  warn_after(12);
+  others_[2] = {41, false};
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_TRUE(look_for(11).empty());
+    ++work_.passed;
+  }
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_TRUE(look_for(11).empty());
+    work_.by_host = !work_.by_host;  // now the host has it, then the device
+  }
+  work_.in_flight = false;
+  EXPECT_TRUE(look_for(100).empty());
+  work_.in_flight = true;
+  EXPECT_TRUE(look_for(11).empty()) << "what was before does not count";
+}
+
+TEST_F(Watched, ARankThatGoesOnCallingIsNotLate) {
+  warn_after(12);
+  others_[2] = {10, false};
+  for (int i = 0; i < 30; ++i) {
+    ++others_[2].begun;
+    EXPECT_TRUE(look_for(1).empty());
+  }
+  others_[2] = {42, true};
+  EXPECT_EQ(look_for(12).size(), 1u) << "now it stands still";
+}
+
+TEST_F(Watched, WhereTheHostHasItInHandOnlyALateRankIsTold) {
+  warn_after(12);
+  work_.by_host = true;
+  EXPECT_TRUE(look_for(60).empty()) << "a long collective";
+  others_[1] = {41, false};
+  EXPECT_FALSE(look_for(20).empty());
+}
+
+TEST_F(Watched, NothingIsToldWithoutAllAnswers) {
+  warn_after(12);
+  answers_ = false;
+  EXPECT_TRUE(look_for(60).empty());
+  EXPECT_GT(questions_, 5) << "it goes on asking";
+}
+
+TEST_F(Watched, AnswersToEarlierQuestionsOrOfStrangersAreNone) {
+  warn_after(12);
+  answers_ = false;
+  for (int i = 0; i < 60; ++i) {
+    const auto wish = look();
+    EXPECT_TRUE(wish.warning.empty());
+    if (wish.question == 0) continue;
+    watch_->told(11, wish.question - 1, {41, false});
+    watch_->told(12, wish.question, {41, false});
+    watch_->told(99, wish.question, {41, false});
+    watch_->told(10, wish.question, {41, false});  // this rank itself
+  }
+}
+
+TEST_F(Watched, NobodyIsAskedWhileNothingIsWished) {
+  begin(3, {});
+  EXPECT_TRUE(look_for(100).empty());
+  begin(1, {.warning_ns = kSecond, .shutdown_ns = kSecond});
+  EXPECT_TRUE(look_for(100).empty());
+  EXPECT_EQ(questions_, 0);
+}
+
+TEST_F(Watched, EndsWithTheLateRankAsCulprit) {
+  begin(3, {.warning_ns = 0, .shutdown_ns = 12 * kSecond});
+  others_[2] = {41, false};
+  const Status failure = look_until_it_fails(14);
+  EXPECT_EQ(failure.code(), Code::timeout);
+  EXPECT_EQ(failure.error().culprit_rank, 12);
+  EXPECT_EQ(failure.error().culprit_host, "host-c");
+  EXPECT_EQ(failure.text(),
+            "allreduce number 42 on gpu has waited 12 s for rank 12 (host-c), which has begun 41 there: see what it "
+            "does there (stall_shutdown_s)");
+}
+
+// However late the answers come.
+TEST_F(Watched, IsWarnedOfBeforeItEnds) {
+  begin(3, {.warning_ns = 6 * kSecond, .shutdown_ns = 12 * kSecond});
+  others_[2] = {41, false};
+  answers_ = false;
+  EXPECT_TRUE(look_for(30).empty());
+  answers_ = true;
+  EXPECT_EQ(look_for(4).size(), 1u);
+  EXPECT_EQ(look_until_it_fails(1).error().culprit_rank, 12);
+}
+
+TEST_F(Watched, EndsWithoutACulpritWhereAllHaveBegun) {
+  begin(3, {.warning_ns = 6 * kSecond, .shutdown_ns = 12 * kSecond});
+  EXPECT_EQ(look_for(10).size(), 1u);
+  const Status failure = look_until_it_fails(4);
+  EXPECT_EQ(failure.code(), Code::timeout);
+  EXPECT_EQ(failure.error().culprit_rank, -1);
+}
+
+}  // namespace
+}  // namespace fdl

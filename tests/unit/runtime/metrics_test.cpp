@@ -1,0 +1,250 @@
+// Metrics: what ranks count, as Prometheus is told over HTTP, while operations go on; and what happens on bad days.
+#include "runtime/telemetry/metrics.h"
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <sstream>
+
+#include "tests/support/worlds.h"
+
+namespace world_test {
+namespace {
+
+using fdl::DurationCounts;
+using fdl::GroupMetrics;
+using fdl::Metrics;
+
+// ---- counting
+// ---------------------------------------------------------------------------------------------------------
+
+TEST(Metrics, DurationsAreCountedUnderTheFirstBoundThatHoldsThem) {
+  DurationCounts counts;
+  for (const int64_t ns : {int64_t{0}, int64_t{10'000}, int64_t{10'001}, int64_t{10'000'000'001}}) counts.add(ns);
+  EXPECT_EQ(counts.count(0), 2u);
+  EXPECT_EQ(counts.count(1), 1u);
+  EXPECT_EQ(counts.count(DurationCounts::kBounds_ns.size()), 1u);
+  EXPECT_EQ(counts.sum_ns(), 10'000'020'002);
+}
+
+TEST(Metrics, GroupsAreNamedByTheirRanks) {
+  EXPECT_EQ(Metrics::label_of({0, 1, 2}, 3), "all");
+  EXPECT_EQ(Metrics::label_of({2, 0}, 3), "{2,0}");
+  std::vector<int> many;
+  for (int rank = 3; rank < 40; ++rank) many.push_back(rank);
+  EXPECT_EQ(Metrics::label_of(many, 50), "{3,...,39} of 37");
+}
+
+TEST(Metrics, AGroupOfTheSameRanksGoesOnWithTheSameCounts) {
+  Metrics metrics(Metrics::Labels{{"rank", "0"}});
+  metrics.group("{0,1}")->ended(0, 8, 5, false);
+  EXPECT_EQ(metrics.group("{0,1}")->row(0).operations.load(), 1u);
+  EXPECT_EQ(metrics.group("all")->row(0).operations.load(), 0u);
+  EXPECT_EQ(metrics.groups().size(), 2u);
+  EXPECT_EQ(metrics.name_of_row(0), "allreduce");
+  EXPECT_EQ(metrics.name_of_row(GroupMetrics::kJoin), "join");
+}
+
+// ---- the page
+// ---------------------------------------------------------------------------------------------------------
+
+int bind_to(int port) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  const int yes = 1;
+  ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  if (::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 && ::listen(fd, 1) == 0) return fd;
+  ::close(fd);
+  return -1;
+}
+
+// The first of `count` ports in a row that nobody has. Tests run beside each other: each process begins to look
+// where no other one does.
+int free_ports(int count) {
+  constexpr int kEach = 4;
+  for (int first = 20'000 + ::getpid() % 2'500 * kEach;; first += kEach) {
+    int free = 0;
+    for (; free < count; ++free) {
+      const int fd = bind_to(first + free);
+      if (fd < 0) break;
+      ::close(fd);
+    }
+    if (free == count) return first;
+  }
+}
+
+std::string page_of(int port) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::string page;
+  if (::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) {
+    constexpr std::string_view kRequest = "GET /metrics HTTP/1.0\r\n\r\n";
+    EXPECT_EQ(::send(fd, kRequest.data(), kRequest.size(), MSG_NOSIGNAL), static_cast<ssize_t>(kRequest.size()));
+    char some[4096];
+    for (ssize_t got = 0; (got = ::recv(fd, some, sizeof some, 0)) > 0;)
+      page.append(some, static_cast<std::size_t>(got));
+  }
+  ::close(fd);
+  return page;
+}
+
+// The value of the line that begins so; -1 where there is none.
+double value(const std::string& page, const std::string& beginning) {
+  std::istringstream lines(page);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(beginning + " ")) return std::stod(line.substr(beginning.size()));
+  }
+  return -1;
+}
+
+std::string row(const std::string& name, const std::string& collective, const std::string& group = "all") {
+  return name + "{collective=\"" + collective + "\",group=\"" + group + "\"}";
+}
+
+fdl_result sum_named(World& me, const char* name, fdl_dtype dtype, int64_t count) {
+  std::vector<float> values(static_cast<std::size_t>(count), 1);
+  fdl_operation operation;
+  fdl_operation_init(&operation);
+  operation.kind = FDL_NAMED_ALLREDUCE;
+  operation.name = name;
+  operation.input = {values.data(), dtype, 1, &count, 0, 0, nullptr};
+  operation.output = values.data();
+  operation.op = FDL_SUM;
+  fdl_handle* handle = nullptr;
+  fdl_result result = fdl_submit(me.all, &operation, 1, &handle);
+  if (result != FDL_OK) return result;
+  result = fdl_wait_handle(handle, -1);
+  fdl_handle_free(handle);
+  return result;
+}
+
+TEST(MetricsPage, TellsEveryCollectiveWithItsBytesAndTimes) {
+  const int port = free_ports(2);
+  run_ranks(2, {{"metrics_port", std::to_string(port)}}, [port](World& me) {
+    std::vector<float> values(1000, 1);
+    std::vector<float> twice(2000);
+    for (int i = 0; i < 3; ++i) {
+      FDL_ASSERT_OK(fdl_allreduce(me.comm, values.data(), twice.data(), 1000, FDL_FLOAT32, FDL_SUM));
+    }
+    fdl_request* request = nullptr;
+    FDL_ASSERT_OK(fdl_iallgather(me.comm, values.data(), twice.data(), 1000, FDL_FLOAT32, &request));
+    FDL_ASSERT_OK(fdl_wait(request));
+    FDL_ASSERT_OK(sum_named(me, "one", FDL_FLOAT32, 10));
+    FDL_ASSERT_OK(fdl_barrier(me.comm));
+    const std::string page = page_of(port + me.rank);
+    EXPECT_EQ(value(page, row("farandole_operations_total", "allreduce")), 4) << page;
+    EXPECT_EQ(value(page, row("farandole_bytes_total", "allreduce")), 3 * 4000 + 40);
+    EXPECT_EQ(value(page, row("farandole_operations_total", "allgather")), 1);
+    EXPECT_EQ(value(page, row("farandole_bytes_total", "allgather")), 4000);
+    EXPECT_EQ(value(page, row("farandole_bytes_total", "barrier")), 0);
+    EXPECT_EQ(value(page, row("farandole_errors_total", "allreduce")), 0);
+    EXPECT_EQ(value(page, row("farandole_operation_seconds_count", "allreduce")), 4);
+    EXPECT_GT(value(page, row("farandole_operation_seconds_sum", "allreduce")), 0);
+    EXPECT_EQ(value(page, row("farandole_wait_seconds_count", "allreduce")), 1);
+    EXPECT_EQ(value(page, "farandole_stalls_total{group=\"all\"}"), 0);
+    EXPECT_NE(page.find("farandole_rank_info{rank=\"" + std::to_string(me.rank) + "\",size=\"2\",local_rank=\"" +
+                        std::to_string(me.rank) + "\""),
+              std::string::npos);
+    EXPECT_EQ(page.find("collective=\"scatter\""), std::string::npos);  // nobody has called it
+    FDL_ASSERT_OK(fdl_barrier(me.comm));                                // the other one has asked too
+  });
+  EXPECT_EQ(page_of(port), "");  // the world has ended, and its port is free
+}
+
+TEST(MetricsPage, CountsErrorsAndStallsWhereTheyHappen) {
+  const int port = free_ports(2);
+  std::atomic<bool> warned{false};
+  run_ranks(2, {{"metrics_port", std::to_string(port)}, {"stall_warning_s", "0.05"}}, [&](World& me) {
+    EXPECT_EQ(sum_named(me, "two types", me.rank == 0 ? FDL_FLOAT32 : FDL_INT32, 10), FDL_MISMATCH);
+    // Rank 1 comes when the root has reported that it does not.
+    while (me.rank == 1 && !warned) warned = value(page_of(port), "farandole_stalls_total{group=\"all\"}") == 1;
+    FDL_EXPECT_OK(sum_named(me, "late", FDL_FLOAT32, 10));
+    const std::string page = page_of(port + me.rank);
+    EXPECT_EQ(value(page, row("farandole_errors_total", "allreduce")), 1) << page;
+    EXPECT_EQ(value(page, row("farandole_operations_total", "allreduce")), 2);
+    EXPECT_EQ(value(page, "farandole_stalls_total{group=\"all\"}"), me.rank == 0 ? 1 : 0);
+    EXPECT_EQ(value(page, row("farandole_wait_seconds_count", "allreduce")), 1);  // the wrong one never began
+    FDL_EXPECT_OK(fdl_barrier(me.comm));
+  });
+}
+
+TEST(MetricsPage, HasRowsForEachGroup) {
+  const int port = free_ports(3);
+  run_ranks(3, {{"metrics_port", std::to_string(port)}}, [port](World& me) {
+    if (me.rank != 1) {
+      const int ranks[] = {0, 2};
+      fdl_group* group = nullptr;
+      FDL_ASSERT_OK(fdl_group_create(me.world, ranks, 2, &group));
+      fdl_comm* comm = nullptr;
+      FDL_ASSERT_OK(fdl_comm_create(group, &comm));
+      int32_t one = 1;
+      FDL_EXPECT_OK(fdl_allreduce(comm, &one, &one, 1, FDL_INT32, FDL_SUM));
+      fdl_comm_destroy(comm);
+      fdl_group_destroy(group);
+      const std::string page = page_of(port + me.rank);
+      EXPECT_EQ(value(page, row("farandole_operations_total", "allreduce", "{0,2}")), 1) << page;
+    }
+    FDL_EXPECT_OK(fdl_barrier(me.comm));
+  });
+}
+
+TEST(MetricsPage, IsReadWhileOperationsGoOnAndNeverGoesBackwards) {
+  const int port = free_ports(2);
+  run_ranks(2, {{"metrics_port", std::to_string(port)}}, [port](World& me) {
+    std::atomic<bool> done{false};
+    std::thread reader([&] {
+      double before = 0;
+      do {
+        const double now = value(page_of(port + me.rank), row("farandole_operations_total", "allreduce"));
+        EXPECT_GE(std::max(now, 0.0), before);
+        before = std::max(now, before);
+      } while (!done);
+    });
+    float one = 1;
+    for (int i = 0; i < 300; ++i) {
+      FDL_EXPECT_OK(fdl_allreduce(me.comm, &one, &one, 1, FDL_FLOAT32, FDL_MAX));
+      FDL_EXPECT_OK(sum_named(me, ("t" + std::to_string(i % 3)).c_str(), FDL_FLOAT32, 10));
+    }
+    done = true;
+    reader.join();
+    EXPECT_EQ(value(page_of(port + me.rank), row("farandole_operations_total", "allreduce")), 600);
+    FDL_EXPECT_OK(fdl_barrier(me.comm));
+  });
+}
+
+// ---- bad days
+// ---------------------------------------------------------------------------------------------------------
+
+TEST(MetricsPage, APortThatIsTakenIsToldAndNoFailure) {
+  const int port = free_ports(2);
+  const int taken = bind_to(port + 1);
+  ASSERT_GE(taken, 0);
+  testing::internal::CaptureStderr();
+  run_ranks(2, {{"metrics_port", std::to_string(port)}}, [port](World& me) {
+    FDL_EXPECT_OK(sum_named(me, "one", FDL_FLOAT32, 10));
+    EXPECT_EQ(page_of(port).empty(), false);
+    FDL_EXPECT_OK(fdl_barrier(me.comm));
+  });
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("metrics on port " + std::to_string(port + 1)), std::string::npos) << said;
+  EXPECT_NE(said.find("goes on without the metrics of rank 1"), std::string::npos) << said;
+  ::close(taken);
+}
+
+TEST(MetricsPage, APortThatCannotBeIsTold) {
+  testing::internal::CaptureStderr();
+  run_ranks(1, {{"metrics_port", "70000"}}, [](World& me) { FDL_EXPECT_OK(sum_named(me, "one", FDL_FLOAT32, 10)); });
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("FARANDOLE_METRICS_PORT = '70000'"), std::string::npos) << said;
+}
+
+}  // namespace
+}  // namespace world_test

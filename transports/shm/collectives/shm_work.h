@@ -1,0 +1,86 @@
+// ShmWork: moves and folds the bytes of one collective, step by step, when the collectives say that it is time.
+#pragma once
+
+#include <optional>
+
+#include "transports/shm/collectives/shm_plan.h"
+#include "transports/shm/collectives/shm_runs.h"
+#include "transports/shm/shm_layout.h"
+
+namespace fdl {
+
+class ShmWork {
+ public:
+  ShmWork(const ShmLayout& layout, int rank, int ranks) : layout_(layout), rank_(rank), ranks_(ranks) {}
+
+  void assign(const CollectiveSpec& spec, Buffers buffers, uint64_t operation, uint64_t first_step);
+  const ShmPlan& plan() const { return plan_; }
+  const CollectiveSpec& spec() const { return spec_; }
+  Buffers buffers() const { return buffers_; }
+
+  // ---- small: everything in one go, beside the line of the operation ----
+  void publish_small();
+  void take_small();
+  // Whether what is folded lies in the second half of the lines too: whoever looks for a line fetches both at once.
+  bool fills_line() const { return fills_line_; }
+  // The same in two stages, where few fold for all: a folder's share, into its own slot; then all shares.
+  void fold_share();
+  void take_shares();
+  // While this rank waits for the others: the next operation is likely to be as large, and what it will write has last
+  // been read by them.
+  void fetch_next_slot() const;
+
+  // ---- in steps: `position` counts the steps of all operations ----
+  void publish(uint64_t position);
+  void take(uint64_t position);
+  void collect(uint64_t position);
+  // Before anybody hears that the operation is done.
+  void finish() const;
+
+  // ---- alltoall: blocks in a small slot behind a table of their sizes, where they all fit; else in steps ----
+  void publish_table();
+  // A rank whose block for me is not as large as I expect.
+  std::optional<int> wrong_table() const;
+  std::size_t announced_bytes(int source) const;  // what `source` sends me
+  // Plans the steps for what does not follow its table.
+  void read_tables();
+  // Takes what does. Last of all: in place, it overwrites what the steps have still to publish.
+  void take_following();
+
+ private:
+  const std::byte* input_at(std::size_t offset) const { return static_cast<const std::byte*>(buffers_.input) + offset; }
+  std::byte* output_at(std::size_t offset) const { return static_cast<std::byte*>(buffers_.output) + offset; }
+  std::byte* small(int rank) const;
+  // Where the result of an owner's share of a step lies.
+  std::byte* result(int owner, uint64_t position, const ShmPlan::Segment& share) const;
+  void put_input(std::byte* slot, const std::byte* input, std::size_t bytes) const;
+  void write_output(void* output, const void* source, std::size_t bytes) const;
+  bool streams_to(const ShmRuns::Run& run) const;
+  void write_result(const ShmRuns::Run& run, std::size_t at, const std::byte* result, std::size_t bytes) const;
+  void fold(void* target, std::span<const void* const> sources, std::size_t bytes) const;
+  void fold_small();
+  void fold_small_runs();
+  void move_small();
+  void fold_step(uint64_t position);
+  void fold_run(ShmRuns::Run run, const ShmPlan::Segment& share, std::size_t at, uint64_t position);
+  void move_step(uint64_t position);
+  void move_own(uint64_t step);
+  std::size_t count_of(std::size_t bytes) const { return bytes / plan_.element(); }
+
+  const ShmLayout& layout_;
+  const int rank_;
+  const int ranks_;
+  CollectiveSpec spec_;
+  Buffers buffers_;
+  ShmPlan plan_;
+  bool fills_line_ = false;
+  ShmRuns runs_;  // of the vector that is folded
+  ShmRuns::Cursor published_;
+  ShmRuns::Cursor taken_;
+  ShmRuns::Cursor collected_;
+  uint64_t operation_ = 0;
+  uint64_t first_step_ = 0;
+  RankMask following_ = 0;
+};
+
+}  // namespace fdl
