@@ -40,7 +40,11 @@ ARROWS = [
     (330, 508, 330, 540, False), (500, 508, 455, 540, False), (725, 508, 725, 540, False), (105, 594, 105, 626, False),
     (340, 594, 340, 626, False), (725, 594, 725, 626, False),
 ]  # fmt: skip
-KINDS = [("pure", "pure: no I/O, clock or threads"), ("keeper", "implements the contracts"), ("shell", "everything else")]
+KINDS = [
+    ("pure", "pure: no I/O, clock or threads"),
+    ("keeper", "implements the contracts"),
+    ("shell", "everything else"),
+]
 
 
 def main():
@@ -52,8 +56,8 @@ def main():
         body += [svg.box(x, y, width, height, kind), svg.text(x + 10, y + 19, name, 14, bold=True)]
         body += [svg.text(x + 10, y + 37 + 16 * i, line.replace("   ", "\u2003"), 12) for i, line in enumerate(lines)]
     body += [
-        svg.text(10, 700, "Solid arrow: includes. Dashed arrow: implements. runtime reaches transports/ and cuda through "
-                 "lifecycle/assemble.cpp alone.", 11, style="faint"),
+        svg.text(10, 700, "Solid arrow: includes. Dashed arrow: implements. runtime reaches transports/ and cuda "
+                 "through lifecycle/assemble.cpp alone.", 11, style="faint"),
         svg.text(10, 716, "The exact table of what each module may include is in tests/architecture_test.cpp.", 11,
                  style="faint"),
     ]  # fmt: skip

@@ -33,8 +33,9 @@ def document(width, height, body, title):
 
 
 def text(x, y, words, size=12, anchor="start", style="text", bold=False):
-    weight = ' font-weight="600"' if bold else ""
-    return f'<text x="{x}" y="{y}" font-size="{size}" text-anchor="{anchor}" class="{style}"{weight}>{escape(words)}</text>'
+    facts = f'x="{x}" y="{y}" font-size="{size}" text-anchor="{anchor}" class="{style}"'
+    facts += ' font-weight="600"' if bold else ""
+    return f"<text {facts}>{escape(words)}</text>"
 
 
 def box(x, y, width, height, style, radius=4):
@@ -47,7 +48,7 @@ def arrow(x1, y1, x2, y2, dashed=False):
 
 
 def wrap(words, width, size=12):
-    """Lines that fit into so many pixels, as far as an average letter tells."""
+    """Lines that fit into so many pixels, judged by the width of an average letter."""
     most = max(8, int(width / (size * 0.54)))
     lines = [""]
     for word in words.split():
