@@ -31,7 +31,7 @@
        "How many named requests are remembered, so that repeating one costs a bit and not a message. 0 turns it off.") \
   KNOB(lock_after,             Count,   "4", "",                                                                       \
        "After how many equal steps named operations lock their order and are agreed upon without messages. 0: never.") \
-  KNOB(lock_timeout_s,        Seconds, "0.1", "",                                                                     \
+  KNOB(lock_patience_s,        Seconds, "0.1", "",                                                                     \
        "How long a tensor may wait in a locked order for one that its rank has not submitted before the order is left.") \
   KNOB(slice_bytes,            Bytes,   "256K", "",                                                                    \
        "The executor moves chunks in slices of this size.")                                                            \
