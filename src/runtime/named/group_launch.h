@@ -24,7 +24,7 @@ class GroupLaunch {
   GroupLaunch& operator=(const GroupLaunch&) = delete;
 
   // Whether it is known how much room there is.
-  bool asked() const { return scratch_.scratch_bytes == 0 || scratch_.completion.done; }
+  bool asked() const { return scratch_.is_collective() || scratch_.completion.done; }
   // What came of it; then, whether there is enough for all at once: the same on all ranks.
   Status take_scratch();
   bool fits() const;
