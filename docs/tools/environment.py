@@ -17,7 +17,7 @@ LAUNCHER = {
     "SIZE": "How many processes the job has.",
     "LOCAL_RANK": "The number among the processes of this host. Empty: found out.",
     "LOCAL_SIZE": "How many processes this host has. Empty: found out.",
-    "CROSS_RANK": "Set for each rank by `farandole run`; the library counts hosts itself.",
+    "CROSS_RANK": "Accepted and ignored: the library counts hosts itself.",
     "CROSS_SIZE": "As `FARANDOLE_CROSS_RANK`.",
     "HOSTNAME": "As `FARANDOLE_CROSS_RANK`.",
     "NODE_RANK": "The number of this node (pod), for `farandole run`. With `FARANDOLE_NNODES`.",
@@ -35,7 +35,7 @@ LAUNCHER = {
     "SYSFS_ROOT": "Replaces `/sys` where EFA devices are looked for (tests).",
     "ELASTIC": "Set by the launcher of an elastic job: where its ranks reach it.",
     "WORKER": "Set by the launcher of an elastic job: the number of this process.",
-    "RESTART": "Set by `farandole run`: how often all ranks have been started anew.",
+    "RESTART": "Set by `farandole run`: how often all ranks have been started again.",
 }
 
 TYPES = {

@@ -103,7 +103,8 @@ def contents(pages):
             chosen += found
             left = [page for page in left if page not in found]
         if chosen:
-            lines += ["```{toctree}", ":hidden:", f":caption: {title}", "", *chosen, "```", ""]
+            entries = [f"{page.split('/')[-1]} <{page}>" if page.startswith("docs/api/farandole") else page for page in chosen]
+            lines += ["```{toctree}", ":hidden:", f":caption: {title}", "", *entries, "```", ""]
     if left:
         raise SystemExit(f"docs: no part of the contents has {', '.join(left)}; see CONTENTS in docs/tools/site.py")
     return "\n".join(lines)
