@@ -1,7 +1,7 @@
 """The error texts that docs/troubleshooting.md quotes: each must stand in the sources.
 
-A text is a line `> ...` of a section. `...` and what differs from case to case (numbers, names in quotes) is left out of
-the comparison: the words between must be string literals of one source file, in their order.
+A text is the first cell of a row of a table, in `code`. Where it has `...`, and at numbers and short names, the comparison
+has gaps: the words between the gaps must be in the string literals of one source file, in their order.
 """
 
 import os
@@ -39,8 +39,9 @@ def quoted(repository):
     """(line, text) of each error text of the page."""
     with open(os.path.join(repository, PAGE)) as file:
         for number, line in enumerate(file, 1):
-            if line.startswith("> "):
-                yield number, line[2:].strip().strip("`")
+            cell = re.match(r"\| `([^`]+)` \|", line)
+            if cell:
+                yield number, cell.group(1)
 
 
 def faults(repository):
