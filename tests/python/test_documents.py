@@ -220,7 +220,8 @@ def test_commands_have_their_options():
     for blocks in ALL.values():
         for block in blocks:
             if block.language in ("sh", "console", "bash"):
-                for line in re.findall(r"^(?:\$ )?(?:\w+=\S+ )*farandole ((?:[^\n]*\\\n)*[^\n]*)", block.text, re.M):
+                prompt = r"\$ " if block.language == "console" else ""
+                for line in re.findall(rf"^{prompt}(?:\w+=\S+ )*farandole ((?:[^\n]*\\\n)*[^\n]*)", block.text, re.M):
                     check_command(line, block)
 
 
