@@ -230,10 +230,16 @@ def undocumented_cpp(members, scope="fdl::"):
     return missing
 
 
+CPP_HEAD = """# C++ API
+
+`farandole/farandole.hpp`, header-only, namespace `fdl`: the C API as objects that release themselves and errors that
+are thrown. The page of the [C API](c.md) describes what each call does.
+"""
+
+
 def cpp_page(header):
     """The Markdown page of farandole.hpp."""
-    parts = ["# C++ API", "", "`farandole/farandole.hpp`, header-only, namespace `fdl`: the C API as objects that release",
-             "themselves and errors that are thrown. What a call does is described on the page of the [C API](c.md).", ""]  # fmt: skip
+    parts = [CPP_HEAD]
     for one in cpp_members(header):
         if one.kind != "class":
             parts += [f"````{{cpp:function}} {_scoped(one.signature)}", "", one.comment, "````", ""]

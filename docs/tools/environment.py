@@ -1,7 +1,7 @@
-"""Writes docs/environment.md from the table of variables in src/base/config.h and from what stands there of launchers.
+"""Writes docs/environment.md from the table of settings in src/base/config.h and from a table of launchers' variables.
 
-    python3 docs/tools/environment.py           writes the page
-    python3 docs/tools/environment.py --check   ends with 1 where the page is not what it would write
+python3 docs/tools/environment.py           writes the page
+python3 docs/tools/environment.py --check   ends with 1 if the page is stale
 """
 
 import os
@@ -11,7 +11,7 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 PAGE = "docs/environment.md"
 
-# Variables of launchers and pods: src/base/config.cpp names them, and the text is here.
+# Variables of launchers and pods: src/base/config.cpp has their names, this table their meaning.
 LAUNCHER = {
     "RANK": "This process's number. With `FARANDOLE_SIZE`.",
     "SIZE": "How many processes the job has.",
@@ -51,12 +51,26 @@ HEAD = """# Environment variables
 <!-- Made by docs/tools/environment.py; change that, or src/base/config.h. -->
 
 Every setting of the library has a variable. `farandole config` prints the values in force and where each came from;
-`farandole config --json` prints the same, one JSON object a line. An option in the program (`fdl_world_options.options`,
-`torch.distributed`'s `pg_options`) wins over the variable, the variable over its alias, the alias over the default. A value
-that cannot be read is an error that quotes it (exit code 78).
+`farandole config --json` prints the same, one JSON object a line. An option in the program
+(`fdl_world_options.options`, `pg_options` of `torch.distributed`) wins over the variable, the variable over its alias, the
+alias over the default. A value that cannot be read is an error that quotes it (exit code 78).
 
-**=** marks what must be alike on all ranks: a difference ends the start on every rank with one sentence that names two ranks.
+**=** marks what must be alike on all ranks: a difference ends the start on every rank with one sentence that names two
+ranks.
 
+"""
+
+
+LAUNCHERS = """## Launchers and pods
+
+These variables give a process its rank. [Launchers](launchers.md) has the variables of other launchers, which need
+none of these.
+"""
+
+TAIL = """An option of `farandole run` that is not on its command line is taken from `FARANDOLE_RUN_<OPTION>`:
+`FARANDOLE_RUN_NPROC_PER_NODE=8` is `--nproc-per-node 8`.
+
+Horovod's variables: [the table in From Horovod](from-horovod.md#horovods-variables).
 """
 
 
@@ -86,7 +100,8 @@ def page(repository):
     rows = list(knobs(repository))
     launcher = _list(repository, "for (std::string_view name : {")
     if set(launcher) != set(LAUNCHER):
-        raise SystemExit(f"docs/tools/environment.py: LAUNCHER and src/base/config.cpp differ: {sorted(set(launcher) ^ set(LAUNCHER))}")
+        differ = ", ".join(sorted(set(launcher) ^ set(LAUNCHER)))
+        raise SystemExit(f"docs/tools/environment.py: LAUNCHER and src/base/config.cpp differ: {differ}")
     if not alike <= {row[0] for row in rows}:
         raise SystemExit("docs/tools/environment.py: the table of src/base/config.h could not be read")
     lines = ["## Settings", "", "| variable | type | default | meaning |", "|---|---|---|---|"]
@@ -94,16 +109,13 @@ def page(repository):
         mark = " **=**" if name in alike else ""
         also = f" Also {', '.join(f'`{one}`' for one in aliases)}." if aliases else ""
         shown = f"`{default}`" if default else "(empty)"
-        lines.append(f"| `FARANDOLE_{name.upper()}`{mark} | {kind} | {shown} | {meaning.replace('|', chr(92) + '|')}{also} |")
+        words = meaning.replace("|", "\\|") + also
+        lines.append(f"| `FARANDOLE_{name.upper()}`{mark} | {kind} | {shown} | {words} |")
     lines += ["", "| type | is written |", "|---|---|"]
     lines += [f"| {kind} | {form} |" for kind, form in TYPES.items()]
-    lines += ["", "## Launchers and pods", "", "Which process is which rank. [Launchers](launchers.md) has the variables of other"
-              " launchers, which need none of these.", "", "| variable | meaning |", "|---|---|"]  # fmt: skip
+    lines += ["", LAUNCHERS, "| variable | meaning |", "|---|---|"]
     lines += [f"| `FARANDOLE_{name}` | {meaning} |" for name, meaning in LAUNCHER.items()]
-    lines += ["", "An option of `farandole run` that is not on its command line is taken from `FARANDOLE_RUN_<OPTION>`:",
-              "`FARANDOLE_RUN_NPROC_PER_NODE=8` is `--nproc-per-node 8`.", "",
-              "Horovod's variables: [the table in From Horovod](from-horovod.md#horovods-variables).", ""]  # fmt: skip
-    return HEAD + "\n".join(lines)
+    return HEAD + "\n".join([*lines, "", TAIL])
 
 
 def main():

@@ -35,16 +35,12 @@ def anchors(text):
     return {anchor(title) for title in re.findall(r"^#{1,6} (.+)$", prose(text), re.M)}
 
 
-def _exists(path):
-    return os.path.exists(path)
-
-
 def faults_of_link(repository, path, target):
     if re.match(r"[a-z]+:", target):
         return None
     place, _, fragment = target.partition("#")
-    whole = os.path.normpath(os.path.join(repository, os.path.dirname(path), place)) if place else os.path.join(repository, path)
-    if not _exists(whole):
+    whole = os.path.join(repository, os.path.dirname(path), place) if place else os.path.join(repository, path)
+    if not os.path.exists(whole):
         return f"links to {target}, which does not exist"
     if fragment and whole.endswith(".md"):
         with open(whole) as file:
@@ -68,6 +64,6 @@ def faults(repository):
                 continue
             for code in CODE.findall(line):
                 whole = PATH.fullmatch(code.rstrip("/"))
-                if whole and not _exists(os.path.join(repository, code)) and "/build" not in code:
+                if whole and not os.path.exists(os.path.join(repository, code)) and "/build" not in code:
                     found.append(f"{path}:{number}: `{code}` does not exist")
     return found

@@ -1,7 +1,7 @@
 """Reads the public functions and classes of the Python packages, without importing them, and writes their reference.
 
-What is public: the names of `__all__`; in a module without one, the names that it defines, or in the __init__ of a package
-also the names that it imports from farandole, without those that begin with an underscore.
+Public are the names of `__all__`. In a module without one they are the names that it defines, and in the __init__ of a
+package also those that it imports from farandole, without names that begin with an underscore.
 """
 
 import ast
@@ -114,7 +114,7 @@ class Sources:
     def declared(self, module):
         """The names of `__all__`, or None. It may be a sum of lists and of other modules' `__all__`."""
         for node in self.tree(module).body:
-            if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
+            if isinstance(node, ast.Assign) and any(ast.unparse(target) == "__all__" for target in node.targets):
                 return self._names(module, node.value)
         return None
 

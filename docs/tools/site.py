@@ -1,9 +1,10 @@
 """Puts the documents and the reference together in build/docs/source and builds build/docs/html with Sphinx.
 
-It fails on a warning, on a link that leads nowhere, on a path in `code` that is not in the repository, and on a public
-function or class without documentation.
+It fails on a warning, on a broken link, on a path in `code` that is not in the repository, and on a public function or
+class without documentation.
 """
 
+import fnmatch
 import os
 import re
 import shutil
@@ -21,10 +22,10 @@ BUILD = os.path.join(REPOSITORY, "build", "docs")
 SOURCE = os.path.join(BUILD, "source")
 HTML = os.path.join(BUILD, "html")
 
-# The order of the pages in the sidebar. What a pattern names and is not there is left out; each page comes once.
+# The order of the pages in the sidebar. A pattern may match no page; each page is listed once.
 CONTENTS = (
-    ("First steps", ["docs/quickstart/pytorch", "docs/quickstart/horovod", "docs/quickstart/numpy", "docs/quickstart/cpp",
-                     "docs/quickstart/kubernetes", "docs/quickstart/*"]),
+    ("First steps", ["docs/quickstart/pytorch", "docs/quickstart/horovod", "docs/quickstart/numpy",
+                     "docs/quickstart/cpp", "docs/quickstart/kubernetes", "docs/quickstart/*"]),
     ("Coming from elsewhere", ["docs/from-*"]),
     ("Running", ["docs/cli", "docs/environment", "docs/launchers", "docs/kubernetes", "docs/ray", "docs/elastic",
                  "docs/checkpoints", "docs/metrics", "docs/gpu"]),
@@ -86,10 +87,13 @@ def moved_links(path, text, pages):
     return "".join([*parts, links.LINK.sub(moved, text[end:])])
 
 
+def entry(page):
+    """The line of a toctree: a module is shown by its name alone."""
+    return f"{page.split('/')[-1]} <{page}>" if page.startswith("docs/api/farandole") else page
+
+
 def contents(pages):
     """The toctrees of the front page, one for each part; every page is in one of them."""
-    import fnmatch
-
     left = sorted(page.removesuffix(".md") for page in pages if page != "index.md")
     lines = []
     for title, patterns in CONTENTS:
@@ -103,7 +107,7 @@ def contents(pages):
             chosen += found
             left = [page for page in left if page not in found]
         if chosen:
-            entries = [f"{page.split('/')[-1]} <{page}>" if page.startswith("docs/api/farandole") else page for page in chosen]
+            entries = [entry(page) for page in chosen]
             lines += ["```{toctree}", ":hidden:", f":caption: {title}", "", *entries, "```", ""]
     if left:
         raise SystemExit(f"docs: no part of the contents has {', '.join(left)}; see CONTENTS in docs/tools/site.py")

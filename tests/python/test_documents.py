@@ -1,4 +1,4 @@
-"""The code in the documents: each block is run here, or a marker above it says why not.
+"""The code in the documents: each block is run here, or a marker above it states why not.
 
 A marker is a comment on the line above the block:
 
@@ -36,7 +36,8 @@ import error_texts  # noqa: E402
 import links  # noqa: E402
 
 DEADLINE_S = 60
-BLOCK = re.compile(r"^(?:<!-- (run|not run|file|output)(?:: (.*?))? -->\n\n?)?(```+)([\w+-]*)\n(.*?)^\3[ ]*$", re.M | re.S)
+MARKER = r"(?:<!-- (run|not run|file|output)(?:: (.*?))? -->\n\n?)?"
+BLOCK = re.compile(rf"^{MARKER}(```+)([\w+-]*)\n(.*?)^\3[ ]*$", re.M | re.S)
 CODE = {"bash", "c", "cmake", "console", "cpp", "promql", "py", "python", "sh", "shell", "yaml"}
 SUFFIX = {"c": "c", "cpp": "cpp", "python": "py"}
 DOCUMENTS = [
@@ -78,7 +79,7 @@ def matches(expected, printed):
 
 
 def by_rank(text):
-    """The lines of the text. Those that begin with [rank] are put in the ranks' order, for ranks take turns as they come."""
+    """The lines of the text. If all begin with [rank], they are sorted by rank: the order between ranks varies."""
     lines = text.strip("\n").split("\n")
     ranks = [re.match(r"\[(\d+)\]", line) for line in lines]
     if all(ranks):
@@ -156,7 +157,7 @@ def test_code_in_documents_runs(path):
             document.run(block)
 
 
-def test_every_block_is_run_or_says_why_not():
+def test_every_block_is_run_or_has_a_reason_why_not():
     unmarked = [one.place for blocks in ALL.values() for one in blocks if one.language in CODE and not one.marker]
     assert not unmarked, unmarked
     silent = [one.place for blocks in ALL.values() for one in blocks if one.marker == "not run" and not one.detail]
@@ -168,15 +169,16 @@ def test_files_of_blocks_are_used():
         for number, block in enumerate(blocks):
             if block.marker == "file" and block.detail != "CMakeLists.txt":
                 stem = os.path.splitext(block.detail)[0]
-                assert any(stem in later.text for later in blocks[number + 1 :] if later.marker in ("run", "file")), block.place
+                users = [later for later in blocks[number + 1 :] if later.marker in ("run", "file")]
+                assert any(stem in later.text for later in users), block.place
 
 
-# ---- What is not run ------------------------------------------------------------------------------------------------
+# ---- Blocks that are not run ------------------------------------------------------------------------------------------------
 
 MODULES = {"farandole": "farandole", "hvd": "farandole.torch", "checkpoint": "farandole.checkpoint"}
 
 
-def test_python_blocks_parse_and_name_what_exists():
+def test_python_blocks_parse_and_their_names_exist():
     for blocks in ALL.values():
         for block in blocks:
             if block.language in ("python", "py"):
@@ -235,13 +237,14 @@ def check_command(line, block):
             break  # the ranks' command
         if word.startswith("--"):
             option = word.split("=")[0]
-            assert re.search(rf"(?<![\w-]){option}(?![\w-])", known), f"{block.place}: {' '.join(command)} has no {option}"
+            there = re.search(rf"(?<![\w-]){option}(?![\w-])", known)
+            assert there, f"{block.place}: {' '.join(command)} has no {option}"
 
 
 # ---- Links, tables -------------------------------------------------------------------------------------------------
 
 
-def test_links_lead_somewhere():
+def test_links_are_not_broken():
     faults = links.faults(REPOSITORY)
     assert not faults, "\n".join(faults)
 
@@ -251,6 +254,6 @@ def test_the_table_of_variables_is_that_of_the_source():
         assert file.read() == environment.page(REPOSITORY), "run python3 docs/tools/environment.py"
 
 
-def test_the_error_texts_of_troubleshooting_stand_in_the_sources():
+def test_the_error_texts_of_troubleshooting_are_in_the_sources():
     faults = error_texts.faults(REPOSITORY)
     assert not faults, "\n".join(faults)
