@@ -52,8 +52,8 @@ HEAD = """# Environment variables
 
 Every setting of the library has a variable. `farandole config` prints the values in force and where each came from;
 `farandole config --json` prints the same, one JSON object a line. An option in the program
-(`fdl_world_options.options`, `pg_options` of `torch.distributed`) wins over the variable, the variable over its alias, the
-alias over the default. A value that cannot be read is an error that quotes it (exit code 78).
+(`fdl_world_options.options`, `pg_options` of `torch.distributed`) wins over the variable, the variable over its alias,
+the alias over the default. A value that cannot be read is an error that quotes it (exit code 78).
 
 **=** marks what must be alike on all ranks: a difference ends the start on every rank with one sentence that names two
 ranks.

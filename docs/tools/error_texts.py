@@ -1,7 +1,7 @@
 """Checks the error texts that docs/troubleshooting.md quotes: the sources must have each of them.
 
-A text is the first cell of a row of a table, in `code`. `...` in it separates parts. The words of each part must be in the
-string literals of one source file, in their order.
+A text is the first cell of a row of a table, in `code`. `...` in it separates parts. The words of each part must be in
+the string literals of one source file, in their order.
 """
 
 import os
