@@ -18,7 +18,7 @@ pygments_style = "friendly"
 pygments_dark_style = "native"
 nitpicky = False
 add_module_names = False
-toc_object_entries = False
+toc_object_entries_show_parents = "hide"
 smartquotes = False
 
 html_theme = "furo"

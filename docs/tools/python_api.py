@@ -106,7 +106,7 @@ class Sources:
                         return Public(name, found.node, found.home)
         for node in tree.body:
             if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
-                return Public(name, None, module)
+                return self._assigned(module, name, node.value, (*seen, (module, name)))
         if name in ("FarandoleConfig", "FarandoleTrainer"):  # imported when first used, with Ray Train
             return self.find("farandole.integrations.ray.train", name)
         return None
@@ -126,6 +126,25 @@ class Sources:
                 if isinstance(node, ast.ImportFrom) and value.value.id in [one.name for one in node.names]:
                     return self.declared(f"{self.origin(module, node)}.{value.value.id}") or []
         return list(ast.literal_eval(value))
+
+    def _assigned(self, module, name, value, seen):
+        """The Public of a name that is assigned: of the function that is another name for it, or a plain value."""
+        found = None
+        if isinstance(value, ast.Name):
+            found = self.find(module, value.id, seen)
+        elif isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name):
+            found = self.find(f"{module.rpartition('.')[0]}.{value.value.id}", value.attr, seen)
+        elif isinstance(value, ast.Call) and module != "farandole":  # made by a function: described where it is defined
+            found = self.find("farandole", name, seen)
+        if found is not None and found.docstring:
+            return Public(name, found.node, found.home)
+        return Public(name, None, module)
+
+    def values(self, module):
+        """The public names that are neither functions nor classes nor modules."""
+        names = self.declared(module) or []
+        found = [self.find(module, name) for name in names if not name.startswith("_")]
+        return [one.name for one in found if one is not None and one.node is None]
 
     def public(self, module):
         """The public functions and classes of a module, in the order in which it names them."""
@@ -195,4 +214,6 @@ def page(sources, module, title):
             head = method.name if is_property else f"{method.name}({signature(method)})"
             parts += [f"````{{py:{directive}}} {head}", "", ast.get_docstring(method) or "", "````", ""]
         parts += ["`````", ""]
+    if sources.values(module):
+        parts += ["Other names: " + ", ".join(f"`{name}`" for name in sources.values(module)) + ".", ""]
     return "\n".join(parts)
