@@ -16,6 +16,7 @@ compared rank by rank.
 import ast
 import importlib
 import os
+import pathlib
 import re
 import shlex
 import subprocess
@@ -24,9 +25,8 @@ import tempfile
 
 import pytest
 
-from launch import HERE
 
-REPOSITORY = os.path.dirname(os.path.dirname(HERE))
+REPOSITORY = str(next(one for one in pathlib.Path(__file__).resolve().parents if (one / "pyproject.toml").exists()))
 BINARIES = os.path.dirname(sys.executable)
 FARANDOLE = os.path.join(BINARIES, "farandole")
 sys.path.insert(0, os.path.join(REPOSITORY, "docs", "tools"))
