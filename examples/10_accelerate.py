@@ -3,7 +3,7 @@
     pip install accelerate
     torchrun --nproc-per-node 2 examples/10_accelerate.py
 
-(On CPUs Accelerate would make a group over Gloo itself, and cannot be told another backend.)
+(On CPUs Accelerate would make a group over Gloo itself, and has no option for another backend.)
 """
 
 import torch

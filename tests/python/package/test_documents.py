@@ -25,7 +25,6 @@ import tempfile
 
 import pytest
 
-
 REPOSITORY = str(next(one for one in pathlib.Path(__file__).resolve().parents if (one / "pyproject.toml").exists()))
 BINARIES = os.path.dirname(sys.executable)
 FARANDOLE = os.path.join(BINARIES, "farandole")
@@ -173,7 +172,7 @@ def test_files_of_blocks_are_used():
                 assert any(stem in later.text for later in users), block.place
 
 
-# ---- Blocks that are not run ------------------------------------------------------------------------------------------------
+# ---- Blocks that are not run --------------------------------------------------------------------------------------
 
 MODULES = {"farandole": "farandole", "hvd": "farandole.torch", "checkpoint": "farandole.checkpoint"}
 
