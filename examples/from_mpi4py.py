@@ -1,4 +1,4 @@
-"""from_mpi4py: heat in a rod, as one writes it with mpi4py, in farandole's words. What mpi4py says stands beside it.
+"""from_mpi4py: heat in a rod with farandole. The comments have the same calls of mpi4py.
 
 farandole run -np 2 python examples/from_mpi4py.py          # or mpirun -np 2, srun
 """

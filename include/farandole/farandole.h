@@ -13,8 +13,8 @@
  *  3. Objects are opaque. One function makes each, one ends it; ending NULL does nothing. What was left when its world
  *     is destroyed answers FDL_SHUT_DOWN and is still to be destroyed; a communicator outlives its requests.
  *  4. Option structs begin with struct_size and are filled by fdl_..._options_init, so that they can grow. A NULL
- * pointer means defaults. What an option can say, the environment can say; the option wins. `farandole config` lists
- * all.
+ *     pointer means defaults. What an option can say, the environment can say; the option wins. `farandole config`
+ *     lists all.
  *  5. Buffers stay the caller's; the library keeps no pointer after completion. Sizes are bytes, counts are elements,
  *     both size_t; shapes are int64_t; durations are nanoseconds in int64_t fields named ..._ns (0: as configured).
  *     input == output means in place. Input and output that overlap in another way are FDL_INVALID_ARGUMENT; a rank's
@@ -25,7 +25,7 @@
  *  7. The library changes no global state of the process: no signal handler, no atexit, no locale, no environment, no
  *     standard output. Logging goes through one sink (standard error by default) that fdl_log_sink replaces.
  *  8. Determinism. A result is the same bits on every rank, and the same bits again for the same inputs, ranks and
- * hosts: the order of reduction is fixed by rank, not by arrival. With the option `deterministic` the bits do not
+ *     hosts: the order of reduction is fixed by rank, not by arrival. With the option `deterministic` the bits do not
  * depend on transport, algorithm, fusion or slice size either: each element is summed by one owner in rank order. Its
  * price is more connections and, over messages, as many steps as there are ranks.
  */
@@ -105,8 +105,8 @@ typedef enum fdl_dtype {
   FDL_FLOAT8_E5M2 = 14
 } fdl_dtype;
 
-FDL_API size_t fdl_dtype_size(fdl_dtype dtype); /* bytes of one element; 0 for what is no dtype */
-FDL_API const char* fdl_dtype_name(fdl_dtype dtype);
+FDL_API size_t fdl_dtype_size(fdl_dtype dtype);      /* bytes of one element; 0 for what is no dtype */
+FDL_API const char* fdl_dtype_name(fdl_dtype dtype); /* "float32" */
 
 /* 16-bit and 8-bit floats are computed in float32 and rounded to nearest even. Integer sums and products wrap. Bitwise
  * operations take integers, logical ones bool. Average is a sum divided by the number of ranks (integers: toward zero).
@@ -131,7 +131,9 @@ typedef enum fdl_reduce_op {
  * farandole. */
 typedef void (*fdl_user_function)(const void* source, void* target, size_t count, fdl_dtype dtype, void* context);
 typedef struct fdl_op fdl_op;
+/* Makes a reduction of the caller's own. `commutative` 0: the sources are folded in rank order. */
 FDL_API fdl_result fdl_op_create(fdl_user_function function, void* context, int commutative, fdl_op** op);
+/* Ends the reduction. No call that uses it may be in flight. */
 FDL_API void fdl_op_destroy(fdl_op* op);
 
 /* ---- Library -------------------------------------------------------------------------------------------------------
@@ -176,6 +178,7 @@ typedef struct fdl_world_options {
   size_t option_count;
 } fdl_world_options;
 
+/* Fills in the defaults and struct_size. */
 FDL_API void fdl_world_options_init(fdl_world_options* options);
 
 /* Meets the other ranks. Blocks until all are there, or fails with FDL_TIMEOUT and names the missing. Several worlds
@@ -230,16 +233,11 @@ FDL_API fdl_result fdl_group_create(fdl_world* world, const int* ranks, size_t c
 /* Collective over `group`: one new group a color, ranks ordered by (key, rank). A negative color: none (*part = NULL).
  */
 FDL_API fdl_result fdl_group_split(fdl_group* group, int color, int key, fdl_group** part);
-FDL_API int fdl_group_rank(const fdl_group* group);
-FDL_API int fdl_group_size(const fdl_group* group);
+FDL_API int fdl_group_rank(const fdl_group* group);                 /* this rank's number in the group */
+FDL_API int fdl_group_size(const fdl_group* group);                 /* how many ranks the group has */
 FDL_API int fdl_group_world_rank(const fdl_group* group, int rank); /* -1 for what is no rank of the group */
+/* Ends the group on this rank. Operations in flight complete with FDL_SHUT_DOWN. */
 FDL_API void fdl_group_destroy(fdl_group* group);
-
-/* ---- Ordered communicators: every member calls the same collectives in the same order -------------------------------
- */
-
-typedef struct fdl_comm fdl_comm;
-typedef struct fdl_request fdl_request;
 
 /* ---- Devices --------------------------------------------------------------------------------------------------------
  *
@@ -255,12 +253,19 @@ typedef enum fdl_device_kind { FDL_DEVICE_CPU = 0, FDL_DEVICE_CUDA = 2 /* DLPack
  * one that is too old, a build without it. FDL_INVALID_ARGUMENT: there are fewer. */
 FDL_API fdl_result fdl_device_open(fdl_world* world, fdl_device_kind kind, int index);
 
+/* ---- Ordered communicators: every member calls the same collectives in the same order -------------------------------
+ */
+
+typedef struct fdl_comm fdl_comm;
+typedef struct fdl_request fdl_request;
+
 FDL_API fdl_result fdl_comm_create(fdl_group* group, fdl_comm** comm); /* collective over the group */
+/* Ends the communicator on this rank, and the requests of it that are in flight. */
 FDL_API void fdl_comm_destroy(fdl_comm* comm);
 /* Ends the communicator on all ranks: they get FDL_ABORTED, this rank's name and `reason`. From any thread. */
 FDL_API fdl_result fdl_comm_abort(fdl_comm* comm, const char* reason);
-FDL_API int fdl_comm_rank(const fdl_comm* comm);
-FDL_API int fdl_comm_size(const fdl_comm* comm);
+FDL_API int fdl_comm_rank(const fdl_comm* comm); /* this rank's number in the communicator */
+FDL_API int fdl_comm_size(const fdl_comm* comm); /* how many ranks the communicator has */
 
 /* What is rare. The simple forms below use defaults. */
 typedef struct fdl_call_options {
@@ -272,61 +277,94 @@ typedef struct fdl_call_options {
   const fdl_op* user_op; /* with FDL_USER */
   int deterministic;     /* -1: as configured */
 } fdl_call_options;
+/* Fills in the defaults and struct_size. */
 FDL_API void fdl_call_options_init(fdl_call_options* options);
 
-/* Blocking. Ranks are the communicator's; send_counts and recv_counts have one entry a rank. */
+/* ---- Collectives ----------------------------------------------------------------------------------------------------
+ *
+ * These block. Ranks are the communicator's; counts, send_counts and recv_counts have one entry a rank. Parts of the
+ * ranks lie one behind the other in rank order. */
+
+/* output on every rank: the reduction of all inputs, count elements. */
 FDL_API fdl_result fdl_allreduce(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype,
                                  fdl_reduce_op op);
+/* As fdl_allreduce, for rank `root` only; other ranks' output is ignored. */
 FDL_API fdl_result fdl_reduce(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype,
-                              fdl_reduce_op op, int root); /* output: root only */
+                              fdl_reduce_op op, int root);
+/* Copies count elements of rank `root`'s buffer into the buffers of all ranks. */
 FDL_API fdl_result fdl_broadcast(fdl_comm* comm, void* buffer, size_t count, fdl_dtype dtype, int root);
-/* count: of each rank's input. output holds size * count elements. */
+/* output on every rank: the inputs of all ranks. count: of each rank's input. output holds size * count elements. */
 FDL_API fdl_result fdl_allgather(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype);
+/* As fdl_allgather, with counts[r] elements of rank r. */
 FDL_API fdl_result fdl_allgatherv(fdl_comm* comm, const void* input, void* output, const size_t* counts,
                                   fdl_dtype dtype);
-/* count: of each rank's output. input holds size * count elements. */
+/* output: this rank's part of the reduction. count: of each rank's output. input holds size * count elements. */
 FDL_API fdl_result fdl_reduce_scatter(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype,
                                       fdl_reduce_op op);
+/* As fdl_reduce_scatter, with counts[r] elements for rank r. */
 FDL_API fdl_result fdl_reduce_scatterv(fdl_comm* comm, const void* input, void* output, const size_t* counts,
                                        fdl_dtype dtype, fdl_reduce_op op);
-/* count: for each pair of ranks. */
+/* Part r of input goes to rank r; part r of output comes from rank r. count: for each pair of ranks. */
 FDL_API fdl_result fdl_alltoall(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype);
+/* As fdl_alltoall, with send_counts[r] elements to rank r and recv_counts[r] elements from it. */
 FDL_API fdl_result fdl_alltoallv(fdl_comm* comm, const void* input, const size_t* send_counts, void* output,
                                  const size_t* recv_counts, fdl_dtype dtype);
+/* As fdl_allgather, for rank `root` only; other ranks' output is ignored. */
 FDL_API fdl_result fdl_gather(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype, int root);
+/* Part r of rank `root`'s input goes to rank r; other ranks' input is ignored. count: of each rank's output. */
 FDL_API fdl_result fdl_scatter(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype,
                                int root);
+/* Returns when all ranks have called it. */
 FDL_API fdl_result fdl_barrier(fdl_comm* comm);
+/* Sends count elements to rank `peer`. Its k-th fdl_recv from this rank meets the k-th fdl_send to it. */
 FDL_API fdl_result fdl_send(fdl_comm* comm, const void* buffer, size_t count, fdl_dtype dtype, int peer);
+/* Receives count elements from rank `peer`. */
 FDL_API fdl_result fdl_recv(fdl_comm* comm, void* buffer, size_t count, fdl_dtype dtype, int peer);
 
-/* The same as requests. Collectives of one communicator run in the order in which they were started; messages run
+/* ---- Requests -------------------------------------------------------------------------------------------------------
+ *
+ * The same as requests. Collectives of one communicator run in the order in which they were started; messages run
  * beside them. Progress is made inside fdl_test and fdl_wait. */
+
+/* Starts fdl_allreduce. */
 FDL_API fdl_result fdl_iallreduce(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype,
                                   fdl_reduce_op op, fdl_request** request);
+/* Starts fdl_reduce. */
 FDL_API fdl_result fdl_ireduce(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype,
                                fdl_reduce_op op, int root, fdl_request** request);
+/* Starts fdl_broadcast. */
 FDL_API fdl_result fdl_ibroadcast(fdl_comm* comm, void* buffer, size_t count, fdl_dtype dtype, int root,
                                   fdl_request** request);
+/* Starts fdl_allgather. */
 FDL_API fdl_result fdl_iallgather(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype,
                                   fdl_request** request);
+/* Starts fdl_allgatherv. */
 FDL_API fdl_result fdl_iallgatherv(fdl_comm* comm, const void* input, void* output, const size_t* counts,
                                    fdl_dtype dtype, fdl_request** request);
+/* Starts fdl_reduce_scatter. */
 FDL_API fdl_result fdl_ireduce_scatter(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype,
                                        fdl_reduce_op op, fdl_request** request);
+/* Starts fdl_reduce_scatterv. */
 FDL_API fdl_result fdl_ireduce_scatterv(fdl_comm* comm, const void* input, void* output, const size_t* counts,
                                         fdl_dtype dtype, fdl_reduce_op op, fdl_request** request);
+/* Starts fdl_alltoall. */
 FDL_API fdl_result fdl_ialltoall(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype,
                                  fdl_request** request);
+/* Starts fdl_alltoallv. */
 FDL_API fdl_result fdl_ialltoallv(fdl_comm* comm, const void* input, const size_t* send_counts, void* output,
                                   const size_t* recv_counts, fdl_dtype dtype, fdl_request** request);
+/* Starts fdl_gather. */
 FDL_API fdl_result fdl_igather(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype, int root,
                                fdl_request** request);
+/* Starts fdl_scatter. */
 FDL_API fdl_result fdl_iscatter(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype,
                                 int root, fdl_request** request);
+/* Starts fdl_barrier. */
 FDL_API fdl_result fdl_ibarrier(fdl_comm* comm, fdl_request** request);
+/* Starts fdl_send. */
 FDL_API fdl_result fdl_isend(fdl_comm* comm, const void* buffer, size_t count, fdl_dtype dtype, int peer,
                              fdl_request** request);
+/* Starts fdl_recv. */
 FDL_API fdl_result fdl_irecv(fdl_comm* comm, void* buffer, size_t count, fdl_dtype dtype, int peer,
                              fdl_request** request);
 
@@ -370,14 +408,18 @@ typedef struct fdl_call {
   size_t counts_length;
   size_t recv_counts_length;
 } fdl_call;
+/* Fills in the defaults and struct_size. */
 FDL_API void fdl_call_init(fdl_call* call);
+/* Runs the call, or with `request` starts it. `options` NULL: the defaults. */
 FDL_API fdl_result fdl_call_ex(fdl_comm* comm, const fdl_call* call, const fdl_call_options* options,
                                fdl_request** request);
+/* fdl_allreduce with options. */
 FDL_API fdl_result fdl_allreduce_ex(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype,
                                     fdl_reduce_op op, const fdl_call_options* options);
 
 /* A request is freed by the wait (or the test that says done) that returns its outcome, success or failure. */
 FDL_API fdl_result fdl_test(fdl_request* request, int* done);
+/* Waits for the request, frees it and returns its outcome. */
 FDL_API fdl_result fdl_wait(fdl_request* request);
 /* All are freed; the result is the first failure. NULL entries are passed over. */
 FDL_API fdl_result fdl_wait_all(fdl_request** requests, size_t count);
@@ -396,8 +438,7 @@ FDL_API fdl_result fdl_comm_diagnose(fdl_comm* comm, int64_t timeout_ns);
 /* Waits for it and forgets its outcome. Legal after its communicator was destroyed, which ended it. */
 FDL_API void fdl_request_free(fdl_request* request);
 
-/* ---- Named operations: any order, asynchronous, agreed upon, fused
- * --------------------------------------------------- */
+/* ---- Named operations: any order, asynchronous, agreed upon, fused ----------------------------------------------- */
 
 typedef enum fdl_kind {
   FDL_NAMED_ALLREDUCE = 0,
@@ -435,6 +476,7 @@ typedef struct fdl_operation {
   size_t output_elements;
   size_t splits_length;
 } fdl_operation;
+/* Fills in the defaults and struct_size. */
 FDL_API void fdl_operation_init(fdl_operation* operation);
 
 typedef struct fdl_handle fdl_handle;
@@ -457,8 +499,7 @@ FDL_API fdl_result fdl_wait_handle(fdl_handle* handle, int64_t timeout_ns);
 /* Calls back when done, from the thread that completes it: the background thread, or any that waits in fdl_wait_handle
  * or fdl_run (or at once, from this one). The callback may submit and must not wait (FDL_INVALID_ARGUMENT). */
 FDL_API fdl_result fdl_handle_notify(fdl_handle* handle, void (*function)(void* context), void* context);
-/* Of operation `index`, once done. What the library allocated passes to the caller, who ends it with fdl_output_free; a
- * second call gets NULL data. received_splits: alltoall, one entry a rank, lives as long as the handle. */
+/* What an operation has made. */
 typedef struct fdl_output {
   size_t struct_size;
   void* data; /* on the device of the operation's input */
@@ -467,21 +508,22 @@ typedef struct fdl_output {
   const int64_t* received_splits;
   int last_joined; /* fdl_join */
 } fdl_output;
+/* Of operation `index`, once done. What the library allocated passes to the caller, who ends it with fdl_output_free; a
+ * second call gets NULL data. received_splits: alltoall, one entry a rank, lives as long as the handle. */
 FDL_API fdl_result fdl_handle_output(fdl_handle* handle, size_t index, fdl_output* output);
 /* On a device: what is queued on the operation's stream, which still exists, may still use it. */
 FDL_API void fdl_output_free(void* data);
 /* Legal at any time; an operation in flight goes on and its outcome is forgotten. */
 FDL_API void fdl_handle_free(fdl_handle* handle);
 
-/* ---- Memory
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 /* 64-byte aligned memory that all ranks of this host map where they can (FARANDOLE_MEMORY_BYTES says how much), else
  * ordinary memory, after a line in the log. Zeroed. Collectives larger than some KiB whose buffers all lie in such
  * memory are not staged: ranks read and write each other's buffers. It lives until it is freed, also after its world. A
  * forked child sees the parent's memory itself, no copy of it; freeing it there does nothing. */
 FDL_API fdl_result fdl_alloc(fdl_world* world, size_t bytes, void** memory);
-FDL_API void fdl_free(void* memory);
+FDL_API void fdl_free(void* memory); /* frees memory of fdl_alloc and fdl_device_alloc */
 /* Memory of a device for tensors of this group's named operations. Collective over the group: all call it, in one order
  * and with as many bytes; it blocks, and all get memory or the same error, after which the group lives on. Zeroed, in
  * the stream's order. Where NCCL runs the group's collectives it is NCCL's own and registered with the group's

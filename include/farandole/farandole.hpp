@@ -19,6 +19,7 @@ inline namespace api_0 {
 // What fdl_last_error() said when a call failed.
 class Error : public std::runtime_error {
  public:
+  // Copies the strings of `error`, which the next failure in this thread overwrites.
   explicit Error(const fdl_error& error)
       : std::runtime_error(error.text),
         code(error.code),
@@ -36,10 +37,12 @@ class Error : public std::runtime_error {
   std::string group;
 };
 
+// Throws Error unless `result` is FDL_OK.
 inline void check(fdl_result result) {
   if (result != FDL_OK) throw Error(*fdl_last_error());
 }
 
+// The dtype of a C++ type: bool, float, double and integers.
 template <typename T>
 constexpr fdl_dtype dtype_of() {
   if constexpr (std::is_same_v<T, bool>)
@@ -57,6 +60,7 @@ constexpr fdl_dtype dtype_of() {
   }
 }
 
+// A deleter for std::unique_ptr that calls the C function `end`.
 template <auto end>
 struct EndWith {
   template <typename T>
@@ -68,13 +72,17 @@ struct EndWith {
 // The outcome of named operations that were submitted together.
 class Handle {
  public:
+  // Takes ownership of a handle of fdl_submit or fdl_run.
   explicit Handle(fdl_handle* handle) : handle_(handle) {}
+  // Whether the operations have completed. Does not wait.
   bool done() const {
     int done = 0;
     check(fdl_poll(handle_.get(), &done));
     return done != 0;
   }
+  // Waits for the outcome and throws it if it is a failure. timeout_ns < 0: no limit.
   void wait(int64_t timeout_ns = -1) const { check(fdl_wait_handle(handle_.get(), timeout_ns)); }
+  // The C object, which stays owned by this one.
   fdl_handle* get() const { return handle_.get(); }
 
  private:
@@ -102,6 +110,7 @@ class Batch {
     return *this;
   }
 
+  // Submits the operations and returns at once. Their tensors must stay in place until the handle is done.
   Handle submit(fdl_group* group) const {
     fdl_handle* handle = nullptr;
     check(fdl_submit(group, operations_.data(), operations_.size(), &handle));
@@ -123,44 +132,57 @@ class Batch {
 // Collectives that every member calls in the same order.
 class Comm {
  public:
+  // Collective over the group.
   explicit Comm(fdl_group* group) {
     fdl_comm* made = nullptr;
     check(fdl_comm_create(group, &made));
     comm_.reset(made);
   }
+  // This rank's number in the communicator.
   int rank() const { return fdl_comm_rank(comm_.get()); }
+  // How many ranks the communicator has.
   int size() const { return fdl_comm_size(comm_.get()); }
 
+  // In place: the reduction of all ranks' data, on every rank.
   template <typename T>
   void allreduce(T* data, std::size_t count, fdl_reduce_op op = FDL_SUM) {
     check(fdl_allreduce(comm_.get(), data, data, count, dtype_of<T>(), op));
   }
+  // Copies rank `root`'s data to all ranks.
   template <typename T>
   void broadcast(T* data, std::size_t count, int root = 0) {
     check(fdl_broadcast(comm_.get(), data, count, dtype_of<T>(), root));
   }
+  // The inputs of all ranks in rank order. count: of each input.
   template <typename T>
   void allgather(const T* input, T* output, std::size_t count) {
     check(fdl_allgather(comm_.get(), input, output, count, dtype_of<T>()));
   }
+  // This rank's part of the reduction. count: of each output.
   template <typename T>
   void reduce_scatter(const T* input, T* output, std::size_t count, fdl_reduce_op op = FDL_SUM) {
     check(fdl_reduce_scatter(comm_.get(), input, output, count, dtype_of<T>(), op));
   }
+  // Part r of input goes to rank r; part r of output comes from rank r. count: of each part.
   template <typename T>
   void alltoall(const T* input, T* output, std::size_t count) {
     check(fdl_alltoall(comm_.get(), input, output, count, dtype_of<T>()));
   }
+  // Sends to rank `peer`, which calls recv.
   template <typename T>
   void send(const T* data, std::size_t count, int peer) {
     check(fdl_send(comm_.get(), data, count, dtype_of<T>(), peer));
   }
+  // Receives from rank `peer`, which calls send.
   template <typename T>
   void recv(T* data, std::size_t count, int peer) {
     check(fdl_recv(comm_.get(), data, count, dtype_of<T>(), peer));
   }
+  // Returns when all ranks have called it.
   void barrier() { check(fdl_barrier(comm_.get())); }
+  // Ends the communicator on all ranks with FDL_ABORTED and `reason`. May be called from any thread.
   void abort(const std::string& reason) { check(fdl_comm_abort(comm_.get(), reason.c_str())); }
+  // The C object, which stays owned by this one.
   fdl_comm* get() const { return comm_.get(); }
 
  private:
@@ -170,22 +192,27 @@ class Comm {
 // A set of ranks. The world's own is World::all().
 class Group {
  public:
+  // Collective over `ranks`, which are ranks of the world.
   Group(fdl_world* world, const std::vector<int>& ranks) {
     fdl_group* made = nullptr;
     check(fdl_group_create(world, ranks.data(), ranks.size(), &made));
     group_.reset(made);
   }
+  // This rank's number in the group.
   int rank() const { return fdl_group_rank(group_.get()); }
+  // How many ranks the group has.
   int size() const { return fdl_group_size(group_.get()); }
+  // The C object, which stays owned by this one.
   fdl_group* get() const { return group_.get(); }
 
  private:
   std::unique_ptr<fdl_group, EndWith<fdl_group_destroy>> group_;
 };
 
-// All ranks of the job. Constructing it meets the others; destroying it says good-bye.
+// All ranks of the job. The constructor connects to the other ranks; the destructor leaves the job.
 class World {
  public:
+  // Blocks until all ranks have arrived. NULL: everything from the environment.
   explicit World(const fdl_world_options* options = nullptr) {
     fdl_world* made = nullptr;
     check(fdl_world_create(options, &made));
@@ -193,10 +220,15 @@ class World {
     facts_.struct_size = sizeof facts_;
     check(fdl_world_info(made, &facts_));
   }
+  // This rank's number.
   int rank() const { return facts_.rank; }
+  // How many ranks the job has.
   int size() const { return facts_.size; }
+  // Rank, size, host, launcher and transports.
   const fdl_world_facts& facts() const { return facts_; }
+  // The group of all ranks.
   fdl_group* all() const { return fdl_group_all(world_.get()); }
+  // The C object, which stays owned by this one.
   fdl_world* get() const { return world_.get(); }
 
  private:
