@@ -2,13 +2,12 @@
 
     farandole run -np 4 python examples/03_groups.py
 
-Even and odd ranks sum among themselves while all ranks sum together; nobody waits for another group. Then the ordered level:
-a communicator, which is faster and wants every member to call the same things in the same order.
+Even and odd ranks sum among themselves while all ranks sum together; nobody waits for another group. Then the ordered
+level: a communicator, which is faster and wants every member to call the same things in the same order.
 """
 
-import numpy as np
-
 import farandole
+import numpy as np
 
 farandole.init()
 rank, size = farandole.rank(), farandole.size()

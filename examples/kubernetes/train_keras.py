@@ -3,9 +3,9 @@
     farandole run -np 2 -- python train_keras.py
     farandole run -np 2 -- python train_keras.py --checkpoint s3://bucket/run-7     # pip install "farandole[s3]"
 
-What the tutorials for Kubernetes that this replaces do wrong: they import horovod.tensorflow and use its callbacks, which
-are in horovod.tensorflow.keras (here horovod.keras); they scale neither the learning rate nor the data by the number of
-ranks; and each rank prints and saves.
+What the tutorials for Kubernetes that this replaces do wrong: they import horovod.tensorflow and use its callbacks,
+which are in horovod.tensorflow.keras (here horovod.keras); they scale neither the learning rate nor the data by the
+number of ranks; and each rank prints and saves.
 """
 
 import argparse
@@ -13,11 +13,10 @@ import os
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
-
-import farandole.keras as hvd  # noqa: E402
-from farandole import checkpoint  # noqa: E402
+import farandole.keras as hvd
+import keras
+import numpy as np
+from farandole import checkpoint
 
 
 def points(count):

@@ -1,4 +1,5 @@
-"""Checkpoints in folders and in object stores: the old one or the new one, whoever dies when; and what is said of failures."""
+"""Checkpoints in folders and in object stores: the old one or the new one, whoever dies when; and what is said of
+failures."""
 
 import os
 import re
@@ -6,11 +7,10 @@ import subprocess
 import sys
 
 import pytest
-
 from farandole import checkpoint, launcher, stores
 
 pytest.importorskip("s3fs", reason="needs s3fs and moto: bash tests/kubernetes/setup.sh")
-import s3_server  # noqa: E402
+import s3_server
 
 READ_AND_WRITE = ["s3:ListBucket", "s3:GetObject", "s3:PutObject", "s3:DeleteObject"]
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "FARANDOLE_"))}
@@ -48,7 +48,7 @@ def gcs():
 
     server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="training")
     server.start()
-    yield "http://127.0.0.1:%d" % server._api._httpd.server_address[1]
+    yield f"http://127.0.0.1:{server._api._httpd.server_address[1]}"
     server.stop()
 
 

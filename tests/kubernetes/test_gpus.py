@@ -1,11 +1,11 @@
-"""Who carries gradients on GPUs is chosen when the job starts, by a variable in its manifest: on stand-ins for CUDA and NCCL."""
+"""Who carries gradients on GPUs is chosen when the job starts, by a variable in its manifest: on stand-ins for CUDA and
+NCCL."""
 
 import os
 import subprocess
 import sys
 
 import pytest
-
 from farandole import launcher
 from manifests import KUBERNETES, ROOT, env_of, generated, only, read
 
@@ -34,8 +34,15 @@ def train(nccl, *options):
     if not (CUDA.exists() and NCCL.exists()):
         pytest.skip("the stand-ins are not built: bash tests/run.sh python builds them")
     chosen = {name: value for name, value in env_of(job(*options)).items() if name == "FARANDOLE_DEVICE_COLLECTIVES"}
-    variables = {**os.environ, **chosen, "PYTHONPATH": str(ROOT / "tests" / "python"), "FARANDOLE_CUDA_LIBRARY": str(CUDA),
-                 "FARANDOLE_NCCL_LIBRARY": str(nccl), "STANDIN_CUDA_DEVICES": "8", "FARANDOLE_START_TIMEOUT_S": "100"}  # fmt: skip
+    variables = {
+        **os.environ,
+        **chosen,
+        "PYTHONPATH": str(ROOT / "tests" / "python"),
+        "FARANDOLE_CUDA_LIBRARY": str(CUDA),
+        "FARANDOLE_NCCL_LIBRARY": str(nccl),
+        "STANDIN_CUDA_DEVICES": "8",
+        "FARANDOLE_START_TIMEOUT_S": "100",
+    }
     return subprocess.run([launcher.program(), "run", "-np", "2", "--", sys.executable, "-c", PROGRAM],
                           capture_output=True, text=True, env=variables, timeout=150)  # fmt: skip
 

@@ -6,9 +6,8 @@ import signal
 import sys
 import time
 
-import numpy as np
-
 import farandole
+import numpy as np
 from farandole import elastic
 
 WORKER = int(os.environ.get("FARANDOLE_WORKER", "0"))
@@ -286,10 +285,9 @@ def writes_nonsense(folder):
 
 def trains():
     """A model, its optimizer and a sampler; 1 dies and is replaced, then 2 dies and nobody may come in its place."""
+    import farandole.torch as hvd
     import torch
     import torch.nn.functional as F
-
-    import farandole.torch as hvd
 
     torch.set_num_threads(1)
     hvd.init()

@@ -22,28 +22,53 @@ CONTRACT = [
     ("a name in flight", ["a name that is in flight", "a group with a name that is in flight"]),
     ("dtype differs", ["types differ"]),
     ("kind differs", ["kinds differ"]),
-    ("shape differs", ["shapes differ: allreduce", "shapes differ: adasum", "shapes differ: broadcast",
-                       "shapes differ: reducescatter"]),
-    ("dimensions differ", ["dimensions differ: allgather", "rows differ in size: allgather", "rows differ in size: alltoall"]),
+    (
+        "shape differs",
+        [
+            "shapes differ: allreduce",
+            "shapes differ: adasum",
+            "shapes differ: broadcast",
+            "shapes differ: reducescatter",
+        ],
+    ),
+    (
+        "dimensions differ",
+        ["dimensions differ: allgather", "rows differ in size: allgather", "rows differ in size: alltoall"],
+    ),
     ("scaling differs", ["prescale differs", "postscale differs", "sum and average: reducescatter"]),
     ("reduction differs", ["reductions differ", "reductions differ: adasum"]),
     ("broadcast's root differs", ["roots differ"]),
     ("CPU and GPU", ["a group on two devices"]),
     ("no dimension: allgather, alltoall", ["no rows: allgather", "no rows: alltoall"]),
     ("no dimension: reducescatter", ["no rows: reducescatter"]),
-    ("while a rank has joined", [f"{one} while others have joined"
-                                 for one in ("allgather", "broadcast", "alltoall", "reducescatter")]),
-    ("reducescatter with another reduction", [f"reducescatter with {one}" for one in ("Min", "Max", "Product", "Adasum")]),
-    ("a bad root, no member, no such set", ["a root that is no rank", "a root outside the set", "a set that is not registered",
-                                            "an operation of a set one is not in"]),
-    ("alltoall's splits", ["splits of another type", "splits beyond the rows", "splits too many", "rows that do not divide"]),
+    (
+        "while a rank has joined",
+        [f"{one} while others have joined" for one in ("allgather", "broadcast", "alltoall", "reducescatter")],
+    ),
+    (
+        "reducescatter with another reduction",
+        [f"reducescatter with {one}" for one in ("Min", "Max", "Product", "Adasum")],
+    ),
+    (
+        "a bad root, no member, no such set",
+        [
+            "a root that is no rank",
+            "a root outside the set",
+            "a set that is not registered",
+            "an operation of a set one is not in",
+        ],
+    ),
+    (
+        "alltoall's splits",
+        ["splits of another type", "splits beyond the rows", "splits too many", "rows that do not divide"],
+    ),
     ("type or layout", ["a type without rule", "not contiguous"]),
     ("a stall", ["a stall is reported"]),
     ("a stall that lasts", ["a stall is ended"]),
     ("a rank dies", ["another rank is killed"]),
     ("a timeline before init", ["start_timeline before init"]),
     ("a timeline that cannot be written", ["a timeline in a folder that is not there"]),
-]  # fmt: skip
+]
 
 
 def shuts_down():

@@ -48,15 +48,21 @@ class Rank:
 
 def start_fresh(arguments, environment, output):
     with open(output, "w") as file:
-        return subprocess.Popen([sys.executable, os.path.join(HERE, "worker.py"), *arguments], env=environment, stdout=file,
-                                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
+        return subprocess.Popen(
+            [sys.executable, os.path.join(HERE, "worker.py"), *arguments],
+            env=environment,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
 
 class Launched:
     """The ranks of one job. Use as a context manager: leaving it ends what still runs.
 
-    Ranks are forked from a process that has imported PyTorch, or, where `fresh`, are interpreters of their own: for what
-    is about how an interpreter begins, ends or forks."""
+    Ranks are forked from a process that has imported PyTorch, or, where `fresh`, are interpreters of their own: for
+    what is about how an interpreter begins, ends or forks."""
 
     def __init__(self, size, module, checks, environment=None, arguments=(), rendezvous=None, fresh=False):
         self.folder = tempfile.TemporaryDirectory(prefix="farandole-test-")

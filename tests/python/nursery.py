@@ -49,8 +49,12 @@ class Nursery:
         for end in (self._socket, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MESSAGE_BYTES)
         variables = dict(os.environ, OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1")
-        self._process = subprocess.Popen([sys.executable, os.path.abspath(__file__), str(theirs.fileno())],
-                                         pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=variables)  # fmt: skip
+        self._process = subprocess.Popen(
+            [sys.executable, os.path.abspath(__file__), str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            env=variables,
+        )
         theirs.close()
         self._started = []
         self.codes = {}  # of processes that have ended, by pid, as Popen.returncode has them
@@ -147,12 +151,11 @@ def serve(ours):
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: who ordered the ranks ends them
-    import torch  # noqa: F401  what takes longest of what ranks import
-    import torch.distributed._functional_collectives  # noqa: F401
-    import torch.distributed.checkpoint  # noqa: F401
-    import torch.distributed.fsdp  # noqa: F401
+    import torch
+    import torch.distributed._functional_collectives
+    import torch.distributed.checkpoint
+    import torch.distributed.fsdp
     import torch.distributed.tensor  # noqa: F401
-
     import worker
 
     if serve(socket.socket(fileno=int(sys.argv[1]))):

@@ -1,16 +1,16 @@
-"""A random caller of every collective. Between correct calls, whose results are compared with ==, each rank makes calls whose
-sizes are wrong. Each of those must raise before anything is sent or written, so the correct calls must still match.
+"""A random caller of every collective. Between correct calls, whose results are compared with ==, each rank makes calls
+whose sizes are wrong. Each of those must raise before anything is sent or written, so the correct calls must still
+match.
 
-check_random_calls runs on each rank of a job: RANDOM_SIZES_CALLS, RANDOM_SIZES_SEED and RANDOM_SIZES_PORT (of the store of
-torch.distributed) are its arguments.
+check_random_calls runs on each rank of a job: RANDOM_SIZES_CALLS, RANDOM_SIZES_SEED and RANDOM_SIZES_PORT (of the store
+of torch.distributed) are its arguments.
 """
 
 import os
 import random
 
-import numpy as np
-
 import farandole as fdl
+import numpy as np
 
 DTYPES = ["uint8", "int16", "int32", "int64", "float32", "float64"]
 UNTOUCHED = 77
@@ -19,8 +19,8 @@ UNTOUCHED = 77
 class Call:
     """One collective with arguments that are right, and the ways in which this rank's arguments can be wrong.
 
-    `arguments`: of the call. `expected`: what `result` must be, None where this rank gets nothing. `wrong`: functions that
-    change a copy of the arguments so that this rank must be refused."""
+    `arguments`: of the call. `expected`: what `result` must be, None where this rank gets nothing. `wrong`: functions
+    that change a copy of the arguments so that this rank must be refused."""
 
     def __init__(self, arguments, expected, wrong):
         self.arguments = arguments
@@ -43,7 +43,8 @@ def other_count(rng, count):
     return rng.choice([one for one in choices if one != count])
 
 
-# ---- Ways to be wrong: each takes a random generator and the arguments, and returns other arguments --------------------
+# ---- Ways to be wrong: each takes a random generator and the arguments, and returns other arguments
+# --------------------
 
 
 def resized(key):
@@ -113,8 +114,9 @@ def no_such_root(rng, arguments):
     return {**arguments, "root": rng.choice([-1, fdl.size(), 1 << 20])}
 
 
-# ---- Correct calls -----------------------------------------------------------------------------------------------------
-# Each takes the generator that all ranks share, this rank and the number of ranks.
+# ---- Correct calls
+# ----------------------------------------------------------------------------------------------------- Each takes the
+# generator that all ranks share, this rank and the number of ranks.
 
 
 def pick(shared):
@@ -156,8 +158,18 @@ def an_allgather(shared, rank, size):
     count, dtype = pick(shared)
     arguments = {"tensor": data(rank, count, dtype), "out": room(count * size, dtype)}
     expected = np.concatenate([data(one, count, dtype) for one in range(size)])
-    return Call(arguments, expected, [resized("out"), resized("tensor"), of_another_type("out"), not_contiguous("tensor"),
-                                      read_only("out"), overlapping])  # fmt: skip
+    return Call(
+        arguments,
+        expected,
+        [
+            resized("out"),
+            resized("tensor"),
+            of_another_type("out"),
+            not_contiguous("tensor"),
+            read_only("out"),
+            overlapping,
+        ],
+    )
 
 
 def an_allgather_with_counts(shared, rank, size):
@@ -207,8 +219,11 @@ def an_alltoall_with_counts(shared, rank, size):
     for one in range(size):
         start = sum(sent[one][:rank])
         parts.append(data(one, sum(sent[one]), dtype)[start : start + sent[one][rank]])
-    return Call(arguments, np.concatenate(parts),
-                [resized("out"), resized("tensor"), wrong_counts("send_counts"), wrong_counts("recv_counts")])  # fmt: skip
+    return Call(
+        arguments,
+        np.concatenate(parts),
+        [resized("out"), resized("tensor"), wrong_counts("send_counts"), wrong_counts("recv_counts")],
+    )
 
 
 def a_gather(shared, rank, size):
@@ -269,7 +284,8 @@ def a_named_alltoall(shared, rank, size):
 NAMED = {"allreduce": a_sum, "broadcast": a_named_broadcast, "alltoall": a_named_alltoall}
 
 
-# ---- The caller --------------------------------------------------------------------------------------------------------
+# ---- The caller
+# --------------------------------------------------------------------------------------------------------
 
 
 class Caller:

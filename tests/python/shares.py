@@ -1,8 +1,7 @@
 """Data that all ranks share out among themselves, and whether what they learned from it is what one learns."""
 
-import torch
-
 import farandole.torch as hvd
+import torch
 
 TOLERANCE = 2e-6
 

@@ -5,10 +5,9 @@ import inspect
 import os
 import re
 
+import farandole
 import numpy as np
 import torch
-
-import farandole
 from farandole import _native, arrays, codes, objects
 from farandole.torch import tensors
 from farandole.torch.distributed import operands
@@ -29,7 +28,7 @@ def enumerators(name):
     """{name without prefix: number} of an enumeration of the header."""
     with open(HEADER) as file:
         text = re.sub(r"/\*.*?\*/", "", file.read(), flags=re.S)
-    (body,) = re.findall(r"typedef enum fdl_%s \{(.*?)\}" % name, text, re.S)
+    (body,) = re.findall(rf"typedef enum fdl_{name} \{{(.*?)\}}", text, re.S)
     found = {one: int(number) for one, number in re.findall(r"(\w+) = (\d+)", body)}
     assert found and all(one.startswith(PREFIXES[name]) for one in found), body
     return {one.removeprefix(PREFIXES[name]): number for one, number in found.items()}

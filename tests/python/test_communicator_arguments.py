@@ -2,10 +2,9 @@
 
 import inspect
 
+import farandole as fdl
 import numpy as np
 import pytest
-
-import farandole as fdl
 from expect import raises
 from launch import launch
 

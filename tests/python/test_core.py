@@ -3,10 +3,9 @@
 import os
 import sys
 
+import farandole as fdl
 import numpy as np
 import pytest
-
-import farandole as fdl
 from expect import raises
 from launch import checks_of, launch, require
 
@@ -279,7 +278,6 @@ def check_steps_without_names_repeat():
 
 
 def check_shutdown_and_again():
-    size = fdl.size()
     fdl.barrier()
     fdl.shutdown()
     fdl.shutdown()

@@ -1,16 +1,15 @@
-"""Memory of a group on its devices, on stand-ins for CUDA and NCCL: arrays in it, and gradients. This build of PyTorch has
-no CUDA: of the optimizer it is tested what it asks for. Data are small integers: sums are exact."""
+"""Memory of a group on its devices, on stand-ins for CUDA and NCCL: arrays in it, and gradients. This build of PyTorch
+has no CUDA: of the optimizer it is tested what it asks for. Data are small integers: sums are exact."""
 
 import os
 import sys
 
-import numpy as np
-import pytest
-import torch
-
 import farandole as fdl
 import farandole.torch as hvd
+import numpy as np
+import pytest
 import standin
+import torch
 from farandole import core
 from farandole.torch import gradient_buckets
 from farandole.torch import tensors as tensors_module

@@ -1,5 +1,5 @@
-"""Tensors on devices: arrays as CuPy has them, through the host's memory and by NCCL, on stand-ins for both. Data are small
-integers: sums are exact."""
+"""Tensors on devices: arrays as CuPy has them, through the host's memory and by NCCL, on stand-ins for both. Data are
+small integers: sums are exact."""
 
 import ctypes
 import os
@@ -7,12 +7,11 @@ import signal
 import sys
 import time
 
+import farandole as fdl
 import numpy as np
 import pytest
-
-import farandole as fdl
 import standin
-from launch import Launched, checks_of, launch, require
+from launch import checks_of, launch, require
 
 DTYPES = ("float32", "float64", "int32", "uint8", "float16", "int64")
 

@@ -1,14 +1,13 @@
-"""Arrays on CUDA devices that come by DLPack: capsules of both versions over the stand-in's memory, their streams, what is
-refused, and that each tensor is given back once."""
+"""Arrays on CUDA devices that come by DLPack: capsules of both versions over the stand-in's memory, their streams, what
+is refused, and that each tensor is given back once."""
 
 import ctypes
 import gc
 import sys
 
+import farandole as fdl
 import numpy as np
 import pytest
-
-import farandole as fdl
 import standin
 from launch import checks_of, require
 from test_devices import ENVIRONMENTS, mine, total, values
@@ -39,8 +38,14 @@ class Managed(ctypes.Structure):
 
 
 class Versioned(ctypes.Structure):
-    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p), ("deleter", Deleter),
-                ("flags", ctypes.c_uint64), ("tensor", Tensor)]  # fmt: skip
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", Deleter),
+        ("flags", ctypes.c_uint64),
+        ("tensor", Tensor),
+    ]
 
 
 NAMES = {Managed: b"dltensor", Versioned: b"dltensor_versioned"}

@@ -1,4 +1,7 @@
-"""backend="farandole": every operation, reduction and type of torch.distributed. Sums are of small integers, so exact."""
+"""backend="farandole": every operation, reduction and type of torch.distributed.
+
+Sums are of small integers, so exact.
+"""
 
 import datetime
 import os
@@ -7,16 +10,15 @@ import tempfile
 import threading
 import warnings
 
+import farandole
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
-from torch.distributed.distributed_c10d import _coalescing_manager
-
-import farandole
-from farandole.torch.distributed import Options, monitored_barrier
 from expect import raises
+from farandole.torch.distributed import Options, monitored_barrier
 from launch import checks_of, require
+from torch.distributed.distributed_c10d import _coalescing_manager
 
 warnings.simplefilter("ignore", FutureWarning)  # new names of old functions, which older versions do not have
 SIZES = [2, 4]

@@ -9,15 +9,14 @@ import tempfile
 import threading
 import time
 
+import farandole
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-
-import farandole
 from farandole.torch.distributed import monitored_barrier
 from launch import HERE, free_port, launch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 rank, size = int(os.environ.get("FARANDOLE_RANK", 0)), int(os.environ.get("FARANDOLE_SIZE", 1))
 meetings = iter(range(1000))
@@ -242,8 +241,16 @@ def test_the_examples_run_under_torchrun(names):
     with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
         script.write(program.format(names, examples))
         script.flush()
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()),
-                   script.name]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            "2",
+            "--master-port",
+            str(free_port()),
+            script.name,
+        ]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=90,
                               env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
     assert done.returncode == 0, done.stdout

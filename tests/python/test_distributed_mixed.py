@@ -6,18 +6,17 @@ This build of PyTorch has no CUDA and no NCCL: Gloo stands for the other backend
 import os
 import tempfile
 
+import farandole
 import pytest
 import torch
 import torch.distributed as dist
+from expect import raises
+from farandole.torch.distributed import ProcessGroup, Work
+from launch import launch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
-
-import farandole
-from farandole.torch.distributed import ProcessGroup, Work
-from expect import raises
-from launch import launch
 
 rank, size = int(os.environ.get("FARANDOLE_RANK", 0)), int(os.environ.get("FARANDOLE_SIZE", 1))
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -105,8 +104,12 @@ def devices_of_one_backend():
 
 
 def what_cannot_be_made_is_refused():
-    raises(farandole.UnsupportedError, "this build of PyTorch has no NCCL; use backend='farandole' for all devices", start,
-           "cpu:farandole,cuda:nccl")  # fmt: skip
+    raises(
+        farandole.UnsupportedError,
+        "this build of PyTorch has no NCCL; use backend='farandole' for all devices",
+        start,
+        "cpu:farandole,cuda:nccl",
+    )
     raises(farandole.UnsupportedError, r"'cuda:ucc' cannot stand beside farandole.*new_group\(backend='ucc'\)", start,
            "cpu:farandole,cuda:ucc")  # fmt: skip
     start("farandole")

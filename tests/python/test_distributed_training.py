@@ -10,10 +10,12 @@ import sys
 import tempfile
 import warnings
 
+import farandole.torch.distributed
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
+from launch import checks_of, require
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join
@@ -24,9 +26,6 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
-
-import farandole.torch.distributed
-from launch import checks_of, require
 
 warnings.simplefilter("ignore", FutureWarning)
 KEY = os.environ.get("FARANDOLE_JOB_KEY", "")
@@ -117,8 +116,8 @@ def check_ddp_with_communication_hooks():
 
     for hook in (default_hooks.allreduce_hook, default_hooks.fp16_compress_hook, bf16_hook):
         equal_on_both(lambda group, hook=hook: run(group, hook, plain, bucket_cap_mb=0.0005))
-    # It starts collectives in callbacks, whose order among those of other buckets nothing settles: so there is one bucket,
-    # or each is finished before the next.
+    # It starts collectives in callbacks, whose order among those of other buckets nothing settles: so there is one
+    # bucket, or each is finished before the next.
     power = lambda group: powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=2, start_powerSGD_iter=2)  # noqa: E731
     equal_on_both(lambda group: run(group, powerSGD_hook.powerSGD_hook, power))
     several = farandole.torch.distributed.in_order(powerSGD_hook.powerSGD_hook)
@@ -194,8 +193,9 @@ def check_ddp_with_uneven_inputs():
 def check_batch_norm_buffers_and_scheduled_types():
     def run(group):
         torch.manual_seed(3)
-        model = DistributedDataParallel(nn.Sequential(nn.Conv2d(2, 3, 2), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 4)),
-                                        process_group=group)  # fmt: skip
+        model = DistributedDataParallel(
+            nn.Sequential(nn.Conv2d(2, 3, 2), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 4)), process_group=group
+        )
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         for step in range(3):
             inputs = batch(step)[0].repeat(1, 3)[:, :18].reshape(5, 2, 3, 3)

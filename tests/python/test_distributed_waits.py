@@ -1,7 +1,7 @@
 """Waiting for what torch.distributed has started: Work.wait(timeout), the timeout of a group, and futures.
 
-wait(timeout) ends at its time and ends nothing else: the operation stays in flight, and completes when the late rank comes.
-The timeout of a group ends the group on all its ranks, with the late rank as its culprit.
+wait(timeout) ends at its time and ends nothing else: the operation stays in flight, and completes when the late rank
+comes. The timeout of a group ends the group on all its ranks, with the late rank as its culprit.
 """
 
 import datetime
@@ -11,15 +11,14 @@ import statistics
 import threading
 import time
 
+import farandole
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-
-import farandole
 from launch import launch
 from test_distributed_failures import raises, rank, size, start
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 LIMIT_S = 0.05
 TRIES = int(os.environ.get("WAIT_TRIES", "5"))
@@ -100,7 +99,8 @@ def messages_are_waited_for():
     tensor = torch.full((1000,), float(rank))
     if rank == 0:
         work = dist.irecv(tensor, 1, group=group, tag=5)
-        error = raises(farandole.TimeoutError, r"recv of 4000 bytes from rank 1 \(tag 5\) was not finished within the 0.05 s",
+        error = raises(farandole.TimeoutError, r"recv of 4000 bytes from rank 1 \(tag 5\) was not finished within the "
+                                               r"0.05 s",
                        work.wait, seconds(LIMIT_S))  # fmt: skip
         check_error(error, "stays in flight")
         dist.barrier()
@@ -287,8 +287,13 @@ def a_backward_pass_times_out():
     model(torch.ones(2, 10)).sum().backward()
     if rank == 1:
         time.sleep(2.5)
-    error = raises(RuntimeError, "TimeoutError: allreduce in group '.*was not finished before its deadline: it waits for rank 1|"
-                   "allreduce in group '.*it waits for rank 1", lambda: model(torch.ones(2, 10)).sum().backward())  # fmt: skip
+    error = raises(
+        RuntimeError,
+        "TimeoutError: allreduce in group '.*was not finished before its deadline: it waits "
+        "for rank 1|"
+        "allreduce in group '.*it waits for rank 1",
+        lambda: model(torch.ones(2, 10)).sum().backward(),
+    )
     assert "raise the timeout" in str(error)
 
 

@@ -129,8 +129,13 @@ def sshd_init(tmp_path, script=SSHD, **environment):
     program = tmp_path / "sshd"
     program.write_text(script)
     program.chmod(0o755)
-    return subprocess.Popen([FARANDOLE, "sshd-init", "--sshd", str(program), "--port", "2222"], stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True, env=variables({"HOME": str(tmp_path), **environment}))  # fmt: skip
+    return subprocess.Popen(
+        [FARANDOLE, "sshd-init", "--sshd", str(program), "--port", "2222"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=variables({"HOME": str(tmp_path), **environment}),
+    )
 
 
 def test_ranks_below_sshd_hear_sigterm_before_it_does_and_the_pod_ends_with_143(tmp_path):
@@ -158,8 +163,13 @@ def test_ranks_that_do_not_end_do_not_hold_the_pod_beyond_its_grace(tmp_path):
 def test_an_sshd_that_ends_by_itself_is_a_failure_and_a_missing_one_says_what_to_install(tmp_path):
     with sshd_init(tmp_path, "#!/bin/sh\nexit 0\n") as init:
         assert init.wait(timeout=30) == 1 and "sshd ended by itself (exit code 0)" in init.stderr.read()
-    done = subprocess.run([FARANDOLE, "sshd-init", "--sshd", str(tmp_path / "none")], env=variables(), capture_output=True,
-                          text=True, timeout=30)  # fmt: skip
+    done = subprocess.run(
+        [FARANDOLE, "sshd-init", "--sshd", str(tmp_path / "none")],
+        env=variables(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
     assert done.returncode == 78 and "install openssh-server" in done.stderr
 
 

@@ -8,13 +8,12 @@ import subprocess
 import sys
 import time
 
-import pytest
-import torch
-
 import elastic_tasks
 import farandole
 import farandole.torch as hvd
 import horovod.torch.elastic as horovod_elastic
+import pytest
+import torch
 from farandole import basics, elastic, elastic_door
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -141,7 +140,8 @@ def test_the_job_grows_and_shrinks_to_the_number_that_is_written_into_a_file(tmp
     assert sorted(entered) == [(0, 0, [2]), (0, 0, [2, 3]), (0, 0, [2, 3, 1]), (1, 1, [2]), (1, 1, [2, 3]),
                                (2, 2, [2, 3])], job.story  # fmt: skip
     (last,) = job.all_say("steps")
-    # No step is lost, for nobody was; and who only sees others go synchronises nothing, which costs nothing to see here.
+    # No step is lost, for nobody was; and who only sees others go synchronises nothing, which costs nothing to see
+    # here.
     assert last["worker"] == 0 and last["steps"] == max(one["enters"] for one in job.all_say("enters"))
     assert "3 ranks are wanted, not 2" in job.errors and "1 ranks are wanted, not 3" in job.errors, job.story
     assert job.errors.count("removed from the elastic job, and ends") == 2 and "was lost" not in job.errors, job.story
@@ -347,7 +347,7 @@ def test_assigning_another_model_saves_it():
     assert state.model is other and torch.equal(other.weight, weight)
     assert state.optimizer is None
     with pytest.raises(AttributeError, match="no 'scheduler'"):
-        state.scheduler
+        _ = state.scheduler
 
 
 def test_other_kinds_of_values_can_get_handlers():

@@ -1,4 +1,4 @@
-"""Elastic jobs of several nodes, each a launcher of its own, here all on this host: nodes come, go, die and come again."""
+"""Elastic jobs of several nodes, each with its own launcher on this host: nodes join, leave, die and return."""
 
 import json
 import os
@@ -39,8 +39,10 @@ class Node:
         clean.update({"OMP_NUM_THREADS": "1", "FARANDOLE_JOB_KEY": key, "FARANDOLE_START_TIMEOUT_S": "30", **variables})
         self.process = subprocess.Popen(command, env=clean, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.output, self.errors = [], []
-        self.readers = [threading.Thread(target=self._read, args=pair)
-                        for pair in ((self.process.stdout, self.output), (self.process.stderr, self.errors))]  # fmt: skip
+        self.readers = [
+            threading.Thread(target=self._read, args=pair)
+            for pair in ((self.process.stdout, self.output), (self.process.stderr, self.errors))
+        ]
         for reader in self.readers:
             reader.start()
 
@@ -101,7 +103,8 @@ class Job:
 
     @property
     def story(self):
-        return "\n".join(f"---- {node.process.args[2:8]} {node.process.poll()}\n{''.join(node.output)[-1500:]}\n{node.words[-2500:]}"
+        return "\n".join(f"---- {node.process.args[2:8]} "
+                         f"{node.process.poll()}\n{''.join(node.output)[-1500:]}\n{node.words[-2500:]}"
                          for node in self.all)  # fmt: skip
 
     def end(self):
@@ -283,7 +286,8 @@ def test_of_two_nodes_that_claim_one_number_the_second_is_refused_and_both_are_n
     job.until_steps_of(first, 2)
     (third,) = job.start(1)
     assert third.code() == EXIT_RENDEZVOUS, job.story
-    numbers = rf"two nodes claim to be node 1: .*process {second.process.pid} .*which was first, and .*process {third.process.pid} "
+    pids = second.process.pid, third.process.pid
+    numbers = "two nodes claim to be node 1: .*process {} .*which was first, and .*process {} ".format(*pids)
     assert re.search(numbers, third.words), job.story
     job.stop()
     assert (first.code(), second.code()) == (0, 0), job.story

@@ -3,11 +3,10 @@
 import copy
 import threading
 
-import pytest
-import torch
-
 import farandole
 import farandole.torch as hvd
+import pytest
+import torch
 from farandole import elastic
 from launch import launch
 
@@ -52,7 +51,8 @@ class Counter:
         self.count = state["count"]
 
 
-# ---- Schedulers, scalers, and what else has a state_dict --------------------------------------------------------------
+# ---- Schedulers, scalers, and what else has a state_dict
+# --------------------------------------------------------------
 
 
 def test_a_restored_scheduler_still_drives_its_optimizer():
@@ -120,7 +120,8 @@ def test_sync_gives_all_ranks_what_rank_0_has():
     launch(RANKS, check_sync_gives_all_ranks_what_rank_0_has)
 
 
-# ---- Attributes that are assigned later -------------------------------------------------------------------------------
+# ---- Attributes that are assigned later
+# -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [elastic.ObjectState, hvd.elastic.TorchState])

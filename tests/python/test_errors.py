@@ -6,12 +6,11 @@ import signal
 import sys
 import time
 
+import farandole
+import farandole.torch as hvd
 import numpy as np
 import pytest
 import torch
-
-import farandole
-import farandole.torch as hvd
 from expect import fails
 from launch import checks_of, launch, require
 
@@ -106,7 +105,8 @@ def test_on_ranks(check, size):
     require(sys.modules[__name__], size, check)
 
 
-# ---- Ranks that go: as Horovod's programs see it (test_failures.py has the rest) -----------------------------------------
+# ---- Ranks that go: as Horovod's programs see it (test_failures.py has the rest)
+# -----------------------------------------
 
 
 def one_rank_dies():

@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import pytest
-
 from launch import HERE
 
 EXAMPLES = os.path.join(os.path.dirname(os.path.dirname(HERE)), "examples")

@@ -5,10 +5,9 @@ import os
 import signal
 import time
 
+import farandole
 import numpy as np
 import pytest
-
-import farandole
 from expect import fails
 from launch import launch
 

@@ -1,4 +1,5 @@
-"""Horovod's contract for PyTorch beyond the plain operations: Adasum, SyncBatchNorm, optimizers of every kind, process sets.
+"""Horovod's contract for PyTorch beyond the plain operations: Adasum, SyncBatchNorm, optimizers of every kind, process
+sets.
 
 The checks use the package `horovod`, as programs do.
 """
@@ -8,13 +9,12 @@ import gc
 import sys
 import warnings
 
+import horovod.torch as hvd
 import numpy as np
 import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-
-import horovod.torch as hvd
 from expect import raises
 from launch import checks_of, require
 from shares import alike, batch, everything, mine
@@ -228,8 +228,12 @@ def check_sync_batch_norm_of_small_types_and_layouts():
     share = slice(sum(rows[:rank]), sum(rows[: rank + 1]))
     generator = torch.Generator().manual_seed(SEED)
     data, weights = (torch.randn(sum(rows), 4, 3, 2, generator=generator) * 3 + 5 for _ in range(2))
-    for dtype, module_dtype, near in ((torch.float16, torch.float32, 1e-3), (torch.bfloat16, torch.float32, 8e-3),
-                                      (torch.bfloat16, torch.bfloat16, 3e-2), (torch.float32, torch.float32, 1e-5)):  # fmt: skip
+    for dtype, module_dtype, near in (
+        (torch.float16, torch.float32, 1e-3),
+        (torch.bfloat16, torch.float32, 8e-3),
+        (torch.bfloat16, torch.bfloat16, 3e-2),
+        (torch.float32, torch.float32, 1e-5),
+    ):
         for layout in (torch.contiguous_format, torch.channels_last):
             for options in ({}, {"momentum": None}, {"affine": False}, {"track_running_stats": False}):
                 alone, sync = nn.BatchNorm2d(4, **options), hvd.SyncBatchNorm(4, **options).to(module_dtype)
@@ -333,7 +337,7 @@ def check_lbfgs_decides_alike():
 
 
 def check_only_its_own_parameters_are_reduced():
-    """Two optimizers that are both given the names of the whole model: a gradient that both reduced would be too large."""
+    """Two optimizers get the names of the whole model. A gradient that both reduced would be too large."""
     alone, model = net(), net()
     halves = [[one[0], one[2]] for one in (alone, model)]
     bases = [torch.optim.SGD(half.parameters(), lr=0.1) for half in halves[0]]

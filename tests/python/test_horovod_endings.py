@@ -1,15 +1,15 @@
-"""How jobs end, as Horovod's programs meet it: an exception in one rank, a death in backward, shutdowns, exits in flight."""
+"""How jobs end, as Horovod's programs meet it: an exception in one rank, a death in backward, shutdowns, exits in
+flight."""
 
 import os
 import signal
 import time
 
+import farandole
+import horovod.torch as hvd
 import pytest
 import torch
 import torch.nn as nn
-
-import farandole
-import horovod.torch as hvd
 from launch import launch
 
 

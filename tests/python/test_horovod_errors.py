@@ -5,11 +5,10 @@
 
 import sys
 
-import pytest
-import torch
-
 import farandole
 import horovod.torch as hvd
+import pytest
+import torch
 from launch import checks_of, require
 
 
@@ -51,74 +50,160 @@ BEFORE_INIT = [
 
 # Ranks disagree: nothing happens, all are told, the tensor and two ranks are named, and the job goes on.
 DISAGREEMENTS = [
-    ("types differ", ["allreduce.a", "float32", "int32"],
-     lambda: hvd.allreduce(ones(3, dtype=by_rank(torch.float32, torch.int32)), name="a")),
-    ("kinds differ", ["same", "allreduce", "allgather"],
-     lambda: by_rank(
-         lambda: hvd.synchronize(_submit("ALLREDUCE", "same")), lambda: hvd.synchronize(_submit("ALLGATHER", "same")))()),
-    ("shapes differ: allreduce", ["allreduce.b", "[17, 2]", "[18, 2]"],
-     lambda: hvd.allreduce(ones(by_rank(17, 18), 2), name="b")),
-    ("shapes differ: adasum", ["allreduce.c", "[17]", "[18]"],
-     lambda: hvd.allreduce(ones(by_rank(17, 18)), name="c", op=hvd.Adasum)),
-    ("shapes differ: broadcast", ["broadcast.d", "[17]", "[18]"],
-     lambda: hvd.broadcast(ones(by_rank(17, 18)), 0, name="d")),
-    ("shapes differ: reducescatter", ["reducescatter.e", "[17]", "[18]"],
-     lambda: hvd.reducescatter(ones(by_rank(17, 18)), name="e")),
-    ("dimensions differ: allgather", ["allgather.f", "[2]", "[2, 1]"],
-     lambda: hvd.allgather(ones(*by_rank((2,), (2, 1))), name="f")),
-    ("rows differ in size: allgather", ["allgather.g", "[2, 3]", "[2, 4]"],
-     lambda: hvd.allgather(ones(2, by_rank(3, 4)), name="g")),
-    ("rows differ in size: alltoall", ["alltoall.h", "3]", "4]"],
-     lambda: hvd.alltoall(ones(hvd.size(), by_rank(3, 4)), name="h")),
-    ("prescale differs", ["allreduce.i", "prescale", "0.5"],
-     lambda: hvd.allreduce(ones(2), name="i", prescale_factor=by_rank(1.0, 0.5))),
-    ("postscale differs", ["allreduce.j", "postscale", "0.5"],
-     lambda: hvd.allreduce(ones(2), name="j", postscale_factor=by_rank(1.0, 0.5))),
-    ("sum and average: reducescatter", ["reducescatter.k", "sum", "average"],
-     lambda: hvd.reducescatter(ones(4), name="k", op=by_rank(hvd.Sum, hvd.Average))),
-    ("reductions differ", ["allreduce.l", "min", "max"],
-     lambda: hvd.allreduce(ones(2), name="l", op=by_rank(hvd.Min, hvd.Max))),
-    ("reductions differ: adasum", ["allreduce.m", "sum", "adasum"],
-     lambda: hvd.allreduce(ones(2), name="m", op=by_rank(hvd.Sum, hvd.Adasum))),
-    ("roots differ", ["broadcast.n", "root 0", "root 1"],
-     lambda: hvd.broadcast(ones(2), by_rank(0, 1), name="n")),
-    ("a member of a group differs", ["grouped_allreduce.o_2of2", "[3]", "[4]"],
-     lambda: hvd.grouped_allreduce([ones(2), ones(by_rank(3, 4))], name="o")),
-]  # fmt: skip
+    (
+        "types differ",
+        ["allreduce.a", "float32", "int32"],
+        lambda: hvd.allreduce(ones(3, dtype=by_rank(torch.float32, torch.int32)), name="a"),
+    ),
+    (
+        "kinds differ",
+        ["same", "allreduce", "allgather"],
+        lambda: by_rank(
+            lambda: hvd.synchronize(_submit("ALLREDUCE", "same")), lambda: hvd.synchronize(_submit("ALLGATHER", "same"))
+        )(),
+    ),
+    (
+        "shapes differ: allreduce",
+        ["allreduce.b", "[17, 2]", "[18, 2]"],
+        lambda: hvd.allreduce(ones(by_rank(17, 18), 2), name="b"),
+    ),
+    (
+        "shapes differ: adasum",
+        ["allreduce.c", "[17]", "[18]"],
+        lambda: hvd.allreduce(ones(by_rank(17, 18)), name="c", op=hvd.Adasum),
+    ),
+    (
+        "shapes differ: broadcast",
+        ["broadcast.d", "[17]", "[18]"],
+        lambda: hvd.broadcast(ones(by_rank(17, 18)), 0, name="d"),
+    ),
+    (
+        "shapes differ: reducescatter",
+        ["reducescatter.e", "[17]", "[18]"],
+        lambda: hvd.reducescatter(ones(by_rank(17, 18)), name="e"),
+    ),
+    (
+        "dimensions differ: allgather",
+        ["allgather.f", "[2]", "[2, 1]"],
+        lambda: hvd.allgather(ones(*by_rank((2,), (2, 1))), name="f"),
+    ),
+    (
+        "rows differ in size: allgather",
+        ["allgather.g", "[2, 3]", "[2, 4]"],
+        lambda: hvd.allgather(ones(2, by_rank(3, 4)), name="g"),
+    ),
+    (
+        "rows differ in size: alltoall",
+        ["alltoall.h", "3]", "4]"],
+        lambda: hvd.alltoall(ones(hvd.size(), by_rank(3, 4)), name="h"),
+    ),
+    (
+        "prescale differs",
+        ["allreduce.i", "prescale", "0.5"],
+        lambda: hvd.allreduce(ones(2), name="i", prescale_factor=by_rank(1.0, 0.5)),
+    ),
+    (
+        "postscale differs",
+        ["allreduce.j", "postscale", "0.5"],
+        lambda: hvd.allreduce(ones(2), name="j", postscale_factor=by_rank(1.0, 0.5)),
+    ),
+    (
+        "sum and average: reducescatter",
+        ["reducescatter.k", "sum", "average"],
+        lambda: hvd.reducescatter(ones(4), name="k", op=by_rank(hvd.Sum, hvd.Average)),
+    ),
+    (
+        "reductions differ",
+        ["allreduce.l", "min", "max"],
+        lambda: hvd.allreduce(ones(2), name="l", op=by_rank(hvd.Min, hvd.Max)),
+    ),
+    (
+        "reductions differ: adasum",
+        ["allreduce.m", "sum", "adasum"],
+        lambda: hvd.allreduce(ones(2), name="m", op=by_rank(hvd.Sum, hvd.Adasum)),
+    ),
+    ("roots differ", ["broadcast.n", "root 0", "root 1"], lambda: hvd.broadcast(ones(2), by_rank(0, 1), name="n")),
+    (
+        "a member of a group differs",
+        ["grouped_allreduce.o_2of2", "[3]", "[4]"],
+        lambda: hvd.grouped_allreduce([ones(2), ones(by_rank(3, 4))], name="o"),
+    ),
+]
 
 # The caller's own fault: told at once, nobody waits.
 FAULTS = [
     ("no rows: allgather", INTERNAL, ["dimension"], lambda: hvd.allgather(torch.tensor(1.0))),
     ("no rows: alltoall", INTERNAL, ["dimension"], lambda: hvd.alltoall(torch.tensor(1.0))),
-    ("no rows: reducescatter", ValueError, ["does not support scalar inputs"], lambda: hvd.reducescatter(torch.tensor(1.0))),
-    *[(f"reducescatter with {name}", INTERNAL, ["AVERAGE and SUM"],
-       lambda name=name: hvd.reducescatter(ones(4), op=getattr(hvd, name))) for name in ("Min", "Max", "Product", "Adasum")],
+    (
+        "no rows: reducescatter",
+        ValueError,
+        ["does not support scalar inputs"],
+        lambda: hvd.reducescatter(torch.tensor(1.0)),
+    ),
+    *[
+        (
+            f"reducescatter with {name}",
+            INTERNAL,
+            ["AVERAGE and SUM"],
+            lambda name=name: hvd.reducescatter(ones(4), op=getattr(hvd, name)),
+        )
+        for name in ("Min", "Max", "Product", "Adasum")
+    ],
     ("a root that is no rank", ValueError, ["invalid root rank 99"], lambda: hvd.broadcast(ones(1), 99)),
     ("a root that is no number of a rank", ValueError, ["invalid root rank -1"], lambda: hvd.broadcast(ones(1), -1)),
-    ("a set that is not registered", ValueError, ["has not been registered"],
-     lambda: hvd.allreduce(ones(1), process_set=hvd.ProcessSet([0]))),
-    ("splits of another type", ValueError, ["32-bit integer"],
-     lambda: hvd.alltoall(ones(8), torch.ones(hvd.size(), dtype=torch.int64))),
-    ("splits beyond the rows", ValueError, ["greater than the first dimension"],
-     lambda: hvd.alltoall(ones(8), [9] * hvd.size())),
+    (
+        "a set that is not registered",
+        ValueError,
+        ["has not been registered"],
+        lambda: hvd.allreduce(ones(1), process_set=hvd.ProcessSet([0])),
+    ),
+    (
+        "splits of another type",
+        ValueError,
+        ["32-bit integer"],
+        lambda: hvd.alltoall(ones(8), torch.ones(hvd.size(), dtype=torch.int64)),
+    ),
+    (
+        "splits beyond the rows",
+        ValueError,
+        ["greater than the first dimension"],
+        lambda: hvd.alltoall(ones(8), [9] * hvd.size()),
+    ),
     ("splits too many", ValueError, ["number of workers"], lambda: hvd.alltoall(ones(8), [1] * (hvd.size() + 1))),
     ("rows that do not divide", ValueError, ["splits not provided"], lambda: hvd.alltoall(ones(2 * hvd.size() + 1))),
-    ("a group on two devices", INTERNAL, ["must be on same device"],
-     lambda: hvd.grouped_allreduce([ones(2), ones(2, device="meta")])),
-    ("a type without rule", ValueError, ["ComplexFloat", "is not supported"],
-     lambda: hvd.allreduce(ones(2, dtype=torch.complex64))),
-    ("a sum of truth values as average", ValueError, ["average", "bool"], lambda: hvd.allreduce(ones(2, dtype=torch.bool))),
+    (
+        "a group on two devices",
+        INTERNAL,
+        ["must be on same device"],
+        lambda: hvd.grouped_allreduce([ones(2), ones(2, device="meta")]),
+    ),
+    (
+        "a type without rule",
+        ValueError,
+        ["ComplexFloat", "is not supported"],
+        lambda: hvd.allreduce(ones(2, dtype=torch.complex64)),
+    ),
+    (
+        "a sum of truth values as average",
+        ValueError,
+        ["average", "bool"],
+        lambda: hvd.allreduce(ones(2, dtype=torch.bool)),
+    ),
     ("not contiguous", ValueError, ["required to be contiguous"], lambda: hvd.allreduce(ones(4, 4).t())),
     ("both average and op", ValueError, ["supersedes"], lambda: hvd.allreduce(ones(2), average=True, op=hvd.Sum)),
     ("no reduction", ValueError, ["99"], lambda: hvd.allreduce(ones(2), op=99)),
     ("a handle that is none", ValueError, ["12345678"], lambda: hvd.poll(12345678)),
-    ("a second set of the same ranks", ValueError, ["duplicate process set"],
-     lambda: hvd.add_process_set(range(hvd.size()))),
+    (
+        "a second set of the same ranks",
+        ValueError,
+        ["duplicate process set"],
+        lambda: hvd.add_process_set(range(hvd.size())),
+    ),
     ("a set with foreign ranks", ValueError, ["different ranks of 0.."], lambda: hvd.add_process_set([0, 99])),
     ("a set of words", ValueError, ["integers"], lambda: hvd.ProcessSet(["a"])),
     ("parameters of no kind", ValueError, ["invalid params of type"], lambda: hvd.broadcast_parameters(3, 0)),
     ("MPI's threads without MPI", ValueError, ["MPI is not enabled"], lambda: hvd.mpi_threads_supported()),
-]  # fmt: skip
+]
 
 
 def _submit(kind, name):

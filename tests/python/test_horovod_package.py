@@ -6,11 +6,10 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 import farandole
 import horovod
 import horovod.torch as hvd
+import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FARANDOLE = os.path.join(ROOT, "build", "bin", "farandole")
@@ -29,7 +28,8 @@ PATHS = {
     "horovod.common.exceptions": "HorovodInternalError HostsUpdatedInterrupt HorovodVersionMismatchError",
     "horovod.common.process_sets": "ProcessSet global_process_set add_process_set remove_process_set",
     "horovod.common.util": "num_rank_is_power_2 split_list is_iterable",
-    "horovod.torch.mpi_ops": "allreduce allreduce_async_ grouped_allreduce allgather broadcast_ alltoall reducescatter join "
+    "horovod.torch.mpi_ops": "allreduce allreduce_async_ grouped_allreduce allgather broadcast_ alltoall "
+    "reducescatter join "
     "barrier poll synchronize rank size local_rank is_homogeneous Average Sum Adasum init HorovodInternalError",
     "horovod.torch.compression": "Compression Compressor",
     "horovod.torch.functions": "broadcast_parameters broadcast_optimizer_state broadcast_object allgather_object",
@@ -138,7 +138,8 @@ def test_classes_and_constants():
     assert " ".join(_words(hvd.SyncBatchNorm).split()[:5]) == expected
 
 
-# ---- Beside the other one ------------------------------------------------------------------------------------------------
+# ---- Beside the other one
+# ------------------------------------------------------------------------------------------------
 
 
 def test_it_refuses_to_lie_beside_horovod(tmp_path):
@@ -152,7 +153,8 @@ def test_it_refuses_to_lie_beside_horovod(tmp_path):
     assert "pip uninstall -y horovod farandole-horovod" in done.stderr
 
 
-# ---- A script as it is ---------------------------------------------------------------------------------------------------
+# ---- A script as it is
+# ---------------------------------------------------------------------------------------------------
 
 
 def _trains(command, epochs, *options):

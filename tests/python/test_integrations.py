@@ -1,4 +1,5 @@
-"""farandole.integrations: the earlier import paths are the same modules, and the packages import each other in one direction."""
+"""farandole.integrations: the earlier import paths are the same modules, and the packages import each other in one
+direction."""
 
 import ast
 import os
@@ -6,9 +7,8 @@ import pickle
 import subprocess
 import sys
 
-import pytest
-
 import farandole
+import pytest
 
 HERE = os.path.join(os.path.dirname(farandole.__file__), "integrations")
 KINDS = ("kubernetes", "ray")
@@ -140,7 +140,7 @@ def test_farandole_imports_no_integration():
 
 
 def imports_of(path):
-    """The modules of the same package that a file imports, also inside of functions and by import_module('.name', ...)."""
+    """The modules of the same package that a file imports, also in functions and by import_module('.name', ...)."""
     with open(path) as file:
         tree = ast.parse(file.read())
     for node in ast.walk(tree):

@@ -6,9 +6,8 @@ import signal
 import subprocess
 import sys
 
-import pytest
-
 import farandole
+import pytest
 from farandole import leaving
 
 HERE = os.path.dirname(os.path.abspath(__file__))

@@ -1,13 +1,12 @@
-"""A rank killed or stopped in the middle of collectives: the others name it, with one text, in time; nothing is left."""
+"""A rank is killed or stopped during collectives: the others name it in time, with one text, and nothing is left."""
 
 import os
 import signal
 import time
 
+import farandole
 import numpy as np
 import pytest
-
-import farandole
 from launch import Launched
 
 

@@ -4,13 +4,11 @@ import copy
 import os
 import sys
 
-import numpy as np
+import farandole as fdl
+import farandole.torch as hvd
 import pytest
 import torch
 import torch.nn as nn
-
-import farandole as fdl
-import farandole.torch as hvd
 from farandole.torch import gradient_buckets
 from launch import checks_of, require
 from test_optimizer import alike, everything, mine, net, raises, train

@@ -5,18 +5,19 @@ import signal
 import time
 import urllib.request
 
+import farandole as fdl
 import numpy as np
 import pytest
-
-import farandole as fdl
 import standin
 import test_devices
 from launch import free_port, launch
 
 # What rank 1 has that rank 0 has not, and what both are told of it.
 DAYS = {
-    "another version": ({"STANDIN_NCCL_VERSION": "22903"}, "has NCCL 2.32.3, rank 1", "has 2.29.3; install the same on all"),
-    "too old": ({"STANDIN_NCCL_VERSION": "21705"}, "rank 1", "has no library for collectives on devices that it may use"),
+    "another version": ({"STANDIN_NCCL_VERSION": "22903"}, "has NCCL 2.32.3, rank 1", "has 2.29.3; install the same "
+                                                                                      "on all"),
+    "too old": ({"STANDIN_NCCL_VERSION": "21705"}, "rank 1", "has no library for collectives on devices that it may "
+                                                             "use"),
     "absent": ({"FARANDOLE_NCCL_LIBRARY": "/nowhere/libnccl.so.2"}, "rank 1", "install NCCL there"),
     "one GPU for both": ({}, "are on the same GPU", "set NCCL_MULTI_RANK_GPU_ENABLE=1 on all ranks"),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Objects between ranks: what arrives, how little memory that takes, and that a failure of one rank is raised by all."""
+"""Objects between ranks: their values, the memory they need, and that all ranks raise a failure of one rank."""
 
 import mmap
 import os
@@ -6,12 +6,11 @@ import resource
 import tempfile
 import threading
 
+import farandole
+import farandole.torch as hvd
 import numpy as np
 import pytest
 import torch
-
-import farandole
-import farandole.torch as hvd
 from farandole import core, objects
 from launch import launch
 
@@ -115,7 +114,8 @@ def test_tensors_arrive():
     launch(RANKS, check_tensors_arrive)
 
 
-# ---- Memory -----------------------------------------------------------------------------------------------------------
+# ---- Memory
+# -----------------------------------------------------------------------------------------------------------
 
 OBJECT_MIB = 200
 
@@ -162,7 +162,8 @@ def test_an_object_is_not_copied_by_its_root(check):
     launch(RANKS, check)
 
 
-# ---- Failures ---------------------------------------------------------------------------------------------------------
+# ---- Failures
+# ---------------------------------------------------------------------------------------------------------
 
 
 def check_all_ranks_raise_when_the_root_cannot_pickle():

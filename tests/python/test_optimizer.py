@@ -1,21 +1,21 @@
 """DistributedOptimizer: what several ranks learn is what one learns from all their data.
 
-Data and weights are small integers and fractions of two, so one step is exact; many steps are compared within a tolerance.
+Data and weights are small integers and fractions of two, so one step is exact; many steps are compared within a
+tolerance.
 """
 
 import copy
 import sys
 import warnings
 
+import farandole.torch as hvd
 import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-
-import farandole.torch as hvd
 from expect import raises
 from launch import checks_of, require
-from shares import TOLERANCE, alike, batch, everything, mine
+from shares import alike, batch, everything, mine
 
 
 def net(seed=0):
@@ -216,7 +216,7 @@ def check_schedulers_do_not_warn():
     late = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for step in range(3):
+        for _ in range(3):
             train(model, optimizer, 1, mine)
             early.step()
             late.step()
@@ -335,8 +335,10 @@ def check_bad_arguments():
 def check_broadcast_optimizer_state():
     """Weight decay would change the weights if an optimizer were stepped to make its state appear."""
     model = net()
-    for make in (lambda: torch.optim.AdamW(model.parameters(), lr=0.01 * (hvd.rank() + 1), weight_decay=0.1),
-                 lambda: torch.optim.SGD(model.parameters(), lr=0.01 * (hvd.rank() + 1), momentum=0.9, weight_decay=0.1)):  # fmt: skip
+    for make in (
+        lambda: torch.optim.AdamW(model.parameters(), lr=0.01 * (hvd.rank() + 1), weight_decay=0.1),
+        lambda: torch.optim.SGD(model.parameters(), lr=0.01 * (hvd.rank() + 1), momentum=0.9, weight_decay=0.1),
+    ):
         optimizer = make()
         if hvd.rank() == 1:  # only the root has state
             train(model, optimizer, 2, everything)

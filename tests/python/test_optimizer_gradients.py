@@ -1,5 +1,5 @@
-"""Which gradients a DistributedOptimizer reduces: of frozen parameters, of parameters that some ranks do not use, sparse
-ones, ones that are erased, ones of other types and layouts.
+"""Which gradients a DistributedOptimizer reduces: of frozen parameters, of parameters that some ranks do not use,
+sparse ones, ones that are erased, ones of other types and layouts.
 
 Gradients are small multiples of powers of two, so that all sums are exact.
 """
@@ -7,11 +7,10 @@ Gradients are small multiples of powers of two, so that all sums are exact.
 import copy
 import sys
 
+import farandole.torch as hvd
 import pytest
 import torch
 import torch.nn as nn
-
-import farandole.torch as hvd
 from expect import raises
 from launch import checks_of, require
 from shares import mine
@@ -44,7 +43,8 @@ def same_everywhere(model):
         assert all(torch.equal(one, two) for one, two in zip(others, model.parameters()))
 
 
-# ---- Frozen and unused parameters -------------------------------------------------------------------------------------
+# ---- Frozen and unused parameters
+# -------------------------------------------------------------------------------------
 
 
 def check_parameters_that_are_unfrozen_later_are_reduced():
@@ -131,7 +131,8 @@ def check_no_rank_has_any_gradient():
     assert values(parts) == [1.0, 1.0]
 
 
-# ---- Sparse gradients -------------------------------------------------------------------------------------------------
+# ---- Sparse gradients
+# -------------------------------------------------------------------------------------------------
 
 
 def check_a_sparse_gradient_that_some_ranks_have():
@@ -218,7 +219,8 @@ def check_a_gradient_may_become_sparse():
     assert parts[1][2].item() == 1.0 - hvd.size() - 1.5
 
 
-# ---- Passes, and gradients that are erased ------------------------------------------------------------------------------
+# ---- Passes, and gradients that are erased
+# ------------------------------------------------------------------------------
 
 
 def check_zero_grad_forgets_passes():
@@ -271,7 +273,8 @@ def check_one_rank_that_erases_its_gradients_keeps_no_other_waiting():
     hvd.barrier()
 
 
-# ---- Types and layouts --------------------------------------------------------------------------------------------------
+# ---- Types and layouts
+# --------------------------------------------------------------------------------------------------
 
 
 def check_types_may_change_after_wrapping():
@@ -352,7 +355,7 @@ def check_layouts_may_change_after_wrapping():
     for options in FORMS:
         weight = nn.Parameter(torch.zeros(4, 3, 2, 2))
         optimizer = wrap(nn.ParameterList([weight]), **options)
-        for step in range(3):
+        for _ in range(3):
             optimizer.zero_grad()
             (weight * numbered((4, 3, 2, 2))).sum().backward()
             optimizer.step()
@@ -360,7 +363,8 @@ def check_layouts_may_change_after_wrapping():
         assert torch.equal(weight.detach(), -3 * hvd.size() * numbered((4, 3, 2, 2)))
 
 
-# ---- Adasum -------------------------------------------------------------------------------------------------------------
+# ---- Adasum
+# -------------------------------------------------------------------------------------------------------------
 
 
 def check_adasum_combines_what_is_unfrozen_later():

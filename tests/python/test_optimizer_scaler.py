@@ -1,21 +1,20 @@
-"""DistributedOptimizer with GradScaler, ShardedGradScaler and subclasses: scalers see gradients that have been reduced."""
+"""DistributedOptimizer with GradScaler, ShardedGradScaler and subclasses: scalers receive reduced gradients."""
 
 import copy
 import os
 import sys
 
+import farandole.torch as hvd
 import pytest
 import torch
 import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
-from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
-
-import farandole.torch as hvd
 from launch import checks_of, require
 from shares import alike, batch, everything, mine
 from test_optimizer import net
 from test_optimizer_gradients import same_everywhere
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 
 class Derived(torch.amp.GradScaler):
@@ -132,7 +131,7 @@ def check_reading_groups_reduces_nothing():
     model = net()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
     x, y = batch(0)
-    for step in range(3):
+    for _ in range(3):
         optimizer.zero_grad()
         F.mse_loss(model(mine(x)), mine(y)).backward()
         if hvd.rank() == 0:

@@ -9,11 +9,10 @@ import io
 import pickle
 import sys
 
+import farandole.torch as hvd
 import pytest
 import torch
 import torch.nn as nn
-
-import farandole.torch as hvd
 from expect import raises
 from launch import checks_of, require
 from shares import alike, mine
@@ -84,7 +83,8 @@ def check_a_state_that_cannot_be_loaded_changes_nothing():
     assert optimizer.param_groups is groups and groups[0]["lr"] == 0.5
 
 
-# ---- broadcast_optimizer_state ----------------------------------------------------------------------------------------
+# ---- broadcast_optimizer_state
+# ----------------------------------------------------------------------------------------
 
 Moments = collections.namedtuple("Moments", "mean square")
 

@@ -3,11 +3,10 @@
 import gc
 import sys
 
+import farandole.torch as hvd
 import pytest
 import torch
 import torch.nn as nn
-
-import farandole.torch as hvd
 from expect import raises
 from launch import checks_of, require
 from shares import alike, batch, mine
@@ -20,16 +19,15 @@ def check_init():
     torch.set_num_threads(1)
 
 
-# ---- Again ------------------------------------------------------------------------------------------------------------
+# ---- Again
+# ------------------------------------------------------------------------------------------------------------
 
 
 def check_wrapping_parameters_again_takes_them_over():
     for options in FORMS:
         parts = parts_of(2)
         first = wrap(parts, **options)
-        for stepper in (first, wrap(parts, **options)):
-            pass
-        second = stepper
+        second = wrap(parts, **options)
         for _ in range(3):
             sum(parts).sum().backward()
             second.step()
@@ -80,7 +78,8 @@ def check_remove_hooks():
     assert values(parts) == [1.0 - hvd.size() - 2.0 - momentum - hvd.size() - 0.5 * (2.0 + momentum)] * 2
 
 
-# ---- Several ----------------------------------------------------------------------------------------------------------
+# ---- Several
+# ----------------------------------------------------------------------------------------------------------
 
 
 def check_a_rank_may_make_more_optimizers_than_others():
@@ -110,7 +109,7 @@ def check_the_same_names_in_flight_together():
     bases = [torch.optim.SGD(alone.parameters(), lr=0.1) for alone, _ in pairs]
     for step in range(4):
         x, y = batch(step)
-        for which, (alone, model) in enumerate(pairs):
+        for which, (alone, _) in enumerate(pairs):
             bases[which].zero_grad()
             wrapped[which].zero_grad()
             nn.functional.mse_loss(alone(x), y).backward()
@@ -143,7 +142,8 @@ def check_ranks_with_different_parameters_are_an_error_on_all():
     assert same[0].item() == 1.0 - hvd.size()
 
 
-# ---- Groups that are added --------------------------------------------------------------------------------------------
+# ---- Groups that are added
+# --------------------------------------------------------------------------------------------
 
 
 def check_added_parameters_keep_the_names_that_were_given():

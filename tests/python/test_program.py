@@ -9,7 +9,6 @@ import sys
 import time
 
 import pytest
-
 import standin
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -66,7 +65,10 @@ def test_run_on_two_nodes_is_one_world():
     with __import__("socket").socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    code = "import farandole as f, numpy as n; f.init(); print(f.rank(), f.size(), f.allreduce(n.ones(1))[0]); f.shutdown()"
+    code = (
+        "import farandole as f, numpy as n; f.init(); print(f.rank(), f.size(), f.allreduce(n.ones(1))[0]); "
+        "f.shutdown()"
+    )
     variables = dict(os.environ, FARANDOLE_JOB_KEY="one secret on both nodes")
     nodes = [
         subprocess.Popen(
@@ -217,9 +219,11 @@ def test_env_refuses_contradictions(environment, words):
 
 @pytest.mark.parametrize("variables, lines", [
     ({}, ["devices: cuda: 8 devices, the first cuda:0 (Stand-in 0)",
-          f"collectives on devices: NCCL 2.32.3 ({standin.NCCL}, as nccl_library says): own_memory, registration, symmetric"]),
+          f"collectives on devices: NCCL 2.32.3 ({standin.NCCL}, as nccl_library says): own_memory, registration, "
+          "symmetric"]),
     ({"STANDIN_NCCL_VERSION": "21705", "STANDIN_CUDA_DEVICES": "1"},
-     ["devices: cuda: 1 device, cuda:0", f"collectives on devices: nccl: {standin.NCCL} is NCCL 2.17.5, too old; 2.18 or newer"]),
+     ["devices: cuda: 1 device, cuda:0", f"collectives on devices: nccl: {standin.NCCL} is NCCL 2.17.5, too old; 2.18 "
+                                         "or newer"]),
     ({"FARANDOLE_CUDA_LIBRARY": "/nowhere.so", "FARANDOLE_NCCL_LIBRARY": "/nowhere2.so"},
      ["devices: cuda: the driver /nowhere.so cannot be opened",
       "collectives on devices: nccl: cannot open what nccl_library names (/nowhere2.so"]),
@@ -333,8 +337,10 @@ def test_explain_says_what_is_done_about_numa_nodes():
         "NUMA levels: used: " in two.stdout
         and "node 1: ranks 2-3 fold their inputs upon the sum of node 0" in two.stdout
     )
-    told = [json.loads(farandole("explain", "--ranks", "4", "--json", *more, environment=machine).stdout) for more in
-            [[], ["--bytes", "4K"], ["--nodes", "0,1,0,1"], ["--algorithm", "ring"], ["--transport", "tcp"]]]  # fmt: skip
+    told = [
+        json.loads(farandole("explain", "--ranks", "4", "--json", *more, environment=machine).stdout)
+        for more in [[], ["--bytes", "4K"], ["--nodes", "0,1,0,1"], ["--algorithm", "ring"], ["--transport", "tcp"]]
+    ]
     assert [each["numa_levels"] for each in told] == [True, False, False, False, False]
     assert told[0]["numa_nodes"] == [{"node": 0, "ranks": "0-1"}, {"node": 1, "ranks": "2-3"}]
     assert [each["chosen"] for each in told[0]["ways"]].count(True) == 1

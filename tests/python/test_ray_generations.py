@@ -1,10 +1,10 @@
-"""Elastic workers of the Ray integration without Ray: who belongs to the next generation, and what the coordinator tells them."""
+"""Elastic workers of the Ray integration without Ray: who belongs to the next generation, and what the coordinator
+tells them."""
 
 import asyncio
 import random
 
 import pytest
-
 from farandole.integrations.ray import RayExecutor
 from farandole.integrations.ray.coordinator import Coordinator
 from farandole.integrations.ray.elastic_executor import ElasticRayExecutor

@@ -1,14 +1,13 @@
-"""The Ray integration without Ray: ranks by node, devices that ranks of a node share, first causes, and what is said where Ray is
-missing."""
+"""The Ray integration without Ray: ranks by node, devices that ranks of a node share, first causes, and what is said
+where Ray is missing."""
 
 import pickle
 import random
 import subprocess
 import sys
 
-import pytest
-
 import farandole
+import pytest
 from farandole import meeting
 from farandole.integrations.ray import RayExecutor, by_node, number, visible_devices
 from farandole.integrations.ray.failures import explain, first_cause, how_it_died, place_in
@@ -27,8 +26,13 @@ def test_ranks_of_nodes_that_are_alike():
 
 def test_ragged_nodes_count_only_those_that_have_the_local_rank():
     assert seats("abbbcc") == [
-        (0, 6, 0, 1, 0, 3), (1, 6, 0, 3, 1, 3), (2, 6, 1, 3, 0, 2), (3, 6, 2, 3, 0, 1), (4, 6, 0, 2, 2, 3), (5, 6, 1, 2, 1, 2),
-    ]  # fmt: skip
+        (0, 6, 0, 1, 0, 3),
+        (1, 6, 0, 3, 1, 3),
+        (2, 6, 1, 3, 0, 2),
+        (3, 6, 2, 3, 0, 1),
+        (4, 6, 0, 2, 2, 3),
+        (5, 6, 1, 2, 1, 2),
+    ]
 
 
 def test_ranks_that_take_turns_between_nodes_keep_their_numbers():
@@ -109,8 +113,11 @@ class RayTaskError(Exception):
         self.cause = cause
 
 
-DEATH = RayActorError("The actor died.\n\tpid: 7\n\tip: 10.0.0.7\nThe actor is dead because its worker process has died. Worker "
-                      "exit type: SYSTEM_ERROR Worker exit detail: End of file. Some common causes include: (1) the moon")  # fmt: skip
+DEATH = RayActorError(
+    "The actor died.\n\tpid: 7\n\tip: 10.0.0.7\nThe actor is dead because its worker process has "
+    "died. Worker "
+    "exit type: SYSTEM_ERROR Worker exit detail: End of file. Some common causes include: (1) the moon"
+)
 LOST = farandole.PeerLostError("rank 1 on b was lost", 1, "b")
 
 
@@ -122,7 +129,8 @@ def test_a_worker_that_died_is_the_cause_whoever_was_heard_first():
     failures = {0: RayTaskError(LOST), 2: RayTaskError(ValueError("x")), 1: DEATH}
     assert first_cause(failures) == 1
     error = told(failures)
-    assert str(error) == ("rank 1 of 3 on node-1 died: its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit "
+    assert str(error) == ("rank 1 of 3 on node-1 died: its worker process has died. Worker exit type: SYSTEM_ERROR "
+                          "Worker exit "
                           "detail: End of file; rank 0 says: rank 1 on b was lost")  # fmt: skip
     assert error.rank == 1 and isinstance(error, RayActorError) and isinstance(error, farandole.RankError)
     train = "Worker(hostname='train-1', node_id='0123456789ab', node_ip='10.0.0.7', pid=7)"

@@ -1,11 +1,10 @@
 """Arguments that cannot be: one sentence says which, what was given and what to give, before anything is submitted."""
 
+import farandole as fdl
+import farandole.torch as hvd
 import numpy as np
 import pytest
 import torch
-
-import farandole as fdl
-import farandole.torch as hvd
 from expect import raises
 from launch import launch
 

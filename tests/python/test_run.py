@@ -8,10 +8,9 @@ import socket
 import subprocess
 import sys
 
-import pytest
-
 import farandole
 import horovod
+import pytest
 import run_tasks
 from farandole import hosts, run_rank
 from horovod.runner import config_file, launch, options
@@ -53,7 +52,8 @@ def test_the_signature_is_that_of_the_contract():
             "func args=() kwargs=None num_proc=1 min_num_proc=None max_num_proc=None slots=None reset_limit=None "
             "cooldown_range=None hosts=None hostfile=None host_discovery_script=None start_timeout=None ssh_port=None "
             "ssh_identity_file=None disable_cache=None output_filename=None verbose=None use_gloo=None use_mpi=None "
-            "mpi_args=None network_interface=None network_interfaces=None executable=None np=None min_np=None max_np=None"
+            "mpi_args=None network_interface=None network_interfaces=None executable=None np=None min_np=None "
+            "max_np=None"
         ).split()
     )
     assert horovod.run is farandole.run
@@ -160,8 +160,9 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path):
 
 
 def test_lines_can_begin_with_the_time():
-    done = subprocess.run([FARANDOLE, "run", "-np", "1", "--timestamps", "echo", "hello"], capture_output=True, text=True,
-                          env=clean())  # fmt: skip
+    done = subprocess.run(
+        [FARANDOLE, "run", "-np", "1", "--timestamps", "echo", "hello"], capture_output=True, text=True, env=clean()
+    )
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \[0\] hello\n", done.stdout), done.stdout
 
 
@@ -246,8 +247,18 @@ RUN_FLAGS = {
 
 @pytest.mark.parametrize("line", RUN_FLAGS)
 def test_an_option_becomes_one_of_farandole_run(line):
-    assert launch.command_of(planned(f"-np 2 {line}"))[1:] == ["run", "--standalone", "-np", "2", *RUN_FLAGS[line], "--", "python",
-                                                               "train.py", "--lr", "1"]  # fmt: skip
+    assert launch.command_of(planned(f"-np 2 {line}"))[1:] == [
+        "run",
+        "--standalone",
+        "-np",
+        "2",
+        *RUN_FLAGS[line],
+        "--",
+        "python",
+        "train.py",
+        "--lr",
+        "1",
+    ]
 
 
 @pytest.mark.parametrize("line", ["--gloo", "--mpi", "--ssh-port 22", "--disable-cache", "--mpi-args=-x -y", "--tcp"])

@@ -2,16 +2,14 @@
 
 The random caller also runs under AddressSanitizer: tests/run.sh, part address."""
 
-import os
-import subprocess
 import sys
-
-import numpy as np
-import pytest
+from functools import partial
 
 import farandole as fdl
+import numpy as np
+import pytest
 from expect import fails
-from launch import HERE, Launched, checks_of, free_port, require
+from launch import Launched, checks_of, free_port, require
 
 
 def check_init():
@@ -47,10 +45,10 @@ def check_counts_of_another_length_or_sign():
     with fdl.Communicator() as comm:
         for counts in ([], [1] * (size - 1), [1] * (size + 1)):
             text = f"counts has {len(counts)} entries, and there are {size} ranks"
-            fails(fdl.InvalidArgumentError, text, action=lambda: comm.allgather(np.ones(1), counts=counts))
-            fails(fdl.InvalidArgumentError, text, action=lambda: comm.reduce_scatter(np.ones(size), counts=counts))
-            fails(fdl.InvalidArgumentError, f"send_{text}",
-                  action=lambda: comm.alltoall(np.ones(size), send_counts=counts, recv_counts=[1] * size))  # fmt: skip
+            for action in (partial(comm.allgather, np.ones(1)), partial(comm.reduce_scatter, np.ones(size))):
+                fails(fdl.InvalidArgumentError, text, action=partial(action, counts=counts))
+            exchange = partial(comm.alltoall, np.ones(size), send_counts=counts, recv_counts=[1] * size)
+            fails(fdl.InvalidArgumentError, f"send_{text}", action=exchange)
         counts = [1] * (size - 1) + [-4]
         text = f"counts[{size - 1}] is -4; it must not be negative"
         fails(fdl.InvalidArgumentError, f"allgather: {text}", action=lambda: comm.allgather(np.ones(1), counts=counts))

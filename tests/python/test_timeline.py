@@ -8,13 +8,12 @@ import signal
 import sys
 import time
 
-import pytest
-import torch
-import torch.nn as nn
-
 import farandole
 import farandole.torch as fdl_torch
 import horovod.torch as hvd
+import pytest
+import torch
+import torch.nn as nn
 from launch import Launched, launch
 
 
@@ -63,7 +62,8 @@ class Timeline:
         return {event["name"] for event in self.events if event["ph"] == "B"}
 
 
-# ---- Written by a training run ------------------------------------------------------------------------------------------
+# ---- Written by a training run
+# ------------------------------------------------------------------------------------------
 
 
 def trains():
@@ -170,7 +170,8 @@ def test_wrong_calls_are_refused():
     launch(2, asks_wrongly)
 
 
-# ---- Bad days -----------------------------------------------------------------------------------------------------------
+# ---- Bad days
+# -----------------------------------------------------------------------------------------------------------
 
 
 def works_until_killed():

@@ -6,12 +6,11 @@ import ctypes
 import os
 import sys
 
+import farandole.torch as hvd
 import pytest
+import standin
 import torch
 import torch.distributed as dist
-
-import farandole.torch as hvd
-import standin
 from farandole.torch.distributed.devices import DeviceWork
 from farandole.torch.gradient_reduction import GradientReductions
 from launch import checks_of, require

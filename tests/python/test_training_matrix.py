@@ -1,7 +1,7 @@
 """Training programs: 20 steps on all ranks are what 20 steps of one process on the joint batch are.
 
-The parameters of all ranks are equal bit for bit, and equal to those of one process within a tolerance that each family of
-programs states. Models are of float64, so that the order of sums is no matter. Each check runs many programs.
+The parameters of all ranks are equal bit for bit, and equal to those of one process within a tolerance that each family
+of programs states. Models are of float64, so that the order of sums is no matter. Each check runs many programs.
 """
 
 import itertools
@@ -9,14 +9,13 @@ import os
 import random
 import sys
 
+import farandole.torch as hvd
 import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from torch.optim import lr_scheduler
-
-import farandole.torch as hvd
 from launch import checks_of, require
+from torch.optim import lr_scheduler
 
 STEPS = 20
 NEAR = 1e-9  # float64; RMSprop and Adam make small differences larger
@@ -106,7 +105,8 @@ def wrapper(**options):
     return wrap
 
 
-# ---- Optimizers, schedulers, accumulation -------------------------------------------------------------------------------
+# ---- Optimizers, schedulers, accumulation
+# -------------------------------------------------------------------------------
 
 
 def plain_program(wrap, share, make, schedule, when, passes):
@@ -140,7 +140,8 @@ def check_optimizers_schedulers_and_accumulation():
     said(count)
 
 
-# ---- Freezing, sparse gradients, groups that are added -------------------------------------------------------------------
+# ---- Freezing, sparse gradients, groups that are added
+# -------------------------------------------------------------------
 
 
 def freezing_program(wrap, share, make, schedule):
@@ -231,7 +232,8 @@ def check_groups_that_are_added():
     said(len(programs))
 
 
-# ---- Two optimizers ------------------------------------------------------------------------------------------------------
+# ---- Two optimizers
+# ------------------------------------------------------------------------------------------------------
 
 
 def adversaries_program(wrap, share, make):
@@ -274,7 +276,8 @@ def check_two_optimizers():
     said(len(programs))
 
 
-# ---- Mixed precision -----------------------------------------------------------------------------------------------------
+# ---- Mixed precision
+# -----------------------------------------------------------------------------------------------------
 
 
 def scaled_program(wrap, share, make, clips, overflows):
@@ -318,7 +321,8 @@ def check_mixed_precision():
     said(len(programs) + 2)
 
 
-# ---- Any rank may have any gradient ---------------------------------------------------------------------------------------
+# ---- Any rank may have any gradient
+# ---------------------------------------------------------------------------------------
 
 
 def random_program(chance, options, shapes):

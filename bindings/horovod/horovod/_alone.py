@@ -10,7 +10,8 @@ def refuse_beside_horovod():
     except metadata.PackageNotFoundError:
         return
     raise ImportError(
-        f"farandole-horovod cannot work beside Horovod {other.version} (in {other.locate_file('')}): both are the package "
+        f"farandole-horovod cannot work beside Horovod {other.version} (in {other.locate_file('')}): both are the "
+        "package "
         "'horovod', and their files lie among each other. Remove both and install the one you want: "
         "pip uninstall -y horovod farandole-horovod && pip install farandole-horovod"
     )

@@ -5,6 +5,41 @@ import numbers
 
 from . import core, errors, objects
 
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "add_process_set",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
+
 # Reductions are plain numbers there.
 Average = 0
 Sum = 1
@@ -68,7 +103,10 @@ def check_adasum(process_set):
 
 
 class ProcessSet:
-    """A set of ranks that operations can be restricted to. It has an id once init or add_process_set has registered it."""
+    """A set of ranks that operations can be restricted to.
+
+    It has an id once init or add_process_set has registered it.
+    """
 
     def __init__(self, ranks_or_comm):
         ranks = list(ranks_or_comm) if hasattr(ranks_or_comm, "__iter__") else None

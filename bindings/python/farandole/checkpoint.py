@@ -55,10 +55,10 @@ class Checkpoint:
 def save(where, step, parts, keep=2, together=True):
     """Rank 0 saves `parts` as the checkpoint of a step; all ranks must call it.
 
-    parts: {name: bytes, or a function that writes into a file}; only rank 0's are looked at. A manifest is written last:
-    who reads sees this checkpoint when all of it is there, and the one before until then. `keep`: how many are kept.
-    A failure is raised on all ranks. With together=False nobody waits for rank 0, which alone learns of a failure: in
-    callbacks of on_leave, where other ranks may be gone.
+    parts: {name: bytes, or a function that writes into a file}; only rank 0's are looked at. A manifest is written
+    last: who reads sees this checkpoint when all of it is there, and the one before until then. `keep`: how many are
+    kept. A failure is raised on all ranks. With together=False nobody waits for rank 0, which alone learns of a
+    failure: in callbacks of on_leave, where other ranks may be gone.
     """
     trouble = None
     if core.last_rank() == 0:
@@ -75,9 +75,9 @@ def save(where, step, parts, keep=2, together=True):
 def load(where, names=None, together=None):
     """The newest whole checkpoint, or None where there is none yet; all ranks must call it.
 
-    Rank 0 says which it is, and every rank reads it: all of it, or only the parts called `names`. A failure is raised on
-    all ranks. With together=False each rank looks for itself; so it is in an elastic job, where ranks come while others
-    train, and `state.sync()` gives all of them what rank 0 has.
+    Rank 0 says which it is, and every rank reads it: all of it, or only the parts called `names`. A failure is raised
+    on all ranks. With together=False each rank looks for itself; so it is in an elastic job, where ranks come while
+    others train, and `state.sync()` gives all of them what rank 0 has.
     """
     if together is None:
         together = not elastic_door.is_elastic()

@@ -17,7 +17,8 @@ def _enumeration(name, text, codes):
 
 
 # USER needs a function of C, which Python has no way to give.
-Op = _enumeration("Op", "How elements are combined: SUM, AVERAGE, MIN, MAX, PRODUCT, ADASUM; BIT_ and LOGICAL_ AND, OR, XOR.",
+Op = _enumeration("Op", "How elements are combined: SUM, AVERAGE, MIN, MAX, PRODUCT, ADASUM; BIT_ and LOGICAL_ AND, "
+                        "OR, XOR.",
                   {name: number for name, number in _codes["reduce_op"].items() if name != "USER"})  # fmt: skip
 Kind = _enumeration("Kind", "The named operations.", _codes["kind"])
 Collective = _enumeration("Collective", "The ordered collectives, and messages.", _codes["collective"])

@@ -127,8 +127,19 @@ class Communicator:
         return self._run(options, out, Collective.ALLREDUCE, tensor, out, same_count(tensor, out), op=op)
 
     @_collective
-    def reduce(self, tensor, out=None, op=Op.SUM, root=0, *, algorithm=None, prescale=None, postscale=None, timeout=None,
-               deterministic=None):  # fmt: skip
+    def reduce(
+        self,
+        tensor,
+        out=None,
+        op=Op.SUM,
+        root=0,
+        *,
+        algorithm=None,
+        prescale=None,
+        postscale=None,
+        timeout=None,
+        deterministic=None,
+    ):
         """The tensors of all ranks combined by `op`, on rank `root`; None on others."""
         options = _options(algorithm, timeout, deterministic, prescale, postscale)
         tensor = as_array(tensor)
@@ -145,7 +156,10 @@ class Communicator:
 
     @_collective
     def allgather(self, tensor, out=None, counts=None, *, algorithm=None, timeout=None):
-        """The tensors of all ranks, stacked in rank order. `counts`: how many elements each rank gives; the result is flat."""
+        """The tensors of all ranks, stacked in rank order.
+
+        `counts`: how many elements each rank gives; the result is flat.
+        """
         options = _options(algorithm, timeout)
         tensor = as_array(tensor)
         if counts is not None:
@@ -169,8 +183,8 @@ class Communicator:
 
     @_collective
     def alltoall(self, tensor, out=None, send_counts=None, recv_counts=None, *, algorithm=None, timeout=None):
-        """Sends part r of the tensor to each rank r. `send_counts`, `recv_counts`: how many elements go to and come from
-        each rank; equal parts without them."""
+        """Sends part r of the tensor to each rank r. `send_counts`, `recv_counts`: how many elements go to and come
+        from each rank; equal parts without them."""
         options = _options(algorithm, timeout)
         tensor = as_array(tensor)
         if (send_counts is None) != (recv_counts is None):

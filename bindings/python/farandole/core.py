@@ -1,7 +1,7 @@
 """Worlds, groups, named operations and ordered communicators for anything that holds plain memory.
 
-The results are NumPy arrays unless `out` is given; NumPy is imported when the first of them is made. Tensors enter by the
-buffer protocol, by `__dlpack__`, or as (pointer, dtype, shape). Arrays on a CUDA device (CuPy's, by
+The results are NumPy arrays unless `out` is given; NumPy is imported when the first of them is made. Tensors enter by
+the buffer protocol, by `__dlpack__`, or as (pointer, dtype, shape). Arrays on a CUDA device (CuPy's, by
 `__cuda_array_interface__`, or by `__dlpack__`) stay there, and their results are of their own library.
 """
 
@@ -54,6 +54,61 @@ from .world import (
     stop_timeline,
     world_group,
 )
+
+__all__ = [
+    "Communicator",
+    "Group",
+    "Handle",
+    "Kind",
+    "Op",
+    "Operation",
+    "ProcessSet",
+    "Request",
+    "allgather",
+    "allgather_async",
+    "allocate",
+    "allocate_on_device",
+    "allreduce",
+    "allreduce_async",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "barrier_async",
+    "broadcast",
+    "broadcast_async",
+    "can_use_device",
+    "config",
+    "cross_rank",
+    "cross_size",
+    "empty",
+    "explain",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_async",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "info",
+    "init",
+    "is_initialized",
+    "join",
+    "join_async",
+    "last_rank",
+    "local_rank",
+    "local_size",
+    "metrics",
+    "note_loss",
+    "on_shutdown",
+    "open_device",
+    "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+    "world_group",
+]
 
 
 def config():

@@ -18,7 +18,7 @@ import logging
 import time
 
 from . import basics, core, elastic_door, errors, leaving, objects
-from .errors import HorovodInternalError, HostsUpdatedInterrupt  # noqa: F401 (who writes elastic programs catches them)
+from .errors import HorovodInternalError, HostsUpdatedInterrupt
 
 _log = logging.getLogger("farandole.elastic")
 
@@ -29,11 +29,12 @@ _LOSSES = (errors.PeerLostError, errors.TimeoutError, errors.AbortedError, error
 def run(func):
     """Makes `func(state, ...)` a function that begins again when ranks are lost or come.
 
-    It synchronises the state and calls func. When a collective fails because a rank was lost, the state is restored to the
-    last commit; when ranks come or go (see State.check_host_updates), it stays as it is. In both cases the ranks that
-    are left meet the new ones in another world, state's reset callbacks are called, and func is called again; a rank that is to go exits here, with code 0. Without a
-    launcher that replaces ranks (`farandole run --min-np N`, `--nnodes MIN:MAX`), failures are raised as ever. A rank that
-    was told to end (SIGTERM) goes on to its next commit and leaves there: see on_leave.
+    It synchronises the state and calls func. When a collective fails because a rank was lost, the state is restored to
+    the last commit; when ranks come or go (see State.check_host_updates), it stays as it is. In both cases the ranks
+    that are left meet the new ones in another world, state's reset callbacks are called, and func is called again; a
+    rank that is to go exits here, with code 0. Without a launcher that replaces ranks (`farandole run --min-np N`,
+    `--nnodes MIN:MAX`), failures are raised as ever. A rank that was told to end (SIGTERM) goes on to its next commit
+    and leaves there: see on_leave.
     """
 
     @functools.wraps(func)
@@ -123,8 +124,8 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self):
-        """HostsUpdatedInterrupt on all ranks where rank 0 was told that ranks come or go. All ranks must ask at the same
-        point. It saves nothing, which makes it cheaper than commit."""
+        """HostsUpdatedInterrupt on all ranks where rank 0 was told that ranks come or go. All ranks must ask at the
+        same point. It saves nothing, which makes it cheaper than commit."""
         door = elastic_door.door()
         if door is None:
             leaving.leave_if_told()
@@ -158,8 +159,9 @@ class ObjectState(State):
     """Plain Python values as attributes. They are pickled to be sent, and copied deeply to be saved.
 
     Every public attribute is state, whether the constructor or a later assignment sets it. The first assignment of an
-    attribute also saves its value. Names that begin with an underscore, and names that the class defines, are not state.
-    `bcast_object(value)` returns rank 0's value on all ranks; the default is farandole's own. get_rank is not needed.
+    attribute also saves its value. Names that begin with an underscore, and names that the class defines, are not
+    state. `bcast_object(value)` returns rank 0's value on all ranks; the default is farandole's own. get_rank is not
+    needed.
     """
 
     def __init__(self, bcast_object=None, get_rank=None, **attributes):

@@ -1,6 +1,7 @@
 """The line to the launcher of an elastic job: it says who this process is in each generation, and when that changes.
 
-`farandole run --min-np ...` sets FARANDOLE_ELASTIC and FARANDOLE_WORKER. The words are those of src/program/worker_door.h.
+`farandole run --min-np ...` sets FARANDOLE_ELASTIC and FARANDOLE_WORKER. The words are those of
+src/program/worker_door.h.
 """
 
 import os
@@ -42,8 +43,8 @@ class Door:
             raise errors.AuthenticationError(f"a process of another user ({user}) listens at {address}")
 
     def next_world(self, lost_rank=-1):
-        """Who this process is in the next generation, as arguments for init; blocks until that begins. `lost_rank`: whom
-        this rank saw lost. ShutDownError where no generation follows, Removed where one does."""
+        """Who this process is in the next generation, as arguments for init; blocks until that begins. `lost_rank`:
+        whom this rank saw lost. ShutDownError where no generation follows, Removed where one does."""
         try:
             self._socket.sendall(f"join {self._worker} {lost_rank}\n".encode())
         except OSError:
@@ -95,8 +96,8 @@ _door = None
 
 
 def give(door):
-    """This process asks by another door than that of `farandole run`: one with next_world(), news() and the process's id
-    as `_pid`. None: by none any more."""
+    """This process asks by another door than that of `farandole run`: one with next_world(), news() and the process's
+    id as `_pid`. None: by none any more."""
     global _door
     _door = door
 

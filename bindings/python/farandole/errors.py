@@ -48,7 +48,7 @@ class PeerLostError(Error):
     code = "PEER_LOST"
 
 
-class TimeoutError(Error, builtins.TimeoutError):  # noqa: A001 (it is the built-in one too)
+class TimeoutError(Error, builtins.TimeoutError):
     """A deadline passed; the text names who is missing."""
 
     code = "TIMEOUT"
@@ -105,8 +105,8 @@ class InternalError(Error):
 class HorovodInternalError(RuntimeError):
     """A collective failed, as programs written for Horovod expect to be told.
 
-    What the Horovod-shaped modules raise is this class and the class of its code: both `except HorovodInternalError` and
-    `except farandole.PeerLostError` catch a lost rank.
+    What the Horovod-shaped modules raise is this class and the class of its code: both `except HorovodInternalError`
+    and `except farandole.PeerLostError` catch a lost rank.
     """
 
 

@@ -21,7 +21,8 @@ _listening = False
 
 
 def on_leave(callback):
-    """Has `callback(seconds)` called in the main thread at the next leave point after SIGTERM; then this process ends with
+    """Has `callback(seconds)` called in the main thread at the next leave point after SIGTERM; then this process ends
+    with
     143. `seconds`: how long the launcher waits yet (FARANDOLE_TERM_GRACE_S from the signal on). Callbacks are called in
     the order in which they were given. Other ranks need not be there any more: no collectives in them."""
     if not callable(callback):
@@ -52,8 +53,8 @@ def leave():
 
 
 def listen():
-    """From now on SIGTERM is heard, and waits for a leave point. False where the program has its own handler, or this is
-    not its main thread."""
+    """From now on SIGTERM is heard, and waits for a leave point. False where the program has its own handler, or this
+    is not its main thread."""
     global _listening
     if _listening:
         return True

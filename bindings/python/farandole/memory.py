@@ -8,8 +8,8 @@ from .world import current, world_group
 
 
 def allocate(nbytes):
-    """Zeroed memory that all ranks of the host map where they can, by the buffer protocol; freed when nothing looks into
-    it any more, also after shutdown. Collectives on such memory need no copies between the ranks of a host."""
+    """Zeroed memory that all ranks of the host map where they can, by the buffer protocol; freed when nothing looks
+    into it any more, also after shutdown. Collectives on such memory need no copies between the ranks of a host."""
     return _native.Memory(current().native, nbytes)
 
 

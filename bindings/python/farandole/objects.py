@@ -69,15 +69,16 @@ def allgather_bytes(data, name, group):
     return [whole[start : start + length] for start, length in zip(starts, sizes)]
 
 
-# A broadcast sends three numbers, <name>.sz: how many parts follow, how many of them are joined to the pickled stream, and
-# the size of the first part. Where there are several parts, <name>.parts has the sizes of all. Then each part that is not
-# empty is sent by itself, <name>.t and <name>.t1, .t2 ... A failure of the root has 0 parts, and its text follows.
+# A broadcast sends three numbers, <name>.sz: how many parts follow, how many of them are joined to the pickled stream,
+# and the size of the first part. Where there are several parts, <name>.parts has the sizes of all. Then each part that
+# is not empty is sent by itself, <name>.t and <name>.t1, .t2 ... A failure of the root has 0 parts, and its text
+# follows.
 _HEAD = struct.Struct("<QQQ")
 
 
 def _broadcast_parts(parts, joined, root, name, group):
-    """The root's parts, from where they lie. Other ranks give None, and get the joined ones in one bytearray and a bytearray
-    for each of the rest."""
+    """The root's parts, from where they lie. Other ranks give None, and get the joined ones in one bytearray and a
+    bytearray for each of the rest."""
     if group.rank == root:
         head = bytearray(_HEAD.pack(len(parts), joined, memoryview(parts[0]).nbytes))
         _run(Kind.BROADCAST, head, f"{name}.sz", group, (_HEAD.size,), head, root)
@@ -155,7 +156,7 @@ def _pickler_class():
 
 
 class _Stream:
-    """The file that a pickler writes to: pieces of a stream, the large ones being the objects that the pickler passes."""
+    """The file that a pickler writes to. It keeps large objects of the stream as they are and does not copy them."""
 
     def __init__(self):
         self.pieces = []
@@ -193,8 +194,8 @@ def _parts_of(thing):
 
 
 def broadcast_object(thing, root, name, group):
-    """The object of rank `root` of the group, which gets its own back unchanged. Where the root cannot pickle it, all ranks
-    raise."""
+    """The object of rank `root` of the group, which gets its own back unchanged. Where the root cannot pickle it, all
+    ranks raise."""
     if group.rank != root:
         stream, apart = _broadcast_parts(None, 0, root, name, group)
         return pickle.loads(stream, buffers=apart)

@@ -54,8 +54,22 @@ class _Submitted:
                     f"{name}: out has shape {list(shape)} and type {DTYPE_NAMES[dtype]}, the input "
                     f"{list(self.shape)} and {DTYPE_NAMES[self.dtype]}; they must be the same"
                 )
-        self.operation = Operation(int(kind), name, pointer, self.dtype, self.shape, target, math.prod(self.shape), op, int(root), float(prescale), float(postscale), splits, int(priority),
-                                   self.place)  # fmt: skip
+        self.operation = Operation(
+            int(kind),
+            name,
+            pointer,
+            self.dtype,
+            self.shape,
+            target,
+            math.prod(self.shape),
+            op,
+            int(root),
+            float(prescale),
+            float(postscale),
+            splits,
+            int(priority),
+            self.place,
+        )
 
     def result(self, native, index):
         if not self.allocates:

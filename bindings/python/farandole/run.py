@@ -15,8 +15,8 @@ from .hosts import HostsError, local_slots
 
 
 class RankError(RuntimeError):
-    """A rank failed. `rank` is its number; the text ends with its traceback. Where the rank raised an exception, this is
-    an instance of that exception's class too, and `__cause__` is the exception itself."""
+    """A rank failed. `rank` is its number; the text ends with its traceback. Where the rank raised an exception, this
+    is an instance of that exception's class too, and `__cause__` is the exception itself."""
 
     rank = -1
     text = ""
@@ -33,10 +33,10 @@ def run(func, args=(), kwargs=None, num_proc=1, min_num_proc=None, max_num_proc=
     """Calls func(*args, **kwargs) on `np` ranks of this host and returns the list of what they returned, in rank order.
 
     Each rank is a process of its own; what is to be shared must be reached from there. The function, its arguments and
-    results travel pickled (by cloudpickle where it is installed) through files that only this user can read. An exception
-    of a rank is raised here as RankError; the other ranks are ended. min_np, max_np, reset_limit: an elastic job, in which
-    func is made by elastic.run; see docs/elastic.md. ssh_*, use_*, mpi_args, disable_cache, slots and cooldown_range are
-    accepted and mean nothing: there is one host and no ssh, MPI or Gloo.
+    results travel pickled (by cloudpickle where it is installed) through files that only this user can read. An
+    exception of a rank is raised here as RankError; the other ranks are ended. min_np, max_np, reset_limit: an elastic
+    job, in which func is made by elastic.run; see docs/elastic.md. ssh_*, use_*, mpi_args, disable_cache, slots and
+    cooldown_range are accepted and mean nothing: there is one host and no ssh, MPI or Gloo.
     """
     if host_discovery_script is not None:
         raise ValueError("host_discovery_script: one host does not change; give min_np and max_np")
@@ -153,7 +153,8 @@ def _failure(folder, count, code, outcomes):
                       f"{report['process']}) ended with {report['ending']}; its last lines are above")  # fmt: skip
     if raised:
         first = raised[0]
-        return rank_error(first["rank"], f"rank {first['rank']} of {count} raised {first['summary']}\n\n{first['traceback']}",
+        return rank_error(first["rank"], f"rank {first['rank']} of {count} raised "
+                                         f"{first['summary']}\n\n{first['traceback']}",
                       first["error"])  # fmt: skip
     return rank_error(-1, f"the launcher ended with exit code {code}; what it said is above")
 

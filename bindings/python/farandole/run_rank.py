@@ -1,4 +1,4 @@
-"""One rank of farandole.run: `python -m farandole.run_rank FOLDER` runs the task of that folder and leaves its outcome."""
+"""One rank of farandole.run: `python -m farandole.run_rank FOLDER` runs that folder's task and stores its outcome."""
 
 import os
 import pickle

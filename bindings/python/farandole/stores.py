@@ -1,7 +1,7 @@
 """Stores: where checkpoints are kept: a folder of a file system, or whatever fsspec knows by its URI (s3://, gs://).
 
-In both a name has its old bytes until all of its new ones are there: in a folder by renaming, in an object store because
-its put is whole by nature. `stream` is for what nobody reads before something else names it.
+In both a name has its old bytes until all of its new ones are there: in a folder by renaming, in an object store
+because its put is whole by nature. `stream` is for what nobody reads before something else names it.
 """
 
 import contextlib

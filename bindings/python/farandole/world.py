@@ -25,7 +25,8 @@ _exit_hook_is_set = False
 
 
 def init(rank=None, size=None, local_rank=None, local_size=None, rendezvous=None, job_key=None, **options):
-    """Meets the other ranks. What is not given comes from the launcher's environment; without one, this is a job of one.
+    """Meets the other ranks. What is not given comes from the launcher's environment; without one, this is a job of
+    one.
 
     `options` are knobs as `farandole config` lists them: init(transport="tcp", slice_bytes="1M"). A second call without
     shutdown does nothing. shutdown is called at exit.
@@ -112,7 +113,7 @@ _last_rank = 0
 
 
 def last_rank():
-    """This rank's number, also when its world has ended: a rank that leaves has callbacks then. 0 where there was none."""
+    """This rank's number in the current or last world; 0 before the first. Callbacks of on_leave use it."""
     return rank() if is_initialized() else _last_rank
 
 
@@ -249,8 +250,8 @@ class Group:
 
 
 class _Naming:
-    """See Group.naming. Unnamed operations are counted for each group and operation, so that they have the same names on all
-    ranks that issue the operations of one group in one order."""
+    """See Group.naming. Unnamed operations are counted for each group and operation, so that they have the same names
+    on all ranks that issue the operations of one group in one order."""
 
     __slots__ = ("group", "operation", "name", "number")
 

@@ -13,7 +13,10 @@ PAUSE_S = 1.0
 
 
 def discovered_slots(script):
-    """How many ranks there are to be, by the script's lines "host:slots". HostsError where it names other hosts or fails."""
+    """How many ranks there are to be, by the script's lines "host:slots".
+
+    HostsError where it names other hosts or fails.
+    """
     try:
         done = subprocess.run([script], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     except OSError as error:

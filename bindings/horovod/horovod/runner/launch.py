@@ -118,7 +118,8 @@ def instead(named, command):
         for number, (name, slots) in enumerate(named)
     ]
     return (
-        "; farandole starts nothing on other hosts, for it uses no ssh. Start on each of them, with one secret of 16 or "
+        "; farandole starts nothing on other hosts, for it uses no ssh. Start on each of them, with one secret of 16 "
+        "or "
         "more characters as the key and as many ranks on each:\n  "
         + "\n  ".join(lines)
         + "\nor let Slurm, torchrun or "

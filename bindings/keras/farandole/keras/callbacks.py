@@ -1,7 +1,8 @@
 """Callbacks for fit: ranks begin alike, metrics are averages of all ranks, and learning rates warm up."""
 
-import keras
 import numpy as np
+
+import keras
 
 from .. import basics
 from .optimizer import require_outermost
@@ -9,7 +10,7 @@ from .values import allreduce, broadcast_variables, state_of
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Before the first batch all ranks get rank `root_rank`'s weights and optimizer: as they were made or loaded there."""
+    """Gives all ranks the weights and the optimizer state of rank `root_rank` before the first batch."""
 
     def __init__(self, root_rank, device="", local_variables=None):
         super().__init__()
@@ -26,8 +27,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
-    """At the end of an epoch metrics become the averages of all ranks, for the callbacks behind this one: give it before
-    those that look at metrics (ReduceLROnPlateau, ModelCheckpoint, TensorBoard)."""
+    """At the end of an epoch metrics become the averages of all ranks, for the callbacks behind this one: give it
+    before those that look at metrics (ReduceLROnPlateau, ModelCheckpoint, TensorBoard)."""
 
     def __init__(self, device=""):
         super().__init__()
@@ -97,7 +98,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """The learning rate grows with each batch from one rank's (`initial_lr` / size) to `initial_lr`, in `warmup_epochs`."""
+    """The learning rate grows with each batch from one rank's (`initial_lr` / size) to `initial_lr`, in
+    `warmup_epochs`."""
 
     def __init__(self, initial_lr, warmup_epochs=5, momentum_correction=True, steps_per_epoch=None, verbose=0):
         def grow(epoch):

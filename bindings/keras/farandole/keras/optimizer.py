@@ -1,8 +1,8 @@
 """DistributedOptimizer for Keras 3: any optimizer, which gets the average of all ranks' gradients.
 
-Gradients are reduced before the optimizer's own `apply`, so clipping sees the averages. Of a LossScaleOptimizer the whole is
-wrapped and not what is in it: whether a gradient is finite must come out alike on all ranks, or some would skip a step in
-which the others wait for them.
+Gradients are reduced before the optimizer's own `apply`, so clipping sees the averages. Of a LossScaleOptimizer the
+whole is wrapped and not what is in it: whether a gradient is finite must come out alike on all ranks, or some would
+skip a step in which the others wait for them.
 """
 
 import keras
@@ -44,11 +44,23 @@ class _Reduction:
 
 
 def DistributedOptimizer(
-    optimizer, name=None, device_dense="", device_sparse="", compression=Compression.none, sparse_as_dense=False,
-    gradient_predivide_factor=1.0, op=Average, backward_passes_per_step=1, average_aggregated_gradients=False, num_groups=0,
-    groups=None, process_set=global_process_set, scale_local_gradients=True,
-):  # fmt: skip
-    """The same optimizer, of a class of the same name, which averages (or with op=Sum adds up) gradients over all ranks.
+    optimizer,
+    name=None,
+    device_dense="",
+    device_sparse="",
+    compression=Compression.none,
+    sparse_as_dense=False,
+    gradient_predivide_factor=1.0,
+    op=Average,
+    backward_passes_per_step=1,
+    average_aggregated_gradients=False,
+    num_groups=0,
+    groups=None,
+    process_set=global_process_set,
+    scale_local_gradients=True,
+):
+    """The same optimizer, of a class of the same name, which averages (or with op=Sum adds up) gradients over all
+    ranks.
 
     Its state is kept where it has one. What is said of devices, sparse gradients and groups changes nothing: gradients
     stay where they are, are dense, and are fused by themselves.
@@ -80,8 +92,8 @@ def is_distributed(optimizer):
 
 
 def require_outermost(optimizer):
-    """Under mixed_float16 `compile` wraps the optimizer once more; then ranks could part over a gradient that is infinite
-    on one of them."""
+    """Under mixed_float16 `compile` wraps the optimizer once more; then ranks could part over a gradient that is
+    infinite on one of them."""
     if not is_distributed(optimizer) and is_distributed(getattr(optimizer, "inner_optimizer", None)):
         raise ValueError(
             "a LossScaleOptimizer is around the DistributedOptimizer, and must be inside: "

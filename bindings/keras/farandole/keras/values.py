@@ -1,10 +1,12 @@
 """Numbers, arrays and variables between ranks, outside of the training step."""
 
-import keras
 import numpy as np
 import torch
 
-from .. import basics, torch as hvd
+import keras
+
+from .. import basics
+from .. import torch as hvd
 from ..torch import Average, Compression
 
 

@@ -41,7 +41,7 @@ class Deltas(GradientHooks):
 
     @torch.no_grad()
     def before_scaler(self):
-        """Gradients stay local here, so one rank's may overflow alone: then no rank may step, or the others would wait."""
+        """Gradients stay local here, so those of one rank may overflow alone. No rank may step then."""
         if self.agreed_on_overflow:
             return
         self.agreed_on_overflow = True

@@ -1,7 +1,7 @@
 """Operations that autograd knows: the gradient of a collective is a collective too.
 
-Conventions of the gradients: those of allreduce, alltoall and reducescatter are for the sum of all ranks' losses; those of
-allgather and broadcast are averages over ranks, as programs written for Horovod expect.
+Conventions of the gradients: those of allreduce, alltoall and reducescatter are for the sum of all ranks' losses; those
+of allgather and broadcast are averages over ranks, as programs written for Horovod expect.
 """
 
 import torch

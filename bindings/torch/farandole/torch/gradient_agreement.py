@@ -1,9 +1,9 @@
 """What ranks tell each other about their gradients: which parameters they have, and at each step which have gradients.
 
-Each step has one small sum over ranks, of one number for each parameter. It needs no extra round: a rank whose gradients
-are all there submits it in backward. No rank decides on its own what to reduce: what is not submitted yet when a rank
-comes to synchronize() is chosen by the sum alone, and the sum is the same on all ranks. Hence no rank waits for a
-reduction that another leaves out.
+Each step has one small sum over ranks, of one number for each parameter. It needs no extra round: a rank whose
+gradients are all there submits it in backward. No rank decides on its own what to reduce: what is not submitted yet
+when a rank comes to synchronize() is chosen by the sum alone, and the sum is the same on all ranks. Hence no rank waits
+for a reduction that another leaves out.
 """
 
 import array
@@ -49,7 +49,10 @@ def expected_next(total):
 
 
 class Presence:
-    """The sum of a step. One rank's part of it is the codes of its gradients, and 1 if they are not what was expected."""
+    """The sum of a step.
+
+    One rank's part of it is the codes of its gradients, and 1 if they are not what was expected.
+    """
 
     def __init__(self, name, codes):
         self.name = f"DistributedOptimizer.gradients.{name}"
@@ -91,8 +94,8 @@ def _are_equal(ranks, total, total_of_squares):
 
 
 def check_parameters(names, number, process_set):
-    """Raises ValueError on all ranks unless all have the same names. Returns a number that is the same on all ranks, and
-    at least as large as each rank's `number`; this rank's if that is all ranks'."""
+    """Raises ValueError on all ranks unless all have the same names. Returns a number that is the same on all ranks,
+    and at least as large as each rank's `number`; this rank's if that is all ranks'."""
     fingerprint = zlib.crc32("\n".join(names).encode())
     mine = [len(names), fingerprint & 0xFFFF, fingerprint >> 16, number]
     sums = _summed([1, *mine, *(one * one for one in mine)], "DistributedOptimizer.parameters", process_set)

@@ -106,7 +106,10 @@ def _contiguous_strides(shape):
 
 
 def checked_groups(parameters, groups):
-    """`groups` as the program gave it: lists of parameters, the rest alone. None for a number, which needs the ranks."""
+    """`groups` as the program gave it: lists of parameters, the rest alone.
+
+    None for a number, which needs the ranks.
+    """
     if isinstance(groups, int):
         if groups < 0:
             raise ValueError(BAD_GROUPS)
@@ -132,7 +135,10 @@ def split(ordered, count):
 
 
 def of_size(ordered, limit):
-    """Groups of neighbours that have one type and device and about `limit` bytes together. A larger parameter is alone."""
+    """Groups of neighbours that have one type and device and about `limit` bytes together.
+
+    A larger parameter is alone.
+    """
     groups, open_groups = [], {}
     for parameter in ordered:
         kind = parameter.dtype, parameter.device

@@ -79,8 +79,8 @@ class GroupedGradients(GradientHooks):
                 self.add_bucket(Bucket([parameter], -len(self.buckets)))
 
     def _choose_buckets(self, ordered):
-        """Buckets by size, in the order in which gradients come. Sparse gradients and unexpected ones are apart: the first
-        go alone, the others, which are frozen perhaps, must not keep a bucket waiting."""
+        """Buckets by size, in the order in which gradients come. Sparse gradients and unexpected ones are apart: the
+        first go alone, the others, which are frozen perhaps, must not keep a bucket waiting."""
         self.buckets, self.bucket_of = [], {}
         dense = [parameter for parameter in ordered if self.expected[parameter] == DENSE]
         unexpected = [parameter for parameter in ordered if self.expected[parameter] == NONE]

@@ -5,7 +5,8 @@ import weakref
 from .. import core
 
 NO_LONGER = (
-    "{operation}: this DistributedOptimizer reduces no gradients any more, because {reason}; use the optimizer that was "
+    "{operation}: this DistributedOptimizer reduces no gradients any more, because {reason}; use the optimizer that "
+    "was "
     "wrapped, or the DistributedOptimizer that was made last"
 )
 
@@ -115,9 +116,9 @@ class GradientHooks:
     def next_number(self):
         """A number above all with which optimizers of this process use one of the names.
 
-        Models of one class name their parameters alike, and their gradients may be in flight together. The number must be
-        the same on all ranks. Therefore ranks agree on it at the first synchronize(), which all ranks call in one order,
-        and not where an optimizer is made, which one rank may do alone.
+        Models of one class name their parameters alike, and their gradients may be in flight together. The number must
+        be the same on all ranks. Therefore ranks agree on it at the first synchronize(), which all ranks call in one
+        order, and not where an optimizer is made, which one rank may do alone.
         """
         place = self.process_set.process_set_id
         return 1 + max((_taken.get((place, self.names[parameter]), 0) for parameter in self._unnumbered()), default=0)

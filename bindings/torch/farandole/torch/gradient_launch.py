@@ -21,7 +21,8 @@ class LaunchedGradients(GroupedGradients):
         self.prescale = 1.0 / predivide if op == Average else 1.0
         self.postscale = predivide if op == Average else 1.0
         self.spoiled = []  # parameters whose gradients were changed while they were being reduced
-        self.order_of = {}  # {parameter: order of dimensions in which its elements travel}, where it is not the usual one
+        # {parameter: order of dimensions in which its elements travel}, where it is not the usual one
+        self.order_of = {}
 
     def _launch(self, bucket, parameters):
         """Starts the reduction of some of a bucket's gradients; those that it expects, or others that came."""
@@ -106,8 +107,8 @@ class LaunchedGradients(GroupedGradients):
         bucket.in_flight.append((wait, finish))
 
     def _launch_mixed(self, bucket, parameter, total):
-        """Ranks expected a sparse gradient, and some have a dense one. Some may have submitted sparse ones in backward, so
-        both are reduced; the result is dense."""
+        """Ranks expected a sparse gradient, and some have a dense one. Some may have submitted sparse ones in backward,
+        so both are reduced; the result is dense."""
         dense = torch.zeros_like(parameter, requires_grad=False)
         if parameter.grad is not None and not parameter.grad.is_sparse:
             dense, parameter.grad = parameter.grad.contiguous(), None
@@ -143,8 +144,10 @@ class LaunchedGradients(GroupedGradients):
     def _spoiled_text(self, parameters):
         names = [self.names[parameter] for parameter in dict.fromkeys(parameters)]
         return (
-            f"DistributedOptimizer: the gradient of {', '.join(names[:3])}{' and others' if len(names) > 3 else ''} was "
-            "changed between loss.backward() and optimizer.step(), while it was being reduced. This is prohibited as it can "
+            f"DistributedOptimizer: the gradient of {', '.join(names[:3])}{' and others' if len(names) > 3 else ''} "
+            "was "
+            "changed between loss.backward() and optimizer.step(), while it was being reduced. This is prohibited as "
+            "it can "
             "cause a race condition. Call optimizer.synchronize() before changing gradients, and step() within "
             "optimizer.skip_synchronize(); call zero_grad() after step()."
         )

@@ -1,8 +1,9 @@
 """What a DistributedOptimizer adds to its optimizer: reductions that start in backward, and waiting for them.
 
-The first step of a world reduces nothing in backward. At its end ranks compare their parameters (see gradient_agreement).
-From then on the reduction of a bucket starts as soon as all its expected gradients are there. A gradient is expected if
-any rank had one in the step before. What was not submitted in backward is decided at synchronize(), alike on all ranks.
+The first step of a world reduces nothing in backward. At its end ranks compare their parameters (see
+gradient_agreement). From then on the reduction of a bucket starts as soon as all its expected gradients are there. A
+gradient is expected if any rank had one in the step before. What was not submitted in backward is decided at
+synchronize(), alike on all ranks.
 """
 
 import torch
@@ -87,8 +88,8 @@ class GradientReductions(LaunchedGradients):
     # ---- At the step ----
 
     def synchronize(self):
-        """Waits for all reductions. A parameter without a gradient on this rank takes part with zeros if another rank has
-        one; if none has, it is left as it is."""
+        """Waits for all reductions. A parameter without a gradient on this rank takes part with zeros if another rank
+        has one; if none has, it is left as it is."""
         self.check_hooks("synchronize")
         if self.is_active:
             try:
@@ -126,8 +127,8 @@ class GradientReductions(LaunchedGradients):
         self._finish()
 
     def _complete_first(self, group, known):
-        """The first step of a world, or of parameters that were added. `known`: {parameter: what is expected of it} of those
-        whose step is complete."""
+        """The first step of a world, or of parameters that were added. `known`: {parameter: what is expected of it} of
+        those whose step is complete."""
         totals = self._meet(group, known)
         self._decide(totals)
         self._expect({**totals, **{parameter: self.expected[parameter] for parameter in known}})
@@ -181,7 +182,7 @@ class GradientReductions(LaunchedGradients):
         return totals
 
     def _places_of_first_backward(self):
-        """{parameter: its place in the order in which gradients came}; later those that did not come, the last first."""
+        """{parameter: its place in the order of arrival}. Parameters without a gradient follow, the last first."""
         came = list(self.ready)
         came += [parameter for parameter in reversed(self.hooks) if parameter not in self.ready]
         return {parameter: place for place, parameter in enumerate(came)}
@@ -195,8 +196,8 @@ class GradientReductions(LaunchedGradients):
             self.presence = Presence(self.sent_names[next(iter(self.expected))] if self.expected else "", codes)
 
     def _resolve(self, totals):
-        """Where a gradient is sparse on some ranks only, it becomes dense. A sparse one that cannot be reduced takes no part,
-        which is an error when the others are complete."""
+        """Where a gradient is sparse on some ranks only, it becomes dense. A sparse one that cannot be reduced takes no
+        part, which is an error when the others are complete."""
         for parameter, total in totals.items():
             if not is_sparse(total):
                 continue
@@ -217,8 +218,8 @@ class GradientReductions(LaunchedGradients):
             self.ready.pop(parameter, None)
 
     def _decide(self, totals):
-        """Submits the reductions that no rank has submitted in backward, and this rank's part of the others. All follows from
-        `totals` and from what was expected, which are the same on all ranks."""
+        """Submits the reductions that no rank has submitted in backward, and this rank's part of the others. All
+        follows from `totals` and from what was expected, which are the same on all ranks."""
         self._resolve(totals)
         in_groups = [one for one in totals if len(self.bucket_of[one].parameters) > 1]
         self._set_apart([one for one in in_groups if is_sparse(totals[one])])

@@ -1,8 +1,8 @@
 """GradScaler with a DistributedOptimizer: a scaler looks at gradients only when they have been reduced.
 
 A scaler reads gradients in unscale_, in the check of fused optimizers and in step. None of them calls a method of the
-optimizer before. Therefore these methods of GradScaler and of all its subclasses call `_before_scaler` of optimizers that
-have one. Scalers treat other optimizers as ever.
+optimizer before. Therefore these methods of GradScaler and of all its subclasses call `_before_scaler` of optimizers
+that have one. Scalers treat other optimizers as ever.
 """
 
 import functools

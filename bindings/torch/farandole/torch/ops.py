@@ -1,7 +1,7 @@
 """Asynchronous and in-place operations. A handle is a number; synchronize(handle) gives the result, once.
 
-Unnamed operations are counted for each process set and operation: all ranks of a set must issue its unnamed operations of
-one kind in one order.
+Unnamed operations are counted for each process set and operation: all ranks of a set must issue its unnamed operations
+of one kind in one order.
 """
 
 import itertools
@@ -361,7 +361,8 @@ def _checked_splits(tensor, splits, size):
     if splits is None:
         if tensor.shape[0] % size:
             raise errors.InvalidArgumentError(
-                f"splits not provided, but first dimension of tensor ({tensor.shape[0]}) is not divisible by the number "
+                f"splits not provided, but first dimension of tensor ({tensor.shape[0]}) is not divisible by the "
+                "number "
                 f"of workers ({size})."
             )
         return None

@@ -25,9 +25,10 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     gradient on some ranks only gets the average with zeros for the others; one that has none on any rank keeps none.
 
     named_parameters: model.named_parameters(). groups: how many groups of gradients are reduced as one, or the groups
-    themselves as lists of parameters; None chooses groups of small gradients by size, and 0 reduces each gradient alone.
-    gradients_in_shared_memory: gradients are kept in buckets of memory that all ranks of the host map (on a CUDA device:
-    of the device's, which NCCL knows), and each bucket is reduced there as one tensor, without being packed or unpacked.
+    themselves as lists of parameters; None chooses groups of small gradients by size, and 0 reduces each gradient
+    alone. gradients_in_shared_memory: gradients are kept in buckets of memory that all ranks of the host map (on a CUDA
+    device: of the device's, which NCCL knows), and each bucket is reduced there as one tensor, without being packed or
+    unpacked.
 
     Wrapping parameters again takes them from the DistributedOptimizer that had them before, which cannot step any more.
     """
@@ -182,8 +183,10 @@ class _Distributed:
         if synchronizes and (closure is None or communication.is_in_flight()):
             if communication.synchronized and communication.is_active:
                 warnings.warn(
-                    "optimizer.step() called without optimizer.skip_synchronize() context after optimizer.synchronize(). "
-                    "This can cause training slowdown. You may want to consider using optimizer.skip_synchronize() context "
+                    "optimizer.step() called without optimizer.skip_synchronize() context after "
+                    "optimizer.synchronize(). "
+                    "This can cause training slowdown. You may want to consider using optimizer.skip_synchronize() "
+                    "context "
                     "if you use optimizer.synchronize() in your code.",
                     stacklevel=2,
                 )

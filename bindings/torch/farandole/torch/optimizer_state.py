@@ -49,8 +49,8 @@ class _Place:
         self.device_type = tensor.device.type
 
     def room(self, optimizer):
-        """Memory for it where the optimizer's parameters are on this rank, if they are where the root's tensor is: tensors
-        of one broadcast all lie on the CPU, or all on devices."""
+        """Memory for it where the optimizer's parameters are on this rank, if they are where the root's tensor is:
+        tensors of one broadcast all lie on the CPU, or all on devices."""
         own = (parameter.device for group in optimizer.param_groups for parameter in group["params"])
         device = next((one for one in own if one.type == self.device_type), self.device_type)
         return torch.empty(self.shape, dtype=self.dtype, device=device)
@@ -191,6 +191,7 @@ class _Agreed:
         if failed:
             rank, text = failed[0]
             raise errors.also(errors.InvalidArgumentError, ValueError)(
-                f"broadcast_optimizer_state: failed on rank {rank} ({text}); no rank has the root's state for certain: give "
+                f"broadcast_optimizer_state: failed on rank {rank} ({text}); no rank has the root's state for "
+                "certain: give "
                 "all ranks optimizers with the same groups of parameters"
             ) from self.cause

@@ -5,7 +5,7 @@ import pickle
 
 import torch
 
-from .. import core, errors, objects
+from .. import errors, objects
 from ..basics import global_process_set
 from . import ops
 from .optimizer_state import broadcast_optimizer_state  # noqa: F401

@@ -12,8 +12,8 @@ from . import ops
 class SyncBatchNorm(_BatchNorm):
     """Takes the place of torch.nn.BatchNorm1d, 2d and 3d: mean and variance are those of all ranks' samples.
 
-    Batches may differ in size from rank to rank, and be empty. The gradients of weight and bias are of this rank's samples,
-    as those of every parameter: DistributedOptimizer combines them.
+    Batches may differ in size from rank to rank, and be empty. The gradients of weight and bias are of this rank's
+    samples, as those of every parameter: DistributedOptimizer combines them.
     """
 
     def __init__(self, num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True, **options):
@@ -72,8 +72,8 @@ def _by_channel(vector, like):
 
 
 def _statistics_of_all(x):
-    """Mean, variance and number of samples of each channel over all ranks, from each rank's own: no precision is lost by
-    subtracting large sums."""
+    """Mean, variance and number of samples of each channel over all ranks, from each rank's own: no precision is lost
+    by subtracting large sums."""
     dimensions = [0, *range(2, x.dim())]
     channels, mine = x.shape[1], x.numel() // x.shape[1]
     if mine:

@@ -22,7 +22,10 @@ def fault_of(tensor):
     if hasattr(tensor, "to_local"):
         return f"tensor is a {kind.__name__}, of which each rank holds a part; give that part, tensor.to_local()"
     if tensor.is_meta:
-        return "tensor is a meta tensor, which has a shape and no data; give it memory first, with torch.empty_like(..., device=)"
+        return (
+            "tensor is a meta tensor, which has a shape and no data; "
+            "give it memory first, with torch.empty_like(..., device=)"
+        )
     return None
 
 
@@ -107,11 +110,11 @@ def from_memory(memory, shape, dtype, device):
 
 
 def empty(*size, dtype=None, device="cpu", process_set=global_process_set):
-    """A tensor of zeros in memory that all ranks of the host map where they can: collectives on it need no copies between
-    them. It lives until it is freed, also after shutdown.
+    """A tensor of zeros in memory that all ranks of the host map where they can: collectives on it need no copies
+    between them. It lives until it is freed, also after shutdown.
 
-    device: on a CUDA device it is memory of that, for operations by name of `process_set`, all of whose ranks call this in
-    one order and for as large a tensor; NCCL knows it, where it can, and works in it without copies."""
+    device: on a CUDA device it is memory of that, for operations by name of `process_set`, all of whose ranks call this
+    in one order and for as large a tensor; NCCL knows it, where it can, and works in it without copies."""
     shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
     dtype = dtype or torch.get_default_dtype()
     device = torch.device(device)

@@ -1,10 +1,10 @@
-"""Coordinator: the actor that the workers of an elastic RayExecutor ask for their next world, and the door they ask by."""
+"""Coordinator: the actor that tells workers of an elastic RayExecutor their next world, and the client they use."""
 
 from __future__ import annotations
 
 import os
 import secrets
-from typing import Sequence
+from collections.abc import Sequence
 
 from ... import elastic_door, errors
 from . import worker
@@ -34,8 +34,8 @@ class Coordinator:
         self._generations.start(index, facts.node)
 
     async def join(self, index: int, places: Sequence[str]) -> tuple:
-        """("world", seat, place, key), or ("end", why). `places`: where others could meet this worker, if it becomes rank
-        0: those of its host, and those of others."""
+        """("world", seat, place, key), or ("end", why). `places`: where others could meet this worker, if it becomes
+        rank 0: those of its host, and those of others."""
         self._places[index] = places
         answer = self._waiting[index] = self._asyncio.get_running_loop().create_future()
         self._generations.asked(index)
@@ -48,8 +48,8 @@ class Coordinator:
         return elastic_door.ADDED
 
     async def end(self, index: int, well: bool) -> tuple:
-        """A worker has returned or is lost. Its last generation and rank in it (0 and None: it had none), and why the job
-        cannot go on, if so."""
+        """A worker has returned or is lost. Its last generation and rank in it (0 and None: it had none), and why the
+        job cannot go on, if so."""
         self._generations.end(index, well)
         self._waiting.pop(index, None)
         self._go_on()
@@ -126,8 +126,14 @@ class Door:
             raise errors.ShutDownError(f"the elastic job ends: {said[0]}")
         seat, place, key = said
         self._news = self._coordinator.news.remote() if seat.rank == 0 else None  # the others go by what rank 0 hears
-        return dict(rank=seat.rank, size=seat.size, local_rank=seat.local_rank, local_size=seat.local_size, rendezvous=place,
-                    job_key=key.text)  # fmt: skip
+        return dict(
+            rank=seat.rank,
+            size=seat.size,
+            local_rank=seat.local_rank,
+            local_size=seat.local_size,
+            rendezvous=place,
+            job_key=key.text,
+        )
 
     def news(self) -> int:
         """elastic_door.ADDED where others wait to join. Does not block."""

@@ -1,9 +1,10 @@
-"""ElasticRayExecutor: what RayExecutor(min_workers=..., max_workers=...) is: workers come, are lost, and are replaced."""
+"""ElasticRayExecutor: the class of RayExecutor(min_workers=..., max_workers=...), which replaces lost workers."""
 
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable
 
 from ...run import rank_error
 from . import ray_logger, worker
@@ -20,15 +21,29 @@ _STORY_S = 3.0  # how long the others may take to come back too when the job can
 class ElasticRayExecutor(RayExecutor):
     """RayExecutor whose function is made by farandole.elastic.run (horovod's: hvd.elastic.run).
 
-    Ray is asked for `max_workers` workers (None: as many as the cluster has room for when it starts), and start() returns
-    when `min_workers` are there. A worker that is lost or raises is replaced as soon as Ray has room; the others go on from
-    their last commit meanwhile, if they are `min_workers`, else wait for up to `elastic_timeout` seconds. `reset_limit`:
-    how many generations may follow the first (0: no limit).
+    Ray is asked for `max_workers` workers (None: as many as the cluster has room for when it starts), and start()
+    returns when `min_workers` are there. A worker that is lost or raises is replaced as soon as Ray has room; the
+    others go on from their last commit meanwhile, if they are `min_workers`, else wait for up to `elastic_timeout`
+    seconds. `reset_limit`: how many generations may follow the first (0: no limit).
     """
 
-    def __init__(self, settings=None, num_workers=None, num_hosts=None, num_workers_per_host=1, cpus_per_worker=1,
-                 use_gpu=False, gpus_per_worker=None, use_current_placement_group=True, min_workers=None, max_workers=None,
-                 reset_limit=None, cooldown_range=None, elastic_timeout=600, override_discovery=True):  # fmt: skip
+    def __init__(
+        self,
+        settings=None,
+        num_workers=None,
+        num_hosts=None,
+        num_workers_per_host=1,
+        cpus_per_worker=1,
+        use_gpu=False,
+        gpus_per_worker=None,
+        use_current_placement_group=True,
+        min_workers=None,
+        max_workers=None,
+        reset_limit=None,
+        cooldown_range=None,
+        elastic_timeout=600,
+        override_discovery=True,
+    ):
         if num_workers or num_hosts:
             raise ValueError("RayExecutor: min_workers and max_workers take the place of num_workers and num_hosts")
         fewest = 1 if min_workers is None else min_workers
@@ -62,7 +77,8 @@ class ElasticRayExecutor(RayExecutor):
             there, _ = ray.wait(looking, num_returns=self._fewest, timeout=self.settings.placement_group_timeout_s)
             if len(there) < self._fewest:
                 raise TimeoutError(f"RayExecutor: Ray found room for {len(there)} of {self._fewest} workers within "
-                                   f"{self.settings.placement_group_timeout_s:g} s; free are {ray.available_resources()} of "
+                                   f"{self.settings.placement_group_timeout_s:g} s; free are "
+                                   f"{ray.available_resources()} of "
                                    f"{ray.cluster_resources()}")  # fmt: skip
             for one in ray.wait(looking, num_returns=len(looking), timeout=_OTHERS_S)[0]:
                 self._welcome(ray, one)

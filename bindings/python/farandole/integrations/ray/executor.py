@@ -11,8 +11,9 @@ from __future__ import annotations
 import inspect
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Callable, Sequence
+from typing import Any, Callable
 
 from . import ray_logger, worker
 from .failures import explain, is_death
@@ -42,20 +43,27 @@ class RayExecutor:
 
     `num_workers` workers go to as few nodes as there is room on (placement group PACK); or `num_hosts` nodes get
     `num_workers_per_host` each (STRICT_SPREAD). Each worker gets `cpus_per_worker` cores and, with `use_gpu`,
-    `gpus_per_worker` GPUs (1). Ranks are consecutive on a node, and all ranks of a node see all its workers' GPUs, so that
-    device `local_rank()` is a rank's own. Inside a placement group that one is used, unless `use_current_placement_group`
-    is False. With `min_workers` or `max_workers` the job is elastic: see elastic_executor.
+    `gpus_per_worker` GPUs (1). Ranks are consecutive on a node, and all ranks of a node see all its workers' GPUs, so
+    that device `local_rank()` is a rank's own. Inside a placement group that one is used, unless
+    `use_current_placement_group` is False. With `min_workers` or `max_workers` the job is elastic: see
+    elastic_executor.
 
-    Methods that call functions raise farandole.RankError, which names the rank, its node and the cause, and is an instance
-    of the cause's class too. Where a worker died, or the others did not come back, all workers are ended: start() begins
-    anew.
+    Methods that call functions raise farandole.RankError, which names the rank, its node and the cause, and is an
+    instance of the cause's class too. Where a worker died, or the others did not come back, all workers are ended:
+    start() begins anew.
     """
 
     _elastic: type[RayExecutor]  # its subclass of elastic jobs, which elastic_executor sets
 
     @classmethod
-    def create_settings(cls, timeout_s: float = 30, ssh_identity_file: str | None = None, ssh_str: str | None = None,
-                        placement_group_timeout_s: float = 100, nics: Sequence[str] | None = None) -> Settings:  # fmt: skip
+    def create_settings(
+        cls,
+        timeout_s: float = 30,
+        ssh_identity_file: str | None = None,
+        ssh_str: str | None = None,
+        placement_group_timeout_s: float = 100,
+        nics: Sequence[str] | None = None,
+    ) -> Settings:
         return Settings(timeout_s, ssh_identity_file, ssh_str, placement_group_timeout_s, nics)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> RayExecutor:
@@ -145,7 +153,8 @@ class RayExecutor:
             group = self._group = ray.util.placement_group(bundles, "STRICT_SPREAD" if self._per_host else "PACK")
             if not group.wait(self.settings.placement_group_timeout_s):
                 raise TimeoutError(f"RayExecutor: Ray found no room for {len(bundles)} x {bundle} within "
-                                   f"{self.settings.placement_group_timeout_s:g} s; free are {ray.available_resources()} "
+                                   f"{self.settings.placement_group_timeout_s:g} s; free are "
+                                   f"{ray.available_resources()} "
                                    f"of {ray.cluster_resources()}")  # fmt: skip
         kind = ray.remote(_Worker)
         return [kind.options(num_cpus=self._cpus, num_gpus=self._gpus, max_restarts=0,
@@ -167,8 +176,9 @@ class RayExecutor:
 
     def run(self, fn: Callable, args: Sequence | None = None, kwargs: dict | None = None,
             callbacks: Sequence[Callable] | None = None) -> list:  # fmt: skip
-        """Calls fn(*args, **kwargs) on all workers; what each returned, in rank order. Each of `callbacks` is called here,
-        meanwhile, with every value that rank 0 gives to ray_logger.log(); where one raises, all workers are ended."""
+        """Calls fn(*args, **kwargs) on all workers; what each returned, in rank order. Each of `callbacks` is called
+        here, meanwhile, with every value that rank 0 gives to ray_logger.log(); where one raises, all workers are
+        ended."""
         return self._gather(*self._start_run(fn, args, kwargs, callbacks))
 
     def run_remote(self, fn: Callable, args: Sequence | None = None, kwargs: dict | None = None,
@@ -193,8 +203,8 @@ class RayExecutor:
         return [call(*one) for one in zip(self._actors, seats, boards)], listener
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callable] | None = None) -> list:
-        """Calls fn(executable) on all workers, `executable` being what start() made there; what each returned. `callbacks`
-        as those of run()."""
+        """Calls fn(executable) on all workers, `executable` being what start() made there; what each returned.
+        `callbacks` as those of run()."""
         seats = self._seated()
         return self._gather(
             *self._start(seats, lambda actor, seat, board: actor.execute.remote(seat, board, fn), callbacks)
@@ -206,10 +216,12 @@ class RayExecutor:
         return self._gather([self._actors[0].execute.remote(seats[0], None, fn)])[0]
 
     def _seated(self) -> list[tuple]:
-        """For each rank what worker.sit takes. Each call has a place and a key of its own, for worlds that it begins."""
+        """For each rank what worker.sit takes.
+
+        Each call has a place and a key of its own, for worlds that it begins.
+        """
         if not self._actors:
             raise RuntimeError("RayExecutor: there are no workers; call start() first")
-        ray = ray_module("farandole.integrations.ray.RayExecutor")
         hosts = [one.host for one in self._facts]
         place = self._gather([self._actors[0].choose_place.remote(hosts, self._facts[0].address)])[0]
         key = worker.Secret(secrets.token_hex(32))
@@ -218,7 +230,10 @@ class RayExecutor:
         return [(seat, place, key, more) for seat in self._seats]
 
     def _gather(self, references: list, listener: Listener | None = None) -> list:
-        """What the ranks return. RankError where one fails; then the workers stay only if all of them have come back."""
+        """What the ranks return.
+
+        RankError where one fails; then the workers stay only if all of them have come back.
+        """
         values, failures, waiting = self._await(references, listener)
         if not failures:
             return [values[rank] for rank in range(len(references))]

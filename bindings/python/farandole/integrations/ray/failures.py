@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Callable, Mapping
+from collections.abc import Mapping
+from typing import Callable
 
 from ... import errors
 from ...run import RankError, rank_error
@@ -22,8 +23,8 @@ def is_collateral(error: BaseException | None, rank: int) -> bool:
 
 
 def first_cause(failures: Mapping[int, BaseException]) -> int:
-    """The rank that failed first, given what came back from each that failed, in order of arrival: one that died, or the
-    first whose error blames nobody else, or whom the first one blames."""
+    """The rank that failed first, given what came back from each that failed, in order of arrival: one that died, or
+    the first whose error blames nobody else, or whom the first one blames."""
     for rank, error in sorted(failures.items(), key=lambda one: not is_death(one[1])):  # stable: else as they arrived
         if not is_collateral(error, rank):
             return rank

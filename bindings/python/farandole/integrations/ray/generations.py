@@ -1,8 +1,10 @@
-"""Generations: which workers of an elastic RayExecutor are the ranks of the next world. Pure: no Ray, no clock, no network.
+"""Generations: which workers of an elastic RayExecutor are the ranks of the next world. Pure: no Ray, no clock, no
+network.
 
 A worker is running from the moment when it is given the function. It asks for a generation when it comes to init(), and
-again when the one it belonged to has failed or is to change. The next generation begins when all asked that can be waited
-for: the members of the last one that are left (before the first: all that are running), as soon as they are enough.
+again when the one it belonged to has failed or is to change. The next generation begins when all asked that can be
+waited for: the members of the last one that are left (before the first: all that are running), as soon as they are
+enough.
 
     generation 1   workers 0 1 2     worker 1 dies, worker 3 comes in its place; 0 and 2 have asked, and go on
     generation 2   workers 0 2       3 asks; 0 and 2 are told, and ask at their next commit
@@ -11,7 +13,7 @@ for: the members of the last one that are left (before the first: all that are r
 
 from __future__ import annotations
 
-from typing import Hashable, Sequence
+from collections.abc import Hashable, Sequence
 
 
 class Generations:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Hashable, Sequence
 
 
 @dataclass(frozen=True)
 class Seat:
-    """Where a rank is among the others. Nodes may have different numbers of ranks: `cross_size` counts the nodes that have
-    a rank of this local rank, and `cross_rank` is this node's place among them, as in Horovod."""
+    """Where a rank is among the others. Nodes may have different numbers of ranks: `cross_size` counts the nodes that
+    have a rank of this local rank, and `cross_rank` is this node's place among them, as in Horovod."""
 
     rank: int
     size: int
@@ -21,8 +21,8 @@ class Seat:
 
 
 def by_node(nodes: Sequence[Hashable], devices: Sequence[Sequence[str]] | None = None) -> list[int]:
-    """The order in which workers get their ranks: node by node, nodes as they first appear, and within a node by the first
-    device of each, then as given. Element k is the worker that becomes rank k."""
+    """The order in which workers get their ranks: node by node, nodes as they first appear, and within a node by the
+    first device of each, then as given. Element k is the worker that becomes rank k."""
     first = {}
     for node in nodes:
         first.setdefault(node, len(first))

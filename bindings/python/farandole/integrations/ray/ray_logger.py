@@ -10,7 +10,8 @@ import contextlib
 import logging
 import secrets
 import threading
-from typing import Any, Callable, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable
 
 from ... import core
 from .needed import beside_driver, ray_module
@@ -43,8 +44,8 @@ def telling(board):
 
 
 class _Board:
-    """The actor between them. Its calls are coroutines of one thread, so that one may wait for another's news. They begin
-    in any order: values are numbered."""
+    """The actor between them. Its calls are coroutines of one thread, so that one may wait for another's news. They
+    begin in any order: values are numbered."""
 
     def __init__(self):
         import asyncio

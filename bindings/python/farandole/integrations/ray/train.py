@@ -25,8 +25,8 @@ _LEAVE_S = 5.0  # how long workers that are to end may take to say good-bye
 
 @contextlib.contextmanager
 def _world():
-    """Around the function that a worker runs. One that raises keeps its world: Ray ends its process, and the others then
-    name it and not its good-bye."""
+    """Around the function that a worker runs. One that raises keeps its world: Ray ends its process, and the others
+    then name it and not its good-bye."""
     try:
         yield
     except BaseException as error:
@@ -39,7 +39,10 @@ def _world():
 
 
 class _FarandoleBackend(Backend):
-    """What Ray Train does before and after the workers run. It keeps nothing between them: a restart has its own key."""
+    """What Ray Train does before and after the workers run.
+
+    It keeps nothing between them: a restart has its own key.
+    """
 
     share_cuda_visible_devices = True  # as ranks of one host need: device `local_rank` is a rank's own
 
@@ -61,9 +64,9 @@ class FarandoleConfig(train.BackendConfig):
     """Makes the workers of a trainer of Ray Train one world of farandole: `backend_config` of DataParallelTrainer,
     `torch_config` of TorchTrainer. The function that they run calls `farandole.init()`, or that of `farandole.torch`.
 
-    `start_timeout_s`: seconds in which all ranks must arrive in init(), else those that came raise TimeoutError and name
-    the missing. `interfaces`: which network interfaces' addresses are offered, as FARANDOLE_INTERFACES; None: as in the
-    worker's environment.
+    `start_timeout_s`: seconds in which all ranks must arrive in init(), else those that came raise TimeoutError and
+    name the missing. `interfaces`: which network interfaces' addresses are offered, as FARANDOLE_INTERFACES; None: as
+    in the worker's environment.
     """
 
     start_timeout_s: float | None = None
@@ -87,7 +90,7 @@ class FarandoleConfig(train.BackendConfig):
 
 
 class RankFailedError(RankError, train.WorkerGroupError):
-    """What FarandoleTrainer.fit() raises: Ray Train's own error, with the rank that failed first, where, and of what."""
+    """FarandoleTrainer.fit() raises this: Ray Train's error with the first rank that failed, its node and the cause."""
 
     def __init__(self, error: train.WorkerGroupError, size: int | None):
         train.WorkerGroupError.__init__(self, str(error), error.worker_failures)
@@ -102,9 +105,10 @@ class RankFailedError(RankError, train.WorkerGroupError):
 class FarandoleTrainer(DataParallelTrainer):
     """Ray Train's DataParallelTrainer with a world of farandole over its workers.
 
-    `train_loop_per_worker` is called in each, with `train_loop_config` where it takes an argument; the other options are
-    Ray Train's (scaling_config, run_config, datasets...). RankFailedError, a ray.train.WorkerGroupError, where a worker
-    failed and FailureConfig(max_failures=...) of the run_config is used up; each restart is a world with a new key.
+    `train_loop_per_worker` is called in each, with `train_loop_config` where it takes an argument; the other options
+    are Ray Train's (scaling_config, run_config, datasets...). RankFailedError, a ray.train.WorkerGroupError, where a
+    worker failed and FailureConfig(max_failures=...) of the run_config is used up; each restart is a world with a new
+    key.
     """
 
     def __init__(self, train_loop_per_worker: Callable, *, train_loop_config: dict | None = None,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Callable, Sequence
+from typing import Any, Callable
 
 from ... import core, elastic_door, meeting
 from .placement import Seat
@@ -66,8 +67,8 @@ def choose_place(hosts: Sequence[str], address: str) -> str:
 
 
 def sit(seat: Seat, place: str, key: Secret, more: dict[str, str] | None = None) -> None:
-    """Tells init() of this process who it is. It reads the environment when it is called, so this comes in time; a world
-    that is there already goes on. `more`: other variables to set."""
+    """Tells init() of this process who it is. It reads the environment when it is called, so this comes in time; a
+    world that is there already goes on. `more`: other variables to set."""
     os.environ.update(more or {})
     if core.is_initialized():
         return
@@ -90,8 +91,8 @@ def leave() -> None:
 
 
 def run_elastic(door, more: dict[str, str], work: Callable[[], Any]) -> Any:
-    """What `work` returns, in a worker that asks `door` for each of its worlds. Where it raises, the world stays: the driver
-    ends this process, and the others then name it and not its good-bye."""
+    """What `work` returns, in a worker that asks `door` for each of its worlds. Where it raises, the world stays: the
+    driver ends this process, and the others then name it and not its good-bye."""
     os.environ.update(more)
     elastic_door.give(door)
     value = work()

@@ -1,4 +1,5 @@
-"""How one call of c10d runs: its options, the ordered collective that it becomes, and what must be true of its arguments."""
+"""How one call of c10d runs: its options, the ordered collective that it becomes, and what must be true of its
+arguments."""
 
 import torch
 import torch.distributed as dist
@@ -91,7 +92,8 @@ class Calls:
         operands.same_dtype(own, pieces[0])
         if pieces[index].numel() != own.numel():
             raise errors.InvalidArgumentError(
-                f"{operation}: tensor {index} of the list has {pieces[index].numel()} elements, this rank's {own.numel()}"
+                f"{operation}: tensor {index} of the list has {pieces[index].numel()} elements, this rank's "
+                f"{own.numel()}"
             )
 
     def _check_even(self, operation, pieces, own):

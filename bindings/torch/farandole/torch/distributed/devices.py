@@ -1,5 +1,5 @@
-"""Collectives on tensors of CUDA devices: each process group has a stream of its own on each device, as torch's own backend
-for NCCL has, so that what is started overlaps with what the caller computes meanwhile.
+"""Collectives on tensors of CUDA devices: each process group has a stream of its own on each device, as torch's own
+backend for NCCL has, so that what is started overlaps with what the caller computes meanwhile.
 
     started     the group's stream waits for the caller's current one, and the collective is queued there
     wait()      the caller's current stream waits for the group's; the host only until the collective is queued

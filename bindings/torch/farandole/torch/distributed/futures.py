@@ -11,7 +11,8 @@ from .order import Delivery
 class _Failed:
     """The value of a future whose work failed.
 
-    C++ code such as DistributedDataParallel sees a Python value and pickles it to find its tensors: that raises the error.
+    C++ code such as DistributedDataParallel sees a Python value and pickles it to find its tensors: that raises the
+    error.
     """
 
     def __init__(self, error):
@@ -35,8 +36,8 @@ def _delivery(work):
 class WorkFuture(torch.futures.Future):
     """Completed by the process group's serving thread, or by a thread that calls wait() before the work is done.
 
-    Such a thread takes the callback back from the serving thread and runs the operation itself, as Work.wait() does: that
-    saves the way through another thread.
+    Such a thread takes the callback back from the serving thread and runs the operation itself, as Work.wait() does:
+    that saves the way through another thread.
     """
 
     def __init__(self, work):
@@ -80,7 +81,10 @@ class WorkFuture(torch.futures.Future):
 
 
 def device_future(work, device):
-    """Completed by the serving thread. The callback runs on a stream of the future's own, so that no other one waits."""
+    """Completed by the serving thread.
+
+    The callback runs on a stream of the future's own, so that no other one waits.
+    """
     arrived = torch.futures.Future(devices=[device])
     outcome = arrived.then(lambda _: work.result())
     unfinished = list(work._pendings)

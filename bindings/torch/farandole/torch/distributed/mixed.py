@@ -1,7 +1,8 @@
 """Groups with a backend for each device type: init_process_group("cpu:farandole,cuda:nccl").
 
-torch keeps a C++ backend for each device type of a group. A backend written in Python cannot be one of them: it takes the
-place of the whole group. So this group has the other backends in a plain group beside it, and passes on what is theirs.
+torch keeps a C++ backend for each device type of a group. A backend written in Python cannot be one of them: it takes
+the place of the whole group. So this group has the other backends in a plain group beside it, and passes on what is
+theirs.
 """
 
 import sys
@@ -156,10 +157,32 @@ def _passed_on(name):
 
 
 for _name in (
-    "allreduce", "allreduce_coalesced", "reduce", "broadcast", "barrier", "allgather", "allgather_coalesced", "gather",
-    "scatter", "reduce_scatter", "alltoall", "all_gather_single", "_allgather_base", "all_gather_single_coalesced",
-    "allgather_into_tensor_coalesced", "reduce_scatter_single", "_reduce_scatter_base", "reduce_scatter_single_coalesced",
-    "reduce_scatter_tensor_coalesced", "all_to_all_single", "alltoall_base", "send", "recv", "recv_anysource",
-    "recvAnysource", "_start_coalescing", "_end_coalescing",
-):  # fmt: skip
+    "allreduce",
+    "allreduce_coalesced",
+    "reduce",
+    "broadcast",
+    "barrier",
+    "allgather",
+    "allgather_coalesced",
+    "gather",
+    "scatter",
+    "reduce_scatter",
+    "alltoall",
+    "all_gather_single",
+    "_allgather_base",
+    "all_gather_single_coalesced",
+    "allgather_into_tensor_coalesced",
+    "reduce_scatter_single",
+    "_reduce_scatter_base",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "all_to_all_single",
+    "alltoall_base",
+    "send",
+    "recv",
+    "recv_anysource",
+    "recvAnysource",
+    "_start_coalescing",
+    "_end_coalescing",
+):
     setattr(MixedProcessGroup, _name, _passed_on(_name))

@@ -87,10 +87,12 @@ def checked(tensor):
     if not tensor.is_cpu and tensor.device.type != "cuda":
         if tensor.is_meta:
             raise errors.InvalidArgumentError(
-                "the tensor is on the meta device and has no data; make it on the CPU or on CUDA first, as with to_empty()"
+                "the tensor is on the meta device and has no data; make it on the CPU or on CUDA first, as with "
+                "to_empty()"
             )
         raise errors.InvalidArgumentError(
-            f"the tensor is on {tensor.device}; backend='farandole' takes tensors on the CPU and on CUDA: bring it there"
+            f"the tensor is on {tensor.device}; backend='farandole' takes tensors on the CPU and on CUDA: bring it "
+            "there"
         )
     if tensor.layout is not torch.strided:
         raise NotDense(f"the tensor's layout is {tensor.layout}; call to_dense() on it first")

@@ -13,9 +13,12 @@ from ... import errors
 _delivering = {}
 
 _ADVICE = (
-    "a collective was started in the callback of another one's future, while others had been started since: which of them "
-    "comes first is chance, and may differ between ranks. For a communication hook of DistributedDataParallel (PowerSGD) "
-    "with several buckets register farandole.torch.distributed.in_order(hook), or set bucket_cap_mb so that there is one"
+    "a collective was started in the callback of another one's future, while others had been started since: which of "
+    "them "
+    "comes first is chance, and may differ between ranks. For a communication hook of DistributedDataParallel "
+    "(PowerSGD) "
+    "with several buckets register farandole.torch.distributed.in_order(hook), or set bucket_cap_mb so that there is "
+    "one"
 )
 
 
@@ -55,7 +58,8 @@ def is_delivering():
 def in_order(hook):
     """A communication hook for DistributedDataParallel that finishes one bucket before the next is begun.
 
-    For hooks that start collectives in callbacks, as PowerSGD does: model.register_comm_hook(state, in_order(powerSGD_hook)).
+    For hooks that start collectives in callbacks, as PowerSGD does: model.register_comm_hook(state,
+    in_order(powerSGD_hook)).
     """
 
     def one_by_one(state, bucket):

@@ -160,8 +160,15 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
         if self._rank not in ranks:
             return None
         name = group_name or f"{self._name}:split:{number}:{'_'.join(map(str, ranks))}"
-        part = ProcessGroup(dist.PrefixStore(f"{name}/", self._store), ranks.index(self._rank), len(ranks),
-                            timeout or self._timeout, self._world, [self._ranks[one] for one in ranks], name)  # fmt: skip
+        part = ProcessGroup(
+            dist.PrefixStore(f"{name}/", self._store),
+            ranks.index(self._rank),
+            len(ranks),
+            timeout or self._timeout,
+            self._world,
+            [self._ranks[one] for one in ranks],
+            name,
+        )
         if group_desc:
             part.setGroupDesc(group_desc)
         return part

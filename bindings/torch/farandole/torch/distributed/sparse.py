@@ -1,7 +1,6 @@
-"""all_reduce of sparse tensors: every rank gathers the indices and values of all, and adds them up in the same order."""
+"""all_reduce of sparse tensors: every rank gathers all indices and values and adds them up in the same order."""
 
 import torch
-import torch.distributed as dist
 
 from ... import errors
 from . import operands
@@ -11,7 +10,10 @@ _NAMES = ("entries", "sparse dimensions", "dimensions")
 
 
 def sparse_allreduce(group, tensor, opts):
-    """Blocks. The sum (or average) replaces the tensor's own indices and values, which need not be the same on all ranks."""
+    """Blocks.
+
+    The sum (or average) replaces the tensor's own indices and values, which need not be the same on all ranks.
+    """
     name = operands.op_name(opts.reduceOp)
     if name not in ("SUM", "AVG"):
         raise errors.InvalidArgumentError(

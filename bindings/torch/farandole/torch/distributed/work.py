@@ -30,7 +30,10 @@ class Work(dist.Work if hasattr(dist, "Work") else dist._Work):
         self._origin = origin  # (group, its number there)
 
     def wait(self, timeout=None):
-        """With a timeout: a TimeoutError when it has passed. The operations stay in flight, and wait() can be called again."""
+        """With a timeout: a TimeoutError when it has passed.
+
+        The operations stay in flight, and wait() can be called again.
+        """
         seconds = timeout.total_seconds() if timeout is not None else _NO_TIMEOUT
         try:
             if seconds > 0:

@@ -3,3 +3,11 @@
 from ...elastic import ObjectState, State, run
 from .sampler import ElasticSampler
 from .state import TorchState
+
+__all__ = [
+    "ElasticSampler",
+    "ObjectState",
+    "State",
+    "TorchState",
+    "run",
+]

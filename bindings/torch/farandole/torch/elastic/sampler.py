@@ -8,8 +8,8 @@ from ... import basics
 
 
 class ElasticSampler(torch.utils.data.Sampler):
-    """Give it to a DataLoader, record each batch, and make it part of a TorchState: after a loss or a change of the ranks
-    the epoch goes on with those samples that were not processed at the last commit.
+    """Give it to a DataLoader, record each batch, and make it part of a TorchState: after a loss or a change of the
+    ranks the epoch goes on with those samples that were not processed at the last commit.
 
     Ranks must get as many samples each, so where what is left cannot be divided, its first samples are given twice.
     """
@@ -26,7 +26,10 @@ class ElasticSampler(torch.utils.data.Sampler):
         self.reset()
 
     def set_epoch(self, epoch):
-        """Begins an epoch. The one that is under way goes on: this may be called before or after the loop over batches."""
+        """Begins an epoch.
+
+        The one that is under way goes on: this may be called before or after the loop over batches.
+        """
         if epoch != self.epoch or self.processed_num >= len(self.dataset):
             self.epoch = epoch
             self.processed_num = 0

@@ -72,8 +72,8 @@ class OptimizerStateHandler(StateHandler):
 
 
 class StateDictHandler(StateHandler):
-    """For every value that has state_dict and load_state_dict: learning rate schedulers and gradient scalers, for example.
-    The value itself stays, so what refers to it, and what it refers to, stays connected."""
+    """For every value that has state_dict and load_state_dict: learning rate schedulers and gradient scalers, for
+    example. The value itself stays, so what refers to it, and what it refers to, stays connected."""
 
     def sync(self):
         is_root = basics.rank() == 0
@@ -111,8 +111,8 @@ _registry = [
 
 
 def get_handler_registry():
-    """[(class, handler class)]: the first whose class a value has handles it. Of the others, a value that has state_dict
-    and load_state_dict gets a StateDictHandler, and the rest are plain values."""
+    """[(class, handler class)]: the first whose class a value has handles it. Of the others, a value that has
+    state_dict and load_state_dict gets a StateDictHandler, and the rest are plain values."""
     return _registry
 
 
@@ -190,8 +190,10 @@ class TorchState(ObjectState):
             differing = sorted(set(names) ^ set(of_rank[0]))
             if differing:
                 raise MismatchError(
-                    f"TorchState: rank 0 and rank {rank} differ in which attributes are models, optimizers or others with a "
-                    f"state_dict: {', '.join(differing)}; give them to TorchState, or assign them before the elastic function "
+                    f"TorchState: rank 0 and rank {rank} differ in which attributes are models, optimizers or others "
+                    "with a "
+                    f"state_dict: {', '.join(differing)}; give them to TorchState, or assign them before the elastic "
+                    "function "
                     "is called"
                 )
         return of_rank[0]
