@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 
-import nursery
+import fork_server
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DEADLINE_S = 60
@@ -79,7 +79,7 @@ class Launched:
             outcomes = os.path.join(self.folder.name, f"{number}.json")
             command = [module, ",".join(checks), outcomes, *arguments]
             output = os.path.join(self.folder.name, f"{number}.out")
-            start = start_fresh if fresh else nursery.start
+            start = start_fresh if fresh else fork_server.start
             self.ranks.append(Rank(number, start(command, variables, output), self.folder.name))
 
     def wait(self, deadline_s=DEADLINE_S):
@@ -90,10 +90,10 @@ class Launched:
         except subprocess.TimeoutExpired:
             running = [rank.number for rank in self.ranks if rank.process.poll() is None]
             self.end()
-            raise AssertionError(f"ranks {running} still ran after {deadline_s} s\n{self.story()}") from None
+            raise AssertionError(f"ranks {running} still ran after {deadline_s} s\n{self.report()}") from None
         return self
 
-    def story(self):
+    def report(self):
         return "\n".join(f"---- rank {rank.number}, exit code {rank.process.poll()}\n{rank.output[-4000:]}"
                          for rank in self.ranks)  # fmt: skip
 
@@ -120,7 +120,7 @@ def launch(
     with Launched(size, check.__module__, [check.__name__], environment, arguments, rendezvous, fresh) as job:
         job.wait(deadline_s)
         expected = codes or [0] * size
-        assert [rank.code for rank in job.ranks] == expected, job.story()
+        assert [rank.code for rank in job.ranks] == expected, job.report()
         return [rank.output for rank in job.ranks]
 
 
@@ -143,9 +143,9 @@ def require(module, size, check, environment=None):
             except AssertionError as error:
                 trouble = str(error)
             said = [rank.output for rank in job.ranks]
-            _sessions[key] = [rank.outcomes for rank in job.ranks], trouble or job.story(), said
-    outcomes, story, said = _sessions[key]
+            _sessions[key] = [rank.outcomes for rank in job.ranks], trouble or job.report(), said
+    outcomes, report, said = _sessions[key]
     for number, one in enumerate(outcomes):
-        assert check in one, f"rank {number} did not come to {check}\n{story}"
-        assert one[check] is None, f"rank {number}: {one[check]}\n{story}"
+        assert check in one, f"rank {number} did not come to {check}\n{report}"
+        assert one[check] is None, f"rank {number}: {one[check]}\n{report}"
     return said

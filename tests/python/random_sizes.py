@@ -32,7 +32,7 @@ def data(rank, count, dtype):
     return ((np.arange(count) + 3 * rank) % 5).astype(dtype)
 
 
-def room(count, dtype):
+def zeros_of(count, dtype):
     return np.full(count, UNTOUCHED, dtype)
 
 
@@ -126,7 +126,7 @@ def pick(shared):
 def a_sum(shared, rank, size):
     count, dtype = pick(shared)
     total = sum(data(one, count, dtype) for one in range(size))
-    arguments = {"tensor": data(rank, count, dtype), "out": room(count, dtype)}
+    arguments = {"tensor": data(rank, count, dtype), "out": zeros_of(count, dtype)}
     wrong = [
         resized("out"),
         resized("tensor"),
@@ -156,7 +156,7 @@ def a_broadcast(shared, rank, size):
 
 def an_allgather(shared, rank, size):
     count, dtype = pick(shared)
-    arguments = {"tensor": data(rank, count, dtype), "out": room(count * size, dtype)}
+    arguments = {"tensor": data(rank, count, dtype), "out": zeros_of(count * size, dtype)}
     expected = np.concatenate([data(one, count, dtype) for one in range(size)])
     return Call(
         arguments,
@@ -175,7 +175,7 @@ def an_allgather(shared, rank, size):
 def an_allgather_with_counts(shared, rank, size):
     _, dtype = pick(shared)
     counts = [shared.choice([0, 1, 5, 300]) for _ in range(size)]
-    arguments = {"tensor": data(rank, counts[rank], dtype), "out": room(sum(counts), dtype), "counts": counts}
+    arguments = {"tensor": data(rank, counts[rank], dtype), "out": zeros_of(sum(counts), dtype), "counts": counts}
     expected = np.concatenate([data(one, counts[one], dtype) for one in range(size)])
     return Call(
         arguments, expected, [resized("out"), resized("tensor"), wrong_counts("counts"), of_another_type("out")]
@@ -185,7 +185,7 @@ def an_allgather_with_counts(shared, rank, size):
 def a_reduce_scatter(shared, rank, size):
     count, dtype = pick(shared)
     total = sum(data(one, count * size, dtype) for one in range(size))
-    arguments = {"tensor": data(rank, count * size, dtype), "out": room(count, dtype)}
+    arguments = {"tensor": data(rank, count * size, dtype), "out": zeros_of(count, dtype)}
     return Call(arguments, total[rank * count : (rank + 1) * count],
                 [resized("out"), resized("tensor"), of_another_type("out"), read_only("out"), overlapping])  # fmt: skip
 
@@ -195,14 +195,14 @@ def a_reduce_scatter_with_counts(shared, rank, size):
     counts = [shared.choice([0, 1, 5, 300]) for _ in range(size)]
     total = sum(data(one, sum(counts), dtype) for one in range(size))
     start = sum(counts[:rank])
-    arguments = {"tensor": data(rank, sum(counts), dtype), "out": room(counts[rank], dtype), "counts": counts}
+    arguments = {"tensor": data(rank, sum(counts), dtype), "out": zeros_of(counts[rank], dtype), "counts": counts}
     return Call(arguments, total[start : start + counts[rank]],
                 [resized("out"), resized("tensor"), wrong_counts("counts")])  # fmt: skip
 
 
 def an_alltoall(shared, rank, size):
     count, dtype = pick(shared)
-    arguments = {"tensor": data(rank, count * size, dtype), "out": room(count * size, dtype)}
+    arguments = {"tensor": data(rank, count * size, dtype), "out": zeros_of(count * size, dtype)}
     expected = np.concatenate(
         [data(one, count * size, dtype)[rank * count : (rank + 1) * count] for one in range(size)]
     )
@@ -213,7 +213,7 @@ def an_alltoall_with_counts(shared, rank, size):
     _, dtype = pick(shared)
     sent = [[shared.choice([0, 1, 5, 300]) for _ in range(size)] for _ in range(size)]
     received = [sent[one][rank] for one in range(size)]
-    arguments = {"tensor": data(rank, sum(sent[rank]), dtype), "out": room(sum(received), dtype),
+    arguments = {"tensor": data(rank, sum(sent[rank]), dtype), "out": zeros_of(sum(received), dtype),
                  "send_counts": sent[rank], "recv_counts": received}  # fmt: skip
     parts = []
     for one in range(size):
@@ -229,7 +229,7 @@ def an_alltoall_with_counts(shared, rank, size):
 def a_gather(shared, rank, size):
     count, dtype = pick(shared)
     root = shared.randrange(size)
-    arguments = {"tensor": data(rank, count, dtype), "out": room(count * size, dtype), "root": root}
+    arguments = {"tensor": data(rank, count, dtype), "out": zeros_of(count * size, dtype), "root": root}
     if rank != root:
         return Call(arguments, None, [not_contiguous("tensor"), no_such_root])
     expected = np.concatenate([data(one, count, dtype) for one in range(size)])
@@ -241,7 +241,7 @@ def a_gather(shared, rank, size):
 def a_scatter(shared, rank, size):
     count, dtype = pick(shared)
     root = shared.randrange(size)
-    arguments = {"tensor": data(root, count * size, dtype), "out": room(count, dtype), "root": root}
+    arguments = {"tensor": data(root, count * size, dtype), "out": zeros_of(count, dtype), "root": root}
     wrong = [read_only("out"), not_contiguous("out"), no_such_root]
     if rank == root:
         wrong += [resized("out"), resized("tensor"), of_another_type("out"), overlapping]
@@ -265,7 +265,7 @@ ORDERED = {
 
 def a_named_broadcast(shared, rank, size):
     call = a_broadcast(shared, rank, size)
-    call.arguments["out"] = room(call.arguments["tensor"].size, call.arguments["tensor"].dtype)
+    call.arguments["out"] = zeros_of(call.arguments["tensor"].size, call.arguments["tensor"].dtype)
     call.wrong += [resized("out"), of_another_type("out"), overlapping]
     return call
 

@@ -1,14 +1,14 @@
-"""Memory of a group on its devices, on stand-ins for CUDA and NCCL: arrays in it, and gradients. This build of PyTorch
+"""Memory of a group on its devices, on fakes for CUDA and NCCL: arrays in it, and gradients. This build of PyTorch
 has no CUDA: of the optimizer it is tested what it asks for. Data are small integers: sums are exact."""
 
 import os
 import sys
 
+import fake_devices
 import farandole as fdl
 import farandole.torch as hvd
 import numpy as np
 import pytest
-import standin
 import torch
 from farandole import core
 from farandole.torch import gradient_buckets
@@ -23,19 +23,19 @@ PLACE = 2, 0, 1  # CUDA, the first device, its default stream
 def held(count=COUNT, dtype="float32", group=None):
     """An array in memory of the group, with this rank's values."""
     memory = core.allocate_on_device(count * np.dtype(dtype).itemsize, PLACE, group)
-    return memory.__dlpack_device__(), standin._adopted(memory, 0).view(dtype)
+    return memory.__dlpack_device__(), fake_devices._adopted(memory, 0).view(dtype)
 
 
 def put(array, numbers):
-    standin.synchronize()  # it was zeroed in the stream's order
-    standin.driver().standin_cuda_write(array.pointer, np.ascontiguousarray(numbers).ctypes.data, numbers.nbytes)
+    fake_devices.synchronize()  # it was zeroed in the stream's order
+    fake_devices.driver().fake_cuda_write(array.pointer, np.ascontiguousarray(numbers).ctypes.data, numbers.nbytes)
 
 
 def known():
     """How many windows of this process NCCL knows, where it runs the group."""
     if "FARANDOLE_NCCL_LIBRARY" not in os.environ or fdl.size() == 1:
         return None
-    return standin.nccl().standin_nccl_count(b"windows")
+    return fake_devices.nccl().fake_nccl_count(b"windows")
 
 
 def check_init():
@@ -58,14 +58,14 @@ def check_arrays_are_zeros_and_sum_up_where_they_are():
 def check_neighbours_are_summed_as_one():
     _, array = held()
     for dtype in ("float32", "int32"):
-        parts = [standin.Array((size,), dtype, 0, array, array.pointer + 4 * start)
+        parts = [fake_devices.Array((size,), dtype, 0, array, array.pointer + 4 * start)
                  for start, size in ((0, 10), (10, 990), (1000, 4000))]  # fmt: skip
         for step in range(3):
             put(array, values(fdl.rank(), COUNT, dtype, step))
-            launches = standin.driver().standin_cuda_calls(b"cuLaunchKernel")
+            launches = fake_devices.driver().fake_cuda_calls(b"cuLaunchKernel")
             fdl.grouped_allreduce(parts, out=parts, name=f"parts {dtype}")
             if known() is not None:
-                assert standin.driver().standin_cuda_calls(b"cuLaunchKernel") == launches, "nothing is packed"
+                assert fake_devices.driver().fake_cuda_calls(b"cuLaunchKernel") == launches, "nothing is packed"
             whole = np.concatenate([part.get() for part in parts])
             assert (whole == total(COUNT, dtype, step)).all()
 
@@ -73,7 +73,7 @@ def check_neighbours_are_summed_as_one():
 def check_views_keep_it():
     for _ in range(3):
         _, array = held(1 << 20)
-        part = standin.Array((5,), "float32", 0, array, array.pointer + 400)
+        part = fake_devices.Array((5,), "float32", 0, array, array.pointer + 400)
         del array
         put(part, values(fdl.rank(), 5, "float32"))
         fdl.allreduce(part, out=part)
@@ -127,12 +127,12 @@ def check_gradients_on_cuda_lie_in_memory_of_their_process_set():
 
 def check_empty_on_cuda_is_such_memory():
     """As far as PyTorch goes without CUDA: the tensor is made from what the core allocates."""
-    standin.play_torch_cuda()
+    fake_devices.fake_torch_cuda()
     made = []
 
     def as_tensor(memory, device):
         assert device == torch.device("cuda", 0)
-        made.append(standin._adopted(memory, 0))
+        made.append(fake_devices._adopted(memory, 0))
         return torch.zeros(made[0].nbytes, dtype=torch.uint8)
 
     with pytest.MonkeyPatch.context() as monkey:

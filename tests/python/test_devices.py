@@ -1,4 +1,4 @@
-"""Tensors on devices: arrays as CuPy has them, through the host's memory and by NCCL, on stand-ins for both. Data are
+"""Tensors on devices: arrays as CuPy has them, through the host's memory and by NCCL, on fakes for both. Data are
 small integers: sums are exact."""
 
 import ctypes
@@ -7,10 +7,10 @@ import signal
 import sys
 import time
 
+import fake_devices
 import farandole as fdl
 import numpy as np
 import pytest
-import standin
 from launch import checks_of, launch, require
 
 DTYPES = ("float32", "float64", "int32", "uint8", "float16", "int64")
@@ -26,7 +26,7 @@ def total(shape, dtype, salt=0):
 
 
 def mine(shape, dtype, salt=0):
-    return standin.array(values(fdl.rank(), shape, dtype, salt))
+    return fake_devices.array(values(fdl.rank(), shape, dtype, salt))
 
 
 def check_init():
@@ -37,7 +37,7 @@ def check_sums_of_all_sizes_and_types():
     for dtype in DTYPES:
         for count in (1, 3, 1000, 300_001):
             result = fdl.allreduce(mine((count,), dtype))
-            assert isinstance(result, standin.Array) and result.dtype == dtype
+            assert isinstance(result, fake_devices.Array) and result.dtype == dtype
             assert (result.get() == total((count,), dtype)).all(), (dtype, count)
 
 
@@ -66,11 +66,11 @@ def check_fused_buckets_lie_in_memory_that_nccl_knows():
     fdl.grouped_allreduce(tensors, out=tensors, name="large")
     for i, one in enumerate(tensors):
         assert (one.get() == total((300_000,), "float32", i)).all()
-    assert standin.nccl().standin_nccl_count(b"memory") == 1
-    assert standin.nccl().standin_nccl_count(b"windows") == 1
-    before = standin.nccl().standin_nccl_calls(b"MemAlloc")
+    assert fake_devices.nccl().fake_nccl_count(b"memory") == 1
+    assert fake_devices.nccl().fake_nccl_count(b"windows") == 1
+    before = fake_devices.nccl().fake_nccl_calls(b"MemAlloc")
     fdl.grouped_allreduce(tensors, out=tensors, name="large")
-    assert standin.nccl().standin_nccl_calls(b"MemAlloc") == before
+    assert fake_devices.nccl().fake_nccl_calls(b"MemAlloc") == before
 
 
 def check_groups_of_tensors():
@@ -138,25 +138,25 @@ def check_messages():
     after, before = (rank + 1) % size, (rank - 1) % size
     with fdl.Communicator() as comm:
         for count in (1, 30_000):
-            for target in (standin.array(np.zeros(count, "float32")), np.zeros(count, "float32")):
+            for target in (fake_devices.array(np.zeros(count, "float32")), np.zeros(count, "float32")):
                 received = comm.irecv(target, before)
                 sent = comm.isend(mine((count,), "float32"), after)
                 assert received.wait() is target
                 sent.wait()
-                there = target.get() if isinstance(target, standin.Array) else target
+                there = target.get() if isinstance(target, fake_devices.Array) else target
                 assert (there == values(before, (count,), "float32")).all()
 
 
 def check_operations_fall_in_line_with_the_stream():
     """The array's own stream is held back while the operation is submitted: what it still has to do comes first."""
-    library = standin.driver()
-    source, target = standin.array(np.full(1000, 5, "int32")), standin.array(np.zeros(1000, "int32"))
-    library.standin_cuda_hold()
+    library = fake_devices.driver()
+    source, target = fake_devices.array(np.full(1000, 5, "int32")), fake_devices.array(np.zeros(1000, "int32"))
+    library.fake_cuda_hold()
     copy = library.cuMemcpyAsync
     copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
-    standin.with_context(0, lambda: copy(target.pointer, source.pointer, 4000, 1))
+    fake_devices.with_context(0, lambda: copy(target.pointer, source.pointer, 4000, 1))
     handle = fdl.allreduce_async(target, name="in line", out=target)
-    library.standin_cuda_go_on()
+    library.fake_cuda_go_on()
     handle.wait()
     assert (target.get() == 5 * fdl.size()).all()
 
@@ -172,7 +172,7 @@ def check_mixed_kinds_of_memory_are_a_mismatch():
 
 def check_a_group_works_on_one_device():
     with pytest.raises(fdl.InvalidArgumentError, match="another device than cuda:1"):
-        fdl.allreduce(standin.array(np.ones(4, "float32"), device=1), name="elsewhere")
+        fdl.allreduce(fake_devices.array(np.ones(4, "float32"), device=1), name="elsewhere")
     with pytest.raises(fdl.InvalidArgumentError, match="cuda:99: there is no such device"):
         fdl.core.open_device(2, 99)
     assert fdl.core.can_use_device(2, 0)
@@ -201,9 +201,9 @@ def run_short_of_device_memory():
     tensors = [mine((700_001 + i,), "float32", i) for i in range(3)]  # a little more than 8 MiB
     if fdl.rank() == 0:
         for k in range(1, 1 + int(os.environ["REFUSALS"])):
-            standin.driver().standin_cuda_fail(b"cuMemAlloc_v2", k, 2)
+            fake_devices.driver().fake_cuda_fail(b"cuMemAlloc_v2", k, 2)
     for step in range(2):
-        sums = [standin.array(one.get()) for one in tensors]
+        sums = [fake_devices.array(one.get()) for one in tensors]
         fdl.grouped_allreduce(sums, name="fused", out=sums)
         for i, one in enumerate(sums):
             assert (one.get() == total((700_001 + i,), "float32", i)).all(), (step, i)
@@ -214,13 +214,13 @@ def lose_a_device():
     fdl.init()
     tensor = mine((100_000,), "float32")
     fdl.allreduce(tensor, name="before", out=tensor)
-    standin.synchronize()
+    fake_devices.synchronize()
     if fdl.rank() == 1:
-        standin.driver().standin_cuda_hold()
+        fake_devices.driver().fake_cuda_hold()
     handle = fdl.allreduce_async(tensor, name="after", out=tensor)
     if fdl.rank() == 1:
-        standin.driver().standin_cuda_fall_off(0, 214)
-        standin.driver().standin_cuda_go_on()
+        fake_devices.driver().fake_cuda_fall_off(0, 214)
+        fake_devices.driver().fake_cuda_go_on()
     with pytest.raises(fdl.Error, match=r"cuda:0.*ECC") as failure:
         handle.wait(timeout=20)
     print("told:", failure.value)
@@ -248,18 +248,18 @@ def lose_a_rank():
 def capture_a_stream():
     fdl.init()
     tensor = mine((10,), "float32")
-    library = standin.driver()
-    stream = standin.Stream("cuda:0")
+    library = fake_devices.driver()
+    stream = fake_devices.Stream("cuda:0")
     tensor.stream = stream.cuda_stream
-    library.standin_cuda_begin_capture.argtypes = library.standin_cuda_end_capture.argtypes = [ctypes.c_void_p]
-    assert library.standin_cuda_begin_capture(stream.cuda_stream) == 0
+    library.fake_cuda_begin_capture.argtypes = library.fake_cuda_end_capture.argtypes = [ctypes.c_void_p]
+    assert library.fake_cuda_begin_capture(stream.cuda_stream) == 0
     with pytest.raises(fdl.UnsupportedError, match="captured into a graph"):
         fdl.allreduce(tensor, name="captured", out=tensor)
     with fdl.Communicator() as comm:
         if os.environ.get("FARANDOLE_DEVICE_COLLECTIVES") == "staged" and fdl.size() > 1:
             with pytest.raises(fdl.UnsupportedError, match="captured into a graph"):
                 comm.allreduce(tensor, tensor)
-    library.standin_cuda_end_capture(stream.cuda_stream)
+    library.fake_cuda_end_capture(stream.cuda_stream)
 
 
 def ask_for_what_is_not_there():
@@ -277,31 +277,31 @@ def ask_for_what_is_not_there():
     ("2", "the fusion buffer of all ranks has 4194304 bytes instead of 16777216, and larger buckets go in rounds"),
     ("4", "its fusion buffer of 16777216 bytes is in memory of the host, which is slow")])  # fmt: skip
 def test_where_a_fusion_buffer_does_not_fit_the_device_one_line_says_so(refusals, line):
-    said = launch(2, run_short_of_device_memory, standin.environment(nccl=False, REFUSALS=refusals))
+    said = launch(2, run_short_of_device_memory, fake_devices.environment(nccl=False, REFUSALS=refusals))
     assert said[0].count(f"{line}: free memory of the device, or lower FARANDOLE_FUSION_BYTES") == 1, said[0]
     assert said[0].count("fusion buffer") == 1 and "fusion buffer" not in said[1], said
 
 
 def test_a_device_that_falls_off_is_told_to_all_ranks():
-    said = launch(3, lose_a_device, standin.environment(nccl=False))
+    said = launch(3, lose_a_device, fake_devices.environment(nccl=False))
     assert all("rank 1" in one for one in said), said
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_a_rank_that_is_killed_is_named(transport):
-    launch(3, lose_a_rank, standin.environment(nccl=False, FARANDOLE_TRANSPORT=transport), codes=[0, -9, 0])
+    launch(3, lose_a_rank, fake_devices.environment(nccl=False, FARANDOLE_TRANSPORT=transport), codes=[0, -9, 0])
 
 
 def test_captured_streams_are_refused():
-    launch(2, capture_a_stream, standin.environment(nccl=False))
+    launch(2, capture_a_stream, fake_devices.environment(nccl=False))
 
 
 def test_a_machine_without_a_driver_says_so_once_and_works():
     launch(2, ask_for_what_is_not_there, {"FARANDOLE_CUDA_LIBRARY": "/no-such-library.so"})
 
 
-ENVIRONMENTS = {"staged": standin.environment(nccl=False),
-                "nccl": standin.environment(nccl=True, NCCL_MULTI_RANK_GPU_ENABLE="1")}  # fmt: skip
+ENVIRONMENTS = {"staged": fake_devices.environment(nccl=False),
+                "nccl": fake_devices.environment(nccl=True, NCCL_MULTI_RANK_GPU_ENABLE="1")}  # fmt: skip
 
 
 @pytest.mark.parametrize("by", ENVIRONMENTS)

@@ -1,14 +1,15 @@
-"""Arrays on CUDA devices that come by DLPack: capsules of both versions over the stand-in's memory, their streams, what
-is refused, and that each tensor is given back once."""
+"""Arrays on CUDA devices through DLPack: capsules of both versions over the fake driver's memory, and their streams.
+
+Further tests check refused tensors, and that each tensor is released once."""
 
 import ctypes
 import gc
 import sys
 
+import fake_devices
 import farandole as fdl
 import numpy as np
 import pytest
-import standin
 from launch import checks_of, require
 from test_devices import ENVIRONMENTS, mine, total, values
 
@@ -128,7 +129,7 @@ def check_init():
 def check_capsules_of_both_versions():
     for kind, asked in ((Exporter, (1, (1, 0))), (OldExporter, (1, None))):
         for dtype in ("float32", "int64", "uint8", "float16"):
-            source, target = kind(mine((300, 2), dtype)), kind(standin.array(np.zeros((300, 2), dtype)))
+            source, target = kind(mine((300, 2), dtype)), kind(fake_devices.array(np.zeros((300, 2), dtype)))
             assert fdl.allreduce(source, out=target) is target
             assert (target.array.get() == total((300, 2), dtype)).all(), (kind, dtype)
             assert set(source.asked) == set(target.asked) == {asked}  # the default stream, by its number in CUDA
@@ -162,22 +163,22 @@ def check_elements_that_begin_later():
 
 def check_what_the_producers_stream_holds_comes_first():
     """The producer works on a stream of its own, which the one that it is asked for must wait for."""
-    source, target = standin.array(np.full(1000, 5, "int32")), standin.array(np.zeros(1000, "int32"))
-    own = standin.Stream("cuda:0")
+    source, target = fake_devices.array(np.full(1000, 5, "int32")), fake_devices.array(np.zeros(1000, "int32"))
+    own = fake_devices.Stream("cuda:0")
 
     class OnAStream(Exporter):
         def __dlpack__(self, *, stream=None, max_version=None):
-            standin.Stream("cuda:0", stream).wait_stream(own)
+            fake_devices.Stream("cuda:0", stream).wait_stream(own)
             return super().__dlpack__(stream=stream, max_version=max_version)
 
-    library = standin.driver()
-    library.standin_cuda_hold()
+    library = fake_devices.driver()
+    library.fake_cuda_hold()
     copy = library.cuMemcpyAsync
     copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
-    standin.with_context(0, lambda: copy(target.pointer, source.pointer, 4000, own.cuda_stream))
+    fake_devices.with_context(0, lambda: copy(target.pointer, source.pointer, 4000, own.cuda_stream))
     tensor = OnAStream(target)
     handle = fdl.allreduce_async(tensor, name="on a stream", out=tensor)
-    library.standin_cuda_go_on()
+    library.fake_cuda_go_on()
     handle.wait()
     assert (target.get() == 5 * fdl.size()).all()
 
@@ -185,7 +186,7 @@ def check_what_the_producers_stream_holds_comes_first():
 def check_streams_of_cuda_array_interface():
     """None: nothing to wait for. 1: the default stream. 2: each thread's own default stream, which only that thread can
     name, and the library has threads of its own. Others: as they are."""
-    for stream in (None, 1, 2, standin.Stream("cuda:0").cuda_stream):
+    for stream in (None, 1, 2, fake_devices.Stream("cuda:0").cuda_stream):
         tensor = mine((1000,), "float32")
         tensor.stream = stream
         fdl.allreduce(tensor, name=f"stream.{stream == 1}.{stream == 2}.{stream is None}", out=tensor)
@@ -204,7 +205,7 @@ def check_what_is_read_only_takes_no_result():
     locked = Exporter(mine((10,), "float32"), flags=READ_ONLY)
     refused(fdl.InvalidArgumentError, "Exporter is read-only", fdl.allreduce, locked, name="locked", out=locked)
     assert locked.is_settled()
-    target = Exporter(standin.array(np.zeros(10, "float32")))
+    target = Exporter(fake_devices.array(np.zeros(10, "float32")))
     fdl.allreduce(locked, name="unlocked", out=target)
     assert (target.array.get() == total((10,), "float32")).all()
     assert (locked.array.get() == values(fdl.rank(), (10,), "float32")).all() and locked.is_settled()

@@ -14,7 +14,7 @@ import farandole.torch as hvd
 import horovod.torch.elastic as horovod_elastic
 import pytest
 import torch
-from farandole import basics, elastic, elastic_door
+from farandole import basics, elastic, elastic_client
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FARANDOLE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "build", "bin", "farandole")
@@ -40,7 +40,7 @@ class Done:
         return [one for one in self.said if key in one]
 
     @property
-    def story(self):
+    def report(self):
         return f"exit code {self.code}\n{self.output}\n{self.errors}"
 
 
@@ -49,108 +49,108 @@ class Done:
 
 def test_the_place_of_a_killed_rank_is_taken_and_the_others_go_on_from_the_commit():
     job = Done("-np 3 --min-np 2", "one_dies")
-    assert job.code == 0, job.story
+    assert job.code == 0, job.report
     # 5 steps were made, 4 committed; nobody begins at 0 again, not even the new one.
     assert sorted((one["worker"], one["enters"], one["rank"]) for one in job.all_say("enters")) == [
         (0, 0, 0), (0, 4, 0), (1, 0, 1), (2, 0, 2), (2, 4, 1), (3, 4, 2)
-    ], job.story  # fmt: skip
-    assert sorted(one["reset"] for one in job.all_say("reset")) == [[0, 3], [1, 3]], job.story
+    ], job.report  # fmt: skip
+    assert sorted(one["reset"] for one in job.all_say("reset")) == [[0, 3], [1, 3]], job.report
     ends = job.all_say("total")
-    assert [one["total"] for one in ends] == [36] * 3 and all(one["equal"] for one in ends), job.story
-    assert "rank 1 (process" in job.errors and "signal 9" in job.errors, job.story
-    assert "generation 2 begins with 3 ranks" in job.errors, job.story
+    assert [one["total"] for one in ends] == [36] * 3 and all(one["equal"] for one in ends), job.report
+    assert "rank 1 (process" in job.errors and "signal 9" in job.errors, job.report
+    assert "generation 2 begins with 3 ranks" in job.errors, job.report
 
 
 def test_the_state_outlives_rank_0():
     job = Done("-np 3 --min-np 3", "one_dies", 0)
-    assert job.code == 0, job.story
-    assert [one["total"] for one in job.all_say("total")] == [36] * 3, job.story
-    assert {(one["worker"], one["rank"]) for one in job.all_say("total")} == {(1, 0), (2, 1), (3, 2)}, job.story
+    assert job.code == 0, job.report
+    assert [one["total"] for one in job.all_say("total")] == [36] * 3, job.report
+    assert {(one["worker"], one["rank"]) for one in job.all_say("total")} == {(1, 0), (2, 1), (3, 2)}, job.report
 
 
 def test_ranks_may_die_again_and_again():
     job = Done("-np 3 --min-np 2", "many_die")
-    assert job.code == 0, job.story
+    assert job.code == 0, job.report
     ends = job.all_say("total")
-    assert [one["total"] for one in ends] == [36] * 3 and all(one["equal"] for one in ends), job.story
-    assert {one["worker"] for one in ends} == {2, 4, 5}, job.story
+    assert [one["total"] for one in ends] == [36] * 3 and all(one["equal"] for one in ends), job.report
+    assert {one["worker"] for one in ends} == {2, 4, 5}, job.report
 
 
 def test_a_rank_may_die_while_the_others_wait_for_it_to_come():
     begin = time.monotonic()
     job = Done("-np 2 --min-np 2", "one_dies_while_they_meet")
-    assert job.code == 0, job.story
+    assert job.code == 0, job.report
     assert [(one["total"], one["rank"]) for one in sorted(job.all_say("total"), key=lambda one: one["rank"])] == [
         (24, 0), (24, 1)
-    ], job.story  # fmt: skip
-    assert "generation 3 begins" in job.errors and "have not arrived" not in job.errors, job.story
+    ], job.report  # fmt: skip
+    assert "generation 3 begins" in job.errors and "have not arrived" not in job.errors, job.report
     assert time.monotonic() - begin < 30  # the start's timeout
 
 
 def test_without_replacements_the_job_shrinks():
     job = Done("-np 3 --min-np 2 --replacements 0", "one_dies")
-    assert job.code == 0, job.story
+    assert job.code == 0, job.report
     ends = job.all_say("total")
-    assert [one["total"] for one in ends] == [4 * 3 + 8 * 2] * 2, job.story
-    assert [one["sizes"] for one in ends] == [[3, 3, 2, 2, 2, 2]] * 2, job.story
+    assert [one["total"] for one in ends] == [4 * 3 + 8 * 2] * 2, job.report
+    assert [one["sizes"] for one in ends] == [[3, 3, 2, 2, 2, 2]] * 2, job.report
     assert "generation 2 begins with 2 ranks" in job.errors
 
 
 def test_one_rank_may_be_all_that_is_left():
     job = Done("-np 2 --min-np 1 --replacements 0", "one_dies", 0)
-    assert job.code == 0, job.story
-    assert [(one["total"], one["rank"]) for one in job.all_say("total")] == [(4 * 2 + 8, 0)], job.story
+    assert job.code == 0, job.report
+    assert [(one["total"], one["rank"]) for one in job.all_say("total")] == [(4 * 2 + 8, 0)], job.report
 
 
 def test_a_rank_that_fails_by_its_own_fault_is_replaced_too():
     job = Done("-np 2 --min-np 2", "one_raises")
-    assert job.code == 0, job.story
-    assert [one["total"] for one in job.all_say("total")] == [24] * 2, job.story
+    assert job.code == 0, job.report
+    assert [one["total"] for one in job.all_say("total")] == [24] * 2, job.report
     assert "a fault of its own" in job.errors and "exit code 1" in job.errors
 
 
 def test_a_rank_that_is_stopped_is_ended_and_replaced():
     job = Done("-np 2 --min-np 2", "one_stops")
-    assert job.code == 0, job.story
-    assert [one["total"] for one in job.all_say("total")] == [24] * 2, job.story
-    assert "was lost by the others, and does not come to the next generation" in job.errors, job.story
+    assert job.code == 0, job.report
+    assert [one["total"] for one in job.all_say("total")] == [24] * 2, job.report
+    assert "was lost by the others, and does not come to the next generation" in job.errors, job.report
     (stopped,) = job.all_say("stops")
     assert not os.path.exists(f"/proc/{stopped['stops']}")
 
 
 def test_a_failure_without_a_loss_leads_back_to_the_commit():
     job = Done("-np 2 --min-np 2", "fails_without_a_loss")
-    assert job.code == 0, job.story
-    assert sorted(one["enters"] for one in job.all_say("enters")) == [0, 0, 4, 4], job.story
-    assert [one["total"] for one in job.all_say("total")] == [24] * 2, job.story
+    assert job.code == 0, job.report
+    assert sorted(one["enters"] for one in job.all_say("enters")) == [0, 0, 4, 4], job.report
+    assert [one["total"] for one in job.all_say("total")] == [24] * 2, job.report
 
 
 def test_ranks_may_meet_again_without_elastic_run():
     job = Done("-np 2 --min-np 1", "begins_again_by_itself")
-    assert job.code == 0, job.story
+    assert job.code == 0, job.report
     assert sorted((one["turn"], one["rank"], one["sum"]) for one in job.said) == [
         (turn, rank, 1) for turn in range(3) for rank in range(2)
-    ], job.story
+    ], job.report
 
 
 def test_the_job_grows_and_shrinks_to_the_number_that_is_written_into_a_file(tmp_path):
     job = Done(f"-np 2 --min-np 1 --max-np 3 --np-file {tmp_path}/wanted", "grows", tmp_path)
-    assert job.code == 0, job.story
+    assert job.code == 0, job.report
     entered = [(one["worker"], one["rank"], one["sizes"]) for one in job.all_say("enters")]
     assert sorted(entered) == [(0, 0, [2]), (0, 0, [2, 3]), (0, 0, [2, 3, 1]), (1, 1, [2]), (1, 1, [2, 3]),
-                               (2, 2, [2, 3])], job.story  # fmt: skip
+                               (2, 2, [2, 3])], job.report  # fmt: skip
     (last,) = job.all_say("steps")
     # No step is lost, for nobody was; and who only sees others go synchronises nothing, which costs nothing to see
     # here.
     assert last["worker"] == 0 and last["steps"] == max(one["enters"] for one in job.all_say("enters"))
-    assert "3 ranks are wanted, not 2" in job.errors and "1 ranks are wanted, not 3" in job.errors, job.story
-    assert job.errors.count("removed from the elastic job, and ends") == 2 and "was lost" not in job.errors, job.story
+    assert "3 ranks are wanted, not 2" in job.errors and "1 ranks are wanted, not 3" in job.errors, job.report
+    assert job.errors.count("removed from the elastic job, and ends") == 2 and "was lost" not in job.errors, job.report
 
 
 def test_what_is_no_number_of_ranks_changes_nothing(tmp_path):
     job = Done(f"-np 1 --np-file {tmp_path}/wanted", "writes_nonsense", tmp_path)
-    assert job.code == 0, job.story
-    assert f"'{tmp_path}/wanted' says 'many', which is no number of ranks; nothing changes" in job.errors, job.story
+    assert job.code == 0, job.report
+    assert f"'{tmp_path}/wanted' says 'many', which is no number of ranks; nothing changes" in job.errors, job.report
     assert Done("-np 1 --np-file /no/such/folder/x", "grows").code == 200
 
 
@@ -159,48 +159,48 @@ def test_what_is_no_number_of_ranks_changes_nothing(tmp_path):
 
 def test_with_fewer_than_min_np_the_job_ends():
     job = Done("-np 2 --min-np 2 --replacements 0", "one_dies")
-    assert job.code == EXIT_TOO_FEW, job.story
+    assert job.code == EXIT_TOO_FEW, job.report
     assert "the job ends: 1 rank is left, and the job needs at least 2; no more may be replaced" in job.errors, (
-        job.story
+        job.report
     )
     assert "signal 9" in job.errors
 
 
 def test_the_reset_limit_ends_the_job():
     job = Done("-np 3 --min-np 1 --reset-limit 1", "many_die")
-    assert job.code == EXIT_PEER_LOST, job.story
-    assert "the job ends: the limit of 1 resets is reached" in job.errors, job.story
+    assert job.code == EXIT_PEER_LOST, job.report
+    assert "the job ends: the limit of 1 resets is reached" in job.errors, job.report
     assert "generation 2 begins" in job.errors and "generation 3 begins" not in job.errors
 
 
 def test_when_all_die_nobody_holds_the_state():
     job = Done("-np 2 --min-np 1", "all_die")
-    assert job.code == EXIT_PEER_LOST, job.story
-    assert "no rank is left that holds the state" in job.errors, job.story
+    assert job.code == EXIT_PEER_LOST, job.report
+    assert "no rank is left that holds the state" in job.errors, job.report
 
 
 def test_a_program_that_never_begins_ends_with_its_own_code():
     job = Done("-np 2 --min-np 1", "none_begins")
-    assert job.code == 3, job.story
+    assert job.code == 3, job.report
     assert "no rank came as far as init()" in job.errors
 
 
 def test_a_replacement_that_fails_at_once_is_not_replaced():
     job = Done("-np 3 --min-np 2", "replaced_ones_fail")
-    assert job.code == 0, job.story
-    assert [one["sizes"] for one in job.all_say("total")] == [[3, 3, 2, 2, 2, 2]] * 2, job.story
+    assert job.code == 0, job.report
+    assert [one["sizes"] for one in job.all_say("total")] == [[3, 3, 2, 2, 2, 2]] * 2, job.report
 
 
 def test_a_mismatch_is_no_loss_and_ends_the_job():
     job = Done("-np 2 --min-np 1", "disagrees")
-    assert job.code == EXIT_PEER_LOST, job.story
-    assert "MismatchError" in job.errors and "generation 2" not in job.errors, job.story
+    assert job.code == EXIT_PEER_LOST, job.report
+    assert "MismatchError" in job.errors and "generation 2" not in job.errors, job.report
 
 
 def test_no_generation_follows_one_in_which_a_rank_has_finished():
     job = Done("-np 2 --min-np 1", "one_finishes_early")
-    assert job.code == 1, job.story
-    assert "other ranks have finished, so that no generation follows" in job.errors, job.story
+    assert job.code == 1, job.report
+    assert "other ranks have finished, so that no generation follows" in job.errors, job.report
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_no_generation_follows_one_in_which_a_rank_has_finished():
 )
 def test_what_an_elastic_job_cannot_be_is_said(flags, words):
     job = Done(flags, "one_dies")
-    assert job.code == 64 and words in job.errors, job.story
+    assert job.code == 64 and words in job.errors, job.report
 
 
 # ---- PyTorch ---------------------------------------------------------------------------------------------------------
@@ -222,25 +222,25 @@ def test_what_an_elastic_job_cannot_be_is_said(flags, words):
 
 def test_training_goes_on_with_another_rank_and_then_with_fewer():
     job = Done("-np 3 --min-np 2 --replacements 1", "trains", timeout=240)
-    assert job.code == 0, job.story
+    assert job.code == 0, job.report
     entered = {(one["worker"], *one["enters"], one["size"]) for one in job.all_say("enters")}
     assert entered == {(0, 0, 0, 3), (1, 0, 0, 3), (2, 0, 0, 3), (0, 0, 4, 3), (2, 0, 4, 3), (3, 0, 4, 3),
-                       (0, 1, 6, 2), (3, 1, 6, 2)}, job.story  # fmt: skip
-    assert all(one["momentum"] == 2 for one in job.all_say("enters") if one["enters"] != [0, 0]), job.story
+                       (0, 1, 6, 2), (3, 1, 6, 2)}, job.report  # fmt: skip
+    assert all(one["momentum"] == 2 for one in job.all_say("enters") if one["enters"] != [0, 0]), job.report
     ends = job.all_say("equal")
-    assert len(ends) == 2 and all(one["equal"] and one["size"] == 2 for one in ends), job.story
-    assert ends[0]["weights"] == ends[1]["weights"] and ends[0]["losses"] == ends[1]["losses"], job.story
+    assert len(ends) == 2 and all(one["equal"] and one["size"] == 2 for one in ends), job.report
+    assert ends[0]["weights"] == ends[1]["weights"] and ends[0]["losses"] == ends[1]["losses"], job.report
     losses = ends[0]["losses"]
     assert sum(losses[-10:]) < 0.3 * sum(losses[:10]), losses
     # Every sample once an epoch, also across the resets, whatever the number of ranks.
     for epoch in range(3):
-        assert sorted(i for when, i in ends[0]["seen"] if when == epoch) == list(range(60)), job.story
+        assert sorted(i for when, i in ends[0]["seen"] if when == epoch) == list(range(60)), job.report
 
 
-# ---- The door, alone -------------------------------------------------------------------------------------------------
+# ---- The client alone ------------------------------------------------------------------------------------------------
 
 
-def at_the_door(monkeypatch, lines):
+def with_a_fake_launcher(monkeypatch, lines):
     """A door behind which somebody says `lines` to whoever has asked, and closes."""
     name = f"farandole-test-{os.getpid()}-{time.monotonic_ns()}"
     listener = socket.socket(socket.AF_UNIX)
@@ -248,11 +248,11 @@ def at_the_door(monkeypatch, lines):
     listener.listen()
     monkeypatch.setenv("FARANDOLE_ELASTIC", f"unix:@{name}")
     monkeypatch.setenv("FARANDOLE_WORKER", "5")
-    door = elastic_door.Door()
+    client = elastic_client.LauncherClient()
     with listener, listener.accept()[0] as other:
         other.sendall("".join(line + "\n" for line in lines).encode())
         other.shutdown(socket.SHUT_WR)
-        yield door
+        yield client
         yield other.recv(100).decode()
 
 
@@ -260,11 +260,11 @@ WORLD = {"rank": 1, "size": 3, "local_rank": 0, "local_size": 2, "rendezvous": "
 
 
 def test_what_was_told_before_a_generation_began_is_no_news_in_it(monkeypatch):
-    talk = at_the_door(monkeypatch, ["hosts added", "world 2 1 3 0 2 unix:@x?coordinator=1", "hosts removed"])
-    door = next(talk)
-    assert door.next_world(7) == WORLD
-    assert door.news() == elastic_door.REMOVED
-    assert door.news() == 0
+    talk = with_a_fake_launcher(monkeypatch, ["hosts added", "world 2 1 3 0 2 unix:@x?coordinator=1", "hosts removed"])
+    client = next(talk)
+    assert client.next_world(7) == WORLD
+    assert client.membership_changes() == elastic_client.REMOVED
+    assert client.membership_changes() == 0
     assert next(talk) == "join 5 7\n"
 
 
@@ -272,14 +272,14 @@ def test_what_was_told_before_a_generation_began_is_no_news_in_it(monkeypatch):
     ("line", "kind", "words"),
     [
         ("end of it", farandole.ShutDownError, "the elastic job ends: of it"),
-        ("removed", elastic_door.Removed, "has been removed from the elastic job"),
-        ("hosts added", farandole.PeerLostError, "is gone"),
+        ("removed", elastic_client.RankRemoved, "has been removed from the elastic job"),
+        ("hosts added", farandole.PeerLostError, "has exited or rejected this rank"),
     ],
 )
 def test_where_no_generation_follows_the_door_says_why(monkeypatch, line, kind, words):
-    door = next(talk := at_the_door(monkeypatch, [line]))
+    client = next(talk := with_a_fake_launcher(monkeypatch, [line]))
     with pytest.raises(kind, match=words):
-        door.next_world()
+        client.next_world()
     talk.close()
 
 
@@ -287,10 +287,10 @@ def test_a_launcher_that_is_gone_is_named(monkeypatch):
     monkeypatch.setenv("FARANDOLE_ELASTIC", "unix:@nobody-is-here")
     monkeypatch.setenv("FARANDOLE_WORKER", "0")
     with pytest.raises(farandole.PeerLostError, match="farandole run"):
-        elastic_door.Door()
+        elastic_client.LauncherClient()
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(farandole.AuthenticationError, match="another user"):
-        next(at_the_door(monkeypatch, []))
+        next(with_a_fake_launcher(monkeypatch, []))
 
 
 # ---- States and samplers, alone --------------------------------------------------------------------------------------
@@ -440,7 +440,7 @@ class Recorder(elastic.State):
 def loop(monkeypatch, failures, is_elastic=True):
     """What run does when func raises `failures`, one a call."""
     events = []
-    monkeypatch.setattr(elastic_door, "is_elastic", lambda: is_elastic)
+    monkeypatch.setattr(elastic_client, "is_elastic", lambda: is_elastic)
     monkeypatch.setattr(elastic, "_begin_again", lambda: events.append("again"))
     state = Recorder(events)
     state.register_reset_callbacks([lambda: events.append("callback")])
@@ -500,7 +500,7 @@ def test_run_raises_losses_where_the_launcher_replaces_nobody(monkeypatch):
 def test_a_state_interrupts_when_it_was_told_that_ranks_come_or_go():
     state = elastic.ObjectState(step=1)
     state.check_host_updates()
-    state.on_hosts_updated(1, elastic_door.REMOVED)
+    state.on_hosts_updated(1, elastic_client.REMOVED)
     state.step = 2
     with pytest.raises(farandole.errors.HostsUpdatedInterrupt) as caught:
         state.commit()
@@ -508,8 +508,8 @@ def test_a_state_interrupts_when_it_was_told_that_ranks_come_or_go():
     state.restore()
     assert state.step == 2  # commit saves before it looks
     state.check_host_updates()  # once
-    state.on_hosts_updated(2, elastic_door.REMOVED)
-    state.on_hosts_updated(3, elastic_door.ADDED)
+    state.on_hosts_updated(2, elastic_client.REMOVED)
+    state.on_hosts_updated(3, elastic_client.ADDED)
     with pytest.raises(farandole.errors.HostsUpdatedInterrupt) as caught:
         state.check_host_updates()
     assert not caught.value.skip_sync
@@ -527,8 +527,8 @@ def test_a_function_may_be_elastic():
 
 def test_a_rank_of_an_elastic_job_may_start_a_job_of_its_own():
     job = Done("-np 2 --min-np 1", "starts_a_job")
-    assert job.code == 0, job.story
-    assert [one["sums"] for one in job.said] == [[3, 3]] * 2, job.story
+    assert job.code == 0, job.report
+    assert [one["sums"] for one in job.said] == [[3, 3]] * 2, job.report
 
 
 def test_horovodrun_follows_a_discovery_script(tmp_path):
@@ -537,8 +537,8 @@ def test_horovodrun_follows_a_discovery_script(tmp_path):
     script.write_text(f"#!/bin/sh\ncat {tmp_path}/slots\n")
     script.chmod(0o755)
     job = Done(f"-np 2 --min-np 1 --host-discovery-script {script}", "asks_for_slots", tmp_path, command=HOROVODRUN)
-    assert job.code == 0, job.story
-    assert sorted(one["sizes"] for one in job.all_say("sizes")) == [[2, 3]] * 3, job.story
+    assert job.code == 0, job.report
+    assert sorted(one["sizes"] for one in job.all_say("sizes")) == [[2, 3]] * 3, job.report
 
 
 # ---- As programs for Horovod have it ---------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 HERE = os.path.dirname(os.path.abspath(__file__))
 FARANDOLE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "build", "bin", "farandole")
 KEY = "0123456789abcdef0123456789abcdef"
-EXIT_RENDEZVOUS, EXIT_TOO_FEW, EXIT_PEER_LOST, EXIT_TOLD = 200, 201, 202, 143
+EXIT_RENDEZVOUS, EXIT_TOO_FEW, EXIT_PEER_LOST, EXIT_TERMINATED = 200, 201, 202, 143
 
 
 class Node:
@@ -90,7 +90,7 @@ class Job:
     def wait(self, what, timeout=30):
         end = time.monotonic() + timeout
         while not what():
-            assert time.monotonic() < end, self.story
+            assert time.monotonic() < end, self.report
             time.sleep(0.02)
 
     def until_steps_of(self, node, size, count=3):
@@ -102,7 +102,7 @@ class Job:
         (self.folder / "stop").touch()
 
     @property
-    def story(self):
+    def report(self):
         return "\n".join(f"---- {node.process.args[2:8]} "
                          f"{node.process.poll()}\n{''.join(node.output)[-1500:]}\n{node.words[-2500:]}"
                          for node in self.all)  # fmt: skip
@@ -130,7 +130,7 @@ def job(tmp_path):
 def assert_right(node, job):
     """The sum is that of the sizes of all steps: none was lost, none was counted twice."""
     (end,) = node.all_say("total")[:1]
-    assert end["total"] == end["expected"] > end["steps"] > 0, job.story
+    assert end["total"] == end["expected"] > end["steps"] > 0, job.report
 
 
 # ---- Coming and going ------------------------------------------------------------------------------------------------
@@ -141,20 +141,20 @@ def test_a_node_that_is_killed_is_done_without_and_its_successor_joins_at_a_comm
     first, second, third = job.start(0, 1, 2)
     job.until_steps_of(first, 6)
     assert sorted((one["rank"], *one["local"]) for node in job.all for one in node.all_say("enters")) == [
-        (0, 0, 2), (1, 1, 2), (2, 0, 2), (3, 1, 2), (4, 0, 2), (5, 1, 2)], job.story  # fmt: skip
+        (0, 0, 2), (1, 1, 2), (2, 0, 2), (3, 1, 2), (4, 0, 2), (5, 1, 2)], job.report  # fmt: skip
     third.tell(signal.SIGKILL)
     job.until_steps_of(first, 4)
     (fourth,) = job.start(2)
     job.until_steps_of(first, 6)
     job.stop()
-    assert [first.code(), second.code(), fourth.code()] == [0, 0, 0], job.story
+    assert [first.code(), second.code(), fourth.code()] == [0, 0, 0], job.report
     assert_right(first, job)
-    assert fourth.all_say("enters")[0]["enters"] > 0, job.story  # not from the beginning
+    assert fourth.all_say("enters")[0]["enters"] > 0, job.report  # not from the beginning
     assert re.search(
         r"node 2 was lost with 2 ranks \(its connection ended\): 2 nodes, 4 ranks are left", first.words
-    ), job.story
-    assert "generation 3 begins with 6 ranks on 3 nodes" in first.words, job.story
-    assert "restoring" in "".join(first.output + first.errors), job.story
+    ), job.report
+    assert "generation 3 begins with 6 ranks on 3 nodes" in first.words, job.report
+    assert "restoring" in "".join(first.output + first.errors), job.report
 
 
 def test_a_node_that_is_told_to_end_leaves_at_a_commit_and_the_others_lose_no_step(job):
@@ -162,20 +162,20 @@ def test_a_node_that_is_told_to_end_leaves_at_a_commit_and_the_others_lose_no_st
     first, second, third = job.start(0, 1, 2)
     job.until_steps_of(first, 3)
     second.tell(signal.SIGTERM)
-    assert second.code() == EXIT_TOLD, job.story
+    assert second.code() == EXIT_TERMINATED, job.report
     job.until_steps_of(first, 2)
     job.stop()
-    assert [first.code(), third.code()] == [0, 0], job.story
+    assert [first.code(), third.code()] == [0, 0], job.report
     assert_right(first, job)
     steps = [one["step"] for one in first.all_say("step")]
     assert steps == list(range(1, len(steps) + 1)), steps  # no step was made twice
     (left,) = second.all_say("left")
-    assert 0 < left["left"] <= len(steps) and 0 < left["seconds"] <= 25, job.story
+    assert 0 < left["left"] <= len(steps) and 0 < left["seconds"] <= 25, job.report
     said = first.words + second.words
     assert "was told to end: the others go on without it from their next commit" in said and "was lost" not in said, (
-        job.story
+        job.report
     )
-    assert "node 1 has left: 2 nodes, 2 ranks" in first.words, job.story
+    assert "node 1 has left: 2 nodes, 2 ranks" in first.words, job.report
 
 
 def test_a_node_that_comes_late_is_told_its_place_and_joins(job):
@@ -185,7 +185,7 @@ def test_a_node_that_comes_late_is_told_its_place_and_joins(job):
     (second,) = job.start(1)
     job.until_steps_of(first, 2)
     job.stop()
-    assert [first.code(), second.code()] == [0, 0], job.story
+    assert [first.code(), second.code()] == [0, 0], job.report
     assert_right(first, job)
     assert "restoring" not in "".join(first.output) + first.words  # nothing was lost for it
 
@@ -197,7 +197,7 @@ def test_nodes_without_numbers_get_them_as_they_come_and_the_rendezvous_leads(jo
     second, third = job.start(None, None)
     job.until_steps_of(first, 3)
     job.stop()
-    assert [node.code() for node in job.all] == [0, 0, 0], job.story
+    assert [node.code() for node in job.all] == [0, 0, 0], job.report
     assert_right(first, job)
     assert {re.search(r"this is node (\d) of the job", node.words).group(1) for node in (second, third)} == {"1", "2"}
 
@@ -213,8 +213,8 @@ def test_a_node_that_is_stopped_is_lost_like_one_that_is_dead(job):
     os.kill(rank, signal.SIGSTOP)
     job.until_steps_of(first, 1)
     job.stop()
-    assert first.code() == 0, job.story
-    assert "node 1 was lost with 1 ranks (it did not answer for 1 s)" in first.words, job.story
+    assert first.code() == 0, job.report
+    assert "node 1 was lost with 1 ranks (it did not answer for 1 s)" in first.words, job.report
     assert_right(first, job)
 
 
@@ -226,8 +226,8 @@ def test_without_the_node_that_leads_the_others_end_with_202_and_say_so(job):
     first, second = job.start(0, 1)
     job.until_steps_of(first, 2)
     first.tell(signal.SIGKILL)
-    assert second.code() == EXIT_PEER_LOST, job.story
-    assert "which leads the job, is gone; its pod and this one are to be started again" in second.words, job.story
+    assert second.code() == EXIT_PEER_LOST, job.report
+    assert "which leads the job, is gone; its pod and this one are to be started again" in second.words, job.report
 
 
 def test_when_the_node_that_leads_is_told_to_end_all_leave_at_one_commit(job):
@@ -235,11 +235,11 @@ def test_when_the_node_that_leads_is_told_to_end_all_leave_at_one_commit(job):
     first, second = job.start(0, 1)
     job.until_steps_of(first, 2)
     first.tell(signal.SIGTERM)
-    assert (first.code(), second.code()) == (EXIT_TOLD, EXIT_PEER_LOST), job.story
+    assert (first.code(), second.code()) == (EXIT_TERMINATED, EXIT_PEER_LOST), job.report
     assert [one["left"] for one in first.all_say("left")] == [one["left"] for one in second.all_say("left")] != [], (
-        job.story
+        job.report
     )
-    assert "was told to end, and leads the job" in second.words, job.story
+    assert "was told to end, and leads the job" in second.words, job.report
 
 
 # ---- Too few, too many, strangers ------------------------------------------------------------------------------------
@@ -248,11 +248,11 @@ def test_when_the_node_that_leads_is_told_to_end_all_leave_at_one_commit(job):
 def test_with_too_few_at_the_start_the_missing_are_named(job):
     job = job("3:4", flags="--start-timeout 2")
     first, second = job.start(0, 1)
-    assert first.code() == second.code() == EXIT_RENDEZVOUS, job.story
+    assert first.code() == second.code() == EXIT_RENDEZVOUS, job.report
     for node in (first, second):
         assert (
             "2 of at least 3 nodes are here after 2 s (--start-timeout): node 2, node 3 did not arrive" in node.words
-        ), job.story
+        ), job.report
 
 
 def test_with_too_few_left_the_job_waits_and_ends_with_201_when_nobody_comes(job):
@@ -260,7 +260,7 @@ def test_with_too_few_left_the_job_waits_and_ends_with_201_when_nobody_comes(job
     first, second = job.start(0, 1)
     job.until_steps_of(first, 2)
     second.tell(signal.SIGKILL)
-    assert first.code() == EXIT_TOO_FEW, job.story
+    assert first.code() == EXIT_TOO_FEW, job.report
     assert (
         "1 of at least 2 nodes is left, and within 2 s (--elastic-timeout) no other took the place of node 1"
         in first.words
@@ -276,7 +276,7 @@ def test_with_too_few_left_the_job_waits_and_goes_on_when_somebody_comes(job):
     (third,) = job.start(1)
     job.until_steps_of(first, 2)
     job.stop()
-    assert (first.code(), third.code()) == (0, 0), job.story
+    assert (first.code(), third.code()) == (0, 0), job.report
     assert_right(first, job)
 
 
@@ -285,19 +285,19 @@ def test_of_two_nodes_that_claim_one_number_the_second_is_refused_and_both_are_n
     first, second = job.start(0, 1)
     job.until_steps_of(first, 2)
     (third,) = job.start(1)
-    assert third.code() == EXIT_RENDEZVOUS, job.story
+    assert third.code() == EXIT_RENDEZVOUS, job.report
     pids = second.process.pid, third.process.pid
     numbers = "two nodes claim to be node 1: .*process {} .*which was first, and .*process {} ".format(*pids)
-    assert re.search(numbers, third.words), job.story
+    assert re.search(numbers, third.words), job.report
     job.stop()
-    assert (first.code(), second.code()) == (0, 0), job.story
+    assert (first.code(), second.code()) == (0, 0), job.report
 
 
 def test_a_node_with_another_key_is_not_let_in(job):
     job = job("1:2")
     (first,) = job.start(0)
     (other,) = job.start(1, key="f" * 32)
-    assert other.code() == EXIT_RENDEZVOUS and "job key differs" in other.words, job.story
+    assert other.code() == EXIT_RENDEZVOUS and "job key differs" in other.words, job.report
     job.until_steps_of(first, 1)
     job.stop()
     assert first.code() == 0
@@ -309,14 +309,14 @@ def test_a_node_with_another_key_is_not_let_in(job):
 def test_ranks_that_hold_no_state_begin_anew_together_on_all_nodes(job):
     job = job("2", task="has_a_checkpoint", flags="--max-restarts 1")
     nodes = job.start(0, 1)
-    assert [node.code() for node in nodes] == [0, 0], job.story
-    assert [one["begins"] for node in nodes for one in node.all_say("begins")] == [0, 3, 0, 3], job.story
+    assert [node.code() for node in nodes] == [0, 0], job.report
+    assert [one["begins"] for node in nodes for one in node.all_say("begins")] == [0, 3, 0, 3], job.report
     assert [one["ends"] for node in nodes for one in node.all_say("ends")] == [6, 6]
-    assert "nobody is left who holds the state: restart 1 of 1, of all ranks" in nodes[0].words, job.story
+    assert "nobody is left who holds the state: restart 1 of 1, of all ranks" in nodes[0].words, job.report
 
 
 def test_without_restarts_the_job_ends_and_its_controller_may_begin_again(job):
     job = job("1:2", task="has_a_checkpoint")
     nodes = job.start(0, 1)
-    assert [node.code() for node in nodes] == [EXIT_PEER_LOST] * 2, job.story
-    assert all("no rank is left that holds the state" in node.words for node in nodes), job.story
+    assert [node.code() for node in nodes] == [EXIT_PEER_LOST] * 2, job.report
+    assert all("no rank is left that holds the state" in node.words for node in nodes), job.report

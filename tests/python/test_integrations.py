@@ -93,10 +93,10 @@ print("same")
 
 
 def test_pickles_that_name_the_earlier_paths_load():
-    from farandole.integrations.ray.placement import Seat
+    from farandole.integrations.ray.placement import Member
     from farandole.integrations.ray.worker import Facts, Secret
 
-    things = [Seat(0, 1, 0, 1, 0, 1), Facts("n", "h", "a", 1, "h", ("0",)), Secret("k")]
+    things = [Member(0, 1, 0, 1, 0, 1), Facts("n", "h", "a", 1, "h", ("0",)), Secret("k")]
     for thing in things:
         for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
             data = pickle.dumps(thing, protocol)

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import time
 
+import fake_devices
 import pytest
-import standin
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FARANDOLE = os.path.join(ROOT, "build", "bin", "farandole")
@@ -218,18 +218,18 @@ def test_env_refuses_contradictions(environment, words):
 
 
 @pytest.mark.parametrize("variables, lines", [
-    ({}, ["devices: cuda: 8 devices, the first cuda:0 (Stand-in 0)",
-          f"collectives on devices: NCCL 2.32.3 ({standin.NCCL}, as nccl_library says): own_memory, registration, "
+    ({}, ["devices: cuda: 8 devices, the first cuda:0 (",
+          f"collectives on devices: NCCL 2.32.3 ({fake_devices.NCCL}, as nccl_library says): own_memory, registration, "
           "symmetric"]),
-    ({"STANDIN_NCCL_VERSION": "21705", "STANDIN_CUDA_DEVICES": "1"},
-     ["devices: cuda: 1 device, cuda:0", f"collectives on devices: nccl: {standin.NCCL} is NCCL 2.17.5, too old; 2.18 "
-                                         "or newer"]),
+    ({"FAKE_NCCL_VERSION": "21705", "FAKE_CUDA_DEVICES": "1"},
+     ["devices: cuda: 1 device, cuda:0", f"collectives on devices: nccl: {fake_devices.NCCL} is NCCL 2.17.5, "
+                                         "too old; 2.18 or newer"]),
     ({"FARANDOLE_CUDA_LIBRARY": "/nowhere.so", "FARANDOLE_NCCL_LIBRARY": "/nowhere2.so"},
      ["devices: cuda: the driver /nowhere.so cannot be opened",
       "collectives on devices: nccl: cannot open what nccl_library names (/nowhere2.so"]),
 ], ids=["both", "NCCL too old", "neither"])  # fmt: skip
 def test_config_tells_of_devices(variables, lines):
-    done = farandole("config", environment={**standin.environment(nccl=True), **variables})
+    done = farandole("config", environment={**fake_devices.environment(nccl=True), **variables})
     assert done.returncode == 0 and all(f"\n{line}" in done.stdout for line in lines), done.stdout[-1500:]
 
 

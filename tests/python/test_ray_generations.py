@@ -9,7 +9,7 @@ from farandole.integrations.ray import RayExecutor
 from farandole.integrations.ray.coordinator import Coordinator
 from farandole.integrations.ray.elastic_executor import ElasticRayExecutor
 from farandole.integrations.ray.generations import Generations
-from farandole.integrations.ray.ray_logger import _Board
+from farandole.integrations.ray.ray_logger import _LogBuffer
 from farandole.integrations.ray.worker import Facts
 
 
@@ -155,7 +155,7 @@ def facts(node, host):
     return Facts(node, f"name-{node}", "10.0.0.7", 1, host, ())
 
 
-def places(worker):
+def rendezvous_choices(worker):
     return (f"unix:{worker}", f"tcp:{worker}")
 
 
@@ -164,14 +164,14 @@ def test_ranks_get_one_place_and_one_key_each_generation_and_hear_of_newcomers()
         one = Coordinator(1, 3, 0, 60, 60)
         await one.start(0, facts("a", "x"))
         await one.start(1, facts("a", "x"))
-        first = await asyncio.gather(one.join(0, places(0)), one.join(1, places(1)))
+        first = await asyncio.gather(one.join(0, rendezvous_choices(0)), one.join(1, rendezvous_choices(1)))
         assert [word for word, *_ in first] == ["world"] * 2 and {place for _, _, place, _ in first} == {"unix:0"}
-        assert [(seat.rank, seat.size, seat.local_rank) for _, seat, _, _ in first] == [(0, 2, 0), (1, 2, 1)]
-        news = asyncio.ensure_future(one.news())
+        assert [(member.rank, member.size, member.local_rank) for _, member, _, _ in first] == [(0, 2, 0), (1, 2, 1)]
+        changes = asyncio.ensure_future(one.membership_changes())
         await one.start(2, facts("b", "y"))
-        joins = [asyncio.ensure_future(one.join(2, places(2)))]
-        assert await news == 1
-        joins += [asyncio.ensure_future(one.join(worker, places(worker))) for worker in (1, 0)]
+        joins = [asyncio.ensure_future(one.join(2, rendezvous_choices(2)))]
+        assert await changes == 1
+        joins += [asyncio.ensure_future(one.join(worker, rendezvous_choices(worker))) for worker in (1, 0)]
         second = await asyncio.gather(*joins)
         assert {place for _, _, place, _ in second} == {"tcp:0"}  # not all are on one host
         keys = {key.text for *_, key in first} | {key.text for *_, key in second}
@@ -186,8 +186,8 @@ def test_who_keeps_others_waiting_is_named_and_too_few_end_the_job():
         one = Coordinator(2, 2, 0, 0.05, 60)
         await one.start(0, facts("a", "x"))
         await one.start(1, facts("a", "x"))
-        await asyncio.gather(one.join(0, places(0)), one.join(1, places(1)))
-        waiting = asyncio.ensure_future(one.join(0, places(0)))
+        await asyncio.gather(one.join(0, rendezvous_choices(0)), one.join(1, rendezvous_choices(1)))
+        waiting = asyncio.ensure_future(one.join(0, rendezvous_choices(0)))
         assert await one.late() == [1]
         assert await one.end(1, False) == (1, 1, None)
         assert await waiting == ("end", "there were fewer than 2 workers for 0.05 s")
@@ -201,7 +201,10 @@ def test_who_does_not_come_to_the_first_generation_ends_the_job_after_the_time_f
         one = Coordinator(1, 2, 0, 60, 0.05)
         await one.start(0, facts("a", "x"))
         await one.start(1, facts("a", "x"))
-        assert await one.join(0, places(0)) == ("end", "1 of the workers did not come to init() within 0.05 s")
+        assert await one.join(0, rendezvous_choices(0)) == (
+            "end",
+            "1 of the workers did not come to init() within 0.05 s",
+        )
         assert await one.late() == [1]
 
     asyncio.run(play())
@@ -211,9 +214,9 @@ def test_who_waits_when_others_have_finished_is_told():
     async def play():
         one = Coordinator(1, 2, 0, 60, 60)
         await one.start(0, facts("a", "x"))
-        await one.join(0, places(0))
+        await one.join(0, rendezvous_choices(0))
         await one.start(1, facts("a", "x"))
-        waiting = asyncio.ensure_future(one.join(1, places(1)))
+        waiting = asyncio.ensure_future(one.join(1, rendezvous_choices(1)))
         await asyncio.sleep(0)
         assert await one.end(0, True) == (1, 0, None) and await waiting == ("end", "others have finished")
         assert await one.end(1, False) == (0, None, None)
@@ -226,19 +229,19 @@ def test_who_waits_when_others_have_finished_is_told():
 
 def test_values_are_heard_in_the_order_in_which_they_were_logged_whenever_they_arrive():
     async def play():
-        board = _Board()
-        heard = asyncio.ensure_future(board.hear())
-        await board.tell("first", 1, "b")
-        waiting = asyncio.ensure_future(board.wait_for("first", 3))
+        buffer = _LogBuffer()
+        values = asyncio.ensure_future(buffer.wait())
+        await buffer.append("first", 1, "b")
+        waiting = asyncio.ensure_future(buffer.wait_for("first", 3))
         await asyncio.sleep(0)
-        assert not heard.done() and not waiting.done()
-        await board.tell("first", 0, "a")
-        assert await heard == ["a", "b"] and not waiting.done()
-        await board.tell("other", 0, "x")  # another rank has become rank 0
-        await board.tell("first", 2, "c")
+        assert not values.done() and not waiting.done()
+        await buffer.append("first", 0, "a")
+        assert await values == ["a", "b"] and not waiting.done()
+        await buffer.append("other", 0, "x")  # another rank has become rank 0
+        await buffer.append("first", 2, "c")
         await waiting
-        heard = asyncio.ensure_future(board.hear())
-        assert await board.rest() + await heard == ["x", "c"]
+        values = asyncio.ensure_future(buffer.wait())
+        assert await buffer.rest() + await values == ["x", "c"]
 
     asyncio.run(play())
 

@@ -104,7 +104,7 @@ def random_caller(size, seed, calls):
     }
     with Launched(size, "random_sizes", ["check_random_calls"], environment) as job:
         job.wait(300)
-        assert [rank.code for rank in job.ranks] == [0] * size, job.story()
+        assert [rank.code for rank in job.ranks] == [0] * size, job.report()
         return [tuple(map(int, rank.output.split()[-2:])) for rank in job.ranks]
 
 

@@ -64,8 +64,8 @@ from .errors import (
     TransportError,
     UnsupportedError,
 )
-from .leaving import leave_if_told, on_leave
 from .run import RankError, run
+from .termination import leave_if_requested, leave_if_told, on_leave
 
 __all__ = [
     "AVERAGE",
@@ -130,6 +130,7 @@ __all__ = [
     "is_initialized",
     "join",
     "join_async",
+    "leave_if_requested",
     "leave_if_told",
     "local_rank",
     "local_size",

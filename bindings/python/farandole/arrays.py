@@ -64,9 +64,9 @@ def count_of(tensor):
 
 
 def same_count(tensor, out):
-    count, room = count_of(tensor), count_of(out)
-    if count != room:
-        raise errors.InvalidArgumentError(f"the input has {count} elements, out has {room}; they must be the same")
+    count, capacity = count_of(tensor), count_of(out)
+    if count != capacity:
+        raise errors.InvalidArgumentError(f"the input has {count} elements, out has {capacity}; they must be the same")
     return count
 
 

@@ -22,7 +22,7 @@ import re
 import secrets
 import socket
 
-from . import core, elastic_door, errors, objects, stores
+from . import core, elastic_client, errors, objects, stores
 
 _log = logging.getLogger("farandole")
 _MANIFEST = "manifest.json"
@@ -80,7 +80,7 @@ def load(where, names=None, together=None):
     others train, and `state.sync()` gives all of them what rank 0 has.
     """
     if together is None:
-        together = not elastic_door.is_elastic()
+        together = not elastic_client.is_elastic()
     if not together or _size() == 1:
         newest = _newest(where)
         return newest and _fetch(where, newest, names)

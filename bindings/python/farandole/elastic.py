@@ -17,7 +17,7 @@ import functools
 import logging
 import time
 
-from . import basics, core, elastic_door, errors, leaving, objects
+from . import basics, core, elastic_client, errors, objects, termination
 from .errors import HorovodInternalError, HostsUpdatedInterrupt
 
 _log = logging.getLogger("farandole.elastic")
@@ -39,12 +39,12 @@ def run(func):
 
     @functools.wraps(func)
     def elastic(state, *args, **kwargs):
-        hears_the_end = elastic_door.is_elastic() and leaving.listen()
+        handles_sigterm = elastic_client.is_elastic() and termination.install_handler()
         try:
             return go_on(state, *args, **kwargs)
         finally:
-            if hears_the_end:
-                leaving.stop_listening()
+            if handles_sigterm:
+                termination.restore_handler()
 
     def go_on(state, *args, **kwargs):
         skip_sync = must_reset = False
@@ -60,7 +60,7 @@ def run(func):
             except HostsUpdatedInterrupt as interrupt:
                 skip_sync = interrupt.skip_sync
             except Exception as error:
-                if not elastic_door.is_elastic() or not _is_loss(error):
+                if not elastic_client.is_elastic() or not _is_loss(error):
                     raise
                 _log.warning("restoring the last commit: %s", error)
                 core.note_loss(error)
@@ -85,12 +85,12 @@ def _begin_again():
     basics.shutdown()
     try:
         basics.init()
-    except elastic_door.Removed as error:
-        leaving.leave_if_told()
+    except elastic_client.RankRemoved as error:
+        termination.leave_if_requested()
         _log.warning("%s, and ends", error)
         raise SystemExit(0) from None
     except errors.Error as error:
-        leaving.leave_if_told()
+        termination.leave_if_requested()
         _end_of_job = error  # init has tried until no generation followed
         raise
 
@@ -114,7 +114,7 @@ class State:
             callback()
 
     def on_hosts_updated(self, timestamp, update_res):
-        """What the launcher told: elastic_door.ADDED, REMOVED or both."""
+        """What the launcher told: elastic_client.ADDED, REMOVED or both."""
         self._updates |= update_res
 
     def commit(self):
@@ -126,17 +126,17 @@ class State:
     def check_host_updates(self):
         """HostsUpdatedInterrupt on all ranks where rank 0 was told that ranks come or go. All ranks must ask at the
         same point. It saves nothing, which makes it cheaper than commit."""
-        door = elastic_door.door()
-        if door is None:
-            leaving.leave_if_told()
+        client = elastic_client.client()
+        if client is None:
+            termination.leave_if_requested()
         else:
-            news = door.news()
-            if news:
-                self.on_hosts_updated(time.time(), news)
+            changes = client.membership_changes()
+            if changes:
+                self.on_hosts_updated(time.time(), changes)
             self._updates = objects.broadcast_number(self._updates, 0, "farandole.elastic.updates", core.world_group())
         updates, self._updates = self._updates, 0
         if updates:
-            raise HostsUpdatedInterrupt(updates == elastic_door.REMOVED)
+            raise HostsUpdatedInterrupt(updates == elastic_client.REMOVED)
 
     def save(self):
         raise NotImplementedError

@@ -82,13 +82,13 @@ def _first(*values):
 
 def _count(count, hosts, hostfile):
     try:
-        room = local_slots(hosts, hostfile)
+        capacity = local_slots(hosts, hostfile)
     except HostsError as error:
         raise ValueError(f"farandole.run starts ranks on this host alone: {error}") from None
     if int(count) < 1:
         raise ValueError(f"np={count}: at least one rank is needed")
-    if room is not None and int(count) > room:
-        raise ValueError(f"np={count}, but the hosts that were given have room for {room}")
+    if capacity is not None and int(count) > capacity:
+        raise ValueError(f"np={count}, but the hosts that were given have room for {capacity}")
     return int(count)
 
 

@@ -5,7 +5,7 @@ import contextlib
 import os
 import threading
 
-from . import _native, elastic_door, errors
+from . import _native, elastic_client, errors
 
 
 class _State:
@@ -39,20 +39,20 @@ def init(rank=None, size=None, local_rank=None, local_size=None, rendezvous=None
                      job_key=job_key)  # fmt: skip
         given = {key: value for key, value in named.items() if value is not None}
         knobs = {key: _knob(value) for key, value in options.items()}
-        door = None if given else elastic_door.door()
-        native = _native.World(given, knobs) if door is None else _next_generation(door, knobs)
+        client = None if given else elastic_client.client()
+        native = _native.World(given, knobs) if client is None else _next_generation(client, knobs)
         _state = _State(native, os.getpid())
         if not _exit_hook_is_set:
             atexit.register(shutdown)
             _exit_hook_is_set = True
 
 
-def _next_generation(door, knobs):
+def _next_generation(client, knobs):
     """The world of the next generation of an elastic job that comes about: ranks may be lost while they meet."""
     global _lost_rank
     while True:
         lost_rank, _lost_rank = _lost_rank, -1
-        facts = door.next_world(lost_rank)
+        facts = client.next_world(lost_rank)
         try:
             return _native.World(facts, knobs)
         except (errors.PeerLostError, errors.ShutDownError, errors.TimeoutError, errors.TransportError) as error:

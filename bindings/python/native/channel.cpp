@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "collective_queue.h"
-#include "failure.h"
+#include "exceptions.h"
 #include "mailbox.h"
 #include "view.h"
 #include "world.h"

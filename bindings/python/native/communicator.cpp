@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "failure.h"
+#include "exceptions.h"
 #include "view.h"
 #include "world.h"
 

@@ -2,7 +2,7 @@
 // buffer protocol; and what a group has on its devices, as an array of bytes there.
 #include <pybind11/pybind11.h>
 
-#include "failure.h"
+#include "exceptions.h"
 #include "world.h"
 
 namespace farandole_python {

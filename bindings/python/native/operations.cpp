@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "failure.h"
+#include "exceptions.h"
 #include "view.h"
 #include "world.h"
 

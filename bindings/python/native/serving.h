@@ -22,7 +22,7 @@
 #include <thread>
 #include <vector>
 
-#include "story.h"
+#include "failure.h"
 
 namespace farandole_python {
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "dlpack.h"
-#include "failure.h"
+#include "exceptions.h"
 
 namespace farandole_python {
 namespace py = pybind11;

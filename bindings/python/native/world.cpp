@@ -3,7 +3,7 @@
 
 #include <pybind11/stl.h>
 
-#include "failure.h"
+#include "exceptions.h"
 
 namespace farandole_python {
 namespace py = pybind11;

@@ -99,13 +99,15 @@ def check_hosts(job):
     count = int(job.run["-np"])
     script = job.own.get("host_discovery_script")
     try:
-        room = discovered_slots(script) if script else hosts.local_slots(job.own.get("hosts"), job.own.get("hostfile"))
+        capacity = (
+            discovered_slots(script) if script else hosts.local_slots(job.own.get("hosts"), job.own.get("hostfile"))
+        )
     except hosts.HostsError as error:
         raise UsageError(f"{error}{instead(error.hosts, job.command) if error.hosts else ''}") from None
     except OSError as error:
         raise UsageError(f"the host file cannot be read: {error}") from None
-    if room is not None and count > room:
-        raise UsageError(f"-np {count}, but the hosts have room for {room}"
+    if capacity is not None and count > capacity:
+        raise UsageError(f"-np {count}, but the hosts have room for {capacity}"
                          f"{'' if script else f'; write -H localhost:{count}'}")  # fmt: skip
 
 

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ..elastic_door import is_elastic
+from ..elastic_client import is_elastic
 from .tensors import empty
 
 BUCKET_BYTES = 1 << 20

@@ -9,7 +9,7 @@ synchronize(), alike on all ranks.
 import torch
 
 from ..basics import Average, Sum
-from ..elastic_door import is_elastic
+from ..elastic_client import is_elastic
 from . import gradient_agreement, gradient_buckets, ops
 from .gradient_agreement import DENSE, NONE, Presence, code_of, is_mixed, is_sparse
 from .gradient_launch import LaunchedGradients, zeros_for

@@ -48,7 +48,7 @@ class _Place:
         self.dtype = tensor.dtype
         self.device_type = tensor.device.type
 
-    def room(self, optimizer):
+    def empty_like_self(self, optimizer):
         """Memory for it where the optimizer's parameters are on this rank, if they are where the root's tensor is:
         tensors of one broadcast all lie on the CPU, or all on devices."""
         own = (parameter.device for group in optimizer.param_groups for parameter in group["params"])
@@ -150,7 +150,7 @@ def _broadcast(optimizer, root, root_rank, group):
     with _Agreed(group, "values") as agreed:
         if not is_root:
             skeleton = pickle.loads(data)
-            tensors = [place.room(optimizer) for place in _places(skeleton)]
+            tensors = [place.empty_like_self(optimizer) for place in _places(skeleton)]
     agreed.check()
     handles = [
         (ops.broadcast_async if is_root else ops.broadcast_async_)(tensor, root_rank, f"optimizer_state.{number}")

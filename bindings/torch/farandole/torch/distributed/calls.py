@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 from ... import _native, errors
 from . import operands, order
-from .devices import DeviceWork, Lanes, current_place, device_of, place_on
+from .devices import DeviceWork, GroupStreams, current_place, device_of, place_on
 from .work import DoneWork, Work, as_torch, together
 
 _DONE = DoneWork()
@@ -39,7 +39,7 @@ class Calls:
 
     def __init__(self):
         self._started = 0  # collectives so far
-        self._lanes = Lanes()
+        self._group_streams = GroupStreams()
 
     def _timeout_of(self, opts):
         timeout = opts.timeout
@@ -73,7 +73,7 @@ class Calls:
 
     def _run_on(self, device, opts, tensors, keep, afterwards, call):
         if getattr(opts, "asyncOp", True):
-            stream = self._lanes.enter(device, keep)
+            stream = self._group_streams.enter(device, keep)
             pending = self._channel.submit(*call, place_on(stream, keep), keep)
             return self._keep_batch(DeviceWork((pending,), tensors, afterwards, (self, self._started), stream, keep))
         self._channel.run_on(*call, current_place(device, keep))

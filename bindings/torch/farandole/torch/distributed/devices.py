@@ -29,7 +29,7 @@ def _tensors_of(keep):
             yield from _tensors_of(tuple(one))
 
 
-class Lanes:
+class GroupStreams:
     """A process group's own streams."""
 
     def __init__(self):

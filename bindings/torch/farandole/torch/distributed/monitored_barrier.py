@@ -6,23 +6,23 @@ from datetime import timedelta
 from ... import errors
 from .work import as_torch
 
-_TO_BE_TOLD_S = 5.0  # how much longer than rank 0 the others wait for its verdict
+_ANSWER_S = 5.0  # how much longer than rank 0 the others wait for its answer
 
 
 def monitored_barrier(store, rank, size, timeout, wait_all_ranks, number):
     prefix = f"farandole/barrier/{number}"
-    verdict = f"{prefix}/verdict"
+    missing_key = f"{prefix}/missing"
     if rank == 0:
         missing = _missing(store, prefix, size, timeout, wait_all_ranks)
-        store.set(verdict, ",".join(map(str, missing)))
+        store.set(missing_key, ",".join(map(str, missing)))
     else:
         store.set(f"{prefix}/{rank}", "")
         try:
-            store.wait([verdict], timeout + timedelta(seconds=_TO_BE_TOLD_S))
+            store.wait([missing_key], timeout + timedelta(seconds=_ANSWER_S))
         except RuntimeError:
             missing = [0]
         else:
-            missing = [int(one) for one in store.get(verdict).decode().split(",") if one]
+            missing = [int(one) for one in store.get(missing_key).decode().split(",") if one]
     if missing:
         raise as_torch(_error(missing, timeout))
 

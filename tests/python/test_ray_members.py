@@ -8,24 +8,24 @@ import sys
 
 import farandole
 import pytest
-from farandole import meeting
+from farandole import rendezvous
 from farandole.integrations.ray import RayExecutor, by_node, number, visible_devices
 from farandole.integrations.ray.failures import explain, first_cause, how_it_died, place_in
-from farandole.integrations.ray.worker import Secret, choose_place
+from farandole.integrations.ray.worker import Secret, choose_rendezvous
 
 NAMES = ["rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"]
 
 
-def seats(nodes):
-    return [tuple(getattr(seat, name) for name in NAMES) for seat in number(nodes)]
+def members(nodes):
+    return [tuple(getattr(member, name) for name in NAMES) for member in number(nodes)]
 
 
 def test_ranks_of_nodes_that_are_alike():
-    assert seats("aabb") == [(0, 4, 0, 2, 0, 2), (1, 4, 1, 2, 0, 2), (2, 4, 0, 2, 1, 2), (3, 4, 1, 2, 1, 2)]
+    assert members("aabb") == [(0, 4, 0, 2, 0, 2), (1, 4, 1, 2, 0, 2), (2, 4, 0, 2, 1, 2), (3, 4, 1, 2, 1, 2)]
 
 
 def test_ragged_nodes_count_only_those_that_have_the_local_rank():
-    assert seats("abbbcc") == [
+    assert members("abbbcc") == [
         (0, 6, 0, 1, 0, 3),
         (1, 6, 0, 3, 1, 3),
         (2, 6, 1, 3, 0, 2),
@@ -36,7 +36,7 @@ def test_ragged_nodes_count_only_those_that_have_the_local_rank():
 
 
 def test_ranks_that_take_turns_between_nodes_keep_their_numbers():
-    assert seats("abab") == [(0, 4, 0, 2, 0, 2), (1, 4, 0, 2, 1, 2), (2, 4, 1, 2, 0, 2), (3, 4, 1, 2, 1, 2)]
+    assert members("abab") == [(0, 4, 0, 2, 0, 2), (1, 4, 0, 2, 1, 2), (2, 4, 1, 2, 0, 2), (3, 4, 1, 2, 1, 2)]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -49,14 +49,14 @@ def test_each_local_and_cross_rank_is_taken_once(seed):
     )
     made = number(nodes)
     for node in set(nodes):
-        mine = [seat for seat, one in zip(made, nodes) if one == node]
-        assert [seat.local_rank for seat in mine] == list(range(len(mine))) and {seat.local_size for seat in mine} == {
-            len(mine)
-        }
-    for local in {seat.local_rank for seat in made}:
-        across = [seat for seat in made if seat.local_rank == local]
-        assert [seat.cross_rank for seat in across] == list(range(len(across)))
-        assert {seat.cross_size for seat in across} == {len(across)}
+        mine = [member for member, one in zip(made, nodes) if one == node]
+        assert [member.local_rank for member in mine] == list(range(len(mine))) and {
+            member.local_size for member in mine
+        } == {len(mine)}
+    for local in {member.local_rank for member in made}:
+        across = [member for member in made if member.local_rank == local]
+        assert [member.cross_rank for member in across] == list(range(len(across)))
+        assert {member.cross_size for member in across} == {len(across)}
 
 
 def test_workers_are_ordered_by_node_and_then_by_device():
@@ -78,18 +78,18 @@ def test_ranks_of_a_node_see_all_their_devices_with_their_own_at_their_local_ran
 
 def test_one_host_meets_in_memory_and_several_at_rank_0s_address(monkeypatch):
     monkeypatch.delenv("FARANDOLE_PORT_BASE", raising=False)
-    one = choose_place(["x", "x"], "10.0.0.7")
-    assert one.startswith("unix:@farandole-") and choose_place(["x", "x"], "10.0.0.7") != one
-    assert choose_place(["x", "y"], "10.0.0.7").startswith("tcp://10.0.0.7:")
-    assert choose_place(["x", "y"], "fd00::7").startswith("tcp://[fd00::7]:")
-    assert meeting.this_host() == meeting.this_host()
+    one = choose_rendezvous(["x", "x"], "10.0.0.7")
+    assert one.startswith("unix:@farandole-") and choose_rendezvous(["x", "x"], "10.0.0.7") != one
+    assert choose_rendezvous(["x", "y"], "10.0.0.7").startswith("tcp://10.0.0.7:")
+    assert choose_rendezvous(["x", "y"], "fd00::7").startswith("tcp://[fd00::7]:")
+    assert rendezvous.host_identity() == rendezvous.host_identity()
 
 
 def test_the_place_is_among_the_ports_that_are_open(monkeypatch):
     monkeypatch.setenv("FARANDOLE_PORT_BASE", "29500")
-    assert choose_place(["x", "y"], "10.0.0.7") == "tcp://10.0.0.7:29500-29563"
+    assert choose_rendezvous(["x", "y"], "10.0.0.7") == "tcp://10.0.0.7:29500-29563"
     monkeypatch.setenv("FARANDOLE_PORT_COUNT", "8")
-    assert choose_place(["x", "y"], "10.0.0.7") == "tcp://10.0.0.7:29500-29507"
+    assert choose_rendezvous(["x", "y"], "10.0.0.7") == "tcp://10.0.0.7:29500-29507"
 
 
 def test_the_key_is_in_no_repr_and_travels_whole():
@@ -223,3 +223,7 @@ def test_without_ray_the_error_says_what_to_install(use, package):
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
         farandole.integrations.ray.Nonsense  # noqa: B018
+
+
+def test_the_former_name_of_member_is_the_same_class():
+    assert farandole.integrations.ray.Seat is farandole.integrations.ray.Member

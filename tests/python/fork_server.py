@@ -1,8 +1,8 @@
 """Ranks that need not import PyTorch: each is forked from one process that has done so, which saves seconds a rank.
 
-The nursery reads one order a message (arguments, environment, file of the output) and forks a rank, which then is what
+the server reads one order a message (arguments, environment, file of the output) and forks a rank, which then is what
 `python worker.py ARGUMENTS` would have been: its own session, its own environment, and an interpreter that ends as any
-other does. The nursery tells of each rank's start and end. When who ordered them goes, all that still runs is killed.
+other does. the server tells of each rank's start and end. When who ordered them goes, all that still runs is killed.
 """
 
 import contextlib
@@ -19,15 +19,15 @@ MESSAGE_BYTES = 1 << 18
 
 
 class Process:
-    """What subprocess.Popen tells of a process, of one that the nursery has started."""
+    """What subprocess.Popen tells of a process, of one that the server has started."""
 
-    def __init__(self, nursery, pid):
-        self._nursery = nursery
+    def __init__(self, server, pid):
+        self._server = server
         self.pid = pid
 
     def poll(self):
-        self._nursery.listen(0)
-        return self._nursery.codes.get(self.pid)
+        self._server.listen(0)
+        return self._server.codes.get(self.pid)
 
     def wait(self, timeout=None):
         end = None if timeout is None else time.monotonic() + timeout
@@ -35,7 +35,7 @@ class Process:
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
                 raise subprocess.TimeoutExpired(f"rank in process {self.pid}", timeout)
-            self._nursery.listen(left)
+            self._server.listen(left)
         return self.poll()
 
     def send_signal(self, number):
@@ -43,7 +43,7 @@ class Process:
             os.kill(self.pid, number)
 
 
-class Nursery:
+class ForkServer:
     def __init__(self):
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (self._socket, theirs):
@@ -72,7 +72,7 @@ class Nursery:
         return Process(self, pid)
 
     def listen(self, seconds):
-        """Takes in what the nursery has told, and waits for it up to so long."""
+        """Takes in what the server has told, and waits for it up to so long."""
         while select.select([self._socket], [], [], seconds)[0]:
             word = self._socket.recv(MESSAGE_BYTES)
             if not word:
@@ -85,17 +85,17 @@ class Nursery:
             seconds = 0
 
 
-_nursery = None
+_server = None
 
 
 def start(arguments, environment, output):
-    global _nursery
-    if _nursery is None:
-        _nursery = Nursery()
-    return _nursery.start(arguments, environment, output)
+    global _server
+    if _server is None:
+        _server = ForkServer()
+    return _server.start(arguments, environment, output)
 
 
-# ---- in the nursery -------------------------------------------------------------------------------------------------
+# ---- in the server -------------------------------------------------------------------------------------------------
 
 
 def become(order, descriptors):
@@ -115,7 +115,7 @@ def become(order, descriptors):
 
 
 def serve(ours):
-    """Returns in each child, with its order; in the nursery itself when there is nobody left to order."""
+    """Returns in each child, with its order; in the server itself when there is nobody left to order."""
     awake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(woken)
     signal.signal(signal.SIGCHLD, lambda *_: None)

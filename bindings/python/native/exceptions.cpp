@@ -1,5 +1,5 @@
 // Exceptions are made by farandole.errors.make, so that Python alone says which classes there are.
-#include "failure.h"
+#include "exceptions.h"
 
 #include <pybind11/pybind11.h>
 

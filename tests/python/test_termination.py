@@ -8,7 +8,7 @@ import sys
 
 import farandole
 import pytest
-from farandole import leaving
+from farandole import termination
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FARANDOLE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "build", "bin", "farandole")
@@ -62,9 +62,9 @@ def test_an_elastic_job_that_is_told_to_end_leaves_at_one_commit(tmp_path):
 def quiet(monkeypatch):
     """Nothing of this test is left behind."""
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(leaving, "_callbacks", [])
-    monkeypatch.setattr(leaving, "_until", None)
-    monkeypatch.setattr(leaving, "_listening", False)
+    monkeypatch.setattr(termination, "_callbacks", [])
+    monkeypatch.setattr(termination, "_deadline", None)
+    monkeypatch.setattr(termination, "_handler_installed", False)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGTERM, before)
@@ -75,12 +75,12 @@ def test_callbacks_are_called_in_order_with_the_time_that_is_left(quiet, monkeyp
     calls = []
     farandole.on_leave(lambda seconds: calls.append(("first", 0 < seconds <= 4)))
     farandole.on_leave(lambda seconds: calls.append(("second", 0 < seconds <= 4)))
-    farandole.leave_if_told()
+    farandole.leave_if_requested()
     assert calls == []
     os.kill(os.getpid(), signal.SIGTERM)
-    assert leaving.is_told()
+    assert termination.is_requested()
     with pytest.raises(SystemExit) as end:
-        farandole.leave_if_told()
+        farandole.leave_if_requested()
     assert end.value.code == 143 and calls == [("first", True), ("second", True)]
 
 
@@ -97,7 +97,7 @@ def test_a_handler_of_the_programs_own_stays(quiet, caplog):
     own = lambda *_: None  # noqa: E731
     signal.signal(signal.SIGTERM, own)
     farandole.on_leave(lambda seconds: None)
-    assert signal.getsignal(signal.SIGTERM) is own and "handler of its own" in caplog.text
+    assert signal.getsignal(signal.SIGTERM) is own and "its own handler for SIGTERM" in caplog.text
 
 
 def test_what_cannot_be_called_is_refused(quiet):
@@ -106,9 +106,13 @@ def test_what_cannot_be_called_is_refused(quiet):
 
 
 def test_when_no_leave_point_follows_sigterm_ends_the_process_again(quiet):
-    assert leaving.listen() and leaving.listen()
-    leaving.stop_listening()
+    assert termination.install_handler() and termination.install_handler()
+    termination.restore_handler()
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    leaving.on_leave(lambda seconds: None)
-    leaving.stop_listening()
+    termination.on_leave(lambda seconds: None)
+    termination.restore_handler()
     assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
+
+
+def test_the_former_name_of_leave_if_requested_is_the_same_function():
+    assert farandole.leave_if_told is farandole.leave_if_requested

@@ -1,24 +1,24 @@
-"""Meeting: which processes share a host, and where rank 0 of a job waits for the others."""
+"""Rendezvous: which processes share a host, and the address at which rank 0 of a job listens for the other ranks."""
 
 import os
 import secrets
 import socket
 
-_PORTS = 16  # rank 0 takes the first free one from here on
+_PORTS = 16  # rank 0 takes the first free one of this many
 
 
-def this_host():
-    """The same on all processes that can meet in a socket of this machine's memory, and on no others."""
+def host_identity():
+    """A text that is equal on all processes that can meet in one abstract Unix socket, and different elsewhere."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot = file.read().strip()
     return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"
 
 
-def choose_place(hosts, towards=None, own=None, ports=None):
-    """The rendezvous of rank 0, called there, given this_host() of all ranks.
+def choose_rendezvous(hosts, towards=None, own=None, ports=None):
+    """Returns the rendezvous address of a job. Rank 0 calls it, with host_identity() of all ranks.
 
-    `own`: an address of this host that the others are known to reach; else it is looked for, and `towards` is a host of
-    theirs. `ports`: (first, last) where only these are open; rank 0 takes the first free one.
+    `own`: an address of this host that the other hosts can reach. Without it the address is detected; `towards` is then
+    the name of one of the other hosts. `ports`: (first, last) of the open ports. Rank 0 takes the first free one.
     """
     if len(set(hosts)) == 1:
         return f"unix:@farandole-{secrets.token_hex(16)}"
@@ -40,11 +40,11 @@ def _free_port():
 
 
 def _addresses(towards):
-    """Under which names other hosts may reach this one, the likeliest first."""
+    """The addresses at which other hosts may reach this one, the likeliest first."""
     names = []
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((towards or "192.0.2.1", 9))  # sends nothing: asks which of our addresses leads there
+            probe.connect((towards or "192.0.2.1", 9))  # sends nothing: the kernel chooses the source address
             names.append(probe.getsockname()[0])
     except OSError:
         pass

@@ -1,7 +1,7 @@
-"""Arrays on the devices of the stand-in for CUDA: what CuPy's arrays and PyTorch's tensors on CUDA are to the library.
+"""Arrays on the devices of the fake CUDA driver, in place of CuPy's arrays and of PyTorch's tensors on CUDA.
 
-Device memory is closed to the CPU: whatever touches it by itself ends the process. The stand-in's streams are threads,
-so that work which is not in order with them is seen.
+Device memory is closed to the CPU: a direct access to it crashes the process. The fake driver's streams are threads, so
+that work which is not ordered with them shows.
 """
 
 import contextlib
@@ -15,15 +15,15 @@ import torch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIBRARIES = os.path.join(HERE, "..", "..", "build", "lib")
-CUDA = os.path.normpath(os.path.join(LIBRARIES, "libcuda_standin.so"))
-NCCL = os.path.normpath(os.path.join(LIBRARIES, "libnccl_standin.so"))
+CUDA = os.path.normpath(os.path.join(LIBRARIES, "libfake_cuda.so"))
+NCCL = os.path.normpath(os.path.join(LIBRARIES, "libfake_nccl.so"))
 
 
 def environment(nccl, **more):
-    """Variables of ranks that use the stand-ins."""
+    """Variables of ranks that use the fakes."""
     for library in (CUDA, NCCL) if nccl else (CUDA,):
         assert os.path.exists(library), f"{library} is missing: bash tests/run.sh python builds it"
-    variables = {"FARANDOLE_CUDA_LIBRARY": CUDA, "STANDIN_CUDA_DEVICES": "8", **more}
+    variables = {"FARANDOLE_CUDA_LIBRARY": CUDA, "FAKE_CUDA_DEVICES": "8", **more}
     if nccl:
         variables["FARANDOLE_NCCL_LIBRARY"] = NCCL
     else:
@@ -35,20 +35,20 @@ def environment(nccl, **more):
 def driver():
     library = ctypes.CDLL(os.environ["FARANDOLE_CUDA_LIBRARY"], mode=ctypes.RTLD_GLOBAL)
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
-    library.standin_cuda_new.restype = pointer
-    library.standin_cuda_new.argtypes = [ctypes.c_int, size]
-    library.standin_cuda_delete.argtypes = [pointer]
-    library.standin_cuda_write.argtypes = [pointer, pointer, size]
-    library.standin_cuda_read.argtypes = [pointer, pointer, size]
-    library.standin_cuda_device_bytes.restype = size
-    library.standin_cuda_calls.restype = size
+    library.fake_cuda_new.restype = pointer
+    library.fake_cuda_new.argtypes = [ctypes.c_int, size]
+    library.fake_cuda_delete.argtypes = [pointer]
+    library.fake_cuda_write.argtypes = [pointer, pointer, size]
+    library.fake_cuda_read.argtypes = [pointer, pointer, size]
+    library.fake_cuda_device_bytes.restype = size
+    library.fake_cuda_calls.restype = size
     assert library.cuInit(0) == 0
     return library
 
 
 @functools.cache
 def nccl():
-    """What the stand-in for NCCL, which this process has loaded, tells of itself."""
+    """What the fake NCCL, which this process has loaded, tells of itself."""
     return ctypes.CDLL(os.environ["FARANDOLE_NCCL_LIBRARY"])
 
 
@@ -70,11 +70,11 @@ class Memory:
     """Memory of a device; ends with the last array that looks into it."""
 
     def __init__(self, nbytes, device):
-        self.pointer = driver().standin_cuda_new(device, max(nbytes, 1))
-        assert self.pointer, "the stand-in has no more memory"
+        self.pointer = driver().fake_cuda_new(device, max(nbytes, 1))
+        assert self.pointer, "the fake driver is out of memory"
 
     def __del__(self):
-        driver().standin_cuda_delete(self.pointer)
+        driver().fake_cuda_delete(self.pointer)
 
 
 class Array:
@@ -122,14 +122,14 @@ class Array:
         """On the CPU, once the device is through."""
         synchronize(self.device)
         host = np.empty(self.shape, self.dtype)
-        driver().standin_cuda_read(self.pointer, host.ctypes.data, self.nbytes)
+        driver().fake_cuda_read(self.pointer, host.ctypes.data, self.nbytes)
         return host
 
 
 def array(values, dtype=None, device=0):
     host = np.ascontiguousarray(values, dtype)
     result = Array(host.shape, host.dtype, device)
-    driver().standin_cuda_write(result.pointer, host.ctypes.data, result.nbytes)
+    driver().fake_cuda_write(result.pointer, host.ctypes.data, result.nbytes)
     return result
 
 
@@ -167,13 +167,13 @@ class Tensor(torch.Tensor):
         return self.array.pointer
 
     def record_stream(self, stream):
-        """The stand-in's memory is not lent to others: what PyTorch would be told is noted."""
+        """The fake driver's memory is not lent to others: what PyTorch would be told is noted."""
         self.recorded = [*getattr(self, "recorded", ()), stream.cuda_stream]
 
     def put(self, values):
         flat = values.detach().contiguous().view(-1)
         host = flat.view(torch.int16).numpy() if values.dtype == torch.bfloat16 else flat.numpy()
-        driver().standin_cuda_write(self.array.pointer, host.ctypes.data, self.array.nbytes)
+        driver().fake_cuda_write(self.array.pointer, host.ctypes.data, self.array.nbytes)
 
     def get(self):
         host = self.array.get()
@@ -198,7 +198,7 @@ _NUMPY = {torch.float32: np.float32, torch.float64: np.float64, torch.int32: np.
 
 
 class Stream:
-    """torch.cuda.Stream on the stand-in."""
+    """torch.cuda.Stream on the fake driver."""
 
     def __init__(self, device, handle=None):
         self.device = torch.device(device)
@@ -245,8 +245,8 @@ def _is_cuda(device):
 _torch_empty = torch.empty
 
 
-def play_torch_cuda():
-    """Lets torch hand out streams and memory of the stand-in, for this process."""
+def fake_torch_cuda():
+    """Makes torch use streams and memory of the fake driver in this process."""
     torch.empty = _empty
     torch.cuda.Stream = Stream
     torch.cuda.current_stream = lambda device=None: Stream(device, _current[-1])

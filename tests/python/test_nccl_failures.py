@@ -1,22 +1,22 @@
-"""Days on which NCCL is missing, old, another one on another rank, or fails: whole jobs, on the stand-ins."""
+"""Days on which NCCL is missing, old, another one on another rank, or fails: whole jobs, on the fakes."""
 
 import os
 import signal
 import time
 import urllib.request
 
+import fake_devices
 import farandole as fdl
 import numpy as np
 import pytest
-import standin
 import test_devices
 from launch import free_port, launch
 
 # What rank 1 has that rank 0 has not, and what both are told of it.
 DAYS = {
-    "another version": ({"STANDIN_NCCL_VERSION": "22903"}, "has NCCL 2.32.3, rank 1", "has 2.29.3; install the same "
+    "another version": ({"FAKE_NCCL_VERSION": "22903"}, "has NCCL 2.32.3, rank 1", "has 2.29.3; install the same "
                                                                                       "on all"),
-    "too old": ({"STANDIN_NCCL_VERSION": "21705"}, "rank 1", "has no library for collectives on devices that it may "
+    "too old": ({"FAKE_NCCL_VERSION": "21705"}, "rank 1", "has no library for collectives on devices that it may "
                                                              "use"),
     "absent": ({"FARANDOLE_NCCL_LIBRARY": "/nowhere/libnccl.so.2"}, "rank 1", "install NCCL there"),
     "one GPU for both": ({}, "are on the same GPU", "set NCCL_MULTI_RANK_GPU_ENABLE=1 on all ranks"),
@@ -30,7 +30,7 @@ def start():
     if os.environ["FARANDOLE_RANK"] == "1":
         os.environ.update(DAYS[os.environ["TEST_DAY"]][0])
     fdl.init()
-    return standin.array(np.full(1000, fdl.rank() + 1, "float32"))
+    return fake_devices.array(np.full(1000, fdl.rank() + 1, "float32"))
 
 
 def sum_without_nccl():
@@ -49,7 +49,7 @@ def insist_on_nccl():
 
 @pytest.mark.parametrize("day", DAYS)
 def test_what_keeps_ranks_from_nccl_is_told_once_and_the_sums_are_right(day):
-    said = launch(2, sum_without_nccl, standin.environment(nccl=True, TEST_DAY=day))
+    said = launch(2, sum_without_nccl, fake_devices.environment(nccl=True, TEST_DAY=day))
     line = "collectives on devices go through the host's memory: "
     assert said[0].count(line) == 1 and line not in said[1], said
     assert all(words in said[0] for words in DAYS[day][1:]), said
@@ -57,7 +57,9 @@ def test_what_keeps_ranks_from_nccl_is_told_once_and_the_sums_are_right(day):
 
 @pytest.mark.parametrize("day", DAYS)
 def test_who_insists_on_nccl_is_told_on_all_ranks_why_it_cannot_be(day):
-    said = launch(2, insist_on_nccl, standin.environment(nccl=True, TEST_DAY=day, FARANDOLE_DEVICE_COLLECTIVES="nccl"))
+    said = launch(
+        2, insist_on_nccl, fake_devices.environment(nccl=True, TEST_DAY=day, FARANDOLE_DEVICE_COLLECTIVES="nccl")
+    )
     told = [next(line for line in one.splitlines() if line.startswith("told:")) for one in said]
     assert all("device_collectives=nccl cannot be" in one for one in told), said
     assert all(words in one for one in told for words in DAYS[day][1:]), said
@@ -70,26 +72,26 @@ ONE_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "FARANDOLE_SUSPECT_AFTER_S": "0.1"
 
 
 def test_a_rank_that_is_killed_under_nccl_is_named():
-    launch(3, test_devices.lose_a_rank, standin.environment(nccl=True, **ONE_GPU), codes=[0, -9, 0])
+    launch(3, test_devices.lose_a_rank, fake_devices.environment(nccl=True, **ONE_GPU), codes=[0, -9, 0])
 
 
 def wait_for_the_device_alone():
     fdl.init()
-    tensor = standin.array(np.ones(5000, "float32"))
+    tensor = fake_devices.array(np.ones(5000, "float32"))
     with fdl.Communicator() as comm:
         comm.allreduce(tensor, tensor)
-        standin.synchronize()
+        fake_devices.synchronize()
         if fdl.rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         comm.allreduce(tensor, tensor)  # is queued, and rank 1 never comes
-        standin.synchronize()
+        fake_devices.synchronize()
         with pytest.raises(fdl.PeerLostError) as failure:
             comm.allreduce(tensor, tensor)
         assert failure.value.culprit_rank == 1
 
 
 def test_who_only_waits_for_the_device_is_let_go_when_a_rank_is_killed():
-    launch(3, wait_for_the_device_alone, standin.environment(nccl=True, **ONE_GPU), codes=[0, -9, 0])
+    launch(3, wait_for_the_device_alone, fake_devices.environment(nccl=True, **ONE_GPU), codes=[0, -9, 0])
 
 
 def come_too_late():
@@ -97,16 +99,16 @@ def come_too_late():
     port = free_port()
     os.environ["FARANDOLE_METRICS_PORT"] = str(port - int(os.environ["FARANDOLE_RANK"]))  # the local rank is added
     fdl.init()
-    tensor = standin.array(np.ones(5000, "float32"))
+    tensor = fake_devices.array(np.ones(5000, "float32"))
     with fdl.Communicator() as comm:
         comm.allreduce(tensor, tensor)
-        standin.synchronize()
+        fake_devices.synchronize()
         if fdl.rank() == 1:
             while not os.path.exists(os.environ["TEST_MARK"]):
                 time.sleep(0.01)
         else:
             comm.allreduce(tensor, tensor)
-            standin.synchronize()
+            fake_devices.synchronize()
             open(os.environ["TEST_MARK"], "w").close()
         with pytest.raises(fdl.TimeoutError) as failure:
             comm.allreduce(tensor, tensor)
@@ -122,7 +124,7 @@ def test_a_late_rank_is_named_to_who_only_waits_for_the_device_and_then_ends_the
         "FARANDOLE_STALL_SHUTDOWN_S": "1.5",
         "TEST_MARK": str(tmp_path / "mark"),
     }
-    said = launch(3, come_too_late, standin.environment(nccl=True, **{**ONE_GPU, **patience}))
+    said = launch(3, come_too_late, fake_devices.environment(nccl=True, **{**ONE_GPU, **patience}))
     told = [next(line for line in one.splitlines() if line.startswith("told:")) for one in said]
     assert all("allreduce number 2 on cuda:0" in one and "for rank 1 (" in one for one in told), said
     assert all("which has begun 1 there" in one and "stall_shutdown_s" in one for one in told), said
@@ -136,14 +138,14 @@ def test_a_late_rank_is_named_to_who_only_waits_for_the_device_and_then_ends_the
 
 def fail_while_nobody_calls():
     if os.environ["FARANDOLE_RANK"] == "1":
-        os.environ["STANDIN_NCCL_ERROR_AT"] = "2"
+        os.environ["FAKE_NCCL_ERROR_AT"] = "2"
     fdl.init()
-    tensor = standin.array(np.ones(5000, "float32"))
+    tensor = fake_devices.array(np.ones(5000, "float32"))
     with fdl.Communicator() as comm:
         comm.allreduce(tensor, tensor)
-        standin.synchronize()
+        fake_devices.synchronize()
         comm.allreduce(tensor, tensor)
-        standin.synchronize()  # returns, for the library ends what NCCL has in hand
+        fake_devices.synchronize()  # returns, for the library ends what NCCL has in hand
         with pytest.raises(fdl.Error) as failure:
             comm.allreduce(tensor, tensor)
         assert failure.value.culprit_rank == 1
@@ -151,29 +153,29 @@ def fail_while_nobody_calls():
 
 
 def test_an_error_of_nccl_is_found_while_all_ranks_wait_for_the_device_alone():
-    said = launch(2, fail_while_nobody_calls, standin.environment(nccl=True, **ONE_GPU))
+    said = launch(2, fail_while_nobody_calls, fake_devices.environment(nccl=True, **ONE_GPU))
     told = [next(line for line in one.splitlines() if line.startswith("told:")) for one in said]
-    assert all("failed on rank 1" in one and "stand-in: the network has failed" in one for one in told), said
+    assert all("failed on rank 1" in one and ": the network has failed" in one for one in told), said
 
 
 def fail_in_nccl():
     if os.environ["FARANDOLE_RANK"] == "1":
         os.environ[os.environ["TEST_PLAN"]] = os.environ["TEST_MOMENT"]
     fdl.init()
-    tensor = standin.array(np.ones(5000, "float32"))
+    tensor = fake_devices.array(np.ones(5000, "float32"))
     with pytest.raises(fdl.Error) as failure:
         for _ in range(1000):
             fdl.allreduce(tensor, name="loop", out=tensor)
-            standin.synchronize()
+            fake_devices.synchronize()
     print("told:", failure.value)
 
 
 @pytest.mark.parametrize("plan, moment, words", [
-    ("STANDIN_NCCL_FAIL", "AllReduce:3:2", "unhandled system error"),
-    ("STANDIN_NCCL_ERROR_AT", "3", "stand-in: the network has failed"),
+    ("FAKE_NCCL_FAIL", "AllReduce:3:2", "unhandled system error"),
+    ("FAKE_NCCL_ERROR_AT", "3", ": the network has failed"),
 ])  # fmt: skip
 def test_an_error_of_nccl_is_told_in_its_words_and_to_all(plan, moment, words):
-    said = launch(2, fail_in_nccl, standin.environment(nccl=True, TEST_PLAN=plan, TEST_MOMENT=moment, **ONE_GPU))
+    said = launch(2, fail_in_nccl, fake_devices.environment(nccl=True, TEST_PLAN=plan, TEST_MOMENT=moment, **ONE_GPU))
     told = [next(line for line in one.splitlines() if line.startswith("told:")) for one in said]
     assert all("rank 1" in one for one in told), said
     assert "failed on rank 1" in told[1] and words in told[1] and "NCCL_DEBUG=WARN" in told[1], said
