@@ -37,7 +37,7 @@ def train(nccl, *options):
     variables = {
         **os.environ,
         **chosen,
-        "PYTHONPATH": str(ROOT / "tests" / "python"),
+        "PYTHONPATH": str(ROOT / "tests" / "python" / "support"),
         "FARANDOLE_CUDA_LIBRARY": str(CUDA),
         "FARANDOLE_NCCL_LIBRARY": str(nccl),
         "FAKE_CUDA_DEVICES": "8",

@@ -1,5 +1,6 @@
 """Ranks as processes: starts them, waits with a hard deadline, and leaves none behind."""
 
+import importlib.util
 import json
 import os
 import secrets
@@ -12,7 +13,9 @@ import time
 
 import fork_server
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+SUPPORT = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.normpath(os.path.join(SUPPORT, "..", "..", ".."))
+FARANDOLE = os.path.join(ROOT, "build", "bin", "farandole")
 DEADLINE_S = 60
 
 
@@ -20,6 +23,12 @@ def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
+
+
+def _file_of(module):
+    """The path of a test module, which pytest has imported by its name alone."""
+    loaded = sys.modules.get(module)
+    return os.path.abspath(loaded.__file__ if loaded else importlib.util.find_spec(module).origin)
 
 
 class Rank:
@@ -49,7 +58,7 @@ class Rank:
 def start_fresh(arguments, environment, output):
     with open(output, "w") as file:
         return subprocess.Popen(
-            [sys.executable, os.path.join(HERE, "worker.py"), *arguments],
+            [sys.executable, os.path.join(SUPPORT, "worker.py"), *arguments],
             env=environment,
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -77,7 +86,7 @@ class Launched:
                              FARANDOLE_JOB_KEY=key, OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1")  # fmt: skip
             variables.update(environment or {})
             outcomes = os.path.join(self.folder.name, f"{number}.json")
-            command = [module, ",".join(checks), outcomes, *arguments]
+            command = [_file_of(module), ",".join(checks), outcomes, *arguments]
             output = os.path.join(self.folder.name, f"{number}.out")
             start = start_fresh if fresh else fork_server.start
             self.ranks.append(Rank(number, start(command, variables, output), self.folder.name))

@@ -12,9 +12,9 @@ import types
 
 import numpy as np
 import torch
+from launch import ROOT
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-LIBRARIES = os.path.join(HERE, "..", "..", "build", "lib")
+LIBRARIES = os.path.join(ROOT, "build", "lib")
 CUDA = os.path.normpath(os.path.join(LIBRARIES, "libfake_cuda.so"))
 NCCL = os.path.normpath(os.path.join(LIBRARIES, "libfake_nccl.so"))
 

@@ -6,8 +6,9 @@ import subprocess
 import sys
 
 import pytest
+from launch import ROOT
 
-FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench", "gpu")
+FOLDER = os.path.join(ROOT, "bench", "gpu")
 
 
 def run(script, *words, **variables):

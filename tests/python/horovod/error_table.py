@@ -1,6 +1,6 @@
 """Prints what a program written for Horovod is told in each situation of the contract: row, situation, class, text.
 
-python tests/python/error_table.py
+PYTHONPATH=tests/python/support python tests/python/horovod/error_table.py
 """
 
 import os

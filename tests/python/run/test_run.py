@@ -14,9 +14,8 @@ import pytest
 import run_tasks
 from farandole import hosts, run_rank
 from horovod.runner import config_file, launch, options
+from launch import FARANDOLE
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-FARANDOLE = os.path.join(ROOT, "build", "bin", "farandole")
 HOROVODRUN = os.path.join(os.path.dirname(sys.executable), "horovodrun")
 
 

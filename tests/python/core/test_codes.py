@@ -11,10 +11,9 @@ import torch
 from farandole import _native, arrays, codes, objects
 from farandole.torch import tensors
 from farandole.torch.distributed import operands
+from launch import ROOT
 
-HEADER = os.path.join(
-    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "include/farandole/farandole.h"
-)
+HEADER = os.path.join(ROOT, "include", "farandole", "farandole.h")
 PREFIXES = {
     "dtype": "FDL_",
     "reduce_op": "FDL_",

@@ -9,9 +9,9 @@ import sys
 import farandole
 import pytest
 from farandole import termination
+from launch import FARANDOLE
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-FARANDOLE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "build", "bin", "farandole")
 
 
 def told_to_end(flags, task, folder, ups):

@@ -15,9 +15,9 @@ import horovod.torch.elastic as horovod_elastic
 import pytest
 import torch
 from farandole import basics, elastic, elastic_client
+from launch import FARANDOLE
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-FARANDOLE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "build", "bin", "farandole")
 HOROVODRUN = [os.path.join(os.path.dirname(sys.executable), "horovodrun")]
 EXIT_TOO_FEW, EXIT_PEER_LOST = 201, 202
 

@@ -10,9 +10,8 @@ import farandole
 import horovod
 import horovod.torch as hvd
 import pytest
+from launch import FARANDOLE, ROOT
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-FARANDOLE = os.path.join(ROOT, "build", "bin", "farandole")
 SCRIPT = os.path.join(ROOT, "examples", "horovod_digits.py")
 
 PATHS = {

@@ -11,9 +11,9 @@ import threading
 import time
 
 import pytest
+from launch import FARANDOLE
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-FARANDOLE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "build", "bin", "farandole")
 KEY = "0123456789abcdef0123456789abcdef"
 EXIT_RENDEZVOUS, EXIT_TOO_FEW, EXIT_PEER_LOST, EXIT_TERMINATED = 200, 201, 202, 143
 

@@ -10,9 +10,7 @@ import time
 
 import fake_devices
 import pytest
-
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-FARANDOLE = os.path.join(ROOT, "build", "bin", "farandole")
+from launch import FARANDOLE
 
 
 def farandole(*arguments, environment=None, timeout=60):

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from farandole.torch.distributed import monitored_barrier
-from launch import HERE, free_port, launch
+from launch import ROOT, free_port, launch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -236,7 +236,7 @@ def test_an_interpreter_ends_with_operations_in_flight():
 # One beginning with Gloo a torchrun: a second one would find the addresses of the first in torchrun's store.
 @pytest.mark.parametrize("names", [["06_torch_ddp", "08_torch_dtensor"], ["07_torch_fsdp2", "09_torch_pipeline"]])
 def test_the_examples_run_under_torchrun(names):
-    examples = os.path.join(os.path.dirname(os.path.dirname(HERE)), "examples")
+    examples = os.path.join(ROOT, "examples")
     program = "import runpy\nfor name in {!r}: runpy.run_path('{}/' + name + '.py', run_name='__main__')"
     with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
         script.write(program.format(names, examples))

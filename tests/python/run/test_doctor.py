@@ -6,8 +6,7 @@ import signal
 import subprocess
 import sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-FARANDOLE = os.path.join(ROOT, "build", "bin", "farandole")
+from launch import FARANDOLE
 
 
 def variables(environment=None):

@@ -9,9 +9,8 @@ import sys
 import time
 
 import pytest
+from launch import FARANDOLE
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-FARANDOLE = os.path.join(ROOT, "build", "bin", "farandole")
 KEY = {"FARANDOLE_JOB_KEY": "sixteen-characters"}
 SAY = "echo $FARANDOLE_RANK/$FARANDOLE_SIZE local $FARANDOLE_LOCAL_RANK node $FARANDOLE_NODE_RANK/$FARANDOLE_NODE_COUNT"
 

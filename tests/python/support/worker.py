@@ -1,4 +1,4 @@
-"""One rank of a test job: worker.py MODULE CHECK,CHECK OUTCOMES [ARGUMENTS]. Runs checks until one fails."""
+"""One rank of a test job: worker.py FILE CHECK,CHECK OUTCOMES [ARGUMENTS]. Runs checks of a module until one fails."""
 
 import importlib
 import json
@@ -10,8 +10,10 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 
 def main():
-    module, checks, outcomes = sys.argv[1:4]
-    module = importlib.import_module(module)
+    file, checks, outcomes = sys.argv[1:4]
+    folder, name = os.path.split(file)
+    sys.path.insert(1, folder)  # behind the folder of this file
+    module = importlib.import_module(name.removesuffix(".py"))
     with open(outcomes, "w", buffering=1) as file:
         for check in checks.split(","):
             try:

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from launch import ROOT
 
 CMAKE = """
 cmake_minimum_required(VERSION 3.20)

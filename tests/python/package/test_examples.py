@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 import pytest
-from launch import HERE
+from launch import ROOT
 
-EXAMPLES = os.path.join(os.path.dirname(os.path.dirname(HERE)), "examples")
+EXAMPLES = os.path.join(ROOT, "examples")
 FARANDOLE = os.path.join(os.path.dirname(sys.executable), "farandole")
 
 
