@@ -62,9 +62,9 @@ def test_the_keywords_do_what_they_say(comm, name):
         (dict(timeout=float("nan")), "timeout=nan: give seconds"),
         (dict(algorithm=3), "algorithm=3: give its name"),
         (dict(algorithm="no such thing"), "algorithm"),
-        (dict(op="sum"), "op='sum' is no operator; give one of farandole's: SUM, .*op=farandole.SUM"),
-        (dict(op=99), "op=99 is no operator"),
-        (dict(op=None), "op=None is no operator"),
+        (dict(op="sum"), "op='sum' is not an operator; give one of farandole's: SUM, .*op=farandole.SUM"),
+        (dict(op=99), "op=99 is not an operator"),
+        (dict(op=None), "op=None is not an operator"),
     ],
 )
 def test_options_that_cannot_be(comm, options, text):

@@ -106,7 +106,7 @@ def test_a_reduction_is_named_by_its_constant(name, op):
     tensors = [torch.ones(2)] if name.startswith("grouped") else torch.ones(2)
     raises(
         fdl.InvalidArgumentError,
-        r"op=.* is no reduction; give Average, Sum, .*op=hvd.Sum",
+        r"op=.* is not a reduction; give Average, Sum, .*op=hvd.Sum",
         getattr(hvd, name),
         tensors,
         op=op,
@@ -132,7 +132,7 @@ def test_an_operator_is_one_of_op(name, op):
     arrays = [np.ones(2)] if name.startswith("grouped") else np.ones(2)
     raises(
         fdl.InvalidArgumentError,
-        "op=.* is no operator; give one of .*op=farandole.SUM",
+        "op=.* is not an operator; give one of .*op=farandole.SUM",
         getattr(fdl, name),
         arrays,
         op=op,

@@ -441,7 +441,7 @@ def loop(monkeypatch, failures, is_elastic=True):
     """What run does when func raises `failures`, one a call."""
     events = []
     monkeypatch.setattr(elastic_client, "is_elastic", lambda: is_elastic)
-    monkeypatch.setattr(elastic, "_begin_again", lambda: events.append("again"))
+    monkeypatch.setattr(elastic, "_join_next_world", lambda: events.append("again"))
     state = Recorder(events)
     state.register_reset_callbacks([lambda: events.append("callback")])
     failures = list(failures)

@@ -101,7 +101,7 @@ def test_an_exit_is_told_as_one():
 
 
 def test_what_cannot_be_pickled_is_said():
-    with pytest.raises(farandole.RankError, match="what rank 0 returns cannot be pickled"):
+    with pytest.raises(farandole.RankError, match="the result of rank 0 cannot be pickled"):
         farandole.run(run_tasks.returns_a_lock, np=1)
     with pytest.raises(ValueError, match="cannot be pickled"):
         farandole.run(print, (run_tasks.returns_a_lock(),), np=1)
