@@ -28,8 +28,8 @@ PATHS = {
     "horovod.common.process_sets": "ProcessSet global_process_set add_process_set remove_process_set",
     "horovod.common.util": "num_rank_is_power_2 split_list is_iterable",
     "horovod.torch.mpi_ops": "allreduce allreduce_async_ grouped_allreduce allgather broadcast_ alltoall "
-    "reducescatter join "
-    "barrier poll synchronize rank size local_rank is_homogeneous Average Sum Adasum init HorovodInternalError",
+    "reducescatter join barrier poll synchronize rank size local_rank is_homogeneous Average Sum Adasum init "
+    "HorovodInternalError",
     "horovod.torch.compression": "Compression Compressor",
     "horovod.torch.functions": "broadcast_parameters broadcast_optimizer_state broadcast_object allgather_object",
     "horovod.torch.optimizer": "DistributedOptimizer",

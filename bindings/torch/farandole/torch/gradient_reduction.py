@@ -38,7 +38,7 @@ class GradientReductions(LaunchedGradients):
 
     # ---- During backward ----
 
-    def _gradient_is_there(self, parameter):
+    def _on_gradient(self, parameter):
         try:
             left = self.count_pass(parameter)
         except AssertionError:
@@ -109,7 +109,7 @@ class GradientReductions(LaunchedGradients):
         if known:
             self._complete_known(group)
         self.adopt_new_parameters()
-        if self.world is not group or self.has_strangers:
+        if self.world is not group or self.has_new_parameters:
             self._complete_first(group, known)
         if self.refusals:
             raise ValueError("; ".join(self.refusals))
@@ -178,7 +178,7 @@ class GradientReductions(LaunchedGradients):
                 for parameter in bucket.parameters:
                     bucket.let_go(parameter)
                 bucket.lay_out(unlike)
-        self.world, self.has_strangers = group, False
+        self.world, self.has_new_parameters = group, False
         return totals
 
     def _places_of_first_backward(self):

@@ -1,4 +1,4 @@
-"""The state of an optimizer: loading it in place, and giving all ranks the same one."""
+"""The state of an optimizer: loading it in place, and broadcasting it."""
 
 import contextlib
 import pickle
@@ -11,8 +11,11 @@ from . import ops
 
 
 def put_back(optimizer, groups, state):
-    """After load_state_dict: the optimizer keeps its own list of groups, dict of each group and dict of state, with the
-    loaded values. Schedulers, and the other optimizer where one wraps the other, hold these objects."""
+    """After load_state_dict: restores the optimizer's own list of groups, group dicts and state dict, with the loaded
+    values.
+
+    Schedulers refer to these objects, and so does the other optimizer if one wraps the other.
+    """
     loaded = optimizer.param_groups
     if loaded is not groups:
         for own, new in zip(groups, loaded):
@@ -30,7 +33,7 @@ def put_back(optimizer, groups, state):
 
 @contextlib.contextmanager
 def keeping_groups(optimizer):
-    """Within it, load_state_dict changes the optimizer's groups in place."""
+    """A context in which load_state_dict changes the optimizer's groups in place."""
     groups, state = optimizer.param_groups, optimizer.state
     yield
     put_back(optimizer, groups, state)
@@ -40,7 +43,7 @@ def keeping_groups(optimizer):
 
 
 class _Place:
-    """Stands for a tensor in a state that travels as an object; the tensor is broadcast separately."""
+    """The place of a tensor in a state that is sent as an object. The tensor is broadcast separately."""
 
     def __init__(self, number, tensor):
         self.number = number
@@ -49,15 +52,17 @@ class _Place:
         self.device_type = tensor.device.type
 
     def empty_like_self(self, optimizer):
-        """Memory for it where the optimizer's parameters are on this rank, if they are where the root's tensor is:
-        tensors of one broadcast all lie on the CPU, or all on devices."""
+        """Memory for the tensor, on the device of the optimizer's parameters if that has the type of the root's device.
+
+        The tensors of one broadcast are all on the CPU, or all on devices.
+        """
         own = (parameter.device for group in optimizer.param_groups for parameter in group["params"])
         device = next((one for one in own if one.type == self.device_type), self.device_type)
         return torch.empty(self.shape, dtype=self.dtype, device=device)
 
 
 class _Sealed:
-    """A value that load_state_dict does not look into: it cannot copy named tuples."""
+    """A value that load_state_dict does not inspect: it cannot copy named tuples."""
 
     def __init__(self, value):
         self.value = value
@@ -192,6 +197,5 @@ class _Agreed:
             rank, text = failed[0]
             raise errors.also(errors.InvalidArgumentError, ValueError)(
                 f"broadcast_optimizer_state: failed on rank {rank} ({text}); no rank has the root's state for "
-                "certain: give "
-                "all ranks optimizers with the same groups of parameters"
+                "certain: give all ranks optimizers with the same groups of parameters"
             ) from self.cause

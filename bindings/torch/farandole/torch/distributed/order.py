@@ -14,11 +14,9 @@ _delivering = {}
 
 _ADVICE = (
     "a collective was started in the callback of another one's future, while others had been started since: which of "
-    "them "
-    "comes first is chance, and may differ between ranks. For a communication hook of DistributedDataParallel "
-    "(PowerSGD) "
-    "with several buckets register farandole.torch.distributed.in_order(hook), or set bucket_cap_mb so that there is "
-    "one"
+    "them comes first is chance, and may differ between ranks. For a communication hook of DistributedDataParallel "
+    "(PowerSGD) with several buckets register farandole.torch.distributed.in_order(hook), or set bucket_cap_mb so "
+    "that there is one"
 )
 
 

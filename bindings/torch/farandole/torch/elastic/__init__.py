@@ -1,4 +1,4 @@
-"""farandole.torch.elastic: PyTorch jobs that lose ranks, get others in their place, and go on."""
+"""farandole.torch.elastic: PyTorch jobs that lose ranks, get replacements, and continue."""
 
 from ...elastic import ObjectState, State, run
 from .sampler import ElasticSampler
