@@ -1,10 +1,10 @@
-"""Two distributions cannot share one package: says so before anything is mixed up."""
+"""A check that Horovod itself is not installed: two distributions cannot share one package."""
 
 from importlib import metadata
 
 
 def refuse_beside_horovod():
-    """ImportError where a distribution named `horovod` is installed too."""
+    """ImportError if a distribution named `horovod` is installed too."""
     try:
         other = metadata.distribution("horovod")
     except metadata.PackageNotFoundError:

@@ -31,7 +31,8 @@ def number_of(op):
         return int(op) if isinstance(op, Op) else int(Op(op))
     except ValueError:
         raise errors.InvalidArgumentError(
-            f"op={op!r} is not an operator; give one of farandole's: {', '.join(Op.__members__)}, such as op=farandole.SUM"
+            f"op={op!r} is not an operator; give one of farandole's: {', '.join(Op.__members__)}, "
+            "such as op=farandole.SUM"
         ) from None
 
 

@@ -1,11 +1,11 @@
-"""horovodrun's options: one table that says of each what it sets, and where it stands in a configuration file."""
+"""horovodrun's options: one table of what each option sets, and of its key in a configuration file."""
 
 import collections
 
 MIB = 1 << 20
 
-# flags: as they are written. values: how many words follow. sets: ("variable", NAME), ("run", FLAG of `farandole run`),
-# ("own", NAME of what the command itself looks at) or ("nothing", WHY). make: from the words to the value.
+# flags: their spellings. values: the number of words that follow. sets: ("variable", NAME), ("run", FLAG of
+# `farandole run`), ("own", NAME of a setting of this command) or ("nothing", REASON). make: converts words to a value.
 # key: "section.name" of a configuration file.
 Option = collections.namedtuple("Option", "flags values sets make key")
 

@@ -1,4 +1,4 @@
-"""farandole.keras: the API that programs written for Horovod use, for Keras 3 on PyTorch (KERAS_BACKEND=torch)."""
+"""farandole.keras: the API of programs written for Horovod, for Keras 3 on PyTorch (KERAS_BACKEND=torch)."""
 
 from .backend import require_torch
 

@@ -1,4 +1,4 @@
-"""farandole.torch: the API that programs written for Horovod use, for PyTorch."""
+"""farandole.torch: the API of programs written for Horovod, for PyTorch."""
 
 from .. import basics
 from ..basics import *  # noqa: F403 (basics.__all__ is the one list of what all frameworks have)

@@ -73,8 +73,10 @@ def _is_named_tuple(thing):
 
 
 def _mapped(thing, change):
-    """A copy of nested dicts, lists and tuples, in which `change` has replaced the values that it does not return as
-    they are."""
+    """A copy of nested dicts, lists and tuples with the values that `change` returns.
+
+    Values that it returns unchanged stay.
+    """
     changed = change(thing)
     if changed is not thing:
         return changed
@@ -129,9 +131,12 @@ def _unseal(state):
 
 
 def broadcast_optimizer_state(optimizer, root_rank, model=None):
-    """Gives all ranks root_rank's optimizer state and options. No optimizer is stepped to make state appear: ranks that
-    have none build it from what the root sends, and the root's own is only read. The optimizer keeps its groups, so
-    schedulers that were made for it before go on working. An error on one rank is raised on all."""
+    """Gives all ranks the optimizer state and options of rank `root_rank` of the world, in place.
+
+    No optimizer is stepped: ranks without a state build it from the root's, and the root's own state is only read. The
+    optimizer keeps its groups, so schedulers that were created for it stay valid. `model` is ignored. An error on one
+    rank is raised on all: ValueError for LBFGS, and for optimizers with different groups.
+    """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
     group = global_process_set.group("broadcast_optimizer_state")
@@ -172,7 +177,7 @@ def _broadcast(optimizer, root, root_rank, group):
 
 
 class _Agreed:
-    """A part of the work that may fail on one rank. check() then raises the same ValueError on all ranks."""
+    """A context around work that may fail on one rank. check() then raises the same ValueError on all ranks."""
 
     def __init__(self, group, part):
         self.group = group

@@ -10,10 +10,11 @@ from . import ops
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Takes the place of torch.nn.BatchNorm1d, 2d and 3d: mean and variance are those of all ranks' samples.
+    """Replaces torch.nn.BatchNorm1d, 2d and 3d: mean and variance are those of all ranks' samples.
 
-    Batches may differ in size from rank to rank, and be empty. The gradients of weight and bias are of this rank's
-    samples, as those of every parameter: DistributedOptimizer combines them.
+    Batches may differ in size between ranks, and may be empty. The gradients of weight and bias are those of this
+    rank's samples, as for every parameter: DistributedOptimizer combines them. ValueError if there are fewer than two
+    samples per channel.
     """
 
     def __init__(self, num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True, **options):

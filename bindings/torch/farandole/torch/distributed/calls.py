@@ -1,5 +1,4 @@
-"""How one call of c10d runs: its options, the ordered collective that it becomes, and what must be true of its
-arguments."""
+"""One call of c10d: its options, the ordered collective that runs it, and the checks of its arguments."""
 
 import torch
 import torch.distributed as dist
@@ -13,7 +12,7 @@ _DONE = DoneWork()
 
 
 class CallOptions:
-    """Stands for options that a caller left out or gave one by one."""
+    """Options that a caller omitted or passed one by one."""
 
     def __init__(self, op=dist.ReduceOp.SUM, root=0, timeout=None):
         self.reduceOp = op
@@ -35,20 +34,20 @@ def only(tensors, operation):
 
 
 class Calls:
-    """For a process group that has a channel, a size, a rank and a timeout."""
+    """The base of a process group that has a channel, a size, a rank and a timeout."""
 
     def __init__(self):
-        self._started = 0  # collectives so far
+        self._started = 0  # the number of collectives so far
         self._group_streams = GroupStreams()
 
     def _timeout_of(self, opts):
         timeout = opts.timeout
-        if timeout is None or timeout.days < 0 or not timeout:  # c10d's word for "not given" is negative
+        if timeout is None or timeout.days < 0 or not timeout:  # c10d passes a negative value for "not given"
             return self._timeout_ns
         return int(timeout.total_seconds() * 1e9)
 
     def _run(self, opts, tensors, keep, afterwards, *call, counts=None, recv_counts=None):
-        """One collective: blocks, or gives the Work of what has been started."""
+        """Runs one collective: blocks, or returns the Work of the started collective."""
         timeout_ns = self._timeout_of(opts)
         if order.is_delivering():
             order.check(self, self._started)
@@ -82,7 +81,7 @@ class Calls:
         return _DONE
 
     def _run_each(self, opts, calls):
-        """Several collectives as one Work."""
+        """Runs several collectives and returns one Work for them."""
         works = [call() for call in calls]
         return together(works) if getattr(opts, "asyncOp", True) else _DONE
 

@@ -1,7 +1,7 @@
-"""The collectives of c10d in terms of one ordered communicator.
+"""The collectives of c10d as calls of one ordered communicator.
 
-c10d's C++ code finds these methods by name, and the names have changed with versions of torch: each is here under all
-of them. A call that must not return before it is done (asyncOp is false) runs in the calling thread at once.
+c10d's C++ code finds these methods by name, and the names differ between versions of torch: each method has all of its
+names. A call that must block (asyncOp is false) runs in the calling thread at once.
 """
 
 import torch
@@ -18,7 +18,7 @@ _ALLREDUCE, _REDUCE, _BROADCAST, _ALLGATHER = int(C.ALLREDUCE), int(C.REDUCE), i
 _REDUCE_SCATTER, _ALLTOALL = int(C.REDUCE_SCATTER), int(C.ALLTOALL)
 _GATHER, _SCATTER, _BARRIER = int(C.GATHER), int(C.SCATTER), int(C.BARRIER)
 
-# Coalesced tensors are packed up to this size: beyond it, a call for each costs less than copying them.
+# Coalesced tensors are packed up to this size. Above it, separate calls cost less than copying the tensors.
 _PACKED_BYTES = 1 << 20
 
 
@@ -27,9 +27,9 @@ def elements_of(tensors):
 
 
 class Collectives(Calls):
-    """What a process group does with all its ranks at once."""
+    """The operations of a process group in which all its ranks take part."""
 
-    # ---- reductions ----
+    # ---- Reductions ----
 
     def allreduce(self, tensors, opts=None, timeout=None):
         try:
@@ -154,7 +154,7 @@ class Collectives(Calls):
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    # ---- copies ----
+    # ---- Copies ----
 
     def broadcast(self, tensors, opts=None, timeout=None):
         if not hasattr(opts, "rootRank"):

@@ -1,4 +1,4 @@
-"""TorchState: models, optimizers, schedulers, samplers and plain values that all ranks have in common at each commit."""
+"""TorchState: models, optimizers, schedulers, samplers and values that all ranks have in common at a commit."""
 
 import collections
 import contextlib
