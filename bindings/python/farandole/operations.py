@@ -51,7 +51,8 @@ class _Submitted:
             target, dtype, shape, self.target_owner, place = _native.memory_of(self.out, True)
             if device_of(place) != device_of(self.place):
                 raise errors.InvalidArgumentError(
-                    f"{name}: out is on {device_name(place)}, the input on {device_name(self.place)}; give them one"
+                    f"{name}: out is on {device_name(place)}, the input on {device_name(self.place)}; "
+                    "they must be on the same device"
                 )
             if dtype != self.dtype or tuple(shape) != tuple(self.shape):
                 raise errors.InvalidArgumentError(

@@ -1,4 +1,4 @@
-// Exceptions are made by farandole.errors.make, so that Python alone says which classes there are.
+// farandole.errors.make creates the exceptions, so that only Python defines their classes.
 #include "exceptions.h"
 
 #include <pybind11/pybind11.h>

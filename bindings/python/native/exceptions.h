@@ -1,4 +1,4 @@
-// Turns an fdl_result into the Python exception of its class, with all fields of fdl_last_error.
+// Converts an fdl_result to the Python exception of its class, with all fields of fdl_last_error.
 #pragma once
 
 #include <farandole/farandole.h>

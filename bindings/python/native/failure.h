@@ -1,4 +1,4 @@
-// Failure: what fdl_last_error told, kept for another thread.
+// Failure: a copy of fdl_last_error, for use in another thread.
 #pragma once
 
 #include <farandole/farandole.h>

@@ -41,12 +41,12 @@ def test_a_misspelt_keyword_is_named_with_the_known_ones(comm, name):
 
 
 @pytest.mark.parametrize("name", [*MOVING, "barrier"])
-def test_what_reduces_nothing_has_no_scale(comm, name):
+def test_collectives_without_a_reduction_reject_scales(comm, name):
     raises(TypeError, f"Communicator.{name} has no keyword 'prescale'", call, comm, name, prescale=2.0)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_keywords_do_what_they_say(comm, name):
+def test_keywords_reach_the_core(comm, name):
     options = dict(algorithm="auto", timeout=30)
     if name in REDUCING:
         options.update(prescale=2.0, postscale=3.0, deterministic=True)
@@ -67,7 +67,7 @@ def test_the_keywords_do_what_they_say(comm, name):
         (dict(op=None), "op=None is not an operator"),
     ],
 )
-def test_options_that_cannot_be(comm, options, text):
+def test_invalid_options_are_rejected(comm, options, text):
     raises(fdl.InvalidArgumentError, text, comm.allreduce, np.ones(4), **options)
 
 
@@ -84,7 +84,7 @@ def test_options_that_cannot_be(comm, options, text):
         ("alltoall", dict(send_counts=[4]), "give both send_counts and recv_counts"),
     ],
 )
-def test_counts_that_cannot_be(comm, name, counts, text):
+def test_invalid_counts_are_rejected(comm, name, counts, text):
     raises(fdl.InvalidArgumentError, text, call, comm, name, **counts)
     raises(fdl.InvalidArgumentError, text, call, comm, "i" + name, **counts)
     raises(TypeError, "integer", comm.allgather, np.ones(4), counts=[4.5])

@@ -19,7 +19,7 @@ def same(result, expected, dtype=None):
     assert (result == expected).all(), (result, expected)
 
 
-def check_who_am_i():
+def check_ranks_and_sizes():
     assert not fdl.is_initialized()
     raises(fdl.NotInitializedError, "init", fdl.rank)
     fdl.init()
@@ -67,7 +67,7 @@ def check_allreduce_forms():
     same(fdl.allreduce(large), (np.arange(300_000) % 100) * size + total, "float32")
 
 
-def check_names_meet_in_any_order():
+def check_names_match_in_any_order():
     rank, size = fdl.rank(), fdl.size()
     order = range(20) if rank % 2 == 0 else reversed(range(20))
     handles = {i: fdl.allreduce_async(np.full(10 + i, i + rank), name=f"any.{i}") for i in order}
@@ -304,7 +304,7 @@ def alone():
     assert fdl.join() == 0
 
 
-def test_one_rank_needs_no_others():
+def test_a_job_of_one_rank_needs_no_launcher():
     launch(1, alone)
 
 
@@ -313,7 +313,7 @@ def meet():
     same(fdl.allreduce(np.array([1])), [fdl.size()])
 
 
-def test_ranks_meet_through_a_file(tmp_path):
+def test_a_file_can_be_the_rendezvous(tmp_path):
     launch(2, meet, rendezvous=f"file://{tmp_path}/meet")
 
 

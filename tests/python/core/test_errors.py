@@ -54,7 +54,7 @@ def check_root_differs():
     mismatch("broadcast.root", "root", action=lambda: hvd.broadcast(torch.ones(2), hvd.rank() % 2, name="root"))
 
 
-def check_numpy_says_the_same():
+def check_numpy_arrays_give_the_same_errors():
     array = np.ones(3, "float32" if farandole.rank() == 0 else "int64")
     error = fails(
         farandole.MismatchError, "allreduce.plain", "int64", action=lambda: farandole.allreduce(array, name="plain")
@@ -63,7 +63,7 @@ def check_numpy_says_the_same():
     assert "allreduce" in error.operation or error.operation == ""
 
 
-def check_errors_travel_by_pickle():
+def check_errors_can_be_pickled():
     error = hvd.HorovodInternalError
     one = farandole.errors.as_horovod(
         farandole.PeerLostError("rank 3 is gone", 3, "host-a", "allreduce 'x'", "ring", "all")
@@ -92,7 +92,7 @@ def check_a_wait_that_times_out_leaves_the_operation():
     assert handle.wait()[0] == farandole.size()
 
 
-def check_an_operation_that_is_dropped_goes_on():
+def check_an_operation_without_a_handle_completes():
     """The tensors of a handle that nobody keeps stay until the operation is done."""
     for i in range(20):
         farandole.allreduce_async(np.full(1000, float(i)), name=f"dropped.{i}")
@@ -140,7 +140,7 @@ def one_rank_shuts_down():
         fails(hvd.HorovodInternalError, "shut", action=lambda: hvd.allreduce(torch.ones(4), name="late"))
 
 
-def test_what_waits_for_a_rank_that_shut_down_fails():
+def test_operations_fail_after_another_rank_shuts_down():
     launch(2, one_rank_shuts_down)
 
 

@@ -64,7 +64,7 @@ def aborts():
     assert farandole.allreduce(np.ones(1))[0] == farandole.size()  # the world lives on
 
 
-def test_an_abort_reaches_everybody():
+def test_an_abort_reaches_all_ranks():
     launch(3, aborts)
 
 
@@ -80,7 +80,7 @@ def in_flight_at_shutdown():
         fails(farandole.Error, action=lambda: farandole.allreduce(np.ones(4), name="late"))
 
 
-def test_what_is_in_flight_at_shutdown_fails():
+def test_operations_in_flight_fail_at_shutdown():
     launch(2, in_flight_at_shutdown)
 
 
@@ -92,7 +92,7 @@ def starts_again():
         farandole.shutdown()
 
 
-def test_a_process_can_make_one_world_after_another(tmp_path):
+def test_a_process_can_create_worlds_in_sequence(tmp_path):
     launch(3, starts_again, rendezvous=f"file://{tmp_path}/meet")
 
 
@@ -103,7 +103,7 @@ def nobody_comes():
     assert time.monotonic() - begin < 20
 
 
-def test_a_rank_that_does_not_come_is_named():
+def test_a_rank_that_does_not_arrive_is_named():
     launch(1, nobody_comes, {"FARANDOLE_SIZE": "2", "FARANDOLE_START_TIMEOUT_S": "2"})
 
 

@@ -46,7 +46,7 @@ def alike(one, other):
     return one(1) == other(1) if callable(one) else one == other
 
 
-def check_objects_arrive():
+def check_objects_are_received():
     farandole.init()
     for number, thing in enumerate(things()):
         got = broadcast(thing if farandole.rank() == 0 else None, f"thing.{number}")
@@ -55,8 +55,8 @@ def check_objects_arrive():
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_objects_arrive(transport):
-    launch(RANKS, check_objects_arrive, {"FARANDOLE_TRANSPORT": transport})
+def test_objects_are_received(transport):
+    launch(RANKS, check_objects_are_received, {"FARANDOLE_TRANSPORT": transport})
 
 
 def check_received_arrays_can_be_written():
@@ -71,7 +71,7 @@ def test_received_arrays_can_be_written():
     launch(RANKS, check_received_arrays_can_be_written)
 
 
-def check_a_root_reads_only():
+def check_a_root_only_reads_its_object():
     """Memory that the root may not write is sent from where it lies."""
     farandole.init()
     with tempfile.TemporaryFile() as file:
@@ -85,11 +85,11 @@ def check_a_root_reads_only():
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_a_root_reads_only(transport):
-    launch(RANKS, check_a_root_reads_only, {"FARANDOLE_TRANSPORT": transport})
+def test_a_root_only_reads_its_object(transport):
+    launch(RANKS, check_a_root_only_reads_its_object, {"FARANDOLE_TRANSPORT": transport})
 
 
-def check_tensors_arrive():
+def check_tensors_are_received():
     hvd.init()
     mine = hvd.rank() == 0
     sizes = [(), (0, 3), (2, 3), (MIB,)]
@@ -110,8 +110,8 @@ def check_tensors_arrive():
         got[3 * len(dtypes)] += 1
 
 
-def test_tensors_arrive():
-    launch(RANKS, check_tensors_arrive)
+def test_tensors_are_received():
+    launch(RANKS, check_tensors_are_received)
 
 
 # ---- Memory

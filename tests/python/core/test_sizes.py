@@ -40,7 +40,7 @@ def check_ordered_calls_name_both_numbers():
         assert comm.allreduce(np.ones(1))[0] == size
 
 
-def check_counts_of_another_length_or_sign():
+def check_counts_with_a_wrong_length_or_sign():
     size = fdl.size()
     with fdl.Communicator() as comm:
         for counts in ([], [1] * (size - 1), [1] * (size + 1)):
@@ -72,7 +72,7 @@ def check_overlapping_arrays():
         assert (comm.allreduce(memory[:8], out=memory[:8]) == fdl.size()).all() and memory[8] == 1
 
 
-def check_refused_operations_do_not_use_up_a_number():
+def check_rejected_operations_do_not_use_up_a_number():
     """Unnamed operations are counted. One rank's refused call must not shift its later names."""
     for _ in range(3 * fdl.rank()):
         fails(fdl.InvalidArgumentError, "splits has", action=lambda: fdl.alltoall(np.ones(4), [4]))

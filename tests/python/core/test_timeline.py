@@ -100,7 +100,7 @@ def trains():
 
 @pytest.mark.parametrize("module", ["horovod", "farandole"])
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_a_training_run_is_told_in_horovods_words(tmp_path, module, transport):
+def test_a_timeline_has_horovods_states(tmp_path, module, transport):
     launch(2, trains, environment={"FARANDOLE_TRANSPORT": transport}, arguments=[str(tmp_path), module])
     assert sorted(os.listdir(tmp_path)) == ["again.json", "t.json"]  # rank 0 alone writes
     timeline = Timeline(tmp_path / "t.json")
@@ -133,7 +133,7 @@ def does_little():
         hvd.allreduce(torch.ones(3), name="loss")
 
 
-def test_horovods_variables_ask_for_it(tmp_path):
+def test_horovods_variables_start_a_timeline(tmp_path):
     launch(
         2, does_little, environment={"HOROVOD_TIMELINE": str(tmp_path / "h.json"), "HOROVOD_TIMELINE_MARK_CYCLES": "1"}
     )
@@ -146,7 +146,7 @@ def test_horovods_variables_ask_for_it(tmp_path):
     assert not os.path.exists("DYNAMIC")
 
 
-def test_a_file_that_cannot_be_made_is_told_and_the_job_goes_on(tmp_path):
+def test_an_impossible_file_is_reported_and_the_job_continues(tmp_path):
     outputs = launch(2, does_little, environment={"HOROVOD_TIMELINE": str(tmp_path / "nowhere" / "h.json")})
     assert "No such file or directory" in outputs[0] and "the job goes on without one" in outputs[0]
     assert "timeline" not in outputs[1]
@@ -166,7 +166,7 @@ def asks_wrongly():
         hvd.start_timeline("")
 
 
-def test_wrong_calls_are_refused():
+def test_wrong_calls_are_rejected():
     launch(2, asks_wrongly)
 
 
@@ -181,7 +181,7 @@ def works_until_killed():
         hvd.allreduce(torch.ones(1000), name="loss")
 
 
-def test_the_file_of_a_rank_that_is_killed_is_json_all_the_same(tmp_path):
+def test_the_file_of_a_killed_rank_is_valid_json(tmp_path):
     path = tmp_path / "t.json"
     with Launched(2, works_until_killed.__module__, [works_until_killed.__name__], arguments=[str(path)]) as job:
         end = time.monotonic() + 60

@@ -44,7 +44,7 @@ def check_init():
     hvd.init()
 
 
-def check_arrays_are_zeros_and_sum_up_where_they_are():
+def check_arrays_are_zeros_and_reduce_in_place():
     device, array = held()
     assert device == (2, 0) and not array.get().any()
     put(array, values(fdl.rank(), COUNT, "float32"))
@@ -55,7 +55,7 @@ def check_arrays_are_zeros_and_sum_up_where_they_are():
         assert known() == before + 1
 
 
-def check_neighbours_are_summed_as_one():
+def check_adjacent_tensors_are_reduced_as_one():
     _, array = held()
     for dtype in ("float32", "int32"):
         parts = [fake_devices.Array((size,), dtype, 0, array, array.pointer + 4 * start)
@@ -70,7 +70,7 @@ def check_neighbours_are_summed_as_one():
             assert (whole == total(COUNT, dtype, step)).all()
 
 
-def check_views_keep_it():
+def check_views_keep_the_memory():
     for _ in range(3):
         _, array = held(1 << 20)
         part = fake_devices.Array((5,), "float32", 0, array, array.pointer + 400)
@@ -113,7 +113,7 @@ def buckets_of(monkey, elastic):
     return gradient_buckets.SharedBucket(parameters, 0, hvd.global_process_set), asked
 
 
-def check_gradients_on_cuda_lie_in_memory_of_their_process_set():
+def check_gradients_on_cuda_use_memory_of_their_process_set():
     with pytest.MonkeyPatch.context() as monkey:
         bucket, asked = buckets_of(monkey, elastic=False)
         ((size, options),) = asked
@@ -125,7 +125,7 @@ def check_gradients_on_cuda_lie_in_memory_of_their_process_set():
         assert asked == [], "who comes later has nobody to take it with"
 
 
-def check_empty_on_cuda_is_such_memory():
+def check_empty_on_cuda_is_symmetric_memory():
     """As far as PyTorch goes without CUDA: the tensor is made from what the core allocates."""
     fake_devices.fake_torch_cuda()
     made = []

@@ -48,7 +48,7 @@ def check_in_place_and_scaled():
     assert np.allclose(tensor.get(), total((2, 500), "float32") * 6 / fdl.size(), rtol=1e-6)
 
 
-def check_many_at_once_are_fused():
+def check_simultaneous_operations_are_fused():
     for step in range(12):
         tensors = [mine((10 + 37 * i,), "float32", i + step) for i in range(40)]
         handles = [fdl.allreduce_async(one, name=f"grad{i}", out=one) for i, one in enumerate(tensors)]
@@ -59,7 +59,7 @@ def check_many_at_once_are_fused():
     assert counters["buckets"] < counters["named_operations"]
 
 
-def check_fused_buckets_lie_in_memory_that_nccl_knows():
+def check_fusion_buffers_are_registered_with_nccl():
     if "FARANDOLE_NCCL_LIBRARY" not in os.environ or fdl.size() == 1:
         return
     tensors = [mine((300_000,), "float32", i) for i in range(2)]  # beside what smaller buckets have left
@@ -108,7 +108,7 @@ def check_reducescatter_of_uneven_rows():
     assert (result.get() == total((rows, 4), "float32")[first : first + 2 + (rank == 0)]).all()
 
 
-def check_results_outlive_what_made_them():
+def check_results_outlive_their_handles():
     results = [fdl.allgather(mine((100,), "float32", i)) for i in range(20)]
     for i, result in enumerate(results):
         expected = np.concatenate([values(rank, (100,), "float32", i) for rank in range(fdl.size())])
@@ -147,7 +147,7 @@ def check_messages():
                 assert (there == values(before, (count,), "float32")).all()
 
 
-def check_operations_fall_in_line_with_the_stream():
+def check_operations_are_ordered_with_the_stream():
     """The array's own stream is held back while the operation is submitted: what it still has to do comes first."""
     library = fake_devices.driver()
     source, target = fake_devices.array(np.full(1000, 5, "int32")), fake_devices.array(np.zeros(1000, "int32"))
@@ -166,11 +166,11 @@ def check_mixed_kinds_of_memory_are_a_mismatch():
     if fdl.size() > 1:
         with pytest.raises(fdl.MismatchError, match="a tensor on the CPU"):
             fdl.allreduce(tensor, name="mixed")
-    with pytest.raises(fdl.InvalidArgumentError, match="give them one"):
+    with pytest.raises(fdl.InvalidArgumentError, match="must be on the same device"):
         fdl.allreduce(mine((4,), "float32"), out=np.empty(4, "float32"))
 
 
-def check_a_group_works_on_one_device():
+def check_a_group_uses_one_device():
     with pytest.raises(fdl.InvalidArgumentError, match="another device than cuda:1"):
         fdl.allreduce(fake_devices.array(np.ones(4, "float32"), device=1), name="elsewhere")
     with pytest.raises(fdl.InvalidArgumentError, match="cuda:99: there is no such device"):
@@ -178,12 +178,12 @@ def check_a_group_works_on_one_device():
     assert fdl.core.can_use_device(2, 0)
 
 
-def check_adasum_wants_the_cpu():
+def check_adasum_needs_the_cpu():
     with pytest.raises(fdl.InvalidArgumentError, match="copy the tensor to the CPU"):
         fdl.allreduce(mine((4,), "float32"), fdl.core.Op.ADASUM, name="adasum")
 
 
-def check_zz_joined_ranks_give_zeros():
+def check_zz_joined_ranks_contribute_zeros():
     if fdl.rank() == 0:
         assert fdl.join() >= 0
         return
@@ -271,13 +271,13 @@ def ask_for_what_is_not_there():
     ("1", "the fusion buffer of all ranks has 8388608 bytes instead of 16777216, and larger buckets go in rounds"),
     ("2", "the fusion buffer of all ranks has 4194304 bytes instead of 16777216, and larger buckets go in rounds"),
     ("4", "its fusion buffer of 16777216 bytes is in memory of the host, which is slow")])  # fmt: skip
-def test_where_a_fusion_buffer_does_not_fit_the_device_one_line_says_so(refusals, line):
+def test_a_fusion_buffer_that_does_not_fit_is_reported_once(refusals, line):
     said = launch(2, run_short_of_device_memory, fake_devices.environment(nccl=False, REFUSALS=refusals))
     assert said[0].count(f"{line}: free memory of the device, or lower FARANDOLE_FUSION_BYTES") == 1, said[0]
     assert said[0].count("fusion buffer") == 1 and "fusion buffer" not in said[1], said
 
 
-def test_a_device_that_falls_off_is_told_to_all_ranks():
+def test_a_lost_device_is_reported_on_all_ranks():
     said = launch(3, lose_a_device, fake_devices.environment(nccl=False))
     assert all("rank 1" in one for one in said), said
 
@@ -287,11 +287,11 @@ def test_a_rank_that_is_killed_is_named(transport):
     launch(3, lose_a_rank, fake_devices.environment(nccl=False, FARANDOLE_TRANSPORT=transport), codes=[0, -9, 0])
 
 
-def test_captured_streams_are_refused():
+def test_captured_streams_are_rejected():
     launch(2, capture_a_stream, fake_devices.environment(nccl=False))
 
 
-def test_a_machine_without_a_driver_says_so_once_and_works():
+def test_a_missing_driver_is_reported_once_and_the_host_is_used():
     launch(2, ask_for_what_is_not_there, {"FARANDOLE_CUDA_LIBRARY": "/no-such-library.so"})
 
 

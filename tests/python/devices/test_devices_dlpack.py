@@ -154,14 +154,14 @@ def check_ordered_and_asynchronous_calls():
     assert (tensor.array.get() == total((100,), "float32")).all() and tensor.is_settled()
 
 
-def check_elements_that_begin_later():
+def check_byte_offsets():
     array = mine((64,), "float32")
     tensor = Exporter(array, offset=256)
     fdl.allreduce(tensor, out=tensor)
     assert (array.get() == total((64,), "float32")).all()
 
 
-def check_what_the_producers_stream_holds_comes_first():
+def check_work_on_the_producers_stream_precedes_the_operation():
     """The producer works on a stream of its own, which the one that it is asked for must wait for."""
     source, target = fake_devices.array(np.full(1000, 5, "int32")), fake_devices.array(np.zeros(1000, "int32"))
     own = fake_devices.Stream("cuda:0")
@@ -201,7 +201,7 @@ def refused(error, text, call, *arguments, **options):
         call(*arguments, **options)
 
 
-def check_what_is_read_only_takes_no_result():
+def check_read_only_arrays_are_rejected_as_output():
     locked = Exporter(mine((10,), "float32"), flags=READ_ONLY)
     refused(fdl.InvalidArgumentError, "Exporter is read-only", fdl.allreduce, locked, name="locked", out=locked)
     assert locked.is_settled()
@@ -211,7 +211,7 @@ def check_what_is_read_only_takes_no_result():
     assert (locked.array.get() == values(fdl.rank(), (10,), "float32")).all() and locked.is_settled()
 
 
-def check_refusals_give_everything_back():
+def check_rejected_tensors_are_released():
     array = mine((4, 4), "float32")
     for text, exporter in (
         ("kind 13, which is not supported", Exporter(array, place=(CUDA_MANAGED, 0))),
@@ -232,7 +232,7 @@ def check_refusals_give_everything_back():
     assert not _given
 
 
-def check_a_capsule_is_taken_once():
+def check_a_capsule_is_consumed_once():
     class Forgetful(Exporter):
         def __dlpack__(self, **asked):
             capsule = super().__dlpack__(**asked)
@@ -241,14 +241,14 @@ def check_a_capsule_is_taken_once():
             return capsule
 
     tensor = Forgetful(mine((4,), "float32"))
-    refused(fdl.InvalidArgumentError, "somebody has taken already", fdl.allreduce, tensor, name="taken", out=tensor)
+    refused(fdl.InvalidArgumentError, "was consumed already", fdl.allreduce, tensor, name="taken", out=tensor)
     del tensor.taken
     gc.collect()
     assert tensor.given_back == 0  # whoever has taken it gives it back
     _given.clear()
 
 
-def check_errors_of_the_producer_are_told():
+def check_errors_of_the_producer_are_raised():
     class Broken(Exporter):
         def __dlpack__(self, **asked):
             raise BufferError("this one is lent to nobody")

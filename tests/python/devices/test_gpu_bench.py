@@ -20,13 +20,13 @@ def run(script, *words, **variables):
 # ---- ddp_bench
 
 
-def test_gradients_are_right_by_each_way():
+def test_gradients_are_right_for_each_backend():
     done = run("ddp_bench.py", "--device", "cpu", "--check")
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout == b"2 ranks on cpu: all gradients are right\n"
 
 
-def test_without_a_gpu_it_says_so_and_ends_with_three():
+def test_without_a_gpu_the_benchmark_exits_with_three():
     done = run("ddp_bench.py", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 3
     assert b"finds no GPU here" in done.stderr
@@ -78,7 +78,7 @@ def library(tmp_path):
     return write
 
 
-def test_nccl_keeps_the_code_of_one_architecture_in_its_place(library):
+def test_nccl_keeps_the_code_of_one_architecture(library):
     path, whole = library(b"K", b"D")
     done = run("slim_nccl.py", str(path), "90")
     assert done.returncode == 0, done.stderr

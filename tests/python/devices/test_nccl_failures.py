@@ -48,7 +48,7 @@ def insist_on_nccl():
 
 
 @pytest.mark.parametrize("day", DAYS)
-def test_what_keeps_ranks_from_nccl_is_told_once_and_the_sums_are_right(day):
+def test_an_unusable_nccl_is_reported_once_and_sums_are_right(day):
     said = launch(2, sum_without_nccl, fake_devices.environment(nccl=True, TEST_DAY=day))
     line = "collectives on devices go through the host's memory: "
     assert said[0].count(line) == 1 and line not in said[1], said
@@ -56,7 +56,7 @@ def test_what_keeps_ranks_from_nccl_is_told_once_and_the_sums_are_right(day):
 
 
 @pytest.mark.parametrize("day", DAYS)
-def test_who_insists_on_nccl_is_told_on_all_ranks_why_it_cannot_be(day):
+def test_requiring_an_unusable_nccl_fails_on_all_ranks_with_the_reason(day):
     said = launch(
         2, insist_on_nccl, fake_devices.environment(nccl=True, TEST_DAY=day, FARANDOLE_DEVICE_COLLECTIVES="nccl")
     )
@@ -90,7 +90,7 @@ def wait_for_the_device_alone():
         assert failure.value.culprit_rank == 1
 
 
-def test_who_only_waits_for_the_device_is_let_go_when_a_rank_is_killed():
+def test_a_wait_for_the_device_ends_when_a_rank_is_killed():
     launch(3, wait_for_the_device_alone, fake_devices.environment(nccl=True, **ONE_GPU), codes=[0, -9, 0])
 
 
@@ -118,7 +118,7 @@ def come_too_late():
     print(next(line for line in page.splitlines() if line.startswith("farandole_stalls_total{")))
 
 
-def test_a_late_rank_is_named_to_who_only_waits_for_the_device_and_then_ends_the_wait(tmp_path):
+def test_a_late_rank_is_named_during_a_wait_for_the_device_and_then_ends_it(tmp_path):
     patience = {
         "FARANDOLE_STALL_WARNING_S": "0.3",
         "FARANDOLE_STALL_SHUTDOWN_S": "1.5",
@@ -152,7 +152,7 @@ def fail_while_nobody_calls():
     print("told:", failure.value)
 
 
-def test_an_error_of_nccl_is_found_while_all_ranks_wait_for_the_device_alone():
+def test_an_error_of_nccl_is_found_while_all_ranks_wait_for_the_device():
     said = launch(2, fail_while_nobody_calls, fake_devices.environment(nccl=True, **ONE_GPU))
     told = [next(line for line in one.splitlines() if line.startswith("told:")) for one in said]
     assert all("failed on rank 1" in one and ": the network has failed" in one for one in told), said
@@ -174,7 +174,7 @@ def fail_in_nccl():
     ("FAKE_NCCL_FAIL", "AllReduce:3:2", "unhandled system error"),
     ("FAKE_NCCL_ERROR_AT", "3", ": the network has failed"),
 ])  # fmt: skip
-def test_an_error_of_nccl_is_told_in_its_words_and_to_all(plan, moment, words):
+def test_an_error_of_nccl_is_raised_with_its_text_on_all_ranks(plan, moment, words):
     said = launch(2, fail_in_nccl, fake_devices.environment(nccl=True, TEST_PLAN=plan, TEST_MOMENT=moment, **ONE_GPU))
     told = [next(line for line in one.splitlines() if line.startswith("told:")) for one in said]
     assert all("rank 1" in one for one in told), said

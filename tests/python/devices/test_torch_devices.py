@@ -67,7 +67,7 @@ def check_broadcast():
     assert torch.equal(tensor.get(), values(hvd.size() - 1, 77, torch.float32))
 
 
-def check_one_device_for_all():
+def check_a_group_of_tensors_needs_one_device():
     with pytest.raises(hvd.HorovodInternalError, match="same device"):
         hvd.grouped_allreduce_async([fake_devices.Tensor(torch.ones(3)), fake_devices.Tensor(torch.ones(3), device=1)])
 
@@ -95,7 +95,7 @@ class Held:
             fake_devices.driver().fake_cuda_go_on()
 
 
-def check_results_are_in_order_with_the_stream_of_who_waits():
+def check_results_are_ordered_with_the_waiting_stream():
     """Submitted on one stream, waited for on another: what that is given next comes after the operation, and memory of
     the first is kept for it."""
     one, other = fake_devices.Stream("cuda:0"), fake_devices.Stream("cuda:0")
@@ -167,7 +167,7 @@ class Momentum:
         self.state = state["state"][0]
 
 
-def check_state_of_an_optimizer_goes_to_devices():
+def check_optimizer_state_is_broadcast_to_devices():
     optimizer = Momentum(hvd.rank())
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     assert optimizer.state["step"].is_cpu and optimizer.state["step"].item() == 0
@@ -205,7 +205,7 @@ def check_torch_distributed():
     dist.destroy_process_group()
 
 
-def check_copies_that_remain_are_made_behind_the_groups_stream():
+def check_remaining_copies_follow_the_groups_stream():
     """Of a work that is waited for on another stream than it was begun on, as a future's callbacks do."""
     stream, waiting = fake_devices.Stream("cuda:0"), fake_devices.Stream("cuda:0")
     given, between, target = (

@@ -214,7 +214,7 @@ def bad_days():
         print(f"{day.__name__}: {time.monotonic() - begin:.1f} s", flush=True)
 
 
-def test_failures_are_told_and_survived():
+def test_failures_are_raised_and_the_group_survives():
     launch(2, bad_days)
 
 

@@ -110,8 +110,8 @@ def what_cannot_be_made_is_refused():
         start,
         "cpu:farandole,cuda:nccl",
     )
-    raises(farandole.UnsupportedError, r"'cuda:ucc' cannot be combined with farandole.*new_group\(backend='ucc'\)", start,
-           "cpu:farandole,cuda:ucc")  # fmt: skip
+    text = r"'cuda:ucc' cannot be combined with farandole.*new_group\(backend='ucc'\)"
+    raises(farandole.UnsupportedError, text, start, "cpu:farandole,cuda:ucc")
     start("farandole")
     raises(farandole.UnsupportedError, "only gloo and nccl can", dist.new_group, backend="cpu:farandole,cuda:mpi")
     dist.destroy_process_group()

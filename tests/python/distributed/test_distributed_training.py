@@ -146,7 +146,7 @@ def check_sparse_tensors():
     assert work.get_future().wait()[0] is tensor
 
 
-def check_sparse_tensors_that_cannot_be():
+def check_invalid_sparse_tensors_are_rejected():
     rank = dist.get_rank()
     for shape in ((3, 3), (3,)):
         wrong = torch.ones(shape if rank else (2, 2)).to_sparse()
@@ -257,7 +257,7 @@ def check_fsdp():
     assert not any(torch.equal(one, other) for one, other in zip(results["farandole"], reference.parameters()))
 
 
-def check_fsdp_gives_what_ddp_gives():
+def check_fsdp_equals_ddp():
     model, plain = sharded("farandole"), distributed(groups["farandole"])
     one = whole(train(model, torch.optim.SGD(model.parameters(), 0.1)))
     other = train(plain, torch.optim.SGD(plain.parameters(), 0.1))

@@ -198,7 +198,7 @@ def waits():
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
-def test_waits_end_nothing(transport):
+def test_a_timed_out_wait_leaves_the_operation_in_flight(transport):
     # A stopped rank is not given up while the test runs, however slow the machine is.
     launch(2, waits, {"FARANDOLE_TRANSPORT": transport, "FARANDOLE_LOST_AFTER_S": "30"})
 
@@ -297,5 +297,5 @@ def a_backward_pass_times_out():
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
-def test_a_training_script_reads_which_rank_was_late(transport):
+def test_a_training_script_can_read_the_late_rank(transport):
     launch(2, a_backward_pass_times_out, {"FARANDOLE_TRANSPORT": transport})

@@ -47,7 +47,7 @@ class Done:
 # ---- Ranks are lost --------------------------------------------------------------------------------------------------
 
 
-def test_the_place_of_a_killed_rank_is_taken_and_the_others_go_on_from_the_commit():
+def test_a_killed_rank_is_replaced_and_the_others_continue_from_the_commit():
     job = Done("-np 3 --min-np 2", "one_dies")
     assert job.code == 0, job.report
     # 5 steps were made, 4 committed; nobody begins at 0 again, not even the new one.
@@ -68,7 +68,7 @@ def test_the_state_outlives_rank_0():
     assert {(one["worker"], one["rank"]) for one in job.all_say("total")} == {(1, 0), (2, 1), (3, 2)}, job.report
 
 
-def test_ranks_may_die_again_and_again():
+def test_several_losses_are_survived():
     job = Done("-np 3 --min-np 2", "many_die")
     assert job.code == 0, job.report
     ends = job.all_say("total")
@@ -76,7 +76,7 @@ def test_ranks_may_die_again_and_again():
     assert {one["worker"] for one in ends} == {2, 4, 5}, job.report
 
 
-def test_a_rank_may_die_while_the_others_wait_for_it_to_come():
+def test_a_rank_may_die_before_it_joins_the_next_generation():
     begin = time.monotonic()
     job = Done("-np 2 --min-np 2", "one_dies_while_they_meet")
     assert job.code == 0, job.report
@@ -96,20 +96,20 @@ def test_without_replacements_the_job_shrinks():
     assert "generation 2 begins with 2 ranks" in job.errors
 
 
-def test_one_rank_may_be_all_that_is_left():
+def test_one_remaining_rank_continues():
     job = Done("-np 2 --min-np 1 --replacements 0", "one_dies", 0)
     assert job.code == 0, job.report
     assert [(one["total"], one["rank"]) for one in job.all_say("total")] == [(4 * 2 + 8, 0)], job.report
 
 
-def test_a_rank_that_fails_by_its_own_fault_is_replaced_too():
+def test_a_rank_that_raises_is_replaced():
     job = Done("-np 2 --min-np 2", "one_raises")
     assert job.code == 0, job.report
     assert [one["total"] for one in job.all_say("total")] == [24] * 2, job.report
     assert "a fault of its own" in job.errors and "exit code 1" in job.errors
 
 
-def test_a_rank_that_is_stopped_is_ended_and_replaced():
+def test_a_stopped_rank_is_killed_and_replaced():
     job = Done("-np 2 --min-np 2", "one_stops")
     assert job.code == 0, job.report
     assert [one["total"] for one in job.all_say("total")] == [24] * 2, job.report
@@ -118,14 +118,14 @@ def test_a_rank_that_is_stopped_is_ended_and_replaced():
     assert not os.path.exists(f"/proc/{stopped['stops']}")
 
 
-def test_a_failure_without_a_loss_leads_back_to_the_commit():
+def test_a_failure_without_a_loss_restores_the_commit():
     job = Done("-np 2 --min-np 2", "fails_without_a_loss")
     assert job.code == 0, job.report
     assert sorted(one["enters"] for one in job.all_say("enters")) == [0, 0, 4, 4], job.report
     assert [one["total"] for one in job.all_say("total")] == [24] * 2, job.report
 
 
-def test_ranks_may_meet_again_without_elastic_run():
+def test_init_joins_the_next_generation_without_elastic_run():
     job = Done("-np 2 --min-np 1", "begins_again_by_itself")
     assert job.code == 0, job.report
     assert sorted((one["turn"], one["rank"], one["sum"]) for one in job.said) == [
@@ -133,7 +133,7 @@ def test_ranks_may_meet_again_without_elastic_run():
     ], job.report
 
 
-def test_the_job_grows_and_shrinks_to_the_number_that_is_written_into_a_file(tmp_path):
+def test_the_job_follows_the_number_in_the_np_file(tmp_path):
     job = Done(f"-np 2 --min-np 1 --max-np 3 --np-file {tmp_path}/wanted", "grows", tmp_path)
     assert job.code == 0, job.report
     entered = [(one["worker"], one["rank"], one["sizes"]) for one in job.all_say("enters")]
@@ -147,7 +147,7 @@ def test_the_job_grows_and_shrinks_to_the_number_that_is_written_into_a_file(tmp
     assert job.errors.count("removed from the elastic job, and ends") == 2 and "was lost" not in job.errors, job.report
 
 
-def test_what_is_no_number_of_ranks_changes_nothing(tmp_path):
+def test_an_invalid_number_in_the_np_file_is_ignored(tmp_path):
     job = Done(f"-np 1 --np-file {tmp_path}/wanted", "writes_nonsense", tmp_path)
     assert job.code == 0, job.report
     assert f"'{tmp_path}/wanted' says 'many', which is no number of ranks; nothing changes" in job.errors, job.report
@@ -173,13 +173,13 @@ def test_the_reset_limit_ends_the_job():
     assert "generation 2 begins" in job.errors and "generation 3 begins" not in job.errors
 
 
-def test_when_all_die_nobody_holds_the_state():
+def test_the_job_ends_when_all_ranks_die():
     job = Done("-np 2 --min-np 1", "all_die")
     assert job.code == EXIT_PEER_LOST, job.report
     assert "no rank is left that holds the state" in job.errors, job.report
 
 
-def test_a_program_that_never_begins_ends_with_its_own_code():
+def test_a_program_that_fails_before_init_ends_with_its_own_code():
     job = Done("-np 2 --min-np 1", "none_begins")
     assert job.code == 3, job.report
     assert "no rank came as far as init()" in job.errors
@@ -191,7 +191,7 @@ def test_a_replacement_that_fails_at_once_is_not_replaced():
     assert [one["sizes"] for one in job.all_say("total")] == [[3, 3, 2, 2, 2, 2]] * 2, job.report
 
 
-def test_a_mismatch_is_no_loss_and_ends_the_job():
+def test_a_mismatch_ends_the_job():
     job = Done("-np 2 --min-np 1", "disagrees")
     assert job.code == EXIT_PEER_LOST, job.report
     assert "MismatchError" in job.errors and "generation 2" not in job.errors, job.report
@@ -212,7 +212,7 @@ def test_no_generation_follows_one_in_which_a_rank_has_finished():
         ("-np 2 --reset-limit -1", "--reset-limit"),
     ],
 )
-def test_what_an_elastic_job_cannot_be_is_said(flags, words):
+def test_invalid_elastic_options_are_rejected(flags, words):
     job = Done(flags, "one_dies")
     assert job.code == 64 and words in job.errors, job.report
 
@@ -220,7 +220,7 @@ def test_what_an_elastic_job_cannot_be_is_said(flags, words):
 # ---- PyTorch ---------------------------------------------------------------------------------------------------------
 
 
-def test_training_goes_on_with_another_rank_and_then_with_fewer():
+def test_training_continues_with_a_replacement_and_then_with_fewer_ranks():
     job = Done("-np 3 --min-np 2 --replacements 1", "trains", timeout=240)
     assert job.code == 0, job.report
     entered = {(one["worker"], *one["enters"], one["size"]) for one in job.all_say("enters")}
@@ -259,7 +259,7 @@ def with_a_fake_launcher(monkeypatch, lines):
 WORLD = {"rank": 1, "size": 3, "local_rank": 0, "local_size": 2, "rendezvous": "unix:@x?coordinator=1"}
 
 
-def test_what_was_told_before_a_generation_began_is_no_news_in_it(monkeypatch):
+def test_changes_before_a_generation_are_not_reported_in_it(monkeypatch):
     talk = with_a_fake_launcher(monkeypatch, ["hosts added", "world 2 1 3 0 2 unix:@x?coordinator=1", "hosts removed"])
     client = next(talk)
     assert client.next_world(7) == WORLD
@@ -276,14 +276,14 @@ def test_what_was_told_before_a_generation_began_is_no_news_in_it(monkeypatch):
         ("hosts added", farandole.PeerLostError, "has exited or rejected this rank"),
     ],
 )
-def test_where_no_generation_follows_the_door_says_why(monkeypatch, line, kind, words):
+def test_next_world_raises_the_reason_when_no_generation_follows(monkeypatch, line, kind, words):
     client = next(talk := with_a_fake_launcher(monkeypatch, [line]))
     with pytest.raises(kind, match=words):
         client.next_world()
     talk.close()
 
 
-def test_a_launcher_that_is_gone_is_named(monkeypatch):
+def test_an_unreachable_launcher_is_named(monkeypatch):
     monkeypatch.setenv("FARANDOLE_ELASTIC", "unix:@nobody-is-here")
     monkeypatch.setenv("FARANDOLE_WORKER", "0")
     with pytest.raises(farandole.PeerLostError, match="farandole run"):
@@ -385,7 +385,7 @@ def among(monkeypatch, size):
     return of_rank
 
 
-def test_a_sampler_gives_what_is_left_to_the_ranks_that_are_left(monkeypatch):
+def test_a_sampler_divides_the_rest_among_the_remaining_ranks(monkeypatch):
     sampler = hvd.elastic.ElasticSampler(range(24), seed=3)
     sampler.set_epoch(5)
     parts = [among(monkeypatch, 3)(sampler, rank) for rank in range(3)]
@@ -398,7 +398,7 @@ def test_a_sampler_gives_what_is_left_to_the_ranks_that_are_left(monkeypatch):
     assert sorted(seen + rest) == list(range(24))
 
 
-def test_a_sampler_gives_all_ranks_as_many(monkeypatch):
+def test_a_sampler_gives_all_ranks_the_same_number(monkeypatch):
     sampler = hvd.elastic.ElasticSampler(range(7), shuffle=False)
     parts = [among(monkeypatch, 3)(sampler, rank) for rank in range(3)]
     assert parts == [[0, 3, 6], [1, 4, 0], [2, 5, 1]] and len(sampler) == 3
@@ -407,7 +407,7 @@ def test_a_sampler_gives_all_ranks_as_many(monkeypatch):
     assert among(monkeypatch, 3)(sampler, 0) == []
 
 
-def test_a_samplers_epoch_that_is_under_way_goes_on():
+def test_set_epoch_continues_the_current_epoch():
     sampler = hvd.elastic.ElasticSampler(range(8), seed=1)
     first = list(sampler)
     sampler.record_batch(0, 3)
@@ -478,7 +478,7 @@ def test_run_restores_after_a_loss(monkeypatch, failure):
     assert result == ("done", 2) and events == ["sync", "func", "restore", *AGAIN, "sync", "func"]
 
 
-def test_run_synchronises_only_where_somebody_comes(monkeypatch):
+def test_run_synchronises_only_if_ranks_join(monkeypatch):
     interrupt = farandole.errors.HostsUpdatedInterrupt
     _, events = loop(monkeypatch, [interrupt(skip_sync=True), interrupt(skip_sync=False)])
     assert events == ["sync", "func", *AGAIN, "func", *AGAIN, "sync", "func"]
@@ -487,17 +487,17 @@ def test_run_synchronises_only_where_somebody_comes(monkeypatch):
 
 
 @pytest.mark.parametrize("failure", [farandole.MismatchError("x"), ValueError("x"), KeyError("x")])
-def test_run_raises_what_is_no_loss(monkeypatch, failure):
+def test_run_raises_exceptions_that_are_no_losses(monkeypatch, failure):
     with pytest.raises(type(failure)):
         loop(monkeypatch, [failure])
 
 
-def test_run_raises_losses_where_the_launcher_replaces_nobody(monkeypatch):
+def test_run_raises_losses_without_an_elastic_launcher(monkeypatch):
     with pytest.raises(farandole.PeerLostError):
         loop(monkeypatch, [farandole.PeerLostError("x")], is_elastic=False)
 
 
-def test_a_state_interrupts_when_it_was_told_that_ranks_come_or_go():
+def test_a_state_interrupts_after_a_membership_change():
     state = elastic.ObjectState(step=1)
     state.check_host_updates()
     state.on_hosts_updated(1, elastic_client.REMOVED)
@@ -525,7 +525,7 @@ def test_a_function_may_be_elastic():
         farandole.run(elastic_tasks.one_dies, np=2, min_np=2, reset_limit=0)
 
 
-def test_a_rank_of_an_elastic_job_may_start_a_job_of_its_own():
+def test_a_rank_of_an_elastic_job_may_start_another_job():
     job = Done("-np 2 --min-np 1", "starts_a_job")
     assert job.code == 0, job.report
     assert [one["sums"] for one in job.said] == [[3, 3]] * 2, job.report

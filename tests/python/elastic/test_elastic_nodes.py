@@ -136,7 +136,7 @@ def assert_right(node, job):
 # ---- Coming and going ------------------------------------------------------------------------------------------------
 
 
-def test_a_node_that_is_killed_is_done_without_and_its_successor_joins_at_a_commit(job):
+def test_a_killed_node_is_dropped_and_its_successor_joins_at_a_commit(job):
     job = job("2:3", flags="-np 2")
     first, second, third = job.start(0, 1, 2)
     job.until_steps_of(first, 6)
@@ -157,7 +157,7 @@ def test_a_node_that_is_killed_is_done_without_and_its_successor_joins_at_a_comm
     assert "restoring" in "".join(first.output + first.errors), job.report
 
 
-def test_a_node_that_is_told_to_end_leaves_at_a_commit_and_the_others_lose_no_step(job):
+def test_a_terminated_node_leaves_at_a_commit_and_the_others_lose_no_step(job):
     job = job("1:3")
     first, second, third = job.start(0, 1, 2)
     job.until_steps_of(first, 3)
@@ -178,7 +178,7 @@ def test_a_node_that_is_told_to_end_leaves_at_a_commit_and_the_others_lose_no_st
     assert "node 1 has left: 2 nodes, 2 ranks" in first.words, job.report
 
 
-def test_a_node_that_comes_late_is_told_its_place_and_joins(job):
+def test_a_late_node_gets_its_number_and_joins(job):
     job = job("1:2")
     (first,) = job.start(0)
     job.until_steps_of(first, 1)
@@ -190,7 +190,7 @@ def test_a_node_that_comes_late_is_told_its_place_and_joins(job):
     assert "restoring" not in "".join(first.output) + first.words  # nothing was lost for it
 
 
-def test_nodes_without_numbers_get_them_as_they_come_and_the_rendezvous_leads(job):
+def test_nodes_without_numbers_are_numbered_in_order_of_arrival(job):
     job = job("2:3")
     first = job.start(None)[0]
     job.wait(lambda: "this node leads the job" in first.words)  # of one host: whoever listens first
@@ -202,7 +202,7 @@ def test_nodes_without_numbers_get_them_as_they_come_and_the_rendezvous_leads(jo
     assert {re.search(r"this is node (\d) of the job", node.words).group(1) for node in (second, third)} == {"1", "2"}
 
 
-def test_a_node_that_is_stopped_is_lost_like_one_that_is_dead(job):
+def test_a_stopped_node_is_lost_like_a_dead_one(job):
     job = job("1:2", flags="-np 1")
     first, second = job.start(0, 1)
     job.until_steps_of(first, 2)
@@ -221,7 +221,7 @@ def test_a_node_that_is_stopped_is_lost_like_one_that_is_dead(job):
 # ---- The one that leads ----------------------------------------------------------------------------------------------
 
 
-def test_without_the_node_that_leads_the_others_end_with_202_and_say_so(job):
+def test_without_the_leading_node_the_others_exit_with_202(job):
     job = job("1:2")
     first, second = job.start(0, 1)
     job.until_steps_of(first, 2)
@@ -230,7 +230,7 @@ def test_without_the_node_that_leads_the_others_end_with_202_and_say_so(job):
     assert "which leads the job, is gone; its pod and this one are to be started again" in second.words, job.report
 
 
-def test_when_the_node_that_leads_is_told_to_end_all_leave_at_one_commit(job):
+def test_when_the_leading_node_is_terminated_all_leave_at_one_commit(job):
     job = job("1:2")
     first, second = job.start(0, 1)
     job.until_steps_of(first, 2)
@@ -255,7 +255,7 @@ def test_with_too_few_at_the_start_the_missing_are_named(job):
         ), job.report
 
 
-def test_with_too_few_left_the_job_waits_and_ends_with_201_when_nobody_comes(job):
+def test_with_too_few_nodes_left_the_job_waits_and_exits_with_201(job):
     job = job("2:2", flags="--elastic-timeout 2 --reset-limit 9")
     first, second = job.start(0, 1)
     job.until_steps_of(first, 2)
@@ -267,7 +267,7 @@ def test_with_too_few_left_the_job_waits_and_ends_with_201_when_nobody_comes(job
     )
 
 
-def test_with_too_few_left_the_job_waits_and_goes_on_when_somebody_comes(job):
+def test_with_too_few_nodes_left_the_job_waits_and_continues_when_one_joins(job):
     job = job("2:2", flags="--reset-limit 9")
     first, second = job.start(0, 1)
     job.until_steps_of(first, 2)
@@ -280,7 +280,7 @@ def test_with_too_few_left_the_job_waits_and_goes_on_when_somebody_comes(job):
     assert_right(first, job)
 
 
-def test_of_two_nodes_that_claim_one_number_the_second_is_refused_and_both_are_named(job):
+def test_a_second_node_with_the_same_number_is_rejected_and_both_are_named(job):
     job = job("1:2")
     first, second = job.start(0, 1)
     job.until_steps_of(first, 2)
@@ -293,7 +293,7 @@ def test_of_two_nodes_that_claim_one_number_the_second_is_refused_and_both_are_n
     assert (first.code(), second.code()) == (0, 0), job.report
 
 
-def test_a_node_with_another_key_is_not_let_in(job):
+def test_a_node_with_another_key_is_rejected(job):
     job = job("1:2")
     (first,) = job.start(0)
     (other,) = job.start(1, key="f" * 32)
@@ -306,7 +306,7 @@ def test_a_node_with_another_key_is_not_let_in(job):
 # ---- Beginning anew --------------------------------------------------------------------------------------------------
 
 
-def test_ranks_that_hold_no_state_begin_anew_together_on_all_nodes(job):
+def test_ranks_without_a_state_restart_together_on_all_nodes(job):
     job = job("2", task="has_a_checkpoint", flags="--max-restarts 1")
     nodes = job.start(0, 1)
     assert [node.code() for node in nodes] == [0, 0], job.report
@@ -315,7 +315,7 @@ def test_ranks_that_hold_no_state_begin_anew_together_on_all_nodes(job):
     assert "nobody is left who holds the state: restart 1 of 1, of all ranks" in nodes[0].words, job.report
 
 
-def test_without_restarts_the_job_ends_and_its_controller_may_begin_again(job):
+def test_without_restarts_the_job_ends_with_a_retryable_code(job):
     job = job("1:2", task="has_a_checkpoint")
     nodes = job.start(0, 1)
     assert [node.code() for node in nodes] == [EXIT_PEER_LOST] * 2, job.report

@@ -96,7 +96,7 @@ def test_a_class_with_a_state_dict_is_a_plain_value():
     assert state.kind is Counter
 
 
-def check_sync_gives_all_ranks_what_rank_0_has():
+def check_sync_gives_all_ranks_the_state_of_rank_0():
     hvd.init()
     rank = hvd.rank()
     model, optimizer, scheduler = training()
@@ -116,8 +116,8 @@ def check_sync_gives_all_ranks_what_rank_0_has():
     assert (learning_rate(state), scheduler.last_epoch, counter.count) == (4.0, 1, 5)
 
 
-def test_sync_gives_all_ranks_what_rank_0_has():
-    launch(RANKS, check_sync_gives_all_ranks_what_rank_0_has)
+def test_sync_gives_all_ranks_the_state_of_rank_0():
+    launch(RANKS, check_sync_gives_all_ranks_the_state_of_rank_0)
 
 
 # ---- Attributes that are assigned later
@@ -139,7 +139,7 @@ def test_an_attribute_that_is_assigned_later_is_state(kind):
 
 
 @pytest.mark.parametrize("kind", [elastic.ObjectState, hvd.elastic.TorchState])
-def test_private_names_are_no_state(kind):
+def test_private_names_are_not_state(kind):
     state = kind(step=0, _given=threading.Lock())
     lock = state._lock = threading.Lock()
     state._count = 1
@@ -149,7 +149,7 @@ def test_private_names_are_no_state(kind):
     assert state._lock is lock and state._count == 2
 
 
-def test_names_of_the_class_are_no_state():
+def test_names_of_the_class_are_not_state():
     class Own(elastic.ObjectState):
         size = 0
 
@@ -171,7 +171,7 @@ def test_names_of_the_class_are_no_state():
     assert (state.size, state.double, state.step) == (7, 2, 1)
 
 
-def test_what_cannot_be_copied_is_refused_by_its_name():
+def test_a_value_that_cannot_be_copied_is_rejected_by_name():
     state = elastic.ObjectState(step=0)
     with pytest.raises(TypeError, match="state.lock: a lock cannot be saved.*call it state._lock"):
         state.lock = threading.Lock()
@@ -207,7 +207,7 @@ def test_a_state_may_be_copied():
     assert state.epoch == 2 and state.model.weight.shape == (1, 1)
 
 
-def check_later_attributes_travel():
+def check_later_attributes_are_synchronised():
     """A rank that begins anew takes part in sync, though it has not assigned what the others have."""
     hvd.init()
     rank = hvd.rank()
@@ -228,11 +228,11 @@ def check_later_attributes_travel():
     assert state.epoch_extra == 2
 
 
-def test_later_attributes_travel():
-    launch(RANKS, check_later_attributes_travel)
+def test_later_attributes_are_synchronised():
+    launch(RANKS, check_later_attributes_are_synchronised)
 
 
-def check_sync_raises_on_all_ranks_where_handled_names_differ():
+def check_sync_raises_on_all_ranks_if_handled_names_differ():
     hvd.init()
     state = hvd.elastic.TorchState(counter=Counter())
     if hvd.rank() == 1:
@@ -244,5 +244,5 @@ def check_sync_raises_on_all_ranks_where_handled_names_differ():
     assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == RANKS  # the world is still usable
 
 
-def test_sync_raises_on_all_ranks_where_handled_names_differ():
-    launch(RANKS, check_sync_raises_on_all_ranks_where_handled_names_differ)
+def test_sync_raises_on_all_ranks_if_handled_names_differ():
+    launch(RANKS, check_sync_raises_on_all_ranks_if_handled_names_differ)

@@ -50,7 +50,7 @@ def test_a_plain_loop_saves_at_its_leave_point(tmp_path):
         assert saved["steps"] > 0 and 0 < saved["seconds"] <= 17
 
 
-def test_an_elastic_job_that_is_told_to_end_leaves_at_one_commit(tmp_path):
+def test_a_terminated_elastic_job_leaves_at_one_commit(tmp_path):
     code, said, errors = told_to_end("-np 2 --min-np 1", "leaves_at_a_commit", tmp_path, 2)
     assert code == 143, errors
     left = [one["left"] for one in said if "left" in one]
@@ -93,19 +93,19 @@ def test_a_commit_is_a_leave_point_also_without_a_launcher(quiet):
         state.commit()
 
 
-def test_a_handler_of_the_programs_own_stays(quiet, caplog):
+def test_a_handler_of_the_program_stays(quiet, caplog):
     own = lambda *_: None  # noqa: E731
     signal.signal(signal.SIGTERM, own)
     farandole.on_leave(lambda seconds: None)
     assert signal.getsignal(signal.SIGTERM) is own and "its own handler for SIGTERM" in caplog.text
 
 
-def test_what_cannot_be_called_is_refused(quiet):
+def test_on_leave_rejects_objects_that_are_not_callable(quiet):
     with pytest.raises(TypeError, match="on_leave takes a function, not 5"):
         farandole.on_leave(5)
 
 
-def test_when_no_leave_point_follows_sigterm_ends_the_process_again(quiet):
+def test_sigterm_kills_the_process_again_when_no_leave_point_follows(quiet):
     assert termination.install_handler() and termination.install_handler()
     termination.restore_handler()
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

@@ -107,7 +107,7 @@ def check_adasum_of_special_vectors_is_exact():
     assert hvd.synchronize(handle) is place
 
 
-def check_adasum_refuses():
+def check_adasum_rejects_unsupported_sets():
     raises(ValueError, "adasum", hvd.allreduce, torch.ones(2, dtype=torch.int64), op=hvd.Adasum)
     members = hvd.add_process_set([0])
     if members.included():
@@ -200,7 +200,7 @@ def check_sync_batch_norm_is_batch_norm_of_the_whole_batch():
                 assert torch.allclose(sync.eval()(own), alone.eval()(everyones)[share], atol=1e-12)
 
 
-def check_sync_batch_norm_bears_empty_batches_and_small_types():
+def check_sync_batch_norm_supports_empty_batches_and_small_types():
     rank = hvd.rank()
     sync = hvd.SyncBatchNorm(2)
     data = torch.randn(0 if rank == 1 else 3, 2, generator=torch.Generator().manual_seed(rank))
@@ -269,7 +269,7 @@ class ScalarsAskedFor(torch.utils._python_dispatch.TorchDispatchMode):
         return function(*arguments, **(options or {}))
 
 
-def check_sync_batch_norm_asks_no_device_for_numbers():
+def check_sync_batch_norm_does_not_synchronize_with_the_device():
     for options in ({}, {"momentum": None}, {"affine": False}, {"track_running_stats": False}):
         sync = hvd.SyncBatchNorm(3, **options)
         data = torch.randn(4, 3, generator=torch.Generator().manual_seed(hvd.rank())).requires_grad_()
@@ -316,7 +316,7 @@ def check_grad_scaler_with_a_fused_optimizer():
     alike(model, alone, 1e-5)
 
 
-def check_lbfgs_decides_alike():
+def check_lbfgs_decides_equally_on_all_ranks():
     """It looks at the loss to decide how often it calls the closure: all ranks must see the same one."""
     alone, model = net(), net()
     bases = [torch.optim.LBFGS(one.parameters(), max_iter=6, line_search_fn="strong_wolfe") for one in (alone, model)]
@@ -409,7 +409,7 @@ def check_schedulers_of_many_kinds_do_not_warn():
 # ---- Process sets ----------------------------------------------------------------------------------------------------
 
 
-def check_sets_come_and_go_while_others_work():
+def check_sets_are_added_and_removed_while_others_are_in_use():
     size = hvd.size()
     for turn in range(5):
         flying = [hvd.allreduce_async(torch.full((1000,), float(n)), name=f"flying.{n}", op=hvd.Sum) for n in range(20)]
@@ -444,7 +444,7 @@ def check_sets_do_not_wait_for_each_other():
     hvd.remove_process_set(ends)
 
 
-def check_sets_take_numbers_of_numpy():
+def check_sets_accept_numpy_integers():
     members = hvd.add_process_set(np.arange(1))
     assert members.ranks == [0] and all(type(rank) is int for rank in members.ranks)
     hvd.remove_process_set(members)
@@ -476,7 +476,7 @@ def check_shapes_at_the_edge():
     assert torch.equal(hvd.allreduce(torch.ones(4, 4).t().contiguous()), torch.ones(4, 4))
 
 
-def check_in_place_on_what_requires_gradients():
+def check_in_place_operations_on_leaves_with_gradients():
     weight = nn.Parameter(torch.full((3,), float(hvd.rank())))
     assert hvd.broadcast_(weight, 1) is weight and weight.grad_fn is None
     assert torch.equal(weight.detach(), torch.ones(3))

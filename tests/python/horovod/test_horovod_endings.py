@@ -103,7 +103,7 @@ def many_lives():
     _told(lambda: hvd.allreduce(torch.ones(1)))
 
 
-def test_a_hundred_lives_in_one_process():
+def test_a_hundred_init_shutdown_cycles():
     launch(2, many_lives)
 
 
@@ -134,7 +134,7 @@ def stalls():
     apart.barrier()
 
 
-def test_a_stall_is_reported_and_ended_as_horovods_variables_say():
+def test_horovods_stall_variables_are_obeyed():
     variables = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "0.5", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "1.5",
                  "HOROVOD_CYCLE_TIME": "5"}  # fmt: skip
     outputs = launch(2, stalls, variables)
@@ -151,7 +151,7 @@ def another_key():
     print("REFUSED", type(caught.value).__name__, str(caught.value), sep="\t", flush=True)
 
 
-def test_who_does_not_know_the_jobs_key_cannot_send_an_object():
+def test_a_process_without_the_key_cannot_send_an_object():
     """Objects are unpickled only after every connection has proved that it knows the key."""
     outputs = launch(2, another_key, {"FARANDOLE_START_TIMEOUT_S": "2"})
     assert "REFUSED\tAuthenticationError" in outputs[1], outputs[1]

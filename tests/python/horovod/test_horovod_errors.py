@@ -288,7 +288,7 @@ def check_sets_that_differ():
     alive()
 
 
-def check_what_join_cannot_do():
+def check_operations_that_fail_after_join():
     if rank() == 0:
         hvd.barrier()
         for name, action in (

@@ -94,7 +94,7 @@ SIGNATURES = {
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_every_public_path_is_there(path):
+def test_every_public_path_exists(path):
     module = importlib.import_module(path)
     for name in PATHS[path].split():
         assert hasattr(module, name), f"{path} has no {name}"
@@ -141,7 +141,7 @@ def test_classes_and_constants():
 # ------------------------------------------------------------------------------------------------
 
 
-def test_it_refuses_to_lie_beside_horovod(tmp_path):
+def test_import_fails_if_horovod_is_installed(tmp_path):
     other = tmp_path / "horovod-0.28.1.dist-info"
     other.mkdir()
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n")

@@ -24,18 +24,18 @@ def say(command, may_abort_at_exit=False):
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_what_was_mpi4py_runs_under_farandole_run(ranks):
+def test_the_mpi4py_example_runs_under_farandole_run(ranks):
     line = say([FARANDOLE, "run", "-np", str(ranks), sys.executable, os.path.join(EXAMPLES, "from_mpi4py.py")])
     assert line.startswith(f"from_mpi4py: {ranks} ranks, 41 cells, 600 steps"), line
 
 
-def test_what_was_mpi4py_runs_under_mpirun():
+def test_the_mpi4py_example_runs_under_mpirun():
     launcher = ["mpirun.openmpi", "-np", "2", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
     line = say([*launcher, sys.executable, os.path.join(EXAMPLES, "from_mpi4py.py")])
     assert line.startswith("from_mpi4py: 2 ranks"), line
 
 
-def test_a_script_for_gloo_gives_the_same_bits_with_another_word():
+def test_a_gloo_script_gives_the_same_bits_with_this_backend():
     """Two ranks, so each sum has one order. A thread of Gloo's may abort its process while it ends (PyTorch's issue
     190489), once its line is printed; ours may not."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

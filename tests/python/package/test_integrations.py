@@ -33,7 +33,7 @@ def say(program):
     return done.stdout.split()
 
 
-def test_there_are_modules_to_look_at():
+def test_the_packages_have_modules():
     assert {"kubernetes.generator", "kubernetes.document", "ray.executor", NEEDS_RAY, RUNNABLE} <= set(MODULES)
 
 
@@ -56,7 +56,7 @@ print("same")
     assert say(program) == ["same"]
 
 
-def test_what_needs_ray_train_is_the_same_or_says_the_same():
+def test_names_of_ray_train_are_equal_by_both_paths():
     program = f"""
 import importlib
 found = []

@@ -27,11 +27,11 @@ def begun(fewest=1, most=3, workers="aab", resets=0):
     return one
 
 
-def test_the_first_generation_waits_for_all_that_run_and_has_nodes_together():
+def test_the_first_generation_waits_for_all_workers_and_groups_nodes():
     assert begun(workers="abab", most=4).members == [0, 2, 1, 3]
 
 
-def test_who_is_left_goes_on_without_the_lost_and_later_with_its_successor():
+def test_remaining_workers_continue_and_a_successor_joins_later():
     one = begun()
     one.asked(0)
     assert one.awaited() == [1, 2] and one.next() is None
@@ -46,7 +46,7 @@ def test_who_is_left_goes_on_without_the_lost_and_later_with_its_successor():
     assert one.next() == [0, 3, 2] and not one.has_newcomers()  # node by node, and the first stays the first
 
 
-def test_the_first_is_who_has_held_the_state_longest():
+def test_rank_0_is_the_worker_with_the_oldest_state():
     one = begun(workers="abc")
     one.start(3, "c")
     one.asked(3)
@@ -56,7 +56,7 @@ def test_the_first_is_who_has_held_the_state_longest():
     assert one.next() == [1, 2, 3]
 
 
-def test_too_few_wait_until_there_are_enough():
+def test_too_few_workers_wait_until_there_are_enough():
     one = begun(fewest=2, workers="ab")
     one.end(0, False)
     one.asked(1)
@@ -66,7 +66,7 @@ def test_too_few_wait_until_there_are_enough():
     assert one.next() == [1, 2] and not one.is_due()
 
 
-def test_more_than_the_most_wait_and_nobody_is_disturbed_for_them():
+def test_surplus_workers_wait_without_a_notification():
     one = begun(most=3)
     one.start(3, "a")
     one.asked(3)
@@ -82,7 +82,7 @@ def test_more_than_the_most_wait_and_nobody_is_disturbed_for_them():
         (lambda one: (one.end(0, True), one.end(1, False)), "a rank was lost when others had finished"),
     ],
 )
-def test_after_some_endings_no_generation_follows(happens, why):
+def test_no_generation_follows_fatal_endings(happens, why):
     one = begun()
     one.start(3, "b")
     one.asked(3)
@@ -90,7 +90,7 @@ def test_after_some_endings_no_generation_follows(happens, why):
     assert one.over == why and one.next() is None
 
 
-def test_who_fails_before_all_have_met_ends_the_job_and_a_newcomer_does_not():
+def test_a_failure_before_the_first_generation_ends_the_job():
     one = Generations(1, 2)
     one.start(0, "a")
     one.start(1, "a")
@@ -103,7 +103,7 @@ def test_who_fails_before_all_have_met_ends_the_job_and_a_newcomer_does_not():
     assert one.over is None
 
 
-def test_who_has_finished_waits_for_nobody_and_nobody_joins():
+def test_no_worker_joins_after_one_has_finished():
     one = begun()
     one.start(3, "a")
     one.asked(3)
@@ -122,7 +122,7 @@ def test_resets_are_counted():
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_whatever_happens_members_hold_the_state_first_and_nobody_is_there_twice(seed):
+def test_random_events_keep_members_first_and_unique(seed):
     dice = random.Random(seed)
     print("seed", seed)
     one, count, held = Generations(2, 5), 0, set()
@@ -159,7 +159,7 @@ def rendezvous_choices(worker):
     return (f"unix:{worker}", f"tcp:{worker}")
 
 
-def test_ranks_get_one_place_and_one_key_each_generation_and_hear_of_newcomers():
+def test_each_generation_has_one_rendezvous_and_key_and_reports_newcomers():
     async def play():
         one = Coordinator(1, 3, 0, 60, 60)
         await one.start(0, facts("a", "x"))
@@ -181,7 +181,7 @@ def test_ranks_get_one_place_and_one_key_each_generation_and_hear_of_newcomers()
     asyncio.run(play())
 
 
-def test_who_keeps_others_waiting_is_named_and_too_few_end_the_job():
+def test_late_workers_are_returned_and_too_few_workers_end_the_job():
     async def play():
         one = Coordinator(2, 2, 0, 0.05, 60)
         await one.start(0, facts("a", "x"))
@@ -196,7 +196,7 @@ def test_who_keeps_others_waiting_is_named_and_too_few_end_the_job():
     asyncio.run(play())
 
 
-def test_who_does_not_come_to_the_first_generation_ends_the_job_after_the_time_for_starting():
+def test_a_worker_missing_at_the_first_generation_ends_the_job_after_the_start_timeout():
     async def play():
         one = Coordinator(1, 2, 0, 60, 0.05)
         await one.start(0, facts("a", "x"))
@@ -210,7 +210,7 @@ def test_who_does_not_come_to_the_first_generation_ends_the_job_after_the_time_f
     asyncio.run(play())
 
 
-def test_who_waits_when_others_have_finished_is_told():
+def test_waiting_workers_end_when_others_have_finished():
     async def play():
         one = Coordinator(1, 2, 0, 60, 60)
         await one.start(0, facts("a", "x"))
@@ -227,7 +227,7 @@ def test_who_waits_when_others_have_finished_is_told():
 # ---- Callbacks -------------------------------------------------------------------------------------------------------
 
 
-def test_values_are_heard_in_the_order_in_which_they_were_logged_whenever_they_arrive():
+def test_logged_values_are_delivered_in_order():
     async def play():
         buffer = _LogBuffer()
         values = asyncio.ensure_future(buffer.wait())

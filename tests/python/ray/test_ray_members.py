@@ -20,7 +20,7 @@ def members(nodes):
     return [tuple(getattr(member, name) for name in NAMES) for member in number(nodes)]
 
 
-def test_ranks_of_nodes_that_are_alike():
+def test_numbers_of_equal_nodes():
     assert members("aabb") == [(0, 4, 0, 2, 0, 2), (1, 4, 1, 2, 0, 2), (2, 4, 0, 2, 1, 2), (3, 4, 1, 2, 1, 2)]
 
 
@@ -35,12 +35,12 @@ def test_ragged_nodes_count_only_those_that_have_the_local_rank():
     ]
 
 
-def test_ranks_that_take_turns_between_nodes_keep_their_numbers():
+def test_numbers_of_interleaved_nodes():
     assert members("abab") == [(0, 4, 0, 2, 0, 2), (1, 4, 0, 2, 1, 2), (2, 4, 1, 2, 0, 2), (3, 4, 1, 2, 1, 2)]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_each_local_and_cross_rank_is_taken_once(seed):
+def test_local_and_cross_ranks_are_unique(seed):
     dice = random.Random(seed)
     nodes = [dice.choice("abcde") for _ in range(dice.randrange(1, 30))]
     nodes = [nodes[one] for one in by_node(nodes)]
@@ -76,7 +76,7 @@ def test_ranks_of_a_node_see_all_their_devices_with_their_own_at_their_local_ran
 # ---- Meeting ---------------------------------------------------------------------------------------------------------
 
 
-def test_one_host_meets_in_memory_and_several_at_rank_0s_address(monkeypatch):
+def test_one_host_uses_a_unix_socket_and_several_use_rank_0s_address(monkeypatch):
     monkeypatch.delenv("FARANDOLE_PORT_BASE", raising=False)
     one = choose_rendezvous(["x", "x"], "10.0.0.7")
     assert one.startswith("unix:@farandole-") and choose_rendezvous(["x", "x"], "10.0.0.7") != one
@@ -85,14 +85,14 @@ def test_one_host_meets_in_memory_and_several_at_rank_0s_address(monkeypatch):
     assert rendezvous.host_identity() == rendezvous.host_identity()
 
 
-def test_the_place_is_among_the_ports_that_are_open(monkeypatch):
+def test_the_rendezvous_uses_the_open_ports(monkeypatch):
     monkeypatch.setenv("FARANDOLE_PORT_BASE", "29500")
     assert choose_rendezvous(["x", "y"], "10.0.0.7") == "tcp://10.0.0.7:29500-29563"
     monkeypatch.setenv("FARANDOLE_PORT_COUNT", "8")
     assert choose_rendezvous(["x", "y"], "10.0.0.7") == "tcp://10.0.0.7:29500-29507"
 
 
-def test_the_key_is_in_no_repr_and_travels_whole():
+def test_the_key_is_in_no_repr_and_survives_pickling():
     key = Secret("0123456789abcdef")
     assert "0123" not in f"{key} {key!r} {[key]} {RuntimeError((key, 'place'))}"
     assert pickle.loads(pickle.dumps(key)).text == key.text
@@ -125,7 +125,7 @@ def told(failures, size=3):
     return explain(failures, lambda rank: f"node-{rank}", size)
 
 
-def test_a_worker_that_died_is_the_cause_whoever_was_heard_first():
+def test_a_dead_worker_is_the_cause_in_any_order_of_arrival():
     failures = {0: RayTaskError(LOST), 2: RayTaskError(ValueError("x")), 1: DEATH}
     assert first_cause(failures) == 1
     error = told(failures)
@@ -142,24 +142,24 @@ def test_a_worker_that_died_is_the_cause_whoever_was_heard_first():
     assert place_in(DEATH) == "10.0.0.7 (process 7)" and "does not name" in place_in(ValueError("x"))
 
 
-def test_a_worker_that_raised_is_the_cause_before_those_that_blame_it():
+def test_a_worker_that_raised_precedes_those_that_report_it():
     error = told({0: RayTaskError(LOST), 1: RayTaskError(KeyError("weights"))})
     assert error.rank == 1 and isinstance(error, KeyError) and isinstance(error.__cause__, KeyError)
     assert str(error).startswith("rank 1 of 3 on node-1 raised KeyError: 'weights'\n\nthe traceback there")
 
 
-def test_whom_all_others_blame_is_the_cause_though_nothing_is_heard_of_it():
+def test_a_rank_that_others_report_is_the_cause_without_its_own_error():
     error = told({2: RayTaskError(farandole.errors.as_horovod(LOST)), 0: RayTaskError(LOST)})
     assert error.rank == 1 and isinstance(error, farandole.PeerLostError)
     assert str(error) == "rank 1 of 3 on node-1 was lost; rank 2 says: rank 1 on b was lost"
 
 
-def test_a_good_bye_of_others_is_no_cause():
+def test_a_shutdown_of_others_is_not_the_cause():
     assert first_cause({0: RayTaskError(farandole.ShutDownError("gone")), 2: RayTaskError(OSError("disk"))}) == 2
     assert first_cause({0: RayTaskError(farandole.ShutDownError("gone"))}) == 0
 
 
-def test_a_death_that_ray_does_not_explain_is_told_by_its_class():
+def test_an_unexplained_death_is_named_by_its_class():
     assert how_it_died(RayActorError()) == "RayActorError"
     assert told({0: RayActorError("gone.")}, None).text == "rank 0 on node-0 died: gone"
 
@@ -178,12 +178,12 @@ def test_a_death_that_ray_does_not_explain_is_told_by_its_class():
         ({"min_workers": 0}, "leave no number between them"),
     ],
 )
-def test_what_cannot_be_is_refused_at_once(wrong, why):
+def test_invalid_options_are_rejected_at_once(wrong, why):
     with pytest.raises(ValueError, match=why):
         RayExecutor(**wrong)
 
 
-def test_an_executor_that_was_not_started_says_so():
+def test_run_before_start_raises():
     executor = RayExecutor(num_hosts=2, num_workers_per_host=3)
     assert executor.num_workers == 6
     with pytest.raises(RuntimeError, match=r"call start\(\) first"):

@@ -34,7 +34,7 @@ def test_run_prefixes_the_output_of_each_rank():
 
 
 @pytest.mark.parametrize("dashes", [["--"], []])
-def test_run_leaves_the_words_of_the_command_as_they_are(dashes):
+def test_run_passes_the_command_unchanged(dashes):
     words = ["a", "--json", "b", "-np", "7", "--", "-x", "--help"]
     done = farandole("run", "-np", "1", "--no-prefix", *dashes, *python("import sys; print(sys.argv[1:])"), *words)
     assert done.stdout == f"{words}\n", done.stderr
@@ -47,7 +47,7 @@ def test_run_joins_its_ranks():
     assert sorted(done.stdout.splitlines()) == ["[0] 1.0", "[1] 1.0"]
 
 
-def test_run_lets_its_ranks_begin_again():
+def test_run_restarts_its_ranks():
     code = (
         "import farandole as f, numpy as n\n"
         "for turn in range(4):\n"
@@ -94,7 +94,7 @@ def test_run_on_two_nodes_is_one_world():
     assert outputs == ["[0] 0 2 2.0\n", "[1] 1 2 2.0\n"]
 
 
-def test_run_ends_with_the_code_of_the_first_that_failed_and_names_it():
+def test_run_exits_with_the_code_of_the_first_failed_rank_and_names_it():
     script = "if [ $FARANDOLE_RANK = 1 ]; then echo the reason; exit 7; else sleep 60; fi"
     begin = time.monotonic()
     done = farandole("run", "-np", "3", "--", "sh", "-c", script)
@@ -147,13 +147,13 @@ def test_run_forwards_signals():
         (["explain", "--algorithm", "quickest"], 64, "'quickest'"),
     ],
 )
-def test_what_cannot_be_understood_is_quoted(arguments, code, words):
+def test_malformed_arguments_are_quoted(arguments, code, words):
     done = farandole(*arguments)
     assert done.returncode == code, done.stderr
     assert words in done.stderr, done.stderr
 
 
-def test_run_says_what_it_cannot_start():
+def test_run_names_a_program_that_cannot_start():
     done = farandole("run", "-np", "1", "--", "/no/such/program")
     assert done.returncode != 0
     assert "/no/such/program" in done.stderr
@@ -189,7 +189,7 @@ def test_bench_checks_every_collective(collective):
 # ---- env, config, explain --------------------------------------------------------------------------------------------
 
 
-def test_env_tells_rank_and_source():
+def test_env_prints_rank_and_source():
     done = farandole("env", "--json", environment={"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1",
                                                    "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a-0.a",
                                                    "MASTER_PORT": "29500"})  # fmt: skip
@@ -208,7 +208,7 @@ def test_env_tells_rank_and_source():
         ({"FARANDOLE_SLICE_BYTES": "thick"}, ["'thick'", "FARANDOLE_SLICE_BYTES"]),
     ],
 )
-def test_env_refuses_contradictions(environment, words):
+def test_env_rejects_contradictions(environment, words):
     done = farandole("env", environment=environment)
     assert done.returncode == 78
     for word in words:
@@ -226,12 +226,12 @@ def test_env_refuses_contradictions(environment, words):
      ["devices: cuda: the driver /nowhere.so cannot be opened",
       "collectives on devices: nccl: cannot open what nccl_library names (/nowhere2.so"]),
 ], ids=["both", "NCCL too old", "neither"])  # fmt: skip
-def test_config_tells_of_devices(variables, lines):
+def test_config_prints_devices(variables, lines):
     done = farandole("config", environment={**fake_devices.environment(nccl=True), **variables})
     assert done.returncode == 0 and all(f"\n{line}" in done.stdout for line in lines), done.stdout[-1500:]
 
 
-def test_config_tells_values_and_where_from():
+def test_config_prints_values_and_their_sources():
     done = farandole(
         "config", environment={"HOROVOD_FUSION_THRESHOLD": "4096", "FARANDOLE_JOB_KEY": "0123456789abcdef"}
     )
@@ -247,7 +247,7 @@ def test_config_tells_values_and_where_from():
 QUICKLY = ["tune", "--ranks", "2", "--sizes", "64,4K", "--seconds", "0.5"]
 
 
-def test_tune_prints_a_table_that_it_can_read(tmp_path):
+def test_tune_prints_a_valid_table(tmp_path):
     done = farandole(*QUICKLY, "--transports", "shm", "--collectives", "allreduce,barrier", "--output", "-")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -265,7 +265,7 @@ def test_tune_prints_a_table_that_it_can_read(tmp_path):
     assert f"tuning table: {table} (3 rows, " in told.stdout, told.stdout
 
 
-def test_tune_saves_what_later_jobs_and_explain_go_by(tmp_path):
+def test_later_jobs_and_explain_use_the_saved_table(tmp_path):
     home = {"XDG_CONFIG_HOME": str(tmp_path)}
     done = farandole(*QUICKLY, "--collectives", "allgather", environment=home)
     assert done.returncode == 0, done.stderr
@@ -281,7 +281,7 @@ def test_tune_saves_what_later_jobs_and_explain_go_by(tmp_path):
     assert ran.returncode == 0, ran.stderr
 
 
-def test_a_table_decides_what_runs_and_must_be_the_same_everywhere(tmp_path):
+def test_a_table_chooses_algorithms_and_must_be_equal_on_all_ranks(tmp_path):
     table = tmp_path / "table.txt"
     table.write_text("farandole tuning 1\nallreduce shm 2 64 whole=9 double_binary_tree=1 ring=2\n")
     mine = {"FARANDOLE_TUNING": str(table)}
@@ -295,7 +295,7 @@ def test_a_table_decides_what_runs_and_must_be_the_same_everywhere(tmp_path):
     assert told.count("has none; name one table on all ranks with FARANDOLE_TUNING") == 2, told
 
 
-def test_tune_tells_what_it_cannot_do(tmp_path):
+def test_tune_rejects_invalid_options(tmp_path):
     for arguments, words in [
         (["--collectives", "alreduce"], "'alreduce'"),
         (["--sizes", "big"], "'big'"),
@@ -325,7 +325,7 @@ def test_explain_shows_choice_steps_and_rivals():
 # ---- NUMA nodes ------------------------------------------------------------------------------------------------------
 
 
-def test_explain_says_what_is_done_about_numa_nodes():
+def test_explain_describes_numa_levels():
     one = farandole("explain", "--ranks", "4", environment={"HWLOC_SYNTHETIC": "numa:1 core:4 pu:1"})
     assert "NUMA: one node (this machine has one), so there are no levels\n" in one.stdout, one.stderr
     machine = {"HWLOC_SYNTHETIC": "numa:2 core:2 pu:1"}
@@ -351,7 +351,7 @@ def test_explain_says_what_is_done_about_numa_nodes():
 
 
 # Each core is a node of a machine that hwloc is told of, and two ranks are bound to each: the job goes over levels.
-def test_ranks_bound_to_two_nodes_go_over_levels_and_get_exact_sums():
+def test_ranks_on_two_numa_nodes_use_levels_and_get_exact_sums():
     code = (
         "import os\n"
         "rank = int(os.environ['FARANDOLE_RANK'])\n"

@@ -96,7 +96,7 @@ PET = {
         ),
     ],
 )
-def test_torchruns_spellings_the_environment_and_launchers_say_the_same(environment, arguments):
+def test_torchruns_options_environment_and_launchers_are_equivalent(environment, arguments):
     done = run(*arguments, "--", "sh", "-c", SAY, environment=environment)
     assert done.returncode == 0, done.stderr
     assert said(done.stdout) == ["[2] 2/4 local 0 node 1/2", "[3] 3/4 local 1 node 1/2"], done.stderr
@@ -108,7 +108,7 @@ def test_the_command_line_wins_over_the_environment_and_standalone_over_the_laun
     assert done.stdout == "[0] 0/1 local 0 node 0/1\n", done.stderr
 
 
-def test_auto_is_a_gpu_each_or_a_core_each_and_is_told():
+def test_auto_is_one_rank_per_gpu_or_core_and_is_printed():
     done = run("--nproc-per-node", "auto", "--", "sh", "-c", SAY, environment={"CUDA_VISIBLE_DEVICES": "0,1,2"})
     assert said(done.stdout) == [f"[{r}] {r}/3 local {r} node 0/1" for r in range(3)], done.stderr
     assert "3 processes a node: 'auto', and this one has 3 GPUs" in done.stderr
@@ -141,7 +141,7 @@ def test_a_script_and_a_module_are_given_to_python_as_torchrun_does(tmp_path):
         ({"FARANDOLE_RUN_NPROC_PER_NODE": "some"}, [], 64, "'some'"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_with_a_code_that_says_whether_to_try_again(environment, arguments, code, words):
+def test_errors_have_an_exit_code_that_tells_whether_to_retry(environment, arguments, code, words):
     done = run(*arguments, "--", "true", environment=environment)
     assert done.returncode == code, done.stderr
     assert words in done.stderr, done.stderr
@@ -169,7 +169,7 @@ def test_lines_of_json_name_rank_stream_pod_and_node():
     assert "rank 0 (process " in failed["text"] and "on pod train-0 (node ip-10-0-1-7) failed first" in failed["text"]
 
 
-def test_the_first_that_failed_is_named_with_its_pod_and_the_others_are_collateral():
+def test_the_first_failure_is_named_with_its_pod():
     here = {"FARANDOLE_POD_NAME": "train-0", "FARANDOLE_NODE_NAME": "n7"}
     script = "if [ $FARANDOLE_RANK = 1 ]; then exit 7; else trap 'exit 9' TERM; while true; do sleep 0.05; done; fi"
     done = run("-np", "2", "--", "bash", "-c", script, environment=here)
@@ -182,7 +182,7 @@ def test_the_first_that_failed_is_named_with_its_pod_and_the_others_are_collater
     ("sentence", "consequence"),
     [("rank 0 on train-0 (process 7) was lost: its process ended", True), ("nothing of the kind", False)],
 )
-def test_a_report_says_whose_it_is_and_whether_the_cause_was_elsewhere(tmp_path, sentence, consequence):
+def test_a_report_names_its_rank_and_whether_the_cause_was_elsewhere(tmp_path, sentence, consequence):
     here = {**POD_1_OF_2, "FARANDOLE_POD_NAME": "train-1", "FARANDOLE_NODE_NAME": "n7"}
     run(
         "--report",
@@ -213,7 +213,7 @@ def test_a_report_says_whose_it_is_and_whether_the_cause_was_elsewhere(tmp_path,
         ("ValueError: nothing of the kind", 1),
     ],
 )
-def test_a_rank_that_ends_because_of_another_pod_ends_the_pod_with_a_code_to_try_again(sentence, code):
+def test_a_failure_of_another_pod_gives_a_retryable_exit_code(sentence, code):
     done = run("-np", "1", "--", "sh", "-c", f'echo "{sentence}" >&2; exit 1', environment=POD_1_OF_2)
     assert done.returncode == code, done.stderr
     assert ("as a consequence" in done.stderr) == (code != 1), done.stderr
@@ -236,7 +236,7 @@ def test_missing_pods_are_named_by_their_pods():
 # ---- How it ends -----------------------------------------------------------------------------------------------------
 
 
-def test_sigterm_gives_the_ranks_their_grace_and_ends_with_143_also_when_they_end_well():
+def test_sigterm_waits_for_the_grace_period_and_exits_with_143():
     script = "trap 'sleep 0.3; echo saved; exit 0' TERM; echo ready; while true; do sleep 0.02; done"
     with start("-np", "2", "--", "bash", "-c", script, environment={"FARANDOLE_TERM_GRACE_S": "20"}) as job:
         assert {job.stdout.readline() for _ in range(2)} == {"[0] ready\n", "[1] ready\n"}
@@ -247,7 +247,7 @@ def test_sigterm_gives_the_ranks_their_grace_and_ends_with_143_also_when_they_en
 
 
 @pytest.mark.parametrize(("grace", "signals"), [("0.3", 1), ("60", 2)])
-def test_ranks_that_do_not_end_are_killed_after_the_grace_or_when_asked_twice(grace, signals):
+def test_ranks_are_killed_after_the_grace_period_or_a_second_signal(grace, signals):
     script = "trap '' TERM; echo ready; while true; do sleep 0.02; done"
     with start("-np", "1", "--", "bash", "-c", script, environment={"FARANDOLE_TERM_GRACE_S": grace}) as job:
         job.stdout.readline()
@@ -260,7 +260,7 @@ def test_ranks_that_do_not_end_are_killed_after_the_grace_or_when_asked_twice(gr
     assert job.returncode == 143 and time.monotonic() - begin < 20
 
 
-def test_ranks_are_started_again_as_often_as_is_said(tmp_path):
+def test_ranks_are_restarted_max_restarts_times(tmp_path):
     count = "echo again >> $0; [ $(wc -l < $0) = 3 ] || exit 5; echo restart $FARANDOLE_RESTART"
     done = run("-np", "1", "--max-restarts", "4", "--", "sh", "-c", count, str(tmp_path / "a"))
     assert (done.returncode, done.stdout) == (0, "[0] restart 2\n"), done.stderr
@@ -288,7 +288,7 @@ def explain(environment, *arguments):
                           text=True, timeout=60)  # fmt: skip
 
 
-def test_env_explains_what_was_chosen_and_what_was_not():
+def test_env_explains_its_choice():
     pod = {**POD_1_OF_2, "SLURM_PROCID": "3", "MASTER_PORT": "tcp://10.0.0.1:80"}
     done = explain(pod, "--json")
     assert done.returncode == 0, done.stdout
@@ -301,7 +301,7 @@ def test_env_explains_what_was_chosen_and_what_was_not():
     assert "indexed-job  node     chosen" in text and "note: MASTER_PORT" in text, text
 
 
-def test_env_explains_a_refusal_and_what_run_would_do():
+def test_env_explains_an_error_and_the_behaviour_of_run():
     done = explain({**PET, "PET_NPROC_PER_NODE": "8"}, "--json")
     assert done.returncode == 78
     told = json.loads(done.stdout)

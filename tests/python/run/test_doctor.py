@@ -33,7 +33,7 @@ def findings(environment=None):
 # ---- One pod ---------------------------------------------------------------------------------------------------------
 
 
-def test_each_finding_has_a_verdict_and_what_is_bad_ends_with_78():
+def test_each_finding_has_a_verdict_and_bad_ones_exit_with_78():
     told = findings()
     assert {
         "rank",
@@ -53,7 +53,7 @@ def test_each_finding_has_a_verdict_and_what_is_bad_ends_with_78():
     assert "single process" in text and "EFA not used" in text, text
 
 
-def test_names_that_do_not_resolve_and_a_rendezvous_that_is_silent_are_told_with_a_remedy():
+def test_unresolved_names_and_a_silent_rendezvous_have_a_remedy():
     told = findings({"FARANDOLE_NODE_RANK": "1", "FARANDOLE_NNODES": "2", "FARANDOLE_JOB_KEY": "0123456789abcdef",
                      "FARANDOLE_RENDEZVOUS": "tcp://no-such-pod.invalid:29500"})  # fmt: skip
     name = told["name no-such-pod.invalid"]
@@ -63,7 +63,7 @@ def test_names_that_do_not_resolve_and_a_rendezvous_that_is_silent_are_told_with
     assert told["rendezvous 127.0.0.1:1"]["verdict"] == "note", "a host that answers is no fault"
 
 
-def test_half_a_pair_is_bad_and_harmful_variables_are_warned_about():
+def test_incomplete_pairs_are_bad_and_harmful_variables_are_warnings():
     told = findings({"PET_NODE_RANK": "1", "RDMAV_FORK_SAFE": "1", "FARANDOLE_PORT": "tcp://10.0.0.1:80",
                      "FARANDOLE_JOB_KEY": "a-secret-of-sixteen"})  # fmt: skip
     assert told["rank"]["verdict"] == "bad" and "PET_NNODES is not set" in told["rank"]["text"]
@@ -72,7 +72,7 @@ def test_half_a_pair_is_bad_and_harmful_variables_are_warned_about():
     assert "a-secret-of-sixteen" not in json.dumps(told)
 
 
-def test_fewer_efa_devices_than_expected_are_counted_in_the_tree_that_is_given(tmp_path):
+def test_missing_efa_devices_are_counted_in_the_given_tree(tmp_path):
     device = tmp_path / "class" / "infiniband" / "rdmap16s27"
     (device / "device").mkdir(parents=True)
     (device / "device" / "vendor").write_text("0x1d0f\n")
@@ -86,7 +86,7 @@ def test_fewer_efa_devices_than_expected_are_counted_in_the_tree_that_is_given(t
 # ---- Between ranks, and on a workstation -----------------------------------------------------------------------------
 
 
-def test_between_ranks_every_pair_is_measured_and_the_slowest_named():
+def test_every_pair_of_ranks_is_measured_and_the_slowest_is_named():
     done = doctor("--json", run=["run", "-np", "3", "--no-prefix", FARANDOLE])
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     (told,) = [line for line in lines if line["findings"]]
@@ -97,7 +97,7 @@ def test_between_ranks_every_pair_is_measured_and_the_slowest_named():
     assert " us, " in pair["text"] and " GB/s, clocks " in pair["text"]
 
 
-def test_row_e15_tools_that_are_missing_are_explained_and_those_there_say_their_version(tmp_path):
+def test_row_e15_missing_tools_are_explained_and_others_print_their_version(tmp_path):
     done = doctor("--cluster", "--json", environment={"PATH": str(tmp_path)})
     told = {one["what"]: one for one in json.loads(done.stdout)["findings"]}
     assert set(told) == {"kubectl", "aws", "eksctl", "helm"}
@@ -137,7 +137,7 @@ def sshd_init(tmp_path, script=SSHD, **environment):
     )
 
 
-def test_ranks_below_sshd_hear_sigterm_before_it_does_and_the_pod_ends_with_143(tmp_path):
+def test_ranks_below_sshd_receive_sigterm_first_and_the_pod_exits_with_143(tmp_path):
     (tmp_path / ".sshd_config").write_text("")
     with sshd_init(tmp_path) as init:
         assert init.stdout.readline() == f"sshd -De -f {tmp_path}/.sshd_config -p 2222\n"
@@ -148,7 +148,7 @@ def test_ranks_below_sshd_hear_sigterm_before_it_does_and_the_pod_ends_with_143(
     assert init.returncode == 143 and "SIGTERM: 1 ranks have" in errors, errors
 
 
-def test_ranks_that_do_not_end_do_not_hold_the_pod_beyond_its_grace(tmp_path):
+def test_hanging_ranks_do_not_exceed_the_pods_grace_period(tmp_path):
     stubborn = SSHD.replace("echo saving; sleep 0.3; echo saved; exit 0", "")
     with sshd_init(tmp_path, stubborn, FARANDOLE_TERM_GRACE_S="0.3") as init:
         init.stdout.readline()
@@ -159,7 +159,7 @@ def test_ranks_that_do_not_end_do_not_hold_the_pod_beyond_its_grace(tmp_path):
     assert init.returncode == 143
 
 
-def test_an_sshd_that_ends_by_itself_is_a_failure_and_a_missing_one_says_what_to_install(tmp_path):
+def test_an_sshd_that_exits_is_a_failure_and_a_missing_one_names_the_package(tmp_path):
     with sshd_init(tmp_path, "#!/bin/sh\nexit 0\n") as init:
         assert init.wait(timeout=30) == 1 and "sshd ended by itself (exit code 0)" in init.stderr.read()
     done = subprocess.run(
@@ -172,7 +172,7 @@ def test_an_sshd_that_ends_by_itself_is_a_failure_and_a_missing_one_says_what_to
     assert done.returncode == 78 and "install openssh-server" in done.stderr
 
 
-def test_what_orphans_leave_behind_is_reaped(tmp_path):
+def test_orphans_of_sshd_are_reaped(tmp_path):
     script = f"""#!/bin/bash
     (setsid sh -c 'exit 0' &)
     exec {sys.executable} -c "

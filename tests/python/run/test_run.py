@@ -27,11 +27,11 @@ def clean(**more):
 # ---- run: what comes back --------------------------------------------------------------------------------------------
 
 
-def test_run_returns_what_each_rank_returned_in_rank_order():
+def test_run_returns_the_results_in_rank_order():
     assert farandole.run(run_tasks.ranks_and_sum, (10,), {"factor": 2}, np=3) == [(0, 3, 36), (1, 3, 36), (2, 3, 36)]
 
 
-def test_run_of_one_rank_is_what_is_started_where_nothing_is_said():
+def test_run_starts_one_rank_by_default():
     assert farandole.run(os.getenv, ("FARANDOLE_RANK",)) == ["0"]
     assert farandole.run(os.getenv, ("FARANDOLE_RANK",), num_proc=2, hosts="localhost:2") == ["0", "1"]
 
@@ -58,13 +58,13 @@ def test_the_signature_is_that_of_the_contract():
     assert horovod.run is farandole.run
 
 
-def test_what_is_pickled_is_for_this_user_alone_and_goes_away():
+def test_pickled_files_are_private_and_are_removed():
     ((folder, mode, others),) = farandole.run(run_tasks.folder_of_the_task, np=1)
     assert (mode, others) == ("0o700", "0o0")
     assert not os.path.exists(folder)
 
 
-def test_what_belongs_to_another_user_is_not_unpickled(tmp_path, monkeypatch):
+def test_files_of_another_user_are_not_unpickled(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(PermissionError, match="another user"):
         run_rank._read_task(str(tmp_path))
@@ -89,18 +89,18 @@ def test_a_rank_that_was_killed_is_named():
     assert caught.value.rank == 1
 
 
-def test_an_exception_that_cannot_be_unpickled_is_told_as_text():
+def test_an_exception_that_cannot_be_unpickled_is_raised_as_text():
     with pytest.raises(farandole.RankError, match="Particular: ab") as caught:
         farandole.run(run_tasks.raises_what_cannot_be_made_again, np=1)
     assert caught.value.__cause__ is None
 
 
-def test_an_exit_is_told_as_one():
+def test_an_exit_of_a_rank_is_reported_as_such():
     with pytest.raises(farandole.RankError, match="rank 0 of 1 raised SystemExit: 7"):
         farandole.run(run_tasks.exits, np=1)
 
 
-def test_what_cannot_be_pickled_is_said():
+def test_objects_that_cannot_be_pickled_are_reported():
     with pytest.raises(farandole.RankError, match="the result of rank 0 cannot be pickled"):
         farandole.run(run_tasks.returns_a_lock, np=1)
     with pytest.raises(ValueError, match="cannot be pickled"):
@@ -125,12 +125,12 @@ def test_a_function_of_the_main_program_needs_cloudpickle():
         ({"host_discovery_script": "x.sh"}, "host_discovery_script"),
     ],
 )
-def test_what_run_cannot_do_is_said_before_anything_starts(arguments, words):
+def test_run_rejects_invalid_arguments_before_it_starts_ranks(arguments, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         farandole.run(os.getenv, ("FARANDOLE_RANK",), **arguments)
 
 
-def test_an_executable_that_is_not_there_is_said(capfd):
+def test_a_missing_executable_is_reported(capfd):
     with pytest.raises(farandole.RankError, match="the launcher ended with exit code"):
         farandole.run(os.getenv, ("FARANDOLE_RANK",), np=1, executable="/no/such/python")
     assert "/no/such/python" in capfd.readouterr().err
@@ -139,7 +139,7 @@ def test_an_executable_that_is_not_there_is_said(capfd):
 # ---- The output of ranks ---------------------------------------------------------------------------------------------
 
 
-def test_output_goes_into_a_folder_for_each_rank_too(tmp_path):
+def test_output_is_written_to_a_folder_for_each_rank(tmp_path):
     folder = tmp_path / "logs"
     script = "echo out $FARANDOLE_RANK; echo err $FARANDOLE_RANK >&2; printf 'not ended'"
     done = subprocess.run([FARANDOLE, "run", "-np", "11", "--output-filename", folder, "sh", "-c", script],
@@ -151,21 +151,21 @@ def test_output_goes_into_a_folder_for_each_rank_too(tmp_path):
     assert "[7] out 7\n" in done.stdout  # and to the console as ever
 
 
-def test_a_folder_that_cannot_be_made_is_said(tmp_path):
+def test_an_impossible_folder_is_reported(tmp_path):
     (tmp_path / "file").write_text("")
     done = subprocess.run([FARANDOLE, "run", "-np", "1", "--output-filename", tmp_path / "file", "true"],
                           capture_output=True, text=True, env=clean())  # fmt: skip
     assert done.returncode != 0 and str(tmp_path / "file") in done.stderr
 
 
-def test_lines_can_begin_with_the_time():
+def test_lines_can_have_timestamps():
     done = subprocess.run(
         [FARANDOLE, "run", "-np", "1", "--timestamps", "echo", "hello"], capture_output=True, text=True, env=clean()
     )
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} \[0\] hello\n", done.stdout), done.stdout
 
 
-def test_a_report_tells_other_programs_who_failed_first(tmp_path):
+def test_a_report_file_names_the_first_failed_rank(tmp_path):
     done = subprocess.run([FARANDOLE, "run", "-np", "2", "--report", tmp_path / "report", "sh", "-c",
                            "[ $FARANDOLE_RANK = 0 ] || exit 5"], capture_output=True, env=clean())  # fmt: skip
     assert done.returncode == 5
@@ -195,7 +195,7 @@ def test_horovodrun_starts_ranks():
     assert sorted(done.stdout.splitlines()) == ["[0] tensor([1.])", "[1] tensor([1.])"]
 
 
-def test_horovodrun_hands_over_its_settings_and_exit_code():
+def test_horovodrun_passes_settings_and_returns_the_exit_code():
     script = "echo $HOROVOD_FUSION_THRESHOLD $HOROVOD_LOG_LEVEL $0 $1; exit 9"
     done = horovodrun(
         "-np", "1", "--fusion-threshold-mb", "32", "--log-level=INFO", "--", "sh", "-c", script, "-np", "-x"
@@ -245,7 +245,7 @@ RUN_FLAGS = {
 
 
 @pytest.mark.parametrize("line", RUN_FLAGS)
-def test_an_option_becomes_one_of_farandole_run(line):
+def test_an_option_sets_an_option_of_farandole_run(line):
     assert launch.command_of(planned(f"-np 2 {line}"))[1:] == [
         "run",
         "--standalone",
@@ -261,14 +261,14 @@ def test_an_option_becomes_one_of_farandole_run(line):
 
 
 @pytest.mark.parametrize("line", ["--gloo", "--mpi", "--ssh-port 22", "--disable-cache", "--mpi-args=-x -y", "--tcp"])
-def test_an_option_without_meaning_is_taken_and_said(line):
+def test_an_option_without_effect_is_accepted_and_reported(line):
     words = line.split(" ", 1) if "=" not in line else [line]
     text, job = launch.plan(["-np", "1", *words, "true"])
     assert (text, job.variables, list(job.run)) == (None, {}, ["-np"])
     assert len(job.without_meaning) == 1 and "does nothing here" in job.without_meaning[0]
 
 
-def test_every_flag_stands_once_and_every_key_too():
+def test_flags_and_keys_are_unique():
     flags = [flag for option in options.OPTIONS for flag in option.flags]
     assert len(flags) == len(set(flags))
     keys = [option.key for option in options.OPTIONS if option.key]
@@ -303,12 +303,12 @@ def test_every_flag_stands_once_and_every_key_too():
         ("-np 2 --host-discovery-script /bin/false true", "/bin/false failed with exit code 1"),
     ],
 )
-def test_horovodrun_refuses_what_it_does_not_understand(line, words):
+def test_horovodrun_rejects_malformed_arguments(line, words):
     done = horovodrun(*line.split())
     assert done.returncode == 64 and words in done.stderr, done.stderr
 
 
-def test_horovodrun_says_how_to_start_on_several_hosts():
+def test_horovodrun_explains_how_to_start_on_several_hosts():
     done = horovodrun("-np", "4", "-H", "one:2,two:2", "python", "train.py", "--name", "a b")
     assert done.returncode == 64
     for node, host in enumerate(["one", "two"]):
@@ -319,7 +319,7 @@ def test_horovodrun_says_how_to_start_on_several_hosts():
     assert "FARANDOLE_JOB_KEY" in done.stderr and "no ssh" in done.stderr
 
 
-def test_horovodrun_tells_version_build_and_help():
+def test_horovodrun_prints_version_build_and_help():
     version = f"farandole {farandole.__version__}, with the interface of Horovod 0.28.1"
     assert horovodrun("-v").stdout == version + "\n"
     built = horovodrun("-cb").stdout
@@ -328,7 +328,7 @@ def test_horovodrun_tells_version_build_and_help():
     assert all(flag in told for flag in launch.BY_FLAG)
 
 
-def test_horovodrun_shows_what_it_runs():
+def test_verbose_horovodrun_prints_its_command():
     done = horovodrun("-np", "1", "--verbose", "--cache-capacity", "3", "--ssh-port", "9", "true")
     assert done.returncode == 0
     assert re.search(
@@ -354,7 +354,7 @@ stall_check:
 """
 
 
-def test_a_configuration_file_fills_in_what_the_command_line_does_not_say(tmp_path):
+def test_the_command_line_wins_over_a_configuration_file(tmp_path):
     (tmp_path / "config.yaml").write_text(CONFIG)
     job = planned(f"-np 2 --config-file {tmp_path}/config.yaml --cache-capacity 13")
     assert job.variables == {
@@ -393,7 +393,7 @@ def test_every_key_of_the_contract_is_known():
         ("  level: info", "line 1: 'level' is indented"),
     ],
 )
-def test_a_configuration_file_is_refused_with_its_place(tmp_path, text, words):
+def test_a_malformed_configuration_file_is_rejected_with_its_line(tmp_path, text, words):
     (tmp_path / "config.yaml").write_text(text)
     with pytest.raises(launch.UsageError, match=re.escape(words)):
         planned(f"-np 1 --config-file {tmp_path}/config.yaml")

@@ -22,7 +22,7 @@ def check_init():
     torch.set_num_threads(1)
 
 
-def check_arrays_are_zeros_and_sum_up():
+def check_arrays_are_zeros_and_can_be_reduced():
     for dtype in ("float32", "float64", "int32", "uint8"):
         array = fdl.empty((2, COUNT // 2), dtype)
         assert array.dtype == dtype and array.shape == (2, COUNT // 2) and not array.any() and array.flags.writeable
@@ -32,7 +32,7 @@ def check_arrays_are_zeros_and_sum_up():
     assert fdl.empty(5).shape == (5,) and fdl.empty(()).shape == () and fdl.empty((0, 3)).shape == (0, 3)
 
 
-def check_tensors_are_zeros_and_sum_up():
+def check_tensors_are_zeros_and_can_be_reduced():
     for dtype in (torch.float32, torch.float64, torch.int64, torch.bfloat16):
         tensor = hvd.empty(100, COUNT // 100, dtype=dtype)
         assert tensor.dtype == dtype and tensor.shape == (100, COUNT // 100) and not tensor.any()
@@ -167,7 +167,7 @@ def check_sparse_gradients():
             raises(ValueError, "weight: .*sparse_as_dense", optimizer.step)
 
 
-def check_compression_is_refused():
+def check_compression_is_rejected():
     model = net()
     raises(ValueError, "compression", wrapped, model, torch.optim.SGD(model.parameters(), lr=0.1),
            compression=hvd.Compression.fp16)  # fmt: skip

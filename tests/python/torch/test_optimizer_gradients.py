@@ -74,7 +74,7 @@ def check_a_rank_may_unfreeze_alone():
         assert values(parts) == [1.0 - 1.5 * hvd.size(), 1.0 - 1.5, 1.0 - 1.5 * hvd.size()], options
 
 
-def check_what_no_rank_uses_keeps_no_gradient():
+def check_unused_parameters_keep_no_gradient():
     """Weight decay and momentum would move it if it had zeros."""
     for options in FORMS:
         parts = parts_of(3)
@@ -188,7 +188,7 @@ def check_a_gradient_that_is_sparse_on_some_ranks_and_dense_on_others():
             assert parts[0].tolist() == expected * 2 and values(parts)[1] == 1.0 - 4 * size, (options, before)
 
 
-def check_a_sparse_gradient_in_a_group_is_refused_on_all_ranks():
+def check_a_sparse_gradient_in_a_group_is_rejected_on_all_ranks():
     embedding, other = nn.Embedding(4, 2, sparse=True), parts_of(1)
     model = nn.ModuleDict({"embedding": embedding, "other": other})
     optimizer = wrap(model, groups=1)
@@ -259,7 +259,7 @@ def check_a_gradient_that_is_changed_while_it_is_reduced_is_an_error():
             assert values(parts) == [one - hvd.size() for one in before]
 
 
-def check_one_rank_that_erases_its_gradients_keeps_no_other_waiting():
+def check_a_rank_that_erases_its_gradients_does_not_block_others():
     parts = parts_of(2)
     optimizer = wrap(parts)
     for step in range(3):
@@ -367,7 +367,7 @@ def check_layouts_may_change_after_wrapping():
 # -------------------------------------------------------------------------------------------------------------
 
 
-def check_adasum_combines_what_is_unfrozen_later():
+def check_adasum_combines_parameters_that_are_unfrozen_later():
     if hvd.size() & (hvd.size() - 1):
         return
     model = net()

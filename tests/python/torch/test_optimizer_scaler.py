@@ -115,7 +115,7 @@ def check_a_rank_without_gradients_takes_part():
         assert torch.equal(w.detach(), torch.full((2,), -3.0))
 
 
-def check_a_scaler_that_is_off_does_nothing():
+def check_a_disabled_scaler_does_nothing():
     model, alone = net(), net()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
     base = torch.optim.SGD(alone.parameters(), lr=0.1)
@@ -141,7 +141,7 @@ def check_reading_groups_reduces_nothing():
     same_everywhere(model)
 
 
-def check_other_optimizers_are_left_alone():
+def check_other_optimizers_are_not_affected():
     w = nn.Parameter(torch.ones(2))
     plain, scaler = torch.optim.SGD([w], lr=0.5), torch.amp.GradScaler("cpu", init_scale=4.0)
     scaler.scale(w.sum()).backward()

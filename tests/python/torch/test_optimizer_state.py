@@ -180,7 +180,7 @@ def check_pickle():
     alike(third["model"], model, 0)
 
 
-def check_pickle_knows_process_sets():
+def check_pickles_restore_process_sets():
     members = hvd.add_process_set(range(hvd.size() - 1))
     w = nn.Parameter(torch.zeros(1))
     if members.included():

@@ -23,7 +23,7 @@ def check_init():
 # ------------------------------------------------------------------------------------------------------------
 
 
-def check_wrapping_parameters_again_takes_them_over():
+def check_wrapping_parameters_again_moves_them():
     for options in FORMS:
         parts = parts_of(2)
         first = wrap(parts, **options)
@@ -38,7 +38,7 @@ def check_wrapping_parameters_again_takes_them_over():
         assert values(parts) == [1.0 - 3 * hvd.size()] * 2
 
 
-def check_wrapping_in_the_middle_of_a_step_is_refused():
+def check_wrapping_in_the_middle_of_a_step_is_rejected():
     parts = parts_of(2)
     optimizer = wrap(parts)
     sum(parts).sum().backward()
@@ -47,7 +47,7 @@ def check_wrapping_in_the_middle_of_a_step_is_refused():
     assert values(parts) == [1.0 - hvd.size()] * 2
 
 
-def check_wrapping_a_wrapper_is_refused():
+def check_wrapping_a_wrapper_is_rejected():
     parts = parts_of(2)
     optimizer = wrap(parts)
     again = hvd.DistributedOptimizer
@@ -146,7 +146,7 @@ def check_ranks_with_different_parameters_are_an_error_on_all():
 # --------------------------------------------------------------------------------------------
 
 
-def check_added_parameters_keep_the_names_that_were_given():
+def check_added_parameters_keep_their_given_names():
     model = net()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model[0].parameters(), lr=0.1), model.named_parameters())
     train(model, optimizer, 1, mine)

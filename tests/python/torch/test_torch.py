@@ -204,7 +204,7 @@ def check_reducescatter():
     raises(hvd.HorovodInternalError, "AVERAGE and SUM", hvd.reducescatter, torch.ones(size), op=hvd.Max)
 
 
-def check_refusals():
+def check_invalid_arguments_are_rejected():
     raises(ValueError, "is not supported", hvd.allreduce, torch.ones(2, dtype=torch.complex64))
     raises(ValueError, "contiguous", hvd.allreduce, torch.ones(4, 4).t())
     raises(ValueError, "contiguous", hvd.broadcast_, torch.ones(4, 4)[:, 1], 0)

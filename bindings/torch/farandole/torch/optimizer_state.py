@@ -201,6 +201,6 @@ class _Agreed:
         if failed:
             rank, text = failed[0]
             raise errors.also(errors.InvalidArgumentError, ValueError)(
-                f"broadcast_optimizer_state: failed on rank {rank} ({text}); no rank has the root's state for "
-                "certain: give all ranks optimizers with the same groups of parameters"
+                f"broadcast_optimizer_state: failed on rank {rank} ({text}); the states of the ranks may "
+                "differ: give all ranks optimizers with the same groups of parameters"
             ) from self.cause
