@@ -6,9 +6,8 @@ Even and odd ranks sum among themselves while all ranks sum together; no group w
 communicator. It is faster, and every member must call the same operations in the same order.
 """
 
-import numpy as np
-
 import farandole
+import numpy as np
 
 farandole.init()
 rank, size = farandole.rank(), farandole.size()

@@ -11,12 +11,11 @@ import argparse
 import json
 import time
 
+import farandole.torch as hvd
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
-
-import farandole.torch as hvd
 
 TEST_IMAGES = 297
 

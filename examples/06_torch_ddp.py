@@ -1,4 +1,5 @@
-"""DistributedDataParallel over backend="farandole", and the same over Gloo: on two ranks the weights are equal bit for bit.
+"""DistributedDataParallel over backend="farandole", and the same over Gloo: on two ranks the weights are equal bit for
+bit.
 
 torchrun --nproc-per-node 2 examples/06_torch_ddp.py
 """

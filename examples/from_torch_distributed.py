@@ -48,7 +48,8 @@ def main():
     assert all(torch.equal(one, weights) for one in theirs), "all ranks hold the same weights"
     if rank == 0:
         print(
-            f"from_torch_distributed: {size} ranks, loss {total.item():.9f}, weights {weights.double().sum().item():.15f}"
+            f"from_torch_distributed: {size} ranks, loss {total.item():.9f}, weights "
+            f"{weights.double().sum().item():.15f}"
         )
     dist.destroy_process_group()
 

@@ -154,7 +154,7 @@ run_python_under_address() {
   }
   cp -r bindings/python/farandole bindings/torch/farandole bindings/keras/farandole "$tree/"
   say "address sanitizer: random sizes from Python"
-  run_pytest address-python tests/python/test_sizes.py "" \
+  run_pytest address-python tests/python/core/test_sizes.py "" \
     LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so)" \
     PYTHONPATH="$tree" PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0
 }

@@ -175,8 +175,13 @@ def start_and_end(programs, depth):
         measured.measure(3 if depth.quick or ranks > 2 else 10, depth.timeout_s)
         ours = measured.median("farandole", "init and shutdown")
         word = verdict.ask(f"{ranks} ranks, ms", ours and ours / 1e3, limit_ms, at_most=True)
-        rows.append([*measured.row(f"{ranks} ranks: farandole, worlds made and ended", "farandole", "init and shutdown"),
-                     f"<= {limit_ms} ms", word])  # fmt: skip
+        rows.append(
+            [
+                *measured.row(f"{ranks} ranks: farandole, worlds made and ended", "farandole", "init and shutdown"),
+                f"<= {limit_ms} ms",
+                word,
+            ]
+        )
         for peer in ("Open MPI", "MPICH"):
             rows.append([*measured.row(f"{ranks} ranks: {peer}, MPI_Init alone", peer, "init"), "", ""])
         for name in measured.commands:
@@ -198,8 +203,13 @@ def kernels(programs, depth):
     verdict = Verdict(
         "P10", "sums of one core, of what memory allows: 0.9 for float32, float64, integers; 0.5 for smaller"
     )
-    bench = [f"{programs.library}/bin/reduce_bench", "--benchmark_filter=^(memcpy|sum/[a-z0-9_]+)/64MiB$",
-             "--benchmark_format=json", f"--benchmark_min_time={depth.seconds}", "--benchmark_repetitions=3"]  # fmt: skip
+    bench = [
+        f"{programs.library}/bin/reduce_bench",
+        "--benchmark_filter=^(memcpy|sum/[a-z0-9_]+)/64MiB$",
+        "--benchmark_format=json",
+        f"--benchmark_min_time={depth.seconds}",
+        "--benchmark_repetitions=3",
+    ]
     core = min(os.sched_getaffinity(0))
     try:
         told = subprocess.run(

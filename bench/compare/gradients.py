@@ -1,8 +1,8 @@
-"""Gradients: a model that computes nothing and has the gradients of a real one, so that a step shows what reducing costs."""
-
-import torch
+"""Gradients: a model that computes nothing and has the gradients of a real one, so that a step shows what reducing
+costs."""
 
 import ranks
+import torch
 
 
 class _Given(torch.autograd.Function):

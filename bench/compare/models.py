@@ -1,4 +1,4 @@
-"""Models: how many elements the gradients of two well-known networks have, tensor by tensor, from their architectures."""
+"""Models: the number of elements of each gradient tensor of two well-known networks, from their architectures."""
 
 
 def resnet50():

@@ -5,10 +5,9 @@ python python_latency.py [--ranks 2] [--seconds 0.3] [--tensors 64,9408]
 
 import os
 
-import torch
-
 import gradients
 import ranks
+import torch
 
 
 class FarandoleTorch:

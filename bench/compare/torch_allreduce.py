@@ -1,13 +1,13 @@
-"""Allreduce through torch.distributed: each size, by the method of measure.h, in place (it has no other way); or tensors.
+"""Allreduce through torch.distributed: each size, by the method of measure.h, in place (it has no other way); or
+tensors.
 
 python torch_allreduce.py [--backend gloo|farandole] [--ranks 2] [--sizes 4,1024 | --tensors 64,9408] [--seconds 0.1]
 """
 
-import torch
-import torch.distributed as dist
-
 import gradients
 import ranks
+import torch
+import torch.distributed as dist
 
 
 class Torch:

@@ -20,7 +20,7 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "compare"))
-from models import resnet50  # noqa: E402
+from models import resnet50
 
 NONE, WRONG = 3, 4
 
@@ -46,11 +46,10 @@ def make_model(divisor, device):
 
 def make_ways(peer, divisor, device):
     """Name, model and optimizer of each way; the peer's first."""
+    import farandole.torch as hvd
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
-
-    import farandole.torch as hvd
 
     def sgd(model):
         return torch.optim.SGD(model.parameters(), lr=0.0)
@@ -116,11 +115,10 @@ def measure(ways, steps, device):
 def rank_main(rank, options, folder, key):
     os.environ.update(FARANDOLE_RANK=str(rank), FARANDOLE_SIZE=str(options.ranks), FARANDOLE_JOB_KEY=key,
                       FARANDOLE_RENDEZVOUS=f"file://{folder}/rendezvous")  # fmt: skip
-    import torch
-    import torch.distributed as dist
-
     import farandole.torch as hvd
     import farandole.torch.distributed  # noqa: F401 (names the backend where PyTorch does not find it)
+    import torch
+    import torch.distributed as dist
 
     torch.set_num_threads(1)
     device = torch.device("cpu")
@@ -148,7 +146,8 @@ def show(options, times):
         return
     base = statistics.median(times["alone"])
     print(
-        f"{options.ranks} ranks on {options.device}, {sum(resnet50()) * 4 / 1e6:.0f} MB of gradients, {options.steps} steps"
+        f"{options.ranks} ranks on {options.device}, {sum(resnet50()) * 4 / 1e6:.0f} MB of gradients, {options.steps} "
+        "steps"
     )
     print(f"{'':24}{'median ms':>12}{'minimum ms':>12}{'more than alone':>18}")
     rows = []

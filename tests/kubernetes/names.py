@@ -21,7 +21,7 @@ class Names:
                 yield name, workload.namespace, selector, unready
 
     def records(self):
-        """All that DNS should know now: services, the pods behind them, and the services that operators give to pods."""
+        """All names that DNS should have now: services, the pods behind them, and the services of operators."""
         records = {}
         up = [pod for pod in self.sim.living() if pod.addresses and not pod.terminating and pod.phase == "Running"]
         seen_ready = {id(pod): pod.ready for pod in up if pod.main.spec.get("readinessProbe") or pod.main.running}

@@ -1,4 +1,5 @@
-"""Play: runs the pods of a manifest's Jobs and its Pods as containers of a real engine (podman), from a real image, until they end.
+"""Play: runs the pods of a manifest's Jobs and its Pods as containers of a real engine (podman), from a real image,
+until they end.
 
     unshare --net --mount python play.py MANIFEST IMAGE FOLDER [PODMAN OPTIONS...]
 

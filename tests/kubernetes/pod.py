@@ -182,8 +182,14 @@ class Pod:
         """Runs a command in a container, as `kubectl exec` does."""
         chosen = next((one for one in self.containers if one.name == container), self.main)
         env = self.sim.kubelet.container_for(self, chosen)["env"]
-        return subprocess.run(["nsenter", "-t", str(chosen.pid), "-n", "-u", "-i", "-m", "-p", "-r", "-w", "--", *command],
-                              env=env, timeout=timeout, capture_output=True, text=True, stdin=subprocess.DEVNULL)  # fmt: skip
+        return subprocess.run(
+            ["nsenter", "-t", str(chosen.pid), "-n", "-u", "-i", "-m", "-p", "-r", "-w", "--", *command],
+            env=env,
+            timeout=timeout,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
 
     def enforce(self, rules):
         """Puts the rules of a NetworkPolicy into its network."""

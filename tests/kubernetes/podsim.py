@@ -7,9 +7,9 @@
 
 controllers.py says which pods there are, lives.py and job_rules.py what becomes of those that end, kubelet.py what a
 container gets and names.py who finds whom; sandbox.py makes the namespaces and fabric.py the network. The files of this
-machine are the image, each container with a private layer over them. Needs root, and Debian's iproute2, dnsmasq-base and
-nftables; `why_not()` says what is missing. There is no scheduler, no API server and no admission: the manifest is taken as
-it is, and what it says of GPUs is not looked at.
+machine are the image, each container with a private layer over them. Needs root, and Debian's iproute2, dnsmasq-base
+and nftables; `why_not()` says what is missing. There is no scheduler, no API server and no admission: the manifest is
+taken as it is, and what it says of GPUs is not looked at.
 """
 
 import os
@@ -31,12 +31,23 @@ __all__ = ["PodSim", "expand", "read", "size_of", "sweep", "why_not"]
 
 
 class PodSim:
-    """`image`: {path in every container: a file or folder of this machine}; `variables`: those of the image; `entrypoint`:
-    what containers without a command run. `backoff_s`: before a Job's controller replaces a pod; `crash_backoff_s`: before
-    a kubelet restarts a container. `held`: host names of pods that are not created before release()."""
+    """`image`: {path in every container: a file or folder of this machine}; `variables`: those of the image;
+    `entrypoint`: what containers without a command run. `backoff_s`: before a Job's controller replaces a pod;
+    `crash_backoff_s`: before a kubelet restarts a container. `held`: host names of pods that are not created before
+    release()."""
 
-    def __init__(self, manifest, image=None, variables=None, entrypoint=(), families="4", backoff_s=0.05, crash_backoff_s=10,
-                 held=(), claims=None):  # fmt: skip
+    def __init__(
+        self,
+        manifest,
+        image=None,
+        variables=None,
+        entrypoint=(),
+        families="4",
+        backoff_s=0.05,
+        crash_backoff_s=10,
+        held=(),
+        claims=None,
+    ):
         self.documents = read(manifest)
         self.image, self.entrypoint = dict(image or {}), list(entrypoint)
         self.variables = {"PATH": f"{os.path.dirname(sys.executable)}:{PATH}", "LANG": "C.UTF-8", **(variables or {})}
@@ -89,7 +100,8 @@ class PodSim:
 
     def story(self):
         """What each pod said, for whoever must find out why a test failed."""
-        return "\n".join(f"---- pod {pod.name} {','.join(pod.addresses)} {pod.phase} {pod.main.codes}\n{pod.output[-3000:]}"
+        return "\n".join(f"---- pod {pod.name} {','.join(pod.addresses)} {pod.phase} "
+                         f"{pod.main.codes}\n{pod.output[-3000:]}"
                          for pod in self.pods)  # fmt: skip
 
     # ---- running ----

@@ -1,5 +1,5 @@
-"""Scenarios on a real Ray cluster of this machine: `python ray_scenarios.py FOLDER` begins it and plays each one whose name
-it reads, a line at a time; it answers with a line of JSON: null, or the traceback of what failed."""
+"""Scenarios on a real Ray cluster of this machine: `python ray_scenarios.py FOLDER` begins it and plays each one whose
+name it reads, a line at a time; it answers with a line of JSON: null, or the traceback of what failed."""
 
 import glob
 import json
@@ -14,8 +14,15 @@ import threading
 import time
 import traceback
 
-os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0", RAY_TRAIN_V2_ENABLED="1",
-                  RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.3", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")  # fmt: skip
+os.environ.update(
+    RAY_AUTH_MODE="disabled",
+    RAY_USAGE_STATS_ENABLED="0",
+    RAY_TRAIN_V2_ENABLED="1",
+    RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.3",
+    OMP_NUM_THREADS="1",
+    OPENBLAS_NUM_THREADS="1",
+    PYTHONDONTWRITEBYTECODE="1",
+)
 FOLDER = sys.argv[1] if __name__ == "__main__" else None
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SESSIONS = f"/tmp/ray-{os.getpid()}"  # Ray's folder; not the test's own, for a socket's path has at most 107 bytes
@@ -23,14 +30,18 @@ SECONDS = 60  # far more than an error may take on a machine that has nothing el
 
 
 def ranks_add_up(more=0):
-    import numpy as np
-
     import farandole
+    import numpy as np
 
     farandole.init()
     total = farandole.allreduce(np.array([float(farandole.rank() + more)]), name="ranks", op=farandole.SUM)
-    return {**farandole.info(), "total": float(total[0]), "process": os.getpid(), "key": os.environ["FARANDOLE_JOB_KEY"],
-            "devices": os.environ.get("CUDA_VISIBLE_DEVICES")}  # fmt: skip
+    return {
+        **farandole.info(),
+        "total": float(total[0]),
+        "process": os.getpid(),
+        "key": os.environ["FARANDOLE_JOB_KEY"],
+        "devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
+    }
 
 
 def places_of(results):
@@ -175,9 +186,8 @@ def logs_as_a_model(model):
 
 
 def raise_on_rank_1(waiting):
-    import numpy as np
-
     import farandole
+    import numpy as np
 
     farandole.init()
     if farandole.rank() == 1:
@@ -206,9 +216,8 @@ def an_exception_is_named_and_who_came_back_stays():
 
 
 def kill_rank_1():
-    import numpy as np
-
     import farandole
+    import numpy as np
 
     farandole.init()
     if farandole.rank() == 1:
@@ -217,9 +226,8 @@ def kill_rank_1():
 
 
 def a_dead_worker_is_named_and_start_begins_anew():
-    import ray
-
     import farandole
+    import ray
 
     with executor() as one:
         before = one.run(ranks_add_up)
@@ -273,9 +281,8 @@ def horovods_name_for_it_leads_here():
 
 def train_through_a_loss(ends, size=2):
     """Some ranks of the first generation come to an end at step 3; who is left goes on until `size` are there again."""
-    import numpy as np
-
     import farandole
+    import numpy as np
     from farandole.integrations.ray import ray_logger
 
     farandole.init()
@@ -395,9 +402,8 @@ def train_and_fail_twice(config):
 def assert_a_raised_error_is_told_as_well(node):
     """As Ray Train hands it over."""
     import ray.train
-    from ray.train.v2._internal.util import construct_user_exception_with_traceback
-
     from farandole.integrations.ray.train import RankFailedError, _world
+    from ray.train.v2._internal.util import construct_user_exception_with_traceback
 
     try:
         with _world():
@@ -413,17 +419,21 @@ def assert_a_raised_error_is_told_as_well(node):
 
 
 def ray_train_begins_again_with_a_new_key_and_then_names_who_was_lost():
-    import ray.train
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
-
     import farandole
+    import ray.train
     from farandole.integrations.ray import FarandoleConfig, FarandoleTrainer
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
 
     folder = os.path.join(FOLDER, "attempts")
     os.mkdir(folder)
     run = RunConfig(storage_path=os.path.join(FOLDER, "results"), failure_config=FailureConfig(max_failures=1))
-    one = FarandoleTrainer(train_and_fail_twice, train_loop_config={"folder": folder}, farandole_config=FarandoleConfig(60),
-                           scaling_config=ScalingConfig(num_workers=2), run_config=run)  # fmt: skip
+    one = FarandoleTrainer(
+        train_and_fail_twice,
+        train_loop_config={"folder": folder},
+        farandole_config=FarandoleConfig(60),
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=run,
+    )
     try:
         one.fit()
         raise AssertionError("nothing was raised")
@@ -457,8 +467,12 @@ def torch_distributed_under_ray_train():
     from ray.train.torch import TorchConfig, TorchTrainer
 
     run = RunConfig(storage_path=os.path.join(FOLDER, "results"))
-    TorchTrainer(train_with_ddp, torch_config=TorchConfig(backend="farandole"), scaling_config=ScalingConfig(num_workers=2),
-                 run_config=run).fit()  # fmt: skip
+    TorchTrainer(
+        train_with_ddp,
+        torch_config=TorchConfig(backend="farandole"),
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=run,
+    ).fit()
 
 
 def train_with_ddp():
@@ -482,10 +496,9 @@ def train_with_ddp():
 
 
 def a_torch_trainer_with_our_config_is_one_world():
+    from farandole.integrations.ray import FarandoleConfig
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
-
-    from farandole.integrations.ray import FarandoleConfig
 
     path = os.path.join(FOLDER, "told")
     TorchTrainer(train_with_our_optimizer, train_loop_config={"path": path}, torch_config=FarandoleConfig(60),
@@ -499,11 +512,10 @@ def a_torch_trainer_with_our_config_is_one_world():
 
 
 def train_with_our_optimizer(config):
+    import farandole.torch as hvd
     import ray.train.torch
     import torch
     import torch.distributed as dist
-
-    import farandole.torch as hvd
 
     hvd.init()
     context = ray.train.get_context()

@@ -1,4 +1,5 @@
-"""s3_server: an S3 and STS server for tests (moto), on loopback or as a pod, which demands what a real one does once it is closed."""
+"""s3_server: an S3 and STS server for tests (moto), on loopback or as a pod, which demands what a real one does once it
+is closed."""
 
 import json
 import logging
@@ -7,11 +8,10 @@ import urllib.request
 from pathlib import Path
 
 import boto3
+import short
 from moto.server import ThreadedMotoServer
 from moto.sts import urls
 from moto.sts.responses import TokenResponse
-
-import short
 
 PROGRAM = str(Path(sys.executable).parent / "moto_server")
 ROLES = "arn:aws:iam::123456789012:role/"

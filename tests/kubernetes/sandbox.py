@@ -187,8 +187,8 @@ def start(wanted, children):
 
 
 def end_all(children):
-    """When this returns nothing of the pod is left that could write a file. (Containers die with their helpers, and this
-    process inherits them.)"""
+    """When this returns nothing of the pod is left that could write a file. (Containers die with their helpers, and
+    this process inherits them.)"""
     for helper, _ in children.values():
         os.kill(helper, signal.SIGKILL)
     while True:

@@ -1,5 +1,6 @@
 """Sidecar: what a service mesh puts beside a pod's container: all connections to the pod's ports end here (a rule of
-nftables sends them) and are made anew to the container. It is ready late, answers before the container does, and delays.
+nftables sends them) and are made anew to the container. It is ready late, answers before the container does, and
+delays.
 
     python sidecar.py SECONDS-UNTIL-READY DELAY-SECONDS
 """

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-
 from farandole.integrations.kubernetes.instances import TABLE
 from manifests import EKS
 
@@ -70,7 +69,7 @@ def test_c4_no_arn_of_the_template_is_of_one_partition():
 def test_e10_cfn_lint_finds_nothing():
     program = shutil.which("cfn-lint", path=f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin")
     if not program:
-        warnings.warn("the CloudFormation template was not linted: pip install cfn-lint (152 MiB)")
+        warnings.warn("the CloudFormation template was not linted: pip install cfn-lint (152 MiB)", stacklevel=2)
         pytest.skip("no cfn-lint")
     done = subprocess.run([program, str(TEMPLATE)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

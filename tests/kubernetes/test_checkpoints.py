@@ -1,4 +1,5 @@
-"""Checkpoints in folders and in object stores: the old one or the new one, whoever dies when; and what is said of failures."""
+"""Checkpoints in folders and in object stores: the old one or the new one, whoever dies when; and what is said of
+failures."""
 
 import os
 import re
@@ -6,11 +7,10 @@ import subprocess
 import sys
 
 import pytest
-
 from farandole import checkpoint, launcher, stores
 
 pytest.importorskip("s3fs", reason="needs s3fs and moto: bash tests/kubernetes/setup.sh")
-import s3_server  # noqa: E402
+import s3_server
 
 READ_AND_WRITE = ["s3:ListBucket", "s3:GetObject", "s3:PutObject", "s3:DeleteObject"]
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "FARANDOLE_"))}
@@ -48,7 +48,7 @@ def gcs():
 
     server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="training")
     server.start()
-    yield "http://127.0.0.1:%d" % server._api._httpd.server_address[1]
+    yield f"http://127.0.0.1:{server._api._httpd.server_address[1]}"
     server.stop()
 
 
@@ -146,14 +146,16 @@ def test_k6_a_part_that_is_not_what_was_saved_is_an_error_and_no_fresh_start(pla
     store = stores.at(place)
     (folder,) = store.entries()
     store.write(f"{folder}/optimizer", b"wrong")
-    with pytest.raises(checkpoint.CheckpointError, match="it is not what was saved; remove this folder") as caught:
+    with pytest.raises(
+        checkpoint.CheckpointError, match="it differs from what was saved; remove this folder"
+    ) as caught:
         checkpoint.load(place)
     assert f"rank 0 ({os.uname().nodename}) could not read {place}/{folder}/optimizer" in str(caught.value)
     assert checkpoint.load(place, names=["model"]).parts == {"model": b"right"}
     with pytest.raises(checkpoint.CheckpointError, match="no such part, only model, optimizer"):
         checkpoint.load(place, names=["other"])
     store.remove(f"{folder}/optimizer")
-    with pytest.raises(checkpoint.CheckpointError, match="it is not what was saved"):
+    with pytest.raises(checkpoint.CheckpointError, match="it differs from what was saved"):
         checkpoint.load(place)
 
 
@@ -208,7 +210,9 @@ def test_p7_a_token_that_is_not_mounted_is_an_error_and_no_fresh_start(let_in, r
     (tmp_path / "token").unlink()
     _forget_credentials()
     for ask in (checkpoint.load, checkpoint.read):
-        with pytest.raises(checkpoint.CheckpointError, match="is the token of the pod's service account mounted"):
+        with pytest.raises(
+            checkpoint.CheckpointError, match="check that the token of the pod's service account is mounted"
+        ):
             ask("s3://training/no-token")
 
 
@@ -231,7 +235,7 @@ def test_k6_a_bucket_that_does_not_exist_is_told_before_anything_is_trained(sche
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("gcs"))
     for ask in (checkpoint.load, checkpoint.read):
         with pytest.raises(
-            checkpoint.CheckpointError, match="does not exist; make the bucket, or mend its name"
+            checkpoint.CheckpointError, match="does not exist; create the bucket, or correct its name"
         ) as caught:
             ask(f"{scheme}://trianing/run-7")
         assert f"rank 0 ({os.uname().nodename}) could not " in str(caught.value) and f"{scheme}://trianing" in str(
@@ -260,7 +264,7 @@ def test_k6_a_store_that_does_not_answer_is_named_with_what_may_be_wrong(let_in,
 
 
 def test_k6_a_library_that_is_not_there_and_a_scheme_that_nobody_knows_are_told(monkeypatch):
-    with pytest.raises(checkpoint.CheckpointError, match="fsspec knows no nowhere://; give a path"):
+    with pytest.raises(checkpoint.CheckpointError, match="fsspec does not support nowhere://; give a path"):
         checkpoint.load("nowhere://bucket/run")
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(
@@ -276,10 +280,10 @@ def test_h9_a_folder_that_cannot_be_written_is_told(tmp_path):
     with pytest.raises(checkpoint.CheckpointError, match="could not save to .*/file/sub/000000000001-"):
         checkpoint.save(tmp_path / "file" / "sub", 1, {"model": b""})
     with pytest.raises(
-        checkpoint.CheckpointError, match="No space left on device; make room, or keep fewer checkpoints"
+        checkpoint.CheckpointError, match="No space left on device; free some space, or keep fewer checkpoints"
     ):
         checkpoint.save(tmp_path, 1, {"model": _full})
-    with pytest.raises(checkpoint.CheckpointError, match="may not be called 'a/b'"):
+    with pytest.raises(checkpoint.CheckpointError, match="must not be named 'a/b'"):
         checkpoint.save(tmp_path, 1, {"a/b": b""})
 
 

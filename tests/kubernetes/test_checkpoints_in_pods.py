@@ -1,15 +1,15 @@
-"""Jobs whose checkpoints are objects: pods with a service account's role, a NetworkPolicy, and an S3 server beside them."""
+"""Jobs whose checkpoints are objects: pods with a service account's role, a NetworkPolicy, and an S3 server beside
+them."""
 
 import re
 
-import pytest
-
 import podsim
+import pytest
 from farandole.integrations.kubernetes import generate
 from manifests import KUBERNETES
 
 pytest.importorskip("s3fs", reason="needs s3fs and moto: bash tests/kubernetes/setup.sh")
-import s3_server  # noqa: E402
+import s3_server
 
 TOKEN = "/eks.amazonaws.com/serviceaccount/token"
 # What EKS puts into pods of a service account that has a role; and where the store is here.
@@ -52,7 +52,10 @@ def beside_s3(tmp_path):
 
 def test_k6_p7_k14_k19_jobs_save_to_s3_by_their_role_and_resume_where_a_killed_pod_had_saved(beside_s3):
     """The example as it is; and one that would train for ever, whose first pod is killed."""
-    long = "job --name long --nnodes 2 --service-account s3-trainer --network-policy --allow-egress 443 --max-restarts 4 --image any"
+    long = (
+        "job --name long --nnodes 2 --service-account s3-trainer --network-policy --allow-egress 443 "
+        "--max-restarts 4 --image any"
+    )
     program = "-- python /app/train_numpy.py --steps 10000000 --save-every 5 --checkpoint s3://my-bucket/long/state.npz"
     names = [f"{job}-{index}" for job in ("train-s3", "long") for index in range(2)]
     sim = beside_s3(

@@ -1,7 +1,6 @@
-"""NVIDIA's GPU Operator: the example's ClusterPolicy has what the operator demands and no field that it does not know."""
+"""NVIDIA's GPU Operator: the example's ClusterPolicy has the fields that the operator requires and no unknown field."""
 
 import yaml
-
 from manifests import EKS, KUBERNETES, SCHEMAS, faults, generated, pod_of
 
 # Of nvidia.com/v1, as the operator's documentation and its API have them: what must be there, and the fields used here.

@@ -41,7 +41,8 @@ def test_the_first_pod_may_come_back_with_another_address_before_the_world_has_m
     run = starter(2, "$(ORDINAL)", "train-0.train:29500")
     documents = short.stateful_set(2, run, env={"FARANDOLE_START_TIMEOUT_S": 20})
     documents[2]["spec"]["template"]["spec"]["containers"][0]["env"].append(
-        {"name": "ORDINAL", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}}})  # fmt: skip
+        {"name": "ORDINAL", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}}}
+    )
     sim = simulate(documents, held=["train-1"])
     sim.wait(20, lambda: sim.pod("train-0").main.pid)
     first = sim.pod("train-0")

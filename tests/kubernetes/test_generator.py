@@ -8,11 +8,9 @@ import subprocess
 import sys
 
 import pytest
-
 from farandole.integrations.kubernetes import WrongCombination, checks, generate, instances
 from farandole.integrations.kubernetes.__main__ import main
 from farandole.integrations.kubernetes.document import load
-
 from manifests import ROOT, SCHEMAS, env_of, faults, generated, only, pod_of, pods_of
 
 AFTER = "--image farandole:0.1.0 -- python train.py"

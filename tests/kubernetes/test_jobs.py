@@ -4,7 +4,6 @@ import json
 import re
 
 import pytest
-
 import short
 from farandole.integrations.kubernetes import generate
 

@@ -4,7 +4,6 @@ import re
 import time
 
 import pytest
-
 import short
 import sidecar
 from test_jobs import assert_trained, starter

@@ -4,15 +4,18 @@ import os
 import re
 import sys
 
-import pytest
-
 import podsim
+import pytest
 
 pytestmark = pytest.mark.usefixtures("numbering")
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 RECIPES = os.path.join(ROOT, "examples", "kubernetes")
 MPICH = os.path.join(ROOT, "build", "mpi", "mpich", "bin", "mpiexec")
-PASSWD = "root:x:0:0:root:/root:/bin/sh\nsshd:x:101:65534::/run/sshd:/usr/sbin/nologin\nfarandole:x:1000:1000::/home/farandole:/bin/sh\n"
+PASSWD = (
+    "root:x:0:0:root:/root:/bin/sh\n"
+    "sshd:x:101:65534::/run/sshd:/usr/sbin/nologin\n"
+    "farandole:x:1000:1000::/home/farandole:/bin/sh\n"
+)
 SECRET = {
     "kind": "Secret",
     "apiVersion": "v1",

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-
 import short
 from test_jobs import field, ranks_of, train
 from test_network_policy import policy

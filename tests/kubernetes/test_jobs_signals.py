@@ -3,13 +3,13 @@
 import sys
 
 import pytest
-
 import short
 from test_mpijob_netns import image, job, mpirun  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("numbering")
 SAVES = ("import os, signal, sys, time\n"
-         "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3), print('saved on', os.uname().nodename, flush=True), sys.exit(143)))\n"
+         "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3), print('saved on', os.uname().nodename, "
+         "flush=True), sys.exit(143)))\n"
          "print('up on', os.uname().nodename, flush=True)\ntime.sleep(60)")  # fmt: skip
 RANK = ["python", "-I", "-S", "-c", SAVES]
 

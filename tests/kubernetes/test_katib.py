@@ -5,8 +5,6 @@ import re
 
 import pytest
 import yaml
-
-import podsim
 from manifests import KUBERNETES
 
 FILTER = re.compile(r"([\w|-]+)\s*=\s*([+-]?\d*(\.\d+)?([Ee][+-]?\d+)?)")  # the one that Katib's documentation gives
@@ -25,7 +23,7 @@ def trial_of(experiment, name, values):
     text = json.dumps(template["trialSpec"])
     for parameter in template["trialParameters"]:
         value = name if parameter["reference"] == "${trialSpec.Name}" else values[parameter["reference"]]
-        text = text.replace("${trialParameters.%s}" % parameter["name"], value)
+        text = text.replace(f"${{trialParameters.{parameter['name']}}}", value)
     assert "${" not in text
     return {**json.loads(text), "metadata": {"name": name}}
 

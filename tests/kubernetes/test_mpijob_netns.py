@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-
 import short
 from test_jobs import ACCURACY
 
@@ -29,8 +28,15 @@ LOG = re.compile(r"rank (\d+) of (\d+) local (\d+)/(\d+) on (\S+)")
 @pytest.fixture
 def image(tmp_path):
     """What an image with sshd has: its configuration and host key."""
-    missing = [package for tool, package in (("/usr/sbin/sshd", "openssh-server"), ("mpirun", "openmpi-bin"), ("ssh", "openssh-client"))
-               if shutil.which(tool) is None]  # fmt: skip
+    missing = [
+        package
+        for tool, package in (
+            ("/usr/sbin/sshd", "openssh-server"),
+            ("mpirun", "openmpi-bin"),
+            ("ssh", "openssh-client"),
+        )
+        if shutil.which(tool) is None
+    ]
     if missing:
         pytest.skip(f"needs Debian's {' '.join(missing)}")
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "key"], check=True)
@@ -68,7 +74,8 @@ def test_mpirun_trains_over_sshd_in_the_worker_pods(simulate, image):
 
 def test_the_environment_of_a_rank_is_that_of_sshd_and_not_the_pods(simulate, image):
     show = ["sh", "-c", 'echo "$(hostname) role=$K_MPI_JOB_ROLE kubernetes=$KUBERNETES_SERVICE_HOST given=$GIVEN"']
-    # Also without --hostfile: Open MPI 4 knows the operator's variables. Open MPI 5 does not, and would stay in the launcher.
+    # Also without --hostfile: Open MPI 4 knows the operator's variables. Open MPI 5 does not, and would stay in the
+    # launcher.
     sim = simulate(job(mpirun("-x", "GIVEN", *show), env={"GIVEN": "x"}), image=image)
     sim.wait(60)
     lines = sorted(line for line in sim.pod("pi-launcher").output.splitlines() if "role=" in line)
@@ -78,7 +85,8 @@ def test_the_environment_of_a_rank_is_that_of_sshd_and_not_the_pods(simulate, im
 
 
 def test_under_sshd_as_first_process_a_rank_never_sees_sigterm_and_its_pod_seems_to_succeed(simulate, image):
-    handler = ("import os, signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved on', os.uname().nodename, flush=True), sys.exit(143)))\n"
+    handler = ("import os, signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved on', "
+               "os.uname().nodename, flush=True), sys.exit(143)))\n"
                "print('up on', os.uname().nodename, flush=True)\ntime.sleep(60)")  # fmt: skip
     sim = simulate(
         job(

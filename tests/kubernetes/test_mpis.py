@@ -5,7 +5,6 @@ import re
 import sys
 
 import pytest
-
 from test_jobs import ACCURACY
 from test_mpijob_netns import RANK, image, job, ranks_of  # noqa: F401
 
@@ -33,7 +32,8 @@ def program(package, name):
 
 
 def started(simulate, image, package, command, **more):  # noqa: F811
-    """A simulation in which that package's mpirun starts four copies of the command in two pods, as the operator has it."""
+    """A simulation in which that package's mpirun starts four copies of the command in two pods, as the operator has
+    it."""
     operator, name, words, _ = MPIS[package]
     documents = job([program(package, name), "-n", "4", *words, *command], **more)
     documents[1]["spec"]["mpiImplementation"] = operator

@@ -3,7 +3,7 @@
 import time
 
 import short
-from test_jobs import assert_trained, starter
+from test_jobs import starter
 
 FIRST, LAST = 29500, 29563
 POD = {"podSelector": {"matchLabels": {"job-name": "train"}}}

@@ -8,7 +8,6 @@ import sys
 
 import pytest
 import yaml
-
 from manifests import KUBERNETES, faults, only
 from test_watch import STUB, pod
 

@@ -184,7 +184,11 @@ def test_a_job_set_begins_all_over_when_one_job_fails(simulate):
     documents = short.job_set(2, 1, once, spec={"failurePolicy": {"maxRestarts": 1}})
     pod = documents[1]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
     pod["spec"]["containers"][0]["env"].append(
-        {"name": "ATTEMPT", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"}}})  # fmt: skip
+        {
+            "name": "ATTEMPT",
+            "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"}},
+        }
+    )
     sim = simulate(documents)
     sim.wait(20)
     assert sim.result("train") == "Complete" and len(sim.pods) == 4
@@ -246,11 +250,18 @@ def test_a_container_is_held_to_its_quota_of_half_a_core(simulate):
 
 
 def test_users_roots_and_secrets_are_as_the_pod_says(simulate):
-    look = ["sh", "-c", "id -u; cat /key/key; echo; echo x >/usr/written; echo x >/scratch/written && cat /scratch/written; "
+    look = ["sh", "-c", "id -u; cat /key/key; echo; echo x >/usr/written; echo x >/scratch/written && cat "
+                        "/scratch/written; "
             "grep -c CapEff:.0000000000000000 /proc/self/status"]  # fmt: skip
-    room = {"volumes": [{"name": "key", "secret": {"secretName": "job-key"}}, {"name": "scratch", "emptyDir": {}}],
-            "container_volumeMounts": [{"name": "key", "mountPath": "/key"}, {"name": "scratch", "mountPath": "/scratch"}],
-            "container_securityContext": {"readOnlyRootFilesystem": True, "runAsUser": 1000, "capabilities": {"drop": ["ALL"]}}}  # fmt: skip
+    room = {
+        "volumes": [{"name": "key", "secret": {"secretName": "job-key"}}, {"name": "scratch", "emptyDir": {}}],
+        "container_volumeMounts": [{"name": "key", "mountPath": "/key"}, {"name": "scratch", "mountPath": "/scratch"}],
+        "container_securityContext": {
+            "readOnlyRootFilesystem": True,
+            "runAsUser": 1000,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
     sim = simulate(short.indexed_job(1, look, **room))
     sim.wait(10)
     lines = sim.pods[0].output.splitlines()
@@ -268,8 +279,11 @@ def test_what_is_written_in_one_pod_is_not_in_another_nor_on_the_machine(simulat
 
 def test_init_containers_come_first_and_share_volumes(simulate):
     mount = [{"name": "v", "mountPath": "/v"}]
-    more = {"initContainers": [{"name": "before", "command": ["sh", "-c", "echo prepared >/v/x"], "volumeMounts": mount}],
-            "volumes": [{"name": "v", "emptyDir": {}}], "container_volumeMounts": mount}  # fmt: skip
+    more = {
+        "initContainers": [{"name": "before", "command": ["sh", "-c", "echo prepared >/v/x"], "volumeMounts": mount}],
+        "volumes": [{"name": "v", "emptyDir": {}}],
+        "container_volumeMounts": mount,
+    }
     sim = simulate(short.indexed_job(1, ["cat", "/v/x"], **more))
     sim.wait(10)
     assert sim.pods[0].output == "prepared\n"
@@ -284,7 +298,8 @@ import podsim, short
 sim = podsim.PodSim(short.indexed_job(2, ["sleep", "1000"], container_resources={"limits": {"memory": "64Mi"}}))
 sim.start()
 sim.wait(10, lambda: all(pod.main.pid for pod in sim.pods))
-print(" ".join(str(pid) for pod in sim.pods for pid in (pod.main.pid, pod.sandbox.pid)), sim.fabric.dns.pid, sim.folder, flush=True)
+pids = [str(pid) for pod in sim.pods for pid in (pod.main.pid, pod.sandbox.pid)]
+print(" ".join(pids), sim.fabric.dns.pid, sim.folder, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -2,10 +2,9 @@
 
 import json
 
-import pytest
-
 import controllers
 import podsim
+import pytest
 import short
 from fabric import firewall, selects
 from job_rules import JobState, verdict_of_policy
@@ -61,8 +60,15 @@ def test_a_job_set_numbers_its_jobs_and_the_pods_in_each():
     prefix = "jobset.sigs.k8s.io/"
     known = {key.removeprefix(prefix): value for key, value in last.labels.items() if key.startswith(prefix)}
     known.pop("job-key")
-    assert known == {"jobset-name": "train", "replicatedjob-name": "workers", "replicatedjob-replicas": "2", "job-index": "1",
-                     "job-global-index": "1", "global-replicas": "2", "restart-attempt": "0"}  # fmt: skip
+    assert known == {
+        "jobset-name": "train",
+        "replicatedjob-name": "workers",
+        "replicatedjob-replicas": "2",
+        "job-index": "1",
+        "job-global-index": "1",
+        "global-replicas": "2",
+        "restart-attempt": "0",
+    }
     assert env_of(last) == {"JOB_COMPLETION_INDEX": "1"}  # within its Job
     assert last.subdomain == "train" and last.annotations[prefix + "coordinator"] == "train-workers-0-0.train"
 
@@ -123,8 +129,15 @@ def test_a_train_job_becomes_a_job_set_with_the_variables_of_torchrun():
     assert "RANK" not in found and pods[0].template["containers"][0]["command"] == ["late"]
 
 
-@pytest.mark.parametrize("resources, said", [({}, "auto"), ({"limits": {"cpu": "3"}}, "3"), ({"requests": {"cpu": "2500m"}}, "2"),
-                                             ({"limits": {"cpu": "3", "nvidia.com/gpu": 8}}, "auto")])  # fmt: skip
+@pytest.mark.parametrize(
+    "resources, said",
+    [
+        ({}, "auto"),
+        ({"limits": {"cpu": "3"}}, "3"),
+        ({"requests": {"cpu": "2500m"}}, "2"),
+        ({"limits": {"cpu": "3", "nvidia.com/gpu": 8}}, "auto"),
+    ],
+)
 def test_a_train_job_counts_processes_by_the_cores_where_there_is_no_gpu(resources, said):
     pods = plans(short.train_job(1, RUN, trainer={"resourcesPerNode": resources}))
     assert train_env(pods[0])["PET_NPROC_PER_NODE"] == said
@@ -241,9 +254,15 @@ def test_egress_without_ports_is_egress_to_all_ports():
     assert "ip daddr 10.0.0.0/8  accept" in rules and "hook input" in rules
 
 
-@pytest.mark.parametrize("expression, fits", [
-    ({"key": "app", "operator": "In", "values": ["a"]}, True), ({"key": "app", "operator": "NotIn", "values": ["a"]}, False),
-    ({"key": "app", "operator": "Exists"}, True), ({"key": "x", "operator": "DoesNotExist"}, True)])  # fmt: skip
+@pytest.mark.parametrize(
+    "expression, fits",
+    [
+        ({"key": "app", "operator": "In", "values": ["a"]}, True),
+        ({"key": "app", "operator": "NotIn", "values": ["a"]}, False),
+        ({"key": "app", "operator": "Exists"}, True),
+        ({"key": "x", "operator": "DoesNotExist"}, True),
+    ],
+)
 def test_selectors_know_expressions(expression, fits):
     assert selects({"matchExpressions": [expression]}, {"app": "a"}) is fits
 

@@ -5,7 +5,6 @@ import re
 import shutil
 
 import pytest
-
 import short
 from test_jobs import starter
 
@@ -23,12 +22,26 @@ PAGE = f"http://127.0.0.1:{PORT}/metrics"
 
 def prometheus():
     """A pod with Prometheus, and its configuration as an object."""
-    command = ["prometheus", "--config.file=/etc/prometheus-test/prometheus.yml", "--storage.tsdb.path=/data-prometheus",
-               "--web.listen-address=127.0.0.1:9090", "--storage.tsdb.retention.time=1h"]  # fmt: skip
-    pod = {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "prometheus"},
-           "spec": short.pod_spec(command, volumes=[{"name": "c", "configMap": {"name": "prometheus"}}, {"name": "d", "emptyDir": {}}],
-                                  container_volumeMounts=[{"name": "c", "mountPath": "/etc/prometheus-test"},
-                                                          {"name": "d", "mountPath": "/data-prometheus"}])}  # fmt: skip
+    command = [
+        "prometheus",
+        "--config.file=/etc/prometheus-test/prometheus.yml",
+        "--storage.tsdb.path=/data-prometheus",
+        "--web.listen-address=127.0.0.1:9090",
+        "--storage.tsdb.retention.time=1h",
+    ]
+    pod = {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {"name": "prometheus"},
+        "spec": short.pod_spec(
+            command,
+            volumes=[{"name": "c", "configMap": {"name": "prometheus"}}, {"name": "d", "emptyDir": {}}],
+            container_volumeMounts=[
+                {"name": "c", "mountPath": "/etc/prometheus-test"},
+                {"name": "d", "mountPath": "/data-prometheus"},
+            ],
+        ),
+    }
     return [
         {
             "kind": "ConfigMap",
@@ -52,8 +65,14 @@ def ask(pod, question):
 
     said = fetch(pod, f"http://127.0.0.1:9090/api/v1/query?query={quote(question)}")
     found = json.loads(said)["data"]["result"] if said else []
-    return {tuple(sorted((key, value) for key, value in one["metric"].items() if key in ("rank", "collective", "group", "host"))):
-            float(one["value"][1]) for one in found}  # fmt: skip
+    return {
+        tuple(
+            sorted(
+                (key, value) for key, value in one["metric"].items() if key in ("rank", "collective", "group", "host")
+            )
+        ): float(one["value"][1])
+        for one in found
+    }
 
 
 def value(page, name, **labels):
@@ -113,13 +132,15 @@ def test_promtool_finds_no_fault_with_the_names(simulate, scraped):
     sim = simulate(short.indexed_job(1, run, env={"FARANDOLE_METRICS_PORT": PORT}))
     pod = sim.pods[0]
     sim.wait(20, lambda: pod.main.pid and "farandole_wait_seconds" in fetch(pod, PAGE))
-    done = pod.exec("sh", "-c", f"python3 -I -c \"import urllib.request as u; print(u.urlopen('{PAGE}').read().decode(), end='')\" | "
+    done = pod.exec("sh", "-c", "python3 -I -c \"import urllib.request as u; "
+                                f"print(u.urlopen('{PAGE}').read().decode(), end='')\" | "
                     "grep -E 'farandole_' | promtool check metrics")  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_port_that_is_taken_is_one_line_and_no_failure(simulate):
-    taken = ("import socket, subprocess, sys\ns = socket.create_server(('::', int(sys.argv[1])), family=socket.AF_INET6, dualstack_ipv6=True)\n"
+    taken = ("import socket, subprocess, sys\ns = socket.create_server(('::', int(sys.argv[1])), "
+             "family=socket.AF_INET6, dualstack_ipv6=True)\n"
              "sys.exit(subprocess.call(sys.argv[2:]))")  # fmt: skip
     run = ["python", "-c", taken, str(PORT), *starter(1, "0", "train-0.train:29500")]
     sim = simulate(short.indexed_job(1, run, env={"FARANDOLE_METRICS_PORT": PORT}))

@@ -1,4 +1,5 @@
-"""The Ray integration on real Ray: one cluster on this machine for most of it, and one of two nodes in two simulated pods."""
+"""The Ray integration on real Ray: one cluster on this machine for most of it, and one of two nodes in two simulated
+pods."""
 
 import importlib.util
 import json
@@ -9,7 +10,6 @@ import subprocess
 import sys
 
 import pytest
-
 import short
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -111,10 +111,11 @@ def test_k4_a_torch_trainer_with_our_config_is_one_world_and_trains(play):
 
 NODE = """
 import os, subprocess, sys, time
-start = [os.path.join(os.path.dirname(sys.executable), "ray"), "start", "--num-cpus", "2", "--object-store-memory", "100000000",
-         "--disable-usage-stats"]
+start = [os.path.join(os.path.dirname(sys.executable), "ray"), "start", "--num-cpus", "2",
+         "--object-store-memory", "100000000", "--disable-usage-stats"]
 if os.uname().nodename.endswith("-0"):
-    subprocess.run([*start, "--head", "--port", "6379", "--include-dashboard=false"], check=True, stdout=subprocess.DEVNULL)
+    head = [*start, "--head", "--port", "6379", "--include-dashboard=false"]
+    subprocess.run(head, check=True, stdout=subprocess.DEVNULL)
     os.execv(sys.executable, [sys.executable, "/app/ray_driver.py"])
 end = time.monotonic() + 60
 while subprocess.run([*start, "--address", "train-0.train:6379"], stdout=subprocess.DEVNULL).returncode != 0:
@@ -138,7 +139,8 @@ while len([one for one in ray.nodes() if one["Alive"]]) < 2:
 with RayExecutor(min_workers=2, max_workers=2, cpus_per_worker=2) as one:
     one.start()
     said = one.run(ranks_add_up)
-    print("elastic", sorted(rank["host"] for rank in said), places_of(said), said[0]["rendezvous"][:6], said[0]["total"], flush=True)
+    hosts = sorted(rank["host"] for rank in said)
+    print("elastic", hosts, places_of(said), said[0]["rendezvous"][:6], said[0]["total"], flush=True)
 one = RayExecutor(num_hosts=2, num_workers_per_host=2)
 one.start()
 said = one.run(ranks_add_up)

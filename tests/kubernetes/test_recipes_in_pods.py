@@ -4,7 +4,6 @@ import os
 import re
 
 import pytest
-
 from farandole.integrations.kubernetes import generate
 from manifests import KUBERNETES
 

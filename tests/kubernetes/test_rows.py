@@ -4,7 +4,6 @@ import re
 from collections import Counter
 
 import pytest
-
 from manifests import KUBERNETES, ROOT
 
 ROWS = [

@@ -6,7 +6,6 @@ import json
 import re
 
 import pytest
-
 from manifests import SCHEMAS, need_schemas, read
 from test_manifests import SHIPPED, filled, name_of
 

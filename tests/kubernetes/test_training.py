@@ -8,12 +8,11 @@ import sys
 
 import numpy as np
 import pytest
-
 from farandole import launcher
 from manifests import KUBERNETES
 
 sys.path.insert(0, str(KUBERNETES))
-import train_numpy  # noqa: E402
+import train_numpy
 
 NUMPY = [sys.executable, str(KUBERNETES / "train_numpy.py")]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from farandole import launcher
 from farandole.integrations.kubernetes.__main__ import main
 

@@ -11,9 +11,8 @@ import os
 import sys
 import time
 
-import numpy as np
-
 import farandole
+import numpy as np
 
 
 def softmax(scores):

@@ -7,9 +7,8 @@ import os
 
 
 def train(config):
-    import numpy as np
-
     import farandole
+    import numpy as np
 
     farandole.init()  # in the function that Ray runs, and never when a module is imported
     total = farandole.allreduce(np.array([float(farandole.rank())]), name="ranks", op=farandole.SUM)
@@ -19,9 +18,8 @@ def train(config):
 
 def main():
     import ray
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
-
     from farandole.integrations.ray import FarandoleTrainer
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
 
     if not ray.is_initialized():
         ray.init()

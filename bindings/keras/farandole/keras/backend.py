@@ -1,10 +1,10 @@
-"""Which Keras this is: version 3, on PyTorch."""
+"""The check that Keras is version 3 on PyTorch."""
 
 _REMEDY = 'set KERAS_BACKEND=torch before keras is imported: os.environ["KERAS_BACKEND"] = "torch"'
 
 
 def require_torch():
-    """ImportError, with what to do, where Keras runs on something else."""
+    """ImportError, with the remedy, if Keras is missing, older than 3, or not on PyTorch."""
     try:
         import keras
     except ModuleNotFoundError as error:

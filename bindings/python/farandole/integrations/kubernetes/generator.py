@@ -58,8 +58,8 @@ def header(o):
         ]
     if o.elastic and o.kind in ("job", "deployment", "pytorchjob"):
         lines += [
-            f"Elastic: {o.min_nodes} to {o.max_nodes} pods. Who loses one goes on from the last commit, where the program "
-            "has commits (docs/elastic.md); else all ranks begin again from their checkpoint."
+            f"Elastic: {o.min_nodes} to {o.max_nodes} pods. Who loses one goes on from the last commit, where the "
+            "program has commits (docs/elastic.md); else all ranks begin again from their checkpoint."
         ]
     return "\n".join(lines)
 
