@@ -1,4 +1,5 @@
-"""train_ray: the program of a RayJob. farandole.integrations.ray makes Ray Train's workers one world; each run has its key.
+"""train_ray: the program of a RayJob. farandole.integrations.ray joins Ray Train's workers into one world,
+and each run has its own key.
 
 RANKS=2 python train_ray.py        # on the cluster that RAY_ADDRESS names, or on a new one of this machine
 """
