@@ -1,4 +1,4 @@
-// Version: of this library, as the C API says it too.
+// kVersion is the version of this library; the C API returns it too.
 #pragma once
 
 #include <string_view>
