@@ -49,7 +49,7 @@
   KNOB(tcp_streams,            Count,   "1", "",                                                                       \
        "TCP connections from one rank to another host: 4 if the network limits each connection, at most 8.")           \
   KNOB(spin_us,                Count,   "50", "",                                                                      \
-       "How long a waiting rank spins before it sleeps, in microseconds. A rank without a core of its own never spins.") \
+       "How long a waiting rank spins before it sleeps, in microseconds. Ranks without a core of their own never spin.") \
   KNOB(interfaces,             Text,    "", "FARANDOLE_IFACE,HOROVOD_GLOO_IFACE",                                      \
        "Network interfaces to listen on, comma-separated (eth0,eth1), or ^lo,docker0 to exclude some; empty: all "     \
        "that lead to other hosts (no docker0, veth, link-local ...).")                                                 \

@@ -1,5 +1,5 @@
 // These functions convert between float32 and the small real types, one value at a time. They are the reference that
-// the vectorised kernels must match bit for bit.
+// the vectorised kernels must match.
 #pragma once
 
 #include <cstdint>
