@@ -526,7 +526,7 @@ class Together : public Group {
     Size(2);
     SubmitAll(requests);
     std::vector<Bucket> buckets = Decide().buckets;
-    begin_group(buckets, most_bytes, [&](const std::string& name) -> const Request* {
+    mark_group_launches(buckets, most_bytes, [&](const std::string& name) -> const Request* {
       for (const Request& request : requests) {
         if (request.name == name && name != "unknown") return &request;
       }
