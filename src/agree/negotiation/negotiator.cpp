@@ -38,8 +38,8 @@ bool had_joined(const Unit& unit, int rank) {
 std::optional<Failure> missing_member(const Unit& unit, const Pending& pending, const NegotiatorOptions& options) {
   for (int rank = 0; rank < options.size; ++rank) {
     if (pending.asked_by(rank) || had_joined(unit, rank)) continue;
-    Mismatch mismatch{pending.first_rank, rank, fmt::format("it in group '{}'", pending.first().group), "it not",
-                      "all ranks must submit the same group"};
+    Mismatch mismatch{pending.first_rank, rank, fmt::format("it in group '{}'", pending.first().group),
+                      "no operation of this name", "all ranks must submit the same group"};
     if (rank < pending.first_rank) {
       std::swap(mismatch.first, mismatch.second);
       std::swap(mismatch.first_has, mismatch.second_has);
@@ -188,7 +188,7 @@ void Negotiator::State::append_overdue(std::vector<Bucket>& buckets, int64_t now
     if (found == waiting.pending().end()) continue;  // an earlier name of this loop has taken its group
     const Stall stall = stall_of(waiting, found->second, options, now_ns);
     const int culprit = stall.missing.empty() ? -1 : stall.missing.front();
-    const Failure failure{Code::timeout, stall.text + "; this is as long as it may take, so it fails on all ranks",
+    const Failure failure{Code::timeout, stall.text + "; the stall limit has passed, so it fails on all ranks",
                           culprit};
     const Unit unit = waiting.take(name);
     append_failed(buckets, unit, failure);

@@ -67,7 +67,7 @@ Result<Plan> MemberSession::decode_plan(ConstBytes bytes) {
   FDL_ASSIGN_OR_RETURN(PlanMessage message, fdl::decode_plan(bytes));
   if (message.number != state_->handled + 1) {
     return Status(Code::internal,
-                  fmt::format("plan {} came where plan {} was due", message.number, state_->handled + 1));
+                  fmt::format("plan {} arrived instead of plan {}", message.number, state_->handled + 1));
   }
   FDL_RETURN_IF_ERROR(state_->learn(message));
   FDL_RETURN_IF_ERROR(lengthen(message, state_->cache));

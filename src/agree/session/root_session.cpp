@@ -68,7 +68,8 @@ Result<std::vector<const Request*>> RootSession::State::requests_in(int from, co
   for (const uint32_t position : message.cached) {
     const Request* request = cache.meaning(position, message.acknowledged);
     if (request == nullptr) {
-      return refuse(from, Code::internal, fmt::format("it asks for cached request {}, which there is not", position));
+      return refuse(from, Code::internal,
+                    fmt::format("it refers to cached request {}, which does not exist", position));
     }
     requests.push_back(request);
   }

@@ -263,7 +263,7 @@ Status Reader::read(const flatbuffers::Vector<Offset<wire::Bucket>>* from, std::
   }
   for (std::size_t i = 0; i < to.size(); ++i) {
     if (to[i].launch_with_next && (i + 1 == to.size() || !may_launch_group(to[i], to[i + 1]))) {
-      return malformed("a bucket begins with none that could begin with it");
+      return malformed("a bucket is launched with the next one, which cannot join it");
     }
   }
   return ok_status();

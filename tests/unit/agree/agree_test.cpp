@@ -396,7 +396,8 @@ TEST_F(Groups, RanksMustMeanTheSameMembers) {
   Submit(1, {member("g", 2, allreduce("a")), member("g", 2, allreduce("c"))});
   const Plan plan = Decide();
   EXPECT_EQ(plan.error("a"),
-            "b: rank 0 (host-a) has it in group 'g', rank 1 (host-b) has it not; all ranks must submit the same group");
+            "b: rank 0 (host-a) has it in group 'g', rank 1 (host-b) has no operation of this name; all ranks must "
+            "submit the same group");
   EXPECT_EQ(plan.error("b"), plan.error("a"));
   EXPECT_EQ(plan.error("c"), plan.error("a"));
   EXPECT_EQ(plan.buckets[0].culprit, 1);
@@ -410,7 +411,8 @@ TEST_F(Groups, TheLowerRankThatLacksAMemberComesFirst) {
   Submit(0, {member("g", 1, allreduce("c"))});
   const Plan plan = Decide();
   EXPECT_EQ(plan.error("b"),
-            "c: rank 0 (host-a) has it in group 'g', rank 1 (host-b) has it not; all ranks must submit the same group");
+            "c: rank 0 (host-a) has it in group 'g', rank 1 (host-b) has no operation of this name; all ranks must "
+            "submit the same group");
   EXPECT_EQ(plan.error("c"), plan.error("b"));
 }
 
@@ -833,8 +835,8 @@ TEST_F(Stalls, FailWithTheSameFactsWhenTheyTakeTooLong) {
   EXPECT_TRUE(negotiator_->decide(15 * kSecond - 1).empty());
   const Plan plan = negotiator_->decide(15 * kSecond);
   EXPECT_EQ(plan.error("a"),
-            "'a' (allreduce) has been waited for for 15 s: ranks 0, 2 submitted it, missing: rank 1 (host-b); this is "
-            "as long as it may take, so it fails on all ranks");
+            "'a' (allreduce) has been waited for for 15 s: ranks 0, 2 submitted it, missing: rank 1 (host-b); the "
+            "stall limit has passed, so it fails on all ranks");
   EXPECT_EQ(plan.buckets[0].code, Code::timeout);
   EXPECT_EQ(plan.buckets[0].culprit, 1);
   EXPECT_THAT(negotiator_->decided_without_all(), ElementsAre("a"));

@@ -96,7 +96,7 @@ TEST_F(Sessions, AMalformedMessageIsRefusedWithTheRankAndNothingOfItIsUsed) {
   EXPECT_THAT(SendRaw(1, {.requests = {allreduce("a"), bad}}).text(),
               HasSubstr("rank 1 (host-b): malformed control message: 'z': a dimension is negative"));
   EXPECT_THAT(SendRaw(1, {.cached = {3}, .requests = {allreduce("a")}}).text(),
-              HasSubstr("rank 1 (host-b): it asks for cached request 3, which there is not"));
+              HasSubstr("rank 1 (host-b): it refers to cached request 3, which does not exist"));
   EXPECT_THAT(SendRaw(1, {.acknowledged = 1, .requests = {allreduce("a")}}).text(),
               HasSubstr("rank 1 (host-b): it acknowledges plan 1 after 0 of 0"));
   EXPECT_THAT(SendRaw(1, {.requests = {allreduce("a"), allreduce("a")}}).text(),
@@ -122,7 +122,7 @@ TEST_F(Sessions, PlansComeInOrder) {
   ASSERT_TRUE(Send(0, {allreduce("a")}).ok());
   const auto first = root_->decide(0);
   ASSERT_TRUE(members_[0]->decode_plan(*first).ok());
-  EXPECT_THAT(members_[0]->decode_plan(*first).status().text(), HasSubstr("plan 1 came where plan 2 was due"));
+  EXPECT_THAT(members_[0]->decode_plan(*first).status().text(), HasSubstr("plan 1 arrived instead of plan 2"));
   EXPECT_FALSE(members_[0]->decode_plan(bytes_of("no plan at all")).ok());
 }
 
