@@ -150,7 +150,7 @@ TEST(DeviceScratch, ALargerOneReplacesItOnceWhatUsedItHasRun) {
       me.comm.sleep_until_ready(Deadline::after_seconds(0.01));
     }
     EXPECT_FALSE(larger.completion.done);
-    EXPECT_THAT(me.comm.phase(), HasSubstr("waiting until the memory for packing is free"));
+    EXPECT_THAT(me.comm.phase(), HasSubstr("waiting until the scratch buffer is free"));
     EXPECT_THAT(library.known(), HasSubstr("2097152 alike"));
     me.device.let_go();
     require(me.comm.wait(larger.completion, Deadline::after_seconds(60)));
