@@ -15,8 +15,8 @@ Result<std::unique_ptr<OrderedComm>> Runtime::make_comm(Group& group) {
   made->metrics = metrics_of(group);
   made->watch =
       std::make_unique<DeviceWatch>(id, group.members(), group.rank(),
-                                    DeviceWatch::Terms{.warning_ns = seconds_to_ns(config_.stall_warning_s),
-                                                       .shutdown_ns = seconds_to_ns(config_.stall_shutdown_s)});
+                                    DeviceWatch::Limits{.warning_ns = seconds_to_ns(config_.stall_warning_s),
+                                                        .shutdown_ns = seconds_to_ns(config_.stall_shutdown_s)});
   FDL_ASSIGN_OR_RETURN(made->comm, connect(id, group.members(), group.rank(), [this] { progress_thread_->watch(); }));
   MutexLock lock(mutex_);
   comms_.insert(made.get());
@@ -99,17 +99,17 @@ std::optional<Communicator::DeviceWork> Runtime::look_after(OrderedComm& comm, i
   auto work = look_at(comm);
   if (!work || !work->failure.ok()) return work;
   const auto name_of = [&](uint64_t number) { return communicator.name_of_device_work(number); };
-  const DeviceWatch::Wish wish = comm.watch->look(*work, name_of, now_ns);
-  if (wish.question != 0) {
+  const DeviceWatch::Actions actions = comm.watch->update(*work, name_of, now_ns);
+  if (actions.query != 0) {
     const std::vector<int> asked = others(communicator.members());
     link_->probe(asked);
-    link_->ask(communicator.id(), wish.question, asked, comm.watch->claim_ns());
+    link_->ask(communicator.id(), actions.query, asked, comm.watch->claim_ns());
   }
-  if (!wish.warning.empty()) {
-    warnings.push_back(wish.warning);
+  if (!actions.warning.empty()) {
+    warnings.push_back(actions.warning);
     if (comm.metrics) comm.metrics->stalled(1);
   }
-  if (!wish.failure.ok()) report(comm, wish.failure);
+  if (!actions.failure.ok()) report(comm, actions.failure);
   return work;
 }
 
@@ -133,7 +133,7 @@ void Runtime::tell_of_comm(const CoordinatorEvent& event) {
 void Runtime::hear_of_comm(const CoordinatorEvent& event) {
   MutexLock lock(mutex_);
   OrderedComm* comm = comm_of(event.comm);
-  if (comm != nullptr) comm->watch->told(event.rank, event.question, {event.begun, event.waiting});
+  if (comm != nullptr) comm->watch->on_answer(event.rank, event.question, {event.begun, event.waiting});
 }
 
 }  // namespace fdl
