@@ -63,7 +63,7 @@ fdl_result fdl_device_alloc(fdl_group* group, fdl_device_kind kind, int index, v
   auto fault = fault_of_place(kind, index);
   if (kind == FDL_DEVICE_CPU) fault = "for memory of the CPU's there is fdl_alloc";
   if (fault) return refuse("fdl_device_alloc: " + *fault);
-  auto taken = group->world->runtime->take_memory(*group->group, kind, index, stream_on_any_thread(stream), bytes);
+  auto taken = group->world->runtime->allocate_symmetric(*group->group, kind, index, stream_on_any_thread(stream), bytes);
   if (!taken.ok()) {
     return report(taken.status().while_doing("allocating " + std::to_string(bytes) + " bytes on a device"));
   }

@@ -145,8 +145,7 @@ fdl_result fdl_device_open(fdl_world* world, fdl_device_kind kind, int index) {
   return status.ok() ? FDL_OK : report(status);
 }
 
-// ---- groups
-// ------------------------------------------------------------------------------------------------------------
+// ---- groups ----
 
 fdl_group* fdl_group_all(fdl_world* world) { return world == nullptr ? nullptr : &world->all; }
 
