@@ -1,5 +1,5 @@
-// farandole.hpp: the C API as C++ objects that end themselves and errors that are thrown. Header-only; adds nothing
-// else.
+// farandole.hpp wraps the C API in C++ objects with destructors, and throws its errors as exceptions. It is header-only
+// and adds nothing else; arguments, errors and thread rules are those of farandole.h.
 #pragma once
 
 #include <farandole/farandole.h>
@@ -16,7 +16,7 @@
 namespace fdl {
 inline namespace api_0 {
 
-// What fdl_last_error() said when a call failed.
+// Carries a copy of what fdl_last_error() returned after a failed call; what() is its text.
 class Error : public std::runtime_error {
  public:
   explicit Error(const fdl_error& error)
@@ -36,10 +36,12 @@ class Error : public std::runtime_error {
   std::string group;
 };
 
+// Throws Error unless the result is FDL_OK. Call it in the thread of the failed call.
 inline void check(fdl_result result) {
   if (result != FDL_OK) throw Error(*fdl_last_error());
 }
 
+// The dtype of a C++ type: bool, float, double and all integers. 16-bit and 8-bit floats have no C++ type here.
 template <typename T>
 constexpr fdl_dtype dtype_of() {
   if constexpr (std::is_same_v<T, bool>)
@@ -57,6 +59,7 @@ constexpr fdl_dtype dtype_of() {
   }
 }
 
+// A deleter for std::unique_ptr that calls a function of the C API.
 template <auto end>
 struct EndWith {
   template <typename T>
@@ -68,12 +71,14 @@ struct EndWith {
 // The outcome of named operations that were submitted together.
 class Handle {
  public:
+  // Takes ownership.
   explicit Handle(fdl_handle* handle) : handle_(handle) {}
   bool done() const {
     int done = 0;
     check(fdl_poll(handle_.get(), &done));
     return done != 0;
   }
+  // In nanoseconds; negative: no limit. Throws the operations' failure.
   void wait(int64_t timeout_ns = -1) const { check(fdl_wait_handle(handle_.get(), timeout_ns)); }
   fdl_handle* get() const { return handle_.get(); }
 
@@ -81,10 +86,11 @@ class Handle {
   std::unique_ptr<fdl_handle, EndWith<fdl_handle_free>> handle_;
 };
 
-// Named operations that will be submitted together: all or nothing.
+// Named operations that are submitted together, and all run or all fail. A batch may be submitted again once its handle
+// is done.
 class Batch {
  public:
-  // In place; `name` is the same on all ranks, in any order.
+  // Adds an allreduce of `count` elements, in place. All ranks must use the same names, in any order.
   template <typename T>
   Batch& allreduce(std::string name, T* data, std::size_t count, fdl_reduce_op op = FDL_AVERAGE) {
     parts_.push_back(std::make_unique<Part>());
@@ -108,7 +114,7 @@ class Batch {
     return Handle(handle);
   }
 
-  // Submits and waits.
+  // Submits and waits without a limit.
   void run(fdl_group* group) const { check(fdl_run(group, operations_.data(), operations_.size(), -1, nullptr)); }
 
  private:
@@ -120,9 +126,11 @@ class Batch {
   std::vector<fdl_operation> operations_;
 };
 
-// Collectives that every member calls in the same order.
+// An ordered communicator: every member calls the same collectives in the same order, from one thread at a time. Counts
+// are those of the C functions of the same names, in elements.
 class Comm {
  public:
+  // Collective over the group.
   explicit Comm(fdl_group* group) {
     fdl_comm* made = nullptr;
     check(fdl_comm_create(group, &made));
@@ -160,6 +168,7 @@ class Comm {
     check(fdl_recv(comm_.get(), data, count, dtype_of<T>(), peer));
   }
   void barrier() { check(fdl_barrier(comm_.get())); }
+  // From any thread.
   void abort(const std::string& reason) { check(fdl_comm_abort(comm_.get(), reason.c_str())); }
   fdl_comm* get() const { return comm_.get(); }
 
@@ -167,9 +176,10 @@ class Comm {
   std::unique_ptr<fdl_comm, EndWith<fdl_comm_destroy>> comm_;
 };
 
-// A set of ranks. The world's own is World::all().
+// A set of ranks. World::all() returns the group of all ranks.
 class Group {
  public:
+  // Collective over `ranks`, which are ranks of the world; their order is their order in the group.
   Group(fdl_world* world, const std::vector<int>& ranks) {
     fdl_group* made = nullptr;
     check(fdl_group_create(world, ranks.data(), ranks.size(), &made));
@@ -183,7 +193,7 @@ class Group {
   std::unique_ptr<fdl_group, EndWith<fdl_group_destroy>> group_;
 };
 
-// All ranks of the job. Constructing it meets the others; destroying it says good-bye.
+// All ranks of the job. The constructor joins the job and blocks until all ranks are there; the destructor leaves it.
 class World {
  public:
   explicit World(const fdl_world_options* options = nullptr) {
@@ -196,6 +206,7 @@ class World {
   int rank() const { return facts_.rank; }
   int size() const { return facts_.size; }
   const fdl_world_facts& facts() const { return facts_; }
+  // Belongs to the world.
   fdl_group* all() const { return fdl_group_all(world_.get()); }
   fdl_world* get() const { return world_.get(); }
 
