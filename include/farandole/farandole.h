@@ -2,26 +2,27 @@
  *
  * Conventions
  *
- *  1. Errors. Every function that can fail returns fdl_result; FDL_OK is 0. The whole story of the last failure in this
- *     thread is fdl_last_error(): code, one sentence (who, what, what to do), culprit, operation, phase, group. Ranks
- *     that did not cause a failure get the same culprit and sentence as everybody. Output arguments are written only on
- *     FDL_OK.
- *  2. What a failure leaves. FDL_INVALID_ARGUMENT, FDL_UNSUPPORTED and the FDL_MISMATCH of a named operation: nothing
- *     happened, everything stays usable. Any other failure of a collective ends its communicator (for named operations:
- *     its group) and says so, on all its ranks alike; the world lives on, and a new group of the survivors can be made.
- *     Ordered ranks that called different things learn of it when they meet, too late to undo: FDL_MISMATCH ends those.
- *  3. Objects are opaque. One function makes each, one ends it; ending NULL does nothing. What was left when its world
- *     is destroyed answers FDL_SHUT_DOWN and is still to be destroyed; a communicator outlives its requests.
- *  4. Option structs begin with struct_size and are filled by fdl_..._options_init, so that they can grow. A NULL
- *     pointer means defaults. What an option can say, the environment can say; the option wins. `farandole config`
- *     lists all.
+ *  1. Errors. Every function that can fail returns fdl_result; FDL_OK is 0. fdl_last_error() describes the last failure
+ *     in this thread: code, one sentence (which rank, what happened, what to do), culprit, operation, phase, group.
+ *     Ranks that did not cause a failure get the same culprit and sentence as the others. Output arguments are written
+ *     only on FDL_OK.
+ *  2. State after a failure. FDL_INVALID_ARGUMENT, FDL_UNSUPPORTED and the FDL_MISMATCH of a named operation: nothing
+ *     happened, and all objects stay usable. Any other failure of a collective ends its communicator (for named
+ *     operations: its group) on all its ranks with the same error. The world stays usable, and the surviving ranks can
+ *     make a new group. Ordered ranks that call different collectives detect it only when their messages meet, too late
+ *     to undo: that FDL_MISMATCH ends the communicator.
+ *  3. Objects are opaque. One function makes each, one ends it; ending NULL does nothing. An object that is left when
+ *     its world is destroyed returns FDL_SHUT_DOWN and must still be destroyed. A communicator must outlive its
+ *     requests, except for fdl_request_free.
+ *  4. Option structs begin with struct_size and are filled by fdl_..._init, so that they can grow. A NULL pointer means
+ *     defaults. Each option can be set in the environment as well; the option wins. `farandole config` lists all.
  *  5. Buffers stay the caller's; the library keeps no pointer after completion. Sizes are bytes, counts are elements,
  *     both size_t; shapes are int64_t; durations are nanoseconds in int64_t fields named ..._ns (0: as configured).
  *     input == output means in place. Input and output that overlap in another way are FDL_INVALID_ARGUMENT; a rank's
  *     own part of the larger buffer (allgather, gather: input; reduce_scatter, scatter: output) is in place too.
- *  6. Threads. Any thread may use a world and a group and submit named operations; a communicator (and its requests)
- *     belongs to one thread at a time; a handle may be waited for by any number of threads. No callback runs under a
- *     lock. EINTR is never an error. After fork() without exec the child may not use a world: FDL_NOT_INITIALIZED.
+ *  6. Threads. Any thread may use a world and a group and submit named operations. A communicator with its requests
+ *     belongs to one thread at a time. Any number of threads may wait for a handle. No callback runs under a lock.
+ *     EINTR is never an error. After fork() without exec the child may not use a world: FDL_NOT_INITIALIZED.
  *  7. The library changes no global state of the process: no signal handler, no atexit, no locale, no environment, no
  *     standard output. Logging goes through one sink (standard error by default) that fdl_log_sink replaces.
  *  8. Determinism. A result is the same bits on every rank, and the same bits again for the same inputs, ranks and
@@ -49,43 +50,45 @@
 extern "C" {
 #endif
 
-/* ---- Results and errors --------------------------------------------------------------------------------------------
- */
+/* ---- Results and errors ---- */
 
 /* Numbers never change their meaning; new ones are appended. */
 typedef enum fdl_result {
   FDL_OK = 0,
-  FDL_INVALID_ARGUMENT = 1, /* the caller erred; nothing happened */
-  FDL_MISMATCH = 2,         /* ranks disagree; nothing happened, the group lives on */
+  FDL_INVALID_ARGUMENT = 1, /* an argument is wrong on this rank; nothing happened */
+  FDL_MISMATCH = 2,         /* ranks disagree; for a named operation nothing happened, and the group stays usable */
   FDL_PEER_LOST = 3,        /* a rank died, stopped or cannot be reached */
-  FDL_TIMEOUT = 4,          /* a deadline passed; the text names who is missing */
-  FDL_ABORTED = 5,          /* fdl_comm_abort, here or elsewhere */
+  FDL_TIMEOUT = 4,          /* a deadline passed; the text names the rank that is missing */
+  FDL_ABORTED = 5,          /* fdl_comm_abort, on this rank or another */
   FDL_SHUT_DOWN = 6,        /* this world, or a rank that is needed, has been shut down */
   FDL_NOT_INITIALIZED = 7,  /* no world, or a world inherited through fork() */
-  FDL_UNSUPPORTED = 8,
-  FDL_RESOURCE = 9, /* memory, descriptors, files */
-  FDL_TRANSPORT = 10,
-  FDL_AUTHENTICATION = 11, /* the job keys differ */
-  FDL_INTERNAL = 12        /* a bug: please report */
+  FDL_UNSUPPORTED = 8,      /* this build, machine or object cannot do it; the text says what is missing */
+  FDL_RESOURCE = 9,         /* memory, descriptors or files are short */
+  FDL_TRANSPORT = 10,       /* a connection failed or carried an invalid message */
+  FDL_AUTHENTICATION = 11,  /* the job keys differ */
+  FDL_INTERNAL = 12         /* a bug: please report */
 } fdl_result;
 
+/* No string is NULL; an unknown one is empty. */
 typedef struct fdl_error {
   fdl_result code;
-  int culprit_rank; /* in the world; -1 where nobody in particular is at fault */
-  const char* text; /* one sentence: who, what, what to do. Never NULL, nor are the others; empty if unknown */
+  int culprit_rank; /* in the world; -1 if no single rank is at fault */
+  const char* text; /* one sentence: which rank, what happened, what to do */
   const char* culprit_host;
   const char* operation; /* "allreduce 'grad_7'" */
   const char* phase;     /* "ring, step 9: recv_reduce chunk 3 from rank 2" */
   const char* group;
 } fdl_error;
 
-/* The last failure in this thread. Valid until the next farandole call in this thread fails. */
+/* The last failure in this thread; FDL_OK and empty strings before the first. Never NULL. Valid until the next
+ * farandole call in this thread fails. */
 FDL_API const fdl_error* fdl_last_error(void);
-FDL_API const char* fdl_result_name(fdl_result result); /* "PEER_LOST" */
-FDL_API const char* fdl_version(void);                  /* "0.1.0" */
+/* The name of a result without its prefix: "PEER_LOST". A static string. */
+FDL_API const char* fdl_result_name(fdl_result result);
+/* The version of the library at run time: "0.1.0". A static string. */
+FDL_API const char* fdl_version(void);
 
-/* ---- Types and operations ------------------------------------------------------------------------------------------
- */
+/* ---- Types and operations ---- */
 
 typedef enum fdl_dtype {
   FDL_UINT8 = 0,
@@ -105,8 +108,10 @@ typedef enum fdl_dtype {
   FDL_FLOAT8_E5M2 = 14
 } fdl_dtype;
 
-FDL_API size_t fdl_dtype_size(fdl_dtype dtype);      /* bytes of one element; 0 for what is no dtype */
-FDL_API const char* fdl_dtype_name(fdl_dtype dtype); /* "float32" */
+/* The bytes of one element; 0 if `dtype` is not a dtype. */
+FDL_API size_t fdl_dtype_size(fdl_dtype dtype);
+/* "float32"; "no dtype" if it is not one. A static string. */
+FDL_API const char* fdl_dtype_name(fdl_dtype dtype);
 
 /* 16-bit and 8-bit floats are computed in float32 and rounded to nearest even. Integer sums and products wrap. Bitwise
  * operations take integers, logical ones bool. Average is a sum divided by the number of ranks (integers: toward zero).
@@ -124,20 +129,21 @@ typedef enum fdl_reduce_op {
   FDL_LOGICAL_OR = 9,
   FDL_LOGICAL_XOR = 10,
   FDL_USER = 11,  /* with fdl_call_options.user_op */
-  FDL_ADASUM = 12 /* named allreduce of floats, 2^n ranks: adds what is orthogonal, averages what is parallel */
+  FDL_ADASUM = 12 /* named allreduce of floats over 2^n ranks: adds orthogonal vectors, averages parallel ones */
 } fdl_reduce_op;
 
-/* target[i] = fold(source[i], target[i]) for count elements; `source` comes from the lower rank. Must not call
- * farandole. */
+/* Computes target[i] = fold(source[i], target[i]) for `count` elements; `source` comes from the lower rank. Must not
+ * call farandole. */
 typedef void (*fdl_user_function)(const void* source, void* target, size_t count, fdl_dtype dtype, void* context);
 typedef struct fdl_op fdl_op;
-/* Makes a reduction of the caller's own. `commutative` 0: the sources are folded in rank order. */
+/* Makes an operation for FDL_USER. The function must be associative; commutative != 0 says that it is commutative too,
+ * which allows more algorithms. `context` is passed to each call. FDL_INVALID_ARGUMENT: function or op is NULL. Any
+ * number of communicators and threads may use it at a time, if the function allows that. */
 FDL_API fdl_result fdl_op_create(fdl_user_function function, void* context, int commutative, fdl_op** op);
-/* Ends the reduction. No call that uses it may be in flight. */
+/* No call that uses it may be in flight. */
 FDL_API void fdl_op_destroy(fdl_op* op);
 
-/* ---- Library -------------------------------------------------------------------------------------------------------
- */
+/* ---- Library ---- */
 
 typedef enum fdl_log_level {
   FDL_LOG_TRACE = 0,
@@ -147,20 +153,23 @@ typedef enum fdl_log_level {
   FDL_LOG_ERROR = 4,
   FDL_LOG_OFF = 6
 } fdl_log_level;
+/* `line` has no newline, and is valid during the call only. */
 typedef void (*fdl_log_function)(fdl_log_level level, const char* line, void* context);
-/* Replaces the sink; NULL restores standard error. May be called from any thread; the sink is too. */
+/* Replaces the sink of the process; NULL restores standard error. May be called from any thread. The library calls the
+ * sink from any thread. */
 FDL_API void fdl_log_sink(fdl_log_function function, void* context);
 
-/* The table of knobs with the values in force and where each came from, as text. Copies at most `capacity` bytes with a
- * final 0 into `text` and returns how many the whole needs. A value that does not parse is in the text's first line. */
+/* Describes all options as text: name, value in force, source and meaning, one line each. Copies at most `capacity`
+ * bytes with a final 0 into `text` (which may be NULL) and returns the bytes that the whole text needs. If a value in
+ * the environment is invalid, the text is one line that begins with "error: ". */
 FDL_API size_t fdl_config_describe(char* text, size_t capacity);
-/* By which algorithm so many ranks would run a collective of this size over TCP, why (by the tuning table in force, or
- * by the model), and its steps: as fdl_config_describe. */
+/* Describes as text the algorithm with which `ranks` ranks would run a collective of `bytes` bytes over TCP, the reason
+ * (the tuning table in force, or the cost model) and its steps. `collective`: "allreduce" and so on; `algorithm`: a
+ * name, or NULL to choose one. Text, result and errors are as for fdl_config_describe. */
 FDL_API size_t fdl_explain(const char* collective, int ranks, size_t bytes, const char* algorithm, char* text,
                            size_t capacity);
 
-/* ---- World: all ranks of a job, as this rank knows them -------------------------------------------------------------
- */
+/* ---- World: all ranks of a job, from the view of this rank ---- */
 
 typedef struct fdl_world fdl_world;
 
@@ -168,89 +177,109 @@ typedef struct fdl_world_options {
   size_t struct_size;
   int rank; /* -1: from the environment (then size, local_* and rendezvous too) */
   int size;
-  int local_rank; /* -1: found out */
+  int local_rank; /* -1: computed from the hosts of all ranks */
   int local_size;
   const char* rendezvous; /* "tcp://host:port", "file:///path", "memory://name"; NULL: from the environment */
   const char* job_key;    /* NULL: from the environment */
-  /* Knobs by name, as `farandole config` lists them: "transport", "shm", "slice_bytes", "1M", ... name, value, name,
-   * value; option_count counts pairs. */
+  /* Options by name, as `farandole config` lists them, as name, value, name, value: "transport", "shm", "slice_bytes",
+   * "1M". option_count counts pairs. */
   const char* const* options;
   size_t option_count;
 } fdl_world_options;
 
-/* Fills in the defaults and struct_size. */
+/* Sets all members to their defaults; options must not be NULL. */
 FDL_API void fdl_world_options_init(fdl_world_options* options);
 
-/* Meets the other ranks. Blocks until all are there, or fails with FDL_TIMEOUT and names the missing. Several worlds
- * may live in one process (ranks as threads with rank, size and "memory://name" given). */
+/* Joins the ranks of a job. Blocks until all ranks have called it, at most for the option start_timeout_s. Several
+ * worlds may live in one process (ranks as threads, with rank, size and "memory://name" given). `options` may be NULL.
+ * FDL_INVALID_ARGUMENT: an option is wrong. FDL_TIMEOUT: the text names the missing ranks. FDL_MISMATCH: ranks have
+ * different settings. FDL_AUTHENTICATION: the job keys differ. */
 FDL_API fdl_result fdl_world_create(const fdl_world_options* options, fdl_world** world);
-/* Says good-bye. Operations in flight complete with FDL_SHUT_DOWN; ends groups and communicators that were left. */
+/* Leaves the job. Named operations that all ranks have agreed on get up to two seconds to finish; all others in flight
+ * complete with FDL_SHUT_DOWN, and so do later calls on groups and communicators that are left. Ends `world`: no thread
+ * may use it afterwards. */
 FDL_API void fdl_world_destroy(fdl_world* world);
 
 typedef struct fdl_world_facts {
   size_t struct_size;
   int rank, size;
   int local_rank, local_size; /* among the ranks of this host */
-  int cross_rank, cross_size; /* among the ranks with this local rank, one a host */
+  int cross_rank, cross_size; /* among the ranks with this local rank, one on each host */
   const char* host;           /* strings live as long as the world */
-  const char* source;         /* which launcher told: "torchrun" */
+  const char* source;         /* the launcher that set rank and size: "torchrun" */
   const char* rendezvous;
-  const char* transports; /* "shm", "tcp", "shm+tcp": what joins the ranks of this world */
-  int is_homogeneous;     /* 1 where all hosts have as many ranks */
+  const char* transports; /* the transports that join this rank to the others: "shm", "tcp", "shm+tcp", "none" */
+  int is_homogeneous;     /* 1 if all hosts have the same number of ranks */
 } fdl_world_facts;
-FDL_API fdl_result fdl_world_info(fdl_world* world, fdl_world_facts* facts); /* facts->struct_size must be set */
+/* Copies the facts of the world. facts->struct_size must be set by the caller, else FDL_INVALID_ARGUMENT. */
+FDL_API fdl_result fdl_world_info(fdl_world* world, fdl_world_facts* facts);
 
 typedef struct fdl_counters {
   size_t struct_size;
-  uint64_t control_messages;  /* sent by this rank for agreement */
-  uint64_t wakeups;           /* of this rank's background thread */
-  uint64_t named_operations;  /* completed */
+  uint64_t control_messages;  /* messages that this rank sent to agree on named operations */
+  uint64_t wakeups;           /* of this rank's progress thread */
+  uint64_t named_operations;  /* completed on this rank */
   uint64_t buckets;           /* collectives that carried them */
-  uint64_t strangers_refused; /* connections without the job's key, where this rank serves the rendezvous */
-  uint64_t locked_steps;      /* of named operations that ran in a locked order: no message was sent for them */
+  uint64_t strangers_refused; /* connections without the job's key, if this rank serves the rendezvous */
+  uint64_t locked_steps;      /* rounds of named operations in a locked order, for which no message was sent */
   uint64_t lock_epochs;       /* how often an order was locked */
 } fdl_counters;
-FDL_API fdl_result fdl_metrics(fdl_world* world, fdl_counters* counters); /* counters->struct_size must be set */
+/* Copies the counters of the groups that exist. counters->struct_size must be set by the caller, else
+ * FDL_INVALID_ARGUMENT. */
+FDL_API fdl_result fdl_metrics(fdl_world* world, fdl_counters* counters);
 
-/* Writes what becomes of each named operation to a file that chrome://tracing and Perfetto show, until it is stopped or
- * the world is destroyed: who was ready when, queueing, packing, the collective. Rank 0 writes `path`; where it
- * contains %r, every rank writes a file of its own with its rank in that place. All ranks may call it, those that write
- * nothing too. The file is a whole JSON array after every write, also while operations go on. mark_cycles: also marks
- * when plans come. FARANDOLE_TIMELINE does the same from the start. A file that cannot be made is FDL_RESOURCE, one
- * timeline at a time FDL_INVALID_ARGUMENT. */
+/* Writes the states of each named operation to a file that chrome://tracing and Perfetto show: when each rank was
+ * ready, queueing, packing, the collective. It ends with fdl_timeline_stop or with the world. Rank 0 writes `path`; if
+ * `path` contains %r, every rank writes a file of its own with its rank in that place. All ranks may call it, also
+ * those that write nothing. The file is a complete JSON array after every write. mark_cycles != 0: instants also mark
+ * the arrival of plans. FARANDOLE_TIMELINE does the same from the start. FDL_RESOURCE: the file cannot be made.
+ * FDL_INVALID_ARGUMENT: a timeline is being written already, or path is NULL or empty. */
 FDL_API fdl_result fdl_timeline_start(fdl_world* world, const char* path, int mark_cycles);
-FDL_API fdl_result fdl_timeline_stop(fdl_world* world); /* FDL_RESOURCE: not all of it could be written */
+/* Completes the file; FDL_OK if none is being written. FDL_RESOURCE: not all of it could be written. */
+FDL_API fdl_result fdl_timeline_stop(fdl_world* world);
 
-/* ---- Groups: sets of ranks ------------------------------------------------------------------------------------------
- */
+/* ---- Groups: sets of ranks ---- */
 
 typedef struct fdl_group fdl_group;
 
-FDL_API fdl_group* fdl_group_all(fdl_world* world); /* the world's own; never to be destroyed */
-/* Collective over `ranks` (world ranks, each once; their order is the order of ranks in the group). Others need not
- * call. Groups of the same ranks must be made in the same order by all their members. */
+/* The group of all ranks. It belongs to the world; fdl_group_destroy ignores it. NULL for a NULL world. */
+FDL_API fdl_group* fdl_group_all(fdl_world* world);
+/* Makes a group of `count` world ranks, each named once; their order is the order of ranks in the group. Collective
+ * over these ranks, blocking; other ranks need not call it. All members must make groups of the same ranks in the same
+ * order. FDL_INVALID_ARGUMENT: a rank does not exist or occurs twice, or the caller is not among them. FDL_TIMEOUT: a
+ * member did not call. */
 FDL_API fdl_result fdl_group_create(fdl_world* world, const int* ranks, size_t count, fdl_group** group);
-/* Collective over `group`: one new group a color, ranks ordered by (key, rank). A negative color: none (*part = NULL).
- */
+/* Splits `group` into one new group for each color, with ranks ordered by (key, rank in `group`). Collective over
+ * `group`, blocking. With a negative color this rank joins none, and *part is NULL. */
 FDL_API fdl_result fdl_group_split(fdl_group* group, int color, int key, fdl_group** part);
-FDL_API int fdl_group_rank(const fdl_group* group);                 /* this rank's number in the group */
-FDL_API int fdl_group_size(const fdl_group* group);                 /* how many ranks the group has */
-FDL_API int fdl_group_world_rank(const fdl_group* group, int rank); /* -1 for what is no rank of the group */
-/* Ends the group on this rank. Operations in flight complete with FDL_SHUT_DOWN. */
+/* This rank in the group; -1 for NULL. */
+FDL_API int fdl_group_rank(const fdl_group* group);
+/* The number of ranks in the group; 0 for NULL. */
+FDL_API int fdl_group_size(const fdl_group* group);
+/* The world's rank of a rank of the group; -1 if it is not one. */
+FDL_API int fdl_group_world_rank(const fdl_group* group, int rank);
+/* Ends the group on this rank. Operations that are agreed on get up to two seconds to finish; others in flight complete
+ * with FDL_SHUT_DOWN. No thread may use the group afterwards. */
 FDL_API void fdl_group_destroy(fdl_group* group);
 
-/* ---- Devices --------------------------------------------------------------------------------------------------------
+/* ---- Ordered communicators: every member calls the same collectives in the same order ---- */
+
+typedef struct fdl_comm fdl_comm;
+typedef struct fdl_request fdl_request;
+
+/* ---- Devices ----
  *
- * Tensors on a device are given with the device's kind and index and a stream. What the caller has queued on the stream
- * before comes before the operation, and what it queues there once the operation is done comes after it: "done" says
- * that the host has no more to do, not that the device is through, so that the host need not wait. A failure that comes
- * later (a rank that dies meanwhile) ends the operation on the device, and is the next call's. With NCCL, ordered calls
- * are queued on the given stream itself, and may be captured into a CUDA graph; without it (or with
+ * Tensors on a device are given with the device's kind and index and a stream. Work that the caller has queued on the
+ * stream before runs before the operation. Work that it queues there once the operation is done runs after it: "done"
+ * means that the host has no more to do, while the device may still work, so that the host need not wait. A failure
+ * that comes later (a rank dies meanwhile) ends the operation on the device, and the next call returns it. With NCCL,
+ * ordered calls are queued on the given stream itself, and may be captured into a CUDA graph. Without NCCL (or with
  * FARANDOLE_DEVICE_COLLECTIVES=staged) they go through pinned memory of the host, as messages always do. All ranks give
- * a collective tensors on the same kind of device; of a message each side may lie where it likes. */
+ * a collective tensors on the same kind of device; the two sides of a message may use different ones. */
 typedef enum fdl_device_kind { FDL_DEVICE_CPU = 0, FDL_DEVICE_CUDA = 2 /* DLPack's number */ } fdl_device_kind;
-/* Opens a device before its first use, which does so otherwise. FDL_UNSUPPORTED: it cannot be used, and why: no driver,
- * one that is too old, a build without it. FDL_INVALID_ARGUMENT: there are fewer. */
+/* Opens a device before its first use, which would open it otherwise. From any thread. FDL_UNSUPPORTED: the device
+ * cannot be used; the text says why (no driver, a driver that is too old, a build without CUDA). FDL_INVALID_ARGUMENT:
+ * the index does not exist. */
 FDL_API fdl_result fdl_device_open(fdl_world* world, fdl_device_kind kind, int index);
 
 /* ---- Ordered communicators: every member calls the same collectives in the same order -------------------------------
@@ -262,71 +291,73 @@ typedef struct fdl_request fdl_request;
 FDL_API fdl_result fdl_comm_create(fdl_group* group, fdl_comm** comm); /* collective over the group */
 /* Ends the communicator on this rank, and the requests of it that are in flight. */
 FDL_API void fdl_comm_destroy(fdl_comm* comm);
-/* Ends the communicator on all ranks: they get FDL_ABORTED, this rank's name and `reason`. From any thread. */
+/* Ends the communicator on all ranks with FDL_ABORTED, this rank's name and `reason` (which may be NULL). From any
+ * thread; the communicator must still be destroyed. */
 FDL_API fdl_result fdl_comm_abort(fdl_comm* comm, const char* reason);
-FDL_API int fdl_comm_rank(const fdl_comm* comm); /* this rank's number in the communicator */
-FDL_API int fdl_comm_size(const fdl_comm* comm); /* how many ranks the communicator has */
+/* This rank in the communicator, that is, in its group; -1 for NULL. */
+FDL_API int fdl_comm_rank(const fdl_comm* comm);
+/* The number of ranks; 0 for NULL. */
+FDL_API int fdl_comm_size(const fdl_comm* comm);
 
-/* What is rare. The simple forms below use defaults. */
+/* Options that few calls need. The simple forms below use the defaults. */
 typedef struct fdl_call_options {
   size_t struct_size;
-  const char* algorithm; /* NULL or "auto": chosen */
+  const char* algorithm; /* NULL or "auto": the library chooses */
   double prescale;       /* result = postscale * reduce(prescale * x): integers in float64, rounded toward zero */
   double postscale;
-  int64_t timeout_ns;    /* 0: as configured */
-  const fdl_op* user_op; /* with FDL_USER */
-  int deterministic;     /* -1: as configured */
+  int64_t timeout_ns;    /* of a blocking call; 0: as configured, as for the wait for a request */
+  const fdl_op* user_op; /* with FDL_USER only */
+  int deterministic;     /* 0 or 1; -1: as configured */
 } fdl_call_options;
-/* Fills in the defaults and struct_size. */
+/* Sets all members to their defaults; options must not be NULL. */
 FDL_API void fdl_call_options_init(fdl_call_options* options);
 
-/* ---- Collectives ----------------------------------------------------------------------------------------------------
- *
- * These block. Ranks are the communicator's; counts, send_counts and recv_counts have one entry a rank. Parts of the
- * ranks lie one behind the other in rank order. */
+/* Blocking collectives and messages on memory of the CPU. Ranks, `root` and `peer` are the communicator's. All members
+ * give the same dtype, op and root, and counts that fit together. Below, `size` is the number of ranks, and arrays of
+ * counts have one entry for each rank, in elements. FDL_INVALID_ARGUMENT: an argument is wrong on this rank; the text
+ * names it. FDL_TIMEOUT: the option timeout_s has passed (0: no limit). Other failures are as in convention 2. */
 
-/* output on every rank: the reduction of all inputs, count elements. */
+/* input and output: count elements on every rank. */
 FDL_API fdl_result fdl_allreduce(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype,
                                  fdl_reduce_op op);
-/* As fdl_allreduce, for rank `root` only; other ranks' output is ignored. */
+/* input: count elements on every rank; output: count elements on `root`, ignored elsewhere. */
 FDL_API fdl_result fdl_reduce(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype,
                               fdl_reduce_op op, int root);
-/* Copies count elements of rank `root`'s buffer into the buffers of all ranks. */
+/* buffer: count elements, read on `root`, written elsewhere. */
 FDL_API fdl_result fdl_broadcast(fdl_comm* comm, void* buffer, size_t count, fdl_dtype dtype, int root);
-/* output on every rank: the inputs of all ranks. count: of each rank's input. output holds size * count elements. */
+/* input: count elements on every rank; output: size * count elements, in the order of ranks. */
 FDL_API fdl_result fdl_allgather(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype);
-/* As fdl_allgather, with counts[r] elements of rank r. */
+/* counts: elements of each rank's input; output holds their sum. */
 FDL_API fdl_result fdl_allgatherv(fdl_comm* comm, const void* input, void* output, const size_t* counts,
                                   fdl_dtype dtype);
-/* output: this rank's part of the reduction. count: of each rank's output. input holds size * count elements. */
+/* input: size * count elements; output: count elements, the reduction of this rank's part of all inputs. */
 FDL_API fdl_result fdl_reduce_scatter(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype,
                                       fdl_reduce_op op);
-/* As fdl_reduce_scatter, with counts[r] elements for rank r. */
+/* counts: elements of each rank's output; input holds their sum. */
 FDL_API fdl_result fdl_reduce_scatterv(fdl_comm* comm, const void* input, void* output, const size_t* counts,
                                        fdl_dtype dtype, fdl_reduce_op op);
-/* Part r of input goes to rank r; part r of output comes from rank r. count: for each pair of ranks. */
+/* input and output: size * count elements; count of them for, and from, each rank. */
 FDL_API fdl_result fdl_alltoall(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype);
-/* As fdl_alltoall, with send_counts[r] elements to rank r and recv_counts[r] elements from it. */
+/* send_counts: elements of input for each rank; recv_counts: elements of output from each rank. */
 FDL_API fdl_result fdl_alltoallv(fdl_comm* comm, const void* input, const size_t* send_counts, void* output,
                                  const size_t* recv_counts, fdl_dtype dtype);
-/* As fdl_allgather, for rank `root` only; other ranks' output is ignored. */
+/* input: count elements on every rank; output: size * count elements on `root`, ignored elsewhere. */
 FDL_API fdl_result fdl_gather(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype, int root);
-/* Part r of rank `root`'s input goes to rank r; other ranks' input is ignored. count: of each rank's output. */
+/* input: size * count elements on `root`, ignored elsewhere; output: count elements on every rank. */
 FDL_API fdl_result fdl_scatter(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype,
                                int root);
-/* Returns when all ranks have called it. */
+/* Returns once all ranks have called it. */
 FDL_API fdl_result fdl_barrier(fdl_comm* comm);
-/* Sends count elements to rank `peer`. Its k-th fdl_recv from this rank meets the k-th fdl_send to it. */
+/* Sends count elements to `peer`, which must receive the same number of bytes. Messages between two ranks arrive in the
+ * order in which they were started. */
 FDL_API fdl_result fdl_send(fdl_comm* comm, const void* buffer, size_t count, fdl_dtype dtype, int peer);
-/* Receives count elements from rank `peer`. */
+/* Receives count elements from `peer`. */
 FDL_API fdl_result fdl_recv(fdl_comm* comm, void* buffer, size_t count, fdl_dtype dtype, int peer);
 
-/* ---- Requests -------------------------------------------------------------------------------------------------------
- *
- * The same as requests. Collectives of one communicator run in the order in which they were started; messages run
- * beside them. Progress is made inside fdl_test and fdl_wait. */
-
-/* Starts fdl_allreduce. */
+/* The same operations as requests: each starts its operation and returns at once. Arguments are those of the blocking
+ * form; buffers must stay in place until the request is done, arrays of counts are copied. Collectives of one
+ * communicator run in the order in which they were started; messages run beside them. Progress is made inside fdl_test,
+ * the waits and the blocking calls on the same communicator. FDL_INVALID_ARGUMENT: request is NULL, or as above. */
 FDL_API fdl_result fdl_iallreduce(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype,
                                   fdl_reduce_op op, fdl_request** request);
 /* Starts fdl_reduce. */
@@ -371,8 +402,8 @@ FDL_API fdl_result fdl_irecv(fdl_comm* comm, void* buffer, size_t count, fdl_dty
 /* A size that the caller does not state: see fdl_call and fdl_operation. */
 #define FDL_UNSTATED ((size_t)-1)
 
-/* Everything that an ordered collective or a message can be told; the functions above are short forms of this one.
- * `request` NULL blocks. Fields that a collective does not use are ignored. */
+/* All arguments of an ordered collective or a message; the functions above are short forms of fdl_call_ex. Fields that
+ * a collective does not use are ignored. */
 typedef enum fdl_collective {
   FDL_ALLREDUCE = 0,
   FDL_REDUCE = 1,
@@ -383,154 +414,174 @@ typedef enum fdl_collective {
   FDL_GATHER = 6,
   FDL_SCATTER = 7,
   FDL_BARRIER = 8,
-  FDL_SEND = 9, /* messages: count elements of input go to rank `root`, */
-  FDL_RECV = 10 /* or come from it to output */
+  FDL_SEND = 9, /* a message: count elements of input go to rank `root` */
+  FDL_RECV = 10 /* a message: count elements come from rank `root` to output */
 } fdl_collective;
 typedef struct fdl_call {
   size_t struct_size;
   fdl_collective collective;
   const void* input;
   void* output;
-  size_t count;         /* as in the even forms; ignored where counts is given */
+  size_t count;         /* as in the short forms; ignored if counts is given */
   const size_t* counts; /* allgather, gather: of each input; reduce_scatter, scatter: of each output; alltoall: sent */
-  const size_t* recv_counts; /* alltoall */
+  const size_t* recv_counts; /* alltoall: received; with counts or not at all */
   fdl_dtype dtype;
   fdl_reduce_op op;
-  int root;                    /* of a message: the peer */
-  fdl_device_kind device_kind; /* where input and output lie */
+  int root;                    /* for a message: the peer */
+  fdl_device_kind device_kind; /* the device of input and output */
   int device_index;
   void* stream; /* of the device (CUstream, cudaStream_t); NULL: its default stream */
-  /* The sizes of the caller's memory, for callers that know them: how many elements input and output have, and how many
-   * entries counts and recv_counts. A number other than what the call needs is FDL_INVALID_ARGUMENT on this rank before
-   * anything is read, written or sent. fdl_call_init sets them to FDL_UNSTATED, which is not checked. */
+  /* The sizes of the caller's memory: elements of input and output, entries of counts and recv_counts. A size other
+   * than what the call needs is FDL_INVALID_ARGUMENT on this rank before anything is read, written or sent.
+   * fdl_call_init sets them to FDL_UNSTATED, which is not checked. */
   size_t input_elements;
   size_t output_elements;
   size_t counts_length;
   size_t recv_counts_length;
 } fdl_call;
-/* Fills in the defaults and struct_size. */
+/* Sets all members to their defaults; call must not be NULL. */
 FDL_API void fdl_call_init(fdl_call* call);
-/* Runs the call, or with `request` starts it. `options` NULL: the defaults. */
+/* Runs the collective or message. `options` may be NULL. If `request` is NULL it blocks; else it returns at once, and
+ * the request gets the outcome. */
 FDL_API fdl_result fdl_call_ex(fdl_comm* comm, const fdl_call* call, const fdl_call_options* options,
                                fdl_request** request);
-/* fdl_allreduce with options. */
+/* fdl_allreduce with options, which may be NULL. */
 FDL_API fdl_result fdl_allreduce_ex(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype,
                                     fdl_reduce_op op, const fdl_call_options* options);
 
-/* A request is freed by the wait (or the test that says done) that returns its outcome, success or failure. */
+/* Makes progress and sets *done to 0 or 1 without waiting. With *done = 1 it returns the outcome and frees the request.
+ */
 FDL_API fdl_result fdl_test(fdl_request* request, int* done);
-/* Waits for the request, frees it and returns its outcome. */
+/* Waits, returns the outcome and frees the request, also on failure. FDL_TIMEOUT: the option timeout_s has passed,
+ * which ends the communicator. */
 FDL_API fdl_result fdl_wait(fdl_request* request);
-/* All are freed; the result is the first failure. NULL entries are passed over. */
+/* Waits for all requests, frees them and sets their entries to NULL. Returns the first failure. NULL entries are
+ * skipped; the requests may belong to several communicators. */
 FDL_API fdl_result fdl_wait_all(fdl_request** requests, size_t count);
-/* Waits for one of requests of one communicator, frees it, sets its entry to NULL and *index. */
+/* Waits for one of several requests of one communicator, without a limit. Frees it, sets its entry to NULL and *index
+ * to its position, and returns its outcome. FDL_INVALID_ARGUMENT: all entries are NULL, or of several communicators. */
 FDL_API fdl_result fdl_wait_any(fdl_request** requests, size_t count, size_t* index);
-/* For a thread that serves the requests of others: as fdl_wait_any for requests of `comm` (perhaps none), and returns
- * also, with *index = count, when fdl_comm_wake was called since the last time. timeout_ns < 0: no limit; a limit that
- * passes ends the communicator, and its requests with FDL_TIMEOUT. */
+/* For a thread that serves the requests of other threads: as fdl_wait_any for requests of `comm` (perhaps none). It
+ * also returns, with FDL_OK and *index = count, if fdl_comm_wake was called since the last time. timeout_ns < 0: no
+ * limit. A limit that passes ends the communicator, and its requests with FDL_TIMEOUT. */
 FDL_API fdl_result fdl_comm_serve(fdl_comm* comm, fdl_request** requests, size_t count, int64_t timeout_ns,
                                   size_t* index);
-FDL_API fdl_result fdl_comm_wake(fdl_comm* comm); /* from any thread */
-/* From any thread while another one waits in `comm`: FDL_TIMEOUT, and fdl_last_error() names the operation in flight
- * and the first rank that it waits for. Nothing ends. FDL_OK: no thread waits, or it did not answer within timeout_ns.
- */
+/* Makes the present or the next fdl_comm_serve of `comm` return. From any thread. */
+FDL_API fdl_result fdl_comm_wake(fdl_comm* comm);
+/* Call from any thread while another one waits in `comm`. Returns FDL_TIMEOUT, and fdl_last_error() names the operation
+ * in flight and the first rank that it waits for; no operation ends. FDL_OK: no thread waits, or it did not answer
+ * within timeout_ns. */
 FDL_API fdl_result fdl_comm_diagnose(fdl_comm* comm, int64_t timeout_ns);
-/* Waits for it and forgets its outcome. Legal after its communicator was destroyed, which ended it. */
+/* Waits for the request, ignores its outcome and frees it. Legal after its communicator was destroyed, which ended it.
+ */
 FDL_API void fdl_request_free(fdl_request* request);
 
 /* ---- Named operations: any order, asynchronous, agreed upon, fused ----------------------------------------------- */
 
 typedef enum fdl_kind {
   FDL_NAMED_ALLREDUCE = 0,
-  FDL_NAMED_ALLGATHER = 1, /* first dimensions may differ */
+  FDL_NAMED_ALLGATHER = 1, /* the first dimensions may differ between ranks */
   FDL_NAMED_BROADCAST = 2,
   FDL_NAMED_ALLTOALL = 3,       /* splits: rows for each rank */
-  FDL_NAMED_REDUCE_SCATTER = 4, /* first dimension divided; the first ranks get one row more */
+  FDL_NAMED_REDUCE_SCATTER = 4, /* divides the first dimension; the first ranks get one row more if needed */
   FDL_NAMED_BARRIER = 5
 } fdl_kind;
 
+/* Contiguous, in row-major order. */
 typedef struct fdl_tensor {
   void* data;
   fdl_dtype dtype;
-  int ndim;
-  const int64_t* shape;
-  int device_kind;  /* an fdl_device_kind; of input and output */
-  int device_index; /* a group's tensors on devices all lie on one of each rank */
-  void* stream;
+  int ndim;             /* 0 to 64 */
+  const int64_t* shape; /* ndim dimensions, in elements */
+  int device_kind;      /* an fdl_device_kind; of input and output */
+  int device_index;     /* on each rank, all tensors of a group that are on devices lie on one device */
+  void* stream;         /* of the device; NULL: its default stream */
 } fdl_tensor;
 
 typedef struct fdl_operation {
   size_t struct_size;
   fdl_kind kind;
-  const char* name;
+  const char* name; /* the same on all ranks; not empty */
   fdl_tensor input;
-  void* output; /* same shape as input (allreduce, broadcast); NULL where the library allocates (see fdl_handle_output).
-                   input.data == output: in place */
+  void* output; /* allreduce, broadcast: memory of input's shape, and input.data == output is in place. NULL, and for
+                   the other kinds: the library allocates the result, see fdl_handle_output */
   fdl_reduce_op op;
   int root; /* rank in the group */
   double prescale, postscale;
-  const int64_t* splits; /* alltoall; NULL: even */
-  int priority;          /* higher first, within what is ready at once */
-  /* The sizes of the caller's memory, checked as those of fdl_call: how many elements output has, and how many entries
-   * splits. fdl_operation_init sets them to FDL_UNSTATED. */
+  const int64_t* splits; /* alltoall: rows for each rank of the group; NULL: equal parts */
+  int priority;          /* among the operations that are ready at once, higher ones run first */
+  /* The sizes of the caller's memory, checked as those of fdl_call: elements of output and entries of splits.
+   * fdl_operation_init sets them to FDL_UNSTATED. */
   size_t output_elements;
   size_t splits_length;
 } fdl_operation;
-/* Fills in the defaults and struct_size. */
+/* Sets all members to their defaults; operation must not be NULL. */
 FDL_API void fdl_operation_init(fdl_operation* operation);
 
 typedef struct fdl_handle fdl_handle;
 
-/* Submits one operation, or several that are all or nothing. Returns at once; the outcome is the handle's. A name that
- * is in flight already is FDL_INVALID_ARGUMENT. Tensors stay where they are until the handle is done. */
+/* Submits `count` operations, at least one; several of them all run or all fail together. Returns at once; the handle
+ * gets the outcome. From any thread. The structures may be freed at once, the tensors must stay in place until the
+ * handle is done. FDL_INVALID_ARGUMENT: an argument is wrong, or an operation of the same name is in flight. */
 FDL_API fdl_result fdl_submit(fdl_group* group, const fdl_operation* operations, size_t count, fdl_handle** handle);
-/* Submits and waits, in the calling thread where possible: what is done soon needs no switch between threads. The
- * result is that of fdl_submit or fdl_wait_handle. `handle` may be NULL; else it is the operations' own, on failure
- * too (after FDL_TIMEOUT they are in flight), and NULL where nothing was submitted. */
+/* Submits and waits, in the calling thread if possible, so that a short operation needs no switch between threads. The
+ * result is that of fdl_submit or fdl_wait_handle. `handle` may be NULL. Otherwise it gets the operations' handle, on
+ * failure too (after FDL_TIMEOUT they are still in flight), or NULL if nothing was submitted. */
 FDL_API fdl_result fdl_run(fdl_group* group, const fdl_operation* operations, size_t count, int64_t timeout_ns,
                            fdl_handle** handle);
-/* Done when all ranks of the group have joined; until then this rank contributes zeros to others' allreduces. */
+/* Declares that this rank has no more tensors. The handle is done when all ranks of the group have joined; until then
+ * this rank contributes zeros to the other ranks' allreduces. Returns at once, from any thread. */
 FDL_API fdl_result fdl_join(fdl_group* group, fdl_handle** handle);
-FDL_API fdl_result fdl_poll(fdl_handle* handle, int* done); /* the outcome is told by fdl_wait_handle */
-/* The outcome: FDL_OK or the failure, which stays with the handle: asking again tells the same. While it waits, the
- * calling thread may do the background thread's work, for all operations of the world.
- * timeout_ns < 0: no limit. FDL_TIMEOUT of the wait itself leaves the operation in flight. */
+/* Sets *done to 0 or 1 without waiting; fdl_wait_handle returns the outcome. From any thread. */
+FDL_API fdl_result fdl_poll(fdl_handle* handle, int* done);
+/* Waits for the outcome: FDL_OK or the failure. It stays with the handle, and each call returns the same. While it
+ * waits, the calling thread may do the progress thread's work, for all operations of the world. Any number of threads
+ * may wait. timeout_ns < 0: no limit. FDL_TIMEOUT of the wait itself leaves the operation in flight. */
 FDL_API fdl_result fdl_wait_handle(fdl_handle* handle, int64_t timeout_ns);
-/* Calls back when done, from the thread that completes it: the background thread, or any that waits in fdl_wait_handle
- * or fdl_run (or at once, from this one). The callback may submit and must not wait (FDL_INVALID_ARGUMENT). */
+/* Sets the handle's only callback. The thread that completes the handle calls it: the progress thread, or any thread
+ * that waits in fdl_wait_handle or fdl_run. If the handle is done already, this call does. The callback may submit but
+ * must not wait (FDL_INVALID_ARGUMENT). */
 FDL_API fdl_result fdl_handle_notify(fdl_handle* handle, void (*function)(void* context), void* context);
 /* What an operation has made. */
 typedef struct fdl_output {
   size_t struct_size;
-  void* data; /* on the device of the operation's input */
+  void* data; /* on the device of the operation's input; NULL if the result is in the caller's output */
   int ndim;
-  const int64_t* shape; /* lives as long as the handle */
-  const int64_t* received_splits;
-  int last_joined; /* fdl_join */
+  const int64_t* shape;           /* ndim dimensions, valid as long as the handle */
+  const int64_t* received_splits; /* alltoall: rows from each rank, valid as long as the handle; else NULL */
+  int last_joined;                /* fdl_join: the last rank of the group that joined; else -1 */
 } fdl_output;
-/* Of operation `index`, once done. What the library allocated passes to the caller, who ends it with fdl_output_free; a
- * second call gets NULL data. received_splits: alltoall, one entry a rank, lives as long as the handle. */
+/* The output of operation `index` (from 0) of a handle that is done. Memory that the library allocated passes to the
+ * caller, which frees it with fdl_output_free; a second call gets NULL data. One thread at a time for a handle.
+ * output->struct_size must be set. FDL_INVALID_ARGUMENT: not done, or no such index. Otherwise the handle's failure. */
 FDL_API fdl_result fdl_handle_output(fdl_handle* handle, size_t index, fdl_output* output);
-/* On a device: what is queued on the operation's stream, which still exists, may still use it. */
+/* Frees `data` of an fdl_output; NULL does nothing. On a device, work that is queued on the operation's stream may
+ * still use it; that stream must still exist. */
 FDL_API void fdl_output_free(void* data);
-/* Legal at any time; an operation in flight goes on and its outcome is forgotten. */
+/* Legal at any time. An operation in flight goes on, and its outcome is ignored. */
 FDL_API void fdl_handle_free(fdl_handle* handle);
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
-/* 64-byte aligned memory that all ranks of this host map where they can (FARANDOLE_MEMORY_BYTES says how much), else
- * ordinary memory, after a line in the log. Zeroed. Collectives larger than some KiB whose buffers all lie in such
- * memory are not staged: ranks read and write each other's buffers. It lives until it is freed, also after its world. A
- * forked child sees the parent's memory itself, no copy of it; freeing it there does nothing. */
+/* Allocates zeroed, 64-byte aligned memory that all ranks of this host map if they can (FARANDOLE_MEMORY_BYTES limits
+ * it). Otherwise it is ordinary memory, and the log has a warning. Collectives larger than some KiB whose buffers all
+ * lie in such memory are not staged: ranks read and write each other's buffers. It lives until it is freed, also after
+ * its world. A forked child sees the parent's memory itself, not a copy; freeing it there does nothing. From any
+ * thread. FDL_RESOURCE: memory is short. */
 FDL_API fdl_result fdl_alloc(fdl_world* world, size_t bytes, void** memory);
-FDL_API void fdl_free(void* memory); /* frees memory of fdl_alloc and fdl_device_alloc */
-/* Memory of a device for tensors of this group's named operations. Collective over the group: all call it, in one order
- * and with as many bytes; it blocks, and all get memory or the same error, after which the group lives on. Zeroed, in
- * the stream's order. Where NCCL runs the group's collectives it is NCCL's own and registered with the group's
- * communicator, so that NCCL works in it without copies; sums whose tensors lie in it side by side, alike on all ranks,
- * are neither packed nor unpacked. Where they do not lie alike they are packed; any other operation is FDL_MISMATCH
- * then. fdl_free ends it, also after its group and world: what the stream, which still exists then, holds may still
- * use it. What is free on all ranks goes back with the group's next fdl_device_alloc, the rest when the group ends. */
+/* Frees memory of fdl_alloc or fdl_device_alloc. From any thread; NULL does nothing. */
+FDL_API void fdl_free(void* memory);
+/* Allocates memory of a device for tensors of this group's named operations. Collective over the group and blocking:
+ * all members call it in the same order with the same number of bytes (at least 1), and all get memory or the same
+ * error, after which the group stays usable. The memory is zeroed in the stream's order.
+ *
+ * If NCCL runs the group's collectives, the memory is registered with NCCL, which then works in it without copies. Sums
+ * whose tensors lie side by side in it, alike on all ranks, are neither packed nor unpacked. Sums whose tensors lie
+ * differently are packed; any other operation on such tensors is FDL_MISMATCH.
+ *
+ * fdl_free ends it, also after its group and world. Work that the stream holds may still use it; the stream must still
+ * exist. Memory that all ranks have freed is returned with the group's next fdl_device_alloc, the rest when the group
+ * ends. */
 FDL_API fdl_result fdl_device_alloc(fdl_group* group, fdl_device_kind kind, int index, void* stream, size_t bytes,
                                     void** memory);
 

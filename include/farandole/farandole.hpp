@@ -1,5 +1,5 @@
-// farandole.hpp: the C API as C++ objects that end themselves and errors that are thrown. Header-only; adds nothing
-// else.
+// farandole.hpp wraps the C API in C++ objects with destructors, and throws its errors as exceptions. It is header-only
+// and adds nothing else; arguments, errors and thread rules are those of farandole.h.
 #pragma once
 
 #include <farandole/farandole.h>
@@ -16,7 +16,7 @@
 namespace fdl {
 inline namespace api_0 {
 
-// What fdl_last_error() said when a call failed.
+// Carries a copy of what fdl_last_error() returned after a failed call; what() is its text.
 class Error : public std::runtime_error {
  public:
   // Copies the strings of `error`, which the next failure in this thread overwrites.
@@ -37,12 +37,12 @@ class Error : public std::runtime_error {
   std::string group;
 };
 
-// Throws Error unless `result` is FDL_OK.
+// Throws Error unless the result is FDL_OK. Call it in the thread of the failed call.
 inline void check(fdl_result result) {
   if (result != FDL_OK) throw Error(*fdl_last_error());
 }
 
-// The dtype of a C++ type: bool, float, double and integers.
+// The dtype of a C++ type: bool, float, double and all integers. 16-bit and 8-bit floats have no C++ type here.
 template <typename T>
 constexpr fdl_dtype dtype_of() {
   if constexpr (std::is_same_v<T, bool>)
@@ -60,7 +60,7 @@ constexpr fdl_dtype dtype_of() {
   }
 }
 
-// A deleter for std::unique_ptr that calls the C function `end`.
+// A deleter for std::unique_ptr that calls a function of the C API.
 template <auto end>
 struct EndWith {
   template <typename T>
@@ -89,10 +89,11 @@ class Handle {
   std::unique_ptr<fdl_handle, EndWith<fdl_handle_free>> handle_;
 };
 
-// Named operations that will be submitted together: all or nothing.
+// Named operations that are submitted together, and all run or all fail. A batch may be submitted again once its handle
+// is done.
 class Batch {
  public:
-  // In place; `name` is the same on all ranks, in any order.
+  // Adds an allreduce of `count` elements, in place. All ranks must use the same names, in any order.
   template <typename T>
   Batch& allreduce(std::string name, T* data, std::size_t count, fdl_reduce_op op = FDL_AVERAGE) {
     parts_.push_back(std::make_unique<Part>());
@@ -117,7 +118,7 @@ class Batch {
     return Handle(handle);
   }
 
-  // Submits and waits.
+  // Submits and waits without a limit.
   void run(fdl_group* group) const { check(fdl_run(group, operations_.data(), operations_.size(), -1, nullptr)); }
 
  private:
@@ -129,7 +130,8 @@ class Batch {
   std::vector<fdl_operation> operations_;
 };
 
-// Collectives that every member calls in the same order.
+// An ordered communicator: every member calls the same collectives in the same order, from one thread at a time. Counts
+// are those of the C functions of the same names, in elements.
 class Comm {
  public:
   // Collective over the group.
@@ -189,10 +191,10 @@ class Comm {
   std::unique_ptr<fdl_comm, EndWith<fdl_comm_destroy>> comm_;
 };
 
-// A set of ranks. The world's own is World::all().
+// A set of ranks. World::all() returns the group of all ranks.
 class Group {
  public:
-  // Collective over `ranks`, which are ranks of the world.
+  // Collective over `ranks`, which are ranks of the world; their order is their order in the group.
   Group(fdl_world* world, const std::vector<int>& ranks) {
     fdl_group* made = nullptr;
     check(fdl_group_create(world, ranks.data(), ranks.size(), &made));
@@ -209,7 +211,7 @@ class Group {
   std::unique_ptr<fdl_group, EndWith<fdl_group_destroy>> group_;
 };
 
-// All ranks of the job. The constructor connects to the other ranks; the destructor leaves the job.
+// All ranks of the job. The constructor joins the job and blocks until all ranks are there; the destructor leaves it.
 class World {
  public:
   // Blocks until all ranks have arrived. NULL: everything from the environment.

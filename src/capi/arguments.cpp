@@ -1,4 +1,5 @@
-// Argument checks: the texts name the argument, the number that was given, the number that is needed and the remedy.
+// The argument checks word their texts so that each names the argument, the given number, the needed number and the
+// remedy.
 #include "capi/arguments.h"
 
 #include <algorithm>

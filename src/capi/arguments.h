@@ -1,5 +1,5 @@
-// Checks of arguments that ordered and named operations share. Each returns what is wrong as the rest of a sentence
-// that the caller begins with the operation's name, or nothing.
+// These functions check arguments for ordered and named operations. Each returns nothing, or the fault as the rest of a
+// sentence that the caller begins with the operation's name.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,9 @@ Fault fault_of_place(int device_kind, int device_index);
 Fault fault_of_elements(const char* name, std::size_t stated, std::size_t needed);
 // `stated`: how many entries an array with one entry a rank has, or FDL_UNSTATED.
 Fault fault_of_length(const char* name, std::size_t stated, int ranks);
-// Whether two ranges have bytes in common; empty ranges never do.
+// True if two ranges have bytes in common; empty ranges never have.
 bool overlap(const Extent& a, const Extent& b);
+// A fault if the two ranges overlap. The caller handles the permitted in-place layouts before.
 Fault fault_of_overlap(const Extent& input, const Extent& output);
 
 }  // namespace fdl::capi

@@ -1,4 +1,5 @@
-// C API: what an ordered communicator waits for, for a thread that does not drive it.
+// C API, part diagnose: reports the operation and rank that an ordered communicator waits for, from a thread that does
+// not drive it.
 #include "capi/objects.h"
 
 using namespace fdl;

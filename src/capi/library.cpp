@@ -1,4 +1,4 @@
-// C API: errors, types, log, configuration: what needs no world.
+// C API, part library: the functions that need no world: errors, types, log and configuration.
 #include <algorithm>
 #include <cstring>
 
@@ -12,7 +12,7 @@
 namespace fdl::capi {
 namespace {
 
-// Copies of the last failure, so that the pointers in fdl_error live until the next one.
+// The last failure of a thread. It owns the texts, so that the pointers in fdl_error live until the next failure.
 struct LastError {
   Error error{.code = Code::ok};
   fdl_error view{FDL_OK, -1, "", "", "", "", ""};
@@ -135,7 +135,7 @@ fdl_result fdl_op_create(fdl_user_function function, void* context, int commutat
   made->context = context;
   made->op.commutative = commutative != 0;
   made->op.context = made.get();
-  // The C signature has the enumeration where the kernels have its number.
+  // The user's function takes the C enumeration, the kernels pass its number; this adapter converts.
   made->op.function = [](const void* source, void* target, std::size_t count, int dtype, void* self) {
     const auto* user = static_cast<const fdl_op*>(self);
     user->function(source, target, count, static_cast<fdl_dtype>(dtype), user->context);
@@ -158,7 +158,7 @@ size_t fdl_config_describe(char* text, size_t capacity) {
   if (!config.ok()) return copy_text("error: " + config.status().text() + "\n", text, capacity);
   std::string table;
   for (const Setting& row : config->settings) {
-    // The key is a secret; that there is one is not.
+    // The key is secret; whether one is set is not.
     const bool secret = row.name == "job_key" && !row.value.empty();
     table += fmt::format("{:<18} {:<10} {:<12} {}\n", row.name, secret ? "(set)" : row.value, row.source, row.meaning);
   }
@@ -173,7 +173,7 @@ size_t fdl_explain(const char* collective, int ranks, size_t bytes, const char* 
     if (ranks < 1) return copy_text("error: ranks must be at least 1\n", text, capacity);
     auto tuning = tuning_in_force();
     if (!tuning.ok()) return copy_text("error: " + tuning.status().text() + "\n", text, capacity);
-    // A schedule is asked for: what ranks that share memory do as a whole has no steps.
+    // Over TCP, because collectives in shared memory run without a schedule and have no steps to print.
     const GroupShape shape{.ranks = ranks, .ranks_per_host = ranks, .transport = "tcp", .table = &tuning->table};
     auto choice = choose(candidate, shape, static_cast<int64_t>(bytes), algorithm == nullptr ? "auto" : algorithm);
     if (!choice.ok()) return copy_text("error: " + choice.status().text() + "\n", text, capacity);

@@ -1,4 +1,4 @@
-// C API: memory that all ranks of a host map, where they can; else ordinary memory.
+// C API, part memory: allocates memory that all ranks of a host map if they can, and symmetric memory on devices.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -11,13 +11,14 @@ using namespace fdl::capi;
 
 namespace {
 
-// What of a host's memory is in use in this process: fdl_free knows no world.
+// The host memory in use in this process. fdl_free() gets only an address, so the owners are found here. Intentionally
+// leaked: memory that the application did not free is used until the process exits.
 Owners<HostMemory>& allocations() {
   static auto& instance = *new Owners<HostMemory>;
   return instance;
 }
 
-// Of devices' memory; a forked child has no part in it.
+// Symmetric memory of a device with the process that allocated it: a forked child must not free it.
 struct SymmetricHere {
   GroupMemory memory;
   pid_t process = ::getpid();
@@ -29,6 +30,7 @@ Owners<SymmetricHere>& device_allocations() {
 
 }  // namespace
 
+// The world may end before the memory: `owner` keeps what the memory needs, and fdl_free() returns it there.
 fdl_result fdl_alloc(fdl_world* world, size_t bytes, void** memory) {
   if (memory == nullptr) return refuse("fdl_alloc: memory must not be NULL");
   if (world == nullptr || world->runtime == nullptr) {
@@ -47,7 +49,7 @@ void fdl_free(void* memory) {
   if (memory == nullptr) return;
   if (const auto held = device_allocations().forget(memory)) {
     if (held->process == ::getpid()) return held->memory.let_go();
-    static_cast<void>(new std::shared_ptr<SymmetricHere>(held));
+    static_cast<void>(new std::shared_ptr<SymmetricHere>(held));  // in a forked child: leaked on purpose
     return;
   }
   if (const auto owner = allocations().forget(memory)) return owner->release(memory);
@@ -61,9 +63,10 @@ fdl_result fdl_device_alloc(fdl_group* group, fdl_device_kind kind, int index, v
     return report(Status(Code::not_initialized, "fdl_device_alloc: the group is NULL: create a world first"));
   }
   auto fault = fault_of_place(kind, index);
-  if (kind == FDL_DEVICE_CPU) fault = "for memory of the CPU's there is fdl_alloc";
+  if (kind == FDL_DEVICE_CPU) fault = "this is for devices only; for memory of the CPU call fdl_alloc";
   if (fault) return refuse("fdl_device_alloc: " + *fault);
-  auto taken = group->world->runtime->take_memory(*group->group, kind, index, stream_on_any_thread(stream), bytes);
+  auto taken =
+      group->world->runtime->allocate_symmetric(*group->group, kind, index, stream_on_any_thread(stream), bytes);
   if (!taken.ok()) {
     return report(taken.status().while_doing("allocating " + std::to_string(bytes) + " bytes on a device"));
   }

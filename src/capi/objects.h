@@ -1,4 +1,4 @@
-// The C API's opaque objects, and how its functions report failures.
+// This file defines the C API's opaque objects, and the functions with which the API reports failures.
 #pragma once
 
 #define FDL_BUILDING
@@ -18,12 +18,14 @@ struct fdl_op {
   void* context = nullptr;
 };
 
+// Does not own the runtime's group; the runtime ends it.
 struct fdl_group {
   fdl_world* world = nullptr;
   fdl::Group* group = nullptr;
 };
 
-// Groups, communicators and handles that were not destroyed keep the world's memory until they are.
+// Reference-counted: the application's object counts 1, and each group, communicator and handle that was not destroyed
+// counts 1. The last release() deletes it, on any thread.
 struct fdl_world {
   std::unique_ptr<fdl::Runtime> runtime;
   std::atomic<int> users{1};
@@ -35,6 +37,7 @@ struct fdl_world {
   }
 };
 
+// Used by one thread at a time, with the exceptions that farandole.h lists.
 struct fdl_comm {
   fdl_world* world = nullptr;
   std::unique_ptr<fdl::OrderedComm> ordered;
@@ -43,6 +46,7 @@ struct fdl_comm {
   fdl::Communicator& comm() { return *ordered->comm; }
 };
 
+// A collective or a message in flight. The engine links to the operation inside, so it stays in place until it is done.
 struct fdl_request {
   fdl_comm* comm = nullptr;
   std::string title;
@@ -51,13 +55,13 @@ struct fdl_request {
   fdl::Message message;
   std::vector<std::size_t> counts;
   std::vector<std::size_t> recv_counts;
-  uint64_t bytes = 0;    // of the metrics: what this rank gives
-  int64_t began_ns = 0;  // 0: nobody counts
+  uint64_t bytes = 0;    // for the metrics: what this rank contributes
+  int64_t began_ns = 0;  // for the metrics; 0: metrics are off
 
   fdl::Completion& completion() { return is_message ? message.completion : operation.completion; }
 };
 
-// Whoever waits for it may have to drive its world, and keeps it.
+// A handle keeps its world, because a thread that waits for it may have to drive the world.
 struct fdl_handle {
   fdl_handle(fdl_world* of, std::shared_ptr<fdl::Handle> made) : world(of), handle(std::move(made)) { world->hold(); }
   ~fdl_handle() { world->release(); }
@@ -70,13 +74,15 @@ namespace fdl::capi {
 
 // Keeps `status` as this thread's last error and returns its code.
 fdl_result report(const Status& status);
-fdl_result refuse(std::string text);  // INVALID_ARGUMENT
+// Reports INVALID_ARGUMENT with this text.
+fdl_result refuse(std::string text);
 
-// "allreduce: count..." and so on: arguments that are wrong are named, with the rank.
+// " (rank 3)", the end of a text about a wrong argument.
 std::string at_rank(fdl_comm* comm);
 
-// The stream to work with in its place. CUDA's number 2 is another stream on each thread; the default stream waits for
-// all of them, and they for it, on whichever thread it is given work.
+// The stream on which the library works for `stream`. CUDA's handle 2 means the calling thread's own default stream,
+// which is another one on the progress thread. It is replaced by the legacy default stream (null), which waits for the
+// per-thread streams and for which they wait, on any thread.
 void* stream_on_any_thread(void* stream);
 
 // Copies at most `capacity` bytes of text with a final 0; returns what the whole needs.

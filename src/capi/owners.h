@@ -1,4 +1,4 @@
-// Owners: whose memory it is that callers hold, where all that comes back is its address.
+// Owners maps the address of memory that the application holds to the owner that can free it.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,9 @@
 
 namespace fdl::capi {
 
-// The memory lives until it is freed, also after its world. What was never kept here is ordinary. To be made static and
-// never destroyed: what a program did not free is still in use while its process ends.
+// The memory lives until it is freed, also after the end of its world. An address that is not kept here is ordinary
+// memory. From any thread. Instances are static and never destroyed, because memory that the application did not free
+// is still in use while the process exits.
 template <typename Owner>
 class Owners {
  public:
@@ -18,7 +19,7 @@ class Owners {
     const MutexLock lock(mutex_);
     owners_[memory] = std::move(owner);
   }
-  // Null where the memory is ordinary.
+  // Removes and returns the owner; null for ordinary memory.
   std::shared_ptr<Owner> forget(void* memory) {
     const MutexLock lock(mutex_);
     const auto found = owners_.find(memory);

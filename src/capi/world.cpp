@@ -1,4 +1,4 @@
-// C API: worlds and groups.
+// C API, part world: worlds, their facts, counters and timelines, and groups.
 #include <cstring>
 
 #include "capi/objects.h"
@@ -8,7 +8,7 @@ using namespace fdl::capi;
 
 namespace {
 
-// Structures grow: what the caller's version does not have stays unwritten.
+// Structures grow with versions of the library. Copies only the members that the caller's version has.
 template <typename Struct>
 void copy_known(Struct& target, const Struct& source) {
   const std::size_t size = std::min(target.struct_size, sizeof(Struct));
@@ -28,6 +28,7 @@ Status check(const fdl_world* world) {
   return world->runtime->usable();
 }
 
+// Members behind the caller's struct_size keep their defaults. The bounds refuse a structure that was not initialized.
 Result<RuntimeOptions> translate(const fdl_world_options* given) {
   RuntimeOptions options;
   if (given == nullptr) return options;
@@ -114,7 +115,7 @@ fdl_result fdl_metrics(fdl_world* world, fdl_counters* counters) {
   Status status = check(world);
   if (!status.ok()) return report(status);
   fdl_counters known{.struct_size = sizeof(fdl_counters)};
-  known.wakeups = world->runtime->wakeups();  // before we wake it ourselves
+  known.wakeups = world->runtime->wakeups();  // first, because count_named() may wake the progress thread
   const Runtime::NamedCounts named = world->runtime->count_named();
   known.named_operations = named.operations;
   known.buckets = named.buckets;
@@ -145,8 +146,7 @@ fdl_result fdl_device_open(fdl_world* world, fdl_device_kind kind, int index) {
   return status.ok() ? FDL_OK : report(status);
 }
 
-// ---- groups
-// ------------------------------------------------------------------------------------------------------------
+// ---- groups ----
 
 fdl_group* fdl_group_all(fdl_world* world) { return world == nullptr ? nullptr : &world->all; }
 

@@ -1,4 +1,4 @@
-// DevicePacking: which elements of which tensors are in a round.
+// DevicePacking computes the elements of each tensor that belong to a round.
 #include "runtime/device/device_packing.h"
 
 #include <algorithm>
@@ -17,12 +17,12 @@ void DevicePacking::begin_round(std::size_t from) {
   count_ = std::min(total_ - from, scratch_.bytes / size_of(dtype_));
 }
 
-// Where the tensors and the round overlap.
+// The parts of the tensors that belong to the present round. `place_of` returns a tensor's input or output, or null.
 template <typename Place>
 std::vector<DeviceSegment> DevicePacking::segments(const Place& place_of) const {
   std::vector<DeviceSegment> found;
   found.reserve(tensors_.size());
-  std::size_t begin = 0;  // of the tensor, among all elements
+  std::size_t begin = 0;  // position of the tensor's first element among the elements of all tensors
   for (const Tensor& tensor : tensors_) {
     const std::size_t from = std::max(begin, from_);
     const std::size_t to = std::min(begin + tensor.count, from_ + count_);

@@ -1,5 +1,5 @@
-// DevicePacking: the tensors of a bucket on their way through memory of a device in which they lie side by side: at
-// once or, where it is smaller than they are, in rounds.
+// DevicePacking moves the tensors of a bucket through a scratch buffer of a device in which they lie side by side: at
+// once or, where the buffer is smaller than the tensors, in rounds.
 #pragma once
 
 #include <cstddef>
@@ -10,17 +10,17 @@
 
 namespace fdl {
 
-// A round is as many elements as there is room for, the last one what is left; a tensor may be cut anywhere. So ranks
-// that have the same tensors and as much room cut alike.
+// A round has as many elements as fit into the scratch buffer, the last round has the rest; a tensor may be cut
+// anywhere. So ranks with the same tensors and equally large scratch buffers cut alike.
 //
-//   pack()     this round's elements are in the room once the stream is there, and may be worked on
-//   unpack()   they are in the outputs, and the next round begins
-//   done()     there was no other
+//   pack()     queues the copy of this round's elements into the scratch buffer; the collective is queued behind it
+//   unpack()   queues the copy from there to the outputs, and begins the next round
+//   done()     true after the unpack() of the last round
 //
-// Everything is queued on one stream: a round waits there for the one before.
+// Everything is queued on one stream, so a round waits there for the round before.
 class DevicePacking {
  public:
-  // Null: not this rank's; zeros in the room, and for nobody behind it.
+  // Of a tensor that this rank does not have, both pointers are null: it contributes zeros and receives no output.
   struct Tensor {
     const void* input = nullptr;
     void* output = nullptr;
@@ -30,12 +30,13 @@ class DevicePacking {
     void* memory = nullptr;
     std::size_t bytes = 0;
   };
-  // What elements are multiplied with when they are packed, and when they are unpacked.
+  // Elements are multiplied by `before` when they are packed, and by `after` when they are unpacked.
   struct Factors {
     double before = 1;
     double after = 1;
   };
 
+  // The scratch buffer must hold at least one element, and stays the caller's.
   DevicePacking(std::vector<Tensor> tensors, Dtype dtype, Scratch scratch, Factors factors);
 
   void* scratch() const { return scratch_.memory; }
@@ -55,7 +56,7 @@ class DevicePacking {
   const Scratch scratch_;
   const Factors factors_;
   std::size_t total_ = 0;  // elements of all tensors
-  std::size_t from_ = 0;   // the round's first
+  std::size_t from_ = 0;   // the round's first element, among all
   std::size_t count_ = 0;
   bool done_ = false;
 };

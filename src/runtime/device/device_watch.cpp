@@ -1,4 +1,4 @@
-// DeviceWatch: questions, answers that are compared, and the words for what they mean.
+// DeviceWatch schedules the queries, compares the answers, and words the report.
 #include "runtime/device/device_watch.h"
 
 #include <fmt/format.h>
@@ -8,74 +8,77 @@
 namespace fdl {
 namespace {
 
+// Texts name at most so many late ranks, and count the rest.
 constexpr std::size_t kLateRanksNamed = 8;
-// In as long as a stall may last: so that two answers are there when it is over.
-constexpr int64_t kQuestions = 3;
+// Queries within the shorter limit: with three, two complete sets of answers are there when the limit is reached.
+constexpr int64_t kQueriesPerLimit = 3;
 
+// 0 stands for "no limit".
 int64_t shorter_of(int64_t a, int64_t b) { return a <= 0 ? b : b <= 0 ? a : std::min(a, b); }
 
-std::string name_of_member(const Member& who) {
-  if (who.host_name.empty()) return fmt::format("rank {}", who.world_rank);
-  return fmt::format("rank {} ({})", who.world_rank, who.host_name);
+std::string name_of_member(const Member& member) {
+  if (member.host_name.empty()) return fmt::format("rank {}", member.world_rank);
+  return fmt::format("rank {} ({})", member.world_rank, member.host_name);
 }
 
 }  // namespace
 
-DeviceWatch::DeviceWatch(std::string id, std::vector<Member> members, int rank, const Terms& terms)
+DeviceWatch::DeviceWatch(std::string id, std::vector<Member> members, int rank, const Limits& limits)
     : id_(std::move(id)),
       members_(std::move(members)),
       me_(static_cast<std::size_t>(rank)),
-      terms_(terms),
-      timeout_ns_(shorter_of(terms.warning_ns, terms.shutdown_ns) / kQuestions) {}
+      limits_(limits),
+      query_interval_ns_(shorter_of(limits.warning_ns, limits.shutdown_ns) / kQueriesPerLimit) {}
 
 void DeviceWatch::begin_again(const Communicator::DeviceWork& work, int64_t now_ns) {
-  stands_still_ = true;
+  is_stuck_ = true;
   work_ = work;
   since_ns_ = now_ns;
-  next_question_ns_ = now_ns + timeout_ns_;
-  next_warning_ns_ = now_ns + terms_.warning_ns;
+  next_query_ns_ = now_ns + query_interval_ns_;
+  next_warning_ns_ = now_ns + limits_.warning_ns;
   answers_.clear();
   before_.clear();
   confirmed_ = false;
 }
 
-DeviceWatch::Wish DeviceWatch::look(const Communicator::DeviceWork& work, const NameOf& name_of, int64_t now_ns) {
-  Wish wish;
-  if (!work.in_flight || timeout_ns_ <= 0 || members_.size() == 1) {
-    stands_still_ = false;
-    return wish;
+DeviceWatch::Actions DeviceWatch::update(const Communicator::DeviceWork& work, const NameOf& name_of, int64_t now_ns) {
+  Actions actions;
+  if (!work.in_flight || query_interval_ns_ <= 0 || members_.size() == 1) {
+    is_stuck_ = false;
+    return actions;
   }
-  if (!stands_still_ || work.by_host != work_.by_host || work.passed != work_.passed) begin_again(work, now_ns);
-  // What the host has in hand may take its time where nobody is late: a long collective on a slow network does.
+  if (!is_stuck_ || work.by_host != work_.by_host || work.passed != work_.passed) begin_again(work, now_ns);
+  // A collective that the host runs may take long on a slow network, so it is reported only if a rank is late.
   if (confirmed_ && !(work_.by_host && late().empty())) {
-    if (terms_.warning_ns > 0 && now_ns >= next_warning_ns_) {
-      wish.warning = fmt::format("communicator '{}': {}", id_, tell(name_of, now_ns));
-      next_warning_ns_ = now_ns + (now_ns - since_ns_);  // ever more rarely
-    } else if (terms_.shutdown_ns > 0 && now_ns - since_ns_ >= terms_.shutdown_ns) {
-      wish.failure = failure(name_of, now_ns);
-      return wish;
+    if (limits_.warning_ns > 0 && now_ns >= next_warning_ns_) {
+      actions.warning = fmt::format("communicator '{}': {}", id_, describe(name_of, now_ns));
+      next_warning_ns_ = now_ns + (now_ns - since_ns_);  // the interval doubles with each warning
+    } else if (limits_.shutdown_ns > 0 && now_ns - since_ns_ >= limits_.shutdown_ns) {
+      actions.failure = failure(name_of, now_ns);
+      return actions;
     }
   }
-  if (now_ns >= next_question_ns_) {
-    wish.question = ++question_;
-    next_question_ns_ = now_ns + timeout_ns_;
+  if (now_ns >= next_query_ns_) {
+    actions.query = ++query_;
+    next_query_ns_ = now_ns + query_interval_ns_;
     answers_.assign(members_.size(), std::nullopt);
     answers_[me_] = Answer{static_cast<int64_t>(work_.begun), true};
   }
-  return wish;
+  return actions;
 }
 
 Status DeviceWatch::failure(const NameOf& name_of, int64_t now_ns) const {
-  const std::string text = tell(name_of, now_ns) + " (stall_shutdown_s)";
+  const std::string text = describe(name_of, now_ns) + " (stall_shutdown_s)";
   const auto ranks = late();
   if (ranks.empty()) return Status(Code::timeout, text);
   const Member& culprit = members_[ranks.front()];
   return Status::blame(culprit.world_rank, culprit.host_name, Code::timeout, text);
 }
 
-// More than this one had called when things came to a stand does not matter: only a host that runs ahead.
-void DeviceWatch::told(int world_rank, uint64_t question, Answer answer) {
-  if (!stands_still_ || question != question_ || answers_.empty()) return;
+// `begun` is cut to this rank's own number: a host that runs ahead would otherwise change its answer each time, and no
+// two sets of answers would be equal.
+void DeviceWatch::on_answer(int world_rank, uint64_t query, Answer answer) {
+  if (!is_stuck_ || query != query_ || answers_.empty()) return;
   for (std::size_t i = 0; i < members_.size(); ++i) {
     if (members_[i].world_rank != world_rank || i == me_) continue;
     answer.begun = std::min(answer.begun, static_cast<int64_t>(work_.begun));
@@ -97,8 +100,9 @@ std::vector<std::size_t> DeviceWatch::late() const {
   return ranks;
 }
 
-// The first that not all have begun; or, where no rank is late, the first that need not have ended everywhere.
-std::string DeviceWatch::tell(const NameOf& name_of, int64_t now_ns) const {
+// Names the first collective that some rank has not begun. If no rank is late, names the first one that may not have
+// ended everywhere.
+std::string DeviceWatch::describe(const NameOf& name_of, int64_t now_ns) const {
   const double seconds = static_cast<double>(std::max<int64_t>(now_ns - since_ns_, 0) / 100'000'000) / 10;
   const auto ranks = late();
   auto begun = static_cast<int64_t>(work_.begun);
@@ -106,7 +110,7 @@ std::string DeviceWatch::tell(const NameOf& name_of, int64_t now_ns) const {
     for (const auto& one : before_) begun = std::min(begun, one->begun);
     return fmt::format(
         "{}, or what its stream has before it, has not ended for {:g} s, and all ranks have begun it: a "
-        "device is at work for so long, or one of them or the network between them stands still; "
+        "device computes for that long, or a device or the network between them is stuck; "
         "NCCL_DEBUG=WARN on all ranks tells more",
         name_of(static_cast<uint64_t>(begun)), seconds);
   }

@@ -1,4 +1,4 @@
-// DeviceWork: one stream, one mark, and memory.
+// DeviceWork owns one stream, one event, and the memory for tensors that this rank does not have.
 #include "runtime/device/device_work.h"
 
 #include "base/log.h"
@@ -35,12 +35,12 @@ Result<void*> DeviceWork::own_scratch(std::size_t bytes) {
   auto memory = DeviceMemory::of_device(device(), bytes);
   if (!memory.ok() && memory.status().code() == Code::resource) {
     log_warning(
-        "{}; {} bytes of zeros, for a tensor that other ranks have and this one has not, are in memory of the host, "
+        "{}; {} bytes of zeros, for a tensor that other ranks have and this rank does not have, are in host memory, "
         "which is slow: free memory of the device",
         memory.status().text(), bytes);
     memory = DeviceMemory::of_host(device(), bytes);
   }
-  if (!memory.ok()) return memory.status().while_doing("making room for a tensor of the others");
+  if (!memory.ok()) return memory.status().while_doing("allocating zeros for a tensor of other ranks");
   own_scratch_ = memory.take();
   return own_scratch_.get();
 }

@@ -1,5 +1,6 @@
-// DeviceWork: what the buckets of one group queue on their device before and after their collectives, on a stream of
-// the group's own, which waits for the tensors' streams and is waited for by them.
+// DeviceWork queues the work of one group's buckets on their device, before and after their collectives. It uses a
+// stream of the group's own, which waits for the tensors' streams before the work and which they wait for after it.
+// The thread that owns progress makes all calls.
 #pragma once
 
 #include <memory>
@@ -25,19 +26,19 @@ class DeviceWork {
   const std::shared_ptr<Device>& shared_device() const { return used_->shared(); }
   Stream stream() const { return stream_; }
 
-  // What is queued from now on comes after what the place's stream held when its operation was submitted.
+  // Work that is queued from now on runs after the work that the place's stream held when its operation was submitted.
   Status begin_after(const DevicePlace& place);
-  // What is queued on the place's stream from now on comes after all that is queued here so far. finish() first, once
-  // for all places of a bucket.
+  // finish() marks the work that is queued here so far; hand_over() makes the place's stream wait for it. Call finish()
+  // once for a bucket, then hand_over() for each of its places.
   Status finish();
   Status hand_over(const DevicePlace& place);
 
-  // Where the tensors of a bucket lie side by side: what the communicator gave last; nothing before that. If that was
-  // less than it was asked for, there is no more.
+  // The scratch buffer in which the tensors of a bucket lie side by side: the communicator's last answer, empty before
+  // the first. If it was smaller than requested, the device has no more memory, and no larger one is requested again.
   DevicePacking::Scratch scratch;
   bool room_is_all = false;
 
-  // As much memory for this rank alone; good until it is asked for again.
+  // Memory of this rank alone, for tensors that only other ranks have. The next call may free it.
   Result<void*> own_scratch(std::size_t bytes);
 
  private:

@@ -1,4 +1,4 @@
-// Devices: each opened once, by what the build has for its kind.
+// Devices opens each device once, with the code that the build has for its kind.
 #include "runtime/device/devices.h"
 
 #include "runtime/lifecycle/assemble.h"

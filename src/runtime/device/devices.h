@@ -1,5 +1,5 @@
-// Devices: the accelerators that this process uses, each opened when it is first asked for, and the library that runs
-// collectives on them. Nothing of a driver is touched before that.
+// Devices holds the accelerators that this process uses, and the library that runs collectives on them. Each is opened
+// at its first use; before that no driver is touched.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@
 
 namespace fdl {
 
-// One device, and marks that were made for it and are free. From any thread.
+// One device, and a pool of its events that are not in use. From any thread.
 class UsedDevice {
  public:
   explicit UsedDevice(std::shared_ptr<Device> device) : device_(std::move(device)) {}
@@ -22,7 +22,7 @@ class UsedDevice {
 
   Device& device() { return *device_; }
   const std::shared_ptr<Device>& shared() const { return device_; }
-  // A mark that is set on `stream` now.
+  // An event of the pool, recorded on `stream` now. The caller gives it back.
   Result<DeviceEvent> event(Stream stream);
   void give_back(DeviceEvent event);
 
@@ -32,9 +32,11 @@ class UsedDevice {
   std::vector<DeviceEvent> free_ FDL_GUARDED_BY(mutex_);
 };
 
-// Where the tensors of an operation lie, and what their stream held when the operation was submitted.
+// The device and stream of an operation's tensors, and an event behind the work that the stream held when the operation
+// was submitted.
 class DevicePlace {
  public:
+  // UNSUPPORTED while the stream is being captured into a graph.
   static Result<std::shared_ptr<DevicePlace>> make(std::shared_ptr<UsedDevice> used, Stream stream);
   ~DevicePlace() { used_->give_back(submitted_); }
   DevicePlace(const DevicePlace&) = delete;
@@ -53,13 +55,14 @@ class DevicePlace {
   DeviceEvent submitted_;
 };
 
-// From any thread. What could not be opened is not tried again.
+// From any thread. A failure to open is kept and returned again; it is not retried.
 class Devices {
  public:
   explicit Devices(const Config& config) : config_(config) {}
 
-  // `kind`: DLPack's number.
+  // Opens the device if necessary. `kind`: DLPack's number.
   Result<std::shared_ptr<UsedDevice>> find(int kind, int index);
+  // Valid as long as this object.
   Result<DeviceLibrary*> library();
 
  private:

@@ -1,4 +1,5 @@
-// SymmetricPlaces: where a group's own device memory lies, and a number for where tensors lie in it.
+// SymmetricPlaces records the addresses of a group's symmetric memory, and turns the position of a tensor in it into a
+// number that ranks can compare.
 #pragma once
 
 #include <atomic>
@@ -10,7 +11,7 @@
 
 namespace fdl {
 
-// From any thread. Its memory's holders keep it, for the group may end before they do.
+// From any thread. Shared with the owners of the memory, because the group may end before they free it.
 class SymmetricPlaces {
  public:
   void add(const SymmetricAllocation& symmetric_allocation) {
@@ -25,15 +26,17 @@ class SymmetricPlaces {
     any_.store(!spots_.empty(), std::memory_order_relaxed);
   }
 
-  // Request::place of tensors: equal on two ranks where they lie alike. A sum's are told of all memory, for packing can
-  // be left out where all can do without it; others' where the library knows the memory, and must be given it alike.
+  // The value for Request::place: equal on two ranks if the tensors lie alike there, -1 outside of symmetric memory. A
+  // sum gets a place in all symmetric memory, because it need not be packed where all ranks' tensors lie alike. Other
+  // operations get one only in memory registered with the device library, which requires equal places.
   int64_t place_of(const void* input, const void* output, bool is_sum) const {
     if (!any_.load(std::memory_order_relaxed)) return -1;
     const int64_t in = place_in(input, is_sum);
     const int64_t out = output == input ? in : place_in(output, is_sum);
     return in == out ? in : kOfTwo | static_cast<int64_t>(mix(static_cast<uint64_t>(in), static_cast<uint64_t>(out)));
   }
-  // Of the tensor that lies right behind `bytes` of one that is summed in place; -1: that has no neighbours.
+  // The place of a tensor that lies directly behind one of `bytes` bytes at `place`. -1 where a neighbour cannot be
+  // named: input and output differ, or lie outside.
   static int64_t behind(int64_t place, std::size_t bytes) {
     return place < 0 || (place & kOfTwo) != 0 ? -1 : place + static_cast<int64_t>(bytes);
   }
@@ -44,8 +47,8 @@ class SymmetricPlaces {
     int64_t number = 0;
     bool is_known = false;
   };
-  static constexpr int kOffsetBits = 40;
-  static constexpr int64_t kOfTwo = int64_t{1} << 62;
+  static constexpr int kOffsetBits = 40;               // below them: the offset; above: the number of the memory
+  static constexpr int64_t kOfTwo = int64_t{1} << 62;  // the place is a hash of two places, of input and output
 
   static uintptr_t address(const void* memory) { return reinterpret_cast<uintptr_t>(memory); }
   static uint64_t mix(uint64_t in, uint64_t out) {

@@ -1,4 +1,4 @@
-// Allocation: the host's memory first.
+// allocate() takes memory that the host's ranks share if there is any, else ordinary memory.
 #include "runtime/lifecycle/allocation.h"
 
 #include <atomic>
@@ -15,8 +15,8 @@ Result<Allocation> allocate(const std::shared_ptr<HostMemory>& host, std::size_t
     auto shared = host->allocate(bytes);
     if (shared.ok()) return Allocation(*shared, {host});
     if (shared.status().code() != Code::unsupported) return shared.status();
-    static std::atomic<bool> told{false};
-    if (!told.exchange(true)) log_warning("{}; ordinary memory is used instead", shared.status().text());
+    static std::atomic<bool> warned{false};  // once per process: every later allocation may come here too
+    if (!warned.exchange(true)) log_warning("{}; ordinary memory is used instead", shared.status().text());
   }
   constexpr std::size_t kMost = std::numeric_limits<std::ptrdiff_t>::max();
   OwnedMemory ordinary = bytes <= kMost ? allocate_aligned(bytes) : nullptr;

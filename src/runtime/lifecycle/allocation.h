@@ -1,5 +1,5 @@
-// Allocation: memory that all ranks of the host map where there is some, else ordinary memory; back where it came from
-// when it ends.
+// Allocation owns memory that all ranks of the host map if there is any, else ordinary memory. It returns the memory to
+// its source when it ends.
 #pragma once
 
 #include <cstdlib>
@@ -16,8 +16,8 @@ struct ReturnMemory {
 };
 using Allocation = std::unique_ptr<void, ReturnMemory>;
 
-// Zeroed, 64-byte aligned. RESOURCE when memory is short; `host` may be null, and where it has no more room one line in
-// the log says so.
+// Zeroed, 64-byte aligned. RESOURCE when memory is short. `host` may be null; if it is exhausted, ordinary memory is
+// used and the first such allocation logs a warning.
 Result<Allocation> allocate(const std::shared_ptr<HostMemory>& host, std::size_t bytes);
 
 }  // namespace fdl

@@ -1,4 +1,5 @@
-// Assemble: one line a transport, and one a kind of device. A transport that is not built is not named anywhere else.
+// Assemble builds communicators from transports. Each transport and each kind of device is one row or one condition
+// here; no other file of the library makes one.
 #include "runtime/lifecycle/assemble.h"
 
 #include <algorithm>
@@ -36,9 +37,10 @@ namespace {
 
 using Peers = std::vector<bool>;
 
+// A transport of this build.
 struct Option {
   std::string_view name;
-  bool in_auto;  // loopback must be asked for: it joins threads of one process only
+  bool in_auto;  // false for loopback, which joins threads of one process only and must be named
   bool (*joins)(const Member& a, const Member& b);
   Result<std::unique_ptr<Transport>> (*connect)(const Membership& membership, const Peers& peers);
 };
@@ -96,7 +98,7 @@ Result<std::vector<const Option*>> allowed(const Config& config) {
   return chosen;
 }
 
-// The option that joins members a and b; the same on both sides, for the first that fits is taken.
+// The option that joins members a and b; null if none does. Both sides take the first that fits, so they agree.
 const Option* joining(const std::vector<const Option*>& chosen, const Member& a, const Member& b) {
   for (const Option* option : chosen) {
     if (option->joins(a, b)) return option;
@@ -105,7 +107,8 @@ const Option* joining(const std::vector<const Option*>& chosen, const Member& a,
 }
 
 #if FDL_WITH_SHM
-// Whether ranks of one host are joined by shared memory: the same answer on all ranks, for it is no fact of theirs.
+// True if shared memory joins ranks of one host. The answer is the same on all ranks, because it depends only on the
+// allowed transports.
 bool hosts_share_memory(const std::vector<const Option*>& chosen, const Membership& membership) {
   const Option* option = joining(chosen, membership.me(), membership.me());
   return option != nullptr && option->name == "shm";
@@ -131,13 +134,13 @@ Result<std::shared_ptr<Device>> open_device(int kind, int index, [[maybe_unused]
   constexpr int kCuda = 2;  // DLPack's number
   if (kind == kCuda) return open_cuda_device(index, config);
 #endif
-  return Status(Code::unsupported, "this build has nothing for devices of kind " + std::to_string(kind) + " (index " +
+  return Status(Code::unsupported, "this build has no support for devices of kind " + std::to_string(kind) + " (index " +
                                        std::to_string(index) + "); copy the tensor to the CPU");
 }
 
 Result<std::shared_ptr<DeviceLibrary>> open_device_library([[maybe_unused]] const Config& config) {
 #if FDL_WITH_NCCL
-  // NCCL lets several ranks use one device where this is asked for, and only then.
+  // NCCL lets several ranks use one device only if this variable is set.
   return open_nccl(config, Environment::of_process().get("NCCL_MULTI_RANK_GPU_ENABLE") == "1");
 #else
   return Status(Code::unsupported, "this build has no NCCL");
@@ -145,7 +148,7 @@ Result<std::shared_ptr<DeviceLibrary>> open_device_library([[maybe_unused]] cons
 }
 
 DeviceDescription describe_devices([[maybe_unused]] const Config& config) {
-  DeviceDescription found{.devices = "this build has nothing for devices", .library = "this build has no NCCL"};
+  DeviceDescription found{.devices = "this build has no support for devices", .library = "this build has no NCCL"};
 #if FDL_WITH_CUDA
   const auto count = count_cuda_devices(config);
   Result<std::shared_ptr<Device>> first = Status(Code::unsupported, "cuda: the driver sees no device");
@@ -198,7 +201,8 @@ GroupShape shape_of(const std::vector<Member>& members) {
   }
   for (std::size_t i = 0; shape.ranks_per_host > 0 && i < members.size(); ++i) {
     const std::size_t first = i - i % static_cast<std::size_t>(shape.ranks_per_host);
-    if (members[i].host_id != members[first].host_id) shape.ranks_per_host = 0;  // not neighbours
+    // Ranks of a host must be neighbours; otherwise the shape counts as uneven.
+    if (members[i].host_id != members[first].host_id) shape.ranks_per_host = 0;
   }
   return shape;
 }
@@ -213,7 +217,7 @@ Result<std::shared_ptr<HostMemory>> assemble_memory(const Membership& membership
 
 namespace {
 
-// One transport over which this rank reaches all others.
+// Makes one transport that reaches all other ranks: a routed one where several transports are needed.
 Result<std::unique_ptr<Transport>> connect_all(const Membership& membership, const std::vector<const Option*>& chosen) {
   std::map<const Option*, Peers> joined_by;
   for (int peer = 0; peer < membership.size(); ++peer) {
@@ -224,7 +228,7 @@ Result<std::unique_ptr<Transport>> connect_all(const Membership& membership, con
     peers.resize(static_cast<std::size_t>(membership.size()));
     peers[static_cast<std::size_t>(peer)] = true;
   }
-  // In the order of the table on every rank, so that no two ranks wait for each other in different set-ups.
+  // All ranks connect in the order of the table, so that no two ranks wait for each other in different transports.
   std::vector<std::unique_ptr<Transport>> transports;
   std::vector<Route> routes(static_cast<std::size_t>(membership.size()));
   for (const Option& option : options()) {
@@ -243,11 +247,13 @@ Result<std::unique_ptr<Transport>> connect_all(const Membership& membership, con
   return std::unique_ptr<Transport>(std::move(routed));
 }
 
-// Where ranks share cores, a message waits until its reader has its turn: so long, over loopback.
-constexpr double kTurn_s = 20e-6;
+// The latency of a message between ranks that share cores: it waits until the scheduler runs its reader. Measured over
+// the loopback interface.
+constexpr double kSharedCoreLatency_s = 20e-6;
 
 #if FDL_WITH_SHM
-// The ranks of each host use its memory; those in the same place on every host use the network, each for its share.
+// Builds two levels: the ranks of one host use shared memory; the ranks with equal local rank use the network, each for
+// its share of the data.
 Result<std::unique_ptr<Collectives>> make_hierarchy(const Membership& membership,
                                                     const std::vector<const Option*>& chosen, const GroupShape& shape,
                                                     Transport& transport) {
@@ -305,13 +311,13 @@ Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, std
                             .watch = std::move(watch)};
   FDL_ASSIGN_OR_RETURN(const std::vector<const Option*> chosen, allowed(*membership.config));
   if (membership.size() == 1) return Communicator::make(std::move(parts));
-  // As the first member sees it, and so as all do: where a shape is even, all see the same.
+  // From the view of the first member, so that all members choose algorithms by the same words.
   parts.shape.transport = transports_between(membership.members, 0, *membership.config);
   parts.shape.table = table;
 
   FDL_ASSIGN_OR_RETURN(parts.transport, connect_all(membership, chosen));
   if (parts.transport->name().find("tcp") != std::string_view::npos) {
-    if (!each_has_a_core(membership.members, membership.me().host_id)) parts.shape.latency_s = kTurn_s;
+    if (!each_has_a_core(membership.members, membership.me().host_id)) parts.shape.latency_s = kSharedCoreLatency_s;
     FDL_ASSIGN_OR_RETURN(parts.shape, probe_links(*parts.transport, membership.rank, parts.shape, *membership.config,
                                                   membership.deadline));
   }

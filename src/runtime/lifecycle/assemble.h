@@ -1,4 +1,5 @@
-// Assemble: which transports and collectives join the members of a communicator; the only place that names them.
+// Assemble chooses and connects the transports and collectives that join the members of a communicator. No other
+// file chooses among them.
 #pragma once
 
 #include <functional>
@@ -14,22 +15,24 @@
 
 namespace fdl {
 
-// Connects a communicator. Collective over its members. `suspect` and `watch` as in Communicator::Parts.
-// `table` outlives the communicator, as does what `find_library` gives: it is asked at the first collective on devices.
+// Connects a communicator. Collective over its members, blocking. `suspect` and `watch` are as in Communicator::Parts.
+// `find_library` is called at the first collective on devices. `table` and the library that it returns must outlive the
+// communicator.
 using FindDeviceLibrary = std::function<Result<DeviceLibrary*>()>;
 Result<std::unique_ptr<Communicator>> assemble(const Membership& membership, std::function<void()> suspect,
                                                const TuningTable* table = nullptr, FindDeviceLibrary find_library = {},
                                                std::function<void()> watch = {});
 
-// Memory that all ranks of my host map; null where they cannot or may not. Collective over the members.
+// Memory that all ranks of this host map; null if they cannot, or if the transports exclude it. Collective over the
+// members.
 Result<std::shared_ptr<HostMemory>> assemble_memory(const Membership& membership);
 
-// An accelerator of this process, and the library that runs collectives on such. UNSUPPORTED says what is missing and
-// what to do. `kind`: DLPack's number.
+// Open an accelerator of this process, and the library that runs collectives on accelerators. UNSUPPORTED names what is
+// missing and what to do. `kind`: DLPack's number.
 Result<std::shared_ptr<Device>> open_device(int kind, int index, const Config& config);
 Result<std::shared_ptr<DeviceLibrary>> open_device_library(const Config& config);
 
-// What there is of the two, or why not, for people; opens them.
+// Describes devices and library for a person to read, or why there are none. Opens both.
 struct DeviceDescription {
   bool has_devices = false;
   bool has_library = false;
@@ -38,18 +41,18 @@ struct DeviceDescription {
 };
 DeviceDescription describe_devices(const Config& config);
 
-// "shm", "tcp", "shm+tcp": what would join these members.
+// The transports that would join `rank` (an index of members) to the others: "shm", "tcp", "shm+tcp" or "none".
 std::string transports_between(const std::vector<Member>& members, int rank, const Config& config);
 
-// "shm yes, tcp yes, loopback yes": what this build has.
+// The transports of this build: "shm yes, tcp yes, loopback yes".
 std::string built_transports();
 
-// What ranks of one host, bound to these NUMA nodes (below 0: to none), would do about them: `bytes` are those of the
-// vector, or of all ranks' parts together.
+// The levels that ranks of one host would use if they are bound to these NUMA nodes (below 0: to none). `bytes` counts
+// the whole vector, or the parts of all ranks together.
 LevelAnswer levels_between(std::span<const int> node_of_rank, Collective collective, std::size_t bytes,
                            const Config& config);
 
-// The members as `choose` sees them.
+// The members in the form in which choose() takes them.
 GroupShape shape_of(const std::vector<Member>& members);
 
 }  // namespace fdl

@@ -1,4 +1,4 @@
-// The build comes first in the list: other differences may follow from it.
+// The settings that describe the build come first in the list, because other differences may follow from them.
 #include "runtime/lifecycle/compatibility_settings.h"
 
 #include "algorithms/catalog.h"

@@ -1,5 +1,5 @@
-// Compatibility settings of this rank: values that must be alike on all ranks, since ranks choose algorithms and decode
-// messages by them.
+// compatibility_settings() lists the values of this rank that must be alike on all ranks, because ranks choose
+// algorithms and decode messages by them.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// Group: names of its members for texts.
+// Group names its members for error texts, and connects its named operations.
 #include "runtime/lifecycle/group.h"
 
 namespace fdl {

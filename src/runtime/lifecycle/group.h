@@ -1,4 +1,5 @@
-// Group: a set of ranks of one world, its communicator for named operations, and how to make more communicators.
+// Group is a set of ranks of one world. It owns the communicator of its named operations, and numbers the communicators
+// that are made from it.
 #pragma once
 
 #include <memory>
@@ -19,20 +20,22 @@ class Group {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(members_.size()); }
   const std::vector<Member>& members() const { return members_; }
-  // -1 where the world's rank is no member.
+  // The rank in the group of a rank of the world; -1 if that is no member.
   int rank_of(int world_rank) const;
 
+  // Both belong to the thread that owns progress, except what their headers allow from any thread.
   Communicator& comm() { return *comm_; }
   NamedOperations& named() { return named_; }
-  // One number names one device; false if the group's tensors lie on another already. From any thread.
+  // `number` identifies a device. False if the group's tensors already lie on another device. From any thread.
   bool claim_device(int64_t number) {
     int64_t claimed = -1;
     return device_.compare_exchange_strong(claimed, number) || claimed == number;
   }
-  // Of tensors on that device; and how many times memory for them was asked for before, by all members alike.
+  // The group's symmetric memory on that device.
   const std::shared_ptr<SymmetricPlaces>& held() const { return held_; }
+  // The number of the next symmetric allocation: the same on all members, which allocate in the same order.
   int next_memory() { return next_memory_.fetch_add(1); }
-  // A number that is the same on all members, who make communicators and splits in the same order.
+  // The number of the next communicator or split: the same on all members, which make them in the same order.
   int next_number() { return next_number_.fetch_add(1); }
 
  private:
@@ -42,7 +45,7 @@ class Group {
   std::unique_ptr<Communicator> comm_;
   NamedOperations named_;
   std::atomic<int> next_number_{0};
-  std::atomic<int64_t> device_{-1};
+  std::atomic<int64_t> device_{-1};  // -1: none claimed yet
   const std::shared_ptr<SymmetricPlaces> held_ = std::make_shared<SymmetricPlaces>();
   std::atomic<int> next_memory_{0};
 };

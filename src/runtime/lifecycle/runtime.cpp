@@ -1,4 +1,4 @@
-// Runtime: groups, what the coordinator and the loop tell of them, named operations, and a stop that can be read.
+// Runtime, part 1: stop, groups, the coordinator's events and named operations.
 #include "runtime/lifecycle/runtime.h"
 
 #include <sys/mman.h>
@@ -14,10 +14,10 @@
 namespace fdl {
 namespace {
 
-// How long a rank that leaves goes on with what all have agreed upon.
+// How long a rank that leaves goes on with buckets that are already agreed upon.
 constexpr int64_t kFarewellNs = 2'000'000'000;
 
-// A page that the kernel wipes in a forked child: the cheapest way to notice a fork, and no handler is installed.
+// The kernel zeroes this page in a forked child. So a load detects a fork, and no pthread_atfork handler is installed.
 constexpr std::size_t kPageBytes = 4096;
 
 std::atomic<bool>* make_fork_witness() {
@@ -42,12 +42,13 @@ Runtime::~Runtime() {
     // A forked child has none of our threads: it must not join them, nor touch the parent's sockets.
     if (coordinator_thread_.joinable()) coordinator_thread_.detach();
     static_cast<void>(progress_thread_.release());
-    static_cast<void>(link_.release());
+    static_cast<void>(coordinator_client_.release());
     static_cast<void>(coordinator_.release());
     static_cast<void>(timeline_.release());
     static_cast<void>(metrics_server_.release());
     MutexLock lock(mutex_);
-    for (auto& group : groups_) new std::shared_ptr<Group>(std::move(group));  // never to be ended here
+    // Intentionally leaked: ending a group would touch the parent's sockets and shared memory.
+    for (auto& group : groups_) new std::shared_ptr<Group>(std::move(group));
     return;
   }
   shut_down();
@@ -66,8 +67,9 @@ Status Runtime::usable() const {
   return {};
 }
 
-// ---- stop
-// --------------------------------------------------------------------------------------------------------------
+// ---- stop ----
+// The order matters: agreed work is finished first, then the timeline, then the other ranks are notified, then the
+// threads end.
 
 void Runtime::shut_down() {
   if (shut_down_.exchange(true)) return;
@@ -76,7 +78,7 @@ void Runtime::shut_down() {
     progress_thread_->call([&] {
       const Deadline deadline = Deadline::after_ns(kFarewellNs);
       MutexLock lock(mutex_);
-      // All of them first: while one is drained, the others are not driven.
+      // Prepare all groups before draining one: while one is drained, the others are not driven.
       for (auto& group : groups_) group->named().prepare_to_leave();
       for (auto& group : groups_) {
         progress_thread_->drain(*group, deadline);
@@ -87,9 +89,9 @@ void Runtime::shut_down() {
   }
   {
     MutexLock lock(timeline_mutex_);
-    static_cast<void>(finish_timeline());  // what failed is in the log
+    static_cast<void>(finish_timeline());  // logs its failures
   }
-  if (link_) link_->leave();
+  if (coordinator_client_) coordinator_client_->leave();
   interrupt_comms([](const Communicator&) { return true; }, why);
   if (progress_thread_) progress_thread_->end();
   failure_decisions_.close();
@@ -98,9 +100,9 @@ void Runtime::shut_down() {
     MutexLock lock(mutex_);
     for (auto& group : groups_) group->comm().interrupt(why);
   }
-  // The link stays until the end: a thread that waits in a communicator may still ask it about peers.
+  // The coordinator client stays until the end: a thread that waits in a communicator may still probe peers with it.
   if (coordinator_) {
-    // The others may still want to know of each other; but nobody is waited for long.
+    // The other ranks may still need the coordinator to detect failures; this rank waits for them only a short while.
     coordinator_->wait_until_empty(Deadline::after_ns(kFarewellNs));
     coordinator_->stop();
     if (coordinator_thread_.joinable()) coordinator_thread_.join();
@@ -108,12 +110,11 @@ void Runtime::shut_down() {
   }
 }
 
-// ---- groups
-// ------------------------------------------------------------------------------------------------------------
+// ---- groups ----
 
 Result<std::unique_ptr<Communicator>> Runtime::connect(const std::string& id, const std::vector<Member>& members,
                                                        int rank, std::function<void()> watch) {
-  StoreExchange exchange(*link_, "comm");
+  StoreExchange exchange(*coordinator_client_, "comm");
   const Membership membership{.id = id,
                               .rank = rank,
                               .members = members,
@@ -123,7 +124,7 @@ Result<std::unique_ptr<Communicator>> Runtime::connect(const std::string& id, co
                               .exchange = &exchange,
                               .deadline = Deadline::after_seconds(config_.start_timeout_s)};
   const auto suspect = [this, members] {
-    if (link_) link_->probe(others(members));
+    if (coordinator_client_) coordinator_client_->probe(others(members));
   };
   const auto find_library = [devices = devices_.get()] { return devices->library(); };
   auto comm = assemble(membership, suspect, &tuning_.table, find_library, std::move(watch));
@@ -180,7 +181,7 @@ Result<Group*> Runtime::make_group(const std::vector<int>& world_ranks) {
 Result<Group*> Runtime::split(Group& group, int color, int key) {
   FDL_RETURN_IF_ERROR(usable());
   const std::string id = group.id() + " split " + std::to_string(group.next_number());
-  StoreExchange exchange(*link_, id);
+  StoreExchange exchange(*coordinator_client_, id);
   FDL_RETURN_IF_ERROR(
       exchange.publish(std::to_string(group.rank()), std::to_string(color) + " " + std::to_string(key)));
   std::vector<std::pair<int, int>> chosen;  // (key, rank in the group)
@@ -216,11 +217,10 @@ void Runtime::end(Group& group) {
   std::erase_if(groups_, [&](const auto& kept) { return kept.get() == &group; });
 }
 
-// ---- what the coordinator and the loop tell (in the loop's thread)
-// -----------------------------------------------------------------
+// ---- events of the coordinator (in the thread that owns progress) ----
 
 void Runtime::on_event(const CoordinatorEvent& event) {
-  // Another thread may end a group meanwhile.
+  // A copy that keeps the groups: another thread may end a group meanwhile.
   std::vector<std::shared_ptr<Group>> groups;
   {
     MutexLock lock(mutex_);
@@ -250,15 +250,14 @@ void Runtime::on_event(const CoordinatorEvent& event) {
       interrupt_comms([&](const Communicator& comm) { return comm.id() == event.comm; }, event.why);
       break;
     case CoordinatorEvent::Kind::asked:
-      tell_of_comm(event);
+      answer_device_query(event);
       break;
     case CoordinatorEvent::Kind::told:
-      hear_of_comm(event);
+      take_device_answer(event);
       break;
     case CoordinatorEvent::Kind::coordinator_lost:
       failure_decisions_.close();
-      // A coordinator that was stopped in good order takes nothing with it: communicators notice what happens to their
-      // peers.
+      // After an orderly stop of the coordinator the groups go on: communicators detect lost peers by themselves.
       if (event.why.code() == Code::shut_down) break;
       for (const auto& group : groups) group->named().fail_all(event.why);
       interrupt_comms([](const Communicator&) { return true; }, event.why);
@@ -266,14 +265,13 @@ void Runtime::on_event(const CoordinatorEvent& event) {
   }
 }
 
-void Runtime::on_stuck(Group& group) { link_->probe(others(group.members())); }
+void Runtime::on_stuck(Group& group) { coordinator_client_->probe(others(group.members())); }
 
-// ---- named operations
-// --------------------------------------------------------------------------------------------------
+// ---- named operations ----
 
 Status Runtime::submit(Group& group, std::vector<Entry> entries) {
   FDL_RETURN_IF_ERROR(usable());
-  if (metrics_ || notes_times_.load(std::memory_order_relaxed)) note_time(entries);
+  if (metrics_ || stamps_entries_.load(std::memory_order_relaxed)) stamp_entries(entries);
   if (progress_thread_->submit(group, std::move(entries))) return {};
   return Status(Code::shut_down, "farandole has been shut down");
 }
@@ -281,7 +279,7 @@ Status Runtime::submit(Group& group, std::vector<Entry> entries) {
 Status Runtime::submit_and_wait(Group& group, std::vector<Entry> entries, Handle& handle, Deadline deadline) {
   FDL_RETURN_IF_ERROR(usable());
   FDL_RETURN_IF_ERROR(may_wait());
-  if (metrics_ || notes_times_.load(std::memory_order_relaxed)) note_time(entries);
+  if (metrics_ || stamps_entries_.load(std::memory_order_relaxed)) stamp_entries(entries);
   if (progress_thread_->submit_and_wait(group, std::move(entries), handle, deadline)) return {};
   return Status(Code::shut_down, "farandole has been shut down");
 }
@@ -303,8 +301,9 @@ Result<std::shared_ptr<DevicePlace>> Runtime::device_place(Group& group, int kin
   return DevicePlace::make(std::move(used), stream);
 }
 
-// Agreed upon like a broadcast. A rank that cannot use its device takes part, so that the others do not wait for it.
-Result<GroupMemory> Runtime::take_memory(Group& group, int kind, int index, Stream stream, std::size_t bytes) {
+// The ranks agree on the allocation as on a broadcast. A rank that cannot use its device takes part as well, so that
+// the others do not wait for it.
+Result<GroupMemory> Runtime::allocate_symmetric(Group& group, int kind, int index, Stream stream, std::size_t bytes) {
   FDL_RETURN_IF_ERROR(usable());
   const auto handle = std::make_shared<Handle>(1);
   Entry entry{.handle = handle, .holds = true};
@@ -324,9 +323,9 @@ Result<GroupMemory> Runtime::take_memory(Group& group, int kind, int index, Stre
   FDL_RETURN_IF_ERROR(submit_and_wait(group, std::move(entries), *handle, Deadline::never()));
   if (!place.ok()) return place.status();
   FDL_RETURN_IF_ERROR(handle->status());
-  SymmetricAllocation& holding = handle->output(0).symmetric_allocation;
-  group.held()->add(holding);
-  return GroupMemory{devices_, group.held(), std::move(holding.memory)};
+  SymmetricAllocation& allocation = handle->output(0).symmetric_allocation;
+  group.held()->add(allocation);
+  return GroupMemory{devices_, group.held(), std::move(allocation.memory)};
 }
 
 Status Runtime::may_wait() const {

@@ -1,8 +1,9 @@
-// Runtime: everything that belongs to one world: configuration, coordinator, link, loop, groups and communicators.
+// Runtime owns all parts of one world: configuration, coordinator and its client, progress thread, groups and
+// communicators.
 //
-// What protects what: facts are written before the loop starts and only read afterwards; groups_ and comms_ are guarded
-// by mutex_; named operations and the link's progress belong to whoever
-// drives the loop.
+// Threads: configuration and facts are written during create() and only read afterwards. mutex_ guards groups_ and
+// comms_. Named operations and the coordinator client's progress belong to the thread that owns progress. Lock order:
+// timeline_mutex_, then mutex_.
 #pragma once
 
 #include <atomic>
@@ -42,23 +43,22 @@ struct RuntimeOptions {
 
 struct WorldFacts {
   int rank = 0, size = 1, local_rank = 0, local_size = 1, cross_rank = 0, cross_size = 1;
-  bool is_homogeneous = true;  // all hosts have as many ranks
+  bool is_homogeneous = true;  // all hosts have the same number of ranks
   std::string host, source, rendezvous, transports;
 };
 
-// An ordered communicator, and what the rest of the runtime must know of it.
+// An ordered communicator with the state that the rest of the runtime needs.
 struct OrderedComm {
-  Group* group = nullptr;
+  Group* group = nullptr;  // not owned
   std::unique_ptr<Communicator> comm;
-  std::shared_ptr<GroupMetrics> metrics;  // null: nobody counts
-  std::unique_ptr<DeviceWatch> watch;     // the driver's
-  std::atomic<bool> failure_reported{false};
+  std::shared_ptr<GroupMetrics> metrics;      // null: metrics are off
+  std::unique_ptr<DeviceWatch> watch;         // only the thread that owns progress uses it
+  std::atomic<bool> failure_reported{false};  // the coordinator has, or will have, this rank's report
 };
 
-// Device memory that a group's member holds. The last word of its holder is let_go(); it may come after the world's
-// end.
+// Symmetric memory that the application holds. It calls let_go() last, possibly after the end of the world.
 struct GroupMemory {
-  std::shared_ptr<Devices> devices;  // ends after the memory
+  std::shared_ptr<Devices> devices;  // keeps the device open until the memory has ended
   std::shared_ptr<SymmetricPlaces> places;
   std::shared_ptr<SymmetricMemory> memory;
 
@@ -79,9 +79,9 @@ class Runtime {
   const Config& config() const { return config_; }
   Group& all() { return *all_; }
 
-  // OK, or why nothing new can be done: shut down, or inherited through fork.
+  // OK, or why no new operation is possible: the world was shut down, or inherited through fork().
   Status usable() const;
-  // Everything in flight completes with SHUT_DOWN (after what was agreed upon had a short while to finish). Idempotent.
+  // Gives operations that are agreed upon up to 2 s to finish; the others complete with SHUT_DOWN. Idempotent.
   void shut_down();
 
   // ---- groups; collective over their members, blocking ----
@@ -93,32 +93,33 @@ class Runtime {
   Result<std::unique_ptr<OrderedComm>> make_comm(Group& group);
   void end(std::unique_ptr<OrderedComm> comm);
   void abort(OrderedComm& comm, const std::string& reason);
-  // A failure that one rank met, told the way all ranks tell it.
+  // Reports a failure of this rank to the coordinator, and returns the decision that all ranks get; `failure` itself if
+  // no decision arrives. Errors of arguments are returned as they are. Blocks up to lost_after_s + suspect_after_s.
   Status settle(OrderedComm& comm, const Status& failure);
 
   // ---- named operations ----
   Status submit(Group& group, std::vector<Entry> entries);
-  // OK: it was submitted, and is done unless the deadline came first.
+  // OK: it was submitted, and it is done unless the deadline has passed.
   Status submit_and_wait(Group& group, std::vector<Entry> entries, Handle& handle, Deadline deadline);
-  // Whether it was done before the deadline. The calling thread drives meanwhile.
+  // True if it was done before the deadline. The calling thread may drive the world meanwhile.
   Result<bool> wait(Handle& handle, Deadline deadline);
 
   // ---- devices; from any thread ----
   Result<std::shared_ptr<UsedDevice>> device(int kind, int index) { return devices_->find(kind, index); }
-  // For an operation of the group on that device, submitted now.
+  // Makes the place of an operation of the group on that device that is submitted now.
   Result<std::shared_ptr<DevicePlace>> device_place(Group& group, int kind, int index, Stream stream);
 
-  // Memory of that device for tensors of the group, zeroed in the stream's order; blocks until all members ask for as
-  // much. All get it or none.
-  Result<GroupMemory> take_memory(Group& group, int kind, int index, Stream stream, std::size_t bytes);
+  // Symmetric memory of that device for tensors of the group, zeroed in the stream's order. Collective over the group
+  // and blocking; all members must request the same number of bytes, and all get memory or the same error.
+  Result<GroupMemory> allocate_symmetric(Group& group, int kind, int index, Stream stream, std::size_t bytes);
 
   // Memory that all ranks of this host map, where they can. From any thread.
   Result<Allocation> allocate(std::size_t bytes) { return fdl::allocate(memory_, bytes); }
 
-  // ---- the timeline; see runtime/timeline_events.h ----
-  // Rank 0 writes to `path`; where it contains %r, each rank to a file of its own, with its rank in that place.
+  // ---- the timeline; see runtime/telemetry/timeline_events.h ----
+  // Rank 0 writes to `path`. If the path contains %r, each rank writes a file of its own, with its rank in that place.
   Status start_timeline(const std::string& path, bool marks_cycles);
-  // The file is complete then. Nothing where none is being written.
+  // Completes the file; OK if none is being written.
   Status stop_timeline();
 
   uint64_t wakeups() const { return progress_thread_ ? progress_thread_->wakeups() : 0; }
@@ -134,8 +135,8 @@ class Runtime {
   Status may_wait() const;
   Status start(const RuntimeOptions& options);
   Status serve_coordinator();
-  Status meet();
-  Status place();
+  Status connect_ranks();
+  Status compute_facts();
   Status share_memory();
   Result<Group*> open_group(std::string id, const std::vector<int>& world_ranks);
   Result<std::unique_ptr<Communicator>> connect(const std::string& id, const std::vector<Member>& members, int rank,
@@ -143,23 +144,23 @@ class Runtime {
   void on_event(const CoordinatorEvent& event);
   void on_stuck(Group& group);
   int64_t watch_devices(int64_t now_ns);
-  std::optional<Communicator::DeviceWork> look_at(OrderedComm& comm);
+  std::optional<Communicator::DeviceWork> read_device_work(OrderedComm& comm);
   void report(OrderedComm& comm, const Status& failure);
-  std::optional<Communicator::DeviceWork> look_after(OrderedComm& comm, int64_t now_ns,
-                                                     std::vector<std::string>& warnings) FDL_REQUIRES(mutex_);
-  void tell_of_comm(const CoordinatorEvent& event);
-  void hear_of_comm(const CoordinatorEvent& event);
+  std::optional<Communicator::DeviceWork> check_device_work(OrderedComm& comm, int64_t now_ns,
+                                                            std::vector<std::string>& warnings) FDL_REQUIRES(mutex_);
+  void answer_device_query(const CoordinatorEvent& event);
+  void take_device_answer(const CoordinatorEvent& event);
   OrderedComm* comm_of(const std::string& id) FDL_REQUIRES(mutex_);
   void start_configured_timeline();
   void start_metrics();
   std::shared_ptr<GroupMetrics> metrics_of(const Group& group) const;
   Status finish_timeline() FDL_REQUIRES(timeline_mutex_);
   void trace_groups(Timeline* timeline);
-  void note_time(std::vector<Entry>& entries) const;
+  void stamp_entries(std::vector<Entry>& entries) const;
   void interrupt_comms(const std::function<bool(const Communicator&)>& which, const Status& why);
   std::vector<int> others(const std::vector<Member>& members) const;
 
-  // Zeroed in a forked child, which thereby knows that it is one.
+  // The kernel zeroes it in a forked child; see is_forked_child().
   std::atomic<bool>* alive_here_;
   std::atomic<bool> shut_down_{false};
   Config config_;
@@ -168,26 +169,26 @@ class Runtime {
   Identity identity_;
   WorldFacts facts_;
   std::vector<Member> members_;
-  std::shared_ptr<HostMemory> memory_;        // of this host's ranks; null where they have none
-  std::unique_ptr<Coordinator> coordinator_;  // on rank 0, where no launcher serves it
+  std::shared_ptr<HostMemory> memory_;        // shared by this host's ranks; null if they cannot share memory
+  std::unique_ptr<Coordinator> coordinator_;  // on rank 0, unless the launcher serves it
   std::thread coordinator_thread_;
-  std::unique_ptr<CoordinatorClient> link_;
+  std::unique_ptr<CoordinatorClient> coordinator_client_;
   FailureDecisions failure_decisions_;
   std::unique_ptr<ProgressThread> progress_thread_;
-  Group* all_ = nullptr;
-  std::shared_ptr<Metrics> metrics_;  // null: nobody may ask
+  Group* all_ = nullptr;              // the group of all ranks, one of groups_
+  std::shared_ptr<Metrics> metrics_;  // null: metrics are off
   std::unique_ptr<MetricsServer> metrics_server_;
 
   Mutex mutex_;
   std::vector<std::shared_ptr<Group>> groups_ FDL_GUARDED_BY(mutex_);
   std::set<OrderedComm*> comms_ FDL_GUARDED_BY(mutex_);
-  std::map<std::vector<int>, int> groups_of_ranks_ FDL_GUARDED_BY(mutex_);
+  std::map<std::vector<int>, int> groups_of_ranks_ FDL_GUARDED_BY(mutex_);  // how many were made, by world ranks
 
-  Mutex timeline_mutex_;                                           // one starts or stops at a time; taken before mutex_
-  bool timeline_started_ FDL_GUARDED_BY(timeline_mutex_) = false;  // also where another rank writes it
+  Mutex timeline_mutex_;                                           // serializes start and stop; taken before mutex_
+  bool timeline_started_ FDL_GUARDED_BY(timeline_mutex_) = false;  // true as well if only another rank writes it
   std::unique_ptr<Timeline> timeline_ FDL_GUARDED_BY(timeline_mutex_);
-  Timeline* traced_by_ = nullptr;         // the driver's
-  std::atomic<bool> notes_times_{false};  // of submissions
+  Timeline* traced_by_ = nullptr;            // only the thread that owns progress uses it
+  std::atomic<bool> stamps_entries_{false};  // entries carry the time of their submission, for the timeline
 };
 
 }  // namespace fdl

@@ -1,4 +1,4 @@
-// Runtime: ordered communicators, how they end on all ranks alike, and who watches what they have on devices.
+// Runtime, part 2: ordered communicators, their equal end on all ranks, and the watch over their work on devices.
 #include <algorithm>
 #include <limits>
 
@@ -15,8 +15,8 @@ Result<std::unique_ptr<OrderedComm>> Runtime::make_comm(Group& group) {
   made->metrics = metrics_of(group);
   made->watch =
       std::make_unique<DeviceWatch>(id, group.members(), group.rank(),
-                                    DeviceWatch::Terms{.warning_ns = seconds_to_ns(config_.stall_warning_s),
-                                                       .shutdown_ns = seconds_to_ns(config_.stall_shutdown_s)});
+                                    DeviceWatch::Limits{.warning_ns = seconds_to_ns(config_.stall_warning_s),
+                                                        .shutdown_ns = seconds_to_ns(config_.stall_shutdown_s)});
   FDL_ASSIGN_OR_RETURN(made->comm, connect(id, group.members(), group.rank(), [this] { progress_thread_->watch(); }));
   MutexLock lock(mutex_);
   comms_.insert(made.get());
@@ -36,14 +36,14 @@ void Runtime::abort(OrderedComm& comm, const std::string& reason) {
   comm.failure_reported = true;
   failure_decisions_.deliver(comm.comm->id(), why);
   comm.comm->interrupt(why);
-  if (link_) link_->report(comm.comm->id(), why);
+  if (coordinator_client_) coordinator_client_->report(comm.comm->id(), why);
 }
 
 Status Runtime::settle(OrderedComm& comm, const Status& failure) {
   if (failure.ok() || failure.code() == Code::invalid_argument || failure.code() == Code::unsupported) return failure;
-  if (!link_ || shut_down_) return failure;
+  if (!coordinator_client_ || shut_down_) return failure;
   report(comm, failure);
-  // The coordinator asks the suspect first, which takes up to lost_after_s.
+  // The coordinator probes the reported rank first, which takes up to lost_after_s.
   const auto decision =
       failure_decisions_.wait(comm.comm->id(), Deadline::after_seconds(config_.lost_after_s + config_.suspect_after_s));
   if (!decision) return failure;
@@ -68,16 +68,16 @@ void Runtime::interrupt_comms(const std::function<bool(const Communicator&)>& wh
   }
 }
 
-// ---- ordered communicators whose work is on devices, where nobody may be driving (in the loop's thread)
-// ------------------
+// ---- ordered communicators with work on devices (in the thread that owns progress) ----
+// The application may wait for the device alone, so no thread of its own may be driving the communicator.
 
 int64_t Runtime::watch_devices(int64_t now_ns) {
   bool any = false;
-  std::vector<std::string> warnings;  // told without the lock: the sink is the program's
+  std::vector<std::string> warnings;  // logged without the lock: the application's sink may call farandole
   {
     MutexLock lock(mutex_);
     for (OrderedComm* comm : comms_) {
-      const auto work = look_after(*comm, now_ns, warnings);
+      const auto work = check_device_work(*comm, now_ns, warnings);
       any |= !work || (work->in_flight && work->failure.ok());
     }
   }
@@ -86,35 +86,36 @@ int64_t Runtime::watch_devices(int64_t now_ns) {
              : std::numeric_limits<int64_t>::max();
 }
 
-// Nothing: its own thread is at it, and is not disturbed.
-std::optional<Communicator::DeviceWork> Runtime::look_at(OrderedComm& comm) {
+// Empty while the application's own thread drives the communicator; that thread reports failures itself.
+std::optional<Communicator::DeviceWork> Runtime::read_device_work(OrderedComm& comm) {
   auto work = comm.comm->look_at_device_work();
   if (work && !work->failure.ok()) report(comm, work->failure);
   return work;
 }
 
-std::optional<Communicator::DeviceWork> Runtime::look_after(OrderedComm& comm, int64_t now_ns,
-                                                            std::vector<std::string>& warnings) {
+std::optional<Communicator::DeviceWork> Runtime::check_device_work(OrderedComm& comm, int64_t now_ns,
+                                                                   std::vector<std::string>& warnings) {
   const Communicator& communicator = *comm.comm;
-  auto work = look_at(comm);
+  auto work = read_device_work(comm);
   if (!work || !work->failure.ok()) return work;
   const auto name_of = [&](uint64_t number) { return communicator.name_of_device_work(number); };
-  const DeviceWatch::Wish wish = comm.watch->look(*work, name_of, now_ns);
-  if (wish.question != 0) {
+  const DeviceWatch::Actions actions = comm.watch->update(*work, name_of, now_ns);
+  if (actions.query != 0) {
     const std::vector<int> asked = others(communicator.members());
-    link_->probe(asked);
-    link_->ask(communicator.id(), wish.question, asked, comm.watch->claim_ns());
+    coordinator_client_->probe(asked);
+    coordinator_client_->ask(communicator.id(), actions.query, asked, comm.watch->claim_ns());
   }
-  if (!wish.warning.empty()) {
-    warnings.push_back(wish.warning);
+  if (!actions.warning.empty()) {
+    warnings.push_back(actions.warning);
     if (comm.metrics) comm.metrics->stalled(1);
   }
-  if (!wish.failure.ok()) report(comm, wish.failure);
+  if (!actions.failure.ok()) report(comm, actions.failure);
   return work;
 }
 
+// Each communicator reports one failure; the coordinator's decision on it is final.
 void Runtime::report(OrderedComm& comm, const Status& failure) {
-  if (!comm.failure_reported.exchange(true)) link_->report(comm.comm->id(), failure);
+  if (!comm.failure_reported.exchange(true)) coordinator_client_->report(comm.comm->id(), failure);
 }
 
 OrderedComm* Runtime::comm_of(const std::string& id) {
@@ -122,18 +123,19 @@ OrderedComm* Runtime::comm_of(const std::string& id) {
   return found == comms_.end() ? nullptr : *found;
 }
 
-void Runtime::tell_of_comm(const CoordinatorEvent& event) {
+// -1: this rank has no such communicator (any more).
+void Runtime::answer_device_query(const CoordinatorEvent& event) {
   MutexLock lock(mutex_);
   OrderedComm* comm = comm_of(event.comm);
-  if (comm == nullptr) return link_->tell(event, -1, false);
-  const auto work = look_at(*comm);
-  link_->tell(event, static_cast<int64_t>(comm->comm->begun_on_device()), work && work->in_flight);
+  if (comm == nullptr) return coordinator_client_->tell(event, -1, false);
+  const auto work = read_device_work(*comm);
+  coordinator_client_->tell(event, static_cast<int64_t>(comm->comm->begun_on_device()), work && work->in_flight);
 }
 
-void Runtime::hear_of_comm(const CoordinatorEvent& event) {
+void Runtime::take_device_answer(const CoordinatorEvent& event) {
   MutexLock lock(mutex_);
   OrderedComm* comm = comm_of(event.comm);
-  if (comm != nullptr) comm->watch->told(event.rank, event.question, {event.begun, event.waiting});
+  if (comm != nullptr) comm->watch->on_answer(event.rank, event.question, {event.begun, event.waiting});
 }
 
 }  // namespace fdl

@@ -1,4 +1,4 @@
-// Runtime: its start, from the environment to a world in which all ranks know each other.
+// Runtime, part 3: the start, from the environment to a world in which every rank has the facts of all ranks.
 #include <signal.h>
 
 #include <algorithm>
@@ -82,10 +82,10 @@ Status Runtime::start(const RuntimeOptions& options) {
     for (const std::string& line : config_.without_meaning) log_warning("{}", line);
   }
   if (identity_.rank == 0 && identity_.rank_zero_serves) FDL_RETURN_IF_ERROR(serve_coordinator());
-  FDL_RETURN_IF_ERROR(meet());
-  FDL_RETURN_IF_ERROR(place());
+  FDL_RETURN_IF_ERROR(connect_ranks());
+  FDL_RETURN_IF_ERROR(compute_facts());
   FDL_RETURN_IF_ERROR(share_memory());
-  start_configured_timeline();  // before there is anything to tell
+  start_configured_timeline();  // before the first group, so that its trace is complete
   start_metrics();
   std::vector<int> everyone(members_.size());
   for (std::size_t rank = 0; rank < everyone.size(); ++rank) everyone[rank] = static_cast<int>(rank);
@@ -97,7 +97,7 @@ Status Runtime::start(const RuntimeOptions& options) {
   return {};
 }
 
-// A job is not given up because nobody can be told of it.
+// A job does not fail because its metrics cannot be served.
 void Runtime::start_metrics() {
   if (config_.metrics_port == 0) return;
   const int64_t port = config_.metrics_port + facts_.local_rank;
@@ -125,6 +125,7 @@ std::shared_ptr<GroupMetrics> Runtime::metrics_of(const Group& group) const {
   return metrics_->group(Metrics::label_of(ranks, facts_.size));
 }
 
+// The coordinator has a thread of its own, which takes no signals.
 Status Runtime::serve_coordinator() {
   FDL_ASSIGN_OR_RETURN(coordinator_, Coordinator::open({.size = identity_.size,
                                                         .job_key = identity_.job_key,
@@ -143,40 +144,43 @@ Status Runtime::serve_coordinator() {
   return {};
 }
 
-Status Runtime::meet() {
+Status Runtime::connect_ranks() {
   const Deadline deadline = Deadline::after_seconds(config_.start_timeout_s);
   const HostFacts mine = host_facts();
-  FDL_ASSIGN_OR_RETURN(link_, CoordinatorClient::connect(identity_.rendezvous, identity_.job_key,
-                                                         {.rank = identity_.rank,
-                                                          .size = identity_.size,
-                                                          .host_name = mine.host_name,
-                                                          .boot_id = mine.boot_id,
-                                                          .process_id = mine.process_id,
-                                                          .settings = compatibility_settings(config_, tuning_.table),
-                                                          .numa_node = numa_node()},
-                                                         deadline));
-  FDL_ASSIGN_OR_RETURN(
-      progress_thread_,
-      ProgressThread::start(
-          *link_, config_,
-          {.on_event = [this](const CoordinatorEvent& event) { on_event(event); },
-           .on_stuck = [this](Group& group) { on_stuck(group); },
-           .on_failure_report = [this](Group& group, const Status& why) { link_->report(group.comm().id(), why); },
-           .on_watch = [this](int64_t now) { return watch_devices(now); }}));
-  // The coordinator itself gives up after start_timeout_s and names the missing; a little longer here lets its text
-  // win.
-  FDL_ASSIGN_OR_RETURN(const auto everyone, link_->wait_for_all(Deadline::after_seconds(config_.start_timeout_s + 2)));
+  FDL_ASSIGN_OR_RETURN(coordinator_client_,
+                       CoordinatorClient::connect(identity_.rendezvous, identity_.job_key,
+                                                  {.rank = identity_.rank,
+                                                   .size = identity_.size,
+                                                   .host_name = mine.host_name,
+                                                   .boot_id = mine.boot_id,
+                                                   .process_id = mine.process_id,
+                                                   .settings = compatibility_settings(config_, tuning_.table),
+                                                   .numa_node = numa_node()},
+                                                  deadline));
+  FDL_ASSIGN_OR_RETURN(progress_thread_,
+                       ProgressThread::start(*coordinator_client_, config_,
+                                             {.on_event = [this](const CoordinatorEvent& event) { on_event(event); },
+                                              .on_stuck = [this](Group& group) { on_stuck(group); },
+                                              .on_failure_report =
+                                                  [this](Group& group, const Status& why) {
+                                                    coordinator_client_->report(group.comm().id(), why);
+                                                  },
+                                              .on_watch = [this](int64_t now) { return watch_devices(now); }}));
+  // The coordinator fails after start_timeout_s with a text that names the missing ranks. This deadline is 2 s later,
+  // so that its text arrives first.
+  FDL_ASSIGN_OR_RETURN(const auto everyone,
+                       coordinator_client_->wait_for_all(Deadline::after_seconds(config_.start_timeout_s + 2)));
   std::vector<HostFacts> facts;
   for (const auto& hello : everyone) {
     facts.push_back({hello.host_name, hello.boot_id, hello.process_id, hello.numa_node});
   }
-  StoreExchange exchange(*link_, "world");
+  StoreExchange exchange(*coordinator_client_, "world");
   FDL_ASSIGN_OR_RETURN(members_, find_hosts(identity_.rank, facts, identity_.job_key, exchange, deadline));
   return {};
 }
 
-// Where each rank is: what the launcher did not say, the hosts do.
-Status Runtime::place() {
+// Computes local and cross ranks from the hosts of all ranks, where the launcher did not set them.
+Status Runtime::compute_facts() {
   const auto me = static_cast<std::size_t>(identity_.rank);
   std::vector<std::string> hosts;
   std::vector<int> local_rank(members_.size(), 0);
@@ -201,12 +205,13 @@ Status Runtime::place() {
     if (host == members_[me].host_id) facts_.cross_rank = facts_.cross_size;
     ++facts_.cross_size;
   }
+  // Ranks that share a core must not spin: the rank that they wait for may need the core.
   if (!each_has_a_core(members_, members_[me].host_id)) config_.spin_us = 0;
   return {};
 }
 
 Status Runtime::share_memory() {
-  StoreExchange exchange(*link_, "memory");
+  StoreExchange exchange(*coordinator_client_, "memory");
   FDL_ASSIGN_OR_RETURN(memory_, assemble_memory({.id = "the world's memory",
                                                  .rank = identity_.rank,
                                                  .members = members_,

@@ -1,17 +1,17 @@
-// Runtime: when a timeline is written, and by whom.
+// Runtime, part 4: starts and stops the timeline. Rank 0 writes it, or every rank a file of its own.
 #include "base/log.h"
 #include "runtime/lifecycle/runtime.h"
 
 namespace fdl {
 
-void Runtime::note_time(std::vector<Entry>& entries) const {
+void Runtime::stamp_entries(std::vector<Entry>& entries) const {
   const int64_t now = now_ns();
   for (Entry& entry : entries) entry.submitted_ns = now;
 }
 
-// A job is not given up for want of a picture of it.
+// A job does not fail because its timeline cannot be written.
 void Runtime::start_configured_timeline() {
-  if (config_.timeline.empty() || config_.timeline == "DYNAMIC") return;  // that is: when the program asks for one
+  if (config_.timeline.empty() || config_.timeline == "DYNAMIC") return;  // DYNAMIC: only start_timeline() starts one
   const Status started = start_timeline(config_.timeline, config_.timeline_mark_cycles);
   if (!started.ok()) log_warning("{} (FARANDOLE_TIMELINE); the job goes on without one", started.text());
 }
@@ -28,12 +28,12 @@ Status Runtime::start_timeline(const std::string& path, bool marks_cycles) {
   const auto place = mine.find("%r");
   if (place != std::string::npos) mine.replace(place, 2, std::to_string(facts_.rank));
   if (place != std::string::npos || facts_.rank == 0) {
-    const std::string who =
+    const std::string label =
         "rank " + std::to_string(facts_.rank) + " of " + std::to_string(facts_.size) + " on " + facts_.host;
-    FDL_ASSIGN_OR_RETURN(timeline_, Timeline::start(mine, who, marks_cycles));
+    FDL_ASSIGN_OR_RETURN(timeline_, Timeline::start(mine, label, marks_cycles));
     Timeline* timeline = timeline_.get();
     progress_thread_->call([&] { trace_groups(timeline); });
-    notes_times_.store(true, std::memory_order_relaxed);
+    stamps_entries_.store(true, std::memory_order_relaxed);
   }
   timeline_started_ = true;
   return {};
@@ -46,10 +46,11 @@ Status Runtime::stop_timeline() {
   return finish_timeline();
 }
 
+// The traces end first, in the thread that owns progress; after that no record can come.
 Status Runtime::finish_timeline() {
   timeline_started_ = false;
   if (!timeline_) return {};
-  notes_times_.store(false, std::memory_order_relaxed);
+  stamps_entries_.store(false, std::memory_order_relaxed);
   progress_thread_->call([&] { trace_groups(nullptr); });
   const Status outcome = timeline_->stop();
   timeline_.reset();

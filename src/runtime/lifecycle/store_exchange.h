@@ -1,4 +1,4 @@
-// StoreExchange: facts that some ranks tell each other, in the store of the world.
+// StoreExchange passes facts between ranks through the coordinator's store.
 #pragma once
 
 #include <string>
@@ -9,19 +9,20 @@
 
 namespace fdl {
 
-// Under a prefix of its own for each use. The link outlives it.
+// Each use has its own prefix, so that keys do not collide. The client must outlive it.
 class StoreExchange final : public Exchange {
  public:
-  StoreExchange(CoordinatorClient& link, std::string prefix) : link_(link), prefix_(std::move(prefix)) {}
+  StoreExchange(CoordinatorClient& coordinator_client, std::string prefix)
+      : coordinator_client_(coordinator_client), prefix_(std::move(prefix)) {}
   Status publish(std::string_view key, std::string_view value) override {
-    return link_.publish(prefix_ + "/" + std::string(key), value);
+    return coordinator_client_.publish(prefix_ + "/" + std::string(key), value);
   }
   Result<std::string> fetch(std::string_view key, Deadline deadline) override {
-    return link_.fetch(prefix_ + "/" + std::string(key), deadline);
+    return coordinator_client_.fetch(prefix_ + "/" + std::string(key), deadline);
   }
 
  private:
-  CoordinatorClient& link_;
+  CoordinatorClient& coordinator_client_;
   std::string prefix_;
 };
 

@@ -1,4 +1,4 @@
-// Tuning: the one place that reads and writes tables.
+// Tuning reads and writes the files of tuning tables; no other module does.
 #include "runtime/lifecycle/tuning.h"
 
 #include <fcntl.h>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kMostBytes = 4_MiB;
 
-// Nothing where there is no such file.
+// Empty if there is no such file.
 Result<std::optional<TuningTable>> read_table(const std::string& file) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(file, ignored)) return std::optional<TuningTable>();
@@ -72,6 +72,7 @@ Status save_tuning(const std::string& file, const TuningTable& newer) {
   std::error_code error;
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
   if (error) return fail(error.message());
+  // Written beside the file and renamed over it, so that a reader sees either the old table or the new one.
   const std::string beside = file + "." + std::to_string(::getpid()) + ".new";
   {
     std::ofstream stream(beside, std::ios::binary | std::ios::trunc);

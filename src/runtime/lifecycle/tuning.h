@@ -1,4 +1,4 @@
-// Tuning: which table of measured times is in force, and where one's own is kept.
+// Tuning finds the table of measured times that is in force, and the file in which a user's own table is kept.
 #pragma once
 
 #include <string>
@@ -13,15 +13,16 @@ struct Tuning {
   std::string source;  // a file, "built-in" or "off"
 };
 
-// As config.tuning says. A file that was asked for must be there; one's own need not. Reads at most one file.
+// The table that config.tuning names. A file named there must exist; the user's own file need not. Reads at most one
+// file.
 Result<Tuning> load_tuning(const Config& config, const Environment& environment);
-// As this process's environment says.
+// The same for the configuration in this process's environment.
 Result<Tuning> tuning_in_force();
 
 // $XDG_CONFIG_HOME/farandole/tuning.txt, else ~/.config/farandole/tuning.txt; empty where neither variable is set.
 std::string own_tuning_file(const Environment& environment);
 
-// The rows of `newer` into the file, whatever else it has, in one step: nobody reads half a table.
+// Merges the rows of `newer` into the file, atomically: another process reads the old or the new table.
 Status save_tuning(const std::string& file, const TuningTable& newer);
 
 }  // namespace fdl

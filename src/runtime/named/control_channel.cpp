@@ -1,4 +1,4 @@
-// ControlChannel: one posted receive a peer, and a queue of sends that keeps its bytes until they are gone.
+// ControlChannel keeps one receive posted for each peer, and keeps the bytes of each send until it has completed.
 #include "runtime/named/control_channel.h"
 
 #include <cstring>
@@ -43,7 +43,8 @@ void ControlChannel::send(int rank, std::vector<std::byte> bytes) {
   }
 }
 
-// Handles what has arrived from one peer; false when nothing had.
+// Handles one completed receive of a peer; false when none has completed. The next receive is posted before
+// on_message, which may take long.
 bool ControlChannel::receive(Peer& peer, const std::function<void(int, ConstBytes)>& on_message, Status& failure) {
   if (!peer.incoming.completion.done) return false;
   failure = peer.incoming.completion.status;

@@ -1,7 +1,9 @@
-// ControlChannel: messages of any length between a group's root and its members, over the messages of its communicator.
+// ControlChannel carries messages of any length between a group's root and its members, over the point-to-point
+// messages of the group's communicator.
 //
-// A message travels as frames of a fixed size (so that a receive can always be posted), and what does not fit into the
-// first frame follows as one message of exactly that length. The usual message (a few cache positions) is one frame.
+// A message is a frame of fixed size, so that a receive for it can always be posted: 8 bytes of length, then the body.
+// A body that does not fit into the frame follows as a second message of exactly its length. The usual message (a few
+// positions in the request cache) is one frame. The thread that owns progress makes all calls.
 #pragma once
 
 #include <array>
@@ -19,11 +21,12 @@ namespace fdl {
 
 class ControlChannel {
  public:
-  // The root talks with everybody, the others with the root (rank 0 of the group).
+  // The root (rank 0 of the group) has all other ranks as peers; each of them has only the root.
   explicit ControlChannel(Communicator& comm);
 
   void send(int peer, std::vector<std::byte> bytes);
-  // Delivers what has arrived; true if anything did. A peer that cannot be heard any more is told once to `on_gone`.
+  // Delivers the messages that have arrived; true if there were any. Calls `on_gone` once for a peer whose receives
+  // fail, and delivers nothing from it afterwards.
   bool progress(const std::function<void(int peer, ConstBytes)>& on_message,
                 const std::function<void(int peer, const Status&)>& on_gone);
   uint64_t messages_sent() const { return messages_sent_; }
@@ -38,6 +41,7 @@ class ControlChannel {
     std::vector<std::byte> rest;
     Message first;
     Message second;
+    // Frame and rest must stay in place until then.
     bool finished() const { return first.completion.done && (rest.empty() || second.completion.done); }
   };
   struct Peer {

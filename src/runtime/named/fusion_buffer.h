@@ -1,4 +1,5 @@
-// FusionBuffer: the memory in which a bucket's tensors lie side by side; grown to need, kept for the next bucket.
+// FusionBuffer is the host memory in which the tensors of a bucket lie side by side. It grows when a bucket needs more,
+// and is kept for the next bucket.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +11,11 @@ namespace fdl {
 
 class FusionBuffer {
  public:
-  // Where all ranks map the buffer, packing is the only copy that a bucket needs.
+  // `host`: memory that all ranks of the host map, or null. In such memory the collective runs without staging, so that
+  // packing is the only copy.
   explicit FusionBuffer(std::shared_ptr<HostMemory> host = nullptr) : host_(std::move(host)) {}
 
+  // Growing discards the contents and moves the buffer.
   Result<std::byte*> at_least(std::size_t bytes) {
     if (bytes > capacity_ || !memory_) {
       memory_.reset();

@@ -1,4 +1,4 @@
-// GroupLaunch: sums up what is needed, asks once, and deals it out.
+// GroupLaunch adds up the memory that its buckets need, makes one request for it, and hands out the parts.
 #include "runtime/named/group_launch.h"
 
 namespace fdl {

@@ -1,4 +1,5 @@
-// GroupLaunch: what buckets that begin together share: memory to pack in, and one start of all their collectives.
+// GroupLaunch starts the collectives of several buckets in one launch (as ncclGroupStart and ncclGroupEnd do), and
+// gives the buckets the memory in which they are packed.
 #pragma once
 
 #include <cstddef>
@@ -12,31 +13,35 @@ namespace fdl {
 
 class GroupLaunch {
  public:
-  // What one bucket needs while it runs: `packed` in the room that all ranks have alike, `own` in this rank's own.
+  // The bytes that one bucket needs while it runs: `packed` in the scratch buffer, which has the same size on all
+  // ranks, `own` in memory of this rank alone.
   struct Need {
     std::size_t packed = 0;
     std::size_t own = 0;
   };
 
-  // Asks for room, where there is too little, in the place of a collective: all ranks come here alike.
+  // Starts a request for a larger scratch buffer where the present one is too small. The request takes the place of a
+  // collective, so all ranks must construct it at the same point of their order.
   GroupLaunch(Communicator& comm, DeviceWork& device, const std::vector<Need>& needs);
   GroupLaunch(const GroupLaunch&) = delete;
   GroupLaunch& operator=(const GroupLaunch&) = delete;
 
-  // Whether it is known how much room there is.
+  // True when no request was needed, or when its answer has arrived.
   bool asked() const { return scratch_.is_collective() || scratch_.completion.done; }
-  // What came of it; then, whether there is enough for all at once: the same on all ranks.
+  // Takes the answer over; call once asked() is true. After that fits() tells whether all buckets fit at once, which is
+  // the same on all ranks.
   Status take_scratch();
   bool fits() const;
 
-  // The next bucket's part of the memory.
+  // The next bucket's part of the memory, valid until the group's next launch.
   void* next_packed(std::size_t bytes);
   Result<void*> next_own(std::size_t bytes);
-  // A collective that waits for start().
+  // Adds a collective to the launch; it stays the caller's. Nothing runs before start().
   void add(Operation& operation) { operations_.push_back(&operation); }
   void start();
 
  private:
+  // CUDA aligns its allocations to 256 bytes; the parts keep that alignment.
   static std::size_t aligned(std::size_t bytes) { return round_up(bytes, 256); }
 
   Communicator& comm_;

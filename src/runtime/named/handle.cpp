@@ -1,4 +1,4 @@
-// Handle: completion is published once.
+// Handle publishes the completion of a submission exactly once.
 #include "runtime/named/handle.h"
 
 #include <sys/mman.h>
@@ -11,7 +11,8 @@
 namespace fdl {
 
 OwnedMemory allocate_aligned(std::size_t bytes) {
-  // From here on in huge pages, where Linux gives them to who asks: a new result is touched in 2 MiB at a time.
+  // From 4 MiB on, request huge pages where the kernel's setting is "madvise": the first touch of a new result then
+  // costs one page fault for 2 MiB instead of 512.
   constexpr std::size_t kHugePage = 2_MiB;
   const bool large = bytes >= 2 * kHugePage;
   const std::size_t alignment = large ? kHugePage : 64;

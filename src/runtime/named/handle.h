@@ -1,4 +1,4 @@
-// Handle: the outcome of one submission, shared between threads that wait and the one that completes it.
+// Handle holds the outcome of one submission. Threads that wait share it with the thread that completes it.
 #pragma once
 
 #include <atomic>
@@ -16,10 +16,10 @@
 
 namespace fdl {
 
-// Memory that the library allocated for an output whose size was known only after agreement.
+// Frees memory that the library allocated for an output whose size was known only after agreement.
 struct FreeMemory {
-  std::shared_ptr<Device> device = nullptr;  // whose memory it is; null: the CPU's
-  void* stream = nullptr;                    // on which its user works with it
+  std::shared_ptr<Device> device = nullptr;  // the device of the memory; null for the CPU
+  void* stream = nullptr;                    // the stream on which the operation's caller uses it
   void operator()(void* memory) const { device ? device->release(memory) : std::free(memory); }
 };
 using OwnedMemory = std::unique_ptr<void, FreeMemory>;
@@ -31,23 +31,25 @@ class Handle {
  public:
   struct Output {
     OwnedMemory memory;
-    void* data = nullptr;  // where the result is: memory, or the caller's own
+    void* data = nullptr;  // the result: in `memory`, or in the caller's output
     std::vector<int64_t> shape;
     std::vector<int64_t> received_splits;
     int last_joined = -1;
-    SymmetricAllocation symmetric_allocation;  // what was asked for in the place of a result
+    SymmetricAllocation symmetric_allocation;  // of an entry that requests symmetric memory instead of a result
   };
 
   explicit Handle(std::size_t operations) : outputs_(operations), unfinished_(operations) {}
 
-  // ---- whoever drives ----
+  // ---- the thread that owns progress; once done, any thread that serializes its calls ----
   Output& output(std::size_t index) { return outputs_[index]; }
-  // The first failure is the handle's. When the last operation is finished, waiters and the callback are told.
+  // Ends one operation. The first failure becomes the handle's status. The last operation wakes all waiters and runs
+  // the callback.
   void finish_one(const Status& status);
 
   // ---- any thread ----
   bool done() const { return done_.load(std::memory_order_acquire); }
-  // Until it is done, or `something_else` holds (whoever makes it hold calls wake), or the deadline.
+  // Returns when the handle is done, when `something_else` holds, or at the deadline. A thread that makes
+  // `something_else` true must call wake() afterwards.
   template <typename Condition>
   void wait(Deadline deadline, Condition something_else) {
     MutexLock lock(mutex_);
@@ -57,10 +59,11 @@ class Handle {
     MutexLock lock(mutex_);
     finished_.notify_all();
   }
-  // Legal once done.
+  // Only once done: the release of done_ publishes it.
   const Status& status() const { return status_; }
   std::size_t operation_count() const { return outputs_.size(); }
-  // Runs when done, in the thread that completes it, or at once.
+  // Sets the only callback. It runs in the thread that completes the handle, or at once if the handle is done already;
+  // never under a lock.
   void notify(std::function<void()> function);
 
  private:
@@ -69,7 +72,7 @@ class Handle {
   CondVar finished_;
   std::size_t unfinished_ FDL_GUARDED_BY(mutex_);
   std::function<void()> callback_ FDL_GUARDED_BY(mutex_);
-  Status status_;  // written by the loop before done_
+  Status status_;  // written under mutex_ before done_ is released, constant afterwards
   std::atomic<bool> done_{false};
 };
 

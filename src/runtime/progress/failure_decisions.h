@@ -1,5 +1,5 @@
-// FailureDecisions: the coordinator's failure decisions, one for each communicator and the same on all ranks. A thread
-// whose communicator failed locally waits here for the decision.
+// FailureDecisions keeps the coordinator's failure decisions, one for each communicator and the same on all ranks. A
+// thread whose communicator failed locally waits here for the decision.
 #pragma once
 
 #include <map>
@@ -11,9 +11,10 @@
 
 namespace fdl {
 
+// From any thread. Communicators are named by their id.
 class FailureDecisions {
  public:
-  // The first verdict on a communicator stays.
+  // The first decision on a communicator stays; later ones are ignored.
   void deliver(const std::string& comm, const Status& why) {
     MutexLock lock(mutex_);
     failure_decisions_.emplace(comm, why);
@@ -23,12 +24,13 @@ class FailureDecisions {
     MutexLock lock(mutex_);
     failure_decisions_.erase(comm);
   }
-  // From now on nobody will deliver anything: waiting is over.
+  // No decision will be delivered any more: all waits return at once.
   void close() {
     MutexLock lock(mutex_);
     closed_ = true;
     arrived_.notify_all();
   }
+  // Nothing where the deadline passed or close() was called before a decision arrived.
   std::optional<Status> wait(const std::string& comm, Deadline deadline) {
     MutexLock lock(mutex_);
     arrived_.wait(mutex_, deadline, [&]() { return closed_ || failure_decisions_.contains(comm); });

@@ -1,4 +1,4 @@
-// Loop: do what there is, then sleep on everything at once.
+// ProgressThread does all work that is ready, and then sleeps on one poller that watches all its descriptors.
 #include "runtime/progress/progress_thread.h"
 
 #include <signal.h>
@@ -13,17 +13,17 @@ namespace fdl {
 namespace {
 
 constexpr uint64_t kProgressWake = 0;
-constexpr uint64_t kLinkToken = 1;
+constexpr uint64_t kCoordinatorWake = 1;
 
-// A driver that does not sleep looks at the link to the coordinator this often; and while things move, reads the clock
-// once in so many rounds.
-constexpr int64_t kLookAtLinkNs = 1'000'000;
+// A caller that drives and does not sleep polls the coordinator client once in kPollCoordinatorNs. While operations
+// advance, it reads the clock only once in kRoundsPerClock rounds.
+constexpr int64_t kPollCoordinatorNs = 1'000'000;
 constexpr uint32_t kRoundsPerClock = 32;
 
-// Whom this thread is driving right now: a callback that waits would wait for itself.
+// The world that this thread drives at the moment. A callback that waited on it would wait for itself.
 thread_local const ProgressThread* driving_here = nullptr;
 
-// The thread must not take the program's signals.
+// Blocks all signals in the new thread: they belong to the application's threads.
 std::thread start_thread_without_signals(std::function<void()> body) {
   sigset_t all;
   sigset_t before;
@@ -36,10 +36,11 @@ std::thread start_thread_without_signals(std::function<void()> body) {
 
 }  // namespace
 
-// A caller's turn: what the loop's thread left open by its sleep is closed, and in the end the baton goes on.
+// The time in which a caller owns progress. The start ends the sleep that the progress thread had prepared in the
+// communicators; end() gives the token back.
 class ProgressThread::Turn {
  public:
-  explicit Turn(ProgressThread& loop) : progress_thread_(loop), before_(std::exchange(driving_here, &loop)) {
+  explicit Turn(ProgressThread& driven) : progress_thread_(driven), before_(std::exchange(driving_here, &driven)) {
     progress_thread_.finish_sleep();
   }
   ~Turn() { driving_here = before_; }
@@ -50,23 +51,24 @@ class ProgressThread::Turn {
   const ProgressThread* before_;
 };
 
-ProgressThread::ProgressThread(CoordinatorClient& link, const Config& config, Hooks hooks, Event event, Poller poller)
-    : link_(link),
+ProgressThread::ProgressThread(CoordinatorClient& coordinator_client, const Config& config, Hooks hooks, Event event,
+                               Poller poller)
+    : coordinator_client_(coordinator_client),
       config_(config),
       hooks_(std::move(hooks)),
       progress_token_(std::move(event)),
       poller_(std::move(poller)) {}
 
-Result<std::unique_ptr<ProgressThread>> ProgressThread::start(CoordinatorClient& link, const Config& config,
-                                                              Hooks hooks) {
+Result<std::unique_ptr<ProgressThread>> ProgressThread::start(CoordinatorClient& coordinator_client,
+                                                              const Config& config, Hooks hooks) {
   FDL_ASSIGN_OR_RETURN(Event event, Event::make());
   FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
-  std::unique_ptr<ProgressThread> loop(
-      new ProgressThread(link, config, std::move(hooks), std::move(event), std::move(poller)));
-  FDL_RETURN_IF_ERROR(loop->poller_.add(loop->progress_token_.wake_fd(), kProgressWake));
-  FDL_RETURN_IF_ERROR(loop->poller_.add(link.wake_fd(), kLinkToken));
-  loop->thread_ = start_thread_without_signals([raw = loop.get()] { raw->run(); });
-  return loop;
+  std::unique_ptr<ProgressThread> made(
+      new ProgressThread(coordinator_client, config, std::move(hooks), std::move(event), std::move(poller)));
+  FDL_RETURN_IF_ERROR(made->poller_.add(made->progress_token_.wake_fd(), kProgressWake));
+  FDL_RETURN_IF_ERROR(made->poller_.add(coordinator_client.wake_fd(), kCoordinatorWake));
+  made->thread_ = start_thread_without_signals([raw = made.get()] { raw->run(); });
+  return made;
 }
 
 void ProgressThread::end() {
@@ -75,8 +77,7 @@ void ProgressThread::end() {
   thread_.join();
 }
 
-// ---- callers
-// -----------------------------------------------------------------------------------------------------------
+// ---- callers ----
 
 bool ProgressThread::drives_here() const { return driving_here == this; }
 
@@ -97,7 +98,7 @@ bool ProgressThread::wait(Handle& handle, Deadline deadline) {
 
 bool ProgressThread::submit_and_wait(Group& group, std::vector<Entry> entries, Handle& handle, Deadline deadline) {
   if (progress_token_.try_take()) {
-    do_tasks();  // what was submitted before comes first
+    do_tasks();  // earlier submissions come first
     group.named().submit(std::move(entries));
     drive_until_done(handle, deadline);
   } else if (!submit(group, std::move(entries))) {
@@ -125,19 +126,18 @@ void ProgressThread::call(const std::function<void()>& task) {
   Mutex mutex;
   CondVar finished;
   bool done = false;
-  const bool taken = progress_token_.post({.group = nullptr, .entries = {}, .call = [&] {
-                                             task();
-                                             MutexLock lock(mutex);
-                                             done = true;
-                                             finished.notify_all();
-                                           }});
-  FDL_CHECK(taken);
+  const bool posted = progress_token_.post({.group = nullptr, .entries = {}, .call = [&] {
+                                              task();
+                                              MutexLock lock(mutex);
+                                              done = true;
+                                              finished.notify_all();
+                                            }});
+  FDL_CHECK(posted);
   MutexLock lock(mutex);
   finished.wait(mutex, Deadline::never(), [&] { return done; });
 }
 
-// ---- the driver's verbs
-// -------------------------------------------------------------------------------------------
+// ---- the owner of progress ----
 
 Status ProgressThread::add(Group& group) {
   driven_.push_back(std::make_unique<Driven>(Driven{&group, next_token_++, now_ns()}));
@@ -160,15 +160,14 @@ void ProgressThread::drain(Group& group, Deadline deadline) {
   }
 }
 
-// ---- driving
-// ----------------------------------------------------------------------------------------------------------
+// ---- driving ----
 
 void ProgressThread::run() {
   driving_here = this;
   progress_token_.take_for_progress_thread();
   while (!progress_token_.stopping()) {
     bool moved = do_tasks();
-    moved |= look_at_link();
+    moved |= poll_coordinator();
     moved |= drive_groups();
     if (moved) continue;
     const int64_t now = now_ns();
@@ -180,21 +179,21 @@ void ProgressThread::run() {
   for (ProgressToken::Task& task : progress_token_.close()) run_task(task);
 }
 
-// With the baton in hand, which it gives back.
+// Requires the token, and gives it back. Spins for config.spin_us after the last change, then sleeps.
 void ProgressThread::drive_until_done(const Handle& handle, Deadline deadline) {
   Turn turn(*this);
   const int64_t spin_ns = config_.spin_us * 1000;
-  int64_t still_since = 0;  // 0: something has just moved
+  int64_t still_since = 0;  // when the rounds in which nothing moved began; 0: the last round moved something
   while (!handle.done()) {
     bool moved = do_tasks();
     moved |= drive_groups();
     if (moved) still_since = 0;
     if (moved && ++rounds_ % kRoundsPerClock != 0) continue;
     const int64_t now = now_ns();
-    if (now - looked_at_link_ns_ >= kLookAtLinkNs) {
-      looked_at_link_ns_ = now;
+    if (now - polled_coordinator_ns_ >= kPollCoordinatorNs) {
+      polled_coordinator_ns_ = now;
       keep_watch(now);
-      moved |= look_at_link();
+      moved |= poll_coordinator();
     }
     if (now >= deadline.moment_ns()) break;
     if (moved) continue;
@@ -206,7 +205,7 @@ void ProgressThread::drive_until_done(const Handle& handle, Deadline deadline) {
     watch_groups(now);
     keep_watch(now);
     sleep(deadline);
-    look_at_link();
+    poll_coordinator();
   }
   turn.end(undone());
 }
@@ -234,16 +233,16 @@ bool ProgressThread::do_tasks() {
   return true;
 }
 
-bool ProgressThread::look_at_link() {
-  link_.progress();
-  const std::vector<CoordinatorEvent> events = link_.take_events();
+bool ProgressThread::poll_coordinator() {
+  coordinator_client_.progress();
+  const std::vector<CoordinatorEvent> events = coordinator_client_.take_events();
   for (const CoordinatorEvent& event : events) hooks_.on_event(event);
   return !events.empty();
 }
 
 bool ProgressThread::drive_groups() {
   bool moved = false;
-  // Indices, for a hook may add a group; none is removed here.
+  // By index, because a hook may add a group; hooks never remove one.
   for (std::size_t i = 0; i < driven_.size(); ++i) moved |= drive(*driven_[i]);
   return moved;
 }
@@ -258,7 +257,8 @@ bool ProgressThread::drive(Driven& driven) {
   return moved;
 }
 
-// While anything is waited for in vain, the others are asked now and then whether they are alive.
+// Reports groups in which operations wait and nothing has moved for config.suspect_after_s; the hook then asks the
+// coordinator to probe the other ranks. Groups with nothing in flight are never probed.
 void ProgressThread::watch_groups(int64_t now) {
   for (const auto& driven : driven_) {
     if (driven->moved_ns == 0) driven->moved_ns = now;
@@ -275,8 +275,7 @@ void ProgressThread::keep_watch(int64_t now) {
   next_watch_ns_ = hooks_.on_watch(now);
 }
 
-// ---- sleeping
-// ---------------------------------------------------------------------------------------------------------
+// ---- sleeping ----
 
 Deadline ProgressThread::next_alarm() const {
   Deadline alarm = Deadline::at_ns(next_watch_ns_);
@@ -289,13 +288,14 @@ Deadline ProgressThread::next_alarm() const {
   return alarm;
 }
 
-// False: the baton, and with it the end of the sleep, is somebody else's now.
+// False: a caller has taken the token, and that caller ends the sleep of the communicators.
 bool ProgressThread::sleep(Deadline deadline) {
   bool quiet = true;
   while (quiet && prepared_ < driven_.size()) quiet = driven_[prepared_++]->group->comm().prepare_to_sleep();
   const Deadline alarm = next_alarm().earlier(deadline);
   if (quiet && progress_token_.begin_sleep()) {
-    // From here on the baton may be taken from us: nothing of the driver's may be touched before we know.
+    // From here on a caller may take the token: this thread must not touch the owner's members until end_sleep()
+    // returns true.
     std::array<Poller::Ready, 16> ready;
     const std::size_t count = poller_.wait(ready, alarm);
     if (!progress_token_.end_sleep()) return false;

@@ -1,7 +1,9 @@
-// Loop: drives a world's groups and its link to the coordinator, in a thread of its own or in a caller that waits.
+// ProgressThread drives the groups of a world and its coordinator client, in a thread of its own or in a caller that
+// waits.
 //
-// Its thread sleeps until something happens; an idle job costs nothing. A caller that waits takes the baton and drives
-// itself, so that a small operation needs no switch between threads. "The driver" is whoever has the baton.
+// Its thread sleeps until something happens, so an idle job uses no CPU time. A caller that waits takes the progress
+// token and drives the world itself, so that a small operation needs no switch between threads. "The owner" is the
+// thread that has the token; see progress_token.h.
 #pragma once
 
 #include <atomic>
@@ -21,57 +23,61 @@ namespace fdl {
 
 class ProgressThread {
  public:
+  // The owner calls them, without a lock.
   struct Hooks {
-    std::function<void(const CoordinatorEvent&)> on_event;  // in the driver's thread, as are the others
-    std::function<void(Group&)> on_stuck;  // nothing of this group has moved for config.suspect_after_s
-    std::function<void(Group&, const Status&)>
-        on_failure_report;                            // something of this group failed here: what became of it?
-    std::function<int64_t(int64_t now_ns)> on_watch;  // says when it is wanted again; INT64_MAX: when watch() is
+    std::function<void(const CoordinatorEvent&)> on_event;
+    // Operations of the group wait, and nothing in it has moved for config.suspect_after_s.
+    std::function<void(Group&)> on_stuck;
+    // An operation of the group failed on this rank; the coordinator must decide what that means for all ranks.
+    std::function<void(Group&, const Status&)> on_failure_report;
+    // Returns when to call it again (clock time in ns); INT64_MAX: only after the next watch().
+    std::function<int64_t(int64_t now_ns)> on_watch;
   };
 
-  static Result<std::unique_ptr<ProgressThread>> start(CoordinatorClient& link, const Config& config, Hooks hooks);
-  // Ends the thread; groups must have been removed. Whoever still waits, waits for the handle alone.
+  static Result<std::unique_ptr<ProgressThread>> start(CoordinatorClient& coordinator_client, const Config& config,
+                                                       Hooks hooks);
+  // Ends the thread; all groups must have been removed. A caller that still waits then only waits for its handle.
   void end();
   ~ProgressThread() { end(); }
 
-  // ---- any thread but the driver ----
-  // False when the loop has ended: nothing was submitted.
+  // ---- any thread but the owner ----
+  // False when the thread has ended: nothing was submitted.
   bool submit(Group& group, std::vector<Entry> entries);
   // Drives until the handle is done or the deadline; true if it is done.
   bool wait(Handle& handle, Deadline deadline);
-  // Both at once, without waking anybody in between. False as with submit.
+  // submit() and wait() in one step, which wakes no other thread in between. False as with submit().
   bool submit_and_wait(Group& group, std::vector<Entry> entries, Handle& handle, Deadline deadline);
-  // True where this thread is driving already, in a callback: it must not wait.
+  // True while the calling thread drives this world, that is, inside a callback. It must not wait then.
   bool drives_here() const;
-  // hooks.on_watch is wanted, first in config.suspect_after_s. Returns at once.
+  // Requests calls of hooks.on_watch, the first after config.suspect_after_s. Returns at once.
   void watch();
-  // Runs the task as the driver, or has the driver run it, and waits for it.
+  // Runs the task as the owner if the token can be taken, else posts it to the owner; waits until it has run.
   void call(const std::function<void()>& task);
 
-  // ---- the driver ----
+  // ---- the owner ----
   Status add(Group& group);
   void remove(Group& group);
-  // Drives one group until nothing that was agreed upon is left, or the deadline.
+  // Drives one group until all buckets that were agreed upon are finished, or the deadline.
   void drain(Group& group, Deadline deadline);
 
-  // How often its own thread woke up.
+  // How often the progress thread has woken up. From any thread.
   uint64_t wakeups() const { return wakeups_.load(std::memory_order_relaxed); }
 
  private:
   struct Driven {
     Group* group;
     uint64_t token;
-    int64_t moved_ns = 0;  // when anything moved last; 0: just now
+    int64_t moved_ns = 0;  // when the wait for the next move began; 0: the last round moved something
   };
 
   class Turn;
-  ProgressThread(CoordinatorClient& link, const Config& config, Hooks hooks, Event event, Poller poller);
+  ProgressThread(CoordinatorClient& coordinator_client, const Config& config, Hooks hooks, Event event, Poller poller);
   void run();
   void drive_until_done(const Handle& handle, Deadline deadline);
   bool undone() const;
   void run_task(ProgressToken::Task& task);
   bool do_tasks();
-  bool look_at_link();
+  bool poll_coordinator();
   bool drive_groups();
   bool drive(Driven& driven);
   void watch_groups(int64_t now);
@@ -80,20 +86,20 @@ class ProgressThread {
   bool sleep(Deadline deadline);
   void finish_sleep();
 
-  CoordinatorClient& link_;
+  CoordinatorClient& coordinator_client_;
   const Config& config_;
   Hooks hooks_;
   ProgressToken progress_token_;
   std::thread thread_;
   std::atomic<uint64_t> wakeups_{0};
 
-  // ---- the driver's ----
+  // ---- only the owner touches these ----
   Poller poller_;
   std::vector<ProgressToken::Task> tasks_;
   std::vector<std::unique_ptr<Driven>> driven_;
   uint64_t next_token_ = 2;
-  std::size_t prepared_ = 0;  // how many groups' communicators believe that we sleep
-  int64_t looked_at_link_ns_ = 0;
+  std::size_t prepared_ = 0;  // communicators that are prepared for a sleep: the first of driven_
+  int64_t polled_coordinator_ns_ = 0;
   uint32_t rounds_ = 0;
   int64_t next_watch_ns_ = std::numeric_limits<int64_t>::max();
 };

@@ -1,4 +1,4 @@
-// ProgressToken: every change of hands happens under one mutex; only those who must wake up are woken.
+// ProgressToken changes its owner under one mutex, and wakes only the thread that must act.
 #include "runtime/progress/progress_token.h"
 
 #include <algorithm>
@@ -14,10 +14,10 @@ bool ProgressToken::post(Task task) {
   if (closed_) return false;
   tasks_.push_back(std::move(task));
   has_tasks_.store(true, std::memory_order_relaxed);
-  if (holder_ == Holder::nobody) {
+  if (holder_ == Holder::none) {
     call_progress_thread();
   } else if (asleep_) {
-    wake_waiter();
+    wake_owner();
   }
   return true;
 }
@@ -26,7 +26,7 @@ void ProgressToken::stop() {
   MutexLock lock(mutex_);
   stopping_.store(true, std::memory_order_relaxed);
   call_progress_thread();
-  if (asleep_) wake_waiter();
+  if (asleep_) wake_owner();
 }
 
 void ProgressToken::call_progress_thread() {
@@ -34,7 +34,7 @@ void ProgressToken::call_progress_thread() {
   if (parked_) progress_thread_called_.notify_one();
 }
 
-void ProgressToken::wake_waiter() {
+void ProgressToken::wake_owner() {
   if (!rung_) event_.ring();
   rung_ = true;
 }
@@ -48,15 +48,15 @@ bool ProgressToken::try_take() {
 
 bool ProgressToken::try_take_locked() {
   if (closed_) return false;
-  const bool from_a_waitable = holder_ == Holder::loop && asleep_;
-  if (holder_ != Holder::nobody && !from_a_waitable) return false;
-  if (from_a_waitable) {
-    // It is to leave the descriptors, which would wake it with every sleep of ours.
+  const bool from_sleeper = holder_ == Holder::progress_thread && asleep_;
+  if (holder_ != Holder::none && !from_sleeper) return false;
+  if (from_sleeper) {
+    // The progress thread must leave the descriptors; otherwise every event of this thread's sleeps would wake it too.
     asleep_ = false;
     event_.ring();
   }
   holder_ = Holder::caller;
-  wanted_ = false;  // what the loop's thread was called for, the caller does
+  wanted_ = false;  // the caller does the work that the progress thread was called for
   ++moves_;
   return true;
 }
@@ -75,7 +75,7 @@ ProgressToken::Turn ProgressToken::wait_for_turn(Handle& handle, Deadline deadli
   return handle.done() ? Turn::done : Turn::late;
 }
 
-// Whose handle is done is about to leave the line by itself.
+// Skips waiters whose handle is done: they leave the line by themselves.
 ProgressToken::Waiter* ProgressToken::next_in_line() {
   const auto next = std::find_if(line_.begin(), line_.end(), [](const Waiter* one) { return !one->handle->done(); });
   return next == line_.end() ? nullptr : *next;
@@ -96,7 +96,7 @@ void ProgressToken::give_back(bool undone) {
   MutexLock lock(mutex_);
   FDL_CHECK(holder_ == Holder::caller && !asleep_);
   if (hand_to_next()) return;
-  holder_ = Holder::nobody;
+  holder_ = Holder::none;
   ++moves_;
   if (undone || !tasks_.empty() || stopping()) {
     call_progress_thread();
@@ -105,16 +105,19 @@ void ProgressToken::give_back(bool undone) {
   }
 }
 
-// ---- the loop's thread ----
+// ---- the progress thread ----
 
 void ProgressToken::take_for_progress_thread() {
-  event_.clear();  // rung to bring this thread here; nobody sleeps on it before parked_ is set
+  // try_take() rang it to bring this thread here. No caller sleeps on it before parked_ is set, so no ring is lost.
+  event_.clear();
   MutexLock lock(mutex_);
   parked_ = true;
   progress_thread_has_parked_.notify_all();
   uint64_t seen = moves_;
-  const auto called = [&]() FDL_REQUIRES(mutex_) { return holder_ == Holder::nobody && (wanted_ || moves_ != seen); };
-  const auto wanted = [&]() FDL_REQUIRES(mutex_) { return holder_ == Holder::nobody && wanted_; };
+  const auto called = [&]() FDL_REQUIRES(mutex_) { return holder_ == Holder::none && (wanted_ || moves_ != seen); };
+  const auto wanted = [&]() FDL_REQUIRES(mutex_) { return holder_ == Holder::none && wanted_; };
+  // Each round waits for one grace period. It ends when this thread is called, or when the token was free throughout.
+  // A caller that keeps the token for a whole period makes this thread wait without further timeouts.
   while (true) {
     if (long_turn_) {
       progress_thread_called_.wait(mutex_, Deadline::never(), called);
@@ -122,11 +125,11 @@ void ProgressToken::take_for_progress_thread() {
       seen = moves_;
     }
     if (progress_thread_called_.wait(mutex_, Deadline::after_ns(kGraceNs), wanted)) break;
-    if (holder_ == Holder::nobody && moves_ == seen) break;
+    if (holder_ == Holder::none && moves_ == seen) break;
     long_turn_ = holder_ == Holder::caller && moves_ == seen;
     seen = moves_;
   }
-  holder_ = Holder::loop;
+  holder_ = Holder::progress_thread;
   wanted_ = parked_ = false;
 }
 
@@ -138,11 +141,11 @@ bool ProgressToken::pass_on() {
 std::vector<ProgressToken::Task> ProgressToken::close() {
   MutexLock lock(mutex_);
   closed_ = true;
-  holder_ = Holder::nobody;
+  holder_ = Holder::none;
   return std::exchange(tasks_, {});
 }
 
-// ---- whoever drives ----
+// ---- the owner ----
 
 void ProgressToken::take_tasks(std::vector<Task>& tasks) {
   MutexLock lock(mutex_);
@@ -153,10 +156,11 @@ void ProgressToken::take_tasks(std::vector<Task>& tasks) {
 bool ProgressToken::begin_sleep() {
   MutexLock lock(mutex_);
   const auto busy = [&]() FDL_REQUIRES(mutex_) {
-    return !tasks_.empty() || (holder_ == Holder::loop && (stopping() || next_in_line() != nullptr));
+    return !tasks_.empty() || (holder_ == Holder::progress_thread && (stopping() || next_in_line() != nullptr));
   };
   if (busy()) return false;
   if (holder_ == Holder::caller) {
+    // The progress thread may still be on its way from the descriptors, and would clear an event meant for this sleep.
     progress_thread_has_parked_.wait(mutex_, Deadline::never(), [&]() FDL_REQUIRES(mutex_) { return parked_; });
     if (busy()) return false;
   }

@@ -1,12 +1,13 @@
-// ProgressToken: which thread drives a world, one at a time, and what the others want of it; the only door between
-// them.
+// ProgressToken passes the right to drive a world from thread to thread; exactly one thread owns it at a time. Threads
+// that do not own it post tasks to the owner here.
 //
-// The loop's thread has it unless a caller that waits for an outcome has taken it: when nobody had it, or from the
-// loop's thread in its sleep. Whoever comes while somebody drives waits in line, and inherits it.
+// The progress thread owns the token unless a caller that waits for an outcome has taken it. A caller can take it when
+// it is free, or from the progress thread while that thread sleeps. A caller that arrives while another thread drives
+// waits in line, and inherits the token.
 //
-// A caller that leaves nothing undone just lets it go, which costs no system call. The loop's thread, which is parked
-// meanwhile, picks it up when it has lain untouched for a while (kGraceNs): calls in quick succession cost no switch
-// between threads, and an idle world sleeps in one place, for as long as nothing happens.
+// A caller that leaves no work undone only releases the token, which costs no system call. The progress thread, which
+// is parked meanwhile, takes the token once it has been free and untouched for kGraceNs. So calls in quick succession
+// cost no switch between threads, and an idle world sleeps in one place until something happens.
 #pragma once
 
 #include <atomic>
@@ -24,56 +25,61 @@ class Group;
 
 class ProgressToken {
  public:
-  // For the driver: entries to submit to a group, or a function to call.
+  // Work for the owner: entries to submit to a group or, where `group` is null, a function to call.
   struct Task {
     Group* group = nullptr;
     std::vector<Entry> entries;
     std::function<void()> call;
   };
   enum class Turn {
-    drive,  // the thread has the baton, and gives it back
+    drive,  // this thread owns the token, and must call give_back()
     done,   // the handle is done
     late,   // the deadline has passed
   };
+
   static constexpr int64_t kGraceNs = 1'000'000;
 
   explicit ProgressToken(Event event) : event_(std::move(event)) {}
 
   // ---- any thread ----
-  // Whoever drives, now or next, will take it. False when the loop has ended: the task was not taken.
+  // Queues a task for the present or next owner. False after close(): the task was not queued.
   bool post(Task task);
-  // The loop's thread is to end as soon as it has the baton.
+  // Makes the progress thread end as soon as it owns the token.
   void stop();
 
   // ---- callers ----
-  // True: it is this thread's, which gives it back. False: somebody is awake and drives, or the loop has ended.
+  // True: this thread owns the token, and must call give_back(). False: another thread is awake and drives, or the
+  // progress thread has ended.
   bool try_take();
   Turn wait_for_turn(Handle& handle, Deadline deadline);
-  // To the next in line; else to the loop's thread, at once if anything is `undone`.
+  // Passes the token to the next in line. Without a line it is free, and the progress thread is woken at once if any
+  // work is `undone`.
   void give_back(bool undone);
 
-  // ---- the loop's thread ----
-  // Parks until it has the baton: because it is wanted, or because nobody has used it for a while.
+  // ---- the progress thread ----
+  // Parks until it owns the token: either it was called, or the token has been free and untouched for kGraceNs.
   void take_for_progress_thread();
-  // Before it sleeps: true if somebody in line has it now.
+  // Called before it sleeps; true if a thread in line has received the token.
   bool pass_on();
-  // No task is taken any more; what is left is handed back.
+  // Refuses all later tasks, and returns those that have not been taken.
   std::vector<Task> close();
   bool stopping() const { return stopping_.load(std::memory_order_relaxed); }
 
-  // ---- whoever drives ----
+  // ---- the owner ----
+  // Relaxed: begin_sleep() and give_back() look again under the mutex, so a task that this load misses is not lost.
   bool has_tasks() const { return has_tasks_.load(std::memory_order_relaxed); }
   void take_tasks(std::vector<Task>& tasks);
-  // Readable when a sleeper is to wake up. A sleeper that sees it readable clears it.
+  // Becomes readable when a sleeping owner must wake up; the owner then clears it.
   int wake_fd() const { return event_.fd(); }
   void clear_wake() const { event_.clear(); }
-  // The last step before a sleep: false when there is something to do at once.
+  // The last step before a sleep; false when there is work to do at once.
   bool begin_sleep();
-  // False: the baton was taken from the loop's thread in its sleep.
+  // False: a caller took the token from the progress thread during the sleep.
   bool end_sleep();
 
  private:
-  enum class Holder { nobody, loop, caller };
+  enum class Holder { none, progress_thread, caller };
+  // Lives on the stack of the thread that waits in line.
   struct Waiter {
     Handle* handle;
     std::atomic<bool> has_turn{false};
@@ -83,7 +89,7 @@ class ProgressToken {
   Waiter* next_in_line() FDL_REQUIRES(mutex_);
   bool hand_to_next() FDL_REQUIRES(mutex_);
   void call_progress_thread() FDL_REQUIRES(mutex_);
-  void wake_waiter() FDL_REQUIRES(mutex_);
+  void wake_owner() FDL_REQUIRES(mutex_);
 
   Event event_;
   std::atomic<bool> has_tasks_{false};
@@ -92,12 +98,12 @@ class ProgressToken {
   Mutex mutex_;
   CondVar progress_thread_called_;
   CondVar progress_thread_has_parked_;
-  Holder holder_ FDL_GUARDED_BY(mutex_) = Holder::nobody;
-  bool asleep_ FDL_GUARDED_BY(mutex_) = false;     // the holder sleeps on the descriptors
-  bool rung_ FDL_GUARDED_BY(mutex_) = false;       // and has been rung
-  bool parked_ FDL_GUARDED_BY(mutex_) = false;     // the loop's thread is far from the descriptors
-  bool wanted_ FDL_GUARDED_BY(mutex_) = false;     // the loop's thread is to take it when nobody has it
-  bool long_turn_ FDL_GUARDED_BY(mutex_) = false;  // a caller has it for long, and tells when it is done
+  Holder holder_ FDL_GUARDED_BY(mutex_) = Holder::none;
+  bool asleep_ FDL_GUARDED_BY(mutex_) = false;     // the owner sleeps on the descriptors
+  bool rung_ FDL_GUARDED_BY(mutex_) = false;       // event_ was rung during this sleep
+  bool parked_ FDL_GUARDED_BY(mutex_) = false;     // the progress thread waits here, not on the descriptors
+  bool wanted_ FDL_GUARDED_BY(mutex_) = false;     // the progress thread must take the token when it is free
+  bool long_turn_ FDL_GUARDED_BY(mutex_) = false;  // a caller has had it for kGraceNs; give_back() must notify
   bool closed_ FDL_GUARDED_BY(mutex_) = false;
   uint64_t moves_ FDL_GUARDED_BY(mutex_) = 0;  // how often callers took it or gave it back
   std::vector<Waiter*> line_ FDL_GUARDED_BY(mutex_);

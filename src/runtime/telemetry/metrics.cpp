@@ -1,4 +1,4 @@
-// Metrics: names of rows and groups.
+// Metrics names the rows and groups, and keeps one set of counts for each group.
 #include "runtime/telemetry/metrics.h"
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 namespace fdl {
 namespace {
 
+// Longer lists of ranks are shortened, so that labels stay readable.
 constexpr std::size_t kMostRanksInLabel = 16;
 
 std::string list_of(const std::vector<int>& ranks) {

@@ -1,7 +1,8 @@
-// Metrics: what a rank counts of its collectives, by group and kind; atomics that are read when somebody asks.
+// Metrics counts the collectives of a rank, by group and kind, in atomics that a scrape reads.
 //
-// Written by whoever drives or calls, without a lock, an allocation or a format; read by the thread that answers. There
-// are none while nobody may ask: who counts then has a null pointer and looks at no clock.
+// The threads that drive or call write them without a lock, an allocation or a format; the metrics server's threads
+// read them. All accesses are relaxed: a scrape may see one counter of an operation and not yet another. Without a
+// metrics port there is no Metrics; writers then have a null pointer and read no clock.
 #pragma once
 
 #include <array>
@@ -19,7 +20,7 @@
 
 namespace fdl {
 
-// How long things took: how many of them took at most so long, and all of them together.
+// A histogram of durations: a count for each bound, and the sum of all durations.
 class DurationCounts {
  public:
   static constexpr std::array<int64_t, 13> kBounds_ns{
@@ -43,7 +44,7 @@ class DurationCounts {
 // The counts of one group.
 class GroupMetrics {
  public:
-  // Rows are the collectives, and joining.
+  // One row for each collective, and one for join.
   static constexpr int kJoin = kCollectiveCount;
   static constexpr int kRowCount = kCollectiveCount + 1;
   static int row_of(Collective collective) { return static_cast<int>(collective); }
@@ -53,11 +54,11 @@ class GroupMetrics {
     std::atomic<uint64_t> operations{0};
     std::atomic<uint64_t> bytes{0};
     std::atomic<uint64_t> errors{0};
-    DurationCounts took;
-    DurationCounts waited;
+    DurationCounts took;    // from the call or submission to the end
+    DurationCounts waited;  // from the submission of a named operation to the beginning of its collective
   };
 
-  // An operation ended: what it took from its call or submission on. A failed one counts as an error besides.
+  // Counts an operation that ended; `bytes` is what this rank contributed. A failed one also counts as an error.
   void ended(int row, uint64_t bytes, int64_t took_ns, bool failed) {
     Row& counts = rows_[static_cast<std::size_t>(row)];
     counts.operations.fetch_add(1, std::memory_order_relaxed);
@@ -65,10 +66,10 @@ class GroupMetrics {
     if (failed) counts.errors.fetch_add(1, std::memory_order_relaxed);
     counts.took.add(took_ns);
   }
-  // A named operation began so long after it was submitted: others were not ready, or something else was under way.
+  // Counts a named operation whose collective begins now. It waited for other ranks, or for operations before it.
   void began(int row, int64_t waited_ns) { rows_[static_cast<std::size_t>(row)].waited.add(waited_ns); }
-  // Where the group's root is: so many tensors were reported as stalled; or, on the rank that reports it, a collective
-  // on devices.
+  // On the group's root: counts tensors that were reported as stalled. On the rank that reports it: counts a stalled
+  // collective on devices.
   void stalled(uint64_t tensors) { stalls_.fetch_add(tensors, std::memory_order_relaxed); }
 
   const Row& row(int number) const { return rows_[static_cast<std::size_t>(number)]; }
@@ -79,20 +80,20 @@ class GroupMetrics {
   std::atomic<uint64_t> stalls_{0};
 };
 
-// The counts of a world. Those of a group stay when it ends, and a group of the same ranks goes on with them.
+// The counts of a world. The counts of a group stay when it ends; a later group of the same ranks continues them.
 class Metrics {
  public:
   using Labels = std::vector<std::pair<std::string, std::string>>;
 
-  // `rank`: what there is to say of this rank.
+  // `rank`: the labels of this rank's info metric.
   explicit Metrics(Labels rank);
 
-  // "all", or "{0,2}"; of many ranks the first and last, and how many.
+  // "all", or "{0,2}"; for more than 16 ranks the first, the last and their number.
   static std::string label_of(const std::vector<int>& world_ranks, int world_size);
 
   std::shared_ptr<GroupMetrics> group(const std::string& label);
 
-  // For the thread that answers; here, because its module has nothing of the library but this header.
+  // For the metrics server's threads. Inline, because that module links nothing of the library.
   const Labels& rank() const { return rank_; }
   const std::string& name_of_row(int row) const { return row_names_[static_cast<std::size_t>(row)]; }
   std::vector<std::pair<std::string, std::shared_ptr<GroupMetrics>>> groups() const {

@@ -1,4 +1,4 @@
-// The module that serves metrics over HTTP: prometheus-cpp, and nothing else of the library.
+// The metrics module serves metrics over HTTP with prometheus-cpp. It links nothing else of the library.
 #include <arpa/inet.h>
 #include <poll.h>
 #include <prometheus/collectable.h>
@@ -41,6 +41,7 @@ ClientMetric counter_of(uint64_t value) {
   return metric;
 }
 
+// Builds the page at each scrape, in a thread of prometheus-cpp.
 class Page final : public prometheus::Collectable {
  public:
   explicit Page(std::shared_ptr<const Metrics> metrics) : metrics_(std::move(metrics)) {}
@@ -78,7 +79,7 @@ class Page final : public prometheus::Collectable {
     family.metric.push_back(std::move(metric));
   }
 
-  // What was never called has no rows: a page of a hundred zeros helps nobody.
+  // Collectives that were never called have no rows; otherwise the page would be mostly zeros.
   static void add_row(std::vector<MetricFamily>& families, const Metrics::Labels& labels,
                       const GroupMetrics::Row& counts) {
     const uint64_t operations = counts.operations.load(std::memory_order_relaxed);
@@ -94,8 +95,8 @@ class Page final : public prometheus::Collectable {
   const std::shared_ptr<const Metrics> metrics_;
 };
 
-// Its thread looks only every two seconds whether it may end; whoever knocks wakes it.
-void knock(int port) {
+// The HTTP server's thread checks only every two seconds whether it must end. A connection wakes it at once.
+void connect_once(int port) {
   const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -115,12 +116,12 @@ class Server final : public MetricsServer {
   }
   ~Server() override {
     std::atomic<bool> ended{false};
-    std::thread knocking([&] {
-      while (!ended) knock(port_);
+    std::thread waking([&] {
+      while (!ended) connect_once(port_);
     });
     exposer_.reset();
     ended = true;
-    knocking.join();
+    waking.join();
   }
 
  private:
@@ -134,7 +135,7 @@ class Server final : public MetricsServer {
 
 extern "C" __attribute__((visibility("default"))) fdl::MetricsServer* fdl_metrics_serve(
     std::shared_ptr<const fdl::Metrics> metrics, int port, std::string& why) {
-  // "+": IPv4 and IPv6, where the machine has both.
+  // "+" listens on IPv4 and IPv6; it fails on a machine that has only one of them.
   for (const char* address : {"+", "0.0.0.0:", "[::]:"}) {
     try {
       return new fdl::Server(metrics, address + std::to_string(port), port);

@@ -1,4 +1,4 @@
-// MetricsServer: finding the module.
+// MetricsServer finds and loads the metrics module.
 #include "runtime/telemetry/metrics_server.h"
 
 #include <dlfcn.h>
@@ -9,7 +9,8 @@
 namespace fdl {
 namespace {
 
-// The folder of the file that this code is in: the library's, or that of a program that has the library in it.
+// The folder of the file that contains this code: of the shared library, or of an executable that links the library
+// statically.
 std::string own_folder() {
   Dl_info info{};
   if (::dladdr(reinterpret_cast<const void*>(&own_folder), &info) == 0 || info.dli_fname == nullptr) return "";
@@ -25,16 +26,17 @@ Status cannot(int port, const std::string& why) {
 }  // namespace
 
 Result<std::unique_ptr<MetricsServer>> serve_metrics(std::shared_ptr<const Metrics> metrics, int port) {
-  void* module = ::dlopen((own_folder() + kMetricsModule).c_str(), RTLD_NOW | RTLD_LOCAL);  // stays until the end
+  void* module = ::dlopen((own_folder() + kMetricsModule).c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed
   if (module == nullptr) {
     const char* why = ::dlerror();
     return cannot(port,
                   std::string(why == nullptr ? "no module" : why) +
                       "; the module needs Debian's libprometheus-cpp-pull1.0, and FARANDOLE_METRICS when it is built");
   }
-  const auto door = reinterpret_cast<MetricsDoor>(::dlsym(module, kMetricsDoor));
-  if (door == nullptr) return cannot(port, std::string(kMetricsModule) + " is of another version");
-  // Its threads take no signals; and it must not change what the program does about broken pipes.
+  const auto entry_point = reinterpret_cast<MetricsEntryPoint>(::dlsym(module, kMetricsEntryPoint));
+  if (entry_point == nullptr) return cannot(port, std::string(kMetricsModule) + " is of another version");
+  // The server's threads inherit the mask and so take no signals. Its HTTP library sets SIGPIPE; that is undone,
+  // because the disposition belongs to the application.
   sigset_t all;
   sigset_t before;
   struct sigaction pipe {};
@@ -42,7 +44,7 @@ Result<std::unique_ptr<MetricsServer>> serve_metrics(std::shared_ptr<const Metri
   pthread_sigmask(SIG_SETMASK, &all, &before);
   ::sigaction(SIGPIPE, nullptr, &pipe);
   std::string why;
-  std::unique_ptr<MetricsServer> server(door(std::move(metrics), port, why));
+  std::unique_ptr<MetricsServer> server(entry_point(std::move(metrics), port, why));
   ::sigaction(SIGPIPE, &pipe, nullptr);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (server == nullptr) return cannot(port, why + " (is the port taken?); set FARANDOLE_METRICS_PORT to a free one");

@@ -1,4 +1,5 @@
-// MetricsServer: answers Prometheus; a module of its own, so that the library needs no HTTP server until one is wanted.
+// MetricsServer answers Prometheus. It is a module that is loaded on demand, so that the library itself needs no HTTP
+// server.
 #pragma once
 
 #include <memory>
@@ -8,19 +9,19 @@
 
 namespace fdl {
 
-// Serves from its own threads until it is destroyed. Keeps the metrics.
+// Serves from its own threads until it is destroyed, and keeps the metrics alive.
 class MetricsServer {
  public:
   virtual ~MetricsServer() = default;
 };
 
-// Loads the module that stands beside this library, and has it listen on all addresses. Who cannot be answered is
-// no reason to give up a job: the caller logs the status and goes on.
+// Loads the module from the folder of this library, and listens on all addresses. A job does not fail for want of
+// metrics: the caller logs the status and goes on.
 Result<std::unique_ptr<MetricsServer>> serve_metrics(std::shared_ptr<const Metrics> metrics, int port);
 
-// The module's door: null, and the reason in `why`, where it cannot listen.
+// The module's entry point; returns null, and the reason in `why`, if it cannot listen.
 inline constexpr const char* kMetricsModule = "libfarandole_metrics.so";
-inline constexpr const char* kMetricsDoor = "fdl_metrics_serve";
-using MetricsDoor = MetricsServer* (*)(std::shared_ptr<const Metrics> metrics, int port, std::string& why);
+inline constexpr const char* kMetricsEntryPoint = "fdl_metrics_serve";
+using MetricsEntryPoint = MetricsServer* (*)(std::shared_ptr<const Metrics> metrics, int port, std::string& why);
 
 }  // namespace fdl

@@ -1,4 +1,4 @@
-// Timeline: drains, tells, writes; sleeps when there is nothing.
+// Timeline drains the ring, turns records into events and writes them; its thread sleeps while the ring is empty.
 #include "runtime/telemetry/timeline.h"
 
 #include <pthread.h>
@@ -15,18 +15,20 @@ constexpr std::size_t kWriteBytes = std::size_t{1} << 18;
 
 }  // namespace
 
-Timeline::Timeline(TimelineFile file, std::string_view who, bool marks_cycles, std::size_t records, Event event)
+Timeline::Timeline(TimelineFile file, std::string_view process_label, bool marks_cycles, std::size_t records,
+                   Event event)
     : ring_(records),
       marks_cycles_(marks_cycles),
       event_(std::move(event)),
       file_(std::move(file)),
-      timeline_events_(now_ns(), who) {}
+      timeline_events_(now_ns(), process_label) {}
 
-Result<std::unique_ptr<Timeline>> Timeline::start(const std::string& path, std::string_view who, bool marks_cycles,
-                                                  std::size_t records) {
+Result<std::unique_ptr<Timeline>> Timeline::start(const std::string& path, std::string_view process_label,
+                                                  bool marks_cycles, std::size_t records) {
   FDL_ASSIGN_OR_RETURN(Event event, Event::make());
   FDL_ASSIGN_OR_RETURN(TimelineFile file, TimelineFile::open(path));
-  std::unique_ptr<Timeline> timeline(new Timeline(std::move(file), who, marks_cycles, records, std::move(event)));
+  std::unique_ptr<Timeline> timeline(
+      new Timeline(std::move(file), process_label, marks_cycles, records, std::move(event)));
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
@@ -44,9 +46,9 @@ Status Timeline::stop() {
   drain();
   timeline_events_.end(now_ns(), pending_);
   write();
-  if (told_dropped_ > 0) {
-    log_warning("timeline: {} records came faster than they could be written, and are missing in '{}'", told_dropped_,
-                file_.path());
+  if (reported_dropped_ > 0) {
+    log_warning("timeline: {} records came faster than they could be written, and are missing in '{}'",
+                reported_dropped_, file_.path());
   }
   return failure_;
 }
@@ -57,13 +59,14 @@ std::unique_ptr<Trace> Timeline::trace(std::string_view group, int rank, int siz
   return trace;
 }
 
+// exchange(): of several records that find the thread asleep, one rings. Stores in `run` and in TraceRing::push are
+// sequentially consistent with it, so either the thread sees the record or this one sees that the thread sleeps.
 void Timeline::wake() {
-  pressed_ = ring_.presses();
-  if (asleep_.exchange(false, std::memory_order_seq_cst) || pressed_) event_.ring();
+  was_half_full_ = ring_.is_half_full();
+  if (asleep_.exchange(false, std::memory_order_seq_cst) || was_half_full_) event_.ring();
 }
 
-// ---- the thread
-// --------------------------------------------------------------------------------------------------------
+// ---- the thread ----
 
 void Timeline::run() {
   while (!stopping_.load(std::memory_order_seq_cst)) {
@@ -85,18 +88,18 @@ bool Timeline::drain() {
   bool any = false;
   while (ring_.pop(record, text)) {
     any = true;
-    timeline_events_.tell(record, text, pending_);
+    timeline_events_.add(record, text, pending_);
     if (pending_.size() >= kWriteBytes) write();
   }
-  if (any) tell_dropped();
+  if (any) add_dropped();
   write();
   return any;
 }
 
-void Timeline::tell_dropped() {
+void Timeline::add_dropped() {
   const uint64_t dropped = ring_.dropped();
-  if (dropped != told_dropped_) timeline_events_.tell_dropped(dropped - told_dropped_, now_ns(), pending_);
-  told_dropped_ = dropped;
+  if (dropped != reported_dropped_) timeline_events_.add_dropped(dropped - reported_dropped_, now_ns(), pending_);
+  reported_dropped_ = dropped;
 }
 
 void Timeline::write() {

@@ -1,6 +1,6 @@
-// Timeline: one file being written: the ring that traces fill, and the thread that drains it.
+// Timeline writes one timeline file: it has the ring that traces fill, and the thread that drains the ring.
 //
-// The thread sleeps until there is something; while things happen it writes about twenty times a second.
+// The thread sleeps while the ring is empty; while records come it writes about twenty times a second.
 #pragma once
 
 #include <atomic>
@@ -20,47 +20,48 @@ class Timeline {
  public:
   static constexpr std::size_t kRecords = std::size_t{1} << 16;  // 4 MiB
 
-  // `who`: "rank 0 of 2 on host-a".
-  static Result<std::unique_ptr<Timeline>> start(const std::string& path, std::string_view who, bool marks_cycles,
-                                                 std::size_t records = kRecords);
-  // No trace may be in use any more. OK: the file is complete.
+  // `process_label`: "rank 0 of 2 on host-a". `records`: the ring's capacity, a power of two.
+  static Result<std::unique_ptr<Timeline>> start(const std::string& path, std::string_view process_label,
+                                                 bool marks_cycles, std::size_t records = kRecords);
+  // No trace may be in use any more. Returns OK if the file is complete, else the first failure.
   Status stop();
   ~Timeline() { static_cast<void>(stop()); }
-  // In a forked child, which has no such thread and must not write.
+  // For a forked child, which does not have the thread and must not write.
   void forget() {
     if (thread_.joinable()) thread_.detach();
   }
 
-  // ---- whoever drives ----
+  // ---- the thread that owns progress ----
+  // Traces of different groups share the ring.
   std::unique_ptr<Trace> trace(std::string_view group, int rank, int size);
   void put(const TraceRecord& record, std::string_view text, ConstBytes behind) {
     ring_.push(record, text, behind);
-    if (asleep_.load(std::memory_order_seq_cst) || ring_.presses() != pressed_) [[unlikely]]
+    if (asleep_.load(std::memory_order_seq_cst) || ring_.is_half_full() != was_half_full_) [[unlikely]]
       wake();
   }
 
  private:
-  Timeline(TimelineFile file, std::string_view who, bool marks_cycles, std::size_t records, Event event);
+  Timeline(TimelineFile file, std::string_view process_label, bool marks_cycles, std::size_t records, Event event);
   void wake();
   void run();
   bool drain();
-  void tell_dropped();
+  void add_dropped();
   void write();
 
   TraceRing ring_;
   const bool marks_cycles_;
-  uint16_t groups_ = 0;   // the driver's
-  bool pressed_ = false;  // the driver's: the ring is more than half full, and it has rung
+  uint16_t groups_ = 0;         // of the owner of progress
+  bool was_half_full_ = false;  // of the owner of progress: it has woken the thread because the ring fills
   Event event_;
-  std::atomic<bool> asleep_{false};  // for as long as nothing happens
+  std::atomic<bool> asleep_{false};  // the thread waits without a timeout
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 
-  // ---- the thread's, and stop()'s afterwards ----
+  // ---- of the thread, and of stop() once the thread has ended ----
   TimelineFile file_;
   TimelineEvents timeline_events_;
   std::string pending_;
-  uint64_t told_dropped_ = 0;
+  uint64_t reported_dropped_ = 0;
   Status failure_;
 };
 

@@ -1,4 +1,4 @@
-// TimelineEvents: from records to bars that are nested and ticks that stand in their order.
+// TimelineEvents builds nested bars and ordered ticks from records.
 #include "runtime/telemetry/timeline_events.h"
 
 #include <fmt/format.h>
@@ -13,9 +13,10 @@
 namespace fdl {
 namespace {
 
-// Zero is the idle process for some viewers, and a process's first thread has its number.
+// Not 0, which some viewers take for the idle process.
 constexpr int kAgreementPid = 1;
 
+// The viewers take the thread whose number is the process's for its main thread: the first group has it.
 int thread_of_group(uint16_t number) { return number == 0 ? kAgreementPid : 1'000'000 + number; }
 
 std::string upper(std::string_view text) {
@@ -58,7 +59,7 @@ std::string shape_text(std::string_view dimensions) {
   return "[" + text + "]";
 }
 
-// How many bytes of valid UTF-8 stand at the front: one character, or 0.
+// The length in bytes of the UTF-8 character at the front; 0 where the bytes are not valid UTF-8.
 std::size_t character_at(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);
@@ -94,26 +95,28 @@ std::string json_text(std::string_view text) {
   return result;
 }
 
-TimelineEvents::TimelineEvents(int64_t start_ns, std::string_view who) : start_ns_(start_ns), who_(json_text(who)) {}
+TimelineEvents::TimelineEvents(int64_t start_ns, std::string_view process_label)
+    : start_ns_(start_ns), process_label_(json_text(process_label)) {}
 
-// Microseconds, as the format wants them.
+// Microseconds since the start, as the format requires.
 std::string TimelineEvents::stamp(int64_t time_ns) const {
   const int64_t since = std::max<int64_t>(time_ns - start_ns_, 0);
   return fmt::format("{}.{:03}", since / 1000, since % 1000);
 }
 
-std::string TimelineEvents::moment(Track& track, int64_t time_ns) const {
+// As stamp(), but never before an earlier event of the same track: records of several threads may be out of order.
+std::string TimelineEvents::ordered_stamp(Track& track, int64_t time_ns) const {
   track.last_ns = std::max(track.last_ns, time_ns);
   return stamp(track.last_ns);
 }
 
-void TimelineEvents::tell(const TraceRecord& record, std::string_view text, std::string& out) {
+void TimelineEvents::add(const TraceRecord& record, std::string_view text, std::string& out) {
   Group& group = group_of(record);
   const std::string_view name = text.substr(0, record.text_bytes);
   if (!begun_) {
     begun_ = true;
     out += fmt::format(R"({{"name":"process_name","ph":"M","pid":{},"args":{{"name":"agreement, {}"}}}})",
-                       kAgreementPid, who_);
+                       kAgreementPid, process_label_);
   }
   switch (record.kind) {
     case TraceKind::group:
@@ -167,7 +170,7 @@ void TimelineEvents::tell(const TraceRecord& record, std::string_view text, std:
   }
 }
 
-void TimelineEvents::tell_dropped(uint64_t count, int64_t time_ns, std::string& out) {
+void TimelineEvents::add_dropped(uint64_t count, int64_t time_ns, std::string& out) {
   out += fmt::format(
       ",\n"
       R"({{"name":"DROPPED","ph":"i","s":"g","ts":{0},"pid":{1},"tid":{1},"args":{{"records":{2}}}}})",
@@ -188,8 +191,7 @@ void TimelineEvents::end(int64_t time_ns, std::string& out) {
   }
 }
 
-// ---- tensors
-// -----------------------------------------------------------------------------------------------------------
+// ---- tensors ----
 
 TimelineEvents::Track& TimelineEvents::track_of(Group& group, std::string_view name, std::string& out) {
   auto& track = group.tracks[std::string(name)];
@@ -215,7 +217,7 @@ TimelineEvents::Track* TimelineEvents::in_flight(Group& group, uint64_t serial) 
 
 void TimelineEvents::submitted(Group& group, const TraceRecord& record, std::string_view text, std::string& out) {
   Track& track = track_of(group, text.substr(0, record.text_bytes), out);
-  if (track.serial != 0 || track.stage == Stage::operating) {  // how that ended was dropped
+  if (track.serial != 0 || track.stage == Stage::operating) {  // the record of its end was dropped
     close(track, record.time_ns, {}, out);
     release(group, track);
   }
@@ -225,13 +227,13 @@ void TimelineEvents::submitted(Group& group, const TraceRecord& record, std::str
   track.args = fmt::format(R"("dtype":"{}","shape":"{}")", name_of(static_cast<Dtype>(record.value)),
                            shape_text(text.substr(record.text_bytes)));
   group.in_flight[record.subject] = &track;
-  if (track.stage != Stage::idle) return;  // others were first
+  if (track.stage != Stage::idle) return;  // another rank was ready first, and its record opened the bar
   if (group.locked) {
-    track.stage = Stage::held;  // until it is known who was ready before
+    track.stage = Stage::deferred;  // the bar begins with the first rank that was ready, which is known later
     return;
   }
   negotiate(track, record.time_ns, out);
-  if (group.rank != 0) tick(track, group.rank, record.time_ns, out);  // the root hears of itself as of others
+  if (group.rank != 0) tick(track, group.rank, record.time_ns, out);  // the root gets a `ready` record for itself too
 }
 
 void TimelineEvents::ready(Group& group, const TraceRecord& record, std::string_view name, std::string& out) {
@@ -243,7 +245,7 @@ void TimelineEvents::ready(Group& group, const TraceRecord& record, std::string_
     return;
   }
   if (track.stage == Stage::idle) track.operation = operation_name(record);
-  if (track.stage == Stage::held) negotiate(track, track.submitted_ns, out);
+  if (track.stage == Stage::deferred) negotiate(track, track.submitted_ns, out);
   if (track.stage == Stage::idle) negotiate(track, record.time_ns, out);
   tick(track, rank, record.time_ns, out);
 }
@@ -253,13 +255,13 @@ void TimelineEvents::decided(Group& group, const TraceRecord& record, std::strin
   if (track == nullptr) return;
   if (group.locked) {
     tick_from_readiness_flags(group, *track, out);
-  } else if (track->stage == Stage::held) {
+  } else if (track->stage == Stage::deferred) {
     negotiate(*track, track->submitted_ns, out);
   }
   if (track->stage == Stage::negotiating) operate(*track, record.time_ns, out);
 }
 
-// This rank has joined, or never asked: for it there is nothing to run.
+// This rank has joined, or has not submitted the tensor: it runs nothing for it, so the bar ends.
 void TimelineEvents::absent(Group& group, const TraceRecord& record, std::string_view name, std::string& out) {
   const auto found = group.tracks.find(std::string(name));
   if (found == group.tracks.end() || found->second->serial != 0) return;
@@ -307,8 +309,7 @@ void TimelineEvents::release(Group& group, Track& track) {
   track.serial = 0;
 }
 
-// ---- the locked order
-// --------------------------------------------------------------------------------------------------
+// ---- the locked order ----
 
 void TimelineEvents::locked(Group& group, const TraceRecord& record, std::string& out) {
   if (group.locked) left(group, record, "", out);
@@ -327,13 +328,14 @@ void TimelineEvents::left(Group& group, const TraceRecord& record, std::string_v
       R"({{"ph":"E","ts":{},"pid":{},"tid":{},"args":{{"rounds":{},"left because":"{}"}}}})",
       stamp(record.time_ns), kAgreementPid, thread_of_group(record.group), record.subject, json_text(why));
   for (const auto& [serial, track] : group.in_flight) {
-    if (track->stage != Stage::held) continue;
+    if (track->stage != Stage::deferred) continue;
     negotiate(*track, track->submitted_ns, out);
     if (group.rank != 0) tick(*track, group.rank, track->submitted_ns, out);
   }
 }
 
-// Who was ready for the position that has just begun, and since when; each as soon as this rank could see it.
+// Writes a tick for each rank that was ready for the position that has just begun, at the time when this rank first saw
+// it in the readiness flags.
 void TimelineEvents::tick_from_readiness_flags(Group& group, Track& track, std::string& out) {
   std::vector<std::pair<int64_t, int>> ticks;
   for (std::size_t rank = 0; rank < group.readiness_flags.size(); ++rank) {
@@ -344,12 +346,11 @@ void TimelineEvents::tick_from_readiness_flags(Group& group, Track& track, std::
   std::ranges::sort(ticks);
   int64_t since = track.submitted_ns;
   if (!ticks.empty()) since = std::min(since, ticks.front().first);
-  if (track.stage == Stage::held) negotiate(track, since, out);
+  if (track.stage == Stage::deferred) negotiate(track, since, out);
   for (const auto& [time_ns, rank] : ticks) tick(track, rank, time_ns, out);
 }
 
-// ---- bars and ticks
-// ----------------------------------------------------------------------------------------------------
+// ---- bars and ticks ----
 
 void TimelineEvents::negotiate(Track& track, int64_t time_ns, std::string& out) {
   begin(track, "NEGOTIATE_" + track.operation, time_ns, out);
@@ -361,12 +362,12 @@ void TimelineEvents::tick(Track& track, int rank, int64_t time_ns, std::string& 
   const auto at = static_cast<std::size_t>(rank);
   if (track.stage != Stage::negotiating) return;
   if (track.ticked.size() <= at) track.ticked.resize(at + 1, false);
-  if (track.ticked[at]) return;  // told by message, and on the board
+  if (track.ticked[at]) return;  // known already: by message, or from the readiness flags
   track.ticked[at] = true;
   out += fmt::format(
       ",\n"
       R"({{"name":"{0}","ph":"X","ts":{1},"dur":0,"pid":{2},"tid":{2}}})",
-      rank, moment(track, time_ns), track.pid);
+      rank, ordered_stamp(track, time_ns), track.pid);
 }
 
 void TimelineEvents::operate(Track& track, int64_t time_ns, std::string& out) {
@@ -383,11 +384,11 @@ void TimelineEvents::next_activity(Track& track, std::string_view name, int64_t 
   if (track.in_activity) begin(track, name, time_ns, out);
 }
 
-// Ends what is open of it, and tells what became of it.
+// Ends all open bars of the track, with its dtype, shape and error.
 void TimelineEvents::close(Track& track, int64_t time_ns, std::string_view error, std::string& out) {
   if (std::exchange(track.in_activity, false)) finish(track, time_ns, {}, out);
   if (track.stage == Stage::idle) return;
-  if (track.stage == Stage::held) negotiate(track, track.submitted_ns, out);
+  if (track.stage == Stage::deferred) negotiate(track, track.submitted_ns, out);
   std::string args = track.args;
   if (!error.empty()) args += fmt::format(R"({}"error":"{}")", args.empty() ? "" : ",", error);
   finish(track, time_ns, args, out);
@@ -398,14 +399,14 @@ void TimelineEvents::begin(Track& track, std::string_view name, int64_t time_ns,
   out += fmt::format(
       ",\n"
       R"({{"name":"{0}","ph":"B","ts":{1},"pid":{2},"tid":{2}}})",
-      name, moment(track, time_ns), track.pid);
+      name, ordered_stamp(track, time_ns), track.pid);
 }
 
 void TimelineEvents::finish(Track& track, int64_t time_ns, std::string_view args, std::string& out) {
   out += fmt::format(
       ",\n"
       R"({{"ph":"E","ts":{0},"pid":{1},"tid":{1})",
-      moment(track, time_ns), track.pid);
+      ordered_stamp(track, time_ns), track.pid);
   out += args.empty() ? std::string("}") : fmt::format(",\"args\":{{{}}}}}", args);
 }
 

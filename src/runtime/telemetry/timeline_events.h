@@ -1,16 +1,17 @@
-// TimelineEvents: turns what traces recorded into the events of a Chrome trace, in the words that Horovod's users know.
+// TimelineEvents turns the records of traces into the events of a Chrome trace, with Horovod's names of states.
 //
 // Each tensor is a "process" of its own, whose bars are nested like this:
 //
-//   NEGOTIATE_ALLREDUCE  from the first rank that is ready until all are; a tick "2" where rank 2 was found ready
+//   NEGOTIATE_ALLREDUCE  from the first rank that is ready until all are; a tick "2" when rank 2 was found ready
 //   ALLREDUCE            from then until it is done; inside, one after the other:
-//     QUEUE                      other tensors have their turn
-//     MEMCPY_IN_FUSION_BUFFER    where it is packed with others
+//     QUEUE                      other tensors run first
+//     MEMCPY_IN_FUSION_BUFFER    if it is packed with others
 //     SHM_ALLREDUCE              the collective, by transport and algorithm (TCP_RING_ALLREDUCE)
 //     MEMCPY_OUT_FUSION_BUFFER
 //
-// "Process" 1 is the agreement: bars LOCKED_ORDER, a line a group; and marks CYCLE_START where they are asked for.
-// Whatever records are lost, every bar that begins ends, and time does not run backwards on any track. Pure.
+// "Process" 1 shows the agreement: bars LOCKED_ORDER, one line for each group, and instants CYCLE_START if enabled.
+// Even if records are lost, every bar that begins also ends, and time does not run backwards on any track. The class
+// performs no I/O.
 #pragma once
 
 #include <deque>
@@ -27,19 +28,20 @@ namespace fdl {
 
 class TimelineEvents {
  public:
-  // Everything is told relative to start_ns. `who`: "rank 0 of 2 on host-a".
-  TimelineEvents(int64_t start_ns, std::string_view who);
+  // Times in the file are relative to start_ns. `process_label`: "rank 0 of 2 on host-a".
+  TimelineEvents(int64_t start_ns, std::string_view process_label);
 
-  // Appends the events of one record, each on a line that begins with a comma but the very first.
-  void tell(const TraceRecord& record, std::string_view text, std::string& out);
-  // Records were lost here.
-  void tell_dropped(uint64_t count, int64_t time_ns, std::string& out);
+  // Appends the events of one record, each on its own line. All but the very first event begin with a comma.
+  void add(const TraceRecord& record, std::string_view text, std::string& out);
+  // Appends an event that says how many records were lost.
+  void add_dropped(uint64_t count, int64_t time_ns, std::string& out);
   // Ends every bar that is open.
   void end(int64_t time_ns, std::string& out);
 
  private:
-  enum class Stage { idle, held, negotiating, operating };
-  // A tensor of a group.
+  // deferred: submitted in a locked order. Its bar is opened later, at the time of the first rank that was ready.
+  enum class Stage { idle, deferred, negotiating, operating };
+  // One tensor name of a group. It stays when the operation ends, for the next one of that name.
   struct Track {
     int pid = 0;
     std::string operation;  // ALLREDUCE
@@ -50,7 +52,7 @@ class TimelineEvents {
     Stage stage = Stage::idle;
     bool in_activity = false;
     std::vector<bool> ticked;
-    std::vector<std::pair<int, int64_t>> early;  // ranks that are ready for the next time, while this one goes on
+    std::vector<std::pair<int, int64_t>> early;  // ranks ready for the next operation while this one runs, and since
   };
   struct Group {
     int rank = 0;
@@ -87,16 +89,16 @@ class TimelineEvents {
   void begin(Track& track, std::string_view name, int64_t time_ns, std::string& out);
   void finish(Track& track, int64_t time_ns, std::string_view args, std::string& out);
   std::string stamp(int64_t time_ns) const;
-  std::string moment(Track& track, int64_t time_ns) const;
+  std::string ordered_stamp(Track& track, int64_t time_ns) const;
 
   int64_t start_ns_;
-  std::string who_;
+  std::string process_label_;
   bool begun_ = false;
   int next_pid_ = 2;
   std::map<uint16_t, Group> groups_;
 };
 
-// A text as JSON has it, without the quotes; bytes that are no UTF-8 become question marks.
+// Escapes a text for a JSON string, without the quotes; bytes that are not UTF-8 become question marks.
 std::string json_text(std::string_view text);
 
 }  // namespace fdl

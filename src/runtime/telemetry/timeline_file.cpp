@@ -1,5 +1,5 @@
-// TimelineFile: each append overwrites the bracket before it. Killed in the midst of one, the file lacks its bracket,
-// which the viewers of this format accept.
+// TimelineFile overwrites the closing bracket with each append, and writes a new one. A process that is killed during
+// an append leaves a file without a bracket, which the viewers of this format accept.
 #include "runtime/telemetry/timeline_file.h"
 
 #include <fcntl.h>
@@ -21,12 +21,13 @@ Status failure(const std::string& what, const std::string& path, std::string_vie
 Result<TimelineFile> TimelineFile::open(const std::string& path) {
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
   if (!fd) return failure("cannot open", path, "give a file in a folder that exists and may be written to");
-  // Where the file system knows no locks, nobody is kept out.
+  // A file system without locks returns another error; then two writers are not detected.
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     return Status(Code::resource, "timeline: '" + path +
                                       "' is being written by another job or world; give each its own file (%r in "
                                       "the name stands for the rank)");
   }
+  // EINVAL: not a regular file, such as a pipe or /dev/null.
   if (::ftruncate(fd.get(), 0) != 0 && errno != EINVAL) {
     return failure("cannot empty", path, "give a regular file");
   }

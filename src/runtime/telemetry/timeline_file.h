@@ -1,4 +1,5 @@
-// TimelineFile: a JSON array on disk that is whole after each append, because every write brings its closing bracket.
+// TimelineFile writes a JSON array that is complete after each append, because every write ends with the closing
+// bracket.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +12,10 @@ namespace fdl {
 
 class TimelineFile {
  public:
-  // Makes it, or empties it. Refused where somebody is writing a timeline to it.
+  // Creates or empties the file. Fails while another writer has it open.
   static Result<TimelineFile> open(const std::string& path);
 
-  // `events`: JSON objects, separated by commas; all but the first of the file begin with one.
+  // `events`: JSON objects. All but the first object of the file begin with a comma.
   Status append(std::string_view events);
   const std::string& path() const { return path_; }
 
@@ -23,7 +24,7 @@ class TimelineFile {
 
   UniqueFd fd_;
   std::string path_;
-  int64_t end_ = 0;  // of the events: where the bracket stands
+  int64_t end_ = 0;  // where the events end and the bracket stands
 };
 
 }  // namespace fdl

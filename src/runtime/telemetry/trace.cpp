@@ -1,4 +1,4 @@
-// Trace: one record for each thing that happens to a tensor.
+// Trace writes one record for each change of a tensor's state.
 #include "runtime/telemetry/trace.h"
 
 #include <cstring>
@@ -47,7 +47,7 @@ void Trace::locked(const LockedOrder& order) {
 
 void Trace::look(const LockedOrder& order, const ReadinessFlags& readiness_flags, int size) {
   seen_.resize(static_cast<std::size_t>(size), 0);
-  if (readiness_of(order.word()).epoch != epoch_) locked(order);  // the timeline began in the midst of an order
+  if (readiness_of(order.word()).epoch != epoch_) locked(order);  // the timeline was started while the order was locked
   for (int rank = 0; rank < size; ++rank) {
     const Readiness there = readiness_of(readiness_flags.word_of(rank));
     uint64_t& seen = seen_[static_cast<std::size_t>(rank)];
@@ -65,7 +65,7 @@ void Trace::collective(Collective collective, const Communicator::Runner& runner
     std::memcpy(text.data() + size, word.data(), count);
     size += count;
   };
-  add(runner.by.substr(0, 31));
+  add(runner.by.substr(0, 31));  // so that the separator and an algorithm's name always fit
   add(std::string_view("\0", 1));
   add(runner.algorithm);
   put({.value = static_cast<uint32_t>(Activity::collective),

@@ -1,6 +1,7 @@
-// Trace: what the named operations of one group tell the timeline; there is one while a timeline is written, else none.
+// Trace records the named operations of one group for the timeline. It exists while a timeline is written.
 //
-// Belongs to whoever drives. A record costs a look at the clock and a copy; text is made by the timeline's own thread.
+// Only the thread that owns progress calls it. A record costs one read of the clock and one copy; the timeline's own
+// thread formats the text.
 #pragma once
 
 #include <string_view>
@@ -19,13 +20,13 @@ class Timeline;
 
 class Trace {
  public:
-  // Made by Timeline::trace. `number` is the group's own in the timeline.
+  // Timeline::trace() makes it. `number` identifies the group in the timeline. The timeline outlives it.
   Trace(Timeline& timeline, uint16_t number, bool marks_cycles)
       : timeline_(timeline), number_(number), marks_cycles_(marks_cycles) {}
 
   void group(std::string_view id, int rank, int size);
   void submitted(uint64_t serial, const Request& request, int64_t when_ns);
-  // On the group's root: `rank` has submitted it.
+  // On the group's root: the message that `rank` has submitted the request has arrived.
   void ready(int rank, const Request& request);
   void decided(uint64_t serial) { put({.subject = serial, .kind = TraceKind::decided}); }
   void absent(RequestKind kind, std::string_view name);
@@ -34,7 +35,7 @@ class Trace {
   }
 
   void locked(const LockedOrder& order);
-  // What has changed on the board since it was last looked at.
+  // Records the changes of the readiness flags since the last call.
   void look(const LockedOrder& order, const ReadinessFlags& readiness_flags, int size);
   void begun(uint64_t position) { put({.subject = position, .kind = TraceKind::begun}); }
   void left(uint64_t rounds, std::string_view why) { put({.subject = rounds, .kind = TraceKind::left}, why); }
@@ -54,7 +55,7 @@ class Trace {
   uint16_t number_;
   bool marks_cycles_;
   uint32_t epoch_ = 0;
-  std::vector<uint64_t> seen_;  // the count of each rank on the board
+  std::vector<uint64_t> seen_;  // by rank: the count in its readiness flag at the last call
 };
 
 }  // namespace fdl

@@ -1,7 +1,8 @@
-// TraceRing: records of fixed size from the thread that drives to the thread that writes; full, it drops and counts.
+// TraceRing passes records of fixed size from the thread that owns progress to the timeline's thread. A full ring drops
+// new records and counts them.
 //
-// One producer and one consumer. Nothing here waits, allocates or takes a lock; the producer may be another thread each
-// time, as long as one hands over to the next in order, which whoever has the baton does.
+// It has one producer and one consumer, and never waits, allocates or takes a lock. The producer may be a different
+// thread each time, because the progress token orders the accesses of its successive owners.
 #pragma once
 
 #include <algorithm>
@@ -21,17 +22,17 @@ namespace fdl {
 enum class TraceKind : uint8_t {
   group,            // subject: size; value: rank of this process in it; text: its id
   submitted,        // subject: serial; value: dtype; text: name, then `extra` dimensions of 8 bytes
-  ready,            // value: rank; text: name. The group's root has heard that the rank has submitted it
+  ready,            // value: rank; text: name. The message that the rank has submitted it arrived at the group's root
   decided,          // subject: serial
-  absent,           // text: name of what was decided without a request of this rank
+  absent,           // text: name of an operation that was decided without a request of this rank
   locked,           // subject: epoch; value: buckets
-  readiness_flags,  // subject: positions; value: rank. So many positions of the locked order the rank is ready for
+  readiness_flags,  // subject: how many positions of the locked order the rank is ready for; value: rank
   begun,            // subject: position of the locked order; `decided` of its tensors follow
   left,             // subject: rounds; text: why
   cycle,            // a plan came, or a round of the locked order begins
   bucket,           // the next bucket; those that follow with `runs` are its tensors
   runs,             // subject: serial
-  activity,         // of the bucket; value: Activity; text: who runs the collective, 0, by what algorithm
+  activity,         // of the bucket; value: Activity; text: runner of the collective, a 0 byte, its algorithm
   completed,        // subject: serial; value: Code
 };
 
@@ -47,13 +48,14 @@ struct TraceRecord {
   uint8_t op = 0;     // reduction of submitted
   uint8_t extra = 0;  // bytes / 8 behind the text
   uint16_t text_bytes = 0;
-  uint8_t more = 0;  // records that follow and are text only
+  uint8_t more = 0;  // records that follow and hold only text
   std::array<char, 35> text{};
 };
 static_assert(sizeof(TraceRecord) == 64);
 
 class TraceRing {
  public:
+  // In bytes: a record and up to 63 more.
   static constexpr std::size_t kMaxText = sizeof(TraceRecord::text) + 63 * sizeof(TraceRecord);
 
   // `capacity`: records, a power of two.
@@ -63,7 +65,8 @@ class TraceRing {
   }
 
   // ---- the producer ----
-  // All of it, or nothing and it is counted as dropped. Text that is too long is cut.
+  // Stores the whole record, or drops and counts it. A text that is too long is cut. `behind`: dimensions of 8 bytes,
+  // which are left out if they do not fit.
   void push(TraceRecord record, std::string_view text = {}, ConstBytes behind = {}) {
     text = text.substr(0, kMaxText);
     if (text.size() + behind.size() > kMaxText) behind = {};
@@ -82,17 +85,18 @@ class TraceRing {
     place = record;
     scatter(head, text, 0);
     scatter(head, text_of(behind), text.size());
-    // In one order with the consumer's falling asleep: it sees the record, or this thread sees that it sleeps.
+    // Sequentially consistent with the consumer's flag that it sleeps (Timeline::asleep_): either the consumer sees the
+    // record, or the producer sees that the consumer sleeps and wakes it.
     head_.store(head + needs, std::memory_order_seq_cst);
   }
-  // Half full: whoever sleeps a while should not.
-  bool presses() const {
+  // More than half full: the consumer should be woken before its pause ends.
+  bool is_half_full() const {
     return head_.load(std::memory_order_relaxed) - tail_.load(std::memory_order_relaxed) > capacity_ / 2;
   }
 
   // ---- the consumer ----
   bool empty() const { return head_.load(std::memory_order_seq_cst) == tail_.load(std::memory_order_relaxed); }
-  // The next record, its text and what is behind it; false: there is none.
+  // Takes the next record, with its text and the bytes behind the text; false if there is none.
   bool pop(TraceRecord& record, std::string& text) {
     const uint64_t tail = tail_.load(std::memory_order_relaxed);
     if (head_.load(std::memory_order_acquire) == tail) return false;
@@ -109,19 +113,20 @@ class TraceRing {
   uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
  private:
-  // Bytes `from`... of the text of the record at `head`, which continues in the records behind it.
+  // Copies `text` to offset `from` of the text area of the record at `head`. The area continues in the records behind
+  // it, which are text only.
   void scatter(uint64_t head, std::string_view text, std::size_t from) {
     TraceRecord& first = records_[head & mask_];
     while (!text.empty()) {
       char* target = first.text.data() + from;
-      std::size_t room = first.text.size() - std::min(from, first.text.size());
-      if (room == 0) {
+      std::size_t space = first.text.size() - std::min(from, first.text.size());
+      if (space == 0) {
         const std::size_t beyond = from - first.text.size();
         const std::size_t offset = beyond % sizeof(TraceRecord);
         target = reinterpret_cast<char*>(&records_[(head + 1 + beyond / sizeof(TraceRecord)) & mask_]) + offset;
-        room = sizeof(TraceRecord) - offset;
+        space = sizeof(TraceRecord) - offset;
       }
-      const std::size_t count = std::min(room, text.size());
+      const std::size_t count = std::min(space, text.size());
       std::memcpy(target, text.data(), count);
       text.remove_prefix(count);
       from += count;

@@ -1,4 +1,5 @@
-// DeviceWatch: when the others are asked, what their answers mean, and how it is told; driven by hand through time.
+// Tests of DeviceWatch: when it queries the other ranks, how it judges the answers, and its texts. The clock is a
+// number.
 #include "runtime/device/device_watch.h"
 
 #include <gmock/gmock.h>
@@ -15,39 +16,39 @@ constexpr int64_t kSecond = 1'000'000'000;
 // Rank 0 of some, who looks once a second; world ranks are ten more.
 class Watched : public ::testing::Test {
  protected:
-  void begin(int size, DeviceWatch::Terms terms) {
+  void begin(int size, DeviceWatch::Limits limits) {
     std::vector<Member> members;
     for (int r = 0; r < size; ++r) members.push_back({10 + r, "host", std::string("host-") + char('a' + r % 26), 0});
-    watch_.emplace("all comm 0", std::move(members), 0, terms);
+    watch_.emplace("all comm 0", std::move(members), 0, limits);
     others_.assign(static_cast<std::size_t>(size), {42, true});
   }
   void warn_after(int seconds) { begin(3, {.warning_ns = seconds * kSecond}); }
 
-  DeviceWatch::Wish look() {
+  DeviceWatch::Actions look() {
     now_ += kSecond;
-    DeviceWatch::Wish wish = watch_->look(
+    DeviceWatch::Actions actions = watch_->update(
         work_, [](uint64_t number) { return "allreduce number " + std::to_string(number) + " on gpu"; }, now_);
-    if (wish.question != 0) {
-      ++questions_;
+    if (actions.query != 0) {
+      ++queries_;
       for (std::size_t r = 1; r < others_.size(); ++r) {
-        if (answers_) watch_->told(10 + static_cast<int>(r), wish.question, others_[r]);
+        if (answers_) watch_->on_answer(10 + static_cast<int>(r), actions.query, others_[r]);
       }
     }
-    return wish;
+    return actions;
   }
   // What was warned of in so many seconds.
   std::vector<std::string> look_for(int seconds) {
     std::vector<std::string> warnings;
     for (int i = 0; i < seconds; ++i) {
-      const auto wish = look();
-      EXPECT_TRUE(wish.failure.ok()) << wish.failure.text();
-      if (!wish.warning.empty()) warnings.push_back(wish.warning);
+      const auto actions = look();
+      EXPECT_TRUE(actions.failure.ok()) << actions.failure.text();
+      if (!actions.warning.empty()) warnings.push_back(actions.warning);
     }
     return warnings;
   }
   Status look_until_it_fails(int seconds) {
     for (int i = 0; i < seconds; ++i) {
-      if (auto wish = look(); !wish.failure.ok()) return wish.failure;
+      if (auto actions = look(); !actions.failure.ok()) return actions.failure;
     }
     return {};
   }
@@ -56,7 +57,7 @@ class Watched : public ::testing::Test {
   Communicator::DeviceWork work_{.in_flight = true, .begun = 42, .failure = {}};
   std::vector<DeviceWatch::Answer> others_;
   bool answers_ = true;
-  int questions_ = 0;
+  int queries_ = 0;
   int64_t now_ = 100 * kSecond;
 };
 
@@ -109,7 +110,7 @@ TEST_F(Watched, AHostThatRunsAheadDoesNotHideWhoIsLate) {
   for (int i = 0; i < 14; ++i) {
     ++others_[1].begun;
     ++work_.begun;
-    if (auto wish = look(); !wish.warning.empty()) warnings.push_back(wish.warning);
+    if (auto actions = look(); !actions.warning.empty()) warnings.push_back(actions.warning);
   }
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_THAT(warnings.front(), HasSubstr("allreduce number 42 on gpu has waited 12 s for rank 12"));
@@ -164,20 +165,20 @@ TEST_F(Watched, NothingIsToldWithoutAllAnswers) {
   warn_after(12);
   answers_ = false;
   EXPECT_TRUE(look_for(60).empty());
-  EXPECT_GT(questions_, 5) << "it goes on asking";
+  EXPECT_GT(queries_, 5) << "queries go on";
 }
 
 TEST_F(Watched, AnswersToEarlierQuestionsOrOfStrangersAreNone) {
   warn_after(12);
   answers_ = false;
   for (int i = 0; i < 60; ++i) {
-    const auto wish = look();
-    EXPECT_TRUE(wish.warning.empty());
-    if (wish.question == 0) continue;
-    watch_->told(11, wish.question - 1, {41, false});
-    watch_->told(12, wish.question, {41, false});
-    watch_->told(99, wish.question, {41, false});
-    watch_->told(10, wish.question, {41, false});  // this rank itself
+    const auto actions = look();
+    EXPECT_TRUE(actions.warning.empty());
+    if (actions.query == 0) continue;
+    watch_->on_answer(11, actions.query - 1, {41, false});
+    watch_->on_answer(12, actions.query, {41, false});
+    watch_->on_answer(99, actions.query, {41, false});
+    watch_->on_answer(10, actions.query, {41, false});  // this rank itself
   }
 }
 
@@ -186,7 +187,7 @@ TEST_F(Watched, NobodyIsAskedWhileNothingIsWished) {
   EXPECT_TRUE(look_for(100).empty());
   begin(1, {.warning_ns = kSecond, .shutdown_ns = kSecond});
   EXPECT_TRUE(look_for(100).empty());
-  EXPECT_EQ(questions_, 0);
+  EXPECT_EQ(queries_, 0);
 }
 
 TEST_F(Watched, EndsWithTheLateRankAsCulprit) {

@@ -118,7 +118,7 @@ class Teller {
   void put(TraceRecord record, std::string_view text = {}) {
     if (record.time_ns == 0) record.time_ns = time += 1000;
     record.text_bytes = static_cast<uint16_t>(text.size());
-    timeline_events_.tell(record, text, out_);
+    timeline_events_.add(record, text, out_);
   }
   void submit(uint64_t serial, std::string_view name) {
     put({.subject = serial, .value = static_cast<uint32_t>(Dtype::float32), .kind = TraceKind::submitted}, name);
