@@ -56,7 +56,7 @@ class ElasticJob final : public WorkerGroup {
  private:
   // The coordinator reports lost ranks by itself, except a rank that dies before it has connected: the others would
   // wait for it.
-  static constexpr double kCoordinatorPatience_s = 1;
+  static constexpr double kCoordinatorGrace_s = 1;
 
   struct Failure {
     int place = 0;
@@ -71,25 +71,25 @@ class ElasticJob final : public WorkerGroup {
              std::optional<WatchedFile> count_file);
   void read_count();
   void join(int worker, int lost_rank);
-  void say(int worker, const std::string& line);
-  void say_to_all_that_ask(const std::string& line);
+  void send_line(int worker, const std::string& line);
+  void send_to_waiting_workers(const std::string& line);
   void start_one(int place);
   bool note_end(int worker, const Ending& ending);
 
-  void hear_nodes();
-  void obey_node(NodePort::Peer peer, const CoordinatorMessage& message);
-  void obey_orders();
-  void take_node_event(const Nodes::Event& event);
+  void receive_from_nodes();
+  void handle_message(NodePort::Peer peer, const CoordinatorMessage& message);
+  void apply_orders();
+  void handle_node_event(const Nodes::Event& event);
   void lose_node(const Nodes::Event& event);
   std::string place_name(int place) const;
 
   void begin_if_all_asked();
   CoordinatorOptions next_coordinator(const Generations::World& world) const;
-  void tell_world(const Generations::World& world);
-  void tell_changes();
+  void announce_generation(const Generations::World& world);
+  void announce_changes();
   // With `others_code` on all nodes but the culprit's, which ends with its own code where that is not 0.
-  void give_up(int others_code, int culprit, int culprits_code, const std::string& why);
-  void end_job(int others_code, int culprit, int culprits_code, const std::string& why, bool drain);
+  void give_up(int others_code, int failed_place, int failed_code, const std::string& why);
+  void end_job(int others_code, int failed_place, int failed_code, const std::string& why, bool drain);
   void give_up_for(const Generations::GiveUp& reason);
 
   const Options options_;
@@ -104,9 +104,9 @@ class ElasticJob final : public WorkerGroup {
   std::vector<int> own_;           // the workers that were started here, as the supervisor counts them
   std::unique_ptr<CoordinatorThread> coordinator_;
   Deadline coordinator_ends_ = Deadline::never();  // once a member is lost
-  std::map<int, Deadline> suspects_;               // members that others saw lost: until when they may still come
+  std::map<int, Deadline> reported_lost_;          // members that others saw lost: until when they may still come
   Deadline timeout_ = Deadline::never();
-  std::string told_;  // what members were told of changes since the generation began
+  std::string announced_;  // what members were told of changes since the generation began
   int restarts_ = 0;
   std::optional<Failure> first_failure_;
   Failure last_failure_;

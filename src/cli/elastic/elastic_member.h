@@ -73,12 +73,12 @@ class ElasticMember final : public WorkerGroup {
 
   ElasticMember(const Options& options, std::unique_ptr<WorkerListener> listener)
       : options_(options), listener_(std::move(listener)) {}
-  void meet();
+  void introduce();
   void receive();
-  bool obey(const CoordinatorMessage& message);
+  bool handle(const CoordinatorMessage& message);
   void start(const CoordinatorMessage& message);
-  void pass_on(int worker, const std::string& line);
-  void ask(int worker, int lost_rank);
+  void forward(int worker, const std::string& line);
+  void request_generation(int worker, int lost_rank);
   void send(const CoordinatorMessage& message);
   void flush();
   void end(int code, const std::string& why, bool drain);
@@ -93,7 +93,7 @@ class ElasticMember final : public WorkerGroup {
   bool watches_writing_ = false;
   std::map<int, Runner> runners_;  // by worker, those that run
   std::vector<int> started_;       // the workers, as the supervisor counts them
-  std::set<int> asking_;
+  std::set<int> requesting_;
   bool is_leaving_ = false;
   bool is_over_ = false;
   std::string why_ended_;

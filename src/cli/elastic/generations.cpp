@@ -109,7 +109,7 @@ void Generations::decide_after_loss(const Worker& was) {
   if (generation_ == 0 && workers_.empty()) {
     give_up(Reason::all_failed, "no rank came as far as init()");
   } else if (state_is_held_ && !state_is_left) {
-    note_that_no_state_is_left();
+    handle_lost_state();
   } else if (left < limits_.fewest) {
     give_up(Reason::too_few,
             fmt::format("{} {} left, and the job needs at least {}{}", left, left == 1 ? "rank is" : "ranks are",
@@ -120,7 +120,7 @@ void Generations::decide_after_loss(const Worker& was) {
 }
 
 // Those who run were started in the places of others and hold nothing: they may begin as at first.
-void Generations::note_that_no_state_is_left() {
+void Generations::handle_lost_state() {
   if (restarts_ == limits_.restarts) {
     return give_up(Reason::no_state, limits_.restarts == 0
                                          ? "no rank is left that holds the state"
@@ -201,7 +201,7 @@ std::optional<Generations::World> Generations::begin() {
   return world;
 }
 
-bool Generations::somebody_waits() const {
+bool Generations::has_waiting_newcomers() const {
   if (!is_in_order() || generation_ == 0 || to_start() > 0) return false;
   int waiting = 0;
   for (const auto& [worker, facts] : workers_) {
@@ -212,7 +212,7 @@ bool Generations::somebody_waits() const {
   return waiting > 0;
 }
 
-bool Generations::somebody_must_go() const {
+bool Generations::has_to_shrink() const {
   if (!is_in_order() || generation_ == 0) return false;
   return std::any_of(places_.begin(), places_.end(),
                      [&](const auto& one) { return staying_at(one.first) > one.second.room; });

@@ -67,8 +67,8 @@ class Generations {
   // The next generation, if it begins now.
   std::optional<World> begin();
   // Members are to be told that all who shall join wait for them, or that some of them are to go.
-  bool somebody_waits() const;
-  bool somebody_must_go() const;
+  bool has_waiting_newcomers() const;
+  bool has_to_shrink() const;
 
   int wanted() const;  // in all
   int room_at(int place) const;
@@ -101,7 +101,7 @@ class Generations {
   bool is_in_order() const { return !give_up_ && !finished_; }
   std::vector<int> by_seniority() const;
   void decide_after_loss(const Worker& was);
-  void note_that_no_state_is_left();
+  void handle_lost_state();
   void give_up(Reason reason, std::string text);
 
   const Limits limits_;

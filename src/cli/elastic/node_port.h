@@ -24,7 +24,7 @@ inline constexpr std::string_view kNodePurpose = "node of an elastic job";
 class NodePort {
  public:
   using Peer = uint64_t;  // from 1 on
-  struct Heard {
+  struct Received {
     Peer peer;
     bool is_closed = false;  // and nothing follows
     CoordinatorMessage message{};
@@ -44,7 +44,7 @@ class NodePort {
   const std::string& address() const { return listener_->address(); }
 
   void serve();
-  std::vector<Heard> take_heard() { return std::exchange(heard_, {}); }
+  std::vector<Received> take_received() { return std::exchange(received_, {}); }
   void send(Peer peer, const CoordinatorMessage& message);
   // When all that was sent has gone out; no more is heard of it.
   void hang_up(Peer peer);
@@ -59,8 +59,8 @@ class NodePort {
     UniqueFd fd;  // until it is introduced; then the socket has it
     std::unique_ptr<Introduction> introduction;
     std::unique_ptr<FramedSocket> socket;
-    bool has_spoken = false;  // a node that said who it is
-    bool is_ending = false;
+    bool has_sent_hello = false;  // a node that said who it is
+    bool is_closing = false;
     bool wants_write = false;
     Deadline timeout = Deadline::never();
   };
@@ -81,7 +81,7 @@ class NodePort {
   Poller poller_;
   Peer next_peer_ = 1;
   std::map<Peer, Connection> connections_;
-  std::vector<Heard> heard_;
+  std::vector<Received> received_;
   int64_t strangers_ = 0;
   Deadline accept_again_ = Deadline::never();
 };

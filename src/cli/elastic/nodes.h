@@ -103,9 +103,9 @@ class Nodes {
   Member* member_at(int number);
   Member* member_of(Peer peer);
   Member* free_member(const Node& node);
-  void sit(Member& member, Peer peer, const Node& node, int64_t now_ns);
+  void assign(Member& member, Peer peer, const Node& node, int64_t now_ns);
   void settle(int64_t now_ns);
-  void vacate(Member& member, const std::string& why, int64_t now_ns);
+  void release(Member& member, const std::string& why, int64_t now_ns);
   void claim(Peer peer, const Node& node, int64_t now_ns);
   void ask(Member& member, int64_t now_ns);
   void count_again(int64_t now_ns);
@@ -114,8 +114,8 @@ class Nodes {
   const Limits limits_;
   std::vector<Member> members_;
   std::vector<Waiting> waiting_;  // in order of arrival
-  bool is_met_ = false;           // a generation has begun since there were too few
-  bool was_met_ = false;
+  bool has_begun_ = false;        // a generation has begun since there were too few
+  bool had_begun_ = false;
   bool is_settled_ = false;
   Deadline settles_ = Deadline::never();
   Deadline timeout_ = Deadline::never();

@@ -39,7 +39,7 @@ void WorkerListener::accept_all() {
       // Who knocks stays in the kernel's queue, which would wake us at once: look the other way for a moment.
       log_warning("the door of the elastic job: {}", fd.status().text());
       poller_.remove(listener_->fd());
-      look_again_ = Deadline::after_seconds(kPauseWithoutDescriptors_s);
+      accept_again_ = Deadline::after_seconds(kPauseWithoutDescriptors_s);
       return;
     }
     if (!*fd) return;
@@ -51,7 +51,7 @@ void WorkerListener::accept_all() {
 }
 
 void WorkerListener::tick() {
-  if (look_again_.passed() && poller_.add(listener_->fd(), kListener).ok()) look_again_ = Deadline::never();
+  if (accept_again_.passed() && poller_.add(listener_->fd(), kListener).ok()) accept_again_ = Deadline::never();
 }
 
 void WorkerListener::receive(uint64_t token) {
@@ -67,7 +67,7 @@ void WorkerListener::receive(uint64_t token) {
     for (std::size_t end; well && (end = connection.unread.find('\n')) != std::string::npos;) {
       const std::string line = connection.unread.substr(0, end);
       connection.unread.erase(0, end + 1);
-      well = obey(connection, line);
+      well = handle_line(connection, line);
     }
     well = well && connection.unread.size() < kLongestLine;
   }
@@ -77,19 +77,19 @@ void WorkerListener::receive(uint64_t token) {
 }
 
 // False: it does not speak as a worker does.
-bool WorkerListener::obey(Connection& connection, const std::string& line) {
-  Question asked{-1, -1};
-  if (std::sscanf(line.c_str(), "join %d %d", &asked.worker, &asked.lost_rank) != 2) return false;
-  if (!expected_.contains(asked.worker)) return false;
+bool WorkerListener::handle_line(Connection& connection, const std::string& line) {
+  Request request{-1, -1};
+  if (std::sscanf(line.c_str(), "join %d %d", &request.worker, &request.lost_rank) != 2) return false;
+  if (!expected_.contains(request.worker)) return false;
   for (const auto& [token, other] : connections_) {
-    if (other.worker == asked.worker && &other != &connection) return false;  // a process that it started itself
+    if (other.worker == request.worker && &other != &connection) return false;  // a process that it started itself
   }
-  connection.worker = asked.worker;
-  questions_.push_back(asked);
+  connection.worker = request.worker;
+  requests_.push_back(request);
   return true;
 }
 
-void WorkerListener::say(int worker, const std::string& line) {
+void WorkerListener::send_line(int worker, const std::string& line) {
   for (auto& [token, connection] : connections_) {
     if (connection.worker != worker) continue;
     // Far less than the socket takes; one that does not read what it was told before is about to be ended anyway.

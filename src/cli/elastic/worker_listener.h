@@ -24,7 +24,7 @@ namespace fdl {
 
 class WorkerListener {
  public:
-  struct Question {
+  struct Request {
     int worker;
     int lost_rank;
   };
@@ -38,10 +38,10 @@ class WorkerListener {
   void expect(int worker) { expected_.insert(worker); }
   void forget(int worker) { expected_.erase(worker); }
   void serve();
-  std::vector<Question> take_questions() { return std::exchange(questions_, {}); }
-  void say(int worker, const std::string& line);
+  std::vector<Request> take_requests() { return std::exchange(requests_, {}); }
+  void send_line(int worker, const std::string& line);
 
-  Deadline next() const { return look_again_; }
+  Deadline next() const { return accept_again_; }
   void tick();
 
  private:
@@ -55,15 +55,15 @@ class WorkerListener {
       : listener_(std::move(listener)), poller_(std::move(poller)) {}
   void accept_all();
   void receive(uint64_t token);
-  bool obey(Connection& connection, const std::string& line);
+  bool handle_line(Connection& connection, const std::string& line);
 
   const std::unique_ptr<CoordinatorListener> listener_;
   Poller poller_;
   std::set<int> expected_;
   uint64_t next_token_ = 1;
   std::map<uint64_t, Connection> connections_;
-  std::vector<Question> questions_;
-  Deadline look_again_ = Deadline::never();
+  std::vector<Request> requests_;
+  Deadline accept_again_ = Deadline::never();
 };
 
 }  // namespace fdl

@@ -24,7 +24,7 @@ namespace fdl {
 namespace {
 
 int fail(const std::string& text, int code = kExitUsage) {
-  say("error", text);
+  log_line("error", text);
   return code;
 }
 
@@ -70,7 +70,7 @@ CoordinatorOptions coordinator_options(const Config& config, const std::string& 
 
 struct Outcome {
   int code = kExitOk;
-  bool told_to_end = false;
+  bool was_terminated = false;
 };
 
 Outcome supervise(Supervisor::Options supervised) {
@@ -78,7 +78,7 @@ Outcome supervise(Supervisor::Options supervised) {
   if (!supervisor.ok()) return {fail(supervisor.status().text(), kExitBug)};
   auto code = supervisor->run();
   if (!code.ok()) return {fail(code.status().text(), kExitBug)};
-  return {*code, supervisor->was_told_to_end()};
+  return {*code, supervisor->was_terminated()};
 }
 
 struct Job {
@@ -131,12 +131,12 @@ int run_steady(const Job& job) {
   for (int restart = 0;; ++restart) {
     const Outcome outcome = run_once(job, restart);
     const bool may_again = job.plan.nodes == 1 && restart < job.options.restarts;
-    if (outcome.code == kExitOk || outcome.told_to_end || !may_again) return outcome.code;
-    say("restart", fmt::format("restart {} of {}", restart + 1, job.options.restarts));
+    if (outcome.code == kExitOk || outcome.was_terminated || !may_again) return outcome.code;
+    log_line("restart", fmt::format("restart {} of {}", restart + 1, job.options.restarts));
   }
 }
 
-double start_patience_s(const Job& job) {
+double start_timeout_of(const Job& job) {
   const auto given = job.plan.variables.find("FARANDOLE_START_TIMEOUT_S");
   return given == job.plan.variables.end() ? job.config.start_timeout_s : std::strtod(given->second.c_str(), nullptr);
 }
@@ -156,8 +156,8 @@ Result<std::unique_ptr<WorkerGroup>> make_worker_group(const Job& job) {
   elastic.timeout_s = options.timeout_s;
   elastic.variables = job.plan.variables;
   elastic.variables["FARANDOLE_TERM_GRACE_S"] = fmt::format("{:g}", job.config.term_grace_s);
-  elastic.coordinator.start_timeout_s = start_patience_s(job);
-  if (!is_alone) return make_node_workers(job.plan, job.config, std::move(elastic), start_patience_s(job));
+  elastic.coordinator.start_timeout_s = start_timeout_of(job);
+  if (!is_alone) return make_node_workers(job.plan, job.config, std::move(elastic), start_timeout_of(job));
   FDL_ASSIGN_OR_RETURN(auto alone, ElasticJob::open(elastic));
   return std::unique_ptr<WorkerGroup>(std::move(alone));
 }
@@ -181,7 +181,7 @@ int run(const RunOptions& options) {
   auto plan = make_run_plan(options, environment, *config, platform, this_machine(environment), usage);
   if (!plan.ok()) return fail(plan.status().text(), usage ? kExitUsage : kExitBadEnvironment);
   if (auto fault = fault_of(options, *plan)) return fail(*fault);
-  for (const std::string& note : plan->notes) say("note", note);
+  for (const std::string& note : plan->notes) log_line("note", note);
 
   Supervisor::block_signals();
   const Job job{options, *plan, *config, plan->key.empty() ? random_hex(32) : plan->key};

@@ -28,8 +28,8 @@ const Whereabouts& run_whereabouts();
 JsonLine begin_json_line(std::string_view source, const Whereabouts& here);
 
 // One line to standard error: "farandole run: <text>". `event` names its kind in JSON: "note", "failed", "signal" ...
-void say(std::string_view event, const std::string& text);
+void log_line(std::string_view event, const std::string& text);
 // A line that belongs to the one before: indented, without a name in front.
-void say_further(const std::string& text);
+void log_detail(const std::string& text);
 
 }  // namespace fdl

@@ -71,7 +71,7 @@ void declare_without_meaning(CLI::App& command, RunOptions& o) {
   for (const char* name :
        {"--rdzv-backend", "--rdzv-conf", "--monitor-interval", "--start-method", "--role", "--local-addr",
         "--redirects,-r", "--tee,-t", "--local-ranks-filter", "--event-log-handler"}) {
-    command.add_option(name, o.unheard)->group("")->each([&o, name](const std::string&) {
+    command.add_option(name, o.ignored_values)->group("")->each([&o, name](const std::string&) {
       o.without_meaning.emplace_back(name);
     });
   }

@@ -43,7 +43,7 @@ struct RunOptions {
 
   std::vector<std::string> command;
   std::vector<std::string> without_meaning;  // torchrun's options that are understood and do nothing
-  std::string unheard;                       // their values
+  std::string ignored_values;                // their values
 
   bool counts_ranks() const { return !count_file.empty() || fewest > 0 || most > 0; }
   bool is_elastic() const {

@@ -55,7 +55,7 @@ Status Supervisor::start_all() {
   FDL_RETURN_IF_ERROR(poller_.add(signals_.get(), kSignalToken));
   if (options_.job) {
     FDL_RETURN_IF_ERROR(options_.job->watch(poller_, kJobToken));
-    return obey_job();
+    return run_job_actions();
   }
   const int width = static_cast<int>(std::to_string(options_.ranks.size() - 1).size());
   for (const Rank& rank : options_.ranks) FDL_RETURN_IF_ERROR(start(rank, width));
@@ -85,36 +85,36 @@ Status Supervisor::watch(Child& child) {
 Result<int> Supervisor::run() {
   Status started = start_all();
   if (!started.ok()) {
-    end_everybody();
+    end_all();
     return started;
   }
-  while (anyone_left()) {
+  while (any_left()) {
     std::array<Poller::Ready, 32> ready;
     const std::size_t count =
         poller_.wait(ready, options_.job ? escalation_.earlier(options_.job->next()) : escalation_);
     for (std::size_t i = 0; i < count; ++i) {
       const uint64_t token = ready[i].token;
       if (token == kSignalToken) {
-        take_signal();
+        read_signals();
       } else if (token >= kJobToken) {
         options_.job->serve(token);
       } else if (token >= kEndingToken) {
-        take_ending(static_cast<std::size_t>(token - kEndingToken));
+        handle_ending(static_cast<std::size_t>(token - kEndingToken));
       } else {
         read_stream(static_cast<std::size_t>(token));
       }
     }
-    if (Status status = obey_job(); !status.ok()) {
-      end_everybody();
+    if (Status status = run_job_actions(); !status.ok()) {
+      end_all();
       return status;
     }
     if (escalation_.passed()) escalate();
   }
-  end_everybody();
+  end_all();
   return exit_code_;
 }
 
-bool Supervisor::anyone_left() const {
+bool Supervisor::any_left() const {
   return (options_.job && options_.job->stays()) ||
          std::any_of(children_.begin(), children_.end(), [](const Child& child) { return child.running; });
 }
@@ -146,7 +146,7 @@ void Supervisor::read_stream(std::size_t index) {
 // ---- endings
 // -----------------------------------------------------------------------------------------------------------
 
-std::string Supervisor::story(const Child& child, const Ending& ending) const {
+std::string Supervisor::failure_text(const Child& child, const Ending& ending) const {
   const std::string consequence = options_.has_peers_elsewhere ? consequence_of(child.output.last_lines()).words : "";
   std::string text = fmt::format("rank {} (process {}){} {}: {}", child.rank, child.process.id(),
                                  run_whereabouts().text(), options_.job ? "was lost" : "failed first", ending.text());
@@ -157,16 +157,17 @@ std::string Supervisor::story(const Child& child, const Ending& ending) const {
   return text;
 }
 
-void Supervisor::tell_collateral(const Child& child, const Ending& ending) const {
-  if (told_to_end_ || options_.job) return;
-  say("collateral", fmt::format("rank {} ended with {}: collateral of the first failure", child.rank, ending.text()));
+void Supervisor::log_collateral(const Child& child, const Ending& ending) const {
+  if (was_terminated_ || options_.job) return;
+  log_line("collateral",
+           fmt::format("rank {} ended with {}: collateral of the first failure", child.rank, ending.text()));
 }
 
 // An exception that nobody caught ends Python with 1, whatever it was.
 int Supervisor::exit_code_of(const Child& child, const Ending& ending) const {
   const Consequence consequence = consequence_of(child.output.last_lines());
-  const bool is_told = options_.has_peers_elsewhere && !ending.by_signal && ending.number == 1;
-  return is_told && consequence.exit_code != 0 ? consequence.exit_code : ending.exit_code();
+  const bool has_consequence_code = options_.has_peers_elsewhere && !ending.by_signal && ending.number == 1;
+  return has_consequence_code && consequence.exit_code != 0 ? consequence.exit_code : ending.exit_code();
 }
 
 // Other programs read it: farandole.run does. Launchers of several nodes do not talk to each other, so each reports its
@@ -181,7 +182,7 @@ void Supervisor::write_report(const Child& child, const Ending& ending) const {
   std::ofstream(options_.report) << line.str() << "\n";
 }
 
-void Supervisor::take_ending(std::size_t index) {
+void Supervisor::handle_ending(std::size_t index) {
   Child& child = children_[index];
   if (!child.running) return;
   const auto ending = child.process.ending();
@@ -193,14 +194,14 @@ void Supervisor::take_ending(std::size_t index) {
   read_stream(2 * index);
   read_stream(2 * index + 1);
   const bool is_loss = options_.job ? options_.job->ended(static_cast<int>(index), *ending) : !ending->success();
-  if (is_loss && failed_) tell_collateral(child, *ending);
+  if (is_loss && failed_) log_collateral(child, *ending);
   // A job may have given up because of a loss of which other ranks were heard first; nobody has been signalled then.
   const bool is_cause = failed_ && options_.job && next_signal_ == SIGTERM && ending->by_signal;
   if (!is_loss || (failed_ && !is_cause)) return;
-  say("failed", story(child, *ending));
+  log_line("failed", failure_text(child, *ending));
   const auto& last_lines = child.output.last_lines();
-  if (!last_lines.empty()) say("last lines", fmt::format("last lines of rank {}:", child.rank));
-  for (const std::string& line : last_lines) say_further(line);
+  if (!last_lines.empty()) log_line("last lines", fmt::format("last lines of rank {}:", child.rank));
+  for (const std::string& line : last_lines) log_detail(line);
   write_report(child, *ending);
   if (!options_.job) fail(exit_code_of(child, *ending));
 }
@@ -213,7 +214,7 @@ void Supervisor::fail(int exit_code) {
   escalation_ = Deadline::after_seconds(options_.grace_s);
 }
 
-Status Supervisor::obey_job() {
+Status Supervisor::run_job_actions() {
   if (!options_.job) return {};
   options_.job->tick();
   for (const WorkerGroup::Action& action : options_.job->take_actions()) {
@@ -232,7 +233,7 @@ Status Supervisor::obey_job() {
         children_[static_cast<std::size_t>(action.worker)].process.signal_group(SIGKILL);
         break;
       case WorkerGroup::Action::Kind::give_up:
-        say("ends", fmt::format("the job ends: {}", action.text));
+        log_line("ends", fmt::format("the job ends: {}", action.text));
         fail(action.exit_code);
         break;
       case WorkerGroup::Action::Kind::drain:
@@ -251,17 +252,17 @@ void Supervisor::escalate() {
   next_signal_ = SIGKILL;
 }
 
-void Supervisor::take_signal() {
+void Supervisor::read_signals() {
   signalfd_siginfo info{};
   while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
     const int signal = static_cast<int>(info.ssi_signo);
-    signal == SIGCHLD ? reap_strangers() : obey_signal(signal);
+    signal == SIGCHLD ? reap_orphans() : handle_signal(signal);
   }
 }
 
-void Supervisor::obey_signal(int signal) {
+void Supervisor::handle_signal(int signal) {
   // Who asks twice will not wait.
-  const bool again = signal == SIGTERM && told_to_end_;
+  const bool again = signal == SIGTERM && was_terminated_;
   const bool ends = !again && signal != SIGUSR1 && signal != SIGUSR2;
   if (ends && options_.job) options_.job->stop("farandole run was told to end");  // it is to know before they end
   for (Child& child : children_) {
@@ -270,29 +271,30 @@ void Supervisor::obey_signal(int signal) {
   if (!ends) return;
   if (!failed_) exit_code_ = 128 + signal;
   failed_ = true;
-  told_to_end_ = true;
+  was_terminated_ = true;
   const double grace_s = signal == SIGTERM ? options_.term_grace_s : options_.kill_after_s;
-  if (signal == SIGTERM) say("draining", fmt::format("SIGTERM: the ranks have {:g} s to save and to end", grace_s));
+  if (signal == SIGTERM)
+    log_line("draining", fmt::format("SIGTERM: the ranks have {:g} s to save and to end", grace_s));
   next_signal_ = SIGKILL;
   escalation_ = Deadline::after_seconds(grace_s);
 }
 
 // As after SIGTERM, but it was another launcher that was told to end.
 void Supervisor::drain(int exit_code, const std::string& why) {
-  say("draining", fmt::format("{}: the ranks have {:g} s to save and to end", why, options_.term_grace_s));
+  log_line("draining", fmt::format("{}: the ranks have {:g} s to save and to end", why, options_.term_grace_s));
   for (Child& child : children_) {
     if (child.running) child.process.signal_group(SIGTERM);
   }
   if (!failed_) exit_code_ = exit_code;
   failed_ = true;
-  told_to_end_ = true;
+  was_terminated_ = true;
   next_signal_ = SIGKILL;
   escalation_ = Deadline::after_seconds(options_.term_grace_s);
 }
 
 // Process 1 of a pod, and whoever else is a subreaper, inherits what ranks leave behind; dead ones are let go at once,
 // our own ranks only by their owners.
-void Supervisor::reap_strangers() {
+void Supervisor::reap_orphans() {
   std::ifstream list(fmt::format("/proc/self/task/{}/children", ::getpid()));
   for (pid_t pid = 0; list >> pid;) {
     const bool is_rank =
@@ -303,7 +305,7 @@ void Supervisor::reap_strangers() {
 
 // Nothing may be left: not of the ranks' process groups, nor of what went into a session of its own and was orphaned
 // to us. Children of children come to us when those die, hence the loop.
-void Supervisor::end_everybody() {
+void Supervisor::end_all() {
   children_.clear();  // kills and reaps whatever has not ended
   const std::string list = fmt::format("/proc/self/task/{}/children", ::getpid());
   while (true) {

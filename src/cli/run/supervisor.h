@@ -40,7 +40,7 @@ class Supervisor {
   // Until all ranks have ended. Returns the exit code of the rank that failed first, or 0.
   Result<int> run();
   // It was told to end: nobody is to be started again.
-  bool was_told_to_end() const { return told_to_end_; }
+  bool was_terminated() const { return was_terminated_; }
 
  private:
   struct Stream {
@@ -60,20 +60,20 @@ class Supervisor {
   Status start_all();
   Status start(const Rank& rank, int width);
   Status watch(Child& child);
-  Status obey_job();
+  Status run_job_actions();
   void fail(int exit_code);
   void drain(int exit_code, const std::string& why);
   void read_stream(std::size_t index);
-  void take_ending(std::size_t index);
-  void take_signal();
-  void obey_signal(int signal);
-  void reap_strangers();
-  void tell_collateral(const Child& child, const Ending& ending) const;
+  void handle_ending(std::size_t index);
+  void read_signals();
+  void handle_signal(int signal);
+  void reap_orphans();
+  void log_collateral(const Child& child, const Ending& ending) const;
   void escalate();
-  void end_everybody();
-  bool anyone_left() const;
+  void end_all();
+  bool any_left() const;
   int exit_code_of(const Child& child, const Ending& ending) const;
-  std::string story(const Child& child, const Ending& ending) const;
+  std::string failure_text(const Child& child, const Ending& ending) const;
   void write_report(const Child& child, const Ending& ending) const;
 
   Options options_;
@@ -83,7 +83,7 @@ class Supervisor {
   std::vector<Stream> streams_;  // two a child: output, error
   int exit_code_ = 0;
   bool failed_ = false;
-  bool told_to_end_ = false;
+  bool was_terminated_ = false;
   int next_signal_ = 0;  // what escalate() sends next
   Deadline escalation_ = Deadline::never();
 };

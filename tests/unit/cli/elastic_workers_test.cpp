@@ -261,9 +261,9 @@ class Member : public testing::Test {
   bool hear(Kind kind) {
     return turn_until(*member_, [&] {
       port_->serve();
-      for (NodePort::Heard& one : port_->take_heard()) {
-        heard_ = std::move(one);
-        if (!heard_.is_closed && heard_.message.kind == kind) return true;
+      for (NodePort::Received& one : port_->take_received()) {
+        received_ = std::move(one);
+        if (!received_.is_closed && received_.message.kind == kind) return true;
       }
       return false;
     });
@@ -279,32 +279,32 @@ class Member : public testing::Test {
     }
     return has_ended && end != nullptr && end->exit_code == code;
   }
-  void tell(const CoordinatorMessage& message) { port_->send(heard_.peer, message); }
+  void tell(const CoordinatorMessage& message) { port_->send(received_.peer, message); }
 
   const std::string place_ = some_place();
   std::unique_ptr<NodePort> port_;
   std::unique_ptr<Driven> member_;
-  NodePort::Heard heard_;
+  NodePort::Received received_;
 };
 
 TEST_F(Member, SaysWhoItIsAndPassesOnWhatItsRanksSayAndHear) {
   start();
-  EXPECT_EQ(heard_.message.key, "train-1");
-  EXPECT_EQ(heard_.message.members.at(0).size, 2);
+  EXPECT_EQ(received_.message.key, "train-1");
+  EXPECT_EQ(received_.message.members.at(0).size, 2);
   tell({.kind = Kind::node_start, .id = 7, .number = 0, .rank = 3});
   ASSERT_TRUE(turn_until(*member_, [&] { return member_->first(Action::Kind::start) != nullptr; }));
   const Action start = *member_->first(Action::Kind::start);
   EXPECT_EQ(start.variables.at("FARANDOLE_LOCAL_RANK"), "0");
   Worker worker(start);
   ASSERT_TRUE(hear(Kind::node_asked));
-  EXPECT_EQ(heard_.message.id, 7u);
+  EXPECT_EQ(received_.message.id, 7u);
   tell({.kind = Kind::node_says, .id = 7, .key = "world 1 3 4 1 2 unix:@x?coordinator=1"});
   EXPECT_EQ(worker.heard(*member_), "world 1 3 4 1 2 unix:@x?coordinator=1\n");
   tell({.kind = Kind::ping});
   EXPECT_TRUE(hear(Kind::pong));
   EXPECT_TRUE((**member_).ended(0, {.by_signal = true, .number = 9}));
   ASSERT_TRUE(hear(Kind::node_ended));
-  EXPECT_EQ(heard_.message.number, -9);
+  EXPECT_EQ(received_.message.number, -9);
 }
 
 TEST_F(Member, TellsItsLeaderThatItLeaves) {

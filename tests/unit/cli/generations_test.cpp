@@ -185,14 +185,14 @@ TEST(Generations, MoreThatAreWantedJoinWhenTheMembersAreReady) {
   job.want(9);
   EXPECT_EQ(job.to_start(), 2);  // 4 at most
   job.start_all();
-  EXPECT_FALSE(job.somebody_waits());
+  EXPECT_FALSE(job.has_waiting_newcomers());
   job.asked(2);
-  EXPECT_FALSE(job.somebody_waits());  // not all
+  EXPECT_FALSE(job.has_waiting_newcomers());  // not all
   job.asked(3);
-  EXPECT_TRUE(job.somebody_waits());
+  EXPECT_TRUE(job.has_waiting_newcomers());
   job.all_ask({0, 1});
   EXPECT_THAT(job.next(), ElementsAre(0, 1, 2, 3));
-  EXPECT_FALSE(job.somebody_waits());
+  EXPECT_FALSE(job.has_waiting_newcomers());
 }
 
 TEST(Generations, ANewcomerThatFailsCostsNoReset) {
@@ -211,13 +211,13 @@ TEST(Generations, WhoIsNotWantedAnyMoreIsTheYoungest) {
   job.all_ask({0, 1, 2});
   job.next();
   job.want(0);
-  EXPECT_TRUE(job.somebody_must_go());
+  EXPECT_TRUE(job.has_to_shrink());
   job.all_ask({0, 1, 2});
   const auto world = job.begin();
   ASSERT_TRUE(world.has_value());
   EXPECT_THAT(world->workers, ElementsAre(0));
   EXPECT_THAT(world->dismissed, ElementsAre(1, 2));
-  EXPECT_FALSE(job.somebody_must_go());
+  EXPECT_FALSE(job.has_to_shrink());
   EXPECT_FALSE(job.ended(1, false));  // how it ends means nothing any more
   EXPECT_EQ(job.ends(), std::nullopt);
   EXPECT_EQ(job.to_start(), 0);
@@ -272,9 +272,9 @@ TEST(Generations, APlaceThatComesGrowsTheJob) {
   EXPECT_EQ(job.place_to_start_at(), 1);
   job.start_everywhere();
   job.asked(4);
-  EXPECT_FALSE(job.somebody_waits());
+  EXPECT_FALSE(job.has_waiting_newcomers());
   job.asked(5);
-  EXPECT_TRUE(job.somebody_waits());
+  EXPECT_TRUE(job.has_waiting_newcomers());
   job.all_ask({0, 1});
   EXPECT_THAT(job.next(), ElementsAre(0, 1, 4, 5));
 }
@@ -282,7 +282,7 @@ TEST(Generations, APlaceThatComesGrowsTheJob) {
 TEST(Generations, APlaceThatClosesLetsItsWorkersGoThoughTheyAreTheEldest) {
   Spread job;
   job.close_place(0);
-  EXPECT_TRUE(job.somebody_must_go());
+  EXPECT_TRUE(job.has_to_shrink());
   EXPECT_EQ(job.to_start(), 0);
   job.all_ask({0, 1, 2, 3});
   const auto world = job.begin();

@@ -38,7 +38,7 @@ class NodePorts : public testing::Test {
       wait_readable(port_->fd(), Deadline::after_seconds(0.01));
       port_->serve();
       port_->tick();
-      for (NodePort::Heard& one : port_->take_heard()) heard_.push_back(std::move(one));
+      for (NodePort::Received& one : port_->take_received()) received_.push_back(std::move(one));
     }
     return true;
   }
@@ -82,22 +82,22 @@ class NodePorts : public testing::Test {
   }
 
   std::unique_ptr<NodePort> port_;
-  std::vector<NodePort::Heard> heard_;
+  std::vector<NodePort::Received> received_;
 };
 
 TEST_F(NodePorts, WhoKnowsTheKeyIsHeardAndAnswered) {
   auto node = come();
   ASSERT_NE(node, nullptr);
   say(*node, hello());
-  ASSERT_TRUE(serve_until([&] { return !heard_.empty(); }));
-  EXPECT_EQ(heard_[0].message.key, "train-1");
-  port_->send(heard_[0].peer, {.kind = Kind::node_welcome, .rank = 1, .key = "the leader"});
+  ASSERT_TRUE(serve_until([&] { return !received_.empty(); }));
+  EXPECT_EQ(received_[0].message.key, "train-1");
+  port_->send(received_[0].peer, {.kind = Kind::node_welcome, .rank = 1, .key = "the leader"});
   std::vector<CoordinatorMessage> messages;
   ASSERT_TRUE(serve_until([&] { return node->receive(messages), !messages.empty(); }));
   EXPECT_EQ(messages[0].kind, Kind::node_welcome);
   node.reset();
-  ASSERT_TRUE(serve_until([&] { return heard_.size() == 2; }));
-  EXPECT_TRUE(heard_[1].is_closed);
+  ASSERT_TRUE(serve_until([&] { return received_.size() == 2; }));
+  EXPECT_TRUE(received_[1].is_closed);
   EXPECT_TRUE(port_->is_empty());
 }
 
@@ -105,11 +105,11 @@ TEST_F(NodePorts, LastWordsArriveBeforeTheConnectionEnds) {
   auto node = come();
   ASSERT_NE(node, nullptr);
   say(*node, hello());
-  ASSERT_TRUE(serve_until([&] { return !heard_.empty(); }));
+  ASSERT_TRUE(serve_until([&] { return !received_.empty(); }));
   say(*node, {.kind = Kind::node_leaving});  // is not read any more
-  port_->send(heard_[0].peer, {.kind = Kind::node_ends, .number = 202, .key = "over"});
-  port_->hang_up(heard_[0].peer);
-  port_->send(heard_[0].peer, {.kind = Kind::ping});  // to nobody
+  port_->send(received_[0].peer, {.kind = Kind::node_ends, .number = 202, .key = "over"});
+  port_->hang_up(received_[0].peer);
+  port_->send(received_[0].peer, {.kind = Kind::ping});  // to nobody
   std::vector<CoordinatorMessage> messages;
   FramedSocket::State state = FramedSocket::State::open;
   ASSERT_TRUE(serve_until([&] { return (state = node->receive(messages)) != FramedSocket::State::open; }));
@@ -118,7 +118,7 @@ TEST_F(NodePorts, LastWordsArriveBeforeTheConnectionEnds) {
   EXPECT_EQ(messages[0].number, 202);
   node.reset();
   EXPECT_TRUE(serve_until([&] { return port_->is_empty(); }));
-  EXPECT_EQ(heard_.size(), 1u);
+  EXPECT_EQ(received_.size(), 1u);
 }
 
 // ---- Those who are no nodes ----
@@ -127,7 +127,7 @@ TEST_F(NodePorts, WhoDoesNotKnowTheKeyIsNotHeard) {
   EXPECT_EQ(come("another key of 16+"), nullptr);
   EXPECT_TRUE(serve_until([&] { return port_->is_empty(); }));
   EXPECT_EQ(port_->strangers(), 1);
-  EXPECT_TRUE(heard_.empty());
+  EXPECT_TRUE(received_.empty());
 }
 
 TEST_F(NodePorts, ARankIsNoNodeThoughItKnowsTheKey) {
@@ -155,8 +155,8 @@ TEST_F(NodePorts, AFrameThatIsTooLongOrNotSealedEndsTheConnection) {
     EXPECT_TRUE(is_closed(*node));
   }
   EXPECT_EQ(port_->strangers(), 2);
-  ASSERT_EQ(heard_.size(), 4u);
-  EXPECT_TRUE(heard_[1].is_closed && heard_[3].is_closed);
+  ASSERT_EQ(received_.size(), 4u);
+  EXPECT_TRUE(received_[1].is_closed && received_[3].is_closed);
 }
 
 TEST_F(NodePorts, WhoDoesNotSayFirstWhoItIsOrSaysItTwiceIsDropped) {
@@ -164,14 +164,14 @@ TEST_F(NodePorts, WhoDoesNotSayFirstWhoItIsOrSaysItTwiceIsDropped) {
   ASSERT_NE(hasty, nullptr);
   say(*hasty, {.kind = Kind::node_leaving});
   EXPECT_TRUE(is_closed(*hasty));
-  EXPECT_TRUE(heard_.empty());
+  EXPECT_TRUE(received_.empty());
   auto twice = come();
   ASSERT_NE(twice, nullptr);
   say(*twice, hello());
   say(*twice, hello());
   EXPECT_TRUE(is_closed(*twice));
-  ASSERT_EQ(heard_.size(), 2u);
-  EXPECT_TRUE(heard_[1].is_closed);
+  ASSERT_EQ(received_.size(), 2u);
+  EXPECT_TRUE(received_[1].is_closed);
 }
 
 TEST_F(NodePorts, TheSilentAreFew) {
