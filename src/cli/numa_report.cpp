@@ -60,7 +60,7 @@ Result<NumaReport> numa_report(const std::string& nodes_text, Collective collect
   report.placed = here == 1 ? "this machine has one" : "this machine's, if ranks are bound to them in blocks";
   if (!nodes_text.empty()) {
     FDL_ASSIGN_OR_RETURN(node_of_rank, nodes_from(nodes_text, ranks));
-    report.placed = "as --nodes says";
+    report.placed = "from --nodes";
   }
   if (shape.hosts > 1) report.placed += "; inside each host";
   // On several hosts an allreduce begins with a reduce-scatter inside each host, so that each rank carries one share

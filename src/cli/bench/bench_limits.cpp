@@ -47,7 +47,8 @@ bool exchange(int fd, std::span<const std::byte> out, std::span<std::byte> in) {
       if (count > 0) in = in.subspan(static_cast<std::size_t>(count));
       moved |= count > 0;
     }
-    if (!moved && !in.empty()) wait_readable(fd, Deadline::after_ns(1'000'000));
+    if (!moved && !in.empty())
+      wait_readable(fd, Deadline::after_ns(1'000'000));  // bounded: fd may become writable first
   }
   return true;
 }

@@ -1,4 +1,4 @@
-// ElasticJob: what workers and nodes say becomes events, and what Generations and Nodes decide becomes words for them.
+// ElasticJob turns messages of workers and nodes into events, and the decisions of Generations and Nodes into messages.
 #include "cli/elastic/elastic_job.h"
 
 #include <fmt/format.h>
@@ -15,11 +15,12 @@ namespace {
 
 using Kind = CoordinatorMessage::Kind;
 
-// Tokens, counted from the first.
+// Poller tokens, relative to first_token_.
 constexpr uint64_t kListener = 0;
 constexpr uint64_t kCountFile = 1;
 constexpr uint64_t kPort = 2;
-// A member that others were told is lost (stopped, swapped out, cut off) may still wake up and come.
+// How long a member that others reported lost may still request a generation: it may only have been stopped, swapped
+// out or cut off for a moment.
 constexpr double kLostMemberTimeout_s = 5;
 constexpr const char* kFinished = "other ranks have finished, so that no generation follows";
 
@@ -111,9 +112,9 @@ void ElasticJob::read_count() {
     log_elastic(fmt::format("{} ranks are wanted, not {}", generations_.wanted(), before));
 }
 
-// ---- Workers, wherever they run
-// ----------------------------------------------------------------------------------------
+// ---- Workers of all nodes ----
 
+// A worker requests a generation. The first member that does starts the clock for the others.
 void ElasticJob::join(int worker, int lost_rank) {
   if (!generations_.runs(worker)) return;
   if (generations_.is_member(worker)) {
@@ -145,6 +146,7 @@ void ElasticJob::send_to_waiting_workers(const std::string& line) {
   }
 }
 
+// Starts a worker under the smallest rank that no running worker has; the next generation assigns its real rank.
 void ElasticJob::start_one(int place) {
   std::set<int> taken;
   for (const auto& [worker, runner] : runners_) taken.insert(runner.label);
@@ -190,7 +192,7 @@ bool ElasticJob::note_end(int worker, const Ending& ending) {
   return is_loss;
 }
 
-// This launcher was told to end, and the job ends with it: who commits is to leave.
+// The launcher that leads was terminated, and the job ends with it. Members leave at their next commit.
 void ElasticJob::stop(const std::string& why) {
   if (is_over_) return;
   for (const int worker : generations_.members()) send_line(worker, "hosts removed");
@@ -198,8 +200,7 @@ void ElasticJob::stop(const std::string& why) {
   why_ended_ = why;
 }
 
-// ---- What follows
-// ----------------------------------------------------------------------------------------------------------
+// ---- Decisions ----
 
 Deadline ElasticJob::next() const {
   Deadline next = timeout_.earlier(listener_->next()).earlier(coordinator_ends_);
@@ -255,8 +256,8 @@ std::vector<WorkerGroup::Action> ElasticJob::take_actions() {
       while (const auto place = generations_.place_to_start_at()) start_one(*place);
       if (restarts_ != generations_.restarts()) {
         restarts_ = generations_.restarts();
-        log_line("restart", fmt::format("nobody is left who holds the state: restart {} of {}, of all ranks", restarts_,
-                                        options_.limits.restarts));
+        log_line("restart", fmt::format("no rank is left that holds the state: restart {} of {}, of all ranks",
+                                        restarts_, options_.limits.restarts));
       }
       begin_if_all_asked();
       announce_changes();
@@ -265,7 +266,8 @@ std::vector<WorkerGroup::Action> ElasticJob::take_actions() {
   return std::exchange(actions_, {});
 }
 
-// Where one rank is to blame, the others' nodes are collateral: a controller may count them otherwise.
+// If one rank is the cause, only its node ends with its exit code. The other nodes end with another code, so that a
+// controller can tell collateral ends from the failure.
 void ElasticJob::give_up_for(const Generations::GiveUp& reason) {
   switch (reason.reason) {
     case Generations::Reason::too_few:
@@ -282,6 +284,7 @@ void ElasticJob::give_up_for(const Generations::GiveUp& reason) {
   }
 }
 
+// Replaces the coordinator: one serves exactly one generation.
 void ElasticJob::begin_if_all_asked() {
   if (!nodes_.are_ready()) return;
   const auto world = generations_.begin();
@@ -337,7 +340,7 @@ void ElasticJob::announce_generation(const Generations::World& world) {
   }
 }
 
-// Those who wait are news only when they are ready, so that nobody waits for them.
+// Newcomers are announced only when all of them are ready, so that members never wait for a newcomer.
 void ElasticJob::announce_changes() {
   const char* news = generations_.has_to_shrink()           ? "hosts removed"
                      : generations_.has_waiting_newcomers() ? "hosts added"
@@ -347,8 +350,7 @@ void ElasticJob::announce_changes() {
   for (const int worker : generations_.members()) send_line(worker, news);
 }
 
-// ---- The end
-// -------------------------------------------------------------------------------------------------------------
+// ---- The end ----
 
 void ElasticJob::give_up(int others_code, int failed_place, int failed_code, const std::string& why) {
   const int own_code = failed_place == 0 && failed_code != 0 ? failed_code : others_code;

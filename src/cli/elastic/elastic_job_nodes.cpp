@@ -1,4 +1,4 @@
-// ElasticJob, its other nodes: what they say becomes events of Nodes and Generations, and orders become messages.
+// ElasticJob's exchange with other nodes: messages become events of Nodes and Generations, orders become messages.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,11 +12,11 @@ namespace {
 
 using Kind = CoordinatorMessage::Kind;
 
-constexpr int kMostRoom = 4096;
+constexpr int kMostRoom = 4096;  // ranks on one node
 
 void log_elastic(const std::string& text) { log_line("elastic", text); }
 
-// Nothing where it is no such thing, or too long.
+// Nothing if the message is malformed, or a name is too long.
 std::optional<Nodes::Node> node_of(const CoordinatorMessage& message) {
   if (message.members.size() != 1 || message.key.size() > kMostName || message.value.size() > kMostName) return {};
   const CoordinatorClient::Hello& hello = message.members.front();
@@ -60,7 +60,7 @@ void ElasticJob::handle_message(NodePort::Peer peer, const CoordinatorMessage& m
   const int worker = static_cast<int>(std::min<uint64_t>(message.id, 1U << 30));
   const bool is_about_a_worker = message.kind == Kind::node_asked || message.kind == Kind::node_ended;
   if (!place || !is_about_a_worker || !generations_.runs(worker) || generations_.place_of(worker) != *place) {
-    // Of a worker that is not its own, or nothing that a node says.
+    // The message concerns another node's worker, or is of a kind that nodes do not send.
     port_->hang_up(peer);
     return nodes_.closed(peer, now_ns());
   }

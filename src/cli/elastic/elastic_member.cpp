@@ -1,4 +1,4 @@
-// ElasticMember: one connection to the node that leads, and the door of this node's workers.
+// ElasticMember relays between one connection to the node that leads and the connections of this node's workers.
 #include "cli/elastic/elastic_member.h"
 
 #include <fmt/format.h>
@@ -14,19 +14,18 @@ namespace {
 
 using Kind = CoordinatorMessage::Kind;
 
-// Tokens, counted from the first.
+// Poller tokens, relative to first_token_.
 constexpr uint64_t kListener = 0;
 constexpr uint64_t kSearch = 1;
 constexpr uint64_t kLink = 2;
-constexpr double kRound_s = 1;  // of the search: how long the end of this launcher may wait for it
-constexpr int kMostWorkers = 4096;
+constexpr double kRound_s = 1;      // one attempt of the search: ending this launcher may wait so long for it
+constexpr int kMostWorkers = 4096;  // started over the whole job; limits what a faulty leader can cause
 
 void log_elastic(const std::string& text) { log_line("elastic", text); }
 
 }  // namespace
 
-// ---- LeaderSearch
-// --------------------------------------------------------------------------------------------------------
+// ---- LeaderSearch ----
 
 LeaderSearch::LeaderSearch(Event found, std::string rendezvous, std::string job_key, std::string mine, double timeout_s)
     : found_(std::move(found)),
@@ -66,8 +65,7 @@ std::optional<Result<FoundCoordinator>> LeaderSearch::take() {
   return std::move(result_);
 }
 
-// ---- Meeting the leader
-// --------------------------------------------------------------------------------------------------
+// ---- Connection to the leader ----
 
 Result<std::unique_ptr<ElasticMember>> ElasticMember::open(const Options& options) {
   FDL_ASSIGN_OR_RETURN(auto listener, WorkerListener::open());
@@ -118,15 +116,15 @@ void ElasticMember::introduce() {
   if (is_leaving_) send({.kind = Kind::node_leaving});
 }
 
-// ---- What the leader says
-// ------------------------------------------------------------------------------------------------
+// ---- Messages of the leader ----
 
 void ElasticMember::receive() {
   if (!link_) return;
   std::vector<CoordinatorMessage> messages;
   const FramedSocket::State state = link_->receive(messages);
   for (const CoordinatorMessage& message : messages) {
-    if (!is_over_ && !handle(message)) end(kExitPeerLost, fmt::format("{} said what no leader says", leader_), false);
+    if (!is_over_ && !handle(message))
+      end(kExitPeerLost, fmt::format("{} sent a message that a leader does not send", leader_), false);
   }
   if (state == FramedSocket::State::open && !is_over_) return flush();
   poller_->remove(link_->fd());
@@ -140,7 +138,7 @@ void ElasticMember::receive() {
       false);
 }
 
-// False: it is nothing that the leader says.
+// False: a leader does not send this message.
 bool ElasticMember::handle(const CoordinatorMessage& message) {
   const int worker = static_cast<int>(std::min<uint64_t>(message.id, 1U << 30));
   const auto found = runners_.find(worker);
@@ -183,7 +181,7 @@ bool ElasticMember::handle(const CoordinatorMessage& message) {
 }
 
 void ElasticMember::start(const CoordinatorMessage& message) {
-  if (is_leaving_) return;  // it was said before this was heard; the leader will see
+  if (is_leaving_) return;  // sent before the leader received node_leaving
   const int worker = static_cast<int>(message.id);
   std::set<int> taken;
   for (const auto& [other, runner] : runners_) taken.insert(runner.local);
@@ -210,7 +208,7 @@ void ElasticMember::forward(int worker, const std::string& line) {
   listener_->send_line(worker, line);
 }
 
-// The job ends here: with 0 when all is done, else as when a rank of this node had failed.
+// Ends the job on this node: silently with code 0, else as after the failure of a rank of this node.
 void ElasticMember::end(int code, const std::string& why, bool drain) {
   is_over_ = true;
   why_ended_ = why;
@@ -219,8 +217,7 @@ void ElasticMember::end(int code, const std::string& why, bool drain) {
   actions_.push_back({.kind = drain ? Action::Kind::drain : Action::Kind::give_up, .exit_code = code, .text = why});
 }
 
-// ---- What workers and this launcher say
-// ----------------------------------------------------------------------------------
+// ---- Events of this node ----
 
 void ElasticMember::request_generation(int worker, int lost_rank) {
   requesting_.insert(worker);
@@ -240,7 +237,7 @@ bool ElasticMember::ended(int index, const Ending& ending) {
   return is_loss;
 }
 
-// The others are told first; ranks that commit are told by them to leave.
+// The leader is notified before ranks get a signal, and lets them leave at their next commit.
 void ElasticMember::stop(const std::string& why) {
   if (is_leaving_) return;
   is_leaving_ = true;
@@ -254,7 +251,7 @@ void ElasticMember::send(const CoordinatorMessage& message) {
   flush();
 }
 
-// A link that takes nothing any more tells so when it is read.
+// Errors are ignored here: receive() reports a broken connection.
 void ElasticMember::flush() {
   link_->flush();
   const bool write = link_->unsent_bytes() > 0;

@@ -1,4 +1,4 @@
-// NodePort: strangers are few and have little time; who is introduced and says who it is stays.
+// NodePort limits the number and the time of strangers: connections that have not yet authenticated and sent a hello.
 #include "cli/elastic/node_port.h"
 
 #include <sys/socket.h>
@@ -14,9 +14,9 @@ namespace {
 
 constexpr uint64_t kListener = 0;
 constexpr std::size_t kMostStrangers = 64;
-constexpr double kCloseTimeout_s = 5;  // for who was hung up on to read the last words
+constexpr double kCloseTimeout_s = 5;  // for a node to read the last messages after hang_up()
 constexpr double kPauseWithoutDescriptors_s = 0.1;
-constexpr std::size_t kMostUnsent = 4_MiB;  // for a node that does not read
+constexpr std::size_t kMostUnsent = 4_MiB;  // a node that reads less than it is sent is dropped
 
 }  // namespace
 
@@ -47,7 +47,8 @@ void NodePort::accept_all() {
   while (true) {
     auto fd = accept_one(listener_->fd());
     if (!fd.ok()) {
-      // Who knocks stays in the kernel's queue, which would wake us at once: look the other way for a moment.
+      // The pending connection stays in the kernel's queue and would wake the poller at once, so stop watching the
+      // listener for a moment.
       log_warning("the port for nodes: {}; new connections wait", fd.status().text());
       poller_.remove(listener_->fd());
       accept_again_ = Deadline::after_seconds(kPauseWithoutDescriptors_s);
@@ -87,7 +88,7 @@ void NodePort::serve_one(Peer peer) {
   if (found->second.socket || introduce(peer, found->second)) receive(peer, found->second);
 }
 
-// True when the connection is introduced; false while it is not, or when it was dropped.
+// Returns true once both ends have authenticated; false before that, and when the connection was dropped.
 bool NodePort::introduce(Peer peer, Connection& connection) {
   auto through = connection.introduction->advance(connection.fd.get());
   if (!through.ok()) {
@@ -110,7 +111,7 @@ void NodePort::receive(Peer peer, Connection& connection) {
   const FramedSocket::State state = connection.socket->receive(messages);
   for (CoordinatorMessage& message : messages) {
     if (connection.is_closing) break;
-    // Who it is comes first and once.
+    // The first message must be a hello, and no later one may be.
     if ((message.kind == CoordinatorMessage::Kind::node_hello) == connection.has_sent_hello) return drop_stranger(peer);
     connection.has_sent_hello = true;
     connection.timeout = Deadline::never();
@@ -137,7 +138,7 @@ void NodePort::flush(Peer peer) {
   if (write != connection.wants_write && poller_.change(connection.socket->fd(), peer, true, write).ok()) {
     connection.wants_write = write;
   }
-  // The other end reads to the end and closes: were it closed here, what it has not read yet might be lost.
+  // The other end reads everything and closes. Closing here could discard data that it has not read yet.
   if (connection.is_closing && !write) ::shutdown(connection.socket->fd(), SHUT_WR);
 }
 

@@ -1,4 +1,4 @@
-// Nodes: each event changes the seats; whether enough are there is counted anew after each.
+// Each event changes the members; the number of present nodes is counted again after each.
 #include "cli/elastic/nodes.h"
 
 #include <fmt/format.h>
@@ -31,7 +31,7 @@ Nodes::Nodes(Limits limits, const Node& own, int64_t now_ns)
   count_again(now_ns);
 }
 
-// ---- Seats ----
+// ---- Members ----
 
 Nodes::Member* Nodes::member_at(int number) {
   return number < 0 || number >= limits_.most ? nullptr : &members_[static_cast<std::size_t>(number)];
@@ -65,7 +65,7 @@ void Nodes::assign(Member& member, Peer peer, const Node& node, int64_t now_ns) 
   count_again(now_ns);
 }
 
-// Who comes early waits a moment for those who come next.
+// Restarts the period in which further nodes may arrive before the first generation begins.
 void Nodes::settle(int64_t now_ns) {
   if (has_begun_) return;
   is_settled_ = false;
@@ -89,13 +89,13 @@ void Nodes::release(Member& member, const std::string& why, int64_t now_ns) {
   if (is_claimed_again) ask(member, now_ns);
 }
 
-// ---- What happened ----
+// ---- Events ----
 
 void Nodes::arrive(Peer peer, const Node& node, int64_t now_ns) {
   if (node.number >= limits_.most) {
     orders_.push_back({.kind = Order::Kind::refuse,
                        .peer = peer,
-                       .text = fmt::format("{} says that it is node {}, and the job has at most {}; give all nodes the "
+                       .text = fmt::format("{} claims to be node {}, but the job has at most {}; give all nodes the "
                                            "same --nnodes",
                                            process_of(node), node.number, limits_.most)});
   } else if (Member* member = free_member(node)) {
@@ -119,7 +119,7 @@ void Nodes::claim(Peer peer, const Node& node, int64_t now_ns) {
         fmt::format("node {} waits until {}, which was told to end, is gone", node.number, member.node.name());
     orders_.push_back({.kind = Order::Kind::wait, .peer = peer, .text = text});
   } else if (node.number == 0) {
-    answered(0, now_ns);  // who leads is here
+    answered(0, now_ns);  // the leader is alive: it is this process
   } else if (member.answer_until.is_never()) {
     ask(member, now_ns);
   }
@@ -198,9 +198,10 @@ void Nodes::tick(int64_t now_ns) {
   }
 }
 
-// ---- What follows ----
+// ---- Decisions ----
 
-// With too few nothing begins, for as long as patience lasts; then those who are there settle anew.
+// With too few nodes no generation begins, and the job ends after a timeout. When enough are present again, a new
+// period for arrivals begins.
 void Nodes::count_again(int64_t now_ns) {
   if (here() >= limits_.fewest) {
     timeout_ = Deadline::never();

@@ -1,11 +1,11 @@
-// WorkerListener: where the ranks of this node ask who they are in the next world, and hear it.
+// WorkerListener accepts the workers of this node and exchanges lines with them over an abstract Unix socket, which
+// admits only processes of the same user.
 //
-// A worker says
-//     join WORKER RANK      RANK: whom it saw lost, or -1
-// and is answered, when all have asked,
+// A worker requests a generation:
+//     join WORKER RANK      RANK: the rank that it saw lost, or -1
+// It gets one of these lines when all workers have requested it:
 //     world GENERATION RANK SIZE LOCAL_RANK LOCAL_SIZE RENDEZVOUS    or    removed    or    end WHY
-// It is told `hosts added` or `hosts removed` when a new generation is wanted though nothing is wrong. One line each,
-// over an abstract Unix socket that only the same user may enter.
+// It gets `hosts added` or `hosts removed` when a new generation is wanted although nothing failed.
 #pragma once
 
 #include <map>
@@ -34,7 +34,7 @@ class WorkerListener {
   int fd() const { return poller_.fd(); }  // readable: serve()
   const std::string& address() const { return listener_->address(); }
 
-  // Only these may come; each has one connection.
+  // Only expected workers may connect, each with one connection.
   void expect(int worker) { expected_.insert(worker); }
   void forget(int worker) { expected_.erase(worker); }
   void serve();

@@ -1,4 +1,4 @@
-// RunLog: one line, written at once.
+// Writes log lines of the command to standard error and flushes each one.
 #include "cli/run/run_log.h"
 
 #include <fmt/chrono.h>
@@ -14,6 +14,7 @@ struct Form {
   bool json = false;
   Whereabouts here;
 };
+// Intentionally leaked: lives until the process exits.
 Form& form() {
   static auto* one = new Form;
   return *one;

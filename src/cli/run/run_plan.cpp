@@ -1,4 +1,4 @@
-// RunPlan: options first, then the launcher, then what a host of its own has.
+// Computes the RunPlan: options win over the launcher's variables, which win over the defaults of a single host.
 #include "cli/run/run_plan.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@
 namespace fdl {
 namespace {
 
-// Pods start when a node, an image and a name are there: minutes apart.
+// Seconds. Pods may start minutes apart, because each needs a node, an image and a DNS name.
 constexpr const char* kPodStartTimeout_s = "600";
 
 struct PlanInputs {
@@ -46,7 +46,8 @@ std::optional<NodeCount> parse_nodes(const std::string& text) {
   return NodeCount{*first, *last};
 }
 
-// Which node this is, as launchers say; the command line's count stands for the variable that indexed pods need.
+// This node's facts from the launcher's variables. --nnodes replaces the variable with the number of nodes, which
+// indexed pods need. Nothing for a run inside a rank: that rank's variables describe another job.
 Result<std::optional<NodeFacts>> find_node_facts(const PlanInputs& inputs) {
   const bool within_a_rank = inputs.environment.has("FARANDOLE_RANK");
   if (inputs.options.standalone || within_a_rank) return std::optional<NodeFacts>();
@@ -54,7 +55,7 @@ Result<std::optional<NodeFacts>> find_node_facts(const PlanInputs& inputs) {
   if (!inputs.options.nodes.empty()) variables.try_emplace("FARANDOLE_NNODES", inputs.options.nodes);
   const Environment environment(std::move(variables));
   auto found = find_node(Variables(environment), inputs.platform);
-  // What a broken launcher says does not matter where everything is given.
+  // An error in the launcher's variables does not matter for a job on one node.
   if (!found.ok() && inputs.options.nodes == "1") return std::optional<NodeFacts>();
   return found;
 }
@@ -123,7 +124,7 @@ Status set_processes(const PlanInputs& inputs, const std::optional<NodeFacts>& n
   return {};
 }
 
-// "host", "host:port" and whole rendezvous; without a port it is the first of the fixed ones, or the usual.
+// Completes "host", "host:port" or a whole rendezvous address. `port` is used where none is given.
 std::string whole_rendezvous(std::string text, int port) {
   if (text.find("://") != std::string::npos || text.starts_with("unix:")) return text;
   if (parse_rendezvous("tcp://" + text).ok()) return "tcp://" + text;
@@ -149,6 +150,7 @@ Status set_rendezvous(const PlanInputs& inputs, const std::optional<NodeFacts>& 
   return parse_rendezvous(plan.rendezvous).status();
 }
 
+// The key is given, random (one node), or derived from the launcher's variables, which is not secret.
 Status set_key(const PlanInputs& inputs, const std::optional<NodeFacts>& node, RunPlan& plan) {
   FDL_ASSIGN_OR_RETURN(plan.key, given_job_key(inputs.config));
   if (!plan.key.empty() || plan.nodes == 1) return {};
@@ -161,8 +163,8 @@ Status set_key(const PlanInputs& inputs, const std::optional<NodeFacts>& node, R
   plan.key = derive_key(facts_of(*node) + inputs.options.job_id);
   if (plan.node_rank == 0) {
     plan.notes.push_back(
-        "the job's key is derived from what its launcher tells all pods, and no secret: mount one and "
-        "set FARANDOLE_JOB_KEY_FILE where others can reach these pods");
+        "the job's key is derived from the launcher's variables and is not a secret: mount a Secret and "
+        "set FARANDOLE_JOB_KEY_FILE if other users can reach these pods");
   }
   return {};
 }
@@ -181,7 +183,7 @@ std::string python_of(const Environment& environment) {
   return "python3";
 }
 
-// torchrun's users give a script or a module; everything else is a program of its own.
+// As torchrun does, runs a script or a module with Python; any other command is executed itself.
 std::vector<std::string> whole_command(const RunOptions& options, const Environment& environment) {
   std::vector<std::string> command = options.command;
   if (options.is_module) {

@@ -326,7 +326,7 @@ TEST_F(Member, EndsWhenItsLeaderSaysWhatNoLeaderSays) {
     start();
     tell({.kind = Kind::node_start, .id = 7});
     tell(nonsense);
-    EXPECT_TRUE(ends_with(202, "said what no leader says"));
+    EXPECT_TRUE(ends_with(202, "sent a message that a leader does not send"));
     port_.reset();
   }
 }

@@ -114,7 +114,7 @@ TEST(Nodes, ANumberBeyondTheMostIsRefused) {
   Job job({.fewest = 1, .most = 2});
   job.arrive(1, pod(2, "train-2"), 0);
   EXPECT_THAT(job.told(), ElementsAre("refuse 1"));
-  EXPECT_THAT(job.story, HasSubstr("is node 2, and the job has at most 2"));
+  EXPECT_THAT(job.story, HasSubstr("claims to be node 2, but the job has at most 2"));
 }
 
 // ---- Two who claim one place ----
