@@ -117,7 +117,7 @@ class Nodes {
   const Limits limits_;
   std::vector<Member> members_;
   std::vector<Waiting> waiting_;  // in order of arrival
-  bool has_begun_ = false;        // a generation has begun since there were too few nodes nodes
+  bool has_begun_ = false;        // a generation has begun since there were too few nodes
   bool had_begun_ = false;        // one had begun before there were too few
   bool is_settled_ = false;
   Deadline settles_ = Deadline::never();
