@@ -3,9 +3,10 @@
     python bench/torch_distributed_bench.py --ranks 2 [--quick] [--json FILE]
 
 Each number is the slowest rank's, median and minimum over repetitions; buffers rotate beyond the caches. busbw is
-2 (n-1)/n bytes / time, as others report it. The rows of 4 bytes that end in async_wait, future_wait, future_then and
-eight_futures are the ways to wait for an all_reduce with async_op=True. The DDP step is what the reduction of ResNet-50's gradients (161 tensors,
-102 MB) costs: buckets of 25 MB as DDP makes them, started one after the other and then waited for.
+2 (n-1)/n bytes / time, as nccl-tests define it. The rows of 4 bytes that end in async_wait, future_wait, future_then and
+eight_futures are the ways to wait for an all_reduce with async_op=True. The DDP step is the time of the reduction of
+ResNet-50's gradients (161 tensors, 102 MB): buckets of 25 MB as DDP makes them are started one after the other, then
+waited for.
 """
 
 import argparse
@@ -29,7 +30,7 @@ ROTATED_BYTES = 256 << 20
 
 
 def ddp_buckets(counts, cap_bytes=25 << 20, first_bytes=1 << 20):
-    """Sizes of DDP's buckets: filled in reverse order, the first one small."""
+    """The sizes of DDP's buckets, which are filled in reverse order, the first one small."""
     buckets, filled, cap = [], 0, first_bytes
     for count in reversed(counts):
         filled += count
@@ -40,7 +41,7 @@ def ddp_buckets(counts, cap_bytes=25 << 20, first_bytes=1 << 20):
 
 
 def timed(action, repeats, group):
-    """Seconds of the slowest rank, for each repetition."""
+    """The slowest rank's seconds for each repetition."""
     times = []
     for turn in range(repeats + 2):
         dist.barrier(group)
@@ -80,7 +81,7 @@ def measure_collectives(group, sizes, quick):
 
 
 def measure_completions(group, quick):
-    """What it costs to wait for one all_reduce of 4 bytes that was started with async_op=True."""
+    """Measures ways of waiting for one all_reduce of 4 bytes that was started with async_op=True."""
     tensors = [torch.ones(1) for _ in range(8)]
 
     def start(tensor):
