@@ -1,15 +1,15 @@
-"""podsim: runs manifests on this machine, each pod as processes in namespaces of its own, without a cluster.
+"""podsim runs manifests on this machine without a cluster: each pod is processes in namespaces of its own.
 
     with PodSim(manifest, folder) as sim:
         sim.start()
         sim.wait(60)
         assert sim.result("train") == "Complete"
 
-controllers.py says which pods there are, lives.py and job_rules.py what becomes of those that end, kubelet.py what a
-container gets and names.py who finds whom; sandbox.py makes the namespaces and fabric.py the network. The files of this
-machine are the image, each container with a private layer over them. Needs root, and Debian's iproute2, dnsmasq-base and
-nftables; `why_not()` says what is missing. There is no scheduler, no API server and no admission: the manifest is taken as
-it is, and what it says of GPUs is not looked at.
+controllers.py computes the pods, lives.py and job_rules.py handle their ends, kubelet.py computes what a container gets,
+and names.py the DNS records. sandbox.py makes the namespaces and fabric.py the network. The files of this machine are
+the image; each container has a private layer over them. Needs root, and Debian's iproute2, dnsmasq-base and nftables;
+`why_not()` returns what is missing. There is no scheduler, no API server and no admission: the manifest is used
+unchanged, and its requests for GPUs are ignored.
 """
 
 import os
@@ -44,10 +44,10 @@ class PodSim:
         self.held = set(held)
         self.workloads = controllers.workloads(self.documents)
         self.results = {}
-        self.pods = []  # all that ever were, in order of creation
+        self.pods = []  # all pods of the simulation, also ended ones, in order of creation
         self.claims = dict(claims or {})
-        self.hidden = set()  # host names that DNS does not know (yet)
-        self.wrong = {}  # host name -> addresses that DNS gives instead
+        self.hidden = set()  # host names without DNS records
+        self.wrong = {}  # host name -> wrong addresses that DNS returns
         sweep()
         self.folder = tempfile.mkdtemp(prefix=own_stem())
         os.chmod(self.folder, 0o755)
@@ -63,7 +63,7 @@ class PodSim:
 
     def __exit__(self, kind, *_):
         if kind is not None:
-            print(self.story())
+            print(self.logs())
         self.end()
 
     def end(self):
@@ -72,10 +72,10 @@ class PodSim:
         self.fabric.end()
         shutil.rmtree(self.folder)
 
-    # ---- looking ----
+    # ---- State ----
 
     def pod(self, hostname):
-        """The youngest pod of this host name, or of this stem of a name."""
+        """The youngest pod with this host name, name or stem."""
         for pod in reversed(self.pods):
             if hostname in (pod.hostname, pod.name, pod.plan.stem):
                 return pod
@@ -87,12 +87,12 @@ class PodSim:
     def result(self, name):
         return self.results.get(name, "Running")
 
-    def story(self):
-        """What each pod said, for whoever must find out why a test failed."""
+    def logs(self):
+        """The ends of all pods' outputs, for the message of a failed test."""
         return "\n".join(f"---- pod {pod.name} {','.join(pod.addresses)} {pod.phase} {pod.main.codes}\n{pod.output[-3000:]}"
                          for pod in self.pods)  # fmt: skip
 
-    # ---- running ----
+    # ---- Time ----
 
     def start(self):
         for workload in self.workloads:
@@ -103,10 +103,10 @@ class PodSim:
         self.held.discard(hostname)
 
     def step(self):
-        """What kubelets and controllers do until nothing more is to be done at this moment."""
+        """Does everything that kubelets and controllers have to do at this moment."""
         self.lives.begin_due()
         for pod in self.living():
-            for container in pod.hear():
+            for container in pod.take_ends():
                 self.lives.container_ended(pod, container)
             if pod.gone:
                 continue
@@ -120,7 +120,7 @@ class PodSim:
         self.names.refresh()
 
     def wait(self, timeout, until=None):
-        """Lets time pass until all workloads that can end have ended, or `until` says so."""
+        """Runs the simulation until all workloads that can end have ended, or until() returns true."""
         until = until or (lambda: all(self.results.get(one.name) for one in self.workloads))
         end = time.monotonic() + timeout
         while True:
@@ -128,19 +128,19 @@ class PodSim:
             if until():
                 return
             if time.monotonic() > end:
-                raise AssertionError(f"not within {timeout} s; results {self.results}\n{self.story()}")
+                raise AssertionError(f"not within {timeout} s; results {self.results}\n{self.logs()}")
             time.sleep(0.01)
 
     def wait_for_ends(self, timeout):
-        """Until each pod's container has ended once: for pods that would be started for ever."""
+        """Waits until each pod's container has ended once, for pods that are restarted for ever."""
         count = sum(len(one.pods) for one in self.workloads)
         self.wait(timeout, lambda: len(self.pods) >= count and all(pod.main.codes for pod in self.pods))
 
     def evict(self, pod, grace=None):
-        """Drained from its node: the condition DisruptionTarget, SIGTERM, and the pod's grace."""
+        """Drains the pod from its node: the condition DisruptionTarget, SIGTERM, and the pod's grace period."""
         pod.conditions.add("DisruptionTarget")
         pod.terminate(grace)
 
     def scale(self, name, count):
-        """An Indexed Job, elastic, or a Deployment."""
+        """Scales an elastic Indexed Job or a Deployment."""
         self.lives.scale(name, count)

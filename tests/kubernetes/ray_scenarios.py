@@ -99,26 +99,28 @@ def an_executor_makes_one_world():
     import ray
 
     with executor() as one:
-        said = one.run(ranks_add_up, [1], {})
-        assert places_of(said) == [(0, 2, 0, 2, 0, 1), (1, 2, 1, 2, 0, 1)]
-        assert [rank["total"] for rank in said] == [3.0, 3.0] and {rank["source"] for rank in said} == {"farandole"}
-        assert said[0]["devices"] == said[1]["devices"] and len(set(said[0]["devices"].split(","))) == 2
+        results = one.run(ranks_add_up, [1], {})
+        assert places_of(results) == [(0, 2, 0, 2, 0, 1), (1, 2, 1, 2, 0, 1)]
+        assert [rank["total"] for rank in results] == [3.0, 3.0] and {rank["source"] for rank in results} == {
+            "farandole"
+        }
+        assert results[0]["devices"] == results[1]["devices"] and len(set(results[0]["devices"].split(","))) == 2
         again = ray.get(one.run_remote(ranks_add_up))  # in the world that is there
-        assert [rank["key"] for rank in again] == [rank["key"] for rank in said] and len(said[0]["key"]) == 64
+        assert [rank["key"] for rank in again] == [rank["key"] for rank in results] and len(results[0]["key"]) == 64
         assert one.run(leave_the_world) == ["x", "x"]
         other = one.run(ranks_add_up)
-        assert other[0]["key"] == other[1]["key"] != said[0]["key"]  # a new world has a new key
+        assert other[0]["key"] == other[1]["key"] != results[0]["key"]  # a new world has a new key
         assert one.execute(lambda model: (model.name, model.more)) == [("a", 3)] * 2
-        assert one.execute_single(lambda model: os.getpid()) == said[0]["process"]
-        assert said[0]["key"] not in repr(one) + repr(vars(one))
-        assert_no_log_has(said[0]["key"])
+        assert one.execute_single(lambda model: os.getpid()) == results[0]["process"]
+        assert results[0]["key"] not in repr(one) + repr(vars(one))
+        assert_no_log_has(results[0]["key"])
         assert_no_log_has(other[0]["key"])
         try:
             one.start()
             raise AssertionError("it began twice")
         except RuntimeError as error:
             assert "shutdown() first" in str(error)
-    assert_nothing_is_left([rank["process"] for rank in said])
+    assert_nothing_is_left([rank["process"] for rank in results])
     assert not farandole.is_initialized()
 
 
@@ -130,7 +132,7 @@ def logs_what_it_does(count, middle=None):
     for number in range(count):
         ray_logger.log({"rank": farandole.rank(), "number": number})
         if middle and number == 0:
-            while not os.path.exists(middle):  # until the driver has heard of it
+            while not os.path.exists(middle):  # until the driver has received of it
                 time.sleep(0.01)
     return farandole.rank()
 
@@ -138,27 +140,27 @@ def logs_what_it_does(count, middle=None):
 def callbacks_hear_all_that_rank_0_logs_while_it_runs():
     import ray
 
-    heard, counted = [], []
+    received, counted = [], []
     with executor() as one:
-        middle = os.path.join(FOLDER, "heard")
+        middle = os.path.join(FOLDER, "received")
 
         def callback(logs):
-            heard.append(logs)
+            received.append(logs)
             open(middle, "w").close()
 
         assert one.run(logs_what_it_does, [50, middle], callbacks=[callback, lambda logs: counted.append(1)]) == [0, 1]
-        assert heard == [{"rank": 0, "number": number} for number in range(50)] and len(counted) == 50
+        assert received == [{"rank": 0, "number": number} for number in range(50)] and len(counted) == 50
         assert one.run(logs_what_it_does, [2]) == [0, 1] and one.run(logs_what_it_does, [0], callbacks=[callback]) == [
             0,
             1,
         ]
-        assert len(heard) == 50  # nobody listened, and nothing was said
-        assert one.execute(logs_as_a_model, callbacks=[callback]) == ["a", "a"] and heard[50:] == ["a"]
-        said = threading.Event()
-        assert ray.get(one.run_remote(logs_what_it_does, [1], callbacks=[lambda logs: said.set()])) == [
+        assert len(received) == 50  # no callback was set, so no line was sent
+        assert one.execute(logs_as_a_model, callbacks=[callback]) == ["a", "a"] and received[50:] == ["a"]
+        logged = threading.Event()
+        assert ray.get(one.run_remote(logs_what_it_does, [1], callbacks=[lambda logs: logged.set()])) == [
             0,
             1,
-        ] and said.wait(SECONDS)
+        ] and logged.wait(SECONDS)
         try:
             one.run(logs_what_it_does, [1, os.path.join(FOLDER, "never")], callbacks=[lambda logs: {}["nothing"]])
             raise AssertionError("nothing was raised")
@@ -263,9 +265,9 @@ def horovods_name_for_it_leads_here():
 
     one = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=2, cpus_per_worker=1)
     one.start()
-    said = one.run(ranks_add_up)
+    results = one.run(ranks_add_up)
     one.shutdown()
-    assert [rank["total"] for rank in said] == [1.0, 1.0]
+    assert [rank["total"] for rank in results] == [1.0, 1.0]
 
 
 # ---- Elastic ---------------------------------------------------------------------------------------------------------
@@ -316,24 +318,28 @@ def elastic_executor(**options):
 
 
 def an_elastic_job_goes_on_without_who_is_lost_and_with_who_comes():
-    heard = []
+    received = []
     with elastic_executor(min_workers=1, max_workers=2) as one:
         for lost, how in ((0, "killed"), (1, "raises")):
-            heard.clear()
-            said = one.run(train_through_a_loss, [{lost: how}], callbacks=[heard.append])
-            assert [rank[:2] for rank in said] == [[0, 2], [1, 2]] and said[0][2:4] == said[1][2:4], said
-            assert said[0][3][:3] == [2, 2, 2] and said[0][3][3] in (1, 2) and len(said[0][3]) == said[0][2], said
-            assert heard == sorted(set(heard)) and heard[-1] == said[0][2], heard
-            assert lost == 0 or heard == list(range(1, said[0][2] + 1)), heard  # who is killed may take words along
-            assert said[0][4] != said[1][4] and {rank[5] for rank in said} == {"x"}
-    assert_nothing_is_left([rank[4] for rank in said])
+            received.clear()
+            results = one.run(train_through_a_loss, [{lost: how}], callbacks=[received.append])
+            assert [rank[:2] for rank in results] == [[0, 2], [1, 2]] and results[0][2:4] == results[1][2:4], results
+            assert (
+                results[0][3][:3] == [2, 2, 2] and results[0][3][3] in (1, 2) and len(results[0][3]) == results[0][2]
+            ), results
+            assert received == sorted(set(received)) and received[-1] == results[0][2], received
+            assert lost == 0 or received == list(range(1, results[0][2] + 1)), (
+                received
+            )  # a killed rank may lose its last lines
+            assert results[0][4] != results[1][4] and {rank[5] for rank in results} == {"x"}
+    assert_nothing_is_left([rank[4] for rank in results])
 
 
 def an_elastic_worker_that_keeps_the_others_waiting_is_ended():
     with elastic_executor(min_workers=1, max_workers=3, cpus_per_worker=0.5, elastic_timeout=5) as one:
-        said = one.run(train_through_a_loss, [{1: "hangs", 2: "killed"}, 3])
-        assert [rank[:2] for rank in said] == [[0, 3], [1, 3], [2, 3]] and said[0][3][:3] == [3, 3, 3], said
-    assert_nothing_is_left([rank[4] for rank in said])
+        results = one.run(train_through_a_loss, [{1: "hangs", 2: "killed"}, 3])
+        assert [rank[:2] for rank in results] == [[0, 3], [1, 3], [2, 3]] and results[0][3][:3] == [3, 3, 3], results
+    assert_nothing_is_left([rank[4] for rank in results])
 
 
 def all_raise(before_init):
@@ -372,7 +378,7 @@ def train_and_fail_twice(config):
     """The first attempt raises on rank 1, and rank 1 of the second is killed; a third one would return."""
     import ray.train
 
-    said = ranks_add_up()
+    results = ranks_add_up()
     context = ray.train.get_context()
     mine = [
         context.get_world_rank(),
@@ -380,14 +386,14 @@ def train_and_fail_twice(config):
         context.get_local_rank(),
         context.get_local_world_size(),
     ]
-    assert mine == [said[name] for name in ("rank", "size", "local_rank", "local_size")]
-    attempt = len(glob.glob(f"{config['folder']}/*.{said['rank']}")) + 1
-    with open(f"{config['folder']}/{attempt}.{said['rank']}", "w") as file:
-        json.dump(said, file)
-    ray.train.report({"total": said["total"]})
-    if said["rank"] == 1 and attempt == 1:
+    assert mine == [results[name] for name in ("rank", "size", "local_rank", "local_size")]
+    attempt = len(glob.glob(f"{config['folder']}/*.{results['rank']}")) + 1
+    with open(f"{config['folder']}/{attempt}.{results['rank']}", "w") as file:
+        json.dump(results, file)
+    ray.train.report({"total": results["total"]})
+    if results["rank"] == 1 and attempt == 1:
         raise KeyError("weights")
-    if said["rank"] == 1 and attempt == 2:
+    if results["rank"] == 1 and attempt == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     ranks_add_up()
 
@@ -404,12 +410,12 @@ def assert_a_raised_error_is_told_as_well(node):
             raise KeyError("weights")
     except KeyError as error:
         raised = construct_user_exception_with_traceback(error)
-    told = RankFailedError(ray.train.WorkerGroupError("...", {1: raised}), 2)
+    reported = RankFailedError(ray.train.WorkerGroupError("...", {1: raised}), 2)
     assert re.match(
         rf"rank 1 of 2 on \S+ \(127.0.0.1, Ray's node {node}, process {os.getpid()}\) raised KeyError: 'weights'",
-        str(told),
-    ), told
-    assert isinstance(told.__cause__, KeyError) and pickle.loads(pickle.dumps(told)).text == told.text
+        str(reported),
+    ), reported
+    assert isinstance(reported.__cause__, KeyError) and pickle.loads(pickle.dumps(reported)).text == reported.text
 
 
 def ray_train_begins_again_with_a_new_key_and_then_names_who_was_lost():
@@ -429,27 +435,29 @@ def ray_train_begins_again_with_a_new_key_and_then_names_who_was_lost():
         raise AssertionError("nothing was raised")
     except farandole.RankError as error:
         assert isinstance(error, ray.train.WorkerGroupError) and isinstance(error, ray.train.TrainingFailedError)
-        told = error
-    said = {name: json.load(open(os.path.join(folder, name))) for name in sorted(os.listdir(folder))}
-    assert list(said) == ["1.0", "1.1", "2.0", "2.1"]
-    assert told.rank == 1 and str(told).startswith("rank 1 of 2 on "), told
+        reported = error
+    results = {name: json.load(open(os.path.join(folder, name))) for name in sorted(os.listdir(folder))}
+    assert list(results) == ["1.0", "1.1", "2.0", "2.1"]
+    assert reported.rank == 1 and str(reported).startswith("rank 1 of 2 on "), reported
     node = ray.get_runtime_context().get_node_id()[:8]
-    assert f"Ray's node {node}, process {said['2.1']['process']}) died: its worker process has died" in str(told), told
+    assert f"Ray's node {node}, process {results['2.1']['process']}) died: its worker process has died" in str(
+        reported
+    ), reported
     assert_a_raised_error_is_told_as_well(node)
-    assert places_of(said.values()) == [(0, 2, 0, 2, 0, 1), (1, 2, 1, 2, 0, 1)] * 2
-    keys = [one["key"] for one in said.values()]
+    assert places_of(results.values()) == [(0, 2, 0, 2, 0, 1), (1, 2, 1, 2, 0, 1)] * 2
+    keys = [one["key"] for one in results.values()]
     assert keys[0] == keys[1] != keys[2] == keys[3]
     for key in set(keys):
         assert key not in repr(one.backend_config) + repr(one.backend_config.to_dict())
         assert_no_log_has(key)
-    assert_nothing_is_left([one["process"] for one in said.values()])
+    assert_nothing_is_left([one["process"] for one in results.values()])
 
 
 def the_program_of_the_rayjob_trains():
     os.environ["RANKS"] = "2"
     runpy.run_path(os.path.join(ROOT, "examples", "kubernetes", "ray", "train_ray.py"))["main"]()
-    said = [open(path).read() for path in glob.glob(f"{SESSIONS}/session_latest/logs/worker-*.out")]
-    assert sum(text.count("ray: 2 ranks, their numbers add up to 1") for text in said) == 1, said
+    results = [open(path).read() for path in glob.glob(f"{SESSIONS}/session_latest/logs/worker-*.out")]
+    assert sum(text.count("ray: 2 ranks, their numbers add up to 1") for text in results) == 1, results
 
 
 def torch_distributed_under_ray_train():
@@ -487,7 +495,7 @@ def a_torch_trainer_with_our_config_is_one_world():
 
     from farandole.integrations.ray import FarandoleConfig
 
-    path = os.path.join(FOLDER, "told")
+    path = os.path.join(FOLDER, "reported")
     TorchTrainer(train_with_our_optimizer, train_loop_config={"path": path}, torch_config=FarandoleConfig(60),
                  scaling_config=ScalingConfig(num_workers=2),
                  run_config=RunConfig(storage_path=os.path.join(FOLDER, "results"))).fit()  # fmt: skip
@@ -525,11 +533,11 @@ def train_with_our_optimizer(config):
         optimizer.step()
     every = hvd.allgather(torch.cat([one.detach().flatten() for one in model.parameters()])[None])
     assert torch.equal(every[0], every[1])
-    told = hvd.allgather_object((mine, os.environ["FARANDOLE_JOB_KEY"], os.getpid()))
-    ray.train.report({"ranks": len(told)})
+    reported = hvd.allgather_object((mine, os.environ["FARANDOLE_JOB_KEY"], os.getpid()))
+    ray.train.report({"ranks": len(reported)})
     if hvd.rank() == 0:
         with open(config["path"], "w") as file:
-            json.dump(list(zip(*told)), file)
+            json.dump(list(zip(*reported)), file)
 
 
 def main():

@@ -1,4 +1,4 @@
-"""Checkpoints in folders and in object stores: the old one or the new one, whoever dies when; and what is said of failures."""
+"""Checkpoints in folders and in object stores: the old one or the new one, whoever dies when; and what is printed of failures."""
 
 import os
 import re
@@ -300,7 +300,7 @@ rank = farandole.rank()
 if str(rank) == os.environ.get("BLIND"):
     os.environ["AWS_ENDPOINT_URL"] = "http://127.0.0.1:1"
 
-def story(work):
+def print_result(work):
     try:
         print(f"{rank}: {work()}", flush=True)
     except checkpoint.CheckpointError as error:
@@ -310,9 +310,9 @@ def load():
     found = checkpoint.load(sys.argv[1])
     return found and (found.step, found.parts)
 
-story(load)
-story(lambda: checkpoint.save(sys.argv[1], 3, {"model": b"of rank %d" % rank}))
-story(load)
+print_result(load)
+print_result(lambda: checkpoint.save(sys.argv[1], 3, {"model": b"of rank %d" % rank}))
+print_result(load)
 farandole.shutdown()
 if "LATE" in os.environ:  # as callbacks of on_leave do it
     checkpoint.save(sys.argv[1], 4, {"model": b"late, of rank %d" % rank}, together=False)
@@ -330,7 +330,7 @@ def lines_of(place, s3, ranks=3, **more):
 
 def test_p7_k6_rank_0_writes_and_all_ranks_read(let_in):
     assert lines_of("s3://training/ranks", let_in, LATE="1") == sorted(
-        f"{rank}: {said}" for rank in range(3) for said in ("None", "None", "(3, {'model': b'of rank 0'})")
+        f"{rank}: {printed}" for rank in range(3) for printed in ("None", "None", "(3, {'model': b'of rank 0'})")
     )
     # A rank knows its number also when its world has ended.
     assert sorted(name[:12] for name in stores.at("s3://training/ranks").entries()) == ["000000000003", "000000000004"]
@@ -341,10 +341,12 @@ def test_p7_k6_rank_0_writes_and_all_ranks_read(let_in):
 def test_k6_the_failure_of_one_rank_is_raised_on_all_and_names_it(let_in, blind):
     checkpoint.save(f"s3://training/blind-{blind}", 1, {"model": b"old"})
     lines = lines_of(f"s3://training/blind-{blind}", let_in, BLIND=str(blind))
-    told = [line.split(": ", 1)[1] for line in lines if f": {blind}: checkpoint: rank {blind} (" in line]
+    reported = [line.split(": ", 1)[1] for line in lines if f": {blind}: checkpoint: rank {blind} (" in line]
     # Rank 0 fails to look, to save and to look again; another rank to read, twice, and rank 0 saves for it.
     what = ["look into", "look into", "save to"] if blind == 0 else ["read", "read"]
-    assert sorted(re.search(r"could not (look into|save to|read)", one)[1] for one in told) == sorted(what * 3), lines
-    assert all(told.count(one) % 3 == 0 and "may pods reach it" in one for one in told), (
+    assert sorted(re.search(r"could not (look into|save to|read)", one)[1] for one in reported) == sorted(what * 3), (
+        lines
+    )
+    assert all(reported.count(one) % 3 == 0 and "may pods reach it" in one for one in reported), (
         lines
     )  # the same words on all ranks

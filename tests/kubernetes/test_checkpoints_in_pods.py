@@ -61,13 +61,13 @@ def test_k6_p7_k14_k19_jobs_save_to_s3_by_their_role_and_resume_where_a_killed_p
     for name in names:
         sim.release(name)
     sim.wait(60, lambda: sim.result("train-s3") != "Running")
-    assert sim.result("train-s3") == "Complete", sim.story()
-    said = "".join(pod.output for pod in sim.pods if pod.hostname.startswith("train-s3"))
-    assert re.findall(r"loss=([\d.]+)", said) == ["0.082771"], said
+    assert sim.result("train-s3") == "Complete", sim.logs()
+    printed = "".join(pod.output for pod in sim.pods if pod.hostname.startswith("train-s3"))
+    assert re.findall(r"loss=([\d.]+)", printed) == ["0.082771"], printed
     first = sim.pod("long-0")
     sim.wait(30, lambda: '"PUT /my-bucket/long/state.npz' in sim.pod("s3").output)
     first.kill()
     sim.wait(60, lambda: sim.pod("long-0") is not first and "from step" in sim.pod("long-0").output)
-    assert int(re.search(r"2 ranks, from step (\d+)", sim.pod("long-0").output)[1]) >= 5, sim.story()
+    assert int(re.search(r"2 ranks, from step (\d+)", sim.pod("long-0").output)[1]) >= 5, sim.logs()
     asked = sim.pod("s3").output
     assert "PUT /my-bucket/train-s3/state.npz" in asked and "POST / HTTP" in asked  # the second: tokens became keys

@@ -61,4 +61,4 @@ def test_a_name_that_never_exists_is_told_at_the_deadline(simulate):
         job(2, starter(2, "$(JOB_COMPLETION_INDEX)", "nobody.train:29500"), env={"FARANDOLE_START_TIMEOUT_S": 3})
     )
     sim.wait(30, lambda: all(pod.code is not None for pod in sim.pods))
-    assert all(pod.code != 0 and "nobody.train" in pod.output for pod in sim.pods), sim.story()
+    assert all(pod.code != 0 and "nobody.train" in pod.output for pod in sim.pods), sim.logs()

@@ -511,9 +511,9 @@ WRONG = [
 @pytest.mark.parametrize("options, why", WRONG, ids=[options[:60] for options, _ in WRONG])
 def test_what_cannot_work_is_an_error_that_says_why(options, why, capsys):
     assert main(["gen", *f"{options} {AFTER}".split()]) == 64
-    said = capsys.readouterr()
-    assert why in said.err and said.out == ""
-    assert said.err.startswith("farandole kubernetes gen: ")
+    captured = capsys.readouterr()
+    assert why in captured.err and captured.out == ""
+    assert captured.err.startswith("farandole kubernetes gen: ")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Who carries gradients on GPUs is chosen when the job starts, by a variable in its manifest: on stand-ins for CUDA and NCCL."""
+"""A variable in a job's manifest chooses what reduces gradients on GPUs. The tests run on fakes of CUDA and NCCL."""
 
 import os
 import subprocess
@@ -10,16 +10,16 @@ from farandole import launcher
 from manifests import KUBERNETES, ROOT, env_of, generated, only, read
 
 LIBRARIES = ROOT / "build" / "lib"
-CUDA, NCCL = LIBRARIES / "libcuda_standin.so", LIBRARIES / "libnccl_standin.so"
+CUDA, NCCL = LIBRARIES / "libfake_cuda.so", LIBRARIES / "libfake_nccl.so"
 PROGRAM = """
 import sys
 import numpy as np
-import farandole, standin
+import farandole, fake_devices
 
 farandole.init()
-one = standin.array(np.full(1000, farandole.rank() + 1, "float32"), device=farandole.local_rank())
+one = fake_devices.array(np.full(1000, farandole.rank() + 1, "float32"), device=farandole.local_rank())
 total = farandole.allreduce(one, name="gradient", op=farandole.SUM)
-assert isinstance(total, standin.Array) and (total.get() == 3).all()
+assert isinstance(total, fake_devices.Array) and (total.get() == 3).all()
 farandole.shutdown()
 """
 
@@ -32,10 +32,10 @@ def job(*options):
 def train(nccl, *options):
     """Two ranks with a device each, with the variables that the manifest gives to its pods."""
     if not (CUDA.exists() and NCCL.exists()):
-        pytest.skip("the stand-ins are not built: bash tests/run.sh python builds them")
+        pytest.skip("the fakes are not built: bash tests/run.sh python builds them")
     chosen = {name: value for name, value in env_of(job(*options)).items() if name == "FARANDOLE_DEVICE_COLLECTIVES"}
     variables = {**os.environ, **chosen, "PYTHONPATH": str(ROOT / "tests" / "python"), "FARANDOLE_CUDA_LIBRARY": str(CUDA),
-                 "FARANDOLE_NCCL_LIBRARY": str(nccl), "STANDIN_CUDA_DEVICES": "8", "FARANDOLE_START_TIMEOUT_S": "100"}  # fmt: skip
+                 "FARANDOLE_NCCL_LIBRARY": str(nccl), "FAKE_CUDA_DEVICES": "8", "FARANDOLE_START_TIMEOUT_S": "100"}  # fmt: skip
     return subprocess.run([launcher.program(), "run", "-np", "2", "--", sys.executable, "-c", PROGRAM],
                           capture_output=True, text=True, env=variables, timeout=150)  # fmt: skip
 

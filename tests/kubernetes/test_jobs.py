@@ -24,11 +24,11 @@ def field(name, path):
 
 
 def ranks_of(pods):
-    """{host name: [(rank, size, local rank, local size)...]} as the ranks have said."""
-    said = re.compile(r"rank (\d+) of (\d+) local (\d+)/(\d+) on (\S+)")
+    """{host name: [(rank, size, local rank, local size)...]} as the ranks have printed."""
+    printed = re.compile(r"rank (\d+) of (\d+) local (\d+)/(\d+) on (\S+)")
     found = {}
     for pod in pods:
-        for line in said.findall(pod.output):
+        for line in printed.findall(pod.output):
             assert line[4] == pod.hostname
             found.setdefault(pod.hostname, []).append(tuple(int(word) for word in line[:4]))
     return {name: sorted(ranks) for name, ranks in found.items()}
@@ -38,7 +38,7 @@ def assert_trained(sim, size, hostnames, per_node=2):
     """One world over all pods: ranks in the order of the pods, weights alike on all, and something learned."""
     assert ranks_of(sim.pods) == {
         name: [(node * per_node + local, size, local, per_node) for local in range(per_node)]
-        for node, name in enumerate(hostnames)}, sim.story()  # fmt: skip
+        for node, name in enumerate(hostnames)}, sim.logs()  # fmt: skip
     words = [
         re.search(r"trained: accuracy ([\d.]+) loss ([\d.]+) on (\d+) ranks, 1 version", pod.output) for pod in sim.pods
     ]
@@ -54,10 +54,10 @@ def train(simulate, documents, size, hostnames, per_node=2, **options):
             sim.wait_for_ends(60)
         else:
             sim.wait(60)
-            assert set(sim.results.values()) == {"Complete"}, sim.story()
+            assert set(sim.results.values()) == {"Complete"}, sim.logs()
         return assert_trained(sim, size, hostnames, per_node)
     except AssertionError:
-        print(sim.story())
+        print(sim.logs())
         raise
 
 
@@ -112,7 +112,7 @@ def test_h15_every_line_of_a_pod_is_json_and_says_whose_it_is(simulate):
     for node, pod in enumerate(sim.pods[:2]):
         lines = [json.loads(line) for line in pod.output.splitlines()]
         assert {(line["pod"], line["node"]) for line in lines} == {(pod.name, f"node-of-{pod.hostname}")}, pod.output
-        said = sorted((line["rank"], line["stream"], line["text"]) for line in lines if line["source"] == "rank")
-        assert said == [(rank, *what) for rank in (2 * node, 2 * node + 1)
+        printed = sorted((line["rank"], line["stream"], line["text"]) for line in lines if line["source"] == "rank")
+        assert printed == [(rank, *what) for rank in (2 * node, 2 * node + 1)
                         for what in (("stderr", f"err {rank}"), ("stdout", f"out {rank}"))], pod.output  # fmt: skip
         assert ("failed" in [line.get("event") for line in lines]) == (node == 1), pod.output

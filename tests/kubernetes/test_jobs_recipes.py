@@ -63,8 +63,8 @@ def test_a_shipped_manifest_trains_as_it_is(simulate, image, name):
         )
     else:
         sim.wait(90)
-        assert set(sim.results.values()) == {"Complete"}, sim.story()
-    assert re.search(r"\bloss\s*=", "".join(pod.output for pod in sim.pods)), sim.story()
+        assert set(sim.results.values()) == {"Complete"}, sim.logs()
+    assert re.search(r"\bloss\s*=", "".join(pod.output for pod in sim.pods)), sim.logs()
 
 
 def test_k3_the_shipped_manifest_for_mpich_trains_as_it_is(simulate, image):

@@ -45,11 +45,11 @@ def test_c5_a_trial_is_made_and_run_and_its_metric_is_read_from_one_pod(kind, si
                        image={"/app/train_numpy.py": str(KUBERNETES / "train_numpy.py")},
                        variables={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})  # fmt: skip
         sim.wait(60)
-        assert set(sim.results.values()) == {"Complete"}, sim.story()
+        assert set(sim.results.values()) == {"Complete"}, sim.logs()
         template = experiment["spec"]["trialTemplate"]
         wanted = template["primaryPodLabels"].items()
         (primary,) = [pod for pod in sim.pods if wanted <= pod.plan.labels.items()]
-        said = primary.said_by(template["primaryContainerName"])
-        losses += metrics_of(said, experiment["spec"]["objective"]["objectiveMetricName"])
+        printed = primary.log_of(template["primaryContainerName"])
+        losses += metrics_of(printed, experiment["spec"]["objective"]["objectiveMetricName"])
         assert len(sim.pods) == 2 and not any(metrics_of(pod.output, "loss") for pod in sim.pods if pod is not primary)
     assert len(losses) == 2 and losses[0] != losses[1], losses  # the parameter has come as far as the program

@@ -32,16 +32,16 @@ def run(flags, *words, code=0, **more):
     return done
 
 
-def said_by(done):
+def rows_of(done):
     return [json.loads(line[line.index("{") :]) for line in done.stdout.splitlines() if '{"rank"' in line]
 
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory):
-    said = said_by(run("-np 2", RANK, "all", tmp_path_factory.mktemp("models")))
+    rows = rows_of(run("-np 2", RANK, "all", tmp_path_factory.mktemp("models")))
 
     def of(check):
-        found = sorted((one for one in said if one["check"] == check), key=lambda one: one["rank"])
+        found = sorted((one for one in rows if one["check"] == check), key=lambda one: one["rank"])
         assert len(found) == 2
         return found
 
@@ -79,7 +79,7 @@ def test_h18_a_gradient_that_is_infinite_on_one_rank_is_skipped_on_all(two_ranks
 
 def test_h18_what_cannot_be_is_refused_with_what_to_write_instead(two_ranks):
     for one in two_ranks("refused"):
-        outermost, accumulate, op, twice, predivide, broadcast = one["said"]
+        outermost, accumulate, op, twice, predivide, broadcast = one["errors"]
         assert "hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))" in outermost
         assert "gradient_accumulation_steps=4" in accumulate and "Average or Sum" in op and "already" in twice
         assert "gradient_predivide_factor" in predivide and "BroadcastGlobalVariablesCallback(0)" in broadcast
@@ -105,11 +105,11 @@ def test_h18_another_backend_is_refused_with_the_line_that_helps():
 
 
 def test_h18_k19_an_elastic_model_goes_on_from_its_last_commit(tmp_path):
-    said = said_by(run("-np 2 --min-np 1", RANK, "elastic", tmp_path))
-    entered = sorted((one["epoch"], one["iterations"]) for one in said if one["check"] == "enters")
+    rows = rows_of(run("-np 2 --min-np 1", RANK, "elastic", tmp_path))
+    entered = sorted((one["epoch"], one["iterations"]) for one in rows if one["check"] == "enters")
     # In epoch 1 both had committed two batches of four; whoever comes has them from the one that stayed.
-    assert entered == [(0, 0), (0, 0), (1, 6), (1, 6)], said
-    ends = [one for one in said if one["check"] == "ends"]
+    assert entered == [(0, 0), (0, 0), (1, 6), (1, 6)], rows
+    ends = [one for one in rows if one["check"] == "ends"]
     assert len(ends) == 2 and ends[0]["weights"] == ends[1]["weights"] and ends[0]["epoch"] == 3
 
 

@@ -58,12 +58,12 @@ def ranks_of(output):
 def test_mpirun_trains_over_sshd_in_the_worker_pods(simulate, image):
     sim = simulate(job(mpirun("--hostfile", "/etc/mpi/hostfile", *FORWARD, *MEET, *RANK)), image=image)
     sim.wait(60)
-    said = sim.pod("pi-launcher").output
-    assert sim.result("pi") == "Complete", sim.story()
-    assert ranks_of(said) == [
+    printed = sim.pod("pi-launcher").output
+    assert sim.result("pi") == "Complete", sim.logs()
+    assert ranks_of(printed) == [
         (node * 2 + local, 4, local, 2, f"pi-worker-{node}") for node in range(2) for local in range(2)
-    ], said
-    assert float(re.search(r"trained: accuracy ([\d.]+) .* on 4 ranks, 1 version", said).group(1)) > ACCURACY
+    ], printed
+    assert float(re.search(r"trained: accuracy ([\d.]+) .* on 4 ranks, 1 version", printed).group(1)) > ACCURACY
 
 
 def test_the_environment_of_a_rank_is_that_of_sshd_and_not_the_pods(simulate, image):
@@ -72,7 +72,7 @@ def test_the_environment_of_a_rank_is_that_of_sshd_and_not_the_pods(simulate, im
     sim = simulate(job(mpirun("-x", "GIVEN", *show), env={"GIVEN": "x"}), image=image)
     sim.wait(60)
     lines = sorted(line for line in sim.pod("pi-launcher").output.splitlines() if "role=" in line)
-    assert lines == [f"pi-worker-{node} role= kubernetes= given=x" for node in (0, 0, 1, 1)], sim.story()
+    assert lines == [f"pi-worker-{node} role= kubernetes= given=x" for node in (0, 0, 1, 1)], sim.logs()
     version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout
     assert re.search(r"Open MPI\) 4\.", version), f"this test says what Open MPI 4 does; here is {version}"
 

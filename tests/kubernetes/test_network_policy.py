@@ -55,5 +55,5 @@ def test_with_the_range_closed_a_job_fails_at_the_deadline_and_says_who_did_not_
     begin = time.monotonic()
     sim.wait(40, lambda: all(pod.code is not None for pod in sim.pods))
     assert time.monotonic() - begin < 20 and all(pod.code != 0 for pod in sim.pods)
-    assert "ranks 2 and 3 of 4 have not arrived after 4 s" in sim.pod("train-0").output, sim.story()
-    assert "train-0.train:29500" in sim.pod("train-1").output, sim.story()
+    assert "ranks 2 and 3 of 4 have not arrived after 4 s" in sim.pod("train-0").output, sim.logs()
+    assert "train-0.train:29500" in sim.pod("train-1").output, sim.logs()

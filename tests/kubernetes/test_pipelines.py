@@ -50,7 +50,7 @@ def command_of(compiled, given):
 
 
 def play(compiled, folder, pods, **given):
-    """Runs the step where these are the pods that kubectl finds; (its code, what it said, what it applied)."""
+    """Runs the step where these are the pods that kubectl finds; (its code, what it printed, what it applied)."""
     import json
 
     (folder / "bin").mkdir()
@@ -70,7 +70,7 @@ def play(compiled, folder, pods, **given):
 
 
 def test_c6_a_pipelines_step_applies_the_generated_job_and_follows_it(compiled, tmp_path):
-    code, said, applied = play(
+    code, printed, applied = play(
         compiled,
         tmp_path,
         [pod(0, code=0), pod(1, code=0)],
@@ -78,7 +78,7 @@ def test_c6_a_pipelines_step_applies_the_generated_job_and_follows_it(compiled, 
         nodes=3,
         per_node=2,
     )
-    assert code == 0 and "says 0" in said and "says 1" in said
+    assert code == 0 and "says 0" in printed and "says 1" in printed
     documents = list(yaml.safe_load_all(applied))
     job = only(documents, "Job")
     assert not faults(documents, custom=False)

@@ -88,8 +88,8 @@ def test_names_of_pods_that_are_not_ready_depend_on_the_service(simulate):
 def test_pods_with_nothing_but_ipv6_reach_each_other(simulate):
     sim = simulate(short.indexed_job(2, listen(29500)), families="6")
     until_up(sim)
-    said = ask(sim.pod("train-1"), "train-0.train", 29500)
-    assert re.fullmatch(r"hello from train-0 from fd18::\w+", said)
+    printed = ask(sim.pod("train-1"), "train-0.train", 29500)
+    assert re.fullmatch(r"hello from train-0 from fd18::\w+", printed)
     assert "inet " not in sim.pod("train-1").exec("ip", "addr", "show", "eth0").stdout
 
 
@@ -218,9 +218,9 @@ def test_shared_memory_is_64_mib_and_private_unless_a_volume_says_otherwise(simu
     sim.wait(20)
     for pod in sim.pods:
         assert pod.code == 1 and "No space left" in pod.output and "x" not in pod.output.split()
-    room = {"volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "128Mi"}}],
+    options = {"volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "128Mi"}}],
             "container_volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}]}  # fmt: skip
-    sim = simulate(short.indexed_job(1, fill, **room))
+    sim = simulate(short.indexed_job(1, fill, **options))
     sim.wait(20)
     assert sim.pods[0].output == "fits\n"
 
@@ -236,22 +236,22 @@ def test_a_container_is_held_to_its_quota_of_half_a_core(simulate):
     sim = simulate(short.indexed_job(1, DEAF, container_resources={"limits": {"cpu": "500m"}}))
     until_up(sim)
     (group,) = sim.pods[0].cgroups
-    said = {
+    printed = {
         name: open(f"{group}/{name}").read().split()
         for name in os.listdir(group)
         if name in ("cpu.cfs_quota_us", "cpu.max", "cgroup.procs")
     }
-    assert str(sim.pods[0].main.pid) in said["cgroup.procs"]
-    assert "50000" in (said.get("cpu.cfs_quota_us") or said["cpu.max"])  # of each 100000 microseconds
+    assert str(sim.pods[0].main.pid) in printed["cgroup.procs"]
+    assert "50000" in (printed.get("cpu.cfs_quota_us") or printed["cpu.max"])  # of each 100000 microseconds
 
 
 def test_users_roots_and_secrets_are_as_the_pod_says(simulate):
     look = ["sh", "-c", "id -u; cat /key/key; echo; echo x >/usr/written; echo x >/scratch/written && cat /scratch/written; "
             "grep -c CapEff:.0000000000000000 /proc/self/status"]  # fmt: skip
-    room = {"volumes": [{"name": "key", "secret": {"secretName": "job-key"}}, {"name": "scratch", "emptyDir": {}}],
+    options = {"volumes": [{"name": "key", "secret": {"secretName": "job-key"}}, {"name": "scratch", "emptyDir": {}}],
             "container_volumeMounts": [{"name": "key", "mountPath": "/key"}, {"name": "scratch", "mountPath": "/scratch"}],
             "container_securityContext": {"readOnlyRootFilesystem": True, "runAsUser": 1000, "capabilities": {"drop": ["ALL"]}}}  # fmt: skip
-    sim = simulate(short.indexed_job(1, look, **room))
+    sim = simulate(short.indexed_job(1, look, **options))
     sim.wait(10)
     lines = sim.pods[0].output.splitlines()
     assert lines[0] == "1000" and lines[1] == "0123456789abcdef0123456789abcdef" and lines[-2:] == ["x", "1"]

@@ -8,7 +8,7 @@ import controllers
 import podsim
 import short
 from fabric import firewall, selects
-from job_rules import JobState, verdict_of_policy
+from job_rules import JobState, action_of_policy
 
 RUN = ["true"]
 
@@ -101,10 +101,10 @@ def test_an_elastic_pytorch_job_gives_no_rank():
 
 def test_a_tf_job_gives_the_cluster_as_json():
     pods = plans(short.tf_job({"Worker": 2, "Chief": 1}, RUN))
-    said = json.loads(env_of(pods[2])["TF_CONFIG"])
-    assert said["cluster"]["chief"] == ["train-chief-0.default.svc:2222"]
-    assert said["cluster"]["worker"] == ["train-worker-0.default.svc:2222", "train-worker-1.default.svc:2222"]
-    assert said["task"] == {"type": "worker", "index": 1}
+    expected = json.loads(env_of(pods[2])["TF_CONFIG"])
+    assert expected["cluster"]["chief"] == ["train-chief-0.default.svc:2222"]
+    assert expected["cluster"]["worker"] == ["train-worker-0.default.svc:2222", "train-worker-1.default.svc:2222"]
+    assert expected["task"] == {"type": "worker", "index": 1}
 
 
 def test_a_tf_job_with_dynamic_workers_tells_each_worker_of_itself_alone():
@@ -123,11 +123,11 @@ def test_a_train_job_becomes_a_job_set_with_the_variables_of_torchrun():
     assert "RANK" not in found and pods[0].template["containers"][0]["command"] == ["late"]
 
 
-@pytest.mark.parametrize("resources, said", [({}, "auto"), ({"limits": {"cpu": "3"}}, "3"), ({"requests": {"cpu": "2500m"}}, "2"),
+@pytest.mark.parametrize("resources, expected", [({}, "auto"), ({"limits": {"cpu": "3"}}, "3"), ({"requests": {"cpu": "2500m"}}, "2"),
                                              ({"limits": {"cpu": "3", "nvidia.com/gpu": 8}}, "auto")])  # fmt: skip
-def test_a_train_job_counts_processes_by_the_cores_where_there_is_no_gpu(resources, said):
+def test_a_train_job_counts_processes_by_the_cores_where_there_is_no_gpu(resources, expected):
     pods = plans(short.train_job(1, RUN, trainer={"resourcesPerNode": resources}))
-    assert train_env(pods[0])["PET_NPROC_PER_NODE"] == said
+    assert train_env(pods[0])["PET_NPROC_PER_NODE"] == expected
 
 
 def test_a_train_job_without_its_runtime_is_refused():
@@ -161,14 +161,14 @@ POLICY = {"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "val
     (64, [], "FailJob"), (143, ["DisruptionTarget"], "Ignore"), (143, [], None), (137, [], None), (202, [], "Ignore"),
     (64, ["DisruptionTarget"], "FailJob")])  # fmt: skip
 def test_the_first_rule_that_fits_decides(code, conditions, action):
-    assert verdict_of_policy(POLICY, code, conditions) == action
+    assert action_of_policy(POLICY, code, conditions) == action
 
 
 def test_exit_codes_of_another_container_do_not_count():
     policy = {
         "rules": [{"action": "FailJob", "onExitCodes": {"containerName": "side", "operator": "NotIn", "values": [1]}}]
     }
-    assert verdict_of_policy(policy, 3, [], "main") is None and verdict_of_policy(policy, 3, [], "side") == "FailJob"
+    assert action_of_policy(policy, 3, [], "main") is None and action_of_policy(policy, 3, [], "side") == "FailJob"
 
 
 def test_a_job_gives_up_when_more_pods_have_failed_than_its_limit():

@@ -50,8 +50,8 @@ def ask(pod, question):
     """Prometheus's answer: {labels that are of interest: value}."""
     from urllib.parse import quote
 
-    said = fetch(pod, f"http://127.0.0.1:9090/api/v1/query?query={quote(question)}")
-    found = json.loads(said)["data"]["result"] if said else []
+    printed = fetch(pod, f"http://127.0.0.1:9090/api/v1/query?query={quote(question)}")
+    found = json.loads(printed)["data"]["result"] if printed else []
     return {tuple(sorted((key, value) for key, value in one["metric"].items() if key in ("rank", "collective", "group", "host"))):
             float(one["value"][1]) for one in found}  # fmt: skip
 
@@ -125,7 +125,7 @@ def test_a_port_that_is_taken_is_one_line_and_no_failure(simulate):
     sim = simulate(short.indexed_job(1, run, env={"FARANDOLE_METRICS_PORT": PORT}))
     sim.wait(30)
     pod = sim.pods[0]
-    assert sim.result("train") == "Complete", sim.story()
+    assert sim.result("train") == "Complete", sim.logs()
     (line,) = [one for one in pod.output.splitlines() if "metrics" in one]
     assert (
         f"metrics on port {PORT}" in line

@@ -137,13 +137,13 @@ while len([one for one in ray.nodes() if one["Alive"]]) < 2:
     time.sleep(0.1)
 with RayExecutor(min_workers=2, max_workers=2, cpus_per_worker=2) as one:
     one.start()
-    said = one.run(ranks_add_up)
-    print("elastic", sorted(rank["host"] for rank in said), places_of(said), said[0]["rendezvous"][:6], said[0]["total"], flush=True)
+    results = one.run(ranks_add_up)
+    print("elastic", sorted(rank["host"] for rank in results), places_of(results), results[0]["rendezvous"][:6], results[0]["total"], flush=True)
 one = RayExecutor(num_hosts=2, num_workers_per_host=2)
 one.start()
-said = one.run(ranks_add_up)
-print("places", places_of(said), "total", {rank["total"] for rank in said}, [rank["host"] for rank in said], flush=True)
-print("meeting at", said[0]["rendezvous"], flush=True)
+results = one.run(ranks_add_up)
+print("places", places_of(results), "total", {rank["total"] for rank in results}, [rank["host"] for rank in results], flush=True)
+print("meeting at", results[0]["rendezvous"], flush=True)
 
 
 def wait_for_ever():
@@ -169,22 +169,24 @@ def test_k4_two_pods_of_a_ray_cluster_are_one_world_and_a_lost_node_is_named(sim
     (tmp_path / "driver.py").write_text(DRIVER)
     image = {"/app/ray_node.py": str(tmp_path / "node.py"), "/app/ray_driver.py": str(tmp_path / "driver.py"),
              "/app/ray_scenarios.py": os.path.join(HERE, "ray_scenarios.py")}  # fmt: skip
-    room = {"volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "512Mi"}}],
+    options = {"volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "512Mi"}}],
             "container_volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}]}  # fmt: skip
-    documents = short.stateful_set(2, ["python", "/app/ray_node.py"], env={**RAY, "FARANDOLE_PORT_BASE": 29500}, **room)
+    documents = short.stateful_set(
+        2, ["python", "/app/ray_node.py"], env={**RAY, "FARANDOLE_PORT_BASE": 29500}, **options
+    )
     sim = simulate(documents, image=image)
     head, other = sim.pods
     sim.wait(150, lambda: "places" in head.output or head.code is not None)
     assert "elastic ['train-0', 'train-1'] [(0, 2, 0, 1, 0, 2), (1, 2, 0, 1, 1, 2)] tcp:// 1.0" in head.output, (
-        sim.story()
+        sim.logs()
     )
     assert (
         "places [(0, 4, 0, 2, 0, 2), (1, 4, 1, 2, 0, 2), (2, 4, 0, 2, 1, 2), (3, 4, 1, 2, 1, 2)] total {6.0}"
         in head.output
-    ), sim.story()
+    ), sim.logs()
     sim.wait(30, lambda: "meeting at" in head.output)
-    assert re.search(rf"meeting at tcp://({head.addresses[0]}|{other.addresses[0]}):295\d\d", head.output), sim.story()
+    assert re.search(rf"meeting at tcp://({head.addresses[0]}|{other.addresses[0]}):295\d\d", head.output), sim.logs()
     sim.wait(30, lambda: head.exec("test", "-e", "/tmp/waiting").returncode == 0 or head.code is not None)
     other.kill()
     sim.wait(60, lambda: "lost:" in head.output or head.code is not None)
-    assert re.search(r"lost: [0-3] rank [0-3] of 4 on train-1 \(", head.output), sim.story()
+    assert re.search(r"lost: [0-3] rank [0-3] of 4 on train-1 \(", head.output), sim.logs()

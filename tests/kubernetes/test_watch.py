@@ -90,9 +90,9 @@ def test_h8_followed_logs_wait_for_pods_tell_why_once_and_end_with_the_jobs_code
         logs={"train-0-x1": "loss=1\n", "train-1-x1": "hello\n"},
     )
     assert main(["logs", "train", "--follow", "--timeout", "5"]) == 3
-    said = capsys.readouterr()
-    assert sorted(said.out.splitlines()) == ["0| loss=1", "1| hello"]
-    assert said.err.splitlines() == [
+    captured = capsys.readouterr()
+    assert sorted(captured.out.splitlines()) == ["0| loss=1", "1| hello"]
+    assert captured.err.splitlines() == [
         "farandole kubernetes: no pods of 'train' yet: `kubectl get events` tells why if this lasts",
         "farandole kubernetes: train-0-x1 waits: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
         "farandole kubernetes: train-0-x1 ended with 3",
@@ -109,8 +109,8 @@ def test_k20_the_code_is_of_the_pod_that_failed_first_and_not_of_those_it_took_a
 def test_pods_that_never_start_are_an_error_after_the_timeout(cluster, capsys):
     cluster([pod(0, waiting={"reason": "ImagePullBackOff", "message": "no such image"})])
     assert main(["logs", "train", "-f", "--timeout", "0.2"]) == 1
-    said = capsys.readouterr().err
-    assert "train-0-x1 waits: ImagePullBackOff: no such image" in said and "not started within 0.2 s" in said
+    captured = capsys.readouterr().err
+    assert "train-0-x1 waits: ImagePullBackOff: no such image" in captured and "not started within 0.2 s" in captured
 
 
 def test_status_says_of_each_pod_what_it_does_and_why_it_waits(cluster, capsys):
