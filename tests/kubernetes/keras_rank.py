@@ -70,7 +70,7 @@ def as_one_process_on_the_joint_batch():
          plain=type(plain.optimizer).__module__)  # fmt: skip
 
 
-def learning_rates_grow_to_what_was_asked_for():
+def learning_rates_warm_up_to_the_requested_value():
     inputs, labels = data()
     rates, momenta = [], []
     warm = hvd.callbacks.LearningRateWarmupCallback(0.2, warmup_epochs=2)
@@ -98,7 +98,7 @@ def one_rank_overflows():
     report(check="overflow", steps=steps)
 
 
-def what_cannot_be_is_refused():
+def unsupported_calls_are_refused():
     errors = []
 
     def refused(work):
@@ -182,9 +182,9 @@ if __name__ == "__main__":
         elastic()
     else:
         as_one_process_on_the_joint_batch()
-        learning_rates_grow_to_what_was_asked_for()
+        learning_rates_warm_up_to_the_requested_value()
         one_rank_overflows()
-        what_cannot_be_is_refused()
+        unsupported_calls_are_refused()
         values_between_ranks()
         later_attributes_are_state()
     hvd.shutdown()

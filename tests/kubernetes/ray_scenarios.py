@@ -1,5 +1,5 @@
-"""Scenarios on a real Ray cluster of this machine: `python ray_scenarios.py FOLDER` begins it and plays each one whose name
-it reads, a line at a time; it answers with a line of JSON: null, or the traceback of what failed."""
+"""Scenarios on a real Ray cluster of this machine. `python ray_scenarios.py FOLDER` starts the cluster, reads names of
+scenarios line by line, runs each, and prints a line of JSON for it: null, or the traceback of the failure."""
 
 import glob
 import json
@@ -18,8 +18,10 @@ os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0", RAY_TRA
                   RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.3", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")  # fmt: skip
 FOLDER = sys.argv[1] if __name__ == "__main__" else None
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SESSIONS = f"/tmp/ray-{os.getpid()}"  # Ray's folder; not the test's own, for a socket's path has at most 107 bytes
-SECONDS = 60  # far more than an error may take on a machine that has nothing else to do
+SESSIONS = (
+    f"/tmp/ray-{os.getpid()}"  # Ray's folder; the test's own path is too long for sockets, which have at most 107 bytes
+)
+SECONDS = 60  # far longer than an error takes on an idle machine
 
 
 def ranks_add_up(more=0):
@@ -47,7 +49,7 @@ def is_alive(process):
 
 
 def assert_nothing_is_left(processes):
-    """Ray has its room back, and the workers are gone."""
+    """Checks that Ray's resources are free again and the workers have ended."""
     import ray
 
     whole = {name: ray.cluster_resources()[name] for name in ("CPU", "GPU")}
@@ -63,7 +65,7 @@ def assert_nothing_is_left(processes):
 
 
 def assert_no_log_has(key):
-    """Nothing of Ray's says it: logs of the session, and of the workers."""
+    """Checks that no log of the session or of the workers contains the key."""
     logs = glob.glob(f"{SESSIONS}/session_latest/logs/**/*", recursive=True)
     assert logs
     for path in filter(os.path.isfile, logs):
@@ -105,7 +107,7 @@ def an_executor_makes_one_world():
             "farandole"
         }
         assert results[0]["devices"] == results[1]["devices"] and len(set(results[0]["devices"].split(","))) == 2
-        again = ray.get(one.run_remote(ranks_add_up))  # in the world that is there
+        again = ray.get(one.run_remote(ranks_add_up))  # in the existing world
         assert [rank["key"] for rank in again] == [rank["key"] for rank in results] and len(results[0]["key"]) == 64
         assert one.run(leave_the_world) == ["x", "x"]
         other = one.run(ranks_add_up)
@@ -137,7 +139,7 @@ def logs_what_it_does(count, middle=None):
     return farandole.rank()
 
 
-def callbacks_hear_all_that_rank_0_logs_while_it_runs():
+def callbacks_get_all_that_rank_0_logs_while_it_runs():
     import ray
 
     received, counted = [], []
@@ -188,7 +190,7 @@ def raise_on_rank_1(waiting):
         farandole.allreduce(np.ones(4), name="never")
 
 
-def an_exception_is_named_and_who_came_back_stays():
+def an_exception_is_named_and_workers_that_returned_stay():
     import farandole
 
     with executor() as one:
@@ -244,7 +246,7 @@ def a_dead_worker_is_named_and_start_begins_anew():
         assert [rank["total"] for rank in one.run(ranks_add_up)] == [1.0, 1.0]
 
 
-def without_room_it_says_what_is_free():
+def without_resources_the_error_lists_what_is_free():
     from farandole.integrations.ray import RayExecutor
 
     settings = RayExecutor.create_settings(placement_group_timeout_s=0.5)
@@ -260,7 +262,7 @@ def without_room_it_says_what_is_free():
     assert_nothing_is_left([])
 
 
-def horovods_name_for_it_leads_here():
+def horovods_name_is_an_alias():
     from horovod.ray import RayExecutor
 
     one = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=2, cpus_per_worker=1)
@@ -274,7 +276,7 @@ def horovods_name_for_it_leads_here():
 
 
 def train_through_a_loss(ends, size=2):
-    """Some ranks of the first generation come to an end at step 3; who is left goes on until `size` are there again."""
+    """Some ranks of the first generation end at step 3; the others continue until there are `size` ranks again."""
     import numpy as np
 
     import farandole
@@ -317,7 +319,7 @@ def elastic_executor(**options):
     return one
 
 
-def an_elastic_job_goes_on_without_who_is_lost_and_with_who_comes():
+def an_elastic_job_continues_without_lost_and_with_new_workers():
     received = []
     with elastic_executor(min_workers=1, max_workers=2) as one:
         for lost, how in ((0, "killed"), (1, "raises")):
@@ -375,7 +377,7 @@ def an_elastic_job_in_which_all_fail_ends_with_the_first_cause():
 
 
 def train_and_fail_twice(config):
-    """The first attempt raises on rank 1, and rank 1 of the second is killed; a third one would return."""
+    """The first attempt raises on rank 1, and in the second one rank 1 is killed; a third one would return."""
     import ray.train
 
     results = ranks_add_up()
@@ -398,8 +400,8 @@ def train_and_fail_twice(config):
     ranks_add_up()
 
 
-def assert_a_raised_error_is_told_as_well(node):
-    """As Ray Train hands it over."""
+def assert_a_raised_error_is_reported_too(node):
+    """The error as Ray Train passes it on."""
     import ray.train
     from ray.train.v2._internal.util import construct_user_exception_with_traceback
 
@@ -418,7 +420,7 @@ def assert_a_raised_error_is_told_as_well(node):
     assert isinstance(reported.__cause__, KeyError) and pickle.loads(pickle.dumps(reported)).text == reported.text
 
 
-def ray_train_begins_again_with_a_new_key_and_then_names_who_was_lost():
+def ray_train_begins_again_with_a_new_key_and_then_names_the_lost_rank():
     import ray.train
     from ray.train import FailureConfig, RunConfig, ScalingConfig
 
@@ -443,7 +445,7 @@ def ray_train_begins_again_with_a_new_key_and_then_names_who_was_lost():
     assert f"Ray's node {node}, process {results['2.1']['process']}) died: its worker process has died" in str(
         reported
     ), reported
-    assert_a_raised_error_is_told_as_well(node)
+    assert_a_raised_error_is_reported_too(node)
     assert places_of(results.values()) == [(0, 2, 0, 2, 0, 1), (1, 2, 1, 2, 0, 1)] * 2
     keys = [one["key"] for one in results.values()]
     assert keys[0] == keys[1] != keys[2] == keys[3]
@@ -546,7 +548,7 @@ def main():
     ray.init(num_cpus=2, num_gpus=2, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False,
              logging_level="ERROR", _temp_dir=SESSIONS)  # fmt: skip
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what Ray prints
+    os.dup2(2, 1)  # Ray's own output
     print("ready", file=answers, flush=True)
     for line in sys.stdin:
         try:

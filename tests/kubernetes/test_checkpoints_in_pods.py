@@ -1,4 +1,4 @@
-"""Jobs whose checkpoints are objects: pods with a service account's role, a NetworkPolicy, and an S3 server beside them."""
+"""Tests of Jobs that save checkpoints to S3: pods with a service account's role, a NetworkPolicy, and an S3 server."""
 
 import re
 
@@ -12,14 +12,14 @@ pytest.importorskip("s3fs", reason="needs s3fs and moto: bash tests/kubernetes/s
 import s3_server  # noqa: E402
 
 TOKEN = "/eks.amazonaws.com/serviceaccount/token"
-# What EKS puts into pods of a service account that has a role; and where the store is here.
+# The variables that EKS gives to pods of a service account with a role, and the address of the store.
 ROLE = {"AWS_ROLE_ARN": s3_server.ROLES + "trainer", "AWS_WEB_IDENTITY_TOKEN_FILE": TOKEN, "AWS_REGION": "us-east-1"}
 MAKE = "import urllib.request as u\nu.urlopen(u.Request('http://s3:443/my-bucket', method='PUT'), timeout=5)"
 
 
 @pytest.fixture
 def beside_s3(tmp_path):
-    """beside_s3(manifest) -> a running PodSim in which the bucket is there, and none of the manifest's pods yet."""
+    """beside_s3(manifest) returns a running PodSim in which the bucket exists and no pod of the manifest yet."""
     if podsim.why_not():
         pytest.skip(podsim.why_not())
     (tmp_path / "token").write_text(s3_server.TokenOffice.TOKEN)
@@ -51,7 +51,7 @@ def beside_s3(tmp_path):
 
 
 def test_k6_p7_k14_k19_jobs_save_to_s3_by_their_role_and_resume_where_a_killed_pod_had_saved(beside_s3):
-    """The example as it is; and one that would train for ever, whose first pod is killed."""
+    """Runs the example unchanged, and a job that would train for ever, whose first pod is killed."""
     long = "job --name long --nnodes 2 --service-account s3-trainer --network-policy --allow-egress 443 --max-restarts 4 --image any"
     program = "-- python /app/train_numpy.py --steps 10000000 --save-every 5 --checkpoint s3://my-bucket/long/state.npz"
     names = [f"{job}-{index}" for job in ("train-s3", "long") for index in range(2)]

@@ -1,4 +1,4 @@
-"""The same training command in every kind of pod: each rank finds itself in what the controller provides."""
+"""Tests one training command in every kind of pod: each rank derives its number from the controller's variables."""
 
 import re
 
@@ -17,7 +17,7 @@ RUN_TWO = [
     "2",
     "--",
     *short.TRAIN,
-]  # where the controller does not say how many
+]  # for controllers that do not provide the number of nodes
 JOB_INDEX = "metadata.labels['jobset.sigs.k8s.io/job-index']"
 
 
@@ -85,7 +85,7 @@ def test_beside_a_service_that_leaves_a_port_that_is_an_address(simulate):
     train(simulate, [*documents, master], 4, ["train-0", "train-1"])
 
 
-# ---- What is refused -------------------------------------------------------------------------------------------------
+# ---- Refusals --------------------------------------------------------------------------------------------------------
 
 
 def refused(simulate, documents):
@@ -104,14 +104,14 @@ def test_half_a_pair_of_variables_names_both(simulate):
     assert "PET_NODE_RANK" in printed and "PET_NNODES" in printed
 
 
-def test_a_world_size_that_contradicts_is_told(simulate):
+def test_a_contradicting_world_size_is_an_error(simulate):
     printed = refused(
         simulate, alone({"PET_NODE_RANK": 0, "PET_NNODES": 2, "PET_NPROC_PER_NODE": 2, "RANK": 0, "WORLD_SIZE": 5})
     )
     assert re.search(r"WORLD_SIZE\D+5", printed) and "PET_NNODES" in printed
 
 
-def test_an_indexed_job_that_does_not_say_how_many_is_never_a_world_of_one(simulate):
+def test_an_indexed_job_without_a_node_count_never_becomes_a_world_of_one(simulate):
     sim = simulate(short.indexed_job(1, ["python", "/app/train_digits.py"]))
     sim.wait(20)
     assert sim.result("train").startswith("Failed") and "JOB_COMPLETION_INDEX" in sim.pods[0].output, sim.logs()

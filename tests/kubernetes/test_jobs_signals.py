@@ -1,4 +1,4 @@
-"""SIGTERM in pods: ranks hear it, have time to save, and the pod ends with 143, never 0; also behind sshd."""
+"""Tests of SIGTERM in pods: ranks get it and have time to save, and the pod ends with 143, never 0; also behind sshd."""
 
 import sys
 
@@ -26,8 +26,8 @@ def test_ranks_of_a_preempted_pod_save_and_the_pod_ends_with_143(simulate):
     assert sim.result("train") == "Running"  # it was not the job's fault
 
 
-def test_behind_sshd_init_a_rank_hears_sigterm_and_the_pod_ends_with_143(simulate, image, tmp_path):  # noqa: F811
-    # What it saves: mpirun may fall over the lost connection before it has printed what a rank says.
+def test_behind_sshd_init_a_rank_gets_sigterm_and_the_pod_ends_with_143(simulate, image, tmp_path):  # noqa: F811
+    # The rank writes a file, because mpirun may end by the lost connection before it has printed the rank's output.
     saves = SAVES.replace(
         "print('saved on', os.uname().nodename, flush=True)", "open('/state/' + os.uname().nodename, 'w').close()"
     )

@@ -1,4 +1,4 @@
-"""MPIJob with other mpiruns than Debian's: Open MPI 5, MPICH and Intel MPI as PyPI has them, over sshd in the pods."""
+"""Tests of MPIJobs with other MPIs than Debian's: Open MPI 5, MPICH and Intel MPI from PyPI, over sshd in the pods."""
 
 import os
 import re
@@ -33,7 +33,7 @@ def program(package, name):
 
 
 def started(simulate, image, package, command, **more):  # noqa: F811
-    """A simulation in which that package's mpirun starts four copies of the command in two pods, as the operator has it."""
+    """A simulation in which that package's mpirun starts four copies of the command in two pods, as with the operator."""
     operator, name, words, _ = MPIS[package]
     documents = job([program(package, name), "-n", "4", *words, *command], **more)
     documents[1]["spec"]["mpiImplementation"] = operator
@@ -53,7 +53,7 @@ def test_k3_the_mpirun_of_each_implementation_trains_over_sshd_in_the_worker_pod
     assert float(re.search(r"trained: accuracy ([\d.]+) .* on 4 ranks, 1 version", printed).group(1)) > ACCURACY
 
 
-def test_k3_open_mpi_5_stays_on_the_launcher_without_the_hostfile_and_farandole_says_so(simulate, image):  # noqa: F811
+def test_k3_open_mpi_5_stays_on_the_launcher_without_the_hostfile_and_farandole_reports_it(simulate, image):  # noqa: F811
     look = [sys.executable, "-c", "import farandole; farandole.init(); print('on', farandole.info()['host'])"]
     alone = [
         "--allow-run-as-root",

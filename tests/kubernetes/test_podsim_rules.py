@@ -1,4 +1,4 @@
-"""The rules of controllers, of Jobs and of NetworkPolicies that podsim goes by; no pod is started here."""
+"""Tests of podsim's rules of controllers, Jobs and NetworkPolicies; they start no pod."""
 
 import json
 
@@ -107,7 +107,7 @@ def test_a_tf_job_gives_the_cluster_as_json():
     assert expected["task"] == {"type": "worker", "index": 1}
 
 
-def test_a_tf_job_with_dynamic_workers_tells_each_worker_of_itself_alone():
+def test_a_tf_job_with_dynamic_workers_describes_to_each_worker_only_itself():
     pods = plans(short.tf_job({"Worker": 2}, RUN, spec={"enableDynamicWorker": True}))
     assert json.loads(env_of(pods[1])["TF_CONFIG"])["sparseCluster"]["worker"] == {
         "1": "train-worker-1.default.svc:2222"
@@ -150,7 +150,7 @@ def test_an_mpi_job_writes_its_host_file_as_its_implementation_reads_it(implemen
     assert "PRTE_MCA_prte_default_hostfile" not in launcher  # which Open MPI 5 would read
 
 
-# ---- What becomes of a Job whose pods fail ---------------------------------------------------------------------------
+# ---- Jobs whose pods fail --------------------------------------------------------------------------------------------
 
 POLICY = {"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [2, 64, 78]}},
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
@@ -183,7 +183,7 @@ def test_what_the_policy_ignores_does_not_count_against_the_limit():
     assert state.pod_ended(0, 0) == "done"
 
 
-def test_a_code_that_cannot_be_cured_ends_the_job_at_once():
+def test_a_code_for_a_permanent_failure_ends_the_job_at_once():
     state = JobState({"backoffLimit": 6, "podFailurePolicy": POLICY}, 4)
     assert state.pod_ended(3, 78) == "failed" and state.reason.startswith("PodFailurePolicy")
 
@@ -195,7 +195,7 @@ def test_limits_by_index_let_the_other_indexes_go_on():
     assert state.reason == "FailedIndexes: indexes [0] have failed"
 
 
-def test_exit_zero_counts_as_success_also_of_a_pod_that_was_told_to_go():
+def test_exit_zero_counts_as_success_also_of_a_deleted_pod():
     assert JobState({"backoffLimit": 0}, 1).pod_ended(0, 0, ["DisruptionTarget"]) == "done"
 
 
@@ -215,17 +215,17 @@ def everyone():
             ("other", {"kubernetes.io/metadata.name": "other"}, {"app": "a"}, ["198.18.0.11"])]  # fmt: skip
 
 
-def test_a_pod_that_no_policy_selects_is_not_walled_in():
+def test_a_pod_that_no_policy_selects_has_no_firewall():
     assert firewall([policy(ingress=[])], "default", {"app": "b"}, everyone()) == ""
     assert firewall([policy(ingress=[])], "other", {"app": "a"}, everyone()) == ""
 
 
-def test_a_policy_with_an_empty_ingress_lets_nobody_in_and_everything_out():
+def test_an_empty_ingress_blocks_all_input_and_no_output():
     rules = firewall([policy(ingress=[])], "default", {"app": "a"}, everyone())
     assert "hook input priority 0; policy drop" in rules and "hook output" not in rules
 
 
-def test_peers_are_pods_of_the_same_namespace_unless_it_says_otherwise():
+def test_peers_are_pods_of_the_same_namespace_by_default():
     rule = {"from": [{"podSelector": {"matchLabels": {"app": "a"}}}], "ports": [{"port": 29500, "endPort": 29563}]}
     rules = firewall([policy(ingress=[rule])], "default", {"app": "a"}, everyone())
     assert "ip saddr 198.18.0.10 tcp dport 29500-29563 accept" in rules
@@ -244,7 +244,7 @@ def test_egress_without_ports_is_egress_to_all_ports():
 @pytest.mark.parametrize("expression, fits", [
     ({"key": "app", "operator": "In", "values": ["a"]}, True), ({"key": "app", "operator": "NotIn", "values": ["a"]}, False),
     ({"key": "app", "operator": "Exists"}, True), ({"key": "x", "operator": "DoesNotExist"}, True)])  # fmt: skip
-def test_selectors_know_expressions(expression, fits):
+def test_selectors_support_expressions(expression, fits):
     assert selects({"matchExpressions": [expression]}, {"app": "a"}) is fits
 
 
