@@ -1,5 +1,4 @@
-"""Blocking allreduces of 4 bytes from Python: NumPy, farandole.torch in place and not, and the ordered level beside
-them.
+"""Measures blocking allreduces of 4 bytes from Python: NumPy, farandole.torch in place and not, and the ordered level.
 
 farandole run -np 2 python bench/small_allreduce.py [--json]
 """

@@ -30,7 +30,7 @@ ROTATED_BYTES = 256 << 20
 
 
 def ddp_buckets(counts, cap_bytes=25 << 20, first_bytes=1 << 20):
-    """Sizes of DDP's buckets: filled in reverse order, the first one small."""
+    """The sizes of DDP's buckets, which are filled in reverse order, the first one small."""
     buckets, filled, cap = [], 0, first_bytes
     for count in reversed(counts):
         filled += count
@@ -41,7 +41,7 @@ def ddp_buckets(counts, cap_bytes=25 << 20, first_bytes=1 << 20):
 
 
 def timed(action, repeats, group):
-    """Seconds of the slowest rank, for each repetition."""
+    """The slowest rank's seconds for each repetition."""
     times = []
     for turn in range(repeats + 2):
         dist.barrier(group)
@@ -81,7 +81,7 @@ def measure_collectives(group, sizes, quick):
 
 
 def measure_completions(group, quick):
-    """What it costs to wait for one all_reduce of 4 bytes that was started with async_op=True."""
+    """Measures ways of waiting for one all_reduce of 4 bytes that was started with async_op=True."""
     tensors = [torch.ones(1) for _ in range(8)]
 
     def start(tensor):

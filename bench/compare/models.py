@@ -1,4 +1,4 @@
-"""Models: the number of elements of each gradient tensor of two well-known networks, from their architectures."""
+"""Models: how many elements the gradients of two well-known networks have, tensor by tensor, computed from their architectures."""
 
 
 def resnet50():

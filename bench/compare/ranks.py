@@ -1,7 +1,6 @@
-"""The ranks of one host as children of one process, and the method of measure.h for libraries that are used from
-Python.
+"""Runs the ranks of one host as children of one process, and applies the method of measure.h to Python libraries.
 
-Ranks are not bound to cores: Gloo works in threads of its own, which on one core would stand in each other's way.
+Ranks are not bound to cores: Gloo has threads of its own, which would compete for one core.
 """
 
 import argparse
@@ -19,11 +18,11 @@ import torch
 CORES = len(os.sched_getaffinity(0))
 
 
-def _child(rank, size, meeting, body, options):
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: none outlives its parent
+def _child(rank, size, folder, body, options):
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no child outlives its parent
     torch.set_num_threads(1)
     try:
-        body(rank, size, meeting, options)
+        body(rank, size, folder, options)
         sys.stdout.flush()
         os._exit(0)
     except BaseException:
@@ -36,7 +35,7 @@ def _numbers(text):
 
 
 def main(body, add_arguments=None):
-    """Runs body(rank, size, folder to meet in, options) in every rank; ends with 1 when one failed."""
+    """Runs body(rank, size, folder, options) in every rank; exits with 1 when one failed. `folder` is shared."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=0.1)
@@ -45,12 +44,12 @@ def main(body, add_arguments=None):
     if add_arguments:
         add_arguments(parser)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as meeting:
+    with tempfile.TemporaryDirectory() as folder:
         children = []
         for rank in range(options.ranks):
             child = os.fork()
             if child == 0:
-                _child(rank, options.ranks, meeting, body, options)
+                _child(rank, options.ranks, folder, body, options)
             children.append(child)
         failed = False
         while children:
@@ -127,7 +126,7 @@ class _RotatedTensors:
 
 
 def measure_sizes(library, sizes, seconds):
-    """Measures allreduce of each size on tensors that rotate through memory beyond the cache."""
+    """Measures tensors that rotate through more memory than the cache holds and are rewritten between batches."""
     pool_bytes = max(*sizes, 8 * last_level_cache() // library.size)
     pattern = (torch.arange(pool_bytes // 4) + library.rank).bitwise_and_(7).float()
     pool = pattern.clone()

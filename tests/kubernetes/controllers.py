@@ -1,8 +1,8 @@
-"""Controllers: which pods a workload becomes, with the names, labels, variables and host names that its controller
-gives.
+"""Computes the pods of a workload, with the names, labels, variables and host names that its controller assigns.
 
-Pure: manifests in, PodPlans out. The rules restate those of Kubernetes (Job, StatefulSet, Deployment), JobSet,
-LeaderWorkerSet, the training operator (PyTorchJob, TFJob), the trainer (TrainJob) and the MPI operator.
+The functions are pure: they turn manifests into PodPlans. The rules restate those of Kubernetes (Job, StatefulSet,
+Deployment), JobSet, LeaderWorkerSet, the training operator (PyTorchJob, TFJob), the trainer (TrainJob) and the MPI
+operator.
 """
 
 import copy
@@ -16,13 +16,13 @@ from fabric import CLUSTER
 
 @dataclass
 class PodPlan:
-    """One pod as its controller would create it. `stem` is its name; with `random` the controller adds a random end."""
+    """One pod as its controller would create it. `stem` is its name; with `random` the controller adds a random suffix."""
 
     stem: str
     template: dict  # the pod's spec
     labels: dict
     annotations: dict = field(default_factory=dict)
-    env: list = field(default_factory=list)  # what the controller adds to every container
+    env: list = field(default_factory=list)  # variables that the controller adds to every container
     hostname: str = ""  # empty: the pod's name
     subdomain: str = ""
     namespace: str = "default"
@@ -30,28 +30,28 @@ class PodPlan:
     index: int = 0
     role: str = ""  # replica type: Master, Worker, launcher...
     restart: str = "Always"
-    exit_codes: bool = False  # its controller makes it anew after codes from 128 on, and takes others as final
+    exit_codes: bool = False  # its controller replaces it after codes from 128 on; other codes are final
     waits_for: str = ""  # a host name that an init container of the controller resolves first
     default_command: tuple = ()  # instead of the image's own
-    files: dict = field(default_factory=dict)  # path -> (text, mode): what the controller mounts
+    files: dict = field(default_factory=dict)  # path -> (text, mode): files that the controller mounts
     with_service: bool = False  # the controller makes a headless service of this pod's name
 
 
 @dataclass
 class Workload:
-    """The pods of one object, and by which rules failed ones are replaced."""
+    """The pods of one object, and the rules by which failed ones are replaced."""
 
     kind: str
     name: str
     namespace: str
     pods: list
-    services: list = field(default_factory=list)  # (name, selector labels, publish not ready): headless ones it makes
+    services: list = field(default_factory=list)  # (name, selector labels, publish not ready): headless services
     job: dict = field(default_factory=dict)  # a Job's spec, for job_rules
     decides: str = ""  # the role whose success ends it; empty: all pods
-    first_decides: bool = False  # of all pods, whichever succeeds first
+    first_decides: bool = False  # the first pod that succeeds ends it
     in_order: bool = False  # the next pod starts when the one before is ready
-    recreate_all: bool = False  # a lost pod takes its whole group along
-    max_restarts: int = 0  # of the whole
+    recreate_all: bool = False  # after the loss of a pod its whole group is recreated
+    max_restarts: int = 0  # of all pods together
 
 
 def _meta(document):
@@ -69,7 +69,7 @@ def _plan(stem, template, namespace, labels, **more):
 
 
 def uid_of(*words):
-    """As an object's uid looks; here always the same for the same object."""
+    """A uid in the usual format; here it is the same for the same object."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, "/".join(words)))
 
 
@@ -81,7 +81,7 @@ def variables(**pairs):
 
 
 def job_pods(name, namespace, spec, labels=None, annotations=None, stem=None, subdomain=None):
-    """The pods of a Job. Indexed: the host name is <job>-<index>, the pod's name has a random end besides."""
+    """The pods of a Job. If it is Indexed, the host name is <job>-<index>, and the pod's name has a random suffix too."""
     indexed = spec.get("completionMode") == "Indexed"
     parallelism = spec.get("parallelism", 1)
     count = spec.get("completions", parallelism)
@@ -213,7 +213,7 @@ def leader_worker_set(document, _):
 
 
 def _replicas(specs, order):
-    """(type, index, replica spec), in the operator's order of types."""
+    """Yields (type, index, replica spec) in the operator's order of types."""
     for kind in sorted(specs, key=lambda one: order.index(one) if one in order else len(order)):
         for index in range(specs[kind].get("replicas", 1)):
             yield kind, index, specs[kind]
@@ -400,7 +400,7 @@ def train_job(document, documents):
 
 
 def _mpi(pods, implementation, hosts, slots, key_folder):
-    """The host file and the key that every pod mounts; the variables that only the launcher has."""
+    """Adds the host file and the SSH key, which every pod mounts."""
     colon = implementation in ("Intel", "MPICH")
     lines = [f"{host}:{slots}" if colon else f"{host} slots={slots}" for host in hosts]
     script = "#!/bin/sh\n" + "".join(f"echo {host}\n" for host in hosts)
@@ -443,7 +443,7 @@ def mpi_job(document, _):
         pods.append(_plan(own, specs["Worker"]["template"], namespace, labels, env=variables(K_MPI_JOB_ROLE="worker"),
                           hostname=own, subdomain=name, index=index, role="Worker", restart="Never",
                           default_command=("/usr/sbin/sshd", "-De")))  # fmt: skip
-        # Hydra calls back to the launcher by its host name.
+        # Hydra's processes connect to the launcher by its host name.
         searches = pods[-1].template.setdefault("dnsConfig", {}).setdefault("searches", [])
         searches.append(f"{name}.{namespace}.svc.{CLUSTER}")
     labels = {"training.kubeflow.org/job-name": name, "training.kubeflow.org/job-role": "launcher"}
@@ -482,7 +482,7 @@ CONTROLLERS = {
 
 
 def workloads(documents):
-    """What the controllers make of these objects; a Pod stands for itself."""
+    """The workloads of these objects; a Pod is a workload of its own."""
     made = []
     for document in documents:
         if document["kind"] in CONTROLLERS:

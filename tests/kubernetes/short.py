@@ -1,4 +1,4 @@
-"""short: manifests for tests in a few words; each function gives documents that podsim.read takes."""
+"""Short descriptions of manifests for tests; each function returns documents that podsim.read() accepts."""
 
 import copy
 
@@ -9,7 +9,7 @@ TRAIN = ["python", "/app/train_digits.py"]
 
 
 def pod_spec(command, container="main", env=None, **more):
-    """A pod of one container. `container_*` goes to the container, the rest to the pod."""
+    """A pod of one container. Arguments named container_* belong to the container, the others to the pod."""
     inner = {"name": container, "image": "any", "command": list(command), "env": [KEY_VARIABLE]}
     inner["env"] += [{"name": name, "value": str(value)} for name, value in (env or {}).items()]
     for key in [key for key in more if key.startswith("container_")]:
@@ -35,7 +35,7 @@ def job_spec(count, command, subdomain=None, rules=None, **more):
 
 
 def indexed_job(count, command, name="train", rules=None, **more):
-    """An Indexed Job with the headless service that gives its pods names."""
+    """An Indexed Job, and the headless service through which its pods have names."""
     made = {"kind": "Job", "apiVersion": "batch/v1", "metadata": {"name": name},
             "spec": job_spec(count, command, name, rules, **more)}  # fmt: skip
     return [KEY, service(name, {"job-name": name}), made]

@@ -1,4 +1,4 @@
-"""The CloudFormation template of a capacity block's nodes, and the map that lets them in."""
+"""Tests of the CloudFormation template of a capacity block's nodes, and of the config map that admits them."""
 
 import shutil
 import subprocess
@@ -19,7 +19,7 @@ def resources():
     class Loader(yaml.SafeLoader):
         pass
 
-    # !Ref a -> {"Ref": "a"}: enough to read what refers to what.
+    # !Ref a becomes {"Ref": "a"}, which is enough to check references.
     Loader.add_multi_constructor(
         "!",
         lambda loader, tag, node: {tag: loader.construct_scalar(node) if isinstance(node, yaml.ScalarNode) else None},

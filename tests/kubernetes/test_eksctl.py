@@ -1,4 +1,4 @@
-"""Cluster files of eksctl, the renderer that fills them, and the scripts around both."""
+"""Tests of the cluster files of eksctl, the renderer that fills them, and the scripts that use both."""
 
 import os
 import re
@@ -160,7 +160,7 @@ def test_e8_the_command_in_each_files_first_lines_fills_it():
 
 @pytest.fixture
 def stubs(tmp_path):
-    """A folder of programs that only write down how they were called; and what they wrote."""
+    """A folder of programs that only record their command lines, and a function that returns the records."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("eksctl", "kubectl", "helm", "aws", "docker"):

@@ -1,5 +1,4 @@
-"""Who carries gradients on GPUs is chosen when the job starts, by a variable in its manifest: on fakes for CUDA and
-NCCL."""
+"""A variable in a job's manifest chooses what reduces gradients on GPUs. The tests run on fakes of CUDA and NCCL."""
 
 import os
 import subprocess
@@ -47,14 +46,14 @@ def train(nccl, *options):
                           capture_output=True, text=True, env=variables, timeout=150)  # fmt: skip
 
 
-def test_h11_nccl_or_the_host_is_a_variable_of_the_job_and_no_other_build():
+def test_h11_a_variable_of_the_job_chooses_nccl_or_the_host():
     by_nccl = train(NCCL, "--env", "FARANDOLE_DEVICE_COLLECTIVES=nccl")
     assert by_nccl.returncode == 0, by_nccl.stderr
     through_the_host = train("/no/libnccl.so", "--env", "FARANDOLE_DEVICE_COLLECTIVES=staged")
     assert through_the_host.returncode == 0, through_the_host.stderr
 
 
-def test_h11_without_nccl_a_job_that_demands_it_says_so_and_any_other_goes_through_the_host():
+def test_h11_without_nccl_a_job_that_demands_it_fails_and_any_other_uses_the_host():
     demanded = train("/no/libnccl.so", "--env", "FARANDOLE_DEVICE_COLLECTIVES=nccl")
     assert demanded.returncode != 0 and "nccl" in demanded.stderr.lower() and "/no/libnccl.so" in demanded.stderr, (
         demanded.stderr

@@ -1,5 +1,4 @@
-"""train_digits_elastic: train_digits as an elastic program: ranks come and go at commits, and what is learned is the
-same.
+"""train_digits as an elastic program: ranks join and leave at commits, and the learned weights are the same.
 
 DIGITS=digits.npy farandole run --nnodes 2:3 ... -- python train_digits_elastic.py [--steps N] [--step-seconds S]
 """
