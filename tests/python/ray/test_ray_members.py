@@ -131,7 +131,7 @@ def test_a_dead_worker_is_the_cause_in_any_order_of_arrival():
     error = told(failures)
     assert str(error) == ("rank 1 of 3 on node-1 died: its worker process has died. Worker exit type: SYSTEM_ERROR "
                           "Worker exit "
-                          "detail: End of file; rank 0 says: rank 1 on b was lost")  # fmt: skip
+                          "detail: End of file; rank 0 reports: rank 1 on b was lost")  # fmt: skip
     assert error.rank == 1 and isinstance(error, RayActorError) and isinstance(error, farandole.RankError)
     train = "Worker(hostname='train-1', node_id='0123456789ab', node_ip='10.0.0.7', pid=7)"
     assert place_in(ValueError(train)) == "train-1 (10.0.0.7, Ray's node 01234567, process 7)"
@@ -151,7 +151,7 @@ def test_a_worker_that_raised_precedes_those_that_report_it():
 def test_a_rank_that_others_report_is_the_cause_without_its_own_error():
     error = told({2: RayTaskError(farandole.errors.as_horovod(LOST)), 0: RayTaskError(LOST)})
     assert error.rank == 1 and isinstance(error, farandole.PeerLostError)
-    assert str(error) == "rank 1 of 3 on node-1 was lost; rank 2 says: rank 1 on b was lost"
+    assert str(error) == "rank 1 of 3 on node-1 was lost; rank 2 reports: rank 1 on b was lost"
 
 
 def test_a_shutdown_of_others_is_not_the_cause():
