@@ -11,6 +11,6 @@ def refuse_beside_horovod():
         return
     raise ImportError(
         f"farandole-horovod cannot work beside Horovod {other.version} (in {other.locate_file('')}): both are the "
-        "package 'horovod', and their files lie among each other. Remove both and install the one you want: pip "
+        "package 'horovod', and their files share one folder. Remove both and install the one you want: pip "
         "uninstall -y horovod farandole-horovod && pip install farandole-horovod"
     )

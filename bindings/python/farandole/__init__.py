@@ -149,6 +149,7 @@ __all__ = [
 
 __version__ = _version()
 
+#: The operators of reductions, as members of Op.
 SUM = Op.SUM
 AVERAGE = Op.AVERAGE
 MIN = Op.MIN
@@ -163,10 +164,10 @@ LOGICAL_XOR = Op.LOGICAL_XOR
 
 
 def get_include():
-    """The folder of <farandole/farandole.h>, for programs that use the C or C++ API of this wheel."""
+    """The folder that contains <farandole/farandole.h>, for programs that use the C or C++ API of this wheel."""
     return _os.path.join(_os.path.dirname(__file__), "include")
 
 
 def get_cmake_dir():
-    """The folder for farandole_DIR, with which find_package(farandole) finds this wheel."""
+    """The folder for farandole_DIR, so that find_package(farandole) finds this wheel."""
     return _os.path.join(_os.path.dirname(__file__), "cmake")

@@ -41,12 +41,12 @@ __all__ = [
 ]
 
 # Horovod's reductions are plain numbers.
-Average = 0
-Sum = 1
-Adasum = 2
-Min = 3
-Max = 4
-Product = 5
+Average = 0  #: The sum over ranks divided by their number. Integers are rounded toward zero.
+Sum = 1  #: The sum over ranks.
+Adasum = 2  #: Adaptive summation: adds orthogonal parts of gradients and averages parallel ones.
+Min = 3  #: The smallest value over ranks.
+Max = 4  #: The largest value over ranks.
+Product = 5  #: The product over ranks.
 
 _OPS = {
     Average: int(core.Op.AVERAGE),
@@ -183,6 +183,7 @@ class _GlobalProcessSet(ProcessSet):
 
 _NOT_INITIALIZED = "farandole has not been initialized; use hvd.init()."
 
+#: The process set of all ranks.
 global_process_set = _GlobalProcessSet()
 _process_sets = {0: global_process_set}
 _free_ids = []  # of removed sets, oldest first
@@ -226,7 +227,7 @@ def _agree(world, what, text):
     others = [rank for rank, one in enumerate(hashes) if one != hashes[world.rank]]
     if others:
         raise errors.also(errors.MismatchError, ValueError)(
-            f"{what}: rank {world.rank} says {text}, and {'ranks' if len(others) > 1 else 'rank'} "
+            f"{what}: rank {world.rank} passes {text}, and {'ranks' if len(others) > 1 else 'rank'} "
             f"{', '.join(map(str, others))} something else; all ranks must add and remove the same sets in one order"
         )
 

@@ -24,6 +24,8 @@ import socket
 
 from . import core, elastic_client, errors, objects, stores
 
+__all__ = ["Checkpoint", "CheckpointError", "load", "read", "save", "write"]
+
 _log = logging.getLogger("farandole")
 _MANIFEST = "manifest.json"
 _FOLDER = re.compile(r"(\d{12})-[0-9a-f]{8}")

@@ -20,6 +20,8 @@ import time
 from . import basics, core, elastic_client, errors, objects, termination
 from .errors import HorovodInternalError, HostsUpdatedInterrupt
 
+__all__ = ["HorovodInternalError", "HostsUpdatedInterrupt", "ObjectState", "State", "run"]
+
 _log = logging.getLogger("farandole.elastic")
 
 # After these the world has ended or is unusable. A mismatch is excluded, because it would recur after each restore.
@@ -208,9 +210,11 @@ class ObjectState(State):
             object.__setattr__(self, name, value)
 
     def save(self):
+        """Saves a deep copy of each attribute in memory. TypeError if one cannot be copied."""
         self._saved = {name: _copy_of(name, value) for name, value in self._values().items()}
 
     def restore(self):
+        """Restores the attributes of the last save()."""
         self._set(copy.deepcopy(self._saved))
 
     def sync(self):

@@ -53,7 +53,7 @@ def is_requested():
 
 def leave():
     """Runs the callbacks of on_leave and exits with 143."""
-    _log.warning("told to end: this rank leaves")
+    _log.warning("SIGTERM was received: this rank leaves")
     for callback in list(_callbacks):
         callback(max(0.0, _deadline - time.monotonic()))
     raise SystemExit(EXIT_TERMINATED)

@@ -203,19 +203,19 @@ class Handle {
 
   // (memory or None, shape, received splits or None) of operation `index`. Memory is None if the caller provided it.
   py::tuple output(size_t index) const {
-    fdl_output told{};
-    told.struct_size = sizeof told;
-    check(fdl_handle_output(handle_, index, &told));
-    py::tuple shape(static_cast<size_t>(told.ndim));
+    fdl_output returned{};
+    returned.struct_size = sizeof returned;
+    check(fdl_handle_output(handle_, index, &returned));
+    py::tuple shape(static_cast<size_t>(returned.ndim));
     size_t count = 1;
-    for (int i = 0; i < told.ndim; ++i) {
-      shape[static_cast<size_t>(i)] = told.shape[i];
-      count *= static_cast<size_t>(told.shape[i]);
+    for (int i = 0; i < returned.ndim; ++i) {
+      shape[static_cast<size_t>(i)] = returned.shape[i];
+      count *= static_cast<size_t>(returned.shape[i]);
     }
     py::object splits = py::none();
-    if (told.received_splits) {
+    if (returned.received_splits) {
       py::tuple all(rank_count_);
-      for (size_t i = 0; i < rank_count_; ++i) all[i] = told.received_splits[i];
+      for (size_t i = 0; i < rank_count_; ++i) all[i] = returned.received_splits[i];
       splits = all;
     }
     py::object memory = py::none();
@@ -223,19 +223,19 @@ class Handle {
     const size_t bytes = count * fdl_dtype_size(operation.input.dtype);
     const Place place{static_cast<fdl_device_kind>(operation.input.device_kind), operation.input.device_index,
                       operation.input.stream};
-    if (!operation.output && told.data) {
+    if (!operation.output && returned.data) {
       memory = place.on_device()
-                   ? py::cast(new DeviceOutput(told.data, bytes, place), py::return_value_policy::take_ownership)
-                   : py::cast(new Output(told.data, bytes), py::return_value_policy::take_ownership);
+                   ? py::cast(new DeviceOutput(returned.data, bytes, place), py::return_value_policy::take_ownership)
+                   : py::cast(new Output(returned.data, bytes), py::return_value_policy::take_ownership);
     }
     return py::make_tuple(memory, shape, splits);
   }
 
   int last_joined() const {
-    fdl_output told{};
-    told.struct_size = sizeof told;
-    check(fdl_handle_output(handle_, 0, &told));
-    return told.last_joined;
+    fdl_output returned{};
+    returned.struct_size = sizeof returned;
+    check(fdl_handle_output(handle_, 0, &returned));
+    return returned.last_joined;
   }
 
  private:

@@ -17,10 +17,10 @@ UNTOUCHED = 77
 
 
 class Call:
-    """One collective with arguments that are right, and the ways in which this rank's arguments can be wrong.
+    """One collective with valid arguments, and functions that make this rank's arguments invalid.
 
     `arguments`: of the call. `expected`: what `result` must be, None where this rank gets nothing. `wrong`: functions
-    that change a copy of the arguments so that this rank must be refused."""
+    that change a copy of the arguments so that this rank's call must be rejected."""
 
     def __init__(self, arguments, expected, wrong):
         self.arguments = arguments
@@ -82,12 +82,12 @@ def read_only(key):
 
 
 def overlapping(rng, arguments):
-    """Input and output share some bytes, and not from the same start; the sizes are right."""
+    """Input and output overlap in part; the sizes are valid."""
     tensor, out = arguments["tensor"], arguments["out"]
     if min(tensor.size, out.size) < 2:
         return resized("out")(rng, arguments)
     base = np.full(tensor.size + out.size, UNTOUCHED, tensor.dtype)
-    shift = 1 if tensor.size >= out.size else out.size - tensor.size + 1  # no part is where a rank's own part would be
+    shift = 1 if tensor.size >= out.size else out.size - tensor.size + 1  # no part is at the place of a rank's own part
     if tensor.size >= out.size:
         return {**arguments, "tensor": base[shift : shift + tensor.size], "out": base[: out.size]}
     return {**arguments, "tensor": base[shift : shift + tensor.size], "out": base[: out.size]}
@@ -353,7 +353,7 @@ def run(calls, seed):
 
 
 def check_random_calls():
-    """One rank of a job. Prints how many correct calls it made and how many refusals it got."""
+    """One rank of a job. Prints the numbers of its correct and of its rejected calls."""
     calls, seed = int(os.environ["RANDOM_SIZES_CALLS"]), os.environ["RANDOM_SIZES_SEED"]
     counts = run(calls, seed)
     fdl.shutdown()

@@ -1,5 +1,5 @@
-"""The random caller's part for torch.distributed: wrong sizes are refused by torch or by the process group, before
-anything is sent, and correct calls give exact results. See random_sizes.py."""
+"""The random caller's part for torch.distributed: torch or the process group rejects wrong sizes before anything is
+sent, and correct calls give exact results. See random_sizes.py."""
 
 import os
 import random

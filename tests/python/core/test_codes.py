@@ -1,4 +1,4 @@
-"""The numbers that Python gives to the C API are those of its header, and are written there alone."""
+"""The numbers that Python passes to the C API are those of its header, and only the header contains them."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""Arguments of a Communicator: misspelt keywords, counts and operators are refused before anything is sent."""
+"""Arguments of a Communicator: misspelt keywords, counts and operators are rejected before anything is sent."""
 
 import inspect
 
@@ -15,7 +15,7 @@ ALL = (*REDUCING, *MOVING, "barrier")
 
 
 def call(comm, name, **options):
-    """A collective of 4 elements with good arguments, and these options."""
+    """A collective of 4 elements with valid arguments and these options."""
     positional = {"barrier": (), "scatter": (np.ones(4 * comm.size), np.empty(4))}.get(
         name.removeprefix("i"), (np.ones(4),)
     )
@@ -91,7 +91,7 @@ def test_invalid_counts_are_rejected(comm, name, counts, text):
 
 
 def check_a_refused_call_leaves_the_communicator_in_order():
-    """One rank errs and corrects itself; the others' call meets the corrected one."""
+    """One rank errs and corrects its call; the calls of the others match the corrected one."""
     fdl.init()
     with fdl.Communicator() as comm:
         if fdl.rank() == 1:
@@ -101,7 +101,7 @@ def check_a_refused_call_leaves_the_communicator_in_order():
             with pytest.raises(ValueError):
                 comm.allgather(np.ones(3), counts=[3, -3])
         assert comm.allreduce(np.ones(3)).tolist() == [RANKS] * 3
-        counts = np.array([1, 2])  # NumPy's integers are counts too
+        counts = np.array([1, 2])  # NumPy's integers are valid counts
         assert comm.allgather(np.full(fdl.rank() + 1, fdl.rank()), counts=counts).tolist() == [0, 1, 1]
 
 

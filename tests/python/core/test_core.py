@@ -23,7 +23,7 @@ def check_ranks_and_sizes():
     assert not fdl.is_initialized()
     raises(fdl.NotInitializedError, "init", fdl.rank)
     fdl.init()
-    fdl.init()  # a second one does nothing
+    fdl.init()  # a second call does nothing
     assert fdl.is_initialized()
     assert fdl.rank() == int(os.environ["FARANDOLE_RANK"]) and fdl.size() == int(os.environ["FARANDOLE_SIZE"])
     assert fdl.local_rank() == fdl.rank() and fdl.local_size() == fdl.size()
@@ -86,7 +86,7 @@ def check_gathers():
     expected = np.concatenate([np.full((one + 1, 2), one, "int32") for one in range(size)])
     gathered = fdl.allgather(rows)
     same(gathered, expected)
-    gathered[:] = 9  # the memory is the caller's
+    gathered[:] = 9  # the caller owns the memory
     same(fdl.allgather(np.zeros((0, 2) if rank else (1, 2), "float32")), np.zeros((1, 2), "float32"))
     one, two = fdl.grouped_allgather([rows, np.array([rank])])
     same(one, expected)
@@ -110,7 +110,7 @@ def check_alltoall():
     even = np.repeat(np.arange(size) + 10 * rank, 2)
     same(fdl.alltoall(even), np.repeat(10 * np.arange(size) + rank, 2))
     splits = [(rank + one) % 3 for one in range(size)]
-    mine = np.full((sum(splits) + 1, 2), rank)  # the last row goes to nobody
+    mine = np.full((sum(splits) + 1, 2), rank)  # the last row is not sent
     out, received = fdl.alltoall(mine, splits)
     assert received == [(one + rank) % 3 for one in range(size)]
     same(out, np.concatenate([np.full(((one + rank) % 3, 2), one) for one in range(size)]))
@@ -203,7 +203,7 @@ def check_other_kinds_of_memory():
     fdl.allreduce(numbers, out=numbers)
     assert list(numbers) == [sum(range(size)), 2 * size]
 
-    class Exports:  # nothing but DLPack
+    class Exports:  # supports only DLPack
         def __init__(self, array):
             self.array = array
 
@@ -248,7 +248,7 @@ def check_metrics():
 
 
 def check_steps_without_names_repeat():
-    """Blocking operations need no names for their order to be recognised: then nothing is sent any more."""
+    """The order of blocking operations without names is detected; no messages are sent afterwards."""
 
     def step():
         same(fdl.allreduce(np.ones(2, int)), [fdl.size()] * 2)

@@ -1,4 +1,4 @@
-"""What goes wrong says who, what and what to do, on every rank, in both classes: farandole's and Horovod's."""
+"""Errors name the rank, the operation and the remedy on every rank, with farandole's and Horovod's classes."""
 
 import os
 import pickle
@@ -16,7 +16,7 @@ from launch import checks_of, launch, require
 
 
 def mismatch(*parts, action):
-    """HorovodInternalError and MismatchError at once; and the world lives on."""
+    """The error is both a HorovodInternalError and a MismatchError, and the world stays usable."""
     error = fails(hvd.HorovodInternalError, *parts, action=action)
     assert isinstance(error, farandole.MismatchError), type(error).__mro__
     assert torch.equal(hvd.allreduce(torch.ones(2), op=hvd.Sum), torch.full((2,), float(hvd.size())))
@@ -93,7 +93,7 @@ def check_a_wait_that_times_out_leaves_the_operation():
 
 
 def check_an_operation_without_a_handle_completes():
-    """The tensors of a handle that nobody keeps stay until the operation is done."""
+    """The tensors of a dropped handle live until the operation is done."""
     for i in range(20):
         farandole.allreduce_async(np.full(1000, float(i)), name=f"dropped.{i}")
     assert farandole.allreduce(np.array([1]))[0] == farandole.size()
@@ -115,13 +115,13 @@ def one_rank_dies():
         hvd.barrier()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def goes_on():  # rank 1 may be gone before the others have left the barrier
+    def goes_on():  # rank 1 may exit before the others have left the barrier
         hvd.barrier()
         hvd.allreduce(torch.ones(4), name="orphan")
 
     error = fails(hvd.HorovodInternalError, "rank 1", action=goes_on)
     assert isinstance(error, farandole.PeerLostError) and error.culprit_rank == 1, (type(error), error.fields())
-    # What follows fails too, at once, and in the same class.
+    # Later calls fail too, at once, with the same class.
     fails(hvd.HorovodInternalError, "rank 1", action=lambda: hvd.allreduce(torch.ones(4), name="after"))
 
 

@@ -1,4 +1,4 @@
-"""Ranks that die, leave, do not come or are interrupted: everybody else is told who, in seconds."""
+"""Ranks that die, leave, do not arrive or are interrupted: the others name them within seconds."""
 
 import builtins
 import os
@@ -18,7 +18,7 @@ def one_rank_dies():
         farandole.barrier()
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def goes_on():  # rank 1 may be gone before the others have left the barrier
+    def goes_on():  # rank 1 may exit before the others have left the barrier
         farandole.barrier()
         farandole.allreduce(np.ones(4), name="orphan")
 
@@ -61,7 +61,7 @@ def aborts():
         farandole.AbortedError, "the data is wrong", action=lambda: [comm.allreduce(np.ones(4)) for _ in range(3)]
     )
     assert error.culprit_rank == 1, error.fields()
-    assert farandole.allreduce(np.ones(1))[0] == farandole.size()  # the world lives on
+    assert farandole.allreduce(np.ones(1))[0] == farandole.size()  # the world stays usable
 
 
 def test_an_abort_reaches_all_ranks():
@@ -75,7 +75,7 @@ def in_flight_at_shutdown():
         handle = farandole.allreduce_async(np.ones(4), name="never")
         farandole.shutdown()
         fails(farandole.ShutDownError, "shut", action=handle.wait)
-        fails(farandole.ShutDownError, "shut", action=handle.wait)  # asking again tells the same
+        fails(farandole.ShutDownError, "shut", action=handle.wait)  # a second wait raises the same
     else:
         fails(farandole.Error, action=lambda: farandole.allreduce(np.ones(4), name="late"))
 

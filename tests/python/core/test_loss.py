@@ -11,7 +11,7 @@ from launch import Launched
 
 
 def _until_lost(step):
-    """Repeats `step` until it fails; tells when and how on standard output."""
+    """Repeats `step` until it fails, and prints the time and the error."""
     for turn in range(10_000_000):
         try:
             step()
@@ -21,7 +21,7 @@ def _until_lost(step):
             return
         if turn == 50:
             print("READY", flush=True)
-    raise AssertionError("nobody was lost")
+    raise AssertionError("no rank was lost")
 
 
 def ordered():
@@ -80,6 +80,6 @@ def test_a_lost_rank_is_named_by_all_others(transport, what, how):
             seconds = float(moment) - begin
             print(f"{transport} {what.__name__} {how}: rank {rank.number} after {seconds * 1000:.1f} ms: {text}")
             assert (code, culprit) == ("PEER_LOST", "1") and host in text
-            # The promise is 100 ms and 2 s on a machine of one's own; a test on a crowded one bears twice the latter.
+            # The limits are 100 ms and 2 s on an idle machine; on a busy one the test allows twice the latter.
             assert seconds < 4, seconds
     assert not _shared_memory_names()

@@ -23,7 +23,7 @@ def broadcast(thing, name=None):
 
 
 def things():
-    """Objects around the sizes at which parts are sent by themselves."""
+    """Objects with sizes around the limit above which parts are sent separately."""
     large = objects._LARGE_BYTES
     for size in (0, 1, 65_536, 100_000, large - 1, large, large + 1, 3 * MIB):
         yield bytes(range(256)) * (size // 256) + b"x" * (size % 256)
@@ -72,7 +72,7 @@ def test_received_arrays_can_be_written():
 
 
 def check_a_root_only_reads_its_object():
-    """Memory that the root may not write is sent from where it lies."""
+    """Read-only memory of the root is sent without a copy."""
     farandole.init()
     with tempfile.TemporaryFile() as file:
         file.write(os.urandom(MIB))
@@ -152,7 +152,7 @@ def check_tensors_are_not_copied():
 
 
 def check_bytes_are_copied_once_by_receivers():
-    check_an_object_is_not_copied("bytes", 2)  # pickle makes bytes of its own from those that arrived
+    check_an_object_is_not_copied("bytes", 2)  # unpickling copies bytes
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Arguments that cannot be: one sentence says which, what was given and what to give, before anything is submitted."""
+"""Invalid arguments: one sentence names the argument, its value and a valid one, before anything is submitted."""
 
 import farandole as fdl
 import farandole.torch as hvd
@@ -179,7 +179,7 @@ def test_negative_splits_are_rejected():
 
 
 def check_rejected_calls_are_not_counted():
-    """All ranks count their unnamed operations alike. A call that fails on one rank only must not be counted."""
+    """All ranks count their unnamed operations equally. A call that fails on one rank only must not be counted."""
     hvd.init()
     if hvd.rank() == 1:
         bad = [np.ones(2), torch.ones(2, device="meta"), torch.ones(())]

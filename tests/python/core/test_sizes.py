@@ -1,4 +1,4 @@
-"""Sizes of a caller's arrays: wrong ones are refused with both numbers, and nothing is sent, written or counted.
+"""Sizes of a caller's arrays: wrong ones are rejected with both numbers, and nothing is sent, written or counted.
 
 The random caller also runs under AddressSanitizer: tests/run.sh, part address."""
 
@@ -73,7 +73,7 @@ def check_overlapping_arrays():
 
 
 def check_rejected_operations_do_not_use_up_a_number():
-    """Unnamed operations are counted. One rank's refused call must not shift its later names."""
+    """Unnamed operations are counted. A rejected call of one rank must not shift its later names."""
     for _ in range(3 * fdl.rank()):
         fails(fdl.InvalidArgumentError, "splits has", action=lambda: fdl.alltoall(np.ones(4), [4]))
         fails(fdl.InvalidArgumentError, "splits add up to", action=lambda: fdl.alltoall(np.ones(1), [9] * fdl.size()))
@@ -96,7 +96,7 @@ def test_on_ranks(check, size):
 
 
 def random_caller(size, seed, calls):
-    """(correct calls, refusals) of each rank."""
+    """(correct calls, rejected calls) of each rank."""
     environment = {
         "RANDOM_SIZES_PORT": str(free_port()),
         "RANDOM_SIZES_SEED": str(seed),

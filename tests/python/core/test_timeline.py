@@ -1,4 +1,4 @@
-"""The timeline as programs written for Horovod ask for it: parsed as JSON, checked bar by bar."""
+"""The timeline of programs written for Horovod, parsed as JSON and checked bar by bar."""
 
 import collections
 import json
@@ -18,7 +18,7 @@ from launch import Launched, launch
 
 
 class Timeline:
-    """A file, read as JSON; what must hold of every one is checked at once."""
+    """A timeline file, parsed as JSON. The constructor checks the properties of all timelines."""
 
     def __init__(self, path):
         with open(path, encoding="utf-8") as file:
@@ -89,7 +89,7 @@ def trains():
     module.allreduce(torch.ones(3), name="loss")
     module.stop_timeline()
     module.stop_timeline()  # harmless
-    module.barrier()  # else rank 0 may have heard of the next step
+    module.barrier()  # else rank 0 may have received messages of the next step
     step()
     module.start_timeline(os.path.join(folder, "again.json"))
     module.allreduce(torch.ones(3), name="second")
@@ -115,7 +115,7 @@ def test_a_timeline_has_horovods_states(tmp_path, module, transport):
     (gradient,) = gradients
     bars = timeline.bars(gradient)
     assert bars.count("NEGOTIATE_ALLREDUCE") == bars.count("ALLREDUCE") == 20, bars
-    # Without shared memory nobody hears when a rank is ready once the order is locked.
+    # Without shared memory, ranks do not report readiness after the order is locked.
     ready = bars.count("0")
     assert ready == bars.count("1") and (ready == 20 if transport == "shm" else 0 < ready < 20), bars
     assert timeline.marks("CYCLE_START")
@@ -156,7 +156,7 @@ def asks_wrongly():
     with pytest.raises(ValueError, match="has not been initialized"):
         hvd.start_timeline("x.json")
     hvd.init()
-    if hvd.rank() == 0:  # who writes is who is told
+    if hvd.rank() == 0:  # only the rank that writes gets the error
         with pytest.raises(
             ValueError, match="cannot open '/nowhere/x.json': No such file or directory; give a file"
         ) as caught:
@@ -193,7 +193,7 @@ def test_the_file_of_a_killed_rank_is_valid_json(tmp_path):
     assert len(text) > 100_000
     try:
         events = json.loads(text)
-    except json.JSONDecodeError:  # killed in the midst of a write: viewers take a file without its end
+    except json.JSONDecodeError:  # killed during a write: viewers accept a truncated file
         events = json.loads(text[: text.rindex("\n{")].rstrip().rstrip(",") + "\n]")
     assert {"NEGOTIATE_ALLREDUCE", "ALLREDUCE"} <= {event.get("name") for event in events}
 

@@ -1,5 +1,5 @@
-"""Memory of a group on its devices, on fakes for CUDA and NCCL: arrays in it, and gradients. This build of PyTorch
-has no CUDA: of the optimizer it is tested what it asks for. Data are small integers: sums are exact."""
+"""Symmetric memory of a group, on fakes for CUDA and NCCL: arrays in it, and gradients. This build of PyTorch has no
+CUDA, so the optimizer is tested by the memory that it requests. Data are small integers: sums are exact."""
 
 import os
 import sys
@@ -27,12 +27,12 @@ def held(count=COUNT, dtype="float32", group=None):
 
 
 def put(array, numbers):
-    fake_devices.synchronize()  # it was zeroed in the stream's order
+    fake_devices.synchronize()  # it is zeroed in stream order
     fake_devices.driver().fake_cuda_write(array.pointer, np.ascontiguousarray(numbers).ctypes.data, numbers.nbytes)
 
 
 def known():
-    """How many windows of this process NCCL knows, where it runs the group."""
+    """The number of windows of this process that NCCL has, if it runs the group."""
     if "FARANDOLE_NCCL_LIBRARY" not in os.environ or fdl.size() == 1:
         return None
     return fake_devices.nccl().fake_nccl_count(b"windows")
@@ -89,13 +89,13 @@ def check_unequal_sizes_are_a_mismatch():
 
 
 class Cuda(torch.Tensor):
-    """Says that it lies on a CUDA device."""
+    """Claims to be on a CUDA device."""
 
     device = property(lambda self: torch.device("cuda", 0))
 
 
 def buckets_of(monkey, elastic):
-    """What a bucket of gradients on CUDA asks for."""
+    """The memory that a bucket of gradients on CUDA requests."""
     asked = []
 
     def empty(*size, **options):
@@ -122,11 +122,11 @@ def check_gradients_on_cuda_use_memory_of_their_process_set():
         assert len(bucket.views) == 2
     with pytest.MonkeyPatch.context() as monkey:
         _, asked = buckets_of(monkey, elastic=True)
-        assert asked == [], "who comes later has nobody to take it with"
+        assert asked == [], "a rank that joins later cannot allocate collectively"
 
 
 def check_empty_on_cuda_is_symmetric_memory():
-    """As far as PyTorch goes without CUDA: the tensor is made from what the core allocates."""
+    """Without CUDA the test ends where PyTorch would create the tensor from the core's memory."""
     fake_devices.fake_torch_cuda()
     made = []
 

@@ -1,4 +1,4 @@
-"""Tensors on devices: arrays as CuPy has them, through the host's memory and by NCCL, on fakes for both. Data are
+"""Tensors on devices: arrays like CuPy's, through the host's memory and by NCCL, on fakes for both. Data are
 small integers: sums are exact."""
 
 import ctypes
@@ -62,7 +62,7 @@ def check_simultaneous_operations_are_fused():
 def check_fusion_buffers_are_registered_with_nccl():
     if "FARANDOLE_NCCL_LIBRARY" not in os.environ or fdl.size() == 1:
         return
-    tensors = [mine((300_000,), "float32", i) for i in range(2)]  # beside what smaller buckets have left
+    tensors = [mine((300_000,), "float32", i) for i in range(2)]  # larger than the buffers of earlier buckets
     fdl.grouped_allreduce(tensors, out=tensors, name="large")
     for i, one in enumerate(tensors):
         assert (one.get() == total((300_000,), "float32", i)).all()
@@ -133,7 +133,7 @@ def check_ordered_communicators():
 
 
 def check_messages():
-    """Round the ranks, from device to device and to the host's memory."""
+    """Messages around the ring of ranks, between devices and to the host's memory."""
     size, rank = fdl.size(), fdl.rank()
     after, before = (rank + 1) % size, (rank - 1) % size
     with fdl.Communicator() as comm:
@@ -148,7 +148,7 @@ def check_messages():
 
 
 def check_operations_are_ordered_with_the_stream():
-    """The array's own stream is held back while the operation is submitted: what it still has to do comes first."""
+    """The array's own stream is held while the operation is submitted. Its queued work precedes the operation."""
     library = fake_devices.driver()
     source, target = fake_devices.array(np.full(1000, 5, "int32")), fake_devices.array(np.zeros(1000, "int32"))
     library.fake_cuda_hold()
@@ -196,7 +196,7 @@ def check_zz_joined_ranks_contribute_zeros():
 
 
 def run_short_of_device_memory():
-    """The fusion buffer does not fit on rank 0's device: a smaller one does, or it lies in the host's memory there."""
+    """The fusion buffer does not fit on rank 0's device. That rank uses a smaller one, or the host's memory."""
     fdl.init()
     tensors = [mine((700_001 + i,), "float32", i) for i in range(3)]  # a little more than 8 MiB
     if fdl.rank() == 0:
@@ -210,7 +210,7 @@ def run_short_of_device_memory():
 
 
 def lose_a_device():
-    """Rank 1's device falls off under an operation that all have begun: every rank hears of it, and whose it was."""
+    """Rank 1's device is lost during an operation that all ranks have begun. Every rank gets an error that names it."""
     fdl.init()
     tensor = mine((100_000,), "float32")
     fdl.allreduce(tensor, name="before", out=tensor)
@@ -223,7 +223,7 @@ def lose_a_device():
         fake_devices.driver().fake_cuda_go_on()
     with pytest.raises(fdl.Error, match=r"cuda:0.*ECC") as failure:
         handle.wait(timeout=20)
-    print("told:", failure.value)
+    print("raised:", failure.value)
     with pytest.raises(fdl.Error):
         fdl.allreduce(np.ones(1), name="later")
 
@@ -263,7 +263,7 @@ def ask_for_what_is_not_there():
         fdl.core.open_device(2, 0)
     with pytest.warns(RuntimeWarning, match="go through memory of the host"):
         assert not fdl.core.can_use_device(2, 0)
-    assert not fdl.core.can_use_device(2, 0)  # told once
+    assert not fdl.core.can_use_device(2, 0)  # reported once
     assert fdl.allreduce(np.ones(3)).tolist() == [fdl.size()] * 3
 
 
@@ -272,14 +272,14 @@ def ask_for_what_is_not_there():
     ("2", "the fusion buffer of all ranks has 4194304 bytes instead of 16777216, and larger buckets go in rounds"),
     ("4", "its fusion buffer of 16777216 bytes is in memory of the host, which is slow")])  # fmt: skip
 def test_a_fusion_buffer_that_does_not_fit_is_reported_once(refusals, line):
-    said = launch(2, run_short_of_device_memory, fake_devices.environment(nccl=False, REFUSALS=refusals))
-    assert said[0].count(f"{line}: free memory of the device, or lower FARANDOLE_FUSION_BYTES") == 1, said[0]
-    assert said[0].count("fusion buffer") == 1 and "fusion buffer" not in said[1], said
+    printed = launch(2, run_short_of_device_memory, fake_devices.environment(nccl=False, REFUSALS=refusals))
+    assert printed[0].count(f"{line}: free memory of the device, or lower FARANDOLE_FUSION_BYTES") == 1, printed[0]
+    assert printed[0].count("fusion buffer") == 1 and "fusion buffer" not in printed[1], printed
 
 
 def test_a_lost_device_is_reported_on_all_ranks():
-    said = launch(3, lose_a_device, fake_devices.environment(nccl=False))
-    assert all("rank 1" in one for one in said), said
+    printed = launch(3, lose_a_device, fake_devices.environment(nccl=False))
+    assert all("rank 1" in one for one in printed), printed
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])

@@ -50,7 +50,7 @@ class Versioned(ctypes.Structure):
 
 
 NAMES = {Managed: b"dltensor", Versioned: b"dltensor_versioned"}
-_given = {}  # address: (struct, what it points to, who gave it)
+_given = {}  # address: (struct, its target, its producer)
 
 
 @Deleter
@@ -60,7 +60,7 @@ def give_back(address):
 
 @Deleter
 def end_capsule(capsule):
-    """As the standard has it: what nobody has taken goes back with its capsule."""
+    """As in the standard: the capsule releases a tensor that was not consumed."""
     for kind, name in NAMES.items():
         if python.PyCapsule_IsValid(capsule, name):
             kind.from_address(python.PyCapsule_GetPointer(capsule, name)).deleter(
@@ -69,7 +69,7 @@ def end_capsule(capsule):
 
 
 class Exporter:
-    """An array that has nothing but DLPack, version 1: it gives what it is asked for."""
+    """An array that supports only DLPack, version 1, and returns the requested version."""
 
     def __init__(self, array, place=(CUDA, 0), flags=0, major=1, strides=None, offset=0):
         self.array, self.place, self.flags, self.major, self.strides, self.offset = (
@@ -109,13 +109,13 @@ class Exporter:
         return python.PyCapsule_New(address, NAMES[kind], ctypes.cast(end_capsule, ctypes.c_void_p))
 
     def is_settled(self):
-        """All that was given is back."""
+        """Whether all tensors have been released."""
         gc.collect()
         return self.given_back == len(self.asked) > 0 and not any(one[2] is self for one in _given.values())
 
 
 class OldExporter(Exporter):
-    """From before version 1: knows of streams alone."""
+    """Older than version 1: accepts only a stream."""
 
     def __dlpack__(self, stream=None):
         self.asked.append((stream, None))
@@ -162,7 +162,7 @@ def check_byte_offsets():
 
 
 def check_work_on_the_producers_stream_precedes_the_operation():
-    """The producer works on a stream of its own, which the one that it is asked for must wait for."""
+    """The producer works on its own stream, for which the requested stream must wait."""
     source, target = fake_devices.array(np.full(1000, 5, "int32")), fake_devices.array(np.zeros(1000, "int32"))
     own = fake_devices.Stream("cuda:0")
 
@@ -244,16 +244,16 @@ def check_a_capsule_is_consumed_once():
     refused(fdl.InvalidArgumentError, "was consumed already", fdl.allreduce, tensor, name="taken", out=tensor)
     del tensor.taken
     gc.collect()
-    assert tensor.given_back == 0  # whoever has taken it gives it back
+    assert tensor.given_back == 0  # the consumer releases it
     _given.clear()
 
 
 def check_errors_of_the_producer_are_raised():
     class Broken(Exporter):
         def __dlpack__(self, **asked):
-            raise BufferError("this one is lent to nobody")
+            raise BufferError("this array is not lent")
 
-    refused(BufferError, "lent to nobody", fdl.allreduce, Broken(mine((4,), "float32")), name="broken")
+    refused(BufferError, "array is not lent", fdl.allreduce, Broken(mine((4,), "float32")), name="broken")
 
 
 @pytest.mark.parametrize("by", ENVIRONMENTS)

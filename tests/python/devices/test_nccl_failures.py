@@ -1,4 +1,4 @@
-"""Days on which NCCL is missing, old, another one on another rank, or fails: whole jobs, on the fakes."""
+"""Jobs in which NCCL is missing, old, different between ranks, or fails, on the fakes."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import pytest
 import test_devices
 from launch import free_port, launch
 
-# What rank 1 has that rank 0 has not, and what both are told of it.
+# The settings of rank 1 that rank 0 lacks, and the texts that both report.
 DAYS = {
     "another version": ({"FAKE_NCCL_VERSION": "22903"}, "has NCCL 2.32.3, rank 1", "has 2.29.3; install the same "
                                                                                       "on all"),
@@ -26,7 +26,7 @@ OWN_WORDS = {"too old": "is NCCL 2.17.5, too old; 2.18 or newer is needed",
 
 
 def start():
-    """Rank 1 has what the test says before anything of NCCL is opened."""
+    """Rank 1 gets the test's settings before NCCL is opened."""
     if os.environ["FARANDOLE_RANK"] == "1":
         os.environ.update(DAYS[os.environ["TEST_DAY"]][0])
     fdl.init()
@@ -44,26 +44,26 @@ def insist_on_nccl():
     tensor = start()
     with pytest.raises(fdl.Error) as failure:
         fdl.allreduce(tensor, name="first")
-    print("told:", failure.value)
+    print("raised:", failure.value)
 
 
 @pytest.mark.parametrize("day", DAYS)
 def test_an_unusable_nccl_is_reported_once_and_sums_are_right(day):
-    said = launch(2, sum_without_nccl, fake_devices.environment(nccl=True, TEST_DAY=day))
+    printed = launch(2, sum_without_nccl, fake_devices.environment(nccl=True, TEST_DAY=day))
     line = "collectives on devices go through the host's memory: "
-    assert said[0].count(line) == 1 and line not in said[1], said
-    assert all(words in said[0] for words in DAYS[day][1:]), said
+    assert printed[0].count(line) == 1 and line not in printed[1], printed
+    assert all(words in printed[0] for words in DAYS[day][1:]), printed
 
 
 @pytest.mark.parametrize("day", DAYS)
 def test_requiring_an_unusable_nccl_fails_on_all_ranks_with_the_reason(day):
-    said = launch(
+    printed = launch(
         2, insist_on_nccl, fake_devices.environment(nccl=True, TEST_DAY=day, FARANDOLE_DEVICE_COLLECTIVES="nccl")
     )
-    told = [next(line for line in one.splitlines() if line.startswith("told:")) for one in said]
-    assert all("device_collectives=nccl cannot be" in one for one in told), said
-    assert all(words in one for one in told for words in DAYS[day][1:]), said
-    assert OWN_WORDS.get(day, "") in said[1], said
+    raised = [next(line for line in one.splitlines() if line.startswith("raised:")) for one in printed]
+    assert all("device_collectives=nccl cannot be" in one for one in raised), printed
+    assert all(words in one for one in raised for words in DAYS[day][1:]), printed
+    assert OWN_WORDS.get(day, "") in printed[1], printed
 
 
 # ---- while it works
@@ -83,7 +83,7 @@ def wait_for_the_device_alone():
         fake_devices.synchronize()
         if fdl.rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        comm.allreduce(tensor, tensor)  # is queued, and rank 1 never comes
+        comm.allreduce(tensor, tensor)  # is queued, and rank 1 never joins it
         fake_devices.synchronize()
         with pytest.raises(fdl.PeerLostError) as failure:
             comm.allreduce(tensor, tensor)
@@ -95,7 +95,7 @@ def test_a_wait_for_the_device_ends_when_a_rank_is_killed():
 
 
 def come_too_late():
-    """Rank 1 is at something else until the others, who wait for the device alone, are let go."""
+    """Rank 1 is busy until the others, which wait for the device only, return."""
     port = free_port()
     os.environ["FARANDOLE_METRICS_PORT"] = str(port - int(os.environ["FARANDOLE_RANK"]))  # the local rank is added
     fdl.init()
@@ -113,7 +113,7 @@ def come_too_late():
         with pytest.raises(fdl.TimeoutError) as failure:
             comm.allreduce(tensor, tensor)
         assert failure.value.culprit_rank == 1
-    print("told:", failure.value)
+    print("raised:", failure.value)
     page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
     print(next(line for line in page.splitlines() if line.startswith("farandole_stalls_total{")))
 
@@ -124,16 +124,16 @@ def test_a_late_rank_is_named_during_a_wait_for_the_device_and_then_ends_it(tmp_
         "FARANDOLE_STALL_SHUTDOWN_S": "1.5",
         "TEST_MARK": str(tmp_path / "mark"),
     }
-    said = launch(3, come_too_late, fake_devices.environment(nccl=True, **{**ONE_GPU, **patience}))
-    told = [next(line for line in one.splitlines() if line.startswith("told:")) for one in said]
-    assert all("allreduce number 2 on cuda:0" in one and "for rank 1 (" in one for one in told), said
-    assert all("which has begun 1 there" in one and "stall_shutdown_s" in one for one in told), said
-    warned = [line for one in said for line in one.splitlines() if "communicator 'all comm 0'" in line]
-    assert any("has waited" in line and "for rank 1 (" in line for line in warned), said
+    printed = launch(3, come_too_late, fake_devices.environment(nccl=True, **{**ONE_GPU, **patience}))
+    raised = [next(line for line in one.splitlines() if line.startswith("raised:")) for one in printed]
+    assert all("allreduce number 2 on cuda:0" in one and "for rank 1 (" in one for one in raised), printed
+    assert all("which has begun 1 there" in one and "stall_shutdown_s" in one for one in raised), printed
+    warned = [line for one in printed for line in one.splitlines() if "communicator 'all comm 0'" in line]
+    assert any("has waited" in line and "for rank 1 (" in line for line in warned), printed
     counted = [
-        float(line.split()[-1]) for one in said for line in one.splitlines() if line.startswith("farandole_stalls")
+        float(line.split()[-1]) for one in printed for line in one.splitlines() if line.startswith("farandole_stalls")
     ]
-    assert len(counted) == 3 and sum(counted) == len(warned), said
+    assert len(counted) == 3 and sum(counted) == len(warned), printed
 
 
 def fail_while_nobody_calls():
@@ -145,17 +145,17 @@ def fail_while_nobody_calls():
         comm.allreduce(tensor, tensor)
         fake_devices.synchronize()
         comm.allreduce(tensor, tensor)
-        fake_devices.synchronize()  # returns, for the library ends what NCCL has in hand
+        fake_devices.synchronize()  # returns, because the library ends NCCL's operations
         with pytest.raises(fdl.Error) as failure:
             comm.allreduce(tensor, tensor)
         assert failure.value.culprit_rank == 1
-    print("told:", failure.value)
+    print("raised:", failure.value)
 
 
 def test_an_error_of_nccl_is_found_while_all_ranks_wait_for_the_device():
-    said = launch(2, fail_while_nobody_calls, fake_devices.environment(nccl=True, **ONE_GPU))
-    told = [next(line for line in one.splitlines() if line.startswith("told:")) for one in said]
-    assert all("failed on rank 1" in one and ": the network has failed" in one for one in told), said
+    printed = launch(2, fail_while_nobody_calls, fake_devices.environment(nccl=True, **ONE_GPU))
+    raised = [next(line for line in one.splitlines() if line.startswith("raised:")) for one in printed]
+    assert all("failed on rank 1" in one and ": the network has failed" in one for one in raised), printed
 
 
 def fail_in_nccl():
@@ -167,7 +167,7 @@ def fail_in_nccl():
         for _ in range(1000):
             fdl.allreduce(tensor, name="loop", out=tensor)
             fake_devices.synchronize()
-    print("told:", failure.value)
+    print("raised:", failure.value)
 
 
 @pytest.mark.parametrize("plan, moment, words", [
@@ -175,7 +175,9 @@ def fail_in_nccl():
     ("FAKE_NCCL_ERROR_AT", "3", ": the network has failed"),
 ])  # fmt: skip
 def test_an_error_of_nccl_is_raised_with_its_text_on_all_ranks(plan, moment, words):
-    said = launch(2, fail_in_nccl, fake_devices.environment(nccl=True, TEST_PLAN=plan, TEST_MOMENT=moment, **ONE_GPU))
-    told = [next(line for line in one.splitlines() if line.startswith("told:")) for one in said]
-    assert all("rank 1" in one for one in told), said
-    assert "failed on rank 1" in told[1] and words in told[1] and "NCCL_DEBUG=WARN" in told[1], said
+    printed = launch(
+        2, fail_in_nccl, fake_devices.environment(nccl=True, TEST_PLAN=plan, TEST_MOMENT=moment, **ONE_GPU)
+    )
+    raised = [next(line for line in one.splitlines() if line.startswith("raised:")) for one in printed]
+    assert all("rank 1" in one for one in raised), printed
+    assert "failed on rank 1" in raised[1] and words in raised[1] and "NCCL_DEBUG=WARN" in raised[1], printed

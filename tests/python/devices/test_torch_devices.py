@@ -96,8 +96,8 @@ class Held:
 
 
 def check_results_are_ordered_with_the_waiting_stream():
-    """Submitted on one stream, waited for on another: what that is given next comes after the operation, and memory of
-    the first is kept for it."""
+    """An operation is submitted on one stream and waited for on another. Later work of the second stream follows the
+    operation, and the memory of the first stream is kept for it."""
     one, other = fake_devices.Stream("cuda:0"), fake_devices.Stream("cuda:0")
     for step in range(3):  # the first makes the group's communicator
         tensor, copied = mine(1000, torch.float32, step), fake_devices.Tensor(torch.zeros(1000))
@@ -116,7 +116,7 @@ def check_results_are_ordered_with_the_waiting_stream():
 
 
 def check_a_bucket_waits_for_the_streams_of_all_its_gradients():
-    """As autograd does it: each gradient is there on the stream of its part of the forward pass."""
+    """As with autograd, each gradient is computed on the stream of its part of the forward pass."""
     streams = [fake_devices.Stream("cuda:0") for _ in range(2)]
     parameters = [fake_devices.Tensor(torch.zeros(500)).requires_grad_() for _ in streams]
     names = {parameter: f"of_stream.{i}" for i, parameter in enumerate(parameters)}
@@ -154,7 +154,7 @@ def check_a_bucket_waits_for_the_streams_of_all_its_gradients():
 
 
 class Momentum:
-    """An optimizer, as far as its state goes: on the device, but for what counts its steps."""
+    """An optimizer with its state on the device, except for its step counter."""
 
     def __init__(self, rank):
         self.param_groups = [{"params": [fake_devices.Tensor(torch.zeros(1))], "lr": 0.1}]
@@ -191,7 +191,7 @@ def check_torch_distributed():
             assert torch.equal(one.get(), total(count, torch.float32, i))
             (stream,) = set(one.recorded)  # the group's own stream
             assert stream != 1 and one.recorded == works[0][0].recorded
-        assert not hasattr(tensor, "recorded")  # which was worked with on the current stream
+        assert not hasattr(tensor, "recorded")  # it was used on the current stream
         dist.broadcast(tensor, src=0)
     whole = fake_devices.Tensor(torch.zeros(hvd.size() * 9))
     dist.all_gather_into_tensor(whole, mine(9, torch.float32))
@@ -206,7 +206,7 @@ def check_torch_distributed():
 
 
 def check_remaining_copies_follow_the_groups_stream():
-    """Of a work that is waited for on another stream than it was begun on, as a future's callbacks do."""
+    """The copies of a work that is waited for on another stream than its own, as in a future's callbacks."""
     stream, waiting = fake_devices.Stream("cuda:0"), fake_devices.Stream("cuda:0")
     given, between, target = (
         mine(100, torch.float32),
@@ -224,7 +224,7 @@ def check_remaining_copies_follow_the_groups_stream():
 
 
 def exchange_messages():
-    """From a device to a device or to the host and back, small ones too, and one that comes before it is wanted."""
+    """Messages between devices and the host, small ones too, and one that arrives before its receive."""
     rank, other = hvd.rank(), 1 - hvd.rank()
     for count in (1, 12, 13, 5000):
         for there in (fake_devices.Tensor, torch.clone):

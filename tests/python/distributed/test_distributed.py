@@ -52,7 +52,7 @@ def me():
 
 
 def check_init_by_file():
-    """Without any variable of ours: the store is all that the ranks share."""
+    """No variable of farandole is set: the ranks share only the store."""
     rank, size = int(os.environ.pop("FARANDOLE_RANK")), int(os.environ.pop("FARANDOLE_SIZE"))
     key, place = os.environ.pop("FARANDOLE_JOB_KEY"), os.environ.pop("FARANDOLE_RENDEZVOUS")
     os.environ["MASTER_PORT"] = place.rpartition(":")[2]
@@ -241,7 +241,7 @@ def check_work_and_futures():
     doubled = future.then(lambda done: 2 * done.value()[0])
     same(doubled.wait(), 2 * total)
     same(work.result()[0], total)
-    # What nobody waits for goes on, and a callback may start and await more.
+    # Operations without a wait progress, and a callback may start and await more.
     tensor = values(rank)
     nested = (
         dist.all_reduce(tensor, async_op=True)
@@ -259,7 +259,7 @@ def check_work_and_futures():
 def check_messages():
     rank, size = me()
     right, left = (rank + 1) % size, (rank - 1) % size
-    for count in (0, 1, 12, 13, 70_000):  # short ones travel inside their envelope
+    for count in (0, 1, 12, 13, 70_000):  # short ones are sent in their envelope
         mine, other = torch.full((count,), float(rank)), torch.full((count,), -1.0)
         works = [dist.irecv(other, left), dist.isend(mine, right)]
         for work in works:
@@ -287,7 +287,7 @@ def check_messages():
         seen = set()
         for _ in range(2 * (size - 1)):
             tensor = torch.zeros(1, dtype=torch.int64)
-            sender = dist.recv(tensor, tag=9)  # from whoever comes first
+            sender = dist.recv(tensor, tag=9)  # from any rank
             assert tensor.item() // 10 == sender
             seen.add(tensor.item())
         assert seen == {10 * one + turn for one in range(1, size) for turn in range(2)}
@@ -417,7 +417,7 @@ def check_groups():
         part.allreduce([tensor]).wait()
         same(tensor, [2.0, 2.0])
         part.shutdown()
-    other = dist.new_group(backend="farandole", pg_options=Options(transport="tcp"))  # a world of its own
+    other = dist.new_group(backend="farandole", pg_options=Options(transport="tcp"))  # a separate world
     tensor = torch.ones(70_000)
     dist.all_reduce(tensor, group=other)
     same(tensor[:2], [float(size)] * 2)
@@ -439,7 +439,7 @@ def check_groups_used_by_several_threads_at_once():
                 if work is not None:
                     work.wait()
                 assert torch.equal(tensor, torch.full_like(tensor, sum(range(size)) + size * step))
-        except BaseException as error:  # told by the thread that joins
+        except BaseException as error:  # raised by the thread that joins
             trouble.append(error)
 
     # And messages of the whole group beside them, with threads that wait for both ends at once.

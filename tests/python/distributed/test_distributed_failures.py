@@ -1,4 +1,4 @@
-"""backend="farandole" on bad days: who is missing, lost or wrong is named to everybody, in seconds; nobody hangs."""
+"""Failures with backend="farandole": all ranks name the missing, lost or wrong rank within seconds, and none hangs."""
 
 import datetime
 import os
@@ -67,7 +67,7 @@ def a_rank_dies_in_backward():
     if rank == 1:
         model.module[4:](middle).sum().backward()
     error = raises(RuntimeError, "rank 1", goes_on)
-    assert time.monotonic() - begin < 2 + 1.5, "a lost rank is noticed at once"  # and the first backward was waited for
+    assert time.monotonic() - begin < 2 + 1.5, "a lost rank is noticed at once"  # includes the first backward pass
     assert not isinstance(error, farandole.Error) or error.culprit_rank == 1
     raises(farandole.PeerLostError, "rank 1", dist.all_reduce, torch.ones(1))
 
@@ -92,7 +92,7 @@ def ranks_disagree():
     )
     group = dist.new_group()
     if rank == 0:
-        # Its message may have left before the other looked at it: what comes next tells.
+        # Its message may have been sent before the other checked it: the next call raises.
         raises(
             farandole.AbortedError,
             "recv of 8 bytes from rank 0 .*sent 400 bytes",
@@ -148,7 +148,7 @@ def one_aborts():
     group = dist.new_group()
     if rank == 0:
         work = dist.all_reduce(torch.ones(1000), group=group, async_op=True)
-        dist.destroy_process_group(group)  # with work in flight that the other never joins
+        dist.destroy_process_group(group)  # with work in flight that the other rank never joins
         raises(farandole.AbortedError, "destroyed while an operation was in flight", work.wait)
         raises(farandole.ShutDownError, "destroyed", group.allreduce, [torch.ones(1)])
     dist.barrier()
@@ -184,7 +184,7 @@ def orders_are_left_to_chance():
         dist.barrier()
     other = dist.all_reduce(torch.ones(3), group=group, async_op=True)  # the callback's may come before it or behind
     both_started.set()
-    # The first rank that notices ends the group, whose other operations fail with its words.
+    # The first rank that detects it ends the group, whose other operations fail with its text.
     raises(
         RuntimeError,
         r"in the callback of another one's future.*farandole.torch.distributed.in_order\(hook\)",
@@ -193,7 +193,7 @@ def orders_are_left_to_chance():
     group = dist.new_group()
     values = []
 
-    def continues(_):  # nothing else is started meanwhile: the order is the same everywhere
+    def continues(_):  # no other operation is started meanwhile: the order is equal on all ranks
         for _ in range(3):
             value = torch.ones(2)
             dist.all_reduce(value, group=group, async_op=True).get_future().wait()
@@ -233,7 +233,7 @@ def test_an_interpreter_ends_with_operations_in_flight():
     launch(2, leaves_without_a_word, deadline_s=30, fresh=True)
 
 
-# One beginning with Gloo a torchrun: a second one would find the addresses of the first in torchrun's store.
+# One Gloo job for each torchrun: a second one would find the addresses of the first in torchrun's store.
 @pytest.mark.parametrize("names", [["06_torch_ddp", "08_torch_dtensor"], ["07_torch_fsdp2", "09_torch_pipeline"]])
 def test_the_examples_run_under_torchrun(names):
     examples = os.path.join(ROOT, "examples")

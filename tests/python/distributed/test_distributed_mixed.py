@@ -1,4 +1,4 @@
-"""Groups with a backend for each device type, and tensors that no backend can take.
+"""Groups with a backend for each device type, and tensors that no backend supports.
 
 This build of PyTorch has no CUDA and no NCCL: Gloo stands for the other backend, and the CPU for either device.
 """
@@ -34,7 +34,7 @@ def is_gloo(backend):
 
 
 def check_calls(group, ours):
-    """All kinds of calls on CPU tensors, by the backend that the CPU has."""
+    """All kinds of calls on CPU tensors, by the CPU's backend."""
     tensor = torch.full((3,), float(rank + 1))
     work = dist.all_reduce(tensor, group=group, async_op=True)
     assert isinstance(work, Work) is ours
@@ -118,7 +118,7 @@ def what_cannot_be_made_is_refused():
 
 
 class FakeNCCL:
-    """Stands for ProcessGroupNCCL: Gloo, with NCCL's options."""
+    """A fake of ProcessGroupNCCL: Gloo with NCCL's options."""
 
     class Options:
         pass

@@ -1,4 +1,4 @@
-"""What people train with, over backend="farandole": on two ranks each gives the very bits that it gives over Gloo.
+"""Training over backend="farandole": on two ranks it gives the same bits as over Gloo.
 
 (Of two numbers there is one sum, whatever the order.)
 """
@@ -64,7 +64,7 @@ def train(model, optimizer, steps=4, wrap=None, first=0):
 
 
 def equal_on_both(run):
-    """The same run over both backends gives the same bits; and they are not those of no training."""
+    """Runs a program over both backends and asserts equal bits, which differ from the initial ones."""
     results = {name: run(group) for name, group in groups.items()}
     for one, other, before in zip(results["farandole"], results["gloo"], make_model().parameters()):
         assert torch.equal(one, other), (one, other)
@@ -73,7 +73,7 @@ def equal_on_both(run):
 
 
 def distributed(group, **options):
-    torch.manual_seed(dist.get_rank())  # rank 0's parameters are everybody's
+    torch.manual_seed(dist.get_rank())  # all ranks get rank 0's parameters
     model = make_model() if dist.get_rank() == 0 else nn.Sequential(*[copy.deepcopy(one) for one in make_model()])
     if dist.get_rank() != 0:
         for parameter in model.parameters():
@@ -328,7 +328,7 @@ def check_meshes_of_one_rank():
 
 
 def check_data_loaders_that_fork():
-    """Their processes inherit the group and must neither use it nor end it."""
+    """Their forked processes inherit the group and must neither use it nor end it."""
     loader = torch.utils.data.DataLoader(list(range(12)), batch_size=3, num_workers=2, multiprocessing_context="fork")
     model = distributed(groups["farandole"])
     for numbers in loader:

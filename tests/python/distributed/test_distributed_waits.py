@@ -1,4 +1,4 @@
-"""Waiting for what torch.distributed has started: Work.wait(timeout), the timeout of a group, and futures.
+"""Waits for operations of torch.distributed: Work.wait(timeout), the timeout of a group, and futures.
 
 wait(timeout) ends at its time and ends nothing else: the operation stays in flight, and completes when the late rank
 comes. The timeout of a group ends the group on all its ranks, with the late rank as its culprit.
@@ -34,7 +34,7 @@ def sums(count, group):
 
 
 def finish(tensors, works, group):
-    """All results are right, and the group works on."""
+    """Asserts that all results are right and that the group stays usable."""
     for work, tensor in zip(works, tensors):
         assert work.wait() and work.is_success()
         assert tensor.tolist() == [3.0] * 3
@@ -77,7 +77,7 @@ def waits_end_at_their_time():
 
 
 def several_threads_wait():
-    """One thread waits without a deadline and drives; the deadline of another one is kept."""
+    """One thread waits without a deadline and drives; another thread's deadline is met."""
     group = dist.new_group()
     if rank == 1:
         dist.barrier()
@@ -113,7 +113,7 @@ def messages_are_waited_for():
 
 
 def stopped_ranks_are_named():
-    """Rank 1 is stopped, as by SIGSTOP or a debugger: it answers nothing, and goes on later as if nothing was."""
+    """Rank 1 is stopped, as by SIGSTOP or a debugger. It replies to nothing, and continues later."""
     group = dist.new_group()
     pids = [None, None]
     dist.all_gather_object(pids, os.getpid())
@@ -139,7 +139,7 @@ def stopped_ranks_are_named():
 
 
 def callbacks_may_wait():
-    """In the callback of a future, which runs in the thread that drives else."""
+    """A wait in the callback of a future, which runs in the thread that otherwise drives."""
     group = dist.new_group()
     tensor = torch.ones(1)
 
@@ -167,13 +167,13 @@ def the_waiting_thread_completes_a_future():
         assert chained.wait() == 2 * size
         assert threads == [threading.main_thread()]
     work.wait()
-    # And one that is done already is complete when it is made.
+    # The future of a completed work is complete at once.
     future = work.get_future()
     assert future.done() and future.wait()[0] is tensor and tensor.tolist() == [2.0, 2.0]
 
 
 def two_futures_of_one_operation():
-    """A work that stands for several and one of those: both of their futures are completed."""
+    """The futures of a combined work and of one of its parts are both completed."""
     group = dist.new_group()
     if rank == 1:
         dist.barrier()
@@ -199,7 +199,7 @@ def waits():
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_a_timed_out_wait_leaves_the_operation_in_flight(transport):
-    # A stopped rank is not given up while the test runs, however slow the machine is.
+    # A stopped rank is not declared lost during the test, even on a slow machine.
     launch(2, waits, {"FARANDOLE_TRANSPORT": transport, "FARANDOLE_LOST_AFTER_S": "30"})
 
 
@@ -222,7 +222,7 @@ def test_a_lost_rank_ends_a_wait(transport):
 
 
 def groups_time_out():
-    """Each kind of call that rank 1 does not come to: both ranks get one error, which names rank 1 and what to do.
+    """Each kind of call that rank 1 does not make: both ranks get one error, which names rank 1 and the remedy.
 
     What rank 0 gave before its time was over is still good, so the first call of rank 1 may succeed: a later one fails.
     """
@@ -281,7 +281,7 @@ def test_all_late_ranks_of_a_host_are_named():
 
 
 def a_backward_pass_times_out():
-    """What a training script sees whose other rank sleeps."""
+    """The error of a training script whose other rank sleeps."""
     start(timeout=seconds(1))
     model = DistributedDataParallel(nn.Linear(10, 10))
     model(torch.ones(2, 10)).sum().backward()

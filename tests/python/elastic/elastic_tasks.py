@@ -68,7 +68,7 @@ def one_stops():
 
 
 def many_die():
-    """1 dies at work, the one in its place when it has just joined, and rank 0 of the time after that."""
+    """Rank 1 dies in a step, its replacement after it has joined, and then the next rank 0."""
 
     def trouble(state):
         if (WORKER, state.step) in ((1, 5), (0, 9)) or WORKER == 3:
@@ -78,7 +78,7 @@ def many_die():
 
 
 def one_dies_while_they_meet():
-    """1 dies at work, and the one in its place when it has been told of its world and has not come there."""
+    """Rank 1 dies in a step, and its replacement between the reply of the launcher and the rendezvous."""
     if WORKER == 2:
         farandole._native.World = lambda *_: die()
     one_dies()
@@ -101,7 +101,7 @@ def replaced_ones_fail():
 
 
 def fails_without_a_loss():
-    """The program says itself that a step failed, once, on all ranks."""
+    """The program raises HorovodInternalError itself, once, on all ranks."""
     attempts = []
 
     def trouble(state):
@@ -158,7 +158,7 @@ def grows(folder):
 
 
 def asks_for_slots(folder):
-    """Goes on until a third rank has come, which a discovery script tells of."""
+    """Runs until a third rank has joined, which a discovery script announces."""
     farandole.init()
     state = elastic.ObjectState(step=0, sizes=[])
 
@@ -178,7 +178,7 @@ def asks_for_slots(folder):
 
 
 def spreads(folder, leaves="elsewhere"):
-    """Adds 1 for each rank and step and commits each, until there is a file `stop`. Every step is said, by rank 0."""
+    """Adds 1 for each rank and step and commits each, until there is a file `stop`. Rank 0 prints every step."""
     farandole.on_leave(lambda seconds: say(left=state.step, seconds=seconds))
     farandole.init()
     state = elastic.ObjectState(step=0, total=0, sum_of_sizes=0)
@@ -208,7 +208,7 @@ def spreads(folder, leaves="elsewhere"):
 
 
 def has_a_checkpoint(folder):
-    """No elastic program: each loss ends all ranks, and they begin where rank 0 had saved."""
+    """A program that is not elastic: each loss ends all ranks, and they restart from rank 0's file."""
     farandole.init()
     path, step = os.path.join(folder, "step"), 0
     if farandole.rank() == 0 and os.path.exists(path):
@@ -230,7 +230,7 @@ def has_a_checkpoint(folder):
 
 
 def leaves(folder):
-    """A plain loop of one rank or several, each of which leaves by itself."""
+    """A plain loop of one or several ranks, each of which leaves on its own."""
     steps = 0
 
     @farandole.on_leave
@@ -247,7 +247,7 @@ def leaves(folder):
 
 
 def leaves_at_a_commit(folder):
-    """An elastic job of one host, all of which is told to end: no rank is cut off within a step."""
+    """An elastic job of one host that receives SIGTERM: no rank ends within a step."""
     farandole.init()
     state = elastic.ObjectState(step=0)
     farandole.on_leave(lambda seconds: say(left=state.step, rank=os.environ["FARANDOLE_WORKER"]))
@@ -271,7 +271,7 @@ def sum_of_ranks():
 
 
 def starts_a_job():
-    from elastic_tasks import sum_of_ranks  # that of a module, which other processes can import
+    from elastic_tasks import sum_of_ranks  # from a module, which other processes can import
 
     farandole.init()
     say(sums=farandole.run(sum_of_ranks, np=2))
@@ -284,7 +284,7 @@ def writes_nonsense(folder):
 
 
 def trains():
-    """A model, its optimizer and a sampler; 1 dies and is replaced, then 2 dies and nobody may come in its place."""
+    """A model, its optimizer and a sampler; rank 1 dies and is replaced, then rank 2 dies and is not replaced."""
     import farandole.torch as hvd
     import torch
     import torch.nn.functional as F

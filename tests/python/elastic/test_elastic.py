@@ -1,4 +1,4 @@
-"""Elastic jobs: ranks die, stop, fail, come and go; the others restore what was committed and go on."""
+"""Elastic jobs: ranks die, stop, fail, join and leave; the others restore the last commit and continue."""
 
 import json
 import os
@@ -23,7 +23,7 @@ EXIT_TOO_FEW, EXIT_PEER_LOST = 201, 202
 
 
 class Done:
-    """What became of an elastic job."""
+    """An elastic job: its output, its errors and its exit code."""
 
     def __init__(self, flags, task, *arguments, timeout=60, command=(FARANDOLE, "run")):
         variables = {
@@ -34,10 +34,10 @@ class Done:
         done = subprocess.run([*command, *map(str, arguments)], env=variables, capture_output=True, text=True,
                               timeout=timeout)  # fmt: skip
         self.code, self.output, self.errors = done.returncode, done.stdout, done.stderr
-        self.said = [json.loads(line.split("SAYS ")[1]) for line in done.stdout.splitlines() if "SAYS " in line]
+        self.printed = [json.loads(line.split("SAYS ")[1]) for line in done.stdout.splitlines() if "SAYS " in line]
 
     def all_say(self, key):
-        return [one for one in self.said if key in one]
+        return [one for one in self.printed if key in one]
 
     @property
     def report(self):
@@ -50,7 +50,7 @@ class Done:
 def test_a_killed_rank_is_replaced_and_the_others_continue_from_the_commit():
     job = Done("-np 3 --min-np 2", "one_dies")
     assert job.code == 0, job.report
-    # 5 steps were made, 4 committed; nobody begins at 0 again, not even the new one.
+    # 5 steps were made, 4 committed; no rank restarts at 0, not even the new one.
     assert sorted((one["worker"], one["enters"], one["rank"]) for one in job.all_say("enters")) == [
         (0, 0, 0), (0, 4, 0), (1, 0, 1), (2, 0, 2), (2, 4, 1), (3, 4, 2)
     ], job.report  # fmt: skip
@@ -128,7 +128,7 @@ def test_a_failure_without_a_loss_restores_the_commit():
 def test_init_joins_the_next_generation_without_elastic_run():
     job = Done("-np 2 --min-np 1", "begins_again_by_itself")
     assert job.code == 0, job.report
-    assert sorted((one["turn"], one["rank"], one["sum"]) for one in job.said) == [
+    assert sorted((one["turn"], one["rank"], one["sum"]) for one in job.printed) == [
         (turn, rank, 1) for turn in range(3) for rank in range(2)
     ], job.report
 
@@ -140,8 +140,7 @@ def test_the_job_follows_the_number_in_the_np_file(tmp_path):
     assert sorted(entered) == [(0, 0, [2]), (0, 0, [2, 3]), (0, 0, [2, 3, 1]), (1, 1, [2]), (1, 1, [2, 3]),
                                (2, 2, [2, 3])], job.report  # fmt: skip
     (last,) = job.all_say("steps")
-    # No step is lost, for nobody was; and who only sees others go synchronises nothing, which costs nothing to see
-    # here.
+    # No rank was lost, so no step is lost. Ranks whose peers only leave need no synchronisation.
     assert last["worker"] == 0 and last["steps"] == max(one["enters"] for one in job.all_say("enters"))
     assert "3 ranks are wanted, not 2" in job.errors and "1 ranks are wanted, not 3" in job.errors, job.report
     assert job.errors.count("removed from the elastic job, and ends") == 2 and "was lost" not in job.errors, job.report
@@ -241,7 +240,7 @@ def test_training_continues_with_a_replacement_and_then_with_fewer_ranks():
 
 
 def with_a_fake_launcher(monkeypatch, lines):
-    """A door behind which somebody says `lines` to whoever has asked, and closes."""
+    """Yields a client of a fake launcher that sends `lines` and closes; then the request that the launcher received."""
     name = f"farandole-test-{os.getpid()}-{time.monotonic_ns()}"
     listener = socket.socket(socket.AF_UNIX)
     listener.bind("\0" + name)
@@ -284,7 +283,7 @@ def test_next_world_raises_the_reason_when_no_generation_follows(monkeypatch, li
 
 
 def test_an_unreachable_launcher_is_named(monkeypatch):
-    monkeypatch.setenv("FARANDOLE_ELASTIC", "unix:@nobody-is-here")
+    monkeypatch.setenv("FARANDOLE_ELASTIC", "unix:@no-listener")
     monkeypatch.setenv("FARANDOLE_WORKER", "0")
     with pytest.raises(farandole.PeerLostError, match="farandole run"):
         elastic_client.LauncherClient()
@@ -373,7 +372,7 @@ def test_other_kinds_of_values_can_get_handlers():
 
 
 def among(monkeypatch, size):
-    """What each rank's sampler gives in a world of that size."""
+    """The samples of each rank in a world of that size."""
 
     def of_rank(sampler, rank):
         monkeypatch.setattr(basics, "is_initialized", lambda: True)
@@ -438,7 +437,7 @@ class Recorder(elastic.State):
 
 
 def loop(monkeypatch, failures, is_elastic=True):
-    """What run does when func raises `failures`, one a call."""
+    """Records the calls of run when func raises `failures`, one in each call."""
     events = []
     monkeypatch.setattr(elastic_client, "is_elastic", lambda: is_elastic)
     monkeypatch.setattr(elastic, "_join_next_world", lambda: events.append("again"))
@@ -506,7 +505,7 @@ def test_a_state_interrupts_after_a_membership_change():
         state.commit()
     assert caught.value.skip_sync
     state.restore()
-    assert state.step == 2  # commit saves before it looks
+    assert state.step == 2  # commit saves before it checks
     state.check_host_updates()  # once
     state.on_hosts_updated(2, elastic_client.REMOVED)
     state.on_hosts_updated(3, elastic_client.ADDED)
@@ -528,7 +527,7 @@ def test_a_function_may_be_elastic():
 def test_a_rank_of_an_elastic_job_may_start_another_job():
     job = Done("-np 2 --min-np 1", "starts_a_job")
     assert job.code == 0, job.report
-    assert [one["sums"] for one in job.said] == [[3, 3]] * 2, job.report
+    assert [one["sums"] for one in job.printed] == [[3, 3]] * 2, job.report
 
 
 def test_horovodrun_follows_a_discovery_script(tmp_path):

@@ -19,7 +19,7 @@ EXIT_RENDEZVOUS, EXIT_TOO_FEW, EXIT_PEER_LOST, EXIT_TERMINATED = 200, 201, 202, 
 
 
 class Node:
-    """One launcher; what it says is read as it comes."""
+    """One launcher, whose output is read as it arrives."""
 
     def __init__(self, job, number, flags="", key=KEY, **variables):
         place = ["--node-rank", str(number)] if number is not None else []
@@ -49,16 +49,16 @@ class Node:
     @staticmethod
     def _read(stream, lines):
         with stream:
-            lines.extend(stream)  # line by line, as they come
+            lines.extend(stream)  # line by line, as they arrive
 
     @property
-    def said(self):
+    def printed(self):
         return [
             json.loads(line.split("SAYS ")[1]) for line in list(self.output) if "SAYS " in line and line.endswith("\n")
         ]
 
     def all_say(self, key):
-        return [one for one in self.said if key in one]
+        return [one for one in self.printed if key in one]
 
     @property
     def words(self):
@@ -94,7 +94,7 @@ class Job:
             time.sleep(0.02)
 
     def until_steps_of(self, node, size, count=3):
-        """Until rank 0, which is on `node`, has said so many more steps in a world of that size."""
+        """Waits until rank 0, on `node`, has printed `count` more steps in a world of that size."""
         before = len([one for one in node.all_say("step") if one["size"] == size])
         self.wait(lambda: len([one for one in node.all_say("step") if one["size"] == size]) >= before + count)
 
@@ -171,10 +171,10 @@ def test_a_terminated_node_leaves_at_a_commit_and_the_others_lose_no_step(job):
     assert steps == list(range(1, len(steps) + 1)), steps  # no step was made twice
     (left,) = second.all_say("left")
     assert 0 < left["left"] <= len(steps) and 0 < left["seconds"] <= 25, job.report
-    said = first.words + second.words
-    assert "was told to end: the others go on without it from their next commit" in said and "was lost" not in said, (
-        job.report
-    )
+    printed = first.words + second.words
+    assert (
+        "was told to end: the others go on without it from their next commit" in printed and "was lost" not in printed
+    ), job.report
     assert "node 1 has left: 2 nodes, 2 ranks" in first.words, job.report
 
 
@@ -193,7 +193,7 @@ def test_a_late_node_gets_its_number_and_joins(job):
 def test_nodes_without_numbers_are_numbered_in_order_of_arrival(job):
     job = job("2:3")
     first = job.start(None)[0]
-    job.wait(lambda: "this node leads the job" in first.words)  # of one host: whoever listens first
+    job.wait(lambda: "this node leads the job" in first.words)  # on one host the first listener leads
     second, third = job.start(None, None)
     job.until_steps_of(first, 3)
     job.stop()
@@ -209,7 +209,7 @@ def test_a_stopped_node_is_lost_like_a_dead_one(job):
     (rank,) = (
         int(pid) for pid in open(f"/proc/{second.process.pid}/task/{second.process.pid}/children").read().split()
     )
-    os.kill(second.process.pid, signal.SIGSTOP)  # as a node that is cut off: launcher and rank
+    os.kill(second.process.pid, signal.SIGSTOP)  # launcher and rank, as on a disconnected node
     os.kill(rank, signal.SIGSTOP)
     job.until_steps_of(first, 1)
     job.stop()

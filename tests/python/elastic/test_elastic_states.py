@@ -38,7 +38,7 @@ def learning_rate(state):
 
 
 class Counter:
-    """An object that has nothing of PyTorch but the two methods."""
+    """An object with PyTorch's two methods and nothing else."""
 
     def __init__(self):
         self.count, self.lock = 0, threading.Lock()  # a lock can neither be copied nor pickled
@@ -67,7 +67,7 @@ def test_a_restored_scheduler_still_drives_its_optimizer():
     assert (learning_rate(state), scheduler.last_epoch) == (4.0, 1)
     steps(state, 1)
     assert learning_rate(state) == 2.0
-    state.restore()  # what was restored is not what was saved
+    state.restore()  # the restored object is not the saved one
     assert (learning_rate(state), scheduler.last_epoch) == (4.0, 1)
 
 
@@ -130,7 +130,7 @@ def test_an_attribute_that_is_assigned_later_is_state(kind):
     state.epoch_extra = [1]
     state.epoch_extra.append(2)
     state.restore()
-    assert state.epoch_extra == [1]  # its first assignment has saved it
+    assert state.epoch_extra == [1]  # its first assignment saves it
     state.epoch_extra = [3]
     state.save()
     state.epoch_extra.append(4)
@@ -154,7 +154,7 @@ def test_names_of_the_class_are_not_state():
         size = 0
 
         def __init__(self, lock):
-            self.lock = lock  # before the constructor of ObjectState: it stays out of the state, as ever
+            self.lock = lock  # before the constructor of ObjectState: it is not state
             super().__init__(step=1)
 
         @property
@@ -208,7 +208,7 @@ def test_a_state_may_be_copied():
 
 
 def check_later_attributes_are_synchronised():
-    """A rank that begins anew takes part in sync, though it has not assigned what the others have."""
+    """A new rank takes part in sync, although it lacks the attributes of the others."""
     hvd.init()
     rank = hvd.rank()
     state = elastic.ObjectState()

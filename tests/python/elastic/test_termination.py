@@ -1,4 +1,4 @@
-"""Ranks that are told to end: they go on to a leave point, save there, and end with 143; on one host."""
+"""Ranks that receive SIGTERM continue to a leave point, save there, and exit with 143; on one host."""
 
 import json
 import os
@@ -15,7 +15,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def told_to_end(flags, task, folder, ups):
-    """What a job said that got SIGTERM when `ups` ranks were up."""
+    """The output of a job that gets SIGTERM after `ups` ranks have started."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
     variables.update(OMP_NUM_THREADS="1", FARANDOLE_TERM_GRACE_S="17")
     command = [
@@ -38,8 +38,8 @@ def told_to_end(flags, task, folder, ups):
             rest, errors = job.communicate(timeout=30)
         finally:
             job.kill()
-    said = [json.loads(line.split("SAYS ")[1]) for line in "".join(lines + [rest]).splitlines() if "SAYS " in line]
-    return job.returncode, said, errors
+    printed = [json.loads(line.split("SAYS ")[1]) for line in "".join(lines + [rest]).splitlines() if "SAYS " in line]
+    return job.returncode, printed, errors
 
 
 def test_a_plain_loop_saves_at_its_leave_point(tmp_path):
@@ -51,16 +51,16 @@ def test_a_plain_loop_saves_at_its_leave_point(tmp_path):
 
 
 def test_a_terminated_elastic_job_leaves_at_one_commit(tmp_path):
-    code, said, errors = told_to_end("-np 2 --min-np 1", "leaves_at_a_commit", tmp_path, 2)
+    code, printed, errors = told_to_end("-np 2 --min-np 1", "leaves_at_a_commit", tmp_path, 2)
     assert code == 143, errors
-    left = [one["left"] for one in said if "left" in one]
-    assert len(left) == 2 and left[0] == left[1] >= 5, (said, errors)
+    left = [one["left"] for one in printed if "left" in one]
+    assert len(left) == 2 and left[0] == left[1] >= 5, (printed, errors)
     assert "was lost" not in errors and "Traceback" not in errors, errors
 
 
 @pytest.fixture
 def quiet(monkeypatch):
-    """Nothing of this test is left behind."""
+    """Restores the state of the module after the test."""
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(termination, "_callbacks", [])
     monkeypatch.setattr(termination, "_deadline", None)

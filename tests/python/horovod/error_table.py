@@ -1,4 +1,4 @@
-"""Prints what a program written for Horovod is told in each situation of the contract: row, situation, class, text.
+"""Prints the error of a program written for Horovod in each situation of the contract: row, situation, class, text.
 
 PYTHONPATH=tests/python/support python tests/python/horovod/error_table.py
 """
@@ -12,9 +12,9 @@ import farandole
 import horovod.torch as hvd
 import test_horovod_errors as errors
 from launch import checks_of, launch, require
-from test_horovod_errors import INTERNAL, ones, told
+from test_horovod_errors import INTERNAL, expect_error, ones
 
-# Each row of the contract, and the situations that stand for it.
+# Each row of the contract, and its situations.
 CONTRACT = [
     ("rank()/size() before init", ["rank() before init", "size() before init"]),
     ("a collective before init", ["a collective before init", "barrier before init"]),
@@ -75,11 +75,11 @@ def shuts_down():
     hvd.init()
     hvd.barrier()
     if hvd.rank() == 0:
-        told("a timeline in a folder that is not there", ValueError, ["cannot open", "No such file"],
+        expect_error("a timeline in a folder that is not there", ValueError, ["cannot open", "No such file"],
              lambda: hvd.start_timeline("/nowhere/t.json"))  # fmt: skip
-        told("another rank has shut down", INTERNAL, ["rank 1"], lambda: hvd.allreduce(ones(2), name="late"))
+        expect_error("another rank has shut down", INTERNAL, ["rank 1"], lambda: hvd.allreduce(ones(2), name="late"))
     hvd.shutdown()
-    told("a collective after shutdown", INTERNAL, [], lambda: hvd.allreduce(ones(2)))
+    expect_error("a collective after shutdown", INTERNAL, [], lambda: hvd.allreduce(ones(2)))
 
 
 def dies():
@@ -88,16 +88,16 @@ def dies():
     if hvd.rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     begin = time.monotonic()
-    error = told("another rank is killed", INTERNAL, ["rank 1"], lambda: hvd.allreduce(ones(2), name="grad"))
+    error = expect_error("another rank is killed", INTERNAL, ["rank 1"], lambda: hvd.allreduce(ones(2), name="grad"))
     assert isinstance(error, farandole.PeerLostError) and error.culprit_rank == 1
-    print(f"(told after {time.monotonic() - begin:.2f} s)")
+    print(f"(raised after {time.monotonic() - begin:.2f} s)")
 
 
 def stalls():
     hvd.init()
-    apart = farandole.Communicator()  # what meets here has no name, and cannot stall
+    apart = farandole.Communicator()  # its calls have no names and cannot stall
     if hvd.rank() == 0:
-        told(
+        expect_error(
             "a stall is ended", INTERNAL, ["allreduce.lonely", "rank 1"], lambda: hvd.allreduce(ones(2), name="lonely")
         )
     apart.barrier()
@@ -113,7 +113,7 @@ def rows_of(output):
 
 
 def all_rows():
-    """{situation: (class, text)} as rank 0 was told, else rank 1."""
+    """{situation: (class, text)} of rank 0, else of rank 1."""
     outputs = list(require(errors, 2, checks_of(errors)[0]))
     outputs += launch(2, shuts_down)
     outputs += launch(2, dies, codes=[0, -signal.SIGKILL])
@@ -128,7 +128,7 @@ def all_rows():
 
 
 def table():
-    """[(row, situation, class, text)]; KeyError where a situation of the contract was not met."""
+    """[(row, situation, class, text)]; KeyError if a situation of the contract did not occur."""
     rows = all_rows()
     return [(row, situation, *rows[situation]) for row, situations in CONTRACT for situation in situations]
 

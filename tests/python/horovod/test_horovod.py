@@ -96,7 +96,7 @@ def check_adasum_works_tensor_by_tensor_in_a_group():
 
 def check_adasum_of_special_vectors_is_exact():
     rank, size = hvd.rank(), hvd.size()
-    assert torch.equal(hvd.allreduce(torch.full((4,), 3.0), op=hvd.Adasum), torch.full((4,), 3.0))  # the same: averaged
+    assert torch.equal(hvd.allreduce(torch.full((4,), 3.0), op=hvd.Adasum), torch.full((4,), 3.0))  # parallel: averaged
     own = torch.zeros(size)
     own[rank] = 2.0
     assert torch.equal(hvd.allreduce(own, op=hvd.Adasum), torch.full((size,), 2.0))  # orthogonal: added
@@ -118,7 +118,7 @@ def check_adasum_rejects_unsupported_sets():
 
 
 def check_adasum_optimizer_combines_steps():
-    """Each rank's own step, then Adasum of what it changed."""
+    """Each rank's own step, then Adasum of the changes."""
     size = hvd.size()
     for make in (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), lambda p: torch.optim.Adam(p, lr=0.01)):
         model, alone = net(), [net() for _ in range(size)]
@@ -222,9 +222,9 @@ def check_sync_batch_norm_supports_empty_batches_and_small_types():
 
 
 def check_sync_batch_norm_of_small_types_and_layouts():
-    """As torch.nn.SyncBatchNorm has it: results of the input's type and layout, statistics of the module's own type."""
+    """As torch.nn.SyncBatchNorm: results have the input's type and layout, statistics the module's own type."""
     rank, size = hvd.rank(), hvd.size()
-    rows = [0 if one == 1 else 2 + one for one in range(size)]  # and nothing on one rank
+    rows = [0 if one == 1 else 2 + one for one in range(size)]  # and one empty batch
     share = slice(sum(rows[:rank]), sum(rows[: rank + 1]))
     generator = torch.Generator().manual_seed(SEED)
     data, weights = (torch.randn(sum(rows), 4, 3, 2, generator=generator) * 3 + 5 for _ in range(2))
@@ -260,7 +260,7 @@ def check_sync_batch_norm_of_small_types_and_layouts():
 
 
 class ScalarsAskedFor(torch.utils._python_dispatch.TorchDispatchMode):
-    """Counts how often the host wants a number of a tensor, for which it waits where that lies on a device."""
+    """Counts how often the host reads a number of a tensor, which would make it wait for a device."""
 
     count = 0
 
@@ -286,7 +286,7 @@ def check_sync_batch_norm_does_not_synchronize_with_the_device():
 
 
 def check_optimizers_of_every_form():
-    """foreach and fused ones, and those that torch has besides SGD and Adam."""
+    """foreach and fused forms, and torch's optimizers besides SGD and Adam."""
     for make in (
         lambda p: torch.optim.SGD(p, lr=0.1, foreach=True),
         lambda p: torch.optim.Adam(p, lr=0.01, fused=True),
@@ -317,7 +317,7 @@ def check_grad_scaler_with_a_fused_optimizer():
 
 
 def check_lbfgs_decides_equally_on_all_ranks():
-    """It looks at the loss to decide how often it calls the closure: all ranks must see the same one."""
+    """It decides by the loss how often it calls the closure: all ranks must get the same loss."""
     alone, model = net(), net()
     bases = [torch.optim.LBFGS(one.parameters(), max_iter=6, line_search_fn="strong_wolfe") for one in (alone, model)]
     pairs = [(alone, bases[0], everything), (model, wrap(model, bases[1]), mine)]
@@ -426,7 +426,7 @@ def check_sets_are_added_and_removed_while_others_are_in_use():
 
 
 def check_sets_do_not_wait_for_each_other():
-    """What waits for a late rank on one set does not hold up another set."""
+    """An operation that waits for a late rank on one set does not delay another set."""
     rank, size = hvd.rank(), hvd.size()
     ends = hvd.add_process_set([0, size - 1] if size > 2 else [0])
     if rank == 0:
@@ -457,7 +457,7 @@ def check_tensors_that_are_dropped_early():
     for n in range(20):
         hvd.allreduce_async(torch.full((50_000,), float(n)), name=f"dropped.{n}")
     gc.collect()
-    torch.full((50_000,), -1.0)  # would lie where freed ones lay
+    torch.full((50_000,), -1.0)  # would reuse freed memory
     handles = [hvd.allreduce_async(torch.full((50_000,), float(n)), name=f"kept.{n}", op=hvd.Sum) for n in range(20)]
     gc.collect()
     for n, handle in enumerate(handles):

@@ -1,5 +1,5 @@
-"""How jobs end, as Horovod's programs meet it: an exception in one rank, a death in backward, shutdowns, exits in
-flight."""
+"""Ends of jobs with Horovod's interface: an exception in one rank, a death in backward, shutdowns, exits with
+operations in flight."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from launch import launch
 
 
 def _trained(steps, hook=None):
-    """A loop as programs have it; `hook(step)` runs in the middle of each backward."""
+    """A training loop; `hook(step)` runs during each backward pass."""
     torch.manual_seed(0)
     model = nn.Sequential(*[nn.Linear(32, 32) for _ in range(8)])
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
@@ -29,19 +29,19 @@ def _trained(steps, hook=None):
 
 
 def _told(action):
-    """What went wrong, and when (a clock that all processes of the machine share)."""
+    """Prints the error and its time, on the clock that all processes of the machine share."""
     with pytest.raises(hvd.HorovodInternalError) as caught:
         action()
-    print("TOLD", time.monotonic(), type(caught.value).__name__, str(caught.value), sep="\t", flush=True)
+    print("ERROR", time.monotonic(), type(caught.value).__name__, str(caught.value), sep="\t", flush=True)
     return caught.value
 
 
-def _seconds_until_told(outputs, word):
+def _seconds_until_error(outputs, word):
     began = max(float(line.split("\t")[1]) for text in outputs for line in text.splitlines() if line.startswith(word))
-    told = [line.split("\t") for text in outputs for line in text.splitlines() if line.startswith("TOLD")]
-    for _, moment, kind, text in told:
+    reports = [line.split("\t") for text in outputs for line in text.splitlines() if line.startswith("ERROR")]
+    for _, moment, kind, text in reports:
         print(f"after {1000 * (float(moment) - began):.0f} ms: {kind}: {text}")
-    return [float(moment) - began for _, moment, _, _ in told], {text for _, _, _, text in told}
+    return [float(moment) - began for _, moment, _, _ in reports], {text for _, _, _, text in reports}
 
 
 class Wrong(Exception):
@@ -57,7 +57,7 @@ def one_rank_raises():
             raise Wrong("a batch that cannot be read")
 
     if hvd.rank() == 1:
-        _trained(1000, wrong)  # ends with a traceback, as programs do
+        _trained(1000, wrong)  # ends with a traceback
     else:
         _told(lambda: _trained(1000, wrong))
 
@@ -65,10 +65,10 @@ def one_rank_raises():
 def test_an_exception_in_one_rank_ends_the_others_in_time():
     outputs = launch(3, one_rank_raises, codes=[0, 1, 0])
     assert "a batch that cannot be read" in outputs[1]
-    seconds, texts = _seconds_until_told(outputs, "RAISED")
+    seconds, texts = _seconds_until_error(outputs, "RAISED")
     assert len(seconds) == 2 and len(texts) == 1, texts
     assert "rank 1" in texts.pop()
-    assert max(seconds) < 4  # the promise is 2 s on a machine of one's own
+    assert max(seconds) < 4  # the limit is 2 s on an idle machine
 
 
 def one_rank_is_killed_in_backward():
@@ -86,7 +86,7 @@ def one_rank_is_killed_in_backward():
 
 def test_a_rank_that_is_killed_in_backward_is_named():
     outputs = launch(3, one_rank_is_killed_in_backward, codes=[0, 0, -signal.SIGKILL])
-    seconds, texts = _seconds_until_told(outputs, "KILLED")
+    seconds, texts = _seconds_until_error(outputs, "KILLED")
     assert all("rank 2 on " in text for text in texts), texts
     assert max(seconds) < 4
 
@@ -108,7 +108,7 @@ def test_a_hundred_init_shutdown_cycles():
 
 
 def exits_in_flight():
-    """The interpreter ends while operations wait for ranks that never come."""
+    """The interpreter ends while operations wait for ranks that never arrive."""
     hvd.init()
     hvd.barrier()
     hvd.allreduce(torch.ones(1), name="together")
@@ -127,7 +127,7 @@ def test_an_interpreter_may_end_with_operations_in_flight():
 
 def stalls():
     hvd.init()
-    apart = farandole.Communicator()  # what meets here has no name, and cannot stall
+    apart = farandole.Communicator()  # its calls have no names and cannot stall
     if hvd.rank() == 0:
         error = _told(lambda: hvd.allreduce(torch.ones(2), name="lonely"))
         assert "allreduce.lonely" in str(error) and "rank 1" in str(error), error

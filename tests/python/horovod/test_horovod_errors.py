@@ -1,4 +1,4 @@
-"""What Horovod's programs are told when something is wrong: one row a situation, the same on every rank.
+"""Errors of programs written for Horovod: one row for each situation, equal on every rank.
 
 `python tests/python/error_table.py` prints the texts.
 """
@@ -17,7 +17,7 @@ def rank():
 
 
 def by_rank(first, others):
-    """What rank 0 gives, and what all others give."""
+    """The first value on rank 0, the second on all others."""
     return first if rank() == 0 else others
 
 
@@ -27,7 +27,7 @@ def ones(*shape, **options):
 
 INTERNAL = hvd.HorovodInternalError
 
-# (situation, class, words of the text, what every rank does). Words in {} are filled in by `words`.
+# (situation, class, words of the text, the function that every rank calls). `words` fills in words in {}.
 BEFORE_INIT = [
     ("rank() before init", ValueError, ["has not been initialized; use hvd.init()"], lambda: hvd.rank()),
     ("size() before init", ValueError, ["has not been initialized; use hvd.init()"], lambda: hvd.size()),
@@ -48,7 +48,7 @@ BEFORE_INIT = [
     ("a set before init", INTERNAL, ["has not been initialized"], lambda: hvd.add_process_set([0])),
 ]
 
-# Ranks disagree: nothing happens, all are told, the tensor and two ranks are named, and the job goes on.
+# Ranks disagree: the call has no effect, all ranks raise, with the tensor and two ranks, and the job continues.
 DISAGREEMENTS = [
     (
         "types differ",
@@ -130,7 +130,7 @@ DISAGREEMENTS = [
     ),
 ]
 
-# The caller's own fault: told at once, nobody waits.
+# Invalid arguments: raised at once, without waiting.
 FAULTS = [
     ("no rows: allgather", INTERNAL, ["dimension"], lambda: hvd.allgather(torch.tensor(1.0))),
     ("no rows: alltoall", INTERNAL, ["dimension"], lambda: hvd.alltoall(torch.tensor(1.0))),
@@ -207,7 +207,7 @@ FAULTS = [
 
 
 def _submit(kind, name):
-    """Two kinds under one name: the public functions put the kind into it."""
+    """Two kinds under one name, which the public functions cannot produce because names contain the kind."""
     from farandole import core
     from farandole.torch import ops
 
@@ -217,7 +217,7 @@ def _submit(kind, name):
     return ops._enqueue(hvd.global_process_set.group("test"), [fields], None, (tensor, target), lambda native: None)
 
 
-def told(situation, kind, words, action):
+def expect_error(situation, kind, words, action):
     with pytest.raises(kind) as caught:
         action()
     text = str(caught.value)
@@ -233,30 +233,30 @@ def alive():
 
 def check_before_init():
     for row in BEFORE_INIT:
-        told(*row)
+        expect_error(*row)
     hvd.init()
 
 
 def check_disagreements():
     for situation, words, action in DISAGREEMENTS:
-        error = told(situation, INTERNAL, [*words, "rank 0", "rank 1"], action)
+        error = expect_error(situation, INTERNAL, [*words, "rank 0", "rank 1"], action)
         assert isinstance(error, farandole.MismatchError)
-        assert hvd.allgather_object(str(error)) == [str(error)] * hvd.size(), "all ranks are told the same"
+        assert hvd.allgather_object(str(error)) == [str(error)] * hvd.size(), "all ranks raise the same text"
         alive()
 
 
 def check_faults():
     for row in FAULTS:
-        told(*row)
+        expect_error(*row)
     alive()
 
 
 def check_a_name_in_flight():
     if rank() == 0:
         first = hvd.allreduce_async(ones(3), name="twice", op=hvd.Sum)
-        told("a name that is in flight", ValueError, ["allreduce.twice", "in flight"],
+        expect_error("a name that is in flight", ValueError, ["allreduce.twice", "in flight"],
              lambda: hvd.allreduce_async(ones(3), name="twice", op=hvd.Sum))  # fmt: skip
-        told("a group with a name that is in flight", ValueError, ["in flight"],
+        expect_error("a group with a name that is in flight", ValueError, ["in flight"],
              lambda: hvd.grouped_allreduce_async([ones(1), ones(1)], name="pair") and
              hvd.grouped_allreduce_async([ones(1), ones(1)], name="pair"))  # fmt: skip
         hvd.barrier()
@@ -272,17 +272,17 @@ def check_ranks_outside_a_set():
     members = hvd.add_process_set([0])
     if members.included():
         assert hvd.allreduce(ones(1), process_set=members).item() == 1.0
-        told("a root outside the set", ValueError, ["invalid root rank 1"],
+        expect_error("a root outside the set", ValueError, ["invalid root rank 1"],
              lambda: hvd.broadcast(ones(1), 1, process_set=members))  # fmt: skip
     else:
-        told("an operation of a set one is not in", ValueError, [f"Rank {rank()} is not a member"],
+        expect_error("an operation of a set one is not in", ValueError, [f"Rank {rank()} is not a member"],
              lambda: hvd.allreduce(ones(1), process_set=members))  # fmt: skip
-        told("one's rank in such a set", ValueError, ["not part of provided process set"], members.rank)
+        expect_error("one's rank in such a set", ValueError, ["not part of provided process set"], members.rank)
     hvd.remove_process_set(members)
 
 
 def check_sets_that_differ():
-    error = told("sets that differ", ValueError, ["same sets in one order"],
+    error = expect_error("sets that differ", ValueError, ["same sets in one order"],
                  lambda: hvd.add_process_set(by_rank([0], [1])))  # fmt: skip
     assert isinstance(error, farandole.MismatchError)
     alive()
@@ -297,7 +297,7 @@ def check_operations_that_fail_after_join():
             ("alltoall", lambda: hvd.alltoall(ones(hvd.size()), name="joined")),
             ("reducescatter", lambda: hvd.reducescatter(ones(4), name="joined")),
         ):
-            told(f"{name} while others have joined", INTERNAL, [f"{name}.joined", "join"], action)
+            expect_error(f"{name} while others have joined", INTERNAL, [f"{name}.joined", "join"], action)
         assert torch.equal(hvd.allreduce(ones(2), op=hvd.Sum), ones(2))
     else:
         hvd.barrier()

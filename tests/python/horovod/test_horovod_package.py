@@ -117,10 +117,12 @@ def _words(function):
 
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_signatures_are_those_of_the_contract(name):
-    said = _words(getattr(hvd, name))
+    printed = _words(getattr(hvd, name))
     expected = SIGNATURES[name]
     # A further argument at the end, with a default, breaks no caller.
-    assert said == expected or said.startswith(expected + " ") and "=" in said[len(expected) :].split()[0], said
+    assert printed == expected or printed.startswith(expected + " ") and "=" in printed[len(expected) :].split()[0], (
+        printed
+    )
 
 
 def test_classes_and_constants():
@@ -158,7 +160,7 @@ def test_import_fails_if_horovod_is_installed(tmp_path):
 
 def _trains(command, epochs, *options):
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
-    variables.update(OMP_NUM_THREADS="1", HOROVOD_START_TIMEOUT="100")  # importing torch may take its time
+    variables.update(OMP_NUM_THREADS="1", HOROVOD_START_TIMEOUT="100")  # importing torch may take long
     done = subprocess.run([*command, sys.executable, SCRIPT, "--epochs", str(epochs), *options], env=variables,
                           capture_output=True, text=True, timeout=120)  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

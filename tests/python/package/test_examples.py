@@ -1,4 +1,4 @@
-"""The examples that show how one comes from elsewhere, run as their first lines say."""
+"""The examples for users of other libraries, run as their first lines say."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ FARANDOLE = os.path.join(os.path.dirname(sys.executable), "farandole")
 
 
 def say(command, may_abort_at_exit=False):
-    """The one line of the example itself."""
+    """The line that the example itself prints."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
     variables.update(OMP_NUM_THREADS="1", FARANDOLE_START_TIMEOUT_S="100")
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)

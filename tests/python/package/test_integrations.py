@@ -23,7 +23,7 @@ NEEDS_RAY = "ray.train"  # a module of classes of Ray Train's
 
 
 def python(*words, **more):
-    """What a fresh interpreter prints, and how it ends."""
+    """The output of a new interpreter, and its exit code."""
     return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60, **more)
 
 

@@ -67,8 +67,8 @@ def test_another_project_uses_the_installed_tree(tmp_path):
     run("cmake", "--install", os.path.join(ROOT, "build"), "--prefix", str(prefix), "--component", "system")
     built = build_against(prefix, tmp_path / "elsewhere")
     for program in ["in_c", "in_cpp"]:
-        said = run(str(prefix / "bin" / "farandole"), "run", "-np", "2", str(built / program))
-        assert sorted(said.split()) == ["2", "2", "[0]", "[1]"], said
+        printed = run(str(prefix / "bin" / "farandole"), "run", "-np", "2", str(built / program))
+        assert sorted(printed.split()) == ["2", "2", "[0]", "[1]"], printed
 
 
 def test_another_project_uses_the_wheel(tmp_path):

@@ -1,5 +1,5 @@
-"""Elastic workers of the Ray integration without Ray: who belongs to the next generation, and what the coordinator
-tells them."""
+"""Elastic workers of the Ray integration without Ray: the members of the next generation, and the coordinator's
+replies."""
 
 import asyncio
 import random
@@ -43,7 +43,7 @@ def test_remaining_workers_continue_and_a_successor_joins_later():
     assert one.has_newcomers() and one.next() is None and one.awaited() == [0, 2]
     one.asked(2)
     one.asked(0)
-    assert one.next() == [0, 3, 2] and not one.has_newcomers()  # node by node, and the first stays the first
+    assert one.next() == [0, 3, 2] and not one.has_newcomers()  # node by node, and the first worker stays first
 
 
 def test_rank_0_is_the_worker_with_the_oldest_state():

@@ -1,5 +1,4 @@
-"""The Ray integration without Ray: ranks by node, devices that ranks of a node share, first causes, and what is said
-where Ray is missing."""
+"""The Ray integration without Ray: ranks by node, shared devices of a node, first causes, and the error without Ray."""
 
 import pickle
 import random
@@ -102,11 +101,11 @@ def test_the_key_is_in_no_repr_and_survives_pickling():
 
 
 class RayActorError(Exception):
-    """As Ray's, by its name."""
+    """A class with the name of Ray's."""
 
 
 class RayTaskError(Exception):
-    """As Ray's: what was raised in the worker is its cause."""
+    """As Ray's: its cause is the exception of the worker."""
 
     def __init__(self, cause):
         super().__init__("the traceback there")
@@ -121,17 +120,17 @@ DEATH = RayActorError(
 LOST = farandole.PeerLostError("rank 1 on b was lost", 1, "b")
 
 
-def told(failures, size=3):
+def explained(failures, size=3):
     return explain(failures, lambda rank: f"node-{rank}", size)
 
 
 def test_a_dead_worker_is_the_cause_in_any_order_of_arrival():
     failures = {0: RayTaskError(LOST), 2: RayTaskError(ValueError("x")), 1: DEATH}
     assert first_cause(failures) == 1
-    error = told(failures)
+    error = explained(failures)
     assert str(error) == ("rank 1 of 3 on node-1 died: its worker process has died. Worker exit type: SYSTEM_ERROR "
                           "Worker exit "
-                          "detail: End of file; rank 0 says: rank 1 on b was lost")  # fmt: skip
+                          "detail: End of file; rank 0 reports: rank 1 on b was lost")  # fmt: skip
     assert error.rank == 1 and isinstance(error, RayActorError) and isinstance(error, farandole.RankError)
     train = "Worker(hostname='train-1', node_id='0123456789ab', node_ip='10.0.0.7', pid=7)"
     assert place_in(ValueError(train)) == "train-1 (10.0.0.7, Ray's node 01234567, process 7)"
@@ -143,15 +142,15 @@ def test_a_dead_worker_is_the_cause_in_any_order_of_arrival():
 
 
 def test_a_worker_that_raised_precedes_those_that_report_it():
-    error = told({0: RayTaskError(LOST), 1: RayTaskError(KeyError("weights"))})
+    error = explained({0: RayTaskError(LOST), 1: RayTaskError(KeyError("weights"))})
     assert error.rank == 1 and isinstance(error, KeyError) and isinstance(error.__cause__, KeyError)
     assert str(error).startswith("rank 1 of 3 on node-1 raised KeyError: 'weights'\n\nthe traceback there")
 
 
 def test_a_rank_that_others_report_is_the_cause_without_its_own_error():
-    error = told({2: RayTaskError(farandole.errors.as_horovod(LOST)), 0: RayTaskError(LOST)})
+    error = explained({2: RayTaskError(farandole.errors.as_horovod(LOST)), 0: RayTaskError(LOST)})
     assert error.rank == 1 and isinstance(error, farandole.PeerLostError)
-    assert str(error) == "rank 1 of 3 on node-1 was lost; rank 2 says: rank 1 on b was lost"
+    assert str(error) == "rank 1 of 3 on node-1 was lost; rank 2 reports: rank 1 on b was lost"
 
 
 def test_a_shutdown_of_others_is_not_the_cause():
@@ -161,7 +160,7 @@ def test_a_shutdown_of_others_is_not_the_cause():
 
 def test_an_unexplained_death_is_named_by_its_class():
     assert how_it_died(RayActorError()) == "RayActorError"
-    assert told({0: RayActorError("gone.")}, None).text == "rank 0 on node-0 died: gone"
+    assert explained({0: RayActorError("gone.")}, None).text == "rank 0 on node-0 died: gone"
 
 
 # ---- Asking for it ---------------------------------------------------------------------------------------------------
@@ -215,8 +214,8 @@ print("torch" in sys.modules, "numpy" in sys.modules)
 def test_without_ray_the_error_says_what_to_install(use, package):
     done = subprocess.run([sys.executable, "-c", WITHOUT.format(use=use)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    said, imported = done.stdout.strip().splitlines()
-    assert said.startswith("farandole.integrations.ray.") and "needs Ray" in said and said.endswith(package)
+    printed, imported = done.stdout.strip().splitlines()
+    assert printed.startswith("farandole.integrations.ray.") and "needs Ray" in printed and printed.endswith(package)
     assert imported == "False False"
 
 

@@ -1,4 +1,4 @@
-"""What the tests of farandole.run run on each rank; light, for each rank imports it."""
+"""Functions that the tests of farandole.run run on each rank. They import little, because each rank imports them."""
 
 import os
 import signal

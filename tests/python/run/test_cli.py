@@ -1,4 +1,4 @@
-"""The farandole command as its users meet it: run, bench, env, config, explain."""
+"""The farandole command: run, bench, env, config, explain."""
 
 import json
 import os
@@ -194,9 +194,18 @@ def test_env_prints_rank_and_source():
                                                    "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a-0.a",
                                                    "MASTER_PORT": "29500"})  # fmt: skip
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert list(told) == ["rank", "size", "local_rank", "local_size", "node_rank", "node_count", "source", "rendezvous"]
-    assert (told["rank"], told["size"], told["local_rank"], told["source"]) == (3, 8, 1, "torchrun")
+    result = json.loads(done.stdout)
+    assert list(result) == [
+        "rank",
+        "size",
+        "local_rank",
+        "local_size",
+        "node_rank",
+        "node_count",
+        "source",
+        "rendezvous",
+    ]
+    assert (result["rank"], result["size"], result["local_rank"], result["source"]) == (3, 8, 1, "torchrun")
 
 
 @pytest.mark.parametrize(
@@ -261,8 +270,8 @@ def test_tune_prints_a_valid_table(tmp_path):
     assert all(float(way.split("=")[1]) > 0 for row in rows for way in row[4:])
     table = tmp_path / "table.txt"
     table.write_text(done.stdout)
-    told = farandole("config", environment={"FARANDOLE_TUNING": str(table)})
-    assert f"tuning table: {table} (3 rows, " in told.stdout, told.stdout
+    result = farandole("config", environment={"FARANDOLE_TUNING": str(table)})
+    assert f"tuning table: {table} (3 rows, " in result.stdout, result.stdout
 
 
 def test_later_jobs_and_explain_use_the_saved_table(tmp_path):
@@ -273,10 +282,10 @@ def test_later_jobs_and_explain_use_the_saved_table(tmp_path):
         assert word in done.stdout, done.stdout
     saved = tmp_path / "farandole" / "tuning.txt"
     assert saved.read_text().count("allgather") == 4
-    told = farandole("explain", "--collective", "allgather", "--bytes", "4K", environment=home)
-    assert told.returncode == 0, told.stderr
-    assert f"tuning table: {saved} (4 rows, " in told.stdout, told.stdout
-    assert "where it was measured" in told.stdout, told.stdout
+    result = farandole("explain", "--collective", "allgather", "--bytes", "4K", environment=home)
+    assert result.returncode == 0, result.stderr
+    assert f"tuning table: {saved} (4 rows, " in result.stdout, result.stdout
+    assert "where it was measured" in result.stdout, result.stdout
     ran = farandole("bench", "--collective", "allgather", "--sizes", "4K", environment=home)
     assert ran.returncode == 0, ran.stderr
 
@@ -285,14 +294,14 @@ def test_a_table_chooses_algorithms_and_must_be_equal_on_all_ranks(tmp_path):
     table = tmp_path / "table.txt"
     table.write_text("farandole tuning 1\nallreduce shm 2 64 whole=9 double_binary_tree=1 ring=2\n")
     mine = {"FARANDOLE_TUNING": str(table)}
-    told = farandole("explain", "--bytes", "64", environment=mine)
-    assert "over shm: double_binary_tree\n" in told.stdout, told.stdout
-    assert "double_binary_tree took 1.0 us, ring 2.0 us" in told.stdout, told.stdout
+    result = farandole("explain", "--bytes", "64", environment=mine)
+    assert "over shm: double_binary_tree\n" in result.stdout, result.stdout
+    assert "double_binary_tree took 1.0 us, ring 2.0 us" in result.stdout, result.stdout
     script = f"[ $FARANDOLE_RANK = 0 ] || export FARANDOLE_TUNING=off; {FARANDOLE} bench --launched --sizes 64; true"
     done = farandole("run", "-np", "2", "--", "sh", "-c", script, environment=mine)
-    told = done.stderr
-    assert told.count("all ranks must have the same tuning table, but rank 0 on") == 2, told
-    assert told.count("has none; name one table on all ranks with FARANDOLE_TUNING") == 2, told
+    result = done.stderr
+    assert result.count("all ranks must have the same tuning table, but rank 0 on") == 2, result
+    assert result.count("has none; name one table on all ranks with FARANDOLE_TUNING") == 2, result
 
 
 def test_tune_rejects_invalid_options(tmp_path):
@@ -335,14 +344,14 @@ def test_explain_describes_numa_levels():
         "NUMA levels: used: " in two.stdout
         and "node 1: ranks 2-3 fold their inputs upon the sum of node 0" in two.stdout
     )
-    told = [
+    result = [
         json.loads(farandole("explain", "--ranks", "4", "--json", *more, environment=machine).stdout)
         for more in [[], ["--bytes", "4K"], ["--nodes", "0,1,0,1"], ["--algorithm", "ring"], ["--transport", "tcp"]]
     ]
-    assert [each["numa_levels"] for each in told] == [True, False, False, False, False]
-    assert told[0]["numa_nodes"] == [{"node": 0, "ranks": "0-1"}, {"node": 1, "ranks": "2-3"}]
-    assert [each["chosen"] for each in told[0]["ways"]].count(True) == 1
-    for answer, reason in zip(told[1:], ["below 64 KiB", "not neighbours", "a schedule", "share no memory"]):
+    assert [each["numa_levels"] for each in result] == [True, False, False, False, False]
+    assert result[0]["numa_nodes"] == [{"node": 0, "ranks": "0-1"}, {"node": 1, "ranks": "2-3"}]
+    assert [each["chosen"] for each in result[0]["ways"]].count(True) == 1
+    for answer, reason in zip(result[1:], ["below 64 KiB", "not neighbours", "a schedule", "share no memory"]):
         assert reason in answer["numa_why"] and answer["numa_stages"] == []
     for wrong in ["0,0", "0,0,1,x", "0,0,1,"]:
         assert farandole("explain", "--ranks", "4", "--nodes", wrong).returncode == 64
@@ -350,7 +359,7 @@ def test_explain_describes_numa_levels():
     assert "NUMA nodes: 0 (2 cores), 1 (2 cores); this process is bound to " in config.stdout
 
 
-# Each core is a node of a machine that hwloc is told of, and two ranks are bound to each: the job goes over levels.
+# hwloc gets a machine whose cores are NUMA nodes, and two ranks are bound to each: the job uses levels.
 def test_ranks_on_two_numa_nodes_use_levels_and_get_exact_sums():
     code = (
         "import os\n"

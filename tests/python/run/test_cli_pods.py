@@ -1,4 +1,4 @@
-"""`farandole run` in pods: who starts what where, what it says, and how it ends."""
+"""`farandole run` in pods: what starts where, its output, and its exit code."""
 
 import json
 import os
@@ -38,8 +38,8 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def said(text):
-    """What the ranks say in node 1 of the two that the pod's variables tell of: its ranks only need no coordinator."""
+def printed(text):
+    """The output of the ranks of node 1 of the two in the pod's variables."""
     return sorted(text.splitlines())
 
 
@@ -57,7 +57,7 @@ POD_1_OF_2 = {
 def test_the_pods_variables_number_its_ranks():
     done = run("--nproc-per-node", "2", "--", "sh", "-c", SAY, environment=POD_1_OF_2)
     assert done.returncode == 0, done.stderr
-    assert said(done.stdout) == ["[2] 2/4 local 0 node 1/2", "[3] 3/4 local 1 node 1/2"]
+    assert printed(done.stdout) == ["[2] 2/4 local 0 node 1/2", "[3] 3/4 local 1 node 1/2"]
     assert "node 1/2" in done.stderr and "ranks 2 to 3 of 4, source=indexed-job" in done.stderr, done.stderr
 
 
@@ -99,7 +99,7 @@ PET = {
 def test_torchruns_options_environment_and_launchers_are_equivalent(environment, arguments):
     done = run(*arguments, "--", "sh", "-c", SAY, environment=environment)
     assert done.returncode == 0, done.stderr
-    assert said(done.stdout) == ["[2] 2/4 local 0 node 1/2", "[3] 3/4 local 1 node 1/2"], done.stderr
+    assert printed(done.stdout) == ["[2] 2/4 local 0 node 1/2", "[3] 3/4 local 1 node 1/2"], done.stderr
 
 
 def test_the_command_line_wins_over_the_environment_and_standalone_over_the_launcher():
@@ -110,7 +110,7 @@ def test_the_command_line_wins_over_the_environment_and_standalone_over_the_laun
 
 def test_auto_is_one_rank_per_gpu_or_core_and_is_printed():
     done = run("--nproc-per-node", "auto", "--", "sh", "-c", SAY, environment={"CUDA_VISIBLE_DEVICES": "0,1,2"})
-    assert said(done.stdout) == [f"[{r}] {r}/3 local {r} node 0/1" for r in range(3)], done.stderr
+    assert printed(done.stdout) == [f"[{r}] {r}/3 local {r} node 0/1" for r in range(3)], done.stderr
     assert "3 processes a node: 'auto', and this one has 3 GPUs" in done.stderr
     done = run("--nproc-per-node", "gpu", "--", "true", environment={"CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 64 and "sees no GPU" in done.stderr
@@ -195,10 +195,10 @@ def test_a_report_names_its_rank_and_whether_the_cause_was_elsewhere(tmp_path, s
         f'echo "{sentence}" >&2; exit 1',
         environment=here,
     )
-    said = json.loads((tmp_path / "report").read_text())
-    assert list(said) == ["rank", "process", "exit_code", "ending", "pod", "node", "consequence"]
-    assert (said["rank"], said["exit_code"], said["ending"]) == (1, 1, "exit code 1")
-    assert (said["pod"], said["node"], bool(said["consequence"])) == ("train-1", "n7", consequence), said
+    printed = json.loads((tmp_path / "report").read_text())
+    assert list(printed) == ["rank", "process", "exit_code", "ending", "pod", "node", "consequence"]
+    assert (printed["rank"], printed["exit_code"], printed["ending"]) == (1, 1, "exit code 1")
+    assert (printed["pod"], printed["node"], bool(printed["consequence"])) == ("train-1", "n7", consequence), printed
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_sigterm_waits_for_the_grace_period_and_exits_with_143():
         assert {job.stdout.readline() for _ in range(2)} == {"[0] ready\n", "[1] ready\n"}
         job.send_signal(signal.SIGTERM)
         output, errors = job.communicate(timeout=30)
-    assert said(output) == ["[0] saved", "[1] saved"] and job.returncode == 143
+    assert printed(output) == ["[0] saved", "[1] saved"] and job.returncode == 143
     assert "SIGTERM: the ranks have 20 s" in errors and "failed first" not in errors, errors
 
 
@@ -269,7 +269,7 @@ def test_ranks_are_restarted_max_restarts_times(tmp_path):
 
 
 def test_orphans_are_reaped_while_the_ranks_run():
-    # Two generations of children that nobody waits for; the rank goes on and then looks for zombies of its starter.
+    # Two generations of children without a wait; the rank continues and then looks for zombies of its launcher.
     script = (
         "for i in 1 2 3 4 5; do (sh -c 'exit 0' & ) ; done; "
         "for try in $(seq 100); do "
@@ -292,11 +292,11 @@ def test_env_explains_its_choice():
     pod = {**POD_1_OF_2, "SLURM_PROCID": "3", "MASTER_PORT": "tcp://10.0.0.1:80"}
     done = explain(pod, "--json")
     assert done.returncode == 0, done.stdout
-    told = json.loads(done.stdout)
-    verdicts = {row["row"]: row["verdict"] for row in told["rows"]}
-    assert (told["rank"], told["size"], told["source"]) == (1, 2, "indexed-job")
+    result = json.loads(done.stdout)
+    verdicts = {row["row"]: row["verdict"] for row in result["rows"]}
+    assert (result["rank"], result["size"], result["source"]) == (1, 2, "indexed-job")
     assert verdicts["indexed-job"] == "chosen" and verdicts["slurm"] == "ignored" and verdicts["pet"] == "absent"
-    assert any("MASTER_PORT = 'tcp://10.0.0.1:80' is a service's" in note for note in told["notes"])
+    assert any("MASTER_PORT = 'tcp://10.0.0.1:80' is a service's" in note for note in result["notes"])
     text = explain(pod).stdout
     assert "indexed-job  node     chosen" in text and "note: MASTER_PORT" in text, text
 
@@ -304,6 +304,6 @@ def test_env_explains_its_choice():
 def test_env_explains_an_error_and_the_behaviour_of_run():
     done = explain({**PET, "PET_NPROC_PER_NODE": "8"}, "--json")
     assert done.returncode == 78
-    told = json.loads(done.stdout)
-    assert "start with `farandole run` in each pod" in told["error"]
-    assert told["node"].startswith("node 1/2 of 8 processes source=pet")
+    result = json.loads(done.stdout)
+    assert "start with `farandole run` in each pod" in result["error"]
+    assert result["node"].startswith("node 1/2 of 8 processes source=pet")

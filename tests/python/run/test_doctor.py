@@ -1,4 +1,4 @@
-"""`farandole doctor` and `farandole sshd-init`: what they find, what they do, and how they end."""
+"""`farandole doctor` and `farandole sshd-init`: their findings, actions and exit codes."""
 
 import json
 import os
@@ -25,16 +25,16 @@ def doctor(*arguments, environment=None, run=()):
 
 def findings(environment=None):
     done = doctor("--json", environment=environment)
-    told = {one["what"]: one for one in json.loads(done.stdout)["findings"]}
-    assert (done.returncode == 78) == any(one["verdict"] == "bad" for one in told.values()), done.stdout
-    return told
+    result = {one["what"]: one for one in json.loads(done.stdout)["findings"]}
+    assert (done.returncode == 78) == any(one["verdict"] == "bad" for one in result.values()), done.stdout
+    return result
 
 
 # ---- One pod ---------------------------------------------------------------------------------------------------------
 
 
 def test_each_finding_has_a_verdict_and_bad_ones_exit_with_78():
-    told = findings()
+    result = findings()
     assert {
         "rank",
         "ports",
@@ -46,30 +46,32 @@ def test_each_finding_has_a_verdict_and_bad_ones_exit_with_78():
         "hugepages",
         "clock",
         "EFA",
-    } <= set(told)
-    assert all(list(one) == ["what", "verdict", "text", "remedy"] for one in told.values())
-    assert told["rank"]["verdict"] == "good" and any(what.startswith("interface ") for what in told)
+    } <= set(result)
+    assert all(list(one) == ["what", "verdict", "text", "remedy"] for one in result.values())
+    assert result["rank"]["verdict"] == "good" and any(what.startswith("interface ") for what in result)
     text = doctor().stdout
     assert "single process" in text and "EFA not used" in text, text
 
 
 def test_unresolved_names_and_a_silent_rendezvous_have_a_remedy():
-    told = findings({"FARANDOLE_NODE_RANK": "1", "FARANDOLE_NNODES": "2", "FARANDOLE_JOB_KEY": "0123456789abcdef",
+    result = findings({"FARANDOLE_NODE_RANK": "1", "FARANDOLE_NNODES": "2", "FARANDOLE_JOB_KEY": "0123456789abcdef",
                      "FARANDOLE_RENDEZVOUS": "tcp://no-such-pod.invalid:29500"})  # fmt: skip
-    name = told["name no-such-pod.invalid"]
+    name = result["name no-such-pod.invalid"]
     assert name["verdict"] == "bad" and "publishNotReadyAddresses" in name["remedy"]
-    assert told["rendezvous no-such-pod.invalid:29500"]["verdict"] == "bad"
-    told = findings({"FARANDOLE_NODE_RANK": "1", "FARANDOLE_NNODES": "2", "FARANDOLE_RENDEZVOUS": "tcp://127.0.0.1:1"})
-    assert told["rendezvous 127.0.0.1:1"]["verdict"] == "note", "a host that answers is no fault"
+    assert result["rendezvous no-such-pod.invalid:29500"]["verdict"] == "bad"
+    result = findings(
+        {"FARANDOLE_NODE_RANK": "1", "FARANDOLE_NNODES": "2", "FARANDOLE_RENDEZVOUS": "tcp://127.0.0.1:1"}
+    )
+    assert result["rendezvous 127.0.0.1:1"]["verdict"] == "note", "a host that answers is no fault"
 
 
 def test_incomplete_pairs_are_bad_and_harmful_variables_are_warnings():
-    told = findings({"PET_NODE_RANK": "1", "RDMAV_FORK_SAFE": "1", "FARANDOLE_PORT": "tcp://10.0.0.1:80",
+    result = findings({"PET_NODE_RANK": "1", "RDMAV_FORK_SAFE": "1", "FARANDOLE_PORT": "tcp://10.0.0.1:80",
                      "FARANDOLE_JOB_KEY": "a-secret-of-sixteen"})  # fmt: skip
-    assert told["rank"]["verdict"] == "bad" and "PET_NNODES is not set" in told["rank"]["text"]
-    assert told["RDMAV_FORK_SAFE"]["verdict"] == "warning"
-    assert told["FARANDOLE_PORT"]["remedy"] == "enableServiceLinks: false"
-    assert "a-secret-of-sixteen" not in json.dumps(told)
+    assert result["rank"]["verdict"] == "bad" and "PET_NNODES is not set" in result["rank"]["text"]
+    assert result["RDMAV_FORK_SAFE"]["verdict"] == "warning"
+    assert result["FARANDOLE_PORT"]["remedy"] == "enableServiceLinks: false"
+    assert "a-secret-of-sixteen" not in json.dumps(result)
 
 
 def test_missing_efa_devices_are_counted_in_the_given_tree(tmp_path):
@@ -78,9 +80,9 @@ def test_missing_efa_devices_are_counted_in_the_given_tree(tmp_path):
     (device / "device" / "vendor").write_text("0x1d0f\n")
     (device / "ports" / "1" / "hw_counters").mkdir(parents=True)
     (device / "ports" / "1" / "hw_counters" / "tx_bytes").write_text("4096\n")
-    told = findings({"FARANDOLE_SYSFS_ROOT": str(tmp_path), "FARANDOLE_EXPECT_EFA": "4"})
-    assert told["EFA"]["verdict"] == "warning" and "1 of 4 EFA devices" in told["EFA"]["text"]
-    assert "4096 bytes sent" in told["EFA rdmap16s27"]["text"]
+    result = findings({"FARANDOLE_SYSFS_ROOT": str(tmp_path), "FARANDOLE_EXPECT_EFA": "4"})
+    assert result["EFA"]["verdict"] == "warning" and "1 of 4 EFA devices" in result["EFA"]["text"]
+    assert "4096 bytes sent" in result["EFA rdmap16s27"]["text"]
 
 
 # ---- Between ranks, and on a workstation -----------------------------------------------------------------------------
@@ -89,32 +91,34 @@ def test_missing_efa_devices_are_counted_in_the_given_tree(tmp_path):
 def test_every_pair_of_ranks_is_measured_and_the_slowest_is_named():
     done = doctor("--json", run=["run", "-np", "3", "--no-prefix", FARANDOLE])
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    (told,) = [line for line in lines if line["findings"]]
-    whats = [one["what"] for one in told["findings"]]
+    (result,) = [line for line in lines if line["findings"]]
+    whats = [one["what"] for one in result["findings"]]
     assert sum(" - rank " in what for what in whats) == 3, whats
     assert "slowest pair" in whats and "latest pair" in whats, whats
-    pair = next(one for one in told["findings"] if " - rank " in one["what"])
+    pair = next(one for one in result["findings"] if " - rank " in one["what"])
     assert " us, " in pair["text"] and " GB/s, clocks " in pair["text"]
 
 
 def test_row_e15_missing_tools_are_explained_and_others_print_their_version(tmp_path):
     done = doctor("--cluster", "--json", environment={"PATH": str(tmp_path)})
-    told = {one["what"]: one for one in json.loads(done.stdout)["findings"]}
-    assert set(told) == {"kubectl", "aws", "eksctl", "helm"}
+    result = {one["what"]: one for one in json.loads(done.stdout)["findings"]}
+    assert set(result) == {"kubectl", "aws", "eksctl", "helm"}
     assert (
-        told["kubectl"]["verdict"] == "bad" and done.returncode == 78 and "kubernetes.io" in told["kubectl"]["remedy"]
+        result["kubectl"]["verdict"] == "bad"
+        and done.returncode == 78
+        and "kubernetes.io" in result["kubectl"]["remedy"]
     )
     tool = tmp_path / "kubectl"
     tool.write_text("#!/bin/sh\necho Client Version: v1.37.1\n")
     tool.chmod(0o755)
     done = doctor("--cluster", "--json", environment={"PATH": str(tmp_path)})
-    told = {one["what"]: one for one in json.loads(done.stdout)["findings"]}
-    assert told["kubectl"]["text"] == "Client Version: v1.37.1" and done.returncode == 0
+    result = {one["what"]: one for one in json.loads(done.stdout)["findings"]}
+    assert result["kubectl"]["text"] == "Client Version: v1.37.1" and done.returncode == 0
 
 
 # ---- sshd-init -------------------------------------------------------------------------------------------------------
 
-# Stands for sshd: starts a daemon, as sshd does for mpirun, that starts a rank which saves on SIGTERM.
+# A fake sshd that starts a daemon, as sshd does for mpirun; the daemon starts a rank that saves on SIGTERM.
 SSHD = """#!/bin/bash
 echo "sshd $@"
 trap 'echo sshd ends; exit 0' TERM
@@ -155,7 +159,7 @@ def test_hanging_ranks_do_not_exceed_the_pods_grace_period(tmp_path):
         rank = int(init.stdout.readline().removeprefix("rank "))
         init.send_signal(signal.SIGTERM)
         init.wait(timeout=30)
-        os.kill(rank, signal.SIGKILL)  # in a pod the kernel does it when process 1 ends
+        os.kill(rank, signal.SIGKILL)  # in a pod the kernel does this when process 1 ends
     assert init.returncode == 143
 
 

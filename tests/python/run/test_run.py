@@ -41,12 +41,12 @@ def test_results_come_in_rank_order_for_more_than_ten():
 
 
 def test_the_signature_is_that_of_the_contract():
-    said = [
+    printed = [
         "func",
         *(f"{p.name}={p.default!r}" for p in list(inspect.signature(farandole.run).parameters.values())[1:]),
     ]
     assert (
-        said
+        printed
         == (
             "func args=() kwargs=None num_proc=1 min_num_proc=None max_num_proc=None slots=None reset_limit=None "
             "cooldown_range=None hosts=None hostfile=None host_discovery_script=None start_timeout=None ssh_port=None "
@@ -148,7 +148,7 @@ def test_output_is_written_to_a_folder_for_each_rank(tmp_path):
     assert sorted(os.listdir(folder)) == [f"rank.{rank:02}" for rank in range(11)]
     assert (folder / "rank.07" / "stdout").read_text() == "out 7\nnot ended\n"
     assert (folder / "rank.10" / "stderr").read_text() == "err 10\n"
-    assert "[7] out 7\n" in done.stdout  # and to the console as ever
+    assert "[7] out 7\n" in done.stdout  # and to the console as usual
 
 
 def test_an_impossible_folder_is_reported(tmp_path):
@@ -169,8 +169,8 @@ def test_a_report_file_names_the_first_failed_rank(tmp_path):
     done = subprocess.run([FARANDOLE, "run", "-np", "2", "--report", tmp_path / "report", "sh", "-c",
                            "[ $FARANDOLE_RANK = 0 ] || exit 5"], capture_output=True, env=clean())  # fmt: skip
     assert done.returncode == 5
-    told = json.loads((tmp_path / "report").read_text())
-    assert (told["rank"], told["exit_code"], told["ending"]) == (1, 5, "exit code 5")
+    result = json.loads((tmp_path / "report").read_text())
+    assert (result["rank"], result["exit_code"], result["ending"]) == (1, 5, "exit code 5")
 
 
 # ---- horovodrun ------------------------------------------------------------------------------------------------------
@@ -324,8 +324,8 @@ def test_horovodrun_prints_version_build_and_help():
     assert horovodrun("-v").stdout == version + "\n"
     built = horovodrun("-cb").stdout
     assert version in built and "[X] PyTorch" in built and "[ ] MPI" in built
-    told = horovodrun("--help").stdout
-    assert all(flag in told for flag in launch.BY_FLAG)
+    result = horovodrun("--help").stdout
+    assert all(flag in result for flag in launch.BY_FLAG)
 
 
 def test_verbose_horovodrun_prints_its_command():

@@ -1,4 +1,4 @@
-"""What a test expects of an error: its class, and what its text must say."""
+"""Assertions about errors: their class, and the content of their text."""
 
 import pytest
 

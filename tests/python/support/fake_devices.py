@@ -48,7 +48,7 @@ def driver():
 
 @functools.cache
 def nccl():
-    """What the fake NCCL, which this process has loaded, tells of itself."""
+    """The fake NCCL that this process has loaded, with its counters."""
     return ctypes.CDLL(os.environ["FARANDOLE_NCCL_LIBRARY"])
 
 
@@ -62,12 +62,12 @@ def with_context(device, work):
 
 
 def synchronize(device=0):
-    """Waits until the device is through with everything."""
+    """Waits until the device has finished all work."""
     with_context(device, driver().cuCtxSynchronize)
 
 
 class Memory:
-    """Memory of a device; ends with the last array that looks into it."""
+    """Memory of a device. It is freed with the last array that refers to it."""
 
     def __init__(self, nbytes, device):
         self.pointer = driver().fake_cuda_new(device, max(nbytes, 1))
@@ -78,7 +78,7 @@ class Memory:
 
 
 class Array:
-    """An array of NumPy's types on a device, with as much of CuPy's interface as the library asks for."""
+    """An array of NumPy's types on a device, with the part of CuPy's interface that the library uses."""
 
     def __init__(self, shape, dtype, device=0, memory=None, pointer=None):
         self.shape = tuple(shape)
@@ -111,7 +111,7 @@ class Array:
         return Array(shape, self.dtype, self.device, self._memory, self.pointer)
 
     def copy(self):
-        """In the order of the default stream, as CuPy does it."""
+        """Runs in the order of the default stream, as in CuPy."""
         made = Array(self.shape, self.dtype, self.device)
         copy = driver().cuMemcpyAsync
         copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
@@ -119,7 +119,7 @@ class Array:
         return made
 
     def get(self):
-        """On the CPU, once the device is through."""
+        """A copy on the CPU, after the device has finished."""
         synchronize(self.device)
         host = np.empty(self.shape, self.dtype)
         driver().fake_cuda_read(self.pointer, host.ctypes.data, self.nbytes)
@@ -146,8 +146,8 @@ def _library(device):
 
 
 class Tensor(torch.Tensor):
-    """A tensor that says it lies on a CUDA device, as this build of PyTorch has none. What PyTorch itself does with it,
-    it does with a tensor on the CPU, `mirror`; what the library does goes to the device."""
+    """A tensor that claims to be on a CUDA device, because this build of PyTorch has none. PyTorch's own functions use
+    a tensor on the CPU, `mirror`; the library uses the device."""
 
     @staticmethod
     def __new__(cls, values, device=0):
@@ -167,7 +167,7 @@ class Tensor(torch.Tensor):
         return self.array.pointer
 
     def record_stream(self, stream):
-        """The fake driver's memory is not lent to others: what PyTorch would be told is noted."""
+        """Records the call. The fake driver does not reuse the memory."""
         self.recorded = [*getattr(self, "recorded", ()), stream.cuda_stream]
 
     def put(self, values):

@@ -1,4 +1,4 @@
-"""Ranks that need not import PyTorch: each is forked from one process that has done so, which saves seconds a rank.
+"""Starts ranks as forks of one process that has imported PyTorch, which saves seconds for each rank.
 
 the server reads one order a message (arguments, environment, file of the output) and forks a rank, which then is what
 `python worker.py ARGUMENTS` would have been: its own session, its own environment, and an interpreter that ends as any
@@ -19,7 +19,7 @@ MESSAGE_BYTES = 1 << 18
 
 
 class Process:
-    """What subprocess.Popen tells of a process, of one that the server has started."""
+    """A process that the server has started, with the interface of subprocess.Popen."""
 
     def __init__(self, server, pid):
         self._server = server
@@ -72,7 +72,7 @@ class ForkServer:
         return Process(self, pid)
 
     def listen(self, seconds):
-        """Takes in what the server has told, and waits for it up to so long."""
+        """Reads the server's messages, and waits up to `seconds` for the first."""
         while select.select([self._socket], [], [], seconds)[0]:
             word = self._socket.recv(MESSAGE_BYTES)
             if not word:
@@ -99,7 +99,7 @@ def start(arguments, environment, output):
 
 
 def become(order, descriptors):
-    """In the child: the process that the order asks for."""
+    """Turns the child into the process that the order describes."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for descriptor in descriptors:
@@ -115,7 +115,7 @@ def become(order, descriptors):
 
 
 def serve(ours):
-    """Returns in each child, with its order; in the server itself when there is nobody left to order."""
+    """Returns True in each child, and False in the server when its client has exited."""
     awake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(woken)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -150,7 +150,7 @@ def serve(ours):
 
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: who ordered the ranks ends them
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from the terminal: the client ends the ranks
     import torch
     import torch.distributed._functional_collectives
     import torch.distributed.checkpoint

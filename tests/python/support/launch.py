@@ -1,4 +1,4 @@
-"""Ranks as processes: starts them, waits with a hard deadline, and leaves none behind."""
+"""Runs ranks as processes, with a deadline, and leaves none behind."""
 
 import importlib.util
 import json
@@ -26,13 +26,13 @@ def free_port():
 
 
 def _file_of(module):
-    """The path of a test module, which pytest has imported by its name alone."""
+    """The path of a test module."""
     loaded = sys.modules.get(module)
     return os.path.abspath(loaded.__file__ if loaded else importlib.util.find_spec(module).origin)
 
 
 class Rank:
-    """What became of one rank: its exit code, what it said, and the outcome of each check that it ran."""
+    """One rank: its exit code, its output, and the outcome of each check that it ran."""
 
     def __init__(self, number, process, folder):
         self.number = number
@@ -68,10 +68,10 @@ def start_fresh(arguments, environment, output):
 
 
 class Launched:
-    """The ranks of one job. Use as a context manager: leaving it ends what still runs.
+    """The ranks of one job. As a context manager it ends ranks that still run.
 
     Ranks are forked from a process that has imported PyTorch, or, where `fresh`, are interpreters of their own: for
-    what is about how an interpreter begins, ends or forks."""
+    tests of how an interpreter starts, ends or forks."""
 
     def __init__(self, size, module, checks, environment=None, arguments=(), rendezvous=None, fresh=False):
         self.folder = tempfile.TemporaryDirectory(prefix="farandole-test-")
@@ -125,7 +125,7 @@ class Launched:
 def launch(
     size, check, environment=None, arguments=(), deadline_s=DEADLINE_S, codes=None, rendezvous=None, fresh=False
 ):
-    """Runs one check on `size` ranks and demands that each ends well (or with `codes[rank]`). Returns their outputs."""
+    """Runs one check on `size` ranks, asserts that each exits with 0 (or `codes[rank]`), and returns their outputs."""
     with Launched(size, check.__module__, [check.__name__], environment, arguments, rendezvous, fresh) as job:
         job.wait(deadline_s)
         expected = codes or [0] * size
@@ -141,8 +141,10 @@ _sessions = {}
 
 
 def require(module, size, check, environment=None):
-    """Demands that `check` passed on all ranks. All checks of a module run in one job, started by the first demand.
-    Returns what the ranks said."""
+    """Asserts that `check` passed on all ranks, and returns their outputs.
+
+    The first call runs all checks of a module.
+    """
     key = (module.__name__, size, tuple(sorted((environment or {}).items())))
     if key not in _sessions:
         with Launched(size, module.__name__, checks_of(module), environment) as job:
@@ -151,10 +153,10 @@ def require(module, size, check, environment=None):
                 job.wait()
             except AssertionError as error:
                 trouble = str(error)
-            said = [rank.output for rank in job.ranks]
-            _sessions[key] = [rank.outcomes for rank in job.ranks], trouble or job.report(), said
-    outcomes, report, said = _sessions[key]
+            printed = [rank.output for rank in job.ranks]
+            _sessions[key] = [rank.outcomes for rank in job.ranks], trouble or job.report(), printed
+    outcomes, report, printed = _sessions[key]
     for number, one in enumerate(outcomes):
         assert check in one, f"rank {number} did not come to {check}\n{report}"
         assert one[check] is None, f"rank {number}: {one[check]}\n{report}"
-    return said
+    return printed

@@ -1,4 +1,4 @@
-"""Data that all ranks share out among themselves, and whether what they learned from it is what one learns."""
+"""Data that ranks divide among themselves, and comparisons of the result with that of one process."""
 
 import farandole.torch as hvd
 import torch

@@ -12,7 +12,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 def main():
     file, checks, outcomes = sys.argv[1:4]
     folder, name = os.path.split(file)
-    sys.path.insert(1, folder)  # behind the folder of this file
+    sys.path.insert(1, folder)  # after the folder of this file
     module = importlib.import_module(name.removesuffix(".py"))
     with open(outcomes, "w", buffering=1) as file:
         for check in checks.split(","):

@@ -48,7 +48,7 @@ def check_views_keep_the_memory():
     part = whole[1000:2000]
     part += 7
     del whole
-    others = [hvd.empty(COUNT) for _ in range(3)]  # would get the same place
+    others = [hvd.empty(COUNT) for _ in range(3)]  # would get the same memory
     assert all(not other.any() for other in others) and (part == 7).all()
 
 
@@ -113,7 +113,7 @@ def check_each_bucket_is_one_tensor():
     train(model, optimizer, 1, mine)  # in the first step ranks compare their parameters
     before = fdl.metrics()["named_operations"]
     train(model, optimizer, 5, mine)
-    assert fdl.metrics()["named_operations"] - before == 10  # the bucket, and which gradients there are
+    assert fdl.metrics()["named_operations"] - before == 10  # the bucket and the sum of gradient codes
 
 
 def check_parameters_without_a_gradient_take_part():

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: what several ranks learn is what one learns from all their data.
+"""DistributedOptimizer: several ranks get the result of one process with all their data.
 
 Data and weights are small integers and fractions of two, so one step is exact; many steps are compared within a
 tolerance.
@@ -115,7 +115,7 @@ def check_zero_grad():
 
 
 def check_unused_parameters():
-    """What one rank does not use takes part with zeros; what none uses stays as it is."""
+    """A parameter that one rank does not use counts as zeros there; one that no rank uses stays as it is."""
     rank, size = hvd.rank(), hvd.size()
     parts = nn.ParameterList([nn.Parameter(torch.ones(2)) for _ in range(size + 1)])
     optimizer = hvd.DistributedOptimizer(
@@ -211,7 +211,7 @@ def check_grad_scaler():
 def check_schedulers_do_not_warn():
     model = net()
     base = torch.optim.SGD(model.parameters(), lr=1.0)
-    early = torch.optim.lr_scheduler.StepLR(base, 1, 0.5)  # made before wrapping, as many programs do
+    early = torch.optim.lr_scheduler.StepLR(base, 1, 0.5)  # created before wrapping, as in many programs
     optimizer = hvd.DistributedOptimizer(base, model.named_parameters())
     late = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
     with warnings.catch_warnings():
@@ -226,7 +226,7 @@ def check_schedulers_do_not_warn():
 def check_hooks_of_step_run_once():
     model = net()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
-    optimizer.load_state_dict(optimizer.state_dict())  # torch patches `step` here, of classes that do not say they are
+    optimizer.load_state_dict(optimizer.state_dict())  # torch patches `step` here, of classes without the mark `hooked`
     calls = []
     optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
     optimizer.register_step_post_hook(lambda *_: calls.append("after"))
@@ -333,7 +333,7 @@ def check_bad_arguments():
 
 
 def check_broadcast_optimizer_state():
-    """Weight decay would change the weights if an optimizer were stepped to make its state appear."""
+    """Weight decay would change the weights if an optimizer were stepped to create its state."""
     model = net()
     for make in (
         lambda: torch.optim.AdamW(model.parameters(), lr=0.01 * (hvd.rank() + 1), weight_decay=0.1),

@@ -16,7 +16,7 @@ from launch import checks_of, require
 from shares import mine
 from test_optimizer import net, train
 
-FORMS = ({}, {"groups": 0}, {"groups": 1}, {"gradients_in_shared_memory": True})  # how gradients are put together
+FORMS = ({}, {"groups": 0}, {"groups": 1}, {"gradients_in_shared_memory": True})  # forms of buckets
 
 
 def check_init():
@@ -97,7 +97,7 @@ def check_unused_parameters_keep_no_gradient():
 
 
 def check_a_gradient_that_the_program_sets_is_reduced():
-    """No hook sees it."""
+    """No hook reports it."""
     parts = parts_of(3)
     optimizer = wrap(parts)
     for step in range(3):
@@ -183,7 +183,7 @@ def check_a_gradient_that_is_sparse_on_some_ranks_and_dense_on_others():
             twice = (
                 2 * (size - 1),
                 2 * (size - 1 + 0.5),
-            )  # of elements that are not in the sparse gradient, and that are
+            )  # an element outside of the sparse gradient, and one inside
             expected = [1.0 - size - part - more for part, more in zip(twice, steps[before])]
             assert parts[0].tolist() == expected * 2 and values(parts)[1] == 1.0 - 4 * size, (options, before)
 
@@ -204,7 +204,7 @@ def check_a_sparse_gradient_in_a_group_is_rejected_on_all_ranks():
 
 
 def check_a_gradient_may_become_sparse():
-    """In a bucket that was chosen by size."""
+    """The parameter is in a bucket that was chosen by size."""
     parts = parts_of(3, 4)
     optimizer = wrap(parts)
     for step in range(4):
@@ -307,7 +307,7 @@ class Copies(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 def numbered(shape):
-    """Different small numbers: elements that were mixed up would be seen."""
+    """Different small numbers, so that permuted elements would show."""
     return torch.arange(float(torch.Size(shape).numel())).reshape(shape)
 
 

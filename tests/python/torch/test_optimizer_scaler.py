@@ -18,7 +18,7 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 
 class Derived(torch.amp.GradScaler):
-    """Looks at gradients itself, without GradScaler's methods: its class is defined after farandole was imported."""
+    """Reads gradients itself, without GradScaler's methods. Its class is defined after farandole was imported."""
 
     def unscale_(self, optimizer):
         with torch.no_grad():
@@ -127,7 +127,7 @@ def check_a_disabled_scaler_does_nothing():
 
 
 def check_reading_groups_reduces_nothing():
-    """As programs do that log the learning rate on one rank."""
+    """A program may log the learning rate on one rank."""
     model = net()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
     x, y = batch(0)

@@ -1,4 +1,4 @@
-"""The groups and the state of a DistributedOptimizer: who shares them, loading, broadcasting, copies.
+"""The groups and the state of a DistributedOptimizer: sharing, loading, broadcasting and copies.
 
 Values are compared exactly.
 """

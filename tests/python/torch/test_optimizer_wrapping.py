@@ -1,4 +1,4 @@
-"""Wrapping optimizers: again, several of them, unlike on the ranks, and groups of parameters that are added later."""
+"""Wrapping optimizers: repeatedly, several of them, differently on the ranks, and with groups that are added later."""
 
 import gc
 import sys
@@ -83,7 +83,7 @@ def check_remove_hooks():
 
 
 def check_a_rank_may_make_more_optimizers_than_others():
-    """Some live on, some do not, and one reduces the same parameters later."""
+    """Some optimizers stay, some are dropped, and one reduces the same parameters later."""
     kept = [wrap(parts_of(2)) for _ in range(3 * hvd.rank())]
     for _ in range(2 - hvd.rank() % 2):
         wrap(parts_of(2))
@@ -113,7 +113,7 @@ def check_the_same_names_in_flight_together():
             bases[which].zero_grad()
             wrapped[which].zero_grad()
             nn.functional.mse_loss(alone(x), y).backward()
-        # In one backward pass: the gradients of both come mixed.
+        # One backward pass: the gradients of both models arrive interleaved.
         sum(nn.functional.mse_loss(model(mine(x)), mine(y)) for _, model in pairs).backward()
         for which in (0, 1):
             bases[which].step()
@@ -165,7 +165,7 @@ def check_added_parameters_keep_their_given_names():
 
 
 def check_two_optimizers_may_have_groups_added():
-    """Both number the new parameters alike."""
+    """Both number the new parameters equally."""
     wholes, wrapped = [], []
     for value in (1.0, 2.0):
         whole = parts_of(4, value=value)

@@ -209,7 +209,7 @@ def check_invalid_arguments_are_rejected():
     raises(ValueError, "contiguous", hvd.allreduce, torch.ones(4, 4).t())
     raises(ValueError, "contiguous", hvd.broadcast_, torch.ones(4, 4)[:, 1], 0)
     raises(ValueError, "dense", hvd.allgather, torch.ones(2).to_sparse())
-    if hvd.rank() == 0:  # the others come later, so the first is in flight for sure
+    if hvd.rank() == 0:  # the others submit later, so the first is certainly in flight
         waiting = hvd.allreduce_async(torch.ones(3), name="twice", op=hvd.Sum)
         raises(ValueError, "twice", hvd.allreduce_async, torch.ones(3), name="twice", op=hvd.Sum)
         hvd.barrier()
@@ -220,7 +220,7 @@ def check_invalid_arguments_are_rejected():
 
 
 def check_names_are_counted_for_each_set_and_operation():
-    """A rank that issues more on a set of its own still meets the others on the set of all."""
+    """A rank that submits more on its own set still matches the others on the set of all."""
     rank, size = hvd.rank(), hvd.size()
     alone = hvd.add_process_set([0])
     if rank == 0:
@@ -309,7 +309,7 @@ def check_process_sets():
     assert not hvd.remove_process_set(hvd.global_process_set)
     assert hvd.remove_process_set(last)
     again = hvd.add_process_set([1])
-    assert again.process_set_id == 1  # ids are used again
+    assert again.process_set_id == 1  # ids are reused
     assert hvd.remove_process_set(again)
 
 

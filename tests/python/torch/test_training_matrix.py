@@ -1,4 +1,4 @@
-"""Training programs: 20 steps on all ranks are what 20 steps of one process on the joint batch are.
+"""Training programs: 20 steps on all ranks equal 20 steps of one process on the joint batch.
 
 The parameters of all ranks are equal bit for bit, and equal to those of one process within a tolerance that each family
 of programs states. Models are of float64, so that the order of sums is no matter. Each check runs many programs.
@@ -94,7 +94,7 @@ def run(program, wrap, near, *arguments):
         assert difference <= near, f"one process differs by {difference}: {arguments}"
 
 
-def said(count):
+def printed(count):
     print(f"{count} programs", flush=True)
 
 
@@ -137,7 +137,7 @@ def check_optimizers_schedulers_and_accumulation():
         for when, passes in (("never", 1), ("before", 1), ("after", 3)):
             run(plain_program, wrapper(**next(rotation)), NEAR, make, next(schedules), when, passes)
             count += 1
-    said(count)
+    printed(count)
 
 
 # ---- Freezing, sparse gradients, groups that are added
@@ -165,7 +165,7 @@ def check_freezing():
     programs = list(itertools.product(("SGD with momentum", "AdamW", "Adagrad"), schedules))
     for number, (make, schedule) in enumerate(programs):
         run(freezing_program, wrapper(**FORMS[number % len(FORMS)]), NEAR, make, schedule)
-    said(len(programs))
+    printed(len(programs))
 
 
 class Words(nn.Module):
@@ -207,7 +207,7 @@ def check_sparse_embeddings():
     for make, used, options in programs:
         if make == "Adagrad" or not options:
             run(sparse_program, wrapper(**options), NEAR, make, used)
-    said(sum(1 for make, _, options in programs if make == "Adagrad" or not options))
+    printed(sum(1 for make, _, options in programs if make == "Adagrad" or not options))
 
 
 def adding_program(wrap, share, make, to_original):
@@ -229,7 +229,7 @@ def check_groups_that_are_added():
     programs = list(itertools.product(("SGD with momentum", "Adam"), (False, True)))
     for number, program in enumerate(programs):
         run(adding_program, wrapper(**FORMS[number % 2]), NEAR, *program)
-    said(len(programs))
+    printed(len(programs))
 
 
 # ---- Two optimizers
@@ -237,7 +237,7 @@ def check_groups_that_are_added():
 
 
 def adversaries_program(wrap, share, make):
-    """As generator and discriminator: a backward pass through both, and steps in turns."""
+    """Like generator and discriminator: a backward pass through both, and alternating steps."""
     first, second = net(1), net(2)
     second.add_module("last", nn.Linear(3, 6, dtype=torch.float64))
     one, two = (wrap(model, OPTIMIZERS[make](model.parameters())) for model in (first, second))
@@ -273,7 +273,7 @@ def check_two_optimizers():
     programs = list(itertools.product((adversaries_program, halves_program), ("SGD with momentum", "AdamW"), FORMS[:2]))
     for program, make, options in programs:
         run(program, wrapper(**options), NEAR, make)
-    said(len(programs))
+    printed(len(programs))
 
 
 # ---- Mixed precision
@@ -318,7 +318,7 @@ def check_mixed_precision():
         run(scaled_program, wrapper(**FORMS[number % 4]), 1e-4, *program)
     for make in ("SGD with momentum", "Adam"):
         run(autocast_program, wrapper(), 0.05, make)  # gradients of bfloat16 have 8 bits
-    said(len(programs) + 2)
+    printed(len(programs) + 2)
 
 
 # ---- Any rank may have any gradient
@@ -357,15 +357,15 @@ def check_any_rank_may_have_any_gradient():
     print(f"FARANDOLE_TEST_SEED={seed}", flush=True)
     chance = random.Random(seed)
     for number in range(20):
-        # Ranks draw alike, but for the order of rank 0, which draws more: it has a copy of the dice for that.
+        # Ranks draw equal numbers. Rank 0 draws more, from a copy of the generator.
         options = [{}, {"groups": 0}, {"groups": 3}, {"gradients_in_shared_memory": True}][number % 4]
         shapes = [chance.choice(((3,), (2, 3), (5000,))) for _ in range(chance.randint(1, 9))]
         random_program(_Dice(chance.random()), options, shapes)
-    said(20)
+    printed(20)
 
 
 class _Dice(random.Random):
-    """sample() draws apart from the other methods: only rank 0 calls it."""
+    """sample() uses a separate generator, because only rank 0 calls it."""
 
     def __init__(self, seed):
         super().__init__(seed)

@@ -88,7 +88,7 @@ OPTIONS = [
     _option("--max-np --max-num-proc", 1, ("run", "--max-np"), _whole),
     _option("--reset-limit", 1, ("run", "--reset-limit"), _whole),
     _option("--elastic-timeout", 1, ("run", "--elastic-timeout"), _number),
-    _nothing("--slots-per-host", 1, "-np says how many ranks this host has"),
+    _nothing("--slots-per-host", 1, "-np is the number of ranks of this host"),
     _nothing("--blacklist-cooldown-range", 2, "hosts are not blacklisted: a rank that dies is replaced by a new one"),
     # ---- watching
     _variable("--timeline-filename", "HOROVOD_TIMELINE", None, "timeline.filename"),

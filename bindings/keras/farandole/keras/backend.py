@@ -11,7 +11,7 @@ def require_torch():
         if error.name == "keras":
             raise ImportError("farandole.keras needs Keras 3: pip install keras") from error
         raise ImportError(
-            f"farandole.keras works with Keras on PyTorch, and Keras wants {error.name}: {_REMEDY}"
+            f"farandole.keras works with Keras on PyTorch, and Keras needs {error.name}: {_REMEDY}"
         ) from error
     if not hasattr(keras, "config") or int(keras.__version__.split(".")[0]) < 3:
         raise ImportError(f"farandole.keras needs Keras 3, and this is {keras.__version__}: pip install -U keras")

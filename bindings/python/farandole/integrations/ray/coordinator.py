@@ -136,7 +136,7 @@ class CoordinatorClient:
         if kind == "end":
             raise errors.ShutDownError(f"the elastic job ends: {answer[0]}")
         member, rendezvous, key = answer
-        # Rank 0 alone asks, and broadcasts the answer to the other ranks.
+        # Only rank 0 requests changes. It broadcasts them to the other ranks.
         self._changes = self._coordinator.membership_changes.remote() if member.rank == 0 else None
         return dict(
             rank=member.rank,

@@ -46,7 +46,7 @@ def explain(failures: Mapping[int, BaseException], place_of: Callable[[int], str
     rank = first_cause(failures)
     error = failures.get(rank)
     where = f"rank {rank}" + (f" of {size}" if size else "") + f" on {place_of(rank)}"
-    others = [f"rank {one} says: {_last_line(own(failure))}" for one, failure in failures.items() if one != rank][:1]
+    others = [f"rank {one} reports: {_last_line(own(failure))}" for one, failure in failures.items() if one != rank][:1]
     if error is None:
         return rank_error(rank, "; ".join([f"{where} was lost", *others]), own(next(iter(failures.values()))))
     if is_death(error):
