@@ -115,10 +115,10 @@ Stall stall_of(const Waiting& waiting, const Pending& pending, const NegotiatorO
 }
 
 std::vector<Stall> find_stalls(Waiting& waiting, const NegotiatorOptions& options, int64_t now_ns) {
-  // The usual case ends here: building the candidates below costs a map of vectors.
   const int64_t limit = options.stall_warning_ns;
   if (limit <= 0) return {};
   const auto is_due = [&](const auto& entry) { return now_ns - entry.second.reported_ns >= limit; };
+  // The usual case ends here: building the candidates below costs a map of vectors.
   if (std::ranges::none_of(waiting.pending(), is_due)) return {};
 
   std::map<Likeness, Candidate> candidates;

@@ -43,12 +43,12 @@ std::string DeviceCollectives::name_of_member(std::size_t member) const {
 // Does not load the library if the configuration excludes it.
 DeviceFacts DeviceCollectives::own_facts() {
   DeviceFacts facts;
-  const std::string& wish = parts_.config->device_collectives;
+  const std::string& setting = parts_.config->device_collectives;
   facts.kind = device_.kind();
   facts.device = device_.identity();
   facts.host = number_of(members()[static_cast<std::size_t>(parts_.rank)].host_id);
-  facts.required = wish == "nccl" ? 1 : 0;
-  if (wish == "staged" || !parts_.library) return facts;
+  facts.required = setting == "nccl" ? 1 : 0;
+  if (setting == "staged" || !parts_.library) return facts;
   auto found = parts_.library();
   if (!found.ok()) {
     log_at(facts.required != 0 ? LogLevel::warning : LogLevel::info, "no library for collectives on devices: {}",

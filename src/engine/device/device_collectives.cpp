@@ -9,12 +9,13 @@
 namespace fdl {
 namespace {
 
-Status check_setting(const std::string& wish) {
+Status check_setting(const std::string& setting) {
   for (const char* known : {"auto", "nccl", "staged", "hierarchical", "nccl_between"}) {
-    if (wish == known) return {};
+    if (setting == known) return {};
   }
-  return Status(Code::invalid_argument,
-                fmt::format("device_collectives={}: must be auto, nccl, staged, hierarchical or nccl_between", wish));
+  return Status(
+      Code::invalid_argument,
+      fmt::format("device_collectives={}: must be auto, nccl, staged, hierarchical or nccl_between", setting));
 }
 
 }  // namespace

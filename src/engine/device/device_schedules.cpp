@@ -178,7 +178,7 @@ Status DeviceSchedules::scale(void* target, const void* source, std::size_t byte
   return device_.reduce(spec_.stream, spec_.dtype, Op::sum, target, sources, bytes / size_of(spec_.dtype), factor);
 }
 
-// Both ends of a message know its size, and omit empty messages.
+// Both ends of a message compute its size, and omit empty messages.
 bool DeviceSchedules::sends_nothing(const Round& round) const {
   return std::all_of(round.messages.begin(), round.messages.end(), [&](int32_t index) {
     const Step& step = step_at(index);

@@ -292,7 +292,7 @@ bool StagedCollectives::progress() {
   if (completion_ == nullptr) return false;
   const auto moved = advance();
   if (!moved.ok()) {
-    // A call that the host rejected before any peer could notice it leaves the object usable.
+    // A call that the host rejected before it affected any peer leaves the object usable.
     const bool refused = !host_outcome_.status.ok() && done_ == 0;
     conclude(refused ? moved.status() : as_device_failure(moved.status()));
     return true;

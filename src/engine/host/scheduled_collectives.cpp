@@ -98,7 +98,7 @@ void ScheduledCollectives::start(const CollectiveSpec& spec, Buffers buffers, Co
   progress();
 }
 
-// Moves nothing: an invalid call fails before any peer can notice it.
+// Moves nothing: an invalid call fails before it affects any peer.
 Status ScheduledCollectives::launch(const CollectiveSpec& spec, Buffers buffers) {
   auto [alias, input] = aliasing_of(spec, buffers, rank_);
   auto* output = static_cast<std::byte*>(buffers.output);
