@@ -28,7 +28,7 @@ std::size_t known_bytes(const CollectiveSpec& spec, int ranks) {
     case Collective::broadcast:
       return spec.count * element;
     case Collective::alltoall:
-      // Without the promise no rank knows the total, so all assume the same medium size.
+      // Without the promise the ranks cannot compute the same total, so all assume a medium size.
       return spec.count > 0 ? spec.count * static_cast<std::size_t>(ranks) * element : 1_MiB;
     case Collective::barrier:
       return 0;

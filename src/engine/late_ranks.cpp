@@ -65,7 +65,7 @@ Status waits_for(const Waiting& waiting, const std::vector<Member>& members) {
 
 std::optional<Status> DriverQuestion::ask(Event& alarm, Deadline deadline) {
   MutexLock lock(mutex_);
-  // Waits for a change of the counter, so several threads that ask at once share one answer.
+  // Waits for a change of the counter, so several concurrent queries share one answer.
   const uint64_t before = answers_;
   open_.store(true, std::memory_order_release);
   alarm.ring();

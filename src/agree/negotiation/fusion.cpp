@@ -7,8 +7,8 @@
 namespace fdl {
 namespace {
 
-using Likeness = std::tuple<Dtype, uint8_t, double, double, int32_t>;
 // Only tensors that are equal in all of these may share a bucket.
+using Likeness = std::tuple<Dtype, uint8_t, double, double, int32_t>;
 
 Likeness likeness_of(const Bucket& bucket) {
   return {bucket.dtype, bucket.op, bucket.prescale, bucket.postscale, bucket.device};

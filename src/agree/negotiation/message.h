@@ -62,7 +62,7 @@ struct Bucket {
   bool apart = false;
   // All ranks launch the next bucket together with this one (see group_launch.h).
   bool launch_with_next = false;
-  // allreduce, broadcast, reduce_scatter: elements of each tensor, so that joined ranks know how many zeros to give.
+  // allreduce, broadcast, reduce_scatter: elements of each tensor, also for joined ranks, which give zeros.
   std::vector<int64_t> element_counts;
   // allgather: rows of each rank. alltoall: splits of each rank in turn (size * size), also where ranks gave none.
   std::vector<int64_t> rows;

@@ -42,6 +42,7 @@ struct Fault {
 
 std::string shape_text(const Request& request) { return fmt::format("shape [{}]", fmt::join(request.shape, ", ")); }
 
+// Checks one rank's splits of an alltoall against its rows and the number of ranks.
 Fault fault_of_splits(const Request& request, int size) {
   const int64_t rows = request.shape.empty() ? 0 : request.shape.front();
   if (request.splits.empty()) {
@@ -85,6 +86,7 @@ std::optional<Mismatch> same_shape(Votes votes) {
 }
 
 std::optional<Mismatch> same_inner_shape(Votes votes) {
+  // The shape without its first dimension.
   const auto inner = [](const Request& request) {
     return std::vector<int64_t>(request.shape.begin() + (request.shape.empty() ? 0 : 1), request.shape.end());
   };
@@ -167,6 +169,7 @@ std::optional<Mismatch> same_group(Votes votes) {
 
 namespace {
 
+// The mismatch of the first rule in the list that is broken.
 std::optional<Mismatch> first_of(std::initializer_list<std::optional<Mismatch> (*)(Votes)> rules, Votes votes) {
   for (const auto rule : rules) {
     if (auto mismatch = rule(votes)) return mismatch;

@@ -40,6 +40,7 @@ std::string rank_number(int rank, const std::vector<std::string>& rank_names) {
   return number.starts_with("rank ") ? number.substr(5) : number;
 }
 
+// The pending names in the order of submission, which does not depend on the hash map.
 std::vector<const Pending*> by_submission(const Waiting& waiting) {
   std::vector<const Pending*> result;
   result.reserve(waiting.pending().size());
@@ -87,6 +88,7 @@ std::string text_of(const Stall& stall, RequestKind kind, const std::vector<cons
                      several ? "them" : "it", missing, hints(pending, stall, options));
 }
 
+// Sorts the ranks into those that are ready and those that are missing. A joined rank is neither.
 void note_ranks(const Waiting& waiting, const Pending& pending, int size, Stall& stall) {
   for (int rank = 0; rank < size; ++rank) {
     const bool done = waiting.is_done(pending, rank);
@@ -115,10 +117,10 @@ Stall stall_of(const Waiting& waiting, const Pending& pending, const NegotiatorO
 }
 
 std::vector<Stall> find_stalls(Waiting& waiting, const NegotiatorOptions& options, int64_t now_ns) {
-  // The usual case ends here: building the candidates below costs a map of vectors.
   const int64_t limit = options.stall_warning_ns;
   if (limit <= 0) return {};
   const auto is_due = [&](const auto& entry) { return now_ns - entry.second.reported_ns >= limit; };
+  // The usual case ends here: building the candidates below costs a map of vectors.
   if (std::ranges::none_of(waiting.pending(), is_due)) return {};
 
   std::map<Likeness, Candidate> candidates;

@@ -115,7 +115,7 @@ std::optional<LockedOrder::Place> LockedOrder::submit(const Request& request) {
 }
 
 // A position is published once all its tensors are present, and only after the previous run of its bucket has begun.
-// The members of a group launch are published in one step, so that no rank sees only some of them as ready.
+// The members of a group launch are published in one step, so that no rank ever reads only some of them as ready.
 void LockedOrder::publish_ready() {
   for (;;) {
     const uint32_t behind = behind_group(publish_bucket_);

@@ -6,7 +6,7 @@
 // no position is begun by some ranks only, and nothing that was begun is taken back. The members of a group launch
 // (group_launch.h) are published in one step.
 //
-//   Leaving.          A rank that meets something outside the order publishes its count once more, frozen. A rank that
+//   Leaving.          A rank with a request outside the order publishes its count once more, frozen. A rank that
 //                     reads a frozen count freezes too. When all ranks are frozen, the counts are final and all ranks
 //                     compute the same least count m: the positions below m run everywhere. Positions from m on were
 //                     begun nowhere, and their tensors are negotiated as usual. A departed rank counts as frozen.

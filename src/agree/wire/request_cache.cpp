@@ -1,4 +1,4 @@
-// RequestCache maps the requests that all ranks know to small numbers.
+// RequestCache maps requests to small numbers that are the same on all ranks.
 #include "agree/wire/request_cache.h"
 
 #include <algorithm>

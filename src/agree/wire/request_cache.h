@@ -1,4 +1,4 @@
-// RequestCache maps the requests that all ranks know to small numbers, so that repeating one costs a number.
+// RequestCache maps requests to small numbers that are the same on all ranks, so that repeating one costs a number.
 #pragma once
 
 #include <cstdint>

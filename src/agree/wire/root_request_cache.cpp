@@ -20,10 +20,12 @@ const Request* RootRequestCache::meaning(uint32_t position, uint64_t acknowledge
   return request == nullptr || acknowledged < since_[position] ? nullptr : request;
 }
 
+// A rank that used the former request does not make the current one more recent.
 void RootRequestCache::touch(uint32_t position, uint64_t acknowledged) {
   if (acknowledged >= since_[position]) cache_.touch(position);
 }
 
+// The request enters the root's cache now, but is announced with the next plan; until then its position is pinned.
 void RootRequestCache::learn(const Request& request) {
   if (!RequestCache::is_cacheable(request) || cache_.capacity() == 0) return;
   if (const auto known = cache_.find(request)) return cache_.touch(*known);
@@ -59,6 +61,7 @@ bool RootRequestCache::is_answered(const Request& request, uint64_t acknowledged
   return found != answered_.end() && acknowledged < found->second;
 }
 
+// Former requests and answers are dropped once all ranks have handled the plans that made them obsolete.
 void RootRequestCache::acknowledge(int rank, uint64_t number) {
   uint64_t& own = acknowledged_[static_cast<std::size_t>(rank)];
   if (own == number) return;

@@ -13,8 +13,10 @@
 namespace fdl {
 namespace {
 
+// FlatBuffers file identifiers; the reader rejects other kinds of messages by them.
 constexpr const char* kRequestsIdentifier = "FDRQ";
 constexpr const char* kPlanIdentifier = "FDPL";
+// Limits of a message. They bound the memory and time that a malicious message can cost.
 constexpr std::size_t kMaxNameBytes = 64_KiB;
 constexpr std::size_t kMaxDimensions = 64;
 constexpr int64_t kMaxElements = int64_t{1} << 59;  // at up to 8 bytes each, their bytes fit into an int64_t
@@ -152,6 +154,7 @@ class Reader {
               std::vector<std::vector<uint32_t>>& known);
 
  private:
+  // Counts the bytes that the unfolded message takes.
   Status spend(std::size_t bytes) {
     if (bytes > left_) return malformed("it holds more than its bytes");
     left_ -= bytes;
@@ -208,6 +211,7 @@ Status Reader::read(const flatbuffers::Vector<Offset<wire::Request>>* from, std:
   return ok_status();
 }
 
+// Checks the values of a bucket that FlatBuffers cannot check.
 Status check_bucket(const Bucket& bucket, const std::vector<uint32_t>& known) {
   const auto negative = [](int64_t number) { return number < 0 || number > kMaxElements; };
   if (bucket.names.empty() == known.empty()) return malformed("a bucket without names, or with two sorts of them");
@@ -251,6 +255,7 @@ Status Reader::read(const wire::Bucket& from, Bucket& to, std::vector<uint32_t>&
   return check_bucket(to, known);
 }
 
+// Whether two neighbours may be in one group launch: both run, on devices of one kind.
 bool may_launch_group(const Bucket& one, const Bucket& next) {
   return one.code == Code::ok && next.code == Code::ok && one.device >= 0 && one.device == next.device;
 }
@@ -276,6 +281,7 @@ Status check_locked(const Bucket& bucket) {
   return ok_status();
 }
 
+// Verifies the structure of a message, so that all later reads stay within its bytes.
 template <typename Message>
 Status verify(const Aligned& aligned, std::size_t size, const char* identifier) {
   if (size > kMaxControlBytes) return malformed(fmt::format("{} bytes are too many", size));

@@ -43,12 +43,12 @@ std::string DeviceCollectives::name_of_member(std::size_t member) const {
 // Does not load the library if the configuration excludes it.
 DeviceFacts DeviceCollectives::own_facts() {
   DeviceFacts facts;
-  const std::string& wish = parts_.config->device_collectives;
+  const std::string& setting = parts_.config->device_collectives;
   facts.kind = device_.kind();
   facts.device = device_.identity();
   facts.host = number_of(members()[static_cast<std::size_t>(parts_.rank)].host_id);
-  facts.required = wish == "nccl" ? 1 : 0;
-  if (wish == "staged" || !parts_.library) return facts;
+  facts.required = setting == "nccl" ? 1 : 0;
+  if (setting == "staged" || !parts_.library) return facts;
   auto found = parts_.library();
   if (!found.ok()) {
     log_at(facts.required != 0 ? LogLevel::warning : LogLevel::info, "no library for collectives on devices: {}",
@@ -70,6 +70,7 @@ void DeviceCollectives::gather(const void* mine, std::size_t bytes, void* all) {
   host_->start(host_spec_, {mine, all}, host_outcome_);
 }
 
+// Called when an exchange has finished. Each step may start the next exchange.
 Status DeviceCollectives::take_next_step() {
   switch (stage_) {
     case Stage::facts:
@@ -120,6 +121,7 @@ Status DeviceCollectives::choose_backend() {
   if (Status against = conflict(); !against.ok()) return reject_library(against);
   stage_ = Stage::id;
   const auto me = static_cast<std::size_t>(parts_.rank);
+  // The first rank of each library group makes its id. Its failure is sent with the id, so no rank waits in vain.
   if (library_group_of(me).first == me) {
     auto made = library_->make_id();
     id_.word = Word::of(made.status());
@@ -179,6 +181,7 @@ Status DeviceCollectives::compose() {
                                              .hosts = parts_.shape.hosts};
   const bool staged_between = !library_is_between();
   side_of_hosts_ = parts_.side_of_hosts(staged_between);
+  // Staging sees one rank per host (between), or the ranks of this host (inside).
   FDL_ASSIGN_OR_RETURN(
       std::unique_ptr<Collectives> staged,
       StagedCollectives::make(device_, staged_between ? place.host : place.local_rank,
@@ -191,6 +194,7 @@ Status DeviceCollectives::compose() {
 
 // All ranks come here together, with the same reason, and use staging from now on.
 Status DeviceCollectives::reject_library(const Status& why) {
+  // This rank may have joined although another rank could not.
   if (joined_ != nullptr) {
     joined_->interrupt(why);
     joined_.reset();
@@ -259,6 +263,7 @@ Result<bool> DeviceCollectives::advance_scratch() {
 void DeviceCollectives::exchange_scratch() {
   scratch_step_ = ScratchStep::agreeing;
   scratch_word_ = {.bytes = scratch_->bytes(), .is_librarys = scratch_->has_librarys()};
+  // A single rank has its own answer at once.
   if (members().size() > 1) return gather(&scratch_word_, sizeof scratch_word_, all_scratch_words_.data());
   all_scratch_words_[0] = scratch_word_;
   host_outcome_ = {};
@@ -274,6 +279,7 @@ std::size_t DeviceCollectives::least_scratch() const {
   return least;
 }
 
+// Registers the buffer of the agreed size. It is mapped alike only if the library allocated it on all ranks.
 Status DeviceCollectives::keep_scratch() {
   const bool all_have_librarys = std::all_of(all_scratch_words_.begin(), all_scratch_words_.end(),
                                              [](const ScratchWord& word) { return word.is_librarys != 0; });

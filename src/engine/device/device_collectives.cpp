@@ -9,12 +9,13 @@
 namespace fdl {
 namespace {
 
-Status check_setting(const std::string& wish) {
+Status check_setting(const std::string& setting) {
   for (const char* known : {"auto", "nccl", "staged", "hierarchical", "nccl_between"}) {
-    if (wish == known) return {};
+    if (setting == known) return {};
   }
-  return Status(Code::invalid_argument,
-                fmt::format("device_collectives={}: must be auto, nccl, staged, hierarchical or nccl_between", wish));
+  return Status(
+      Code::invalid_argument,
+      fmt::format("device_collectives={}: must be auto, nccl, staged, hierarchical or nccl_between", setting));
 }
 
 }  // namespace
@@ -99,6 +100,7 @@ void DeviceCollectives::start_or_negotiate(const CollectiveSpec& spec, Completio
                     fdl::name_of(spec.collective), spec.device->name(), device_.name())));
   }
   spec_ = spec;
+  // The first collective starts the negotiation; dispatch() runs it afterwards.
   if (stage_ == Stage::negotiated) return dispatch();
   facts_ = own_facts();
   stage_ = Stage::facts;
@@ -120,6 +122,7 @@ void DeviceCollectives::dispatch() {
   if (!refused_.ok()) return finish(refused_);
   if (scratch_bytes_ != nullptr || symmetric_allocation_ != nullptr) return begin_scratch();
   running_ = &runner_for(spec_);
+  // start() may finish the collective at once, so the completion is read after it through a copy of the pointer.
   const Completion* completion = completion_;
   running_->start(spec_, buffers_, *completion_);
   release_if(completion->done);
@@ -133,6 +136,8 @@ bool DeviceCollectives::release_if(bool done) {
   return true;
 }
 
+// Ends the request or the collective in flight. The owner may reuse its completion from inside finish(), so every
+// member is reset first.
 void DeviceCollectives::finish(Status outcome) {
   host_ = nullptr;
   scratch_step_ = ScratchStep::none;
@@ -222,6 +227,7 @@ std::string_view DeviceCollectives::staged_over(std::string_view host) const {
   return *names_.insert(fmt::format("staged over {}", host)).first;
 }
 
+// Either a staged collective runs a segment on the host, or an exchange between the ranks is in flight.
 Collectives* DeviceCollectives::host_at_work() const {
   return running_ == staged_.get() ? staged_->host_at_work() : host_;
 }
@@ -243,8 +249,8 @@ std::string DeviceCollectives::phase() const {
 
 bool DeviceCollectives::prepare_to_sleep() {
   library_may_sleep_ = joined_ != nullptr && is_negotiated();
-  // The event of the scratch buffer is the one to sleep on while it is being emptied.
   if (library_may_sleep_ && !joined_->prepare_to_sleep()) return false;
+  // While the scratch buffer is being emptied, its notifier wakes the thread.
   if (scratch_step_ == ScratchStep::emptying) return scratch_->prepare_to_sleep();
   if (running_ == nullptr || running_ == joined_.get()) return true;
   return running_->prepare_to_sleep();

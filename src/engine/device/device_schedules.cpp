@@ -86,6 +86,7 @@ Result<const DeviceSchedules::Lowered*> DeviceSchedules::lowered_for(const Algor
   const auto mine = static_cast<std::size_t>(rank_);
   auto lowered = std::make_unique<Lowered>();
   lowered->rounds = std::move(rounds[mine]);
+  // The host's analysis of carried copies holds for rounds as well.
   lowered->carries_out = OrderedSchedule(all[mine], in_place).carries_out;
   lowered->schedule = std::move(all[mine]);
   lowered->carried.resize(lowered->carries_out.size());
@@ -123,6 +124,7 @@ Status DeviceSchedules::begin(const CollectiveSpec& spec, Buffers buffers) {
   const bool copies = (in_place && !algorithm.in_place) || alias == Alias::copied || (scales && !into_output);
   FDL_RETURN_IF_ERROR(place(copies ? bytes : 0));
   spaces_.of[1] = static_cast<std::byte*>(buffers.output);
+  // The input is read from the copy, from output after scaling into it, or from where the caller has it.
   auto* where = copies ? scratch_ : into_output ? spaces_.of[1] : const_cast<std::byte*>(input);
   spaces_.of[0] = where;
   round_ = 0;
@@ -146,6 +148,7 @@ Status DeviceSchedules::place(std::size_t input_copy_bytes) {
   const std::size_t slots_at = total;
   for (const std::size_t bytes : slot_bytes) total += round_up(bytes, kAlignment);
   if (total > scratch_bytes_) {
+    // The device releases the old block only after queued work that uses it has run.
     if (scratch_ != nullptr) device_.release(std::exchange(scratch_, nullptr));
     scratch_bytes_ = 0;
     FDL_ASSIGN_OR_RETURN(void* memory, device_.allocate(total));
@@ -178,7 +181,7 @@ Status DeviceSchedules::scale(void* target, const void* source, std::size_t byte
   return device_.reduce(spec_.stream, spec_.dtype, Op::sum, target, sources, bytes / size_of(spec_.dtype), factor);
 }
 
-// Both ends of a message know its size, and omit empty messages.
+// Both ends of a message compute its size, and omit empty messages.
 bool DeviceSchedules::sends_nothing(const Round& round) const {
   return std::all_of(round.messages.begin(), round.messages.end(), [&](int32_t index) {
     const Step& step = step_at(index);
@@ -221,6 +224,7 @@ Status DeviceSchedules::work(const Round& round) {
   return {};
 }
 
+// Queues the reduction of a reduce step (consecutive chunks), or of a recv_reduce (its slot and the target).
 Status DeviceSchedules::fold(const Step& step, std::size_t index) {
   const std::size_t bytes = layout_.of(step.target).bytes;
   std::byte* target = address(step.target);
@@ -269,6 +273,7 @@ bool DeviceSchedules::progress() {
   return true;
 }
 
+// Scales the result and marks the end of the use of the scratch block.
 Status DeviceSchedules::conclude() {
   const bool scales = reduces(spec_.collective) && spec_.postscale != 1;
   if (scales) FDL_RETURN_IF_ERROR(scale(spaces_.of[1], spaces_.of[1], layout_.bytes(Space::output), spec_.postscale));
@@ -291,6 +296,7 @@ std::string DeviceSchedules::phase() const {
                      describe(running_->schedule, static_cast<std::size_t>(first)));
 }
 
+// The thread may sleep only while the library is at work on a group.
 bool DeviceSchedules::prepare_to_sleep() {
   if (completion_ == nullptr) return true;
   const auto ready = channels_->ready();

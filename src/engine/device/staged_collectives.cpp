@@ -55,6 +55,7 @@ StagedCollectives::StagedCollectives(Device& device, int rank, int size, std::si
       choose_host_(std::move(choose_host)),
       notifier_(std::move(notifier)) {}
 
+// Own streams let copies overlap with the user's work and with each other.
 Status StagedCollectives::prepare() {
   FDL_ASSIGN_OR_RETURN(out_, device_.make_stream());
   FDL_ASSIGN_OR_RETURN(back_, device_.make_stream());
@@ -118,6 +119,7 @@ Status StagedCollectives::run_alone(const CollectiveSpec& spec, Buffers buffers)
   return device_.reduce(spec.stream, spec.dtype, Op::sum, buffers.output, source, count, spec.postscale);
 }
 
+// Neither stream may touch the user's memory before the work that the user has queued so far.
 Status StagedCollectives::begin(const CollectiveSpec& spec, Buffers buffers) {
   lay_out(spec, buffers);
   FDL_RETURN_IF_ERROR(device_.set(user_at_, spec.stream));
@@ -205,6 +207,7 @@ Status StagedCollectives::for_each_part(const Side& side, std::size_t segment, c
   return {};
 }
 
+// Queues the copy of a segment's input into its slot, behind the copy that still reads the slot.
 Status StagedCollectives::queue_out(std::size_t segment) {
   Slot& slot = slots_[segment % kSlots];
   FDL_RETURN_IF_ERROR(reserve(slot, segment));
@@ -226,6 +229,7 @@ CollectiveSpec StagedCollectives::host_spec(const CollectiveSpec& spec) const {
   return on_host;
 }
 
+// Starts the host's collective on the slot, with the counts of this segment.
 void StagedCollectives::start_host(std::size_t segment) {
   Slot& slot = slots_[segment % kSlots];
   const auto cut = [&](std::span<const std::size_t> counts, std::vector<std::size_t>& cuts) {
@@ -292,7 +296,7 @@ bool StagedCollectives::progress() {
   if (completion_ == nullptr) return false;
   const auto moved = advance();
   if (!moved.ok()) {
-    // A call that the host rejected before any peer could notice it leaves the object usable.
+    // A call that the host rejected before it affected any peer leaves the object usable.
     const bool refused = !host_outcome_.status.ok() && done_ == 0;
     conclude(refused ? moved.status() : as_device_failure(moved.status()));
     return true;
@@ -316,6 +320,7 @@ void StagedCollectives::conclude(Status outcome) {
   std::exchange(completion_, nullptr)->finish(std::move(outcome));
 }
 
+// Makes the user's stream wait for everything that is queued on one of our streams.
 Status StagedCollectives::order_user_behind(Stream own) {
   FDL_RETURN_IF_ERROR(device_.set(ours_at_, own));
   return device_.wait(spec_.stream, ours_at_);

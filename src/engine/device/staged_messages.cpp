@@ -63,6 +63,7 @@ void StagedMessages::start(Message& message) {
   end(*transfer, ended_);
 }
 
+// Prepares the twin. For an outgoing message it also queues the copy to the host, and holds the twin until it has run.
 Status StagedMessages::begin(StagedTransfer& transfer) {
   const Message& message = *transfer.message;
   FDL_ASSIGN_OR_RETURN(transfer.block, take_block(message.bytes));
@@ -159,6 +160,7 @@ void StagedMessages::end(StagedTransfer& transfer, Status outcome) {
   transfer.message->completion.finish(std::move(outcome));
 }
 
+// Called after Messages has failed, so no transport uses the twins' memory any more.
 void StagedMessages::fail(const Status& why) {
   if (ended_.ok()) ended_ = why;
   std::vector<std::unique_ptr<StagedTransfer>> all;
@@ -166,6 +168,7 @@ void StagedMessages::fail(const Status& why) {
   for (const auto& transfer : all) end(*transfer, why);
 }
 
+// The thread may sleep unless a copy out has finished, whose twin must then be released.
 bool StagedMessages::prepare_to_sleep() {
   notifier_.clear();
   for (const auto& transfer : transfers_) {

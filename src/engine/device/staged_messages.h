@@ -19,7 +19,7 @@ class StagedMessages final : public Waitable {
   static Result<std::unique_ptr<StagedMessages>> make(Messages& messages, Device& device);
   ~StagedMessages() override;
 
-  // A call that is invalid completes with an error before a peer can notice it. So does one that finds a failed device.
+  // A call that is invalid completes with an error before it affects a peer. So does one that finds a failed device.
   void start(Message& message);
   // Also call it after Messages::progress() has moved something: arrived data is then copied to the device.
   bool progress();

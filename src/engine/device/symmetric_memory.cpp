@@ -38,7 +38,7 @@ void SymmetricMemory::let_go() {
   static_cast<void>(device_.set(last_use_, stream_));
   auto notifier = CompletionNotifier::take();
   if (notifier.ok() && device_.ring(stream_, notifier->event()).ok()) notifier_.emplace(notifier.take());
-  // Release order: a thread that sees the flag also sees notifier_.
+  // Release order: a thread that reads the flag as set also reads notifier_.
   let_go_.store(true, std::memory_order_release);
 }
 

@@ -123,6 +123,7 @@ Adasum::Range Adasum::part_of(std::size_t tensor) const {
 
 // ---- Collectives
 
+// Starts one ordered collective of the communicator. The operation's buffers must stay until it is done.
 void Adasum::start(Collective collective, Dtype dtype, const void* input, void* output) {
   operation_.spec = {.collective = collective, .dtype = dtype, .counts = counts_, .recv_counts = recv_counts_};
   operation_.buffers = {input, output};

@@ -1,4 +1,4 @@
-// aliasing_of() classifies how a call's input and output overlap, so that algorithms see only two clean cases.
+// aliasing_of() classifies how a call's input and output overlap, so that algorithms handle only two clean cases.
 #pragma once
 
 #include <cstddef>

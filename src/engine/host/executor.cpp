@@ -36,6 +36,7 @@ void Executor::start(const BoundSchedule& bound, const Spaces& spaces, const Red
     if (step_at(step).slices > 0) local_left_.push_back(step);
   }
 
+  // Each lane with reductions is promised one slot, so plan_staging() provides at least as many as there are lanes.
   staging_.reserve(bound.slot_bytes, bound.slot_count);
   promised_slots_ = 0;
   lanes_.resize(std::max(lanes_.size(), ordered.lanes.size()));
@@ -63,6 +64,7 @@ bool Executor::progress() {
     moved |= run_lane(lane);
     const LaneState& state = lanes_[lane];
     const std::size_t step_count = bound_->ordered->lane_steps[lane].size();
+    // A lane stays open until its last arrived slice is reduced. Closing one swaps it with the last.
     const bool reduces = state.slots > 0 || state.slots_to_take > 0;
     if (state.finished.step == step_count && !reduces) {
       open_lanes_[i] = open_lanes_.back();
@@ -103,6 +105,7 @@ bool Executor::finish_slices(LaneState& state, const std::vector<int32_t>& steps
   return moved;
 }
 
+// Posts slices in program order until one is not ready or the lane has kOutstanding tickets.
 bool Executor::post_slices(LaneState& state, std::size_t lane) {
   const auto& steps = bound_->ordered->lane_steps[lane];
   bool moved = false;
@@ -162,6 +165,7 @@ bool Executor::reduce_arrived(LaneState& state, const std::vector<int32_t>& step
       reduce_slot(state, index);
       moved = true;
     }
+    // reduce_from skips steps that are fully reduced, and steps of other kinds, at the front of the lane.
     const bool over = progress.finished == step_at(index).slices || step_at(index).kind != StepKind::recv_reduce;
     if (over && i == state.reduce_from && i < state.finished.step) ++state.reduce_from;
   }
@@ -192,6 +196,7 @@ void Executor::reduce_slot(LaneState& state, int32_t index) {
   finish_slice(index);
 }
 
+// Runs copies and reductions that are ready, within the pass's budget; keeps the unfinished steps in order.
 bool Executor::run_local() {
   bool moved = false;
   std::size_t kept = 0;
@@ -264,6 +269,7 @@ Status Executor::failure() const {
   return {};
 }
 
+// The first step that is not finished, or the number of steps.
 std::size_t Executor::first_unfinished() const {
   std::size_t step = 0;
   while (step < states_.size() && states_[step].finished == bound_->steps[step].slices) ++step;

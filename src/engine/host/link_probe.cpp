@@ -52,7 +52,8 @@ Result<double> burst(Transport& transport, int rank, int size, Deadline deadline
   return apart_ns * 1e-9 / static_cast<double>(kTailBytes);
 }
 
-// Computes the maximum over all ranks. Only the parts of the shape that all ranks know alike choose the algorithm.
+// Computes the maximum over all ranks. The algorithm is chosen only by the parts of the shape that are equal on all
+// ranks.
 Status agree(Transport& transport, int rank, const GroupShape& shape, const Config& config, std::span<double> worst,
              Deadline deadline) {
   const GroupShape known{.ranks = shape.ranks, .hosts = shape.hosts, .ranks_per_host = shape.ranks_per_host};

@@ -21,6 +21,7 @@ Messages::Messages(Transport* transport, int rank, int size, std::size_t slice_b
   busy_.reserve(lines_.size());
 }
 
+// Appends the message to its line; progress() posts it.
 void Messages::start(Message& message) {
   message.posted = 0;
   message.next = nullptr;
@@ -71,6 +72,7 @@ bool Messages::post(Line& line) {
   return moved;
 }
 
+// Posts the next slice. An empty message is one empty slice. Returns false if the transport's queue is full.
 bool Messages::post_slice(Message& message) {
   const std::size_t bytes = std::min(slice_bytes_, message.bytes - message.posted);
   const Bytes slice(message.data + message.posted, bytes);
@@ -89,6 +91,7 @@ bool Messages::run_own() {
   Line& outgoing = lines_[static_cast<std::size_t>(rank_) * 2 + 1];
   bool moved = false;
   while (incoming.oldest != nullptr && outgoing.oldest != nullptr && !outgoing.oldest->held) {
+    // These lines never post to the transport.
     incoming.posting = outgoing.posting = nullptr;
     Message* target = take_oldest(incoming);
     Message* source = take_oldest(outgoing);
@@ -141,6 +144,7 @@ std::string Messages::phase() const { return busy_.empty() ? std::string() : pha
 
 int Messages::waiting_for() const { return busy_.empty() ? -1 : static_cast<int>(busy_.front() / 2); }
 
+// Finishes all messages of a line with an error; the caller removes the line from busy_.
 void Messages::end(Line& line, const Status& why) {
   line.posting = nullptr;
   line.busy = false;

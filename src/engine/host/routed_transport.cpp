@@ -33,6 +33,7 @@ std::optional<Ticket> RoutedTransport::recv(Channel channel, uint32_t tag, Bytes
   return stamp(part(from).recv({from.peer, channel.index}, tag, bytes), from.part);
 }
 
+// Adds the part to a ticket; done() takes it out again.
 std::optional<Ticket> RoutedTransport::stamp(std::optional<Ticket> ticket, int part) const {
   if (ticket) ticket->stream = ticket->stream * static_cast<uint32_t>(parts_.size()) + static_cast<uint32_t>(part);
   return ticket;
@@ -55,6 +56,7 @@ Status RoutedTransport::channel_status(Channel channel) const {
   return part(route(channel.peer)).channel_status({route(channel.peer).peer, channel.index});
 }
 
+// The status of the first peer that has failed, through the part that reaches it.
 Status RoutedTransport::status() const {
   for (int peer = 0; peer < static_cast<int>(routes_.size()); ++peer) {
     if (peer != rank_) FDL_RETURN_IF_ERROR(peer_status(peer));

@@ -98,7 +98,7 @@ void ScheduledCollectives::start(const CollectiveSpec& spec, Buffers buffers, Co
   progress();
 }
 
-// Moves nothing: an invalid call fails before any peer can notice it.
+// Moves nothing: an invalid call fails before it affects any peer.
 Status ScheduledCollectives::launch(const CollectiveSpec& spec, Buffers buffers) {
   auto [alias, input] = aliasing_of(spec, buffers, rank_);
   auto* output = static_cast<std::byte*>(buffers.output);
@@ -134,6 +134,7 @@ Status ScheduledCollectives::launch(const CollectiveSpec& spec, Buffers buffers)
 
 bool ScheduledCollectives::progress() {
   if (transport_ == nullptr || !ended_.ok()) return false;
+  // Without a collective in flight the transport still serves messages and other users.
   if (completion_ == nullptr) return transport_->progress();
   const bool moved = executor_->progress();
   if (executor_->done()) {
@@ -165,6 +166,7 @@ void ScheduledCollectives::interrupt(const Status& why) {
   finish(why);
 }
 
+// The phase in flight, otherwise the phase at the failure, otherwise the last schedule's name.
 std::string ScheduledCollectives::phase() const {
   if (completion_ != nullptr) return executor_->phase();
   if (!last_phase_.empty()) return last_phase_;
@@ -177,6 +179,7 @@ std::string_view ScheduledCollectives::algorithm_of(const CollectiveSpec& spec) 
   return choice.ok() ? choice->algorithm->name : std::string_view();
 }
 
+// Only the direct peer is known; that peer may itself wait for another rank.
 std::vector<int> ScheduledCollectives::late_ranks() {
   const int peer = completion_ == nullptr ? -1 : executor_->waiting_for();
   return peer < 0 ? std::vector<int>() : std::vector<int>{peer};
@@ -222,6 +225,7 @@ Result<ScheduledCollectives::Plan*> ScheduledCollectives::plan_for(const Collect
   FDL_ASSIGN_OR_RETURN(const OrderedSchedule* ordered,
                        schedule_for(algorithm, rooted ? spec.root : 0, in_place && algorithm.in_place, choice));
   if (place == nullptr || place->bound.ordered != ordered) place = std::make_unique<Plan>(*ordered);
+  // Rebinding a plan of the same schedule reuses its memory.
   place->key.assign(spec, in_place, rank_order);
   place->bound.bind(spec, limits_);
   place->copies_input = in_place && !algorithm.in_place;
@@ -243,6 +247,7 @@ Result<Choice> ScheduledCollectives::choose_for(const CollectiveSpec& spec) cons
   return try_it("auto");
 }
 
+// Returns the cached schedule, or writes it. Schedules do not depend on counts, so there are few of them.
 Result<const OrderedSchedule*> ScheduledCollectives::schedule_for(const Algorithm& algorithm, int root, bool in_place,
                                                                   const Choice& choice) {
   auto& known = schedules_[{&algorithm, root, in_place}];

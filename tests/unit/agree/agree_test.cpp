@@ -294,7 +294,7 @@ TEST_F(Rules, PlacesMustBeEqualExceptInAllreduce) {
   EXPECT_EQ(Disagreement(there, there), "");
 }
 
-// The ranks then know that they must not reduce it where it lies.
+// The mark keeps the ranks from reducing the tensor where it lies.
 TEST_F(Rules, AllreduceAtDifferentPlacesMarksItsFusedBucketAsApart) {
   auto options = options_for(3);
   options.fusion_bytes = 1024;
@@ -592,7 +592,7 @@ TEST_F(Join, JoinedRankCountsAsReadyForAllreduce) {
   Submit(2, {allreduce("a", Dtype::float32, {2, 3})});
   const Plan plan = Decide();
   EXPECT_EQ(Order(plan), "a");
-  EXPECT_THAT(plan.buckets[0].element_counts, ElementsAre(6)) << "rank 1 must know how many zeros";
+  EXPECT_THAT(plan.buckets[0].element_counts, ElementsAre(6)) << "rank 1 needs the number of zeros";
   EXPECT_THAT(negotiator_->decided_without_all(), ElementsAre("a"));
 }
 

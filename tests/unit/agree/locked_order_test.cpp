@@ -677,7 +677,7 @@ class LockHistory {
       if (!rank.up.empty()) add([](auto& self, Rank& r) { self.deliver_up(r); });
       if (!rank.down.empty()) add([](auto& self, Rank& r) { self.deliver_down(r); });
       if (rank.here.has_untold() || rank.here.owes_frozen() || rank.member.owes_acknowledgement()) {
-        add([](auto& self, Rank& r) { self.tell(r); });
+        add([](auto& self, Rank& r) { self.send_requests(r); });
       }
       if (may_look(rank)) add([](auto& self, Rank& r) { self.look(r); });
       if (rank.running == 0 && !rank.agreed.empty()) add([](auto& self, Rank& r) { self.begin(r); });
@@ -802,7 +802,7 @@ class LockHistory {
     if (!gap) rank.done_ahead = 0;
   }
 
-  void tell(Rank& rank) {
+  void send_requests(Rank& rank) {
     std::vector<const Request*> requests;
     if (rank.here.has_untold()) requests = rank.here.tell();
     const auto frozen = rank.here.tell_frozen();
@@ -934,7 +934,7 @@ class LockHistory {
     for (const Rank& other : ranks_) {
       if (other.index == rank.index || other.begun.size() <= number) continue;
       if (!equal(what, other.begun[number])) violated("two ranks run different things at a time");
-      if (other.before_it[number] != rank.before_it[number]) violated("two ranks begin different things together");
+      if (other.before_it[number] != rank.before_it[number]) violated("two ranks launch different groups");
     }
   }
 
@@ -988,7 +988,7 @@ class LockHistory {
       }
     }
     for (const Rank& other : ranks_) {
-      if (other.hollow.size() > number && other.hollow[number]) violated("a sum with zeros that nobody meant is used");
+      if (other.hollow.size() > number && other.hollow[number]) violated("a result with provisional zeros is used");
     }
     for (const auto& ticket : done.tickets) {
       if (ticket) complete(rank, *ticket);

@@ -429,7 +429,7 @@ class History {
     const bool first = rank.plans == seen_.size();
     if (first) seen_.push_back({*plan, {}});
     Seen& seen = seen_[rank.plans++];
-    if (plan->buckets != seen.plan.buckets) violated("two ranks were told different plans");
+    if (plan->buckets != seen.plan.buckets) violated("two ranks got different plans");
     for (const Bucket& bucket : plan->buckets) take(index, bucket, seen);
     if (rank.member->owes_acknowledgement()) rank.up.push_back(rank.member->encode_requests({}));
   }

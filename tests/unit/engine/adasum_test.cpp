@@ -1,4 +1,4 @@
-// Adasum: against the formula applied to whole vectors, pair by pair; over loopback, ranks as threads.
+// Tests of Adasum against the formula applied to whole vectors, pair by pair; over loopback, with ranks as threads.
 #include "engine/host/adasum.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ Vector pair_of(const Vector& a, const Vector& b) {
   return result;
 }
 
-// Neighbours first, then pairs of pairs.
+// Combines neighbours first, then pairs of pairs.
 Vector reference(std::vector<Vector> vectors) {
   while (vectors.size() > 1) {
     std::vector<Vector> next;
@@ -92,7 +92,7 @@ void expect_the_formula(int size, const std::vector<std::size_t>& lengths, doubl
   for (const auto& result : results) EXPECT_EQ(result, results[0]) << "ranks have different bits";
 }
 
-TEST(Adasum, IsTheFormulaForEachTensor) {
+TEST(Adasum, MatchesTheFormulaForEachTensor) {
   for (const int size : {1, 2, 4, 8, 16}) {
     SCOPED_TRACE(size);
     expect_the_formula<double>(size, {100, 1, 0, 37, 1000}, 1e-12);
@@ -102,19 +102,19 @@ TEST(Adasum, IsTheFormulaForEachTensor) {
   }
 }
 
-TEST(Adasum, AddsWhatIsOrthogonalAndAveragesWhatIsParallel) {
+TEST(Adasum, AddsOrthogonalAndAveragesParallelVectors) {
   run_thread_ranks(4, make_config(), [&](Communicator& comm) {
     const auto rank = static_cast<std::size_t>(comm.rank());
     std::vector<float> values(12, 0);
-    values[rank] = 3;                           // tensor 0: a direction of its own for each rank
-    for (int i = 4; i < 8; ++i) values[i] = 2;  // tensor 1: the same on all
-    if (rank == 2) values[8] = 5;               // tensor 2: zeros but on one
+    values[rank] = 3;                           // tensor 0: orthogonal vectors, one direction for each rank
+    for (int i = 4; i < 8; ++i) values[i] = 2;  // tensor 1: the same vector on all ranks
+    if (rank == 2) values[8] = 5;               // tensor 2: zeros except on one rank
     const std::vector<float> expected = {3, 3, 3, 3, 2, 2, 2, 2, 5, 0, 0, 0};
     require(run_adasum(comm, values, {4, 4, 4}) == expected, "not the expected values");
   });
 }
 
-TEST(Adasum, TellsTheNextTimeTheSameBits) {
+TEST(Adasum, RepeatedRunsGiveTheSameBits) {
   const auto inputs = random_vectors<float>(4, 500, 11);
   std::vector<std::vector<float>> first(4), second(4);
   run_thread_ranks(4, make_config(), [&](Communicator& comm) {
@@ -125,7 +125,7 @@ TEST(Adasum, TellsTheNextTimeTheSameBits) {
   EXPECT_EQ(first, second);
 }
 
-TEST(Adasum, EndsWithTheFailureOfItsCommunicator) {
+TEST(Adasum, EndsWithTheErrorOfItsCommunicator) {
   run_thread_ranks(2, make_config(), [&](Communicator& comm) {
     comm.interrupt(Status(Code::peer_lost, "rank 11 is gone"));
     std::vector<float> values(8, 1), scratch(8);
@@ -150,7 +150,7 @@ TEST(Adasum, LoadsAndStoresSmallFloats) {
 
 // ---- Error paths
 
-TEST(Adasum, TakesRealTypesOnly) {
+TEST(Adasum, SupportsRealTypesOnly) {
   EXPECT_TRUE(adasum_takes(Dtype::float16));
   EXPECT_TRUE(adasum_takes(Dtype::float64));
   EXPECT_FALSE(adasum_takes(Dtype::int32));

@@ -1,4 +1,4 @@
-// Room on devices: memory in which a group packs its vectors, of the library that runs its collectives, and its end.
+// Tests of scratch buffers on devices: their sizes, their registration with the library, growth and failures.
 #include "engine/device/device_scratch.h"
 
 #include <fmt/format.h>
@@ -19,9 +19,9 @@ constexpr std::size_t kMiB = std::size_t{1} << 20;
 DeviceRanks ranks_with(const std::function<Result<DeviceLibrary*>(int rank)>& give,
                        std::map<std::string, std::string> options = {}) {
   options.try_emplace("suspect_after_s", "0.2");
-  DeviceRanks team{.config = make_config(options)};
-  if (give) team.library = [give](int rank) { return [give, rank] { return give(rank); }; };
-  return team;
+  DeviceRanks participants{.config = make_config(options)};
+  if (give) participants.library = [give](int rank) { return [give, rank] { return give(rank); }; };
+  return participants;
 }
 DeviceRanks ranks_with(HostLibrary& library, std::map<std::string, std::string> options = {}) {
   return ranks_with([&library](int) -> Result<DeviceLibrary*> { return &library; }, std::move(options));
@@ -46,7 +46,7 @@ Scratch ask(DeviceRank& me, std::size_t bytes) {
   return {outcome, std::get<ScratchRequest>(operation.memory).bytes, std::get<ScratchRequest>(operation.memory).memory};
 }
 
-// Queues a sum of ones of all ranks in the room.
+// Queues a sum of ones of all ranks in the scratch buffer.
 void sum_in(DeviceRank& me, void* memory, std::size_t count) {
   const std::vector<int64_t> ones(count, 1);
   me.device.upload(me.stream, memory, ones.data(), count * 8);
@@ -60,7 +60,7 @@ void expect_sum(DeviceRank& me, const void* memory, std::size_t count) {
   EXPECT_EQ(values, std::vector<int64_t>(count, me.size()));
 }
 
-// All of a device's memory but so much in one block, while this lasts.
+// Occupies all memory of a device except one block of `left` bytes.
 class Filling {
  public:
   Filling(DeviceRank& me, std::size_t left) : me_(me) {
@@ -79,7 +79,7 @@ class Filling {
   std::vector<void*> blocks_;
 };
 
-// What the ranks, each a thread, warn of in this object's lifetime.
+// Collects the warnings of all ranks (which are threads) during this object's lifetime.
 class RankWarnings {
  public:
   RankWarnings() {
@@ -99,7 +99,7 @@ class RankWarnings {
   std::vector<std::string> lines_ FDL_GUARDED_BY(mutex_);
 };
 
-TEST(DeviceScratch, HasFewSizesAndHoldsWhatIsWanted) {
+TEST(DeviceScratch, HasFewSizesAndIsLargeEnough) {
   EXPECT_EQ(DeviceScratch::size_for(1), 2 * kMiB);
   EXPECT_EQ(DeviceScratch::size_for(2 * kMiB), 2 * kMiB);
   EXPECT_EQ(DeviceScratch::size_for(2 * kMiB + 1), 4 * kMiB);
@@ -108,7 +108,7 @@ TEST(DeviceScratch, HasFewSizesAndHoldsWhatIsWanted) {
   EXPECT_EQ(DeviceScratch::size_for(129 * kMiB), 192 * kMiB);
 }
 
-TEST(DeviceScratch, EachSizeButTheLeastHasASmallerOneOfAtMostHalf) {
+TEST(DeviceScratch, EachSizeExceptTheLeastHasASmallerOneOfAtMostHalf) {
   EXPECT_EQ(DeviceScratch::size_below(2 * kMiB), 0);
   for (std::size_t size = 4 * kMiB; size <= 1024 * kMiB; size = DeviceScratch::size_for(size + 1)) {
     const std::size_t below = DeviceScratch::size_below(size);
@@ -118,7 +118,7 @@ TEST(DeviceScratch, EachSizeButTheLeastHasASmallerOneOfAtMostHalf) {
   }
 }
 
-TEST(DeviceScratch, TheFirstOneSettlesWhoRunsCollectivesAndIsKnownToTheLibraryAlike) {
+TEST(DeviceScratch, FirstRequestNegotiatesTheBackendAndRegistersTheBufferAlike) {
   HostLibrary library;
   run_device_ranks(3, ranks_with(library), [&](DeviceRank& me) {
     const Scratch scratch = ask(me, 1000);
@@ -135,8 +135,8 @@ TEST(DeviceScratch, TheFirstOneSettlesWhoRunsCollectivesAndIsKnownToTheLibraryAl
   EXPECT_EQ(library.allocated(), 0);
 }
 
-// The old one stays, and is known, as long as something that is queued works in it. The library may be at work besides.
-TEST(DeviceScratch, ALargerOneReplacesItOnceWhatUsedItHasRun) {
+// The old buffer stays registered while queued work uses it. Unregistering may take the library several attempts.
+TEST(DeviceScratch, LargerBufferReplacesItOnceQueuedWorkHasRun) {
   HostLibrary library({.busy_dismissals = 3});
   run_device_ranks(2, ranks_with(library), [&](DeviceRank& me) {
     const Scratch scratch = ask(me, 1000);
@@ -164,8 +164,8 @@ TEST(DeviceScratch, ALargerOneReplacesItOnceWhatUsedItHasRun) {
   EXPECT_EQ(library.known(), "");
 }
 
-// What was used up between the last question and the sleep is not slept through.
-TEST(DeviceScratch, DoesNotSleepOnceWhatUsedItHasRun) {
+// Work that finishes between the last emptied() and the sleep must prevent the sleep.
+TEST(DeviceScratch, DoesNotSleepOnceQueuedWorkHasRun) {
   HostDevice device;
   HostLibrary library({.busy_dismissals = 1});
   const std::vector<Member> alone(1);
@@ -181,9 +181,9 @@ TEST(DeviceScratch, DoesNotSleepOnceWhatUsedItHasRun) {
   EXPECT_FALSE(require(scratch->emptied()));
   EXPECT_TRUE(scratch->prepare_to_sleep());
   device.let_go();
-  require(wait_readable(scratch->fd(), Deadline::after_seconds(60)), "the bell rings");
+  require(wait_readable(scratch->fd(), Deadline::after_seconds(60)), "the notifier did not ring");
   EXPECT_FALSE(scratch->prepare_to_sleep());
-  EXPECT_FALSE(wait_readable(scratch->fd(), Deadline::after_seconds(0))) << "and does not ring for ever";
+  EXPECT_FALSE(wait_readable(scratch->fd(), Deadline::after_seconds(0))) << "prepare_to_sleep() clears the notifier";
   EXPECT_FALSE(require(scratch->emptied())) << "the library is at work";
   EXPECT_TRUE(scratch->prepare_to_sleep());
   EXPECT_TRUE(require(scratch->emptied()));
@@ -193,7 +193,7 @@ TEST(DeviceScratch, DoesNotSleepOnceWhatUsedItHasRun) {
   device.end_stream(stream);
 }
 
-TEST(DeviceScratch, ARankWithoutMemoryTakesOtherAndNobodyIsAlike) {
+TEST(DeviceScratch, RankWithoutLibraryMemoryUsesOtherMemoryAndNoBufferIsAlike) {
   HostLibrary library;
   HostLibrary poor({.no_memory = Status(Code::resource, "host library: out of memory")});
   const auto give = [&](int rank) -> Result<DeviceLibrary*> { return rank == 1 ? &poor : &library; };
@@ -206,14 +206,14 @@ TEST(DeviceScratch, ARankWithoutMemoryTakesOtherAndNobodyIsAlike) {
     EXPECT_EQ(library.known(), "2097152 here, 2097152 here");
     EXPECT_EQ(poor.known(), "");
     require(barrier(me.comm));
-    const Scratch larger = ask(me, 3 * kMiB);  // what is no library's memory goes too
+    const Scratch larger = ask(me, 3 * kMiB);  // other memory is replaced as well
     require(larger.outcome);
     sum_in(me, larger.memory, 300'000);
     expect_sum(me, larger.memory, 300'000);
   });
 }
 
-TEST(DeviceScratch, WhereCollectivesAreStagedItIsAnyMemory) {
+TEST(DeviceScratch, UsesDeviceMemoryIfCollectivesAreStaged) {
   HostLibrary library;
   run_device_ranks(2, ranks_with(library, {{"device_collectives", "staged"}}), [&](DeviceRank& me) {
     for (const std::size_t bytes : {std::size_t{1000}, 3 * kMiB}) {
@@ -226,8 +226,8 @@ TEST(DeviceScratch, WhereCollectivesAreStagedItIsAnyMemory) {
   EXPECT_EQ(library.allocated(), 0);
 }
 
-// There may be no room for both.
-TEST(DeviceScratch, WhereCollectivesAreStagedTheOldOneIsGivenBackFirstTooOnceWhatUsedItHasRun) {
+// The device may not have memory for both buffers.
+TEST(DeviceScratch, ReleasesTheOldBufferFirstIfCollectivesAreStaged) {
   run_device_ranks(2, ranks_with({}), [&](DeviceRank& me) {
     require(ask(me, 1000).outcome);
     me.device.hold(me.stream);
@@ -244,18 +244,18 @@ TEST(DeviceScratch, WhereCollectivesAreStagedTheOldOneIsGivenBackFirstTooOnceWha
   });
 }
 
-// ---- Where a device has no room for as much
+// ---- Devices with less memory than requested
 
-// How the collectives of a team are run, and how its ranks' memory is known then.
+// The backend that runs collectives; it determines whether the ranks' memory is registered.
 struct Way {
   const char* name;
-  const char* wish;
+  const char* setting;
 };
 void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
 class SmallerScratch : public testing::TestWithParam<Way> {
  protected:
-  bool is_librarys() const { return std::string_view(GetParam().wish) == "auto"; }
-  DeviceRanks team() { return ranks_with(library, {{"device_collectives", GetParam().wish}}); }
+  bool is_librarys() const { return std::string_view(GetParam().setting) == "auto"; }
+  DeviceRanks participants() { return ranks_with(library, {{"device_collectives", GetParam().setting}}); }
   std::string known(int ranks, std::size_t bytes, const char* how = "alike") const {
     std::string text;
     for (int i = 0; i < ranks; ++i) text += fmt::format("{}{} {}", i > 0 ? ", " : "", bytes, how);
@@ -271,9 +271,9 @@ class SmallerScratch : public testing::TestWithParam<Way> {
 INSTANTIATE_TEST_SUITE_P(, SmallerScratch, testing::Values(Way{"ByALibrary", "auto"}, Way{"Staged", "staged"}),
                          [](const auto& each) { return each.param.name; });
 
-TEST_P(SmallerScratch, IsAsLargeOnAllRanksAsOnTheOneThatHasLeast) {
+TEST_P(SmallerScratch, HasTheLeastSizeOfAllRanks) {
   RankWarnings warnings;
-  run_device_ranks(3, team(), [&](DeviceRank& me) {
+  run_device_ranks(3, participants(), [&](DeviceRank& me) {
     {
       const std::size_t left[] = {60 * kMiB, 5 * kMiB, 9 * kMiB};
       const Filling filling(me, left[me.rank()]);
@@ -282,13 +282,13 @@ TEST_P(SmallerScratch, IsAsLargeOnAllRanksAsOnTheOneThatHasLeast) {
       EXPECT_EQ(scratch.bytes, 4 * kMiB);
       require(barrier(me.comm));
       EXPECT_EQ(library.known(), known(3, 4 * kMiB));
-      EXPECT_EQ(library.allocated(), is_librarys() ? 3 : 0) << "what was too much is given back";
+      EXPECT_EQ(library.allocated(), is_librarys() ? 3 : 0) << "memory beyond the agreed size is released";
       require(barrier(me.comm));
       EXPECT_EQ(me.device.pinned_bytes(), 0);
       sum_in(me, scratch.memory, 4 * kMiB / 8);
       expect_sum(me, scratch.memory, 4 * kMiB / 8);
     }
-    // Asked for once more it is looked for once more.
+    // A repeated request tries to allocate again.
     const Scratch scratch = ask(me, 16 * kMiB);
     require(scratch.outcome);
     EXPECT_EQ(scratch.bytes, 16 * kMiB);
@@ -296,7 +296,7 @@ TEST_P(SmallerScratch, IsAsLargeOnAllRanksAsOnTheOneThatHasLeast) {
     EXPECT_EQ(library.known(), known(3, 16 * kMiB));
     require(barrier(me.comm));
   });
-  // One line from each that lacks memory, none from the one that does not.
+  // Each rank that lacks memory logs one line; the other rank logs none.
   ASSERT_EQ(warnings.lines().size(), 2);
   for (const std::string& line : warnings.lines()) {
     EXPECT_TRUE(line.starts_with("rank 11 ") || line.starts_with("rank 12 ")) << line;
@@ -306,9 +306,9 @@ TEST_P(SmallerScratch, IsAsLargeOnAllRanksAsOnTheOneThatHasLeast) {
   }
 }
 
-TEST_P(SmallerScratch, IsTheLeastWhereNoRankHasMore) {
+TEST_P(SmallerScratch, HasTheLeastSizeIfNoRankHasMore) {
   RankWarnings warnings;
-  run_device_ranks(2, team(), [&](DeviceRank& me) {
+  run_device_ranks(2, participants(), [&](DeviceRank& me) {
     const Filling filling(me, 3 * kMiB);
     const Scratch scratch = ask(me, 30 * kMiB);
     require(scratch.outcome);
@@ -319,17 +319,17 @@ TEST_P(SmallerScratch, IsTheLeastWhereNoRankHasMore) {
   EXPECT_EQ(warnings.lines().size(), 2);
 }
 
-TEST_P(SmallerScratch, IsTheHostsWhereThereIsNotEvenTheLeastAndTheOthersHaveTheirs) {
+TEST_P(SmallerScratch, UsesHostMemoryOnlyOnTheRankWithoutDeviceMemory) {
   RankWarnings warnings;
-  run_device_ranks(3, team(), [&](DeviceRank& me) {
+  run_device_ranks(3, participants(), [&](DeviceRank& me) {
     const std::size_t left[] = {60 * kMiB, kMiB, 9 * kMiB};
     const Filling filling(me, left[me.rank()]);
     const Scratch scratch = ask(me, 16 * kMiB);
     require(scratch.outcome);
-    EXPECT_EQ(scratch.bytes, 8 * kMiB) << "of those that have any";
+    EXPECT_EQ(scratch.bytes, 8 * kMiB) << "the least size of the ranks that have any";
     EXPECT_EQ(me.device.pinned_bytes(), me.rank() == 1 ? 8 * kMiB : 0);
     require(barrier(me.comm));
-    EXPECT_EQ(library.known(), known(2, 8 * kMiB, "here")) << "not alike, where one has none";
+    EXPECT_EQ(library.known(), known(2, 8 * kMiB, "here")) << "registered, but not alike, because one rank has none";
     require(barrier(me.comm));
     sum_in(me, scratch.memory, 1000);
     expect_sum(me, scratch.memory, 1000);
@@ -341,9 +341,9 @@ TEST_P(SmallerScratch, IsTheHostsWhereThereIsNotEvenTheLeastAndTheOthersHaveThei
   }
 }
 
-TEST_P(SmallerScratch, IsWhatWasWantedInTheHostsMemoryWhereNoRankHasAny) {
+TEST_P(SmallerScratch, UsesHostMemoryOfTheRequestedSizeIfNoRankHasDeviceMemory) {
   RankWarnings warnings;
-  run_device_ranks(2, team(), [&](DeviceRank& me) {
+  run_device_ranks(2, participants(), [&](DeviceRank& me) {
     const Filling filling(me, kMiB);
     const Scratch scratch = ask(me, 3 * kMiB);
     require(scratch.outcome);
@@ -356,13 +356,13 @@ TEST_P(SmallerScratch, IsWhatWasWantedInTheHostsMemoryWhereNoRankHasAny) {
   EXPECT_EQ(library.known(), "");
 }
 
-// Who lets more of the library's go to take as much as another may find that somebody was quicker. Of other memory a
-// part is taken then.
-TEST_P(SmallerScratch, IsAgreedUponUntilAllHaveAsMuch) {
+// A rank that releases the library's memory to allocate a smaller block may fail, because another process was quicker.
+// It then uses a part of other memory.
+TEST_P(SmallerScratch, ShrinksUntilAllRanksHaveTheSameSize) {
   RankWarnings warnings;
-  run_device_ranks(2, team(), [&](DeviceRank& me) {
+  run_device_ranks(2, participants(), [&](DeviceRank& me) {
     const Filling filling(me, me.rank() == 0 ? 60 * kMiB : 9 * kMiB);
-    const Status stolen(Code::resource, "host:0: somebody was quicker");
+    const Status stolen(Code::resource, "host:0: another process was quicker");
     if (me.rank() == 0) me.device.fail_call(HostDevice::Call::allocate, 2, stolen, is_librarys() ? 1 : 0);
     const Scratch scratch = ask(me, 16 * kMiB);
     require(scratch.outcome);
@@ -377,9 +377,9 @@ TEST_P(SmallerScratch, IsAgreedUponUntilAllHaveAsMuch) {
   EXPECT_EQ(warnings.lines().size(), is_librarys() ? 2 : 1);
 }
 
-TEST_P(SmallerScratch, IsFoundByOneRankAlone) {
+TEST_P(SmallerScratch, ShrinksInAGroupOfOne) {
   RankWarnings warnings;
-  run_device_ranks(1, team(), [&](DeviceRank& me) {
+  run_device_ranks(1, participants(), [&](DeviceRank& me) {
     const Filling filling(me, 5 * kMiB);
     EXPECT_EQ(ask(me, 30 * kMiB).bytes, 4 * kMiB);
     EXPECT_EQ(me.device.pinned_bytes(), 0);
@@ -387,7 +387,7 @@ TEST_P(SmallerScratch, IsFoundByOneRankAlone) {
   EXPECT_EQ(warnings.lines().size(), 1);
 }
 
-TEST(DeviceScratch, IsTheDevicesAloneInAGroupOfOne) {
+TEST(DeviceScratch, UsesDeviceMemoryInAGroupOfOne) {
   HostLibrary library;
   run_device_ranks(1, ranks_with(library), [&](DeviceRank& me) {
     const Scratch scratch = ask(me, 1000);
@@ -396,9 +396,9 @@ TEST(DeviceScratch, IsTheDevicesAloneInAGroupOfOne) {
   });
 }
 
-// ---- Bad days
+// ---- Failures
 
-TEST(DeviceScratchFailure, AnInterruptEndsAGrowthAndQueuedWorkKeepsItsMemory) {
+TEST(DeviceScratchFailure, InterruptEndsAGrowthAndQueuedWorkKeepsItsMemory) {
   HostLibrary library;
   run_device_ranks(2, ranks_with(library), [&](DeviceRank& me) {
     const Scratch scratch = ask(me, 1000);
@@ -417,7 +417,7 @@ TEST(DeviceScratchFailure, AnInterruptEndsAGrowthAndQueuedWorkKeepsItsMemory) {
   EXPECT_EQ(library.allocated(), 0);
 }
 
-TEST(DeviceScratchFailure, APeerThatLeavesWhileTheyTellEachOtherIsNamed) {
+TEST(DeviceScratchFailure, PeerThatLeavesDuringTheExchangeIsNamed) {
   HostLibrary library;
   run_device_ranks(2, ranks_with(library), [&](DeviceRank& me) {
     require(ask(me, 1000).outcome);
@@ -429,7 +429,7 @@ TEST(DeviceScratchFailure, APeerThatLeavesWhileTheyTellEachOtherIsNamed) {
   EXPECT_EQ(library.allocated(), 0);
 }
 
-TEST(DeviceScratchFailure, EachCallOfTheDeviceThatFailsEndsItForAll) {
+TEST(DeviceScratchFailure, AnyFailingDeviceCallEndsTheRequestOnAllRanks) {
   using Call = HostDevice::Call;
   for (const Call failing : {Call::set, Call::ring, Call::reached}) {
     HostLibrary library;
@@ -445,8 +445,8 @@ TEST(DeviceScratchFailure, EachCallOfTheDeviceThatFailsEndsItForAll) {
   }
 }
 
-TEST_P(SmallerScratch, ADeviceThatFailsAsItIsAskedEndsItForAll) {
-  run_device_ranks(2, team(), [&](DeviceRank& me) {
+TEST_P(SmallerScratch, FailingDeviceEndsTheRequestOnAllRanks) {
+  run_device_ranks(2, participants(), [&](DeviceRank& me) {
     require(ask(me, 1000).outcome);
     const Status lost(Code::unsupported, "host:1 is lost");
     if (me.rank() == 1) me.device.fail_call(HostDevice::Call::allocate, 1, lost, 100);
@@ -457,8 +457,8 @@ TEST_P(SmallerScratch, ADeviceThatFailsAsItIsAskedEndsItForAll) {
   });
 }
 
-TEST_P(SmallerScratch, WhereTheHostHasNoneEitherItEndsForAll) {
-  run_device_ranks(2, team(), [&](DeviceRank& me) {
+TEST_P(SmallerScratch, LackOfPinnedMemoryEndsTheRequestOnAllRanks) {
+  run_device_ranks(2, participants(), [&](DeviceRank& me) {
     const Filling filling(me, me.rank() == 1 ? 1000 : 60 * kMiB);
     if (me.rank() == 1) {
       me.device.fail_call(HostDevice::Call::allocate_pinned, 1, Status(Code::resource, "no pinned memory is left"));
@@ -466,13 +466,13 @@ TEST_P(SmallerScratch, WhereTheHostHasNoneEitherItEndsForAll) {
     const Scratch scratch = ask(me, 30 * kMiB);
     const Status later = scratch.outcome.ok() ? barrier(me.comm) : scratch.outcome;
     EXPECT_THAT(later.text(), HasSubstr("rank 1"));
-    EXPECT_EQ(scratch.outcome.ok(), me.rank() == 0) << "the others hear of it with what comes next";
+    EXPECT_EQ(scratch.outcome.ok(), me.rank() == 0) << "the next call reports the failure to the other rank";
     EXPECT_THAT(later.text(), HasSubstr(me.rank() == 1 ? "lower FARANDOLE_FUSION_BYTES" : "rank 1"));
   });
 }
 
-// What is queued fails when the host has long been done with it.
-TEST(DeviceScratchFailure, WhatTheLibraryMeetsBetweenCollectivesEndsTheGroup) {
+// Queued work fails after the host has finished the call.
+TEST(DeviceScratchFailure, LibraryFailureBetweenCollectivesEndsTheGroup) {
   HostLibrary library;
   run_device_ranks(2, ranks_with(library), [&](DeviceRank& me) {
     const Scratch scratch = ask(me, 1000);
@@ -483,7 +483,7 @@ TEST(DeviceScratchFailure, WhatTheLibraryMeetsBetweenCollectivesEndsTheGroup) {
     if (me.rank() == 1) library.break_down(Status(Code::transport, "host library: the network is gone"));
     const Deadline deadline = Deadline::after_seconds(30);
     while (me.comm.status().ok()) {
-      require(!deadline.passed(), "nobody noticed");
+      require(!deadline.passed(), "the failure was not reported");
       if (!me.comm.progress()) me.comm.sleep_until_ready(Deadline::after_seconds(0.01));
     }
     EXPECT_TRUE(me.comm.has_failed());

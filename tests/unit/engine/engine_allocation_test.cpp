@@ -1,4 +1,4 @@
-// The hot path allocates nothing: this program counts every allocation of a thread while a collective repeats.
+// Tests that the hot path allocates nothing: this program counts a thread's allocations while a collective repeats.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -29,7 +29,7 @@ void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); 
 namespace fdl::test {
 namespace {
 
-// Every collective, in two sizes, with scaling, in many slices.
+// Runs every collective, in two sizes, with scaling, in many slices.
 void run_round(Communicator& comm, std::vector<double>& input, std::vector<double>& output,
                const std::vector<std::size_t>& small, const std::vector<std::size_t>& large) {
   for (int c = 0; c < kCollectiveCount; ++c) {
@@ -46,13 +46,13 @@ void run_round(Communicator& comm, std::vector<double>& input, std::vector<doubl
   }
 }
 
-TEST(HotPath, AllocatesNothingOnceACollectiveIsKnown) {
+TEST(HotPath, AllocatesNothingForARepeatedCollective) {
   const Config config = make_config({{"slice_bytes", "512"}});
   run_thread_ranks(3, config, [](Communicator& comm) {
     std::vector<double> input(3000, 1), output(3000);
     const std::vector<std::size_t> small(3, 5), large(3, 900);
     run_round(comm, input, output, small, large);
-    EXPECT_GT(allocations, 0) << "the first round should allocate, or nothing is counted";
+    EXPECT_GT(allocations, 0) << "the first round must allocate, otherwise the counter does not work";
     const int before = allocations;
     for (int i = 0; i < 10; ++i) run_round(comm, input, output, small, large);
     EXPECT_EQ(allocations, before);

@@ -1,4 +1,4 @@
-// Every algorithm of the catalog, run by the engine over loopback: exact inputs, many slices, in place and not.
+// Tests of every algorithm of the catalog, run by the engine over loopback: exact inputs, many slices, in place or not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -53,8 +53,8 @@ Elements encode(Dtype dtype, const std::vector<double>& values) {
   return bytes;
 }
 
-// What rank r's i-th input element is: 0 or 1 for the narrow types (so that eight of them still add up exactly), else
-// a small integer that is different for neighbours.
+// Returns element i of rank r's input: 0 or 1 for the narrow types (so that the sum of eight is exact), otherwise a
+// small integer that differs between neighbours.
 double value_of(Dtype dtype, int rank, std::size_t i) {
   const std::size_t mixed = (i * 7 + static_cast<std::size_t>(rank) * 13 + i / 5) % 31;
   if (dtype == Dtype::bool_ || size_of(dtype) == 1) return static_cast<double>(mixed % 2);
@@ -83,7 +83,7 @@ double fold(Op op, double a, double b) {
   }
 }
 
-// ---- One case: a collective as all ranks call it, and what each must get
+// ---- One case: a collective as all ranks call it, and the result that each rank must get
 // ----------------------------------------------
 
 struct Case {
@@ -91,7 +91,7 @@ struct Case {
   std::string_view algorithm;
   Dtype dtype = Dtype::float32;
   Op op = Op::sum;
-  std::size_t count = 0;  // of the vector, or about a chunk's
+  std::size_t count = 0;  // elements of the vector, or about those of a chunk
   bool even = true;
   int root = 0;
   double prescale = 1;
@@ -102,7 +102,7 @@ class Expectation {
  public:
   Expectation(const Case& what, int size) : case_(what), size_(size) {}
 
-  // From `source` to `target` (alltoall), or of rank `target` (the others). Symmetric, so that in place has a meaning.
+  // Elements from `source` to `target` (alltoall), or of rank `target` (the others). Symmetric, as in place requires.
   std::size_t chunk(int source, int target) const {
     if (case_.even) return case_.count;
     const int key = case_.collective == Collective::alltoall ? source + target : target;
@@ -195,7 +195,7 @@ class Expectation {
         const double value = value_of(case_.dtype, rank, first + i) * case_.prescale;
         sum = rank == 0 ? value : fold(case_.op, sum, value);
       }
-      // A sum of bools is an or.
+      // The sum of bools is a logical or.
       if (case_.dtype == Dtype::bool_ && case_.op == Op::sum) sum = sum != 0;
       result[i] = sum * case_.postscale;
     }
@@ -212,7 +212,7 @@ std::string name_of_case(const Case& c, int size, bool in_place) {
          ", root " + std::to_string(c.root) + (in_place ? ", in place" : "");
 }
 
-// Memory with a fence on both sides that nobody may touch.
+// Memory with guard bytes on both sides, which must not change.
 class Fenced {
  public:
   explicit Fenced(std::size_t bytes) : bytes_(bytes), memory_(bytes + 2 * kFence, std::byte{0x5a}) {}
@@ -294,7 +294,7 @@ void run_all_algorithms(Communicator& comm, const std::vector<std::size_t>& coun
         if (!even && (!chunks || algorithm.even_chunks_only)) continue;
         const int root =
             rooted(algorithm.collective) ? static_cast<int>(count % static_cast<std::size_t>(comm.size())) : 0;
-        // A promise of equal counts of nothing is no promise, and then an algorithm for equal chunks is refused.
+        // Equal counts of zero are no promise of equal chunks, and algorithms that need the promise are then rejected.
         if (algorithm.even_chunks_only && count == 0) continue;
         const Case one{.collective = algorithm.collective,
                        .algorithm = algorithm.name,
@@ -313,7 +313,7 @@ void run_all_algorithms(Communicator& comm, const std::vector<std::size_t>& coun
 class EveryAlgorithm : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, EveryAlgorithm, testing::Range(1, 9));
 
-TEST_P(EveryAlgorithm, IsRightForCountsFromNothingToMany) {
+TEST_P(EveryAlgorithm, IsExactForCountsFromZeroToMany) {
   const Config config = make_config();
   run_thread_ranks(GetParam(), config, [](Communicator& comm) {
     run_all_algorithms(comm, {0, 1, 2, 7, 1000}, Dtype::int32, Op::sum);
@@ -321,20 +321,20 @@ TEST_P(EveryAlgorithm, IsRightForCountsFromNothingToMany) {
   });
 }
 
-TEST_P(EveryAlgorithm, IsRightInTinySlicesWithOneSlotALane) {
+TEST_P(EveryAlgorithm, IsExactInTinySlicesWithOneSlotPerLane) {
   const Config config = make_config({{"slice_bytes", "24"}, {"staging_bytes", "1"}});
   run_thread_ranks(GetParam(), config, [](Communicator& comm) {
     run_all_algorithms(comm, {0, 1, 2, 7, 250}, Dtype::float64, Op::sum);
   });
 }
 
-TEST_P(EveryAlgorithm, IsRightInOddSlicesWithFewSlots) {
+TEST_P(EveryAlgorithm, IsExactInOddSlicesWithFewSlots) {
   const Config config = make_config({{"slice_bytes", "1001"}, {"staging_bytes", "3000"}});
   run_thread_ranks(GetParam(), config,
                    [](Communicator& comm) { run_all_algorithms(comm, {1000}, Dtype::int64, Op::max); });
 }
 
-TEST_P(EveryAlgorithm, FoldsEveryTypeAndOperation) {
+TEST_P(EveryAlgorithm, ReducesEveryTypeAndOperation) {
   const Config config = make_config({{"slice_bytes", "16"}});
   const std::pair<Dtype, Op> kinds[] = {
       {Dtype::uint8, Op::max},      {Dtype::int8, Op::sum},         {Dtype::uint16, Op::bit_xor},
@@ -347,7 +347,7 @@ TEST_P(EveryAlgorithm, FoldsEveryTypeAndOperation) {
   });
 }
 
-TEST_P(EveryAlgorithm, IsProvedBeforeItRunsWhereAsked) {
+TEST_P(EveryAlgorithm, IsProvedBeforeItRunsOnRequest) {
   const Config config = make_config({{"verify_schedules", "1"}});
   run_thread_ranks(GetParam(), config,
                    [](Communicator& comm) { run_all_algorithms(comm, {5}, Dtype::int32, Op::sum); });
@@ -375,7 +375,7 @@ TEST_P(EveryAlgorithm, ScalesBeforeAndAfter) {
   });
 }
 
-TEST(Choice, RunsEveryCollectiveWithoutBeingToldHow) {
+TEST(Choice, RunsEveryCollectiveByDefault) {
   const Config config = make_config({{"slice_bytes", "4096"}});
   for (int size : {1, 2, 3, 4, 7}) {
     run_thread_ranks(size, config, [](Communicator& comm) {
@@ -392,7 +392,7 @@ TEST(Choice, RunsEveryCollectiveWithoutBeingToldHow) {
   }
 }
 
-TEST(Choice, OfTheConfigurationGoesOnlyWhereItExists) {
+TEST(Choice, ConfiguredAlgorithmAppliesOnlyWhereItExists) {
   const Config config = make_config({{"algorithm", "ring"}});
   run_thread_ranks(3, config, [](Communicator& comm) {
     Operation operation;
@@ -406,7 +406,7 @@ TEST(Choice, OfTheConfigurationGoesOnlyWhereItExists) {
   });
 }
 
-TEST(Choice, OfACallThatDoesNotExistIsRefusedAndTheCommunicatorLivesOn) {
+TEST(Choice, UnknownAlgorithmIsRejectedAndTheCommunicatorStaysUsable) {
   const Config config = make_config();
   run_thread_ranks(2, config, [](Communicator& comm) {
     float data = 1;
@@ -419,7 +419,7 @@ TEST(Choice, OfACallThatDoesNotExistIsRefusedAndTheCommunicatorLivesOn) {
   });
 }
 
-// Sums of these depend on their order in almost every element.
+// The sum of these values depends on the order of additions in almost every element.
 std::vector<float> rough_input(int rank, std::size_t count) {
   std::mt19937 random(static_cast<unsigned>(rank) + 1);  // the seed is the rank
   std::uniform_real_distribution<float> exponent(-20, 20);
@@ -428,7 +428,7 @@ std::vector<float> rough_input(int rank, std::size_t count) {
   return values;
 }
 
-TEST(Deterministic, GivesTheBitsOfAFoldInRankOrderWhateverTheSlices) {
+TEST(Deterministic, GivesTheBitsOfAReductionInRankOrderForAnySlices) {
   constexpr std::size_t kCount = 5003;
   for (int size : {2, 3, 5, 8}) {
     std::vector<float> expected = rough_input(0, kCount);
@@ -440,7 +440,7 @@ TEST(Deterministic, GivesTheBitsOfAFoldInRankOrderWhateverTheSlices) {
       const Config config = make_config({{"slice_bytes", slice}, {"deterministic", "1"}});
       run_thread_ranks(size, config, [&](Communicator& comm) {
         const auto input = rough_input(comm.rank(), kCount);
-        // However the vector is cut into calls, each element has the same bits.
+        // However the vector is divided into calls, each element has the same bits.
         for (const std::size_t segment : {kCount, std::size_t{1}, std::size_t{777}}) {
           std::vector<float> output(kCount);
           const std::size_t end = segment == 1 ? 50 : kCount;
@@ -455,8 +455,8 @@ TEST(Deterministic, GivesTheBitsOfAFoldInRankOrderWhateverTheSlices) {
   }
 }
 
-TEST(UserOperation, ThatIsNotCommutativeIsFoldedInRankOrder) {
-  // "The later one wins, unless it is zero": associative, not commutative.
+TEST(UserOperation, NonCommutativeIsAppliedInRankOrder) {
+  // The later non-zero value wins: associative, but not commutative.
   static constexpr auto later = [](const void* source, void* target, std::size_t count, int, void*) {
     const auto* from = static_cast<const int32_t*>(source);
     auto* into = static_cast<int32_t*>(target);

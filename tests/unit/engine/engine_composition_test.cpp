@@ -1,4 +1,4 @@
-// Transports routed by peer, and collectives made of two others, over loopback.
+// Tests of transports routed by peer, and of collectives composed of two others, over loopback.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ using testing::HasSubstr;
 // ---- RoutedTransport
 // --------------------------------------------------------------------------------------------------
 
-// Ranks of one host (neighbouring blocks of `local`) reach each other through one loopback, all others through another.
+// Ranks of one host (contiguous blocks of `local`) reach each other through one loopback, other ranks through another.
 std::unique_ptr<Transport> connect_routed(const std::string& id, int rank, int size, int local, const Config& config) {
   const int host = rank / local;
   std::vector<std::unique_ptr<Transport>> parts;
@@ -67,7 +67,7 @@ TEST(RoutedTransport, CarriesCollectivesAndMessagesOverBothParts) {
   }
 }
 
-TEST(RoutedTransport, IsNamedAfterItsPartsAndTellsWhichPeerIsGone) {
+TEST(RoutedTransport, IsNamedAfterItsPartsAndReportsWhichPeerIsGone) {
   const Config config = make_config();
   const std::string id = unique_id();
   std::atomic<int> gone{0};
@@ -82,12 +82,12 @@ TEST(RoutedTransport, IsNamedAfterItsPartsAndTellsWhichPeerIsGone) {
     while (gone < 2) std::this_thread::yield();
     const int other = 2 - rank;
     EXPECT_TRUE(transport->peer_status(other).ok());
-    // Peers of the same host are numbered anew in that part: member 1 of it.
+    // Peers of the same host have their own numbers in that part; this is its member 1.
     EXPECT_THAT(transport->peer_status(rank + 1).text(), HasSubstr("rank 11 (host-1)"));
     EXPECT_THAT(transport->peer_status((rank + 3) % 4).text(), HasSubstr("rank 1" + std::to_string((rank + 3) % 4)));
     EXPECT_FALSE(transport->status().ok());
     EXPECT_EQ(transport->send({rank + 1, 0}, 0, {}), std::nullopt);
-    // Both stay until the other has looked.
+    // Both ranks stay until the other has checked.
     std::byte word{};
     const auto sent = transport->send({other, 1}, 7, {&word, 1});
     const auto received = transport->recv({other, 1}, 7, {&word, 1});
@@ -106,7 +106,7 @@ std::unique_ptr<Collectives> make_part(const std::string& id, int rank, int size
   return std::make_unique<ScheduledCollectives>(std::move(transport), rank, GroupShape{.ranks = size}, config);
 }
 
-// A communicator whose only transport between all ranks serves what the hierarchy refuses.
+// A communicator whose transport between all ranks runs what the hierarchy does not support.
 std::unique_ptr<Communicator> make_hierarchical(const std::string& id, int rank, int hosts, int local,
                                                 const Config& config) {
   const HierarchicalCollectives::Place place{
@@ -126,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(HostsAndLocalRanks, Hierarchy,
                          testing::Values(std::pair(1, 3), std::pair(2, 1), std::pair(2, 2), std::pair(3, 2),
                                          std::pair(2, 4)));
 
-TEST_P(Hierarchy, SumsBroadcastsAndMeets) {
+TEST_P(Hierarchy, RunsAllreduceBroadcastAndBarrier) {
   const auto [hosts, local] = GetParam();
   const int size = hosts * local;
   const Config config = make_config({{"slice_bytes", "100"}});
@@ -161,7 +161,7 @@ TEST_P(Hierarchy, SumsBroadcastsAndMeets) {
   });
 }
 
-TEST(Hierarchy, LeavesRankOrderAndOtherCollectivesToOthers) {
+TEST(Hierarchy, DoesNotSupportRankOrderOrOtherCollectives) {
   const Config config = make_config();
   auto whole = require(HierarchicalCollectives::make(make_part("a", 0, 1, config), make_part("b", 0, 1, config), {}));
   EXPECT_TRUE(whole->can({.count = 5}));
@@ -174,7 +174,7 @@ TEST(Hierarchy, LeavesRankOrderAndOtherCollectivesToOthers) {
   EXPECT_FALSE(whole->can({.reduction = {.op = Op::user, .user = &user}, .count = 5}));
 }
 
-TEST(Hierarchy, TellsWhereItFailed) {
+TEST(Hierarchy, ErrorNamesTheSideThatFailed) {
   const Config config = make_config();
   const std::string id = unique_id();
   run_ranks(4, [&](int rank) {

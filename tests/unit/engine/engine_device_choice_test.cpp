@@ -1,4 +1,4 @@
-// Who runs collectives on devices, a library or staging: how ranks come to agree on it, and what they are told.
+// Tests of backend negotiation: how ranks choose between a library and staging on devices, and what they report.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-TEST(DeviceCollectives, TheLibraryRunsWhatItCanAndStagingTheRest) {
+TEST(DeviceCollectives, LibraryRunsWhatItCanAndStagingTheRest) {
   HostLibrary library;
   run_device_ranks(4, with_library(library), [&](DeviceRank& me) {
     EXPECT_EQ(me.comm.runner_of({.device = &me.device}).by, "");
@@ -30,9 +30,11 @@ TEST(DeviceCollectives, TheLibraryRunsWhatItCanAndStagingTheRest) {
   EXPECT_EQ(library.started(), 4 * 6);
 }
 
-TEST(DeviceCollectives, AreStagedWhereThatIsWishedAndNobodyLooksForALibrary) {
-  DeviceRanks team = staging({{"device_collectives", "staged"}});
-  team.library = [](int) { return []() -> Result<DeviceLibrary*> { return Status(Code::internal, "looked for it"); }; };
+TEST(DeviceCollectives, StagedSettingDoesNotLoadTheLibrary) {
+  DeviceRanks participants = staging({{"device_collectives", "staged"}});
+  participants.library = [](int) {
+    return []() -> Result<DeviceLibrary*> { return Status(Code::internal, "looked for it"); };
+  };
   std::mutex mutex;
   std::string log;
   set_log_level(LogLevel::info);
@@ -40,7 +42,7 @@ TEST(DeviceCollectives, AreStagedWhereThatIsWishedAndNobodyLooksForALibrary) {
     std::lock_guard lock(mutex);
     log += line;
   });
-  run_device_ranks(2, team, [&](DeviceRank& me) {
+  run_device_ranks(2, participants, [&](DeviceRank& me) {
     Ones vector(me, 10);
     require(allreduce(me, vector.memory(), 10));
     EXPECT_EQ(me.comm.runner_of({.count = 5, .device = &me.device}).by, "staged over loopback");
@@ -50,23 +52,23 @@ TEST(DeviceCollectives, AreStagedWhereThatIsWishedAndNobodyLooksForALibrary) {
   EXPECT_EQ(log, "");
 }
 
-struct Verdict {
+struct Decision {
   std::vector<std::string> lines;
   std::vector<std::string> outcomes;
   std::string by;
 };
 
-// What three ranks log and get, when rank r has the library that `give(r)` gives.
-Verdict judge(const std::string& wish, const std::function<Result<DeviceLibrary*>(int)>& give) {
-  DeviceRanks team = staging({{"device_collectives", wish}, {"start_timeout_s", "0.05"}});
-  team.library = [&](int rank) { return [&give, rank] { return give(rank); }; };
-  Verdict mismatch;
+// Returns what three ranks log and get, when rank r has the library that `give(r)` returns.
+Decision decide_backend(const std::string& setting, const std::function<Result<DeviceLibrary*>(int)>& give) {
+  DeviceRanks participants = staging({{"device_collectives", setting}, {"start_timeout_s", "0.05"}});
+  participants.library = [&](int rank) { return [&give, rank] { return give(rank); }; };
+  Decision decision;
   std::mutex mutex;
   set_log_sink([&](LogLevel, std::string_view line) {
     std::lock_guard lock(mutex);
-    mismatch.lines.emplace_back(line);
+    decision.lines.emplace_back(line);
   });
-  run_device_ranks(3, team, [&](DeviceRank& me) {
+  run_device_ranks(3, participants, [&](DeviceRank& me) {
     Ones vector(me, 100);
     const Status outcome = allreduce(me, vector.memory(), 100);
     if (outcome.ok()) require(vector.are(3), "wrong sum");
@@ -74,81 +76,82 @@ Verdict judge(const std::string& wish, const std::function<Result<DeviceLibrary*
     EXPECT_EQ(outcome.ok(), again.ok());
     const auto by = me.comm.runner_of({.count = 5, .device = &me.device}).by;
     std::lock_guard lock(mutex);
-    mismatch.outcomes.push_back(outcome.ok() ? "" : outcome.text());
-    mismatch.by = by;
+    decision.outcomes.push_back(outcome.ok() ? "" : outcome.text());
+    decision.by = by;
   });
   set_log_sink({});
-  return mismatch;
+  return decision;
 }
 
-TEST(DeviceCollectives, OneRankWithoutTheLibraryStagesAllOfThemAndIsNamed) {
+TEST(DeviceCollectives, RankWithoutTheLibraryMakesAllRanksStageAndIsNamed) {
   HostLibrary library;
   const auto give = [&](int rank) -> Result<DeviceLibrary*> { return rank == 2 ? nullptr : &library; };
-  const Verdict mismatch = judge("auto", give);
-  EXPECT_EQ(mismatch.outcomes, std::vector<std::string>(3, ""));
-  EXPECT_EQ(mismatch.by, "staged over loopback");
-  ASSERT_EQ(mismatch.lines.size(), 1u);
-  EXPECT_THAT(mismatch.lines[0], AllOf(HasSubstr("rank 12 (host-2) has no library"), HasSubstr("nvidia-nccl")));
+  const Decision decision = decide_backend("auto", give);
+  EXPECT_EQ(decision.outcomes, std::vector<std::string>(3, ""));
+  EXPECT_EQ(decision.by, "staged over loopback");
+  ASSERT_EQ(decision.lines.size(), 1u);
+  EXPECT_THAT(decision.lines[0], AllOf(HasSubstr("rank 12 (host-2) has no library"), HasSubstr("nvidia-nccl")));
   EXPECT_EQ(library.started(), 0);
 }
 
-TEST(DeviceCollectives, WhoInsistsOnTheLibraryIsToldOnAllRanksAlikeWhyItCannotBe) {
+TEST(DeviceCollectives, RequiredLibraryFailsWithTheSameErrorOnAllRanks) {
   HostLibrary library;
   const auto give = [&](int rank) -> Result<DeviceLibrary*> {
     if (rank == 1) return Status(Code::unsupported, "libhost.so.7 is not there");
     return &library;
   };
-  const Verdict mismatch = judge("nccl", give);
-  for (const std::string& outcome : mismatch.outcomes) {
-    EXPECT_EQ(outcome, mismatch.outcomes[0]);
+  const Decision decision = decide_backend("nccl", give);
+  for (const std::string& outcome : decision.outcomes) {
+    EXPECT_EQ(outcome, decision.outcomes[0]);
     EXPECT_THAT(outcome, AllOf(HasSubstr("device_collectives=nccl"), HasSubstr("rank 11 (host-1) has no library")));
   }
-  ASSERT_EQ(mismatch.lines.size(), 1u);
-  EXPECT_THAT(mismatch.lines[0], HasSubstr("libhost.so.7 is not there"));
+  ASSERT_EQ(decision.lines.size(), 1u);
+  EXPECT_THAT(decision.lines[0], HasSubstr("libhost.so.7 is not there"));
 }
 
-TEST(DeviceCollectives, TheLibrarysOwnVerdictIsTakenOnAllRanks) {
+TEST(DeviceCollectives, LibraryConflictIsReportedOnAllRanks) {
   HostLibrary library, newer({.version = 8});
   const auto give = [&](int rank) -> Result<DeviceLibrary*> { return rank == 2 ? &newer : &library; };
-  const Verdict staged = judge("auto", give);
+  const Decision staged = decide_backend("auto", give);
   EXPECT_EQ(staged.by, "staged over loopback");
   ASSERT_EQ(staged.lines.size(), 1u);
   EXPECT_THAT(staged.lines[0], HasSubstr("rank 12 has version 8"));
-  for (const std::string& outcome : judge("nccl", give).outcomes)
+  for (const std::string& outcome : decide_backend("nccl", give).outcomes)
     EXPECT_THAT(outcome, HasSubstr("rank 12 has version 8"));
 }
 
-TEST(DeviceCollectives, AnIdThatTheFirstRankCannotMakeIsNobodysWait) {
+TEST(DeviceCollectives, FailureToMakeAnIdMakesAllRanksStage) {
   HostLibrary library, broken({.no_id = Status(Code::internal, "no socket for an id")});
   const auto give = [&](int rank) -> Result<DeviceLibrary*> { return rank == 0 ? &broken : &library; };
-  const Verdict staged = judge("auto", give);
+  const Decision staged = decide_backend("auto", give);
   EXPECT_EQ(staged.outcomes, std::vector<std::string>(3, ""));
   ASSERT_EQ(staged.lines.size(), 1u);
   EXPECT_THAT(staged.lines[0], AllOf(HasSubstr("no socket for an id"), HasSubstr("rank 10 (host-0) made an id")));
-  for (const std::string& outcome : judge("nccl", give).outcomes)
+  for (const std::string& outcome : decide_backend("nccl", give).outcomes)
     EXPECT_THAT(outcome, HasSubstr("no socket for an id"));
 }
 
-TEST(DeviceCollectives, ARankThatCannotJoinIsNobodysWait) {
+TEST(DeviceCollectives, FailureToJoinMakesAllRanksStage) {
   HostLibrary library, broken({.no_join = Status(Code::resource, "no memory to join")});
   const auto give = [&](int rank) -> Result<DeviceLibrary*> { return rank == 1 ? &broken : &library; };
-  const Verdict staged = judge("auto", give);
+  const Decision staged = decide_backend("auto", give);
   EXPECT_EQ(staged.outcomes, std::vector<std::string>(3, ""));
   ASSERT_EQ(staged.lines.size(), 1u);
   EXPECT_THAT(staged.lines[0], AllOf(HasSubstr("no memory to join"), HasSubstr("rank 11 (host-1) joined")));
-  for (const std::string& outcome : judge("nccl", give).outcomes) EXPECT_THAT(outcome, HasSubstr("no memory to join"));
+  for (const std::string& outcome : decide_backend("nccl", give).outcomes)
+    EXPECT_THAT(outcome, HasSubstr("no memory to join"));
 }
 
-TEST(DeviceCollectives, ARankThatNeverJoinsEndsTheOthersAtTheDeadline) {
+TEST(DeviceCollectives, RankThatNeverJoinsEndsTheOthersAtTheDeadline) {
   HostLibrary library, absent({.absent = true});
   const auto give = [&](int rank) -> Result<DeviceLibrary*> { return rank == 1 ? &absent : &library; };
-  const Verdict mismatch = judge("auto", give);
-  for (const std::string& outcome : mismatch.outcomes) {
+  const Decision decision = decide_backend("auto", give);
+  for (const std::string& outcome : decision.outcomes) {
     EXPECT_THAT(outcome, testing::AnyOf(HasSubstr("2 of 3 ranks have joined in time"), HasSubstr("has left")));
   }
 }
 
-TEST(DeviceCollectives, AnUnknownWishIsRefusedBeforeAnythingIsSaid) {
+TEST(DeviceCollectives, UnknownSettingIsRejectedBeforeAnyExchange) {
   run_device_ranks(2, staging({{"device_collectives", "gloo"}}), [&](DeviceRank& me) {
     Ones vector(me, 10);
     EXPECT_THAT(allreduce(me, vector.memory(), 10).text(), HasSubstr("device_collectives=gloo"));
@@ -156,7 +159,7 @@ TEST(DeviceCollectives, AnUnknownWishIsRefusedBeforeAnythingIsSaid) {
   });
 }
 
-TEST(DeviceCollectives, ASecondDeviceOfARankIsRefusedAndBothAreNamed) {
+TEST(DeviceCollectives, SecondDeviceOfARankIsRejectedAndBothAreNamed) {
   HostDevice second({.index = 7});
   run_device_ranks(2, staging(), [&](DeviceRank& me) {
     Ones vector(me, 10);
@@ -169,7 +172,7 @@ TEST(DeviceCollectives, ASecondDeviceOfARankIsRefusedAndBothAreNamed) {
   });
 }
 
-TEST(DeviceCollectives, ARankThatCallsWithMemoryOfTheHostIsAMismatchAndNoWait) {
+TEST(DeviceCollectives, RankThatCallsWithHostMemoryIsAMismatch) {
   for (const bool first : {true, false}) {
     run_device_ranks(2, staging(), [&](DeviceRank& me) {
       Ones vector(me, 300);
@@ -184,7 +187,7 @@ TEST(DeviceCollectives, ARankThatCallsWithMemoryOfTheHostIsAMismatchAndNoWait) {
   }
 }
 
-TEST(DeviceCollectives, ARankThatDiesWhileTheySettleIsNamed) {
+TEST(DeviceCollectives, RankLostDuringNegotiationIsNamed) {
   HostLibrary library;
   run_device_ranks(2, with_library(library), [&](DeviceRank& me) {
     require(barrier(me.comm));
@@ -195,10 +198,10 @@ TEST(DeviceCollectives, ARankThatDiesWhileTheySettleIsNamed) {
   });
 }
 
-TEST(DeviceCollectives, CollectivesOfHostAndDeviceAndMessagesTakeTurns) {
+TEST(DeviceCollectives, HostCollectivesDeviceCollectivesAndMessagesAlternate) {
   HostLibrary library;
-  for (DeviceRanks team : {staging(), with_library(library)}) {
-    run_device_ranks(3, team, [&](DeviceRank& me) {
+  for (DeviceRanks participants : {staging(), with_library(library)}) {
+    run_device_ranks(3, participants, [&](DeviceRank& me) {
       Ones vector(me, 300);
       for (int64_t round = 0; round < 5; ++round) {
         int64_t word = me.rank(), from_left = -1;

@@ -1,4 +1,4 @@
-// Collectives on devices over several hosts: a library inside them and staging between, and the other way round.
+// Tests of collectives on devices over several hosts: a library inside them and staging between, and the reverse.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,16 +9,16 @@ namespace {
 
 using testing::HasSubstr;
 
-DeviceRanks on_two_hosts(HostLibrary& library, const std::string& segment, const std::string& wish) {
-  DeviceRanks team = with_library(library, {{"device_collectives", wish},
-                                            {"deterministic", "0"},
-                                            {"slice_bytes", segment},
-                                            {"device_staging_bytes", segment}});
-  team.change = [](Communicator::Parts& parts) {
+DeviceRanks on_two_hosts(HostLibrary& library, const std::string& segment, const std::string& setting) {
+  DeviceRanks participants = with_library(library, {{"device_collectives", setting},
+                                                    {"deterministic", "0"},
+                                                    {"slice_bytes", segment},
+                                                    {"device_staging_bytes", segment}});
+  participants.change = [](Communicator::Parts& parts) {
     parts.shape.hosts = 2;
     parts.shape.ranks_per_host = static_cast<int>(parts.members.size()) / 2;
   };
-  return team;
+  return participants;
 }
 
 class HierarchyOnDevices : public testing::TestWithParam<const char*> {
@@ -27,13 +27,13 @@ class HierarchyOnDevices : public testing::TestWithParam<const char*> {
 };
 INSTANTIATE_TEST_SUITE_P(BothWays, HierarchyOnDevices, testing::Values("hierarchical", "nccl_between"));
 
-// Between hosts the library sees the ranks of one place on each, and needs no more than an allreduce and a broadcast.
-TEST_P(HierarchyOnDevices, TheLibraryIsOnOneSideAndStagingOnTheOther) {
+// Between hosts the library has the ranks with one local rank on each host, and runs only allreduces and broadcasts.
+TEST_P(HierarchyOnDevices, LibraryRunsOneSideAndStagingTheOther) {
   for (const int size : {4, 6}) {
     HostLibrary library({.gathers = library_is_inside()});
-    DeviceRanks team = on_two_hosts(library, "256", GetParam());
-    team.device.most_delay_us = 50;
-    run_device_ranks(size, team, [&](DeviceRank& me) {
+    DeviceRanks participants = on_two_hosts(library, "256", GetParam());
+    participants.device.most_delay_us = 50;
+    run_device_ranks(size, participants, [&](DeviceRank& me) {
       for (int kind = 0; kind < kCollectiveCount; ++kind) {
         for (const std::size_t count : {0, 1, 5, 300}) {
           for (const bool in_place : {true, false}) {
@@ -47,18 +47,19 @@ TEST_P(HierarchyOnDevices, TheLibraryIsOnOneSideAndStagingOnTheOther) {
       const auto other = me.comm.runner_of({.collective = Collective::reduce, .count = 5, .device = &me.device});
       EXPECT_EQ(other.by, "staged over loopback");
     });
-    // Inside: a reduce_scatter and an allgather, or a broadcast. Between: an allreduce of all, and a broadcast of the
-    // root's place on each host.
+    // Inside: a reduce_scatter and an allgather, or a broadcast. Between: an allreduce on all ranks, and a broadcast on
+    // the ranks with the root's local rank.
     EXPECT_EQ(library.started(), library_is_inside() ? size * 8 * 3 : (size + 2) * 8);
   }
 }
 
-// Two segments at least, so that both sides are at work at once; and another set sleeps on the communicator's.
-TEST_P(HierarchyOnDevices, ALongVectorGoesInSegmentsAndADeviceThatFailsEndsAll) {
+// There are at least two segments, so that both sides work at the same time; an outer epoll set waits on the
+// communicator.
+TEST_P(HierarchyOnDevices, LongVectorIsSegmentedAndAFailingDeviceEndsAllRanks) {
   HostLibrary library({.gathers = true});
-  DeviceRanks team = on_two_hosts(library, "65536", GetParam());
+  DeviceRanks participants = on_two_hosts(library, "65536", GetParam());
   std::atomic<int> failed{0};
-  run_device_ranks(4, team, [&](DeviceRank& me) {
+  run_device_ranks(4, participants, [&](DeviceRank& me) {
     Poller around = require(Poller::make());
     require(around.add(me.comm.wake_fd(), 0));
     Ones vector(me, 300'000);
@@ -77,11 +78,11 @@ TEST_P(HierarchyOnDevices, ALongVectorGoesInSegmentsAndADeviceThatFailsEndsAll) 
   EXPECT_EQ(failed, 4);
 }
 
-TEST_P(HierarchyOnDevices, WhereHostsAreNotAlikeAllIsStaged) {
+TEST_P(HierarchyOnDevices, UnequalHostsAreStaged) {
   HostLibrary library({.gathers = true});
-  DeviceRanks team = on_two_hosts(library, "256", GetParam());
-  team.change = {};
-  run_device_ranks(3, team, [&](DeviceRank& me) {
+  DeviceRanks participants = on_two_hosts(library, "256", GetParam());
+  participants.change = {};
+  run_device_ranks(3, participants, [&](DeviceRank& me) {
     Ones vector(me, 100);
     require(allreduce(me, vector.memory(), 100));
     require(vector.are(3), "wrong sum");

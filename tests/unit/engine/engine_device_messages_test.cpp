@@ -1,4 +1,4 @@
-// Messages from and to devices, among those of the host's memory.
+// Tests of messages from and to device memory, among those of host memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,12 +17,12 @@ Message message_of(DeviceRank& me, int peer, bool outgoing, void* data, std::siz
   return message;
 }
 
-// To all, oneself too, in mixed order with messages of the host's memory.
-TEST(DeviceMessages, KeepTheirOrderAmongThoseOfTheHost) {
+// Messages go to all ranks, the sender included, in mixed order with messages of host memory.
+TEST(DeviceMessages, KeepTheirOrderAmongHostMessages) {
   for (int size = 1; size <= 3; ++size) {
-    DeviceRanks team = staging();
-    team.device.most_delay_us = 100;
-    run_device_ranks(size, team, [&](DeviceRank& me) {
+    DeviceRanks participants = staging();
+    participants.device.most_delay_us = 100;
+    run_device_ranks(size, participants, [&](DeviceRank& me) {
       for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{700}}) {
         const auto sum = static_cast<int64_t>(me.rank());
         std::vector<std::unique_ptr<Ones>> sent, received;
@@ -55,7 +55,7 @@ TEST(DeviceMessages, KeepTheirOrderAmongThoseOfTheHost) {
   }
 }
 
-TEST(DeviceMessages, AreRefusedWhereTheStreamIsCapturedOrTheDeviceIsAnother) {
+TEST(DeviceMessages, AreRejectedOnACapturedStreamOrAnotherDevice) {
   HostDevice second({.index = 7});
   run_device_ranks(1, staging(), [&](DeviceRank& me) {
     Ones vector(me, 10);
@@ -71,7 +71,7 @@ TEST(DeviceMessages, AreRefusedWhereTheStreamIsCapturedOrTheDeviceIsAnother) {
   });
 }
 
-TEST(DeviceMessages, APeerThatLeavesAndADeviceThatFailsEndThem) {
+TEST(DeviceMessages, EndWhenAPeerLeavesOrADeviceFails) {
   using Call = HostDevice::Call;
   const Status off(Code::unsupported, "host:1 has fallen");
   int met = 0;

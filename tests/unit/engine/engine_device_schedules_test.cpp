@@ -1,4 +1,4 @@
-// Our own algorithms on devices, over the lanes of a library.
+// Tests of the catalog's algorithms on devices, over the channels of a library.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ std::vector<CollectiveCase> cases_for(const Algorithm& algorithm, Dtype dtype, i
   uint64_t seed = 1;
   for (const std::size_t count : {0, 1, 5, 300}) {
     for (const bool even : {true, false}) {
-      if ((!even || count == 0) && algorithm.even_chunks_only) continue;  // nothing is no promise
+      if ((!even || count == 0) && algorithm.even_chunks_only) continue;  // a count of zero is no promise
       for (const bool in_place : {true, false}) {
         cases.push_back(make_case(algorithm.collective, dtype, size, count, even, in_place, ++seed));
       }
@@ -24,14 +24,14 @@ std::vector<CollectiveCase> cases_for(const Algorithm& algorithm, Dtype dtype, i
   return cases;
 }
 
-// Integers: any order of folding gives the same bits.
-TEST(DeviceSchedules, EveryRowOfTheCatalogIsExactOverLanes) {
+// The inputs are integers, so any order of reduction gives the same bits.
+TEST(DeviceSchedules, EveryAlgorithmIsExactOverChannels) {
   for (int size = 2; size <= 5; ++size) {
     HostLibrary library({.busy_after_group = size % 2 * 2});
-    DeviceRanks team = with_library(library, {{"deterministic", "0"}, {"verify_schedules", "1"}});
-    team.device.most_delay_us = 20;
+    DeviceRanks participants = with_library(library, {{"deterministic", "0"}, {"verify_schedules", "1"}});
+    participants.device.most_delay_us = 20;
     int collectives = 0;
-    run_device_ranks(size, team, [&](DeviceRank& me) {
+    run_device_ranks(size, participants, [&](DeviceRank& me) {
       for (const Algorithm& algorithm : catalog()) {
         if (!fits(algorithm, size) || algorithm.collective == Collective::barrier) continue;
         for (CollectiveCase c : cases_for(algorithm, Dtype::int32, size)) {
@@ -69,7 +69,7 @@ TEST(DeviceSchedules, RankOrderGivesTheBitsOfTheHost) {
   EXPECT_EQ(library.started(), 0);
 }
 
-TEST(DeviceSchedules, AConfiguredAlgorithmRunsWhatItCanRun) {
+TEST(DeviceSchedules, ConfiguredAlgorithmRunsWhatItSupports) {
   HostLibrary library;
   run_device_ranks(3, with_library(library, {{"algorithm", "ring"}, {"deterministic", "0"}}), [&](DeviceRank& me) {
     run_case(make_case(Collective::allreduce, Dtype::int32, 3, 300, true, false, 1), me);
@@ -81,7 +81,7 @@ TEST(DeviceSchedules, AConfiguredAlgorithmRunsWhatItCanRun) {
   EXPECT_EQ(library.started(), 3);
 }
 
-TEST(DeviceSchedules, WithoutLanesTheHostRunsTheAlgorithm) {
+TEST(DeviceSchedules, HostRunsTheAlgorithmWithoutChannels) {
   HostLibrary library({.has_channels = false});
   run_device_ranks(3, with_library(library, {{"deterministic", "0"}}), [&](DeviceRank& me) {
     run_case(make_case(Collective::allreduce, Dtype::int32, 3, 300, true, false, 1), me, "ring");
@@ -92,7 +92,7 @@ TEST(DeviceSchedules, WithoutLanesTheHostRunsTheAlgorithm) {
   EXPECT_EQ(library.groups(), 0);
 }
 
-TEST(DeviceSchedules, AnUnknownNameIsRefusedAndTheGroupLivesOn) {
+TEST(DeviceSchedules, UnknownAlgorithmIsRejectedAndTheGroupStaysUsable) {
   HostLibrary library;
   run_device_ranks(2, with_library(library), [&](DeviceRank& me) {
     Ones vector(me, 10);
@@ -104,11 +104,11 @@ TEST(DeviceSchedules, AnUnknownNameIsRefusedAndTheGroupLivesOn) {
   });
 }
 
-TEST(DeviceSchedules, SeveralStreamsShareTheScratchInTurn) {
+TEST(DeviceSchedules, SeveralStreamsShareTheScratchBuffer) {
   HostLibrary library;
-  DeviceRanks team = with_library(library);
-  team.device.most_delay_us = 200;
-  run_device_ranks(3, team, [&](DeviceRank& me) {
+  DeviceRanks participants = with_library(library);
+  participants.device.most_delay_us = 200;
+  run_device_ranks(3, participants, [&](DeviceRank& me) {
     const Stream other = require(me.device.make_stream());
     Ones a(me, 300), b(me, 300);
     Operation operations[6];
@@ -126,7 +126,7 @@ TEST(DeviceSchedules, SeveralStreamsShareTheScratchInTurn) {
   });
 }
 
-TEST(DeviceSchedules, ADeviceThatFailsInTheMidstEndsItOnAllRanks) {
+TEST(DeviceSchedules, FailingDeviceEndsTheCollectiveOnAllRanks) {
   using Call = HostDevice::Call;
   HostLibrary library;
   int met = 0;
@@ -143,15 +143,15 @@ TEST(DeviceSchedules, ADeviceThatFailsInTheMidstEndsItOnAllRanks) {
         CollectiveSpec spec{.dtype = Dtype::int64, .count = 300, .algorithm = "ring", .device = &me.device};
         spec.stream = me.stream;
         Status outcome;
-        // The others may have queued all of theirs by then; what they call next finds out.
+        // The other ranks may have queued all their work by then; their next call reports the failure.
         for (int i = 0; i < 3 && outcome.ok(); ++i) {
           outcome = call(me.comm, spec, vector.memory(), vector.memory());
           if (outcome.ok()) outcome = barrier(me.comm);
         }
         return outcome;
       };
-      const DeviceRanks team = with_library(library, {{"deterministic", "0"}});
-      met += fails_everywhere(3, team, work, "host:1 has fallen", "has left") ? 1 : 0;
+      const DeviceRanks participants = with_library(library, {{"deterministic", "0"}});
+      met += fails_everywhere(3, participants, work, "host:1 has fallen", "has left") ? 1 : 0;
     }
   }
   EXPECT_GT(met, 9);

@@ -1,4 +1,5 @@
-// Collectives on devices, staged through the host's memory: what they give, their order among streams, their failures.
+// Tests of collectives on devices, staged through host memory: their results, their order among streams, their
+// failures.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,10 +15,10 @@ using testing::HasSubstr;
 
 TEST(Staged, EveryCollectiveIsExactInSizesAroundASegment) {
   for (int size = 1; size <= 5; ++size) {
-    DeviceRanks team = staging();
-    team.device.most_delay_us = 30;
-    team.device.seed = static_cast<uint64_t>(size) * 100;
-    run_device_ranks(size, team, [&](DeviceRank& me) {
+    DeviceRanks participants = staging();
+    participants.device.most_delay_us = 30;
+    participants.device.seed = static_cast<uint64_t>(size) * 100;
+    run_device_ranks(size, participants, [&](DeviceRank& me) {
       uint64_t seed = 1;
       constexpr Dtype kTypes[] = {Dtype::float32, Dtype::bfloat16, Dtype::uint8};
       for (int kind = 0; kind < kCollectiveCount; ++kind) {
@@ -36,7 +37,7 @@ TEST(Staged, EveryCollectiveIsExactInSizesAroundASegment) {
   }
 }
 
-TEST(Staged, EveryTypeIsFoldedAndScaledAsOnTheHost) {
+TEST(Staged, EveryTypeIsReducedAndScaledAsOnTheHost) {
   run_device_ranks(3, staging(), [&](DeviceRank& me) {
     for (int dtype = 0; dtype < kDtypeCount; ++dtype) {
       for (const Collective kind : {Collective::allreduce, Collective::reduce, Collective::reduce_scatter}) {
@@ -51,7 +52,7 @@ TEST(Staged, EveryTypeIsFoldedAndScaledAsOnTheHost) {
   });
 }
 
-TEST(Staged, AUsersOwnFunctionIsCalledOnTheHost) {
+TEST(Staged, UserFunctionIsCalledOnTheHost) {
   run_device_ranks(3, staging(), [&](DeviceRank& me) {
     const UserOp last{.function = [](const void*, void*, std::size_t, int, void*) {}, .commutative = false};
     Ones vector(me, 100);
@@ -66,8 +67,8 @@ TEST(Staged, AUsersOwnFunctionIsCalledOnTheHost) {
   });
 }
 
-// One rank needs nobody, and so may be captured.
-TEST(Staged, AGroupOfOneIsTheDevicesAlone) {
+// A single rank works on the device alone, so its stream may be captured.
+TEST(Staged, GroupOfOneWorksOnTheDeviceAlone) {
   run_device_ranks(1, staging(), [&](DeviceRank& me) {
     me.device.capture(me.stream, true);
     for (const bool in_place : {true, false}) {
@@ -82,7 +83,7 @@ TEST(Staged, AGroupOfOneIsTheDevicesAlone) {
   });
 }
 
-TEST(Staged, ALaterLongerCollectiveFindsLargerSlots) {
+TEST(Staged, LongerCollectiveGrowsTheSlots) {
   run_device_ranks(2, staging({{"device_staging_bytes", "4096"}}), [&](DeviceRank& me) {
     for (const std::size_t count : {10, 5000, 20, 900, 5000}) {
       run_case(make_case(Collective::allreduce, Dtype::float32, 2, count, true, false, count), me);
@@ -93,12 +94,12 @@ TEST(Staged, ALaterLongerCollectiveFindsLargerSlots) {
 
 // ---- Order on the user's stream
 
-TEST(Staged, WaitsForWhatTheUserQueuedBeforeAndNothingElse) {
+TEST(Staged, WaitsOnlyForEarlierWorkOfTheUser) {
   run_device_ranks(3, staging(), [&](DeviceRank& me) {
     Ones vector(me, 200);
-    require(allreduce(me, vector.memory(), 200));  // they have told each other of their devices
+    require(allreduce(me, vector.memory(), 200));  // completes the backend negotiation
     me.device.hold(me.stream);
-    // What the collective must see is queued behind the hold.
+    // The data that the collective must see is queued behind the hold.
     require(me.device.enqueue(me.stream, [&] {
       auto* values = static_cast<int64_t*>(me.device.at(vector.memory()));
       std::fill_n(values, 200, 5);
@@ -116,10 +117,10 @@ TEST(Staged, WaitsForWhatTheUserQueuedBeforeAndNothingElse) {
   });
 }
 
-TEST(Staged, CollectivesOnSeveralStreamsFollowEachOther) {
-  DeviceRanks team = staging();
-  team.device.most_delay_us = 100;
-  run_device_ranks(2, team, [&](DeviceRank& me) {
+TEST(Staged, CollectivesOnSeveralStreamsKeepTheirOrder) {
+  DeviceRanks participants = staging();
+  participants.device.most_delay_us = 100;
+  run_device_ranks(2, participants, [&](DeviceRank& me) {
     const Stream other = require(me.device.make_stream());
     Ones a(me, 300), b(me, 300);
     Operation operations[8];
@@ -137,7 +138,7 @@ TEST(Staged, CollectivesOnSeveralStreamsFollowEachOther) {
   });
 }
 
-TEST(Staged, ABarrierComesAfterTheStreamsWork) {
+TEST(Staged, BarrierComesAfterTheWorkOfTheStream) {
   std::latch looked(2);
   run_device_ranks(2, staging(), [&](DeviceRank& me) {
     std::atomic<bool> ran{false};
@@ -158,7 +159,7 @@ TEST(Staged, ABarrierComesAfterTheStreamsWork) {
   });
 }
 
-TEST(Staged, ACapturedStreamIsRefusedAndTheGroupLivesOn) {
+TEST(Staged, CapturedStreamIsRejectedAndTheGroupStaysUsable) {
   run_device_ranks(2, staging(), [&](DeviceRank& me) {
     Ones vector(me, 50);
     me.device.capture(me.stream, true);
@@ -173,14 +174,14 @@ TEST(Staged, ACapturedStreamIsRefusedAndTheGroupLivesOn) {
 
 // ---- Failures
 
-// Rank 1's device fails somewhere; returns whether it came to that.
+// Makes a call of rank 1's device fail; returns whether that call was made.
 bool fails_everywhere(const std::function<void(HostDevice&)>& plan, const std::string& what) {
   const auto work = [&](DeviceRank& me) {
     Ones vector(me, 300);
     require(barrier(me.comm));
     if (me.rank() == 1) plan(me.device);
     const Status outcome = allreduce(me, vector.memory(), 300);
-    // Who copies back only may have been through before.
+    // A rank that only copies back may have finished before.
     const Status later = outcome.ok() ? allreduce(me, vector.memory(), 300) : outcome;
     if (later.ok()) return later;
     EXPECT_FALSE(me.comm.status().ok());
@@ -190,11 +191,11 @@ bool fails_everywhere(const std::function<void(HostDevice&)>& plan, const std::s
     EXPECT_TRUE(last.completion.done);
     return later;
   };
-  // The others hear of it from rank 1, or from one that heard of it before.
+  // The other ranks get the failure from rank 1, or from a rank that failed after it.
   return fails_everywhere(3, staging(), work, what, "has left; see its own error");
 }
 
-TEST(StagedFailure, EachCallOfTheDeviceThatFailsEndsTheCollectiveOnAllRanks) {
+TEST(StagedFailure, AnyFailingDeviceCallEndsTheCollectiveOnAllRanks) {
   using Call = HostDevice::Call;
   const Status off(Code::unsupported, "host:1 has fallen off the bus");
   int met = 0;
@@ -210,8 +211,8 @@ TEST(StagedFailure, EachCallOfTheDeviceThatFailsEndsTheCollectiveOnAllRanks) {
   EXPECT_GT(met, 40);
 }
 
-// No bell rings any more: who waits finds it by asking.
-TEST(StagedFailure, ADeviceThatFallsOffWhileItWorksIsFoundThoughNoBellRings) {
+// The notifier rings no more, so the waiting thread must poll.
+TEST(StagedFailure, LostDeviceIsDetectedWithoutANotification) {
   int met = 0;
   for (const int nth : {1, 2, 3, 5, 8, 13, 21, 34}) {
     met +=
@@ -223,7 +224,7 @@ TEST(StagedFailure, ADeviceThatFallsOffWhileItWorksIsFoundThoughNoBellRings) {
   EXPECT_GT(met, 5);
 }
 
-TEST(StagedFailure, APeerThatLeavesIsNamedAndQueuedCopiesKeepTheirMemory) {
+TEST(StagedFailure, PeerThatLeavesIsNamedAndQueuedCopiesKeepTheirMemory) {
   run_device_ranks(2, staging(), [&](DeviceRank& me) {
     Ones vector(me, 3000);
     require(barrier(me.comm));
@@ -233,7 +234,7 @@ TEST(StagedFailure, APeerThatLeavesIsNamedAndQueuedCopiesKeepTheirMemory) {
   });
 }
 
-TEST(StagedFailure, AnInterruptEndsACollectiveWhoseCopiesAreHeldUp) {
+TEST(StagedFailure, InterruptEndsACollectiveWithPendingCopies) {
   run_device_ranks(2, staging(), [&](DeviceRank& me) {
     Ones vector(me, 300);
     require(allreduce(me, vector.memory(), 300));
@@ -246,7 +247,7 @@ TEST(StagedFailure, AnInterruptEndsACollectiveWhoseCopiesAreHeldUp) {
     me.comm.interrupt(Status(Code::aborted, "stop it"));
     const Status outcome = me.comm.wait(operation.completion, Deadline::after_seconds(60));
     EXPECT_THAT(outcome.text(), HasSubstr("stop it"));
-    // What is queued on the user's stream now comes after the copies that were under way.
+    // Work that is queued on the user's stream now comes after the copies that were in flight.
     std::atomic<bool> ran{false};
     require(me.device.enqueue(me.stream, [&] { ran = true; }));
     require(!ran, "came before them");
@@ -256,12 +257,12 @@ TEST(StagedFailure, AnInterruptEndsACollectiveWhoseCopiesAreHeldUp) {
   });
 }
 
-TEST(StagedFailure, ADeadlineNamesWhomTheHostWaitsFor) {
+TEST(StagedFailure, DeadlineNamesTheLateRank) {
   run_device_ranks(2, staging(), [&](DeviceRank& me) {
     Ones vector(me, 300);
     require(allreduce(me, vector.memory(), 300));
     if (me.rank() == 1) {
-      // Stays without calling until the other has left.
+      // Stays without calling until the other rank has left.
       Operation wait_for_it;
       while (me.comm.status().ok()) {
         const Status gone = barrier(me.comm);

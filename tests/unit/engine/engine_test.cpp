@@ -1,4 +1,4 @@
-// Engine: the communicator as its users meet it: queues, messages, failures, deadlines.
+// Tests of the communicator's public behaviour: queues, messages, failures, deadlines.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,7 +43,7 @@ TEST(Communicator, RunsThousandsOfSmallCollectives) {
   });
 }
 
-TEST(Communicator, RunsWhatIsQueuedInOrder) {
+TEST(Communicator, RunsQueuedOperationsInOrder) {
   const Config config = make_config();
   run_thread_ranks(4, config, [](Communicator& comm) {
     std::vector<Operation> operations(100);
@@ -62,7 +62,7 @@ TEST(Communicator, RunsWhatIsQueuedInOrder) {
   });
 }
 
-TEST(Communicator, OfOneCopiesScalesAndFinishesAtOnce) {
+TEST(Communicator, GroupOfOneCopiesScalesAndFinishesAtOnce) {
   const Config config = make_config();
   run_thread_ranks(1, config, [](Communicator& comm) {
     const std::vector<int32_t> input = {1, 2, 3};
@@ -77,22 +77,22 @@ TEST(Communicator, OfOneCopiesScalesAndFinishesAtOnce) {
   });
 }
 
-// ---- Copies that a sum does on the way
+// ---- Copies that a reduction carries out
 // ------------------------------------------------------------------------------
 
-TEST(OrderedSchedule, CarriesOutTheCopyThatASumBeginsWith) {
+TEST(OrderedSchedule, ReductionCarriesOutThePrecedingCopy) {
   Builder step("test", Collective::allreduce, 0, 2, 2);
   step.send(1, input(0)).copy(output(1), input(1)).recv_reduce(1, output(1)).recv(1, output(0));
   const OrderedSchedule ordered(step.take(), false);
   EXPECT_EQ(ordered.carries_out, (std::vector<int32_t>{-1, -1, 1, -1}));
 }
 
-TEST(OrderedSchedule, LeavesACopyThatOthersNeedBeforeTheSum) {
+TEST(OrderedSchedule, KeepsACopyThatOtherStepsNeedBeforeTheReduction) {
   Builder step("test", Collective::allreduce, 0, 2, 1);
   const ChunkRange aside = step.new_scratch(0);
   step.copy(aside, input(0)).recv_reduce(1, aside).recv(1, output(0)).send(1, aside);
   const Schedule written = step.take();
-  // In place, what comes into output may come as soon as input is copied away; the sum may need what the peer sends
+  // In place, data may arrive in output once input is copied away. The reduction may need data that the peer sends
   // after that.
   EXPECT_EQ(OrderedSchedule(written, true).carries_out, (std::vector<int32_t>{-1, -1, -1, -1}));
   EXPECT_EQ(OrderedSchedule(written, false).carries_out, (std::vector<int32_t>{-1, 0, -1, -1}));
@@ -108,7 +108,7 @@ Message incoming(int peer, void* data, std::size_t bytes) {
   return {.peer = peer, .outgoing = false, .data = static_cast<std::byte*>(data), .bytes = bytes};
 }
 
-TEST(Messages, CrossInBothOrders) {
+TEST(Messages, MatchInBothOrders) {
   const Config config = make_config({{"slice_bytes", "64"}});
   for (bool same_order : {true, false}) {
     run_thread_ranks(2, config, [&](Communicator& comm) {
@@ -126,7 +126,7 @@ TEST(Messages, CrossInBothOrders) {
   }
 }
 
-TEST(Messages, KeepTheirOrderAndTheirEmptyOnes) {
+TEST(Messages, KeepTheirOrderIncludingEmptyMessages) {
   const Config config = make_config({{"slice_bytes", "16"}});
   run_thread_ranks(3, config, [](Communicator& comm) {
     constexpr int kCount = 200;
@@ -156,7 +156,7 @@ TEST(Messages, KeepTheirOrderAndTheirEmptyOnes) {
   });
 }
 
-TEST(Messages, GoBesideCollectives) {
+TEST(Messages, RunBesideCollectives) {
   const Config config = make_config({{"slice_bytes", "512"}});
   run_thread_ranks(2, config, [](Communicator& comm) {
     const int peer = 1 - comm.rank();
@@ -165,7 +165,7 @@ TEST(Messages, GoBesideCollectives) {
     Message send = outgoing(peer, out.data(), out.size() * 8);
     Operation first{.spec = sum_of(4000), .buffers = {sums.data(), sums.data()}};
     Operation second{.spec = sum_of(4000), .buffers = {sums.data(), sums.data()}};
-    // Each rank waits for what the other starts last.
+    // Each rank waits for what the other rank starts last.
     comm.start(recv);
     comm.start(first);
     comm.start(send);
@@ -179,7 +179,7 @@ TEST(Messages, GoBesideCollectives) {
   });
 }
 
-TEST(Messages, ToOneselfMeetInOrderAndUnequalOnesAreRefused) {
+TEST(Messages, ToOwnRankMatchInOrderAndUnequalSizesAreRejected) {
   const Config config = make_config();
   for (int size : {1, 2}) {
     run_thread_ranks(size, config, [](Communicator& comm) {
@@ -201,27 +201,27 @@ TEST(Messages, ToOneselfMeetInOrderAndUnequalOnesAreRefused) {
   }
 }
 
-// ---- All the ways to fail
+// ---- Failures
 // ---------------------------------------------------------------------------------------------
 
-TEST(Failure, OfAPeerInACollectiveNamesItAndThePhase) {
+TEST(Failure, OfAPeerInACollectiveNamesThePeerAndThePhase) {
   const Config config = make_config({{"algorithm", "ring"}});
   const std::string id = unique_id();
   run_ranks(3, [&](int rank) {
     auto comm = make_communicator(id, rank, 3, config);
     int64_t value = 1;
     require(call(*comm, sum_of(1), &value, &value));
-    if (rank == 1) return;  // leaves
+    if (rank == 1) return;  // rank 1 leaves
     const Status lost = call(*comm, sum_of(1), &value, &value);
     EXPECT_EQ(lost.code(), Code::peer_lost) << lost.text();
-    // Rank 0 and 2 may also notice each other's leaving first.
+    // Ranks 0 and 2 may also notice each other's departure first.
     EXPECT_THAT(lost.error().culprit_rank, AnyOf(10, 11, 12));
     EXPECT_THAT(lost.text(), HasSubstr("host-" + std::to_string(lost.error().culprit_rank - 10)));
     EXPECT_THAT(lost.text(), HasSubstr("ring, step"));
     EXPECT_THAT(lost.error().phase, HasSubstr("ring, step"));
     EXPECT_EQ(lost.error().operation, "allreduce");
     EXPECT_EQ(lost.error().group, id);
-    // What comes later ends with the same story, at once.
+    // Later calls end with the same error at once.
     EXPECT_EQ(call(*comm, sum_of(1), &value, &value).text(), lost.text());
     EXPECT_EQ(comm->status().text(), lost.text());
     Message send = outgoing(2 - rank, &value, sizeof value);
@@ -231,7 +231,7 @@ TEST(Failure, OfAPeerInACollectiveNamesItAndThePhase) {
   });
 }
 
-TEST(Failure, OfAPeerThatIsNotNeededIsNotNoticed) {
+TEST(Failure, OfAPeerThatIsNotNeededIsIgnored) {
   const Config config = make_config();
   const std::string id = unique_id();
   std::atomic<bool> left{false};
@@ -251,8 +251,8 @@ TEST(Failure, OfAPeerThatIsNotNeededIsNotNoticed) {
   });
 }
 
-// A peer whose last bytes arrive, and who leaves, just after this rank looked for the bytes and before it asks for the
-// peer's health: done() turns true once peer_status() was asked.
+// A peer whose last bytes arrive, and which leaves, after this rank polled for the bytes and before it checks the
+// peer's status: done() turns true once peer_status() was called.
 class LastBreath final : public Transport {
  public:
   explicit LastBreath(Event event) : event_(std::move(event)) {}
@@ -275,7 +275,7 @@ class LastBreath final : public Transport {
   mutable bool asked_ = false;
 };
 
-TEST(Failure, OfAPeerThatDidItsPartBeforeIsNone) {
+TEST(Failure, OfAPeerThatHasDoneItsPartIsIgnored) {
   const Config config = make_config();
   for (bool message : {true, false}) {
     const Membership membership = make_membership("", 0, 2, config);
@@ -293,7 +293,7 @@ TEST(Failure, OfAPeerThatDidItsPartBeforeIsNone) {
   }
 }
 
-TEST(Failure, OfAPeerInAMessageEndsWhatNeedsThePeer) {
+TEST(Failure, OfAPeerInAMessageEndsOnlyOperationsWithThePeer) {
   const Config config = make_config();
   const std::string id = unique_id();
   run_ranks(2, [&](int rank) {
@@ -307,19 +307,19 @@ TEST(Failure, OfAPeerInAMessageEndsWhatNeedsThePeer) {
     EXPECT_EQ(lost.code(), Code::peer_lost);
     EXPECT_EQ(lost.error().culprit_rank, 11);
     EXPECT_THAT(lost.text(), HasSubstr("recv of 8 bytes from rank 1"));
-    EXPECT_TRUE(comm->status().ok()) << "others may still finish what they do together";
+    EXPECT_TRUE(comm->status().ok()) << "other ranks may still complete their messages";
     comm->start(operation);
     EXPECT_EQ(comm->wait(operation.completion, Deadline::never()).code(), Code::peer_lost);
   });
 }
 
-TEST(Failure, OfCountsThatDifferNamesBothSides) {
+TEST(Failure, DifferentCountsNameBothSides) {
   const Config config = make_config();
   run_thread_ranks(2, config, [&](Communicator& comm) {
     std::vector<int64_t> data(100);
     const std::size_t count = comm.rank() == 0 ? 64 : 65;
     const Status mismatch = call(comm, sum_of(count), data.data(), data.data());
-    // Whoever hears of it second may find the other already gone.
+    // The rank that notices second may find that the other has already left.
     EXPECT_THAT(mismatch.code(), AnyOf(Code::mismatch, Code::peer_lost)) << mismatch.text();
     if (mismatch.code() == Code::mismatch) {
       EXPECT_THAT(mismatch.text(), HasSubstr("rank 10 (host-0)"));
@@ -329,8 +329,8 @@ TEST(Failure, OfCountsThatDifferNamesBothSides) {
   });
 }
 
-// The same sizes, but not the same collective: without tags it would be garbage.
-TEST(Failure, OfCallsThatDifferInMoreThanSizeIsFound) {
+// The calls have the same sizes but differ; without tags the result would be garbage.
+TEST(Failure, DifferentCallsOfEqualSizeAreDetected) {
   const Config config = make_config();
   const CollectiveSpec specs[] = {
       {.dtype = Dtype::int32, .count = 8},
@@ -346,7 +346,7 @@ TEST(Failure, OfCallsThatDifferInMoreThanSizeIsFound) {
       std::vector<int32_t> data(8);
       const Status status = call(comm, comm.rank() == 0 ? specs[0] : specs[i], data.data(), data.data());
       if (status.code() == Code::mismatch) ++mismatches;
-      // A root whose message was taken has done its part; the next collective tells.
+      // A root whose message was received has done its part; its next collective fails.
       if (status.ok()) {
         EXPECT_FALSE(barrier(comm).ok());
       }
@@ -391,12 +391,12 @@ TEST(Interrupt, BeforeAnyCallEndsTheNext) {
     comm.interrupt(Status(Code::aborted, "enough"));
     EXPECT_EQ(barrier(comm).text(), "enough");
     EXPECT_FALSE(comm.progress());
-    EXPECT_TRUE(comm.prepare_to_sleep()) << "a communicator that has ended has nothing to do";
+    EXPECT_TRUE(comm.prepare_to_sleep()) << "an interrupted communicator has nothing to do";
     comm.finish_sleep();
   });
 }
 
-TEST(Timeout, NamesWhoIsMissingAndEndsTheCommunicator) {
+TEST(Timeout, NamesTheMissingRankAndEndsTheCommunicator) {
   const Config config = make_config({{"algorithm", "ring"}});
   const std::string id = unique_id();
   std::atomic<bool> over{false};
@@ -439,7 +439,7 @@ TEST(FailureReport, IsRaisedWhenNothingMovesAndMayEndTheWait) {
   });
 }
 
-TEST(Destruction, FinishesWhatIsInFlight) {
+TEST(Destruction, FinishesOperationsInFlight) {
   const Config config = make_config();
   const std::string id = unique_id();
   run_ranks(2, [&](int rank) {
@@ -457,8 +457,8 @@ TEST(Destruction, FinishesWhatIsInFlight) {
   });
 }
 
-// A peer may free its communicator as soon as its own part is done; what it sent stays good.
-TEST(Destruction, RightAfterACollectiveDoesNotHurtTheOthers) {
+// A peer may destroy its communicator as soon as its own part is done; the data that it sent stays valid.
+TEST(Destruction, RightAfterACollectiveDoesNotAffectOtherRanks) {
   const Config config = make_config();
   for (int round = 0; round < 200; ++round) {
     run_thread_ranks(4, config, [&](Communicator& comm) {
@@ -472,7 +472,7 @@ TEST(Destruction, RightAfterACollectiveDoesNotHurtTheOthers) {
 // ---- Preferred collectives
 // --------------------------------------------------------------------------------------------
 
-// Runs broadcasts of at most four elements; tells how often.
+// Runs broadcasts of at most four elements and counts them.
 class Picky final : public Collectives {
  public:
   explicit Picky(int& started, Event event) : started_(started), event_(std::move(event)) {}
@@ -502,7 +502,7 @@ class Picky final : public Collectives {
   Completion* completion_ = nullptr;
 };
 
-TEST(Preferred, AreAskedFirstAndTheSchedulesDoTheRest) {
+TEST(Preferred, AreTriedFirstAndSchedulesRunTheRest) {
   const Config config = make_config();
   const std::string id = unique_id();
   run_ranks(2, [&](int rank) {
@@ -523,7 +523,7 @@ TEST(Preferred, AreAskedFirstAndTheSchedulesDoTheRest) {
     require(call(*comm, spec, values, values));
     EXPECT_EQ(started, 1);
     EXPECT_EQ(values[0], 5);
-    // Who names an algorithm gets it.
+    // A call that names an algorithm gets it.
     spec.count = 4;
     spec.algorithm = "chain";
     require(call(*comm, spec, values, values));
@@ -531,7 +531,7 @@ TEST(Preferred, AreAskedFirstAndTheSchedulesDoTheRest) {
   });
 }
 
-TEST(Preferred, TakePiecesWhereTheyAreChosen) {
+TEST(Preferred, TakeSegmentsIfTheyAreChosen) {
   const Config config = make_config();
   const std::string id = unique_id();
   run_ranks(2, [&](int rank) {
@@ -554,7 +554,7 @@ TEST(Preferred, TakePiecesWhereTheyAreChosen) {
   });
 }
 
-TEST(Preferred, StandBackWhereTheConfigurationNamesAnAlgorithm) {
+TEST(Preferred, AreSkippedIfTheConfigurationNamesAnAlgorithm) {
   const Config config = make_config({{"algorithm", "chain"}});
   const std::string id = unique_id();
   run_ranks(2, [&](int rank) {

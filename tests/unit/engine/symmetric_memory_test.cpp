@@ -1,4 +1,4 @@
-// Memory that a group's ranks hold on their devices: known to the library alike or not at all, given back together.
+// Tests of symmetric memory: registered on all ranks alike or on none, and released together.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,9 +14,9 @@ using testing::HasSubstr;
 DeviceRanks holders(const std::function<Result<DeviceLibrary*>(int rank)>& give,
                     std::map<std::string, std::string> options = {}) {
   options.try_emplace("suspect_after_s", "0.2");
-  DeviceRanks team{.config = make_config(options)};
-  if (give) team.library = [give](int rank) { return [give, rank] { return give(rank); }; };
-  return team;
+  DeviceRanks participants{.config = make_config(options)};
+  if (give) participants.library = [give](int rank) { return [give, rank] { return give(rank); }; };
+  return participants;
 }
 DeviceRanks holders(HostLibrary& library, std::map<std::string, std::string> options = {}) {
   return holders([&library](int) -> Result<DeviceLibrary*> { return &library; }, std::move(options));
@@ -61,7 +61,7 @@ void expect_sums(DeviceRank& me, void* memory) {
   EXPECT_EQ(values, std::vector<int64_t>(500, me.size()));
 }
 
-TEST(SymmetricMemory, IsKnownAlikeAndNumberedAlike) {
+TEST(SymmetricMemory, IsRegisteredAndNumberedAlike) {
   HostLibrary library;
   run_device_ranks(3, holders(library), [&](DeviceRank& me) {
     Asked first = hold(me, 5000);
@@ -80,8 +80,8 @@ TEST(SymmetricMemory, IsKnownAlikeAndNumberedAlike) {
   EXPECT_EQ(library.allocated(), 0);
 }
 
-// The library may be at work when it is to forget; the group waits for it, asleep.
-TEST(SymmetricMemory, GoesBackWithTheNextWhenAllHaveLetGoOfIt) {
+// The library may be busy when it is to unregister memory; the group waits for it asleep.
+TEST(SymmetricMemory, IsReleasedByTheNextAllocationOnceAllRanksHaveReleasedIt) {
   HostLibrary library({.busy_dismissals = 3});
   run_device_ranks(2, holders(library), [&](DeviceRank& me) {
     auto first = must_hold(me);
@@ -89,11 +89,11 @@ TEST(SymmetricMemory, GoesBackWithTheNextWhenAllHaveLetGoOfIt) {
     if (me.rank() == 0) first->let_go();
     auto second = must_hold(me);
     require(barrier(me.comm));
-    EXPECT_EQ(library.allocated(), 4) << "rank 1 holds its own";
+    EXPECT_EQ(library.allocated(), 4) << "rank 1 has not released its memory";
     require(barrier(me.comm));
     if (me.rank() == 1) first->let_go();
     first.reset();
-    expect_sums(me, second->get());  // now the stream is through
+    expect_sums(me, second->get());  // afterwards the stream's queued work has run
     auto third = must_hold(me);
     require(barrier(me.comm));
     EXPECT_EQ(library.allocated(), 4);
@@ -104,7 +104,7 @@ TEST(SymmetricMemory, GoesBackWithTheNextWhenAllHaveLetGoOfIt) {
   EXPECT_EQ(library.allocated(), 0);
 }
 
-TEST(SymmetricMemory, StaysWhileItsHoldersStreamIsNotThrough) {
+TEST(SymmetricMemory, StaysWhileQueuedWorkUsesIt) {
   HostLibrary library;
   run_device_ranks(2, holders(library), [&](DeviceRank& me) {
     const Stream own = require(me.device.make_stream());
@@ -116,21 +116,21 @@ TEST(SymmetricMemory, StaysWhileItsHoldersStreamIsNotThrough) {
     first.symmetric_allocation.memory.reset();
     auto second = must_hold(me);
     require(barrier(me.comm));
-    EXPECT_EQ(library.allocated(), 4) << "what is queued may use it still";
+    EXPECT_EQ(library.allocated(), 4) << "queued work may still use the memory";
     require(barrier(me.comm));
     me.device.let_go();
     int64_t value = 0;
     me.device.download(own, &value, memory, sizeof value);
     auto third = must_hold(me);
     require(barrier(me.comm));
-    EXPECT_EQ(library.allocated(), 4) << "and goes the next time";
+    EXPECT_EQ(library.allocated(), 4) << "the next allocation releases it";
     require(barrier(me.comm));
     me.device.end_stream(own);
   });
   EXPECT_EQ(library.allocated(), 0);
 }
 
-TEST(SymmetricMemory, IsKnownToNobodyWhereOneRankHasOtherMemory) {
+TEST(SymmetricMemory, IsNotRegisteredIfOneRankHasOtherMemory) {
   HostLibrary library;
   HostLibrary poor({.no_memory = Status(Code::resource, "host library: out of memory")});
   const auto give = [&](int rank) -> Result<DeviceLibrary*> { return rank == 1 ? &poor : &library; };
@@ -149,7 +149,7 @@ TEST(SymmetricMemory, IsKnownToNobodyWhereOneRankHasOtherMemory) {
   EXPECT_EQ(library.allocated(), 0);
 }
 
-TEST(SymmetricMemory, IsTheDevicesWhereCollectivesAreStagedAndInAGroupOfOne) {
+TEST(SymmetricMemory, IsDeviceMemoryIfCollectivesAreStagedOrTheGroupHasOneRank) {
   for (const int size : {1, 2}) {
     HostLibrary library;
     run_device_ranks(size, holders(library, {{"device_collectives", size == 1 ? "auto" : "staged"}}),
@@ -176,7 +176,7 @@ TEST(SymmetricMemory, OutlivesItsGroup) {
   device.end_stream(stream);
 }
 
-TEST(SymmetricMemoryFailure, ARankWithoutAnyIsNamedToAllAndNothingEnds) {
+TEST(SymmetricMemoryFailure, RankWithoutMemoryIsNamedOnAllRanksAndNothingEnds) {
   HostLibrary library({.no_memory = Status(Code::resource, "host library: out of memory")});
   run_device_ranks(3, holders(library), [&](DeviceRank& me) {
     static_cast<void>(must_hold(me));
@@ -194,7 +194,7 @@ TEST(SymmetricMemoryFailure, ARankWithoutAnyIsNamedToAllAndNothingEnds) {
   });
 }
 
-TEST(SymmetricMemoryFailure, APeerThatLeavesWhileTheyTellEachOtherIsNamed) {
+TEST(SymmetricMemoryFailure, PeerThatLeavesDuringTheExchangeIsNamed) {
   HostLibrary library;
   run_device_ranks(2, holders(library), [&](DeviceRank& me) {
     auto first = must_hold(me);
@@ -206,7 +206,7 @@ TEST(SymmetricMemoryFailure, APeerThatLeavesWhileTheyTellEachOtherIsNamed) {
   EXPECT_EQ(library.allocated(), 0);
 }
 
-TEST(SymmetricMemoryFailure, AnInterruptEndsItAndLeavesNothing) {
+TEST(SymmetricMemoryFailure, InterruptEndsTheAllocationAndLeavesNothing) {
   HostLibrary library;
   std::latch interrupted(2);
   run_device_ranks(2, holders(library), [&](DeviceRank& me) {
