@@ -257,7 +257,7 @@ bool ProgressThread::drive(Driven& driven) {
   return moved;
 }
 
-// Reports groups in which operations wait and nothing has moved for config.suspect_after_s; the hook then asks the
+// Reports groups in which operations wait and nothing has moved for config.suspect_after_s; the hook then lets the
 // coordinator to probe the other ranks. Groups with nothing in flight are never probed.
 void ProgressThread::watch_groups(int64_t now) {
   for (const auto& driven : driven_) {
