@@ -1,4 +1,4 @@
-// Agreement, timed without a wire: what a step of tensors costs a rank while it is negotiated and while it is locked.
+// Measures agreement without a network: the time of a step of tensors on one rank, negotiated and in locked order.
 #include <benchmark/benchmark.h>
 
 #include <string>
@@ -23,7 +23,7 @@ std::vector<Request> requests_of(int64_t tensors) {
   return requests;
 }
 
-// Root and one other rank: both ask for all tensors at once, the root decides, both read the plan.
+// Root and one other rank: both request all tensors at once, the root decides, and both decode the plan.
 void negotiated(benchmark::State& state) {
   const auto requests = requests_of(state.range(0));
   RootSession root({.size = 2, .fusion_bytes = 64_MiB}, 1024);
@@ -39,7 +39,7 @@ void negotiated(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations() * state.range(0));
 }
 
-// One rank's part of a locked step, the other rank being ready: every tensor is submitted, every bucket begins.
+// One rank's part of a locked step while the other rank is ready: it submits every tensor and begins every bucket.
 void locked(benchmark::State& state) {
   const int64_t tensors_per_bucket = state.range(1);
   std::vector<Ticket> tickets;

@@ -1,6 +1,7 @@
-// What the engine itself costs: all ranks of a group in one thread over loopback, so no hand-off is in the figures.
+// Measures the overhead of the engine: one thread runs all ranks of a group over loopback, so the figures contain no
+// hand-off between threads.
 //
-// `step` is the time of one step of one rank, the copy between the ranks included; compare the smallest sizes with
+// `step` is the time of one step of one rank, including the copy between the ranks. Compare the smallest sizes with
 // each other, and the largest with memcpy.
 #include <benchmark/benchmark.h>
 
@@ -11,7 +12,7 @@
 namespace fdl::test {
 namespace {
 
-// Connecting waits for all members, so it takes a thread each.
+// Connecting blocks until all members connect, so each member needs a thread.
 std::vector<std::unique_ptr<Communicator>> make_all(int size, const Config& config) {
   const std::string id = unique_id();
   std::vector<std::future<std::unique_ptr<Communicator>>> coming;

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# How many instructions and system calls a 4-byte allreduce needs on each rank: a bench that needs no clock.
+# Counts the instructions and system calls of a 4-byte allreduce on each rank: a benchmark that needs no clock.
 #   bash bench/instructions.sh [BUILD FOLDER]        needs valgrind; system calls need strace
-# Each figure is the difference of two runs that differ in their number of operations, divided by that and by the ranks.
-# Waiting ranks sleep at once (spin_us 0), for spinning would be counted; one rank alone shows what the library adds.
+# Each figure is the difference of two runs with different numbers of operations, divided by that difference and by the
+# ranks. Waiting ranks sleep at once (spin_us 0), because spinning would be counted. The figures of one rank alone show
+# the overhead of the library.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 program=${1:-build}/bin/small_operations
 
-# What starting costs differs by a million instructions from run to run; a count this high drowns it.
+# The start differs by a million instructions from run to run, so the counts must be high.
 instructions_few=200
 instructions_many=20200
 calls_few=200

@@ -1,7 +1,7 @@
-// memory_bench: collectives on memory that all ranks map, in microseconds, beside what memcpy allows in the same run.
+// memory_bench measures collectives on memory that all ranks map, in microseconds, beside memcpy in the same run.
 //
-// Ranks are pinned where there is a core for each. Buffers rotate through more than the last-level cache. The ratio is
-// the vector's bytes a second to those that one rank copies while all copy; all times are the slowest rank's view.
+// Ranks are pinned if each can have a core. Buffers rotate through more memory than the last-level cache holds. The
+// ratio divides the vector's bytes per second by those that one rank copies while all ranks copy.
 // `memory_bench [ranks] [--json]`
 #include <fmt/format.h>
 #include <sched.h>
@@ -24,8 +24,8 @@ using namespace fdl;
 
 constexpr std::size_t kRotatedBytes = 256_MiB;
 constexpr std::size_t kLargestBytes = 64_MiB;
-constexpr std::size_t kCopiedBytes = 64_MiB;  // by memcpy, each time others
-constexpr int kYields = 4;                    // where ranks share cores
+constexpr std::size_t kCopiedBytes = 64_MiB;  // by each memcpy, of different memory each time
+constexpr int kYields = 4;                    // before a rank sleeps, if ranks share cores
 
 struct Times {
   double median_us;
@@ -45,8 +45,8 @@ void stop(const std::string& why) {
 struct Way {
   const char* name;
   Collective collective;
-  bool shared;    // the library's memory
-  bool in_place;  // else input and output are apart
+  bool shared;    // the buffers are in memory that the library allocated and all ranks map
+  bool in_place;  // otherwise input and output are different buffers
 };
 
 constexpr Way kWays[] = {

@@ -1,4 +1,4 @@
-// Named operations, timed: one of 4 bytes, the gradients of two networks, what idling costs, how long a start takes.
+// Measures named operations: one of 4 bytes, the gradients of two networks, the cost of idling, and the start.
 //   farandole run -np 2 build/bin/named_bench [--json] [--idle seconds] [--only part,part...]
 // Parts: start, small, resnet, bert, control, idle.
 #include <sys/resource.h>
@@ -58,15 +58,15 @@ fdl_counters counters_of(const fdl::World& world) {
   return counters;
 }
 
-// ---- what is printed
-// ----------------------------------------------------------------------------------------------
+// ---- Output ----
 
+// Rank 0 alone prints.
 class Report {
  public:
-  Report(const fdl::World& world, bool json) : speaks_(world.rank() == 0), ranks_(world.size()), json_(json) {}
+  Report(const fdl::World& world, bool json) : prints_(world.rank() == 0), ranks_(world.size()), json_(json) {}
 
   void times(const char* what, std::size_t bytes, Times times) const {
-    if (!speaks_) return;
+    if (!prints_) return;
     if (json_) {
       std::printf(
           "{\"what\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"time_us_median\": %.2f, \"time_us_min\": %.2f}\n", what,
@@ -77,7 +77,7 @@ class Report {
     std::fflush(stdout);
   }
   void number(const char* what, double value, const char* unit) const {
-    if (!speaks_) return;
+    if (!prints_) return;
     if (json_) {
       std::printf("{\"what\": \"%s\", \"ranks\": %d, \"value\": %g, \"unit\": \"%s\"}\n", what, ranks_, value, unit);
     } else {
@@ -87,15 +87,14 @@ class Report {
   }
 
  private:
-  bool speaks_;
+  bool prints_;
   int ranks_;
   bool json_;
 };
 
-// ---- the gradients of two networks
-// -------------------------------------------------------------------------------
+// ---- The gradients of two networks ----
 
-// 161 tensors, 102 MB: a few large ones and many small, as ResNet-50 has them.
+// 161 tensors, 102 MB: a few large ones and many small ones, similar to ResNet-50's.
 std::vector<std::size_t> resnet_sizes() {
   std::vector<std::size_t> sizes;
   for (int i = 0; i < 107; ++i) sizes.push_back(64u << (i % 6));
@@ -105,7 +104,8 @@ std::vector<std::size_t> resnet_sizes() {
   return sizes;
 }
 
-// 199 tensors, 438 MB, as BERT-base has them: an embedding of 94 MB, twelve layers of sixteen, and the ends.
+// BERT-base's 199 tensors, 438 MB: an embedding of 94 MB, twelve layers of sixteen tensors, and the first and last
+// ones.
 std::vector<std::size_t> bert_sizes() {
   constexpr std::size_t kWidth = 768;
   std::vector<std::size_t> sizes{30522 * kWidth, 512 * kWidth, 2 * kWidth, kWidth, kWidth};
@@ -118,7 +118,7 @@ std::vector<std::size_t> bert_sizes() {
   return sizes;
 }
 
-// All tensors are submitted in the order in which a backward pass makes them, then waited for.
+// One training step: submits all tensors in the order of a backward pass, last tensor first, then waits for all.
 class Step {
  public:
   Step(const char* name, std::vector<std::size_t> sizes)
@@ -163,8 +163,7 @@ void time_network(const fdl::World& world, const Report& report, const char* nam
   report.number((text + ", named / ordered, medians").c_str(), of_named.median_us / of_whole.median_us, "");
 }
 
-// ---- the parts
-// ---------------------------------------------------------------------------------------------------
+// ---- The parts ----
 
 void time_start(bool json) {
   const Times times = time_of(20, [] { const fdl::World world; });
@@ -194,7 +193,7 @@ void count_control(const fdl::World& world, const Report& report) {
   const fdl_counters before = counters_of(world);
   const Times times = time_of(kSteps, [&] { step.run(world.all()); });
   const fdl_counters after = counters_of(world);
-  fdl::Comm(world.all()).barrier();  // whoever leaves has something to say
+  fdl::Comm(world.all()).barrier();  // a rank that leaves sends control messages
   report.times("161 tensors of 256 bytes, submitted and waited for", step.bytes(), times);
   report.number("control messages of rank 0 in 1000 steady steps",
                 static_cast<double>(after.control_messages - before.control_messages), "");
@@ -205,13 +204,13 @@ void watch_idle(const fdl::World& world, const Report& report, int idle_s) {
   fdl::Comm(world.all()).barrier();
   usleep(50'000);
   const fdl_counters before = counters_of(world);
-  usleep(50'000);  // asking wakes the background thread
+  usleep(50'000);  // reading the counters wakes the progress thread
   const double cpu_before = cpu_s();
   sleep(static_cast<unsigned>(idle_s));
   const double cpu = cpu_s() - cpu_before;
   const fdl_counters after = counters_of(world);
   report.number("idle: CPU of rank 0, percent", 100 * cpu / idle_s, "%");
-  // One for having asked before.
+  // Includes one wake-up for the reading before.
   report.number("idle: wake-ups of rank 0", static_cast<double>(after.wakeups - before.wakeups), "");
   report.number("idle: control messages of rank 0",
                 static_cast<double>(after.control_messages - before.control_messages), "");

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Allreduce between hosts: network namespaces joined by links of 1 Gbit/s, then by links with 1 ms of delay.
+# Measures allreduce between hosts: network namespaces joined by links of 1 Gbit/s, then by links with 1 ms of delay.
 #
 #   bash bench/network.sh [--program build/bin/farandole] [--hosts 4] [--ranks 1] [--only speed|delay|hosts|flows]
 #
 # speed   each link shaped to 1 Gbit/s both ways (tbf): time beside the bound 2(p-1)/p * bytes / bandwidth
 # delay   a switch in user space holds each frame for 1 ms: time of small messages in one-way delays
-# hosts   two hosts with two ranks each, 1 Gbit/s: what crosses is shared by the ranks of a host
-# flows   two hosts, 1 Gbit/s, of which each connection gets a quarter (htb): four connections a lane beside one
+# hosts   two hosts with two ranks each, 1 Gbit/s: the ranks of a host share the bytes between hosts
+# flows   two hosts, 1 Gbit/s, of which each connection gets a quarter (htb): four connections a channel beside one
 #
-# Needs root, iproute2, python3 and a compiler. All namespaces are removed at the end, however it ends. One line a
-# measurement; exit code 1 if a target is missed.
+# Needs root, iproute2, python3 and a compiler. All namespaces are removed at every exit. Prints one line for each
+# measurement; the exit code is 1 if a target is missed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -55,7 +55,7 @@ address() {
   ip -n "$tag-$1" link set "$2" up
 }
 
-# shaped_links COUNT: a bridge with a port for each host; tbf on both ends, for each shapes what it sends.
+# shaped_links COUNT: a bridge with a port for each host; tbf on both ends, because each shapes only what it sends.
 shaped_links() {
   ip netns add "$tag-sw"
   ip -n "$tag-sw" link add br0 type bridge
@@ -70,8 +70,8 @@ shaped_links() {
   done
 }
 
-# limited_flows: two shaped hosts, on which each connection gets 250 Mbit/s. Connections are told apart by the port of
-# the one who called, host 1: bits 1 to 6 of it, for the kernel gives callers every other port.
+# limited_flows: two shaped hosts, on which each connection gets 250 Mbit/s. Connections are distinguished by bits 1 to 6
+# of the port of host 1, which connects: the kernel assigns every other port to connecting sockets.
 limited_flows() {
   shaped_links 2
   local host port bits class
@@ -127,7 +127,7 @@ flows_bench() {
   FARANDOLE_TCP_STREAMS=4 bench 2 1 "$1"
 }
 
-# table WHAT HOSTS: reads JSON lines and judges them.
+# table WHAT HOSTS: reads JSON lines, prints a row for each, and compares it with its target.
 table() {
   python3 - "$1" "$2" 3<&0 <<'PY'
 import json, math, os, sys
@@ -140,22 +140,22 @@ for line in os.fdopen(3):
     ranks, size, median = row["ranks"], row["bytes"], row["time_us_median"]
     if what == "delay":
         limit = (math.ceil(math.log2(hosts)) + 1) * 1000
-        judged, good = size <= 4096, median <= limit
-        said = f"{median / 1000:6.2f} one-way delays, at most {limit / 1000:.0f}"
+        checked, good = size <= 4096, median <= limit
+        text = f"{median / 1000:6.2f} one-way delays, at most {limit / 1000:.0f}"
     elif what == "flows":
-        # Four connections may by chance meet in a class or two.
-        judged, faster = size >= 1 << 20 and size in alone, alone.get(size, median) / median
+        # Some of the four connections may share a class by chance.
+        checked, faster = size >= 1 << 20 and size in alone, alone.get(size, median) / median
         good = faster >= 2
-        said = f"{'4 connections' if size in alone else '1 connection '}, {faster:5.2f} times as fast, at least 2"
+        text = f"{'4 connections' if size in alone else '1 connection '}, {faster:5.2f} times as fast, at least 2"
         alone.setdefault(size, median)
     else:
         limit = 2 * (hosts - 1) / hosts * size / 125e6 * 1e6
-        judged, good = size >= 8 << 20, limit / median >= 0.9
-        said = f"bound {limit:11.1f} us, reached {100 * limit / median:5.1f} %, at least 90"
-    bad += judged and not good
-    verdict = "" if not judged else "holds" if good else "MISSED"
+        checked, good = size >= 8 << 20, limit / median >= 0.9
+        text = f"bound {limit:11.1f} us, reached {100 * limit / median:5.1f} %, at least 90"
+    bad += checked and not good
+    outcome = "" if not checked else "holds" if good else "MISSED"
     print(f"{what:6} {row['transport']:8} {ranks} ranks {hosts} hosts {size:10} B  median {median:11.1f} us  "
-          f"min {row['time_us_min']:11.1f} us  {said}  {verdict}", flush=True)
+          f"min {row['time_us_min']:11.1f} us  {text}  {outcome}", flush=True)
 sys.exit(1 if bad or not rows else 0)
 PY
 }

@@ -1,10 +1,10 @@
-// How fast the reduction kernels are, in bytes read and written a second, beside what memory allows in the same run.
+// Measures the reduction kernels, in bytes read and written per second, beside the limit of memory in the same run.
 //   build/bin/reduce_bench [--json] [--benchmark_filter=sum/float32]
 //
-// Three places: L1 (4 KiB arrays), L2 (1 MiB, or what is left of it), and memory: arrays of 64 MiB that nothing else
-// touches in between. There, what reads one array and writes one is held against memcpy; what reads two and writes one
-// against the faster of two triads (a = b + c of float32), which differ in their stores: ordinary ones first read the
-// line that they write, streaming ones go past the caches. Each is measured just before.
+// Arrays have three sizes: 4 KiB (L1), 1 MiB (L2), and 64 MiB (memory). For 64 MiB, kernels that read one array and
+// write one are compared with memcpy. Kernels that read two and write one are compared with the faster of two triads
+// (a = b + c of float32). The triads differ in their stores: ordinary stores first read the line that they write,
+// streaming stores bypass the caches. The limits are measured just before the kernels.
 #include <benchmark/benchmark.h>
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
@@ -30,7 +30,7 @@ struct Free {
 };
 using Array = std::unique_ptr<uint8_t, Free>;
 
-// Ones in every type but bool would do; 0x38 is a modest number in all of them, so that no slow path hides.
+// The byte 0x38 gives a number of ordinary size in every type, so that denormals or overflow do not slow a kernel.
 Array array_of(std::size_t bytes) {
   Array array(static_cast<uint8_t*>(std::aligned_alloc(4096, bytes)));
   std::memset(array.get(), 0x38, bytes);
@@ -42,8 +42,7 @@ void report(benchmark::State& state, std::size_t bytes_moved, double bound_bytes
   if (bound_bytes_per_s > 0) state.counters["bound_GBps"] = bound_bytes_per_s * 1e-9;
 }
 
-// ---- what memory allows
-// ------------------------------------------------------------------------------------------------
+// ---- Limits of memory ----
 
 template <bool kStreams>
 void triad(float* target, const float* a, const float* b, std::size_t count) {
@@ -60,7 +59,7 @@ void triad(float* target, const float* a, const float* b, std::size_t count) {
   hwy::FlushStream();
 }
 
-// Bytes read and written a second, the best of several looks.
+// Bytes read and written per second, the best of several attempts.
 template <typename Body>
 double best_bytes_per_s(std::size_t bytes_moved, const Body& body) {
   using Clock = std::chrono::steady_clock;
@@ -103,8 +102,7 @@ Bounds bounds_of_memory(std::size_t bytes) {
   return {copied, std::max(plain, streaming)};
 }
 
-// ---- the kernels
-// -------------------------------------------------------------------------------------------------------
+// ---- Kernels ----
 
 void copy(benchmark::State& state, std::size_t bytes) {
   const Array source = array_of(bytes);
@@ -139,7 +137,7 @@ void multiply(benchmark::State& state, Dtype dtype, std::size_t bytes, double bo
   report(state, 2 * bytes, bound_bytes_per_s);
 }
 
-// One object a line.
+// Prints one JSON object a line.
 class JsonLines : public benchmark::BenchmarkReporter {
  public:
   bool ReportContext(const Context&) override { return true; }
@@ -187,7 +185,7 @@ void register_all() {
       add(name, [=](benchmark::State& state) { fold(state, dtype, Op::sum, source_count, 1 << 20); });
     }
   }
-  // One element: what a call costs.
+  // One element measures the overhead of a call.
   add("sum/float32/4B", [](benchmark::State& state) { fold(state, Dtype::float32, Op::sum, 2, 4); });
   add("sum/bfloat16/8B", [](benchmark::State& state) { fold(state, Dtype::bfloat16, Op::sum, 2, 8); });
 }

@@ -1,4 +1,4 @@
-// Schedule bench: how long one rank's schedule takes to write and order, and all ranks' to prove and to simulate.
+// Measures how long it takes to write and order one rank's schedule, and to verify and simulate all ranks' schedules.
 #include <benchmark/benchmark.h>
 
 #include "algorithms/catalog.h"
@@ -11,7 +11,7 @@ namespace {
 using fdl::Algorithm;
 using fdl::Collective;
 
-// Two ranks to a host, so that two_level has two levels.
+// Two ranks on each host, so that two_level has two levels.
 fdl::Schedule write(const Algorithm& algorithm, int rank, int size) {
   return algorithm.write({.collective = algorithm.collective, .rank = rank, .size = size, .ranks_per_host = 2});
 }

@@ -1,6 +1,6 @@
-// shm_bench: allreduce through shared memory between forked processes, in microseconds, beside what memcpy allows.
+// shm_bench measures allreduce through shared memory between forked processes, in microseconds, beside memcpy.
 //
-// Ranks are pinned where there is a core for each. Large buffers rotate through more than the last-level cache.
+// Ranks are pinned if each can have a core. Large buffers rotate through more memory than the last-level cache holds.
 // `shm_bench [ranks] [--json]`
 #include <fmt/format.h>
 #include <sched.h>
@@ -21,9 +21,9 @@ namespace {
 
 using namespace fdl;
 
-// What the buffers of all ranks take together, for inputs and for outputs.
+// The total size of all ranks' input buffers, and of all output buffers.
 constexpr std::size_t kRotatedBytes = 512_MiB;
-// Where ranks share cores, letting another one run is quicker than to sleep and be rung.
+// If ranks share cores, yielding to another rank is faster than sleeping until a notification.
 constexpr int kYields = 4;
 
 struct Times {
@@ -87,7 +87,7 @@ class Rank {
 
   Times time_allreduce(std::size_t bytes) {
     const std::size_t places = std::max<std::size_t>(1, std::min<std::size_t>(rotated_ / bytes, 64));
-    const std::size_t used = bytes <= 64_KiB ? 1 : places;  // small ones stay in the cache, as gradients do
+    const std::size_t used = bytes <= 64_KiB ? 1 : places;  // small ones stay in the cache, as fresh gradients do
     const int batch = bytes <= 64_KiB ? 200 : 1;
     const int rounds = static_cast<int>(std::clamp<std::size_t>(1_MiB * 400 / bytes, 10, 300));
     CollectiveSpec spec;
@@ -108,7 +108,7 @@ class Rank {
     return {times[times.size() / 2], times.front()};
   }
 
-  // Bytes a second that one rank copies while all copy.
+  // GB/s that one rank copies while all ranks copy.
   double time_memcpy() {
     double best = 0;
     for (int round = 0; round < 5; ++round) {

@@ -1,7 +1,8 @@
-// Slow switch: an Ethernet switch in user space whose frames arrive late, for kernels without netem.
+// slow_switch is an Ethernet switch in user space that delays each frame, for kernels without netem.
 //
-// slow_switch DELAY_US NAME...: makes a tap interface of each name, says "ready", and forwards until it is ended. Move
-// the interfaces into the network namespaces of the hosts that the switch is to join; their descriptors stay here.
+// slow_switch DELAY_US NAME...: creates a tap interface for each name, prints "ready", and forwards frames until it is
+// killed. Move the interfaces into the network namespaces of the hosts that the switch joins; the descriptors stay
+// here.
 #include <fcntl.h>
 #include <linux/if.h>
 #include <linux/if_tun.h>
@@ -44,7 +45,7 @@ int64_t now_ns() {
   std::exit(1);
 }
 
-// A tap promises nothing to its kernel, so frames come whole: cut to the MTU, with checksums.
+// The tap offers no offloads to its kernel, so frames arrive complete: cut to the MTU, with checksums.
 int open_tap(const char* name) {
   const int fd = ::open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) stop("opening /dev/net/tun");
@@ -86,7 +87,7 @@ class Switch {
     }
   }
 
-  // To the port where the target was heard of, else to all others.
+  // Sends the frame to the port where its target was seen, else to all other ports.
   void give(const Frame& frame) {
     Hardware target;
     std::memcpy(target.data(), frame.bytes.data(), target.size());
@@ -100,7 +101,7 @@ class Switch {
 
   int64_t delay_ns_;
   std::vector<int> ports_;
-  std::deque<Frame> waiting_;  // in the order in which they came, which is that in which they are due
+  std::deque<Frame> waiting_;  // in order of arrival, and so in order of due_ns
   std::map<Hardware, std::size_t> port_of_;
 };
 

@@ -1,4 +1,4 @@
-"""Blocking allreduces of 4 bytes from Python: NumPy, farandole.torch in place and not, and the ordered level beside them.
+"""Measures blocking allreduces of 4 bytes from Python: NumPy, farandole.torch in place and not, and the ordered level.
 
 farandole run -np 2 python bench/small_allreduce.py [--json]
 """
@@ -7,11 +7,10 @@ import json
 import sys
 import time
 
-import numpy
-import torch
-
 import farandole
 import farandole.torch as hvd
+import numpy
+import torch
 
 
 def times_of(body, repetitions=3000):

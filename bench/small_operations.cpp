@@ -1,4 +1,5 @@
-// Small operations and nothing else, for tools that count instead of timing: ranks are threads of this process.
+// Runs small operations and nothing else, for tools that count instructions or calls. Ranks are threads of this
+// process.
 //   small_operations RANKS ordered|run|submit COUNT [BYTES]
 #include <cstdio>
 #include <cstdlib>
@@ -9,7 +10,7 @@
 
 namespace {
 
-// A waiting rank sleeps at once: spinning would be counted, and says nothing.
+// A waiting rank sleeps at once, because the tools would count spinning too.
 constexpr const char* kOptions[] = {"spin_us", "0", "log_level", "error"};
 
 fdl::World open_world(int rank, int ranks) {

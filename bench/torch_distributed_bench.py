@@ -4,8 +4,9 @@
 
 Each number is the slowest rank's, median and minimum over repetitions; buffers rotate beyond the caches. busbw is
 2 (n-1)/n bytes / time, as others report it. The rows of 4 bytes that end in async_wait, future_wait, future_then and
-eight_futures are the ways to wait for an all_reduce with async_op=True. The DDP step is what the reduction of ResNet-50's gradients (161 tensors,
-102 MB) costs: buckets of 25 MB as DDP makes them, started one after the other and then waited for.
+eight_futures are the ways to wait for an all_reduce with async_op=True. The DDP step is what the reduction of
+ResNet-50's gradients (161 tensors, 102 MB) costs: buckets of 25 MB as DDP makes them, started one after the other and
+then waited for.
 """
 
 import argparse
@@ -22,14 +23,14 @@ import torch.distributed as dist
 import torch.multiprocessing
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "compare"))
-from models import resnet50  # noqa: E402
+from models import resnet50
 
 BACKENDS = ("gloo", "farandole")
 ROTATED_BYTES = 256 << 20
 
 
 def ddp_buckets(counts, cap_bytes=25 << 20, first_bytes=1 << 20):
-    """Sizes of DDP's buckets: filled in reverse order, the first one small."""
+    """The sizes of DDP's buckets, which are filled in reverse order, the first one small."""
     buckets, filled, cap = [], 0, first_bytes
     for count in reversed(counts):
         filled += count
@@ -40,7 +41,7 @@ def ddp_buckets(counts, cap_bytes=25 << 20, first_bytes=1 << 20):
 
 
 def timed(action, repeats, group):
-    """Seconds of the slowest rank, for each repetition."""
+    """The slowest rank's seconds for each repetition."""
     times = []
     for turn in range(repeats + 2):
         dist.barrier(group)
@@ -63,15 +64,15 @@ def measure_collectives(group, sizes, quick):
         loops = 200 if bytes <= 1 << 16 else 20 if bytes <= 1 << 20 else 2
         repeats = 5 if quick else 11
         actions = {
-            "all_reduce": lambda turn: dist.all_reduce(tensors[turn % copies], group=group),
-            "broadcast": lambda turn: dist.broadcast(tensors[turn % copies], 0, group=group),
-            "all_gather_single": lambda turn: group._allgather_base(gathered, tensors[turn % copies]).wait(),
+            "all_reduce": lambda tensor: dist.all_reduce(tensor, group=group),
+            "broadcast": lambda tensor: dist.broadcast(tensor, 0, group=group),
+            "all_gather_single": lambda tensor, gathered=gathered: group._allgather_base(gathered, tensor).wait(),
         }
         for name, action in actions.items():
 
-            def loop(turn, action=action):
-                for step in range(loops):
-                    action(turn * loops + step)
+            def loop(turn, action=action, tensors=tensors, loops=loops):
+                for step in range(turn * loops, turn * loops + loops):
+                    action(tensors[step % len(tensors)])
 
             times = [one / loops for one in timed(loop, repeats, group)]
             rows.append({"what": name, "bytes": bytes, "median_us": statistics.median(times) * 1e6,
@@ -80,7 +81,7 @@ def measure_collectives(group, sizes, quick):
 
 
 def measure_completions(group, quick):
-    """What it costs to wait for one all_reduce of 4 bytes that was started with async_op=True."""
+    """Measures ways of waiting for one all_reduce of 4 bytes that was started with async_op=True."""
     tensors = [torch.ones(1) for _ in range(8)]
 
     def start(tensor):

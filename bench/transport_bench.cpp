@@ -1,8 +1,8 @@
-// Ping-pong latency and exchange bandwidth of each transport between two threads, beside a bare socket that does the
-// same: the distance between the two is what the transport costs.
+// Measures ping-pong latency and exchange bandwidth of each transport between two threads, beside a bare socket that
+// does the same. The difference is the overhead of the transport.
 //
 // transport_bench [repetitions [smallest [largest]]], sizes in bytes: the median and the minimum of the repetitions.
-// Contestants take turns, so that what else the machine does hits all of them.
+// Candidates are measured in turn, so that a disturbance of the machine affects all of them.
 #include <fmt/core.h>
 #include <sys/socket.h>
 
@@ -24,13 +24,13 @@ namespace {
 
 using namespace fdl::test;
 
-constexpr std::size_t kSliceBytes = 256_KiB;  // as the executor cuts
+constexpr std::size_t kSliceBytes = 256_KiB;  // the executor's usual slice
 
-std::vector<bool> everybody(const Membership& membership) {
+std::vector<bool> all_ranks(const Membership& membership) {
   return std::vector<bool>(static_cast<std::size_t>(membership.size()), true);
 }
 
-// One end of a pair; exchange() sends and receives at once. All of it waits.
+// One end of a pair. All methods block; exchange() sends and receives at the same time.
 class End {
  public:
   virtual ~End() = default;
@@ -49,7 +49,7 @@ class TransportEnd final : public End {
   void exchange(ConstBytes mine, Bytes theirs) override { exchange(mine, theirs, true, true); }
 
  private:
-  // Slices are handed over as long as there is room; the last of each direction says when all are done.
+  // Submits slices while the transport accepts them. When the last slice of a direction is done, all before it are.
   void exchange(ConstBytes mine, Bytes theirs, bool sending, bool receiving) {
     std::optional<Ticket> last_out, last_in;
     int idle = 0;
@@ -110,38 +110,38 @@ class SocketEnd final : public End {
   UniqueFd fd_;
 };
 
-struct Contestant {
+struct Candidate {
   std::string name;
   std::unique_ptr<End> ends[2];
   std::vector<double> ping_us;
   std::vector<double> exchange_us;
 };
 
-Contestant make_contestant(const std::string& name, const Connect& connect) {
-  Contestant contestant{.name = name};
+Candidate make_candidate(const std::string& name, const Connect& connect) {
+  Candidate candidate{.name = name};
   Participant participant(2);
   run_ranks(2, [&](int rank) {
-    contestant.ends[rank] = std::make_unique<TransportEnd>(require(connect(participant.membership(rank))), rank);
+    candidate.ends[rank] = std::make_unique<TransportEnd>(require(connect(participant.membership(rank))), rank);
   });
-  return contestant;
+  return candidate;
 }
 
-Contestant make_socket() {
-  Contestant contestant{.name = "bare socket"};
+Candidate make_socket() {
+  Candidate candidate{.name = "bare socket"};
   const Listening listening = require(listen_tcp("lo"));
-  contestant.ends[0] =
+  candidate.ends[0] =
       std::make_unique<SocketEnd>(require(connect_any(listening.addresses, Deadline::after_seconds(5))));
-  require(wait_readable(listening.fd.get(), Deadline::after_seconds(5)), "somebody calls");
-  contestant.ends[1] = std::make_unique<SocketEnd>(require(accept_one(listening.fd.get())));
-  return contestant;
+  require(wait_readable(listening.fd.get(), Deadline::after_seconds(5)), "a connection arrives");
+  candidate.ends[1] = std::make_unique<SocketEnd>(require(accept_one(listening.fd.get())));
+  return candidate;
 }
 
-// Microseconds for one of `rounds`, seen by rank 0. Buffers rotate through more than the last-level cache.
-void measure(Contestant& contestant, std::size_t bytes, int rounds, std::vector<std::byte> (&memory)[2]) {
+// Adds the microseconds of one round, as seen by rank 0. Buffers rotate through more than the last-level cache.
+void measure(Candidate& candidate, std::size_t bytes, int rounds, std::vector<std::byte> (&memory)[2]) {
   double ping_us = 0;
   double exchange_us = 0;
   run_ranks(2, [&](int rank) {
-    End& end = *contestant.ends[rank];
+    End& end = *candidate.ends[rank];
     auto& mine = memory[rank];
     const std::size_t places = mine.size() / (2 * bytes);
     const auto place = [&](int round) {
@@ -159,8 +159,8 @@ void measure(Contestant& contestant, std::size_t bytes, int rounds, std::vector<
     for (int round = 0; round < rounds; ++round) end.exchange(place(round).first(bytes), place(round).last(bytes));
     if (rank == 0) exchange_us = static_cast<double>(now_ns() - begin) / 1e3 / rounds;
   });
-  contestant.ping_us.push_back(ping_us);
-  contestant.exchange_us.push_back(exchange_us);
+  candidate.ping_us.push_back(ping_us);
+  candidate.exchange_us.push_back(exchange_us);
 }
 
 double median(std::vector<double>& values) {
@@ -169,11 +169,11 @@ double median(std::vector<double>& values) {
 }
 
 void run(int repetitions, std::size_t smallest, std::size_t largest) {
-  std::vector<Contestant> contestants;
-  contestants.push_back(make_socket());
-  contestants.push_back(make_contestant("tcp", [](const Membership& m) { return connect_tcp(m, everybody(m)); }));
-  contestants.push_back(make_contestant("shm", [](const Membership& m) { return connect_shm(m, everybody(m)); }));
-  contestants.push_back(make_contestant("loopback", connect_loopback));
+  std::vector<Candidate> candidates;
+  candidates.push_back(make_socket());
+  candidates.push_back(make_candidate("tcp", [](const Membership& m) { return connect_tcp(m, all_ranks(m)); }));
+  candidates.push_back(make_candidate("shm", [](const Membership& m) { return connect_shm(m, all_ranks(m)); }));
+  candidates.push_back(make_candidate("loopback", connect_loopback));
   std::vector<std::byte> memory[2] = {pattern(128_MiB, 0), pattern(128_MiB, 1)};
 
   fmt::print("{:>9}  {:<12} {:>14} {:>10} {:>14} {:>10} {:>8}\n", "bytes", "transport", "ping us", "min", "exchange us",
@@ -183,16 +183,16 @@ void run(int repetitions, std::size_t smallest, std::size_t largest) {
     if (bytes < smallest || bytes > largest) continue;
     const int rounds = std::clamp(static_cast<int>(64_MiB / bytes / 4), 1, 300);
     for (int i = 0; i < repetitions; ++i) {
-      for (Contestant& contestant : contestants) measure(contestant, bytes, rounds, memory);
+      for (Candidate& candidate : candidates) measure(candidate, bytes, rounds, memory);
     }
-    for (Contestant& contestant : contestants) {
-      const double exchange_us = median(contestant.exchange_us);
-      const double ping_us = median(contestant.ping_us);
-      fmt::print("{:>9}  {:<12} {:>14.2f} {:>10.2f} {:>14.2f} {:>10.2f} {:>8.2f}\n", bytes, contestant.name, ping_us,
-                 contestant.ping_us.front(), exchange_us, contestant.exchange_us.front(),
+    for (Candidate& candidate : candidates) {
+      const double exchange_us = median(candidate.exchange_us);
+      const double ping_us = median(candidate.ping_us);
+      fmt::print("{:>9}  {:<12} {:>14.2f} {:>10.2f} {:>14.2f} {:>10.2f} {:>8.2f}\n", bytes, candidate.name, ping_us,
+                 candidate.ping_us.front(), exchange_us, candidate.exchange_us.front(),
                  static_cast<double>(bytes) / 1e3 / exchange_us);
-      contestant.ping_us.clear();
-      contestant.exchange_us.clear();
+      candidate.ping_us.clear();
+      candidate.exchange_us.clear();
     }
     std::fflush(stdout);
   }

@@ -1,9 +1,9 @@
-/* 01_allreduce: the smallest whole program. Every rank adds its number to everybody's.
+/* 01_allreduce: the smallest complete program. It sums one number of every rank.
  *
  *   farandole run -np 4 build/bin/01_allreduce
  *
- * A world is all ranks of the job; a communicator runs collectives that every member calls in the same order. Which
- * rank this is, and where the others are, the launcher tells through the environment.
+ * A world is all ranks of the job. A communicator runs collectives that every member calls in the same order. The
+ * launcher passes the rank of this process and the address of the others in the environment.
  */
 #include <farandole/farandole.h>
 #include <stdio.h>

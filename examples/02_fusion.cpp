@@ -1,9 +1,10 @@
-// 02_fusion: named operations. Ranks submit tensors in any order; the library agrees on what is ready and fuses it.
+// 02_fusion: named operations. Ranks submit tensors in any order; the library agrees on those that are ready and fuses
+// them.
 //
 //   farandole run -np 2 build/bin/02_fusion
 //
 // Rank 0 submits its thousand gradients from the first to the last, every other rank from the last to the first. All
-// are averaged, in far fewer collectives than tensors: the counters at the end say how many.
+// are summed, in far fewer collectives than tensors. The counters at the end show how many.
 #include <cstdio>
 #include <farandole/farandole.hpp>
 #include <string>

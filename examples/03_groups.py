@@ -2,18 +2,17 @@
 
     farandole run -np 4 python examples/03_groups.py
 
-Even and odd ranks sum among themselves while all ranks sum together; nobody waits for another group. Then the ordered level:
-a communicator, which is faster and wants every member to call the same things in the same order.
+Even and odd ranks sum among themselves while all ranks sum together; no group waits for another. The second part uses a
+communicator. It is faster, and every member must call the same operations in the same order.
 """
 
-import numpy as np
-
 import farandole
+import numpy as np
 
 farandole.init()
 rank, size = farandole.rank(), farandole.size()
 
-# Everybody who is a member makes the group. By name, in any order, in the background:
+# All members of the group make it. Operations by name run in any order, in the background:
 mine = farandole.Group(range(rank % 2, size, 2))
 total = farandole.allreduce_async(np.full(3, rank), name="total")
 part = farandole.allreduce_async(np.full(3, rank), name="part", group=mine)

@@ -1,22 +1,21 @@
-"""04_train_digits: data-parallel training with PyTorch, in the lines that programs written for Horovod have.
+"""04_train_digits: data-parallel training with PyTorch, with the calls of Horovod.
 
     python examples/04_train_digits.py                         # one rank
     farandole run -np 2 python examples/04_train_digits.py     # two ranks share each batch
 
-The data are the 1797 handwritten digits that scikit-learn carries. However many ranks there are, they train on the same
-global batches, each on its share, so the result is that of one rank up to rounding.
+The data are the 1797 handwritten digits of scikit-learn. Any number of ranks trains on the same global batches, each
+rank on its share, so the result is that of one rank up to rounding.
 """
 
 import argparse
 import json
 import time
 
+import farandole.torch as hvd
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
-
-import farandole.torch as hvd
 
 TEST_IMAGES = 297
 
@@ -67,7 +66,7 @@ def train_epoch(model, optimizer, images, labels, batch_size, epoch):
 
 @torch.no_grad()
 def test(model, images, labels):
-    """The share of test images that all ranks together got right."""
+    """The fraction of test images that all ranks together classified correctly."""
     mine = my_share(torch.arange(len(images)))
     right = (model(images[mine]).argmax(1) == labels[mine]).sum()
     return hvd.allreduce(right, name="right", op=hvd.Sum).item() / len(images)
@@ -84,7 +83,7 @@ def main():
     hvd.init()
     if options.batch_size % hvd.size():
         parser.error(f"--batch-size {options.batch_size} does not divide among {hvd.size()} ranks")
-    torch.manual_seed(hvd.rank())  # ranks may start differently: the broadcast below makes them alike
+    torch.manual_seed(hvd.rank())  # ranks may start with different weights: the broadcast below makes them equal
     (images, labels), (test_images, test_labels) = load()
     model = ConvNet()
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)

@@ -1,15 +1,15 @@
-// 05_write_an_algorithm: write an allreduce of your own, have it proved, look at it, and see what it would cost.
+// 05_write_an_algorithm: writes an allreduce, proves it, prints its steps, and simulates its cost.
 //
 //   build/bin/05_write_an_algorithm
 //
-// An algorithm is a pure function: from (rank, size) to that rank's list of steps. It does no communication, so it can
-// be proved for every number of ranks before a byte is sent. This one is a star: all send to rank 0, which sends back
-// the sum.
+// An algorithm is a pure function from (rank, size) to the list of steps of that rank. It does no communication, so it
+// can be proved for every number of ranks before a byte is sent. This one is a star: all ranks send to rank 0, which
+// sends back the sum.
 //
 //   step 0   1, 2, 3 -> 0      rank 0 adds what arrives, in rank order
 //   step 1   0 -> 1, 2, 3
 //
-// To add one to the library, put the function into src/algorithms and its row into src/algorithms/catalog.cpp.
+// An algorithm of the library has its function in src/algorithms and a row in src/algorithms/catalog.cpp.
 #include <cstdio>
 #include <vector>
 
@@ -31,7 +31,7 @@ fdl::Schedule star_allreduce(const fdl::ScheduleRequest& request) {
   return step.take();
 }
 
-// The same with a mistake that is easily made: the answers go out before the last sum is in.
+// The same with a mistake: rank 0 sends the results before it has added the last input.
 fdl::Schedule hasty_star(const fdl::ScheduleRequest& request) {
   using fdl::input, fdl::output;
   fdl::Builder step("hasty star", fdl::Collective::allreduce, request.rank, request.size, 1);

@@ -1,4 +1,5 @@
-"""DistributedDataParallel over backend="farandole", and the same over Gloo: on two ranks the weights are equal bit for bit.
+"""DistributedDataParallel over backend="farandole", and the same over Gloo: on two ranks the weights are equal bit for
+bit.
 
 torchrun --nproc-per-node 2 examples/06_torch_ddp.py
 """
@@ -31,7 +32,7 @@ def main():
     loss, ours = train(dist.group.WORLD)
     _, theirs = train(dist.new_group(backend="gloo"))
     difference = max((one - other).abs().max().item() for one, other in zip(ours, theirs))
-    # More than two numbers may be added in another order, which costs a rounding in each step.
+    # With more than two ranks the order of additions may differ, so that each step rounds differently.
     assert difference == 0 if dist.get_world_size() <= 2 else difference < 1e-3, difference
     if dist.get_rank() == 0:
         print(f"06_torch_ddp: loss {loss:.3f} after {STEPS} steps; largest difference to Gloo: {difference}")

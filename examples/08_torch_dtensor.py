@@ -1,4 +1,5 @@
-"""DTensor and tensor parallelism over backend="farandole": a two-layer perceptron whose weights are spread over the ranks.
+"""DTensor and tensor parallelism over backend="farandole": a two-layer perceptron whose weights are spread over the
+ranks.
 
 torchrun --nproc-per-node 2 examples/08_torch_dtensor.py
 """

@@ -1,8 +1,8 @@
-"""A pipeline over backend="farandole": each rank owns one layer and hands its output on; backward hands gradients back.
+"""A pipeline over backend="farandole": each rank has one layer and sends its output on; backward sends gradients back.
 
     torchrun --nproc-per-node 2 examples/09_torch_pipeline.py
 
-All micro-batches go forward before they come back (as GPipe has it). The gradients are those of the whole model in one
+All micro-batches go forward before the first goes back (as in GPipe). The gradients are those of the whole model in one
 process, bit for bit: the same operations in the same order.
 """
 

@@ -1,9 +1,9 @@
-"""Hugging Face Accelerate over backend="farandole": make the process group first, and Accelerate takes it.
+"""Hugging Face Accelerate over backend="farandole": the program makes the process group first, and Accelerate uses it.
 
     pip install accelerate
     torchrun --nproc-per-node 2 examples/10_accelerate.py
 
-(On CPUs Accelerate would make a group over Gloo itself, and cannot be told another backend.)
+(On CPUs Accelerate would make a group over Gloo itself, and has no option for another backend.)
 """
 
 import torch
@@ -35,7 +35,7 @@ def main():
     accelerator.print(
         f"10_accelerate: backend {dist.get_backend()}, {accelerator.num_processes} ranks, loss {losses.mean():.4f}"
     )
-    accelerator.end_training()  # which ends the process group too
+    accelerator.end_training()  # this ends the process group too
 
 
 if __name__ == "__main__":

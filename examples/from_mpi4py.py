@@ -1,11 +1,10 @@
-"""from_mpi4py: heat in a rod, as one writes it with mpi4py, in farandole's words. What mpi4py says stands beside it.
+"""from_mpi4py: heat in a rod with farandole. The comments have the same calls of mpi4py.
 
 farandole run -np 2 python examples/from_mpi4py.py          # or mpirun -np 2, srun
 """
 
-import numpy as np
-
 import farandole
+import numpy as np
 
 CELLS, STEPS = 41, 600
 
@@ -52,7 +51,8 @@ def main():
     if rank == 0:
         assert warmest[0] == rod.max() and members == (size + 1) // 2
         print(
-            f"from_mpi4py: {size} ranks, {CELLS} cells, {STEPS} steps, last change {change[0]:.2e}, mean heat {rod.mean():.4f}"
+            f"from_mpi4py: {size} ranks, {CELLS} cells, {STEPS} steps, last change {change[0]:.2e}, mean heat "
+            f"{rod.mean():.4f}"
         )
     comm.free()
 

@@ -1,4 +1,4 @@
-"""from_torch_distributed: a script as it is written for Gloo or NCCL; one word in it says which backend.
+"""from_torch_distributed: a script for Gloo or NCCL; its only change is the name of the backend.
 
 torchrun --nproc-per-node 2 examples/from_torch_distributed.py --backend gloo
 torchrun --nproc-per-node 2 examples/from_torch_distributed.py --backend farandole
@@ -20,7 +20,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=4)
     arguments = parser.parse_args()
 
-    dist.init_process_group(arguments.backend)  # the one word
+    dist.init_process_group(arguments.backend)  # the only change
     rank, size = dist.get_rank(), dist.get_world_size()
 
     torch.manual_seed(0)
@@ -48,7 +48,8 @@ def main():
     assert all(torch.equal(one, weights) for one in theirs), "all ranks hold the same weights"
     if rank == 0:
         print(
-            f"from_torch_distributed: {size} ranks, loss {total.item():.9f}, weights {weights.double().sum().item():.15f}"
+            f"from_torch_distributed: {size} ranks, loss {total.item():.9f}, weights "
+            f"{weights.double().sum().item():.15f}"
         )
     dist.destroy_process_group()
 

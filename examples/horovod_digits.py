@@ -1,9 +1,9 @@
-"""horovod_digits: a training script as one writes it for Horovod; it runs here as it is.
+"""horovod_digits: a training script for Horovod; it runs here unchanged.
 
     pip install . bindings/horovod
     farandole run -np 2 python examples/horovod_digits.py      # or torchrun --nproc-per-node 2, or mpirun -np 2 python
 
-The data are the 1797 handwritten digits that scikit-learn carries.
+The data are the 1797 handwritten digits of scikit-learn.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def load():
 
 def train(epoch, model, optimizer, loader, sampler):
     model.train()
-    # Horovod: set epoch to sampler for shuffling.
+    # another order in each epoch, the same on all ranks
     sampler.set_epoch(epoch)
     for data, target in loader:
         optimizer.zero_grad()
@@ -79,37 +79,33 @@ def test(model, loader, sampler):
         output = model(data)
         loss += F.nll_loss(output, target, reduction="sum").item()
         accuracy += output.argmax(1).eq(target).sum().item()
-    # Horovod: use test_sampler to determine the number of examples in this worker's partition.
+    # len(sampler) is the number of this rank's test images
     loss = metric_average(loss / len(sampler), "avg_loss")
     return loss, metric_average(accuracy / len(sampler), "avg_accuracy")
 
 
 def main():
     args = parser.parse_args()
-    # Horovod: initialize library.
     hvd.init()
     torch.manual_seed(args.seed)
-    # Horovod: limit # of CPU threads to be used per worker.
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # ranks share the cores
 
     train_dataset, test_dataset = load()
-    # Horovod: use DistributedSampler to partition the data.
+    # each rank gets its share of the data
     train_sampler = DistributedSampler(train_dataset, num_replicas=hvd.size(), rank=hvd.rank())
     train_loader = DataLoader(train_dataset, args.batch_size, sampler=train_sampler, num_workers=args.workers)
     test_sampler = DistributedSampler(test_dataset, num_replicas=hvd.size(), rank=hvd.rank())
     test_loader = DataLoader(test_dataset, 100, sampler=test_sampler)
 
     model = Net()
-    # By default, Adasum doesn't need scaling up learning rate.
+    # The global batch grows with the ranks, and so does the learning rate; Adasum needs no scaling.
     lr_scaler = hvd.size() if not args.use_adasum else 1
-    # Horovod: scale learning rate by lr_scaler.
     optimizer = optim.SGD(model.parameters(), lr=args.lr * lr_scaler, momentum=args.momentum)
-    # Horovod: broadcast parameters & optimizer state.
+    # all ranks begin with the weights of rank 0
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-    # Horovod: (optional) compression algorithm.
     compression = hvd.Compression.fp16 if args.fp16_allreduce else hvd.Compression.none
-    # Horovod: wrap optimizer with DistributedOptimizer.
+    # averages gradients during backward
     optimizer = hvd.DistributedOptimizer(
         optimizer,
         named_parameters=model.named_parameters(),
@@ -121,7 +117,6 @@ def main():
     for epoch in range(1, args.epochs + 1):
         train(epoch, model, optimizer, train_loader, train_sampler)
         loss, accuracy = test(model, test_loader, test_sampler)
-        # Horovod: print output only on first rank.
         if hvd.rank() == 0:
             print(f"epoch {epoch}: test loss {loss:.4f}, accuracy {100 * accuracy:.1f} %", flush=True)
     weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])

@@ -1,5 +1,5 @@
-// The house: reads the sources and keeps their order: who includes whom, where the environment, threads and options
-// are.
+// Checks the sources against the architecture: which module includes which, where the environment, threads and options
+// are used, how large folders and functions grow, and which words the comments use.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 const fs::path kRoot = FDL_SOURCE_DIR;
 
 struct Source {
-  std::string path;  // from the repository's root: "src/agree/wire/request_cache.cpp"
+  std::string path;  // from the repository's root: "src/agree/wire/wire.cpp"
   std::vector<std::string> lines;
 };
 
@@ -44,8 +44,13 @@ std::vector<Source> sources_under(const std::vector<std::string>& folders) {
   return sources;
 }
 
-// "src/agree/wire/request_cache.cpp" is in room agree, "transports/tcp/x.h" in transports/tcp.
-std::string room_of(const std::string& path) {
+std::vector<Source> library() { return sources_under({"src", "transports", "cuda", "include"}); }
+std::vector<Source> everything() {
+  return sources_under({"src", "transports", "cuda", "include", "bindings", "bench", "examples", "tests"});
+}
+
+// "src/agree/wire/wire.cpp" is in module agree, "transports/tcp/x.h" in transports/tcp, "bench/x.cpp" in bench.
+std::string module_of(const std::string& path) {
   std::smatch match;
   if (std::regex_search(path, match, std::regex("^src/([^/]+)/"))) return match[1];
   if (std::regex_search(path, match, std::regex("^(transports/[^/]+)/"))) return match[1];
@@ -53,67 +58,74 @@ std::string room_of(const std::string& path) {
   return "";
 }
 
-// What each room may include beside itself, and why not more: the remedy that a refusal prints.
-struct Room {
+// What each module may include beside itself, and the remedy that a refusal prints.
+struct Module {
   std::set<std::string> may;
   std::string remedy;
 };
 
-const std::map<std::string, Room>& rooms() {
-  static const std::string pure = "this room is pure: no I/O, no clock, no threads; pass the fact in as a value";
-  static const std::map<std::string, Room> table{
-      {"base", {{}, "base knows nobody; move what needs others up"}},
+const std::map<std::string, Module>& modules() {
+  static const std::string pure = "this module is pure: no I/O, no clock, no threads; pass the fact in as a value";
+  static const std::set<std::string> all{"runtime",  "engine", "agree",  "bootstrap", "contract", "algorithms",
+                                         "schedule", "data",   "system", "base",      "farandole"};
+  static const std::map<std::string, Module> table{
+      {"base", {{}, "base uses no other module; move what needs one up"}},
       {"system", {{"base"}, "system wraps the operating system only"}},
-      {"data", {{"base"}, "data knows types and kernels only"}},
+      {"data", {{"base"}, "data contains types and kernels only"}},
       {"schedule", {{"base"}, pure}},
       {"algorithms", {{"schedule", "base"}, pure}},
-      {"contract", {{"data", "schedule", "system", "base"}, "contracts name promises, never who keeps them"}},
+      {"contract",
+       {{"data", "schedule", "system", "base"}, "a contract declares an interface and names no implementation"}},
       {"agree", {{"data", "base"}, pure}},
       {"bootstrap", {{"contract", "system", "base"}, "bootstrap finds ranks; it moves no tensors"}},
-      {"engine", {{"algorithms", "schedule", "contract", "data", "system", "base"}, "give it in through a contract"}},
+      {"engine", {{"algorithms", "schedule", "contract", "data", "system", "base"}, "pass it in through a contract"}},
       {"cuda",
        {{"contract", "data", "schedule", "system", "base"},
-        "a device keeps its contract and knows no engine, runtime or transport"}},
+        "a device implements its contract and uses no engine, runtime or transport"}},
       {"runtime",
        {{"engine", "agree", "bootstrap", "contract", "algorithms", "schedule", "data", "system", "base"},
-        "only assemble.cpp names transports and cuda"}},
-      {"capi",
-       {{"runtime", "engine", "agree", "bootstrap", "contract", "algorithms", "schedule", "data", "system", "base",
-         "farandole"},
-        "capi translates; it knows no transport"}},
-      {"program",
+        "only lifecycle/assemble.cpp names transports and cuda"}},
+      {"capi", {all, "capi translates; it uses no transport"}},
+      {"cli",
        {{"runtime", "bootstrap", "algorithms", "schedule", "data", "system", "base", "farandole"},
-        "the program shows what rooms know; go through the C API for the rest"}},
+        "the program prints what modules compute; use the C API for the rest"}},
       {"include", {{"farandole"}, "the C API stands alone"}},
       {"examples", {{"farandole", "schedule", "algorithms", "base"}, "examples use what users have"}},
+      {"bindings", {{"farandole"}, "bindings wrap the C API; add to include/farandole/farandole.h what is missing"}},
+      {"bench",
+       {{"engine", "agree", "bootstrap", "contract", "algorithms", "schedule", "data", "system", "base", "farandole",
+         "transports/loopback", "transports/shm", "transports/tcp", "transports/nccl", "cuda", "tests"},
+        "a benchmark drives a module or the C API; it uses no runtime"}},
   };
   return table;
 }
 
-const Room& room_named(const std::string& name) {
-  static const Room transport{{"contract", "data", "schedule", "system", "base"},
-                              "a transport keeps its contract and knows no runtime, engine or agreement"};
+const Module& module_named(const std::string& name) {
+  static const Module transport{{"contract", "data", "schedule", "system", "base"},
+                                "a transport implements its contract and uses no runtime, engine or agreement"};
   if (name.starts_with("transports/")) return transport;
-  const auto found = rooms().find(name);
-  EXPECT_NE(found, rooms().end()) << "room '" << name << "' has no row in house_test.cpp: say whom it may include";
-  return found == rooms().end() ? transport : found->second;
+  const auto found = modules().find(name);
+  EXPECT_NE(found, modules().end()) << "module '" << name
+                                    << "' has no row in architecture_test.cpp: add what it may include";
+  return found == modules().end() ? transport : found->second;
 }
 
-// The room of an include in quotes, or "" for what the build generates and what lies beside the file.
-std::string included_room(const std::string& line) {
+// The module of an include in quotes, or "" for what the build generates and for files beside the including one.
+std::string included_module(const std::string& line) {
   std::smatch match;
   if (!std::regex_search(line, match, std::regex("^#include [<\"]([^>\"]+)[>\"]"))) return "";
   const std::string path = match[1];
   if (path.starts_with("farandole/")) return "farandole";
   if (line.find('<') != std::string::npos) return "";
-  if (path.starts_with("transports/") || path.starts_with("cuda/")) return room_of(path + "/");
-  return fs::exists(kRoot / "src" / path) ? room_of("src/" + path) : "";
+  if (path.starts_with("transports/") || path.starts_with("cuda/") || path.starts_with("tests/"))
+    return module_of(path + "/");
+  return fs::exists(kRoot / "src" / path) ? module_of("src/" + path) : "";
 }
 
 void expect_nowhere_but(const std::vector<Source>& sources, const std::regex& what,
                         const std::set<std::string>& allowed, const std::string& remedy) {
   for (const Source& source : sources) {
-    if (allowed.contains(source.path) || allowed.contains(room_of(source.path))) continue;
+    if (allowed.contains(source.path) || allowed.contains(module_of(source.path))) continue;
     for (std::size_t i = 0; i < source.lines.size(); ++i) {
       const std::string code = source.lines[i].substr(0, source.lines[i].find("//"));
       EXPECT_FALSE(std::regex_search(code, what))
@@ -122,75 +134,154 @@ void expect_nowhere_but(const std::vector<Source>& sources, const std::regex& wh
   }
 }
 
-std::vector<Source> library() { return sources_under({"src", "transports", "cuda", "include"}); }
-
-TEST(House, IncludesPointDownward) {
+TEST(Architecture, IncludesPointDownward) {
   int arrows = 0;
-  for (const Source& source : sources_under({"src", "transports", "cuda", "include", "examples"})) {
-    const std::string room = room_of(source.path);
+  for (const Source& source :
+       sources_under({"src", "transports", "cuda", "include", "examples", "bindings", "bench"})) {
+    const std::string module = module_of(source.path);
     for (std::size_t i = 0; i < source.lines.size(); ++i) {
-      const std::string other = included_room(source.lines[i]);
-      if (other.empty() || other == room) continue;
+      const std::string other = included_module(source.lines[i]);
+      if (other.empty() || other == module) continue;
       ++arrows;
       if (source.path == "src/runtime/lifecycle/assemble.cpp" && (other.starts_with("transports/") || other == "cuda"))
         continue;
-      EXPECT_TRUE(room_named(room).may.contains(other))
-          << source.path << ":" << i + 1 << " includes " << other << ": " << room_named(room).remedy;
+      EXPECT_TRUE(module_named(module).may.contains(other))
+          << source.path << ":" << i + 1 << " includes " << other << ": " << module_named(module).remedy;
     }
   }
-  EXPECT_GT(arrows, 100) << "the test does not see the includes any more";
+  EXPECT_GT(arrows, 100) << "the test does not find the includes any more: see included_module()";
 }
 
-TEST(House, TheEnvironmentIsReadInOnePlace) {
+TEST(Architecture, EnvironmentIsReadInOnePlace) {
   expect_nowhere_but(library(), std::regex("\\b(secure_)?getenv\\s*\\(|\\benviron\\b"),
-                     {"src/base/config.cpp", "src/cli/sshd_init.cpp"},  // that one: other processes' own
+                     // sshd-init copies the variables of another process.
+                     {"src/base/config.cpp", "src/cli/sshd_init.cpp"},
                      "take a const Config& or an Environment; base/config.cpp is the only reader");
 }
 
-TEST(House, TransportsAreComposedInOnePlace) {
+TEST(Architecture, TransportsAreComposedInOnePlace) {
   expect_nowhere_but(library(), std::regex("FDL_WITH_"), {"src/runtime/lifecycle/assemble.cpp"},
-                     "a transport is a folder that is compiled or not; only assemble.cpp asks");
+                     "a transport is a folder that is compiled or not; only assemble.cpp tests which");
 }
 
-TEST(House, ThreadsLiveInTheRuntime) {
+TEST(Architecture, ThreadsLiveInTheRuntime) {
   expect_nowhere_but(
       library(), std::regex("std::(j)?thread\\b(?!::id)|pthread_create|std::async"),
       {"runtime",
-       // The launcher serves the coordinator beside its ranks; over loopback, threads are ranks.
-       // Names resolve slowly, and a launcher that looks for another one is to hear signals meanwhile.
+       // The launcher serves the coordinator beside its ranks; over loopback, threads are ranks. Name
+       // resolution blocks, and a launcher must react to signals meanwhile.
        "src/cli/run/coordinator_thread.h", "src/cli/local_ranks.cpp", "src/cli/elastic/elastic_member.h"},
-      "give the work to the runtime's loop");
+      "give the work to the runtime's progress thread");
 }
 
-TEST(House, PureRoomsNeitherWaitNorAskTheTime) {
+TEST(Architecture, PureModulesNeitherWaitNorReadTheClock) {
   std::vector<Source> pure = sources_under({"src/schedule", "src/algorithms", "src/agree"});
   EXPECT_GT(pure.size(), 30u);
   expect_nowhere_but(
       pure, std::regex("now_ns\\s*\\(\\)|std::chrono|base/clock|base/mutex|base/log|std::mutex|<thread>|<fstream>"), {},
-      "pure rooms get facts as values and return data");
+      "a pure module takes facts as values and returns data");
 }
 
-TEST(House, ExceptionsAreNotThrown) {
+TEST(Architecture, ExceptionsAreNotThrown) {
   expect_nowhere_but(sources_under({"src", "transports", "cuda"}), std::regex("\\bthrow\\b"), {},
                      "return a Status; only bindings turn one into an exception");
 }
 
-TEST(House, EachFileBeginsWithItsSentence) {
-  for (const Source& source : sources_under({"src", "transports", "cuda", "include", "bench", "tests", "examples"})) {
-    ASSERT_FALSE(source.lines.empty()) << source.path << " is empty: a room that has nothing yet is not created";
-    const std::string& first = source.lines.front();
-    EXPECT_TRUE(first.starts_with("// ") || first.starts_with("/* ")) << source.path << ": " << first;
-    EXPECT_GT(first.size(), 20u) << source.path << ": say in one sentence what the file is";
-  }
-}
-
-TEST(House, NothingIsLeftToDoWithoutAName) {
-  expect_nowhere_but(sources_under({"src", "transports", "cuda", "include", "bench", "examples"}),
+TEST(Architecture, NothingIsLeftToDoWithoutAName) {
+  expect_nowhere_but(sources_under({"src", "transports", "cuda", "include", "bench", "examples", "bindings"}),
                      std::regex("\\bTODO\\b(?!\\([a-z]+\\))|\\bFIXME\\b"), {}, "do it, or write TODO(name)");
 }
 
-// ---- functions that grow
-// -----------------------------------------------------------------------------------------------
+TEST(Architecture, FoldersAreSmall) {
+  constexpr std::size_t kMostFiles = 24;
+  std::map<std::string, std::size_t> files;
+  for (const Source& source : everything()) ++files[fs::path(source.path).parent_path().string()];
+  ASSERT_GT(files.size(), 30u);
+  for (const auto& [folder, count] : files) {
+    EXPECT_LE(count, kMostFiles) << folder << " has " << count
+                                 << " sources: make folders of those that belong together";
+  }
+}
+
+// ---- Language: rules that a program can check ----
+
+// The comment at the head of a file, as one line.
+std::string first_comment(const Source& source) {
+  std::string comment;
+  for (const std::string& line : source.lines) {
+    if (!line.starts_with("//") && !line.starts_with("/*") && !line.starts_with(" *")) break;
+    const std::size_t text = line.find_first_not_of("/* ");
+    if (text == std::string::npos) break;  // the first paragraph ends
+    comment += (comment.empty() ? "" : " ") + line.substr(text);
+  }
+  return comment;
+}
+
+TEST(Architecture, EachFileBeginsWithASentence) {
+  // A sentence has a verb: a word that ends like one of a third person or of a form of "be", "have", "can".
+  static const std::regex verb(
+      "\\b(is|are|was|has|have|can|may|must|do|does|[a-z]{2,}(s|es|ed)|run|keep|hold|test|check|make|take|use|build|"
+      "compare|"
+      "share|belong|exchange|implement|cover|need|count|measure|drive|read|write|send)\\b");
+  for (const Source& source : everything()) {
+    ASSERT_FALSE(source.lines.empty()) << source.path << " is empty: remove it";
+    const std::string comment = first_comment(source);
+    EXPECT_GT(comment.size(), 20u) << source.path << ": begin with a comment that says what the file is for";
+    if (comment.empty()) continue;
+    EXPECT_TRUE(comment.ends_with(".") || comment.ends_with(":") || comment.ends_with(")"))
+        << source.path << ": the first comment ends without a full stop: " << comment;
+    EXPECT_TRUE(std::regex_search(comment, verb)) << source.path << ": the first comment has no verb: " << comment;
+  }
+}
+
+// Words that this project once used for things that have a standard name. docs/glossary.md has the right ones.
+TEST(Architecture, CommentsUseTheGlossary) {
+  static const std::vector<std::pair<std::string, std::string>> kRetired{
+      {"hub", "coordinator"},
+      {"roster", "membership"},
+      {"surroundings", "platform"},
+      {"meeting place", "rendezvous address"},
+      {"baton", "progress token"},
+      {"rhythm", "repetition detector"},
+      {"blind order", "optimistic order"},
+      {"shorthand", "compact plan"},
+      {"lasting bell", "completion notifier"},
+      {"node crew", "worker group"},
+      {"stand-?in", "fake"},
+      {"sleeper", "waitable"},
+      {"suspicion", "failure report"},
+      {"verdict", "failure decision"},
+      {"whoever", "name the subject: the caller, the rank, the thread"},
+      {"nobody", "name the subject: no rank, no caller, no thread"},
+      {"somebody", "name the subject: a rank, a caller, a thread"},
+  };
+  for (const Source& source : everything()) {
+    if (source.path == "tests/architecture_test.cpp") continue;
+    for (std::size_t i = 0; i < source.lines.size(); ++i) {
+      const std::string& line = source.lines[i];
+      const std::size_t begin = line.find("//");
+      if (begin == std::string::npos) continue;
+      for (const auto& [word, instead] : kRetired) {
+        EXPECT_FALSE(std::regex_search(line.substr(begin), std::regex("\\b" + word + "s?\\b", std::regex::icase)))
+            << source.path << ":" << i + 1 << ": " << line << "\n  write: " << instead;
+      }
+    }
+  }
+}
+
+TEST(Architecture, DividersFitTheLine) {
+  static const std::regex divider("^ *// ?-{4,}");
+  for (const Source& source : everything()) {
+    for (std::size_t i = 0; i < source.lines.size(); ++i) {
+      EXPECT_LE(source.lines[i].size(), 120u) << source.path << ":" << i + 1 << ": longer than 120 columns";
+      // clang-format breaks a divider that is too long: its rest stands alone on the next line.
+      EXPECT_FALSE(std::regex_match(source.lines[i], std::regex("^ *// -+$")))
+          << source.path << ":" << i + 1 << ": a divider was broken; write `// ---- text ----`";
+    }
+  }
+}
+
+// ---- Functions that grow ----
 
 struct Function {
   std::string where;
@@ -214,7 +305,7 @@ std::vector<Function> functions_of(const Source& source) {
   return functions;
 }
 
-TEST(House, ListsTheLongestFunctions) {
+TEST(Architecture, FunctionsFitAScreen) {
   std::vector<Function> all;
   for (const Source& source : library()) {
     for (Function& function : functions_of(source)) all.push_back(std::move(function));
@@ -225,6 +316,19 @@ TEST(House, ListsTheLongestFunctions) {
   for (std::size_t i = 0; i < 5; ++i) std::printf("  %4zu lines  %s\n", all[i].lines, all[i].where.c_str());
   EXPECT_LE(all.front().lines, 100u) << all.front().where << " has grown past a screen: starting up, validating or "
                                      << "pipelining? Give that its own function.";
+}
+
+TEST(Architecture, FilesAreShort) {
+  constexpr std::size_t kMostLines = 500;
+  std::vector<std::pair<std::size_t, std::string>> sizes;
+  for (const Source& source : library()) {
+    sizes.emplace_back(source.lines.size(), source.path);
+    if (source.path == "include/farandole/farandole.h") continue;  // the one public header
+    EXPECT_LE(source.lines.size(), kMostLines) << source.path << ": give one of its thoughts a file of its own";
+  }
+  std::sort(sizes.rbegin(), sizes.rend());
+  std::printf("the longest files:\n");
+  for (std::size_t i = 0; i < 5; ++i) std::printf("  %4zu lines  %s\n", sizes[i].first, sizes[i].second.c_str());
 }
 
 }  // namespace

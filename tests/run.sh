@@ -136,7 +136,7 @@ sanitized() {
   local only
   only=$(IFS=';'; echo "$*")
   build_tests "build/$kind" "$@" -- -DFARANDOLE_SANITIZE="$kind" -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-    -DFARANDOLE_WERROR=OFF -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8 -DFARANDOLE_PROGRAM=OFF \
+    -DFARANDOLE_WERROR=OFF -DFARANDOLE_PROGRAM=OFF \
     -DFARANDOLE_PYTHON=$([ "$kind" = address ] && echo ON || echo OFF) \
     "-DFARANDOLE_TESTS_ONLY=$only" "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1 -UNDEBUG" || return 0
   say "$kind sanitizer: tests"
@@ -154,7 +154,7 @@ run_python_under_address() {
   }
   cp -r bindings/python/farandole bindings/torch/farandole bindings/keras/farandole "$tree/"
   say "address sanitizer: random sizes from Python"
-  run_pytest address-python tests/python/test_sizes.py "" \
+  run_pytest address-python tests/python/core/test_sizes.py "" \
     LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so)" \
     PYTHONPATH="$tree" PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0
 }

@@ -1,4 +1,4 @@
-"""P6, P8, P9 and P10: what is measured as named cases and not by size: networks' gradients, Python, start and end."""
+"""P6, P8, P9 and P10 measure named cases instead of sizes: networks' gradients, Python, start and end."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import subprocess
 import models
 import ordered
 from launch import CORES, launch
-from results import Cell, Verdict, print_table, ratio, short, times
+from results import Cell, Target, print_table, ratio, short, times
 
 STEP, WHOLE = "submitted and waited for", "one allreduce of as much"
 OVER_LO = {"GLOO_SOCKET_IFNAME": "lo"}
@@ -42,7 +42,7 @@ class Cases:
         return self.cells[name, case].median if (name, case) in self.cells else None
 
     def less(self, name, case, without):
-        """What a step costs more than the same without reduction."""
+        """The time that a step takes more than the same step without reduction."""
         step, alone = self.median(name, case), self.median(name, without)
         return step - alone if step and alone else None
 
@@ -65,7 +65,7 @@ def _list(counts):
 
 
 def named_and_python(programs, depth, wanted):
-    """P6 and P8 want Gloo's figures both, so they are taken together."""
+    """P6 and P8 both need Gloo's figures, so they are measured together."""
     resnet, bert = ["--tensors", _list(models.resnet50())], ["--tensors", _list(models.bert_base())]
     brief, long = ["--seconds", depth.seconds], ["--seconds", 8 * depth.seconds]
     sizes = ["--sizes", _list(depth.sizes), *brief]
@@ -91,21 +91,19 @@ def named_and_python(programs, depth, wanted):
     return measured
 
 
-def judge_p6(measured):
-    verdict = Verdict(
-        "P6", "named: 4 B in 10 us; ResNet-50 1.3x, BERT-base 1.2x one allreduce; 4x faster than DDP, Gloo"
-    )
+def check_p6(measured):
+    target = Target("P6", "named: 4 B in 10 us; ResNet-50 1.3x, BERT-base 1.2x one allreduce; 4x faster than DDP, Gloo")
     rows = []
 
-    def add(row, asked="", wanted="", holds=""):
-        rows.append([*row, asked, wanted, holds])
+    def add(row, value="", wanted="", holds=""):
+        rows.append([*row, value, wanted, holds])
 
     four = measured.median("named", "4 B")
-    add(measured.row("4 B, blocking", "named", "4 B"), "", "<= 10 us", verdict.ask("4 B, us", four, 10, at_most=True))
+    add(measured.row("4 B, blocking", "named", "4 B"), "", "<= 10 us", target.check("4 B, us", four, 10, at_most=True))
     for name, limit in (("resnet50", 1.3), ("bert-base", 1.2)):
         over = ratio(measured.median(name, STEP), measured.median(name, WHOLE))
         add(measured.row(f"{name}: {STEP}", name, STEP), times(over), f"<= {limit}x",
-            verdict.ask(f"{name} over one allreduce", over, limit, at_most=True))  # fmt: skip
+            target.check(f"{name} over one allreduce", over, limit, at_most=True))  # fmt: skip
         add(measured.row(f"{name}: {WHOLE}", name, WHOLE))
     ours = measured.median("resnet50", STEP)
     for words, name, case in (
@@ -119,7 +117,7 @@ def judge_p6(measured):
     cost = measured.less("resnet50, Gloo", "DDP, step", "DDP, step without reduction")
     faster = ratio(cost, ours)
     add(["resnet50, DDP over Gloo: what reducing adds", short(cost), ""], times(faster), ">= 4x",
-        verdict.ask("DDP over Gloo / ours", faster, 4))  # fmt: skip
+        target.check("DDP over Gloo / ours", faster, 4))  # fmt: skip
     print_table(
         "P6  named operations, 2 ranks, shared memory",
         ["what is measured", "median", "minimum", "ratio", "wanted", "holds"],
@@ -128,21 +126,21 @@ def judge_p6(measured):
             "microseconds; the gradients of ResNet-50 are 161 tensors and 102 MB, BERT-base's 199 and 438 MB"
         ),
     )
-    return verdict
+    return target
 
 
-def judge_p8(measured, sizes):
-    verdict = Verdict(
+def check_p8(measured, sizes):
+    target = Target(
         "P8", "Python: 4 B in place in 15 us; as backend of torch.distributed twice as fast as Gloo or more"
     )
     four = measured.median("farandole.torch", "4 B in place")
-    word = verdict.ask("4 B in place, us", four, 15, at_most=True)
+    word = target.check("4 B in place, us", four, 15, at_most=True)
     rows = [[*measured.row("farandole.torch.allreduce_, 4 B", "farandole.torch", "4 B in place"), "", "<= 15 us", word]]
     for bytes_ in sizes:
         label = f"all_reduce of {ordered.size(bytes_)}"
         faster = ratio(measured.median("Gloo", bytes_), measured.median("backend", bytes_))
         rows.append([*measured.row(f"{label}, farandole", "backend", bytes_), times(faster), ">= 2x",
-                     verdict.ask(f"{label} over Gloo", faster, 2)])  # fmt: skip
+                     target.check(f"{label} over Gloo", faster, 2)])  # fmt: skip
         rows.append([*measured.row(f"{label}, Gloo", "Gloo", bytes_), "", "", ""])
     for words, name, case in (
         ("ResNet-50, farandole.torch: one operation a tensor", "farandole.torch", "one operation a tensor"),
@@ -160,11 +158,11 @@ def judge_p8(measured, sizes):
             "microseconds; steps are backward passes with the gradients of ResNet-50 and nothing to compute"
         ),
     )
-    return verdict
+    return target
 
 
 def start_and_end(programs, depth):
-    verdict = Verdict("P9", f"init and shutdown: 2 ranks in 50 ms, 32 ranks on {CORES} cores in 2 s")
+    target = Target("P9", f"init and shutdown: 2 ranks in 50 ms, 32 ranks on {CORES} cores in 2 s")
     rows, runs = [], []
     for ranks, limit_ms in ((2, 50), (32, 2000)):
         measured = Cases(ranks, {
@@ -175,8 +173,13 @@ def start_and_end(programs, depth):
         measured.measure(3 if depth.quick or ranks > 2 else 10, depth.timeout_s)
         ours = measured.median("farandole", "init and shutdown")
         word = verdict.ask(f"{ranks} ranks, ms", ours and ours / 1e3, limit_ms, at_most=True)
-        rows.append([*measured.row(f"{ranks} ranks: farandole, worlds made and ended", "farandole", "init and shutdown"),
-                     f"<= {limit_ms} ms", word])  # fmt: skip
+        rows.append(
+            [
+                *measured.row(f"{ranks} ranks: farandole, worlds made and ended", "farandole", "init and shutdown"),
+                f"<= {limit_ms} ms",
+                word,
+            ]
+        )
         for peer in ("Open MPI", "MPICH"):
             rows.append([*measured.row(f"{ranks} ranks: {peer}, MPI_Init alone", peer, "init"), "", ""])
         for name in measured.commands:
@@ -185,7 +188,7 @@ def start_and_end(programs, depth):
             rows.append([f"{ranks} ranks: {name} failed: {why}", "", "", "", ""])
         runs.append(measured)
     print_table("P9  start and end", ["what is measured", "median us", "minimum us", "wanted", "holds"], rows)
-    return verdict, runs
+    return target, runs
 
 
 # ---- Kernels ---------------------------------------------------------------------------------------------------------
@@ -194,22 +197,27 @@ SMALL = ("float16", "bfloat16", "float8_e4m3", "float8_e5m2")
 
 
 def kernels(programs, depth):
-    """Bytes read and written a second by one core, arrays of 64 MiB, beside what memory allows such a loop."""
-    verdict = Verdict(
+    """Bytes read and written a second by one core, arrays of 64 MiB, beside the limit of memory for such a loop."""
+    target = Target(
         "P10", "sums of one core, of what memory allows: 0.9 for float32, float64, integers; 0.5 for smaller"
     )
-    bench = [f"{programs.library}/bin/reduce_bench", "--benchmark_filter=^(memcpy|sum/[a-z0-9_]+)/64MiB$",
-             "--benchmark_format=json", f"--benchmark_min_time={depth.seconds}", "--benchmark_repetitions=3"]  # fmt: skip
+    bench = [
+        f"{programs.library}/bin/reduce_bench",
+        "--benchmark_filter=^(memcpy|sum/[a-z0-9_]+)/64MiB$",
+        "--benchmark_format=json",
+        f"--benchmark_min_time={depth.seconds}",
+        "--benchmark_repetitions=3",
+    ]
     core = min(os.sched_getaffinity(0))
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             ["taskset", "-c", str(core), *bench], capture_output=True, text=True, timeout=100, check=True
         )
-        runs = json.loads(told.stdout)["benchmarks"]
+        runs = json.loads(output.stdout)["benchmarks"]
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         print(f"\nP10  could not be measured: {error}\n")
-        verdict.ask("all", None, 0)
-        return verdict, []
+        target.check("all", None, 0)
+        return target, []
     rates, triads = {}, []
     for run in runs:
         triads.append(run.get("bound_GBps", 0))
@@ -220,13 +228,13 @@ def kernels(programs, depth):
     loop_us = plain.median("loop", 64 << 20)
     rates["a plain loop"] = [1.5 * (64 << 20) / loop_us / 1e3] if loop_us else []
     rates["a triad, the faster of two"] = [max(triads)]
-    _print_kernels(verdict, rates)
+    _print_kernels(target, rates)
     rows = [{"case": f"sum of {name}", "bytes": 64 << 20, "GBps_median": round(sorted(rate)[len(rate) // 2], 3)}
             for name, rate in rates.items() if rate]  # fmt: skip
-    return verdict, rows
+    return target, rows
 
 
-def _print_kernels(verdict, rates):
+def _print_kernels(target, rates):
     middle = {name: sorted(rate)[len(rate) // 2] for name, rate in rates.items() if rate}
     limits = ("memcpy", "a plain loop", "a triad, the faster of two")
     bound = max(middle.get(name, 0) for name in limits[1:])
@@ -238,14 +246,14 @@ def _print_kernels(verdict, rates):
             rows.append([*row, "", ""])
             continue
         wanted = 0.5 if name in SMALL else 0.9
-        rows.append([*row, f">= {wanted}", verdict.ask(name, rate / bound if bound else None, wanted)])
+        rows.append([*row, f">= {wanted}", target.check(name, rate / bound if bound else None, wanted)])
     print_table(
         "P10  reduction kernels on one core: sums of two arrays of 64 MiB",
         ["elements", "GB/s median", "GB/s best", "of memcpy", "of the bound", "wanted", "holds"],
         rows,
         [
-            "bytes read and written; the bound is what memory allows whoever reads two arrays and writes a third: the",
+            "bytes read and written; the bound is what memory allows a loop that reads two arrays and writes a third: the",
             "fastest of a plain loop, as the compiler makes it, and a = b + c with ordinary and with streaming stores;",
-            "memcpy, which reads one array for each that it writes, is no bound of a sum, and is shown beside it",
+            "memcpy, which reads one array for each that it writes, is not a bound of a sum, and is shown beside it",
         ],
     )

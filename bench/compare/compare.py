@@ -1,4 +1,4 @@
-"""Measures farandole beside its peers and the machine's limits, and says which targets hold. run.sh starts it."""
+"""Measures farandole, its peers and the machine's limits, and reports which targets hold. run.sh starts it."""
 
 import argparse
 import json
@@ -9,14 +9,14 @@ import time
 
 import cases
 import ordered
-from launch import CORES, Programs, leave_nothing_behind
-from results import Verdict, print_table
+from launch import CORES, Programs, end_all_at_exit
+from results import Target, print_table
 
 TARGETS = ("P1", "P2", "P3", "P4", "P6", "P8", "P9", "P10")
 
 
 class Depth:
-    """How long everything takes: launches of each library, and seconds for each size in each."""
+    """The number of launches of each library, and the seconds for each size in each launch."""
 
     def __init__(self, quick):
         self.quick = quick
@@ -35,39 +35,35 @@ def measure_shared_memory(programs, depth, wanted, results):
     measured.measure(depth.rounds, depth.timeout_s)
     results.runs.append(measured)
     if "P1" in wanted:
-        results.verdicts.append(ordered.judge_p1(measured))
+        results.targets.append(ordered.check_p1(measured))
     if "P2" in wanted:
-        results.verdicts.append(ordered.judge_p2(measured))
+        results.targets.append(ordered.check_p2(measured))
 
 
 def measure_crowded(programs, depth, wanted, results):
     if "P3" not in wanted:
         return
-    verdict = Verdict(
-        "P3", f"4 and 8 ranks on {CORES} cores: faster than Open MPI at every size, no burned time slices"
-    )
+    target = Target("P3", f"4 and 8 ranks on {CORES} cores: faster than Open MPI at every size, no burned time slices")
     for ranks in (4, 8):
         measured = ordered.shared_memory(programs, ranks, depth.crowded_sizes, depth.seconds)
         measured.measure(depth.crowded_rounds, depth.timeout_s)
         results.runs.append(measured)
-        ordered.judge_p3(verdict, measured)
-    results.verdicts.append(verdict)
+        ordered.check_p3(target, measured)
+    results.targets.append(target)
 
 
 def measure_tcp(programs, depth, wanted, results):
     if "P4" not in wanted:
         return
-    verdict = Verdict(
-        "P4", "loopback TCP, 2 and 4 ranks: faster than Open MPI and Gloo; 0.8 of bare sockets from 1 MiB"
-    )
+    target = Target("P4", "loopback TCP, 2 and 4 ranks: faster than Open MPI and Gloo; 0.8 of bare sockets from 1 MiB")
     for ranks in (2, 4):
         crowded = ranks > CORES
         sizes = depth.crowded_sizes if crowded else depth.sizes
         measured = ordered.loopback_tcp(programs, ranks, sizes, depth.seconds)
         measured.measure(depth.crowded_rounds if crowded else depth.rounds, depth.timeout_s)
         results.runs.append(measured)
-        ordered.judge_p4(verdict, measured)
-    results.verdicts.append(verdict)
+        ordered.check_p4(target, measured)
+    results.targets.append(target)
 
 
 def measure_named_and_python(programs, depth, wanted, results):
@@ -76,22 +72,22 @@ def measure_named_and_python(programs, depth, wanted, results):
     measured = cases.named_and_python(programs, depth, wanted)
     results.runs.append(measured)
     if "P6" in wanted:
-        results.verdicts.append(cases.judge_p6(measured))
+        results.targets.append(cases.check_p6(measured))
     if "P8" in wanted:
-        results.verdicts.append(cases.judge_p8(measured, depth.sizes))
+        results.targets.append(cases.check_p8(measured, depth.sizes))
 
 
 def measure_start(programs, depth, wanted, results):
     if "P9" in wanted:
-        verdict, runs = cases.start_and_end(programs, depth)
-        results.verdicts.append(verdict)
+        target, runs = cases.start_and_end(programs, depth)
+        results.targets.append(target)
         results.runs += runs
 
 
 def measure_kernels(programs, depth, wanted, results):
     if "P10" in wanted:
-        verdict, rows = cases.kernels(programs, depth)
-        results.verdicts.append(verdict)
+        target, rows = cases.kernels(programs, depth)
+        results.targets.append(target)
         results.rows += rows
 
 
@@ -99,7 +95,7 @@ class Results:
     def __init__(self):
         self.runs = []
         self.rows = []
-        self.verdicts = []
+        self.targets = []
 
     def write(self, path):
         with open(path, "w") as file:
@@ -107,16 +103,16 @@ class Results:
                 file.write(json.dumps({**row, "cores": CORES}) + "\n")
 
     def print_summary(self):
-        lost = [len(verdict.missed) + len(verdict.unknown) for verdict in self.verdicts]
+        lost = [len(target.missed) + len(target.unknown) for target in self.targets]
         rows = [
-            [v.target, v.word, f"{v.asked - missed} of {v.asked}", v.promise] for v, missed in zip(self.verdicts, lost)
+            [t.name, t.word, f"{t.checked - missed} of {t.checked}", t.promise] for t, missed in zip(self.targets, lost)
         ]
         print_table("Targets", ["target", "holds", "points", "what"], rows)
-        for verdict in self.verdicts:
-            for miss in verdict.missed:
-                print(f"  {verdict.target} misses at {miss}")
-            for what in verdict.unknown:
-                print(f"  {verdict.target} could not be measured at {what}")
+        for target in self.targets:
+            for miss in target.missed:
+                print(f"  {target.name} misses at {miss}")
+            for what in target.unknown:
+                print(f"  {target.name} could not be measured at {what}")
         failures = [(m, name, why) for m in self.runs for name, why in m.failures]
         for measured, name, why in failures:
             print(f"  {name} over {measured.transport} with {measured.ranks} ranks: {why}")
@@ -144,7 +140,7 @@ def main():
     wanted = set(options.only.split(","))
     if not wanted <= set(TARGETS):
         parser.error(f"--only {options.only}: the targets are {', '.join(TARGETS)}")
-    leave_nothing_behind()
+    end_all_at_exit()
     programs, depth, results = Programs(options.built, options.library), Depth(options.quick), Results()
     begin = time.monotonic()
     parts = (

@@ -1,4 +1,4 @@
-// Allreduce of farandole: each size, with ordinary memory or the library's own; or only its start and end.
+// Measures farandole's allreduce for each size, with ordinary memory or memory of fdl_alloc(), or only start and end.
 //   farandole_allreduce [--ranks 2] [--sizes 4,1024] [--seconds 0.1] [--transport tcp] [--mode own-memory|start]
 #include "farandole_library.h"
 #include "fork_ranks.h"
@@ -7,7 +7,7 @@ namespace {
 
 using namespace compare;
 
-// From the fork of the ranks to the end of the last: what a program pays for its world, and for ending it.
+// The time from the fork of the ranks to the end of the last one, which creates and destroys a world.
 int start_and_end(const Options& options, const std::string& rendezvous) {
   const double begin = now_us();
   const int code = fork_ranks(options.ranks, [&](int rank) {

@@ -1,4 +1,4 @@
-// Farandole as a Library: an ordered communicator of the C API, with ordinary memory or with the library's own.
+// Adapts farandole to Library: an ordered communicator of the C API, with ordinary memory or memory of fdl_alloc().
 #pragma once
 
 #include "farandole/farandole.h"
@@ -12,7 +12,7 @@ inline void check(fdl_result result) {
 
 class Farandole : public Library {
  public:
-  // `meeting` is the same on all ranks and of no other job.
+  // `rendezvous` is the same on all ranks, and no other job uses it.
   Farandole(const Options& options, int rank, const std::string& rendezvous)
       : own_memory_(options.mode == "own-memory") {
     const char* knobs[] = {"transport", options.transport.c_str()};

@@ -1,4 +1,4 @@
-// Fork ranks: the ranks of one host as children of one process, and a core of its own for each where there are enough.
+// fork_ranks() runs the ranks of one host as children of one process; pin() gives each a core if there are enough.
 #pragma once
 
 #include <sched.h>
@@ -26,7 +26,8 @@ inline void pin(int rank, int ranks) {
   }
 }
 
-// body(rank) gives the exit code; the worst of them comes back. None outlives this process; one that fails ends all.
+// Runs body(rank), which returns an exit code, in a child for each rank. Returns 0 if all returned 0, else 1. A rank
+// that fails ends all others, and no child outlives this process.
 template <typename Body>
 int fork_ranks(int ranks, Body body) {
   std::vector<pid_t> children;

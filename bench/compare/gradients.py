@@ -1,12 +1,11 @@
-"""Gradients: a model that computes nothing and has the gradients of a real one, so that a step shows what reducing costs."""
-
-import torch
+"""Gradients: a model that computes nothing and has the gradients of a real one, so that a step times the reduction alone."""
 
 import ranks
+import torch
 
 
 class _Given(torch.autograd.Function):
-    """A loss of zero whose gradient for a parameter is a tensor that has been there all the time."""
+    """A loss of zero whose gradient for each parameter is an existing tensor."""
 
     @staticmethod
     def forward(ctx, parameter, gradient):
@@ -29,8 +28,8 @@ class Model(torch.nn.Module):
 
 
 def measure_step(library, name, model, without, seconds, finish=lambda: None):
-    """A step with reduction, and the same in the context `without()`, if that is known:
-    what is between them is what reducing costs."""
+    """Measures a step with reduction and, if `without` is given, the same step in the context `without()`. Their
+    difference is the time of the reduction."""
 
     def steps(calls):
         for _ in range(calls):

@@ -1,4 +1,4 @@
-"""How the ranks of each library are started, what they print, and that nothing of them is left behind."""
+"""Starts the ranks of each library, collects what they print, and kills all processes that are left behind."""
 
 import atexit
 import json
@@ -9,14 +9,14 @@ import sys
 import time
 import uuid
 
-# Every process that descends from this run carries this variable; what is still there after its time is ended by it.
+# Every process that descends from this run inherits this variable; end_marked() finds and kills processes by it.
 MARK = "FARANDOLE_COMPARE_RUN"
 MARKED = f"{MARK}={os.getpid()}-{uuid.uuid4().hex[:8]}"
 CORES = len(os.sched_getaffinity(0))
 
 
 class Programs:
-    """Where what run.sh has built lies."""
+    """The command lines of the programs that run.sh has built."""
 
     def __init__(self, built, library):
         self.built = built
@@ -33,7 +33,7 @@ class Programs:
         return [f"{self.built}/limits", "--ranks", ranks, *arguments]
 
     def openmpi(self, ranks, parameters, *arguments):
-        """As its manual has it: bound to cores where there is one for each; else --oversubscribe, and it yields."""
+        """As its manual recommends: bound to cores if each rank can have one; else --oversubscribe, which makes it yield."""
         place = ["--bind-to", "core"] if ranks <= CORES else ["--bind-to", "none", "--oversubscribe"]
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
         set_to = [word for name, value in parameters.items() for word in ("--mca", name, value)]
@@ -52,7 +52,7 @@ class Programs:
 
 
 class Launch:
-    """What one launch printed: JSON objects, or in a few words why it failed."""
+    """What one launch printed: JSON objects, or a short reason for its failure."""
 
     def __init__(self, rows, failure, seconds):
         self.rows = rows
@@ -61,7 +61,7 @@ class Launch:
 
 
 def launch(command, timeout_s, variables=None):
-    """Runs a command to its end, or ends it with all its processes when the time is up."""
+    """Runs a command to its end, or kills it with all its processes after the timeout."""
     environment = dict(os.environ, **{MARK: MARKED.split("=")[1]}, **(variables or {}))
     begin = time.monotonic()
     process = subprocess.Popen(
@@ -75,7 +75,7 @@ def launch(command, timeout_s, variables=None):
     )
     try:
         output, errors = process.communicate(timeout=timeout_s)
-        failure = None if process.returncode == 0 else _last_words(errors) or f"exit code {process.returncode}"
+        failure = None if process.returncode == 0 else _last_line(errors) or f"exit code {process.returncode}"
     except subprocess.TimeoutExpired:
         process.terminate()  # a launcher ends its ranks
         end_marked(after_s=1)
@@ -86,13 +86,13 @@ def launch(command, timeout_s, variables=None):
     return Launch([json.loads(line) for line in output.splitlines() if line.startswith("{")], failure, seconds)
 
 
-def _last_words(errors):
+def _last_line(errors):
     lines = [line.strip() for line in errors.splitlines() if line.strip() and not line.startswith(("-", "*", "="))]
     return lines[-1][:160] if lines else ""
 
 
 def marked():
-    """Processes of this run, this one left out."""
+    """The processes of this run except this one."""
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == os.getpid():
@@ -107,7 +107,7 @@ def marked():
 
 
 def end_marked(after_s=0):
-    """Gives what is left of this run a moment to end by itself, then ends it."""
+    """Waits up to `after_s` for the remaining processes of this run to end, then kills them."""
     deadline = time.monotonic() + after_s
     while marked() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -118,7 +118,7 @@ def end_marked(after_s=0):
             pass
 
 
-def leave_nothing_behind():
+def end_all_at_exit():
     atexit.register(end_marked)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda received, frame: sys.exit(128 + received))

@@ -1,4 +1,4 @@
-// Limits: what the machine gives when nobody coordinates anything: copies, sums, and bare sockets, all ranks at once.
+// Measures limits of the machine without a library: copies, sums, and bare sockets, on all ranks at once.
 //   limits [--ranks 2] [--sizes 4096,65536] [--seconds 0.1] --mode copy|exchange|sum
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -18,14 +18,14 @@ namespace {
 
 using namespace compare;
 
-// What the ranks share: a barrier, and a place where the slowest time of each sample is found.
+// Memory shared by the ranks: a barrier, and an array in which max() collects the slowest time of each sample.
 struct Shared {
   std::atomic<int> arrived{0};
   std::atomic<int> round{0};
   std::atomic<double> values[256];
 };
 
-// A machine's limit as if it were a library: `allreduce` does what is measured instead of it.
+// Adapts a limit to Library: `allreduce` does the measured operation instead.
 class Limit : public Library {
  public:
   Limit(Shared& shared, int rank, int ranks) : shared_(shared), rank_(rank), ranks_(ranks) {}
@@ -70,7 +70,7 @@ class Limit : public Library {
   int ranks_;
 };
 
-// memcpy of every rank at once.
+// A memcpy on every rank at the same time.
 class Copy : public Limit {
  public:
   using Limit::Limit;
@@ -79,7 +79,7 @@ class Copy : public Limit {
   }
 };
 
-// The first half of the input plus the second: two streams read, one written, as a reduction has them.
+// Adds the first half of the input to the second: it reads two streams and writes one, as a reduction does.
 class Sum : public Limit {
  public:
   using Limit::Limit;
@@ -100,7 +100,7 @@ class Exchange : public Limit {
   void allreduce(const float* input, float* output, std::size_t count) override {
     const auto ranks = static_cast<std::size_t>(size());
     const std::size_t bytes = std::max(count * sizeof(float) * 2 * (ranks - 1) / ranks, sizeof(float));
-    // Of more than two ranks, what travels is up to twice the vector: its second part comes from its beginning again.
+    // With more than two ranks up to twice the vector is transferred, so the transfer wraps around to its beginning.
     const std::size_t vector = count * sizeof(float);
     std::size_t sent = 0;
     std::size_t received = 0;

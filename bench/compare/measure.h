@@ -1,8 +1,9 @@
-// Measure: one method for every library: cold, modified buffers, batches near the clock, the slowest rank's time.
+// Measures every library by the same method: cold, modified buffers, batches of short calls, the slowest rank's time.
 //
-// Each size rotates through memory beyond the last-level cache (up to 32 KiB: two places that stay warm, as a small
-// tensor is that somebody has just made). What was used is written anew between the timed batches. Results are checked
-// once a size with ==: inputs are small integers, so that a sum is exact in any order. One JSON object a size.
+// Each size rotates through more memory than the last-level cache holds. Sizes up to 32 KiB use two places that stay
+// warm, because an application has usually just written so small a tensor. Used buffers are rewritten between the timed
+// batches. Results are checked once for each size with ==: inputs are small integers, so that a sum is exact in any
+// order. The output is one JSON object for each size.
 #pragma once
 
 #include <unistd.h>
@@ -19,7 +20,7 @@
 
 namespace compare {
 
-// What the method needs of a library, and of each rank the same. Whatever fails there ends the process.
+// The interface that the method needs of a library. All ranks make the same calls. A failure ends the process.
 class Library {
  public:
   virtual ~Library() = default;
@@ -27,10 +28,10 @@ class Library {
   virtual int size() const = 0;
   virtual void barrier() = 0;
   virtual void allreduce(const float* input, float* output, std::size_t count) = 0;
-  virtual void max(std::vector<double>& values) = 0;  // of all ranks, each element
-  virtual void from_first_rank(double& value) = 0;    // rank 0's, to all
+  virtual void max(std::vector<double>& values) = 0;  // elementwise over all ranks
+  virtual void from_first_rank(double& value) = 0;    // broadcasts rank 0's value
   virtual float* allocate(std::size_t count) = 0;     // never freed: the process ends with its measurement
-  virtual bool sums() const { return true; }          // false: a limit, which only takes time
+  virtual bool sums() const { return true; }          // false: a limit, whose result is not checked
   bool crowded() const { return size() > ::sysconf(_SC_NPROCESSORS_ONLN); }
 };
 
@@ -38,8 +39,8 @@ struct Options {
   std::vector<std::size_t> sizes = {4, 1024, 1 << 20};  // --sizes 4,1024: bytes
   std::vector<std::size_t> tensors;                     // --tensors 64,9408: elements of each
   double seconds = 0.1;                                 // --seconds: for each size
-  int ranks = 2;                                        // --ranks: where the program starts them itself
-  std::string mode;                                     // --mode: what else the program can do
+  int ranks = 2;                                        // --ranks: if the program starts them itself
+  std::string mode;                                     // --mode: each program has its own modes
   std::string transport;                                // --transport
 };
 
@@ -85,7 +86,7 @@ inline void write_values(float* values, std::size_t count, int rank, int turn) {
 
 using Samples = std::vector<double>;  // microseconds of one call each, the slowest rank's
 
-// `name` names what was measured: "bytes" with a size, or "case" with a word.
+// `name` is a JSON member that identifies the measurement: "bytes" with a size, or "case" with a name.
 inline void print_samples(const std::string& name, Samples samples) {
   std::sort(samples.begin(), samples.end());
   std::printf("{%s, \"samples_us\": [", name.c_str());
@@ -94,10 +95,10 @@ inline void print_samples(const std::string& name, Samples samples) {
   std::fflush(stdout);
 }
 
-// Times `batch(calls)`, which makes so many calls; `between()` runs outside the clock after each batch.
+// Times `batch(calls)`, which makes so many calls. `between()` runs after each batch and is not timed.
 template <typename Batch, typename Between>
 Samples sample(Library& library, double seconds, Batch batch, Between between) {
-  // With fewer cores than ranks a batch is long, so that leaving the barrier late weighs little.
+  // With fewer cores than ranks a batch is longer, to reduce the weight of leaving the barrier late.
   const double batch_us = library.crowded() ? 2000 : 100;
   batch(1);
   between();
@@ -121,7 +122,7 @@ Samples sample(Library& library, double seconds, Batch batch, Between between) {
   return samples;
 }
 
-// Memory of one rank that all sizes share.
+// One rank's buffers, shared by all sizes.
 struct Pool {
   float* input;
   float* output;

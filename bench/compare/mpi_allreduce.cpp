@@ -1,4 +1,4 @@
-// Allreduce of an MPI: each size, or tensors one by one, or only its start.
+// Measures an MPI's allreduce: each size, or tensors one by one, or only its start.
 //   mpirun -n 2 mpi_allreduce [--sizes 4,1024] [--tensors 64,9408] [--seconds 0.1] [--mode start]
 #include <mpi.h>
 
@@ -33,7 +33,7 @@ class Mpi : public Library {
   }
 };
 
-// One blocking call a tensor, in place.
+// One blocking call in place for each tensor.
 void measure_tensors(Library& library, const Options& options) {
   std::vector<std::vector<float>> gradients;
   for (const std::size_t size : options.tensors) gradients.emplace_back(size, 1.0f);

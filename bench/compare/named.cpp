@@ -1,4 +1,4 @@
-// Named operations of farandole: one of 4 bytes; or many tensors, beside one ordered allreduce of as much.
+// Measures farandole's named operations: one of 4 bytes, or many tensors beside one ordered allreduce of as many bytes.
 //   farandole_named [--ranks 2] [--seconds 1] [--tensors 64,9408]
 #include "farandole_library.h"
 #include "fork_ranks.h"
@@ -7,7 +7,7 @@ namespace {
 
 using namespace compare;
 
-// One gradient: where it lies, and what is submitted for it in every step.
+// One gradient: its memory, and the operation that is submitted for it in every step.
 class Gradient {
  public:
   Gradient(std::string name, float* data, std::size_t count)
@@ -46,7 +46,7 @@ void wait(fdl_handle* handle) {
   fdl_handle_free(handle);
 }
 
-// A framework's gradients: every tensor has memory of its own.
+// As in a framework, every gradient has memory of its own.
 std::vector<Gradient> make_gradients(Library& library, const std::vector<std::size_t>& tensors) {
   std::vector<Gradient> gradients;
   for (const std::size_t count : tensors) {
@@ -83,7 +83,7 @@ void measure_step(Farandole& library, double seconds, const std::vector<std::siz
   const auto batch = [&](int calls) {
     for (int i = 0; i < calls; ++i) submit_and_wait(library.group(), gradients);
   };
-  // What repeats is learnt in the first steps; their results are checked like those of the last.
+  // The library detects the repetition in the first steps, so they are not timed. Their results are checked.
   for (int step = 0; step < 4; ++step) {
     write();
     batch(1);

@@ -1,16 +1,16 @@
 """P1 to P4: allreduce of one size after the other, through shared memory and over loopback TCP, beside the peers."""
 
 from launch import CORES, launch
-from results import Cell, Verdict, print_table, ratio, size, times
+from results import Cell, Target, print_table, ratio, size, times
 
 FULL_SIZES = [4, 64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
 QUICK_SIZES = [4, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20]
-# Names as the tables have them.
+# The names in the tables.
 OURS, MAPPED = "farandole", "farandole, fdl_alloc"
 CMA, NO_CMA, MPICH = "Open MPI, CMA", "Open MPI, no CMA", "MPICH"
 OPENMPI_TCP, GLOO = "Open MPI", "Gloo"
 MEMCPY, BARE = "memcpy", "bare sockets"
-TIME_SLICE_MS = 1  # no kernel gives less to a process that wants to run
+TIME_SLICE_MS = 1  # kernels give a runnable process at least this
 MPIS = (CMA, NO_CMA, MPICH)
 NO_SINGLE_COPY = {"btl_vader_single_copy_mechanism": "none"}
 OVER_TCP = {"pml": "ob1", "btl": "tcp,self", "btl_tcp_if_include": "lo"}
@@ -28,12 +28,12 @@ class Ordered:
         self.failures = []
 
     def measure(self, rounds, timeout_s):
-        """Every library once a round, one after the other, so that a bad minute of the machine meets all of them."""
+        """Every library once a round, one after the other, so that a disturbance of the machine affects all of them."""
         self.seconds = {name: 0.0 for name in self.commands}
         for _ in range(rounds):
             for name, (command, variables) in self.commands.items():
                 if any(failed == name for failed, _ in self.failures):
-                    continue  # it would only cost its time once more
+                    continue  # it would fail again
                 done = launch(command, timeout_s, variables)
                 self.seconds[name] += done.seconds
                 for row in done.rows:
@@ -55,13 +55,13 @@ class Ordered:
         lines = [f"float32 sum, microseconds: median (minimum); {pinned}; cold, modified buffers from 64 KiB"]
         return lines + [f"{name} failed: {why}" for name, why in self.failures]
 
-    def print(self, title, columns, verdict_columns):
-        """columns: libraries; verdict_columns: heading to a function of the size."""
+    def print(self, title, columns, target_columns):
+        """`columns` lists libraries; `target_columns` maps a heading to a function of the size."""
         rows = []
         for bytes_ in self.sizes:
             cells = [self.cells[name][bytes_].text() for name in columns]
-            rows.append([size(bytes_), *cells, *[column(bytes_) for column in verdict_columns.values()]])
-        print_table(title, ["bytes", *columns, *verdict_columns], rows, self.notes())
+            rows.append([size(bytes_), *cells, *[column(bytes_) for column in target_columns.values()]])
+        print_table(title, ["bytes", *columns, *target_columns], rows, self.notes())
 
     def json_rows(self):
         for name, by_size in self.cells.items():
@@ -106,8 +106,8 @@ def p1_wanted(bytes_):
     return 1 if bytes_ <= 4 << 10 else 3 if bytes_ >= 16 << 20 else 2 if 16 << 10 <= bytes_ <= 4 << 20 else 1
 
 
-def judge_p1(measured):
-    verdict = Verdict("P1", "shared memory, 2 ranks: 1x, 2x, 3x the best MPI by size; from 16 MiB 0.6 of memcpy")
+def check_p1(measured):
+    target = Target("P1", "shared memory, 2 ranks: 1x, 2x, 3x the best MPI by size; from 16 MiB 0.6 of memcpy")
 
     def faster(bytes_):
         return ratio(measured.best(MPIS, bytes_), measured.median(OURS, bytes_))
@@ -116,9 +116,9 @@ def judge_p1(measured):
         return ratio(measured.median(MEMCPY, bytes_), measured.median(OURS, bytes_))
 
     def holds(bytes_):
-        words = [verdict.ask(f"{size(bytes_)} over the best MPI", faster(bytes_), p1_wanted(bytes_))]
+        words = [target.check(f"{size(bytes_)} over the best MPI", faster(bytes_), p1_wanted(bytes_))]
         if bytes_ >= 16 << 20:
-            words.append(verdict.ask(f"{size(bytes_)} of memcpy", of_memcpy(bytes_), 0.6))
+            words.append(target.check(f"{size(bytes_)} of memcpy", of_memcpy(bytes_), 0.6))
         return "NO" if "NO" in words else words[0]
 
     measured.print(
@@ -131,17 +131,17 @@ def judge_p1(measured):
             "holds": holds,
         },
     )
-    return verdict
+    return target
 
 
-def judge_p2(measured):
-    verdict = Verdict("P2", "the same with memory from fdl_alloc: 0.75 of memcpy at 64 MiB")
+def check_p2(measured):
+    target = Target("P2", "the same with memory from fdl_alloc: 0.75 of memcpy at 64 MiB")
 
     def of_memcpy(bytes_):
         return ratio(measured.median(MEMCPY, bytes_), measured.median(MAPPED, bytes_))
 
     def holds(bytes_):
-        return verdict.ask(f"{size(bytes_)} of memcpy", of_memcpy(bytes_), 0.75) if bytes_ == 64 << 20 else ""
+        return target.check(f"{size(bytes_)} of memcpy", of_memcpy(bytes_), 0.75) if bytes_ == 64 << 20 else ""
 
     measured.print(
         "P2  the same with memory from the library's allocator",
@@ -153,22 +153,22 @@ def judge_p2(measured):
             "holds": holds,
         },
     )
-    return verdict
+    return target
 
 
-def judge_p3(verdict, measured):
-    """A rank that spins while it should let another one run burns a time slice of milliseconds: even a small call shows
-    it then."""
+def check_p3(target, measured):
+    """A rank that spins instead of yielding its core burns a time slice of milliseconds, which even a small call
+    shows."""
     where = f"{measured.ranks} ranks, "
 
     def faster(bytes_):
         return ratio(measured.best((CMA, NO_CMA), bytes_), measured.median(OURS, bytes_))
 
     def holds(bytes_):
-        words = [verdict.ask(f"{where}{size(bytes_)} over Open MPI", faster(bytes_), 1)]
+        words = [target.check(f"{where}{size(bytes_)} over Open MPI", faster(bytes_), 1)]
         if bytes_ <= 64 << 10:
             took = measured.median(OURS, bytes_)
-            words.append(verdict.ask(f"{where}{size(bytes_)}, ms", took and took / 1e3, TIME_SLICE_MS, at_most=True))
+            words.append(target.check(f"{where}{size(bytes_)}, ms", took and took / 1e3, TIME_SLICE_MS, at_most=True))
         return "NO" if "NO" in words else words[0]
 
     measured.print(
@@ -181,7 +181,7 @@ def judge_p3(verdict, measured):
     )
 
 
-def judge_p4(verdict, measured):
+def check_p4(target, measured):
     where = f"{measured.ranks} ranks, "
 
     def faster(bytes_):
@@ -191,9 +191,9 @@ def judge_p4(verdict, measured):
         return ratio(measured.median(BARE, bytes_), measured.median(OURS, bytes_))
 
     def holds(bytes_):
-        words = [verdict.ask(f"{where}{size(bytes_)} over the best peer", faster(bytes_), 1)]
+        words = [target.check(f"{where}{size(bytes_)} over the best peer", faster(bytes_), 1)]
         if bytes_ >= 1 << 20:
-            words.append(verdict.ask(f"{where}{size(bytes_)} of bare sockets", of_bare(bytes_), 0.8))
+            words.append(target.check(f"{where}{size(bytes_)} of bare sockets", of_bare(bytes_), 0.8))
         return "NO" if "NO" in words else words[0]
 
     measured.print(

@@ -1,4 +1,4 @@
-"""Two pictures of what compare.py measured: time over bytes, one line a library, one field a number of ranks.
+"""Draws two pictures of the results of compare.py: time over bytes, one line for each library, one field for each number of ranks.
 
 python pictures.py results.json FOLDER
 """
@@ -9,7 +9,7 @@ import sys
 import matplotlib
 
 matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
+import matplotlib.pyplot as plt
 
 STYLES = {
     "farandole": ("#d1495b", "-", "o", 2.6),
@@ -23,7 +23,7 @@ STYLES = {
     "bare sockets": ("#444444", ":", "", 1.5),
 }
 NAMES = {"memcpy": "limit: memcpy, all ranks at once", "bare sockets": "limit: bare sockets, same bytes"}
-# Below, a copy is nothing to compare with, and bare sockets of more ranks than cores measure the scheduler.
+# For smaller sizes a copy is no useful limit, and with more ranks than cores bare sockets measure the scheduler.
 LIMITS_FROM = {"memcpy": 64 << 10, "bare sockets": 1 << 20}
 TICKS = [4, 64, 1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20]
 

@@ -5,20 +5,19 @@ python python_latency.py [--ranks 2] [--seconds 0.3] [--tensors 64,9408]
 
 import os
 
-import torch
-
 import gradients
 import ranks
+import torch
 
 
 class FarandoleTorch:
-    """farandole.torch as a library that ranks.py can measure."""
+    """Adapts farandole.torch to the interface that ranks.py measures."""
 
-    def __init__(self, rank, size, meeting):
+    def __init__(self, rank, size, folder):
         os.environ.update(
             FARANDOLE_RANK=str(rank),
             FARANDOLE_SIZE=str(size),
-            FARANDOLE_RENDEZVOUS=f"file://{meeting}/rendezvous",
+            FARANDOLE_RENDEZVOUS=f"file://{folder}/rendezvous",
             FARANDOLE_JOB_KEY="a comparison on one host",
         )
         import farandole.torch as hvd
@@ -81,15 +80,15 @@ def measure_tensors(library, counts, seconds):
 
 
 def measure_optimizer(library, counts, seconds):
-    """Backward with its hooks, and waiting for what they submitted; the update itself is nobody's business here."""
+    """Runs backward with its hooks and waits for the submitted operations; the optimizer's update is not measured."""
     model = gradients.Model(counts)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     wrapped = library.hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     gradients.measure_step(library, "DistributedOptimizer", model, None, seconds, wrapped.synchronize)
 
 
-def body(rank, size, meeting, options):
-    library = FarandoleTorch(rank, size, meeting)
+def body(rank, size, folder, options):
+    library = FarandoleTorch(rank, size, folder)
     measure_four_bytes(library, options.seconds)
     if options.tensors:
         measure_tensors(library, options.tensors, options.seconds)

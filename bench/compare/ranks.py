@@ -1,6 +1,6 @@
-"""The ranks of one host as children of one process, and the method of measure.h for libraries that are used from Python.
+"""Runs the ranks of one host as children of one process, and applies the method of measure.h to Python libraries.
 
-Ranks are not bound to cores: Gloo works in threads of its own, which on one core would stand in each other's way.
+Ranks are not bound to cores: Gloo has threads of its own, which would compete for one core.
 """
 
 import argparse
@@ -18,11 +18,11 @@ import torch
 CORES = len(os.sched_getaffinity(0))
 
 
-def _child(rank, size, meeting, body, options):
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: none outlives its parent
+def _child(rank, size, folder, body, options):
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no child outlives its parent
     torch.set_num_threads(1)
     try:
-        body(rank, size, meeting, options)
+        body(rank, size, folder, options)
         sys.stdout.flush()
         os._exit(0)
     except BaseException:
@@ -35,7 +35,7 @@ def _numbers(text):
 
 
 def main(body, add_arguments=None):
-    """Runs body(rank, size, folder to meet in, options) in every rank; ends with 1 when one failed."""
+    """Runs body(rank, size, folder, options) in every rank; exits with 1 when one failed. `folder` is shared."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=0.1)
@@ -44,12 +44,12 @@ def main(body, add_arguments=None):
     if add_arguments:
         add_arguments(parser)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as meeting:
+    with tempfile.TemporaryDirectory() as folder:
         children = []
         for rank in range(options.ranks):
             child = os.fork()
             if child == 0:
-                _child(rank, options.ranks, meeting, body, options)
+                _child(rank, options.ranks, folder, body, options)
             children.append(child)
         failed = False
         while children:
@@ -100,8 +100,33 @@ def last_level_cache():
         return 32 << 20
 
 
+class _RotatedTensors:
+    """Tensors of `count` elements that rotate through `places` places of `pool`, `stride` elements apart."""
+
+    def __init__(self, library, pool, pattern, count, stride, places):
+        self.library, self.pool, self.pattern = library, pool, pattern
+        self.count, self.stride, self.places = count, stride, places
+        self.turn = self.written = 0
+
+    def _place(self, turn):
+        start = turn % self.places * self.stride
+        return slice(start, start + self.count)
+
+    def reduce(self, calls):
+        for _ in range(calls):
+            self.library.allreduce(self.pool[self._place(self.turn)])
+            self.turn += 1
+
+    def rewrite(self):
+        """Restores the values of the places that were reduced since the last call."""
+        for turn in range(max(self.written, self.turn - self.places), self.turn):
+            place = self._place(turn)
+            self.pool[place] = self.pattern[place]
+        self.written = self.turn
+
+
 def measure_sizes(library, sizes, seconds):
-    """Tensors that rotate through memory beyond the cache and are written anew between batches."""
+    """Measures tensors that rotate through more memory than the cache holds and are rewritten between batches."""
     pool_bytes = max(*sizes, 8 * last_level_cache() // library.size)
     pattern = (torch.arange(pool_bytes // 4) + library.rank).bitwise_and_(7).float()
     pool = pattern.clone()
@@ -110,21 +135,8 @@ def measure_sizes(library, sizes, seconds):
         stride = (size + 4095) // 4096 * 1024
         places = 2 if size <= 32768 else pool_bytes // 4 // stride
         _check_sum(library, count)
-        state = {"turn": 0, "written": 0}
-
-        def batch(calls):
-            for _ in range(calls):
-                at = state["turn"] % places * stride
-                library.allreduce(pool[at : at + count])
-                state["turn"] += 1
-
-        def between():
-            for turn in range(max(state["written"], state["turn"] - places), state["turn"]):
-                at = turn % places * stride
-                pool[at : at + count] = pattern[at : at + count]
-            state["written"] = state["turn"]
-
-        samples = sample(library, seconds, batch, between)
+        rotated = _RotatedTensors(library, pool, pattern, count, stride, places)
+        samples = sample(library, seconds, rotated.reduce, rotated.rewrite)
         if library.rank == 0:
             emit("bytes", size, samples)
 

@@ -1,10 +1,10 @@
-"""Results: the samples of one or several launches, told as median and minimum; and tables of them as text."""
+"""Results: the samples of one or several launches, reduced to median and minimum, and tables of them as text."""
 
 import statistics
 
 
 class Cell:
-    """One library at one size: all samples of all its launches, or why there are none."""
+    """One library at one size: all samples of all its launches, or the reason why there are none."""
 
     def __init__(self):
         self.samples_us = []
@@ -17,7 +17,7 @@ class Cell:
 
     @property
     def median(self):
-        """Of launches' medians: a launch that went well or badly weighs as much as any other."""
+        """The median of the launches' medians, so that every launch has the same weight."""
         return statistics.median(self.launch_medians) if self.launch_medians else None
 
     @property
@@ -31,7 +31,7 @@ class Cell:
 
 
 def short(us):
-    """Microseconds with three digits that mean something."""
+    """Microseconds with three significant digits."""
     if us is None:
         return "-"
     return f"{us:.2f}" if us < 10 else f"{us:.1f}" if us < 100 else f"{us:.0f}"
@@ -53,7 +53,7 @@ def ratio(above, below):
 
 
 def print_table(title, headings, rows, notes=()):
-    """Columns as wide as they need to be: numbers to the right, a last column of words to the left."""
+    """Columns as wide as they need to be: numbers to the right, a last column of text to the left."""
     print(f"\n{title}")
     for note in notes:
         print(f"  {note}")
@@ -67,20 +67,19 @@ def print_table(title, headings, rows, notes=()):
     print(flush=True)
 
 
-class Verdict:
-    """Whether a target holds: a list of what was asked, where each may say by how much it was missed."""
+class Target:
+    """One target of the project: the points that were checked, and by how much each missed one was missed."""
 
-    def __init__(self, target, promise):
-        self.target = target
+    def __init__(self, name, promise):
+        self.name = name
         self.promise = promise
-        self.asked = 0
+        self.checked = 0
         self.missed = []
         self.unknown = []
 
-    def ask(self, what, value, wanted, at_most=False):
-        """`value` must be at least (or at most) `wanted`; a missing value is said to be missing. Gives the word for a
-        table."""
-        self.asked += 1
+    def check(self, what, value, wanted, at_most=False):
+        """`value` must be at least (or at most) `wanted`; None counts as not measured. Returns the word for a table."""
+        self.checked += 1
         if value is None:
             self.unknown.append(what)
             return "?"
@@ -93,4 +92,4 @@ class Verdict:
     def word(self):
         if self.missed:
             return "NO"
-        return "yes" if self.asked and not self.unknown else "not measured" if not self.asked else "incomplete"
+        return "yes" if self.checked and not self.unknown else "not measured" if not self.checked else "incomplete"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Farandole beside Open MPI, MPICH and Gloo, and beside what the machine allows, all in one run on this host.
+# Compares farandole with Open MPI, MPICH and Gloo, and with the limits of the machine, in one run on this host.
 #   bash bench/compare/run.sh [--quick] [--only P1,P4] [--json FILE] [--pictures FOLDER]
 # Installs what is missing (Debian's MPIs side by side, PyTorch for Gloo, Matplotlib), builds farandole, and runs every
 # library in turn on the same sizes and ranks, several times: allreduce through shared memory with 2, 4 and 8 ranks, over
@@ -10,7 +10,7 @@
 #   --json FILE        every cell as one JSON object a line
 #   --prepare          install and build, measure nothing
 #   --pictures FOLDER  where shm.png and tcp.png go (default: build/compare)
-# Ends with 0 when all was measured, whether targets hold or not. Leave the machine alone meanwhile.
+# Exits with 0 if everything was measured, whether targets hold or not. Do not use the machine meanwhile.
 set -euo pipefail
 
 case " $* " in *" --help "* | *" -h "*)
@@ -56,7 +56,7 @@ build_programs() {
   compile mpicxx.mpich mpich_allreduce mpi_allreduce.cpp "${c_only[@]}"
 }
 
-# A venv of its own: nothing but the pictures needs it, and without it everything else is still measured.
+# Matplotlib has a venv of its own: only the pictures need it, and everything else is measured without it.
 make_plotter() {
   [[ ! -e $built/plotter/complete ]] || return 0
   setup_say "installing Matplotlib for the pictures"

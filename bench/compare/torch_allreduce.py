@@ -1,24 +1,23 @@
-"""Allreduce through torch.distributed: each size, by the method of measure.h, in place (it has no other way); or tensors.
+"""Allreduce through torch.distributed: each size by the method of measure.h, in place as it requires, or tensors.
 
 python torch_allreduce.py [--backend gloo|farandole] [--ranks 2] [--sizes 4,1024 | --tensors 64,9408] [--seconds 0.1]
 """
 
+import gradients
+import ranks
 import torch
 import torch.distributed as dist
 
-import gradients
-import ranks
-
 
 class Torch:
-    """torch.distributed as a library that ranks.py can measure."""
+    """Adapts torch.distributed to the interface that ranks.py measures."""
 
-    def __init__(self, rank, size, meeting, backend):
+    def __init__(self, rank, size, folder, backend):
         self.rank = rank
         self.size = size
         if backend == "farandole":
-            import farandole.torch  # noqa: F401, it makes the backend known
-        dist.init_process_group(backend, init_method=f"file://{meeting}/store", rank=rank, world_size=size)
+            import farandole.torch  # noqa: F401, registers the backend
+        dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=rank, world_size=size)
 
     def barrier(self):
         dist.barrier()
@@ -38,7 +37,7 @@ class Torch:
 
 
 def measure_tensors(library, counts, seconds):
-    """One operation a tensor, all in flight; one operation for all; and as DistributedDataParallel has them."""
+    """One operation a tensor, all in flight; one operation for all; and as DistributedDataParallel reduces them."""
     tensors = [torch.ones(count) for count in counts]
     whole = torch.ones(sum(counts))
 
@@ -62,8 +61,8 @@ def measure_tensors(library, counts, seconds):
     gradients.measure_step(library, "DDP", parallel, parallel.no_sync, seconds)
 
 
-def body(rank, size, meeting, options):
-    library = Torch(rank, size, meeting, options.backend)
+def body(rank, size, folder, options):
+    library = Torch(rank, size, folder, options.backend)
     if options.tensors:
         measure_tensors(library, options.tensors, options.seconds)
     else:

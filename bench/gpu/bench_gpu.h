@@ -1,5 +1,4 @@
-// BenchGpu: the device of one rank with a stream, and BareNccl: NCCL's own calls on it, as a program without farandole
-// makes them.
+// BenchGpu owns one rank's stream on its device. BareNccl calls NCCL on it as a program without farandole does.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +17,7 @@
 
 namespace gpu_bench {
 
-// Ranks take the devices in turn, one again and again where there is but one.
+// Ranks are distributed over the devices round-robin; with one device all of them share it.
 class BenchGpu {
  public:
   BenchGpu(const fdl::Config& config, int rank)
@@ -34,12 +33,13 @@ class BenchGpu {
 
   fdl::Device& device() { return *device_; }
   fdl::Stream stream() const { return stream_; }
-  // Until this ends; zeros.
+  // Zeroed memory that lives as long as this object.
   std::byte* allocate(std::size_t bytes) {
     memory_.push_back(stop_unless(device_->allocate(bytes)));
     stop_unless(device_->fill_zero(stream_, memory_.back(), bytes));
     return static_cast<std::byte*>(memory_.back());
   }
+  // Blocks until the stream has finished all work queued so far.
   void finish() {
     stop_unless(device_->ring(stream_, notifier_));
     if (!fdl::wait_readable(notifier_.fd(), fdl::Deadline::after_seconds(60))) end(kWrong, "the stream hangs");
@@ -82,7 +82,7 @@ class BareNccl {
   BareNccl(const BareNccl&) = delete;
   BareNccl& operator=(const BareNccl&) = delete;
 
-  // Of floats, in place.
+  // Sums floats in place; returns when the call is queued.
   void sum(void* memory, std::size_t count) {
     const auto outcome = library_->functions().AllReduce(memory, memory, count, fdl::nccl::Type::float32,
                                                          fdl::nccl::RedOp::sum, comm_, gpu_.stream());
@@ -95,19 +95,19 @@ class BareNccl {
   fdl::nccl::Comm comm_ = nullptr;
 };
 
-// What only rank 0 makes, and what can be known before any rank begins.
+// Rank 0 creates the id. Ends the benchmark if NCCL or enough GPUs are missing, before any other rank begins.
 inline BareNccl::Id make_nccl_id(const fdl::Config& config, int ranks) {
   const auto library = stop_unless(fdl::open_nccl(config, ranks > 1), kNone);
   const int devices = stop_unless(fdl::count_cuda_devices(config), kNone);
   if (devices == 0) end(kNone, "there is no GPU here");
   if (ranks > devices && !library->shares_devices()) {
     end(kNone, std::to_string(ranks) + " ranks, but " + std::to_string(devices) + " GPU here, and " +
-                   std::string(library->name()) + " lets no two ranks share one, as NCCL 2.30 and newer do");
+                   std::string(library->name()) + " does not let ranks share one, as NCCL 2.30 and newer do");
   }
   return stop_unless(library->make_id());
 }
 
-// Rank r's elements, small integers whose sums over ranks are exact, and that sum.
+// The elements of a rank: small integers, whose sums over ranks are exact. is_sum() checks those sums.
 inline std::vector<float> values_of(int rank, std::size_t count) {
   std::vector<float> values(count);
   for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<float>(i % 100 + static_cast<std::size_t>(rank));

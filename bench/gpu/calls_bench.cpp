@@ -1,11 +1,11 @@
-// What a call costs: the library's allreduce by name and the ordered one, through the C API, beside a bare
-// ncclAllReduce, in the same process and on the same stream, in turns: of 8 bytes, of several that cannot be fused and
-// begin together, and of ResNet-50's gradients.
+// Measures the cost of a call: the named and the ordered allreduce through the C API beside a bare ncclAllReduce, in
+// turns in the same process and on the same stream. The cases are 8 bytes, several operations that cannot be fused and
+// form one group launch, and ResNet-50's gradients.
 //
 //   calls_bench [--ranks N] [--check] [--json FILE] [--library L] [--nccl L]
 //
-// Several ranks are processes, which share the GPUs that there are (NCCL from 2.30 on). --check: results alone. Ends
-// with 3 where there is no GPU or no NCCL, with 4 when a result is wrong.
+// Several ranks are processes, which share the available GPUs (NCCL 2.30 and newer). --check: checks results only. The
+// exit code is 3 without a GPU or NCCL, and 4 if a result is wrong.
 #include <farandole/farandole.h>
 
 #include <cstdio>
@@ -52,15 +52,15 @@ class Library {
     std::vector<const char*> texts;
     for (const auto& [name, value] : options.knobs) texts.insert(texts.end(), {name.c_str(), value.c_str()});
     const std::string place = "file://" + std::string(rendezvous.folder) + "/rendezvous";
-    fdl_world_options told;
-    fdl_world_options_init(&told);
-    told.rank = rank;
-    told.size = options.ranks;
-    told.rendezvous = place.c_str();
-    told.job_key = "the ranks of one benchmark";
-    told.options = texts.data();
-    told.option_count = options.knobs.size();
-    must(fdl_world_create(&told, &world_));
+    fdl_world_options world_options;
+    fdl_world_options_init(&world_options);
+    world_options.rank = rank;
+    world_options.size = options.ranks;
+    world_options.rendezvous = place.c_str();
+    world_options.job_key = "the ranks of one benchmark";
+    world_options.options = texts.data();
+    world_options.option_count = options.knobs.size();
+    must(fdl_world_create(&world_options, &world_));
     must(fdl_comm_create(fdl_group_all(world_), &comm_));
   }
   ~Library() {
@@ -78,7 +78,7 @@ class Library {
   fdl_comm* comm_ = nullptr;
 };
 
-// A tensor of floats that is summed in its place, by name or in order.
+// A tensor of floats that is summed in place, by a named or an ordered operation.
 class Tensor {
  public:
   Tensor(BenchGpu& gpu, std::size_t count, std::string name)
@@ -108,7 +108,7 @@ class Tensor {
 
   void sum_by_name(fdl_group* group) { must(fdl_run(group, &named(), 1, -1, nullptr)); }
   void sum_in_order(fdl_comm* comm) { must(fdl_call_ex(comm, &call_, nullptr, nullptr)); }
-  // With factors of their own, tensors cannot share a bucket.
+  // Tensors with different factors cannot share a bucket.
   void multiply_by(double factor) { operation_.prescale = factor; }
   const fdl_operation& named() {
     operation_.name = name_.c_str();
@@ -163,7 +163,7 @@ struct Rank {
   Library library;
 };
 
-// As a training step has them: each submitted when it is ready, then all are waited for.
+// The gradients of a training step: all are submitted, then all are waited for.
 class Gradients {
  public:
   Gradients(BenchGpu& gpu, std::size_t divisor) {
@@ -185,7 +185,7 @@ class Gradients {
   int count_ = 0;
 };
 
-// Small sums that cannot be fused, submitted at once: NCCL gets them as one group.
+// Small sums that cannot be fused, submitted in one call: NCCL gets them as one group launch.
 class Mixed {
  public:
   explicit Mixed(BenchGpu& gpu) {
@@ -207,44 +207,46 @@ class Mixed {
   std::vector<Tensor> tensors_;
 };
 
-void check(Rank& me) {
-  Tensor tensor(me.gpu, 1000, "checked");
+void check(Rank& self) {
+  Tensor tensor(self.gpu, 1000, "checked");
   const auto expect = [&](const char* what, const std::function<void()>& sum) {
-    me.gpu.put(tensor.memory(), values_of(me.rank, tensor.count()));
+    self.gpu.put(tensor.memory(), values_of(self.rank, tensor.count()));
     sum();
-    if (!is_sum(me.gpu.get(tensor.memory(), tensor.count()), me.options.ranks)) {
+    if (!is_sum(self.gpu.get(tensor.memory(), tensor.count()), self.options.ranks)) {
       end(kWrong, std::string("the sum ") + what + " is wrong");
     }
   };
-  expect("by name", [&] { tensor.sum_by_name(me.library.all()); });
-  expect("in order", [&] { tensor.sum_in_order(me.library.comm()); });
-  expect("of bare NCCL", [&] { me.bare.sum(tensor.memory(), tensor.count()); });
-  Mixed mixed(me.gpu);
+  expect("by name", [&] { tensor.sum_by_name(self.library.all()); });
+  expect("in order", [&] { tensor.sum_in_order(self.library.comm()); });
+  expect("of bare NCCL", [&] { self.bare.sum(tensor.memory(), tensor.count()); });
+  Mixed mixed(self.gpu);
   for (int step = 0; step < 3; ++step) {
     for (int i = 0; i < Mixed::kSums; ++i) {
-      std::vector<float> values = values_of(me.rank, Mixed::kCount);
+      std::vector<float> values = values_of(self.rank, Mixed::kCount);
       for (float& value : values) value *= static_cast<float>(1 << i);
-      me.gpu.put(mixed.tensors()[static_cast<std::size_t>(i)].memory(), values);
+      self.gpu.put(mixed.tensors()[static_cast<std::size_t>(i)].memory(), values);
     }
-    mixed.sum(me.library.all());
+    mixed.sum(self.library.all());
     for (const Tensor& one : mixed.tensors()) {
-      if (!is_sum(me.gpu.get(one.memory(), one.count()), me.options.ranks)) end(kWrong, "a sum among others is wrong");
+      if (!is_sum(self.gpu.get(one.memory(), one.count()), self.options.ranks))
+        end(kWrong, "a sum among others is wrong");
     }
   }
-  Gradients gradients(me.gpu, 1000);
+  Gradients gradients(self.gpu, 1000);
   for (int step = 0; step < 3; ++step) {
-    for (const Tensor& one : gradients.tensors()) me.gpu.put(one.memory(), values_of(me.rank, one.count()));
-    gradients.sum(me.library.all());
+    for (const Tensor& one : gradients.tensors()) self.gpu.put(one.memory(), values_of(self.rank, one.count()));
+    gradients.sum(self.library.all());
     for (const Tensor& one : gradients.tensors()) {
-      if (!is_sum(me.gpu.get(one.memory(), one.count()), me.options.ranks)) end(kWrong, "a gradient's sum is wrong");
+      if (!is_sum(self.gpu.get(one.memory(), one.count()), self.options.ranks))
+        end(kWrong, "a gradient's sum is wrong");
     }
   }
 }
 
-// "host": until the call is done, which the host is free after; "device": until the device is through with each.
-void bench_small(Rank& me) {
-  Tensor tensor(me.gpu, 2, "small");
-  const auto finish = [&] { me.gpu.finish(); };
+// "until host" measures until the call returns; "until device" until the device has finished it.
+void bench_small(Rank& self) {
+  Tensor tensor(self.gpu, 2, "small");
+  const auto finish = [&] { self.gpu.finish(); };
   for (const bool to_the_end : {false, true}) {
     const auto then = [&](auto sum) -> Way {
       return [&, sum](int) {
@@ -252,49 +254,49 @@ void bench_small(Rank& me) {
         if (to_the_end) finish();
       };
     };
-    const Way named = then([&] { tensor.sum_by_name(me.library.all()); });
-    const Way ordered = then([&] { tensor.sum_in_order(me.library.comm()); });
-    const Way bare = then([&] { me.bare.sum(tensor.memory(), tensor.count()); });
+    const Way named = then([&] { tensor.sum_by_name(self.library.all()); });
+    const Way ordered = then([&] { tensor.sum_in_order(self.library.comm()); });
+    const Way bare = then([&] { self.bare.sum(tensor.memory(), tensor.count()); });
     const auto times = measure({named, ordered, bare}, kRounds, 100, false, finish);
     const char* until = to_the_end ? "until device" : "until host";
-    me.report("allreduce", until, 8, "named", times[0], times[2]);
-    me.report("allreduce", until, 8, "ordered", times[1], times[2]);
+    self.report("allreduce", until, 8, "named", times[0], times[2]);
+    self.report("allreduce", until, 8, "ordered", times[1], times[2]);
   }
 }
 
-// Beside as many bare calls, one after the other.
-void bench_group(Rank& me) {
-  Mixed mixed(me.gpu);
-  const Way named = [&](int) { mixed.sum(me.library.all()); };
+// Compares with as many bare calls, one after the other.
+void bench_group(Rank& self) {
+  Mixed mixed(self.gpu);
+  const Way named = [&](int) { mixed.sum(self.library.all()); };
   const Way bare = [&](int) {
-    for (const Tensor& one : mixed.tensors()) me.bare.sum(one.memory(), one.count());
+    for (const Tensor& one : mixed.tensors()) self.bare.sum(one.memory(), one.count());
   };
-  const auto times = measure({named, bare}, kRounds, 100, true, [&] { me.gpu.finish(); });
-  me.report("8 that cannot be fused", "until device", Mixed::kSums * Mixed::kCount * 4, "named", times[0], times[1]);
+  const auto times = measure({named, bare}, kRounds, 100, true, [&] { self.gpu.finish(); });
+  self.report("8 that cannot be fused", "until device", Mixed::kSums * Mixed::kCount * 4, "named", times[0], times[1]);
 }
 
-void bench_gradients(Rank& me) {
-  Gradients gradients(me.gpu, 1);
-  std::byte* all = me.gpu.allocate(gradients.elements() * 4);
-  const Way named = [&](int) { gradients.sum(me.library.all()); };
-  const Way bare = [&](int) { me.bare.sum(all, gradients.elements()); };
-  const auto times = measure({named, bare}, kRounds, 5, true, [&] { me.gpu.finish(); });
-  me.report("resnet-50, 161 tensors", "until device", gradients.elements() * 4, "named", times[0], times[1]);
+void bench_gradients(Rank& self) {
+  Gradients gradients(self.gpu, 1);
+  std::byte* all = self.gpu.allocate(gradients.elements() * 4);
+  const Way named = [&](int) { gradients.sum(self.library.all()); };
+  const Way bare = [&](int) { self.bare.sum(all, gradients.elements()); };
+  const auto times = measure({named, bare}, kRounds, 5, true, [&] { self.gpu.finish(); });
+  self.report("resnet-50, 161 tensors", "until device", gradients.elements() * 4, "named", times[0], times[1]);
 }
 
 void run(const Options& options, int rank, const Rendezvous& rendezvous) {
-  Rank me(options, rank, rendezvous);
+  Rank self(options, rank, rendezvous);
   if (rank == 0) {
     std::printf("%s, %s, %d rank%s, medians of %d rounds in turns; the last column: more than the bare call\n",
-                describe_nccl(options.config).c_str(), std::string(me.gpu.device().name()).c_str(), options.ranks,
+                describe_nccl(options.config).c_str(), std::string(self.gpu.device().name()).c_str(), options.ranks,
                 options.ranks == 1 ? "" : "s", kRounds);
   }
-  check(me);
+  check(self);
   if (rank == 0) std::printf("all sums are right\n");
   if (options.check_only) return;
-  bench_small(me);
-  bench_group(me);
-  bench_gradients(me);
+  bench_small(self);
+  bench_group(self);
+  bench_gradients(self);
 }
 
 Options parse(int argc, char** argv) {
@@ -319,7 +321,7 @@ Options parse(int argc, char** argv) {
     }
   }
   options.config = stop_unless(Config::read(Environment::of_process(), options.knobs));
-  // One rank alone has nobody to use NCCL with, and several are to use it or to say why not.
+  // A single rank does not use NCCL. Several ranks must use it or fail with the reason.
   if (options.ranks > 1) options.knobs["device_collectives"] = "nccl";
   return options;
 }
@@ -327,15 +329,15 @@ Options parse(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a line is seen when it is known
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // lines appear at once in a pipe too
   const Options options = parse(argc, argv);
   WorkerGroup workers(options.ranks);
   Rendezvous rendezvous;
   if (workers.rank() == 0) {
     rendezvous.id = make_nccl_id(options.config, options.ranks);
-    if (::mkdtemp(rendezvous.folder) == nullptr) end(kWrong, "no folder to meet in");
+    if (::mkdtemp(rendezvous.folder) == nullptr) end(kWrong, "no folder for the rendezvous");
   }
-  workers.tell(rendezvous);
+  workers.broadcast(rendezvous);
   run(options, workers.rank(), rendezvous);
   const int outcome = workers.outcome();
   if (workers.rank() == 0) std::filesystem::remove_all(rendezvous.folder);

@@ -1,5 +1,4 @@
-// WorkerGroup: the ranks of one benchmark, processes that are forked before anything of a driver or a library is
-// opened.
+// WorkerGroup runs the ranks of one benchmark as processes, forked before a driver or a library is opened.
 #pragma once
 
 #include <sys/prctl.h>
@@ -14,11 +13,11 @@
 
 namespace gpu_bench {
 
-// The process that makes it is rank 0; the others end with it.
+// The process that constructs it is rank 0; the constructor also returns in each other rank. Those end with rank 0.
 class WorkerGroup {
  public:
   explicit WorkerGroup(int size) {
-    if (size > 1) ::setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);  // where there are fewer GPUs than ranks
+    if (size > 1) ::setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);  // in case there are fewer GPUs than ranks
     for (int next = 1; next < size && rank_ == 0; ++next) {
       int ends[2];
       if (::pipe(ends) != 0) end(kWrong, "no pipe");
@@ -40,16 +39,16 @@ class WorkerGroup {
 
   int rank() const { return rank_; }
 
-  // What rank 0 has, on all. Where rank 0 has ended instead, so do the others.
+  // Broadcasts rank 0's value, which must be plain data. If rank 0 has ended instead, so do the others.
   template <class T>
-  void tell(T& value) {
+  void broadcast(T& value) {
     for (const int writer : writers_) {
-      if (::write(writer, &value, sizeof value) != sizeof value) end(kWrong, "a rank cannot be told");
+      if (::write(writer, &value, sizeof value) != sizeof value) end(kWrong, "cannot write to another rank");
     }
     if (rank_ != 0 && ::read(reader_, &value, sizeof value) != sizeof value) std::exit(kNone);
   }
 
-  // What the process is to end with: on rank 0, once the others have ended.
+  // The exit code of this process. Rank 0 waits for the other ranks first.
   int outcome() {
     int worst = 0;
     for (const pid_t child : children_) {

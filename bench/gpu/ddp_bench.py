@@ -1,13 +1,13 @@
-"""A training step that reduces ResNet-50's gradients (161 tensors, 102 MB): DDP over NCCL, DDP over farandole and
-farandole's DistributedOptimizer, in one run and in turns, beside the same step on one rank alone.
+"""Measures a training step that reduces ResNet-50's gradients (161 tensors, 102 MB): DDP over NCCL, DDP over farandole
+and farandole's DistributedOptimizer, in turns in one run, beside the same step without reduction.
 
     python bench/gpu/ddp_bench.py [--ranks N] [--steps N] [--check] [--json FILE]
     python bench/gpu/ddp_bench.py --device cpu       on a machine without GPU, beside Gloo: shows that the script works
 
-Ranks take the GPUs in turn (as many as there are GPUs, where --ranks is not given). The model's backward pass fills its
-gradients and does nothing else, so that the reduction is what is seen. Each number is the slowest rank's; median and
-minimum over the steps. --check: gradients alone, of small tensors. Ends with 3 where there is no GPU, or no NCCL in
-PyTorch, and with 4 when a gradient is wrong.
+Ranks are distributed over the GPUs round-robin (without --ranks: one for each GPU). The model's backward pass only fills
+its gradients, so that the reduction dominates. Each number is the slowest rank's; median and minimum over the steps.
+--check: checks gradients only, of small tensors. The exit code is 3 without a GPU, or without NCCL in PyTorch, and 4 if
+a gradient is wrong.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "compare"))
-from models import resnet50  # noqa: E402
+from models import resnet50
 
 NONE, WRONG = 3, 4
 
@@ -29,7 +29,7 @@ def make_model(divisor, device):
     import torch
 
     class Sums(torch.nn.Module):
-        """The sum of all parameters times a factor, which is what each gradient's elements become."""
+        """The sum of all parameters times a factor, so that each element of a gradient is that factor."""
 
         def __init__(self):
             super().__init__()
@@ -45,12 +45,10 @@ def make_model(divisor, device):
 
 
 def make_ways(peer, divisor, device):
-    """Name, model and optimizer of each way; the peer's first."""
+    """Yields name, model and optimizer of each way, the peer's first."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
-
-    import farandole.torch as hvd
 
     def sgd(model):
         return torch.optim.SGD(model.parameters(), lr=0.0)
@@ -81,7 +79,7 @@ def step(model, optimizer, factor):
 
 
 def check(ways, rank, size, device):
-    """Rank r's factor is r + 1: their average is exact. Buckets are made anew after the first step of DDP."""
+    """Rank r's factor is r + 1, so that the average is exact. DDP rebuilds its buckets after the first step."""
     for name, model, optimizer in ways:
         expected = rank + 1 if name == "alone" else (size + 1) / 2
         for _ in range(3):
@@ -94,7 +92,7 @@ def check(ways, rank, size, device):
 
 
 def measure(ways, steps, device):
-    """Milliseconds of each step, by way, of the slowest rank."""
+    """The slowest rank's milliseconds of each step, by way."""
     import torch
     import torch.distributed as dist
 
@@ -116,11 +114,10 @@ def measure(ways, steps, device):
 def rank_main(rank, options, folder, key):
     os.environ.update(FARANDOLE_RANK=str(rank), FARANDOLE_SIZE=str(options.ranks), FARANDOLE_JOB_KEY=key,
                       FARANDOLE_RENDEZVOUS=f"file://{folder}/rendezvous")  # fmt: skip
-    import torch
-    import torch.distributed as dist
-
     import farandole.torch as hvd
     import farandole.torch.distributed  # noqa: F401 (names the backend where PyTorch does not find it)
+    import torch
+    import torch.distributed as dist
 
     torch.set_num_threads(1)
     device = torch.device("cpu")
@@ -128,7 +125,7 @@ def rank_main(rank, options, folder, key):
         device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
     hvd.init()
-    # What the benchmark says to itself goes over Gloo, on the CPU.
+    # The benchmark's own barriers and reductions use Gloo on the CPU.
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=options.ranks)
     ways = list(make_ways("nccl" if options.device == "cuda" else "gloo", 1000 if options.check else 1, device))
     check(ways, rank, options.ranks, device)
@@ -148,7 +145,8 @@ def show(options, times):
         return
     base = statistics.median(times["alone"])
     print(
-        f"{options.ranks} ranks on {options.device}, {sum(resnet50()) * 4 / 1e6:.0f} MB of gradients, {options.steps} steps"
+        f"{options.ranks} ranks on {options.device}, {sum(resnet50()) * 4 / 1e6:.0f} MB of gradients, {options.steps} "
+        "steps"
     )
     print(f"{'':24}{'median ms':>12}{'minimum ms':>12}{'more than alone':>18}")
     rows = []
@@ -163,7 +161,7 @@ def show(options, times):
 
 
 def what_is_missing(options):
-    """Before any rank begins; None: nothing."""
+    """The reason why nothing can be measured, or None. Called before any rank begins."""
     try:
         import torch
         import torch.distributed as dist

@@ -1,4 +1,4 @@
-// How a benchmark of GPUs ends: 3 where there is nothing to measure with, 4 when something is wrong, each with a line.
+// Ends a GPU benchmark with one line and an exit code: 3 if hardware or a library is missing, 4 if something is wrong.
 #pragma once
 
 #include <cstdio>

@@ -1,8 +1,8 @@
-// What the kernels do on a device beside a copy within it, after they have been checked bit for bit against the CPU's.
+// Checks the device's kernels bit for bit against the CPU's, then measures them beside a copy within the device.
 //
 //   gpu_bench [--device N] [--library libcuda.so.1] [--check] [--json FILE]
 //
-// --check leaves it at the checks (for compute-sanitizer, and for machines where times mean nothing).
+// --check makes only the checks (for compute-sanitizer, and for machines whose times are meaningless).
 #include <poll.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ struct Options {
   std::string json;
 };
 
-// The device, a stream, and a bell for its end.
+// A stream of the device, a notifier for its completion, and memory that is released with this object.
 class Bench {
  public:
   explicit Bench(Device& of_device)
@@ -45,7 +45,7 @@ class Bench {
   void finish() {
     stop_unless(device.ring(stream, notifier_));
     pollfd entry{notifier_.fd(), POLLIN, 0};
-    // A failed device rings nothing: ask it now and then.
+    // A failed device never notifies, so query the event once a second.
     const DeviceEvent event = stop_unless(device.make_event());
     stop_unless(device.set(event, stream));
     while (::poll(&entry, 1, 1000) == 0) (void)stop_unless(device.reached(event));
@@ -80,19 +80,19 @@ class Bench {
   std::vector<void*> memory_;
 };
 
-// Numbers of every type, and no NaN, whose bits are not promised.
+// Random bytes that are numbers in every type and never NaN, because the bits of a NaN are unspecified.
 std::vector<std::byte> numbers(std::size_t bytes, std::mt19937_64& random) {
   std::vector<std::byte> all(bytes);
   for (std::byte& byte : all) byte = static_cast<std::byte>((random() & 0xbb) | 1);
   return all;
 }
 
-// ---- Checks
+// ---- Checks ----
 
 int checks = 0;
 int wrong = 0;
 
-// Bit for bit, but for the sign of a zero, which reduce.h does not promise.
+// Compares bit for bit except for the sign of a zero, which reduce.h leaves unspecified.
 void expect_equal(Dtype dtype, const std::vector<std::byte>& actual, const std::vector<std::byte>& expected,
                   const std::string& what) {
   ++checks;
@@ -139,7 +139,7 @@ void check_reductions(Device& device, std::mt19937_64& random) {
   }
 }
 
-// 300 tensors that lie apart in one block, some of them a little off.
+// 300 tensors with gaps between them in one block, some of them not aligned to 256 bytes.
 void check_packing(Device& device, std::mt19937_64& random) {
   for (int d = 0; d < kDtypeCount; ++d) {
     for (const double factor : {1.0, 0.375}) {
@@ -175,7 +175,7 @@ void check_packing(Device& device, std::mt19937_64& random) {
   }
 }
 
-// float32 to the small reals, every pattern of the upper half of a float with three lower halves.
+// Converts float32 to the small reals: every pattern of the upper half of a float with four lower halves.
 void check_rounding(Device& device) {
   std::vector<float> values;
   for (uint32_t upper = 0; upper < 0x10000; ++upper) {
@@ -205,13 +205,14 @@ void check_rounding(Device& device) {
   }
 }
 
-// ---- Times
+// ---- Times ----
 
 struct Times {
   double median_us, min_us;
 };
 
-// Of one call among several that are queued together, by the host's clock; `call` gets a number to rotate buffers by.
+// The time of one call among kQueued that are queued together, by the host's clock. `call` gets a number by which it
+// rotates its buffers.
 Times measure(Bench& bench, const std::function<void(int)>& call) {
   constexpr int kQueued = 20, kRounds = 15;
   std::vector<double> all;
@@ -228,7 +229,7 @@ Times measure(Bench& bench, const std::function<void(int)>& call) {
 struct Report {
   std::FILE* json = nullptr;
 
-  // `moved`: bytes read and written; `limit`: what a copy within the device moves in a second.
+  // `moved`: bytes read and written. `limit`: GB/s of a copy within the device; 0: this line is that copy.
   double line(const std::string& what, std::size_t bytes, double moved, Times times, double limit) {
     const double gbps = moved / times.median_us / 1000;
     std::printf("%-34s %10zu B %10.1f us %10.1f us %8.0f GB/s %8.0f GB/s %6.2f\n", what.c_str(), bytes, times.median_us,
@@ -243,7 +244,7 @@ struct Report {
   }
 };
 
-constexpr int kSets = 3;  // of buffers, in turn, so that no cache holds what comes next
+constexpr int kSets = 3;  // of buffers, used in turn, so that no cache holds the next set
 
 void time_packing(Device& device, Report& report, const std::string& name, const std::vector<std::size_t>& sizes,
                   Dtype in_packed, double factor, double limit) {
@@ -355,7 +356,7 @@ Options read(int count, char** words) {
 }  // namespace
 
 int main(int count, char** words) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a line is seen when it is known
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // lines appear at once in a pipe too
   const Options options = read(count, words);
   auto opened = open_cuda_device(options.device, options.config);
   if (!opened.ok()) {

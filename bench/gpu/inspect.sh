@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Prints what nvcc has made of the kernels: for each architecture their registers, how many blocks of 256 threads a
-# processor then runs at once, the bytes that they spill, and the widest accesses to the device's memory.
+# Prints properties of the compiled kernels for each architecture: registers, how many blocks of 256 threads a processor
+# runs at once, the bytes that they spill, and the widest accesses to the device's memory.
 #   bash bench/gpu/inspect.sh [FOLDER]     of a build: build/generated/cuda, where nvcc was found
-#   bash bench/gpu/inspect.sh --check ...  ends with 4 where a kernel spills, loads or stores less than 16 bytes at a time
+#   bash bench/gpu/inspect.sh --check ...  exits with 4 if a kernel spills, loads or stores less than 16 bytes at a time
 #                                          where it could, or divides by calling a subroutine
-# Accesses are those of the machine code where cuobjdump is (CUDA toolkit), else of the portable text that it comes from.
+# Accesses are read from the machine code if cuobjdump is installed (CUDA toolkit), else from the PTX.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 check=0
@@ -20,7 +20,7 @@ for file in kernels.report kernels.ptx kernels.fatbin; do
   fi
 done
 
-# "ARCHITECTURE KERNEL WORD": every access and call; the text's hold for all architectures.
+# "ARCHITECTURE KERNEL WORD" for every access and call; those of the PTX ("text") apply to all architectures.
 words() {
   if command -v cuobjdump >/dev/null; then
     cuobjdump -sass "$folder/kernels.fatbin" | awk '
@@ -80,7 +80,7 @@ words() {
                         match($0, /[0-9]+ bytes spill stores/); spilled = substr($0, RSTART) + 0 }
   /Used [0-9]+ registers/ { match($0, /Used [0-9]+/); registers = substr($0, RSTART + 5) + 0; row() }
   END {
-    if (rows == 0) { print "the report tells of no kernel"; exit 4 }
+    if (rows == 0) { print "the report contains no kernel"; exit 4 }
     printf "%d of %d as they should be\n", rows - bad, rows
     exit check && bad ? 4 : 0
   }'

@@ -1,10 +1,10 @@
-// Our allreduce by NCCL beside a bare ncclAllReduce, in the same process, on the same stream and buffers, in turns.
+// Measures our allreduce by NCCL beside a bare ncclAllReduce, in turns in the same process, stream and buffers.
 //
 //   nccl_bench [--ranks N] [--direct] [--check] [--most BYTES] [--json FILE] [--library L] [--nccl L]
 //
-// Several ranks are processes, which share the GPUs that there are (NCCL from 2.30 on). --direct: calls that queue at
-// once, instead of those that never block. --check: results alone. Ends with 3 where there is no GPU or no NCCL, with 4
-// when a result is wrong.
+// Several ranks are processes, which share the available GPUs (NCCL 2.30 and newer). --direct: calls that queue at
+// once, instead of those that never block. --check: checks results only. The exit code is 3 without a GPU or NCCL, and
+// 4 if a result is wrong.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -24,7 +24,7 @@ using namespace fdl;
 using namespace gpu_bench;
 
 constexpr int kRounds = 7;
-constexpr std::size_t kRotating = 256_MiB;  // beyond the caches of any GPU, where what is measured is large itself
+constexpr std::size_t kRotating = 256_MiB;  // at most; exceeds the caches of any GPU
 
 struct Options {
   Config config;
@@ -92,82 +92,83 @@ void report(const Options& options, const char* what, std::size_t bytes, const T
   std::fclose(file);
 }
 
-// The gradients of ResNet-50, of which each has at least one element.
+// The gradients of ResNet-50 with sizes divided by `divisor`, each at least one element.
 struct Gradients {
-  Gradients(Rank& me, std::size_t divisor) {
+  Gradients(Rank& self, std::size_t divisor) {
     for (const std::size_t size : resnet50()) {
       const std::size_t count = std::max<std::size_t>(size / divisor, 1);
-      std::byte* tensor = me.gpu.allocate(count * 4);
+      std::byte* tensor = self.gpu.allocate(count * 4);
       segments.push_back({tensor, total, count});
       total += count;
     }
   }
-  // Packed and summed as one.
-  void sum_packed(Rank& me, std::byte* memory) const {
-    Device& device = me.gpu.device();
-    stop_unless(device.pack(me.gpu.stream(), segments, Dtype::float32, memory, Dtype::float32, 1));
-    me.our_sum(memory, total);
-    stop_unless(device.unpack(me.gpu.stream(), segments, Dtype::float32, memory, Dtype::float32, 1));
+  // Packs the gradients, sums them as one vector, and unpacks them.
+  void sum_packed(Rank& self, std::byte* memory) const {
+    Device& device = self.gpu.device();
+    stop_unless(device.pack(self.gpu.stream(), segments, Dtype::float32, memory, Dtype::float32, 1));
+    self.our_sum(memory, total);
+    stop_unless(device.unpack(self.gpu.stream(), segments, Dtype::float32, memory, Dtype::float32, 1));
   }
 
   std::vector<DeviceSegment> segments;
   std::size_t total = 0;
 };
 
-void check(Rank& me, int ranks) {
+void check(Rank& self, int ranks) {
   constexpr std::size_t kCount = 1000;
-  std::byte* memory = me.gpu.allocate(kCount * 4);
+  std::byte* memory = self.gpu.allocate(kCount * 4);
   for (const bool ours : {true, false}) {
-    me.gpu.put(memory, values_of(me.rank, kCount));
-    ours ? me.our_sum(memory, kCount) : me.bare->sum(memory, kCount);
-    if (!is_sum(me.gpu.get(memory, kCount), ranks)) end(kWrong, ours ? "our sum is wrong" : "the bare sum is wrong");
+    self.gpu.put(memory, values_of(self.rank, kCount));
+    ours ? self.our_sum(memory, kCount) : self.bare->sum(memory, kCount);
+    if (!is_sum(self.gpu.get(memory, kCount), ranks)) end(kWrong, ours ? "our sum is wrong" : "the bare sum is wrong");
   }
-  const Gradients gradients(me, 1000);
-  std::byte* packed = me.gpu.allocate(gradients.total * 4);
-  for (const DeviceSegment& segment : gradients.segments) me.gpu.put(segment.tensor, values_of(me.rank, segment.count));
-  gradients.sum_packed(me, packed);
+  const Gradients gradients(self, 1000);
+  std::byte* packed = self.gpu.allocate(gradients.total * 4);
+  for (const DeviceSegment& segment : gradients.segments)
+    self.gpu.put(segment.tensor, values_of(self.rank, segment.count));
+  gradients.sum_packed(self, packed);
   for (const DeviceSegment& segment : gradients.segments) {
-    if (!is_sum(me.gpu.get(segment.tensor, segment.count), ranks)) end(kWrong, "a packed sum is wrong");
+    if (!is_sum(self.gpu.get(segment.tensor, segment.count), ranks)) end(kWrong, "a packed sum is wrong");
   }
 }
 
-// Packed and summed as one, beside one bare sum of as many bytes.
-void bench_fusion(Rank& me, const Options& options, std::byte* memory) {
-  const Gradients gradients(me, 1);
-  const Way fused = [&](int) { gradients.sum_packed(me, memory); };
-  const Way bare = [&](int) { me.bare->sum(memory, gradients.total); };
-  const auto times = measure({fused, bare}, kRounds, 5, true, [&] { me.gpu.finish(); });
-  if (me.rank != 0) return;
+// Compares packed gradients with one bare sum of as many bytes.
+void bench_fusion(Rank& self, const Options& options, std::byte* memory) {
+  const Gradients gradients(self, 1);
+  const Way fused = [&](int) { gradients.sum_packed(self, memory); };
+  const Way bare = [&](int) { self.bare->sum(memory, gradients.total); };
+  const auto times = measure({fused, bare}, kRounds, 5, true, [&] { self.gpu.finish(); });
+  if (self.rank != 0) return;
   report(options, "resnet-50, packed", gradients.total * 4, times[0], times[1]);
 }
 
-void bench_sizes(Rank& me, const Options& options, std::byte* memory, std::size_t rotating) {
+void bench_sizes(Rank& self, const Options& options, std::byte* memory, std::size_t rotating) {
   for (std::size_t bytes = 8; bytes <= options.most; bytes *= bytes == 128_MiB ? 2 : 8) {
     const std::size_t places = std::max<std::size_t>(rotating / std::max<std::size_t>(bytes, 4096), 1);
     const auto place = [&](int call) {
       return memory + static_cast<std::size_t>(call) % places * std::max<std::size_t>(bytes, 4096);
     };
-    const Way ours = [&](int call) { me.our_sum(place(call), bytes / 4); };
-    const Way bare = [&](int call) { me.bare->sum(place(call), bytes / 4); };
-    const auto times = measure({ours, bare}, kRounds, bytes <= 1_MiB ? 100 : 8, true, [&] { me.gpu.finish(); });
-    if (me.rank == 0) report(options, "allreduce", bytes, times[0], times[1]);
+    const Way ours = [&](int call) { self.our_sum(place(call), bytes / 4); };
+    const Way bare = [&](int call) { self.bare->sum(place(call), bytes / 4); };
+    const auto times = measure({ours, bare}, kRounds, bytes <= 1_MiB ? 100 : 8, true, [&] { self.gpu.finish(); });
+    if (self.rank == 0) report(options, "allreduce", bytes, times[0], times[1]);
   }
 }
 
 void run(const Options& options, int rank, const Ids& ids) {
-  Rank me(options, rank, ids);
+  Rank self(options, rank, ids);
   if (rank == 0) {
     std::printf("%s, %s, %d rank%s, %s calls, medians of %d rounds in turns\n", describe_nccl(options.config).c_str(),
-                std::string(me.gpu.device().name()).c_str(), options.ranks, options.ranks == 1 ? "" : "s",
+                std::string(self.gpu.device().name()).c_str(), options.ranks, options.ranks == 1 ? "" : "s",
                 options.calls == NcclCalls::direct ? "direct" : "deferred", kRounds);
   }
-  check(me, options.ranks);
+  check(self, options.ranks);
   if (rank == 0) std::printf("all sums are right\n");
   if (options.check_only) return;
   const std::size_t rotating = std::min(kRotating, std::max(1_MiB, 256 * options.most));
-  std::byte* memory = me.gpu.allocate(rotating);
-  bench_sizes(me, options, memory, rotating);
-  if (options.most >= 128_MiB) bench_fusion(me, options, memory);
+  std::byte* memory = self.gpu.allocate(rotating);
+  bench_sizes(self, options, memory, rotating);
+  if (options.most >= 128_MiB) bench_fusion(self, options, memory);
 }
 
 Options parse(int argc, char** argv) {
@@ -203,14 +204,14 @@ Options parse(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // a line is seen when it is known
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // lines appear at once in a pipe too
   const Options options = parse(argc, argv);
   WorkerGroup workers(options.ranks);
   Ids ids;
   if (workers.rank() == 0) {
     for (auto* id : {&ids.ours, &ids.bare}) *id = make_nccl_id(options.config, options.ranks);
   }
-  workers.tell(ids);
+  workers.broadcast(ids);
   run(options, workers.rank(), ids);
   return workers.outcome();
 }

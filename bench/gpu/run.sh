@@ -9,8 +9,8 @@
 #   bash bench/gpu/run.sh sanitize        the kernels under compute-sanitizer, of the CUDA toolkit
 #   --library L, --nccl L                 another driver, another NCCL (otherwise FARANDOLE_NCCL_LIBRARY, the one in
 #                                         the folder, a Python environment's, the system's)
-# Ends with 0 when all is right, 3 where a GPU, NCCL, PyTorch or the sanitizer is missing (what can be measured without
-# is), 4 when a result is wrong.
+# Exits with 0 if all results are right, 3 if a GPU, NCCL, PyTorch or the sanitizer is missing (what can be measured
+# without it is measured), 4 if a result is wrong.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 folder=build/gpu
@@ -60,7 +60,7 @@ build() {
   mkdir -p "$folder/lib"
   cp build/gpu-build/bin/{gpu_bench,nccl_bench,calls_bench} "$folder/"
   strip "$folder"/{gpu_bench,nccl_bench,calls_bench}
-  # What a bare machine lacks; its own C library and loader stay.
+  # Shared libraries that a bare machine lacks; its own C library and loader are used.
   ldd "$folder"/{gpu_bench,nccl_bench,calls_bench} | awk '$2 == "=>" && $1 !~ /^(libc|libm|libdl|librt|libpthread)\.so/ {print $3}' |
     sort -u | xargs cp -Lt "$folder/lib"
   strip --strip-unneeded "$folder"/lib/*.so*
@@ -82,7 +82,7 @@ if [ "$word" = build ] || [ ! -x "$folder/gpu_bench" ]; then build; fi
 
 export LD_LIBRARY_PATH="$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 worst=0
-# Everything that can be measured is; what is wrong weighs more than what is missing.
+# Runs one program and keeps the worst code: a wrong result wins over something missing.
 try() {
   local code=0
   "$@" || code=$?
@@ -107,7 +107,7 @@ if [ "$word" = sanitize ]; then
   exit "$worst"
 fi
 
-# Of its own: what others in the environment lie about is not measured.
+# Chooses NCCL explicitly, so that a library elsewhere in the environment is not measured by accident.
 if [ ${#nccl[@]} -eq 0 ] && [ -z "${FARANDOLE_NCCL_LIBRARY:-}" ]; then
   if [ -e "$folder/lib/libnccl.so.2.gz" ]; then
     unpacked=$(mktemp -d)
@@ -121,8 +121,8 @@ fi
 
 echo "== kernels"
 try "$folder/gpu_bench" "${library[@]}" "${device[@]}" "${check[@]}" "${json[@]}"
-[ "$worst" != 3 ] || exit 3 # no GPU: it has said so
-# One rank, calls that never block and calls that queue at once; then two ranks on the GPUs that there are.
+[ "$worst" != 3 ] || exit 3 # no GPU: gpu_bench has printed it
+# One rank with calls that never block and with calls that queue at once; then two ranks on the available GPUs.
 for way in "nccl_bench" "nccl_bench --direct" "nccl_bench --ranks 2" "calls_bench" "calls_bench --ranks 2"; do
   echo "== $way"
   # shellcheck disable=SC2086

@@ -1,10 +1,10 @@
-"""Writes libnccl to standard output with the machine code of one architecture alone: all else of it is zeros, in the
-same places, and packs to almost nothing.
+"""Writes libnccl to standard output with the machine code of one architecture only. All other machine code becomes
+zeros in the same places, which compress to almost nothing.
 
     python3 slim_nccl.py libnccl.so.2 90 | gzip >libnccl.so.2.gz
 
-A fat binary is a header and entries, each with a header that names its architecture; a driver passes over entries for
-others. What was meant for linking (its entries in __nv_relfatbin) and what debuggers read is left out too.
+A fat binary is a header and entries, each with a header that names its architecture; a driver skips entries of other
+architectures. Entries for linking (in __nv_relfatbin) and debug sections become zeros too.
 """
 
 import struct
@@ -15,7 +15,7 @@ PTX, ELF = 1, 2
 
 
 def sections(image):
-    """Name, offset and size of each section of the ELF file."""
+    """Yields name, offset and size of each section of the ELF file."""
     (table,) = struct.unpack_from("<Q", image, 40)
     count, names = struct.unpack_from("<HH", image, 60)
     rows = [struct.unpack_from("<IIQQQQ", image, table + 64 * i) for i in range(count)]
@@ -25,12 +25,12 @@ def sections(image):
 
 
 def entries(image, offset, size):
-    """Architecture, offset and size of each entry's contents, in all fat binaries of a section."""
+    """Yields kind, architecture, offset and size of each entry's contents, in all fat binaries of a section."""
     at, end = offset, offset + size
     while at + 16 <= end:
         magic, _, header, length = struct.unpack_from("<IHHQ", image, at)
         if magic != MAGIC:
-            at += 8  # filling
+            at += 8  # padding
             continue
         at += header
         stop = at + length
@@ -38,7 +38,7 @@ def entries(image, offset, size):
             kind, _, header, length = struct.unpack_from("<HHIQ", image, at)
             (architecture,) = struct.unpack_from("<I", image, at + 28)
             if kind not in (PTX, ELF) or at + header + length > stop:
-                sys.exit(f"slim_nccl: an entry at {at} is of no kind that is known here")
+                sys.exit(f"slim_nccl: the entry at {at} is of an unknown kind")
             yield kind, architecture, at + header, length
             at += header + length
 

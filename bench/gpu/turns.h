@@ -1,4 +1,4 @@
-// Times of several ways to do the same, taken in turns so that all of them meet the same machine.
+// Measures several ways of doing the same in turns, so that a disturbance of the machine affects all of them.
 #pragma once
 
 #include <algorithm>
@@ -22,11 +22,11 @@ struct Times {
 // One way, called with a number to rotate buffers by.
 using Way = std::function<void(int)>;
 
-// Of one call among `calls`; `finish` waits until the device is through, which counts where `to_the_end`.
+// The times of one call among `calls`, for each way. `finish` waits for the device; it is timed if `to_the_end`.
 inline std::vector<Times> measure(const std::vector<Way>& ways, int rounds, int calls, bool to_the_end,
                                   const std::function<void()>& finish) {
   std::vector<std::vector<double>> all(ways.size());
-  for (int round = -1; round < rounds; ++round) {  // the first one warms up
+  for (int round = -1; round < rounds; ++round) {  // the first round is not counted
     for (std::size_t way = 0; way < ways.size(); ++way) {
       finish();
       const int64_t begin = fdl::now_ns();

@@ -1,7 +1,8 @@
 """render: fills PLACEHOLDER_NAME in files of examples/, and prints nothing while one is left or does not look right.
 
     python examples/eks/render.py --set REGION=us-west-2 --set AZ_1=us-west-2a ... FILE > cluster.yaml
-    kubectl kustomize ... | python examples/eks/render.py --partition aws-cn --set ACCOUNT=111122223333 - | kubectl apply ...
+    kubectl kustomize ... | python examples/eks/render.py --partition aws-cn --set ACCOUNT=111122223333 - | kubectl
+    apply ...
 
 A value can also come from the environment variable of the same name. With --partition aws-cn the names of ARNs, of ECR
 and of other endpoints become those of China.

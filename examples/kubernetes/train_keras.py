@@ -3,7 +3,7 @@
     farandole run -np 2 -- python train_keras.py
     farandole run -np 2 -- python train_keras.py --checkpoint s3://bucket/run-7     # pip install "farandole[s3]"
 
-What the tutorials for Kubernetes that this replaces do wrong: they import horovod.tensorflow and use its callbacks, which
+Mistakes of the tutorials for Kubernetes that this replaces: they import horovod.tensorflow and use its callbacks, which
 are in horovod.tensorflow.keras (here horovod.keras); they scale neither the learning rate nor the data by the number of
 ranks; and each rank prints and saves.
 """
@@ -13,15 +13,14 @@ import os
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
-
-import farandole.keras as hvd  # noqa: E402
-from farandole import checkpoint  # noqa: E402
+import farandole.keras as hvd
+import keras
+import numpy as np
+from farandole import checkpoint
 
 
 def points(count):
-    """Drawn points of ten classes, the same on every rank."""
+    """Random points of ten classes, the same on every rank."""
     random = np.random.default_rng(0)
     centers, labels = random.normal(0, 1, (10, 64)), random.integers(0, 10, count)
     return (centers[labels] + random.normal(0, 1, (count, 64))).astype("float32"), labels
@@ -43,7 +42,7 @@ def arrays_of(model):
 
 
 def resume(where, model):
-    """The epoch to go on with: every rank reads what rank 0 saved last."""
+    """The epoch to continue with: every rank reads the last checkpoint of rank 0."""
     found = checkpoint.load(where) if where else None
     if not found:
         return 0
@@ -78,7 +77,7 @@ def main():
 
     callbacks = [
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        hvd.callbacks.MetricAverageCallback(),  # before all that look at metrics
+        hvd.callbacks.MetricAverageCallback(),  # before all callbacks that use metrics
         hvd.callbacks.LearningRateWarmupCallback(options.lr * hvd.size(), options.warmup_epochs),
     ]
     if options.checkpoint:
@@ -91,7 +90,7 @@ def main():
         )
     model.fit(
         inputs[mine], labels[mine], options.batch_size, options.epochs, 0, callbacks, initial_epoch=first
-    )  # verbose 0: one rank prints, and only what Katib looks for
+    )  # verbose 0: one rank prints, and only the metric that Katib reads
 
 
 if __name__ == "__main__":

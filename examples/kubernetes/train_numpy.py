@@ -1,11 +1,12 @@
-"""train_numpy: training with NumPy alone, as a job on Kubernetes does it: it saves, resumes, and answers SIGTERM.
+"""train_numpy: training with NumPy alone, as a job on Kubernetes: it saves, resumes, and handles SIGTERM.
 
     farandole run -np 2 -- python train_numpy.py --checkpoint /tmp/state.npz
-    farandole run -np 2 -- python train_numpy.py --checkpoint s3://bucket/run-7/state.npz     # pip install "farandole[s3]"
+    farandole run -np 2 -- python train_numpy.py --checkpoint s3://bucket/run-7/state.npz     # pip install
+    "farandole[s3]"
 
-Softmax regression on handwritten digits (`--data`: rows of 64 pixels and a label, .npy), or without them on drawn
+Softmax regression on handwritten digits (`--data`: rows of 64 pixels and a label, .npy), or without them on random
 points. Every rank computes the same global batches, so the result does not depend on the number of ranks. Rank 0 alone
-prints the metric, as `loss=0.25`, which is what Katib looks for.
+prints the metric, as `loss=0.25`, which Katib reads.
 """
 
 import argparse
@@ -14,9 +15,8 @@ import signal
 import sys
 import zipfile
 
-import numpy as np
-
 import farandole
+import numpy as np
 from farandole import checkpoint
 
 PREEMPTED = 143  # never 0: Kubernetes would count an index that saved its state as finished
@@ -85,7 +85,7 @@ def main():
     rank, size = farandole.rank(), farandole.size()
     inputs, labels = load(options.data)
     first, weights = resume(options.checkpoint) if rank == 0 else (0, None)
-    # Rank 0 decides where all begin: a shared file may look different from another node for a moment.
+    # Rank 0 decides at which step all begin: for a moment another node may see an older version of a shared file.
     first = int(farandole.broadcast(np.array([first]), 0, name="first")[0])
     weights = farandole.broadcast(np.zeros((65, 10)) if weights is None else weights, 0, name="weights")
     if rank == 0:

@@ -3,7 +3,7 @@
     farandole run -np 2 -- python train_torch.py
     farandole run -np 2 -- python train_torch.py --checkpoint s3://bucket/run-7     # pip install "farandole[s3]"
 
-What the tutorials for Kubernetes that this replaces do wrong: they scale neither the learning rate nor the data by the
+Mistakes of the tutorials for Kubernetes that this replaces: they scale neither the learning rate nor the data by the
 number of ranks, and each rank prints and saves.
 """
 
@@ -11,10 +11,9 @@ import argparse
 import functools
 import io
 
+import farandole.torch as hvd
 import torch
 import torch.nn.functional as F
-
-import farandole.torch as hvd
 from farandole import checkpoint
 
 
@@ -23,7 +22,7 @@ def save(thing, file):
 
 
 def resume(where, model, optimizer):
-    """The epoch to go on with: every rank reads what rank 0 saved last."""
+    """The epoch to continue with: every rank reads the last checkpoint of rank 0."""
     found = checkpoint.load(where) if where else None
     if not found:
         return 0
@@ -33,7 +32,7 @@ def resume(where, model, optimizer):
 
 
 def points(count):
-    """Drawn points of ten classes, the same on every rank."""
+    """Random points of ten classes, the same on every rank."""
     random = torch.Generator().manual_seed(0)
     centers = torch.randn(10, 64, generator=random)
     labels = torch.randint(0, 10, (count,), generator=random)

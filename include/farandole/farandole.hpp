@@ -19,6 +19,7 @@ inline namespace api_0 {
 // Carries a copy of what fdl_last_error() returned after a failed call; what() is its text.
 class Error : public std::runtime_error {
  public:
+  // Copies the strings of `error`, which the next failure in this thread overwrites.
   explicit Error(const fdl_error& error)
       : std::runtime_error(error.text),
         code(error.code),
@@ -71,15 +72,17 @@ struct EndWith {
 // The outcome of named operations that were submitted together.
 class Handle {
  public:
-  // Takes ownership.
+  // Takes ownership of a handle of fdl_submit or fdl_run.
   explicit Handle(fdl_handle* handle) : handle_(handle) {}
+  // Whether the operations have completed. Does not wait.
   bool done() const {
     int done = 0;
     check(fdl_poll(handle_.get(), &done));
     return done != 0;
   }
-  // In nanoseconds; negative: no limit. Throws the operations' failure.
+  // Waits for the outcome and throws it if it is a failure. timeout_ns < 0: no limit.
   void wait(int64_t timeout_ns = -1) const { check(fdl_wait_handle(handle_.get(), timeout_ns)); }
+  // The C object, which stays owned by this one.
   fdl_handle* get() const { return handle_.get(); }
 
  private:
@@ -108,6 +111,7 @@ class Batch {
     return *this;
   }
 
+  // Submits the operations and returns at once. Their tensors must stay in place until the handle is done.
   Handle submit(fdl_group* group) const {
     fdl_handle* handle = nullptr;
     check(fdl_submit(group, operations_.data(), operations_.size(), &handle));
@@ -136,40 +140,51 @@ class Comm {
     check(fdl_comm_create(group, &made));
     comm_.reset(made);
   }
+  // This rank's number in the communicator.
   int rank() const { return fdl_comm_rank(comm_.get()); }
+  // How many ranks the communicator has.
   int size() const { return fdl_comm_size(comm_.get()); }
 
+  // In place: the reduction of all ranks' data, on every rank.
   template <typename T>
   void allreduce(T* data, std::size_t count, fdl_reduce_op op = FDL_SUM) {
     check(fdl_allreduce(comm_.get(), data, data, count, dtype_of<T>(), op));
   }
+  // Copies rank `root`'s data to all ranks.
   template <typename T>
   void broadcast(T* data, std::size_t count, int root = 0) {
     check(fdl_broadcast(comm_.get(), data, count, dtype_of<T>(), root));
   }
+  // The inputs of all ranks in rank order. count: of each input.
   template <typename T>
   void allgather(const T* input, T* output, std::size_t count) {
     check(fdl_allgather(comm_.get(), input, output, count, dtype_of<T>()));
   }
+  // This rank's part of the reduction. count: of each output.
   template <typename T>
   void reduce_scatter(const T* input, T* output, std::size_t count, fdl_reduce_op op = FDL_SUM) {
     check(fdl_reduce_scatter(comm_.get(), input, output, count, dtype_of<T>(), op));
   }
+  // Part r of input goes to rank r; part r of output comes from rank r. count: of each part.
   template <typename T>
   void alltoall(const T* input, T* output, std::size_t count) {
     check(fdl_alltoall(comm_.get(), input, output, count, dtype_of<T>()));
   }
+  // Sends to rank `peer`, which calls recv.
   template <typename T>
   void send(const T* data, std::size_t count, int peer) {
     check(fdl_send(comm_.get(), data, count, dtype_of<T>(), peer));
   }
+  // Receives from rank `peer`, which calls send.
   template <typename T>
   void recv(T* data, std::size_t count, int peer) {
     check(fdl_recv(comm_.get(), data, count, dtype_of<T>(), peer));
   }
+  // Returns when all ranks have called it.
   void barrier() { check(fdl_barrier(comm_.get())); }
-  // From any thread.
+  // Ends the communicator on all ranks with FDL_ABORTED and `reason`. May be called from any thread.
   void abort(const std::string& reason) { check(fdl_comm_abort(comm_.get(), reason.c_str())); }
+  // The C object, which stays owned by this one.
   fdl_comm* get() const { return comm_.get(); }
 
  private:
@@ -185,8 +200,11 @@ class Group {
     check(fdl_group_create(world, ranks.data(), ranks.size(), &made));
     group_.reset(made);
   }
+  // This rank's number in the group.
   int rank() const { return fdl_group_rank(group_.get()); }
+  // How many ranks the group has.
   int size() const { return fdl_group_size(group_.get()); }
+  // The C object, which stays owned by this one.
   fdl_group* get() const { return group_.get(); }
 
  private:
@@ -196,6 +214,7 @@ class Group {
 // All ranks of the job. The constructor joins the job and blocks until all ranks are there; the destructor leaves it.
 class World {
  public:
+  // Blocks until all ranks have arrived. NULL: everything from the environment.
   explicit World(const fdl_world_options* options = nullptr) {
     fdl_world* made = nullptr;
     check(fdl_world_create(options, &made));
@@ -203,11 +222,15 @@ class World {
     facts_.struct_size = sizeof facts_;
     check(fdl_world_info(made, &facts_));
   }
+  // This rank's number.
   int rank() const { return facts_.rank; }
+  // How many ranks the job has.
   int size() const { return facts_.size; }
+  // Rank, size, host, launcher and transports.
   const fdl_world_facts& facts() const { return facts_; }
-  // Belongs to the world.
+  // The group of all ranks.
   fdl_group* all() const { return fdl_group_all(world_.get()); }
+  // The C object, which stays owned by this one.
   fdl_world* get() const { return world_.get(); }
 
  private:

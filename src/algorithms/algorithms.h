@@ -1,4 +1,4 @@
-// Algorithms: the functions that write schedules, one file each; catalog.cpp has their rows.
+// This header declares the functions that write schedules. Each algorithm has its own file; catalog.cpp lists them all.
 #pragma once
 
 #include "algorithms/catalog.h"

@@ -1,4 +1,4 @@
-// Binomial tree: sums travel up and results travel down a tree of log2(p) levels; slices stream through it.
+// The binomial tree moves sums up and results down a tree of log2(p) levels; slices stream through it.
 //
 //   4 ranks      up    round 0   1 to 0, 3 to 2
 //                      round 1   2 to 0
@@ -14,7 +14,7 @@
 namespace fdl {
 namespace {
 
-// The whole vector up to rank 0 and down again; a barrier is the same with no bytes.
+// Reduces the whole vector up to rank 0 and sends it down again; a barrier does the same with no bytes.
 Schedule up_and_down(const ScheduleRequest& request, Collective collective) {
   const BinomialTree tree(request.rank, request.size, 0);
   Builder step("binomial_tree", collective, request.rank, request.size, 1);
@@ -29,7 +29,8 @@ Schedule up_and_down(const ScheduleRequest& request, Collective collective) {
   return step.take();
 }
 
-// Chunks of neighbouring ranks, seen from the root's side, may go on behind the last rank at chunk 0: two ranges then.
+// Returns the chunks of consecutive nodes. Nodes are counted from the root, so the ranks may wrap around at chunk 0 and
+// form two ranges.
 std::vector<ChunkRange> around(Space space, int first, int count, int size) {
   const int before_end = std::min(count, size - first);
   std::vector<ChunkRange> ranges{{space, first, before_end}};
@@ -37,8 +38,8 @@ std::vector<ChunkRange> around(Space space, int first, int count, int size) {
   return ranges;
 }
 
-// The scratch of a subtree that hangs on the root, cut where the root has to cut: the k-th message must be as long on
-// both sides.
+// Returns the scratch ranges of a child of the root, split where the root's ranges are split, since the k-th message
+// must have the same length on both sides.
 std::vector<ChunkRange> cut_like_root(const BinomialTree& tree, int rank) {
   std::vector<ChunkRange> ranges;
   int done = 0;
@@ -83,7 +84,7 @@ Schedule binomial_tree_broadcast(const ScheduleRequest& request) {
   return step.take();
 }
 
-// A node gathers its subtree in scratch, where ranks follow each other, and passes it on in one message.
+// A node gathers its subtree in scratch, in the order of nodes, and sends it to its parent in one message.
 Schedule binomial_tree_gather(const ScheduleRequest& request) {
   const BinomialTree tree(request.rank, request.size, request.root);
   Builder step("binomial_tree", Collective::gather, request.rank, request.size, request.size, request.root);

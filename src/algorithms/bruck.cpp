@@ -1,13 +1,14 @@
-// Bruck: log2(p) rounds for any number of ranks, by working on chunks turned so that the own one comes first.
+// Bruck's algorithm takes log2(p) rounds for any number of ranks. It works on rotated chunks: a rank's own chunk comes
+// first.
 //
 //   4 ranks, allgather: what rank 0 holds, in scratch       0 . . .
 //     round 0   first chunk to rank 3, one from rank 1      0 1 . .
-//     round 1   two chunks to rank 2, two from rank 2       0 1 2 3      rank r holds r r+1 r+2 r+3: turned back at
-//     last
+//     round 1   two chunks to rank 2, two from rank 2       0 1 2 3      rank r holds r r+1 r+2 r+3, rotated back
+//                                                                        at the end
 //
 //   4 ranks, alltoall: chunk i of rank r, destined for rank r+i, travels by the bits of i
 //     round 0   chunks 1 and 3 move on by one rank
-//     round 1   chunks 2 and 3 move on by two      fewer messages, more bytes: for short chunks of one size
+//     round 1   chunks 2 and 3 move on by two      few messages but more bytes: for short chunks of one size
 //
 // Source: J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal, D. Weathersby, "Efficient algorithms for all-to-all communications
 // in multiport message-passing systems", IEEE TPDS 8 (1997).
@@ -20,7 +21,7 @@
 namespace fdl {
 namespace {
 
-// Runs of neighbouring chunks whose number has the bit.
+// Returns the runs of consecutive chunks whose number has the bit set.
 std::vector<ChunkRange> runs_with(int bit, int size) {
   std::vector<ChunkRange> runs;
   for (int first = bit; first < size; first += 2 * bit) runs.push_back(scratch(first, std::min(bit, size - first)));
@@ -50,7 +51,7 @@ Schedule bruck_alltoall(const ScheduleRequest& request) {
   const int size = request.size;
   Builder step("bruck", Collective::alltoall, rank, size, size);
   step.pipelining(Pipelining::rounds);
-  // The chunks, then a packed message on its way out, then one on its way in.
+  // Scratch holds the chunks, then the packed outgoing message, then the incoming one.
   for (int i = 0; i < 3 * size; ++i) step.new_scratch(0);
   step.copy(scratch(0, size - rank), input(rank, size - rank));
   if (rank > 0) step.copy(scratch(size - rank, rank), input(0, rank));

@@ -1,8 +1,8 @@
-// Catalog: the rows. The tests prove each row for every size in range, with every root, in place and not.
+// This file holds the rows of the catalog. The tests prove each row for many sizes and roots, in place and not.
 //
-// To add an algorithm: write algorithms/<name>.cpp (a drawing for 4 ranks, where it comes from, and a pure function
-// from ScheduleRequest to Schedule), declare the function in algorithms.h, and add one row here. If it should be chosen
-// by itself, give choose.cpp its cost. Nothing else: proof, simulation, execution and `farandole explain` read the row.
+// To add an algorithm, write algorithms/<name>.cpp: a drawing for 4 ranks, the source, and a pure function from
+// ScheduleRequest to Schedule. Declare the function in algorithms.h and add one row here. For automatic choice, add its
+// cost to choose.cpp. Proof, simulation, execution and `farandole explain` read the row and need no change.
 #include "algorithms/catalog.h"
 
 #include <bit>
@@ -21,7 +21,7 @@ constexpr Algorithm kCatalog[] = {
      .write = ring_allreduce},
     {.name = "recursive_doubling",
      .collective = Collective::allreduce,
-     .sentence = "Whole vectors exchanged across one bit of the rank a round: log2(p) messages; Thakur et al. "
+     .sentence = "Whole vectors exchanged across one bit of the rank per round: log2(p) messages; Thakur et al. "
                  "2005",
      .write = recursive_doubling_allreduce},
     {.name = "halving_doubling",
@@ -45,7 +45,7 @@ constexpr Algorithm kCatalog[] = {
      .write = two_level_allreduce},
     {.name = "direct",
      .collective = Collective::allreduce,
-     .sentence = "The owner of a chunk folds everyone's in rank order and sends it to all: 2 rounds of p-1 "
+     .sentence = "The owner of a chunk folds all ranks' parts in rank order and sends it to all: 2 rounds of p-1 "
                  "messages, the same bits every time; Chan et al. 2007",
      .needs_commutative = false,
      .write = direct_allreduce},
@@ -78,17 +78,17 @@ constexpr Algorithm kCatalog[] = {
      .write = ring_allgather},
     {.name = "recursive_doubling",
      .collective = Collective::allgather,
-     .sentence = "Doubling blocks across one bit of the rank a round: log2(p) messages; Thakur et al. 2005",
+     .sentence = "Doubling blocks across one bit of the rank per round: log2(p) messages; Thakur et al. 2005",
      .power_of_two_only = true,
      .write = recursive_doubling_allgather},
     {.name = "bruck",
      .collective = Collective::allgather,
-     .sentence = "Doubling blocks, turned so that any size does: log2(p) messages and one copy; Bruck et al. "
+     .sentence = "Doubling blocks, rotated so that any size works: log2(p) messages and one copy; Bruck et al. "
                  "1997",
      .write = bruck_allgather},
     {.name = "direct",
      .collective = Collective::allgather,
-     .sentence = "Everyone sends to everyone: one round of p-1 messages; Chan et al. 2007",
+     .sentence = "Every rank sends to every other rank: one round of p-1 messages; Chan et al. 2007",
      .write = direct_allgather},
     {.name = "ring",
      .collective = Collective::reduce_scatter,
@@ -100,13 +100,14 @@ constexpr Algorithm kCatalog[] = {
      .write = halving_reduce_scatter},
     {.name = "direct",
      .collective = Collective::reduce_scatter,
-     .sentence = "The owner of a chunk folds everyone's in rank order: one round, the same bits every time; Chan "
-                 "et al. 2007",
+     .sentence = "The owner of a chunk folds all ranks' parts in rank order: one round, the same bits every time; "
+                 "Chan et al. 2007",
      .needs_commutative = false,
      .write = direct_reduce_scatter},
     {.name = "pairwise",
      .collective = Collective::alltoall,
-     .sentence = "One partner a round, every chunk straight to its place: p-1 messages; Thakur et al. 2005",
+     .sentence =
+         "One partner per round, every chunk sent directly to its destination: p-1 messages; Thakur et al. 2005",
      .in_place = false,
      .write = pairwise_alltoall},
     {.name = "bruck",
@@ -121,7 +122,7 @@ constexpr Algorithm kCatalog[] = {
      .write = binomial_tree_gather},
     {.name = "direct",
      .collective = Collective::gather,
-     .sentence = "Everyone sends to the root: p-1 messages there; Chan et al. 2007",
+     .sentence = "Every rank sends to the root: p-1 messages there; Chan et al. 2007",
      .write = direct_gather},
     {.name = "binomial_tree",
      .collective = Collective::scatter,
@@ -129,15 +130,15 @@ constexpr Algorithm kCatalog[] = {
      .write = binomial_tree_scatter},
     {.name = "direct",
      .collective = Collective::scatter,
-     .sentence = "The root sends to everyone: p-1 messages there; Chan et al. 2007",
+     .sentence = "The root sends to every rank: p-1 messages there; Chan et al. 2007",
      .write = direct_scatter},
     {.name = "dissemination",
      .collective = Collective::barrier,
-     .sentence = "Word passed on to the rank 2^k after: log2(p) messages; Hensgen, Finkel and Manber 1988",
+     .sentence = "Round k signals the rank 2^k after: log2(p) messages; Hensgen, Finkel and Manber 1988",
      .write = dissemination_barrier},
     {.name = "binomial_tree",
      .collective = Collective::barrier,
-     .sentence = "Word up one tree and down again: 2 log2(p) messages",
+     .sentence = "Signals up one tree and down again: 2 log2(p) messages",
      .write = binomial_tree_barrier},
 };
 
@@ -175,7 +176,8 @@ bool fits(const Algorithm& algorithm, int size) {
 }
 
 std::string_view obstacle(const Algorithm& algorithm, int ranks, Need need) {
-  if (!fits(algorithm, ranks)) return algorithm.power_of_two_only ? "needs a power of two" : "does not do this size";
+  if (!fits(algorithm, ranks))
+    return algorithm.power_of_two_only ? "needs a power of two" : "does not support this size";
   const bool folds = algorithm.collective == Collective::allreduce || algorithm.collective == Collective::reduce ||
                      algorithm.collective == Collective::reduce_scatter;
   if (need.rank_order && folds && algorithm.needs_commutative) return "does not fold in rank order";

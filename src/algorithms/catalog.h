@@ -1,4 +1,5 @@
-// Catalog: every algorithm, one row each: which collective, for which group sizes, and the function that writes it.
+// The catalog has one row for each algorithm: its collective, the group sizes it supports and the function that writes
+// its schedule.
 #pragma once
 
 #include <span>
@@ -9,23 +10,23 @@
 
 namespace fdl {
 
-// What an algorithm is given. Facts only; it returns data.
+// The input of an algorithm. An algorithm is a pure function of it.
 struct ScheduleRequest {
   Collective collective = Collective::allreduce;
   int rank = 0;
   int size = 1;
   int root = 0;
-  int ranks_per_host = 1;  // for two_level: the group is made of neighbouring blocks of so many ranks
+  int ranks_per_host = 1;  // for two_level: consecutive ranks form hosts of this many ranks
 };
 
 struct Algorithm {
   std::string_view name;  // "ring"
   Collective collective;
-  std::string_view sentence;  // what it is, its cost and its source, for `farandole explain`
+  std::string_view sentence;  // description, cost and source, for `farandole explain`
   int min_size = 1;
   int max_size = 1 << 16;
   bool power_of_two_only = false;
-  bool in_place = true;           // right when input and output are the same memory
+  bool in_place = true;           // correct when input and output are the same memory
   bool needs_commutative = true;  // false: folds in rank order
   bool even_chunks_only = false;  // Bruck: all chunks of one size
   Schedule (*write)(const ScheduleRequest&) = nullptr;
@@ -33,17 +34,18 @@ struct Algorithm {
 
 std::span<const Algorithm> catalog();
 
-// The row, or an error that lists the names that the collective has.
+// Returns the row, or an error that lists the names of the collective's algorithms.
 Result<const Algorithm*> find_algorithm(Collective collective, std::string_view name);
-// What a call asks of the algorithm that runs it.
+// What a call requires of the algorithm that runs it.
 struct Need {
   bool rank_order = false;  // folds in rank order
-  bool uneven = false;      // chunks of different sizes, or nobody can tell
+  bool uneven = false;      // chunks of different or unknown sizes
 };
-// Why the row cannot run; empty if it can.
+// Returns why the row cannot run; empty if it can.
 std::string_view obstacle(const Algorithm& algorithm, int ranks, Need need);
-// "34 algorithms, 9c1185a5": the same where the same rows are chosen from.
+// "34 algorithms, 9c1185a5": equal on two builds if their catalogs have the same rows.
 std::string catalog_fingerprint();
+// Returns whether the algorithm supports a group of `size` ranks.
 bool fits(const Algorithm& algorithm, int size);
 
 }  // namespace fdl

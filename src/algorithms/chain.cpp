@@ -1,4 +1,4 @@
-// Chain: each rank passes on to the next what it gets; slices stream through, so long vectors cost one transfer.
+// The chain forwards the vector from rank to rank. Slices stream through, so a long vector costs about one transfer.
 //
 //   4 ranks, root 0, slices a b c:   0 -abc-> 1 -abc-> 2 -abc-> 3      time: slices + p - 2 transfers of one slice
 //

@@ -1,12 +1,12 @@
-// Direct: every rank owns a chunk, gets all ranks' versions of it and folds them at once, in rank order.
+// In the direct algorithms every rank owns a chunk, receives all ranks' versions of it and folds them in rank order.
 //
 //   4 ranks      round 0   rank r sends chunk q to rank q, for every q
-//                          rank r folds 0 1 2 3 of its chunk: the same bits whatever arrives first, rounded once
-//                round 1   rank r sends its chunk to everyone      2 rounds, p-1 messages each; needs full bisection
+//                          rank r folds 0 1 2 3 of its chunk: the same bits in any order of arrival, rounded once
+//                round 1   rank r sends its chunk to all ranks      2 rounds, p-1 messages each; needs full bisection
 //
-// Peers are visited r+1, r+2, ... so that no rank is everybody's first.
+// Rank r visits its peers in the order r+1, r+2, ..., so that the first messages go to different ranks.
 // Source: E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn, "Collective communication: theory, practice, and
-// experience", CCPE 19 (2007); the order of folding is ours.
+// experience", CCPE 19 (2007); the fold in rank order is our addition.
 #include "algorithms/algorithms.h"
 #include "schedule/builder.h"
 
@@ -17,7 +17,7 @@ int rank_after(const ScheduleRequest& request, int offset) {
   return (request.rank + offset + request.size) % request.size;
 }
 
-// Hands out all chunks of input and folds the own one into `target`.
+// Sends each chunk of input to its owner and folds this rank's own chunk into `target`.
 void fold_own_chunk(Builder& step, const ScheduleRequest& request, ChunkRange target) {
   if (request.size == 1) {
     step.copy(target, input(0));

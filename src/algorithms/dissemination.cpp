@@ -1,9 +1,9 @@
-// Dissemination: in round k each rank tells the rank 2^k after it what it has heard.
+// The dissemination barrier signals, in round k, from each rank to the rank 2^k after it.
 //
-//   4 ranks      round 0   0 to 1, 1 to 2, 2 to 3, 3 to 0      each has heard of 2
-//                round 1   0 to 2, 1 to 3, 2 to 0, 3 to 1      each has heard of all 4
+//   4 ranks      round 0   0 to 1, 1 to 2, 2 to 3, 3 to 0      each has a signal from 2 ranks, itself included
+//                round 1   0 to 2, 1 to 3, 2 to 0, 3 to 1      each has a signal from all 4
 //
-// The messages are empty; recv_reduce is used because it accepts while the send beside it is still under way.
+// The messages are empty. They use recv_reduce because it accepts a message while the send of its round is in flight.
 // Source: D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization", IJPP 17 (1988).
 #include "algorithms/algorithms.h"
 #include "schedule/builder.h"

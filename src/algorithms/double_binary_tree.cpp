@@ -1,6 +1,7 @@
-// Double binary tree: two trees, each for half of the vector; a rank that is a leaf in one works inside the other.
+// The double binary tree uses two trees, each for half of the vector. A rank that is a leaf in one tree is an inner
+// node of the other.
 //
-//   4 ranks: in-order trees, even positions are leaves; the second is the first seen in a mirror
+//   4 ranks: in-order trees, even positions are leaves; the second tree is the first one mirrored
 //
 //       first tree: 3        second tree: 0
 //                  /                       \        chunk 0 goes up and down the first tree,
@@ -25,7 +26,7 @@ struct Node {
   std::vector<int> children;
 };
 
-// Of `count` positions in order, the one on top: to its left is a perfect tree.
+// Returns the root of the in-order tree over `count` positions from `first`. Its left subtree is a perfect tree.
 int top_of(int first, int count) { return first + static_cast<int>(std::bit_floor(static_cast<unsigned>(count))) - 1; }
 
 // Walks down the in-order tree over positions 0..size-1 to `position`.
@@ -61,7 +62,7 @@ Node node_of(int rank, int size, int tree) {
 
 }  // namespace
 
-// All ranks write the four passes in the same order, so that messages of the two trees meet on shared lanes.
+// All ranks write the four passes in the same order. Two trees may share a lane, where messages are matched in order.
 Schedule double_binary_tree_allreduce(const ScheduleRequest& request) {
   Builder step("double_binary_tree", Collective::allreduce, request.rank, request.size, 2);
   const Node nodes[2] = {node_of(request.rank, request.size, 0), node_of(request.rank, request.size, 1)};

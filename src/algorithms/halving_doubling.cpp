@@ -1,12 +1,12 @@
-// Halving and doubling: a butterfly whose messages halve while it reduces and double while it gathers.
+// Halving and doubling is a butterfly whose messages halve while it reduces and double while it gathers.
 //
-//   4 ranks, 4 chunks: what rank 0 sends, and to whom
-//     reduce-scatter   round 0   chunks 2-3 to rank 2      each round settles half of what is left
+//   4 ranks, 4 chunks: what rank 0 sends, and to which rank
+//     reduce-scatter   round 0   chunks 2-3 to rank 2      each round halves the chunks that a rank still reduces
 //                      round 1   chunk 1 to rank 1         now rank r holds the whole sum of chunk r
 //     allgather        round 2   chunk 0 to rank 1
 //                      round 3   chunks 0-1 to rank 2      as few bytes as a ring, in 2 log2(p) messages
 //
-// Where the size is no power of two, see fold.h.
+// For sizes that are not a power of two, see fold.h.
 // Source: R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; Thakur et al. 2005.
 #include "algorithms/algorithms.h"
 #include "algorithms/fold.h"
@@ -21,7 +21,7 @@ Schedule halving_doubling_allreduce(const ScheduleRequest& request) {
   step.pipelining(Pipelining::rounds);
   if (fold.extra()) return step.send(fold.partner(), input(0, core)).recv(fold.partner(), output(0, core)).take();
 
-  // Who stands for itself alone sends its first half from input and needs a copy of the other half only.
+  // A rank outside the pairs sends its first half directly from input and copies only the other half to output.
   bool untouched = !fold.paired() && core > 1;
   if (!untouched) step.copy(output(0, core), input(0, core));
   if (fold.paired()) step.recv_reduce(fold.partner(), output(0, core));
@@ -44,7 +44,7 @@ Schedule halving_doubling_allreduce(const ScheduleRequest& request) {
   return step.take();
 }
 
-// Core ranks stand for runs of neighbouring ranks, so runs of core ranks are runs of chunks.
+// Consecutive core ranks represent consecutive ranks, so a run of core ranks owns a run of chunks.
 Schedule halving_reduce_scatter(const ScheduleRequest& request) {
   const Fold fold(request.rank, request.size);
   const int size = request.size;

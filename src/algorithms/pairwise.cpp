@@ -1,11 +1,12 @@
-// Pairwise: in round i each rank sends to the i-th rank after it and receives from the i-th before it.
+// Pairwise exchange: in round i each rank sends to the i-th rank after it and receives from the i-th before it.
 //
-//   4 ranks: whom each column sends to
+//   4 ranks: each column is a rank, the number is the rank that it sends to
 //     round 1   1 2 3 0
 //     round 2   2 3 0 1
-//     round 3   3 0 1 2      every chunk travels once, straight to where it belongs; any sizes
+//     round 3   3 0 1 2      every chunk travels once, directly to its destination; any sizes
 //
-// Not in place: a chunk would have to leave before the one that takes its room could be accepted, all around the ring.
+// It cannot run in place: each rank could accept a chunk only after it has sent the one in its place, and all ranks
+// would wait for each other in a circle.
 // Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH",
 // IJHPCA 19 (2005).
 #include "algorithms/algorithms.h"

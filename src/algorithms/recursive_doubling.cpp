@@ -1,9 +1,9 @@
-// Recursive doubling: in round k each rank exchanges all that it has with the rank whose number differs in bit k.
+// In round k of recursive doubling, each rank exchanges all that it has with the rank whose number differs in bit k.
 //
 //   4 ranks      round 0   0-1 2-3
-//                round 1   0-2 1-3      2 = log2(4) rounds, whole vectors: least messages, most bytes
+//                round 1   0-2 1-3      2 = log2(4) rounds, whole vectors: fewest messages, most bytes
 //
-// Where the size is no power of two, see fold.h. Both partners add the same two numbers, so all ranks get the same
+// For sizes that are not a power of two, see fold.h. Both partners add the same two numbers, so all ranks get the same
 // bits. Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH",
 // IJHPCA 19 (2005).
 #include "algorithms/algorithms.h"
@@ -16,7 +16,7 @@ Schedule recursive_doubling_allreduce(const ScheduleRequest& request) {
   const Fold fold(request.rank, request.size);
   Builder step("recursive_doubling", Collective::allreduce, request.rank, request.size, 1);
   if (fold.extra()) return step.send(fold.partner(), input(0)).recv(fold.partner(), output(0)).take();
-  // What nothing was added to is sent from input, so that the first sum need not wait until it is gone.
+  // The first send reads input, so that the first sum into output does not wait for that send.
   bool untouched = !fold.paired() && fold.core_size > 1;
   if (!untouched) step.copy(output(0), input(0));
   if (fold.paired()) step.recv_reduce(fold.partner(), output(0));

@@ -1,4 +1,4 @@
-// Ring: each rank sends to its right and receives from its left; least bytes, most messages.
+// In a ring each rank sends to its right neighbour and receives from its left one: fewest bytes, most messages.
 //
 //   reduce-scatter, 4 ranks: each column is a rank, the number is the chunk it sends to its right
 //     step 0   0 1 2 3
@@ -28,7 +28,7 @@ struct Ring {
 
 }  // namespace
 
-// What a rank sends first and what it receives last is the same chunk, so that chunk is never copied to output.
+// A rank sends the same chunk first that it receives last, so it never copies that chunk to output.
 Schedule ring_allreduce(const ScheduleRequest& request) {
   const Ring ring{request.rank, request.size};
   Builder step("ring", Collective::allreduce, ring.rank, ring.size, ring.size);
@@ -45,7 +45,7 @@ Schedule ring_allreduce(const ScheduleRequest& request) {
   return step.take();
 }
 
-// One position on: rank r sends chunk r-1 first, so that what it sums up last is chunk r.
+// Rank r sends chunk r-1 first, one position before allreduce, so that the chunk it sums last is its own.
 Schedule ring_reduce_scatter(const ScheduleRequest& request) {
   const Ring ring{request.rank, request.size};
   Builder step("ring", Collective::reduce_scatter, ring.rank, ring.size, ring.size);

@@ -1,8 +1,8 @@
-// Scatter and allgather: the root deals the vector out down a binomial tree, then a ring collects it everywhere.
+// Scatter and allgather: the root scatters the vector down a binomial tree, then a ring gathers it on all ranks.
 //
 //   4 ranks, root 0      scatter     round 0   chunks 2-3 to rank 2
 //                                    round 1   0 sends chunk 1 to rank 1, 2 sends chunk 3 to rank 3
-//                        allgather   a ring in which nobody is sent what it already has
+//                        allgather   a ring that skips chunks which the receiver already has
 //
 // Chunks are numbered by ranks counted from the root.
 // Source: R. van de Geijn; M. Barnett et al., "Interprocessor collective communication library", SHPCC 1994.

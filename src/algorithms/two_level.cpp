@@ -1,11 +1,12 @@
-// Two-level: reduce-scatter inside each host, one ring across hosts for every place in a host, allgather inside.
+// The two-level algorithm runs a reduce-scatter inside each host, one ring across hosts for each local rank, and an
+// allgather inside each host.
 //
-//   4 ranks, 2 to a host: hosts (0 1) (2 3), blocks of 2 chunks: 0-1 belong to the first of a host, 2-3 to the second
-//     inside   0 and 1 exchange blocks, 2 and 3 too       now the first of each host holds its host's sum of 0-1
+//   4 ranks, 2 per host: hosts (0 1) (2 3), blocks of 2 chunks: 0-1 belong to local rank 0, 2-3 to local rank 1
+//     inside   0 and 1 exchange blocks, 2 and 3 too       now local rank 0 of each host holds its host's sum of 0-1
 //     across   0 and 2 run a ring over 0-1, 1 and 3 over 2-3
 //     inside   0 and 1 exchange the finished blocks       between hosts: 2(h-1) messages instead of 2(p-1)
 //
-// Chunks travel one by one inside the host too, so that they stream into the ring across.
+// Inside the host, too, chunks are sent one by one, so that they stream into the ring across hosts.
 // Source: the hierarchical form of Thakur et al. 2005; J. Cho et al., "BlueConnect", SysML 2019.
 #include "algorithms/algorithms.h"
 #include "schedule/builder.h"
@@ -15,7 +16,7 @@ namespace {
 
 int wrap(int value, int size) { return ((value % size) + size) % size; }
 
-// One rank's view: `local` of `locals` in its host, `host` of `hosts`. Block b has a chunk for every host.
+// The position of one rank: `local` of `locals` in its host, `host` of `hosts`. A block has one chunk for each host.
 struct Grid {
   int local;
   int locals;
@@ -63,7 +64,7 @@ void gather_inside(Builder& step, const Grid& grid) {
 
 }  // namespace
 
-// A group that is not made of equal blocks is treated as hosts of one rank: a plain ring.
+// A group whose size is not a multiple of ranks_per_host is treated as hosts of one rank: a plain ring.
 Schedule two_level_allreduce(const ScheduleRequest& request) {
   const int wanted = request.ranks_per_host;
   const int locals = wanted >= 1 && request.size % wanted == 0 ? wanted : 1;

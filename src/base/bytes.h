@@ -1,4 +1,4 @@
-// Views of raw memory: Bytes may be written, ConstBytes may only be read; neither owns anything.
+// Bytes and ConstBytes are views of raw memory: writable and read-only. Neither owns the memory.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,8 @@ inline std::string_view text_of(ConstBytes bytes) {
 constexpr std::size_t operator""_KiB(unsigned long long n) { return n << 10; }
 constexpr std::size_t operator""_MiB(unsigned long long n) { return n << 20; }
 
-// How many parts of that many bytes hold all of them, and the next whole multiple of a unit.
+// parts_of() returns the number of parts of `part` bytes that hold `bytes`. round_up() returns the next multiple of
+// `unit`.
 constexpr std::size_t parts_of(std::size_t bytes, std::size_t part) { return (bytes + part - 1) / part; }
 constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) { return parts_of(bytes, unit) * unit; }
 

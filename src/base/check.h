@@ -1,4 +1,5 @@
-// FDL_CHECK: what only a bug in this library can violate. It says where, and stops the process.
+// FDL_CHECK tests a condition that only a bug in this library can violate. It prints the location and aborts the
+// process.
 #pragma once
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Monotonic time in nanoseconds, and deadlines on it; the wall clock may jump and is never asked.
+// This header provides monotonic time in nanoseconds and deadlines on it. The wall clock may jump and is not used.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ inline int64_t now_ns() {
 
 constexpr int64_t seconds_to_ns(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
 
-// A moment after which waiting ends. Deadline::never() never comes.
+// A moment after which waiting ends. Deadline::never() never passes.
 class Deadline {
  public:
   static Deadline never() { return Deadline(std::numeric_limits<int64_t>::max()); }
@@ -30,7 +30,7 @@ class Deadline {
   bool passed() const { return !is_never() && now_ns() >= moment_; }
   int64_t moment_ns() const { return moment_; }
   int64_t remaining_ns() const { return is_never() ? moment_ : std::max<int64_t>(0, moment_ - now_ns()); }
-  // For poll(2) and its kin: -1 for never, rounded up so that a wait never ends just before the deadline.
+  // The timeout for poll(2) and epoll_wait(2): -1 for never, rounded up so that a wait never ends before the deadline.
   int remaining_ms() const {
     if (is_never()) return -1;
     return static_cast<int>(std::min<int64_t>((remaining_ns() + 999'999) / 1'000'000, 1'000'000'000));

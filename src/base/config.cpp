@@ -1,4 +1,5 @@
-// Config and Environment: the only file that reads the process's environment.
+// Config parses the settings from options, variables and defaults. This is the only file that reads the process's
+// environment.
 #include "base/config.h"
 
 #include <algorithm>
@@ -43,7 +44,7 @@ std::string upper(std::string_view text) {
   return result;
 }
 
-// A non-negative decimal number at the front of `text`, which is shortened by it.
+// Removes a non-negative decimal number from the front of `text` and returns it.
 std::optional<double> take_number(std::string_view& text) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -105,8 +106,8 @@ std::string meant(double value) { return std::to_string(value); }
 std::string meant(bool value) { return value ? "1" : "0"; }
 std::string meant(const std::string& value) { return value; }
 
-// Knobs that both ends of a message, or all who choose, go by. Ranks that differ in the others still understand each
-// other: what only the root of a group decides by, what a rank does with its own memory and patience.
+// Settings that both ends of a message or all ranks of a choice depend on; they must be equal on all ranks. Ranks can
+// differ in the others, which affect only decisions of a group's root or a rank's own memory and timeouts.
 constexpr std::string_view kAlike[] = {"transport",      "algorithm",          "deterministic",
                                        "cache_capacity", "slice_bytes",        "shm_bytes",
                                        "numa_levels",    "device_collectives", "device_staging_bytes"};
@@ -149,7 +150,7 @@ Status check_options(const Config& config, const std::map<std::string, std::stri
   return {};
 }
 
-// What launchers say of ranks is no knob; bootstrap/launchers reads it.
+// Variables by which launchers describe ranks are not settings; bootstrap/launchers reads them.
 bool belongs_to_launcher(std::string_view variable) {
   for (std::string_view name : {"RANK",       "SIZE",       "LOCAL_RANK",  "LOCAL_SIZE",       "NODE_RANK",
                                 "NODE_COUNT", "NNODES",     "RANK_FROM",   "ORDINAL_START",    "CROSS_RANK",
@@ -171,14 +172,14 @@ void mention_unknown_variables(const Config& config, const Environment& environm
   }
 }
 
-// One port is the coordinator's, so that there must be two.
+// The coordinator takes the first port, so the range needs at least two.
 Status check_ports(const Config& config) {
   if (config.port_base == 0) return {};
   if (config.port_base <= 65535 && config.port_count >= 2 && config.port_count <= 65536 - config.port_base) return {};
   return Status(Code::invalid_argument,
                 "FARANDOLE_PORT_BASE = '" + std::to_string(config.port_base) + "' and FARANDOLE_PORT_COUNT = '" +
                     std::to_string(config.port_count) +
-                    "' are no range of two or more ports below 65536; 29500 and 64 are the usual ones");
+                    "' are not a range of two or more ports up to 65535; 29500 and 64 are the usual values");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Fingerprint: eight hexadecimal digits that tell texts apart; against accidents, not against forgers.
+// fingerprint_of() returns eight hexadecimal digits that identify a text. It detects accidental differences and is not
+// cryptographic.
 #pragma once
 
 #include <cstdint>

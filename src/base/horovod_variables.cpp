@@ -1,4 +1,4 @@
-// Horovod's variables: the table of those without a meaning, and the translations.
+// This file has the table of Horovod variables without effect, and the translations of the others.
 #include "base/horovod_variables.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace fdl {
 namespace {
 
 struct Row {
-  std::string_view variable;  // a * at the end stands for any ending
+  std::string_view variable;  // a trailing * matches any suffix
   const char* why;
 };
 
@@ -20,16 +20,16 @@ constexpr Row kWithoutMeaning[] = {
     {"HOROVOD_HIERARCHICAL_ALLREDUCE",    "the algorithm is chosen by size and hosts; FARANDOLE_ALGORITHM chooses one"},
     {"HOROVOD_HIERARCHICAL_ALLGATHER",    "the algorithm is chosen by size and hosts; FARANDOLE_ALGORITHM chooses one"},
     {"HOROVOD_TORUS_ALLREDUCE",           "the algorithm is chosen by size and hosts; FARANDOLE_ALGORITHM chooses one"},
-    {"HOROVOD_AUTOTUNE*",                 "jobs are not slowed down to try; `farandole tune` measures once"},
-    {"HOROVOD_CONTROLLER",                "farandole has its own agreement; no MPI or Gloo takes part"},
+    {"HOROVOD_AUTOTUNE*",                 "farandole does not experiment during a job; `farandole tune` measures once"},
+    {"HOROVOD_CONTROLLER",                "farandole has its own agreement; it uses no MPI or Gloo"},
     {"HOROVOD_CPU_OPERATIONS",            "farandole has its own transports; FARANDOLE_TRANSPORT chooses among them"},
     {"HOROVOD_MPI_THREADS_DISABLE",       "there is no MPI inside"},
     {"HOROVOD_ADASUM_MPI_CHUNK_SIZE",     "there is no MPI inside"},
     {"HOROVOD_CCL_CACHE",                 "there is no oneCCL inside"},
-    {"HOROVOD_NUM_NCCL_STREAMS",          "this version uses no GPUs"},
-    {"HOROVOD_BATCH_D2D_MEMCOPIES",       "this version uses no GPUs"},
-    {"HOROVOD_ENABLE_ASYNC_COMPLETION",   "this version uses no GPUs"},
-    {"HOROVOD_DISABLE_NVTX_RANGES",       "this version uses no GPUs"},
+    {"HOROVOD_NUM_NCCL_STREAMS",          "devices have no such setting here; see docs/gpu.md"},
+    {"HOROVOD_BATCH_D2D_MEMCOPIES",       "devices have no such setting here; see docs/gpu.md"},
+    {"HOROVOD_ENABLE_ASYNC_COMPLETION",   "devices have no such setting here; see docs/gpu.md"},
+    {"HOROVOD_DISABLE_NVTX_RANGES",       "devices have no such setting here; see docs/gpu.md"},
     {"HOROVOD_ENABLE_XLA_OPS",            "this version has no operations for XLA"},
     {"HOROVOD_DISABLE_GROUP_FUSION",      "groups are fused with others; FARANDOLE_FUSION_BYTES=0 turns all fusion off"},
     {"HOROVOD_THREAD_AFFINITY",           "the library pins no threads; pin the whole process (taskset, --bind-to)"},
@@ -48,7 +48,7 @@ std::string value_of(const std::map<std::string, std::string>& variables, const 
   return found == variables.end() ? std::string() : found->second;
 }
 
-// As Horovod reads a truth: a number above 0.
+// Horovod reads a flag as true if it is a number above 0.
 bool is_on(const std::string& value) { return std::strtol(value.c_str(), nullptr, 10) > 0; }
 
 }  // namespace
@@ -60,7 +60,7 @@ std::map<std::string, std::pair<std::string, std::string>> translate_horovod_var
     translated["stall_warning_s"] = {"HOROVOD_STALL_CHECK_DISABLE", "0"};
     translated["stall_shutdown_s"] = {"HOROVOD_STALL_CHECK_DISABLE", "0"};
   }
-  std::string level = value_of(variables, "HOROVOD_LOG_LEVEL");  // any case is taken there
+  std::string level = value_of(variables, "HOROVOD_LOG_LEVEL");  // Horovod accepts any case
   std::transform(level.begin(), level.end(), level.begin(), [](unsigned char c) { return std::tolower(c); });
   if (!level.empty()) translated["log_level"] = {"HOROVOD_LOG_LEVEL", level};
   return translated;
@@ -69,7 +69,7 @@ std::map<std::string, std::pair<std::string, std::string>> translate_horovod_var
 std::vector<std::string> horovod_variables_without_meaning(const std::map<std::string, std::string>& variables) {
   std::vector<std::string> lines;
   for (const auto& [variable, value] : variables) {
-    if (value.empty() || value == "0") continue;  // off, which is how it is
+    if (value.empty() || value == "0") continue;  // off is how farandole behaves anyway
     const auto row =
         std::find_if(std::begin(kWithoutMeaning), std::end(kWithoutMeaning),
                      [&, name = std::string_view(variable)](const Row& r) { return matches(r.variable, name); });

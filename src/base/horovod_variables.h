@@ -1,5 +1,5 @@
-// Horovod's variables that are no knob under another name: the few that are translated, and those without a meaning
-// here.
+// This header handles Horovod's variables that are not aliases of a setting: a few are translated, and the others have
+// no effect here.
 #pragma once
 
 #include <map>
@@ -8,12 +8,12 @@
 
 namespace fdl {
 
-// What HOROVOD_ variables say of a knob beyond its alias: HOROVOD_STALL_CHECK_DISABLE=1 is stall_warning_s 0.
-// {knob: (variable, value)}; knobs that are set under their own name win.
+// Translates HOROVOD_ variables that set a value under another form: HOROVOD_STALL_CHECK_DISABLE=1 is
+// stall_warning_s 0. The result maps a setting to (variable, value). A setting's own variable takes precedence.
 std::map<std::string, std::pair<std::string, std::string>> translate_horovod_variables(
     const std::map<std::string, std::string>& variables);
 
-// One line for each HOROVOD_ variable that is set and does nothing: which, and why.
+// Returns one line for each HOROVOD_ variable that is set but has no effect, with the reason.
 std::vector<std::string> horovod_variables_without_meaning(const std::map<std::string, std::string>& variables);
 
 }  // namespace fdl

@@ -1,4 +1,4 @@
-// The one log sink, and spdlog behind it by default.
+// This file holds the log sink; the default sink is spdlog.
 #include "base/log.h"
 
 #include <spdlog/sinks/stdout_sinks.h>
@@ -18,7 +18,7 @@ Mutex sink_mutex;
 std::shared_ptr<const LogSink> sink FDL_GUARDED_BY(sink_mutex);
 
 spdlog::logger& standard_logger() {
-  // Leaked on purpose: a thread may still log while static objects are destroyed.
+  // Intentionally leaked: a thread may still log while static objects are destroyed.
   static auto* logger = [] {
     auto* made = new spdlog::logger("farandole", std::make_shared<spdlog::sinks::stderr_sink_mt>());
     made->set_pattern("farandole %l %P: %v");
@@ -46,7 +46,7 @@ void write_log(LogLevel level, std::string_view line) {
     MutexLock lock(sink_mutex);
     chosen = sink;
   }
-  // The sink runs without the lock, so that it may log or replace itself.
+  // The sink runs without the lock, so it may log or replace itself.
   if (chosen) return (*chosen)(level, line);
   standard_logger().log(static_cast<spdlog::level::level_enum>(level), spdlog::string_view_t(line.data(), line.size()));
 }

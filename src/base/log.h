@@ -1,5 +1,5 @@
-// Logging: one line tells one fact with its numbers, through one sink that the program may replace. Never in a hot
-// loop.
+// Logging writes lines through one sink, which the application may replace. A line states one fact with its numbers.
+// Hot loops do not log. Any thread may call these functions.
 #pragma once
 
 #include <fmt/core.h>

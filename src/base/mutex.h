@@ -1,4 +1,4 @@
-// Mutex, lock and condition variable with annotations that clang's -Wthread-safety checks.
+// Mutex, MutexLock and CondVar carry annotations that clang's -Wthread-safety checks.
 #pragma once
 
 #include <condition_variable>

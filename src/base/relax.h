@@ -1,4 +1,5 @@
-// Relax: tells the core that this is a loop that waits, so that its twin runs meanwhile and less power is burnt.
+// relax() marks an iteration of a spin loop for the processor: the other hardware thread of the core runs meanwhile,
+// and less power is used.
 #pragma once
 
 namespace fdl {

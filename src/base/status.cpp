@@ -1,4 +1,4 @@
-// Status: building and enriching the story of a failure.
+// Status creates failures and adds context to them.
 #include "base/status.h"
 
 #include <cstring>
@@ -50,7 +50,7 @@ Status Status::blame(int world_rank, std::string host, Code code, std::string te
 
 namespace {
 
-// What a user can do about the failures that have a usual remedy.
+// Returns what a user can do about an error number, for those that have a usual remedy.
 const char* remedy(int error_number) {
   switch (error_number) {
     case EMFILE:
@@ -67,7 +67,7 @@ const char* remedy(int error_number) {
     case EADDRINUSE:
       return "; another process uses that address: choose another port";
     case ECONNREFUSED:
-      return "; nobody listens there (yet)";
+      return "; nothing listens at that address (yet)";
     default:
       return "";
   }

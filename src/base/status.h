@@ -1,4 +1,5 @@
-// Status and Result: how everything that the world can make fail tells so, with who, what, and what to do.
+// Status and Result report every failure that is not a bug of this library. An error states what failed on which rank
+// and what to do.
 #pragma once
 
 #include <cerrno>
@@ -13,11 +14,11 @@
 
 namespace fdl {
 
-// The numbers are those of fdl_result (static_asserts in capi keep them in step) and never change their meaning.
+// The numbers are those of fdl_result (static_asserts in capi check this) and never change their meaning.
 enum class Code : int32_t {
   ok = 0,
-  invalid_argument = 1,  // the caller erred; nothing happened
-  mismatch = 2,          // ranks disagree; nothing happened, the group lives on
+  invalid_argument = 1,  // a fault of the caller; nothing happened
+  mismatch = 2,          // the ranks' calls differ; nothing happened, and the group stays usable
   peer_lost = 3,
   timeout = 4,
   aborted = 5,
@@ -32,18 +33,18 @@ enum class Code : int32_t {
 
 std::string_view name_of(Code code);
 
-// Everything that is known about one failure. `text` is one sentence that can stand alone: who, what, what to do.
+// All facts about one failure. `text` is one self-contained sentence: the rank, the failure, and what to do.
 struct Error {
   Code code = Code::internal;
   std::string text;
-  int culprit_rank = -1;  // world rank; -1 where nobody in particular is at fault
+  int culprit_rank = -1;  // world rank at fault; -1 if there is no such rank
   std::string culprit_host;
   std::string operation;  // "allreduce 'grad_7'"
   std::string phase;      // "ring, step 9: recv_reduce chunk 3 from rank 2"
   std::string group;
 };
 
-// Cheap when it succeeds (one null pointer), shared when it fails; copies tell the same story.
+// Success is one null pointer. A failure is a shared, immutable Error, so copies are cheap and report the same facts.
 class [[nodiscard]] Status {
  public:
   Status() = default;
@@ -51,7 +52,7 @@ class [[nodiscard]] Status {
   explicit Status(Error error);
 
   static Status blame(int world_rank, std::string host, Code code, std::string text);
-  // For a failed system call: "socket: no more file descriptors (EMFILE); raise ulimit -n". Reads errno unless told.
+  // The failure of a system call, with the usual remedy: "socket: Too many open files; ... raise `ulimit -n`".
   static Status from_errno(std::string_view what, int error_number = errno);
 
   bool ok() const { return error_ == nullptr; }
@@ -62,9 +63,9 @@ class [[nodiscard]] Status {
   }
   const std::string& text() const;
 
-  // The same failure with ", while <doing>" behind its text. No effect on success.
+  // Returns the same failure with ", while <doing>" appended to its text. No effect on success.
   Status while_doing(std::string_view doing) const;
-  // The same failure with `operation`, `phase` or `group` filled in where they were empty. No effect on success.
+  // Returns the same failure with `operation`, `phase` or `group` filled in if they were empty. No effect on success.
   Status during(std::string_view operation, std::string_view phase = {}, std::string_view group = {}) const;
 
  private:
@@ -73,7 +74,7 @@ class [[nodiscard]] Status {
 
 inline Status ok_status() { return {}; }
 
-// A value, or the reason why there is none.
+// A value, or the Status that explains why there is none.
 template <typename T>
 class [[nodiscard]] Result {
  public:
@@ -103,7 +104,7 @@ class [[nodiscard]] Result {
 
 }  // namespace fdl
 
-// Leaves the function with the status if it is a failure.
+// Returns from the function with the status if it is a failure.
 #define FDL_RETURN_IF_ERROR(expression)        \
   do {                                         \
     ::fdl::Status fdl_status_ = (expression);  \
@@ -112,7 +113,7 @@ class [[nodiscard]] Result {
 
 #define FDL_CONCAT_INNER(a, b) a##b
 #define FDL_CONCAT(a, b) FDL_CONCAT_INNER(a, b)
-// FDL_ASSIGN_OR_RETURN(auto fd, open_something()): the value, or leave with the reason.
+// FDL_ASSIGN_OR_RETURN(auto fd, open_something()) assigns the value, or returns the failure from the function.
 #define FDL_ASSIGN_OR_RETURN(declaration, expression)                                             \
   auto FDL_CONCAT(fdl_result_, __LINE__) = (expression);                                          \
   if (!FDL_CONCAT(fdl_result_, __LINE__).ok()) return FDL_CONCAT(fdl_result_, __LINE__).status(); \

@@ -1,4 +1,4 @@
-// CollectiveCall: sums, with rank 0 as the root of those that have one.
+// Runs one collective through the C API, with FDL_SUM as the operation and rank 0 as the root.
 #include "cli/collective_call.h"
 
 #include <algorithm>
@@ -31,10 +31,10 @@ std::size_t CollectiveCall::bytes_of(const Extent& extent) const {
 
 fdl_result CollectiveCall::run(fdl_comm* comm, void* input, void* output, std::size_t count,
                                const std::string& algorithm) const {
-  fdl_call wanted;
+  fdl_call wanted;  // init sets the sum and root 0
   fdl_call_init(&wanted);
   wanted.collective = collective;
-  wanted.input = collective == FDL_BROADCAST ? output : input;
+  wanted.input = collective == FDL_BROADCAST ? output : input;  // a broadcast works in place
   wanted.output = output;
   wanted.count = count;
   wanted.dtype = dtype;

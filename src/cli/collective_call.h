@@ -1,4 +1,4 @@
-// CollectiveCall: what one call of a collective looks like when it is timed: its buffers and its bytes.
+// CollectiveCall describes one timed call of a collective: the sizes of its buffers and the call itself.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,11 @@
 
 namespace fdl {
 
-// Elements a call is given, and how many its buffers hold.
+// All three are numbers of elements.
 struct Extent {
-  std::size_t count = 0;
-  std::size_t input = 0;
-  std::size_t output = 0;
+  std::size_t count = 0;   // the `count` argument of the call
+  std::size_t input = 0;   // capacity of the input buffer
+  std::size_t output = 0;  // capacity of the output buffer
 };
 
 struct CollectiveCall {
@@ -20,10 +20,12 @@ struct CollectiveCall {
   fdl_dtype dtype = FDL_FLOAT32;
   int ranks = 1;
 
-  // For about so many bytes, as nccl-tests count them: the total output of allgather, the total input of
-  // reduce-scatter, else the vector.
+  // The extent of a call of about `bytes` bytes. Bytes are counted as nccl-tests count them: the total output of an
+  // allgather, the total input of a reduce-scatter, else the vector. Never less than one element.
   Extent extent_of(std::size_t bytes) const;
-  std::size_t bytes_of(const Extent& extent) const;
+  std::size_t bytes_of(const Extent& extent) const;  // of the larger buffer
+  // Blocks until the collective has completed on this rank. `algorithm`: a name that `farandole explain` lists, or
+  // auto.
   fdl_result run(fdl_comm* comm, void* input, void* output, std::size_t count, const std::string& algorithm) const;
 };
 

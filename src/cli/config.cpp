@@ -1,4 +1,4 @@
-// farandole config: every knob, the value in force, and where it came from.
+// farandole config prints every setting with the value in force and the source of that value.
 #include "base/config.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@
 namespace fdl {
 namespace {
 
-// The key is a secret; that there is one is not.
+// The job key is a secret, so only its presence is shown.
 std::string shown(const Setting& row) { return row.name == "job_key" && !row.value.empty() ? "(set)" : row.value; }
 
 int print_config(bool json) {

@@ -1,4 +1,4 @@
-// farandole env: which rank am I, and from which variables.
+// farandole env prints the rank of this process and the environment variables that it was read from.
 #include <fmt/format.h>
 
 #include <memory>
@@ -13,6 +13,7 @@
 namespace fdl {
 namespace {
 
+// -1 stands for a number that the launcher does not provide.
 void put(JsonLine& line, const Identity& identity) {
   const auto number = [&](const char* key, int value) { line.number(key, static_cast<long long>(value)); };
   number("rank", identity.rank);
@@ -38,42 +39,43 @@ int print_identity(const Environment& environment, const Config& config, bool js
     fmt::print("{}\n", line.str());
     return kExitOk;
   }
-  fmt::print("{}\n\nLaunchers that this version knows, first match first:\n", identity->line());
+  fmt::print("{}\n\nLaunchers that this version supports, first match first:\n", identity->line());
   for (const LauncherRow& row : supported_launchers()) {
     fmt::print("  {:<14} {:<24} {:<26} {}\n", row.name, row.rank_variable, row.size_variable, row.sentence);
   }
   return kExitOk;
 }
 
-void print_json(const Explanation& told) {
+void print_json(const Explanation& explanation) {
   JsonLine line;
-  if (told.identity.ok()) {
-    put(line, *told.identity);
-    line.flag("key_is_derived", told.identity->job_key_is_derived).list("also_saw", told.identity->also_saw);
+  if (explanation.identity.ok()) {
+    put(line, *explanation.identity);
+    line.flag("key_is_derived", explanation.identity->job_key_is_derived)
+        .list("also_saw", explanation.identity->also_saw);
   } else {
-    line.text("error", told.identity.status().text());
+    line.text("error", explanation.identity.status().text());
   }
   std::vector<JsonLine> rows;
-  for (const Explanation::Row& row : told.rows) {
+  for (const Explanation::Row& row : explanation.rows) {
     JsonLine object;
     object.text("row", row.name).text("level", row.level).text("verdict", row.result).text("why", row.why);
     rows.push_back(std::move(object));
   }
-  line.text("node", told.node).list("rows", rows).list("notes", told.notes);
+  line.text("node", explanation.node).list("rows", rows).list("notes", explanation.notes);
   fmt::print("{}\n", line.str());
 }
 
-// Absent rows are one line, the others one each.
-void print_text(const Explanation& told) {
-  if (told.identity.ok()) {
-    fmt::print("{}\n", told.identity->line());
+// Rows whose variables are absent share one line; every other row has its own.
+void print_text(const Explanation& explanation) {
+  if (explanation.identity.ok()) {
+    fmt::print("{}\n", explanation.identity->line());
   } else {
-    fmt::print("no rank: {}\n", told.identity.status().text());
+    fmt::print("no rank: {}\n", explanation.identity.status().text());
   }
-  if (!told.node.empty()) fmt::print("for `farandole run`: {}\n", told.node);
+  if (!explanation.node.empty()) fmt::print("for `farandole run`: {}\n", explanation.node);
   fmt::print("\nRows that were tried, first match first:\n");
   std::string absent;
-  for (const Explanation::Row& row : told.rows) {
+  for (const Explanation::Row& row : explanation.rows) {
     if (row.result == "absent") {
       absent += (absent.empty() ? "" : ", ") + row.name;
     } else {
@@ -81,13 +83,13 @@ void print_text(const Explanation& told) {
     }
   }
   if (!absent.empty()) fmt::print("  without their variables: {}\n", absent);
-  for (const std::string& note : told.notes) fmt::print("note: {}\n", note);
+  for (const std::string& note : explanation.notes) fmt::print("note: {}\n", note);
 }
 
 int print_explanation(const Environment& environment, const Config& config, bool json) {
-  const Explanation told = explain_identity(environment, config);
-  json ? print_json(told) : print_text(told);
-  return told.identity.ok() ? kExitOk : kExitBadEnvironment;
+  const Explanation explanation = explain_identity(environment, config);
+  json ? print_json(explanation) : print_text(explanation);
+  return explanation.identity.ok() ? kExitOk : kExitBadEnvironment;
 }
 
 int print_env(bool json, bool explain) {
@@ -105,7 +107,7 @@ void add_env(CLI::App& app, Work& work) {
   CLI::App* command = app.add_subcommand("env", "Print which rank this process is, and from which variables");
   command->add_flag("--json", *json,
                     "One JSON object: rank size local_rank local_size node_rank node_count source "
-                    "rendezvous (-1: not told)");
+                    "rendezvous (-1: not explanation)");
   command->add_flag("--explain", *explain,
                     "Every row of the table that was tried, why one was chosen and others were not");
   command->callback([&work, json, explain] { work = [json, explain] { return print_env(*json, *explain); }; });

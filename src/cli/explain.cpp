@@ -1,4 +1,4 @@
-// farandole explain: which algorithm runs, why, its steps, and what it is predicted to take beside its rivals.
+// farandole explain prints which algorithm runs and why, its steps, and its predicted time beside the alternatives.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,28 +26,28 @@ struct Question {
   bool deterministic = false;
   double alpha_us = 5;
   double gigabytes_per_s = 2;
-  std::string transport;  // empty: as many ranks on many hosts would have it
-  std::string nodes;      // of the ranks of a host; empty: this machine's
+  std::string transport;  // empty: derived from the numbers of ranks and hosts, see transport_of()
+  std::string nodes;      // NUMA node of each rank of a host; empty: this machine's nodes
   bool json = false;
 };
 
-// One way to run the collective, beside its rivals.
-struct Rival {
+// One way to run the collective: an algorithm, or the shared-memory implementation.
+struct Candidate {
   bool chosen = false;
   std::string_view name;
-  std::optional<double> predicted_us;
-  std::optional<double> took_us;
+  std::optional<double> predicted_us;  // by the simulator; absent for shared memory
+  std::optional<double> took_us;       // from the tuning table; absent where it has no measurement
   std::string_view sentence;
 };
 
-// A schedule, and whether the collective is run as a whole instead.
+// The chosen schedule, and whether an implementation of the whole collective runs instead of it.
 struct Answer {
   Choice schedule;
-  bool has_whole = false;
-  bool is_whole = false;
+  bool has_whole = false;  // such an implementation exists for this shape
+  bool is_whole = false;   // and is chosen
 };
 
-constexpr int kShownRanks = 8;
+constexpr int kShownRanks = 8;  // in larger groups only the steps of rank 0 are printed
 
 std::optional<Collective> collective_named(const std::string& name) {
   for (int kind = 0; kind < kCollectiveCount; ++kind) {
@@ -67,8 +67,8 @@ std::vector<Schedule> schedules_of(const Algorithm& algorithm, const GroupShape&
   return schedules;
 }
 
-// Whether somebody runs it as a whole, without a schedule: shared memory on one host, and inside hosts where schedules
-// run between them.
+// Whether an implementation without a schedule exists: shared memory on one host, and shared memory inside the hosts
+// composed with a schedule between them.
 bool has_whole(Collective collective, const GroupShape& shape, bool deterministic) {
   if (shape.transport.find("shm") == std::string::npos || shape.ranks < 2) return false;
   if (shape.hosts == 1) return true;
@@ -79,13 +79,13 @@ bool has_whole(Collective collective, const GroupShape& shape, bool deterministi
 
 std::string us_words(std::optional<double> us) { return us ? fmt::format("{:.2f}", *us) : std::string("-"); }
 
-std::vector<Rival> ways_of(const Answer& answer, const GroupShape& shape, int64_t bytes, const CostModel& model) {
+std::vector<Candidate> ways_of(const Answer& answer, const GroupShape& shape, int64_t bytes, const CostModel& model) {
   const Collective collective = answer.schedule.algorithm->collective;
   const TuningTable::Sizes* sizes = measured_sizes(collective, shape);
   const auto took_us = [&](std::string_view way) {
     return sizes == nullptr ? std::optional<double>() : measured_us(*sizes, way, bytes);
   };
-  std::vector<Rival> ways;
+  std::vector<Candidate> ways;
   if (answer.has_whole) {
     ways.push_back({answer.is_whole, kWhole, std::nullopt, took_us(kWhole),
                     shape.hosts == 1 ? "Shared memory, without a schedule: every rank reads the others' memory"
@@ -100,17 +100,17 @@ std::vector<Rival> ways_of(const Answer& answer, const GroupShape& shape, int64_
   return ways;
 }
 
-void print_ways(const std::vector<Rival>& ways, const CostModel& model) {
+void print_ways(const std::vector<Candidate>& ways, const CostModel& model) {
   fmt::print("\n{:<23} {:>14} {:>14}   predicted from {} us a message and {:.3g} GB/s a direction\n", "   way",
              "predicted us", "measured us", model.alpha_s * 1e6, 1e-9 / model.beta_s);
-  for (const Rival& way : ways) {
+  for (const Candidate& way : ways) {
     fmt::print("{} {:<20} {:>14} {:>14}   {}\n", way.chosen ? "->" : "  ", way.name, us_words(way.predicted_us),
                us_words(way.took_us), way.sentence);
   }
 }
 
-void print_answer_as_json(const Answer& answer, const GroupShape& shape, int64_t bytes, const std::vector<Rival>& ways,
-                          const NumaReport& numa, const Tuning& tuning) {
+void print_answer_as_json(const Answer& answer, const GroupShape& shape, int64_t bytes,
+                          const std::vector<Candidate>& ways, const NumaReport& numa, const Tuning& tuning) {
   JsonLine line;
   line.text("collective", name_of(answer.schedule.algorithm->collective))
       .number("bytes", static_cast<long long>(bytes));
@@ -118,7 +118,7 @@ void print_answer_as_json(const Answer& answer, const GroupShape& shape, int64_t
   line.text("transport", shape.transport).flag("whole", answer.is_whole);
   line.text("algorithm", answer.schedule.algorithm->name).text("why", answer.schedule.why);
   std::vector<JsonLine> rows;
-  for (const Rival& way : ways) {
+  for (const Candidate& way : ways) {
     JsonLine& row = rows.emplace_back();
     row.text("way", way.name).flag("chosen", way.chosen);
     if (way.predicted_us) row.number("predicted_us", *way.predicted_us);
@@ -129,15 +129,14 @@ void print_answer_as_json(const Answer& answer, const GroupShape& shape, int64_t
   fmt::print("{}\n", line.str());
 }
 
-// As a communicator of this shape would choose.
+// Chooses as a communicator of this shape does.
 Result<Answer> answer_of(Collective collective, const GroupShape& shape, int64_t bytes, const Question& question) {
   const bool asked = question.algorithm != "auto" && question.algorithm != kWhole;
   Answer answer;
   answer.has_whole = has_whole(collective, shape, question.deterministic);
   if (question.algorithm == kWhole && !answer.has_whole) {
-    return Status(Code::invalid_argument, "nobody runs " + question.collective +
-                                              " as a whole here: that needs ranks "
-                                              "that share memory");
+    return Status(Code::invalid_argument,
+                  question.collective + " does not run as a whole here: that needs ranks that share memory");
   }
   const Need need{.rank_order = question.deterministic, .uneven = true};
   const bool slower = question.algorithm == "auto" && Preference(shape).is_schedule(collective, bytes, need);
@@ -158,15 +157,16 @@ std::string transport_of(const Question& question, int ranks_per_host) {
   return question.hosts == 1 ? "shm" : ranks_per_host == 1 ? "tcp" : "shm+tcp";
 }
 
-void print_answer_as_text(const Answer& answer, const GroupShape& shape, int64_t bytes, const std::vector<Rival>& ways,
-                          const NumaReport& numa, const Tuning& tuning, const Question& question) {
+void print_answer_as_text(const Answer& answer, const GroupShape& shape, int64_t bytes,
+                          const std::vector<Candidate>& ways, const NumaReport& numa, const Tuning& tuning,
+                          const Question& question) {
   print_choice(answer, shape, bytes, question);
   fmt::print("{}tuning table: {} ({})\n\n", text_of(numa), tuning.source, tuning.table.fingerprint());
   const std::vector<Schedule> schedules = schedules_of(*answer.schedule.algorithm, shape);
   if (question.ranks <= kShownRanks) {
     fmt::print("{}", describe(schedules));
   } else {
-    fmt::print("{}(the other {} ranks do likewise)\n", describe(schedules.front()), question.ranks - 1);
+    fmt::print("{}(the schedules of the other {} ranks are alike)\n", describe(schedules.front()), question.ranks - 1);
   }
   print_ways(ways, {.alpha_s = shape.alpha_s, .beta_s = shape.beta_s});
 }
@@ -175,14 +175,14 @@ Status explain(const Question& question) {
   const auto collective = collective_named(question.collective);
   if (!collective) {
     return Status(Code::invalid_argument,
-                  "'" + question.collective + "' is no collective; try allreduce, broadcast, alltoall ...");
+                  "'" + question.collective + "' is not a collective; try allreduce, broadcast, alltoall ...");
   }
   const auto bytes = parse_bytes(question.bytes);
   if (!bytes.ok()) return Status(Code::invalid_argument, "--bytes " + bytes.status().text());
   const CostModel model{.alpha_s = question.alpha_us * 1e-6, .beta_s = 1e-9 / question.gigabytes_per_s};
   FDL_ASSIGN_OR_RETURN(const Config config, Config::read(Environment::of_process()));
   FDL_ASSIGN_OR_RETURN(const Tuning tuning, tuning_in_force());
-  const int per_host = question.ranks % question.hosts == 0 ? question.ranks / question.hosts : 0;
+  const int per_host = question.ranks % question.hosts == 0 ? question.ranks / question.hosts : 0;  // 0: uneven
   const GroupShape shape{.ranks = question.ranks,
                          .hosts = question.hosts,
                          .ranks_per_host = per_host,
@@ -194,7 +194,7 @@ Status explain(const Question& question) {
   FDL_ASSIGN_OR_RETURN(const Answer answer, answer_of(*collective, shape, size, question));
   FDL_ASSIGN_OR_RETURN(const NumaReport numa,
                        numa_report(question.nodes, *collective, shape, size, answer.is_whole, config));
-  const std::vector<Rival> ways = ways_of(answer, shape, size, model);
+  const std::vector<Candidate> ways = ways_of(answer, shape, size, model);
   if (question.json) {
     print_answer_as_json(answer, shape, size, ways, numa, tuning);
   } else {
@@ -203,7 +203,7 @@ Status explain(const Question& question) {
   return {};
 }
 
-int explain_or_complain(const Question& question) {
+int explain_or_fail(const Question& question) {
   const Status outcome = explain(question);
   if (outcome.ok()) return kExitOk;
   fmt::print(stderr, "farandole explain: {}\n", outcome.text());
@@ -239,7 +239,7 @@ void add_explain(CLI::App& app, Work& work) {
   command->add_option("--gigabytes-per-s", question->gigabytes_per_s, "Of one direction of one link")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  command->callback([&work, question] { work = [question] { return explain_or_complain(*question); }; });
+  command->callback([&work, question] { work = [question] { return explain_or_fail(*question); }; });
 }
 
 }  // namespace fdl

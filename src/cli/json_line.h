@@ -1,4 +1,4 @@
-// JsonLine: one JSON object on one line, keys in the order in which they were added.
+// JsonLine builds one JSON object on one line, with keys in the order in which they were added.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,6 +9,7 @@
 
 namespace fdl {
 
+// Keys are not checked for duplicates. Control characters are escaped, so that the result never contains a line end.
 class JsonLine {
  public:
   JsonLine& text(std::string_view key, std::string_view value) { return raw(key, quoted(value)); }

@@ -1,4 +1,4 @@
-// farandole kubernetes: Python's part of the command; this program becomes `python3` with the module.
+// farandole kubernetes replaces this process by `python3`, which runs the Python part of the command.
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,9 +11,9 @@
 namespace fdl {
 namespace {
 
-constexpr int kExitNotFound = 127;  // as a shell says it
+constexpr int kExitNotFound = 127;  // a shell's code for a command that is not found
 
-// A module that is missing is told in words, and not as a traceback.
+// The Python code prints a missing module as one sentence instead of a traceback.
 constexpr char kModule[] =
     "import sys\n"
     "try:\n"
@@ -23,6 +23,7 @@ constexpr char kModule[] =
     "Python: pip install \"farandole[kubernetes]\"')\n"
     "sys.exit(main(sys.argv[1:]))\n";
 
+// Returns only when python3 cannot be executed.
 int become_python(const std::vector<std::string>& words) {
   std::vector<const char*> arguments{"python3", "-c", kModule};
   for (const std::string& word : words) arguments.push_back(word.c_str());

@@ -1,4 +1,4 @@
-// LocalRanks: forked, so that what was understood of the command line need not be said again.
+// Runs the ranks of one measurement. Processes are forked, so that they inherit the parsed command line.
 #include "cli/local_ranks.h"
 
 #include <signal.h>
@@ -30,12 +30,12 @@ int run_threads(int ranks, const std::function<int(int)>& body) {
 int run_processes(int ranks, const std::function<int(int)>& body) {
   const pid_t parent = ::getpid();
   std::vector<pid_t> children;
-  std::fflush(stdout);
+  std::fflush(stdout);  // buffered text would be written once by each child
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t child = ::fork();
     if (child == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (::getppid() != parent) ::_exit(kExitBug);
+      if (::getppid() != parent) ::_exit(kExitBug);  // the parent died before prctl() took effect
       const int code = body(rank);
       std::fflush(stdout);
       std::fflush(stderr);
@@ -49,6 +49,7 @@ int run_processes(int ranks, const std::function<int(int)>& body) {
     const pid_t ended = ::wait(&state);
     std::erase(children, ended);
     const int code = WIFSIGNALED(state) ? 128 + WTERMSIG(state) : WEXITSTATUS(state);
+    // The first failure decides the code; the ends of the ranks that are terminated below do not count.
     if (code == kExitOk || worst != kExitOk) continue;
     worst = code;
     for (const pid_t other : children) ::kill(other, SIGTERM);

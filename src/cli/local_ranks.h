@@ -1,4 +1,4 @@
-// LocalRanks: the ranks of one measurement on this host, as threads or as processes, all of which end before it does.
+// LocalRanks runs the ranks of one measurement on this host, as threads or as processes, and waits for all of them.
 #pragma once
 
 #include <functional>
@@ -6,11 +6,12 @@
 
 namespace fdl {
 
-// Threads of one process can only be joined by loopback; everything else gets real processes.
+// The loopback transport works only between threads of one process; all other transports get real processes.
 inline bool runs_in_threads(const std::string& transport) { return transport == "loopback"; }
-// Where they meet; nobody else has it.
+// A rendezvous address that no other measurement uses.
 std::string fresh_rendezvous(bool threads, const std::string& name);
-// The worst of their exit codes; the others of a rank that failed are ended.
+// Calls `body` once for each rank and blocks until all have ended. Returns the largest exit code of threads, or the
+// exit code of the first process that failed; the other processes are then terminated.
 int run_local_ranks(int ranks, bool threads, const std::function<int(int rank)>& body);
 
 }  // namespace fdl

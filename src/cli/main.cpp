@@ -1,4 +1,4 @@
-// The farandole command: one file a subcommand.
+// The farandole command parses its options and runs one subcommand; each subcommand has a file of its own.
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
@@ -29,7 +29,7 @@ std::set<std::string> options_with_value() {
   return names;
 }
 
-// torchrun takes both: --nproc_per_node is --nproc-per-node.
+// torchrun accepts underscores too: --nproc_per_node is --nproc-per-node.
 std::string spelled_with_dashes(std::string word) {
   std::replace(word.begin(), word.end(), '_', '-');
   return word;
@@ -48,7 +48,7 @@ Words::iterator end_of_options(Words& words) {
   return at;
 }
 
-// The words of run's command are the command's own, whatever they look like: they never meet the option parser.
+// Removes the words of run's command from `words` and returns them: the option parser must not interpret them.
 Words take_command(Words& words) {
   const auto end = end_of_options(words);
   Words command(end == words.end() || *end != "--" ? end : end + 1, words.end());
@@ -56,7 +56,7 @@ Words take_command(Words& words) {
   return command;
 }
 
-// What stands behind `farandole kubernetes` is Python's to understand, --help too.
+// Removes and returns the words after `farandole kubernetes`: Python parses them, --help included.
 Words take_python_words(Words& words) {
   if (words.empty() || (words.front() != "kubernetes" && words.front() != "k8s")) return {};
   Words taken(words.begin() + 1, words.end());
@@ -86,7 +86,7 @@ int main(int argc, char** argv) {
     words.erase(words.begin() + 1, words.end());
     words.insert(words.end(), own.begin(), own.end());
   }
-  // mpirun and horovodrun users write -np; the command-line library knows only one-letter short options.
+  // mpirun and horovodrun users write -np, but CLI11 supports only one-letter short options.
   std::replace(words.begin(), words.end(), std::string("-np"), std::string("--np"));
   fdl::Work work;
   fdl::add_run(app, work, command);
@@ -99,10 +99,10 @@ int main(int argc, char** argv) {
   fdl::add_doctor(app, work);
   fdl::add_sshd_init(app, work);
   if (!words.empty() && !words.front().starts_with("-") && !has_command(app, words.front())) {
-    std::fprintf(stderr, "farandole: '%s' is no command; `farandole --help` lists them\n", words.front().c_str());
+    std::fprintf(stderr, "farandole: '%s' is not a command; `farandole --help` lists them\n", words.front().c_str());
     return fdl::kExitUsage;
   }
-  std::reverse(words.begin(), words.end());  // last first, as App::parse wants it
+  std::reverse(words.begin(), words.end());  // App::parse() takes the last word first
   try {
     app.parse(words);
   } catch (const CLI::ParseError& error) {

@@ -1,4 +1,4 @@
-// NumaReport: places ranks on nodes, and asks the assembly what they would do.
+// Places ranks on NUMA nodes and reports the levels that the library would use for that placement.
 #include "cli/numa_report.h"
 
 #include <fmt/format.h>
@@ -10,13 +10,14 @@
 namespace fdl {
 namespace {
 
-// Ranks in blocks, the first on the first node: as far apart as their numbers.
+// Distributes ranks over nodes in contiguous blocks, as a launcher that binds ranks by core does.
 std::vector<int> in_blocks(int ranks, int nodes) {
   std::vector<int> node_of_rank;
   for (int rank = 0; rank < ranks; ++rank) node_of_rank.push_back(static_cast<int>(int64_t{rank} * nodes / ranks));
   return node_of_rank;
 }
 
+// Parses "0,0,1,-"; "-" becomes -1, a rank that is bound to no node.
 Result<std::vector<int>> nodes_from(const std::string& text, int ranks) {
   std::vector<int> node_of_rank;
   for (std::size_t begin = 0; begin <= text.size();) {
@@ -25,7 +26,7 @@ Result<std::vector<int>> nodes_from(const std::string& text, int ranks) {
     int node = -1;
     const auto [last, error] = std::from_chars(word.data(), word.data() + word.size(), node);
     if (word != "-" && (error != std::errc() || last != word.data() + word.size() || node < 0)) {
-      return Status(Code::invalid_argument, "--nodes: '" + word + "' is no NUMA node; try 0,0,1,1, or - for none");
+      return Status(Code::invalid_argument, "--nodes: '" + word + "' is not a NUMA node; try 0,0,1,1, or - for none");
     }
     node_of_rank.push_back(node);
     begin = end + 1;
@@ -59,10 +60,11 @@ Result<NumaReport> numa_report(const std::string& nodes_text, Collective collect
   report.placed = here == 1 ? "this machine has one" : "this machine's, if ranks are bound to them in blocks";
   if (!nodes_text.empty()) {
     FDL_ASSIGN_OR_RETURN(node_of_rank, nodes_from(nodes_text, ranks));
-    report.placed = "as --nodes says";
+    report.placed = "from --nodes";
   }
   if (shape.hosts > 1) report.placed += "; inside each host";
-  // Between hosts each rank of a host carries a share of a sum, which is folded inside first.
+  // On several hosts an allreduce begins with a reduce-scatter inside each host, so that each rank carries one share
+  // of the sum between hosts.
   const bool shared_out = shape.hosts > 1 && collective == Collective::allreduce;
   report.answer = levels_between(node_of_rank, shared_out ? Collective::reduce_scatter : collective,
                                  static_cast<std::size_t>(bytes), config);
@@ -94,7 +96,7 @@ void add_to(JsonLine& line, const NumaReport& report) {
 
 std::string numa_nodes_line() {
   const std::vector<NumaNode> nodes = numa_nodes();
-  if (nodes.size() < 2) return "one, so collectives go over no levels";
+  if (nodes.size() < 2) return "one, so collectives use no levels";
   std::string text;
   for (const NumaNode& node : nodes) {
     text +=

@@ -1,4 +1,4 @@
-// NumaReport: what the NUMA nodes of a host mean for the ranks on it, for `farandole explain` and `farandole config`.
+// NumaReport describes how the NUMA nodes of a host affect its ranks, for `farandole explain` and `farandole config`.
 #pragma once
 
 #include <string>
@@ -13,17 +13,17 @@ namespace fdl {
 
 struct NumaReport {
   LevelAnswer answer;
-  std::string placed;  // how the nodes of the ranks are known
+  std::string placed;  // where the node of each rank comes from: the machine or --nodes
 };
 
-// `nodes_text`: the node of each rank of a host, "0,0,1,1", or "-" for a rank bound to none; empty: this machine's
-// nodes, in blocks. `is_whole`: shared memory runs the collective, not a schedule.
+// `nodes_text` is the node of each rank of a host, "0,0,1,1", with "-" for a rank that is bound to none. Empty means
+// this machine's nodes, with ranks in blocks. `is_whole`: shared memory runs the collective instead of a schedule.
 Result<NumaReport> numa_report(const std::string& nodes_text, Collective collective, const GroupShape& shape,
                                int64_t bytes, bool is_whole, const Config& config);
-std::string text_of(const NumaReport& report);  // lines
+std::string text_of(const NumaReport& report);  // one or more lines, each ended
 void add_to(JsonLine& line, const NumaReport& report);
 
-// One line: this machine's nodes, and which this process is bound to.
+// One line: this machine's nodes, and the node that this process is bound to.
 std::string numa_nodes_line();
 
 }  // namespace fdl

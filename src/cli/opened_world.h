@@ -1,4 +1,4 @@
-// OpenedWorld: the world that a program's own rank is in, and its communicator; both end with it.
+// OpenedWorld owns the world of a subcommand that is itself a rank, and its communicator.
 #pragma once
 
 #include "farandole/farandole.h"
@@ -14,6 +14,7 @@ struct OpenedWorld {
     fdl_world_destroy(world);
   }
 
+  // Null until created. The communicator is destroyed before its world.
   fdl_world* world = nullptr;
   fdl_comm* comm = nullptr;
 };

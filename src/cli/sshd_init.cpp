@@ -1,8 +1,8 @@
-// farandole sshd-init: process 1 of an MPI worker pod: sshd in front, ranks that hear SIGTERM, no zombies.
+// farandole sshd-init is process 1 of an MPI worker pod: it runs sshd, passes SIGTERM to ranks and reaps zombies.
 //
-// With sshd itself as process 1, SIGTERM ends sshd, and the kernel kills the ranks with it: they never hear the signal,
-// and the pod ends with 0 as if it had finished. Here ranks get SIGTERM and time to save, then sshd ends, then the pod
-// does, with 143.
+// With sshd itself as process 1, SIGTERM ends sshd, and the kernel kills the ranks with it: they never receive the
+// signal, and the pod ends with 0 as if it had finished. This process sends SIGTERM to the ranks, gives them time to
+// save, then ends sshd, and exits with 143.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
@@ -38,9 +38,9 @@ namespace {
 namespace files = std::filesystem;
 
 constexpr uint64_t kSignalToken = ~uint64_t{0};
-constexpr double kSshdGrace_s = 2;
+constexpr double kSshdGrace_s = 2;  // between SIGTERM and SIGKILL to sshd
 
-// What only a launcher's daemon puts into the environment of what it starts.
+// A process with one of these variables was started by a launcher's daemon.
 constexpr std::string_view kRankVariables[] = {"OMPI_COMM_WORLD_RANK=", "PMI_RANK=", "PMIX_RANK=", "FARANDOLE_RANK="};
 
 std::string content_of(const files::path& path) {
@@ -60,6 +60,7 @@ bool has_rank(const files::path& process) {
   return false;
 }
 
+// -1 for a zombie. The name in "stat" may contain spaces and parentheses, so parsing begins after the last ')'.
 pid_t parent_of(const files::path& process) {
   const std::string text = content_of(process / "stat");
   std::istringstream rest(text.substr(std::min(text.size(), text.rfind(')') + 1)));
@@ -76,7 +77,7 @@ std::optional<pid_t> as_pid(const std::string& name) {
   return pid;
 }
 
-// Of every process that lives, its parent.
+// Maps every live process to its parent.
 std::map<pid_t, pid_t> parents() {
   std::map<pid_t, pid_t> found;
   std::error_code none;
@@ -88,7 +89,7 @@ std::map<pid_t, pid_t> parents() {
   return found;
 }
 
-// What lives below this process; its orphans come back to it.
+// Whether `pid` descends from this process. Orphans do too: this process is their subreaper.
 bool is_below_us(pid_t pid, const std::map<pid_t, pid_t>& parent_of_each) {
   for (auto at = parent_of_each.find(pid); at != parent_of_each.end(); at = parent_of_each.find(at->second)) {
     if (at->second == ::getpid()) return true;
@@ -96,7 +97,7 @@ bool is_below_us(pid_t pid, const std::map<pid_t, pid_t>& parent_of_each) {
   return false;
 }
 
-// The processes that daemons started as ranks, without what those started themselves.
+// The processes that daemons started as ranks, without the children of those ranks.
 std::vector<pid_t> ranks_here() {
   const std::map<pid_t, pid_t> all = parents();
   std::set<pid_t> with_rank;
@@ -110,7 +111,8 @@ std::vector<pid_t> ranks_here() {
   return ranks;
 }
 
-// A rank that leads a group has its children in it; another shares its daemon's, which is to live on.
+// Signals the whole process group of a rank that leads one. Any other rank shares its daemon's group, and the daemon
+// must survive, so only the rank is signalled.
 void signal_rank(pid_t pid, int signal) { ::kill(::getpgid(pid) == pid ? -pid : pid, signal); }
 
 struct SshdOptions {
@@ -119,7 +121,8 @@ struct SshdOptions {
   int port = 0;
 };
 
-// -D: in front; -e: what it says goes to the pod's log. A user who is not root has a configuration of his own.
+// -D keeps sshd in the foreground, -e sends its log to the pod's log. A user other than root needs a configuration of
+// its own.
 std::vector<std::string> command_of(const SshdOptions& options, const Environment& environment) {
   std::vector<std::string> command = {options.program, "-De"};
   std::string configuration = options.configuration;
@@ -133,7 +136,7 @@ std::vector<std::string> command_of(const SshdOptions& options, const Environmen
   return command;
 }
 
-// argv and envp as exec() wants them.
+// The null-terminated array that exec() takes. It points into `texts`.
 std::vector<char*> pointers(std::vector<std::string>& texts) {
   std::vector<char*> result;
   for (std::string& text : texts) result.push_back(text.data());
@@ -141,6 +144,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return result;
 }
 
+// Everything runs in one thread, driven by one epoll set over a signalfd and the pidfds of ranks.
 class SshdInit {
  public:
   static Result<SshdInit> start(const std::vector<std::string>& command, double grace_s);
@@ -150,10 +154,10 @@ class SshdInit {
   SshdInit(Poller poller, UniqueFd signals, double grace_s)
       : poller_(std::move(poller)), signals_(std::move(signals)), grace_s_(grace_s) {}
   Status spawn(const std::vector<std::string>& command);
-  void take_signals();
+  void read_signals();
   void reap();
-  void drain();
-  void end_sshd();
+  void drain();     // SIGTERM to all ranks, and time to end
+  void end_sshd();  // SIGTERM at the first call, SIGKILL at the next
 
   Poller poller_;
   UniqueFd signals_;
@@ -163,9 +167,9 @@ class SshdInit {
   bool sshd_runs_ = true;
   bool draining_ = false;
   bool next_is_last_ = false;
-  std::vector<UniqueFd> ranks_;  // that were told to end; their tokens are their places
+  std::vector<UniqueFd> ranks_;  // pidfds of the ranks that got SIGTERM; a token is an index here
   std::size_t ranks_left_ = 0;
-  Deadline next_ = Deadline::never();
+  Deadline next_ = Deadline::never();  // when end_sshd() is called next
 };
 
 Result<SshdInit> SshdInit::start(const std::vector<std::string>& command, double grace_s) {
@@ -209,7 +213,7 @@ int SshdInit::run() {
     const std::size_t count = poller_.wait(ready, next_);
     for (std::size_t i = 0; i < count; ++i) {
       if (ready[i].token == kSignalToken) {
-        take_signals();
+        read_signals();
         continue;
       }
       poller_.remove(ranks_[ready[i].token].get());
@@ -218,19 +222,19 @@ int SshdInit::run() {
     if (next_.passed()) end_sshd();
   }
   if (draining_) return 128 + SIGTERM;
-  say("failed", fmt::format("sshd ended by itself ({}); see its lines above",
-                            WIFEXITED(sshd_status_) ? fmt::format("exit code {}", WEXITSTATUS(sshd_status_))
-                                                    : fmt::format("signal {}", WTERMSIG(sshd_status_))));
+  log_line("failed", fmt::format("sshd ended by itself ({}); see its lines above",
+                                 WIFEXITED(sshd_status_) ? fmt::format("exit code {}", WEXITSTATUS(sshd_status_))
+                                                         : fmt::format("signal {}", WTERMSIG(sshd_status_))));
   return WIFEXITED(sshd_status_) && WEXITSTATUS(sshd_status_) != 0 ? WEXITSTATUS(sshd_status_) : 1;
 }
 
-void SshdInit::take_signals() {
+void SshdInit::read_signals() {
   signalfd_siginfo info{};
   while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
     if (info.ssi_signo == SIGCHLD) {
       reap();
     } else if (draining_) {
-      end_sshd();  // who asks twice will not wait
+      end_sshd();  // a second signal ends the wait for the ranks
     } else {
       drain();
     }
@@ -249,7 +253,7 @@ void SshdInit::reap() {
 void SshdInit::drain() {
   draining_ = true;
   const std::vector<pid_t> ranks = ranks_here();
-  say("draining", fmt::format("SIGTERM: {} ranks have {:g} s to save and to end", ranks.size(), grace_s_));
+  log_line("draining", fmt::format("SIGTERM: {} ranks have {:g} s to save and to end", ranks.size(), grace_s_));
   for (const pid_t rank : ranks) {
     auto fd = open_process(rank);
     if (!fd.ok() || !poller_.add(fd->get(), ranks_.size()).ok()) continue;
@@ -261,7 +265,6 @@ void SshdInit::drain() {
   if (ranks_left_ == 0) end_sshd();
 }
 
-// First it may end in order, and then not.
 void SshdInit::end_sshd() {
   ::kill(sshd_, next_is_last_ ? SIGKILL : SIGTERM);
   next_is_last_ = true;
@@ -273,12 +276,12 @@ int serve(const SshdOptions& options) {
   set_run_log(false, whereabouts_of(environment, Platform::of_this_host().host_name));
   auto config = Config::read(environment);
   if (!config.ok()) {
-    say("error", config.status().text());
+    log_line("error", config.status().text());
     return kExitBadEnvironment;
   }
   auto init = SshdInit::start(command_of(options, environment), config->term_grace_s);
   if (!init.ok()) {
-    say("error", init.status().text());
+    log_line("error", init.status().text());
     return kExitBadEnvironment;
   }
   return init->run();
@@ -294,7 +297,7 @@ void add_sshd_init(CLI::App& app, Work& work) {
   command->add_option("--config", options->configuration,
                       "Its configuration; else ~/.sshd_config or ~/sshd_config, where it is");
   command->add_option("--port", options->port, "Its port; else as the configuration says")->check(CLI::Range(1, 65535));
-  command->footer("FARANDOLE_TERM_GRACE_S is how long ranks have after SIGTERM. Ends with 143 then.");
+  command->footer("FARANDOLE_TERM_GRACE_S is how long ranks have after SIGTERM. The exit code is then 143.");
   command->callback([options, &work] { work = [options] { return serve(*options); }; });
 }
 

@@ -1,4 +1,4 @@
-// Subcommands: each file of this room adds one to the command line; what it does returns the program's exit code.
+// Each add_ function declares one subcommand of `farandole`; the work of a subcommand returns the exit code.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -8,21 +8,21 @@
 
 namespace fdl {
 
-// Documented and stable (see README): what a scheduler may act upon.
+// Exit codes are documented and stable (see README): a scheduler may act on them.
 enum ExitCode : int {
   kExitOk = 0,
   kExitUsage = 64,
   kExitBug = 70,
-  kExitBadEnvironment = 78,  // bad variables or configuration: trying again will not help
+  kExitBadEnvironment = 78,  // bad variables or configuration: a retry will not help
   kExitRendezvous = 200,     // not all ranks arrived in time
-  kExitTooFew = 201,         // of an elastic job: fewer ranks are left than it needs
-  kExitPeerLost = 202,       // of an elastic job: a rank was lost, and it cannot or may not begin again
+  kExitTooFew = 201,         // elastic job: fewer ranks are left than it needs
+  kExitPeerLost = 202,       // elastic job: a rank was lost, and the job cannot or may not begin again
 };
 
-// The chosen subcommand puts its work here; main runs it after the command line was understood.
+// The chosen subcommand stores its work here; main() runs it after the whole command line has been parsed.
 using Work = std::function<int()>;
 
-// `words`: what each rank runs, with its arguments.
+// `words`: the command that each rank runs, with its arguments.
 void add_run(CLI::App& app, Work& work, const std::vector<std::string>& words);
 void add_bench(CLI::App& app, Work& work);
 void add_env(CLI::App& app, Work& work);
@@ -31,6 +31,7 @@ void add_tune(CLI::App& app, Work& work);
 void add_doctor(CLI::App& app, Work& work);
 void add_sshd_init(CLI::App& app, Work& work);
 void add_explain(CLI::App& app, Work& work);
-void add_kubernetes(CLI::App& app, Work& work, const std::vector<std::string>& words);  // words: all behind its name
+void add_kubernetes(CLI::App& app, Work& work,
+                    const std::vector<std::string>& words);  // words: all after the subcommand's name
 
 }  // namespace fdl

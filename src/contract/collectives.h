@@ -1,5 +1,5 @@
-// Collectives: whoever can run a whole collective on a communicator: the scheduled engine, shared memory, later NCCL,
-// MPI.
+// Collectives runs whole collectives on one communicator. The scheduled engine, shared memory and the device libraries
+// implement it.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,11 @@ class Device;
 //   allreduce, reduce, broadcast   count: of the vector
 //   allgather, gather              counts[r]: what rank r contributes          (output is their concatenation)
 //   reduce_scatter, scatter        counts[r]: what rank r receives             (input is their concatenation)
-//   alltoall                       counts[r]: what I send to r; recv_counts[r]: what I receive from r
-//                                  (count: if not 0, a promise that all counts of all ranks are this)
+//   alltoall                       counts[r]: what this rank sends to r; recv_counts[r]: what it receives from r
+//                                  (`count`, if not 0, promises that every count of every rank has that value)
 //   barrier                        nothing
-// counts of allgather, gather, reduce_scatter and scatter are equal on all ranks. The spans outlive the collective.
+// All ranks pass the same counts to allgather, gather, reduce_scatter and scatter. The caller keeps the spans valid
+// until the collective is done.
 struct CollectiveSpec {
   Collective collective = Collective::allreduce;
   Dtype dtype = Dtype::float32;
@@ -38,37 +39,40 @@ struct CollectiveSpec {
   double postscale = 1;  // (average is sum with a postscale of 1/size, set by the caller)
   std::string_view algorithm = "auto";
   bool deterministic = false;
-  // Where input and output lie; null: in the CPU's memory. What the caller has queued on the stream comes before the
-  // collective, and what it queues there after completion comes after it: completion says that the host has no more to
-  // do, not that the device is through.
+  // The device that holds input and output; null means the CPU's memory. The collective runs after everything that the
+  // caller has queued on the stream. Work that the caller queues there after completion runs after the collective.
+  // Completion means that the host has no more to do; the device may still be at work.
   Device* device = nullptr;
   void* stream = nullptr;
 };
 
-// A part of a vector: no input means zeros, no output that this rank does not want it. Whole elements.
+// A part of a vector, in whole elements. A null input contributes zeros; a null output drops the result of this part.
 struct Segment {
   const void* input = nullptr;
   void* output = nullptr;
   std::size_t bytes = 0;
 };
 
-// input == output (or the aliases that schedule.h names) means in place. Where a rank has no input or output: null.
-// Where `pieces` are given, they are the vector, one behind the other, and input and output are not looked at. That is
-// this rank's own affair: others may have the same vector in one place, or in other pieces. They outlive the
-// collective.
+// The memory of one collective. A side that this rank does not have is null. The collective runs in place if input and
+// output are equal, or are the aliases that schedule.h names.
+//
+// If `segments` is not empty, its segments in order form the vector, and input and output are ignored. The choice is
+// local: other ranks may hold the vector in one block or in other segments. The caller keeps the segments valid until
+// the collective is done.
 struct Buffers {
   const void* input = nullptr;
   void* output = nullptr;
   std::span<const Segment> segments = {};
 };
 
-// One of several collectives that are started together.
+// One collective of a group launch.
 struct Call {
   const CollectiveSpec* spec = nullptr;
   Buffers buffers;
 };
 
-// Where the outcome goes. Owned by the caller, which keeps it until done.
+// Receives the outcome of a collective. The caller owns it and keeps it alive until `done` is true. Only the driving
+// thread writes it.
 struct Completion {
   bool done = false;
   Status status;
@@ -79,32 +83,32 @@ struct Completion {
   }
 };
 
-// One thread drives it. At most one collective is in flight: start() is legal when the last one is done.
+// One thread drives it. At most one collective is in flight: start() is allowed only after the previous one is done.
 class Collectives : public Waitable {
  public:
   virtual std::string_view name() const = 0;  // "shared memory"
-  // Must give the same answer on every rank of the communicator for the same collective.
+  // Returns whether start() supports this collective. The result must be the same on every rank of the communicator.
   virtual bool can(const CollectiveSpec& spec) const = 0;
-  // Whether start() understands pieces for it. The others need their vector in one place.
+  // Returns whether start() accepts Buffers::segments for this collective. If not, the vector must be contiguous.
   virtual bool takes_segments(const CollectiveSpec&) const { return false; }
-  // The outcome appears in `completion`, perhaps at once. Does not block. Failures end this object: later collectives
-  // fail at once with the same error.
+  // Starts a collective and does not block. `completion` may be done when start() returns. A failure is final for this
+  // object: later collectives fail at once with the same error.
   virtual void start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) = 0;
-  // Whether launch_group() takes it among others; as with can(), the same answer on every rank.
+  // Returns whether this collective can be part of a group launch. As with can(), the result is the same on every rank.
   virtual bool takes_group(const CollectiveSpec&) const { return false; }
-  // Several at once, on one stream, of which all ranks give the same ones in the same order: done when all are, and
-  // failed when one is.
+  // Starts several collectives at once on one stream. All ranks pass the same collectives in the same order. The
+  // completion is done when all of them are, and has failed if one of them has.
   virtual void launch_group(std::span<const Call>, Completion& completion) {
-    completion.finish(Status(Code::internal, "these collectives run one by one; please report it"));
+    completion.finish(Status(Code::internal, "these collectives do not support a group launch; please report it"));
   }
-  // Moves what can be moved; true if anything did.
+  // Advances the collective in flight without blocking. Returns whether anything moved.
   virtual bool progress() = 0;
-  // Whatever is in flight, and everything later, ends with this error. From the driving thread.
+  // Ends the collective in flight and all later ones with this error. Call from the driving thread.
   virtual void interrupt(const Status& why) = 0;
-  // What ran last, for errors and the log: "ring, step 9: recv_reduce chunk 3 from rank 2".
+  // Describes the step that ran last, for errors and the log: "ring, step 9: recv_reduce chunk 3 from rank 2".
   virtual std::string phase() const = 0;
-  // The ranks of the group that the collective in flight waits for, for errors. Empty: none, or they are not known.
-  // From the driving thread.
+  // Returns the ranks of the group that the collective in flight waits for; errors name them. Empty if there are none
+  // or they cannot be determined. Call from the driving thread.
   virtual std::vector<int> late_ranks() { return {}; }
 };
 

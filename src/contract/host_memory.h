@@ -1,4 +1,4 @@
-// HostMemory: memory that all ranks of a host map: each allocates in its own part of it, and all see all of it.
+// HostMemory manages memory that all ranks of a host map. Each rank allocates in its own part and can access all parts.
 #pragma once
 
 #include <cstddef>
@@ -9,22 +9,24 @@
 
 namespace fdl {
 
-// From any thread. In a forked child the memory is still the parent's own, and release() does nothing.
+// Any thread may call. In a forked child the memory still belongs to the parent, and release() does nothing.
 class HostMemory {
  public:
   virtual ~HostMemory() = default;
 
-  // Zeroed; on a cache line, and from a page on alone on its pages. UNSUPPORTED: this rank's part is used up; RESOURCE:
-  // the host is. Zero bytes still give an address.
+  // Returns zeroed memory, aligned to a cache line. An allocation of at least one page shares no page with another.
+  // Fails with UNSUPPORTED if this rank's part is used up and with RESOURCE if the host's memory is. An allocation of
+  // zero bytes still has an address.
   virtual Result<void*> allocate(std::size_t bytes) = 0;
   virtual void release(void* memory) = 0;
 
-  // What another rank of this host asks at() for to see the same bytes; nothing where they are not of this memory.
+  // place_of() returns the position that at() on another rank of this host maps to the same bytes, or nothing if they
+  // are not part of this memory.
   virtual std::optional<uint64_t> place_of(const void* memory, std::size_t bytes) const = 0;
   virtual std::byte* at(uint64_t place) const = 0;
 
-  // After a collective that was given up: from now on these bytes are this process's alone, as they are, whoever may
-  // still be about to write there.
+  // Makes these bytes private to this process and keeps their contents. Used after an abandoned collective, because
+  // another rank may still be about to write there.
   virtual void withdraw(const void* memory, std::size_t bytes) = 0;
 };
 

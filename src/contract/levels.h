@@ -1,4 +1,4 @@
-// Levels: what the ranks of a host would do about its NUMA nodes in one collective, in words for people.
+// LevelAnswer describes how the ranks of a host would use its NUMA nodes in one collective, as text for users.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 namespace fdl {
 
 struct LevelAnswer {
-  std::vector<std::string> nodes;  // the ranks of each: "0-3"; none where the nodes of some rank are not known
+  std::vector<std::string> nodes;  // the ranks of each node: "0-3"; empty if the node of some rank is unknown
   bool used = false;
-  std::string why;                  // or why not: one sentence
-  std::vector<std::string> stages;  // where used: who does what, in order
+  std::string why;                  // the reason for `used`: one sentence
+  std::vector<std::string> stages;  // if used: the stages in order, with the ranks that take part
 };
 
 }  // namespace fdl

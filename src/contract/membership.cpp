@@ -1,4 +1,4 @@
-// Membership: how errors name a member.
+// Membership formats the name of a member for errors.
 #include "contract/membership.h"
 
 #include <fmt/format.h>
@@ -6,9 +6,9 @@
 namespace fdl {
 
 std::string Membership::name_of(int member) const {
-  const Member& who = members[static_cast<std::size_t>(member)];
-  if (who.host_name.empty()) return fmt::format("rank {}", who.world_rank);
-  return fmt::format("rank {} ({})", who.world_rank, who.host_name);
+  const Member& named = members[static_cast<std::size_t>(member)];
+  if (named.host_name.empty()) return fmt::format("rank {}", named.world_rank);
+  return fmt::format("rank {} ({})", named.world_rank, named.host_name);
 }
 
 }  // namespace fdl

@@ -1,4 +1,4 @@
-// Membership: who the ranks of a communicator are, and how they exchange small facts while it is being set up.
+// Membership lists the ranks of a communicator. Exchange passes small facts between them while it is being set up.
 #pragma once
 
 #include <memory>
@@ -15,15 +15,15 @@ namespace fdl {
 
 struct Member {
   int world_rank = 0;
-  // Ranks with equal host_id were seen to map the same memory (tried at start, not guessed from names).
+  // Ranks with equal host_id can map the same memory. This is tested at start, not guessed from host names.
   std::string host_id;
-  std::string host_name;  // for people
+  std::string host_name;  // for messages only
   int process_id = 0;
-  int numa_node = -1;  // of its host, the one to which it was bound at start; -1: to none alone
+  int numa_node = -1;  // the node of its host to which it was bound at start; -1 if not bound to one node
 };
 
-// Small facts, each published once under a name that is unique within the communicator's set-up. Blocking; used only
-// while a communicator is set up, never in a collective.
+// Exchange publishes small facts, each once, under a key that is unique within the communicator's set-up. Its calls
+// block; they are made only while a communicator is set up, never in a collective.
 class Exchange {
  public:
   virtual ~Exchange() = default;
@@ -35,17 +35,17 @@ class Exchange {
 // Everything that a transport needs in order to connect one communicator. References outlive the set-up call.
 struct Membership {
   std::string id;  // of the communicator: the same on all members and never used twice in a job
-  int rank = 0;    // mine, in `members`
+  int rank = 0;    // of this process, in `members`
   std::vector<Member> members;
   std::string job_key;
   const Config* config = nullptr;
-  std::shared_ptr<HostMemory> memory;  // of my host's ranks in this job; null where they have none
+  std::shared_ptr<HostMemory> memory;  // shared by the ranks of this host in this job; null if they have none
   Exchange* exchange = nullptr;
   Deadline deadline = Deadline::never();
 
   int size() const { return static_cast<int>(members.size()); }
   const Member& me() const { return members[static_cast<std::size_t>(rank)]; }
-  // "rank 3 (host-b)": how errors name a member, by its world rank.
+  // Returns the name of a member for errors, by its world rank: "rank 3 (host-b)".
   std::string name_of(int member) const;
 };
 

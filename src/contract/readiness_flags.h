@@ -1,5 +1,5 @@
-// ReadinessFlags: one number of each rank of a group that all its ranks may read at any moment, and a bell for those
-// who sleep until it changes.
+// ReadinessFlags publishes one word of each rank of a group to all its ranks and wakes the ranks that wait for a
+// change.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,18 @@
 
 namespace fdl {
 
-// One thread drives it. What a rank published last can be read until all of the group have ended, also when the rank
-// has left.
+// One thread drives it. The last word of a rank stays readable until the whole group has ended, even if the rank has
+// left.
 class ReadinessFlags : public Waitable {
  public:
-  // A word with this bit wakes every rank that sleeps; others only those that watch the rank which published it.
+  // A word with this bit wakes every sleeping rank. Other words wake only ranks that watch the publisher.
   static constexpr uint64_t kUrgent = uint64_t{1} << 63;
 
-  // My word, from now on; 0 at first. What I wrote before can be read by whoever sees it.
+  // Replaces this rank's word, which is 0 at first. Release order: a rank that reads the word also sees this rank's
+  // earlier writes.
   virtual void publish(uint64_t word) = 0;
   virtual uint64_t word_of(int rank) const = 0;
-  // Whose words wake me when I sleep: one bit a rank.
+  // Selects the ranks whose words wake this rank: one bit for each rank.
   virtual void watch(uint64_t ranks) = 0;
 };
 

@@ -1,9 +1,10 @@
-// Transport: moves slices between this rank and its peers. One thread drives it; no call blocks, allocates or locks.
+// Transport moves slices between this rank and its peers. One thread drives it; no call blocks, allocates or locks.
 //
-// On a lane, the k-th send meets the peer's k-th receive; their sizes and tags are equal, else the transport fails for
-// that peer with an error that tells both. Between lanes nothing is promised. Zero-length slices are slices.
-// Bytes given to send() or recv() belong to the transport until done() says so.
-// An error is final for that peer, and names it. Lanes of other peers go on.
+// On a channel, the k-th send matches the peer's k-th receive. Their sizes and tags must be equal; otherwise the
+// transport fails for that peer with an error that names both. There is no order between channels. A slice may be
+// empty.
+// The transport owns the bytes passed to send() or recv() until done() returns true.
+// An error names its peer and is final for it. The channels of other peers continue.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +18,15 @@
 namespace fdl {
 
 // One ordered stream in each direction between this rank and `peer` (rank in the communicator, never this one).
-// Lane 0 carries collectives, lane 1 point-to-point messages. A transport has kChannelCount lanes a peer.
+// Channel 0 carries collectives, channel 1 point-to-point messages. A transport has kChannelCount channels per peer.
 struct Channel {
   int peer = 0;
   int index = 0;
 };
 inline constexpr int kChannelCount = 2;
 
-// What is handed out on a lane in one direction is finished in the same order, so a ticket is a position and done()
-// one comparison; it may be asked any number of times.
+// Identifies one slice in flight. Slices of one channel and direction finish in order, so a ticket is a position and
+// done() is one comparison. done() may be called any number of times for a ticket.
 struct Ticket {
   uint32_t stream = 0;
   uint64_t position = 0;
@@ -35,24 +36,24 @@ class Transport : public Waitable {
  public:
   virtual std::string_view name() const = 0;  // "tcp"
 
-  // No ticket: there is no room now ("would block"); call progress() and try again. Every transport accepts at least
-  // 16 outstanding slices a lane and direction. `tag` says what the slice is; the receiver's must be the same.
+  // No ticket means that there is no room now ("would block"); call progress() and try again. Every transport accepts
+  // at least 16 outstanding slices per channel and direction. The receiver must pass the same `tag`.
   virtual std::optional<Ticket> send(Channel channel, uint32_t tag, ConstBytes bytes) = 0;
   virtual std::optional<Ticket> recv(Channel channel, uint32_t tag, Bytes bytes) = 0;
   virtual bool done(Ticket ticket) const = 0;
 
-  // Moves what can be moved. Returns true if anything moved or any peer's state changed.
+  // Moves data without blocking. Returns true if anything moved or any peer's state changed.
   virtual bool progress() = 0;
 
-  // OK, or the first final error of that peer's lanes.
+  // Returns OK, or the first final error of that peer's channels.
   virtual Status peer_status(int peer) const = 0;
-  // OK, or why no ticket of this lane is ever done again, and sends and recvs are refused. A peer that left in good
-  // order while one lane still wanted something of it ends that lane alone: what it had sent on the others still
-  // arrives.
+  // Returns OK, or the error after which no ticket of this channel is ever done and send() and recv() are refused. If a
+  // peer leaves in good order while one channel still waits for it, only that channel ends: slices that it had sent on
+  // the others still arrive.
   virtual Status channel_status(Channel channel) const { return peer_status(channel.peer); }
-  // Seconds there and back, as seen when the connection was made; 0 where that is not known or is within this host.
+  // Returns the round-trip time in seconds, measured when the connection was made; 0 if unknown or within this host.
   virtual double round_trip_s(int) const { return 0; }
-  // The first error of any peer, by rank; OK when all are well.
+  // Returns the error of the lowest-ranked peer that has one, else OK.
   virtual Status status() const = 0;
 };
 

@@ -1,4 +1,5 @@
-// Waitable: what one thread drives with progress() and may sleep on while there is nothing to do. No polling anywhere.
+// Waitable is an object that one thread drives with progress() and waits for while there is nothing to do, without
+// polling.
 #pragma once
 
 #include "base/clock.h"
@@ -7,9 +8,9 @@
 namespace fdl {
 
 // How to sleep:   if (x.prepare_to_sleep()) { poll x.wake_fd() for reading ... }   x.finish_sleep();   then progress().
-// prepare_to_sleep() announces the sleep to the peers and then looks once more: false means that there is something to
-// do at once. Everything that could make progress() useful (data, room, a peer's death, interrupt()) makes wake_fd()
-// readable while a sleep is announced. wake_fd() may be put into an epoll set beside others; it stays the same for
+// prepare_to_sleep() announces the sleep to the peers and then checks once more: false means that there is work to do
+// at once. While a sleep is announced, every event that makes progress() useful (data, room, a peer's death,
+// interrupt()) makes wake_fd() readable. wake_fd() can be part of an epoll set and stays the same for the object's
 // life.
 class Waitable {
  public:

@@ -1,4 +1,4 @@
-// Names of the element types, to and from text.
+// This file converts element types to and from their names.
 #include "data/dtype.h"
 
 #include <array>
@@ -10,7 +10,7 @@ constexpr std::string_view without_underscore(std::string_view name) {
   return name.ends_with('_') ? name.substr(0, name.size() - 1) : name;
 }
 
-// bool is a keyword, so its enumerator ends with an underscore that nobody else needs to see.
+// bool is a keyword, so its enumerator ends with an underscore, which the name omits.
 constexpr std::array<std::string_view, kDtypeCount> kNames = {
 #define ROW(name, type, kind) without_underscore(#name),
     FDL_DTYPES(ROW)

@@ -1,4 +1,4 @@
-// Dtype: the element types, one row a type.
+// Dtype is the type of an element. One table lists the types and their properties.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 #include <optional>
 #include <string_view>
 
-// name, C++ type that holds one element, class (integer, real, small_real: computed in float32, logical).
+// Each row: name, C++ type that holds one element, kind (integer, real, small_real: computed in float32, logical).
 // The order is that of fdl_dtype and never changes; new types are appended.
 #define FDL_DTYPES(ROW)                 \
   ROW(uint8, uint8_t, integer)          \

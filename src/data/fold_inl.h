@@ -1,7 +1,8 @@
-// The loops that all kernels share, compiled once for each instruction set (Highway includes this file repeatedly).
+// This file has the loops that all kernels share. It is compiled once for each instruction set (Highway includes it
+// repeatedly).
 //
-// A kernel is Lanes x Operation. Lanes knows memory: how kStep bytes become a Value in registers and back. Operation
-// knows arithmetic: how two vectors become one. The loops know neither.
+// A kernel combines a Lanes class with an Operation. Lanes converts kStep bytes of memory to a Value in registers and
+// back. Operation combines two vectors into one. The loops are independent of both.
 #if defined(FDL_DATA_FOLD_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef FDL_DATA_FOLD_INL_H
 #undef FDL_DATA_FOLD_INL_H
@@ -76,7 +77,7 @@ struct Product {
   }
 };
 
-// Processors disagree on min(1, NaN), so NaN is carried over by hand.
+// Processors differ in min(1, NaN), so NaN is propagated explicitly.
 template <class V>
 HWY_INLINE V with_nans_of(V a, V b, V result) {
   return hn::IfThenElse(hn::IsNaN(a), a, hn::IfThenElse(hn::IsNaN(b), b, result));
@@ -127,7 +128,7 @@ struct BitXor {
 
 // ---- Lanes ----------------------------------------------------------------------------------------------------------
 
-// Types that are folded as they are.
+// Lanes of types that are folded in their own format.
 template <class T>
 struct PlainLanes {
   using D = hn::ScalableTag<T>;
@@ -144,7 +145,7 @@ struct PlainLanes {
   }
 };
 
-// Two steps side by side: one visit to a source reads more of it, and the additions overlap.
+// Two steps at once: each visit to a source reads more of it, and independent operations overlap.
 template <class Inner>
 struct Twice {
   struct Value {
@@ -171,12 +172,12 @@ struct Twice {
   }
 };
 
-// As many steps at once as fit the registers twice over.
+// Combines up to four steps, depending on the number of registers that one Value takes.
 template <class Lanes, std::size_t kVectors = sizeof(typename Lanes::Value) / HWY_MAX_BYTES>
 using Wider =
     std::conditional_t<(kVectors > 2), Lanes, std::conditional_t<(kVectors > 1), Twice<Lanes>, Twice<Twice<Lanes>>>>;
 
-// Up to kStep bytes. Fewer travel through a buffer, so that nothing beyond them is touched.
+// Load and store up to kStep bytes. Fewer bytes go through a buffer, so that no memory beyond them is accessed.
 template <class Lanes>
 HWY_INLINE typename Lanes::Value load(const uint8_t* from, std::size_t bytes) {
   HWY_ALIGN uint8_t whole[Lanes::kStep];
@@ -196,7 +197,7 @@ HWY_INLINE void store(const typename Lanes::Value& value, uint8_t* to, std::size
   std::memcpy(to, whole, bytes);
 }
 
-// ---- Steps: what the loop does at one offset, to up to kStep bytes --------------------------------------------------
+// ---- Steps: the computation of a loop at one offset, for up to kStep bytes ------------------------------------------
 
 template <class Operation>
 struct FoldStep {
@@ -225,7 +226,7 @@ struct ScaleStep {
 
 // ---- The loop -------------------------------------------------------------------------------------------------------
 
-// Both ends of an array are done by this one copy of the code; the middle has its own, unrolled.
+// Both ends of an array share this out-of-line copy of the code; the middle has its own, unrolled.
 template <class Lanes, class Step>
 HWY_NOINLINE typename Lanes::Value end_step(const Step& step, std::size_t offset, std::size_t bytes) {
   return step.template at<Lanes>(offset, bytes);
@@ -236,7 +237,7 @@ HWY_INLINE void run(const Step& step, uint8_t* target, std::size_t bytes) {
   using Wide = Wider<Lanes>;
   constexpr std::size_t kStep = Lanes::kStep;
   if (bytes <= kStep) return store<Lanes>(end_step<Lanes>(step, 0, bytes), target, bytes);
-  // The last step overlaps the one before it. It is computed first, for the target may be one of the sources.
+  // The last step overlaps the one before it. It is computed first, because the target may be one of the sources.
   const typename Lanes::Value last = end_step<Lanes>(step, bytes - kStep, kStep);
   std::size_t offset = 0;
   for (; offset + Wide::kStep <= bytes; offset += Wide::kStep) {
@@ -250,12 +251,12 @@ HWY_INLINE void run(const Step& step, uint8_t* target, std::size_t bytes) {
 
 // ---- Many sources ---------------------------------------------------------------------------------------------------
 
-// More than these at once are too many streams: their lines fall into the same few places of the cache, all the more
-// when the sources are a power of two apart, as slots of shared memory are.
+// The limit of sources that are read at once. The lines of more streams compete for the same few sets of the cache,
+// above all if the distance of the sources is a power of two, as with slots of shared memory.
 inline constexpr std::size_t kStreams = 8;
-inline constexpr std::size_t kBlockSteps = 64;
+inline constexpr std::size_t kBlockSteps = 64;  // steps of a block; its results fit into L1
 
-// A few streams at a time, over a block whose unrounded results stay in L1.
+// Folds a block, a few streams at a time. The unrounded results of the block stay in L1.
 template <class Lanes, class Operation>
 HWY_NOINLINE void fold_block(const Folding& f, std::size_t offset, std::size_t steps) {
   constexpr std::size_t kStep = Lanes::kStep;
@@ -287,11 +288,13 @@ HWY_INLINE void fold_many(const Folding& f) {
 
 // ---- Large targets --------------------------------------------------------------------------------------------------
 
-// From here on nobody finds the result in a cache: written past them, its lines are not read first.
+// A target of at least this size does not stay in the caches. It is written past them, which saves reading its lines
+// first.
 inline constexpr std::size_t kStreamedBytes = std::size_t{8} << 20;
 inline constexpr std::size_t kLine = 64;
 
-// The processor's own prefetching stops at each page and knows fewer streams than there are. May reach beyond the end.
+// Prefetches a source. The processor's own prefetching stops at each page and follows too few streams. The address may
+// be beyond the end; prefetching it is harmless.
 template <std::size_t kBytes>
 HWY_INLINE void fetch(const uint8_t* from) {
   constexpr std::size_t kAhead = 1024;
@@ -302,7 +305,8 @@ HWY_INLINE std::size_t bytes_before_line(const uint8_t* target) {
   return (kLine - reinterpret_cast<uintptr_t>(target) % kLine) % kLine;
 }
 
-// The lines of a target that is a source are here already. Steps begin with whole elements.
+// Returns whether a fold writes past the caches. The lines of a target that is a source are in the cache already. The
+// alignment check ensures that steps begin with whole elements.
 inline bool streams(const Folding& f) {
   constexpr std::size_t kLargestElement = 8;
   if (f.bytes < kStreamedBytes || bytes_before_line(f.target) % kLargestElement != 0) return false;
@@ -345,7 +349,7 @@ HWY_NOINLINE void scale(const Scaling& s, T factor) {
   run<Lanes>(ScaleStep<T>{s.source, factor}, s.target, s.bytes);
 }
 
-// Calls `run` with the operation of real types that `op` is.
+// Calls `run` with the Operation class of `op`, for real types.
 template <class Run>
 HWY_INLINE void with_real_operation(Op op, const Run& run) {
   switch (op) {
@@ -387,7 +391,7 @@ HWY_NOINLINE void spread(const Spreading& s, T factor) {
   const SpreadStep<Operation, T> step{s, factor};
   const std::size_t whole = s.folding.bytes / Wide::kStep * Wide::kStep;
   std::size_t offset = 0;
-  // Computed before any target is written, for targets may be sources.
+  // Each step is computed before any target is written, because targets may be sources.
   for (; offset < whole; offset += Wide::kStep) {
     for (std::size_t k = 0; k < s.folding.source_count; ++k) fetch<Wide::kStep>(s.folding.source(k) + offset);
     const typename Wide::Value value = step.template at<Wide>(offset, Wide::kStep);
@@ -400,7 +404,7 @@ HWY_NOINLINE void spread(const Spreading& s, T factor) {
     for (std::size_t i = 0; i < s.target_count; ++i) store<Lanes>(value, s.targets[i] + offset, bytes);
     offset += bytes;
   }
-  // Streamed stores are not ordered by the release store that tells of them.
+  // A later release store does not order streamed stores, so they are flushed here.
   if (s.first_streamed < s.target_count) hwy::FlushStream();
 }
 

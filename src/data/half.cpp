@@ -1,4 +1,4 @@
-// Scalar conversions of the small real types by plain integer arithmetic: slow, and easy to believe.
+// The scalar conversions use plain integer arithmetic: slow, but easy to verify.
 #include "data/half.h"
 
 #include <bit>
@@ -19,7 +19,7 @@ struct Format {
   constexpr uint32_t nan() const {
     return has_infinities ? top_exponent() | 1u << (mantissa_bits - 1) : sign_bit() - 1;
   }
-  // What a number too large becomes.
+  // The result for a number that is too large.
   constexpr uint32_t overflow() const { return has_infinities ? top_exponent() : nan(); }
 };
 
@@ -43,7 +43,7 @@ float widen(const Format& format, uint32_t bits) {
   }
   if (magnitude == 0) return std::bit_cast<float>(sign);
   if (exponent == 0) {
-    // A subnormal: shift until the leading one stands where a normal number hides it.
+    // A subnormal: shift until the leading one reaches the position of a normal number's hidden bit.
     exponent = 1;
     while ((mantissa >> format.mantissa_bits) == 0 && exponent > format.bias() - 126) {
       mantissa <<= 1;
@@ -57,7 +57,7 @@ float widen(const Format& format, uint32_t bits) {
   return std::bit_cast<float>(sign | wide_exponent << 23 | mantissa << (23 - format.mantissa_bits));
 }
 
-// value / 2^shift, to nearest, ties to even.
+// Returns value / 2^shift, rounded to nearest, ties to even.
 uint32_t shift_to_nearest_even(uint32_t value, int shift) {
   if (shift > 31) return 0;
   const uint32_t floor = value >> shift;
@@ -80,7 +80,7 @@ uint32_t narrow(const Format& format, float value) {
   // Below exponent 1 the target is subnormal, and each step down costs one more bit.
   const int dropped = 23 - format.mantissa_bits + (exponent < 1 ? 1 - exponent : 0);
   const uint32_t rounded = shift_to_nearest_even(significand, dropped);
-  // The hidden bit, where there is one, adds one to the exponent field, and so does a mantissa that rounds up.
+  // A hidden bit adds one to the exponent field, and so does a mantissa that rounds up.
   const int field = exponent < 1 ? 0 : exponent - 1;
   const uint32_t result = (static_cast<uint32_t>(field) << format.mantissa_bits) + rounded;
   return sign | (result >= format.overflow() ? format.overflow() : result);

@@ -1,4 +1,5 @@
-// Conversions between float32 and the small real types, scalar and exact: the reference that the kernels must match.
+// These functions convert between float32 and the small real types, one value at a time. They are the reference that
+// the vectorised kernels must match.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What the kernel files offer to reduce.cpp: each function picks, at run time, the code for this machine.
+// The kernel files provide these functions to reduce.cpp. Each function selects the code for this machine at run time.
 #pragma once
 
 #include <cstddef>
@@ -7,16 +7,16 @@
 #include "data/dtype.h"
 #include "data/reduce.h"
 
-// Instruction sets that would cost compile time and win nothing: SSSE3 is older than any server in use, and a fold is
-// bound by memory, so SVE gains nothing over NEON; nor may its vectors, which have no size before run time, be kept in
-// a struct or an array, as several are here. Read by Highway, so this header comes before its headers.
+// Instruction sets that would cost compile time and gain nothing. SSSE3 is older than any server in use. A fold is
+// bound by memory, so SVE gains nothing over NEON; its vectors have no size at compile time, so they cannot be members
+// of structs or arrays as here. Highway reads this macro, so this header must precede Highway's.
 #ifndef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #endif
 
 namespace fdl::kernels {
 
-// n sources of `bytes` bytes each, folded from left to right into target, which may be one of them. n > 0.
+// A fold of source_count > 0 sources of `bytes` bytes each, from left to right, into target, which may be one of them.
 struct Folding {
   uint8_t* target;
   const void* const* sources;
@@ -26,16 +26,16 @@ struct Folding {
   const uint8_t* source(std::size_t k) const { return static_cast<const uint8_t*>(sources[k]); }
 };
 
-// A fold of small reals that began or goes on elsewhere: `before` comes first of all, and the result is left in
-// `after`; both are unrounded. Null: it begins with the first source, or ends here in the folding's target.
+// One part of a longer fold of small reals. `before` is the unrounded result of the earlier parts; null if this is the
+// first part. `after` receives the unrounded result; null if this is the last part, which rounds into folding.target.
 struct Part {
   Folding folding;
   const float* before;
   float* after;
 };
 
-// The same fold times a factor, into every target; the folding's own target is not used. From `first_streamed` on,
-// targets are written past the caches and lie on cache lines.
+// A fold times a factor, written to every target; folding.target is not used. Targets from `first_streamed` on are
+// aligned to cache lines and written past the caches.
 struct Spreading {
   Folding folding;
   uint8_t* const* targets;
@@ -51,7 +51,7 @@ struct Scaling {
   double factor;
 };
 
-// average is spelt sum here.
+// The caller passes Op::sum for an average.
 void fold_integers(Dtype dtype, Op op, const Folding& folding);
 void fold_logical(Op op, const Folding& folding);
 void fold_reals(Dtype dtype, Op op, const Folding& folding);
@@ -63,6 +63,7 @@ void scale_integers(Dtype dtype, const Scaling& scaling);
 void scale_reals(Dtype dtype, const Scaling& scaling);
 void scale_small_reals(Dtype dtype, const Scaling& scaling);
 
+// Returns Highway's name of the instruction set that was selected.
 const char* target_name();
 
 }  // namespace fdl::kernels

@@ -1,4 +1,5 @@
-// Which operation wants which type, and which kernel does it; user operations are folded here.
+// This file checks which operation supports which type and dispatches to the kernels. It folds users' operations
+// itself.
 #include "data/reduce.h"
 
 #include <array>
@@ -11,7 +12,7 @@
 namespace fdl {
 namespace {
 
-// One row an operation: its name, and the kinds of types it takes.
+// One row for each operation: its name and the kinds of types that it supports.
 struct OpRow {
   std::string_view name;
   bool integer, real, small_real, logical;
@@ -36,7 +37,7 @@ constexpr std::array<OpRow, kOpCount> kOps = {{
 }};
 // clang-format on
 
-// What an arithmetic operation means for true and false.
+// Returns the logical operation that an arithmetic one means for bool.
 Op logical_op(Op op) {
   switch (op) {
     case Op::sum:
@@ -64,8 +65,8 @@ void fold_builtin(Dtype dtype, Op op, const kernels::Folding& folding) {
   }
 }
 
-// A user's fold writes over its right operand, so a left fold keeps two blocks and swaps them: the result so far is
-// the source, a copy of the next source is the target, and there the new result appears.
+// A user's operation overwrites its right operand, so the left fold keeps two blocks and swaps them. The result so far
+// is the operation's source, and a copy of the next source is its target, which receives the new result.
 void fold_user(Dtype dtype, const UserOp& user, const kernels::Folding& f) {
   constexpr std::size_t kBlockBytes = 16384;
   alignas(64) uint8_t blocks[2][kBlockBytes];

@@ -1,4 +1,4 @@
-// Kernels of the integer types and of bool.
+// This file has the kernels of the integer types and of bool.
 #include "data/kernels.h"
 
 // clang-format off
@@ -17,12 +17,12 @@ HWY_BEFORE_NAMESPACE();
 namespace fdl::kernels {
 namespace HWY_NAMESPACE {
 
-// A bool is any byte that is not zero; what is folded and stored is 0 or 1.
+// A true bool is any byte that is not zero; it is folded and stored as 1.
 struct BoolLanes : PlainLanes<uint8_t> {
   static HWY_INLINE Value load(const uint8_t* from) { return hn::Min(PlainLanes<uint8_t>::load(from), fill(1)); }
 };
 
-// Sums, products and bits are the same whether signed or not, so only min and max see the sign.
+// Sums, products and bitwise operations are equal for signed and unsigned types; only min and max depend on the sign.
 template <class T>
 HWY_INLINE void fold_integer(Op op, const Folding& folding) {
   using Unsigned = PlainLanes<std::make_unsigned_t<T>>;
@@ -82,8 +82,8 @@ void fold_logical_here(Op op, const Folding& folding) {
   }
 }
 
-// Products are cut toward zero; where one does not fit it is the nearest integer there is, and NaN (infinity times
-// zero) is 0. Integers of up to 32 bits, which float64 holds exactly, become vectors of it and back.
+// Products are rounded toward zero and saturate at the limits of the type; NaN (infinity times zero) becomes 0.
+// Integers of up to 32 bits, which float64 represents exactly, are converted to vectors of float64 and back.
 template <class T>
 struct ScaledLanes {
   using D = hn::ScalableTag<double>;
@@ -93,7 +93,7 @@ struct ScaledLanes {
   static constexpr std::size_t kStep = hn::MaxLanes(D()) * sizeof(T);
   static constexpr double kMin = static_cast<double>(std::numeric_limits<T>::min());
   static constexpr double kMax = static_cast<double>(std::numeric_limits<T>::max());
-  // There is a conversion of signed words only: unsigned ones are moved by half of their range.
+  // Only signed words have a conversion instruction, so unsigned ones are shifted by half of their range.
   static constexpr bool kMoved = std::is_same_v<T, uint32_t>;
   static constexpr double kHalfRange = 2147483648.0;
 
@@ -113,12 +113,12 @@ struct ScaledLanes {
     value = hn::IfThenZeroElse(hn::IsNaN(value), value);
     value = hn::Min(hn::Max(value, hn::Set(D(), kMin)), hn::Set(D(), kMax));
     if constexpr (kMoved) {
-      // Cut before it is moved: what is cut off a negative number would be cut the other way.
+      // Truncate before the shift: truncation of a shifted, negative number would round the other way.
       const auto moved = hn::DemoteTo(D32(), hn::Sub(hn::Trunc(value), hn::Set(D(), kHalfRange)));
       const auto numbers = hn::Xor(moved, hn::Set(D32(), std::numeric_limits<int32_t>::min()));
       hn::StoreU(hn::BitCast(DT(), numbers), DT(), reinterpret_cast<T*>(to));
     } else if constexpr (sizeof(T) == 4) {
-      // Cut first: between the least and the next, conversions of one lane take the least.
+      // Truncate first: conversions of a single lane map values between the lowest integer and the next to the lowest.
       hn::StoreU(hn::DemoteTo(D32(), hn::Trunc(value)), DT(), reinterpret_cast<T*>(to));
     } else {
       hn::StoreU(hn::DemoteTo(DT(), hn::DemoteTo(D32(), value)), DT(), reinterpret_cast<T*>(to));
@@ -132,9 +132,9 @@ struct ScaledLanes {
   }
 };
 
-// Of 64 bits: float64 rounds them as a cast does. Not all machines convert vectors of them, so the halves are put
-// behind the exponents of 2^52 and 2^84, of which they are the last bits; sums and differences of such numbers do the
-// rest.
+// Integers of 64 bits: float64 rounds them as a cast does. Not all machines convert vectors of them. Therefore the two
+// 32-bit halves become the low mantissa bits of 2^52 and 2^84, and sums and differences of these numbers complete the
+// conversion.
 template <class T>
 struct ScaledLongLanes {
   using D = hn::ScalableTag<double>;
@@ -153,7 +153,8 @@ struct ScaledLongLanes {
   static HWY_INLINE hn::Vec<DU> bits(uint64_t number) { return hn::Set(DU(), number); }
   static HWY_INLINE Value fill(double number) { return hn::Set(D(), number); }
 
-  // A signed number is moved up by 2^63, and what stands for it down again: exactly, but for the last sum.
+  // A signed number is shifted up by 2^63, and its float64 is shifted down again. All steps are exact except the last
+  // sum.
   static HWY_INLINE Value load(const uint8_t* from) {
     const auto number = hn::LoadU(DU(), reinterpret_cast<const uint64_t*>(from));
     const auto high = hn::Xor(hn::ShiftRight<32>(number), bits(kHighBits | kSignOfHigh));
@@ -177,7 +178,7 @@ struct ScaledLongLanes {
     if constexpr (kSigned) {
       const auto negative = hn::BitCast(DU(), hn::VecFromMask(D(), hn::Lt(value, hn::Zero(D()))));
       number = hn::Sub(hn::Xor(number, negative), negative);
-      // The least has no counterpart above.
+      // The lowest integer has no positive counterpart.
       number = hn::IfVecThenElse(hn::And(over, negative), bits(uint64_t{1} << 63), number);
     }
     hn::StoreU(number, DU(), reinterpret_cast<uint64_t*>(to));

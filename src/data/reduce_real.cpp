@@ -1,4 +1,4 @@
-// Kernels of float32 and float64.
+// This file has the kernels of float32 and float64.
 #include "data/kernels.h"
 
 // clang-format off

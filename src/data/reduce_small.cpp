@@ -1,4 +1,4 @@
-// Kernels of float16, bfloat16 and float8: folded in float32, rounded once.
+// This file has the kernels of float16, bfloat16 and float8. They fold in float32 and round once.
 #include "data/kernels.h"
 
 // clang-format off

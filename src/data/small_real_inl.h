@@ -1,7 +1,7 @@
-// Lanes of the small real types: their memory becomes float32 vectors and back, without leaving vector registers.
+// These are the lanes of the small real types. They convert memory to float32 vectors and back within vector registers.
 //
-// A 32-bit word holds two or four small reals. Shifts and masks take the j-th of every word out at once, so a vector
-// of words becomes two or four vectors of float32, and goes back the same way; nothing is ever shuffled.
+// A 32-bit word holds two or four small reals. Shifts and masks extract the j-th of every word at once, so a vector of
+// words becomes two or four vectors of float32. The way back is the same; no shuffles are needed.
 #if defined(FDL_DATA_SMALL_REAL_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef FDL_DATA_SMALL_REAL_INL_H
 #undef FDL_DATA_SMALL_REAL_INL_H
@@ -21,8 +21,8 @@ using DI = hn::ScalableTag<int32_t>;
 using VF = hn::Vec<DF>;
 using VI = hn::Vec<DI>;
 
-// To the left by a number of bits that may be negative. Words are signed, for signed comparisons are the cheap ones:
-// what is shifted to the right is masked afterwards or not negative.
+// Shifts to the left; a negative number of bits shifts to the right. Words are signed because signed comparisons are
+// cheap. Callers mask the result of a right shift or shift only non-negative words.
 template <int kBits>
 HWY_INLINE VI shift(VI v) {
   if constexpr (kBits > 0) {
@@ -42,7 +42,7 @@ HWY_INLINE VF choose(M mask, VF yes, VF no) {
   return hn::IfThenElse(hn::RebindMask(DF(), mask), yes, no);
 }
 
-// IEEE-like formats. Those without infinities have NaN as their only pattern that is no number.
+// IEEE-like formats. In formats without infinities, NaN is the only pattern that is not a number.
 template <int kSizeBits, int kExponentBits, bool kHasInfinities>
 struct SmallFormat {
   static constexpr int kSize = kSizeBits;
@@ -56,33 +56,34 @@ struct SmallFormat {
   static constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kBias) << 23;
   static constexpr uint32_t kOneExponent = 1u << 23;
 
-  // The j-th element of each word, exactly.
+  // Returns the j-th element of each word, exactly.
   template <int j>
   static HWY_INLINE VF widen(VI words) {
     const VI sign = hn::And(shift<32 - (j + 1) * kSize>(words), set(0x80000000));
     const VI magnitude = hn::And(shift<kDropped - j * kSize>(words), set(kMagnitude << kDropped));
     const VF normal = floats_of(hn::Add(magnitude, set(kRebias)));
-    // Exponent field 0 means the exponent of field 1 without the hidden bit, so it is read as 1 and the bit taken off.
+    // Exponent field 0 means the exponent of field 1 without the hidden bit: read it as 1 and subtract the bit.
     const VF shown_bit = floats_of(hn::Add(magnitude, set(kRebias + kOneExponent)));
     const VF subnormal = hn::Sub(shown_bit, floats_of(set(kRebias + kOneExponent)));
     const VF number = choose(hn::Lt(magnitude, set(kOneExponent)), subnormal, normal);
-    // Infinity stays infinity and NaN stays NaN under the highest exponent of float32.
+    // With the highest exponent of float32, infinity stays infinity and NaN stays NaN.
     const VF no_number = floats_of(hn::Or(magnitude, set(0x7f800000)));
     const VF value = choose(hn::Gt(magnitude, set((kFirstNotFinite << kDropped) - 1)), no_number, number);
     return hn::Or(value, floats_of(sign));
   }
 
-  // To nearest even, into the low kSize bits of each word; the others are zero.
+  // Rounds to nearest even, into the low kSize bits of each word; the other bits are zero.
   static HWY_INLINE VI narrow(VF value) {
     const VI bits = words_of(value);
     const VI magnitude = hn::And(bits, set(0x7fffffff));
     const VI sign = hn::And(shift<kSize - 32>(bits), set(1u << (kSize - 1)));
-    // Half a unit less one, and one more where the last bit kept is odd. What overflows grows past the top.
+    // Add half a unit less one, and one more if the last bit kept is odd. An overflow exceeds kFirstNotFinite and is
+    // cut to it.
     const VI odd = hn::And(shift<-kDropped>(magnitude), set(1));
     const VI rounded = hn::Add(hn::Add(magnitude, odd), set((1u << (kDropped - 1)) - 1 - kRebias));
     VI result = hn::Min(shift<-kDropped>(rounded), set(kFirstNotFinite));
     if constexpr (kHasInfinities) result = hn::IfThenElse(hn::Gt(magnitude, set(0x7f800000)), set(kNan), result);
-    // Subnormals: adding the float whose last bit is worth the smallest subnormal lets the adder round.
+    // Subnormals: add a float whose last bit has the value of the smallest subnormal; the addition rounds.
     const VF adder = floats_of(set(static_cast<uint32_t>(127 + 24 - kBias - kMantissa) << 23));
     const VI subnormal = hn::Sub(words_of(hn::Add(floats_of(magnitude), adder)), words_of(adder));
     result = hn::IfThenElse(hn::Lt(magnitude, set(kRebias + kOneExponent)), subnormal, result);
@@ -118,7 +119,7 @@ struct WordLanes {
   static constexpr std::size_t kStep = hn::MaxLanes(DI()) * sizeof(int32_t);
 
   struct Value {
-    HWY_INLINE Value() {}  // gcc compiles an implicit one for the oldest machine, and refuses it on ARM
+    HWY_INLINE Value() {}  // gcc compiles an implicit one for the baseline target, which fails on ARM
     VF parts[kParts];
   };
 
@@ -150,7 +151,7 @@ struct WordLanes {
     hn::Stream(pack(value), DI(), reinterpret_cast<int32_t*>(to));
   }
 
-  // The same elements in their order as float32.
+  // Load and store the same elements, in memory order, as float32.
   static HWY_INLINE Value load_wide(const float* from) {
     Value value;
     if constexpr (kParts == 4) {
@@ -182,7 +183,7 @@ struct WordLanes {
   }
 };
 
-// Most machines convert float16 themselves, half a vector at a time.
+// Most machines have instructions that convert float16, half a vector at a time.
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON
 struct Float16Lanes {
   using DH = hn::Rebind<hwy::float16_t, DF>;
@@ -208,11 +209,11 @@ struct Float16Lanes {
   }
 };
 
-// A float8 is the upper byte of a float16, or nearly so; the same instruction widens it. The even and the odd bytes of
-// 16-bit lanes go apart, each as two halves of a vector.
+// A float8 e5m2 is the upper byte of a float16, and e4m3 nearly so; the instruction for float16 widens both. The even
+// and the odd bytes of 16-bit lanes are converted separately, each as two halves of a vector.
 //
-// e4m3 has one exponent bit less than float16 and another bias: moved into place it is a float16, 256 times too small.
-// Where it may (kKeepsSmall: whatever does not multiply), it stays so while it is folded.
+// e4m3 has one exponent bit less than float16 and another bias: shifted into place it is a float16, 256 times too
+// small. With kKeepsSmall the values keep this scale during the fold, which is correct for all operations but products.
 template <class Format, bool kKeepsSmall>
 struct Float8Lanes {
   using DH = hn::Rebind<hwy::float16_t, DF>;
@@ -240,21 +241,21 @@ struct Float8Lanes {
     return kIsHalf || kKeepsSmall ? value : hn::Mul(value, hn::Set(DF(), 256.0f));
   }
 
-  // Of bytes in the upper halves of 16-bit lanes; the lower halves are ignored.
+  // Widens the bytes in the upper halves of 16-bit lanes; the lower halves are ignored.
   static HWY_INLINE Halves widen(V16 bytes) {
     V16 half = hn::And(bytes, set16(0xff00));
     if constexpr (!kIsHalf) {
-      // Where infinities would be there are numbers, but for the last, which is NaN.
+      // The patterns of infinities are numbers in this format, except for the last one, which is NaN.
       const auto is_nan = hn::Eq(hn::And(bytes, set16(0x7f00)), set16(0x7f00));
       half = hn::IfThenElse(is_nan, set16(0x7e00), hn::And(hn::ShiftRight<1>(bytes), set16(0xbf80)));
     }
     return {promote(hn::LowerHalf(DH16(), half)), promote(hn::UpperHalf(DH16(), half))};
   }
 
-  // To nearest even: added to a number so large that its last bit is worth the last bit of the result, the value is
-  // rounded by the adder. One and a half times a power of two, so that negative values stay above the power. Subnormals
-  // have the last bit of the smallest normal exponent. What is too large for that becomes NaN, which is right where
-  // there are no infinities.
+  // Rounds to nearest even: the value is added to a number whose last bit has the value of the result's last bit, so
+  // the addition rounds. That number is 1.5 times a power of two, so that sums with negative values stay above the
+  // power. Subnormals have the last bit of the smallest normal exponent. A value that is too large becomes NaN, which
+  // is correct for a format without infinities.
   static HWY_INLINE VF round(VF value) {
     constexpr int kSmaller = kKeepsSmall ? kSmallerBits : 0;
     constexpr uint32_t kLeast = static_cast<uint32_t>(128 - Format::kBias - kSmaller) << 23;
@@ -270,7 +271,7 @@ struct Float8Lanes {
     if constexpr (!kIsHalf && !kKeepsSmall) value = hn::Mul(value, hn::Set(DF(), 1.0f / 256));
     return hn::BitCast(DH16(), hn::DemoteTo(DH(), value));
   }
-  // Into the upper halves of 16-bit lanes; what is in the lower ones is of no use.
+  // Narrows into the upper halves of 16-bit lanes; the lower halves are unspecified.
   static HWY_INLINE V16 narrow(const Halves& value) {
     const V16 half = hn::Combine(D16(), demote(value.upper), demote(value.lower));
     if constexpr (kIsHalf) {
@@ -329,12 +330,12 @@ using Float8Lanes = WordLanes<Format>;
 
 // ---- A fold in parts ------------------------------------------------------------------------------------------------
 
-// Of `elements` at a time, up to kElements: fewer travel through a buffer.
+// Loads and stores unrounded float32 values, up to kElements at a time; fewer go through a buffer.
 template <class Lanes>
 struct Unrounded {
   using Value = typename Lanes::Value;
   static constexpr std::size_t kElements = sizeof(Value) / sizeof(float);
-  static constexpr std::size_t kSize = Lanes::kStep / kElements;  // of an element in its own type
+  static constexpr std::size_t kSize = Lanes::kStep / kElements;  // bytes of an element in its own type
 
   static HWY_INLINE Value load(const float* from, std::size_t elements) {
     HWY_ALIGN float whole[kElements];

@@ -1,4 +1,5 @@
-// Call facts: an alltoall's counts differ from rank to rank, so only the promise of even ones counts.
+// The call facts are derived from what is equal on all ranks. An alltoall's counts are not, so only `count`, the
+// promise of equal chunks, is used of it.
 #include "engine/call_facts.h"
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 namespace fdl {
 namespace {
 
+// Whether all ranks can conclude that all chunks have the same size.
 bool known_even(const CollectiveSpec& spec) {
   if (spec.collective == Collective::alltoall) return spec.count > 0;
   return std::adjacent_find(spec.counts.begin(), spec.counts.end(), std::not_equal_to<>()) == spec.counts.end();
@@ -26,6 +28,7 @@ std::size_t known_bytes(const CollectiveSpec& spec, int ranks) {
     case Collective::broadcast:
       return spec.count * element;
     case Collective::alltoall:
+      // Without the promise no rank knows the total, so all assume the same medium size.
       return spec.count > 0 ? spec.count * static_cast<std::size_t>(ranks) * element : 1_MiB;
     case Collective::barrier:
       return 0;

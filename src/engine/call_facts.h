@@ -1,4 +1,4 @@
-// Call facts: what all ranks know alike of a call, and may therefore choose by.
+// The call facts are those properties of a call that all ranks compute alike, so that all choose the same algorithm.
 #pragma once
 
 #include <cstddef>
@@ -8,10 +8,10 @@
 
 namespace fdl {
 
-// What all ranks know of the size: of the whole vector, or of all chunks of the side that has one for each rank.
+// The bytes of the whole vector, or of all chunks on the side that has one chunk for each rank.
 std::size_t known_bytes(const CollectiveSpec& spec, int ranks);
 
-// What the algorithm must be able to do. `deterministic`: whether all collectives are asked to be.
+// What the algorithm must be able to do. `deterministic`: the configuration demands it of all collectives.
 Need need_of(const CollectiveSpec& spec, bool deterministic);
 
 }  // namespace fdl

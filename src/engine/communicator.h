@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "algorithms/choice/choose.h"
@@ -27,20 +28,33 @@
 
 namespace fdl {
 
-// One operation in flight; the caller owns it and keeps it in place until completion.done. Intrusive, so that starting
-// an operation allocates nothing.
+// Asks for a scratch buffer of `bytes` on the device of the operation's spec (see DeviceCollectives::make_room()). Once
+// the operation has completed, `bytes` and `memory` tell which buffer there is.
+struct ScratchRequest {
+  std::size_t bytes = 0;
+  void* memory = nullptr;
+};
+
+// Asks for memory for the ranks' own tensors (see DeviceCollectives::hold()). The caller owns `allocation`, which is
+// complete once the operation is.
+struct SymmetricRequest {
+  SymmetricAllocation* allocation = nullptr;
+};
+
+// What an operation does: the collective of its spec, or one of the requests for memory on the spec's device.
+using MemoryRequest = std::variant<std::monostate, ScratchRequest, SymmetricRequest>;
+
+// One operation in flight. The caller owns it and keeps it in place until completion.done. Operations form an intrusive
+// list, so that starting one allocates nothing.
 struct Operation {
   CollectiveSpec spec;
   Buffers buffers;
   Completion completion;
-  // Where this is not 0, no collective but room on the spec's device for so many bytes is asked for, as
-  // DeviceCollectives::make_room() has it: then it says how many there are, and where.
-  std::size_t scratch_bytes = 0;
-  void* scratch = nullptr;
-  // Or memory for tensors, as DeviceCollectives::hold() has it.
-  SymmetricAllocation* symmetric_allocation = nullptr;
-  Operation* next = nullptr;    // the communicator's
-  Operation* beside = nullptr;  // the communicator's: runs and ends with this one
+  MemoryRequest memory;         // std::monostate for a collective
+  Operation* next = nullptr;    // used by the communicator: the next operation of the queue
+  Operation* beside = nullptr;  // used by the communicator: the next operation of the same group launch
+
+  bool is_collective() const { return memory.index() == 0; }
 };
 
 // One message in flight. Cut into the same slices on both sides.

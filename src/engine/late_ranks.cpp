@@ -1,4 +1,4 @@
-// Late ranks: one list of names, which both errors use.
+// The late-rank functions write the error texts that name the ranks an operation waits for.
 #include "engine/late_ranks.h"
 
 #include <fmt/format.h>
@@ -8,12 +8,12 @@
 namespace fdl {
 namespace {
 
-// The others are counted: the text has to fit where ranks leave it for each other.
+// Further ranks are only counted: ranks pass the text to each other in a field of fixed size.
 constexpr std::size_t kNamed = 4;
 
-std::string name_of(const Member& who) {
-  return who.host_name.empty() ? fmt::format("rank {}", who.world_rank)
-                               : fmt::format("rank {} ({})", who.world_rank, who.host_name);
+std::string name_of(const Member& member) {
+  return member.host_name.empty() ? fmt::format("rank {}", member.world_rank)
+                                  : fmt::format("rank {} ({})", member.world_rank, member.host_name);
 }
 
 // "rank 1 (host-a)", "rank 1 (host-a) and rank 2 (host-b)", "..., rank 4 (host-b) and 3 more ranks".
@@ -65,6 +65,7 @@ Status waits_for(const Waiting& waiting, const std::vector<Member>& members) {
 
 std::optional<Status> DriverQuestion::ask(Event& alarm, Deadline deadline) {
   MutexLock lock(mutex_);
+  // Waits for a change of the counter, so several threads that ask at once share one answer.
   const uint64_t before = answers_;
   open_.store(true, std::memory_order_release);
   alarm.ring();
@@ -74,6 +75,7 @@ std::optional<Status> DriverQuestion::ask(Event& alarm, Deadline deadline) {
 
 void DriverQuestion::answer(Status words) {
   MutexLock lock(mutex_);
+  // Relaxed is enough: the mutex orders the answer, and the driving thread loads open_ again on its next pass.
   open_.store(false, std::memory_order_relaxed);
   ++answers_;
   words_ = std::move(words);

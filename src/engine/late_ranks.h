@@ -1,5 +1,5 @@
-// Late ranks: which ranks an operation in flight waits for, as an error says it, and how a thread that does not drive
-// the communicator asks the one that does.
+// The late-rank functions describe which ranks an operation in flight waits for. DriverQuestion lets a thread that does
+// not drive the communicator query the thread that does.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace fdl {
 
-// An operation in flight, and the ranks of the group that it waits for. No ranks: they are not known.
+// An operation in flight, and the ranks of the group that it waits for; empty if they are not known.
 struct Waiting {
   std::string_view operation;  // "allreduce"
   std::string_view group;
@@ -24,19 +24,19 @@ struct Waiting {
   std::vector<int> ranks;
 };
 
-// The error that ends a communicator: the first rank that is waited for is its culprit.
+// The error that ends a communicator. The first rank that the operation waits for is the culprit.
 Status timed_out(const Waiting& waiting, const std::vector<Member>& members);
-// The same culprit, for a program that waits on: nothing has ended.
+// An error with the same culprit for a caller that stops waiting while the operation stays in flight.
 Status waits_for(const Waiting& waiting, const std::vector<Member>& members);
 
-// A question to the driving thread, which alone may look at what it drives. The driving thread pays one relaxed load
-// for each time that nothing has moved.
+// A query to the driving thread, which alone may inspect the operations that it drives. It costs the driving thread one
+// relaxed load for each pass in which nothing has moved.
 class DriverQuestion {
  public:
-  // From any thread. Rings the driving thread, which may be asleep. Nothing: no thread drives, or it did not answer
-  // before the deadline.
+  // Called from any thread. Rings `alarm`, on which the driving thread may sleep. Returns nothing if no thread drives,
+  // or if it does not answer before the deadline.
   std::optional<Status> ask(Event& alarm, Deadline deadline);
-  // The driving thread's.
+  // Called by the driving thread only.
   bool is_open() const { return open_.load(std::memory_order_relaxed); }
   void answer(Status words);
 

@@ -1,4 +1,4 @@
-// Builder: appends steps and refuses those that no schedule may have.
+// Builder appends steps to a schedule and aborts on steps that no schedule may have.
 #include "schedule/builder.h"
 
 #include "base/check.h"

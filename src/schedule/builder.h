@@ -1,4 +1,4 @@
-// Builder: how algorithms write steps, one verb each.
+// Builder lets an algorithm write the steps of one rank's schedule, one call for each step.
 #pragma once
 
 #include <utility>
@@ -11,8 +11,8 @@ inline ChunkRange input(int first, int count = 1) { return {Space::input, first,
 inline ChunkRange output(int first, int count = 1) { return {Space::output, first, count}; }
 inline ChunkRange scratch(int first, int count = 1) { return {Space::scratch, first, count}; }
 
-// A step that breaks the rules of one rank (a message to itself, a write to input, no chunks) stops the program: only
-// an algorithm's author can write one.
+// A step that breaks the rules of one rank (a message to itself, a write to input, no chunks) aborts the process: such
+// a step is a bug in the algorithm and never depends on user input.
 class Builder {
  public:
   Builder(std::string name, Collective collective, int rank, int size, int chunk_count, int root = 0);

@@ -1,4 +1,4 @@
-// Lanes: collects the steps of all ranks by pair of ranks.
+// Lanes groups the message steps of all ranks by sender and receiver.
 #include "schedule/lanes.h"
 
 namespace fdl {

@@ -1,4 +1,5 @@
-// Lanes: which send meets which receive, for the schedules of all ranks together.
+// Lanes matches each send with its receive across the schedules of all ranks. A lane is the sequence of messages from
+// one rank to another.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,8 @@
 
 namespace fdl {
 
-// The steps that send from one rank to another, and those that receive there, in order: the k-th meets the k-th.
+// The sends from one rank to another and the receives there, as step indices in order. The k-th send matches the k-th
+// receive.
 struct LaneSteps {
   int32_t from = 0;
   int32_t to = 0;
@@ -21,7 +23,7 @@ class Lanes {
   explicit Lanes(const std::vector<Schedule>& schedules);
 
   const std::vector<LaneSteps>& all() const { return lanes_; }
-  // The lane that a send, recv or recv_reduce uses.
+  // Returns the index in all() of the lane that a send, recv or recv_reduce of `rank` uses.
   std::size_t of(int32_t rank, const Step& step) const {
     const int32_t from = step.kind == StepKind::send ? rank : step.peer;
     const int32_t to = step.kind == StepKind::send ? step.peer : rank;
@@ -30,7 +32,7 @@ class Lanes {
 
  private:
   int32_t size_;
-  std::vector<int32_t> index_;  // by from * size + to
+  std::vector<int32_t> index_;  // into lanes_, by from * size + to; -1 where no message is sent
   std::vector<LaneSteps> lanes_;
 };
 

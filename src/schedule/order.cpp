@@ -1,4 +1,5 @@
-// Order: one pass over the steps that remembers, for each place, who wrote it last and who has read it since.
+// order() passes once over the steps. For each place it keeps the last step that wrote it and the steps that have read
+// it since.
 #include "schedule/order.h"
 
 #include "schedule/places.h"
@@ -6,14 +7,14 @@
 namespace fdl {
 namespace {
 
-// What one step does to a run of places. `reduce` has one access for each source chunk.
+// One read or write of a run of places by a step. `reduce` has one access for each source chunk.
 struct Access {
   int32_t first;
   int32_t count;
   bool writes;
 };
 
-// A step's touch of one place, with the run it was part of.
+// A step's access to one place, with the run of places that the access covers.
 struct Touch {
   int32_t step = -1;
   int32_t first = 0;
@@ -34,7 +35,7 @@ class Orderer {
     std::vector<Dependency> dependencies;
     for (const Access& access : accesses_) {
       for (int32_t place = access.first; place < access.first + access.count; ++place) {
-        // Who read since the last write has itself followed that write.
+        // A step that has read the place since the last write already follows that write.
         const auto& readers = readers_[static_cast<std::size_t>(place)];
         if (access.writes && !readers.empty()) {
           for (const Touch& reader : readers) add(dependencies, step, access, reader);
@@ -44,7 +45,7 @@ class Orderer {
       }
     }
     for (const Dependency& dependency : dependencies) found_[static_cast<std::size_t>(dependency.step)] = -1;
-    remember(step);
+    record(step);
     return dependencies;
   }
 
@@ -70,7 +71,7 @@ class Orderer {
     accesses_.push_back({target, step.target.count, true});
   }
 
-  // found_[earlier] is where `earlier` stands in `dependencies`, so that each is listed once.
+  // found_[earlier] is the index of `earlier` in `dependencies`, or -1; so each earlier step is listed once.
   void add(std::vector<Dependency>& dependencies, int32_t step, const Access& access, const Touch& earlier) {
     if (earlier.step < 0 || earlier.step == step) return;
     const bool whole = earlier.first != access.first || earlier.count != access.count;
@@ -83,7 +84,7 @@ class Orderer {
     }
   }
 
-  void remember(int32_t step) {
+  void record(int32_t step) {
     for (const Access& access : accesses_) {
       for (int32_t i = access.first; i < access.first + access.count; ++i) {
         const auto place = static_cast<std::size_t>(i);
@@ -99,8 +100,8 @@ class Orderer {
   }
 
   Places places_;
-  std::vector<Touch> writer_;
-  std::vector<std::vector<Touch>> readers_;
+  std::vector<Touch> writer_;                // by place: the last write
+  std::vector<std::vector<Touch>> readers_;  // by place: the reads since that write
   std::vector<int32_t> found_;
   std::vector<Access> accesses_;
 };

@@ -1,5 +1,5 @@
-// Order: which earlier steps of the same rank a step must follow, derived from overlap and position. The only place
-// where dependencies come from; verify, simulate and the executor all call it.
+// order() derives which earlier steps of the same rank a step must follow, from overlapping chunks and the position in
+// the list. It is the only source of dependencies; verify, simulate and the executor all call it.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,20 @@ namespace fdl {
 
 struct Dependency {
   int32_t step;  // index of the earlier step
-  bool whole;    // true: all of it must be finished; false: slice k waits for slice k only (ranges are the same)
+  bool whole;    // true: all of it must be finished; false: slice k waits for slice k only, as the ranges are the same
   bool operator==(const Dependency&) const = default;
 };
 
-// For each step, the earlier steps it must follow: those that write what it reads (or the reverse), or write what it
-// writes. A send's bytes are read until it is done. Position on a lane is no dependency: lanes keep order themselves.
+// Returns, for each step, the earlier steps that it must follow: those that write what it reads, read what it writes or
+// write what it writes. A send reads its bytes until it is done. The position on a lane adds no dependency, because
+// lanes are FIFO.
 //
-// `whole` is false where both steps touch exactly the same range, so that their slices line up. A reduce step touches
-// each of its source chunks as a range of its own: slice k of its target is the fold of slice k of every source.
-// Dependencies that others imply through a chain over the same chunk are left out.
+// `whole` is false if both steps touch exactly the same range, so that their slices line up. A reduce step touches each
+// of its source chunks as a separate range: slice k of its target is the fold of slice k of every source. Dependencies
+// that follow from a chain over the same chunk are omitted.
 //
-// `in_place`: input and output are the same memory as Places says. The executor passes what the call was; the two
-// answers differ (in place, a recv into output may have to wait for a send from input).
+// `in_place` means that input and output share memory as Places describes. It changes the result: in place, a recv into
+// output may have to wait for a send from input.
 std::vector<std::vector<Dependency>> order(const Schedule& schedule, bool in_place = false);
 
 }  // namespace fdl

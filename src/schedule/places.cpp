@@ -1,4 +1,4 @@
-// Places: the table of what input and output hold, and where they overlap in place.
+// Places derives its numbers from one table: the chunks of input and output by collective, and their overlap in place.
 #include "schedule/places.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@ namespace {
 
 enum class Alias : uint8_t { none, same, input_is_own_output, output_is_own_input };
 
-// What one rank has by collective, and what in place means for it. A rank that lacks one side aliases nothing.
+// The number of chunks on each side of one rank, and their overlap in place. A rank that lacks one side has none.
 struct Sides {
   int32_t input;
   int32_t output;

@@ -1,4 +1,5 @@
-// Places: how many chunks each space of a schedule has, which are the same memory in place, and whose size each has.
+// Places numbers the chunks of a schedule, so that chunks that share memory in place have the same number.
+// size_index() maps each chunk to the chunk of the vector that gives its size.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,8 @@
 
 namespace fdl {
 
-// Every chunk of a rank has a place: a number below `total`. Two chunks share memory exactly when they share a place,
-// and neighbouring chunks of one space have neighbouring places.
+// Every chunk of a rank has a place, a number below total(). Two chunks share memory if and only if they have the same
+// place. Consecutive chunks of one space have consecutive places.
 class Places {
  public:
   explicit Places(const Schedule& schedule, bool in_place = false);
@@ -21,13 +22,13 @@ class Places {
   }
 
  private:
-  int32_t count_[3] = {0, 0, 0};
-  int32_t base_[3] = {0, 0, 0};
+  int32_t count_[3] = {0, 0, 0};  // by space
+  int32_t base_[3] = {0, 0, 0};   // by space: the place of its chunk 0
   int32_t total_ = 0;
 };
 
-// The chunk of the vector (of the p chunks, where there are p) that this chunk is as large as. In alltoall, where sizes
-// may differ from pair to pair, it is the peer's rank.
+// Returns the index of the chunk of the vector that has the same size as this chunk. In collectives with one chunk for
+// each rank the index is a rank. In alltoall, where each pair may have its own size, it is the peer's rank.
 int32_t size_index(const Schedule& schedule, Space space, int32_t chunk);
 
 }  // namespace fdl

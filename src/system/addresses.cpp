@@ -1,4 +1,4 @@
-// Addresses: numeric text through getaddrinfo and getnameinfo, interfaces through getifaddrs.
+// This file converts numeric addresses with getaddrinfo and getnameinfo and lists interfaces with getifaddrs.
 #include "system/addresses.h"
 
 #include <arpa/inet.h>
@@ -30,13 +30,13 @@ Result<SocketAddress> parse_unix(std::string_view name) {
     return Status(Code::invalid_argument, "'unix:@" + std::string(name) + "' is not an abstract Unix address");
   }
   unix_address.sun_family = AF_UNIX;
-  // An abstract name begins with a zero byte and is as long as the length says.
+  // An abstract name begins with a zero byte; the address length gives its size.
   std::memcpy(unix_address.sun_path + 1, name.data(), name.size());
   parsed.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return parsed;
 }
 
-// "eth0,eth1", "^lo,docker0" or "" as a question that interfaces answer.
+// InterfaceFilter selects interfaces by "eth0,eth1", "^lo,docker0" or "".
 struct InterfaceFilter {
   std::vector<std::string> names;
   bool excluding = false;
@@ -60,6 +60,7 @@ struct InterfaceFilter {
   }
 };
 
+// The scope of an address: routable, link-local or loopback.
 enum class Reach { far = 0, link = 1, host = 2 };
 
 Reach reach_of(const ifaddrs& entry) {
@@ -97,7 +98,7 @@ bool leads_to_no_other_host(std::string_view name) {
   constexpr std::string_view kWhole[] = {"docker0", "cni0", "nodelocaldns", "pod-id-link0", "kube-ipvs0", "virbr0"};
   constexpr std::string_view kBegin[] = {"veth", "cali", "flannel", "cilium", "lxc"};
   if (std::find(std::begin(kWhole), std::end(kWhole), name) != std::end(kWhole)) return true;
-  // Docker's own networks are br- and 12 digits; the network plug-in of EKS makes eni and a hash.
+  // Docker names its networks br- and 12 digits; the network plug-in of EKS names its interfaces eni and a hash.
   if (name.starts_with("br-") && name.size() == 15) return true;
   if (name.starts_with("eni") && name.size() > 10) return true;
   return std::any_of(std::begin(kBegin), std::end(kBegin), [&](auto begin) { return name.starts_with(begin); });
@@ -162,7 +163,7 @@ Result<std::vector<Address>> addresses_of_interfaces(std::string_view interfaces
       }
     }
   }
-  // Link-local addresses belong to services of the node (169.254) or need a scope that only this host knows.
+  // Link-local addresses belong to services of the node (169.254) or need a scope that is valid only on this host.
   const bool wanted = found[0].empty() && !filter.excluding;
   std::vector<Address> addresses = wanted ? std::move(found[1]) : std::move(found[0]);
   addresses.insert(addresses.end(), found[2].begin(), found[2].end());
@@ -187,11 +188,11 @@ std::vector<InterfaceReport> describe_interfaces(std::string_view interfaces) {
     if ((entry->ifa_flags & IFF_UP) == 0) {
       report.why_not = "it is down";
     } else if (!filter.takes(report.name)) {
-      report.why_not = leads_to_no_other_host(report.name) ? "it leads to no other host" : "it is left out";
+      report.why_not = leads_to_no_other_host(report.name) ? "it leads to no other host" : "it is excluded";
     } else if (reach_of(*entry) == Reach::link && filter.excluding) {
       report.why_not = "link-local: it belongs to the node";
     } else if (reach_of(*entry) == Reach::host) {
-      report.why_not = "offered last: only this host can come by it";
+      report.why_not = "offered last: only this host can reach it";
     } else {
       report.is_taken = true;
     }

@@ -1,4 +1,4 @@
-// Addresses: from text to what the kernel takes and back, and which addresses this host has.
+// This header converts addresses between text and the kernel's form and lists the addresses of this host.
 #pragma once
 
 #include <netinet/in.h>
@@ -21,15 +21,15 @@ struct SocketAddress {
   const sockaddr* raw() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 
-// Numeric addresses only: names are resolve()'s business. What does not parse is quoted in the error.
+// Parses a numeric address; resolve() handles names. The error quotes a text that does not parse.
 Result<SocketAddress> parse_address(const Address& address);
 Address address_of(const sockaddr* raw, socklen_t length);
 
-// Bridges and virtual ends of containers on their host, and what answers only there: nobody elsewhere can come in by
-// them, and trying their addresses costs every peer its patience.
+// Returns whether an interface is known by its name to be local to the host: a bridge, the virtual end of a container
+// or a service of the node. Other hosts cannot connect through it, and each attempt would cost a peer a timeout.
 bool leads_to_no_other_host(std::string_view interface);
 
-// Each address of this host, whether it would be offered to peers, and if not, why.
+// One address of this host: whether it would be offered to peers, and if not, the reason.
 struct InterfaceReport {
   std::string name;
   std::string address;
@@ -38,9 +38,9 @@ struct InterfaceReport {
 };
 std::vector<InterfaceReport> describe_interfaces(std::string_view interfaces);
 
-// The addresses of the chosen interfaces that are up: first those that reach far, loopback last. Interfaces that lead
-// to no other host (docker0, veth, ...) and link-local addresses count only where the interface is named. A named
-// interface that does not exist is an error that lists what there is.
+// Returns the addresses of the chosen interfaces that are up: routable ones first, loopback last. Interfaces that lead
+// to no other host (docker0, veth, ...) and link-local addresses are included only if `interfaces` names them. A named
+// interface that does not exist is an error that lists the existing ones.
 Result<std::vector<Address>> addresses_of_interfaces(std::string_view interfaces, int port, bool with_ipv6);
 
 }  // namespace fdl

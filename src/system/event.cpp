@@ -1,4 +1,4 @@
-// Event: rings are counted by the kernel; clearing takes them all.
+// The kernel counts the rings of an Event; clear() resets the count.
 #include "system/event.h"
 
 #include <sys/eventfd.h>
@@ -15,7 +15,7 @@ Result<Event> Event::make() {
 
 void Event::ring() const {
   const uint64_t one = 1;
-  // Fails only when the counter is full, and then the sleeper is awake anyway.
+  // It fails only if the counter is full, and then the descriptor is readable anyway.
   [[maybe_unused]] const auto written = ::write(fd_.get(), &one, sizeof one);
 }
 

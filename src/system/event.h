@@ -1,4 +1,4 @@
-// Event: an eventfd that one thread rings and another sleeps on, alone or in an epoll set.
+// Event is an eventfd. One thread rings it, and another waits for it, alone or in an epoll set.
 #pragma once
 
 #include "base/status.h"
@@ -14,7 +14,7 @@ class Event {
 
   int fd() const { return fd_.get(); }
   void ring() const;   // async-signal-safe, never blocks
-  void clear() const;  // forgets all rings so far
+  void clear() const;  // discards all rings so far
 
  private:
   UniqueFd fd_;

@@ -1,4 +1,4 @@
-// UniqueFd: one owner of one file descriptor, closed when the owner ends.
+// UniqueFd owns one file descriptor and closes it on destruction.
 #pragma once
 
 #include <unistd.h>

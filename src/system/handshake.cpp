@@ -1,11 +1,11 @@
-// Handshake: four small messages, all of bounded length, each written down below.
+// The handshake exchanges three messages of bounded length:
 //
 //   server -> client   greeting  magic, version, nonce Ns
 //   client -> server   proof     magic, version, nonce Nc, HMAC(key, "client", purpose, Ns, Nc, text), text size, text
 //   server -> client   answer    HMAC(key, "server", purpose, Ns, Nc, text), text size, text
 //   session key                  HMAC(key, "session", purpose, Ns, Nc)
 //
-// The server answers only a proof that holds, so a stranger gets 32 random bytes and nothing that depends on the key.
+// The server answers only a valid proof, so a stranger receives 32 random bytes and nothing that depends on the key.
 #include "system/handshake.h"
 
 #include <openssl/crypto.h>
@@ -32,7 +32,7 @@ constexpr std::size_t kGreetingBytes = kHeadBytes + kNonceBytes;
 constexpr std::size_t kProofBytes = kHeadBytes + kNonceBytes + kDigestBytes + 4;
 constexpr std::size_t kAnswerBytes = kDigestBytes + 4;
 
-// Little-endian, as every machine that farandole runs on.
+// Little-endian: the byte order of all supported machines.
 std::string word(std::size_t value) {
   const auto narrow = static_cast<uint32_t>(value);
   return std::string(reinterpret_cast<const char*>(&narrow), sizeof narrow);
@@ -64,9 +64,10 @@ Result<Introduced> introduce(Introduction introduction, int fd, Deadline deadlin
     if (finished) return introduction.introduced();
     const bool ready = introduction.wants_to_send() ? wait_writable(fd, deadline) : wait_readable(fd, deadline);
     if (!ready) {
-      return refusal(introduction.heard_anything() ? "the other end stopped in the middle of its introduction"
-                                                   : "the other end said nothing in time: not a farandole connection, "
-                                                     "or a busy one");
+      return refusal(introduction.received_anything()
+                         ? "the other end stopped in the middle of the handshake"
+                         : "the other end sent nothing in time: not a farandole connection, "
+                           "or a busy one");
     }
   }
 }
@@ -139,16 +140,16 @@ Result<bool> Introduction::receive_what_came(int fd) {
   while (received_ < incoming_.size()) {
     const ssize_t count = ::recv(fd, incoming_.data() + received_, incoming_.size() - received_, 0);
     if (count > 0) {
-      heard_anything_ = true;
+      received_anything_ = true;
       received_ += static_cast<std::size_t>(count);
     } else if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       return false;
     } else if (count == 0 || errno != EINTR) {
       if (awaits_ == Awaits::answer && received_ == 0) {
-        return refusal("the other end refused the proof: wrong job key, or it wanted something else than '" + purpose_ +
-                       "'");
+        return refusal("the other end refused the proof: wrong job key, or it expected another purpose than '" +
+                       purpose_ + "'");
       }
-      return refusal("the other end hung up before it proved that it knows the job key");
+      return refusal("the other end hung up before it proved possession of the job key");
     }
   }
   return true;
@@ -164,8 +165,8 @@ Status Introduction::check_head() {
   if (word_at(incoming_, 0) != kMagic) return refusal("not a farandole connection");
   met_farandole_ = true;
   if (word_at(incoming_, 4) != kVersion) {
-    return refusal("the other end speaks version " + std::to_string(word_at(incoming_, 4)) + ", this one version " +
-                   std::to_string(kVersion) + "; install the same farandole everywhere");
+    return refusal("the other end uses protocol version " + std::to_string(word_at(incoming_, 4)) +
+                   ", this one version " + std::to_string(kVersion) + "; install the same farandole everywhere");
   }
   return {};
 }
@@ -182,7 +183,7 @@ Digest Introduction::proof_of(std::string_view whose, std::string_view text) con
   std::string message;
   for (const std::string_view part :
        {whose, std::string_view(purpose_), std::string_view(server_nonce_), std::string_view(client_nonce_), text}) {
-    // Sizes go in, so that no two lists of parts make the same message.
+    // The sizes are included, so that different lists of parts never form the same message.
     message += word(part.size());
     message += part;
   }
@@ -207,7 +208,7 @@ Status Introduction::take_incoming() {
     case Awaits::answer_text: {
       const bool serving = awaits_ == Awaits::proof_text;
       if (!equal_in_constant_time(claimed_, proof_of(serving ? "client" : "server", incoming_))) {
-        return refusal("the other end does not know the job key, or wants something else than '" + purpose_ + "'");
+        return refusal("the other end does not have the job key, or has another purpose than '" + purpose_ + "'");
       }
       if (serving) {
         outgoing_ = as_text(proof_of("server", mine_)) + word(mine_.size()) + mine_;

@@ -1,4 +1,4 @@
-// Poller: thin over epoll.
+// Poller is a thin wrapper of epoll.
 #include "system/poller.h"
 
 #include <poll.h>

@@ -1,5 +1,5 @@
-// Poller: an epoll set. It has a descriptor itself, so sets nest: one sleeper can wait for everything its parts wait
-// for.
+// Poller is an epoll set. It has a descriptor itself, so sets nest: one thread can wait for everything that its parts
+// wait for.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ class Poller {
  public:
   struct Ready {
     uint64_t token;
-    bool readable;  // also set on error and hang-up, so that the reader meets them
+    bool readable;  // also set on error and hang-up, so that the next read reports them
     bool writable;
     bool hung_up;
   };
@@ -27,12 +27,12 @@ class Poller {
   Status change(int fd, uint64_t token, bool want_read, bool want_write) {
     return change(fd, token, want_read, want_write, want_read);
   }
-  // `want_hang_up` alone wakes when the other end closes, and not on data. Errors wake always.
+  // `want_hang_up` alone wakes when the other end closes, and not on data. Errors always wake.
   Status change(int fd, uint64_t token, bool want_read, bool want_write, bool want_hang_up);
   void remove(int fd);
 
-  // Fills `ready` and returns how many; 0 when the deadline has passed. A signal does not end the wait.
-  // With an already passed deadline it only looks.
+  // Fills `ready` and returns the number of entries; 0 if the deadline has passed. A signal does not end the wait. With
+  // a deadline in the past it does not block.
   std::size_t wait(std::span<Ready> ready, Deadline deadline);
 
  private:
@@ -40,7 +40,7 @@ class Poller {
   UniqueFd fd_;
 };
 
-// Sleeps until `fd` is readable or the deadline passes; true if readable.
+// Wait until `fd` is readable (writable) or the deadline passes; return whether it is.
 bool wait_readable(int fd, Deadline deadline);
 bool wait_writable(int fd, Deadline deadline);
 

@@ -1,5 +1,5 @@
-// ChildProcess: fork and exec. Everything is prepared before the fork, for the child of a process with threads may only
-// make system calls.
+// ChildProcess starts a child with fork and exec. All data is prepared before the fork, because the child of a process
+// with threads may only make async-signal-safe calls.
 #include "system/process.h"
 
 #include <fcntl.h>
@@ -25,7 +25,8 @@ struct Pipe {
   UniqueFd writing;
 };
 
-// Never among the standard descriptors, which dup2() is going to replace, even where this process has closed some.
+// Moves a descriptor above the standard ones, which dup2() replaces in the child. It can be one of them if this process
+// has closed its own.
 Result<UniqueFd> above_standard(UniqueFd fd) {
   if (fd.get() >= kStandardFds) return fd;
   UniqueFd higher(::fcntl(fd.get(), F_DUPFD_CLOEXEC, kStandardFds));
@@ -63,7 +64,7 @@ Result<std::string> find_program(const std::string& name, const std::map<std::st
   return Status(Code::invalid_argument, "the program '" + name + "' is not in PATH; check its name or give its path");
 }
 
-// argv and envp as exec() wants them.
+// Returns pointers to the texts and a final null, as exec() expects argv and envp. The texts must outlive them.
 std::vector<char*> pointers(std::vector<std::string>& texts) {
   std::vector<char*> result;
   for (std::string& text : texts) result.push_back(text.data());
@@ -71,7 +72,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return result;
 }
 
-// All that the child needs between fork and exec, and nothing that allocates.
+// The data that the child needs between fork and exec. Nothing in it allocates.
 struct Launch {
   const char* program;
   char* const* arguments;
@@ -82,18 +83,19 @@ struct Launch {
   pid_t parent;
 };
 
+// Runs in the child: sets it up and executes the program. A failure is reported through the pipe as an errno value.
 [[noreturn]] void become(const Launch& launch) {
   const auto give_up = [&] {
     const int reason = errno;
-    [[maybe_unused]] const auto told = ::write(launch.report, &reason, sizeof reason);
+    [[maybe_unused]] const auto written = ::write(launch.report, &reason, sizeof reason);
     ::_exit(127);
   };
   ::setpgid(0, 0);
   if (launch.die_with_parent) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != launch.parent) ::_exit(127);  // it ended before the line above
+    if (::getppid() != launch.parent) ::_exit(127);  // the parent ended before the line above
   }
-  // Ignored signals and the mask would be inherited.
+  // The child would otherwise inherit ignored signals and the signal mask.
   for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
   sigset_t none;
   ::sigemptyset(&none);
@@ -108,7 +110,7 @@ struct Launch {
   ::_exit(127);
 }
 
-// Why the child could not become the program; 0 when it did, for then exec closed the pipe.
+// Returns the errno value of a failed start; 0 if exec succeeded, because exec closes the pipe.
 int read_failure(int fd) {
   int reason = 0;
   ssize_t count = -1;
@@ -191,9 +193,10 @@ void ChildProcess::signal_group(int signal_number) const { ::kill(-pid_, signal_
 std::optional<Ending> ChildProcess::ending() {
   if (ending_) return ending_;
   siginfo_t info{};
-  // Looks without reaping.
+  // WNOWAIT queries the state without reaping the child.
   if (::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0) {
-    // Somebody else reaped it (a SIGCHLD handler of the program): how it ended is not known, and not good.
+    // Other code has reaped the child (a SIGCHLD handler of the application). Its status is lost and counts as a
+    // failure.
     ending_ = Ending{false, 255};
   } else if (info.si_pid == pid_) {
     ending_ = Ending{info.si_code != CLD_EXITED, info.si_status};

@@ -1,4 +1,5 @@
-// ChildProcess: one child that leads its own process group, with pipes for what it says and a descriptor for its end.
+// ChildProcess runs one child in its own process group. It has pipes for the child's output and a descriptor that
+// signals the child's end.
 #pragma once
 
 #include <sys/types.h>
@@ -20,20 +21,21 @@ struct Ending {
   int number = 0;  // exit code or signal
 
   bool success() const { return !by_signal && number == 0; }
-  int exit_code() const { return by_signal ? 128 + number : number; }  // as a shell tells it
+  int exit_code() const { return by_signal ? 128 + number : number; }  // as a shell reports it
   std::string text() const;                                            // "exit code 3", "signal 9 (Killed)"
 };
 
 class ChildProcess {
  public:
   struct Options {
-    std::string directory;  // to run in; empty: where this process is
-    // SIGKILL when the thread that starts it ends, so that a crashed parent leaves no orphan.
+    std::string directory;  // working directory of the child; empty: that of this process
+    // The child gets SIGKILL when the thread that started it ends, so a crashed parent leaves no orphan.
     bool die_with_parent = false;
   };
 
-  // The first argument is a path, or a name to be found in PATH of `environment`, which is all that the child gets.
-  // Standard input is empty. A program that is not found or cannot be run is an error here.
+  // Starts a child. The first argument is a path, or a name that is looked up in PATH of `environment`. `environment`
+  // is the child's whole environment, and its standard input is empty. An executable that is not found or cannot be run
+  // is an error of this call.
   static Result<ChildProcess> start(const std::vector<std::string>& arguments,
                                     const std::map<std::string, std::string>& environment, const Options& options);
   static Result<ChildProcess> start(const std::vector<std::string>& arguments,
@@ -53,15 +55,15 @@ class ChildProcess {
   void close_output() { output_.reset(); }
   void close_error() { errors_.reset(); }
 
-  // To the child and everything that it started in its group; also to what is left of the group when the child itself
-  // has ended, for it stays a zombie, and its number is nobody else's, until this object ends.
+  // Sends a signal to the child and all processes of its group. It also works after the child has ended: the child
+  // stays a zombie until this object is destroyed, so the number of its group is not reused.
   void signal_group(int signal_number) const;
 
   // Readable when the child has ended; for a Poller.
   int ended_fd() const { return pidfd_.get(); }
-  // How it ended, once it has.
+  // Returns how the child ended, or nothing while it runs.
   std::optional<Ending> ending();
-  // Nothing if the deadline passes first.
+  // Waits for the end of the child. Returns nothing if the deadline passes first.
   std::optional<Ending> wait(Deadline deadline);
 
  private:
@@ -75,7 +77,7 @@ class ChildProcess {
   std::optional<Ending> ending_;
 };
 
-// A descriptor that becomes readable when the process ends, whoever's child it is.
+// Opens a descriptor that becomes readable when the process ends. The process need not be a child of this one.
 Result<UniqueFd> open_process(pid_t pid);
 
 }  // namespace fdl

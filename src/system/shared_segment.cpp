@@ -1,4 +1,4 @@
-// SharedSegment: memfd_create, reserved page by page and sealed, so that no mapping of it can ever raise SIGBUS.
+// SharedSegment uses memfd_create. Its pages are reserved and its size is sealed, so access to it cannot raise SIGBUS.
 #include "system/shared_segment.h"
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
-// Of the kernel's transparent huge pages, or 0 where it has none.
+// The size of the kernel's transparent huge pages, or 0 if it has none.
 std::size_t huge_page_bytes() {
   static const std::size_t bytes = [] {
     std::size_t size = 0;
@@ -27,7 +27,8 @@ std::size_t huge_page_bytes() {
   return bytes;
 }
 
-// Where the file's huge pages can be mapped as such, if there is address space for looking for such a place.
+// Reserves an aligned address range in which the file's huge pages can be mapped as such. Returns null if the segment
+// is small or address space is short.
 void* place_for(std::size_t bytes) {
   const std::size_t huge = huge_page_bytes();
   if (huge == 0 || bytes < huge) return nullptr;
@@ -52,7 +53,8 @@ Result<Bytes> map_whole(int fd, std::size_t bytes) {
 
 std::string reserving(std::size_t bytes) { return "reserving " + std::to_string(bytes) + " bytes of shared memory"; }
 
-// The kernel would try page by page and wake its out-of-memory killer before it says no.
+// Refuses a size above the host's memory. Otherwise the kernel would allocate page by page and start its out-of-memory
+// killer before it fails.
 Status fault_of_size(std::size_t bytes) {
   struct sysinfo info {};
   if (::sysinfo(&info) != 0 || bytes / info.mem_unit <= info.totalram) return {};
@@ -82,7 +84,7 @@ Result<SharedSegment> SharedSegment::create_sparse(std::size_t bytes) {
 }
 
 Result<SharedSegment> SharedSegment::create_empty(std::size_t bytes) {
-  // A file beyond this limit costs a signal.
+  // Resizing a file beyond this limit would raise SIGXFSZ.
   struct rlimit largest {};
   if (::getrlimit(RLIMIT_FSIZE, &largest) == 0 && largest.rlim_cur != RLIM_INFINITY && bytes > largest.rlim_cur) {
     return Status(Code::resource, "shared memory of " + std::to_string(bytes) + " bytes is above ulimit -f");
@@ -96,24 +98,25 @@ Result<SharedSegment> SharedSegment::create_empty(std::size_t bytes) {
 
 Result<SharedSegment> SharedSegment::map(UniqueFd fd) {
   struct stat about {};
-  if (::fstat(fd.get(), &about) != 0) return Status::from_errno("looking at shared memory");
+  if (::fstat(fd.get(), &about) != 0) return Status::from_errno("reading the size of shared memory");
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals || about.st_size <= 0) {
-    return Status(Code::transport, "what came as shared memory is no sealed segment; is the sender a farandole rank?");
+    return Status(Code::transport,
+                  "the received descriptor is not a sealed segment of shared memory; is the sender a farandole rank?");
   }
   FDL_ASSIGN_OR_RETURN(const Bytes memory, map_whole(fd.get(), static_cast<std::size_t>(about.st_size)));
   return SharedSegment(std::move(fd), memory);
 }
 
-// One fault and one entry of the TLB for 2 MiB instead of 512: each rank that maps it pays that for its first use of
-// the others' memory. Whatever is in the way (an old kernel, no such memory left), small pages do.
+// Collapses the range into huge pages. 2 MiB then cost one page fault and one TLB entry instead of 512, in each rank
+// that uses the memory. If that fails (an old kernel, no huge page left), small pages remain.
 void SharedSegment::gather(std::size_t offset, std::size_t bytes) const {
-  constexpr int kCollapse = 25;  // MADV_COLLAPSE, since Linux 6.1: whatever the settings of transparent huge pages
+  constexpr int kCollapse = 25;  // MADV_COLLAPSE, since Linux 6.1: ignores the settings of transparent huge pages
   const std::size_t huge = huge_page_bytes();
   if (huge == 0) return;
   const std::size_t first = round_up(offset, huge);
   const std::size_t end = (offset + bytes) / huge * huge;
-  // The kernel gathers what is there, be it one small page of many.
+  // The kernel collapses only ranges that have at least one page, so allocate one in each.
   for (std::size_t at = first; at < end; at += huge) {
     if (::fallocate(fd_.get(), 0, static_cast<off_t>(at), static_cast<off_t>(page_bytes())) != 0) return;
   }
@@ -139,7 +142,7 @@ Status SharedSegment::detach(std::size_t offset, std::size_t bytes) const {
   void* copy = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (copy == MAP_FAILED) return Status::from_errno("mapping " + std::to_string(bytes) + " bytes of memory");
   std::memcpy(copy, bytes_.data() + offset, bytes);
-  // Takes the place of the shared pages in one step.
+  // Replaces the shared pages in one step: there is no moment without a mapping.
   void* place = ::mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, bytes_.data() + offset);
   if (place != MAP_FAILED) return {};
   const Status failure = Status::from_errno("remapping shared memory");

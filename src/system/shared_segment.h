@@ -1,4 +1,4 @@
-// SharedSegment: shared memory without a name (memfd), so that nothing can be left behind in /dev/shm.
+// SharedSegment is shared memory without a name (memfd), so nothing can be left behind in /dev/shm.
 #pragma once
 
 #include "base/bytes.h"
@@ -9,11 +9,14 @@ namespace fdl {
 
 class SharedSegment {
  public:
-  // Zeroed memory of `bytes`, reserved at once (so that a full memory is an error here and no SIGBUS later).
+  // Creates zeroed memory of `bytes` and reserves it at once. A shortage of memory is an error here and no SIGBUS
+  // later.
   static Result<SharedSegment> create(std::size_t bytes);
-  // Address space of `bytes`, of which nothing is reserved until commit(). Not in core dumps, which would fill it.
+  // Creates address space of `bytes`; nothing is reserved until commit(). It is excluded from core dumps, because
+  // writing it to one would allocate all of it.
   static Result<SharedSegment> create_sparse(std::size_t bytes);
-  // Maps what another process created and passed; the size is the file's own, sealed against shrinking.
+  // Maps a segment that another process created and passed. The size is that of the file, which is sealed against
+  // shrinking.
   static Result<SharedSegment> map(UniqueFd fd);
 
   SharedSegment(SharedSegment&& other) noexcept;
@@ -23,12 +26,12 @@ class SharedSegment {
   Bytes bytes() const { return bytes_; }
   int fd() const { return fd_.get(); }
 
-  // Of a sparse segment, whole pages: reserves them (those that were not are zero; huge ones where the kernel has
-  // them), or gives them back to the system.
+  // Reserve whole pages of a sparse segment, or return them to the system. Newly reserved pages are zero, and huge ones
+  // if the kernel has them.
   Status commit(std::size_t offset, std::size_t bytes) const;
   void discard(std::size_t offset, std::size_t bytes) const;
-  // From now on these pages are this process's alone, with the bytes that they have: what others write to the segment
-  // does not appear here any more.
+  // Makes these pages private to this process and keeps their bytes. Later writes of other processes to the segment do
+  // not appear here.
   Status detach(std::size_t offset, std::size_t bytes) const;
   static std::size_t page_bytes();
 

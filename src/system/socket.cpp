@@ -1,5 +1,4 @@
-// Sockets: every call is non-blocking underneath; waiting is poll(2) bounded by a deadline, and no write raises
-// SIGPIPE.
+// All sockets are non-blocking; calls that wait use poll(2), bounded by a deadline. No write raises SIGPIPE.
 #include "system/socket.h"
 
 #include <linux/tcp.h>
@@ -22,12 +21,12 @@ constexpr int kBacklog = 1024;
 constexpr int kStreamFlags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
 
 void set_option(int fd, int level, int option, int value) {
-  // Options are wishes: a kernel that refuses one still gives a working connection.
+  // Failures are ignored: the connection works without the option.
   [[maybe_unused]] const int refused = ::setsockopt(fd, level, option, &value, sizeof value);
 }
 
-// Before a connection is up nobody knows whether it will leave this host, and an algorithm that paces (BBR) keeps its
-// timers even when it is replaced later: every connection begins with the plainest, which every kernel has.
+// Before a connection is established it is unknown whether it leaves this host. An algorithm that paces (BBR) keeps its
+// timers even if it is replaced later. Therefore every connection begins with reno, which every kernel has.
 constexpr std::string_view kPlainControl = "reno";
 
 void begin_unpaced(int fd) {
@@ -50,7 +49,7 @@ Result<int> port_of(int fd) {
   if (::getsockname(fd, reinterpret_cast<sockaddr*>(&bound.storage), &bound.length) != 0) {
     return Status::from_errno("getsockname");
   }
-  // The port stands at the same place in both families.
+  // The port has the same offset in both address families.
   return static_cast<int>(ntohs(reinterpret_cast<const sockaddr_in&>(bound.storage).sin_port));
 }
 
@@ -63,7 +62,7 @@ Result<UniqueFd> bind_and_listen(int family, int port) {
   any.length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
   reinterpret_cast<sockaddr_in&>(any.storage).sin_port = htons(static_cast<uint16_t>(port));
   if (family == AF_INET6) set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
-  begin_unpaced(fd.get());  // who is accepted inherits it
+  begin_unpaced(fd.get());  // accepted connections inherit it
   if (::bind(fd.get(), any.raw(), any.length) != 0) return Status::from_errno("bind to port " + std::to_string(port));
   if (::listen(fd.get(), kBacklog) != 0) return Status::from_errno("listen");
   return fd;
@@ -84,16 +83,16 @@ Result<UniqueFd> connect_one(const Address& address, Deadline deadline) {
   return fd;
 }
 
-// The next address gets an equal share of the time that is left, so that one dead address does not eat all of it.
+// Gives the next address an equal share of the remaining time, so that one dead address does not use up all of it.
 Deadline share_of(Deadline deadline, std::size_t addresses_left) {
-  constexpr int64_t kPatience = 15'000'000'000;
-  if (deadline.is_never()) return addresses_left > 1 ? Deadline::after_ns(kPatience) : deadline;
+  constexpr int64_t kTimeoutNs = 15'000'000'000;
+  if (deadline.is_never()) return addresses_left > 1 ? Deadline::after_ns(kTimeoutNs) : deadline;
   return Deadline::after_ns(deadline.remaining_ns() / static_cast<int64_t>(addresses_left)).earlier(deadline);
 }
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
-// Control data of one message that carries descriptors; at most 32 in one message, which is plenty here.
+// Control data of one message that carries descriptors; the limit of 32 per message is ample.
 constexpr std::size_t kMostFds = 32;
 union FdMessage {
   std::array<char, CMSG_SPACE(sizeof(int) * kMostFds)> bytes;
@@ -110,7 +109,7 @@ Result<UniqueFd> begin_connect(const Address& address) {
     tune_tcp(fd.get());
     begin_unpaced(fd.get());
   }
-  // An interrupted connect goes on by itself, like one that is in progress.
+  // An interrupted connect continues in the background, like one that is in progress.
   if (::connect(fd.get(), target.raw(), target.length) != 0 && errno != EINPROGRESS && errno != EINTR) {
     return Status::from_errno("connect");
   }
@@ -118,7 +117,7 @@ Result<UniqueFd> begin_connect(const Address& address) {
 }
 
 Result<Listening> listen_tcp(std::string_view interfaces, int port) {
-  // One socket on the wildcard address: strangers who come over other interfaces fail the handshake like any other.
+  // One socket on the wildcard address is enough: strangers that connect through other interfaces fail the handshake.
   bool with_ipv6 = true;
   Result<UniqueFd> fd = bind_and_listen(AF_INET6, port);
   if (!fd.ok() && fd.status().code() == Code::transport) {
@@ -143,7 +142,7 @@ Result<Listening> listen_tcp(std::string_view interfaces, Ports ports) {
     last = listening.status();
   }
   return Status(Code::transport, "none of the ports " + std::to_string(ports.first) + " to " +
-                                     std::to_string(ports.last) + " can be listened at (" + last.text() +
+                                     std::to_string(ports.last) + " is free to listen on (" + last.text() +
                                      "); FARANDOLE_PORT_COUNT opens more, one for each rank of a pod is needed");
 }
 
@@ -186,16 +185,16 @@ Result<UniqueFd> accept_one(int listening_fd) {
 }
 
 Result<UniqueFd> connect_any(std::span<const Address> addresses, Deadline deadline) {
-  std::string stories;
+  std::string failures;
   for (std::size_t i = 0; i < addresses.size(); ++i) {
     Result<UniqueFd> fd = connect_one(addresses[i], share_of(deadline, addresses.size() - i));
     if (fd.ok()) return fd;
-    // Without descriptors or memory no other address helps.
+    // If descriptors or memory are short, the other addresses would fail too.
     if (fd.status().code() == Code::resource) return fd.status().while_doing("connecting to " + addresses[i].text);
-    stories += (stories.empty() ? "" : "; ") + addresses[i].text + ": " + fd.status().text();
+    failures += (failures.empty() ? "" : "; ") + addresses[i].text + ": " + fd.status().text();
   }
-  if (addresses.empty()) stories = "there is no address to try";
-  return Status(deadline.passed() ? Code::timeout : Code::transport, "cannot connect: " + stories);
+  if (addresses.empty()) failures = "there is no address to try";
+  return Status(deadline.passed() ? Code::timeout : Code::transport, "cannot connect: " + failures);
 }
 
 bool stays_on_host(int fd) {
@@ -217,7 +216,7 @@ double shortest_round_trip_s(int fd) {
   tcp_info info{};
   socklen_t length = sizeof info;
   if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return 0;
-  // Kernels from before 4.6, and headers from before theirs, know only the smoothed one.
+  // Kernels before 4.6 report only the smoothed round-trip time.
   const auto seen_us = length > offsetof(tcp_info, tcpi_min_rtt) ? info.tcpi_min_rtt : info.tcpi_rtt;
   return seen_us == ~uint32_t{0} ? 0 : 1e-6 * seen_us;
 }
@@ -238,7 +237,7 @@ Status write_all(int fd, ConstBytes bytes, Deadline deadline) {
     if (count >= 0) {
       bytes = bytes.subspan(static_cast<std::size_t>(count));
     } else if (would_block()) {
-      if (!wait_writable(fd, deadline)) return Status(Code::timeout, "send: the other end takes nothing any more");
+      if (!wait_writable(fd, deadline)) return Status(Code::timeout, "send: the other end did not read in time");
     } else if (errno != EINTR) {
       return Status::from_errno("send");
     }
@@ -265,7 +264,7 @@ Status read_all(int fd, Bytes bytes, Deadline deadline) {
 Status send_fds(int socket, std::span<const int> fds, Deadline deadline) {
   FDL_CHECK(!fds.empty() && fds.size() <= kMostFds);
   FdMessage control{};
-  // A stream socket carries descriptors only beside data: one byte, which tells how many come.
+  // A stream socket carries descriptors only together with data: one byte, which holds their number.
   auto count = static_cast<uint8_t>(fds.size());
   iovec data{&count, 1};
   msghdr message{};
@@ -316,10 +315,10 @@ Result<std::vector<UniqueFd>> recv_fds(int socket, std::size_t count, Deadline d
       fds.emplace_back(fd);
     }
   }
-  // The kernel drops what it cannot install, and says only that it did.
+  // The kernel drops descriptors that it cannot install and only sets this flag.
   if ((message.msg_flags & MSG_CTRUNC) != 0) return Status::from_errno("receiving descriptors", EMFILE);
   if (fds.size() != count || announced != count) {
-    return Status(Code::transport, "receiving descriptors: " + std::to_string(fds.size()) + " came where " +
+    return Status(Code::transport, "receiving descriptors: " + std::to_string(fds.size()) + " arrived where " +
                                        std::to_string(count) + " were expected");
   }
   return fds;
@@ -329,7 +328,7 @@ Result<int> peer_process_id(int socket) {
   ucred credentials{};
   socklen_t length = sizeof credentials;
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
-    return Status::from_errno("asking who is at the other end");
+    return Status::from_errno("reading the process id of the other end");
   }
   return static_cast<int>(credentials.pid);
 }

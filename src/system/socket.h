@@ -1,4 +1,5 @@
-// Sockets: listening, connecting and passing descriptors, over TCP (IPv4, IPv6) and abstract Unix sockets.
+// This header provides sockets over TCP (IPv4, IPv6) and abstract Unix addresses: listening, connecting, reading,
+// writing and passing descriptors.
 #pragma once
 
 #include <span>
@@ -20,14 +21,15 @@ struct Address {
 
 struct Listening {
   UniqueFd fd;                     // non-blocking, close-on-exec
-  std::vector<Address> addresses;  // under which others may reach it
+  std::vector<Address> addresses;  // at which peers can reach it
 };
 
-// On all addresses of the chosen interfaces ("eth0,eth1", "^docker0", "" for all that are up and lead to other hosts;
-// loopback addresses come last), one dual-stack socket. Port 0: any. Several addresses of one host are all offered, so
-// that the peer can try them.
+// Listens with one dual-stack socket; port 0 means any port. It returns the addresses of the chosen interfaces
+// ("eth0,eth1", "^docker0", "" for all that are up and lead to other hosts), with loopback addresses last. A peer can
+// try all of them.
 Result<Listening> listen_tcp(std::string_view interfaces, int port = 0);
-// Of these ports the first free one, both ends included; {0, 0}: any. A network policy may leave no others open.
+// A range of ports, both ends included; {0, 0} means any port. A network policy may allow only such a range.
+// listen_tcp() takes the first free port.
 struct Ports {
   int first = 0;
   int last = 0;
@@ -35,34 +37,37 @@ struct Ports {
 Result<Listening> listen_tcp(std::string_view interfaces, Ports ports);
 Result<Listening> listen_unix();  // a random abstract name
 
-// An accepted connection (non-blocking, close-on-exec, TCP_NODELAY where it is TCP), or nothing when nobody waits.
+// Accepts a connection (non-blocking, close-on-exec, TCP_NODELAY for TCP). Returns an empty descriptor if none is
+// pending.
 Result<UniqueFd> accept_one(int listening_fd);
 
-// Tries each address in turn (each gets a share of the time), non-blocking connect; the error lists what each said.
-// A TCP socket gets TCP_NODELAY, keepalive (5 s idle, 3 probes of 2 s) and TCP_USER_TIMEOUT of 15 s,
-// which also ends a connection whose other end reads nothing for 15 s: let_peer_pause() where that is its right.
+// Tries each address in turn, each with a share of the time; the error lists the failure of each. A TCP socket gets
+// TCP_NODELAY, keepalive (5 s idle, 3 probes of 2 s) and TCP_USER_TIMEOUT of 15 s.
 Result<UniqueFd> connect_any(std::span<const Address> addresses, Deadline deadline);
-// A connect that has begun: writable means that it succeeded or failed (SO_ERROR tells). For who drives many at once.
+// Begins a non-blocking connect, for a driver of many connections at once. The socket becomes writable when the connect
+// has succeeded or failed; SO_ERROR has the result.
 Result<UniqueFd> begin_connect(const Address& address);
+// Disables TCP_USER_TIMEOUT, which also ends a connection whose other end reads nothing for 15 s. For connections on
+// which the peer may pause.
 void let_peer_pause(int fd);
-// Whether both ends of a TCP connection have the same address: then its packets never meet a wire.
+// Returns whether both ends of a TCP connection have the same address, so its packets stay inside the host.
 bool stays_on_host(int fd);
-// Of a TCP connection, there and back, as the kernel has seen it so far.
+// Returns the shortest round-trip time of a TCP connection that the kernel has measured, in seconds; 0 if unknown.
 double shortest_round_trip_s(int fd);
-// Connections begin without pacing, which on one host costs a third of the bandwidth; one that leaves the host and
-// carries much gets what the administrator chose for this machine.
+// Connections begin without pacing, which costs a third of the bandwidth inside a host. This call sets the system's
+// default congestion control; it is for connections that leave the host and carry much data.
 void use_usual_congestion_control(int fd);
-// Names are resolved anew on each call (pods move); IPv6 and IPv4.
+// Resolves a name to IPv6 and IPv4 addresses. Each call resolves anew, because pods can move.
 Result<std::vector<Address>> resolve(const std::string& host, int port);
 
-// Whole buffers on a non-blocking socket, bounded by the deadline. A closed connection is an error.
+// Write or read a whole buffer on a non-blocking socket, bounded by the deadline. A closed connection is an error.
 Status write_all(int fd, ConstBytes bytes, Deadline deadline);
 Status read_all(int fd, Bytes bytes, Deadline deadline);
 
-// Descriptors over a Unix socket (SCM_RIGHTS), one small message each.
+// Pass descriptors over a Unix socket (SCM_RIGHTS); each call sends or receives one small message.
 Status send_fds(int socket, std::span<const int> fds, Deadline deadline);
 Result<std::vector<UniqueFd>> recv_fds(int socket, std::size_t count, Deadline deadline);
-// Who is at the other end of a Unix socket.
+// Returns the process id of the other end of a Unix socket.
 Result<int> peer_process_id(int socket);
 
 }  // namespace fdl

@@ -1,4 +1,4 @@
-// WatchedFile: the folder is watched, for editors and careful programs write aside and rename.
+// WatchedFile watches the folder, because many writers write a new file and rename it over the old one.
 #include "system/watched_file.h"
 
 #include <sys/inotify.h>
@@ -14,7 +14,7 @@ Result<WatchedFile> WatchedFile::open(const std::string& path) {
   const std::filesystem::path whole(path);
   const std::string name = whole.filename();
   const std::string folder = whole.has_parent_path() ? whole.parent_path().string() : ".";
-  if (name.empty()) return Status(Code::invalid_argument, "'" + path + "' is no file");
+  if (name.empty()) return Status(Code::invalid_argument, "'" + path + "' is not a file");
   UniqueFd fd(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
   if (!fd) return Status::from_errno("inotify");
   if (::inotify_add_watch(fd.get(), folder.c_str(), IN_CLOSE_WRITE | IN_MOVED_TO | IN_ONLYDIR) < 0) {
@@ -32,7 +32,7 @@ bool WatchedFile::changed() {
     if (count <= 0) return any;
     for (ssize_t at = 0; at < count;) {
       const auto* event = reinterpret_cast<const inotify_event*>(buffer.data() + at);
-      // Events that were dropped may have been ours.
+      // On overflow the kernel has dropped events, and one of them may have been for this file.
       any = any || (event->mask & IN_Q_OVERFLOW) != 0 || (event->len > 0 && name_ == event->name);
       at += static_cast<ssize_t>(sizeof(inotify_event) + event->len);
     }

@@ -1,4 +1,4 @@
-// WatchedFile: a small file that others write, and a descriptor that is readable when they have.
+// WatchedFile watches a small file that other processes write. Its descriptor becomes readable when they have.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@ namespace fdl {
 
 class WatchedFile {
  public:
-  // The file need not be there yet; its folder must.
+  // The file need not exist yet; its folder must.
   static Result<WatchedFile> open(const std::string& path);
 
   int fd() const { return fd_.get(); }
-  // Whether it was written, or another moved to its place, since this was asked last. Never blocks.
+  // Returns whether the file was written or replaced since the last call. Never blocks.
   bool changed();
-  // What stands in it; at most 4 KiB.
+  // Returns the contents, at most 4 KiB.
   Result<std::string> read() const;
 
  private:

@@ -1,4 +1,4 @@
-"""What the tests of pods share: data, manifests as short text, and the words with which they say what a job did."""
+"""Fixtures of the tests of pods: data, and running simulations."""
 
 import gzip
 import importlib.util
@@ -19,10 +19,10 @@ WHY_NOT = podsim.why_not()
 
 @pytest.fixture(scope="session")
 def numbering():
-    """For tests of what `farandole run` reads from controllers."""
+    """Skips tests of controllers' variables with a `farandole` that is too old."""
     program = os.path.join(os.path.dirname(sys.executable), "farandole")
     if "sshd-init" not in subprocess.run([program, "--help"], capture_output=True, text=True).stdout:
-        pytest.skip("this farandole has no sshd-init, and its run does not read what controllers say")
+        pytest.skip("this farandole has no sshd-init, and its run does not read controllers' variables")
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +38,7 @@ def digits(tmp_path_factory):
 
 @pytest.fixture
 def simulate(digits):
-    """simulate(manifest, ...) -> a running PodSim, ended with the test."""
+    """simulate(manifest, ...) returns a running PodSim, which ends with the test."""
     if WHY_NOT:
         pytest.skip(WHY_NOT)
     sims = []

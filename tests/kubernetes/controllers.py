@@ -1,7 +1,8 @@
-"""Controllers: which pods a workload becomes, with the names, labels, variables and host names that its controller gives.
+"""Computes the pods of a workload, with the names, labels, variables and host names that its controller assigns.
 
-Pure: manifests in, PodPlans out. The rules restate those of Kubernetes (Job, StatefulSet, Deployment), JobSet,
-LeaderWorkerSet, the training operator (PyTorchJob, TFJob), the trainer (TrainJob) and the MPI operator.
+The functions are pure: they turn manifests into PodPlans. The rules restate those of Kubernetes (Job, StatefulSet,
+Deployment), JobSet, LeaderWorkerSet, the training operator (PyTorchJob, TFJob), the trainer (TrainJob) and the MPI
+operator.
 """
 
 import copy
@@ -15,13 +16,13 @@ from fabric import CLUSTER
 
 @dataclass
 class PodPlan:
-    """One pod as its controller would create it. `stem` is its name; with `random` the controller adds a random end."""
+    """One pod as its controller would create it. `stem` is its name; with `random` the controller adds a random suffix."""
 
     stem: str
     template: dict  # the pod's spec
     labels: dict
     annotations: dict = field(default_factory=dict)
-    env: list = field(default_factory=list)  # what the controller adds to every container
+    env: list = field(default_factory=list)  # variables that the controller adds to every container
     hostname: str = ""  # empty: the pod's name
     subdomain: str = ""
     namespace: str = "default"
@@ -29,28 +30,28 @@ class PodPlan:
     index: int = 0
     role: str = ""  # replica type: Master, Worker, launcher...
     restart: str = "Always"
-    exit_codes: bool = False  # its controller makes it anew after codes from 128 on, and takes others as final
+    exit_codes: bool = False  # its controller replaces it after codes from 128 on; other codes are final
     waits_for: str = ""  # a host name that an init container of the controller resolves first
     default_command: tuple = ()  # instead of the image's own
-    files: dict = field(default_factory=dict)  # path -> (text, mode): what the controller mounts
+    files: dict = field(default_factory=dict)  # path -> (text, mode): files that the controller mounts
     with_service: bool = False  # the controller makes a headless service of this pod's name
 
 
 @dataclass
 class Workload:
-    """The pods of one object, and by which rules failed ones are replaced."""
+    """The pods of one object, and the rules by which failed ones are replaced."""
 
     kind: str
     name: str
     namespace: str
     pods: list
-    services: list = field(default_factory=list)  # (name, selector labels, publish not ready): headless ones it makes
+    services: list = field(default_factory=list)  # (name, selector labels, publish not ready): headless services
     job: dict = field(default_factory=dict)  # a Job's spec, for job_rules
     decides: str = ""  # the role whose success ends it; empty: all pods
-    first_decides: bool = False  # of all pods, whichever succeeds first
+    first_decides: bool = False  # the first pod that succeeds ends it
     in_order: bool = False  # the next pod starts when the one before is ready
-    recreate_all: bool = False  # a lost pod takes its whole group along
-    max_restarts: int = 0  # of the whole
+    recreate_all: bool = False  # after the loss of a pod its whole group is recreated
+    max_restarts: int = 0  # of all pods together
 
 
 def _meta(document):
@@ -68,7 +69,7 @@ def _plan(stem, template, namespace, labels, **more):
 
 
 def uid_of(*words):
-    """As an object's uid looks; here always the same for the same object."""
+    """A uid in the usual format; here it is the same for the same object."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, "/".join(words)))
 
 
@@ -80,7 +81,7 @@ def variables(**pairs):
 
 
 def job_pods(name, namespace, spec, labels=None, annotations=None, stem=None, subdomain=None):
-    """The pods of a Job. Indexed: the host name is <job>-<index>, the pod's name has a random end besides."""
+    """The pods of a Job. If it is Indexed, the host name is <job>-<index>, and the pod's name has a random suffix too."""
     indexed = spec.get("completionMode") == "Indexed"
     parallelism = spec.get("parallelism", 1)
     count = spec.get("completions", parallelism)
@@ -98,8 +99,19 @@ def job_pods(name, namespace, spec, labels=None, annotations=None, stem=None, su
             more["hostname"] = f"{stem or name}-{index}"
         if subdomain:
             more["subdomain"] = subdomain
-        pods.append(_plan(f"{name}-{index}" if indexed else name, spec["template"], namespace, mine["labels"],
-                          annotations=mine["annotations"], env=mine["env"], random=True, index=index, **more))  # fmt: skip
+        pods.append(
+            _plan(
+                f"{name}-{index}" if indexed else name,
+                spec["template"],
+                namespace,
+                mine["labels"],
+                annotations=mine["annotations"],
+                env=mine["env"],
+                random=True,
+                index=index,
+                **more,
+            )
+        )
     return pods
 
 
@@ -163,9 +175,16 @@ def job_set(document, _):
             number += 1
     for place, pod in enumerate(pods):
         pod.index = place
-    return Workload("JobSet", name, namespace, pods, job=jobs[0] | {"backoffLimit": jobs[0].get("backoffLimit", 6)},
-                    services=[(subdomain, {prefix + "jobset-name": name}, network.get("publishNotReadyAddresses", True))],
-                    max_restarts=spec.get("failurePolicy", {}).get("maxRestarts", 0), recreate_all=True)  # fmt: skip
+    return Workload(
+        "JobSet",
+        name,
+        namespace,
+        pods,
+        job=jobs[0] | {"backoffLimit": jobs[0].get("backoffLimit", 6)},
+        services=[(subdomain, {prefix + "jobset-name": name}, network.get("publishNotReadyAddresses", True))],
+        max_restarts=spec.get("failurePolicy", {}).get("maxRestarts", 0),
+        recreate_all=True,
+    )
 
 
 def leader_worker_set(document, _):
@@ -194,7 +213,7 @@ def leader_worker_set(document, _):
 
 
 def _replicas(specs, order):
-    """(type, index, replica spec), in the operator's order of types."""
+    """Yields (type, index, replica spec) in the operator's order of types."""
     for kind in sorted(specs, key=lambda one: order.index(one) if one in order else len(order)):
         for index in range(specs[kind].get("replicas", 1)):
             yield kind, index, specs[kind]
@@ -211,13 +230,29 @@ def _port(template, container, wanted, default):
 
 def _operator_pod(name, namespace, kind, index, replica, env, **more):
     own = f"{name}-{kind.lower()}-{index}"
-    labels = {"training.kubeflow.org/job-name": name, "training.kubeflow.org/replica-type": kind.lower(),
-              "training.kubeflow.org/replica-index": str(index), "training.kubeflow.org/operator-name": "pytorchjob-controller"}  # fmt: skip
+    labels = {
+        "training.kubeflow.org/job-name": name,
+        "training.kubeflow.org/replica-type": kind.lower(),
+        "training.kubeflow.org/replica-index": str(index),
+        "training.kubeflow.org/operator-name": "pytorchjob-controller",
+    }
     if kind in ("Master", "Chief"):
         labels["training.kubeflow.org/job-role"] = "master"
     restart = replica.get("restartPolicy", "OnFailure")
-    return _plan(own, replica["template"], namespace, labels, env=env, hostname=own, index=index, role=kind,
-                 restart="Never" if restart == "ExitCode" else restart, exit_codes=restart == "ExitCode", with_service=True, **more)  # fmt: skip
+    return _plan(
+        own,
+        replica["template"],
+        namespace,
+        labels,
+        env=env,
+        hostname=own,
+        index=index,
+        role=kind,
+        restart="Never" if restart == "ExitCode" else restart,
+        exit_codes=restart == "ExitCode",
+        with_service=True,
+        **more,
+    )
 
 
 def pytorch_job(document, _):
@@ -242,10 +277,14 @@ def pytorch_job(document, _):
             waits = master if kind == "Worker" and "Master" in specs else ""
         else:
             fewest, most = elastic.get("minReplicas", total), elastic.get("maxReplicas", total)
-            common += variables(PET_RDZV_BACKEND=elastic.get("rdzvBackend", "c10d"), PET_NNODES=f"{fewest}:{most}",
-                                PET_RDZV_ENDPOINT=f"{elastic.get('rdzvHost', name + '-worker-0')}:{elastic.get('rdzvPort', port)}",
-                                PET_RDZV_ID=elastic.get("rdzvId", name), PET_NPROC_PER_NODE=per_node,
-                                PET_MAX_RESTARTS=elastic.get("maxRestarts", 10))  # fmt: skip
+            common += variables(
+                PET_RDZV_BACKEND=elastic.get("rdzvBackend", "c10d"),
+                PET_NNODES=f"{fewest}:{most}",
+                PET_RDZV_ENDPOINT=f"{elastic.get('rdzvHost', name + '-worker-0')}:{elastic.get('rdzvPort', port)}",
+                PET_RDZV_ID=elastic.get("rdzvId", name),
+                PET_NPROC_PER_NODE=per_node,
+                PET_MAX_RESTARTS=elastic.get("maxRestarts", 10),
+            )
             waits = ""
         pods.append(_operator_pod(name, namespace, kind, index, replica, common, waits_for=waits))
     return Workload(
@@ -361,13 +400,16 @@ def train_job(document, documents):
 
 
 def _mpi(pods, implementation, hosts, slots, key_folder):
-    """The host file and the key that every pod mounts; the variables that only the launcher has."""
+    """Adds the host file and the SSH key, which every pod mounts."""
     colon = implementation in ("Intel", "MPICH")
     lines = [f"{host}:{slots}" if colon else f"{host} slots={slots}" for host in hosts]
     script = "#!/bin/sh\n" + "".join(f"echo {host}\n" for host in hosts)
     for pod in pods:
-        pod.files = {"/etc/mpi/hostfile": ("\n".join(lines) + "\n", 0o444), "/etc/mpi/discover_hosts.sh": (script, 0o555),
-                     key_folder: ("ssh-key", 0o600)}  # fmt: skip
+        pod.files = {
+            "/etc/mpi/hostfile": ("\n".join(lines) + "\n", 0o444),
+            "/etc/mpi/discover_hosts.sh": (script, 0o555),
+            key_folder: ("ssh-key", 0o600),
+        }
 
 
 def mpi_job(document, _):
@@ -379,11 +421,20 @@ def mpi_job(document, _):
     workers = specs.get("Worker", {}).get("replicas", 0)
     hosts = ([f"{name}-launcher.{name}.{namespace}.svc"] if launcher_works else []) + [
         f"{name}-worker-{index}.{name}.{namespace}.svc" for index in range(workers)]  # fmt: skip
-    said = {"OpenMPI": variables(OMPI_MCA_orte_keep_fqdn_hostnames="true", OMPI_MCA_orte_default_hostfile="/etc/mpi/hostfile",
-                                 OMPI_MCA_plm_rsh_args="-o ConnectionAttempts=10", OMPI_MCA_orte_set_default_slots=slots),
-            "Intel": variables(I_MPI_HYDRA_HOST_FILE="/etc/mpi/hostfile", I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS="-o ConnectionAttempts=10",
-                               I_MPI_PERHOST=slots),
-            "MPICH": variables(HYDRA_HOST_FILE="/etc/mpi/hostfile", HYDRA_LAUNCH_EXTRA_ARGS="-o ConnectionAttempts=10")}  # fmt: skip
+    said = {
+        "OpenMPI": variables(
+            OMPI_MCA_orte_keep_fqdn_hostnames="true",
+            OMPI_MCA_orte_default_hostfile="/etc/mpi/hostfile",
+            OMPI_MCA_plm_rsh_args="-o ConnectionAttempts=10",
+            OMPI_MCA_orte_set_default_slots=slots,
+        ),
+        "Intel": variables(
+            I_MPI_HYDRA_HOST_FILE="/etc/mpi/hostfile",
+            I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS="-o ConnectionAttempts=10",
+            I_MPI_PERHOST=slots,
+        ),
+        "MPICH": variables(HYDRA_HOST_FILE="/etc/mpi/hostfile", HYDRA_LAUNCH_EXTRA_ARGS="-o ConnectionAttempts=10"),
+    }
     pods = []
     for index in range(workers):
         own = f"{name}-worker-{index}"
@@ -392,14 +443,25 @@ def mpi_job(document, _):
         pods.append(_plan(own, specs["Worker"]["template"], namespace, labels, env=variables(K_MPI_JOB_ROLE="worker"),
                           hostname=own, subdomain=name, index=index, role="Worker", restart="Never",
                           default_command=("/usr/sbin/sshd", "-De")))  # fmt: skip
-        # Hydra calls back to the launcher by its host name.
+        # Hydra's processes connect to the launcher by its host name.
         searches = pods[-1].template.setdefault("dnsConfig", {}).setdefault("searches", [])
         searches.append(f"{name}.{namespace}.svc.{CLUSTER}")
     labels = {"training.kubeflow.org/job-name": name, "training.kubeflow.org/job-role": "launcher"}
     blank = [] if launcher_works else variables(NVIDIA_VISIBLE_DEVICES="", NVIDIA_DRIVER_CAPABILITIES="")
-    pods.append(_plan(f"{name}-launcher", specs["Launcher"]["template"], namespace, labels, hostname=f"{name}-launcher",
-                      subdomain=name, env=variables(K_MPI_JOB_ROLE="launcher") + said[implementation] + blank, random=True,
-                      role="launcher", restart="Never"))  # fmt: skip
+    pods.append(
+        _plan(
+            f"{name}-launcher",
+            specs["Launcher"]["template"],
+            namespace,
+            labels,
+            hostname=f"{name}-launcher",
+            subdomain=name,
+            env=variables(K_MPI_JOB_ROLE="launcher") + said[implementation] + blank,
+            random=True,
+            role="launcher",
+            restart="Never",
+        )
+    )
     _mpi(pods, implementation, hosts, slots, spec.get("sshAuthMountPath", "/root/.ssh"))
     return Workload("MPIJob", name, namespace, pods, decides="launcher",
                     services=[(name, {"training.kubeflow.org/job-name": name}, True)],
@@ -420,7 +482,7 @@ CONTROLLERS = {
 
 
 def workloads(documents):
-    """What the controllers make of these objects; a Pod stands for itself."""
+    """The workloads of these objects; a Pod is a workload of its own."""
     made = []
     for document in documents:
         if document["kind"] in CONTROLLERS:

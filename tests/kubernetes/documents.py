@@ -1,4 +1,4 @@
-"""Documents: manifests as they are read, and what their words stand for."""
+"""Reads manifests, looks up their ConfigMaps and Secrets, and expands variables."""
 
 import base64
 import json
@@ -21,7 +21,7 @@ def read(manifest):
 
 
 def data_of(documents, kind, name, namespace):
-    """What a ConfigMap or Secret of that name holds; None where there is none."""
+    """The data of the ConfigMap or Secret of that name, or None."""
     for one in documents:
         meta = one["metadata"]
         if one["kind"] == kind and meta["name"] == name and meta.get("namespace", "default") == namespace:
@@ -33,6 +33,6 @@ def data_of(documents, kind, name, namespace):
 
 
 def expand(text, env):
-    """$(NAME) as Kubernetes replaces it; $$ stands for one $."""
+    """Replaces $(NAME) as Kubernetes does; $$ becomes one $."""
     return re.sub(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)",
                   lambda found: "$" if found.group(0) == "$$" else env.get(found.group(1), found.group(0)), text)  # fmt: skip

@@ -1,6 +1,6 @@
-"""Fabric: the network that all pods of a simulation are plugged into, its name server, and what policies forbid.
+"""Fabric is the network of all pods of a simulation, with its name server and the firewall of NetworkPolicies.
 
-A bridge in a network namespace of its own, without any way out: no address of it exists outside of it.
+The network is a bridge in a network namespace of its own without a route out: its addresses do not exist outside.
 """
 
 import ipaddress
@@ -18,36 +18,36 @@ CLUSTER = "cluster.local"
 
 
 class Sandbox:
-    """This side of one process of sandbox.py."""
+    """The parent's side of one process of sandbox.py. Both sides exchange lines of JSON over pipes."""
 
     def __init__(self, hostname):
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-S", os.path.join(HERE, "sandbox.py"), str(os.getpid())],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None, bufsize=0, start_new_session=True)  # fmt: skip
         self.pending = b""
-        self.pid = self.hear()["pid"]
-        self.tell(hostname=hostname)
+        self.pid = self.receive()["pid"]
+        self.send(hostname=hostname)
 
-    def tell(self, **what):
+    def send(self, **what):
         self.process.stdin.write((json.dumps(what) + "\n").encode())
 
-    def hear(self):
-        """The next thing that it says; waits for it."""
+    def receive(self):
+        """Blocks until the next message and returns it."""
         while b"\n" not in self.pending:
             more = os.read(self.process.stdout.fileno(), 1 << 16)
             if not more:
-                raise RuntimeError("a sandbox ended; see what it said above")
+                raise RuntimeError("a sandbox ended; see its output above")
             self.pending += more
         line, self.pending = self.pending.split(b"\n", 1)
         return json.loads(line)
 
     def run(self, *command, text=""):
         """Runs a tool of this machine in the sandbox's network."""
-        self.tell(run=command, input=text)
-        answer = self.hear()
+        self.send(run=command, input=text)
+        answer = self.receive()
         if answer["code"] != 0:
-            raise RuntimeError(f"{' '.join(command)}: {answer['said']}\n{text}")
-        return answer["said"]
+            raise RuntimeError(f"{' '.join(command)}: {answer['output']}\n{text}")
+        return answer["output"]
 
     def end(self):
         """Ends all that runs in it."""
@@ -66,7 +66,8 @@ class Fabric:
         open(self.hosts, "w").close()
         self.plugged = 0
         self.sandbox = Sandbox("fabric")
-        # An address of its own, else it has that of one of the pods' plugs, and changes when that pod goes.
+        # The bridge gets a fixed hardware address. Without one it takes that of a pod's interface, and changes it when
+        # that pod ends.
         self.sandbox.run("ip", "-batch", "-", text=f"""
             link set lo up
             link add br0 address 02:00:c6:12:00:01 type bridge
@@ -77,14 +78,37 @@ class Fabric:
         self.serve_names()
 
     def serve_names(self):
-        """dnsmasq, which knows what is in the hosts file and answers that nothing else exists."""
+        """Starts dnsmasq, which serves the names of the hosts file and answers that no other name exists."""
         listen = [f"--listen-address={one}" for one in (DNS4, DNS6)]
         self.dns = subprocess.Popen(
-            ["nsenter", "-t", str(self.sandbox.pid), "-n", "setpriv", "--pdeathsig", "KILL", "dnsmasq", "--keep-in-foreground",
-             "--no-resolv", "--no-hosts", "--conf-file=/dev/null", f"--addn-hosts={self.hosts}", "--local=/#/", "--user=root", "--group=root",
-             "--bind-interfaces", "--pid-file=", "--cache-size=0", "--log-facility=-", *listen],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=open(os.path.join(self.folder, "dnsmasq.log"), "w"), start_new_session=True)  # fmt: skip
+            [
+                "nsenter",
+                "-t",
+                str(self.sandbox.pid),
+                "-n",
+                "setpriv",
+                "--pdeathsig",
+                "KILL",
+                "dnsmasq",
+                "--keep-in-foreground",
+                "--no-resolv",
+                "--no-hosts",
+                "--conf-file=/dev/null",
+                f"--addn-hosts={self.hosts}",
+                "--local=/#/",
+                "--user=root",
+                "--group=root",
+                "--bind-interfaces",
+                "--pid-file=",
+                "--cache-size=0",
+                "--log-facility=-",
+                *listen,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=open(os.path.join(self.folder, "dnsmasq.log"), "w"),
+            start_new_session=True,
+        )
         while not self._answers():  # only then it knows the signal with which it is told of new names
             if self.dns.poll() is not None:
                 raise RuntimeError("dnsmasq ended: " + open(os.path.join(self.folder, "dnsmasq.log")).read())
@@ -95,7 +119,7 @@ class Fabric:
             return any(line.split()[1].endswith(":0035") for line in file.readlines()[1:])
 
     def publish(self, records):
-        """{name: [address...]}: all that the name server knows from now on."""
+        """Replaces all names: `records` is {name: [address...]}."""
         lines = [f"{address} {name}\n" for name, addresses in sorted(records.items()) for address in addresses]
         with open(self.hosts + ".new", "w") as file:
             file.writelines(lines)
@@ -141,7 +165,7 @@ class Fabric:
 
 
 def selects(selector, labels):
-    """Whether a label selector takes these labels; an empty one takes all."""
+    """Whether a label selector matches these labels; an empty one matches all."""
     for key, value in (selector or {}).get("matchLabels", {}).items():
         if labels.get(key) != value:
             return False
@@ -155,7 +179,7 @@ def selects(selector, labels):
 
 
 def _peers(rule, key, namespace, everyone):
-    """Addresses and nets that a rule speaks of; None: all."""
+    """The addresses and networks that a rule names; None: all."""
     if not rule.get(key):
         return None
     found = []
@@ -175,20 +199,20 @@ def _peers(rule, key, namespace, everyone):
 def _ports(rule):
     if not rule.get("ports"):
         return [""]
-    said = []
+    matches = []
     for port in rule["ports"]:
         protocol = port.get("protocol", "TCP").lower()
         if "port" not in port:
-            said.append(f"meta l4proto {protocol}")
+            matches.append(f"meta l4proto {protocol}")
         else:
             last = f"-{port['endPort']}" if "endPort" in port else ""
-            said.append(f"{protocol} dport {port['port']}{last}")
-    return said
+            matches.append(f"{protocol} dport {port['port']}{last}")
+    return matches
 
 
 def firewall(policies, namespace, labels, everyone):
-    """The nftables rules of one pod, from the NetworkPolicies that select it. `everyone`: (namespace, its labels, labels,
-    addresses) of all pods. Empty: no policy selects it."""
+    """The nftables rules of one pod, from the NetworkPolicies that select it. `everyone`: (namespace, its labels,
+    labels, addresses) of all pods. Empty: no policy selects it."""
     mine = [one["spec"] for one in policies if one["metadata"].get("namespace", "default") == namespace
             and selects(one["spec"].get("podSelector"), labels)]  # fmt: skip
     lines = []

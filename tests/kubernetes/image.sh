@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds docker/Dockerfile for real, trains two ranks in the image, as its user and without a network, and plays shipped
-# manifests in it with podman (play.py). By hand, for it needs root, a minute for a fresh Debian, and
+# Builds docker/Dockerfile with buildah, trains two ranks in the image as its user and without a network, and plays
+# shipped manifests in it with podman (play.py). Run it by hand: it needs root, a minute for a fresh Debian, and
 #   apt-get install --no-install-recommends buildah runc debootstrap podman
 #   bash tests/kubernetes/image.sh [FOLDER] [MIRROR]        FOLDER keeps the base (1 GiB) for the next time;
-#                                                         MIRROR is debootstrap's own, where none is given
+#                                                         MIRROR: of Debian; default: debootstrap's own
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 place=$(realpath -m "${1:-build/image}")
@@ -36,23 +36,23 @@ git archive HEAD | tar -x -C "$context"
   -f examples/kubernetes/docker/Dockerfile .) >"$place/build.log" 2>&1 || { tail -n 20 "$place/build.log"; exit 1; }
 
 pod=$(build from --pull-never localhost/farandole:test)
-said=$(unshare -n buildah --root "$place/storage" --runroot "$place/run" run --isolation=chroot "$pod" -- sh -c '
+output=$(unshare -n buildah --root "$place/storage" --runroot "$place/run" run --isolation=chroot "$pod" -- sh -c '
   id -u && farandole run -np 2 -- python /app/train_numpy.py --steps 30 &&
   mkdir -p ~/.ssh && ssh-keygen -q -t rsa -N "" -f ~/.ssh/id_rsa && /usr/sbin/sshd -t -f ~/sshd_config && echo sshd: ok')
 build rm "$pod" >/dev/null
-echo "$said"
+echo "$output"
 for line in 1000 "[0] train_numpy: 2 ranks, from step 0" "sshd: ok"; do
-  grep -qxF "$line" <<<"$said" || { echo "image.sh: it did not say '$line'" >&2; exit 1; }
+  grep -qxF "$line" <<<"$output" || { echo "image.sh: it did not print '$line'" >&2; exit 1; }
 done
 
-# play MANIFEST LINE: its pods as containers of the image, until they end; one of them says LINE.
+# play MANIFEST LINE: runs its pods as containers of the image until they end, and expects LINE in their output.
 play() {
   local folder
   folder=$(mktemp -d)
-  said=$(unshare --net --mount .venv/bin/python tests/kubernetes/play.py "examples/kubernetes/k8s/$1" localhost/farandole:test \
-    "$folder" --root "$place/storage" --runroot "$place/run" 2>&1) || { echo "$said" >&2; rm -rf "$folder"; exit 1; }
+  output=$(unshare --net --mount .venv/bin/python tests/kubernetes/play.py "examples/kubernetes/k8s/$1" localhost/farandole:test \
+    "$folder" --root "$place/storage" --runroot "$place/run" 2>&1) || { echo "$output" >&2; rm -rf "$folder"; exit 1; }
   rm -rf "$folder"
-  grep -qF "$2" <<<"$said" || { printf '%s\nimage.sh: %s: nobody said "%s"\n' "$said" "$1" "$2" >&2; exit 1; }
+  grep -qF "$2" <<<"$output" || { printf '%s\nimage.sh: %s: no pod printed "%s"\n' "$output" "$1" "$2" >&2; exit 1; }
   echo "image.sh: $1: $2"
 }
 if ! command -v podman >/dev/null; then

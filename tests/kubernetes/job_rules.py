@@ -1,12 +1,12 @@
-"""Job rules: what a Job does about the end of one of its pods, as the Job controller decides it. Pure."""
+"""Decides what a Job does after the end of one of its pods, as the Job controller does. Pure."""
 
 from dataclasses import dataclass, field
 
 DEFAULT_BACKOFF = 6
 
 
-def verdict_of_policy(policy, code, conditions, container="main"):
-    """FailJob, FailIndex, Ignore or Count: the first rule that fits. None: no rule does."""
+def action_of_policy(policy, code, conditions, container="main"):
+    """The action of the first rule that matches: FailJob, FailIndex, Ignore or Count. None if no rule matches."""
     for rule in (policy or {}).get("rules", []):
         codes = rule.get("onExitCodes")
         if codes is not None and code != 0:
@@ -21,7 +21,7 @@ def verdict_of_policy(policy, code, conditions, container="main"):
 
 @dataclass
 class JobState:
-    """Counts what has happened and says what to do: 'done', 'again', 'wait', 'failed' (then `reason` says why)."""
+    """Counts ends of pods and returns the next action: 'done', 'again', 'wait' or 'failed', with `reason` set."""
 
     spec: dict
     count: int
@@ -32,10 +32,10 @@ class JobState:
     reason: str = ""
 
     def pod_ended(self, index, code, conditions=(), container="main"):
-        if code == 0:  # also of a pod that was told to go: its index has succeeded
+        if code == 0:  # the index has succeeded even if the pod was being deleted
             self.succeeded.add(index)
             return self._whole()
-        action = verdict_of_policy(self.spec.get("podFailurePolicy"), code, conditions, container)
+        action = action_of_policy(self.spec.get("podFailurePolicy"), code, conditions, container)
         if action == "FailJob":
             return self._fail("PodFailurePolicy", f"index {index} ended with {code}")
         if action == "Ignore":

@@ -1,4 +1,4 @@
-"""keras_rank: what each rank of test_keras.py does; it prints one line of JSON for each check."""
+"""The program of each rank of test_keras.py. It prints one line of JSON for each check."""
 
 import json
 import os
@@ -6,16 +6,15 @@ import sys
 
 os.environ["KERAS_BACKEND"] = "torch"
 
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-
-import horovod.keras as hvd  # noqa: E402
+import horovod.keras as hvd
+import keras
+import numpy as np
+import torch
 
 STEPS, BATCH = 6, 8
 
 
-def tell(**what):
+def report(**what):
     sys.stdout.write(json.dumps({"rank": hvd.rank(), **what}) + "\n")
     sys.stdout.flush()
 
@@ -39,17 +38,19 @@ def weights_of(made):
 
 
 def as_one_process_on_the_joint_batch():
-    """Ranks begin with other weights and see other halves of each batch."""
+    """Ranks begin with different weights and get different halves of each batch."""
     inputs, labels = data()
     mine = np.arange(len(inputs)).reshape(STEPS, 2, BATCH)[:, hvd.rank()].reshape(-1)
     together = model(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01, clipnorm=0.1)), 10 + hvd.rank())
     metrics = hvd.callbacks.MetricAverageCallback()
     callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), metrics]
     history = together.fit(inputs[mine], labels[mine], BATCH, 2, 0, callbacks, shuffle=False)
-    alone = model(keras.optimizers.Adam(0.01, clipnorm=0.1), 10)  # clipped: so the averages are, and not the parts
+    alone = model(
+        keras.optimizers.Adam(0.01, clipnorm=0.1), 10
+    )  # clipping applies to the averages, not to each rank's part
     expected = alone.fit(inputs, labels, 2 * BATCH, 2, 0, shuffle=False)
     far = max(np.abs(np.subtract(a, b)).max() for a, b in zip(weights_of(together), weights_of(alone)))
-    tell(
+    report(
         check="joint",
         weights=weights_of(together),
         far=float(far),
@@ -64,26 +65,28 @@ def as_one_process_on_the_joint_batch():
     loaded.fit(inputs[mine], labels[mine], BATCH, 1, 0, shuffle=False)
     alone.fit(inputs, labels, 2 * BATCH, 1, 0, shuffle=False)
     far = max(np.abs(np.subtract(a, b)).max() for a, b in zip(weights_of(loaded), weights_of(alone)))
-    tell(check="loaded", same=same, iterations=iterations, kind=type(loaded.optimizer).__name__, far=float(far),
+    report(check="loaded", same=same, iterations=iterations, kind=type(loaded.optimizer).__name__, far=float(far),
          plain=type(plain.optimizer).__module__)  # fmt: skip
 
 
-def learning_rates_grow_to_what_was_asked_for():
+def learning_rates_warm_up_to_the_requested_value():
     inputs, labels = data()
     rates, momenta = [], []
     warm = hvd.callbacks.LearningRateWarmupCallback(0.2, warmup_epochs=2)
     made = model(hvd.DistributedOptimizer(keras.optimizers.SGD(0.2, momentum=0.5)), 1)
     look = keras.callbacks.LambdaCallback(
         on_train_batch_begin=lambda batch, logs: (
-            rates.append(float(keras.ops.convert_to_numpy(made.optimizer.learning_rate))), momenta.append(made.optimizer.momentum))
-    )  # fmt: skip
+            rates.append(float(keras.ops.convert_to_numpy(made.optimizer.learning_rate))),
+            momenta.append(made.optimizer.momentum),
+        )
+    )
     halve = hvd.callbacks.LearningRateScheduleCallback(0.2, 0.5, start_epoch=2)
     history = made.fit(inputs[: 4 * BATCH], labels[: 4 * BATCH], BATCH, 3, 0, [warm, halve, look])
-    tell(check="rates", rates=rates, momenta=momenta, lr=history.history["lr"], left=made.optimizer.momentum)
+    report(check="rates", rates=rates, momenta=momenta, lr=history.history["lr"], left=made.optimizer.momentum)
 
 
 def one_rank_overflows():
-    """A gradient that is infinite on rank 1 alone: both skip that step, and neither waits for the other."""
+    """A gradient is infinite on rank 1 only: both ranks skip that step, and neither waits for the other."""
     optimizer = hvd.DistributedOptimizer(
         keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=4.0)
     )
@@ -93,18 +96,18 @@ def one_rank_overflows():
         bad = step == 1 and hvd.rank() == 1
         optimizer.apply([torch.full((3,), float("inf") if bad else 4.0 * (hvd.rank() + 1))], [weight])
         steps.append(float(keras.ops.convert_to_numpy(weight)[0]))
-    tell(check="overflow", steps=steps)
+    report(check="overflow", steps=steps)
 
 
-def what_cannot_be_is_refused():
-    said = []
+def unsupported_calls_are_refused():
+    errors = []
 
     def refused(work):
         try:
             work()
-            said.append(None)
+            errors.append(None)
         except (ValueError, NotImplementedError) as error:
-            said.append(str(error))
+            errors.append(str(error))
 
     sgd = keras.optimizers.SGD
     inside = keras.optimizers.LossScaleOptimizer(hvd.DistributedOptimizer(sgd()))
@@ -115,12 +118,12 @@ def what_cannot_be_is_refused():
     refused(lambda: hvd.DistributedOptimizer(hvd.DistributedOptimizer(sgd())))
     refused(lambda: hvd.DistributedOptimizer(sgd(), gradient_predivide_factor=2.0, op=hvd.Sum))
     refused(lambda: hvd.broadcast_global_variables(0))
-    tell(check="refused", said=said)
+    report(check="refused", errors=errors)
 
 
 def values_between_ranks():
     rank = hvd.rank()
-    tell(check="values", mean=float(hvd.allreduce(rank + 1.0)), sum=hvd.allreduce([rank, 1], op=hvd.Sum).tolist(),
+    report(check="values", mean=float(hvd.allreduce(rank + 1.0)), sum=hvd.allreduce([rank, 1], op=hvd.Sum).tolist(),
          all=hvd.allgather(np.array([rank] * (rank + 1))).tolist(), first=float(hvd.broadcast(rank + 5, 1)),
          part=hvd.reducescatter(np.arange(4.0), op=hvd.Sum).tolist())  # fmt: skip
     optimizer = hvd.DistributedOptimizer(
@@ -128,11 +131,11 @@ def values_between_ranks():
     )
     weight = keras.Variable(np.zeros(2, "float32"))
     optimizer.apply([torch.tensor([1.0, 3.0]) * (rank + 1)], [weight])
-    tell(check="compressed", weight=keras.ops.convert_to_numpy(weight).tolist(), keeps=type(optimizer).__name__)
+    report(check="compressed", weight=keras.ops.convert_to_numpy(weight).tolist(), keeps=type(optimizer).__name__)
 
 
 def later_attributes_are_state():
-    """Rank 0 alone assigns an attribute; then another model takes the place of the first."""
+    """Rank 0 alone assigns an attribute; then another model replaces the first."""
     state = hvd.elastic.KerasState(model(keras.optimizers.SGD(0.05), hvd.rank()), epoch=0)
     state._private = 1
     if hvd.rank() == 0:
@@ -147,7 +150,7 @@ def later_attributes_are_state():
     before = weights_of(other)
     other.layers[0].kernel.assign(other.layers[0].kernel * 0)
     state.restore()
-    tell(check="state", **facts, kept=weights_of(other) == before, same=state.model is other)
+    report(check="state", **facts, kept=weights_of(other) == before, same=state.model is other)
 
 
 def elastic():
@@ -165,13 +168,13 @@ def elastic():
 
     @hvd.elastic.run
     def train(state):
-        tell(check="enters", epoch=state.epoch, iterations=int(keras.ops.convert_to_numpy(made.optimizer.iterations)))
+        report(check="enters", epoch=state.epoch, iterations=int(keras.ops.convert_to_numpy(made.optimizer.iterations)))
         callbacks = [Die(), hvd.elastic.UpdateBatchStateCallback(state), hvd.elastic.UpdateEpochStateCallback(state),
                      hvd.elastic.CommitStateCallback(state, batches_per_commit=2)]  # fmt: skip
         made.fit(inputs[: 4 * BATCH], labels[: 4 * BATCH], BATCH, 3 - state.epoch, 0, callbacks, shuffle=False)
 
     train(state)
-    tell(check="ends", weights=weights_of(made), epoch=state.epoch)
+    report(check="ends", weights=weights_of(made), epoch=state.epoch)
 
 
 if __name__ == "__main__":
@@ -180,9 +183,9 @@ if __name__ == "__main__":
         elastic()
     else:
         as_one_process_on_the_joint_batch()
-        learning_rates_grow_to_what_was_asked_for()
+        learning_rates_warm_up_to_the_requested_value()
         one_rank_overflows()
-        what_cannot_be_is_refused()
+        unsupported_calls_are_refused()
         values_between_ranks()
         later_attributes_are_state()
     hvd.shutdown()

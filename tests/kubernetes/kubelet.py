@@ -1,4 +1,4 @@
-"""Kubelet: what a container gets: its variables, files, volumes, user and limits."""
+"""Computes what a container gets from its kubelet: variables, files, volumes, user and limits."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from machine import cores_of, own_stem, passable, size_of
 class Kubelet:
     def __init__(self, sim):
         self.sim = sim
-        self.key = None  # of SSH, made when it is first wanted
+        self.key = None  # the SSH key, created at its first use
 
     def container_for(self, pod, one):
         spec = one.spec
@@ -23,18 +23,29 @@ class Kubelet:
             raise ValueError(f"pod {pod.name}: container {one.name} has no command, and the image none either")
         user, group, groups = self.user_of(pod, spec)
         security = spec.get("securityContext", {})
-        return {"name": one.name, "argv": [expand(word, env) for word in command], "env": env,
-                "directory": spec.get("workingDir", "/"), "user": user, "group": group, "groups": groups,
-                "drop_all": "ALL" in security.get("capabilities", {}).get("drop", []),
-                "no_new_privileges": security.get("allowPrivilegeEscalation") is False,
-                "read_only_root": security.get("readOnlyRootFilesystem", False), "mounts": self.mounts_of(pod, spec), "passable": passable(),
-                "files": self.files_of(pod), "log": os.path.join(pod.folder, one.name + ".log"),
-                "layer": self._layer(pod, one.name), "cgroups": self._limit(pod, spec)}  # fmt: skip
+        return {
+            "name": one.name,
+            "argv": [expand(word, env) for word in command],
+            "env": env,
+            "directory": spec.get("workingDir", "/"),
+            "user": user,
+            "group": group,
+            "groups": groups,
+            "drop_all": "ALL" in security.get("capabilities", {}).get("drop", []),
+            "no_new_privileges": security.get("allowPrivilegeEscalation") is False,
+            "read_only_root": security.get("readOnlyRootFilesystem", False),
+            "mounts": self.mounts_of(pod, spec),
+            "passable": passable(),
+            "files": self.files_of(pod),
+            "log": os.path.join(pod.folder, one.name + ".log"),
+            "layer": self._layer(pod, one.name),
+            "cgroups": self._limit(pod, spec),
+        }
 
     # ---- volumes ----
 
     def volumes_of(self, pod):
-        """(name, bytes, files) of the volumes that live and die with the pod."""
+        """Yields (name, bytes, files) of the volumes that exist as long as the pod."""
         namespace = pod.plan.namespace
         for volume in [*pod.plan.template.get("volumes", []), *self._operator_volumes(pod)]:
             if "emptyDir" in volume:
@@ -161,7 +172,7 @@ class Kubelet:
                         f"pod {pod.name} wants {kind} {source[key]['name']}, which is in none of the manifests"
                     )
                 return (data or {}).get(source[key]["key"], "")
-        raise ValueError(f"podsim does not know {source}")
+        raise ValueError(f"podsim does not support {source}")
 
     # ---- users, files and limits ----
 
@@ -185,7 +196,7 @@ class Kubelet:
         return path
 
     def _limit(self, pod, spec):
-        """Files of control groups that hold the container to its limits; made when they are first wanted."""
+        """Files of control groups that enforce the container's limits; the groups are created at their first use."""
         limits = spec.get("resources", {}).get("limits", {})
         wanted = {}
         if os.path.exists("/sys/fs/cgroup/cgroup.controllers"):  # version 2

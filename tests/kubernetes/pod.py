@@ -1,4 +1,4 @@
-"""Pod: one simulated pod: its sandbox, its containers, and what one does with it."""
+"""One simulated pod: its sandbox, its containers, and operations on it."""
 
 import os
 import random
@@ -21,7 +21,7 @@ class Container:
 
 
 class Pod:
-    """One pod: Pending, Running, Succeeded or Failed; `addresses` change only with another pod."""
+    """One pod, whose phase is Pending, Running, Succeeded or Failed. A replacement is another Pod with new addresses."""
 
     def __init__(self, sim, workload, plan):
         self.sim, self.workload, self.plan = sim, workload, plan
@@ -31,8 +31,8 @@ class Pod:
         self.conditions = set()
         self.addresses = []
         self.terminating = False
-        self.deadline = None  # of its grace
-        self.gone = False  # taken off the machine
+        self.deadline = None  # of its grace period
+        self.gone = False  # removed from the machine
         spec = plan.template
         self.containers = [Container(one, True) for one in spec.get("initContainers", [])]
         self.containers += [Container(one, False) for one in spec["containers"]]
@@ -41,7 +41,7 @@ class Pod:
         self.sandbox = None
         self.cgroups = []
 
-    # ---- what it is ----
+    # ---- State ----
 
     @property
     def main(self):
@@ -63,7 +63,7 @@ class Pod:
 
     @property
     def ready(self):
-        """Running, and its readiness probe passes. Probes by TCP and HTTP pass when somebody listens on the port."""
+        """Running, and its readiness probe passes. Probes by TCP and HTTP pass when a process listens on the port."""
         if self.terminating or self.sandbox is None or not self.main.running:
             return False
         probe = self.main.spec.get("readinessProbe")
@@ -86,9 +86,9 @@ class Pod:
 
     @property
     def output(self):
-        return self.said_by(self.main.name)
+        return self.log_of(self.main.name)
 
-    def said_by(self, container):
+    def log_of(self, container):
         path = os.path.join(self.folder, container + ".log")
         if not os.path.exists(path):
             return ""
@@ -103,7 +103,7 @@ class Pod:
         whole = f"{self.hostname}.{self.plan.subdomain}.{self.plan.namespace}.svc"
         return [f"{whole}.{CLUSTER}"]
 
-    # ---- what one does with it ----
+    # ---- Operations ----
 
     def start(self):
         self.sandbox = Sandbox(self.hostname)
@@ -111,7 +111,7 @@ class Pod:
         self.sim.names.refresh()
         for name, size, files in self.sim.kubelet.volumes_of(self):
             group = self.plan.template.get("securityContext", {}).get("fsGroup")
-            self.sandbox.tell(volume=self.volume(name), bytes=size, files=files, group=group)
+            self.sandbox.send(volume=self.volume(name), bytes=size, files=files, group=group)
         os.set_blocking(self.sandbox.process.stdout.fileno(), False)
         self.advance()
 
@@ -119,7 +119,7 @@ class Pod:
         return os.path.join(self.folder, "volumes", name)
 
     def advance(self):
-        """Init containers one after the other, then all others at once."""
+        """Starts init containers one after the other, then all others at once."""
         for one in self.containers:
             if one.is_init and one.code != 0:
                 if not one.running and one.code is None:
@@ -133,22 +133,22 @@ class Pod:
 
     def start_container(self, container):
         container.running, container.again_at = True, 0.0
-        self.sandbox.tell(start=self.sim.kubelet.container_for(self, container))
+        self.sandbox.send(start=self.sim.kubelet.container_for(self, container))
 
-    def hear(self):
-        """Takes in what its sandbox has told; the containers that ended."""
+    def take_ends(self):
+        """Receives the sandbox's messages without blocking; returns the containers that have ended."""
         ended = []
         while self.sandbox is not None and not self.gone:
             try:
-                word = self.sandbox.hear()
+                message = self.sandbox.receive()
             except BlockingIOError:
                 return ended
-            one = next(one for one in self.containers if one.name == (word.get("started") or word.get("exited")))
-            if "started" in word:
-                one.pid = word["pid"]
+            one = next(one for one in self.containers if one.name == (message.get("started") or message.get("exited")))
+            if "started" in message:
+                one.pid = message["pid"]
             else:
-                one.running, one.code = False, word["code"]
-                one.codes.append(word["code"])
+                one.running, one.code = False, message["code"]
+                one.codes.append(message["code"])
                 ended.append(one)
         return ended
 
@@ -161,8 +161,8 @@ class Pod:
                     pass
 
     def terminate(self, grace=None):
-        """As the kubelet does when the pod is deleted: preStop, SIGTERM, and SIGKILL when the grace is over. Does not
-        wait; the simulation goes on with wait()."""
+        """Deletes the pod as the kubelet does: preStop, SIGTERM, and SIGKILL after the grace period. Does not block: the
+        simulation's wait() does the rest."""
         if grace is None:
             grace = self.plan.template.get("terminationGracePeriodSeconds", 30)
         self.terminating, self.deadline = True, time.monotonic() + grace
@@ -174,7 +174,7 @@ class Pod:
         self.sim.names.refresh()
 
     def kill(self):
-        """As when its node is lost: nothing in it gets any notice."""
+        """Kills all processes without notice, as the loss of the pod's node does."""
         self.conditions.add("DisruptionTarget")
         self.signal(signal.SIGKILL)
 
@@ -182,14 +182,20 @@ class Pod:
         """Runs a command in a container, as `kubectl exec` does."""
         chosen = next((one for one in self.containers if one.name == container), self.main)
         env = self.sim.kubelet.container_for(self, chosen)["env"]
-        return subprocess.run(["nsenter", "-t", str(chosen.pid), "-n", "-u", "-i", "-m", "-p", "-r", "-w", "--", *command],
-                              env=env, timeout=timeout, capture_output=True, text=True, stdin=subprocess.DEVNULL)  # fmt: skip
+        return subprocess.run(
+            ["nsenter", "-t", str(chosen.pid), "-n", "-u", "-i", "-m", "-p", "-r", "-w", "--", *command],
+            env=env,
+            timeout=timeout,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
 
     def enforce(self, rules):
-        """Puts the rules of a NetworkPolicy into its network."""
-        said = subprocess.run(["nsenter", "-t", str(self.sandbox.pid), "-n", "nft", "-f", "-"], input=rules, text=True,
+        """Applies the rules of NetworkPolicies to the pod's network."""
+        done = subprocess.run(["nsenter", "-t", str(self.sandbox.pid), "-n", "nft", "-f", "-"], input=rules, text=True,
                               capture_output=True)  # fmt: skip
-        assert said.returncode == 0, f"{said.stderr}\n{rules}"
+        assert done.returncode == 0, f"{done.stderr}\n{rules}"
 
     def end(self):
         if self.sandbox is not None and not self.gone:

@@ -1,4 +1,4 @@
-"""podsim: runs manifests on this machine, each pod as processes in namespaces of its own, without a cluster.
+"""podsim runs manifests on this machine without a cluster: each pod is processes in namespaces of its own.
 
     with PodSim(manifest, folder) as sim:
         sim.start()
@@ -7,9 +7,9 @@
 
 controllers.py says which pods there are, lives.py and job_rules.py what becomes of those that end, kubelet.py what a
 container gets and names.py who finds whom; sandbox.py makes the namespaces and fabric.py the network. The files of this
-machine are the image, each container with a private layer over them. Needs root, and Debian's iproute2, dnsmasq-base and
-nftables; `why_not()` says what is missing. There is no scheduler, no API server and no admission: the manifest is taken as
-it is, and what it says of GPUs is not looked at.
+machine are the image, each container with a private layer over them. Needs root, and Debian's iproute2, dnsmasq-base
+and nftables; `why_not()` says what is missing. There is no scheduler, no API server and no admission: the manifest is
+taken as it is, and what it says of GPUs is not looked at.
 """
 
 import os
@@ -31,12 +31,23 @@ __all__ = ["PodSim", "expand", "read", "size_of", "sweep", "why_not"]
 
 
 class PodSim:
-    """`image`: {path in every container: a file or folder of this machine}; `variables`: those of the image; `entrypoint`:
-    what containers without a command run. `backoff_s`: before a Job's controller replaces a pod; `crash_backoff_s`: before
-    a kubelet restarts a container. `held`: host names of pods that are not created before release()."""
+    """`image`: {path in every container: a file or folder of this machine}; `variables`: those of the image;
+    `entrypoint`: what containers without a command run. `backoff_s`: before a Job's controller replaces a pod;
+    `crash_backoff_s`: before a kubelet restarts a container. `held`: host names of pods that are not created before
+    release()."""
 
-    def __init__(self, manifest, image=None, variables=None, entrypoint=(), families="4", backoff_s=0.05, crash_backoff_s=10,
-                 held=(), claims=None):  # fmt: skip
+    def __init__(
+        self,
+        manifest,
+        image=None,
+        variables=None,
+        entrypoint=(),
+        families="4",
+        backoff_s=0.05,
+        crash_backoff_s=10,
+        held=(),
+        claims=None,
+    ):
         self.documents = read(manifest)
         self.image, self.entrypoint = dict(image or {}), list(entrypoint)
         self.variables = {"PATH": f"{os.path.dirname(sys.executable)}:{PATH}", "LANG": "C.UTF-8", **(variables or {})}
@@ -44,10 +55,10 @@ class PodSim:
         self.held = set(held)
         self.workloads = controllers.workloads(self.documents)
         self.results = {}
-        self.pods = []  # all that ever were, in order of creation
+        self.pods = []  # all pods of the simulation, also ended ones, in order of creation
         self.claims = dict(claims or {})
-        self.hidden = set()  # host names that DNS does not know (yet)
-        self.wrong = {}  # host name -> addresses that DNS gives instead
+        self.hidden = set()  # host names without DNS records
+        self.wrong = {}  # host name -> wrong addresses that DNS returns
         sweep()
         self.folder = tempfile.mkdtemp(prefix=own_stem())
         os.chmod(self.folder, 0o755)
@@ -63,7 +74,7 @@ class PodSim:
 
     def __exit__(self, kind, *_):
         if kind is not None:
-            print(self.story())
+            print(self.logs())
         self.end()
 
     def end(self):
@@ -72,10 +83,10 @@ class PodSim:
         self.fabric.end()
         shutil.rmtree(self.folder)
 
-    # ---- looking ----
+    # ---- State ----
 
     def pod(self, hostname):
-        """The youngest pod of this host name, or of this stem of a name."""
+        """The youngest pod with this host name, name or stem."""
         for pod in reversed(self.pods):
             if hostname in (pod.hostname, pod.name, pod.plan.stem):
                 return pod
@@ -89,10 +100,11 @@ class PodSim:
 
     def story(self):
         """What each pod said, for whoever must find out why a test failed."""
-        return "\n".join(f"---- pod {pod.name} {','.join(pod.addresses)} {pod.phase} {pod.main.codes}\n{pod.output[-3000:]}"
+        return "\n".join(f"---- pod {pod.name} {','.join(pod.addresses)} {pod.phase} "
+                         f"{pod.main.codes}\n{pod.output[-3000:]}"
                          for pod in self.pods)  # fmt: skip
 
-    # ---- running ----
+    # ---- Time ----
 
     def start(self):
         for workload in self.workloads:
@@ -103,10 +115,10 @@ class PodSim:
         self.held.discard(hostname)
 
     def step(self):
-        """What kubelets and controllers do until nothing more is to be done at this moment."""
+        """Does everything that kubelets and controllers have to do at this moment."""
         self.lives.begin_due()
         for pod in self.living():
-            for container in pod.hear():
+            for container in pod.take_ends():
                 self.lives.container_ended(pod, container)
             if pod.gone:
                 continue
@@ -120,7 +132,7 @@ class PodSim:
         self.names.refresh()
 
     def wait(self, timeout, until=None):
-        """Lets time pass until all workloads that can end have ended, or `until` says so."""
+        """Runs the simulation until all workloads that can end have ended, or until() returns true."""
         until = until or (lambda: all(self.results.get(one.name) for one in self.workloads))
         end = time.monotonic() + timeout
         while True:
@@ -128,19 +140,19 @@ class PodSim:
             if until():
                 return
             if time.monotonic() > end:
-                raise AssertionError(f"not within {timeout} s; results {self.results}\n{self.story()}")
+                raise AssertionError(f"not within {timeout} s; results {self.results}\n{self.logs()}")
             time.sleep(0.01)
 
     def wait_for_ends(self, timeout):
-        """Until each pod's container has ended once: for pods that would be started for ever."""
+        """Waits until each pod's container has ended once, for pods that are restarted for ever."""
         count = sum(len(one.pods) for one in self.workloads)
         self.wait(timeout, lambda: len(self.pods) >= count and all(pod.main.codes for pod in self.pods))
 
     def evict(self, pod, grace=None):
-        """Drained from its node: the condition DisruptionTarget, SIGTERM, and the pod's grace."""
+        """Drains the pod from its node: the condition DisruptionTarget, SIGTERM, and the pod's grace period."""
         pod.conditions.add("DisruptionTarget")
         pod.terminate(grace)
 
     def scale(self, name, count):
-        """An Indexed Job, elastic, or a Deployment."""
+        """Scales an elastic Indexed Job or a Deployment."""
         self.lives.scale(name, count)

@@ -1,5 +1,5 @@
-"""Scenarios on a real Ray cluster of this machine: `python ray_scenarios.py FOLDER` begins it and plays each one whose name
-it reads, a line at a time; it answers with a line of JSON: null, or the traceback of what failed."""
+"""Scenarios on a real Ray cluster of this machine. `python ray_scenarios.py FOLDER` starts the cluster, reads names of
+scenarios line by line, runs each, and prints a line of JSON for it: null, or the traceback of the failure."""
 
 import glob
 import json
@@ -14,23 +14,36 @@ import threading
 import time
 import traceback
 
-os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0", RAY_TRAIN_V2_ENABLED="1",
-                  RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.3", OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1")  # fmt: skip
+os.environ.update(
+    RAY_AUTH_MODE="disabled",
+    RAY_USAGE_STATS_ENABLED="0",
+    RAY_TRAIN_V2_ENABLED="1",
+    RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.3",
+    OMP_NUM_THREADS="1",
+    OPENBLAS_NUM_THREADS="1",
+    PYTHONDONTWRITEBYTECODE="1",
+)
 FOLDER = sys.argv[1] if __name__ == "__main__" else None
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SESSIONS = f"/tmp/ray-{os.getpid()}"  # Ray's folder; not the test's own, for a socket's path has at most 107 bytes
-SECONDS = 60  # far more than an error may take on a machine that has nothing else to do
+SESSIONS = (
+    f"/tmp/ray-{os.getpid()}"  # Ray's folder; the test's own path is too long for sockets, which have at most 107 bytes
+)
+SECONDS = 60  # far longer than an error takes on an idle machine
 
 
 def ranks_add_up(more=0):
-    import numpy as np
-
     import farandole
+    import numpy as np
 
     farandole.init()
     total = farandole.allreduce(np.array([float(farandole.rank() + more)]), name="ranks", op=farandole.SUM)
-    return {**farandole.info(), "total": float(total[0]), "process": os.getpid(), "key": os.environ["FARANDOLE_JOB_KEY"],
-            "devices": os.environ.get("CUDA_VISIBLE_DEVICES")}  # fmt: skip
+    return {
+        **farandole.info(),
+        "total": float(total[0]),
+        "process": os.getpid(),
+        "key": os.environ["FARANDOLE_JOB_KEY"],
+        "devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
+    }
 
 
 def places_of(results):
@@ -47,7 +60,7 @@ def is_alive(process):
 
 
 def assert_nothing_is_left(processes):
-    """Ray has its room back, and the workers are gone."""
+    """Checks that Ray's resources are free again and the workers have ended."""
     import ray
 
     whole = {name: ray.cluster_resources()[name] for name in ("CPU", "GPU")}
@@ -63,7 +76,7 @@ def assert_nothing_is_left(processes):
 
 
 def assert_no_log_has(key):
-    """Nothing of Ray's says it: logs of the session, and of the workers."""
+    """Checks that no log of the session or of the workers contains the key."""
     logs = glob.glob(f"{SESSIONS}/session_latest/logs/**/*", recursive=True)
     assert logs
     for path in filter(os.path.isfile, logs):
@@ -99,26 +112,28 @@ def an_executor_makes_one_world():
     import ray
 
     with executor() as one:
-        said = one.run(ranks_add_up, [1], {})
-        assert places_of(said) == [(0, 2, 0, 2, 0, 1), (1, 2, 1, 2, 0, 1)]
-        assert [rank["total"] for rank in said] == [3.0, 3.0] and {rank["source"] for rank in said} == {"farandole"}
-        assert said[0]["devices"] == said[1]["devices"] and len(set(said[0]["devices"].split(","))) == 2
-        again = ray.get(one.run_remote(ranks_add_up))  # in the world that is there
-        assert [rank["key"] for rank in again] == [rank["key"] for rank in said] and len(said[0]["key"]) == 64
+        results = one.run(ranks_add_up, [1], {})
+        assert places_of(results) == [(0, 2, 0, 2, 0, 1), (1, 2, 1, 2, 0, 1)]
+        assert [rank["total"] for rank in results] == [3.0, 3.0] and {rank["source"] for rank in results} == {
+            "farandole"
+        }
+        assert results[0]["devices"] == results[1]["devices"] and len(set(results[0]["devices"].split(","))) == 2
+        again = ray.get(one.run_remote(ranks_add_up))  # in the existing world
+        assert [rank["key"] for rank in again] == [rank["key"] for rank in results] and len(results[0]["key"]) == 64
         assert one.run(leave_the_world) == ["x", "x"]
         other = one.run(ranks_add_up)
-        assert other[0]["key"] == other[1]["key"] != said[0]["key"]  # a new world has a new key
+        assert other[0]["key"] == other[1]["key"] != results[0]["key"]  # a new world has a new key
         assert one.execute(lambda model: (model.name, model.more)) == [("a", 3)] * 2
-        assert one.execute_single(lambda model: os.getpid()) == said[0]["process"]
-        assert said[0]["key"] not in repr(one) + repr(vars(one))
-        assert_no_log_has(said[0]["key"])
+        assert one.execute_single(lambda model: os.getpid()) == results[0]["process"]
+        assert results[0]["key"] not in repr(one) + repr(vars(one))
+        assert_no_log_has(results[0]["key"])
         assert_no_log_has(other[0]["key"])
         try:
             one.start()
             raise AssertionError("it began twice")
         except RuntimeError as error:
             assert "shutdown() first" in str(error)
-    assert_nothing_is_left([rank["process"] for rank in said])
+    assert_nothing_is_left([rank["process"] for rank in results])
     assert not farandole.is_initialized()
 
 
@@ -130,35 +145,35 @@ def logs_what_it_does(count, middle=None):
     for number in range(count):
         ray_logger.log({"rank": farandole.rank(), "number": number})
         if middle and number == 0:
-            while not os.path.exists(middle):  # until the driver has heard of it
+            while not os.path.exists(middle):  # until the driver has received of it
                 time.sleep(0.01)
     return farandole.rank()
 
 
-def callbacks_hear_all_that_rank_0_logs_while_it_runs():
+def callbacks_get_all_that_rank_0_logs_while_it_runs():
     import ray
 
-    heard, counted = [], []
+    received, counted = [], []
     with executor() as one:
-        middle = os.path.join(FOLDER, "heard")
+        middle = os.path.join(FOLDER, "received")
 
         def callback(logs):
-            heard.append(logs)
+            received.append(logs)
             open(middle, "w").close()
 
         assert one.run(logs_what_it_does, [50, middle], callbacks=[callback, lambda logs: counted.append(1)]) == [0, 1]
-        assert heard == [{"rank": 0, "number": number} for number in range(50)] and len(counted) == 50
+        assert received == [{"rank": 0, "number": number} for number in range(50)] and len(counted) == 50
         assert one.run(logs_what_it_does, [2]) == [0, 1] and one.run(logs_what_it_does, [0], callbacks=[callback]) == [
             0,
             1,
         ]
-        assert len(heard) == 50  # nobody listened, and nothing was said
-        assert one.execute(logs_as_a_model, callbacks=[callback]) == ["a", "a"] and heard[50:] == ["a"]
-        said = threading.Event()
-        assert ray.get(one.run_remote(logs_what_it_does, [1], callbacks=[lambda logs: said.set()])) == [
+        assert len(received) == 50  # no callback was set, so no line was sent
+        assert one.execute(logs_as_a_model, callbacks=[callback]) == ["a", "a"] and received[50:] == ["a"]
+        logged = threading.Event()
+        assert ray.get(one.run_remote(logs_what_it_does, [1], callbacks=[lambda logs: logged.set()])) == [
             0,
             1,
-        ] and said.wait(SECONDS)
+        ] and logged.wait(SECONDS)
         try:
             one.run(logs_what_it_does, [1, os.path.join(FOLDER, "never")], callbacks=[lambda logs: {}["nothing"]])
             raise AssertionError("nothing was raised")
@@ -175,9 +190,8 @@ def logs_as_a_model(model):
 
 
 def raise_on_rank_1(waiting):
-    import numpy as np
-
     import farandole
+    import numpy as np
 
     farandole.init()
     if farandole.rank() == 1:
@@ -186,7 +200,7 @@ def raise_on_rank_1(waiting):
         farandole.allreduce(np.ones(4), name="never")
 
 
-def an_exception_is_named_and_who_came_back_stays():
+def an_exception_is_named_and_workers_that_returned_stay():
     import farandole
 
     with executor() as one:
@@ -206,9 +220,8 @@ def an_exception_is_named_and_who_came_back_stays():
 
 
 def kill_rank_1():
-    import numpy as np
-
     import farandole
+    import numpy as np
 
     farandole.init()
     if farandole.rank() == 1:
@@ -217,9 +230,8 @@ def kill_rank_1():
 
 
 def a_dead_worker_is_named_and_start_begins_anew():
-    import ray
-
     import farandole
+    import ray
 
     with executor() as one:
         before = one.run(ranks_add_up)
@@ -242,7 +254,7 @@ def a_dead_worker_is_named_and_start_begins_anew():
         assert [rank["total"] for rank in one.run(ranks_add_up)] == [1.0, 1.0]
 
 
-def without_room_it_says_what_is_free():
+def without_resources_the_error_lists_what_is_free():
     from farandole.integrations.ray import RayExecutor
 
     settings = RayExecutor.create_settings(placement_group_timeout_s=0.5)
@@ -258,24 +270,23 @@ def without_room_it_says_what_is_free():
     assert_nothing_is_left([])
 
 
-def horovods_name_for_it_leads_here():
+def horovods_name_is_an_alias():
     from horovod.ray import RayExecutor
 
     one = RayExecutor(RayExecutor.create_settings(timeout_s=60), num_workers=2, cpus_per_worker=1)
     one.start()
-    said = one.run(ranks_add_up)
+    results = one.run(ranks_add_up)
     one.shutdown()
-    assert [rank["total"] for rank in said] == [1.0, 1.0]
+    assert [rank["total"] for rank in results] == [1.0, 1.0]
 
 
 # ---- Elastic ---------------------------------------------------------------------------------------------------------
 
 
 def train_through_a_loss(ends, size=2):
-    """Some ranks of the first generation come to an end at step 3; who is left goes on until `size` are there again."""
-    import numpy as np
-
+    """Some ranks of the first generation end at step 3; the others continue until there are `size` ranks again."""
     import farandole
+    import numpy as np
     from farandole.integrations.ray import ray_logger
 
     farandole.init()
@@ -315,25 +326,29 @@ def elastic_executor(**options):
     return one
 
 
-def an_elastic_job_goes_on_without_who_is_lost_and_with_who_comes():
-    heard = []
+def an_elastic_job_continues_without_lost_and_with_new_workers():
+    received = []
     with elastic_executor(min_workers=1, max_workers=2) as one:
         for lost, how in ((0, "killed"), (1, "raises")):
-            heard.clear()
-            said = one.run(train_through_a_loss, [{lost: how}], callbacks=[heard.append])
-            assert [rank[:2] for rank in said] == [[0, 2], [1, 2]] and said[0][2:4] == said[1][2:4], said
-            assert said[0][3][:3] == [2, 2, 2] and said[0][3][3] in (1, 2) and len(said[0][3]) == said[0][2], said
-            assert heard == sorted(set(heard)) and heard[-1] == said[0][2], heard
-            assert lost == 0 or heard == list(range(1, said[0][2] + 1)), heard  # who is killed may take words along
-            assert said[0][4] != said[1][4] and {rank[5] for rank in said} == {"x"}
-    assert_nothing_is_left([rank[4] for rank in said])
+            received.clear()
+            results = one.run(train_through_a_loss, [{lost: how}], callbacks=[received.append])
+            assert [rank[:2] for rank in results] == [[0, 2], [1, 2]] and results[0][2:4] == results[1][2:4], results
+            assert (
+                results[0][3][:3] == [2, 2, 2] and results[0][3][3] in (1, 2) and len(results[0][3]) == results[0][2]
+            ), results
+            assert received == sorted(set(received)) and received[-1] == results[0][2], received
+            assert lost == 0 or received == list(range(1, results[0][2] + 1)), (
+                received
+            )  # a killed rank may lose its last lines
+            assert results[0][4] != results[1][4] and {rank[5] for rank in results} == {"x"}
+    assert_nothing_is_left([rank[4] for rank in results])
 
 
 def an_elastic_worker_that_keeps_the_others_waiting_is_ended():
     with elastic_executor(min_workers=1, max_workers=3, cpus_per_worker=0.5, elastic_timeout=5) as one:
-        said = one.run(train_through_a_loss, [{1: "hangs", 2: "killed"}, 3])
-        assert [rank[:2] for rank in said] == [[0, 3], [1, 3], [2, 3]] and said[0][3][:3] == [3, 3, 3], said
-    assert_nothing_is_left([rank[4] for rank in said])
+        results = one.run(train_through_a_loss, [{1: "hangs", 2: "killed"}, 3])
+        assert [rank[:2] for rank in results] == [[0, 3], [1, 3], [2, 3]] and results[0][3][:3] == [3, 3, 3], results
+    assert_nothing_is_left([rank[4] for rank in results])
 
 
 def all_raise(before_init):
@@ -369,10 +384,10 @@ def an_elastic_job_in_which_all_fail_ends_with_the_first_cause():
 
 
 def train_and_fail_twice(config):
-    """The first attempt raises on rank 1, and rank 1 of the second is killed; a third one would return."""
+    """The first attempt raises on rank 1, and in the second one rank 1 is killed; a third one would return."""
     import ray.train
 
-    said = ranks_add_up()
+    results = ranks_add_up()
     context = ray.train.get_context()
     mine = [
         context.get_world_rank(),
@@ -380,76 +395,81 @@ def train_and_fail_twice(config):
         context.get_local_rank(),
         context.get_local_world_size(),
     ]
-    assert mine == [said[name] for name in ("rank", "size", "local_rank", "local_size")]
-    attempt = len(glob.glob(f"{config['folder']}/*.{said['rank']}")) + 1
-    with open(f"{config['folder']}/{attempt}.{said['rank']}", "w") as file:
-        json.dump(said, file)
-    ray.train.report({"total": said["total"]})
-    if said["rank"] == 1 and attempt == 1:
+    assert mine == [results[name] for name in ("rank", "size", "local_rank", "local_size")]
+    attempt = len(glob.glob(f"{config['folder']}/*.{results['rank']}")) + 1
+    with open(f"{config['folder']}/{attempt}.{results['rank']}", "w") as file:
+        json.dump(results, file)
+    ray.train.report({"total": results["total"]})
+    if results["rank"] == 1 and attempt == 1:
         raise KeyError("weights")
-    if said["rank"] == 1 and attempt == 2:
+    if results["rank"] == 1 and attempt == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     ranks_add_up()
 
 
-def assert_a_raised_error_is_told_as_well(node):
-    """As Ray Train hands it over."""
+def assert_a_raised_error_is_reported_too(node):
+    """The error as Ray Train passes it on."""
     import ray.train
-    from ray.train.v2._internal.util import construct_user_exception_with_traceback
-
     from farandole.integrations.ray.train import RankFailedError, _world
+    from ray.train.v2._internal.util import construct_user_exception_with_traceback
 
     try:
         with _world():
             raise KeyError("weights")
     except KeyError as error:
         raised = construct_user_exception_with_traceback(error)
-    told = RankFailedError(ray.train.WorkerGroupError("...", {1: raised}), 2)
+    reported = RankFailedError(ray.train.WorkerGroupError("...", {1: raised}), 2)
     assert re.match(
         rf"rank 1 of 2 on \S+ \(127.0.0.1, Ray's node {node}, process {os.getpid()}\) raised KeyError: 'weights'",
-        str(told),
-    ), told
-    assert isinstance(told.__cause__, KeyError) and pickle.loads(pickle.dumps(told)).text == told.text
+        str(reported),
+    ), reported
+    assert isinstance(reported.__cause__, KeyError) and pickle.loads(pickle.dumps(reported)).text == reported.text
 
 
 def ray_train_begins_again_with_a_new_key_and_then_names_who_was_lost():
-    import ray.train
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
-
     import farandole
+    import ray.train
     from farandole.integrations.ray import FarandoleConfig, FarandoleTrainer
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
 
     folder = os.path.join(FOLDER, "attempts")
     os.mkdir(folder)
     run = RunConfig(storage_path=os.path.join(FOLDER, "results"), failure_config=FailureConfig(max_failures=1))
-    one = FarandoleTrainer(train_and_fail_twice, train_loop_config={"folder": folder}, farandole_config=FarandoleConfig(60),
-                           scaling_config=ScalingConfig(num_workers=2), run_config=run)  # fmt: skip
+    one = FarandoleTrainer(
+        train_and_fail_twice,
+        train_loop_config={"folder": folder},
+        farandole_config=FarandoleConfig(60),
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=run,
+    )
     try:
         one.fit()
         raise AssertionError("nothing was raised")
     except farandole.RankError as error:
         assert isinstance(error, ray.train.WorkerGroupError) and isinstance(error, ray.train.TrainingFailedError)
-        told = error
-    said = {name: json.load(open(os.path.join(folder, name))) for name in sorted(os.listdir(folder))}
-    assert list(said) == ["1.0", "1.1", "2.0", "2.1"]
-    assert told.rank == 1 and str(told).startswith("rank 1 of 2 on "), told
+        reported = error
+    results = {name: json.load(open(os.path.join(folder, name))) for name in sorted(os.listdir(folder))}
+    assert list(results) == ["1.0", "1.1", "2.0", "2.1"]
+    assert reported.rank == 1 and str(reported).startswith("rank 1 of 2 on "), reported
     node = ray.get_runtime_context().get_node_id()[:8]
-    assert f"Ray's node {node}, process {said['2.1']['process']}) died: its worker process has died" in str(told), told
-    assert_a_raised_error_is_told_as_well(node)
-    assert places_of(said.values()) == [(0, 2, 0, 2, 0, 1), (1, 2, 1, 2, 0, 1)] * 2
-    keys = [one["key"] for one in said.values()]
+    assert f"Ray's node {node}, process {results['2.1']['process']}) died: its worker process has died" in str(
+        reported
+    ), reported
+    assert_a_raised_error_is_reported_too(node)
+    assert places_of(results.values()) == [(0, 2, 0, 2, 0, 1), (1, 2, 1, 2, 0, 1)] * 2
+    keys = [one["key"] for one in results.values()]
     assert keys[0] == keys[1] != keys[2] == keys[3]
     for key in set(keys):
         assert key not in repr(one.backend_config) + repr(one.backend_config.to_dict())
         assert_no_log_has(key)
-    assert_nothing_is_left([one["process"] for one in said.values()])
+    assert_nothing_is_left([one["process"] for one in results.values()])
 
 
 def the_program_of_the_rayjob_trains():
     os.environ["RANKS"] = "2"
     runpy.run_path(os.path.join(ROOT, "examples", "kubernetes", "ray", "train_ray.py"))["main"]()
-    said = [open(path).read() for path in glob.glob(f"{SESSIONS}/session_latest/logs/worker-*.out")]
-    assert sum(text.count("ray: 2 ranks, their numbers add up to 1") for text in said) == 1, said
+    results = [open(path).read() for path in glob.glob(f"{SESSIONS}/session_latest/logs/worker-*.out")]
+    assert sum(text.count("ray: 2 ranks, their numbers add up to 1") for text in results) == 1, results
 
 
 def torch_distributed_under_ray_train():
@@ -457,8 +477,12 @@ def torch_distributed_under_ray_train():
     from ray.train.torch import TorchConfig, TorchTrainer
 
     run = RunConfig(storage_path=os.path.join(FOLDER, "results"))
-    TorchTrainer(train_with_ddp, torch_config=TorchConfig(backend="farandole"), scaling_config=ScalingConfig(num_workers=2),
-                 run_config=run).fit()  # fmt: skip
+    TorchTrainer(
+        train_with_ddp,
+        torch_config=TorchConfig(backend="farandole"),
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=run,
+    ).fit()
 
 
 def train_with_ddp():
@@ -482,10 +506,9 @@ def train_with_ddp():
 
 
 def a_torch_trainer_with_our_config_is_one_world():
+    from farandole.integrations.ray import FarandoleConfig
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
-
-    from farandole.integrations.ray import FarandoleConfig
 
     path = os.path.join(FOLDER, "told")
     TorchTrainer(train_with_our_optimizer, train_loop_config={"path": path}, torch_config=FarandoleConfig(60),
@@ -499,11 +522,10 @@ def a_torch_trainer_with_our_config_is_one_world():
 
 
 def train_with_our_optimizer(config):
+    import farandole.torch as hvd
     import ray.train.torch
     import torch
     import torch.distributed as dist
-
-    import farandole.torch as hvd
 
     hvd.init()
     context = ray.train.get_context()
@@ -525,11 +547,11 @@ def train_with_our_optimizer(config):
         optimizer.step()
     every = hvd.allgather(torch.cat([one.detach().flatten() for one in model.parameters()])[None])
     assert torch.equal(every[0], every[1])
-    told = hvd.allgather_object((mine, os.environ["FARANDOLE_JOB_KEY"], os.getpid()))
-    ray.train.report({"ranks": len(told)})
+    reported = hvd.allgather_object((mine, os.environ["FARANDOLE_JOB_KEY"], os.getpid()))
+    ray.train.report({"ranks": len(reported)})
     if hvd.rank() == 0:
         with open(config["path"], "w") as file:
-            json.dump(list(zip(*told)), file)
+            json.dump(list(zip(*reported)), file)
 
 
 def main():
@@ -538,7 +560,7 @@ def main():
     ray.init(num_cpus=2, num_gpus=2, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False,
              logging_level="ERROR", _temp_dir=SESSIONS)  # fmt: skip
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what Ray prints
+    os.dup2(2, 1)  # Ray's own output
     print("ready", file=answers, flush=True)
     for line in sys.stdin:
         try:

@@ -1,4 +1,4 @@
-"""s3_server: an S3 and STS server for tests (moto), on loopback or as a pod, which demands what a real one does once it is closed."""
+"""An S3 and STS server for tests (moto), on loopback or as a pod. Once closed it demands credentials as a real one does."""
 
 import json
 import logging
@@ -7,21 +7,20 @@ import urllib.request
 from pathlib import Path
 
 import boto3
+import short
 from moto.server import ThreadedMotoServer
 from moto.sts import urls
 from moto.sts.responses import TokenResponse
 
-import short
-
 PROGRAM = str(Path(sys.executable).parent / "moto_server")
 ROLES = "arn:aws:iam::123456789012:role/"
-# Nobody asks the machine for credentials, and a store that does not answer is asked twice only.
+# Clients do not query the machine's metadata for credentials, and they try twice to reach a store that does not answer.
 QUIET = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_DEFAULT_REGION": "us-east-1", "AWS_MAX_ATTEMPTS": "2"}
 OPEN = {"AWS_ACCESS_KEY_ID": "anybody", "AWS_SECRET_ACCESS_KEY": "anything"}
 
 
 class TokenOffice(TokenResponse):
-    """Who comes with its service account's token has no key yet, and signs nothing: moto itself turns it away."""
+    """Accepts the unsigned request of a pod that exchanges its service account's token for a key; moto refuses it."""
 
     TOKEN = "the token that this cluster gave to the pod"
 
@@ -33,7 +32,7 @@ class TokenOffice(TokenResponse):
 
 
 class S3Server:
-    """On loopback, in a thread of this process; `variables` let a program in."""
+    """A server on loopback in a thread of this process. `variables` are what a program needs to use it."""
 
     def __init__(self):
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -60,7 +59,7 @@ class S3Server:
         return sorted(one["Key"] for one in self.client("s3").list_objects_v2(Bucket=bucket).get("Contents", []))
 
     def make_role(self, name, *statements):
-        """A role that pods may have, and what it may do."""
+        """Creates a role for pods with these policy statements."""
         trust = {"Version": "2012-10-17", "Statement": []}
         policy = {"Version": "2012-10-17", "Statement": list(statements)}
         iam = self.client("iam")
@@ -68,7 +67,7 @@ class S3Server:
         iam.put_role_policy(RoleName=name, PolicyName="all", PolicyDocument=json.dumps(policy))
 
     def demand_credentials(self, closed=True):
-        """From now on only who has a role comes in, and does only what that allows."""
+        """From now on only requests with a role are accepted, and only those that the role allows."""
         count = b"0" if closed else b"inf"
         ask = urllib.request.Request(f"{self.url}/moto-api/reset-auth", count, {"Content-Type": "text/plain"})
         urllib.request.urlopen(ask, timeout=10).read()
@@ -82,6 +81,6 @@ def as_pod(port=443):
     """A pod called s3 and its Service: http://s3:PORT."""
     command = ["python", PROGRAM, "-H", "0.0.0.0", "-p", str(port)]
     spec = short.pod_spec(command)
-    del spec["containers"][0]["env"]  # it belongs to no job
+    del spec["containers"][0]["env"]  # the pod belongs to no job
     pod = {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "s3", "labels": {"app": "s3"}}, "spec": spec}
     return [short.service("s3", {"app": "s3"}), pod]

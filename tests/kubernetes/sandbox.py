@@ -1,7 +1,7 @@
-"""Sandbox: a process that holds one pod's namespaces and runs its containers in them; a program of its own.
+"""A program that holds one pod's namespaces and runs its containers in them.
 
-It is told what to do in lines of JSON on its input and tells what happens on its output. When its parent ends, even by
-SIGKILL, it is killed with it, and with it everything in the pod: nothing of a pod can outlive the simulation.
+It reads commands as lines of JSON from its input and writes events to its output. When its parent ends, even by
+SIGKILL, the kernel kills it with everything in the pod, so that no process of a pod outlives the simulation.
 """
 
 import ctypes
@@ -37,7 +37,7 @@ def mount(source, target, kind=None, flags=0, data=None):
         raise OSError(number, f"mount {source} on {target}: {os.strerror(number)}")
 
 
-def tell(**what):
+def send(**what):
     os.write(1, (json.dumps(what) + "\n").encode())
 
 
@@ -48,8 +48,8 @@ def die_with_parent(parent):
 
 
 def die_with_helper(its_pipe):
-    """The helper is outside of the container's namespace, where getppid() says 0 whether it lives or not; its end of a
-    pipe tells."""
+    """Ends this process when its helper ends. The helper is outside of the container's PID namespace, so getppid() always
+    returns 0; instead the end of its pipe shows whether it has ended already."""
     check(LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     if select.select([its_pipe], [], [], 0)[0]:
         os._exit(1)
@@ -78,7 +78,7 @@ def make_devices(root):
 
 
 def make_root(wanted):
-    """A private, writable layer over the machine's own files: they are the image."""
+    """Makes the container's root: a private, writable layer over the machine's own files, which are the image."""
     layer = wanted["layer"]
     mount("tmpfs", layer, "tmpfs", 0, "mode=755")
     for name in ("upper", "work", "root"):
@@ -90,7 +90,7 @@ def make_root(wanted):
     mount("proc", root + "/proc", "proc")
     mount("sysfs", root + "/sys", "sysfs", MS_RDONLY)
     mount("tmpfs", root + "/run", "tmpfs", 0, "mode=755")
-    os.mkdir(root + "/run/sshd")  # as images with an sshd have it
+    os.mkdir(root + "/run/sshd")  # as in images with an sshd
     make_devices(root)
     for path, (text, mode) in wanted["files"].items():
         if os.path.islink(root + path):
@@ -142,11 +142,11 @@ def run_container(wanted, parents_pipe):
     os.closerange(parents_pipe + 1, 256)
     for path in wanted["cgroups"]:
         with open(path, "w") as file:
-            file.write("0")  # whoever writes
+            file.write("0")  # the writing process
     unshare(NEWNS)
     make_root(wanted)
     drop_rights(wanted)
-    die_with_helper(parents_pipe)  # once more: setuid() has forgotten it
+    die_with_helper(parents_pipe)  # again: setuid() has cleared the setting
     try:
         os.execvpe(wanted["argv"][0], wanted["argv"], wanted["env"])
     except OSError as error:
@@ -157,7 +157,7 @@ def run_container(wanted, parents_pipe):
 def start(wanted, children):
     read, write = os.pipe()
     helper = os.fork()
-    # unshare(NEWPID) is for children to come, once and for good: so another process does it for each container.
+    # unshare(NEWPID) affects future children and works only once, so a helper process does it for each container.
     if helper == 0:
         try:
             die_with_parent(os.getppid())
@@ -183,12 +183,11 @@ def start(wanted, children):
     pid = int(os.read(read, 16) or 0)
     os.close(read)
     children[os.pidfd_open(helper)] = (helper, wanted["name"])
-    tell(started=wanted["name"], pid=pid)
+    send(started=wanted["name"], pid=pid)
 
 
 def end_all(children):
-    """When this returns nothing of the pod is left that could write a file. (Containers die with their helpers, and this
-    process inherits them.)"""
+    """Returns when no process of the pod is left. Containers die with their helpers, and this process inherits them."""
     for helper, _ in children.values():
         os.kill(helper, signal.SIGKILL)
     while True:
@@ -204,7 +203,7 @@ def main():
     unshare(NEWNS | NEWUTS | NEWIPC | NEWNET)
     mount(None, "/", None, MS_REC | MS_PRIVATE)
     children, rest = {}, b""
-    tell(pid=os.getpid())
+    send(pid=os.getpid())
     while True:
         ready, _, _ = select.select([0, *children], [], [])
         for one in ready:
@@ -212,7 +211,7 @@ def main():
                 helper, name = children.pop(one)
                 _, status = os.waitpid(helper, 0)
                 os.close(one)
-                tell(exited=name, code=os.waitstatus_to_exitcode(status))
+                send(exited=name, code=os.waitstatus_to_exitcode(status))
                 continue
             more = os.read(0, 1 << 16)
             if not more:
@@ -229,12 +228,12 @@ def main():
                     mount("tmpfs", word["volume"], "tmpfs", 0, f"mode=1777,size={word['bytes']}")
                     for path, (text, mode) in word["files"].items():
                         put(word["volume"], "/" + path, text.encode(), mode)
-                        if word["group"] is not None:  # fsGroup: the files belong to it, and it may read them
+                        if word["group"] is not None:  # fsGroup owns the files and may read them
                             os.chown(f"{word['volume']}/{path}", 0, word["group"])
                             os.chmod(f"{word['volume']}/{path}", mode | mode >> 3 & 0o070)
                 if "run" in word:
                     done = subprocess.run(word["run"], input=word.get("input", ""), capture_output=True, text=True)
-                    tell(ran=word["run"][0], code=done.returncode, said=done.stdout + done.stderr)
+                    send(ran=word["run"][0], code=done.returncode, output=done.stdout + done.stderr)
                 if "start" in word:
                     start(word["start"], children)
 

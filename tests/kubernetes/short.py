@@ -1,4 +1,4 @@
-"""short: manifests for tests in a few words; each function gives documents that podsim.read takes."""
+"""Short descriptions of manifests for tests; each function returns documents that podsim.read() accepts."""
 
 import copy
 
@@ -9,7 +9,7 @@ TRAIN = ["python", "/app/train_digits.py"]
 
 
 def pod_spec(command, container="main", env=None, **more):
-    """A pod of one container. `container_*` goes to the container, the rest to the pod."""
+    """A pod of one container. Arguments named container_* belong to the container, the others to the pod."""
     inner = {"name": container, "image": "any", "command": list(command), "env": [KEY_VARIABLE]}
     inner["env"] += [{"name": name, "value": str(value)} for name, value in (env or {}).items()]
     for key in [key for key in more if key.startswith("container_")]:
@@ -35,16 +35,26 @@ def job_spec(count, command, subdomain=None, rules=None, **more):
 
 
 def indexed_job(count, command, name="train", rules=None, **more):
-    """An Indexed Job with the headless service that gives its pods names."""
+    """An Indexed Job, and the headless service through which its pods have names."""
     made = {"kind": "Job", "apiVersion": "batch/v1", "metadata": {"name": name},
             "spec": job_spec(count, command, name, rules, **more)}  # fmt: skip
     return [KEY, service(name, {"job-name": name}), made]
 
 
 def stateful_set(count, command, name="train", spec=None, **more):
-    made = {"kind": "StatefulSet", "apiVersion": "apps/v1", "metadata": {"name": name},
-            "spec": {"replicas": count, "serviceName": name, "podManagementPolicy": "Parallel", **(spec or {}),
-                     "selector": {"matchLabels": {"app": name}}, "template": template(command, {"app": name}, **more)}}  # fmt: skip
+    made = {
+        "kind": "StatefulSet",
+        "apiVersion": "apps/v1",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": count,
+            "serviceName": name,
+            "podManagementPolicy": "Parallel",
+            **(spec or {}),
+            "selector": {"matchLabels": {"app": name}},
+            "template": template(command, {"app": name}, **more),
+        },
+    }
     return [KEY, service(name, {"app": name}), made]
 
 
@@ -57,14 +67,25 @@ def deployment(count, command, name="train", **more):
 
 def job_set(jobs, per_job, command, name="train", spec=None, **more):
     child = {"metadata": {}, "spec": job_spec(per_job, command, **more)}
-    made = {"kind": "JobSet", "apiVersion": "jobset.x-k8s.io/v1alpha2", "metadata": {"name": name},
-            "spec": {"replicatedJobs": [{"name": "workers", "replicas": jobs, "template": child}], **(spec or {})}}  # fmt: skip
+    made = {
+        "kind": "JobSet",
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "metadata": {"name": name},
+        "spec": {"replicatedJobs": [{"name": "workers", "replicas": jobs, "template": child}], **(spec or {})},
+    }
     return [KEY, made]
 
 
 def leader_worker_set(size, command, name="train", group=None, **more):
-    made = {"kind": "LeaderWorkerSet", "apiVersion": "leaderworkerset.x-k8s.io/v1", "metadata": {"name": name},
-            "spec": {"replicas": 1, "leaderWorkerTemplate": {"size": size, "workerTemplate": template(command, **more), **(group or {})}}}  # fmt: skip
+    made = {
+        "kind": "LeaderWorkerSet",
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": 1,
+            "leaderWorkerTemplate": {"size": size, "workerTemplate": template(command, **more), **(group or {})},
+        },
+    }
     return [KEY, made]
 
 
@@ -93,11 +114,21 @@ def tf_job(replicas, command, name="train", spec=None, **more):
 def train_job(nodes, command, name="train", policy=None, trainer=None, **more):
     step = {"metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
             "spec": job_spec(1, command, container="node", **more)}  # fmt: skip
-    runtime = {"kind": "ClusterTrainingRuntime", "apiVersion": "trainer.kubeflow.org/v1alpha1", "metadata": {"name": "farandole"},
-               "spec": {"mlPolicy": {"numNodes": 1, **(policy if policy is not None else {"torch": {}})},
-                        "template": {"spec": {"replicatedJobs": [{"name": "node", "template": step}]}}}}  # fmt: skip
-    made = {"kind": "TrainJob", "apiVersion": "trainer.kubeflow.org/v1alpha1", "metadata": {"name": name},
-            "spec": {"runtimeRef": {"name": "farandole"}, "trainer": {"numNodes": nodes, **(trainer or {})}}}  # fmt: skip
+    runtime = {
+        "kind": "ClusterTrainingRuntime",
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "metadata": {"name": "farandole"},
+        "spec": {
+            "mlPolicy": {"numNodes": 1, **(policy if policy is not None else {"torch": {}})},
+            "template": {"spec": {"replicatedJobs": [{"name": "node", "template": step}]}},
+        },
+    }
+    made = {
+        "kind": "TrainJob",
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "metadata": {"name": name},
+        "spec": {"runtimeRef": {"name": "farandole"}, "trainer": {"numNodes": nodes, **(trainer or {})}},
+    }
     return [KEY, runtime, made]
 
 
@@ -106,7 +137,14 @@ def mpi_job(workers, command, name="pi", slots=2, spec=None, worker=None, **more
     rest = template(worker or [], container="mpi", **more)
     if worker is None:
         del rest["spec"]["containers"][0]["command"]
-    made = {"kind": "MPIJob", "apiVersion": "kubeflow.org/v2beta1", "metadata": {"name": name},
-            "spec": {"slotsPerWorker": slots, "mpiReplicaSpecs": {"Launcher": launcher, "Worker": {"replicas": workers, "template": rest}},
-                     **(spec or {})}}  # fmt: skip
+    made = {
+        "kind": "MPIJob",
+        "apiVersion": "kubeflow.org/v2beta1",
+        "metadata": {"name": name},
+        "spec": {
+            "slotsPerWorker": slots,
+            "mpiReplicaSpecs": {"Launcher": launcher, "Worker": {"replicas": workers, "template": rest}},
+            **(spec or {}),
+        },
+    }
     return [KEY, made]

@@ -1,5 +1,5 @@
-"""Sidecar: what a service mesh puts beside a pod's container: all connections to the pod's ports end here (a rule of
-nftables sends them) and are made anew to the container. It is ready late, answers before the container does, and delays.
+"""A proxy like the sidecar of a service mesh: a rule of nftables redirects all connections to the pod's ports here, and
+the proxy connects to the container. It is ready late, accepts before the container listens, and delays all data.
 
     python sidecar.py SECONDS-UNTIL-READY DELAY-SECONDS
 """
@@ -36,7 +36,7 @@ async def serve(reader, writer, delay):
     port, address = struct.unpack_from("!H4s", there, 2)
     try:
         inner_reader, inner_writer = await asyncio.open_connection(socket.inet_ntoa(address), port)
-    except OSError:  # it has accepted for a container that does not listen yet
+    except OSError:  # the container does not listen yet
         return writer.close()
     print("carried", port, flush=True)
     try:

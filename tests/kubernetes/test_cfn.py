@@ -1,4 +1,4 @@
-"""The CloudFormation template of a capacity block's nodes, and the map that lets them in."""
+"""Tests of the CloudFormation template of a capacity block's nodes, and of the config map that admits them."""
 
 import shutil
 import subprocess
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-
 from farandole.integrations.kubernetes.instances import TABLE
 from manifests import EKS
 
@@ -20,7 +19,7 @@ def resources():
     class Loader(yaml.SafeLoader):
         pass
 
-    # !Ref a -> {"Ref": "a"}: enough to read what refers to what.
+    # !Ref a becomes {"Ref": "a"}, which is enough to check references.
     Loader.add_multi_constructor(
         "!",
         lambda loader, tag, node: {tag: loader.construct_scalar(node) if isinstance(node, yaml.ScalarNode) else None},
@@ -70,7 +69,7 @@ def test_c4_no_arn_of_the_template_is_of_one_partition():
 def test_e10_cfn_lint_finds_nothing():
     program = shutil.which("cfn-lint", path=f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin")
     if not program:
-        warnings.warn("the CloudFormation template was not linted: pip install cfn-lint (152 MiB)")
+        warnings.warn("the CloudFormation template was not linted: pip install cfn-lint (152 MiB)", stacklevel=2)
         pytest.skip("no cfn-lint")
     done = subprocess.run([program, str(TEMPLATE)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

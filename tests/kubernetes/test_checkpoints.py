@@ -1,4 +1,4 @@
-"""Checkpoints in folders and in object stores: the old one or the new one, whoever dies when; and what is said of failures."""
+"""Tests of checkpoints in folders and object stores: after a failure at any point the old or the new one is whole."""
 
 import os
 import re
@@ -6,11 +6,10 @@ import subprocess
 import sys
 
 import pytest
-
 from farandole import checkpoint, launcher, stores
 
 pytest.importorskip("s3fs", reason="needs s3fs and moto: bash tests/kubernetes/setup.sh")
-import s3_server  # noqa: E402
+import s3_server
 
 READ_AND_WRITE = ["s3:ListBucket", "s3:GetObject", "s3:PutObject", "s3:DeleteObject"]
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "FARANDOLE_"))}
@@ -35,7 +34,7 @@ def let_in(s3, monkeypatch):
 
 
 def _forget_credentials():
-    """fsspec keeps a connection for each bucket, with the credentials that it began with."""
+    """Drops fsspec's connections: it keeps one for each bucket with the credentials of the first use."""
     import s3fs
 
     s3fs.S3FileSystem.clear_instance_cache()
@@ -43,12 +42,12 @@ def _forget_credentials():
 
 @pytest.fixture(scope="session")
 def gcs():
-    """Google's storage, played by an emulator."""
+    """An emulator of Google's storage."""
     from gcp_storage_emulator.server import create_server
 
     server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="training")
     server.start()
-    yield "http://127.0.0.1:%d" % server._api._httpd.server_address[1]
+    yield f"http://127.0.0.1:{server._api._httpd.server_address[1]}"
     server.stop()
 
 
@@ -59,7 +58,7 @@ def place(request, tmp_path, monkeypatch):
         request.getfixturevalue("let_in")
     elif request.param == "gs":
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("gcs"))
-        name = name.replace("[", "-").replace("]", "")  # the emulator's own names of files
+        name = name.replace("[", "-").replace("]", "")  # the emulator uses the names for files
     return {"folder": str(tmp_path), "file": f"file://{tmp_path}"}.get(
         request.param, f"{request.param}://training/{name}"
     )
@@ -68,7 +67,7 @@ def place(request, tmp_path, monkeypatch):
 # ---- Old or new, and whole -------------------------------------------------------------------------------------------
 
 
-def test_k6_p7_what_was_saved_last_is_read_and_only_two_are_kept(place):
+def test_k6_p7_the_last_checkpoint_is_read_and_only_two_are_kept(place):
     assert checkpoint.load(place) is None and checkpoint.read(f"{place}/state.npz") is None
     for step in (1, 2, 3):
         checkpoint.save(place, step, {"model": b"m%d" % step, "optimizer": lambda file: file.write(b"o" * 10)})
@@ -82,12 +81,12 @@ def test_k6_p7_what_was_saved_last_is_read_and_only_two_are_kept(place):
 
 
 class Died(BaseException):
-    """As SIGKILL: nobody hears of it."""
+    """Stands for SIGKILL: no handler catches it."""
 
 
 @pytest.mark.parametrize("at", range(4))
-def test_k6_wherever_a_save_is_cut_the_old_checkpoint_is_read(place, at, monkeypatch):
-    """It asks the store for four things: two parts, the manifest, and what lies there, to tidy up."""
+def test_k6_after_an_interrupted_save_the_old_checkpoint_is_read(place, at, monkeypatch):
+    """A save makes four requests to the store: it writes two parts and the manifest, and lists old checkpoints."""
     checkpoint.save(place, 1, {"model": b"old", "optimizer": b"old"})
     store = type(stores.at(place))
     left = [at]
@@ -131,7 +130,7 @@ def test_k6_h9_a_process_that_is_killed_while_it_writes_leaves_the_old_one(schem
     assert (found.step, found.parts) == (1, {"model": b"old"}) and len(stores.at(place).entries()) == 2
 
 
-def test_k6_a_manifest_that_is_torn_is_passed_over(place):
+def test_k6_a_torn_manifest_is_skipped(place):
     checkpoint.save(place, 1, {"model": b"old"})
     checkpoint.save(place, 2, {"model": b"new"})
     store = stores.at(place)
@@ -141,19 +140,21 @@ def test_k6_a_manifest_that_is_torn_is_passed_over(place):
     assert checkpoint.load(place).step == 1
 
 
-def test_k6_a_part_that_is_not_what_was_saved_is_an_error_and_no_fresh_start(place):
+def test_k6_a_damaged_part_is_an_error_and_not_a_fresh_start(place):
     checkpoint.save(place, 7, {"model": b"right", "optimizer": b"right"})
     store = stores.at(place)
     (folder,) = store.entries()
     store.write(f"{folder}/optimizer", b"wrong")
-    with pytest.raises(checkpoint.CheckpointError, match="it is not what was saved; remove this folder") as caught:
+    with pytest.raises(
+        checkpoint.CheckpointError, match="it differs from what was saved; remove this folder"
+    ) as caught:
         checkpoint.load(place)
     assert f"rank 0 ({os.uname().nodename}) could not read {place}/{folder}/optimizer" in str(caught.value)
     assert checkpoint.load(place, names=["model"]).parts == {"model": b"right"}
     with pytest.raises(checkpoint.CheckpointError, match="no such part, only model, optimizer"):
         checkpoint.load(place, names=["other"])
     store.remove(f"{folder}/optimizer")
-    with pytest.raises(checkpoint.CheckpointError, match="it is not what was saved"):
+    with pytest.raises(checkpoint.CheckpointError, match="it differs from what was saved"):
         checkpoint.load(place)
 
 
@@ -174,7 +175,7 @@ def roles(s3):
 
 
 def be(role, s3, monkeypatch, tmp_path):
-    """What EKS puts into a pod whose service account has a role; and no key."""
+    """Sets the variables that EKS gives to a pod whose service account has a role, and removes all keys."""
     token = tmp_path / "token"
     token.write_text(s3_server.TokenOffice.TOKEN)
     for name in s3_server.OPEN:
@@ -203,16 +204,18 @@ def test_p7_k6_c10_a_service_accounts_role_is_enough_and_is_needed(let_in, roles
         checkpoint.load("s3://training/role")
 
 
-def test_p7_a_token_that_is_not_mounted_is_an_error_and_no_fresh_start(let_in, roles, monkeypatch, tmp_path):
+def test_p7_a_token_that_is_not_mounted_is_an_error_and_not_a_fresh_start(let_in, roles, monkeypatch, tmp_path):
     be("trainer", let_in, monkeypatch, tmp_path)
     (tmp_path / "token").unlink()
     _forget_credentials()
     for ask in (checkpoint.load, checkpoint.read):
-        with pytest.raises(checkpoint.CheckpointError, match="is the token of the pod's service account mounted"):
+        with pytest.raises(
+            checkpoint.CheckpointError, match="check that the token of the pod's service account is mounted"
+        ):
             ask("s3://training/no-token")
 
 
-def test_p7_who_may_only_read_reads_and_is_told_that_it_cannot_write(let_in, roles, monkeypatch, tmp_path):
+def test_p7_a_role_that_may_only_read_gets_an_error_when_it_writes(let_in, roles, monkeypatch, tmp_path):
     checkpoint.save("s3://training/read", 5, {"model": b"open"})
     be("reader", let_in, monkeypatch, tmp_path)
     assert checkpoint.load("s3://training/read").step == 5
@@ -224,14 +227,14 @@ def test_p7_who_may_only_read_reads_and_is_told_that_it_cannot_write(let_in, rol
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
-def test_k6_a_bucket_that_does_not_exist_is_told_before_anything_is_trained(scheme, request, monkeypatch):
+def test_k6_a_bucket_that_does_not_exist_is_an_error_before_training(scheme, request, monkeypatch):
     if scheme == "s3":
         request.getfixturevalue("let_in")
     else:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", request.getfixturevalue("gcs"))
     for ask in (checkpoint.load, checkpoint.read):
         with pytest.raises(
-            checkpoint.CheckpointError, match="does not exist; make the bucket, or mend its name"
+            checkpoint.CheckpointError, match="does not exist; create the bucket, or correct its name"
         ) as caught:
             ask(f"{scheme}://trianing/run-7")
         assert f"rank 0 ({os.uname().nodename}) could not " in str(caught.value) and f"{scheme}://trianing" in str(
@@ -239,11 +242,11 @@ def test_k6_a_bucket_that_does_not_exist_is_told_before_anything_is_trained(sche
         )
 
 
-def test_k6_whether_a_bucket_of_gcs_exists_is_one_small_question_at_a_beginning(gcs, monkeypatch):
+def test_k6_the_existence_of_a_gcs_bucket_is_checked_by_one_small_request(gcs, monkeypatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs)
     place = "gs://training/asked-once"
     asked = []
-    files = stores.at(place).files  # there is one for all places of this kind
+    files = stores.at(place).files  # one object serves all places of this kind
     monkeypatch.setattr(files, "ls", lambda path, _ls=files.ls, **more: asked.append((path, more)) or _ls(path, **more))
     assert checkpoint.load(place) is None
     assert asked == [("training/asked-once", {"detail": False}), ("training", {"detail": False, "max_results": 1})]
@@ -260,7 +263,7 @@ def test_k6_a_store_that_does_not_answer_is_named_with_what_may_be_wrong(let_in,
 
 
 def test_k6_a_library_that_is_not_there_and_a_scheme_that_nobody_knows_are_told(monkeypatch):
-    with pytest.raises(checkpoint.CheckpointError, match="fsspec knows no nowhere://; give a path"):
+    with pytest.raises(checkpoint.CheckpointError, match="fsspec does not support nowhere://; give a path"):
         checkpoint.load("nowhere://bucket/run")
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(
@@ -271,15 +274,15 @@ def test_k6_a_library_that_is_not_there_and_a_scheme_that_nobody_knows_are_told(
         checkpoint.read("gs://bucket/run")
 
 
-def test_h9_a_folder_that_cannot_be_written_is_told(tmp_path):
+def test_h9_a_folder_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(checkpoint.CheckpointError, match="could not save to .*/file/sub/000000000001-"):
         checkpoint.save(tmp_path / "file" / "sub", 1, {"model": b""})
     with pytest.raises(
-        checkpoint.CheckpointError, match="No space left on device; make room, or keep fewer checkpoints"
+        checkpoint.CheckpointError, match="No space left on device; free some space, or keep fewer checkpoints"
     ):
         checkpoint.save(tmp_path, 1, {"model": _full})
-    with pytest.raises(checkpoint.CheckpointError, match="may not be called 'a/b'"):
+    with pytest.raises(checkpoint.CheckpointError, match="must not be named 'a/b'"):
         checkpoint.save(tmp_path, 1, {"a/b": b""})
 
 
@@ -300,7 +303,7 @@ rank = farandole.rank()
 if str(rank) == os.environ.get("BLIND"):
     os.environ["AWS_ENDPOINT_URL"] = "http://127.0.0.1:1"
 
-def story(work):
+def print_result(work):
     try:
         print(f"{rank}: {work()}", flush=True)
     except checkpoint.CheckpointError as error:
@@ -310,11 +313,11 @@ def load():
     found = checkpoint.load(sys.argv[1])
     return found and (found.step, found.parts)
 
-story(load)
-story(lambda: checkpoint.save(sys.argv[1], 3, {"model": b"of rank %d" % rank}))
-story(load)
+print_result(load)
+print_result(lambda: checkpoint.save(sys.argv[1], 3, {"model": b"of rank %d" % rank}))
+print_result(load)
 farandole.shutdown()
-if "LATE" in os.environ:  # as callbacks of on_leave do it
+if "LATE" in os.environ:  # as callbacks of on_leave do
     checkpoint.save(sys.argv[1], 4, {"model": b"late, of rank %d" % rank}, together=False)
 """
 
@@ -330,9 +333,9 @@ def lines_of(place, s3, ranks=3, **more):
 
 def test_p7_k6_rank_0_writes_and_all_ranks_read(let_in):
     assert lines_of("s3://training/ranks", let_in, LATE="1") == sorted(
-        f"{rank}: {said}" for rank in range(3) for said in ("None", "None", "(3, {'model': b'of rank 0'})")
+        f"{rank}: {printed}" for rank in range(3) for printed in ("None", "None", "(3, {'model': b'of rank 0'})")
     )
-    # A rank knows its number also when its world has ended.
+    # A rank keeps its number after its world has ended.
     assert sorted(name[:12] for name in stores.at("s3://training/ranks").entries()) == ["000000000003", "000000000004"]
     assert checkpoint.load("s3://training/ranks").parts == {"model": b"late, of rank 0"}
 
@@ -341,10 +344,12 @@ def test_p7_k6_rank_0_writes_and_all_ranks_read(let_in):
 def test_k6_the_failure_of_one_rank_is_raised_on_all_and_names_it(let_in, blind):
     checkpoint.save(f"s3://training/blind-{blind}", 1, {"model": b"old"})
     lines = lines_of(f"s3://training/blind-{blind}", let_in, BLIND=str(blind))
-    told = [line.split(": ", 1)[1] for line in lines if f": {blind}: checkpoint: rank {blind} (" in line]
-    # Rank 0 fails to look, to save and to look again; another rank to read, twice, and rank 0 saves for it.
+    reported = [line.split(": ", 1)[1] for line in lines if f": {blind}: checkpoint: rank {blind} (" in line]
+    # Rank 0 fails to list, to save and to list again. Another rank fails to read twice; rank 0 saves without it.
     what = ["look into", "look into", "save to"] if blind == 0 else ["read", "read"]
-    assert sorted(re.search(r"could not (look into|save to|read)", one)[1] for one in told) == sorted(what * 3), lines
-    assert all(told.count(one) % 3 == 0 and "may pods reach it" in one for one in told), (
+    assert sorted(re.search(r"could not (look into|save to|read)", one)[1] for one in reported) == sorted(what * 3), (
         lines
-    )  # the same words on all ranks
+    )
+    assert all(reported.count(one) % 3 == 0 and "may pods reach it" in one for one in reported), (
+        lines
+    )  # the same text on all ranks

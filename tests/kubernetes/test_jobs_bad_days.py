@@ -1,10 +1,9 @@
-"""Jobs on bad days: pods that are missing, late, lost or twice there, names that are wrong, rooms that are narrow."""
+"""Tests of jobs under bad conditions: missing, late, lost or duplicate pods, wrong names, and tight limits."""
 
 import re
 import time
 
 import pytest
-
 import short
 import sidecar
 from test_jobs import assert_trained, starter
@@ -35,10 +34,10 @@ def test_a_pod_that_is_missing_at_start_is_named_at_the_deadline(simulate):
     sim.wait(25, lambda: sum(pod.code is not None for pod in sim.pods) == 2)
     assert time.monotonic() - begin < 15
     for pod in sim.pods:
-        assert pod.code != 0 and "ranks 2 and 3 of 6 have not arrived after 3 s" in pod.output, sim.story()
+        assert pod.code != 0 and "ranks 2 and 3 of 6 have not arrived after 3 s" in pod.output, sim.logs()
 
 
-def test_a_pod_that_comes_late_is_waited_for(simulate):
+def test_a_pod_that_arrives_late_is_waited_for(simulate):
     sim = simulate(job(2), held=["train-1"])
     sim.wait(10, lambda: "rank 0" in sim.pods[0].output or sim.pods[0].main.pid)
     time.sleep(1)
@@ -51,13 +50,13 @@ def test_two_pods_that_claim_one_rank_are_both_named(simulate):
     sim = simulate(job(2, starter(2, "0", "train-0.train:29500"), env={"FARANDOLE_START_TIMEOUT_S": 4}))
     sim.wait(30, lambda: all(pod.code is not None for pod in sim.pods))
     assert all(pod.code != 0 for pod in sim.pods)
-    said = sim.pods[0].output + sim.pods[1].output
+    printed = sim.pods[0].output + sim.pods[1].output
     assert re.search(
-        r"two processes claim to be rank \d: process \d+ on train-(\d), .* process \d+ on train-(?!\1)\d; give", said
-    ), sim.story()
+        r"two processes claim to be rank \d: process \d+ on train-(\d), .* process \d+ on train-(?!\1)\d; give", printed
+    ), sim.logs()
 
 
-def test_a_sidecar_that_is_ready_late_and_delays_everything_is_borne(simulate):
+def test_a_job_works_behind_a_sidecar_that_is_ready_late_and_delays_everything(simulate):
     command = ["python3", "-I", "-S", "/app/sidecar.py", "1.5", "0.01"]
     documents = job(2, env={"FARANDOLE_PORT_BASE": 29500})
     documents[2]["spec"]["template"]["spec"]["containers"].append(
@@ -66,10 +65,10 @@ def test_a_sidecar_that_is_ready_late_and_delays_everything_is_borne(simulate):
     sim = simulate(documents, image={"/app/sidecar.py": sidecar.__file__})
     for pod in sim.pods:
         pod.enforce(sidecar.RULES)
-    sim.wait(60, lambda: all(pod.main.codes for pod in sim.pods))  # it outlives what it stands beside
-    assert sim.pod("train-0").said_by("sidecar").count("carried") > 4, (
-        sim.story()
-    )  # the coordinator's, and the ranks' own
+    sim.wait(60, lambda: all(pod.main.codes for pod in sim.pods))  # the sidecar outlives the container
+    assert sim.pod("train-0").log_of("sidecar").count("carried") > 4, (
+        sim.logs()
+    )  # connections of the coordinator and of the ranks
     assert_trained(sim, 4, ["train-0", "train-1"])
 
 
@@ -77,7 +76,7 @@ def test_a_sidecar_that_is_ready_late_and_delays_everything_is_borne(simulate):
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_the_others_end_and_name_who_was_lost_when_a_pod_dies_without_notice(simulate, lost):
+def test_the_others_end_and_name_the_lost_rank_when_a_pod_dies_without_notice(simulate, lost):
     run = slow(starter(2, "$(JOB_COMPLETION_INDEX)", "train-0.train:29500"))
     sim = simulate(job(2, run))
     until_training(sim)
@@ -91,14 +90,14 @@ def test_the_others_end_and_name_who_was_lost_when_a_pod_dies_without_notice(sim
     )
 
 
-# ---- Narrow rooms ----------------------------------------------------------------------------------------------------
+# ---- Tight limits ----------------------------------------------------------------------------------------------------
 
 
 def test_a_job_trains_as_uid_1000_with_a_read_only_root_and_no_rights_and_64_mib_of_shared_memory(simulate):
-    room = {"container_securityContext": {"runAsUser": 1000, "runAsGroup": 1000, "readOnlyRootFilesystem": True,
+    options = {"container_securityContext": {"runAsUser": 1000, "runAsGroup": 1000, "readOnlyRootFilesystem": True,
                                           "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
             "automountServiceAccountToken": False}  # fmt: skip
-    sim = simulate(job(2, **room))
+    sim = simulate(job(2, **options))
     sim.wait(40)
     assert_trained(sim, 4, ["train-0", "train-1"])
 

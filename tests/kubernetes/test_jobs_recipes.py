@@ -1,18 +1,21 @@
-"""The manifests that are shipped: what starts ranks in them is started, as it is written, and trains."""
+"""Tests that the commands of the shipped manifests start ranks unchanged and train."""
 
 import os
 import re
 import sys
 
-import pytest
-
 import podsim
+import pytest
 
 pytestmark = pytest.mark.usefixtures("numbering")
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 RECIPES = os.path.join(ROOT, "examples", "kubernetes")
 MPICH = os.path.join(ROOT, "build", "mpi", "mpich", "bin", "mpiexec")
-PASSWD = "root:x:0:0:root:/root:/bin/sh\nsshd:x:101:65534::/run/sshd:/usr/sbin/nologin\nfarandole:x:1000:1000::/home/farandole:/bin/sh\n"
+PASSWD = (
+    "root:x:0:0:root:/root:/bin/sh\n"
+    "sshd:x:101:65534::/run/sshd:/usr/sbin/nologin\n"
+    "farandole:x:1000:1000::/home/farandole:/bin/sh\n"
+)
 SECRET = {
     "kind": "Secret",
     "apiVersion": "v1",
@@ -24,7 +27,7 @@ ENDLESS = ("StatefulSet", "LeaderWorkerSet")
 
 @pytest.fixture
 def image(tmp_path):
-    """The parts of the shipped image that the manifests speak of."""
+    """The parts of the shipped image that the manifests use."""
     if not os.path.isdir(RECIPES):
         pytest.skip("examples/kubernetes is not here")
     files = {"/etc/passwd": PASSWD}
@@ -32,7 +35,7 @@ def image(tmp_path):
         files[f"/usr/local/bin/{name}"] = f'#!/bin/sh\nexec {os.path.dirname(sys.executable)}/{name} "$@"\n'
     mounts = {"/app": RECIPES, "/etc/ssh/sshd_config": os.path.join(RECIPES, "docker", "sshd_config"),
               "/etc/ssh/ssh_config": os.path.join(RECIPES, "docker", "ssh_config")}  # fmt: skip
-    if os.access(MPICH, os.X_OK):  # in the image of who uses mpijob-mpich.yaml
+    if os.access(MPICH, os.X_OK):  # part of the image for mpijob-mpich.yaml
         files["/usr/local/bin/mpiexec"] = f'#!/bin/sh\nexec {MPICH} "$@"\n'
     for path, text in files.items():
         place = tmp_path / path.replace("/", "_")
@@ -63,8 +66,8 @@ def test_a_shipped_manifest_trains_as_it_is(simulate, image, name):
         )
     else:
         sim.wait(90)
-        assert set(sim.results.values()) == {"Complete"}, sim.story()
-    assert re.search(r"\bloss\s*=", "".join(pod.output for pod in sim.pods)), sim.story()
+        assert set(sim.results.values()) == {"Complete"}, sim.logs()
+    assert re.search(r"\bloss\s*=", "".join(pod.output for pod in sim.pods)), sim.logs()
 
 
 def test_k3_the_shipped_manifest_for_mpich_trains_as_it_is(simulate, image):

@@ -1,9 +1,8 @@
-"""The same training command in every kind of pod: each rank finds itself in what the controller provides."""
+"""Tests one training command in every kind of pod: each rank derives its number from the controller's variables."""
 
 import re
 
 import pytest
-
 import short
 from test_jobs import field, ranks_of, train
 from test_network_policy import policy
@@ -17,7 +16,7 @@ RUN_TWO = [
     "2",
     "--",
     *short.TRAIN,
-]  # where the controller does not say how many
+]  # for controllers that do not provide the number of nodes
 JOB_INDEX = "metadata.labels['jobset.sigs.k8s.io/job-index']"
 
 
@@ -65,8 +64,8 @@ def test_in_a_train_job(simulate):
 def test_in_a_tf_job_the_chief_is_first(simulate):
     sim = simulate(short.tf_job({"Worker": 1, "Chief": 1}, RUN_TWO))
     sim.wait(60, lambda: all(pod.code is not None for pod in sim.pods))
-    assert [rank[0] for rank in ranks_of(sim.pods)["train-chief-0"]] == [0, 1], sim.story()
-    assert [rank[0] for rank in ranks_of(sim.pods)["train-worker-0"]] == [2, 3], sim.story()
+    assert [rank[0] for rank in ranks_of(sim.pods)["train-chief-0"]] == [0, 1], sim.logs()
+    assert [rank[0] for rank in ranks_of(sim.pods)["train-worker-0"]] == [2, 3], sim.logs()
 
 
 def test_within_the_ports_of_a_network_policy(simulate):
@@ -85,13 +84,13 @@ def test_beside_a_service_that_leaves_a_port_that_is_an_address(simulate):
     train(simulate, [*documents, master], 4, ["train-0", "train-1"])
 
 
-# ---- What is refused -------------------------------------------------------------------------------------------------
+# ---- Refusals --------------------------------------------------------------------------------------------------------
 
 
 def refused(simulate, documents):
     sim = simulate(documents)
     sim.wait(20, lambda: all(pod.code is not None for pod in sim.pods))
-    assert {pod.code for pod in sim.pods} <= {64, 78}, sim.story()
+    assert {pod.code for pod in sim.pods} <= {64, 78}, sim.logs()
     return sim.pods[0].output
 
 
@@ -100,18 +99,18 @@ def alone(env):
 
 
 def test_half_a_pair_of_variables_names_both(simulate):
-    said = refused(simulate, alone({"PET_NODE_RANK": 0}))
-    assert "PET_NODE_RANK" in said and "PET_NNODES" in said
+    printed = refused(simulate, alone({"PET_NODE_RANK": 0}))
+    assert "PET_NODE_RANK" in printed and "PET_NNODES" in printed
 
 
-def test_a_world_size_that_contradicts_is_told(simulate):
-    said = refused(
+def test_a_contradicting_world_size_is_an_error(simulate):
+    printed = refused(
         simulate, alone({"PET_NODE_RANK": 0, "PET_NNODES": 2, "PET_NPROC_PER_NODE": 2, "RANK": 0, "WORLD_SIZE": 5})
     )
-    assert re.search(r"WORLD_SIZE\D+5", said) and "PET_NNODES" in said
+    assert re.search(r"WORLD_SIZE\D+5", printed) and "PET_NNODES" in printed
 
 
-def test_an_indexed_job_that_does_not_say_how_many_is_never_a_world_of_one(simulate):
+def test_an_indexed_job_without_a_node_count_never_becomes_a_world_of_one(simulate):
     sim = simulate(short.indexed_job(1, ["python", "/app/train_digits.py"]))
     sim.wait(20)
-    assert sim.result("train").startswith("Failed") and "JOB_COMPLETION_INDEX" in sim.pods[0].output, sim.story()
+    assert sim.result("train").startswith("Failed") and "JOB_COMPLETION_INDEX" in sim.pods[0].output, sim.logs()

@@ -1,15 +1,15 @@
-"""SIGTERM in pods: ranks hear it, have time to save, and the pod ends with 143, never 0; also behind sshd."""
+"""Tests of SIGTERM in pods: ranks get it and have time to save, and the pod ends with 143, never 0; also behind sshd."""
 
 import sys
 
 import pytest
-
 import short
 from test_mpijob_netns import image, job, mpirun  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("numbering")
 SAVES = ("import os, signal, sys, time\n"
-         "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3), print('saved on', os.uname().nodename, flush=True), sys.exit(143)))\n"
+         "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3), print('saved on', os.uname().nodename, "
+         "flush=True), sys.exit(143)))\n"
          "print('up on', os.uname().nodename, flush=True)\ntime.sleep(60)")  # fmt: skip
 RANK = ["python", "-I", "-S", "-c", SAVES]
 
@@ -22,27 +22,29 @@ def test_ranks_of_a_preempted_pod_save_and_the_pod_ends_with_143(simulate):
     lost = sim.pod("train-1")
     sim.evict(lost, grace=10)
     sim.wait(20, lambda: lost.code is not None)
-    assert lost.code == 143 and lost.output.count("saved on train-1") == 2, sim.story()
+    assert lost.code == 143 and lost.output.count("saved on train-1") == 2, sim.logs()
     assert sim.result("train") == "Running"  # it was not the job's fault
 
 
-def test_behind_sshd_init_a_rank_hears_sigterm_and_the_pod_ends_with_143(simulate, image, tmp_path):  # noqa: F811
-    # What it saves: mpirun may fall over the lost connection before it has printed what a rank says.
+def test_behind_sshd_init_a_rank_gets_sigterm_and_the_pod_ends_with_143(simulate, image, tmp_path):  # noqa: F811
+    # The rank writes a file, because mpirun may end by the lost connection before it has printed the rank's output.
     saves = SAVES.replace(
         "print('saved on', os.uname().nodename, flush=True)", "open('/state/' + os.uname().nodename, 'w').close()"
     )
-    room = {"volumes": [{"name": "s", "persistentVolumeClaim": {"claimName": "state"}}],
+    options = {"volumes": [{"name": "s", "persistentVolumeClaim": {"claimName": "state"}}],
             "container_volumeMounts": [{"name": "s", "mountPath": "/state"}]}  # fmt: skip
     command = mpirun("--hostfile", "/etc/mpi/hostfile", "--map-by", "node", sys.executable, *RANK[1:-1], saves, count=2)
     sim = simulate(
-        job(command, worker=["farandole", "sshd-init"], **room), image=image, claims={"state": str(tmp_path / "state")}
+        job(command, worker=["farandole", "sshd-init"], **options),
+        image=image,
+        claims={"state": str(tmp_path / "state")},
     )
     sim.wait(30, lambda: len(sim.pods) == 3 and sim.pod("pi-launcher").output.count("up on") == 2)
     lost = sim.pod("pi-worker-1")
     sim.evict(lost, grace=15)
     sim.wait(30, lambda: lost.code is not None)
-    assert lost.code == 143, sim.story()
-    assert (tmp_path / "state" / "pi-worker-1").exists(), sim.story()
+    assert lost.code == 143, sim.logs()
+    assert (tmp_path / "state" / "pi-worker-1").exists(), sim.logs()
 
 
 def test_a_pod_that_is_missing_is_named_by_its_name(simulate):
@@ -52,7 +54,7 @@ def test_a_pod_that_is_missing_is_named_by_its_name(simulate):
     )
     sim = simulate(documents, held=["train-1"])
     sim.wait(25, lambda: sim.pods[0].code is not None)
-    assert sim.pods[0].code == 200 and "train-1" in sim.pods[0].output, sim.story()
+    assert sim.pods[0].code == 200 and "train-1" in sim.pods[0].output, sim.logs()
 
 
 @pytest.mark.parametrize("closed", [False, True])

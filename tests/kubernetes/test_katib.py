@@ -1,15 +1,13 @@
-"""Trials of the shipped Experiments, made and read as Katib documents it, and run in simulated pods."""
+"""Tests trials of the shipped Experiments, created and read as Katib documents it, in simulated pods."""
 
 import json
 import re
 
 import pytest
 import yaml
-
-import podsim
 from manifests import KUBERNETES
 
-FILTER = re.compile(r"([\w|-]+)\s*=\s*([+-]?\d*(\.\d+)?([Ee][+-]?\d+)?)")  # the one that Katib's documentation gives
+FILTER = re.compile(r"([\w|-]+)\s*=\s*([+-]?\d*(\.\d+)?([Ee][+-]?\d+)?)")  # from Katib's documentation
 
 SECRET = {
     "apiVersion": "v1",
@@ -20,12 +18,12 @@ SECRET = {
 
 
 def trial_of(experiment, name, values):
-    """The trial's own document: its specification, with what the parameters stand for put in their places."""
+    """The trial's document: the Experiment's template with the values of the parameters."""
     template = experiment["spec"]["trialTemplate"]
     text = json.dumps(template["trialSpec"])
     for parameter in template["trialParameters"]:
         value = name if parameter["reference"] == "${trialSpec.Name}" else values[parameter["reference"]]
-        text = text.replace("${trialParameters.%s}" % parameter["name"], value)
+        text = text.replace(f"${{trialParameters.{parameter['name']}}}", value)
     assert "${" not in text
     return {**json.loads(text), "metadata": {"name": name}}
 
@@ -45,11 +43,11 @@ def test_c5_a_trial_is_made_and_run_and_its_metric_is_read_from_one_pod(kind, si
                        image={"/app/train_numpy.py": str(KUBERNETES / "train_numpy.py")},
                        variables={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})  # fmt: skip
         sim.wait(60)
-        assert set(sim.results.values()) == {"Complete"}, sim.story()
+        assert set(sim.results.values()) == {"Complete"}, sim.logs()
         template = experiment["spec"]["trialTemplate"]
         wanted = template["primaryPodLabels"].items()
         (primary,) = [pod for pod in sim.pods if wanted <= pod.plan.labels.items()]
-        said = primary.said_by(template["primaryContainerName"])
-        losses += metrics_of(said, experiment["spec"]["objective"]["objectiveMetricName"])
+        printed = primary.log_of(template["primaryContainerName"])
+        losses += metrics_of(printed, experiment["spec"]["objective"]["objectiveMetricName"])
         assert len(sim.pods) == 2 and not any(metrics_of(pod.output, "loss") for pod in sim.pods if pod is not primary)
-    assert len(losses) == 2 and losses[0] != losses[1], losses  # the parameter has come as far as the program
+    assert len(losses) == 2 and losses[0] != losses[1], losses  # the parameter has reached the program

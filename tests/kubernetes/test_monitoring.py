@@ -1,4 +1,4 @@
-"""Alerts, recorded series and the dashboard: their queries, held against the metrics that there are."""
+"""Checks the queries of alerts, recorded series and the dashboard against the existing metrics."""
 
 import json
 import re
@@ -9,11 +9,10 @@ import warnings
 
 import pytest
 import yaml
-
 from manifests import KUBERNETES, generated, only
 
 HERE = KUBERNETES / "monitoring"
-# What the ranks export, with the labels of each; beside those that Prometheus and the PodMonitor add.
+# The metrics that ranks export with their labels, without those that Prometheus and the PodMonitor add.
 COMMON = {"namespace", "pod", "instance", "job", "app_kubernetes_io_instance"}
 METRICS = {
     "farandole_operations_total": {"collective", "group"},
@@ -39,7 +38,7 @@ def dashboard():
 
 
 def dashboard_queries():
-    """(panel, query) with Grafana's own variables filled as Grafana would."""
+    """Yields (panel, query) with Grafana's own variables replaced as Grafana does."""
     for panel in dashboard()["panels"]:
         for target in panel["targets"]:
             query = target["expr"].replace("$__rate_interval", "1m").replace("$job", ".*").replace("$namespace", ".*")
@@ -61,7 +60,8 @@ def promtool():
     program = shutil.which("promtool")
     if not program:
         warnings.warn(
-            "queries were checked for names and brackets only: promtool is missing (Debian's package prometheus)"
+            "queries were checked for names and brackets only: promtool is missing (Debian's package prometheus)",
+            stacklevel=2,
         )
         pytest.skip("no promtool")
     return program
@@ -80,7 +80,7 @@ def test_k10_a_query_uses_metrics_and_labels_that_exist(title, query):
     assert all(query.count(left) == query.count(right) for left, right in ("()", "{}", "[]"))
 
 
-def test_k10_promtool_finds_every_query_of_the_dashboard_right(promtool, tmp_path):
+def test_k10_promtool_accepts_every_query_of_the_dashboard(promtool, tmp_path):
     rules = [{"record": f"panel_{n}", "expr": query} for n, (_, query) in enumerate(dashboard_queries())]
     (tmp_path / "dashboard.yaml").write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
     done = subprocess.run([promtool, "check", "rules", tmp_path / "dashboard.yaml"], capture_output=True, text=True)
@@ -96,7 +96,7 @@ def test_k10_promtool_refuses_a_query_that_is_wrong(promtool, tmp_path):
     assert subprocess.run([promtool, "check", "rules", tmp_path / "bad.yaml"], capture_output=True).returncode != 0
 
 
-def test_k10_alerts_and_records_do_what_their_tests_say(promtool, tmp_path):
+def test_k10_alerts_and_records_pass_their_tests(promtool, tmp_path):
     (tmp_path / "rules.groups.yaml").write_text(yaml.safe_dump({"groups": rule_groups()}))
     shutil.copy(HERE / "rules.test.yaml", tmp_path)
     done = subprocess.run([promtool, "test", "rules", "rules.test.yaml"], capture_output=True, text=True, cwd=tmp_path)
@@ -108,12 +108,12 @@ def test_k10_every_alert_has_a_test():
     assert {rule["alert"] for group in rule_groups() for rule in group["rules"] if "alert" in rule} <= tested
 
 
-def test_k10_the_dashboard_is_what_its_program_writes():
+def test_k10_the_dashboard_is_the_output_of_its_program():
     done = subprocess.run([sys.executable, HERE / "make_dashboard.py"], capture_output=True, text=True, check=True)
     assert done.stdout == (HERE / "grafana-dashboard.json").read_text()
 
 
-def test_k10_the_panels_do_not_lie_on_each_other():
+def test_k10_the_panels_do_not_overlap():
     cells = [
         (x, y)
         for panel in dashboard()["panels"]

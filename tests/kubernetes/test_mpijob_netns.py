@@ -1,4 +1,4 @@
-"""MPIJob: the real mpirun starts ranks through a real sshd in other pods, as the MPI operator arranges it."""
+"""Tests of MPIJobs: the real mpirun starts ranks through a real sshd in other pods, as with the MPI operator."""
 
 import re
 import shutil
@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-
 import short
 from test_jobs import ACCURACY
 
@@ -28,7 +27,7 @@ LOG = re.compile(r"rank (\d+) of (\d+) local (\d+)/(\d+) on (\S+)")
 
 @pytest.fixture
 def image(tmp_path):
-    """What an image with sshd has: its configuration and host key."""
+    """The files of an image with sshd: its configuration and host key."""
     missing = [package for tool, package in (("/usr/sbin/sshd", "openssh-server"), ("mpirun", "openmpi-bin"), ("ssh", "openssh-client"))
                if shutil.which(tool) is None]  # fmt: skip
     if missing:
@@ -58,27 +57,29 @@ def ranks_of(output):
 def test_mpirun_trains_over_sshd_in_the_worker_pods(simulate, image):
     sim = simulate(job(mpirun("--hostfile", "/etc/mpi/hostfile", *FORWARD, *MEET, *RANK)), image=image)
     sim.wait(60)
-    said = sim.pod("pi-launcher").output
-    assert sim.result("pi") == "Complete", sim.story()
-    assert ranks_of(said) == [
+    printed = sim.pod("pi-launcher").output
+    assert sim.result("pi") == "Complete", sim.logs()
+    assert ranks_of(printed) == [
         (node * 2 + local, 4, local, 2, f"pi-worker-{node}") for node in range(2) for local in range(2)
-    ], said
-    assert float(re.search(r"trained: accuracy ([\d.]+) .* on 4 ranks, 1 version", said).group(1)) > ACCURACY
+    ], printed
+    assert float(re.search(r"trained: accuracy ([\d.]+) .* on 4 ranks, 1 version", printed).group(1)) > ACCURACY
 
 
 def test_the_environment_of_a_rank_is_that_of_sshd_and_not_the_pods(simulate, image):
     show = ["sh", "-c", 'echo "$(hostname) role=$K_MPI_JOB_ROLE kubernetes=$KUBERNETES_SERVICE_HOST given=$GIVEN"']
-    # Also without --hostfile: Open MPI 4 knows the operator's variables. Open MPI 5 does not, and would stay in the launcher.
+    # --hostfile is not needed: Open MPI 4 reads the operator's variables. Open MPI 5 ignores them and would start all
+    # ranks in the launcher.
     sim = simulate(job(mpirun("-x", "GIVEN", *show), env={"GIVEN": "x"}), image=image)
     sim.wait(60)
     lines = sorted(line for line in sim.pod("pi-launcher").output.splitlines() if "role=" in line)
-    assert lines == [f"pi-worker-{node} role= kubernetes= given=x" for node in (0, 0, 1, 1)], sim.story()
+    assert lines == [f"pi-worker-{node} role= kubernetes= given=x" for node in (0, 0, 1, 1)], sim.logs()
     version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout
-    assert re.search(r"Open MPI\) 4\.", version), f"this test says what Open MPI 4 does; here is {version}"
+    assert re.search(r"Open MPI\) 4\.", version), f"this test is about Open MPI 4, but this is {version}"
 
 
 def test_under_sshd_as_first_process_a_rank_never_sees_sigterm_and_its_pod_seems_to_succeed(simulate, image):
-    handler = ("import os, signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved on', os.uname().nodename, flush=True), sys.exit(143)))\n"
+    handler = ("import os, signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved on', "
+               "os.uname().nodename, flush=True), sys.exit(143)))\n"
                "print('up on', os.uname().nodename, flush=True)\ntime.sleep(60)")  # fmt: skip
     sim = simulate(
         job(
@@ -102,5 +103,5 @@ def test_under_sshd_as_first_process_a_rank_never_sees_sigterm_and_its_pod_seems
     sim.evict(lost)
     sim.wait(30, lambda: sim.pod("pi-launcher").code is not None)
     assert "saved on pi-worker-1" not in sim.pod("pi-launcher").output
-    assert lost.code == 0  # of sshd
+    assert lost.code == 0  # sshd's code
     assert sim.pod("pi-launcher").code != 0

@@ -1,11 +1,10 @@
-"""MPIJob with other mpiruns than Debian's: Open MPI 5, MPICH and Intel MPI as PyPI has them, over sshd in the pods."""
+"""Tests of MPIJobs with other MPIs than Debian's: Open MPI 5, MPICH and Intel MPI from PyPI, over sshd in the pods."""
 
 import os
 import re
 import sys
 
 import pytest
-
 from test_jobs import ACCURACY
 from test_mpijob_netns import RANK, image, job, ranks_of  # noqa: F401
 
@@ -33,7 +32,7 @@ def program(package, name):
 
 
 def started(simulate, image, package, command, **more):  # noqa: F811
-    """A simulation in which that package's mpirun starts four copies of the command in two pods, as the operator has it."""
+    """A simulation in which that package's mpirun starts four copies of the command in two pods, as with the operator."""
     operator, name, words, _ = MPIS[package]
     documents = job([program(package, name), "-n", "4", *words, *command], **more)
     documents[1]["spec"]["mpiImplementation"] = operator
@@ -45,15 +44,15 @@ def started(simulate, image, package, command, **more):  # noqa: F811
 @pytest.mark.parametrize("package", MPIS)
 def test_k3_the_mpirun_of_each_implementation_trains_over_sshd_in_the_worker_pods(simulate, image, package):  # noqa: F811
     sim = started(simulate, image, package, RANK)
-    said = sim.pod("pi-launcher").output
-    assert sim.result("pi") == "Complete", sim.story()
-    assert ranks_of(said) == [
+    printed = sim.pod("pi-launcher").output
+    assert sim.result("pi") == "Complete", sim.logs()
+    assert ranks_of(printed) == [
         (node * 2 + local, 4, local, 2, f"pi-worker-{node}") for node in range(2) for local in range(2)
-    ], said
-    assert float(re.search(r"trained: accuracy ([\d.]+) .* on 4 ranks, 1 version", said).group(1)) > ACCURACY
+    ], printed
+    assert float(re.search(r"trained: accuracy ([\d.]+) .* on 4 ranks, 1 version", printed).group(1)) > ACCURACY
 
 
-def test_k3_open_mpi_5_stays_on_the_launcher_without_the_hostfile_and_farandole_says_so(simulate, image):  # noqa: F811
+def test_k3_open_mpi_5_stays_on_the_launcher_without_the_hostfile_and_farandole_reports_it(simulate, image):  # noqa: F811
     look = [sys.executable, "-c", "import farandole; farandole.init(); print('on', farandole.info()['host'])"]
     alone = [
         "--allow-run-as-root",
@@ -63,6 +62,6 @@ def test_k3_open_mpi_5_stays_on_the_launcher_without_the_hostfile_and_farandole_
     documents = job([program("openmpi", "mpirun"), "-n", "2", "--oversubscribe", *alone, *look])
     sim = simulate(documents, image=image)
     sim.wait(60)
-    said = sim.pod("pi-launcher").output
-    assert said.count("on pi-launcher") == 2, sim.story()
-    assert "--hostfile /etc/mpi/hostfile" in said, sim.story()
+    printed = sim.pod("pi-launcher").output
+    assert printed.count("on pi-launcher") == 2, sim.logs()
+    assert "--hostfile /etc/mpi/hostfile" in printed, sim.logs()

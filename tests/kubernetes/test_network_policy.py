@@ -1,9 +1,9 @@
-"""NetworkPolicy: a job works within its ports, and says what is wrong where they are closed."""
+"""Tests of NetworkPolicies: a job works within its ports, and reports the fault if they are closed."""
 
 import time
 
 import short
-from test_jobs import assert_trained, starter
+from test_jobs import starter
 
 FIRST, LAST = 29500, 29563
 POD = {"podSelector": {"matchLabels": {"job-name": "train"}}}
@@ -13,7 +13,7 @@ DNS = {"to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.nam
 
 
 def policy(first=FIRST, last=LAST):
-    """Only this job's pods, only its ports, and names."""
+    """A policy that admits only this job's pods on its ports, and DNS."""
     ports = [{"protocol": "TCP", "port": first, "endPort": last}]
     return {"kind": "NetworkPolicy", "apiVersion": "networking.k8s.io/v1", "metadata": {"name": "train"},
             "spec": {**POD, "policyTypes": ["Ingress", "Egress"], "ingress": [{"from": [POD], "ports": ports}],
@@ -50,10 +50,10 @@ def test_a_job_of_other_labels_cannot_reach_the_pods(simulate):
     assert probe(sim.pod("stranger"), 29500) == "TimeoutError: timed out"
 
 
-def test_with_the_range_closed_a_job_fails_at_the_deadline_and_says_who_did_not_come(simulate):
+def test_with_the_range_closed_a_job_fails_at_the_deadline_and_names_the_missing_rank(simulate):
     sim = simulate([*job(timeout=4), policy(first=1, last=2)])
     begin = time.monotonic()
     sim.wait(40, lambda: all(pod.code is not None for pod in sim.pods))
     assert time.monotonic() - begin < 20 and all(pod.code != 0 for pod in sim.pods)
-    assert "ranks 2 and 3 of 4 have not arrived after 4 s" in sim.pod("train-0").output, sim.story()
-    assert "train-0.train:29500" in sim.pod("train-1").output, sim.story()
+    assert "ranks 2 and 3 of 4 have not arrived after 4 s" in sim.pod("train-0").output, sim.logs()
+    assert "train-0.train:29500" in sim.pod("train-1").output, sim.logs()

@@ -1,4 +1,4 @@
-"""A step of Kubeflow Pipelines: compiled by kfp, then run as Pipelines runs it, with kubectl played by a stub."""
+"""Tests of a step of Kubeflow Pipelines: compiled by kfp, then run as Pipelines runs it, with a stub of kubectl."""
 
 import importlib.util
 import os
@@ -8,7 +8,6 @@ import sys
 
 import pytest
 import yaml
-
 from manifests import KUBERNETES, faults, only
 from test_watch import STUB, pod
 
@@ -17,7 +16,7 @@ if not importlib.util.find_spec("kfp"):
 
 FOLDER = KUBERNETES / "pipelines"
 RUN = "0f3b8d1e-4b7a-4a1e-9d53-2f5e6c7a8b90"
-# As test_watch's, and it keeps what is applied.
+# The stub of test_watch.py, which also keeps applied manifests.
 KUBECTL = STUB.replace("  logs*)", '  delete*) ;;\n  "apply -f") cat "$3" >"$STUB/applied.yaml" ;;\n  logs*)')
 
 
@@ -30,7 +29,7 @@ def compiled(tmp_path_factory):
 
 
 def command_of(compiled, given):
-    """What the step's container runs: Pipelines' own placeholders replaced by the values of a run."""
+    """The command of the step's container, with Pipelines' placeholders replaced by the values of a run."""
     values = {name: one.get("defaultValue") for name, one in compiled["root"]["inputDefinitions"]["parameters"].items()}
     values = {name: int(value) if isinstance(value, float) else value for name, value in {**values, **given}.items()}
     task = compiled["root"]["dag"]["tasks"]["train"]
@@ -50,7 +49,7 @@ def command_of(compiled, given):
 
 
 def play(compiled, folder, pods, **given):
-    """Runs the step where these are the pods that kubectl finds; (its code, what it said, what it applied)."""
+    """Runs the step with these pods for kubectl; returns (exit code, output, applied manifests)."""
     import json
 
     (folder / "bin").mkdir()
@@ -70,7 +69,7 @@ def play(compiled, folder, pods, **given):
 
 
 def test_c6_a_pipelines_step_applies_the_generated_job_and_follows_it(compiled, tmp_path):
-    code, said, applied = play(
+    code, printed, applied = play(
         compiled,
         tmp_path,
         [pod(0, code=0), pod(1, code=0)],
@@ -78,13 +77,13 @@ def test_c6_a_pipelines_step_applies_the_generated_job_and_follows_it(compiled, 
         nodes=3,
         per_node=2,
     )
-    assert code == 0 and "says 0" in said and "says 1" in said
+    assert code == 0 and "says 0" in printed and "says 1" in printed
     documents = list(yaml.safe_load_all(applied))
     job = only(documents, "Job")
     assert not faults(documents, custom=False)
     assert job["metadata"]["name"] == f"train-{RUN}" and job["spec"]["completions"] == 3
     args = job["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert args[-2:] == ["--checkpoint", "s3://bucket/a run; echo no"]  # a value, and no part of the script
+    assert args[-2:] == ["--checkpoint", "s3://bucket/a run; echo no"]  # a value that the shell does not interpret
     assert args[args.index("--nproc-per-node") + 1] == "2"
 
 

@@ -1,4 +1,4 @@
-"""What a simulated pod is: its names, its network, its files, its limits and its ends. All of it without ranks."""
+"""Tests of simulated pods without ranks: names, network, files, limits and ends."""
 
 import os
 import re
@@ -52,18 +52,18 @@ def test_pods_find_each_other_by_host_name_and_service(simulate):
     assert all(pod.addresses[0] in found for pod in sim.pods)
     assert last.exec("hostname").stdout.strip() == "train-2"
     assert last.exec("ls", "/sys/class/net").stdout.split() == ["eth0", "lo"]
-    # The bridge has an address of its own, which does not change when a pod goes.
+    # The bridge has an address of its own, which does not change when a pod ends.
     assert "02:00:c6:12:00:01" in sim.fabric.sandbox.run("ip", "link", "show", "br0")
-    # A pod that goes leaves the names at once; one that nobody knows does not exist.
+    # The name of a deleted pod disappears at once; an unknown name does not exist.
     first.terminate(0)
     sim.wait(10, lambda: first.gone)
     begin = time.monotonic()
     assert last.exec("getent", "hosts", "train-0.train").returncode == 2
     assert last.exec("getent", "hosts", "train-9.train").returncode == 2
-    assert time.monotonic() - begin < 1  # it was told so, and did not wait in vain
+    assert time.monotonic() - begin < 1  # the server answered; the query did not time out
 
 
-def test_nothing_leads_out_of_the_simulated_network(simulate):
+def test_the_simulated_network_has_no_route_out(simulate):
     sim = simulate(short.indexed_job(1, DEAF))
     until_up(sim)
     pod = sim.pod("train-0")
@@ -88,8 +88,8 @@ def test_names_of_pods_that_are_not_ready_depend_on_the_service(simulate):
 def test_pods_with_nothing_but_ipv6_reach_each_other(simulate):
     sim = simulate(short.indexed_job(2, listen(29500)), families="6")
     until_up(sim)
-    said = ask(sim.pod("train-1"), "train-0.train", 29500)
-    assert re.fullmatch(r"hello from train-0 from fd18::\w+", said)
+    printed = ask(sim.pod("train-1"), "train-0.train", 29500)
+    assert re.fullmatch(r"hello from train-0 from fd18::\w+", printed)
     assert "inet " not in sim.pod("train-1").exec("ip", "addr", "show", "eth0").stdout
 
 
@@ -162,7 +162,7 @@ def test_an_evicted_pod_is_replaced_without_counting_and_exit_zero_would_end_its
     until_up(sim)
     sim.evict(sim.pods[0])
     sim.wait(10)
-    assert sim.result("train") == "Complete"  # nothing was computed, and nobody notices
+    assert sim.result("train") == "Complete"  # although nothing was computed
 
 
 def test_a_failed_index_is_tried_again_until_the_limit(simulate):
@@ -172,7 +172,7 @@ def test_a_failed_index_is_tried_again_until_the_limit(simulate):
     assert sim.result("train").startswith("Failed: BackoffLimitExceeded")
 
 
-def test_a_container_is_restarted_in_its_pod_where_the_policy_says_so(simulate):
+def test_a_container_is_restarted_in_its_pod_if_the_policy_allows_it(simulate):
     documents = short.stateful_set(1, ["sh", "-c", "hostname; exit 3"])
     sim = simulate(documents, crash_backoff_s=0.05)
     sim.wait(10, lambda: len(sim.pods[0].main.codes) >= 2)
@@ -184,7 +184,11 @@ def test_a_job_set_begins_all_over_when_one_job_fails(simulate):
     documents = short.job_set(2, 1, once, spec={"failurePolicy": {"maxRestarts": 1}})
     pod = documents[1]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
     pod["spec"]["containers"][0]["env"].append(
-        {"name": "ATTEMPT", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"}}})  # fmt: skip
+        {
+            "name": "ATTEMPT",
+            "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"}},
+        }
+    )
     sim = simulate(documents)
     sim.wait(20)
     assert sim.result("train") == "Complete" and len(sim.pods) == 4
@@ -212,15 +216,15 @@ def test_a_command_that_does_not_exist_is_named(simulate):
 # ---- Files and limits ------------------------------------------------------------------------------------------------
 
 
-def test_shared_memory_is_64_mib_and_private_unless_a_volume_says_otherwise(simulate):
+def test_shared_memory_is_64_mib_and_private_unless_a_volume_replaces_it(simulate):
     fill = ["sh", "-c", "ls /dev/shm; head -c 100M /dev/zero >/dev/shm/x && echo fits"]
     sim = simulate(short.indexed_job(2, fill, rules={"backoffLimitPerIndex": 0}))
     sim.wait(20)
     for pod in sim.pods:
         assert pod.code == 1 and "No space left" in pod.output and "x" not in pod.output.split()
-    room = {"volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "128Mi"}}],
+    options = {"volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "128Mi"}}],
             "container_volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}]}  # fmt: skip
-    sim = simulate(short.indexed_job(1, fill, **room))
+    sim = simulate(short.indexed_job(1, fill, **options))
     sim.wait(20)
     assert sim.pods[0].output == "fits\n"
 
@@ -236,21 +240,28 @@ def test_a_container_is_held_to_its_quota_of_half_a_core(simulate):
     sim = simulate(short.indexed_job(1, DEAF, container_resources={"limits": {"cpu": "500m"}}))
     until_up(sim)
     (group,) = sim.pods[0].cgroups
-    said = {
+    printed = {
         name: open(f"{group}/{name}").read().split()
         for name in os.listdir(group)
         if name in ("cpu.cfs_quota_us", "cpu.max", "cgroup.procs")
     }
-    assert str(sim.pods[0].main.pid) in said["cgroup.procs"]
-    assert "50000" in (said.get("cpu.cfs_quota_us") or said["cpu.max"])  # of each 100000 microseconds
+    assert str(sim.pods[0].main.pid) in printed["cgroup.procs"]
+    assert "50000" in (printed.get("cpu.cfs_quota_us") or printed["cpu.max"])  # of each 100000 microseconds
 
 
 def test_users_roots_and_secrets_are_as_the_pod_says(simulate):
-    look = ["sh", "-c", "id -u; cat /key/key; echo; echo x >/usr/written; echo x >/scratch/written && cat /scratch/written; "
+    look = ["sh", "-c", "id -u; cat /key/key; echo; echo x >/usr/written; echo x >/scratch/written && cat "
+                        "/scratch/written; "
             "grep -c CapEff:.0000000000000000 /proc/self/status"]  # fmt: skip
-    room = {"volumes": [{"name": "key", "secret": {"secretName": "job-key"}}, {"name": "scratch", "emptyDir": {}}],
-            "container_volumeMounts": [{"name": "key", "mountPath": "/key"}, {"name": "scratch", "mountPath": "/scratch"}],
-            "container_securityContext": {"readOnlyRootFilesystem": True, "runAsUser": 1000, "capabilities": {"drop": ["ALL"]}}}  # fmt: skip
+    room = {
+        "volumes": [{"name": "key", "secret": {"secretName": "job-key"}}, {"name": "scratch", "emptyDir": {}}],
+        "container_volumeMounts": [{"name": "key", "mountPath": "/key"}, {"name": "scratch", "mountPath": "/scratch"}],
+        "container_securityContext": {
+            "readOnlyRootFilesystem": True,
+            "runAsUser": 1000,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
     sim = simulate(short.indexed_job(1, look, **room))
     sim.wait(10)
     lines = sim.pods[0].output.splitlines()
@@ -259,7 +270,7 @@ def test_users_roots_and_secrets_are_as_the_pod_says(simulate):
     assert not os.path.exists("/usr/written") and not os.path.exists("/scratch")
 
 
-def test_what_is_written_in_one_pod_is_not_in_another_nor_on_the_machine(simulate):
+def test_files_written_in_one_pod_are_not_in_another_or_on_the_machine(simulate):
     sim = simulate(short.indexed_job(2, ["sh", "-c", "ls /opt; touch /opt/podsim-was-here-$JOB_COMPLETION_INDEX"]))
     sim.wait(10)
     assert sim.result("train") == "Complete" and "podsim-was-here" not in sim.pods[0].output + sim.pods[1].output
@@ -268,14 +279,17 @@ def test_what_is_written_in_one_pod_is_not_in_another_nor_on_the_machine(simulat
 
 def test_init_containers_come_first_and_share_volumes(simulate):
     mount = [{"name": "v", "mountPath": "/v"}]
-    more = {"initContainers": [{"name": "before", "command": ["sh", "-c", "echo prepared >/v/x"], "volumeMounts": mount}],
-            "volumes": [{"name": "v", "emptyDir": {}}], "container_volumeMounts": mount}  # fmt: skip
+    more = {
+        "initContainers": [{"name": "before", "command": ["sh", "-c", "echo prepared >/v/x"], "volumeMounts": mount}],
+        "volumes": [{"name": "v", "emptyDir": {}}],
+        "container_volumeMounts": mount,
+    }
     sim = simulate(short.indexed_job(1, ["cat", "/v/x"], **more))
     sim.wait(10)
     assert sim.pods[0].output == "prepared\n"
 
 
-# ---- Nothing stays ---------------------------------------------------------------------------------------------------
+# ---- Cleaning up -----------------------------------------------------------------------------------------------------
 
 KILLED = """
 import os, signal, sys
@@ -284,13 +298,14 @@ import podsim, short
 sim = podsim.PodSim(short.indexed_job(2, ["sleep", "1000"], container_resources={"limits": {"memory": "64Mi"}}))
 sim.start()
 sim.wait(10, lambda: all(pod.main.pid for pod in sim.pods))
-print(" ".join(str(pid) for pod in sim.pods for pid in (pod.main.pid, pod.sandbox.pid)), sim.fabric.dns.pid, sim.folder, flush=True)
+pids = [str(pid) for pod in sim.pods for pid in (pod.main.pid, pod.sandbox.pid)]
+print(" ".join(pids), sim.fabric.dns.pid, sim.folder, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 def runs(pid):
-    """A dead process stays in the list until the machine's init looks, which may take it seconds."""
+    """A zombie does not count: the machine's init may take seconds to reap it."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] != "Z"

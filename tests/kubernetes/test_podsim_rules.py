@@ -1,14 +1,13 @@
-"""The rules of controllers, of Jobs and of NetworkPolicies that podsim goes by; no pod is started here."""
+"""Tests of podsim's rules of controllers, Jobs and NetworkPolicies; they start no pod."""
 
 import json
 
-import pytest
-
 import controllers
 import podsim
+import pytest
 import short
 from fabric import firewall, selects
-from job_rules import JobState, verdict_of_policy
+from job_rules import JobState, action_of_policy
 
 RUN = ["true"]
 
@@ -61,8 +60,15 @@ def test_a_job_set_numbers_its_jobs_and_the_pods_in_each():
     prefix = "jobset.sigs.k8s.io/"
     known = {key.removeprefix(prefix): value for key, value in last.labels.items() if key.startswith(prefix)}
     known.pop("job-key")
-    assert known == {"jobset-name": "train", "replicatedjob-name": "workers", "replicatedjob-replicas": "2", "job-index": "1",
-                     "job-global-index": "1", "global-replicas": "2", "restart-attempt": "0"}  # fmt: skip
+    assert known == {
+        "jobset-name": "train",
+        "replicatedjob-name": "workers",
+        "replicatedjob-replicas": "2",
+        "job-index": "1",
+        "job-global-index": "1",
+        "global-replicas": "2",
+        "restart-attempt": "0",
+    }
     assert env_of(last) == {"JOB_COMPLETION_INDEX": "1"}  # within its Job
     assert last.subdomain == "train" and last.annotations[prefix + "coordinator"] == "train-workers-0-0.train"
 
@@ -101,13 +107,13 @@ def test_an_elastic_pytorch_job_gives_no_rank():
 
 def test_a_tf_job_gives_the_cluster_as_json():
     pods = plans(short.tf_job({"Worker": 2, "Chief": 1}, RUN))
-    said = json.loads(env_of(pods[2])["TF_CONFIG"])
-    assert said["cluster"]["chief"] == ["train-chief-0.default.svc:2222"]
-    assert said["cluster"]["worker"] == ["train-worker-0.default.svc:2222", "train-worker-1.default.svc:2222"]
-    assert said["task"] == {"type": "worker", "index": 1}
+    expected = json.loads(env_of(pods[2])["TF_CONFIG"])
+    assert expected["cluster"]["chief"] == ["train-chief-0.default.svc:2222"]
+    assert expected["cluster"]["worker"] == ["train-worker-0.default.svc:2222", "train-worker-1.default.svc:2222"]
+    assert expected["task"] == {"type": "worker", "index": 1}
 
 
-def test_a_tf_job_with_dynamic_workers_tells_each_worker_of_itself_alone():
+def test_a_tf_job_with_dynamic_workers_describes_to_each_worker_only_itself():
     pods = plans(short.tf_job({"Worker": 2}, RUN, spec={"enableDynamicWorker": True}))
     assert json.loads(env_of(pods[1])["TF_CONFIG"])["sparseCluster"]["worker"] == {
         "1": "train-worker-1.default.svc:2222"
@@ -123,11 +129,18 @@ def test_a_train_job_becomes_a_job_set_with_the_variables_of_torchrun():
     assert "RANK" not in found and pods[0].template["containers"][0]["command"] == ["late"]
 
 
-@pytest.mark.parametrize("resources, said", [({}, "auto"), ({"limits": {"cpu": "3"}}, "3"), ({"requests": {"cpu": "2500m"}}, "2"),
-                                             ({"limits": {"cpu": "3", "nvidia.com/gpu": 8}}, "auto")])  # fmt: skip
+@pytest.mark.parametrize(
+    "resources, said",
+    [
+        ({}, "auto"),
+        ({"limits": {"cpu": "3"}}, "3"),
+        ({"requests": {"cpu": "2500m"}}, "2"),
+        ({"limits": {"cpu": "3", "nvidia.com/gpu": 8}}, "auto"),
+    ],
+)
 def test_a_train_job_counts_processes_by_the_cores_where_there_is_no_gpu(resources, said):
     pods = plans(short.train_job(1, RUN, trainer={"resourcesPerNode": resources}))
-    assert train_env(pods[0])["PET_NPROC_PER_NODE"] == said
+    assert train_env(pods[0])["PET_NPROC_PER_NODE"] == expected
 
 
 def test_a_train_job_without_its_runtime_is_refused():
@@ -150,7 +163,7 @@ def test_an_mpi_job_writes_its_host_file_as_its_implementation_reads_it(implemen
     assert "PRTE_MCA_prte_default_hostfile" not in launcher  # which Open MPI 5 would read
 
 
-# ---- What becomes of a Job whose pods fail ---------------------------------------------------------------------------
+# ---- Jobs whose pods fail --------------------------------------------------------------------------------------------
 
 POLICY = {"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [2, 64, 78]}},
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
@@ -161,14 +174,14 @@ POLICY = {"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "val
     (64, [], "FailJob"), (143, ["DisruptionTarget"], "Ignore"), (143, [], None), (137, [], None), (202, [], "Ignore"),
     (64, ["DisruptionTarget"], "FailJob")])  # fmt: skip
 def test_the_first_rule_that_fits_decides(code, conditions, action):
-    assert verdict_of_policy(POLICY, code, conditions) == action
+    assert action_of_policy(POLICY, code, conditions) == action
 
 
 def test_exit_codes_of_another_container_do_not_count():
     policy = {
         "rules": [{"action": "FailJob", "onExitCodes": {"containerName": "side", "operator": "NotIn", "values": [1]}}]
     }
-    assert verdict_of_policy(policy, 3, [], "main") is None and verdict_of_policy(policy, 3, [], "side") == "FailJob"
+    assert action_of_policy(policy, 3, [], "main") is None and action_of_policy(policy, 3, [], "side") == "FailJob"
 
 
 def test_a_job_gives_up_when_more_pods_have_failed_than_its_limit():
@@ -183,7 +196,7 @@ def test_what_the_policy_ignores_does_not_count_against_the_limit():
     assert state.pod_ended(0, 0) == "done"
 
 
-def test_a_code_that_cannot_be_cured_ends_the_job_at_once():
+def test_a_code_for_a_permanent_failure_ends_the_job_at_once():
     state = JobState({"backoffLimit": 6, "podFailurePolicy": POLICY}, 4)
     assert state.pod_ended(3, 78) == "failed" and state.reason.startswith("PodFailurePolicy")
 
@@ -195,7 +208,7 @@ def test_limits_by_index_let_the_other_indexes_go_on():
     assert state.reason == "FailedIndexes: indexes [0] have failed"
 
 
-def test_exit_zero_counts_as_success_also_of_a_pod_that_was_told_to_go():
+def test_exit_zero_counts_as_success_also_of_a_deleted_pod():
     assert JobState({"backoffLimit": 0}, 1).pod_ended(0, 0, ["DisruptionTarget"]) == "done"
 
 
@@ -215,17 +228,17 @@ def everyone():
             ("other", {"kubernetes.io/metadata.name": "other"}, {"app": "a"}, ["198.18.0.11"])]  # fmt: skip
 
 
-def test_a_pod_that_no_policy_selects_is_not_walled_in():
+def test_a_pod_that_no_policy_selects_has_no_firewall():
     assert firewall([policy(ingress=[])], "default", {"app": "b"}, everyone()) == ""
     assert firewall([policy(ingress=[])], "other", {"app": "a"}, everyone()) == ""
 
 
-def test_a_policy_with_an_empty_ingress_lets_nobody_in_and_everything_out():
+def test_an_empty_ingress_blocks_all_input_and_no_output():
     rules = firewall([policy(ingress=[])], "default", {"app": "a"}, everyone())
     assert "hook input priority 0; policy drop" in rules and "hook output" not in rules
 
 
-def test_peers_are_pods_of_the_same_namespace_unless_it_says_otherwise():
+def test_peers_are_pods_of_the_same_namespace_by_default():
     rule = {"from": [{"podSelector": {"matchLabels": {"app": "a"}}}], "ports": [{"port": 29500, "endPort": 29563}]}
     rules = firewall([policy(ingress=[rule])], "default", {"app": "a"}, everyone())
     assert "ip saddr 198.18.0.10 tcp dport 29500-29563 accept" in rules
@@ -241,9 +254,15 @@ def test_egress_without_ports_is_egress_to_all_ports():
     assert "ip daddr 10.0.0.0/8  accept" in rules and "hook input" in rules
 
 
-@pytest.mark.parametrize("expression, fits", [
-    ({"key": "app", "operator": "In", "values": ["a"]}, True), ({"key": "app", "operator": "NotIn", "values": ["a"]}, False),
-    ({"key": "app", "operator": "Exists"}, True), ({"key": "x", "operator": "DoesNotExist"}, True)])  # fmt: skip
+@pytest.mark.parametrize(
+    "expression, fits",
+    [
+        ({"key": "app", "operator": "In", "values": ["a"]}, True),
+        ({"key": "app", "operator": "NotIn", "values": ["a"]}, False),
+        ({"key": "app", "operator": "Exists"}, True),
+        ({"key": "x", "operator": "DoesNotExist"}, True),
+    ],
+)
 def test_selectors_know_expressions(expression, fits):
     assert selects({"matchExpressions": [expression]}, {"app": "a"}) is fits
 

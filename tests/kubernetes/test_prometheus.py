@@ -1,11 +1,10 @@
-"""A real Prometheus finds pods by name, scrapes what their ranks count, and answers questions about it."""
+"""Tests a real Prometheus, which finds pods by name, scrapes the metrics of their ranks, and answers queries."""
 
 import json
 import re
 import shutil
 
 import pytest
-
 import short
 from test_jobs import starter
 
@@ -23,12 +22,26 @@ PAGE = f"http://127.0.0.1:{PORT}/metrics"
 
 def prometheus():
     """A pod with Prometheus, and its configuration as an object."""
-    command = ["prometheus", "--config.file=/etc/prometheus-test/prometheus.yml", "--storage.tsdb.path=/data-prometheus",
-               "--web.listen-address=127.0.0.1:9090", "--storage.tsdb.retention.time=1h"]  # fmt: skip
-    pod = {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "prometheus"},
-           "spec": short.pod_spec(command, volumes=[{"name": "c", "configMap": {"name": "prometheus"}}, {"name": "d", "emptyDir": {}}],
-                                  container_volumeMounts=[{"name": "c", "mountPath": "/etc/prometheus-test"},
-                                                          {"name": "d", "mountPath": "/data-prometheus"}])}  # fmt: skip
+    command = [
+        "prometheus",
+        "--config.file=/etc/prometheus-test/prometheus.yml",
+        "--storage.tsdb.path=/data-prometheus",
+        "--web.listen-address=127.0.0.1:9090",
+        "--storage.tsdb.retention.time=1h",
+    ]
+    pod = {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {"name": "prometheus"},
+        "spec": short.pod_spec(
+            command,
+            volumes=[{"name": "c", "configMap": {"name": "prometheus"}}, {"name": "d", "emptyDir": {}}],
+            container_volumeMounts=[
+                {"name": "c", "mountPath": "/etc/prometheus-test"},
+                {"name": "d", "mountPath": "/data-prometheus"},
+            ],
+        ),
+    }
     return [
         {
             "kind": "ConfigMap",
@@ -47,13 +60,19 @@ def fetch(pod, address):
 
 
 def ask(pod, question):
-    """Prometheus's answer: {labels that are of interest: value}."""
+    """Prometheus's answer to a query: {relevant labels: value}."""
     from urllib.parse import quote
 
     said = fetch(pod, f"http://127.0.0.1:9090/api/v1/query?query={quote(question)}")
     found = json.loads(said)["data"]["result"] if said else []
-    return {tuple(sorted((key, value) for key, value in one["metric"].items() if key in ("rank", "collective", "group", "host"))):
-            float(one["value"][1]) for one in found}  # fmt: skip
+    return {
+        tuple(
+            sorted(
+                (key, value) for key, value in one["metric"].items() if key in ("rank", "collective", "group", "host")
+            )
+        ): float(one["value"][1])
+        for one in found
+    }
 
 
 def value(page, name, **labels):
@@ -75,16 +94,16 @@ def test_prometheus_scrapes_all_ranks_of_two_pods_and_answers(simulate, scraped)
     sim = simulate([*short.indexed_job(2, run, env={"FARANDOLE_METRICS_PORT": PORT}), *prometheus()])
     pod = sim.pod("prometheus")
     sim.wait(40, lambda: pod.main.pid and len(ask(pod, "farandole_rank_info == 1")) == 4)
-    # 1. Who is there, and where?
+    # 1. Which ranks run, and where?
     hosts = ask(pod, "count by (host) (farandole_rank_info)")
     assert hosts == {(("host", "train-0"),): 2, (("host", "train-1"),): 2}
-    # 2. How many collectives a second, of which kind?
+    # 2. How many collectives of each kind run per second?
     per_kind = "sum by (collective, group) (rate(farandole_operations_total[5s]))"
     allreduces = (("collective", "allreduce"), ("group", "all"))
     sim.wait(20, lambda: ask(pod, per_kind).get(allreduces, 0) > 0)
     rates = ask(pod, per_kind)
     assert rates[allreduces] > 0
-    # 3. How long does one take, for nine of ten?
+    # 3. What is the 90th percentile of their duration?
     times = ask(pod, "histogram_quantile(0.9, sum by (le, collective) (rate(farandole_operation_seconds_bucket[5s])))")
     assert 0 < times[(("collective", "allreduce"),)] < 10
     print("\n", hosts, rates, times)
@@ -108,24 +127,26 @@ def test_prometheus_scrapes_all_ranks_of_two_pods_and_answers(simulate, scraped)
     )
 
 
-def test_promtool_finds_no_fault_with_the_names(simulate, scraped):
+def test_promtool_accepts_the_names_of_metrics(simulate, scraped):
     run = [*starter(1, "0", "train-0.train:29500", 1), "--steps", "2000", "--step-seconds", "0.02"]
     sim = simulate(short.indexed_job(1, run, env={"FARANDOLE_METRICS_PORT": PORT}))
     pod = sim.pods[0]
     sim.wait(20, lambda: pod.main.pid and "farandole_wait_seconds" in fetch(pod, PAGE))
-    done = pod.exec("sh", "-c", f"python3 -I -c \"import urllib.request as u; print(u.urlopen('{PAGE}').read().decode(), end='')\" | "
+    done = pod.exec("sh", "-c", "python3 -I -c \"import urllib.request as u; "
+                                f"print(u.urlopen('{PAGE}').read().decode(), end='')\" | "
                     "grep -E 'farandole_' | promtool check metrics")  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_port_that_is_taken_is_one_line_and_no_failure(simulate):
-    taken = ("import socket, subprocess, sys\ns = socket.create_server(('::', int(sys.argv[1])), family=socket.AF_INET6, dualstack_ipv6=True)\n"
+    taken = ("import socket, subprocess, sys\ns = socket.create_server(('::', int(sys.argv[1])), "
+             "family=socket.AF_INET6, dualstack_ipv6=True)\n"
              "sys.exit(subprocess.call(sys.argv[2:]))")  # fmt: skip
     run = ["python", "-c", taken, str(PORT), *starter(1, "0", "train-0.train:29500")]
     sim = simulate(short.indexed_job(1, run, env={"FARANDOLE_METRICS_PORT": PORT}))
     sim.wait(30)
     pod = sim.pods[0]
-    assert sim.result("train") == "Complete", sim.story()
+    assert sim.result("train") == "Complete", sim.logs()
     (line,) = [one for one in pod.output.splitlines() if "metrics" in one]
     assert (
         f"metrics on port {PORT}" in line
@@ -134,7 +155,7 @@ def test_a_port_that_is_taken_is_one_line_and_no_failure(simulate):
     )
 
 
-def test_nobody_listens_where_no_port_is_set(simulate):
+def test_no_port_is_opened_unless_one_is_set(simulate):
     run = [*starter(1, "0", "train-0.train:29500", 1), "--steps", "2000", "--step-seconds", "0.02"]
     sim = simulate(short.indexed_job(1, run))
     sim.wait(20, lambda: "step 2" in sim.pods[0].output)

@@ -1,4 +1,4 @@
-"""The Ray integration on real Ray: one cluster on this machine for most of it, and one of two nodes in two simulated pods."""
+"""Tests of the Ray integration on real Ray: most on one cluster on this machine, one on two nodes in simulated pods."""
 
 import importlib.util
 import json
@@ -9,11 +9,10 @@ import subprocess
 import sys
 
 import pytest
-
 import short
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# A network of its own: Ray looks for its address by way of the internet, and nothing leaves this machine.
+# Ray gets a network namespace of its own: it finds its address through a route to the internet, which it must not use.
 ALONE = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
 RAY = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_TRAIN_V2_ENABLED": "1", "HOME": "/root"}
 
@@ -28,7 +27,7 @@ def why_not():
 
 @pytest.fixture(scope="module")
 def play(tmp_path_factory):
-    """play(name): that scenario of ray_scenarios.py, on the one cluster of this module."""
+    """play(name) runs that scenario of ray_scenarios.py on the cluster of this module."""
     if why_not():
         pytest.skip(why_not())
     folder = tmp_path_factory.mktemp("ray")
@@ -55,32 +54,32 @@ def play(tmp_path_factory):
     process.stdout.close()
 
 
-def test_k4_the_workers_of_an_executor_are_one_world_with_a_key_that_nobody_says(play):
+def test_k4_the_workers_of_an_executor_are_one_world_with_a_secret_key(play):
     play("an_executor_makes_one_world")
 
 
-def test_k4_a_worker_that_raises_is_named_and_the_workers_stay_if_all_came_back(play):
-    play("an_exception_is_named_and_who_came_back_stays")
+def test_k4_a_worker_that_raises_is_named_and_the_workers_stay_if_all_returned(play):
+    play("an_exception_is_named_and_workers_that_returned_stay")
 
 
 def test_k4_a_worker_that_dies_is_named_nothing_is_left_and_start_begins_anew(play):
     play("a_dead_worker_is_named_and_start_begins_anew")
 
 
-def test_k4_callbacks_hear_all_that_rank_0_logs_while_it_runs(play):
-    play("callbacks_hear_all_that_rank_0_logs_while_it_runs")
+def test_k4_callbacks_get_all_that_rank_0_logs_while_it_runs(play):
+    play("callbacks_get_all_that_rank_0_logs_while_it_runs")
 
 
-def test_k4_without_room_for_the_workers_the_error_says_what_is_free(play):
-    play("without_room_it_says_what_is_free")
+def test_k4_without_resources_for_the_workers_the_error_lists_what_is_free(play):
+    play("without_resources_the_error_lists_what_is_free")
 
 
-def test_k4_horovods_name_for_it_leads_here(play):
-    play("horovods_name_for_it_leads_here")
+def test_k4_horovods_name_is_an_alias(play):
+    play("horovods_name_is_an_alias")
 
 
-def test_k4_k19_an_elastic_job_goes_on_without_who_is_lost_and_with_who_comes(play):
-    play("an_elastic_job_goes_on_without_who_is_lost_and_with_who_comes")
+def test_k4_k19_an_elastic_job_continues_without_lost_and_with_new_workers(play):
+    play("an_elastic_job_continues_without_lost_and_with_new_workers")
 
 
 def test_k4_an_elastic_worker_that_keeps_the_others_waiting_is_ended(play):
@@ -92,7 +91,7 @@ def test_k4_an_elastic_job_in_which_all_fail_ends_with_the_first_cause(play):
 
 
 def test_k4_ray_train_begins_again_with_a_new_key_and_names_the_rank_that_was_lost_last(play):
-    play("ray_train_begins_again_with_a_new_key_and_then_names_who_was_lost")
+    play("ray_train_begins_again_with_a_new_key_and_then_names_the_lost_rank")
 
 
 def test_k4_the_program_of_the_rayjob_trains(play):
@@ -111,10 +110,11 @@ def test_k4_a_torch_trainer_with_our_config_is_one_world_and_trains(play):
 
 NODE = """
 import os, subprocess, sys, time
-start = [os.path.join(os.path.dirname(sys.executable), "ray"), "start", "--num-cpus", "2", "--object-store-memory", "100000000",
-         "--disable-usage-stats"]
+start = [os.path.join(os.path.dirname(sys.executable), "ray"), "start", "--num-cpus", "2",
+         "--object-store-memory", "100000000", "--disable-usage-stats"]
 if os.uname().nodename.endswith("-0"):
-    subprocess.run([*start, "--head", "--port", "6379", "--include-dashboard=false"], check=True, stdout=subprocess.DEVNULL)
+    head = [*start, "--head", "--port", "6379", "--include-dashboard=false"]
+    subprocess.run(head, check=True, stdout=subprocess.DEVNULL)
     os.execv(sys.executable, [sys.executable, "/app/ray_driver.py"])
 end = time.monotonic() + 60
 while subprocess.run([*start, "--address", "train-0.train:6379"], stdout=subprocess.DEVNULL).returncode != 0:
@@ -138,12 +138,13 @@ while len([one for one in ray.nodes() if one["Alive"]]) < 2:
 with RayExecutor(min_workers=2, max_workers=2, cpus_per_worker=2) as one:
     one.start()
     said = one.run(ranks_add_up)
-    print("elastic", sorted(rank["host"] for rank in said), places_of(said), said[0]["rendezvous"][:6], said[0]["total"], flush=True)
+    hosts = sorted(rank["host"] for rank in said)
+    print("elastic", hosts, places_of(said), said[0]["rendezvous"][:6], said[0]["total"], flush=True)
 one = RayExecutor(num_hosts=2, num_workers_per_host=2)
 one.start()
-said = one.run(ranks_add_up)
-print("places", places_of(said), "total", {rank["total"] for rank in said}, [rank["host"] for rank in said], flush=True)
-print("meeting at", said[0]["rendezvous"], flush=True)
+results = one.run(ranks_add_up)
+print("places", places_of(results), "total", {rank["total"] for rank in results}, [rank["host"] for rank in results], flush=True)
+print("rendezvous at", results[0]["rendezvous"], flush=True)
 
 
 def wait_for_ever():
@@ -169,22 +170,26 @@ def test_k4_two_pods_of_a_ray_cluster_are_one_world_and_a_lost_node_is_named(sim
     (tmp_path / "driver.py").write_text(DRIVER)
     image = {"/app/ray_node.py": str(tmp_path / "node.py"), "/app/ray_driver.py": str(tmp_path / "driver.py"),
              "/app/ray_scenarios.py": os.path.join(HERE, "ray_scenarios.py")}  # fmt: skip
-    room = {"volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "512Mi"}}],
+    options = {"volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "512Mi"}}],
             "container_volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}]}  # fmt: skip
-    documents = short.stateful_set(2, ["python", "/app/ray_node.py"], env={**RAY, "FARANDOLE_PORT_BASE": 29500}, **room)
+    documents = short.stateful_set(
+        2, ["python", "/app/ray_node.py"], env={**RAY, "FARANDOLE_PORT_BASE": 29500}, **options
+    )
     sim = simulate(documents, image=image)
     head, other = sim.pods
     sim.wait(150, lambda: "places" in head.output or head.code is not None)
     assert "elastic ['train-0', 'train-1'] [(0, 2, 0, 1, 0, 2), (1, 2, 0, 1, 1, 2)] tcp:// 1.0" in head.output, (
-        sim.story()
+        sim.logs()
     )
     assert (
         "places [(0, 4, 0, 2, 0, 2), (1, 4, 1, 2, 0, 2), (2, 4, 0, 2, 1, 2), (3, 4, 1, 2, 1, 2)] total {6.0}"
         in head.output
-    ), sim.story()
-    sim.wait(30, lambda: "meeting at" in head.output)
-    assert re.search(rf"meeting at tcp://({head.addresses[0]}|{other.addresses[0]}):295\d\d", head.output), sim.story()
+    ), sim.logs()
+    sim.wait(30, lambda: "rendezvous at" in head.output)
+    assert re.search(rf"rendezvous at tcp://({head.addresses[0]}|{other.addresses[0]}):295\d\d", head.output), (
+        sim.logs()
+    )
     sim.wait(30, lambda: head.exec("test", "-e", "/tmp/waiting").returncode == 0 or head.code is not None)
     other.kill()
     sim.wait(60, lambda: "lost:" in head.output or head.code is not None)
-    assert re.search(r"lost: [0-3] rank [0-3] of 4 on train-1 \(", head.output), sim.story()
+    assert re.search(r"lost: [0-3] rank [0-3] of 4 on train-1 \(", head.output), sim.logs()

@@ -1,10 +1,9 @@
-"""Shipped and generated manifests as they are, in simulated pods: each makes one world that trains to the same loss."""
+"""Tests shipped and generated manifests unchanged in simulated pods: each makes one world that reaches the same loss."""
 
 import os
 import re
 
 import pytest
-
 from farandole.integrations.kubernetes import generate
 from manifests import KUBERNETES
 
@@ -47,10 +46,10 @@ def test_a_manifest_as_it_is_trains_as_one_world(row, what, ranks, tmp_path):
     try:
         sim.start()
         sim.wait(60)
-        said = "".join(pod.output for pod in sim.pods)
-        assert set(sim.results.values()) == {"Complete"}, sim.story()
-        assert f"train_numpy: {ranks} ranks, from step 0" in said
-        assert re.findall(r"loss=([\d.]+)", said) == ["0.082771"], said  # one rank prints it
+        printed = "".join(pod.output for pod in sim.pods)
+        assert set(sim.results.values()) == {"Complete"}, sim.logs()
+        assert f"train_numpy: {ranks} ranks, from step 0" in printed
+        assert re.findall(r"loss=([\d.]+)", printed) == ["0.082771"], printed  # one rank prints it
         assert os.path.exists(claim / "state.npz") == ("--checkpoint" in text_of(what))
     finally:
         sim.end()

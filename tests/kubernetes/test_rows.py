@@ -1,10 +1,9 @@
-"""The table of examples/kubernetes/README.md: every row is there, and the files and tests that it names exist."""
+"""Tests the table of examples/kubernetes/README.md: every row exists, and so do the files and tests that it names."""
 
 import re
 from collections import Counter
 
 import pytest
-
 from manifests import KUBERNETES, ROOT
 
 ROWS = [
@@ -47,7 +46,7 @@ def test_a_row_names_files_and_tests_that_exist(row):
         assert row.lower() in function.split("_"), f"{function} does not carry {row} in its name"
     assert re.match(r"(wholly|partly|not)\b", proved)
     assert tests != "–" or proved.startswith("not:")
-    assert not re.fullmatch(r"(partly|not)", proved), "say why"
+    assert not re.fullmatch(r"(partly|not)", proved), "state the reason"
 
 
 def test_the_options_that_rows_name_are_the_generators():

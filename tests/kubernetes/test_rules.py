@@ -1,4 +1,4 @@
-"""The rules of CEL that an API server holds custom resources against, beyond their schemas."""
+"""Checks custom resources against the CEL rules that an API server evaluates in addition to schemas."""
 
 import copy
 import functools
@@ -6,7 +6,6 @@ import json
 import re
 
 import pytest
-
 from manifests import SCHEMAS, need_schemas, read
 from test_manifests import SHIPPED, filled, name_of
 
@@ -30,7 +29,7 @@ def schema_of(api, kind):
 
 
 def with_defaults(value, schema):
-    """What the API server makes of a value before it looks at the rules."""
+    """Fills in defaults, as the API server does before it evaluates the rules."""
     if isinstance(value, dict):
         for name, inner in schema.get("properties", {}).items():
             if name not in value and "default" in inner:
@@ -58,10 +57,10 @@ def evaluate(rule, value):
 
 
 def broken_rules(value, schema, path=""):
-    """(path, rule) of each rule that does not hold; (path, None) counts one that does."""
+    """Yields (path, rule) for each rule that does not hold, and (path, None) for each that does."""
     for validation in schema.get("x-kubernetes-validations", []):
         if "oldSelf" in validation["rule"]:
-            continue  # about changes
+            continue  # a rule about changes
         try:
             held = evaluate(validation["rule"], value)
         except Exception as error:
@@ -79,7 +78,7 @@ def broken_rules(value, schema, path=""):
 
 
 def check(document):
-    """(how many rules were looked at, those that do not hold)."""
+    """Returns (number of evaluated rules, those that do not hold)."""
     schema = schema_of(document["apiVersion"], document["kind"])
     results = list(broken_rules(with_defaults(document, schema), schema)) if schema else []
     return len(results), [f"{path}: {rule}" for path, rule in results if rule]

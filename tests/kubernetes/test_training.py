@@ -1,4 +1,4 @@
-"""The training programs of the examples: as ranks of one host, as they save and resume, and as they are told to end."""
+"""Tests of the examples' training programs: ranks of one host, saving and resuming, and SIGTERM."""
 
 import os
 import re
@@ -8,19 +8,18 @@ import sys
 
 import numpy as np
 import pytest
-
 from farandole import launcher
 from manifests import KUBERNETES
 
 sys.path.insert(0, str(KUBERNETES))
-import train_numpy  # noqa: E402
+import train_numpy
 
 NUMPY = [sys.executable, str(KUBERNETES / "train_numpy.py")]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def run(words, ranks=1, code=0):
-    """What a program printed, started on so many ranks."""
+    """Runs a program on `ranks` ranks and returns its output."""
     start = [launcher.program(), "run", "-np", str(ranks), "--", *words] if ranks > 1 else words
     done = subprocess.run(start, capture_output=True, text=True, env=ENVIRONMENT, timeout=120)
     assert done.returncode == code, done.stdout + done.stderr
@@ -99,7 +98,7 @@ def test_h4_h18_the_horovod_calls_train_with_torch_and_one_rank_prints_and_saves
     assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
 
 
-def test_h10_the_algorithm_is_a_choice_that_is_told_and_shown():
+def test_h10_the_algorithm_can_be_chosen_and_is_shown():
     out = run([launcher.program(), "explain", "--algorithm", "ring", "--ranks", "4"])
     assert "on 4 ranks over shm: ring" in out and "recv_reduce" in out  # reduce-scatter, then allgather
     done = subprocess.run(

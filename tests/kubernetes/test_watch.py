@@ -1,4 +1,4 @@
-"""`farandole kubernetes logs` and `status`, with a kubectl that answers from files; and how the command is reached."""
+"""Tests of `farandole kubernetes logs` and `status` with a stub of kubectl, and of the ways to start the command."""
 
 import json
 import os
@@ -7,11 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from farandole import launcher
 from farandole.integrations.kubernetes.__main__ import main
 
-# Answers `get pods` with pods.1.json, then pods.2.json, ... and stays with the last; writes its arguments down.
+# Answers `get pods` with pods.1.json, then pods.2.json, and so on, repeats the last, and records its arguments.
 STUB = """#!/bin/sh
 echo "$@" >>"$STUB/calls"
 case "$1 $2" in
@@ -28,7 +27,7 @@ esac
 
 
 def pod(index, *, code=None, reason="", waiting=None, unscheduled=None, name=None, labels=None, made="1"):
-    """A pod as the API server shows it."""
+    """A pod as returned by the API server."""
     state = {"running": {}}
     phase = "Running"
     if code is not None:
@@ -51,7 +50,7 @@ def pod(index, *, code=None, reason="", waiting=None, unscheduled=None, name=Non
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    """cluster([pods], [pods later], logs={pod: text}, events=[...]) -> a function that gives kubectl's calls."""
+    """cluster([pods], [pods later], logs={pod: text}, events=[...]) returns a function that returns kubectl's calls."""
 
     def answers(*moments, logs=None, events=()):
         stub = tmp_path / "bin" / "kubectl"
@@ -80,7 +79,7 @@ def test_h8_logs_come_in_order_of_rank_each_behind_its_number(cluster, capsys):
     assert calls()[0] == "get pods -l app.kubernetes.io/instance=train -o json -n ml"
 
 
-def test_h8_followed_logs_wait_for_pods_tell_why_once_and_end_with_the_jobs_code(cluster, capsys):
+def test_h8_followed_logs_wait_for_pods_print_the_reason_once_and_end_with_the_jobs_code(cluster, capsys):
     calls = cluster(
         [],
         [pod(0, unscheduled="0/3 nodes are available: 3 Insufficient nvidia.com/gpu."), pod(1)],
@@ -90,9 +89,9 @@ def test_h8_followed_logs_wait_for_pods_tell_why_once_and_end_with_the_jobs_code
         logs={"train-0-x1": "loss=1\n", "train-1-x1": "hello\n"},
     )
     assert main(["logs", "train", "--follow", "--timeout", "5"]) == 3
-    said = capsys.readouterr()
-    assert sorted(said.out.splitlines()) == ["0| loss=1", "1| hello"]
-    assert said.err.splitlines() == [
+    captured = capsys.readouterr()
+    assert sorted(captured.out.splitlines()) == ["0| loss=1", "1| hello"]
+    assert captured.err.splitlines() == [
         "farandole kubernetes: no pods of 'train' yet: `kubectl get events` tells why if this lasts",
         "farandole kubernetes: train-0-x1 waits: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
         "farandole kubernetes: train-0-x1 ended with 3",
@@ -101,7 +100,7 @@ def test_h8_followed_logs_wait_for_pods_tell_why_once_and_end_with_the_jobs_code
     assert "logs train-0-x1 -f" in calls()
 
 
-def test_k20_the_code_is_of_the_pod_that_failed_first_and_not_of_those_it_took_along(cluster):
+def test_k20_the_code_is_that_of_the_pod_that_failed_first(cluster):
     cluster([pod(0, code=202), pod(1, code=78), pod(2, code=203)])
     assert main(["status", "train", "--wait"]) == 78
 
@@ -109,11 +108,11 @@ def test_k20_the_code_is_of_the_pod_that_failed_first_and_not_of_those_it_took_a
 def test_pods_that_never_start_are_an_error_after_the_timeout(cluster, capsys):
     cluster([pod(0, waiting={"reason": "ImagePullBackOff", "message": "no such image"})])
     assert main(["logs", "train", "-f", "--timeout", "0.2"]) == 1
-    said = capsys.readouterr().err
-    assert "train-0-x1 waits: ImagePullBackOff: no such image" in said and "not started within 0.2 s" in said
+    captured = capsys.readouterr().err
+    assert "train-0-x1 waits: ImagePullBackOff: no such image" in captured and "not started within 0.2 s" in captured
 
 
-def test_status_says_of_each_pod_what_it_does_and_why_it_waits(cluster, capsys):
+def test_status_shows_the_state_of_each_pod_and_why_it_waits(cluster, capsys):
     cluster(
         [
             pod(0),
@@ -160,7 +159,7 @@ def test_a_job_that_is_not_there_is_an_error(cluster, capsys):
     assert "there is no pod with the label app.kubernetes.io/instance=train" in capsys.readouterr().err
 
 
-def test_e15_without_kubectl_or_without_a_server_the_error_says_so(tmp_path, cluster, monkeypatch, capsys):
+def test_e15_without_kubectl_or_without_a_server_the_error_names_it(tmp_path, cluster, monkeypatch, capsys):
     cluster([])
     (tmp_path / "pods.1.json").unlink()
     (tmp_path / "bin" / "kubectl").write_text("#!/bin/sh\necho 'connection refused' >&2\nexit 1\n")
@@ -171,7 +170,7 @@ def test_e15_without_kubectl_or_without_a_server_the_error_says_so(tmp_path, clu
     assert "kubectl is not in PATH" in capsys.readouterr().err
 
 
-# --- how the command is reached --------------------------------------------------------------------------------------
+# --- ways to start the command ---------------------------------------------------------------------------------------
 
 WORDS = ["gen", "job", "--image", "x", "--", "y"]
 
@@ -196,7 +195,7 @@ def test_the_program_itself_becomes_python_with_the_same_words():
     assert "gen KIND" in _program(["k8s", "--help"], f"{Path(sys.executable).parent}:/usr/bin:/bin").stdout
 
 
-def test_where_python_or_the_package_is_missing_the_program_says_what_to_install(tmp_path):
+def test_if_python_or_the_package_is_missing_the_error_names_what_to_install(tmp_path):
     done = _program(["kubernetes", *WORDS], str(tmp_path))
     assert done.returncode == 127 and "python3 does not start" in done.stderr
     (tmp_path / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')

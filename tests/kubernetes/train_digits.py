@@ -1,4 +1,4 @@
-"""train_digits: softmax regression on handwritten digits with NumPy and farandole; what the simulated pods run.
+"""Softmax regression on handwritten digits with NumPy and farandole: the program of the simulated pods.
 
     DIGITS=digits.npy farandole run -np 2 -- python train_digits.py [--steps N] [--step-seconds S] [--checkpoint FILE]
 
@@ -11,9 +11,8 @@ import os
 import sys
 import time
 
-import numpy as np
-
 import farandole
+import numpy as np
 
 
 def softmax(scores):
@@ -22,7 +21,7 @@ def softmax(scores):
 
 
 def save(path, step, weights):
-    """Whole or not at all, whenever this process is killed."""
+    """Writes the whole file or nothing, whenever this process is killed."""
     with open(path + ".new", "wb") as file:
         np.savez(file, step=step, weights=weights)
         file.flush()
@@ -31,7 +30,7 @@ def save(path, step, weights):
 
 
 def resume(path, weights):
-    """(step to go on with, weights) as rank 0 has them."""
+    """Returns rank 0's (next step, weights) on all ranks."""
     step = 0
     if path and farandole.rank() == 0 and os.path.exists(path):
         with np.load(path) as saved:

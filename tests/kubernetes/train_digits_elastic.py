@@ -1,4 +1,4 @@
-"""train_digits_elastic: train_digits as an elastic program: ranks come and go at commits, and what is learned is the same.
+"""train_digits as an elastic program: ranks join and leave at commits, and the learned weights are the same.
 
 DIGITS=digits.npy farandole run --nnodes 2:3 ... -- python train_digits_elastic.py [--steps N] [--step-seconds S]
 """
@@ -8,9 +8,8 @@ import os
 import sys
 import time
 
-import numpy as np
-
 import farandole
+import numpy as np
 from train_digits import softmax
 
 
@@ -32,7 +31,8 @@ def main():
     def go_on(state):
         rank, size = farandole.rank(), farandole.size()
         print(
-            f"enters as rank {rank} of {size} local {farandole.local_rank()}/{farandole.local_size()} at step {state.step}",
+            f"enters as rank {rank} of {size} local {farandole.local_rank()}/{farandole.local_size()} at step "
+            f"{state.step}",
             flush=True,
         )
         while state.step < options.steps:

@@ -1,11 +1,11 @@
-"""Old import paths of packages that have moved: the modules found there are the moved ones, and no copies of them.
+"""Former import paths of packages that have moved. Their modules are the moved modules and not copies.
 
     farandole/ray/__init__.py       stand_for(__name__, "farandole.integrations.ray")
 
     farandole.ray            is     farandole.integrations.ray
     farandole.ray.executor   is     farandole.integrations.ray.executor
 
-So isinstance holds between the two, and pickles that name a class by its old path load.
+Therefore isinstance works across both paths, and pickles that name a class by its former path can be loaded.
 """
 
 import importlib
@@ -28,7 +28,7 @@ class _Finder:
 
 
 class _Loader:
-    """Puts the module with the spec `there` into the place of the one that is to be loaded."""
+    """Loads the module of the spec `there` in place of a module with a former name."""
 
     def __init__(self, there):
         self._there = there
@@ -44,6 +44,6 @@ class _Loader:
 
 
 def stand_for(old, new):
-    """For the package `old`, which calls this when it is imported: it and its modules are `new` and its modules."""
+    """Makes the package `old` and its modules aliases of `new` and its modules. `old` calls it during its import."""
     sys.meta_path.insert(0, _Finder(old, new))
     sys.modules[old] = importlib.import_module(new)

@@ -1,4 +1,4 @@
-"""Arrays: what lies where in tensors of any kind, and room beside them for results."""
+"""Arrays: the memory of tensors of any kind, and new arrays for results."""
 
 import importlib
 
@@ -13,7 +13,7 @@ def numpy_module():
 
 
 def as_array(tensor):
-    """Lists and numbers become arrays; what holds memory already stays what it is."""
+    """Converts lists and numbers to arrays. Returns other objects unchanged."""
     if isinstance(tensor, (list, int, float, bool)):
         return numpy_module().asarray(tensor)
     if type(tensor).__module__ == "numpy" and getattr(tensor, "ndim", 1) == 0:
@@ -39,14 +39,14 @@ def device_name(place):
 
 
 def library_of(array):
-    """The library that an array on a device belongs to: its results belong there too."""
+    """The library of an array on a device. Results of operations on the array belong to it too."""
     if hasattr(array, "__array_namespace__"):
         return array.__array_namespace__()
     return importlib.import_module(type(array).__module__.partition(".")[0])
 
 
 def empty(tensor, shape, dtype, place):
-    """Room for a result of that shape: an array of NumPy, or beside a tensor that lies on a device."""
+    """A new array for a result: of NumPy, or of the tensor's own library if the tensor is on a device."""
     if place is None:
         return numpy_module().empty(shape, numpy_dtype(dtype))
     return library_of(tensor).empty(shape, dtype=tensor.dtype)
@@ -64,9 +64,9 @@ def count_of(tensor):
 
 
 def same_count(tensor, out):
-    count, room = count_of(tensor), count_of(out)
-    if count != room:
-        raise errors.InvalidArgumentError(f"the input has {count} elements, out has {room}; they must be the same")
+    count, capacity = count_of(tensor), count_of(out)
+    if count != capacity:
+        raise errors.InvalidArgumentError(f"the input has {count} elements, out has {capacity}; they must be the same")
     return count
 
 

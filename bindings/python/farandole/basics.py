@@ -1,17 +1,52 @@
-"""What programs written for Horovod ask first, whatever their framework: init, ranks, reductions, process sets."""
+"""The functions that programs written for Horovod share for all frameworks: init, ranks, reductions, sets."""
 
 import hashlib
 import numbers
 
 from . import core, errors, objects
 
-# Reductions are plain numbers there.
-Average = 0
-Sum = 1
-Adasum = 2
-Min = 3
-Max = 4
-Product = 5
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "add_process_set",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]
+
+# Horovod's reductions are plain numbers.
+Average = 0  #: The sum over ranks divided by their number. Integers are rounded toward zero.
+Sum = 1  #: The sum over ranks.
+Adasum = 2  #: Adaptive summation: adds orthogonal parts of gradients and averages parallel ones.
+Min = 3  #: The smallest value over ranks.
+Max = 4  #: The largest value over ranks.
+Product = 5  #: The product over ranks.
 
 _OPS = {
     Average: int(core.Op.AVERAGE),
@@ -24,29 +59,29 @@ _OPS = {
 
 
 def checked_op(op):
-    """The reduction itself; InvalidArgumentError for what is none of those above."""
+    """Returns the reduction. InvalidArgumentError if it is none of those above."""
     if type(op) is int and op in _OPS:
         return op
     if isinstance(op, core.Op):
         raise errors.InvalidArgumentError(
-            f"op=farandole.{op.name} is an operator of farandole's own functions, and is no reduction here; give "
+            f"op=farandole.{op.name} is an operator of farandole's own functions and not a reduction here; give "
             "farandole.torch's Average, Sum, Adasum, Min, Max or Product, such as op=hvd.Sum"
         )
     if not isinstance(op, numbers.Integral) or op not in _OPS:
         raise errors.InvalidArgumentError(
-            f"op={op!r} is no reduction; give Average, Sum, Adasum, Min, Max or Product, such as op=hvd.Sum"
+            f"op={op!r} is not a reduction; give Average, Sum, Adasum, Min, Max or Product, such as op=hvd.Sum"
         )
     return int(op)
 
 
 def native_op(op):
-    """The C API's number of one of the reductions above."""
+    """The C API's number of a reduction."""
     number = _OPS.get(op)
     return _OPS[checked_op(op)] if number is None else number
 
 
 def chosen_op(average, op):
-    """The reduction that a call asked for by `op` or, as older programs do, by `average`."""
+    """The reduction of a call that gives `op` or, in older programs, `average`. ValueError if it gives both."""
     if op is not None:
         if average is not None:
             raise ValueError("The op parameter supersedes average. Please provide only one of them.")
@@ -55,7 +90,7 @@ def chosen_op(average, op):
 
 
 def check_adasum(process_set):
-    """NotImplementedError where Adasum cannot be: it combines all ranks in pairs, then pairs of pairs."""
+    """NotImplementedError if Adasum is impossible: it combines all ranks in pairs and needs a power of 2."""
     if process_set is not global_process_set:
         raise NotImplementedError(f"Adasum does not support non-global process sets yet; {process_set} was given")
     if process_set.size() & (process_set.size() - 1):
@@ -68,7 +103,10 @@ def check_adasum(process_set):
 
 
 class ProcessSet:
-    """A set of ranks that operations can be restricted to. It has an id once init or add_process_set has registered it."""
+    """A set of ranks to which operations can be restricted, given as a list of ranks of the world.
+
+    It has an id after init or add_process_set has registered it. ValueError if the ranks are not integers.
+    """
 
     def __init__(self, ranks_or_comm):
         ranks = list(ranks_or_comm) if hasattr(ranks_or_comm, "__iter__") else None
@@ -85,9 +123,11 @@ class ProcessSet:
         self._group = None
 
     def size(self):
+        """The number of ranks in the set; None before registration."""
         return None if self._group is None else self._group.size
 
     def rank(self):
+        """This rank's number in the set; None before registration. ValueError if the set does not include it."""
         if self._group is None:
             return None
         if not self._group.included:
@@ -95,10 +135,14 @@ class ProcessSet:
         return self._group.rank
 
     def included(self):
+        """Whether the set includes this rank; None before registration."""
         return None if self._group is None else self._group.included
 
     def group(self, operation):
-        """The group behind the set; ValueError where this rank cannot use it. Error messages begin with `operation`."""
+        """The group of the set.
+
+        InvalidArgumentError, a ValueError that begins with `operation`, if this rank cannot use it.
+        """
         if self._group is None:
             raise errors.InvalidArgumentError(
                 f"{operation}: process set {self} does not exist, or has not been registered; "
@@ -111,7 +155,7 @@ class ProcessSet:
         return self._group
 
     def root(self, root_rank, operation):
-        """The rank in the set of a rank of the world."""
+        """The number in the set of a rank of the world. InvalidArgumentError if it is not a member."""
         group = self.group(operation)
         if root_rank not in group.ranks:
             raise errors.InvalidArgumentError(
@@ -126,10 +170,10 @@ class ProcessSet:
 
 
 class _GlobalProcessSet(ProcessSet):
-    """All ranks. Its group is the world's."""
+    """All ranks. Its group is the world's group."""
 
     def __init__(self):
-        self._set_up([], 0)  # its ranks are known when the world is
+        self._set_up([], 0)  # init sets its ranks
 
     def group(self, operation):
         if self._group is None:
@@ -139,13 +183,18 @@ class _GlobalProcessSet(ProcessSet):
 
 _NOT_INITIALIZED = "farandole has not been initialized; use hvd.init()."
 
+#: The process set of all ranks.
 global_process_set = _GlobalProcessSet()
 _process_sets = {0: global_process_set}
-_free_ids = []  # of sets that were removed, oldest first
+_free_ids = []  # of removed sets, oldest first
 
 
 def add_process_set(process_set):
-    """Registers a set; collective over all ranks. Other operations may be in flight meanwhile."""
+    """Registers a ProcessSet, or a list of ranks, and returns the ProcessSet. Collective over all ranks.
+
+    Other operations may be in flight meanwhile. ValueError if a set of the same ranks exists or a rank does not exist.
+    MismatchError if ranks add different sets.
+    """
     world = global_process_set.group("add_process_set")
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
@@ -161,7 +210,7 @@ def add_process_set(process_set):
 
 
 def remove_process_set(process_set):
-    """Ends a set; collective over all ranks. False for the global set and for what is not registered."""
+    """Removes a set; collective over all ranks. False for the global set and for sets that are not registered."""
     if process_set is global_process_set or _process_sets.get(process_set.process_set_id) is not process_set:
         return False
     _agree(global_process_set.group("remove_process_set"), "remove_process_set", str(process_set.process_set_id))
@@ -173,12 +222,12 @@ def remove_process_set(process_set):
 
 
 def _agree(world, what, text):
-    """Waits until all ranks say the same `text`."""
-    said = objects.allgather_bytes(hashlib.sha256(text.encode()).digest(), f"farandole.{what}", world)
-    others = [rank for rank, one in enumerate(said) if one != said[world.rank]]
+    """Blocks until all ranks have passed the same `text`. MismatchError, a ValueError, if they differ."""
+    hashes = objects.allgather_bytes(hashlib.sha256(text.encode()).digest(), f"farandole.{what}", world)
+    others = [rank for rank, one in enumerate(hashes) if one != hashes[world.rank]]
     if others:
         raise errors.also(errors.MismatchError, ValueError)(
-            f"{what}: rank {world.rank} says {text}, and {'ranks' if len(others) > 1 else 'rank'} "
+            f"{what}: rank {world.rank} passes {text}, and {'ranks' if len(others) > 1 else 'rank'} "
             f"{', '.join(map(str, others))} something else; all ranks must add and remove the same sets in one order"
         )
 
@@ -187,9 +236,11 @@ def _agree(world, what, text):
 
 
 def init(comm=None, process_sets=None):
-    """Meets the other ranks; blocks until all are there. A second call without shutdown does nothing.
+    """Connects this rank with the other ranks and blocks until all have arrived. A second call does nothing.
 
-    `process_sets` are registered in their order; "dynamic" is accepted, and needless: sets may be added at any time.
+    `process_sets` are registered in their order. "dynamic" is accepted and has no effect: sets can be added at any
+    time. `comm` is None or the list of all ranks. ValueError if the initialization fails; it is also the
+    farandole.Error of the cause.
     """
     if core.is_initialized():
         return
@@ -215,7 +266,7 @@ def init(comm=None, process_sets=None):
 
 
 def _forget():
-    """What a world leaves behind when it ends: sets are to be registered anew."""
+    """Drops all sets when a world ends. They must be registered again."""
     for process_set in _process_sets.values():
         process_set._group = None
         if process_set is not global_process_set:
@@ -232,42 +283,54 @@ shutdown = core.shutdown
 is_initialized = core.is_initialized
 
 
-def _fact(name):
-    def ask():
+def _fact(name, text):
+    def fact():
         if not core.is_initialized():
             raise errors.also(errors.NotInitializedError, ValueError)(_NOT_INITIALIZED)
         return core.info()[name]
 
-    ask.__name__ = ask.__qualname__ = name
-    return ask
+    fact.__name__ = fact.__qualname__ = name
+    fact.__doc__ = f"{text} ValueError before init."
+    return fact
 
 
-rank = _fact("rank")
-size = _fact("size")
-local_rank = _fact("local_rank")
-local_size = _fact("local_size")
-cross_rank = _fact("cross_rank")
-cross_size = _fact("cross_size")
-is_homogeneous = _fact("is_homogeneous")  # whether all hosts have as many ranks
+rank = _fact("rank", "This rank's number: 0 to size() - 1.")
+size = _fact("size", "The number of ranks.")
+local_rank = _fact("local_rank", "This rank's number among the ranks of its host.")
+local_size = _fact("local_size", "The number of ranks on this host.")
+cross_rank = _fact("cross_rank", "This rank's number among the ranks with the same local rank, one on each host.")
+cross_size = _fact("cross_size", "The number of ranks with the same local rank, one on each host.")
+is_homogeneous = _fact("is_homogeneous", "Whether all hosts have the same number of ranks.")
 
 
-def _no():
-    return False
+def _absent(name, what):
+    def built():
+        return False
+
+    built.__name__ = built.__qualname__ = name
+    built.__doc__ = f"False: farandole does not use {what}."
+    return built
 
 
-mpi_enabled = mpi_built = gloo_enabled = gloo_built = _no
-ddl_built = ccl_built = cuda_built = rocm_built = _no
+mpi_enabled, mpi_built = _absent("mpi_enabled", "MPI"), _absent("mpi_built", "MPI")
+gloo_enabled, gloo_built = _absent("gloo_enabled", "Gloo"), _absent("gloo_built", "Gloo")
+ddl_built, ccl_built = _absent("ddl_built", "IBM's DDL"), _absent("ccl_built", "oneCCL")
+cuda_built = _absent("cuda_built", "Horovod's own CUDA code")
+rocm_built = _absent("rocm_built", "ROCm")
 
 
 def mpi_threads_supported():
-    """There is no MPI inside, so nothing to ask: ValueError, as programs written for Horovod expect."""
-    size()  # says so where there is no world yet
+    """Raises ValueError, as Horovod does without MPI."""
+    size()  # raises before init
     raise ValueError("Horovod MPI is not enabled: farandole has its own transports; test mpi_enabled() first")
 
 
 def start_timeline(file_path, mark_cycles=False):
-    """Writes a timeline of all operations, as `farandole.start_timeline` does; HOROVOD_TIMELINE need not be set."""
-    size()  # says so where there is no world yet
+    """Starts a timeline of all operations, as `farandole.start_timeline` does. HOROVOD_TIMELINE need not be set.
+
+    ValueError before init, or if the file cannot be created.
+    """
+    size()  # raises before init
     try:
         core.start_timeline(file_path, mark_cycles)
     except errors.ResourceError as error:
@@ -275,11 +338,11 @@ def start_timeline(file_path, mark_cycles=False):
 
 
 def stop_timeline():
-    """Completes the file. Does nothing where no timeline is being written."""
+    """Completes the timeline. Does nothing if no timeline is being written. ValueError before init."""
     size()
     core.stop_timeline()
 
 
 def nccl_built():
-    """NCCL's version as a number; 0 without it."""
+    """0, the number for a build without NCCL: farandole loads NCCL at run time."""
     return 0

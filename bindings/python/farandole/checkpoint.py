@@ -1,4 +1,4 @@
-"""farandole.checkpoint: checkpoints in a folder or in an object store, the old one or the new one and nothing between.
+"""farandole.checkpoint: checkpoints in a folder or in an object store. A reader finds a whole checkpoint or none.
 
     from farandole import checkpoint
 
@@ -9,8 +9,8 @@
     ...
     checkpoint.save("s3://bucket/run-7", step, {"model.pt": lambda file: torch.save(model.state_dict(), file)})
 
-A place is a path (file:// too) or a URI that fsspec knows: s3:// with s3fs, gs:// with gcsfs, and so on; these are
-imported when they are asked for, and find their credentials by themselves: on EKS those of the pod's service account.
+A place is a path (file:// too) or a URI of fsspec: s3:// with s3fs, gs:// with gcsfs, and so on. These packages are
+imported at their first use. They find their credentials themselves: on EKS those of the pod's service account.
 """
 
 import hashlib
@@ -22,7 +22,9 @@ import re
 import secrets
 import socket
 
-from . import core, elastic_door, errors, objects, stores
+from . import core, elastic_client, errors, objects, stores
+
+__all__ = ["Checkpoint", "CheckpointError", "load", "read", "save", "write"]
 
 _log = logging.getLogger("farandole")
 _MANIFEST = "manifest.json"
@@ -30,7 +32,7 @@ _FOLDER = re.compile(r"(\d{12})-[0-9a-f]{8}")
 
 
 class CheckpointError(errors.Error):
-    """The store failed, or what lies in it is no checkpoint. The text says which rank, which place, and what to do."""
+    """The store failed, or its content is not a checkpoint. The text names the rank, the place and the remedy."""
 
     code = "RESOURCE"
 
@@ -39,13 +41,13 @@ class CheckpointError(errors.Error):
 
 
 class Checkpoint:
-    """What was saved: `step`, and `parts`: {name: bytes}."""
+    """A checkpoint: `step`, and `parts`, a dict of names and bytes."""
 
     def __init__(self, step, parts):
         self.step, self.parts = step, parts
 
     def open(self, name):
-        """A part as a file, for torch.load and np.load."""
+        """A part as a binary file, for torch.load and np.load. KeyError if there is no such part."""
         return io.BytesIO(self.parts[name])
 
 
@@ -55,10 +57,13 @@ class Checkpoint:
 def save(where, step, parts, keep=2, together=True):
     """Rank 0 saves `parts` as the checkpoint of a step; all ranks must call it.
 
-    parts: {name: bytes, or a function that writes into a file}; only rank 0's are looked at. A manifest is written last:
-    who reads sees this checkpoint when all of it is there, and the one before until then. `keep`: how many are kept.
-    A failure is raised on all ranks. With together=False nobody waits for rank 0, which alone learns of a failure: in
-    callbacks of on_leave, where other ranks may be gone.
+    `parts`: {name: bytes, or a function that writes into a file}. Only those of rank 0 are used.
+    `keep`: the number of checkpoints that stay.
+    `together`: False means that no rank waits for rank 0, and that rank 0 alone raises a failure. Callbacks of on_leave
+    use it, because other ranks may have exited.
+
+    The manifest is written last, so that a reader gets the previous checkpoint until this one is complete.
+    CheckpointError on all ranks if the save fails.
     """
     trouble = None
     if core.last_rank() == 0:
@@ -73,14 +78,14 @@ def save(where, step, parts, keep=2, together=True):
 
 
 def load(where, names=None, together=None):
-    """The newest whole checkpoint, or None where there is none yet; all ranks must call it.
+    """Returns the newest complete Checkpoint, or None if there is none; all ranks must call it.
 
-    Rank 0 says which it is, and every rank reads it: all of it, or only the parts called `names`. A failure is raised on
-    all ranks. With together=False each rank looks for itself; so it is in an elastic job, where ranks come while others
-    train, and `state.sync()` gives all of them what rank 0 has.
+    Rank 0 chooses the checkpoint, and every rank reads it: all parts, or only those in `names`. CheckpointError on all
+    ranks if one fails. With together=False each rank chooses by itself. That is the default in an elastic job, where
+    ranks join while others train; `state.sync()` then distributes rank 0's state.
     """
     if together is None:
-        together = not elastic_door.is_elastic()
+        together = not elastic_client.is_elastic()
     if not together or _size() == 1:
         newest = _newest(where)
         return newest and _fetch(where, newest, names)
@@ -90,7 +95,7 @@ def load(where, names=None, together=None):
 
 
 def _first_trouble(work):
-    """What `work` gives on this rank, when it fails on none; else the failure of the first rank, on all."""
+    """The result of `work` on this rank if it fails on no rank; else all ranks raise the failure of the first one."""
     trouble = result = None
     try:
         result = work()
@@ -106,14 +111,17 @@ def _first_trouble(work):
 
 
 def write(where, data):
-    """Bytes as one file or object: old or new, and nothing between. For one rank; it talks to no other."""
+    """Writes bytes as one file or object, atomically.
+
+    It is for one rank and does not communicate. CheckpointError if it fails.
+    """
     place, name = _split(where)
     with _Doing("write", where):
         stores.at(place).write(name, data)
 
 
 def read(where):
-    """The bytes of a file or object, or None where there is none."""
+    """The bytes of a file or object, or None if it does not exist. CheckpointError if the store fails."""
     place, name = _split(where)
     with _Doing("read", where):
         return stores.at(place).read(name)
@@ -125,15 +133,15 @@ def _split(where):
     return (place if slash else ".") or "/", name
 
 
-# ---- How a checkpoint lies there -------------------------------------------------------------------------------------
+# ---- The layout of a checkpoint --------------------------------------------------------------------------------------
 #
-#   run-7/000000000040-1c7e02f9/model.pt         each in a folder of its own, whose name no other attempt has
+#   run-7/000000000040-1c7e02f9/model.pt         one folder for each attempt, with a unique name
 #   run-7/000000000040-1c7e02f9/optimizer.pt
 #   run-7/000000000040-1c7e02f9/manifest.json    written last: lengths and hashes of the parts
 
 
 class _Hashing(io.RawIOBase):
-    """A file that measures what is written into it."""
+    """A file that counts and hashes the bytes that are written into it."""
 
     def __init__(self, file):
         self._file, self._hash, self.bytes = file, hashlib.sha256(), 0
@@ -159,7 +167,7 @@ def _save(where, step, parts, keep):
         facts = {}
         for name, part in parts.items():
             if "/" in name or name == _MANIFEST:
-                raise ValueError(f"a part may not be called '{name}'")
+                raise ValueError(f"a part must not be named '{name}'")
             with store.stream(f"{folder}/{name}") as file:
                 measured = _Hashing(file)
                 part(measured) if callable(part) else measured.write(part)
@@ -167,7 +175,7 @@ def _save(where, step, parts, keep):
         store.write(f"{folder}/{_MANIFEST}", json.dumps({"format": 1, "step": step, "parts": facts}).encode())
     try:
         _forget(store, keep)
-    except Exception as error:  # what matters is saved
+    except Exception as error:  # the new checkpoint is saved
         _log.warning("checkpoints before the newest %d in %s could not be removed: %s", keep, where, error)
 
 
@@ -176,12 +184,12 @@ def _folders(store):
 
 
 def _manifest(store, folder):
-    """None where a save has not come to its end."""
+    """The manifest of a checkpoint; None if its save was not completed."""
     data = store.read(f"{folder}/{_MANIFEST}")
     try:
         return data and json.loads(data)
     except ValueError:
-        return None  # of a store whose put is not whole by nature
+        return None  # of a store with a put that is not atomic
 
 
 def _forget(store, keep):
@@ -191,19 +199,19 @@ def _forget(store, keep):
             kept += _manifest(store, folder) is not None
             continue
         if _manifest(store, folder) is not None:
-            store.remove(f"{folder}/{_MANIFEST}")  # first: half a checkpoint must not look like a whole one
+            store.remove(f"{folder}/{_MANIFEST}")  # first: a partly removed checkpoint must not look complete
         store.remove(folder)
 
 
 def _newest(where):
-    """(folder, manifest), or None."""
+    """(folder, manifest) of the newest complete checkpoint, or None."""
     with _Doing("look into", where):
         store = stores.at(where)
         for folder in _folders(store):
             manifest = _manifest(store, folder)
             if manifest is not None:
                 return folder, manifest
-            _log.warning("%s/%s was not saved to its end, and is passed over", where, folder)
+            _log.warning("%s/%s was not saved completely and is skipped", where, folder)
     return None
 
 
@@ -217,17 +225,19 @@ def _fetch(where, newest, names):
                 raise _Damage(f"the checkpoint has no such part, only {', '.join(manifest['parts'])}")
             data = stores.at(where).read(f"{folder}/{name}")
             if data is None or len(data) != wanted["bytes"] or hashlib.sha256(data).hexdigest() != wanted["sha256"]:
-                raise _Damage("it is not what was saved; remove this folder, to begin from the checkpoint before")
+                raise _Damage(
+                    "it differs from what was saved; remove this folder to begin from the checkpoint before it"
+                )
             parts[name] = data
     return Checkpoint(manifest["step"], parts)
 
 
 class _Damage(Exception):
-    """Not the store's fault, and its own remedy."""
+    """A damaged checkpoint. The store works, and the text contains the remedy."""
 
 
 class _Doing:
-    """Gives every failure of a store its story: which rank did what, where, and what helps."""
+    """A context that completes every failure of a store with the rank, the action, the place and the remedy."""
 
     def __init__(self, what, where):
         self.what, self.where = what, where

@@ -1,6 +1,6 @@
 """Codes: the numbers of the C API for operators, operations, collectives, dtypes and kinds of devices.
 
-The numbers are those of include/farandole/farandole.h, as the native module was compiled with them.
+The native module exports the numbers of include/farandole/farandole.h with which it was compiled.
 """
 
 import enum
@@ -16,8 +16,9 @@ def _enumeration(name, text, codes):
     return made
 
 
-# USER needs a function of C, which Python has no way to give.
-Op = _enumeration("Op", "How elements are combined: SUM, AVERAGE, MIN, MAX, PRODUCT, ADASUM; BIT_ and LOGICAL_ AND, OR, XOR.",
+# USER needs a C function, which Python cannot pass.
+Op = _enumeration("Op", "The operators of reductions: SUM, AVERAGE, MIN, MAX, PRODUCT, ADASUM; BIT_ and LOGICAL_ AND, "
+                        "OR, XOR.",
                   {name: number for name, number in _codes["reduce_op"].items() if name != "USER"})  # fmt: skip
 Kind = _enumeration("Kind", "The named operations.", _codes["kind"])
 Collective = _enumeration("Collective", "The ordered collectives, and messages.", _codes["collective"])
@@ -25,12 +26,13 @@ DEVICE_CPU, DEVICE_CUDA = _codes["device_kind"]["CPU"], _codes["device_kind"]["C
 
 
 def number_of(op):
-    """The number of an operator; its users give one of Op, or that number."""
+    """The number of an operator, given as a member of Op or as its number. InvalidArgumentError for anything else."""
     try:
         return int(op) if isinstance(op, Op) else int(Op(op))
     except ValueError:
         raise errors.InvalidArgumentError(
-            f"op={op!r} is no operator; give one of farandole's: {', '.join(Op.__members__)}, such as op=farandole.SUM"
+            f"op={op!r} is not an operator; give one of farandole's: {', '.join(Op.__members__)}, "
+            "such as op=farandole.SUM"
         ) from None
 
 

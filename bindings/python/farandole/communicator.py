@@ -1,4 +1,4 @@
-"""Communicators: ordered collectives and messages, without names."""
+"""Communicators: ordered collectives and messages without names."""
 
 import functools
 
@@ -9,16 +9,24 @@ from .world import world_group
 
 
 class Request:
-    """A started collective or message of a communicator."""
+    """A started collective or message of a communicator.
+
+    It makes progress only inside test() and wait(). Its tensors must not be changed until it is done.
+    """
 
     def __init__(self, native, result):
         self._native = native
         self._result = result
 
     def test(self):
+        """Makes progress without blocking. Returns whether the operation is done, and raises its failure."""
         return self._native is None or self._native.test()
 
     def wait(self):
+        """Blocks until the operation is done and returns its result (None for isend and ibarrier).
+
+        Raises its failure.
+        """
         if self._native is not None:
             native, self._native = self._native, None
             native.wait()
@@ -29,7 +37,7 @@ _NO_OPTIONS = {}
 
 
 def _options(algorithm, timeout, deterministic=None, prescale=None, postscale=None):
-    """What the native call reads of a collective's keywords; those that were not given keep their defaults there."""
+    """The options of a native call. Keywords that are None keep the native defaults."""
     if algorithm is timeout is deterministic is prescale is postscale is None:
         return _NO_OPTIONS
     if timeout is not None and not timeout >= 0:
@@ -42,7 +50,7 @@ def _options(algorithm, timeout, deterministic=None, prescale=None, postscale=No
 
 
 def _collective(function):
-    """Gives a collective an error that lists its keywords where one is misspelt."""
+    """Decorates a collective: an unknown keyword raises a TypeError that lists the valid ones."""
 
     @functools.wraps(function)
     def method(self, *arguments, **options):
@@ -83,17 +91,22 @@ def _refuse_unknown(function, name, options):
 
 
 class Communicator:
-    """Every member calls the same collectives in the same order, as in MPI. Runs in the calling thread, without names.
+    """Ordered collectives over a group: every member calls the same collectives in the same order, as in MPI.
 
-    Each collective `x` has a form `ix` with the same parameters that returns a Request. Keywords of all collectives:
+    They run in the calling thread. Tensors are as in farandole.allreduce; results are new arrays unless `out` is given.
+    Each collective `x` has a form `ix` with the same parameters that returns a Request. Creating a communicator is
+    collective over `group` (None: all ranks). Keywords of all collectives:
 
-    algorithm: the name of a schedule, as `farandole explain` shows them; None chooses one.
-    timeout: seconds until TimeoutError; None or 0: as configured.
+    `algorithm`: the name of a schedule, as `farandole explain` shows them; None chooses one.
+    `timeout`: seconds until TimeoutError; None or 0: the configured time.
 
-    Keywords of those that reduce (allreduce, reduce, reduce_scatter):
+    Keywords of the reductions (allreduce, reduce, reduce_scatter):
 
-    prescale, postscale: the result is postscale * op over ranks of (prescale * tensor).
-    deterministic: True sums in rank order whatever the algorithm and the transport; None: as configured.
+    `prescale`, `postscale`: the result is postscale * op over ranks of (prescale * tensor).
+    `deterministic`: True sums in rank order for every algorithm and transport; None: as configured.
+
+    InvalidArgumentError, before anything is sent, if sizes, counts or options are wrong on this rank. A failure of
+    another rank raises PeerLostError, AbortedError, ShutDownError or TransportError and ends the communicator.
     """
 
     _waits = True
@@ -105,10 +118,12 @@ class Communicator:
 
     @property
     def rank(self):
+        """This rank's number in the group."""
         return self.group.rank
 
     @property
     def size(self):
+        """The number of ranks in the group."""
         return self.group.size
 
     def _run(self, options, result, collective, send=None, recv=None, count=0, counts=None, recv_counts=None, op=Op.SUM,
@@ -120,16 +135,33 @@ class Communicator:
     @_collective
     def allreduce(self, tensor, out=None, op=Op.SUM, *, algorithm=None, prescale=None, postscale=None, timeout=None,
                   deterministic=None):  # fmt: skip
-        """The tensors of all ranks combined by `op`, on every rank. out=tensor works in place."""
+        """Combines the tensors of all ranks by `op`.
+
+        Every rank gets the result, in the tensor's shape. out=tensor works in place.
+        """
         options = _options(algorithm, timeout, deterministic, prescale, postscale)
         tensor = as_array(tensor)
         out = like(tensor) if out is None else out
         return self._run(options, out, Collective.ALLREDUCE, tensor, out, same_count(tensor, out), op=op)
 
     @_collective
-    def reduce(self, tensor, out=None, op=Op.SUM, root=0, *, algorithm=None, prescale=None, postscale=None, timeout=None,
-               deterministic=None):  # fmt: skip
-        """The tensors of all ranks combined by `op`, on rank `root`; None on others."""
+    def reduce(
+        self,
+        tensor,
+        out=None,
+        op=Op.SUM,
+        root=0,
+        *,
+        algorithm=None,
+        prescale=None,
+        postscale=None,
+        timeout=None,
+        deterministic=None,
+    ):
+        """Combines the tensors of all ranks by `op`.
+
+        Rank `root` gets the result, in the tensor's shape; the others get None.
+        """
         options = _options(algorithm, timeout, deterministic, prescale, postscale)
         tensor = as_array(tensor)
         if self.rank == root and out is None:
@@ -139,13 +171,16 @@ class Communicator:
 
     @_collective
     def broadcast(self, tensor, root=0, *, algorithm=None, timeout=None):
-        """Writes the tensor of rank `root` into the tensor of every rank."""
+        """Writes the tensor of rank `root` into the tensor of every rank, and returns that tensor."""
         options = _options(algorithm, timeout)
         return self._run(options, tensor, Collective.BROADCAST, tensor, tensor, count_of(tensor), root=root)
 
     @_collective
     def allgather(self, tensor, out=None, counts=None, *, algorithm=None, timeout=None):
-        """The tensors of all ranks, stacked in rank order. `counts`: how many elements each rank gives; the result is flat."""
+        """The tensors of all ranks in rank order, stacked along a new first dimension of size `size`.
+
+        `counts`: the number of elements of each rank's tensor, if they differ. The result is then flat.
+        """
         options = _options(algorithm, timeout)
         tensor = as_array(tensor)
         if counts is not None:
@@ -158,7 +193,10 @@ class Communicator:
     @_collective
     def reduce_scatter(self, tensor, out=None, counts=None, op=Op.SUM, *, algorithm=None, prescale=None, postscale=None,
                        timeout=None, deterministic=None):  # fmt: skip
-        """This rank's part of the tensors of all ranks combined by `op`. `counts`: how many elements each rank gets."""
+        """Combines the flattened tensors of all ranks by `op` and returns this rank's part, flat.
+
+        `counts`: the number of elements that each rank gets. Without it all parts are equal.
+        """
         options = _options(algorithm, timeout, deterministic, prescale, postscale)
         tensor = as_array(tensor)
         if counts is not None:
@@ -169,8 +207,11 @@ class Communicator:
 
     @_collective
     def alltoall(self, tensor, out=None, send_counts=None, recv_counts=None, *, algorithm=None, timeout=None):
-        """Sends part r of the tensor to each rank r. `send_counts`, `recv_counts`: how many elements go to and come from
-        each rank; equal parts without them."""
+        """Sends part r of the flattened tensor to each rank r, and returns the received parts in rank order.
+
+        `send_counts`, `recv_counts`: the number of elements that go to and come from each rank; the result is then
+        flat. Without them all parts are equal, and the result has the tensor's shape.
+        """
         options = _options(algorithm, timeout)
         tensor = as_array(tensor)
         if (send_counts is None) != (recv_counts is None):
@@ -186,7 +227,9 @@ class Communicator:
 
     @_collective
     def gather(self, tensor, out=None, root=0, *, algorithm=None, timeout=None):
-        """The tensors of all ranks, stacked in rank order, on rank `root`; None on others."""
+        """The tensors of all ranks in rank order on rank `root`, stacked along a new first dimension; None on the
+        others.
+        """
         options = _options(algorithm, timeout)
         tensor = as_array(tensor)
         if self.rank == root and out is None:
@@ -196,14 +239,17 @@ class Communicator:
 
     @_collective
     def scatter(self, tensor, out, root=0, *, algorithm=None, timeout=None):
-        """Writes part r of rank `root`'s tensor into `out` of rank r. Others may give None as tensor."""
+        """Writes part r of rank `root`'s flattened tensor into `out` of rank r, and returns `out`.
+
+        Other ranks may pass None as tensor.
+        """
         options = _options(algorithm, timeout)
         tensor = as_array(tensor) if self.rank == root else None
         return self._run(options, out, Collective.SCATTER, tensor, out, count_of(out), root=root)
 
     @_collective
     def barrier(self, *, algorithm=None, timeout=None):
-        """Returns when all ranks have come here."""
+        """Blocks until all ranks of the group have called it."""
         return self._run(_options(algorithm, timeout), None, Collective.BARRIER)
 
     iallreduce, ireduce = _started("iallreduce", allreduce), _started("ireduce", reduce)
@@ -213,23 +259,31 @@ class Communicator:
     ibarrier = _started("ibarrier", barrier)
 
     def send(self, tensor, peer):
+        """Sends a tensor to rank `peer` of the group. Blocks until the tensor may be changed."""
         self._native.message(True, as_array(tensor), peer, True)
 
     def recv(self, tensor, peer):
+        """Receives a message of rank `peer` into a tensor of the same size, and returns the tensor."""
         self._native.message(False, tensor, peer, True)
         return tensor
 
     def isend(self, tensor, peer):
+        """Starts a send and returns its Request."""
         return Request(self._native.message(True, as_array(tensor), peer, False), None)
 
     def irecv(self, tensor, peer):
+        """Starts a receive and returns its Request, whose wait() returns the tensor."""
         return Request(self._native.message(False, tensor, peer, False), tensor)
 
     def abort(self, reason):
-        """Ends the communicator on all ranks: they get AbortedError with `reason`."""
+        """Ends the communicator on all ranks: their calls raise AbortedError with this rank's name and `reason`.
+
+        Any thread may call it.
+        """
         self._native.abort(reason)
 
     def free(self):
+        """Ends the communicator on this rank. A `with` statement does the same at its end."""
         self._native.close()
 
     def __enter__(self):
@@ -240,7 +294,7 @@ class Communicator:
 
 
 class _Starting(Communicator):
-    """The same communicator, whose collectives are started and not waited for."""
+    """The same communicator, with collectives that return a Request."""
 
     _waits = False
 

@@ -1,8 +1,8 @@
-"""Worlds, groups, named operations and ordered communicators for anything that holds plain memory.
+"""Worlds, groups, named operations and ordered communicators for any object that holds plain memory.
 
-The results are NumPy arrays unless `out` is given; NumPy is imported when the first of them is made. Tensors enter by the
-buffer protocol, by `__dlpack__`, or as (pointer, dtype, shape). Arrays on a CUDA device (CuPy's, by
-`__cuda_array_interface__`, or by `__dlpack__`) stay there, and their results are of their own library.
+Results are NumPy arrays unless `out` is given; NumPy is imported when the first one is created. Tensors support the
+buffer protocol or `__dlpack__`, or are given as (pointer, dtype, shape). Arrays on a CUDA device (by
+`__cuda_array_interface__` or `__dlpack__`) stay there, and their results are arrays of their own library.
 """
 
 from . import _native
@@ -55,12 +55,71 @@ from .world import (
     world_group,
 )
 
+__all__ = [
+    "Communicator",
+    "Group",
+    "Handle",
+    "Kind",
+    "Op",
+    "Operation",
+    "ProcessSet",
+    "Request",
+    "allgather",
+    "allgather_async",
+    "allocate",
+    "allocate_on_device",
+    "allreduce",
+    "allreduce_async",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "barrier_async",
+    "broadcast",
+    "broadcast_async",
+    "can_use_device",
+    "config",
+    "cross_rank",
+    "cross_size",
+    "empty",
+    "explain",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_async",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "info",
+    "init",
+    "is_initialized",
+    "join",
+    "join_async",
+    "last_rank",
+    "local_rank",
+    "local_size",
+    "metrics",
+    "note_loss",
+    "on_shutdown",
+    "open_device",
+    "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+    "world_group",
+]
+
 
 def config():
-    """The table of knobs with the values in force, and where each came from."""
+    """The settings with their values and the source of each value, as text."""
     return _native.config()
 
 
 def explain(collective, ranks, bytes, algorithm="auto"):
-    """Which algorithm a collective of this size would run, why, and its steps."""
+    """Explains, as text, how `ranks` ranks would run a collective of `bytes` bytes over TCP.
+
+    The text names the algorithm, the reason for the choice, and the steps. `collective` is a name such as "allreduce";
+    `algorithm` is a name or "auto".
+    """
     return _native.explain(collective, ranks, bytes, algorithm)

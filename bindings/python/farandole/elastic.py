@@ -1,4 +1,4 @@
-"""farandole.elastic: jobs that lose ranks, get others in their place, and go on from what was committed last.
+"""farandole.elastic: jobs that lose ranks, get replacements, and continue from the last commit.
 
 state = farandole.elastic.ObjectState(step=0)
 
@@ -17,40 +17,45 @@ import functools
 import logging
 import time
 
-from . import basics, core, elastic_door, errors, leaving, objects
-from .errors import HorovodInternalError, HostsUpdatedInterrupt  # noqa: F401 (who writes elastic programs catches them)
+from . import basics, core, elastic_client, errors, objects, termination
+from .errors import HorovodInternalError, HostsUpdatedInterrupt
+
+__all__ = ["HorovodInternalError", "HostsUpdatedInterrupt", "ObjectState", "State", "run"]
 
 _log = logging.getLogger("farandole.elastic")
 
-# After these the world is gone or unusable. A mismatch is none of them: it would be met again after each restore.
+# After these the world has ended or is unusable. A mismatch is excluded, because it would recur after each restore.
 _LOSSES = (errors.PeerLostError, errors.TimeoutError, errors.AbortedError, errors.ShutDownError, errors.TransportError)
 
 
 def run(func):
-    """Makes `func(state, ...)` a function that begins again when ranks are lost or come.
+    """Wraps `func(state, ...)` so that it restarts when ranks are lost or join.
 
-    It synchronises the state and calls func. When a collective fails because a rank was lost, the state is restored to the
-    last commit; when ranks come or go (see State.check_host_updates), it stays as it is. In both cases the ranks that
-    are left meet the new ones in another world, state's reset callbacks are called, and func is called again; a rank that is to go exits here, with code 0. Without a
-    launcher that replaces ranks (`farandole run --min-np N`, `--nnodes MIN:MAX`), failures are raised as ever. A rank that
-    was told to end (SIGTERM) goes on to its next commit and leaves there: see on_leave.
+    The wrapper synchronises the state and calls func. If a collective fails because a rank was lost, the state is
+    restored to the last commit. If ranks join or leave (see State.check_host_updates), the state stays as it is. In
+    both cases the remaining ranks and the new ones form another world, the state's reset callbacks run, and func is
+    called again.
+
+    A rank that is removed exits with code 0. A rank that receives SIGTERM continues to its next commit and exits there:
+    see on_leave. Without a launcher that replaces ranks (`farandole run --min-np N`, `--nnodes MIN:MAX`), failures are
+    raised.
     """
 
     @functools.wraps(func)
     def elastic(state, *args, **kwargs):
-        hears_the_end = elastic_door.is_elastic() and leaving.listen()
+        handles_sigterm = elastic_client.is_elastic() and termination.install_handler()
         try:
-            return go_on(state, *args, **kwargs)
+            return attempt(state, *args, **kwargs)
         finally:
-            if hears_the_end:
-                leaving.stop_listening()
+            if handles_sigterm:
+                termination.restore_handler()
 
-    def go_on(state, *args, **kwargs):
+    def attempt(state, *args, **kwargs):
         skip_sync = must_reset = False
         while True:
             try:
                 if must_reset:
-                    _begin_again()
+                    _join_next_world()
                     state.on_reset()
                     must_reset = False
                 if not skip_sync:
@@ -59,7 +64,7 @@ def run(func):
             except HostsUpdatedInterrupt as interrupt:
                 skip_sync = interrupt.skip_sync
             except Exception as error:
-                if not elastic_door.is_elastic() or not _is_loss(error):
+                if not elastic_client.is_elastic() or not _is_loss(error):
                     raise
                 _log.warning("restoring the last commit: %s", error)
                 core.note_loss(error)
@@ -79,75 +84,88 @@ def _is_loss(error):
 _end_of_job = None
 
 
-def _begin_again():
+def _join_next_world():
     global _end_of_job
     basics.shutdown()
     try:
         basics.init()
-    except elastic_door.Removed as error:
-        leaving.leave_if_told()
+    except elastic_client.RankRemoved as error:
+        termination.leave_if_requested()
         _log.warning("%s, and ends", error)
         raise SystemExit(0) from None
     except errors.Error as error:
-        leaving.leave_if_told()
-        _end_of_job = error  # init has tried until no generation followed
+        termination.leave_if_requested()
+        _end_of_job = error  # no generation follows
         raise
 
 
 class State:
-    """What all ranks have alike at each commit. Subclasses say how it is saved, restored and synchronised."""
+    """The base class of elastic states: what all ranks have in common at each commit.
+
+    Subclasses define save(), restore() and sync().
+    """
 
     def __init__(self, **_):
         self._reset_callbacks = []
         self._updates = 0
 
     def register_reset_callbacks(self, callbacks):
-        """Functions without arguments, called after the ranks have met anew: to set a learning rate by the number of
-        ranks, for example. They may run collectives."""
+        """Registers functions without arguments that run after a new world is formed.
+
+        They can, for example, set a learning rate by the number of ranks. They may call collectives.
+        """
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self):
+        """Runs reset() and the reset callbacks. The wrapper of run() calls it after a new world is formed."""
         self._updates = 0
         self.reset()
         for callback in self._reset_callbacks:
             callback()
 
     def on_hosts_updated(self, timestamp, update_res):
-        """What the launcher told: elastic_door.ADDED, REMOVED or both."""
+        """Records a change that the launcher reported: elastic_client.ADDED, REMOVED or both."""
         self._updates |= update_res
 
     def commit(self):
-        """Saves the state, so that it can be restored, and looks whether ranks come or go. All ranks must do it at the
-        same point. Without it, a loss leads back to the commit before."""
+        """Saves the state for a restore, and checks whether ranks join or leave.
+
+        All ranks must call it at the same point. After a loss the state returns to the last commit.
+        """
         self.save()
         self.check_host_updates()
 
     def check_host_updates(self):
-        """HostsUpdatedInterrupt on all ranks where rank 0 was told that ranks come or go. All ranks must ask at the same
-        point. It saves nothing, which makes it cheaper than commit."""
-        door = elastic_door.door()
-        if door is None:
-            leaving.leave_if_told()
+        """Raises HostsUpdatedInterrupt on all ranks if the launcher has reported to rank 0 that ranks join or leave.
+
+        All ranks must call it at the same point. It saves nothing and is therefore cheaper than commit.
+        """
+        client = elastic_client.client()
+        if client is None:
+            termination.leave_if_requested()
         else:
-            news = door.news()
-            if news:
-                self.on_hosts_updated(time.time(), news)
+            changes = client.membership_changes()
+            if changes:
+                self.on_hosts_updated(time.time(), changes)
             self._updates = objects.broadcast_number(self._updates, 0, "farandole.elastic.updates", core.world_group())
         updates, self._updates = self._updates, 0
         if updates:
-            raise HostsUpdatedInterrupt(updates == elastic_door.REMOVED)
+            raise HostsUpdatedInterrupt(updates == elastic_client.REMOVED)
 
     def save(self):
+        """Saves the state in memory."""
         raise NotImplementedError
 
     def restore(self):
+        """Restores the state of the last save()."""
         raise NotImplementedError
 
     def sync(self):
+        """Gives all ranks the state of rank 0."""
         raise NotImplementedError
 
     def reset(self):
-        """What else is to be done when the ranks have met anew."""
+        """Called after a new world is formed, before the reset callbacks. Does nothing by default."""
 
 
 def _broadcast_object(thing):
@@ -155,11 +173,14 @@ def _broadcast_object(thing):
 
 
 class ObjectState(State):
-    """Plain Python values as attributes. They are pickled to be sent, and copied deeply to be saved.
+    """Plain Python values as attributes. They are pickled for sync() and copied deeply by save().
 
     Every public attribute is state, whether the constructor or a later assignment sets it. The first assignment of an
-    attribute also saves its value. Names that begin with an underscore, and names that the class defines, are not state.
-    `bcast_object(value)` returns rank 0's value on all ranks; the default is farandole's own. get_rank is not needed.
+    attribute also saves its value. Names that begin with an underscore, and names that the class defines, are not
+    state. `bcast_object(value)` returns rank 0's value on all ranks; the default is farandole's own. get_rank is
+    ignored.
+
+    TypeError if a value cannot be copied.
     """
 
     def __init__(self, bcast_object=None, get_rank=None, **attributes):
@@ -189,14 +210,19 @@ class ObjectState(State):
             object.__setattr__(self, name, value)
 
     def save(self):
+        """Saves a deep copy of each attribute in memory. TypeError if one cannot be copied."""
         self._saved = {name: _copy_of(name, value) for name, value in self._values().items()}
 
     def restore(self):
+        """Restores the attributes of the last save()."""
         self._set(copy.deepcopy(self._saved))
 
     def sync(self):
-        """Gives all ranks rank 0's attributes. A rank may have been started before the others assigned some of them, so
-        every rank takes part, also one without attributes; an attribute that rank 0 does not have is deleted."""
+        """Gives all ranks the attributes of rank 0, and deletes those that rank 0 does not have.
+
+        Every rank takes part, also one without attributes, because a rank may have started before the others assigned
+        theirs.
+        """
         values = self._bcast_object(self._values())
         for name in self._saved.keys() - values.keys():
             delattr(self, name)

@@ -1,12 +1,15 @@
-"""What can go wrong: one class a code of the C API, and the classes that programs written for Horovod catch."""
+"""Exceptions: one class for each code of the C API, and the classes that programs written for Horovod catch."""
 
 import builtins
 
 
 class Error(Exception):
-    """A failure with its whole story. `str(error)` is one sentence: who, what, what to do.
+    """A failure. `str(error)` is one sentence that names the cause and the remedy.
 
-    Every rank that a failure touches gets the same culprit and sentence.
+    Every rank that a failure reaches gets the same `culprit_rank` and the same text.
+
+    `culprit_rank`: the rank at fault, in the world; -1 if there is none. `culprit_host`: its host.
+    `operation`, `phase`, `group`: the operation that failed, its step, and its group; empty if unknown.
     """
 
     code = "INTERNAL"
@@ -14,7 +17,7 @@ class Error(Exception):
     def __init__(self, text, culprit_rank=-1, culprit_host="", operation="", phase="", group=""):
         super().__init__(text)
         self.text = text
-        self.culprit_rank = culprit_rank  # in the world; -1 where nobody in particular is at fault
+        self.culprit_rank = culprit_rank
         self.culprit_host = culprit_host
         self.operation = operation  # "allreduce 'grad_7'"
         self.phase = phase  # "ring, step 9: recv_reduce chunk 3 from rank 2"
@@ -27,65 +30,66 @@ class Error(Exception):
         return (_rebuild, (_home_of(type(self)), self.fields()))
 
     def fields(self):
+        """The arguments of the constructor."""
         return (self.text, self.culprit_rank, self.culprit_host, self.operation, self.phase, self.group)
 
 
 class InvalidArgumentError(Error, ValueError):
-    """The caller erred; nothing happened."""
+    """The caller passed invalid arguments. The call has had no effect."""
 
     code = "INVALID_ARGUMENT"
 
 
 class MismatchError(Error):
-    """Ranks disagree about an operation; nothing happened and the group lives on."""
+    """Ranks submitted different operations. The operation has had no effect, and the group stays usable."""
 
     code = "MISMATCH"
 
 
 class PeerLostError(Error):
-    """A rank died, stopped or cannot be reached; `culprit_rank` names it."""
+    """A rank died, stopped or cannot be reached. `culprit_rank` is its number."""
 
     code = "PEER_LOST"
 
 
-class TimeoutError(Error, builtins.TimeoutError):  # noqa: A001 (it is the built-in one too)
-    """A deadline passed; the text names who is missing."""
+class TimeoutError(Error, builtins.TimeoutError):
+    """A deadline passed. The text names the missing ranks."""
 
     code = "TIMEOUT"
 
 
 class AbortedError(Error):
-    """A communicator was aborted, here or on another rank."""
+    """A communicator was aborted, on this rank or on another one."""
 
     code = "ABORTED"
 
 
 class ShutDownError(Error):
-    """This world, or a rank that is needed, has been shut down."""
+    """This world, or a rank that the operation needs, has been shut down."""
 
     code = "SHUT_DOWN"
 
 
 class NotInitializedError(Error):
-    """There is no world yet, or it was inherited through fork()."""
+    """There is no world yet, or this process inherited it through fork()."""
 
     code = "NOT_INITIALIZED"
 
 
 class UnsupportedError(Error):
-    """The library cannot do this."""
+    """The library does not support this."""
 
     code = "UNSUPPORTED"
 
 
 class ResourceError(Error):
-    """Memory, descriptors or files ran out."""
+    """Memory, descriptors or files are exhausted or unavailable."""
 
     code = "RESOURCE"
 
 
 class TransportError(Error):
-    """What joins the ranks failed."""
+    """The connection between ranks failed."""
 
     code = "TRANSPORT"
 
@@ -97,21 +101,24 @@ class AuthenticationError(Error):
 
 
 class InternalError(Error):
-    """A bug of farandole: please report it."""
+    """A bug of farandole. Please report it."""
 
     code = "INTERNAL"
 
 
 class HorovodInternalError(RuntimeError):
-    """A collective failed, as programs written for Horovod expect to be told.
+    """A collective failed. Programs written for Horovod catch this class.
 
-    What the Horovod-shaped modules raise is this class and the class of its code: both `except HorovodInternalError` and
-    `except farandole.PeerLostError` catch a lost rank.
+    The modules with Horovod's interface raise a class that is also the class of the error's code. Both `except
+    HorovodInternalError` and `except farandole.PeerLostError` therefore catch a lost rank.
     """
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Ranks come or go; an elastic job begins its loop again. skip_sync: they only go, so nobody needs the state."""
+    """Ranks join or leave, and an elastic job restarts its loop.
+
+    `skip_sync`: ranks only leave, so no rank needs the state of another one.
+    """
 
     def __init__(self, skip_sync=False):
         super().__init__()
@@ -119,7 +126,7 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 class HorovodVersionMismatchError(ImportError):
-    """A framework is not the one that a binding was built for. farandole is built for none, and raises it never."""
+    """A framework has another version than the binding was built for. farandole does not raise it."""
 
     def __init__(self, name, version, installed_version):
         super().__init__(f"built for {name} {version}, but {installed_version} is installed")
@@ -146,7 +153,7 @@ CLASSES = {
 
 
 def make(code, text, culprit_rank=-1, culprit_host="", operation="", phase="", group=""):
-    """The exception of a code: the native module raises what this returns."""
+    """The exception for a code of the C API. The native module calls this and raises the result."""
     kind = CLASSES.get(code, InternalError)
     return kind(text, culprit_rank, culprit_host, operation, phase, group)
 
@@ -155,7 +162,7 @@ _also = {}
 
 
 def also(kind, other):
-    """The subclass of an error class that is `other` too; one for each pair."""
+    """The subclass of an error class that is also `other`. There is one for each pair."""
     if issubclass(kind, other):
         return kind
     if (kind, other) not in _also:
@@ -166,15 +173,16 @@ def also(kind, other):
 
 
 def as_horovod(error):
-    """The same failure as programs written for Horovod expect it: ValueError for the caller's faults, else
-    HorovodInternalError."""
+    """The same failure with the class that programs written for Horovod expect: ValueError for invalid arguments, else
+    HorovodInternalError.
+    """
     if isinstance(error, (ValueError, HorovodInternalError)):
         return error
     return also(type(error), HorovodInternalError)(*error.fields())
 
 
 def _home_of(kind):
-    """How a class is found again after pickling: its code, and whether it is Horovod's or a ValueError too."""
+    """The key of a class in pickles: its code, and the name of its second base, HorovodInternalError or ValueError."""
     other = next((base for base in (HorovodInternalError, ValueError) if issubclass(kind, base)), None)
     return kind.code, other is not None and other.__name__
 

@@ -1,19 +1,19 @@
-"""Lists of hosts as programs for Horovod write them: "a:4,b:4", and files of lines such as "a slots=4"."""
+"""Lists of hosts as programs for Horovod write them: "a:4,b:4", and files with lines such as "a slots=4"."""
 
 import re
 import socket
 
 
 class HostsError(ValueError):
-    """A list that cannot be understood, or that names hosts which are not this one."""
+    """A malformed list, or a list with hosts other than this one, which `hosts` contains as (name, slots)."""
 
     def __init__(self, text, hosts=()):
         super().__init__(text)
-        self.hosts = list(hosts)  # [(name, slots)] where it names others
+        self.hosts = list(hosts)
 
 
 def parse_hosts(text):
-    """[(host, slots)] of "a:4,b:4"; a host without a number has one slot."""
+    """[(host, slots)] of "a:4,b:4". A host without a number has one slot. HostsError for a malformed list."""
     hosts = []
     for word in filter(None, (one.strip() for one in text.split(","))):
         found = re.fullmatch(r"(\[[^\]]+\]|[^:]+)(?::(\d+))?", word)
@@ -26,7 +26,10 @@ def parse_hosts(text):
 
 
 def parse_hostfile(path):
-    """[(host, slots)] of a file whose lines are "host", "host slots=4" or "host:4"; # begins a comment."""
+    """[(host, slots)] of a file with lines "host", "host slots=4" or "host:4"; # begins a comment.
+
+    HostsError as above.
+    """
     hosts = []
     with open(path) as file:
         for number, line in enumerate(file, 1):
@@ -47,7 +50,7 @@ def is_this_host(name):
 
 
 def local_slots(hosts=None, hostfile=None):
-    """How many ranks the list has room for; None without a list. HostsError where it names another host."""
+    """The number of ranks that the list allows; None without a list. HostsError if it names another host."""
     if not hosts and not hostfile:
         return None
     named = parse_hosts(hosts) if hosts else parse_hostfile(hostfile)

@@ -1,15 +1,16 @@
-"""The command `farandole`: becomes the program that the wheel carries; `farandole kubernetes` is Python."""
+"""The command `farandole`. It executes the program in the wheel; `farandole kubernetes` runs in Python."""
 
 import os
 import sys
 
 
 def program():
-    """The path of the program."""
+    """The path of the program in the wheel."""
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "farandole")
 
 
 def main():
+    """The entry point of the command. Replaces this process by the program."""
     if sys.argv[1:2] in (["kubernetes"], ["k8s"]):
         from .integrations.kubernetes.__main__ import main as kubernetes
 

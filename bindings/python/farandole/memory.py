@@ -1,4 +1,4 @@
-"""Memory that the ranks of a host share, and whether tensors may stay on a device."""
+"""Memory that the ranks of a host share, symmetric memory on devices, and the use of devices."""
 
 import math
 import warnings
@@ -8,20 +8,30 @@ from .world import current, world_group
 
 
 def allocate(nbytes):
-    """Zeroed memory that all ranks of the host map where they can, by the buffer protocol; freed when nothing looks into
-    it any more, also after shutdown. Collectives on such memory need no copies between the ranks of a host."""
+    """Allocates `nbytes` of zeroed memory that all ranks of the host map, where possible. It supports the buffer
+    protocol.
+
+    The memory is freed when no object refers to it any more, also after shutdown. Collectives on such memory need no
+    copies between the ranks of a host.
+    """
     return _native.Memory(current().native, nbytes)
 
 
 def allocate_on_device(nbytes, place, group=None):
-    """Zeroed memory of a device for tensors of the group's operations by name, by __cuda_array_interface__; freed when
-    nothing looks into it any more. All members of the group call it, in one order and for as many bytes. `place`: the
-    device's kind (codes.DEVICE_CUDA) and index, and the stream in whose order it is zeroed and, in the end, freed."""
+    """Allocates `nbytes` of zeroed symmetric memory on a device, for the group's named operations.
+
+    All members of the group call it in the same order and with the same `nbytes`. `place` is the device's kind
+    (codes.DEVICE_CUDA), its index, and the stream on which the memory is zeroed and freed. The result has
+    __cuda_array_interface__; it is freed when no object refers to it any more.
+    """
     return _native.DeviceMemory((group or world_group()).member(), *place, nbytes)
 
 
 def empty(shape, dtype="float32"):
-    """A NumPy array of zeros in such memory."""
+    """A NumPy array of zeros of this shape and dtype in memory that the ranks of a host share.
+
+    See allocate() for its lifetime. An array without elements is ordinary memory.
+    """
     import numpy
 
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
@@ -33,12 +43,15 @@ def empty(shape, dtype="float32"):
 
 
 def open_device(kind, index):
-    """Opens a device before it is first used; UnsupportedError says why it cannot be. `kind`: codes.DEVICE_CUDA."""
+    """Opens a device before its first use.
+
+    UnsupportedError, with the reason, if it cannot be used. `kind`: codes.DEVICE_CUDA.
+    """
     current().native.open_device(kind, index)
 
 
 def can_use_device(kind, index):
-    """Whether tensors may stay on a device. Asked once; what speaks against it is a warning, once."""
+    """Whether tensors can stay on a device. The first failure for a device is reported as a RuntimeWarning."""
     known = current().devices
     if (kind, index) not in known:
         try:

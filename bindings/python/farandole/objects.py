@@ -1,7 +1,7 @@
 """Python objects between ranks.
 
-They travel pickled. Unpickling runs whatever the sender wants, so it is done only because every connection of a job is
-authenticated: who does not know the job's key cannot send a byte that arrives here.
+Objects are pickled. Unpickling can run any code of the sender. That is safe here because every connection of a job is
+authenticated: a process without the job's key cannot send data to a rank.
 """
 
 import collections
@@ -17,13 +17,13 @@ from . import _native, errors
 from .codes import UINT8, Kind
 from .operation import Operation
 
-_LARGE_BYTES = 1 << 18  # memory of this size is sent from where it lies; smaller pieces are joined
+_LARGE_BYTES = 1 << 18  # memory of this size is sent without a copy; smaller parts are joined
 
-reducers = {}  # for pickle: how another layer takes apart a class of its own, without copying its memory
+reducers = {}  # for pickle: {class: function}, with which another layer pickles a class without copying its memory
 
 
 def pickler():
-    """cloudpickle also takes functions and classes of the main program; without it the standard pickle does."""
+    """cloudpickle, which also pickles functions and classes of the main program; else the standard pickle."""
     try:
         import cloudpickle
 
@@ -39,7 +39,7 @@ def dumps(thing):
 
 
 def private_file(path):
-    """A new file for pickled things, which nobody else can read or write."""
+    """Creates a file for pickled objects that only this user can read and write."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
 
 
@@ -57,7 +57,7 @@ def _run(*arguments):
 
 
 def allgather_bytes(data, name, group):
-    """The bytes of every rank of the group, in rank order; lengths may differ."""
+    """The bytes of every rank of the group, in rank order. Lengths may differ."""
     lengths = _run(Kind.ALLGATHER, len(data).to_bytes(8, "little"), f"{name}.sz", group, (1, 8))
     memory, _, _ = lengths.output(0)
     sizes = [int.from_bytes(bytes(memory)[8 * rank : 8 * rank + 8], "little") for rank in range(group.size)]
@@ -69,15 +69,18 @@ def allgather_bytes(data, name, group):
     return [whole[start : start + length] for start, length in zip(starts, sizes)]
 
 
-# A broadcast sends three numbers, <name>.sz: how many parts follow, how many of them are joined to the pickled stream, and
-# the size of the first part. Where there are several parts, <name>.parts has the sizes of all. Then each part that is not
-# empty is sent by itself, <name>.t and <name>.t1, .t2 ... A failure of the root has 0 parts, and its text follows.
+# A broadcast first sends three numbers, <name>.sz: the number of parts, how many of them form the pickled stream, and
+# the size of the first part. If there are several parts, <name>.parts has the sizes of all. Then each part that is not
+# empty is one operation: <name>.t, <name>.t1, <name>.t2 ... If the root fails, there are 0 parts, and <name>.t is its
+# error text.
 _HEAD = struct.Struct("<QQQ")
 
 
 def _broadcast_parts(parts, joined, root, name, group):
-    """The root's parts, from where they lie. Other ranks give None, and get the joined ones in one bytearray and a bytearray
-    for each of the rest."""
+    """Sends the root's parts without copying them. Other ranks pass None as `parts`.
+
+    They get the first `joined` parts in one bytearray, and a bytearray for each of the others.
+    """
     if group.rank == root:
         head = bytearray(_HEAD.pack(len(parts), joined, memoryview(parts[0]).nbytes))
         _run(Kind.BROADCAST, head, f"{name}.sz", group, (_HEAD.size,), head, root)
@@ -108,7 +111,7 @@ def _broadcast_parts(parts, joined, root, name, group):
 
 
 def _send_or_receive(parts, sizes, root, name, group):
-    """All at once, in place: a root's memory, which may be read-only, is only read."""
+    """Sends or receives all parts at once, in place. The root's memory is only read."""
     handles = [
         _submit(Kind.BROADCAST, part, f"{name}.t{number or ''}", group, (size,), part, root)
         for number, (part, size) in enumerate(zip(parts, sizes))
@@ -119,7 +122,7 @@ def _send_or_receive(parts, sizes, root, name, group):
 
 
 def _send_failure(error, root, name, group):
-    """Other ranks wait for the root's object, and get its error in its place."""
+    """Sends the root's error instead of its object, because the other ranks wait for it."""
     text = bytearray(f"{type(error).__name__}: {error}".encode(errors="replace"))
     head = bytearray(_HEAD.pack(0, 0, len(text)))
     _run(Kind.BROADCAST, head, f"{name}.sz", group, (_HEAD.size,), head, root)
@@ -135,13 +138,16 @@ def _raise_failure_of_root(size, root, name, group):
 
 
 def broadcast_bytes(data, root, name, group):
-    """The bytes of rank `root` of the group, which gets its own back; others may give None and get a bytearray."""
+    """The bytes of rank `root` of the group.
+
+    The root gets its own object back; others may pass None and get a bytearray.
+    """
     received = _broadcast_parts([data], 1, root, name, group)
     return data if received is None else received[0]
 
 
 def broadcast_number(number, root, name, group):
-    """The small number of rank `root` of the group: one operation, without pickling."""
+    """The small number of rank `root` of the group, by one operation and without pickling."""
     memory = bytearray(int(number).to_bytes(8, "little"))
     _run(Kind.BROADCAST, memory, name, group, (8,), memory, root)
     return int.from_bytes(memory, "little")
@@ -155,7 +161,7 @@ def _pickler_class():
 
 
 class _Stream:
-    """The file that a pickler writes to: pieces of a stream, the large ones being the objects that the pickler passes."""
+    """The file that a pickler writes to. It keeps large objects of the stream as they are and does not copy them."""
 
     def __init__(self):
         self.pieces = []
@@ -177,8 +183,10 @@ class _Stream:
 
 
 def _parts_of(thing):
-    """The parts of a pickled object, and how many of them are the stream. The rest is memory of large arrays, which
-    receivers use as it comes (pickle's protocol 5)."""
+    """The parts of a pickled object, and how many of them form the stream.
+
+    The other parts are the memory of large arrays, which receivers use without a copy (pickle's protocol 5).
+    """
     stream, apart = _Stream(), []
 
     def stays_in_stream(buffer):
@@ -193,8 +201,10 @@ def _parts_of(thing):
 
 
 def broadcast_object(thing, root, name, group):
-    """The object of rank `root` of the group, which gets its own back unchanged. Where the root cannot pickle it, all ranks
-    raise."""
+    """The object of rank `root` of the group.
+
+    The root gets its own object back. All ranks raise if the root cannot pickle it.
+    """
     if group.rank != root:
         stream, apart = _broadcast_parts(None, 0, root, name, group)
         return pickle.loads(stream, buffers=apart)
@@ -208,7 +218,7 @@ def broadcast_object(thing, root, name, group):
 
 
 def allgather_object(thing, name, group):
-    """The objects of all ranks of the group, in rank order. Where one cannot pickle its own, all ranks raise."""
+    """The objects of all ranks of the group, in rank order. All ranks raise if one cannot pickle its object."""
     try:
         data, failure = dumps(thing), None
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Named operations: they meet by name, in any order, and each has a form that waits and one that gives a Handle."""
+"""Named operations. They match by name, in any order. Each has a blocking form and one that returns a Handle."""
 
 import math
 
@@ -8,11 +8,11 @@ from .codes import DTYPE_NAMES, Kind, Op, number_of
 from .operation import Operation
 from .world import member_names, world_group
 
-_NO_OP = int(Op.SUM)  # of operations that combine nothing
+_NO_OP = int(Op.SUM)  # of operations without a reduction
 
 
 class Handle:
-    """An operation on its way. `wait` gives its result, or raises its failure; asking again tells the same."""
+    """An asynchronous named operation. Its tensors must not be changed until it is done."""
 
     def __init__(self, native, finish):
         self._native = native
@@ -20,10 +20,14 @@ class Handle:
         self._result = None
 
     def done(self):
+        """Whether the operation has completed or failed. Does not block."""
         return self._native is None or self._native.done()
 
     def wait(self, timeout=None):
-        """`timeout` in seconds; TimeoutError leaves the operation in flight."""
+        """Blocks until the operation is done and returns its result. Raises its failure; a second call does the same.
+
+        `timeout`: seconds until TimeoutError, which leaves the operation in flight; None: no limit.
+        """
         if self._native is not None:
             self._native.wait(-1.0 if timeout is None else float(timeout))
             self._result = self._finish(self._native)
@@ -32,7 +36,7 @@ class Handle:
 
 
 class _Submitted:
-    """One operation of a submission: where its memory is and how its result is found."""
+    """One operation of a submission: its memory, and the source of its result."""
 
     def __init__(self, kind, name, tensor, out=None, allocates=False, op=_NO_OP, root=0, prescale=1.0, postscale=1.0,
                  splits=None, priority=0):  # fmt: skip
@@ -47,15 +51,30 @@ class _Submitted:
             target, dtype, shape, self.target_owner, place = _native.memory_of(self.out, True)
             if device_of(place) != device_of(self.place):
                 raise errors.InvalidArgumentError(
-                    f"{name}: out is on {device_name(place)}, the input on {device_name(self.place)}; give them one"
+                    f"{name}: out is on {device_name(place)}, the input on {device_name(self.place)}; "
+                    "they must be on the same device"
                 )
             if dtype != self.dtype or tuple(shape) != tuple(self.shape):
                 raise errors.InvalidArgumentError(
                     f"{name}: out has shape {list(shape)} and type {DTYPE_NAMES[dtype]}, the input "
                     f"{list(self.shape)} and {DTYPE_NAMES[self.dtype]}; they must be the same"
                 )
-        self.operation = Operation(int(kind), name, pointer, self.dtype, self.shape, target, math.prod(self.shape), op, int(root), float(prescale), float(postscale), splits, int(priority),
-                                   self.place)  # fmt: skip
+        self.operation = Operation(
+            int(kind),
+            name,
+            pointer,
+            self.dtype,
+            self.shape,
+            target,
+            math.prod(self.shape),
+            op,
+            int(root),
+            float(prescale),
+            float(postscale),
+            splits,
+            int(priority),
+            self.place,
+        )
 
     def result(self, native, index):
         if not self.allocates:
@@ -64,7 +83,7 @@ class _Submitted:
         if memory is None:
             array = empty(self.tensor, shape, self.dtype, self.place)
         elif self.place is not None:
-            # A copy, for the core cannot know on which streams the array will be used, nor until when.
+            # A copy, because the core does not know on which streams the array will be used, nor for how long.
             array = library_of(self.tensor).asarray(memory).view(self.tensor.dtype).reshape(shape).copy()
         else:
             array = numpy_module().frombuffer(memory, numpy_dtype(self.dtype)).reshape(shape)
@@ -96,7 +115,7 @@ def _run(group, submitted):
 
 
 def allreduce_async(tensor, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0, priority=0):
-    """Starts combining the tensors of all ranks. out=tensor works in place. Operations meet by name, in any order."""
+    """Starts allreduce and returns its Handle. Operations match by name, in any order."""
     group = group or world_group()
     op = number_of(op)
     with group.naming("allreduce", name) as name:
@@ -105,7 +124,17 @@ def allreduce_async(tensor, op=Op.SUM, *, name=None, out=None, group=None, presc
 
 
 def allreduce(tensor, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0, priority=0):
-    """postscale * op over ranks of (prescale * tensor), on every rank."""
+    """Computes postscale * op over ranks of (prescale * tensor). Every rank gets the result, in the tensor's shape.
+
+    `tensor`: a NumPy array, a tensor with the buffer protocol or `__dlpack__`, a list, or a number.
+    `name`: matches the operation with those of other ranks; None: the number of unnamed operations so far.
+    `out`: the array for the result; out=tensor works in place.
+    `group`: the ranks that take part; None: all.
+    `priority`: operations that are ready at the same time start with the highest priority.
+
+    InvalidArgumentError for unusable arguments, before anything is sent. MismatchError if ranks submit different
+    shapes, types or operators under one name. PeerLostError names a rank that was lost.
+    """
     group = group or world_group()
     op = number_of(op)
     with group.blocking_name("allreduce", name) as name:
@@ -115,7 +144,10 @@ def allreduce(tensor, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.
 
 def grouped_allreduce_async(tensors, op=Op.SUM, *, name=None, out=None, group=None, prescale=1.0, postscale=1.0,
                             priority=0):  # fmt: skip
-    """Several tensors, all or nothing: none starts before all are ready on all ranks."""
+    """Starts grouped_allreduce and returns its Handle. `out`: a list with one array for each tensor.
+
+    The operations are one unit: none starts before all are ready on all ranks.
+    """
     group = group or world_group()
     op = number_of(op)
     tensors = _checked_list(tensors, "grouped_allreduce")
@@ -135,21 +167,31 @@ def grouped_allreduce_async(tensors, op=Op.SUM, *, name=None, out=None, group=No
 
 
 def grouped_allreduce(tensors, op=Op.SUM, **options):
+    """Combines several tensors, each over all ranks, as one unit. Returns the list of results.
+
+    The keywords are those of grouped_allreduce_async. None of the operations starts before all are ready on all ranks.
+    """
     return grouped_allreduce_async(tensors, op, **options).wait()
 
 
 def allgather_async(tensor, *, name=None, group=None):
+    """Starts allgather and returns its Handle."""
     group = group or world_group()
     with group.naming("allgather", name) as name:
         return _submit(group, [_Submitted(Kind.ALLGATHER, name, tensor, allocates=True)])
 
 
 def allgather(tensor, **options):
-    """The tensors of all ranks, joined along their first dimension, which may differ from rank to rank."""
+    """The tensors of all ranks, joined along their first dimension.
+
+    The first dimension may differ between ranks; the others must be equal, else MismatchError. Keywords: `name`,
+    `group`.
+    """
     return allgather_async(tensor, **options).wait()
 
 
 def grouped_allgather_async(tensors, *, name=None, group=None):
+    """Starts grouped_allgather and returns its Handle."""
     group = group or world_group()
     tensors = _checked_list(tensors, "grouped_allgather")
     with group.naming("grouped_allgather", name) as base:
@@ -159,23 +201,32 @@ def grouped_allgather_async(tensors, *, name=None, group=None):
 
 
 def grouped_allgather(tensors, **options):
+    """Gathers several tensors, each as allgather does, as one unit.
+
+    Returns the list of results. Keywords: `name`, `group`.
+    """
     return grouped_allgather_async(tensors, **options).wait()
 
 
 def broadcast_async(tensor, root=0, *, name=None, out=None, group=None):
+    """Starts broadcast and returns its Handle."""
     group = group or world_group()
     with group.naming("broadcast", name) as name:
         return _submit(group, [_Submitted(Kind.BROADCAST, name, tensor, out, root=root)])
 
 
 def broadcast(tensor, root=0, *, name=None, out=None, group=None):
-    """The tensor of rank `root` of the group, on every rank. Other ranks' tensors give shape and type."""
+    """The tensor of rank `root` of the group, on every rank, as a new array or in `out`.
+
+    The tensors of other ranks only give shape and type. MismatchError if these differ between ranks.
+    """
     group = group or world_group()
     with group.blocking_name("broadcast", name) as name:
         return _run(group, [_Submitted(Kind.BROADCAST, name, tensor, out, root=root)])
 
 
 def alltoall_async(tensor, splits=None, *, name=None, group=None):
+    """Starts alltoall and returns its Handle."""
     group = group or world_group()
     if splits is not None:
         splits = _native.checked_counts("alltoall: splits", splits, group.size)
@@ -184,12 +235,16 @@ def alltoall_async(tensor, splits=None, *, name=None, group=None):
 
 
 def alltoall(tensor, splits=None, **options):
-    """Sends splits[r] rows to each rank r. Returns the received rows, and with `splits` also how many came from each
-    rank."""
+    """Sends splits[r] rows (entries of the first dimension) to each rank r, and returns the received rows.
+
+    Without `splits` all ranks get the same number of rows. With `splits` the result is a pair: the rows, and the list
+    of how many came from each rank. Keywords: `name`, `group`.
+    """
     return alltoall_async(tensor, splits, **options).wait()
 
 
 def reducescatter_async(tensor, op=Op.SUM, *, name=None, group=None, prescale=1.0, postscale=1.0):
+    """Starts reducescatter and returns its Handle."""
     group = group or world_group()
     op = number_of(op)
     with group.naming("reducescatter", name) as name:
@@ -198,11 +253,15 @@ def reducescatter_async(tensor, op=Op.SUM, *, name=None, group=None, prescale=1.
 
 
 def reducescatter(tensor, op=Op.SUM, **options):
-    """This rank's rows of the combined tensor. Where the rows do not divide evenly, the first ranks get one more."""
+    """Combines the tensors of all ranks by `op` and returns this rank's rows (entries of the first dimension).
+
+    If the rows do not divide evenly, the first ranks get one more. Keywords: `name`, `group`, `prescale`, `postscale`.
+    """
     return reducescatter_async(tensor, op, **options).wait()
 
 
 def grouped_reducescatter_async(tensors, op=Op.SUM, *, name=None, group=None, prescale=1.0, postscale=1.0):
+    """Starts grouped_reducescatter and returns its Handle."""
     group = group or world_group()
     op = number_of(op)
     tensors = _checked_list(tensors, "grouped_reducescatter")
@@ -215,10 +274,12 @@ def grouped_reducescatter_async(tensors, op=Op.SUM, *, name=None, group=None, pr
 
 
 def grouped_reducescatter(tensors, op=Op.SUM, **options):
+    """Reduces and scatters several tensors, each as reducescatter does, as one unit. Returns the list of results."""
     return grouped_reducescatter_async(tensors, op, **options).wait()
 
 
 def barrier_async(*, name=None, group=None):
+    """Starts a barrier and returns its Handle, whose result is None."""
     group = group or world_group()
     with group.naming("barrier", name) as name:
         handle = _native.submit(group.member(), [Operation(int(Kind.BARRIER), name)], None)
@@ -226,13 +287,14 @@ def barrier_async(*, name=None, group=None):
 
 
 def barrier(*, name=None, group=None):
-    """Returns when all ranks of the group have come here."""
+    """Blocks until all ranks of the group have called it. Keywords: `name`, `group`."""
     group = group or world_group()
     with group.blocking_name("barrier", name) as name:
         _native.run(group.member(), [Operation(int(Kind.BARRIER), name)], None)
 
 
 def join_async(group=None):
+    """Starts join and returns its Handle."""
     group = group or world_group()
 
     def finish(done):
@@ -243,6 +305,8 @@ def join_async(group=None):
 
 
 def join(group=None):
-    """This rank has no more data: it contributes zeros to others' allreduces until all have joined. Returns who was
-    last."""
+    """Declares that this rank has no more data, and blocks until all ranks of the group have joined.
+
+    Meanwhile this rank contributes zeros to the allreduces of the others. Returns the rank that joined last.
+    """
     return join_async(group).wait()

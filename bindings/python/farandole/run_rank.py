@@ -1,4 +1,4 @@
-"""One rank of farandole.run: `python -m farandole.run_rank FOLDER` runs the task of that folder and leaves its outcome."""
+"""One rank of farandole.run: `python -m farandole.run_rank FOLDER` runs that folder's task and stores its outcome."""
 
 import os
 import pickle
@@ -14,7 +14,7 @@ def _rank():
 
 
 def _leave(folder, outcome):
-    """Whole or not at all: it is written aside and renamed."""
+    """Stores the outcome atomically: it is written under another name and renamed."""
     aside = os.path.join(folder, f"part.{os.getpid()}")
     with objects.private_file(aside) as file:
         file.write(outcome)
@@ -23,7 +23,7 @@ def _leave(folder, outcome):
 
 def _read_task(folder):
     if os.stat(folder).st_uid != os.geteuid():
-        raise PermissionError(f"{folder} belongs to another user: what it holds is not unpickled")
+        raise PermissionError(f"{folder} belongs to another user: its content is not unpickled")
     with open(os.path.join(folder, "task"), "rb") as file:
         path = pickle.load(file)
         sys.path += [entry for entry in path if entry not in sys.path]
@@ -41,13 +41,14 @@ def _failed(error):
     }
     try:
         data = objects.dumps(dict(facts, error=error))
-        pickle.loads(data)  # an exception whose class wants other arguments pickles, and cannot be unpickled
+        pickle.loads(data)  # pickling may succeed where unpickling fails: a constructor with other arguments
         return data
     except Exception:
         return objects.dumps(dict(facts, error=None))
 
 
 def main():
+    """Runs the task of the folder sys.argv[1] and stores its result or its exception."""
     folder = sys.argv[1]
     try:
         function, args, kwargs = _read_task(folder)
@@ -56,7 +57,7 @@ def main():
         try:
             outcome = objects.dumps(dict(facts, value=value))
         except Exception as error:
-            raise TypeError(f"what rank {_rank()} returns cannot be pickled: {error}") from error
+            raise TypeError(f"the result of rank {_rank()} cannot be pickled: {error}") from error
     except BaseException as error:
         _leave(folder, _failed(error))
         raise

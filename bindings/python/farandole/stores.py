@@ -1,7 +1,7 @@
-"""Stores: where checkpoints are kept: a folder of a file system, or whatever fsspec knows by its URI (s3://, gs://).
+"""Stores for checkpoints: a folder of a file system, or a URI of fsspec (s3://, gs://).
 
-In both a name has its old bytes until all of its new ones are there: in a folder by renaming, in an object store because
-its put is whole by nature. `stream` is for what nobody reads before something else names it.
+In both a name keeps its old bytes until all new ones are stored: a folder renames a file, an object store's put is
+atomic. `stream` has no such guarantee; its files are found only through a name that is written later.
 """
 
 import contextlib
@@ -12,12 +12,12 @@ import shutil
 import socket
 
 _EXTRA = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
-# Of these "no such object" may mean "no such bucket": what lists no more than one object of a bucket.
+# For these schemes "no such object" may mean "no such bucket". The options list at most one object of a bucket.
 _ONE_OF_BUCKET = {"gs": {"max_results": 1}, "gcs": {"max_results": 1}}
 
 
 def at(where):
-    """The store at a path or a URI. It is not touched yet."""
+    """The store at a path or a URI. Does not access it yet."""
     where = os.fspath(where)
     if where.startswith("file://"):
         return Folder(where[len("file://") :])
@@ -30,12 +30,14 @@ def scheme_of(where):
 
 
 class Folder:
+    """A folder of a file system."""
+
     def __init__(self, path):
         self.path = os.path.abspath(path)
 
     def write(self, name, data):
         target = self._make_room(name)
-        # Of this process alone, also where pods share the folder and each is process 1 of its own.
+        # Unique to this process, also if pods share the folder and each of them is process 1.
         temporary = f"{target}.{socket.gethostname()}.{os.getpid()}.tmp"
         with open(temporary, "wb") as file:
             file.write(data)
@@ -78,6 +80,8 @@ class Folder:
 
 
 class Objects:
+    """A prefix of an object store, through fsspec."""
+
     def __init__(self, uri):
         import fsspec
 
@@ -99,7 +103,7 @@ class Objects:
             return None
 
     def entries(self):
-        self.files.invalidate_cache()  # fsspec remembers what was there
+        self.files.invalidate_cache()  # fsspec caches listings
         try:
             return [one.rstrip("/").rsplit("/", 1)[-1] for one in self.files.ls(self.path, detail=False)]
         except FileNotFoundError as error:
@@ -108,15 +112,18 @@ class Objects:
 
     def remove(self, name):
         place = self._of(name)
-        # Not rm(recursive=True): that takes brackets and asterisks in a name as a pattern.
+        # Not rm(recursive=True), which interprets brackets and asterisks in a name as a pattern.
         for one in self.files.find(place) or [place]:
             self.files.rm_file(one)
-        with contextlib.suppress(Exception):  # most have no folders that could be left
+        with contextlib.suppress(Exception):  # most object stores have no folders
             self.files.rmdir(place)
 
     def _demand_nothing_else(self, error):
-        """An object that is not there is a beginning. Else something is missing without which nothing can be known (the
-        bucket, or the file of the pod's token: then the error has its name), which is told before hours of training."""
+        """Raises if a missing object is an error: the bucket, or the file of the pod's token (then `error` has its
+        name), is missing.
+
+        A missing object by itself means that there is no checkpoint yet. The check fails before hours of training.
+        """
         if error.filename is not None or ("bucket" in str(error).lower() and "exist" in str(error).lower()):
             raise error
         if self.one_of_bucket is not None:
@@ -144,14 +151,18 @@ def _sync_folder(path):
 
 
 def remedy(where, error):
-    """What to do about a failure of the store at `where`."""
+    """The remedy for a failure of the store at `where`, as text."""
     scheme = scheme_of(os.fspath(where))
     kinds = {kind.__name__ for one in _chain(error) for kind in type(one).__mro__}
     if "ImportError" in kinds:
         extra = _EXTRA.get(scheme)
-        return f'pip install "farandole[{extra}]"' if extra else f"install fsspec, and what it wants for {scheme}://"
+        return (
+            f'pip install "farandole[{extra}]"'
+            if extra
+            else f"install fsspec and the package that it needs for {scheme}://"
+        )
     if scheme and "ValueError" in kinds and "rotocol not known" in str(error):
-        return f"fsspec knows no {scheme}://; give a path, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX"
+        return f"fsspec does not support {scheme}://; give a path, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX"
     if kinds & {"NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError", "DefaultCredentialsError"}:
         return (
             "no credentials were found: give the pod's service account a role (AWS_ROLE_ARN and "
@@ -164,11 +175,11 @@ def remedy(where, error):
             else "let this user write there (fsGroup, the volume's owner)"
         )
     if scheme and getattr(error, "filename", None):
-        return "its credentials point there: is the token of the pod's service account mounted?"
+        return "its credentials refer to that file: check that the token of the pod's service account is mounted"
     if "FileNotFoundError" in kinds:
-        return "make the bucket, or mend its name" if scheme else "mount the volume, or mend the path"
+        return "create the bucket, or correct its name" if scheme else "mount the volume, or correct the path"
     if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
-        return "make room, or keep fewer checkpoints"
+        return "free some space, or keep fewer checkpoints"
     if scheme and kinds & {
         "ConnectionError",
         "TimeoutError",
@@ -177,10 +188,10 @@ def remedy(where, error):
         "EndpointConnectionError",
     }:
         return (
-            "the store does not answer as it should: may pods reach it (--allow-egress of a NetworkPolicy, a VPC "
-            "endpoint), and is AWS_ENDPOINT_URL right where it is set?"
+            "the store does not respond correctly: check that pods can reach it (--allow-egress of a NetworkPolicy, a "
+            "VPC endpoint) and that AWS_ENDPOINT_URL, if set, is right"
         )
-    return "the traceback of that rank says more"
+    return "see the traceback of that rank"
 
 
 def _chain(error):

@@ -1,22 +1,22 @@
-"""The world of this process, which init makes and shutdown ends, and its groups of ranks."""
+"""The world of this process, which init creates and shutdown ends, and its groups of ranks."""
 
 import atexit
 import contextlib
 import os
 import threading
 
-from . import _native, elastic_door, errors
+from . import _native, elastic_client, errors
 
 
 class _State:
-    """What init made: the native world, its facts, and the group of all ranks."""
+    """The result of init: the native world, its facts, and the group of all ranks."""
 
     def __init__(self, native, pid):
         self.native = native
         self.pid = pid
         self.facts = native.info()
         self.all = Group._of_native(_native.Group.all(native), 0)
-        self.devices = {}  # by kind and index: whether they can be used
+        self.devices = {}  # (kind, index): whether the device can be used
 
 
 _state = None
@@ -25,10 +25,14 @@ _exit_hook_is_set = False
 
 
 def init(rank=None, size=None, local_rank=None, local_size=None, rendezvous=None, job_key=None, **options):
-    """Meets the other ranks. What is not given comes from the launcher's environment; without one, this is a job of one.
+    """Connects this rank with the other ranks of the job. Blocks until all have arrived.
 
-    `options` are knobs as `farandole config` lists them: init(transport="tcp", slice_bytes="1M"). A second call without
-    shutdown does nothing. shutdown is called at exit.
+    Arguments that are None come from the launcher's environment. Without a launcher the job has one rank. `rendezvous`
+    is an address such as "tcp://host:port"; `job_key` is the secret that all ranks share. `options` are settings that
+    `farandole config` lists: init(transport="tcp", slice_bytes="1M").
+
+    A second call without shutdown does nothing. shutdown runs when the process exits. TimeoutError if ranks are missing
+    after start_timeout_s seconds; the text names them. AuthenticationError if the keys of two ranks differ.
     """
     global _state, _exit_hook_is_set
     with _state_lock:
@@ -38,31 +42,31 @@ def init(rank=None, size=None, local_rank=None, local_size=None, rendezvous=None
                      job_key=job_key)  # fmt: skip
         given = {key: value for key, value in named.items() if value is not None}
         knobs = {key: _knob(value) for key, value in options.items()}
-        door = None if given else elastic_door.door()
-        native = _native.World(given, knobs) if door is None else _next_generation(door, knobs)
+        client = None if given else elastic_client.client()
+        native = _native.World(given, knobs) if client is None else _next_generation(client, knobs)
         _state = _State(native, os.getpid())
         if not _exit_hook_is_set:
             atexit.register(shutdown)
             _exit_hook_is_set = True
 
 
-def _next_generation(door, knobs):
-    """The world of the next generation of an elastic job that comes about: ranks may be lost while they meet."""
+def _next_generation(client, knobs):
+    """Creates the world of the next generation of an elastic job. Tries again if ranks are lost meanwhile."""
     global _lost_rank
     while True:
         lost_rank, _lost_rank = _lost_rank, -1
-        facts = door.next_world(lost_rank)
+        facts = client.next_world(lost_rank)
         try:
             return _native.World(facts, knobs)
         except (errors.PeerLostError, errors.ShutDownError, errors.TimeoutError, errors.TransportError) as error:
             note_loss(error)
 
 
-_lost_rank = -1  # whom this rank saw lost last
+_lost_rank = -1  # the rank whose loss this rank has observed last
 
 
 def note_loss(error):
-    """The next generation of an elastic job need not wait long for the rank that `error` says is lost."""
+    """Remembers the rank that `error` reports as lost: the next generation of an elastic job does not wait for it."""
     global _lost_rank
     if isinstance(error, errors.PeerLostError):
         _lost_rank = error.culprit_rank
@@ -73,7 +77,7 @@ def _knob(value):
 
 
 def shutdown():
-    """Says good-bye. What is in flight fails with ShutDownError. Does nothing where there is no world."""
+    """Ends the world. Operations in flight fail with ShutDownError. Does nothing if there is no world."""
     global _state, _last_rank
     with _state_lock:
         state, _state = _state, None
@@ -89,22 +93,24 @@ _shutdown_hooks = []
 
 
 def on_shutdown(hook):
-    """Lets another layer forget what belonged to the world that ends."""
+    """Registers `hook()`, which runs before a world ends, so that another layer can drop what belonged to it."""
     _shutdown_hooks.append(hook)
 
 
 def is_initialized():
+    """Whether this process has a world. False in a forked child."""
     return _state is not None and _state.pid == os.getpid()
 
 
 def current():
-    """What init made; fails where there is no world."""
+    """The result of init. NotInitializedError if there is no world."""
     if not is_initialized():
         raise errors.NotInitializedError("farandole has not been initialized; call init() first")
     return _state
 
 
 def rank():
+    """This rank's number: 0 to size() - 1. NotInitializedError before init."""
     return current().facts["rank"]
 
 
@@ -112,50 +118,60 @@ _last_rank = 0
 
 
 def last_rank():
-    """This rank's number, also when its world has ended: a rank that leaves has callbacks then. 0 where there was none."""
+    """This rank's number in the current or last world; 0 before the first. Callbacks of on_leave use it."""
     return rank() if is_initialized() else _last_rank
 
 
 def size():
+    """The number of ranks. NotInitializedError before init."""
     return current().facts["size"]
 
 
 def local_rank():
+    """This rank's number among the ranks of its host. NotInitializedError before init."""
     return current().facts["local_rank"]
 
 
 def local_size():
+    """The number of ranks on this host. NotInitializedError before init."""
     return current().facts["local_size"]
 
 
 def cross_rank():
+    """This rank's number among the ranks with the same local rank, one on each host.
+
+    NotInitializedError before init.
+    """
     return current().facts["cross_rank"]
 
 
 def cross_size():
+    """The number of ranks with the same local rank, one on each host. NotInitializedError before init."""
     return current().facts["cross_size"]
 
 
 def info():
-    """All facts of this rank: also its host, which launcher told, the rendezvous and the transports."""
+    """All facts of this rank as a dict: its numbers, host, launcher, rendezvous address and transports."""
     return dict(current().facts)
 
 
 def metrics():
-    """Counters of this rank, as a dict."""
+    """The counters of this rank, as a dict."""
     return current().native.metrics()
 
 
 def start_timeline(file_path, mark_cycles=False):
-    """Writes what becomes of each named operation to a file that chrome://tracing and Perfetto show.
+    """Starts a timeline of all named operations in a file for chrome://tracing and Perfetto.
 
-    Rank 0 writes it; where the path contains %r, every rank writes its own, with its rank in that place.
+    Rank 0 writes the file. If the path contains %r, every rank writes its own file, with its rank in place of %r.
+    `mark_cycles` also marks the arrival of plans. ResourceError if the file cannot be created. InvalidArgumentError if
+    a timeline is being written.
     """
     current().native.start_timeline(os.fspath(file_path), bool(mark_cycles))
 
 
 def stop_timeline():
-    """Completes the file. Does nothing where no timeline is being written."""
+    """Completes the timeline. Does nothing if no timeline is being written."""
     current().native.stop_timeline()
 
 
@@ -163,7 +179,11 @@ def stop_timeline():
 
 
 class Group:
-    """A set of ranks. Making one is collective over its members; others may do it too, and get one they are not in."""
+    """A set of ranks of the world, given as a list; their order is the order of ranks in the group.
+
+    Creating a group is collective over its members. Other ranks may create it too, and get a group that does not
+    include them. InvalidArgumentError if `ranks` is empty, repeats a rank, or has a rank that does not exist.
+    """
 
     def __init__(self, ranks):
         world = current()
@@ -194,6 +214,7 @@ class Group:
 
     @property
     def size(self):
+        """The number of ranks in the group."""
         return len(self.ranks)
 
     @property
@@ -202,33 +223,43 @@ class Group:
         return self.rank is not None
 
     def split(self, color, key=0):
-        """Collective: one new group a color, ordered by (key, rank). None for a negative color."""
+        """Collective over the group: creates one group for each color, with ranks ordered by (key, rank).
+
+        None for a negative color.
+        """
         part = self.member().split(color, key)
         return Group._of_native(part) if part else None
 
     def free(self):
+        """Ends the group. Operations on it fail afterwards."""
         if self.native:
             self.native.close()
 
     def member(self):
-        """The native group; fails on a rank that is not in it."""
+        """The native group. InvalidArgumentError if this rank is not a member."""
         if self.native is None:
             raise errors.InvalidArgumentError(f"rank {rank()} is not a member of the group of ranks {list(self.ranks)}")
         return self.native
 
     def naming(self, operation, name):
-        """A context whose value is the full name of an asynchronous operation: the caller's name, or a counted one for
-        None. If the context ends with an exception, nothing was submitted and the number is used again."""
+        """A context whose value is the full name of an asynchronous operation.
+
+        It is built from the caller's name, or from a counter if `name` is None. If the context ends with an exception,
+        nothing was submitted and the counter's number is used again.
+        """
         return _Naming(self, operation, name)
 
     def blocking_name(self, operation, name):
-        """As naming, for an operation that ends before its caller continues. A context manager."""
+        """A context like naming(), for an operation that ends before its caller continues."""
         return self.lend_name(operation) if name is None else self.naming(operation, name)
 
     @contextlib.contextmanager
     def lend_name(self, operation):
-        """The name of an unnamed operation that ends before its caller goes on: the same each time, so that steps which
-        repeat are seen to repeat. A second thread in the same operation meanwhile gets one that is counted."""
+        """A context with the name of an unnamed operation that ends before its caller continues.
+
+        The name is the same each time, so that repeated steps submit the same names. A second thread in the same
+        operation gets a counted name meanwhile.
+        """
         name = f"{operation}.noname"
         if name in self._lent:
             with self.naming(operation, None) as counted:
@@ -241,7 +272,7 @@ class Group:
             self._lent.discard(name)
 
     def forget_names(self):
-        """Counts from 0 again, as after a join: ranks that joined early have counted less than others."""
+        """Counts from 0 again. After a join, ranks that joined early have counted less than others."""
         self._unnamed.clear()
 
     def __repr__(self):
@@ -249,8 +280,11 @@ class Group:
 
 
 class _Naming:
-    """See Group.naming. Unnamed operations are counted for each group and operation, so that they have the same names on all
-    ranks that issue the operations of one group in one order."""
+    """The context of Group.naming.
+
+    Each group counts the unnamed operations of each kind. Names therefore match on all ranks that submit the operations
+    of a group in the same order.
+    """
 
     __slots__ = ("group", "operation", "name", "number")
 
@@ -266,13 +300,13 @@ class _Naming:
         return f"{self.operation}.noname.{self.number}"
 
     def __exit__(self, kind, *_):
-        # Where another thread has taken the next number meanwhile, this one stays unused.
+        # If another thread has taken the next number meanwhile, this number stays unused.
         if kind is not None and self.name is None and self.group._unnamed.get(self.operation) == self.number + 1:
             self.group._unnamed[self.operation] = self.number
 
 
 def member_names(base, count):
-    """The names of `count` operations that are submitted together."""
+    """The names of `count` operations that are submitted as one group."""
     return [f"{base}_{index + 1}of{count}" for index in range(count)]
 
 
@@ -280,5 +314,5 @@ ProcessSet = Group
 
 
 def world_group():
-    """The group of all ranks."""
+    """The group of all ranks. NotInitializedError before init."""
     return current().all

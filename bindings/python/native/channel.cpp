@@ -1,7 +1,6 @@
-// Channel: what a torch.distributed process group stands on: collectives in order and tagged messages, from any thread.
+// Channel: the base of a torch.distributed process group: ordered collectives and tagged messages, from any thread.
 //
-// It takes addresses and counts: what they belong to is kept alive by `keep`. Failures are raised in the thread that
-// waits.
+// It takes addresses and counts; `keep` keeps their owners alive. Failures are raised in the waiting thread.
 #include <pybind11/stl.h>
 
 #include <atomic>
@@ -9,7 +8,7 @@
 #include <utility>
 
 #include "collective_queue.h"
-#include "failure.h"
+#include "exceptions.h"
 #include "mailbox.h"
 #include "view.h"
 #include "world.h"
@@ -19,13 +18,12 @@ namespace py = pybind11;
 
 namespace {
 
-// A forked child has none of the threads, and mutexes in any state: it must touch nothing that it inherited.
+// A forked child lacks the threads, and its mutexes may be in any state: it must not use inherited objects.
 std::atomic<int> generation{0};
 
 class Channel;
 
-// What Python holds of an operation in flight. Its `keep` is dropped under the interpreter's lock, by the first thread
-// that comes there.
+// The Python object of an operation in flight. The first thread that holds the GIL afterwards drops its `keep`.
 class Pending {
  public:
   Pending(Serving& serving, std::shared_ptr<Job> job, std::shared_ptr<Channel> channel)
@@ -33,15 +31,15 @@ class Pending {
 
   bool done() const;
   void wait() const;
-  // For what is left of the time that the caller was given; then a TimeoutError, and the operation goes on.
+  // Waits for the rest of the caller's time; then raises TimeoutError, and the operation stays in flight.
   void wait_for(double left_s, double given_s) const;
-  // The failure as an exception object, or None. Only once done.
+  // The failure as an exception object, or None. Call it only once done.
   py::object failure() const;
   void then(py::function function) const;
-  // Takes the function of then() back; false if it was called or is about to be, or if there are several.
+  // Withdraws the function of then(). False if it has been called or is about to be called, or if there are several.
   bool withdraw() const;
   int source() const { return static_cast<const Message&>(*job_).source; }
-  // Of a message for a device, once done: what is still to be copied there.
+  // The contents that the caller must copy to the device of a message, once done.
   py::bytes kept() const {
     const auto& message = static_cast<const Message&>(*job_);
     return py::bytes(reinterpret_cast<const char*>(message.kept.data()), message.kept.size());
@@ -63,7 +61,7 @@ struct Kept final : Kind {
 
 using Counts = std::optional<std::vector<std::size_t>>;
 
-// What each collective needs, in the order in which Python gives it.
+// The arguments of each collective, in the order in which Python passes them.
 struct Arguments {
   int kind;
   std::uintptr_t input;
@@ -93,7 +91,7 @@ struct Arguments {
   }
 };
 
-// A function of Python's. It may be called and dropped in a thread without the interpreter's lock.
+// A Python function. A thread without the GIL may call and destroy it.
 class Callback {
  public:
   explicit Callback(py::function function) : function_(std::move(function)) {}
@@ -160,7 +158,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
     fill_counts(job, counts, recv_counts);
     finish(job);
   }
-  // The same on a device's stream: blocks until it is queued there.
+  // The same on a device's stream: blocks until the collective is queued there.
   void run_on(const Arguments& arguments, Counts counts, Counts recv_counts, py::handle place) {
     check_open();
     CollectiveJob job;
@@ -223,7 +221,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   void check_process() const {
     if (!is_this_process())
       raise_error(FDL_NOT_INITIALIZED,
-                  "this process was forked after its process group was made; make a new one in the child");
+                  "this process was forked after its process group was created; create a new one in the child");
   }
   void drop_ended() {
     collectives_->take_ended();
@@ -233,7 +231,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
  private:
   void check_open() const {
     check_process();
-    if (!ordered_) raise_error(FDL_SHUT_DOWN, "this process group has been destroyed; make a new one");
+    if (!ordered_) raise_error(FDL_SHUT_DOWN, "this process group has been destroyed; create a new one");
   }
 
   void finish(CollectiveJob& job) {
@@ -277,7 +275,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   void abandon() {
     static_cast<void>(collectives_.release());
     static_cast<void>(mailbox_.release());
-    new std::shared_ptr<Group>(std::move(group_));  // never to be ended here
+    new std::shared_ptr<Group>(std::move(group_));  // intentionally leaked in a forked child
   }
 
   std::shared_ptr<Group> group_;
@@ -332,15 +330,15 @@ void Pending::raise_timeout(double given_s) const {
     py::gil_scoped_release release;
     late = serving_->diagnose();
   }
-  Failure why = late.value_or(Failure::of(FDL_TIMEOUT, "the rank that it waits for is not known"));
+  Failure why = late.value_or(Failure::of(FDL_TIMEOUT, "the rank that it waits for is unknown"));
   char limit[32];
   std::snprintf(limit, sizeof limit, "%g", given_s);
   why.text = job_->title() + " was not finished within the " + limit + " s that wait() was given: " + why.text +
-             "; it stays in flight: see what is said and done there, and call wait() again";
+             "; it stays in flight: see the logs of that rank, and call wait() again";
   raise_failure(why);
 }
 
-// In the serving thread no other thread would finish it.
+// In the serving thread, because no other thread would finish the operation.
 void Pending::then(py::function function) const {
   check_process();
   if (Serving::is_this_thread()) {
@@ -356,7 +354,7 @@ bool Pending::withdraw() const {
   return serving_->withdraw(*job_);
 }
 
-// Binds a method that takes Arguments and more: Python gives the fields of Arguments one by one.
+// Binds a method that takes Arguments and more. Python passes the fields of Arguments one by one.
 template <typename Result, typename... More>
 auto unpacked(Result (Channel::*method)(const Arguments&, More...)) {
   return [method](Channel& channel, int kind, std::uintptr_t input, std::uintptr_t output, std::size_t count,
@@ -383,7 +381,7 @@ void bind_channel(py::module_& module) {
       .def_property_readonly("kept", &Pending::kept);
   py::class_<Channel, std::shared_ptr<Channel>>(module, "Channel")
       .def(py::init<std::shared_ptr<Group>>())
-      // Without names and defaults, which cost as much as the rest of a small call.
+      // No argument names and defaults, which would double the cost of a small call.
       .def("run", unpacked(&Channel::run))
       .def("run_uneven", unpacked(&Channel::run_uneven))
       .def("run_on", unpacked(&Channel::run_on))

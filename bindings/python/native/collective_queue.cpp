@@ -1,5 +1,5 @@
-// CollectiveQueue: a collective blocks the thread that drives; the thread that asked for it runs it itself where it
-// can.
+// CollectiveQueue: a collective blocks the driving thread. The thread that calls run() executes it itself where
+// possible.
 #include "collective_queue.h"
 
 #include <array>

@@ -1,4 +1,4 @@
-// CollectiveQueue: the collectives of one communicator, one after the other in the order of submission.
+// CollectiveQueue: runs the collectives of one communicator in the order of submission.
 #pragma once
 
 #include "serving.h"
@@ -9,7 +9,7 @@ struct CollectiveJob : Job {
   std::string title() const override;
 
   fdl_call call;
-  std::vector<std::size_t> counts, recv_counts;  // what call.counts and call.recv_counts look at
+  std::vector<std::size_t> counts, recv_counts;  // call.counts and call.recv_counts refer to these
   double prescale = 1;
 };
 

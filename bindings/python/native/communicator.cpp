@@ -1,9 +1,9 @@
-// The ordered level: communicators and requests. The calling thread runs the collective with the GIL released.
+// Ordered communicators and requests. The calling thread runs the collective with the GIL released.
 #include <pybind11/stl.h>
 
 #include <optional>
 
-#include "failure.h"
+#include "exceptions.h"
 #include "view.h"
 #include "world.h"
 
@@ -36,7 +36,7 @@ class Communicator {
   void close() {
     bool alive = is_open();
     fdl_comm* comm = std::exchange(comm_, nullptr);
-    if (!alive) return;  // a closed world has ended it
+    if (!alive) return;  // the world was closed and has ended it
     py::gil_scoped_release release;
     fdl_comm_destroy(comm);
   }
@@ -126,7 +126,7 @@ using Counts = std::optional<std::vector<size_t>>;
 // One entry for each rank of the communicator, or None.
 struct GivenCounts {
   std::vector<size_t> entries;
-  const size_t* data = nullptr;  // not null where counts were given, also where they are empty
+  const size_t* data = nullptr;  // not null if counts were given, even if they are empty
   size_t length = FDL_UNSTATED;
 
   explicit GivenCounts(Counts counts) {
@@ -161,13 +161,13 @@ void put_on_device(const std::vector<View>& views, fdl_call& what) {
   const Place& place = views.front().place;
   const Place& other = views.back().place;
   if (place.kind != other.kind || place.index != other.index)
-    raise_error(FDL_INVALID_ARGUMENT, "input and output lie on different devices; give them one");
+    raise_error(FDL_INVALID_ARGUMENT, "input and output are on different devices; they must be on the same device");
   what.device_kind = place.kind;
   what.device_index = place.index;
   what.stream = place.stream;
 }
 
-// One collective. `input` or `output` may be None where a rank has none; `count` is as the C API counts it.
+// One collective. `input` or `output` may be None if this rank has none; `count` is as in the C API.
 std::shared_ptr<Request> call(const std::shared_ptr<Communicator>& comm, int collective, py::object input,
                               py::object output, size_t count, Counts counts, Counts recv_counts, int op, int root,
                               const py::dict& wanted, bool wait) {

@@ -5,7 +5,7 @@
 
 namespace farandole_python::dlpack {
 
-constexpr uint32_t kMajor = 1;  // of another one only this number and the next may be read
+constexpr uint32_t kMajor = 1;  // of another major version only `major` and `minor` may be read
 
 struct Device {
   int32_t kind;  // 1: CPU, 2: CUDA, 3: pinned memory of CUDA, which the CPU can use as its own

@@ -1,21 +1,28 @@
-// Turns an fdl_result into the Python exception of its class, with the whole story of fdl_last_error.
+// Failure: a copy of fdl_last_error, for use in another thread.
 #pragma once
 
 #include <farandole/farandole.h>
 
 #include <string>
-
-#include "story.h"
+#include <utility>
 
 namespace farandole_python {
 
-// All throw pybind11::error_already_set; the GIL must be held.
-[[noreturn]] void raise_last_error();
-[[noreturn]] void raise_error(fdl_result code, const std::string& text);
-[[noreturn]] void raise_failure(const Failure& failure);
+struct Failure {
+  fdl_result code = FDL_OK;
+  int culprit_rank = -1;
+  std::string text, culprit_host, operation, phase, group;
 
-inline void check(fdl_result result) {
-  if (result != FDL_OK) raise_last_error();
-}
+  static Failure last() {
+    const fdl_error& error = *fdl_last_error();
+    return {error.code, error.culprit_rank, error.text, error.culprit_host, error.operation, error.phase, error.group};
+  }
+  static Failure of(fdl_result code, std::string text) {
+    Failure failure;
+    failure.code = code;
+    failure.text = std::move(text);
+    return failure;
+  }
+};
 
 }  // namespace farandole_python

@@ -1,4 +1,4 @@
-// Mailbox: matching by tag and sender is list work of the driving thread; bytes move without a copy where they can.
+// Mailbox: the driving thread matches messages by tag and sender. Contents are not copied where possible.
 #include "mailbox.h"
 
 #include <algorithm>
@@ -8,9 +8,9 @@
 namespace farandole_python {
 
 std::string Message::title() const {
-  const std::string who = peer == kAnySource ? "any rank" : "rank " + std::to_string(peer);
+  const std::string partner = peer == kAnySource ? "any rank" : "rank " + std::to_string(peer);
   return std::string(outgoing ? "send" : "recv") + " of " + std::to_string(bytes) + " bytes " +
-         (outgoing ? "to " : "from ") + who + " (tag " + std::to_string(tag) + ")";
+         (outgoing ? "to " : "from ") + partner + " (tag " + std::to_string(tag) + ")";
 }
 
 void Message::take(const std::byte* contents) {
@@ -28,7 +28,7 @@ void Mailbox::advance(Lock& lock) {
   auto fresh = std::exchange(submitted_, {});
   lock.unlock();
   for (const auto& job : fresh) start(std::static_pointer_cast<Message>(job));
-  fresh.clear();  // the last reference to a job is never dropped here
+  fresh.clear();  // the last reference to a job is not dropped here
   if (finished_.empty() && !requests_.empty()) serve_once();
   lock.lock();
   for (auto& message : std::exchange(finished_, {})) finish(std::move(message));
@@ -95,7 +95,7 @@ void Mailbox::ask(int peer) {
   post(false, &from.envelope, sizeof from.envelope, {Flight::Kind::envelope, peer, nullptr, nullptr});
 }
 
-// Deals with the envelope that has come from `peer`, if somebody waits for it or for what is behind it.
+// Handles the envelope that has arrived from `peer`, if a receive waits for it or for a later one.
 void Mailbox::sort(int peer) {
   Peer& from = peers_[static_cast<std::size_t>(peer)];
   if (!from.arrived) return;
@@ -143,7 +143,7 @@ void Mailbox::keep_aside(int peer) {
     post(false, kept->contents.data(), kept->contents.size(), {Flight::Kind::aside, peer, nullptr, kept});
 }
 
-// The sender has already sent: both sides must hear of it, so it ends the communicator.
+// The sender has already sent, and both sides must fail. Therefore a wrong size ends the communicator.
 bool Mailbox::fits(const std::shared_ptr<Message>& message, int from, const Envelope& envelope) {
   if (envelope.bytes == message->bytes) return true;
   const std::string text = message->title() + ", but rank " + std::to_string(from) + " sent " +
@@ -225,17 +225,17 @@ void Mailbox::end(const std::shared_ptr<Message>& message) {
   std::erase(live_, message);
 }
 
-// What one message meets ends all: the communicator is gone, or will be as soon as the others have heard.
+// The failure of one message ends all, because the communicator has ended on this rank or is about to end.
 void Mailbox::fail_all(const Failure& why) {
   if (broken_) return;
   if (why.code == FDL_TIMEOUT) return time_out(why);
   end_all(why, nullptr);
 }
 
-// The text names the message whose time is over first: the others had more.
+// The text names the message whose deadline has passed first.
 void Mailbox::time_out(Failure why) {
   const Message* late = most_urgent();
-  if (late != nullptr && late->last_moment_ns > clock_ns()) late = nullptr;  // another rank's time is over
+  if (late != nullptr && late->last_moment_ns > clock_ns()) late = nullptr;  // the deadline of another rank has passed
   if (late != nullptr) why.text = late->title() + " was not finished in time: " + why.text;
   end_all(why, late);
 }

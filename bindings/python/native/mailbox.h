@@ -1,13 +1,13 @@
 // Mailbox: messages with tags, from a given rank or from any, over the plain ordered messages of one communicator.
 //
-// A message travels as an envelope of fixed size, which carries its tag, its length and short contents, and then its
-// contents if they are long. A receiver asks for a peer's next envelope only when somebody waits for a message from it:
+// A message is sent as an envelope of fixed size, which contains its tag, its length and short contents. Long contents
+// follow it. A receiver requests a peer's next envelope only while a receive waits for a message from that peer:
 //
-//   envelope arrived, and its message is wanted       -> the contents go straight to where they are wanted
-//   envelope arrived, and a later message is wanted   -> the contents are kept aside, so that the later can come
-//   envelope arrived, and nobody waits for that peer  -> it stays, and its sender's long contents wait
+//   envelope arrived, a receive matches it             -> the contents are received directly into its buffer
+//   envelope arrived, receives match later messages    -> the contents are kept aside, so that later ones can arrive
+//   envelope arrived, no receive waits for that peer   -> it stays, and the sender's long contents wait
 //
-// Contents may lie on a device, at either end.
+// The contents may be on a device, at either end.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ struct Envelope {
   static constexpr std::size_t kInline = 48;
   uint64_t bytes = 0;
   int32_t tag = 0;
-  uint32_t apart = 0;  // short contents follow it too: their sender has them on a device
+  uint32_t apart = 0;  // 1: short contents follow too, because the sender has them on a device
   std::array<std::byte, kInline> contents{};
 
   bool is_short() const { return bytes <= kInline && apart == 0; }
@@ -40,12 +40,12 @@ struct Message : Job {
   std::size_t bytes = 0;
   int peer = 0;  // or kAnySource
   int32_t tag = 0;
-  int source = kAnySource;                       // who sent it, once done
-  fdl_device_kind device_kind = FDL_DEVICE_CPU;  // where the data are, and in the order of which stream
+  int source = kAnySource;                       // the sender, once done
+  fdl_device_kind device_kind = FDL_DEVICE_CPU;  // of the data; `stream` orders their use
   int device_index = 0;
   void* stream = nullptr;
-  std::vector<std::byte> kept;  // what came ahead of its place on a device, once done: the caller copies it there
-  // The driving thread's:
+  std::vector<std::byte> kept;  // once done: contents that the caller must copy to the device
+  // Used by the driving thread only:
   int64_t last_moment_ns = 0;  // 0: none
   Envelope envelope;
   int parts = 0;  // requests in flight
@@ -58,7 +58,7 @@ struct Message : Job {
 class Mailbox final : public Serving {
  public:
   Mailbox(fdl_comm* comm, int rank, int size) : Serving(comm), rank_(rank), peers_(static_cast<std::size_t>(size)) {}
-  // What was asked for and never came (a receive from anybody asks all) ends with the communicator: destroy that first.
+  // Requests may be in flight (a receive from any rank requests envelopes of all). Destroy the communicator first.
   ~Mailbox() override;
 
  protected:
@@ -66,20 +66,20 @@ class Mailbox final : public Serving {
   void call_driver() override { static_cast<void>(fdl_comm_wake(comm())); }
 
  private:
-  // A message that came before the one that was waited for.
+  // A message that arrived before the one that a receive waits for.
   struct Aside {
     Envelope envelope;
     std::vector<std::byte> contents;
     bool whole = false;
-    std::shared_ptr<Message> taker;  // who waits for the rest of it
+    std::shared_ptr<Message> taker;  // the receive that waits for the rest of it
   };
   struct Peer {
     Envelope envelope;
     bool asked = false;    // a request for the next envelope is in flight
-    bool arrived = false;  // `envelope` is to be dealt with
+    bool arrived = false;  // `envelope` has not been handled yet
     std::deque<std::shared_ptr<Aside>> aside;
   };
-  // What a request in flight is for; runs parallel to requests_.
+  // The purpose of a request in flight; parallel to requests_.
   struct Flight {
     enum class Kind { part, envelope, aside };
     Kind kind;
@@ -104,7 +104,7 @@ class Mailbox final : public Serving {
   void fail_all(const Failure& why);
   void time_out(Failure why);
   void end_all(const Failure& why, const Message* culprit);
-  // The message that must end first; null: none has a limit.
+  // The message with the earliest deadline; null: none has one.
   const Message* most_urgent() const;
 
   int rank_;
@@ -112,8 +112,8 @@ class Mailbox final : public Serving {
   std::vector<fdl_request*> requests_;
   std::vector<Flight> flights_;
   std::vector<std::shared_ptr<Message>> live_;      // started and not ended
-  std::deque<std::shared_ptr<Message>> wanted_;     // receives for which no envelope has come, in order
-  std::vector<std::shared_ptr<Message>> finished_;  // ended, and not yet told to those who wait
+  std::deque<std::shared_ptr<Message>> wanted_;     // receives without an envelope, in order
+  std::vector<std::shared_ptr<Message>> finished_;  // ended, but not yet reported to waiting threads
   std::optional<Failure> broken_;
 };
 

@@ -1,8 +1,8 @@
-// Memory of the library as objects that lend it and free it when they end: what all ranks of the host map, by the
-// buffer protocol; and what a group has on its devices, as an array of bytes there.
+// Memory of the library as Python objects that free it when they are destroyed: memory that all ranks of the host map,
+// with the buffer protocol, and symmetric memory of a group on its devices, as an array of bytes there.
 #include <pybind11/pybind11.h>
 
-#include "failure.h"
+#include "exceptions.h"
 #include "world.h"
 
 namespace farandole_python {
@@ -10,7 +10,7 @@ namespace py = pybind11;
 
 namespace {
 
-// Outlives its world: whoever looks into it keeps the object, and the object keeps the memory.
+// Outlives its world: each view of the memory holds a reference to the object, which owns the memory.
 class Memory {
  public:
   Memory(const World& world, std::size_t bytes) : bytes_(bytes) { check(fdl_alloc(world.get(), bytes, &memory_)); }
@@ -27,7 +27,7 @@ class Memory {
   std::size_t bytes_;
 };
 
-// All members of the group make it together.
+// Creation is collective over the group.
 class DeviceMemory {
  public:
   DeviceMemory(const Group& group, int kind, int index, uintptr_t stream, std::size_t bytes)

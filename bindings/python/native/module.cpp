@@ -1,4 +1,4 @@
-// farandole._native: the C API for Python, and nothing of any framework.
+// farandole._native: the C API for Python. It depends on no framework.
 #include <farandole/farandole.h>
 #include <pybind11/pybind11.h>
 
@@ -14,7 +14,7 @@ namespace py = pybind11;
 
 namespace {
 
-// `describe` copies what fits and returns what the whole needs, its final 0 included.
+// `describe` copies what fits and returns the size of the whole text, including the final 0.
 template <typename Describe>
 std::string whole_text(Describe describe) {
   std::string text(describe(nullptr, 0), '\0');
@@ -22,7 +22,7 @@ std::string whole_text(Describe describe) {
   return text.c_str();
 }
 
-// (pointer, dtype, shape, owner, place): `owner` keeps the memory where it is; `place` is None for the CPU's.
+// (pointer, dtype, shape, owner, place): `owner` keeps the memory alive; `place` is None for the CPU.
 py::tuple memory_of(py::object tensor, bool writable) {
   View view = view_of(tensor, writable ? Access::kWrite : Access::kRead);
   py::tuple shape(view.shape.size());

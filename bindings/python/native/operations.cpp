@@ -1,11 +1,11 @@
-// The named level: operations that are submitted or run, the handles that tell their outcome, and outputs that the
-// library allocates.
+// Named operations: their submission, the handles that return their results, and outputs that the library
+// allocates.
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
 #include <chrono>
 
-#include "failure.h"
+#include "exceptions.h"
 #include "view.h"
 #include "world.h"
 
@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kNanosecondsBetweenSignalChecks = 500'000'000;
 constexpr int kMostDimensions = 64;
 
-// What a submitted operation must not lose before it is done: the names and shapes here, the tensors in `keep`.
+// Objects that must live until a submitted operation is done: its names and shapes, and the tensors in `keep`.
 struct Submission {
   std::vector<fdl_operation> operations;
   std::vector<std::string> names;
@@ -32,8 +32,8 @@ std::vector<int64_t> integers(py::handle sequence) {
   return all;
 }
 
-// The fields of an operation as Python gives it: a named tuple that is made from these names and defaults, so that no
-// field's position is written down twice. `output_elements` is the size of the memory at `output`, for the check.
+// The fields of an operation in Python, a named tuple that is created from these names and defaults. Each position is
+// therefore defined once. `output_elements` is the size of the memory at `output`, which the core checks.
 enum Field {
   kKind,
   kName,
@@ -59,7 +59,7 @@ py::tuple operation_fields() {
   return names;
 }
 
-// Of the fields after `name`: an operation without tensors.
+// The defaults of the fields after `name`, which describe an operation without tensors.
 py::tuple operation_defaults() {
   return py::make_tuple(0, static_cast<int>(FDL_UINT8), py::tuple(), 0, 0, static_cast<int>(FDL_SUM), 0, 1.0, 1.0,
                         py::none(), 0, py::none());
@@ -97,7 +97,7 @@ void add_operation(Submission& submission, const py::tuple& fields) {
   submission.operations.push_back(operation);
 }
 
-// Memory that the library allocated for a result; ends with the last array that looks into it.
+// Memory that the library allocated for a result. It is freed with the last array that refers to it.
 class Output {
  public:
   Output(void* data, size_t bytes) : data_(data), bytes_(bytes) {}
@@ -114,7 +114,7 @@ class Output {
   size_t bytes_;
 };
 
-// The same on a device, as an array of bytes. What made it is in order with the stream that the operation was given.
+// The same on a device, as an array of bytes. The operation that wrote it is ordered with the operation's stream.
 class DeviceOutput {
  public:
   DeviceOutput(void* data, size_t bytes, Place place) : data_(data), bytes_(bytes), place_(place) {}
@@ -140,7 +140,7 @@ class DeviceOutput {
 };
 
 class Handle;
-// Handles that were dropped while their operation was in flight: its tensors must stay until it is done.
+// Handles that were released while their operation was in flight. Its tensors must live until it is done.
 // Guarded by the GIL.
 std::vector<std::unique_ptr<Handle>>& dropped() {
   static auto* handles = new std::vector<std::unique_ptr<Handle>>;
@@ -160,7 +160,7 @@ class Handle {
     if (handle_) fdl_handle_free(handle_);
   }
 
-  // The holder's way out: what is still in flight goes to `dropped`.
+  // Releases a handle. One whose operation is still in flight moves to `dropped`.
   static void release(Handle* handle) {
     std::unique_ptr<Handle> owned(handle);
     if (!owned->done()) dropped().push_back(std::move(owned));
@@ -175,7 +175,7 @@ class Handle {
     return fdl_poll(handle_, &is_done) != FDL_OK || is_done;
   }
 
-  // Returns in time for Ctrl-C: the wait is cut into parts, between which Python looks for signals.
+  // Waits in parts and checks for signals between them, so that Ctrl-C interrupts the wait.
   void wait(double timeout_s) const {
     using Clock = std::chrono::steady_clock;
     auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
@@ -195,27 +195,27 @@ class Handle {
         result = fdl_wait_handle(handle_, part);
       }
       if (result != FDL_TIMEOUT || was_done) return check(result);
-      if (done()) continue;  // it was finished in between: ask for its own outcome
+      if (done()) continue;  // it has finished meanwhile: return its own result
       if (PyErr_CheckSignals() != 0) throw py::error_already_set();
       if (timeout_s >= 0 && Clock::now() >= deadline) check(fdl_wait_handle(handle_, 0));
     }
   }
 
-  // (memory or None, shape, received splits or None) of operation `index`. Memory is None where the caller gave it.
+  // (memory or None, shape, received splits or None) of operation `index`. Memory is None if the caller provided it.
   py::tuple output(size_t index) const {
-    fdl_output told{};
-    told.struct_size = sizeof told;
-    check(fdl_handle_output(handle_, index, &told));
-    py::tuple shape(static_cast<size_t>(told.ndim));
+    fdl_output returned{};
+    returned.struct_size = sizeof returned;
+    check(fdl_handle_output(handle_, index, &returned));
+    py::tuple shape(static_cast<size_t>(returned.ndim));
     size_t count = 1;
-    for (int i = 0; i < told.ndim; ++i) {
-      shape[static_cast<size_t>(i)] = told.shape[i];
-      count *= static_cast<size_t>(told.shape[i]);
+    for (int i = 0; i < returned.ndim; ++i) {
+      shape[static_cast<size_t>(i)] = returned.shape[i];
+      count *= static_cast<size_t>(returned.shape[i]);
     }
     py::object splits = py::none();
-    if (told.received_splits) {
+    if (returned.received_splits) {
       py::tuple all(rank_count_);
-      for (size_t i = 0; i < rank_count_; ++i) all[i] = told.received_splits[i];
+      for (size_t i = 0; i < rank_count_; ++i) all[i] = returned.received_splits[i];
       splits = all;
     }
     py::object memory = py::none();
@@ -223,19 +223,19 @@ class Handle {
     const size_t bytes = count * fdl_dtype_size(operation.input.dtype);
     const Place place{static_cast<fdl_device_kind>(operation.input.device_kind), operation.input.device_index,
                       operation.input.stream};
-    if (!operation.output && told.data) {
+    if (!operation.output && returned.data) {
       memory = place.on_device()
-                   ? py::cast(new DeviceOutput(told.data, bytes, place), py::return_value_policy::take_ownership)
-                   : py::cast(new Output(told.data, bytes), py::return_value_policy::take_ownership);
+                   ? py::cast(new DeviceOutput(returned.data, bytes, place), py::return_value_policy::take_ownership)
+                   : py::cast(new Output(returned.data, bytes), py::return_value_policy::take_ownership);
     }
     return py::make_tuple(memory, shape, splits);
   }
 
   int last_joined() const {
-    fdl_output told{};
-    told.struct_size = sizeof told;
-    check(fdl_handle_output(handle_, 0, &told));
-    return told.last_joined;
+    fdl_output returned{};
+    returned.struct_size = sizeof returned;
+    check(fdl_handle_output(handle_, 0, &returned));
+    return returned.last_joined;
   }
 
  private:
@@ -245,7 +245,7 @@ class Handle {
   std::unique_ptr<Submission> submission_;
 };
 
-// What Python holds: gives the Handle to `dropped` when it goes too early.
+// The object that Python holds. It moves the Handle to `dropped` if it is destroyed before the operation is done.
 class HandleHolder {
  public:
   explicit HandleHolder(Handle* handle) : handle_(handle) {}
@@ -262,7 +262,7 @@ std::unique_ptr<Submission> submission_of(const py::sequence& operations, py::ob
   auto submission = std::make_unique<Submission>();
   size_t count = operations.size();
   submission->operations.reserve(count);
-  submission->names.reserve(count);  // the operations point into these: they must not move
+  submission->names.reserve(count);  // the operations refer to these: they must not move
   submission->shapes.reserve(count);
   submission->splits.reserve(count);
   for (py::handle fields : operations) add_operation(*submission, fields.cast<py::tuple>());
@@ -280,7 +280,7 @@ std::unique_ptr<HandleHolder> submit(const std::shared_ptr<Group>& group, const 
   return std::make_unique<HandleHolder>(new Handle(handle, group, std::move(submission)));
 }
 
-// Waits, like Handle::wait, so long as it is not done; the failure of the operations themselves is raised.
+// Waits like Handle::wait until the operations are done, and raises their failure.
 void finish_run(const HandleHolder& handle, fdl_result result) {
   if (result == FDL_TIMEOUT && !handle.get().done()) {
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
@@ -307,9 +307,9 @@ std::unique_ptr<HandleHolder> run(const std::shared_ptr<Group>& group, const py:
   return holder;
 }
 
-// (group, name, pointer, dtype, shape, output pointer, op, prescale, postscale, keep): one blocking allreduce, for
-// small steps of a training loop: it builds no object that neither Python nor the core needs. The caller guarantees
-// that the output has the input's shape.
+// (group, name, pointer, dtype, shape, output pointer, op, prescale, postscale, keep): one blocking allreduce for
+// small steps of a training loop. It creates no intermediate objects. The caller guarantees that the output has the
+// input's shape.
 PyObject* allreduce(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   try {
     if (count != 10) raise_error(FDL_INVALID_ARGUMENT, "allreduce takes 10 arguments");

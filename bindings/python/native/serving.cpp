@@ -1,4 +1,4 @@
-// Serving: the thread that drives gives that back as soon as it has what it came for, and notifies the others.
+// Serving: a driving thread stops driving when its own operation is done, and notifies the others.
 #include "serving.h"
 
 #include <pthread.h>
@@ -10,7 +10,7 @@
 namespace farandole_python {
 namespace {
 
-// A driving thread answers within microseconds. Where many processes share the cores, it has to get one first.
+// A driving thread replies within microseconds, unless it waits for a core that other processes occupy.
 constexpr int64_t kAnswerNs = 100'000'000;
 
 thread_local bool serving_thread = false;
@@ -19,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 
 Clock::time_point moment(int64_t ns) { return Clock::time_point(std::chrono::nanoseconds(ns)); }
 
-// Signals are for the program's own threads.
+// Only the program's own threads handle signals.
 template <typename Function>
 std::thread thread_without_signals(Function function) {
   sigset_t all;
@@ -41,7 +41,7 @@ bool Serving::is_this_thread() { return serving_thread; }
 
 void Serving::enqueue(std::shared_ptr<Job> job, Lock& lock) {
   if (closed_) {
-    job->failure = Failure::of(FDL_SHUT_DOWN, "this process group has been destroyed; make a new one");
+    job->failure = Failure::of(FDL_SHUT_DOWN, "this process group has been destroyed; create a new one");
     job->done = true;
     return;
   }
@@ -75,7 +75,7 @@ void Serving::run(Job& job) {
       }
       if (ran) return;
     }
-    // Not owned: it is done, and forgotten here, before this call returns.
+    // Not owned: the job is done, and no longer referenced here, before this call returns.
     enqueue(std::shared_ptr<Job>(std::shared_ptr<Job>(), &job), lock);
   }
   wait(job);
@@ -92,7 +92,7 @@ void Serving::wait(Job& job) {
   }
 }
 
-// Looks again at each change, for the thread that drove may have left.
+// Checks again after each change, because the driving thread may have stopped.
 bool Serving::wait_until(Job& job, int64_t moment_ns) {
   Lock lock(mutex_);
   while (!job.done) {
@@ -102,7 +102,7 @@ bool Serving::wait_until(Job& job, int64_t moment_ns) {
   return true;
 }
 
-// For a thread that waits and does not drive.
+// For a waiting thread that does not drive.
 void Serving::summon_driver() {
   if (driving_ || open_ == 0) return;
   if (!calling_) return needed_.notify_one();
@@ -131,25 +131,25 @@ bool Serving::notify(Job& job, std::function<void()> function) {
 }
 
 bool Serving::withdraw(Job& job) {
-  std::vector<std::function<void()>> dropped;  // after the lock is
+  std::vector<std::function<void()>> dropped;  // destroyed after the lock
   Lock lock(mutex_);
   if (job.done || job.when_finished.size() != 1) return false;
   dropped.swap(job.when_finished);
   return true;
 }
 
-// close() waits for those who ask: until then the communicator stands.
+// close() waits for threads in this function, so that the communicator exists until they return.
 std::optional<Failure> Serving::diagnose() {
   {
     Lock lock(mutex_);
     if (closed_) return std::nullopt;
     ++asking_;
   }
-  std::optional<Failure> story;
-  if (fdl_comm_diagnose(comm_, kAnswerNs) == FDL_TIMEOUT) story = Failure::last();
+  std::optional<Failure> late;
+  if (fdl_comm_diagnose(comm_, kAnswerNs) == FDL_TIMEOUT) late = Failure::last();
   Lock lock(mutex_);
   if (--asking_ == 0 && closed_) changed_.notify_all();
-  return story;
+  return late;
 }
 
 void Serving::finish(std::shared_ptr<Job> job) {
@@ -171,7 +171,7 @@ std::vector<std::shared_ptr<Job>> Serving::take_ended() {
 
 void Serving::serve() {
   serving_thread = true;
-  const auto destroyed = std::make_shared<bool>(false);  // outlives this object, which a callback may end
+  const auto destroyed = std::make_shared<bool>(false);  // outlives this object, which a callback may destroy
   Lock lock(mutex_);
   destroyed_ = destroyed;
   while (true) {
@@ -181,7 +181,7 @@ void Serving::serve() {
       lock.unlock();
       for (auto& call : calls) call();
       if (*destroyed) return;
-      calls.clear();  // what a callback owns takes the interpreter's lock to go
+      calls.clear();  // destroying a callback's objects takes the GIL
       lock.lock();
       calling_ = false;
     } else if (stopping_) {
@@ -232,7 +232,7 @@ void Serving::end_threads(Lock& lock) {
   lock.unlock();
   if (second_.joinable()) second_.join();
   if (is_own) {
-    *destroyed_ = true;  // the serving thread touches nothing any more after the callback that it is in
+    *destroyed_ = true;  // the serving thread does not use this object after its current callback
     thread_.detach();
   } else if (thread_.joinable()) {
     thread_.join();

@@ -1,11 +1,12 @@
-// Serving: operations that any thread submits to one communicator, moved on by one thread at a time.
+// Serving: any thread submits operations to one communicator, and one thread at a time drives their progress.
 //
-// A thread that waits without a deadline drives the operation itself, and what stands before it. A collective cannot be
-// left before it ends, so a thread that waits with a deadline never drives. The serving thread drives what no other
-// thread does: an operation that was started and left alone must go on, so that a backward pass overlaps with it. It
-// begins with the first such operation, sleeps when there is nothing to do, and also runs what is to happen after an
-// operation; it takes the interpreter's lock for that alone. While it is in such a callback, a second thread drives for
-// those that wait with a deadline, one of which may be the callback itself.
+// An ordered communicator (fdl_comm) makes progress only inside calls, and one thread at a time may call it. A thread
+// that waits without a deadline drives its operation itself, and the operations before it. A collective cannot be left
+// before it ends, so a thread that waits with a deadline never drives. The serving thread drives when no other thread
+// does: operations that were started must progress, so that a backward pass overlaps with them. It starts with the
+// first such operation, sleeps when there is nothing to do, and runs the callbacks of finished operations. Only
+// callbacks need the GIL. While it runs a callback, a second thread drives for threads that wait with a deadline; the
+// callback itself may be one of them.
 //
 //   submitted -> driven by one thread at a time -> finished -> (its callback runs in the serving thread)
 #pragma once
@@ -22,7 +23,7 @@
 #include <thread>
 #include <vector>
 
-#include "story.h"
+#include "failure.h"
 
 namespace farandole_python {
 
@@ -36,7 +37,7 @@ struct Job {
 
   bool done = false;
   std::optional<Failure> failure;
-  int64_t timeout_ns = 0;                            // how long it may run; 0: no limit
+  int64_t timeout_ns = 0;                            // the limit of its run time; 0: none
   std::vector<std::function<void()>> when_finished;  // called in the serving thread
 };
 
@@ -47,45 +48,45 @@ class Serving {
   Serving(const Serving&) = delete;
   Serving& operator=(const Serving&) = delete;
 
-  // Goes on whether or not a thread waits.
+  // The operation progresses whether or not a thread waits for it.
   void submit(std::shared_ptr<Job> job);
   // Submits and waits. The job need not outlive the call.
   void run(Job& job);
-  // Until done. Drives where no other thread does.
+  // Blocks until the job is done. Drives if no other thread does.
   void wait(Job& job);
-  // Until done, or false when the moment (of clock_ns) has passed: the operation then goes on as if no thread had
-  // waited. For jobs that were submitted.
+  // Blocks until the job is done; false after `moment_ns` (of clock_ns). The operation then stays in flight. For
+  // submitted jobs only.
   bool wait_until(Job& job, int64_t moment_ns);
   bool is_done(const Job& job);
-  // Calls `function` in the serving thread once the job is done; false if it was done already: the caller calls it.
+  // Calls `function` in the serving thread when the job is done. False if it is done already: the caller calls it.
   bool notify(Job& job, std::function<void()> function);
-  // Takes that call back; false if it was made or is about to be, or if it is not the only one.
+  // Withdraws that call. False if it has been made or is about to be made, or if it is not the only one.
   bool withdraw(Job& job);
-  // What the operation in flight waits for, asked of the thread that drives it. Nothing: it did not answer in time.
+  // Requests from the driving thread what the operation in flight waits for. Empty if there is no reply in time.
   std::optional<Failure> diagnose();
-  // Whether this is a serving thread: what it would wait for must not need it.
+  // Whether this is a serving thread, which must not wait for an operation that only it can drive.
   static bool is_this_thread();
 
-  // Lets what is in flight go on for so long, then ends it for all ranks. Nothing can be submitted any more.
+  // Gives operations in flight `grace_ns`, then ends them on all ranks. Rejects later submissions.
   void close(int64_t grace_ns);
   void abort(const std::string& reason);
-  // Operations that have ended: their last references, to be dropped where the interpreter's lock is held.
+  // The last references to finished operations, which the caller drops while it holds the GIL.
   std::vector<std::shared_ptr<Job>> take_ended();
 
  protected:
   using Lock = std::unique_lock<std::mutex>;
 
-  // Moves something on; may release the lock meanwhile. Only the driving thread calls it, while jobs are open.
+  // Makes progress; may release the lock meanwhile. Only the driving thread calls it, while jobs are open.
   virtual void advance(Lock& lock) = 0;
-  // The driving thread is asleep in its work, and something was submitted.
+  // Wakes the driving thread after a submission.
   virtual void call_driver() {}
-  // No other thread is there: runs the job in this thread at once. False: it must be queued.
+  // Runs the job in this thread at once, since no other thread drives. False: it must be queued.
   virtual bool run_at_once(Job&) { return false; }
 
   void finish(std::shared_ptr<Job> job);  // under the lock
   fdl_comm* comm() const { return comm_; }
 
-  std::vector<std::shared_ptr<Job>> submitted_;  // and not yet taken up by the driving thread
+  std::vector<std::shared_ptr<Job>> submitted_;  // not yet taken by the driving thread
 
  private:
   void enqueue(std::shared_ptr<Job> job, Lock& lock);
@@ -111,7 +112,7 @@ class Serving {
   std::vector<std::function<void()>> calls_;
   std::thread thread_;
   std::thread second_;
-  std::shared_ptr<bool> destroyed_;  // the serving thread's own: a callback may end this object
+  std::shared_ptr<bool> destroyed_;  // owned by the serving thread: a callback may destroy this object
 };
 
 }  // namespace farandole_python

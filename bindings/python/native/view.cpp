@@ -1,4 +1,4 @@
-// How each of the ways into a Python object's memory is read.
+// One function for each protocol that describes a Python object's memory.
 #include "view.h"
 
 #include <pybind11/stl.h>
@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "dlpack.h"
-#include "failure.h"
+#include "exceptions.h"
 
 namespace farandole_python {
 namespace py = pybind11;
@@ -48,7 +48,7 @@ std::optional<fdl_dtype> real_dtype(size_t bytes) {
   }
 }
 
-// A format of the struct module: one letter, perhaps after a mark of byte order that must be this machine's.
+// A format of the struct module: one letter, optionally after a byte order character that matches this machine.
 std::optional<fdl_dtype> format_dtype(const char* format, size_t bytes) {
   std::string text = format ? format : "B";
   if (!text.empty() && std::string("@=<|").find(text[0]) != std::string::npos) text.erase(0, 1);
@@ -74,7 +74,7 @@ bool is_row_major(int ndim, const int64_t* shape, const int64_t* strides, int64_
   return true;
 }
 
-// Holds a Py_buffer until the View ends. Nothing where the object does not give one.
+// The View owns a Py_buffer. Empty if the object does not provide one.
 std::optional<View> view_of_buffer(py::handle object, Access access) {
   auto* buffer = new Py_buffer{};
   int flags = PyBUF_FORMAT | PyBUF_STRIDES | (access == Access::kWrite ? PyBUF_WRITABLE : 0);
@@ -118,11 +118,11 @@ std::optional<fdl_dtype> dlpack_dtype(dlpack::DataType type) {
   }
 }
 
-// Streams as both protocols number them: 1 is the old default stream, which every other waits for and waits for it.
+// Streams as both protocols number them: 1 is the legacy default stream, which synchronizes with all others.
 constexpr int kDefaultStream = 1;
 
-// What is written by others afterwards comes after the stream that is asked for here. Producers from before version 1
-// of the standard do not know what a version is.
+// The producer orders its earlier work before the stream that is passed here. Producers older than version 1 of the
+// standard reject `max_version` with a TypeError.
 py::object dlpack_capsule(py::handle object) {
   py::dict asked;
   if (py::hasattr(object, "__dlpack_device__")) {
@@ -137,23 +137,23 @@ py::object dlpack_capsule(py::handle object) {
   return object.attr("__dlpack__")(**asked);
 }
 
-// The tensor of a capsule that nobody has taken, and whether it may only be read.
+// The tensor of a capsule that has not been consumed, and whether it is read-only.
 std::pair<const dlpack::Tensor*, bool> tensor_of(py::handle capsule, py::handle object) {
   if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
     auto* versioned = static_cast<dlpack::Versioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
     if (versioned->major != dlpack::kMajor)
       refuse(type_name(object) + " gives DLPack " + std::to_string(versioned->major) + "." +
-             std::to_string(versioned->minor) + ", of which nothing is known here; version 1 is");
+             std::to_string(versioned->minor) + ", which is not supported; version 1 is");
     return {&versioned->tensor, versioned->flags & 1};
   }
   if (!PyCapsule_IsValid(capsule.ptr(), "dltensor"))
     refuse(type_name(object) +
-           ".__dlpack__() gave no DLPack tensor, or one that somebody has taken already; it must "
-           "give a new capsule each time");
+           ".__dlpack__() returned no DLPack tensor, or one that was consumed already; it must "
+           "return a new capsule each time");
   return {&static_cast<dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"))->tensor, false};
 }
 
-// The capsule is kept and not renamed: its own destructor gives the tensor back when the View ends.
+// The capsule is kept and not renamed: its own destructor releases the tensor when the View is destroyed.
 View view_of_dlpack(py::handle object, Access access) {
   py::object capsule = dlpack_capsule(object);
   const auto [tensor, read_only] = tensor_of(capsule, object);
@@ -175,8 +175,8 @@ View view_of_dlpack(py::handle object, Access access) {
           place};
 }
 
-// CuPy's, Numba's and PyTorch's description of an array on a CUDA device, version 3. It does not say which device: that
-// is asked of the object, or of DLPack.
+// The description of an array on a CUDA device by CuPy, Numba and PyTorch, version 3. It lacks the device index, which
+// comes from __dlpack_device__.
 View view_of_cuda_array(py::handle object, Access access) {
   const auto facts = object.attr("__cuda_array_interface__").cast<py::dict>();
   const auto type = facts["typestr"].cast<std::string>();
@@ -212,7 +212,7 @@ View view_of_cuda_array(py::handle object, Access access) {
 
 // (pointer, dtype, shape or count): the caller keeps the memory.
 View view_of_pointer(const py::tuple& parts) {
-  if (parts.size() != 3) refuse("memory by hand is (pointer, dtype, shape)");
+  if (parts.size() != 3) refuse("memory without an object is (pointer, dtype, shape)");
   View view;
   view.data = reinterpret_cast<void*>(parts[0].cast<uintptr_t>());
   view.dtype = static_cast<fdl_dtype>(parts[1].cast<int>());
@@ -224,7 +224,7 @@ View view_of_pointer(const py::tuple& parts) {
   return view;
 }
 
-// NumPy's arrays of ml_dtypes give no buffer; their bits as plain integers do.
+// NumPy's arrays of ml_dtypes provide no buffer. A view of their bits as integers does.
 std::optional<View> view_of_extension_dtype(py::handle object, Access access) {
   if (!py::hasattr(object, "dtype") || !py::hasattr(object, "view")) return std::nullopt;
   auto name = py::str(object.attr("dtype")).cast<std::string>();
@@ -259,7 +259,7 @@ View view_of(py::handle object, Access access) {
     refuse(type_name(object) + (access == Access::kWrite ? " cannot be written to; give an array that owns its memory"
                                                          : " gives no plain memory; give a numeric array"));
   }
-  // Before DLPack: it names the stream on which the array is worked with.
+  // Before DLPack, because it names the stream on which the array is used.
   if (py::hasattr(object, "__cuda_array_interface__")) return view_of_cuda_array(object, access);
   if (py::hasattr(object, "__dlpack__")) return view_of_dlpack(object, access);
   refuse(type_name(object) +

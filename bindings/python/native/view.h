@@ -1,5 +1,5 @@
-// View: the memory of a Python object, whoever owns it: buffer protocol, DLPack, __cuda_array_interface__, or (pointer,
-// dtype, shape) by hand.
+// View: the memory of a Python object, through the buffer protocol, DLPack, __cuda_array_interface__, or as a tuple
+// (pointer, dtype, shape).
 #pragma once
 
 #include <farandole/farandole.h>
@@ -10,14 +10,14 @@
 
 namespace farandole_python {
 
-// Where memory lies, and the stream on which its owner works with it.
+// The device of memory, and the stream on which its owner uses it.
 struct Place {
   fdl_device_kind kind = FDL_DEVICE_CPU;
   int index = 0;
   void* stream = nullptr;
 
   bool on_device() const { return kind != FDL_DEVICE_CPU; }
-  // None for the CPU's memory, else (kind, index, stream): as Python hands it back.
+  // None for the CPU, else (kind, index, stream).
   pybind11::object to_python() const;
   static Place from_python(pybind11::handle place);
 };
@@ -26,7 +26,7 @@ struct View {
   void* data = nullptr;
   fdl_dtype dtype = FDL_UINT8;
   std::vector<int64_t> shape;
-  pybind11::object owner;  // keeps the memory where it is
+  pybind11::object owner;  // keeps the memory alive
   Place place;
 
   size_t count() const {
@@ -38,8 +38,8 @@ struct View {
 
 enum class Access { kRead, kWrite };
 
-// Throws InvalidArgumentError for what is no tensor, is not contiguous, has a type that no operation takes, lies on
-// another device than CUDA's, or is read-only where Access::kWrite is asked.
+// Throws InvalidArgumentError if the object is not a tensor, is not contiguous, has an unsupported type, is on an
+// unsupported device, or is read-only although `access` is kWrite.
 View view_of(pybind11::handle object, Access access);
 
 }  // namespace farandole_python

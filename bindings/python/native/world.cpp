@@ -1,9 +1,9 @@
-// Meeting the other ranks, and the sets of ranks.
+// Worlds and groups of ranks.
 #include "world.h"
 
 #include <pybind11/stl.h>
 
-#include "failure.h"
+#include "exceptions.h"
 
 namespace farandole_python {
 namespace py = pybind11;
@@ -48,7 +48,7 @@ void World::close() {
 }
 
 fdl_world* World::get() const {
-  if (!world_) raise_error(FDL_SHUT_DOWN, "farandole has been shut down; call init() again to make a new world");
+  if (!world_) raise_error(FDL_SHUT_DOWN, "farandole has been shut down; call init() again to create a new world");
   return world_;
 }
 
@@ -147,7 +147,7 @@ std::shared_ptr<Group> Group::split(int color, int key) const {
 
 void Group::close() {
   fdl_group* group = std::exchange(group_, nullptr);
-  // The world's own group ends with it, and a world that was closed has ended all its groups.
+  // The world owns its own group, and closing the world has ended all its groups.
   if (!group || !owned_ || !world_->is_open()) return;
   py::gil_scoped_release release;
   fdl_group_destroy(group);

@@ -1,4 +1,4 @@
-// World and Group as Python objects. They know whether the C object behind them still lives.
+// World and Group as Python objects. Each records whether its C object still exists.
 #pragma once
 
 #include <farandole/farandole.h>
@@ -12,8 +12,8 @@ namespace farandole_python {
 
 class World {
  public:
-  // `facts` holds what init was given: rank, size, local_rank, local_size (-1: from the environment), rendezvous,
-  // job_key (None: likewise); `options` the knobs by name.
+  // `facts`: the arguments of init: rank, size, local_rank, local_size (-1: from the environment), rendezvous, job_key
+  // (None: from the environment). `options`: the settings by name.
   World(const pybind11::dict& facts, const pybind11::dict& options);
   ~World() { close(); }
   World(const World&) = delete;

@@ -9,7 +9,6 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_eks as eks
 import pulumi_kubernetes as k8s
-
 from farandole.integrations.kubernetes import generate
 from farandole.integrations.kubernetes.document import load
 from farandole.integrations.kubernetes.instances import find

@@ -1,23 +1,25 @@
-"""train_pipeline: a step of Kubeflow Pipelines that runs a job of farandole over several pods, and fails where the job fails.
+"""train_pipeline: a step of Kubeflow Pipelines that runs a job of farandole over several pods, and fails where the job
+fails.
 
     python train_pipeline.py train_pipeline.yaml      # compiled: upload it, or submit it with kfp.Client()
 
-The step itself is one small pod: it prints the job's manifest, applies it, and follows its logs until it ends. Its image has
-farandole and kubectl; its service account may make Jobs, Services and PodDisruptionBudgets and read pods and their logs
-(step-role.yaml).
+The step itself is one small pod: it prints the job's manifest, applies it, and follows its logs until it ends. Its
+image has farandole and kubectl; its service account may make Jobs, Services and PodDisruptionBudgets and read pods and
+their logs (step-role.yaml).
 """
 
 import sys
 
 from kfp import compiler, dsl
 
-# Values arrive as $1, $2, ...: none of them becomes part of the script. The job's name is the run's, so that runs do not
-# meet; what an earlier attempt of this run left is removed first. `logs` ends with the code of the job.
+# Values arrive as $1, $2, ...: none of them becomes part of the script. The job's name is the run's, so that runs do
+# not meet; what an earlier attempt of this run left is removed first. `logs` ends with the code of the job.
 SCRIPT = """
 set -eu
 name=$1 nodes=$2 per_node=$3 image=$4 checkpoint=$5 account=$6 epochs=$7
 farandole kubernetes gen job --name "$name" --nnodes "$nodes" --nproc-per-node "$per_node" --image "$image" \
-  --service-account "$account" -- python /app/train_torch.py --epochs "$epochs" --checkpoint "$checkpoint" >/tmp/job.yaml
+  --service-account "$account" -- python /app/train_torch.py --epochs "$epochs" \
+--checkpoint "$checkpoint" >/tmp/job.yaml
 kubectl delete --ignore-not-found -f /tmp/job.yaml
 kubectl apply -f /tmp/job.yaml
 farandole kubernetes logs "$name" --follow

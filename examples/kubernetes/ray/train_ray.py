@@ -1,4 +1,5 @@
-"""train_ray: what a RayJob runs. farandole.integrations.ray makes Ray Train's workers one world; each run has its key.
+"""train_ray: the program of a RayJob. farandole.integrations.ray joins Ray Train's workers into one world,
+and each run has its own key.
 
 RANKS=2 python train_ray.py        # on the cluster that RAY_ADDRESS names, or on a new one of this machine
 """
@@ -7,9 +8,8 @@ import os
 
 
 def train(config):
-    import numpy as np
-
     import farandole
+    import numpy as np
 
     farandole.init()  # in the function that Ray runs, and never when a module is imported
     total = farandole.allreduce(np.array([float(farandole.rank())]), name="ranks", op=farandole.SUM)
@@ -19,9 +19,8 @@ def train(config):
 
 def main():
     import ray
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
-
     from farandole.integrations.ray import FarandoleTrainer
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
 
     if not ray.is_initialized():
         ray.init()

@@ -1,4 +1,4 @@
-// Fusion: puts small sums that are alike into one bucket.
+// fuse() combines small allreduces of the same type and scales into shared buckets.
 #include "agree/negotiation/fusion.h"
 
 #include <map>
@@ -8,6 +8,7 @@ namespace fdl {
 namespace {
 
 using Likeness = std::tuple<Dtype, uint8_t, double, double, int32_t>;
+// Only tensors that are equal in all of these may share a bucket.
 
 Likeness likeness_of(const Bucket& bucket) {
   return {bucket.dtype, bucket.op, bucket.prescale, bucket.postscale, bucket.device};
@@ -17,9 +18,10 @@ std::size_t bytes_of_first(const Bucket& bucket) {
   return static_cast<std::size_t>(bucket.element_counts.front()) * size_of(bucket.dtype);
 }
 
+// A bucket that may take more tensors.
 struct Opened {
-  std::size_t index;  // in the result
-  std::size_t room;
+  std::size_t index;       // in the result
+  std::size_t free_bytes;  // until fusion_bytes is reached
 };
 
 }  // namespace
@@ -40,7 +42,7 @@ std::vector<Bucket> fuse(std::vector<Bucket> buckets, std::size_t fusion_bytes) 
     auto& candidates = opened[likeness_of(bucket)];
     Opened* place = nullptr;
     for (Opened& candidate : candidates) {
-      if (candidate.room >= bytes) {
+      if (candidate.free_bytes >= bytes) {
         place = &candidate;
         break;
       }
@@ -53,7 +55,7 @@ std::vector<Bucket> fuse(std::vector<Bucket> buckets, std::size_t fusion_bytes) 
     fused[place->index].names.push_back(std::move(bucket.names.front()));
     fused[place->index].element_counts.push_back(bucket.element_counts.front());
     fused[place->index].apart |= bucket.apart;
-    place->room -= bytes;
+    place->free_bytes -= bytes;
   }
   return fused;
 }

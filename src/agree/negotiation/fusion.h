@@ -1,4 +1,4 @@
-// Fusion: puts small sums that are alike into one bucket.
+// fuse() combines small allreduces of the same type and scales into shared buckets.
 #pragma once
 
 #include <cstddef>
@@ -8,10 +8,10 @@
 
 namespace fdl {
 
-// Buckets of one tensor each become buckets of several: allreduces without error that share dtype, op, scales and
-// device, up to `fusion_bytes`. Each tensor goes, in order, into the first bucket it matches and fits, past others that
-// it does not; so order is kept within a bucket, and between buckets the first tensor of each decides. A larger tensor
-// stays alone; 0 fuses nothing.
+// Combines buckets of one tensor each into buckets of several: allreduces without error that share dtype, op, scales
+// and device, up to `fusion_bytes`. Tensors are placed in order, each into the first bucket that it matches and fits.
+// The order is kept within a bucket; buckets are ordered by their first tensors. A larger tensor stays alone. 0 fuses
+// nothing.
 std::vector<Bucket> fuse(std::vector<Bucket> buckets, std::size_t fusion_bytes);
 
 }  // namespace fdl

@@ -1,4 +1,4 @@
-// Together: one pass over the buckets, with the bytes that have come together so far.
+// mark_group_launches() makes one pass over the buckets and counts the bytes of the current group.
 #include "agree/negotiation/group_launch.h"
 
 #include <numeric>
@@ -9,10 +9,10 @@
 namespace fdl {
 namespace {
 
-// A launch can hold more; what so many save beyond one is little.
+// A launch could hold more buckets, but the saving per bucket is small by then.
 constexpr std::size_t kMostBuckets = 64;
 
-// Of what it leaves on a rank; nothing where it must be alone.
+// The bytes of the bucket's results on a rank, or nothing if it must be launched alone.
 std::optional<std::size_t> group_bytes(const Bucket& bucket, const FindRequest& find) {
   if (bucket.code != Code::ok || bucket.device < 0) return std::nullopt;
   switch (bucket.kind) {
@@ -39,8 +39,8 @@ std::optional<std::size_t> group_bytes(const Bucket& bucket, const FindRequest& 
 
 }  // namespace
 
-void begin_group(std::vector<Bucket>& buckets, std::size_t most_bytes, const FindRequest& find) {
-  Bucket* before = nullptr;  // the last of those that begin together so far
+void mark_group_launches(std::vector<Bucket>& buckets, std::size_t most_bytes, const FindRequest& find) {
+  Bucket* before = nullptr;  // the last member of the current group
   std::size_t count = 0;
   std::size_t total = 0;
   for (Bucket& bucket : buckets) {

@@ -1,4 +1,4 @@
-// Request and Plan: their names and small questions.
+// Request and Plan: names of kinds, counts of elements, and searches by name.
 #include "agree/negotiation/message.h"
 
 #include <algorithm>

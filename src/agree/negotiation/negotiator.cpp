@@ -1,4 +1,4 @@
-// Negotiator: gathers the requests of all ranks of a group and decides what all will do next.
+// Negotiator gathers the requests of all ranks of a group and decides what all ranks run next.
 #include "agree/negotiation/negotiator.h"
 
 #include <fmt/format.h>
@@ -15,6 +15,7 @@
 namespace fdl {
 namespace {
 
+// Why a unit fails on all ranks; a bucket carries these fields to every rank.
 struct Failure {
   Code code = Code::mismatch;
   std::string text;
@@ -22,7 +23,7 @@ struct Failure {
 };
 
 int32_t priority_of(const Unit& unit) {
-  if (unit.is_join) return std::numeric_limits<int32_t>::min();  // it ends what came before it
+  if (unit.is_join) return std::numeric_limits<int32_t>::min();  // a join ends everything submitted before it
   int32_t priority = std::numeric_limits<int32_t>::min();
   for (const Pending& pending : unit.members) priority = std::max(priority, pending.first().priority);
   return priority;
@@ -32,12 +33,13 @@ bool had_joined(const Unit& unit, int rank) {
   return !unit.joined.empty() && unit.joined[static_cast<std::size_t>(rank)];
 }
 
-// A rank whose part of a group lacks this name: it has submitted its group as whole, so nothing more would come.
+// Finds a rank whose part of a group lacks this name. That rank has submitted its whole group, so the name would never
+// arrive.
 std::optional<Failure> missing_member(const Unit& unit, const Pending& pending, const NegotiatorOptions& options) {
   for (int rank = 0; rank < options.size; ++rank) {
     if (pending.asked_by(rank) || had_joined(unit, rank)) continue;
-    Mismatch mismatch{pending.first_rank, rank, fmt::format("it in group '{}'", pending.first().group), "it not",
-                      "all ranks must submit the same group"};
+    Mismatch mismatch{pending.first_rank, rank, fmt::format("it in group '{}'", pending.first().group),
+                      "no operation of this name", "all ranks must submit the same group"};
     if (rank < pending.first_rank) {
       std::swap(mismatch.first, mismatch.second);
       std::swap(mismatch.first_has, mismatch.second_has);
@@ -47,7 +49,7 @@ std::optional<Failure> missing_member(const Unit& unit, const Pending& pending, 
   return std::nullopt;
 }
 
-// A joined rank contributes zeros to sums; to nothing else has it anything to contribute.
+// A joined rank contributes zeros to an allreduce. No other operation has a neutral contribution, so it fails.
 std::optional<Failure> needs_joined(const Unit& unit, const Pending& pending, const NegotiatorOptions& options) {
   const RequestKind kind = pending.first().kind;
   if (kind == RequestKind::allreduce) return std::nullopt;
@@ -61,6 +63,7 @@ std::optional<Failure> needs_joined(const Unit& unit, const Pending& pending, co
   return std::nullopt;
 }
 
+// The first failure of the unit in rank order, so that the text does not depend on the order of arrival.
 std::optional<Failure> failure_of(const Unit& unit, const NegotiatorOptions& options) {
   for (const Pending& pending : unit.members) {
     const auto votes = pending.votes();
@@ -73,6 +76,7 @@ std::optional<Failure> failure_of(const Unit& unit, const NegotiatorOptions& opt
   return std::nullopt;
 }
 
+// allgather: the rows of each rank. alltoall: the splits of each rank, one rank after the other.
 std::vector<int64_t> rows_of(const Pending& pending, int size) {
   std::vector<int64_t> rows;
   const RequestKind kind = pending.first().kind;
@@ -89,7 +93,7 @@ std::vector<int64_t> rows_of(const Pending& pending, int size) {
   return rows;
 }
 
-// Whether tensors that lie in memory of the group's do so alike everywhere; what lies elsewhere need not.
+// Whether tensors in symmetric memory lie at different places on different ranks. Tensors elsewhere need not agree.
 bool lies_apart(const Pending& pending, int size) {
   const auto is_placed = [](const Request& request) { return request.place >= 0; };
   if (std::ranges::none_of(pending.variants, is_placed)) return false;
@@ -135,7 +139,7 @@ Bucket join_bucket(const Unit& unit) {
   return bucket;
 }
 
-// Neighbours of one kind share a bucket: the text is what matters.
+// Consecutive failures of one kind with the same text share a bucket.
 void append_failed(std::vector<Bucket>& buckets, RequestKind kind, const std::string& name, const Failure& failure) {
   const bool fits = !buckets.empty() && buckets.back().kind == kind && buckets.back().code == failure.code &&
                     buckets.back().error == failure.text;
@@ -167,10 +171,11 @@ struct Negotiator::State {
 
   NegotiatorOptions options;
   Waiting waiting;
-  std::optional<Failure> left;
+  std::optional<Failure> left;  // set once a rank has left; it fails everything from then on
   std::vector<std::string> decided_without_all;
 };
 
+// Must see every unit that is decided: RootRequestCache uses the names to drop requests that were on their way.
 void Negotiator::State::note_absence(const Unit& unit) {
   for (const Pending& pending : unit.members) {
     if (pending.asked < options.size) decided_without_all.push_back(pending.name);
@@ -180,10 +185,10 @@ void Negotiator::State::note_absence(const Unit& unit) {
 void Negotiator::State::append_overdue(std::vector<Bucket>& buckets, int64_t now_ns) {
   for (const std::string& name : find_overdue(waiting, options, now_ns)) {
     const auto found = waiting.pending().find(name);
-    if (found == waiting.pending().end()) continue;  // went with its group
+    if (found == waiting.pending().end()) continue;  // an earlier name of this loop has taken its group
     const Stall stall = stall_of(waiting, found->second, options, now_ns);
     const int culprit = stall.missing.empty() ? -1 : stall.missing.front();
-    const Failure failure{Code::timeout, stall.text + "; this is as long as it may take, so it fails on all ranks",
+    const Failure failure{Code::timeout, stall.text + "; the stall limit has passed, so it fails on all ranks",
                           culprit};
     const Unit unit = waiting.take(name);
     append_failed(buckets, unit, failure);
@@ -198,6 +203,7 @@ void Negotiator::State::append_left(std::vector<Bucket>& buckets) {
   }
 }
 
+// The sort is stable: units of one priority keep the order in which they became ready.
 void Negotiator::State::append_ready(std::vector<Bucket>& buckets) {
   auto units = waiting.take_ready();
   std::ranges::stable_sort(units, std::ranges::greater(), priority_of);

@@ -1,4 +1,5 @@
-// Negotiator: gathers the requests of all ranks of a group and decides what all will do next. Pure: no clock, no I/O.
+// Negotiator gathers the requests of all ranks of a group and decides what all ranks run next. It is pure: it reads no
+// clock and does no I/O. One thread calls it.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +13,23 @@
 namespace fdl {
 
 struct NegotiatorOptions {
-  int size = 1;                  // ranks of the group
-  std::size_t fusion_bytes = 0;  // 0: no fusion
-  int64_t stall_warning_ns = 0;  // 0: never
-  int64_t stall_shutdown_ns = 0;
-  int lock_after = 0;       // how often a step must repeat before RootSession locks its order; 0: never
-  bool optimistic = false;  // ranks cannot read how far the others are: the order is a blind one
-  // "rank 3 (host-b)": how texts name rank r of the group.
+  int size = 1;                   // ranks of the group
+  std::size_t fusion_bytes = 0;   // 0: no fusion
+  int64_t stall_warning_ns = 0;   // report a name that has waited so long; 0: never
+  int64_t stall_shutdown_ns = 0;  // fail a name that has waited so long; 0: never
+  int lock_after = 0;             // how often a step must repeat before RootSession locks its order; 0: never
+  bool optimistic = false;        // lock an optimistic order: ranks cannot read each other's readiness
+  // rank_names[r] names rank r of the group in texts, such as "rank 3 (host-b)".
   std::vector<std::string> rank_names;
 };
 
-// Tensors that the same ranks have submitted and the same others have not.
+// Tensors that the same ranks have submitted and the same other ranks have not.
 struct Stall {
   std::vector<std::string> names;
   std::vector<int> ready;
   std::vector<int> missing;
-  int64_t waiting_ns = 0;  // the longest of them
-  std::string text;        // one sentence for the log, with hosts and with what the missing ranks wait for instead
+  int64_t waiting_ns = 0;  // of the name that has waited longest
+  std::string text;        // one sentence for the log: hosts, and the names that the missing ranks wait for instead
 };
 
 class Negotiator {
@@ -36,34 +37,34 @@ class Negotiator {
   explicit Negotiator(NegotiatorOptions options);
   ~Negotiator();
 
-  // `now_ns` marks when the first rank asked, for stalls. A rank's second request of a name that is still pending is
-  // refused where it is submitted (by the runtime), never here. Members of a group come in one call.
+  // `now_ns` starts the stall clock of names that are new. The runtime refuses a rank's second request of a name that
+  // is still pending; here it is a programming error. All members of a group come in one call.
   void submit(int from, const std::vector<Request>& requests, int64_t now_ns);
   void submit(int from, std::span<const Request* const> requests, int64_t now_ns);
 
-  // A rank has shut down: what is not decided yet and whatever is submitted later fails, on all ranks, with
-  // "rank 1 (host-b) has shut down" and, where given, ": <why>". The first one to leave is the one that is named.
+  // A rank has shut down: pending and later requests fail on all ranks with "rank 1 (host-b) has shut down" and,
+  // where given, ": <why>". The text names the first rank that left.
   void leave(int rank, std::string why = {});
 
-  // Everything that has become ready since the last call: fused, in an order that depends on submissions only.
+  // Decides everything that became ready since the last call, fused, in an order that depends on submissions only.
   Plan decide(int64_t now_ns);
-  // Names in the last plan for which some rank's request was not there: failures, and sums in which joined ranks
-  // take part with zeros. A request that such a rank made before it saw that plan is answered by that plan.
+  // Names in the last plan that lacked the request of some rank: failures, and allreduces to which joined ranks
+  // contribute zeros. The plan also answers requests that such a rank made before it decoded the plan.
   const std::vector<std::string>& decided_without_all() const;
 
-  // Stalls that have not been reported yet; each is reported once per warning interval.
+  // Stalls that are due for a report; each is returned once per warning interval.
   std::vector<Stall> stalls(int64_t now_ns);
-  // When stalls() or a stall shutdown may next have something to say; INT64_MAX when nothing is pending.
+  // The earliest time at which stalls() or decide() may report a stall; INT64_MAX when nothing is pending.
   int64_t next_alarm_ns() const;
 
-  // Whether nobody has left, and nobody has joined and waits for the others.
+  // Whether no rank has left and no rank has joined and waits for the others.
   bool all_take_part() const;
-  // As if nothing that is not decided yet had been asked for.
+  // Drops all requests that are not decided yet, as if they had never been submitted.
   void forget_pending();
 
-  // Names that are not decided yet.
+  // The number of names that are not decided yet.
   std::size_t pending() const;
-  // Whether `rank` waits for `name`; for a join, whether it has joined.
+  // Whether `rank` has submitted the request's name and waits for it; for a join, whether it has joined.
   bool has_asked(int rank, const Request& request) const;
 
  private:

@@ -1,4 +1,4 @@
-// Rules: what the requests of one name must have in common; one small function a rule.
+// The rules check what the requests of one name must have in common. Each rule is one small function.
 #include "agree/negotiation/rules.h"
 
 #include <fmt/format.h>
@@ -12,8 +12,8 @@
 namespace fdl {
 namespace {
 
-// What is demanded to be equal is compared with the lowest rank's: equality is transitive, so the first rank that
-// differs from it completes the lowest pair that disagrees.
+// Compares each vote with the one of the lowest rank. Equality is transitive, so the first vote that differs completes
+// the lowest pair of ranks that disagree.
 template <typename ValueOf, typename TextOf>
 std::optional<Mismatch> same(Votes votes, std::string_view what, ValueOf value_of, TextOf text_of) {
   const Vote& lowest = votes.front();
@@ -25,7 +25,7 @@ std::optional<Mismatch> same(Votes votes, std::string_view what, ValueOf value_o
   return std::nullopt;
 }
 
-// The lowest rank that breaks a rule by itself; `demand_of` gives the demand, or nothing where the request is fine.
+// The lowest rank that breaks a rule by itself. `demand_of` returns an empty demand where the request is valid.
 template <typename DemandOf>
 std::optional<Mismatch> alone(Votes votes, DemandOf demand_of) {
   for (const Vote& vote : votes) {
@@ -56,7 +56,7 @@ Fault fault_of_splits(const Request& request, int size) {
   if (std::ranges::any_of(request.splits, [](int64_t split) { return split < 0; })) {
     return {std::move(has), "no split may be negative"};
   }
-  // Subtracting from the rows that are left cannot overflow, adding up could.
+  // Subtract from the rows that are left: adding up the splits could overflow.
   int64_t left = rows;
   for (const int64_t split : request.splits) {
     if (split > left) return {std::move(has), fmt::format("together they may not be more than its {} rows", rows)};
@@ -176,6 +176,7 @@ std::optional<Mismatch> first_of(std::initializer_list<std::optional<Mismatch> (
 
 }  // namespace
 
+// Rules that others depend on come first: shapes are only compared among requests of one kind and dtype.
 std::optional<Mismatch> first_mismatch(Votes votes, int size) {
   if (auto mismatch = first_of({same_kind, same_group}, votes)) return mismatch;
   const RequestKind kind = votes.front().request->kind;

@@ -1,4 +1,4 @@
-// Stall: who waits for whom, since when, and for what the missing ranks wait instead.
+// The stall functions report names that wait for missing ranks, and what those ranks wait for instead.
 #include "agree/negotiation/stall.h"
 
 #include <fmt/format.h>
@@ -12,9 +12,10 @@
 namespace fdl {
 namespace {
 
+// Limits of a text: a stall of thousands of names or ranks must still fit into one line of the log.
 constexpr std::size_t kNamesShown = 6;
 constexpr std::size_t kRanksShown = 8;
-constexpr std::size_t kHintsShown = 3;  // ranks with a hint, and names in each
+constexpr std::size_t kHintsShown = 3;  // ranks with a hint, and names in each hint
 
 // "a, b, c and 12 more"
 template <typename TextOf>
@@ -32,7 +33,7 @@ std::string quoted(const std::vector<std::string>& names, std::size_t shown) {
   return list(names.size(), shown, [&](std::size_t i) { return fmt::format("'{}'", names[i]); });
 }
 
-// "3" of "rank 3 (host-b)": texts name world ranks, and only rank_names knows those.
+// Returns "3" for "rank 3 (host-b)": texts use world ranks, and only rank_names maps the group's ranks to them.
 std::string rank_number(int rank, const std::vector<std::string>& rank_names) {
   const std::string name = rank_name(rank, rank_names);
   const std::string number = name.substr(0, name.find(" ("));
@@ -49,7 +50,7 @@ std::vector<const Pending*> by_submission(const Waiting& waiting) {
   return result;
 }
 
-// Names that `missing` has asked for and `ready` has not: what it waits for instead.
+// Names that `missing` has submitted and `ready` has not: `missing` waits for these instead.
 std::vector<std::string> waits_for(const std::vector<const Pending*>& pending, int missing, int ready) {
   std::vector<std::string> names;
   for (const Pending* other : pending) {
@@ -94,7 +95,7 @@ void note_ranks(const Waiting& waiting, const Pending& pending, int size, Stall&
   }
 }
 
-// Names of one kind that wait for the same ranks.
+// The key of a stall: names of one kind that the same ranks have submitted and the same ranks are missing.
 using Likeness = std::tuple<RequestKind, std::vector<int>, std::vector<int>>;
 
 struct Candidate {
@@ -114,6 +115,7 @@ Stall stall_of(const Waiting& waiting, const Pending& pending, const NegotiatorO
 }
 
 std::vector<Stall> find_stalls(Waiting& waiting, const NegotiatorOptions& options, int64_t now_ns) {
+  // The usual case ends here: building the candidates below costs a map of vectors.
   const int64_t limit = options.stall_warning_ns;
   if (limit <= 0) return {};
   const auto is_due = [&](const auto& entry) { return now_ns - entry.second.reported_ns >= limit; };

@@ -1,4 +1,4 @@
-// Waiting: the names that some ranks have asked for, the groups they form, and who has joined.
+// Waiting keeps the requests that are not decided and finds out when a name, a group or a join is ready.
 #include "agree/negotiation/waiting.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 
 std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
 
-// A join comes behind everything that it made ready.
+// The sort key of ready units. A join sorts behind everything that it made ready.
 std::tuple<uint64_t, int, uint64_t> standing(const Unit& unit) {
   if (unit.members.empty()) return {unit.moment, std::numeric_limits<int>::max(), 0};
   return {unit.moment, unit.members.front().first_rank, unit.members.front().place};
@@ -44,9 +44,9 @@ void Waiting::add(int from, std::span<const Request* const> requests, int64_t no
     }
   }
   if (joined_count_ != joined_before) {
-    settle_everything();
+    collect_all_ready();
   } else {
-    for (const Request* request : requests) settle(request->name);
+    for (const Request* request : requests) collect_if_ready(request->name);
   }
   if (joined_count_ == size_) finish_join();
 }
@@ -61,7 +61,8 @@ void Waiting::note(int from, const Request& request, int64_t now_ns) {
     pending.first_rank = from;
   }
   FDL_CHECK(!pending.asked_by(from));
-  // Looking at the first and the last is enough where ranks agree, and bounded where each differs (rows of allgather).
+  // Comparing with the first and the last variant is enough where ranks agree, and keeps the cost constant where every
+  // rank's request differs (the rows of an allgather).
   const auto last = static_cast<int32_t>(pending.variants.size()) - 1;
   int32_t variant = last + 1;
   if (last >= 0 && pending.variants.back() == request) variant = last;
@@ -70,6 +71,7 @@ void Waiting::note(int from, const Request& request, int64_t now_ns) {
   pending.variant_of[at(from)] = variant;
   ++pending.asked;
   const uint64_t place = places_[at(from)]++;
+  // The place of a name comes from its lowest rank, so it does not depend on the order of arrival.
   if (from <= pending.first_rank) {
     pending.first_rank = from;
     pending.place = place;
@@ -83,7 +85,7 @@ void Waiting::note_member(int from, const Request& request, bool is_new_variant)
     group.counts.assign(at(size_), 0);
     group.sizes.assign(at(size_), 0);
   }
-  // Only a variant that nobody has asked for yet can bring a name that the group does not know.
+  // Only a new variant can carry a name that the group does not have yet; this keeps the search rare.
   if (is_new_variant && std::ranges::find(group.names, request.name) == group.names.end()) {
     group.names.push_back(request.name);
   }
@@ -98,17 +100,20 @@ void Waiting::note_join(int rank, const Request& request) {
   joined_[at(rank)] = true;
   ++joined_count_;
   last_joined_ = rank;
+  // The name of the lowest joined rank stands for all of them.
   if (join_name_.empty() || std::find(joined_.begin(), joined_.end(), true) - joined_.begin() == rank) {
     join_name_ = request.name;
   }
 }
 
+// Every rank has submitted the name or has joined.
 bool Waiting::is_complete(const Pending& pending) const {
   int there = pending.asked;
   for (int rank = 0; joined_count_ > 0 && rank < size_; ++rank) there += joined_[at(rank)] && !pending.asked_by(rank);
   return there == size_;
 }
 
+// Every rank has submitted as many members as it announced, or has joined.
 bool Waiting::is_whole(const Group& group) const {
   int there = group.whole_ranks;
   for (int rank = 0; joined_count_ > 0 && rank < size_; ++rank) there += joined_[at(rank)] && !group.whole_at(rank);
@@ -116,8 +121,8 @@ bool Waiting::is_whole(const Group& group) const {
 }
 
 bool Waiting::is_ready(const Pending& pending) const {
-  // A group that all ranks have submitted as whole is ready even if they mean different members by it: nothing more
-  // would come. One name of which ranks say different groups is as hopeless.
+  // A group that all ranks have submitted as whole is ready even if its members differ between ranks, for no further
+  // member would arrive. The same is true of a name that ranks assign to different groups. failure_of() reports both.
   for (const Request& request : pending.variants) {
     if (!request.group.empty() && is_whole(groups_.at(request.group))) return true;
   }
@@ -125,17 +130,18 @@ bool Waiting::is_ready(const Pending& pending) const {
   return pending.variants.front().group.empty() || same_group(pending.votes()).has_value();
 }
 
-void Waiting::settle(const std::string& name) {
+void Waiting::collect_if_ready(const std::string& name) {
   const auto found = pending_.find(name);
   if (found == pending_.end() || !is_ready(found->second)) return;
   ready_.push_back(take(name));
 }
 
-void Waiting::settle_everything() {
+// Copies the names first, because collecting one removes it and its group from pending_.
+void Waiting::collect_all_ready() {
   std::vector<std::string> names;
   names.reserve(pending_.size());
   for (const auto& [name, pending] : pending_) names.push_back(name);
-  for (const std::string& name : names) settle(name);
+  for (const std::string& name : names) collect_if_ready(name);
 }
 
 void Waiting::finish_join() {
@@ -155,6 +161,7 @@ Unit Waiting::join_unit() {
   return unit;
 }
 
+// Collects the name and, transitively, all names that share a group with it.
 Unit Waiting::take(const std::string& name) {
   Unit unit;
   unit.moment = moment_;

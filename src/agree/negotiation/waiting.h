@@ -1,5 +1,5 @@
-// Waiting: the names that some ranks have asked for, the groups they form, and who has joined; it tells when what is
-// ready.
+// Waiting keeps the requests that are not decided: the names that some ranks have submitted, the groups that they form,
+// and the ranks that have joined. It finds out when a name, a group or a join is ready.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@
 
 namespace fdl {
 
-// One name, from the first request on until it is decided.
+// One name, from its first request until it is decided.
 struct Pending {
   std::string name;
-  std::vector<Request> variants;    // ranks mostly ask for the same: kept once
-  std::vector<int32_t> variant_of;  // of each rank; -1: has not asked
-  int asked = 0;
+  std::vector<Request> variants;    // the distinct requests; mostly one, because ranks mostly agree
+  std::vector<int32_t> variant_of;  // by rank: index of its variant; -1: it has not submitted the name
+  int asked = 0;                    // ranks that have submitted the name
   int64_t since_ns = 0;
   int64_t reported_ns = 0;  // when it was last reported as stalled; since_ns at first
-  // Where it stands: its number among the requests of the lowest rank that asked.
+  // The lowest rank that submitted the name, and the name's number among that rank's requests.
   int first_rank = 0;
   uint64_t place = 0;
 
@@ -33,10 +33,10 @@ struct Pending {
   std::vector<Vote> votes() const;
 };
 
-// Names that are decided together: one alone, or those of a group.
+// Names that are decided together: a single name, or all names of a group.
 struct Unit {
   std::vector<Pending> members;
-  uint64_t moment = 0;       // when the last request it needed came
+  uint64_t moment = 0;       // number of the add() call that made it ready
   std::vector<bool> joined;  // ranks that had joined at that moment; empty: none
   // A join is a unit without members.
   bool is_join = false;
@@ -48,15 +48,16 @@ class Waiting {
  public:
   explicit Waiting(int size);
 
-  // One event: every request of it is noted before anything is looked at, so that a group comes whole.
+  // Takes in one message. All its requests are recorded before readiness is checked, so a group is never seen in part.
   void add(int from, std::span<const Request* const> requests, int64_t now_ns);
 
-  // Units whose time has come, in the order in which they became ready; of one moment, by first rank and place.
+  // The units that are ready, in the order in which they became so; those of one moment by first rank and place.
   std::vector<Unit> take_ready();
-  // The unit of one pending name, ready or not: with the names of its groups. Everything, unit by unit.
+  // Takes the unit of one pending name, ready or not, with the other names of its groups.
   Unit take(const std::string& name);
+  // Takes everything, ready or not, unit by unit.
   std::vector<Unit> take_all();
-  // Forgets what is not ready.
+  // Drops what is not ready.
   void forget_pending() {
     pending_.clear();
     groups_.clear();
@@ -65,17 +66,17 @@ class Waiting {
 
   const std::unordered_map<std::string, Pending>& pending() const { return pending_; }
   std::unordered_map<std::string, Pending>& pending() { return pending_; }
-  std::size_t count() const;  // also what is ready and not taken
+  std::size_t count() const;  // pending names and ready units that were not taken
   bool has_asked(int rank, const Request& request) const;
-  // Whether nothing of `pending` is needed from `rank` any more.
+  // Whether `rank` has nothing left to submit for `pending`.
   bool is_done(const Pending& pending, int rank) const;
 
  private:
   struct Group {
-    std::vector<std::string> names;  // in order of arrival
-    std::vector<int32_t> counts;     // members that each rank has submitted
-    std::vector<int32_t> sizes;      // and how many it says there are
-    int whole_ranks = 0;             // that have submitted as many as they said
+    std::vector<std::string> names;  // in the order of arrival
+    std::vector<int32_t> counts;     // by rank: members that it has submitted
+    std::vector<int32_t> sizes;      // by rank: members that it has announced
+    int whole_ranks = 0;             // ranks with counts >= sizes
     bool whole_at(int rank) const {
       return counts[static_cast<std::size_t>(rank)] > 0 &&
              counts[static_cast<std::size_t>(rank)] >= sizes[static_cast<std::size_t>(rank)];
@@ -85,8 +86,8 @@ class Waiting {
   void note(int from, const Request& request, int64_t now_ns);
   void note_member(int from, const Request& request, bool is_new_variant);
   void note_join(int rank, const Request& request);
-  void settle(const std::string& name);
-  void settle_everything();
+  void collect_if_ready(const std::string& name);
+  void collect_all_ready();
   void finish_join();
   bool is_complete(const Pending& pending) const;
   bool is_whole(const Group& group) const;
@@ -97,7 +98,7 @@ class Waiting {
   std::unordered_map<std::string, Pending> pending_;
   std::map<std::string, Group> groups_;
   std::vector<Unit> ready_;
-  std::vector<uint64_t> places_;  // of each rank: how many requests it has made
+  std::vector<uint64_t> places_;  // by rank: how many requests it has made
   std::vector<bool> joined_;
   int joined_count_ = 0;
   int last_joined_ = -1;

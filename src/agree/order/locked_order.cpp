@@ -1,19 +1,20 @@
-// LockedOrder: one rank's part in an order of buckets that repeats.
+// LockedOrder executes one rank's part of the protocol that locked_order.h describes.
 #include "agree/order/locked_order.h"
 
 namespace fdl {
 namespace {
 
+// The requests of these kinds are equal on all ranks; allgather and alltoall may differ in their rows.
 bool same_on_all(RequestKind kind) { return kind != RequestKind::allgather && kind != RequestKind::alltoall; }
 
-// Priority only orders what is negotiated together.
+// Ignores the priority: it only sorts what one plan decides, and a locked order is sorted already.
 bool equal_but_priority(const Request& a, const Request& b) {
   return a.name == b.name && a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
          a.shape == b.shape && a.splits == b.splits && a.prescale == b.prescale && a.postscale == b.postscale &&
          a.group_size == b.group_size && a.device == b.device && a.place == b.place && a.group == b.group;
 }
 
-// What the bucket itself says of this rank's tensor.
+// Compares this rank's request with what the bucket records of it, for tensors without a shared request.
 bool fits_bucket(const Request& request, const Bucket& bucket, std::size_t index, int rank, int size) {
   if (request.kind != bucket.kind || request.dtype != bucket.dtype || request.op != bucket.op ||
       request.root != bucket.root || request.prescale != bucket.prescale || request.postscale != bucket.postscale ||
@@ -55,6 +56,7 @@ LockedOrder::LockedOrder(uint32_t epoch, int rank, int size, std::vector<Bucket>
       departed_(static_cast<std::size_t>(size), false),
       optimistic_(optimistic) {
   std::unordered_map<std::string_view, uint32_t> last;
+  // The tensors of one name form a ring through next_of_name; `last` is the ring's end so far.
   for (Bucket& bucket : buckets) {
     const auto number = static_cast<uint32_t>(buckets_.size());
     buckets_.push_back(std::make_shared<const Bucket>(std::move(bucket)));
@@ -86,11 +88,11 @@ std::optional<uint32_t> LockedOrder::find(const std::string& name) const {
   return id;
 }
 
-// Where no request is known that all ranks share, the first one that comes is what is expected from then on.
+// Where all ranks share no request of this name, the first request that arrives becomes the expected one.
 bool LockedOrder::fits(Tensor& tensor, const Request& request) const {
   if (tensor.expected) return equal_but_priority(*tensor.expected, request);
   const Bucket& bucket = *buckets_[tensor.place.bucket];
-  if (request.place >= 0) return false;  // of which the bucket says nothing
+  if (request.place >= 0) return false;  // the bucket does not record places in symmetric memory
   if (!fits_bucket(request, bucket, tensor.place.index, rank_, size_)) return false;
   tensor.expected = request;
   return true;
@@ -104,6 +106,7 @@ std::optional<LockedOrder::Place> LockedOrder::submit(const Request& request) {
   if (tensor.present || !fits(tensor, request)) return std::nullopt;
   tensor.present = true;
   tensor.due = false;
+  // The next submission of this name belongs to its next tensor in the order.
   tensors_[tensor.next_of_name].due = true;
   guess_ = *id + 1 == tensors_.size() ? 0 : *id + 1;
   ++waiting_;
@@ -111,8 +114,8 @@ std::optional<LockedOrder::Place> LockedOrder::submit(const Request& request) {
   return tensor.place;
 }
 
-// A position is published once its tensors are there, and never before the bucket's last run has begun; those that
-// begin together are published together, so that no rank ever sees some of them ready.
+// A position is published once all its tensors are present, and only after the previous run of its bucket has begun.
+// The members of a group launch are published in one step, so that no rank sees only some of them as ready.
 void LockedOrder::publish_ready() {
   for (;;) {
     const uint32_t behind = behind_group(publish_bucket_);
@@ -127,7 +130,7 @@ void LockedOrder::publish_ready() {
   }
 }
 
-// The first that need not begin with this one. The last of an order has none with it.
+// The index after the last bucket that is launched together with this one. Groups never cross the end of the order.
 uint32_t LockedOrder::behind_group(uint32_t bucket) const {
   while (bucket + 1 < buckets_.size() && buckets_[bucket]->launch_with_next) ++bucket;
   return bucket + 1;
@@ -142,10 +145,10 @@ void LockedOrder::depart(int rank) {
 
 std::optional<LockedOrder::Start> LockedOrder::begin() {
   if (!may_begin()) return std::nullopt;
-  const Start start{next_bucket_, optimistic_ && settled_};
+  const Start start{next_bucket_, optimistic_ && all_frozen_};
   ++next_;
   next_bucket_ = start.bucket + 1 == buckets_.size() ? 0 : start.bucket + 1;
-  if (start.hollow) return start;  // what is in its place stays there
+  if (start.hollow) return start;  // the entries of this bucket stay in their places
   const auto tensors = static_cast<uint32_t>(buckets_[start.bucket]->names.size());
   missing_[start.bucket] = tensors;
   const uint32_t first = first_tensor_[start.bucket];
@@ -154,16 +157,18 @@ std::optional<LockedOrder::Start> LockedOrder::begin() {
   return start;
 }
 
+// Only an optimistic order has provisional positions: the counts of all ranks decide their fate.
 LockedOrder::Fate LockedOrder::fate() const {
   if (!frozen_) return Fate::real;
-  if (!settled_) return Fate::open;
+  if (!all_frozen_) return Fate::open;
   return next_ <= real_ ? Fate::real : Fate::dropped;
 }
 
 bool LockedOrder::resume(Frozen counts) {
-  if (!optimistic_ || !frozen_ || settled_) return false;
+  if (!optimistic_ || !frozen_ || all_frozen_) return false;
+  // Any two ranks are at most one position apart, because a position ends only after all ranks have begun it.
   if (counts.least > next_ || counts.greatest < next_ || counts.greatest > counts.least + 1) return false;
-  settled_ = true;
+  all_frozen_ = true;
   real_ = counts.least;
   ready_ = counts.greatest;
   return true;

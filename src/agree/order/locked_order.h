@@ -1,27 +1,28 @@
-// LockedOrder: one rank's part in an order of buckets that repeats: nothing is negotiated, readiness is published.
+// LockedOrder executes one rank's part of a repeating order of buckets. Nothing is negotiated while the order is
+// locked: each rank publishes its readiness, and all ranks derive from it what runs next.
 //
-// Position p of the order is bucket p % buckets. A rank publishes how many positions it has all tensors of, counted
-// from the first; publishing is the promise to run them. A position begins when every rank has published it, so none
-// is ever begun by some ranks and not by others, and nothing that was begun need be taken back. Those that begin
-// together (together.h) are published together.
+// Position p of the order is bucket p % buckets. A rank publishes the number of positions of which it has all tensors,
+// counted from the first. Publishing is the promise to run them. A position begins when every rank has published it, so
+// no position is begun by some ranks only, and nothing that was begun is taken back. The members of a group launch
+// (group_launch.h) are published in one step.
 //
-//   How it is left.   Whoever meets something that the order does not foresee publishes its count once more, frozen;
-//                     whoever sees that freezes too. When all are frozen their counts are final, so all ranks know the
-//                     same least count m: positions below m run everywhere, what is above m was begun nowhere and is
-//                     asked for as usual. A rank that has departed counts as frozen where it stands.
+//   Leaving.          A rank that meets something outside the order publishes its count once more, frozen. A rank that
+//                     reads a frozen count freezes too. When all ranks are frozen, the counts are final and all ranks
+//                     compute the same least count m: the positions below m run everywhere. Positions from m on were
+//                     begun nowhere, and their tensors are negotiated as usual. A departed rank counts as frozen.
 //
-// No rank decides and no message is sent, so it does not matter who freezes, nor how many at once. Pure: the words of
-// the other ranks come from the caller, who publishes word() whenever it has changed.
+// No rank decides and no message is sent, so any number of ranks may freeze at the same time. The class is pure: the
+// caller publishes word() whenever it changes, and passes the words of the other ranks to look(). One thread calls it.
 //
-// A blind order is for ranks that cannot read each other's words. A position begins on a rank as soon as its tensors
-// are there and the one before it has finished here. Its collective itself proves that all ranks have begun it, for it
-// finishes nowhere before that: so of any two ranks, one is at most one position ahead.
+// An optimistic order is for ranks that cannot read each other's words. A position begins on a rank as soon as its
+// tensors are present and the previous position has finished on that rank. The collective finishes nowhere before all
+// ranks have begun it. Hence any two ranks are at most one position apart.
 //
-//   How it is left.   Whoever freezes tells the root how many positions it has begun; the root has the others freeze,
-//                     and tells all the least count and the greatest (RootSession). Until then what finishes is kept
-//                     back. Positions that all have begun are as good as ever. The one that only some have begun is
-//                     begun by the others too, with zeros, so that it ends; its outcome is dropped everywhere, and its
-//                     tensors are asked for as usual.
+//   Leaving.          A rank that freezes reports to the root how many positions it has begun. The root makes the other
+//                     ranks freeze and sends all of them the least and the greatest count (RootSession). Until then
+//                     results that finish are held back. Positions that all ranks have begun are valid. A position that
+//                     only some ranks have begun is begun by the others with zeros, so that it ends. Its result is
+//                     dropped on all ranks, and its tensors are negotiated as usual.
 #pragma once
 
 #include <algorithm>
@@ -43,68 +44,69 @@ class LockedOrder {
  public:
   struct Place {
     uint32_t bucket;
-    uint32_t index;  // in the bucket
+    uint32_t index;  // of the tensor within the bucket
   };
-  // The request that all ranks know under a name, or null: its shape and scales are what is expected.
+  // Returns the request that all ranks cache under a name, or null. It fixes the shape and scales that are expected.
   using Known = std::function<const Request*(const std::string& name)>;
   struct Start {
     uint32_t bucket;
-    bool hollow;  // without this rank's tensors, so that the others can end it
+    bool hollow;  // run it with zeros instead of this rank's tensors, so that it ends on the other ranks
   };
-  // What becomes of the position that this rank has begun and not finished.
+  // What becomes of the position that this rank has begun and not finished: its result is valid, is not decided yet
+  // (hold it back), or is dropped.
   enum class Fate { real, open, dropped };
 
-  // There is at least one bucket, and none is empty or an error.
+  // `buckets` has at least one bucket; none is empty and none is an error. The epoch identifies the order to readers.
   LockedOrder(uint32_t epoch, int rank, int size, std::vector<Bucket> buckets, const Known& known,
               bool optimistic = false);
 
-  // Where the tensor belongs; nothing where the order does not foresee it: then the order must be left.
+  // Returns the tensor's place, or nothing if the order does not contain it; the caller must then leave the order.
   std::optional<Place> submit(const Request& request);
   void freeze();
-  // This rank's word will not change any more.
+  // Marks a departed rank: its published word is final.
   void depart(int rank);
 
-  // What this rank publishes.
+  // The word that this rank publishes for the others to read.
   uint64_t word() const { return to_word({epoch_, published_, frozen_}); }
-  // Takes in the words of all ranks as they are published: word_of(rank). This rank's own is one of them, for only what
-  // the others can read is promised, or final.
+  // Reads the published words of all ranks, word_of(rank), this rank's own included: only what other ranks can read
+  // counts as promised or as final.
   template <typename WordOf>
   void look(const WordOf& word_of);
-  // The next bucket that must run now, in the order that is the same on all ranks.
+  // Returns the next bucket to run now, if any. The sequence is the same on all ranks.
   std::optional<Start> begin();
   bool may_begin() const {
     if (optimistic_ && next_ != finished_) return false;
-    return optimistic_ && !settled_ ? !frozen_ && next_ < published_ : next_ < ready_;
+    return optimistic_ && !all_frozen_ ? !frozen_ && next_ < published_ : next_ < ready_;
   }
 
-  // ---- blind ----
+  // ---- Only for an optimistic order
   bool optimistic() const { return optimistic_; }
   Fate fate() const;
-  // What was begun last has ended here.
+  // The position that was begun last has finished on this rank.
   void finish() { ++finished_; }
-  // All are frozen. False where that cannot be: this rank's own count does not lie between.
+  // All ranks are frozen with these counts. Returns false if this rank's own count contradicts them.
   [[nodiscard]] bool resume(Frozen counts);
 
   const std::vector<std::shared_ptr<const Bucket>>& buckets() const { return buckets_; }
   bool frozen() const { return frozen_; }
-  // Nothing will begin any more; what is still in its place was begun nowhere.
-  bool left() const { return settled_ && next_ == ready_ && (!optimistic_ || finished_ == next_); }
-  // Whether that rank, whose word this is, keeps the next position from beginning.
+  // Whether no position will begin any more. The entries that are still in their places were begun on no rank.
+  bool left() const { return all_frozen_ && next_ == ready_ && (!optimistic_ || finished_ == next_); }
+  // Whether the rank that published `word` keeps the next position from beginning.
   bool is_behind(uint64_t word) const {
     const Readiness other = readiness_of(word);
     return other.epoch != epoch_ || other.count <= next_;
   }
-  // This rank has published the next position, or begun it, and waits for others.
+  // Whether this rank has published the next position (optimistic: begun it) and other ranks are not as far.
   bool waits_for_others() const { return optimistic_ ? next_ > finished_ : published_ > next_; }
-  std::size_t waiting() const { return waiting_; }  // tensors in their places
-  // Positions; once the order is settled, those that count.
-  uint64_t begun() const { return optimistic_ && settled_ ? std::min(next_, real_) : next_; }
+  std::size_t waiting() const { return waiting_; }  // number of tensors in their places
+  // The number of positions begun; once all ranks of an optimistic order are frozen, only the valid ones.
+  uint64_t begun() const { return optimistic_ && all_frozen_ ? std::min(next_, real_) : next_; }
 
  private:
   struct Tensor {
     Place place;
-    uint32_t next_of_name;  // the next in the order that has the same name; itself where there is no other
-    bool due = false;       // of those of its name, the next to be submitted
+    uint32_t next_of_name;  // the next tensor of the same name in the order; itself if there is no other
+    bool due = false;       // it is the one of its name that is submitted next
     bool present = false;
     std::optional<Request> expected;
   };
@@ -122,35 +124,35 @@ class LockedOrder {
   int size_;
   std::vector<std::shared_ptr<const Bucket>> buckets_;
   std::vector<Tensor> tensors_;
-  std::vector<uint32_t> first_tensor_;  // of each bucket
-  std::vector<uint32_t> missing_;       // of each bucket: tensors that are not there yet
+  std::vector<uint32_t> first_tensor_;  // by bucket: index into tensors_
+  std::vector<uint32_t> missing_;       // by bucket: number of tensors that were not submitted yet
   std::unordered_map<std::string_view, uint32_t> by_name_;
   std::vector<bool> departed_;
-  uint32_t guess_ = 0;           // tensors mostly come in their order
-  uint64_t published_ = 0;       // positions
+  uint32_t guess_ = 0;           // the tensor expected next; tensors mostly arrive in order
+  uint64_t published_ = 0;       // number of positions published
   uint32_t publish_bucket_ = 0;  // published_ % buckets
-  uint64_t next_ = 0;            // positions begun
+  uint64_t next_ = 0;            // number of positions begun
   uint32_t next_bucket_ = 0;
-  uint64_t ready_ = 0;  // positions that all have published; blind: that any has begun, once that is known
+  uint64_t ready_ = 0;  // positions published by all ranks; optimistic: begun by any rank, set by resume()
   bool optimistic_;
-  uint64_t finished_ = 0;  // blind: positions that have ended here
-  uint64_t real_ = 0;      // blind: positions that all have begun, once that is known
+  uint64_t finished_ = 0;  // optimistic: positions that have finished on this rank
+  uint64_t real_ = 0;      // optimistic: positions that all ranks have begun, set by resume()
   std::size_t waiting_ = 0;
   bool frozen_ = false;
-  bool settled_ = false;
+  bool all_frozen_ = false;  // the counts of all ranks are final
 };
 
 template <typename WordOf>
 void LockedOrder::look(const WordOf& word_of) {
-  if (settled_) return;
+  if (all_frozen_) return;
   ready_ = kMaxReadinessCount;
-  settled_ = true;
+  all_frozen_ = true;
   for (int rank = 0; rank < size_; ++rank) {
     const Readiness there = readiness_of(word_of(rank));
-    const bool here = there.epoch == epoch_;  // else it has not heard of this order
+    const bool here = there.epoch == epoch_;  // otherwise the rank has not locked this order yet
     const bool frozen = here && there.frozen;
     ready_ = std::min(ready_, here ? there.count : 0);
-    settled_ = settled_ && (frozen || departed_[static_cast<std::size_t>(rank)]);
+    all_frozen_ = all_frozen_ && (frozen || departed_[static_cast<std::size_t>(rank)]);
     if (frozen) freeze();
   }
 }

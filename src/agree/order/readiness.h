@@ -1,25 +1,26 @@
-// Readiness: how far a rank is with an order that all have locked, as one number that others may read at any moment.
+// Readiness packs a rank's progress in a locked order into one word that other ranks may read at any moment.
 #pragma once
 
 #include <cstdint>
 
 namespace fdl {
 
-// A rank that publishes `count` has all tensors of that many positions, and thereby promises to run each of them that
-// all ranks have promised. Once frozen, it promises nothing more: its count is final for this epoch.
+// A rank that publishes `count` has all tensors of that many positions. It thereby promises to run each of them that
+// all ranks have promised. A frozen rank promises nothing more: its count is final for this epoch.
 struct Readiness {
-  uint32_t epoch = 0;  // which locked order; 0: none yet
+  uint32_t epoch = 0;  // number of the locked order; 0: none yet
   uint64_t count = 0;
   bool frozen = false;
 
   bool operator==(const Readiness&) const = default;
 };
 
+// A word holds 39 bits of count, 24 bits of epoch and the frozen bit.
 inline constexpr int kReadinessCountBits = 39;
 inline constexpr uint64_t kMaxReadinessCount = (uint64_t{1} << kReadinessCountBits) - 1;
-// Numbers of epochs begin again after this many; nobody is ever more than one epoch behind.
+// Epoch numbers wrap around after this many. That is unambiguous, because no rank is more than one epoch behind.
 inline constexpr uint32_t kReadinessEpochs = uint32_t{1} << 24;
-// The top bit: whoever sleeps wants to know of it, whatever it waits for.
+// The top bit, so that a waiter can wake up when it is set, whatever count it waits for.
 inline constexpr uint64_t kFrozenBit = uint64_t{1} << 63;
 
 constexpr uint64_t to_word(Readiness readiness) {

@@ -1,4 +1,4 @@
-// RepetitionDetector: recognises on the root that what is decided repeats, and says in which order to lock it.
+// RepetitionDetector finds the period of the root's decisions and derives the order to lock from it.
 #include "agree/order/repetition_detector.h"
 
 #include <algorithm>
@@ -10,15 +10,16 @@
 namespace fdl {
 namespace {
 
-constexpr int kLongestPeriod = 16;          // segments
-constexpr std::size_t kSegmentsKept = 64;   // with their buckets
-constexpr uint64_t kHardlyUsedRounds = 16;  // an order that is left so soon cost more than it gained
+constexpr int kLongestPeriod = 16;          // sequences
+constexpr std::size_t kSequencesKept = 64;  // each with its buckets
+constexpr uint64_t kHardlyUsedRounds = 16;  // an order that ran fewer rounds cost more than it gained
 constexpr int kMostRepeats = 1024;
-// Copying a tensor into a shared bucket and back gains nothing once it is larger than what a collective costs to start.
-// That is more between hosts, where the wire's delay is paid for each.
+// Limits of the parts into which a fused bucket is cut. A tensor above alone_bytes runs alone, because copying it into
+// a shared buffer and back takes longer than starting a collective. Starting one costs more between hosts, where each
+// pays the network's delay, so the limits are higher there.
 struct Cut {
   std::size_t alone_bytes;
-  std::size_t segment_bytes;
+  std::size_t part_bytes;
 };
 constexpr Cut kCutInMemory{64 * 1024, 512 * 1024};
 constexpr Cut kCutOnWires{512 * 1024, 8 * 1024 * 1024};
@@ -40,7 +41,7 @@ uint64_t hash_of(const Bucket& bucket, std::size_t index) {
   return hash;
 }
 
-// The bucket of a tensor alone, or of several that follow.
+// The fields that all tensors of the bucket share; the caller appends the tensors.
 Bucket without_tensors(const Bucket& bucket) {
   Bucket copy;
   copy.kind = bucket.kind;
@@ -59,39 +60,40 @@ void append_tensor(Bucket& to, const Bucket& from, std::size_t index) {
   if (!from.element_counts.empty()) to.element_counts.push_back(from.element_counts[index]);
 }
 
-struct Piece {
+// A run of tensors cut out of one bucket.
+struct Part {
   Bucket bucket;
   int32_t priority = 0;
-  std::size_t last = 0;  // where its last tensor stood
+  std::size_t last = 0;  // index of its last tensor in the bucket that was cut
   std::size_t bytes = 0;
 };
 
-// Small tensors of one priority stay together, up to segment_bytes; large ones go alone. A piece comes where its last
-// tensor stood, so that it keeps nothing waiting that was ready before.
+// Cuts a bucket into parts: small tensors of one priority share a part of up to part_bytes, larger tensors are alone.
+// A part is placed where its last tensor stood, so it delays no tensor that was ready before.
 void cut(const Bucket& bucket, Cut limits, const FindRequest& find, std::vector<Bucket>& order) {
   if (bucket.names.size() == 1) {
     order.push_back(bucket);
     order.back().launch_with_next = false;
     return;
   }
-  std::vector<Piece> pieces;
-  std::map<int32_t, std::size_t> open;  // of each priority, the piece that small tensors go into
+  std::vector<Part> parts;
+  std::map<int32_t, std::size_t> open;  // by priority: the index of the part that takes small tensors
   for (std::size_t i = 0; i < bucket.names.size(); ++i) {
     const std::size_t bytes = static_cast<std::size_t>(bucket.element_counts[i]) * size_of(bucket.dtype);
     const Request* request = find(bucket.names[i]);
     const int32_t priority = request == nullptr ? 0 : request->priority;
     const auto found = open.find(priority);
     const bool alone = bytes > limits.alone_bytes;
-    const bool fits = !alone && found != open.end() && pieces[found->second].bytes + bytes <= limits.segment_bytes;
-    if (!fits) pieces.push_back({.bucket = without_tensors(bucket), .priority = priority});
-    if (!fits && !alone) open[priority] = pieces.size() - 1;
-    Piece& piece = fits ? pieces[found->second] : pieces.back();
-    append_tensor(piece.bucket, bucket, i);
-    piece.last = i;
-    piece.bytes += bytes;
+    const bool fits = !alone && found != open.end() && parts[found->second].bytes + bytes <= limits.part_bytes;
+    if (!fits) parts.push_back({.bucket = without_tensors(bucket), .priority = priority});
+    if (!fits && !alone) open[priority] = parts.size() - 1;
+    Part& part = fits ? parts[found->second] : parts.back();
+    append_tensor(part.bucket, bucket, i);
+    part.last = i;
+    part.bytes += bytes;
   }
-  std::ranges::sort(pieces, {}, [](const Piece& piece) { return std::tuple(-int64_t{piece.priority}, piece.last); });
-  for (Piece& piece : pieces) order.push_back(std::move(piece.bucket));
+  std::ranges::sort(parts, {}, [](const Part& part) { return std::tuple(-int64_t{part.priority}, part.last); });
+  for (Part& part : parts) order.push_back(std::move(part.bucket));
 }
 
 }  // namespace
@@ -105,16 +107,17 @@ void RepetitionDetector::note(const Plan& plan, bool usual) {
   period_ = find_period();
 }
 
-// Without sight, only what needs something of every rank everywhere: a sum of any elements at all, and a barrier. (Not
-// on a device, where a sum is done for the host as soon as it is queued.)
+// An optimistic order takes only collectives that cannot finish on any rank before all ranks have begun them: barriers
+// and non-empty allreduces. A device's allreduce is excluded, because it is complete for the host once it is queued.
 bool RepetitionDetector::may_repeat(const Bucket& bucket) const {
   if (bucket.code != Code::ok || bucket.kind == RequestKind::join || bucket.names.empty()) return false;
-  if (bucket.apart) return false;  // no request for it is all ranks'
+  if (bucket.apart) return false;  // its requests differ between ranks, so none can be the expected one
   if (!optimistic_ || bucket.kind == RequestKind::barrier) return true;
   return bucket.kind == RequestKind::allreduce && bucket.device < 0 &&
          std::ranges::all_of(bucket.element_counts, [](int64_t count) { return count > 0; });
 }
 
+// A bucket in which a name repeats is divided between the old sequence and the new one.
 void RepetitionDetector::append(const Bucket& bucket) {
   Bucket part = without_tensors(bucket);
   for (std::size_t i = 0; i < bucket.names.size(); ++i) {
@@ -130,6 +133,7 @@ void RepetitionDetector::append(const Bucket& bucket) {
   open_.buckets.push_back(std::move(part));
 }
 
+// Compares the finished sequence with the one each period ago. The sums of hashes ignore the order of tensors.
 void RepetitionDetector::close() {
   matches_.resize(kLongestPeriod + 1, 0);
   for (std::size_t period = 1; period <= kLongestPeriod; ++period) {
@@ -137,7 +141,7 @@ void RepetitionDetector::close() {
     matches_[period] = equal ? matches_[period] + 1 : 0;
   }
   closed_.push_back(std::exchange(open_, {}));
-  if (closed_.size() > kSegmentsKept) closed_.pop_front();
+  if (closed_.size() > kSequencesKept) closed_.pop_front();
   names_.clear();
 }
 
@@ -149,7 +153,7 @@ void RepetitionDetector::forget() {
   period_ = 0;
 }
 
-// The open segment counts where it equals the one that it would repeat: then it is whole.
+// The open sequence is complete when it equals the one that it would repeat; only then does a period end with it.
 int RepetitionDetector::find_period() const {
   if (matches_.empty()) return 0;
   for (std::size_t period = 1; period <= kLongestPeriod && period <= closed_.size(); ++period) {
@@ -159,13 +163,14 @@ int RepetitionDetector::find_period() const {
   return 0;
 }
 
-// Of the times that this segment was seen, the one with the fewest buckets: timing kept others apart. 0: the open one.
-const RepetitionDetector::Segment& RepetitionDetector::best_of_those_like(std::size_t back) const {
+// Of the occurrences of this sequence, returns the one with the fewest buckets: the others were divided by timing.
+// `back` counts sequences from the end; 0 is the open one.
+const RepetitionDetector::Sequence& RepetitionDetector::best_of_those_like(std::size_t back) const {
   const auto period = static_cast<std::size_t>(period_);
-  const Segment* best = back == 0 ? &open_ : &ago(back);
+  const Sequence* best = back == 0 ? &open_ : &ago(back);
   for (std::size_t seen = 1; seen < static_cast<std::size_t>(repeats_) && back + seen * period <= closed_.size();
        ++seen) {
-    const Segment& other = ago(back + seen * period);
+    const Sequence& other = ago(back + seen * period);
     if (other.tensors == best->tensors && other.buckets.size() < best->buckets.size()) best = &other;
   }
   return *best;
@@ -174,15 +179,15 @@ const RepetitionDetector::Segment& RepetitionDetector::best_of_those_like(std::s
 std::vector<Bucket> RepetitionDetector::order(const FindRequest& find) const {
   std::vector<Bucket> order;
   for (auto back = static_cast<std::size_t>(period_); back-- > 0;) {
-    std::vector<Bucket> pieces;  // of buckets that began together
+    std::vector<Bucket> parts;  // of the buckets of one group launch
     const auto take_over = [&] {
-      begin_group(pieces, std::min(group_launch_bytes_, kCutOnDevices.segment_bytes), find);
-      std::ranges::move(pieces, std::back_inserter(order));
-      pieces.clear();
+      mark_group_launches(parts, std::min(group_launch_bytes_, kCutOnDevices.part_bytes), find);
+      std::ranges::move(parts, std::back_inserter(order));
+      parts.clear();
     };
     for (const Bucket& bucket : best_of_those_like(back).buckets) {
       const Cut limits = bucket.device >= 0 ? kCutOnDevices : optimistic_ ? kCutOnWires : kCutInMemory;
-      cut(bucket, limits, find, pieces);
+      cut(bucket, limits, find, parts);
       if (!bucket.launch_with_next) take_over();
     }
     take_over();

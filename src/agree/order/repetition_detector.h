@@ -1,12 +1,12 @@
-// RepetitionDetector: recognises on the root that what is decided repeats, and says in which order to lock it.
+// RepetitionDetector runs on the root. It recognises that the decisions repeat, and derives the order to lock.
 //
-// A segment is what is decided until a name comes again; segments are compared by their tensors, whatever the order and
-// the buckets in which timing put them. A period is the smallest number of segments after which they repeat: a program
-// that sums its loss thrice and its gradients once a step has four.
+// A sequence is what is decided until a name comes again. Sequences are compared by their tensors, regardless of the
+// order and the buckets in which timing put them. A period is the smallest number of sequences after which they repeat:
+// a training step that sums its loss three times and its gradients once has four.
 //
-// The order keeps to buckets that have run: all their tensors were submitted before any of them was finished, so no
-// rank waits for one before it submits another. They may be cut, never joined; and only what began together may do so
-// again.
+// The order reuses buckets that have run. All tensors of such a bucket were submitted before any of them was finished,
+// so no rank waits for one of them before it submits another. Buckets may therefore be cut but never joined, and only
+// buckets of one group launch may be launched together again.
 #pragma once
 
 #include <cstddef>
@@ -22,25 +22,25 @@ namespace fdl {
 
 class RepetitionDetector {
  public:
-  // `repeats`: how often a period must have been seen; 0: nothing is ever locked. `blind`: the order must prove itself
-  // as it runs, so there is nothing in it that one rank can finish before all have begun it. `group_launch_bytes`: the
-  // most that begins together.
+  // `repeats`: how often a period must have been seen; 0: never lock. `optimistic`: the order takes only collectives
+  // that finish on no rank before all ranks have begun them. `group_launch_bytes`: the limit of one group launch.
   explicit RepetitionDetector(int repeats, bool optimistic = false, std::size_t group_launch_bytes = 0)
       : repeats_(repeats), due_(repeats), optimistic_(optimistic), group_launch_bytes_(group_launch_bytes) {}
 
-  // A plan that was decided. `usual`: every rank had asked for all of it, and nothing failed.
+  // Takes in a plan that was decided. `usual`: every rank had submitted all of it, and nothing failed.
   void note(const Plan& plan, bool usual);
-  // Whether a period has just ended that may be locked. Then order() is what follows, again and again.
+  // Whether the last plan completed a period that may be locked. order() is then what follows, again and again.
   bool may_lock() const { return period_ > 0; }
   std::vector<Bucket> order(const FindRequest& find) const;
 
-  // The order was locked; and left after so many rounds. One that was hardly used is locked later next time.
+  // The order was locked, or was left after `rounds` runs. After an order that was hardly used, the next one needs more
+  // repeats.
   void locked();
   void left(uint64_t rounds);
 
  private:
-  struct Segment {
-    uint64_t tensors = 0;  // a sum of hashes: the order of tensors does not matter
+  struct Sequence {
+    uint64_t tensors = 0;  // sum of the tensors' hashes, which does not depend on their order
     std::vector<Bucket> buckets;
   };
 
@@ -49,17 +49,17 @@ class RepetitionDetector {
   void close();
   void forget();
   int find_period() const;
-  const Segment& best_of_those_like(std::size_t back) const;
-  const Segment& ago(std::size_t segments) const { return closed_[closed_.size() - segments]; }
+  const Sequence& best_of_those_like(std::size_t back) const;
+  const Sequence& ago(std::size_t sequences) const { return closed_[closed_.size() - sequences]; }
 
   int repeats_;
-  int due_;  // repeats that are asked for now
+  int due_;  // repeats required now: repeats_, or more after orders that were hardly used
   bool optimistic_;
   std::size_t group_launch_bytes_;
-  std::deque<Segment> closed_;
-  Segment open_;
+  std::deque<Sequence> closed_;
+  Sequence open_;
   std::unordered_set<std::string> names_;  // of open_
-  std::vector<int> matches_;               // of each period: how many of the last segments equal those a period ago
+  std::vector<int> matches_;               // by period: how many of the last sequences equal those a period earlier
   int period_ = 0;
 };
 

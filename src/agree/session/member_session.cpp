@@ -1,4 +1,4 @@
-// MemberSession: a rank's end of an agreement.
+// MemberSession encodes a rank's requests and decodes the root's plans.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace fdl {
 namespace {
 
-// The root may keep something for each plan that is not acknowledged; a message for each would double their number.
+// The root keeps state for each plan that is not acknowledged; an own message for every plan would double the traffic.
 constexpr uint64_t kPlansPerAcknowledgement = 32;
 
 }  // namespace
@@ -22,10 +22,11 @@ struct MemberSession::State {
   Status learn(PlanMessage& message);
 
   RequestCache cache;
-  uint64_t handled = 0;       // the last plan
-  uint64_t acknowledged = 0;  // what the root has been told of
+  uint64_t handled = 0;       // number of the last plan that was decoded
+  uint64_t acknowledged = 0;  // number of the last plan that a message to the root has acknowledged
 };
 
+// Adds the requests that the plan announces to this rank's cache, so that it equals the root's.
 Status MemberSession::State::learn(PlanMessage& message) {
   const auto fits = [&](uint32_t position) { return position < cache.capacity(); };
   if (!std::ranges::all_of(message.cache_positions, fits)) {
@@ -66,7 +67,7 @@ Result<Plan> MemberSession::decode_plan(ConstBytes bytes) {
   FDL_ASSIGN_OR_RETURN(PlanMessage message, fdl::decode_plan(bytes));
   if (message.number != state_->handled + 1) {
     return Status(Code::internal,
-                  fmt::format("plan {} came where plan {} was due", message.number, state_->handled + 1));
+                  fmt::format("plan {} arrived instead of plan {}", message.number, state_->handled + 1));
   }
   FDL_RETURN_IF_ERROR(state_->learn(message));
   FDL_RETURN_IF_ERROR(lengthen(message, state_->cache));

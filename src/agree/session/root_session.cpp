@@ -1,4 +1,4 @@
-// RootSession: the root's end of an agreement.
+// RootSession decodes the requests of all ranks, lets the negotiator decide, and encodes the plans.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -45,19 +45,19 @@ struct RootSession::State {
   std::vector<std::string> rank_names;
   int size;
   std::vector<bool> left;
-  std::function<void(int, const Request&)> on_request;  // whoever watches
+  std::function<void(int, const Request&)> on_request;  // see watch(); empty: no observer
   RootRequestCache cache;
   std::size_t fusion_bytes;
   RepetitionDetector repetitions;
-  uint64_t locked_by = 0;  // the last plan that locked the order
+  uint64_t locked_by = 0;  // number of the last plan that locked the order
   bool optimistic;
   bool in_optimistic_order = false;
-  bool said_freeze = false;
-  std::vector<std::optional<uint64_t>> frozen;  // of the ranks that are: what they have begun of the blind order
+  bool freeze_announced = false;
+  std::vector<std::optional<uint64_t>> frozen;  // by rank, once it froze: positions that it has begun
   Negotiator negotiator;
 };
 
-// All that the message asks for, less what was answered while it was on its way.
+// Resolves all requests of the message and drops those that a plan answered while the message was on its way.
 Result<std::vector<const Request*>> RootSession::State::requests_in(int from, const RequestMessage& message) const {
   if (message.acknowledged > cache.plans() || message.acknowledged < cache.acknowledged(from)) {
     return refuse(from, Code::internal,
@@ -68,7 +68,8 @@ Result<std::vector<const Request*>> RootSession::State::requests_in(int from, co
   for (const uint32_t position : message.cached) {
     const Request* request = cache.meaning(position, message.acknowledged);
     if (request == nullptr) {
-      return refuse(from, Code::internal, fmt::format("it asks for cached request {}, which there is not", position));
+      return refuse(from, Code::internal,
+                    fmt::format("it refers to cached request {}, which does not exist", position));
     }
     requests.push_back(request);
   }
@@ -77,9 +78,9 @@ Result<std::vector<const Request*>> RootSession::State::requests_in(int from, co
   return requests;
 }
 
-// The negotiator relies on it that a rank has each name pending once.
+// Rejects duplicates: the negotiator requires that a rank has each name pending at most once.
 Status RootSession::State::check_new(int from, const std::vector<const Request*>& requests) const {
-  std::vector<std::string_view> names;  // a join has none
+  std::vector<std::string_view> names;  // a join counts as the empty name, for a rank has one join at a time
   names.reserve(requests.size());
   for (const Request* request : requests) {
     if (negotiator.has_asked(from, *request)) return refuse_twice(from, request->name);
@@ -91,7 +92,7 @@ Status RootSession::State::check_new(int from, const std::vector<const Request*>
   return ok_status();
 }
 
-// Between two plans, when all that they decided repeats.
+// Locks the order with this plan if its decisions complete a period and all ranks take part.
 void RootSession::State::lock_order(PlanMessage& message) {
   repetitions.note(message.plan, negotiator.decided_without_all().empty());
   if (!repetitions.may_lock() || !negotiator.all_take_part()) return;
@@ -100,10 +101,11 @@ void RootSession::State::lock_order(PlanMessage& message) {
   repetitions.locked();
   negotiator.forget_pending();
   in_optimistic_order = optimistic;
-  said_freeze = false;
+  freeze_announced = false;
   frozen.assign(static_cast<std::size_t>(size), std::nullopt);
 }
 
+// Records how many positions of the optimistic order the rank had begun when it froze.
 Status RootSession::State::note_frozen(int from, uint64_t begun) {
   if (!in_optimistic_order || frozen[static_cast<std::size_t>(from)]) {
     return refuse(from, Code::internal, "it freezes an order that is not locked");
@@ -112,7 +114,8 @@ Status RootSession::State::note_frozen(int from, uint64_t begun) {
   return ok_status();
 }
 
-// What is to be said of it now; nothing while all is well, or some have not answered.
+// The plan that advances the leaving of the order: first "freeze", then the final counts once every rank that is still
+// there has reported its own. Nothing while the order is in use, or while reports are missing.
 std::optional<Plan> RootSession::State::leave_optimistic_order() {
   std::size_t answers = 0;
   std::size_t gone = 0;
@@ -130,7 +133,7 @@ std::optional<Plan> RootSession::State::leave_optimistic_order() {
     plan.frozen = counts;
     return plan;
   }
-  if (answers + gone == 0 || std::exchange(said_freeze, true)) return std::nullopt;
+  if (answers + gone == 0 || std::exchange(freeze_announced, true)) return std::nullopt;
   Plan plan;
   plan.freeze = true;
   return plan;
@@ -148,13 +151,13 @@ Status RootSession::receive(int from, ConstBytes bytes, int64_t now_ns) {
   if (!message.ok()) return state.refuse(from, message.status().code(), message.status().text());
   FDL_ASSIGN_OR_RETURN(const std::vector<const Request*> requests, state.requests_in(from, *message));
   if (message->frozen) FDL_RETURN_IF_ERROR(state.note_frozen(from, *message->frozen));
-  if (message->acknowledged < state.locked_by) {  // the rank counts these as submitted to the locked order
+  if (message->acknowledged < state.locked_by) {  // the rank submits these requests to the locked order itself
     state.cache.acknowledge(from, message->acknowledged);
     return ok_status();
   }
   FDL_RETURN_IF_ERROR(state.check_new(from, requests));
 
-  // From here on nothing fails. The requests are used before anything may move them from their places.
+  // Nothing fails from here on. submit() reads the requests before learn() may move them within the cache.
   if (state.on_request) {
     for (const Request* request : requests) state.on_request(from, *request);
   }
@@ -165,6 +168,7 @@ Status RootSession::receive(int from, ConstBytes bytes, int64_t now_ns) {
   return ok_status();
 }
 
+// Every plan is announced to the cache before it is compacted, so that it may refer to the requests that it adds.
 std::optional<std::vector<std::byte>> RootSession::decide(int64_t now_ns) {
   State& state = *state_;
   PlanMessage message;
@@ -177,7 +181,8 @@ std::optional<std::vector<std::byte>> RootSession::decide(int64_t now_ns) {
   }
   message.plan = state.negotiator.decide(now_ns);
   if (message.plan.empty()) return std::nullopt;
-  begin_group(message.plan.buckets, state.fusion_bytes, [&state](const std::string& name) { return state.find(name); });
+  mark_group_launches(message.plan.buckets, state.fusion_bytes,
+                      [&state](const std::string& name) { return state.find(name); });
   state.cache.announce(message);
   const auto failed_join = [](const Bucket& bucket) {
     return bucket.kind == RequestKind::join && bucket.code != Code::ok;

@@ -1,9 +1,11 @@
-// Submissions: what a rank has submitted and what has not begun yet: by name while it is negotiated, in its place while
-// the order is locked.
+// Submissions keeps what a rank has submitted and not begun: by name while it is negotiated, in its place while the
+// order is locked.
 //
-// Each entry is either held by name (told to the root, or to be told), or in its place of the locked order; it leaves
-// by take() or begin(), once. When an order is locked, everything held is put into its place; when the order is left,
-// everything in a place is held again and to be told. While an order is being left nothing is told.
+// Each entry is either held by name (sent to the root, or still to be sent), or in its place of the locked order. It
+// leaves once, by take() or begin(). Locking an order moves all held entries into their places. Leaving the order moves
+// the entries of all places back, to be sent. While an order is being left, nothing is sent.
+//
+// The class is not synchronized: the progress thread of the group calls it.
 #pragma once
 
 #include <memory>
@@ -17,15 +19,16 @@
 
 namespace fdl {
 
-// An Entry has a `request`, and its name is that of no other entry that is here.
+// An Entry has a `request`. Its name must differ from those of all other entries here.
 template <typename Entry>
 class Submissions {
  public:
-  // A bucket that begins, with this rank's part of it.
+  // A bucket that begins, with this rank's entries of it.
   struct Begun {
     std::shared_ptr<const Bucket> bucket;
     std::vector<std::optional<Entry>> entries;
-    // Of a blind order: it may turn out that not all have begun it; and whether this rank begins it with zeros.
+    // Of an optimistic order: `provisional` means that some ranks may not have begun it; `hollow` that this rank begins
+    // it with zeros.
     bool provisional = false;
     bool hollow = false;
   };
@@ -40,37 +43,37 @@ class Submissions {
     hold(std::move(entry));
   }
 
-  // ---- negotiated ----
-  bool has_untold() const { return !untold_.empty() && !order_; }
-  // What the root is to be told, valid until the next call of anything here.
+  // ---- Negotiated
+  bool has_untold() const { return !unsent_.empty() && !order_; }
+  // The requests to send to the root; the pointers are valid until the next call of any function here.
   std::vector<const Request*> tell() {
     std::vector<const Request*> requests;
-    requests.reserve(untold_.size());
-    for (Held* held : untold_) {
-      held->told = true;
+    requests.reserve(unsent_.size());
+    for (Held* held : unsent_) {
+      held->sent = true;
       requests.push_back(&held->entry.request);
     }
-    untold_.clear();
+    unsent_.clear();
     return requests;
   }
-  // This rank's part of a bucket of a plan. What the root was not told of is not meant.
+  // This rank's entries of a bucket of a plan. Entries that were not sent yet are excluded: the plan cannot mean them.
   std::vector<std::optional<Entry>> take(const Bucket& bucket) {
     std::vector<std::optional<Entry>> entries(bucket.names.size());
     for (std::size_t i = 0; i < entries.size(); ++i) {
       const auto found = held_.find(bucket.names[i]);
-      if (found == held_.end() || !found->second.told) continue;
+      if (found == held_.end() || !found->second.sent) continue;
       entries[i] = std::move(found->second.entry);
       held_.erase(found);
     }
     return entries;
   }
 
-  // ---- locked ----
+  // ---- Locked
   const LockedOrder* order() const { return order_.get(); }
-  // Why the order was left, or is about to be.
+  // Why the order was left, or is being left.
   const std::string& reason() const { return reason_; }
 
-  // From here on `buckets` are run again and again. The root has forgotten what it was told and did not decide.
+  // From here on `buckets` run again and again. The root has dropped all requests that it did not decide.
   void lock(std::vector<Bucket> buckets, const LockedOrder::Known& known, bool optimistic = false) {
     FDL_CHECK(!order_);
     reason_.clear();
@@ -82,7 +85,7 @@ class Submissions {
       if (departed_[static_cast<std::size_t>(rank)]) order_->depart(rank);
     }
     if (order_->frozen()) reason_ = "a rank has left";
-    untold_.clear();
+    unsent_.clear();
     auto held = std::exchange(held_, {});
     for (auto& [name, one] : held) submit(std::move(one.entry));
   }
@@ -112,8 +115,8 @@ class Submissions {
     return Begun{bucket, std::move(entries), order_->optimistic(), start->hollow};
   }
 
-  // ---- blind ----
-  // How many positions this rank had begun when it froze: the root is to be told, once.
+  // ---- Optimistic order
+  // How many positions this rank had begun when it froze; to be sent to the root once.
   bool owes_frozen() const { return order_ && order_->optimistic() && order_->frozen() && !told_frozen_; }
   std::optional<uint64_t> tell_frozen() {
     if (!owes_frozen()) return std::nullopt;
@@ -122,51 +125,52 @@ class Submissions {
   }
   [[nodiscard]] bool resume(Frozen counts) { return order_ && told_frozen_ && order_->resume(counts); }
   void finish() { order_->finish(); }
-  // What was begun and came to nothing: it is to be told again.
+  // Holds entries of a dropped position again, to be sent.
   void take_back(std::vector<std::optional<Entry>> entries) {
     for (auto& entry : entries) {
       if (entry) hold(std::move(*entry));
     }
   }
-  // Ends the order once nothing of it will begin any more; true if it did. What is left is to be told again.
+  // Ends the order once nothing of it will begin any more; returns whether it did. What remains is to be sent again.
   bool finish_leaving() {
     if (!order_ || !order_->left()) return false;
     order_.reset();
-    std::vector<Held*> behind = std::exchange(untold_, {});
+    std::vector<Held*> behind = std::exchange(unsent_, {});
     for (Entry& entry : empty_places()) hold(std::move(entry));
-    untold_.insert(untold_.end(), behind.begin(), behind.end());
+    unsent_.insert(unsent_.end(), behind.begin(), behind.end());
     dissolve_groups();
     return true;
   }
 
   bool empty() const { return held_.empty() && (!order_ || order_->waiting() == 0); }
-  // Everything that has not begun.
+  // Takes everything that has not begun, and ends the order.
   std::vector<Entry> take_all() {
     std::vector<Entry> all = empty_places();
     for (auto& [name, held] : std::exchange(held_, {})) all.push_back(std::move(held.entry));
     order_.reset();
-    untold_.clear();
+    unsent_.clear();
     return all;
   }
 
  private:
   struct Held {
     Entry entry;
-    bool told = false;
+    bool sent = false;
   };
 
   void hold(Entry entry) {
     std::string name = entry.request.name;
     const auto [held, is_new] = held_.try_emplace(std::move(name), Held{std::move(entry)});
     FDL_CHECK(is_new);
-    untold_.push_back(&held->second);
+    unsent_.push_back(&held->second);
   }
-  // A group is submitted whole. Where some of it have run, the others are left on all ranks, and no group any more.
+  // Ranks submit a group whole. If some of its members have run, the rest (the same on all ranks) becomes ungrouped,
+  // because the root would otherwise wait for the whole group.
   void dissolve_groups() {
     std::unordered_map<std::string_view, int32_t> members;
-    for (const Held* held : untold_) ++members[held->entry.request.group];
+    for (const Held* held : unsent_) ++members[held->entry.request.group];
     std::vector<Request*> alone;
-    for (Held* held : untold_) {
+    for (Held* held : unsent_) {
       Request& request = held->entry.request;
       if (members[request.group] < request.group_size) alone.push_back(&request);
     }
@@ -190,9 +194,9 @@ class Submissions {
   int size_;
   std::vector<bool> departed_;
   std::unordered_map<std::string, Held> held_;
-  std::vector<Held*> untold_;  // in the order of submission; nodes of a map stay where they are
+  std::vector<Held*> unsent_;  // not sent yet, in the order of submission; points into held_, whose nodes never move
   std::unique_ptr<LockedOrder> order_;
-  std::vector<std::vector<std::optional<Entry>>> places_;  // of each bucket
+  std::vector<std::vector<std::optional<Entry>>> places_;  // by bucket, then by tensor
   std::string reason_;
   bool told_frozen_ = false;
   uint32_t epochs_ = 0;

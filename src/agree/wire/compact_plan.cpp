@@ -1,4 +1,4 @@
-// CompactPlan: a plan that names the tensors of its buckets by where their requests stand in the cache.
+// The compact plan encoding replaces the names of tensors by the positions of their requests in the cache.
 #include "agree/wire/compact_plan.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ bool has_counts(const Bucket& bucket) {
                                      bucket.kind == RequestKind::reduce_scatter);
 }
 
-// What positions stand for in this bucket; nothing where one of them is empty.
+// The tensors at these positions; nothing if a position is empty.
 std::optional<Tensors> tensors_at(const std::vector<uint32_t>& positions, const Bucket& bucket,
                                   const RequestCache& cache) {
   Tensors tensors;
@@ -36,7 +36,7 @@ std::vector<uint32_t> positions_of(const Bucket& bucket, const RequestCache& cac
     if (!position) return {};
     positions.push_back(*position);
   }
-  // A request of the same name may be another one: of another shape, say.
+  // The cached request of a name may differ from the one decided, for instance in its shape.
   const auto tensors = tensors_at(positions, bucket, cache);
   if (!tensors || tensors->element_counts != bucket.element_counts) return {};
   return positions;

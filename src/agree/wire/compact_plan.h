@@ -1,4 +1,4 @@
-// CompactPlan: a plan that names the tensors of its buckets by where their requests stand in the cache.
+// The compact plan encoding replaces the names of tensors by the positions of their requests in the cache.
 #pragma once
 
 #include "agree/wire/request_cache.h"
@@ -6,11 +6,11 @@
 
 namespace fdl {
 
-// Replaces names and element counts of `message`'s buckets by positions, bucket by bucket, where `cache` knows all of a
-// bucket. `cache` is as the message leaves it: what it adds can be referred to already.
+// Replaces the names and element counts of each bucket whose tensors are all in `cache` by positions. `cache` must
+// already contain the requests that this message adds, so that the message can refer to them.
 void shorten(PlanMessage& message, const RequestCache& cache);
 
-// The reverse. Refuses a position where nothing stands.
+// Restores names and element counts. Fails if a position is empty.
 Status lengthen(PlanMessage& message, const RequestCache& cache);
 
 }  // namespace fdl

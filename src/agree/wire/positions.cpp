@@ -1,4 +1,4 @@
-// Positions: small numbers in an order, as bits where that is shorter and keeps the order.
+// The position functions encode a list of small numbers as bits where that is shorter and keeps their order.
 #include "agree/wire/positions.h"
 
 #include <algorithm>
@@ -12,6 +12,7 @@ std::optional<PositionBits> as_bits(const std::vector<uint32_t>& positions) {
   if (!ascend) return std::nullopt;
   PositionBits result{positions.front(), {}};
   const std::size_t bytes = (positions.back() - result.first) / 8 + 1;
+  // Each position would take two bytes in a list of ushort.
   if (bytes > positions.size() * sizeof(uint16_t)) return std::nullopt;
   result.bits.resize(bytes);
   for (const uint32_t position : positions) {

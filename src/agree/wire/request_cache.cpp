@@ -1,4 +1,4 @@
-// RequestCache: requests that all ranks know by a small number.
+// RequestCache maps the requests that all ranks know to small numbers.
 #include "agree/wire/request_cache.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 namespace fdl {
 namespace {
 
-// Not all that tells requests apart: what is left out is compared when hashes meet.
+// Covers only the fields that usually differ; find() compares whole requests when hashes are equal.
 std::size_t hash_of(const Request& request) {
   std::size_t hash = std::hash<std::string>()(request.name);
   const auto mix = [&hash](std::size_t value) { hash = (hash ^ value) * 0x9e3779b97f4a7c15u; };
@@ -41,7 +41,7 @@ const Request* RequestCache::at(uint32_t position) const {
 }
 
 std::optional<uint32_t> RequestCache::choose_position(const std::vector<bool>& pinned) const {
-  // Nothing is ever taken out without being replaced, so the positions in use are the first ones.
+  // An entry is only ever removed to be replaced, so the positions in use are the first ones.
   if (size_ < entries_.size()) return static_cast<uint32_t>(size_);
   for (const uint32_t position : turns_) {
     if (!pinned[position]) return position;

@@ -1,4 +1,4 @@
-// RequestCache: requests that all ranks know by a small number, so that repeating one costs a number and not a message.
+// RequestCache maps the requests that all ranks know to small numbers, so that repeating one costs a number.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +13,29 @@
 
 namespace fdl {
 
-// The root's copy decides which position a request gets (least recently used goes first); the others obey what plans
-// say, so that all copies are equal whenever a plan has been handled. A request that differs in anything is another
-// request. Only the root's copy knows what was used when.
+// Only the root's copy chooses positions (it replaces the least recently used one) and tracks usage. The other ranks
+// apply what plans announce, so all copies are equal after a plan was decoded. A request that differs in any field is
+// another request.
 class RequestCache {
  public:
   explicit RequestCache(std::size_t capacity);
 
   std::optional<uint32_t> find(const Request& request) const;
-  // Where the request that was put last under this name stands.
+  // The position of the request that was put last under this name.
   std::optional<uint32_t> find(std::string_view name) const;
-  const Request* at(uint32_t position) const;  // null where nothing is
-  // Root: a position for a request that is not known, never one that is pinned: one whose former request some rank may
-  // still mean. Nothing where there is none, and the request stays unknown.
+  const Request* at(uint32_t position) const;  // null if the position is empty
+  // On the root: a position for a new request. A pinned position is never chosen, because some rank may still refer to
+  // its former request. Returns nothing if all are pinned; the request is then not cached.
   std::optional<uint32_t> choose_position(const std::vector<bool>& pinned) const;
   void put(uint32_t position, Request request);
   void touch(uint32_t position);
   std::size_t size() const { return size_; }
   std::size_t capacity() const { return entries_.size(); }
 
-  // The same requests at the same positions.
+  // Whether both hold the same requests at the same positions.
   bool operator==(const RequestCache& other) const;
 
-  // join is between ranks and names no tensor; every other kind repeats.
+  // A join names no tensor and does not repeat; every other kind does.
   static bool is_cacheable(const Request& request) { return request.kind != RequestKind::join; }
 
  private:

@@ -1,4 +1,4 @@
-// RootRequestCache: the root's cache, and what it keeps until all ranks have acknowledged the plans that changed it.
+// RootRequestCache keeps former requests until all ranks have acknowledged the plans that replaced them.
 #include "agree/wire/root_request_cache.h"
 
 #include <algorithm>

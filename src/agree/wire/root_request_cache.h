@@ -1,8 +1,9 @@
-// RootRequestCache: the root's cache, and what it keeps until all ranks have acknowledged the plans that changed it.
+// RootRequestCache is the root's request cache. It keeps former requests until all ranks have acknowledged the plans
+// that replaced them.
 //
-// A message from a rank speaks of the cache as the last plan that the rank handled left it, which may be many plans
-// ago. So a position has up to two meanings: what stands there, since the plan that put it there, and what stood there
-// before, for ranks that have not handled that plan. It takes no third meaning until every rank has.
+// A rank's message refers to the cache as it was after the last plan that the rank handled, which may be many plans
+// ago. So a position has up to two meanings: the current request, valid since the plan that announced it, and the
+// former one, for ranks that have not handled that plan. The position is pinned until every rank has.
 #pragma once
 
 #include <cstdint>
@@ -21,19 +22,20 @@ class RootRequestCache {
  public:
   RootRequestCache(int size, std::size_t capacity);
 
-  // What `position` means to a rank that has handled plans up to `acknowledged`; null if nothing.
+  // The request at `position` for a rank that has handled plans up to `acknowledged`, or null.
   const Request* meaning(uint32_t position, uint64_t acknowledged) const;
-  // A rank used the position: it stays a while longer.
+  // A rank used the position; it becomes the most recently used one.
   void touch(uint32_t position, uint64_t acknowledged);
-  // A request that came whole: from the next plan on it has a position, where there is one to have.
+  // Takes in a request that arrived in full. The next plan announces its position, if one is free.
   void learn(const Request& request);
-  // Moves what has been learned since the last plan into this one, which is the next.
+  // Adds what was learned since the last plan to `message`, which becomes the next plan.
   void announce(PlanMessage& message);
 
-  // Names that the plan announced last decided without the request of some rank; and whether a join was among them.
+  // Records names that the last announced plan decided without the request of some rank, and whether a join was among
+  // them.
   void note_decided_without_all(const std::vector<std::string>& names, bool join);
-  // Whether a request, made by a rank that had handled plans up to `acknowledged`, was answered since by a plan that
-  // could not know of it.
+  // Whether a plan after `acknowledged` has answered the request of a rank that had not seen that plan. Such a request
+  // was on its way when the plan was decided, and must be dropped.
   bool is_answered(const Request& request, uint64_t acknowledged) const;
 
   void acknowledge(int rank, uint64_t number);
@@ -46,13 +48,13 @@ class RootRequestCache {
  private:
   struct Former {
     Request request;
-    uint64_t since = 0;  // plan that put it there
-    uint64_t until = 0;  // plan that replaced it
+    uint64_t since = 0;  // number of the plan that announced it
+    uint64_t until = 0;  // number of the plan that replaced it
   };
 
   RequestCache cache_;
-  std::vector<uint64_t> since_;  // of each position: the plan that put there what stands there
-  std::vector<bool> pinned_;     // positions with a former meaning, or not announced yet
+  std::vector<uint64_t> since_;  // by position: number of the plan that announced the current request
+  std::vector<bool> pinned_;     // positions with a former request, or not announced yet
   std::map<uint32_t, Former> former_;
   std::vector<uint32_t> learned_;
   std::unordered_map<std::string, uint64_t> answered_;

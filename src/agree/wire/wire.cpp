@@ -1,4 +1,4 @@
-// Wire: control messages as bytes (FlatBuffers), verified before anything of them is read.
+// The wire functions encode and decode control messages with FlatBuffers, and verify the bytes before they read them.
 #include "agree/wire/wire.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ constexpr const char* kRequestsIdentifier = "FDRQ";
 constexpr const char* kPlanIdentifier = "FDPL";
 constexpr std::size_t kMaxNameBytes = 64_KiB;
 constexpr std::size_t kMaxDimensions = 64;
-constexpr int64_t kMaxElements = int64_t{1} << 59;  // so that their bytes can be counted in an int64_t
+constexpr int64_t kMaxElements = int64_t{1} << 59;  // at up to 8 bytes each, their bytes fit into an int64_t
 constexpr int32_t kMaxGroupSize = 1 << 20;
 constexpr int32_t kMaxDevice = 255;
 constexpr flatbuffers::uoffset_t kMaxTables = 1 << 20;
@@ -36,7 +36,7 @@ Status malformed(std::string_view what) {
 // ---- Writing
 // ---------------------------------------------------------------------------------------------------------
 
-// Empty things are left out: reading gives them back empty.
+// Empty vectors and texts are omitted; the reader restores them as empty.
 Items<int64_t> write_numbers(Builder& builder, const std::vector<int64_t>& numbers) {
   return numbers.empty() ? 0 : builder.CreateVector(numbers);
 }
@@ -104,7 +104,7 @@ std::vector<std::byte> bytes_from(const Builder& builder) {
 // ---- Reading
 // ---------------------------------------------------------------------------------------------------------
 
-// Bytes at an address that scalars may be read from. Frames arrive at any.
+// Provides the bytes at an aligned address, by a copy if needed: frames arrive at any address, FlatBuffers needs 8.
 class Aligned {
  public:
   explicit Aligned(ConstBytes bytes) : bytes_(bytes) {
@@ -120,8 +120,8 @@ class Aligned {
   std::vector<uint64_t> copy_;
 };
 
-// Reads one message. FlatBuffers lets many tables share one string or vector, so that a small message could unfold
-// into a large one; ours share nothing, and no honest message holds more than its bytes.
+// Reads one message and limits its unfolded size to its encoded size. FlatBuffers lets many tables share one string or
+// vector, so a small malicious message could unfold into a large one. Messages that encode() writes share nothing.
 class Reader {
  public:
   explicit Reader(std::size_t message_bytes) : left_(message_bytes) {}
@@ -137,7 +137,7 @@ class Reader {
   Status read(const flatbuffers::Vector<T>* from, std::vector<T>& to) {
     if (from == nullptr) return ok_status();
     FDL_RETURN_IF_ERROR(spend(from->size() * sizeof(T)));
-    // The verifier looks at where a vector's length stands, not at where its numbers do: they may stand anywhere.
+    // The verifier checks the address of a vector's length, not of its elements, which may be unaligned: hence memcpy.
     static_assert(FLATBUFFERS_LITTLEENDIAN);
     to.resize(from->size());
     if (!to.empty()) std::memcpy(to.data(), from->Data(), to.size() * sizeof(T));
@@ -170,7 +170,7 @@ Status Reader::read(const wire::Positions* from, std::vector<uint32_t>& to) {
   to.assign(list.begin(), list.end());
   if (bits.empty()) return ok_status();
   if (!list.empty()) return malformed("positions are given twice");
-  // Looked at before it is unfolded: a byte of bits is many bytes of positions.
+  // Check the range before unfolding the bits: one byte of bits becomes many bytes of positions.
   if (from->first() >= kMaxCachePositions || bits.size() > kMaxCachePositions / 8) {
     return malformed("positions are out of range");
   }
@@ -263,13 +263,13 @@ Status Reader::read(const flatbuffers::Vector<Offset<wire::Bucket>>* from, std::
   }
   for (std::size_t i = 0; i < to.size(); ++i) {
     if (to[i].launch_with_next && (i + 1 == to.size() || !may_launch_group(to[i], to[i + 1]))) {
-      return malformed("a bucket begins with none that could begin with it");
+      return malformed("a bucket is launched with the next one, which cannot join it");
     }
   }
   return ok_status();
 }
 
-// What repeats cannot fail, nor be a join.
+// A locked order contains neither errors nor joins.
 Status check_locked(const Bucket& bucket) {
   if (bucket.code != Code::ok) return malformed("a bucket of a locked order is an error");
   if (bucket.kind == RequestKind::join) return malformed("a bucket of a locked order is a join");
@@ -299,7 +299,7 @@ Status check_request(const Request& request) {
   int64_t count = 1;
   for (const int64_t dimension : request.shape) {
     if (dimension < 0) return refuse("a dimension is negative");
-    // Zeros are left out: other readers multiply in any order and must not overflow on their way.
+    // Count zeros as ones: other readers multiply in any order and must not overflow on the way.
     if (dimension > 0 && count > kMaxElements / dimension) return refuse("a tensor has too many elements");
     count *= std::max<int64_t>(dimension, 1);
   }

@@ -1,4 +1,4 @@
-// Wire: control messages as bytes (FlatBuffers), verified before anything of them is read.
+// The wire functions encode and decode control messages with FlatBuffers, and verify the bytes before they read them.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,23 @@
 
 namespace fdl {
 
-// From a rank to the group's root. Known requests travel as cache bits (see cache.h), new ones whole.
+// A message from a rank to the group's root. Cached requests travel as positions (request_cache.h), new ones in full.
 struct RequestMessage {
   uint64_t acknowledged = 0;     // number of the last plan that the rank had handled when it wrote this
   std::vector<uint32_t> cached;  // positions in its cache as that plan left it, in the order of submission
   std::vector<Request> requests;
-  std::optional<uint64_t> frozen;  // it has frozen its blind order, and begun so many positions of it
+  std::optional<uint64_t> frozen;  // the rank has frozen its optimistic order after beginning so many positions
 };
 
-// From the root to every rank.
+// A message from the root to every rank.
 struct PlanMessage {
-  uint64_t number = 0;  // 1, 2, 3 ...
+  uint64_t number = 0;  // counts plans from 1
   Plan plan;
-  // Of each bucket: where the requests of its tensors stand in the cache, as this message leaves it; names and element
-  // counts are then left out of the bucket. Empty where the bucket has them. See shorthand.h.
+  // By bucket: the positions of its tensors' requests in the cache as this message leaves it. The bucket then has no
+  // names and element counts. Empty if the bucket has them itself. See compact_plan.h.
   std::vector<std::vector<uint32_t>> known;
-  std::vector<std::vector<uint32_t>> known_locked;  // the same of plan.locked
-  // Requests that every rank adds to its cache, at the positions given; what was there before is forgotten.
+  std::vector<std::vector<uint32_t>> known_locked;  // the same for plan.locked
+  // Requests that every rank puts into its cache at these positions, replacing what was there.
   std::vector<uint32_t> cache_positions;
   std::vector<Request> cache_requests;
 };
@@ -35,13 +35,13 @@ struct PlanMessage {
 inline constexpr std::size_t kMaxControlBytes = 64_MiB;
 inline constexpr uint32_t kMaxCachePositions = 65536;
 
-// Whether a request can travel: its name is short, its numbers mean something, its size can be counted in bytes. The
-// runtime asks before it submits; a message that carries another request is refused as a whole.
+// Whether a request can be sent: its name is short, its numbers are in range, and its size in bytes can be counted. The
+// runtime checks before it submits; a message with an invalid request is rejected as a whole.
 Status check_request(const Request& request);
 
 std::vector<std::byte> encode(const RequestMessage& message);
 std::vector<std::byte> encode(const PlanMessage& message);
-// A refusal says what is wrong with the bytes; nothing of them was used.
+// Nothing is used of a message that is rejected; the status says what is wrong with it.
 Result<RequestMessage> decode_requests(ConstBytes bytes);
 Result<PlanMessage> decode_plan(ConstBytes bytes);
 

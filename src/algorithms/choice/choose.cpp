@@ -1,10 +1,10 @@
-// Choose: what a table measured, else the cheapest row by a cost formula in alpha, beta and gamma; the same numbers on
-// every rank, so the same choice.
+// choose() prefers measured times. Without them it takes the cheapest row by a cost formula in alpha, beta and gamma.
+// All ranks use the same numbers and make the same choice.
 //
 // The formulas are those of Thakur et al. 2005 and Chan et al. 2007 with four additions. An algorithm that streams
-// hides its reductions behind its transfers; one that goes round by round does not. Messages sent at once share the
-// way. Between more than two hosts, patterns that are not neighbourly share links: their bytes cost kCrossing times as
-// much. Inside a host, links are taken to be kLocalSpeed times faster than between hosts.
+// hides its reductions behind its transfers; one that runs in rounds does not. Messages sent at once share the latency.
+// Between more than two hosts, patterns other than neighbour exchanges share links: their bytes cost kContention times
+// as much. Links inside a host count as kLocalSpeed times faster than links between hosts.
 #include "algorithms/choice/choose.h"
 
 #include <algorithm>
@@ -17,24 +17,24 @@ namespace fdl {
 namespace {
 
 constexpr double kGamma_s = 1.0 / 10e9;  // per reduced or copied byte
-constexpr double kCrossing = 1.25;
+constexpr double kContention = 1.25;
 constexpr double kLocalSpeed = 5;
-constexpr double kSliceBytes = 256 * 1024;
+constexpr double kSliceBytes = 256 * 1024;  // as CostModel::slice_bytes
 
-// The facts, in the letters of the literature.
+// The facts of one choice, named as in the literature.
 struct Terms {
   double p;      // ranks
   double n;      // bytes
   double alpha;  // per message that is waited for
   double each;   // per further message sent at once
   double beta;   // per byte between neighbours
-  double cross;  // per byte in patterns that are not neighbourly
+  double cross;  // per byte in patterns other than neighbour exchanges
   double hosts;
-  double local;  // ranks per host; 0 where unequal
+  double local;  // ranks per host; 0 if unequal
   double log2p;  // rounded up
   double core;   // the largest power of two <= p
   double share() const { return (p - 1) / p * n; }
-  // What folding extra ranks in and out costs a butterfly.
+  // The cost of folding extra ranks into and out of a butterfly (see fold.h).
   double extra() const { return core == p ? 0 : 2 * (alpha + n * cross) + n * kGamma_s; }
 };
 
@@ -53,7 +53,7 @@ double chain_s(const Terms& t) {
 }
 double deal_s(const Terms& t) { return t.log2p * t.alpha + t.share() * t.cross + t.n * kGamma_s; }
 
-// Rings across hosts share the host's link with their neighbours, so the bytes between hosts are a flat ring's.
+// The rings across hosts share each host's link, so the bytes between hosts are those of a flat ring.
 double two_level_s(const Terms& t) {
   if (t.local < 2 || t.hosts < 2) return INFINITY;
   const double inside = 2 * (t.local - 1) * t.hosts * t.alpha / kLocalSpeed + 2 * t.n * t.beta / kLocalSpeed;
@@ -128,7 +128,7 @@ Terms terms_of(const GroupShape& shape, int64_t bytes) {
           .alpha = shape.alpha_s + shape.latency_s,
           .each = shape.alpha_s,
           .beta = shape.beta_s,
-          .cross = shape.beta_s * (shape.hosts > 2 ? kCrossing : 1.0),
+          .cross = shape.beta_s * (shape.hosts > 2 ? kContention : 1.0),
           .hosts = static_cast<double>(shape.hosts),
           .local = static_cast<double>(shape.ranks_per_host),
           .log2p = std::ceil(std::log2(shape.ranks)),
@@ -155,7 +155,7 @@ Result<Choice> choose_named(Collective collective, const GroupShape& shape, int6
                                             std::string(why_not) + "; these can: " + able);
 }
 
-// Nothing where no row that can run was measured.
+// Returns nothing if no row that can run was measured.
 std::optional<Choice> choose_measured(Collective collective, const GroupShape& shape, int64_t bytes, Need need) {
   const TuningTable::Sizes* sizes = measured_sizes(collective, shape);
   if (sizes == nullptr) return std::nullopt;

@@ -1,4 +1,5 @@
-// Choose: which algorithm runs, from facts alone: the same on every rank.
+// choose() selects the algorithm for a collective. It is a pure function of facts that all ranks share, so every rank
+// selects the same one.
 #pragma once
 
 #include <cstdint>
@@ -9,31 +10,31 @@
 
 namespace fdl {
 
-// The group as bootstrap/topology saw it.
+// The shape of a group and the cost of its messages, as bootstrap/topology found them.
 struct GroupShape {
   int ranks = 1;
   int hosts = 1;
-  int ranks_per_host = 1;      // 0 where hosts hold different numbers, or where a host's ranks are not neighbours
+  int ranks_per_host = 1;      // 0 if hosts have different numbers of ranks, or a host's ranks are not consecutive
   double alpha_s = 5e-6;       // per message between the slowest pair
-  double latency_s = 0;        // until its first byte arrives; messages that are sent at once share it
+  double latency_s = 0;        // until a message's first byte arrives; messages that are sent at once share it
   double beta_s = 1.0 / 2e9;   // per byte
-  std::string transport = {};  // what joins them: "tcp"
-  const TuningTable* table = nullptr;  // what was measured, if anything was; outlives the shape
+  std::string transport = {};  // that connects the ranks: "tcp"
+  const TuningTable* table = nullptr;  // measured times; null if there are none; outlives the shape
 };
 
-// Whether nobody asks for a particular algorithm.
+// Returns whether the caller leaves the choice to choose().
 inline bool is_auto(std::string_view algorithm) { return algorithm.empty() || algorithm == "auto"; }
 
 struct Choice {
   const Algorithm* algorithm = nullptr;
   std::string why;        // one sentence, for the log and `farandole explain`
-  bool measured = false;  // from the table
+  bool measured = false;  // chosen by the table, not by the model
 };
 
-// The quickest that was measured for this group, where its table has any that can run; else the cheapest by the model.
-// `bytes` as in simulate(). `wanted` is "auto" or a name; a name that does not exist, or cannot run on this group, is
-// an error that lists what can. `deterministic` and a non-commutative operation restrict the choice to rank order;
-// rows that need chunks of one size are possible only where the caller says `even_chunks`.
+// Returns the algorithm that the group's table measured as fastest, if the table has one that can run; otherwise the
+// cheapest one by the model. `bytes` is as in simulate(). `wanted` is "auto" or a name. A name that does not exist or
+// cannot run on this group is an error that lists the names that can. `deterministic` and a non-commutative operation
+// restrict the choice to rank order. Rows that need chunks of one size are candidates only with `even_chunks`.
 Result<Choice> choose(Collective collective, const GroupShape& shape, int64_t bytes, std::string_view wanted = "auto",
                       bool deterministic = false, bool commutative = true, bool even_chunks = false);
 

@@ -1,4 +1,4 @@
-// Measured choice: times are looked up between measured sizes; a choice changes where two of their lines cross.
+// Measured choice interpolates times between measured sizes. The preference changes where two of these lines cross.
 #include "algorithms/choice/measured_choice.h"
 
 #include <algorithm>
@@ -8,9 +8,10 @@
 namespace fdl {
 namespace {
 
-// Differences below this are noise, and the whole collective folds in rank order for nothing.
+// A schedule must take less than this fraction of the whole collective's time. Smaller differences are noise, and the
+// whole collective folds in rank order at no extra cost.
 constexpr double kClearlyQuicker = 0.93;
-// Sizes between two measured ones at which it is looked who is quicker.
+// Each interval between two measured sizes is compared at this many points.
 constexpr int64_t kParts = 8;
 
 bool is_clearly_quicker(const TuningTable::Sizes& sizes, Collective collective, int ranks, int64_t bytes, Need need) {
@@ -20,7 +21,7 @@ bool is_clearly_quicker(const TuningTable::Sizes& sizes, Collective collective, 
   return best.algorithm != nullptr && best.us < *whole_us * kClearlyQuicker;
 }
 
-std::vector<int64_t> sizes_to_look_at(const TuningTable::Sizes& sizes) {
+std::vector<int64_t> sizes_to_compare(const TuningTable::Sizes& sizes) {
   std::vector<int64_t> all{0};
   for (const auto& [bytes, ways] : sizes) {
     const int64_t before = all.back();
@@ -66,12 +67,12 @@ Preference::Preference(const GroupShape& shape) {
         const Need need{.rank_order = rank_order, .uneven = uneven};
         Changes& changes = changes_[index_of(collective, need)];
         bool schedule = false;
-        for (const int64_t bytes : sizes_to_look_at(*sizes)) {
+        for (const int64_t bytes : sizes_to_compare(*sizes)) {
           if (is_clearly_quicker(*sizes, collective, shape.ranks, bytes, need) == schedule) continue;
           changes.push_back(bytes);
           schedule = !schedule;
         }
-        knows_[static_cast<std::size_t>(kind)] |= !changes.empty();
+        has_changes_[static_cast<std::size_t>(kind)] |= !changes.empty();
       }
     }
   }

@@ -1,4 +1,4 @@
-// TuningTable: read line by line, refused with the line that is wrong, written in one order.
+// TuningTable parses its text line by line, names the line of an error, and writes its rows in one fixed order.
 #include "algorithms/choice/tuning_table.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kFormat = "farandole tuning 1";
 
-// The built-in table: as `farandole tune --output -` prints it.
+// The built-in table, in the format that `farandole tune --output -` prints.
 constexpr std::string_view kBuiltIn = "farandole tuning 1\n";
 
 std::vector<std::string_view> words_of(std::string_view line) {
@@ -41,7 +41,7 @@ std::optional<Collective> collective_named(std::string_view name) {
   return std::nullopt;
 }
 
-// "2x4" and "4", which is "1x4".
+// Reads "2x4", or "4", which means "1x4".
 bool read_ranks(std::string_view text, TuningTable::Place& place) {
   const auto cross = text.find('x');
   const auto hosts = cross == std::string_view::npos ? std::optional(1) : number_of<int>(text.substr(0, cross));
@@ -52,7 +52,7 @@ bool read_ranks(std::string_view text, TuningTable::Place& place) {
   return true;
 }
 
-// What is wrong with the row; empty if nothing is.
+// Adds the row to the table. Returns the fault of the row; empty if there is none.
 std::string read_row(const std::vector<std::string_view>& words, TuningTable& table) {
   const auto quoted = [](std::string_view word) { return "'" + std::string(word) + "'"; };
   if (words.size() < 5) return "a row has a collective, a transport, ranks, bytes and at least one way=microseconds";
@@ -77,7 +77,7 @@ std::string read_row(const std::vector<std::string_view>& words, TuningTable& ta
   return {};
 }
 
-// Six digits are more than any clock gave.
+// Six digits exceed the precision of the measurements.
 std::string time_text(double us) {
   char text[32];
   std::snprintf(text, sizeof text, "%.6g", us);

@@ -1,12 +1,12 @@
-// TuningTable: what each way of running a collective took where it was measured; text that people can read and edit.
+// TuningTable holds the measured time of each way of running a collective. Its text form can be read and edited:
 //
 //   farandole tuning 1
 //   # collective  transport  ranks  bytes    microseconds of each way
 //   allreduce     tcp        4      65536    ring=210.5 halving_doubling=120.25
 //   allreduce     shm+tcp    2x4    65536    whole=90.1 ring=310
 //
-// 2x4: two hosts with four ranks each. A way is an algorithm of the catalog, or `whole`: whoever runs the collective as
-// a whole, without a schedule (shared memory on one host; on several, shared memory inside and schedules between).
+// 2x4 means two hosts with four ranks each. A way is an algorithm of the catalog, or `whole`: the collective runs as a
+// whole, without a schedule (shared memory on one host; on several hosts, shared memory inside and schedules between).
 // Bytes are those of the whole vector, or of all chunks of the side that has one for each rank.
 #pragma once
 
@@ -27,7 +27,7 @@ inline constexpr std::string_view kWhole = "whole";
 
 class TuningTable {
  public:
-  // Which collective, and between whom. A group whose hosts hold different numbers of ranks has none.
+  // The collective and the shape of the group. A group whose hosts have different numbers of ranks has no place.
   struct Place {
     Collective collective = Collective::allreduce;
     std::string transport;  // "shm", "tcp", "shm+tcp"
@@ -38,23 +38,24 @@ class TuningTable {
   using Ways = std::map<std::string, double, std::less<>>;  // microseconds by way
   using Sizes = std::map<int64_t, Ways>;                    // by bytes
 
-  // `source` is what errors name: a file, or "the built-in table".
+  // `source` is the name of the text in errors: a file, or "the built-in table".
   static Result<TuningTable> parse(std::string_view text, std::string_view source);
-  // What this version brings along: no row yet, for on the machines that it was measured on nothing but noise spoke
-  // against the whole collective and the model.
+  // The table of this version. It has no rows: on the machines measured so far, no difference from the whole collective
+  // and the model exceeded the noise.
   static const TuningTable& built_in();
 
-  // The same rows are the same text, whatever they were read from.
+  // Writes the rows in one fixed order, so equal tables have equal text.
   std::string text() const;
   // "12 rows, 9c1185a5"; "none" for an empty one.
   std::string fingerprint() const;
   bool empty() const { return rows_.empty(); }
 
-  // Takes the place of what was there for this size.
+  // Replaces the row of this place and size.
   void set(const Place& place, int64_t bytes, Ways ways) { rows_[place][bytes] = std::move(ways); }
-  // What `newer` has of a place is all that is left of it: times of two days are not compared.
+  // Takes over the places of `newer`. All older rows of such a place are dropped, because times of different
+  // measurements are not comparable.
   void merge(const TuningTable& newer);
-  // Null where nothing was measured.
+  // Returns null if nothing was measured for this place.
   const Sizes* sizes_of(const Place& place) const;
   const std::map<Place, Sizes>& rows() const { return rows_; }
 
@@ -62,8 +63,8 @@ class TuningTable {
   std::map<Place, Sizes> rows_;
 };
 
-// How long `way` should take: on the line between the measured sizes around it; beyond the largest in proportion to the
-// bytes. Nothing where it was not measured at the sizes around.
+// Returns the expected time of `way`: interpolated linearly between the two measured sizes around `bytes`, and
+// proportional to the bytes beyond the largest one. Returns nothing if `way` was not measured at those sizes.
 std::optional<double> measured_us(const TuningTable::Sizes& sizes, std::string_view way, int64_t bytes);
 
 // "2", "2x4".

@@ -1,4 +1,5 @@
-// Compatibility: settings that must be alike on all ranks of a job, and the error for a difference.
+// CompatibilitySetting is a setting that must be equal on all ranks of a job. compare_settings() builds the error for a
+// difference.
 #pragma once
 
 #include <string>
@@ -16,8 +17,9 @@ struct CompatibilitySetting {
   bool operator==(const CompatibilitySetting&) const = default;
 };
 
-// OK if both lists are equal; otherwise MISMATCH, which names the first difference, both ranks, and the remedy.
-Status compare_settings(std::string_view who, const std::vector<CompatibilitySetting>& have, std::string_view other_who,
-                        const std::vector<CompatibilitySetting>& others_have);
+// Returns OK if both lists are equal; otherwise MISMATCH, which names the first difference, both ranks, and the remedy.
+// `name` and `other_name` are the names of the ranks that have the lists.
+Status compare_settings(std::string_view name, const std::vector<CompatibilitySetting>& settings,
+                        std::string_view other_name, const std::vector<CompatibilitySetting>& other_settings);
 
 }  // namespace fdl

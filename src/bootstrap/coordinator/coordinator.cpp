@@ -1,5 +1,5 @@
-// Coordinator: one thread around a JobMembership. A connection is a stranger until it has proved the job's key and sent
-// its hello.
+// Coordinator is one thread around a JobMembership. A connection is a stranger until it has proved the job's key and
+// sent its hello.
 #include "bootstrap/coordinator/coordinator.h"
 
 #include <fmt/core.h>
@@ -27,23 +27,23 @@ namespace {
 using Peer = JobMembership::Peer;
 
 constexpr uint64_t kStopToken = 0;
-constexpr uint64_t kDoorToken = 1;
+constexpr uint64_t kListenerToken = 1;
 constexpr Peer kFirstPeer = 2;
 constexpr std::size_t kMostStrangers = 128;   // connections that belong to no member yet
-constexpr double kStrangerPatience_s = 5;     // within which they must become a member's
+constexpr double kStrangerTimeout_s = 5;      // time until a stranger must have become a member
 constexpr std::size_t kMostUnsent = 320_MiB;  // for a rank that does not read; more than the store holds
 constexpr double kPauseWithoutDescriptors_s = 0.1;
-constexpr double kFarewell_s = 1;  // for the last messages to go out
+constexpr double kFarewell_s = 1;  // limit for sending the last messages
 
 struct Connection {
-  UniqueFd fd;  // until it is introduced; then the socket has it
+  UniqueFd fd;  // during the handshake; afterwards `socket` owns the descriptor
   std::unique_ptr<Introduction> introduction;
   std::unique_ptr<FramedSocket> socket;
   bool is_member = false;
   bool wants_write = false;
 
   int descriptor() const { return socket ? socket->fd() : fd.get(); }
-  bool is_silent() const { return introduction && !introduction->heard_anything(); }
+  bool is_silent() const { return introduction && !introduction->received_anything(); }
 };
 
 CoordinatorClient::Hello own_process() {
@@ -54,15 +54,15 @@ CoordinatorClient::Hello own_process() {
 
 class CoordinatorServer final : public Coordinator {
  public:
-  CoordinatorServer(const CoordinatorOptions& options, std::unique_ptr<CoordinatorListener> door, Poller poller,
+  CoordinatorServer(const CoordinatorOptions& options, std::unique_ptr<CoordinatorListener> listener, Poller poller,
                     Event stop)
       : options_(options),
-        listener_(std::move(door)),
+        listener_(std::move(listener)),
         poller_(std::move(poller)),
         stop_(std::move(stop)),
         membership_(options, listener_->address(), own_process(), now_ns()) {}
 
-  Status watch_door() { return poller_.add(listener_->fd(), kDoorToken); }
+  Status watch_listener() { return poller_.add(listener_->fd(), kListenerToken); }
   Status watch_stop() { return poller_.add(stop_.fd(), kStopToken); }
 
   std::string address() const override { return listener_->address(); }
@@ -82,13 +82,13 @@ class CoordinatorServer final : public Coordinator {
   void accept_all();
   void take_in(UniqueFd fd);
   void make_room_for_one_more();
-  void drop_impatient();
+  void drop_expired_strangers();
   void drop_stranger(Peer peer);
 
   void serve(Peer peer, const Poller::Ready& ready);
   bool introduce(Peer peer, Connection& connection);
   void receive(Peer peer, Connection& connection);
-  bool obey(Peer peer, Connection& connection, CoordinatorMessage message);
+  bool handle(Peer peer, Connection& connection, CoordinatorMessage message);
 
   void deliver();
   bool flush(Peer peer, Connection& connection);
@@ -107,7 +107,7 @@ class CoordinatorServer final : public Coordinator {
   // These belong to the thread in run().
   JobMembership membership_;
   std::unordered_map<Peer, Connection> connections_;
-  std::map<Peer, Deadline> strangers_here_;  // oldest first, for peers are numbered
+  std::map<Peer, Deadline> strangers_here_;  // oldest first, because peers are numbered in order
   Peer next_peer_ = kFirstPeer;
   Deadline accept_again_ = Deadline::never();
 
@@ -121,15 +121,15 @@ void CoordinatorServer::run() {
   while (!stopping_.load()) {
     const std::size_t count = poller_.wait(ready, next_deadline());
     for (std::size_t i = 0; i < count; ++i) {
-      if (ready[i].token == kDoorToken) {
+      if (ready[i].token == kListenerToken) {
         accept_all();
       } else if (ready[i].token != kStopToken) {
         serve(ready[i].token, ready[i]);
       }
     }
-    if (accept_again_.passed() && watch_door().ok()) accept_again_ = Deadline::never();
+    if (accept_again_.passed() && watch_listener().ok()) accept_again_ = Deadline::never();
     membership_.tick(now_ns());
-    drop_impatient();
+    drop_expired_strangers();
     deliver();
     note_emptiness();
   }
@@ -147,8 +147,7 @@ void CoordinatorServer::accept_all() {
   while (true) {
     auto fd = accept_one(listener_->fd());
     if (!fd.ok()) {
-      // The connection stays in the kernel's queue and would make the listener readable at once: do not poll it for a
-      // moment.
+      // The connection stays in the kernel's queue and keeps the listener readable, so pause polling it.
       log_warning("coordinator: {}; new connections wait", fd.status().text());
       poller_.remove(listener_->fd());
       accept_again_ = Deadline::after_seconds(kPauseWithoutDescriptors_s);
@@ -172,7 +171,7 @@ void CoordinatorServer::take_in(UniqueFd fd) {
   connection.introduction = std::make_unique<Introduction>(Introduction::Role::server, options_.job_key,
                                                            kCoordinatorPurpose, options_.server_name.substr(0, 256));
   connections_.emplace(peer, std::move(connection));
-  strangers_here_.emplace(peer, Deadline::after_seconds(kStrangerPatience_s));
+  strangers_here_.emplace(peer, Deadline::after_seconds(kStrangerTimeout_s));
   serve(peer, {.token = peer, .readable = true, .writable = false, .hung_up = false});
 }
 
@@ -185,7 +184,7 @@ void CoordinatorServer::make_room_for_one_more() {
   drop_stranger(strangers_here_.begin()->first);
 }
 
-void CoordinatorServer::drop_impatient() {
+void CoordinatorServer::drop_expired_strangers() {
   while (!strangers_here_.empty() && strangers_here_.begin()->second.passed()) {
     drop_stranger(strangers_here_.begin()->first);
   }
@@ -200,14 +199,14 @@ void CoordinatorServer::drop_stranger(Peer peer) {
 
 void CoordinatorServer::serve(Peer peer, const Poller::Ready& ready) {
   const auto found = connections_.find(peer);
-  if (found == connections_.end()) return;  // closed by what came before it in this round
+  if (found == connections_.end()) return;  // an earlier event of this round closed it
   Connection& connection = found->second;
   if (!connection.socket && !introduce(peer, connection)) return;
   if (ready.writable && !flush(peer, connection)) return;
   if (ready.readable) receive(peer, connection);
 }
 
-// True when the connection is introduced; false while it is not, or when it was dropped.
+// Returns true when the handshake is complete; false while it is not or if the connection was dropped.
 bool CoordinatorServer::introduce(Peer peer, Connection& connection) {
   auto through = connection.introduction->advance(connection.fd.get());
   if (!through.ok()) {
@@ -226,14 +225,14 @@ void CoordinatorServer::receive(Peer peer, Connection& connection) {
   std::vector<CoordinatorMessage> messages;
   const FramedSocket::State state = connection.socket->receive(messages);
   for (CoordinatorMessage& message : messages) {
-    if (!obey(peer, connection, std::move(message))) return drop_stranger(peer);
+    if (!handle(peer, connection, std::move(message))) return drop_stranger(peer);
   }
   if (state == FramedSocket::State::broken) return drop_stranger(peer);
   if (state == FramedSocket::State::closed) close(peer);
 }
 
-// False: it broke the protocol.
-bool CoordinatorServer::obey(Peer peer, Connection& connection, CoordinatorMessage message) {
+// Returns false if the message violates the protocol.
+bool CoordinatorServer::handle(Peer peer, Connection& connection, CoordinatorMessage message) {
   if (connection.is_member) return membership_.receive(peer, std::move(message), now_ns()).ok();
   if (message.kind != CoordinatorMessage::Kind::hello || message.members.size() != 1) return false;
   const CoordinatorClient::Hello& hello = message.members.front();
@@ -263,7 +262,7 @@ void CoordinatorServer::deliver() {
   }
 }
 
-// False: the connection was closed, because far too much waits for it.
+// Returns false if the connection was closed because its unsent data exceeds the limit.
 bool CoordinatorServer::flush(Peer peer, Connection& connection) {
   connection.socket->flush();
   if (connection.socket->unsent_bytes() > kMostUnsent) {
@@ -315,16 +314,18 @@ void CoordinatorServer::say_farewell() {
 
 Result<std::unique_ptr<Coordinator>> Coordinator::open(const CoordinatorOptions& options) {
   if (options.size < 1 || options.size > kMostRanks) {
-    return Status(Code::invalid_argument, fmt::format("a coordinator of {} ranks makes no sense", options.size));
+    return Status(Code::invalid_argument, fmt::format("a coordinator cannot serve {} ranks; from 1 to {} are possible",
+                                                      options.size, kMostRanks));
   }
   if (options.job_key.size() < 16) {
     return Status(Code::invalid_argument, "the coordinator needs a job key of at least 16 characters");
   }
-  FDL_ASSIGN_OR_RETURN(auto door, CoordinatorListener::open(options.address, options.interfaces, options.port_base));
+  FDL_ASSIGN_OR_RETURN(auto listener,
+                       CoordinatorListener::open(options.address, options.interfaces, options.port_base));
   FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
   FDL_ASSIGN_OR_RETURN(Event stop, Event::make());
-  auto server = std::make_unique<CoordinatorServer>(options, std::move(door), std::move(poller), std::move(stop));
-  FDL_RETURN_IF_ERROR(server->watch_door());
+  auto server = std::make_unique<CoordinatorServer>(options, std::move(listener), std::move(poller), std::move(stop));
+  FDL_RETURN_IF_ERROR(server->watch_listener());
   FDL_RETURN_IF_ERROR(server->watch_stop());
   return std::unique_ptr<Coordinator>(std::move(server));
 }

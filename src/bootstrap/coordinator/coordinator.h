@@ -1,8 +1,8 @@
-// Coordinator: the process that all ranks of a job connect to: it holds a store of small facts and the list of members,
-// and detects failures.
+// Coordinator is the server to which all ranks of a job connect. It holds a store of small facts and the list of
+// members, and it detects failures.
 //
-// `farandole run` serves it, or rank 0 does. It takes no part in collectives. The thread that calls run() owns its
-// event loop; all other functions may be called from any thread.
+// It runs in `farandole run` or in rank 0, and takes no part in collectives. The thread that calls run() owns its event
+// loop; all other functions may be called from any thread.
 #pragma once
 
 #include <memory>
@@ -18,19 +18,19 @@ namespace fdl {
 struct CoordinatorOptions {
   int size = 1;
   std::string job_key;
-  // A rendezvous (see bootstrap/rendezvous/rendezvous.h), or "unix" for a random abstract name. tcp: port 0 is any; a
-  // loopback host is listened at alone, any other host means all interfaces.
+  // A rendezvous (see bootstrap/rendezvous/rendezvous.h), or "unix" for a random abstract name. For tcp, port 0 means
+  // any port. A loopback host restricts listening to that address; any other host means all interfaces.
   std::string address = "tcp://0.0.0.0:0";
-  std::string interfaces;                   // of tcp: which ones' addresses are offered, as Config::interfaces
-  int port_base = 0;                        // tcp without a port, and a file: listens here; 0: at any port
-  std::vector<std::string> expected_hosts;  // by rank, where known: pods are named beside missing ranks
-  double start_timeout_s = 30;              // then the ranks that arrived get the list of the missing ones
-  std::size_t store_bytes = 256_MiB;        // of all that is published
-  double lost_after_s = 1;                  // how long a probed rank may stay silent
+  std::string interfaces;                   // of tcp: whose addresses are offered, as Config::interfaces
+  int port_base = 0;                        // port for tcp without a port and for a file; 0: any port
+  std::vector<std::string> expected_hosts;  // by rank, if known: named together with missing ranks
+  double start_timeout_s = 30;              // afterwards the present ranks get the list of the missing ones
+  std::size_t store_bytes = 256_MiB;        // limit of all published keys and values
+  double lost_after_s = 1;                  // how long a probed rank may take to reply
   // How errors name the coordinator when it is lost: "rank 0 on host-a" or "farandole run on host-a".
   std::string server_name;
-  // Whether the next job, once all ranks have left, begins in the same coordinator: a launcher's does, a rank's ends
-  // with it.
+  // Whether the coordinator serves another job after all ranks have left. That of a launcher does; that of a rank ends
+  // with the rank.
   bool serves_again = false;
 };
 
@@ -39,11 +39,11 @@ class Coordinator {
   static Result<std::unique_ptr<Coordinator>> open(const CoordinatorOptions& options);
   virtual ~Coordinator() = default;
 
-  virtual std::string address() const = 0;  // to give to ranks as their rendezvous
+  virtual std::string address() const = 0;  // the rendezvous for the ranks
   virtual void run() = 0;                   // serves until stop(); then announces its end to all members and returns
   virtual void stop() = 0;
-  // Blocks until each rank that arrived has left or was lost; false when the deadline passes first. A rank that serves
-  // the coordinator calls it before stop(). Needs run() in another thread.
+  // Blocks until each rank that arrived has left or was lost; returns false if the deadline passes first. A rank that
+  // serves the coordinator calls it before stop(). run() must be active in another thread.
   virtual bool wait_until_empty(Deadline deadline) = 0;
   virtual int64_t strangers() const = 0;  // connections refused: no key, garbage, oversized or truncated frames
 };

@@ -1,4 +1,4 @@
-// CoordinatorClient: one framed socket; the driver receives, anyone sends under the lock.
+// CoordinatorClient uses one framed socket. Only the driving thread receives; any thread sends under the lock.
 #include "bootstrap/coordinator/coordinator_client.h"
 
 #include <fmt/core.h>
@@ -22,23 +22,23 @@ using Kind = CoordinatorMessage::Kind;
 
 constexpr uint64_t kSocketToken = 0;
 constexpr uint64_t kSenderToken = 1;
-constexpr double kAnswer_s = 30;           // within which a coordinator that is there answers a publish
-constexpr double kGrace_s = 2;             // for the coordinator's own answer to a deadline, which is better than ours
-constexpr int64_t kPause_ns = 20'000'000;  // before the coordinator is asked again
-constexpr double kLastWords_s = 0.5;       // for a good-bye that did not fit into the socket at once
+constexpr double kAnswer_s = 30;  // limit for the coordinator's answer to a publish
+constexpr double kGrace_s = 2;    // for the coordinator's own timeout error, which is more precise than a local one
+constexpr int64_t kPause_ns = 20'000'000;  // before the next attempt to connect
+constexpr double kLastWords_s = 0.5;       // for a leave message that did not fit into the socket at once
 
 std::string describe(const CoordinatorClient::Hello& hello) {
   return fmt::format("rank {} on {} (process {})", hello.rank, hello.host_name, hello.process_id);
 }
 
-class Link final : public CoordinatorClient {
+class SocketClient final : public CoordinatorClient {
  public:
-  Link(FoundCoordinator found, const Hello& hello, Poller poller, Event sender)
+  SocketClient(FoundCoordinator found, const Hello& hello, Poller poller, Event sender)
       : hello_(hello),
         poller_(std::move(poller)),
         sender_(std::move(sender)),
         socket_(std::move(found.fd), found.introduced.session_key, Direction::from_coordinator) {}
-  ~Link() override;
+  ~SocketClient() override;
 
   Status start(Deadline deadline);
 
@@ -58,7 +58,7 @@ class Link final : public CoordinatorClient {
   void leave() override;
 
  private:
-  // What a question waits for; the asker owns it, pending_ knows where it is.
+  // The reply to a request. The waiting caller owns it; pending_ points to it.
   struct Answer {
     bool is_here = false;
     CoordinatorMessage message;
@@ -78,12 +78,12 @@ class Link final : public CoordinatorClient {
 
   const Hello hello_;
   Poller poller_;
-  Event sender_;  // rung by those who could not send all at once
+  Event sender_;  // rung by a sender that could not send everything at once
   bool watches_writing_ = false;
 
   Mutex mutex_;
   CondVar answered_;
-  // Receiving is the driver's alone and shares nothing with sending, which needs the lock.
+  // Only the driving thread receives, without the lock: receiving shares no state with sending, which needs the lock.
   FramedSocket socket_;
   bool welcome_ FDL_GUARDED_BY(mutex_) = false;
   Status refusal_ FDL_GUARDED_BY(mutex_);
@@ -98,7 +98,7 @@ class Link final : public CoordinatorClient {
   std::vector<CoordinatorEvent> events_ FDL_GUARDED_BY(mutex_);
 };
 
-Link::~Link() {
+SocketClient::~SocketClient() {
   MutexLock lock(mutex_);
   const Deadline deadline = Deadline::after_seconds(kLastWords_s);
   while (left_ && coordinator_lost_.ok() && socket_.flush() && socket_.unsent_bytes() > 0) {
@@ -106,7 +106,7 @@ Link::~Link() {
   }
 }
 
-Status Link::start(Deadline deadline) {
+Status SocketClient::start(Deadline deadline) {
   FDL_RETURN_IF_ERROR(poller_.add(socket_.fd(), kSocketToken));
   FDL_RETURN_IF_ERROR(poller_.add(sender_.fd(), kSenderToken));
   CoordinatorMessage hello{.kind = Kind::hello};
@@ -116,12 +116,12 @@ Status Link::start(Deadline deadline) {
     send(hello);
   }
   FDL_RETURN_IF_ERROR(wait_for_welcome(deadline));
-  // Events may have come together with the welcome: the driver is to look.
+  // Events may have arrived together with the welcome, so wake the driver.
   sender_.ring();
   return {};
 }
 
-Status Link::wait_for_welcome(Deadline deadline) {
+Status SocketClient::wait_for_welcome(Deadline deadline) {
   while (true) {
     progress();
     {
@@ -139,7 +139,7 @@ Status Link::wait_for_welcome(Deadline deadline) {
 
 // ---- The driving thread ----
 
-void Link::progress() {
+void SocketClient::progress() {
   std::array<Poller::Ready, 4> ready;
   const std::size_t count = poller_.wait(ready, Deadline::at_ns(0));
   for (std::size_t i = 0; i < count; ++i) {
@@ -153,7 +153,7 @@ void Link::progress() {
   if (more != watches_writing_ && poller_.change(socket_.fd(), kSocketToken, true, more).ok()) watches_writing_ = more;
 }
 
-void Link::receive() {
+void SocketClient::receive() {
   std::vector<CoordinatorMessage> messages;
   const FramedSocket::State state = socket_.receive(messages);
   MutexLock lock(mutex_);
@@ -161,7 +161,7 @@ void Link::receive() {
   if (state != FramedSocket::State::open) lose_coordinator();
 }
 
-void Link::handle(CoordinatorMessage message) {
+void SocketClient::handle(CoordinatorMessage message) {
   switch (message.kind) {
     case Kind::welcome:
       welcome_ = true;
@@ -216,25 +216,26 @@ void Link::handle(CoordinatorMessage message) {
       coordinator_ends_ = true;
       break;
     default:
-      break;  // a newer coordinator may say more; what matters it says in kinds that exist
+      break;  // a newer coordinator may send further kinds, which are optional
   }
 }
 
-void Link::note_gone(CoordinatorEvent::Kind kind, CoordinatorMessage message) {
+void SocketClient::note_gone(CoordinatorEvent::Kind kind, CoordinatorMessage message) {
   gone_.emplace(message.rank, message.why);
   add_event({.kind = kind, .rank = message.rank, .comm = {}, .why = message.why});
   answered_.notify_all();
 }
 
-void Link::add_event(CoordinatorEvent event) {
+void SocketClient::add_event(CoordinatorEvent event) {
   if (!left_) events_.push_back(std::move(event));
 }
 
-// All links come to the same words by themselves, for nobody is left who could tell them.
-void Link::lose_coordinator() {
+// Each rank builds the same error text locally, because no coordinator is left to send it.
+void SocketClient::lose_coordinator() {
   if (!coordinator_lost_.ok()) return;
   poller_.remove(socket_.fd());
-  // A coordinator that ended in good order, or whose rank said good-bye, is no failure: only meeting is over.
+  // It is no failure if the coordinator ended in good order or its rank has left: only the rendezvous service has
+  // ended.
   const bool in_order = coordinator_ends_ || (!server_.empty() && gone_.contains(server_.front().rank));
   coordinator_lost_ = Status(in_order ? Code::shut_down : Code::peer_lost,
                              fmt::format("the coordinator ({}) {}", server_name_, in_order ? "has ended" : "is gone"));
@@ -252,32 +253,33 @@ void Link::lose_coordinator() {
   answered_.notify_all();
 }
 
-std::vector<CoordinatorEvent> Link::take_events() {
+std::vector<CoordinatorEvent> SocketClient::take_events() {
   MutexLock lock(mutex_);
   return std::exchange(events_, {});
 }
 
 // ---- Any thread ----
 
-void Link::send(const CoordinatorMessage& message) {
+void SocketClient::send(const CoordinatorMessage& message) {
   if (!coordinator_lost_.ok()) return;
   socket_.send(message);
   socket_.flush();
 }
 
-void Link::send_and_wake(const CoordinatorMessage& message) {
+void SocketClient::send_and_wake(const CoordinatorMessage& message) {
   send(message);
   if (socket_.unsent_bytes() > 0) sender_.ring();
 }
 
-const Status* Link::first_gone_of(const std::vector<int>& ranks) const {
+const Status* SocketClient::first_gone_of(const std::vector<int>& ranks) const {
   for (const int rank : ranks) {
     if (const auto found = gone_.find(rank); found != gone_.end()) return &found->second;
   }
   return nullptr;
 }
 
-Result<CoordinatorMessage> Link::ask(CoordinatorMessage question, const std::vector<int>& of, Deadline deadline) {
+Result<CoordinatorMessage> SocketClient::ask(CoordinatorMessage question, const std::vector<int>& of,
+                                             Deadline deadline) {
   Answer answer;
   MutexLock lock(mutex_);
   if (left_) return Status(Code::shut_down, fmt::format("{} has left the coordinator", describe(hello_)));
@@ -300,7 +302,7 @@ Result<CoordinatorMessage> Link::ask(CoordinatorMessage question, const std::vec
   return Status(Code::timeout, "the coordinator did not answer in time");
 }
 
-Result<std::vector<CoordinatorClient::Hello>> Link::wait_for_all(Deadline deadline) {
+Result<std::vector<CoordinatorClient::Hello>> SocketClient::wait_for_all(Deadline deadline) {
   CoordinatorMessage question{.kind = Kind::wait};
   question.number = deadline.remaining_ns();
   const Deadline grace =
@@ -309,11 +311,11 @@ Result<std::vector<CoordinatorClient::Hello>> Link::wait_for_all(Deadline deadli
   return std::move(answer.members);
 }
 
-Status Link::publish(std::string_view key, std::string_view value) {
+Status SocketClient::publish(std::string_view key, std::string_view value) {
   if (key.size() > kMostKey || key.size() + value.size() + 512 > most_payload(Direction::to_coordinator)) {
     return Status(Code::invalid_argument,
-                  fmt::format("'{:.64}' has {} bytes, and the coordinator takes facts of less than 1 MiB "
-                              "under keys of at most {}",
+                  fmt::format("'{:.64}' has {} bytes, and the coordinator accepts facts of less than 1 MiB "
+                              "under keys of at most {} bytes",
                               key, value.size(), kMostKey));
   }
   CoordinatorMessage question{.kind = Kind::publish};
@@ -322,9 +324,10 @@ Status Link::publish(std::string_view key, std::string_view value) {
   return ask(std::move(question), {}, Deadline::after_seconds(kAnswer_s)).status();
 }
 
-Result<std::string> Link::fetch_from(const std::vector<int>& world_ranks, std::string_view key, Deadline deadline) {
+Result<std::string> SocketClient::fetch_from(const std::vector<int>& world_ranks, std::string_view key,
+                                             Deadline deadline) {
   if (key.size() > kMostKey) {
-    return Status(Code::invalid_argument, fmt::format("a key of {} bytes; at most {} are taken", key.size(), kMostKey));
+    return Status(Code::invalid_argument, fmt::format("the key has {} bytes, limit {}", key.size(), kMostKey));
   }
   const int64_t began = now_ns();
   CoordinatorMessage question{.kind = Kind::fetch};
@@ -332,18 +335,18 @@ Result<std::string> Link::fetch_from(const std::vector<int>& world_ranks, std::s
   auto answer = ask(std::move(question), world_ranks, deadline);
   if (answer.ok()) return std::move(answer->value);
   if (answer.status().code() != Code::timeout) return answer.status();
-  return Status(Code::timeout,
-                fmt::format("nobody published '{}' within {:.3g} s", key, static_cast<double>(now_ns() - began) / 1e9));
+  return Status(Code::timeout, fmt::format("no rank published '{}' within {:.3g} s", key,
+                                           static_cast<double>(now_ns() - began) / 1e9));
 }
 
-void Link::probe(const std::vector<int>& world_ranks) {
+void SocketClient::probe(const std::vector<int>& world_ranks) {
   CoordinatorMessage question{.kind = Kind::probe};
   question.ranks = world_ranks;
   MutexLock lock(mutex_);
   send_and_wake(question);
 }
 
-void Link::report(const std::string& comm, const Status& why) {
+void SocketClient::report(const std::string& comm, const Status& why) {
   FDL_CHECK(!why.ok());
   CoordinatorMessage message{.kind = Kind::report};
   message.key = comm;
@@ -352,8 +355,9 @@ void Link::report(const std::string& comm, const Status& why) {
   send_and_wake(message);
 }
 
-void Link::ask(const std::string& comm, uint64_t question, const std::vector<int>& world_ranks, int64_t timeout_ns) {
-  if (comm.size() > kMostKey) return;  // the coordinator would not have it
+void SocketClient::ask(const std::string& comm, uint64_t question, const std::vector<int>& world_ranks,
+                       int64_t timeout_ns) {
+  if (comm.size() > kMostKey) return;  // the coordinator would reject it
   CoordinatorMessage message{.kind = Kind::ask};
   message.id = question;
   message.number = timeout_ns;
@@ -363,7 +367,7 @@ void Link::ask(const std::string& comm, uint64_t question, const std::vector<int
   send_and_wake(message);
 }
 
-void Link::tell(const CoordinatorEvent& asked, int64_t begun, bool waiting) {
+void SocketClient::tell(const CoordinatorEvent& asked, int64_t begun, bool waiting) {
   CoordinatorMessage message{.kind = Kind::told};
   message.id = asked.question;
   message.number = begun;
@@ -374,7 +378,7 @@ void Link::tell(const CoordinatorEvent& asked, int64_t begun, bool waiting) {
   send_and_wake(message);
 }
 
-void Link::leave() {
+void SocketClient::leave() {
   MutexLock lock(mutex_);
   if (left_) return;
   left_ = true;
@@ -382,7 +386,7 @@ void Link::leave() {
   send_and_wake({.kind = Kind::leave});
 }
 
-// A rank that begins again at once may still meet the coordinator of the job that is ending.
+// A rank that restarts at once may still reach the coordinator of the job that is ending.
 bool belongs_to_the_job_before(const Status& status) {
   return (status.code() == Code::shut_down || status.code() == Code::peer_lost) && status.error().culprit_rank < 0;
 }
@@ -393,9 +397,9 @@ Result<std::unique_ptr<CoordinatorClient>> connect_once(const std::string& rende
                        find_coordinator(rendezvous, job_key, describe(hello).substr(0, 256), deadline));
   FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
   FDL_ASSIGN_OR_RETURN(Event sender, Event::make());
-  auto link = std::make_unique<Link>(std::move(found), hello, std::move(poller), std::move(sender));
-  FDL_RETURN_IF_ERROR(link->start(deadline));
-  return std::unique_ptr<CoordinatorClient>(std::move(link));
+  auto client = std::make_unique<SocketClient>(std::move(found), hello, std::move(poller), std::move(sender));
+  FDL_RETURN_IF_ERROR(client->start(deadline));
+  return std::unique_ptr<CoordinatorClient>(std::move(client));
 }
 
 }  // namespace
@@ -407,8 +411,8 @@ Result<std::unique_ptr<CoordinatorClient>> CoordinatorClient::connect(const std:
     return Status(Code::invalid_argument, fmt::format("the host name '{:.64}...' is too long", hello.host_name));
   }
   while (true) {
-    auto link = connect_once(rendezvous, job_key, hello, deadline);
-    if (link.ok() || !belongs_to_the_job_before(link.status()) || deadline.passed()) return link;
+    auto client = connect_once(rendezvous, job_key, hello, deadline);
+    if (client.ok() || !belongs_to_the_job_before(client.status()) || deadline.passed()) return client;
     std::this_thread::sleep_for(std::chrono::nanoseconds(kPause_ns));
   }
 }

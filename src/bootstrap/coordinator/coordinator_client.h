@@ -1,7 +1,7 @@
-// CoordinatorClient: a rank's end of its connection to the coordinator.
+// CoordinatorClient is a rank's end of its connection to the coordinator.
 //
-// One thread (the runtime's loop) drives it: when fd() is readable (or wants_write()), it calls progress(). The store
-// calls and the reports may come from any thread and rely on that thread being there.
+// One thread (the runtime's progress thread) drives it: it calls progress() when wake_fd() is readable. The store calls
+// and the reports may come from any thread; they need the driving thread to make progress.
 #pragma once
 
 #include <memory>
@@ -17,20 +17,20 @@ namespace fdl {
 
 struct CoordinatorEvent {
   enum class Kind {
-    lost,              // `rank` is gone for good: `why` is the same text on every rank
-    left,              // `rank` said good-bye
-    comm_failed,       // `comm` failed somewhere: `why` is the same on every rank
-    coordinator_lost,  // the coordinator itself is gone; `why` names who served it
-    asked,             // `rank` asks how far this one is with `comm`: tell()
-    told,              // `rank` answers `question`
+    lost,              // `rank` is lost for good; `why` is the same text on every rank
+    left,              // `rank` has left in good order
+    comm_failed,       // `comm` failed on some rank; `why` is the same on every rank
+    coordinator_lost,  // the connection to the coordinator ended; `why` names the process that served it
+    asked,             // `rank` queries this rank's progress with `comm`; answer with tell()
+    told,              // `rank` has answered `question`
   };
   Kind kind = Kind::lost;
   int rank = -1;
   std::string comm;
   Status why;
   uint64_t question = 0;
-  int64_t begun = -1;    // collectives on devices that were called there; -1: there is no such communicator
-  bool waiting = false;  // some of them have not run
+  int64_t begun = -1;    // collectives on devices that `rank` has called; -1: it has no such communicator
+  bool waiting = false;  // some of them have not run yet
 };
 
 class CoordinatorClient {
@@ -41,19 +41,19 @@ class CoordinatorClient {
     std::string host_name;
     std::string boot_id;
     int process_id = 0;
-    std::vector<CompatibilitySetting>
-        settings{};  // what must be alike on all ranks; the coordinator compares it and sends it to no rank
+    // Settings that must be equal on all ranks. The coordinator compares them and sends them to no rank.
+    std::vector<CompatibilitySetting> settings{};
     int numa_node = -1;
   };
 
-  // Finds the coordinator (retrying until it is there), proves the key, says hello. A second process that claims the
-  // same rank is refused, naming both. Blocking.
+  // Finds the coordinator (with retries until the deadline), runs the handshake and sends the hello. Blocks. If a
+  // second process claims the same rank, the coordinator refuses it with an error that names both.
   static Result<std::unique_ptr<CoordinatorClient>> connect(const std::string& rendezvous, const std::string& job_key,
                                                             const Hello& hello, Deadline deadline);
   virtual ~CoordinatorClient() = default;
 
   // ---- the driving thread ----
-  // Readable when progress() has something to do: it nests the socket and the wake-ups of senders.
+  // Readable when progress() has work to do. It is an epoll set of the socket and the wake-ups of senders.
   virtual int wake_fd() const = 0;
   // Answers pings, delivers replies, and sends what the socket did not accept before. A rank that does not call it is
   // declared lost after the next probe.
@@ -61,7 +61,7 @@ class CoordinatorClient {
   virtual std::vector<CoordinatorEvent> take_events() = 0;
 
   // ---- any thread; blocking until the reply ----
-  // Waits until all ranks said hello; else TIMEOUT, "ranks 2 and 5 of 8 have not arrived after 30 s".
+  // Waits until all ranks have arrived; else fails with TIMEOUT, "ranks 2 and 5 of 8 have not arrived after 30 s".
   virtual Result<std::vector<Hello>> wait_for_all(Deadline deadline) = 0;
   virtual Status publish(std::string_view key, std::string_view value) = 0;
   virtual Result<std::string> fetch(std::string_view key, Deadline deadline) = 0;
@@ -69,10 +69,11 @@ class CoordinatorClient {
   virtual Result<std::string> fetch_from(const std::vector<int>& world_ranks, std::string_view key,
                                          Deadline deadline) = 0;
   // ---- any thread; returns at once ----
-  // Ask whether these ranks are alive; silence of lost_after_s becomes a `lost` event everywhere.
+  // Makes the coordinator ping these ranks. A rank that does not reply within lost_after_s causes a `lost` event on all
+  // ranks.
   virtual void probe(const std::vector<int>& world_ranks) = 0;
-  // A communicator failed here. The coordinator finds the culprit (dead? left? alive but unreachable?) and tells all
-  // ranks the same.
+  // Reports that a communicator failed on this rank. The coordinator checks the reported rank (lost, left, or alive but
+  // unreachable) and sends one failure decision to all ranks.
   virtual void report(const std::string& comm, const Status& why) = 0;
   // Queries how many collectives of a communicator these ranks have begun. Each answer is a `told` event, also for a
   // rank that has left. While another rank's query about the same communicator is valid, this one gets no answers. A

@@ -1,4 +1,4 @@
-// Coordinator listener: one function for each kind of rendezvous.
+// CoordinatorListener opens a socket for each kind of rendezvous and publishes its address.
 #include "bootstrap/coordinator/coordinator_listener.h"
 
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 namespace fdl {
 namespace {
 
-// Coordinators of this process by name. Leaked, because a coordinator may outlive static objects.
+// Coordinators of this process by name. Intentionally leaked, because a coordinator may outlive static objects.
 struct Names {
   Mutex mutex;
   CondVar changed;
@@ -45,7 +45,7 @@ Result<Listening> listen_at(const Address& address) {
   return Listening{std::move(fd), {where.family() == AF_UNIX ? address : address_of(bound.raw(), bound.length)}};
 }
 
-// A job on one host that says so is not to be reached from others.
+// A loopback host means a job on one host, whose listener must not be reachable from others.
 bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
 
 Result<Listening> listen_at_port(const std::string& host, int port, const std::string& interfaces) {
@@ -53,15 +53,15 @@ Result<Listening> listen_at_port(const std::string& host, int port, const std::s
   return listen_at({host_and_port(host == "localhost" ? "127.0.0.1" : host, port)});
 }
 
-Rendezvous::Door with_port(Rendezvous::Door door, int port_base) {
-  if (door.last_port == 0) door.first_port = door.last_port = port_base;
-  return door;
+Rendezvous::Door with_port(Rendezvous::Door address, int port_base) {
+  if (address.last_port == 0) address.first_port = address.last_port = port_base;
+  return address;
 }
 
-Result<Listening> listen_at_first_free(const Rendezvous::Door& door, const std::string& interfaces) {
+Result<Listening> listen_at_first_free(const Rendezvous::Door& address, const std::string& interfaces) {
   Status last;
-  for (int port = door.first_port; port <= door.last_port; ++port) {
-    auto listening = listen_at_port(door.host, port, interfaces);
+  for (int port = address.first_port; port <= address.last_port; ++port) {
+    auto listening = listen_at_port(address.host, port, interfaces);
     if (listening.ok()) return listening;
     last = listening.status();
     if (last.code() == Code::resource) break;
@@ -82,7 +82,7 @@ std::string content_of(const std::string& path) {
   return line;
 }
 
-// Readers see the whole address or none: it is written aside and renamed.
+// Writes a temporary file and renames it, so that readers see the whole address or none.
 Status write_whole(const std::string& path, const std::string& text) {
   const std::string aside = fmt::format("{}.{}", path, ::getpid());
   UniqueFd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
@@ -99,16 +99,16 @@ Status write_whole(const std::string& path, const std::string& text) {
 
 Result<std::unique_ptr<CoordinatorListener>> CoordinatorListener::open(const std::string& address,
                                                                        const std::string& interfaces, int port_base) {
-  std::unique_ptr<CoordinatorListener> door(new CoordinatorListener);
+  std::unique_ptr<CoordinatorListener> listener(new CoordinatorListener);
   const auto take = [&](Result<Listening> listening, bool unix_socket) -> Status {
     if (!listening.ok()) return listening.status().while_doing("opening the coordinator at " + address);
-    door->fd_ = std::move(listening->fd);
-    door->address_ = unix_socket ? listening->addresses.front().text : tcp_text(listening->addresses);
+    listener->fd_ = std::move(listening->fd);
+    listener->address_ = unix_socket ? listening->addresses.front().text : tcp_text(listening->addresses);
     return {};
   };
   if (address == "unix") {
     FDL_RETURN_IF_ERROR(take(listen_unix(), true));
-    return door;
+    return listener;
   }
   FDL_ASSIGN_OR_RETURN(const Rendezvous rendezvous, parse_rendezvous(address));
   switch (rendezvous.kind) {
@@ -121,24 +121,24 @@ Result<std::unique_ptr<CoordinatorListener>> CoordinatorListener::open(const std
       break;
     case Rendezvous::Kind::file:
       FDL_RETURN_IF_ERROR(take(listen_tcp(interfaces, port_base), false));
-      door->written_ = std::exchange(door->address_, "file://" + rendezvous.name);
-      FDL_RETURN_IF_ERROR(write_whole(rendezvous.name, door->written_));
-      door->file_ = rendezvous.name;
+      listener->written_ = std::exchange(listener->address_, "file://" + rendezvous.name);
+      FDL_RETURN_IF_ERROR(write_whole(rendezvous.name, listener->written_));
+      listener->file_ = rendezvous.name;
       break;
     case Rendezvous::Kind::memory: {
       FDL_RETURN_IF_ERROR(take(listen_unix(), true));
-      door->written_ = std::exchange(door->address_, "memory://" + rendezvous.name);
+      listener->written_ = std::exchange(listener->address_, "memory://" + rendezvous.name);
       MutexLock lock(names().mutex);
-      if (!names().addresses.emplace(rendezvous.name, door->written_).second) {
+      if (!names().addresses.emplace(rendezvous.name, listener->written_).second) {
         return Status(Code::invalid_argument,
-                      fmt::format("this process has a coordinator at {} already", door->address_));
+                      fmt::format("this process already has a coordinator at {}", listener->address_));
       }
-      door->memory_name_ = rendezvous.name;
+      listener->memory_name_ = rendezvous.name;
       names().changed.notify_all();
       break;
     }
   }
-  return door;
+  return listener;
 }
 
 CoordinatorListener::~CoordinatorListener() {

@@ -1,4 +1,4 @@
-// CoordinatorListener: the socket at which a coordinator listens, and the files and names to remove when it closes.
+// CoordinatorListener owns the socket on which a coordinator listens, and the file or name to remove when it closes.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@ namespace fdl {
 
 class CoordinatorListener {
  public:
-  // A rendezvous as bootstrap/rendezvous/rendezvous.h has it, or "unix" for a random name. Of a range of ports the
-  // first free one; `port_base` where the rendezvous leaves the port open.
+  // Listens at a rendezvous (see bootstrap/rendezvous/rendezvous.h), or at a random name for "unix". Of a range of
+  // ports it takes the first free one. `port_base` is used if the rendezvous leaves the port open.
   static Result<std::unique_ptr<CoordinatorListener>> open(const std::string& address,
                                                            const std::string& interfaces = {}, int port_base = 0);
   ~CoordinatorListener();
@@ -23,7 +23,7 @@ class CoordinatorListener {
   int fd() const { return fd_.get(); }
   // The rendezvous text with which ranks reach this listener.
   const std::string& address() const { return address_; }
-  // Whether the peer of a Unix connection runs as another user. Always false over TCP.
+  // Returns whether the peer of a Unix connection runs as another user. Always false over TCP.
   static bool is_foreign(int connection);
 
  private:
@@ -32,11 +32,11 @@ class CoordinatorListener {
   UniqueFd fd_;
   std::string address_;
   std::string written_;      // the content of the file, or the address registered under the name in this process
-  std::string file_;         // removed at the end if it still says what was written
+  std::string file_;         // removed at the end if it still holds written_
   std::string memory_name_;  // within this process
 };
 
-// The address registered under memory://name; waits until a coordinator of this process has registered it.
+// Returns the address registered under memory://name. Waits until a coordinator of this process has registered it.
 Result<std::string> find_in_memory(const std::string& name, Deadline deadline);
 
 }  // namespace fdl

@@ -1,4 +1,4 @@
-// Coordinator wire: FlatBuffers in sealed frames.
+// Messages are encoded as FlatBuffers and sent in sealed frames.
 #include "bootstrap/coordinator/coordinator_wire.h"
 
 #include <algorithm>
@@ -13,13 +13,13 @@ using flatbuffers::FlatBufferBuilder;
 using flatbuffers::Offset;
 
 constexpr std::size_t kSealBytes = 16;
-constexpr std::size_t kMostStory = 16384;
+constexpr std::size_t kMostFailureText = 16384;
 
 Offset<coordinator_wire::Failure> encode_failure(FlatBufferBuilder& builder, const Status& why) {
   if (why.ok()) return {};
   const Error& error = why.error();
-  // However long a story is, its message fits into a frame.
-  const auto add = [&](const std::string& text) { return builder.CreateString(text.substr(0, kMostStory)); };
+  // Cut each text, so that the message always fits into a frame.
+  const auto add = [&](const std::string& text) { return builder.CreateString(text.substr(0, kMostFailureText)); };
   const auto text = add(error.text);
   const auto host = add(error.culprit_host);
   const auto operation = add(error.operation);
@@ -44,7 +44,7 @@ Settings encode_settings(FlatBufferBuilder& builder, const std::vector<Compatibi
   return builder.CreateVector(encoded);
 }
 
-// False: a failure with a code that does not exist.
+// Returns false for a failure whose code does not exist.
 bool decode_failure(const coordinator_wire::Failure* failure, Status& why) {
   if (failure == nullptr) return true;
   if (failure->code() <= static_cast<int>(Code::ok) || failure->code() > static_cast<int>(Code::internal)) return false;
@@ -74,10 +74,10 @@ bool is_kind(uint8_t kind) {
 }
 
 std::string bytes_of_number(uint64_t number, std::size_t bytes) {
-  return std::string(reinterpret_cast<const char*>(&number), bytes);  // little-endian, as every machine we run on
+  return std::string(reinterpret_cast<const char*>(&number), bytes);  // little-endian, as all supported machines
 }
 
-// The second half of the digest is not sent; zeros stand for it on both sides of the comparison.
+// The second half of the digest is not sent; both sides of the comparison have zeros there.
 Digest seal_of(std::string_view key, Direction direction, uint64_t sequence, std::string_view payload) {
   std::string message;
   message.reserve(9 + payload.size());

@@ -1,5 +1,5 @@
-// Coordinator wire: messages between ranks and the coordinator as values and as bytes, and the authenticated frames
-// they travel in.
+// CoordinatorMessage is a message between a rank and the coordinator. This header also encodes messages to bytes and
+// seals them in authenticated frames.
 //
 //   frame      length (u32, little-endian, bounded), seal (16 bytes), payload
 //   seal       HMAC(session key, direction, sequence, payload), cut to 16 bytes
@@ -23,41 +23,41 @@ struct CoordinatorMessage {
   enum class Kind : uint8_t {
     // from a rank
     hello = 1,    // members[0]
-    wait = 2,     // id; number: how long, in ns
+    wait = 2,     // id; number: the timeout in ns
     publish = 3,  // id, key, value
     fetch = 4,    // id, key
-    forget = 5,   // id of a fetch whose time is over
+    forget = 5,   // id of a fetch that is abandoned
     probe = 6,    // ranks
     report = 7,   // key: the communicator; why
     leave = 8,
     pong = 9,  // id: of the ping
-    // from a node of an elastic job, to the one that leads (program/elastic_member.h)
-    node_hello = 10,    // members[0]: rank: the node's number or -1, size: its room for ranks; key: pod; value: node
-    node_asked = 11,    // id: the worker; rank: whom it saw lost, or -1
-    node_ended = 12,    // id: the worker; number: how (the exit code, or minus the signal)
-    node_leaving = 13,  // it was told to end
-    // from a rank, of an ordered communicator that stands still
-    ask = 14,  // key: the communicator; id: the question; ranks: whom; number: for how long nobody else need ask, in ns
-    told = 15,  // key, id; rank: who asked; number: collectives begun there, or -1: unknown; value: empty, or kWaiting
+    // from a node of an elastic job, to the leading node (cli/elastic/elastic_member.h)
+    node_hello = 10,    // members[0]: rank: the node's number or -1, size: its capacity in ranks; key: pod; value: node
+    node_asked = 11,    // id: the worker; rank: the rank whose loss it saw, or -1
+    node_ended = 12,    // id: the worker; number: the exit code, or minus the signal
+    node_leaving = 13,  // the node has been requested to end
+    // from a rank, about an ordered communicator without progress
+    ask = 14,   // key: the communicator; id: the query; ranks: the queried ones; number: its validity in ns
+    told = 15,  // key, id; rank: the querying one; number: collectives begun, or -1: unknown; value: empty, or kWaiting
     // from the coordinator
-    welcome = 32,      // key: who serves
+    welcome = 32,      // key: the name of the serving process
     refused = 33,      // why
-    reply = 34,        // id; why, or what was asked for: value or members
+    reply = 34,        // id; why, or the requested value or members
     server = 35,       // members[0]: the rank whose process serves the coordinator
     ping = 36,         // id
     lost = 37,         // rank, why
     left = 38,         // rank, why
     comm_failed = 39,  // key: the communicator; why
     coordinator_ends = 40,
-    asked = 48,   // key, id; rank: who asks
-    answer = 49,  // key, id, number, value; rank: who told
+    asked = 48,   // key, id; rank: the querying one
+    answer = 49,  // key, id, number, value; rank: the answering one
     // to a node
-    node_welcome = 41,  // rank: its number; key: who leads
-    node_waits = 42,    // key: for what
-    node_start = 43,    // id: the worker; rank: its name for now; number: how many restarts there were
+    node_welcome = 41,  // rank: its number; key: the leading node
+    node_waits = 42,    // key: the reason for the wait
+    node_start = 43,    // id: the worker; rank: its current name; number: of restarts so far
     node_rename = 44,   // id: the worker; rank
     node_kill = 45,     // id: the worker
-    node_says = 46,     // id: the worker; key: a line for it
+    node_says = 46,     // id: the worker; key: a line of input for it
     node_ends = 47,     // number: the exit code; key: why
   };
 
@@ -73,24 +73,26 @@ struct CoordinatorMessage {
 };
 
 std::string encode(const CoordinatorMessage& message);
-// Bytes that are no message are an error; nothing in them is trusted before it is checked.
+// Decodes a payload. The buffer is verified before any field is read; bytes that are not a message are an error.
 Result<CoordinatorMessage> decode(std::string_view payload);
 
 inline constexpr std::size_t kFrameHead = 4 + 16;
 
 enum class Direction : uint8_t { to_coordinator = 1, from_coordinator = 2 };
-// What ranks send is bounded tightly, for the coordinator serves many; its list of all members may be longer.
+// The limit of a payload. It is tight for ranks, since the coordinator serves many; its list of all members may be
+// longer.
 constexpr std::size_t most_payload(Direction direction) {
   return direction == Direction::to_coordinator ? 1_MiB : 64_MiB;
 }
-// In the value of `told`: what is on the device there has not run.
+// The value of `told` if queued collectives have not run on the answering rank's device.
 inline constexpr std::string_view kWaiting = "waiting";
-// Of facts and of communicators.
+// The limit of keys of facts and of communicators, in bytes.
 inline constexpr std::size_t kMostKey = 4096;
-// Names of hosts and boots; longer ones are no names.
+// The limit of host names and boot ids, in bytes.
 inline constexpr std::size_t kMostName = 255;
 inline constexpr int kMostRanks = 65536;
 
+// FrameSealer builds the frames of one direction. The sequence number in the seal detects replayed and lost frames.
 class FrameSealer {
  public:
   FrameSealer(std::string session_key, Direction direction) : key_(std::move(session_key)), direction_(direction) {}
@@ -102,13 +104,13 @@ class FrameSealer {
   uint64_t sequence_ = 0;
 };
 
-// Takes bytes as they come and gives whole frames. After an error it must not be used again.
+// FrameOpener assembles received bytes to frames and checks their seals. After an error it must not be used again.
 class FrameOpener {
  public:
   FrameOpener(std::string session_key, Direction direction) : key_(std::move(session_key)), direction_(direction) {}
 
   void feed(std::string_view bytes);
-  // The next payload (valid until the next call), or nothing while it is incomplete.
+  // Returns the next payload (valid until the next call of feed() or next()), or nothing while it is incomplete.
   Result<std::optional<std::string_view>> next();
   bool is_inside_a_frame() const { return taken_ < buffer_.size(); }
 
@@ -117,7 +119,7 @@ class FrameOpener {
   Direction direction_;
   uint64_t sequence_ = 0;
   std::string buffer_;
-  std::size_t taken_ = 0;  // bytes of buffer_ that were given out
+  std::size_t taken_ = 0;  // bytes of buffer_ that were returned as payloads
 };
 
 }  // namespace fdl

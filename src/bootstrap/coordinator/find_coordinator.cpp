@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kMillisecond = 1'000'000;
 
-// One address: connecting, then introducing, then through or failed.
+// Attempt is one try at one address: it connects, runs the handshake, and succeeds or fails.
 class Attempt {
  public:
   Attempt(const Address& address, std::string_view purpose, std::string_view job_key, std::string_view mine)
@@ -34,16 +34,16 @@ class Attempt {
   }
 
   bool failed() const { return !failure_.ok(); }
-  // The other end spoke and then refused, or is no coordinator: trying again will not help.
-  bool refused() const { return failed() && introduction_.heard_anything(); }
-  std::string story() const { return fmt::format("{}: {}", address_.text, failure_.text()); }
+  // Returns whether the other end sent data and then refused, or is not a coordinator. A retry will not help.
+  bool refused() const { return failed() && introduction_.received_anything(); }
+  std::string failure_text() const { return fmt::format("{}: {}", address_.text, failure_.text()); }
 
   pollfd interest() const {
     const bool write = !connected_ || introduction_.wants_to_send();
     return {fd_.get(), static_cast<short>(connected_ ? POLLIN | (write ? POLLOUT : 0) : POLLOUT), 0};
   }
 
-  // True when both ends are introduced.
+  // Returns true when the handshake is complete.
   bool advance() {
     if (!connected_) failure_ = finish_connecting();
     if (failed()) return false;
@@ -63,7 +63,7 @@ class Attempt {
     if (::getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) return Status::from_errno("getsockopt");
     if (error != 0) return Status::from_errno("connect", error);
     if (CoordinatorListener::is_foreign(fd_.get()))
-      return Status(Code::authentication, "a process of another user listens there");
+      return Status(Code::authentication, "a process of another user listens at this address");
     return {};
   }
 
@@ -76,12 +76,12 @@ class Attempt {
 
 struct Round {
   std::string_view purpose;
-  std::string story;    // what each attempt said
-  int refusals = 0;     // ends that spoke and are not our coordinator
-  bool single = false;  // only one coordinator can be meant
+  std::string failures;  // the failure of each attempt
+  int refusals = 0;      // attempts that were refused
+  bool single = false;   // the rendezvous identifies exactly one server
 };
 
-// All addresses of one list at once: in a range of ports, others' servers may be silent.
+// Tries all addresses of a list at once, because in a range of ports other servers may accept and stay silent.
 std::unique_ptr<FoundCoordinator> try_at_once(const std::vector<Address>& addresses, std::string_view job_key,
                                               std::string_view mine, Deadline deadline, Round& round) {
   std::vector<std::unique_ptr<Attempt>> attempts;
@@ -106,24 +106,24 @@ std::unique_ptr<FoundCoordinator> try_at_once(const std::vector<Address>& addres
     }
   }
   for (const auto& attempt : attempts) {
-    round.story += (round.story.empty() ? "" : "; ") + attempt->story();
+    round.failures += (round.failures.empty() ? "" : "; ") + attempt->failure_text();
     round.refusals += attempt->refused() ? 1 : 0;
   }
   return nullptr;
 }
 
 // One list for each address of the host; each list holds all ports of the range.
-std::vector<std::vector<Address>> addresses_of(const Rendezvous::Door& door, Round& round) {
-  auto resolved = resolve(door.host, door.first_port);
+std::vector<std::vector<Address>> addresses_of(const Rendezvous::Door& server, Round& round) {
+  auto resolved = resolve(server.host, server.first_port);
   if (!resolved.ok()) {
-    round.story += (round.story.empty() ? "" : "; ") + resolved.status().text();
+    round.failures += (round.failures.empty() ? "" : "; ") + resolved.status().text();
     return {};
   }
   std::vector<std::vector<Address>> lists;
   for (const Address& address : *resolved) {
     std::vector<Address> ports;
     const std::string host = address.text.substr(0, address.text.rfind(':'));
-    for (int port = door.first_port; port <= door.last_port; ++port) {
+    for (int port = server.first_port; port <= server.last_port; ++port) {
       ports.push_back({fmt::format("{}:{}", host, port)});
     }
     lists.push_back(std::move(ports));
@@ -131,7 +131,7 @@ std::vector<std::vector<Address>> addresses_of(const Rendezvous::Door& door, Rou
   return lists;
 }
 
-// What the rendezvous leads to now: the file may be written and the name appear later.
+// Resolves a rendezvous to its current address. The file or name of the rendezvous may appear only later.
 Result<Rendezvous> look_up(const Rendezvous& rendezvous, Deadline deadline) {
   if (rendezvous.kind == Rendezvous::Kind::memory) {
     FDL_ASSIGN_OR_RETURN(const std::string address, find_in_memory(rendezvous.name, deadline));
@@ -150,17 +150,17 @@ std::unique_ptr<FoundCoordinator> try_once(const Rendezvous& rendezvous, std::st
                                            std::string_view mine, Deadline deadline, Round& round) {
   auto place = look_up(rendezvous, deadline);
   if (!place.ok()) {
-    round.story = place.status().text();
+    round.failures = place.status().text();
     return nullptr;
   }
-  // A file may still hold the address of an earlier job, and a range the servers of others.
+  // A file may still hold the address of an earlier job, and a range of ports may contain other servers.
   round.single = rendezvous.kind != Rendezvous::Kind::file;
   if (place->kind == Rendezvous::Kind::unix_socket) {
     return try_at_once({{"unix:@" + place->name}}, job_key, mine, deadline, round);
   }
-  for (const Rendezvous::Door& door : place->doors) {
-    round.single = round.single && door.first_port == door.last_port;
-    for (const std::vector<Address>& list : addresses_of(door, round)) {
+  for (const Rendezvous::Door& server : place->doors) {
+    round.single = round.single && server.first_port == server.last_port;
+    for (const std::vector<Address>& list : addresses_of(server, round)) {
       if (auto found = try_at_once(list, job_key, mine, deadline, round)) return found;
     }
   }
@@ -179,24 +179,25 @@ Result<FoundCoordinator> find_coordinator(const std::string& rendezvous, const s
   int64_t rest = 10 * kMillisecond;
   int refused_in_a_row = 0;
   while (true) {
-    Round round{.purpose = purpose, .story = {}};
+    Round round{.purpose = purpose, .failures = {}};
     if (auto found = try_once(parsed, job_key, mine, Deadline::after_ns(timeout).earlier(deadline), round)) {
       return std::move(*found);
     }
-    // A coordinator under attack may drop us in the middle, which looks like a refusal; it does not do so three times.
+    // An overloaded coordinator may drop this connection during the handshake, which looks like a refusal. Three
+    // refusals in a row count as real.
     refused_in_a_row = round.refusals > 0 ? refused_in_a_row + 1 : 0;
     if (round.single && refused_in_a_row == 3) {
       return Status(
           Code::authentication,
           fmt::format("the job key differs from the coordinator's: {} was refused at {} ({}); give all ranks the same "
                       "FARANDOLE_JOB_KEY, and each job its own rendezvous",
-                      mine, rendezvous, round.story));
+                      mine, rendezvous, round.failures));
     }
     if (deadline.passed()) {
       return Status(Code::timeout,
                     fmt::format("{} did not find the coordinator at {} within {:.3g} s ({}); check that rank 0 or "
                                 "`farandole run` is running there and can be reached from here",
-                                mine, rendezvous, static_cast<double>(now_ns() - began) / 1e9, round.story));
+                                mine, rendezvous, static_cast<double>(now_ns() - began) / 1e9, round.failures));
     }
     pause(std::min(rest, deadline.remaining_ns()));
     rest = std::min(2 * rest, 500 * kMillisecond);

@@ -16,9 +16,9 @@ struct FoundCoordinator {
   Introduced introduced;
 };
 
-// Tries again until the coordinator is there or the deadline passes; names are resolved anew each time. `mine` names
-// this rank to the coordinator; `purpose` is what both ends must mean. A coordinator that refuses the key is an error
-// at once where only one can be meant.
+// Retries until it has reached the coordinator or the deadline passes, and resolves names anew each time. `mine` is the
+// name of this rank for the coordinator; `purpose` must be equal on both ends. If the rendezvous identifies exactly one
+// server, repeated refusals of the key are an error before the deadline.
 Result<FoundCoordinator> find_coordinator(const std::string& rendezvous, const std::string& job_key,
                                           const std::string& mine, Deadline deadline,
                                           std::string_view purpose = kCoordinatorPurpose);

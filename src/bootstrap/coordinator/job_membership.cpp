@@ -1,5 +1,5 @@
-// JobMembership: each message from a rank changes the members, the store or a failure report, and causes messages to
-// the ranks that it concerns.
+// Each message from a rank changes the members, the store or a failure report, and causes messages to the affected
+// ranks.
 #include "bootstrap/coordinator/job_membership.h"
 
 #include <fmt/core.h>
@@ -16,7 +16,7 @@ using Kind = CoordinatorMessage::Kind;
 constexpr std::size_t kMostQueries = 1024;
 constexpr int64_t kLongestClaim_ns = 3'600'000'000'000;
 
-// "rank 2", "ranks 2 and 5", "ranks 1, 2 and 5"; of many only the first are named.
+// "rank 2", "ranks 2 and 5", "ranks 1, 2 and 5"; a long list names only the first ones.
 std::string list_ranks(const std::vector<int>& ranks) {
   constexpr std::size_t kNamed = 16;
   if (ranks.size() == 1) return fmt::format("rank {}", ranks[0]);
@@ -469,7 +469,8 @@ void JobMembership::decide_reports_of(int rank, const Status& why) {
 // ---- Leaving ----
 
 void JobMembership::leave(Member& member) {
-  // The words of agreement (agree/negotiator): a rank may learn of a departure from either, and all report one text.
+  // This text is equal to that of agree/negotiator: either may report the departure first, and all ranks must report
+  // one text.
   member.end = Status::blame(member.hello.rank, member.hello.host_name, Code::shut_down,
                              fmt::format("rank {} ({}) has shut down", member.hello.rank, member.hello.host_name));
   vacate(member, Member::State::left, Kind::left);

@@ -1,4 +1,4 @@
-// JobMembership: the state and the decisions of the coordinator: members, store, probes and failure reports.
+// JobMembership holds the state of the coordinator and makes its decisions: members, store, probes and failure reports.
 //
 // It has no sockets, threads or clock, so tests drive it message by message. Each rank of the job has one entry, which
 // is absent, present, left (after a leave message) or lost. An entry moves only in that direction, and never between
@@ -32,7 +32,8 @@ class JobMembership {
 
   // Each function adds the messages to send to take_outgoing(), and the connections to close to take_hang_ups().
 
-  // False: refused. The reason is in the outgoing messages; the caller closes the connection once it was sent.
+  // Returns false if the hello is refused. The reason is in the outgoing messages; the caller closes the connection
+  // once it is sent.
   bool greet(Peer peer, const CoordinatorClient::Hello& hello);
   // An error means that the peer violated the protocol; the caller closes its connection.
   Status receive(Peer peer, CoordinatorMessage message, int64_t now_ns);
@@ -45,7 +46,7 @@ class JobMembership {
 
   std::vector<Outgoing> take_outgoing() { return std::exchange(outgoing_, {}); }
   std::vector<Peer> take_hang_ups() { return std::exchange(hang_ups_, {}); }
-  // At least one rank arrived, and none is present any more.
+  // Returns whether at least one rank arrived and none is present any more.
   bool is_empty() const { return arrived_ > 0 && here_ == 0 && !must_report_mismatch(); }
 
  private:
@@ -54,7 +55,7 @@ class JobMembership {
     State state = State::absent;
     Peer peer = 0;
     CoordinatorClient::Hello hello;
-    Status end;  // why it left or was lost: the same text on all ranks
+    Status end;  // the error for its leave or loss: the same text on all ranks
     // Pings are numbered; a pong answers its ping and all earlier ones.
     uint64_t last_ping = 0;
     uint64_t last_pong = 0;
@@ -83,8 +84,8 @@ class JobMembership {
     std::set<int> unanswered;  // queried ranks that have not answered
   };
 
-  // Where ranks differ in a setting, each must get the message that says in which, also a rank that connects after the
-  // start has failed. Until then the coordinator stays.
+  // If ranks differ in a setting, each rank must receive the message that names it, also a rank that connects after the
+  // start has failed. The coordinator must not end before that.
   bool must_report_mismatch() const {
     return start_failed_.code() == Code::mismatch && arrived_ + static_cast<int>(told_late_.size()) < options_.size;
   }
@@ -130,9 +131,9 @@ class JobMembership {
   int first_rank_ = -1;  // the first to arrive: its settings are compared with those of all others
   std::vector<CompatibilitySetting> first_settings_;
   int arrived_ = 0;
-  int here_ = 0;
+  int here_ = 0;             // ranks that are present
   std::set<int> told_late_;  // ranks that arrived after the start had failed
-  Status start_failed_;      // why: ranks are missing or were lost before all had arrived, or settings differ
+  Status start_failed_;      // ranks are missing or were lost before all had arrived, or settings differ
   std::vector<Waiting> waiting_;
   Store store_;
   std::vector<FailureReport> reports_;

@@ -1,4 +1,4 @@
-// Json: one function for each kind of value.
+// The parser has one function for each kind of value.
 #include "bootstrap/launchers/json.h"
 
 #include <fmt/core.h>
@@ -20,7 +20,7 @@ class Reader {
   }
 
  private:
-  Status refuse() const { return Status(Code::invalid_argument, fmt::format("no JSON from character {} on", at_ + 1)); }
+  Status refuse() const { return Status(Code::invalid_argument, fmt::format("invalid JSON at character {}", at_ + 1)); }
 
   void skip_space() {
     while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos) ++at_;
@@ -70,7 +70,7 @@ class Reader {
     return value;
   }
 
-  // Escaped characters beyond ASCII do not stand in names of hosts, and are kept as they were written.
+  // Escaped characters beyond ASCII do not occur in host names; their escapes are kept unchanged.
   Result<std::string> read_text() {
     if (at_ == text_.size() || text_[at_] != '"') return refuse();
     std::string text;

@@ -1,4 +1,4 @@
-// Json: what launchers put into variables (TF_CONFIG, SM_HOSTS), read into a small tree.
+// Json is the tree of a JSON text. Launchers put such texts into variables (TF_CONFIG, SM_HOSTS).
 #pragma once
 
 #include <string>
@@ -14,16 +14,16 @@ struct Json {
   enum class Kind { null, boolean, number, text, list, object };
 
   Kind kind = Kind::null;
-  std::string text;  // of text; of a number or boolean as it was written
+  std::string text;  // of a text; of a number or boolean the source text
   std::vector<Json> items;
-  std::vector<std::pair<std::string, Json>> members;  // in the order in which they stand
+  std::vector<std::pair<std::string, Json>> members;  // in source order
 
   bool is(Kind wanted) const { return kind == wanted; }
-  // Nothing where this is no object, or has no such member.
+  // Returns null if this is not an object or has no such member.
   const Json* member(std::string_view name) const;
 };
 
-// Depth and size are bounded; what does not parse is told with its position.
+// Parses a text of bounded depth. The error gives the position of the fault.
 Result<Json> parse_json(std::string_view text);
 
 }  // namespace fdl

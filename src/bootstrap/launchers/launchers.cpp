@@ -1,4 +1,4 @@
-// Launchers: how the rows of both tables are compared and chosen from.
+// This file compares the rows of both tables and chooses one.
 #include "bootstrap/launchers/launchers.h"
 
 #include <fmt/core.h>
@@ -19,20 +19,21 @@
 namespace fdl {
 namespace {
 
-constexpr std::size_t kLongestSaying = 48;  // of a variable that is only mentioned
+constexpr std::size_t kLongestTrace = 48;  // of a variable that the log line only mentions
 
 struct Decision {
   std::optional<Identity> identity;
-  std::vector<const ProcessRow*> agreeing;  // rows that say the same rank and size, the chosen one first
-  std::optional<NodeFacts> node;            // chosen where no row gives a process
+  std::vector<const ProcessRow*> agreeing;  // rows with the same rank and size, the chosen one first
+  std::optional<NodeFacts> node;            // the chosen node row, for use if no row gives a process
   std::vector<std::string> conflicts;
-  Status trouble;  // why nothing can be chosen
+  Status trouble;  // the error that prevents a choice
   std::vector<Explanation::Row> rows;
 };
 
 // ---- Weighing the rows ----
 
-// A launcher that starts one launcher per host numbers hosts, and that is no contradiction.
+// Returns whether the outer launcher numbers the hosts of the inner one. Such a launcher starts one launcher per host,
+// which is no contradiction.
 bool numbers_the_nodes_of(const Identity& outer, const Identity& inner) {
   return outer.rank == inner.node_rank && outer.size == inner.node_count;
 }
@@ -41,7 +42,7 @@ std::string says(const ProcessRow& row, const Variables& variables) {
   return fmt::format("{}, {}", variables.quote(row.rank), variables.quote(row.size));
 }
 
-// How it stands beside the chosen one.
+// Compares a further row with the chosen one and returns the result for the explanation.
 const char* compare(const ProcessRow& row, const Identity& other, const Variables& variables, Decision& decision) {
   Identity& chosen = *decision.identity;
   chosen.also_saw.push_back(fmt::format("{}={}", row.rank, other.rank));
@@ -54,51 +55,51 @@ const char* compare(const ProcessRow& row, const Identity& other, const Variable
 
 void weigh(const ProcessRow& row, const Variables& variables, Decision& decision) {
   auto found = read_row(row, variables);
-  Explanation::Row told{row.name, "process", "absent", variables.quote(row.rank)};
+  Explanation::Row entry{row.name, "process", "absent", variables.quote(row.rank)};
   if (!found.ok()) {
-    told.result = "broken";
-    told.why = found.status().text();
+    entry.result = "broken";
+    entry.why = found.status().text();
     if (decision.identity) {
-      decision.conflicts.push_back(told.why);
+      decision.conflicts.push_back(entry.why);
     } else if (decision.trouble.ok()) {
       decision.trouble = found.status();
     }
   } else if (*found) {
-    told.why = says(row, variables);
+    entry.why = says(row, variables);
     if (decision.identity) {
-      told.result = compare(row, **found, variables, decision);
+      entry.result = compare(row, **found, variables, decision);
     } else if (decision.trouble.ok()) {
-      told.result = "chosen";
+      entry.result = "chosen";
       decision.identity = std::move(**found);
       decision.agreeing = {&row};
     } else {
-      told.result = "ignored";
+      entry.result = "ignored";
     }
   } else if (variables.has(row.rank) && !row.started_us(variables)) {
-    told.result = "ignored";
-    told.why += fmt::format(", but not {}", row.guard);
+    entry.result = "ignored";
+    entry.why += fmt::format(", but not {}", row.guard);
   }
-  decision.rows.push_back(std::move(told));
+  decision.rows.push_back(std::move(entry));
 }
 
 void weigh(const NodeRow& row, const Variables& variables, const Platform& platform, Decision& decision) {
   auto found = row.read(variables, platform);
-  Explanation::Row told{row.name, "node", "absent", variables.quote(row.rank)};
-  const bool nobody = !decision.identity && !decision.node;
+  Explanation::Row entry{row.name, "node", "absent", variables.quote(row.rank)};
+  const bool is_open = !decision.identity && !decision.node;
   if (!found.ok()) {
-    told.result = "broken";
-    told.why = found.status().text();
-    if (nobody && decision.trouble.ok()) decision.trouble = found.status();
+    entry.result = "broken";
+    entry.why = found.status().text();
+    if (is_open && decision.trouble.ok()) decision.trouble = found.status();
   } else if (*found) {
     (*found)->source = row.name;
-    told.why = (*found)->line();
-    told.result = nobody && decision.trouble.ok() ? "chosen" : decision.identity ? "numbers nodes" : "ignored";
+    entry.why = (*found)->line();
+    entry.result = is_open && decision.trouble.ok() ? "chosen" : decision.identity ? "numbers nodes" : "ignored";
     if (!decision.node) decision.node = std::move(**found);
   } else if (variables.has(row.rank)) {
-    told.result = "ignored";
-    told.why += fmt::format(", but {}", variables.quote(row.count));
+    entry.result = "ignored";
+    entry.why += fmt::format(", but {}", variables.quote(row.count));
   }
-  decision.rows.push_back(std::move(told));
+  decision.rows.push_back(std::move(entry));
 }
 
 // A node's number is a rank only where each node has one process.
@@ -140,7 +141,7 @@ Status refuse_to_be_alone(const std::string& what, const char* why) {
                             what, why));
 }
 
-// With some of torchrun's variables and without the others, each process would be a job of its own.
+// An incomplete set of torchrun's variables is an error; otherwise each process would be a job of its own.
 Status check_torchrun_is_whole(const Variables& variables) {
   const bool has_local_rank = variables.has("LOCAL_RANK");
   const bool has_local_size = variables.has("LOCAL_WORLD_SIZE");
@@ -189,10 +190,10 @@ void note_traces(const Variables& variables, const Decision& decision, Identity&
                                                      : "";
   for (const Trace& trace : traces()) {
     if (!variables.has(trace.variable) || own == trace.variable) continue;
-    std::string said = fmt::format("{}={}", trace.variable, variables.text(trace.variable));
-    if (said.size() > kLongestSaying) said = said.substr(0, kLongestSaying) + "...";
-    const bool told = std::find(identity.also_saw.begin(), identity.also_saw.end(), said) != identity.also_saw.end();
-    if (!told) identity.also_saw.push_back(said);
+    std::string text = fmt::format("{}={}", trace.variable, variables.text(trace.variable));
+    if (text.size() > kLongestTrace) text = text.substr(0, kLongestTrace) + "...";
+    const bool known = std::find(identity.also_saw.begin(), identity.also_saw.end(), text) != identity.also_saw.end();
+    if (!known) identity.also_saw.push_back(text);
   }
 }
 
@@ -246,8 +247,8 @@ std::vector<std::string> service_links(const Variables& variables) {
 
 // ---- Place and key ----
 
-// An mpirun of several pods tells nobody where rank 0 is; a pod of an MPI operator knows from its own name. (Not from
-// its variables: under Hydra they are the launcher's.)
+// An mpirun of several pods does not publish the address of rank 0. A pod of an MPI operator derives it from its own
+// host name, not from its variables: under Hydra they are the launcher's.
 Result<std::string> place_at_worker_zero(const Platform& platform, const Config& config, const Status& otherwise) {
   const auto ordinal = ordinal_of(platform.host_name);
   if (!ordinal || !ordinal->prefix.ends_with("-worker-")) return otherwise;
@@ -255,7 +256,8 @@ Result<std::string> place_at_worker_zero(const Platform& platform, const Config&
   return "tcp://" + host_and_port(with_domain(ordinal->prefix + "0", platform), port);
 }
 
-// The place comes from whoever knows one: an inner launcher may only have passed rank and size on.
+// Takes the rendezvous from the first agreeing row that has one; an inner launcher may only have passed on rank and
+// size.
 Result<std::string> find_place(const Decision& decision, const Variables& variables, const Platform& platform,
                                const Config& config) {
   if (decision.agreeing.empty()) return place_of_node_zero(*decision.node, static_cast<int>(config.port_base));
@@ -312,7 +314,7 @@ Decision weigh_all(const Variables& variables, const Platform& platform) {
   return decision;
 }
 
-// `oddities` are what the caller may tell.
+// Completes the decision. `oddities` receives the texts that the caller may report.
 Status decide(const Variables& variables, const Config& config, const Platform& platform, Decision& decision,
               std::vector<std::string>& oddities) {
   if (!decision.trouble.ok()) return decision.trouble;
@@ -329,7 +331,7 @@ Status decide(const Variables& variables, const Config& config, const Platform& 
                                  .job_key = {},
                                  .also_saw = {}};
   } else if (decision.node && !decision.agreeing.empty()) {
-    decision.node.reset();  // of the launcher around the one that started this process
+    decision.node.reset();  // it belongs to the launcher around the one that started this process
   }
   note_traces(variables, decision, *decision.identity);
   oddities = oddities_of(decision, variables, platform);

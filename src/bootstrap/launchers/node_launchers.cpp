@@ -1,4 +1,4 @@
-// Node launchers: the table, and the rows whose variables are plain numbers and names.
+// This file has the table of node launchers, and the rows whose variables are plain numbers and names.
 #include "bootstrap/launchers/node_launchers.h"
 
 #include <fmt/core.h>
@@ -43,7 +43,7 @@ Status read_processes(const Variables& variables, const char* name, NodeFacts& n
   return {};
 }
 
-// "host:port" or "[::1]:port"; a port that is missing or of a service link is none.
+// Reads "host:port" or "[::1]:port". A port that is missing or does not parse counts as none.
 void read_address(const std::string& text, NodeFacts& node) {
   if (const auto parsed = parse_rendezvous("tcp://" + text); parsed.ok()) {
     node.host = parsed->doors.front().host;
@@ -68,7 +68,7 @@ Status read_pair_into(const Variables& variables, const char* rank, const char* 
   return {};
 }
 
-// Where the pod's own name ends in a number, the first pod's ends in 0.
+// If the pod's own name ends in its node's number, the name of the first pod ends in 0.
 void take_names_from_own(const Platform& platform, NodeFacts& node) {
   const auto ordinal = ordinal_of(platform.host_name);
   if (!ordinal || ordinal->number != node.node_rank) return;
@@ -87,7 +87,7 @@ Found read_own(const Variables& variables, const Platform& platform) {
   return std::optional(node);
 }
 
-// WORLD_SIZE is nodes x processes, and processes count as one where the word `auto` stands for them.
+// WORLD_SIZE is nodes x processes. The operator counts one process if PET_NPROC_PER_NODE is the word `auto`.
 Status read_processes_of_pet(const Variables& variables, NodeFacts& node) {
   FDL_RETURN_IF_ERROR(read_processes(variables, "PET_NPROC_PER_NODE", node));
   FDL_ASSIGN_OR_RETURN(const int world, variables.number("WORLD_SIZE"));
@@ -133,7 +133,7 @@ Found read_bare_rank(const Variables& variables, const Platform& platform) {
 
 Found read_jax(const Variables& variables, const Platform& platform) {
   const bool prefixed = variables.has("JAX_PROCESS_ID") || variables.has("JAX_NUM_PROCESSES");
-  // The plain names are everybody's: the coordinator makes them JAX's.
+  // Other tools use the plain names too; COORDINATOR_ADDRESS identifies them as JAX's.
   if (!prefixed && (!variables.has("PROCESS_ID") || !variables.has("COORDINATOR_ADDRESS"))) {
     return std::optional<NodeFacts>();
   }
@@ -155,7 +155,7 @@ Found read_lws(const Variables& variables, const Platform& platform) {
   NodeFacts node;
   FDL_RETURN_IF_ERROR(read_pair_into(variables, "LWS_WORKER_INDEX", "LWS_GROUP_SIZE", node));
   node.host = variables.text("LWS_LEADER_ADDRESS");
-  if (node.node_rank > 0) take_names_from_own(platform, node);  // the leader has no number within its group
+  if (node.node_rank > 0) take_names_from_own(platform, node);  // the leader's name has no number within its group
   return std::optional(node);
 }
 
@@ -163,7 +163,7 @@ Found read_batch(const Variables& variables, const Platform& platform) {
   if (!variables.has("AWS_BATCH_JOB_NODE_INDEX")) return std::optional<NodeFacts>();
   NodeFacts node;
   FDL_RETURN_IF_ERROR(read_pair_into(variables, "AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_NUM_NODES", node));
-  // The main node is where others look for the first; it has no address of itself in its variables.
+  // The main node becomes node 0, since only its address is in the variables of the others. Its own variables lack it.
   FDL_ASSIGN_OR_RETURN(const int main, variables.number("AWS_BATCH_JOB_MAIN_NODE_INDEX"));
   node.node_rank = (node.node_rank - std::max(0, main) + node.node_count) % node.node_count;
   node.host = node.node_rank == 0 ? platform.host_name : variables.text("AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS");
@@ -172,7 +172,7 @@ Found read_batch(const Variables& variables, const Platform& platform) {
   return std::optional(node);
 }
 
-// An index says nothing of how many there are; the manifest must.
+// The variables give an index but not the number of pods; the manifest must set it.
 Found read_indexed_job(const Variables& variables, const Platform& platform) {
   if (!variables.has("JOB_COMPLETION_INDEX")) return std::optional<NodeFacts>();
   FDL_ASSIGN_OR_RETURN(const int jobs, variables.number("FARANDOLE_JOBSET_JOBS"));
@@ -199,7 +199,7 @@ Found read_indexed_job(const Variables& variables, const Platform& platform) {
   }
   const auto ordinal = ordinal_of(platform.host_name);
   if (!ordinal || ordinal->number != index) return std::optional(node);
-  // Of a JobSet: <jobset>-<replicated job>-<job>-<pod>.
+  // Pods of a JobSet are called <jobset>-<replicated job>-<job>-<pod>.
   const auto outer = job < 0 ? std::nullopt : ordinal_of(ordinal->prefix.substr(0, ordinal->prefix.size() - 1));
   if (!outer) node.name_prefix = ordinal->prefix;
   node.host = with_domain((outer ? outer->prefix + "0-" : ordinal->prefix) + "0", platform);
@@ -303,7 +303,7 @@ std::string pod_name(const NodeFacts& node, int index) {
   constexpr std::string_view kMaster = "-master-";
   if (node.name_prefix.empty()) return {};
   if (!node.name_prefix.ends_with(kMaster) || index == 0) return node.name_prefix + std::to_string(index);
-  // Of a PyTorchJob the master is node 0, and worker 0 node 1.
+  // In a PyTorchJob the master is node 0, and worker 0 is node 1.
   const std::string job = node.name_prefix.substr(0, node.name_prefix.size() - kMaster.size());
   return fmt::format("{}-worker-{}", job, index - 1);
 }

@@ -1,4 +1,4 @@
-// Pair: reading, with errors that name both variables.
+// read_pair() reads a pair; its errors name both variables.
 #include "bootstrap/launchers/pair.h"
 
 #include <fmt/core.h>

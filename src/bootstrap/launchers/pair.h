@@ -1,4 +1,4 @@
-// Pair: an index and a count that belong together, as most launchers give them.
+// Pair is an index and a count that belong together; most launchers set both.
 #pragma once
 
 #include "base/status.h"
@@ -11,7 +11,7 @@ struct Pair {
   int count = -1;
 };
 
-// Both or neither, index below count. `alone`: the index may come without its count.
+// Reads a pair: both variables or neither, with the index below the count. With `alone` the count may be absent.
 Result<Pair> read_pair(const Variables& variables, const char* index, const char* count, bool alone = false);
 
 }  // namespace fdl

@@ -1,4 +1,5 @@
-// Platform: facts about this process's pod that no environment variable holds: its host name, and files in the pod.
+// Platform holds facts about this process's pod that no environment variable provides: its host name and files in the
+// pod.
 #pragma once
 
 #include <optional>
@@ -8,27 +9,28 @@
 namespace fdl {
 
 struct Platform {
-  std::string host_name;     // in a pod: the name that its controller gave it
+  std::string host_name;     // in a pod: the pod's name, set by its controller
   std::string domain;        // of a pod with a subdomain: "train.default.svc.cluster.local"; else empty
-  std::string mpi_hostfile;  // what stands in the MPI operator's hostfile; empty: there is none
+  std::string mpi_hostfile;  // the content of the MPI operator's hostfile; empty: there is none
 
   static Platform of_this_host();
 };
 
-// "train-3" -> "train-" and 3. Nothing where the name does not end so; the random endings of other pods never do.
+// Splits "train-3" into "train-" and 3. Returns nothing if the name does not end in a number. The random endings of
+// other pods are longer than the numbers that are accepted.
 struct Ordinal {
   std::string prefix;
   int number = 0;
 };
 std::optional<Ordinal> ordinal_of(std::string_view host_name);
 
-// The rest of the full name that a hosts file gives this host: kubelet writes "10.0.0.7 train-3.train.ns.svc train-3".
+// Returns the domain of this host's full name in a hosts file: kubelet writes "10.0.0.7 train-3.train.ns.svc train-3".
 std::string domain_in_hosts_file(std::string_view text, std::string_view host_name);
 
-// How many hosts other than this one a hostfile lists.
+// Returns how many hosts other than this one a hostfile lists.
 int other_hosts_in(std::string_view hostfile, std::string_view host_name);
 
-// "train-0" in the domain, where there is one.
+// Appends the domain to "train-0", if there is one.
 std::string with_domain(const std::string& name, const Platform& platform);
 
 }  // namespace fdl

@@ -1,4 +1,4 @@
-// Process launchers: the table, its guards, and the traces that other ways of starting leave.
+// This file has the table of process launchers, its guards, and the traces of other ways to start processes.
 #include "bootstrap/launchers/process_launchers.h"
 
 #include <fmt/core.h>
@@ -16,10 +16,10 @@ bool is_torchrun(const Variables& variables) {
   return variables.has("LOCAL_RANK") && (variables.has("LOCAL_WORLD_SIZE") || variables.has("TORCHELASTIC_RUN_ID"));
 }
 
-// Guards against values exported once and inherited since.
+// Guards against values that were exported once and inherited by later processes.
 bool is_pmi(const Variables& variables) { return variables.has("PMI_FD") || variables.has("PMI_PORT"); }
 
-// A batch script has SLURM_PROCID too, but is no task of a step. The step of `salloc`'s shell has a number beyond int.
+// A batch script has SLURM_PROCID too, but is not a task of a step. The step id of `salloc`'s shell exceeds int.
 bool is_slurm_task(const Variables& variables) {
   return variables.is_number("SLURM_STEP_ID") && variables.has("SLURM_STEP_NUM_TASKS");
 }
@@ -53,7 +53,7 @@ Status check_local(const ProcessRow& row, const Variables& variables, const Iden
 Result<std::optional<Identity>> read_row(const ProcessRow& row, const Variables& variables) {
   using Found = std::optional<Identity>;
   if (!row.started_us(variables)) return Found();
-  // The guards of torchrun's row are its own variables: with them, a missing pair is half a launcher.
+  // The guards of torchrun's row are torchrun's own variables. If they are set, a missing pair is an error.
   if (!variables.has(row.rank) && !variables.has(row.size) && row.started_us != is_torchrun) return Found();
   FDL_ASSIGN_OR_RETURN(const Pair world, read_pair(variables, row.rank, row.size));
   if (world.index < 0) {

@@ -1,4 +1,4 @@
-// Process launchers: launchers that number processes; one row each, and how a row is read.
+// Process launchers number processes. This header has one row for each of them and reads the rows.
 #pragma once
 
 #include <optional>
@@ -19,8 +19,8 @@ struct ProcessRow {
   const char* local_size;
   const char* node_rank;
   const char* node_count;
-  bool (*started_us)(const Variables&);  // else rank and size may be leftovers, or mean something else
-  const char* guard;                     // what started_us looks for, in words
+  bool (*started_us)(const Variables&);  // if false, rank and size may be leftovers or have another meaning
+  const char* guard;                     // the condition of started_us, as text
   JobFacts facts;
   FindPlace place;
   const char* sentence;
@@ -29,11 +29,11 @@ struct ProcessRow {
 // In order of precedence: explicit before implicit, inner launchers before those that started them.
 const std::vector<ProcessRow>& process_rows();
 
-// Nothing where this launcher did not start the process.
+// Returns nothing if this launcher did not start the process.
 Result<std::optional<Identity>> read_row(const ProcessRow& row, const Variables& variables);
 
-// What other ways to start processes leave behind. A process that sees one and finds no rank must not believe that it
-// is alone, unless the size beside it says 1.
+// A variable that shows that the process is probably one of several. If it is set and no row gives a rank, the process
+// must not run alone, unless the size variable is 1.
 struct Trace {
   const char* variable;
   const char* size;

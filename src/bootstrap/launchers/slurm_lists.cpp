@@ -1,4 +1,4 @@
-// Slurm's compressed lists: a comma separates only outside of brackets; numbers keep their leading zeros.
+// In Slurm's compressed lists a comma separates entries only outside of brackets. Numbers keep their leading zeros.
 #include "bootstrap/launchers/slurm_lists.h"
 
 #include <fmt/core.h>
@@ -9,7 +9,7 @@
 namespace fdl {
 namespace {
 
-// A list longer than this is no list of hosts but a mistake.
+// A longer list is taken to be a mistake.
 constexpr std::size_t kMostEntries = 1 << 20;
 
 std::optional<int64_t> parse_whole(std::string_view text) {

@@ -1,4 +1,4 @@
-// Slurm's compressed lists, written out.
+// These functions expand Slurm's compressed lists.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Task lists: TF_CONFIG, SkyPilot, SageMaker, Volcano.
+// This file reads the lists of TF_CONFIG, SkyPilot, SageMaker and Volcano.
 #include "bootstrap/launchers/task_lists.h"
 
 #include <fmt/core.h>
@@ -32,7 +32,7 @@ Status bad_tf_config(const std::string& why) {
   return Status(Code::invalid_argument, fmt::format("TF_CONFIG: {}; the training operator writes it whole", why));
 }
 
-// A list, or with dynamic workers a map from index to address, which leaves the size open.
+// The tasks of one type: a list, or with dynamic workers a map from index to address, which does not give the size.
 struct Tasks {
   std::map<int, std::string> addresses;
   bool sparse = false;
@@ -77,12 +77,12 @@ Status too_few_workers(const Variables& variables) {
                             variables.quote("FARANDOLE_NNODES")));
 }
 
-// The order of the hosts of Volcano's tasks: who leads first, then by name.
+// Returns whether a Volcano task comes first in the order of hosts; the others follow by name.
 bool leads(const std::string& task) { return task == "MASTER" || task == "CHIEF" || task == "LAUNCHER"; }
 
 }  // namespace
 
-// Chief (or master) first, then workers.
+// Node numbers: the chief (or master) first, then the workers.
 Found read_tf_config(const Variables& variables, const Platform&) {
   if (!variables.has("TF_CONFIG")) return std::optional<NodeFacts>();
   const auto config = parse_json(variables.text("TF_CONFIG"));

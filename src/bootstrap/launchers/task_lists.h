@@ -1,4 +1,4 @@
-// Task lists: launchers that tell a node's number by a list of all hosts in which it must find itself.
+// These launchers provide a list of all hosts; a node finds its number by its position in the list.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// Variables: reading and quoting.
+// Variables reads values from a snapshot of the environment and quotes them in errors.
 #include "bootstrap/launchers/variables.h"
 
 #include <fmt/core.h>

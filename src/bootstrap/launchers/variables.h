@@ -1,4 +1,4 @@
-// Variables: launcher variables as numbers and text, with errors that name them and quote their values.
+// Variables reads launcher variables as numbers and text. Its errors name the variables and quote their values.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace fdl {
 
-// A whole number from 0 on.
+// Parses a whole number from 0 on.
 std::optional<int> parse_number(const std::string& text);
 
 class Variables {
@@ -22,7 +22,7 @@ class Variables {
   bool has(const char* name) const { return get(name).has_value(); }
   std::string text(const char* name) const { return get(name).value_or(""); }
 
-  // -1 where it is absent; an error where it is no whole number from 0 on.
+  // Returns -1 if it is absent; an error if it is not a whole number from 0 on.
   Result<int> number(const char* name) const;
   bool is_number(const char* name) const;
 

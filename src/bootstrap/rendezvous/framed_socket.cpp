@@ -1,4 +1,4 @@
-// Framed socket: recv and send around the frames of coordinator_wire.
+// FramedSocket combines recv and send with the frames of coordinator_wire.
 #include "bootstrap/rendezvous/framed_socket.h"
 
 #include <sys/socket.h>
@@ -8,7 +8,7 @@
 namespace fdl {
 namespace {
 
-constexpr int kReadsAtOnce = 16;  // so that one busy rank does not keep the coordinator from the others
+constexpr int kReadsAtOnce = 16;  // limit per call, so that one busy rank does not block the others at the coordinator
 
 Direction opposite(Direction direction) {
   return direction == Direction::to_coordinator ? Direction::from_coordinator : Direction::to_coordinator;
@@ -16,7 +16,7 @@ Direction opposite(Direction direction) {
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
-// False: a frame was no message of ours.
+// Returns false if a frame is not a valid message.
 bool open_frames(FrameOpener& opener, std::vector<CoordinatorMessage>& messages) {
   while (true) {
     auto payload = opener.next();

@@ -1,4 +1,4 @@
-// Framed socket: messages over one introduced connection, never blocking.
+// FramedSocket sends and receives messages over one authenticated connection and never blocks.
 #pragma once
 
 #include <string>
@@ -9,25 +9,26 @@
 
 namespace fdl {
 
-// Receiving and sending share nothing but the descriptor, so one thread may receive while another sends; two that send
-// need a lock of their own.
+// Receiving and sending share only the descriptor, so one thread may receive while another sends. Several senders need
+// their own lock.
 class FramedSocket {
  public:
   enum class State {
     open,
-    closed,  // the other end is gone
-    broken,  // it sent garbage, or ended inside a frame
+    closed,  // the other end has closed the connection
+    broken,  // the other end sent invalid data, or closed inside a frame
   };
 
   FramedSocket(UniqueFd fd, const std::string& session_key, Direction incoming);
 
   int fd() const { return fd_.get(); }
 
-  // Appends what came, a bounded amount at a time; messages before an end are delivered with it.
+  // Appends the messages that have arrived, a bounded amount at a time. If the connection has ended, messages that
+  // arrived before the end are appended too.
   State receive(std::vector<CoordinatorMessage>& messages);
 
   void send(const CoordinatorMessage& message) { outgoing_ += sealer_.seal(encode(message)); }
-  // Writes what fits now. False: the other end takes nothing any more (and receive() will tell).
+  // Writes as much as the socket accepts now. Returns false if the connection has ended; receive() then reports it.
   bool flush();
   std::size_t unsent_bytes() const { return outgoing_.size() - sent_; }
 

@@ -1,4 +1,4 @@
-// Job key: FARANDOLE_JOB_KEY, or what stands in FARANDOLE_JOB_KEY_FILE.
+// The job key is FARANDOLE_JOB_KEY, or the content of the file FARANDOLE_JOB_KEY_FILE.
 #include "bootstrap/rendezvous/job_key.h"
 
 #include <fmt/core.h>

@@ -1,4 +1,4 @@
-// Job key: the secret that was given to the job, from its variable or from a file.
+// given_job_key() reads the secret of the job from its variable or from a file.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace fdl {
 
-// Empty where none was given. A file (a mounted Secret) may end in newlines. A key that is too short, and a file that
-// cannot be read, are errors that say which.
+// Returns an empty key if none is set. A file (a mounted Secret) may end in newlines. A key that is too short and a
+// file that cannot be read are errors that name their variable.
 Result<std::string> given_job_key(const Config& config);
 
 }  // namespace fdl

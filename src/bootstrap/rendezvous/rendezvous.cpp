@@ -1,4 +1,4 @@
-// Rendezvous: parsing, with errors that quote what was given.
+// parse_rendezvous() parses the text; its errors quote the text.
 #include "bootstrap/rendezvous/rendezvous.h"
 
 #include <fmt/core.h>

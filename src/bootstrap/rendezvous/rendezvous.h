@@ -1,12 +1,12 @@
-// Rendezvous: the text that says where ranks meet, taken apart.
+// Rendezvous is the parsed form of the text that gives the coordinator's address to the ranks:
 //
 //   tcp://host:port               also several, comma-separated: all are tried
 //   tcp://host:first-last         the coordinator takes the first free port; other servers fail the handshake
 //   unix:@name                    an abstract Unix socket: one host, one network namespace
 //   file:///path                  rank 0 writes the address there
 //   memory://name                 within one process
-// "?coordinator=1" behind any of them: a coordinator serves there already, so rank 0 only connects. "?hub=1", the
-// former spelling, means the same.
+// The suffix "?coordinator=1" means that a coordinator already serves there, so rank 0 only connects. The former
+// spelling "?hub=1" means the same.
 #pragma once
 
 #include <string>
@@ -19,6 +19,7 @@ namespace fdl {
 
 struct Rendezvous {
   enum class Kind { tcp, unix_socket, file, memory };
+  // A host and a range of ports, both ends included.
   struct Door {
     std::string host;
     int first_port = 0;
@@ -34,7 +35,7 @@ struct Rendezvous {
 inline constexpr std::string_view kCoordinatorIsThere = "?coordinator=1";
 
 Result<Rendezvous> parse_rendezvous(std::string_view text);
-// Whether the text ends with the mark above, in either spelling.
+// Returns whether the text ends with the suffix above, in either spelling.
 bool coordinator_is_there(std::string_view text);
 
 // "host:port", with brackets around an IPv6 address.

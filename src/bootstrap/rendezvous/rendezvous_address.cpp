@@ -1,5 +1,5 @@
-// Rendezvous address: the ranks of one host use an abstract Unix socket that accepts the same user only. Ranks of
-// several hosts use a port beside the one that their launcher uses itself.
+// The ranks of one host meet at an abstract Unix socket, which accepts only the same user. Ranks of several hosts use a
+// port next to the one that their launcher uses itself.
 #include "bootstrap/rendezvous/rendezvous_address.h"
 
 #include <fmt/core.h>
@@ -16,7 +16,7 @@
 namespace fdl {
 namespace {
 
-constexpr int kPorts = 16;  // how many ports rank 0 may try
+constexpr int kPorts = 16;  // number of ports that rank 0 may try
 
 std::string hex(const Digest& digest, std::size_t bytes) {
   std::string text;
@@ -32,7 +32,8 @@ std::string join(const Variables& variables, std::initializer_list<const char*> 
   return facts;
 }
 
-// The name holds what tells this job from all others of the host: the launcher's facts, the user and the boot.
+// Derives the name from the facts that distinguish this job from all others of the host: those of the launcher, the
+// user and the boot.
 Result<std::string> place_on_this_host(std::string_view facts) {
   const std::string whole = fmt::format("{}uid={}\nboot={}\n", facts, ::getuid(), host_facts().boot_id);
   return "unix:@farandole-" + hex(hmac_sha256("farandole rendezvous address", whole), 16);
@@ -60,8 +61,8 @@ Status several_hosts_need_an_address(const char* launcher) {
                             launcher));
 }
 
-// Who made the socket that PMI_FD names is the launcher's proxy on this host, also when a shell stands between; the
-// parent is it otherwise.
+// Returns the process id of the launcher's proxy on this host. It has created the socket in PMI_FD, even if a shell
+// runs in between. Without that socket it is taken to be the parent process.
 int launcher_process(const Variables& variables) {
   const auto fd = variables.number("PMI_FD");
   ucred credentials{};
@@ -92,7 +93,7 @@ std::string torchrun_facts(const Variables& variables) {
 
 std::string open_mpi_facts(const Variables& variables) { return join(variables, {"PMIX_NAMESPACE"}); }
 
-// On several hosts each has a proxy of its own, and nothing is left that all ranks see alike.
+// On several hosts each host has its own proxy, and there is no fact that is equal on all ranks.
 std::string pmi_facts(const Variables& variables) {
   if (variables.has("MPI_LOCALNRANKS") && variables.text("MPI_LOCALNRANKS") != variables.text("PMI_SIZE")) return {};
   return fmt::format("launcher={}\n", launcher_process(variables));
@@ -146,7 +147,7 @@ Result<std::string> slurm_place(const Variables& variables, const Identity& iden
   const auto list = variables.get("SLURM_STEP_NODELIST");
   if (!list) return several_hosts_need_an_address("Slurm without SLURM_STEP_NODELIST");
   FDL_ASSIGN_OR_RETURN(const auto hosts, expand_hosts(*list));
-  // Below the ports that the system hands out itself, and another place for each job and step.
+  // The ports are below the system's ephemeral ports and differ between jobs and steps.
   const Digest digest = hmac_sha256("farandole port", slurm_facts(variables));
   const int slot = (digest[0] << 8 | digest[1]) % 700;
   return place_beside(hosts.front(), 20000 + slot * (kPorts + 1));

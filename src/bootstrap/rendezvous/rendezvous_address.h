@@ -1,5 +1,5 @@
-// Rendezvous address: where the ranks of a job connect and with which key, derived from variables that the launcher
-// sets to the same values on all ranks.
+// This header derives the rendezvous of a job and its key from variables that the launcher sets to the same values on
+// all ranks.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@
 
 namespace fdl {
 
-// Facts of the job that all its ranks see alike; the job key is derived from them. Empty where there are none.
+// Returns facts of the job that are equal on all its ranks; the job key is derived from them. Empty if there are none.
 using JobFacts = std::string (*)(const Variables&);
-// A rendezvous, or an error that says what to set.
+// Returns a rendezvous, or an error that states what to set.
 using FindPlace = Result<std::string> (*)(const Variables&, const Identity&);
 
 std::string no_facts(const Variables&);
@@ -31,10 +31,10 @@ Result<std::string> pmi_place(const Variables&, const Identity&);
 Result<std::string> flux_place(const Variables&, const Identity&);
 Result<std::string> slurm_place(const Variables&, const Identity&);
 
-// Behind the port at which a launcher listens itself: rank 0 takes the first free one.
+// Returns a range of ports directly after the launcher's own port; rank 0 takes the first free one.
 std::string place_beside(const std::string& host, int port);
 
-// 64 hexadecimal digits; as secret as the facts are.
+// Returns a key of 64 hexadecimal digits. It is only as secret as the facts are.
 std::string derive_key(std::string_view facts);
 
 }  // namespace fdl

@@ -1,4 +1,4 @@
-// Store: bounded, and nothing in it ever changes.
+// The size of a Store is bounded, and its facts never change.
 #include "bootstrap/rendezvous/store.h"
 
 #include <fmt/core.h>
@@ -9,7 +9,7 @@ Result<std::vector<Store::Reader>> Store::publish(int rank, const std::string& k
   if (const auto found = facts_.find(key); found != facts_.end()) {
     if (found->second.value == value) return std::vector<Reader>();
     return Status(Code::invalid_argument,
-                  fmt::format("'{}' was published by rank {} already, with another value", key, found->second.rank));
+                  fmt::format("rank {1} already published '{0}' with another value", key, found->second.rank));
   }
   const std::size_t bytes = key.size() + value.size();
   if (bytes > most_bytes_ - bytes_) {

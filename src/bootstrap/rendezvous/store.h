@@ -1,4 +1,4 @@
-// Store: small facts that are published once, and who waits for which.
+// Store keeps small facts, each published once, and the readers that wait for a fact.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,17 @@ class Store {
 
   explicit Store(std::size_t most_bytes) : most_bytes_(most_bytes) {}
 
-  // Who waited for it. Publishing the same value again is no error, another value is.
+  // Stores a fact and returns the readers that waited for it. Publishing another value for the same key is an error;
+  // the same value again is not.
   Result<std::vector<Reader>> publish(int rank, const std::string& key, std::string value);
-  // Nothing: the reader waits from now on.
+  // Returns the value, valid until the next call. Returns null if it is unknown; the reader then waits for it.
   const std::string* fetch(const std::string& key, Reader reader);
   void forget(Reader reader);
   void forget_all_of(uint64_t peer);
 
  private:
   struct Fact {
-    int rank;
+    int rank;  // the publisher
     std::string value;
   };
 

@@ -1,4 +1,4 @@
-// EFA: sysfs, read as it is.
+// This file reads EFA devices and counters from sysfs.
 #include "bootstrap/topology/efa.h"
 
 #include <fmt/core.h>
@@ -25,7 +25,8 @@ std::string word_in(const files::path& path) {
   return word;
 }
 
-// The driver says what it is; where a pod does not see the link, the vendor does, and the name by custom.
+// Identifies EFA by the driver. If the pod has no access to the driver's link, the vendor decides, and then the usual
+// names.
 bool is_efa(const files::path& device) {
   std::error_code none;
   const files::path driver = files::read_symlink(device / "device" / "driver", none);
@@ -104,11 +105,11 @@ std::string why_no_efa(const EfaFacts& facts) {
     return "there is no /sys/class/infiniband: this node type has no EFA, or its driver is not loaded";
   }
   if (efa.empty() && facts.devices.others.empty()) {
-    return "no device: the pod must ask for vpc.amazonaws.com/efa, and the device plugin run on this node";
+    return "no device: the pod must request vpc.amazonaws.com/efa, and the device plugin must run on this node";
   }
   if (efa.empty()) {
     return fmt::format(
-        "{} is no EFA: a hostPath mount of /dev/infiniband shows foreign devices; ask for "
+        "{} is not an EFA device: a hostPath mount of /dev/infiniband shows foreign devices; request "
         "vpc.amazonaws.com/efa instead",
         fmt::join(facts.devices.others, ", "));
   }

@@ -1,4 +1,4 @@
-// EFA: which devices of this kind the node has, what they have moved, and the line that says why they are not used.
+// This header reports the EFA devices of the node, their counters, and the reason why they are not used.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 namespace fdl {
 
 struct RdmaDevices {
-  bool has_class = false;           // <sysfs>/class/infiniband is there
+  bool has_class = false;           // <sysfs>/class/infiniband exists
   std::vector<std::string> efa;     // sorted
-  std::vector<std::string> others;  // of another kind: a hostPath mount of /dev/infiniband shows them all
+  std::vector<std::string> others;  // of other kinds; a hostPath mount of /dev/infiniband shows all of them
 };
 
 // `sysfs`: usually "/sys".
@@ -25,25 +25,26 @@ struct EfaCounters {
   uint64_t read_bytes = 0;   // by remote reads
   uint64_t wrote_bytes = 0;  // by remote writes
 };
-// Since the device was made; what cannot be read counts as nothing.
+// Returns the counters since the device was created; a counter that cannot be read is 0.
 EfaCounters efa_counters(const std::string& sysfs, std::string_view device);
 
 struct EfaFacts {
   RdmaDevices devices;
-  int expected = 0;           // FARANDOLE_EXPECT_EFA: what the manifest asked for
-  bool device_nodes = false;  // /dev/infiniband/uverbs* are there
+  int expected = 0;           // FARANDOLE_EXPECT_EFA: the number that the manifest requests
+  bool device_nodes = false;  // /dev/infiniband/uverbs* exist
   std::string libfabric;      // its path; empty: not found
 };
-// `root`: in front of /dev and /usr, empty but in tests.
+// `root` is prepended to /dev and /usr; only tests set it.
 EfaFacts efa_facts(const std::string& sysfs, int expected, const std::string& root = {});
 
-// Why EFA is not used, from the first thing that is missing on; of a version without that transport never empty.
+// Returns why EFA is not used: the first prerequisite that is missing. Never empty in a version without that transport.
 std::string why_no_efa(const EfaFacts& facts);
 
-// What this process goes by: FARANDOLE_SYSFS_ROOT, FARANDOLE_EXPECT_EFA.
+// Reads FARANDOLE_SYSFS_ROOT and FARANDOLE_EXPECT_EFA.
 EfaFacts efa_facts(const Environment& environment);
 
-// Once a node at the start: a warning where EFA was expected, information where devices are, else nothing.
+// Logs the transport line: as a warning if EFA was expected, as information if devices exist, else not at all. Called
+// once per node at start.
 void log_efa(const Environment& environment, std::string_view transports);
 
 // "transport: tcp eth0 10.1.2.3; EFA not used: ..."

@@ -1,12 +1,13 @@
-// Find hosts: ranks of one kernel try to share memory with the lowest of them, who says who succeeded.
+// In find_hosts(), ranks of one kernel try to share memory with the lowest of them, which publishes the ranks that
+// succeeded.
 //
 //   lowest rank L                                every other candidate r
 //   publish  hosts/L/door      its Unix socket   fetch it, connect (which succeeds or fails at once)
 //   fetch    hosts/L/knock/r   from each         publish  hosts/L/knock/r   whether it is connected
 //   accept as many, prove the key, pass memory   prove the key, map the memory, answer through it
-//   publish  hosts/L/members   who answered      fetch it, like everybody in the world
+//   publish  hosts/L/members   the successful    fetch it, as does every rank of the world
 //
-// Containers of one host have one boot id but may not reach each other: who did not succeed tries again among
+// Containers of one host have one boot id but may not reach each other. The ranks that did not succeed try again among
 // themselves, until all have a host.
 #include <fmt/core.h>
 #include <fmt/ranges.h>
@@ -25,7 +26,7 @@
 namespace fdl {
 namespace {
 
-constexpr double kTimeout_s = 5;  // with one candidate that connected and then says nothing
+constexpr double kTimeout_s = 5;  // for one candidate that has connected and then sends nothing
 constexpr std::string_view kPurpose = "shared memory trial";
 
 struct Trial {
@@ -65,54 +66,55 @@ Result<Offer> make_offer(int world_size) {
   return Offer{std::move(listening), std::move(memory), secret};
 }
 
-// Which candidate came in and answered through the memory; nothing for a stranger or one that could not map it.
+// Returns the candidate that connected and answered through the memory. A stranger and a candidate that could not map
+// the memory are errors.
 Result<int> try_one(const Trial& trial, const Offer& offer, int fd) {
   FDL_ASSIGN_OR_RETURN(const Introduced introduced,
                        introduce_as_server(fd, trial.job_key, kPurpose, name_of(trial.leader), trial.timeout()));
-  const auto who = std::find_if(trial.candidates.begin(), trial.candidates.end(),
-                                [&](int rank) { return name_of(rank) == introduced.peer; });
-  if (who == trial.candidates.end()) return Status(Code::transport, "a stranger: " + introduced.peer);
+  const auto candidate = std::find_if(trial.candidates.begin(), trial.candidates.end(),
+                                      [&](int rank) { return name_of(rank) == introduced.peer; });
+  if (candidate == trial.candidates.end()) return Status(Code::transport, "a stranger: " + introduced.peer);
   const int memory = offer.memory.fd();
   FDL_RETURN_IF_ERROR(send_fds(fd, {&memory, 1}, trial.timeout()));
   std::byte done{};
   FDL_RETURN_IF_ERROR(read_all(fd, {&done, 1}, trial.timeout()));
-  if (std::atomic_ref<uint64_t>(word(offer.memory, 1 + *who)).load(std::memory_order_acquire) != ~offer.secret) {
+  if (std::atomic_ref<uint64_t>(word(offer.memory, 1 + *candidate)).load(std::memory_order_acquire) != ~offer.secret) {
     return Status(Code::transport, introduced.peer + " did not write what it read");
   }
-  return *who;
+  return *candidate;
 }
 
-Result<int> count_knocks(const Trial& trial) {
+Result<int> count_connected(const Trial& trial) {
   int connected = 0;
   for (const int rank : trial.candidates) {
     if (rank == trial.leader) continue;
-    FDL_ASSIGN_OR_RETURN(const std::string knock,
+    FDL_ASSIGN_OR_RETURN(const std::string answer,
                          trial.exchange.fetch(trial.key(fmt::format("knock/{}", rank)), trial.deadline));
-    connected += knock == "connected" ? 1 : 0;
+    connected += answer == "connected" ? 1 : 0;
   }
   return connected;
 }
 
 Result<std::vector<int>> accept_candidates(const Trial& trial, const Offer& offer) {
-  FDL_ASSIGN_OR_RETURN(const int connected, count_knocks(trial));
+  FDL_ASSIGN_OR_RETURN(const int connected, count_connected(trial));
   std::vector<int> members;
-  // All who connected wait in the socket's queue already, so nobody is waited for who does not come.
+  // All connections are in the socket's queue already, so this loop never waits for a missing candidate.
   for (int tried = 0; tried < connected;) {
     auto fd = accept_one(offer.listening.fd.get());
     if (!fd.ok() || !*fd) break;
-    const auto who = try_one(trial, offer, fd->get());
-    if (who.ok()) members.push_back(*who);
-    // A stranger takes nobody's turn.
-    if (who.ok() || who.status().code() != Code::authentication) ++tried;
+    const auto member = try_one(trial, offer, fd->get());
+    if (member.ok()) members.push_back(*member);
+    // Connections of strangers do not count.
+    if (member.ok() || member.status().code() != Code::authentication) ++tried;
   }
   return members;
 }
 
 Status lead(const Trial& trial, int world_size) {
   auto offer = make_offer(world_size);
-  // Memory that nobody can be offered is no error: then everybody is a host of its own.
-  const std::string door = offer.ok() ? offer->listening.addresses.front().text : "";
-  FDL_RETURN_IF_ERROR(trial.exchange.publish(trial.key("door"), door));
+  // If no memory can be offered, that is no error: then every rank is a host of its own.
+  const std::string address = offer.ok() ? offer->listening.addresses.front().text : "";
+  FDL_RETURN_IF_ERROR(trial.exchange.publish(trial.key("door"), address));
   std::vector<int> members;
   if (offer.ok()) {
     FDL_ASSIGN_OR_RETURN(members, accept_candidates(trial, *offer));
@@ -131,7 +133,7 @@ Status map_and_answer(const Trial& trial, int rank, int fd) {
   FDL_ASSIGN_OR_RETURN(auto fds, recv_fds(fd, 1, trial.timeout()));
   FDL_ASSIGN_OR_RETURN(const SharedSegment memory, SharedSegment::map(std::move(fds.front())));
   if (memory.bytes().size() < sizeof(uint64_t) * static_cast<std::size_t>(rank + 2)) {
-    return Status(Code::transport, "the memory that came is too small");
+    return Status(Code::transport, "the received memory is too small");
   }
   const uint64_t secret = std::atomic_ref<uint64_t>(word(memory, 0)).load(std::memory_order_acquire);
   std::atomic_ref<uint64_t>(word(memory, 1 + rank)).store(~secret, std::memory_order_release);
@@ -140,9 +142,9 @@ Status map_and_answer(const Trial& trial, int rank, int fd) {
 }
 
 Status follow(const Trial& trial, int rank) {
-  FDL_ASSIGN_OR_RETURN(const std::string door, trial.exchange.fetch(trial.key("door"), trial.deadline));
-  if (door.empty()) return {};
-  const std::vector<Address> addresses = {{door}};
+  FDL_ASSIGN_OR_RETURN(const std::string address, trial.exchange.fetch(trial.key("door"), trial.deadline));
+  if (address.empty()) return {};
+  const std::vector<Address> addresses = {{address}};
   auto fd = connect_any(addresses, trial.timeout());
   FDL_RETURN_IF_ERROR(trial.exchange.publish(trial.key(fmt::format("knock/{}", rank)), fd.ok() ? "connected" : "no"));
   const Status why = fd.ok() ? map_and_answer(trial, rank, fd->get()) : fd.status();
@@ -163,7 +165,7 @@ Result<std::vector<int>> parse_members(const std::string& text, const std::vecto
     int rank = -1;
     const auto [next, error] = std::from_chars(at, end, rank);
     if (error != std::errc() || std::find(candidates.begin(), candidates.end(), rank) == candidates.end()) {
-      return Status(Code::internal, fmt::format("'{}' is no list of ranks of one host", text));
+      return Status(Code::internal, fmt::format("'{}' is not a list of ranks of one host", text));
     }
     members.push_back(rank);
     at = next + 1;
@@ -172,7 +174,8 @@ Result<std::vector<int>> parse_members(const std::string& text, const std::vecto
   return members;
 }
 
-// Who shares memory with the leader, as the leader says. Every rank of the world asks for the outcome.
+// Returns the ranks that share memory with the leader, as the leader publishes them. Every rank of the world fetches
+// the outcome.
 Result<std::vector<int>> run_trial(const Trial& trial, int rank, int world_size) {
   if (trial.candidates.size() == 1) return trial.candidates;
   if (rank == trial.leader) {
@@ -195,7 +198,8 @@ Result<std::vector<Member>> find_hosts(int rank, const std::vector<HostFacts>& f
     kernels[one.boot_id].push_back(static_cast<int>(world.size()));
     world.push_back({static_cast<int>(world.size()), {}, one.host_name, one.process_id, one.numa_node});
   }
-  // Own trials first: others wait for their outcome, while nobody waits until this rank has read that of others.
+  // Run the trials of this rank's own kernel first. Other ranks wait for their outcome, but no rank waits until this
+  // one has read the outcome of others.
   const std::string& mine = facts[static_cast<std::size_t>(rank)].boot_id;
   std::vector<std::string> order = {mine};
   for (const auto& [boot_id, ranks] : kernels) {

@@ -1,4 +1,4 @@
-// Topology of this process: its host, its cores, its machine.
+// This file reads the host, the cores and the machine of this process.
 #include "bootstrap/topology/topology.h"
 
 #include <fmt/core.h>
@@ -46,19 +46,20 @@ std::size_t width_of_affinity() {
   return 0;
 }
 
-// hwloc's picture of the machine, which is drawn once: it takes milliseconds. Null where it has none.
+// Returns hwloc's topology of the machine; null if hwloc cannot read it. It is loaded once, because loading takes
+// milliseconds.
 hwloc_topology_t machine() {
   using Topology = std::unique_ptr<hwloc_topology, void (*)(hwloc_topology_t)>;
-  static const Topology drawn = [] {
+  static const Topology loaded = [] {
     hwloc_topology_t topology = nullptr;
     if (hwloc_topology_init(&topology) != 0) return Topology(nullptr, hwloc_topology_destroy);
     Topology owner(topology, hwloc_topology_destroy);
     return hwloc_topology_load(topology) == 0 ? std::move(owner) : Topology(nullptr, hwloc_topology_destroy);
   }();
-  return drawn.get();
+  return loaded.get();
 }
 
-// Cores in the mask of any of these processes (0: the calling thread).
+// Returns the number of cores in the masks of these processes together (0: the calling thread).
 int cores_in_affinity(std::span<const int> processes) {
   const std::size_t width = width_of_affinity();
   if (width == 0) return 1;
@@ -71,7 +72,7 @@ int cores_in_affinity(std::span<const int> processes) {
   return CPU_COUNT_S(bytes, all.get());
 }
 
-// Where this process's group of one hierarchy lies: lines of /proc/self/cgroup are "id:controllers:path".
+// Returns the path of this process's group in one hierarchy: lines of /proc/self/cgroup are "id:controllers:path".
 std::string cgroup_path(std::string_view controller) {
   std::ifstream file("/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
@@ -91,7 +92,8 @@ std::optional<double> ratio(const std::string& quota_text, const std::string& pe
   return quota / period;
 }
 
-// Limits of parent groups bind too, and inside a container the visible tree may begin at its own group.
+// Returns the lowest quota of a group and its parents, since the limits of parents apply too. Inside a container the
+// visible tree may begin at its own group.
 std::optional<double> least_quota(std::string path, const std::string& root,
                                   std::optional<double> (*quota_of)(const std::string& directory)) {
   std::optional<double> least;
@@ -134,7 +136,7 @@ HostFacts host_facts() {
   HostFacts facts;
   facts.host_name = host_name();
   facts.boot_id = first_line_of("/proc/sys/kernel/random/boot_id");
-  // Without /proc the name must do; a wrong guess only costs an attempt to map.
+  // Without /proc, use the host name. If it is wrong, an attempt to map memory fails, without harm.
   if (facts.boot_id.empty()) facts.boot_id = facts.host_name;
   facts.process_id = static_cast<int>(::getpid());
   return facts;

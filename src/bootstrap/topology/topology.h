@@ -1,4 +1,4 @@
-// Topology: which ranks can really map the same memory, which host each is on, and what cores this process may use.
+// This header finds which ranks can map the same memory and which cores and NUMA nodes this process may use.
 #pragma once
 
 #include <span>
@@ -16,35 +16,34 @@ struct HostFacts {
   int process_id = 0;
   int numa_node = -1;  // to which it is bound
 };
-HostFacts host_facts();  // without the node, which takes longer
-// The NUMA node, by the system's number, that has all cores which this process may use; -1: there is no such node, or
-// there are no two (hwloc; HWLOC_SYNTHETIC and its like are obeyed).
+HostFacts host_facts();  // without numa_node, which takes longer
+// Returns the system's number of the NUMA node that has all cores which this process may use. Returns -1 if there is no
+// such node or the machine has fewer than two. It uses hwloc, so HWLOC_SYNTHETIC and similar variables have effect.
 int numa_node();
 
-// The NUMA nodes of this machine, as hwloc sees it; at least one where it sees any.
+// Returns the NUMA nodes of this machine according to hwloc; empty if hwloc cannot read the machine.
 struct NumaNode {
-  int number = 0;  // the system's
+  int number = 0;  // of the system
   int cores = 0;
 };
 std::vector<NumaNode> numa_nodes();
 
-// How many cores this process may use: affinity and cgroup quota (rounded down, at least 1).
+// Returns how many cores this process may use, by affinity and cgroup quota (rounded down, at least 1).
 int usable_cores();
-// The cgroup's quota in cores, as it is (0.5); 0: none.
+// Returns the cgroup's quota in cores, not rounded (0.5); 0 if there is none.
 double cpu_quota();
-// How many cores these processes of this host may use between them: a launcher may have bound each to one of its own.
-// Processes that cannot be seen do not count.
+// Returns how many cores these processes of this host may use together, since a launcher may have bound each to its
+// own. Processes whose affinity cannot be read are ignored.
 int usable_cores(std::span<const int> processes);
-// Whether each of these members that is on that host can have a core of its own: only then does spinning help, and is
-// a message read as soon as it is there.
+// Returns whether each of these members on that host can have a core of its own. Only then does spinning help.
 bool each_has_a_core(std::span<const Member> members, std::string_view host_id);
-// One sentence from hwloc: "2 cores, 1 NUMA node, 32 MiB last-level cache".
+// Returns a description from hwloc: "2 cores, 1 NUMA node, 32 MiB last-level cache".
 std::string describe_machine();
 
-// Which ranks of the world share memory: ranks of one boot id try it (a Unix socket, a passed memfd, a mapped word),
-// and the members' host_id says who succeeded with whom. A trial that fails (another container) makes other hosts and
-// is no error; a rank that never says anything is, when the deadline passes. Collective over the world, and so is
-// `exchange`.
+// Finds which ranks of the world share memory. Ranks with equal boot id try it: a Unix socket, a passed memfd, a mapped
+// word. Ranks that succeed with each other get equal host_id. A failed trial (another container) results in separate
+// hosts and is no error; a rank that does not answer by the deadline is. All ranks of the world must call this
+// function; `exchange` covers the world too.
 Result<std::vector<Member>> find_hosts(int rank, const std::vector<HostFacts>& facts, const std::string& job_key,
                                        Exchange& exchange, Deadline deadline);
 

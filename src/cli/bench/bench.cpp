@@ -1,4 +1,4 @@
-// farandole bench: starts its own ranks, checks what they compute, and prints one table beside the machine's limits.
+// farandole bench starts its own ranks, checks their results, and prints one table beside the machine's limits.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 namespace fdl {
 namespace {
 
+// The command line, not yet checked.
 struct Wanted {
   std::string collective = "allreduce";
   int ranks = 2;
@@ -45,7 +46,7 @@ Result<BenchOptions> understand(const Wanted& wanted) {
   }
   const auto dtype = dtype_named(wanted.dtype);
   if (!dtype)
-    return Status(Code::invalid_argument, "--dtype '" + wanted.dtype + "' is no dtype; try float32, bfloat16");
+    return Status(Code::invalid_argument, "--dtype '" + wanted.dtype + "' is not a dtype; try float32, bfloat16");
   options.dtype = static_cast<fdl_dtype>(*dtype);
   for (std::size_t begin = 0; begin <= wanted.sizes.size();) {
     const std::size_t end = std::min(wanted.sizes.find(',', begin), wanted.sizes.size());
@@ -63,7 +64,7 @@ int bench(const Wanted& wanted) {
     fmt::print(stderr, "farandole bench: {}\n", options.status().text());
     return kExitUsage;
   }
-  if (wanted.launched) return bench_rank(*options, -1);
+  if (wanted.launched) return bench_rank(*options, -1);  // the launcher has started the other ranks
   const bool threads = runs_in_threads(wanted.transport);
   options->rendezvous = fresh_rendezvous(threads, "bench");
   return run_local_ranks(wanted.ranks, threads, [&](int rank) { return bench_rank(*options, rank); });

@@ -1,4 +1,4 @@
-// Limits: the simplest code that could be meant by "as fast as it goes".
+// Measures the limits of the machine with the simplest code that reaches them: memcpy and a bare socket.
 #include "cli/bench/bench_limits.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ double copy_bandwidth(fdl_comm* comm) {
 
 namespace {
 
-// Both ends send and receive, whichever is possible next.
+// Sends `out` and receives `in` at the same time over a non-blocking socket. False: the other end closed it.
 bool exchange(int fd, std::span<const std::byte> out, std::span<std::byte> in) {
   while (!out.empty() || !in.empty()) {
     bool moved = false;
@@ -47,12 +47,13 @@ bool exchange(int fd, std::span<const std::byte> out, std::span<std::byte> in) {
       if (count > 0) in = in.subspan(static_cast<std::size_t>(count));
       moved |= count > 0;
     }
-    if (!moved && !in.empty()) wait_readable(fd, Deadline::after_ns(1'000'000));
+    if (!moved && !in.empty())
+      wait_readable(fd, Deadline::after_ns(1'000'000));  // bounded: fd may become writable first
   }
   return true;
 }
 
-// Rank 0 listens, rank 1 connects; the address travels as a broadcast.
+// Rank 0 listens and broadcasts its address, rank 1 connects. Other ranks get no descriptor. Collective.
 UniqueFd connect_pair(fdl_comm* comm) {
   constexpr std::size_t kAddressBytes = 128;
   char address[kAddressBytes] = {};
@@ -81,7 +82,8 @@ UniqueFd connect_pair(fdl_comm* comm) {
 double bare_exchange_s(fdl_comm* comm, std::size_t bytes) {
   if (fdl_comm_size(comm) < 2 || bytes == 0) return 0;
   const UniqueFd fd = connect_pair(comm);
-  // As cold as what it is compared with: large sizes rotate through more than the last-level cache.
+  // Buffers are as cold as those of the measured collectives: large sizes rotate through more memory than the
+  // last-level cache holds.
   constexpr std::size_t kRotatedBytes = std::size_t{96} << 20;
   const std::size_t copies = bytes < 65536 ? 2 : std::clamp<std::size_t>(kRotatedBytes / bytes, 2, 256);
   const std::vector<std::byte> out(copies * bytes);

@@ -1,4 +1,4 @@
-// Limits: what the machine itself gives, measured in the same run: memcpy when all ranks copy at once, a bare socket.
+// Limits measures what the machine itself reaches in the same run: concurrent memcpy, and a bare socket.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// BenchRank: times are medians and minima of many repetitions, the slowest rank's each; buffers rotate through more
-// than the last-level cache. algbw and busbw as nccl-tests define them (doc/PERFORMANCE.md of NVIDIA/nccl-tests).
+// Times are medians and minima of many repetitions, each the slowest rank's time. Buffers rotate through more memory
+// than the last-level cache holds. algbw and busbw are those of nccl-tests (doc/PERFORMANCE.md of NVIDIA/nccl-tests).
 #include "cli/bench/bench_rank.h"
 
 #include <fmt/format.h>
@@ -45,6 +45,7 @@ bool open_world(const BenchOptions& options, int rank, OpenedWorld& opened) {
          fdl_comm_create(fdl_group_all(opened.world), &opened.comm) == FDL_OK;
 }
 
+// busbw = algbw * factor: the bytes that one link carries for each byte of the vector.
 double busbw_factor(const BenchOptions& options) {
   const double p = options.ranks;
   switch (options.collective) {
@@ -67,10 +68,9 @@ fdl_result call(const BenchOptions& options, fdl_comm* comm, void* input, void* 
   return call_of(options).run(comm, input, output, count, options.algorithm);
 }
 
-// ---- results that can be checked with ==
-// -------------------------------------------------------------------------------
+// ---- Results that can be checked with == ----
 
-// Small integers, so that every type holds every sum exactly: 1 on rank 0 and 0 or 1 elsewhere.
+// Values are small integers, so that every type holds every sum exactly: 1 on rank 0 and 0 or 1 elsewhere.
 int value_of(int rank, std::size_t index) {
   return rank == 0 ? 1 : static_cast<int>((index + static_cast<std::size_t>(rank)) & 1);
 }
@@ -135,7 +135,7 @@ bool has_result(const BenchOptions& options, int rank) {
   return rank == 0 || (options.collective != FDL_REDUCE && options.collective != FDL_GATHER);
 }
 
-// The first element that is wrong, or -1.
+// The index of the first wrong element, or -1. Bytes are compared, since each value has one representation.
 int64_t first_wrong(const BenchOptions& options, int rank, const std::vector<std::byte>& output, const Extent& extent) {
   if (!has_result(options, rank)) return -1;
   std::vector<std::byte> one(fdl_dtype_size(options.dtype));
@@ -159,15 +159,16 @@ int check_size(const BenchOptions& options, int rank, fdl_comm* comm, const Exte
   return kExitBug;
 }
 
-// ---- time
-// --------------------------------------------------------------------------------------------------------------
+// ---- Time ----
+
+// Seconds of one call.
 
 struct Timing {
   double median_s = 0;
   double least_s = 0;
 };
 
-// Memory that a size rotates through: `copies` buffers of `stride` bytes.
+// The memory that a size rotates through: `copies` buffers of `stride` bytes, each aligned to a cache line.
 struct Rotation {
   std::vector<std::byte> input;
   std::vector<std::byte> output;
@@ -180,7 +181,7 @@ Rotation rotation_of(const BenchOptions& options, const Extent& extent) {
   const std::size_t bytes = std::max(extent.input, extent.output) * fdl_dtype_size(options.dtype);
   rotation.stride = (std::max<std::size_t>(bytes, 1) + 63) / 64 * 64;
   const std::size_t share = kRotatedBytes / static_cast<std::size_t>(options.ranks);
-  // Small sizes are meant to be warm: what is small is small because somebody has just made it.
+  // Small sizes are measured warm: an application has usually just written so little data.
   rotation.copies = bytes < 65536 ? 2 : std::clamp<std::size_t>(share / rotation.stride, 2, 256);
   rotation.input.assign(rotation.stride * rotation.copies, std::byte{0});
   rotation.output.assign(rotation.stride * rotation.copies, std::byte{0});
@@ -198,12 +199,13 @@ bool time_size(const BenchOptions& options, fdl_comm* comm, const Extent& extent
     }
     return static_cast<double>(now_ns() - begin) * 1e-9 / calls;
   };
-  // All ranks must do the same number of calls: rank 0 measures how many fit and tells.
+  // All ranks must make the same number of calls, so rank 0 broadcasts the time of one call.
   if (run(2) < 0) return false;
   double once = run(3);
   if (once < 0 || fdl_broadcast(comm, &once, 1, FDL_FLOAT64, 0) != FDL_OK) return false;
-  // A batch where one call is near the clock. A barrier lets some ranks go a message's way before others, and who came
-  // late to one call is late to the next as well; between hosts that way is long, and a batch makes it weigh little.
+  // Short calls are measured in batches, because one call is close to the clock's resolution. A barrier also releases
+  // some ranks one message latency before others, and a rank that is late to one call is late to the next. Between
+  // hosts that latency is long, so a longer batch reduces its weight.
   const double batch_s = options.several_hosts ? 20e-3 : 20e-6;
   const int calls = std::clamp(static_cast<int>(batch_s / once), 1, 100);
   const int samples = std::clamp(static_cast<int>(kSecondsPerSize / (once * calls)), 5, kMostSamples);
@@ -219,8 +221,7 @@ bool time_size(const BenchOptions& options, fdl_comm* comm, const Extent& extent
   return true;
 }
 
-// ---- the table
-// ---------------------------------------------------------------------------------------------------------
+// ---- The table ----
 
 void print_header(const BenchOptions& options, const char* transports, double copy_GBps) {
   fmt::print("# {} {}, {} ranks over {}, algorithm {}; memcpy of one core with all copying: {:.1f} GB/s\n",
@@ -233,7 +234,7 @@ void print_header(const BenchOptions& options, const char* transports, double co
 struct Line {
   std::size_t bytes = 0;
   Timing timing;
-  double bound_GBps = 0;  // algbw that the limit would allow; 0: not known
+  double bound_GBps = 0;  // the algbw that the machine's limit allows; 0: unknown
 };
 
 void print_line(const BenchOptions& options, const char* transports, const Line& line) {
@@ -281,6 +282,7 @@ int bench_rank(const BenchOptions& wanted_options, int rank) {
     if (!time_size(options, opened.comm, extent, line.timing)) return fail(rank);
     if (!options.json) {
       const auto moved = static_cast<std::size_t>(static_cast<double>(bytes) * busbw_factor(options));
+      // `moved` is what a rank sends during the call; the bound is the time of the same exchange on a bare socket.
       const double bare_s = over_tcp ? bare_exchange_s(opened.comm, moved) : 0;
       line.bound_GBps = bare_s > 0 ? static_cast<double>(bytes) * 1e-9 / bare_s : over_tcp ? 0 : copy_GBps;
     }

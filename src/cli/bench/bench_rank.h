@@ -1,4 +1,4 @@
-// BenchRank: one rank of `farandole bench`: checks each size's result, times it, and on rank 0 prints.
+// BenchRank is one rank of `farandole bench`: it checks the result of each size and times it, and rank 0 prints.
 #pragma once
 
 #include <string>
@@ -17,12 +17,12 @@ struct BenchOptions {
   std::vector<std::size_t> sizes;  // bytes, as nccl-tests count them
   fdl_dtype dtype = FDL_FLOAT32;
   bool json = false;
-  bool launched = false;  // rank, ranks and rendezvous are as the launcher says
+  bool launched = false;  // rank, ranks and rendezvous come from the launcher's environment
   std::string rendezvous;
-  bool several_hosts = false;  // found out by bench_rank
+  bool several_hosts = false;  // set by bench_rank()
 };
 
-// Runs as rank `rank` (-1: as launched); 0 when all results were right.
+// Runs as rank `rank` (-1: as launched). Returns an exit code, 0 when all results were correct.
 int bench_rank(const BenchOptions& options, int rank);
 
 }  // namespace fdl

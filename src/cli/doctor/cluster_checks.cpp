@@ -1,4 +1,4 @@
-// ClusterChecks: each tool is asked for its version, with little patience.
+// Runs each tool once to print its version, with a short timeout.
 #include "cli/doctor/cluster_checks.h"
 
 #include <fmt/format.h>
@@ -18,8 +18,8 @@ constexpr double kTimeout_s = 10;
 struct Tool {
   const char* name;
   std::vector<std::string> command;
-  Severity missing;
-  const char* why;
+  Severity missing;  // how bad it is when the tool is absent
+  const char* why;   // what the tool is needed for, and where it comes from
 };
 
 const std::vector<Tool>& tools() {
@@ -38,6 +38,7 @@ const std::vector<Tool>& tools() {
   return all;
 }
 
+// The process has ended, so one read() returns all that its pipe holds up to the buffer's size.
 std::string first_line(int fd) {
   std::array<char, 512> buffer{};
   const ssize_t count = ::read(fd, buffer.data(), buffer.size());

@@ -1,4 +1,4 @@
-// ClusterChecks: which of the tools that make and reach a cluster are on this workstation, and in which versions.
+// ClusterChecks reports which tools for creating and using clusters are on this workstation, and their versions.
 #pragma once
 
 #include <vector>

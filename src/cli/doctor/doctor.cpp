@@ -1,4 +1,4 @@
-// farandole doctor: what a pod gives, what lies between pods, and what a workstation has; each with a verdict.
+// farandole doctor examines a pod, the network between pods, or the tools of a workstation, and rates each finding.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -40,20 +40,22 @@ void print(const std::vector<Finding>& findings, bool json) {
   }
 }
 
+// Warnings and notes do not change the exit code.
 int end_code(const std::vector<Finding>& findings) {
   const bool any_bad = std::any_of(findings.begin(), findings.end(),
                                    [](const Finding& one) { return one.severity == Finding::Severity::bad; });
   return any_bad ? kExitBadEnvironment : kExitOk;
 }
 
-// By a launcher of processes, which starts the others too. A pod of its own would wait for pods that only train.
+// Whether a launcher of processes, which also starts the other ranks, started this one. A rank that only a pod's
+// variables describe must not create a world: its peers may be pods that train and never run the doctor.
 bool is_started_as_rank(const Identity& identity) {
   const auto rows = supported_launchers();
   return std::any_of(rows.begin(), rows.end(),
                      [&](const LauncherRow& row) { return row.level == "process" && row.name == identity.source; });
 }
 
-// Started by `farandole run` or mpirun, ranks of the same pod see the same; the first of each tells it.
+// All ranks of a pod would report the same findings, so only the pod's first rank reports them.
 int examine(const DoctorOptions& options) {
   const Environment environment = Environment::of_process();
   const Platform platform = Platform::of_this_host();

@@ -1,4 +1,4 @@
-// Findings: what `farandole doctor` found, each with a verdict and what to do.
+// A Finding is one result of `farandole doctor`: what was examined, how severe it is, and the remedy.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ struct Finding {
   Severity severity = Severity::good;
   std::string what;    // "interface eth0", "memlock"
   std::string text;    // what was found, with its numbers
-  std::string remedy;  // empty where nothing is to be done
+  std::string remedy;  // empty where no action is needed
 };
 
 inline const char* name_of(Finding::Severity severity) {
@@ -21,6 +21,7 @@ inline const char* name_of(Finding::Severity severity) {
   return kNames[static_cast<int>(severity)];
 }
 
+// The keys are public: scripts read them.
 inline JsonLine to_json(const Finding& finding) {
   JsonLine line;
   line.text("what", finding.what).text("verdict", name_of(finding.severity));

@@ -1,4 +1,4 @@
-// NetworkChecks: each question is asked once, with little patience.
+// Makes each check of the network once, with a short timeout.
 #include "cli/doctor/network_checks.h"
 
 #include <fmt/format.h>
@@ -18,13 +18,14 @@ namespace {
 using Severity = Finding::Severity;
 
 constexpr double kTimeout_s = 3;
-constexpr int kMostNames = 64;  // of peers that are looked up
+constexpr int kMostNames = 64;  // so many peers' names are looked up at most
 
 Finding check_identity(const Environment& environment, const Config& config, const Platform& platform) {
-  const Explanation told = explain_identity(environment, config, platform);
-  if (told.identity.ok()) return {Severity::good, "rank", told.identity->line(), ""};
-  if (!told.node.empty()) return {Severity::good, "node", told.node, "start with `farandole run`"};
-  return {Severity::bad, "rank", told.identity.status().text(), "`farandole env --explain` tells what was tried"};
+  const Explanation explanation = explain_identity(environment, config, platform);
+  if (explanation.identity.ok()) return {Severity::good, "rank", explanation.identity->line(), ""};
+  if (!explanation.node.empty()) return {Severity::good, "node", explanation.node, "start with `farandole run`"};
+  return {Severity::bad, "rank", explanation.identity.status().text(),
+          "`farandole env --explain` lists what was tried"};
 }
 
 std::vector<Finding> check_interfaces(const Config& config) {
@@ -38,6 +39,7 @@ std::vector<Finding> check_interfaces(const Config& config) {
   return findings;
 }
 
+// `is_needed`: the name is that of the rendezvous. The names of other peers may appear later.
 Finding check_name(const std::string& name, bool is_needed) {
   const auto addresses = resolve(name, 1);
   if (!addresses.ok()) {
@@ -52,20 +54,21 @@ Finding check_name(const std::string& name, bool is_needed) {
   return {Severity::good, "name " + name, text, ""};
 }
 
-Finding check_way(const Rendezvous::Door& door) {
+Finding check_rendezvous(const Rendezvous::Door& door) {
   const std::string what = fmt::format("rendezvous {}", host_and_port(door.host, door.first_port));
   const auto addresses = resolve(door.host, door.first_port);
   if (!addresses.ok()) return {Severity::bad, what, addresses.status().text(), "see the name above"};
   const auto fd = connect_any(*addresses, Deadline::after_seconds(kTimeout_s));
-  if (fd.ok()) return {Severity::good, what, "something listens there", ""};
+  if (fd.ok()) return {Severity::good, what, "a process listens there", ""};
   const std::string why = fd.status().text();
   if (why.find("refused") != std::string::npos) {
-    return {Severity::note, what, "the host answers, and nothing listens there yet", ""};
+    return {Severity::note, what, "the host answers, but no process listens there yet", ""};
   }
   return {Severity::bad, what, why,
           "is the port closed by a NetworkPolicy or security group? Both need ingress and egress between the pods"};
 }
 
+// The rendezvous comes from the configuration, else from the node's row in the table of launchers.
 std::vector<Finding> check_peers(const Environment& environment, const Config& config, const Platform& platform) {
   const auto node = find_node(Variables(environment), platform);
   std::set<std::string> names;
@@ -91,14 +94,14 @@ std::vector<Finding> check_peers(const Environment& environment, const Config& c
   }
   for (const std::string& name : names) findings.push_back(check_name(name, false));
   if (rendezvous) {
-    for (const Rendezvous::Door& door : rendezvous->doors) findings.push_back(check_way(door));
+    for (const Rendezvous::Door& door : rendezvous->doors) findings.push_back(check_rendezvous(door));
   }
   return findings;
 }
 
 Finding check_ports(const Config& config) {
   if (config.port_base == 0) {
-    return {Severity::note, "ports", "any free port is listened at",
+    return {Severity::note, "ports", "ranks listen on any free port",
             "FARANDOLE_PORT_BASE=29500 keeps to a range that a NetworkPolicy can open"};
   }
   const int first = static_cast<int>(config.port_base);

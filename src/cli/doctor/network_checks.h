@@ -1,4 +1,4 @@
-// NetworkChecks: interfaces, names of peers, ports and the way to the rendezvous, as far as one pod can see them.
+// NetworkChecks examines interfaces, names of peers, ports and the rendezvous, as seen from one pod.
 #pragma once
 
 #include <vector>

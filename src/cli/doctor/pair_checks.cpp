@@ -1,4 +1,4 @@
-// PairChecks: pairs take turns, so that no measurement disturbs another; the lower rank of each measures.
+// Measures one pair of ranks after another, so that no measurement disturbs another. The lower rank of a pair measures.
 #include "cli/doctor/pair_checks.h"
 
 #include <fmt/format.h>
@@ -23,24 +23,25 @@ using Severity = Finding::Severity;
 constexpr int kRounds = 50;
 constexpr std::size_t kBytes = std::size_t{4} << 20;
 constexpr int kTransfers = 4;
-constexpr int kMostHosts = 64;  // beyond, each host is paired with the next ones only
+constexpr int kMostHosts = 64;  // with more hosts, each is paired with the next kNeighbours only
 constexpr int kNeighbours = 4;
-constexpr double kSlowerThan = 2;  // times the median: worth a warning
-constexpr double kSkew_s = 0.5;
+constexpr double kSlowerThan = 2;  // times the median: this is reported as a warning
+constexpr double kSkew_s = 0.5;    // clocks that differ by less are not reported
 
+// What each rank tells all others, as bytes.
 struct Card {
   std::array<char, 96> name{};  // of the pod or host
   int cross_rank = 0;
   int local_rank = 0;
 };
 
-// What the lower rank of a pair tells rank 0.
+// The result that the lower rank of a pair sends to rank 0.
 struct Measured {
   int first = -1;
   int second = -1;
   double latency_us = 0;
   double bytes_per_s = 0;
-  double skew_s = 0;  // how much later the other's clock is
+  double skew_s = 0;  // the second rank's clock minus the first rank's
 };
 
 double wall_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
@@ -52,8 +53,8 @@ bool receive(fdl_comm* comm, void* data, std::size_t bytes, int peer) {
   return fdl_recv(comm, data, bytes, FDL_UINT8, peer) == FDL_OK;
 }
 
-// The fastest of the rounds counts: what the network can, not what else the host did meanwhile. Its clocks are compared
-// as NTP does, at the middle of that round.
+// The fastest round counts: it shows the network without the other load of the host. The clocks are compared at the
+// middle of that round, as NTP does.
 bool measure(fdl_comm* comm, int peer, std::vector<std::byte>& buffer, Measured& out) {
   double best_s = 1e9;
   for (int round = 0; round < kRounds; ++round) {
@@ -77,6 +78,7 @@ bool measure(fdl_comm* comm, int peer, std::vector<std::byte>& buffer, Measured&
   return true;
 }
 
+// The other side of measure(): the same sends and receives, reversed.
 bool answer(fdl_comm* comm, int peer, std::vector<std::byte>& buffer) {
   for (int round = 0; round < kRounds; ++round) {
     double theirs = 0;
@@ -91,7 +93,7 @@ bool answer(fdl_comm* comm, int peer, std::vector<std::byte>& buffer) {
   return true;
 }
 
-// One rank a host, each with each; of one host alone, its ranks.
+// All pairs of hosts, one rank of each; on a single host, all pairs of its ranks.
 std::vector<std::pair<int, int>> pairs_of(const std::vector<Card>& cards) {
   std::vector<int> chosen;
   const bool several = std::any_of(cards.begin(), cards.end(), [](const Card& card) { return card.cross_rank > 0; });
@@ -116,7 +118,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-std::vector<Finding> judge(const std::vector<Card>& cards, const std::vector<Measured>& all) {
+std::vector<Finding> findings_of(const std::vector<Card>& cards, const std::vector<Measured>& all) {
   std::vector<Finding> findings;
   std::vector<double> latencies;
   std::vector<double> bandwidths;
@@ -164,7 +166,8 @@ bool exchange_cards(const OpenedWorld& opened, const fdl_world_facts& facts, std
   return fdl_allgather(opened.comm, &mine, cards.data(), sizeof mine, FDL_UINT8) == FDL_OK;
 }
 
-bool take_turns(const OpenedWorld& opened, int rank, const std::vector<Card>& cards, std::vector<Measured>& all) {
+// Every rank takes part in the barrier of every pair; rank 0 collects the results.
+bool measure_pairs(const OpenedWorld& opened, int rank, const std::vector<Card>& cards, std::vector<Measured>& all) {
   std::vector<std::byte> buffer(kBytes);
   for (const auto& [first, second] : pairs_of(cards)) {
     if (fdl_barrier(opened.comm) != FDL_OK) return false;
@@ -189,12 +192,12 @@ std::vector<Finding> check_pairs(int& code) {
   const bool well = fdl_world_create(nullptr, &opened.world) == FDL_OK &&
                     fdl_world_info(opened.world, &facts) == FDL_OK &&
                     fdl_comm_create(fdl_group_all(opened.world), &opened.comm) == FDL_OK &&
-                    exchange_cards(opened, facts, cards) && take_turns(opened, facts.rank, cards, all);
+                    exchange_cards(opened, facts, cards) && measure_pairs(opened, facts.rank, cards, all);
   if (!well) {
     code = kExitRendezvous;
     return {{Severity::bad, "world", fdl_last_error()->text, ""}};
   }
-  return all.empty() ? std::vector<Finding>() : judge(cards, all);
+  return all.empty() ? std::vector<Finding>() : findings_of(cards, all);
 }
 
 }  // namespace fdl

@@ -1,4 +1,4 @@
-// PairChecks: between the ranks of a world: latency, bandwidth and clocks of every pair of hosts, the slowest named.
+// PairChecks measures latency, bandwidth and clock skew between every pair of hosts of a world.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,8 @@
 
 namespace fdl {
 
-// Collective over the world that the environment tells of. Rank 0 returns the findings, the others none; `code` is what
-// the process shall end with where no world came about.
+// Collective over the world that the environment describes. Rank 0 returns the findings, the others none. `code` is set
+// to the process's exit code when the world or a measurement fails, and is otherwise unchanged.
 std::vector<Finding> check_pairs(int& code);
 
 }  // namespace fdl

@@ -1,4 +1,4 @@
-// PodChecks: one function for each thing that is looked at.
+// Examines the limits, memory, devices and variables of this pod or host; one function makes one finding.
 #include "cli/doctor/pod_checks.h"
 
 #include <fmt/format.h>
@@ -93,15 +93,15 @@ Finding check_huge_pages(const std::string& sysfs) {
 Finding check_clock() {
   timex clock{};
   const bool is_synchronized = ::adjtimex(&clock) >= 0 && (clock.status & STA_UNSYNC) == 0;
-  if (is_synchronized) return {Severity::good, "clock", "the kernel says that it is synchronized", ""};
-  return {Severity::note, "clock", "the kernel does not know whether it is synchronized",
-          "only timelines and logs go by it; `farandole run -- farandole doctor` measures it between pods"};
+  if (is_synchronized) return {Severity::good, "clock", "the kernel reports that it is synchronized", ""};
+  return {Severity::note, "clock", "the kernel does not report whether it is synchronized",
+          "only timelines and logs use it; `farandole run -- farandole doctor` measures it between pods"};
 }
 
-// Where there are devices, no NCCL is a matter of speed.
+// Without NCCL collectives on devices work, but slowly: its absence is a warning.
 std::vector<Finding> check_devices(const Environment& environment) {
   const auto config = Config::read(environment);
-  if (!config.ok()) return {};  // another check says so
+  if (!config.ok()) return {};  // doctor.cpp has reported it
   const DeviceDescription found = describe_devices(*config);
   if (!found.has_devices) return {{Severity::note, "devices", found.devices, ""}};
   return {
@@ -110,6 +110,7 @@ std::vector<Finding> check_devices(const Environment& environment) {
        found.has_library ? "" : "collectives on devices go through the host's memory: pip install nvidia-nccl-cu13"}};
 }
 
+// `facts.expected` comes from FARANDOLE_EXPECT_EFA, which manifests for EFA nodes set.
 Finding check_efa(const EfaFacts& facts) {
   const std::string text = transport_line(facts, "shm, tcp");
   const bool is_expected = facts.expected > 0 || !facts.devices.efa.empty() || !facts.devices.others.empty();
@@ -128,7 +129,7 @@ std::vector<Finding> check_counters(const EfaFacts& facts, const std::string& sy
   return findings;
 }
 
-// Variables of other libraries that many samples set, and that do harm or nothing.
+// Variables of other libraries that many published samples set, and that are harmful or have no effect.
 struct Advice {
   const char* variable;
   const char* text;
@@ -137,8 +138,8 @@ constexpr Advice kAdvice[] = {
     {"RDMAV_FORK_SAFE", "never set it with EFA: memory registration becomes slow, and may fail"},
     {"FI_EFA_USE_DEVICE_RDMA", "libfabric 1.18 and later decide by themselves: leave it out"},
     {"FI_EFA_FORK_SAFE", "it does nothing from Linux 5.15 on: leave it out"},
-    {"FI_PROVIDER", "it is a demand: without that provider libfabric finds nothing"},
-    {"NCCL_SOCKET_IFNAME", "it is NCCL's; farandole goes by FARANDOLE_IFACE"},
+    {"FI_PROVIDER", "it excludes all other providers: without that one libfabric finds nothing"},
+    {"NCCL_SOCKET_IFNAME", "it is NCCL's; farandole uses FARANDOLE_IFACE"},
 };
 
 std::vector<Finding> check_variables(const Environment& environment) {
@@ -156,6 +157,7 @@ std::vector<Finding> check_variables(const Environment& environment) {
     if (environment.has(advice.variable))
       findings.push_back({Severity::warning, advice.variable, "is set", advice.text});
   }
+  // A Kubernetes service named farandole-... makes variables such as FARANDOLE_PORT=tcp://10.0.0.1:80 in every pod.
   for (const auto& [name, value] : environment.all()) {
     if (name.starts_with("FARANDOLE_") && value.starts_with("tcp://") && name != "FARANDOLE_RENDEZVOUS") {
       findings.push_back(

@@ -1,4 +1,5 @@
-// PodChecks: what a pod, a container or a host gives its ranks: limits, memory, cores, devices, libraries, variables.
+// PodChecks examines what a pod, a container or a host provides to its ranks: limits, memory, cores, devices,
+// variables.
 #pragma once
 
 #include <string>
@@ -9,7 +10,7 @@
 
 namespace fdl {
 
-// `root` stands in front of /dev and the like; empty but in tests. FARANDOLE_SYSFS_ROOT replaces /sys.
+// `root` is prepended to paths such as /dev; it is empty except in tests. FARANDOLE_SYSFS_ROOT replaces /sys.
 std::vector<Finding> check_pod(const Environment& environment, const std::string& root = {});
 
 }  // namespace fdl

@@ -1,4 +1,4 @@
-// ElasticJob: what workers and nodes say becomes events, and what Generations and Nodes decide becomes words for them.
+// ElasticJob turns messages of workers and nodes into events, and the decisions of Generations and Nodes into messages.
 #include "cli/elastic/elastic_job.h"
 
 #include <fmt/format.h>
@@ -15,15 +15,16 @@ namespace {
 
 using Kind = CoordinatorMessage::Kind;
 
-// Tokens, counted from the first.
+// Poller tokens, relative to first_token_.
 constexpr uint64_t kListener = 0;
 constexpr uint64_t kCountFile = 1;
 constexpr uint64_t kPort = 2;
-// A member that others were told is lost (stopped, swapped out, cut off) may still wake up and come.
-constexpr double kSuspectPatience_s = 5;
+// How long a member that others reported lost may still request a generation: it may only have been stopped, swapped
+// out or cut off for a moment.
+constexpr double kLostMemberTimeout_s = 5;
 constexpr const char* kFinished = "other ranks have finished, so that no generation follows";
 
-void tell(const std::string& text) { fdl::say("elastic", text); }
+void log_elastic(const std::string& text) { log_line("elastic", text); }
 
 }  // namespace
 
@@ -78,8 +79,8 @@ Status ElasticJob::watch(Poller& poller, uint64_t first_token) {
   if (port_) {
     FDL_RETURN_IF_ERROR(poller.add(port_->fd(), first_token + kPort));
     const Nodes::Limits& nodes = options_.several->limits;
-    tell(fmt::format("this node leads the job; {} to {} nodes meet at {}", nodes.fewest, nodes.most,
-                     options_.several->rendezvous));
+    log_elastic(fmt::format("this node leads the job; {} to {} nodes meet at {}", nodes.fewest, nodes.most,
+                            options_.several->rendezvous));
   }
   return poller.add(listener_->fd(), first_token + kListener);
 }
@@ -88,63 +89,64 @@ void ElasticJob::serve(uint64_t token) {
   if (token == first_token_ + kCountFile) return read_count();
   if (token == first_token_ + kPort) {
     port_->serve();
-    return hear_nodes();
+    return receive_from_nodes();
   }
   listener_->serve();
-  for (const WorkerListener::Question& question : listener_->take_questions())
-    join(question.worker, question.lost_rank);
+  for (const WorkerListener::Request& request : listener_->take_requests()) join(request.worker, request.lost_rank);
 }
 
 void ElasticJob::read_count() {
   if (!count_file_->changed()) return;
   auto text = count_file_->read();
-  if (!text.ok()) return tell(text.status().text());
+  if (!text.ok()) return log_elastic(text.status().text());
   int count = 0;
   char rest = 0;
   if (std::sscanf(text->c_str(), "%d %c", &count, &rest) != 1 || count < 1) {
     const std::string quoted = text->substr(0, std::min<std::size_t>(text->find('\n'), 40));
-    return tell(
+    return log_elastic(
         fmt::format("'{}' says '{}', which is no number of ranks; nothing changes", options_.count_file, quoted));
   }
   const int before = generations_.wanted();
   generations_.want(count);
-  if (generations_.wanted() != before) tell(fmt::format("{} ranks are wanted, not {}", generations_.wanted(), before));
+  if (generations_.wanted() != before)
+    log_elastic(fmt::format("{} ranks are wanted, not {}", generations_.wanted(), before));
 }
 
-// ---- Workers, wherever they run
-// ----------------------------------------------------------------------------------------
+// ---- Workers of all nodes ----
 
+// A worker requests a generation. The first member that does starts the clock for the others.
 void ElasticJob::join(int worker, int lost_rank) {
   if (!generations_.runs(worker)) return;
   if (generations_.is_member(worker)) {
     if (timeout_.is_never()) timeout_ = Deadline::after_seconds(options_.timeout_s);
     const auto lost = generations_.worker_at(lost_rank);
     if (lost && !generations_.has_asked(*lost) && *lost != worker) {
-      suspects_.emplace(*lost, Deadline::after_seconds(kSuspectPatience_s));
+      reported_lost_.emplace(*lost, Deadline::after_seconds(kLostMemberTimeout_s));
       nodes_.suspect(generations_.place_of(*lost), now_ns());
-      obey_orders();
+      apply_orders();
     }
   }
-  suspects_.erase(worker);
+  reported_lost_.erase(worker);
   generations_.asked(worker);
-  if (generations_.has_finished()) say(worker, fmt::format("end {}", kFinished));
-  if (is_over_) say(worker, "end " + why_ended_);
+  if (generations_.has_finished()) send_line(worker, fmt::format("end {}", kFinished));
+  if (is_over_) send_line(worker, "end " + why_ended_);
 }
 
-void ElasticJob::say(int worker, const std::string& line) {
+void ElasticJob::send_line(int worker, const std::string& line) {
   const int place = generations_.place_of(worker);
-  if (place == 0) return listener_->say(worker, line);
+  if (place == 0) return listener_->send_line(worker, line);
   if (const auto peer = nodes_.peer_of(place)) {
     port_->send(*peer, {.kind = Kind::node_says, .id = static_cast<uint64_t>(worker), .key = line});
   }
 }
 
-void ElasticJob::say_to_all_that_ask(const std::string& line) {
+void ElasticJob::send_to_waiting_workers(const std::string& line) {
   for (const auto& [worker, runner] : runners_) {
-    if (generations_.has_asked(worker)) say(worker, line);
+    if (generations_.has_asked(worker)) send_line(worker, line);
   }
 }
 
+// Starts a worker under the smallest rank that no running worker has; the next generation assigns its real rank.
 void ElasticJob::start_one(int place) {
   std::set<int> taken;
   for (const auto& [worker, runner] : runners_) taken.insert(runner.label);
@@ -177,7 +179,7 @@ bool ElasticJob::note_end(int worker, const Ending& ending) {
   if (!generations_.runs(worker)) return false;
   const int place = generations_.place_of(worker);
   runners_.erase(worker);
-  suspects_.erase(worker);
+  reported_lost_.erase(worker);
   if (!ending.success()) {
     last_failure_ = {place, ending.exit_code()};
     if (!first_failure_) first_failure_ = last_failure_;
@@ -185,27 +187,26 @@ bool ElasticJob::note_end(int worker, const Ending& ending) {
   const bool was_member = generations_.is_member(worker);
   const bool is_loss = generations_.ended(worker, ending.success());
   if (is_loss && was_member && coordinator_ends_.is_never())
-    coordinator_ends_ = Deadline::after_seconds(kCoordinatorPatience_s);
-  if (generations_.has_finished()) say_to_all_that_ask(fmt::format("end {}", kFinished));
+    coordinator_ends_ = Deadline::after_seconds(kCoordinatorGrace_s);
+  if (generations_.has_finished()) send_to_waiting_workers(fmt::format("end {}", kFinished));
   return is_loss;
 }
 
-// This launcher was told to end, and the job ends with it: who commits is to leave.
+// The launcher that leads was terminated, and the job ends with it. Members leave at their next commit.
 void ElasticJob::stop(const std::string& why) {
   if (is_over_) return;
-  for (const int worker : generations_.members()) say(worker, "hosts removed");
+  for (const int worker : generations_.members()) send_line(worker, "hosts removed");
   end_job(kExitPeerLost, 0, 0, fmt::format("{} was told to end, and leads the job", place_name(0)), true);
   why_ended_ = why;
 }
 
-// ---- What follows
-// ----------------------------------------------------------------------------------------------------------
+// ---- Decisions ----
 
 Deadline ElasticJob::next() const {
   Deadline next = timeout_.earlier(listener_->next()).earlier(coordinator_ends_);
   if (port_) next = next.earlier(port_->next());
   if (port_ && !is_over_) next = next.earlier(nodes_.next());
-  for (const auto& [worker, until] : suspects_) next = next.earlier(until);
+  for (const auto& [worker, until] : reported_lost_) next = next.earlier(until);
   return next;
 }
 
@@ -213,23 +214,23 @@ void ElasticJob::tick() {
   listener_->tick();
   if (port_) {
     port_->tick();
-    hear_nodes();
+    receive_from_nodes();
     if (!is_over_) nodes_.tick(now_ns());
-    obey_orders();
+    apply_orders();
   }
   if (coordinator_ends_.passed()) {
     coordinator_ends_ = Deadline::never();
     coordinator_.reset();
   }
   const auto end = [&](int worker, const char* why) {
-    tell(fmt::format("rank {} {}, and is ended", runners_.at(worker).label, why));
+    log_elastic(fmt::format("rank {} {}, and is ended", runners_.at(worker).label, why));
     if (generations_.place_of(worker) == 0) {
       actions_.push_back({.kind = Action::Kind::kill, .worker = runners_.at(worker).index});
     } else if (const auto peer = nodes_.peer_of(generations_.place_of(worker))) {
       port_->send(*peer, {.kind = Kind::node_kill, .id = static_cast<uint64_t>(worker)});
     }
   };
-  std::erase_if(suspects_, [&](const auto& one) {
+  std::erase_if(reported_lost_, [&](const auto& one) {
     if (!one.second.passed()) return false;
     end(one.first, "was lost by the others, and does not come to the next generation");
     return true;
@@ -255,17 +256,18 @@ std::vector<WorkerGroup::Action> ElasticJob::take_actions() {
       while (const auto place = generations_.place_to_start_at()) start_one(*place);
       if (restarts_ != generations_.restarts()) {
         restarts_ = generations_.restarts();
-        fdl::say("restart", fmt::format("nobody is left who holds the state: restart {} of {}, of all ranks", restarts_,
-                                        options_.limits.restarts));
+        log_line("restart", fmt::format("no rank is left that holds the state: restart {} of {}, of all ranks",
+                                        restarts_, options_.limits.restarts));
       }
       begin_if_all_asked();
-      tell_changes();
+      announce_changes();
     }
   }
   return std::exchange(actions_, {});
 }
 
-// Where one rank is to blame, the others' nodes are collateral: a controller may count them otherwise.
+// If one rank is the cause, only its node ends with its exit code. The other nodes end with another code, so that a
+// controller can tell collateral ends from the failure.
 void ElasticJob::give_up_for(const Generations::GiveUp& reason) {
   switch (reason.reason) {
     case Generations::Reason::too_few:
@@ -282,15 +284,16 @@ void ElasticJob::give_up_for(const Generations::GiveUp& reason) {
   }
 }
 
+// Replaces the coordinator: one serves exactly one generation.
 void ElasticJob::begin_if_all_asked() {
   if (!nodes_.are_ready()) return;
   const auto world = generations_.begin();
   if (!world) return;
   nodes_.began();
   timeout_ = Deadline::never();
-  suspects_.clear();
-  told_.clear();
-  for (const int worker : world->dismissed) say(worker, "removed");
+  reported_lost_.clear();
+  announced_.clear();
+  for (const int worker : world->dismissed) send_line(worker, "removed");
   coordinator_ends_ = Deadline::never();
   coordinator_.reset();  // no rank is left in the previous generation
   auto coordinator = Coordinator::open(next_coordinator(*world));
@@ -298,7 +301,7 @@ void ElasticJob::begin_if_all_asked() {
     return give_up(kExitRendezvous, 0, 0, coordinator.status().while_doing("serving the next generation").text());
   }
   coordinator_ = std::make_unique<CoordinatorThread>(coordinator.take());
-  tell_world(*world);
+  announce_generation(*world);
 }
 
 CoordinatorOptions ElasticJob::next_coordinator(const Generations::World& world) const {
@@ -313,12 +316,12 @@ CoordinatorOptions ElasticJob::next_coordinator(const Generations::World& world)
   return options;
 }
 
-void ElasticJob::tell_world(const Generations::World& world) {
+void ElasticJob::announce_generation(const Generations::World& world) {
   const int size = static_cast<int>(world.workers.size());
   if (port_) {
-    tell(fmt::format("generation {} begins with {} ranks on {} nodes", world.generation, size, nodes_.here()));
+    log_elastic(fmt::format("generation {} begins with {} ranks on {} nodes", world.generation, size, nodes_.here()));
   } else if (world.generation > 1) {
-    tell(fmt::format("generation {} begins with {} ranks", world.generation, size));
+    log_elastic(fmt::format("generation {} begins with {} ranks", world.generation, size));
   }
   std::map<int, int> sizes;  // of each place
   for (const int worker : world.workers) ++sizes[generations_.place_of(worker)];
@@ -332,41 +335,39 @@ void ElasticJob::tell_world(const Generations::World& world) {
     } else if (const auto peer = nodes_.peer_of(place)) {
       port_->send(*peer, {.kind = Kind::node_rename, .id = static_cast<uint64_t>(worker), .rank = rank});
     }
-    say(worker, fmt::format("world {} {} {} {} {} {}{}", world.generation, rank, size, locals[place]++, sizes[place],
-                            coordinator_->address(), kCoordinatorIsThere));
+    send_line(worker, fmt::format("world {} {} {} {} {} {}{}", world.generation, rank, size, locals[place]++,
+                                  sizes[place], coordinator_->address(), kCoordinatorIsThere));
   }
 }
 
-// Those who wait are news only when they are ready, so that nobody waits for them.
-void ElasticJob::tell_changes() {
-  const char* news = generations_.somebody_must_go() ? "hosts removed"
-                     : generations_.somebody_waits() ? "hosts added"
-                                                     : "";
-  if (*news == '\0' || told_ == news) return;
-  told_ = news;
-  for (const int worker : generations_.members()) say(worker, news);
+// Newcomers are announced only when all of them are ready, so that members never wait for a newcomer.
+void ElasticJob::announce_changes() {
+  const char* news = generations_.has_to_shrink()           ? "hosts removed"
+                     : generations_.has_waiting_newcomers() ? "hosts added"
+                                                            : "";
+  if (*news == '\0' || announced_ == news) return;
+  announced_ = news;
+  for (const int worker : generations_.members()) send_line(worker, news);
 }
 
-// ---- The end
-// -------------------------------------------------------------------------------------------------------------
+// ---- The end ----
 
-void ElasticJob::give_up(int others_code, int culprit, int culprits_code, const std::string& why) {
-  const int own_code = culprit == 0 && culprits_code != 0 ? culprits_code : others_code;
-  end_job(others_code, culprit, culprits_code, why, false);
+void ElasticJob::give_up(int others_code, int failed_place, int failed_code, const std::string& why) {
+  const int own_code = failed_place == 0 && failed_code != 0 ? failed_code : others_code;
+  end_job(others_code, failed_place, failed_code, why, false);
   actions_.push_back({.kind = Action::Kind::give_up, .exit_code = own_code, .text = why});
 }
 
-void ElasticJob::end_job(int others_code, int culprit, int culprits_code, const std::string& why, bool drain) {
+void ElasticJob::end_job(int others_code, int failed_place, int failed_code, const std::string& why, bool drain) {
   is_over_ = true;
   why_ended_ = why;
-  say_to_all_that_ask("end " + why);
+  send_to_waiting_workers("end " + why);
   if (!port_) return;
   for (const NodePort::Peer peer : nodes_.peers()) {
-    const bool is_culprit = culprits_code != 0 && nodes_.number_of(peer) == culprit;
-    port_->send(peer, {.kind = Kind::node_ends,
-                       .id = drain ? 1U : 0U,
-                       .number = is_culprit ? culprits_code : others_code,
-                       .key = why});
+    const bool is_failed = failed_code != 0 && nodes_.number_of(peer) == failed_place;
+    port_->send(
+        peer,
+        {.kind = Kind::node_ends, .id = drain ? 1U : 0U, .number = is_failed ? failed_code : others_code, .key = why});
     port_->hang_up(peer);
   }
 }

@@ -1,10 +1,10 @@
-// ElasticJob: the launcher that leads an elastic job: it chooses the ranks of each generation, and serves its
-// coordinator.
+// ElasticJob is the launcher that leads an elastic job: it chooses the ranks of each generation and serves the
+// generation's coordinator.
 //
-// Workers run at places: place 0 is this node, and the others are nodes that came to the port (program/elastic_member.h
-// is the other end). What workers ask at this node's door, and what other nodes tell of theirs, become events of
-// Generations and Nodes; what those decide becomes lines for workers, messages for nodes, a coordinator, and actions
-// for the supervisor of this node. All of it lives in the supervisor's thread; the coordinator has one of its own.
+// Workers run at places. Place 0 is this node; the other places are nodes that connected to the port (the other end is
+// cli/elastic/elastic_member.h). Requests of this node's workers and messages of other nodes become events of
+// Generations and Nodes. Their decisions become lines for workers, messages for nodes, a coordinator, and actions for
+// the supervisor of this node. All of it runs in the supervisor's thread; the coordinator has a thread of its own.
 #pragma once
 
 #include <map>
@@ -28,18 +28,18 @@ class ElasticJob final : public WorkerGroup {
  public:
   struct Several {
     Nodes::Limits limits;
-    std::string rendezvous;           // where the other nodes come
+    std::string rendezvous;           // where the other nodes connect
     std::string coordinator_address;  // of each generation's coordinator
     int port_base = 0;
   };
   struct Options {
     Generations::Limits limits;
-    CoordinatorOptions coordinator;  // of each generation; its size and address are set anew
-    std::string count_file{};        // where the number of ranks that are wanted is written; empty: it stays as it is
-    double timeout_s = 600;          // how long members wait for one that does not come before it is ended
-    Nodes::Node own{};               // this node
-    std::optional<Several> several{};
-    std::map<std::string, std::string> variables{};  // for ranks, beside those that say who they are
+    CoordinatorOptions coordinator;    // of each generation, except for its size and address
+    std::string count_file{};          // --np-file, which holds the wanted number of ranks; empty: the number is fixed
+    double timeout_s = 600;            // a worker that keeps members waiting for longer is killed
+    Nodes::Node own{};                 // this node
+    std::optional<Several> several{};  // set if the job has several nodes
+    std::map<std::string, std::string> variables{};  // for ranks, in addition to those that identify them
   };
 
   static Result<std::unique_ptr<ElasticJob>> open(const Options& options);
@@ -54,59 +54,59 @@ class ElasticJob final : public WorkerGroup {
   bool stays() const override { return port_ && (!is_over_ || !port_->is_empty()); }
 
  private:
-  // The coordinator reports lost ranks by itself, except a rank that dies before it has connected: the others would
-  // wait for it.
-  static constexpr double kCoordinatorPatience_s = 1;
+  // The coordinator reports lost ranks by itself, except a rank that dies before it has connected. The others would
+  // wait for that rank, so the coordinator is closed this long after a loss.
+  static constexpr double kCoordinatorGrace_s = 1;
 
   struct Failure {
     int place = 0;
     int code = 0;
   };
   struct Runner {
-    int label = 0;  // its rank, or until it has one the number under which it speaks
-    int index = 0;  // of the supervisor, where it runs here
+    int label = 0;  // its rank, or until it has one the number that prefixes its output
+    int index = 0;  // the supervisor's index, if the worker runs on this node
   };
 
   ElasticJob(const Options& options, std::unique_ptr<WorkerListener> listener, std::unique_ptr<NodePort> port,
              std::optional<WatchedFile> count_file);
   void read_count();
   void join(int worker, int lost_rank);
-  void say(int worker, const std::string& line);
-  void say_to_all_that_ask(const std::string& line);
+  void send_line(int worker, const std::string& line);
+  void send_to_waiting_workers(const std::string& line);
   void start_one(int place);
   bool note_end(int worker, const Ending& ending);
 
-  void hear_nodes();
-  void obey_node(NodePort::Peer peer, const CoordinatorMessage& message);
-  void obey_orders();
-  void take_node_event(const Nodes::Event& event);
+  void receive_from_nodes();
+  void handle_message(NodePort::Peer peer, const CoordinatorMessage& message);
+  void apply_orders();
+  void handle_node_event(const Nodes::Event& event);
   void lose_node(const Nodes::Event& event);
   std::string place_name(int place) const;
 
   void begin_if_all_asked();
   CoordinatorOptions next_coordinator(const Generations::World& world) const;
-  void tell_world(const Generations::World& world);
-  void tell_changes();
-  // With `others_code` on all nodes but the culprit's, which ends with its own code where that is not 0.
-  void give_up(int others_code, int culprit, int culprits_code, const std::string& why);
-  void end_job(int others_code, int culprit, int culprits_code, const std::string& why, bool drain);
+  void announce_generation(const Generations::World& world);
+  void announce_changes();
+  // All nodes end with `others_code`, except the one at `failed_place`: it ends with `failed_code` unless that is 0.
+  void give_up(int others_code, int failed_place, int failed_code, const std::string& why);
+  void end_job(int others_code, int failed_place, int failed_code, const std::string& why, bool drain);
   void give_up_for(const Generations::GiveUp& reason);
 
   const Options options_;
   const std::unique_ptr<WorkerListener> listener_;
-  const std::unique_ptr<NodePort> port_;  // of several nodes
+  const std::unique_ptr<NodePort> port_;  // null for a job on one node
   std::optional<WatchedFile> count_file_;
   Generations generations_;
   Nodes nodes_;
   Poller* poller_ = nullptr;
   uint64_t first_token_ = 0;
-  std::map<int, Runner> runners_;  // of the workers that run
-  std::vector<int> own_;           // the workers that were started here, as the supervisor counts them
+  std::map<int, Runner> runners_;  // by worker, those that run
+  std::vector<int> own_;           // workers started on this node, indexed as the supervisor indexes them
   std::unique_ptr<CoordinatorThread> coordinator_;
-  Deadline coordinator_ends_ = Deadline::never();  // once a member is lost
-  std::map<int, Deadline> suspects_;               // members that others saw lost: until when they may still come
+  Deadline coordinator_ends_ = Deadline::never();  // set when a member is lost
+  std::map<int, Deadline> reported_lost_;          // members that others saw lost: until when they may still come
   Deadline timeout_ = Deadline::never();
-  std::string told_;  // what members were told of changes since the generation began
+  std::string announced_;  // the last change that members were notified of in this generation
   int restarts_ = 0;
   std::optional<Failure> first_failure_;
   Failure last_failure_;
@@ -115,7 +115,7 @@ class ElasticJob final : public WorkerGroup {
   std::vector<Action> actions_;
 };
 
-// What a worker of an elastic job is told by its environment.
+// The environment variables of a worker of an elastic job, `others` included.
 std::map<std::string, std::string> worker_variables(const WorkerListener& listener, int worker, int rank, int size,
                                                     const std::string& job_key, int restart,
                                                     const std::map<std::string, std::string>& others);

@@ -1,4 +1,4 @@
-// ElasticJob, its other nodes: what they say becomes events of Nodes and Generations, and orders become messages.
+// ElasticJob's exchange with other nodes: messages become events of Nodes and Generations, orders become messages.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,11 +12,11 @@ namespace {
 
 using Kind = CoordinatorMessage::Kind;
 
-constexpr int kMostRoom = 4096;
+constexpr int kMostRoom = 4096;  // ranks on one node
 
-void tell(const std::string& text) { fdl::say("elastic", text); }
+void log_elastic(const std::string& text) { log_line("elastic", text); }
 
-// Nothing where it is no such thing, or too long.
+// Nothing if the message is malformed, or a name is too long.
 std::optional<Nodes::Node> node_of(const CoordinatorMessage& message) {
   if (message.members.size() != 1 || message.key.size() > kMostName || message.value.size() > kMostName) return {};
   const CoordinatorClient::Hello& hello = message.members.front();
@@ -41,15 +41,15 @@ std::string ElasticJob::place_name(int place) const {
   return node == nullptr ? fmt::format("node {}", place) : fmt::format("node {}, {},", place, node->name());
 }
 
-void ElasticJob::hear_nodes() {
-  for (const NodePort::Heard& heard : port_->take_heard()) {
+void ElasticJob::receive_from_nodes() {
+  for (const NodePort::Received& received : port_->take_received()) {
     if (is_over_) continue;
-    heard.is_closed ? nodes_.closed(heard.peer, now_ns()) : obey_node(heard.peer, heard.message);
-    obey_orders();
+    received.is_closed ? nodes_.closed(received.peer, now_ns()) : handle_message(received.peer, received.message);
+    apply_orders();
   }
 }
 
-void ElasticJob::obey_node(NodePort::Peer peer, const CoordinatorMessage& message) {
+void ElasticJob::handle_message(NodePort::Peer peer, const CoordinatorMessage& message) {
   if (message.kind == Kind::node_hello) {
     if (const auto node = node_of(message)) return nodes_.arrive(peer, *node, now_ns());
     return port_->hang_up(peer);
@@ -60,7 +60,7 @@ void ElasticJob::obey_node(NodePort::Peer peer, const CoordinatorMessage& messag
   const int worker = static_cast<int>(std::min<uint64_t>(message.id, 1U << 30));
   const bool is_about_a_worker = message.kind == Kind::node_asked || message.kind == Kind::node_ended;
   if (!place || !is_about_a_worker || !generations_.runs(worker) || generations_.place_of(worker) != *place) {
-    // Of a worker that is not its own, or nothing that a node says.
+    // The message concerns another node's worker, or is of a kind that nodes do not send.
     port_->hang_up(peer);
     return nodes_.closed(peer, now_ns());
   }
@@ -69,7 +69,7 @@ void ElasticJob::obey_node(NodePort::Peer peer, const CoordinatorMessage& messag
   const Ending ending = ending_of(message);
   const bool is_leaving = generations_.room_at(*place) == 0;
   if (note_end(worker, ending) && !is_leaving) {
-    tell(fmt::format("rank {} on {} was lost: {}", rank, nodes_.node_at(*place)->name(), ending.text()));
+    log_elastic(fmt::format("rank {} on {} was lost: {}", rank, nodes_.node_at(*place)->name(), ending.text()));
   }
   if (generations_.room_at(*place) > 0 || is_leaving || generations_.give_up()) return;
   port_->send(
@@ -78,7 +78,7 @@ void ElasticJob::obey_node(NodePort::Peer peer, const CoordinatorMessage& messag
   nodes_.closed(peer, now_ns());
 }
 
-void ElasticJob::obey_orders() {
+void ElasticJob::apply_orders() {
   for (const Nodes::Order& order : nodes_.take_orders()) {
     switch (order.kind) {
       case Nodes::Order::Kind::welcome:
@@ -93,7 +93,7 @@ void ElasticJob::obey_orders() {
         refusal.why = Status(Code::invalid_argument, order.text);
         port_->send(order.peer, refusal);
         port_->hang_up(order.peer);
-        tell(order.text);
+        log_elastic(order.text);
         break;
       }
       case Nodes::Order::Kind::ask:
@@ -104,19 +104,19 @@ void ElasticJob::obey_orders() {
         break;
     }
   }
-  for (const Nodes::Event& event : nodes_.take_events()) take_node_event(event);
+  for (const Nodes::Event& event : nodes_.take_events()) handle_node_event(event);
 }
 
-void ElasticJob::take_node_event(const Nodes::Event& event) {
+void ElasticJob::handle_node_event(const Nodes::Event& event) {
   switch (event.kind) {
     case Nodes::Event::Kind::came:
       generations_.open_place(event.number, nodes_.node_at(event.number)->room);
-      return tell(fmt::format("{} is here: {} nodes, {} ranks", place_name(event.number), nodes_.here(),
-                              generations_.wanted()));
+      return log_elastic(fmt::format("{} is here: {} nodes, {} ranks", place_name(event.number), nodes_.here(),
+                                     generations_.wanted()));
     case Nodes::Event::Kind::leaves:
       generations_.close_place(event.number);
-      return tell(fmt::format("{} was told to end: the others go on without it from their next commit",
-                              place_name(event.number)));
+      return log_elastic(fmt::format("{} was told to end: the others go on without it from their next commit",
+                                     place_name(event.number)));
     case Nodes::Event::Kind::gone:
       return lose_node(event);
   }
@@ -126,17 +126,17 @@ void ElasticJob::lose_node(const Nodes::Event& event) {
   const auto workers = generations_.workers_at(event.number);
   for (const int worker : workers) {
     runners_.erase(worker);
-    suspects_.erase(worker);
+    reported_lost_.erase(worker);
   }
   if (generations_.lose_place(event.number) && coordinator_ends_.is_never()) {
-    coordinator_ends_ = Deadline::after_seconds(kCoordinatorPatience_s);
+    coordinator_ends_ = Deadline::after_seconds(kCoordinatorGrace_s);
   }
   if (event.was_leaving && workers.empty()) {
-    return tell(
+    return log_elastic(
         fmt::format("node {} has left: {} nodes, {} ranks", event.number, nodes_.here(), generations_.wanted()));
   }
-  tell(fmt::format("node {} was lost with {} ranks ({}): {} nodes, {} ranks are left", event.number, workers.size(),
-                   event.why, nodes_.here(), generations_.wanted()));
+  log_elastic(fmt::format("node {} was lost with {} ranks ({}): {} nodes, {} ranks are left", event.number,
+                          workers.size(), event.why, nodes_.here(), generations_.wanted()));
 }
 
 }  // namespace fdl

@@ -1,4 +1,4 @@
-// ElasticMember: one connection to the node that leads, and the door of this node's workers.
+// ElasticMember relays between one connection to the node that leads and the connections of this node's workers.
 #include "cli/elastic/elastic_member.h"
 
 #include <fmt/format.h>
@@ -14,19 +14,18 @@ namespace {
 
 using Kind = CoordinatorMessage::Kind;
 
-// Tokens, counted from the first.
+// Poller tokens, relative to first_token_.
 constexpr uint64_t kListener = 0;
 constexpr uint64_t kSearch = 1;
 constexpr uint64_t kLink = 2;
-constexpr double kRound_s = 1;  // of the search: how long the end of this launcher may wait for it
-constexpr int kMostWorkers = 4096;
+constexpr double kRound_s = 1;      // one attempt of the search: ending this launcher may wait so long for it
+constexpr int kMostWorkers = 4096;  // started over the whole job; limits what a faulty leader can cause
 
-void tell(const std::string& text) { fdl::say("elastic", text); }
+void log_elastic(const std::string& text) { log_line("elastic", text); }
 
 }  // namespace
 
-// ---- LeaderSearch
-// --------------------------------------------------------------------------------------------------------
+// ---- LeaderSearch ----
 
 LeaderSearch::LeaderSearch(Event found, std::string rendezvous, std::string job_key, std::string mine, double timeout_s)
     : found_(std::move(found)),
@@ -66,8 +65,7 @@ std::optional<Result<FoundCoordinator>> LeaderSearch::take() {
   return std::move(result_);
 }
 
-// ---- Meeting the leader
-// --------------------------------------------------------------------------------------------------
+// ---- Connection to the leader ----
 
 Result<std::unique_ptr<ElasticMember>> ElasticMember::open(const Options& options) {
   FDL_ASSIGN_OR_RETURN(auto listener, WorkerListener::open());
@@ -87,13 +85,14 @@ Status ElasticMember::watch(Poller& poller, uint64_t first_token) {
 }
 
 void ElasticMember::serve(uint64_t token) {
-  if (token == first_token_ + kSearch) return meet();
+  if (token == first_token_ + kSearch) return introduce();
   if (token == first_token_ + kLink) return receive();
   listener_->serve();
-  for (const WorkerListener::Question& question : listener_->take_questions()) ask(question.worker, question.lost_rank);
+  for (const WorkerListener::Request& request : listener_->take_requests())
+    request_generation(request.worker, request.lost_rank);
 }
 
-void ElasticMember::meet() {
+void ElasticMember::introduce() {
   if (!search_) return;
   auto found = search_->take();
   if (!found) return;
@@ -117,15 +116,15 @@ void ElasticMember::meet() {
   if (is_leaving_) send({.kind = Kind::node_leaving});
 }
 
-// ---- What the leader says
-// ------------------------------------------------------------------------------------------------
+// ---- Messages of the leader ----
 
 void ElasticMember::receive() {
   if (!link_) return;
   std::vector<CoordinatorMessage> messages;
   const FramedSocket::State state = link_->receive(messages);
   for (const CoordinatorMessage& message : messages) {
-    if (!is_over_ && !obey(message)) end(kExitPeerLost, fmt::format("{} said what no leader says", leader_), false);
+    if (!is_over_ && !handle(message))
+      end(kExitPeerLost, fmt::format("{} sent a message that a leader does not send", leader_), false);
   }
   if (state == FramedSocket::State::open && !is_over_) return flush();
   poller_->remove(link_->fd());
@@ -139,16 +138,16 @@ void ElasticMember::receive() {
       false);
 }
 
-// False: it is nothing that the leader says.
-bool ElasticMember::obey(const CoordinatorMessage& message) {
+// False: a leader does not send this message.
+bool ElasticMember::handle(const CoordinatorMessage& message) {
   const int worker = static_cast<int>(std::min<uint64_t>(message.id, 1U << 30));
   const auto found = runners_.find(worker);
   switch (message.kind) {
     case Kind::node_welcome:
-      tell(fmt::format("this is node {} of the job that {} leads", message.rank, message.key));
+      log_elastic(fmt::format("this is node {} of the job that {} leads", message.rank, message.key));
       return true;
     case Kind::node_waits:
-      tell(message.key);
+      log_elastic(message.key);
       return true;
     case Kind::refused:
       end(kExitRendezvous, message.why.text(), false);
@@ -171,7 +170,7 @@ bool ElasticMember::obey(const CoordinatorMessage& message) {
       }
       return true;
     case Kind::node_says:
-      pass_on(worker, message.key);
+      forward(worker, message.key);
       return true;
     case Kind::node_ends:
       end(static_cast<int>(message.number), message.key, message.id != 0);
@@ -182,7 +181,7 @@ bool ElasticMember::obey(const CoordinatorMessage& message) {
 }
 
 void ElasticMember::start(const CoordinatorMessage& message) {
-  if (is_leaving_) return;  // it was said before this was heard; the leader will see
+  if (is_leaving_) return;  // sent before the leader received node_leaving
   const int worker = static_cast<int>(message.id);
   std::set<int> taken;
   for (const auto& [other, runner] : runners_) taken.insert(runner.local);
@@ -201,29 +200,28 @@ void ElasticMember::start(const CoordinatorMessage& message) {
                       .variables = std::move(variables)});
 }
 
-void ElasticMember::pass_on(int worker, const std::string& line) {
+void ElasticMember::forward(int worker, const std::string& line) {
   const auto found = runners_.find(worker);
   if (found == runners_.end()) return;
   if (line == "removed" || line.starts_with("end ")) found->second.may_end = true;
-  if (line.starts_with("world ")) asking_.erase(worker);
-  listener_->say(worker, line);
+  if (line.starts_with("world ")) requesting_.erase(worker);
+  listener_->send_line(worker, line);
 }
 
-// The job ends here: with 0 when all is done, else as when a rank of this node had failed.
+// Ends the job on this node: silently with code 0, else as after the failure of a rank of this node.
 void ElasticMember::end(int code, const std::string& why, bool drain) {
   is_over_ = true;
   why_ended_ = why;
-  for (const int worker : asking_) listener_->say(worker, "end " + why);
+  for (const int worker : requesting_) listener_->send_line(worker, "end " + why);
   if (code == kExitOk || is_leaving_) return;
   actions_.push_back({.kind = drain ? Action::Kind::drain : Action::Kind::give_up, .exit_code = code, .text = why});
 }
 
-// ---- What workers and this launcher say
-// ----------------------------------------------------------------------------------
+// ---- Events of this node ----
 
-void ElasticMember::ask(int worker, int lost_rank) {
-  asking_.insert(worker);
-  if (is_over_) return listener_->say(worker, "end " + why_ended_);
+void ElasticMember::request_generation(int worker, int lost_rank) {
+  requesting_.insert(worker);
+  if (is_over_) return listener_->send_line(worker, "end " + why_ended_);
   send({.kind = Kind::node_asked, .id = static_cast<uint64_t>(worker), .rank = lost_rank});
 }
 
@@ -232,14 +230,14 @@ bool ElasticMember::ended(int index, const Ending& ending) {
   const bool is_loss = !ending.success() && !is_over_ && !is_leaving_ && !runners_.at(worker).may_end;
   listener_->forget(worker);
   runners_.erase(worker);
-  asking_.erase(worker);
+  requesting_.erase(worker);
   send({.kind = Kind::node_ended,
         .id = static_cast<uint64_t>(worker),
         .number = ending.by_signal ? -ending.number : ending.number});
   return is_loss;
 }
 
-// The others are told first; ranks that commit are told by them to leave.
+// The leader is notified before ranks get a signal, and lets them leave at their next commit.
 void ElasticMember::stop(const std::string& why) {
   if (is_leaving_) return;
   is_leaving_ = true;
@@ -253,7 +251,7 @@ void ElasticMember::send(const CoordinatorMessage& message) {
   flush();
 }
 
-// A link that takes nothing any more tells so when it is read.
+// Errors are ignored here: receive() reports a broken connection.
 void ElasticMember::flush() {
   link_->flush();
   const bool write = link_->unsent_bytes() > 0;

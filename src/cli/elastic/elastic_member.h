@@ -1,6 +1,6 @@
-// ElasticMember: a launcher of an elastic job that another one leads: it starts whom it is told to, passes on what its
-// workers ask and are told, and says how they end. The words are those of bootstrap/coordinator/coordinator_wire.h
-// (node_...).
+// ElasticMember is a launcher of an elastic job that another node leads: it starts the workers that the leader orders,
+// forwards lines between them and the leader, and reports their ends. The messages are the node_... kinds of
+// bootstrap/coordinator/coordinator_wire.h.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,8 @@
 
 namespace fdl {
 
-// Looks for the node that leads in a thread of its own, so that signals are heard meanwhile.
+// Searches for the node that leads in a thread of its own, so that the supervisor handles signals meanwhile. The
+// destructor stops the search and joins the thread.
 class LeaderSearch {
  public:
   LeaderSearch(Event found, std::string rendezvous, std::string job_key, std::string mine, double timeout_s);
@@ -29,7 +30,7 @@ class LeaderSearch {
   LeaderSearch(const LeaderSearch&) = delete;
   LeaderSearch& operator=(const LeaderSearch&) = delete;
 
-  int fd() const { return found_.fd(); }  // readable when it is over
+  int fd() const { return found_.fd(); }  // readable when the search is over
   std::optional<Result<FoundCoordinator>> take();
 
  private:
@@ -39,18 +40,19 @@ class LeaderSearch {
   Event found_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> is_over_{false};
-  std::optional<Result<FoundCoordinator>> result_;  // the thread's, until it is over
+  std::optional<Result<FoundCoordinator>> result_;  // written by the thread before is_over_ is set
   std::thread thread_;
 };
 
+// Used by the supervisor's thread alone.
 class ElasticMember final : public WorkerGroup {
  public:
   struct Options {
-    Nodes::Node own;  // number -1: it is given one
+    Nodes::Node own;  // number -1: the leader assigns one
     std::string rendezvous;
     std::string job_key;
-    double timeout_s = 30;                           // for the node that leads to be found
-    std::map<std::string, std::string> variables{};  // for ranks, beside those that say who they are
+    double timeout_s = 30;                           // of the search for the node that leads
+    std::map<std::string, std::string> variables{};  // for ranks, in addition to those that identify them
   };
 
   static Result<std::unique_ptr<ElasticMember>> open(const Options& options);
@@ -66,34 +68,34 @@ class ElasticMember final : public WorkerGroup {
 
  private:
   struct Runner {
-    int index = 0;         // of the supervisor
-    int local = 0;         // among those of this node, until it belongs to a world
-    bool may_end = false;  // it was told that it is no part of the job any more
+    int index = 0;         // in the supervisor
+    int local = 0;         // its local rank until it belongs to a generation
+    bool may_end = false;  // the leader has dismissed it, so its end is no loss
   };
 
   ElasticMember(const Options& options, std::unique_ptr<WorkerListener> listener)
       : options_(options), listener_(std::move(listener)) {}
-  void meet();
+  void introduce();
   void receive();
-  bool obey(const CoordinatorMessage& message);
+  bool handle(const CoordinatorMessage& message);
   void start(const CoordinatorMessage& message);
-  void pass_on(int worker, const std::string& line);
-  void ask(int worker, int lost_rank);
+  void forward(int worker, const std::string& line);
+  void request_generation(int worker, int lost_rank);
   void send(const CoordinatorMessage& message);
   void flush();
   void end(int code, const std::string& why, bool drain);
 
   const Options options_;
   const std::unique_ptr<WorkerListener> listener_;
-  std::unique_ptr<LeaderSearch> search_;
-  std::unique_ptr<FramedSocket> link_;
+  std::unique_ptr<LeaderSearch> search_;  // null after the leader was found
+  std::unique_ptr<FramedSocket> link_;    // to the leader; null before that, and after it was closed
   std::string leader_;
   Poller* poller_ = nullptr;
   uint64_t first_token_ = 0;
   bool watches_writing_ = false;
   std::map<int, Runner> runners_;  // by worker, those that run
-  std::vector<int> started_;       // the workers, as the supervisor counts them
-  std::set<int> asking_;
+  std::vector<int> started_;       // the workers, indexed as the supervisor indexes them
+  std::set<int> requesting_;
   bool is_leaving_ = false;
   bool is_over_ = false;
   std::string why_ended_;

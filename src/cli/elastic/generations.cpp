@@ -1,4 +1,4 @@
-// Generations: each event changes the workers or the number of those wanted; what follows is read off them.
+// Each event changes the workers or the wanted number of them; the decisions are computed from that state.
 #include "cli/elastic/generations.h"
 
 #include <fmt/format.h>
@@ -57,7 +57,7 @@ int Generations::staying_at(int place) const {
   }));
 }
 
-// ---- What happened ----
+// ---- Events ----
 
 int Generations::start(int place) {
   workers_[started_].place = place;
@@ -68,7 +68,8 @@ void Generations::asked(int worker) {
   const auto found = workers_.find(worker);
   if (found == workers_.end()) return;
   found->second.asking = true;
-  // A member that asks wants another generation. Better to say now that there is none than when the others have asked.
+  // A member's request means that the current generation has failed. If the limit is reached, the job ends now rather
+  // than after the other members' requests.
   if (is_in_order() && found->second.joined > 0 && generation_ - 1 == limits_.resets) {
     give_up(Reason::too_many_resets, fmt::format("the limit of {} resets is reached", limits_.resets));
   }
@@ -83,21 +84,21 @@ bool Generations::ended(int worker, bool well) {
   if (well) finished_ = true;
   if (well || give_up_) return !well;
   if (finished_) {
-    give_up(Reason::failed_at_end, "it failed when others had finished already, so that nobody can take its place");
+    give_up(Reason::failed_at_end, "it failed when others had finished already, so that no rank can take its place");
   } else {
     decide_after_loss(was);
   }
   return true;
 }
 
-// A member's place is taken by a new worker while that is allowed. Who failed before it ever belonged to a generation
+// A new worker replaces a lost member while that is allowed. A worker that failed before it belonged to any generation
 // would fail again, so its place is given up.
 void Generations::decide_after_loss(const Worker& was) {
   const bool was_member = was.joined > 0;
   const bool may_replace = limits_.replacements == kNoLimit || replacements_ < limits_.replacements;
   Place& place = places_[was.place];
   if (place.closing) {
-    // It was to go anyway.
+    // It would have been dismissed anyway.
   } else if (was_member && may_replace) {
     ++replacements_;
   } else {
@@ -109,7 +110,7 @@ void Generations::decide_after_loss(const Worker& was) {
   if (generation_ == 0 && workers_.empty()) {
     give_up(Reason::all_failed, "no rank came as far as init()");
   } else if (state_is_held_ && !state_is_left) {
-    note_that_no_state_is_left();
+    handle_lost_state();
   } else if (left < limits_.fewest) {
     give_up(Reason::too_few,
             fmt::format("{} {} left, and the job needs at least {}{}", left, left == 1 ? "rank is" : "ranks are",
@@ -119,8 +120,8 @@ void Generations::decide_after_loss(const Worker& was) {
   }
 }
 
-// Those who run were started in the places of others and hold nothing: they may begin as at first.
-void Generations::note_that_no_state_is_left() {
+// All workers that run are replacements without the state: they may begin as at the start of the job.
+void Generations::handle_lost_state() {
   if (restarts_ == limits_.restarts) {
     return give_up(Reason::no_state, limits_.restarts == 0
                                          ? "no rank is left that holds the state"
@@ -134,7 +135,7 @@ void Generations::note_that_no_state_is_left() {
 
 void Generations::give_up(Reason reason, std::string text) { give_up_ = GiveUp{reason, std::move(text)}; }
 
-// ---- What follows ----
+// ---- Decisions ----
 
 std::optional<int> Generations::place_to_start_at() const {
   if (!is_in_order()) return std::nullopt;
@@ -153,7 +154,7 @@ int Generations::to_start() const {
 }
 
 std::vector<int> Generations::by_seniority() const {
-  // New ones last; among those who came together, as they were ranked.
+  // New workers come last; workers of the same generation keep the order of their ranks.
   using Age = std::tuple<bool, int, int, int>;
   const auto age = [](int worker, const Worker& facts) {
     return Age(facts.joined == 0, facts.joined, facts.rank, worker);
@@ -201,7 +202,7 @@ std::optional<Generations::World> Generations::begin() {
   return world;
 }
 
-bool Generations::somebody_waits() const {
+bool Generations::has_waiting_newcomers() const {
   if (!is_in_order() || generation_ == 0 || to_start() > 0) return false;
   int waiting = 0;
   for (const auto& [worker, facts] : workers_) {
@@ -212,7 +213,7 @@ bool Generations::somebody_waits() const {
   return waiting > 0;
 }
 
-bool Generations::somebody_must_go() const {
+bool Generations::has_to_shrink() const {
   if (!is_in_order() || generation_ == 0) return false;
   return std::any_of(places_.begin(), places_.end(),
                      [&](const auto& one) { return staying_at(one.first) > one.second.room; });

@@ -1,14 +1,15 @@
-// Generations: who belongs to the next world of an elastic job, decided without processes, sockets or a clock.
+// Generations decides which workers belong to the next generation of an elastic job. It is pure: it uses no processes,
+// sockets or clock.
 //
-// A worker is a process. It is new until it has belonged to a generation; from then on it holds the state. It asks for
-// a generation when it begins, and again when the one it belonged to has failed or is to change. The next generation
-// begins when all workers that run have asked: nobody is waited for whom the others could not reach.
+// A worker is a process. It is new until it has belonged to a generation; from then on it holds the training state. It
+// requests a generation when it begins, and again when its generation has failed or is to change. The next generation
+// begins when all workers that run have requested it. A worker that is lost meanwhile is not waited for.
 //
-//   generation 1   worker 0 1 2     worker 1 is killed; worker 3 is started in its place; 0, 2 and 3 ask
-//   generation 2   worker 0 2 3     rank 0 is who has held the state longest
+//   generation 1   worker 0 1 2     worker 1 is killed; worker 3 replaces it; 0, 2 and 3 request a generation
+//   generation 2   worker 0 2 3     rank 0 is the worker that has held the state longest
 //
-// Workers run at places (nodes), each with room for some; place 0 is this launcher's own. Ranks of one place are
-// neighbours. A place that closes lets its workers go at the next generation; a lost one takes them along.
+// Workers run at places (nodes). Each place has room for some workers; place 0 is this launcher's own. Ranks of one
+// place are consecutive. A place that closes releases its workers at the next generation; a lost place loses them.
 #pragma once
 
 #include <map>
@@ -23,18 +24,18 @@ class Generations {
   static constexpr int kNoLimit = -1;
   struct Limits {
     int ranks = 1;                // at the beginning, at place 0
-    int fewest = 1;               // with fewer the job ends
-    int most = 1;                 // what may be wanted later
+    int fewest = 1;               // with fewer ranks the job ends
+    int most = 1;                 // the largest value that want() accepts
     int resets = kNoLimit;        // how often a generation may follow another
-    int replacements = kNoLimit;  // how many workers may be started in the place of others
-    int restarts = 0;             // how often all may begin anew, without a state, when nobody is left who holds it
+    int replacements = kNoLimit;  // how many lost members may be replaced
+    int restarts = 0;             // how often all workers may begin anew when no worker holds the state
   };
   enum class Reason {
     too_few,  // fewer than `fewest` are left, and no more may be started
     too_many_resets,
-    no_state,       // nobody is left who holds the state
-    all_failed,     // before the first generation
-    failed_at_end,  // somebody failed when others had finished
+    no_state,       // no worker is left that holds the state
+    all_failed,     // all workers failed before the first generation
+    failed_at_end,  // a worker failed after others had finished
   };
   struct GiveUp {
     Reason reason;
@@ -43,34 +44,34 @@ class Generations {
   struct World {
     int generation = 0;
     std::vector<int> workers;    // in rank order
-    std::vector<int> dismissed;  // who asked and is not wanted any more
+    std::vector<int> dismissed;  // workers that requested it and are no longer wanted
   };
 
   explicit Generations(const Limits& limits);
 
-  // ---- what happened
-  int start(int place = 0);  // the number of a worker that is started now
+  // ---- Events. Numbers of workers that do not run are ignored.
+  int start(int place = 0);  // returns the number of the worker that the caller starts now
   void asked(int worker);
-  bool ended(int worker, bool well);  // false: that is no loss
-  // Another number of ranks is wanted at place 0; it is kept within the limits.
+  bool ended(int worker, bool well);  // true: the end is a loss
+  // Sets the wanted number of ranks at place 0, clamped to the limits.
   void want(int ranks);
   void open_place(int place, int room);
   void close_place(int place);
-  // All its workers have ended with it, and nobody takes their places. Whether members were among them.
+  // The place and all its workers are lost and are not replaced. Returns whether members were among them.
   bool lose_place(int place);
 
-  // ---- what to do
-  // Nothing is done once a reason is there.
+  // ---- Decisions
+  // Once a reason is set, no worker is started and no generation begins.
   const std::optional<GiveUp>& give_up() const { return give_up_; }
-  int to_start() const;
+  int to_start() const;  // how many workers are missing
   std::optional<int> place_to_start_at() const;
-  // The next generation, if it begins now.
+  // Begins the next generation if all workers that run have requested it.
   std::optional<World> begin();
-  // Members are to be told that all who shall join wait for them, or that some of them are to go.
-  bool somebody_waits() const;
-  bool somebody_must_go() const;
+  // Whether members must be interrupted: all newcomers have requested a generation, or some members must leave.
+  bool has_waiting_newcomers() const;
+  bool has_to_shrink() const;
 
-  int wanted() const;  // in all
+  int wanted() const;  // over all places
   int room_at(int place) const;
   int place_of(int worker) const { return workers_.at(worker).place; }
   std::vector<int> workers_at(int place) const;
@@ -101,7 +102,7 @@ class Generations {
   bool is_in_order() const { return !give_up_ && !finished_; }
   std::vector<int> by_seniority() const;
   void decide_after_loss(const Worker& was);
-  void note_that_no_state_is_left();
+  void handle_lost_state();
   void give_up(Reason reason, std::string text);
 
   const Limits limits_;
@@ -110,7 +111,7 @@ class Generations {
   int started_ = 0;
   int replacements_ = 0;
   int restarts_ = 0;
-  bool state_is_held_ = false;
+  bool state_is_held_ = false;  // a generation has begun since the start or the last restart
   int generation_ = 0;
   bool finished_ = false;
   std::optional<GiveUp> give_up_;

@@ -1,4 +1,4 @@
-// NodePort: strangers are few and have little time; who is introduced and says who it is stays.
+// NodePort limits the number and the time of strangers: connections that have not yet authenticated and sent a hello.
 #include "cli/elastic/node_port.h"
 
 #include <sys/socket.h>
@@ -14,9 +14,9 @@ namespace {
 
 constexpr uint64_t kListener = 0;
 constexpr std::size_t kMostStrangers = 64;
-constexpr double kFarewell_s = 5;  // for who was hung up on to read the last words
+constexpr double kCloseTimeout_s = 5;  // for a node to read the last messages after hang_up()
 constexpr double kPauseWithoutDescriptors_s = 0.1;
-constexpr std::size_t kMostUnsent = 4_MiB;  // for a node that does not read
+constexpr std::size_t kMostUnsent = 4_MiB;  // a node that reads less than it is sent is dropped
 
 }  // namespace
 
@@ -47,7 +47,8 @@ void NodePort::accept_all() {
   while (true) {
     auto fd = accept_one(listener_->fd());
     if (!fd.ok()) {
-      // Who knocks stays in the kernel's queue, which would wake us at once: look the other way for a moment.
+      // The pending connection stays in the kernel's queue and would wake the poller at once, so stop watching the
+      // listener for a moment.
       log_warning("the port for nodes: {}; new connections wait", fd.status().text());
       poller_.remove(listener_->fd());
       accept_again_ = Deadline::after_seconds(kPauseWithoutDescriptors_s);
@@ -70,8 +71,8 @@ void NodePort::accept_all() {
 }
 
 std::size_t NodePort::count_strangers() const {
-  return static_cast<std::size_t>(
-      std::count_if(connections_.begin(), connections_.end(), [](const auto& one) { return !one.second.has_spoken; }));
+  return static_cast<std::size_t>(std::count_if(connections_.begin(), connections_.end(),
+                                                [](const auto& one) { return !one.second.has_sent_hello; }));
 }
 
 void NodePort::drop_stranger(Peer peer) {
@@ -87,7 +88,7 @@ void NodePort::serve_one(Peer peer) {
   if (found->second.socket || introduce(peer, found->second)) receive(peer, found->second);
 }
 
-// True when the connection is introduced; false while it is not, or when it was dropped.
+// Returns true once both ends have authenticated; false before that, and when the connection was dropped.
 bool NodePort::introduce(Peer peer, Connection& connection) {
   auto through = connection.introduction->advance(connection.fd.get());
   if (!through.ok()) {
@@ -109,12 +110,12 @@ void NodePort::receive(Peer peer, Connection& connection) {
   std::vector<CoordinatorMessage> messages;
   const FramedSocket::State state = connection.socket->receive(messages);
   for (CoordinatorMessage& message : messages) {
-    if (connection.is_ending) break;
-    // Who it is comes first and once.
-    if ((message.kind == CoordinatorMessage::Kind::node_hello) == connection.has_spoken) return drop_stranger(peer);
-    connection.has_spoken = true;
+    if (connection.is_closing) break;
+    // The first message must be a hello, and no later one may be.
+    if ((message.kind == CoordinatorMessage::Kind::node_hello) == connection.has_sent_hello) return drop_stranger(peer);
+    connection.has_sent_hello = true;
     connection.timeout = Deadline::never();
-    heard_.push_back({.peer = peer, .message = std::move(message)});
+    received_.push_back({.peer = peer, .message = std::move(message)});
   }
   if (state == FramedSocket::State::broken) return drop_stranger(peer);
   if (state == FramedSocket::State::closed) close(peer);
@@ -122,7 +123,7 @@ void NodePort::receive(Peer peer, Connection& connection) {
 
 void NodePort::send(Peer peer, const CoordinatorMessage& message) {
   const auto found = connections_.find(peer);
-  if (found == connections_.end() || !found->second.socket || found->second.is_ending) return;
+  if (found == connections_.end() || !found->second.socket || found->second.is_closing) return;
   found->second.socket->send(message);
   flush(peer);
 }
@@ -137,16 +138,16 @@ void NodePort::flush(Peer peer) {
   if (write != connection.wants_write && poller_.change(connection.socket->fd(), peer, true, write).ok()) {
     connection.wants_write = write;
   }
-  // The other end reads to the end and closes: were it closed here, what it has not read yet might be lost.
-  if (connection.is_ending && !write) ::shutdown(connection.socket->fd(), SHUT_WR);
+  // The other end reads everything and closes. Closing here could discard data that it has not read yet.
+  if (connection.is_closing && !write) ::shutdown(connection.socket->fd(), SHUT_WR);
 }
 
 void NodePort::hang_up(Peer peer) {
   const auto found = connections_.find(peer);
-  if (found == connections_.end() || found->second.is_ending) return;
+  if (found == connections_.end() || found->second.is_closing) return;
   if (!found->second.socket) return close(peer);
-  found->second.is_ending = true;
-  found->second.timeout = Deadline::after_seconds(kFarewell_s);
+  found->second.is_closing = true;
+  found->second.timeout = Deadline::after_seconds(kCloseTimeout_s);
   flush(peer);
 }
 
@@ -154,7 +155,7 @@ void NodePort::close(Peer peer) {
   const auto found = connections_.find(peer);
   if (found == connections_.end()) return;
   const Connection& connection = found->second;
-  if (connection.has_spoken && !connection.is_ending) heard_.push_back({.peer = peer, .is_closed = true});
+  if (connection.has_sent_hello && !connection.is_closing) received_.push_back({.peer = peer, .is_closed = true});
   poller_.remove(connection.socket ? connection.socket->fd() : connection.fd.get());
   connections_.erase(found);
 }
@@ -171,7 +172,7 @@ void NodePort::tick() {
   for (const auto& [peer, connection] : connections_) {
     if (connection.timeout.passed()) over.push_back(peer);
   }
-  for (const Peer peer : over) connections_.at(peer).is_ending ? close(peer) : drop_stranger(peer);
+  for (const Peer peer : over) connections_.at(peer).is_closing ? close(peer) : drop_stranger(peer);
 }
 
 }  // namespace fdl

@@ -1,5 +1,5 @@
-// NodePort: where the other nodes of an elastic job come to the one that leads: connections on which both ends have
-// proved the job's key, and the messages of them all.
+// NodePort listens on the leading node of an elastic job for the other nodes. It authenticates both ends of each
+// connection by the job's key and collects the messages of all nodes.
 #pragma once
 
 #include <map>
@@ -18,15 +18,16 @@
 
 namespace fdl {
 
-// Bound into the proof, so that no rank is taken for a node.
+// Part of the authentication, so that a rank, which has the same key, cannot pass as a node.
 inline constexpr std::string_view kNodePurpose = "node of an elastic job";
 
+// Used by one thread; no method blocks.
 class NodePort {
  public:
   using Peer = uint64_t;  // from 1 on
-  struct Heard {
+  struct Received {
     Peer peer;
-    bool is_closed = false;  // and nothing follows
+    bool is_closed = false;  // the connection has ended; nothing follows from this peer
     CoordinatorMessage message{};
   };
   struct Options {
@@ -34,7 +35,7 @@ class NodePort {
     std::string interfaces{};
     int port_base = 0;
     std::string job_key;
-    std::string name;  // of who leads, for who comes
+    std::string name;  // of this node, shown by the nodes that connect
     double stranger_timeout_s = 5;
   };
 
@@ -44,9 +45,9 @@ class NodePort {
   const std::string& address() const { return listener_->address(); }
 
   void serve();
-  std::vector<Heard> take_heard() { return std::exchange(heard_, {}); }
+  std::vector<Received> take_received() { return std::exchange(received_, {}); }
   void send(Peer peer, const CoordinatorMessage& message);
-  // When all that was sent has gone out; no more is heard of it.
+  // Closes after all sent messages have gone out. No more messages of this peer are returned.
   void hang_up(Peer peer);
   bool is_empty() const { return connections_.empty(); }
   int64_t strangers() const { return strangers_; }
@@ -56,11 +57,11 @@ class NodePort {
 
  private:
   struct Connection {
-    UniqueFd fd;  // until it is introduced; then the socket has it
+    UniqueFd fd;  // until authentication is complete; then `socket` owns it
     std::unique_ptr<Introduction> introduction;
     std::unique_ptr<FramedSocket> socket;
-    bool has_spoken = false;  // a node that said who it is
-    bool is_ending = false;
+    bool has_sent_hello = false;  // false: a stranger
+    bool is_closing = false;
     bool wants_write = false;
     Deadline timeout = Deadline::never();
   };
@@ -81,7 +82,7 @@ class NodePort {
   Poller poller_;
   Peer next_peer_ = 1;
   std::map<Peer, Connection> connections_;
-  std::vector<Heard> heard_;
+  std::vector<Received> received_;
   int64_t strangers_ = 0;
   Deadline accept_again_ = Deadline::never();
 };

@@ -1,4 +1,4 @@
-// NodeWorkers: who leads is told by its number, or by the rendezvous's address.
+// Decides by the node's number, or else by the rendezvous's address, whether this launcher leads.
 #include "cli/elastic/node_workers.h"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kRound_s = 0.5;
 
-// Ports are fixed or any: the first one is the launcher's, and of the others one the coordinator's.
+// With fixed ports the launcher listens on the first one, and the coordinator on one of the others.
 Result<std::string> coordinator_address_of(const RunPlan& plan, const Config& config) {
   FDL_ASSIGN_OR_RETURN(const Rendezvous rendezvous, parse_rendezvous(plan.rendezvous));
   if (rendezvous.kind == Rendezvous::Kind::unix_socket) return std::string("unix");
@@ -31,10 +31,10 @@ Result<std::string> coordinator_address_of(const RunPlan& plan, const Config& co
   return fmt::format("tcp://{}-{}", host_and_port(host, static_cast<int>(first)), last);
 }
 
-// A port that is fixed is its own interface's business, so only the address counts.
+// The address without the port: the comparison of addresses below ignores ports.
 std::string host_of(const Address& address) { return address.text.substr(0, address.text.rfind(':')); }
 
-// False: the time is over, or this launcher was told to end, which its supervisor is to hear.
+// Returns false when the time is over, or a signal to end is pending, which the supervisor must receive.
 bool pause_before(Deadline deadline) {
   sigset_t signals;
   sigpending(&signals);
@@ -46,7 +46,8 @@ bool pause_before(Deadline deadline) {
   return true;
 }
 
-// Nobody numbers this node: it leads where the rendezvous is its own address. Several of one host may think so.
+// A node without a number leads if the rendezvous is an address of its host. This may be true of several launchers of
+// one host; the first one that listens then leads.
 bool is_to_lead(const RunPlan& plan, double timeout_s) {
   if (plan.node_rank >= 0) return plan.node_rank == 0;
   const Deadline deadline = Deadline::after_seconds(timeout_s);
@@ -61,7 +62,7 @@ bool is_to_lead(const RunPlan& plan, double timeout_s) {
 
 Result<bool> is_own_address(const std::string& rendezvous) {
   FDL_ASSIGN_OR_RETURN(const Rendezvous parsed, parse_rendezvous(rendezvous));
-  if (parsed.kind != Rendezvous::Kind::tcp) return true;  // of this host, or whoever is first
+  if (parsed.kind != Rendezvous::Kind::tcp) return true;  // other kinds do not name another host
   FDL_ASSIGN_OR_RETURN(const auto named, resolve(parsed.doors.front().host, 1));
   FDL_ASSIGN_OR_RETURN(const auto own, addresses_of_interfaces("", 1, true));
   return std::any_of(named.begin(), named.end(), [&](const Address& one) {
@@ -98,7 +99,7 @@ Result<std::unique_ptr<WorkerGroup>> make_node_workers(const RunPlan& plan, cons
     several.port_base = static_cast<int>(config.port_base);
     auto job = ElasticJob::open(leading);
     if (job.ok()) return std::unique_ptr<WorkerGroup>(job.take());
-    if (plan.node_rank == 0) return job.status();  // else another one of this host leads already
+    if (plan.node_rank == 0) return job.status();  // else another launcher of this host leads already
   }
   ElasticMember::Options led;
   led.own = own;

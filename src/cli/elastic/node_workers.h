@@ -1,4 +1,4 @@
-// NodeWorkers: on one of several nodes of an elastic job, the launcher that leads or one that is led.
+// NodeWorkers makes the worker group of one node of an elastic job: the one that leads, or one that is led.
 #pragma once
 
 #include <memory>
@@ -9,12 +9,12 @@
 
 namespace fdl {
 
-// `leading`: what this launcher would do with its own ranks, were it alone. Node 0 leads. Where nodes have no numbers
-// it is the one at which the rendezvous points: blocks until its name is known there, or `timeout_s` have passed.
+// `leading` holds the options of a job on this node alone. Node 0 leads. If nodes have no numbers, the node at the
+// rendezvous's address leads; the call then blocks until that name resolves, or `timeout_s` seconds have passed.
 Result<std::unique_ptr<WorkerGroup>> make_node_workers(const RunPlan& plan, const Config& config,
                                                        ElasticJob::Options leading, double timeout_s);
 
-// Whether the rendezvous names an address of this host. An error while the name is not known.
+// Whether the rendezvous names an address of this host. An error while its name does not resolve.
 Result<bool> is_own_address(const std::string& rendezvous);
 
 }  // namespace fdl

@@ -1,4 +1,4 @@
-// Nodes: each event changes the seats; whether enough are there is counted anew after each.
+// Each event changes the members; the number of present nodes is counted again after each.
 #include "cli/elastic/nodes.h"
 
 #include <fmt/format.h>
@@ -31,7 +31,7 @@ Nodes::Nodes(Limits limits, const Node& own, int64_t now_ns)
   count_again(now_ns);
 }
 
-// ---- Seats ----
+// ---- Members ----
 
 Nodes::Member* Nodes::member_at(int number) {
   return number < 0 || number >= limits_.most ? nullptr : &members_[static_cast<std::size_t>(number)];
@@ -47,15 +47,15 @@ Nodes::Member* Nodes::member_of(Peer peer) {
 
 Nodes::Member* Nodes::free_member(const Node& node) {
   if (node.number >= 0) {
-    Member* own = member_at(node.number);
-    return own->state == Member::State::empty ? own : nullptr;
+    Member* member = member_at(node.number);
+    return member->state == Member::State::empty ? member : nullptr;
   }
   const auto found = std::find_if(members_.begin() + 1, members_.end(),
                                   [](const Member& member) { return member.state == Member::State::empty; });
   return found == members_.end() ? nullptr : &*found;
 }
 
-void Nodes::sit(Member& member, Peer peer, const Node& node, int64_t now_ns) {
+void Nodes::assign(Member& member, Peer peer, const Node& node, int64_t now_ns) {
   const int number = static_cast<int>(&member - members_.data());
   member = {.state = Member::State::taken, .peer = peer, .node = node};
   member.node.number = number;
@@ -65,14 +65,14 @@ void Nodes::sit(Member& member, Peer peer, const Node& node, int64_t now_ns) {
   count_again(now_ns);
 }
 
-// Who comes early waits a moment for those who come next.
+// Restarts the period in which further nodes may arrive before the first generation begins.
 void Nodes::settle(int64_t now_ns) {
-  if (is_met_) return;
+  if (has_begun_) return;
   is_settled_ = false;
   settles_ = after(now_ns, limits_.settle_s);
 }
 
-void Nodes::vacate(Member& member, const std::string& why, int64_t now_ns) {
+void Nodes::release(Member& member, const std::string& why, int64_t now_ns) {
   const int number = static_cast<int>(&member - members_.data());
   const bool was_leaving = member.state == Member::State::leaving;
   events_.push_back({.kind = Event::Kind::gone, .number = number, .was_leaving = was_leaving, .why = why});
@@ -83,23 +83,23 @@ void Nodes::vacate(Member& member, const std::string& why, int64_t now_ns) {
   if (next == waiting_.end()) return;
   const Waiting taken = *next;
   waiting_.erase(next);
-  sit(member, taken.peer, taken.node, now_ns);
+  assign(member, taken.peer, taken.node, now_ns);
   const bool is_claimed_again =
       std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& one) { return one.node.number == number; });
   if (is_claimed_again) ask(member, now_ns);
 }
 
-// ---- What happened ----
+// ---- Events ----
 
 void Nodes::arrive(Peer peer, const Node& node, int64_t now_ns) {
   if (node.number >= limits_.most) {
     orders_.push_back({.kind = Order::Kind::refuse,
                        .peer = peer,
-                       .text = fmt::format("{} says that it is node {}, and the job has at most {}; give all nodes the "
+                       .text = fmt::format("{} claims to be node {}, but the job has at most {}; give all nodes the "
                                            "same --nnodes",
                                            process_of(node), node.number, limits_.most)});
   } else if (Member* member = free_member(node)) {
-    sit(*member, peer, node, now_ns);
+    assign(*member, peer, node, now_ns);
   } else if (node.number >= 0) {
     claim(peer, node, now_ns);
   } else {
@@ -119,7 +119,7 @@ void Nodes::claim(Peer peer, const Node& node, int64_t now_ns) {
         fmt::format("node {} waits until {}, which was told to end, is gone", node.number, member.node.name());
     orders_.push_back({.kind = Order::Kind::wait, .peer = peer, .text = text});
   } else if (node.number == 0) {
-    answered(0, now_ns);  // who leads is here
+    answered(0, now_ns);  // the leader is alive: it is this process
   } else if (member.answer_until.is_never()) {
     ask(member, now_ns);
   }
@@ -156,7 +156,7 @@ void Nodes::leave(Peer peer, int64_t now_ns) {
 
 void Nodes::closed(Peer peer, int64_t now_ns) {
   std::erase_if(waiting_, [&](const Waiting& one) { return one.peer == peer; });
-  if (Member* member = member_of(peer)) vacate(*member, "its connection ended", now_ns);
+  if (Member* member = member_of(peer)) release(*member, "its connection ended", now_ns);
 }
 
 void Nodes::suspect(int number, int64_t now_ns) {
@@ -167,7 +167,7 @@ void Nodes::suspect(int number, int64_t now_ns) {
 }
 
 void Nodes::began() {
-  is_met_ = true;
+  has_begun_ = true;
   settles_ = Deadline::never();
 }
 
@@ -175,7 +175,7 @@ void Nodes::tick(int64_t now_ns) {
   for (Member& member : members_) {
     if (member.state == Member::State::empty || !is_over(member.answer_until, now_ns)) continue;
     orders_.push_back({.kind = Order::Kind::hang_up, .peer = member.peer});
-    vacate(member, fmt::format("it did not answer for {:g} s", limits_.lost_after_s), now_ns);
+    release(member, fmt::format("it did not answer for {:g} s", limits_.lost_after_s), now_ns);
   }
   if (is_over(settles_, now_ns)) {
     settles_ = Deadline::never();
@@ -183,7 +183,7 @@ void Nodes::tick(int64_t now_ns) {
   }
   if (give_up_ || !is_over(timeout_, now_ns)) return;
   timeout_ = Deadline::never();
-  if (was_met_) {
+  if (had_begun_) {
     give_up_ = {.at_start = false,
                 .text = fmt::format("{} of at least {} nodes {} left, and within {:g} s (--elastic-timeout) no other "
                                     "took the place of {}; see what became of {}",
@@ -198,24 +198,25 @@ void Nodes::tick(int64_t now_ns) {
   }
 }
 
-// ---- What follows ----
+// ---- Decisions ----
 
-// With too few nothing begins, for as long as patience lasts; then those who are there settle anew.
+// With too few nodes no generation begins, and the job ends after a timeout. When enough are present again, a new
+// period for arrivals begins.
 void Nodes::count_again(int64_t now_ns) {
   if (here() >= limits_.fewest) {
     timeout_ = Deadline::never();
     if (!is_settled_ && settles_.is_never()) settle(now_ns);
     return;
   }
-  if (is_met_) timeout_ = after(now_ns, limits_.timeout_s);
-  was_met_ = was_met_ || is_met_;
-  is_met_ = is_settled_ = false;
+  if (has_begun_) timeout_ = after(now_ns, limits_.timeout_s);
+  had_begun_ = had_begun_ || has_begun_;
+  has_begun_ = is_settled_ = false;
   settles_ = Deadline::never();
 }
 
 bool Nodes::are_ready() const {
   if (here() < limits_.fewest) return false;
-  return is_met_ || is_settled_ || here() == limits_.most;
+  return has_begun_ || is_settled_ || here() == limits_.most;
 }
 
 Deadline Nodes::next() const {

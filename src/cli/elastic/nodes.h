@@ -1,12 +1,13 @@
-// Nodes: which nodes (pods) an elastic job consists of, decided without processes, sockets or a clock.
+// Nodes decides which nodes (pods) belong to an elastic job. It is pure: it uses no processes or sockets, and the
+// caller passes the time.
 //
-// A node is a launcher with room for some ranks. The one that leads is node 0; the others come over connections
-// (peers). Each has a seat, by its own number where it has one, else in order of arrival; who finds none waits for one.
-// When two claim one seat, the one that has it is asked whether it is alive: the newcomer is refused, or takes the seat
-// of a pod that is gone and was not missed yet.
+// A node is a launcher with room for some ranks. Node 0 leads; the others arrive over connections (peers). The job has
+// a fixed number of members, and a node takes the member of its own number, or else the first empty one. A node that
+// finds none waits. When two nodes claim one number, the present one is queried: if it answers, the newcomer is
+// refused; if it stays silent, its pod is gone, and the newcomer replaces it.
 //
-//   seat   empty -> taken -> leaving -> empty      a pod that was told to end says so first
-//                        \-> empty                 lost
+//   member   empty -> taken -> leaving -> empty      a pod that is terminated announces it first
+//                          \-> empty                 lost
 #pragma once
 
 #include <optional>
@@ -24,23 +25,24 @@ class Nodes {
   struct Limits {
     int fewest = 1;
     int most = 1;
-    double settle_s = 1;               // once `fewest` are there: how long others may still come before it begins
-    double start_s = 30;               // for `fewest` to come at first
-    double timeout_s = 600;            // and when there were enough before
-    double lost_after_s = 1;           // how long a node that is asked may stay silent
-    std::vector<std::string> names{};  // by number, where known: the pod that is expected there
-    std::string where{};               // they are to come to
+    double settle_s = 1;               // how long others may still arrive after `fewest` have, before the job begins
+    double start_s = 30;               // until `fewest` have arrived at the start
+    double timeout_s = 600;            // until `fewest` are present again after a loss
+    double lost_after_s = 1;           // a queried node that is silent for longer is lost
+    std::vector<std::string> names{};  // expected pod by number, where known
+    std::string where{};               // the rendezvous, for error texts
   };
   struct Node {
-    int number = -1;  // -1: it is given one
-    int room = 1;     // for ranks
+    int number = -1;  // -1: the leader assigns one
+    int room = 1;     // how many ranks it runs
     std::string pod;
-    std::string node;  // of the cluster, where known
+    std::string node;  // the cluster's node, where known
     std::string host;
     int process_id = 0;
     // "pod train-1 (node ip-10-0-1-7)"
     std::string name() const;
   };
+  // What the caller must send to a peer.
   struct Order {
     enum class Kind { welcome, wait, refuse, ask, hang_up };
     Kind kind;
@@ -48,6 +50,7 @@ class Nodes {
     int number = -1;     // welcome
     std::string text{};  // wait, refuse
   };
+  // What happened to a member.
   struct Event {
     enum class Kind { came, leaves, gone };
     Kind kind;
@@ -63,29 +66,29 @@ class Nodes {
   // `own`: the node that leads.
   Nodes(Limits limits, const Node& own, int64_t now_ns);
 
-  // ---- what happened
+  // ---- Events. Unknown peers and numbers are ignored.
   void arrive(Peer peer, const Node& node, int64_t now_ns);
   void answered(Peer peer, int64_t now_ns);
   void leave(Peer peer, int64_t now_ns);
   void closed(Peer peer, int64_t now_ns);
-  // Others think that it is gone.
+  // Ranks of other nodes lost contact with this node: query it.
   void suspect(int number, int64_t now_ns);
-  void began();  // a generation
+  void began();  // a generation has begun
   void tick(int64_t now_ns);
 
-  // ---- what to do
+  // ---- Decisions
   std::vector<Order> take_orders() { return std::exchange(orders_, {}); }
   std::vector<Event> take_events() { return std::exchange(events_, {}); }
   Deadline next() const;
-  // Whether enough are there, and had time to come.
+  // Whether enough nodes are present and the period for arrivals is over.
   bool are_ready() const;
   const std::optional<GiveUp>& give_up() const { return give_up_; }
 
-  int here() const;  // those that stay
+  int here() const;  // present nodes that are not leaving
   std::optional<int> number_of(Peer peer) const;
   std::optional<Peer> peer_of(int number) const;
   const Node* node_at(int number) const;
-  std::vector<Peer> peers() const;  // with a seat
+  std::vector<Peer> peers() const;  // those that are members
 
  private:
   struct Member {
@@ -93,7 +96,7 @@ class Nodes {
     State state = State::empty;
     Peer peer = 0;
     Node node;
-    Deadline answer_until = Deadline::never();  // it was asked whether it is alive
+    Deadline answer_until = Deadline::never();  // set while a query is outstanding
   };
   struct Waiting {
     Peer peer;
@@ -103,9 +106,9 @@ class Nodes {
   Member* member_at(int number);
   Member* member_of(Peer peer);
   Member* free_member(const Node& node);
-  void sit(Member& member, Peer peer, const Node& node, int64_t now_ns);
+  void assign(Member& member, Peer peer, const Node& node, int64_t now_ns);
   void settle(int64_t now_ns);
-  void vacate(Member& member, const std::string& why, int64_t now_ns);
+  void release(Member& member, const std::string& why, int64_t now_ns);
   void claim(Peer peer, const Node& node, int64_t now_ns);
   void ask(Member& member, int64_t now_ns);
   void count_again(int64_t now_ns);
@@ -114,8 +117,8 @@ class Nodes {
   const Limits limits_;
   std::vector<Member> members_;
   std::vector<Waiting> waiting_;  // in order of arrival
-  bool is_met_ = false;           // a generation has begun since there were too few
-  bool was_met_ = false;
+  bool has_begun_ = false;        // a generation has begun since there were too few nodes
+  bool had_begun_ = false;        // one had begun before there were too few
   bool is_settled_ = false;
   Deadline settles_ = Deadline::never();
   Deadline timeout_ = Deadline::never();

@@ -1,4 +1,4 @@
-// WorkerListener: a listening socket, and one connection for each worker, in an epoll set of their own.
+// WorkerListener keeps the listening socket and one connection for each worker in an epoll set of its own.
 #include "cli/elastic/worker_listener.h"
 
 #include <sys/socket.h>
@@ -36,10 +36,11 @@ void WorkerListener::accept_all() {
   while (true) {
     auto fd = accept_one(listener_->fd());
     if (!fd.ok()) {
-      // Who knocks stays in the kernel's queue, which would wake us at once: look the other way for a moment.
-      log_warning("the door of the elastic job: {}", fd.status().text());
+      // The pending connection stays in the kernel's queue and would wake the poller at once, so stop watching the
+      // listener for a moment.
+      log_warning("the socket for workers of the elastic job: {}", fd.status().text());
       poller_.remove(listener_->fd());
-      look_again_ = Deadline::after_seconds(kPauseWithoutDescriptors_s);
+      accept_again_ = Deadline::after_seconds(kPauseWithoutDescriptors_s);
       return;
     }
     if (!*fd) return;
@@ -51,7 +52,7 @@ void WorkerListener::accept_all() {
 }
 
 void WorkerListener::tick() {
-  if (look_again_.passed() && poller_.add(listener_->fd(), kListener).ok()) look_again_ = Deadline::never();
+  if (accept_again_.passed() && poller_.add(listener_->fd(), kListener).ok()) accept_again_ = Deadline::never();
 }
 
 void WorkerListener::receive(uint64_t token) {
@@ -67,7 +68,7 @@ void WorkerListener::receive(uint64_t token) {
     for (std::size_t end; well && (end = connection.unread.find('\n')) != std::string::npos;) {
       const std::string line = connection.unread.substr(0, end);
       connection.unread.erase(0, end + 1);
-      well = obey(connection, line);
+      well = handle_line(connection, line);
     }
     well = well && connection.unread.size() < kLongestLine;
   }
@@ -76,26 +77,26 @@ void WorkerListener::receive(uint64_t token) {
   connections_.erase(found);
 }
 
-// False: it does not speak as a worker does.
-bool WorkerListener::obey(Connection& connection, const std::string& line) {
-  Question asked{-1, -1};
-  if (std::sscanf(line.c_str(), "join %d %d", &asked.worker, &asked.lost_rank) != 2) return false;
-  if (!expected_.contains(asked.worker)) return false;
+// False: the line is malformed, or the worker is unexpected or connected already.
+bool WorkerListener::handle_line(Connection& connection, const std::string& line) {
+  Request request{-1, -1};
+  if (std::sscanf(line.c_str(), "join %d %d", &request.worker, &request.lost_rank) != 2) return false;
+  if (!expected_.contains(request.worker)) return false;
   for (const auto& [token, other] : connections_) {
-    if (other.worker == asked.worker && &other != &connection) return false;  // a process that it started itself
+    if (other.worker == request.worker && &other != &connection) return false;  // a child of the worker
   }
-  connection.worker = asked.worker;
-  questions_.push_back(asked);
+  connection.worker = request.worker;
+  requests_.push_back(request);
   return true;
 }
 
-void WorkerListener::say(int worker, const std::string& line) {
+void WorkerListener::send_line(int worker, const std::string& line) {
   for (auto& [token, connection] : connections_) {
     if (connection.worker != worker) continue;
-    // Far less than the socket takes; one that does not read what it was told before is about to be ended anyway.
+    // A line is far smaller than the socket's buffer. A worker that does not read its lines is killed by a timeout.
     const std::string text = line + "\n";
     if (::send(connection.fd.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
-      log_warning("worker {} cannot be told '{}'", worker, line);
+      log_warning("cannot send '{}' to worker {}", line, worker);
     }
   }
 }

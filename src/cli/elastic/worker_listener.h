@@ -1,11 +1,11 @@
-// WorkerListener: where the ranks of this node ask who they are in the next world, and hear it.
+// WorkerListener accepts the workers of this node and exchanges lines with them over an abstract Unix socket, which
+// admits only processes of the same user.
 //
-// A worker says
-//     join WORKER RANK      RANK: whom it saw lost, or -1
-// and is answered, when all have asked,
+// A worker requests a generation:
+//     join WORKER RANK      RANK: the rank that it saw lost, or -1
+// It gets one of these lines when all workers have requested it:
 //     world GENERATION RANK SIZE LOCAL_RANK LOCAL_SIZE RENDEZVOUS    or    removed    or    end WHY
-// It is told `hosts added` or `hosts removed` when a new generation is wanted though nothing is wrong. One line each,
-// over an abstract Unix socket that only the same user may enter.
+// It gets `hosts added` or `hosts removed` when a new generation is wanted although nothing failed.
 #pragma once
 
 #include <map>
@@ -24,7 +24,7 @@ namespace fdl {
 
 class WorkerListener {
  public:
-  struct Question {
+  struct Request {
     int worker;
     int lost_rank;
   };
@@ -34,14 +34,14 @@ class WorkerListener {
   int fd() const { return poller_.fd(); }  // readable: serve()
   const std::string& address() const { return listener_->address(); }
 
-  // Only these may come; each has one connection.
+  // Only expected workers may connect, each with one connection.
   void expect(int worker) { expected_.insert(worker); }
   void forget(int worker) { expected_.erase(worker); }
   void serve();
-  std::vector<Question> take_questions() { return std::exchange(questions_, {}); }
-  void say(int worker, const std::string& line);
+  std::vector<Request> take_requests() { return std::exchange(requests_, {}); }
+  void send_line(int worker, const std::string& line);
 
-  Deadline next() const { return look_again_; }
+  Deadline next() const { return accept_again_; }
   void tick();
 
  private:
@@ -55,15 +55,15 @@ class WorkerListener {
       : listener_(std::move(listener)), poller_(std::move(poller)) {}
   void accept_all();
   void receive(uint64_t token);
-  bool obey(Connection& connection, const std::string& line);
+  bool handle_line(Connection& connection, const std::string& line);
 
   const std::unique_ptr<CoordinatorListener> listener_;
   Poller poller_;
   std::set<int> expected_;
   uint64_t next_token_ = 1;
   std::map<uint64_t, Connection> connections_;
-  std::vector<Question> questions_;
-  Deadline look_again_ = Deadline::never();
+  std::vector<Request> requests_;
+  Deadline accept_again_ = Deadline::never();
 };
 
 }  // namespace fdl

@@ -1,4 +1,4 @@
-// Consequence: the library's sentences, and the codes they stand for.
+// Recognizes the library's error sentences in the last lines of a rank and maps them to exit codes.
 #include "cli/run/consequence.h"
 
 #include <algorithm>
@@ -10,12 +10,13 @@ namespace fdl {
 namespace {
 
 struct Row {
-  std::string_view beginning;  // of the sentence, somewhere in a line
-  std::string_view end;        // behind it
+  std::string_view beginning;  // of the sentence, anywhere in a line
+  std::string_view end;        // follows the beginning in the same line
   int exit_code;
   const char* words;
 };
 
+// The sentences are written in bootstrap/; a change there needs a change here.
 constexpr Row kRows[] = {
     {"rank ", " was lost: ", kExitPeerLost, "another rank was lost"},
     {"the coordinator (", ") is gone", kExitPeerLost, "the coordinator went away"},

@@ -1,4 +1,4 @@
-// Consequence: whether a rank that failed was the cause, or ended because others were lost or never came.
+// Consequence tells whether a failed rank was the cause, or ended because other ranks were lost or did not arrive.
 #pragma once
 
 #include <deque>
@@ -7,11 +7,11 @@
 namespace fdl {
 
 struct Consequence {
-  int exit_code = 0;  // documented: what a scheduler may act upon; 0: the rank's own end is the cause
-  std::string words;  // "its peers were lost"
+  int exit_code = 0;  // of ExitCode (cli/subcommands.h); 0: the rank's own end is the cause
+  std::string words;  // "another rank was lost"
 };
 
-// From the last lines that the rank wrote: the library's own sentences stand there where its error was not caught.
+// Examines the last lines that the rank wrote. They contain the library's error text if the program did not catch it.
 Consequence consequence_of(const std::deque<std::string>& last_lines);
 
 }  // namespace fdl

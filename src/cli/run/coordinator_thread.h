@@ -1,4 +1,4 @@
-// CoordinatorThread: a coordinator and the thread that serves it, from here to the end of the job.
+// CoordinatorThread owns a coordinator and the thread that serves it until destruction.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// RankOutput: bytes become lines here; a line is written at once, so that what a rank said last is never lost.
+// Splits the output of a rank into lines and flushes each one, so that the last lines of a failing rank are not lost.
 #include "cli/run/rank_output.h"
 
 #include <fmt/chrono.h>
@@ -14,8 +14,8 @@
 namespace fdl {
 namespace {
 
-constexpr std::size_t kLastLines = 20;
-constexpr std::size_t kLongestLine = 1 << 16;
+constexpr std::size_t kLastLines = 20;         // kept for the report of a failure
+constexpr std::size_t kLongestLine = 1 << 16;  // bytes; a longer line is split
 
 void write_line(std::FILE* file, std::string_view before, std::string_view line) {
   fmt::print(file, "{}{}\n", before, line);
@@ -34,7 +34,7 @@ Result<RankOutput> RankOutput::open(const Options& options, int rank, int width)
   for (const auto& [stream, name] : {std::pair(Stream::output, "stdout"), std::pair(Stream::error, "stderr")}) {
     const std::string path = folder + "/" + name;
     File& file = output.files_[static_cast<std::size_t>(stream)];
-    file.reset(std::fopen(path.c_str(), "ae"));  // a rank that takes another's place goes on in his file
+    file.reset(std::fopen(path.c_str(), "ae"));  // a rank that replaces another appends to its file
     if (!file) return Status::from_errno("opening '" + path + "'");
   }
   return output;

@@ -1,5 +1,5 @@
-// RankOutput: what one rank says: whole lines on the console, each with its rank, the same in files, the last ones
-// kept.
+// RankOutput writes the output of one rank to the console as whole lines prefixed with the rank, and also to files. It
+// keeps the last lines.
 #pragma once
 
 #include <array>
@@ -19,18 +19,18 @@ class RankOutput {
     bool prefix = true;       // "[rank] " before each line
     bool timestamps = false;  // the time of day before that
     bool json = false;        // instead: one JSON object a line, with time, rank and pod
-    std::string folder;       // where rank.<number>/stdout and stderr are written too; empty: nowhere
+    std::string folder;       // rank.<number>/stdout and stderr are also written here; empty: no files
   };
   enum class Stream { output = 0, error = 1 };
 
-  // `width`: to how many digits the folder's number is padded, so that folders sort.
+  // `width`: the number of digits to which the folder's number is padded, so that folders sort.
   static Result<RankOutput> open(const Options& options, int rank, int width);
 
   void take(Stream stream, std::string_view bytes);
-  // The line that was not ended is one too.
+  // Writes a last line that has no line end.
   void finish(Stream stream);
   const std::deque<std::string>& last_lines() const { return last_lines_; }
-  // An elastic job may number it anew.
+  // A new generation of an elastic job may change the rank.
   void rename(int rank) { rank_ = rank; }
 
  private:
@@ -45,6 +45,7 @@ class RankOutput {
 
   Options options_;
   int rank_;
+  // Both are indexed by Stream.
   std::array<std::string, 2> unended_;
   std::array<File, 2> files_;
   std::deque<std::string> last_lines_;

@@ -1,5 +1,5 @@
-// farandole run: starts this host's ranks, serves their coordinator, and ends with the code of the rank that failed
-// first.
+// farandole run starts the ranks of this host, serves their coordinator, and exits with the code of the first rank that
+// failed.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -24,10 +24,11 @@ namespace fdl {
 namespace {
 
 int fail(const std::string& text, int code = kExitUsage) {
-  say("error", text);
+  log_line("error", text);
   return code;
 }
 
+// The error text if the options contradict each other.
 std::optional<std::string> fault_of(const RunOptions& options, const RunPlan& plan) {
   if (options.fewest > plan.ranks_per_node || (options.most > 0 && options.most < plan.ranks_per_node)) {
     return fmt::format("--min-np {}, -np {} and --max-np {} are not in order", options.fewest, plan.ranks_per_node,
@@ -52,7 +53,7 @@ std::vector<Supervisor::Rank> ranks_of(const RunPlan& plan, const std::string& r
                       {"FARANDOLE_JOB_KEY", key},
                       {"FARANDOLE_RESTART", std::to_string(restart)},
                       {"FARANDOLE_TERM_GRACE_S", fmt::format("{:g}", grace_s)},
-                      {"FARANDOLE_ELASTIC", ""},  // of a job that this one may be part of
+                      {"FARANDOLE_ELASTIC", ""},  // not inherited: this job may run inside an elastic one
                       {"PYTHONUNBUFFERED", "1"}});
     ranks.push_back({rank, std::move(variables)});
   }
@@ -70,7 +71,7 @@ CoordinatorOptions coordinator_options(const Config& config, const std::string& 
 
 struct Outcome {
   int code = kExitOk;
-  bool told_to_end = false;
+  bool was_terminated = false;
 };
 
 Outcome supervise(Supervisor::Options supervised) {
@@ -78,7 +79,7 @@ Outcome supervise(Supervisor::Options supervised) {
   if (!supervisor.ok()) return {fail(supervisor.status().text(), kExitBug)};
   auto code = supervisor->run();
   if (!code.ok()) return {fail(code.status().text(), kExitBug)};
-  return {*code, supervisor->was_told_to_end()};
+  return {*code, supervisor->was_terminated()};
 }
 
 struct Job {
@@ -91,7 +92,7 @@ struct Job {
     return {.command = plan.command,
             .output = {.prefix = !options.no_prefix,
                        .timestamps = options.timestamps,
-                       .json = options.says_json(),
+                       .json = options.writes_json(),
                        .folder = options.output_folder},
             .report = options.report,
             .term_grace_s = config.term_grace_s,
@@ -99,7 +100,7 @@ struct Job {
   }
 };
 
-// All ranks of this host, once, with one coordinator.
+// Runs all ranks of this host once, with a coordinator if this node serves it.
 Outcome run_once(const Job& job, int restart) {
   const RunPlan& plan = job.plan;
   std::string rendezvous = plan.rendezvous;
@@ -127,16 +128,18 @@ Outcome run_once(const Job& job, int restart) {
   return supervise(std::move(supervised));
 }
 
+// A job with a fixed number of ranks. Restarts are possible on one node only: launchers do not talk to each other.
 int run_steady(const Job& job) {
   for (int restart = 0;; ++restart) {
     const Outcome outcome = run_once(job, restart);
     const bool may_again = job.plan.nodes == 1 && restart < job.options.restarts;
-    if (outcome.code == kExitOk || outcome.told_to_end || !may_again) return outcome.code;
-    say("restart", fmt::format("restart {} of {}", restart + 1, job.options.restarts));
+    if (outcome.code == kExitOk || outcome.was_terminated || !may_again) return outcome.code;
+    log_line("restart", fmt::format("restart {} of {}", restart + 1, job.options.restarts));
   }
 }
 
-double start_patience_s(const Job& job) {
+// The option wins over the configuration.
+double start_timeout_of(const Job& job) {
   const auto given = job.plan.variables.find("FARANDOLE_START_TIMEOUT_S");
   return given == job.plan.variables.end() ? job.config.start_timeout_s : std::strtod(given->second.c_str(), nullptr);
 }
@@ -156,8 +159,8 @@ Result<std::unique_ptr<WorkerGroup>> make_worker_group(const Job& job) {
   elastic.timeout_s = options.timeout_s;
   elastic.variables = job.plan.variables;
   elastic.variables["FARANDOLE_TERM_GRACE_S"] = fmt::format("{:g}", job.config.term_grace_s);
-  elastic.coordinator.start_timeout_s = start_patience_s(job);
-  if (!is_alone) return make_node_workers(job.plan, job.config, std::move(elastic), start_patience_s(job));
+  elastic.coordinator.start_timeout_s = start_timeout_of(job);
+  if (!is_alone) return make_node_workers(job.plan, job.config, std::move(elastic), start_timeout_of(job));
   FDL_ASSIGN_OR_RETURN(auto alone, ElasticJob::open(elastic));
   return std::unique_ptr<WorkerGroup>(std::move(alone));
 }
@@ -174,16 +177,16 @@ int run_elastic(const Job& job) {
 int run(const RunOptions& options) {
   const Environment environment = Environment::of_process();
   const Platform platform = Platform::of_this_host();
-  set_run_log(options.says_json(), whereabouts_of(environment, platform.host_name));
+  set_run_log(options.writes_json(), whereabouts_of(environment, platform.host_name));
   auto config = Config::read(environment);
   if (!config.ok()) return fail(config.status().text(), kExitBadEnvironment);
   bool usage = false;
   auto plan = make_run_plan(options, environment, *config, platform, this_machine(environment), usage);
   if (!plan.ok()) return fail(plan.status().text(), usage ? kExitUsage : kExitBadEnvironment);
   if (auto fault = fault_of(options, *plan)) return fail(*fault);
-  for (const std::string& note : plan->notes) say("note", note);
+  for (const std::string& note : plan->notes) log_line("note", note);
 
-  Supervisor::block_signals();
+  Supervisor::block_signals();  // before the coordinator's thread starts
   const Job job{options, *plan, *config, plan->key.empty() ? random_hex(32) : plan->key};
   return plan->is_elastic ? run_elastic(job) : run_steady(job);
 }

@@ -1,4 +1,4 @@
-// RunLog: one line, written at once.
+// Writes log lines of the command to standard error and flushes each one.
 #include "cli/run/run_log.h"
 
 #include <fmt/chrono.h>
@@ -14,6 +14,7 @@ struct Form {
   bool json = false;
   Whereabouts here;
 };
+// Intentionally leaked: lives until the process exits.
 Form& form() {
   static auto* one = new Form;
   return *one;
@@ -49,7 +50,7 @@ JsonLine begin_json_line(std::string_view source, const Whereabouts& here) {
   return line;
 }
 
-void say(std::string_view event, const std::string& text) {
+void log_line(std::string_view event, const std::string& text) {
   if (form().json) {
     JsonLine line = begin_json_line("farandole run", form().here);
     fmt::print(stderr, "{}\n", line.text("event", event).text("text", text).str());
@@ -59,8 +60,8 @@ void say(std::string_view event, const std::string& text) {
   std::fflush(stderr);
 }
 
-void say_further(const std::string& text) {
-  if (form().json) return say("last line", text);
+void log_detail(const std::string& text) {
+  if (form().json) return log_line("last line", text);
   fmt::print(stderr, "    {}\n", text);
   std::fflush(stderr);
 }

@@ -1,4 +1,4 @@
-// RunLog: what `farandole run` itself has to say, as text or as lines of JSON like those of its ranks.
+// RunLog writes the messages of `farandole run` itself, as text or as lines of JSON like those of its ranks.
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@
 
 namespace fdl {
 
-// Where this process is, as the pod's manifest says (FARANDOLE_POD_NAME, FARANDOLE_NODE_NAME) or the host.
+// The pod and the node of this process, from the manifest's variables (FARANDOLE_POD_NAME, FARANDOLE_NODE_NAME). The
+// host's name stands for the pod outside of Kubernetes.
 struct Whereabouts {
   std::string pod;
   std::string node;
@@ -20,16 +21,16 @@ struct Whereabouts {
 
 Whereabouts whereabouts_of(const Environment& environment, const std::string& host_name);
 
-// Before the first line is said; else text, and no pod.
+// Call before the first line is logged and before threads start. Without it lines are text and name no pod.
 void set_run_log(bool json, const Whereabouts& here);
 const Whereabouts& run_whereabouts();
 
-// A line of JSON begins with these: time, source, pod, node.
+// The keys with which every line of JSON begins: time, source, pod, node.
 JsonLine begin_json_line(std::string_view source, const Whereabouts& here);
 
 // One line to standard error: "farandole run: <text>". `event` names its kind in JSON: "note", "failed", "signal" ...
-void say(std::string_view event, const std::string& text);
-// A line that belongs to the one before: indented, without a name in front.
-void say_further(const std::string& text);
+void log_line(std::string_view event, const std::string& text);
+// Logs a line that belongs to the one before: indented and without the prefix.
+void log_detail(const std::string& text);
 
 }  // namespace fdl

@@ -1,4 +1,4 @@
-// RunOptions: the options of `farandole run`, and their defaults in the environment.
+// Declares the options of `farandole run` and reads their defaults from the environment.
 #include "cli/run/run_options.h"
 
 #include <algorithm>
@@ -66,12 +66,12 @@ void declare_elastic(CLI::App& command, RunOptions& o) {
       ->capture_default_str();
 }
 
-// Of torchrun's command lines, so that they work as they are.
+// Accepts and ignores options of torchrun, so that existing command lines work unchanged.
 void declare_without_meaning(CLI::App& command, RunOptions& o) {
   for (const char* name :
        {"--rdzv-backend", "--rdzv-conf", "--monitor-interval", "--start-method", "--role", "--local-addr",
         "--redirects,-r", "--tee,-t", "--local-ranks-filter", "--event-log-handler"}) {
-    command.add_option(name, o.unheard)->group("")->each([&o, name](const std::string&) {
+    command.add_option(name, o.ignored_values)->group("")->each([&o, name](const std::string&) {
       o.without_meaning.emplace_back(name);
     });
   }
@@ -90,7 +90,7 @@ std::string value_of(const CLI::Option& option, const Environment& environment) 
     const auto value = environment.get(variable_name("FARANDOLE_RUN_", name)).value_or("");
     if (is_set(value)) return value;
   }
-  // Nodes, their numbers and places are the launchers' rows' business.
+  // torchrun's variables for nodes and the rendezvous are read by a row of the table of launchers, not here.
   for (const char* name : {"max-restarts", "standalone", "module", "no-python"}) {
     if (!option.check_lname(name)) continue;
     const auto value = environment.get(variable_name("PET_", name)).value_or("");

@@ -1,4 +1,4 @@
-// RunOptions: what `farandole run` was told on its command line, in its own words, torchrun's and horovodrun's.
+// RunOptions holds the command line of `farandole run`, which accepts torchrun's and horovodrun's options too.
 #pragma once
 
 #include <CLI/App.hpp>
@@ -11,19 +11,19 @@
 namespace fdl {
 
 struct RunOptions {
-  std::string processes;   // per node: N, auto, gpu, cpu; empty: as the launcher says, else 1
-  std::string nodes;       // N or MIN:MAX; empty: as the launcher says, else 1
-  int node_rank = -1;      // -1: as the launcher says
+  std::string processes;   // per node: N, auto, gpu, cpu; empty: the launcher's value, else 1
+  std::string nodes;       // N or MIN:MAX; empty: the launcher's value, else 1
+  int node_rank = -1;      // -1: the launcher's value
   std::string rendezvous;  // host[:port] of node 0
   std::string master_host;
   int master_port = 0;
   std::string job_id;
-  bool standalone = false;  // this node alone, whatever the launcher says
+  bool standalone = false;  // one node; the launcher's variables are ignored
   int restarts = 0;
   bool is_module = false;
   bool no_python = false;
   std::vector<std::string> settings;  // NAME=VALUE for the ranks
-  // What is said.
+  // Output.
   bool no_prefix = false;
   bool timestamps = false;
   bool json_lines = false;
@@ -37,26 +37,26 @@ struct RunOptions {
   int replacements = Generations::kNoLimit;
   double timeout_s = 600;
   std::string count_file;
-  // For the library, as its variables.
+  // Passed to the library as environment variables.
   double start_timeout_s = -1;
   std::string interfaces;
 
   std::vector<std::string> command;
-  std::vector<std::string> without_meaning;  // torchrun's options that are understood and do nothing
-  std::string unheard;                       // their values
+  std::vector<std::string> without_meaning;  // torchrun's options that are accepted and have no effect
+  std::string ignored_values;                // their values
 
   bool counts_ranks() const { return !count_file.empty() || fewest > 0 || most > 0; }
   bool is_elastic() const {
     return counts_ranks() || resets != Generations::kNoLimit || replacements != Generations::kNoLimit;
   }
-  bool says_json() const { return json_lines || log_format == "json"; }
+  bool writes_json() const { return json_lines || log_format == "json"; }
 };
 
 // `options` must live until the command line has been parsed.
 void declare_run_options(CLI::App& command, RunOptions& options);
 
-// The words of `farandole run`'s own options: dashes for underscores, -np for --np, and behind them what the
-// environment gives for options that are not there (FARANDOLE_RUN_<OPTION>, then torchrun's PET_<OPTION>).
+// Normalizes the words of `farandole run`'s own options: underscores become dashes, and -np becomes --np. Appends the
+// environment's values of options that are not given (FARANDOLE_RUN_<OPTION>, then torchrun's PET_<OPTION>).
 std::vector<std::string> complete_run_words(const std::vector<std::string>& words, const Environment& environment);
 
 }  // namespace fdl

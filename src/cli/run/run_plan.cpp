@@ -1,4 +1,4 @@
-// RunPlan: options first, then the launcher, then what a host of its own has.
+// Computes the RunPlan: options win over the launcher's variables, which win over the defaults of a single host.
 #include "cli/run/run_plan.h"
 
 #include <fmt/format.h>
@@ -16,10 +16,10 @@
 namespace fdl {
 namespace {
 
-// Pods start when a node, an image and a name are there: minutes apart.
-constexpr const char* kPodPatience_s = "600";
+// Seconds. Pods may start minutes apart, because each needs a node, an image and a DNS name.
+constexpr const char* kPodStartTimeout_s = "600";
 
-struct Asking {
+struct PlanInputs {
   const RunOptions& options;
   const Environment& environment;
   const Config& config;
@@ -46,70 +46,71 @@ std::optional<NodeCount> parse_nodes(const std::string& text) {
   return NodeCount{*first, *last};
 }
 
-// Which node this is, as launchers say; the command line's count stands for the variable that indexed pods need.
-Result<std::optional<NodeFacts>> ask_launchers(const Asking& asking) {
-  const bool within_a_rank = asking.environment.has("FARANDOLE_RANK");
-  if (asking.options.standalone || within_a_rank) return std::optional<NodeFacts>();
-  std::map<std::string, std::string> variables = asking.environment.all();
-  if (!asking.options.nodes.empty()) variables.try_emplace("FARANDOLE_NNODES", asking.options.nodes);
+// This node's facts from the launcher's variables. --nnodes replaces the variable with the number of nodes, which
+// indexed pods need. Nothing for a run inside a rank: that rank's variables describe another job.
+Result<std::optional<NodeFacts>> find_node_facts(const PlanInputs& inputs) {
+  const bool within_a_rank = inputs.environment.has("FARANDOLE_RANK");
+  if (inputs.options.standalone || within_a_rank) return std::optional<NodeFacts>();
+  std::map<std::string, std::string> variables = inputs.environment.all();
+  if (!inputs.options.nodes.empty()) variables.try_emplace("FARANDOLE_NNODES", inputs.options.nodes);
   const Environment environment(std::move(variables));
-  auto found = find_node(Variables(environment), asking.platform);
-  // What a broken launcher says does not matter where everything is given.
-  if (!found.ok() && asking.options.nodes == "1") return std::optional<NodeFacts>();
+  auto found = find_node(Variables(environment), inputs.platform);
+  // An error in the launcher's variables does not matter for a job on one node.
+  if (!found.ok() && inputs.options.nodes == "1") return std::optional<NodeFacts>();
   return found;
 }
 
-Status set_nodes(const Asking& asking, const std::optional<NodeFacts>& node, RunPlan& plan) {
+Status set_nodes(const PlanInputs& inputs, const std::optional<NodeFacts>& node, RunPlan& plan) {
   NodeCount count;
-  if (!asking.options.nodes.empty()) {
-    const auto parsed = parse_nodes(asking.options.nodes);
+  if (!inputs.options.nodes.empty()) {
+    const auto parsed = parse_nodes(inputs.options.nodes);
     if (!parsed)
-      return asking.refuse(fmt::format("--nnodes '{}' is neither a number nor MIN:MAX", asking.options.nodes));
+      return inputs.refuse(fmt::format("--nnodes '{}' is neither a number nor MIN:MAX", inputs.options.nodes));
     count = *parsed;
   } else if (node) {
     count = {node->fewest_nodes > 0 ? node->fewest_nodes : node->node_count, node->node_count};
   }
   plan.nodes = count.most;
   plan.fewest_nodes = count.fewest;
-  if (asking.options.counts_ranks() && plan.nodes > 1) {
-    return asking.refuse(
+  if (inputs.options.counts_ranks() && plan.nodes > 1) {
+    return inputs.refuse(
         "--min-np, --max-np and --np-file count the ranks of an elastic job that runs on one host; of several nodes "
         "give --nnodes MIN:MAX");
   }
   plan.is_elastic =
-      asking.options.is_elastic() || count.fewest < count.most || (plan.nodes > 1 && asking.options.restarts > 0);
-  if (asking.options.node_rank >= plan.nodes) {
-    return asking.refuse(fmt::format("--node-rank {} must be below --nnodes {}", asking.options.node_rank, plan.nodes));
+      inputs.options.is_elastic() || count.fewest < count.most || (plan.nodes > 1 && inputs.options.restarts > 0);
+  if (inputs.options.node_rank >= plan.nodes) {
+    return inputs.refuse(fmt::format("--node-rank {} must be below --nnodes {}", inputs.options.node_rank, plan.nodes));
   }
-  if (asking.options.node_rank >= 0) {
-    plan.node_rank = asking.options.node_rank;
+  if (inputs.options.node_rank >= 0) {
+    plan.node_rank = inputs.options.node_rank;
   } else if (plan.nodes > 1 && !node && plan.is_elastic) {
     plan.node_rank = -1;
   } else if (plan.nodes > 1 && !node) {
-    return asking.refuse(fmt::format(
+    return inputs.refuse(fmt::format(
         "--nnodes {}: nothing says which of them this is; give --node-rank, or start it where pods are numbered (an "
         "Indexed Job, a StatefulSet with FARANDOLE_RANK_FROM=hostname; see `farandole env --explain`)",
         plan.nodes));
   } else if (plan.nodes > 1) {
     plan.node_rank = node->node_rank;
     if (plan.node_rank >= plan.nodes) {
-      return asking.refuse(
+      return inputs.refuse(
           fmt::format("--nnodes {}, but {} makes this node {}", plan.nodes, node->variable, plan.node_rank));
     }
   }
   return {};
 }
 
-Status set_processes(const Asking& asking, const std::optional<NodeFacts>& node, RunPlan& plan) {
-  std::string word = asking.options.processes;
+Status set_processes(const PlanInputs& inputs, const std::optional<NodeFacts>& node, RunPlan& plan) {
+  std::string word = inputs.options.processes;
   if (word.empty() && node) word = node->process_word;
   if (word.empty() && node && node->processes > 0) word = std::to_string(node->processes);
   if (word.empty()) return {};
-  const Machine& machine = asking.machine;
+  const Machine& machine = inputs.machine;
   if (const auto number = parse_number(word); number && *number > 0 && *number <= 65536) {
     plan.ranks_per_node = *number;
   } else if (word == "gpu" && machine.gpus == 0) {
-    return asking.refuse(
+    return inputs.refuse(
         "--nproc-per-node gpu, but this pod sees no GPU (no /dev/nvidia<N>, or CUDA_VISIBLE_DEVICES "
         "is empty); ask for nvidia.com/gpu, or give cpu or a number");
   } else if (word == "auto" || word == "gpu" || word == "cpu") {
@@ -118,12 +119,12 @@ Status set_processes(const Asking& asking, const std::optional<NodeFacts>& node,
     plan.notes.push_back(fmt::format("{} processes a node: '{}', and this one has {} GPUs and {} usable cores",
                                      plan.ranks_per_node, word, machine.gpus, machine.cores));
   } else {
-    return asking.refuse(fmt::format("--nproc-per-node '{}' is neither a number above 0 nor auto, gpu or cpu", word));
+    return inputs.refuse(fmt::format("--nproc-per-node '{}' is neither a number above 0 nor auto, gpu or cpu", word));
   }
   return {};
 }
 
-// "host", "host:port" and whole rendezvous; without a port it is the first of the fixed ones, or the usual.
+// Completes "host", "host:port" or a whole rendezvous address. `port` is used where none is given.
 std::string whole_rendezvous(std::string text, int port) {
   if (text.find("://") != std::string::npos || text.starts_with("unix:")) return text;
   if (parse_rendezvous("tcp://" + text).ok()) return "tcp://" + text;
@@ -131,38 +132,39 @@ std::string whole_rendezvous(std::string text, int port) {
   return "tcp://" + host_and_port(text, port);
 }
 
-Status set_rendezvous(const Asking& asking, const std::optional<NodeFacts>& node, RunPlan& plan) {
-  const RunOptions& options = asking.options;
-  const int base = static_cast<int>(asking.config.port_base);
+Status set_rendezvous(const PlanInputs& inputs, const std::optional<NodeFacts>& node, RunPlan& plan) {
+  const RunOptions& options = inputs.options;
+  const int base = static_cast<int>(inputs.config.port_base);
   const int port = options.master_port > 0 ? options.master_port : base > 0 ? base : kPodPort;
   if (!options.rendezvous.empty()) {
     plan.rendezvous = whole_rendezvous(options.rendezvous, port);
   } else if (!options.master_host.empty()) {
     plan.rendezvous = "tcp://" + host_and_port(options.master_host, port);
-  } else if (!asking.config.rendezvous.empty()) {
-    plan.rendezvous = asking.config.rendezvous;
+  } else if (!inputs.config.rendezvous.empty()) {
+    plan.rendezvous = inputs.config.rendezvous;
   } else if (node) {
     FDL_ASSIGN_OR_RETURN(plan.rendezvous, place_of_node_zero(*node, base));
   } else {
-    return asking.refuse("--nnodes above 1 needs --rendezvous host:port, where the node with --node-rank 0 serves");
+    return inputs.refuse("--nnodes above 1 needs --rendezvous host:port, where the node with --node-rank 0 serves");
   }
   return parse_rendezvous(plan.rendezvous).status();
 }
 
-Status set_key(const Asking& asking, const std::optional<NodeFacts>& node, RunPlan& plan) {
-  FDL_ASSIGN_OR_RETURN(plan.key, given_job_key(asking.config));
+// The key is given, random (one node), or derived from the launcher's variables, which is not secret.
+Status set_key(const PlanInputs& inputs, const std::optional<NodeFacts>& node, RunPlan& plan) {
+  FDL_ASSIGN_OR_RETURN(plan.key, given_job_key(inputs.config));
   if (!plan.key.empty() || plan.nodes == 1) return {};
-  const bool said_by_hand = !asking.options.nodes.empty() && asking.options.node_rank >= 0;
-  if (!node || said_by_hand) {
+  const bool given_by_hand = !inputs.options.nodes.empty() && inputs.options.node_rank >= 0;
+  if (!node || given_by_hand) {
     return Status(Code::invalid_argument,
                   "several nodes need one secret: set FARANDOLE_JOB_KEY (or FARANDOLE_JOB_KEY_FILE, a mounted Secret) "
                   "to the same 16 or more characters on each of them");
   }
-  plan.key = derive_key(facts_of(*node) + asking.options.job_id);
+  plan.key = derive_key(facts_of(*node) + inputs.options.job_id);
   if (plan.node_rank == 0) {
     plan.notes.push_back(
-        "the job's key is derived from what its launcher tells all pods, and no secret: mount one and "
-        "set FARANDOLE_JOB_KEY_FILE where others can reach these pods");
+        "the job's key is derived from the launcher's variables and is not a secret: mount a Secret and "
+        "set FARANDOLE_JOB_KEY_FILE if other users can reach these pods");
   }
   return {};
 }
@@ -181,7 +183,7 @@ std::string python_of(const Environment& environment) {
   return "python3";
 }
 
-// torchrun's users give a script or a module; everything else is a program of its own.
+// As torchrun does, runs a script or a module with Python; any other command is executed itself.
 std::vector<std::string> whole_command(const RunOptions& options, const Environment& environment) {
   std::vector<std::string> command = options.command;
   if (options.is_module) {
@@ -192,20 +194,20 @@ std::vector<std::string> whole_command(const RunOptions& options, const Environm
   return command;
 }
 
-Status set_variables(const Asking& asking, bool in_pods, RunPlan& plan) {
-  const auto& settings = asking.config.settings;
+Status set_variables(const PlanInputs& inputs, bool in_pods, RunPlan& plan) {
+  const auto& settings = inputs.config.settings;
   const auto found =
       std::find_if(settings.begin(), settings.end(), [](const Setting& one) { return one.name == "start_timeout_s"; });
-  if (asking.options.start_timeout_s >= 0) {
-    plan.variables["FARANDOLE_START_TIMEOUT_S"] = fmt::format("{:g}", asking.options.start_timeout_s);
+  if (inputs.options.start_timeout_s >= 0) {
+    plan.variables["FARANDOLE_START_TIMEOUT_S"] = fmt::format("{:g}", inputs.options.start_timeout_s);
   } else if (in_pods && found != settings.end() && found->source == "default") {
-    plan.variables["FARANDOLE_START_TIMEOUT_S"] = kPodPatience_s;
+    plan.variables["FARANDOLE_START_TIMEOUT_S"] = kPodStartTimeout_s;
   }
-  if (!asking.options.interfaces.empty()) plan.variables["FARANDOLE_INTERFACES"] = asking.options.interfaces;
-  for (const std::string& setting : asking.options.settings) {
+  if (!inputs.options.interfaces.empty()) plan.variables["FARANDOLE_INTERFACES"] = inputs.options.interfaces;
+  for (const std::string& setting : inputs.options.settings) {
     const auto equals = setting.find('=');
     if (equals == std::string::npos) continue;  // ranks inherit it
-    if (equals == 0) return asking.refuse(fmt::format("-x '{}' is not NAME=VALUE", setting));
+    if (equals == 0) return inputs.refuse(fmt::format("-x '{}' is not NAME=VALUE", setting));
     plan.variables[setting.substr(0, equals)] = setting.substr(equals + 1);
   }
   return {};
@@ -240,17 +242,17 @@ Machine this_machine(const Environment& environment) {
 
 Result<RunPlan> make_run_plan(const RunOptions& options, const Environment& environment, const Config& config,
                               const Platform& platform, const Machine& machine, bool& usage) {
-  const Asking asking{options, environment, config, platform, machine, usage};
+  const PlanInputs inputs{options, environment, config, platform, machine, usage};
   if (options.command.empty()) {
-    return asking.refuse("give a command to run: farandole run -np 2 -- python train.py");
+    return inputs.refuse("give a command to run: farandole run -np 2 -- python train.py");
   }
   RunPlan plan;
-  FDL_ASSIGN_OR_RETURN(const std::optional<NodeFacts> node, ask_launchers(asking));
-  FDL_RETURN_IF_ERROR(set_nodes(asking, node, plan));
-  FDL_RETURN_IF_ERROR(set_processes(asking, node, plan));
-  if (plan.nodes > 1) FDL_RETURN_IF_ERROR(set_rendezvous(asking, node, plan));
-  FDL_RETURN_IF_ERROR(set_key(asking, node, plan));
-  FDL_RETURN_IF_ERROR(set_variables(asking, node && plan.nodes > 1, plan));
+  FDL_ASSIGN_OR_RETURN(const std::optional<NodeFacts> node, find_node_facts(inputs));
+  FDL_RETURN_IF_ERROR(set_nodes(inputs, node, plan));
+  FDL_RETURN_IF_ERROR(set_processes(inputs, node, plan));
+  if (plan.nodes > 1) FDL_RETURN_IF_ERROR(set_rendezvous(inputs, node, plan));
+  FDL_RETURN_IF_ERROR(set_key(inputs, node, plan));
+  FDL_RETURN_IF_ERROR(set_variables(inputs, node && plan.nodes > 1, plan));
   plan.command = whole_command(options, environment);
   if (node && plan.nodes > 1) {
     for (int index = 0; index < plan.nodes; ++index) plan.pods.push_back(pod_name(*node, index));

@@ -1,4 +1,4 @@
-// Supervisor: one epoll set over pipes, pidfds and signals; no thread and no polling.
+// Supervisor waits in one epoll set for pipes, pidfds and signals; it has no threads and does not poll.
 #include "cli/run/supervisor.h"
 
 #include <fmt/format.h>
@@ -22,6 +22,7 @@
 namespace fdl {
 namespace {
 
+// Poller tokens. Smaller ones are indices of streams_; those from kEndingToken on are indices of children_.
 constexpr uint64_t kSignalToken = ~uint64_t{0};
 constexpr uint64_t kEndingToken = uint64_t{1} << 32;
 constexpr uint64_t kJobToken = uint64_t{1} << 33;
@@ -46,7 +47,7 @@ Result<Supervisor> Supervisor::make(Options options) {
   const sigset_t set = watched_signals();
   UniqueFd signals(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals) return Status::from_errno("signalfd");
-  // What a rank started and left behind becomes our child, so that it can be ended too.
+  // Processes that a rank leaves behind become children of this process, so that they can be ended too.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   return Supervisor(std::move(options), std::move(poller), std::move(signals));
 }
@@ -55,7 +56,7 @@ Status Supervisor::start_all() {
   FDL_RETURN_IF_ERROR(poller_.add(signals_.get(), kSignalToken));
   if (options_.job) {
     FDL_RETURN_IF_ERROR(options_.job->watch(poller_, kJobToken));
-    return obey_job();
+    return run_job_actions();
   }
   const int width = static_cast<int>(std::to_string(options_.ranks.size() - 1).size());
   for (const Rank& rank : options_.ranks) FDL_RETURN_IF_ERROR(start(rank, width));
@@ -65,7 +66,7 @@ Status Supervisor::start_all() {
 Status Supervisor::start(const Rank& rank, int width) {
   std::map<std::string, std::string> environment = rank.variables;
   const Environment inherited = Environment::of_process();
-  environment.insert(inherited.all().begin(), inherited.all().end());  // what the rank's own say wins
+  environment.insert(inherited.all().begin(), inherited.all().end());  // the rank's own variables win
   FDL_ASSIGN_OR_RETURN(RankOutput output, RankOutput::open(options_.output, rank.rank, width));
   auto process = ChildProcess::start(options_.command, environment, {.directory = {}, .die_with_parent = true});
   if (!process.ok()) return process.status().while_doing("starting rank " + std::to_string(rank.rank));
@@ -85,42 +86,41 @@ Status Supervisor::watch(Child& child) {
 Result<int> Supervisor::run() {
   Status started = start_all();
   if (!started.ok()) {
-    end_everybody();
+    end_all();
     return started;
   }
-  while (anyone_left()) {
+  while (any_left()) {
     std::array<Poller::Ready, 32> ready;
     const std::size_t count =
         poller_.wait(ready, options_.job ? escalation_.earlier(options_.job->next()) : escalation_);
     for (std::size_t i = 0; i < count; ++i) {
       const uint64_t token = ready[i].token;
       if (token == kSignalToken) {
-        take_signal();
+        read_signals();
       } else if (token >= kJobToken) {
         options_.job->serve(token);
       } else if (token >= kEndingToken) {
-        take_ending(static_cast<std::size_t>(token - kEndingToken));
+        handle_ending(static_cast<std::size_t>(token - kEndingToken));
       } else {
         read_stream(static_cast<std::size_t>(token));
       }
     }
-    if (Status status = obey_job(); !status.ok()) {
-      end_everybody();
+    if (Status status = run_job_actions(); !status.ok()) {
+      end_all();
       return status;
     }
     if (escalation_.passed()) escalate();
   }
-  end_everybody();
+  end_all();
   return exit_code_;
 }
 
-bool Supervisor::anyone_left() const {
+bool Supervisor::any_left() const {
   return (options_.job && options_.job->stays()) ||
          std::any_of(children_.begin(), children_.end(), [](const Child& child) { return child.running; });
 }
 
-// ---- output
-// ------------------------------------------------------------------------------------------------------------
+// ---- Output ----
 
 void Supervisor::read_stream(std::size_t index) {
   Stream& stream = streams_[index];
@@ -143,10 +143,9 @@ void Supervisor::read_stream(std::size_t index) {
   stream.is_error ? process.close_error() : process.close_output();
 }
 
-// ---- endings
-// -----------------------------------------------------------------------------------------------------------
+// ---- Ends of ranks ----
 
-std::string Supervisor::story(const Child& child, const Ending& ending) const {
+std::string Supervisor::failure_text(const Child& child, const Ending& ending) const {
   const std::string consequence = options_.has_peers_elsewhere ? consequence_of(child.output.last_lines()).words : "";
   std::string text = fmt::format("rank {} (process {}){} {}: {}", child.rank, child.process.id(),
                                  run_whereabouts().text(), options_.job ? "was lost" : "failed first", ending.text());
@@ -157,20 +156,21 @@ std::string Supervisor::story(const Child& child, const Ending& ending) const {
   return text;
 }
 
-void Supervisor::tell_collateral(const Child& child, const Ending& ending) const {
-  if (told_to_end_ || options_.job) return;
-  say("collateral", fmt::format("rank {} ended with {}: collateral of the first failure", child.rank, ending.text()));
+void Supervisor::log_collateral(const Child& child, const Ending& ending) const {
+  if (was_terminated_ || options_.job) return;
+  log_line("collateral",
+           fmt::format("rank {} ended with {}: collateral of the first failure", child.rank, ending.text()));
 }
 
-// An exception that nobody caught ends Python with 1, whatever it was.
+// An uncaught exception ends Python with 1 whatever its cause, so the code of a consequence replaces that 1.
 int Supervisor::exit_code_of(const Child& child, const Ending& ending) const {
   const Consequence consequence = consequence_of(child.output.last_lines());
-  const bool is_told = options_.has_peers_elsewhere && !ending.by_signal && ending.number == 1;
-  return is_told && consequence.exit_code != 0 ? consequence.exit_code : ending.exit_code();
+  const bool has_consequence_code = options_.has_peers_elsewhere && !ending.by_signal && ending.number == 1;
+  return has_consequence_code && consequence.exit_code != 0 ? consequence.exit_code : ending.exit_code();
 }
 
-// Other programs read it: farandole.run does. Launchers of several nodes do not talk to each other, so each reports its
-// own ranks, says where that was, and whether the cause was elsewhere.
+// Other programs read the report; farandole.run does. Launchers of a job that is not elastic do not communicate, so
+// each reports its own ranks with pod and node, and whether the cause was elsewhere.
 void Supervisor::write_report(const Child& child, const Ending& ending) const {
   if (options_.report.empty()) return;
   JsonLine line;
@@ -181,31 +181,33 @@ void Supervisor::write_report(const Child& child, const Ending& ending) const {
   std::ofstream(options_.report) << line.str() << "\n";
 }
 
-void Supervisor::take_ending(std::size_t index) {
+void Supervisor::handle_ending(std::size_t index) {
   Child& child = children_[index];
   if (!child.running) return;
   const auto ending = child.process.ending();
   if (!ending) return;
-  child.process.signal_group(SIGTERM);  // what it leaves behind
+  child.process.signal_group(SIGTERM);  // processes that it leaves behind
   child.running = false;
   poller_.remove(child.process.ended_fd());
-  // What it wrote before it ended; a grandchild may hold the pipe open, so its end is not waited for.
+  // Read what the rank wrote before it ended. Do not wait for the pipe's end: a grandchild may hold it open.
   read_stream(2 * index);
   read_stream(2 * index + 1);
   const bool is_loss = options_.job ? options_.job->ended(static_cast<int>(index), *ending) : !ending->success();
-  if (is_loss && failed_) tell_collateral(child, *ending);
-  // A job may have given up because of a loss of which other ranks were heard first; nobody has been signalled then.
+  if (is_loss && failed_) log_collateral(child, *ending);
+  // Messages of other ranks about a loss may arrive before the lost rank's own end. While no signal has been sent, an
+  // end by a signal is then still the cause.
   const bool is_cause = failed_ && options_.job && next_signal_ == SIGTERM && ending->by_signal;
   if (!is_loss || (failed_ && !is_cause)) return;
-  say("failed", story(child, *ending));
+  log_line("failed", failure_text(child, *ending));
   const auto& last_lines = child.output.last_lines();
-  if (!last_lines.empty()) say("last lines", fmt::format("last lines of rank {}:", child.rank));
-  for (const std::string& line : last_lines) say_further(line);
+  if (!last_lines.empty()) log_line("last lines", fmt::format("last lines of rank {}:", child.rank));
+  for (const std::string& line : last_lines) log_detail(line);
   write_report(child, *ending);
   if (!options_.job) fail(exit_code_of(child, *ending));
 }
 
-// The others learn of it by themselves and can say so; whoever does not end is ended.
+// The other ranks detect the failure themselves and can report it. Those that have not ended after the grace period get
+// SIGTERM, and later SIGKILL.
 void Supervisor::fail(int exit_code) {
   failed_ = true;
   exit_code_ = exit_code;
@@ -213,7 +215,7 @@ void Supervisor::fail(int exit_code) {
   escalation_ = Deadline::after_seconds(options_.grace_s);
 }
 
-Status Supervisor::obey_job() {
+Status Supervisor::run_job_actions() {
   if (!options_.job) return {};
   options_.job->tick();
   for (const WorkerGroup::Action& action : options_.job->take_actions()) {
@@ -232,7 +234,7 @@ Status Supervisor::obey_job() {
         children_[static_cast<std::size_t>(action.worker)].process.signal_group(SIGKILL);
         break;
       case WorkerGroup::Action::Kind::give_up:
-        say("ends", fmt::format("the job ends: {}", action.text));
+        log_line("ends", fmt::format("the job ends: {}", action.text));
         fail(action.exit_code);
         break;
       case WorkerGroup::Action::Kind::drain:
@@ -251,48 +253,49 @@ void Supervisor::escalate() {
   next_signal_ = SIGKILL;
 }
 
-void Supervisor::take_signal() {
+void Supervisor::read_signals() {
   signalfd_siginfo info{};
   while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
     const int signal = static_cast<int>(info.ssi_signo);
-    signal == SIGCHLD ? reap_strangers() : obey_signal(signal);
+    signal == SIGCHLD ? reap_orphans() : handle_signal(signal);
   }
 }
 
-void Supervisor::obey_signal(int signal) {
-  // Who asks twice will not wait.
-  const bool again = signal == SIGTERM && told_to_end_;
+void Supervisor::handle_signal(int signal) {
+  // A second SIGTERM kills the ranks at once.
+  const bool again = signal == SIGTERM && was_terminated_;
   const bool ends = !again && signal != SIGUSR1 && signal != SIGUSR2;
-  if (ends && options_.job) options_.job->stop("farandole run was told to end");  // it is to know before they end
+  if (ends && options_.job) options_.job->stop("farandole run was told to end");  // before its ranks end
   for (Child& child : children_) {
     if (child.running) child.process.signal_group(again ? SIGKILL : signal);
   }
   if (!ends) return;
   if (!failed_) exit_code_ = 128 + signal;
   failed_ = true;
-  told_to_end_ = true;
+  was_terminated_ = true;
   const double grace_s = signal == SIGTERM ? options_.term_grace_s : options_.kill_after_s;
-  if (signal == SIGTERM) say("draining", fmt::format("SIGTERM: the ranks have {:g} s to save and to end", grace_s));
+  if (signal == SIGTERM)
+    log_line("draining", fmt::format("SIGTERM: the ranks have {:g} s to save and to end", grace_s));
   next_signal_ = SIGKILL;
   escalation_ = Deadline::after_seconds(grace_s);
 }
 
-// As after SIGTERM, but it was another launcher that was told to end.
+// As after SIGTERM to this launcher, when the launcher that leads the job was terminated.
 void Supervisor::drain(int exit_code, const std::string& why) {
-  say("draining", fmt::format("{}: the ranks have {:g} s to save and to end", why, options_.term_grace_s));
+  log_line("draining", fmt::format("{}: the ranks have {:g} s to save and to end", why, options_.term_grace_s));
   for (Child& child : children_) {
     if (child.running) child.process.signal_group(SIGTERM);
   }
   if (!failed_) exit_code_ = exit_code;
   failed_ = true;
-  told_to_end_ = true;
+  was_terminated_ = true;
   next_signal_ = SIGKILL;
   escalation_ = Deadline::after_seconds(options_.term_grace_s);
 }
 
-// Process 1 of a pod, and whoever else is a subreaper, inherits what ranks leave behind; dead ones are let go at once,
-// our own ranks only by their owners.
-void Supervisor::reap_strangers() {
+// A subreaper inherits the processes that ranks leave behind. Those that have ended are reaped here; a rank is reaped
+// only by the ChildProcess that owns it.
+void Supervisor::reap_orphans() {
   std::ifstream list(fmt::format("/proc/self/task/{}/children", ::getpid()));
   for (pid_t pid = 0; list >> pid;) {
     const bool is_rank =
@@ -301,10 +304,10 @@ void Supervisor::reap_strangers() {
   }
 }
 
-// Nothing may be left: not of the ranks' process groups, nor of what went into a session of its own and was orphaned
-// to us. Children of children come to us when those die, hence the loop.
-void Supervisor::end_everybody() {
-  children_.clear();  // kills and reaps whatever has not ended
+// Kills all descendants, including processes in sessions of their own that were orphaned to this process. When a child
+// dies its children become ours, hence the loop.
+void Supervisor::end_all() {
+  children_.clear();  // kills and reaps the ranks that have not ended
   const std::string list = fmt::format("/proc/self/task/{}/children", ::getpid());
   while (true) {
     const pid_t reaped = ::waitpid(-1, nullptr, WNOHANG);

@@ -1,4 +1,4 @@
-// Supervisor: runs the ranks of this host side by side, tells their output apart, and lets none outlive the others.
+// Supervisor runs the ranks of this host, labels their output, and ends all of them when one fails.
 #pragma once
 
 #include <map>
@@ -23,24 +23,24 @@ class Supervisor {
   struct Options {
     std::vector<std::string> command;
     std::vector<Rank> ranks;
-    std::unique_ptr<WorkerGroup> job;  // instead of ranks: it says whom to start, also in the place of others
+    std::unique_ptr<WorkerGroup> job;  // of an elastic job, instead of `ranks`: orders which ranks start
     RankOutput::Options output;
     std::string report;       // a file for one line of JSON about the rank that failed first; empty: none
-    double grace_s = 3;       // after a failure: how long the others have to end by themselves
-    double kill_after_s = 3;  // after SIGINT and the like, and after SIGTERM where a rank failed
-    double term_grace_s = 3;  // after SIGTERM from outside: to save what is not saved
-    // Some ranks are on other nodes: one that fails here may only suffer from what happened there.
+    double grace_s = 3;       // after a failure: until the other ranks get SIGTERM
+    double kill_after_s = 3;  // until SIGKILL, after SIGINT and the like, and after the SIGTERM that follows a failure
+    double term_grace_s = 3;  // until SIGKILL after SIGTERM to this process: time to save
+    // Some ranks are on other nodes, so that a failure here may be the consequence of one there.
     bool has_peers_elsewhere = false;
   };
 
-  // Before the first thread is started, so that signals reach the supervisor alone.
+  // Call before the first thread is started, so that only the supervisor's signalfd receives signals.
   static void block_signals();
 
   static Result<Supervisor> make(Options options);
-  // Until all ranks have ended. Returns the exit code of the rank that failed first, or 0.
+  // Blocks until all ranks have ended. Returns the exit code of the rank that failed first, or 0.
   Result<int> run();
-  // It was told to end: nobody is to be started again.
-  bool was_told_to_end() const { return told_to_end_; }
+  // A signal ended the job: the caller must not restart it.
+  bool was_terminated() const { return was_terminated_; }
 
  private:
   struct Stream {
@@ -60,32 +60,32 @@ class Supervisor {
   Status start_all();
   Status start(const Rank& rank, int width);
   Status watch(Child& child);
-  Status obey_job();
+  Status run_job_actions();
   void fail(int exit_code);
   void drain(int exit_code, const std::string& why);
   void read_stream(std::size_t index);
-  void take_ending(std::size_t index);
-  void take_signal();
-  void obey_signal(int signal);
-  void reap_strangers();
-  void tell_collateral(const Child& child, const Ending& ending) const;
+  void handle_ending(std::size_t index);
+  void read_signals();
+  void handle_signal(int signal);
+  void reap_orphans();
+  void log_collateral(const Child& child, const Ending& ending) const;
   void escalate();
-  void end_everybody();
-  bool anyone_left() const;
+  void end_all();
+  bool any_left() const;
   int exit_code_of(const Child& child, const Ending& ending) const;
-  std::string story(const Child& child, const Ending& ending) const;
+  std::string failure_text(const Child& child, const Ending& ending) const;
   void write_report(const Child& child, const Ending& ending) const;
 
   Options options_;
   Poller poller_;
   UniqueFd signals_;
   std::vector<Child> children_;
-  std::vector<Stream> streams_;  // two a child: output, error
+  std::vector<Stream> streams_;  // two for each child: output, error
   int exit_code_ = 0;
   bool failed_ = false;
-  bool told_to_end_ = false;
-  int next_signal_ = 0;  // what escalate() sends next
-  Deadline escalation_ = Deadline::never();
+  bool was_terminated_ = false;
+  int next_signal_ = 0;                      // the signal that escalate() sends next
+  Deadline escalation_ = Deadline::never();  // when escalate() is called
 };
 
 }  // namespace fdl

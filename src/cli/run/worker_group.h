@@ -1,4 +1,5 @@
-// WorkerGroup: who says whom the supervisor of this node starts, and hears how they end: ElasticJob, ElasticMember.
+// WorkerGroup is the supervisor's interface to an elastic job: it orders which ranks start here and gets their ends.
+// ElasticJob and ElasticMember implement it.
 #pragma once
 
 #include <map>
@@ -12,15 +13,16 @@
 
 namespace fdl {
 
+// Used by the supervisor's thread alone; no method blocks.
 class WorkerGroup {
  public:
-  // What the supervisor is to do. `worker` counts those that this supervisor has started.
+  // An order to the supervisor. `worker` is the index of a child of this supervisor, in order of their start.
   struct Action {
     enum class Kind { start, rename, kill, give_up, drain };
     Kind kind;
-    int worker = -1;                                 // start: the count of those started before it
-    int rank = -1;                                   // start, rename: under which number it speaks
-    int exit_code = 0;                               // give_up, drain: ranks get SIGTERM, and time to save
+    int worker = -1;                                 // start: the number of children started before it
+    int rank = -1;                                   // start, rename: the number that prefixes its output
+    int exit_code = 0;                               // give_up, drain; drain sends SIGTERM and gives time to save
     std::string text{};                              // give_up, drain
     std::map<std::string, std::string> variables{};  // start
   };
@@ -31,14 +33,14 @@ class WorkerGroup {
   virtual Status watch(Poller& poller, uint64_t first_token) = 0;
   virtual void serve(uint64_t token) = 0;
 
-  virtual bool ended(int worker, const Ending& ending) = 0;  // false: that is no loss
-  // This launcher was told to end: nobody is started any more.
+  virtual bool ended(int worker, const Ending& ending) = 0;  // true: the end is a loss
+  // This launcher was terminated: no more ranks are started.
   virtual void stop(const std::string& why) = 0;
 
   virtual Deadline next() const = 0;
   virtual void tick() = 0;
   virtual std::vector<Action> take_actions() = 0;
-  // Though no rank runs here, some may be started yet.
+  // True while ranks may still be started although none runs here.
   virtual bool stays() const { return false; }
 };
 

@@ -1,4 +1,4 @@
-// farandole tune: measures every way of running every collective on this host and writes the table that is chosen by.
+// farandole tune measures every way of running every collective on this host and writes the tuning table.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct Wanted {
   bool launched = false;
 };
 
-constexpr double kQuick_s = 24;  // in all, with what starting and ending takes below half a minute
+constexpr double kQuick_s = 24;  // with start and end of the ranks the whole run stays below half a minute
 constexpr double kThorough_s = 180;
 const std::vector<std::string> kQuickSizes{"64", "4K", "32K", "256K", "2M", "16M"};
 const std::vector<std::string> kThoroughSizes{"64", "512", "4K", "16K", "64K", "256K", "1M", "4M", "16M", "64M"};
@@ -42,7 +42,7 @@ Status understand_collectives(const Wanted& wanted, TuneOptions& options) {
   for (const std::string& name : wanted.collectives) {
     const bool known = std::ranges::any_of(
         options.collectives, [&](fdl_collective kind) { return name_of(static_cast<Collective>(kind)) == name; });
-    if (!known) return Status(Code::invalid_argument, "--collectives '" + name + "' is no collective");
+    if (!known) return Status(Code::invalid_argument, "--collectives '" + name + "' is not a collective");
   }
   return {};
 }
@@ -63,12 +63,12 @@ Result<TuneOptions> understand(const Wanted& wanted) {
   FDL_RETURN_IF_ERROR(understand_sizes(wanted, options));
   if (options.output.empty()) options.output = own_tuning_file(Environment::of_process());
   if (options.output.empty()) {
-    return Status(Code::invalid_argument, "neither XDG_CONFIG_HOME nor HOME says where to save; give --output");
+    return Status(Code::invalid_argument, "neither XDG_CONFIG_HOME nor HOME is set; give --output");
   }
   return options;
 }
 
-// Two ranks, and one for each core: what jobs on one host have.
+// The usual numbers of ranks of jobs on one host: two, and one for each core.
 std::vector<int> usual_ranks(bool quick) {
   const int cores = std::max(2, usable_cores());
   return quick || cores == 2 ? std::vector<int>{cores} : std::vector<int>{2, cores};
@@ -87,6 +87,7 @@ int tune(const Wanted& wanted) {
     return tune_rank(*options, -1);
   }
   const std::vector<int> all_ranks = wanted.ranks.empty() ? usual_ranks(wanted.quick) : wanted.ranks;
+  // Each combination gets an equal share of the time that is left when it begins.
   const int64_t end_ns = now_ns() + seconds_to_ns(seconds);
   std::size_t left = all_ranks.size() * wanted.transports.size();
   for (const int ranks : all_ranks) {

@@ -1,5 +1,6 @@
-// TuneRank: the ways of one size take turns, so that what disturbs the machine disturbs all of them alike. Rank 0 says
-// how often each is repeated, for all ranks must call alike; what counts is the slowest rank's time, its median.
+// Measures the ways of one size in turn, so that a disturbance of the machine affects all of them alike. Rank 0
+// decides the number of repetitions, because all ranks must make the same calls. The result of a way is the median over
+// its repetitions of the slowest rank's time.
 #include "cli/tune/tune_rank.h"
 
 #include <fmt/format.h>
@@ -21,13 +22,13 @@ namespace fdl {
 namespace {
 
 constexpr std::size_t kRotatedBytes = std::size_t{96} << 20;  // of each buffer, shared by the ranks
-constexpr double kHopeless = 2.5;  // times the quickest: what is so slow is measured no better than that
-constexpr double kNotTried = 6;    // times the quickest at the size before, where bytes decide
-constexpr std::size_t kBytesDecide = std::size_t{1} << 20;
-constexpr double kBatch_s = 30e-6;  // what is quicker than this is called several times in a row
-constexpr int kMostCalls = 100;
-constexpr int kFirstRounds = 5;  // after which the hopeless are known
-constexpr int kMostRounds = 60;  // more
+constexpr double kTooSlow = 2.5;     // times the quickest: a way that is slower gets no further rounds
+constexpr double kSkippedAbove = 6;  // times the quickest at the previous size: not measured from kBytesDecide on
+constexpr std::size_t kBytesDecide = std::size_t{1} << 20;  // from here on bandwidth, not latency, decides
+constexpr double kBatch_s = 30e-6;                          // shorter calls are measured in batches of this length
+constexpr int kMostCalls = 100;                             // in a batch
+constexpr int kFirstRounds = 5;                             // before ways that are too slow are dropped
+constexpr int kMostRounds = 60;                             // after that
 
 bool open_world(const TuneOptions& options, int rank, OpenedWorld& opened) {
   const char* knobs[] = {"transport", options.transport.c_str(), "tuning", "off", "algorithm", "auto"};
@@ -45,15 +46,16 @@ bool open_world(const TuneOptions& options, int rank, OpenedWorld& opened) {
          fdl_comm_create(fdl_group_all(opened.world), &opened.comm) == FDL_OK;
 }
 
-// One way of one collective, and how it did at the size in hand.
+// One way of running one collective, and its measurements at the current size.
 struct Way {
   std::string name;
-  double at_last_size = 0;  // times the quickest; 0: not measured
+  double at_last_size = 0;  // its time divided by the quickest way's; 0: not measured
   double median_s = 0;
-  int calls = 1;
-  std::vector<double> samples{};  // of the slowest rank, seconds a call
+  int calls = 1;                  // in a batch
+  std::vector<double> samples{};  // seconds a call, of the slowest rank
 };
 
+// Every method but the constructor is collective: all ranks make the same calls in the same order.
 class Tuner {
  public:
   Tuner(const TuneOptions& options, fdl_comm* comm, const TuningTable::Place& place)
@@ -91,7 +93,8 @@ class Tuner {
   }
 
  private:
-  // Whether somebody runs it as a whole is asked of the library, which refuses harmlessly and alike on all ranks.
+  // A trial call finds out whether the collective runs as a whole: otherwise all ranks get FDL_INVALID_ARGUMENT, and no
+  // communication takes place.
   bool list_ways() {
     ways_.clear();
     extent_ = call_.extent_of(4);
@@ -110,11 +113,11 @@ class Tuner {
     extent_ = call_.extent_of(bytes);
     const std::size_t real_bytes = call_.bytes_of(extent_);
     stride_ = (std::max<std::size_t>(real_bytes, 1) + 63) / 64 * 64;
-    // Small sizes are meant to be warm: what is small is small because somebody has just made it.
+    // Small sizes are measured warm: an application has usually just written so little data.
     copies_ = real_bytes < 65536 ? 2 : std::max<std::size_t>(2, input_.size() / stride_);
     std::vector<Way*> tried;
     for (Way& way : ways_) {
-      if (bytes < kBytesDecide || way.at_last_size <= kNotTried) tried.push_back(&way);
+      if (bytes < kBytesDecide || way.at_last_size <= kSkippedAbove) tried.push_back(&way);
     }
     if (!try_all(tried) || !repeat(tried)) return false;
     TuningTable::Ways measured;
@@ -123,7 +126,8 @@ class Tuner {
     return true;
   }
 
-  // Once in vain, for the first call builds what later calls keep; once to see how many make a batch.
+  // The first call of a way is not measured, because it builds and caches the schedule. The second one determines the
+  // number of calls in a batch.
   bool try_all(const std::vector<Way*>& tried) {
     std::vector<double> once_s;
     for (Way* way : tried) {
@@ -139,22 +143,22 @@ class Tuner {
     return take_turns(tried, kFirstRounds);
   }
 
-  // The hopeless by the best that they did, for one disturbance makes nothing hopeless.
+  // Ways that are too slow are recognized by their best sample, so that one disturbance cannot exclude a way.
   bool repeat(const std::vector<Way*>& tried) {
     const auto least_s = [](const Way& way) { return *std::ranges::min_element(way.samples); };
     const Way& quickest =
         **std::ranges::min_element(tried, [&](const Way* a, const Way* b) { return least_s(*a) < least_s(*b); });
-    std::vector<Way*> hopeful;
+    std::vector<Way*> kept;
     double round_s = 0;
     for (Way* way : tried) {
       way->at_last_size = least_s(*way) / least_s(quickest);
-      if (way->at_last_size > kHopeless) continue;
-      hopeful.push_back(way);
+      if (way->at_last_size > kTooSlow) continue;
+      kept.push_back(way);
       round_s += least_s(*way) * way->calls;
     }
     const double left_s = static_cast<double>(end_ns_ - now_ns()) * 1e-9 / static_cast<double>(points_left_);
     int rounds = std::clamp(static_cast<int>(left_s / round_s), 0, kMostRounds);
-    if (fdl_broadcast(comm_, &rounds, 1, FDL_INT32, 0) != FDL_OK || !take_turns(hopeful, rounds)) return false;
+    if (fdl_broadcast(comm_, &rounds, 1, FDL_INT32, 0) != FDL_OK || !take_turns(kept, rounds)) return false;
     for (Way* way : tried) {
       const auto middle = way->samples.begin() + static_cast<std::ptrdiff_t>(way->samples.size() / 2);
       std::ranges::nth_element(way->samples, middle);
@@ -177,7 +181,7 @@ class Tuner {
     return true;
   }
 
-  // Of all ranks, so that all decide by the same numbers.
+  // Replaces each time by the slowest rank's, so that all ranks decide by the same numbers.
   bool take_slowest(std::vector<double>& seconds) {
     if (fdl_allreduce(comm_, seconds.data(), seconds.data(), seconds.size(), FDL_FLOAT64, FDL_MAX) != FDL_OK) {
       return false;
@@ -186,7 +190,7 @@ class Tuner {
     return true;
   }
 
-  // Seconds a call; negative: it failed.
+  // Seconds a call; negative: the call failed.
   double sample(const Way& way, int calls) {
     const int64_t begin = now_ns();
     for (int i = 0; i < calls; ++i) {

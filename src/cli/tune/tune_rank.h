@@ -1,4 +1,4 @@
-// TuneRank: one rank of `farandole tune`: times every way of every collective over the sizes within its time.
+// TuneRank is one rank of `farandole tune`: it measures every way of every collective for all sizes in a given time.
 #pragma once
 
 #include <string>
@@ -13,13 +13,14 @@ struct TuneOptions {
   std::vector<std::size_t> sizes;  // bytes, ascending
   std::string transport = "shm";
   int ranks = 2;
-  double seconds = 20;  // about how long this rank measures
+  double seconds = 20;  // the approximate duration of the measurement
   bool launched = false;
   std::string rendezvous;
   std::string output;  // a file; "-": the table goes to standard output
 };
 
-// Runs as rank `rank` (-1: as launched). Rank 0 draws how far it is, prints the result and saves it.
+// Runs as rank `rank` (-1: as launched) and returns an exit code. Rank 0 draws the progress, prints the result and
+// saves it.
 int tune_rank(const TuneOptions& options, int rank);
 
 }  // namespace fdl

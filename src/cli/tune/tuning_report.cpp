@@ -1,4 +1,4 @@
-// TuningReport: a bar that is drawn over itself, and a table.
+// Draws a progress bar that overwrites itself, and prints the finished tuning as a table.
 #include "cli/tune/tuning_report.h"
 
 #include <fmt/format.h>
@@ -11,11 +11,12 @@
 namespace fdl {
 namespace {
 
+// A range of sizes for which the same way is chosen.
 struct Line {
   int64_t first_bytes = 0, last_bytes = 0;
   double first_us = 0, last_us = 0;
   std::string way, next;
-  double times_next = 0;  // the least by which the next one is slower
+  double times_next = 0;  // the smallest factor in this range by which the next one is slower
 };
 
 GroupShape shape_of_place(const TuningTable::Place& place, const TuningTable& table) {
@@ -26,7 +27,7 @@ GroupShape shape_of_place(const TuningTable::Place& place, const TuningTable& ta
           .table = &table};
 }
 
-// The way that a communicator takes for this size.
+// The way that a communicator chooses for this size.
 std::string way_of(const TuningTable::Place& place, const GroupShape& shape, const Preference& preference,
                    const TuningTable::Ways& ways, int64_t bytes) {
   if (ways.contains(kWhole) && !preference.is_schedule(place.collective, bytes, {})) return std::string(kWhole);
@@ -71,16 +72,18 @@ std::string bytes_words(int64_t bytes) {
 
 void draw_progress(const TuningTable::Place& place, int64_t bytes, std::size_t done, std::size_t all) {
   constexpr std::size_t kWidth = 30;
-  const std::string who = fmt::format("{}, {} ranks", place.transport, ranks_words(place.hosts, place.ranks_per_host));
+  const std::string group_name =
+      fmt::format("{}, {} ranks", place.transport, ranks_words(place.hosts, place.ranks_per_host));
   if (::isatty(STDERR_FILENO) == 1) {
     const std::size_t filled = done * kWidth / std::max<std::size_t>(all, 1);
-    fmt::print(stderr, "\r{} [{:#<{}}{:.<{}}] {:>3} %  {:<14} {:>6}", who, "", filled, "", kWidth - filled,
+    fmt::print(stderr, "\r{} [{:#<{}}{:.<{}}] {:>3} %  {:<14} {:>6}", group_name, "", filled, "", kWidth - filled,
                done * 100 / std::max<std::size_t>(all, 1), name_of(place.collective), bytes_words(bytes));
   } else {
-    static int told = -1;
-    if (told == static_cast<int>(place.collective)) return;
-    told = static_cast<int>(place.collective);
-    fmt::print(stderr, "{}: {:>3} %, {}\n", who, done * 100 / std::max<std::size_t>(all, 1), name_of(place.collective));
+    static int last_shown = -1;
+    if (last_shown == static_cast<int>(place.collective)) return;
+    last_shown = static_cast<int>(place.collective);
+    fmt::print(stderr, "{}: {:>3} %, {}\n", group_name, done * 100 / std::max<std::size_t>(all, 1),
+               name_of(place.collective));
   }
   std::fflush(stderr);
 }
@@ -92,12 +95,12 @@ void end_progress() {
 void print_report(const TuningTable& table) {
   std::string group;
   for (const auto& [place, sizes] : table.rows()) {
-    const std::string who =
+    const std::string group_name =
         fmt::format("{}, {} ranks", place.transport, ranks_words(place.hosts, place.ranks_per_host));
-    if (who != group) {
-      fmt::print("{}{}\n  {:<15} {:>15}  {:<19} {:>20}  {:<19} {:>6}\n", group.empty() ? "" : "\n", who, "collective",
-                 "bytes", "chosen", "us", "next", "times");
-      group = who;
+    if (group_name != group) {
+      fmt::print("{}{}\n  {:<15} {:>15}  {:<19} {:>20}  {:<19} {:>6}\n", group.empty() ? "" : "\n", group_name,
+                 "collective", "bytes", "chosen", "us", "next", "times");
+      group = group_name;
     }
     for (const Line& line : lines_of(table, place, sizes)) {
       const bool one = line.first_bytes == line.last_bytes;

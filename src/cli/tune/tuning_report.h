@@ -1,4 +1,4 @@
-// TuningReport: how a tuning goes on, and what it found, for people.
+// TuningReport shows the progress and the results of `farandole tune` to the user.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,12 @@
 
 namespace fdl {
 
-// On standard error: a bar where that is a terminal, else a line a collective.
+// Writes to standard error: a bar if that is a terminal, else one line for each collective.
 void draw_progress(const TuningTable::Place& place, int64_t bytes, std::size_t done, std::size_t all);
 void end_progress();
 
-// What is chosen by the table, size by size, and what is next; sizes with one choice are one line.
+// Prints the way that the table chooses for each size, and the second best; consecutive sizes with the same choice
+// share a line.
 void print_report(const TuningTable& table);
 
 // "4", "64K", "1M".

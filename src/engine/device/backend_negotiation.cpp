@@ -1,5 +1,5 @@
-// DeviceCollectives: what its ranks tell each other, each time followed by a step that all take alike: their devices,
-// the library's id, who has joined, and later who has memory for packing.
+// Backend negotiation of DeviceCollectives: the ranks exchange their facts, the library's id and the outcome of joining
+// it, and later the sizes of their scratch buffers. After each exchange all ranks take the same step.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 namespace fdl {
 namespace {
 
+// FNV-1a. Ranks compare host ids by number, because DeviceFacts has a fixed size.
 uint64_t number_of(std::string_view text) {
   uint64_t state = 0xcbf29ce484222325;
   for (const char c : text) state = (state ^ static_cast<unsigned char>(c)) * 0x100000001b3;
@@ -34,12 +35,12 @@ Status DeviceCollectives::Word::status() const {
 }
 
 std::string DeviceCollectives::name_of_member(std::size_t member) const {
-  const Member& who = members()[member];
-  return fmt::format("rank {}{}{}{}", who.world_rank, who.host_name.empty() ? "" : " (", who.host_name,
-                     who.host_name.empty() ? "" : ")");
+  const Member& named = members()[member];
+  return fmt::format("rank {}{}{}{}", named.world_rank, named.host_name.empty() ? "" : " (", named.host_name,
+                     named.host_name.empty() ? "" : ")");
 }
 
-// The library is not looked for where nobody wants it.
+// Does not load the library if the configuration excludes it.
 DeviceFacts DeviceCollectives::own_facts() {
   DeviceFacts facts;
   const std::string& wish = parts_.config->device_collectives;
@@ -60,6 +61,7 @@ DeviceFacts DeviceCollectives::own_facts() {
   return facts;
 }
 
+// Starts an allgather of `bytes` from every rank into `all`, on host memory. One exchange is in flight at a time.
 void DeviceCollectives::gather(const void* mine, std::size_t bytes, void* all) {
   counts_.assign(members().size(), bytes);
   host_spec_ = {.collective = Collective::allgather, .dtype = Dtype::uint8, .counts = counts_};
@@ -71,17 +73,18 @@ void DeviceCollectives::gather(const void* mine, std::size_t bytes, void* all) {
 Status DeviceCollectives::take_next_step() {
   switch (stage_) {
     case Stage::facts:
-      return judge();
+      return choose_backend();
     case Stage::id:
-      return learn_id();
+      return join_library();
     case Stage::joins:
-      return learn_joins();
+      return conclude_negotiation();
     default:
       return {};
   }
 }
 
-// The same on all ranks, also on those that have no library to ask.
+// Why the ranks cannot use the library together. The result is the same on all ranks, also on those without a library,
+// because the first loop returns before library_ is used.
 Status DeviceCollectives::conflict() const {
   for (std::size_t i = 0; i < all_facts_.size(); ++i) {
     if (all_facts_[i].version != 0) continue;
@@ -99,25 +102,25 @@ Status DeviceCollectives::conflict() const {
                     parts_.config->device_collectives));
   }
   for (std::size_t i = 0; i < members().size(); ++i) {
-    const Circle circle = circle_of(i);
-    if (circle.first != i) continue;
-    FDL_RETURN_IF_ERROR(library_->conflict(circle.of(all_facts_), circle.of(members())));
+    const LibraryGroup library_group = library_group_of(i);
+    if (library_group.first != i) continue;
+    FDL_RETURN_IF_ERROR(library_->conflict(library_group.of(all_facts_), library_group.of(members())));
   }
   return {};
 }
 
-DeviceCollectives::Circle DeviceCollectives::circle_of(std::size_t member) const {
+DeviceCollectives::LibraryGroup DeviceCollectives::library_group_of(std::size_t member) const {
   if (!is_hierarchical()) return {0, members().size()};
   const auto locals = static_cast<std::size_t>(parts_.shape.ranks_per_host);
   if (library_is_between()) return {member % locals, members().size() / locals, locals};
   return {member / locals * locals, locals};
 }
 
-Status DeviceCollectives::judge() {
-  if (Status against = conflict(); !against.ok()) return go_without(against);
+Status DeviceCollectives::choose_backend() {
+  if (Status against = conflict(); !against.ok()) return reject_library(against);
   stage_ = Stage::id;
   const auto me = static_cast<std::size_t>(parts_.rank);
-  if (circle_of(me).first == me) {
+  if (library_group_of(me).first == me) {
     auto made = library_->make_id();
     id_.word = Word::of(made.status());
     if (made.ok()) id_.id = *made;
@@ -126,28 +129,31 @@ Status DeviceCollectives::judge() {
   return {};
 }
 
-Status DeviceCollectives::learn_id() {
+// Distributes the id and joins the library. join() returns at once; the ranks then exchange whether it succeeded.
+Status DeviceCollectives::join_library() {
   for (std::size_t i = 0; i < all_ids_.size(); ++i) {
     const Status made = all_ids_[i].word.status();
-    if (!made.ok()) return go_without(made.while_doing(fmt::format("{} made an id for all", name_of_member(i))));
+    if (!made.ok()) return reject_library(made.while_doing(fmt::format("{} made an id for all", name_of_member(i))));
   }
   stage_ = Stage::joins;
   const auto me = static_cast<std::size_t>(parts_.rank);
-  const Circle circle = circle_of(me);
-  auto joined = library_->join(all_ids_[circle.first].id, static_cast<int>((me - circle.first) / circle.apart),
-                               circle.of(members()), device_, Deadline::after_seconds(parts_.config->start_timeout_s));
+  const LibraryGroup library_group = library_group_of(me);
+  auto joined = library_->join(
+      all_ids_[library_group.first].id, static_cast<int>((me - library_group.first) / library_group.apart),
+      library_group.of(members()), device_, Deadline::after_seconds(parts_.config->start_timeout_s));
   outcome_ = Word::of(joined.status());
   if (joined.ok()) joined_ = joined.take();
   gather(&outcome_, sizeof outcome_, all_outcomes_.data());
   return {};
 }
 
-Status DeviceCollectives::learn_joins() {
+// All ranks have joined, or all use staging. From here on the choice of the backend is final.
+Status DeviceCollectives::conclude_negotiation() {
   for (std::size_t i = 0; i < all_outcomes_.size(); ++i) {
     const Status one = all_outcomes_[i].status();
-    if (!one.ok()) return go_without(one.while_doing(fmt::format("{} joined the others", name_of_member(i))));
+    if (!one.ok()) return reject_library(one.while_doing(fmt::format("{} joined the others", name_of_member(i))));
   }
-  stage_ = Stage::settled;
+  stage_ = Stage::negotiated;
   by_library_ = joined_.get();
   scratch_->belong_to(*library_, *by_library_, !is_hierarchical());
   log_at(parts_.rank == 0 ? LogLevel::info : LogLevel::debug,
@@ -157,15 +163,15 @@ Status DeviceCollectives::learn_joins() {
                               : "");
   if (is_hierarchical()) {
     FDL_RETURN_IF_ERROR(compose());
-  } else if (auto lanes = library_->channels_of(*joined_); lanes != nullptr) {
+  } else if (auto channels = library_->channels_of(*joined_); channels != nullptr) {
     schedules_ =
-        std::make_unique<DeviceSchedules>(std::move(lanes), device_, parts_.rank, parts_.shape, *parts_.config);
+        std::make_unique<DeviceSchedules>(std::move(channels), device_, parts_.rank, parts_.shape, *parts_.config);
   }
   if (joined_->wake_fd() >= 0) FDL_RETURN_IF_ERROR(poller_.add(joined_->wake_fd(), 1));
   return {};
 }
 
-// Staging runs what the library does not.
+// Composes the library's collectives with staged ones, which run the side that the library does not.
 Status DeviceCollectives::compose() {
   const HierarchicalCollectives::Place place{.local_rank = parts_.rank % parts_.shape.ranks_per_host,
                                              .local_size = parts_.shape.ranks_per_host,
@@ -183,16 +189,16 @@ Status DeviceCollectives::compose() {
   return {};
 }
 
-// All ranks come here alike, with the same words.
-Status DeviceCollectives::go_without(const Status& why) {
+// All ranks come here together, with the same reason, and use staging from now on.
+Status DeviceCollectives::reject_library(const Status& why) {
   if (joined_ != nullptr) {
     joined_->interrupt(why);
     joined_.reset();
   }
-  stage_ = Stage::settled;
+  stage_ = Stage::negotiated;
   const auto any = [&](const auto& has) { return std::any_of(all_facts_.begin(), all_facts_.end(), has); };
   if (any([](const DeviceFacts& facts) { return facts.required != 0; })) {
-    refused_ = Status(Code::unsupported, "device_collectives=nccl cannot be: " + why.text());
+    refused_ = Status(Code::unsupported, "device_collectives=nccl is not possible: " + why.text());
     return {};
   }
   if (parts_.rank == 0 && parts_.config->device_collectives != "staged") {
@@ -203,7 +209,7 @@ Status DeviceCollectives::go_without(const Status& why) {
   return {};
 }
 
-// ---- the room for packing
+// ---- The scratch buffer
 
 void DeviceCollectives::begin_scratch() {
   scratch_step_ = ScratchStep::emptying;
@@ -224,24 +230,24 @@ bool DeviceCollectives::progress_scratch() {
   return true;
 }
 
-// Buckets are cut by the room's size: it is the same on all ranks. They tell each other once where all have as much;
-// else those that have more than another shrink to as much as that one, and may come to have less still.
+// Buckets are cut by the buffer's size, so it must be the same on all ranks. One exchange is enough if all have equally
+// much. Otherwise the ranks that have more shrink to the least size, may end up with even less, and exchange again.
 Result<bool> DeviceCollectives::advance_scratch() {
   if (scratch_step_ == ScratchStep::emptying) {
     FDL_ASSIGN_OR_RETURN(const bool emptied, scratch_->emptied());
     if (!emptied) return false;
     FDL_RETURN_IF_ERROR(scratch_->take(*scratch_bytes_));
-    tell_scratch();
+    exchange_scratch();
   }
   for (;;) {
     const bool moved = !host_outcome_.done && host_->progress();
     if (!host_outcome_.done) return moved;
-    FDL_RETURN_IF_ERROR(host_outcome_.status.while_doing("telling each other of room on their devices"));
-    const std::size_t least = least_room();
+    FDL_RETURN_IF_ERROR(host_outcome_.status.while_doing("exchanging the sizes of scratch buffers"));
+    const std::size_t least = least_scratch();
     const auto has_more = [least](const ScratchWord& word) { return word.bytes > least; };
     if (std::none_of(all_scratch_words_.begin(), all_scratch_words_.end(), has_more)) break;
     if (has_more(scratch_word_)) FDL_RETURN_IF_ERROR(scratch_->shrink(least));
-    tell_scratch();
+    exchange_scratch();
   }
   FDL_RETURN_IF_ERROR(keep_scratch());
   *scratch_bytes_ = scratch_->bytes();
@@ -250,7 +256,7 @@ Result<bool> DeviceCollectives::advance_scratch() {
   return true;
 }
 
-void DeviceCollectives::tell_scratch() {
+void DeviceCollectives::exchange_scratch() {
   scratch_step_ = ScratchStep::agreeing;
   scratch_word_ = {.bytes = scratch_->bytes(), .is_librarys = scratch_->has_librarys()};
   if (members().size() > 1) return gather(&scratch_word_, sizeof scratch_word_, all_scratch_words_.data());
@@ -259,8 +265,8 @@ void DeviceCollectives::tell_scratch() {
   host_outcome_.finish();
 }
 
-// A rank that has none at all takes the host's, and keeps nobody from having more.
-std::size_t DeviceCollectives::least_room() const {
+// A rank without device memory takes pinned host memory, so it does not limit the other ranks.
+std::size_t DeviceCollectives::least_scratch() const {
   std::size_t least = DeviceScratch::size_for(*scratch_bytes_);
   for (const ScratchWord& word : all_scratch_words_) {
     if (word.bytes > 0) least = std::min<std::size_t>(least, word.bytes);
@@ -271,17 +277,17 @@ std::size_t DeviceCollectives::least_room() const {
 Status DeviceCollectives::keep_scratch() {
   const bool all_have_librarys = std::all_of(all_scratch_words_.begin(), all_scratch_words_.end(),
                                              [](const ScratchWord& word) { return word.is_librarys != 0; });
-  FDL_RETURN_IF_ERROR(scratch_->keep(least_room(), all_have_librarys));
-  tell_of_lack();
+  FDL_RETURN_IF_ERROR(scratch_->keep(least_scratch(), all_have_librarys));
+  log_shortage();
   return {};
 }
 
-// This rank's alone: who has enough has nothing to tell.
-void DeviceCollectives::tell_of_lack() const {
+// Logs why this rank lacks memory; a rank that has what was requested logs nothing.
+void DeviceCollectives::log_shortage() const {
   const std::string me = name_of_member(static_cast<std::size_t>(parts_.rank));
   if (scratch_->lack().ok()) {
     if (scratch_->librarys_lack().ok()) return;
-    return log_info("{}: {}; the fusion buffer is other memory, which {} does not know", me,
+    return log_info("{}: {}; the fusion buffer is other memory, not registered with {}", me,
                     scratch_->librarys_lack().text(), library_->name());
   }
   const std::string what =

@@ -1,4 +1,4 @@
-// CompletionNotifier: a bell for devices to ring, which outlives whoever sleeps on it.
+// CompletionNotifier lends an Event that a device's stream rings when queued work has run.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,9 @@
 
 namespace fdl {
 
-// A stream may ring long after the collective that asked for it has been given up. So bells are lent from a store that
-// never ends one: a late ring then wakes its next owner once for nothing.
+// A stream may ring long after the collective that requested it was abandoned. The events therefore come from a store
+// that never destroys one: a late ring at most wakes the event's next owner once without need. take() and the
+// destructor may run on any thread.
 class CompletionNotifier {
  public:
   static Result<CompletionNotifier> take() {
@@ -47,7 +48,7 @@ class CompletionNotifier {
     std::vector<const Event*> free FDL_GUARDED_BY(mutex);
   };
   static Store& the_store() {
-    static auto* store = new Store;  // devices' threads may ring while the process ends
+    static auto* store = new Store;  // intentionally leaked: devices' threads may ring while the process exits
     return *store;
   }
   explicit CompletionNotifier(const Event* event) : event_(event) {}

@@ -1,4 +1,4 @@
-// DeviceCollectives: one collective at a time, once it is settled who runs it, and the end.
+// DeviceCollectives runs one collective at a time with the backend that was negotiated, and ends it on failures.
 #include "engine/device/device_collectives.h"
 
 #include <fmt/format.h>
@@ -9,18 +9,18 @@
 namespace fdl {
 namespace {
 
-Status check_wish(const std::string& wish) {
+Status check_setting(const std::string& wish) {
   for (const char* known : {"auto", "nccl", "staged", "hierarchical", "nccl_between"}) {
     if (wish == known) return {};
   }
   return Status(Code::invalid_argument,
-                fmt::format("device_collectives={}: there is nccl, staged, hierarchical, nccl_between and auto", wish));
+                fmt::format("device_collectives={}: must be auto, nccl, staged, hierarchical or nccl_between", wish));
 }
 
 }  // namespace
 
 Result<std::unique_ptr<DeviceCollectives>> DeviceCollectives::make(Parts parts, Device& device) {
-  FDL_RETURN_IF_ERROR(check_wish(parts.config->device_collectives));
+  FDL_RETURN_IF_ERROR(check_setting(parts.config->device_collectives));
   FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
   const auto rank = parts.rank;
   const auto size = static_cast<int>(parts.members->size());
@@ -31,7 +31,7 @@ Result<std::unique_ptr<DeviceCollectives>> DeviceCollectives::make(Parts parts, 
   FDL_ASSIGN_OR_RETURN(made->scratch_, DeviceScratch::make(device));
   FDL_RETURN_IF_ERROR(made->poller_.add(made->staged_->wake_fd(), 0));
   FDL_RETURN_IF_ERROR(made->poller_.add(made->scratch_->fd(), 2));
-  if (size == 1) made->stage_ = Stage::settled;  // nobody to agree with
+  if (size == 1) made->stage_ = Stage::negotiated;  // a single rank has nothing to negotiate
   return made;
 }
 
@@ -45,7 +45,7 @@ DeviceCollectives::DeviceCollectives(Parts parts, Device& device, Poller poller)
       all_scratch_words_(parts_.members->size()),
       all_registration_words_(parts_.members->size()) {}
 
-// The room first is forgotten by the library, and ends after it.
+// The library must unregister the scratch buffer before its collectives end; the buffer itself ends after them.
 DeviceCollectives::~DeviceCollectives() {
   if (scratch_ != nullptr) scratch_->leave(Deadline::after_seconds(parts_.config->suspect_after_s));
   schedules_.reset();
@@ -57,7 +57,7 @@ void DeviceCollectives::start(const CollectiveSpec& spec, Buffers buffers, Compl
   start_or_negotiate(spec, completion);
 }
 
-// All ranks are settled when one is: at the same collective.
+// The negotiation ends on all ranks at the same collective, so all ranks give the same answer here.
 bool DeviceCollectives::takes_group(const CollectiveSpec& spec) const {
   if (!can(spec) || !is_negotiated() || !refused_.ok()) return false;
   return runner_for(spec).takes_group(spec);
@@ -70,9 +70,10 @@ void DeviceCollectives::launch_group(std::span<const Call> calls, Completion& co
   spec_ = *calls.front().spec;
   running_ = &runner_for(spec_);
   running_->launch_group(calls, completion);
-  let_go_if(completion.done);
+  release_if(completion.done);
 }
 
+// A scratch request or a symmetric allocation takes the place of a collective, also in the negotiation.
 void DeviceCollectives::make_room(const CollectiveSpec& spec, std::size_t& bytes, void*& memory,
                                   Completion& completion) {
   scratch_bytes_ = &bytes;
@@ -98,13 +99,14 @@ void DeviceCollectives::start_or_negotiate(const CollectiveSpec& spec, Completio
                     fdl::name_of(spec.collective), spec.device->name(), device_.name())));
   }
   spec_ = spec;
-  if (stage_ == Stage::settled) return dispatch();
+  if (stage_ == Stage::negotiated) return dispatch();
   facts_ = own_facts();
   stage_ = Stage::facts;
   gather(&facts_, sizeof facts_, all_facts_.data());
   progress();
 }
 
+// The host runs collectives whose named algorithm has no channels on the device.
 Collectives& DeviceCollectives::runner_for(const CollectiveSpec& spec) const {
   if (schedules_ != nullptr && schedules_->can(spec)) return *schedules_;
   const bool named = !is_auto(spec.algorithm) && spec.algorithm != kWhole;
@@ -120,11 +122,11 @@ void DeviceCollectives::dispatch() {
   running_ = &runner_for(spec_);
   const Completion* completion = completion_;
   running_->start(spec_, buffers_, *completion_);
-  let_go_if(completion->done);
+  release_if(completion->done);
 }
 
-// True if it was done, and is its owner's again.
-bool DeviceCollectives::let_go_if(bool done) {
+// If the collective is done, it belongs to its owner again. Returns `done`.
+bool DeviceCollectives::release_if(bool done) {
   if (!done) return false;
   running_ = nullptr;
   completion_ = nullptr;
@@ -140,9 +142,10 @@ void DeviceCollectives::finish(Status outcome) {
   std::exchange(completion_, nullptr)->finish(std::move(outcome));
 }
 
-// What is in flight may wait, on the device, for what the library was given before, and lanes move with what they
-// belong to: the library is looked after beside whoever else is at work. True if it has moved or failed.
-bool DeviceCollectives::look_after_library() {
+// Work in flight may wait on the device for what the library was given before, and channels progress with the
+// collectives that they belong to. So the library makes progress beside whatever else runs. Returns whether it has
+// moved or failed.
+bool DeviceCollectives::progress_library() {
   if (by_library_ == nullptr || running_ == by_library_ || completion_ == nullptr || !ended_.ok()) return false;
   const bool moved = by_library_->progress();
   const Status met = library_->status_of(*by_library_);
@@ -151,19 +154,19 @@ bool DeviceCollectives::look_after_library() {
 }
 
 bool DeviceCollectives::progress() {
-  bool moved = look_after_library();
+  bool moved = progress_library();
   if (!ended_.ok()) return moved;
   if (running_ != nullptr) {
     moved |= running_->progress();
-    return let_go_if(completion_->done) || moved;
+    return release_if(completion_->done) || moved;
   }
   if (scratch_step_ != ScratchStep::none) return progress_scratch() || moved;
   if (completion_ == nullptr) return joined_ != nullptr && joined_->progress();
-  while (stage_ != Stage::settled) {
+  while (stage_ != Stage::negotiated) {
     moved |= !host_outcome_.done && host_->progress();
     if (!host_outcome_.done) return moved;
     host_ = nullptr;
-    Status next = host_outcome_.status.while_doing("telling each other of their devices");
+    Status next = host_outcome_.status.while_doing("exchanging facts about devices");
     if (next.ok()) next = take_next_step();
     if (!next.ok()) {
       ended_ = next;
@@ -175,13 +178,13 @@ bool DeviceCollectives::progress() {
   return true;
 }
 
-// ---- the end, and questions
+// ---- End and queries
 
 void DeviceCollectives::interrupt(const Status& why) {
   if (!ended_.ok()) return;
   ended_ = why;
   if (host_ != nullptr) host_->interrupt(why);
-  // What is queued may still run on others' devices: who leaves in good order leaves it be.
+  // Queued work may still run on other ranks' devices. A rank that leaves in good order does not interrupt it.
   const bool in_order = why.code() == Code::shut_down && completion_ == nullptr;
   if (joined_ != nullptr && !in_order) joined_->interrupt(why);
   if (schedules_ != nullptr) schedules_->interrupt(why);
@@ -225,21 +228,22 @@ Collectives* DeviceCollectives::host_at_work() const {
 
 std::string DeviceCollectives::phase() const {
   if (running_ != nullptr) return fmt::format("{}, {}", running_->name(), running_->phase());
-  if (scratch_step_ == ScratchStep::forgetting) return "giving back memory that nobody holds";
+  if (scratch_step_ == ScratchStep::forgetting) return "unregistering memory that is no longer used";
   if (scratch_step_ == ScratchStep::emptying && symmetric_allocation_ != nullptr)
     return "waiting until the memory that was freed is unused";
-  if (scratch_step_ == ScratchStep::emptying) return "waiting until the memory for packing is free";
+  if (scratch_step_ == ScratchStep::emptying) return "waiting until the scratch buffer is free";
   if (host_ == nullptr) return {};
-  const std::string_view what = is_negotiated()          ? "telling each other of room on their devices"
-                                : stage_ == Stage::facts ? "telling each other of their devices"
+  const std::string_view what = is_negotiated()          ? "exchanging the sizes of scratch buffers"
+                                : stage_ == Stage::facts ? "exchanging facts about devices"
                                 : stage_ == Stage::id    ? "waiting for the library's id"
-                                                         : "telling each other who could join";
+                                                         : "exchanging whether each rank could join";
   const std::string on_host = host_->phase();
   return fmt::format("{}: {}", what, on_host.empty() ? host_->name() : std::string_view(on_host));
 }
 
 bool DeviceCollectives::prepare_to_sleep() {
   library_may_sleep_ = joined_ != nullptr && is_negotiated();
+  // The event of the scratch buffer is the one to sleep on while it is being emptied.
   if (library_may_sleep_ && !joined_->prepare_to_sleep()) return false;
   if (scratch_step_ == ScratchStep::emptying) return scratch_->prepare_to_sleep();
   if (running_ == nullptr || running_ == joined_.get()) return true;

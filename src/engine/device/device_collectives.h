@@ -1,4 +1,5 @@
-// DeviceCollectives: who runs a communicator's collectives on devices: the library where all ranks can, else staging.
+// DeviceCollectives runs a communicator's collectives on device memory: by the library where all ranks can use it, by
+// staging through host memory otherwise.
 #pragma once
 
 #include <array>
@@ -20,20 +21,22 @@
 
 namespace fdl {
 
-// Where it is wished (device_collectives=hierarchical) the library runs what is inside a host and staging what is
-// between hosts, or (nccl_between) the other way round: see HierarchicalCollectives.
+// With device_collectives=hierarchical the library runs the part inside each host and staging runs the part between
+// hosts; with nccl_between it is the other way round (see HierarchicalCollectives).
 //
-// A collective that asks for an algorithm by name is run by that, over the library's lanes; where there are none, by
-// the host's.
+// A collective that names an algorithm is run by that algorithm over the library's channels, or on the host where the
+// library has none.
 //
-// At the first collective the ranks tell each other what they have, by a collective on the host's memory, and come to
-// the same verdict; nothing of the library is touched before. If it is for the library, the first rank's id travels
-// likewise, and each rank tells the others whether it could join: so none waits for one that cannot come.
+// Backend negotiation: at the first collective the ranks exchange their facts by a collective on host memory, and each
+// computes the same decision. The library is not touched before. If it is chosen, the first rank's id is distributed
+// the same way, and each rank reports whether it could join, so that no rank waits for one that cannot.
 //
-// All ranks must call with devices or all without: as ordered collectives are matched by position alone, a rank that
-// calls with memory of the host meets another collective there. At the first one, and where collectives are staged,
-// that is a mismatch which both name (or, in a staged one of a single segment, works). Later ones, which the library
-// runs, wait for the rank as for one that never calls, until a deadline ends them.
+// All ranks must call with device memory, or all with host memory. Ordered collectives are matched by position alone,
+// so a rank that calls with host memory meets another collective. At the first collective, and where collectives are
+// staged, that is a mismatch that both ranks report (or, in a staged one of a single segment, it works). Later
+// collectives, which the library runs, wait for that rank until a deadline ends them.
+//
+// One thread drives the object together with its communicator.
 class DeviceCollectives final : public Collectives {
  public:
   struct Parts {
@@ -41,15 +44,15 @@ class DeviceCollectives final : public Collectives {
     const std::vector<Member>* members = nullptr;
     GroupShape shape;
     const Config* config = nullptr;
-    // Looked for when first needed; an error says why there is none. Empty: there is none.
+    // Called when the library is first needed; an error says why there is none. Empty: there is none.
     std::function<Result<DeviceLibrary*>()> library;
     StagedCollectives::HostRunner choose_host;
-    // For what the library does not run of the two: makes the collectives, on the host's memory, of the ranks in my
-    // place on each host (`between`), or of my host's. Empty where hosts do not hold equally many ranks, more than one
-    // of them, in neighbouring blocks.
+    // Makes the collectives on host memory for the side that the library does not run: of the ranks with this local
+    // rank on each host (`between`), or of this host's ranks. Empty unless all hosts have equally many ranks, more than
+    // one, in contiguous blocks.
     std::function<std::unique_ptr<Collectives>(bool between)> side_of_hosts;
   };
-  // All in `parts`, and the device, outlive this object.
+  // Everything that `parts` refers to, and the device, outlive this object.
   static Result<std::unique_ptr<DeviceCollectives>> make(Parts parts, Device& device);
   ~DeviceCollectives() override;
 
@@ -63,31 +66,31 @@ class DeviceCollectives final : public Collectives {
   void interrupt(const Status& why) override;
   std::string phase() const override;
 
-  // Memory in which vectors can be packed again and again, as start() in the place of a collective: all ranks ask for
-  // as much. It is good, for what is queued on the spec's stream, until the next one is asked for or this object ends;
-  // the stream lasts as long, and is the same each time. `bytes` becomes what there is: the same on all ranks, and less
-  // where one has no more. Asked for once more it is looked for once more.
+  // Starts, in the place of a collective, the allocation of a scratch buffer for packing; all ranks request as many
+  // bytes. `bytes` becomes the size that was agreed on: the same on all ranks, less where a rank has no more. The
+  // buffer is valid for work on the spec's stream until the next request or the end of this object. The stream lives as
+  // long and is the same for each request. A repeated request tries to allocate again.
   void make_room(const CollectiveSpec& spec, std::size_t& bytes, void*& memory, Completion& completion);
 
-  // Memory for this rank's own tensors, likewise: all ranks ask for as much. Where one has none, all are refused alike.
-  // What was let go on all ranks by then is given back.
+  // Starts, in the same way, a symmetric allocation for the rank's own tensors. If one rank has no memory, all ranks
+  // get the same refusal. Also unregisters memory that was released on all ranks by then.
   void hold(const CollectiveSpec& spec, SymmetricAllocation& symmetric_allocation, Completion& completion);
 
-  // Why this has ended, also where that was noticed while nothing was in flight.
+  // Why the collectives have ended, including failures that occurred while nothing was in flight.
   Status status() const;
 
-  // How far the device is with what the library has queued there. While nobody drives; errors it has met are status().
+  // How far the device is with the library's queued work. Called while no thread drives; status() has the errors.
   DeviceLibrary::Work look_at_work();
 
-  // Whether the ranks have come to their verdict; then, whether such a collective goes through the host, and else who
-  // runs it and by which algorithm where there is a choice.
-  bool is_negotiated() const { return stage_ == Stage::settled; }
+  // Whether the ranks have chosen a backend. After that: whether such a collective is staged through the host, and
+  // otherwise what runs it and by which algorithm, where there is a choice.
+  bool is_negotiated() const { return stage_ == Stage::negotiated; }
   bool stages(const CollectiveSpec& spec) const;
   std::string_view runner_name(const CollectiveSpec& spec) const;
   std::string_view algorithm_of(const CollectiveSpec& spec) const;
-  // "staged over shared memory", kept as long as this object.
+  // Returns "staged over shared memory"; the text lives as long as this object.
   std::string_view staged_over(std::string_view host) const;
-  // Who runs something on the host for this one now; null: nobody.
+  // The host collectives that work for this object now, or null.
   Collectives* host_at_work() const;
 
   int wake_fd() const override { return poller_.fd(); }
@@ -95,8 +98,8 @@ class DeviceCollectives final : public Collectives {
   void finish_sleep() override;
 
  private:
-  enum class Stage : uint8_t { unknown, facts, id, joins, settled };
-  // How one rank tells the others how it fared. As large as its text, so that it can travel as its bytes.
+  enum class Stage : uint8_t { unknown, facts, id, joins, negotiated };
+  // A rank's status for the other ranks. It is sent as bytes, so the text is stored in place and may be cut.
   struct Word {
     int32_t code = 0;
     char text[508] = {};
@@ -109,17 +112,17 @@ class DeviceCollectives final : public Collectives {
     DeviceLibrary::Id id{};
   };
 
-  // What a rank tells of its room for packing: how much it has, and whether that is the library's.
+  // What a rank reports of its scratch buffer.
   struct ScratchWord {
-    uint64_t bytes = 0;  // 0: none at all
-    uint64_t is_librarys = 0;
+    uint64_t bytes = 0;        // 0: it has none
+    uint64_t is_librarys = 0;  // the library allocated it
   };
 
-  // What a rank tells where memory is to be held: how it fared, and which of it nobody there uses any more.
+  // What a rank reports during a symmetric allocation: its status, and registrations that are unused on this rank.
   struct RegistrationWord {
     Word word;
     int64_t is_librarys = 0;
-    std::array<int64_t, 63> unused{};  // numbers, and then -1
+    std::array<int64_t, 63> unused{};  // numbers of allocations, filled up with -1
   };
 
   DeviceCollectives(Parts parts, Device& device, Poller poller);
@@ -127,12 +130,12 @@ class DeviceCollectives final : public Collectives {
   std::string name_of_member(std::size_t member) const;
   bool is_hierarchical() const { return parts_.config->device_collectives == "hierarchical" || library_is_between(); }
   bool library_is_between() const { return parts_.config->device_collectives == "nccl_between"; }
-  // The ranks that join the library together, those of `member`: all, those of its host, or those in its place on all
-  // hosts.
-  struct Circle {
+  // The ranks that join the library together with one rank: all ranks, those of its host, or those with its local rank
+  // on all hosts.
+  struct LibraryGroup {
     std::size_t first = 0;
     std::size_t count = 0;
-    std::size_t apart = 1;
+    std::size_t apart = 1;  // distance between consecutive members
 
     template <typename T>
     std::vector<T> of(const std::vector<T>& all) const {
@@ -141,35 +144,35 @@ class DeviceCollectives final : public Collectives {
       return mine;
     }
   };
-  Circle circle_of(std::size_t member) const;
+  LibraryGroup library_group_of(std::size_t member) const;
 
   void start_or_negotiate(const CollectiveSpec& spec, Completion& completion);
   Status take_next_step();
   void gather(const void* mine, std::size_t bytes, void* all);
   DeviceFacts own_facts();
   Status conflict() const;
-  Status judge();
-  Status go_without(const Status& why);
-  Status learn_id();
-  Status learn_joins();
+  Status choose_backend();
+  Status reject_library(const Status& why);
+  Status join_library();
+  Status conclude_negotiation();
   Status compose();
   Collectives& runner_for(const CollectiveSpec& spec) const;
   void dispatch();
-  bool let_go_if(bool done);
-  bool look_after_library();
+  bool release_if(bool done);
+  bool progress_library();
   void begin_scratch();
   bool progress_scratch();
   Result<bool> advance_scratch();
-  void tell_scratch();
-  std::size_t least_room() const;
+  void exchange_scratch();
+  std::size_t least_scratch() const;
   Status keep_scratch();
-  void tell_of_lack() const;
+  void log_shortage() const;
   Status begin_registration();
-  void tell_registration();
+  void exchange_registration();
   void list_unused();
-  DeviceLibrary* holders_library() const;  // that is to know what is held; null: none
+  DeviceLibrary* registering_library() const;  // the library that registers symmetric memory, or null
   Result<bool> advance_registration();
-  void learn_registration();
+  void read_registrations();
   Result<bool> forget_unused();
   Status keep_registration();
   void finish(Status outcome);
@@ -178,18 +181,19 @@ class DeviceCollectives final : public Collectives {
   Device& device_;
   Poller poller_;
   Stage stage_ = Stage::unknown;
-  DeviceLibrary* library_ = nullptr;                          // null: this rank has none
-  std::map<int64_t, std::shared_ptr<SymmetricMemory>> held_;  // what the library knows, by number; ends after it
-  int64_t next_held_ = 0;
-  std::unique_ptr<Collectives> side_of_hosts_;  // on the host's memory, where they are needed
-  std::unique_ptr<Collectives> joined_;         // by the library; with others beside it, where that is wished
-  Collectives* by_library_ = nullptr;           // in joined_, or that
-  std::unique_ptr<DeviceSchedules> schedules_;  // over the lanes of joined_, where that has any
+  DeviceLibrary* library_ = nullptr;  // null: this rank has none
+  // Allocations that the library has registered, by number. They are destroyed after joined_.
+  std::map<int64_t, std::shared_ptr<SymmetricMemory>> registered_;
+  int64_t next_number_ = 0;
+  std::unique_ptr<Collectives> side_of_hosts_;  // on host memory; set for a hierarchical backend
+  std::unique_ptr<Collectives> joined_;         // the library's collectives, possibly inside a hierarchical composition
+  Collectives* by_library_ = nullptr;           // the library's own collectives: joined_ or a part of it
+  std::unique_ptr<DeviceSchedules> schedules_;  // over the channels of joined_, if it has any
   std::unique_ptr<DeviceScratch> scratch_;
   std::unique_ptr<StagedCollectives> staged_;
-  Status refused_;  // why there are no collectives on devices, where staging is not wanted
+  Status refused_;  // why collectives on devices are impossible, if the configuration excludes staging
 
-  // What the ranks tell each other while they settle, and when the room grows.
+  // State of the exchanges between ranks, during backend negotiation and allocations.
   Collectives* host_ = nullptr;
   Completion host_outcome_;
   CollectiveSpec host_spec_;
@@ -210,19 +214,19 @@ class DeviceCollectives final : public Collectives {
   Collectives* running_ = nullptr;
   bool library_may_sleep_ = false;
 
-  // Or the room that is asked for.
-  enum class ScratchStep : uint8_t { none, emptying, agreeing, telling, forgetting };
+  // The scratch request in flight.
+  enum class ScratchStep : uint8_t { none, emptying, agreeing, exchanging, forgetting };
   ScratchStep scratch_step_ = ScratchStep::none;
   std::size_t* scratch_bytes_ = nullptr;
   void** scratch_memory_ = nullptr;
-  // Or memory to be held.
+  // The symmetric allocation in flight.
   SymmetricAllocation* symmetric_allocation_ = nullptr;
   std::shared_ptr<SymmetricMemory> taken_;
-  bool group_is_through_ = false;  // with all that was queued when memory was asked for
+  bool group_is_through_ = false;  // all work that was queued before the request has run
   RegistrationWord registration_word_;
   std::vector<RegistrationWord> all_registration_words_;
   std::vector<int64_t> to_forget_;
-  Status ended_;
+  Status ended_;  // not OK once the object has failed or was interrupted
   mutable std::set<std::string, std::less<>> names_;
 };
 

@@ -1,4 +1,4 @@
-// DeviceMemory: one allocation, and which of the two kinds it is.
+// DeviceMemory frees one allocation with the function of its kind.
 #include "engine/device/device_memory.h"
 
 #include <utility>

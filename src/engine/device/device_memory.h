@@ -1,5 +1,4 @@
-// DeviceMemory: memory in which a device works: its own or, where it has no more, pinned memory of the host, which it
-// reaches slowly.
+// DeviceMemory owns memory in which a device works: its own, or pinned host memory, which the device reaches slowly.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +9,7 @@
 
 namespace fdl {
 
-// What is queued when it ends may still use it. The device outlives it.
+// Work that is queued when the object is destroyed may still use the memory. The device outlives the object.
 class DeviceMemory {
  public:
   static Result<DeviceMemory> of_device(Device& device, std::size_t bytes);

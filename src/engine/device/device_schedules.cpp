@@ -1,4 +1,4 @@
-// DeviceSchedules: lowers a schedule to rounds once, then queues them one after the other.
+// DeviceSchedules lowers each schedule to rounds once, and queues the rounds in order.
 #include "engine/device/device_schedules.h"
 
 #include <fmt/format.h>
@@ -18,8 +18,8 @@
 namespace fdl {
 namespace {
 
-constexpr std::size_t kAlignment = 256;
-// Every rank writes the schedules of all: beyond, that takes longer than anyone waits for a collective.
+constexpr std::size_t kAlignment = 256;  // bytes; that of Device::allocate
+// Lowering needs the schedules of all ranks. For larger groups that would take too long at the first collective.
 constexpr int kMostRanks = 512;
 
 bool is_named(std::string_view algorithm) { return !is_auto(algorithm) && algorithm != kWhole; }
@@ -31,16 +31,16 @@ bool rooted(Collective collective) {
 
 }  // namespace
 
-DeviceSchedules::DeviceSchedules(std::unique_ptr<DeviceChannels> lanes, Device& device, int rank,
+DeviceSchedules::DeviceSchedules(std::unique_ptr<DeviceChannels> channels, Device& device, int rank,
                                  const GroupShape& shape, const Config& config)
-    : lanes_(std::move(lanes)), device_(device), rank_(rank), shape_(shape), config_(config) {}
+    : channels_(std::move(channels)), device_(device), rank_(rank), shape_(shape), config_(config) {}
 
 DeviceSchedules::~DeviceSchedules() {
   if (scratch_ != nullptr) device_.release(scratch_);
   if (scratch_used_ != nullptr) device_.end_event(scratch_used_);
 }
 
-// A barrier has nothing for a device to do, and a user's function no code there.
+// A barrier has no work for a device, and a user's reduction has no code for one.
 bool DeviceSchedules::can(const CollectiveSpec& spec) const {
   if (spec.collective == Collective::barrier || spec.reduction.user != nullptr || shape_.ranks > kMostRanks)
     return false;
@@ -48,7 +48,7 @@ bool DeviceSchedules::can(const CollectiveSpec& spec) const {
   return is_named(config_.algorithm) && find_algorithm(spec.collective, config_.algorithm).ok();
 }
 
-// The call's own wish is an order; what the configuration wishes may be impossible for this one.
+// An algorithm in the call is mandatory; one in the configuration is ignored where it is impossible.
 Result<Choice> DeviceSchedules::choose_for(const CollectiveSpec& spec) const {
   const auto bytes = static_cast<int64_t>(known_bytes(spec, shape_.ranks));
   const Need need = need_of(spec, config_.deterministic);
@@ -65,6 +65,7 @@ std::string_view DeviceSchedules::algorithm_of(const CollectiveSpec& spec) const
   return choice.ok() ? choice->algorithm->name : std::string_view();
 }
 
+// Writes the schedules of all ranks, because the rounds of one rank depend on those of its peers.
 Result<const DeviceSchedules::Lowered*> DeviceSchedules::lowered_for(const Algorithm& algorithm, int root,
                                                                      bool in_place) {
   auto& known = lowered_[{&algorithm, root, in_place}];
@@ -106,7 +107,7 @@ void DeviceSchedules::start(const CollectiveSpec& spec, Buffers buffers, Complet
   progress();
 }
 
-// As on the host: scaling writes to output where that is as large as input, and else to a copy.
+// As on the host, scaling writes to output if output is as large as input, and otherwise to a copy of the input.
 Status DeviceSchedules::begin(const CollectiveSpec& spec, Buffers buffers) {
   const auto [alias, input] = aliasing_of(spec, buffers, rank_);
   const bool scales = reduces(spec.collective) && spec.prescale != 1;
@@ -129,7 +130,8 @@ Status DeviceSchedules::begin(const CollectiveSpec& spec, Buffers buffers) {
   return where == input && !scales ? Status() : scale(where, input, bytes, scales ? spec.prescale : 1);
 }
 
-// One block of the device's memory for the copy of the input, the schedule's scratch and its slots.
+// Lays out one block of device memory: the copy of the input, the schedule's scratch, and its slots. Waits on the
+// stream for the previous collective, which may use the block on another stream.
 Status DeviceSchedules::place(std::size_t input_copy_bytes) {
   const Rounds& rounds = running_->rounds;
   std::vector<std::size_t> slot_bytes(static_cast<std::size_t>(rounds.slot_count));
@@ -168,6 +170,7 @@ std::byte* DeviceSchedules::address(ChunkRange range) const {
   return spaces_.of[static_cast<int>(range.space)] + layout_.of(range).offset;
 }
 
+// Device::reduce with a single source multiplies it by the factor.
 Status DeviceSchedules::scale(void* target, const void* source, std::size_t bytes, double factor) {
   if (bytes == 0) return {};
   if (factor == 1) return device_.copy(spec_.stream, target, source, bytes);
@@ -175,7 +178,7 @@ Status DeviceSchedules::scale(void* target, const void* source, std::size_t byte
   return device_.reduce(spec_.stream, spec_.dtype, Op::sum, target, sources, bytes / size_of(spec_.dtype), factor);
 }
 
-// Both ends of a message know its size, and leave out what is empty.
+// Both ends of a message know its size, and omit empty messages.
 bool DeviceSchedules::sends_nothing(const Round& round) const {
   return std::all_of(round.messages.begin(), round.messages.end(), [&](int32_t index) {
     const Step& step = step_at(index);
@@ -183,24 +186,26 @@ bool DeviceSchedules::sends_nothing(const Round& round) const {
   });
 }
 
+// Hands the messages of a round to the library as one group.
 Status DeviceSchedules::post(const Round& round) {
-  FDL_RETURN_IF_ERROR(lanes_->begin_group());
+  FDL_RETURN_IF_ERROR(channels_->begin_group());
   for (const int32_t index : round.messages) {
     const Step& step = step_at(index);
     const ChunkRange range = step.kind == StepKind::send ? step.source : step.target;
     const std::size_t bytes = layout_.of(range).bytes;
     if (bytes == 0) continue;
     if (step.kind == StepKind::send) {
-      FDL_RETURN_IF_ERROR(lanes_->send(spec_.stream, step.peer, address(range), bytes));
+      FDL_RETURN_IF_ERROR(channels_->send(spec_.stream, step.peer, address(range), bytes));
     } else {
       const int32_t slot = running_->rounds.slots[static_cast<std::size_t>(index)];
       std::byte* target = slot < 0 ? address(range) : spaces_.slots[static_cast<std::size_t>(slot)];
-      FDL_RETURN_IF_ERROR(lanes_->recv(spec_.stream, step.peer, target, bytes));
+      FDL_RETURN_IF_ERROR(channels_->recv(spec_.stream, step.peer, target, bytes));
     }
   }
-  return lanes_->end_group();
+  return channels_->end_group();
 }
 
+// Queues the local work of a round. Copies that a reduction carries out are skipped.
 Status DeviceSchedules::work(const Round& round) {
   for (const int32_t index : round.work) {
     const Step& step = step_at(index);
@@ -233,17 +238,18 @@ Status DeviceSchedules::fold(const Step& step, std::size_t index) {
                         1);
 }
 
-// True if anything moved. What comes after a group is queued once the library has queued the group.
+// Queues rounds and returns whether anything moved. The work of a round is queued once the library has queued its
+// messages, which keeps the order on the stream.
 Result<bool> DeviceSchedules::advance() {
   const auto& rounds = running_->rounds.rounds;
   bool moved = false;
   for (; round_ < rounds.size(); ++round_, posted_ = false) {
     if (!sends_nothing(rounds[round_])) {
-      FDL_ASSIGN_OR_RETURN(bool ready, lanes_->ready());
+      FDL_ASSIGN_OR_RETURN(bool ready, channels_->ready());
       if (ready && !posted_) {
         FDL_RETURN_IF_ERROR(post(rounds[round_]));
         posted_ = moved = true;
-        FDL_ASSIGN_OR_RETURN(ready, lanes_->ready());
+        FDL_ASSIGN_OR_RETURN(ready, channels_->ready());
       }
       if (!ready) return moved;
     }
@@ -287,7 +293,7 @@ std::string DeviceSchedules::phase() const {
 
 bool DeviceSchedules::prepare_to_sleep() {
   if (completion_ == nullptr) return true;
-  const auto ready = lanes_->ready();
+  const auto ready = channels_->ready();
   return ready.ok() && !*ready;
 }
 

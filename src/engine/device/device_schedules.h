@@ -1,4 +1,4 @@
-// DeviceSchedules: our own algorithms on a device's memory, their messages over lanes between devices.
+// DeviceSchedules runs the catalog's algorithms on device memory, with messages over channels between devices.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,17 @@
 
 namespace fdl {
 
-// Everything is queued on the user's stream, round by round: a group of messages, then copies and folds by the device.
-// The host waits for nothing but the library's word that a group is queued. Messages travel whole, not in slices.
+// All work is queued on the user's stream, round by round: a group of messages, then copies and reductions by the
+// device. The host waits only until the library has queued a group. Messages are sent whole, not in slices.
 class DeviceSchedules final : public Collectives {
  public:
-  // The device and `config` outlive this object, and so do the collectives that `lanes` belong to.
-  DeviceSchedules(std::unique_ptr<DeviceChannels> lanes, Device& device, int rank, const GroupShape& shape,
+  // The device, `config`, and the collectives that `channels` belong to outlive this object.
+  DeviceSchedules(std::unique_ptr<DeviceChannels> channels, Device& device, int rank, const GroupShape& shape,
                   const Config& config);
   ~DeviceSchedules() override;
 
   std::string_view name() const override { return "schedules on devices"; }
-  // What asks for an algorithm by name, by itself or by the configuration.
+  // Only collectives for which the call or the configuration names an algorithm.
   bool can(const CollectiveSpec& spec) const override;
   void start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) override;
   bool progress() override;
@@ -35,19 +35,20 @@ class DeviceSchedules final : public Collectives {
   std::string phase() const override;
   std::string_view algorithm_of(const CollectiveSpec& spec) const;
 
-  // The lanes' own collectives are slept on beside this.
+  // The owner sleeps on the collectives that the channels belong to, so there is no descriptor here.
   int wake_fd() const override { return -1; }
   bool prepare_to_sleep() override;
   void finish_sleep() override {}
 
  private:
+  // A schedule with its rounds, cached by algorithm, root and in place.
   struct Lowered {
     Schedule schedule;
     Rounds rounds;
-    std::vector<int32_t> carries_out;  // as in OrderedSchedule: copies that a fold does on the way
-    std::vector<bool> carried;
+    std::vector<int32_t> carries_out;  // as in OrderedSchedule: the copy that a reduction performs on the way
+    std::vector<bool> carried;         // by step: a reduction performs this copy
   };
-  // Where everything of the collective in flight lies.
+  // The memory of the collective in flight: by Space, and the slots that receive data to reduce.
   struct Spaces {
     std::byte* of[3] = {nullptr, nullptr, nullptr};
     std::vector<std::byte*> slots;
@@ -67,7 +68,7 @@ class DeviceSchedules final : public Collectives {
   const Step& step_at(int32_t step) const { return running_->schedule.steps[static_cast<std::size_t>(step)]; }
   std::byte* address(ChunkRange range) const;
 
-  std::unique_ptr<DeviceChannels> lanes_;
+  std::unique_ptr<DeviceChannels> channels_;
   Device& device_;
   const int rank_;
   const GroupShape shape_;
@@ -75,7 +76,7 @@ class DeviceSchedules final : public Collectives {
   std::map<std::tuple<const Algorithm*, int, bool>, std::unique_ptr<Lowered>> lowered_;  // by root, in place
   std::byte* scratch_ = nullptr;
   std::size_t scratch_bytes_ = 0;
-  DeviceEvent scratch_used_ = nullptr;  // collectives on other streams come after it
+  DeviceEvent scratch_used_ = nullptr;  // end of the last collective; those on other streams wait for it
 
   // The collective in flight.
   CollectiveSpec spec_;
@@ -84,7 +85,7 @@ class DeviceSchedules final : public Collectives {
   Layout layout_;
   Spaces spaces_;
   std::size_t round_ = 0;
-  bool posted_ = false;
+  bool posted_ = false;  // the messages of round_ were handed to the channels
   std::vector<const void*> sources_;
   Status ended_;
 };

@@ -1,4 +1,4 @@
-// DeviceScratch: one block of memory, and when nothing uses it any more.
+// DeviceScratch manages one block of memory, and the event after which no queued work uses it.
 #include "engine/device/device_scratch.h"
 
 #include <algorithm>
@@ -11,9 +11,10 @@
 namespace fdl {
 namespace {
 
-// To make memory known to a library takes long: a few sizes are enough for all buckets.
-constexpr std::size_t kLeast = std::size_t{2} << 20;
-constexpr std::size_t kLarge = std::size_t{64} << 20;
+// Registering memory with a library is slow, so all buckets share a few sizes: powers of two up to kLarge, then its
+// multiples.
+constexpr std::size_t kLeast = std::size_t{2} << 20;   // bytes
+constexpr std::size_t kLarge = std::size_t{64} << 20;  // bytes
 
 }  // namespace
 
@@ -38,14 +39,14 @@ void DeviceScratch::belong_to(DeviceLibrary& library, Collectives& joined, bool 
   alike_ = alike;
 }
 
-// ---- growing
+// ---- Growing
 
 Status DeviceScratch::begin(Stream stream) {
   stream_ = stream;
   seen_through_ = false;
   if (bytes_ == 0) return {};
   FDL_RETURN_IF_ERROR(device_.set(last_use_, stream));
-  return device_.ring(stream, notifier_.event());  // after the mark: who hears it finds that reached
+  return device_.ring(stream, notifier_.event());  // rings after the event is set, so a waiter finds it reached
 }
 
 Result<bool> DeviceScratch::emptied() {
@@ -63,7 +64,7 @@ Result<bool> DeviceScratch::emptied() {
   return true;
 }
 
-// Nobody knows it, and nothing uses it.
+// Call it only when the library has the memory not registered and no queued work uses it.
 void DeviceScratch::give_back() {
   if (memory_ != nullptr) library_->release(device_, std::exchange(memory_, nullptr));
   other_.give_back();
@@ -79,7 +80,8 @@ Status DeviceScratch::take(std::size_t bytes) {
   return {};
 }
 
-// What a library maps alike is as large on all ranks; of other memory, where there is no room for both, a part will do.
+// The library's memory must have the same size on all ranks, so it is allocated anew. Of other memory the first part is
+// used if a smaller block cannot be allocated beside it.
 Status DeviceScratch::shrink(std::size_t bytes) {
   if (memory_ != nullptr) return take(bytes);
   auto smaller = DeviceMemory::of_device(device_, bytes);
@@ -128,14 +130,14 @@ Status DeviceScratch::note_other_use(Stream stream) {
 
 bool DeviceScratch::prepare_to_sleep() {
   notifier_.clear();
-  if (seen_through_) return true;  // the library is at work, and is slept on beside this
+  if (seen_through_) return true;  // the library is still unregistering; its own descriptor wakes the sleeper
   const auto is_through = device_.reached(last_use_);
   return is_through.ok() && !*is_through;
 }
 
-// ---- the end
+// ---- End
 
-// False: not in time. Else the device's failure.
+// Waits until last_use_ is reached. Returns false at the deadline, or the device's failure.
 Result<bool> DeviceScratch::wait_through(Deadline deadline) {
   for (;;) {
     notifier_.clear();
@@ -145,6 +147,7 @@ Result<bool> DeviceScratch::wait_through(Deadline deadline) {
   }
 }
 
+// Unregisters the memory. Returns false at the deadline or if the library has failed.
 bool DeviceScratch::forgotten(Deadline deadline) {
   for (;;) {
     const auto gone = library_->dismiss(*joined_, memory_);
@@ -162,15 +165,15 @@ void DeviceScratch::leave(Deadline deadline) {
   library_->release(device_, std::exchange(memory_, nullptr));
 }
 
-// The library's collectives have ended, and with them what they had on the device; what follows on the stream is short.
-// A device that has failed uses no memory.
+// The library's collectives have ended, and their work on the device with them; what follows on the stream is short. A
+// device that has failed uses no memory, so the memory can be released.
 DeviceScratch::~DeviceScratch() {
   if (memory_ != nullptr) {
     const auto is_through = wait_through(Deadline::after_seconds(1));
     if (!is_through.ok() || *is_through) {
       library_->release(device_, memory_);
     } else {
-      log_info("{} bytes of {} are left to the end of the process", bytes_, device_.name());
+      log_info("{} bytes of {} are not released before the process exits", bytes_, device_.name());
     }
   }
   device_.end_event(last_use_);

@@ -1,5 +1,5 @@
-// DeviceScratch: memory of a device in which a group packs its vectors: as the library likes it best that runs the
-// group's collectives there, and known to it; where none does, any memory of the device.
+// DeviceScratch owns the device memory in which a group packs its vectors. The memory comes from the library that runs
+// the group's collectives and is registered with it, or is any memory of the device.
 #pragma once
 
 #include <cstddef>
@@ -12,28 +12,29 @@
 
 namespace fdl {
 
-// It grows in four steps, so that others can be heard in between:
+// The buffer grows in four steps, between which the ranks exchange their results:
 //
-//   begin()     what is queued by now still uses the old memory
-//   emptied()   once that has run, the library forgets the old memory, which is given back
-//   take()      new memory: as much as there is, up to what is wanted. The ranks tell each other how much they have:
-//               who has more than another shrinks to that, and may come to have less still
-//   keep()      the library is to know it; who has none at all takes the host's
+//   begin()     marks the work that is queued by now and still uses the old memory
+//   emptied()   once that work has run, unregisters the old memory and releases it
+//   take()      allocates as much new memory as there is, up to the size requested. The ranks exchange how much they
+//               have. A rank that has more than another shrinks to that size, and may end up with even less
+//   keep()      registers the memory with the library; a rank that has none takes pinned host memory
 //
-// What is wanted is the library's memory, and any other of the device where it has none: so much of that is better than
-// less of the library's, for who lacks the one lacks the other, or else the library has none in any size.
+// The library's memory is preferred, then other device memory of the same size. Other memory at full size is better
+// than less of the library's: a rank that lacks one lacks the other too, or its library provides no memory of any size.
 class DeviceScratch {
  public:
+  // The device outlives this object, and so does the stream that was passed last.
   // The device outlives this object, as does the stream that was given last.
   static Result<std::unique_ptr<DeviceScratch>> make(Device& device);
   ~DeviceScratch();
 
-  // Who runs the group's collectives from now on; both outlive this object, or leave() comes first. `alike`: all ranks
-  // that have joined there use the room alike.
+  // Sets the library that runs the group's collectives from now on. Both arguments outlive this object unless leave()
+  // is called first. `alike`: all ranks that have joined there use the buffer alike.
   void belong_to(DeviceLibrary& library, Collectives& joined, bool alike);
 
-  // The room of so many bytes: the same on all ranks, and seldom another one; and the next smaller one, 0: there is
-  // none. Pure.
+  // The size of the buffer for so many bytes: one of few sizes, the same on all ranks. And the next smaller size, or 0.
+  // Both are pure.
   static std::size_t size_for(std::size_t bytes);
   static std::size_t size_below(std::size_t size);
 
@@ -44,24 +45,24 @@ class DeviceScratch {
   Status keep(std::size_t bytes, bool all_have_librarys);
 
   void* memory() const { return memory_ != nullptr ? memory_ : other_.get(); }
-  std::size_t bytes() const { return bytes_; }  // 0: there is none, or take() has found none
+  std::size_t bytes() const { return bytes_; }  // 0: there is no buffer, or take() has found no memory
   bool has_librarys() const { return memory_ != nullptr; }
   bool is_hosts() const { return other_.is_hosts(); }
-  // Why the device did not give what was wanted last, and why the library did not; OK: it did.
+  // Why the device, and why the library, did not provide the size that was requested last; OK if it did.
   const Status& lack() const { return lack_; }
   const Status& librarys_lack() const { return librarys_lack_; }
 
   int fd() const { return notifier_.fd(); }
-  // False: emptied() has something to do.
+  // Returns false if emptied() can proceed.
   bool prepare_to_sleep();
 
-  // Other memory that the library knows may be used by what is queued on that stream, which lasts as long as this;
-  // whether what is queued by then has run: the bell rings.
+  // Marks the end of what is queued on `stream` and uses other memory that the library has registered; the stream lives
+  // as long as this object. is_through() then returns whether that work has run; fd() becomes readable when it has.
   Status note_other_use(Stream stream);
   Result<bool> is_through() const { return device_.reached(last_use_); }
 
-  // The library's collectives are about to end. What they know is taken back, if it is through in time; the rest is
-  // given back when this ends: after them.
+  // Called before the library's collectives end: unregisters and releases the memory if the queued work finishes by the
+  // deadline. Otherwise the destructor releases it, after the collectives have ended.
   void leave(Deadline deadline);
 
  private:
@@ -78,11 +79,11 @@ class DeviceScratch {
   DeviceLibrary* library_ = nullptr;
   Collectives* joined_ = nullptr;
   bool alike_ = false;
-  bool seen_through_ = false;
-  bool has_other_uses_ = false;
+  bool seen_through_ = false;    // last_use_ was found reached
+  bool has_other_uses_ = false;  // note_other_use() was called
   Stream stream_ = nullptr;
-  void* memory_ = nullptr;  // the library's
-  DeviceMemory other_;      // where there is none of it
+  void* memory_ = nullptr;  // allocated by the library
+  DeviceMemory other_;      // allocated otherwise, if the library provides none
   std::size_t bytes_ = 0;
   Status lack_;
   Status librarys_lack_;

@@ -1,4 +1,4 @@
-// StagedCollectives: queues copies out as far ahead as slots allow, and lets the host run one segment at a time.
+// StagedCollectives queues copies out as far ahead as its slots allow, and runs one segment at a time on the host.
 #include "engine/device/staged_collectives.h"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kAreaAlignment = 256;
 
-// One vector that all ranks have, or one block for each rank.
+// Whether all ranks have one vector; the other collectives have one block for each rank.
 bool is_vector(Collective collective) {
   return collective == Collective::allreduce || collective == Collective::reduce || collective == Collective::broadcast;
 }
@@ -67,7 +67,7 @@ Status StagedCollectives::prepare() {
   return {};
 }
 
-// Copies may still be queued; what they use is given back when they have run, as the device promises.
+// Copies may still be queued. The device releases memory and events only after they have run.
 StagedCollectives::~StagedCollectives() {
   for (Slot& slot : slots_) {
     if (slot.memory != nullptr) device_.release_pinned(slot.memory);
@@ -100,7 +100,7 @@ void StagedCollectives::start(const CollectiveSpec& spec, Buffers buffers, Compl
   progress();
 }
 
-// A group of one needs nobody: all of it is the device's, on the user's own stream. It scales as the host does, twice.
+// A group of one rank works on the device alone, on the user's stream. It scales twice, as the host does.
 Status StagedCollectives::run_alone(const CollectiveSpec& spec, Buffers buffers) {
   if (spec.collective == Collective::barrier) return {};
   const std::size_t count = is_vector(spec.collective) ? spec.count : spec.counts[0];
@@ -121,14 +121,14 @@ Status StagedCollectives::run_alone(const CollectiveSpec& spec, Buffers buffers)
 Status StagedCollectives::begin(const CollectiveSpec& spec, Buffers buffers) {
   lay_out(spec, buffers);
   FDL_RETURN_IF_ERROR(device_.set(user_at_, spec.stream));
-  // Who brings nothing need not wait; but a barrier says that the stream has come so far.
+  // A rank without input need not wait, except in a barrier, which must show that the stream has come this far.
   if (input_.present || spec.collective == Collective::barrier) FDL_RETURN_IF_ERROR(device_.wait(out_, user_at_));
   if (output_.present) FDL_RETURN_IF_ERROR(device_.wait(back_, user_at_));
   return {};
 }
 
-// How many segments there are must be clear to all ranks alike: an alltoall's counts are not, unless they are promised
-// to be even.
+// All ranks must compute the same number of segments. The counts of an alltoall differ between ranks unless `count`
+// promises equal chunks, so such an alltoall uses a single segment.
 void StagedCollectives::lay_out(const CollectiveSpec& spec, Buffers buffers) {
   vector_count_ = spec.count;
   const std::span<const std::size_t> one_vector(&vector_count_, 1);
@@ -158,6 +158,7 @@ void StagedCollectives::lay_out(const CollectiveSpec& spec, Buffers buffers) {
   queued_ = done_ = 0;
 }
 
+// The elements of a block of `count` elements that belong to a segment; may be empty.
 StagedCollectives::Part StagedCollectives::part_of(std::size_t count, std::size_t segment) const {
   const std::size_t first = std::min(segment * block_elements_, count);
   return {first, std::min(block_elements_, count - first)};
@@ -170,10 +171,10 @@ std::size_t StagedCollectives::bytes_of(const Side& side, std::size_t segment) c
   return elements * size_of(spec_.dtype);
 }
 
-// Where input and output are the same vector, the host works in place.
+// Whether the host works in place, because input and output are one vector.
 bool StagedCollectives::one_area() const { return is_vector(spec_.collective); }
 
-// The first segment is the longest. A larger one later finds larger slots.
+// The first segment is the longest, so later segments of a collective never grow a slot.
 Status StagedCollectives::reserve(Slot& slot, std::size_t segment) {
   const std::size_t in = bytes_of(input_, segment);
   const std::size_t out = bytes_of(output_, segment);
@@ -187,7 +188,7 @@ Status StagedCollectives::reserve(Slot& slot, std::size_t segment) {
   return {};
 }
 
-// copy(where it is in the device's memory, where in the area, bytes)
+// Calls copy(offset in device memory, offset in the slot, bytes) for each block that has a part in the segment.
 template <typename Copy>
 Status StagedCollectives::for_each_part(const Side& side, std::size_t segment, const Copy& copy) const {
   const std::size_t element = size_of(spec_.dtype);
@@ -213,7 +214,7 @@ Status StagedCollectives::queue_out(std::size_t segment) {
       return device_.copy(out_, slot.memory + in_area, input_.memory + at, bytes);
     }));
   }
-  // The bell last: who hears it finds the mark reached.
+  // The event is set before the notifier rings, so that a woken thread finds it reached.
   FDL_RETURN_IF_ERROR(device_.set(slot.copied_out, out_));
   return device_.ring(out_, notifier_.event());
 }
@@ -247,7 +248,7 @@ void StagedCollectives::start_host(std::size_t segment) {
 Status StagedCollectives::queue_back(std::size_t segment) {
   if (!output_.present) return {};
   Slot& slot = slots_[segment % kSlots];
-  // What the root of a broadcast gets, its device has already.
+  // The root of a broadcast has the data on its device already.
   const bool own = spec_.collective == Collective::broadcast && input_.present;
   if (own && input_.memory == output_.memory) return {};
   const std::byte* area = slot.memory + (one_area() ? 0 : round_up(bytes_of(input_, segment), kAreaAlignment));
@@ -257,11 +258,12 @@ Status StagedCollectives::queue_back(std::size_t segment) {
   return device_.set(slot.copied_back, back_);
 }
 
+// Whether the segment's input has arrived in its slot.
 Result<bool> StagedCollectives::is_out(std::size_t segment) {
   return device_.reached(slots_[segment % kSlots].copied_out);
 }
 
-// True if anything moved.
+// Moves the pipeline forward and returns whether anything moved.
 Result<bool> StagedCollectives::advance() {
   bool moved = false;
   while (done_ < segments_) {
@@ -290,7 +292,7 @@ bool StagedCollectives::progress() {
   if (completion_ == nullptr) return false;
   const auto moved = advance();
   if (!moved.ok()) {
-    // What the host refused before anyone could notice it leaves all as it was.
+    // A call that the host rejected before any peer could notice it leaves the object usable.
     const bool refused = !host_outcome_.status.ok() && done_ == 0;
     conclude(refused ? moved.status() : as_device_failure(moved.status()));
     return true;
@@ -300,12 +302,13 @@ bool StagedCollectives::progress() {
   return true;
 }
 
-// From here on the caller may do with its memory what its stream says.
+// From here on the caller's stream orders its memory: the stream waits for all copies that use it.
 void StagedCollectives::conclude(Status outcome) {
   if (!outcome.ok()) {
-    (void)order_user_behind(out_);  // a device that fails here touches nothing any more
+    (void)order_user_behind(out_);  // a failure here can be ignored: a failed device accesses no memory
     (void)order_user_behind(back_);
     const bool lives_on = outcome.code() == Code::unsupported || outcome.code() == Code::invalid_argument;
+    // After any other failure the ranks may be out of step, so later calls fail too.
     if (!lives_on && ended_.ok()) ended_ = outcome;
   }
   host_ = nullptr;

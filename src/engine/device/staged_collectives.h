@@ -1,4 +1,4 @@
-// StagedCollectives: collectives on a device's memory, through pinned memory of the host and whoever runs them there.
+// StagedCollectives runs collectives on device memory through pinned host memory and the host's collectives.
 #pragma once
 
 #include <array>
@@ -15,21 +15,21 @@
 
 namespace fdl {
 
-// A collective goes in segments, each through a slot of pinned memory, so that three things happen at once:
+// A collective is cut into segments, each of which passes through a slot of pinned memory. Three stages overlap:
 //
-//   to the host         0 1 2 3 4        segment 2 is copied out of the device
-//   host's collective     0 1 2 3 4      while 1 is with the ranks
-//   to the device           0 1 2 3 4    and 0 is copied back
+//   to the host         0 1 2 3 4        while segment 2 is copied out of the device,
+//   host's collective     0 1 2 3 4      segment 1 is in the collective between the ranks,
+//   to the device           0 1 2 3 4    and segment 0 is copied back
 //
-// A slot is copied into only behind the copy that still reads it, by the device's own order. The user's stream waits
-// for the last copy back; the host waits for copies out alone, and sleeps meanwhile.
+// A copy into a slot is ordered on the device behind the copy that still reads the slot. The user's stream waits for
+// the last copy back. The host waits only for copies out, and sleeps meanwhile.
 class StagedCollectives final : public Collectives {
  public:
-  // Who runs a collective on the host's memory: the same on all ranks. It stays its owner's, and is this object's to
-  // drive while it runs a segment. At most one does.
+  // Chooses what runs a collective on host memory; the choice must be the same on all ranks. The caller owns the
+  // result, and this object drives it while it runs a segment. At most one segment runs on the host at a time.
   using HostRunner = std::function<Collectives&(const CollectiveSpec&)>;
 
-  // `device` outlives this object, as does all that the HostRunner gives until it is interrupted.
+  // `device` outlives this object. So does every result of the HostRunner, unless this object is interrupted first.
   static Result<std::unique_ptr<StagedCollectives>> make(Device& device, int rank, int size, std::size_t segment_bytes,
                                                          HostRunner choose_host);
   ~StagedCollectives() override;
@@ -40,9 +40,9 @@ class StagedCollectives final : public Collectives {
   bool progress() override;
   void interrupt(const Status& why) override;
   std::string phase() const override;
-  // Who runs a segment on the host now; null: nobody.
+  // The host collectives that run a segment now, or null.
   Collectives* host_at_work() const { return host_; }
-  // The collective that a segment of this one is on the host.
+  // The host collective that a segment of this collective uses.
   CollectiveSpec host_spec(const CollectiveSpec& spec) const;
 
   int wake_fd() const override { return notifier_.fd(); }
@@ -52,15 +52,16 @@ class StagedCollectives final : public Collectives {
  private:
   static constexpr std::size_t kSlots = 3;
 
+  // A slot of pinned memory; segment s uses slot s % kSlots.
   struct Slot {
     std::byte* memory = nullptr;
     std::size_t capacity = 0;
-    DeviceEvent copied_out = nullptr;   // the host may read it, and write to it
-    DeviceEvent copied_back = nullptr;  // nothing that is queued reads it
+    DeviceEvent copied_out = nullptr;   // reached: the host may read and write the slot
+    DeviceEvent copied_back = nullptr;  // reached: no queued copy reads the slot
     std::vector<std::size_t> counts;
     std::vector<std::size_t> recv_counts;
   };
-  // A rank's input or output: blocks of the device's memory, one behind the other; each segment has a part of each.
+  // A rank's input or output: consecutive blocks of device memory. Each segment has a part of each block.
   struct Side {
     bool present = false;
     std::byte* memory = nullptr;
@@ -101,10 +102,10 @@ class StagedCollectives final : public Collectives {
   const HostRunner choose_host_;
   const CompletionNotifier notifier_;
 
-  Stream out_ = nullptr;  // to the host
-  Stream back_ = nullptr;
-  DeviceEvent user_at_ = nullptr;  // what the user had queued when the collective began
-  DeviceEvent ours_at_ = nullptr;
+  Stream out_ = nullptr;           // copies to the host
+  Stream back_ = nullptr;          // copies to the device
+  DeviceEvent user_at_ = nullptr;  // end of what the user had queued when the collective began
+  DeviceEvent ours_at_ = nullptr;  // end of our copies, for the user's stream to wait for
   std::array<Slot, kSlots> slots_;
 
   // The collective in flight.
@@ -112,7 +113,7 @@ class StagedCollectives final : public Collectives {
   std::size_t vector_count_ = 0;
   Side input_;
   Side output_;
-  std::size_t block_elements_ = 0;  // of one block in one segment, at most
+  std::size_t block_elements_ = 0;  // at most so many elements of one block per segment
   std::size_t segments_ = 0;
   std::size_t queued_ = 0;  // segments whose copies out are queued
   std::size_t done_ = 0;    // segments whose copies back are queued

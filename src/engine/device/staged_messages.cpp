@@ -1,4 +1,5 @@
-// StagedMessages: copies out before the twin is let go, and back when it has arrived.
+// StagedMessages copies an outgoing message to the host before it releases the twin, and an incoming one back after its
+// twin has finished.
 #include "engine/device/staged_messages.h"
 
 #include <fmt/format.h>
@@ -23,7 +24,7 @@ Status StagedMessages::prepare() {
   return {};
 }
 
-// Copies may still be queued; what they use is given back when they have run, as the device promises.
+// Copies may still be queued. The device releases memory and events only after they have run.
 StagedMessages::~StagedMessages() {
   FDL_CHECK(transfers_.empty());
   for (const Block& block : blocks_) {
@@ -77,7 +78,7 @@ Status StagedMessages::begin(StagedTransfer& transfer) {
   return device_.ring(out_, notifier_.event());
 }
 
-// Powers of two, so that messages of about one size find each other's blocks.
+// Blocks have sizes of powers of two, so that messages of similar sizes reuse them.
 Result<StagedMessages::Block> StagedMessages::take_block(std::size_t bytes) {
   for (Block& one : blocks_) {
     if (one.bytes < bytes || one.bytes > 2 * std::max(bytes, std::size_t{4096})) continue;
@@ -112,6 +113,7 @@ bool StagedMessages::progress() {
     StagedTransfer& transfer = *transfers_[i];
     const bool was_held = transfer.twin.held;
     const auto done = move(transfer);
+    // The transfers stay; the communicator reads status() and then calls fail().
     if (!done.ok()) {
       ended_ = as_device_failure(done.status());
       return true;
@@ -129,7 +131,7 @@ bool StagedMessages::progress() {
   return moved;
 }
 
-// True when nothing is left for the host to do.
+// Advances one message. Returns true when the host has nothing left to do for it.
 Result<bool> StagedMessages::move(StagedTransfer& transfer) {
   const Message& message = *transfer.message;
   Message& twin = transfer.twin;
@@ -146,10 +148,11 @@ Result<bool> StagedMessages::move(StagedTransfer& transfer) {
   return true;
 }
 
-// From here on the caller may do with its memory what its stream says.
+// From here on the caller's stream orders its memory.
 void StagedMessages::end(StagedTransfer& transfer, Status outcome) {
   if (!outcome.ok() && transfer.message->outgoing && transfer.block.event != nullptr) {
-    (void)device_.wait(transfer.message->stream, transfer.block.event);  // a failed device reads nothing any more
+    // A failed device reads no memory, so an error of wait() can be ignored.
+    (void)device_.wait(transfer.message->stream, transfer.block.event);
   }
   if (transfer.block.memory != nullptr) blocks_.push_back(transfer.block);
   if (transfer.user_at != nullptr) events_.push_back(transfer.user_at);

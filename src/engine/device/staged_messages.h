@@ -1,4 +1,4 @@
-// StagedMessages: point-to-point messages from and to a device's memory, through pinned memory of the host.
+// StagedMessages runs point-to-point messages from and to device memory through pinned host memory.
 #pragma once
 
 #include <cstddef>
@@ -11,21 +11,21 @@
 
 namespace fdl {
 
-// Each message has a twin in the host's memory, which takes its place among the others to that peer at once: so their
-// order is kept, and what is sent waits there until its bytes have come from the device.
+// Each message has a twin in host memory, which is queued among the messages to that peer at once, so that their order
+// is kept. An outgoing twin is held until its bytes have been copied from the device.
 class StagedMessages final : public Waitable {
  public:
   // `messages` and `device` outlive this object.
   static Result<std::unique_ptr<StagedMessages>> make(Messages& messages, Device& device);
   ~StagedMessages() override;
 
-  // What is wrong with the call, before anyone could notice it, or with the device, ends it at once.
+  // A call that is invalid completes with an error before a peer can notice it. So does one that finds a failed device.
   void start(Message& message);
-  // After Messages has moved, too: what has arrived goes on to the device.
+  // Also call it after Messages::progress() has moved something: arrived data is then copied to the device.
   bool progress();
-  // Ends everything in flight; the twins have ended before.
+  // Ends all messages in flight. The twins must have ended before.
   void fail(const Status& why);
-  // OK, or why this rank cannot go on: the device has failed.
+  // OK, or the device failure that prevents this rank from continuing.
   const Status& status() const { return ended_; }
 
   int wake_fd() const override { return notifier_.fd(); }
@@ -36,13 +36,13 @@ class StagedMessages final : public Waitable {
   struct Block {
     std::byte* memory = nullptr;
     std::size_t bytes = 0;
-    DeviceEvent event = nullptr;  // once it is reached, nothing that is queued uses the block
+    DeviceEvent event = nullptr;  // reached: no queued copy uses the block
   };
   struct StagedTransfer {
     Message* message = nullptr;
     Message twin;
     Block block;
-    DeviceEvent user_at = nullptr;  // what the user had queued when the message was started
+    DeviceEvent user_at = nullptr;  // end of what the user had queued when the message was started
   };
 
   StagedMessages(Messages& messages, Device& device, CompletionNotifier notifier)
@@ -57,10 +57,10 @@ class StagedMessages final : public Waitable {
   Messages& messages_;
   Device& device_;
   const CompletionNotifier notifier_;
-  Stream out_ = nullptr;
-  Stream back_ = nullptr;
+  Stream out_ = nullptr;   // copies to the host
+  Stream back_ = nullptr;  // copies to the device
   std::vector<std::unique_ptr<StagedTransfer>> transfers_;
-  std::vector<Block> blocks_;  // that no crossing has
+  std::vector<Block> blocks_;  // blocks that no transfer uses
   std::vector<DeviceEvent> events_;
   Status ended_;
 };

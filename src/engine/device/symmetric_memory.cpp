@@ -1,4 +1,4 @@
-// SymmetricMemory: where it comes from, and when it may go back.
+// SymmetricMemory releases its memory to where it came from, once no queued work uses it.
 #include "engine/device/symmetric_memory.h"
 
 #include <string>
@@ -10,7 +10,7 @@
 namespace fdl {
 namespace {
 
-constexpr std::size_t kGrain = 4096;  // what libraries map is whole pages
+constexpr std::size_t kGrain = 4096;  // bytes; libraries map whole pages
 
 }  // namespace
 
@@ -20,7 +20,7 @@ Result<std::shared_ptr<SymmetricMemory>> SymmetricMemory::take(Device& device, D
   const std::size_t whole = round_up(bytes, kGrain);
   auto memory = library == nullptr ? Result<void*>(Status(Code::resource, "")) : library->allocate(device, whole);
   if (!memory.ok() && library != nullptr) {
-    log_info("{}: memory of {} is taken instead, which {} does not know", memory.status().text(), device.name(),
+    log_info("{}: memory of {} is used instead, not registered with {}", memory.status().text(), device.name(),
              library->name());
     library = nullptr;
   }
@@ -32,12 +32,13 @@ Result<std::shared_ptr<SymmetricMemory>> SymmetricMemory::take(Device& device, D
   return std::shared_ptr<SymmetricMemory>(new SymmetricMemory(device, library, stream, *memory, whole, last_use));
 }
 
-// The stream may be gone when the memory goes: all that is asked of it is asked now.
+// Everything that needs the stream is queued now, because the stream may be gone when the memory is destroyed.
 void SymmetricMemory::let_go() {
-  // What cannot be marked belongs to a device that has failed, and uses nothing any more.
+  // If the event cannot be set, the device has failed and uses no memory any more.
   static_cast<void>(device_.set(last_use_, stream_));
   auto notifier = CompletionNotifier::take();
   if (notifier.ok() && device_.ring(stream_, notifier->event()).ok()) notifier_.emplace(notifier.take());
+  // Release order: a thread that sees the flag also sees notifier_.
   let_go_.store(true, std::memory_order_release);
 }
 
@@ -47,6 +48,7 @@ bool SymmetricMemory::is_unused() const {
   return is_through.ok() && *is_through;
 }
 
+// Waits up to a second for the last use. Returns true if the memory may be released, also after a device failure.
 bool SymmetricMemory::wait_through() const {
   const Deadline deadline = Deadline::after_seconds(1);
   for (;;) {
@@ -57,7 +59,7 @@ bool SymmetricMemory::wait_through() const {
   }
 }
 
-// The device gives its own memory back in the stream's order; a library does not.
+// The device releases its own memory in the order of the stream. A library does not, so its memory must be unused.
 SymmetricMemory::~SymmetricMemory() {
   if (!is_let_go()) let_go();
   if (library_ == nullptr) {
@@ -65,7 +67,7 @@ SymmetricMemory::~SymmetricMemory() {
   } else if (wait_through()) {
     library_->release(device_, memory_);
   } else {
-    log_info("{} bytes of {} are left to the end of the process", bytes_, device_.name());
+    log_info("{} bytes of {} are not released before the process exits", bytes_, device_.name());
   }
   device_.end_event(last_use_);
 }

@@ -1,5 +1,5 @@
-// SymmetricMemory: memory of a device that a caller holds as long as he likes: of the library that runs his group's
-// collectives there, as that likes it best, or of the device alone.
+// SymmetricMemory owns device memory for a caller's tensors. It comes from the library that runs the collectives of the
+// group, or from the device.
 #pragma once
 
 #include <atomic>
@@ -15,11 +15,12 @@
 
 namespace fdl {
 
-// Shared by its holder and by the group while the library knows it; it ends with the later of them, once what its
-// holder's stream was given until he let go has run.
+// Its holder and, while the library has it registered, the group share it. It is destroyed with the last reference,
+// once the work that was queued on the holder's stream before let_go() has run.
 class SymmetricMemory {
  public:
-  // Of the library, where there is one and it has some; else of the device. Both outlive it, as does the stream.
+  // Allocates from the library if there is one and it has memory, otherwise from the device. Both outlive the memory,
+  // and so does the stream.
   static Result<std::shared_ptr<SymmetricMemory>> take(Device& device, DeviceLibrary* library, Stream stream,
                                                        std::size_t bytes);
   ~SymmetricMemory();
@@ -30,9 +31,9 @@ class SymmetricMemory {
   std::size_t bytes() const { return bytes_; }
   bool is_librarys() const { return library_ != nullptr; }
 
-  // The holder's last word, from any thread.
+  // The holder has queued its last use. May be called from any thread, once.
   void let_go();
-  // Whether he has said it, and then whether his stream is through; for the group.
+  // For the group: whether let_go() was called, and whether the work queued before it has run.
   bool is_let_go() const { return let_go_.load(std::memory_order_acquire); }
   bool is_unused() const;
 
@@ -48,18 +49,18 @@ class SymmetricMemory {
   void* const memory_;
   const std::size_t bytes_;
   const DeviceEvent last_use_;
-  std::optional<CompletionNotifier> notifier_;  // rings after the last use, once he has let go
+  std::optional<CompletionNotifier> notifier_;  // rings after the last use; set by let_go()
   std::atomic<bool> let_go_{false};
 };
 
-// What all ranks of a group ask for together, and what comes of it: memory on all of them or on none.
+// A symmetric allocation that all ranks of a group request together, and its result: memory on all ranks or on none.
 struct SymmetricAllocation {
   std::size_t bytes = 0;
   Stream stream = nullptr;
   std::shared_ptr<SymmetricMemory> memory = nullptr;  // null: refused
   Status refusal = {};                                // the same on all ranks
-  int64_t number = -1;                                // of this memory in its group: the same on all ranks
-  bool is_known = false;                              // to the library, on all ranks: they must use it alike
+  int64_t number = -1;                                // identifies the allocation in its group, the same on all ranks
+  bool is_known = false;                              // the library has registered it on all ranks
 };
 
 }  // namespace fdl

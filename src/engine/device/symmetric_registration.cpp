@@ -1,5 +1,5 @@
-// DeviceCollectives: memory that is held for the ranks' own tensors: taken together, known to the library alike on all
-// ranks or on none, and forgotten together once nobody holds it any more.
+// Symmetric allocations of DeviceCollectives: all ranks allocate together, the library registers the memory on all
+// ranks or on none, and all ranks unregister it together once no rank uses it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,25 +8,27 @@
 
 namespace fdl {
 
-// Whoever mixes memory that the library knows with memory that it does not, or knows otherwise, in one collective has
-// no promise of it. So it knows this on all ranks, and within one circle.
-DeviceLibrary* DeviceCollectives::holders_library() const {
+// A library gives no guarantee for a collective that mixes memory that it has registered with other memory, or memory
+// that is registered differently. So memory is registered on all ranks, and only if all of them joined one library
+// group.
+DeviceLibrary* DeviceCollectives::registering_library() const {
   return by_library_ == nullptr || is_hierarchical() ? nullptr : library_;
 }
 
-// What is let go may still be used by what the group has queued.
+// The group's queued work may still use memory that its holder has released, so it must run first.
 Status DeviceCollectives::begin_registration() {
   const bool any_is_free =
-      std::any_of(held_.begin(), held_.end(), [](const auto& each) { return each.second->is_let_go(); });
-  scratch_step_ = any_is_free ? ScratchStep::emptying : ScratchStep::telling;
-  if (holders_library() != nullptr) FDL_RETURN_IF_ERROR(scratch_->note_other_use(spec_.stream));
-  if (!any_is_free) tell_registration();
+      std::any_of(registered_.begin(), registered_.end(), [](const auto& each) { return each.second->is_let_go(); });
+  scratch_step_ = any_is_free ? ScratchStep::emptying : ScratchStep::exchanging;
+  if (registering_library() != nullptr) FDL_RETURN_IF_ERROR(scratch_->note_other_use(spec_.stream));
+  if (!any_is_free) exchange_registration();
   return {};
 }
 
-void DeviceCollectives::tell_registration() {
-  scratch_step_ = ScratchStep::telling;
-  DeviceLibrary* const library = holders_library();
+// Allocates this rank's memory and exchanges the outcome, with the list of registrations that are unused here.
+void DeviceCollectives::exchange_registration() {
+  scratch_step_ = ScratchStep::exchanging;
+  DeviceLibrary* const library = registering_library();
   auto taken = SymmetricMemory::take(device_, library, symmetric_allocation_->stream, symmetric_allocation_->bytes);
   registration_word_ = {.word = Word::of(taken.status())};
   if (taken.ok()) taken_ = taken.take();
@@ -41,12 +43,13 @@ void DeviceCollectives::tell_registration() {
   }
 }
 
+// Up to 63 numbers fit into the message; the rest is listed at a later allocation.
 void DeviceCollectives::list_unused() {
   auto& unused = registration_word_.unused;
   unused.fill(-1);
   if (!group_is_through_) return;
   auto next = unused.begin();
-  for (const auto& [number, memory] : held_) {
+  for (const auto& [number, memory] : registered_) {
     if (next != unused.end() && memory->is_unused()) *next++ = number;
   }
 }
@@ -55,15 +58,15 @@ Result<bool> DeviceCollectives::advance_registration() {
   if (scratch_step_ == ScratchStep::emptying) {
     FDL_ASSIGN_OR_RETURN(group_is_through_, scratch_->is_through());
     if (!group_is_through_) return false;
-    tell_registration();
+    exchange_registration();
     group_is_through_ = false;
   }
-  if (scratch_step_ == ScratchStep::telling) {
+  if (scratch_step_ == ScratchStep::exchanging) {
     const bool moved = !host_outcome_.done && host_->progress();
     if (!host_outcome_.done) return moved;
     host_ = nullptr;
-    FDL_RETURN_IF_ERROR(host_outcome_.status.while_doing("telling each other of memory on their devices"));
-    learn_registration();
+    FDL_RETURN_IF_ERROR(host_outcome_.status.while_doing("exchanging the results of an allocation"));
+    read_registrations();
     scratch_step_ = ScratchStep::forgetting;
   }
   FDL_ASSIGN_OR_RETURN(const bool forgotten, forget_unused());
@@ -73,9 +76,10 @@ Result<bool> DeviceCollectives::advance_registration() {
   return true;
 }
 
-// The same on all ranks.
-void DeviceCollectives::learn_registration() {
-  symmetric_allocation_->number = next_held_++;
+// Derives the same result on all ranks: the refusal by the first rank that failed, and the registrations to remove,
+// which are those that every rank lists as unused.
+void DeviceCollectives::read_registrations() {
+  symmetric_allocation_->number = next_number_++;
   for (std::size_t i = 0; i < all_registration_words_.size() && symmetric_allocation_->refusal.ok(); ++i) {
     const Status one = all_registration_words_[i].word.status();
     if (one.ok()) continue;
@@ -94,13 +98,13 @@ void DeviceCollectives::learn_registration() {
   }
 }
 
-// False: the library is at work.
+// Unregisters in the same order on all ranks. Returns false while the library is at work; call it again later.
 Result<bool> DeviceCollectives::forget_unused() {
   while (!to_forget_.empty()) {
-    const auto unused = held_.find(to_forget_.front());
+    const auto unused = registered_.find(to_forget_.front());
     FDL_ASSIGN_OR_RETURN(const bool forgotten, library_->dismiss(*by_library_, unused->second->get()));
     if (!forgotten) return false;
-    held_.erase(unused);
+    registered_.erase(unused);
     to_forget_.erase(to_forget_.begin());
   }
   return true;
@@ -112,7 +116,7 @@ Status DeviceCollectives::keep_registration() {
                                                 [](const RegistrationWord& word) { return word.is_librarys != 0; });
   if (symmetric_allocation_->is_known) {
     FDL_RETURN_IF_ERROR(library_->enroll(*by_library_, taken_->get(), taken_->bytes(), true));
-    held_[symmetric_allocation_->number] = taken_;
+    registered_[symmetric_allocation_->number] = taken_;
   }
   symmetric_allocation_->memory = std::move(taken_);
   return {};

@@ -1,4 +1,4 @@
-// Adasum: the levels, their dot products, and the passes over memory.
+// Adasum runs its levels as a state machine: exchange, dot products, combination; then it gathers the results.
 #include "engine/host/adasum.h"
 
 #include <array>
@@ -11,9 +11,10 @@
 namespace fdl {
 namespace {
 
-constexpr std::size_t kLanes = 8;  // independent sums, so that the compiler may use vectors and the order stays fixed
+// The number of independent partial sums. The compiler can vectorize them, and the order of additions stays fixed.
+constexpr std::size_t kLanes = 8;
 
-// a.b, a.a and b.b, added to `dots`.
+// Adds a.b, a.a and b.b to `dots`.
 template <class T>
 void add_dots(double* dots, const T* a, const T* b, std::size_t count) {
   std::array<double, kLanes> ab{}, aa{}, bb{};
@@ -43,10 +44,10 @@ void combine(T* mine, const T* others, std::size_t count, double factor, double 
   }
 }
 
-// What a vector is multiplied with; a vector of zeros shares nothing with the other.
+// The coefficient of one vector. A zero vector shares nothing with the other, so its coefficient is 1.
 double factor_of(double dot, double square) { return square > 0 ? 1 - dot / (2 * square) : 1; }
 
-// Calls body(to_float, from_float) for a small type.
+// Calls body(bits, to_float, from_float) with the conversions of a type smaller than float32.
 template <class Body>
 void with_codec(Dtype dtype, Body body) {
   switch (dtype) {
@@ -92,25 +93,28 @@ Adasum::Adasum(Communicator& comm, Dtype work, std::vector<std::size_t> ends, st
       scratch_(scratch),
       mine_{0, ends_.empty() ? 0 : ends_.back()},
       dots_(3 * ends_.size()),
-      told_(dots_.size() * static_cast<std::size_t>(comm.size())) {
+      all_dots_(dots_.size() * static_cast<std::size_t>(comm.size())) {
+  // Each level halves the range, and rank ^ (1 << level) must exist.
   const auto size = static_cast<unsigned>(comm.size());
   FDL_CHECK((size & (size - 1)) == 0);
   if (size > 1 && mine_.count() > 0) begin_level();
 }
 
-// ---- Who works on what
+// ---- Ranges: what each rank works on
 
 Adasum::Range Adasum::halved(Range range, int rank, int level) const {
   const std::size_t middle = range.begin + range.count() / 2;
   return ((rank >> level) & 1) == 0 ? Range{range.begin, middle} : Range{middle, range.end};
 }
 
+// The range that `rank` has after all levels.
 Adasum::Range Adasum::owned_by(int rank) const {
   Range range{0, ends_.back()};
   for (int level = 0; (1 << level) < comm_.size(); ++level) range = halved(range, rank, level);
   return range;
 }
 
+// The part of a tensor that lies within this rank's range; may be empty.
 Adasum::Range Adasum::part_of(std::size_t tensor) const {
   const std::size_t begin = std::max(tensor == 0 ? 0 : ends_[tensor - 1], mine_.begin);
   const std::size_t end = std::min(ends_[tensor], mine_.end);
@@ -126,7 +130,7 @@ void Adasum::start(Collective collective, Dtype dtype, const void* input, void* 
   comm_.start(operation_);
 }
 
-// Gives the partner its half and gets this rank's half of the partner's vector, which goes to scratch.
+// Sends the partner its half and receives the partner's values of this rank's half into scratch.
 void Adasum::begin_level() {
   const auto partner = static_cast<std::size_t>(comm_.rank() ^ (1 << level_));
   const Range kept = halved(mine_, comm_.rank(), level_);
@@ -142,9 +146,10 @@ void Adasum::begin_level() {
 
 // ---- Passes over memory
 
+// `a` is always the vector of the left half's rank, so both partners compute the same a.a and b.b.
 void Adasum::dot_one() {
-  const Range part = part_of(segment_);
-  double* dots = &dots_[3 * segment_];
+  const Range part = part_of(index_);
+  double* dots = &dots_[3 * index_];
   dots[0] = dots[1] = dots[2] = 0;
   const std::byte* own = values_ + part.begin * element_;
   const std::byte* other = scratch_ + (part.begin - mine_.begin) * element_;
@@ -161,15 +166,16 @@ void Adasum::combine_one() {
   double ab = 0, aa = 0, bb = 0;
   const int block = 1 << (level_ + 1);
   const int first = comm_.rank() / block * block;
+  // Every rank adds the parts in the same order, so that all get the same bits.
   for (int rank = first; rank < first + block; ++rank) {
-    const double* dots = &told_[static_cast<std::size_t>(rank) * dots_.size() + 3 * segment_];
+    const double* dots = &all_dots_[static_cast<std::size_t>(rank) * dots_.size() + 3 * index_];
     ab += dots[0];
     aa += dots[1];
     bb += dots[2];
   }
   const double left = factor_of(ab, aa);
   const double right = factor_of(ab, bb);
-  const Range part = part_of(segment_);
+  const Range part = part_of(index_);
   std::byte* own = values_ + part.begin * element_;
   const std::byte* other = scratch_ + (part.begin - mine_.begin) * element_;
   const double factor = keeps_left() ? left : right;
@@ -181,9 +187,9 @@ void Adasum::combine_one() {
   }
 }
 
-// The gathered ranges lie in the order of ranks, and belong where their owners had them.
+// The gathered ranges lie in rank order; this copies one to where its owner had it in the vector.
 void Adasum::place_one() {
-  const auto rank = static_cast<int>(segment_);
+  const auto rank = static_cast<int>(index_);
   std::size_t from = 0;
   for (int before = 0; before < rank; ++before) from += counts_[static_cast<std::size_t>(before)];
   const Range range = owned_by(rank);
@@ -195,7 +201,7 @@ void Adasum::place_one() {
 // ---- Progress
 
 bool Adasum::progress() {
-  const bool waits = stage_ == Stage::exchange || stage_ == Stage::tell || stage_ == Stage::gather;
+  const bool waits = stage_ == Stage::exchange || stage_ == Stage::share_dots || stage_ == Stage::gather;
   if (stage_ == Stage::done || (waits && !operation_.completion.done)) return false;
   if (waits && !operation_.completion.status.ok()) {
     stage_ = Stage::done;
@@ -203,23 +209,23 @@ bool Adasum::progress() {
   }
   switch (stage_) {
     case Stage::exchange:
-      segment_ = 0;
+      index_ = 0;
       stage_ = Stage::dot;
       break;
     case Stage::dot:
       dot_one();
-      if (++segment_ < ends_.size()) break;
+      if (++index_ < ends_.size()) break;
       counts_.assign(static_cast<std::size_t>(comm_.size()), dots_.size());
-      stage_ = Stage::tell;
-      start(Collective::allgather, Dtype::float64, dots_.data(), told_.data());
+      stage_ = Stage::share_dots;
+      start(Collective::allgather, Dtype::float64, dots_.data(), all_dots_.data());
       break;
-    case Stage::tell:
-      segment_ = 0;
+    case Stage::share_dots:
+      index_ = 0;
       stage_ = Stage::combine;
       break;
     case Stage::combine:
       combine_one();
-      if (++segment_ < ends_.size()) break;
+      if (++index_ < ends_.size()) break;
       if ((1 << ++level_) < comm_.size()) {
         begin_level();
         break;
@@ -229,12 +235,12 @@ bool Adasum::progress() {
       start(Collective::allgather, work_, values_ + mine_.begin * element_, scratch_);
       break;
     case Stage::gather:
-      segment_ = 0;
+      index_ = 0;
       stage_ = Stage::place;
       break;
     case Stage::place:
       place_one();
-      if (++segment_ == static_cast<std::size_t>(comm_.size())) stage_ = Stage::done;
+      if (++index_ == static_cast<std::size_t>(comm_.size())) stage_ = Stage::done;
       break;
     case Stage::done:
       break;

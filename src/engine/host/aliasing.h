@@ -1,4 +1,4 @@
-// Aliasing: what a call's input and output have to do with each other, so that all algorithms see two clean cases.
+// aliasing_of() classifies how a call's input and output overlap, so that algorithms see only two clean cases.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,12 @@
 namespace fdl {
 
 enum class Alias : uint8_t {
-  separate,  // input and output are different memory
-  in_place,  // the same memory as schedule.h says for the collective
-  copied,    // they meet in another way that still has one meaning: the input must be copied away first
+  separate,  // input and output do not overlap
+  in_place,  // input and output are the same memory, as schedule.h defines it for the collective
+  copied,    // they overlap in another valid way: the caller must copy the input first
 };
 
+// The class of a call and the address from which its input is read.
 struct Aliased {
   Alias alias = Alias::separate;
   const std::byte* input = nullptr;
@@ -24,9 +25,9 @@ inline bool reduces(Collective collective) {
          collective == Collective::reduce_scatter;
 }
 
-// `rank` of the caller. A side that this rank does not have may be any pointer.
-//   allgather, gather          input == output means that the own chunk lies in its place in output
-//   reduce_scatter, scatter    input == output means that the result goes to the start of input
+// `rank` is the caller's. A side that this rank does not have may be any pointer.
+//   allgather, gather          input == output means that the rank's chunk lies at its place in output
+//   reduce_scatter, scatter    input == output means that the result is written to the start of input
 inline Aliased aliasing_of(const CollectiveSpec& spec, Buffers buffers, int rank) {
   const auto* input = static_cast<const std::byte*>(buffers.input);
   const auto* output = static_cast<const std::byte*>(buffers.output);

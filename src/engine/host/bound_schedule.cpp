@@ -1,4 +1,4 @@
-// BoundSchedule: sorts steps by lane once, then turns chunks into bytes, slices and slots for each new count.
+// BoundSchedule sorts the steps by lane once, and computes bytes, slices and slots for each new count.
 #include "engine/host/bound_schedule.h"
 
 #include <algorithm>
@@ -17,8 +17,8 @@ bool depends_on(const std::vector<Dependency>& edges, std::size_t step) {
 
 }  // namespace
 
-// A copy right before the recv_reduce into the same chunks, where nothing waits for the copy but what waits for the sum
-// as well.
+// Finds each copy right before a recv_reduce into the same chunks, where every step that waits for the copy also waits
+// for the recv_reduce. The reduction can then write its result instead of the copy.
 void OrderedSchedule::find_carried_copies(const std::vector<std::vector<Dependency>>& edges) {
   carries_out.assign(schedule.steps.size(), -1);
   for (std::size_t i = 0; i + 1 < schedule.steps.size(); ++i) {
@@ -39,17 +39,17 @@ OrderedSchedule::OrderedSchedule(Schedule written, bool in_place) : schedule(std
   find_carried_copies(edges);
   for (std::size_t i = 0; i < edges.size(); ++i) {
     if (carries_out[i] < 0) continue;
-    // What the copy waits for, the sum waits for.
+    // The reduction inherits the dependencies of the copy that it carries out.
     const auto& of_copy = edges[static_cast<std::size_t>(carries_out[i])];
     edges[i].insert(edges[i].end(), of_copy.begin(), of_copy.end());
   }
-  // lane_of[peer][outgoing]
+  // By peer * 2 + outgoing: the index of the lane, or -1.
   std::vector<int32_t> lane_of(static_cast<std::size_t>(schedule.size) * 2, -1);
   for (std::size_t i = 0; i < schedule.steps.size(); ++i) {
     const Step& step = schedule.steps[i];
     for (Dependency edge : edges[i]) {
-      // Rounds hold back what is sent. What arrives may still be folded slice by slice: holding that back too would
-      // need staging for all of an exchange, and gain nothing.
+      // Rounds hold back what is sent. Arriving data is still reduced slice by slice: holding that back as well would
+      // need staging for a whole exchange and gain nothing.
       edge.whole |= schedule.pipelining == Pipelining::rounds && step.kind == StepKind::send;
       dependencies.push_back(edge);
     }
@@ -84,6 +84,7 @@ void BoundSchedule::bind(const CollectiveSpec& spec, const SlicingLimits& limits
   plan_staging(limits);
 }
 
+// The copy becomes a step without slices, and the reduction reads the copy's source.
 void BoundSchedule::carry_out(BoundStep& copy, BoundStep& sum) {
   copy.slices = 0;
   sum.source_space = copy.source_space;
@@ -107,7 +108,7 @@ void BoundSchedule::bind_step(std::size_t index) {
     const Layout::Range range = layout.of(step.target);
     bound.target_space = step.target.space;
     bound.target = range.offset;
-    // A reduce's sources are as large as its target, and a copy's source too, or its schedule would not have passed.
+    // A source that is larger than its target would overrun it. The proof of schedules excludes this.
     FDL_CHECK(step.kind != StepKind::copy || bound.bytes == range.bytes);
     FDL_CHECK(step.kind != StepKind::reduce ||
               bound.bytes == range.bytes * static_cast<std::size_t>(step.source.count));
@@ -115,12 +116,13 @@ void BoundSchedule::bind_step(std::size_t index) {
   }
   if (step.kind == StepKind::reduce)
     widest_reduce = std::max(widest_reduce, static_cast<std::size_t>(step.source.count));
+  // A barrier's messages carry no bytes but must be sent: each has one empty slice.
   const bool empty_message = ordered->schedule.collective == Collective::barrier && !is_local(step.kind);
   bound.slices = empty_message ? 1 : static_cast<uint32_t>((bound.bytes + slice_bytes - 1) / slice_bytes);
 }
 
-// As many slots as staging_bytes holds, but never fewer than lanes that reduce, and enough for the largest step that
-// must be received whole before a send of this rank lets go of the memory: its peer may be waiting for the same.
+// Plans as many slots as staging_bytes holds, but at least one for each lane that reduces. A step that must be received
+// whole before a send of this rank releases its memory needs all its slots, because its peer may wait for the same.
 void BoundSchedule::plan_staging(const SlicingLimits& limits) {
   std::size_t largest = 0;
   std::size_t wanted = 0;

@@ -1,4 +1,4 @@
-// Executor: each pass finishes what the transport has finished, reduces what has arrived, and posts what is ready.
+// In each pass Executor collects finished slices from the transport, reduces what has arrived, and posts what is ready.
 #include "engine/host/executor.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace fdl {
 namespace {
 
-// Local work between two looks at the transport.
+// Bytes of local work between two polls of the transport.
 constexpr std::size_t kWorkPerPass = 256_KiB;
 
 }  // namespace
@@ -17,7 +17,7 @@ constexpr std::size_t kWorkPerPass = 256_KiB;
 void Executor::start(const BoundSchedule& bound, const Spaces& spaces, const Reduction& reduction, uint32_t tag) {
   const OrderedSchedule& ordered = *bound.ordered;
   bound_ = &bound;
-  spaces_[0] = const_cast<std::byte*>(spaces.input);  // no step writes to input: Builder and verify see to it
+  spaces_[0] = const_cast<std::byte*>(spaces.input);  // no step writes to input: Builder and verify() ensure that
   spaces_[1] = spaces.output;
   spaces_[2] = spaces.scratch;
   reduction_ = reduction;
@@ -74,6 +74,7 @@ bool Executor::progress() {
   return moved;
 }
 
+// Finishing comes first, because it frees slots and makes dependent slices ready.
 bool Executor::run_lane(std::size_t lane) {
   LaneState& state = lanes_[lane];
   const auto& steps = bound_->ordered->lane_steps[lane];
@@ -83,6 +84,7 @@ bool Executor::run_lane(std::size_t lane) {
   return moved;
 }
 
+// The tickets of a lane finish in the order in which they were posted.
 bool Executor::finish_slices(LaneState& state, const std::vector<int32_t>& steps) {
   bool moved = false;
   while (state.outstanding > 0 && transport_.done(state.tickets[state.oldest % kOutstanding])) {
@@ -116,7 +118,7 @@ bool Executor::post_slices(LaneState& state, std::size_t lane) {
   return moved;
 }
 
-// No ticket: not ready, no slot, or no room in the transport.
+// Posts one slice. Returns no ticket if it is not ready, if no slot is free, or if the transport's queue is full.
 std::optional<Ticket> Executor::post(LaneState& state, int32_t index, uint32_t slice) {
   const BoundStep& step = step_at(index);
   const Channel channel{step.peer, 0};
@@ -133,6 +135,7 @@ std::optional<Ticket> Executor::post(LaneState& state, int32_t index, uint32_t s
     if (state.slots++ == 0) --promised_slots_;
     --state.slots_to_take;
     StepState& progress = state_of(index);
+    // Append the slot to the step's chain; slices arrive in the order of the chain.
     (progress.last_slot == Staging::kNone ? progress.first_slot : staging_.next(progress.last_slot)) = slot;
     progress.last_slot = slot;
     return ticket;
@@ -144,11 +147,12 @@ std::optional<Ticket> Executor::post(LaneState& state, int32_t index, uint32_t s
   return transport_.recv(channel, tag_, {address(step.target_space, step.target + offset), bytes});
 }
 
+// A lane that holds no slot may take the last one; others must leave one for each such lane.
 bool Executor::may_take_slot(const LaneState& state) const {
   return staging_.free_count() > (state.slots == 0 ? 0 : promised_slots_);
 }
 
-// Steps of one lane may be reduced out of order: an earlier one can wait for what a later one sets free.
+// Steps of one lane may be reduced out of order, because an earlier step can depend on a later one.
 bool Executor::reduce_arrived(LaneState& state, const std::vector<int32_t>& steps) {
   bool moved = false;
   for (uint32_t i = state.reduce_from; i <= state.finished.step && i < steps.size(); ++i) {
@@ -164,6 +168,7 @@ bool Executor::reduce_arrived(LaneState& state, const std::vector<int32_t>& step
   return moved;
 }
 
+// Reduces the oldest slice in staging and frees its slot.
 void Executor::reduce_slot(LaneState& state, int32_t index) {
   const BoundStep& step = step_at(index);
   StepState& progress = state_of(index);
@@ -221,6 +226,7 @@ void Executor::do_local(const BoundStep& step, uint32_t slice) {
   }
 }
 
+// Whether the dependencies of a slice are finished. state.waits skips those that were found finished before.
 bool Executor::ready(int32_t step, uint32_t slice) {
   const OrderedSchedule& ordered = *bound_->ordered;
   StepState& state = state_of(step);
@@ -241,7 +247,7 @@ void Executor::finish_slice(int32_t step) {
   if (++state_of(step).finished == step_at(step).slices) --unfinished_;
 }
 
-// Moves a cursor that stands behind the last slice of its step to the first slice of the next that has any.
+// Moves a cursor that is past the last slice of its step to the first slice of the next non-empty step.
 void Executor::skip_empty(Cursor& cursor, const std::vector<int32_t>& steps) const {
   while (cursor.step < steps.size() && cursor.slice == step_at(steps[cursor.step]).slices) {
     ++cursor.step;
@@ -251,7 +257,7 @@ void Executor::skip_empty(Cursor& cursor, const std::vector<int32_t>& steps) con
 
 Status Executor::failure() const {
   for (const uint32_t lane : open_lanes_) {
-    // A lane may be open only because what arrived is not reduced yet; its peer may leave.
+    // A lane may be open only because arrived slices are not reduced yet. Its peer may then leave.
     if (lanes_[lane].finished.step == bound_->ordered->lane_steps[lane].size()) continue;
     FDL_RETURN_IF_ERROR(transport_.channel_status({bound_->ordered->lanes[lane].peer, 0}));
   }

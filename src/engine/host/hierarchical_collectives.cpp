@@ -1,4 +1,4 @@
-// HierarchicalCollectives: two sides take turns, each with its own stages, and wait for each other where they must.
+// HierarchicalCollectives lets its two sides take turns: each side runs its own stages and waits for the other's.
 #include "engine/host/hierarchical_collectives.h"
 
 #include <fmt/format.h>
@@ -14,12 +14,13 @@
 namespace fdl {
 namespace {
 
-// What does not overlap is one segment's time inside the host and the link's delay for each segment. The sum of both is
-// least where the number grows with the root of the bytes.
+// The time that does not overlap is one segment inside the host plus the network's latency for each segment. The sum is
+// least if the number of segments grows with the square root of the bytes.
 constexpr std::size_t kLeastSegmentBytes = 1_MiB;
 constexpr std::size_t kBytesOfRoot = 128_KiB;
 constexpr std::size_t kMostSegments = 32;
 
+// Splits `count` elements evenly between the local ranks.
 void share_out(std::size_t count, std::vector<std::size_t>& shares) {
   for (std::size_t i = 0; i < shares.size(); ++i) shares[i] = even_share(count, shares.size(), i);
 }
@@ -32,7 +33,7 @@ Result<std::unique_ptr<Collectives>> HierarchicalCollectives::make(std::unique_p
                                                                    std::unique_ptr<Collectives> between,
                                                                    const Place& place) {
   FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
-  // A group of one has nothing to wait for.
+  // A group of one rank has no descriptor.
   if (inside->wake_fd() >= 0) FDL_RETURN_IF_ERROR(poller.add(inside->wake_fd(), 0));
   if (between->wake_fd() >= 0) FDL_RETURN_IF_ERROR(poller.add(between->wake_fd(), 1));
   return std::unique_ptr<Collectives>(
@@ -49,14 +50,14 @@ HierarchicalCollectives::HierarchicalCollectives(std::unique_ptr<Collectives> in
       name_(fmt::format("{} inside hosts, {} between", inside_->name(), between_->name())),
       shares_(static_cast<std::size_t>(place.local_size)),
       asked_(shares_.size()) {
-  memory_.who = inside_.get();
-  network_.who = between_.get();
+  memory_.runner = inside_.get();
+  network_.runner = between_.get();
 }
 
-// Sums are made host by host, so neither rank order nor an operation that needs it can be kept.
+// The result is computed host by host, so neither rank order nor an operation that requires it is supported.
 bool HierarchicalCollectives::can(const CollectiveSpec& spec) const {
   if (!is_auto(spec.algorithm) && spec.algorithm != kWhole) return false;
-  CollectiveSpec part = spec;
+  CollectiveSpec part = spec;  // as each side would get it
   part.root = 0;
   switch (spec.collective) {
     case Collective::allreduce: {
@@ -95,7 +96,7 @@ void HierarchicalCollectives::start(const CollectiveSpec& spec, Buffers buffers,
   if (!ended_.ok()) return completion.finish(ended_);
   completion_ = &completion;
   spec_ = spec;
-  spec_.algorithm = "auto";  // `whole` is asked of this one, not of its parts
+  spec_.algorithm = "auto";  // `whole` selects this class and means nothing to its sides
   buffers_ = buffers;
   memory_.done = network_.done = 0;
   memory_.begun = network_.begun = false;
@@ -104,7 +105,7 @@ void HierarchicalCollectives::start(const CollectiveSpec& spec, Buffers buffers,
     memory_.stages = 2 * segment_count_;
     network_.stages = segment_count_;
   } else if (spec.collective == Collective::broadcast) {
-    // Between hosts only the ranks with the root's local rank take part, each for its host.
+    // Between hosts only the ranks with the root's local rank take part, each on behalf of its host.
     memory_.stages = 1;
     network_.stages = place_.local_rank == spec.root % place_.local_size ? 1 : 0;
   } else {
@@ -132,6 +133,7 @@ HierarchicalCollectives::Stage HierarchicalCollectives::stage_between(std::size_
 
 // Scatters one segment ahead:   memory    S0 S1 G0 S2 G1 S3 G2 G3      S: reduce_scatter   G: allgather
 //                               network      A0 A1 A2 A3               A: allreduce
+// The prescale is applied by S, the postscale by A.
 HierarchicalCollectives::Stage HierarchicalCollectives::allreduce_inside(std::size_t index) {
   const std::size_t last = segment_count_ - 1;
   const bool scatters = index == 0 || (index % 2 == 1 && index / 2 < last);
@@ -170,11 +172,11 @@ HierarchicalCollectives::Stage HierarchicalCollectives::allreduce_between(std::s
   CollectiveSpec stage = spec_;
   stage.count = even_share(part.count, locals, static_cast<std::size_t>(place_.local_rank));
   stage.prescale = 1;
-  // What the memory side has done when this segment is scattered: S0; S0 S1; S0 S1 G0 S2; and so on.
+  // `after` counts the memory side's stages up to this segment's scatter: S0; S0 S1; S0 S1 G0 S2; and so on.
   return {stage, {own, own}, index == 0 ? 1 : 2 * index};
 }
 
-// True if anything moved; `side.done` tells whether a stage ended.
+// Advances one side and returns whether anything moved. `side.done` grows when a stage ends.
 bool HierarchicalCollectives::take_turn(Side& side, Side& other) {
   if (side.done == side.stages) return false;
   bool moved = false;
@@ -184,21 +186,22 @@ bool HierarchicalCollectives::take_turn(Side& side, Side& other) {
     side.begun = moved = true;
     side.outcome = {};
     side.running = stage.spec;
-    side.who->start(side.running, stage.buffers, side.outcome);
+    side.runner->start(side.running, stage.buffers, side.outcome);
   } else {
-    moved = side.who->progress();
+    moved = side.runner->progress();
   }
   if (!side.outcome.done) return moved;
   side.begun = false;
   ++side.done;
   if (!side.outcome.status.ok()) {
     ended_ = side.outcome.status.while_doing(place_name(&side == &memory_));
-    // The other side may be in flight; its ranks hear why it will not be finished.
-    other.who->interrupt(ended_);
+    // The other side may be in flight. Interrupting it passes the reason on to its ranks.
+    other.runner->interrupt(ended_);
   }
   return true;
 }
 
+// Alternates between the sides until neither ends a stage, and finishes the collective when all stages are done.
 bool HierarchicalCollectives::run() {
   bool moved = false;
   std::size_t before = 0;
@@ -214,6 +217,7 @@ bool HierarchicalCollectives::run() {
 }
 
 bool HierarchicalCollectives::progress() {
+  // Without a collective in flight both sides still serve their transports.
   if (completion_ != nullptr) return run();
   if (!ended_.ok()) return false;
   const bool inside = inside_->progress();
@@ -228,11 +232,12 @@ void HierarchicalCollectives::interrupt(const Status& why) {
   if (completion_ != nullptr) std::exchange(completion_, nullptr)->finish(why);
 }
 
-// Where both sides are at work, the network is what takes long.
+// Where both sides are at work, the network is reported, because it is the slower one.
 std::string HierarchicalCollectives::phase() const {
   const Side& side = network_.begun || !memory_.begun ? network_ : memory_;
   if (!side.begun) return {};
-  return fmt::format("{} {}: {}", name_of(side.running.collective), place_name(&side == &memory_), side.who->phase());
+  return fmt::format("{} {}: {}", name_of(side.running.collective), place_name(&side == &memory_),
+                     side.runner->phase());
 }
 
 bool HierarchicalCollectives::prepare_to_sleep() {

@@ -1,4 +1,4 @@
-// HierarchicalCollectives: collectives made of two others: inside each host, then between hosts.
+// HierarchicalCollectives composes a collective of two others: one inside each host and one between hosts.
 #pragma once
 
 #include <memory>
@@ -10,13 +10,12 @@
 
 namespace fdl {
 
-// Allreduce, broadcast and barrier, where all hosts hold equally many ranks in neighbouring blocks: rank = host *
-// local_size + local rank. In an allreduce each local rank carries its share between the hosts:
-//
+// It supports allreduce, broadcast and barrier where all hosts have equally many ranks in contiguous blocks: rank =
+// host * local_size + local rank. In an allreduce each local rank carries its share between the hosts:
 //   host 0   a b     inside: reduce_scatter     between: allreduce of equal shares     inside: allgather
 //   host 1   c d     0: a0+b0  1: a1+b1         0 with 2, 1 with 3                      all have both
 //
-// A long one goes in segments, which overlap: the first is between the hosts while the second is inside.
+// A long allreduce is cut into segments that overlap: the first is between the hosts while the second is inside.
 class HierarchicalCollectives final : public Collectives {
  public:
   struct Place {
@@ -25,7 +24,7 @@ class HierarchicalCollectives final : public Collectives {
     int host = 0;
     int hosts = 1;
   };
-  // `inside` is of this host's ranks, by local rank; `between` of the ranks with this local rank, by host.
+  // `inside` connects this host's ranks, by local rank; `between` connects the ranks with this local rank, by host.
   static Result<std::unique_ptr<Collectives>> make(std::unique_ptr<Collectives> inside,
                                                    std::unique_ptr<Collectives> between, const Place& place);
 
@@ -41,24 +40,24 @@ class HierarchicalCollectives final : public Collectives {
   void finish_sleep() override;
 
  private:
-  // One collective of one side; it begins when so many of the other side are done.
+  // One collective of one side. It begins when the other side has finished `after` stages.
   struct Stage {
     CollectiveSpec spec;
     Buffers buffers;
     std::size_t after = 0;
   };
-  // Each side runs its stages one after the other; the two sides run beside each other.
+  // Each side runs its stages in sequence; the two sides run concurrently.
   struct Side {
-    Collectives* who = nullptr;
+    Collectives* runner = nullptr;
     std::size_t stages = 0;
     std::size_t done = 0;
-    bool begun = false;  // the next one is in flight
+    bool begun = false;  // the next stage is in flight
     CollectiveSpec running;
     Completion outcome;
   };
-  // A long allreduce goes in segments, so that the link between the hosts is busy while memory works on the next.
+  // A part of a long allreduce. Segments keep the network busy while memory works on the next one.
   struct Segment {
-    std::size_t first = 0;  // element
+    std::size_t first = 0;  // index of its first element
     std::size_t count = 0;
   };
 
@@ -79,18 +78,19 @@ class HierarchicalCollectives final : public Collectives {
   Place place_;
   Poller poller_;
   std::string name_;
-  // Of the local ranks: of the stage inside that is in flight; and of what can() is asked, perhaps meanwhile.
+  // Counts by local rank: those of the inside stage in flight, and separate ones for can(), which may be called
+  // meanwhile.
   std::vector<std::size_t> shares_;
   mutable std::vector<std::size_t> asked_;
 
-  CollectiveSpec spec_;  // in flight
+  CollectiveSpec spec_;  // the collective in flight
   Buffers buffers_;
   std::size_t segment_count_ = 1;
-  Side memory_;   // inside the host
-  Side network_;  // between hosts
+  Side memory_;   // the stages inside the host
+  Side network_;  // the stages between hosts
   Completion* completion_ = nullptr;
-  std::size_t prepared_ = 0;
-  Status ended_;
+  std::size_t prepared_ = 0;  // how many sides prepare_to_sleep() has prepared
+  Status ended_;              // not OK once a side has failed or interrupt() was called
 };
 
 }  // namespace fdl

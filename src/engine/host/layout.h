@@ -1,4 +1,4 @@
-// Layout: which bytes each chunk of a schedule is, once counts and element size are known.
+// Layout computes the byte range of each chunk of a schedule from the counts and the element size.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace fdl {
 
-// Element `index` of an even split: the first count % parts parts are one element longer.
+// The size of part `index` of an even split: the first count % parts parts are one element longer.
 constexpr std::size_t even_share(std::size_t count, std::size_t parts, std::size_t index) {
   return count / parts + (index < count % parts ? 1 : 0);
 }
@@ -23,7 +23,7 @@ class Layout {
     std::size_t bytes = 0;
   };
 
-  // Keeps its memory from one call to the next.
+  // Reuses its memory from one call to the next.
   void assign(const Schedule& schedule, const CollectiveSpec& spec) {
     const Places places(schedule);
     for (Space space : {Space::input, Space::output, Space::scratch}) {
@@ -59,7 +59,7 @@ class Layout {
     }
   }
 
-  std::vector<std::size_t> starts_[3];  // by space: where each chunk begins, and the end of the last
+  std::vector<std::size_t> starts_[3];  // by space: the start of each chunk, and the end of the last one
 };
 
 }  // namespace fdl

@@ -1,5 +1,6 @@
-// Link probe: the transport knows its round trips; what a link carries is seen in how far the bytes of one short burst
-// arrive from each other. Bursts fit into a connection's first window, so that no round trip hides between them.
+// probe_links() takes the latency from the transport's round trips. It measures the bandwidth by the time between the
+// arrivals of the head and the tail of a short burst. A burst fits into a connection's first congestion window (about
+// 14 KiB), so that no round trip is hidden in it.
 #include "engine/host/link_probe.h"
 
 #include <algorithm>
@@ -15,6 +16,7 @@ constexpr std::size_t kTailBytes = 11_KiB;
 constexpr int kBursts = 3;
 constexpr uint32_t kTag = 0x70726f62;  // "prob"
 
+// Makes progress or sleeps; returns an error if the channel has failed or the deadline has passed.
 Status drive(Transport& transport, int peer, Deadline deadline) {
   if (transport.progress()) return {};
   FDL_RETURN_IF_ERROR(transport.channel_status({peer, 0}));
@@ -29,7 +31,7 @@ Status wait_for(Transport& transport, int peer, const std::optional<Ticket>& tic
   return {};
 }
 
-// Seconds a byte, of one burst around the ring.
+// Seconds per byte, measured by one burst around the ring.
 Result<double> burst(Transport& transport, int rank, int size, Deadline deadline) {
   std::array<std::byte, kHeadBytes + kTailBytes> out{};
   std::array<std::byte, kHeadBytes + kTailBytes> in{};
@@ -42,6 +44,7 @@ Result<double> burst(Transport& transport, int rank, int size, Deadline deadline
   transport.send(next, kTag, all_out.first(kHeadBytes));
   const auto sent = transport.send(next, kTag, all_out.last(kTailBytes));
   FDL_RETURN_IF_ERROR(wait_for(transport, prev.peer, head, deadline));
+  // The clock starts when the head has arrived, so that only the tail's transfer is measured.
   const int64_t begin = now_ns();
   FDL_RETURN_IF_ERROR(wait_for(transport, prev.peer, tail, deadline));
   const auto apart_ns = static_cast<double>(now_ns() - begin);
@@ -49,7 +52,7 @@ Result<double> burst(Transport& transport, int rank, int size, Deadline deadline
   return apart_ns * 1e-9 / static_cast<double>(kTailBytes);
 }
 
-// Everybody's worst. What the ranks do not yet agree on is left out of the shape that this is done with.
+// Computes the maximum over all ranks. Only the parts of the shape that all ranks know alike choose the algorithm.
 Status agree(Transport& transport, int rank, const GroupShape& shape, const Config& config, std::span<double> worst,
              Deadline deadline) {
   const GroupShape known{.ranks = shape.ranks, .hosts = shape.hosts, .ranks_per_host = shape.ranks_per_host};
@@ -75,14 +78,14 @@ Result<GroupShape> probe_links(Transport& transport, int rank, GroupShape shape,
     if (peer != rank) latency_s = std::max(latency_s, transport.round_trip_s(peer) / 2 - shape.alpha_s);
   }
   latency_s = std::max(latency_s, shape.latency_s);
-  // A rank that was not scheduled in time sees bytes apart that came together: the best of a few.
+  // A rank that was not scheduled in time measures too long, so the best of a few bursts counts.
   for (int i = 0; i < kBursts && shape.hosts > 1; ++i) {
     FDL_ASSIGN_OR_RETURN(const double seen_s, burst(transport, rank, shape.ranks, deadline));
     beta_s = i == 0 ? seen_s : std::min(beta_s, seen_s);
   }
   FDL_RETURN_IF_ERROR(agree(transport, rank, shape, config, worst, deadline));
   shape.latency_s = latency_s;
-  // Bytes that came in one piece say only that the link is fast.
+  // If head and tail arrive together, the measurement only shows that the link is fast: keep the shape's value.
   shape.beta_s = std::max(shape.beta_s, beta_s);
   return shape;
 }

@@ -1,4 +1,5 @@
-// Link probe: how far the ranks of a communicator are from each other and what its links carry, as all of them agree.
+// The link probe measures the latency between the ranks of a communicator and the bandwidth of its links, and makes all
+// ranks agree on the results.
 #pragma once
 
 #include "algorithms/choice/choose.h"
@@ -9,9 +10,9 @@
 
 namespace fdl {
 
-// `shape` with the latency of the farthest pair (or the largest that any rank's shape says already) and, between
-// hosts, the bandwidth of the slowest link around the ring. Collective, before anything else uses the transport; blocks
-// for about as long as three messages and a small allreduce take.
+// Returns `shape` with the latency of the farthest pair (or the largest that any rank's shape already has) and, between
+// hosts, the bandwidth of the slowest link around the ring. The call is collective, comes before any other use of the
+// transport, and blocks for about as long as three messages and a small allreduce take.
 Result<GroupShape> probe_links(Transport& transport, int rank, GroupShape shape, const Config& config,
                                Deadline deadline);
 

@@ -1,4 +1,4 @@
-// Messages: each line posts in order and finishes in order, so a list per line is all there is.
+// Messages keeps one list for each line: a line posts its messages in order and finishes them in order.
 #include "engine/host/messages.h"
 
 #include <fmt/format.h>
@@ -9,7 +9,7 @@
 namespace fdl {
 namespace {
 
-// Part of the tag is the message's size, so that two sizes that begin with equal slices are told apart at once.
+// The tag contains the message's size, so that different sizes whose first slices are equal are detected at once.
 uint32_t tag_of(std::size_t bytes) {
   return 0x6d000000u ^ static_cast<uint32_t>(bytes) ^ static_cast<uint32_t>(bytes >> 32);
 }
@@ -53,7 +53,7 @@ bool Messages::progress() {
 
 bool Messages::run(Line& line) {
   bool moved = post(line);
-  // The oldest is whole when it is not being posted any more.
+  // The oldest message is fully posted once it is no longer the one being posted; `last` is then its last ticket.
   while (line.oldest != line.posting && transport_->done(line.oldest->last)) {
     take_oldest(line)->completion.finish();
     moved = true;
@@ -61,6 +61,7 @@ bool Messages::run(Line& line) {
   return moved;
 }
 
+// A held message blocks the messages behind it, which keeps their order.
 bool Messages::post(Line& line) {
   bool moved = false;
   while (line.posting != nullptr && !line.posting->held && post_slice(*line.posting)) {
@@ -82,6 +83,7 @@ bool Messages::post_slice(Message& message) {
   return true;
 }
 
+// Copies between the rank's sends to itself and its receives from itself, in order.
 bool Messages::run_own() {
   Line& incoming = lines_[static_cast<std::size_t>(rank_) * 2];
   Line& outgoing = lines_[static_cast<std::size_t>(rank_) * 2 + 1];
@@ -106,7 +108,7 @@ bool Messages::run_own() {
   return moved;
 }
 
-// Whoever waits for the message may free it as soon as it is finished, so it leaves the list first.
+// The waiting thread may free the message as soon as it is finished, so the message leaves the list first.
 Message* Messages::take_oldest(Line& line) {
   Message* message = line.oldest;
   line.oldest = message->next;
@@ -116,6 +118,7 @@ Message* Messages::take_oldest(Line& line) {
 
 bool Messages::fail_unreachable() {
   bool any = false;
+  // `end` clears busy of the line; the list of busy lines is cleaned up after the loop.
   for (const std::size_t at : busy_) {
     const int peer = static_cast<int>(at / 2);
     if (peer == rank_) continue;

@@ -1,4 +1,4 @@
-// Messages: point-to-point transfers of one communicator, on lane 1, beside its collectives.
+// Messages runs the point-to-point transfers of one communicator on channel 1, beside its collectives on channel 0.
 #pragma once
 
 #include <cstdint>
@@ -11,29 +11,32 @@
 
 namespace fdl {
 
-// Messages to one peer keep their order, as those from one peer do; between peers nothing is promised. Both sides cut
-// a message into the same slices. A message to oneself meets the receive from oneself that has the same position.
+// Messages to one peer keep their order, and so do messages from one peer; there is no order between peers. Both sides
+// cut a message into the same slices. A rank's send to itself meets its receive from itself at the same position. The
+// caller owns each Message until it is finished. The thread that drives the communicator calls this class.
 class Messages {
  public:
-  // `transport` is null exactly where the group has one rank.
+  // `transport` is null exactly when the group has one rank.
   Messages(Transport* transport, int rank, int size, std::size_t slice_bytes);
 
   void start(Message& message);
   bool progress();
   bool idle() const { return busy_.empty(); }
-  // Ends the messages of peers that can no more be reached; true if there were any. Worth asking when nothing moves.
+  // Ends the messages of peers that can no longer be reached and returns whether there were any. Call it when nothing
+  // moves.
   bool fail_unreachable();
-  // "recv of 4096 bytes from rank 2": the first that is not finished; empty when idle.
+  // Describes the first unfinished message, such as "recv of 4096 bytes from rank 2"; empty when idle.
   std::string phase() const;
   int waiting_for() const;
   // Ends everything in flight.
   void fail(const Status& why);
 
  private:
+  // The messages in one direction with one peer, as an intrusive list in the order of start().
   struct Line {
     Message* oldest = nullptr;
     Message* newest = nullptr;
-    Message* posting = nullptr;  // the first that is not posted whole
+    Message* posting = nullptr;  // the first message that is not fully posted
     bool busy = false;           // is in busy_
   };
 
@@ -52,7 +55,7 @@ class Messages {
   int rank_;
   std::size_t slice_bytes_;
   std::vector<Line> lines_;        // by peer and direction
-  std::vector<std::size_t> busy_;  // lines with something in flight
+  std::vector<std::size_t> busy_;  // indices of lines with something in flight
 };
 
 }  // namespace fdl

@@ -1,4 +1,4 @@
-// PartTransport: a part of a communicator's ranks over the transport of the whole, which others use as well.
+// PartTransport exposes some of a communicator's ranks as a Transport of their own, over the shared transport.
 #pragma once
 
 #include <vector>
@@ -7,10 +7,10 @@
 
 namespace fdl {
 
-// members[i] is the rank in the whole of rank i in the part. The whole outlives this object, and may be driven beside
-// it: one thread does all of it. Who uses a channel of the whole as well must do so in the same order on both sides,
-// which collectives that all ranks call in one order do. To sleep is for the owner of the whole, who sleeps on that:
-// there is nothing here to wake for, and epoll sets nest only so deep.
+// members[i] is the rank in the whole of rank i in the part. The whole outlives this object. One thread drives both.
+// Other users of the same channels of the whole must use them in the same order on both sides; collectives that all
+// ranks call in one order do. Sleeping is left to the owner of the whole, because this object has no descriptor of its
+// own: nested epoll sets are limited in depth.
 class PartTransport final : public Transport {
  public:
   PartTransport(Transport& whole, std::vector<int> members) : whole_(whole), members_(std::move(members)) {}

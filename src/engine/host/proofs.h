@@ -1,4 +1,5 @@
-// Proofs: when a schedule is proved before its first run: always in debug builds, else where it is asked for.
+// proves_schedules() decides whether a schedule is proved before its first run: always in debug builds, otherwise only
+// on request.
 #pragma once
 
 #include "base/config.h"
@@ -6,7 +7,7 @@
 namespace fdl {
 
 inline bool proves_schedules(const Config& config, int ranks) {
-  constexpr int kLargest = 64;  // ranks; proofs of larger groups belong into tests
+  constexpr int kLargest = 64;  // ranks; tests prove larger groups, because a proof covers all ranks' schedules
 #ifdef NDEBUG
   constexpr bool kAlways = false;
 #else

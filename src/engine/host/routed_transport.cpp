@@ -1,4 +1,4 @@
-// RoutedTransport: a table look-up before each call; tickets carry their part in the low end of their stream.
+// RoutedTransport looks up the part before each call. A ticket's stream number encodes the part: stream * parts + part.
 #include "engine/host/routed_transport.h"
 
 #include "base/check.h"
@@ -62,6 +62,7 @@ Status RoutedTransport::status() const {
   return {};
 }
 
+// prepared_ counts the parts to which finish_sleep() must pass on, also if one refuses.
 bool RoutedTransport::prepare_to_sleep() {
   for (prepared_ = 0; prepared_ < parts_.size();) {
     if (!parts_[prepared_++]->prepare_to_sleep()) return false;

@@ -1,4 +1,4 @@
-// RoutedTransport: one Transport made of several, each peer reached through one of them: same host, other hosts.
+// RoutedTransport combines several transports into one: each peer is reached through one of them.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace fdl {
 
-// Which part reaches a peer, and which rank the peer has there. The own rank's entry is never read.
+// Which part reaches a peer, and the peer's rank within that part. The entry of the own rank is never read.
 struct Route {
   int part = 0;
   int peer = 0;
@@ -18,7 +18,7 @@ struct Route {
 
 class RoutedTransport final : public Transport {
  public:
-  // routes[r] is for rank r of the whole.
+  // routes[r] is the route to rank r of the whole. The parts' descriptors are watched through one poller.
   static Result<std::unique_ptr<Transport>> make(std::vector<std::unique_ptr<Transport>> parts,
                                                  std::vector<Route> routes, int rank);
 
@@ -46,9 +46,9 @@ class RoutedTransport final : public Transport {
   std::vector<std::unique_ptr<Transport>> parts_;
   std::vector<Route> routes_;
   int rank_;
-  Poller poller_;  // of the parts' descriptors: sets nest, so this one is readable when any of them is
+  Poller poller_;  // holds the parts' descriptors; its own becomes readable when any of them is
   std::string name_;
-  std::size_t prepared_ = 0;
+  std::size_t prepared_ = 0;  // how many parts prepare_to_sleep() has prepared
 };
 
 }  // namespace fdl

@@ -1,4 +1,4 @@
-// ScheduledCollectives: chooses, caches and binds; scales before and after; leaves the moving to the Executor.
+// ScheduledCollectives chooses and caches schedules, scales before and after, and lets the Executor move the data.
 #include "engine/host/scheduled_collectives.h"
 
 #include <algorithm>
@@ -40,7 +40,8 @@ bool equal(std::span<const std::size_t> a, std::span<const std::size_t> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end());
 }
 
-// The tag of every slice: what ranks must agree on. (An alltoall's counts differ; its sizes are compared pair by pair.)
+// The tag of every slice is a hash of what ranks must agree on. An alltoall's counts differ between ranks, so they are
+// left out; the transport compares its sizes message by message.
 uint32_t tag_of(const CollectiveSpec& spec, std::string_view algorithm) {
   Hash hash;
   hash.add(static_cast<uint64_t>(spec.collective)).add(algorithm).add(static_cast<uint64_t>(spec.root));
@@ -97,12 +98,12 @@ void ScheduledCollectives::start(const CollectiveSpec& spec, Buffers buffers, Co
   progress();
 }
 
-// Nothing is moved here; what is wrong with the call is found before any peer can notice it.
+// Moves nothing: an invalid call fails before any peer can notice it.
 Status ScheduledCollectives::launch(const CollectiveSpec& spec, Buffers buffers) {
   auto [alias, input] = aliasing_of(spec, buffers, rank_);
   auto* output = static_cast<std::byte*>(buffers.output);
   const bool root = rank_ == spec.root;
-  // Scaling may write to output where output is as large as input; elsewhere it needs a copy of the input.
+  // Scaling may write to output if output is as large as input; otherwise it needs a copy of the input.
   const bool scales = reduces(spec.collective) && spec.prescale != 1;
   const bool scales_into_output =
       scales && (spec.collective == Collective::allreduce || (spec.collective == Collective::reduce && root));
@@ -124,6 +125,7 @@ Status ScheduledCollectives::launch(const CollectiveSpec& spec, Buffers buffers)
   output_ = output;
   postscale_ = reduces(spec.collective) ? spec.postscale : 1;
   std::byte* scratch = scratch_.at_least(plan->bound.layout.bytes(Space::scratch));
+  // The tag also covers the operation, which the cached plan does not. Multiplying spreads it over all bits.
   const uint32_t operation = reduces(spec.collective) ? static_cast<uint32_t>(spec.reduction.op) + 1 : 0;
   executor_->start(plan->bound, {.input = input, .output = output, .scratch = scratch}, spec.reduction,
                    plan->tag + operation * 0x9e3779b1u);
@@ -143,7 +145,7 @@ bool ScheduledCollectives::progress() {
   if (moved) return true;
   Status failure = executor_->failure();
   if (failure.ok()) return false;
-  // The peer may have done its part and left between our two looks. What it did before it left counts.
+  // The peer may have finished its part and left between the two calls. What it sent before it left still counts.
   if (executor_->progress()) return true;
   last_phase_ = executor_->phase();
   ended_ = failure.during(name_of(running_->key.collective), last_phase_).while_doing(last_phase_);
@@ -180,7 +182,7 @@ std::vector<int> ScheduledCollectives::late_ranks() {
   return peer < 0 ? std::vector<int>() : std::vector<int>{peer};
 }
 
-// A group of one copies, unless input and output are the same, and scales as the others do: twice.
+// A group of one rank copies unless input and output are the same. It scales twice, as larger groups do.
 void ScheduledCollectives::run_alone(const CollectiveSpec& spec, Buffers buffers, Completion& completion) {
   if (!is_auto(spec.algorithm)) {
     if (auto known = find_algorithm(spec.collective, spec.algorithm); !known.ok()) {
@@ -204,7 +206,7 @@ Result<ScheduledCollectives::Plan*> ScheduledCollectives::plan_for(const Collect
   hash.add(static_cast<uint64_t>(spec.collective) << 32 | static_cast<uint64_t>(spec.dtype) << 16 |
            (in_place ? 1u : 0u));
   hash.add(static_cast<uint64_t>(spec.root)).add(spec.count).add(spec.counts);
-  // A few neighbours, so that two shapes that take turns do not drive each other out.
+  // Probes a few neighbours, so that two shapes that alternate do not evict each other.
   std::unique_ptr<Plan>* free_place = nullptr;
   for (std::size_t i = 0; i < 4; ++i) {
     std::unique_ptr<Plan>& candidate = plans_[(hash.value() + i) % plans_.size()];
@@ -227,7 +229,7 @@ Result<ScheduledCollectives::Plan*> ScheduledCollectives::plan_for(const Collect
   return place.get();
 }
 
-// The call's own wish is an order; the configuration's is one only for the collectives that have such an algorithm.
+// An algorithm in the call is mandatory. One in the configuration applies only to the collectives that have it.
 Result<Choice> ScheduledCollectives::choose_for(const CollectiveSpec& spec) const {
   const auto bytes = static_cast<int64_t>(known_bytes(spec, shape_.ranks));
   const Need need = need_of(spec, config_.deterministic);
@@ -257,6 +259,7 @@ Result<const OrderedSchedule*> ScheduledCollectives::schedule_for(const Algorith
   return known.get();
 }
 
+// Writes the schedules of all ranks and verifies that together they compute the collective.
 Status ScheduledCollectives::prove(const Algorithm& algorithm, ScheduleRequest request, bool in_place) const {
   if (!proves_schedules(config_, shape_.ranks)) return {};
   std::vector<Schedule> all;

@@ -1,4 +1,4 @@
-// ScheduledCollectives: every collective over any Transport, by the schedules of the catalog.
+// ScheduledCollectives runs every collective over any Transport by the schedules of the catalog.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 
 namespace fdl {
 
-// Memory that grows and is never cleared.
+// Memory that grows and is never initialized.
 class Workspace {
  public:
   std::byte* at_least(std::size_t bytes) {
@@ -34,13 +34,13 @@ class Workspace {
   std::size_t capacity_ = 0;
 };
 
-// Schedules are written, ordered and (where asked, and in debug builds) proved once; the bytes they are bound to are
-// kept for the shapes that repeat. So a collective that was run before allocates nothing.
+// Schedules are written, ordered and (on request, and in debug builds) proved once. Their bindings to byte counts are
+// cached for shapes that repeat, so a collective that was run before allocates nothing. One thread drives the object.
 class ScheduledCollectives final : public Collectives {
  public:
-  // `transport` is null exactly where the group has one rank. It and `config` outlive this object.
+  // `transport` is null exactly when the group has one rank. It and `config` outlive this object.
   ScheduledCollectives(Transport* transport, int rank, const GroupShape& shape, const Config& config);
-  // The same with a transport of its own, for groups that are only a part of a communicator.
+  // The same, but owns its transport, for groups that are only a part of a communicator.
   ScheduledCollectives(std::unique_ptr<Transport> transport, int rank, const GroupShape& shape, const Config& config);
 
   std::string_view name() const override { return "schedules"; }
@@ -49,7 +49,7 @@ class ScheduledCollectives final : public Collectives {
   bool progress() override;
   void interrupt(const Status& why) override;
   std::string phase() const override;
-  // The name of the algorithm that such a collective runs by; empty where there is nothing to choose.
+  // The algorithm that such a collective runs by; empty where there is no choice.
   std::string_view algorithm_of(const CollectiveSpec& spec) const;
   // The peer that the first unfinished step waits for. That peer may itself wait for another rank.
   std::vector<int> late_ranks() override;
@@ -61,7 +61,7 @@ class ScheduledCollectives final : public Collectives {
   }
 
  private:
-  // All that decides how a collective runs, but its buffers and its operation.
+  // Everything that determines how a collective runs, except its buffers and its reduction operation.
   struct PlanKey {
     Collective collective = Collective::allreduce;
     Dtype dtype = Dtype::float32;
@@ -81,8 +81,8 @@ class ScheduledCollectives final : public Collectives {
     explicit Plan(const OrderedSchedule& ordered) : bound(ordered) {}
     PlanKey key;
     BoundSchedule bound;
-    bool copies_input = false;  // in place, by an algorithm that cannot
-    uint32_t tag = 0;
+    bool copies_input = false;  // the call is in place, but the algorithm cannot work in place
+    uint32_t tag = 0;           // hash of what all ranks must agree on; see tag_of()
   };
 
   void run_alone(const CollectiveSpec& spec, Buffers buffers, Completion& completion);
@@ -94,7 +94,7 @@ class ScheduledCollectives final : public Collectives {
   Status launch(const CollectiveSpec& spec, Buffers buffers);
   void finish(Status outcome);
 
-  std::unique_ptr<Transport> own_transport_;  // null where it is somebody else's
+  std::unique_ptr<Transport> own_transport_;  // null if the transport belongs to the caller
   Transport* transport_;
   int rank_;
   GroupShape shape_;
@@ -102,7 +102,7 @@ class ScheduledCollectives final : public Collectives {
   SlicingLimits limits_;
 
   std::map<std::tuple<const Algorithm*, int, bool>, std::unique_ptr<OrderedSchedule>> schedules_;  // by root, in place
-  std::array<std::unique_ptr<Plan>, 64> plans_;  // by hash and near it; a newcomer may drive an old one out
+  std::array<std::unique_ptr<Plan>, 64> plans_;  // by hash, with linear probing; a new plan may evict an old one
 
   std::unique_ptr<Executor> executor_;  // null in a group of one
   Workspace scratch_;
@@ -114,8 +114,8 @@ class ScheduledCollectives final : public Collectives {
   std::byte* output_ = nullptr;
   double postscale_ = 1;
 
-  Status ended_;
-  std::string last_phase_;
+  Status ended_;            // not OK once a peer has failed or interrupt() was called; later calls return it
+  std::string last_phase_;  // phase at that moment
 };
 
 }  // namespace fdl

@@ -1,4 +1,4 @@
-// Staging: slots for slices that have arrived, or may arrive, before they can be reduced.
+// Staging provides slots for slices that arrive before they can be reduced.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +8,12 @@
 
 namespace fdl {
 
-// Slots are handed out one at a time and chained by whoever holds several: next() is the holder's.
+// Slots are handed out one at a time. A caller that holds several may chain them through next().
 class Staging {
  public:
   static constexpr int32_t kNone = -1;
 
-  // All slots become free. Allocates only when it must grow.
+  // Frees all slots and allocates only if more memory is needed. Slots start at cache lines (64 bytes).
   void reserve(std::size_t slot_bytes, std::size_t slot_count) {
     const std::size_t stride = (slot_bytes + 63) / 64 * 64;
     if (stride * slot_count > capacity_) {

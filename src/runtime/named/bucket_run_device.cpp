@@ -66,7 +66,7 @@ Status BucketRun::begin_fused_on_device() {
   if (bytes <= device_->scratch.bytes || device_->room_is_all) return begin_packing(device_->scratch);
   operation_.spec.device = &device_->device();
   operation_.spec.stream = device_->stream();
-  operation_.scratch_bytes = bytes;
+  operation_.memory = ScratchRequest{bytes};
   stage_ = Stage::scratch;
   comm_.start(operation_);
   return {};
@@ -74,7 +74,8 @@ Status BucketRun::begin_fused_on_device() {
 
 void BucketRun::take_scratch() {
   if (!operation_.completion.status.ok()) return conclude(operation_.completion.status);
-  device_->scratch = {operation_.scratch, std::exchange(operation_.scratch_bytes, 0)};
+  const auto given = std::get<ScratchRequest>(std::exchange(operation_.memory, {}));
+  device_->scratch = {given.memory, given.bytes};
   device_->room_is_all = device_->scratch.bytes < operation_.spec.count * size_of(bucket_.dtype);
   const Status packed = begin_packing(device_->scratch);
   if (!packed.ok()) fail_here(packed);
@@ -120,7 +121,7 @@ Status BucketRun::begin_registration() {
   symmetric_allocation_ = {.bytes = entry.byte_count(), .stream = entry.place->stream()};
   operation_.spec.device = &device_->device();
   operation_.spec.stream = device_->stream();
-  operation_.symmetric_allocation = &symmetric_allocation_;
+  operation_.memory = SymmetricRequest{&symmetric_allocation_};
   stage_ = Stage::symmetric_allocation;
   comm_.start(operation_);
   return {};

@@ -12,16 +12,17 @@ GroupLaunch::GroupLaunch(Communicator& comm, DeviceWork& device, const std::vect
   if (fits() || device_.room_is_all) return;
   scratch_.spec.device = &device_.device();
   scratch_.spec.stream = device_.stream();
-  scratch_.scratch_bytes = total_.packed;
+  scratch_.memory = ScratchRequest{total_.packed};
   comm_.start(scratch_);
 }
 
 bool GroupLaunch::fits() const { return total_.packed <= device_.scratch.bytes; }
 
 Status GroupLaunch::take_scratch() {
-  if (scratch_.scratch_bytes == 0) return {};
+  const auto* given = std::get_if<ScratchRequest>(&scratch_.memory);
+  if (given == nullptr) return {};
   FDL_RETURN_IF_ERROR(scratch_.completion.status);
-  device_.scratch = {scratch_.scratch, scratch_.scratch_bytes};
+  device_.scratch = {given->memory, given->bytes};
   device_.room_is_all = !fits();
   return {};
 }

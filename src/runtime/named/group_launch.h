@@ -27,9 +27,9 @@ class GroupLaunch {
   GroupLaunch& operator=(const GroupLaunch&) = delete;
 
   // True when no request was needed, or when its answer has arrived.
-  bool asked() const { return scratch_.scratch_bytes == 0 || scratch_.completion.done; }
-  // Takes the answer over; call once asked() is true. After that fits() returns whether all buckets fit at once, which
-  // is the same on all ranks.
+  bool asked() const { return scratch_.is_collective() || scratch_.completion.done; }
+  // Takes the answer over; call once asked() is true. After that fits() tells whether all buckets fit at once, which is
+  // the same on all ranks.
   Status take_scratch();
   bool fits() const;
 

@@ -302,7 +302,7 @@ bool NamedOperations::lose_patience() {
   if (moves != seen_moves_ || timeout_.is_never()) {
     seen_moves_ = moves;
     const int64_t limit =
-        order->waits_for_others() ? patience_with_others(config_) : seconds_to_ns(config_.lock_timeout_s);
+        order->waits_for_others() ? patience_with_others(config_) : seconds_to_ns(config_.lock_patience_s);
     if (limit != std::numeric_limits<int64_t>::max()) timeout_ = Deadline::after_ns(limit);
   }
   if (!timeout_.passed()) return false;

@@ -1,4 +1,4 @@
-// Describe: the wording of steps, and the table that shows all ranks side by side.
+// describe() formats single steps, one rank's list, and the table of all ranks.
 #include "schedule/print/describe.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ std::string words(ChunkRange range) {
   return space + ("chunks " + first + "-" + std::to_string(range.first + range.count - 1));
 }
 
-// A cell of the table: "send 3 >1", "recv_reduce 2 <0", "copy 1 = in1".
+// The parts of a table cell: "send 3 >1", "recv_reduce 2 <0", "copy 1 = in1".
 std::string brief_words(ChunkRange range) {
   const char* space = range.space == Space::input ? "in" : range.space == Space::scratch ? "tmp" : "";
   std::string text = space + std::to_string(range.first);

@@ -1,4 +1,4 @@
-// Describe: schedules as text for people, in errors, `farandole explain` and tests.
+// describe() formats steps and schedules as text for errors, `farandole explain` and tests.
 #pragma once
 
 #include <string>
@@ -12,9 +12,9 @@ namespace fdl {
 std::string describe(const Step& step);
 // "ring, step 9: recv_reduce chunk 3 from rank 2"
 std::string describe(const Schedule& schedule, std::size_t step);
-// All steps of one rank, one a line.
+// All steps of one rank, one per line.
 std::string describe(const Schedule& schedule);
-// All ranks side by side: a column a rank, a row a step.
+// A table of all ranks: one column per rank, one row per step.
 std::string describe(const std::vector<Schedule>& schedules);
 
 }  // namespace fdl

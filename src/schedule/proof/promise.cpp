@@ -1,4 +1,4 @@
-// Promise: a table of what each chunk of output must hold, and the first place where a run differs from it.
+// check_outputs() has a table of the contributions that each output chunk must hold, and reports the first difference.
 #include "schedule/proof/promise.h"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ std::string words(Contribution part) {
   return "chunk " + std::to_string(part.chunk) + " of rank " + std::to_string(part.rank);
 }
 
-// How two sorted lists of contributions first differ.
+// Describes the first difference between the held and the promised contributions; `promised` is sorted.
 std::optional<std::string> difference(std::vector<Contribution> held, const std::vector<Contribution>& promised) {
   std::sort(held.begin(), held.end());
   for (std::size_t i = 0; i < std::max(held.size(), promised.size()); ++i) {
@@ -66,13 +66,13 @@ Status check_outputs(const std::vector<Schedule>& schedules, const OutputOf& out
   for (const Schedule& schedule : schedules) {
     const int32_t chunks = Places(schedule, in_place).count(Space::output);
     for (int32_t chunk = 0; chunk < chunks; ++chunk) {
-      const std::string who =
+      const std::string where =
           schedule.name + ": output chunk " + std::to_string(chunk) + " of rank " + std::to_string(schedule.rank) + " ";
       const SymbolicValue* value = output_of(schedule.rank, chunk);
-      if (value == nullptr) return broken(who + "is never written");
+      if (value == nullptr) return broken(where + "is never written");
       std::vector<Contribution> held = value->parts;
       if (schedule.collective == Collective::barrier) {
-        // A barrier folds nothing; word of every rank must have come, however often.
+        // A barrier has no data to fold: each rank must contribute at least once, and repeats are allowed.
         std::sort(held.begin(), held.end());
         held.erase(std::unique(held.begin(), held.end()), held.end());
       } else {
@@ -83,7 +83,7 @@ Status check_outputs(const std::vector<Schedule>& schedules, const OutputOf& out
         report->same_bits_everywhere = report->same_bits_everywhere && value->shape == first->shape;
       }
       const auto wrong = difference(std::move(held), promise(schedule, chunk));
-      if (wrong) return broken(who + *wrong);
+      if (wrong) return broken(where + *wrong);
     }
   }
   return ok_status();

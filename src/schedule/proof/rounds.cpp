@@ -1,4 +1,4 @@
-// Rounds: numbers every message by the longest chain that leads to it, then collects each rank's by number.
+// lower_to_rounds() numbers every message by the longest chain that leads to it and groups each rank's steps by number.
 #include "schedule/proof/rounds.h"
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 namespace fdl {
 namespace {
 
-// Level 0 is before all messages; work of level n comes after the messages of level n.
+// Leveler runs the schedules of all ranks and assigns each step a level. Level 0 comes before all messages; local work
+// of level n comes after the messages of level n.
 class Leveler {
  public:
   Leveler(const std::vector<Schedule>& schedules, bool in_place)
@@ -47,7 +48,7 @@ class Leveler {
       for (std::size_t i = 0; i < steps_[rank].size(); ++i) {
         if (steps_[rank][i].done) continue;
         return Status(Code::internal,
-                      "rank " + std::to_string(rank) + " never comes to " + describe(schedules_[rank], i));
+                      "rank " + std::to_string(rank) + " never reaches " + describe(schedules_[rank], i));
       }
     }
     return {};
@@ -75,14 +76,16 @@ class Leveler {
  private:
   struct At {
     std::size_t waits_for = 0;
-    int32_t after = 0;    // the highest level of what it follows
-    int32_t arrived = 0;  // of a message: its level
-    int32_t level = 0;    // at which it is done
+    int32_t after = 0;    // the highest level of the steps that it follows
+    int32_t arrived = 0;  // the level of its message; 0 before the message has moved
+    int32_t level = 0;    // the level at which it is done
     bool ready = false;
     bool done = false;
     std::vector<int32_t> followers;
   };
 
+  // Moves the messages of a lane, in order, whose two ends are ready. A recv_reduce accepts before it is ready, into
+  // its slot. Levels never decrease along a lane, since messages of a lane are matched in order.
   void move_messages(std::size_t index) {
     const LaneSteps& lane = lanes_.all()[index];
     for (std::size_t& next = next_[index]; next < lane.sends.size(); ++next) {
@@ -114,10 +117,10 @@ class Leveler {
     }
   }
 
-  // A slot is free again in the round after the one that folds it.
+  // Assigns the slots first-fit. A slot is free again in the round after the one that folds it.
   void give_slots(std::size_t rank, Rounds& result) const {
     const auto& written = schedules_[rank].steps;
-    std::vector<int32_t> free_from;  // by slot: a level
+    std::vector<int32_t> free_from;  // by slot: the level at which it is free again
     for (const Round& round : result.rounds) {
       for (const int32_t step : round.messages) {
         const Step& what = written[static_cast<std::size_t>(step)];

@@ -1,4 +1,4 @@
-// Simulate: an event queue of transfers and core work; whatever finishes lets others begin.
+// simulate() runs an event queue of transfers and core work. Each event that finishes may start the work that follows.
 #include "schedule/proof/simulate.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace fdl {
 namespace {
 
-// Slices of a step begin and end in order, so counts say which ones did.
+// Slices of a step begin and end in order, so a count identifies the slices that have.
 struct StepState {
   StepKind kind = StepKind::send;
   int64_t bytes = 0;
@@ -30,23 +30,23 @@ struct StepState {
 struct RankState {
   std::vector<StepState> steps;
   std::vector<std::size_t> lanes_out, lanes_in;
-  std::deque<int32_t> core_queue;  // a step for each slice that waits for the core, the first being worked on
+  std::deque<int32_t> core_queue;  // the step of each slice that waits for the core; the first one is in work
   bool out_busy = false;
   bool in_busy = false;
   double finished_s = 0;
 };
 
 struct LaneState {
-  std::size_t next = 0;       // message
+  std::size_t next = 0;       // index of the message that moves next
   bool moving = false;        // its next slice is on the wire
   int staged = 0;             // slices accepted and not yet reduced
-  double ready_since_s = -1;  // negative: its next slice cannot go yet
+  double ready_since_s = -1;  // negative: its next slice cannot move yet
 };
 
 struct Event {
   double at_s;
   int64_t number;  // order among equal times
-  bool core;       // of rank `index`; otherwise a transfer on lane `index`
+  bool core;       // true: core work of rank `index`; false: a transfer on lane `index`
   std::size_t index;
   bool operator>(const Event& other) const { return at_s != other.at_s ? at_s > other.at_s : number > other.number; }
 };
@@ -131,6 +131,7 @@ class Simulation {
     return std::min(model_.slice_bytes, step.bytes - slice * model_.slice_bytes);
   }
 
+  // Returns whether the steps that `step` follows are far enough for its slice number `slice`.
   bool may_start(const RankState& rank, const StepState& step, int64_t slice) const {
     if (slice >= step.slices) return false;
     return std::all_of(step.follows.begin(), step.follows.end(), [&](const Dependency& dependency) {
@@ -167,7 +168,7 @@ class Simulation {
     finish_slice(static_cast<int32_t>(rank_index), step);
   }
 
-  // Whoever follows the step may have its next slice free now.
+  // Counts a slice as done. Steps that follow this one may now start their next slice.
   void finish_slice(int32_t rank_index, int32_t step_index) {
     RankState& rank = rank_at(rank_index);
     StepState& step = step_at(rank_index, step_index);
@@ -191,6 +192,8 @@ class Simulation {
     return model_.staging_slices == 0 || state.staged < model_.staging_slices;
   }
 
+  // Starts every transfer that can begin now. Only lanes in touched_ can have become ready since the last call; those
+  // that have waited longest for a port go first.
   void start_transfers() {
     std::sort(touched_.begin(), touched_.end());
     touched_.erase(std::unique(touched_.begin(), touched_.end()), touched_.end());

@@ -1,4 +1,5 @@
-// SymbolicRun: a list of steps that became ready; each one that finishes readies its followers or moves its lane.
+// SymbolicRun works off a list of ready steps. A step that finishes makes its followers ready; a message step that
+// becomes ready moves its lane.
 #include "schedule/proof/symbolic_run.h"
 
 #include <algorithm>
@@ -9,7 +10,7 @@ namespace fdl {
 
 namespace {
 
-// Spreads the bits of x (the finalizer of splitmix64), so that sums of shapes tell what was summed.
+// Spreads the bits of x (the finalizer of splitmix64), so that different sums of shapes get different numbers.
 uint64_t mixed(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -189,8 +190,8 @@ SymbolicRun::StepState& SymbolicRun::state_of(int32_t rank, int32_t step) {
   return ranks_[static_cast<std::size_t>(rank)].steps[static_cast<std::size_t>(step)];
 }
 
-// The first unfinished step of a rank has followed all that it must, so it waits for its peer; the chain of such waits
-// ends in a circle.
+// Names a circle of waits. All steps that a rank's first unfinished step must follow are done, so that step waits for
+// its peer. The chain of such waits ends in a circle.
 Status SymbolicRun::deadlock() const {
   const auto unfinished = [](const RankState& rank) {
     return std::find_if(rank.steps.begin(), rank.steps.end(), [](const StepState& step) { return !step.done; });

@@ -1,4 +1,4 @@
-// SymbolicRun: executes the schedules of all ranks on symbols instead of bytes.
+// SymbolicRun executes the schedules of all ranks on symbols instead of bytes.
 #pragma once
 
 #include <cstdint>
@@ -17,24 +17,24 @@ struct Contribution {
   auto operator<=>(const Contribution&) const = default;
 };
 
-// What one chunk holds: its contributions in the order of folding. left_fold: ((a op b) op c) op d, with no brackets
-// to the right. Values of the same shape were folded alike but for the sides of each fold: op commutes bit for bit, so
-// they are the same bits.
+// The value of one chunk: its contributions in the order of folding. left_fold is true for ((a op b) op c) op d, which
+// has no brackets on the right. Values with equal `shape` differ at most in the operand order of single folds. Since op
+// commutes bit for bit, they are the same bits.
 struct SymbolicValue {
   std::vector<Contribution> parts;
   bool left_fold = true;
   uint64_t shape = 0;
 };
 
-// Takes schedules that verify's checks of single steps and of lanes have let pass.
+// The schedules must have passed verify's checks of single steps and of lanes. `lanes` must outlive the run.
 class SymbolicRun {
  public:
   SymbolicRun(const std::vector<Schedule>& schedules, const Lanes& lanes, bool in_place);
 
-  // Until nothing can move. A failure is a read of what was never written, or a deadlock.
+  // Runs until nothing can move. Fails on a read of unwritten memory or on a deadlock.
   Status run();
 
-  // What a chunk of output holds; nullptr if nothing.
+  // Returns the value of an output chunk; nullptr if it was never written.
   const SymbolicValue* output_of(int32_t rank, int32_t chunk) const;
   int32_t rounds() const { return rounds_; }
 
@@ -42,24 +42,24 @@ class SymbolicRun {
   static constexpr int32_t kUnwritten = -1;
 
   struct StepState {
-    int32_t waits_for = 0;           // steps it must follow that are not done
-    int32_t rounds = 0;              // length of the longest chain of messages that leads here
-    bool ready = false;              // has followed all of them
-    bool arrived = false;            // recv_reduce: its message is staged
-    bool done = false;               //
-    std::vector<int32_t> followers;  //
-    std::vector<int32_t> staged;     // values, while arrived and not done
+    int32_t waits_for = 0;  // steps that it must follow and that are not done
+    int32_t rounds = 0;     // length of the longest chain of messages that leads here
+    bool ready = false;     // all steps that it must follow are done
+    bool arrived = false;   // recv_reduce: its message is staged
+    bool done = false;
+    std::vector<int32_t> followers;
+    std::vector<int32_t> staged;  // values of the message, while arrived and not done
   };
   struct RankState {
     RankState(const Schedule& schedule_, bool in_place) : schedule(&schedule_), places(schedule_, in_place) {}
     const Schedule* schedule;
     Places places;
-    std::vector<int32_t> held;  // value by place
+    std::vector<int32_t> held;  // by place: an index into values_, or kUnwritten
     std::vector<StepState> steps;
   };
   struct LaneState {
-    std::size_t next = 0;     // the message that moves next
-    bool slot_taken = false;  // the staging slot
+    std::size_t next = 0;     // index of the message that moves next
+    bool slot_taken = false;  // the lane's one staging slot is in use
   };
   struct Ready {
     int32_t rank;

@@ -1,4 +1,5 @@
-// Verify: checks each step alone, then each lane, then runs the whole on symbols and compares with the promise.
+// verify() checks each step alone and then each lane. It then runs all schedules on symbols and compares the outputs
+// with what the collective promises.
 #include "schedule/proof/verify.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@ namespace {
 
 Status refuse(std::string text) { return Status(Code::internal, std::move(text)); }
 
-// Names the sizes of chunks: two chunks are surely equally large exactly when they have the same name.
+// Sizes numbers the sizes of chunks. Two chunks must have equal sizes if and only if their numbers are equal.
 class Sizes {
  public:
   explicit Sizes(const std::vector<Schedule>& schedules) : schedules_(schedules) {
@@ -48,25 +49,28 @@ Status check_family(const std::vector<Schedule>& schedules) {
   const auto size = static_cast<int32_t>(schedules.size());
   for (int32_t rank = 0; rank < size; ++rank) {
     const Schedule& schedule = schedules[static_cast<std::size_t>(rank)];
-    const std::string who = schedule.name + ", rank " + std::to_string(rank) + ": ";
-    if (schedule.rank != rank || schedule.size != size) return refuse(who + "the schedule is of another rank or size");
+    const std::string where = schedule.name + ", rank " + std::to_string(rank) + ": ";
+    if (schedule.rank != rank || schedule.size != size)
+      return refuse(where + "the schedule is of another rank or size");
     if (schedule.collective != first.collective || schedule.root != first.root ||
         schedule.chunk_count != first.chunk_count) {
-      return refuse(who + "collective, root or chunk count differ from rank 0's");
+      return refuse(where + "collective, root or chunk count differ from rank 0's");
     }
-    if (schedule.root < 0 || schedule.root >= size) return refuse(who + "the root is no rank");
-    if (schedule.chunk_count < 1) return refuse(who + "the vector has no chunks");
+    if (schedule.root < 0 || schedule.root >= size) return refuse(where + "the root is not a rank of the group");
+    if (schedule.chunk_count < 1) return refuse(where + "the vector has no chunks");
     const bool one_vector = schedule.collective == Collective::allreduce || schedule.collective == Collective::reduce ||
                             schedule.collective == Collective::broadcast;
     const int32_t chunks = one_vector ? schedule.chunk_count : size;
     for (const int32_t like : schedule.scratch_sizes) {
-      if (like < 0 || like >= chunks) return refuse(who + "scratch is like chunk " + std::to_string(like));
+      if (like < 0 || like >= chunks)
+        return refuse(where + "a scratch chunk has the size of chunk " + std::to_string(like) +
+                      ", which does not exist");
     }
   }
   return ok_status();
 }
 
-// A copy onto itself is nothing; any other overlap would be read after it was written.
+// A copy onto itself does nothing. Any other overlap would read places that the step has already overwritten.
 bool overlaps_itself(const Places& places, const Step& step) {
   if (is_message(step.kind)) return false;
   const int32_t source = places.first(step.source);
@@ -75,13 +79,13 @@ bool overlaps_itself(const Places& places, const Step& step) {
   return source < target + step.target.count && target < source + step.source.count;
 }
 
-// What is wrong with one step, whatever the others are.
+// Returns the fault of a step that does not depend on other steps; empty if there is none.
 std::string_view fault_of(const Schedule& schedule, const Places& places, const Sizes& sizes, const Step& step) {
   const bool reads = step.kind == StepKind::send || step.kind == StepKind::copy || step.kind == StepKind::reduce;
   const bool writes = step.kind != StepKind::send;
   if (is_message(step.kind)) {
-    if (step.peer < 0 || step.peer >= schedule.size) return "the peer is no rank";
-    if (step.peer == schedule.rank) return "a rank sends itself no messages";
+    if (step.peer < 0 || step.peer >= schedule.size) return "the peer is not a rank of the group";
+    if (step.peer == schedule.rank) return "a rank cannot send a message to itself";
   }
   if (reads && !places.contains(step.source)) return "the source is out of range";
   if (writes && !places.contains(step.target)) return "the target is out of range";
@@ -122,8 +126,8 @@ Status check_lane(const std::vector<Schedule>& schedules, const LaneSteps& lane,
     const auto send = static_cast<std::size_t>(lane.sends[k]);
     const auto recv = static_cast<std::size_t>(lane.recvs[k]);
     if (sizes.same(lane.from, sender.steps[send].source, lane.to, receiver.steps[recv].target)) continue;
-    return refuse("sizes differ: rank " + std::to_string(lane.from) + " (" + describe(sender, send) + ") meets rank " +
-                  std::to_string(lane.to) + " (" + describe(receiver, recv) + ")");
+    return refuse("sizes differ: rank " + std::to_string(lane.from) + " (" + describe(sender, send) +
+                  ") matches rank " + std::to_string(lane.to) + " (" + describe(receiver, recv) + ")");
   }
   return ok_status();
 }

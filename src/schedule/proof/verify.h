@@ -1,12 +1,13 @@
-// Verify: proves by symbolic execution that the schedules of all ranks together compute what the collective promises.
+// verify() proves by symbolic execution that the schedules of all ranks compute what the collective promises.
 //
-// Each chunk carries the ordered list of (rank, chunk) contributions folded into it. The program of each rank is
-// deterministic and its lanes are FIFO (a Kahn network), so one maximal run with rendezvous sends stands for all
-// interleavings. Steps run as soon as `order` lets them, not line by line; a send is done when its receive has taken
-// it; a receive takes when its target is free, a recv_reduce at once, into the one staging slot that each lane has.
+// Each chunk carries the ordered list of (rank, chunk) contributions folded into it. Each rank's schedule is
+// deterministic and its lanes are FIFO (a Kahn network), so one maximal run with rendezvous sends covers all
+// interleavings. A step runs as soon as the steps that order() returns for it are done, not line by line. A send is
+// done when its receive has accepted it. A receive accepts when its target is free. A recv_reduce accepts at once, into
+// the one staging slot that each lane has.
 //
-// Sizes are symbolic too: chunks of different numbers have different sizes, so what is proved holds for uneven chunks.
-// Only an alltoall that uses scratch is taken to have chunks of one size (see Schedule::scratch_sizes).
+// Sizes are symbolic too: chunks with different numbers have different sizes, so the proof covers uneven chunks. An
+// alltoall that uses scratch is the exception: its chunks have one size (see Schedule::scratch_sizes).
 #pragma once
 
 #include <vector>
@@ -20,16 +21,17 @@ struct VerifyReport {
   int64_t steps = 0;
   int64_t messages = 0;
   int32_t rounds = 0;  // length of the longest chain of messages
-  // Whether each rank folds every element in rank order, left to right, as the deterministic mode promises. True where
-  // the collective folds nothing.
+  // Each rank folds every element in rank order, left to right, as the deterministic mode promises. True if the
+  // collective folds nothing.
   bool folds_in_rank_order = false;
-  // Whether all ranks that get an element get the same bits, even where rounding depends on the order of folding.
+  // All ranks that receive an element receive the same bits, even if rounding depends on the order of folding.
   bool same_bits_everywhere = false;
 };
 
-// `schedules[r]` is rank r's. Refuses: a deadlock (named: which rank waits for whom at which step), an unmatched send
-// or receive, sizes that differ, a chunk out of range, a write to input, reading what was never written, a contribution
-// that is missing, doubled or of another chunk, and, when `in_place`, anything that breaks under aliasing.
+// Verifies the schedules of all ranks; `schedules[r]` belongs to rank r. The error names the first fault found: an
+// unmatched send or receive, sizes that differ, a chunk out of range, a write to input, a read of unwritten memory, a
+// deadlock (which rank waits for which at which step), or a contribution that is missing, doubled or of another chunk.
+// `in_place` runs the same checks with input and output in the same memory.
 Result<VerifyReport> verify(const std::vector<Schedule>& schedules, bool in_place = false);
 
 }  // namespace fdl

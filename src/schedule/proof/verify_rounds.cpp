@@ -1,4 +1,5 @@
-// verify_rounds: each rank stands in one group; who completes one does its work and posts the next.
+// verify_rounds() runs all ranks, each with one posted group at a time. A rank whose group is complete does the local
+// work of the round and posts the next group.
 #include <algorithm>
 #include <deque>
 #include <set>
@@ -41,11 +42,11 @@ class GroupRun {
     for (int32_t rank = 0; rank < size(); ++rank) {
       if (state(rank).round < rounds_of(rank).rounds.size()) return stuck();
       for (const auto& slot : state(rank).slots) {
-        if (!slot.empty()) return refuse(rank, "ends with a slot that nobody has folded");
+        if (!slot.empty()) return refuse(rank, "ends with a slot that was never folded");
       }
     }
     for (const Lane& lane : lanes_) {
-      if (!lane.sends.empty() || !lane.recvs.empty()) return Status(Code::internal, "a message meets nobody");
+      if (!lane.sends.empty() || !lane.recvs.empty()) return Status(Code::internal, "a message has no counterpart");
     }
     return {};
   }
@@ -62,10 +63,10 @@ class GroupRun {
   struct RankState {
     RankState(const Schedule& schedule, bool in_place) : places(schedule, in_place) {}
     Places places;
-    std::vector<int32_t> held;                // value by place
-    std::vector<std::vector<int32_t>> slots;  // values
+    std::vector<int32_t> held;                // by place: an index into values_, or kUnwritten
+    std::vector<std::vector<int32_t>> slots;  // by slot: the values of the message in it; empty if free
     std::size_t round = 0;
-    std::set<int32_t> unmet;  // messages of the group
+    std::set<int32_t> unmet;  // messages of the posted group that have no counterpart yet
   };
   struct Lane {
     std::deque<int32_t> sends;
@@ -107,13 +108,13 @@ class GroupRun {
     return {};
   }
 
-  // Everything of a group may happen at once.
+  // All messages of a group may run at once, so none may touch memory that another one writes.
   Status check_group(int32_t rank) {
     RankState& at = state(rank);
     std::set<int32_t> read, written;
     for (const int32_t step : current(rank).messages) {
       const Step& what = step_at(rank, step);
-      if (!is_message(what.kind)) return refuse(rank, "posts what is no message: " + words(rank, step));
+      if (!is_message(what.kind)) return refuse(rank, "posts a step that is not a message: " + words(rank, step));
       if (what.kind == StepKind::recv_reduce) {
         if (!at.slots[static_cast<std::size_t>(slot_of(rank, step))].empty() ||
             !written.insert(at.places.total() + slot_of(rank, step)).second) {
@@ -141,7 +142,8 @@ class GroupRun {
     lane.recvs.pop_front();
     const Step& source = step_at(from, send);
     const Step& target = step_at(to, recv);
-    if (source.source.count != target.target.count) return refuse(to, "meets another size: " + words(to, recv));
+    if (source.source.count != target.target.count)
+      return refuse(to, "receives a message of another size: " + words(to, recv));
     std::vector<int32_t> message;
     const int32_t first = state(from).places.first(source.source);
     for (int32_t i = 0; i < source.source.count; ++i) {
@@ -181,8 +183,9 @@ class GroupRun {
     } else if (what.kind == StepKind::recv_reduce) {
       auto& slot = at.slots[static_cast<std::size_t>(slot_of(rank, step))];
       if (slot.size() != static_cast<std::size_t>(what.target.count)) {
-        return refuse(rank, (slot.empty() ? "folds a slot that is empty: " : "folds a slot that holds another's: ") +
-                                words(rank, step));
+        return refuse(rank,
+                      (slot.empty() ? "folds a slot that is empty: " : "folds a slot that holds another message: ") +
+                          words(rank, step));
       }
       for (int32_t i = 0; i < what.target.count && read(place(what.target, i)) != kUnwritten; ++i) {
         place(what.target, i) = fold(place(what.target, i), slot[static_cast<std::size_t>(i)]);
@@ -219,7 +222,7 @@ class GroupRun {
   std::vector<Lane> lanes_;  // by from * size + to
   std::vector<RankState> ranks_;
   std::vector<SymbolicValue> values_;
-  std::vector<int32_t> over_;  // ranks whose group is over
+  std::vector<int32_t> over_;  // ranks whose group is complete
 };
 
 }  // namespace

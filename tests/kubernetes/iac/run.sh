@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests of the CDK app and the Pulumi program, each in a virtual environment of its own: 900 MiB, two minutes the first time,
-# which is why they are no part of tests/run.sh.   bash tests/kubernetes/iac/run.sh [FOLDER FOR THE ENVIRONMENTS]
+# Tests the CDK app and the Pulumi program, each in a virtual environment of its own. These take 900 MiB, and two minutes
+# the first time, so tests/run.sh does not run them.   bash tests/kubernetes/iac/run.sh [FOLDER FOR THE ENVIRONMENTS]
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 place=${1:-build/iac}
@@ -12,7 +12,7 @@ environment() {
 }
 environment cdk -r examples/eks/cdk/requirements.txt cfn-lint
 environment pulumi pulumi pulumi-aws pulumi-eks pulumi-kubernetes PyYAML
-# The generator alone: it needs nothing of the compiled package.
+# The generator needs nothing of the compiled package, so a stub of the package is enough.
 mkdir -p "$place/stub/farandole"
 touch "$place/stub/farandole/__init__.py"
 ln -sfn "$PWD/bindings/python/farandole/integrations" "$place/stub/farandole/integrations"

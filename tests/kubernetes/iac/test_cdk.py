@@ -1,4 +1,4 @@
-"""The CDK app, synthesised without an account or a network. Heavy (472 MiB, node): see run.sh here."""
+"""Tests of the CDK app, synthesised without an account or a network. They need 472 MiB and node: see run.sh here."""
 
 import importlib.util
 import json

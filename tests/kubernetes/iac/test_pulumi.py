@@ -1,4 +1,4 @@
-"""The Pulumi program with mocks: no account, no network, no pulumi command. Heavy (414 MiB): see run.sh here."""
+"""Tests of the Pulumi program with mocks: no account, no network, no pulumi command. They need 414 MiB: see run.sh."""
 
 import json
 import runpy
@@ -43,8 +43,8 @@ def made():
             return {"partition": "aws", "id": "aws", "dnsSuffix": "amazonaws.com", "reverseDnsPrefix": "com.amazonaws"}
 
     class Monitor(mocks.MockMonitor):
-        # References to resources are deserialised on a thread of their own and meet another event loop there; as ids
-        # and names they need none.
+        # References to resources are deserialised on another thread, where a different event loop runs. Without the
+        # feature resources are passed as ids and names, which need no loop.
         def GetDeploymentInfo(self, request):
             answer = super().GetDeploymentInfo(request)
             kept = [feature for feature in answer.supportedFeatures if feature != FEATURE_REFERENCES]
@@ -145,7 +145,7 @@ def test_p5_the_job_is_what_the_generator_prints(made):
 
 
 def _numbers(place):
-    """Mocks give every number as a float, which compares equal; here only to copy."""
+    """Copies a value. Mocks turn every number into a float, which compares equal."""
     return json.loads(json.dumps(place))
 
 

@@ -1,4 +1,4 @@
-// Tests of the negotiator: when names become ready, what makes them fail and with which words, fusion, joins, stalls.
+// Tests of the negotiator: when names become ready, what makes them fail and with which text, fusion, joins and stalls.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ using testing::IsEmpty;
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-// Verbs: Submit(1, {...}), and what is decided: Order(), Disagreement(...).
+// Helpers: Submit(1, {...}) submits; Order() and Disagreement(...) return what is decided.
 class Group : public testing::Test {
  protected:
   void Size(int size) { Use(options_for(size)); }
@@ -31,7 +31,7 @@ class Group : public testing::Test {
     for (int rank = 0; rank < 2; ++rank) Submit(rank, requests);
   }
   Plan Decide() { return negotiator_->decide(now_); }
-  // "a+b c! d": fused names with +, failures with !
+  // Returns for instance "a+b c! d": fused names with +, failures with !
   std::string Order() { return Order(Decide()); }
   static std::string Order(const Plan& plan) {
     std::string text;
@@ -42,7 +42,7 @@ class Group : public testing::Test {
     }
     return text;
   }
-  // What two ranks are told that submit these under one name; the name must be free afterwards.
+  // Returns the error that two ranks get for these requests of one name, and checks that the name is free afterwards.
   std::string Disagreement(Request first, Request second) {
     Size(2);
     const std::string name = first.name;
@@ -75,7 +75,7 @@ class Stalls : public Group {};
 // ---- When a name is ready
 // --------------------------------------------------------------------------------------------
 
-TEST_F(Readiness, ANameIsReadyWhenEveryRankHasSubmittedIt) {
+TEST_F(Readiness, NameIsReadyWhenEveryRankHasSubmittedIt) {
   Size(3);
   Submit(0, {allreduce("a")});
   EXPECT_TRUE(Decide().empty());
@@ -94,7 +94,7 @@ TEST_F(Readiness, ANameIsReadyWhenEveryRankHasSubmittedIt) {
   EXPECT_EQ(negotiator_->pending(), 0u);
 }
 
-TEST_F(Readiness, AGroupOfOneRankIsReadyAtOnce) {
+TEST_F(Readiness, NameIsReadyAtOnceInAGroupOfOneRank) {
   Size(1);
   Submit(0, {allreduce("a"), alltoall("b", {5}), broadcast("c", 0), barrier("d"), join()});
   EXPECT_EQ(Order(), "a b c d join");
@@ -111,7 +111,7 @@ TEST_F(Readiness, NamesAreDecidedInTheOrderInWhichTheyBecameReady) {
   EXPECT_EQ(Order(), "c a b");
 }
 
-TEST_F(Readiness, OfOneMomentTheOrderOfTheLowestRankCounts) {
+TEST_F(Readiness, NamesOfOneMomentFollowTheOrderOfTheLowestRank) {
   Size(2);
   Submit(1, {allreduce("c"), allreduce("a"), allreduce("b")});
   Submit(0, {allreduce("a"), allreduce("b"), allreduce("c")});
@@ -127,7 +127,7 @@ TEST_F(Readiness, HigherPriorityGoesFirstWithinOneDecision) {
   EXPECT_EQ(Order(), "first late later last");
 }
 
-TEST_F(Readiness, ABarrierWaitsForAllRanks) {
+TEST_F(Readiness, BarrierWaitsForAllRanks) {
   Size(2);
   Submit(1, {barrier("b")});
   EXPECT_TRUE(Decide().empty());
@@ -135,21 +135,21 @@ TEST_F(Readiness, ABarrierWaitsForAllRanks) {
   EXPECT_EQ(Order(), "b");
 }
 
-TEST_F(Readiness, AllgatherTellsTheRowsOfEachRank) {
+TEST_F(Readiness, AllgatherBucketHasTheRowsOfEachRank) {
   Size(2);
   Submit(0, {allgather("g", {3, 2})});
   Submit(1, {allgather("g", {0, 2})});
   EXPECT_THAT(Decide().buckets[0].rows, ElementsAre(3, 0));
 }
 
-TEST_F(Readiness, AlltoallTellsTheSplitsOfEachRank) {
+TEST_F(Readiness, AlltoallBucketHasTheSplitsOfEachRank) {
   Size(2);
   Submit(0, {alltoall("t", {6, 2}, {1, 4})});
   Submit(1, {alltoall("t", {4, 2})});
   EXPECT_THAT(Decide().buckets[0].rows, ElementsAre(1, 4, 2, 2));
 }
 
-TEST_F(Readiness, ABucketCarriesWhatAllRanksAgreedOn) {
+TEST_F(Readiness, BucketHasTheFieldsThatAllRanksAgreedOn) {
   Size(2);
   Request request = reduce_scatter("r", {6, 2});
   request.op = 3;
@@ -177,7 +177,7 @@ TEST_F(Rules, DtypesMustBeEqual) {
   EXPECT_EQ(culprit_, 1);
 }
 
-TEST_F(Rules, WithoutNamesOfHostsTheRanksAreNumbers) {
+TEST_F(Rules, TextsUseRankNumbersWithoutHostNames) {
   Use({.size = 2});
   Submit(0, {allreduce("grad", Dtype::float32, {4})});
   Submit(1, {allreduce("grad", Dtype::int32, {4})});
@@ -283,7 +283,7 @@ TEST_F(Rules, KindsOfDevicesMustBeEqual) {
             "submit the same kind of device");
 }
 
-TEST_F(Rules, PlacesMustBeEqualButInSums) {
+TEST_F(Rules, PlacesMustBeEqualExceptInAllreduce) {
   Request here = broadcast("x", 0);
   Request there = here;
   there.place = 64;
@@ -294,8 +294,8 @@ TEST_F(Rules, PlacesMustBeEqualButInSums) {
   EXPECT_EQ(Disagreement(there, there), "");
 }
 
-// It is for the ranks to know then that they must not reduce it where it lies.
-TEST_F(Rules, ASumWhoseTensorsLieInUnlikePlacesIsApartAndSoIsWhatItIsFusedWith) {
+// The ranks then know that they must not reduce it where it lies.
+TEST_F(Rules, AllreduceAtDifferentPlacesMarksItsFusedBucketAsApart) {
   auto options = options_for(3);
   options.fusion_bytes = 1024;
   Use(options);
@@ -315,7 +315,7 @@ TEST_F(Rules, ASumWhoseTensorsLieInUnlikePlacesIsApartAndSoIsWhatItIsFusedWith) 
   EXPECT_FALSE(is_apart(placed, false));
   EXPECT_TRUE(is_apart(moved, false));
   EXPECT_TRUE(is_apart(allreduce("a"), false));
-  EXPECT_TRUE(is_apart(placed, true)) << "who has joined has nothing there";
+  EXPECT_TRUE(is_apart(placed, true)) << "a joined rank has no tensor";
 }
 
 TEST_F(Rules, TheLowestPairThatDisagreesIsNamed) {
@@ -329,7 +329,7 @@ TEST_F(Rules, TheLowestPairThatDisagreesIsNamed) {
   EXPECT_EQ(plan.buckets[0].culprit, 2);
 }
 
-TEST_F(Rules, WhatDoesNotMatterToAKindMayDiffer) {
+TEST_F(Rules, FieldsThatAKindIgnoresMayDiffer) {
   Request first = barrier("x"), second = barrier("x");
   second.dtype = Dtype::int8;
   second.shape = {3};
@@ -341,7 +341,7 @@ TEST_F(Rules, WhatDoesNotMatterToAKindMayDiffer) {
   EXPECT_EQ(Disagreement(first, second), "");
 }
 
-TEST_F(Rules, AFailureLeavesOtherNamesAlone) {
+TEST_F(Rules, FailureDoesNotAffectOtherNames) {
   Size(2);
   Submit(0, {allreduce("a"), allreduce("b"), allreduce("c")});
   Submit(1, {allreduce("a"), allreduce("b", Dtype::int8), allreduce("c")});
@@ -390,13 +390,14 @@ TEST_F(Groups, OneMismatchFailsTheWholeGroupWithItsText) {
   EXPECT_EQ(Order(), "a b") << "names and group are free again";
 }
 
-TEST_F(Groups, RanksMustMeanTheSameMembers) {
+TEST_F(Groups, RanksMustSubmitTheSameMembers) {
   Size(2);
   Submit(0, {member("g", 2, allreduce("a")), member("g", 2, allreduce("b"))});
   Submit(1, {member("g", 2, allreduce("a")), member("g", 2, allreduce("c"))});
   const Plan plan = Decide();
   EXPECT_EQ(plan.error("a"),
-            "b: rank 0 (host-a) has it in group 'g', rank 1 (host-b) has it not; all ranks must submit the same group");
+            "b: rank 0 (host-a) has it in group 'g', rank 1 (host-b) has no operation of this name; all ranks must "
+            "submit the same group");
   EXPECT_EQ(plan.error("b"), plan.error("a"));
   EXPECT_EQ(plan.error("c"), plan.error("a"));
   EXPECT_EQ(plan.buckets[0].culprit, 1);
@@ -404,17 +405,18 @@ TEST_F(Groups, RanksMustMeanTheSameMembers) {
   EXPECT_EQ(negotiator_->pending(), 0u);
 }
 
-TEST_F(Groups, TheLowerRankThatLacksAMemberComesFirst) {
+TEST_F(Groups, TextNamesTheLowerRankFirstEvenIfItLacksTheMember) {
   Size(2);
   Submit(1, {member("g", 1, allreduce("b"))});
   Submit(0, {member("g", 1, allreduce("c"))});
   const Plan plan = Decide();
   EXPECT_EQ(plan.error("b"),
-            "c: rank 0 (host-a) has it in group 'g', rank 1 (host-b) has it not; all ranks must submit the same group");
+            "c: rank 0 (host-a) has it in group 'g', rank 1 (host-b) has no operation of this name; all ranks must "
+            "submit the same group");
   EXPECT_EQ(plan.error("c"), plan.error("b"));
 }
 
-TEST_F(Groups, RanksMustMeanTheSameGroup) {
+TEST_F(Groups, RanksMustSubmitANameInTheSameGroup) {
   Size(2);
   Submit(0, {member("g", 2, allreduce("a")), member("g", 2, allreduce("b"))});
   Submit(1, {allreduce("a")});
@@ -429,7 +431,7 @@ TEST_F(Groups, RanksMustMeanTheSameGroup) {
   EXPECT_EQ(negotiator_->pending(), 0u);
 }
 
-TEST_F(Groups, AMemberMayBeOfAnyKind) {
+TEST_F(Groups, MemberMayBeOfAnyKind) {
   Size(2);
   SubmitAll({member("g", 3, allgather("a", {2})), member("g", 3, broadcast("b", 1)), member("g", 3, barrier("c"))});
   EXPECT_EQ(Order(), "a b c");
@@ -469,7 +471,7 @@ TEST_F(Fusion, FillsBucketsUpToTheLimitAndNotBeyond) {
   EXPECT_THAT(plan.buckets[0].element_counts, ElementsAre(4, 4));
 }
 
-TEST_F(Fusion, LooksPastWhatDoesNotFit) {
+TEST_F(Fusion, ContinuesAfterATensorThatDoesNotFit) {
   auto options = options_for(2);
   options.fusion_bytes = 32;
   Use(options);
@@ -478,7 +480,7 @@ TEST_F(Fusion, LooksPastWhatDoesNotFit) {
   EXPECT_EQ(Order(), "a+b wide+one huge g");
 }
 
-TEST_F(Fusion, ATensorOfExactlyTheLimitFillsItsBucket) {
+TEST_F(Fusion, TensorOfExactlyTheLimitFillsItsBucket) {
   auto options = options_for(2);
   options.fusion_bytes = 16;
   Use(options);
@@ -486,7 +488,7 @@ TEST_F(Fusion, ATensorOfExactlyTheLimitFillsItsBucket) {
   EXPECT_EQ(Order(), "a+nothing b");
 }
 
-TEST_F(Fusion, OfZeroBytesIsNoFusionButGroupsAreStillWhole) {
+TEST_F(Fusion, ZeroBytesDisableFusionButKeepGroupsWhole) {
   Size(2);
   SubmitAll({allreduce("a"), allreduce("b")});
   EXPECT_EQ(Order(), "a b");
@@ -503,7 +505,7 @@ TEST_F(Fusion, GroupedMembersFuseWithOthers) {
   EXPECT_EQ(Order(), "x+a+b+y");
 }
 
-TEST_F(Fusion, LeavesFailuresAlone) {
+TEST_F(Fusion, DoesNotFuseFailures) {
   auto options = options_for(2);
   options.fusion_bytes = 1024;
   Use(options);
@@ -512,21 +514,21 @@ TEST_F(Fusion, LeavesFailuresAlone) {
   EXPECT_EQ(Order(), "a+c b!");
 }
 
-// ---- What begins together
+// ---- Group launches
 // ------------------------------------------------------------------------------------------------
 
-class Together : public Group {
+class GroupLaunch : public Group {
  protected:
   static Request on_device(Request request, int32_t device = 2) {
     request.device = device;
     return request;
   }
-  // "a=b c": a and b begin together
+  // Returns for instance "a=b c": a and b are launched together
   std::string Marked(std::vector<Request> requests, std::size_t most_bytes = 64) {
     Size(2);
     SubmitAll(requests);
     std::vector<Bucket> buckets = Decide().buckets;
-    begin_group(buckets, most_bytes, [&](const std::string& name) -> const Request* {
+    mark_group_launches(buckets, most_bytes, [&](const std::string& name) -> const Request* {
       for (const Request& request : requests) {
         if (request.name == name && name != "unknown") return &request;
       }
@@ -538,15 +540,15 @@ class Together : public Group {
   }
 };
 
-TEST_F(Together, AreNeighboursOnOneDeviceOfAnyTypeAndKind) {
+TEST_F(GroupLaunch, CombinesNeighboursOnOneDeviceOfAnyTypeAndKind) {
   EXPECT_EQ(Marked({on_device(allreduce("a")), on_device(allreduce("i", Dtype::int32)), on_device(broadcast("b", 1)),
                     on_device(reduce_scatter("r", {4}))}),
             "a=i=b=r ");
-  EXPECT_EQ(Marked({allreduce("a"), allreduce("i", Dtype::int32)}), "a i ") << "tensors of the CPU's";
+  EXPECT_EQ(Marked({allreduce("a"), allreduce("i", Dtype::int32)}), "a i ") << "tensors on the CPU";
   EXPECT_EQ(Marked({on_device(allreduce("a")), on_device(allreduce("i"), 3)}), "a i ");
 }
 
-TEST_F(Together, AreNotWhatCannotBeLaunchedAtOnce) {
+TEST_F(GroupLaunch, ExcludesKindsThatCannotBeLaunchedTogether) {
   Request adasum = on_device(allreduce("s"));
   adasum.op = static_cast<uint8_t>(Op::adasum);
   EXPECT_EQ(Marked({on_device(allreduce("a")), adasum, on_device(allreduce("b"))}), "a s b ");
@@ -555,23 +557,23 @@ TEST_F(Together, AreNotWhatCannotBeLaunchedAtOnce) {
   EXPECT_EQ(Marked({on_device(allreduce("a"))}), "a ");
 }
 
-TEST_F(Together, AreNoMoreBytesThanTheLimitWhichIsCountedAnew) {
+TEST_F(GroupLaunch, LimitsTheBytesOfEachGroup) {
   EXPECT_EQ(Marked({on_device(allreduce("a")), on_device(allreduce("b")), on_device(allreduce("c"))}, 32), "a=b c ");
   EXPECT_EQ(Marked({on_device(allreduce("large", Dtype::float32, {9})), on_device(allreduce("a")),
                     on_device(allreduce("b")), on_device(allreduce("c"))},
                    32),
             "large a=b c ");
-  EXPECT_EQ(Marked({on_device(allreduce("a")), on_device(allreduce("b"))}, 0), "a b ") << "nothing is fused";
+  EXPECT_EQ(Marked({on_device(allreduce("a")), on_device(allreduce("b"))}, 0), "a b ") << "the limit is zero";
 }
 
 // Two ranks give 3 rows of 2 floats each: 48 bytes.
-TEST_F(Together, CountWhatAGatheringLeavesOnEachRank) {
+TEST_F(GroupLaunch, CountsTheGatheredBytesOfAllgather) {
   EXPECT_EQ(Marked({on_device(allreduce("a")), on_device(allgather("g", {3, 2}))}, 64), "a=g ");
   EXPECT_EQ(Marked({on_device(allreduce("a")), on_device(allgather("g", {3, 2}))}, 63), "a g ");
   EXPECT_EQ(Marked({on_device(allreduce("a")), on_device(allgather("unknown", {3, 2}))}, 64), "a unknown ");
 }
 
-TEST_F(Together, AreNotSoManyThatALaunchCannotHoldThem) {
+TEST_F(GroupLaunch, LimitsTheNumberOfBuckets) {
   std::vector<Request> requests;
   for (int i = 0; i < 130; ++i) requests.push_back(on_device(allreduce("t" + std::to_string(i))));
   const std::string marked = Marked(requests, 1 << 20);
@@ -581,7 +583,7 @@ TEST_F(Together, AreNotSoManyThatALaunchCannotHoldThem) {
 // ---- Join
 // ------------------------------------------------------------------------------------------------------------
 
-TEST_F(Join, ARankThatHasJoinedCountsAsReadyForSums) {
+TEST_F(Join, JoinedRankCountsAsReadyForAllreduce) {
   Size(3);
   Submit(1, {join()});
   EXPECT_TRUE(negotiator_->has_asked(1, join()));
@@ -594,14 +596,14 @@ TEST_F(Join, ARankThatHasJoinedCountsAsReadyForSums) {
   EXPECT_THAT(negotiator_->decided_without_all(), ElementsAre("a"));
 }
 
-TEST_F(Join, MakesReadyWhatOnlyTheJoinedRankLacked) {
+TEST_F(Join, MakesNamesReadyThatOnlyTheJoinedRankLacked) {
   Size(2);
   Submit(0, {allreduce("a"), allreduce("b")});
   Submit(1, {join()});
   EXPECT_EQ(Order(), "a b");
 }
 
-TEST_F(Join, CompletesWhenAllHaveJoinedAndTellsWhoWasLast) {
+TEST_F(Join, CompletesWhenAllHaveJoinedAndNamesTheLastRank) {
   Size(3);
   Submit(2, {join()});
   Submit(0, {join()});
@@ -620,15 +622,15 @@ TEST_F(Join, EndsWhenItIsCompleteEvenBeforeItIsDecided) {
   Submit(0, {join()});
   Submit(1, {join()});
   Submit(0, {allreduce("a")});
-  EXPECT_EQ(Order(), "join") << "a waits for rank 1, which has not joined any more";
+  EXPECT_EQ(Order(), "join") << "a waits for rank 1, which counts as not joined again";
   Submit(1, {allreduce("a")});
   EXPECT_EQ(Order(), "a");
   Submit(1, {join()});
   Submit(0, {join()});
-  EXPECT_EQ(Decide().buckets[0].last_joined, 0) << "it can be done again";
+  EXPECT_EQ(Decide().buckets[0].last_joined, 0) << "ranks can join again";
 }
 
-TEST_F(Join, OnlySumsAreSupportedMeanwhile) {
+TEST_F(Join, OnlyAllreduceIsSupportedWhileARankHasJoined) {
   for (const Request& request :
        {allgather("x", {1}), broadcast("x", 0), alltoall("x", {2}), reduce_scatter("x", {4}), barrier("x")}) {
     Size(2);
@@ -642,7 +644,7 @@ TEST_F(Join, OnlySumsAreSupportedMeanwhile) {
   }
 }
 
-TEST_F(Join, WhatWasSubmittedByAllBeforehandStillWorks) {
+TEST_F(Join, RequestsThatAllSubmittedBeforehandStillWork) {
   Size(3);
   Submit(1, {allgather("x", {1}), join()});
   Submit(0, {allgather("x", {2})});
@@ -652,7 +654,7 @@ TEST_F(Join, WhatWasSubmittedByAllBeforehandStillWorks) {
   EXPECT_THAT(plan.buckets[0].rows, ElementsAre(2, 1, 3));
 }
 
-TEST_F(Join, OtherRanksMustStillAgree) {
+TEST_F(Join, RemainingRanksMustStillAgree) {
   Size(3);
   Submit(0, {join()});
   Submit(1, {allreduce("x")});
@@ -660,7 +662,7 @@ TEST_F(Join, OtherRanksMustStillAgree) {
   EXPECT_THAT(Decide().error("x"), HasSubstr("x: rank 1 (host-b) has float32, rank 2 (host-c) has int8"));
 }
 
-TEST_F(Join, GroupsCountTheJoinedRankAsWhole) {
+TEST_F(Join, GroupIsWholeOnAJoinedRank) {
   Size(2);
   Submit(0, {member("g", 2, allreduce("a")), member("g", 2, allreduce("b"))});
   EXPECT_TRUE(Decide().empty());
@@ -671,7 +673,7 @@ TEST_F(Join, GroupsCountTheJoinedRankAsWhole) {
 // ---- Leaving
 // ---------------------------------------------------------------------------------------------------------
 
-TEST_F(Leaving, FailsWhatIsPendingAndWhatComesLater) {
+TEST_F(Leaving, FailsPendingAndLaterRequests) {
   Size(3);
   Submit(0, {allreduce("a"), allgather("b", {1})});
   Submit(1, {allreduce("a")});
@@ -691,14 +693,14 @@ TEST_F(Leaving, FailsWhatIsPendingAndWhatComesLater) {
   EXPECT_TRUE(Decide().empty());
 }
 
-TEST_F(Leaving, FailsEvenWhatWasReadyAndNotDecided) {
+TEST_F(Leaving, FailsEvenReadyRequestsThatWereNotDecided) {
   Size(2);
   SubmitAll({allreduce("a")});
   negotiator_->leave(0, "its program ended");
   EXPECT_EQ(Decide().error("a"), "rank 0 (host-a) has shut down: its program ended");
 }
 
-TEST_F(Leaving, TheFirstToLeaveIsTheOneThatIsNamed) {
+TEST_F(Leaving, NamesTheFirstRankThatLeft) {
   Size(3);
   negotiator_->leave(2);
   negotiator_->leave(0);
@@ -709,7 +711,7 @@ TEST_F(Leaving, TheFirstToLeaveIsTheOneThatIsNamed) {
 // ---- Stalls
 // ----------------------------------------------------------------------------------------------------------
 
-TEST_F(Stalls, AreReportedWithWhoIsMissingAndWhatItWaitsForInstead) {
+TEST_F(Stalls, AreReportedWithTheMissingRanksAndWhatTheyWaitFor) {
   auto options = options_for(4);
   options.stall_warning_ns = 10 * kSecond;
   Use(options);
@@ -754,7 +756,7 @@ TEST_F(Stalls, AreReportedOncePerInterval) {
   EXPECT_EQ(negotiator_->next_alarm_ns(), kNever);
 }
 
-TEST_F(Stalls, OfManyNamesAreSummarised) {
+TEST_F(Stalls, WithManyNamesAreSummarised) {
   auto options = options_for(2);
   options.stall_warning_ns = 10 * kSecond;
   Use(options);
@@ -772,7 +774,7 @@ TEST_F(Stalls, OfManyNamesAreSummarised) {
       "them, missing: rank 1 (host-b); rank 1 waits for 'u0', 'u1', 'u2' and 2 more instead");
 }
 
-TEST_F(Stalls, OfManyRanksNameTheFirst) {
+TEST_F(Stalls, WithManyRanksNameTheFirst) {
   auto options = options_for(20);
   options.stall_warning_ns = kSecond;
   Use(options);
@@ -783,7 +785,7 @@ TEST_F(Stalls, OfManyRanksNameTheFirst) {
   EXPECT_THAT(stalls[0].text, HasSubstr("rank 17 (host-r) and 2 more"));
 }
 
-TEST_F(Stalls, CountARankWhoseGroupIsNotWholeAsMissing) {
+TEST_F(Stalls, CountARankWithAPartialGroupAsMissing) {
   auto options = options_for(2);
   options.stall_warning_ns = kSecond;
   Use(options);
@@ -794,7 +796,7 @@ TEST_F(Stalls, CountARankWhoseGroupIsNotWholeAsMissing) {
   EXPECT_THAT(stalls[0].text, HasSubstr("no rank submitted it"));
 }
 
-TEST_F(Stalls, AJoinedRankIsNotMissingAndAJoinIsNoStall) {
+TEST_F(Stalls, ExcludeJoinedRanksAndJoins) {
   auto options = options_for(3);
   options.stall_warning_ns = kSecond;
   Use(options);
@@ -806,14 +808,14 @@ TEST_F(Stalls, AJoinedRankIsNotMissingAndAJoinIsNoStall) {
   EXPECT_THAT(stalls[0].missing, ElementsAre(2));
 }
 
-TEST_F(Stalls, TextsUseTheNumbersOfTheWorldWhereRankNamesHaveThem) {
+TEST_F(Stalls, UseWorldRanksWhereRankNamesHaveThem) {
   Use({.size = 2, .stall_warning_ns = kSecond, .rank_names = {"rank 5 (host-x)", "rank 9 (host-y)"}});
   Submit(0, {allreduce("a")});
   EXPECT_EQ(negotiator_->stalls(kSecond)[0].text,
             "'a' (allreduce) has been waited for for 1 s: rank 5 submitted it, missing: rank 9 (host-y)");
 }
 
-TEST_F(Stalls, AreOffWhenTheirTimesAreZero) {
+TEST_F(Stalls, AreDisabledWhenTheirTimesAreZero) {
   Size(2);
   Submit(0, {allreduce("a")});
   EXPECT_THAT(negotiator_->stalls(kNever), IsEmpty());
@@ -821,7 +823,7 @@ TEST_F(Stalls, AreOffWhenTheirTimesAreZero) {
   EXPECT_EQ(negotiator_->next_alarm_ns(), kNever);
 }
 
-TEST_F(Stalls, FailWithTheSameFactsWhenTheyTakeTooLong) {
+TEST_F(Stalls, FailTheNameWithTheSameTextAfterTheShutdownTime) {
   auto options = options_for(3);
   options.stall_warning_ns = 10 * kSecond;
   options.stall_shutdown_ns = 15 * kSecond;
@@ -833,8 +835,8 @@ TEST_F(Stalls, FailWithTheSameFactsWhenTheyTakeTooLong) {
   EXPECT_TRUE(negotiator_->decide(15 * kSecond - 1).empty());
   const Plan plan = negotiator_->decide(15 * kSecond);
   EXPECT_EQ(plan.error("a"),
-            "'a' (allreduce) has been waited for for 15 s: ranks 0, 2 submitted it, missing: rank 1 (host-b); this is "
-            "as long as it may take, so it fails on all ranks");
+            "'a' (allreduce) has been waited for for 15 s: ranks 0, 2 submitted it, missing: rank 1 (host-b); the "
+            "stall limit has passed, so it fails on all ranks");
   EXPECT_EQ(plan.buckets[0].code, Code::timeout);
   EXPECT_EQ(plan.buckets[0].culprit, 1);
   EXPECT_THAT(negotiator_->decided_without_all(), ElementsAre("a"));
@@ -842,7 +844,7 @@ TEST_F(Stalls, FailWithTheSameFactsWhenTheyTakeTooLong) {
   EXPECT_EQ(Order(), "a") << "the name is free again";
 }
 
-TEST_F(Stalls, FailAGroupAsAWhole) {
+TEST_F(Stalls, FailTheWholeGroup) {
   auto options = options_for(2);
   options.stall_shutdown_ns = kSecond;
   Use(options);

@@ -1,4 +1,4 @@
-// Tests of the locked order: when it is proposed, what it expects, how it is left; and thousands of histories.
+// Tests of the locked order: when it is locked, what it expects, how it is left; and thousands of random histories.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,12 +26,12 @@ constexpr unsigned kOptimisticHistories = 2500;
 // ---- Readiness
 // -------------------------------------------------------------------------------------------------------
 
-TEST(ReadinessWord, IsOneNumberAndComesBackWhole) {
+TEST(ReadinessWord, SurvivesARoundTrip) {
   for (const Readiness readiness : {Readiness{}, Readiness{1, 2, true}, Readiness{kReadinessEpochs - 1, 0, false},
                                     Readiness{3, kMaxReadinessCount, true}}) {
     EXPECT_EQ(readiness_of(to_word(readiness)), readiness);
   }
-  EXPECT_EQ(to_word({}), 0u) << "zeroed memory says: no epoch, nothing";
+  EXPECT_EQ(to_word({}), 0u) << "zeroed memory means no epoch and no positions";
 }
 
 // ---- RepetitionDetector
@@ -67,27 +67,27 @@ class Repetitions : public testing::Test {
   RepetitionDetector repetitions_{3};
 };
 
-TEST_F(Repetitions, LockBehindTheThirdOfThreeEqualSteps) {
+TEST_F(Repetitions, LockAfterThreeEqualSteps) {
   for (int step = 0; step < 3; ++step) {
     EXPECT_FALSE(repetitions_.may_lock());
     Note({sums({"a"})});
-    EXPECT_FALSE(repetitions_.may_lock()) << "a step that is half done is none";
+    EXPECT_FALSE(repetitions_.may_lock()) << "the step is incomplete";
     Note({sums({"b", "c"})});
   }
   ASSERT_TRUE(repetitions_.may_lock());
   EXPECT_EQ(Order(), (Names{{"a"}, {"b", "c"}}));
 }
 
-TEST_F(Repetitions, DoNotMindHowTimingPutTensorsIntoBuckets) {
+TEST_F(Repetitions, IgnoreHowTimingPutTensorsIntoBuckets) {
   Note({sums({"a", "b"}), sums({"c"})});
   Note({sums({"b"})});
   Note({sums({"c", "a"})});
   Note({sums({"a"}), sums({"c"}), sums({"b"})});
   ASSERT_TRUE(repetitions_.may_lock());
-  EXPECT_EQ(Order().size(), 2u) << "of the three ways, one with the fewest buckets";
+  EXPECT_EQ(Order().size(), 2u) << "of the three occurrences, one with the fewest buckets";
 }
 
-TEST_F(Repetitions, FindAPeriodOfSeveralSegments) {
+TEST_F(Repetitions, FindAPeriodOfSeveralSequences) {
   for (int round = 0; round < 3; ++round) {
     EXPECT_FALSE(repetitions_.may_lock());
     Note({sums({"loss"})});
@@ -98,7 +98,7 @@ TEST_F(Repetitions, FindAPeriodOfSeveralSegments) {
   EXPECT_EQ(Order(), (Names{{"loss"}, {"loss"}, {"loss"}, {"g"}}));
 }
 
-TEST_F(Repetitions, CutABucketAtTheEndOfAStep) {
+TEST_F(Repetitions, DivideABucketAtTheEndOfAStep) {
   Note({sums({"a", "b"})});
   Note({sums({"a"})});
   Note({sums({"b", "a"})});
@@ -106,7 +106,7 @@ TEST_F(Repetitions, CutABucketAtTheEndOfAStep) {
   ASSERT_TRUE(repetitions_.may_lock());
 }
 
-TEST_F(Repetitions, AnotherSizeFailureOrAbsenceBeginsAnew) {
+TEST_F(Repetitions, RestartAfterAnotherSizeAFailureOrAnAbsence) {
   Note({sums({"a"})});
   Note({sums({"a"})});
   Note({sums({"a"}, 5)});
@@ -125,20 +125,20 @@ TEST_F(Repetitions, AnotherSizeFailureOrAbsenceBeginsAnew) {
   EXPECT_TRUE(repetitions_.may_lock());
 }
 
-TEST_F(Repetitions, KeepLargeTensorsAndPrioritiesApart) {
+TEST_F(Repetitions, SeparateLargeTensorsAndPriorities) {
   Bucket bucket = sums({"a", "large", "b", "urgent"});
   bucket.element_counts[1] = 1 << 20;
   for (int step = 0; step < 3; ++step) Note({bucket});
   EXPECT_EQ(Order({{"urgent", 7}}), (Names{{"urgent"}, {"large"}, {"a", "b"}}));
 }
 
-// A program may wait for what began before it submits what follows.
-TEST(RepetitionDetector, OnlyWhatBeganTogetherDoesSoAgain) {
+// A caller may wait for the first bucket before it submits the second.
+TEST(RepetitionDetector, LaunchesOnlyFormerGroupsTogetherAgain) {
   RepetitionDetector repetitions(3, false, 1 << 20);
   std::vector<Bucket> step{sums({"a", "b"}), sums({"c"}), sums({"d"}), sums({"e"})};
   for (Bucket& bucket : step) bucket.device = 2;
   step[0].launch_with_next = step[2].launch_with_next = true;
-  step[0].element_counts[0] = 2 << 20;  // alone, and too large to begin with others
+  step[0].element_counts[0] = 2 << 20;  // alone, and too large for a group launch
   for (int i = 0; i < 3; ++i) repetitions.note({.buckets = step}, true);
   ASSERT_TRUE(repetitions.may_lock());
   const auto order = repetitions.order([](const std::string&) { return nullptr; });
@@ -147,7 +147,7 @@ TEST(RepetitionDetector, OnlyWhatBeganTogetherDoesSoAgain) {
   EXPECT_EQ(text, "a b=c d=e ");
 }
 
-TEST(RepetitionDetector, ASegmentsLastBeginsWithNothingOfTheNext) {
+TEST(RepetitionDetector, NoGroupLaunchCrossesTheEndOfASequence) {
   RepetitionDetector repetitions(3, false, 1 << 20);
   std::vector<Bucket> step{sums({"a"}), sums({"b"}), sums({"a"})};
   for (Bucket& bucket : step) bucket.device = 2;
@@ -157,8 +157,8 @@ TEST(RepetitionDetector, ASegmentsLastBeginsWithNothingOfTheNext) {
   EXPECT_FALSE(repetitions.order([](const std::string&) { return nullptr; }).back().launch_with_next);
 }
 
-// On a device packing is cheap, and each collective dear.
-TEST_F(Repetitions, KeepMoreTogetherOnDevices) {
+// On a device packing is cheap, and each collective is expensive.
+TEST_F(Repetitions, UseLargerPartsOnDevices) {
   Bucket bucket = sums({"a", "large", "b"});
   bucket.element_counts[1] = 1 << 18;
   bucket.device = 2;
@@ -166,7 +166,7 @@ TEST_F(Repetitions, KeepMoreTogetherOnDevices) {
   EXPECT_EQ(Order(), (Names{{"a", "large", "b"}}));
 }
 
-TEST_F(Repetitions, AnOrderThatWasHardlyUsedIsLockedLaterNextTime) {
+TEST_F(Repetitions, RequireMoreRepeatsAfterAnOrderThatWasHardlyUsed) {
   repetitions_.locked();
   repetitions_.left(2);
   for (int step = 0; step < 5; ++step) Note({sums({"a"})});
@@ -179,14 +179,14 @@ TEST_F(Repetitions, AnOrderThatWasHardlyUsedIsLockedLaterNextTime) {
   EXPECT_TRUE(repetitions_.may_lock());
 }
 
-TEST(RepetitionDetector, WithoutSightOnlyWhatProvesThatAllHaveBegunItRepeats) {
+TEST(RepetitionDetector, OptimisticTakesOnlyCollectivesThatProveThatAllRanksHaveBegun) {
   const auto locks = [](const Bucket& bucket) {
     RepetitionDetector repetitions(3, true);
     for (int step = 0; step < 3; ++step) repetitions.note({.buckets = {sums({"a"}), bucket}}, true);
     return repetitions.may_lock();
   };
   EXPECT_TRUE(locks(sums({"b"})));
-  EXPECT_FALSE(locks(sums({"b"}, 0))) << "a sum of nothing is done before anybody else has begun it";
+  EXPECT_FALSE(locks(sums({"b"}, 0))) << "an empty allreduce can finish before other ranks have begun it";
   for (int kind = 0; kind < kRequestKindCount; ++kind) {
     Bucket bucket = sums({"b"});
     bucket.kind = static_cast<RequestKind>(kind);
@@ -195,7 +195,7 @@ TEST(RepetitionDetector, WithoutSightOnlyWhatProvesThatAllHaveBegunItRepeats) {
   }
 }
 
-TEST(RepetitionDetector, OfNoRepeatsNeverLocks) {
+TEST(RepetitionDetector, WithZeroRepeatsNeverLocks) {
   RepetitionDetector repetitions(0);
   for (int step = 0; step < 100; ++step) repetitions.note({.buckets = {sums({"a"})}}, true);
   EXPECT_FALSE(repetitions.may_lock());
@@ -209,7 +209,7 @@ struct Ticket {
   int tag = 0;
 };
 
-// Two ranks in one order, each with the other's word as it is.
+// Two ranks in one order; each reads the other's current word.
 class Orders : public testing::Test {
  protected:
   void Lock(std::vector<Bucket> buckets) {
@@ -217,7 +217,7 @@ class Orders : public testing::Test {
   }
   void Submit(int rank, Request request) { at(rank).submit({std::move(request)}); }
   Submissions<Ticket>& at(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
-  // What begins on this rank, by the first name of each bucket.
+  // Returns what begins on this rank, by the first name of each bucket.
   std::vector<std::string> Begin(int rank) {
     const uint64_t other =
         at(1 - rank).order() ? at(1 - rank).order()->word() : last_[static_cast<std::size_t>(1 - rank)];
@@ -242,7 +242,7 @@ class Orders : public testing::Test {
   std::array<uint64_t, 2> last_{};
 };
 
-TEST_F(Orders, BeginWhatAllHaveInTheLockedOrder) {
+TEST_F(Orders, BeginBucketsThatAllRanksHaveInTheLockedOrder) {
   Lock({sums({"a", "b"}), sums({"c"})});
   Submit(0, allreduce("c"));
   Submit(0, allreduce("b"));
@@ -259,7 +259,7 @@ TEST_F(Orders, BeginWhatAllHaveInTheLockedOrder) {
   EXPECT_FALSE(at(0).has_untold());
 }
 
-TEST_F(Orders, WhatBeginsTogetherIsPublishedTogether) {
+TEST_F(Orders, PublishGroupLaunchesInOneStep) {
   std::vector<Bucket> buckets{sums({"a"}), sums({"b"}), sums({"c"})};
   buckets[0].launch_with_next = true;
   Lock(buckets);
@@ -278,10 +278,10 @@ TEST_F(Orders, WhatBeginsTogetherIsPublishedTogether) {
   at(0).leave("test");
   EXPECT_THAT(Begin(1), ElementsAre());
   EXPECT_THAT(Begin(0), ElementsAre());
-  EXPECT_THAT(Left(0), ElementsAre("a")) << "it was half there, and has begun nowhere";
+  EXPECT_THAT(Left(0), ElementsAre("a")) << "its bucket was incomplete and has begun nowhere";
 }
 
-TEST_F(Orders, ANameMayComeTwiceInAStep) {
+TEST_F(Orders, AllowANameTwiceInAStep) {
   Lock({sums({"a"}), sums({"b"}), sums({"a"})});
   for (const char* name : {"a", "b", "a", "a", "b", "a"}) {
     Submit(0, allreduce(name));
@@ -291,7 +291,7 @@ TEST_F(Orders, ANameMayComeTwiceInAStep) {
   }
 }
 
-TEST_F(Orders, WhatIsPublishedByAllRunsAndTheRestIsAskedForAgain) {
+TEST_F(Orders, RunWhatAllRanksHavePublishedAndNegotiateTheRest) {
   Lock({sums({"a"}), sums({"b"}), sums({"c"})});
   for (const char* name : {"a", "b", "c"}) Submit(0, allreduce(name));
   Submit(1, allreduce("c"));
@@ -306,7 +306,7 @@ TEST_F(Orders, WhatIsPublishedByAllRunsAndTheRestIsAskedForAgain) {
   EXPECT_THAT(Left(1), ElementsAre("c", "new"));
 }
 
-TEST_F(Orders, ARankThatHasNotHeardOfTheOrderHoldsItUp) {
+TEST_F(Orders, WaitForARankThatHasNotLockedTheOrder) {
   Lock({sums({"a"})});
   Submit(0, allreduce("a"));
   LookAt(0, to_word({0, 5, true}));
@@ -317,10 +317,10 @@ TEST_F(Orders, ARankThatHasNotHeardOfTheOrderHoldsItUp) {
   EXPECT_FALSE(at(0).finish_leaving());
   at(0).depart(1);
   LookAt(0, to_word({0, 5, true}));
-  EXPECT_THAT(Left(0), ElementsAre("a")) << "it will never hear of it";
+  EXPECT_THAT(Left(0), ElementsAre("a")) << "rank 1 never locks the order";
 }
 
-TEST_F(Orders, EverythingThatDiffersIsUnexpected) {
+TEST_F(Orders, RejectEveryDifferentRequest) {
   const auto unexpected = [&](const Bucket& bucket, const Request& usual, const Request& other) {
     Submissions<Ticket> rank(1, 2);
     rank.lock({bucket}, [&](const std::string&) { return &usual; });
@@ -342,7 +342,7 @@ TEST_F(Orders, EverythingThatDiffersIsUnexpected) {
     Request other = usual;
     change(other);
     EXPECT_TRUE(unexpected(bucket, usual, other));
-    EXPECT_TRUE(unexpected(bucket, allreduce("a", Dtype::float32, {7}), other)) << "without a usual request, too";
+    EXPECT_TRUE(unexpected(bucket, allreduce("a", Dtype::float32, {7}), other)) << "without a cached request, too";
   }
   Bucket gather = sums({"a"});
   gather.kind = RequestKind::allgather;
@@ -363,7 +363,7 @@ TEST_F(Orders, EverythingThatDiffersIsUnexpected) {
   EXPECT_TRUE(unexpected(from_root, usual, broadcast("a", 1)));
 }
 
-TEST_F(Orders, MembersOfAGroupOfWhichSomeHaveRunAreAskedForAlone) {
+TEST_F(Orders, UngroupMembersIfOthersOfTheGroupHaveRun) {
   Lock({sums({"a"}), sums({"x"}), sums({"b"})});
   for (int rank : {0, 1}) {
     Submit(rank, member("g", 2, allreduce("a")));
@@ -377,7 +377,7 @@ TEST_F(Orders, MembersOfAGroupOfWhichSomeHaveRunAreAskedForAlone) {
   EXPECT_THAT(Left(1), ElementsAre("b"));
 }
 
-TEST_F(Orders, AWholeGroupThatIsLeftIsAskedForAsAGroup) {
+TEST_F(Orders, NegotiateAWholeRemainingGroupAsAGroup) {
   Lock({sums({"a"}), sums({"b"})});
   for (const char* name : {"b", "a"}) Submit(0, member("g", 2, allreduce(name)));
   at(0).leave("test");
@@ -385,7 +385,7 @@ TEST_F(Orders, AWholeGroupThatIsLeftIsAskedForAsAGroup) {
   EXPECT_THAT(Left(0), ElementsAre("a+", "b+"));
 }
 
-TEST_F(Orders, WhatWasAskedForBeforeTheOrderWasLockedBelongsToIt) {
+TEST_F(Orders, TakeRequestsSubmittedBeforeTheLock) {
   Submit(0, allreduce("a"));
   at(0).tell();
   Submit(0, allreduce("b"));
@@ -397,10 +397,10 @@ TEST_F(Orders, WhatWasAskedForBeforeTheOrderWasLockedBelongsToIt) {
   const auto first = Begin(0);
   const auto second = Begin(1);
   EXPECT_EQ(Begin(0), Names::value_type{});
-  EXPECT_EQ(first, second) << "whether a was put into its place before z was met is chance";
+  EXPECT_EQ(first, second) << "whether a entered its place before z was rejected must not matter";
 }
 
-// ---- Orders without sight
+// ---- Optimistic orders
 // ---------------------------------------------------------------------------------------------
 
 class OptimisticOrders : public Orders {
@@ -411,7 +411,7 @@ class OptimisticOrders : public Orders {
           buckets, [](const std::string&) { return nullptr; }, true);
     }
   }
-  // What begins on this rank, by the first name of the bucket; "0" in front where it begins with zeros.
+  // Returns what begins on this rank, by the first name of the bucket, preceded by "0" where it begins with zeros.
   std::string Begin(int rank) {
     const auto begun = at(rank).begin();
     if (!begun) return "";
@@ -427,7 +427,7 @@ class OptimisticOrders : public Orders {
   std::array<std::vector<std::optional<Ticket>>, 2> begun_;
 };
 
-TEST_F(OptimisticOrders, BeginWhatIsThereOnceWhatStandsBeforeItHasFinished) {
+TEST_F(OptimisticOrders, BeginAPositionOnceThePreviousOneHasFinished) {
   Lock({sums({"a"}), sums({"b"})});
   Submit(0, allreduce("b"));
   EXPECT_EQ(Begin(0), "");
@@ -440,7 +440,7 @@ TEST_F(OptimisticOrders, BeginWhatIsThereOnceWhatStandsBeforeItHasFinished) {
   EXPECT_FALSE(at(0).owes_frozen());
 }
 
-TEST_F(OptimisticOrders, WhatOnlySomeHaveBegunEndsWithZerosAndIsAskedForAgain) {
+TEST_F(OptimisticOrders, EndAPartlyBegunPositionWithZerosAndNegotiateItAgain) {
   Lock({sums({"a"}), sums({"b"})});
   Submit(0, allreduce("b"));
   Submit(0, allreduce("a"));
@@ -448,7 +448,7 @@ TEST_F(OptimisticOrders, WhatOnlySomeHaveBegunEndsWithZerosAndIsAskedForAgain) {
   Submit(1, allreduce("new"));
   Submit(1, allreduce("a"));
   EXPECT_EQ(at(1).tell_frozen(), 0u);
-  EXPECT_EQ(at(1).tell_frozen(), std::nullopt) << "once";
+  EXPECT_EQ(at(1).tell_frozen(), std::nullopt) << "it is returned once";
   EXPECT_FALSE(at(1).has_untold());
   at(0).leave("the root says so");
   EXPECT_EQ(at(0).tell_frozen(), 1u);
@@ -463,7 +463,7 @@ TEST_F(OptimisticOrders, WhatOnlySomeHaveBegunEndsWithZerosAndIsAskedForAgain) {
   EXPECT_THAT(Left(1), ElementsAre("new", "a"));
 }
 
-TEST_F(OptimisticOrders, WhatAllHaveBegunIsAsGoodAsEver) {
+TEST_F(OptimisticOrders, KeepPositionsThatAllRanksHaveBegun) {
   Lock({sums({"a"})});
   for (int rank : {0, 1}) {
     Submit(rank, allreduce("a"));
@@ -477,22 +477,22 @@ TEST_F(OptimisticOrders, WhatAllHaveBegunIsAsGoodAsEver) {
   }
 }
 
-TEST_F(OptimisticOrders, CountsThatCannotBeAreRefused) {
+TEST_F(OptimisticOrders, RejectContradictoryCounts) {
   Lock({sums({"a"})});
   Submit(0, allreduce("a"));
   EXPECT_EQ(Begin(0), "a");
   EXPECT_FALSE(at(0).resume({1, 1})) << "it is not frozen";
   at(0).leave("test");
-  EXPECT_FALSE(at(0).resume({1, 1})) << "the root has not been told";
+  EXPECT_FALSE(at(0).resume({1, 1})) << "its count was not sent to the root";
   EXPECT_EQ(at(0).tell_frozen(), 1u);
   EXPECT_FALSE(at(0).resume({2, 2}));
   EXPECT_FALSE(at(0).resume({0, 0}));
   EXPECT_FALSE(at(0).resume({0, 2}));
   EXPECT_TRUE(at(0).resume({0, 1}));
-  EXPECT_FALSE(at(0).resume({0, 1})) << "twice";
+  EXPECT_FALSE(at(0).resume({0, 1})) << "it was resumed before";
 }
 
-TEST(RootOfAnOptimisticOrder, RefusesWhoFreezesWhatIsNotLocked) {
+TEST(RootOfAnOptimisticOrder, RejectsAFreezeWithoutALockedOrder) {
   NegotiatorOptions options = options_for(2);
   options.optimistic = true;
   RootSession root(options, 16);
@@ -507,14 +507,14 @@ TEST(RootOfAnOptimisticOrder, RefusesWhoFreezesWhatIsNotLocked) {
 
 struct Totals {
   uint64_t submitted = 0, failed = 0, locks = 0, begun = 0, left_over = 0, stalls = 0, kept_back = 0, dropped = 0,
-           lost = 0, together = 0;
+           lost = 0, in_groups = 0;
 };
 
-// A group of ranks that work through one program of steps that repeat, change, end in joins; each in its own pace and
-// order as far as names and waiting allow. Messages between a rank and the root stay in order and may be late; each
-// rank sees each other rank's word late, too. What is next is drawn from the seed. Collectives are run as communicators
-// run them: in order, and finished once all ranks have begun them; but what needs nothing of the others may be finished
-// before. In a blind history no rank ever sees a word of another.
+// A group of ranks that work through one list of phases, which repeat, change and may end in joins. Each rank has its
+// own pace, and its own order as far as names and waiting allow. Messages between a rank and the root stay in order and
+// may be late, and each rank sees the other ranks' words late, too. The seed determines the next event. Collectives run
+// as communicators run them: in order, and finished once all ranks have begun them. A collective that needs nothing of
+// the other ranks may finish before. In an optimistic history no rank ever sees the word of another.
 class LockHistory {
  public:
   LockHistory(uint64_t seed, bool optimistic) : random_(seed), optimistic_(optimistic) {
@@ -530,7 +530,7 @@ class LockHistory {
     waits_ = chance(3) ? 1 : 2 + below(20);
     leaver_ = chance(4) ? 1 + below(static_cast<std::size_t>(size) - 1) : 0;
     abrupt_ = chance(2);
-    impatience_ = chance(3) ? 300 : 1000000;
+    leave_odds_ = chance(3) ? 300 : 1000000;
     for (int i = 0; i < size; ++i) ranks_.emplace_back(i, size, capacity, chance(3) ? 1 : 12);
     write_program();
   }
@@ -553,14 +553,14 @@ class LockHistory {
     totals.kept_back += totals_.kept_back;
     totals.dropped += totals_.dropped;
     totals.lost += lost() ? 1 : 0;
-    totals.together += totals_.together;
+    totals.in_groups += totals_.in_groups;
     return violations_;
   }
 
  private:
   struct Operation {
     Request request;
-    int tag = 0;  // the same on all ranks that do it
+    int tag = 0;  // the same on all ranks that submit it
   };
   struct Phase {
     std::vector<Operation> operations;
@@ -580,22 +580,22 @@ class LockHistory {
     std::size_t haste;
     MemberSession member;
     Submissions<Ticket> here;
-    std::vector<uint64_t> seen;  // of each rank: its word, as of a while ago
+    std::vector<uint64_t> seen;  // by rank: its word as this rank has read it, possibly outdated
     uint64_t word = 0;
     std::size_t phase = 0;
     std::deque<Operation> todo;
-    std::size_t done_ahead = 0;  // operations that were submitted before others that stand before them
+    std::size_t done_ahead = 0;  // operations that were submitted before earlier ones of the list
     std::map<std::string, int> pending;
-    bool changed = false;  // since it looked last, for all it knows
+    bool changed = false;  // a word has changed since this rank last looked
     bool waits = false, joined = false, departing = false, left = false;
     std::deque<std::vector<std::byte>> up, down;
     std::deque<Running> agreed;
-    std::size_t running = 0;  // how many of them, which began together
+    std::size_t running = 0;  // number of collectives in flight, which were launched together
     bool ended = false;
-    std::vector<std::map<std::string, int>> begun;  // what each collective was: names and tags
-    std::vector<std::size_t> before_it;             // how many of those that it began together with
-    std::vector<bool> hollow;                       // which of them it has begun with zeros
-    std::size_t finished = 0;                       // of them
+    std::vector<std::map<std::string, int>> begun;  // by collective: names and tags
+    std::vector<std::size_t> before_it;             // by collective: how many of its group launch precede it
+    std::vector<bool> hollow;                       // by collective: this rank has begun it with zeros
+    std::size_t finished = 0;                       // number of collectives
     uint64_t submitted = 0, completed = 0;
   };
 
@@ -603,7 +603,7 @@ class LockHistory {
   bool chance(std::size_t of) { return below(of) == 0; }
   void violated(std::string what) { violations_.push_back(std::move(what)); }
 
-  // ---- The program
+  // ---- The phases
 
   Request any_request(const std::string& name, bool only_sums) {
     const Dtype dtype = device_ >= 0 && chance(3) ? Dtype::float64 : Dtype::float32;
@@ -621,7 +621,7 @@ class LockHistory {
     static const std::vector<std::string> kNames{"a", "b", "c", "d", "e", "f"};
     std::vector<Request> step;
     for (std::size_t count = 1 + below(5); count > 0; --count) step.push_back(any_request(kNames[below(6)], only_sums));
-    // Members of a group are submitted at once, so they are neighbours with names of their own.
+    // Members of a group are submitted at once, so they are neighbours with unique names.
     if (chance(4)) {
       for (const char* name : {"x", "y"}) step.push_back(member("g", 2, any_request(name, only_sums)));
     }
@@ -653,7 +653,7 @@ class LockHistory {
     rank.todo.assign(phase.operations.begin(), phase.operations.begin() + static_cast<std::ptrdiff_t>(count));
   }
 
-  // What differs from rank to rank by right.
+  // The fields that may legitimately differ between ranks.
   Request as_rank(Request request, std::size_t rank) const {
     const auto size = static_cast<int64_t>(ranks_.size());
     if (request.kind == RequestKind::allgather) request.shape[0] += static_cast<int64_t>(rank) % 2;
@@ -683,7 +683,7 @@ class LockHistory {
       if (rank.running == 0 && !rank.agreed.empty()) add([](auto& self, Rank& r) { self.begin(r); });
       if (may_begin_optimistically(rank)) add([](auto& self, Rank& r) { self.begin_optimistically(r); });
       if (rank.running > 0 && !rank.ended && may_end(rank)) add([](auto& self, Rank& r) { self.end(r); });
-      if (rank.ended && may_negotiate(rank)) add([](auto& self, Rank& r) { self.settle(r); });
+      if (rank.ended && may_negotiate(rank)) add([](auto& self, Rank& r) { self.conclude(r); });
       if (rank.departing && may_depart(rank)) add([](auto& self, Rank& r) { self.depart(r); });
       for (Rank& other : ranks_) {
         if (rank.seen[other.index] == other.word) continue;
@@ -693,15 +693,16 @@ class LockHistory {
         });
       }
       for (std::size_t gone : departed_) {
-        if (!heard_gone_.contains({rank.index, gone})) {
-          events.emplace_back(1, [this, &rank, gone] { hear_of_departure(rank, gone); });
+        if (!noted_departures_.contains({rank.index, gone})) {
+          events.emplace_back(1, [this, &rank, gone] { note_departure(rank, gone); });
         }
       }
     }
     if (heard_) events.emplace_back(6, [this] { decide(); });
-    if (leaver_ > 0 && !ranks_[leaver_].departing && chance(200)) events.emplace_back(20, [this] { begin_farewell(); });
+    if (leaver_ > 0 && !ranks_[leaver_].departing && chance(200))
+      events.emplace_back(20, [this] { begin_departure(); });
     if (events.empty()) return false;
-    if (chance(impatience_)) ranks_[below(ranks_.size())].here.leave("impatience");
+    if (chance(leave_odds_)) ranks_[below(ranks_.size())].here.leave("random leave");
     std::size_t total = 0;
     for (const auto& event : events) total += event.first;
     std::size_t drawn = below(total);
@@ -716,7 +717,7 @@ class LockHistory {
     return true;
   }
 
-  // Nothing moves. Where a tensor waits in a locked order, a rank loses its patience.
+  // No event is possible. If a tensor waits in a locked order, one rank leaves the order.
   bool stall() {
     std::vector<Rank*> waiting;
     for (Rank& rank : ranks_) {
@@ -739,8 +740,8 @@ class LockHistory {
     }
   }
 
-  // Each rank may submit what stands near the front of its program, names permitting. It waits, where it does, only
-  // for what stands before everything that it has not submitted: so no two ranks wait for each other.
+  // Each rank may submit operations near the front of its list, as far as names permit. When it waits, it waits only
+  // for operations before everything that it has not submitted, so no two ranks wait for each other.
   std::vector<std::size_t> eligible(const Rank& rank) const {
     std::vector<std::size_t> result;
     std::map<std::string, bool> taken;
@@ -793,7 +794,7 @@ class LockHistory {
     rank.waits = rank.done_ahead == 0 && chance(waits_);
   }
 
-  // The front was submitted: is everything before the new front, too?
+  // The front was submitted. Is everything before the new front submitted, too?
   static void negotiate_ahead(Rank& rank) {
     const bool gap = !rank.todo.empty() && std::ranges::any_of(rank.pending, [&](const auto& pending) {
       return pending.second > rank.todo.front().tag;
@@ -852,7 +853,7 @@ class LockHistory {
     if (rank.index == 0) ++totals_.locks;
     rank.here.lock(
         std::move(plan->locked), [&](const std::string& name) { return rank.member.known(name); }, optimistic_);
-    if (rank.departing) rank.here.leave("farewell");
+    if (rank.departing) rank.here.leave("departure");
   }
 
   // ---- The locked order
@@ -868,7 +869,7 @@ class LockHistory {
   }
   void begin_optimistically(Rank& rank) {
     auto begun = rank.here.begin();
-    if (!begun) return;  // it has lost its patience meanwhile
+    if (!begun) return;  // the rank has left the order meanwhile
     if (rank.running > 0) violated("a position begins while the one before it runs");
     rank.agreed.push_back({*begun->bucket, std::move(begun->entries), begun->provisional, begun->hollow});
     ++totals_.begun;
@@ -901,7 +902,7 @@ class LockHistory {
     return std::ranges::all_of(
         ranks_, [&](const Rank& rank) { return (rank.left && !optimistic_) || rank.begun.size() > number; });
   }
-  // A rank left in the midst of a collective of a blind order: the communicator fails, and the group with it.
+  // A rank left during a collective of an optimistic order: the communicator fails, and the group with it.
   bool lost() const {
     return optimistic_ && !departed_.empty() && std::ranges::any_of(ranks_, [&](const Rank& rank) {
              return !rank.left && rank.running > 0 && !rank.ended && !may_end(rank);
@@ -911,11 +912,11 @@ class LockHistory {
   void begin(Rank& rank) {
     do {
       if (rank.running == rank.agreed.size()) {
-        return violated("a bucket begins without the one that it begins together with");
+        return violated("a bucket begins without the next of its group launch");
       }
       begin_one(rank, rank.agreed[rank.running]);
     } while (rank.agreed[rank.running++].bucket.launch_with_next);
-    totals_.together += rank.running - 1;
+    totals_.in_groups += rank.running - 1;
   }
 
   void begin_one(Rank& rank, const Running& next) {
@@ -937,7 +938,7 @@ class LockHistory {
     }
   }
 
-  // Who has joined has no part of its own.
+  // A joined rank has no entry of its own.
   static bool equal(const std::map<std::string, int>& a, const std::map<std::string, int>& b) {
     return std::ranges::equal(a, b, [](const auto& x, const auto& y) {
       return x.first == y.first && (x.second == y.second || x.second == 0 || y.second == 0);
@@ -957,7 +958,7 @@ class LockHistory {
     if (rank.running > 1) return all_have_begun(rank.finished + rank.running - 1);
     const Bucket& bucket = rank.agreed.front().bucket;
     const bool is_root =
-        bucket.kind == RequestKind::broadcast && bucket.root == static_cast<int>(rank.index);  // it only sends
+        bucket.kind == RequestKind::broadcast && bucket.root == static_cast<int>(rank.index);  // the root only sends
     const bool is_nothing = bucket.kind == RequestKind::allreduce &&
                             std::ranges::all_of(bucket.element_counts, [](int64_t count) { return count == 0; });
     return is_root || is_nothing || all_have_begun(rank.finished);
@@ -970,11 +971,11 @@ class LockHistory {
   bool may_negotiate(const Rank& rank) const {
     return !rank.agreed.front().provisional || rank.here.order()->fate() != LockedOrder::Fate::open;
   }
-  void settle(Rank& rank) {
+  void conclude(Rank& rank) {
     rank.ended = false;
-    for (; rank.running > 0; --rank.running) settle_one(rank);
+    for (; rank.running > 0; --rank.running) conclude_one(rank);
   }
-  void settle_one(Rank& rank) {
+  void conclude_one(Rank& rank) {
     Running done = std::move(rank.agreed.front());
     rank.agreed.pop_front();
     const std::size_t number = rank.finished++;
@@ -1017,11 +1018,11 @@ class LockHistory {
 
   // ---- A rank leaves
 
-  void begin_farewell() {
+  void begin_departure() {
     ranks_[leaver_].departing = true;
-    ranks_[leaver_].here.leave("farewell");
+    ranks_[leaver_].here.leave("departure");
   }
-  // It first finishes what was agreed upon, unless that takes too long.
+  // The rank first finishes what was decided, unless its departure is abrupt.
   bool may_depart(const Rank& rank) const {
     if (rank.here.order() && !rank.here.order()->frozen()) return abrupt_;
     return abrupt_ || (!rank.here.order() && rank.agreed.empty());
@@ -1031,8 +1032,8 @@ class LockHistory {
     rank.left = true;
     departed_.push_back(rank.index);
   }
-  void hear_of_departure(Rank& rank, std::size_t gone) {
-    heard_gone_.insert({{rank.index, gone}, true});
+  void note_departure(Rank& rank, std::size_t gone) {
+    noted_departures_.insert({{rank.index, gone}, true});
     rank.here.depart(static_cast<int>(gone));
     rank.changed = true;
     if (rank.index == 0) {
@@ -1043,25 +1044,25 @@ class LockHistory {
 
   void check_end(const Rank& rank) {
     if (rank.left) return;
-    const std::string who = "rank " + std::to_string(rank.index) + ": ";
-    if (!rank.pending.empty()) violated(who + "'" + rank.pending.begin()->first + "' was lost");
-    if (rank.joined) violated(who + "a join was lost");
-    if (!rank.agreed.empty()) violated(who + "something agreed upon does not end");
-    if (!rank.departing && rank.phase != phases_.size()) violated(who + "its program does not end");
-    if (rank.completed != rank.submitted) violated(who + "not everything completed exactly once");
-    if (!rank.here.empty()) violated(who + "something is still there");
+    const std::string prefix = "rank " + std::to_string(rank.index) + ": ";
+    if (!rank.pending.empty()) violated(prefix + "'" + rank.pending.begin()->first + "' was lost");
+    if (rank.joined) violated(prefix + "a join was lost");
+    if (!rank.agreed.empty()) violated(prefix + "something that was decided does not end");
+    if (!rank.departing && rank.phase != phases_.size()) violated(prefix + "its list of phases does not end");
+    if (rank.completed != rank.submitted) violated(prefix + "not everything completed exactly once");
+    if (!rank.here.empty()) violated(prefix + "something is still there");
   }
 
   std::mt19937_64 random_;
   bool optimistic_;
-  int32_t device_ = -1;  // half of them are of tensors on devices, some of which begin together
+  int32_t device_ = -1;  // half of the histories have tensors on devices, with group launches
   std::unique_ptr<RootSession> root_;
   std::deque<Rank> ranks_;
   std::vector<Phase> phases_;
-  std::size_t window_ = 1, waits_ = 1, leaver_ = 0, impatience_ = 1;
+  std::size_t window_ = 1, waits_ = 1, leaver_ = 0, leave_odds_ = 1;
   bool abrupt_ = false;
   std::vector<std::size_t> departed_;
-  std::map<std::pair<std::size_t, std::size_t>, bool> heard_gone_;  // (who, of whom)
+  std::map<std::pair<std::size_t, std::size_t>, bool> noted_departures_;  // (observer, departed rank)
   bool heard_ = false;
   Totals totals_;
   std::vector<std::string> violations_;
@@ -1082,8 +1083,8 @@ Totals run_histories(unsigned count, bool optimistic) {
       "positions begun, %lu tensors left over, %lu stalls; %lu kept back, %lu dropped, %lu groups lost; %lu begun with "
       "others\n",
       count, violations, kSeed, totals.submitted, totals.failed, totals.locks, totals.begun, totals.left_over,
-      totals.stalls, totals.kept_back, totals.dropped, totals.lost, totals.together);
-  // What the histories are about must happen in them.
+      totals.stalls, totals.kept_back, totals.dropped, totals.lost, totals.in_groups);
+  // The histories must contain the events that they are meant to test.
   EXPECT_GT(totals.locks, 1000u);
   EXPECT_GT(totals.begun, 20000u);
   EXPECT_GT(totals.left_over, 1000u);
@@ -1091,16 +1092,16 @@ Totals run_histories(unsigned count, bool optimistic) {
   return totals;
 }
 
-TEST(LockHistories, LoseNothingAndNeverDeadlock) {
+TEST(LockHistories, CompleteEveryRequestWithoutDeadlock) {
   const Totals totals = run_histories(kHistories, false);
-  EXPECT_GT(totals.together, 5000u);
+  EXPECT_GT(totals.in_groups, 5000u);
 }
 
-TEST(LockHistories, OfRanksThatSeeNothingOfEachOtherLoseNothingEither) {
+TEST(LockHistories, CompleteEveryRequestInOptimisticOrders) {
   const Totals totals = run_histories(kOptimisticHistories, true);
   EXPECT_GT(totals.kept_back, 100u);
   EXPECT_GT(totals.dropped, 500u);
-  EXPECT_LT(totals.lost, kOptimisticHistories / 8) << "a group that is lost tells nothing";
+  EXPECT_LT(totals.lost, kOptimisticHistories / 8) << "a lost group tests nothing";
 }
 
 }  // namespace

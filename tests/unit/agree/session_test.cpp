@@ -1,4 +1,4 @@
-// Tests of the two sessions: what a message may say, and thousands of histories in which messages are late.
+// Tests of the two sessions: single messages, and thousands of random histories in which messages are late.
 #include "agree/session/session.h"
 
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ class Sessions : public testing::Test {
     return root_->receive(rank, members_[static_cast<std::size_t>(rank)]->encode_requests(requests), 0);
   }
   Status SendRaw(int rank, const RequestMessage& message) { return root_->receive(rank, encode(message), 0); }
-  // What all ranks are told; the same for all.
+  // Returns the plan, which is the same for all ranks.
   Plan Decide() {
     const auto bytes = root_->decide(0);
     if (!bytes) return {};
@@ -68,7 +68,7 @@ TEST_F(Sessions, CarryRequestsUpAndPlansDown) {
   EXPECT_FALSE(root_->decide(0).has_value());
 }
 
-TEST_F(Sessions, ARequestThatRepeatsCostsANumber) {
+TEST_F(Sessions, RepeatedRequestIsSentAsANumber) {
   Start(2, 8);
   const Request request = allreduce(std::string(500, 'n'));
   const auto whole = members_[0]->encode_requests({request});
@@ -86,7 +86,7 @@ TEST_F(Sessions, ARequestThatRepeatsCostsANumber) {
   EXPECT_THAT(members_[0]->decode_plan(*bytes)->buckets[0].names, ElementsAre(request.name));
 }
 
-TEST_F(Sessions, AMalformedMessageIsRefusedWithTheRankAndNothingOfItIsUsed) {
+TEST_F(Sessions, MalformedMessageIsRejectedAsAWholeAndNamesTheRank) {
   Start(2, 4);
   ASSERT_TRUE(Send(0, {allreduce("a")}).ok());
   const Status damaged = root_->receive(1, bytes_of("no message at all"), 0);
@@ -96,33 +96,33 @@ TEST_F(Sessions, AMalformedMessageIsRefusedWithTheRankAndNothingOfItIsUsed) {
   EXPECT_THAT(SendRaw(1, {.requests = {allreduce("a"), bad}}).text(),
               HasSubstr("rank 1 (host-b): malformed control message: 'z': a dimension is negative"));
   EXPECT_THAT(SendRaw(1, {.cached = {3}, .requests = {allreduce("a")}}).text(),
-              HasSubstr("rank 1 (host-b): it asks for cached request 3, which there is not"));
+              HasSubstr("rank 1 (host-b): it refers to cached request 3, which does not exist"));
   EXPECT_THAT(SendRaw(1, {.acknowledged = 1, .requests = {allreduce("a")}}).text(),
               HasSubstr("rank 1 (host-b): it acknowledges plan 1 after 0 of 0"));
   EXPECT_THAT(SendRaw(1, {.requests = {allreduce("a"), allreduce("a")}}).text(),
               HasSubstr("rank 1 (host-b): it asks for 'a' twice"));
   EXPECT_THAT(SendRaw(0, {.requests = {allreduce("a")}}).text(), HasSubstr("rank 0 (host-a): it asks for 'a' twice"));
   EXPECT_THAT(SendRaw(1, {.requests = {join(), join()}}).text(), HasSubstr("it asks for 'join' twice"));
-  EXPECT_FALSE(root_->decide(0).has_value()) << "a was never taken from rank 1";
+  EXPECT_FALSE(root_->decide(0).has_value()) << "a was not accepted from rank 1";
   ASSERT_TRUE(Send(1, {allreduce("a")}).ok());
   EXPECT_EQ(Decide().buckets.size(), 1u);
 }
 
-TEST_F(Sessions, APositionMayBeUsedOnlyByARankThatKnowsOfIt) {
+TEST_F(Sessions, PositionMayBeUsedOnlyAfterThePlanThatAnnouncedIt) {
   Start(2, 4);
   for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(Send(rank, {allreduce("a")}).ok());
   Decide();
-  EXPECT_FALSE(SendRaw(0, {.acknowledged = 0, .cached = {0}}).ok()) << "plan 1 told of position 0";
+  EXPECT_FALSE(SendRaw(0, {.acknowledged = 0, .cached = {0}}).ok()) << "position 0 was announced by plan 1";
   EXPECT_TRUE(SendRaw(0, {.acknowledged = 1, .cached = {0}}).ok());
-  EXPECT_FALSE(SendRaw(0, {.acknowledged = 0}).ok()) << "what was handled stays handled";
+  EXPECT_FALSE(SendRaw(0, {.acknowledged = 0}).ok()) << "an acknowledgement cannot be taken back";
 }
 
-TEST_F(Sessions, PlansComeInOrder) {
+TEST_F(Sessions, RejectPlansOutOfOrder) {
   Start(1, 4);
   ASSERT_TRUE(Send(0, {allreduce("a")}).ok());
   const auto first = root_->decide(0);
   ASSERT_TRUE(members_[0]->decode_plan(*first).ok());
-  EXPECT_THAT(members_[0]->decode_plan(*first).status().text(), HasSubstr("plan 1 came where plan 2 was due"));
+  EXPECT_THAT(members_[0]->decode_plan(*first).status().text(), HasSubstr("plan 1 arrived instead of plan 2"));
   EXPECT_FALSE(members_[0]->decode_plan(bytes_of("no plan at all")).ok());
 }
 
@@ -133,7 +133,7 @@ TEST_F(Sessions, CapacitiesMustBeEqual) {
   EXPECT_THAT(smaller.decode_plan(*root_->decide(0)).status().text(), HasSubstr("set the same cache capacity on all"));
 }
 
-TEST_F(Sessions, ARankThatOnlyListensOwesAnAcknowledgementNowAndThen) {
+TEST_F(Sessions, RankWithoutRequestsOwesPeriodicAcknowledgements) {
   Start(2, 4);
   ASSERT_TRUE(Send(1, {join()}).ok());
   int owed = 0;
@@ -148,7 +148,7 @@ TEST_F(Sessions, ARankThatOnlyListensOwesAnAcknowledgementNowAndThen) {
   EXPECT_EQ(owed, 3);
 }
 
-TEST_F(Sessions, ARankThatHasLeftIsNotHeardAndNotWaitedFor) {
+TEST_F(Sessions, DepartedRankIsIgnoredAndNotWaitedFor) {
   Start(3, 1);
   ASSERT_TRUE(Send(0, {allreduce("a")}).ok());
   root_->leave(2, "killed");
@@ -158,7 +158,7 @@ TEST_F(Sessions, ARankThatHasLeftIsNotHeardAndNotWaitedFor) {
   EXPECT_EQ(Decide().find("b")->code, Code::shut_down);
 }
 
-TEST_F(Sessions, ARequestThatWasAnsweredOnItsWayIsNotAskedAgain) {
+TEST_F(Sessions, RequestAnsweredOnItsWayIsDropped) {
   NegotiatorOptions options = options_for(2);
   options.stall_shutdown_ns = 10;
   root_ = std::make_unique<RootSession>(options, 4);
@@ -169,20 +169,20 @@ TEST_F(Sessions, ARequestThatWasAnsweredOnItsWayIsNotAskedAgain) {
   const auto failed = root_->decide(10);
   ASSERT_TRUE(failed.has_value());
   ASSERT_TRUE(root_->receive(1, late, 11).ok());
-  EXPECT_EQ(root_->pending(), 0u) << "rank 1 had a pending when the failure reached it";
+  EXPECT_EQ(root_->pending(), 0u) << "rank 1 had a pending when the failure arrived";
   ASSERT_TRUE(one.decode_plan(*failed).ok());
   ASSERT_TRUE(root_->receive(1, one.encode_requests({allreduce("a")}), 12).ok());
-  EXPECT_EQ(root_->pending(), 1u) << "this one is new";
+  EXPECT_EQ(root_->pending(), 1u) << "this request is new";
 }
 
-TEST_F(Sessions, AJoinThatWasAnsweredOnItsWayIsNotAskedAgain) {
+TEST_F(Sessions, JoinAnsweredOnItsWayIsDropped) {
   Start(3, 4);
   ASSERT_TRUE(Send(0, {join()}).ok());
   const auto late = members_[1]->encode_requests({join()});
   root_->leave(2);
   EXPECT_EQ(Decide().find("join")->code, Code::shut_down);
   ASSERT_TRUE(root_->receive(1, late, 0).ok());
-  ASSERT_TRUE(Send(1, {join()}).ok()) << "it has the answer to its first and asks again";
+  ASSERT_TRUE(Send(1, {join()}).ok()) << "its first join was answered, so it may join again";
   EXPECT_EQ(Decide().buckets.size(), 1u);
 }
 
@@ -199,12 +199,12 @@ TEST_F(Sessions, ReportStalls) {
 // ---- Histories
 // -------------------------------------------------------------------------------------------------------
 
-// What ranks do together: requests that are submitted at once.
+// Requests that a rank submits at once.
 using Step = std::vector<Request>;
 
-// A group of ranks with queues between them and the root. Which event comes next is drawn from the seed, some ranks
-// being slow; all ranks work through the same steps, each in its own order as far as names allow, and each perhaps
-// stopping early and joining. Everything that must hold is checked as it happens.
+// A group of ranks with queues between them and the root. The seed determines which event comes next; some ranks are
+// slow. All ranks work through the same steps, each in its own order as far as names allow, and may stop early and
+// join. Every invariant is checked at each event.
 class History {
  public:
   explicit History(uint64_t seed) : random_(seed) {
@@ -241,7 +241,7 @@ class History {
   struct Rank {
     std::unique_ptr<MemberSession> member;
     std::size_t haste = 1;
-    std::vector<Step> todo;  // of this epoch
+    std::vector<Step> todo;  // steps of this epoch that are not done
     int epoch = 0;
     std::map<std::string, Request> pending;
     bool joined = false;
@@ -250,18 +250,17 @@ class History {
     std::size_t plans = 0;
     std::size_t submitted = 0, completed = 0;
   };
-  // What ranks saw of one plan: the first to handle it writes, the others compare.
+  // What ranks decoded of one plan: the first rank to handle it writes, the others compare.
   struct Seen {
     Plan plan;
-    std::map<std::string, Request> requests;  // of names decided without error
+    std::map<std::string, Request> requests;  // by name, of names decided without error
   };
 
   std::size_t below(std::size_t limit) { return std::uniform_int_distribution<std::size_t>(0, limit - 1)(random_); }
   bool chance(std::size_t of) { return below(of) == 0; }
   void violated(std::string what) { violations_.push_back(std::move(what)); }
 
-  // Shapes change from use to use, so that ranks that mean different uses of a name are found out, and so that the
-  // cache is too small.
+  // Shapes change from use to use, which reveals ranks that mean different uses of a name and overflows the cache.
   Request any_request(const std::string& name) {
     const auto variant = static_cast<int64_t>(1 + below(3));
     Request request = allreduce(name, Dtype::float32, {variant, 2});
@@ -296,7 +295,7 @@ class History {
     for (Rank& rank : ranks_) rank.todo = steps_of(0);
   }
 
-  // Of an epoch that ends with a join, a rank may do only the front.
+  // In an epoch that ends with a join, a rank may do only the first steps.
   std::vector<Step> steps_of(int epoch) {
     const auto& all = steps_[static_cast<std::size_t>(epoch)];
     const std::size_t count = joins_ ? below(all.size() + 1) : all.size();
@@ -331,7 +330,7 @@ class History {
     return true;
   }
 
-  // Nothing moves: only time can. Without time limits that must be the end.
+  // No event is possible, so only time can pass. Without time limits the history must have ended.
   bool wait() {
     if (root_->pending() == 0 || !times_out_) return false;
     now_ = root_->next_alarm_ns();
@@ -340,7 +339,7 @@ class History {
     return true;
   }
 
-  // Steps whose names are all free and in none of the steps before them.
+  // Steps whose names are all free and occur in none of the steps before them.
   std::vector<std::size_t> eligible(const Rank& rank) const {
     std::vector<std::size_t> result;
     std::map<std::string, bool> taken;
@@ -361,7 +360,7 @@ class History {
     return !eligible(rank).empty();
   }
 
-  // What differs from rank to rank by right.
+  // The fields that may legitimately differ between ranks.
   Request as_rank(Request request, std::size_t rank) const {
     const auto size = static_cast<int64_t>(ranks_.size());
     if (request.kind == RequestKind::allgather) request.shape[0] += static_cast<int64_t>(rank) % 2;
@@ -435,7 +434,7 @@ class History {
     if (rank.member->owes_acknowledgement()) rank.up.push_back(rank.member->encode_requests({}));
   }
 
-  // ---- What a rank does with its plan
+  // ---- How a rank handles its plan
 
   void take(std::size_t index, const Bucket& bucket, Seen& seen) {
     Rank& rank = ranks_[index];
@@ -494,7 +493,7 @@ class History {
   std::size_t leaver_ = 0;
   std::unique_ptr<RootSession> root_;
   std::vector<Rank> ranks_;
-  std::vector<std::vector<Step>> steps_;  // of each epoch
+  std::vector<std::vector<Step>> steps_;  // by epoch
   std::vector<Seen> seen_;
   bool heard_ = false;
   int64_t now_ = 0;
@@ -502,7 +501,7 @@ class History {
   std::vector<std::string> violations_;
 };
 
-TEST(Histories, LoseNothingHoweverLateMessagesAre) {
+TEST(Histories, CompleteEveryRequestHoweverLateMessagesAre) {
   std::size_t violations = 0, submitted = 0, failures = 0;
   for (int number = 0; number < kHistories && violations < 5; ++number) {
     History history(kSeed + static_cast<uint64_t>(number));

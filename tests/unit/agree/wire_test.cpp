@@ -1,4 +1,4 @@
-// Tests of what travels: positions, messages as bytes, their refusal when damaged, and the cache behind the numbers.
+// Tests of the wire format: positions, messages as bytes, rejection of damaged bytes, and the request cache.
 #include "agree/wire/wire.h"
 
 #include <gmock/gmock.h>
@@ -95,7 +95,7 @@ bool equal(const PlanMessage& a, const PlanMessage& b) {
 // ---- Positions
 // -------------------------------------------------------------------------------------------------------
 
-TEST(Positions, AreBitsWhereTheyAscendClosely) {
+TEST(Positions, AreBitsIfTheyAscendClosely) {
   const auto bits = as_bits({1000, 1001, 1009});
   ASSERT_TRUE(bits.has_value());
   EXPECT_EQ(bits->first, 1000u);
@@ -103,29 +103,29 @@ TEST(Positions, AreBitsWhereTheyAscendClosely) {
   EXPECT_THAT(positions_in(*bits), ElementsAre(1000, 1001, 1009));
 }
 
-TEST(Positions, AreAListWhereBitsWouldLoseTheirOrderOrTakeMore) {
+TEST(Positions, AreAListIfBitsWouldLoseTheOrderOrNeedMoreBytes) {
   EXPECT_FALSE(as_bits({2, 1}).has_value());
   EXPECT_FALSE(as_bits({1, 1}).has_value());
   EXPECT_FALSE(as_bits({0, 60000}).has_value());
   EXPECT_TRUE(as_bits({5}).has_value());
 }
 
-// ---- Messages come back as they went
+// ---- Round trips
 // ---------------------------------------------------------------------------------
 
-TEST(Wire, RequestsComeBackAsTheyWent) {
+TEST(Wire, RequestsSurviveARoundTrip) {
   const auto back = decode_requests(encode(some_requests()));
   ASSERT_TRUE(back.ok()) << back.status().text();
   EXPECT_TRUE(equal(*back, some_requests()));
 }
 
-TEST(Wire, PlansComeBackAsTheyWent) {
+TEST(Wire, PlansSurviveARoundTrip) {
   const auto back = decode_plan(encode(some_plan()));
   ASSERT_TRUE(back.ok()) << back.status().text();
   EXPECT_TRUE(equal(*back, some_plan()));
 }
 
-TEST(Wire, EmptyMessagesComeBackEmpty) {
+TEST(Wire, EmptyMessagesSurviveARoundTrip) {
   EXPECT_TRUE(equal(*decode_requests(encode(RequestMessage{})), RequestMessage{}));
   EXPECT_TRUE(equal(*decode_plan(encode(PlanMessage{})), PlanMessage{}));
 }
@@ -139,7 +139,7 @@ TEST(Wire, ReadsBytesAtAnyAddress) {
   }
 }
 
-TEST(Wire, ARepeatedStepOf161TensorsTakesFewBytes) {
+TEST(Wire, RepeatedStepOf161TensorsTakesFewBytes) {
   RequestMessage ordered, shuffled, whole;
   RequestCache cache(1024);
   PlanMessage plan;
@@ -165,7 +165,7 @@ TEST(Wire, ARepeatedStepOf161TensorsTakesFewBytes) {
   EXPECT_TRUE(equal(*decode_requests(encode(shuffled)), shuffled));
 }
 
-// ---- Requests that cannot travel
+// ---- Requests that cannot be sent
 // -------------------------------------------------------------------------------------
 
 struct BadRequest {
@@ -208,7 +208,7 @@ const BadRequest kBadRequests[] = {
     {"negative group size", [](Request& r) { r.group = "g", r.group_size = -1; }, "the size of its group does not fit"},
 };
 
-TEST(Wire, RefusesRequestsThatCannotTravel) {
+TEST(Wire, RejectsInvalidRequests) {
   for (const BadRequest& bad : kBadRequests) {
     Request request = allreduce("x");
     bad.spoil(request);
@@ -222,7 +222,7 @@ TEST(Wire, RefusesRequestsThatCannotTravel) {
   EXPECT_TRUE(check_request(elaborate()).ok());
 }
 
-TEST(Wire, RefusesNumbersThatMeanNothing) {
+TEST(Wire, RejectsUnknownKindsAndDtypes) {
   Request kind = allreduce("x"), dtype = allreduce("x");
   kind.kind = static_cast<RequestKind>(7);
   dtype.dtype = static_cast<Dtype>(15);
@@ -253,9 +253,9 @@ const BadPlan kBadPlans[] = {
     {"root", [](PlanMessage& m) { m.plan.buckets[2].root = -2; }, "a rank is out of range"},
     {"last joined", [](PlanMessage& m) { m.plan.buckets[3].last_joined = -2; }, "a rank is out of range"},
     {"device", [](PlanMessage& m) { m.plan.buckets[3].device = 256; }, "a device is out of range"},
-    {"the last with none", [](PlanMessage& m) { m.plan.buckets[4].launch_with_next = true; }, "begins with none"},
-    {"with another device's", [](PlanMessage& m) { m.plan.buckets[1].device = 3; }, "begins with none"},
-    {"with a failure", [](PlanMessage& m) { m.plan.buckets[1].launch_with_next = true; }, "begins with none"},
+    {"the last with next", [](PlanMessage& m) { m.plan.buckets[4].launch_with_next = true; }, "cannot join it"},
+    {"with another device's", [](PlanMessage& m) { m.plan.buckets[1].device = 3; }, "cannot join it"},
+    {"with a failure", [](PlanMessage& m) { m.plan.buckets[1].launch_with_next = true; }, "cannot join it"},
     {"kind", [](PlanMessage& m) { m.plan.buckets[0].kind = static_cast<RequestKind>(9); }, "9 is no kind of operation"},
     {"dtype", [](PlanMessage& m) { m.plan.buckets[0].dtype = static_cast<Dtype>(99); }, "99 is no dtype"},
     {"op", [](PlanMessage& m) { m.plan.buckets[0].op = 13; }, "13 is no reduce op"},
@@ -263,7 +263,7 @@ const BadPlan kBadPlans[] = {
     {"cached request", [](PlanMessage& m) { m.cache_requests[0].name = ""; }, "an operation needs a name"},
 };
 
-TEST(Wire, RefusesPlansThatMeanNothing) {
+TEST(Wire, RejectsInvalidPlans) {
   for (const BadPlan& bad : kBadPlans) {
     PlanMessage message = some_plan();
     bad.spoil(message);
@@ -277,17 +277,17 @@ TEST(Wire, RefusesPlansThatMeanNothing) {
 // ---- Damaged bytes
 // ---------------------------------------------------------------------------------------------------
 
-TEST(Wire, RefusesBytesThatAreNoMessageOfItsKind) {
+TEST(Wire, RejectsBytesThatAreNotItsKindOfMessage) {
   EXPECT_FALSE(decode_requests({}).ok());
   EXPECT_FALSE(decode_plan({}).ok());
   EXPECT_FALSE(decode_requests(bytes_of("hello, root: here are my requests")).ok());
-  EXPECT_FALSE(decode_requests(encode(some_plan())).ok()) << "a plan is no request";
+  EXPECT_FALSE(decode_requests(encode(some_plan())).ok()) << "a plan is not a request message";
   EXPECT_FALSE(decode_plan(encode(some_requests())).ok());
   const std::vector<std::byte> large(kMaxControlBytes + 1);
   EXPECT_THAT(decode_plan(large).status().text(), HasSubstr("bytes are too many"));
 }
 
-// Every scalar that a reader of the message might use without looking.
+// Reads every scalar that a consumer of the message might use unchecked.
 void expect_sound(const RequestMessage& message) {
   for (const uint32_t position : message.cached) ASSERT_LT(position, kMaxCachePositions);
   for (const Request& request : message.requests) ASSERT_TRUE(check_request(request).ok());
@@ -307,10 +307,10 @@ struct Fuzzed {
   int taken = 0;
 };
 
-// Whatever is taken is sound, and can be written and read again.
+// Checks that an accepted message is valid and can be encoded and decoded again.
 template <typename Decode>
 void feed(ConstBytes bytes, Decode decode, Fuzzed& fuzzed) {
-  // In a block of exactly its size, so that a sanitizer sees the first byte read beyond.
+  // The bytes are in a block of exactly their size, so that a sanitizer detects the first byte read beyond them.
   const std::vector<std::byte> exact(bytes.begin(), bytes.end());
   auto result = decode(exact);
   if (!result.ok()) {
@@ -338,7 +338,7 @@ void fuzz(const std::vector<std::byte>& honest, Decode decode, const char* what)
       bytes[below(bytes.size())] ^= static_cast<std::byte>(1u << below(8));
     }
     feed(bytes, decode, flipped);
-    // Offsets and lengths are 32-bit numbers: extremes find other faults than flips.
+    // Offsets and lengths are 32-bit numbers; extreme values find other faults than bit flips.
     const uint32_t extremes[] = {0, 1, 4, 0x7fffffff, 0x80000000, 0xfffffffc, 0xffffffff};
     bytes = honest;
     std::memcpy(bytes.data() + below(bytes.size() / 4) * 4, &extremes[below(std::size(extremes))], 4);
@@ -355,7 +355,7 @@ void fuzz(const std::vector<std::byte>& honest, Decode decode, const char* what)
   for (int round = 0; round < 20'000; ++round) {
     std::vector<std::byte> bytes(below(300));
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(below(256));
-    // Past the identifier, or nothing would be looked at but that.
+    // Flip only beyond the identifier; otherwise only the identifier would be checked.
     if (bytes.size() >= 8 && round % 2 == 0) {
       std::memcpy(bytes.data() + 4, honest.data() + 4, 4);
       const auto root = static_cast<uint32_t>(below(bytes.size()));
@@ -364,18 +364,18 @@ void fuzz(const std::vector<std::byte>& honest, Decode decode, const char* what)
     feed(bytes, decode, noise);
   }
   EXPECT_GT(flipped.refused, 1000);
-  EXPECT_GT(flipped.taken, 1000) << "flips in names and numbers leave a message";
+  EXPECT_GT(flipped.taken, 1000) << "flips in names and numbers leave a valid message";
   std::printf(
       "%s: of %d damaged messages %d were refused; %d cut short and %d random ones refused, %d taken (seed %lu)\n",
       what, flipped.refused + flipped.taken, flipped.refused, cut.refused, noise.refused, noise.taken, kSeed);
 }
 
-TEST(Wire, DamagedRequestsAreRefusedOrSound) {
+TEST(Wire, DamagedRequestsAreRejectedOrValid) {
   fuzz(
       encode(some_requests()), [](ConstBytes bytes) { return decode_requests(bytes); }, "requests");
 }
 
-TEST(Wire, DamagedPlansAreRefusedOrSound) {
+TEST(Wire, DamagedPlansAreRejectedOrValid) {
   fuzz(
       encode(some_plan()), [](ConstBytes bytes) { return decode_plan(bytes); }, "plans");
 }
@@ -383,7 +383,7 @@ TEST(Wire, DamagedPlansAreRefusedOrSound) {
 // ---- Cache
 // -----------------------------------------------------------------------------------------------------------
 
-TEST(Cache, FindsARequestOnlyIfNothingDiffers) {
+TEST(Cache, FindsARequestOnlyIfAllFieldsAreEqual) {
   RequestCache cache(4);
   const Request request = elaborate();
   cache.put(2, request);
@@ -412,7 +412,7 @@ TEST(Cache, FindsARequestOnlyIfNothingDiffers) {
   }
 }
 
-TEST(Cache, TheLeastRecentlyUsedGoesFirstUnlessPinned) {
+TEST(Cache, ReplacesTheLeastRecentlyUsedUnlessPinned) {
   RequestCache cache(3);
   const std::vector<bool> free(3, false);
   for (const char* name : {"a", "b", "c"}) cache.put(*cache.choose_position(free), allreduce(name));
@@ -428,14 +428,14 @@ TEST(Cache, TheLeastRecentlyUsedGoesFirstUnlessPinned) {
   EXPECT_EQ(cache.choose_position(free), 2u);
 }
 
-TEST(Cache, OfNoCapacityKnowsNothing) {
+TEST(Cache, WithoutCapacityStoresNothing) {
   RequestCache cache(0);
   EXPECT_EQ(cache.choose_position({}), std::nullopt);
   EXPECT_EQ(cache.at(0), nullptr);
   EXPECT_FALSE(cache.find(allreduce("a")).has_value());
 }
 
-TEST(Cache, KeepsEveryKindButJoin) {
+TEST(Cache, StoresEveryKindExceptJoin) {
   for (int kind = 0; kind < kRequestKindCount; ++kind) {
     const Request request = of_kind(static_cast<RequestKind>(kind), "x");
     EXPECT_EQ(RequestCache::is_cacheable(request), request.kind != RequestKind::join);
@@ -478,11 +478,11 @@ TEST(Cache, AllCopiesAreEqualAfterEveryPlan) {
   std::printf("cache: %d plans, all copies equal (seed %lu)\n", plans, kSeed);
 }
 
-TEST(Cache, APositionKeepsItsFormerMeaningUntilAllHaveHandledThePlanThatChangedIt) {
+TEST(Cache, PositionKeepsItsFormerMeaningUntilAllRanksHaveHandledThePlan) {
   RootRequestCache root(2, 1);
   PlanMessage first, second, third;
   root.learn(allreduce("a"));
-  EXPECT_EQ(root.meaning(0, 0), nullptr) << "nobody can know of it yet";
+  EXPECT_EQ(root.meaning(0, 0), nullptr) << "no rank can use it yet";
   root.announce(first);
   root.learn(allreduce("b"));
   root.announce(second);
@@ -492,7 +492,7 @@ TEST(Cache, APositionKeepsItsFormerMeaningUntilAllHaveHandledThePlanThatChangedI
   EXPECT_EQ(root.meaning(1, 2), nullptr);
   root.acknowledge(0, 2);
   root.learn(allreduce("c"));
-  EXPECT_EQ(root.meaning(0, 1)->name, "a") << "rank 1 might still mean it, so c gets no place";
+  EXPECT_EQ(root.meaning(0, 1)->name, "a") << "rank 1 may still refer to it, so c gets no position";
   EXPECT_FALSE(root.cache().find(allreduce("c")).has_value());
   root.acknowledge(1, 2);
   root.learn(allreduce("c"));
@@ -504,7 +504,7 @@ TEST(Cache, APositionKeepsItsFormerMeaningUntilAllHaveHandledThePlanThatChangedI
 // ---- CompactPlan
 // -------------------------------------------------------------------------------------------------------
 
-TEST(CompactPlan, NamesAndCountsComeBack) {
+TEST(CompactPlan, NamesAndCountsSurviveARoundTrip) {
   RequestCache cache(4);
   cache.put(0, allreduce("a", Dtype::float32, {2, 3}));
   cache.put(3, allreduce("b", Dtype::float32, {5}));
@@ -523,7 +523,7 @@ TEST(CompactPlan, NamesAndCountsComeBack) {
   EXPECT_TRUE(equal(shortened, message));
 }
 
-TEST(CompactPlan, LeavesABucketWholeIfTheCacheKnowsAnotherShape) {
+TEST(CompactPlan, KeepsNamesIfTheCachedShapeDiffers) {
   RequestCache cache(1);
   cache.put(0, allreduce("a", Dtype::float32, {2, 3}));
   PlanMessage message;
@@ -533,7 +533,7 @@ TEST(CompactPlan, LeavesABucketWholeIfTheCacheKnowsAnotherShape) {
   EXPECT_THAT(message.plan.buckets[0].element_counts, ElementsAre(7));
 }
 
-TEST(CompactPlan, RefusesAPositionWhereNothingStands) {
+TEST(CompactPlan, RejectsAnEmptyPosition) {
   PlanMessage message;
   message.number = 4;
   message.plan.buckets = {Bucket{}};

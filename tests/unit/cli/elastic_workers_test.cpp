@@ -1,4 +1,4 @@
-// ElasticJob and ElasticMember, each against the other end played by the test: over sockets, without processes.
+// ElasticJob and ElasticMember are tested over sockets and without processes; the test plays the other end of each.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -20,9 +20,9 @@ using Kind = CoordinatorMessage::Kind;
 
 constexpr const char* kKey = "0123456789abcdef";
 
-std::string some_place() { return "unix:@farandole-test-" + random_hex(8); }
+std::string fresh_rendezvous() { return "unix:@farandole-test-" + random_hex(8); }
 
-// A crew and what drives it.
+// Drives a worker group as the supervisor does, and collects its actions.
 class Driven {
  public:
   explicit Driven(std::unique_ptr<WorkerGroup> workers) : workers_(std::move(workers)), poller_(Poller::make().take()) {
@@ -59,16 +59,16 @@ bool turn_until(Driven& driven, Done done) {
   return true;
 }
 
-// A rank at the door that its variables name.
+// A rank that connects to the listener that its variables name.
 class Worker {
  public:
   explicit Worker(const Action& start) : number_(start.variables.at("FARANDOLE_WORKER")) {
     const std::vector<Address> addresses = {{start.variables.at("FARANDOLE_ELASTIC")}};
     fd_ = connect_any(addresses, Deadline::after_seconds(5)).take();
-    say("join " + number_ + " -1\n");
+    send("join " + number_ + " -1\n");
   }
-  void say(const std::string& words) { ::send(fd_.get(), words.data(), words.size(), MSG_NOSIGNAL); }
-  std::string heard(Driven& driven) {
+  void send(const std::string& words) { ::send(fd_.get(), words.data(), words.size(), MSG_NOSIGNAL); }
+  std::string received(Driven& driven) {
     turn_until(driven, [&] {
       std::array<char, 512> bytes;
       const ssize_t count = ::recv(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
@@ -84,7 +84,7 @@ class Worker {
   std::string text_;
 };
 
-// ---- The launcher that leads, and nodes that are played ----
+// ---- The launcher that leads; the test plays the nodes ----
 
 class Leader : public testing::Test {
  protected:
@@ -100,15 +100,15 @@ class Leader : public testing::Test {
     several.limits.most = 3;
     several.limits.settle_s = 0;
     several.limits.lost_after_s = 0.2;
-    several.rendezvous = place_;
+    several.rendezvous = rendezvous_;
     several.coordinator_address = "unix";
     auto job = ElasticJob::open(options);
     ASSERT_TRUE(job.ok()) << job.status().text();
     leader_ = std::make_unique<Driven>(job.take());
   }
 
-  std::unique_ptr<FramedSocket> come(int number, int room = 1, const std::string& pod = "train-1") {
-    const std::vector<Address> addresses = {{place_}};
+  std::unique_ptr<FramedSocket> join(int number, int room = 1, const std::string& pod = "train-1") {
+    const std::vector<Address> addresses = {{rendezvous_}};
     UniqueFd fd = connect_any(addresses, Deadline::after_seconds(5)).take();
     Introduction introduction(Introduction::Role::client, kKey, kNodePurpose, "a node");
     EXPECT_TRUE(turn_until(*leader_, [&] {
@@ -119,15 +119,15 @@ class Leader : public testing::Test {
                                                Direction::from_coordinator);
     CoordinatorMessage hello{.kind = Kind::node_hello, .key = pod};
     hello.members = {{.rank = number, .size = room, .host_name = "h", .boot_id = "b", .process_id = 5}};
-    say(*node, hello);
+    send(*node, hello);
     return node;
   }
-  static void say(FramedSocket& node, const CoordinatorMessage& message) {
+  static void send(FramedSocket& node, const CoordinatorMessage& message) {
     node.send(message);
     node.flush();
   }
-  // The next message of that kind; those before it are passed over. Nothing when the connection ends before.
-  std::optional<CoordinatorMessage> hear(FramedSocket& node, Kind kind) {
+  // The next message of that kind; earlier ones are skipped. Nothing if the connection ends first.
+  std::optional<CoordinatorMessage> receive(FramedSocket& node, Kind kind) {
     std::deque<CoordinatorMessage>& inbox = inboxes_[&node];
     std::optional<CoordinatorMessage> found;
     turn_until(*leader_, [&] {
@@ -142,94 +142,94 @@ class Leader : public testing::Test {
     });
     return found;
   }
-  // And not only silent.
-  bool is_hung_up_on(FramedSocket& node) {
+  // Whether the leader closes the connection.
+  bool is_closed(FramedSocket& node) {
     return turn_until(*leader_, [&] {
       std::vector<CoordinatorMessage> messages;
       return node.receive(messages) != FramedSocket::State::open;
     });
   }
 
-  const std::string place_ = some_place();
+  const std::string rendezvous_ = fresh_rendezvous();
   std::unique_ptr<Driven> leader_;
   std::map<FramedSocket*, std::deque<CoordinatorMessage>> inboxes_;
 };
 
-TEST_F(Leader, StartsRanksOnANodeAndTellsThemTheirWorld) {
+TEST_F(Leader, StartsRanksOnANodeAndSendsThemTheirWorld) {
   Worker own(*leader_->first(Action::Kind::start));
-  auto node = come(1, 2);
-  EXPECT_EQ(hear(*node, Kind::node_welcome)->rank, 1);
-  const auto first = hear(*node, Kind::node_start);
-  const auto second = hear(*node, Kind::node_start);
+  auto node = join(1, 2);
+  EXPECT_EQ(receive(*node, Kind::node_welcome)->rank, 1);
+  const auto first = receive(*node, Kind::node_start);
+  const auto second = receive(*node, Kind::node_start);
   ASSERT_TRUE(first && second);
-  say(*node, {.kind = Kind::node_asked, .id = first->id, .rank = -1});
-  say(*node, {.kind = Kind::node_asked, .id = second->id, .rank = -1});
-  EXPECT_THAT(own.heard(*leader_), StartsWith("world 1 0 3 0 1 unix:@"));
-  EXPECT_THAT(hear(*node, Kind::node_says)->key, StartsWith("world 1 1 3 0 2 unix:@"));
-  EXPECT_THAT(hear(*node, Kind::node_says)->key, StartsWith("world 1 2 3 1 2 unix:@"));
-  say(*node, {.kind = Kind::node_leaving});
-  EXPECT_EQ(own.heard(*leader_), "hosts removed\n");
+  send(*node, {.kind = Kind::node_asked, .id = first->id, .rank = -1});
+  send(*node, {.kind = Kind::node_asked, .id = second->id, .rank = -1});
+  EXPECT_THAT(own.received(*leader_), StartsWith("world 1 0 3 0 1 unix:@"));
+  EXPECT_THAT(receive(*node, Kind::node_says)->key, StartsWith("world 1 1 3 0 2 unix:@"));
+  EXPECT_THAT(receive(*node, Kind::node_says)->key, StartsWith("world 1 2 3 1 2 unix:@"));
+  send(*node, {.kind = Kind::node_leaving});
+  EXPECT_EQ(own.received(*leader_), "hosts removed\n");
 }
 
-TEST_F(Leader, ANodeThatAsksForAWorkerThatIsNotItsOwnIsHungUpOn) {
-  auto node = come(1);
-  ASSERT_TRUE(hear(*node, Kind::node_start).has_value());
-  say(*node, {.kind = Kind::node_asked, .id = 0, .rank = -1});  // the leader's own
-  EXPECT_TRUE(is_hung_up_on(*node));
-  auto successor = come(1);
-  EXPECT_TRUE(hear(*successor, Kind::node_start).has_value());  // the place is free again
-  say(*successor, {.kind = Kind::node_ended, .id = ~uint64_t{0}, .number = 1});
-  EXPECT_TRUE(is_hung_up_on(*successor));
+TEST_F(Leader, ClosesANodeThatActsForAnotherNodesWorker) {
+  auto node = join(1);
+  ASSERT_TRUE(receive(*node, Kind::node_start).has_value());
+  send(*node, {.kind = Kind::node_asked, .id = 0, .rank = -1});  // the leader's worker
+  EXPECT_TRUE(is_closed(*node));
+  auto successor = join(1);
+  EXPECT_TRUE(receive(*successor, Kind::node_start).has_value());  // the number is free again
+  send(*successor, {.kind = Kind::node_ended, .id = ~uint64_t{0}, .number = 1});
+  EXPECT_TRUE(is_closed(*successor));
 }
 
-TEST_F(Leader, ANodeThatSaysWhatOnlyALeaderSaysIsHungUpOn) {
-  auto node = come(1);
-  ASSERT_TRUE(hear(*node, Kind::node_start).has_value());
-  say(*node, {.kind = Kind::node_kill, .id = 1});
-  EXPECT_TRUE(is_hung_up_on(*node));
+TEST_F(Leader, ClosesANodeThatSendsALeadersMessage) {
+  auto node = join(1);
+  ASSERT_TRUE(receive(*node, Kind::node_start).has_value());
+  send(*node, {.kind = Kind::node_kill, .id = 1});
+  EXPECT_TRUE(is_closed(*node));
 }
 
-TEST_F(Leader, AHelloThatMakesNoSenseIsNone) {
+TEST_F(Leader, RefusesAnInvalidHello) {
   for (const auto& [number, room] : std::vector<std::pair<int, int>>{{-2, 1}, {1, 0}, {1, 1 << 30}}) {
-    EXPECT_TRUE(is_hung_up_on(*come(number, room))) << number << " " << room;
+    EXPECT_TRUE(is_closed(*join(number, room))) << number << " " << room;
   }
-  EXPECT_TRUE(is_hung_up_on(*come(1, 1, std::string(300, 'x'))));
-  auto node = come(3);  // of at most 3: 0, 1 and 2
-  EXPECT_THAT(hear(*node, Kind::refused)->why.text(), HasSubstr("has at most 3"));
+  EXPECT_TRUE(is_closed(*join(1, 1, std::string(300, 'x'))));
+  auto node = join(3);  // of at most 3: 0, 1 and 2
+  EXPECT_THAT(receive(*node, Kind::refused)->why.text(), HasSubstr("has at most 3"));
 }
 
-TEST_F(Leader, ASilentNodesPlaceIsItsSuccessors) {
-  auto silent = come(1);
-  ASSERT_TRUE(hear(*silent, Kind::node_start).has_value());
-  auto successor = come(1);
-  EXPECT_TRUE(hear(*successor, Kind::node_welcome).has_value());
-  EXPECT_TRUE(is_hung_up_on(*silent));
+TEST_F(Leader, GivesTheNumberOfASilentNodeToItsSuccessor) {
+  auto silent = join(1);
+  ASSERT_TRUE(receive(*silent, Kind::node_start).has_value());
+  auto successor = join(1);
+  EXPECT_TRUE(receive(*successor, Kind::node_welcome).has_value());
+  EXPECT_TRUE(is_closed(*silent));
 }
 
-TEST_F(Leader, ANodeThatAnswersKeepsItsPlace) {
-  auto node = come(1);
-  ASSERT_TRUE(hear(*node, Kind::node_start).has_value());
-  auto other = come(1);
-  ASSERT_TRUE(hear(*node, Kind::ping).has_value());
-  say(*node, {.kind = Kind::pong});
-  EXPECT_THAT(hear(*other, Kind::refused)->why.text(), HasSubstr("two nodes claim to be node 1"));
+TEST_F(Leader, RefusesASecondNodeWithTheNumberOfALiveOne) {
+  auto node = join(1);
+  ASSERT_TRUE(receive(*node, Kind::node_start).has_value());
+  auto other = join(1);
+  ASSERT_TRUE(receive(*node, Kind::ping).has_value());
+  send(*node, {.kind = Kind::pong});
+  EXPECT_THAT(receive(*other, Kind::refused)->why.text(), HasSubstr("two nodes claim to be node 1"));
 }
 
-TEST_F(Leader, ANodeWhoseRanksAllFailAtOnceIsSentAwayWithTheirCode) {
-  auto node = come(1);
-  const auto start = hear(*node, Kind::node_start);
+TEST_F(Leader, EndsANodeWhoseRanksAllFailWithTheirCode) {
+  auto node = join(1);
+  const auto start = receive(*node, Kind::node_start);
   ASSERT_TRUE(start.has_value());
-  say(*node, {.kind = Kind::node_ended, .id = start->id, .number = 3});
-  EXPECT_EQ(hear(*node, Kind::node_ends)->number, 3);
+  send(*node, {.kind = Kind::node_ended, .id = start->id, .number = 3});
+  EXPECT_EQ(receive(*node, Kind::node_ends)->number, 3);
   EXPECT_EQ(leader_->first(Action::Kind::give_up), nullptr);
 }
 
-TEST_F(Leader, WhenItIsToldToEndAllNodesAreToDrain) {
-  auto node = come(1);
-  ASSERT_TRUE(hear(*node, Kind::node_start).has_value());
-  (**leader_).stop("told");
-  EXPECT_TRUE((**leader_).stays());  // until the others know
-  const auto end = hear(*node, Kind::node_ends);
+TEST_F(Leader, DrainsAllNodesWhenItIsTerminated) {
+  auto node = join(1);
+  ASSERT_TRUE(receive(*node, Kind::node_start).has_value());
+  (**leader_).stop("terminated");
+  EXPECT_TRUE((**leader_).stays());  // until the other nodes have closed
+  const auto end = receive(*node, Kind::node_ends);
   ASSERT_TRUE(end.has_value());
   EXPECT_EQ(end->number, 202);
   EXPECT_EQ(end->id, 1u);
@@ -237,33 +237,33 @@ TEST_F(Leader, WhenItIsToldToEndAllNodesAreToDrain) {
   EXPECT_TRUE(turn_until(*leader_, [&] { return !(**leader_).stays(); }));
 }
 
-// ---- A node, and a leader that is played ----
+// ---- A node; the test plays the leader ----
 
 class Member : public testing::Test {
  protected:
   void start(double timeout_s = 10, bool is_led = true) {
     if (is_led) {
-      port_ = NodePort::open({.address = place_, .job_key = kKey, .name = "the leader"}).take();
+      port_ = NodePort::open({.address = rendezvous_, .job_key = kKey, .name = "the leader"}).take();
     }
     ElasticMember::Options options;
     options.own.number = 1;
     options.own.room = 2;
     options.own.pod = "train-1";
     options.own.host = "h";
-    options.rendezvous = place_;
+    options.rendezvous = rendezvous_;
     options.job_key = kKey;
     options.timeout_s = timeout_s;
     member_ = std::make_unique<Driven>(ElasticMember::open(options).take());
     if (is_led) {
-      ASSERT_TRUE(hear(Kind::node_hello));
+      ASSERT_TRUE(receive(Kind::node_hello));
     }
   }
-  bool hear(Kind kind) {
+  bool receive(Kind kind) {
     return turn_until(*member_, [&] {
       port_->serve();
-      for (NodePort::Heard& one : port_->take_heard()) {
-        heard_ = std::move(one);
-        if (!heard_.is_closed && heard_.message.kind == kind) return true;
+      for (NodePort::Received& one : port_->take_received()) {
+        received_ = std::move(one);
+        if (!received_.is_closed && received_.message.kind == kind) return true;
       }
       return false;
     });
@@ -279,78 +279,78 @@ class Member : public testing::Test {
     }
     return has_ended && end != nullptr && end->exit_code == code;
   }
-  void tell(const CoordinatorMessage& message) { port_->send(heard_.peer, message); }
+  void send(const CoordinatorMessage& message) { port_->send(received_.peer, message); }
 
-  const std::string place_ = some_place();
+  const std::string rendezvous_ = fresh_rendezvous();
   std::unique_ptr<NodePort> port_;
   std::unique_ptr<Driven> member_;
-  NodePort::Heard heard_;
+  NodePort::Received received_;
 };
 
-TEST_F(Member, SaysWhoItIsAndPassesOnWhatItsRanksSayAndHear) {
+TEST_F(Member, IntroducesItselfAndForwardsLinesOfItsRanks) {
   start();
-  EXPECT_EQ(heard_.message.key, "train-1");
-  EXPECT_EQ(heard_.message.members.at(0).size, 2);
-  tell({.kind = Kind::node_start, .id = 7, .number = 0, .rank = 3});
+  EXPECT_EQ(received_.message.key, "train-1");
+  EXPECT_EQ(received_.message.members.at(0).size, 2);
+  send({.kind = Kind::node_start, .id = 7, .number = 0, .rank = 3});
   ASSERT_TRUE(turn_until(*member_, [&] { return member_->first(Action::Kind::start) != nullptr; }));
   const Action start = *member_->first(Action::Kind::start);
   EXPECT_EQ(start.variables.at("FARANDOLE_LOCAL_RANK"), "0");
   Worker worker(start);
-  ASSERT_TRUE(hear(Kind::node_asked));
-  EXPECT_EQ(heard_.message.id, 7u);
-  tell({.kind = Kind::node_says, .id = 7, .key = "world 1 3 4 1 2 unix:@x?coordinator=1"});
-  EXPECT_EQ(worker.heard(*member_), "world 1 3 4 1 2 unix:@x?coordinator=1\n");
-  tell({.kind = Kind::ping});
-  EXPECT_TRUE(hear(Kind::pong));
+  ASSERT_TRUE(receive(Kind::node_asked));
+  EXPECT_EQ(received_.message.id, 7u);
+  send({.kind = Kind::node_says, .id = 7, .key = "world 1 3 4 1 2 unix:@x?coordinator=1"});
+  EXPECT_EQ(worker.received(*member_), "world 1 3 4 1 2 unix:@x?coordinator=1\n");
+  send({.kind = Kind::ping});
+  EXPECT_TRUE(receive(Kind::pong));
   EXPECT_TRUE((**member_).ended(0, {.by_signal = true, .number = 9}));
-  ASSERT_TRUE(hear(Kind::node_ended));
-  EXPECT_EQ(heard_.message.number, -9);
+  ASSERT_TRUE(receive(Kind::node_ended));
+  EXPECT_EQ(received_.message.number, -9);
 }
 
-TEST_F(Member, TellsItsLeaderThatItLeaves) {
+TEST_F(Member, NotifiesItsLeaderWhenItLeaves) {
   start();
-  (**member_).stop("told");
-  EXPECT_TRUE(hear(Kind::node_leaving));
+  (**member_).stop("terminated");
+  EXPECT_TRUE(receive(Kind::node_leaving));
   EXPECT_FALSE((**member_).stays());
 }
 
-TEST_F(Member, WithoutItsLeaderItEndsAndSaysSo) {
+TEST_F(Member, EndsWithAnErrorWhenItsLeaderIsGone) {
   start();
   port_.reset();
   EXPECT_TRUE(ends_with(202, "the leader, which leads the job, is gone"));
 }
 
-TEST_F(Member, EndsWhenItsLeaderSaysWhatNoLeaderSays) {
+TEST_F(Member, EndsWhenItsLeaderSendsAnInvalidMessage) {
   for (const CoordinatorMessage& nonsense :
        {CoordinatorMessage{.kind = Kind::node_hello}, CoordinatorMessage{.kind = Kind::node_start, .id = 7}}) {
     start();
-    tell({.kind = Kind::node_start, .id = 7});
-    tell(nonsense);
-    EXPECT_TRUE(ends_with(202, "said what no leader says"));
+    send({.kind = Kind::node_start, .id = 7});
+    send(nonsense);
+    EXPECT_TRUE(ends_with(202, "sent a message that a leader does not send"));
     port_.reset();
   }
 }
 
-TEST_F(Member, EndsWithTheCodeThatItIsGivenAndWithoutATroubleWhereAllIsDone) {
+TEST_F(Member, EndsWithTheLeadersCodeAndSilentlyOnSuccess) {
   start();
-  tell({.kind = Kind::node_ends, .number = 201, .key = "too few"});
+  send({.kind = Kind::node_ends, .number = 201, .key = "too few"});
   EXPECT_TRUE(ends_with(201, "too few"));
   port_.reset();
   start();
-  tell({.kind = Kind::node_ends, .number = 0});
+  send({.kind = Kind::node_ends, .number = 0});
   EXPECT_FALSE(ends_with(0, ""));
   EXPECT_TRUE(member_->actions.empty());
 }
 
-TEST_F(Member, ThatFindsNobodyGivesUpInTimeAndEndsAtOnceWhenItIsToldTo) {
+TEST_F(Member, GivesUpItsSearchAtTheTimeoutOrWhenItIsTerminated) {
   start(0.05, false);
   EXPECT_TRUE(ends_with(200, "did not find the node that leads the job at"));
   start(1000, false);
   EXPECT_TRUE((**member_).stays());
-  (**member_).stop("told");
+  (**member_).stop("terminated");
   EXPECT_FALSE((**member_).stays());
   const Deadline deadline = Deadline::after_seconds(8);
-  member_.reset();  // its search ends too
+  member_.reset();  // joins the thread of the search
   EXPECT_FALSE(deadline.passed());
 }
 

@@ -1,4 +1,4 @@
-// Generations: who is in the next world of an elastic job, who is started, and when the job is given up.
+// Generations is tested as a state machine: membership, replacements, limits and places of an elastic job.
 #include "cli/elastic/generations.h"
 
 #include <gmock/gmock.h>
@@ -17,10 +17,10 @@ class Job : public Generations {
   void start_all() {
     while (to_start() > 0) start();
   }
-  void all_ask(const std::vector<int>& workers) {
+  void request_all(const std::vector<int>& workers) {
     for (const int worker : workers) asked(worker);
   }
-  // The workers of the generation that begins now, in rank order; nobody if none does.
+  // The workers of the generation that begins now, in rank order; empty if none begins.
   std::vector<int> next() {
     auto world = begin();
     return world ? world->workers : std::vector<int>();
@@ -28,24 +28,24 @@ class Job : public Generations {
   std::optional<Reason> ends() const { return give_up() ? std::optional(give_up()->reason) : std::nullopt; }
 };
 
-TEST(Generations, TheFirstBeginsWhenAllHaveAsked) {
+TEST(Generations, TheFirstBeginsWhenAllWorkersHaveRequestedIt) {
   Job job({.ranks = 3, .most = 3});
-  job.all_ask({2, 0});
+  job.request_all({2, 0});
   EXPECT_THAT(job.next(), IsEmpty());
   job.asked(1);
   EXPECT_THAT(job.next(), ElementsAre(0, 1, 2));
   EXPECT_EQ(job.generation(), 1);
-  EXPECT_THAT(job.next(), IsEmpty());  // once
+  EXPECT_THAT(job.next(), IsEmpty());  // it has begun already
 }
 
-TEST(Generations, ANewWorkerTakesTheLostOnesPlaceAndTheLastRank) {
+TEST(Generations, AReplacementGetsTheLastRank) {
   Job job({.ranks = 3, .most = 3});
-  job.all_ask({0, 1, 2});
+  job.request_all({0, 1, 2});
   job.next();
   job.ended(0, false);
   EXPECT_EQ(job.to_start(), 1);
-  job.all_ask({1, 2});
-  EXPECT_THAT(job.next(), IsEmpty());  // it is not even started
+  job.request_all({1, 2});
+  EXPECT_THAT(job.next(), IsEmpty());  // the replacement has not been started
   job.start_all();
   EXPECT_THAT(job.next(), IsEmpty());
   job.asked(3);
@@ -54,24 +54,24 @@ TEST(Generations, ANewWorkerTakesTheLostOnesPlaceAndTheLastRank) {
   EXPECT_EQ(job.worker_at(2), 3);
 }
 
-TEST(Generations, RankZeroIsWhoHasHeldTheStateLongest) {
+TEST(Generations, RankZeroIsTheWorkerThatHasHeldTheStateLongest) {
   Job job({.ranks = 3, .most = 3});
-  job.all_ask({0, 1, 2});
+  job.request_all({0, 1, 2});
   job.next();
   job.ended(0, false);
   job.ended(1, false);
   job.start_all();
-  job.all_ask({2, 3, 4});
+  job.request_all({2, 3, 4});
   EXPECT_THAT(job.next(), ElementsAre(2, 3, 4));
   job.ended(3, false);
   job.start_all();
-  job.all_ask({5, 4, 2});
+  job.request_all({5, 4, 2});
   EXPECT_THAT(job.next(), ElementsAre(2, 4, 5));
 }
 
-TEST(Generations, WhoeverIsLostWhileTheNextOneIsAwaitedIsReplacedToo) {
+TEST(Generations, AWorkerLostBetweenGenerationsIsReplacedToo) {
   Job job({.ranks = 3, .most = 3});
-  job.all_ask({0, 1, 2});
+  job.request_all({0, 1, 2});
   job.next();
   job.ended(1, false);
   job.start_all();
@@ -79,30 +79,30 @@ TEST(Generations, WhoeverIsLostWhileTheNextOneIsAwaitedIsReplacedToo) {
   job.ended(2, false);
   EXPECT_EQ(job.to_start(), 1);
   job.start_all();
-  job.all_ask({3, 4});
+  job.request_all({3, 4});
   EXPECT_THAT(job.next(), ElementsAre(0, 3, 4));
 }
 
-TEST(Generations, WithoutReplacementsThereAreFewer) {
+TEST(Generations, WithoutReplacementsTheJobShrinks) {
   Job job({.ranks = 3, .fewest = 2, .most = 3, .replacements = 0});
-  job.all_ask({0, 1, 2});
+  job.request_all({0, 1, 2});
   job.next();
   job.ended(1, false);
   EXPECT_EQ(job.to_start(), 0);
-  job.all_ask({0, 2});
+  job.request_all({0, 2});
   EXPECT_THAT(job.next(), ElementsAre(0, 2));
   job.ended(0, false);
   EXPECT_EQ(job.ends(), Reason::too_few);
   EXPECT_EQ(job.give_up()->text, "1 rank is left, and the job needs at least 2; no more may be replaced");
 }
 
-TEST(Generations, ReplacementsAreCounted) {
+TEST(Generations, StopsReplacingAtTheLimit) {
   Job job({.ranks = 2, .fewest = 1, .most = 2, .replacements = 1});
-  job.all_ask({0, 1});
+  job.request_all({0, 1});
   job.next();
   job.ended(1, false);
   job.start_all();
-  job.all_ask({0, 2});
+  job.request_all({0, 2});
   EXPECT_THAT(job.next(), ElementsAre(0, 2));
   job.ended(2, false);
   EXPECT_EQ(job.to_start(), 0);
@@ -110,11 +110,11 @@ TEST(Generations, ReplacementsAreCounted) {
   EXPECT_THAT(job.next(), ElementsAre(0));
 }
 
-TEST(Generations, WhoFailsBeforeItBelongsToOneIsNotReplaced) {
+TEST(Generations, AWorkerThatFailsBeforeItsFirstGenerationIsNotReplaced) {
   Job job({.ranks = 3, .fewest = 2, .most = 3});
   job.ended(1, false);
   EXPECT_EQ(job.to_start(), 0);
-  job.all_ask({0, 2});
+  job.request_all({0, 2});
   EXPECT_THAT(job.next(), ElementsAre(0, 2));
   job.ended(2, false);
   job.start_all();
@@ -122,7 +122,7 @@ TEST(Generations, WhoFailsBeforeItBelongsToOneIsNotReplaced) {
   EXPECT_EQ(job.ends(), Reason::too_few);
 }
 
-TEST(Generations, WhenAllFailAtTheBeginningTheProgramIsToBlame) {
+TEST(Generations, GivesUpWhenAllWorkersFailBeforeTheFirst) {
   Job job({.ranks = 2, .fewest = 1, .most = 2});
   job.ended(0, false);
   EXPECT_EQ(job.ends(), std::nullopt);
@@ -130,9 +130,9 @@ TEST(Generations, WhenAllFailAtTheBeginningTheProgramIsToBlame) {
   EXPECT_EQ(job.ends(), Reason::all_failed);
 }
 
-TEST(Generations, WithoutAnybodyWhoHoldsTheStateTheJobEnds) {
+TEST(Generations, GivesUpWhenNoWorkerHoldsTheState) {
   Job job({.ranks = 2, .fewest = 1, .most = 2});
-  job.all_ask({0, 1});
+  job.request_all({0, 1});
   job.next();
   job.ended(0, false);
   job.start_all();
@@ -141,36 +141,36 @@ TEST(Generations, WithoutAnybodyWhoHoldsTheStateTheJobEnds) {
   EXPECT_EQ(job.to_start(), 0);
 }
 
-TEST(Generations, ResetsAreLimited) {
+TEST(Generations, GivesUpAtTheLimitOfResets) {
   Job job({.ranks = 2, .fewest = 1, .most = 2, .resets = 1});
-  job.all_ask({0, 1});
+  job.request_all({0, 1});
   job.next();
   job.ended(1, false);
   job.start_all();
   EXPECT_EQ(job.ends(), std::nullopt);
-  job.all_ask({0, 2});
+  job.request_all({0, 2});
   EXPECT_THAT(job.next(), ElementsAre(0, 2));
-  job.asked(0);  // without a loss: something failed
+  job.asked(0);  // a member without a loss: its generation failed
   EXPECT_EQ(job.ends(), Reason::too_many_resets);
   EXPECT_EQ(job.give_up()->text, "the limit of 1 resets is reached");
 }
 
-TEST(Generations, ALossThatWouldNeedTooManyResetsEndsTheJobAtOnce) {
+TEST(Generations, ALossBeyondTheLimitOfResetsEndsTheJobAtOnce) {
   Job job({.ranks = 2, .fewest = 1, .most = 2, .resets = 0});
-  job.all_ask({0, 1});
+  job.request_all({0, 1});
   EXPECT_THAT(job.next(), ElementsAre(0, 1));
   job.ended(1, false);
   EXPECT_EQ(job.ends(), Reason::too_many_resets);
 }
 
-TEST(Generations, NoneFollowsWhenSomebodyHasFinished) {
+TEST(Generations, NoneFollowsAfterAWorkerHasFinished) {
   Job job({.ranks = 3, .most = 3});
-  job.all_ask({0, 1, 2});
+  job.request_all({0, 1, 2});
   job.next();
   job.ended(0, true);
   EXPECT_TRUE(job.has_finished());
   EXPECT_EQ(job.to_start(), 0);
-  job.all_ask({1, 2});
+  job.request_all({1, 2});
   EXPECT_THAT(job.next(), IsEmpty());
   job.ended(1, true);
   EXPECT_EQ(job.ends(), std::nullopt);
@@ -178,26 +178,26 @@ TEST(Generations, NoneFollowsWhenSomebodyHasFinished) {
   EXPECT_EQ(job.ends(), Reason::failed_at_end);
 }
 
-TEST(Generations, MoreThatAreWantedJoinWhenTheMembersAreReady) {
+TEST(Generations, AdditionalWorkersJoinWhenTheMembersRequestAGeneration) {
   Job job({.ranks = 2, .most = 4});
-  job.all_ask({0, 1});
+  job.request_all({0, 1});
   job.next();
   job.want(9);
-  EXPECT_EQ(job.to_start(), 2);  // 4 at most
+  EXPECT_EQ(job.to_start(), 2);  // the limit is 4
   job.start_all();
-  EXPECT_FALSE(job.somebody_waits());
+  EXPECT_FALSE(job.has_waiting_newcomers());
   job.asked(2);
-  EXPECT_FALSE(job.somebody_waits());  // not all
+  EXPECT_FALSE(job.has_waiting_newcomers());  // worker 3 has not requested one
   job.asked(3);
-  EXPECT_TRUE(job.somebody_waits());
-  job.all_ask({0, 1});
+  EXPECT_TRUE(job.has_waiting_newcomers());
+  job.request_all({0, 1});
   EXPECT_THAT(job.next(), ElementsAre(0, 1, 2, 3));
-  EXPECT_FALSE(job.somebody_waits());
+  EXPECT_FALSE(job.has_waiting_newcomers());
 }
 
-TEST(Generations, ANewcomerThatFailsCostsNoReset) {
+TEST(Generations, ANewcomersFailureCountsAsNoReset) {
   Job job({.ranks = 2, .most = 3, .resets = 0});
-  job.all_ask({0, 1});
+  job.request_all({0, 1});
   job.next();
   job.want(3);
   job.start_all();
@@ -206,19 +206,19 @@ TEST(Generations, ANewcomerThatFailsCostsNoReset) {
   EXPECT_EQ(job.to_start(), 0);
 }
 
-TEST(Generations, WhoIsNotWantedAnyMoreIsTheYoungest) {
+TEST(Generations, ShrinkingDismissesTheYoungestWorkers) {
   Job job({.ranks = 3, .fewest = 1, .most = 3});
-  job.all_ask({0, 1, 2});
+  job.request_all({0, 1, 2});
   job.next();
   job.want(0);
-  EXPECT_TRUE(job.somebody_must_go());
-  job.all_ask({0, 1, 2});
+  EXPECT_TRUE(job.has_to_shrink());
+  job.request_all({0, 1, 2});
   const auto world = job.begin();
   ASSERT_TRUE(world.has_value());
   EXPECT_THAT(world->workers, ElementsAre(0));
   EXPECT_THAT(world->dismissed, ElementsAre(1, 2));
-  EXPECT_FALSE(job.somebody_must_go());
-  EXPECT_FALSE(job.ended(1, false));  // how it ends means nothing any more
+  EXPECT_FALSE(job.has_to_shrink());
+  EXPECT_FALSE(job.ended(1, false));  // a dismissed worker is no loss
   EXPECT_EQ(job.ends(), std::nullopt);
   EXPECT_EQ(job.to_start(), 0);
   job.asked(0);
@@ -233,7 +233,7 @@ class Spread : public Job {
   explicit Spread(Limits limits = {.ranks = 2}) : Job(limits) {
     open_place(1, 2);
     start_everywhere();
-    all_ask({0, 1, 2, 3});
+    request_all({0, 1, 2, 3});
     next();
   }
   void start_everywhere() {
@@ -241,7 +241,7 @@ class Spread : public Job {
   }
 };
 
-TEST(Generations, RanksOfOnePlaceAreNeighbours) {
+TEST(Generations, RanksOfOnePlaceAreConsecutive) {
   Spread job;
   EXPECT_EQ(job.place_of(1), 0);
   EXPECT_EQ(job.place_of(2), 1);
@@ -249,42 +249,42 @@ TEST(Generations, RanksOfOnePlaceAreNeighbours) {
   job.ended(0, false);
   EXPECT_EQ(job.place_to_start_at(), 0);
   job.start_everywhere();
-  job.all_ask({1, 2, 3, 4});
-  EXPECT_THAT(job.next(), ElementsAre(1, 4, 2, 3));  // 4 holds nothing, and stands beside 1
+  job.request_all({1, 2, 3, 4});
+  EXPECT_THAT(job.next(), ElementsAre(1, 4, 2, 3));  // 4 is new, but gets the rank after 1
 }
 
-TEST(Generations, ALostPlaceTakesItsWorkersAlong) {
+TEST(Generations, ALostPlaceLosesItsWorkers) {
   Spread job;
   EXPECT_TRUE(job.lose_place(1));
   EXPECT_EQ(job.to_start(), 0);
   EXPECT_EQ(job.wanted(), 2);
-  job.all_ask({0, 1});
+  job.request_all({0, 1});
   EXPECT_THAT(job.next(), ElementsAre(0, 1));
   EXPECT_EQ(job.ends(), std::nullopt);
 }
 
-TEST(Generations, APlaceThatComesGrowsTheJob) {
+TEST(Generations, AnAddedPlaceGrowsTheJob) {
   Spread job;
   job.lose_place(1);
-  job.all_ask({0, 1});
+  job.request_all({0, 1});
   job.next();
   job.open_place(1, 2);
   EXPECT_EQ(job.place_to_start_at(), 1);
   job.start_everywhere();
   job.asked(4);
-  EXPECT_FALSE(job.somebody_waits());
+  EXPECT_FALSE(job.has_waiting_newcomers());
   job.asked(5);
-  EXPECT_TRUE(job.somebody_waits());
-  job.all_ask({0, 1});
+  EXPECT_TRUE(job.has_waiting_newcomers());
+  job.request_all({0, 1});
   EXPECT_THAT(job.next(), ElementsAre(0, 1, 4, 5));
 }
 
-TEST(Generations, APlaceThatClosesLetsItsWorkersGoThoughTheyAreTheEldest) {
+TEST(Generations, AClosingPlaceDismissesEvenTheEldestWorkers) {
   Spread job;
   job.close_place(0);
-  EXPECT_TRUE(job.somebody_must_go());
+  EXPECT_TRUE(job.has_to_shrink());
   EXPECT_EQ(job.to_start(), 0);
-  job.all_ask({0, 1, 2, 3});
+  job.request_all({0, 1, 2, 3});
   const auto world = job.begin();
   ASSERT_TRUE(world.has_value());
   EXPECT_THAT(world->workers, ElementsAre(2, 3));
@@ -292,16 +292,16 @@ TEST(Generations, APlaceThatClosesLetsItsWorkersGoThoughTheyAreTheEldest) {
   EXPECT_FALSE(job.lose_place(0) && job.ends());
 }
 
-TEST(Generations, AWorkerThatDiesAsItsPlaceClosesIsNotReplaced) {
+TEST(Generations, AWorkerThatFailsAtAClosingPlaceIsNotReplaced) {
   Spread job;
   job.close_place(1);
   EXPECT_TRUE(job.ended(2, false));
   EXPECT_EQ(job.to_start(), 0);
-  job.all_ask({0, 1, 3});
+  job.request_all({0, 1, 3});
   EXPECT_THAT(job.next(), ElementsAre(0, 1));
 }
 
-TEST(Generations, NobodyWhoHoldsTheStateIsLeftWhereItsPlacesAreLost) {
+TEST(Generations, GivesUpWhenAllPlacesWithTheStateAreLost) {
   Spread job;
   job.ended(0, false);
   job.ended(1, false);
@@ -309,21 +309,21 @@ TEST(Generations, NobodyWhoHoldsTheStateIsLeftWhereItsPlacesAreLost) {
   EXPECT_EQ(job.ends(), Reason::no_state);
 }
 
-TEST(Generations, AllMayBeginAnewWithoutAStateAsOftenAsIsAllowed) {
+TEST(Generations, RestartsAllWorkersUpToTheLimit) {
   Spread job({.ranks = 2, .restarts = 1});
   for (const int worker : {0, 1, 2, 3}) job.ended(worker, false);
   EXPECT_EQ(job.ends(), std::nullopt);
   EXPECT_EQ(job.restarts(), 1);
   job.start_everywhere();
-  job.ended(4, false);  // before init(): that place is given up, and no restart is counted
+  job.ended(4, false);  // before init(): its place is given up without a restart
   EXPECT_EQ(job.restarts(), 1);
-  job.all_ask({5, 6, 7});
+  job.request_all({5, 6, 7});
   EXPECT_THAT(job.next(), ElementsAre(5, 6, 7));
   for (const int worker : {5, 6, 7}) job.ended(worker, false);
   EXPECT_EQ(job.ends(), Reason::no_state);
 }
 
-TEST(Generations, StrangersMeanNothing) {
+TEST(Generations, IgnoresUnknownWorkers) {
   Job job({.ranks = 1});
   job.asked(7);
   job.ended(7, false);

@@ -1,5 +1,5 @@
-// NodePort: nodes come over real sockets; who does not know the key, says nothing, too much or the wrong thing is
-// dropped.
+// NodePort is tested over real sockets: it drops connections without the key, and those that stay silent or send
+// invalid data.
 #include "cli/elastic/node_port.h"
 
 #include <gmock/gmock.h>
@@ -38,7 +38,7 @@ class NodePorts : public testing::Test {
       wait_readable(port_->fd(), Deadline::after_seconds(0.01));
       port_->serve();
       port_->tick();
-      for (NodePort::Heard& one : port_->take_heard()) heard_.push_back(std::move(one));
+      for (NodePort::Received& one : port_->take_received()) received_.push_back(std::move(one));
     }
     return true;
   }
@@ -50,8 +50,8 @@ class NodePorts : public testing::Test {
     return fd.take();
   }
 
-  // Introduced while the port is served.
-  std::unique_ptr<FramedSocket> come(const char* key = kKey, std::string_view purpose = kNodePurpose) {
+  // Connects and authenticates while the port is served; null if the port refuses.
+  std::unique_ptr<FramedSocket> join(const char* key = kKey, std::string_view purpose = kNodePurpose) {
     UniqueFd fd = connect();
     Introduction introduction(Introduction::Role::client, key, purpose, "a node");
     bool through = false;
@@ -67,7 +67,7 @@ class NodePorts : public testing::Test {
                                           Direction::from_coordinator);
   }
 
-  static void say(FramedSocket& socket, const CoordinatorMessage& message) {
+  static void send(FramedSocket& socket, const CoordinatorMessage& message) {
     socket.send(message);
     socket.flush();
   }
@@ -82,34 +82,34 @@ class NodePorts : public testing::Test {
   }
 
   std::unique_ptr<NodePort> port_;
-  std::vector<NodePort::Heard> heard_;
+  std::vector<NodePort::Received> received_;
 };
 
-TEST_F(NodePorts, WhoKnowsTheKeyIsHeardAndAnswered) {
-  auto node = come();
+TEST_F(NodePorts, ExchangesMessagesWithANodeThatHasTheKey) {
+  auto node = join();
   ASSERT_NE(node, nullptr);
-  say(*node, hello());
-  ASSERT_TRUE(serve_until([&] { return !heard_.empty(); }));
-  EXPECT_EQ(heard_[0].message.key, "train-1");
-  port_->send(heard_[0].peer, {.kind = Kind::node_welcome, .rank = 1, .key = "the leader"});
+  send(*node, hello());
+  ASSERT_TRUE(serve_until([&] { return !received_.empty(); }));
+  EXPECT_EQ(received_[0].message.key, "train-1");
+  port_->send(received_[0].peer, {.kind = Kind::node_welcome, .rank = 1, .key = "the leader"});
   std::vector<CoordinatorMessage> messages;
   ASSERT_TRUE(serve_until([&] { return node->receive(messages), !messages.empty(); }));
   EXPECT_EQ(messages[0].kind, Kind::node_welcome);
   node.reset();
-  ASSERT_TRUE(serve_until([&] { return heard_.size() == 2; }));
-  EXPECT_TRUE(heard_[1].is_closed);
+  ASSERT_TRUE(serve_until([&] { return received_.size() == 2; }));
+  EXPECT_TRUE(received_[1].is_closed);
   EXPECT_TRUE(port_->is_empty());
 }
 
-TEST_F(NodePorts, LastWordsArriveBeforeTheConnectionEnds) {
-  auto node = come();
+TEST_F(NodePorts, DeliversTheLastMessagesBeforeItCloses) {
+  auto node = join();
   ASSERT_NE(node, nullptr);
-  say(*node, hello());
-  ASSERT_TRUE(serve_until([&] { return !heard_.empty(); }));
-  say(*node, {.kind = Kind::node_leaving});  // is not read any more
-  port_->send(heard_[0].peer, {.kind = Kind::node_ends, .number = 202, .key = "over"});
-  port_->hang_up(heard_[0].peer);
-  port_->send(heard_[0].peer, {.kind = Kind::ping});  // to nobody
+  send(*node, hello());
+  ASSERT_TRUE(serve_until([&] { return !received_.empty(); }));
+  send(*node, {.kind = Kind::node_leaving});  // ignored after hang_up()
+  port_->send(received_[0].peer, {.kind = Kind::node_ends, .number = 202, .key = "over"});
+  port_->hang_up(received_[0].peer);
+  port_->send(received_[0].peer, {.kind = Kind::ping});  // dropped after hang_up()
   std::vector<CoordinatorMessage> messages;
   FramedSocket::State state = FramedSocket::State::open;
   ASSERT_TRUE(serve_until([&] { return (state = node->receive(messages)) != FramedSocket::State::open; }));
@@ -118,24 +118,24 @@ TEST_F(NodePorts, LastWordsArriveBeforeTheConnectionEnds) {
   EXPECT_EQ(messages[0].number, 202);
   node.reset();
   EXPECT_TRUE(serve_until([&] { return port_->is_empty(); }));
-  EXPECT_EQ(heard_.size(), 1u);
+  EXPECT_EQ(received_.size(), 1u);
 }
 
-// ---- Those who are no nodes ----
+// ---- Invalid connections ----
 
-TEST_F(NodePorts, WhoDoesNotKnowTheKeyIsNotHeard) {
-  EXPECT_EQ(come("another key of 16+"), nullptr);
+TEST_F(NodePorts, RefusesAConnectionWithAnotherKey) {
+  EXPECT_EQ(join("another key of 16+"), nullptr);
   EXPECT_TRUE(serve_until([&] { return port_->is_empty(); }));
   EXPECT_EQ(port_->strangers(), 1);
-  EXPECT_TRUE(heard_.empty());
+  EXPECT_TRUE(received_.empty());
 }
 
-TEST_F(NodePorts, ARankIsNoNodeThoughItKnowsTheKey) {
-  EXPECT_EQ(come(kKey, kCoordinatorPurpose), nullptr);
+TEST_F(NodePorts, RefusesARankThatHasTheKey) {
+  EXPECT_EQ(join(kKey, kCoordinatorPurpose), nullptr);
   EXPECT_TRUE(serve_until([&] { return port_->is_empty(); }));
 }
 
-TEST_F(NodePorts, GarbageEndsAConnection) {
+TEST_F(NodePorts, ClosesAConnectionThatSendsGarbage) {
   const UniqueFd fd = connect();
   const std::string garbage(4096, 'x');
   ::send(fd.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
@@ -143,11 +143,11 @@ TEST_F(NodePorts, GarbageEndsAConnection) {
   EXPECT_TRUE(port_->is_empty());
 }
 
-TEST_F(NodePorts, AFrameThatIsTooLongOrNotSealedEndsTheConnection) {
+TEST_F(NodePorts, ClosesAConnectionAfterAFrameThatIsTooLongOrUnsealed) {
   for (const bool too_long : {true, false}) {
-    auto node = come();
+    auto node = join();
     ASSERT_NE(node, nullptr);
-    say(*node, hello());
+    send(*node, hello());
     std::string frame(kFrameHead + 64, 'z');
     const uint32_t length = too_long ? 0x7fffffff : 64;
     std::memcpy(frame.data(), &length, sizeof length);
@@ -155,43 +155,43 @@ TEST_F(NodePorts, AFrameThatIsTooLongOrNotSealedEndsTheConnection) {
     EXPECT_TRUE(is_closed(*node));
   }
   EXPECT_EQ(port_->strangers(), 2);
-  ASSERT_EQ(heard_.size(), 4u);
-  EXPECT_TRUE(heard_[1].is_closed && heard_[3].is_closed);
+  ASSERT_EQ(received_.size(), 4u);
+  EXPECT_TRUE(received_[1].is_closed && received_[3].is_closed);
 }
 
-TEST_F(NodePorts, WhoDoesNotSayFirstWhoItIsOrSaysItTwiceIsDropped) {
-  auto hasty = come();
+TEST_F(NodePorts, ClosesAConnectionWithoutExactlyOneHelloAtTheBeginning) {
+  auto hasty = join();
   ASSERT_NE(hasty, nullptr);
-  say(*hasty, {.kind = Kind::node_leaving});
+  send(*hasty, {.kind = Kind::node_leaving});
   EXPECT_TRUE(is_closed(*hasty));
-  EXPECT_TRUE(heard_.empty());
-  auto twice = come();
+  EXPECT_TRUE(received_.empty());
+  auto twice = join();
   ASSERT_NE(twice, nullptr);
-  say(*twice, hello());
-  say(*twice, hello());
+  send(*twice, hello());
+  send(*twice, hello());
   EXPECT_TRUE(is_closed(*twice));
-  ASSERT_EQ(heard_.size(), 2u);
-  EXPECT_TRUE(heard_[1].is_closed);
+  ASSERT_EQ(received_.size(), 2u);
+  EXPECT_TRUE(received_[1].is_closed);
 }
 
-TEST_F(NodePorts, TheSilentAreFew) {
+TEST_F(NodePorts, LimitsTheNumberOfSilentConnections) {
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 65; ++i) silent.push_back(connect());
   EXPECT_TRUE(serve_until([&] { return port_->strangers() == 1; }));
   EXPECT_FALSE(port_->is_empty());
 }
 
-TEST_F(NodePorts, TheSilentHaveLittleTime) {
+TEST_F(NodePorts, ClosesSilentConnectionsAfterATimeout) {
   open(0.1);
   const UniqueFd silent = connect();
-  auto introduced = come();
+  auto introduced = join();
   ASSERT_NE(introduced, nullptr);
   EXPECT_TRUE(serve_until([&] { return port_->strangers() == 2; }));
   EXPECT_TRUE(port_->is_empty());
   EXPECT_TRUE(port_->next().is_never());
 }
 
-TEST_F(NodePorts, APortThatIsTakenIsSaid) {
+TEST_F(NodePorts, ReportsAPortThatIsInUse) {
   auto other = NodePort::open({.address = "tcp://" + port_->address().substr(6), .job_key = kKey, .name = "x"});
   ASSERT_FALSE(other.ok());
   EXPECT_THAT(other.status().text(), HasSubstr("in use"));

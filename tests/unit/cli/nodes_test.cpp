@@ -1,4 +1,4 @@
-// Nodes: which pods are in an elastic job, who waits, who is refused, and when too few are there for too long.
+// Nodes is tested as a state machine: which pods belong to an elastic job, which wait or are refused, and timeouts.
 #include "cli/elastic/nodes.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ Nodes::Node pod(int number, const std::string& name, int room = 2) {
 class Job : public Nodes {
  public:
   explicit Job(const Limits& limits) : Nodes(limits, pod(0, "train-0"), 0) {}
-  std::vector<std::string> told() {
+  std::vector<std::string> orders() {
     std::vector<std::string> words;
     for (const Order& order : take_orders()) {
       const std::string peer = std::to_string(order.peer);
@@ -35,7 +35,7 @@ class Job : public Nodes {
           break;
         case Order::Kind::refuse:
           words.push_back("refuse " + peer);
-          story = order.text;
+          refusal = order.text;
           break;
         case Order::Kind::ask:
           words.push_back("ask " + peer);
@@ -47,18 +47,18 @@ class Job : public Nodes {
     }
     return words;
   }
-  std::vector<std::string> happened() {
+  std::vector<std::string> events() {
     std::vector<std::string> words;
     for (const Event& event : take_events()) {
       const std::string name = event.kind == Event::Kind::came     ? "came "
                                : event.kind == Event::Kind::leaves ? "leaves "
-                               : event.was_leaving                 ? "gone as it said "
+                               : event.was_leaving                 ? "left "
                                                                    : "lost ";
       words.push_back(name + std::to_string(event.number));
     }
     return words;
   }
-  void all_come() {
+  void all_arrive() {
     for (int number = 1; number < 3; ++number) {
       arrive(static_cast<Peer>(number), pod(number, "train-" + std::to_string(number)), 0);
     }
@@ -66,133 +66,133 @@ class Job : public Nodes {
     take_events();
     began();
   }
-  std::string story;
+  std::string refusal;
 };
 
-// ---- Coming ----
+// ---- Arrivals ----
 
-TEST(Nodes, EnoughBeginWhenTheyHaveSettledAndAllBeginAtOnce) {
+TEST(Nodes, BeginsAfterTheSettlePeriodOrWhenAllHaveArrived) {
   Job job({.fewest = 2, .most = 3, .settle_s = 1});
   EXPECT_FALSE(job.are_ready());
   job.arrive(1, pod(1, "train-1"), 10 * kSecond);
-  EXPECT_THAT(job.told(), ElementsAre("welcome 1 as 1"));
-  EXPECT_THAT(job.happened(), ElementsAre("came 1"));
+  EXPECT_THAT(job.orders(), ElementsAre("welcome 1 as 1"));
+  EXPECT_THAT(job.events(), ElementsAre("came 1"));
   EXPECT_FALSE(job.are_ready());
   EXPECT_EQ(job.next().moment_ns(), 11 * kSecond);
   job.tick(11 * kSecond);
   EXPECT_TRUE(job.are_ready());
-  EXPECT_TRUE(job.next().is_never());  // nothing more is to be waited for, so nobody wakes up
+  EXPECT_TRUE(job.next().is_never());  // no timer is left
   Job whole({.fewest = 2, .most = 2});
   whole.arrive(1, pod(1, "train-1"), 0);
   EXPECT_TRUE(whole.are_ready());
 }
 
-TEST(Nodes, ALateOneIsTakenWhenTheJobRuns) {
+TEST(Nodes, AcceptsALateNodeWhileTheJobRuns) {
   Job job({.fewest = 2, .most = 3, .settle_s = 1});
   job.arrive(1, pod(1, "train-1"), 0);
   job.tick(kSecond);
   job.began();
-  job.told();
+  job.orders();
   job.arrive(2, pod(2, "train-2"), 50 * kSecond);
-  EXPECT_THAT(job.told(), ElementsAre("welcome 2 as 2"));
+  EXPECT_THAT(job.orders(), ElementsAre("welcome 2 as 2"));
   EXPECT_TRUE(job.are_ready());
   EXPECT_EQ(job.here(), 3);
 }
 
-TEST(Nodes, WhoHasNoNumberGetsOneInOrderOfArrivalAndWaitsWhereNoneIsFree) {
+TEST(Nodes, NumbersNodesInOrderOfArrivalAndLetsTheRestWait) {
   Job job({.fewest = 1, .most = 3});
   job.arrive(10, pod(-1, "web-x"), 0);
   job.arrive(11, pod(-1, "web-y"), 0);
   job.arrive(12, pod(-1, "web-z"), 0);
-  EXPECT_THAT(job.told(), ElementsAre("welcome 10 as 1", "welcome 11 as 2", "wait 12"));
+  EXPECT_THAT(job.orders(), ElementsAre("welcome 10 as 1", "welcome 11 as 2", "wait 12"));
   job.closed(10, 0);
-  EXPECT_THAT(job.told(), ElementsAre("welcome 12 as 1"));
-  EXPECT_THAT(job.happened(), ElementsAre("came 1", "came 2", "lost 1", "came 1"));
+  EXPECT_THAT(job.orders(), ElementsAre("welcome 12 as 1"));
+  EXPECT_THAT(job.events(), ElementsAre("came 1", "came 2", "lost 1", "came 1"));
 }
 
-TEST(Nodes, ANumberBeyondTheMostIsRefused) {
+TEST(Nodes, RefusesANumberAboveTheLimit) {
   Job job({.fewest = 1, .most = 2});
   job.arrive(1, pod(2, "train-2"), 0);
-  EXPECT_THAT(job.told(), ElementsAre("refuse 1"));
-  EXPECT_THAT(job.story, HasSubstr("is node 2, and the job has at most 2"));
+  EXPECT_THAT(job.orders(), ElementsAre("refuse 1"));
+  EXPECT_THAT(job.refusal, HasSubstr("claims to be node 2, but the job has at most 2"));
 }
 
-// ---- Two who claim one place ----
+// ---- Two nodes with one number ----
 
-TEST(Nodes, OfTwoThatClaimOneNumberTheSecondIsRefusedWhereTheFirstAnswers) {
+TEST(Nodes, RefusesASecondNodeWithTheNumberOfALiveOne) {
   Job job({.fewest = 2, .most = 3});
-  job.all_come();
+  job.all_arrive();
   job.arrive(9, pod(1, "other-1"), 5 * kSecond);
-  EXPECT_THAT(job.told(), ElementsAre("ask 1"));
+  EXPECT_THAT(job.orders(), ElementsAre("ask 1"));
   job.answered(1, 5 * kSecond);
-  EXPECT_THAT(job.told(), ElementsAre("refuse 9"));
-  EXPECT_THAT(job.story,
+  EXPECT_THAT(job.orders(), ElementsAre("refuse 9"));
+  EXPECT_THAT(job.refusal,
               HasSubstr("two nodes claim to be node 1: pod train-1-x (node n) (process 7 on train-1), which was "
                         "first, and"));
-  EXPECT_THAT(job.happened(), IsEmpty());
+  EXPECT_THAT(job.events(), IsEmpty());
   EXPECT_TRUE(job.next().is_never());
 }
 
-TEST(Nodes, WhoLeadsIsHereSoThatNobodyElseIsNode0) {
+TEST(Nodes, RefusesASecondNode0) {
   Job job({.fewest = 1, .most = 2});
   job.arrive(4, pod(0, "other-0"), 0);
-  EXPECT_THAT(job.told(), ElementsAre("refuse 4"));
+  EXPECT_THAT(job.orders(), ElementsAre("refuse 4"));
 }
 
-TEST(Nodes, AReplacedPodTakesThePlaceOfOneThatIsSilent) {
+TEST(Nodes, AReplacementPodGetsTheNumberOfASilentOne) {
   Job job({.fewest = 2, .most = 3, .lost_after_s = 1});
-  job.all_come();
+  job.all_arrive();
   job.arrive(9, pod(1, "train-1-new"), 5 * kSecond);
-  job.told();
+  job.orders();
   job.tick(6 * kSecond - 1);
-  EXPECT_THAT(job.told(), IsEmpty());
+  EXPECT_THAT(job.orders(), IsEmpty());
   job.tick(6 * kSecond);
-  EXPECT_THAT(job.told(), ElementsAre("hang up 1", "welcome 9 as 1"));
-  EXPECT_THAT(job.happened(), ElementsAre("lost 1", "came 1"));
-  job.closed(1, 7 * kSecond);  // the old connection, at last
+  EXPECT_THAT(job.orders(), ElementsAre("hang up 1", "welcome 9 as 1"));
+  EXPECT_THAT(job.events(), ElementsAre("lost 1", "came 1"));
+  job.closed(1, 7 * kSecond);  // the old connection closes late
   EXPECT_EQ(job.here(), 3);
   EXPECT_EQ(job.number_of(9), 1);
 }
 
-TEST(Nodes, AReplacedPodWaitsForOneThatLeaves) {
+TEST(Nodes, AReplacementPodWaitsForOneThatLeaves) {
   Job job({.fewest = 1, .most = 3});
-  job.all_come();
+  job.all_arrive();
   job.leave(2, 0);
   job.leave(2, 0);
   job.arrive(9, pod(2, "train-2-new"), 0);
-  EXPECT_THAT(job.told(), ElementsAre("wait 9"));
+  EXPECT_THAT(job.orders(), ElementsAre("wait 9"));
   EXPECT_EQ(job.here(), 2);
   job.closed(2, 0);
-  EXPECT_THAT(job.told(), ElementsAre("welcome 9 as 2"));
-  EXPECT_THAT(job.happened(), ElementsAre("leaves 2", "gone as it said 2", "came 2"));
+  EXPECT_THAT(job.orders(), ElementsAre("welcome 9 as 2"));
+  EXPECT_THAT(job.events(), ElementsAre("leaves 2", "left 2", "came 2"));
 }
 
 // ---- Silence ----
 
-TEST(Nodes, ASuspectIsAskedOnceAndLostWhenItIsSilent) {
+TEST(Nodes, QueriesASuspectedNodeOnceAndLosesItWhenItIsSilent) {
   Job job({.fewest = 1, .most = 3, .lost_after_s = 1});
-  job.all_come();
+  job.all_arrive();
   job.suspect(2, 0);
   job.suspect(2, kSecond / 2);
-  job.suspect(0, 0);  // who leads does not ask itself
+  job.suspect(0, 0);  // the leader does not query itself
   job.suspect(7, 0);
-  EXPECT_THAT(job.told(), ElementsAre("ask 2"));
+  EXPECT_THAT(job.orders(), ElementsAre("ask 2"));
   job.answered(2, kSecond / 2);
   job.tick(9 * kSecond);
-  EXPECT_THAT(job.happened(), IsEmpty());
+  EXPECT_THAT(job.events(), IsEmpty());
   job.suspect(2, 10 * kSecond);
   job.tick(11 * kSecond);
-  EXPECT_THAT(job.told(), ElementsAre("ask 2", "hang up 2"));
-  EXPECT_THAT(job.happened(), ElementsAre("lost 2"));
+  EXPECT_THAT(job.orders(), ElementsAre("ask 2", "hang up 2"));
+  EXPECT_THAT(job.events(), ElementsAre("lost 2"));
 }
 
-TEST(Nodes, StrangersMeanNothing) {
+TEST(Nodes, IgnoresUnknownPeers) {
   Job job({.fewest = 1, .most = 2});
   job.closed(5, 0);
   job.leave(5, 0);
   job.answered(5, 0);
-  EXPECT_THAT(job.told(), IsEmpty());
-  EXPECT_THAT(job.happened(), IsEmpty());
+  EXPECT_THAT(job.orders(), IsEmpty());
+  EXPECT_THAT(job.events(), IsEmpty());
   EXPECT_EQ(job.node_at(1), nullptr);
   EXPECT_EQ(job.node_at(-1), nullptr);
   EXPECT_EQ(job.peer_of(0), std::nullopt);
@@ -200,7 +200,7 @@ TEST(Nodes, StrangersMeanNothing) {
 
 // ---- Too few ----
 
-TEST(Nodes, WithTooFewAtTheStartTheMissingAreNamedInTime) {
+TEST(Nodes, NamesTheMissingNodesWhenTheStartTimesOut) {
   Job job({.fewest = 3,
            .most = 4,
            .start_s = 20,
@@ -218,9 +218,9 @@ TEST(Nodes, WithTooFewAtTheStartTheMissingAreNamedInTime) {
   EXPECT_TRUE(job.next().is_never());
 }
 
-TEST(Nodes, WithTooFewLeftAReplacementIsAwaitedForAsLongAsPatienceLasts) {
+TEST(Nodes, WaitsForAReplacementUntilTheTimeout) {
   Job job({.fewest = 3, .most = 3, .timeout_s = 60});
-  job.all_come();
+  job.all_arrive();
   job.closed(2, 100 * kSecond);
   EXPECT_FALSE(job.are_ready());
   EXPECT_EQ(job.next().moment_ns(), 160 * kSecond);
@@ -238,9 +238,9 @@ TEST(Nodes, WithTooFewLeftAReplacementIsAwaitedForAsLongAsPatienceLasts) {
                         "took the place of node 2"));
 }
 
-TEST(Nodes, WhenEnoughAreThereAgainTheySettleAnew) {
+TEST(Nodes, ASettlePeriodFollowsWhenEnoughNodesArePresentAgain) {
   Job job({.fewest = 2, .most = 3, .settle_s = 1});
-  job.all_come();
+  job.all_arrive();
   job.closed(1, 0);
   job.closed(2, 0);
   job.arrive(3, pod(1, "train-1"), 10 * kSecond);

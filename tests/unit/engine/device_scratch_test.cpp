@@ -35,7 +35,7 @@ struct Scratch {
 
 void start_scratch(DeviceRank& me, Operation& operation, std::size_t bytes) {
   operation.spec = {.device = &me.device, .stream = me.stream};
-  operation.scratch_bytes = bytes;
+  operation.memory = ScratchRequest{bytes};
   me.comm.start(operation);
 }
 
@@ -43,7 +43,7 @@ Scratch ask(DeviceRank& me, std::size_t bytes) {
   Operation operation;
   start_scratch(me, operation, bytes);
   const Status outcome = me.comm.wait(operation.completion, Deadline::after_seconds(60));
-  return {outcome, operation.scratch_bytes, operation.scratch};
+  return {outcome, std::get<ScratchRequest>(operation.memory).bytes, std::get<ScratchRequest>(operation.memory).memory};
 }
 
 // Queues a sum of ones of all ranks in the room.
@@ -150,13 +150,13 @@ TEST(DeviceScratch, ALargerOneReplacesItOnceWhatUsedItHasRun) {
       me.comm.sleep_until_ready(Deadline::after_seconds(0.01));
     }
     EXPECT_FALSE(larger.completion.done);
-    EXPECT_THAT(me.comm.phase(), HasSubstr("waiting until the memory for packing is free"));
+    EXPECT_THAT(me.comm.phase(), HasSubstr("waiting until the scratch buffer is free"));
     EXPECT_THAT(library.known(), HasSubstr("2097152 alike"));
     me.device.let_go();
     require(me.comm.wait(larger.completion, Deadline::after_seconds(60)));
-    EXPECT_EQ(larger.scratch_bytes, 4 * kMiB);
-    sum_in(me, larger.scratch, 400'000);
-    expect_sum(me, larger.scratch, 400'000);
+    EXPECT_EQ(std::get<ScratchRequest>(larger.memory).bytes, 4 * kMiB);
+    sum_in(me, std::get<ScratchRequest>(larger.memory).memory, 400'000);
+    expect_sum(me, std::get<ScratchRequest>(larger.memory).memory, 400'000);
     require(barrier(me.comm));
     EXPECT_EQ(library.allocated(), 2);
     require(barrier(me.comm));
@@ -240,7 +240,7 @@ TEST(DeviceScratch, WhereCollectivesAreStagedTheOldOneIsGivenBackFirstTooOnceWha
     EXPECT_FALSE(larger.completion.done);
     me.device.let_go();
     require(me.comm.wait(larger.completion, Deadline::after_seconds(60)));
-    EXPECT_EQ(larger.scratch_bytes, 4 * kMiB);
+    EXPECT_EQ(std::get<ScratchRequest>(larger.memory).bytes, 4 * kMiB);
   });
 }
 

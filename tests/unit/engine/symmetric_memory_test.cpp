@@ -32,7 +32,7 @@ void start_registration(DeviceRank& me, Operation& operation, SymmetricAllocatio
   symmetric_allocation.bytes = bytes;
   symmetric_allocation.stream = holders;
   operation.spec = {.device = &me.device, .stream = me.stream};
-  operation.symmetric_allocation = &symmetric_allocation;
+  operation.memory = SymmetricRequest{&symmetric_allocation};
   me.comm.start(operation);
 }
 

@@ -1,1 +1,1 @@
-"""What all frameworks share."""
+"""Modules that all frameworks share."""

@@ -1,10 +1,10 @@
-"""HorovodBasics: init, ranks and what was built in, as methods."""
+"""HorovodBasics: init, ranks and built-in features, as methods."""
 
 from farandole import basics as _basics
 
 
 class HorovodBasics:
-    """An object with the functions of `farandole.basics`; its arguments, where the library lies, mean nothing here."""
+    """An object with the functions of `farandole.basics`; its arguments, the path of the library, are ignored."""
 
     Average, Sum, Adasum = _basics.Average, _basics.Sum, _basics.Adasum
     Min, Max, Product = _basics.Min, _basics.Max, _basics.Product

@@ -1,3 +1,3 @@
-"""What a program for Horovod catches."""
+"""The exceptions that programs for Horovod catch."""
 
 from farandole.errors import HorovodInternalError, HorovodVersionMismatchError, HostsUpdatedInterrupt  # noqa: F401

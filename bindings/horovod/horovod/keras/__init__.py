@@ -1,5 +1,5 @@
 """horovod.keras: the interface for Keras 3, on PyTorch."""
 
-from farandole.keras import *  # noqa: F401,F403
+from farandole.keras import *  # noqa: F403
 
 from . import callbacks, elastic  # noqa: F401

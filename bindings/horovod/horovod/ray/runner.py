@@ -1,3 +1,3 @@
-"""The place from which older programs import RayExecutor."""
+"""The module from which older programs import RayExecutor."""
 
 from farandole.integrations.ray import RayExecutor  # noqa: F401

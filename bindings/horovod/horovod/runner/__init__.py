@@ -1,3 +1,3 @@
-"""horovod.run: a function on several ranks, started from Python; and the command horovodrun."""
+"""horovod.run, which calls a function on several ranks, and the command horovodrun."""
 
 from farandole.run import run  # noqa: F401

@@ -1,4 +1,4 @@
-"""Configuration files of horovodrun: the two levels of YAML that they have, and no more."""
+"""Configuration files of horovodrun: a parser for the two levels of YAML that they use."""
 
 import re
 

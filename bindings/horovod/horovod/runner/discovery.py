@@ -1,4 +1,7 @@
-"""A host discovery script, asked each second as Horovod does, and what it says written where `farandole run` looks."""
+"""A host discovery script, run each second as Horovod does.
+
+Its result is written to the file that `farandole run` reads.
+"""
 
 import os
 import shutil
@@ -13,7 +16,7 @@ PAUSE_S = 1.0
 
 
 def discovered_slots(script):
-    """How many ranks there are to be, by the script's lines "host:slots". HostsError where it names other hosts or fails."""
+    """The number of ranks by the script's lines "host:slots". HostsError if it names other hosts or fails."""
     try:
         done = subprocess.run([script], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     except OSError as error:
@@ -26,9 +29,11 @@ def discovered_slots(script):
 
 
 def follow(command, variables, script, count):
-    """Runs `command`, which is `farandole run`, and lets it grow and shrink as the script says. Its exit code.
+    """Runs `command`, which is `farandole run`, changes its number of ranks as the script says, and returns its exit
+    code.
 
-    `count`: how many ranks it begins with."""
+    `count`: the number of ranks at the start.
+    """
     folder = tempfile.mkdtemp(prefix="horovodrun-")
     path = os.path.join(folder, "np")
     end_of_options = command.index("--")
@@ -43,18 +48,18 @@ def follow(command, variables, script, count):
                 code = process.wait(PAUSE_S)
                 return code if code >= 0 else 128 - code
             except subprocess.TimeoutExpired:
-                count = _tell(path, script, count)
+                count = _update(path, script, count)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _tell(path, script, count):
+def _update(path, script, count):
     try:
         slots = discovered_slots(script)
     except hosts.HostsError as error:
-        print(f"horovodrun: {error}; nothing changes", file=sys.stderr)
+        print(f"horovodrun: {error}; the number of ranks stays", file=sys.stderr)
         return count
     if slots != count and slots > 0:
         with open(f"{path}.new", "w") as file:

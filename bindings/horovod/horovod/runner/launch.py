@@ -1,4 +1,4 @@
-"""horovodrun: `farandole run` under the name and with the options of Horovod's launcher."""
+"""horovodrun: `farandole run` with the name and the options of Horovod's launcher."""
 
 import difflib
 import os
@@ -19,11 +19,11 @@ _EX_USAGE = 64
 
 
 class UsageError(ValueError):
-    """The command line cannot be understood, or not be done; the text says what to do."""
+    """The command line is malformed or cannot be executed. The text contains the remedy."""
 
 
 class Job:
-    """What the words of a command line amount to."""
+    """The meaning of a command line."""
 
     def __init__(self):
         self.run = {}  # flags of `farandole run`
@@ -33,12 +33,12 @@ class Job:
         self.command = []
 
     def take(self, option, values, said):
-        """`said`: how the user wrote it, for messages."""
+        """Stores an option. `said`: its spelling by the user, for messages."""
         kind, name = option.sets
         try:
             value = option.make(*values) if option.make else (values[0] if values else None)
         except ValueError:
-            raise UsageError(f"{said}: '{' '.join(values)}' is no number") from None
+            raise UsageError(f"{said}: '{' '.join(values)}' is not a number") from None
         if kind == "nothing":
             self.without_meaning.append(f"{said} does nothing here: {name}")
         else:
@@ -52,7 +52,7 @@ def nearest(word, known):
 
 
 def parse(words):
-    """The job of a command line; options end at "--" or at the first word that is none."""
+    """The job of a command line. Options end at "--" or at the first word that is not an option."""
     job = Job()
     words = list(words)
     while words and words[0].startswith("-"):
@@ -74,7 +74,7 @@ def parse(words):
 
 
 def take_config_file(job, path):
-    """What the command line does not say."""
+    """Adds the options of a configuration file that the command line does not set."""
     from_file = Job()
     for key, value in read_config_file(path).items():
         option = BY_KEY.get(key)
@@ -95,22 +95,24 @@ def take_config_file(job, path):
 
 
 def check_hosts(job):
-    """UsageError where ranks are to be on other hosts, with what to do instead."""
+    """UsageError, with the remedy, if ranks are to run on other hosts."""
     count = int(job.run["-np"])
     script = job.own.get("host_discovery_script")
     try:
-        room = discovered_slots(script) if script else hosts.local_slots(job.own.get("hosts"), job.own.get("hostfile"))
+        capacity = (
+            discovered_slots(script) if script else hosts.local_slots(job.own.get("hosts"), job.own.get("hostfile"))
+        )
     except hosts.HostsError as error:
         raise UsageError(f"{error}{instead(error.hosts, job.command) if error.hosts else ''}") from None
     except OSError as error:
         raise UsageError(f"the host file cannot be read: {error}") from None
-    if room is not None and count > room:
-        raise UsageError(f"-np {count}, but the hosts have room for {room}"
+    if capacity is not None and count > capacity:
+        raise UsageError(f"-np {count}, but the hosts have room for {capacity}"
                          f"{'' if script else f'; write -H localhost:{count}'}")  # fmt: skip
 
 
 def instead(named, command):
-    """How to start on several hosts."""
+    """The text that explains how to start on several hosts."""
     first = named[0][0]
     lines = [
         f"export FARANDOLE_JOB_KEY=...; farandole run --nnodes {len(named)} --node-rank {number} -np {slots} "
@@ -118,15 +120,14 @@ def instead(named, command):
         for number, (name, slots) in enumerate(named)
     ]
     return (
-        "; farandole starts nothing on other hosts, for it uses no ssh. Start on each of them, with one secret of 16 or "
-        "more characters as the key and as many ranks on each:\n  "
+        "; farandole starts nothing on other hosts, because it uses no ssh. Start on each of them, with one secret of "
+        "16 or more characters as the key and the same number of ranks:\n  "
         + "\n  ".join(lines)
-        + "\nor let Slurm, torchrun or "
-        "mpirun start the processes: they are recognised."
+        + "\nor let Slurm, torchrun or mpirun start the processes: they are recognised."
     )
 
 
-# ---- What it says ---------------------------------------------------------------------------------------------------
+# ---- Texts ----------------------------------------------------------------------------------------------------------
 
 
 def help_text():
@@ -165,7 +166,7 @@ def command_of(job):
 
 
 def plan(words):
-    """(what to print, None), or (None, job) of a command line."""
+    """(a text to print, None), or (None, the job) of a command line."""
     job = parse(words)
     for name, text in (("help", help_text), ("version", version_text), ("check_build", build_text)):
         if name in job.own:

@@ -1,11 +1,11 @@
-"""horovodrun's options: one table that says of each what it sets, and where it stands in a configuration file."""
+"""horovodrun's options: one table of what each option sets, and of its key in a configuration file."""
 
 import collections
 
 MIB = 1 << 20
 
-# flags: as they are written. values: how many words follow. sets: ("variable", NAME), ("run", FLAG of `farandole run`),
-# ("own", NAME of what the command itself looks at) or ("nothing", WHY). make: from the words to the value.
+# flags: their spellings. values: the number of words that follow. sets: ("variable", NAME), ("run", FLAG of
+# `farandole run`), ("own", NAME of a setting of this command) or ("nothing", REASON). make: converts words to a value.
 # key: "section.name" of a configuration file.
 Option = collections.namedtuple("Option", "flags values sets make key")
 
@@ -71,31 +71,54 @@ OPTIONS = [
     _variable("--autotune-log-file", "HOROVOD_AUTOTUNE_LOG", None, "autotune.log_file"),
     _variable("--autotune-warmup-samples", "HOROVOD_AUTOTUNE_WARMUP_SAMPLES", _whole, "autotune.warmup_samples"),
     _variable("--autotune-steps-per-sample", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", _whole, "autotune.steps_per_sample"),
-    _variable("--autotune-bayes-opt-max-samples", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", _whole,
-              "autotune.bayes_opt_max_samples"),
-    _variable("--autotune-gaussian-process-noise", "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", _number,
-              "autotune.gaussian_process_noise"),
+    _variable(
+        "--autotune-bayes-opt-max-samples",
+        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
+        _whole,
+        "autotune.bayes_opt_max_samples",
+    ),
+    _variable(
+        "--autotune-gaussian-process-noise",
+        "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
+        _number,
+        "autotune.gaussian_process_noise",
+    ),
     # ---- elastic jobs
     _option("--min-np --min-num-proc", 1, ("run", "--min-np"), _whole),
     _option("--max-np --max-num-proc", 1, ("run", "--max-np"), _whole),
     _option("--reset-limit", 1, ("run", "--reset-limit"), _whole),
     _option("--elastic-timeout", 1, ("run", "--elastic-timeout"), _number),
-    _nothing("--slots-per-host", 1, "-np says how many ranks this host has"),
+    _nothing("--slots-per-host", 1, "-np is the number of ranks of this host"),
     _nothing("--blacklist-cooldown-range", 2, "hosts are not blacklisted: a rank that dies is replaced by a new one"),
     # ---- watching
     _variable("--timeline-filename", "HOROVOD_TIMELINE", None, "timeline.filename"),
     *_switch("timeline-mark-cycles", "HOROVOD_TIMELINE_MARK_CYCLES", "timeline.mark_cycles"),
     *_switch("stall-check", "HOROVOD_STALL_CHECK_DISABLE", "stall_check.enabled", on="0", off="1"),
-    _variable("--stall-check-warning-time-seconds", "HOROVOD_STALL_CHECK_TIME_SECONDS", _number,
-              "stall_check.warning_time_seconds"),
-    _variable("--stall-check-shutdown-time-seconds", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", _number,
-              "stall_check.shutdown_time_seconds"),
+    _variable(
+        "--stall-check-warning-time-seconds",
+        "HOROVOD_STALL_CHECK_TIME_SECONDS",
+        _number,
+        "stall_check.warning_time_seconds",
+    ),
+    _variable(
+        "--stall-check-shutdown-time-seconds",
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+        _number,
+        "stall_check.shutdown_time_seconds",
+    ),
     _variable("--log-level", "HOROVOD_LOG_LEVEL", str.lower, "logging.level"),
     _variable("--log-with-timestamp", "HOROVOD_LOG_HIDE_TIME", lambda: "0", "logging.with_timestamp", 0),
-    _variable("--log-without-timestamp -log-hide-timestamp --log-hide-timestamp", "HOROVOD_LOG_HIDE_TIME", lambda: "1",
-              None, 0),
+    _variable(
+        "--log-without-timestamp -log-hide-timestamp --log-hide-timestamp",
+        "HOROVOD_LOG_HIDE_TIME",
+        lambda: "1",
+        None,
+        0,
+    ),
     # ---- libraries and controllers
-    _variable("--gloo-timeout-seconds", "HOROVOD_GLOO_TIMEOUT_SECONDS", _number, "library_options.gloo_timeout_seconds"),
+    _variable(
+        "--gloo-timeout-seconds", "HOROVOD_GLOO_TIMEOUT_SECONDS", _number, "library_options.gloo_timeout_seconds"
+    ),
     _variable("--thread-affinity", "HOROVOD_THREAD_AFFINITY", None, "library_options.thread_affinity"),
     _variable("--num-nccl-streams", "HOROVOD_NUM_NCCL_STREAMS", _whole, "library_options.num_nccl_streams"),
     *_switch("mpi-threads-disable", "HOROVOD_MPI_THREADS_DISABLE", "library_options.mpi_threads_disable"),
@@ -105,7 +128,7 @@ OPTIONS = [
     _nothing("--gloo", 0, "farandole has its own agreement", "controller"),
     _nothing("--mpi", 0, "farandole has its own agreement; ranks that mpirun starts are recognised too"),
     _nothing("--jsrun", 0, "ranks are started here; those that jsrun starts need FARANDOLE_RANK and its kin"),
-]  # fmt: skip
+]
 
 BY_FLAG = {flag: option for option in OPTIONS for flag in option.flags}
 BY_KEY = {option.key: option for option in OPTIONS if option.key}

@@ -1,6 +1,6 @@
 """Compression of gradients."""
 
-from farandole.torch.compression import Compression, NoneCompressor  # noqa: F401
+from farandole.torch.compression import Compression, NoneCompressor
 
 Compressor = NoneCompressor
 FP16Compressor = Compression.fp16

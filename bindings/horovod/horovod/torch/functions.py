@@ -1,4 +1,4 @@
-"""Making ranks start alike."""
+"""Broadcasts of states and objects."""
 
 from farandole.torch.state import (  # noqa: F401
     allgather_object,

@@ -1,6 +1,6 @@
 """The operations, and the basics with them."""
 
-from farandole.basics import *  # noqa: F401,F403
+from farandole.basics import *  # noqa: F403
 from farandole.errors import HorovodInternalError  # noqa: F401
-from farandole.torch.functions import *  # noqa: F401,F403
-from farandole.torch.ops import *  # noqa: F401,F403
+from farandole.torch.functions import *  # noqa: F403
+from farandole.torch.ops import *  # noqa: F403

@@ -1,7 +1,8 @@
-"""Callbacks for fit: ranks begin alike, metrics are averages of all ranks, and learning rates warm up."""
+"""Callbacks for fit: equal states at the start, metrics averaged over ranks, and learning rates that warm up."""
+
+import numpy as np
 
 import keras
-import numpy as np
 
 from .. import basics
 from .optimizer import require_outermost
@@ -9,7 +10,7 @@ from .values import allreduce, broadcast_variables, state_of
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Before the first batch all ranks get rank `root_rank`'s weights and optimizer: as they were made or loaded there."""
+    """Gives all ranks the weights and the optimizer state of rank `root_rank` before the first batch."""
 
     def __init__(self, root_rank, device="", local_variables=None):
         super().__init__()
@@ -26,8 +27,10 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
-    """At the end of an epoch metrics become the averages of all ranks, for the callbacks behind this one: give it before
-    those that look at metrics (ReduceLROnPlateau, ModelCheckpoint, TensorBoard)."""
+    """Replaces metrics at the end of an epoch by their averages over all ranks.
+
+    Place it before callbacks that read metrics (ReduceLROnPlateau, ModelCheckpoint, TensorBoard).
+    """
 
     def __init__(self, device=""):
         super().__init__()
@@ -40,10 +43,12 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):
-    """The learning rate is `initial_lr` times `multiplier`, a number or a function of the epoch, from `start_epoch` to
-    before `end_epoch`. With staircase=False the epoch has a fraction, and the rate changes with each batch.
+    """Sets the learning rate to `initial_lr` times `multiplier`, from `start_epoch` until before `end_epoch`.
 
-    momentum_correction: in a batch whose learning rate is another than the one before, momentum is scaled with it.
+    `multiplier`: a number, or a function of the epoch. With staircase=False the epoch has a fraction, and the rate
+    changes with each batch; that needs `steps_per_epoch` if Keras does not know it.
+
+    `momentum_correction`: scales the momentum with the learning rate, for the batch in which the rate changes.
     """
 
     def __init__(
@@ -62,7 +67,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         if not self.staircase and not self.steps_per_epoch:
             self.steps_per_epoch = self.params.get("steps")
             if not self.steps_per_epoch:
-                raise ValueError("how many batches an epoch has is not known: give steps_per_epoch")
+                raise ValueError("the number of batches of an epoch is unknown: give steps_per_epoch")
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch = epoch
@@ -97,11 +102,11 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """The learning rate grows with each batch from one rank's (`initial_lr` / size) to `initial_lr`, in `warmup_epochs`."""
+    """Raises the learning rate with each batch from `initial_lr` / size to `initial_lr` during `warmup_epochs`."""
 
     def __init__(self, initial_lr, warmup_epochs=5, momentum_correction=True, steps_per_epoch=None, verbose=0):
         def grow(epoch):
-            done = min(1.0, (epoch + 1.0 / self.steps_per_epoch) / warmup_epochs)  # the last batch has all of it
+            done = min(1.0, (epoch + 1.0 / self.steps_per_epoch) / warmup_epochs)  # complete in the last batch
             return (1 + (basics.size() - 1) * done) / basics.size()
 
         super().__init__(initial_lr, grow, 0, warmup_epochs, False, momentum_correction, steps_per_epoch)

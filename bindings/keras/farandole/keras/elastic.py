@@ -1,4 +1,4 @@
-"""Elastic training with fit: what all ranks have alike of a model, and callbacks that commit it between batches.
+"""Elastic training with fit: the state that ranks have in common, and callbacks that commit it between batches.
 
 state = hvd.elastic.KerasState(model, batch=0, epoch=0)
 
@@ -15,8 +15,10 @@ from .values import broadcast_variables, state_of
 
 
 class KerasState(ObjectState):
-    """A model that is built, its optimizer, and any other values. Assigning another model or optimizer saves it; other
-    public attributes are state as ObjectState's are."""
+    """A built model, its optimizer, and other values.
+
+    Assigning another model or optimizer saves it. Other public attributes are state, as those of ObjectState.
+    """
 
     model = optimizer = None  # attributes of the class are not plain values of the state
 
@@ -38,15 +40,18 @@ class KerasState(ObjectState):
         self._weights = [variable.value.detach().clone() for variable in self._variables()]
 
     def save(self):
+        """Saves the weights and the other values in memory."""
         self._save_weights()
         super().save()
 
     def restore(self):
+        """Restores the last save()."""
         for variable, value in zip(self._variables(), self._weights):
             variable.assign(value)
         super().restore()
 
     def sync(self):
+        """Gives all ranks the state of rank 0."""
         broadcast_variables(self._variables(), 0)
         super().sync()
         self.save()
@@ -74,7 +79,7 @@ class CommitStateCallback(keras.callbacks.Callback):
 
 
 class UpdateBatchStateCallback(keras.callbacks.Callback):
-    """Keeps state.batch: how many batches of this epoch are done."""
+    """Keeps state.batch: the number of batches of this epoch that are done."""
 
     def __init__(self, state):
         super().__init__()
@@ -88,7 +93,7 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):
 
 
 class UpdateEpochStateCallback(keras.callbacks.Callback):
-    """Keeps state.epoch: how many epochs are done, also those of calls of fit before."""
+    """Keeps state.epoch: the number of epochs that are done, including those of earlier calls of fit."""
 
     def __init__(self, state):
         super().__init__()

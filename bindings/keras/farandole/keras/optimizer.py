@@ -1,7 +1,7 @@
-"""DistributedOptimizer for Keras 3: any optimizer, which gets the average of all ranks' gradients.
+"""DistributedOptimizer for Keras 3: any optimizer, with the average of all ranks' gradients.
 
-Gradients are reduced before the optimizer's own `apply`, so clipping sees the averages. Of a LossScaleOptimizer the whole is
-wrapped and not what is in it: whether a gradient is finite must come out alike on all ranks, or some would skip a step in
+Gradients are reduced before the optimizer's own `apply`, so clipping uses the averages. A LossScaleOptimizer is wrapped
+as a whole. Its check for finite gradients must give the same result on all ranks; else some ranks would skip a step in
 which the others wait for them.
 """
 
@@ -13,7 +13,7 @@ from ..torch import Compression
 
 
 class _Distributed:
-    """Stands before the class of an optimizer in the order of methods."""
+    """Precedes the class of an optimizer in the method resolution order."""
 
     _farandole = None
 
@@ -22,7 +22,7 @@ class _Distributed:
 
 
 class _Reduction:
-    """What DistributedOptimizer was told."""
+    """The arguments of a DistributedOptimizer, and the reduction of its gradients."""
 
     def __init__(self, name, compression, op, predivide, process_set):
         self.name, self.compression, self.op, self.process_set = name, compression, op, process_set
@@ -44,14 +44,26 @@ class _Reduction:
 
 
 def DistributedOptimizer(
-    optimizer, name=None, device_dense="", device_sparse="", compression=Compression.none, sparse_as_dense=False,
-    gradient_predivide_factor=1.0, op=Average, backward_passes_per_step=1, average_aggregated_gradients=False, num_groups=0,
-    groups=None, process_set=global_process_set, scale_local_gradients=True,
-):  # fmt: skip
-    """The same optimizer, of a class of the same name, which averages (or with op=Sum adds up) gradients over all ranks.
+    optimizer,
+    name=None,
+    device_dense="",
+    device_sparse="",
+    compression=Compression.none,
+    sparse_as_dense=False,
+    gradient_predivide_factor=1.0,
+    op=Average,
+    backward_passes_per_step=1,
+    average_aggregated_gradients=False,
+    num_groups=0,
+    groups=None,
+    process_set=global_process_set,
+    scale_local_gradients=True,
+):
+    """Returns an optimizer of a class of the same name that averages gradients over all ranks (op=Sum: adds them up).
 
-    Its state is kept where it has one. What is said of devices, sparse gradients and groups changes nothing: gradients
-    stay where they are, are dense, and are fused by themselves.
+    The state of a built optimizer is kept. `compression`, `gradient_predivide_factor` and `process_set` are as in
+    farandole.torch. Options for devices, sparse gradients and groups have no effect: gradients stay where they are, are
+    dense, and are fused automatically. ValueError for unsupported arguments.
     """
     if op not in (Average, Sum):
         raise ValueError("op: Keras's DistributedOptimizer takes Average or Sum")
@@ -64,7 +76,7 @@ def DistributedOptimizer(
         )
     if isinstance(optimizer, _Distributed):
         raise ValueError("this optimizer is a DistributedOptimizer already")
-    plain = type(optimizer)  # on PyTorch this is Keras's own class for it, and not keras.optimizers.Adam
+    plain = type(optimizer)  # on PyTorch this is a subclass by Keras, not keras.optimizers.Adam
     kind = type(plain.__name__, (_Distributed, plain), {"__module__": plain.__module__})
     made = kind.from_config(optimizer.get_config())
     made._farandole = _Reduction(name, compression, op, gradient_predivide_factor, process_set)
@@ -80,17 +92,19 @@ def is_distributed(optimizer):
 
 
 def require_outermost(optimizer):
-    """Under mixed_float16 `compile` wraps the optimizer once more; then ranks could part over a gradient that is infinite
-    on one of them."""
+    """ValueError if a LossScaleOptimizer wraps the DistributedOptimizer, as `compile` does under mixed_float16.
+
+    Ranks would then disagree about a gradient that is infinite on one of them.
+    """
     if not is_distributed(optimizer) and is_distributed(getattr(optimizer, "inner_optimizer", None)):
         raise ValueError(
-            "a LossScaleOptimizer is around the DistributedOptimizer, and must be inside: "
+            "a LossScaleOptimizer wraps the DistributedOptimizer, and must be wrapped by it: "
             "hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(optimizer))"
         )
 
 
 def load_model(filepath, custom_optimizers=None, custom_objects=None, compression=Compression.none, legacy_opts=False):
-    """A saved model, whose optimizer goes on as a DistributedOptimizer with the state that it had."""
+    """Loads a saved model. Its optimizer becomes a DistributedOptimizer with the saved state."""
     objects = {one.__name__: one for one in custom_optimizers or ()}
     model = keras.models.load_model(filepath, custom_objects={**objects, **(custom_objects or {})})
     if getattr(model, "optimizer", None) is not None:

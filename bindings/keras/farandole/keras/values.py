@@ -1,15 +1,17 @@
-"""Numbers, arrays and variables between ranks, outside of the training step."""
+"""Collectives on numbers, arrays and variables, outside of the training step."""
 
-import keras
 import numpy as np
 import torch
 
-from .. import basics, torch as hvd
+import keras
+
+from .. import basics
+from .. import torch as hvd
 from ..torch import Average, Compression
 
 
 def _tensor(value):
-    """A tensor of its own, of at least one dimension, and the shape it had."""
+    """A detached tensor with at least one dimension, and the original shape."""
     if isinstance(value, keras.Variable):
         value = value.value
     if not isinstance(value, torch.Tensor):
@@ -25,7 +27,7 @@ def _array(tensor, shape=None):
 def allreduce(
     value, name=None, average=None, prescale_factor=1.0, postscale_factor=1.0, op=None, compression=Compression.none
 ):
-    """The average (or with op=Sum the sum) of all ranks' values, as an array of NumPy."""
+    """The average (with op=Sum the sum) of all ranks' values, as a NumPy array of the same shape."""
     tensor, shape = _tensor(value)
     op = basics.chosen_op(average, op)
     reduced = hvd.allreduce(tensor, None, name, compression, op, prescale_factor, postscale_factor)
@@ -33,23 +35,23 @@ def allreduce(
 
 
 def allgather(value, name=None):
-    """The values of all ranks, one behind the other along their first dimension."""
+    """The values of all ranks as a NumPy array, joined along their first dimension, which may differ between ranks."""
     return _array(hvd.allgather(_tensor(value)[0], name))
 
 
 def broadcast(value, root_rank, name=None):
-    """The value of rank `root_rank`."""
+    """The value of rank `root_rank`, as a NumPy array."""
     tensor, shape = _tensor(value)
     return _array(hvd.broadcast(tensor, root_rank, name), shape)
 
 
 def reducescatter(value, name=None, op=Average):
-    """This rank's part of the average (or sum), along the first dimension."""
+    """This rank's part of the average (or sum) along the first dimension, as a NumPy array."""
     return _array(hvd.reducescatter(_tensor(value)[0], name, op=op))
 
 
 def broadcast_variables(variables, root_rank):
-    """Gives all ranks what rank `root_rank` has in these variables."""
+    """Writes the values of rank `root_rank` into these variables on all ranks."""
     waiting = []
     for number, variable in enumerate(variables):
         tensor = variable.value.detach()
@@ -62,7 +64,7 @@ def broadcast_variables(variables, root_rank):
 
 
 def state_of(model, optimizer=None):
-    """The variables that all ranks must have alike. Seeds are not: each rank drops out other neurons."""
+    """The variables that must be equal on all ranks. Seeds are excluded, because dropout must differ between ranks."""
     optimizer = optimizer or getattr(model, "optimizer", None)
     if optimizer is None:
         return list(model.weights)
@@ -72,7 +74,7 @@ def state_of(model, optimizer=None):
 
 
 def broadcast_global_variables(root_rank):
-    """Keras 3 has no global variables; the error says what to use."""
+    """Raises NotImplementedError: Keras 3 has no global variables. The text names the replacement."""
     raise NotImplementedError(
         "Keras 3 keeps variables in models and has none that are global: "
         "fit(..., callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])"

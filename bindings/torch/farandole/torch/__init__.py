@@ -1,40 +1,9 @@
-"""farandole.torch: the API that programs written for Horovod use, for PyTorch."""
+"""farandole.torch: the API of programs written for Horovod, for PyTorch."""
 
-from ..basics import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    ProcessSet,
-    Product,
-    Sum,
-    add_process_set,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    global_process_set,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    remove_process_set,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+from .. import basics
+from ..basics import *  # noqa: F403 (basics.__all__ is the one list of what all frameworks have)
 from ..errors import HorovodInternalError
+from ..torch_backend import register as _register_backend
 from . import elastic
 from .compression import Compression
 from .functions import (
@@ -72,6 +41,45 @@ from .optimizer import DistributedOptimizer
 from .state import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from .sync_batch_norm import SyncBatchNorm
 from .tensors import empty
-from ..torch_backend import register as _register_backend
+
+__all__ = basics.__all__ + [
+    "Compression",
+    "DistributedOptimizer",
+    "HorovodInternalError",
+    "SyncBatchNorm",
+    "allgather",
+    "allgather_async",
+    "allgather_object",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "elastic",
+    "empty",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "join",
+    "poll",
+    "reducescatter",
+    "reducescatter_async",
+    "sparse_allreduce_async",
+    "synchronize",
+]
 
 _register_backend()  # backend="farandole" of torch.distributed

@@ -8,7 +8,7 @@ from .gradient_hooks import GradientHooks
 
 
 class Deltas(GradientHooks):
-    """Replaces what a step has changed on this rank by what Adasum makes of all ranks' changes."""
+    """Replaces the change that a step makes on this rank by the Adasum combination of all ranks' changes."""
 
     def __init__(self, names, compression, passes, process_set):
         super().__init__(names, passes, process_set)
@@ -35,13 +35,13 @@ class Deltas(GradientHooks):
     def is_in_flight(self):
         return False
 
-    def _gradient_is_there(self, parameter):
+    def _on_gradient(self, parameter):
         self.count_pass(parameter)
         self.agreed_on_overflow = False
 
     @torch.no_grad()
     def before_scaler(self):
-        """Gradients stay local here, so one rank's may overflow alone: then no rank may step, or the others would wait."""
+        """Gradients stay local here, so those of one rank may overflow alone. No rank may step then."""
         if self.agreed_on_overflow:
             return
         self.agreed_on_overflow = True
@@ -54,7 +54,7 @@ class Deltas(GradientHooks):
             values[0].fill_(float("inf"))
 
     def _with_gradient_anywhere(self):
-        """The parameters that any rank's step changes. The others are left out of the reduction by all ranks."""
+        """The parameters that the step of any rank changes. All ranks omit the others from the reduction."""
         self.adopt_new_parameters()
         group = self.process_set.group("DistributedOptimizer")
         if self.world is not group:
@@ -86,10 +86,10 @@ class Deltas(GradientHooks):
 
 
 class DistributedAdasum:
-    """The members of the new class that differ from those for other reductions."""
+    """The methods of the new class that differ from those for other reductions."""
 
     def synchronize(self):
-        """Nothing to wait for: gradients stay on their ranks."""
+        """Does nothing: gradients stay on their ranks."""
 
     def skip_synchronize(self):
         raise AssertionError("Skipping synchronization is not supported when using Adasum optimizer.")

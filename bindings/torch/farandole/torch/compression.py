@@ -1,4 +1,4 @@
-"""Sending gradients as something smaller than they are."""
+"""Compression of gradients before they are sent."""
 
 import torch
 
@@ -6,14 +6,16 @@ from .tensors import with_memory
 
 
 class NoneCompressor:
-    """Leaves tensors as they are."""
+    """Sends tensors without compression."""
 
     @staticmethod
     def compress(tensor):
+        """Returns the tensor and None."""
         return tensor, None
 
     @staticmethod
     def decompress(tensor, ctx):
+        """Returns the tensor."""
         return tensor
 
 
@@ -29,12 +31,15 @@ def _half_compressor(name, dtype, text):
             return tensor.to(ctx)
 
     Compressor.__doc__ = text
-    Compressor.__qualname__ = f"Compression.{name}"  # where pickle finds it
+    Compressor.__qualname__ = f"Compression.{name}"  # the name under which pickle finds it
     return Compressor
 
 
 class Compression:
-    """What `compression=` takes: anything with compress(tensor) -> (tensor, ctx) and decompress(tensor, ctx)."""
+    """The compressors for `compression=`: none, fp16 and bf16.
+
+    A compressor has compress(tensor), which returns (tensor, ctx), and decompress(tensor, ctx).
+    """
 
     none = NoneCompressor
     fp16 = _half_compressor("fp16", torch.float16, "Sends floating-point tensors as float16.")

@@ -1,7 +1,7 @@
-"""Operations that autograd knows: the gradient of a collective is a collective too.
+"""Collectives that support autograd: the gradient of a collective is a collective too.
 
-Conventions of the gradients: those of allreduce, alltoall and reducescatter are for the sum of all ranks' losses; those of
-allgather and broadcast are averages over ranks, as programs written for Horovod expect.
+Conventions of the gradients: those of allreduce, alltoall and reducescatter belong to the sum of all ranks' losses.
+Those of allgather and broadcast are averages over ranks, as programs written for Horovod expect.
 """
 
 import torch
@@ -36,7 +36,16 @@ class _Allreduce(torch.autograd.Function):
 
 def allreduce(tensor, average=None, name=None, compression=Compression.none, op=None, prescale_factor=1.0,
               postscale_factor=1.0, process_set=global_process_set):  # fmt: skip
-    """postscale * op over ranks of (prescale * tensor). Differentiable."""
+    """Computes postscale * op over ranks of (prescale * tensor). Returns a new tensor. Differentiable for Average and
+    Sum.
+
+    Tensors are contiguous; every rank of the set passes the same shape and type. `op`: Average (the default), Sum, Min,
+    Max, Product or Adasum. `name` matches the operation with those of other ranks; None: the number of unnamed
+    operations so far. `compression` is applied before sending.
+
+    InvalidArgumentError, a ValueError, if the arguments cannot be used. HorovodInternalError if the operation fails,
+    for example because ranks pass different shapes.
+    """
     op = chosen_op(average, op)
     small, ctx = compression.compress(tensor)
     result = _Allreduce.apply(small, name, op, prescale_factor, postscale_factor, process_set)
@@ -61,7 +70,10 @@ class _GroupedAllreduce(torch.autograd.Function):
 
 def grouped_allreduce(tensors, average=None, name=None, compression=Compression.none, op=None, prescale_factor=1.0,
                       postscale_factor=1.0, process_set=global_process_set):  # fmt: skip
-    """Several tensors, all or nothing. Differentiable."""
+    """Reduces several tensors as one unit, each as allreduce does. Returns the list of results. Differentiable.
+
+    None of the reductions starts before all tensors are ready on all ranks.
+    """
     op = chosen_op(average, op)
     small = [compression.compress(tensor) for tensor in tensors]
     if not small:
@@ -94,7 +106,11 @@ class _Allgather(torch.autograd.Function):
 
 
 def allgather(tensor, name=None, process_set=global_process_set):
-    """The tensors of all ranks, joined along their first dimension, which may differ. Differentiable."""
+    """The tensors of all ranks, joined along their first dimension, which may differ between ranks. Differentiable.
+
+    InvalidArgumentError, a ValueError, if the arguments cannot be used. HorovodInternalError if the operation fails,
+    for example because ranks pass different shapes.
+    """
     return _Allgather.apply(tensor, name, process_set)
 
 
@@ -116,6 +132,7 @@ class _GroupedAllgather(torch.autograd.Function):
 
 
 def grouped_allgather(tensors, name=None, process_set=global_process_set):
+    """Gathers several tensors as one unit, each as allgather does. Returns the list of results. Differentiable."""
     tensors = list(tensors)
     return list(_GroupedAllgather.apply(name, process_set, *tensors)) if tensors else []
 
@@ -136,7 +153,11 @@ class _Broadcast(torch.autograd.Function):
 
 
 def broadcast(tensor, root_rank, name=None, process_set=global_process_set):
-    """The tensor of rank `root_rank` of the world, on every rank of the set. Differentiable."""
+    """The tensor of rank `root_rank` (of the world) on every rank of the set, as a new tensor. Differentiable.
+
+    InvalidArgumentError, a ValueError, if the arguments cannot be used. HorovodInternalError if the operation fails,
+    for example because ranks pass different shapes.
+    """
     return _Broadcast.apply(tensor, root_rank, name, process_set)
 
 
@@ -153,14 +174,21 @@ class _Alltoall(torch.autograd.Function):
         received, rows, name, process_set = ctx.arguments
         handle = ops.alltoall_async(gradient.contiguous(), received, name, process_set)
         back, _ = ops.synchronize(handle)
-        if back.shape[0] < rows:  # rows that were sent to nobody
+        if back.shape[0] < rows:  # rows that were not sent to any rank
             back = torch.cat([back, back.new_zeros(rows - back.shape[0], *back.shape[1:])])
         return back, None, None, None
 
 
 def alltoall(tensor, splits=None, name=None, process_set=global_process_set):
-    """Sends splits[r] rows to each rank r; gives what came and, where splits were given, how many rows from whom.
-    Differentiable."""
+    """Sends splits[r] rows (entries of the first dimension) to each rank r. Differentiable.
+
+    Without `splits` all ranks get the same number of rows, and the result is the tensor of the received rows. With
+    `splits` (integers, or an int32 tensor) the result is a pair: the received rows, and an int32 tensor with the number
+    of rows from each rank.
+
+    InvalidArgumentError, a ValueError, if the arguments cannot be used. HorovodInternalError if the operation fails,
+    for example because ranks pass different shapes.
+    """
     output, received = _Alltoall.apply(tensor, splits, name, process_set)
     return output if splits is None else (output, received)
 
@@ -190,8 +218,13 @@ class _Reducescatter(torch.autograd.Function):
 
 def reducescatter(tensor, name=None, compression=Compression.none, op=Average, process_set=global_process_set,
                   prescale_factor=1.0, postscale_factor=1.0):  # fmt: skip
-    """This rank's rows of the combined tensor; the first ranks get one row more where they do not divide evenly.
-    Differentiable."""
+    """Reduces the tensors of all ranks and returns this rank's rows (entries of the first dimension). Differentiable.
+
+    `op`: Average or Sum. If the rows do not divide evenly, the first ranks get one more.
+
+    InvalidArgumentError, a ValueError, if the arguments cannot be used. HorovodInternalError if the operation fails,
+    for example because ranks pass different shapes.
+    """
     small, ctx = compression.compress(tensor)
     (result,) = _Reducescatter.apply(name, op, process_set, prescale_factor, postscale_factor, small)
     return compression.decompress(result, ctx)
@@ -199,6 +232,7 @@ def reducescatter(tensor, name=None, compression=Compression.none, op=Average, p
 
 def grouped_reducescatter(tensors, name=None, compression=Compression.none, op=Average, process_set=global_process_set,
                           prescale_factor=1.0, postscale_factor=1.0):  # fmt: skip
+    """Reduces and scatters several tensors as one unit, each as reducescatter does. Returns the list of results."""
     small = [compression.compress(tensor) for tensor in tensors]
     if not small:
         return []

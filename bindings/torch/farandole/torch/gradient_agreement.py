@@ -1,9 +1,9 @@
-"""What ranks tell each other about their gradients: which parameters they have, and at each step which have gradients.
+"""Agreement of ranks on gradients: which parameters they have, and which of them have gradients in a step.
 
-Each step has one small sum over ranks, of one number for each parameter. It needs no extra round: a rank whose gradients
-are all there submits it in backward. No rank decides on its own what to reduce: what is not submitted yet when a rank
-comes to synchronize() is chosen by the sum alone, and the sum is the same on all ranks. Hence no rank waits for a
-reduction that another leaves out.
+Each step has one small sum over ranks, with one number for each parameter. It costs no extra round trip, because a rank
+whose gradients are complete submits it in backward. No rank decides alone which gradients to reduce: the sum, which is
+equal on all ranks, decides on everything that backward has not submitted. Therefore no rank waits for a reduction that
+another rank omits.
 """
 
 import array
@@ -17,7 +17,7 @@ from . import ops
 
 NONE = 0
 DENSE = 1
-_SPARSE = 1 << 20  # sums of up to a million ranks stay apart
+_SPARSE = 1 << 20  # sums over up to a million ranks do not overflow into the next field
 _DIMENSIONS = 1 << 40
 
 
@@ -37,19 +37,22 @@ def is_mixed(total):
 
 
 def sparse_dimensions(total):
-    """How many sparse dimensions the gradient has on the ranks that have it."""
+    """The number of sparse dimensions of the gradient on the ranks that have it."""
     return (total // _DIMENSIONS) // (total % _DIMENSIONS // _SPARSE)
 
 
 def expected_next(total):
-    """What a rank sends in the next step if that is like this one."""
+    """The code that a rank sends in the next step if that step is like this one."""
     if is_sparse(total) and not is_mixed(total):
         return _SPARSE + sparse_dimensions(total) * _DIMENSIONS
     return DENSE if total else NONE
 
 
 class Presence:
-    """The sum of a step. One rank's part of it is the codes of its gradients, and 1 if they are not what was expected."""
+    """The sum of one step.
+
+    A rank contributes the codes of its gradients, and 1 if they differ from the expected codes.
+    """
 
     def __init__(self, name, codes):
         self.name = f"DistributedOptimizer.gradients.{name}"
@@ -60,7 +63,7 @@ class Presence:
         self.handle = None
 
     def submit(self, group, codes=None):
-        """`codes`: None where they are as expected."""
+        """Submits this rank's part. `codes`: None if they are as expected."""
         if codes is not None:
             self._send[:-1] = array.array("q", codes)
             self._send[-1] = 1
@@ -68,7 +71,7 @@ class Presence:
         self.handle = ops.submit_allreduce([source], [target], [self.name], group, Sum, priority=1)
 
     def wait(self):
-        """The totals; None where each rank has what was expected."""
+        """Returns the totals; None if every rank has the expected codes."""
         try:
             ops.synchronize(self.handle)
         finally:
@@ -86,13 +89,19 @@ def _summed(numbers, name, process_set):
 
 
 def _are_equal(ranks, total, total_of_squares):
-    """Whether `ranks` numbers are equal: only then is the square of their sum as large."""
+    """Whether `ranks` numbers are equal.
+
+    Only then is the square of their sum `ranks` times the sum of their squares.
+    """
     return ranks * total_of_squares == total * total
 
 
 def check_parameters(names, number, process_set):
-    """Raises ValueError on all ranks unless all have the same names. Returns a number that is the same on all ranks, and
-    at least as large as each rank's `number`; this rank's if that is all ranks'."""
+    """Raises ValueError on all ranks unless all have the same names.
+
+    Returns a number that is equal on all ranks and at least as large as each rank's `number`. It is `number` itself if
+    all ranks pass the same one.
+    """
     fingerprint = zlib.crc32("\n".join(names).encode())
     mine = [len(names), fingerprint & 0xFFFF, fingerprint >> 16, number]
     sums = _summed([1, *mine, *(one * one for one in mine)], "DistributedOptimizer.parameters", process_set)
@@ -100,7 +109,7 @@ def check_parameters(names, number, process_set):
     if all(equal[:3]):
         return number if equal[3] else sums[4]
     group = process_set.group("DistributedOptimizer")
-    if sums[0] < group.size:  # a rank that has joined takes part in sums alone
+    if sums[0] < group.size:  # a rank that has joined takes part in sums only
         raise ValueError(
             "DistributedOptimizer: ranks have different parameters; give all ranks the same named_parameters"
         )
@@ -108,7 +117,7 @@ def check_parameters(names, number, process_set):
 
 
 def _difference(names_of_ranks):
-    """The same text on all ranks."""
+    """The text of the error, which is the same on all ranks."""
     first = names_of_ranks[0]
     rank, other = next((rank, names) for rank, names in enumerate(names_of_ranks) if names != first)
     only = [(0, name, rank) for name in first if name not in other]
@@ -134,5 +143,5 @@ def exchange(codes, places, layouts, process_set):
 
 
 def totals_of(codes, process_set):
-    """The sums over ranks of a number for each parameter; waits for all ranks."""
+    """The sums over ranks of a number for each parameter. Blocks until all ranks have called it."""
     return _summed(codes, "DistributedOptimizer.gradients", process_set)

@@ -1,35 +1,35 @@
-"""Buckets: gradients that are reduced together, how they are chosen, and the order in which their elements travel."""
+"""Buckets: gradients that are reduced together, their choice, and the order of their elements."""
 
 import math
 
 import torch
 
-from ..elastic_door import is_elastic
+from ..elastic_client import is_elastic
 from .tensors import empty
 
 BUCKET_BYTES = 1 << 20
 SHARED_BUCKET_BYTES = 25 << 20
-_ALIGNMENT = 64  # of each gradient in its bucket, in bytes
+_ALIGNMENT = 64  # bytes; each gradient in a bucket begins at a multiple
 
 BAD_GROUPS = "groups should be a non-negative integer or a list of lists of torch.Tensor"
 
 
 class Bucket:
-    """Parameters whose gradients are reduced together, and the reductions that are in flight for them."""
+    """Parameters whose gradients are reduced together, and the reductions of them that are in flight."""
 
     is_shared = False
 
     def __init__(self, parameters, priority, is_given=False):
         self.parameters = parameters
         self.priority = priority
-        self.is_given = is_given  # by the program, as `groups`
-        self.waiting = 0  # how many gradients are missing before the reduction starts
+        self.is_given = is_given  # by the program's `groups`
+        self.waiting = 0  # the number of missing gradients before the reduction starts
         self.is_launched = False  # in this step
-        self.streams = []  # the CUDA streams on which gradients were made, where the bucket has several parameters
-        self.in_flight = []  # pairs: a handle of ops or a function that waits, and a function that takes the result
+        self.streams = []  # the CUDA streams on which gradients were computed, if the bucket has several parameters
+        self.in_flight = []  # pairs: a handle or a function that waits, and a function that stores the result
 
     def start_over(self, expected):
-        """`expected`: {parameter: 0 where no gradient is expected}."""
+        """Begins a step. `expected`: {parameter: code}, with 0 if no gradient is expected."""
         self.waiting = sum(1 for parameter in self.parameters if expected.get(parameter, 1))
         self.is_launched = False
         self.in_flight.clear()
@@ -37,13 +37,15 @@ class Bucket:
 
 
 class SharedBucket(Bucket):
-    """Parameters of one type and device whose gradients lie side by side: on the CPU in memory that all ranks of the
-    host map, on CUDA in memory that NCCL knows where it can."""
+    """Parameters of one type and device whose gradients are adjacent in memory.
+
+    On the CPU all ranks of the host map that memory. On CUDA it is symmetric memory of NCCL, where possible.
+    """
 
     is_shared = True
 
     def __init__(self, parameters, priority, process_set, is_local=False):
-        """is_local: the other ranks may not be making the same bucket now."""
+        """is_local: the other ranks may not be creating the same bucket now."""
         super().__init__(parameters, priority)
         self.dtype, self.device = parameters[0].dtype, parameters[0].device
         self.starts, count = [], 0
@@ -52,7 +54,7 @@ class SharedBucket(Bucket):
             self.starts.append(count)
             count += (parameter.numel() + step - 1) // step * step
         count = max(count, 1)
-        # A rank that joins an elastic job later cannot allocate together with ranks that have allocated already.
+        # A rank that joins an elastic job later cannot allocate collectively with ranks that already have.
         alone = self.device.type == "cuda" and (is_local or is_elastic())
         self.flat = (
             torch.zeros(count, dtype=self.dtype, device=self.device)
@@ -64,17 +66,20 @@ class SharedBucket(Bucket):
         self.lay_out({})
 
     def lay_out(self, contiguous):
-        """Gradients have the strides of their parameters, those in `contiguous` the usual ones."""
+        """Gives gradients the strides of their parameters, and those in `contiguous` contiguous strides."""
         for parameter, start in zip(self.parameters, self.starts):
             strides = _contiguous_strides(parameter.shape) if parameter in contiguous else dense_strides(parameter)
             self.views[parameter] = self.flat.as_strided(parameter.shape, strides, start)
 
     def fits(self):
-        """Whether the parameters still have the bucket's type and device: model.double() or .to(device) change them."""
+        """Whether the parameters still have the bucket's type and device.
+
+        model.double() and .to(device) change them.
+        """
         return all(one.dtype == self.dtype and one.device == self.device for one in self.parameters)
 
     def take_in(self, parameter):
-        """Moves a gradient into the bucket. Autograd adds to it there until it is set to None."""
+        """Moves a gradient into the bucket. Autograd accumulates into it there until it is set to None."""
         view, gradient = self.views[parameter], parameter.grad
         if gradient is view:
             return
@@ -83,12 +88,12 @@ class SharedBucket(Bucket):
         parameter.grad = view
 
     def let_go(self, parameter):
-        """The gradient has memory of its own again."""
+        """Gives the gradient its own memory again."""
         if parameter.grad is self.views[parameter]:
             parameter.grad = parameter.grad.clone()
 
     def clear(self, parameter):
-        """The bucket's reductions carry zeros for the parameter from now on."""
+        """Makes the bucket's reductions carry zeros for the parameter from now on."""
         self.let_go(parameter)
         with torch.no_grad():
             self.views[parameter].zero_()
@@ -102,11 +107,14 @@ def _contiguous_strides(shape):
     return torch.empty(shape, device="meta").stride()
 
 
-# ---- Which gradients go together ------------------------------------------------------------------------------------
+# ---- Choice of the gradients of a bucket ----------------------------------------------------------------------------
 
 
 def checked_groups(parameters, groups):
-    """`groups` as the program gave it: lists of parameters, the rest alone. None for a number, which needs the ranks."""
+    """The lists of parameters in `groups`, and a list of one for each other parameter.
+
+    None if `groups` is a number: that needs the order of rank 0. ValueError for malformed groups.
+    """
     if isinstance(groups, int):
         if groups < 0:
             raise ValueError(BAD_GROUPS)
@@ -119,12 +127,12 @@ def checked_groups(parameters, groups):
         raise ValueError("A parameter can only appear once in groups.")
     known = {id(parameter) for parameter in parameters}
     if not inside <= known:
-        raise ValueError("groups has a tensor that is no parameter of this optimizer, or needs no gradient")
+        raise ValueError("groups has a tensor that is not a parameter of this optimizer, or needs no gradient")
     return [list(group) for group in groups if group] + [[one] for one in parameters if id(one) not in inside]
 
 
 def split(ordered, count):
-    """`count` groups of neighbours."""
+    """Divides `ordered` into `count` groups of neighbours."""
     count = min(count, len(ordered)) or 1
     size, more = divmod(len(ordered), count)
     ends = [size * (i + 1) + min(i + 1, more) for i in range(count)]
@@ -132,7 +140,7 @@ def split(ordered, count):
 
 
 def of_size(ordered, limit):
-    """Groups of neighbours that have one type and device and about `limit` bytes together. A larger parameter is alone."""
+    """Groups of neighbours with one type and device and about `limit` bytes. A larger parameter forms its own group."""
     groups, open_groups = [], {}
     for parameter in ordered:
         kind = parameter.dtype, parameter.device
@@ -147,7 +155,7 @@ def of_size(ordered, limit):
 
 
 def in_shared_buckets(groups):
-    """Lists of parameters that can lie in one bucket each, and those that must go as they are."""
+    """Lists of parameters that can share a bucket, and lists of those that cannot."""
     shared, others = [], []
     for group in groups:
         of_kind = {}
@@ -160,11 +168,11 @@ def in_shared_buckets(groups):
     return shared, others
 
 
-# ---- In which order elements travel ---------------------------------------------------------------------------------
+# ---- Order of the elements in a message -----------------------------------------------------------------------------
 
 
 def memory_order(parameter):
-    """The dimensions in the order in which the parameter lies in memory, or None for the usual order."""
+    """The parameter's dimensions in the order of its memory layout; None for the usual order."""
     if parameter.is_contiguous() or parameter.dim() > 5:
         return None
     strides = dense_strides(parameter)
@@ -173,7 +181,7 @@ def memory_order(parameter):
 
 
 def code_of_order(order):
-    """A number below 120 for an order of up to five dimensions; 0 for the usual one."""
+    """A number below 120 for an order of up to five dimensions; 0 for the usual order."""
     if order is None:
         return 0
     return sum(

@@ -1,4 +1,4 @@
-"""Which gradients of an optimizer are reduced together: its buckets, and how they change."""
+"""The buckets of an optimizer's gradients, and how they change."""
 
 from ..basics import Average, Sum
 from . import gradient_buckets
@@ -22,13 +22,13 @@ class GroupedGradients(GradientHooks):
         self.op = op
         self.shared = shared
         self.world = None  # the group whose ranks have compared their parameters
-        self.expected = {}  # {parameter: code that ranks expect of its gradient in this step}
-        self.ready = {}  # {parameter: (gradient, its version)}, of gradients that have had all their passes
-        self.has_strangers = False  # parameters were added, which ranks have not compared yet
+        self.expected = {}  # {parameter: the expected code of its gradient in this step}
+        self.ready = {}  # {parameter: (gradient, its version)}, after all backward passes
+        self.has_new_parameters = False  # parameters were added that ranks have not compared yet
         self.buckets = []
         self.bucket_of = {}
         self.chooses_buckets = groups is None and not shared
-        self.group_names = None  # names of the parameters of each group, where the program gave groups
+        self.group_names = None  # names of the parameters of each group, if the program gave groups
 
     def _watch_all(self, groups):
         parameters = list(self.names)
@@ -44,19 +44,19 @@ class GroupedGradients(GradientHooks):
         self.watch(parameters)
 
     def _chosen(self, parameters, groups):
-        """Lists of parameters. Rank 0's order holds for all, so that a group means the same everywhere."""
+        """Lists of parameters in the order of rank 0, so that a group is the same on all ranks."""
         if self.shared and not groups:
-            ordered = self._as_first_rank_has_them(parameters)
+            ordered = self._in_order_of_first_rank(parameters)
             return gradient_buckets.of_size(list(reversed(ordered)), gradient_buckets.SHARED_BUCKET_BYTES)
         if groups is None or (isinstance(groups, int) and groups == 0):
             return [[parameter] for parameter in parameters]
         chosen = gradient_buckets.checked_groups(parameters, groups)
         if chosen is None:
-            chosen = gradient_buckets.split(self._as_first_rank_has_them(parameters), groups)
+            chosen = gradient_buckets.split(self._in_order_of_first_rank(parameters), groups)
         self.group_names = [[self.names[parameter] for parameter in group] for group in chosen]
         return chosen
 
-    def _as_first_rank_has_them(self, parameters):
+    def _in_order_of_first_rank(self, parameters):
         by_name = {self.names[parameter]: parameter for parameter in parameters}
         root = self.process_set.ranks[0]
         order = broadcast_object(list(by_name), root, "optimizer_groups", self.process_set)
@@ -73,14 +73,17 @@ class GroupedGradients(GradientHooks):
             return
         self.check_free(parameters)
         self.watch(parameters)
-        self.has_strangers = True
+        self.has_new_parameters = True
         if not self.chooses_buckets:
             for parameter in parameters:
                 self.add_bucket(Bucket([parameter], -len(self.buckets)))
 
     def _choose_buckets(self, ordered):
-        """Buckets by size, in the order in which gradients come. Sparse gradients and unexpected ones are apart: the first
-        go alone, the others, which are frozen perhaps, must not keep a bucket waiting."""
+        """Creates buckets by size, in the order in which gradients arrive.
+
+        Sparse gradients get their own buckets. Unexpected gradients, perhaps of frozen parameters, are separate from
+        the expected ones, which must not wait for them.
+        """
         self.buckets, self.bucket_of = [], {}
         dense = [parameter for parameter in ordered if self.expected[parameter] == DENSE]
         unexpected = [parameter for parameter in ordered if self.expected[parameter] == NONE]
@@ -88,11 +91,11 @@ class GroupedGradients(GradientHooks):
         groups = gradient_buckets.of_size(dense, limit) + gradient_buckets.of_size(unexpected, limit)
         groups += [[parameter] for parameter in ordered if is_sparse(self.expected[parameter])]
         for number, members in enumerate(groups):
-            # The next forward pass needs early parameters first, whose gradients come last.
+            # The next forward pass needs early parameters first, and their gradients arrive last.
             self.add_bucket(Bucket(members, number - len(groups)))
 
     def _refusal(self, bucket):
-        """Why a sparse gradient cannot be reduced in a bucket; None where it can."""
+        """The reason why a sparse gradient cannot be reduced in a bucket; None if it can."""
         if bucket.is_shared:
             return SPARSE_SHARED
         if bucket.is_given:
@@ -100,7 +103,7 @@ class GroupedGradients(GradientHooks):
         return SPARSE_OP if self.op not in (Average, Sum) else None
 
     def _replace(self, bucket):
-        """Makes buckets anew for parameters whose type or device has changed; {parameter: bucket}."""
+        """Creates new buckets for parameters whose type or device has changed. Returns {parameter: bucket}."""
         shared, others = gradient_buckets.in_shared_buckets([bucket.parameters])
         made = [SharedBucket(members, bucket.priority, self.process_set, is_local=True) for members in shared]
         made += [Bucket(members, bucket.priority) for members in others]
@@ -115,7 +118,7 @@ class GroupedGradients(GradientHooks):
         return self.bucket_of
 
     def _set_apart(self, parameters):
-        """Parameters whose gradients turn out to be sparse leave their buckets."""
+        """Moves parameters whose gradients turn out to be sparse out of their buckets."""
         for parameter in parameters:
             bucket = self.bucket_of[parameter]
             bucket.parameters = [one for one in bucket.parameters if one is not parameter]

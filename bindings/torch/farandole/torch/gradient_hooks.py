@@ -1,12 +1,12 @@
-"""Hooks on parameters: which optimizer reduces which gradients, and under which names the ranks find each other's."""
+"""Hooks on parameters: which optimizer reduces which gradients, and the names that match them between ranks."""
 
 import weakref
 
 from .. import core
 
 NO_LONGER = (
-    "{operation}: this DistributedOptimizer reduces no gradients any more, because {reason}; use the optimizer that was "
-    "wrapped, or the DistributedOptimizer that was made last"
+    "{operation}: this DistributedOptimizer reduces no gradients any more, because {reason}; use the optimizer that "
+    "was wrapped, or the DistributedOptimizer that was made last"
 )
 
 _watchers = {}  # {id of a parameter: weak reference to the GradientHooks that watches it}
@@ -24,19 +24,17 @@ def watcher_of(parameter):
 class GradientHooks:
     """Watches the gradients of an optimizer's parameters. A parameter has at most one watcher.
 
-    Frozen parameters are watched too: they may be unfrozen later.
+    Frozen parameters are watched too, because they may be unfrozen later.
     """
 
     def __init__(self, names, passes, process_set):
         self.names = names  # {parameter: name}, of all the optimizer's parameters
-        self.given_names = (
-            names  # as named_parameters has them, also of parameters that the optimizer does not have yet
-        )
+        self.given_names = names  # of named_parameters, also for parameters that the optimizer does not have yet
         self.passes = passes
         self.passes_left = {}
         self.process_set = process_set
         self.hooks = {}
-        self.sent_names = {}  # {parameter: name}, numbered where several optimizers have the name
+        self.sent_names = {}  # {parameter: name}, with a number if several optimizers use the name
         self.param_groups = None  # the optimizer's list
         self.parameter_count = 0
         self.removed_because = None
@@ -44,19 +42,19 @@ class GradientHooks:
     # ---- Watching ----
 
     def watch(self, parameters):
-        """Adds hooks. A DistributedOptimizer that was made earlier for one of the parameters loses it."""
+        """Adds hooks. A DistributedOptimizer that watched one of the parameters before loses it."""
         for parameter in parameters:
             if not (parameter.is_floating_point() or parameter.is_complex()):
                 continue  # it never has a gradient
             watcher = watcher_of(parameter)
             if watcher is not None:
                 watcher.give_up([parameter], "a later DistributedOptimizer has taken over its parameters")
-            self.hooks[parameter] = _hook(parameter, self._gradient_is_there)
+            self.hooks[parameter] = _hook(parameter, self._on_gradient)
             self.passes_left[parameter] = self.passes
             _watchers[id(parameter)] = weakref.ref(self)
 
     def check_free(self, parameters):
-        """ValueError where another optimizer is in the middle of a step with one of the parameters."""
+        """ValueError if another optimizer is in the middle of a step with one of the parameters."""
         for parameter in parameters:
             watcher = watcher_of(parameter)
             if watcher is not None and watcher.is_in_flight():
@@ -66,7 +64,7 @@ class GradientHooks:
                 )
 
     def give_up(self, parameters, reason):
-        """Removes the hooks of some parameters, and frees their names."""
+        """Removes the hooks of some parameters and frees their names."""
         for parameter in parameters:
             self.hooks.pop(parameter).remove()
             self.passes_left.pop(parameter)
@@ -82,7 +80,7 @@ class GradientHooks:
             raise RuntimeError(NO_LONGER.format(operation=operation, reason=self.removed_because))
 
     def adopt_new_parameters(self):
-        """Watches parameters that were added to the optimizer's groups, through it or through the one it wraps."""
+        """Watches parameters that were added to the optimizer's groups, or to those of the wrapped optimizer."""
         count = sum(len(group["params"]) for group in self.param_groups or ())
         if count == self.parameter_count:
             return
@@ -101,7 +99,7 @@ class GradientHooks:
         self.watch(parameters)
 
     def _name_of(self, parameter, group, number, index, used):
-        """The name that the program gave, where there is one; else the parameter's place in the groups."""
+        """The name that the program gave, if any; else the parameter's index in the groups."""
         given = self.given_names.get(parameter)
         if given is None and len(group.get("param_names", ())) == len(group["params"]):
             given = group["param_names"][index]
@@ -113,17 +111,17 @@ class GradientHooks:
         return [parameter for parameter in self.hooks if parameter not in self.sent_names]
 
     def next_number(self):
-        """A number above all with which optimizers of this process use one of the names.
+        """A number above all that optimizers of this process use with one of the names.
 
-        Models of one class name their parameters alike, and their gradients may be in flight together. The number must be
-        the same on all ranks. Therefore ranks agree on it at the first synchronize(), which all ranks call in one order,
-        and not where an optimizer is made, which one rank may do alone.
+        Models of one class use the same parameter names, and their gradients may be in flight at the same time. The
+        number must be equal on all ranks. Ranks therefore agree on it at the first synchronize(), which all ranks call
+        in the same order, and not when an optimizer is created, which one rank may do alone.
         """
         place = self.process_set.process_set_id
         return 1 + max((_taken.get((place, self.names[parameter]), 0) for parameter in self._unnumbered()), default=0)
 
     def number_names(self, number):
-        """Gives a name of its own to each parameter that has none, among all optimizers of this process."""
+        """Gives each unnamed parameter a name that is unique among all optimizers of this process."""
         place = self.process_set.process_set_id
         for parameter in self._unnumbered():
             _taken[place, self.names[parameter]] = number
@@ -144,7 +142,7 @@ class GradientHooks:
             self.passes_left[parameter] = self.passes
 
     def count_pass(self, parameter):
-        """How many backward passes the parameter still waits for."""
+        """Counts a backward pass, and returns the number of passes that the parameter still needs."""
         left = self.passes_left[parameter] - 1
         if left < 0:
             raise AssertionError(
@@ -154,7 +152,7 @@ class GradientHooks:
         self.passes_left[parameter] = left
         return left
 
-    def _gradient_is_there(self, parameter):
+    def _on_gradient(self, parameter):
         raise NotImplementedError
 
     def is_in_flight(self):
@@ -162,7 +160,7 @@ class GradientHooks:
 
 
 def _hook(parameter, function):
-    """A hook also on a parameter that needs no gradient now: it runs once the parameter has been unfrozen."""
+    """Adds a hook, also to a frozen parameter. It runs after the parameter has been unfrozen."""
     if parameter.requires_grad:
         return parameter.register_post_accumulate_grad_hook(function)
     parameter.requires_grad_(True)

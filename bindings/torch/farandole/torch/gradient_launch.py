@@ -1,4 +1,4 @@
-"""Reductions of gradients: how they travel, start and end."""
+"""The reductions of gradients: their start, their form, and their end."""
 
 import torch
 
@@ -11,21 +11,22 @@ from .tensors import catch_up
 
 
 class LaunchedGradients(GroupedGradients):
-    """Starts the reductions of buckets, and waits for them."""
+    """Starts the reductions of buckets and waits for them."""
 
     def __init__(self, names, compression, passes, op, predivide, groups, process_set, shared):
         super().__init__(names, passes, op, groups, process_set, shared)
         if shared and compression is not Compression.none:
-            raise ValueError("gradients_in_shared_memory takes no compression: gradients are reduced where they are")
+            raise ValueError("gradients_in_shared_memory does not support compression: gradients are reduced in place")
         self.compression = compression
         self.prescale = 1.0 / predivide if op == Average else 1.0
         self.postscale = predivide if op == Average else 1.0
-        self.spoiled = []  # parameters whose gradients were changed while they were being reduced
-        self.order_of = {}  # {parameter: order of dimensions in which its elements travel}, where it is not the usual one
+        self.spoiled = []  # parameters whose gradients were changed during their reduction
+        # {parameter: order of dimensions in a message}, if it is not the usual one
+        self.order_of = {}
 
     def _launch(self, bucket, parameters):
-        """Starts the reduction of some of a bucket's gradients; those that it expects, or others that came."""
-        if bucket.streams:  # autograd works where the forward pass did: a bucket's gradients may be on several
+        """Starts the reduction of some gradients of a bucket: the expected ones, or others that arrived."""
+        if bucket.streams:  # autograd uses the forward pass's streams, of which a bucket may have several
             catch_up(torch.cuda.current_stream(bucket.streams[-1].device), *bucket.streams)
         bucket.is_launched = True
         parameters = [parameter for parameter in parameters if self.expected[parameter]] or parameters
@@ -58,11 +59,11 @@ class LaunchedGradients(GroupedGradients):
         bucket.in_flight.append((handle, finish))
 
     def _noted(self, parameter):
-        """The gradient, and its version when it was made: nothing may change it until its reduction ends."""
+        """The gradient and its version. No code may change the gradient until its reduction ends."""
         return self.ready.get(parameter) or (parameter.grad, parameter.grad._version)
 
     def _as_sent(self, parameter):
-        """What travels: the gradient itself where its elements are in the order of all ranks, else a copy."""
+        """The tensor to send: the gradient itself if its elements have the common order, else a copy."""
         tensor, ctx = self.compression.compress(parameter.grad)
         order = self.order_of.get(parameter)
         if order is not None:
@@ -106,8 +107,10 @@ class LaunchedGradients(GroupedGradients):
         bucket.in_flight.append((wait, finish))
 
     def _launch_mixed(self, bucket, parameter, total):
-        """Ranks expected a sparse gradient, and some have a dense one. Some may have submitted sparse ones in backward, so
-        both are reduced; the result is dense."""
+        """Reduces a gradient that ranks expected to be sparse and that is dense on some of them.
+
+        Some ranks may have submitted sparse ones in backward, so both forms are reduced. The result is dense.
+        """
         dense = torch.zeros_like(parameter, requires_grad=False)
         if parameter.grad is not None and not parameter.grad.is_sparse:
             dense, parameter.grad = parameter.grad.contiguous(), None
@@ -124,7 +127,7 @@ class LaunchedGradients(GroupedGradients):
         bucket.in_flight.append((handle, finish))
 
     def _finish(self):
-        """Waits for all, also when one fails: what is in flight works on gradients."""
+        """Waits for all reductions, also if one fails, because those in flight use the gradients."""
         failure = None
         for bucket in self.buckets:
             in_flight, bucket.in_flight = bucket.in_flight, []
@@ -143,15 +146,15 @@ class LaunchedGradients(GroupedGradients):
     def _spoiled_text(self, parameters):
         names = [self.names[parameter] for parameter in dict.fromkeys(parameters)]
         return (
-            f"DistributedOptimizer: the gradient of {', '.join(names[:3])}{' and others' if len(names) > 3 else ''} was "
-            "changed between loss.backward() and optimizer.step(), while it was being reduced. This is prohibited as it can "
-            "cause a race condition. Call optimizer.synchronize() before changing gradients, and step() within "
-            "optimizer.skip_synchronize(); call zero_grad() after step()."
+            f"DistributedOptimizer: the gradient of {', '.join(names[:3])}{' and others' if len(names) > 3 else ''} "
+            "was changed between loss.backward() and optimizer.step(), while it was being reduced. This is "
+            "prohibited as it can cause a race condition. Call optimizer.synchronize() before changing gradients, "
+            "and step() within optimizer.skip_synchronize(); call zero_grad() after step()."
         )
 
 
 def zeros_for(parameter, total):
-    """The contribution of a rank without a gradient: zeros, or no rows of a sparse one."""
+    """The contribution of a rank without a gradient: zeros, or an empty sparse tensor."""
     if not is_sparse(total):
         return torch.zeros_like(parameter, requires_grad=False)
     dimensions = gradient_agreement.sparse_dimensions(total)

@@ -1,50 +1,53 @@
-"""What a DistributedOptimizer adds to its optimizer: reductions that start in backward, and waiting for them.
+"""The reductions of a DistributedOptimizer: they start in backward, and synchronize() waits for them.
 
-The first step of a world reduces nothing in backward. At its end ranks compare their parameters (see gradient_agreement).
-From then on the reduction of a bucket starts as soon as all its expected gradients are there. A gradient is expected if
-any rank had one in the step before. What was not submitted in backward is decided at synchronize(), alike on all ranks.
+The first step of a world reduces nothing in backward. At its end ranks compare their parameters (see
+gradient_agreement). From then on the reduction of a bucket starts as soon as all its expected gradients are complete. A
+gradient is expected if any rank had one in the step before. synchronize() decides, equally on all ranks, on everything
+that backward has not submitted.
 """
 
 import torch
 
 from ..basics import Average, Sum
-from ..elastic_door import is_elastic
+from ..elastic_client import is_elastic
 from . import gradient_agreement, gradient_buckets, ops
 from .gradient_agreement import DENSE, NONE, Presence, code_of, is_mixed, is_sparse
 from .gradient_launch import LaunchedGradients, zeros_for
 
 
 class GradientReductions(LaunchedGradients):
+    """Decides in each step which gradients are reduced, together with the other ranks."""
+
     def __init__(self, names, compression, passes, op, predivide, groups, sparse_as_dense, process_set,
                  shared):  # fmt: skip
         super().__init__(names, compression, passes, op, predivide, groups, process_set, shared)
         self.sparse_as_dense = sparse_as_dense
         if process_set.included() is None:
-            process_set.group("DistributedOptimizer")  # raises what is missing
-        # An elastic job of one rank may have more of them later.
+            process_set.group("DistributedOptimizer")  # raises the error
+        # An elastic job of one rank may have more ranks later.
         self.is_active = process_set.included() and (process_set.size() > 1 or is_elastic())
         self.synchronized = False
         self.synchronized_for_scaler = False
         self.should_synchronize = True
         self.named_in = None  # the group in which `sent_names` were numbered
         self.presence = None
-        self.awaited = 0  # how many gradients this rank expects
-        self.deviates = False  # a gradient came that is not what is expected
-        self.refusals = []  # why gradients that ranks have cannot be reduced
-        self.has_reported = False  # a pass too many has changed gradients, and was an error
+        self.awaited = 0  # the number of gradients that this rank expects
+        self.deviates = False  # a gradient differs from the expected code
+        self.refusals = []  # the reasons why gradients cannot be reduced
+        self.has_reported = False  # an error about excess backward passes has been raised
         if self.is_active:
             self._watch_all(groups)
 
     # ---- During backward ----
 
-    def _gradient_is_there(self, parameter):
+    def _on_gradient(self, parameter):
         try:
             left = self.count_pass(parameter)
         except AssertionError:
             self.has_reported = True
             raise
         self.synchronized = self.synchronized_for_scaler = False
-        gradient = self._dense_if_asked(parameter)
+        gradient = self._dense_if_configured(parameter)
         bucket = self.bucket_of.get(parameter)
         expected = self.expected.get(parameter, DENSE)
         if bucket is not None:
@@ -68,10 +71,10 @@ class GradientReductions(LaunchedGradients):
             self.presence.submit(self.world)
 
     def _is_allowed(self, bucket):
-        """What cannot be done is found out at synchronize(), by all ranks together."""
+        """Whether the bucket can be reduced. If not, synchronize() raises the error on all ranks."""
         return not any(is_sparse(self.expected[parameter]) and self._refusal(bucket) for parameter in bucket.parameters)
 
-    def _dense_if_asked(self, parameter):
+    def _dense_if_configured(self, parameter):
         gradient = parameter.grad
         if self.sparse_as_dense and gradient is not None and gradient.is_sparse:
             parameter.grad = gradient = gradient.to_dense()
@@ -87,8 +90,11 @@ class GradientReductions(LaunchedGradients):
     # ---- At the step ----
 
     def synchronize(self):
-        """Waits for all reductions. A parameter without a gradient on this rank takes part with zeros if another rank has
-        one; if none has, it is left as it is."""
+        """Waits for all reductions.
+
+        If another rank has a gradient that this rank lacks, this rank contributes zeros. If no rank has it, it stays as
+        it is.
+        """
         self.check_hooks("synchronize")
         if self.is_active:
             try:
@@ -108,13 +114,13 @@ class GradientReductions(LaunchedGradients):
         if known:
             self._complete_known(group)
         self.adopt_new_parameters()
-        if self.world is not group or self.has_strangers:
+        if self.world is not group or self.has_new_parameters:
             self._complete_first(group, known)
         if self.refusals:
             raise ValueError("; ".join(self.refusals))
 
     def _complete_known(self, group):
-        """A step in which ranks know each other's parameters."""
+        """Completes a step in which ranks know each other's parameters."""
         if self.presence.handle is None:
             is_ordinary = len(self.ready) == self.awaited and not self.deviates and not self._unnoticed()
             self.presence.submit(group, None if is_ordinary else self._codes())
@@ -126,30 +132,38 @@ class GradientReductions(LaunchedGradients):
         self._finish()
 
     def _complete_first(self, group, known):
-        """The first step of a world, or of parameters that were added. `known`: {parameter: what is expected of it} of those
-        whose step is complete."""
+        """Completes the first step of a world, or of added parameters.
+
+        `known`: {parameter: expected code} of the parameters whose step is complete.
+        """
         totals = self._meet(group, known)
         self._decide(totals)
         self._expect({**totals, **{parameter: self.expected[parameter] for parameter in known}})
         self._finish()
 
     def _unnoticed(self):
-        """Whether there is a gradient that no rank expects and no hook has seen: one that the program has set."""
+        """Whether there is an unexpected gradient that no hook has reported: one that the program has set."""
         return any(expected == NONE and self._has_gradient(parameter) for parameter, expected in self.expected.items())
 
     def _has_gradient(self, parameter):
-        """A frozen parameter may have a gradient of an earlier step, which is of no account."""
+        """Whether the parameter has a gradient.
+
+        The gradient of a frozen parameter may be an old one and does not count.
+        """
         return parameter.grad is not None and (parameter in self.ready or parameter.requires_grad)
 
     def _codes(self):
         self.spoiled += [parameter for parameter in self.ready if parameter.grad is None]
         return [
-            code_of(self._dense_if_asked(parameter)) if self._has_gradient(parameter) else NONE
+            code_of(self._dense_if_configured(parameter)) if self._has_gradient(parameter) else NONE
             for parameter in self.expected
         ]
 
     def _meet(self, group, known):
-        """Ranks compare their parameters, and choose buckets. Returns the totals of those that are not known."""
+        """Compares parameters with the other ranks and chooses buckets.
+
+        Returns the totals of the unknown parameters.
+        """
         if self.named_in is not group:
             self.sent_names.clear()
             self.named_in = group
@@ -177,17 +191,17 @@ class GradientReductions(LaunchedGradients):
                 for parameter in bucket.parameters:
                     bucket.let_go(parameter)
                 bucket.lay_out(unlike)
-        self.world, self.has_strangers = group, False
+        self.world, self.has_new_parameters = group, False
         return totals
 
     def _places_of_first_backward(self):
-        """{parameter: its place in the order in which gradients came}; later those that did not come, the last first."""
+        """{parameter: its place in the order of arrival}. Parameters without a gradient follow, the last first."""
         came = list(self.ready)
         came += [parameter for parameter in reversed(self.hooks) if parameter not in self.ready]
         return {parameter: place for place, parameter in enumerate(came)}
 
     def _expect(self, totals):
-        """What the next step is expected to be, or this one where it is the first. The same on all ranks."""
+        """Sets the expected codes of the next step, or of this one if it is the first. They are equal on all ranks."""
         self.expected = {parameter: gradient_agreement.expected_next(total) for parameter, total in totals.items()}
         self.awaited = sum(1 for code in self.expected.values() if code)
         codes = list(self.expected.values())
@@ -195,8 +209,10 @@ class GradientReductions(LaunchedGradients):
             self.presence = Presence(self.sent_names[next(iter(self.expected))] if self.expected else "", codes)
 
     def _resolve(self, totals):
-        """Where a gradient is sparse on some ranks only, it becomes dense. A sparse one that cannot be reduced takes no part,
-        which is an error when the others are complete."""
+        """Makes a gradient dense that is sparse on some ranks only.
+
+        A sparse gradient that cannot be reduced is left out, and its error is raised after the others are complete.
+        """
         for parameter, total in totals.items():
             if not is_sparse(total):
                 continue
@@ -217,8 +233,10 @@ class GradientReductions(LaunchedGradients):
             self.ready.pop(parameter, None)
 
     def _decide(self, totals):
-        """Submits the reductions that no rank has submitted in backward, and this rank's part of the others. All follows from
-        `totals` and from what was expected, which are the same on all ranks."""
+        """Submits the reductions that no rank has submitted in backward, and this rank's part of the others.
+
+        All decisions follow from `totals` and from the expected codes, which are equal on all ranks.
+        """
         self._resolve(totals)
         in_groups = [one for one in totals if len(self.bucket_of[one].parameters) > 1]
         self._set_apart([one for one in in_groups if is_sparse(totals[one])])
@@ -252,7 +270,7 @@ class GradientReductions(LaunchedGradients):
         self.deviates = self.has_reported = False
 
     def abandon(self):
-        """Forgets the reductions that are in flight. Returns their handles, or functions that wait."""
+        """Drops the reductions in flight. Returns their handles, or functions that wait for them."""
         handles = [wait for bucket in self.buckets for wait, _ in bucket.in_flight]
         if self.presence is not None and self.presence.handle is not None:
             handles.append(self.presence.handle)
@@ -270,7 +288,7 @@ class GradientReductions(LaunchedGradients):
         self.synchronized_for_scaler = True
 
     def same_loss(self, loss):
-        """The loss of all ranks: an optimizer that looks at it must decide alike everywhere."""
+        """The loss over all ranks. An optimizer that reads it must decide equally on all ranks."""
         if not self.is_active or loss is None:
             return loss
         tensor = torch.as_tensor(loss).detach().clone()

@@ -1,8 +1,8 @@
-"""GradScaler with a DistributedOptimizer: a scaler looks at gradients only when they have been reduced.
+"""GradScaler with a DistributedOptimizer: a scaler reads gradients only after they have been reduced.
 
-A scaler reads gradients in unscale_, in the check of fused optimizers and in step. None of them calls a method of the
-optimizer before. Therefore these methods of GradScaler and of all its subclasses call `_before_scaler` of optimizers that
-have one. Scalers treat other optimizers as ever.
+A scaler reads gradients in unscale_, in the check of fused optimizers and in step. None of these calls a method of the
+optimizer before. Therefore these methods of GradScaler and of all its subclasses call `_before_scaler` of optimizers
+that have one. Other optimizers are not affected.
 """
 
 import functools
@@ -25,7 +25,7 @@ def _reducing_first(method):
 
 
 def _prepare_class(kind):
-    """Wraps the methods that a class defines itself; it inherits the others wrapped."""
+    """Wraps the methods that a class itself defines. Its inherited methods are wrapped already."""
     for name in _METHODS:
         method = vars(kind).get(name)
         if callable(method) and not hasattr(method, "reduces_first"):
@@ -39,7 +39,7 @@ def _prepare_with_subclasses(kind):
 
 
 def prepare_scalers():
-    """Prepares all scaler classes that exist, and those that are defined later."""
+    """Prepares all scaler classes that exist and those that are defined later."""
     scaler = torch.amp.GradScaler
     _prepare_with_subclasses(scaler)
     if "__init_subclass__" not in vars(scaler):

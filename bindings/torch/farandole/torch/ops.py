@@ -1,7 +1,7 @@
-"""Asynchronous and in-place operations. A handle is a number; synchronize(handle) gives the result, once.
+"""Asynchronous and in-place operations. A handle is a number; synchronize(handle) returns the result, once.
 
-Unnamed operations are counted for each process set and operation: all ranks of a set must issue its unnamed operations of
-one kind in one order.
+Unnamed operations are counted for each process set and operation: all ranks of a set must submit its unnamed operations
+of one kind in the same order.
 """
 
 import itertools
@@ -27,8 +27,7 @@ from .tensors import (
 
 
 class _Pending:
-    """An operation in flight: how to make its result, the tensors that must stay until then, and the stream in whose
-    order it is."""
+    """An operation in flight: the function that creates its result, the tensors that it uses, and its stream."""
 
     __slots__ = ("native", "finish", "keep", "stream")
 
@@ -47,7 +46,7 @@ class _Pending:
         if now.cuda_stream != self.stream.cuda_stream:
             for one in made if isinstance(made, (list, tuple)) else (made,):
                 if not one.is_cpu:
-                    one.record_stream(now)  # its memory is the other stream's
+                    one.record_stream(now)  # its memory belongs to the other stream
         return made
 
 
@@ -66,14 +65,17 @@ def _enqueue(group, operations, stream, keep, finish):
 
 
 def poll(handle):
-    """Whether synchronize(handle) would return at once."""
+    """Whether synchronize(handle) would return at once. ValueError for an unknown handle."""
     if handle not in _pending:
         raise ValueError(f"Handle {handle} was not created or has been synchronized already.")
     return _pending[handle].native.done()
 
 
 def synchronize(handle):
-    """Waits for the operation and gives its result; None for a handle that is unknown or was synchronized already."""
+    """Waits for an operation and returns its result. None for a handle that is unknown or was synchronized already.
+
+    HorovodInternalError if the operation has failed.
+    """
     pending = _pending.get(handle)
     if pending is None:
         return None
@@ -87,7 +89,7 @@ def synchronize(handle):
 
 
 def _checked_list(tensors, operation):
-    """The tensors as a list, each checked."""
+    """The tensors as a list. InvalidArgumentError if one cannot be used."""
     tensors = list(tensors)
     if not tensors:
         raise errors.InvalidArgumentError(f"{operation}: the list of tensors is empty; give at least one tensor")
@@ -96,7 +98,7 @@ def _checked_list(tensors, operation):
     return [checked(tensor) for tensor in tensors]
 
 
-_NO_OP = int(core.Op.SUM)  # of operations that combine nothing
+_NO_OP = int(core.Op.SUM)  # of operations without a reduction
 
 
 def _operation(kind, name, stream, source, target=None, op=_NO_OP, root=0, prescale=1.0, postscale=1.0, splits=None,
@@ -110,8 +112,7 @@ _increment_version = torch.autograd.graph.increment_version
 
 
 def _written(tensor):
-    """Tells autograd that the core has written into a tensor, so that a stale saved value is an error and not a wrong
-    gradient."""
+    """Reports to autograd that the core writes into a tensor: a use of a stale saved value then raises an error."""
     if not tensor.is_inference():
         _increment_version(tensor)
 
@@ -127,8 +128,10 @@ def _reduction(average, op, process_set):
 
 
 def submit_allreduce(sources, targets, names, group, op, prescale=1.0, postscale=1.0, priority=0):
-    """All or nothing. Tensors on a device that the core cannot reach go through the host's memory, and Adasum's do. The
-    result is the list of targets."""
+    """Submits allreduces as one unit and returns a handle, whose result is the list of targets.
+
+    Tensors on a device that the core cannot use are copied to the host, and so are those of Adasum.
+    """
     bring = on_host if op == Adasum else within_reach
     op = native_op(op)
     one_device(sources)
@@ -150,14 +153,14 @@ def submit_allreduce(sources, targets, names, group, op, prescale=1.0, postscale
 
 
 def _near(target, source, near_source):
-    """What the core writes in place of a target: itself, where it lies as near as what the core reads."""
+    """The tensor that the core writes: the target itself if it is on the device of the core's source."""
     if target.device == near_source.device:
         return target
     return near_source if target is source else torch.empty_like(near_source)
 
 
 def _allreduce_now(source, target, name, op, prescale, postscale, process_set):
-    """One allreduce from beginning to end, in the calling thread where possible; nothing is kept for later."""
+    """Runs one allreduce to its end, in the calling thread where possible."""
     group = process_set.group("Allreduce")
     with group.blocking_name("allreduce", name) as name:
         return _allreduce_as(name, group, source, target, op, prescale, postscale)
@@ -175,7 +178,7 @@ def _allreduce_as(name, group, source, target, op, prescale, postscale):
 
 
 def _first(handle):
-    """Makes a handle's result the only element of its list."""
+    """Makes the first element of a handle's list its result."""
     pending = _pending[handle]
     finish = pending.finish
     pending.finish = lambda native: finish(native)[0]
@@ -184,6 +187,12 @@ def _first(handle):
 
 def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
                     process_set=global_process_set):  # fmt: skip
+    """Starts an allreduce and returns its handle. The result is a new tensor. Not differentiable.
+
+    Tensors are contiguous; every rank of the set passes the same shape and type. `op`: Average (the default), Sum, Min,
+    Max, Product or Adasum. `name` matches the operation with those of other ranks; None: the number of unnamed
+    operations so far.
+    """
     group = process_set.group("Allreduce")
     op = _reduction(average, op, process_set)
     output = torch.empty_like(checked(tensor).detach())
@@ -193,6 +202,7 @@ def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.
 
 def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
                      process_set=global_process_set):  # fmt: skip
+    """Starts an allreduce in place and returns its handle. The result is `tensor`."""
     group = process_set.group("Allreduce")
     op = _reduction(average, op, process_set)
     checked(tensor)
@@ -204,7 +214,7 @@ def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1
 
 def allreduce(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
               process_set=global_process_set):  # fmt: skip
-    """Blocking; the result is another tensor. Autograd is not told: see functions.allreduce."""
+    """Blocks and returns a new tensor. Not differentiable: see functions.allreduce."""
     op = _reduction(average, op, process_set)
     output = torch.empty_like(checked(tensor).detach())
     return _allreduce_now(tensor, output, name, op, prescale_factor, postscale_factor, process_set)
@@ -212,6 +222,11 @@ def allreduce(tensor, average=None, name=None, op=None, prescale_factor=1.0, pos
 
 def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
                process_set=global_process_set):  # fmt: skip
+    """Reduces a tensor in place and returns it. Not differentiable.
+
+    InvalidArgumentError, a ValueError, if the arguments cannot be used. HorovodInternalError if the operation fails,
+    for example because ranks pass different shapes.
+    """
     op = _reduction(average, op, process_set)
     _allreduce_now(checked(tensor), tensor, name, op, prescale_factor, postscale_factor, process_set)
     _written(tensor)
@@ -220,6 +235,7 @@ def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, po
 
 def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
                             process_set=global_process_set):  # fmt: skip
+    """Starts grouped_allreduce and returns its handle. The result is a list of new tensors."""
     group = process_set.group("Allreduce")
     op = _reduction(average, op, process_set)
     tensors = _checked_list(tensors, "grouped_allreduce_async")
@@ -231,6 +247,7 @@ def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_
 
 def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
                              process_set=global_process_set):  # fmt: skip
+    """Starts grouped_allreduce in place and returns its handle. The result is the list of tensors."""
     group = process_set.group("Allreduce")
     op = _reduction(average, op, process_set)
     tensors = _checked_list(tensors, "grouped_allreduce_async_")
@@ -244,6 +261,7 @@ def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale
 
 def grouped_allreduce_(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
                        process_set=global_process_set):  # fmt: skip
+    """Reduces several tensors in place as one unit and returns them as a list."""
     tensors = list(tensors)
     if not tensors:
         return []
@@ -253,7 +271,10 @@ def grouped_allreduce_(tensors, average=None, name=None, op=None, prescale_facto
 
 
 def sparse_allreduce_async(tensor, name, op, process_set=global_process_set):
-    """Two allgathers. Returns a function: calling it waits and gives the sparse result."""
+    """Starts the reduction of a sparse COO tensor, by two allgathers. `op`: Average or Sum.
+
+    Returns a function that waits and returns the sparse result. InvalidArgumentError if the tensor is not sparse.
+    """
     if checked_op(op) not in (Average, Sum):
         raise ValueError("sparse_allreduce supports op=Average and op=Sum")
     if with_memory(tensor).layout is not torch.sparse_coo:
@@ -307,6 +328,7 @@ def _allocated(native, index, tensor):
 
 
 def allgather_async(tensor, name=None, process_set=global_process_set):
+    """Starts allgather and returns its handle. The result is a new tensor."""
     group = process_set.group("Allgather")
     tensors = _rows_to_gather([checked(tensor)])
     with group.naming("allgather", name) as name:
@@ -314,6 +336,7 @@ def allgather_async(tensor, name=None, process_set=global_process_set):
 
 
 def grouped_allgather_async(tensors, name=None, process_set=global_process_set):
+    """Starts grouped_allgather and returns its handle. The result is a list of new tensors."""
     group = process_set.group("Allgather")
     tensors = _rows_to_gather(_checked_list(tensors, "grouped_allgather_async"))
     with group.naming("grouped_allgather", name) as base:
@@ -341,16 +364,22 @@ def _submit_broadcast(tensor, output, root_rank, name, process_set):
 
 
 def broadcast_async(tensor, root_rank, name=None, process_set=global_process_set):
+    """Starts a broadcast from rank `root_rank` of the world and returns its handle. The result is a new tensor."""
     return _submit_broadcast(tensor, torch.empty_like(checked(tensor).detach()), root_rank, name, process_set)
 
 
 def broadcast_async_(tensor, root_rank, name=None, process_set=global_process_set):
+    """Starts a broadcast in place and returns its handle. The result is `tensor`."""
     handle = _submit_broadcast(tensor, tensor, root_rank, name, process_set)
     _written(tensor)
     return handle
 
 
 def broadcast_(tensor, root_rank, name=None, process_set=global_process_set):
+    """Writes the tensor of rank `root_rank` of the world into the tensor of every rank of the set, and returns it.
+
+    HorovodInternalError if the operation fails.
+    """
     return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
 
 
@@ -361,8 +390,8 @@ def _checked_splits(tensor, splits, size):
     if splits is None:
         if tensor.shape[0] % size:
             raise errors.InvalidArgumentError(
-                f"splits not provided, but first dimension of tensor ({tensor.shape[0]}) is not divisible by the number "
-                f"of workers ({size})."
+                f"splits not provided, but first dimension of tensor ({tensor.shape[0]}) is not divisible by the "
+                f"number of workers ({size})."
             )
         return None
     if isinstance(splits, torch.Tensor):
@@ -384,7 +413,10 @@ def _checked_splits(tensor, splits, size):
 
 
 def alltoall_async(tensor, splits=None, name=None, process_set=global_process_set):
-    """synchronize gives (output, received_splits)."""
+    """Starts alltoall and returns its handle.
+
+    The result is the pair (received rows, int32 tensor of rows from each rank).
+    """
     group = process_set.group("Alltoall")
     _refuse_scalar(checked(tensor), "Alltoall")
     near = within_reach(tensor)
@@ -429,6 +461,7 @@ def _submit_reducescatter(tensors, names, group, op, prescale, postscale):
 
 def reducescatter_async(tensor, name=None, op=Average, process_set=global_process_set, prescale_factor=1.0,
                         postscale_factor=1.0):  # fmt: skip
+    """Starts reducescatter and returns its handle. The result is a new tensor."""
     group = process_set.group("Reducescatter")
     tensors = _rows_to_reduce([checked(tensor)], op)
     with group.naming("reducescatter", name) as name:
@@ -437,6 +470,7 @@ def reducescatter_async(tensor, name=None, op=Average, process_set=global_proces
 
 def grouped_reducescatter_async(tensors, name=None, op=Average, process_set=global_process_set, prescale_factor=1.0,
                                 postscale_factor=1.0):  # fmt: skip
+    """Starts grouped_reducescatter and returns its handle. The result is a list of new tensors."""
     group = process_set.group("Reducescatter")
     tensors = _rows_to_reduce(_checked_list(tensors, "grouped_reducescatter_async"), op)
     with group.naming("grouped_reducescatter", name) as base:
@@ -448,7 +482,7 @@ def grouped_reducescatter_async(tensors, name=None, op=Average, process_set=glob
 
 
 def barrier(process_set=global_process_set):
-    """Returns when all ranks of the set have come here."""
+    """Blocks until all ranks of the set have called it."""
     group = process_set.group("Barrier")
     try:
         core.barrier(group=group)
@@ -457,7 +491,11 @@ def barrier(process_set=global_process_set):
 
 
 def join(device=-1):
-    """This rank has no more data; it contributes zeros until all have joined. Returns the rank that joined last."""
+    """Declares that this rank has no more data, and blocks until all ranks have joined.
+
+    Meanwhile this rank contributes zeros to the allreduces of the others. Returns the rank that joined last. `device`
+    is ignored.
+    """
     try:
         return core.join(global_process_set.group("Join"))
     except errors.Error as error:

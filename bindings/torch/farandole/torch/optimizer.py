@@ -1,4 +1,4 @@
-"""DistributedOptimizer: gradients are reduced while backward is still running, and step waits for them."""
+"""DistributedOptimizer: gradients are reduced during the backward pass, and step waits for the reductions."""
 
 import contextlib
 import copy
@@ -20,16 +20,23 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
                          process_set=global_process_set, gradients_in_shared_memory=False):  # fmt: skip
     """An optimizer of the same class that averages gradients over ranks before it steps.
 
-    It shares the parameter groups and the state of `optimizer`: schedulers may be made for either. Every rank must wrap
-    the same parameters under the same names. Frozen parameters may be unfrozen at any time. A parameter that has a
-    gradient on some ranks only gets the average with zeros for the others; one that has none on any rank keeps none.
+    It shares the parameter groups and the state of `optimizer`, so schedulers can be created for either. Every rank
+    must wrap the same parameters under the same names. Frozen parameters may be unfrozen at any time. If only some
+    ranks have a gradient of a parameter, the others count as zeros. If no rank has one, the gradient stays None.
 
-    named_parameters: model.named_parameters(). groups: how many groups of gradients are reduced as one, or the groups
-    themselves as lists of parameters; None chooses groups of small gradients by size, and 0 reduces each gradient alone.
-    gradients_in_shared_memory: gradients are kept in buckets of memory that all ranks of the host map (on a CUDA device:
-    of the device's, which NCCL knows), and each bucket is reduced there as one tensor, without being packed or unpacked.
+    `named_parameters`: model.named_parameters().
+    `compression`: one of Compression.
+    `backward_passes_per_step`: the number of backward passes whose gradients are accumulated before a reduction.
+    `op`: Average, Sum, Adasum, Min, Max or Product.
+    `gradient_predivide_factor`: divides gradients before the sum, and multiplies the average accordingly.
+    `groups`: the number of groups of gradients that are reduced as one, or lists of parameters. None chooses groups of
+    small gradients by size; 0 reduces each gradient alone.
+    `sparse_as_dense`: converts sparse gradients to dense ones.
+    `gradients_in_shared_memory`: keeps gradients in buckets of memory that all ranks of the host map (on a CUDA device:
+    symmetric memory of NCCL). Each bucket is reduced in place as one tensor, without packing.
 
-    Wrapping parameters again takes them from the DistributedOptimizer that had them before, which cannot step any more.
+    Wrapping parameters again takes them from the DistributedOptimizer that had them before, which can no longer step.
+    ValueError for invalid arguments, on all ranks if ranks have different parameters.
     """
     _check_arguments(optimizer, backward_passes_per_step, op, gradient_predivide_factor, process_set)
     if num_groups:
@@ -70,7 +77,7 @@ def _wrapper(optimizer, communication, members, options):
         del members[own]
     kind = type(optimizer.__class__.__name__, (optimizer.__class__,), members)
     wrapped = kind.__new__(kind)
-    # A scheduler that was made for the original has put its own `step` into that instance.
+    # A scheduler of the original has replaced `step` of that instance.
     wrapped.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
     wrapped._base_class = optimizer.__class__
     wrapped._wrapped_optimizer = optimizer
@@ -79,7 +86,7 @@ def _wrapper(optimizer, communication, members, options):
     communication.param_groups = wrapped.param_groups
     communication.parameter_count = sum(len(group["params"]) for group in wrapped.param_groups)
     groups, state = wrapped.param_groups, wrapped.state
-    # The hook is the wrapper's too: both share the dict of hooks.
+    # The wrapper has the hook too, because both share the dict of hooks.
     if hasattr(optimizer, "_optimizer_load_state_dict_post_hooks"):
         optimizer.register_load_state_dict_post_hook(lambda loaded: put_back(loaded, groups, state))
     prepare_scalers()
@@ -87,7 +94,7 @@ def _wrapper(optimizer, communication, members, options):
 
 
 def _names_of(optimizer, named_parameters):
-    """{parameter: name} as given, and of all that the optimizer has."""
+    """{parameter: name} as given, and the same for the parameters of the optimizer."""
     if named_parameters is not None:
         named = list(named_parameters)
         if not all(isinstance(pair, tuple) for pair in named):
@@ -123,7 +130,7 @@ def _names_of(optimizer, named_parameters):
 
 
 def _wrap_copy(optimizer, names, passes, options, ranks):
-    """A DistributedOptimizer over the copy of an optimizer. `names`: of its parameters, in the order of its groups."""
+    """Wraps the copy of an optimizer. `names`: of its parameters, in the order of its groups."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     named = list(zip(names, parameters))
     by_name = dict(named)
@@ -141,17 +148,18 @@ def _wrap_copy(optimizer, names, passes, options, ranks):
 
 
 class _Distributed:
-    """The members that the new class has over those of the optimizer's own class."""
+    """The methods that the new class adds to those of the optimizer's own class."""
 
     @property
     def _parameter_names(self):
         return self._communication.names
 
     def _before_scaler(self):
-        """A GradScaler is about to look at the gradients."""
+        """Called before a GradScaler reads the gradients."""
         self._communication.before_scaler()
 
     def set_backward_passes_per_step(self, passes):
+        """Sets the number of backward passes before a reduction."""
         self._communication.passes = passes
         self._communication.start_over()
 
@@ -161,7 +169,7 @@ class _Distributed:
 
     @contextlib.contextmanager
     def skip_synchronize(self):
-        """Within it, step takes the gradients as they are: synchronize() has been called before."""
+        """A context in which step uses the gradients as they are, because synchronize() was called before."""
         self._communication.should_synchronize = False
         try:
             yield
@@ -169,27 +177,33 @@ class _Distributed:
             self._communication.should_synchronize = True
 
     def remove_hooks(self):
-        """Ends the reduction of gradients: step() raises from then on. The optimizer that was wrapped stays usable, and
-        shares its state and groups with this one."""
+        """Ends the reduction of gradients. step() raises RuntimeError afterwards.
+
+        The wrapped optimizer stays usable and shares its state and groups with this one.
+        """
         if self._communication.is_in_flight():
             self._communication.synchronize()
         self._communication.remove_hooks()
 
     def step(self, closure=None):
+        """Waits until all gradients are reduced, and steps. Returns the closure's loss, if there is one.
+
+        HorovodInternalError if a reduction fails. AssertionError if a gradient was changed during its reduction.
+        """
         communication = self._communication
         communication.check_hooks("step")
         synchronizes = communication.should_synchronize and not communication.synchronized_for_scaler
         if synchronizes and (closure is None or communication.is_in_flight()):
             if communication.synchronized and communication.is_active:
                 warnings.warn(
-                    "optimizer.step() called without optimizer.skip_synchronize() context after optimizer.synchronize(). "
-                    "This can cause training slowdown. You may want to consider using optimizer.skip_synchronize() context "
-                    "if you use optimizer.synchronize() in your code.",
+                    "optimizer.step() called without optimizer.skip_synchronize() context after "
+                    "optimizer.synchronize(). This can cause training slowdown. You may want to consider using "
+                    "optimizer.skip_synchronize() context if you use optimizer.synchronize() in your code.",
                     stacklevel=2,
                 )
             communication.synchronize()
         communication.synchronized = communication.synchronized_for_scaler = False
-        # A scheduler that was made with the optimizer before it was wrapped asks that one whether it has stepped.
+        # A scheduler of the wrapped optimizer checks whether that one has stepped.
         self._wrapped_optimizer._opt_called = True
         if closure is None:
             return self._base_class.step(self)
@@ -201,24 +215,27 @@ class _Distributed:
 
         return self._base_class.step(self, reduced_closure if synchronizes else closure)
 
-    # torch wraps the step of a class that says no such thing; the base class's is wrapped already, and once is enough.
+    # torch wraps `step` of classes without this attribute. The base class's `step` is wrapped already.
     step.hooked = True
 
     def zero_grad(self, set_to_none=True):
+        """Clears the gradients. AssertionError between backward() and step() or synchronize()."""
         if self._communication.is_in_flight():
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
                 "optimizer.synchronize(). This is prohibited as it can cause a race condition."
             )
         self._communication.synchronized = self._communication.synchronized_for_scaler = False
-        self._communication.start_over()  # passes that were accumulated are gone
+        self._communication.start_over()  # the accumulated passes are gone
         return self._base_class.zero_grad(self, set_to_none=set_to_none)
 
     def add_param_group(self, group):
+        """Adds a group, whose gradients are reduced too."""
         self._base_class.add_param_group(self, group)
         self._communication.adopt_new_parameters()
 
     def load_state_dict(self, *arguments, **options):
+        """Loads a state into the existing groups and state, which schedulers refer to."""
         groups, state = self.param_groups, self.state
         if self._communication.is_in_flight():
             self._communication.synchronize()
@@ -234,7 +251,7 @@ class _Distributed:
         return base, names, communication.passes, options, ranks
 
     def __deepcopy__(self, memo):
-        """A DistributedOptimizer of its own, over copies of the parameters."""
+        """A separate DistributedOptimizer over copies of the parameters."""
         base = copy.deepcopy(self._wrapped_optimizer, memo)
         process_set = self._communication.process_set
         ranks = None if process_set is global_process_set else process_set.ranks
@@ -245,7 +262,7 @@ class _Distributed:
         raise TypeError("a DistributedOptimizer cannot share its parameters with a copy; use copy.deepcopy")
 
     def __reduce_ex__(self, protocol):
-        """As what it wraps and how. It is wrapped again where it is loaded, which must be after init()."""
+        """Pickles the wrapped optimizer and the options. Loading wraps it again, which needs init() first."""
         process_set = self._communication.process_set
         ranks = None if process_set is global_process_set else process_set.ranks
         return _wrap_copy, self._copied(self._wrapped_optimizer, ranks)

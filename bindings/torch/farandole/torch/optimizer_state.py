@@ -1,4 +1,4 @@
-"""The state of an optimizer: loading it in place, and giving all ranks the same one."""
+"""The state of an optimizer: loading it in place, and broadcasting it."""
 
 import contextlib
 import pickle
@@ -11,8 +11,11 @@ from . import ops
 
 
 def put_back(optimizer, groups, state):
-    """After load_state_dict: the optimizer keeps its own list of groups, dict of each group and dict of state, with the
-    loaded values. Schedulers, and the other optimizer where one wraps the other, hold these objects."""
+    """After load_state_dict: restores the optimizer's own list of groups, group dicts and state dict, with the loaded
+    values.
+
+    Schedulers refer to these objects, and so does the other optimizer if one wraps the other.
+    """
     loaded = optimizer.param_groups
     if loaded is not groups:
         for own, new in zip(groups, loaded):
@@ -30,7 +33,7 @@ def put_back(optimizer, groups, state):
 
 @contextlib.contextmanager
 def keeping_groups(optimizer):
-    """Within it, load_state_dict changes the optimizer's groups in place."""
+    """A context in which load_state_dict changes the optimizer's groups in place."""
     groups, state = optimizer.param_groups, optimizer.state
     yield
     put_back(optimizer, groups, state)
@@ -40,7 +43,7 @@ def keeping_groups(optimizer):
 
 
 class _Place:
-    """Stands for a tensor in a state that travels as an object; the tensor is broadcast separately."""
+    """The place of a tensor in a state that is sent as an object. The tensor is broadcast separately."""
 
     def __init__(self, number, tensor):
         self.number = number
@@ -48,16 +51,18 @@ class _Place:
         self.dtype = tensor.dtype
         self.device_type = tensor.device.type
 
-    def room(self, optimizer):
-        """Memory for it where the optimizer's parameters are on this rank, if they are where the root's tensor is: tensors
-        of one broadcast all lie on the CPU, or all on devices."""
+    def empty_like_self(self, optimizer):
+        """Memory for the tensor, on the device of the optimizer's parameters if that has the type of the root's device.
+
+        The tensors of one broadcast are all on the CPU, or all on devices.
+        """
         own = (parameter.device for group in optimizer.param_groups for parameter in group["params"])
         device = next((one for one in own if one.type == self.device_type), self.device_type)
         return torch.empty(self.shape, dtype=self.dtype, device=device)
 
 
 class _Sealed:
-    """A value that load_state_dict does not look into: it cannot copy named tuples."""
+    """A value that load_state_dict does not inspect: it cannot copy named tuples."""
 
     def __init__(self, value):
         self.value = value
@@ -68,8 +73,10 @@ def _is_named_tuple(thing):
 
 
 def _mapped(thing, change):
-    """A copy of nested dicts, lists and tuples, in which `change` has replaced the values that it does not return as
-    they are."""
+    """A copy of nested dicts, lists and tuples with the values that `change` returns.
+
+    Values that it returns unchanged stay.
+    """
     changed = change(thing)
     if changed is not thing:
         return changed
@@ -124,9 +131,12 @@ def _unseal(state):
 
 
 def broadcast_optimizer_state(optimizer, root_rank, model=None):
-    """Gives all ranks root_rank's optimizer state and options. No optimizer is stepped to make state appear: ranks that
-    have none build it from what the root sends, and the root's own is only read. The optimizer keeps its groups, so
-    schedulers that were made for it before go on working. An error on one rank is raised on all."""
+    """Gives all ranks the optimizer state and options of rank `root_rank` of the world, in place.
+
+    No optimizer is stepped: ranks without a state build it from the root's, and the root's own state is only read. The
+    optimizer keeps its groups, so schedulers that were created for it stay valid. `model` is ignored. An error on one
+    rank is raised on all: ValueError for LBFGS, and for optimizers with different groups.
+    """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
     group = global_process_set.group("broadcast_optimizer_state")
@@ -150,7 +160,7 @@ def _broadcast(optimizer, root, root_rank, group):
     with _Agreed(group, "values") as agreed:
         if not is_root:
             skeleton = pickle.loads(data)
-            tensors = [place.room(optimizer) for place in _places(skeleton)]
+            tensors = [place.empty_like_self(optimizer) for place in _places(skeleton)]
     agreed.check()
     handles = [
         (ops.broadcast_async if is_root else ops.broadcast_async_)(tensor, root_rank, f"optimizer_state.{number}")
@@ -167,7 +177,7 @@ def _broadcast(optimizer, root, root_rank, group):
 
 
 class _Agreed:
-    """A part of the work that may fail on one rank. check() then raises the same ValueError on all ranks."""
+    """A context around work that may fail on one rank. check() then raises the same ValueError on all ranks."""
 
     def __init__(self, group, part):
         self.group = group
@@ -191,6 +201,6 @@ class _Agreed:
         if failed:
             rank, text = failed[0]
             raise errors.also(errors.InvalidArgumentError, ValueError)(
-                f"broadcast_optimizer_state: failed on rank {rank} ({text}); no rank has the root's state for certain: give "
-                "all ranks optimizers with the same groups of parameters"
+                f"broadcast_optimizer_state: failed on rank {rank} ({text}); the states of the ranks may "
+                "differ: give all ranks optimizers with the same groups of parameters"
             ) from self.cause

@@ -1,11 +1,11 @@
-"""Making ranks start alike: parameters, any object; the state of optimizers: optimizer_state.py."""
+"""Broadcasts of parameters and objects, which make ranks start with the same state. See also optimizer_state.py."""
 
 import math
 import pickle
 
 import torch
 
-from .. import core, errors, objects
+from .. import errors, objects
 from ..basics import global_process_set
 from . import ops
 from .optimizer_state import broadcast_optimizer_state  # noqa: F401
@@ -13,7 +13,7 @@ from .tensors import checked, fault_of
 
 
 def _reduce_tensor(tensor):
-    """For pickle: a plain tensor on the CPU by its memory, which is not copied. PyTorch's own way copies it twice."""
+    """For pickle: passes the memory of a plain CPU tensor without a copy. PyTorch's own method copies it twice."""
     is_plain = (
         tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous() and not tensor.is_quantized
         and not tensor.requires_grad and not tensor.is_conj() and not tensor.is_neg() and not tensor.__dict__
@@ -38,8 +38,11 @@ objects.reducers[torch.Tensor] = _reduce_tensor
 
 
 def broadcast_object(obj, root_rank=0, name=None, process_set=global_process_set):
-    """The object of rank `root_rank` of the world. It travels pickled, which is safe only because every connection of a
-    job is authenticated."""
+    """The object of rank `root_rank` of the world, on every rank of the set.
+
+    It is pickled, which is safe because every connection of a job is authenticated. HorovodInternalError if the
+    operation fails; all ranks raise if the root cannot pickle its object.
+    """
     group = process_set.group("broadcast_object")
     root = process_set.root(root_rank, "broadcast_object")
     try:
@@ -50,7 +53,7 @@ def broadcast_object(obj, root_rank=0, name=None, process_set=global_process_set
 
 
 def allgather_object(obj, name=None):
-    """The objects of all ranks, in rank order. They travel pickled, as broadcast_object's."""
+    """The list of all ranks' objects, in rank order. They are pickled, as by broadcast_object."""
     group = global_process_set.group("allgather_object")
     try:
         with group.blocking_name("allgather_object", name) as name:
@@ -70,8 +73,12 @@ def _named_tensors(params):
 
 
 def broadcast_parameters(params, root_rank):
-    """Gives all ranks root_rank's values: model.state_dict(), or model.named_parameters()."""
-    dense = []  # all are checked before the first is sent: a rank that raises in between makes the others wait
+    """Gives all ranks the values of rank `root_rank`, in place.
+
+    `params`: model.state_dict(), or model.named_parameters(). All are checked before the first is sent. ValueError for
+    values that are not tensors.
+    """
+    dense = []  # checked before the first is sent: the others would wait for a rank that raises in between
     for name, tensor in _named_tensors(params):
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"{name}: broadcast_parameters takes tensors, not {type(tensor).__name__}")

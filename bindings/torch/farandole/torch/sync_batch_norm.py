@@ -10,10 +10,11 @@ from . import ops
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Takes the place of torch.nn.BatchNorm1d, 2d and 3d: mean and variance are those of all ranks' samples.
+    """Replaces torch.nn.BatchNorm1d, 2d and 3d: mean and variance are those of all ranks' samples.
 
-    Batches may differ in size from rank to rank, and be empty. The gradients of weight and bias are of this rank's samples,
-    as those of every parameter: DistributedOptimizer combines them.
+    Batches may differ in size between ranks, and may be empty. The gradients of weight and bias are those of this
+    rank's samples, as for every parameter: DistributedOptimizer combines them. ValueError if there are fewer than two
+    samples per channel.
     """
 
     def __init__(self, num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True, **options):
@@ -30,6 +31,7 @@ class SyncBatchNorm(_BatchNorm):
         return 1.0 / float(self.num_batches_tracked)
 
     def forward(self, input):
+        """Normalises `input`, of shape (samples, features, ...). In training the statistics are those of all ranks."""
         if not self.training or not is_initialized() or size() == 1:
             return self._forward_alone(input)
         self._check_input_dim(input)
@@ -41,7 +43,7 @@ class SyncBatchNorm(_BatchNorm):
         return output
 
     def _forward_alone(self, input):
-        """As torch.nn.BatchNorm does it."""
+        """As torch.nn.BatchNorm."""
         self._check_input_dim(input)
         uses_batch = self.training or self.running_mean is None
         factor = 0.0
@@ -56,7 +58,7 @@ class SyncBatchNorm(_BatchNorm):
     def _track(self, mean, variance, count):
         self.num_batches_tracked.add_(1)
         factor = self.momentum
-        if factor is None:  # stays on the device, for which the host need not wait
+        if factor is None:  # stays on the device, so that the host need not wait
             factor = self.num_batches_tracked.to(self.running_mean.dtype).reciprocal()
         unbiased = variance * (count / (count - 1).clamp(min=1))
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), factor)
@@ -72,21 +74,23 @@ def _by_channel(vector, like):
 
 
 def _statistics_of_all(x):
-    """Mean, variance and number of samples of each channel over all ranks, from each rank's own: no precision is lost by
-    subtracting large sums."""
+    """Mean, variance and number of samples of each channel over all ranks.
+
+    They are combined from the statistics of each rank, so that no subtraction of large sums loses precision.
+    """
     dimensions = [0, *range(2, x.dim())]
     channels, mine = x.shape[1], x.numel() // x.shape[1]
     if mine:
         variance, mean = torch.var_mean(x, dimensions, correction=0)
     else:
         variance = mean = x.new_zeros(channels)
-    told = torch.cat([mean, variance, x.new_full((1,), mine)]).unsqueeze(0)
-    # One name for all layers of a width: a name that comes again costs agreement next to nothing.
+    own = torch.cat([mean, variance, x.new_full((1,), mine)]).unsqueeze(0)
+    # One name for all layers of a width: agreement on a repeated name is cheap.
     name = f"sync_batch_norm.{channels}.{x.dtype}"
-    all_told = ops.synchronize(ops.allgather_async(told, name))
-    means, variances, counts = all_told[:, :channels], all_told[:, channels:-1], all_told[:, -1:]
+    gathered = ops.synchronize(ops.allgather_async(own, name))
+    means, variances, counts = gathered[:, :channels], gathered[:, channels:-1], gathered[:, -1:]
     count = counts.sum()
-    # Only who has so few itself looks at the sum, for which the host waits on a device.
+    # Only a rank with few samples reads the sum, because reading it from a device makes the host wait.
     if mine < 2 and count < 2:
         raise ValueError("SyncBatchNorm expects more than 1 value per channel over all ranks when training")
     mean = (means * counts).sum(0) / count
@@ -107,7 +111,7 @@ class _Normalise(torch.autograd.Function):
         output = _normal(x, mean, scale)
         if weight is not None:
             output = output * _by_channel(weight.to(x.dtype), x) + _by_channel(bias.to(x.dtype), x)
-        # The input, which others keep, too, and not what is computed from it in more bits.
+        # Saves the input, which others keep too, and not the wider values computed from it.
         ctx.save_for_backward(input, weight, mean, scale, count)
         ctx.mark_non_differentiable(mean, variance, count)
         return output.to(input.dtype), mean, variance, count

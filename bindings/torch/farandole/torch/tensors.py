@@ -1,4 +1,4 @@
-"""From a tensor to the pointer, type and shape that the core takes, and back."""
+"""Conversion of tensors to the pointer, type and shape that the core takes, and back."""
 
 import torch
 
@@ -6,12 +6,12 @@ from .. import core, errors
 from ..basics import global_process_set
 from ..codes import DEVICE_CUDA, DTYPE_NAMES
 
-# The numbers of the types that both know; older versions of torch have fewer.
+# The numbers of the types that both support; older versions of torch have fewer.
 DTYPES = {getattr(torch, name): number for number, name in DTYPE_NAMES.items() if hasattr(torch, name)}
 
 
 def fault_of(tensor):
-    """Why a thing has no memory that the core could read, and what to give in its place; None where it may have."""
+    """The reason why an object has no memory that the core can read, with the remedy; None if it may have."""
     kind = type(tensor)
     if not isinstance(tensor, torch.Tensor):
         name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
@@ -22,12 +22,15 @@ def fault_of(tensor):
     if hasattr(tensor, "to_local"):
         return f"tensor is a {kind.__name__}, of which each rank holds a part; give that part, tensor.to_local()"
     if tensor.is_meta:
-        return "tensor is a meta tensor, which has a shape and no data; give it memory first, with torch.empty_like(..., device=)"
+        return (
+            "tensor is a meta tensor, which has a shape and no data; "
+            "give it memory first, with torch.empty_like(..., device=)"
+        )
     return None
 
 
 def with_memory(tensor):
-    """The tensor itself; InvalidArgumentError for what is none, or has no memory of its own."""
+    """Returns the tensor. InvalidArgumentError if it is not a tensor or has no memory."""
     fault = fault_of(tensor)
     if fault is not None:
         raise errors.InvalidArgumentError(fault)
@@ -35,7 +38,7 @@ def with_memory(tensor):
 
 
 def checked(tensor):
-    """The tensor itself, where the core can read its memory; InvalidArgumentError otherwise."""
+    """Returns the tensor if the core can read its memory. InvalidArgumentError otherwise."""
     if type(tensor) is not torch.Tensor or not tensor.is_cpu:
         with_memory(tensor)
     if tensor.dtype not in DTYPES:
@@ -52,7 +55,7 @@ def checked(tensor):
 
 
 def one_device(tensors):
-    """Groups run where their tensors are: that must be one place."""
+    """Raises unless all tensors are on one device."""
     if len({tensor.device for tensor in tensors}) > 1:
         raise errors.also(errors.InvalidArgumentError, errors.HorovodInternalError)(
             "Tensors in list must be on same device."
@@ -60,36 +63,36 @@ def one_device(tensors):
 
 
 def is_within_reach(tensor):
-    """Whether the core works with the tensor where it lies."""
+    """Whether the core can use the tensor without a copy."""
     return tensor.is_cpu or (tensor.device.type == "cuda" and core.can_use_device(DEVICE_CUDA, tensor.device.index))
 
 
 def within_reach(tensor):
-    """The tensor itself, or a copy on the CPU of one that lies on a device which the core does not know."""
+    """The tensor itself, or a copy on the CPU if it is on a device that the core does not support."""
     return tensor if is_within_reach(tensor) else tensor.detach().to("cpu")
 
 
 def on_host(tensor):
-    """The tensor in memory that the CPU reads: itself, or a copy of one that lies on a device."""
+    """The tensor itself, or a copy on the CPU if it is on a device."""
     return tensor if tensor.is_cpu else tensor.detach().to("cpu")
 
 
 def stream_of(tensors):
-    """The stream in whose order the tensors are now, which share a device; None where they are not on CUDA."""
+    """The current stream of the tensors' device; None if they are not on CUDA."""
     for tensor in tensors:
         return torch.cuda.current_stream(tensor.device) if tensor.is_cuda else None
     return None
 
 
 def catch_up(now, *others):
-    """What is queued on the stream `now` from here on comes after what the others have."""
+    """Orders later work of the stream `now` after the work that the other streams have queued."""
     for stream in others:
         if stream.cuda_stream != now.cuda_stream:
             now.wait_stream(stream)
 
 
 def place_of(tensor, stream=None):
-    """Where the core finds a tensor that is within its reach, and in which stream's order: the current one's."""
+    """The device and stream of a tensor for the core; None on the CPU. `stream`: the current one by default."""
     if tensor.is_cpu:
         return None
     stream = stream or torch.cuda.current_stream(tensor.device)
@@ -97,21 +100,24 @@ def place_of(tensor, stream=None):
 
 
 def from_memory(memory, shape, dtype, device):
-    """A tensor that looks into memory which the core has allocated, and keeps it."""
+    """A tensor over memory that the core has allocated. It keeps the memory alive."""
     if memory is None or 0 in shape:
         return torch.empty(shape, dtype=dtype, device=device)
     if hasattr(memory, "__cuda_array_interface__"):
-        # A copy, for the core cannot know on which streams the tensor will be used, nor until when.
+        # A copy, because the core does not know on which streams the tensor will be used, nor for how long.
         return torch.as_tensor(memory, device=device).view(dtype).view(shape).clone()
     return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(shape).to(device)
 
 
 def empty(*size, dtype=None, device="cpu", process_set=global_process_set):
-    """A tensor of zeros in memory that all ranks of the host map where they can: collectives on it need no copies between
-    them. It lives until it is freed, also after shutdown.
+    """A tensor of zeros in memory that all ranks of the host map, where possible. Collectives on it need no copies.
 
-    device: on a CUDA device it is memory of that, for operations by name of `process_set`, all of whose ranks call this in
-    one order and for as large a tensor; NCCL knows it, where it can, and works in it without copies."""
+    The memory lives until the tensor is freed, also after shutdown. `size` is a shape, as integers or as one sequence;
+    `dtype` is torch's default dtype by default.
+
+    With a CUDA `device` the memory is symmetric memory for named operations of `process_set`. All ranks of the set then
+    call this in the same order and for the same number of bytes. NCCL works in it without copies, where possible.
+    """
     shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
     dtype = dtype or torch.get_default_dtype()
     device = torch.device(device)

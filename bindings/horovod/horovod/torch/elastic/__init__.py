@@ -1,4 +1,4 @@
-"""Jobs that lose and win ranks: run, TorchState, ElasticSampler."""
+"""Jobs that lose and gain ranks: run, TorchState, ElasticSampler."""
 
 from farandole.torch.elastic import ElasticSampler, ObjectState, State, TorchState, run  # noqa: F401
 

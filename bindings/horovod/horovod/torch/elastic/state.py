@@ -1,4 +1,4 @@
-"""TorchState, and how its values are handled."""
+"""TorchState, and the handlers of its values."""
 
 from farandole.torch.elastic.state import (  # noqa: F401
     ModelStateHandler,

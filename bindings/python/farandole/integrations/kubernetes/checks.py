@@ -1,4 +1,4 @@
-"""Checks of manifests that need no schema: names, quantities, duplicates, what is mounted, what is required."""
+"""Checks of manifests that need no schema: names, quantities, duplicates, mounts and required fields."""
 
 from . import values
 
@@ -51,7 +51,7 @@ _WITHOUT_NAMESPACE = {
 
 
 def faults(documents):
-    """One line for each thing that is wrong, with the object's kind and name; an empty list if nothing is."""
+    """One line for each error, with the object's kind and name; an empty list if there is none."""
     found = []
     seen = set()
     for document in documents:
@@ -80,7 +80,7 @@ def _head(document):
 
 
 def _inside(place, path):
-    """What is wrong anywhere below: labels, lists with names, pods, quantities."""
+    """The errors in nested values: labels, lists with names, pods, quantities."""
     if isinstance(place, list):
         for number, entry in enumerate(place):
             yield from _inside(entry, f"{path}[{number}]")
@@ -176,7 +176,7 @@ def _resources(resources, path):
 
 
 def _rules(document):
-    """What one kind demands of its own fields."""
+    """The errors in the fields of one kind."""
     kind, spec = document.get("kind"), document.get("spec", {})
     if kind in ("Deployment", "StatefulSet", "DaemonSet"):
         labels = spec["template"]["metadata"].get("labels", {})

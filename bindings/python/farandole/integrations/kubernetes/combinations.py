@@ -1,4 +1,4 @@
-"""Options that cannot go together, and why."""
+"""Options that exclude each other, with the reasons."""
 
 from . import values
 from .errors import WrongCombination
@@ -112,6 +112,6 @@ def _check_kind(o):
 
 
 def check(o):
-    """WrongCombination where the options, read and completed, make no job that could run."""
+    """WrongCombination if the completed options make no job that can run."""
     _check_sizes(o)
     _check_kind(o)

@@ -1,4 +1,4 @@
-"""What stands beside a job: Service, ServiceAccount, PodDisruptionBudget, claims, NetworkPolicy, PodMonitor."""
+"""Objects beside a job: Service, ServiceAccount, PodDisruptionBudget, claims, NetworkPolicy, PodMonitor."""
 
 from .document import Item, Map
 from .names import INSTANCE, metadata, selector
@@ -102,7 +102,7 @@ def pod_monitor(o):
 
 
 def around(o, service=True, budget=True, leader_only=False):
-    """(before, after): the objects that stand before and after the job itself."""
+    """(before, after): the objects that precede and follow the job in the manifest."""
     before = [headless_service(o, role="leader" if leader_only else None)] if service else []
     if not o.service_account:
         before.append(service_account(o))

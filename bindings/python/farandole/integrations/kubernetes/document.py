@@ -1,4 +1,4 @@
-"""Documents of YAML: mappings whose entries carry comments, written the same way every time."""
+"""YAML documents: mappings whose entries have comments, in a deterministic form."""
 
 import json
 import re
@@ -8,13 +8,13 @@ from .errors import WrongCombination
 
 WIDTH = 100
 
-# What stays readable without quotes and is a string in every version of YAML.
+# Strings that need no quotes in any version of YAML.
 _PLAIN = re.compile(r"((--?)?[A-Za-z/$][A-Za-z0-9_./$()-]*(:[A-Za-z0-9_./$()-]+)*|\d+[KMGT]i)\Z")
 _WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf"}
 
 
 class Map(dict):
-    """A mapping in its written order. `note(key, why)` puts a comment above the entry."""
+    """A mapping in its written order. `note(key, why)` adds a comment above the entry."""
 
     def __init__(self, *entries, **more):
         super().__init__(*entries, **more)
@@ -114,7 +114,7 @@ def _sequence(values, indent):
             if getattr(value, "why", None):
                 lines += _comment(value.why, indent)
             body = _mapping(value, indent + 2)
-            # The dash stands before the first entry; a comment of that entry goes above it.
+            # The dash precedes the first entry; a comment of that entry precedes the dash.
             at = next(i for i, line in enumerate(body) if not line.lstrip().startswith("#"))
             lines += [line[2:] for line in body[:at]]
             lines.append(" " * indent + "- " + body[at][indent + 2 :])
@@ -125,7 +125,7 @@ def _sequence(values, indent):
 
 
 def render(documents, header=""):
-    """One text: the header as a comment, then each document. What is written is read back and compared."""
+    """One text: the header as a comment, then each document. The text is parsed again and compared."""
     parts = []
     if header:
         parts.append("\n".join(_comment(header, 0)))
@@ -148,7 +148,7 @@ def plain(value):
 
 
 def load(text):
-    """The documents of a text of YAML; a key given twice is an error."""
+    """The documents of a text of YAML; a duplicate key is an error."""
     yaml = _yaml()
 
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):

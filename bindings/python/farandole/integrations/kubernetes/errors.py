@@ -1,5 +1,5 @@
-"""The one error of the generator: why no manifest is printed, and what to do."""
+"""The error of the generator: the reason why no manifest is printed, and the remedy."""
 
 
 class WrongCombination(ValueError):
-    """Options that cannot work together; the text says why and what to do instead."""
+    """Options that exclude each other. The text names the reason and the remedy."""

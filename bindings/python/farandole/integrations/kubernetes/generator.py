@@ -1,4 +1,4 @@
-"""From options to the text of a manifest: built, overridden, checked, written."""
+"""From options to the text of a manifest: built, overridden, checked, and written."""
 
 from . import checks, katib, operators, plain_kinds, reading
 from .document import Map, load, render
@@ -29,7 +29,7 @@ def _step(place, part, path):
 
 
 def override(documents, path, text):
-    """--set Job.spec.backoffLimit=0: the first word is the kind, a number enters a list, '\\.' is a dot of a name."""
+    """--set Job.spec.backoffLimit=0: the first word is the kind, a number indexes a list, '\\.' is a dot in a name."""
     parts = [part.replace("\0", ".") for part in path.replace("\\.", "\0").split(".")]
     chosen = [document for document in documents if document["kind"].lower() == parts[0].lower()]
     if not chosen or len(parts) < 2:
@@ -58,8 +58,8 @@ def header(o):
         ]
     if o.elastic and o.kind in ("job", "deployment", "pytorchjob"):
         lines += [
-            f"Elastic: {o.min_nodes} to {o.max_nodes} pods. Who loses one goes on from the last commit, where the program "
-            "has commits (docs/elastic.md); else all ranks begin again from their checkpoint."
+            f"Elastic: {o.min_nodes} to {o.max_nodes} pods. Who loses one goes on from the last commit, where the "
+            "program has commits (docs/elastic.md); else all ranks begin again from their checkpoint."
         ]
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""Hardware of a pod, and where it is: devices, CPUs and memory, tolerations, node labels, one zone."""
+"""Hardware and placement of a pod: devices, CPUs and memory, tolerations, node labels, one zone."""
 
 from . import values
 from .document import Item, Map

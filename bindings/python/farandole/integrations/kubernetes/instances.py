@@ -1,11 +1,11 @@
-"""The table of instance types: how many GPUs and EFA devices each has."""
+"""The table of instance types, with the number of GPUs and EFA devices of each."""
 
 import difflib
 
 from .errors import WrongCombination
 
-# type: (accelerators, their resource, EFA devices). EFA counts: Karpenter's table, which is made from EC2's own.
-# p3.2xlarge, of many tutorials, has no EFA; of its family only p3dn.24xlarge has.
+# type: (accelerators, their resource, EFA devices). The EFA counts come from Karpenter's table, made from EC2's.
+# p3.2xlarge, common in tutorials, has no EFA; in its family only p3dn.24xlarge has.
 _NVIDIA, _NEURON, _NONE = "nvidia.com/gpu", "aws.amazon.com/neuron", ""
 TABLE = {
     "m5.xlarge": (0, _NONE, 0),

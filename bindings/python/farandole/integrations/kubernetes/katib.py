@@ -20,7 +20,7 @@ _TRAINER_CONDITIONS = {
 
 
 def _with_parameters(o):
-    """The same options, with the searched parameters behind the command."""
+    """The same options, with the searched parameters appended to the command."""
     other = copy.copy(o)
     other.command = [*o.command, *(f"--{name}=${{trialParameters.{name}}}" for name, *_ in o.parameter)]
     other.kind = o.trial
@@ -30,7 +30,7 @@ def _with_parameters(o):
 
 
 def _job_trial(o):
-    # All trials share one headless Service; each has pods of its own name in it.
+    # All trials share one headless Service, in which each has its own pod names.
     spec = indexed_job_spec(o, f"{_TRIAL}-0.{o.name}:{o.port_base}", o.name, 0)
     return (
         Map(apiVersion="batch/v1", kind="Job", spec=spec),

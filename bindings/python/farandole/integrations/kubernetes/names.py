@@ -1,10 +1,10 @@
-"""Names and labels by which the objects of a job belong together."""
+"""Names and labels that connect the objects of a job."""
 
 from .document import Map
 
 NAME = "app.kubernetes.io/name"
 INSTANCE = "app.kubernetes.io/instance"
-COMPONENT = "app.kubernetes.io/component"  # of a Deployment's job: leader or worker
+COMPONENT = "app.kubernetes.io/component"  # in a job of Deployments: leader or worker
 
 
 def labels(o, **more):

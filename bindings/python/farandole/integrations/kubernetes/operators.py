@@ -226,7 +226,7 @@ def trainjob(o):
 def ray_cluster_spec(o):
     def group(name, ports, env, with_devices):
         box = container(o, name, ["ray"], env, ports=ports, with_devices=with_devices)
-        del box["command"]  # KubeRay writes `ray start`
+        del box["command"]  # KubeRay sets `ray start`
         spec = pod_spec(o, [box], placed=with_devices)
         if not with_devices:
             for key in ("nodeSelector", "tolerations"):

@@ -1,4 +1,4 @@
-"""The options of `farandole kubernetes gen`, and the kinds that there are."""
+"""The options of `farandole kubernetes gen`, and its kinds."""
 
 import argparse
 
@@ -18,7 +18,7 @@ KINDS = {
     "katib": "Katib Experiment: random search with one of the above as its trial",
 }
 TRIALS = ["job", "pytorchjob", "mpijob", "trainjob"]
-PORTS = 64  # of the fixed range that begins with --port-base
+PORTS = 64  # the size of the fixed range that begins at --port-base
 
 
 class _Parser(argparse.ArgumentParser):

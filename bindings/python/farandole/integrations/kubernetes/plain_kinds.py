@@ -1,4 +1,4 @@
-"""Kinds that need no operator, and JobSet and LeaderWorkerSet: every pod the same, no launcher."""
+"""Kinds without an operator, JobSet and LeaderWorkerSet: all pods are equal, and there is no launcher."""
 
 from . import values
 from .companions import around
@@ -6,7 +6,7 @@ from .document import Item, Map
 from .names import COMPONENT, metadata, selector
 from .pods import container, pod_metadata, pod_spec, run_command, variables
 
-# Of `farandole run`: what no repetition cures, and what is another rank's fault.
+# Exit codes of `farandole run`: failures that a retry cannot cure, and failures that another rank caused.
 PERMANENT = [2, 64, 70, 78]
 COLLATERAL = [202, 203]
 
@@ -102,7 +102,7 @@ def statefulset(o):
 
 
 def deployment(o):
-    """Two Deployments: one pod that leads, which the Service names, and all others, which get numbers as they come."""
+    """Two Deployments: the leading pod, which the Service names, and the others, numbered in order of arrival."""
     before, after = around(o, leader_only=True)
     leader = _role(o, "leader", 1, ["--node-rank", "0"])
     leader["spec"].note(

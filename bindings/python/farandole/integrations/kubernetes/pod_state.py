@@ -1,4 +1,4 @@
-"""What a pod that kubectl shows is doing: its place among the others, its state, its code, and what that means."""
+"""The state of a pod as kubectl shows it: its place in the job, its state, its exit code, and their meaning."""
 
 import re
 
@@ -6,7 +6,7 @@ FAILED = 1
 
 
 def index_of(pod):
-    """What pods are ordered by: launcher or master first, then their index, then their name."""
+    """The sort key of pods: launcher or master first, then their index, then their name."""
     labels, name = pod["metadata"].get("labels", {}), pod["metadata"]["name"]
     role = labels.get("training.kubeflow.org/job-role") or labels.get("training.kubeflow.org/replica-type") or ""
     first = 0 if role in ("launcher", "master", "chief") or labels.get("ray.io/node-type") == "head" else 1
@@ -34,7 +34,7 @@ def _container_state(pod):
 
 
 def exit_code(pod):
-    """Of the pod's container; None while it has not ended."""
+    """The exit code of the pod's container; None while it runs."""
     ended = _container_state(pod).get("terminated")
     if ended:
         return ended.get("exitCode", FAILED)
@@ -43,7 +43,7 @@ def exit_code(pod):
 
 
 def state(pod):
-    """One word and, where something keeps the pod from running, the reason; None where only events can tell it."""
+    """One word, and the reason why the pod does not run. The reason is None if only events contain it."""
     current = _container_state(pod)
     waiting, ended = current.get("waiting"), current.get("terminated")
     if ended:
@@ -89,7 +89,7 @@ def _unscheduled(pod):
 
 
 def job_code(pods):
-    """The job's code: the first that is no other rank's fault, in order of rank; None while one still runs."""
+    """The job's exit code: the first, in rank order, that another rank did not cause; None while a pod runs."""
     codes = [exit_code(pod) for pod in pods]
     if not pods or any(code is None for code in codes):
         return None

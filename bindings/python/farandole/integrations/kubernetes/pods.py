@@ -1,4 +1,4 @@
-"""The pod of a job: what every kind has alike, with the reason for each setting."""
+"""The pod of a job: the settings that all kinds share, with their reasons."""
 
 from .document import Item, Map
 from .hardware import node_selector, one_zone, resources, tolerations
@@ -6,7 +6,7 @@ from .names import account, labels
 from .options import PORTS
 from .volumes import volumes
 
-LEAVING_S = 5  # of the pod's grace, for what ends after the ranks
+LEAVING_S = 5  # the part of the pod's grace period after the ranks have ended
 CONTROLLER_UID = "metadata.labels['batch.kubernetes.io/controller-uid']"
 
 
@@ -47,7 +47,7 @@ def key_secret(o):
 
 
 def has_controller_uid(o):
-    """Pods of a Job carry the Job's UID; JobSet and Trainer v2 make Jobs."""
+    """Whether pods have the UID of a Job. JobSet and Trainer v2 create Jobs."""
     return o.kind in ("job", "jobset", "trainjob") or (o.kind == "katib" and o.trial in ("job", "trainjob"))
 
 
@@ -64,7 +64,7 @@ def _job_key(o):
 
 
 def variables(o, nodes=None, rank_from=None):
-    """The variables of the ranks; `nodes`: FARANDOLE_NNODES as text, where the controller does not give the size."""
+    """The variables of the ranks; `nodes`: FARANDOLE_NNODES as text, if the controller does not set the size."""
     made = []
     if nodes:
         made.append(
@@ -134,7 +134,7 @@ def variables(o, nodes=None, rank_from=None):
 
 
 def container(o, name, command, env, ports=None, with_devices=True, **more):
-    """One container; `command` is all its words."""
+    """One container. `command` is the list of its words."""
     program = 2 if command[0] == "farandole" else 1
     made = Map(name=name, image=o.image, command=command[:program], args=command[program:])
     if not made["args"]:
@@ -159,7 +159,7 @@ def container(o, name, command, env, ports=None, with_devices=True, **more):
 def pod_spec(o, containers, restart="Never", subdomain=None, placed=True):
     made = Map()
     made.add("subdomain", subdomain, "With the headless Service of this name each pod has a name in DNS.")
-    made.add("restartPolicy", restart)  # None: the operator writes it, from its own field
+    made.add("restartPolicy", restart)  # None: the operator sets it from its own field
     made["terminationGracePeriodSeconds"] = o.grace
     made.note(
         "terminationGracePeriodSeconds",
@@ -194,7 +194,7 @@ def pod_spec(o, containers, restart="Never", subdomain=None, placed=True):
 
 
 def run_command(o, rendezvous=None, nodes=None, processes=True, place=()):
-    """`farandole run ... -- COMMAND`: the same in every pod."""
+    """`farandole run ... -- COMMAND`, which is equal in every pod."""
     words = ["farandole", "run"]
     if nodes:
         words += ["--nnodes", nodes]

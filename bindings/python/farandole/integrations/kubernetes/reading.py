@@ -1,4 +1,4 @@
-"""From words to what is wanted: options read, completed from the table of instances, and checked."""
+"""From words to options: read, completed from the table of instances, and checked."""
 
 import re
 import shlex
@@ -9,7 +9,7 @@ from .combinations import check
 from .errors import WrongCombination
 from .options import PORTS, parser
 
-# Kinds in which the number of pods may change, and why in the others it may not.
+# Kinds in which the number of pods may change, and the reasons why it may not in the others.
 ELASTIC = {"job", "deployment", "pytorchjob", "rayjob"}
 WHY_NOT_ELASTIC = {
     "jobset": "a JobSet is restarted as a whole",

@@ -1,4 +1,4 @@
-"""Values of Kubernetes: names, quantities, durations, and what is wrong with one that is not."""
+"""Values of Kubernetes: names, quantities and durations, and checks of them."""
 
 import re
 from fractions import Fraction
@@ -28,7 +28,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def quantity(text):
-    """The amount, or None for what is no quantity: 500m, 4, 1.5Gi, 2Ti."""
+    """The amount of a quantity such as 500m, 4, 1.5Gi or 2Ti; None for anything else."""
     found = _QUANTITY.match(str(text))
     return Fraction(found.group(1)) * _UNITS[found.group(2)] if found else None
 
@@ -42,7 +42,7 @@ def seconds(text):
 
 
 def fault_of_name(name, longest=63):
-    """What is wrong with a name that becomes part of a host name; None if nothing is."""
+    """The error in a name that becomes part of a host name; None if it is valid."""
     if len(name) > longest:
         return f"has {len(name)} characters and may have {longest}"
     if not _LABEL.match(name):

@@ -1,4 +1,4 @@
-"""Volumes of a pod: shared memory, claims that exist or are made, ConfigMaps."""
+"""Volumes of a pod: shared memory, existing or new claims, ConfigMaps."""
 
 from . import values
 from .document import Item, Map
@@ -21,7 +21,7 @@ def _split_mount(word, option, parts):
 
 
 def claims(o):
-    """The claims to make, as (name, size)."""
+    """The claims to create, as (name, size)."""
     made = [_split_mount(word, "--new-pvc", (3, 3)) for word in o.new_pvc]
     for name, _, size in made:
         if not values.quantity(size):

@@ -1,4 +1,4 @@
-"""`farandole kubernetes logs` and `status`: kubectl does the talking; here its answers are put in order."""
+"""`farandole kubernetes logs` and `status`: kubectl queries the cluster, and this module orders its output."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ from .names import INSTANCE
 from .pod_state import FAILED, exit_code, index_of, job_code, short_name, state
 
 KUBECTL_MISSING = 127
-_PATIENCE_S = 5  # between two looks at pods that are not there yet
+_PAUSE_S = 5  # between two queries for missing pods
 
 
 def parser(command):
@@ -85,7 +85,7 @@ def _table(kubectl, pods):
 
 
 def _await_pods(kubectl, o):
-    """The pods, as soon as all that exist have started; tells each reason to wait once."""
+    """Returns the pods as soon as all existing ones have started. Prints each reason to wait once."""
     ends, told = time.monotonic() + o.timeout, set()
     while True:
         pods = kubectl.pods()
@@ -104,7 +104,7 @@ def _await_pods(kubectl, o):
                 f"farandole kubernetes: the pods have not started within {o.timeout:g} s (--timeout)", file=sys.stderr
             )
             return None
-        time.sleep(min(_PATIENCE_S, max(0.0, o.timeout / 10)))
+        time.sleep(min(_PAUSE_S, max(0.0, o.timeout / 10)))
 
 
 def status(kubectl, o):
@@ -117,7 +117,7 @@ def status(kubectl, o):
         if pods is None:
             return FAILED
         while job_code(pods) is None:
-            time.sleep(_PATIENCE_S)
+            time.sleep(_PAUSE_S)
             pods = kubectl.pods()
     _table(kubectl, pods)
     code = job_code(pods)
@@ -131,7 +131,7 @@ def _read(stream, name, lines):
 
 
 def _merge(kubectl, o, pods):
-    """Every pod's lines as they come, each behind its rank; without --follow all of one pod, then the next."""
+    """Prints every pod's lines as they arrive, prefixed with the rank. Without --follow one pod after the other."""
     if not o.follow:
         for pod in pods:
             lines = queue.Queue()
@@ -178,7 +178,7 @@ def logs(kubectl, o):
     ends = time.monotonic() + o.timeout
     pods = kubectl.pods()
     while o.follow and job_code(pods) is None and time.monotonic() < ends:
-        time.sleep(1)  # a container's last line comes before its end
+        time.sleep(1)  # a container's last line precedes its end
         pods = kubectl.pods()
     code = job_code(pods)
     bad = [pod for pod in pods if exit_code(pod)]

@@ -1,34 +1,49 @@
-"""ElasticRayExecutor: what RayExecutor(min_workers=..., max_workers=...) is: workers come, are lost, and are replaced."""
+"""ElasticRayExecutor: RayExecutor(min_workers=..., max_workers=...), which replaces lost workers."""
 
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable
 
 from ...run import rank_error
 from . import ray_logger, worker
-from .coordinator import Coordinator, Door
-from .executor import RayExecutor, _Worker
+from .coordinator import Coordinator, CoordinatorClient
 from .failures import explain, is_death
+from .fixed_executor import FixedRayExecutor, _Worker
 from .needed import beside_driver, ray_module
 from .ray_logger import Listener
 
-_OTHERS_S = 1.0  # how long start() waits for more workers when the fewest are there
-_STORY_S = 3.0  # how long the others may take to come back too when the job cannot go on
+_OTHERS_S = 1.0  # how long start() waits for more workers after the fewest have begun
+_FAILURES_S = 3.0  # the time that the other workers have to return when the job cannot continue
 
 
-class ElasticRayExecutor(RayExecutor):
-    """RayExecutor whose function is made by farandole.elastic.run (horovod's: hvd.elastic.run).
+class ElasticRayExecutor(FixedRayExecutor):
+    """RayExecutor for functions that farandole.elastic.run has wrapped (horovod's: hvd.elastic.run).
 
-    Ray is asked for `max_workers` workers (None: as many as the cluster has room for when it starts), and start() returns
-    when `min_workers` are there. A worker that is lost or raises is replaced as soon as Ray has room; the others go on from
-    their last commit meanwhile, if they are `min_workers`, else wait for up to `elastic_timeout` seconds. `reset_limit`:
-    how many generations may follow the first (0: no limit).
+    Ray is asked for `max_workers` workers (None: as many as the cluster has resources for at the start), and start()
+    returns when `min_workers` have begun. A worker that is lost or raises is replaced as soon as Ray has resources. The
+    others continue from their last commit if at least `min_workers` are left; else they wait for up to
+    `elastic_timeout` seconds. `reset_limit`: how many generations may follow the first (0: no limit).
     """
 
-    def __init__(self, settings=None, num_workers=None, num_hosts=None, num_workers_per_host=1, cpus_per_worker=1,
-                 use_gpu=False, gpus_per_worker=None, use_current_placement_group=True, min_workers=None, max_workers=None,
-                 reset_limit=None, cooldown_range=None, elastic_timeout=600, override_discovery=True):  # fmt: skip
+    def __init__(
+        self,
+        settings=None,
+        num_workers=None,
+        num_hosts=None,
+        num_workers_per_host=1,
+        cpus_per_worker=1,
+        use_gpu=False,
+        gpus_per_worker=None,
+        use_current_placement_group=True,
+        min_workers=None,
+        max_workers=None,
+        reset_limit=None,
+        cooldown_range=None,
+        elastic_timeout=600,
+        override_discovery=True,
+    ):
         if num_workers or num_hosts:
             raise ValueError("RayExecutor: min_workers and max_workers take the place of num_workers and num_hosts")
         fewest = 1 if min_workers is None else min_workers
@@ -39,9 +54,9 @@ class ElasticRayExecutor(RayExecutor):
         super().__init__(settings, num_workers=fewest, cpus_per_worker=cpus_per_worker, use_gpu=use_gpu,
                          gpus_per_worker=gpus_per_worker)  # fmt: skip
         self._fewest, self._most, self._resets, self._timeout_s = fewest, max_workers, reset_limit or 0, elastic_timeout
-        self._crew: dict[int, Any] = {}  # worker: its actor
-        self._known: dict[int, worker.Facts] = {}  # of those that Ray has found room for
-        self._looking: dict = {}  # reference: the worker whose facts it will be
+        self._worker_actors: dict[int, Any] = {}  # worker: its actor
+        self._known: dict[int, worker.Facts] = {}  # of those that have begun
+        self._looking: dict = {}  # reference to a worker's facts: the worker
         self._count = self._wanted = 0
         self._prepared = ()
 
@@ -49,7 +64,7 @@ class ElasticRayExecutor(RayExecutor):
 
     def start(self, executable_cls: type | None = None, executable_args: Sequence | None = None,
               executable_kwargs: dict | None = None, extra_env_vars: dict[str, str] | None = None) -> None:  # fmt: skip
-        if self._crew:
+        if self._worker_actors:
             raise RuntimeError("RayExecutor: start() was called before; call shutdown() first")
         ray = ray_module("farandole.integrations.ray.RayExecutor")
         made_of = (executable_cls, tuple(executable_args or ()), dict(executable_kwargs or {}))
@@ -59,10 +74,11 @@ class ElasticRayExecutor(RayExecutor):
             for _ in range(self._wanted):
                 self._hire(ray)
             looking = list(self._looking)
-            there, _ = ray.wait(looking, num_returns=self._fewest, timeout=self.settings.placement_group_timeout_s)
-            if len(there) < self._fewest:
-                raise TimeoutError(f"RayExecutor: Ray found room for {len(there)} of {self._fewest} workers within "
-                                   f"{self.settings.placement_group_timeout_s:g} s; free are {ray.available_resources()} of "
+            begun, _ = ray.wait(looking, num_returns=self._fewest, timeout=self.settings.placement_group_timeout_s)
+            if len(begun) < self._fewest:
+                raise TimeoutError(f"RayExecutor: Ray found room for {len(begun)} of {self._fewest} workers within "
+                                   f"{self.settings.placement_group_timeout_s:g} s; free are "
+                                   f"{ray.available_resources()} of "
                                    f"{ray.cluster_resources()}")  # fmt: skip
             for one in ray.wait(looking, num_returns=len(looking), timeout=_OTHERS_S)[0]:
                 self._welcome(ray, one)
@@ -77,12 +93,12 @@ class ElasticRayExecutor(RayExecutor):
 
     def _hire(self, ray) -> None:
         actor = ray.remote(_ElasticWorker).options(num_cpus=self._cpus, num_gpus=self._gpus, max_restarts=0).remote()
-        self._crew[self._count] = actor
+        self._worker_actors[self._count] = actor
         self._looking[actor.begin.remote(*self._prepared)] = self._count
         self._count += 1
 
     def _welcome(self, ray, reference) -> int | None:
-        """A worker that has come; None where it was lost before it could begin, and another is asked for."""
+        """A worker that has begun. None if it was lost before, in which case another is started."""
         index = self._looking.pop(reference)
         try:
             self._known[index] = ray.get(reference)
@@ -95,15 +111,15 @@ class ElasticRayExecutor(RayExecutor):
             return None
 
     def _dismiss(self, ray, index: int) -> None:
-        ray.kill(self._crew.pop(index), no_restart=True)
+        ray.kill(self._worker_actors.pop(index), no_restart=True)
 
     def shutdown(self) -> None:
-        if self._crew:
+        if self._worker_actors:
             self._end()
 
     def _end(self) -> None:
         ray = ray_module("farandole.integrations.ray.RayExecutor")
-        for index in list(self._crew):
+        for index in list(self._worker_actors):
             self._dismiss(ray, index)
         self._looking, self._known = {}, {}
 
@@ -111,7 +127,7 @@ class ElasticRayExecutor(RayExecutor):
 
     def run(self, fn: Callable, args: Sequence | None = None, kwargs: dict | None = None,
             callbacks: Sequence[Callable] | None = None) -> list:  # fmt: skip
-        """As RayExecutor's; the results are those of the ranks that were there at the end."""
+        """As FixedRayExecutor.run. The results are those of the ranks of the last generation."""
         return self._job((fn, tuple(args or ()), dict(kwargs or {})), callbacks)
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callable] | None = None) -> list:
@@ -119,7 +135,7 @@ class ElasticRayExecutor(RayExecutor):
 
     def run_remote(self, *_, **__):
         raise NotImplementedError(
-            "RayExecutor: with min_workers or max_workers somebody must replace workers: call run()"
+            "RayExecutor: with min_workers or max_workers the driver must replace workers: call run()"
         )
 
     def execute_single(self, fn):
@@ -128,7 +144,7 @@ class ElasticRayExecutor(RayExecutor):
         )
 
     def _job(self, task: tuple, callbacks: Sequence[Callable] | None) -> list:
-        if not self._crew:
+        if not self._worker_actors:
             raise RuntimeError("RayExecutor: there are no workers; call start() first")
         job = _Job(self, task, Listener(callbacks) if callbacks else None)
         try:
@@ -141,7 +157,7 @@ class ElasticRayExecutor(RayExecutor):
 
 
 class _Job:
-    """One call of a function on workers that come and go."""
+    """One call of a function on workers that are lost and replaced."""
 
     def __init__(self, executor: ElasticRayExecutor, task: tuple, listener: Listener | None):
         self.executor, self.listener = executor, listener
@@ -160,12 +176,12 @@ class _Job:
         self.late = self.coordinator.late.remote()
         self.running: dict = {}  # reference: worker
         self.values: dict[int, Any] = {}
-        self.failures: dict[int, dict[int, tuple]] = {}  # by generation and rank: where it was, and the error
+        self.failures: dict[int, dict[int, tuple]] = {}  # by generation and rank: its place, and the error
         self.over: str | None = None
         self.deadline: float | None = None
 
     def run(self) -> list:
-        while len(self.executor._crew) < self.executor._wanted:  # some were ended with the call before
+        while len(self.executor._worker_actors) < self.executor._wanted:  # the call before ended some
             self.executor._hire(self.ray)
         known = list(self.executor._known)
         self.ray.get([self.coordinator.start.remote(one, self.executor._known[one]) for one in known])
@@ -173,9 +189,9 @@ class _Job:
             self.begin(one)
         while self.running:
             left = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
-            heard = [self.listener.heard] if self.listener else []
+            logged = [self.listener.values] if self.listener else []
             coming = [] if self.over else list(self.executor._looking)
-            ready, _ = self.ray.wait([*self.running, *coming, *heard, self.late], num_returns=1, timeout=left)
+            ready, _ = self.ray.wait([*self.running, *coming, *logged, self.late], num_returns=1, timeout=left)
             if not ready:
                 break
             self.take(ready[0])
@@ -185,20 +201,20 @@ class _Job:
         ranks = self.ray.get(self.coordinator.ranks.remote())
         if self.over is None and all(one in self.values for one in ranks):
             return [self.values[one] for one in ranks]
-        raise self.story()
+        raise self.failure()
 
     def begin(self, index: int) -> None:
-        board = self.listener and self.listener.board
-        actor = self.executor._crew[index]
-        self.running[actor.run_elastic.remote(self.coordinator, index, self.more, board, self.task)] = index
+        buffer = self.listener and self.listener.buffer
+        actor = self.executor._worker_actors[index]
+        self.running[actor.run_elastic.remote(self.coordinator, index, self.more, buffer, self.task)] = index
 
     def take(self, one) -> None:
         executor, ray = self.executor, self.ray
         if one == self.late:
             self.late = self.coordinator.late.remote()
             for index in ray.get(one):
-                if index in executor._crew:
-                    ray.kill(executor._crew[index], no_restart=True)  # its function fails then
+                if index in executor._worker_actors:
+                    ray.kill(executor._worker_actors[index], no_restart=True)  # its function fails
         elif one in executor._looking:
             index = executor._welcome(ray, one)
             if index is not None:
@@ -217,31 +233,27 @@ class _Job:
             error = failure
         generation, rank, over = ray.get(self.coordinator.end.remote(index, error is None))
         if over and not self.over:
-            self.over, self.deadline = over, time.monotonic() + _STORY_S
+            self.over, self.deadline = over, time.monotonic() + _FAILURES_S
         if error is None:
             return
         place = executor._known.pop(index).name()
         self.failures.setdefault(generation, {})[index if rank is None else rank] = (place, error)
         executor._dismiss(ray, index)
-        if (
-            not self.over and not self.values and (rank is not None or is_death(error))
-        ):  # else the next would raise it too
+        # A worker that raised before it had a rank is not replaced: the next one would raise the same.
+        if not self.over and not self.values and (rank is not None or is_death(error)):
             executor._hire(ray)
 
-    def story(self) -> Exception:
-        """Those of the last generation that failed are to blame."""
+    def failure(self) -> Exception:
+        """The exception to raise. Its cause is the first failure of the last generation that had one."""
         if not self.failures:
             return rank_error(-1, f"the elastic job ended: {self.over}")
         last = self.failures[max(self.failures)]
         errors = {rank: error for rank, (_, error) in last.items()}
-        told = explain(errors, lambda rank: last[rank][0] if rank in last else "its node", None)
-        return rank_error(told.rank, f"{told.text}\nthe elastic job ended: {self.over}", told.__cause__)
+        cause = explain(errors, lambda rank: last[rank][0] if rank in last else "its node", None)
+        return rank_error(cause.rank, f"{cause.text}\nthe elastic job ended: {self.over}", cause.__cause__)
 
     def end(self) -> None:
         self.ray.kill(self.coordinator)
-
-
-RayExecutor._elastic = ElasticRayExecutor
 
 
 class _ElasticWorker(_Worker):
@@ -249,8 +261,8 @@ class _ElasticWorker(_Worker):
         self.prepare(*prepared)
         return worker.look()
 
-    def run_elastic(self, coordinator, index: int, more: dict[str, str], board: Any, task: tuple) -> Any:
+    def run_elastic(self, coordinator, index: int, more: dict[str, str], buffer: Any, task: tuple) -> Any:
         function, args, kwargs = task
         given = (self._executable,) if args is None else args
-        with ray_logger.telling(board):
-            return worker.run_elastic(Door(coordinator, index), more, lambda: function(*given, **kwargs))
+        with ray_logger.forwarding(buffer):
+            return worker.run_elastic(CoordinatorClient(coordinator, index), more, lambda: function(*given, **kwargs))

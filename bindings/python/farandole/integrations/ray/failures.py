@@ -1,9 +1,10 @@
-"""Failures: which of several workers' failures was the first cause, and how it is told."""
+"""Failures: finds the first cause among the failures of several workers, and words it."""
 
 from __future__ import annotations
 
 import re
-from typing import Callable, Mapping
+from collections.abc import Mapping
+from typing import Callable
 
 from ... import errors
 from ...run import RankError, rank_error
@@ -11,7 +12,7 @@ from .worker import place
 
 
 def is_collateral(error: BaseException | None, rank: int) -> bool:
-    """Whether `error` of `rank` only says that another rank failed, as far as it can tell."""
+    """Whether `error` of `rank` only reports that another rank failed."""
     while error is not None:
         if isinstance(error, errors.Error) and error.culprit_rank not in (-1, rank):
             return True
@@ -22,9 +23,14 @@ def is_collateral(error: BaseException | None, rank: int) -> bool:
 
 
 def first_cause(failures: Mapping[int, BaseException]) -> int:
-    """The rank that failed first, given what came back from each that failed, in order of arrival: one that died, or the
-    first whose error blames nobody else, or whom the first one blames."""
-    for rank, error in sorted(failures.items(), key=lambda one: not is_death(one[1])):  # stable: else as they arrived
+    """The rank that failed first, given the error of each failed rank in order of arrival.
+
+    It is a rank that died; else the first whose error does not report another rank; else the rank that the first error
+    reports.
+    """
+    for rank, error in sorted(
+        failures.items(), key=lambda one: not is_death(one[1])
+    ):  # stable: in order of arrival otherwise
         if not is_collateral(error, rank):
             return rank
     rank, error = next(iter(failures.items()))
@@ -36,11 +42,11 @@ def first_cause(failures: Mapping[int, BaseException]) -> int:
 
 
 def explain(failures: Mapping[int, BaseException], place_of: Callable[[int], str], size: int | None) -> RankError:
-    """The exception to raise, given where each rank is. Its `__cause__` is what the worker raised."""
+    """The exception to raise. `place_of` returns a rank's place. `__cause__` is the exception of the worker."""
     rank = first_cause(failures)
     error = failures.get(rank)
     where = f"rank {rank}" + (f" of {size}" if size else "") + f" on {place_of(rank)}"
-    others = [f"rank {one} says: {_last_line(own(failure))}" for one, failure in failures.items() if one != rank][:1]
+    others = [f"rank {one} reports: {_last_line(own(failure))}" for one, failure in failures.items() if one != rank][:1]
     if error is None:
         return rank_error(rank, "; ".join([f"{where} was lost", *others]), own(next(iter(failures.values()))))
     if is_death(error):
@@ -50,9 +56,11 @@ def explain(failures: Mapping[int, BaseException], place_of: Callable[[int], str
 
 
 def place_in(error: BaseException | None) -> str:
-    """Where a worker of Ray Train was, as far as it is said in the words about its end."""
+    """The place of a worker of Ray Train, as far as the text of its error contains it."""
     text = str(error)
-    if noted := re.search(r"^in (\S+ \(\S+, Ray's node \w+, process \d+\))$", text, re.M):  # of the worker itself
+    if noted := re.search(
+        r"^in (\S+ \(\S+, Ray's node \w+, process \d+\))$", text, re.M
+    ):  # the note that the worker added
         return noted[1]
     words = ("hostname", "node_ip", "node_id", "ip", "pid")
     found = {word: re.search(rf"\b{word}[:=] ?'?([\w.:-]+)", text) for word in words}
@@ -62,13 +70,13 @@ def place_in(error: BaseException | None) -> str:
 
 
 def is_death(error: BaseException) -> bool:
-    """Whether Ray lost the worker, rather than that something was raised in it."""
+    """Whether Ray lost the worker. False if the worker raised an exception."""
     names = {kind.__name__ for kind in type(own(error)).__mro__}
     return not names.isdisjoint(("RayActorError", "OutOfMemoryError", "NodeDiedError"))
 
 
 def how_it_died(error: BaseException) -> str:
-    """One sentence of the many that Ray has for it."""
+    """The sentence of Ray's error that names the cause of a death."""
     text = str(error)
     found = re.search(r"The actor is dead because (.*)", text, re.S)
     text = (found[1] if found else text).split(" Some common causes include")[0]
@@ -76,7 +84,7 @@ def how_it_died(error: BaseException) -> str:
 
 
 def own(error: BaseException) -> BaseException:
-    """What was raised in the worker, or how Ray lost it, out of Ray's wrappings."""
+    """The exception of the worker, or Ray's error about its loss, without the exceptions that Ray wraps around it."""
     for wrapped in ("cause", "health_check_failure", "_base_exc"):
         inner = getattr(error, wrapped, None)
         if isinstance(inner, BaseException):

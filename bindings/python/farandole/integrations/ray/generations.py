@@ -1,26 +1,28 @@
-"""Generations: which workers of an elastic RayExecutor are the ranks of the next world. Pure: no Ray, no clock, no network.
+"""Generations: which workers of an elastic RayExecutor are the ranks of the next world.
 
-A worker is running from the moment when it is given the function. It asks for a generation when it comes to init(), and
-again when the one it belonged to has failed or is to change. The next generation begins when all asked that can be waited
-for: the members of the last one that are left (before the first: all that are running), as soon as they are enough.
+The class is pure: no Ray, no clock, no network. A worker runs from the moment when it is given the function. It asks
+for a generation in init(), and again when its generation has failed or is to change. The next generation begins when
+all remaining members of the last one have asked (before the first: all running workers), as soon as they are enough.
 
-    generation 1   workers 0 1 2     worker 1 dies, worker 3 comes in its place; 0 and 2 have asked, and go on
-    generation 2   workers 0 2       3 asks; 0 and 2 are told, and ask at their next commit
-    generation 3   workers 0 2 3     the first is who has held the state longest
+    generation 1   workers 0 1 2     worker 1 dies and worker 3 replaces it; 0 and 2 ask at once and continue
+    generation 2   workers 0 2       worker 3 asks; 0 and 2 are notified and ask at their next commit
+    generation 3   workers 0 2 3     rank 0 is the worker that has held the state longest
 """
 
 from __future__ import annotations
 
-from typing import Hashable, Sequence
+from collections.abc import Hashable, Sequence
 
 
 class Generations:
+    """The state of one job: its running workers, its requests, and the members of its last generation."""
+
     def __init__(self, fewest: int, most: int, resets: int = 0):
-        self.fewest, self.most, self.resets = fewest, most, resets  # no limit of resets: 0
+        self.fewest, self.most, self.resets = fewest, most, resets  # resets: 0 means no limit
         self.number = 0  # of the generation that runs
-        self.members: list[int] = []  # its workers that are left, who has held the state longest first
+        self.members: list[int] = []  # its remaining workers; the first has held the state longest
         self.over: str | None = None  # why no generation follows
-        self.finished = False  # somebody has returned
+        self.finished = False  # a worker has returned
         self._running: dict[int, Hashable] = {}  # worker: its node
         self._asked: list[int] = []
 
@@ -32,7 +34,7 @@ class Generations:
             self._asked.append(worker)
 
     def end(self, worker: int, well: bool) -> None:
-        """It has returned, or it is lost. `over` tells whether the job can go on."""
+        """The worker has returned (`well`) or is lost. Sets `over` if the job cannot continue."""
         self._running.pop(worker, None)
         if worker in self._asked:
             self._asked.remove(worker)
@@ -52,20 +54,20 @@ class Generations:
             self.over = "a worker failed before all had met in init()"
 
     def awaited(self) -> list[int]:
-        """Who has not asked, and is waited for."""
+        """The workers that have not asked, and that the next generation waits for."""
         return [one for one in (self.members if self.number else self._running) if one not in self._asked]
 
     def has_newcomers(self) -> bool:
-        """Whether members should ask, for others to join them."""
-        room = self.most - len(self.members)
-        return self.number > 0 and room > 0 and any(one not in self.members for one in self._asked)
+        """Whether members should ask again, so that others can join them."""
+        vacancies = self.most - len(self.members)
+        return self.number > 0 and vacancies > 0 and any(one not in self.members for one in self._asked)
 
     def is_due(self) -> bool:
-        """Whether somebody waits for a generation that members are to begin."""
+        """Whether a member, or any worker before the first generation, waits for the next generation."""
         return any(one in self._asked for one in self.members) or self.number == 0 and bool(self._asked)
 
     def next(self) -> list[int] | None:
-        """The workers of the generation that begins now, in rank order; None where some are still waited for."""
+        """Begins the next generation and returns its workers in rank order. None if it cannot begin yet."""
         if self.over or self.finished or not self._asked or self.awaited():
             return None
         others = [one for one in self._asked if one not in self.members]
@@ -81,6 +83,6 @@ class Generations:
         return list(self.members)
 
     def _by_node(self, ranks: Sequence[int]) -> list[int]:
-        """Ranks of one node are neighbours; the first stays the first."""
+        """Makes ranks of one node consecutive. The first worker stays the first."""
         nodes = list(dict.fromkeys(self._running[one] for one in ranks))
         return sorted(ranks, key=lambda one: nodes.index(self._running[one]))

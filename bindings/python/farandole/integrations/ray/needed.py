@@ -1,11 +1,14 @@
-"""Needed: Ray, or an error that says how to get it; and what runs beside the driver."""
+"""Imports of Ray that fail with an installation hint, and actors on the driver's node."""
 
 import importlib
 from types import ModuleType
 
 
 def ray_module(user: str, name: str = "ray", package: str = "ray") -> ModuleType:
-    """The module `name` of Ray. ImportError where it is not installed: `user` needs it, and pip calls it `package`."""
+    """Imports and returns the module `name` of Ray.
+
+    ImportError if it is not installed. The text names `user`, which needs it, and `package`, its name for pip.
+    """
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -13,7 +16,10 @@ def ray_module(user: str, name: str = "ray", package: str = "ray") -> ModuleType
 
 
 def beside_driver(ray: ModuleType, kind: type, *arguments):
-    """An actor of this class on the driver's node, where there is no more to lose. It takes no core."""
+    """Starts an actor of class `kind` on the driver's node, so that only the loss of the driver loses it.
+
+    The actor reserves no core.
+    """
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)

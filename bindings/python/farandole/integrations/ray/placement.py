@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Hashable, Sequence
 
 
 @dataclass(frozen=True)
-class Seat:
-    """Where a rank is among the others. Nodes may have different numbers of ranks: `cross_size` counts the nodes that have
-    a rank of this local rank, and `cross_rank` is this node's place among them, as in Horovod."""
+class Member:
+    """The numbers of one rank among all ranks.
+
+    Nodes may have different numbers of ranks. As in Horovod, `cross_size` counts the nodes that have a rank of this
+    local rank, and `cross_rank` is this node's index among them.
+    """
 
     rank: int
     size: int
@@ -20,9 +23,15 @@ class Seat:
     cross_size: int
 
 
+Seat = Member  # the former name
+
+
 def by_node(nodes: Sequence[Hashable], devices: Sequence[Sequence[str]] | None = None) -> list[int]:
-    """The order in which workers get their ranks: node by node, nodes as they first appear, and within a node by the first
-    device of each, then as given. Element k is the worker that becomes rank k."""
+    """The order in which workers get their ranks: element k is the worker that becomes rank k.
+
+    Nodes come in the order of their first appearance. Within a node workers come by their first device, then in the
+    given order. `nodes` and `devices` have one entry for each worker.
+    """
     first = {}
     for node in nodes:
         first.setdefault(node, len(first))
@@ -34,23 +43,25 @@ def by_node(nodes: Sequence[Hashable], devices: Sequence[Sequence[str]] | None =
     return sorted(range(len(nodes)), key=lambda worker: (first[nodes[worker]], device(worker), worker))
 
 
-def number(nodes: Sequence[Hashable]) -> list[Seat]:
-    """The seats of ranks 0, 1, 2..., given the node of each. Ranks of a node need not be consecutive."""
+def number(nodes: Sequence[Hashable]) -> list[Member]:
+    """The members of ranks 0, 1, 2..., given the node of each. Ranks of a node need not be consecutive."""
     sizes = Counter(nodes)
     first = list(dict.fromkeys(nodes))
     seen = Counter()
-    seats = []
+    members = []
     for rank, node in enumerate(nodes):
         local = seen[node]
         seen[node] += 1
         across = [one for one in first if sizes[one] > local]
-        seats.append(Seat(rank, len(nodes), local, sizes[node], across.index(node), len(across)))
-    return seats
+        members.append(Member(rank, len(nodes), local, sizes[node], across.index(node), len(across)))
+    return members
 
 
 def visible_devices(nodes: Sequence[Hashable], devices: Sequence[Sequence[str]]) -> list[list[str]]:
-    """What each rank is to see: the devices of all ranks of its node, those of local rank 0 first, so that device
-    `local_rank` is its own where each has one."""
+    """The devices that each rank is to see: those of all ranks of its node, in one order.
+
+    Where each rank has one device, device number `local_rank` is the rank's own.
+    """
     union: dict[Hashable, dict[str, None]] = {}
     for node, own in zip(nodes, devices):
         union.setdefault(node, {}).update(dict.fromkeys(sorted(own, key=_as_number)))
@@ -58,5 +69,5 @@ def visible_devices(nodes: Sequence[Hashable], devices: Sequence[Sequence[str]])
 
 
 def _as_number(name: str) -> tuple:
-    """Devices by number; names that are none (UUIDs) behind them."""
+    """Sorts devices by number. Names that are not numbers (UUIDs) come last."""
     return (0, int(name), "") if str(name).isdigit() else (1, 0, str(name))

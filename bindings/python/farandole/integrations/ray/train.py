@@ -1,4 +1,4 @@
-"""Ray Train: its workers as ranks of farandole, by the interface that Ray Train has for backends."""
+"""Ray Train: its workers as ranks of farandole, through Ray Train's interface for backends."""
 
 from __future__ import annotations
 
@@ -17,58 +17,64 @@ _USER, _PACKAGE = "farandole.integrations.ray.FarandoleTrainer", "ray[train]>=2.
 ray = ray_module(_USER, package=_PACKAGE)
 train = ray_module(_USER, "ray.train", _PACKAGE)
 Backend = ray_module(_USER, "ray.train.backend", _PACKAGE).Backend
-# Of the two classes of this name in Ray it is the one that TorchTrainer is made of.
+# Ray has two classes of this name. This one is the base class of TorchTrainer.
 DataParallelTrainer = ray_module(_USER, "ray.train.v2.api.data_parallel_trainer", _PACKAGE).DataParallelTrainer
 
-_LEAVE_S = 5.0  # how long workers that are to end may take to say good-bye
+_LEAVE_S = 5.0  # the time that workers have for an orderly shutdown
 
 
 @contextlib.contextmanager
 def _world():
-    """Around the function that a worker runs. One that raises keeps its world: Ray ends its process, and the others then
-    name it and not its good-bye."""
+    """Around the function that a worker runs.
+
+    If the function raises, the world stays: Ray ends the process, and the other ranks then report its loss and not an
+    orderly shutdown.
+    """
     try:
         yield
     except BaseException as error:
-        if hasattr(
-            error, "add_note"
-        ):  # Python 3.11; the place is then in the traceback, where RankFailedError finds it
+        if hasattr(error, "add_note"):  # Python 3.11: RankFailedError finds the place in the traceback
             error.add_note(f"in {worker.look().name()}")
         raise
     worker.leave()
 
 
 class _FarandoleBackend(Backend):
-    """What Ray Train does before and after the workers run. It keeps nothing between them: a restart has its own key."""
+    """The steps of Ray Train before and after the workers run. It has no state: each restart has its own key."""
 
-    share_cuda_visible_devices = True  # as ranks of one host need: device `local_rank` is a rank's own
+    share_cuda_visible_devices = True  # so that device `local_rank` is a rank's own
 
     def on_start(self, worker_group, backend_config: FarandoleConfig) -> None:
         facts = worker_group.execute(worker.look)
-        seats = number([one.node for one in facts])  # Ray Train has given the ranks, node by node
-        place = worker_group.execute_single(0, worker.choose_place, [one.host for one in facts], facts[0].address)
+        members = number([one.node for one in facts])  # Ray Train has assigned the ranks, node by node
+        rendezvous = worker_group.execute_single(
+            0, worker.choose_rendezvous, [one.host for one in facts], facts[0].address
+        )
         key = worker.Secret(secrets.token_hex(32))
-        ray.get([worker_group.execute_single_async(seat.rank, worker.sit, seat, place, key, backend_config.variables())
-                 for seat in seats])  # fmt: skip
+        more = backend_config.variables()
+        ray.get([worker_group.execute_single_async(one.rank, worker.set_member, one, rendezvous, key, more)
+                 for one in members])  # fmt: skip
 
     def on_shutdown(self, worker_group, backend_config: FarandoleConfig) -> None:
         leaving = worker_group.execute_async(worker.leave)
-        ray.wait(leaving, num_returns=len(leaving), timeout=_LEAVE_S)  # who has died does not come, and need not
+        ray.wait(leaving, num_returns=len(leaving), timeout=_LEAVE_S)  # dead workers never return
 
 
 @dataclass
 class FarandoleConfig(train.BackendConfig):
-    """Makes the workers of a trainer of Ray Train one world of farandole: `backend_config` of DataParallelTrainer,
-    `torch_config` of TorchTrainer. The function that they run calls `farandole.init()`, or that of `farandole.torch`.
+    """Makes the workers of a Ray Train trainer one world of farandole.
 
-    `start_timeout_s`: seconds in which all ranks must arrive in init(), else those that came raise TimeoutError and name
-    the missing. `interfaces`: which network interfaces' addresses are offered, as FARANDOLE_INTERFACES; None: as in the
-    worker's environment.
+    It is the `backend_config` of DataParallelTrainer or the `torch_config` of TorchTrainer. The function that the
+    workers run calls `farandole.init()` or `farandole.torch.init()`.
+
+    `start_timeout_s`: seconds in which all ranks must arrive in init(). Later, the ranks that have arrived raise
+    TimeoutError, which names the missing ones. `interfaces`: the network interfaces to use, as FARANDOLE_INTERFACES.
+    None leaves the value of the worker's environment.
     """
 
     start_timeout_s: float | None = None
     interfaces: str | None = None
-    backend = "farandole"  # TorchTrainer asks for it
+    backend = "farandole"  # TorchTrainer reads it
 
     @property
     def backend_cls(self):
@@ -82,18 +88,18 @@ class FarandoleConfig(train.BackendConfig):
         return {"start_timeout_s": self.start_timeout_s, "interfaces": self.interfaces}
 
     def variables(self) -> dict[str, str]:
-        """What the workers' environments get beside their seats."""
+        """Further variables of the workers' environments."""
         return worker.settings(self.start_timeout_s, self.interfaces)
 
 
 class RankFailedError(RankError, train.WorkerGroupError):
-    """What FarandoleTrainer.fit() raises: Ray Train's own error, with the rank that failed first, where, and of what."""
+    """FarandoleTrainer.fit() raises this: Ray Train's error with the first rank that failed, its node and the cause."""
 
     def __init__(self, error: train.WorkerGroupError, size: int | None):
         train.WorkerGroupError.__init__(self, str(error), error.worker_failures)
         self._of, self._size = error, size
-        told = explain(error.worker_failures, lambda rank: place_in(error.worker_failures.get(rank)), size)
-        self.rank, self.text, self.__cause__ = told.rank, told.text, told.__cause__
+        cause = explain(error.worker_failures, lambda rank: place_in(error.worker_failures.get(rank)), size)
+        self.rank, self.text, self.__cause__ = cause.rank, cause.text, cause.__cause__
 
     def __reduce__(self):
         return RankFailedError, (self._of, self._size)
@@ -102,9 +108,8 @@ class RankFailedError(RankError, train.WorkerGroupError):
 class FarandoleTrainer(DataParallelTrainer):
     """Ray Train's DataParallelTrainer with a world of farandole over its workers.
 
-    `train_loop_per_worker` is called in each, with `train_loop_config` where it takes an argument; the other options are
-    Ray Train's (scaling_config, run_config, datasets...). RankFailedError, a ray.train.WorkerGroupError, where a worker
-    failed and FailureConfig(max_failures=...) of the run_config is used up; each restart is a world with a new key.
+    Each worker calls `train_loop_per_worker`, with `train_loop_config` if it takes an argument. The other options are
+    Ray Train's (scaling_config, run_config, datasets...). Each restart is a new world with a new key.
     """
 
     def __init__(self, train_loop_per_worker: Callable, *, train_loop_config: dict | None = None,
@@ -113,6 +118,11 @@ class FarandoleTrainer(DataParallelTrainer):
                          backend_config=farandole_config or FarandoleConfig(), **options)  # fmt: skip
 
     def fit(self) -> train.Result:
+        """Trains, and returns Ray Train's result.
+
+        RankFailedError, a ray.train.WorkerGroupError, if a worker failed and the run_config's
+        FailureConfig(max_failures=...) allows no further restart.
+        """
         try:
             return super().fit()
         except train.WorkerGroupError as error:

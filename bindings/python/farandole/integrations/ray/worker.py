@@ -1,14 +1,15 @@
-"""Worker: what runs inside Ray's workers, as functions that Ray sends there by name."""
+"""Worker: functions that run inside Ray's workers. Ray sends them there by name."""
 
 from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Callable, Sequence
+from typing import Any, Callable
 
-from ... import core, elastic_door, meeting
-from .placement import Seat
+from ... import core, elastic_client, rendezvous
+from .placement import Member
 
 _NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "RENDEZVOUS", "JOB_KEY")
 
@@ -30,71 +31,80 @@ class Secret:
 
 @dataclass(frozen=True)
 class Facts:
-    """Who a worker is: what errors name, and what its rank and meeting place are found by."""
+    """Where a worker runs. Errors name it, and ranks and the rendezvous address depend on it."""
 
     node: str  # Ray's id of the node
     host_name: str
     address: str  # at which Ray reaches the node
     process: int
-    host: str  # meeting.this_host()
-    gpus: tuple[str, ...]  # that Ray gave to this worker
+    host: str  # rendezvous.host_identity()
+    gpus: tuple[str, ...]  # that Ray assigned to this worker
 
     def name(self) -> str:
+        """The text that names this worker in errors."""
         return place(self.host_name, self.address, self.node, self.process)
 
 
 def place(host_name: str, address: str, node: str, process: int | str) -> str:
-    """How errors name the place of a worker."""
+    """The text that names a worker's location in errors."""
     return f"{host_name} ({address}, Ray's node {node[:8]}, process {process})"
 
 
 def look() -> Facts:
-    """The facts of the worker in which it is called."""
+    """The facts of the worker that calls it."""
     import ray
 
     context = ray.get_runtime_context()
     gpus = context.get_accelerator_ids().get("GPU", [])
     return Facts(context.get_node_id(), socket.gethostname(), ray.util.get_node_ip_address(), os.getpid(),
-                 meeting.this_host(), tuple(map(str, gpus)))  # fmt: skip
+                 rendezvous.host_identity(), tuple(map(str, gpus)))  # fmt: skip
 
 
-def choose_place(hosts: Sequence[str], address: str) -> str:
-    """Where ranks are to meet; called in rank 0's worker. FARANDOLE_PORT_BASE there keeps it to the open ports."""
+def choose_rendezvous(hosts: Sequence[str], address: str) -> str:
+    """The rendezvous address of a world. Rank 0's worker calls it.
+
+    FARANDOLE_PORT_BASE and FARANDOLE_PORT_COUNT of that worker limit it to the open ports.
+    """
     base, count = os.environ.get("FARANDOLE_PORT_BASE", ""), os.environ.get("FARANDOLE_PORT_COUNT", "64")
     ports = (int(base), int(base) + int(count) - 1) if base.isdigit() and base != "0" and count.isdigit() else None
-    return meeting.choose_place(hosts, own=address, ports=ports)
+    return rendezvous.choose_rendezvous(hosts, own=address, ports=ports)
 
 
-def sit(seat: Seat, place: str, key: Secret, more: dict[str, str] | None = None) -> None:
-    """Tells init() of this process who it is. It reads the environment when it is called, so this comes in time; a world
-    that is there already goes on. `more`: other variables to set."""
+def set_member(member: Member, address: str, key: Secret, more: dict[str, str] | None = None) -> None:
+    """Sets the environment that init() of this process reads: its rank, the rendezvous address and the job's key.
+
+    A world that is initialized already stays. `more`: other variables to set.
+    """
     os.environ.update(more or {})
     if core.is_initialized():
         return
-    values = (seat.rank, seat.size, seat.local_rank, seat.local_size, place, key.text)
+    values = (member.rank, member.size, member.local_rank, member.local_size, address, key.text)
     os.environ.update({f"FARANDOLE_{name}": str(value) for name, value in zip(_NAMES, values)})
-    os.environ.pop("FARANDOLE_JOB_KEY_FILE", None)  # of a pod's Secret: this run has a key of its own
+    os.environ.pop("FARANDOLE_JOB_KEY_FILE", None)  # of a pod's Secret: this call has its own key
 
 
 def settings(start_timeout_s: float | None, interfaces: str | None) -> dict[str, str]:
-    """Variables for `sit`; what is None stays as it is in the worker."""
+    """Variables for `set_member`. None leaves the worker's own value."""
     named = {"FARANDOLE_START_TIMEOUT_S": start_timeout_s, "FARANDOLE_INTERFACES": interfaces}
     return {name: str(value) for name, value in named.items() if value is not None}
 
 
 def leave() -> None:
-    """Says good-bye to the others, and forgets the key."""
+    """Shuts the world down in order and removes the key from the environment."""
     core.shutdown()
     for name in _NAMES:
         os.environ.pop(f"FARANDOLE_{name}", None)
 
 
-def run_elastic(door, more: dict[str, str], work: Callable[[], Any]) -> Any:
-    """What `work` returns, in a worker that asks `door` for each of its worlds. Where it raises, the world stays: the driver
-    ends this process, and the others then name it and not its good-bye."""
+def run_elastic(client, more: dict[str, str], work: Callable[[], Any]) -> Any:
+    """Calls `work` in a worker that gets each of its worlds from `client`, and returns its result.
+
+    If `work` raises, the world stays: the driver kills this process, and the other ranks then report its loss and not
+    an orderly shutdown.
+    """
     os.environ.update(more)
-    elastic_door.give(door)
+    elastic_client.use(client)
     value = work()
     leave()
-    elastic_door.give(None)
+    elastic_client.use(None)
     return value

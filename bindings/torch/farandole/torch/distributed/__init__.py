@@ -1,9 +1,10 @@
-"""backend="farandole" for torch.distributed: DistributedDataParallel, FSDP2, DTensor and all of c10d on the CPU.
+"""backend="farandole" for torch.distributed: DistributedDataParallel, FSDP2, DTensor and all of c10d.
 
     import farandole.torch
     torch.distributed.init_process_group("farandole")
 
-The ranks meet through torch's own store, so env://, tcp:// and file:// work as ever, and nothing else need be set.
+The ranks exchange the rendezvous address through torch's own store. env://, tcp:// and file:// work as usual, and no
+further setting is needed.
 """
 
 import torch.distributed as dist
@@ -19,14 +20,14 @@ __all__ = ["Options", "ProcessGroup", "Work", "in_order", "monitored_barrier", "
 
 
 class Options:
-    """For pg_options: knobs of the library by name, as `farandole config` lists them. Options(transport="tcp")"""
+    """Settings of the library for pg_options, by the names that `farandole config` lists: Options(transport="tcp")."""
 
     def __init__(self, **knobs):
         self.knobs = {name: str(int(value)) if isinstance(value, bool) else str(value) for name, value in knobs.items()}
 
 
 def create(options, backend_options=None):
-    """What torch.distributed calls for each new group."""
+    """Creates a group. torch.distributed calls it for each new group."""
     knobs = backend_options.knobs if isinstance(backend_options, Options) else {}
     rank, size = options.group_rank, options.group_size
     ranks = list(options.global_ranks_in_group)
@@ -41,9 +42,10 @@ def create(options, backend_options=None):
 
 
 def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
-    """torch.distributed.monitored_barrier for this backend, which torch keeps for Gloo: raises and names the missing.
+    """torch.distributed.monitored_barrier for this backend. torch's own function supports only Gloo.
 
-    With wait_all_ranks, rank 0 waits out the timeout for all of them and names all that are missing.
+    A rank that does not arrive within `timeout` (a timedelta; None: the group's) is named in a TimeoutError, which is
+    also a DistBackendError. With wait_all_ranks, rank 0 waits until the timeout and names all missing ranks.
     """
     group = group if group is not None else dist.group.WORLD
     group.monitored_barrier(timeout, wait_all_ranks)

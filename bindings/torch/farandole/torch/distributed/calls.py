@@ -1,18 +1,18 @@
-"""How one call of c10d runs: its options, the ordered collective that it becomes, and what must be true of its arguments."""
+"""One call of c10d: its options, the ordered collective that runs it, and the checks of its arguments."""
 
 import torch
 import torch.distributed as dist
 
 from ... import _native, errors
 from . import operands, order
-from .devices import DeviceWork, Lanes, current_place, device_of, place_on
+from .devices import DeviceWork, GroupStreams, current_place, device_of, place_on
 from .work import DoneWork, Work, as_torch, together
 
 _DONE = DoneWork()
 
 
 class CallOptions:
-    """Stands for options that a caller left out or gave one by one."""
+    """Options that a caller omitted or passed one by one."""
 
     def __init__(self, op=dist.ReduceOp.SUM, root=0, timeout=None):
         self.reduceOp = op
@@ -34,20 +34,20 @@ def only(tensors, operation):
 
 
 class Calls:
-    """For a process group that has a channel, a size, a rank and a timeout."""
+    """The base of a process group that has a channel, a size, a rank and a timeout."""
 
     def __init__(self):
-        self._started = 0  # collectives so far
-        self._lanes = Lanes()
+        self._started = 0  # the number of collectives so far
+        self._group_streams = GroupStreams()
 
     def _timeout_of(self, opts):
         timeout = opts.timeout
-        if timeout is None or timeout.days < 0 or not timeout:  # c10d's word for "not given" is negative
+        if timeout is None or timeout.days < 0 or not timeout:  # c10d passes a negative value for "not given"
             return self._timeout_ns
         return int(timeout.total_seconds() * 1e9)
 
     def _run(self, opts, tensors, keep, afterwards, *call, counts=None, recv_counts=None):
-        """One collective: blocks, or gives the Work of what has been started."""
+        """Runs one collective: blocks, or returns the Work of the started collective."""
         timeout_ns = self._timeout_of(opts)
         if order.is_delivering():
             order.check(self, self._started)
@@ -72,7 +72,7 @@ class Calls:
 
     def _run_on(self, device, opts, tensors, keep, afterwards, call):
         if getattr(opts, "asyncOp", True):
-            stream = self._lanes.enter(device, keep)
+            stream = self._group_streams.enter(device, keep)
             pending = self._channel.submit(*call, place_on(stream, keep), keep)
             return self._keep_batch(DeviceWork((pending,), tensors, afterwards, (self, self._started), stream, keep))
         self._channel.run_on(*call, current_place(device, keep))
@@ -81,7 +81,7 @@ class Calls:
         return _DONE
 
     def _run_each(self, opts, calls):
-        """Several collectives as one Work."""
+        """Runs several collectives and returns one Work for them."""
         works = [call() for call in calls]
         return together(works) if getattr(opts, "asyncOp", True) else _DONE
 
@@ -91,7 +91,8 @@ class Calls:
         operands.same_dtype(own, pieces[0])
         if pieces[index].numel() != own.numel():
             raise errors.InvalidArgumentError(
-                f"{operation}: tensor {index} of the list has {pieces[index].numel()} elements, this rank's {own.numel()}"
+                f"{operation}: tensor {index} of the list has {pieces[index].numel()} elements, this rank's "
+                f"{own.numel()}"
             )
 
     def _check_even(self, operation, pieces, own):

@@ -1,7 +1,7 @@
-"""The collectives of c10d in terms of one ordered communicator.
+"""The collectives of c10d as calls of one ordered communicator.
 
-c10d's C++ code finds these methods by name, and the names have changed with versions of torch: each is here under all of
-them. A call that must not return before it is done (asyncOp is false) runs in the calling thread at once.
+c10d's C++ code finds these methods by name, and the names differ between versions of torch: each method has all of its
+names. A call that must block (asyncOp is false) runs in the calling thread at once.
 """
 
 import torch
@@ -18,7 +18,7 @@ _ALLREDUCE, _REDUCE, _BROADCAST, _ALLGATHER = int(C.ALLREDUCE), int(C.REDUCE), i
 _REDUCE_SCATTER, _ALLTOALL = int(C.REDUCE_SCATTER), int(C.ALLTOALL)
 _GATHER, _SCATTER, _BARRIER = int(C.GATHER), int(C.SCATTER), int(C.BARRIER)
 
-# Coalesced tensors are packed up to this size: beyond it, a call for each costs less than copying them.
+# Coalesced tensors are packed up to this size. Above it, separate calls cost less than copying the tensors.
 _PACKED_BYTES = 1 << 20
 
 
@@ -27,9 +27,9 @@ def elements_of(tensors):
 
 
 class Collectives(Calls):
-    """What a process group does with all its ranks at once."""
+    """The operations of a process group in which all its ranks take part."""
 
-    # ---- reductions ----
+    # ---- Reductions ----
 
     def allreduce(self, tensors, opts=None, timeout=None):
         try:
@@ -90,8 +90,22 @@ class Collectives(Calls):
         is_root = opts.rootRank == self._rank
         plain, afterwards = operands.both(tensor) if is_root else (operands.source(tensor), None)
         address, count = plain.data_ptr(), plain.numel() * parts
-        return self._run(opts, [tensor], plain, afterwards, _REDUCE, address, address if is_root else 0, count, count, count,
-                         number, op, opts.rootRank, factor)  # fmt: skip
+        return self._run(
+            opts,
+            [tensor],
+            plain,
+            afterwards,
+            _REDUCE,
+            address,
+            address if is_root else 0,
+            count,
+            count,
+            count,
+            number,
+            op,
+            opts.rootRank,
+            factor,
+        )
 
     def reduce_scatter(self, outputs, inputs, opts=None, timeout=None):
         if not hasattr(opts, "reduceOp"):
@@ -114,8 +128,22 @@ class Collectives(Calls):
         number, parts, op, factor = operands.reduced_as(output.dtype, opts.reduceOp)
         read = operands.source(input)
         plain, afterwards = operands.target(output)
-        return self._run(opts, [output], (read, plain), afterwards, _REDUCE_SCATTER, read.data_ptr(), plain.data_ptr(),
-                         plain.numel() * parts, read.numel() * parts, plain.numel() * parts, number, op, 0, factor)  # fmt: skip
+        return self._run(
+            opts,
+            [output],
+            (read, plain),
+            afterwards,
+            _REDUCE_SCATTER,
+            read.data_ptr(),
+            plain.data_ptr(),
+            plain.numel() * parts,
+            read.numel() * parts,
+            plain.numel() * parts,
+            number,
+            op,
+            0,
+            factor,
+        )
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -126,7 +154,7 @@ class Collectives(Calls):
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    # ---- copies ----
+    # ---- Copies ----
 
     def broadcast(self, tensors, opts=None, timeout=None):
         if not hasattr(opts, "rootRank"):
@@ -147,8 +175,22 @@ class Collectives(Calls):
         number, parts = operands.moved_as(input.dtype)
         read = operands.source(input)
         plain, afterwards = operands.target(output)
-        return self._run(opts, [output], (read, plain), afterwards, _ALLGATHER, read.data_ptr(), plain.data_ptr(),
-                         read.numel() * parts, read.numel() * parts, plain.numel() * parts, number, 0, 0, 1.0)  # fmt: skip
+        return self._run(
+            opts,
+            [output],
+            (read, plain),
+            afterwards,
+            _ALLGATHER,
+            read.data_ptr(),
+            plain.data_ptr(),
+            read.numel() * parts,
+            read.numel() * parts,
+            plain.numel() * parts,
+            number,
+            0,
+            0,
+            1.0,
+        )
 
     _allgather_base = all_gather_single
 
@@ -170,13 +212,33 @@ class Collectives(Calls):
         read = operands.source(input)
         block, address, spread = operands.joined_target(pieces)
         count = read.numel() * parts
-        return self._run(opts, pieces, (read, block), spread, _ALLGATHER, read.data_ptr(), address,
-                         count, count, elements_of(pieces) * parts, number, 0, 0, 1.0, **self._uneven(pieces, parts))  # fmt: skip
+        return self._run(
+            opts,
+            pieces,
+            (read, block),
+            spread,
+            _ALLGATHER,
+            read.data_ptr(),
+            address,
+            count,
+            count,
+            elements_of(pieces) * parts,
+            number,
+            0,
+            0,
+            1.0,
+            **self._uneven(pieces, parts),
+        )
 
     def allgather_coalesced(self, output_lists, inputs, opts=None):
         opts = opts or CallOptions()
-        return self._run_each(opts, [lambda i=index: self.allgather([[one[i] for one in output_lists]], [inputs[i]], opts)
-                                     for index in range(len(inputs))])  # fmt: skip
+        return self._run_each(
+            opts,
+            [
+                lambda i=index: self.allgather([[one[i] for one in output_lists]], [inputs[i]], opts)
+                for index in range(len(inputs))
+            ],
+        )
 
     def gather(self, outputs, inputs, opts=None, timeout=None):
         if not hasattr(opts, "rootRank"):
@@ -243,8 +305,23 @@ class Collectives(Calls):
         block, target, spread = operands.joined_target(outputs)
         counts = {"counts": [one.numel() * parts for one in inputs],
                   "recv_counts": [one.numel() * parts for one in outputs]}  # fmt: skip
-        return self._run(opts, outputs, (read, block), spread, _ALLTOALL, source, target,
-                         0, elements_of(inputs) * parts, elements_of(outputs) * parts, number, 0, 0, 1.0, **counts)  # fmt: skip
+        return self._run(
+            opts,
+            outputs,
+            (read, block),
+            spread,
+            _ALLTOALL,
+            source,
+            target,
+            0,
+            elements_of(inputs) * parts,
+            elements_of(outputs) * parts,
+            number,
+            0,
+            0,
+            1.0,
+            **counts,
+        )
 
     def barrier(self, opts=None, timeout=None):
         if not hasattr(opts, "asyncOp"):

@@ -1,9 +1,11 @@
-"""Collectives on tensors of CUDA devices: each process group has a stream of its own on each device, as torch's own backend
-for NCCL has, so that what is started overlaps with what the caller computes meanwhile.
+"""Collectives on tensors of CUDA devices.
 
-    started     the group's stream waits for the caller's current one, and the collective is queued there
-    wait()      the caller's current stream waits for the group's; the host only until the collective is queued
-    blocking    the collective is queued on the caller's current stream itself
+Each process group has its own stream on each device, as torch's NCCL backend has, so that collectives overlap with the
+caller's computation.
+
+    started     the group's stream waits for the caller's current stream, and the collective is queued on it
+    wait()      the caller's current stream waits for the group's; the host waits only until the collective is queued
+    blocking    the collective is queued on the caller's current stream
 """
 
 import torch
@@ -14,7 +16,7 @@ from .work import Work
 
 
 def device_of(tensors, keep):
-    """The device that a call's tensors lie on; None for the CPU."""
+    """The device of a call's tensors; None for the CPU."""
     for one in (*tensors, *(keep if isinstance(keep, tuple) else (keep,))):
         if isinstance(one, torch.Tensor):
             return None if one.is_cpu else one.device
@@ -29,20 +31,20 @@ def _tensors_of(keep):
             yield from _tensors_of(tuple(one))
 
 
-class Lanes:
-    """A process group's own streams."""
+class GroupStreams:
+    """A process group's own streams, one for each device."""
 
     def __init__(self):
         self._streams = {}
 
     def enter(self, device, keep):
-        """The group's stream on the device, behind everything that the caller has queued on its own."""
+        """The group's stream on the device, ordered after everything that the caller has queued on its own stream."""
         stream = self._streams.get(device)
         if stream is None:
             stream = self._streams[device] = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         for tensor in _tensors_of(keep):
-            tensor.record_stream(stream)  # its memory is not lent to others before the stream is through with it
+            tensor.record_stream(stream)  # keeps its memory from reuse until the stream has finished with it
         return stream
 
 
@@ -55,7 +57,7 @@ def place_on(stream, keep):
 
 
 class DeviceWork(Work):
-    """A Work whose results are there for a stream once it waits for the group's."""
+    """A Work whose results are valid on a stream after that stream waits for the group's."""
 
     def __init__(self, pendings, tensors, finish, origin, stream, keep=()):
         super().__init__(pendings, tensors, finish, origin)
@@ -65,7 +67,7 @@ class DeviceWork(Work):
     def _arrive(self):
         now = torch.cuda.current_stream(self._stream.device)
         now.wait_stream(self._stream)
-        # What remains to be copied is read here, and its memory may be another stream's.
+        # The rest is copied on this stream, and its memory may belong to another stream.
         for tensor in _tensors_of(self._keep):
             tensor.record_stream(now)
         self._keep = ()

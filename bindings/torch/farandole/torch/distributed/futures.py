@@ -1,4 +1,4 @@
-"""Futures of works: one that the waiting thread completes itself, and one whose results lie on a device."""
+"""Futures of works: one that a waiting thread can complete itself, and one for results on a device."""
 
 import contextlib
 
@@ -11,7 +11,8 @@ from .order import Delivery
 class _Failed:
     """The value of a future whose work failed.
 
-    C++ code such as DistributedDataParallel sees a Python value and pickles it to find its tensors: that raises the error.
+    C++ code such as DistributedDataParallel pickles a Python value to find its tensors, and pickling this one raises
+    the error.
     """
 
     def __init__(self, error):
@@ -33,10 +34,10 @@ def _delivery(work):
 
 
 class WorkFuture(torch.futures.Future):
-    """Completed by the process group's serving thread, or by a thread that calls wait() before the work is done.
+    """A future that the process group's completion thread completes, or a thread that calls wait() before.
 
-    Such a thread takes the callback back from the serving thread and runs the operation itself, as Work.wait() does: that
-    saves the way through another thread.
+    Such a thread withdraws the callback from the completion thread and runs the operation itself, as Work.wait() does.
+    That saves a switch between threads.
     """
 
     def __init__(self, work):
@@ -64,12 +65,12 @@ class WorkFuture(torch.futures.Future):
             self._settle()
 
     def _settle(self):
-        """Several threads may come here; the first one completes the future."""
+        """Completes the future. Several threads may call it; only the first call has an effect."""
         try:
             work = self._unsettled.pop()
         except IndexError:
             return
-        self._pendings = ()  # a finished future keeps nothing of its work but the tensors
+        self._pendings = ()  # a completed future keeps only the tensors of its work
         try:
             work.wait()
             value = work._tensors
@@ -80,7 +81,10 @@ class WorkFuture(torch.futures.Future):
 
 
 def device_future(work, device):
-    """Completed by the serving thread. The callback runs on a stream of the future's own, so that no other one waits."""
+    """A future that the completion thread completes.
+
+    The callback runs on a stream of its own, so that no other stream waits for it.
+    """
     arrived = torch.futures.Future(devices=[device])
     outcome = arrived.then(lambda _: work.result())
     unfinished = list(work._pendings)

@@ -1,7 +1,7 @@
-"""Groups with a backend for each device type: init_process_group("cpu:farandole,cuda:nccl").
+"""Groups with one backend for each device type: init_process_group("cpu:farandole,cuda:nccl").
 
-torch keeps a C++ backend for each device type of a group. A backend written in Python cannot be one of them: it takes the
-place of the whole group. So this group has the other backends in a plain group beside it, and passes on what is theirs.
+torch keeps a C++ backend for each device type of a group. A backend written in Python replaces the whole group instead.
+This group therefore keeps the other backends in a plain group, and forwards their calls to it.
 """
 
 import sys
@@ -17,9 +17,10 @@ _MAKES_GROUPS = "_new_process_group_helper"  # torch's function, which calls cre
 
 
 def being_made():
-    """(torch's plain group, {device type: backend}) of the group that torch makes now; (None, {}) where it has but one.
+    """(torch's plain group, {device type: backend}) of the group that torch creates now; (None, {}) for a single
+    backend.
 
-    torch tells a backend neither of them: they are variables of its function that calls it.
+    torch passes neither of them to a backend. They are local variables of the function that calls it.
     """
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != _MAKES_GROUPS:
@@ -57,15 +58,15 @@ _MAKERS = {"gloo": _gloo, "nccl": _nccl}
 
 
 def complete(plain, backends, options, backend_options):
-    """Gives the plain group the backends that torch has not made: torch stops at ours."""
+    """Adds the backends to the plain group that torch has not created, because torch stops at this one."""
     there = {device.type for device in plain._device_types}
     for device, name in backends.items():
         if name == "farandole" or device in there:
             continue
         if name not in _MAKERS:
             raise _refusal(
-                f"init_process_group: '{device}:{name}' cannot stand beside farandole, only gloo and nccl can; "
-                f"give it a group of its own: torch.distributed.new_group(backend='{name}')"
+                f"init_process_group: '{device}:{name}' cannot be combined with farandole, only gloo and nccl can; "
+                f"create a separate group for it: torch.distributed.new_group(backend='{name}')"
             )
         store = dist.PrefixStore(f"farandole/{device}/", options.store)
         kind = dist.ProcessGroup.BackendType.__members__[name.upper()]
@@ -74,7 +75,7 @@ def complete(plain, backends, options, backend_options):
 
 
 def _device_type_of(arguments):
-    """Of the first tensor, device or options with a device among them; None where there is none."""
+    """The device type of the first tensor, device or options object in `arguments`; None if there is none."""
     for one in arguments:
         if isinstance(one, torch.Tensor):
             return one.device.type
@@ -91,18 +92,21 @@ def _device_type_of(arguments):
 
 
 class MixedProcessGroup(ProcessGroup):
-    """`backends`: of each device type, by name. `plain`: torch's group, with all of them but farandole."""
+    """A group with several backends.
+
+    `backends`: {device type: name}. `plain`: torch's group, with all backends except farandole.
+    """
 
     def __init__(self, *arguments, plain, backends):
         self._plain = plain
         self._backends = backends
         super().__init__(*arguments)
 
-    def _is_others(self, device_type):
+    def _is_other_backend(self, device_type):
         return self._backends.get(device_type, "farandole") != "farandole"
 
     def _get_backend(self, device=None):
-        return self._plain._get_backend(device) if device is not None and self._is_others(device.type) else self
+        return self._plain._get_backend(device) if device is not None and self._is_other_backend(device.type) else self
 
     @property
     def _device_types(self):
@@ -143,11 +147,11 @@ class MixedProcessGroup(ProcessGroup):
         super().shutdown()
 
 
-def _passed_on(name):
+def _forwarding(name):
     ours = getattr(ProcessGroup, name)
 
     def call(self, *arguments, **options):
-        if self._is_others(_device_type_of((*arguments, *options.values()))):
+        if self._is_other_backend(_device_type_of((*arguments, *options.values()))):
             return getattr(self._plain, name)(*arguments, **options)
         return ours(self, *arguments, **options)
 
@@ -156,10 +160,32 @@ def _passed_on(name):
 
 
 for _name in (
-    "allreduce", "allreduce_coalesced", "reduce", "broadcast", "barrier", "allgather", "allgather_coalesced", "gather",
-    "scatter", "reduce_scatter", "alltoall", "all_gather_single", "_allgather_base", "all_gather_single_coalesced",
-    "allgather_into_tensor_coalesced", "reduce_scatter_single", "_reduce_scatter_base", "reduce_scatter_single_coalesced",
-    "reduce_scatter_tensor_coalesced", "all_to_all_single", "alltoall_base", "send", "recv", "recv_anysource",
-    "recvAnysource", "_start_coalescing", "_end_coalescing",
-):  # fmt: skip
-    setattr(MixedProcessGroup, _name, _passed_on(_name))
+    "allreduce",
+    "allreduce_coalesced",
+    "reduce",
+    "broadcast",
+    "barrier",
+    "allgather",
+    "allgather_coalesced",
+    "gather",
+    "scatter",
+    "reduce_scatter",
+    "alltoall",
+    "all_gather_single",
+    "_allgather_base",
+    "all_gather_single_coalesced",
+    "allgather_into_tensor_coalesced",
+    "reduce_scatter_single",
+    "_reduce_scatter_base",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "all_to_all_single",
+    "alltoall_base",
+    "send",
+    "recv",
+    "recv_anysource",
+    "recvAnysource",
+    "_start_coalescing",
+    "_end_coalescing",
+):
+    setattr(MixedProcessGroup, _name, _forwarding(_name))

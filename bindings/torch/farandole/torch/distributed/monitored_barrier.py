@@ -1,4 +1,4 @@
-"""The barrier that names who is missing: it goes through the store, so that a rank that hangs takes nothing with it."""
+"""A barrier that names missing ranks. It uses the store, so that a rank that hangs does not affect the group."""
 
 import time
 from datetime import timedelta
@@ -6,23 +6,24 @@ from datetime import timedelta
 from ... import errors
 from .work import as_torch
 
-_TO_BE_TOLD_S = 5.0  # how much longer than rank 0 the others wait for its verdict
+_ANSWER_S = 5.0  # the time after rank 0's timeout in which the others wait for its answer
 
 
 def monitored_barrier(store, rank, size, timeout, wait_all_ranks, number):
+    """Blocks until all ranks have arrived. TimeoutError, with the missing ranks, on all ranks that have."""
     prefix = f"farandole/barrier/{number}"
-    verdict = f"{prefix}/verdict"
+    missing_key = f"{prefix}/missing"
     if rank == 0:
         missing = _missing(store, prefix, size, timeout, wait_all_ranks)
-        store.set(verdict, ",".join(map(str, missing)))
+        store.set(missing_key, ",".join(map(str, missing)))
     else:
         store.set(f"{prefix}/{rank}", "")
         try:
-            store.wait([verdict], timeout + timedelta(seconds=_TO_BE_TOLD_S))
+            store.wait([missing_key], timeout + timedelta(seconds=_ANSWER_S))
         except RuntimeError:
             missing = [0]
         else:
-            missing = [int(one) for one in store.get(verdict).decode().split(",") if one]
+            missing = [int(one) for one in store.get(missing_key).decode().split(",") if one]
     if missing:
         raise as_torch(_error(missing, timeout))
 
@@ -42,6 +43,6 @@ def _missing(store, prefix, size, timeout, wait_all_ranks):
 
 
 def _error(missing, timeout):
-    who = "rank " + str(missing[0]) if len(missing) == 1 else "ranks " + ", ".join(map(str, missing))
-    text = f"monitored_barrier: {who} did not arrive within {timeout.total_seconds():g} s; see the logs there"
+    ranks = "rank " + str(missing[0]) if len(missing) == 1 else "ranks " + ", ".join(map(str, missing))
+    text = f"monitored_barrier: {ranks} did not arrive within {timeout.total_seconds():g} s; see the logs there"
     return errors.TimeoutError(text, culprit_rank=missing[0], operation="monitored_barrier")

@@ -1,4 +1,4 @@
-"""From tensors and reductions of torch to the addresses, counts, types and operations of an ordered communicator."""
+"""Conversion of torch's tensors and reductions to addresses, counts, types and operators of an ordered communicator."""
 
 import torch
 
@@ -6,7 +6,7 @@ from ... import errors
 from ...codes import Op
 from ..tensors import DTYPES
 
-# How elements travel: the core's type, and how many of those make one element. What the core has no type for are bytes.
+# The core's type for elements, and how many of them make one element. Elements without such a type are sent as bytes.
 _PAIRS = {torch.complex64: (DTYPES[torch.float32], 2), torch.complex128: (DTYPES[torch.float64], 2)}
 _BYTE = DTYPES[torch.uint8]
 _moved = {dtype: (number, 1) for dtype, number in DTYPES.items()} | _PAIRS
@@ -23,7 +23,7 @@ _LOGICAL_OPS = {name: int(op) for name, op in {
 
 
 def moved_as(dtype):
-    """(type, elements of it for one element) of what is only moved."""
+    """(type, elements of that type for one element) of elements that are only moved."""
     found = _moved.get(dtype)
     if found is None:
         found = _moved[dtype] = (_BYTE, torch.empty(0, dtype=dtype).element_size())
@@ -49,7 +49,7 @@ _reduced = {}
 
 
 def reduced_as(dtype, op):
-    """(type, elements of it for one element, operation, factor before it)."""
+    """(type, elements of that type for one element, operator, factor before the reduction)."""
     found = _reduced.get((dtype, hash(op)))
     if found is not None:
         return found
@@ -72,14 +72,14 @@ def _reduced_by_name(dtype, name, factor):
 
 
 class NotDense(errors.InvalidArgumentError):
-    """The elements do not lie in one place."""
+    """The elements are not in one block of memory."""
 
 
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)
 
 
 def checked(tensor):
-    """The tensor, where the library can read its memory."""
+    """Returns the tensor if the library can read its memory. InvalidArgumentError otherwise."""
     if type(tensor) not in _ORDINARY and hasattr(tensor, "to_local"):
         raise errors.InvalidArgumentError(
             "the tensor is a DTensor, whose elements lie on several ranks; give its own part: to_local()"
@@ -87,10 +87,12 @@ def checked(tensor):
     if not tensor.is_cpu and tensor.device.type != "cuda":
         if tensor.is_meta:
             raise errors.InvalidArgumentError(
-                "the tensor is on the meta device and has no data; make it on the CPU or on CUDA first, as with to_empty()"
+                "the tensor is on the meta device and has no data; make it on the CPU or on CUDA first, as with "
+                "to_empty()"
             )
         raise errors.InvalidArgumentError(
-            f"the tensor is on {tensor.device}; backend='farandole' takes tensors on the CPU and on CUDA: bring it there"
+            f"the tensor is on {tensor.device}; backend='farandole' takes tensors on the CPU and on CUDA: bring it "
+            "there"
         )
     if tensor.layout is not torch.strided:
         raise NotDense(f"the tensor's layout is {tensor.layout}; call to_dense() on it first")
@@ -98,12 +100,12 @@ def checked(tensor):
 
 
 def is_plain(tensor):
-    """Whether its elements lie in memory in their order, as they are."""
+    """Whether the tensor's elements are in memory in their order and without lazy negation or conjugation."""
     return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
 def source(tensor):
-    """What can be read in its place: itself, or a plain copy."""
+    """A tensor with the same elements that can be read: the tensor itself, or a plain copy."""
     tensor = checked(tensor)
     if is_plain(tensor):
         return tensor
@@ -111,7 +113,7 @@ def source(tensor):
 
 
 def target(tensor):
-    """(what can be written in its place, what to do afterwards or None)."""
+    """(a tensor that can be written instead, the function to call afterwards or None)."""
     tensor = checked(tensor)
     if is_plain(tensor):
         return tensor, None
@@ -120,7 +122,7 @@ def target(tensor):
 
 
 def both(tensor):
-    """As target, for what is read too."""
+    """As target(), for a tensor that is also read."""
     plain, afterwards = target(tensor)
     if afterwards is not None:
         plain.copy_(tensor.detach())
@@ -128,7 +130,7 @@ def both(tensor):
 
 
 def _is_one_block(tensors):
-    """Whether they have one type and follow each other in memory without a gap."""
+    """Whether the tensors have one type and follow each other in memory without gaps."""
     at = tensors[0].data_ptr()
     for tensor in tensors:
         if tensor.dtype is not tensors[0].dtype or not is_plain(tensor) or (tensor.numel() and tensor.data_ptr() != at):
@@ -138,7 +140,7 @@ def _is_one_block(tensors):
 
 
 def joined_source(tensors):
-    """One block with the elements of all, and its address: their own where they are one block already."""
+    """One block with the elements of all tensors, and its address. It is their own memory if that is one block."""
     for tensor in tensors:
         checked(tensor)
     if _is_one_block(tensors):
@@ -148,7 +150,7 @@ def joined_source(tensors):
 
 
 def joined_target(tensors):
-    """(what to keep, address, what to do afterwards or None) of one block that all can be filled from."""
+    """(the objects to keep, an address, the function to call afterwards or None) of one block for all tensors."""
     for tensor in tensors:
         checked(tensor)
     if _is_one_block(tensors):
@@ -165,4 +167,6 @@ def joined_target(tensors):
 
 def same_dtype(one, other):
     if one.dtype is not other.dtype:
-        raise errors.InvalidArgumentError(f"the input holds {one.dtype}, the output {other.dtype}; give them one type")
+        raise errors.InvalidArgumentError(
+            f"the input holds {one.dtype}, the output {other.dtype}; they must have the same type"
+        )

@@ -1,26 +1,27 @@
-"""Collectives that are started in callbacks of futures: where their order among others is chance, that is found out.
+"""Detects collectives whose order is not defined because callbacks of futures start them.
 
-A group's collectives run in the order in which they are started, which must be the same on all ranks. What one thread
-starts has an order; what the callback of a future starts comes whenever that future is done. So if anything else was
-started since the operation of the future was, another rank may have it the other way round.
+A group's collectives run in the order of their start, which must be equal on all ranks. The collectives of one thread
+have an order. A callback, however, starts its collective whenever its future completes. If another collective was
+started since the future's operation, another rank may have the opposite order.
 """
 
 import threading
 
 from ... import errors
 
-# Of each thread that runs callbacks now: [group, the number of the group's last operation that surely came before].
+# {thread that runs callbacks: [group, number of the last operation of the group that is known to precede them]}
 _delivering = {}
 
 _ADVICE = (
-    "a collective was started in the callback of another one's future, while others had been started since: which of them "
-    "comes first is chance, and may differ between ranks. For a communication hook of DistributedDataParallel (PowerSGD) "
-    "with several buckets register farandole.torch.distributed.in_order(hook), or set bucket_cap_mb so that there is one"
+    "a collective was started in the callback of another one's future, while others had been started since: their "
+    "order is undefined and may differ between ranks. For a communication hook of DistributedDataParallel (PowerSGD) "
+    "with several buckets register farandole.torch.distributed.in_order(hook), or set bucket_cap_mb so that there is "
+    "one"
 )
 
 
 class Delivery:
-    """While a future's callbacks run in this thread."""
+    """A context around the callbacks of a future in this thread."""
 
     def __init__(self, origin):
         self._origin = list(origin)
@@ -38,7 +39,10 @@ class Delivery:
 
 
 def check(group, started):
-    """A collective of the group is about to start, after so many others."""
+    """Raises InvalidArgumentError if the order of the group's next collective is not defined.
+
+    `started`: the number so far.
+    """
     origin = _delivering.get(threading.get_ident())
     if origin is None or origin[0] is not group:
         return
@@ -53,9 +57,10 @@ def is_delivering():
 
 
 def in_order(hook):
-    """A communication hook for DistributedDataParallel that finishes one bucket before the next is begun.
+    """Wraps a communication hook for DistributedDataParallel so that one bucket ends before the next one begins.
 
-    For hooks that start collectives in callbacks, as PowerSGD does: model.register_comm_hook(state, in_order(powerSGD_hook)).
+    It is for hooks that start collectives in callbacks, as PowerSGD does: model.register_comm_hook(state,
+    in_order(powerSGD_hook)).
     """
 
     def one_by_one(state, bucket):

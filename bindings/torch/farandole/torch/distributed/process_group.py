@@ -1,4 +1,4 @@
-"""The process group: what c10d asks of it, its messages, its parts and its end. Its collectives are collectives.py."""
+"""The process group: the methods that c10d calls, its messages, its subgroups and its end. See also collectives.py."""
 
 import functools
 import itertools
@@ -14,11 +14,11 @@ from .devices import DeviceWork, place_on
 from .work import Work, as_torch, together
 
 _ANY_SOURCE = -1
-_GRACE_S = 2.0  # how long operations in flight may go on when their group is destroyed
+_GRACE_S = 2.0  # the time that operations in flight have when their group is destroyed
 
 
 def _take_kept(pending, plain, afterwards):
-    """Small contents travel with their envelope, and others may have come too early: both wait on the host."""
+    """Copies contents that waited on the host: small messages, and messages that arrived before their receive."""
     kept = pending.kept
     if kept:
         plain.detach().copy_(torch.frombuffer(bytearray(kept), dtype=plain.dtype).view(plain.shape))
@@ -27,7 +27,7 @@ def _take_kept(pending, plain, afterwards):
 
 
 class ProcessGroup(Collectives, dist.ProcessGroup):
-    """A process group of torch.distributed whose operations run on farandole."""
+    """A process group of torch.distributed whose operations run on farandole. c10d creates it and calls its methods."""
 
     def __init__(self, store, rank, size, timeout, world, members, name=""):
         dist.ProcessGroup.__init__(self, rank, size)
@@ -45,34 +45,42 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
         self.set_timeout(timeout)
         world.add(self)
 
-    # ---- what the group is ----
+    # ---- Properties ----
 
     def getBackendName(self):
+        """The name of the backend: "farandole"."""
         return "farandole"
 
     name = getBackendName
 
     def getRank(self):
+        """This rank's number in the group."""
         return self._rank
 
     def getSize(self):
+        """The number of ranks in the group."""
         return self._size
 
     rank, size = getRank, getSize
 
     def getGroupName(self):
+        """The name that torch has given to the group."""
         return self._name
 
     def setGroupName(self, name):
+        """Sets the name of the group."""
         self._name = name
 
     def getGroupDesc(self):
+        """The description that torch has given to the group."""
         return self._desc
 
     def setGroupDesc(self, desc):
+        """Sets the description of the group."""
         self._desc = desc
 
     def get_group_store(self):
+        """The store of the group."""
         return self._store
 
     def _get_backend(self, device=None):
@@ -84,9 +92,11 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
 
     @property
     def supports_splitting(self):
+        """True: splitGroup is supported."""
         return True
 
     def set_timeout(self, timeout):
+        """Sets the default timeout of operations, a timedelta."""
         self._timeout = timeout
         self._timeout_ns = int(timeout.total_seconds() * 1e9)
 
@@ -96,12 +106,14 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
         pass
 
     def eager_connect_single_device(self, device=None):
-        """torch calls it for init_process_group(device_id=). The first collective on a device connects it."""
+        """Does nothing: the first collective on a device connects it. torch calls it for
+        init_process_group(device_id=).
+        """
 
     def _get_sequence_number_for_group(self):
         return 0
 
-    # ---- messages and meetings ----
+    # ---- Messages and barriers ----
 
     def _keep_batch(self, work):
         if self._batch is not None:
@@ -120,7 +132,7 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
         plain, afterwards = (operands.source(tensor), None) if outgoing else operands.target(tensor)
         if peer != _ANY_SOURCE and not 0 <= peer < self._size:
             raise errors.InvalidArgumentError(f"there is no rank {peer} in a group of {self._size}")
-        stream = None if plain.is_cpu else self._lanes.enter(plain.device, plain)
+        stream = None if plain.is_cpu else self._group_streams.enter(plain.device, plain)
         place = stream and place_on(stream, plain)
         try:
             pending = self._channel.post(
@@ -134,34 +146,44 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
         return self._keep_batch(DeviceWork((pending,), [tensor], finish, None, stream, plain))
 
     def send(self, tensors, peer, tag=0):
+        """Starts sending a list of one tensor to rank `peer` of the group, and returns its Work."""
         return self._message(True, tensors, peer, tag)
 
     def recv(self, tensors, peer, tag=0):
+        """Starts receiving into a list of one tensor from rank `peer` of the group, and returns its Work."""
         return self._message(False, tensors, peer, tag)
 
     def recv_anysource(self, tensors, tag=0):
+        """As recv, from any rank. The Work's source_rank() returns the sender."""
         return self._message(False, tensors, _ANY_SOURCE, tag)
 
     recvAnysource = recv_anysource
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
-        """Rank 0 waits for each of the others, and all are told who is missing. Nothing of the group is lost by it."""
+        """A barrier in which all ranks learn the missing ranks from rank 0. The group stays usable after a timeout."""
         from .monitored_barrier import monitored_barrier
 
         monitored_barrier(self._store, self._rank, self._size, timeout or self._timeout, wait_all_ranks,
                           next(self._barriers))  # fmt: skip
 
-    # ---- parts and ends ----
+    # ---- Subgroups and end ----
 
     def splitGroup(self, ranks, timeout=None, opts=None, group_name=None, group_desc=None, devices=None):
-        """A group of some of this group's ranks; None where this rank is not one of them."""
+        """Creates a group of some of this group's ranks. None if this rank is not one of them."""
         number = next(self._splits)
         ranks = list(ranks)
         if self._rank not in ranks:
             return None
         name = group_name or f"{self._name}:split:{number}:{'_'.join(map(str, ranks))}"
-        part = ProcessGroup(dist.PrefixStore(f"{name}/", self._store), ranks.index(self._rank), len(ranks),
-                            timeout or self._timeout, self._world, [self._ranks[one] for one in ranks], name)  # fmt: skip
+        part = ProcessGroup(
+            dist.PrefixStore(f"{name}/", self._store),
+            ranks.index(self._rank),
+            len(ranks),
+            timeout or self._timeout,
+            self._world,
+            [self._ranks[one] for one in ranks],
+            name,
+        )
         if group_desc:
             part.setGroupDesc(group_desc)
         return part
@@ -169,16 +191,16 @@ class ProcessGroup(Collectives, dist.ProcessGroup):
     split_group = splitGroup
 
     def give_up(self, reason):
-        """What is in flight fails on all ranks with the reason and this rank's name."""
+        """Fails all operations in flight, on all ranks, with `reason` and this rank's name."""
         self._channel.abort(reason)
 
     def abort(self):
-        """Ends the group on all its ranks: what they wait for fails with AbortedError and this rank's name."""
+        """Ends the group on all its ranks. Operations in flight fail with AbortedError and this rank's name."""
         self._channel.abort("torch.distributed asked for it")
         self._end(0.0)
 
     def shutdown(self):
-        """Operations in flight may go on for a short while; then they end on all ranks."""
+        """Ends the group. Operations in flight may continue for a short time; then they end on all ranks."""
         self._end(_GRACE_S)
 
     def _end(self, grace_s):

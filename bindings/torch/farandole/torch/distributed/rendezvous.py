@@ -1,13 +1,13 @@
-"""From a torch Store to a world: the store tells the ranks where to meet and with which key, and nothing else."""
+"""Creates a world through a torch Store, which carries only the rendezvous address and the job's key."""
 
 import secrets
 
 from ... import _native
-from ...meeting import choose_place, this_host
+from ...rendezvous import choose_rendezvous, host_identity
 
 
-class _Corner:
-    """Keys of one meeting. A store may serve several, one after the other: each rank enters each meeting once."""
+class _RendezvousKeys:
+    """The store's keys of one rendezvous. A store may serve several in sequence; each rank enters each of them once."""
 
     def __init__(self, store, size):
         turn = (store.add("farandole/entered", 1) - 1) // size
@@ -28,13 +28,13 @@ def _host_of(store):
 
 
 def make_world(store, rank, size, timeout_s, knobs):
-    """The native world of these ranks. Blocks until all are there."""
+    """Creates the native world of these ranks. Blocks until all of them have arrived."""
     facts = {"rank": rank, "size": size}
     if size > 1:
-        corner = _Corner(store, size)
-        corner.set(f"host/{rank}", this_host())
+        keys = _RendezvousKeys(store, size)
+        keys.set(f"host/{rank}", host_identity())
         if rank == 0:
-            hosts = [corner.get(f"host/{one}") for one in range(size)]
-            corner.set("place", f"{secrets.token_hex(16)} {choose_place(hosts, _host_of(store))}")
-        facts["job_key"], facts["rendezvous"] = corner.get("place").split(" ", 1)
+            hosts = [keys.get(f"host/{one}") for one in range(size)]
+            keys.set("rendezvous", f"{secrets.token_hex(16)} {choose_rendezvous(hosts, _host_of(store))}")
+        facts["job_key"], facts["rendezvous"] = keys.get("rendezvous").split(" ", 1)
     return _native.World(facts, {"start_timeout_s": str(timeout_s), **knobs})

@@ -1,7 +1,6 @@
-"""all_reduce of sparse tensors: every rank gathers the indices and values of all, and adds them up in the same order."""
+"""all_reduce of sparse tensors: every rank gathers all indices and values and adds them up in the same order."""
 
 import torch
-import torch.distributed as dist
 
 from ... import errors
 from . import operands
@@ -11,7 +10,10 @@ _NAMES = ("entries", "sparse dimensions", "dimensions")
 
 
 def sparse_allreduce(group, tensor, opts):
-    """Blocks. The sum (or average) replaces the tensor's own indices and values, which need not be the same on all ranks."""
+    """Reduces a sparse tensor in place, and blocks. SUM and AVG only.
+
+    The result replaces the tensor's own indices and values, which may differ between ranks.
+    """
     name = operands.op_name(opts.reduceOp)
     if name not in ("SUM", "AVG"):
         raise errors.InvalidArgumentError(
@@ -31,7 +33,7 @@ def sparse_allreduce(group, tensor, opts):
 
 
 def _entries_of_all(group, mine, opts):
-    """How many entries each rank has; an error on all ranks alike where they hold tensors of different shapes."""
+    """The number of entries of each rank. InvalidArgumentError on all ranks if their tensors have different shapes."""
     own = torch.tensor([mine._nnz(), mine.sparse_dim(), mine.dim(), *mine.shape])  # on the CPU, wherever `mine` is
     if own.numel() > 11:
         raise errors.InvalidArgumentError(f"all_reduce of a sparse tensor takes up to 8 dimensions, not {mine.dim()}")
@@ -51,7 +53,7 @@ def _entries_of_all(group, mine, opts):
 
 
 def _gather(group, mine, counts, opts):
-    """Blocks of (..., entries) of all ranks, one behind the other in the last dimension."""
+    """The blocks of shape (..., entries) of all ranks, joined along the last dimension."""
     parts = [torch.empty(*mine.shape[:-1], count, dtype=mine.dtype, device=mine.device) for count in counts]
     group.allgather([parts], [mine.contiguous()], opts)
     return torch.cat(parts, -1)

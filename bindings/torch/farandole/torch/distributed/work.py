@@ -1,4 +1,4 @@
-"""Work: what torch.distributed waits for. Failures leave through wait() and through the future alone."""
+"""Work: the object for which torch.distributed waits. Failures are raised by wait() and by the future only."""
 
 import threading
 import time
@@ -8,17 +8,17 @@ import torch.distributed as dist
 from ... import errors
 from .futures import WorkFuture
 
-_NO_TIMEOUT = 0.0  # c10d's word for "as long as the operation itself may take"
+_NO_TIMEOUT = 0.0  # c10d passes it for "no limit except the operation's own"
 
 
 def as_torch(error):
-    """The same failure as programs written for torch.distributed expect it: a DistBackendError too."""
+    """The same failure with the class that programs for torch.distributed expect: it is also a DistBackendError."""
     kind = getattr(dist, "DistBackendError", RuntimeError)
     return errors.also(type(error), kind)(*error.fields())
 
 
 class Work(dist.Work if hasattr(dist, "Work") else dist._Work):
-    """One call's operations on their way, and what to do with their results: copy them to where they belong."""
+    """The operations of one call, and the function that stores their results."""
 
     def __init__(self, pendings, tensors, finish=None, origin=None):
         super().__init__()
@@ -30,7 +30,10 @@ class Work(dist.Work if hasattr(dist, "Work") else dist._Work):
         self._origin = origin  # (group, its number there)
 
     def wait(self, timeout=None):
-        """With a timeout: a TimeoutError when it has passed. The operations stay in flight, and wait() can be called again."""
+        """Blocks until the operations are done, stores their results, and returns True. Raises their failure.
+
+        `timeout`: a timedelta until TimeoutError. The operations then stay in flight, and wait() can be called again.
+        """
         seconds = timeout.total_seconds() if timeout is not None else _NO_TIMEOUT
         try:
             if seconds > 0:
@@ -51,7 +54,7 @@ class Work(dist.Work if hasattr(dist, "Work") else dist._Work):
             one.wait_for(max(end - time.monotonic(), 0.0), seconds)
 
     def _arrive(self):
-        """For works whose results lie on a device."""
+        """Orders results on a device after the operation. Does nothing for the CPU."""
 
     def _new_future(self):
         return WorkFuture(self)
@@ -63,9 +66,11 @@ class Work(dist.Work if hasattr(dist, "Work") else dist._Work):
                 finish()
 
     def is_completed(self):
+        """Whether all operations have completed or failed. Does not block."""
         return all(one.done() for one in self._pendings)
 
     def exception(self):
+        """The first failure as an exception; None if there is none yet."""
         if not self.is_completed():
             return None
         failures = (one.failure() for one in self._pendings)
@@ -73,32 +78,38 @@ class Work(dist.Work if hasattr(dist, "Work") else dist._Work):
         return as_torch(first) if first is not None else None
 
     def is_success(self):
+        """Whether all operations have completed without a failure."""
         return self.is_completed() and self.exception() is None
 
     def synchronize(self):
+        """The same as wait() without a timeout."""
         self.wait()
 
     def block_current_stream(self):
+        """The same as wait() without a timeout."""
         self.wait()
 
     def result(self):
+        """Waits, and returns the list of result tensors."""
         self.wait()
         return self._tensors
 
     def source_rank(self):
+        """Waits, and returns the rank in the group that sent the received message."""
         self.wait()
         return self._pendings[0].source
 
     _source_rank = source_rank
 
     def get_future(self):
+        """A torch.futures.Future whose value is the list of result tensors."""
         if self._future is None:
             self._future = self._new_future()
         return self._future
 
 
 class DoneWork(Work):
-    """What a call that has blocked already gives back."""
+    """The Work of a call that has blocked."""
 
     def __init__(self, tensors=(), source=-1):
         super().__init__((), list(tensors))

@@ -1,4 +1,4 @@
-"""Worlds that process groups share: a world is made by the first group that needs its ranks, and ends with it."""
+"""Worlds that process groups share. The first group that needs the ranks of a world creates it, and ends it."""
 
 import atexit
 import os
@@ -14,7 +14,7 @@ _EXIT_GRACE_S = 2.0
 
 
 class World:
-    """A native world and the process groups that live in it."""
+    """A native world and the process groups that use it."""
 
     def __init__(self, store, rank, size, timeout, knobs):
         self._native = make_world(store, rank, size, timeout.total_seconds(), knobs)
@@ -26,7 +26,7 @@ class World:
         _worlds.add(self)
 
     def group(self, ranks):
-        """The native group of these ranks. Groups of the same ranks are made in one order by all of them."""
+        """The native group of these ranks. All of them create groups of the same ranks in the same order."""
         if ranks == self._everyone:
             return _native.Group.all(self._native)
         with self._lock:
@@ -62,12 +62,12 @@ def _close_all():
         world.close(_EXIT_GRACE_S)
 
 
-# Threads do not survive a fork, and locks may not either.
+# A forked child has no other threads, and locks may be in any state.
 os.register_at_fork(after_in_child=_native.forget_channels)
 
 
 def world_for(store, rank, size, global_ranks, timeout, knobs):
-    """(world, its ranks that make the group): that of the default group where it is ours, or else one of its own."""
+    """(world, its ranks that form the group): the default group's world if that is farandole's, else a new one."""
     from .process_group import ProcessGroup
 
     if global_ranks and dist.is_initialized():

@@ -1,5 +1,13 @@
-"""farandole.torch.elastic: PyTorch jobs that lose ranks, get others in their place, and go on."""
+"""farandole.torch.elastic: PyTorch jobs that lose ranks, get replacements, and continue."""
 
 from ...elastic import ObjectState, State, run
 from .sampler import ElasticSampler
 from .state import TorchState
+
+__all__ = [
+    "ElasticSampler",
+    "ObjectState",
+    "State",
+    "TorchState",
+    "run",
+]

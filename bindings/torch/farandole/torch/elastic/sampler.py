@@ -1,4 +1,4 @@
-"""ElasticSampler: each rank its part of what has not been processed in this epoch yet, whatever the number of ranks."""
+"""ElasticSampler: divides the unprocessed samples of an epoch among the ranks, whatever their number."""
 
 import math
 
@@ -8,10 +8,11 @@ from ... import basics
 
 
 class ElasticSampler(torch.utils.data.Sampler):
-    """Give it to a DataLoader, record each batch, and make it part of a TorchState: after a loss or a change of the ranks
-    the epoch goes on with those samples that were not processed at the last commit.
+    """A sampler that continues an epoch after a loss or a change of the ranks.
 
-    Ranks must get as many samples each, so where what is left cannot be divided, its first samples are given twice.
+    Pass it to a DataLoader, record each batch, and make it part of a TorchState. After a restore the epoch continues
+    with the samples that were not processed at the last commit. All ranks get the same number of samples: if the rest
+    does not divide evenly, its first samples are repeated.
     """
 
     def __init__(self, dataset, shuffle=True, seed=0):
@@ -26,26 +27,28 @@ class ElasticSampler(torch.utils.data.Sampler):
         self.reset()
 
     def set_epoch(self, epoch):
-        """Begins an epoch. The one that is under way goes on: this may be called before or after the loop over batches."""
+        """Begins an epoch, or continues the current one. It may be called before or after the loop over batches."""
         if epoch != self.epoch or self.processed_num >= len(self.dataset):
             self.epoch = epoch
             self.processed_num = 0
         self.reset()
 
     def record_batch(self, batch_idx, batch_size):
-        """All ranks have processed a batch of `batch_size` samples each."""
+        """Records that every rank has processed a batch of `batch_size` samples."""
         self.processed_num = min(self.processed_num + batch_size * self.num_replicas, len(self.dataset))
 
     def state_dict(self):
+        """The epoch and the number of processed samples."""
         return {"epoch": self.epoch, "processed_num": self.processed_num}
 
     def load_state_dict(self, state_dict):
+        """Restores the result of state_dict()."""
         self.epoch = state_dict["epoch"]
         self.processed_num = state_dict["processed_num"]
         self.reset()
 
     def reset(self):
-        """Divides what is left among the ranks that there are now."""
+        """Divides the unprocessed samples among the current ranks."""
         if basics.is_initialized():
             self.rank, self.num_replicas = basics.rank(), basics.size()
         count = len(self.dataset)

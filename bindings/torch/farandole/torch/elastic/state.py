@@ -1,4 +1,4 @@
-"""TorchState: models, optimizers, schedulers, samplers and plain values that all ranks have alike at each commit."""
+"""TorchState: models, optimizers, schedulers, samplers and values that all ranks have in common at a commit."""
 
 import collections
 import contextlib
@@ -15,39 +15,46 @@ from .sampler import ElasticSampler
 
 
 class StateHandler:
-    """How a value of one kind is saved, restored and synchronised."""
+    """Saves, restores and synchronises one value of a state. Subclasses define sync()."""
 
     def __init__(self, value):
         self.value = value
         self.save()
 
     def save(self):
+        """Saves a copy of the value's state_dict()."""
         self._saved = copy.deepcopy(self.value.state_dict())
 
     def restore(self):
+        """Restores the copy of the last save()."""
         self.value.load_state_dict(copy.deepcopy(self._saved))
 
     def sync(self):
-        """Gives all ranks what rank 0 has."""
+        """Gives all ranks the value of rank 0."""
         raise NotImplementedError
 
     def reset(self):
-        """The ranks have met anew."""
+        """Called after a new world is formed."""
 
     def set_value(self, value):
+        """Replaces the value and saves it."""
         self.value = value
         self.save()
 
 
 class ModelStateHandler(StateHandler):
+    """Handles a module through broadcast_parameters."""
+
     def sync(self):
         broadcast_parameters(self.value.state_dict(), 0)
         self.save()
 
 
 class OptimizerStateHandler(StateHandler):
+    """Handles an optimizer, and drops the reductions of a DistributedOptimizer that a failure interrupted."""
+
     def __init__(self, value):
-        self._abandoned = []  # gradients that were on their way when the world failed
+        self._abandoned = []  # reductions that were in flight when the world failed
         super().__init__(value)
 
     def restore(self):
@@ -72,8 +79,10 @@ class OptimizerStateHandler(StateHandler):
 
 
 class StateDictHandler(StateHandler):
-    """For every value that has state_dict and load_state_dict: learning rate schedulers and gradient scalers, for example.
-    The value itself stays, so what refers to it, and what it refers to, stays connected."""
+    """Handles every value with state_dict and load_state_dict, such as a learning rate scheduler or a gradient scaler.
+
+    The value itself stays, and so do the references from and to it.
+    """
 
     def sync(self):
         is_root = basics.rank() == 0
@@ -84,6 +93,8 @@ class StateDictHandler(StateHandler):
 
 
 class SamplerStateHandler(StateDictHandler):
+    """Handles an ElasticSampler, which is reset after each change."""
+
     def sync(self):
         super().sync()
         self.value.reset()
@@ -111,12 +122,15 @@ _registry = [
 
 
 def get_handler_registry():
-    """[(class, handler class)]: the first whose class a value has handles it. Of the others, a value that has state_dict
-    and load_state_dict gets a StateDictHandler, and the rest are plain values."""
+    """[(class, handler class)]. The first entry whose class the value is an instance of handles it.
+
+    Other values with state_dict and load_state_dict get a StateDictHandler; the rest are plain values.
+    """
     return _registry
 
 
 def set_handler_registry(registry):
+    """Replaces the registry."""
     global _registry
     _registry = registry
 
@@ -132,9 +146,9 @@ def _handler_kind(value):
 class TorchState(ObjectState):
     """A model, its optimizer, and other values: TorchState(model, optimizer, scheduler=scheduler, epoch=0).
 
-    A value that has state_dict and load_state_dict is saved, restored and synchronised by them; others are copied and
-    pickled, as ObjectState does. Each is an attribute, and an attribute that is assigned later is state too. Assigning
-    another model, optimizer, scheduler or sampler saves that one.
+    Values with state_dict and load_state_dict are saved, restored and synchronised through these. Other values are
+    copied and pickled, as by ObjectState. Each is an attribute, and attributes that are assigned later are state too.
+    Assigning another model, optimizer, scheduler or sampler saves the new one.
     """
 
     def __init__(self, model=None, optimizer=None, **attributes):
@@ -160,7 +174,7 @@ class TorchState(ObjectState):
             known.set_value(value)
         else:
             self._handlers[name] = kind(value)
-            if name in self.__dict__:  # until now a plain value
+            if name in self.__dict__:  # it was a plain value
                 super().__delattr__(name)
 
     def __delattr__(self, name):
@@ -168,34 +182,40 @@ class TorchState(ObjectState):
             super().__delattr__(name)
 
     def save(self):
+        """Saves all values in memory."""
         for handler in self._handlers.values():
             handler.save()
         super().save()
 
     def restore(self):
+        """Restores the values of the last save()."""
         for handler in self._handlers.values():
             handler.restore()
         super().restore()
 
     def sync(self):
+        """Gives all ranks the values of rank 0. MismatchError if ranks have different attributes with a state_dict."""
         for name in self._agreed_names():
             self._handlers[name].sync()
         super().sync()
 
     def _agreed_names(self):
-        """The names of the handlers in rank 0's order. Each of them runs collectives, so all ranks must have the same:
-        MismatchError on all ranks where one differs."""
+        """The names of the handlers in rank 0's order.
+
+        Each handler runs collectives, so all ranks must have the same: MismatchError on all ranks if one differs.
+        """
         of_rank = allgather_object(list(self._handlers), "elastic.handlers")
         for rank, names in enumerate(of_rank):
             differing = sorted(set(names) ^ set(of_rank[0]))
             if differing:
                 raise MismatchError(
-                    f"TorchState: rank 0 and rank {rank} differ in which attributes are models, optimizers or others with a "
-                    f"state_dict: {', '.join(differing)}; give them to TorchState, or assign them before the elastic function "
-                    "is called"
+                    f"TorchState: rank 0 and rank {rank} differ in which attributes are models, optimizers or others "
+                    f"with a state_dict: {', '.join(differing)}; give them to TorchState, or assign them before the "
+                    "elastic function is called"
                 )
         return of_rank[0]
 
     def reset(self):
+        """Resets all handlers after a new world is formed."""
         for handler in self._handlers.values():
             handler.reset()

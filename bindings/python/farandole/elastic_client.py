@@ -1,0 +1,117 @@
+"""The connection to the launcher of an elastic job. It delivers this process's rank in each generation, and changes.
+
+`farandole run --min-np ...` sets FARANDOLE_ELASTIC and FARANDOLE_WORKER. The launcher's listener defines the protocol:
+one line of words for each message.
+"""
+
+import os
+import socket
+import struct
+
+from . import errors
+
+ADDED, REMOVED = 1, 2  # the numbers of Horovod's HostUpdateResult
+
+
+def is_elastic():
+    """Whether the launcher of this process replaces ranks."""
+    return _client is not None or (bool(os.environ.get("FARANDOLE_ELASTIC")) and "FARANDOLE_WORKER" in os.environ)
+
+
+class RankRemoved(errors.ShutDownError):
+    """The job continues with fewer ranks, and this rank is not one of them."""
+
+
+class LauncherClient:
+    """The connection to `farandole run`. A process opens it once and keeps it until it exits."""
+
+    def __init__(self):
+        address = os.environ["FARANDOLE_ELASTIC"]
+        self._worker = int(os.environ["FARANDOLE_WORKER"])
+        self._unread = b""
+        self._changes = 0  # ADDED and REMOVED since the generation began
+        self._pid = os.getpid()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.connect("\0" + address[len("unix:@") :])
+        except OSError as error:
+            raise errors.PeerLostError(
+                f"`farandole run`, which started this rank, cannot be reached: {error}"
+            ) from None
+        _, user, _ = struct.unpack("3i", self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if user != os.geteuid():
+            raise errors.AuthenticationError(f"a process of another user ({user}) listens at {address}")
+
+    def next_world(self, lost_rank=-1):
+        """Blocks until the next generation begins, and returns this process's arguments for init.
+
+        `lost_rank`: the rank whose loss this rank has observed; -1 for none. ShutDownError if no generation follows,
+        RankRemoved if this process does not belong to the next one.
+        """
+        try:
+            self._socket.sendall(f"join {self._worker} {lost_rank}\n".encode())
+        except OSError:
+            pass  # the launcher's last line, with the reason, can still be read
+        while True:
+            words = self._next_line()
+            if words[0] == "world":
+                self._changes = 0
+                rank, size, local_rank, local_size = map(int, words[2:6])
+                return dict(rank=rank, size=size, local_rank=local_rank, local_size=local_size, rendezvous=words[6])
+            if words[0] == "removed":
+                raise RankRemoved("this rank has been removed from the elastic job")
+            if words[0] == "end":
+                raise errors.ShutDownError("the elastic job ends: " + " ".join(words[1:]))
+            self._note_change(words)
+
+    def membership_changes(self):
+        """ADDED, REMOVED, both or 0: the changes since the last call. Does not block."""
+        while True:
+            words = self._next_line(socket.MSG_DONTWAIT)
+            if words is None:
+                changes, self._changes = self._changes, 0
+                return changes
+            self._note_change(words)
+
+    def _note_change(self, words):
+        if words[0] == "hosts":
+            self._changes |= {"added": ADDED, "removed": REMOVED}.get(words[1], ADDED)
+
+    def _next_line(self, flags=0):
+        """The words of the next line. None if there is none yet and `flags` forbid waiting."""
+        while b"\n" not in self._unread:
+            try:
+                data = self._socket.recv(4096, flags)
+            except BlockingIOError:
+                return None
+            except OSError:
+                data = b""
+            if not data:
+                if flags:
+                    return None  # the launcher has exited and ends this process too: there are no more changes
+                raise errors.PeerLostError("`farandole run`, which started this rank, has exited or rejected this rank")
+            self._unread += data
+        line, self._unread = self._unread.split(b"\n", 1)
+        return line.decode().split(" ")
+
+
+_client = None
+
+
+def use(client):
+    """Replaces the connection to `farandole run` by another client; None restores the default.
+
+    The client has next_world(), membership_changes() and the id of its process as `_pid`.
+    """
+    global _client
+    _client = client
+
+
+def client():
+    """This process's client. None if its launcher does not replace ranks, and in a forked child, which is no rank."""
+    global _client
+    if not is_elastic():
+        return None
+    if _client is None:
+        _client = LauncherClient()
+    return _client if _client._pid == os.getpid() else None

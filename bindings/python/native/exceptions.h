@@ -1,0 +1,21 @@
+// Converts an fdl_result to the Python exception of its class, with all fields of fdl_last_error.
+#pragma once
+
+#include <farandole/farandole.h>
+
+#include <string>
+
+#include "failure.h"
+
+namespace farandole_python {
+
+// All throw pybind11::error_already_set; the GIL must be held.
+[[noreturn]] void raise_last_error();
+[[noreturn]] void raise_error(fdl_result code, const std::string& text);
+[[noreturn]] void raise_failure(const Failure& failure);
+
+inline void check(fdl_result result) {
+  if (result != FDL_OK) raise_last_error();
+}
+
+}  // namespace farandole_python

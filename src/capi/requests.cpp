@@ -1,0 +1,97 @@
+// C API: requests: testing, waiting for one, all or any, and serving peers meanwhile.
+#include <algorithm>
+#include <utility>
+
+#include "capi/ordered_call.h"
+
+using namespace fdl;
+using namespace fdl::capi;
+
+fdl_result fdl_test(fdl_request* request, int* done) {
+  if (request == nullptr || done == nullptr) return refuse("fdl_test: request and done must not be NULL");
+  if (!request->completion().done) request->comm->comm().progress();
+  *done = request->completion().done ? 1 : 0;
+  return *done ? finish(request) : FDL_OK;
+}
+
+fdl_result fdl_wait(fdl_request* request) {
+  if (request == nullptr) return refuse("fdl_wait: request must not be NULL (was it waited for already?)");
+  return finish(request);
+}
+
+fdl_result fdl_wait_all(fdl_request** requests, size_t count) {
+  if (requests == nullptr && count > 0) return refuse("fdl_wait_all: requests must not be NULL");
+  fdl_result first = FDL_OK;
+  Status story;
+  for (size_t i = 0; i < count; ++i) {
+    if (requests[i] == nullptr) continue;
+    const fdl_result result = finish(requests[i]);
+    requests[i] = nullptr;
+    if (first == FDL_OK && result != FDL_OK) {
+      first = result;
+      const fdl_error& error = *fdl_last_error();
+      story = Status(Error{static_cast<Code>(error.code), error.text, error.culprit_rank, error.culprit_host,
+                           error.operation, error.phase, error.group});
+    }
+  }
+  return report(story);
+}
+
+fdl_result fdl_wait_any(fdl_request** requests, size_t count, size_t* index) {
+  if (requests == nullptr || index == nullptr) return refuse("fdl_wait_any: requests and index must not be NULL");
+  fdl_comm* comm = nullptr;
+  for (size_t i = 0; i < count; ++i) {
+    if (requests[i] == nullptr) continue;
+    if (comm != nullptr && requests[i]->comm != comm) {
+      return refuse("fdl_wait_any: the requests belong to different communicators");
+    }
+    comm = requests[i]->comm;
+  }
+  if (comm == nullptr) return refuse("fdl_wait_any: all requests are NULL");
+  while (true) {
+    for (size_t i = 0; i < count; ++i) {
+      if (requests[i] == nullptr || !requests[i]->completion().done) continue;
+      *index = i;
+      return finish(std::exchange(requests[i], nullptr));
+    }
+    if (!comm->comm().progress()) comm->comm().sleep_until_ready(Deadline::after_ns(1'000'000'000));
+  }
+}
+
+fdl_result fdl_comm_serve(fdl_comm* comm, fdl_request** requests, size_t count, int64_t timeout_ns, size_t* index) {
+  Status usable = check(comm);
+  if (!usable.ok()) return report(usable);
+  if ((requests == nullptr && count > 0) || index == nullptr) {
+    return refuse("fdl_comm_serve: requests and index must not be NULL" + at_rank(comm));
+  }
+  const std::span<fdl_request*> served(requests, count);
+  if (std::any_of(served.begin(), served.end(), [&](auto* one) { return one != nullptr && one->comm != comm; })) {
+    return refuse("fdl_comm_serve: a request belongs to another communicator" + at_rank(comm));
+  }
+  const auto first_done = [&] {
+    return std::find_if(served.begin(), served.end(),
+                        [](fdl_request* one) { return one != nullptr && one->completion().done; });
+  };
+  comm->comm().serve([&] { return first_done() != served.end(); },
+                     timeout_ns < 0 ? Deadline::never() : Deadline::after_ns(timeout_ns));
+  const auto done = first_done();
+  *index = static_cast<size_t>(done - served.begin());
+  return done == served.end() ? FDL_OK : finish(std::exchange(*done, nullptr));
+}
+
+fdl_result fdl_comm_wake(fdl_comm* comm) {
+  Status usable = check(comm);
+  if (!usable.ok()) return report(usable);
+  comm->comm().wake();
+  return FDL_OK;
+}
+
+void fdl_request_free(fdl_request* request) {
+  if (request == nullptr) return;
+  // Done already, perhaps because its communicator was destroyed: nothing of that is touched.
+  if (request->completion().done) {
+    delete request;
+  } else {
+    static_cast<void>(finish(request));
+  }
+}

@@ -1,0 +1,302 @@
+// Communicator::State: starts the queued operations one after the other, and ends all of them together on a failure.
+#include "engine/communicator_state.h"
+
+#include <fmt/format.h>
+
+#include "engine/device/device_failure.h"
+#include "engine/host/part_transport.h"
+
+namespace fdl {
+
+bool has_algorithm(Collective collective, std::string_view name) {
+  return std::any_of(catalog().begin(), catalog().end(), [&](const Algorithm& algorithm) {
+    return algorithm.collective == collective && algorithm.name == name;
+  });
+}
+
+namespace {
+
+constexpr uint64_t kAlarm = 0;  // the poller's token of interrupt(); nobody reads tokens, the set is only slept on
+constexpr uint64_t kDevices = 1000;
+constexpr uint64_t kTransfers = 1001;
+
+}  // namespace
+
+Status Communicator::State::watch_parts() {
+  FDL_RETURN_IF_ERROR(poller.add(alarm.fd(), kAlarm));
+  if (parts.transport != nullptr) sleepers.push_back(parts.transport.get());
+  for (const auto& one : parts.preferred) sleepers.push_back(one.get());
+  for (std::size_t i = 0; i < sleepers.size(); ++i) FDL_RETURN_IF_ERROR(poller.add(sleepers[i]->wake_fd(), i + 1));
+  if (parts.readiness_flags == nullptr) return {};
+  // It may share the descriptor of others.
+  const bool shared = std::any_of(sleepers.begin(), sleepers.end(), [&](const Waitable* waitable) {
+    return waitable->wake_fd() == parts.readiness_flags->wake_fd();
+  });
+  if (!shared) FDL_RETURN_IF_ERROR(poller.add(parts.readiness_flags->wake_fd(), sleepers.size() + 1));
+  sleepers.push_back(parts.readiness_flags.get());
+  return {};
+}
+
+Status Communicator::State::prepare_device(Device& device) {
+  DeviceCollectives::Parts needed;
+  needed.rank = parts.rank;
+  needed.members = &parts.members;
+  needed.shape = parts.shape;
+  needed.config = parts.config;
+  needed.library = parts.device_library;
+  needed.choose_host = [this](const CollectiveSpec& spec) -> Collectives& { return *choose_runner(spec); };
+  if (parts.shape.hosts > 1 && parts.shape.ranks_per_host > 1) {
+    needed.side_of_hosts = [this](bool between) { return make_side_of_hosts(between); };
+  }
+  FDL_ASSIGN_OR_RETURN(devices, DeviceCollectives::make(std::move(needed), device));
+  FDL_RETURN_IF_ERROR(poller.add(devices->wake_fd(), kDevices));
+  sleepers.push_back(devices.get());
+  known_device.store(&device, std::memory_order_release);
+  return {};
+}
+
+Status Communicator::State::prepare_transfers(Device& device) {
+  if (transfers != nullptr) return {};
+  auto made = StagedMessages::make(messages, device);
+  if (!made.ok()) return as_device_failure(made.status());
+  transfers = made.take();
+  FDL_RETURN_IF_ERROR(poller.add(transfers->wake_fd(), kTransfers));
+  sleepers.push_back(transfers.get());
+  return {};
+}
+
+// Of the ranks in my place on each host, or of those of my host.
+std::unique_ptr<Collectives> Communicator::State::make_side_of_hosts(bool between) {
+  const int locals = parts.shape.ranks_per_host;
+  const int host = parts.rank / locals;
+  std::vector<int> side;
+  GroupShape shape = parts.shape;
+  if (between) {
+    for (int i = 0; i < parts.shape.hosts; ++i) side.push_back(i * locals + parts.rank % locals);
+    shape.ranks = shape.hosts;
+    shape.ranks_per_host = 1;
+  } else {
+    for (int i = 0; i < locals; ++i) side.push_back(host * locals + i);
+    shape.ranks = locals;
+    shape.hosts = 1;
+  }
+  return std::make_unique<ScheduledCollectives>(std::make_unique<PartTransport>(*parts.transport, std::move(side)),
+                                                between ? host : parts.rank % locals, shape, *parts.config);
+}
+
+// Those of devices let go of theirs before, and take what has arrived after.
+bool Communicator::State::move_messages() {
+  if (transfers == nullptr) [[likely]]
+    return messages.progress();
+  bool moved = transfers->progress();
+  moved |= messages.progress();
+  moved |= transfers->progress();
+  if (!transfers->status().ok()) fail(transfers->status());
+  return moved;
+}
+
+// A collective may be finished as soon as it is begun; the loop does not pile up calls when many are queued.
+void Communicator::State::begin_next() {
+  while (active == nullptr && oldest != nullptr && !failed) {
+    active = choose_runner(oldest->spec);
+    outcome = {};
+    if (oldest->is_collective() && oldest->beside == nullptr) [[likely]] {
+      active->start(oldest->spec, oldest->buffers, outcome);
+    } else if (oldest->beside != nullptr) {
+      calls.clear();
+      for (const Operation* each = oldest; each != nullptr; each = each->beside) {
+        calls.push_back({&each->spec, each->buffers});
+      }
+      active->launch_group(calls, outcome);
+    } else if (auto* symmetric = std::get_if<SymmetricRequest>(&oldest->memory)) {
+      devices->hold(oldest->spec, *symmetric->allocation, outcome);
+    } else if (auto* scratch = std::get_if<ScratchRequest>(&oldest->memory)) {
+      devices->make_room(oldest->spec, scratch->bytes, scratch->memory, outcome);
+    }
+    if (outcome.done) end_current();
+  }
+}
+
+void Communicator::State::note_device_work(const Operation& operation) {
+  if (!operation.is_collective()) return;
+  const uint64_t number = begun_on_device.load(std::memory_order_relaxed) + 1;
+  kinds_on_device[number % kRecentCollectives].store(operation.spec.collective, std::memory_order_relaxed);
+  begun_on_device.store(number, std::memory_order_relaxed);
+  if (parts.watch && !std::exchange(watched, true)) parts.watch();
+}
+
+// What was refused here was not begun.
+void Communicator::State::note_end_of_device_work(const Operation& operation) {
+  if (!operation.is_collective()) return;
+  ++ended_on_device;
+  if (!outcome.status.ok()) begun_on_device.fetch_sub(1, std::memory_order_relaxed);
+}
+
+// What was interrupted is known. What is on the device comes before what the host still has in hand, for it is older.
+Communicator::DeviceWork Communicator::State::look_at_device_work() {
+  DeviceWork work{.begun = begun_on_device.load(std::memory_order_relaxed), .failure = {}};
+  if (!on_device.load(std::memory_order_relaxed) || failed || interrupted.load(std::memory_order_acquire)) {
+    watched = false;
+    return work;
+  }
+  if (devices != nullptr) {
+    const DeviceLibrary::Work queued = devices->look_at_work();
+    work.in_flight = queued.in_flight;
+    work.passed = queued.passed;
+    work.failure = own(devices->status());
+  }
+  if (!work.in_flight && oldest != nullptr && oldest->spec.device != nullptr) {
+    work.in_flight = work.by_host = true;
+    work.passed = ended_on_device;
+  }
+  watched = work.in_flight && work.failure.ok();
+  return work;
+}
+
+// Whether somebody asks for a schedule, or one was measured to be quicker than the whole collective.
+bool Communicator::State::wants_schedule(const CollectiveSpec& spec) const {
+  if (!is_auto(spec.algorithm)) return !is_whole(spec.algorithm);
+  const std::string& configured = parts.config->algorithm;
+  if (!is_auto(configured) && has_algorithm(spec.collective, configured)) return true;
+  if (preference.is_always_whole(spec.collective)) [[likely]]
+    return false;
+  const auto bytes = static_cast<int64_t>(known_bytes(spec, parts.shape.ranks));
+  return preference.is_schedule(spec.collective, bytes, need_of(spec, parts.config->deterministic));
+}
+
+// A schedule, or the first of the preferred that can. (`whole` is no name of a schedule: where nobody can, that is
+// told.)
+Collectives* Communicator::State::choose_runner(const CollectiveSpec& spec) const {
+  if (spec.device != nullptr) [[unlikely]]
+    return devices.get();
+  if (parts.preferred.empty() || wants_schedule(spec)) return scheduled.get();
+  for (const auto& one : parts.preferred) {
+    if (one->can(spec)) return one.get();
+  }
+  return scheduled.get();
+}
+
+// Who has the collective in flight in hand: on a device, it may be the host that runs a part of it.
+Collectives* Communicator::State::at_work() const {
+  if (active == nullptr || active != devices.get()) return active;
+  Collectives* host = devices->host_at_work();
+  return host == nullptr ? active : host;
+}
+
+bool Communicator::State::run_current() {
+  const bool moved = active->progress();
+  if (!outcome.done) return moved;
+  end_current();
+  begin_next();
+  return true;
+}
+
+// The operation leaves the queue before its owner, who may free it at once, can see that it is done.
+void Communicator::State::end_current() {
+  if (!is_harmless(outcome.status.code())) {
+    // A device or memory that fails is this rank's own, and the others hear of it in these words.
+    const Code code = outcome.status.code();
+    const bool is_own = oldest->spec.device != nullptr && (code == Code::internal || code == Code::resource);
+    return fail(is_own ? own(outcome.status) : outcome.status);
+  }
+  Operation* operation = oldest;
+  oldest = operation->next;
+  if (oldest == nullptr) newest = nullptr;
+  active = nullptr;
+  if (operation->spec.device != nullptr) note_end_of_device_work(*operation);
+  if (operation->beside == nullptr) [[likely]]
+    return operation->completion.finish(std::move(outcome.status));
+  finish_all(*operation, outcome.status);
+}
+
+Status Communicator::State::own(const Status& failure) const {
+  if (failure.ok() || failure.error().culprit_rank >= 0) return failure;
+  const Member& me = parts.members[static_cast<std::size_t>(parts.rank)];
+  Error error = failure.error();
+  error.culprit_rank = me.world_rank;
+  error.culprit_host = me.host_name;
+  error.text =
+      fmt::format("rank {}{}{}: {}", me.world_rank, me.host_name.empty() ? "" : " on ", me.host_name, error.text);
+  return Status(std::move(error));
+}
+
+bool Communicator::State::hear_interrupt() {
+  if (!interrupted.load(std::memory_order_acquire)) [[likely]]
+    return false;
+  if (failed) return false;
+  Status why;
+  {
+    MutexLock lock(mutex);
+    why = ended;
+  }
+  fail(why);
+  return true;
+}
+
+// Bytes of collectives and messages in flight belong to the transport and to the preferred, so these end before anyone
+// hears that their memory is free again; that is also how peers learn that this rank has left.
+void Communicator::State::fail(const Status& why) {
+  last_phase = phase();
+  failed = true;
+  Status final;
+  {
+    MutexLock lock(mutex);
+    if (ended.ok()) ended = why.during(operation_name(), last_phase, parts.id);
+    final = ended;
+  }
+  if (devices != nullptr) devices->interrupt(final);
+  for (const auto& one : parts.preferred) one->interrupt(final);
+  scheduled->interrupt(final);
+  for (Waitable* waitable : sleepers) poller.remove(waitable->wake_fd());
+  sleepers.clear();
+  prepared = 0;
+  active = nullptr;
+  // The transport first: peers may write into what the others own as long as it stands.
+  parts.transport.reset();
+  parts.preferred.clear();
+  parts.readiness_flags.reset();
+  scheduled.reset();
+  devices.reset();  // last: what the others had in hand lies in its memory
+  alarm.clear();
+
+  messages.fail(final);
+  if (transfers != nullptr) {
+    transfers->fail(final);
+    transfers.reset();
+  }
+  while (oldest != nullptr) {
+    Operation* operation = oldest;
+    oldest = operation->next;
+    finish_all(*operation, final.during(name_of(operation->spec.collective)));
+  }
+  newest = nullptr;
+}
+
+// Only what runs the collective of the whole group counts its ranks as the group does.
+Waiting Communicator::State::waiting() {
+  Waiting waiting{.operation = operation_name(), .group = parts.id, .phase = phase(), .ranks = {}};
+  if (active == nullptr) {
+    if (const int peer = messages.waiting_for(); peer >= 0) waiting.ranks = {peer};
+    return waiting;
+  }
+  Collectives* const runner = at_work();
+  const bool is_whole = runner == scheduled.get() || std::any_of(parts.preferred.begin(), parts.preferred.end(),
+                                                                 [&](const auto& one) { return one.get() == runner; });
+  if (is_whole) waiting.ranks = runner->late_ranks();
+  return waiting;
+}
+
+void Communicator::State::answer_who_is_late() {
+  const Hand held(*this);
+  who_is_late.answer(waits_for(waiting(), parts.members));
+}
+
+std::string Communicator::State::phase() const {
+  if (failed) return last_phase;
+  if (active == nullptr) return messages.phase();
+  if (active == scheduled.get()) return scheduled->phase();
+  if (active == devices.get()) return devices->phase();
+  return fmt::format("{} by {}", name_of(oldest->spec.collective), active->name());
+}
+
+}  // namespace fdl

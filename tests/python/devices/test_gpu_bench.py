@@ -1,0 +1,93 @@
+"""The scripts of bench/gpu on a machine without a GPU: a training step's gradients, and NCCL made small."""
+
+import os
+import struct
+import subprocess
+import sys
+
+import pytest
+from launch import ROOT
+
+FOLDER = os.path.join(ROOT, "bench", "gpu")
+
+
+def run(script, *words, **variables):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
+    return subprocess.run([sys.executable, os.path.join(FOLDER, script), *words], env={**environment, **variables},
+                          stdin=subprocess.DEVNULL, capture_output=True, timeout=120)  # fmt: skip
+
+
+# ---- ddp_bench
+
+
+def test_gradients_are_right_for_each_backend():
+    done = run("ddp_bench.py", "--device", "cpu", "--check")
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout == b"2 ranks on cpu: all gradients are right\n"
+
+
+def test_without_a_gpu_the_benchmark_exits_with_three():
+    done = run("ddp_bench.py", CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 3
+    assert b"finds no GPU here" in done.stderr
+
+
+# ---- slim_nccl
+
+PTX, ELF = 1, 2
+
+
+def fat_binary(*contents):
+    """Of (kind, architecture, bytes)."""
+    entries = b""
+    for kind, architecture, code in contents:
+        header = struct.pack("<HHIQ", kind, 0x101, 64, len(code))
+        entries += header.ljust(28, b"\0") + struct.pack("<I", architecture) + bytes(32) + code
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entries)) + entries
+
+
+def elf(**contents):
+    """A file with these sections, and their offsets by name."""
+    names, places, body = b"\0", {}, bytes(64)
+    for name, data in contents.items():
+        places[name] = len(body)
+        body += data
+    rows = [struct.pack("<IIQQQQIIQQ", *[0] * 10)]
+    for name, data in contents.items():
+        rows.append(struct.pack("<IIQQQQIIQQ", len(names), 1, 0, 0, places[name], len(data), 0, 0, 8, 0))
+        names += name.replace("dot_", ".").encode() + b"\0"
+    rows.append(struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, len(body), len(names), 0, 0, 1, 0))
+    body += names
+    image = bytearray(body + b"".join(rows))
+    struct.pack_into("<Q", image, 40, len(body))
+    struct.pack_into("<HH", image, 60, len(rows), len(rows) - 1)
+    return bytes(image)
+
+
+@pytest.fixture
+def library(tmp_path):
+    def write(keep, drop):
+        whole = elf(dot_text=b"program", dot_debug_info=b"%b" % (drop * 8),
+                    __nv_relfatbin=fat_binary((ELF, 90, drop * 8)),
+                    dot_nv_fatbin=fat_binary((ELF, 80, drop * 16), (ELF, 90, keep * 16), (PTX, 90, drop * 8)) + bytes(8)
+                    + fat_binary((ELF, 90, keep * 8), (ELF, 100, drop * 8)))  # fmt: skip
+        path = tmp_path / "libnccl.so.2"
+        path.write_bytes(whole)
+        return path, whole
+
+    return write
+
+
+def test_nccl_keeps_the_code_of_one_architecture(library):
+    path, whole = library(b"K", b"D")
+    done = run("slim_nccl.py", str(path), "90")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == whole.replace(b"DDDDDDDD", bytes(8))
+    assert done.stdout.count(b"K") == 24
+
+
+def test_an_architecture_that_nccl_lacks_is_an_error(library):
+    path, _ = library(b"K", b"D")
+    done = run("slim_nccl.py", str(path), "75")
+    assert done.returncode != 0 and not done.stdout
+    assert b"has no machine code for sm_75" in done.stderr

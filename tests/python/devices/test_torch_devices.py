@@ -1,0 +1,261 @@
+"""Tensors of PyTorch on CUDA: operations by name, and torch.distributed. This build of PyTorch has no CUDA: tensors and
+streams are the fake driver's (fake_devices.py). What PyTorch itself would do on a device is not tested here."""
+
+import contextlib
+import ctypes
+import os
+import sys
+
+import fake_devices
+import farandole.torch as hvd
+import pytest
+import torch
+import torch.distributed as dist
+from farandole.torch.distributed.devices import DeviceWork
+from farandole.torch.gradient_reduction import GradientReductions
+from launch import checks_of, require
+from test_devices import ENVIRONMENTS
+
+TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64)
+
+
+def values(rank, count, dtype, salt=0):
+    return ((torch.arange(count) * 7 + rank * 3 + salt) % 5).to(dtype)
+
+
+def total(count, dtype, salt=0):
+    return sum(values(rank, count, dtype, salt) for rank in range(hvd.size())).to(dtype)
+
+
+def mine(count, dtype, salt=0):
+    return fake_devices.Tensor(values(hvd.rank(), count, dtype, salt))
+
+
+def check_init():
+    hvd.init()
+    fake_devices.fake_torch_cuda()
+
+
+def check_sums():
+    for dtype in TYPES:
+        for count in (1, 1000, 70_001):
+            result = hvd.allreduce(mine(count, dtype), op=hvd.Sum)
+            assert isinstance(result, fake_devices.Tensor) and torch.equal(result.get(), total(count, dtype)), (
+                dtype,
+                count,
+            )
+
+
+def check_in_place_averages():
+    tensor = mine(1000, torch.float32)
+    assert hvd.allreduce_(tensor) is tensor
+    assert torch.allclose(tensor.get(), total(1000, torch.float32) / hvd.size(), rtol=1e-6)
+
+
+def check_gradients_of_a_step():
+    for step in range(8):
+        tensors = [mine(10 + 31 * i, torch.float32, i + step) for i in range(30)]
+        handles = [hvd.allreduce_async_(one, name=f"gradient.{i}", op=hvd.Sum) for i, one in enumerate(tensors)]
+        for i, (handle, one) in enumerate(zip(handles, tensors)):
+            assert hvd.synchronize(handle) is one
+            assert torch.equal(one.get(), total(10 + 31 * i, torch.float32, i + step))
+
+
+def check_broadcast():
+    tensor = mine(77, torch.float32)
+    hvd.broadcast_(tensor, root_rank=hvd.size() - 1)
+    assert torch.equal(tensor.get(), values(hvd.size() - 1, 77, torch.float32))
+
+
+def check_a_group_of_tensors_needs_one_device():
+    with pytest.raises(hvd.HorovodInternalError, match="same device"):
+        hvd.grouped_allreduce_async([fake_devices.Tensor(torch.ones(3)), fake_devices.Tensor(torch.ones(3), device=1)])
+
+
+def copy_on(stream, target, source):
+    """Queues a copy of one tensor's memory to another's."""
+    copy = fake_devices.driver().cuMemcpyAsync
+    copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+    fake_devices.with_context(
+        0, lambda: copy(target.data_ptr(), source.data_ptr(), source.array.nbytes, stream.cuda_stream)
+    )
+
+
+class Held:
+    """The device does nothing before the end of the block, where an operation can be over for the host before it is for
+    the device: with NCCL."""
+
+    def __enter__(self):
+        self.holds = "FARANDOLE_NCCL_LIBRARY" in os.environ and hvd.size() > 1
+        if self.holds:
+            fake_devices.driver().fake_cuda_hold()
+
+    def __exit__(self, *_):
+        if self.holds:
+            fake_devices.driver().fake_cuda_go_on()
+
+
+def check_results_are_ordered_with_the_waiting_stream():
+    """An operation is submitted on one stream and waited for on another. Later work of the second stream follows the
+    operation, and the memory of the first stream is kept for it."""
+    one, other = fake_devices.Stream("cuda:0"), fake_devices.Stream("cuda:0")
+    for step in range(3):  # the first makes the group's communicator
+        tensor, copied = mine(1000, torch.float32, step), fake_devices.Tensor(torch.zeros(1000))
+        with Held() if step else contextlib.nullcontext():
+            with fake_devices.on_stream(one):
+                handle = hvd.allreduce_async_(tensor, name="crossing", op=hvd.Sum)
+            with fake_devices.on_stream(other):
+                assert hvd.synchronize(handle) is tensor
+                copy_on(other, copied, tensor)
+        assert torch.equal(copied.get(), total(1000, torch.float32, step)), step
+        assert tensor.recorded == [other.cuda_stream]
+    tensor = mine(1000, torch.float32)
+    with fake_devices.on_stream(one):
+        hvd.synchronize(hvd.allreduce_async_(tensor, name="staying", op=hvd.Sum))
+    assert not hasattr(tensor, "recorded")
+
+
+def check_a_bucket_waits_for_the_streams_of_all_its_gradients():
+    """As with autograd, each gradient is computed on the stream of its part of the forward pass."""
+    streams = [fake_devices.Stream("cuda:0") for _ in range(2)]
+    parameters = [fake_devices.Tensor(torch.zeros(500)).requires_grad_() for _ in streams]
+    names = {parameter: f"of_stream.{i}" for i, parameter in enumerate(parameters)}
+    reductions = GradientReductions(names, hvd.Compression.none, 1, hvd.Sum, 1.0, [parameters], False,
+                                    hvd.global_process_set, False)  # fmt: skip
+    waits, wait_stream = [], fake_devices.Stream.wait_stream
+
+    def noted(stream, other):
+        waits.append((stream.cuda_stream, other.cuda_stream))
+        wait_stream(stream, other)
+
+    fake_devices.Stream.wait_stream = noted
+    for step in range(3):
+        made = [mine(500, torch.float32, i + step) for i in range(2)]
+        for parameter in parameters:
+            parameter.grad = fake_devices.Tensor(torch.zeros(500))
+        with Held() if step else contextlib.nullcontext():
+            for stream, parameter, values_ in zip(streams, parameters, made):
+                with fake_devices.on_stream(stream):
+                    copy_on(stream, parameter.grad, values_)
+                    if reductions.is_active:
+                        reductions._gradient_is_there(parameter)
+            begun = list(waits)
+            reductions.synchronize()
+        if reductions.is_active:
+            if step == 0:  # the first step reduces nothing in backward
+                assert begun == [] and (1, streams[0].cuda_stream) in waits and (1, streams[1].cuda_stream) in waits
+            else:
+                assert begun == [(streams[1].cuda_stream, streams[0].cuda_stream)]
+                assert waits[1:] == [(1, streams[1].cuda_stream)]
+            waits.clear()
+            for i, parameter in enumerate(parameters):
+                assert torch.equal(parameter.grad.get(), total(500, torch.float32, i + step)), (step, i)
+    fake_devices.Stream.wait_stream = wait_stream
+
+
+class Momentum:
+    """An optimizer with its state on the device, except for its step counter."""
+
+    def __init__(self, rank):
+        self.param_groups = [{"params": [fake_devices.Tensor(torch.zeros(1))], "lr": 0.1}]
+        self.state = {"step": torch.tensor(float(rank)), "momentum": mine(300, torch.float32)} if rank == 0 else {}
+
+    def state_dict(self):
+        return {"state": {0: self.state}, "param_groups": []}
+
+    def load_state_dict(self, state):
+        self.state = state["state"][0]
+
+
+def check_optimizer_state_is_broadcast_to_devices():
+    optimizer = Momentum(hvd.rank())
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    assert optimizer.state["step"].is_cpu and optimizer.state["step"].item() == 0
+    assert isinstance(optimizer.state["momentum"], fake_devices.Tensor)
+    assert torch.equal(optimizer.state["momentum"].get(), values(0, 300, torch.float32))
+
+
+def check_torch_distributed():
+    os.environ.pop("FARANDOLE_RENDEZVOUS")  # it is the other world's
+    store = dist.FileStore(os.environ["TEST_STORE"], hvd.size())
+    dist.init_process_group("farandole", store=store, rank=hvd.rank(), world_size=hvd.size())
+    for count in (1, 5000):
+        tensor = mine(count, torch.float32)
+        dist.all_reduce(tensor)
+        assert torch.equal(tensor.get(), total(count, torch.float32))
+        works = [
+            (one, dist.all_reduce(one, async_op=True)) for one in (mine(count, torch.float32, i) for i in range(6))
+        ]
+        for i, (one, work) in enumerate(works):
+            work.wait()
+            assert torch.equal(one.get(), total(count, torch.float32, i))
+            (stream,) = set(one.recorded)  # the group's own stream
+            assert stream != 1 and one.recorded == works[0][0].recorded
+        assert not hasattr(tensor, "recorded")  # it was used on the current stream
+        dist.broadcast(tensor, src=0)
+    whole = fake_devices.Tensor(torch.zeros(hvd.size() * 9))
+    dist.all_gather_into_tensor(whole, mine(9, torch.float32))
+    assert torch.equal(whole.get(), torch.cat([values(rank, 9, torch.float32) for rank in range(hvd.size())]))
+    part = fake_devices.Tensor(torch.zeros(4))
+    dist.reduce_scatter_tensor(part, mine(4 * hvd.size(), torch.float32))
+    assert torch.equal(part.get(), total(4 * hvd.size(), torch.float32)[hvd.rank() * 4 : hvd.rank() * 4 + 4])
+    if hvd.size() > 1:
+        exchange_messages()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def check_remaining_copies_follow_the_groups_stream():
+    """The copies of a work that is waited for on another stream than its own, as in a future's callbacks."""
+    stream, waiting = fake_devices.Stream("cuda:0"), fake_devices.Stream("cuda:0")
+    given, between, target = (
+        mine(100, torch.float32),
+        fake_devices.Tensor(torch.zeros(100)),
+        fake_devices.Tensor(torch.zeros(100)),
+    )
+    fake_devices.driver().fake_cuda_hold()
+    copy_on(stream, between, given)
+    work = DeviceWork((), [target], lambda: copy_on(waiting, target, between), None, stream, (given, [between]))
+    with fake_devices.on_stream(waiting):
+        work.wait()
+    fake_devices.driver().fake_cuda_go_on()
+    assert torch.equal(target.get(), values(hvd.rank(), 100, torch.float32))
+    assert given.recorded == between.recorded == [waiting.cuda_stream]
+
+
+def exchange_messages():
+    """Messages between devices and the host, small ones too, and one that arrives before its receive."""
+    rank, other = hvd.rank(), 1 - hvd.rank()
+    for count in (1, 12, 13, 5000):
+        for there in (fake_devices.Tensor, torch.clone):
+            given = values(rank, count, torch.float32)
+            received = there(torch.zeros(count))
+            sent = dist.isend(fake_devices.Tensor(given) if there is torch.clone else there(given), other)
+            assert dist.irecv(received, other).wait()
+            sent.wait()
+            got = received.get() if isinstance(received, fake_devices.Tensor) else received
+            assert torch.equal(got, values(other, count, torch.float32)), (count, there)
+            got = fake_devices.Tensor(torch.zeros(count))
+            sent = dist.isend(given, other)
+            assert dist.irecv(got, other).wait()
+            sent.wait()
+            assert torch.equal(got.get(), values(other, count, torch.float32)), (count, there)
+    works = [dist.isend(mine(700, torch.float32, tag), other, tag=tag) for tag in (1, 2)]
+    for tag in (2, 1):
+        late = fake_devices.Tensor(torch.zeros(700))
+        assert dist.irecv(late, other, tag=tag).wait()
+        assert torch.equal(late.get(), values(other, 700, torch.float32, tag))
+    for work in works:
+        work.wait()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.mark.parametrize("by", ENVIRONMENTS)
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("check", checks_of(sys.modules[__name__]))
+def test_torch_on_devices(check, size, by, store):
+    require(sys.modules[__name__], size, check, ENVIRONMENTS[by] | {"TEST_STORE": str(store / f"{by}{size}")})

@@ -1,0 +1,335 @@
+"""Elastic programs that the tests start: elastic_tasks.py NAME [ARGUMENTS]. Light: only `trains` needs a framework."""
+
+import json
+import os
+import signal
+import sys
+import time
+
+import farandole
+import numpy as np
+from farandole import elastic
+
+WORKER = int(os.environ.get("FARANDOLE_WORKER", "0"))
+LAST_STEP = 12
+
+
+def say(**facts):
+    print("SAYS " + json.dumps(dict(worker=WORKER, **facts)), flush=True)
+
+
+def die(signal_number=signal.SIGKILL):
+    os.kill(os.getpid(), signal_number)
+
+
+def counts(trouble, last_step=LAST_STEP, **attributes):
+    """Adds 1 for each rank and step; commits every other step. `trouble(state)` is called in each step."""
+    farandole.init()
+    state = elastic.ObjectState(step=0, total=0, sizes=[], **attributes)
+    state.register_reset_callbacks([lambda: say(reset=[farandole.rank(), farandole.size()])])
+
+    @elastic.run
+    def go_on(state):
+        say(enters=state.step, rank=farandole.rank(), size=farandole.size())
+        while state.step < last_step:
+            trouble(state)
+            state.total += int(farandole.allreduce(np.ones(1, np.int64), name="one")[0])
+            state.step += 1
+            if state.step % 2 == 0:
+                state.sizes.append(farandole.size())
+                state.commit()
+        return state.total
+
+    total = go_on(state)
+    everybodys = farandole.allgather(np.array([total], np.int64), name="totals")
+    say(total=total, rank=farandole.rank(), equal=bool((everybodys == total).all()), sizes=state.sizes)
+    return total
+
+
+def one_dies(worker="1", step="5"):
+    return counts(lambda state: die() if (WORKER, state.step) == (int(worker), int(step)) else None)
+
+
+def one_raises():
+    def trouble(state):
+        if WORKER == 1 and state.step == 5:
+            raise KeyError("a fault of its own")
+
+    counts(trouble)
+
+
+def one_stops():
+    def trouble(state):
+        if WORKER == 1 and state.step == 5:
+            say(stops=os.getpid())
+            die(signal.SIGSTOP)
+
+    counts(trouble)
+
+
+def many_die():
+    """Rank 1 dies in a step, its replacement after it has joined, and then the next rank 0."""
+
+    def trouble(state):
+        if (WORKER, state.step) in ((1, 5), (0, 9)) or WORKER == 3:
+            die()
+
+    counts(trouble)
+
+
+def one_dies_while_they_meet():
+    """Rank 1 dies in a step, and its replacement between the reply of the launcher and the rendezvous."""
+    if WORKER == 2:
+        farandole._native.World = lambda *_: die()
+    one_dies()
+
+
+def all_die():
+    counts(lambda state: die() if state.step == 5 else None)
+
+
+def none_begins():
+    if WORKER == 1:
+        time.sleep(0.3)
+    sys.exit(3 + WORKER)
+
+
+def replaced_ones_fail():
+    if WORKER > 2:
+        sys.exit(9)
+    one_dies()
+
+
+def fails_without_a_loss():
+    """The program raises HorovodInternalError itself, once, on all ranks."""
+    attempts = []
+
+    def trouble(state):
+        if state.step == 5 and not attempts:
+            attempts.append(1)
+            raise farandole.errors.HorovodInternalError("not a number")
+
+    counts(trouble)
+
+
+def disagrees():
+    def trouble(state):
+        if state.step == 3:
+            farandole.allreduce(np.ones(1 + farandole.rank(), np.int64), name="unlike")
+
+    counts(trouble)
+
+
+def one_finishes_early():
+    farandole.init()
+    if farandole.rank() == 0:
+        return
+    elastic.run(lambda state: farandole.allreduce(np.ones(1), name="alone"))(elastic.ObjectState())
+
+
+def begins_again_by_itself():
+    for turn in range(3):
+        farandole.init()
+        say(turn=turn, rank=farandole.rank(), sum=int(farandole.allreduce(np.array([farandole.rank()]))[0]))
+        farandole.shutdown()
+
+
+def grows(folder):
+    """The number of ranks that are wanted changes while it runs; steps go on until that has happened."""
+    farandole.init()
+    state = elastic.ObjectState(step=0, sizes=[])
+
+    @elastic.run
+    def go_on(state):
+        state.sizes = state.sizes + [farandole.size()]
+        say(enters=state.step, rank=farandole.rank(), size=farandole.size(), sizes=state.sizes)
+        while len(state.sizes) < 3:
+            farandole.allreduce(np.ones(1), name="one")
+            state.step += 1
+            if farandole.rank() == 0 and state.step % 20 == 0:
+                wanted = {1: "3", 2: "1"}[len(state.sizes)]
+                with open(os.path.join(folder, "wanted"), "w") as file:
+                    file.write(wanted)
+            time.sleep(0.002)
+            state.check_host_updates()
+
+    go_on(state)
+    say(steps=state.step, sizes=state.sizes)
+
+
+def asks_for_slots(folder):
+    """Runs until a third rank has joined, which a discovery script announces."""
+    farandole.init()
+    state = elastic.ObjectState(step=0, sizes=[])
+
+    @elastic.run
+    def go_on(state):
+        state.sizes = state.sizes + [farandole.size()]
+        while farandole.size() < 3:
+            state.step += 1
+            if farandole.rank() == 0 and state.step == 5:
+                with open(os.path.join(folder, "slots"), "w") as file:
+                    file.write("localhost:3")
+            time.sleep(0.01)
+            state.check_host_updates()
+
+    go_on(state)
+    say(sizes=state.sizes)
+
+
+def spreads(folder, leaves="elsewhere"):
+    """Adds 1 for each rank and step and commits each, until there is a file `stop`. Rank 0 prints every step."""
+    farandole.on_leave(lambda seconds: say(left=state.step, seconds=seconds))
+    farandole.init()
+    state = elastic.ObjectState(step=0, total=0, sum_of_sizes=0)
+
+    @elastic.run
+    def go_on(state):
+        say(
+            enters=state.step,
+            rank=farandole.rank(),
+            size=farandole.size(),
+            local=[farandole.local_rank(), farandole.local_size()],
+        )
+        is_over = False
+        while not is_over:
+            state.total += int(farandole.allreduce(np.ones(1, np.int64), name="one")[0])
+            state.sum_of_sizes += farandole.size()
+            state.step += 1
+            stop = np.array([os.path.exists(os.path.join(folder, "stop"))], np.int64)
+            is_over = bool(farandole.allreduce(stop, name="stop", op=farandole.MAX)[0])
+            if farandole.rank() == 0:
+                say(step=state.step, size=farandole.size())
+            time.sleep(0.02)
+            state.commit()
+
+    go_on(state)
+    say(total=state.total, expected=state.sum_of_sizes, steps=state.step, size=farandole.size())
+
+
+def has_a_checkpoint(folder):
+    """A program that is not elastic: each loss ends all ranks, and they restart from rank 0's file."""
+    farandole.init()
+    path, step = os.path.join(folder, "step"), 0
+    if farandole.rank() == 0 and os.path.exists(path):
+        with open(path) as file:
+            step = int(file.read())
+    step = int(farandole.broadcast(np.array([step]), 0)[0])
+    say(begins=step, rank=farandole.rank(), size=farandole.size(), restart=os.environ["FARANDOLE_RESTART"])
+    while step < 6:
+        if step == 3 and farandole.rank() == 1 and os.environ["FARANDOLE_RESTART"] == "0":
+            die()
+        farandole.allreduce(np.ones(1), name="one")
+        step += 1
+        if farandole.rank() == 0:
+            with open(path + ".new", "w") as file:
+                file.write(str(step))
+            os.replace(path + ".new", path)
+        farandole.barrier()
+    say(ends=step)
+
+
+def leaves(folder):
+    """A plain loop of one or several ranks, each of which leaves on its own."""
+    steps = 0
+
+    @farandole.on_leave
+    def save(seconds):
+        with open(os.path.join(folder, f"saved.{farandole.rank()}"), "w") as file:
+            json.dump({"steps": steps, "seconds": seconds}, file)
+
+    farandole.init()
+    say(up=farandole.rank())
+    while True:
+        steps += 1
+        time.sleep(0.01)
+        farandole.leave_if_told()
+
+
+def leaves_at_a_commit(folder):
+    """An elastic job of one host that receives SIGTERM: no rank ends within a step."""
+    farandole.init()
+    state = elastic.ObjectState(step=0)
+    farandole.on_leave(lambda seconds: say(left=state.step, rank=os.environ["FARANDOLE_WORKER"]))
+
+    @elastic.run
+    def go_on(state):
+        while True:
+            farandole.allreduce(np.ones(1), name="one")
+            state.step += 1
+            if state.step == 5:
+                say(up=farandole.rank())
+            time.sleep(0.01)
+            state.commit()
+
+    go_on(state)
+
+
+def sum_of_ranks():
+    farandole.init()
+    return int(farandole.allreduce(np.array([1 + farandole.rank()]))[0])
+
+
+def starts_a_job():
+    from elastic_tasks import sum_of_ranks  # from a module, which other processes can import
+
+    farandole.init()
+    say(sums=farandole.run(sum_of_ranks, np=2))
+
+
+def writes_nonsense(folder):
+    farandole.init()
+    with open(os.path.join(folder, "wanted"), "w") as file:
+        file.write("many\n2")
+
+
+def trains():
+    """A model, its optimizer and a sampler; rank 1 dies and is replaced, then rank 2 dies and is not replaced."""
+    import farandole.torch as hvd
+    import torch
+    import torch.nn.functional as F
+
+    torch.set_num_threads(1)
+    hvd.init()
+    torch.manual_seed(hvd.rank())
+    samples = torch.arange(60)
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    sampler = hvd.elastic.ElasticSampler(samples)
+    loader = torch.utils.data.DataLoader(samples, batch_size=2, sampler=sampler)
+    state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0, batch=0, seen=[], losses=[])
+
+    @hvd.elastic.run
+    def train(state):
+        say(enters=[state.epoch, state.batch], rank=hvd.rank(), size=hvd.size(), momentum=len(optimizer.state))
+        while state.epoch < 3:
+            state.sampler.set_epoch(state.epoch)
+            for number, batch in enumerate(loader):
+                if (WORKER, state.epoch, state.batch) in ((1, 0, 5), (2, 1, 7)):
+                    die()
+                x = torch.stack([batch / 60, (batch / 60) ** 2, torch.ones(len(batch))], 1)
+                optimizer.zero_grad()
+                loss = F.mse_loss(state.model(x), (2 * batch / 60 - 1).unsqueeze(1))
+                loss.backward()
+                if (WORKER, state.epoch, state.batch) == (0, 2, 3):
+                    say(in_flight=optimizer._communication.is_in_flight())
+                optimizer.step()
+                state.sampler.record_batch(number, len(batch))
+                state.seen = state.seen + [(state.epoch, int(i)) for i in hvd.allgather(batch, name="batch")]
+                state.losses = state.losses + [hvd.allreduce(loss.detach(), name="loss").item()]
+                state.batch += 1
+                if state.batch % 2 == 0:
+                    state.commit()
+            state.epoch += 1
+            state.batch = 0
+
+    train(state)
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+    everybodys = hvd.allgather(weights.unsqueeze(0), name="weights")
+    say(equal=bool((everybodys == weights).all()), size=hvd.size(), seen=state.seen, losses=state.losses,
+        weights=weights.tolist())  # fmt: skip
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

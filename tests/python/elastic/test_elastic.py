@@ -1,0 +1,554 @@
+"""Elastic jobs: ranks die, stop, fail, join and leave; the others restore the last commit and continue."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+
+import elastic_tasks
+import farandole
+import farandole.torch as hvd
+import horovod.torch.elastic as horovod_elastic
+import pytest
+import torch
+from farandole import basics, elastic, elastic_client
+from launch import FARANDOLE
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+HOROVODRUN = [os.path.join(os.path.dirname(sys.executable), "horovodrun")]
+EXIT_TOO_FEW, EXIT_PEER_LOST = 201, 202
+
+
+class Done:
+    """An elastic job: its output, its errors and its exit code."""
+
+    def __init__(self, flags, task, *arguments, timeout=60, command=(FARANDOLE, "run")):
+        variables = {
+            name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))
+        }
+        variables.update(OMP_NUM_THREADS="1")
+        command = [*command, *flags.split(), "--", sys.executable, os.path.join(HERE, "elastic_tasks.py"), task]
+        done = subprocess.run([*command, *map(str, arguments)], env=variables, capture_output=True, text=True,
+                              timeout=timeout)  # fmt: skip
+        self.code, self.output, self.errors = done.returncode, done.stdout, done.stderr
+        self.printed = [json.loads(line.split("SAYS ")[1]) for line in done.stdout.splitlines() if "SAYS " in line]
+
+    def all_say(self, key):
+        return [one for one in self.printed if key in one]
+
+    @property
+    def report(self):
+        return f"exit code {self.code}\n{self.output}\n{self.errors}"
+
+
+# ---- Ranks are lost --------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_rank_is_replaced_and_the_others_continue_from_the_commit():
+    job = Done("-np 3 --min-np 2", "one_dies")
+    assert job.code == 0, job.report
+    # 5 steps were made, 4 committed; no rank restarts at 0, not even the new one.
+    assert sorted((one["worker"], one["enters"], one["rank"]) for one in job.all_say("enters")) == [
+        (0, 0, 0), (0, 4, 0), (1, 0, 1), (2, 0, 2), (2, 4, 1), (3, 4, 2)
+    ], job.report  # fmt: skip
+    assert sorted(one["reset"] for one in job.all_say("reset")) == [[0, 3], [1, 3]], job.report
+    ends = job.all_say("total")
+    assert [one["total"] for one in ends] == [36] * 3 and all(one["equal"] for one in ends), job.report
+    assert "rank 1 (process" in job.errors and "signal 9" in job.errors, job.report
+    assert "generation 2 begins with 3 ranks" in job.errors, job.report
+
+
+def test_the_state_outlives_rank_0():
+    job = Done("-np 3 --min-np 3", "one_dies", 0)
+    assert job.code == 0, job.report
+    assert [one["total"] for one in job.all_say("total")] == [36] * 3, job.report
+    assert {(one["worker"], one["rank"]) for one in job.all_say("total")} == {(1, 0), (2, 1), (3, 2)}, job.report
+
+
+def test_several_losses_are_survived():
+    job = Done("-np 3 --min-np 2", "many_die")
+    assert job.code == 0, job.report
+    ends = job.all_say("total")
+    assert [one["total"] for one in ends] == [36] * 3 and all(one["equal"] for one in ends), job.report
+    assert {one["worker"] for one in ends} == {2, 4, 5}, job.report
+
+
+def test_a_rank_may_die_before_it_joins_the_next_generation():
+    begin = time.monotonic()
+    job = Done("-np 2 --min-np 2", "one_dies_while_they_meet")
+    assert job.code == 0, job.report
+    assert [(one["total"], one["rank"]) for one in sorted(job.all_say("total"), key=lambda one: one["rank"])] == [
+        (24, 0), (24, 1)
+    ], job.report  # fmt: skip
+    assert "generation 3 begins" in job.errors and "have not arrived" not in job.errors, job.report
+    assert time.monotonic() - begin < 30  # the start's timeout
+
+
+def test_without_replacements_the_job_shrinks():
+    job = Done("-np 3 --min-np 2 --replacements 0", "one_dies")
+    assert job.code == 0, job.report
+    ends = job.all_say("total")
+    assert [one["total"] for one in ends] == [4 * 3 + 8 * 2] * 2, job.report
+    assert [one["sizes"] for one in ends] == [[3, 3, 2, 2, 2, 2]] * 2, job.report
+    assert "generation 2 begins with 2 ranks" in job.errors
+
+
+def test_one_remaining_rank_continues():
+    job = Done("-np 2 --min-np 1 --replacements 0", "one_dies", 0)
+    assert job.code == 0, job.report
+    assert [(one["total"], one["rank"]) for one in job.all_say("total")] == [(4 * 2 + 8, 0)], job.report
+
+
+def test_a_rank_that_raises_is_replaced():
+    job = Done("-np 2 --min-np 2", "one_raises")
+    assert job.code == 0, job.report
+    assert [one["total"] for one in job.all_say("total")] == [24] * 2, job.report
+    assert "a fault of its own" in job.errors and "exit code 1" in job.errors
+
+
+def test_a_stopped_rank_is_killed_and_replaced():
+    job = Done("-np 2 --min-np 2", "one_stops")
+    assert job.code == 0, job.report
+    assert [one["total"] for one in job.all_say("total")] == [24] * 2, job.report
+    assert "was lost by the others, and does not come to the next generation" in job.errors, job.report
+    (stopped,) = job.all_say("stops")
+    assert not os.path.exists(f"/proc/{stopped['stops']}")
+
+
+def test_a_failure_without_a_loss_restores_the_commit():
+    job = Done("-np 2 --min-np 2", "fails_without_a_loss")
+    assert job.code == 0, job.report
+    assert sorted(one["enters"] for one in job.all_say("enters")) == [0, 0, 4, 4], job.report
+    assert [one["total"] for one in job.all_say("total")] == [24] * 2, job.report
+
+
+def test_init_joins_the_next_generation_without_elastic_run():
+    job = Done("-np 2 --min-np 1", "begins_again_by_itself")
+    assert job.code == 0, job.report
+    assert sorted((one["turn"], one["rank"], one["sum"]) for one in job.printed) == [
+        (turn, rank, 1) for turn in range(3) for rank in range(2)
+    ], job.report
+
+
+def test_the_job_follows_the_number_in_the_np_file(tmp_path):
+    job = Done(f"-np 2 --min-np 1 --max-np 3 --np-file {tmp_path}/wanted", "grows", tmp_path)
+    assert job.code == 0, job.report
+    entered = [(one["worker"], one["rank"], one["sizes"]) for one in job.all_say("enters")]
+    assert sorted(entered) == [(0, 0, [2]), (0, 0, [2, 3]), (0, 0, [2, 3, 1]), (1, 1, [2]), (1, 1, [2, 3]),
+                               (2, 2, [2, 3])], job.report  # fmt: skip
+    (last,) = job.all_say("steps")
+    # No rank was lost, so no step is lost. Ranks whose peers only leave need no synchronisation.
+    assert last["worker"] == 0 and last["steps"] == max(one["enters"] for one in job.all_say("enters"))
+    assert "3 ranks are wanted, not 2" in job.errors and "1 ranks are wanted, not 3" in job.errors, job.report
+    assert job.errors.count("removed from the elastic job, and ends") == 2 and "was lost" not in job.errors, job.report
+
+
+def test_an_invalid_number_in_the_np_file_is_ignored(tmp_path):
+    job = Done(f"-np 1 --np-file {tmp_path}/wanted", "writes_nonsense", tmp_path)
+    assert job.code == 0, job.report
+    assert f"'{tmp_path}/wanted' says 'many', which is no number of ranks; nothing changes" in job.errors, job.report
+    assert Done("-np 1 --np-file /no/such/folder/x", "grows").code == 200
+
+
+# ---- The job ends ----------------------------------------------------------------------------------------------------
+
+
+def test_with_fewer_than_min_np_the_job_ends():
+    job = Done("-np 2 --min-np 2 --replacements 0", "one_dies")
+    assert job.code == EXIT_TOO_FEW, job.report
+    assert "the job ends: 1 rank is left, and the job needs at least 2; no more may be replaced" in job.errors, (
+        job.report
+    )
+    assert "signal 9" in job.errors
+
+
+def test_the_reset_limit_ends_the_job():
+    job = Done("-np 3 --min-np 1 --reset-limit 1", "many_die")
+    assert job.code == EXIT_PEER_LOST, job.report
+    assert "the job ends: the limit of 1 resets is reached" in job.errors, job.report
+    assert "generation 2 begins" in job.errors and "generation 3 begins" not in job.errors
+
+
+def test_the_job_ends_when_all_ranks_die():
+    job = Done("-np 2 --min-np 1", "all_die")
+    assert job.code == EXIT_PEER_LOST, job.report
+    assert "no rank is left that holds the state" in job.errors, job.report
+
+
+def test_a_program_that_fails_before_init_ends_with_its_own_code():
+    job = Done("-np 2 --min-np 1", "none_begins")
+    assert job.code == 3, job.report
+    assert "no rank came as far as init()" in job.errors
+
+
+def test_a_replacement_that_fails_at_once_is_not_replaced():
+    job = Done("-np 3 --min-np 2", "replaced_ones_fail")
+    assert job.code == 0, job.report
+    assert [one["sizes"] for one in job.all_say("total")] == [[3, 3, 2, 2, 2, 2]] * 2, job.report
+
+
+def test_a_mismatch_ends_the_job():
+    job = Done("-np 2 --min-np 1", "disagrees")
+    assert job.code == EXIT_PEER_LOST, job.report
+    assert "MismatchError" in job.errors and "generation 2" not in job.errors, job.report
+
+
+def test_no_generation_follows_one_in_which_a_rank_has_finished():
+    job = Done("-np 2 --min-np 1", "one_finishes_early")
+    assert job.code == 1, job.report
+    assert "other ranks have finished, so that no generation follows" in job.errors, job.report
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("-np 2 --min-np 3", "--min-np 3, -np 2"),
+        ("-np 2 --max-np 1", "--max-np 1"),
+        ("-np 1 --min-np 1 --nnodes 2 --rendezvous x:1", "runs on one host"),
+        ("-np 2 --reset-limit -1", "--reset-limit"),
+    ],
+)
+def test_invalid_elastic_options_are_rejected(flags, words):
+    job = Done(flags, "one_dies")
+    assert job.code == 64 and words in job.errors, job.report
+
+
+# ---- PyTorch ---------------------------------------------------------------------------------------------------------
+
+
+def test_training_continues_with_a_replacement_and_then_with_fewer_ranks():
+    job = Done("-np 3 --min-np 2 --replacements 1", "trains", timeout=240)
+    assert job.code == 0, job.report
+    entered = {(one["worker"], *one["enters"], one["size"]) for one in job.all_say("enters")}
+    assert entered == {(0, 0, 0, 3), (1, 0, 0, 3), (2, 0, 0, 3), (0, 0, 4, 3), (2, 0, 4, 3), (3, 0, 4, 3),
+                       (0, 1, 6, 2), (3, 1, 6, 2)}, job.report  # fmt: skip
+    assert all(one["momentum"] == 2 for one in job.all_say("enters") if one["enters"] != [0, 0]), job.report
+    ends = job.all_say("equal")
+    assert len(ends) == 2 and all(one["equal"] and one["size"] == 2 for one in ends), job.report
+    assert ends[0]["weights"] == ends[1]["weights"] and ends[0]["losses"] == ends[1]["losses"], job.report
+    losses = ends[0]["losses"]
+    assert sum(losses[-10:]) < 0.3 * sum(losses[:10]), losses
+    # Every sample once an epoch, also across the resets, whatever the number of ranks.
+    for epoch in range(3):
+        assert sorted(i for when, i in ends[0]["seen"] if when == epoch) == list(range(60)), job.report
+
+
+# ---- The client alone ------------------------------------------------------------------------------------------------
+
+
+def with_a_fake_launcher(monkeypatch, lines):
+    """Yields a client of a fake launcher that sends `lines` and closes; then the request that the launcher received."""
+    name = f"farandole-test-{os.getpid()}-{time.monotonic_ns()}"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind("\0" + name)
+    listener.listen()
+    monkeypatch.setenv("FARANDOLE_ELASTIC", f"unix:@{name}")
+    monkeypatch.setenv("FARANDOLE_WORKER", "5")
+    client = elastic_client.LauncherClient()
+    with listener, listener.accept()[0] as other:
+        other.sendall("".join(line + "\n" for line in lines).encode())
+        other.shutdown(socket.SHUT_WR)
+        yield client
+        yield other.recv(100).decode()
+
+
+WORLD = {"rank": 1, "size": 3, "local_rank": 0, "local_size": 2, "rendezvous": "unix:@x?coordinator=1"}
+
+
+def test_changes_before_a_generation_are_not_reported_in_it(monkeypatch):
+    talk = with_a_fake_launcher(monkeypatch, ["hosts added", "world 2 1 3 0 2 unix:@x?coordinator=1", "hosts removed"])
+    client = next(talk)
+    assert client.next_world(7) == WORLD
+    assert client.membership_changes() == elastic_client.REMOVED
+    assert client.membership_changes() == 0
+    assert next(talk) == "join 5 7\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "words"),
+    [
+        ("end of it", farandole.ShutDownError, "the elastic job ends: of it"),
+        ("removed", elastic_client.RankRemoved, "has been removed from the elastic job"),
+        ("hosts added", farandole.PeerLostError, "has exited or rejected this rank"),
+    ],
+)
+def test_next_world_raises_the_reason_when_no_generation_follows(monkeypatch, line, kind, words):
+    client = next(talk := with_a_fake_launcher(monkeypatch, [line]))
+    with pytest.raises(kind, match=words):
+        client.next_world()
+    talk.close()
+
+
+def test_an_unreachable_launcher_is_named(monkeypatch):
+    monkeypatch.setenv("FARANDOLE_ELASTIC", "unix:@no-listener")
+    monkeypatch.setenv("FARANDOLE_WORKER", "0")
+    with pytest.raises(farandole.PeerLostError, match="farandole run"):
+        elastic_client.LauncherClient()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(farandole.AuthenticationError, match="another user"):
+        next(with_a_fake_launcher(monkeypatch, []))
+
+
+# ---- States and samplers, alone --------------------------------------------------------------------------------------
+
+
+def test_an_object_state_is_restored_to_its_last_save():
+    state = elastic.ObjectState(step=1, list=[1])
+    state.step, state.list = 2, state.list + [2]
+    state.commit()
+    state.list.append(3)
+    state.step = 3
+    state.restore()
+    assert (state.step, state.list) == (2, [1, 2])
+    state.list.append(4)  # a restored value is not the saved one
+    state.restore()
+    assert state.list == [1, 2]
+
+
+def test_a_torch_state_saves_models_optimizers_samplers_and_plain_values():
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    state = hvd.elastic.TorchState(model, optimizer, sampler=hvd.elastic.ElasticSampler(range(10)), epoch=1)
+    assert state.model is model and state.optimizer is optimizer and state.epoch == 1
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+
+    def step():
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        state.epoch += 1
+        state.sampler.record_batch(0, 4)
+
+    step()
+    assert optimizer.state and not torch.equal(model.weight, before["weight"]) and state.sampler.processed_num == 4
+    state.restore()
+    assert torch.equal(model.weight, before["weight"]) and not optimizer.state
+    assert (state.epoch, state.sampler.processed_num) == (1, 0)
+    step()
+    state.commit()
+    after = model.weight.detach().clone()
+    step()
+    state.restore()
+    assert torch.equal(model.weight, after) and (state.epoch, state.sampler.processed_num) == (2, 4)
+    assert len(state.sampler.remaining_indices) == 6
+
+
+def test_assigning_another_model_saves_it():
+    state = hvd.elastic.TorchState(torch.nn.Linear(1, 1))
+    other = torch.nn.Linear(1, 1)
+    state.model = other
+    weight = other.weight.detach().clone()
+    with torch.no_grad():
+        other.weight.fill_(7)
+    state.restore()
+    assert state.model is other and torch.equal(other.weight, weight)
+    assert state.optimizer is None
+    with pytest.raises(AttributeError, match="no 'scheduler'"):
+        _ = state.scheduler
+
+
+def test_other_kinds_of_values_can_get_handlers():
+    class Counter:
+        value = 0
+
+    class CounterHandler(horovod_elastic.state.StateHandler):
+        def save(self):
+            self.saved = self.value.value
+
+        def restore(self):
+            self.value.value = self.saved
+
+    registry = horovod_elastic.state.get_handler_registry()
+    horovod_elastic.state.set_handler_registry([(Counter, CounterHandler), *registry])
+    try:
+        state = hvd.elastic.TorchState(counter=Counter())
+        state.counter.value = 5
+        state.restore()
+        assert state.counter.value == 0
+    finally:
+        horovod_elastic.state.set_handler_registry(registry)
+
+
+def among(monkeypatch, size):
+    """The samples of each rank in a world of that size."""
+
+    def of_rank(sampler, rank):
+        monkeypatch.setattr(basics, "is_initialized", lambda: True)
+        monkeypatch.setattr(basics, "rank", lambda: rank)
+        monkeypatch.setattr(basics, "size", lambda: size)
+        sampler.reset()
+        return list(sampler)
+
+    return of_rank
+
+
+def test_a_sampler_divides_the_rest_among_the_remaining_ranks(monkeypatch):
+    sampler = hvd.elastic.ElasticSampler(range(24), seed=3)
+    sampler.set_epoch(5)
+    parts = [among(monkeypatch, 3)(sampler, rank) for rank in range(3)]
+    assert sorted(sum(parts, [])) == list(range(24)) and parts[0] != sorted(parts[0])
+    for batch in range(2):
+        sampler.record_batch(batch, 2)
+    seen = sum((part[:4] for part in parts), [])
+    assert sampler.state_dict() == {"epoch": 5, "processed_num": 12}
+    rest = sum((among(monkeypatch, 2)(sampler, rank) for rank in range(2)), [])
+    assert sorted(seen + rest) == list(range(24))
+
+
+def test_a_sampler_gives_all_ranks_the_same_number(monkeypatch):
+    sampler = hvd.elastic.ElasticSampler(range(7), shuffle=False)
+    parts = [among(monkeypatch, 3)(sampler, rank) for rank in range(3)]
+    assert parts == [[0, 3, 6], [1, 4, 0], [2, 5, 1]] and len(sampler) == 3
+    sampler.record_batch(0, 3)
+    assert sampler.processed_num == 7  # not 9: there are no more
+    assert among(monkeypatch, 3)(sampler, 0) == []
+
+
+def test_set_epoch_continues_the_current_epoch():
+    sampler = hvd.elastic.ElasticSampler(range(8), seed=1)
+    first = list(sampler)
+    sampler.record_batch(0, 3)
+    sampler.set_epoch(0)
+    assert list(sampler) == first[3:]
+    sampler.set_epoch(1)
+    assert sampler.processed_num == 0 and list(sampler) != first
+    sampler.record_batch(0, 8)
+    sampler.set_epoch(1)  # it is over, so this is another round
+    assert len(sampler) == 8
+    other = hvd.elastic.ElasticSampler(range(8), seed=1)
+    other.load_state_dict({"epoch": 0, "processed_num": 3})
+    assert list(other) == first[3:]
+
+
+# ---- run, alone ------------------------------------------------------------------------------------------------------
+
+
+class Recorder(elastic.State):
+    def __init__(self, events):
+        super().__init__()
+        self.events = events
+
+    def __getattribute__(self, name):
+        if name in ("save", "restore", "sync", "reset"):
+            return lambda: self.events.append(name)
+        return super().__getattribute__(name)
+
+
+def loop(monkeypatch, failures, is_elastic=True):
+    """Records the calls of run when func raises `failures`, one in each call."""
+    events = []
+    monkeypatch.setattr(elastic_client, "is_elastic", lambda: is_elastic)
+    monkeypatch.setattr(elastic, "_join_next_world", lambda: events.append("again"))
+    state = Recorder(events)
+    state.register_reset_callbacks([lambda: events.append("callback")])
+    failures = list(failures)
+
+    @elastic.run
+    def func(state, word, more=0):
+        """What it does."""
+        events.append("func")
+        if failures:
+            raise failures.pop(0)
+        return word, more
+
+    assert func.__doc__ == "What it does."
+    return func(state, "done", more=2), events
+
+
+AGAIN = ["again", "reset", "callback"]
+
+
+def test_run_synchronises_and_returns_what_the_function_returns(monkeypatch):
+    assert loop(monkeypatch, []) == (("done", 2), ["sync", "func"])
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        hvd.HorovodInternalError("x"),
+        farandole.PeerLostError("x"),
+        farandole.errors.as_horovod(farandole.AbortedError("x")),
+    ],
+)
+def test_run_restores_after_a_loss(monkeypatch, failure):
+    result, events = loop(monkeypatch, [failure])
+    assert result == ("done", 2) and events == ["sync", "func", "restore", *AGAIN, "sync", "func"]
+
+
+def test_run_synchronises_only_if_ranks_join(monkeypatch):
+    interrupt = farandole.errors.HostsUpdatedInterrupt
+    _, events = loop(monkeypatch, [interrupt(skip_sync=True), interrupt(skip_sync=False)])
+    assert events == ["sync", "func", *AGAIN, "func", *AGAIN, "sync", "func"]
+    _, events = loop(monkeypatch, [interrupt(skip_sync=True), farandole.PeerLostError("x")])
+    assert events == ["sync", "func", *AGAIN, "func", "restore", *AGAIN, "sync", "func"]
+
+
+@pytest.mark.parametrize("failure", [farandole.MismatchError("x"), ValueError("x"), KeyError("x")])
+def test_run_raises_exceptions_that_are_no_losses(monkeypatch, failure):
+    with pytest.raises(type(failure)):
+        loop(monkeypatch, [failure])
+
+
+def test_run_raises_losses_without_an_elastic_launcher(monkeypatch):
+    with pytest.raises(farandole.PeerLostError):
+        loop(monkeypatch, [farandole.PeerLostError("x")], is_elastic=False)
+
+
+def test_a_state_interrupts_after_a_membership_change():
+    state = elastic.ObjectState(step=1)
+    state.check_host_updates()
+    state.on_hosts_updated(1, elastic_client.REMOVED)
+    state.step = 2
+    with pytest.raises(farandole.errors.HostsUpdatedInterrupt) as caught:
+        state.commit()
+    assert caught.value.skip_sync
+    state.restore()
+    assert state.step == 2  # commit saves before it checks
+    state.check_host_updates()  # once
+    state.on_hosts_updated(2, elastic_client.REMOVED)
+    state.on_hosts_updated(3, elastic_client.ADDED)
+    with pytest.raises(farandole.errors.HostsUpdatedInterrupt) as caught:
+        state.check_host_updates()
+    assert not caught.value.skip_sync
+
+
+# ---- Started in other ways -------------------------------------------------------------------------------------------
+
+
+def test_a_function_may_be_elastic():
+    totals = farandole.run(elastic_tasks.one_dies, (), {"worker": "1"}, np=2, min_np=2)
+    assert totals == [24, 24]
+    with pytest.raises(farandole.RankError, match="ended with signal 9"):
+        farandole.run(elastic_tasks.one_dies, np=2, min_np=2, reset_limit=0)
+
+
+def test_a_rank_of_an_elastic_job_may_start_another_job():
+    job = Done("-np 2 --min-np 1", "starts_a_job")
+    assert job.code == 0, job.report
+    assert [one["sums"] for one in job.printed] == [[3, 3]] * 2, job.report
+
+
+def test_horovodrun_follows_a_discovery_script(tmp_path):
+    script = tmp_path / "discover.sh"
+    (tmp_path / "slots").write_text("localhost:2")
+    script.write_text(f"#!/bin/sh\ncat {tmp_path}/slots\n")
+    script.chmod(0o755)
+    job = Done(f"-np 2 --min-np 1 --host-discovery-script {script}", "asks_for_slots", tmp_path, command=HOROVODRUN)
+    assert job.code == 0, job.report
+    assert sorted(one["sizes"] for one in job.all_say("sizes")) == [[2, 3]] * 3, job.report
+
+
+# ---- As programs for Horovod have it ---------------------------------------------------------------------------------
+
+
+def test_the_names_of_horovod_are_there():
+    import horovod.common.elastic
+    import horovod.elastic
+
+    assert horovod_elastic.run is hvd.elastic.run is horovod.elastic.run is elastic.run
+    assert horovod_elastic.TorchState is hvd.elastic.TorchState
+    assert horovod_elastic.sampler.ElasticSampler is hvd.elastic.ElasticSampler
+    assert horovod.common.elastic.ObjectState is elastic.ObjectState
+    assert re.fullmatch(r"\(.*\)", str(farandole.errors.HostsUpdatedInterrupt().args))

@@ -1,0 +1,322 @@
+"""Elastic jobs of several nodes, each with its own launcher on this host: nodes join, leave, die and return."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from launch import FARANDOLE
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+KEY = "0123456789abcdef0123456789abcdef"
+EXIT_RENDEZVOUS, EXIT_TOO_FEW, EXIT_PEER_LOST, EXIT_TERMINATED = 200, 201, 202, 143
+
+
+class Node:
+    """One launcher, whose output is read as it arrives."""
+
+    def __init__(self, job, number, flags="", key=KEY, **variables):
+        place = ["--node-rank", str(number)] if number is not None else []
+        command = [
+            FARANDOLE,
+            "run",
+            "--nnodes",
+            job.nodes,
+            *place,
+            "--rendezvous",
+            job.place,
+            *job.flags.split(),
+            *flags.split(),
+        ]
+        command += ["--", sys.executable, os.path.join(HERE, "elastic_tasks.py"), job.task, str(job.folder)]
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
+        clean.update({"OMP_NUM_THREADS": "1", "FARANDOLE_JOB_KEY": key, "FARANDOLE_START_TIMEOUT_S": "30", **variables})
+        self.process = subprocess.Popen(command, env=clean, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.output, self.errors = [], []
+        self.readers = [
+            threading.Thread(target=self._read, args=pair)
+            for pair in ((self.process.stdout, self.output), (self.process.stderr, self.errors))
+        ]
+        for reader in self.readers:
+            reader.start()
+
+    @staticmethod
+    def _read(stream, lines):
+        with stream:
+            lines.extend(stream)  # line by line, as they arrive
+
+    @property
+    def printed(self):
+        return [
+            json.loads(line.split("SAYS ")[1]) for line in list(self.output) if "SAYS " in line and line.endswith("\n")
+        ]
+
+    def all_say(self, key):
+        return [one for one in self.printed if key in one]
+
+    @property
+    def words(self):
+        return "".join(list(self.errors))
+
+    def tell(self, number):
+        self.process.send_signal(number)
+
+    def code(self, timeout=30):
+        code = self.process.wait(timeout)
+        for reader in self.readers:
+            reader.join()
+        return code
+
+
+class Job:
+    def __init__(self, folder, nodes, task="spreads", flags=""):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.place = f"127.0.0.1:{free.getsockname()[1]}"
+        self.folder, self.nodes, self.task, self.flags = folder, nodes, task, flags
+        self.all = []
+
+    def start(self, *numbers, **more):
+        nodes = [Node(self, number, **more) for number in numbers]
+        self.all += nodes
+        return nodes
+
+    def wait(self, what, timeout=30):
+        end = time.monotonic() + timeout
+        while not what():
+            assert time.monotonic() < end, self.report
+            time.sleep(0.02)
+
+    def until_steps_of(self, node, size, count=3):
+        """Waits until rank 0, on `node`, has printed `count` more steps in a world of that size."""
+        before = len([one for one in node.all_say("step") if one["size"] == size])
+        self.wait(lambda: len([one for one in node.all_say("step") if one["size"] == size]) >= before + count)
+
+    def stop(self):
+        (self.folder / "stop").touch()
+
+    @property
+    def report(self):
+        return "\n".join(f"---- {node.process.args[2:8]} "
+                         f"{node.process.poll()}\n{''.join(node.output)[-1500:]}\n{node.words[-2500:]}"
+                         for node in self.all)  # fmt: skip
+
+    def end(self):
+        for node in self.all:
+            if node.process.poll() is None:
+                node.process.kill()
+            node.code()
+
+
+@pytest.fixture
+def job(tmp_path):
+    jobs = []
+
+    def make(nodes, **more):
+        jobs.append(Job(tmp_path, nodes, **more))
+        return jobs[-1]
+
+    yield make
+    for one in jobs:
+        one.end()
+
+
+def assert_right(node, job):
+    """The sum is that of the sizes of all steps: none was lost, none was counted twice."""
+    (end,) = node.all_say("total")[:1]
+    assert end["total"] == end["expected"] > end["steps"] > 0, job.report
+
+
+# ---- Coming and going ------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_node_is_dropped_and_its_successor_joins_at_a_commit(job):
+    job = job("2:3", flags="-np 2")
+    first, second, third = job.start(0, 1, 2)
+    job.until_steps_of(first, 6)
+    assert sorted((one["rank"], *one["local"]) for node in job.all for one in node.all_say("enters")) == [
+        (0, 0, 2), (1, 1, 2), (2, 0, 2), (3, 1, 2), (4, 0, 2), (5, 1, 2)], job.report  # fmt: skip
+    third.tell(signal.SIGKILL)
+    job.until_steps_of(first, 4)
+    (fourth,) = job.start(2)
+    job.until_steps_of(first, 6)
+    job.stop()
+    assert [first.code(), second.code(), fourth.code()] == [0, 0, 0], job.report
+    assert_right(first, job)
+    assert fourth.all_say("enters")[0]["enters"] > 0, job.report  # not from the beginning
+    assert re.search(
+        r"node 2 was lost with 2 ranks \(its connection ended\): 2 nodes, 4 ranks are left", first.words
+    ), job.report
+    assert "generation 3 begins with 6 ranks on 3 nodes" in first.words, job.report
+    assert "restoring" in "".join(first.output + first.errors), job.report
+
+
+def test_a_terminated_node_leaves_at_a_commit_and_the_others_lose_no_step(job):
+    job = job("1:3")
+    first, second, third = job.start(0, 1, 2)
+    job.until_steps_of(first, 3)
+    second.tell(signal.SIGTERM)
+    assert second.code() == EXIT_TERMINATED, job.report
+    job.until_steps_of(first, 2)
+    job.stop()
+    assert [first.code(), third.code()] == [0, 0], job.report
+    assert_right(first, job)
+    steps = [one["step"] for one in first.all_say("step")]
+    assert steps == list(range(1, len(steps) + 1)), steps  # no step was made twice
+    (left,) = second.all_say("left")
+    assert 0 < left["left"] <= len(steps) and 0 < left["seconds"] <= 25, job.report
+    printed = first.words + second.words
+    assert (
+        "was told to end: the others go on without it from their next commit" in printed and "was lost" not in printed
+    ), job.report
+    assert "node 1 has left: 2 nodes, 2 ranks" in first.words, job.report
+
+
+def test_a_late_node_gets_its_number_and_joins(job):
+    job = job("1:2")
+    (first,) = job.start(0)
+    job.until_steps_of(first, 1)
+    (second,) = job.start(1)
+    job.until_steps_of(first, 2)
+    job.stop()
+    assert [first.code(), second.code()] == [0, 0], job.report
+    assert_right(first, job)
+    assert "restoring" not in "".join(first.output) + first.words  # nothing was lost for it
+
+
+def test_nodes_without_numbers_are_numbered_in_order_of_arrival(job):
+    job = job("2:3")
+    first = job.start(None)[0]
+    job.wait(lambda: "this node leads the job" in first.words)  # on one host the first listener leads
+    second, third = job.start(None, None)
+    job.until_steps_of(first, 3)
+    job.stop()
+    assert [node.code() for node in job.all] == [0, 0, 0], job.report
+    assert_right(first, job)
+    assert {re.search(r"this is node (\d) of the job", node.words).group(1) for node in (second, third)} == {"1", "2"}
+
+
+def test_a_stopped_node_is_lost_like_a_dead_one(job):
+    job = job("1:2", flags="-np 1")
+    first, second = job.start(0, 1)
+    job.until_steps_of(first, 2)
+    (rank,) = (
+        int(pid) for pid in open(f"/proc/{second.process.pid}/task/{second.process.pid}/children").read().split()
+    )
+    os.kill(second.process.pid, signal.SIGSTOP)  # launcher and rank, as on a disconnected node
+    os.kill(rank, signal.SIGSTOP)
+    job.until_steps_of(first, 1)
+    job.stop()
+    assert first.code() == 0, job.report
+    assert "node 1 was lost with 1 ranks (it did not answer for 1 s)" in first.words, job.report
+    assert_right(first, job)
+
+
+# ---- The one that leads ----------------------------------------------------------------------------------------------
+
+
+def test_without_the_leading_node_the_others_exit_with_202(job):
+    job = job("1:2")
+    first, second = job.start(0, 1)
+    job.until_steps_of(first, 2)
+    first.tell(signal.SIGKILL)
+    assert second.code() == EXIT_PEER_LOST, job.report
+    assert "which leads the job, is gone; its pod and this one are to be started again" in second.words, job.report
+
+
+def test_when_the_leading_node_is_terminated_all_leave_at_one_commit(job):
+    job = job("1:2")
+    first, second = job.start(0, 1)
+    job.until_steps_of(first, 2)
+    first.tell(signal.SIGTERM)
+    assert (first.code(), second.code()) == (EXIT_TERMINATED, EXIT_PEER_LOST), job.report
+    assert [one["left"] for one in first.all_say("left")] == [one["left"] for one in second.all_say("left")] != [], (
+        job.report
+    )
+    assert "was told to end, and leads the job" in second.words, job.report
+
+
+# ---- Too few, too many, strangers ------------------------------------------------------------------------------------
+
+
+def test_with_too_few_at_the_start_the_missing_are_named(job):
+    job = job("3:4", flags="--start-timeout 2")
+    first, second = job.start(0, 1)
+    assert first.code() == second.code() == EXIT_RENDEZVOUS, job.report
+    for node in (first, second):
+        assert (
+            "2 of at least 3 nodes are here after 2 s (--start-timeout): node 2, node 3 did not arrive" in node.words
+        ), job.report
+
+
+def test_with_too_few_nodes_left_the_job_waits_and_exits_with_201(job):
+    job = job("2:2", flags="--elastic-timeout 2 --reset-limit 9")
+    first, second = job.start(0, 1)
+    job.until_steps_of(first, 2)
+    second.tell(signal.SIGKILL)
+    assert first.code() == EXIT_TOO_FEW, job.report
+    assert (
+        "1 of at least 2 nodes is left, and within 2 s (--elastic-timeout) no other took the place of node 1"
+        in first.words
+    )
+
+
+def test_with_too_few_nodes_left_the_job_waits_and_continues_when_one_joins(job):
+    job = job("2:2", flags="--reset-limit 9")
+    first, second = job.start(0, 1)
+    job.until_steps_of(first, 2)
+    second.tell(signal.SIGKILL)
+    job.wait(lambda: "1 nodes, 1 ranks are left" in first.words)
+    (third,) = job.start(1)
+    job.until_steps_of(first, 2)
+    job.stop()
+    assert (first.code(), third.code()) == (0, 0), job.report
+    assert_right(first, job)
+
+
+def test_a_second_node_with_the_same_number_is_rejected_and_both_are_named(job):
+    job = job("1:2")
+    first, second = job.start(0, 1)
+    job.until_steps_of(first, 2)
+    (third,) = job.start(1)
+    assert third.code() == EXIT_RENDEZVOUS, job.report
+    pids = second.process.pid, third.process.pid
+    numbers = "two nodes claim to be node 1: .*process {} .*which was first, and .*process {} ".format(*pids)
+    assert re.search(numbers, third.words), job.report
+    job.stop()
+    assert (first.code(), second.code()) == (0, 0), job.report
+
+
+def test_a_node_with_another_key_is_rejected(job):
+    job = job("1:2")
+    (first,) = job.start(0)
+    (other,) = job.start(1, key="f" * 32)
+    assert other.code() == EXIT_RENDEZVOUS and "job key differs" in other.words, job.report
+    job.until_steps_of(first, 1)
+    job.stop()
+    assert first.code() == 0
+
+
+# ---- Beginning anew --------------------------------------------------------------------------------------------------
+
+
+def test_ranks_without_a_state_restart_together_on_all_nodes(job):
+    job = job("2", task="has_a_checkpoint", flags="--max-restarts 1")
+    nodes = job.start(0, 1)
+    assert [node.code() for node in nodes] == [0, 0], job.report
+    assert [one["begins"] for node in nodes for one in node.all_say("begins")] == [0, 3, 0, 3], job.report
+    assert [one["ends"] for node in nodes for one in node.all_say("ends")] == [6, 6]
+    assert "nobody is left who holds the state: restart 1 of 1, of all ranks" in nodes[0].words, job.report
+
+
+def test_without_restarts_the_job_ends_with_a_retryable_code(job):
+    job = job("1:2", task="has_a_checkpoint")
+    nodes = job.start(0, 1)
+    assert [node.code() for node in nodes] == [EXIT_PEER_LOST] * 2, job.report
+    assert all("no rank is left that holds the state" in node.words for node in nodes), job.report

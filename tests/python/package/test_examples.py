@@ -1,0 +1,45 @@
+"""The examples for users of other libraries, run as their first lines say."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from launch import ROOT
+
+EXAMPLES = os.path.join(ROOT, "examples")
+FARANDOLE = os.path.join(os.path.dirname(sys.executable), "farandole")
+
+
+def say(command, may_abort_at_exit=False):
+    """The line that the example itself prints."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
+    variables.update(OMP_NUM_THREADS="1", FARANDOLE_START_TIMEOUT_S="100")
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 or may_abort_at_exit, done.stdout + done.stderr
+    lines = [line for line in done.stdout.splitlines() if "from_" in line]
+    assert len(lines) == 1, done.stdout + done.stderr
+    (line,) = lines
+    return line[line.index("from_") :]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_the_mpi4py_example_runs_under_farandole_run(ranks):
+    line = say([FARANDOLE, "run", "-np", str(ranks), sys.executable, os.path.join(EXAMPLES, "from_mpi4py.py")])
+    assert line.startswith(f"from_mpi4py: {ranks} ranks, 41 cells, 600 steps"), line
+
+
+def test_the_mpi4py_example_runs_under_mpirun():
+    launcher = ["mpirun.openmpi", "-np", "2", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+    line = say([*launcher, sys.executable, os.path.join(EXAMPLES, "from_mpi4py.py")])
+    assert line.startswith("from_mpi4py: 2 ranks"), line
+
+
+def test_a_gloo_script_gives_the_same_bits_with_this_backend():
+    """Two ranks, so each sum has one order. A thread of Gloo's may abort its process while it ends (PyTorch's issue
+    190489), once its line is printed; ours may not."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    script = os.path.join(EXAMPLES, "from_torch_distributed.py")
+    theirs = say([*launcher, script, "--backend", "gloo"], may_abort_at_exit=True)
+    ours = say([*launcher, script, "--backend", "farandole"])
+    assert theirs == ours and ours.startswith("from_torch_distributed: 2 ranks, loss "), (theirs, ours)

@@ -1,0 +1,386 @@
+"""The farandole command: run, bench, env, config, explain."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import fake_devices
+import pytest
+from launch import FARANDOLE
+
+
+def farandole(*arguments, environment=None, timeout=60):
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))}
+    variables.update(environment or {})
+    return subprocess.run([FARANDOLE, *arguments], env=variables, capture_output=True, text=True, timeout=timeout)
+
+
+def python(code):
+    return [sys.executable, "-c", code]
+
+
+# ---- run -------------------------------------------------------------------------------------------------------------
+
+
+def test_run_prefixes_the_output_of_each_rank():
+    done = farandole("run", "-np", "3", "--", "sh", "-c", "echo I am $FARANDOLE_RANK of $FARANDOLE_SIZE; echo oops >&2")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{r}] I am {r} of 3" for r in range(3)]
+    assert sorted(done.stderr.splitlines()) == [f"[{r}] oops" for r in range(3)]
+
+
+@pytest.mark.parametrize("dashes", [["--"], []])
+def test_run_passes_the_command_unchanged(dashes):
+    words = ["a", "--json", "b", "-np", "7", "--", "-x", "--help"]
+    done = farandole("run", "-np", "1", "--no-prefix", *dashes, *python("import sys; print(sys.argv[1:])"), *words)
+    assert done.stdout == f"{words}\n", done.stderr
+
+
+def test_run_joins_its_ranks():
+    code = "import farandole as f, numpy as n; f.init(); print(f.allreduce(n.ones(1) * f.rank())[0]); f.shutdown()"
+    done = farandole("run", "-np", "2", *python(code))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0] 1.0", "[1] 1.0"]
+
+
+def test_run_restarts_its_ranks():
+    code = (
+        "import farandole as f, numpy as n\n"
+        "for turn in range(4):\n"
+        "    f.init(); assert f.allreduce(n.ones(1))[0] == 2; f.shutdown()\n"
+        "print('well')"
+    )
+    done = farandole("run", "-np", "2", *python(code))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0] well", "[1] well"]
+
+
+def test_run_on_two_nodes_is_one_world():
+    with __import__("socket").socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    code = (
+        "import farandole as f, numpy as n; f.init(); print(f.rank(), f.size(), f.allreduce(n.ones(1))[0]); "
+        "f.shutdown()"
+    )
+    variables = dict(os.environ, FARANDOLE_JOB_KEY="one secret on both nodes")
+    nodes = [
+        subprocess.Popen(
+            [
+                FARANDOLE,
+                "run",
+                "-np",
+                "1",
+                "--nnodes",
+                "2",
+                "--node-rank",
+                str(node),
+                "--rendezvous",
+                f"127.0.0.1:{port}",
+                *python(code),
+            ],
+            env=variables,
+            stdout=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        for node in range(2)
+    ]
+    outputs = [node.communicate(timeout=60)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0]
+    assert outputs == ["[0] 0 2 2.0\n", "[1] 1 2 2.0\n"]
+
+
+def test_run_exits_with_the_code_of_the_first_failed_rank_and_names_it():
+    script = "if [ $FARANDOLE_RANK = 1 ]; then echo the reason; exit 7; else sleep 60; fi"
+    begin = time.monotonic()
+    done = farandole("run", "-np", "3", "--", "sh", "-c", script)
+    assert done.returncode == 7
+    assert "rank 1" in done.stderr and "exit code 7" in done.stderr and "    the reason" in done.stderr
+    assert time.monotonic() - begin < 30
+
+
+def test_run_names_the_signal_and_leaves_nothing_behind():
+    # Each rank leaves a grandchild in a session of its own.
+    mark = f"farandole-leftover-{os.getpid()}"
+    script = f"setsid sh -c 'exec -a {mark} sleep 300' & if [ $FARANDOLE_RANK = 0 ]; then kill -9 $$; else sleep 60; fi"
+    done = farandole("run", "-np", "2", "--", "bash", "-c", script.replace("sh -c", "bash -c"))
+    assert done.returncode == 137
+    assert "rank 0" in done.stderr and "signal 9" in done.stderr
+    assert subprocess.run(["pgrep", "-f", mark], capture_output=True).returncode == 1
+
+
+def test_run_forwards_signals():
+    script = "trap 'echo got it; exit 3' TERM; echo ready; while true; do sleep 0.05; done"
+    with subprocess.Popen([FARANDOLE, "run", "-np", "2", "--", "bash", "-c", script], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as job:  # fmt: skip
+        assert {job.stdout.readline() for _ in range(2)} == {"[0] ready\n", "[1] ready\n"}
+        job.send_signal(signal.SIGTERM)
+        output, _ = job.communicate(timeout=30)
+        assert sorted(output.splitlines()) == ["[0] got it", "[1] got it"]
+        assert job.returncode == 143
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["run", "-np", "2"], 64, "give a command"),
+        (["run", "-np", "0", "true"], 64, "0"),
+        (["run", "-np", "1", "--nnodes", "2", "true"], 64, "--node-rank"),
+        (["run", "-np", "1", "--nnodes", "2", "--node-rank", "0", "true"], 64, "--rendezvous"),
+        (["run", "-np", "lots", "true"], 64, "'lots'"),
+        (["run", "--nnodes", "4:2", "true"], 64, "'4:2'"),
+        (["run", "-np", "1", "--nnodes", "2", "--node-rank", "2", "--rendezvous", "x:1", "true"], 64, "--node-rank"),
+        (
+            ["run", "-np", "1", "--nnodes", "2", "--node-rank", "0", "--rendezvous", "127.0.0.1:1", "true"],
+            78,
+            "FARANDOLE_JOB_KEY",
+        ),
+        (["fly"], 64, "fly"),
+        (["bench", "--collective", "allreduced"], 64, "'allreduced'"),
+        (["bench", "--sizes", "4,lots"], 64, "'lots'"),
+        (["bench", "--dtype", "float31"], 64, "'float31'"),
+        (["explain", "--collective", "nothing"], 64, "'nothing'"),
+        (["explain", "--algorithm", "quickest"], 64, "'quickest'"),
+    ],
+)
+def test_malformed_arguments_are_quoted(arguments, code, words):
+    done = farandole(*arguments)
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr, done.stderr
+
+
+def test_run_names_a_program_that_cannot_start():
+    done = farandole("run", "-np", "1", "--", "/no/such/program")
+    assert done.returncode != 0
+    assert "/no/such/program" in done.stderr
+
+
+# ---- bench -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp", "loopback"])
+def test_bench_prints_one_object_a_line(transport):
+    done = farandole("bench", "--ranks", "2", "--transport", transport, "--sizes", "4,64K", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["bytes"] for row in rows] == [4, 65536]
+    for row in rows:
+        assert list(row) == ["collective", "transport", "algorithm", "ranks", "bytes", "dtype", "time_us_median",
+                             "time_us_min", "algbw_GBps", "busbw_GBps"]  # fmt: skip
+        assert (row["collective"], row["transport"], row["ranks"]) == ("allreduce", transport, 2)
+        assert 0 < row["time_us_min"] <= row["time_us_median"]
+        assert abs(row["busbw_GBps"] - row["algbw_GBps"]) < 1e-9  # 2 (p - 1) / p is 1 for two ranks
+
+
+@pytest.mark.parametrize(
+    "collective",
+    ["reduce", "broadcast", "allgather", "reduce_scatter", "alltoall", "gather", "scatter", "barrier"],
+)
+def test_bench_checks_every_collective(collective):
+    done = farandole("bench", "--ranks", "3", "--collective", collective, "--sizes", "12K", "--dtype", "bfloat16")
+    assert done.returncode == 0, done.stderr
+    assert "memcpy of one core" in done.stdout
+
+
+# ---- env, config, explain --------------------------------------------------------------------------------------------
+
+
+def test_env_prints_rank_and_source():
+    done = farandole("env", "--json", environment={"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1",
+                                                   "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a-0.a",
+                                                   "MASTER_PORT": "29500"})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert list(result) == [
+        "rank",
+        "size",
+        "local_rank",
+        "local_size",
+        "node_rank",
+        "node_count",
+        "source",
+        "rendezvous",
+    ]
+    assert (result["rank"], result["size"], result["local_rank"], result["source"]) == (3, 8, 1, "torchrun")
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"FARANDOLE_RANK": "1"}, ["FARANDOLE_RANK", "FARANDOLE_SIZE"]),
+        ({"FARANDOLE_RANK": "x", "FARANDOLE_SIZE": "2"}, ["'x'", "FARANDOLE_RANK"]),
+        ({"FARANDOLE_RANK": "2", "FARANDOLE_SIZE": "2"}, ["2"]),
+        ({"FARANDOLE_SLICE_BYTES": "thick"}, ["'thick'", "FARANDOLE_SLICE_BYTES"]),
+    ],
+)
+def test_env_rejects_contradictions(environment, words):
+    done = farandole("env", environment=environment)
+    assert done.returncode == 78
+    for word in words:
+        assert word in done.stderr
+
+
+@pytest.mark.parametrize("variables, lines", [
+    ({}, ["devices: cuda: 8 devices, the first cuda:0 (",
+          f"collectives on devices: NCCL 2.32.3 ({fake_devices.NCCL}, as nccl_library says): own_memory, registration, "
+          "symmetric"]),
+    ({"FAKE_NCCL_VERSION": "21705", "FAKE_CUDA_DEVICES": "1"},
+     ["devices: cuda: 1 device, cuda:0", f"collectives on devices: nccl: {fake_devices.NCCL} is NCCL 2.17.5, "
+                                         "too old; 2.18 or newer"]),
+    ({"FARANDOLE_CUDA_LIBRARY": "/nowhere.so", "FARANDOLE_NCCL_LIBRARY": "/nowhere2.so"},
+     ["devices: cuda: the driver /nowhere.so cannot be opened",
+      "collectives on devices: nccl: cannot open what nccl_library names (/nowhere2.so"]),
+], ids=["both", "NCCL too old", "neither"])  # fmt: skip
+def test_config_prints_devices(variables, lines):
+    done = farandole("config", environment={**fake_devices.environment(nccl=True), **variables})
+    assert done.returncode == 0 and all(f"\n{line}" in done.stdout for line in lines), done.stdout[-1500:]
+
+
+def test_config_prints_values_and_their_sources():
+    done = farandole(
+        "config", environment={"HOROVOD_FUSION_THRESHOLD": "4096", "FARANDOLE_JOB_KEY": "0123456789abcdef"}
+    )
+    assert done.returncode == 0
+    assert re.search(r"FARANDOLE_FUSION_BYTES +Bytes +4096 +HOROVOD_FUSION_THRESHOLD", done.stdout)
+    assert "0123456789abcdef" not in done.stdout
+    assert farandole("config", environment={"FARANDOLE_SPIN_US": "much"}).returncode == 78
+
+
+# ---- tune ------------------------------------------------------------------------------------------------------------
+
+
+QUICKLY = ["tune", "--ranks", "2", "--sizes", "64,4K", "--seconds", "0.5"]
+
+
+def test_tune_prints_a_valid_table(tmp_path):
+    done = farandole(*QUICKLY, "--transports", "shm", "--collectives", "allreduce,barrier", "--output", "-")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "farandole tuning 1"
+    rows = [line.split() for line in lines if line and not line.startswith(("#", "farandole"))]
+    assert [row[:4] for row in rows] == [
+        ["allreduce", "shm", "2", "64"], ["allreduce", "shm", "2", "4096"], ["barrier", "shm", "2", "0"]
+    ]  # fmt: skip
+    ways = {way.split("=")[0] for way in rows[0][4:]}
+    assert {"whole", "ring", "recursive_doubling", "direct"} <= ways
+    assert all(float(way.split("=")[1]) > 0 for row in rows for way in row[4:])
+    table = tmp_path / "table.txt"
+    table.write_text(done.stdout)
+    result = farandole("config", environment={"FARANDOLE_TUNING": str(table)})
+    assert f"tuning table: {table} (3 rows, " in result.stdout, result.stdout
+
+
+def test_later_jobs_and_explain_use_the_saved_table(tmp_path):
+    home = {"XDG_CONFIG_HOME": str(tmp_path)}
+    done = farandole(*QUICKLY, "--collectives", "allgather", environment=home)
+    assert done.returncode == 0, done.stderr
+    for word in ["shm, 2 ranks", "tcp, 2 ranks", "allgather", "chosen", "saved in"]:
+        assert word in done.stdout, done.stdout
+    saved = tmp_path / "farandole" / "tuning.txt"
+    assert saved.read_text().count("allgather") == 4
+    result = farandole("explain", "--collective", "allgather", "--bytes", "4K", environment=home)
+    assert result.returncode == 0, result.stderr
+    assert f"tuning table: {saved} (4 rows, " in result.stdout, result.stdout
+    assert "where it was measured" in result.stdout, result.stdout
+    ran = farandole("bench", "--collective", "allgather", "--sizes", "4K", environment=home)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_a_table_chooses_algorithms_and_must_be_equal_on_all_ranks(tmp_path):
+    table = tmp_path / "table.txt"
+    table.write_text("farandole tuning 1\nallreduce shm 2 64 whole=9 double_binary_tree=1 ring=2\n")
+    mine = {"FARANDOLE_TUNING": str(table)}
+    result = farandole("explain", "--bytes", "64", environment=mine)
+    assert "over shm: double_binary_tree\n" in result.stdout, result.stdout
+    assert "double_binary_tree took 1.0 us, ring 2.0 us" in result.stdout, result.stdout
+    script = f"[ $FARANDOLE_RANK = 0 ] || export FARANDOLE_TUNING=off; {FARANDOLE} bench --launched --sizes 64; true"
+    done = farandole("run", "-np", "2", "--", "sh", "-c", script, environment=mine)
+    result = done.stderr
+    assert result.count("all ranks must have the same tuning table, but rank 0 on") == 2, result
+    assert result.count("has none; name one table on all ranks with FARANDOLE_TUNING") == 2, result
+
+
+def test_tune_rejects_invalid_options(tmp_path):
+    for arguments, words in [
+        (["--collectives", "alreduce"], "'alreduce'"),
+        (["--sizes", "big"], "'big'"),
+        (["--ranks", "1"], "--ranks"),
+    ]:
+        done = farandole("tune", *arguments)
+        assert done.returncode == 64, done.stderr
+        assert words in done.stderr, done.stderr
+    letter = tmp_path / "letter.txt"
+    letter.write_text("Dear reader")
+    done = farandole(*QUICKLY, "--transports", "shm", "--collectives", "barrier", "--output", str(letter))
+    assert done.returncode == 78, done.stderr
+    assert "letter.txt, line 1" in done.stderr, done.stderr
+    assert letter.read_text() == "Dear reader"
+
+
+# ---- explain ---------------------------------------------------------------------------------------------------------
+
+
+def test_explain_shows_choice_steps_and_rivals():
+    done = farandole("explain", "--collective", "allreduce", "--ranks", "6", "--bytes", "1M")
+    assert done.returncode == 0, done.stderr
+    for word in ["6 ranks", "rank 5", "recv_reduce", "predicted", "double_binary_tree"]:
+        assert word in done.stdout, done.stdout
+
+
+# ---- NUMA nodes ------------------------------------------------------------------------------------------------------
+
+
+def test_explain_describes_numa_levels():
+    one = farandole("explain", "--ranks", "4", environment={"HWLOC_SYNTHETIC": "numa:1 core:4 pu:1"})
+    assert "NUMA: one node (this machine has one), so there are no levels\n" in one.stdout, one.stderr
+    machine = {"HWLOC_SYNTHETIC": "numa:2 core:2 pu:1"}
+    two = farandole("explain", "--ranks", "4", environment=machine)
+    assert "NUMA: 2 nodes: ranks 0-1 and 2-3 (this machine's, if ranks are bound to them in blocks)" in two.stdout
+    assert (
+        "NUMA levels: used: " in two.stdout
+        and "node 1: ranks 2-3 fold their inputs upon the sum of node 0" in two.stdout
+    )
+    result = [
+        json.loads(farandole("explain", "--ranks", "4", "--json", *more, environment=machine).stdout)
+        for more in [[], ["--bytes", "4K"], ["--nodes", "0,1,0,1"], ["--algorithm", "ring"], ["--transport", "tcp"]]
+    ]
+    assert [each["numa_levels"] for each in result] == [True, False, False, False, False]
+    assert result[0]["numa_nodes"] == [{"node": 0, "ranks": "0-1"}, {"node": 1, "ranks": "2-3"}]
+    assert [each["chosen"] for each in result[0]["ways"]].count(True) == 1
+    for answer, reason in zip(result[1:], ["below 64 KiB", "not neighbours", "a schedule", "share no memory"]):
+        assert reason in answer["numa_why"] and answer["numa_stages"] == []
+    for wrong in ["0,0", "0,0,1,x", "0,0,1,"]:
+        assert farandole("explain", "--ranks", "4", "--nodes", wrong).returncode == 64
+    config = farandole("config", environment=machine)
+    assert "NUMA nodes: 0 (2 cores), 1 (2 cores); this process is bound to " in config.stdout
+
+
+# hwloc gets a machine whose cores are NUMA nodes, and two ranks are bound to each: the job uses levels.
+def test_ranks_on_two_numa_nodes_use_levels_and_get_exact_sums():
+    code = (
+        "import os\n"
+        "rank = int(os.environ['FARANDOLE_RANK'])\n"
+        "os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank // 2]})\n"
+        "import farandole as f, numpy as n\n"
+        "f.init()\n"
+        "for count in [1, 16384, 300_007]:\n"
+        "    ramp = n.arange(count, dtype=n.float32) % 1000\n"
+        "    total = f.allreduce(ramp * (f.rank() + 1), op=f.SUM)\n"
+        "    assert (total == ramp * 10).all()\n"
+        "    assert (f.broadcast(ramp + f.rank(), root=3) == ramp + 3).all()\n"
+        "f.shutdown()\n"
+        "print('exact')"
+    )
+    machine = {"HWLOC_SYNTHETIC": "numa:1024 pu:1", "FARANDOLE_LOG_LEVEL": "debug"}
+    done = farandole("run", "-np", "4", *python(code), environment=machine)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[{r}] exact" for r in range(4)]
+    assert (
+        "2 NUMA nodes, ranks 0-1 and 2-3; large sums, broadcasts and allgathers cross between them once a node"
+        in done.stderr
+    )
+    assert not re.search("hwloc|warning", done.stderr, re.IGNORECASE), done.stderr

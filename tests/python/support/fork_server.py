@@ -1,0 +1,163 @@
+"""Starts ranks as forks of one process that has imported PyTorch, which saves seconds for each rank.
+
+the server reads one order a message (arguments, environment, file of the output) and forks a rank, which then is what
+`python worker.py ARGUMENTS` would have been: its own session, its own environment, and an interpreter that ends as any
+other does. the server tells of each rank's start and end. When who ordered them goes, all that still runs is killed.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+MESSAGE_BYTES = 1 << 18
+
+
+class Process:
+    """A process that the server has started, with the interface of subprocess.Popen."""
+
+    def __init__(self, server, pid):
+        self._server = server
+        self.pid = pid
+
+    def poll(self):
+        self._server.listen(0)
+        return self._server.codes.get(self.pid)
+
+    def wait(self, timeout=None):
+        end = None if timeout is None else time.monotonic() + timeout
+        while self.poll() is None:
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                raise subprocess.TimeoutExpired(f"rank in process {self.pid}", timeout)
+            self._server.listen(left)
+        return self.poll()
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+class ForkServer:
+    def __init__(self):
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for end in (self._socket, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MESSAGE_BYTES)
+        variables = dict(os.environ, OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1")
+        self._process = subprocess.Popen(
+            [sys.executable, os.path.abspath(__file__), str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            env=variables,
+        )
+        theirs.close()
+        self._started = []
+        self.codes = {}  # of processes that have ended, by pid, as Popen.returncode has them
+
+    def start(self, arguments, environment, output):
+        with open(output, "w"):
+            pass
+        order = json.dumps({"arguments": arguments, "environment": environment, "output": output}).encode()
+        assert len(order) < MESSAGE_BYTES, "an order of a rank is too long for one message"
+        self._socket.send(order)
+        while not self._started:
+            self.listen(None)
+        pid = self._started.pop()
+        self.codes.pop(pid, None)  # an earlier process had the same number
+        return Process(self, pid)
+
+    def listen(self, seconds):
+        """Reads the server's messages, and waits up to `seconds` for the first."""
+        while select.select([self._socket], [], [], seconds)[0]:
+            word = self._socket.recv(MESSAGE_BYTES)
+            if not word:
+                raise AssertionError(f"the process that starts ranks has ended, code {self._process.wait()}")
+            kind, pid, code = json.loads(word)
+            if kind == "started":
+                self._started.append(pid)
+            else:
+                self.codes[pid] = code
+            seconds = 0
+
+
+_server = None
+
+
+def start(arguments, environment, output):
+    global _server
+    if _server is None:
+        _server = ForkServer()
+    return _server.start(arguments, environment, output)
+
+
+# ---- in the server -------------------------------------------------------------------------------------------------
+
+
+def become(order, descriptors):
+    """Turns the child into the process that the order describes."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    os.setsid()
+    output = os.open(order["output"], os.O_WRONLY | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    sys.argv = [os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py"), *order["arguments"]]
+
+
+def serve(ours):
+    """Returns True in each child, and False in the server when its client has exited."""
+    awake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(woken)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    running = set()
+    while True:
+        ready, _, _ = select.select([ours, awake], [], [])
+        if awake in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(awake, 4096)
+        while running:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            running.discard(pid)
+            ours.send(json.dumps(["ended", pid, os.waitstatus_to_exitcode(status)]).encode())
+        if ours not in ready:
+            continue
+        order = ours.recv(MESSAGE_BYTES)
+        if not order:
+            break
+        pid = os.fork()
+        if pid == 0:
+            become(json.loads(order), [ours.detach(), awake, woken])
+            return True
+        running.add(pid)
+        ours.send(json.dumps(["started", pid, None]).encode())
+    for pid in running:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+    return False
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from the terminal: the client ends the ranks
+    import torch
+    import torch.distributed._functional_collectives
+    import torch.distributed.checkpoint
+    import torch.distributed.fsdp
+    import torch.distributed.tensor  # noqa: F401
+    import worker
+
+    if serve(socket.socket(fileno=int(sys.argv[1]))):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.exit(worker.main())

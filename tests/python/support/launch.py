@@ -1,0 +1,162 @@
+"""Runs ranks as processes, with a deadline, and leaves none behind."""
+
+import importlib.util
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+import fork_server
+
+SUPPORT = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.normpath(os.path.join(SUPPORT, "..", "..", ".."))
+FARANDOLE = os.path.join(ROOT, "build", "bin", "farandole")
+DEADLINE_S = 60
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def _file_of(module):
+    """The path of a test module."""
+    loaded = sys.modules.get(module)
+    return os.path.abspath(loaded.__file__ if loaded else importlib.util.find_spec(module).origin)
+
+
+class Rank:
+    """One rank: its exit code, its output, and the outcome of each check that it ran."""
+
+    def __init__(self, number, process, folder):
+        self.number = number
+        self.process = process
+        self.folder = folder
+        self.code = None
+
+    @property
+    def output(self):
+        with open(os.path.join(self.folder, f"{self.number}.out"), errors="replace") as file:
+            return file.read()
+
+    @property
+    def outcomes(self):
+        """{check: None for passed, or the traceback}"""
+        path = os.path.join(self.folder, f"{self.number}.json")
+        if not os.path.exists(path):
+            return {}
+        with open(path) as file:
+            return dict(json.loads(line) for line in file)
+
+
+def start_fresh(arguments, environment, output):
+    with open(output, "w") as file:
+        return subprocess.Popen(
+            [sys.executable, os.path.join(SUPPORT, "worker.py"), *arguments],
+            env=environment,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+class Launched:
+    """The ranks of one job. As a context manager it ends ranks that still run.
+
+    Ranks are forked from a process that has imported PyTorch, or, where `fresh`, are interpreters of their own: for
+    tests of how an interpreter starts, ends or forks."""
+
+    def __init__(self, size, module, checks, environment=None, arguments=(), rendezvous=None, fresh=False):
+        self.folder = tempfile.TemporaryDirectory(prefix="farandole-test-")
+        key = secrets.token_hex(16)
+        rendezvous = rendezvous or f"tcp://127.0.0.1:{free_port()}"
+        self.ranks = []
+        for number in range(size):
+            variables = {
+                name: value for name, value in os.environ.items() if not name.startswith(("FARANDOLE_", "HOROVOD_"))
+            }
+            variables.update(FARANDOLE_RANK=str(number), FARANDOLE_SIZE=str(size), FARANDOLE_RENDEZVOUS=rendezvous,
+                             FARANDOLE_JOB_KEY=key, OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1")  # fmt: skip
+            variables.update(environment or {})
+            outcomes = os.path.join(self.folder.name, f"{number}.json")
+            command = [_file_of(module), ",".join(checks), outcomes, *arguments]
+            output = os.path.join(self.folder.name, f"{number}.out")
+            start = start_fresh if fresh else fork_server.start
+            self.ranks.append(Rank(number, start(command, variables, output), self.folder.name))
+
+    def wait(self, deadline_s=DEADLINE_S):
+        end = time.monotonic() + deadline_s
+        try:
+            for rank in self.ranks:
+                rank.code = rank.process.wait(max(0.01, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            running = [rank.number for rank in self.ranks if rank.process.poll() is None]
+            self.end()
+            raise AssertionError(f"ranks {running} still ran after {deadline_s} s\n{self.report()}") from None
+        return self
+
+    def report(self):
+        return "\n".join(f"---- rank {rank.number}, exit code {rank.process.poll()}\n{rank.output[-4000:]}"
+                         for rank in self.ranks)  # fmt: skip
+
+    def end(self):
+        for rank in self.ranks:
+            try:
+                os.killpg(rank.process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            rank.process.wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+        self.folder.cleanup()
+
+
+def launch(
+    size, check, environment=None, arguments=(), deadline_s=DEADLINE_S, codes=None, rendezvous=None, fresh=False
+):
+    """Runs one check on `size` ranks, asserts that each exits with 0 (or `codes[rank]`), and returns their outputs."""
+    with Launched(size, check.__module__, [check.__name__], environment, arguments, rendezvous, fresh) as job:
+        job.wait(deadline_s)
+        expected = codes or [0] * size
+        assert [rank.code for rank in job.ranks] == expected, job.report()
+        return [rank.output for rank in job.ranks]
+
+
+def checks_of(module):
+    return [name for name in vars(module) if name.startswith("check_")]
+
+
+_sessions = {}
+
+
+def require(module, size, check, environment=None):
+    """Asserts that `check` passed on all ranks, and returns their outputs.
+
+    The first call runs all checks of a module.
+    """
+    key = (module.__name__, size, tuple(sorted((environment or {}).items())))
+    if key not in _sessions:
+        with Launched(size, module.__name__, checks_of(module), environment) as job:
+            trouble = None
+            try:
+                job.wait()
+            except AssertionError as error:
+                trouble = str(error)
+            printed = [rank.output for rank in job.ranks]
+            _sessions[key] = [rank.outcomes for rank in job.ranks], trouble or job.report(), printed
+    outcomes, report, printed = _sessions[key]
+    for number, one in enumerate(outcomes):
+        assert check in one, f"rank {number} did not come to {check}\n{report}"
+        assert one[check] is None, f"rank {number}: {one[check]}\n{report}"
+    return printed
