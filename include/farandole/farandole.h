@@ -1,4 +1,4 @@
-/* farandole.h: the C API of farandole, a collective-communication library. The only ABI of the library.
+/* farandole.h declares the C API of farandole, a collective-communication library. It is the only ABI of the library.
  *
  * Conventions
  *
