@@ -1,4 +1,4 @@
-/* farandole.h: the C API of farandole, a collective-communication library. The only ABI of the library.
+/* farandole.h declares the C API of farandole, a collective-communication library. It is the only ABI of the library.
  *
  * Conventions
  *
@@ -25,10 +25,10 @@
  *     EINTR is never an error. After fork() without exec the child may not use a world: FDL_NOT_INITIALIZED.
  *  7. The library changes no global state of the process: no signal handler, no atexit, no locale, no environment, no
  *     standard output. Logging goes through one sink (standard error by default) that fdl_log_sink replaces.
- *  8. Determinism. A result is the same bits on every rank, and the same bits again for the same inputs, ranks and
+ *  8. Determinism. A result has the same bits on every rank, and the same bits again for the same inputs, ranks and
  *     hosts: the order of reduction is fixed by rank, not by arrival. With the option `deterministic` the bits do not
- * depend on transport, algorithm, fusion or slice size either: each element is summed by one owner in rank order. Its
- * price is more connections and, over messages, as many steps as there are ranks.
+ *     depend on transport, algorithm, fusion or slice size either: one owner sums each element in rank order. This
+ *     needs more connections and, over messages, as many steps as there are ranks.
  */
 #ifndef FARANDOLE_FARANDOLE_H_
 #define FARANDOLE_FARANDOLE_H_
@@ -262,11 +262,6 @@ FDL_API int fdl_group_world_rank(const fdl_group* group, int rank);
  * with FDL_SHUT_DOWN. No thread may use the group afterwards. */
 FDL_API void fdl_group_destroy(fdl_group* group);
 
-/* ---- Ordered communicators: every member calls the same collectives in the same order ---- */
-
-typedef struct fdl_comm fdl_comm;
-typedef struct fdl_request fdl_request;
-
 /* ---- Devices ----
  *
  * Tensors on a device are given with the device's kind and index and a stream. Work that the caller has queued on the
@@ -282,14 +277,15 @@ typedef enum fdl_device_kind { FDL_DEVICE_CPU = 0, FDL_DEVICE_CUDA = 2 /* DLPack
  * the index does not exist. */
 FDL_API fdl_result fdl_device_open(fdl_world* world, fdl_device_kind kind, int index);
 
-/* ---- Ordered communicators: every member calls the same collectives in the same order -------------------------------
- */
+/* ---- Ordered communicators: every member calls the same collectives in the same order ---- */
 
 typedef struct fdl_comm fdl_comm;
 typedef struct fdl_request fdl_request;
 
-FDL_API fdl_result fdl_comm_create(fdl_group* group, fdl_comm** comm); /* collective over the group */
-/* Ends the communicator on this rank, and the requests of it that are in flight. */
+/* Makes a communicator of the group's ranks. Collective over the group, blocking, in the same order on all ranks. */
+FDL_API fdl_result fdl_comm_create(fdl_group* group, fdl_comm** comm);
+/* Ends the communicator on this rank, with its operations in flight. No thread may use it afterwards; its requests may
+ * only be passed to fdl_request_free. */
 FDL_API void fdl_comm_destroy(fdl_comm* comm);
 /* Ends the communicator on all ranks with FDL_ABORTED, this rank's name and `reason` (which may be NULL). From any
  * thread; the communicator must still be destroyed. */
@@ -358,6 +354,8 @@ FDL_API fdl_result fdl_recv(fdl_comm* comm, void* buffer, size_t count, fdl_dtyp
  * form; buffers must stay in place until the request is done, arrays of counts are copied. Collectives of one
  * communicator run in the order in which they were started; messages run beside them. Progress is made inside fdl_test,
  * the waits and the blocking calls on the same communicator. FDL_INVALID_ARGUMENT: request is NULL, or as above. */
+
+/* Starts fdl_allreduce. */
 FDL_API fdl_result fdl_iallreduce(fdl_comm* comm, const void* input, void* output, size_t count, fdl_dtype dtype,
                                   fdl_reduce_op op, fdl_request** request);
 /* Starts fdl_reduce. */
@@ -476,7 +474,7 @@ FDL_API fdl_result fdl_comm_diagnose(fdl_comm* comm, int64_t timeout_ns);
  */
 FDL_API void fdl_request_free(fdl_request* request);
 
-/* ---- Named operations: any order, asynchronous, agreed upon, fused ----------------------------------------------- */
+/* ---- Named operations: submitted in any order, asynchronous, agreed upon by name, fused ---- */
 
 typedef enum fdl_kind {
   FDL_NAMED_ALLREDUCE = 0,
@@ -542,7 +540,7 @@ FDL_API fdl_result fdl_wait_handle(fdl_handle* handle, int64_t timeout_ns);
  * that waits in fdl_wait_handle or fdl_run. If the handle is done already, this call does. The callback may submit but
  * must not wait (FDL_INVALID_ARGUMENT). */
 FDL_API fdl_result fdl_handle_notify(fdl_handle* handle, void (*function)(void* context), void* context);
-/* What an operation has made. */
+/* The output of an operation, see fdl_handle_output. */
 typedef struct fdl_output {
   size_t struct_size;
   void* data; /* on the device of the operation's input; NULL if the result is in the caller's output */
@@ -561,7 +559,7 @@ FDL_API void fdl_output_free(void* data);
 /* Legal at any time. An operation in flight goes on, and its outcome is ignored. */
 FDL_API void fdl_handle_free(fdl_handle* handle);
 
-/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+/* ---- Memory ---- */
 
 /* Allocates zeroed, 64-byte aligned memory that all ranks of this host map if they can (FARANDOLE_MEMORY_BYTES limits
  * it). Otherwise it is ordinary memory, and the log has a warning. Collectives larger than some KiB whose buffers all

@@ -74,7 +74,7 @@ class Handle {
  public:
   // Takes ownership of a handle of fdl_submit or fdl_run.
   explicit Handle(fdl_handle* handle) : handle_(handle) {}
-  // Whether the operations have completed. Does not wait.
+  // True if the operations have completed. Does not wait.
   bool done() const {
     int done = 0;
     check(fdl_poll(handle_.get(), &done));
@@ -214,7 +214,7 @@ class Group {
 // All ranks of the job. The constructor joins the job and blocks until all ranks are there; the destructor leaves it.
 class World {
  public:
-  // Blocks until all ranks have arrived. NULL: everything from the environment.
+  // NULL: all options come from the environment.
   explicit World(const fdl_world_options* options = nullptr) {
     fdl_world* made = nullptr;
     check(fdl_world_create(options, &made));

@@ -98,6 +98,7 @@ void* stream_on_any_thread(void* stream) {
   return reinterpret_cast<uintptr_t>(stream) == kOfThisThread ? nullptr : stream;
 }
 
+// As snprintf: a short target gets a prefix, and the result is the size of the whole text with its final 0.
 std::size_t copy_text(const std::string& text, char* target, std::size_t capacity) {
   if (target != nullptr && capacity > 0) {
     const std::size_t count = std::min(capacity - 1, text.size());
@@ -130,6 +131,7 @@ const char* fdl_dtype_name(fdl_dtype dtype) {
 
 fdl_result fdl_op_create(fdl_user_function function, void* context, int commutative, fdl_op** op) {
   if (function == nullptr || op == nullptr) return refuse("fdl_op_create: function and op must not be NULL");
+  // The kernels get a pointer to the object itself as context, so it must stay in place until fdl_op_destroy().
   auto made = std::make_unique<fdl_op>();
   made->function = function;
   made->context = context;

@@ -47,9 +47,9 @@ fdl_result fdl_alloc(fdl_world* world, size_t bytes, void** memory) {
 
 void fdl_free(void* memory) {
   if (memory == nullptr) return;
-  if (const auto held = device_allocations().forget(memory)) {
-    if (held->process == ::getpid()) return held->memory.let_go();
-    static_cast<void>(new std::shared_ptr<SymmetricHere>(held));  // in a forked child: leaked on purpose
+  if (const auto kept = device_allocations().forget(memory)) {
+    if (kept->process == ::getpid()) return kept->memory.let_go();
+    static_cast<void>(new std::shared_ptr<SymmetricHere>(kept));  // in a forked child: leaked on purpose
     return;
   }
   if (const auto owner = allocations().forget(memory)) return owner->release(memory);

@@ -16,6 +16,7 @@ void copy_known(Struct& target, const Struct& source) {
   target.struct_size = size;
 }
 
+// The new object holds a reference to the world until fdl_group_destroy().
 fdl_group* adopt(fdl_world* world, Group* group) {
   world->hold();
   return new fdl_group{world, group};
@@ -75,13 +76,14 @@ fdl_result fdl_world_create(const fdl_world_options* options, fdl_world** world)
   if (!runtime.ok()) return report(runtime.status());
   auto made = std::make_unique<fdl_world>();
   made->runtime = runtime.take();
-  made->all = {made.get(), &made->runtime->all()};
+  made->all = {made.get(), &made->runtime->all()};  // part of the world, so it holds no reference
   *world = made.release();
   return FDL_OK;
 }
 
 void fdl_world_destroy(fdl_world* world) {
   if (world == nullptr) return;
+  // A forked child must not end the parent's world. Handles and communicators that are left keep the object.
   if (world->runtime->usable().code() != Code::not_initialized) world->runtime->shut_down();
   world->release();
 }
@@ -180,6 +182,7 @@ int fdl_group_world_rank(const fdl_group* group, int rank) {
 
 void fdl_group_destroy(fdl_group* group) {
   if (group == nullptr || group == &group->world->all) return;
+  // A forked child leaves the parent's connections alone.
   if (group->world->runtime->usable().code() != Code::not_initialized) group->world->runtime->end(*group->group);
   group->world->release();
   delete group;

@@ -1,4 +1,5 @@
-// fdl_device_alloc: memory of devices for a group's tensors, known to NCCL; ranks as threads, on the stand-ins.
+// Tests of fdl_device_alloc: device memory for a group's tensors, registered with NCCL. Ranks are threads, on the
+// fakes.
 #include <gmock/gmock.h>
 
 #include <cstdlib>
@@ -16,7 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Before the driver is opened for the first time.
+// Set before the driver is opened for the first time.
 const bool kSixDevices = ::setenv("FAKE_CUDA_DEVICES", "6", 1) == 0;
 
 const Knobs kNccl{{"cuda_library", FDL_FAKE_CUDA}, {"nccl_library", FDL_FAKE_NCCL}};
@@ -29,7 +30,7 @@ const Knobs kStaged = with("device_collectives", "staged");
 
 constexpr std::size_t kCount = 3000;
 
-// A rank's device as its program uses it.
+// A rank's device, used as an application uses it.
 class Gpu {
  public:
   explicit Gpu(const World& me) : me_(me) {
@@ -38,7 +39,7 @@ class Gpu {
     stream_ = device_->make_stream().take();
   }
   ~Gpu() {
-    for (void* memory : held_) fdl_free(memory);
+    for (void* memory : symmetric_) fdl_free(memory);
     for (void* memory : own_) device_->release(memory);
     settle();
     device_->end_stream(stream_);
@@ -53,11 +54,11 @@ class Gpu {
   int32_t* take(std::size_t count = kCount) {
     int32_t* memory = nullptr;
     EXPECT_EQ(take(count, &memory), FDL_OK) << fdl_last_error()->text;
-    held_.push_back(memory);
+    symmetric_.push_back(memory);
     return memory;
   }
   void free(int32_t* memory) {
-    std::erase(held_, memory);
+    std::erase(symmetric_, memory);
     fdl_free(memory);
   }
   int32_t* own(std::size_t count = kCount) {
@@ -75,7 +76,7 @@ class Gpu {
     fake_cuda_read(memory, values.data(), count * 4);
     return values;
   }
-  // Until all that the stream has been given has run.
+  // Waits until all work of the stream has run.
   void settle() {
     EXPECT_TRUE(device_->ring(stream_, notifier_).ok());
     EXPECT_TRUE(fdl::wait_readable(notifier_.fd(), fdl::Deadline::after_seconds(60))) << "the stream hangs";
@@ -90,7 +91,7 @@ class Gpu {
     operation.output = memory;
     return operation;
   }
-  // Sums as one submission, so that they are fused.
+  // Submits the sums together, so that they are fused.
   void sum_in_group(const std::vector<std::pair<int32_t*, int64_t>>& tensors, double prescale = 1) {
     static constexpr const char* kNames[] = {"a", "b", "c", "d"};
     std::vector<fdl_operation> operations;
@@ -108,7 +109,7 @@ class Gpu {
   fdl::Event notifier_ = fdl::Event::make().take();  // outlives the stream
   std::shared_ptr<fdl::Device> device_;
   fdl::Stream stream_ = nullptr;
-  std::vector<int32_t*> held_;
+  std::vector<int32_t*> symmetric_;
   std::vector<void*> own_;
 };
 
@@ -121,15 +122,15 @@ class DeviceMemory : public testing::Test {
   void TearDown() override {
     EXPECT_EQ(fake_nccl_count("windows"), 0);
     EXPECT_EQ(fake_nccl_count("registrations"), 0);
-    EXPECT_EQ(fake_nccl_count("memory"), 0) << "of NCCL's own";
+    EXPECT_EQ(fake_nccl_count("memory"), 0) << "allocations of NCCL";
     fake_nccl_reset();
   }
 };
 
-// What packing and unpacking ask of the driver.
+// The driver calls with which tensors are packed and unpacked.
 std::size_t packings() { return fake_cuda_calls("cuMemcpyAsync") + fake_cuda_calls("cuLaunchKernel"); }
 
-// All ranks are there: what was counted before and after is all that happened in between.
+// Counts what all ranks do during `work`. Barriers keep other work out of the count.
 std::size_t while_all(World& me, const std::function<std::size_t()>& count, const std::function<void()>& work) {
   EXPECT_EQ(fdl_barrier(me.comm), FDL_OK);
   const std::size_t before = count();
@@ -141,7 +142,7 @@ std::size_t while_all(World& me, const std::function<std::size_t()>& count, cons
   return after - before;
 }
 
-TEST_F(DeviceMemory, IsZeroedAndAWindowOfTheGroupsOnAllRanks) {
+TEST_F(DeviceMemory, IsZeroedAndRegisteredAsAWindowOnAllRanks) {
   run_ranks(3, kNccl, [](World& me) {
     Gpu gpu(me);
     int32_t* memory = gpu.take();
@@ -155,7 +156,7 @@ TEST_F(DeviceMemory, IsZeroedAndAWindowOfTheGroupsOnAllRanks) {
   });
 }
 
-TEST_F(DeviceMemory, SumsThatLieSideBySideAreNeitherPackedNorUnpacked) {
+TEST_F(DeviceMemory, AdjacentSumsAreNeitherPackedNorUnpacked) {
   for (const bool by_nccl : {true, false}) {
     run_ranks(2, by_nccl ? kNccl : kStaged, [by_nccl](World& me) {
       Gpu gpu(me);
@@ -166,12 +167,12 @@ TEST_F(DeviceMemory, SumsThatLieSideBySideAreNeitherPackedNorUnpacked) {
       const std::size_t beside = while_all(me, packings, [&] {
         gpu.sum_in_group({{memory, 100}, {memory + 100, 1}, {memory + 101, kCount - 101}});
       });
-      EXPECT_EQ(beside, staged) << "no more than one tensor alone";
+      EXPECT_EQ(beside, staged) << "no more than for a single tensor";
       if (by_nccl) {
         EXPECT_EQ(beside, 0u);
       }
       EXPECT_EQ(gpu.get(memory, kCount), all(kCount, 3));
-      // Not in their order, or with a gap: packed.
+      // In another order, or with a gap, they are packed.
       for (const auto& [first, second] : {std::pair{100, 0}, std::pair{0, 101}}) {
         gpu.fill(memory, kCount, me.rank + 1);
         const std::size_t apart = while_all(me, packings, [&] {
@@ -185,9 +186,9 @@ TEST_F(DeviceMemory, SumsThatLieSideBySideAreNeitherPackedNorUnpacked) {
   }
 }
 
-// Where one has a factor in its packing and another has not, the sum is wrong; where one gives NCCL a window and
-// another does not, the stand-in refuses it.
-TEST_F(DeviceMemory, SumsThatLieUnlikeOnTheRanksArePackedByAll) {
+// If only some ranks applied a factor while packing, the sum would be wrong. If only some ranks passed a window to
+// NCCL, the fake would refuse it.
+TEST_F(DeviceMemory, AllRanksPackSumsThatLieDifferently) {
   run_ranks(3, kNccl, [](World& me) {
     Gpu gpu(me);
     int32_t* memory = gpu.take();
@@ -209,7 +210,7 @@ TEST_F(DeviceMemory, SumsThatLieUnlikeOnTheRanksArePackedByAll) {
   });
 }
 
-TEST_F(DeviceMemory, ARankThatHasJoinedAddsZerosWhereOthersHaveTheirTensorsThere) {
+TEST_F(DeviceMemory, JoinedRankContributesZerosToSumsInSymmetricMemory) {
   run_ranks(3, kNccl, [](World& me) {
     Gpu gpu(me);
     int32_t* memory = gpu.take();
@@ -231,11 +232,11 @@ TEST_F(DeviceMemory, ARankThatHasJoinedAddsZerosWhereOthersHaveTheirTensorsThere
     FDL_ASSERT_OK(fdl_join(me.all, &joined));
     FDL_EXPECT_OK(fdl_wait_handle(joined, -1));
     fdl_handle_free(joined);
-    EXPECT_EQ(gpu.get(memory, 1), all(1, me.rank < 2 ? 4 : 6)) << "and keeps what it has";
+    EXPECT_EQ(gpu.get(memory, 1), all(1, me.rank < 2 ? 4 : 6)) << "a joined rank's memory is unchanged";
   });
 }
 
-TEST_F(DeviceMemory, ABroadcastFromUnlikePlacesIsAMismatchThatNamesBoth) {
+TEST_F(DeviceMemory, BroadcastFromDifferentPlacesIsAMismatchThatNamesBoth) {
   run_ranks(2, kNccl, [](World& me) {
     Gpu gpu(me);
     int32_t* memory = gpu.take();
@@ -254,8 +255,8 @@ TEST_F(DeviceMemory, ABroadcastFromUnlikePlacesIsAMismatchThatNamesBoth) {
   });
 }
 
-// An order that repeats is locked with it, and left when a tensor has moved.
-TEST_F(DeviceMemory, ServesALockedOrder) {
+// A repeated order of such tensors is locked, and is left when a tensor has moved.
+TEST_F(DeviceMemory, LocksAnOrderAndLeavesItWhenATensorMoves) {
   run_ranks(2, kNccl, [](World& me) {
     Gpu gpu(me);
     int32_t* memory = gpu.take();
@@ -271,9 +272,9 @@ TEST_F(DeviceMemory, ServesALockedOrder) {
   });
 }
 
-// ---- Freeing
+// ---- Freeing ----
 
-TEST_F(DeviceMemory, GoesBackWithTheNextOnceAllRanksHaveFreedIt) {
+TEST_F(DeviceMemory, NextAllocationReturnsMemoryThatAllRanksHaveFreed) {
   run_ranks(2, kNccl, [](World& me) {
     Gpu gpu(me);
     int32_t* first = gpu.take();
@@ -295,8 +296,8 @@ TEST_F(DeviceMemory, GoesBackWithTheNextOnceAllRanksHaveFreedIt) {
   });
 }
 
-// The stand-in ends the process where memory is freed that work still uses.
-TEST_F(DeviceMemory, MayBeFreedWhileNcclIsAtWorkInIt) {
+// The fake ends the process if memory is freed while work still uses it.
+TEST_F(DeviceMemory, MayBeFreedWhileNcclStillUsesIt) {
   run_ranks(2, kNccl, [](World& me) {
     Gpu gpu(me);
     int32_t* memory = gpu.take();
@@ -314,12 +315,12 @@ TEST_F(DeviceMemory, MayBeFreedWhileNcclIsAtWorkInIt) {
     gpu.take();
     gpu.sum_in_group({{next, kCount}});
     FDL_EXPECT_OK(fdl_barrier(me.comm));
-    EXPECT_EQ(fake_nccl_count("windows"), 4) << "what could not go back then has gone now";
+    EXPECT_EQ(fake_nccl_count("windows"), 4) << "memory that was still in use has been returned now";
     FDL_EXPECT_OK(fdl_barrier(me.comm));
   });
 }
 
-TEST_F(DeviceMemory, OutlivesItsWorldAndIsFreedAfterIt) {
+TEST_F(DeviceMemory, OutlivesItsWorldAndCanBeFreedAfterwards) {
   int32_t* kept[2] = {};
   std::unique_ptr<Gpu> gpus[2];
   World none[2];
@@ -334,16 +335,16 @@ TEST_F(DeviceMemory, OutlivesItsWorldAndIsFreedAfterIt) {
     gpu.settle();
     none[me.rank].all = nullptr;
   });
-  EXPECT_EQ(fake_nccl_count("windows"), 0) << "the communicator's end forgets them";
-  EXPECT_EQ(fake_nccl_count("memory"), 2) << "and the holders have them still";
+  EXPECT_EQ(fake_nccl_count("windows"), 0) << "the end of the communicator deregisters them";
+  EXPECT_EQ(fake_nccl_count("memory"), 2) << "the callers still hold the memory";
   for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(gpus[rank]->get(kept[rank], kCount), all(kCount, 3));
   for (int rank = 0; rank < 2; ++rank) gpus[rank]->free(kept[rank]);
   EXPECT_EQ(fake_nccl_count("memory"), 0);
 }
 
-// ---- Where there is less
+// ---- fallbacks and failures ----
 
-TEST_F(DeviceMemory, IsAnyMemoryWhereNoNcclRunsTheGroupAndInAGroupOfOne) {
+TEST_F(DeviceMemory, IsOrdinaryDeviceMemoryWithoutNcclOrInAGroupOfOne) {
   for (const auto& [size, knobs] : {std::pair{2, kStaged}, std::pair{1, kNccl}}) {
     run_ranks(size, knobs, [size = size](World& me) {
       Gpu gpu(me);
@@ -359,7 +360,7 @@ TEST_F(DeviceMemory, IsAnyMemoryWhereNoNcclRunsTheGroupAndInAGroupOfOne) {
   }
 }
 
-TEST_F(DeviceMemory, IsAnyMemoryOnAllRanksWhereOneGetsNoneOfNccls) {
+TEST_F(DeviceMemory, IsOrdinaryOnAllRanksIfNcclHasNoneForOneRank) {
   fake_nccl_fail("MemAlloc", 1, 1);
   run_ranks(3, kNccl, [](World& me) {
     Gpu gpu(me);
@@ -373,7 +374,7 @@ TEST_F(DeviceMemory, IsAnyMemoryOnAllRanksWhereOneGetsNoneOfNccls) {
   });
 }
 
-TEST_F(DeviceMemory, ARankWithoutMemoryIsNamedToAllAndTheGroupLivesOn) {
+TEST_F(DeviceMemory, AllRanksNameTheRankWithoutMemoryAndTheGroupStaysUsable) {
   run_ranks(3, kNccl, [](World& me) {
     Gpu gpu(me);
     int32_t* first = gpu.take();
@@ -411,7 +412,7 @@ TEST_F(DeviceMemory, UnequalSizesAreAMismatchThatNamesBoth) {
   });
 }
 
-TEST_F(DeviceMemory, ARankThatCannotUseItsDeviceKeepsNobodyWaiting) {
+TEST_F(DeviceMemory, RankWithoutItsDeviceDoesNotBlockTheOthers) {
   run_ranks(2, kNccl, [](World& me) {
     void* memory = nullptr;
     const int index = me.rank == 0 ? 0 : 77;
@@ -422,7 +423,7 @@ TEST_F(DeviceMemory, ARankThatCannotUseItsDeviceKeepsNobodyWaiting) {
   });
 }
 
-TEST_F(DeviceMemory, WhatIsNoRequestIsRefusedAtOnce) {
+TEST_F(DeviceMemory, RefusesInvalidArgumentsAtOnce) {
   run_ranks(1, kNccl, [](World& me) {
     void* memory = nullptr;
     EXPECT_EQ(fdl_device_alloc(me.all, FDL_DEVICE_CUDA, 0, nullptr, 100, nullptr), FDL_INVALID_ARGUMENT);
@@ -434,7 +435,7 @@ TEST_F(DeviceMemory, WhatIsNoRequestIsRefusedAtOnce) {
   });
 }
 
-TEST_F(DeviceMemory, OlderNcclsRegisterItOrUseItAsItIs) {
+TEST_F(DeviceMemory, OlderNcclVersionsRegisterItOrUseItUnregistered) {
   for (const auto& [version, registrations] : {std::pair{22300L, 2L}, std::pair{21800L, 0L}}) {
     fake_nccl_set("version", version);
     run_ranks(2, kNccl, [registrations = registrations](World& me) {
@@ -450,7 +451,7 @@ TEST_F(DeviceMemory, OlderNcclsRegisterItOrUseItAsItIs) {
   }
 }
 
-TEST_F(DeviceMemory, ALostRankEndsTheGroupAndNotTheMemory) {
+TEST_F(DeviceMemory, LostRankEndsTheGroupButNotTheMemory) {
   run_ranks(2, kNccl, [](World& me) {
     Gpu gpu(me);
     int32_t* memory = gpu.take();

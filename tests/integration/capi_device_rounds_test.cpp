@@ -1,5 +1,5 @@
-// Buckets that are larger than the room which their devices have for them go through it in rounds: ranks as threads, on
-// the stand-ins. Sums are exact, and every element is another than its neighbours.
+// Tests of buckets that are larger than the scratch buffer of their devices and so run in rounds. Ranks are threads, on
+// the fakes. Sums are exact, and neighbouring elements differ.
 #include <gmock/gmock.h>
 
 #include <cstdlib>
@@ -18,11 +18,11 @@ namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
-// Before the driver is opened for the first time.
+// Set before the driver is opened for the first time.
 const bool kDevices = ::setenv("FAKE_CUDA_DEVICES", "3", 1) == 0 &&
                       ::setenv("FAKE_CUDA_MEMORY", std::to_string(128 * kMiB).c_str(), 1) == 0;
 
-// Several rounds of 2 MiB of 4 bytes each: odd sizes, one of nothing, and one that is larger than the room.
+// Elements of 4 bytes for several rounds of 2 MiB: odd sizes, an empty tensor, and one larger than the scratch buffer.
 const std::vector<int64_t> kCounts{1, 100'001, 0, 700'003, 17, 262'144};
 constexpr std::size_t kElements = 1 + 100'001 + 700'003 + 17 + 262'144;
 
@@ -34,7 +34,7 @@ struct Sum {
   bool in_place = true;
 };
 
-// Of one rank. At most 16 values, so that sums of three ranks are exact as bfloat16, too.
+// The values of one rank: at most 16 different ones, so that sums of three ranks are exact in bfloat16 as well.
 int value_of(std::size_t tensor, std::size_t i, int rank) {
   return static_cast<int>((i * 7 + i / 1000 + tensor + static_cast<std::size_t>(rank) * 3) % 16);
 }
@@ -57,7 +57,7 @@ std::vector<std::byte> encoded(fdl_dtype dtype, int64_t count, const Value& valu
   return all;
 }
 
-// A rank's device as its program uses it.
+// A rank's device, used as an application uses it.
 class Gpu {
  public:
   Gpu(const World& me, std::vector<int64_t> counts) : me_(me), counts_(std::move(counts)) {
@@ -73,11 +73,11 @@ class Gpu {
     let_go();
     settle();
     for (void* memory : own_) fake_cuda_delete(memory);
-    fdl_free(held_);
+    fdl_free(symmetric_);
     device_->end_stream(stream_);
   }
 
-  // All of its memory is in use but so much in one block.
+  // Allocates all memory of the device except one block of `left` bytes.
   void fill(std::size_t left) {
     void* const kept = left > 0 ? fake_cuda_new(me_.rank, left) : nullptr;
     for (std::size_t size = 64 * kMiB; size >= 4096; size /= 2) {
@@ -89,14 +89,15 @@ class Gpu {
     for (void* memory : std::exchange(filling_, {})) fake_cuda_delete(memory);
   }
 
-  // Until all that the stream has been given has run.
+  // Waits until all work of the stream has run.
   void settle() {
     EXPECT_TRUE(device_->ring(stream_, notifier_).ok());
     EXPECT_TRUE(fdl::wait_readable(notifier_.fd(), fdl::Deadline::after_seconds(60))) << "the stream hangs";
     notifier_.clear();
   }
 
-  // One submission, so that they are fused; then each is compared with the sum over the ranks that have not joined.
+  // Submits the tensors together, so that they are fused. Compares each with the sum over the ranks that have not
+  // joined.
   void sum(const Sum& how, int present) {
     settle();
     std::vector<fdl_operation> operations(counts_.size());
@@ -125,18 +126,18 @@ class Gpu {
       EXPECT_TRUE(found == expected) << kNames[t] << " of " << counts_[t] << " elements";
     }
   }
-  // The first tensor lies in memory of the group's on rank 0 alone: all ranks must pack it.
-  void lie_unlike_the_others() {
+  // The first tensor lies in symmetric memory on rank 0 only, so all ranks must pack it.
+  void use_symmetric_memory_on_rank_0() {
     const auto bytes = static_cast<std::size_t>(counts_[0]) * 4;
-    FDL_EXPECT_OK(fdl_device_alloc(me_.all, FDL_DEVICE_CUDA, me_.rank, stream_, bytes, &held_));
-    if (me_.rank == 0) inputs_[0] = static_cast<std::byte*>(held_);
+    FDL_EXPECT_OK(fdl_device_alloc(me_.all, FDL_DEVICE_CUDA, me_.rank, stream_, bytes, &symmetric_));
+    if (me_.rank == 0) inputs_[0] = static_cast<std::byte*>(symmetric_);
   }
-  // Settles who runs collectives here, while there is memory.
-  void meet() {
+  // Runs one collective, so that the backend is negotiated while there is memory.
+  void negotiate() {
     const int64_t one = 1;
     fdl_operation operation;
     fdl_operation_init(&operation);
-    operation.name = "meeting";
+    operation.name = "negotiation";
     operation.input = {outputs_[0], FDL_INT32, 1, &one, FDL_DEVICE_CUDA, me_.rank, stream_};
     operation.output = outputs_[0];
     FDL_EXPECT_OK(fdl_run(me_.all, &operation, 1, -1, nullptr));
@@ -158,15 +159,15 @@ class Gpu {
   fdl::Stream stream_ = nullptr;
   std::vector<void*> own_;
   std::vector<void*> filling_;
-  void* held_ = nullptr;
+  void* symmetric_ = nullptr;
   std::vector<std::byte*> inputs_;
   std::vector<std::byte*> outputs_;
 };
 
-// Who runs the collectives.
+// The backend of the collectives.
 struct Way {
   const char* name;
-  const char* wish;
+  const char* setting;
 };
 void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
 
@@ -175,10 +176,10 @@ class DeviceRounds : public testing::TestWithParam<Way> {
   Knobs knobs() const {
     return {{"cuda_library", FDL_FAKE_CUDA},
             {"nccl_library", FDL_FAKE_NCCL},
-            {"device_collectives", GetParam().wish},
+            {"device_collectives", GetParam().setting},
             {"log_level", "error"}};
   }
-  bool by_nccl() const { return std::string_view(GetParam().wish) == "nccl"; }
+  bool by_nccl() const { return std::string_view(GetParam().setting) == "nccl"; }
   void SetUp() override { fake_nccl_reset(); }
   void TearDown() override {
     EXPECT_EQ(fake_nccl_count("windows"), 0);
@@ -190,11 +191,11 @@ class DeviceRounds : public testing::TestWithParam<Way> {
 INSTANTIATE_TEST_SUITE_P(, DeviceRounds, testing::Values(Way{"ByNccl", "nccl"}, Way{"Staged", "staged"}),
                          [](const auto& each) { return each.param.name; });
 
-// Room for the least fusion buffer that there is, and for the tables of the kernels.
+// Enough memory for the smallest scratch buffer and for the tables of the kernels.
 constexpr std::size_t kLittle = 3 * kMiB;
 constexpr long kRounds = (kElements * 4 + 2 * kMiB - 1) / (2 * kMiB);
 
-// How many collectives NCCL is given meanwhile, by all ranks together.
+// The number of collectives that all ranks together pass to NCCL during `work`.
 long given_while(World& me, const std::function<void()>& work) {
   FDL_EXPECT_OK(fdl_barrier(me.comm));
   const long before = fake_nccl_calls("AllReduce");
@@ -206,10 +207,10 @@ long given_while(World& me, const std::function<void()>& work) {
   return after - before;
 }
 
-TEST_P(DeviceRounds, SumsOfOddSizesAreThoseOfOneGo) {
+TEST_P(DeviceRounds, SumsOfOddSizesAreExact) {
   run_ranks(3, knobs(), [this](World& me) {
     Gpu gpu(me, kCounts);
-    gpu.meet();
+    gpu.negotiate();
     if (me.rank == 1) gpu.fill(kLittle);
     for (const bool in_place : {true, false}) {
       for (const fdl_dtype dtype : {FDL_INT32, FDL_FLOAT32}) {
@@ -221,10 +222,10 @@ TEST_P(DeviceRounds, SumsOfOddSizesAreThoseOfOneGo) {
   });
 }
 
-TEST_P(DeviceRounds, AveragesOfHalfAsManyBytesToo) {
+TEST_P(DeviceRounds, AveragesOfSixteenBitFloatsAreExact) {
   run_ranks(2, knobs(), [this](World& me) {
     Gpu gpu(me, kCounts);
-    gpu.meet();
+    gpu.negotiate();
     gpu.fill(kLittle);  // on all ranks
     const Sum average{.dtype = FDL_BFLOAT16, .op = FDL_AVERAGE, .prescale = 2, .in_place = false};
     EXPECT_EQ(given_while(me, [&] { gpu.sum(average, 2); }), by_nccl() ? 2 * ((kRounds + 1) / 2) : 0);
@@ -232,10 +233,10 @@ TEST_P(DeviceRounds, AveragesOfHalfAsManyBytesToo) {
   });
 }
 
-TEST_P(DeviceRounds, ARankThatHasJoinedAddsZerosInEachOfThem) {
+TEST_P(DeviceRounds, JoinedRankContributesZerosInEachRound) {
   run_ranks(3, knobs(), [](World& me) {
     Gpu gpu(me, kCounts);
-    gpu.meet();
+    gpu.negotiate();
     if (me.rank == 0) gpu.fill(kLittle);
     gpu.sum({}, 3);
     if (me.rank < 2) {
@@ -248,11 +249,11 @@ TEST_P(DeviceRounds, ARankThatHasJoinedAddsZerosInEachOfThem) {
   });
 }
 
-TEST_P(DeviceRounds, ATensorAloneThatAllMustPackGoesInThemToo) {
+TEST_P(DeviceRounds, SingleTensorThatAllRanksMustPackIsSplitIntoRounds) {
   run_ranks(2, knobs(), [this](World& me) {
     Gpu gpu(me, {1'100'003});
-    gpu.meet();
-    gpu.lie_unlike_the_others();
+    gpu.negotiate();
+    gpu.use_symmetric_memory_on_rank_0();
     if (me.rank == 1) gpu.fill(kLittle);
     for (const bool in_place : {true, false}) {
       const Sum how{.prescale = 3, .postscale = 2, .in_place = in_place};
@@ -261,12 +262,12 @@ TEST_P(DeviceRounds, ATensorAloneThatAllMustPackGoesInThemToo) {
   });
 }
 
-// What is freed later on one rank is not known to the others: nobody asks again.
-TEST_P(DeviceRounds, WhatWasRefusedIsNotAskedForAgainInTheGroup) {
+// Other ranks cannot see that one rank has memory again, so the group never retries.
+TEST_P(DeviceRounds, GroupDoesNotRetryARefusedScratchRequest) {
   run_ranks(2, knobs(), [this](World& me) {
     Gpu gpu(me, kCounts);
     Gpu larger(me, {500'000, 1'000'000});
-    gpu.meet();
+    gpu.negotiate();
     if (me.rank == 1) gpu.fill(kLittle);
     gpu.sum({}, 2);
     gpu.let_go();
@@ -284,19 +285,19 @@ TEST_P(DeviceRounds, WhatWasRefusedIsNotAskedForAgainInTheGroup) {
   });
 }
 
-// Another group asks anew, and has all of it in one go.
-TEST_P(DeviceRounds, AreNoneWhereThereIsRoomForAll) {
+// A world with enough memory runs the bucket in one round.
+TEST_P(DeviceRounds, OneRoundSufficesWhenTheScratchBufferFits) {
   run_ranks(2, knobs(), [this](World& me) {
     Gpu gpu(me, kCounts);
-    gpu.meet();
+    gpu.negotiate();
     EXPECT_EQ(given_while(me, [&] { gpu.sum({}, 2); }), by_nccl() ? 2 : 0);
   });
 }
 
-TEST_P(DeviceRounds, SumsAreRightWhereOneRankHasNoRoomAtAll) {
+TEST_P(DeviceRounds, SumsAreExactIfOneRankHasNoScratchMemory) {
   run_ranks(3, knobs(), [](World& me) {
     Gpu gpu(me, kCounts);
-    gpu.meet();
+    gpu.negotiate();
     if (me.rank == 1) gpu.fill(kMiB);
     if (me.rank == 2) gpu.fill(kLittle);
     gpu.sum({}, 3);

@@ -1,5 +1,5 @@
-// Ordered collectives on devices for which a rank comes late, or which never end: who waits for the device alone is
-// told whom it waits for, and is let go where that is wished; ranks as threads, on the stand-ins.
+// Tests of ordered collectives on devices with a late rank, or that never end: a warning names the late rank, and with
+// a shutdown limit the communicator fails. Ranks are threads, on the fakes.
 #include <atomic>
 #include <barrier>
 #include <chrono>
@@ -20,7 +20,7 @@ Knobs nccl_with(const Knobs& more) {
   return knobs;
 }
 
-// What the library warns of while this lives.
+// Collects the warnings of the library during its lifetime.
 class Warnings {
  public:
   Warnings() {
@@ -28,7 +28,7 @@ class Warnings {
   }
   ~Warnings() { fdl_log_sink(nullptr, nullptr); }
 
-  // Until a line has all of these words in it.
+  // Waits for a line that contains all of these words.
   std::string wait_for(const std::vector<std::string>& words) {
     std::unique_lock lock(mutex_);
     std::string found;
@@ -40,7 +40,7 @@ class Warnings {
       }
       return !found.empty();
     });
-    EXPECT_TRUE(came) << "nobody says " << words.front() << "; last: " << (lines_.empty() ? "" : lines_.back());
+    EXPECT_TRUE(came) << "no line has " << words.front() << "; last: " << (lines_.empty() ? "" : lines_.back());
     return found;
   }
   std::size_t count() {
@@ -60,19 +60,19 @@ class Warnings {
   std::vector<std::string> lines_;
 };
 
-// A rank with a vector on its device; the sums of all ranks' vectors grow by powers of the size.
+// A rank with a vector on its device. Each sum in place multiplies the values by the number of ranks.
 class Summing {
  public:
   explicit Summing(World& me) : me_(me), device_(me.rank), memory_(device_.put(std::vector<int32_t>(kCount, 1))) {}
 
-  // The host is done with it at once, but for the first one.
+  // The host is done at once, except with the first one.
   fdl_result sum(fdl_request** request = nullptr) {
     fdl_call call = device_.message(FDL_RECV, memory_, kCount, 0);
     call.collective = FDL_ALLREDUCE;
     call.input = memory_;
     return fdl_call_ex(me_.comm, &call, nullptr, request);
   }
-  // All that the program does from now on, until its stream is through.
+  // Waits for the stream only, as an application does that makes no further call.
   std::vector<int32_t> wait_for_the_device() { return device_.get(memory_, kCount); }
   static std::vector<int32_t> all(int32_t value) { return std::vector<int32_t>(kCount, value); }
 
@@ -82,7 +82,7 @@ class Summing {
   int32_t* memory_;
 };
 
-TEST(DeviceWatch, NamesTheRankThatComesLate) {
+TEST(DeviceWatch, NamesALateRank) {
   Warnings warnings;
   run_ranks(3, nccl_with({{"stall_warning_s", "0.15"}}), [&](World& me) {
     Summing mine(me);
@@ -97,7 +97,7 @@ TEST(DeviceWatch, NamesTheRankThatComesLate) {
   });
 }
 
-TEST(DeviceWatch, NamesTwoThatComeLate) {
+TEST(DeviceWatch, NamesTwoLateRanks) {
   Warnings warnings;
   run_ranks(3, nccl_with({{"stall_warning_s", "0.15"}}), [&](World& me) {
     Summing mine(me);
@@ -111,7 +111,7 @@ TEST(DeviceWatch, NamesTwoThatComeLate) {
   });
 }
 
-TEST(DeviceWatch, SaysThatAllHaveBegunWhereADeviceStandsStill) {
+TEST(DeviceWatch, ReportsThatAllRanksHaveBegunIfADeviceIsStuck) {
   Warnings warnings;
   std::barrier meet(2);
   run_ranks(2, nccl_with({{"stall_warning_s", "0.15"}}), [&](World& me) {
@@ -130,7 +130,7 @@ TEST(DeviceWatch, SaysThatAllHaveBegunWhereADeviceStandsStill) {
   });
 }
 
-// Where the host has it in hand, it waits there: at the first collective, and wherever memory is staged.
+// The host waits inside the call: in the first collective, and in every one that is staged.
 TEST(DeviceWatch, NamesTheRankThatTheHostWaitsFor) {
   Warnings warnings;
   Knobs knobs = kStaged;
@@ -145,8 +145,8 @@ TEST(DeviceWatch, NamesTheRankThatTheHostWaitsFor) {
   });
 }
 
-// What is refused here was not begun: the numbers stay those of the others.
-TEST(DeviceWatch, CountsWhatWasBegunAlone) {
+// A call that is refused on one rank is not counted, so that its numbers stay equal to those of the other ranks.
+TEST(DeviceWatch, RefusedCallsDoNotCountAsBegun) {
   Warnings warnings;
   run_ranks(2, nccl_with({{"stall_warning_s", "0.15"}}), [&](World& me) {
     Summing mine(me);
@@ -165,9 +165,9 @@ TEST(DeviceWatch, CountsWhatWasBegunAlone) {
   });
 }
 
-// ---- The end
+// ---- failures ----
 
-void expect_told(fdl_result result, fdl_result as, int culprit, const std::vector<std::string>& words) {
+void expect_error(fdl_result result, fdl_result as, int culprit, const std::vector<std::string>& words) {
   EXPECT_EQ(result, as) << fdl_last_error()->text;
   EXPECT_EQ(fdl_last_error()->culprit_rank, culprit);
   for (const std::string& each : words) {
@@ -175,7 +175,7 @@ void expect_told(fdl_result result, fdl_result as, int culprit, const std::vecto
   }
 }
 
-TEST(DeviceWatch, EndsTheCommunicatorOnAllRanksWhenARankIsTooLate) {
+TEST(DeviceWatch, ShutdownLimitEndsTheCommunicatorOnAllRanks) {
   std::barrier meet(3);
   run_ranks(3, nccl_with({{"stall_warning_s", "0"}, {"stall_shutdown_s", "0.8"}}), [&](World& me) {
     Summing mine(me);
@@ -184,20 +184,20 @@ TEST(DeviceWatch, EndsTheCommunicatorOnAllRanksWhenARankIsTooLate) {
     meet.arrive_and_wait();
     if (me.rank != 2) {
       FDL_EXPECT_OK(mine.sum());
-      mine.wait_for_the_device();  // is let go
+      mine.wait_for_the_device();  // the failure ends the work on the device
     }
     meet.arrive_and_wait();
-    expect_told(mine.sum(), FDL_TIMEOUT, 2, {"allreduce number 2 on cuda:", " s for rank 2 (", "(stall_shutdown_s)"});
+    expect_error(mine.sum(), FDL_TIMEOUT, 2, {"allreduce number 2 on cuda:", " s for rank 2 (", "(stall_shutdown_s)"});
     float one = 1, sum = 0;
     fdl_comm* next = nullptr;
     FDL_EXPECT_OK(fdl_comm_create(me.all, &next));
     FDL_EXPECT_OK(fdl_allreduce(next, &one, &sum, 1, FDL_FLOAT32, FDL_SUM));
-    EXPECT_EQ(sum, 3) << "others go on";
+    EXPECT_EQ(sum, 3) << "other communicators stay usable";
     fdl_comm_destroy(next);
   });
 }
 
-TEST(DeviceWatch, FindsAnErrorOfTheLibraryWhereNobodyCalls) {
+TEST(DeviceWatch, ReportsALibraryErrorWithoutACallInProgress) {
   std::barrier meet(2);
   run_ranks(2, nccl_with({}), [&](World& me) {
     Summing mine(me);
@@ -211,13 +211,13 @@ TEST(DeviceWatch, FindsAnErrorOfTheLibraryWhereNobodyCalls) {
     const fdl_result result = mine.sum();
     const int culprit = fdl_last_error()->culprit_rank;
     EXPECT_TRUE(culprit == 0 || culprit == 1) << culprit;
-    expect_told(result, FDL_TRANSPORT, culprit,
-                {"nccl: allreduce failed on rank " + std::to_string(culprit), "stand-in: the network has failed"});
+    expect_error(result, FDL_TRANSPORT, culprit,
+                 {"nccl: allreduce failed on rank " + std::to_string(culprit), "the network has failed"});
   });
   fake_nccl_reset();
 }
 
-// ---- What it costs
+// ---- cost ----
 
 uint64_t wakeups(fdl_world* world) {
   fdl_counters counters;
@@ -226,8 +226,8 @@ uint64_t wakeups(fdl_world* world) {
   return counters.wakeups;
 }
 
-// And what comes after that is looked after again.
-TEST(DeviceWatch, WakesNobodyOnceTheDeviceIsThrough) {
+// Later work starts the watch again.
+TEST(DeviceWatch, ProgressThreadSleepsOnceTheDeviceIsDone) {
   Warnings warnings;
   Knobs knobs = nccl_with({{"stall_warning_s", "0.15"}});
   for (auto& [knob, value] : knobs) {
@@ -239,10 +239,10 @@ TEST(DeviceWatch, WakesNobodyOnceTheDeviceIsThrough) {
     for (int i = 0; i < 10; ++i) FDL_EXPECT_OK(mine.sum());
     EXPECT_EQ(mine.wait_for_the_device(), mine.all(1 << 10));
     meet.arrive_and_wait();
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // its last look
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // for the last check of the watch
     const uint64_t before = wakeups(me.world);
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
-    EXPECT_LE(wakeups(me.world) - before, 6u) << "asking wakes it; nothing else may";
+    EXPECT_LE(wakeups(me.world) - before, 6u) << "only fdl_metrics() may wake it";
     meet.arrive_and_wait();
     if (me.rank == 1)
       warnings.wait_for({"allreduce number 11 on cuda:", " s for rank 1 (", "which has begun 10 there"});
@@ -251,8 +251,8 @@ TEST(DeviceWatch, WakesNobodyOnceTheDeviceIsThrough) {
   });
 }
 
-// Calls and looks beside each other: what a sanitizer is to see.
-TEST(DeviceWatch, LooksBesideAThreadThatCalls) {
+// Calls and checks run concurrently, so that a thread sanitizer can find races.
+TEST(DeviceWatch, ChecksWhileAnotherThreadCalls) {
   Warnings warnings;
   Knobs knobs = nccl_with({{"stall_warning_s", "0.01"}});
   for (auto& [knob, value] : knobs) {

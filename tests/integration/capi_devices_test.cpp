@@ -1,5 +1,5 @@
-// The C API on devices: messages, their place among the work of a stream, and how tensors that lie nowhere are refused;
-// ranks as threads, on the stand-ins.
+// Tests of the C API on devices: messages, their order among the work of a stream, and errors for wrong devices. Ranks
+// are threads, on the fakes.
 #include <barrier>
 #include <optional>
 
@@ -8,7 +8,7 @@
 namespace world_test {
 namespace {
 
-TEST(DeviceMessages, GoRoundTheRanks) {
+TEST(DeviceMessages, PassAroundTheRing) {
   run_ranks(3, kStaged, [](World& me) {
     OwnDevice device(me.rank);
     const int next = (me.rank + 1) % 3, before = (me.rank + 2) % 3;
@@ -26,8 +26,8 @@ TEST(DeviceMessages, GoRoundTheRanks) {
   });
 }
 
-// Each side lies where it likes; both ways block.
-TEST(DeviceMessages, MeetMemoryOfTheHost) {
+// One side of each message is on a device, the other on the host; both directions block.
+TEST(DeviceMessages, ConnectDeviceAndHostMemory) {
   run_ranks(2, kStaged, [](World& me) {
     constexpr std::size_t kCount = 700;
     OwnDevice device(me.rank);
@@ -55,9 +55,9 @@ TEST(DeviceMessages, MeetMemoryOfTheHost) {
   });
 }
 
-// ---- Order among what the stream has to do, in which the host waits for nothing of it
+// ---- order among the work of a stream, for which the host does not wait ----
 
-// The stand-in's streams stand still, those of the library too, until they may go on; slowly, while this lives.
+// Stops the fake's streams, also those of the library, until go_on(), and slows their work during its lifetime.
 class Standstill {
  public:
   Standstill() {
@@ -77,8 +77,8 @@ bool is_done(fdl_request* request) {
   return done != 0;
 }
 
-// What the stream still has to do when the message is sent comes first; what it is given when that is done comes later.
-TEST(DeviceMessages, ASendTakesWhatTheStreamHasMadeUntilThen) {
+// Work queued before the send runs first; work queued after its completion runs later.
+TEST(DeviceMessages, SendReadsWhatTheStreamHasWrittenBefore) {
   run_ranks(2, kStaged, [](World& me) {
     constexpr std::size_t kCount = 300;
     OwnDevice device(me.rank);
@@ -92,7 +92,7 @@ TEST(DeviceMessages, ASendTakesWhatTheStreamHasMadeUntilThen) {
       const fdl_call send = device.message(FDL_SEND, memory, kCount, 1);
       fdl_request* request = nullptr;
       FDL_ASSERT_OK(fdl_call_ex(me.comm, &send, nullptr, &request));
-      EXPECT_FALSE(is_done(request)) << "the stream has not come there";
+      EXPECT_FALSE(is_done(request)) << "the stream has not reached it";
       still.go_on();
       FDL_ASSERT_OK(fdl_wait(request));
       device.queue_copy(memory, later, kCount);
@@ -105,9 +105,9 @@ TEST(DeviceMessages, ASendTakesWhatTheStreamHasMadeUntilThen) {
   });
 }
 
-// Done for the host, while the device stands still: what the stream has before it reads the old, what comes after it
-// the new.
-TEST(DeviceMessages, AReceiveLiesBetweenWhatTheStreamHasBeforeAndAfterIt) {
+// The host is done while the device is stopped: earlier work of the stream reads the old values, later work the new
+// ones.
+TEST(DeviceMessages, ReceiveRunsBetweenEarlierAndLaterStreamWork) {
   run_ranks(2, kStaged, [](World& me) {
     constexpr std::size_t kCount = 300;
     std::vector<int32_t> values = numbers(5, kCount);
@@ -125,7 +125,7 @@ TEST(DeviceMessages, AReceiveLiesBetweenWhatTheStreamHasBeforeAndAfterIt) {
     device.queue_much(device.put({0, 0}));
     device.queue_copy(before, memory, kCount);
     const fdl_call recv = device.message(FDL_RECV, memory, kCount, 0);
-    FDL_ASSERT_OK(fdl_call_ex(me.comm, &recv, nullptr, nullptr));  // the host waits for the message alone
+    FDL_ASSERT_OK(fdl_call_ex(me.comm, &recv, nullptr, nullptr));  // the host waits only for the message
     device.queue_copy(after, memory, kCount);
     still.go_on();
     EXPECT_EQ(device.get(after, kCount), numbers(5, kCount));
@@ -134,8 +134,8 @@ TEST(DeviceMessages, AReceiveLiesBetweenWhatTheStreamHasBeforeAndAfterIt) {
   });
 }
 
-// The same of a collective: by NCCL the host is done while the device stands still, through the host it is not.
-TEST(DeviceCollectives, LieBetweenWhatTheStreamHasBeforeAndAfterThem) {
+// The same for a collective: with NCCL the host is done while the device is stopped; staged over the host it is not.
+TEST(DeviceCollectives, RunBetweenEarlierAndLaterStreamWork) {
   for (const bool by_nccl : {false, true}) {
     const Knobs nccl{{"cuda_library", FDL_FAKE_CUDA}, {"nccl_library", FDL_FAKE_NCCL}};
     std::barrier meet(2);
@@ -149,7 +149,7 @@ TEST(DeviceCollectives, LieBetweenWhatTheStreamHasBeforeAndAfterThem) {
       fdl_call call = device.message(FDL_RECV, memory, kCount, 0);
       call.collective = FDL_ALLREDUCE;
       call.input = memory;
-      FDL_EXPECT_OK(fdl_call_ex(me.comm, &call, nullptr, nullptr));  // they have told each other of their devices
+      FDL_EXPECT_OK(fdl_call_ex(me.comm, &call, nullptr, nullptr));  // the first call agrees on the devices
       meet.arrive_and_wait();
       std::optional<Standstill> still;
       if (me.rank == 0) still.emplace();
@@ -162,7 +162,7 @@ TEST(DeviceCollectives, LieBetweenWhatTheStreamHasBeforeAndAfterThem) {
       if (by_nccl) {
         FDL_EXPECT_OK(fdl_wait(request));
       } else {
-        EXPECT_FALSE(is_done(request)) << "the stream has not come there";
+        EXPECT_FALSE(is_done(request)) << "the stream has not reached it";
       }
       meet.arrive_and_wait();
       if (still) still->go_on();
@@ -178,14 +178,14 @@ TEST(DeviceCollectives, LieBetweenWhatTheStreamHasBeforeAndAfterThem) {
   }
 }
 
-// ---- What is refused leaves everything usable
+// ---- refused calls leave all objects usable ----
 
 void expect_refused(fdl_result result, fdl_result as, const std::string& words) {
   EXPECT_EQ(result, as);
   EXPECT_NE(std::string(fdl_last_error()->text).find(words), std::string::npos) << fdl_last_error()->text;
 }
 
-TEST(DevicePlaces, AreNamedWhereTheyAreNone) {
+TEST(DevicePlaces, ErrorsNameDevicesThatDoNotExist) {
   run_ranks(2, kStaged, [](World& me) {
     OwnDevice device(me.rank);
     int32_t* memory = device.put({1, 2});

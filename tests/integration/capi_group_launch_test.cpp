@@ -1,5 +1,5 @@
-// Named operations on devices that cannot share a bucket: one launch for all of them; ranks as threads, on the
-// stand-ins.
+// Tests of named operations on devices that cannot share a bucket and so share one launch. Ranks are threads, on the
+// fakes.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -28,7 +28,7 @@ Knobs with(std::string name, std::string value) {
 constexpr std::size_t kDeviceBytes = std::size_t{64} << 20;
 const bool kSmallDevices = ::setenv("FAKE_CUDA_MEMORY", std::to_string(kDeviceBytes).c_str(), 1) == 0;
 
-// All memory of a device, but so much in one block.
+// Allocates all memory of a device except one block of `left` bytes.
 class Filling {
  public:
   void fill(int device, std::size_t left) {
@@ -53,7 +53,7 @@ std::vector<T> counted(T from, int64_t count = kCount) {
   return values;
 }
 
-// One step of a program: what it submits at once, of which only two can be fused, and what it must get.
+// One step of an application: operations that it submits together, of which only two can be fused, and their results.
 class Step {
  public:
   explicit Step(const World& me) : me_(me), device_(me.rank) {}
@@ -154,13 +154,13 @@ uint64_t locked_steps(const World& me) {
   return counters.locked_steps;
 }
 
-class Together : public testing::Test {
+class GroupLaunch : public testing::Test {
  protected:
   void SetUp() override { fake_nccl_reset(); }
   void TearDown() override { fake_nccl_reset(); }
 
-  // Steps whose order is negotiated at first and locked later; returns how many groups of calls NCCL got for the last
-  // ten, and how many sums.
+  // Runs steps whose order is negotiated at first and locked later. Returns the numbers of NCCL groups and of sums in
+  // the last ten steps.
   std::pair<long, long> Run(const Knobs& knobs) {
     std::barrier meet(kSize);
     std::pair<long, long> before, after;
@@ -184,37 +184,37 @@ class Together : public testing::Test {
   }
 };
 
-TEST_F(Together, WhatCannotShareABucketSharesALaunch) {
+TEST_F(GroupLaunch, BucketsThatCannotBeFusedShareALaunch) {
   const auto [groups, sums] = Run(with("lock_after", "3"));
   EXPECT_EQ(groups, 10 * kSize);
-  EXPECT_EQ(sums, 10 * kSize * 3) << "two that are fused, and two others; the greatest are gathered";
+  EXPECT_EQ(sums, 10 * kSize * 3) << "one for the two fused tensors, two others; the maximum runs as a gather";
 }
 
-TEST_F(Together, WhereNothingIsFusedNothingIsLaunchedTogether) {
+TEST_F(GroupLaunch, WithoutFusionThereIsNoGroupLaunch) {
   const auto [groups, sums] = Run(with("fusion_bytes", "0"));
-  EXPECT_EQ(groups, 10 * kSize) << "of the gathering of uneven rows alone";
+  EXPECT_EQ(groups, 10 * kSize) << "only the gather of uneven rows uses a group";
   EXPECT_EQ(sums, 10 * kSize * 4);
 }
 
-// Then they run one after the other, in the same memory.
-TEST_F(Together, WhoRunsThemOneByOneHasTheSameResults) {
+// Backends without group launches run them one after the other, in the same memory.
+TEST_F(GroupLaunch, SequentialExecutionHasTheSameResults) {
   for (const char* runner : {"staged", "auto"}) {
     Knobs knobs = with("device_collectives", runner);
     knobs.emplace_back("algorithm", "ring");
-    EXPECT_EQ(Run(knobs).second, 0) << "the ring is ours";
+    EXPECT_EQ(Run(knobs).second, 0) << "NCCL does not run the ring";
   }
 }
 
-// Two buckets that are packed, each into less than the 2 MiB that all devices have left, and together into more.
-TEST_F(Together, WithoutRoomForAllTheyRunOneAfterTheOther) {
-  for (const bool has_room : {true, false}) {
+// Two packed buckets: each fits into the memory that is left on the devices, but both together do not.
+TEST_F(GroupLaunch, RunsOneByOneIfTheScratchBufferIsTooSmall) {
+  for (const bool fits : {true, false}) {
     std::barrier meet(kSize);
     std::atomic<long> groups{0};
     run_ranks(kSize, with("lock_after", "0"), [&](World& me) {
       constexpr int64_t kMany = 150'000;
       OwnDevice device(me.rank);
       Filling filling;
-      if (!has_room) filling.fill(me.rank, kMany * (2 * 8 + 2 * 4) + (3 << 20));
+      if (!fits) filling.fill(me.rank, kMany * (2 * 8 + 2 * 4) + (3 << 20));
       for (int step = 0; step < 3; ++step) {
         float* single[] = {device.put(counted<float>(0, kMany)), device.put(counted<float>(1, kMany))};
         double* wide[] = {device.put(counted<double>(0, kMany)), device.put(counted<double>(1, kMany))};
@@ -241,12 +241,12 @@ TEST_F(Together, WithoutRoomForAllTheyRunOneAfterTheOther) {
         device.let_go();
       }
     });
-    EXPECT_EQ(groups, has_room ? kSize : 0);
+    EXPECT_EQ(groups, fits ? kSize : 0);
   }
 }
 
-// Who has joined gives zeros to each, in places of their own.
-TEST_F(Together, ARankThatHasJoinedGivesZerosToAll) {
+// A joined rank contributes zeros to each tensor, in separate parts of its scratch memory.
+TEST_F(GroupLaunch, JoinedRankContributesZerosToAllTensors) {
   run_ranks(kSize, with("lock_after", "3"), [&](World& me) {
     Step step(me);
     FDL_EXPECT_OK(step.run());
@@ -265,9 +265,9 @@ TEST_F(Together, ARankThatHasJoinedGivesZerosToAll) {
   });
 }
 
-// Each tensor is told of what was done to it, though others were begun before it was through.
-TEST_F(Together, TheTimelineTellsOfEachTensorAlone) {
-  const auto folder = std::filesystem::path(testing::TempDir()) / ("together-" + std::to_string(::getpid()));
+// The timeline shows each tensor's own activities, although their collectives overlap.
+TEST_F(GroupLaunch, TimelineShowsEachTensorSeparately) {
+  const auto folder = std::filesystem::path(testing::TempDir()) / ("group-launch-" + std::to_string(::getpid()));
   std::filesystem::create_directories(folder);
   const std::string file = (folder / "t.json").string();
   run_ranks(kSize, with("lock_after", "0"), [&](World& me) {
@@ -295,8 +295,8 @@ TEST_F(Together, TheTimelineTellsOfEachTensorAlone) {
   EXPECT_THAT(trace_test::summary_of(events, "rows"), EndsWith("QUEUE( ) NCCL_ALLGATHER( ) )"));
 }
 
-// All of them end with the one that fails, on its rank at once, and on the others before long.
-TEST_F(Together, FailTogether) {
+// All operations end with the one that fails: on its rank at once, on the other ranks soon after.
+TEST_F(GroupLaunch, OneFailureEndsAllOperationsOfTheLaunch) {
   std::barrier meet(kSize);
   std::atomic<int> in_its_words{0};
   run_ranks(kSize, with("lock_after", "3"), [&](World& me) {

@@ -1,5 +1,5 @@
-// Tests of steps that repeat, through the C API: no message is sent for them, and whatever is unexpected still works.
-// Each over shared memory, where ranks see how far the others are, and over TCP, where they do not.
+// Tests of repeated steps through the C API: no message is sent for them, and unexpected submissions still work. Each
+// test runs over shared memory, with readiness flags, and over TCP, with an optimistic order.
 #include <chrono>
 #include <cmath>
 #include <latch>
@@ -120,7 +120,7 @@ class LockedSteps : public testing::TestWithParam<const char*> {
     knobs.emplace_back("transport", GetParam());
     return knobs;
   }
-  Knobs patient() const { return over({{"lock_patience_s", "60"}}); }
+  Knobs with_long_timeout() const { return over({{"lock_patience_s", "60"}}); }
   bool sees() const { return GetParam() == std::string("shm"); }
 };
 INSTANTIATE_TEST_SUITE_P(Over, LockedSteps, testing::Values("shm", "tcp"),
@@ -133,15 +133,15 @@ std::vector<std::size_t> many_sizes() {
   return sizes;
 }
 
-TEST_P(LockedSteps, AThousandOf161TensorsSendNoMessage) {
-  run_ranks(2, patient(), [](World& world) {
+TEST_P(LockedSteps, ThousandStepsOf161TensorsSendNoMessage) {
+  run_ranks(2, with_long_timeout(), [](World& world) {
     Tensors tensors(many_sizes());
     int step = 0;
     for (; step < kWarmUp; ++step) run_step(world, tensors, step, in_order(tensors.size()));
     const fdl_counters before = counters_of(world);
     for (; step < kWarmUp + 1000; ++step) run_step(world, tensors, step, in_order(tensors.size()));
     const fdl_counters after = counters_of(world);
-    FDL_EXPECT_OK(fdl_barrier(world.comm));  // whoever ends its world has something to say
+    FDL_EXPECT_OK(fdl_barrier(world.comm));  // a rank that ends its world sends messages
     EXPECT_EQ(after.control_messages, before.control_messages);
     EXPECT_EQ(after.lock_epochs, 1u);
     EXPECT_EQ(after.locked_steps - before.locked_steps, 1000u);
@@ -151,7 +151,7 @@ TEST_P(LockedSteps, AThousandOf161TensorsSendNoMessage) {
 
 TEST_P(LockedSteps, OneBlockingSumOfFourBytesIsAStep) {
   for (const int size : {2, 4}) {
-    run_ranks(size, patient(), [](World& world) {
+    run_ranks(size, with_long_timeout(), [](World& world) {
       Tensors one({1});
       int step = 0;
       for (; step < kWarmUp; ++step) run_step(world, one, step, {0});
@@ -165,8 +165,8 @@ TEST_P(LockedSteps, OneBlockingSumOfFourBytesIsAStep) {
   }
 }
 
-TEST_P(LockedSteps, RanksMaySubmitEachInItsOwnOrder) {
-  run_ranks(3, patient(), [](World& world) {
+TEST_P(LockedSteps, RanksMaySubmitInDifferentOrders) {
+  run_ranks(3, with_long_timeout(), [](World& world) {
     Tensors tensors({5, 100'000, 7, 1, 300});
     std::mt19937 random(static_cast<unsigned>(world.rank));
     for (int step = 0; step < 100; ++step) {
@@ -178,8 +178,8 @@ TEST_P(LockedSteps, RanksMaySubmitEachInItsOwnOrder) {
   });
 }
 
-TEST_P(LockedSteps, ANameThatIsNewInTheMiddleLosesNothing) {
-  run_ranks(3, patient(), [](World& world) {
+TEST_P(LockedSteps, NewNameInTheMiddleLosesNoOperation) {
+  run_ranks(3, with_long_timeout(), [](World& world) {
     Tensors tensors({3, 4, 50'000});
     for (int step = 0; step < 60; ++step) {
       tensors.fill(world.rank, step);
@@ -195,8 +195,8 @@ TEST_P(LockedSteps, ANameThatIsNewInTheMiddleLosesNothing) {
   });
 }
 
-TEST_P(LockedSteps, AnotherShapeOrOperationIsAgreedUponAnew) {
-  run_ranks(2, patient(), [](World& world) {
+TEST_P(LockedSteps, ChangedShapeOrOperationIsNegotiatedAgain) {
+  run_ranks(2, with_long_timeout(), [](World& world) {
     Tensors one({6});
     int step = 0;
     for (; step < kWarmUp + 5; ++step) run_step(world, one, step, {0});
@@ -206,8 +206,8 @@ TEST_P(LockedSteps, AnotherShapeOrOperationIsAgreedUponAnew) {
   });
 }
 
-TEST_P(LockedSteps, AShapeThatOnlyOneRankChangesIsAMismatchAndNothingElseSuffers) {
-  run_ranks(2, patient(), [](World& world) {
+TEST_P(LockedSteps, ShapeChangeOnOneRankFailsOnlyThatTensor) {
+  run_ranks(2, with_long_timeout(), [](World& world) {
     Tensors tensors({6, 2});
     int step = 0;
     for (; step < kWarmUp + 5; ++step) run_step(world, tensors, step, {0, 1});
@@ -224,7 +224,7 @@ TEST_P(LockedSteps, AShapeThatOnlyOneRankChangesIsAMismatchAndNothingElseSuffers
   });
 }
 
-TEST_P(LockedSteps, WaitingBehindATensorThatWasNotSubmittedLeavesTheOrder) {
+TEST_P(LockedSteps, WaitingBehindAMissingTensorLeavesTheOrder) {
   run_ranks(2, over({{"lock_patience_s", "0.02"}}), [](World& world) {
     Tensors tensors({4, 8});
     int step = 0;
@@ -240,8 +240,8 @@ TEST_P(LockedSteps, WaitingBehindATensorThatWasNotSubmittedLeavesTheOrder) {
   });
 }
 
-TEST_P(LockedSteps, AJoinWhileLockedLetsTheOthersGoOn) {
-  run_ranks(3, patient(), [](World& world) {
+TEST_P(LockedSteps, JoinWhileLockedLetsOtherRanksContinue) {
+  run_ranks(3, with_long_timeout(), [](World& world) {
     Tensors one({2});
     int step = 0;
     for (; step < kWarmUp + 5; ++step) run_step(world, one, step, {0});
@@ -267,9 +267,9 @@ TEST_P(LockedSteps, AJoinWhileLockedLetsTheOthersGoOn) {
   });
 }
 
-// Rank 0 is ahead: it begins a tensor that is reduced in place while rank 1 has something else in mind and waits for
-// it. Without sight rank 0's sum must end, come to nothing, and leave its input as it was.
-TEST_P(LockedSteps, WhatOnlySomeHaveBegunIsDoneAgainFromTheSameInput) {
+// Rank 0 begins a tensor that is reduced in place while rank 1 waits for another tensor first. In an optimistic order
+// rank 0's sum must then end without a result and leave its input unchanged.
+TEST_P(LockedSteps, PartlyBegunTensorIsRepeatedFromItsOriginalInput) {
   run_ranks(3, over({{"lock_patience_s", "60"}, {"lock_after", "2"}}), [](World& world) {
     Tensors tensors({100'000, 3});
     for (int step = 0; step < 150; ++step) {
@@ -280,7 +280,8 @@ TEST_P(LockedSteps, WhatOnlySomeHaveBegunIsDoneAgainFromTheSameInput) {
       std::vector<fdl_handle*> handles{tensors.submit(world, 0)};
       if (rare && world.rank != 1) {
         const auto moment = std::chrono::steady_clock::now() + std::chrono::milliseconds(20 * (1 - world.rank / 2));
-        while (std::chrono::steady_clock::now() < moment) std::this_thread::yield();  // its loop begins what it can
+        while (std::chrono::steady_clock::now() < moment)
+          std::this_thread::yield();  // its progress thread begins what it can
         run_one(world, name.c_str(), {1.0f}, 3.0f);
       }
       handles.push_back(tensors.submit(world, 1));
@@ -291,9 +292,9 @@ TEST_P(LockedSteps, WhatOnlySomeHaveBegunIsDoneAgainFromTheSameInput) {
   });
 }
 
-TEST_P(LockedSteps, AShutDownWhileLockedIsToldToWhoeverWaits) {
-  std::latch told(2);
-  run_ranks(3, patient(), [&](World& world) {
+TEST_P(LockedSteps, ShutdownWhileLockedFailsTheWaitsOfOtherRanks) {
+  std::latch waited(2);
+  run_ranks(3, with_long_timeout(), [&](World& world) {
     Tensors one({2});
     for (int step = 0; step < kWarmUp + 5; ++step) run_step(world, one, step, {0});
     if (world.rank == 1) return;  // its world ends here
@@ -301,12 +302,12 @@ TEST_P(LockedSteps, AShutDownWhileLockedIsToldToWhoeverWaits) {
     EXPECT_EQ(fdl_wait_handle(handle, 20'000'000'000), FDL_SHUT_DOWN);
     EXPECT_NE(std::string(fdl_last_error()->text).find("rank 1"), std::string::npos) << fdl_last_error()->text;
     fdl_handle_free(handle);
-    told.arrive_and_wait();  // who ends its world before the other has asked is another that has left
+    waited.arrive_and_wait();  // a rank that ended its world earlier could be named instead of rank 1
   });
 }
 
-TEST_P(LockedSteps, GathersLockWhereRanksSeeEachOtherWhileTheirRowsStayAndGoOnWhenTheyChange) {
-  run_ranks(2, patient(), [&](World& world) {
+TEST_P(LockedSteps, GathersLockOverSharedMemoryUntilTheirRowsChange) {
+  run_ranks(2, with_long_timeout(), [&](World& world) {
     const auto gather = [&](int64_t rows) {
       std::vector<float> values(static_cast<std::size_t>(rows), static_cast<float>(world.rank));
       fdl_operation operation = sum_of("rows", values, &rows);
@@ -331,7 +332,7 @@ TEST_P(LockedSteps, GathersLockWhereRanksSeeEachOtherWhileTheirRowsStayAndGoOnWh
   });
 }
 
-TEST_P(LockedSteps, ATensorThatNobodyElseSubmitsIsReportedAsStalled) {
+TEST_P(LockedSteps, TensorOfOnlyOneRankIsReportedAsStalled) {
   run_ranks(2, over({{"lock_patience_s", "60"}, {"stall_shutdown_s", "0.4"}, {"stall_warning_s", "0"}}),
             [](World& world) {
               Tensors one({2});
@@ -347,7 +348,7 @@ TEST_P(LockedSteps, ATensorThatNobodyElseSubmitsIsReportedAsStalled) {
             });
 }
 
-TEST_P(LockedSteps, AnOrderOfNoneIsLockedWhereTheKnobSaysNever) {
+TEST_P(LockedSteps, NoOrderIsLockedIfTheOptionSaysNever) {
   run_ranks(2, over({{"lock_after", "0"}}), [](World& world) {
     Tensors one({2});
     for (int step = 0; step < 50; ++step) run_step(world, one, step, {0});

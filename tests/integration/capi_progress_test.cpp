@@ -1,5 +1,4 @@
-// Who drives: callers that wait, the background thread, and the baton between them; through the C API, as users meet
-// it.
+// Tests of progress through the C API: callers that wait, the progress thread, and the token that passes between them.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -41,7 +40,7 @@ fdl_handle* submit(fdl_group* group, const char* name, float* value) {
   return handle;
 }
 
-// Whether it is done by itself: nobody waits for it.
+// Expects that the operation completes although no thread waits for it.
 void expect_done_unaided(fdl_handle* handle) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   int done = 0;
@@ -63,12 +62,11 @@ class OverEveryTransport : public testing::TestWithParam<const char*> {
  protected:
   Knobs knobs() const { return {{"transport", GetParam()}}; }
 };
-INSTANTIATE_TEST_SUITE_P(ProgressToken, OverEveryTransport, testing::Values("shm", "tcp", "loopback"));
+INSTANTIATE_TEST_SUITE_P(Progress, OverEveryTransport, testing::Values("shm", "tcp", "loopback"));
 
-// ---- one caller
-// --------------------------------------------------------------------------------------------------
+// ---- one caller ----
 
-TEST_P(OverEveryTransport, ARunIsASubmissionAndAWait) {
+TEST_P(OverEveryTransport, RunSubmitsAndWaits) {
   run_ranks(3, knobs(), [](World& me) {
     for (int round = 0; round < 200; ++round) {
       float value = static_cast<float>(me.rank + round);
@@ -78,7 +76,7 @@ TEST_P(OverEveryTransport, ARunIsASubmissionAndAWait) {
   });
 }
 
-TEST(ProgressToken, ARunGivesItsHandleWhereItIsWanted) {
+TEST(Progress, RunReturnsItsHandleIfRequested) {
   run_ranks(2, {}, [](World& me) {
     int32_t rank = me.rank;
     fdl_operation operation;
@@ -98,7 +96,7 @@ TEST(ProgressToken, ARunGivesItsHandleWhereItIsWanted) {
   });
 }
 
-TEST(ProgressToken, ARunsHandleIsNullWhereNothingWasSubmitted) {
+TEST(Progress, RunReturnsNullHandleIfNothingWasSubmitted) {
   run_ranks(1, {}, [](World& me) {
     float value = 1;
     fdl_operation operation = sum_of("", &value);
@@ -110,7 +108,7 @@ TEST(ProgressToken, ARunsHandleIsNullWhereNothingWasSubmitted) {
   });
 }
 
-TEST_P(OverEveryTransport, AWaitThatEndsEarlyLeavesTheOperationInFlight) {
+TEST_P(OverEveryTransport, TimedOutWaitLeavesTheOperationInFlight) {
   run_ranks(2, knobs(), [](World& me) {
     float late = 1, between = 1;
     if (me.rank == 0) {
@@ -133,11 +131,11 @@ TEST_P(OverEveryTransport, AWaitThatEndsEarlyLeavesTheOperationInFlight) {
   });
 }
 
-TEST_P(OverEveryTransport, WhatAWaitLeavesInFlightGoesOnByItself) {
+TEST_P(OverEveryTransport, OperationsLeftByAWaitCompleteInTheBackground) {
   run_ranks(2, knobs(), [](World& me) {
     for (int round = 0; round < 50; ++round) {
       float waited_for = 1, left = 1;
-      // In other orders, so that now one is left behind and now the other.
+      // The ranks submit in different orders, so that either operation may be the one that is left.
       fdl_handle* first = submit(me.all, me.rank == 0 ? "waited for" : "left", me.rank == 0 ? &waited_for : &left);
       fdl_handle* second = submit(me.all, me.rank == 0 ? "left" : "waited for", me.rank == 0 ? &left : &waited_for);
       FDL_ASSERT_OK(fdl_wait_handle(me.rank == 0 ? first : second, kLong));
@@ -150,7 +148,7 @@ TEST_P(OverEveryTransport, WhatAWaitLeavesInFlightGoesOnByItself) {
   });
 }
 
-TEST_P(OverEveryTransport, ASubmissionRightAfterARunNeedsNobodyToWait) {
+TEST_P(OverEveryTransport, SubmissionAfterARunCompletesWithoutAWait) {
   run_ranks(2, knobs(), [](World& me) {
     for (int round = 0; round < 100; ++round) {
       float blocking = 1, later = 1;
@@ -163,8 +161,7 @@ TEST_P(OverEveryTransport, ASubmissionRightAfterARunNeedsNobodyToWait) {
   });
 }
 
-// ---- several threads
-// ---------------------------------------------------------------------------------------------
+// ---- several threads ----
 
 TEST_P(OverEveryTransport, ThreadsWaitForDifferentHandlesOfOneWorld) {
   constexpr int kThreads = 4;
@@ -194,7 +191,7 @@ TEST_P(OverEveryTransport, ThreadsWaitForDifferentHandlesOfOneWorld) {
   });
 }
 
-TEST(ProgressToken, ManyThreadsWaitForOneHandle) {
+TEST(Progress, ManyThreadsWaitForOneHandle) {
   run_ranks(2, {}, [](World& me) {
     float value = 1, other = 1;
     fdl_handle* handle = me.rank == 0 ? submit(me.all, "awaited", &value) : nullptr;
@@ -202,7 +199,7 @@ TEST(ProgressToken, ManyThreadsWaitForOneHandle) {
     for (int t = 0; me.rank == 0 && t < 4; ++t) {
       threads.emplace_back([handle] { FDL_EXPECT_OK(fdl_wait_handle(handle, kLong)); });
     }
-    FDL_ASSERT_OK(run(me.all, "other", &other));  // beside those who wait
+    FDL_ASSERT_OK(run(me.all, "other", &other));  // while other threads wait
     if (me.rank == 1) {
       FDL_ASSERT_OK(run(me.all, "awaited", &value));
     }
@@ -213,13 +210,13 @@ TEST(ProgressToken, ManyThreadsWaitForOneHandle) {
   });
 }
 
-TEST_P(OverEveryTransport, ASubmissionReachesACallerThatDrivesAsleep) {
+TEST_P(OverEveryTransport, SubmissionWakesASleepingCallerThatDrives) {
   run_ranks(2, knobs(), [](World& me) {
     float slow = 1;
     std::thread waiter;
     if (me.rank == 0) {
       waiter = std::thread([&] { FDL_EXPECT_OK(run(me.all, "slow", &slow)); });
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it may drive by now, or not: both must work
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // it may drive by now or not; both must work
     }
     for (int i = 0; i < 20; ++i) {
       float quick = 1;
@@ -236,7 +233,7 @@ TEST_P(OverEveryTransport, ASubmissionReachesACallerThatDrivesAsleep) {
   });
 }
 
-TEST(ProgressToken, GroupsAreMadeAndEndedWhileOthersDrive) {
+TEST(Progress, GroupsAreMadeAndEndedWhileOtherThreadsDrive) {
   run_ranks(2, {}, [](World& me) {
     float last = 1;
     std::thread waiter([&] { FDL_EXPECT_OK(run(me.all, me.rank == 0 ? "early" : "late", &last)); });
@@ -256,8 +253,7 @@ TEST(ProgressToken, GroupsAreMadeAndEndedWhileOthersDrive) {
   });
 }
 
-// ---- callbacks
-// ---------------------------------------------------------------------------------------------------
+// ---- callbacks ----
 
 struct Chain {
   fdl_group* group;
@@ -265,7 +261,7 @@ struct Chain {
   std::atomic<fdl_handle*> next{nullptr};
 };
 
-TEST_P(OverEveryTransport, ACallbackMaySubmit) {
+TEST_P(OverEveryTransport, CallbackMaySubmit) {
   run_ranks(2, knobs(), [](World& me) {
     for (int round = 0; round < 20; ++round) {
       Chain chain{.group = me.all};
@@ -290,7 +286,7 @@ TEST_P(OverEveryTransport, ACallbackMaySubmit) {
   });
 }
 
-struct Impatient {
+struct WaitingCallback {
   fdl_group* group;
   fdl_handle* in_flight;
   fdl_result of_wait = FDL_OK;
@@ -298,55 +294,55 @@ struct Impatient {
   std::atomic<bool> called{false};
 };
 
-TEST(ProgressToken, ACallbackThatWaitsIsRefused) {
+TEST(Progress, CallbackMustNotWait) {
   run_ranks(2, {}, [](World& me) {
     float late = 1, value = 1;
     if (me.rank == 1) {
-      FDL_ASSERT_OK(fdl_barrier(me.comm));  // rank 0 is to be called back, and not at once
+      FDL_ASSERT_OK(fdl_barrier(me.comm));  // so that rank 0's callback does not run at once
       FDL_ASSERT_OK(run(me.all, "both", &value));
       FDL_ASSERT_OK(fdl_barrier(me.comm));
       FDL_ASSERT_OK(run(me.all, "late", &late));
       return;
     }
-    Impatient impatient{.group = me.all, .in_flight = submit(me.all, "late", &late)};
+    WaitingCallback callback{.group = me.all, .in_flight = submit(me.all, "late", &late)};
     fdl_handle* handle = submit(me.all, "both", &value);
     const auto wait_inside = [](void* context) {
-      auto* self = static_cast<Impatient*>(context);
+      auto* self = static_cast<WaitingCallback*>(context);
       float more = 1;
       self->of_wait = fdl_wait_handle(self->in_flight, kLong);
       self->of_run = run(self->group, "more", &more);
       self->called = true;
     };
-    FDL_ASSERT_OK(fdl_handle_notify(handle, wait_inside, &impatient));
+    FDL_ASSERT_OK(fdl_handle_notify(handle, wait_inside, &callback));
     FDL_ASSERT_OK(fdl_barrier(me.comm));
     FDL_ASSERT_OK(fdl_wait_handle(handle, kLong));
-    while (!impatient.called) std::this_thread::yield();
-    EXPECT_EQ(impatient.of_wait, FDL_INVALID_ARGUMENT);
-    EXPECT_EQ(impatient.of_run, FDL_INVALID_ARGUMENT);
+    while (!callback.called) std::this_thread::yield();
+    EXPECT_EQ(callback.of_wait, FDL_INVALID_ARGUMENT);
+    EXPECT_EQ(callback.of_run, FDL_INVALID_ARGUMENT);
     FDL_ASSERT_OK(fdl_barrier(me.comm));
-    FDL_ASSERT_OK(fdl_wait_handle(impatient.in_flight, kLong));
-    fdl_handle_free(impatient.in_flight);
+    FDL_ASSERT_OK(fdl_wait_handle(callback.in_flight, kLong));
+    fdl_handle_free(callback.in_flight);
     fdl_handle_free(handle);
   });
 }
 
-// ---- what costs nothing
-// ------------------------------------------------------------------------------------------
+// ---- idle worlds ----
 
-TEST(ProgressToken, TheBackgroundThreadSleepsWhileNothingHappens) {
+TEST(Progress, ProgressThreadSleepsWhileIdle) {
   run_ranks(2, {}, [](World& me) {
     float value = 1;
     for (int i = 0; i < 50; ++i) FDL_ASSERT_OK(run(me.all, "busy", &value));
     FDL_ASSERT_OK(fdl_barrier(me.comm));
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // others' last messages and the grace
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(100));  // for the last messages of other ranks and the grace period
     const uint64_t before = wakeups(me.world);
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
-    EXPECT_LE(wakeups(me.world) - before, 4u) << "asking wakes it; nothing else may";
+    EXPECT_LE(wakeups(me.world) - before, 4u) << "only fdl_metrics() may wake it";
     FDL_ASSERT_OK(fdl_barrier(me.comm));
   });
 }
 
-TEST(ProgressToken, TheBackgroundThreadSleepsWhileACallerDrives) {
+TEST(Progress, ProgressThreadSleepsWhileACallerDrives) {
   run_ranks(2, {{"suspect_after_s", "30"}}, [](World& me) {
     float value = 1;
     const uint64_t before = wakeups(me.world);
@@ -357,10 +353,9 @@ TEST(ProgressToken, TheBackgroundThreadSleepsWhileACallerDrives) {
   });
 }
 
-// ---- bad days
-// ----------------------------------------------------------------------------------------------------
+// ---- failures ----
 
-TEST(ProgressToken, AWorldMayEndWhileAThreadDrivesIt) {
+TEST(Progress, WorldMayEndWhileAThreadDrivesIt) {
   for (int round = 0; round < 10; ++round) {
     run_ranks(2, {}, [](World& me) {
       float value = 1;
@@ -376,14 +371,14 @@ TEST(ProgressToken, AWorldMayEndWhileAThreadDrivesIt) {
       fdl_comm* comm = std::exchange(me.comm, nullptr);
       fdl_world_destroy(std::exchange(me.world, nullptr));
       for (std::thread& waiter : waiters) waiter.join();
-      EXPECT_EQ(fdl_wait_handle(handle, -1), FDL_SHUT_DOWN) << "asked again, though the world is gone";
+      EXPECT_EQ(fdl_wait_handle(handle, -1), FDL_SHUT_DOWN) << "the handle outlives the world";
       fdl_handle_free(handle);
       fdl_comm_destroy(comm);
     });
   }
 }
 
-TEST(ProgressToken, AGroupMayEndWhileAThreadDrivesIt) {
+TEST(Progress, GroupMayEndWhileAThreadDrivesIt) {
   run_ranks(2, {{"log_level", "off"}}, [](World& me) {
     const int ranks[] = {0, 1};
     for (int round = 0; round < 5; ++round) {
@@ -398,14 +393,14 @@ TEST(ProgressToken, AGroupMayEndWhileAThreadDrivesIt) {
       fdl_handle_free(handle);
     }
     float value = 1;
-    FDL_ASSERT_OK(run(me.all, "the world lives on", &value));
+    FDL_ASSERT_OK(run(me.all, "the world stays usable", &value));
   });
 }
 
-TEST(ProgressToken, AnAbortReachesWhoeverDrivesSomethingElse) {
+TEST(Progress, AbortReachesAThreadThatDrivesAnotherOperation) {
   run_ranks(2, {}, [](World& me) {
     float value = 1;
-    std::thread waiter([&] { FDL_EXPECT_OK(run(me.all, "goes on", &value)); });
+    std::thread waiter([&] { FDL_EXPECT_OK(run(me.all, "continues", &value)); });
     if (me.rank == 0) {
       FDL_ASSERT_OK(fdl_comm_abort(me.comm, "enough"));
     }
@@ -416,14 +411,14 @@ TEST(ProgressToken, AnAbortReachesWhoeverDrivesSomethingElse) {
   });
 }
 
-TEST(ProgressToken, AForkedChildNeitherDrivesNorWaits) {
+TEST(Progress, ForkedChildCannotDriveOrWait) {
   World world;
   FDL_ASSERT_OK(open_world(fresh_name(), 0, 1, {}, world));
   float value = 1;
   fdl_handle* done = submit(world.all, "done", &value);
   FDL_ASSERT_OK(fdl_wait_handle(done, kLong));
   std::atomic<bool> stop{false};
-  std::thread busy([&] {  // the baton is on its way when the process forks
+  std::thread busy([&] {  // the token changes hands while the process forks
     float mine = 1;
     while (!stop) EXPECT_EQ(run(world.all, "busy", &mine), FDL_OK);
   });
@@ -443,7 +438,7 @@ TEST(ProgressToken, AForkedChildNeitherDrivesNorWaits) {
   fdl_handle_free(done);
 }
 
-// One rank in a process of its own, which is killed in the middle of its work.
+// Runs one rank in a process of its own until the process is killed.
 [[noreturn]] void run_until_killed(const std::string& place, const Knobs& knobs, int started) {
   World me;
   if (open_world(place, 1, 2, knobs, me) != FDL_OK) ::_exit(1);
@@ -455,10 +450,10 @@ TEST(ProgressToken, AForkedChildNeitherDrivesNorWaits) {
 }
 
 class BetweenProcesses : public OverEveryTransport {};
-INSTANTIATE_TEST_SUITE_P(ProgressToken, BetweenProcesses, testing::Values("shm", "tcp"));
+INSTANTIATE_TEST_SUITE_P(Progress, BetweenProcesses, testing::Values("shm", "tcp"));
 
-TEST_P(BetweenProcesses, ARankThatIsKilledIsNamedToTheCallerThatDrives) {
-  char folder[] = "/tmp/farandole-baton-XXXXXX";
+TEST_P(BetweenProcesses, DrivingCallerGetsTheNameOfAKilledRank) {
+  char folder[] = "/tmp/farandole-progress-XXXXXX";
   ASSERT_NE(::mkdtemp(folder), nullptr);
   const std::string place = "file://" + std::string(folder) + "/rendezvous";
   int started[2];

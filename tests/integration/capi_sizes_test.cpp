@@ -1,5 +1,5 @@
-// Sizes that a caller states: a wrong one is refused on the rank that stated it, before anything is read, written or
-// sent.
+// Tests of the sizes that a caller states: the rank that states a wrong one refuses it before it reads, writes or sends
+// anything.
 #include <cstring>
 #include <farandole/farandole.hpp>
 #include <numeric>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kCount = 3;
 
-// A correct call on `size` ranks with exact room, to which a test does one wrong thing.
+// A correct call on `size` ranks with exact buffers; a test changes one thing in it.
 struct Sized {
   std::vector<float> input;
   std::vector<float> output;
@@ -71,7 +71,7 @@ void works(World& me) {
   EXPECT_EQ(one, 2);
 }
 
-TEST(Sizes, EvenCallsAreCheckedOnBothSides) {
+TEST(Sizes, EvenCallsCheckInputAndOutput) {
   run_ranks(2, {}, [](World& me) {
     const struct {
       fdl_collective collective;
@@ -94,13 +94,13 @@ TEST(Sizes, EvenCallsAreCheckedOnBothSides) {
   });
 }
 
-TEST(Sizes, ASideThatOnlyTheRootHasIsCheckedThereAlone) {
+TEST(Sizes, SideOfTheRootIsCheckedOnlyThere) {
   run_ranks(2, {}, [](World& me) {
     for (const auto& [collective, name] : {std::pair{FDL_REDUCE, "reduce"}, std::pair{FDL_GATHER, "gather"}}) {
       const std::size_t at_root = collective == FDL_REDUCE ? kCount : 2 * kCount;
       Sized wrong(collective, kCount, at_root + 1, kCount);
       if (me.rank == 0) refused(me, wrong.call, not_that_many(name, "output", at_root + 1, at_root));
-      if (me.rank == 0) wrong.call.output_elements = at_root;  // on rank 1 any size is right
+      if (me.rank == 0) wrong.call.output_elements = at_root;  // rank 1 ignores its size
       FDL_ASSERT_OK(fdl_call_ex(me.comm, &wrong.call, nullptr, nullptr));
     }
     Sized scatter(FDL_SCATTER, 2 * kCount + 1, kCount, kCount);
@@ -110,7 +110,7 @@ TEST(Sizes, ASideThatOnlyTheRootHasIsCheckedThereAlone) {
   });
 }
 
-TEST(Sizes, BroadcastHasOneBuffer) {
+TEST(Sizes, BroadcastChecksItsSingleBuffer) {
   run_ranks(2, {}, [](World& me) {
     Sized wrong(FDL_BROADCAST, kCount + 1, kCount + 1, kCount);
     refused(me, wrong.call, not_that_many("broadcast", "the buffer", kCount + 1, kCount));
@@ -118,7 +118,7 @@ TEST(Sizes, BroadcastHasOneBuffer) {
   });
 }
 
-TEST(Sizes, CountsDecideWhereTheyAreGiven) {
+TEST(Sizes, CountsReplaceCount) {
   run_ranks(2, {}, [](World& me) {
     const std::size_t mine = me.rank == 0 ? 2 : 5;
     Sized gather = with_counts(FDL_ALLGATHER, {2, 5}, me.rank);
@@ -132,7 +132,7 @@ TEST(Sizes, CountsDecideWhereTheyAreGiven) {
   });
 }
 
-TEST(Sizes, ArraysOfCountsOfAnotherLengthAreNotRead) {
+TEST(Sizes, CountArraysOfWrongLengthAreNotRead) {
   run_ranks(2, {}, [](World& me) {
     Sized call(FDL_ALLTOALL, 4, 4, 0);
     const std::vector<std::size_t> two{2, 2};
@@ -152,7 +152,7 @@ TEST(Sizes, ArraysOfCountsOfAnotherLengthAreNotRead) {
   });
 }
 
-TEST(Sizes, MessagesAreCheckedToo) {
+TEST(Sizes, MessagesAreChecked) {
   run_ranks(2, {}, [](World& me) {
     Sized message(me.rank == 0 ? FDL_SEND : FDL_RECV, kCount, kCount, kCount);
     message.call.root = 1 - me.rank;
@@ -164,7 +164,7 @@ TEST(Sizes, MessagesAreCheckedToo) {
   });
 }
 
-TEST(Sizes, BuffersThatOverlapInPartAreRefused) {
+TEST(Sizes, RefusesPartlyOverlappingBuffers) {
   run_ranks(2, {}, [](World& me) {
     std::vector<float> memory(8, 1);
     fdl_call call;
@@ -180,7 +180,7 @@ TEST(Sizes, BuffersThatOverlapInPartAreRefused) {
   });
 }
 
-TEST(Sizes, ARanksOwnPartOfTheLargerBufferIsInPlace) {
+TEST(Sizes, OwnPartOfTheLargerBufferIsInPlace) {
   run_ranks(2, {}, [](World& me) {
     const auto rank = static_cast<std::size_t>(me.rank);
     std::vector<float> all(4, static_cast<float>(me.rank));
@@ -188,14 +188,14 @@ TEST(Sizes, ARanksOwnPartOfTheLargerBufferIsInPlace) {
     EXPECT_EQ(all, (std::vector<float>{0, 0, 1, 1}));
     FDL_ASSERT_OK(fdl_reduce_scatter(me.comm, all.data(), all.data() + 2 * rank, 2, FDL_FLOAT32, FDL_SUM));
     EXPECT_EQ(all[2 * rank], static_cast<float>(2 * me.rank));
-    // Another place in it is not.
+    // Another place in it is an overlap.
     EXPECT_EQ(fdl_allgather(me.comm, all.data() + 1, all.data(), 2, FDL_FLOAT32), FDL_INVALID_ARGUMENT);
     works(me);
   });
 }
 
 // A program that was compiled before the sizes existed passes a shorter structure.
-TEST(Sizes, AStructureWithoutSizesIsNotChecked) {
+TEST(Sizes, OlderStructureWithoutSizesIsNotChecked) {
   run_ranks(2, {}, [](World& me) {
     Sized call(FDL_ALLREDUCE, kCount, kCount, kCount);
     call.call.input_elements = 1;  // not read
@@ -205,7 +205,7 @@ TEST(Sizes, AStructureWithoutSizesIsNotChecked) {
   });
 }
 
-TEST(Sizes, NamedOperationsStateTheirOutputAndTheLengthOfSplits) {
+TEST(Sizes, NamedOperationsCheckOutputAndSplits) {
   run_ranks(2, {}, [](World& me) {
     std::vector<float> input(4, 1);
     std::vector<float> output(5, -1);

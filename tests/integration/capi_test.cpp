@@ -1,4 +1,5 @@
-// The C API as its users see it: ranks as threads, over every transport that joins threads; sums that are exact.
+// Tests of the C API from a user's view: ranks are threads, over every transport that joins threads, and sums are
+// exact.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -39,10 +40,9 @@ std::vector<float> sum_of_ramps(int size, std::size_t count) {
   return sum;
 }
 
-// ---- life
-// --------------------------------------------------------------------------------------------------------------
+// ---- life cycle ----
 
-TEST_P(EveryTransport, WorldsKnowWhoTheyAre) {
+TEST_P(EveryTransport, FactsDescribeRankAndHost) {
   run_ranks(3, knobs(), [](World& me) {
     fdl_world_facts facts{};
     facts.struct_size = sizeof facts;
@@ -68,7 +68,7 @@ TEST(Life, StartsAgainAfterShutdown) {
   }
 }
 
-TEST(Life, StartsAgainAtTheSamePlaceThoughOthersHaveNotLeftYet) {
+TEST(Life, StartsAgainAtTheSameRendezvousBeforeOthersHaveLeft) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 3; ++rank) {
     threads.emplace_back([rank] {
@@ -85,7 +85,7 @@ TEST(Life, StartsAgainAtTheSamePlaceThoughOthersHaveNotLeftYet) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(Life, AWorldOfOneNeedsNobody) {
+TEST(Life, WorldOfOneNeedsNoOtherRank) {
   fdl_world_options options;
   fdl_world_options_init(&options);
   options.rank = 0;
@@ -101,7 +101,7 @@ TEST(Life, AWorldOfOneNeedsNobody) {
   fdl_world_destroy(world);
 }
 
-TEST(Life, TwoWorldsLiveInOneProcess) {
+TEST(Life, TwoWorldsRunInOneProcess) {
   run_ranks(2, {}, [](World& me) {
     World second;
     FDL_ASSERT_OK(open_world("memory://second-world", me.rank, 2, {}, second));
@@ -114,8 +114,7 @@ TEST(Life, TwoWorldsLiveInOneProcess) {
   });
 }
 
-// ---- ordered collectives
-// -----------------------------------------------------------------------------------------------
+// ---- ordered collectives ----
 
 TEST_P(EveryTransport, AllreduceSumsInAndOutOfPlace) {
   run_ranks(3, knobs(), [](World& me) {
@@ -131,7 +130,7 @@ TEST_P(EveryTransport, AllreduceSumsInAndOutOfPlace) {
   });
 }
 
-TEST_P(EveryTransport, EveryOtherCollectiveMovesWhatItPromises) {
+TEST_P(EveryTransport, OtherCollectivesReturnTheirDefinedResults) {
   run_ranks(3, knobs(), [](World& me) {
     const int r = me.rank;
     std::vector<int32_t> buffer{r == 1 ? 7 : 0, r == 1 ? 8 : 0};
@@ -162,7 +161,7 @@ TEST_P(EveryTransport, EveryOtherCollectiveMovesWhatItPromises) {
     FDL_ASSERT_OK(fdl_alltoall(me.comm, to_each.data(), from_each.data(), 1, FDL_INT32));
     EXPECT_EQ(from_each, (std::vector<int32_t>{r, 10 + r, 20 + r}));
 
-    // Rank r sends r elements to everybody.
+    // Rank r sends r elements to each rank.
     const std::vector<std::size_t> send(3, static_cast<std::size_t>(r));
     const std::vector<std::size_t> recv{0, 1, 2};
     const std::vector<int32_t> sent(static_cast<std::size_t>(3 * r), r);
@@ -188,7 +187,7 @@ TEST_P(EveryTransport, EveryOtherCollectiveMovesWhatItPromises) {
   });
 }
 
-TEST_P(EveryTransport, AverageOfIntegersIsExactWhereTheQuotientIs) {
+TEST_P(EveryTransport, AverageOfIntegersIsExactIfTheQuotientIs) {
   run_ranks(3, knobs(), [](World& me) {
     std::vector<int64_t> values(200);
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<int64_t>(i) - 100;
@@ -201,7 +200,7 @@ TEST_P(EveryTransport, AverageOfIntegersIsExactWhereTheQuotientIs) {
   });
 }
 
-TEST_P(EveryTransport, ScalesBeforeAndAfter) {
+TEST_P(EveryTransport, ScalesBeforeAndAfterTheReduction) {
   run_ranks(2, knobs(), [](World& me) {
     fdl_call_options options;
     fdl_call_options_init(&options);
@@ -216,7 +215,7 @@ TEST_P(EveryTransport, ScalesBeforeAndAfter) {
   });
 }
 
-// Not commutative: the outcome tells the order. Ranks 0, 1, 2 must appear in this order.
+// The operation is not commutative, so the result shows the order of the folds: ranks 0, 1, 2.
 void append_digits(const void* source, void* target, size_t count, fdl_dtype, void* context) {
   const auto* lower = static_cast<const int64_t*>(source);
   auto* higher = static_cast<int64_t*>(target);
@@ -228,7 +227,7 @@ void append_digits(const void* source, void* target, size_t count, fdl_dtype, vo
   static_cast<std::atomic<int>*>(context)->fetch_add(1);
 }
 
-TEST_P(EveryTransport, AUsersOwnOperationFoldsInRankOrder) {
+TEST_P(EveryTransport, UserOperationFoldsInRankOrder) {
   run_ranks(4, knobs(), [](World& me) {
     std::atomic<int> calls{0};
     fdl_op* op = nullptr;
@@ -243,7 +242,7 @@ TEST_P(EveryTransport, AUsersOwnOperationFoldsInRankOrder) {
   });
 }
 
-TEST_P(EveryTransport, RequestsRunInOrderAndMessagesBeside) {
+TEST_P(EveryTransport, RequestsRunInOrderAndMessagesBesideThem) {
   run_ranks(2, knobs(), [](World& me) {
     const int other = 1 - me.rank;
     std::vector<fdl_request*> requests(4);
@@ -251,7 +250,7 @@ TEST_P(EveryTransport, RequestsRunInOrderAndMessagesBeside) {
     std::vector<int32_t> in(50000, -1);
     std::vector<float> first = ramp(me.rank, 1000);
     std::vector<float> second = ramp(me.rank, 10);
-    // Both post the receive first: messages must not wait for each other, nor for the collectives between them.
+    // Both ranks post the receive first: messages must not wait for each other or for the collectives between them.
     FDL_ASSERT_OK(fdl_irecv(me.comm, in.data(), in.size(), FDL_INT32, other, &requests[0]));
     FDL_ASSERT_OK(fdl_iallreduce(me.comm, first.data(), first.data(), 1000, FDL_FLOAT32, FDL_SUM, &requests[1]));
     FDL_ASSERT_OK(fdl_iallreduce(me.comm, second.data(), second.data(), 10, FDL_FLOAT32, FDL_SUM, &requests[2]));
@@ -264,7 +263,7 @@ TEST_P(EveryTransport, RequestsRunInOrderAndMessagesBeside) {
   });
 }
 
-TEST_P(EveryTransport, WaitAnyAndTestTellWhichIsDone) {
+TEST_P(EveryTransport, WaitAnyAndTestReportCompletedRequests) {
   run_ranks(2, knobs(), [](World& me) {
     const int other = 1 - me.rank;
     int32_t a = me.rank, b = 0;
@@ -285,7 +284,7 @@ TEST_P(EveryTransport, WaitAnyAndTestTellWhichIsDone) {
   });
 }
 
-TEST_P(EveryTransport, AServingThreadIsCalledBackByOthers) {
+TEST_P(EveryTransport, WakeEndsTheServingOfAnotherThread) {
   run_ranks(2, knobs(), [](World& me) {
     const int other = 1 - me.rank;
     int32_t out = me.rank;
@@ -293,7 +292,7 @@ TEST_P(EveryTransport, AServingThreadIsCalledBackByOthers) {
     std::vector<fdl_request*> requests(2);
     FDL_ASSERT_OK(fdl_irecv(me.comm, &in, 1, FDL_INT32, other, &requests[0]));
     std::size_t index = 99;
-    // Nobody has sent yet: only the call of another thread ends the serving, once for each call.
+    // No rank has sent yet, so only fdl_comm_wake() of another thread ends the call, once for each wake.
     for (int round = 0; round < 50; ++round) {
       std::thread caller([&] { FDL_EXPECT_OK(fdl_comm_wake(me.comm)); });
       FDL_ASSERT_OK(fdl_comm_serve(me.comm, requests.data(), 1, -1, &index));
@@ -313,7 +312,7 @@ TEST_P(EveryTransport, AServingThreadIsCalledBackByOthers) {
   });
 }
 
-TEST_P(EveryTransport, AServingThreadsLimitNamesWhoIsMissing) {
+TEST_P(EveryTransport, ServeTimeoutNamesTheMissingRank) {
   run_ranks(2, knobs(), [](World& me) {
     fdl_comm* other = nullptr;
     FDL_ASSERT_OK(fdl_comm_create(me.all, &other));
@@ -327,12 +326,12 @@ TEST_P(EveryTransport, AServingThreadsLimitNamesWhoIsMissing) {
       EXPECT_EQ(index, 0u);
       EXPECT_EQ(requests[0], nullptr);
     }
-    FDL_EXPECT_OK(fdl_barrier(other));  // what ended is one communicator alone
+    FDL_EXPECT_OK(fdl_barrier(other));  // only the one communicator has ended
     fdl_comm_destroy(other);
   });
 }
 
-TEST(Determinism, TheSameBitsOverTransportsAlgorithmsAndSlices) {
+TEST(Determinism, SameBitsOverTransportsAlgorithmsAndSlices) {
   // Floats whose sum depends on the order of the terms.
   const auto value = [](int rank, std::size_t i) {
     return std::ldexp(
@@ -362,7 +361,7 @@ TEST(Determinism, TheSameBitsOverTransportsAlgorithmsAndSlices) {
     ASSERT_EQ(result.size(), kCount);
     EXPECT_EQ(std::memcmp(result.data(), results.front().data(), kCount * sizeof(float)), 0);
   }
-  // The test can tell: summed from the last rank to the first, the bits are others.
+  // The inputs are suitable: summed from the last rank to the first, they give other bits.
   std::size_t differences = 0;
   for (std::size_t i = 0; i < kCount; ++i) {
     const float backward = ((value(3, i) + value(2, i)) + value(1, i)) + value(0, i);
@@ -371,8 +370,7 @@ TEST(Determinism, TheSameBitsOverTransportsAlgorithmsAndSlices) {
   EXPECT_GT(differences, kCount / 100);
 }
 
-// ---- groups
-// ------------------------------------------------------------------------------------------------------------
+// ---- groups ----
 
 TEST_P(EveryTransport, GroupsAreSubsetsInTheirOwnOrder) {
   run_ranks(4, knobs(), [](World& me) {
@@ -391,7 +389,7 @@ TEST_P(EveryTransport, GroupsAreSubsetsInTheirOwnOrder) {
       fdl_comm_destroy(comm);
       fdl_group_destroy(group);
     }
-    // Rank 0 did not call, and the world goes on.
+    // Rank 0 did not call, and the world stays usable.
     int32_t one = 1;
     FDL_ASSERT_OK(fdl_allreduce(me.comm, &one, &one, 1, FDL_INT32, FDL_SUM));
     EXPECT_EQ(one, 4);
@@ -412,8 +410,7 @@ TEST(Groups, SplitByColorAndKey) {
   });
 }
 
-// ---- named operations
-// ----------------------------------------------------------------------------------------------------
+// ---- named operations ----
 
 fdl_operation allreduce_of(const char* name, float* data, const int64_t* shape, fdl_reduce_op op = FDL_SUM) {
   fdl_operation operation;
@@ -439,10 +436,10 @@ fdl_result allreduce_named(fdl_group* group, const char* name, float* data, int6
   return result == FDL_OK ? wait_and_free(handle) : result;
 }
 
-TEST_P(EveryTransport, NamesMayComeInAnyOrder) {
+TEST_P(EveryTransport, NamesMayBeSubmittedInAnyOrder) {
   run_ranks(3, knobs(), [](World& me) {
     constexpr int kTensors = 40;
-    for (int round = 0; round < 5; ++round) {  // from the second on, requests are known
+    for (int round = 0; round < 5; ++round) {  // from the second round on, requests are in the cache
       std::vector<std::vector<float>> tensors;
       std::vector<fdl_handle*> handles;
       for (int i = 0; i < kTensors; ++i) {
@@ -488,7 +485,7 @@ TEST(Named, SmallTensorsAreFused) {
 
 TEST_P(EveryTransport, GatherLikeOperationsAllocateTheirOutputs) {
   run_ranks(3, knobs(), [](World& me) {
-    // Rank r brings r + 1 rows of two.
+    // Rank r contributes r + 1 rows of two.
     std::vector<int32_t> rows(static_cast<std::size_t>(2 * (me.rank + 1)), me.rank);
     const int64_t shape[2] = {me.rank + 1, 2};
     fdl_operation operation;
@@ -509,7 +506,7 @@ TEST_P(EveryTransport, GatherLikeOperationsAllocateTheirOutputs) {
     EXPECT_EQ(std::vector<int32_t>(data, data + 12), (std::vector<int32_t>{0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2}));
     fdl_output_free(output.data);
     FDL_ASSERT_OK(fdl_handle_output(handle, 0, &output));
-    EXPECT_EQ(output.data, nullptr) << "it was handed over already";
+    EXPECT_EQ(output.data, nullptr) << "the first call has returned it";
     fdl_handle_free(handle);
 
     // Rank r sends one row to rank 0, two to rank 1, none to rank 2.
@@ -572,7 +569,7 @@ TEST(Named, JoinedRanksContributeZeros) {
       EXPECT_EQ(value, 10);
       if (me.rank == 2) {
         float more[2] = {1, 2};
-        // Rank 0 may have joined by now, or not: it takes part only by its zeros.
+        // Rank 0 may have joined by now or not; it contributes only zeros.
         FDL_ASSERT_OK(allreduce_named(me.all, "later", more, 2));
         EXPECT_EQ(more[1], 2);
       }
@@ -590,7 +587,7 @@ TEST(Named, JoinedRanksContributeZeros) {
   });
 }
 
-TEST(Named, GroupsWorkAtTheSameTime) {
+TEST(Named, GroupsWorkConcurrently) {
   run_ranks(4, {}, [](World& me) {
     const std::vector<int> half = me.rank < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3};
     const std::vector<int> pair = me.rank % 2 == 0 ? std::vector<int>{0, 2} : std::vector<int>{1, 3};
@@ -656,7 +653,7 @@ TEST(Named, NotifyCallsBackOnce) {
   });
 }
 
-TEST(Named, TheCppVeneerDoesTheSame) {
+TEST(Named, CppWrapperReturnsTheSameResults) {
   run_ranks(2, {}, [](World& me) {
     float a = 1, b[2] = {2, 3};
     fdl::Batch batch;
@@ -672,8 +669,7 @@ TEST(Named, TheCppVeneerDoesTheSame) {
   });
 }
 
-// ---- error paths follow
-// ------------------------------------------------------------------------------------------------
+// ---- error paths follow ----
 
 TEST(Errors, MismatchesNameBothRanksAndTheNextOperationWorks) {
   std::vector<std::string> texts(2);
@@ -685,7 +681,7 @@ TEST(Errors, MismatchesNameBothRanksAndTheNextOperationWorks) {
     fdl_handle* handle = nullptr;
     FDL_ASSERT_OK(fdl_submit(me.all, &operation, 1, &handle));
     EXPECT_EQ(fdl_wait_handle(handle, -1), FDL_MISMATCH);
-    EXPECT_EQ(fdl_wait_handle(handle, -1), FDL_MISMATCH) << "asking again tells the same";
+    EXPECT_EQ(fdl_wait_handle(handle, -1), FDL_MISMATCH) << "each wait returns the same";
     texts[static_cast<std::size_t>(me.rank)] = fdl_last_error()->text;
     EXPECT_EQ(fdl_last_error()->culprit_rank, 1);
     EXPECT_STREQ(fdl_last_error()->operation, "allreduce 'grad'");
@@ -700,7 +696,7 @@ TEST(Errors, MismatchesNameBothRanksAndTheNextOperationWorks) {
   }
 }
 
-TEST(Errors, ANameInFlightIsRefused) {
+TEST(Errors, RefusesANameInFlight) {
   run_ranks(2, {}, [](World& me) {
     float a = 1, b = 1;
     const int64_t one = 1;
@@ -722,7 +718,7 @@ TEST(Errors, ANameInFlightIsRefused) {
   });
 }
 
-TEST(Errors, ArgumentsAreNamed) {
+TEST(Errors, ErrorsNameTheWrongArgument) {
   run_ranks(1, {}, [](World& me) {
     float value = 0;
     const auto expect = [](fdl_result result, const char* word) {
@@ -754,7 +750,7 @@ TEST(Errors, ArgumentsAreNamed) {
   });
 }
 
-TEST(Errors, AnUnknownAlgorithmLeavesTheCommunicatorUsable) {
+TEST(Errors, UnknownAlgorithmLeavesTheCommunicatorUsable) {
   run_ranks(2, {}, [](World& me) {
     float value = 1;
     fdl_call_options options;
@@ -767,7 +763,7 @@ TEST(Errors, AnUnknownAlgorithmLeavesTheCommunicatorUsable) {
   });
 }
 
-TEST(Errors, AnUnknownTransportOrKnobIsQuoted) {
+TEST(Errors, ErrorsQuoteUnknownTransportsAndOptions) {
   World world;
   EXPECT_EQ(open_world(fresh_name(), 0, 1, {{"transport", "pigeon"}}, world), FDL_INVALID_ARGUMENT);
   EXPECT_NE(std::string(fdl_last_error()->text).find("'pigeon'"), std::string::npos) << fdl_last_error()->text;
@@ -779,7 +775,7 @@ TEST(Errors, AnUnknownTransportOrKnobIsQuoted) {
   EXPECT_NE(std::string(fdl_last_error()->text).find("'many'"), std::string::npos);
 }
 
-TEST(Errors, RanksThatAreNotSetUpAlikeAreToldInWhatAtTheStart) {
+TEST(Errors, DifferentSettingsFailTheStartAndAreNamed) {
   const std::string name = fresh_name();
   std::string texts[3];
   std::vector<std::thread> threads;
@@ -804,7 +800,7 @@ TEST(Errors, RanksThatAreNotSetUpAlikeAreToldInWhatAtTheStart) {
   }
 }
 
-TEST(Errors, RanksWithDifferentTuningTablesAreToldAtTheStart) {
+TEST(Errors, DifferentTuningTablesFailTheStart) {
   const std::string name = fresh_name();
   const std::string file = testing::TempDir() + "tuning-" + std::to_string(::getpid());
   std::ofstream(file) << "farandole tuning 1\nreduce shm 2 64 direct=2\n";
@@ -828,7 +824,7 @@ TEST(Errors, RanksWithDifferentTuningTablesAreToldAtTheStart) {
       << fdl_last_error()->text;
 }
 
-TEST(Errors, ARankThatNeverArrivesIsNamed) {
+TEST(Errors, StartTimeoutNamesTheMissingRank) {
   World world;
   EXPECT_EQ(open_world(fresh_name(), 0, 3, {{"start_timeout_s", "0.3"}}, world), FDL_TIMEOUT);
   const std::string text = fdl_last_error()->text;
@@ -837,7 +833,7 @@ TEST(Errors, ARankThatNeverArrivesIsNamed) {
   EXPECT_NE(text.find("not arrived"), std::string::npos) << text;
 }
 
-TEST(Errors, AWrongJobKeyIsNamed) {
+TEST(Errors, WrongJobKeyIsAnAuthenticationError) {
   const std::string name = fresh_name();
   std::thread server([&] {
     World world;
@@ -855,7 +851,7 @@ TEST(Errors, AWrongJobKeyIsNamed) {
   server.join();
 }
 
-TEST(Errors, NullAndEndedThingsAreNotInitialized) {
+TEST(Errors, NullObjectsAreNotInitialized) {
   float value = 0;
   EXPECT_EQ(fdl_allreduce(nullptr, &value, &value, 1, FDL_FLOAT32, FDL_SUM), FDL_NOT_INITIALIZED);
   EXPECT_EQ(allreduce_named(nullptr, "x", &value, 1), FDL_NOT_INITIALIZED);
@@ -868,7 +864,7 @@ TEST(Errors, NullAndEndedThingsAreNotInitialized) {
   fdl_handle_free(nullptr);
 }
 
-TEST(Errors, AfterShutdownWhatIsLeftSaysSo) {
+TEST(Errors, ObjectsLeftAfterShutdownReportIt) {
   World world;
   FDL_ASSERT_OK(open_world(fresh_name(), 0, 1, {}, world));
   fdl_world_destroy(world.world);
@@ -879,7 +875,7 @@ TEST(Errors, AfterShutdownWhatIsLeftSaysSo) {
   world.world = nullptr;
 }
 
-TEST(Errors, OperationsInFlightEndWhenTheWorldDoes) {
+TEST(Errors, OperationsInFlightEndWithTheWorld) {
   run_ranks(2, {}, [](World& me) {
     float value = 1;
     const int64_t one = 1;
@@ -898,9 +894,9 @@ TEST(Errors, OperationsInFlightEndWhenTheWorldDoes) {
   });
 }
 
-TEST(Errors, ARankThatShutsDownEndsWhatWaitsForIt) {
+TEST(Errors, RankThatShutsDownEndsTheOperationsThatNeedIt) {
   run_ranks(2, {}, [](World& me) {
-    if (me.rank == 1) return;  // its world ends at once
+    if (me.rank == 1) return;  // ends its world at once
     float value = 1;
     EXPECT_EQ(allreduce_named(me.all, "alone", &value, 1), FDL_SHUT_DOWN);
     const std::string text = fdl_last_error()->text;
@@ -919,13 +915,13 @@ TEST(Errors, AbortReachesEveryRankWithTheReason) {
     EXPECT_NE(text.find("the loss is not a number"), std::string::npos) << text;
     EXPECT_NE(text.find("rank 2"), std::string::npos) << text;
     EXPECT_EQ(fdl_last_error()->culprit_rank, 2);
-    // The world lives on.
+    // The world stays usable.
     FDL_ASSERT_OK(allreduce_named(me.all, "still here", &value, 1));
     EXPECT_EQ(value, 3);
   });
 }
 
-TEST_P(EveryTransport, ADeadlineNamesWhatRan) {
+TEST_P(EveryTransport, TimeoutNamesTheOperation) {
   run_ranks(2, knobs(), [](World& me) {
     float value = 1;
     if (me.rank == 0) {
@@ -936,14 +932,14 @@ TEST_P(EveryTransport, ADeadlineNamesWhatRan) {
       EXPECT_STREQ(fdl_last_error()->operation, "allreduce");
       EXPECT_STRNE(fdl_last_error()->phase, "");
     } else {
-      // The other is told, and is not left waiting.
+      // The other rank gets an error, and does not block.
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
       EXPECT_NE(fdl_allreduce(me.comm, &value, &value, 1, FDL_FLOAT32, FDL_SUM), FDL_OK);
     }
   });
 }
 
-TEST(Errors, ATensorThatARankNeverSubmitsIsReportedWithItsName) {
+TEST(Errors, StallReportNamesTheTensorAndTheMissingRanks) {
   struct Lines {
     std::mutex mutex;
     std::string text;
@@ -963,7 +959,7 @@ TEST(Errors, ATensorThatARankNeverSubmitsIsReportedWithItsName) {
     FDL_ASSERT_OK(fdl_submit(me.all, &operation, 1, &handle));
     EXPECT_EQ(fdl_wait_handle(handle, 600'000'000), FDL_TIMEOUT) << "the wait ends, not the operation";
     FDL_ASSERT_OK(fdl_barrier(me.comm));
-    // What the others lack, they submit now, and everything ends well.
+    // Each rank now submits the tensor that the others wait for, and all complete.
     float second = 1;
     FDL_ASSERT_OK(allreduce_named(me.all, me.rank == 2 ? "grad_7" : "grad_8", &second, 1));
     FDL_ASSERT_OK(wait_and_free(handle));
@@ -975,7 +971,7 @@ TEST(Errors, ATensorThatARankNeverSubmitsIsReportedWithItsName) {
   }
 }
 
-TEST(Errors, AStallMayEndTheOperation) {
+TEST(Errors, StallShutdownEndsTheOperation) {
   run_ranks(2, {{"stall_warning_s", "0.1"}, {"stall_shutdown_s", "0.3"}, {"log_level", "off"}}, [](World& me) {
     float value = 1;
     if (me.rank == 0) {
@@ -983,12 +979,12 @@ TEST(Errors, AStallMayEndTheOperation) {
       EXPECT_NE(std::string(fdl_last_error()->text).find("rank 1"), std::string::npos) << fdl_last_error()->text;
     }
     FDL_ASSERT_OK(fdl_barrier(me.comm));
-    FDL_ASSERT_OK(allreduce_named(me.all, "together", &value, 1));
+    FDL_ASSERT_OK(allreduce_named(me.all, "afterwards", &value, 1));
   });
 }
 
-// A few free descriptors more each time fail somewhere else each time.
-bool every_lack_of_descriptors_is_told() {
+// Each additional free descriptor moves the failure to another place.
+bool every_lack_of_descriptors_is_reported() {
   const int first_free = ::dup(0);
   ::close(first_free);
   for (int spare = 0; spare <= 2; ++spare) {
@@ -1004,10 +1000,10 @@ bool every_lack_of_descriptors_is_told() {
   return true;
 }
 
-// In a process of its own, for the limit is the whole process's.
-TEST(Errors, WithoutDescriptorsTheErrorSaysWhatToRaise) {
+// In a process of its own, because the limit applies to the whole process.
+TEST(Errors, MissingDescriptorsErrorNamesTheLimit) {
   const pid_t child = ::fork();
-  if (child == 0) ::_exit(every_lack_of_descriptors_is_told() ? 0 : 1);
+  if (child == 0) ::_exit(every_lack_of_descriptors_is_reported() ? 0 : 1);
   int state = 0;
   ASSERT_EQ(::waitpid(child, &state, 0), child);
   ASSERT_TRUE(WIFEXITED(state));
@@ -1019,7 +1015,7 @@ TEST(Library, DescribesItsConfigurationAndItsChoices) {
   fdl_config_describe(text.data(), text.size());
   EXPECT_NE(text.find("fusion_bytes"), std::string::npos);
   char small[8] = "";
-  EXPECT_GT(fdl_config_describe(small, sizeof small), sizeof small) << "it says how much it needs";
+  EXPECT_GT(fdl_config_describe(small, sizeof small), sizeof small) << "the result is the size of the whole text";
   EXPECT_EQ(std::strlen(small), sizeof small - 1);
   char explained[4096];
   ASSERT_LT(fdl_explain("allreduce", 4, 1 << 20, nullptr, explained, sizeof explained), sizeof explained);
@@ -1032,7 +1028,7 @@ TEST(Library, DescribesItsConfigurationAndItsChoices) {
   EXPECT_EQ(fdl_dtype_size(static_cast<fdl_dtype>(99)), 0u);
 }
 
-TEST(Library, ExplainsByTheTableOfMeasuredTimes) {
+TEST(Library, ExplainsChoicesByTheTuningTable) {
   const std::string file = testing::TempDir() + "a table of " + std::to_string(::getpid());
   std::ofstream(file) << "farandole tuning 1\nallreduce tcp 4 1048576 binomial_tree=10 ring=90\n";
   ::setenv("FARANDOLE_TUNING", file.c_str(), 1);
@@ -1046,7 +1042,7 @@ TEST(Library, ExplainsByTheTableOfMeasuredTimes) {
   ::unsetenv("FARANDOLE_TUNING");
 }
 
-TEST(Errors, AForkedChildIsRefusedAndTheParentGoesOn) {
+TEST(Errors, ForkedChildIsRefusedAndTheParentContinues) {
   World world;
   FDL_ASSERT_OK(open_world(fresh_name(), 0, 1, {}, world));
   const pid_t child = ::fork();

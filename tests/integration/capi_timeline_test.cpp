@@ -1,4 +1,4 @@
-// The timeline through the C API: what real ranks write, while operations go on, start and stop.
+// Tests of the timeline through the C API: the files that ranks write while operations run, start and stop.
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using trace_test::expect_sound;
 using trace_test::summary_of;
 using trace_test::text_of_file;
 
-// A path in a folder of this test's own, gone with it.
+// Paths in a folder of this test, which is removed after it.
 class CApiTimeline : public testing::Test {
  protected:
   void SetUp() override {
@@ -45,7 +45,7 @@ fdl_operation sum_of(const char* name, std::vector<float>& values, const int64_t
   return operation;
 }
 
-// All of these at once, in one handle each, and waited for.
+// Submits all of these, each with its own handle, and waits for all.
 void sum(World& me, const std::vector<std::string>& names, std::size_t elements = 100) {
   std::vector<std::vector<float>> values(names.size(), std::vector<float>(elements, 1));
   const auto count = static_cast<int64_t>(elements);
@@ -71,17 +71,17 @@ void sum_alone(World& me) {
 }
 
 bool has_tick(const std::vector<Event>& events, const std::string& tensor, int rank) {
-  const std::string story = summary_of(events, tensor);
-  return story.find(" " + std::to_string(rank) + " ") != std::string::npos;
+  const std::string summary = summary_of(events, tensor);
+  return summary.find(" " + std::to_string(rank) + " ") != std::string::npos;
 }
 
-TEST_F(CApiTimeline, TellsOfEachTensorWithTheTicksOfAllRanks) {
+TEST_F(CApiTimeline, ShowsEachTensorWithTheTicksOfAllRanks) {
   const std::string file = path("t.json");
   for (const char* transport : {"shm", "tcp", "loopback"}) {
     SCOPED_TRACE(transport);
     run_ranks(3, {{"transport", transport}, {"lock_after", "0"}}, [&](World& me) {
       FDL_ASSERT_OK(fdl_timeline_start(me.world, file.c_str(), 0));
-      FDL_ASSERT_OK(fdl_barrier(me.comm));  // else others may be ready before it begins
+      FDL_ASSERT_OK(fdl_barrier(me.comm));  // otherwise other ranks may be ready before the timeline begins
       sum(me, {"grad_a"});
       sum(me, {"grad_b"}, 100'000);
       FDL_ASSERT_OK(fdl_barrier(me.comm));
@@ -92,21 +92,21 @@ TEST_F(CApiTimeline, TellsOfEachTensorWithTheTicksOfAllRanks) {
     const auto events = events_of(text_of_file(file));
     expect_sound(events);
     for (const char* name : {"grad_a", "grad_b"}) {
-      const std::string story = summary_of(events, name);
-      EXPECT_TRUE(story.starts_with("NEGOTIATE_ALLREDUCE( ")) << story;
-      for (int rank = 0; rank < 3; ++rank) EXPECT_TRUE(has_tick(events, name, rank)) << rank << " in " << story;
-      EXPECT_NE(story.find(" ) ALLREDUCE( QUEUE( ) "), std::string::npos) << story;
+      const std::string summary = summary_of(events, name);
+      EXPECT_TRUE(summary.starts_with("NEGOTIATE_ALLREDUCE( ")) << summary;
+      for (int rank = 0; rank < 3; ++rank) EXPECT_TRUE(has_tick(events, name, rank)) << rank << " in " << summary;
+      EXPECT_NE(summary.find(" ) ALLREDUCE( QUEUE( ) "), std::string::npos) << summary;
       std::string by = transport;
       std::transform(by.begin(), by.end(), by.begin(), ::toupper);
-      EXPECT_NE(story.find("QUEUE( ) " + by + "_"), std::string::npos) << story;
-      EXPECT_TRUE(story.ends_with("ALLREDUCE( ) )")) << story;
+      EXPECT_NE(summary.find("QUEUE( ) " + by + "_"), std::string::npos) << summary;
+      EXPECT_TRUE(summary.ends_with("ALLREDUCE( ) )")) << summary;
     }
     EXPECT_NE(text_of_file(file).find(R"("args":{"dtype":"float32","shape":"[100000]"})"), std::string::npos);
     EXPECT_EQ(text_of_file(file).find("later"), std::string::npos);
   }
 }
 
-TEST_F(CApiTimeline, ShowsPackingWhereTensorsAreFused) {
+TEST_F(CApiTimeline, ShowsPackingOfFusedTensors) {
   const std::string file = path("t.json");
   run_ranks(2, {{"transport", "tcp"}, {"lock_after", "0"}}, [&](World& me) {
     FDL_ASSERT_OK(fdl_timeline_start(me.world, file.c_str(), 0));
@@ -123,7 +123,7 @@ TEST_F(CApiTimeline, ShowsPackingWhereTensorsAreFused) {
   EXPECT_NE(text.find("MEMCPY_OUT_FUSION_BUFFER"), std::string::npos);
 }
 
-TEST_F(CApiTimeline, TheLockedOrderIsABarOfItsOwnAndTicksGoOn) {
+TEST_F(CApiTimeline, ShowsTheLockedOrderAsABarAndTicksContinue) {
   const std::string file = path("t.json");
   run_ranks(2, {{"transport", "shm"}, {"lock_after", "2"}}, [&](World& me) {
     FDL_ASSERT_OK(fdl_timeline_start(me.world, file.c_str(), 1));
@@ -133,7 +133,7 @@ TEST_F(CApiTimeline, TheLockedOrderIsABarOfItsOwnAndTicksGoOn) {
     counters.struct_size = sizeof counters;
     FDL_ASSERT_OK(fdl_metrics(me.world, &counters));
     EXPECT_GT(counters.locked_steps, 0u);
-    sum(me, {"unexpected"});  // and the order is left
+    sum(me, {"unexpected"});  // leaves the order
     FDL_ASSERT_OK(fdl_timeline_stop(me.world));
   });
   const std::string text = text_of_file(file);
@@ -143,11 +143,11 @@ TEST_F(CApiTimeline, TheLockedOrderIsABarOfItsOwnAndTicksGoOn) {
   EXPECT_NE(text.find(R"("left because":)"), std::string::npos);
   EXPECT_NE(text.find("CYCLE_START"), std::string::npos);
   // 30 negotiations, in each a tick of each rank.
-  const std::string story = summary_of(events, "x");
+  const std::string summary = summary_of(events, "x");
   std::size_t bars = 0;
-  for (std::size_t at = story.find("NEGOTIATE_ALLREDUCE("); at != std::string::npos;
-       at = story.find("NEGOTIATE_ALLREDUCE(", at + 1)) {
-    const std::string bar = story.substr(at, story.find(')', at) - at);
+  for (std::size_t at = summary.find("NEGOTIATE_ALLREDUCE("); at != std::string::npos;
+       at = summary.find("NEGOTIATE_ALLREDUCE(", at + 1)) {
+    const std::string bar = summary.substr(at, summary.find(')', at) - at);
     EXPECT_NE(bar.find(" 0 "), std::string::npos) << bar;
     EXPECT_NE(bar.find(" 1 "), std::string::npos) << bar;
     ++bars;
@@ -155,7 +155,7 @@ TEST_F(CApiTimeline, TheLockedOrderIsABarOfItsOwnAndTicksGoOn) {
   EXPECT_EQ(bars, 30u);
 }
 
-TEST_F(CApiTimeline, EachRankWritesItsOwnWhereThePathHasItsRank) {
+TEST_F(CApiTimeline, EachRankWritesItsOwnFileIfThePathHasTheRank) {
   run_ranks(2, {}, [&](World& me) {
     FDL_ASSERT_OK(fdl_timeline_start(me.world, path("of-%r.json").c_str(), 0));
     sum(me, {"grad"});
@@ -168,7 +168,7 @@ TEST_F(CApiTimeline, EachRankWritesItsOwnWhereThePathHasItsRank) {
   }
 }
 
-TEST_F(CApiTimeline, OtherRanksWriteNothingWithoutIt) {
+TEST_F(CApiTimeline, OnlyRankZeroWritesAPathWithoutTheRank) {
   run_ranks(2, {}, [&](World& me) {
     const std::string mine = path(std::to_string(me.rank) + ".json");
     FDL_ASSERT_OK(fdl_timeline_start(me.world, mine.c_str(), 0));
@@ -178,9 +178,9 @@ TEST_F(CApiTimeline, OtherRanksWriteNothingWithoutIt) {
   });
 }
 
-TEST_F(CApiTimeline, StartsAgainAndForgetsWhatWasBefore) {
+TEST_F(CApiTimeline, RestartBeginsAnEmptyFile) {
   run_ranks(2, {}, [&](World& me) {
-    FDL_EXPECT_OK(fdl_timeline_stop(me.world));  // there is none
+    FDL_EXPECT_OK(fdl_timeline_stop(me.world));  // none is being written
     for (int round = 0; round < 3; ++round) {
       const std::string name = "round_" + std::to_string(round);
       FDL_ASSERT_OK(fdl_timeline_start(me.world, path(name).c_str(), 0));
@@ -199,7 +199,7 @@ TEST_F(CApiTimeline, StartsAgainAndForgetsWhatWasBefore) {
   EXPECT_EQ(text_of_file(path("round_2")).find("round_1"), std::string::npos);
 }
 
-TEST_F(CApiTimeline, SaysWhatIsWrongWithAPath) {
+TEST_F(CApiTimeline, ErrorsExplainAnUnusablePath) {
   run_ranks(1, {}, [&](World& me) {
     EXPECT_EQ(fdl_timeline_start(me.world, path("no folder/t.json").c_str(), 0), FDL_RESOURCE);
     EXPECT_NE(std::string(fdl_last_error()->text).find("No such file or directory; give a file in a folder"),
@@ -208,21 +208,21 @@ TEST_F(CApiTimeline, SaysWhatIsWrongWithAPath) {
     EXPECT_EQ(fdl_timeline_start(me.world, "", 0), FDL_INVALID_ARGUMENT);
     EXPECT_EQ(fdl_timeline_start(me.world, nullptr, 0), FDL_INVALID_ARGUMENT);
     EXPECT_EQ(fdl_timeline_start(nullptr, path("t").c_str(), 0), FDL_NOT_INITIALIZED);
-    FDL_ASSERT_OK(fdl_timeline_start(me.world, path("t.json").c_str(), 0));  // nothing was left behind
+    FDL_ASSERT_OK(fdl_timeline_start(me.world, path("t.json").c_str(), 0));  // the failed starts left nothing behind
   });
   expect_sound(events_of(text_of_file(path("t.json"))));  // the world's end completed it
 }
 
-TEST_F(CApiTimeline, ThePathOfTheConfigurationIsUsedFromTheStart) {
+TEST_F(CApiTimeline, ConfiguredPathIsUsedFromTheStart) {
   run_ranks(2, {{"timeline", path("t.json")}, {"timeline_mark_cycles", "1"}, {"lock_after", "0"}},
             [&](World& me) { sum(me, {"grad"}); });
   const auto events = events_of(text_of_file(path("t.json")));
   expect_sound(events);
   EXPECT_TRUE(has_tick(events, "grad", 1));
   EXPECT_NE(text_of_file(path("t.json")).find("CYCLE_START"), std::string::npos);
-  // One that cannot be had does not end the job.
+  // A path that cannot be opened does not end the job.
   run_ranks(2, {{"timeline", path("no folder/t.json")}}, [&](World& me) { sum(me, {"grad"}); });
-  // "DYNAMIC": when the program asks for it.
+  // "DYNAMIC": only fdl_timeline_start starts one.
   run_ranks(1, {{"timeline", "DYNAMIC"}}, [&](World& me) {
     sum(me, {"before"});
     FDL_ASSERT_OK(fdl_timeline_start(me.world, path("d.json").c_str(), 0));
@@ -231,7 +231,7 @@ TEST_F(CApiTimeline, ThePathOfTheConfigurationIsUsedFromTheStart) {
   EXPECT_EQ(text_of_file(path("d.json")).find("before"), std::string::npos);
 }
 
-TEST_F(CApiTimeline, TwoWorldsOfAProcessWriteTwoFilesAndNeverOne) {
+TEST_F(CApiTimeline, TwoWorldsWriteTwoFilesButNotTheSameOne) {
   World one;
   World other;
   ASSERT_EQ(open_world(fresh_name(), 0, 1, {}, one), FDL_OK);
@@ -252,7 +252,7 @@ TEST_F(CApiTimeline, TwoWorldsOfAProcessWriteTwoFilesAndNeverOne) {
   EXPECT_EQ(text_of_file(path("one")).find("of_other"), std::string::npos);
 }
 
-TEST_F(CApiTimeline, GroupsHaveTracksOfTheirOwnAlsoWhenTheyComeLater) {
+TEST_F(CApiTimeline, LaterGroupsHaveTheirOwnTracks) {
   run_ranks(2, {}, [&](World& me) {
     FDL_ASSERT_OK(fdl_timeline_start(me.world, path("t.json").c_str(), 0));
     const int ranks[] = {0, 1};
@@ -272,7 +272,7 @@ TEST_F(CApiTimeline, GroupsHaveTracksOfTheirOwnAlsoWhenTheyComeLater) {
   EXPECT_TRUE(has_tick(events, "grad (group {0,1} #0)", 1));
 }
 
-TEST_F(CApiTimeline, MismatchesAndWhatWasNeverAskedForEnd) {
+TEST_F(CApiTimeline, BarsOfMismatchesAndUnsubmittedTensorsEnd) {
   run_ranks(2, {}, [&](World& me) {
     FDL_ASSERT_OK(fdl_timeline_start(me.world, path("t.json").c_str(), 0));
     FDL_ASSERT_OK(fdl_barrier(me.comm));
@@ -299,7 +299,7 @@ TEST_F(CApiTimeline, MismatchesAndWhatWasNeverAskedForEnd) {
 }
 
 // Threads submit and wait while another starts and stops.
-TEST_F(CApiTimeline, StartsAndStopsWhileThreadsWork) {
+TEST_F(CApiTimeline, StartsAndStopsWhileThreadsSubmit) {
   constexpr int kSteps = 60;
   run_ranks(2, {}, [&](World& me) {
     std::atomic<int> working{3};

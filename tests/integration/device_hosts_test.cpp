@@ -1,4 +1,5 @@
-// Collectives on devices of two hosts: NCCL inside them and ours between, and the other way round; on the stand-ins.
+// Tests of collectives on devices of two hosts: NCCL inside the hosts and messages between them, and the other way
+// round; on the fakes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -63,28 +64,29 @@ class OnTwoHosts : public Nccl, public testing::WithParamInterface<const char*> 
     run_ranks(kRanks, [&](int rank) {
       Gpu gpu(rank, config);
       std::unique_ptr<Communicator> comm;
-      // Who waits long asks after the others, and hears what has been told of them, as from a job's coordinator.
+      // The suspect hook of a rank that waits long fetches the failure that was reported, as a coordinator would send
+      // it.
       comm = join(id, rank, config, library.get(), [&] {
-        const Status heard = told();
-        if (!heard.ok()) comm->interrupt(heard);
+        const Status failure = reported();
+        if (!failure.ok()) comm->interrupt(failure);
       });
       RankOnHosts me{*comm, gpu};
       work(me);
     });
   }
 
-  void tell(const Status& what) {
+  void report(const Status& what) {
     const std::lock_guard lock(mutex_);
-    if (told_.ok()) told_ = what;
+    if (reported_.ok()) reported_ = what;
   }
-  Status told() {
+  Status reported() {
     const std::lock_guard lock(mutex_);
-    return told_;
+    return reported_;
   }
 
  private:
   std::mutex mutex_;
-  Status told_;
+  Status reported_;
 };
 INSTANTIATE_TEST_SUITE_P(BothWays, OnTwoHosts, testing::Values("hierarchical", "nccl_between"));
 
@@ -115,7 +117,7 @@ std::string runner(RankOnHosts& me, Collective collective) {
   return std::string(me.comm.runner_of(spec).by);
 }
 
-// Nothing, less than a rank each, tails behind equal shares, and several parts of the pinned memory.
+// Sizes: none, less than one element for each rank, remainders behind equal shares, several parts of pinned memory.
 TEST_P(OnTwoHosts, EveryTypeIsExactInAnySize) {
   run(config(), [&](RankOnHosts& me) {
     for (int dtype = 0; dtype < kDtypeCount; ++dtype) {
@@ -154,8 +156,8 @@ TEST_P(OnTwoHosts, EveryOperationAndScaleIsExact) {
   });
 }
 
-// A million of elements goes in segments: while one is between the hosts the next one is inside them.
-TEST_P(OnTwoHosts, ALongVectorGoesInSegments) {
+// A million elements are split into segments: while one is between the hosts, the next one is inside them.
+TEST_P(OnTwoHosts, LongVectorIsSplitIntoSegments) {
   run(config({{"device_staging_bytes", "262144"}, {"slice_bytes", "65536"}}), [&](RankOnHosts& me) {
     for (const bool in_place : {true, false}) {
       run_case(me, vector_of(Collective::allreduce, Dtype::float32, 1'000'003, in_place));
@@ -163,8 +165,8 @@ TEST_P(OnTwoHosts, ALongVectorGoesInSegments) {
   });
 }
 
-// What neither side has, as a whole: staged over the host, by all ranks alike.
-TEST_P(OnTwoHosts, TheOtherCollectivesAreStaged) {
+// All ranks stage the collectives that no level supports over the host.
+TEST_P(OnTwoHosts, OtherCollectivesAreStaged) {
   run(config(), [&](RankOnHosts& me) {
     for (const Collective kind : {Collective::reduce, Collective::allgather, Collective::gather, Collective::scatter,
                                   Collective::reduce_scatter, Collective::alltoall}) {
@@ -182,8 +184,8 @@ TEST_P(OnTwoHosts, TheOtherCollectivesAreStaged) {
   });
 }
 
-// What the ranks of a host or of a place have in common is asked of those alone.
-TEST_P(OnTwoHosts, ADeviceThatTwoRanksShareIsFoundWhereTheyMeetInNccl) {
+// Only the ranks that would share an NCCL communicator compare their devices.
+TEST_P(OnTwoHosts, SharedDeviceIsDetectedWhereBothRanksUseNccl) {
   const Config options = config({{"device_collectives", GetParam()}});
   const auto library = require(open_nccl(options, false));
   const std::string id = unique_id();
@@ -195,7 +197,7 @@ TEST_P(OnTwoHosts, ADeviceThatTwoRanksShareIsFoundWhereTheyMeetInNccl) {
     log += line;
   });
   run_ranks(kRanks, [&](int rank) {
-    Gpu gpu(rank / 2, options);  // the two of a host share one
+    Gpu gpu(rank / 2, options);  // the two ranks of a host share one
     const auto comm = join(id, rank, options, library.get());
     RankOnHosts me{*comm, gpu};
     run_case(me, vector_of(Collective::allreduce, Dtype::int32, 100, true));
@@ -205,10 +207,10 @@ TEST_P(OnTwoHosts, ADeviceThatTwoRanksShareIsFoundWhereTheyMeetInNccl) {
   EXPECT_EQ(log.find("rank 10 (host-a) and rank 11 (host-a) are on the same GPU") != std::string::npos, inside) << log;
 }
 
-// ---- Bad days
+// ---- failures ----
 
-// Rank 13 is gone while the others are at work with it or with one that is, on the device or on the host.
-TEST_P(OnTwoHosts, ARankThatIsLostIsNamedToTheOthers) {
+// Rank 13 fails while the other ranks work with it, or with a rank that does, on the device or on the host.
+TEST_P(OnTwoHosts, LostRankIsNamedOnTheOtherRanks) {
   std::atomic<int> named{0};
   run(config(), [&](RankOnHosts& me) {
     float* memory = me.gpu.put(std::vector<float>(2000, 1));
@@ -217,14 +219,14 @@ TEST_P(OnTwoHosts, ARankThatIsLostIsNamedToTheOthers) {
     require(me.gpu.get(memory, 2000) == std::vector<float>(2000, kRanks), "wrong sum");
     require(barrier(me.comm));
     if (me.rank() == 3) {
-      tell(Status::blame(13, "host-b", Code::peer_lost, "rank 13 (host-b) was killed"));
+      report(Status::blame(13, "host-b", Code::peer_lost, "rank 13 (host-b) was killed"));
       return me.comm.interrupt(Status(Code::aborted, "was killed"));
     }
     Status outcome;
-    // Who has only queued its part finds out at the next one.
+    // A rank that has only queued its part gets the error in a later call.
     for (int i = 0; i < 3 && outcome.ok(); ++i) outcome = me.sum(memory, 2000);
     EXPECT_FALSE(outcome.ok());
-    // One that another has left in the meantime is told to look there.
+    // A rank whose peer has left because of the failure gets an error that refers to the peer.
     EXPECT_THAT(outcome.text(), AnyOf(HasSubstr("rank 13 (host-b)"), HasSubstr("has left; see its own error")));
     named += outcome.text().find("rank 13 (host-b)") != std::string::npos ? 1 : 0;
     EXPECT_FALSE(me.comm.status().ok());
@@ -233,8 +235,8 @@ TEST_P(OnTwoHosts, ARankThatIsLostIsNamedToTheOthers) {
   EXPECT_GE(named, 1);
 }
 
-// An asynchronous error of NCCL's, which one rank meets while it waits for another side: all end in NCCL's words.
-TEST_P(OnTwoHosts, AnErrorOfNcclsEndsAllInItsWords) {
+// One rank gets an asynchronous NCCL error while it waits for the other level; all ranks end with NCCL's text.
+TEST_P(OnTwoHosts, NcclErrorEndsAllRanksWithItsText) {
   run(config(), [&](RankOnHosts& me) {
     float* memory = me.gpu.put(std::vector<float>(100, 1));
     require(me.sum(memory, 100));
@@ -247,11 +249,11 @@ TEST_P(OnTwoHosts, AnErrorOfNcclsEndsAllInItsWords) {
     }
     const std::string text = me.comm.status().text();
     EXPECT_THAT(text, AllOf(HasSubstr("rank 1"), HasSubstr("host-")));
-    // Who sees a peer leave is told to look there.
-    if (text.find("see its own error") == std::string::npos) tell(me.comm.status());
+    // A rank that only sees a peer leave has no text of its own to report.
+    if (text.find("see its own error") == std::string::npos) report(me.comm.status());
   });
-  EXPECT_THAT(told().text(), AllOf(HasSubstr("nccl: "), HasSubstr(" failed on rank 1"),
-                                   HasSubstr("stand-in: the network has failed"), HasSubstr("NCCL_DEBUG=WARN")));
+  EXPECT_THAT(reported().text(), AllOf(HasSubstr("nccl: "), HasSubstr(" failed on rank 1"),
+                                       HasSubstr("the network has failed"), HasSubstr("NCCL_DEBUG=WARN")));
 }
 
 }  // namespace

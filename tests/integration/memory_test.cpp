@@ -1,4 +1,4 @@
-// fdl_alloc and fdl_free: memory that all ranks of a host map, through the C API alone.
+// Tests of fdl_alloc and fdl_free: memory that all ranks of a host map, through the C API alone.
 #include <gmock/gmock.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@ namespace {
 using namespace world_test;
 using testing::HasSubstr;
 
-// Lines of the log while it lives.
+// Collects the lines of the log during its lifetime.
 class Lines {
  public:
   Lines() {
@@ -52,7 +52,7 @@ bool all_are(const float* values, std::size_t count, float expected) {
   return true;
 }
 
-TEST(Memory, IsZeroedAlignedAndGoodForCollectives) {
+TEST(Memory, IsZeroedAlignedAndUsableInCollectives) {
   for (const int size : {1, 2, 3}) {
     run_ranks(size, {}, [size](World& world) {
       float* values = floats(world.world, kCount);
@@ -68,7 +68,7 @@ TEST(Memory, IsZeroedAlignedAndGoodForCollectives) {
   }
 }
 
-TEST(Memory, ServesNamedOperationsOneByOneAndFused) {
+TEST(Memory, WorksForSingleAndFusedNamedOperations) {
   run_ranks(2, {}, [](World& world) {
     for (int round = 0; round < 3; ++round) {
       std::vector<float*> tensors;
@@ -99,7 +99,7 @@ TEST(Memory, ServesNamedOperationsOneByOneAndFused) {
   });
 }
 
-TEST(Memory, LivesUntilItIsFreedWhateverBecomesOfItsWorld) {
+TEST(Memory, OutlivesItsWorldUntilItIsFreed) {
   float* kept[2] = {};
   run_ranks(2, {}, [&](World& world) {
     float* values = floats(world.world, kCount);
@@ -111,7 +111,7 @@ TEST(Memory, LivesUntilItIsFreedWhateverBecomesOfItsWorld) {
     EXPECT_TRUE(all_are(values, kCount, 2));
     std::fill_n(values, kCount, 3.0f);
   }
-  // In a later world it is as good as any other memory.
+  // A later world treats it as any other memory.
   run_ranks(2, {}, [&](World& world) {
     float* values = kept[world.rank];
     FDL_EXPECT_OK(fdl_allreduce(world.comm, values, values, kCount, FDL_FLOAT32, FDL_SUM));
@@ -120,7 +120,7 @@ TEST(Memory, LivesUntilItIsFreedWhateverBecomesOfItsWorld) {
   for (float* values : kept) fdl_free(values);
 }
 
-TEST(Memory, ServesGroupsAndSplits) {
+TEST(Memory, WorksInGroupsAndSplits) {
   run_ranks(4, {{"memory_bytes", "64M"}}, [](World& world) {
     fdl_group* part = nullptr;
     FDL_ASSERT_OK(fdl_group_split(world.all, world.rank % 2, 0, &part));
@@ -136,7 +136,7 @@ TEST(Memory, ServesGroupsAndSplits) {
   });
 }
 
-TEST(Memory, OfAForkedChildIsTheParents) {
+TEST(Memory, ForkedChildSharesTheParentsMemory) {
   run_ranks(2, {}, [](World& world) {
     float* values = floats(world.world, kCount);
     std::fill_n(values, kCount, 4.0f);
@@ -158,10 +158,9 @@ TEST(Memory, OfAForkedChildIsTheParents) {
   });
 }
 
-// ---- error paths
-// --------------------------------------------------------------------------------------------------------
+// ---- error paths ----
 
-TEST(Memory, BecomesOrdinaryWithOneLineWhenTheRanksPartIsUsedUp) {
+TEST(Memory, ExhaustedSharedMemoryFallsBackWithOneWarning) {
   Lines lines;
   run_ranks(2, {{"memory_bytes", "2M"}}, [](World& world) {
     for (int i = 0; i < 3; ++i) {
@@ -177,7 +176,7 @@ TEST(Memory, BecomesOrdinaryWithOneLineWhenTheRanksPartIsUsedUp) {
   EXPECT_EQ(text.find("ordinary memory is used"), text.rfind("ordinary memory is used")) << text;
 }
 
-TEST(Memory, IsOrdinaryWhereSharedMemoryIsNotAllowed) {
+TEST(Memory, IsOrdinaryIfSharedMemoryIsNotAllowed) {
   for (const Knobs& knobs : {Knobs{{"memory_bytes", "0"}}, Knobs{{"transport", "tcp"}}}) {
     run_ranks(2, knobs, [](World& world) {
       float* values = floats(world.world, kCount);
@@ -189,7 +188,7 @@ TEST(Memory, IsOrdinaryWhereSharedMemoryIsNotAllowed) {
   }
 }
 
-TEST(Memory, OfMoreThanTheHostHasIsRefused) {
+TEST(Memory, RefusesMoreThanTheHostHas) {
   run_ranks(2, {}, [](World& world) {
     void* memory = nullptr;
     EXPECT_EQ(fdl_alloc(world.world, ~std::size_t{0} / 4, &memory), FDL_RESOURCE);

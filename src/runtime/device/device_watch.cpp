@@ -111,7 +111,7 @@ std::string DeviceWatch::describe(const NameOf& name_of, int64_t now_ns) const {
     return fmt::format(
         "{}, or what its stream has before it, has not ended for {:g} s, and all ranks have begun it: a "
         "device computes for that long, or a device or the network between them is stuck; "
-        "NCCL_DEBUG=WARN on all ranks tells more",
+        "NCCL_DEBUG=WARN on all ranks shows more",
         name_of(static_cast<uint64_t>(begun)), seconds);
   }
   std::string names;

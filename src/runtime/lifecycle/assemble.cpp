@@ -134,8 +134,8 @@ Result<std::shared_ptr<Device>> open_device(int kind, int index, [[maybe_unused]
   constexpr int kCuda = 2;  // DLPack's number
   if (kind == kCuda) return open_cuda_device(index, config);
 #endif
-  return Status(Code::unsupported, "this build has no support for devices of kind " + std::to_string(kind) + " (index " +
-                                       std::to_string(index) + "); copy the tensor to the CPU");
+  return Status(Code::unsupported, "this build has no support for devices of kind " + std::to_string(kind) +
+                                       " (index " + std::to_string(index) + "); copy the tensor to the CPU");
 }
 
 Result<std::shared_ptr<DeviceLibrary>> open_device_library([[maybe_unused]] const Config& config) {

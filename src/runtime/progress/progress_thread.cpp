@@ -257,8 +257,8 @@ bool ProgressThread::drive(Driven& driven) {
   return moved;
 }
 
-// Reports groups in which operations wait and nothing has moved for config.suspect_after_s; the hook then asks the
-// coordinator to probe the other ranks. Groups with nothing in flight are never probed.
+// Reports groups in which operations wait and nothing has moved for config.suspect_after_s; the hook then makes the
+// coordinator probe the other ranks. Groups with nothing in flight are never probed.
 void ProgressThread::watch_groups(int64_t now) {
   for (const auto& driven : driven_) {
     if (driven->moved_ns == 0) driven->moved_ns = now;

@@ -1,4 +1,5 @@
-// What torch.distributed's process groups stand on, without Python: ranks as threads, and several threads on each rank.
+// Tests of the queue and mailbox under torch.distributed's process groups, without Python: ranks are threads, and each
+// rank has several threads.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -48,13 +49,13 @@ void finish(Serving& serving, const std::shared_ptr<Job>& job) {
   EXPECT_FALSE(job->failure) << job->failure->text;
 }
 
-TEST_P(EveryTransport, CollectivesRunInOrderWhoeverDrives) {
+TEST_P(EveryTransport, CollectivesRunInOrderOnAnyDrivingThread) {
   run_ranks(3, knobs(), [](World& me) {
     CollectiveQueue queue(me.comm);
     std::vector<float> values(40, static_cast<float>(me.rank + 1));
     std::vector<std::shared_ptr<CollectiveJob>> jobs;
     for (float& value : values) {
-      if (jobs.size() % 5 == 4) {  // and blocking ones in between
+      if (jobs.size() % 5 == 4) {  // with blocking ones in between
         queue.run(*allreduce(&value));
         jobs.push_back(nullptr);
       } else {
@@ -76,7 +77,7 @@ TEST_P(EveryTransport, CollectivesRunInOrderWhoeverDrives) {
   });
 }
 
-TEST_P(EveryTransport, WhatNobodyWaitsForGoesOnAndCallsBack) {
+TEST_P(EveryTransport, JobsWithoutAWaiterCompleteAndCallBack) {
   run_ranks(2, knobs(), [](World& me) {
     CollectiveQueue queue(me.comm);
     std::vector<float> values(20, 1);
@@ -102,11 +103,11 @@ TEST_P(EveryTransport, WhatNobodyWaitsForGoesOnAndCallsBack) {
   });
 }
 
-TEST_P(EveryTransport, MessagesMeetByTagAndSender) {
+TEST_P(EveryTransport, MessagesMatchByTagAndSender) {
   run_ranks(3, knobs(), [](World& me) {
     Mailbox mailbox(me.comm, me.rank, me.size);
     if (me.rank == 0) {
-      // From both others, by tag, against the order of sending; the last two from whoever comes.
+      // From both other ranks, by tag, in another order than sent; the last two from any rank.
       for (int peer = 1; peer <= 2; ++peer) {
         for (int tag : {3, 1, 2}) {
           std::vector<int> got(static_cast<std::size_t>(tag) * 1000, -1);
@@ -135,13 +136,14 @@ TEST_P(EveryTransport, MessagesMeetByTagAndSender) {
       for (const auto& job : jobs) finish(mailbox, job);
     }
     mailbox.close(kGraceNs);
-    // Whoever asked anybody has asked for more than came.
+    // The mailbox of rank 0 has posted more receives than messages came.
     fdl_comm_destroy(std::exchange(me.comm, nullptr));
   });
 }
 
-// Two threads a rank send, two receive, all with their own tags; sizes on both sides of what an envelope holds.
-TEST_P(EveryTransport, ThreadsTalkAcrossEachOther) {
+// On each rank two threads send and two receive, each pair with its own tag. Some messages fit into an envelope, some
+// do not.
+TEST_P(EveryTransport, ThreadsExchangeMessagesConcurrently) {
   const unsigned seed = std::random_device{}();
   std::printf("seed %u\n", seed);
   run_ranks(2, knobs(), [seed](World& me) {
@@ -150,7 +152,7 @@ TEST_P(EveryTransport, ThreadsTalkAcrossEachOther) {
     std::vector<std::thread> threads;
     for (int tag = 0; tag < 2; ++tag) {
       const auto each = [&, tag](bool outgoing) {
-        std::mt19937 random(seed + static_cast<unsigned>(tag));  // both ends draw the same sizes
+        std::mt19937 random(seed + static_cast<unsigned>(tag));  // both ranks draw the same sizes
         for (int step = 0; step < 100; ++step) {
           const std::size_t count = random() % 4 == 0 ? random() % 20'000 : random() % 24;
           std::vector<int> data(count, outgoing ? step : -1);
@@ -174,9 +176,9 @@ TEST_P(EveryTransport, ThreadsTalkAcrossEachOther) {
   });
 }
 
-// ---- waiting with a deadline
+// ---- waiting with a deadline ----
 
-// The wait of rank 0 for the last of `count` sums, which rank 1 starts when rank 0 has stopped waiting.
+// Rank 0 waits with a deadline for the last of `count` sums. Rank 1 starts them only after that wait has ended.
 void wait_for_the_last_of(std::size_t count, World& me, bool first_is_driven) {
   CollectiveQueue queue(me.comm);
   fdl_comm* signal = nullptr;
@@ -193,15 +195,16 @@ void wait_for_the_last_of(std::size_t count, World& me, bool first_is_driven) {
     const int64_t begin_ns = clock_ns();
     EXPECT_FALSE(queue.wait_until(*jobs.back(), begin_ns + 30'000'000));
     EXPECT_GE(clock_ns() - begin_ns, 30'000'000);
-    EXPECT_LT(clock_ns() - begin_ns, 2'000'000'000) << "the wait came back with the operation, not at its time";
+    EXPECT_LT(clock_ns() - begin_ns, 2'000'000'000) << "the wait returned with the operation, not at its deadline";
     EXPECT_FALSE(queue.is_done(*jobs.front()));
-    std::optional<Failure> story;
-    for (int asked = 0; !story && asked < 100; ++asked) story = queue.diagnose();  // the driver needs a core to answer
-    EXPECT_TRUE(story);
-    const Failure words = story.value_or(Failure());
-    EXPECT_EQ(words.culprit_rank, 1);
-    EXPECT_EQ(words.operation, "allreduce");
-    EXPECT_NE(words.text.find("waits for rank 1"), std::string::npos) << words.text;
+    std::optional<Failure> diagnosis;
+    for (int asked = 0; !diagnosis && asked < 100; ++asked)
+      diagnosis = queue.diagnose();  // the driver needs a core to answer
+    EXPECT_TRUE(diagnosis);
+    const Failure found = diagnosis.value_or(Failure());
+    EXPECT_EQ(found.culprit_rank, 1);
+    EXPECT_EQ(found.operation, "allreduce");
+    EXPECT_NE(found.text.find("waits for rank 1"), std::string::npos) << found.text;
     FDL_EXPECT_OK(fdl_barrier(signal));
   }
   for (const auto& job : jobs) finish(queue, job);
@@ -214,7 +217,7 @@ void wait_for_the_last_of(std::size_t count, World& me, bool first_is_driven) {
   fdl_comm_destroy(signal);
 }
 
-TEST_P(EveryTransport, AWaitEndsAtItsDeadlineAndTheOperationGoesOn) {
+TEST_P(EveryTransport, WaitEndsAtItsDeadlineAndTheOperationContinues) {
   for (const std::size_t count : {1, 3}) {
     for (const bool first_is_driven : {false, true}) {
       run_ranks(2, knobs(), [&](World& me) { wait_for_the_last_of(count, me, first_is_driven); });
@@ -222,13 +225,13 @@ TEST_P(EveryTransport, AWaitEndsAtItsDeadlineAndTheOperationGoesOn) {
   }
 }
 
-TEST_P(EveryTransport, AnIdleCommunicatorWaitsForNoRank) {
+TEST_P(EveryTransport, IdleCommunicatorDiagnosesNoRank) {
   EXPECT_EQ(fdl_comm_diagnose(nullptr, 1), FDL_NOT_INITIALIZED);
   run_ranks(2, knobs(), [](World& me) {
     EXPECT_EQ(fdl_comm_diagnose(me.comm, 1'000'000), FDL_OK);
     CollectiveQueue queue(me.comm);
     EXPECT_FALSE(queue.diagnose());
-    float value = 1;  // the question that was not answered harms nothing
+    float value = 1;  // the diagnosis without an answer has no effect
     queue.run(*allreduce(&value));
     EXPECT_EQ(value, 2);
     queue.close(kGraceNs);
@@ -236,8 +239,8 @@ TEST_P(EveryTransport, AnIdleCommunicatorWaitsForNoRank) {
   });
 }
 
-// The serving thread waits in a callback, and so cannot drive: a second thread does.
-TEST_P(EveryTransport, ACallbackMayWaitWithADeadline) {
+// The serving thread waits in a callback and cannot drive, so a second thread drives.
+TEST_P(EveryTransport, CallbackMayWaitWithADeadline) {
   run_ranks(2, knobs(), [](World& me) {
     CollectiveQueue queue(me.comm);
     std::vector<float> values(2, 1);
@@ -257,7 +260,7 @@ TEST_P(EveryTransport, ACallbackMayWaitWithADeadline) {
   });
 }
 
-TEST_P(EveryTransport, AWithdrawnCallbackIsNotMade) {
+TEST_P(EveryTransport, WithdrawnCallbackIsNotCalled) {
   run_ranks(2, knobs(), [](World& me) {
     CollectiveQueue queue(me.comm);
     float value = 1;
@@ -265,15 +268,15 @@ TEST_P(EveryTransport, AWithdrawnCallbackIsNotMade) {
     const auto count = [&] { ++calls; };
     fdl_comm* signal = nullptr;
     FDL_ASSERT_OK(fdl_comm_create(me.all, &signal));
-    if (me.rank == 0) {  // the other does not come before rank 0 has withdrawn
+    if (me.rank == 0) {  // rank 1 starts after rank 0 has withdrawn its callback
       const auto job = allreduce(&value);
       queue.submit(job);
-      EXPECT_FALSE(queue.withdraw(*job)) << "there is none";
+      EXPECT_FALSE(queue.withdraw(*job)) << "no callback is set";
       EXPECT_TRUE(queue.notify(*job, count));
       EXPECT_TRUE(queue.withdraw(*job));
       EXPECT_TRUE(queue.notify(*job, count));
       EXPECT_TRUE(queue.notify(*job, count));
-      EXPECT_FALSE(queue.withdraw(*job)) << "one of the two may be another's";
+      EXPECT_FALSE(queue.withdraw(*job)) << "one of the two may belong to another caller";
       FDL_EXPECT_OK(fdl_barrier(signal));
       finish(queue, job);
       EXPECT_FALSE(queue.withdraw(*job)) << "it is done";
@@ -288,7 +291,7 @@ TEST_P(EveryTransport, AWithdrawnCallbackIsNotMade) {
   });
 }
 
-TEST_P(EveryTransport, AMessageOutlivesAWaitForIt) {
+TEST_P(EveryTransport, MessageOutlivesATimedOutWait) {
   run_ranks(2, knobs(), [](World& me) {
     Mailbox mailbox(me.comm, me.rank, me.size);
     fdl_comm* signal = nullptr;
@@ -311,17 +314,17 @@ TEST_P(EveryTransport, AMessageOutlivesAWaitForIt) {
   });
 }
 
-// ---- errors
+// ---- errors ----
 
-TEST_P(EveryTransport, AMessageOfAnotherSizeEndsBothSides) {
+TEST_P(EveryTransport, MessageOfAnotherSizeEndsBothSides) {
   run_ranks(2, knobs(), [](World& me) {
-    fdl_comm* stays = nullptr;  // a rank that leaves at once may be missed before its abort is heard
+    fdl_comm* stays = nullptr;  // a rank that leaves at once may be lost before its abort arrives
     FDL_ASSERT_OK(fdl_comm_create(me.all, &stays));
     Mailbox mailbox(me.comm, me.rank, me.size);
     std::vector<int> data(me.rank == 0 ? 100 : 2);
     auto job = message(me.rank == 0, data, 1 - me.rank, 4);
     mailbox.run(*job);
-    if (me.rank == 0) {  // its message may have left before the other looked at it; what comes next tells
+    if (me.rank == 0) {  // the first message may be sent before the other rank checks it; the next operation fails
       job = message(false, data, 1, 4);
       mailbox.run(*job);
     }
@@ -335,7 +338,7 @@ TEST_P(EveryTransport, AMessageOfAnotherSizeEndsBothSides) {
   });
 }
 
-TEST_P(EveryTransport, LimitsNameWhoIsMissing) {
+TEST_P(EveryTransport, TimeoutsNameTheMissingRank) {
   run_ranks(2, knobs(), [](World& me) {
     fdl_comm* second = nullptr;
     fdl_comm* third = nullptr;
@@ -373,17 +376,17 @@ TEST_P(EveryTransport, LimitsNameWhoIsMissing) {
   });
 }
 
-// One message is late, another had no limit: the text of each says which it was.
-TEST_P(EveryTransport, ALateMessageEndsTheOthersInItsName) {
+// One message is late, another has no limit; both texts name the late one.
+TEST_P(EveryTransport, LateMessageEndsTheOthersWithItsName) {
   run_ranks(2, knobs(), [](World& me) {
     fdl_comm* stays = nullptr;
     FDL_ASSERT_OK(fdl_comm_create(me.all, &stays));
     if (me.rank == 0) {
       Mailbox mailbox(me.comm, 0, 2);
       std::vector<int> data(6);
-      std::vector<int> patient(1);
+      std::vector<int> unlimited(1);
       const auto late = message(false, data, 1, 3, 50'000'000);
-      const auto other = message(false, patient, 1, 4);
+      const auto other = message(false, unlimited, 1, 4);
       mailbox.submit(other);
       mailbox.submit(late);
       mailbox.wait(*other);
@@ -400,10 +403,10 @@ TEST_P(EveryTransport, ALateMessageEndsTheOthersInItsName) {
   });
 }
 
-TEST_P(EveryTransport, ClosingEndsWhatOthersWouldWaitForForever) {
+TEST_P(EveryTransport, ClosingAbortsOperationsThatOtherRanksWaitFor) {
   run_ranks(2, knobs(), [](World& me) {
     fdl_comm* second = nullptr;
-    fdl_comm* stays = nullptr;  // a rank that leaves at once may be missed before its abort is heard
+    fdl_comm* stays = nullptr;  // a rank that leaves at once may be lost before its abort arrives
     FDL_ASSERT_OK(fdl_comm_create(me.all, &second));
     FDL_ASSERT_OK(fdl_comm_create(me.all, &stays));
     Mailbox mailbox(me.comm, me.rank, 2);
@@ -421,7 +424,7 @@ TEST_P(EveryTransport, ClosingEndsWhatOthersWouldWaitForForever) {
       ASSERT_TRUE(sum->failure);
       mailbox.close(20'000'000);
     } else {
-      mailbox.wait(*job);  // rank 0 gave up
+      mailbox.wait(*job);  // rank 0 has aborted
       mailbox.close(0);
       queue.close(0);
     }

@@ -1,4 +1,4 @@
-// Assemble: which collectives join the members of a communicator, on one host and on several.
+// Tests of assemble(): the collectives that join the members of a communicator, on one host and on several.
 #include "runtime/lifecycle/assemble.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Members of a job on hosts that are no more than names here: all of them are threads of this process.
+// Members of a job on several hosts. The hosts are only names here: all members are threads of this process.
 Membership on_hosts(Participant& participant, int rank, int ranks_per_host) {
   Membership membership = participant.membership(rank);
   for (std::size_t i = 0; i < membership.members.size(); ++i) {
@@ -29,7 +29,7 @@ Status call(Communicator& comm, const CollectiveSpec& spec, void* input, void* o
   return comm.wait(operation.completion, Deadline::after_seconds(kTimeoutSeconds));
 }
 
-// Into other memory, and in place.
+// Checks a sum into other memory, and one in place.
 void expect_sums(Communicator& comm, std::size_t count) {
   std::vector<int64_t> input(count), output(count, -1), expected(count);
   std::iota(input.begin(), input.end(), comm.rank());
@@ -42,7 +42,7 @@ void expect_sums(Communicator& comm, std::size_t count) {
   require(input == expected, "a wrong sum in place");
 }
 
-// How an allreduce runs, as all ranks but the last see it: that one begins when the others have looked.
+// The phase of an allreduce on all ranks but the last, which begins only when the others have read their phases.
 std::string how_it_runs(Communicator& comm, std::latch& others_looked, std::size_t count = 1 << 16,
                         std::string_view algorithm = "auto") {
   std::vector<int64_t> sums(count, 1);
@@ -57,13 +57,13 @@ std::string how_it_runs(Communicator& comm, std::latch& others_looked, std::size
   return phase;
 }
 
-TEST(Assemble, JoinsRanksOfSeveralHostsByMemoryInsideAndTheNetworkBetween) {
+TEST(Assemble, JoinsRanksBySharedMemoryInsideHostsAndTheNetworkBetween) {
   for (const auto& [size, per_host] : {std::pair(4, 2), std::pair(6, 3), std::pair(6, 2)}) {
     Participant participant(size);
     std::latch others_looked(size - 1);
     run_ranks(size, [&, size = size, per_host = per_host](int rank) {
       auto comm = require(assemble(on_hosts(participant, rank, per_host), {}));
-      // The last ones go in several segments, none of which all ranks share evenly.
+      // The last counts need several segments, none of which divides evenly among the ranks.
       for (const std::size_t count : {1, 7, 100'000, 600'001, 1'100'003}) expect_sums(*comm, count);
       EXPECT_THAT(how_it_runs(*comm, others_looked), HasSubstr(rank < size - 1 ? "inside hosts" : "last rank"));
       require(call(*comm, {.collective = Collective::barrier}, nullptr, nullptr));
@@ -71,8 +71,8 @@ TEST(Assemble, JoinsRanksOfSeveralHostsByMemoryInsideAndTheNetworkBetween) {
   }
 }
 
-// Schedules and the hierarchy share the connections between hosts: their slices must not meet.
-TEST(Assemble, LetsTheHierarchyAndTheSchedulesTakeTurns) {
+// Schedules and the hierarchy share the connections between hosts; their slices must not be mixed up.
+TEST(Assemble, HierarchyAndSchedulesMayAlternate) {
   Participant participant(4);
   run_ranks(4, [&](int rank) {
     auto comm = require(assemble(on_hosts(participant, rank, 2), {}));
@@ -92,8 +92,8 @@ TEST(Assemble, LetsTheHierarchyAndTheSchedulesTakeTurns) {
   });
 }
 
-// Those of its host hear it from the memory, the others from a connection; none of them waits on.
-TEST(Assemble, EndsOnAllHostsWhenOneRankLeaves) {
+// Ranks of its host see it in shared memory, the others by their connections; none of them hangs.
+TEST(Assemble, LeavingRankEndsTheCommunicatorOnAllHosts) {
   Participant participant(4);
   run_ranks(4, [&](int rank) {
     auto comm = require(assemble(on_hosts(participant, rank, 2), {}));
@@ -106,7 +106,7 @@ TEST(Assemble, EndsOnAllHostsWhenOneRankLeaves) {
   });
 }
 
-TEST(Assemble, KeepsToSchedulesWhereHostsAreUnequalOrMemoryIsNotAllowed) {
+TEST(Assemble, UsesSchedulesOnUnequalHostsOrWithoutSharedMemory) {
   {
     Participant participant(3);
     std::latch others_looked(2);
@@ -130,7 +130,7 @@ TuningTable table_of(std::string_view rows) {
   return TuningTable::parse("farandole tuning 1\n" + std::string(rows), "a test").take();
 }
 
-TEST(Assemble, TakesAScheduleWhereItWasMeasuredToBeQuickerThanTheWhole) {
+TEST(Assemble, UsesAScheduleIfItWasMeasuredFasterThanTheWhole) {
   const TuningTable table = table_of(
       "allreduce shm 2 1024 whole=1 ring=2 direct=3\n"
       "allreduce shm 2 524288 whole=100 ring=70 direct=50\n"
@@ -156,8 +156,8 @@ TEST(Assemble, TakesAScheduleWhereItWasMeasuredToBeQuickerThanTheWhole) {
   }
 }
 
-// Between hosts, the ranks that carry a share are a group of their own, with rows of their own.
-TEST(Assemble, ChoosesBetweenHostsByTheirOwnRows) {
+// The ranks that exchange shares between hosts are a shape of their own, with rows of their own in the table.
+TEST(Assemble, ChoosesAlgorithmsBetweenHostsByTheirOwnRows) {
   const TuningTable table = table_of("allreduce tcp 2x1 4096 binomial_tree=1 ring=5\n");
   Participant participant(4);
   std::latch others_looked(3);
@@ -168,7 +168,7 @@ TEST(Assemble, ChoosesBetweenHostsByTheirOwnRows) {
   });
 }
 
-TEST(Assemble, NobodyRunsACollectiveAsAWholeOverTheNetworkAlone) {
+TEST(Assemble, NetworkAloneHasNoWholeCollective) {
   Participant participant(2);
   participant.config().transport = "tcp";
   run_ranks(2, [&](int rank) {
@@ -181,7 +181,7 @@ TEST(Assemble, NobodyRunsACollectiveAsAWholeOverTheNetworkAlone) {
   });
 }
 
-TEST(Assemble, AgreesOnItsLinksWhateverIsConfigured) {
+TEST(Assemble, AgreesOnLinkTimesUnderAnyConfiguration) {
   for (const char* algorithm : {"auto", "ring"}) {
     for (const bool deterministic : {false, true}) {
       Participant participant(4);

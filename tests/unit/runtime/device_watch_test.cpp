@@ -13,7 +13,7 @@ using testing::StartsWith;
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-// Rank 0 of some, who looks once a second; world ranks are ten more.
+// Rank 0 of a group, with an update each second. World ranks are the group's ranks plus ten.
 class Watched : public ::testing::Test {
  protected:
   void begin(int size, DeviceWatch::Limits limits) {
@@ -36,7 +36,7 @@ class Watched : public ::testing::Test {
     }
     return actions;
   }
-  // What was warned of in so many seconds.
+  // The warnings within this many seconds.
   std::vector<std::string> look_for(int seconds) {
     std::vector<std::string> warnings;
     for (int i = 0; i < seconds; ++i) {
@@ -61,7 +61,7 @@ class Watched : public ::testing::Test {
   int64_t now_ = 100 * kSecond;
 };
 
-TEST_F(Watched, ALateRankIsNamedWithWhatItHasBegun) {
+TEST_F(Watched, NamesALateRankWithItsLastCollective) {
   warn_after(12);
   others_[2] = {41, false};
   EXPECT_THAT(look_for(14),
@@ -69,7 +69,7 @@ TEST_F(Watched, ALateRankIsNamedWithWhatItHasBegun) {
                                    "(host-c), which has begun 41 there: see what it does there"));
 }
 
-TEST_F(Watched, WhatTheSlowestOfSeveralHasNotBegunIsWaitedFor) {
+TEST_F(Watched, NamesTheCollectiveThatTheSlowestRankHasNotBegun) {
   warn_after(12);
   others_[1] = {40, false};
   others_[2] = {38, false};
@@ -79,7 +79,7 @@ TEST_F(Watched, WhatTheSlowestOfSeveralHasNotBegunIsWaitedFor) {
                         "they do there"));
 }
 
-TEST_F(Watched, ManyLateRanksAreCounted) {
+TEST_F(Watched, CountsManyLateRanks) {
   begin(20, {.warning_ns = 12 * kSecond});
   for (auto& other : others_) other = {41, false};
   const auto warnings = look_for(14);
@@ -87,15 +87,15 @@ TEST_F(Watched, ManyLateRanksAreCounted) {
   EXPECT_THAT(warnings.front(), HasSubstr("rank 18 (host-i), which has begun 41 there; and 11 more: see what they do"));
 }
 
-TEST_F(Watched, ARankThatDoesNotKnowTheCommunicatorIsNamed) {
+TEST_F(Watched, NamesARankWithoutTheCommunicator) {
   warn_after(12);
   others_[1] = {-1, false};
   EXPECT_THAT(look_for(14).front(), HasSubstr("allreduce number 42 on gpu has waited 12 s for rank 11 (host-b), which "
                                               "has no such communicator (any more): see what it does"));
 }
 
-// It has begun less because its own device waits: nobody is late.
-TEST_F(Watched, ARankThatWaitsItselfIsNotLate) {
+// Rank 1 has begun fewer collectives because its own device waits, so no rank is late.
+TEST_F(Watched, RankThatWaitsOnItsDeviceIsNotLate) {
   warn_after(12);
   others_[1] = {40, true};
   EXPECT_THAT(look_for(14).front(),
@@ -103,7 +103,7 @@ TEST_F(Watched, ARankThatWaitsItselfIsNotLate) {
                          "not ended for 12 s, and all ranks have begun it"));
 }
 
-TEST_F(Watched, AHostThatRunsAheadDoesNotHideWhoIsLate) {
+TEST_F(Watched, HostThatRunsAheadDoesNotHideALateRank) {
   warn_after(12);
   others_[2] = {41, false};
   std::vector<std::string> warnings;
@@ -116,7 +116,7 @@ TEST_F(Watched, AHostThatRunsAheadDoesNotHideWhoIsLate) {
   EXPECT_THAT(warnings.front(), HasSubstr("allreduce number 42 on gpu has waited 12 s for rank 12"));
 }
 
-TEST_F(Watched, IsToldEverMoreRarely) {
+TEST_F(Watched, WarningIntervalsDouble) {
   warn_after(12);
   others_[2] = {41, false};
   EXPECT_EQ(look_for(14).size(), 1u);  // after 12
@@ -125,7 +125,7 @@ TEST_F(Watched, IsToldEverMoreRarely) {
   EXPECT_EQ(look_for(6).size(), 1u);  // after 48
 }
 
-TEST_F(Watched, WorkThatMovesIsNeverWarnedOf) {
+TEST_F(Watched, NoWarningWhileWorkMakesProgress) {
   warn_after(12);
   others_[2] = {41, false};
   for (int i = 0; i < 100; ++i) {
@@ -134,15 +134,15 @@ TEST_F(Watched, WorkThatMovesIsNeverWarnedOf) {
   }
   for (int i = 0; i < 100; ++i) {
     EXPECT_TRUE(look_for(11).empty());
-    work_.by_host = !work_.by_host;  // now the host has it, then the device
+    work_.by_host = !work_.by_host;  // the work alternates between host and device
   }
   work_.in_flight = false;
   EXPECT_TRUE(look_for(100).empty());
   work_.in_flight = true;
-  EXPECT_TRUE(look_for(11).empty()) << "what was before does not count";
+  EXPECT_TRUE(look_for(11).empty()) << "the earlier wait does not count";
 }
 
-TEST_F(Watched, ARankThatGoesOnCallingIsNotLate) {
+TEST_F(Watched, RankThatContinuesCallingIsNotLate) {
   warn_after(12);
   others_[2] = {10, false};
   for (int i = 0; i < 30; ++i) {
@@ -150,10 +150,10 @@ TEST_F(Watched, ARankThatGoesOnCallingIsNotLate) {
     EXPECT_TRUE(look_for(1).empty());
   }
   others_[2] = {42, true};
-  EXPECT_EQ(look_for(12).size(), 1u) << "now it stands still";
+  EXPECT_EQ(look_for(12).size(), 1u) << "now it is stuck";
 }
 
-TEST_F(Watched, WhereTheHostHasItInHandOnlyALateRankIsTold) {
+TEST_F(Watched, WarnsOfHostWorkOnlyIfARankIsLate) {
   warn_after(12);
   work_.by_host = true;
   EXPECT_TRUE(look_for(60).empty()) << "a long collective";
@@ -161,14 +161,14 @@ TEST_F(Watched, WhereTheHostHasItInHandOnlyALateRankIsTold) {
   EXPECT_FALSE(look_for(20).empty());
 }
 
-TEST_F(Watched, NothingIsToldWithoutAllAnswers) {
+TEST_F(Watched, NoWarningWithoutAllAnswers) {
   warn_after(12);
   answers_ = false;
   EXPECT_TRUE(look_for(60).empty());
   EXPECT_GT(queries_, 5) << "queries go on";
 }
 
-TEST_F(Watched, AnswersToEarlierQuestionsOrOfStrangersAreNone) {
+TEST_F(Watched, IgnoresStaleAnswersAndAnswersOfNonMembers) {
   warn_after(12);
   answers_ = false;
   for (int i = 0; i < 60; ++i) {
@@ -182,7 +182,7 @@ TEST_F(Watched, AnswersToEarlierQuestionsOrOfStrangersAreNone) {
   }
 }
 
-TEST_F(Watched, NobodyIsAskedWhileNothingIsWished) {
+TEST_F(Watched, SendsNoQueriesWithoutALimit) {
   begin(3, {});
   EXPECT_TRUE(look_for(100).empty());
   begin(1, {.warning_ns = kSecond, .shutdown_ns = kSecond});
@@ -190,7 +190,7 @@ TEST_F(Watched, NobodyIsAskedWhileNothingIsWished) {
   EXPECT_EQ(queries_, 0);
 }
 
-TEST_F(Watched, EndsWithTheLateRankAsCulprit) {
+TEST_F(Watched, FailureNamesTheLateRankAsCulprit) {
   begin(3, {.warning_ns = 0, .shutdown_ns = 12 * kSecond});
   others_[2] = {41, false};
   const Status failure = look_until_it_fails(14);
@@ -202,8 +202,8 @@ TEST_F(Watched, EndsWithTheLateRankAsCulprit) {
             "does there (stall_shutdown_s)");
 }
 
-// However late the answers come.
-TEST_F(Watched, IsWarnedOfBeforeItEnds) {
+// Also if the answers come after both limits.
+TEST_F(Watched, WarnsBeforeItFails) {
   begin(3, {.warning_ns = 6 * kSecond, .shutdown_ns = 12 * kSecond});
   others_[2] = {41, false};
   answers_ = false;
@@ -213,7 +213,7 @@ TEST_F(Watched, IsWarnedOfBeforeItEnds) {
   EXPECT_EQ(look_until_it_fails(1).error().culprit_rank, 12);
 }
 
-TEST_F(Watched, EndsWithoutACulpritWhereAllHaveBegun) {
+TEST_F(Watched, FailureHasNoCulpritIfAllRanksHaveBegun) {
   begin(3, {.warning_ns = 6 * kSecond, .shutdown_ns = 12 * kSecond});
   EXPECT_EQ(look_for(10).size(), 1u);
   const Status failure = look_until_it_fails(4);

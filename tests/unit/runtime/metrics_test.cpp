@@ -1,4 +1,4 @@
-// Metrics: what ranks count, as Prometheus is told over HTTP, while operations go on; and what happens on bad days.
+// Tests of metrics: the counts of ranks as Prometheus reads them over HTTP while operations run, and failures.
 #include "runtime/telemetry/metrics.h"
 
 #include <arpa/inet.h>
@@ -18,10 +18,9 @@ using fdl::DurationCounts;
 using fdl::GroupMetrics;
 using fdl::Metrics;
 
-// ---- counting
-// ---------------------------------------------------------------------------------------------------------
+// ---- counting ----
 
-TEST(Metrics, DurationsAreCountedUnderTheFirstBoundThatHoldsThem) {
+TEST(Metrics, CountsDurationsUnderTheFirstBoundThatHoldsThem) {
   DurationCounts counts;
   for (const int64_t ns : {int64_t{0}, int64_t{10'000}, int64_t{10'001}, int64_t{10'000'000'001}}) counts.add(ns);
   EXPECT_EQ(counts.count(0), 2u);
@@ -30,7 +29,7 @@ TEST(Metrics, DurationsAreCountedUnderTheFirstBoundThatHoldsThem) {
   EXPECT_EQ(counts.sum_ns(), 10'000'020'002);
 }
 
-TEST(Metrics, GroupsAreNamedByTheirRanks) {
+TEST(Metrics, LabelsGroupsByTheirRanks) {
   EXPECT_EQ(Metrics::label_of({0, 1, 2}, 3), "all");
   EXPECT_EQ(Metrics::label_of({2, 0}, 3), "{2,0}");
   std::vector<int> many;
@@ -38,7 +37,7 @@ TEST(Metrics, GroupsAreNamedByTheirRanks) {
   EXPECT_EQ(Metrics::label_of(many, 50), "{3,...,39} of 37");
 }
 
-TEST(Metrics, AGroupOfTheSameRanksGoesOnWithTheSameCounts) {
+TEST(Metrics, GroupsOfTheSameRanksShareTheirCounts) {
   Metrics metrics(Metrics::Labels{{"rank", "0"}});
   metrics.group("{0,1}")->ended(0, 8, 5, false);
   EXPECT_EQ(metrics.group("{0,1}")->row(0).operations.load(), 1u);
@@ -48,8 +47,7 @@ TEST(Metrics, AGroupOfTheSameRanksGoesOnWithTheSameCounts) {
   EXPECT_EQ(metrics.name_of_row(GroupMetrics::kJoin), "join");
 }
 
-// ---- the page
-// ---------------------------------------------------------------------------------------------------------
+// ---- the page ----
 
 int bind_to(int port) {
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
@@ -63,8 +61,7 @@ int bind_to(int port) {
   return -1;
 }
 
-// The first of `count` ports in a row that nobody has. Tests run beside each other: each process begins to look
-// where no other one does.
+// The first of `count` consecutive free ports. Tests run concurrently, so each process searches from another start.
 int free_ports(int count) {
   constexpr int kEach = 4;
   for (int first = 20'000 + ::getpid() % 2'500 * kEach;; first += kEach) {
@@ -96,7 +93,7 @@ std::string page_of(int port) {
   return page;
 }
 
-// The value of the line that begins so; -1 where there is none.
+// The value of the line with this beginning; -1 if there is none.
 double value(const std::string& page, const std::string& beginning) {
   std::istringstream lines(page);
   for (std::string line; std::getline(lines, line);) {
@@ -126,7 +123,7 @@ fdl_result sum_named(World& me, const char* name, fdl_dtype dtype, int64_t count
   return result;
 }
 
-TEST(MetricsPage, TellsEveryCollectiveWithItsBytesAndTimes) {
+TEST(MetricsPage, ShowsEachCollectiveWithItsBytesAndTimes) {
   const int port = free_ports(2);
   run_ranks(2, {{"metrics_port", std::to_string(port)}}, [port](World& me) {
     std::vector<float> values(1000, 1);
@@ -153,25 +150,25 @@ TEST(MetricsPage, TellsEveryCollectiveWithItsBytesAndTimes) {
     EXPECT_NE(page.find("farandole_rank_info{rank=\"" + std::to_string(me.rank) + "\",size=\"2\",local_rank=\"" +
                         std::to_string(me.rank) + "\""),
               std::string::npos);
-    EXPECT_EQ(page.find("collective=\"scatter\""), std::string::npos);  // nobody has called it
-    FDL_ASSERT_OK(fdl_barrier(me.comm));                                // the other one has asked too
+    EXPECT_EQ(page.find("collective=\"scatter\""), std::string::npos);  // no rank has called it
+    FDL_ASSERT_OK(fdl_barrier(me.comm));                                // the other rank has read its page too
   });
   EXPECT_EQ(page_of(port), "");  // the world has ended, and its port is free
 }
 
-TEST(MetricsPage, CountsErrorsAndStallsWhereTheyHappen) {
+TEST(MetricsPage, CountsErrorsAndStallsOnTheRightRank) {
   const int port = free_ports(2);
   std::atomic<bool> warned{false};
   run_ranks(2, {{"metrics_port", std::to_string(port)}, {"stall_warning_s", "0.05"}}, [&](World& me) {
     EXPECT_EQ(sum_named(me, "two types", me.rank == 0 ? FDL_FLOAT32 : FDL_INT32, 10), FDL_MISMATCH);
-    // Rank 1 comes when the root has reported that it does not.
+    // Rank 1 submits once the root has reported that it is missing.
     while (me.rank == 1 && !warned) warned = value(page_of(port), "farandole_stalls_total{group=\"all\"}") == 1;
     FDL_EXPECT_OK(sum_named(me, "late", FDL_FLOAT32, 10));
     const std::string page = page_of(port + me.rank);
     EXPECT_EQ(value(page, row("farandole_errors_total", "allreduce")), 1) << page;
     EXPECT_EQ(value(page, row("farandole_operations_total", "allreduce")), 2);
     EXPECT_EQ(value(page, "farandole_stalls_total{group=\"all\"}"), me.rank == 0 ? 1 : 0);
-    EXPECT_EQ(value(page, row("farandole_wait_seconds_count", "allreduce")), 1);  // the wrong one never began
+    EXPECT_EQ(value(page, row("farandole_wait_seconds_count", "allreduce")), 1);  // the mismatch never began
     FDL_EXPECT_OK(fdl_barrier(me.comm));
   });
 }
@@ -196,7 +193,7 @@ TEST(MetricsPage, HasRowsForEachGroup) {
   });
 }
 
-TEST(MetricsPage, IsReadWhileOperationsGoOnAndNeverGoesBackwards) {
+TEST(MetricsPage, CountersNeverDecreaseWhileOperationsRun) {
   const int port = free_ports(2);
   run_ranks(2, {{"metrics_port", std::to_string(port)}}, [port](World& me) {
     std::atomic<bool> done{false};
@@ -220,10 +217,9 @@ TEST(MetricsPage, IsReadWhileOperationsGoOnAndNeverGoesBackwards) {
   });
 }
 
-// ---- bad days
-// ---------------------------------------------------------------------------------------------------------
+// ---- failures ----
 
-TEST(MetricsPage, APortThatIsTakenIsToldAndNoFailure) {
+TEST(MetricsPage, PortInUseIsAWarningOnly) {
   const int port = free_ports(2);
   const int taken = bind_to(port + 1);
   ASSERT_GE(taken, 0);
@@ -239,7 +235,7 @@ TEST(MetricsPage, APortThatIsTakenIsToldAndNoFailure) {
   ::close(taken);
 }
 
-TEST(MetricsPage, APortThatCannotBeIsTold) {
+TEST(MetricsPage, ImpossiblePortIsAWarning) {
   testing::internal::CaptureStderr();
   run_ranks(1, {{"metrics_port", "70000"}}, [](World& me) { FDL_EXPECT_OK(sum_named(me, "one", FDL_FLOAT32, 10)); });
   const std::string said = testing::internal::GetCapturedStderr();

@@ -1,5 +1,5 @@
-// The timeline's parts: the ring that drops and never waits, the story that always nests, the file that is always
-// whole.
+// Tests of the timeline's parts: the ring drops records and never waits, events always nest, and the file is always
+// complete.
 #include "runtime/telemetry/timeline.h"
 
 #include <fcntl.h>
@@ -24,10 +24,9 @@ std::string fresh_path(const std::string& name) {
   return (std::filesystem::path(testing::TempDir()) / (name + "-" + std::to_string(::getpid()) + ".json")).string();
 }
 
-// ---- the ring
-// ----------------------------------------------------------------------------------------------------------
+// ---- the ring ----
 
-TEST(TraceRing, CarriesTextsOfAnyLengthAndWhatIsBehindThem) {
+TEST(TraceRing, CarriesTextsOfAnyLengthWithTheirDimensions) {
   TraceRing ring(1024);
   const std::vector<int64_t> shape{3, 5, -7};
   for (std::size_t bytes = 0; bytes < 700; ++bytes) {
@@ -48,7 +47,7 @@ TEST(TraceRing, CarriesTextsOfAnyLengthAndWhatIsBehindThem) {
   EXPECT_EQ(ring.dropped(), 0u);
 }
 
-TEST(TraceRing, CutsWhatIsTooLongForAnyRing) {
+TEST(TraceRing, CutsTextsThatAreTooLong) {
   TraceRing ring(128);
   const std::vector<int64_t> shape{1};
   ring.push({.kind = TraceKind::ready}, std::string(100'000, 'n'), std::as_bytes(std::span(shape)));
@@ -75,7 +74,7 @@ TEST(TraceRing, DropsWholeRecordsWhenFullAndCountsThem) {
   EXPECT_EQ(text, "again");
 }
 
-TEST(TraceRing, LosesNothingBetweenThreadsButWhatItCounts) {
+TEST(TraceRing, CountsEveryRecordLostBetweenThreads) {
   TraceRing ring(64);
   constexpr uint64_t kRecords = 50'000;
   std::thread producer([&] {
@@ -104,13 +103,12 @@ TEST(TraceRing, LosesNothingBetweenThreadsButWhatItCounts) {
   EXPECT_EQ(read + ring.dropped(), kRecords + 1);
 }
 
-// ---- the story
-// ---------------------------------------------------------------------------------------------------------
+// ---- the events ----
 
-// Tells records as a rank's driver would; time is a number that grows.
-class Teller {
+// Adds records as a rank's trace does. Time is a number that grows with each record.
+class Recorder {
  public:
-  explicit Teller(int rank, int size = 2) {
+  explicit Recorder(int rank, int size = 2) {
     put({.subject = static_cast<uint64_t>(size), .value = static_cast<uint32_t>(rank), .kind = TraceKind::group},
         "all");
   }
@@ -152,8 +150,8 @@ const std::string kAlone = "ALLREDUCE( QUEUE( ) TCP_RING_ALLREDUCE( ) )";
 const std::string kFused =
     "ALLREDUCE( QUEUE( ) MEMCPY_IN_FUSION_BUFFER( ) TCP_RING_ALLREDUCE( ) MEMCPY_OUT_FUSION_BUFFER( ) )";
 
-TEST(TimelineEvents, TellsATensorAsHorovodsUsersKnowIt) {
-  Teller root(0);
+TEST(TimelineEvents, ShowsATensorWithHorovodsStates) {
+  Recorder root(0);
   root.submit(1, "grad");
   root.ready(0, "grad");
   root.ready(1, "grad");
@@ -165,8 +163,8 @@ TEST(TimelineEvents, TellsATensorAsHorovodsUsersKnowIt) {
   EXPECT_NE(events.back().line.find(R"("args":{"dtype":"float32","shape":"[]"})"), std::string::npos);
 }
 
-TEST(TimelineEvents, TensorsOfABucketArePackedTogether) {
-  Teller root(0);
+TEST(TimelineEvents, ShowsPackingForAllTensorsOfABucket) {
+  Recorder root(0);
   for (const std::string name : {"a", "b"}) root.submit(name == "a" ? 1 : 2, name);
   for (const std::string name : {"a", "b"}) root.ready(1, name);
   root.decide(1);
@@ -180,7 +178,7 @@ TEST(TimelineEvents, TensorsOfABucketArePackedTogether) {
 }
 
 TEST(TimelineEvents, NegotiationBeginsWithTheFirstRank) {
-  Teller root(0, 3);
+  Recorder root(0, 3);
   root.ready(2, "grad");
   root.submit(1, "grad");
   root.ready(0, "grad");
@@ -190,22 +188,22 @@ TEST(TimelineEvents, NegotiationBeginsWithTheFirstRank) {
   EXPECT_EQ(summary_of(root.end(), "grad"), "NEGOTIATE_ALLREDUCE( 2 0 1 ) ALLREDUCE( QUEUE( ) )");
 }
 
-TEST(TimelineEvents, AMemberTellsOfItselfAlone) {
-  Teller member(1);
+TEST(TimelineEvents, MemberShowsOnlyItsOwnTick) {
+  Recorder member(1);
   member.submit(1, "grad");
   member.decide(1);
   member.complete(1);
   EXPECT_EQ(summary_of(member.end(), "grad"), "NEGOTIATE_ALLREDUCE( 1 ) ALLREDUCE( QUEUE( ) )");
 }
 
-TEST(TimelineEvents, WhoIsReadyForTheNextTimeWaitsForTheEndOfThisOne) {
-  Teller root(0);
+TEST(TimelineEvents, EarlyTicksAppearInTheNextNegotiation) {
+  Recorder root(0);
   root.submit(1, "grad");
   root.ready(0, "grad");
   root.ready(1, "grad");
   root.decide(1);
   root.run({1});
-  root.ready(1, "grad");  // its own has ended already
+  root.ready(1, "grad");  // on rank 1 the operation has ended already
   root.complete(1);
   root.submit(2, "grad");
   root.ready(0, "grad");
@@ -215,16 +213,16 @@ TEST(TimelineEvents, WhoIsReadyForTheNextTimeWaitsForTheEndOfThisOne) {
             "NEGOTIATE_ALLREDUCE( 0 1 ) " + kAlone + " NEGOTIATE_ALLREDUCE( 1 0 ) ALLREDUCE( QUEUE( ) )");
 }
 
-TEST(TimelineEvents, InALockedOrderTicksComeFromTheBoard) {
-  Teller root(0);
-  const auto board = [&](uint32_t rank, uint64_t count) {
+TEST(TimelineEvents, TicksOfALockedOrderComeFromTheReadinessFlags) {
+  Recorder root(0);
+  const auto flag = [&](uint32_t rank, uint64_t count) {
     root.put({.subject = count, .value = rank, .kind = TraceKind::readiness_flags});
   };
   root.put({.subject = 3, .value = 2, .kind = TraceKind::locked});
-  board(1, 2);  // rank 1 is ahead: ready for both positions
+  flag(1, 2);  // rank 1 is ahead: ready for both positions
   root.submit(1, "a");
   root.submit(2, "b");
-  board(0, 2);
+  flag(0, 2);
   root.put({.subject = 0, .kind = TraceKind::begun});
   root.decide(1);
   root.put({.subject = 1, .kind = TraceKind::begun});
@@ -248,8 +246,8 @@ TEST(TimelineEvents, InALockedOrderTicksComeFromTheBoard) {
             events.end());
 }
 
-TEST(TimelineEvents, AFailureIsWrittenAtTheEndOfTheBar) {
-  Teller root(0);
+TEST(TimelineEvents, WritesAFailureAtTheEndOfTheBar) {
+  Recorder root(0);
   root.submit(1, "grad");
   root.complete(1, Code::mismatch);
   const auto events = root.end();
@@ -257,14 +255,14 @@ TEST(TimelineEvents, AFailureIsWrittenAtTheEndOfTheBar) {
   EXPECT_NE(events.back().line.find(R"("error":"MISMATCH")"), std::string::npos) << events.back().line;
 }
 
-TEST(TimelineEvents, WhatARankNeverAskedForEndsWithItsNegotiation) {
-  Teller root(0);
+TEST(TimelineEvents, UnsubmittedTensorEndsWithItsNegotiation) {
+  Recorder root(0);
   root.ready(1, "grad");
   root.put({.kind = TraceKind::absent}, "grad");
   EXPECT_EQ(summary_of(root.end(), "grad"), "NEGOTIATE_ALLREDUCE( 1 )");
 }
 
-TEST(TimelineEvents, NamesMayHoldAnyBytes) {
+TEST(TimelineEvents, EscapesAnyBytesInNames) {
   EXPECT_EQ(json_text("a\"b\\c\n\x01"), "a\\\"b\\\\c\\u000a\\u0001");
   EXPECT_EQ(json_text("gr\xc3\xa4"
                       "d \xe2\x82\xac \xf0\x9f\x90\xb4"),
@@ -274,49 +272,48 @@ TEST(TimelineEvents, NamesMayHoldAnyBytes) {
                       "a\xc3"),
             "?a?");
   EXPECT_EQ(json_text("\xc0\x80\xed\xa0\x80"), "?????");
-  Teller root(0);
+  Recorder root(0);
   root.submit(1, "a\"b\n");
   EXPECT_EQ(summary_of(root.end(), "a\\\"b\\u000a").substr(0, 9), "NEGOTIATE");
 }
 
-// Whatever is lost: the story is sound.
-TEST(TimelineEvents, IsSoundWhateverRecordsAreDropped) {
+// Drops each record with a probability of one in five.
+TEST(TimelineEvents, EventsStayNestedIfRecordsAreDropped) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
-    Teller teller(static_cast<int>(seed % 2));
+    Recorder recorder(static_cast<int>(seed % 2));
     const auto maybe = [&](auto&& put) {
       if (random() % 5 != 0) put();
     };
     uint64_t serial = 0;
     for (int step = 0; step < 30; ++step) {
       const uint64_t first = serial + 1;
-      if (random() % 8 == 0) maybe([&] { teller.put({.subject = 1, .value = 1, .kind = TraceKind::locked}); });
-      if (random() % 8 == 0) maybe([&] { teller.put({.subject = 1, .kind = TraceKind::left}, "why"); });
+      if (random() % 8 == 0) maybe([&] { recorder.put({.subject = 1, .value = 1, .kind = TraceKind::locked}); });
+      if (random() % 8 == 0) maybe([&] { recorder.put({.subject = 1, .kind = TraceKind::left}, "why"); });
       for (const std::string name : {"a", "b", "c"}) {
-        maybe([&] { teller.ready(static_cast<uint32_t>(random() % 2), name); });
+        maybe([&] { recorder.ready(static_cast<uint32_t>(random() % 2), name); });
         ++serial;
-        maybe([&] { teller.submit(serial, name); });
+        maybe([&] { recorder.submit(serial, name); });
         maybe([&] {
-          teller.put({.subject = random() % 9,
-                      .value = static_cast<uint32_t>(random() % 2),
-                      .kind = TraceKind::readiness_flags});
+          recorder.put({.subject = random() % 9,
+                        .value = static_cast<uint32_t>(random() % 2),
+                        .kind = TraceKind::readiness_flags});
         });
       }
-      teller.put({.subject = random() % 9, .kind = TraceKind::begun});
-      for (uint64_t one = first; one <= serial; ++one) maybe([&] { teller.decide(one); });
-      maybe([&] { teller.run({first, first + 1, first + 2}); });
-      for (uint64_t one = first; one <= serial; ++one) maybe([&] { teller.complete(one); });
-      maybe([&] { teller.put({.kind = TraceKind::absent}, "b"); });
+      recorder.put({.subject = random() % 9, .kind = TraceKind::begun});
+      for (uint64_t one = first; one <= serial; ++one) maybe([&] { recorder.decide(one); });
+      maybe([&] { recorder.run({first, first + 1, first + 2}); });
+      for (uint64_t one = first; one <= serial; ++one) maybe([&] { recorder.complete(one); });
+      maybe([&] { recorder.put({.kind = TraceKind::absent}, "b"); });
     }
-    teller.end();
+    recorder.end();
   }
 }
 
-// ---- the file
-// ----------------------------------------------------------------------------------------------------------
+// ---- the file ----
 
-TEST(TimelineFile, IsWholeAfterEachAppend) {
+TEST(TimelineFile, IsCompleteAfterEachAppend) {
   const std::string path = fresh_path("whole");
   auto file = TimelineFile::open(path);
   ASSERT_TRUE(file.ok()) << file.status().text();
@@ -328,7 +325,7 @@ TEST(TimelineFile, IsWholeAfterEachAppend) {
   std::filesystem::remove(path);
 }
 
-TEST(TimelineFile, EmptiesWhatWasThere) {
+TEST(TimelineFile, EmptiesAnExistingFile) {
   const std::string path = fresh_path("emptied");
   std::ofstream(path) << std::string(1000, 'x');
   ASSERT_TRUE(TimelineFile::open(path).ok());
@@ -336,7 +333,7 @@ TEST(TimelineFile, EmptiesWhatWasThere) {
   std::filesystem::remove(path);
 }
 
-TEST(TimelineFile, SaysWhyItCannotBeMade) {
+TEST(TimelineFile, ErrorsSayWhyItCannotBeOpened) {
   const auto nowhere = TimelineFile::open("/nowhere/at all/t.json");
   ASSERT_FALSE(nowhere.ok());
   EXPECT_EQ(nowhere.status().code(), Code::resource);
@@ -352,24 +349,23 @@ TEST(TimelineFile, SaysWhyItCannotBeMade) {
   std::filesystem::remove(path);
 }
 
-TEST(TimelineFile, SaysWhenTheDiskIsFull) {
+TEST(TimelineFile, ReportsAFullDisk) {
   auto timeline = Timeline::start("/dev/full", "rank 0", false);
   // Its first bytes do not fit.
   ASSERT_FALSE(timeline.ok());
   EXPECT_NE(timeline.status().text().find("No space left"), std::string::npos) << timeline.status().text();
 }
 
-// ---- all of it
-// ---------------------------------------------------------------------------------------------------------
+// ---- ring, events and file together ----
 
-TEST(Timeline, WritesWhatItsTracesTellAndCountsWhatItDrops) {
+TEST(Timeline, WritesTheRecordsOfTracesAndCountsDroppedOnes) {
   const std::string path = fresh_path("dropping");
   auto timeline = Timeline::start(path, "rank 0 of 1 on here", true, 64);
   ASSERT_TRUE(timeline.ok()) << timeline.status().text();
   const std::unique_ptr<Trace> trace = (*timeline)->trace("all", 0, 1);
   const Request request{.name = "grad", .shape = {2, 3}};
   constexpr uint64_t kOperations = 20'000;
-  for (uint64_t serial = 1; serial <= kOperations; ++serial) {  // far faster than anybody can write
+  for (uint64_t serial = 1; serial <= kOperations; ++serial) {  // far faster than the thread can write
     trace->submitted(serial, request, 0);
     trace->ready(0, request);
     trace->decided(serial);
@@ -393,7 +389,7 @@ TEST(Timeline, WritesWhatItsTracesTellAndCountsWhatItDrops) {
   std::filesystem::remove(path);
 }
 
-TEST(Timeline, IsOnDiskSoonWhileItGoesOn) {
+TEST(Timeline, WritesToDiskWhileItRuns) {
   const std::string path = fresh_path("soon");
   auto timeline = Timeline::start(path, "rank 0 of 1 on here", false);
   ASSERT_TRUE(timeline.ok()) << timeline.status().text();
@@ -405,7 +401,7 @@ TEST(Timeline, IsOnDiskSoonWhileItGoesOn) {
     while (trace_test::text_of_file(path).find(wanted) == std::string::npos && !deadline.passed()) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
-    EXPECT_FALSE(deadline.passed()) << wanted << " did not come to the disk";
+    EXPECT_FALSE(deadline.passed()) << wanted << " was not written";
     events_of(trace_test::text_of_file(path));
     std::this_thread::sleep_for(std::chrono::milliseconds(120));
   }

@@ -1,4 +1,4 @@
-// Tuning: tables as text, what is chosen by them, and the files that they are kept in.
+// Tests of tuning: tables as text, the choices that they lead to, and their files.
 #include "runtime/lifecycle/tuning.h"
 
 #include <gmock/gmock.h>
@@ -32,9 +32,9 @@ GroupShape one_host(int ranks, const TuningTable& table, std::string transport =
   return {.ranks = ranks, .hosts = 1, .ranks_per_host = ranks, .transport = std::move(transport), .table = &table};
 }
 
-// ---- Text
+// ---- Text ----
 
-TEST(TuningText, GoesThereAndBack) {
+TEST(TuningText, TextRoundTrips) {
   const TuningTable table = read(
       "# what is behind # is no matter\n"
       "allreduce shm 2 65536 whole=6.5 ring=14.25  # nor this\r\n"
@@ -50,7 +50,7 @@ TEST(TuningText, GoesThereAndBack) {
   EXPECT_EQ(table.sizes_of({Collective::allreduce, "shm+tcp", 1, 8}), nullptr);
 }
 
-TEST(TuningText, TheSameRowsHaveTheSameFingerprint) {
+TEST(TuningText, EqualRowsHaveEqualFingerprints) {
   const TuningTable one = read("reduce shm 2 8 direct=1\nreduce shm 2 64 direct=2\n");
   const TuningTable other = read("# other words\nreduce   shm 1x2 64 direct=2.0\nreduce shm 2 8 direct=1\n");
   EXPECT_EQ(one.fingerprint(), other.fingerprint());
@@ -59,17 +59,17 @@ TEST(TuningText, TheSameRowsHaveTheSameFingerprint) {
   EXPECT_EQ(TuningTable().fingerprint(), "none");
 }
 
-TEST(TuningText, WhatIsNewerIsAllThatIsLeftOfAPlace) {
+TEST(TuningText, MergeReplacesAllRowsOfAKey) {
   TuningTable table = read("reduce shm 2 8 direct=1\nreduce shm 2 64 direct=2\nreduce tcp 2 8 direct=9\n");
   table.merge(read("reduce shm 2 16 direct=3\n"));
   EXPECT_EQ(table.text(), read("reduce shm 2 16 direct=3\nreduce tcp 2 8 direct=9\n").text());
 }
 
-TEST(TuningText, TheBuiltInTableIsRead) { EXPECT_FALSE(TuningTable::built_in().fingerprint().empty()); }
+TEST(TuningText, ReadsTheBuiltInTable) { EXPECT_FALSE(TuningTable::built_in().fingerprint().empty()); }
 
 // Error paths follow.
 
-TEST(TuningText, NamesTheLineAndQuotesWhatIsWrong) {
+TEST(TuningText, ErrorsNameTheLineAndQuoteTheWord) {
   const std::string title = "farandole tuning 1\n";
   EXPECT_THAT(refusal("farandole tuning 2\n"), HasSubstr("my file, line 1: this version reads 'farandole tuning 1'"));
   EXPECT_THAT(refusal(""), HasSubstr("the first line must be 'farandole tuning 1'"));
@@ -88,9 +88,9 @@ TEST(TuningText, NamesTheLineAndQuotesWhatIsWrong) {
   EXPECT_THAT(refusal(title + "allreduce shm 2 8 rign=1\n"), HasSubstr("`farandole tune` writes such a table anew"));
 }
 
-// ---- Times
+// ---- Times ----
 
-TEST(MeasuredTime, LiesOnTheLineBetweenSizes) {
+TEST(MeasuredTime, IsInterpolatedBetweenSizes) {
   const TuningTable table = read("reduce shm 2 100 direct=10 binomial_tree=5\nreduce shm 2 300 direct=30\n");
   const auto& sizes = *table.sizes_of({Collective::reduce, "shm", 1, 2});
   EXPECT_EQ(measured_us(sizes, "direct", 0), 10);
@@ -104,9 +104,9 @@ TEST(MeasuredTime, LiesOnTheLineBetweenSizes) {
   EXPECT_EQ(measured_us(sizes, "whole", 100), std::nullopt);
 }
 
-// ---- Choices
+// ---- Choices ----
 
-TEST(MeasuredChoice, IsTheQuickestThatCanRun) {
+TEST(MeasuredChoice, IsTheFastestAlgorithmThatCanRun) {
   const TuningTable table = read(
       "allreduce tcp 3 64 ring=5 direct=9 double_binary_tree=3\n"
       "allreduce tcp 3 1048576 ring=500 direct=900 double_binary_tree=700\n"
@@ -120,15 +120,15 @@ TEST(MeasuredChoice, IsTheQuickestThatCanRun) {
             "table)");
   EXPECT_EQ(choose(Collective::allreduce, shape, 1 << 20)->algorithm->name, "ring");
   EXPECT_EQ(choose(Collective::allreduce, shape, 1 << 28)->algorithm->name, "ring");
-  // Rank order, and chunks of different sizes.
+  // Requires rank order, then chunks of different sizes.
   EXPECT_EQ(choose(Collective::allreduce, shape, 64, "auto", true)->algorithm->name, "direct");
   EXPECT_EQ(choose(Collective::alltoall, shape, 64)->algorithm->name, "pairwise");
   EXPECT_EQ(choose(Collective::alltoall, shape, 64, "auto", false, true, true)->algorithm->name, "bruck");
-  // Who asks for one gets it.
+  // An algorithm that is named is taken.
   EXPECT_EQ(choose(Collective::allreduce, shape, 64, "direct")->algorithm->name, "direct");
 }
 
-TEST(MeasuredChoice, IsTheModelsWhereNothingWasMeasured) {
+TEST(MeasuredChoice, FallsBackToTheModelWithoutMeasurements) {
   const TuningTable table = read("allreduce tcp 3 64 binomial_tree=1\nallreduce tcp 4 64 binomial_tree=1\n");
   const auto by_model = [&](const GroupShape& shape, bool deterministic = false) {
     const auto choice = choose(Collective::allreduce, shape, 64, "auto", deterministic);
@@ -143,7 +143,7 @@ TEST(MeasuredChoice, IsTheModelsWhereNothingWasMeasured) {
   EXPECT_TRUE(by_model({.ranks = 3, .hosts = 1, .ranks_per_host = 3, .transport = "tcp"}));
 }
 
-TEST(Preference, IsForTheWholeUnlessAScheduleIsClearlyQuicker) {
+TEST(Preference, PrefersTheWholeUnlessAScheduleIsClearlyFaster) {
   const TuningTable table = read(
       "allreduce shm 2 64 whole=1 ring=0.99\n"
       "allreduce shm 2 1000 whole=10 ring=5\n"
@@ -155,7 +155,7 @@ TEST(Preference, IsForTheWholeUnlessAScheduleIsClearlyQuicker) {
     return preference.is_schedule(Collective::allreduce, bytes, need);
   };
   EXPECT_FALSE(schedule(0));
-  EXPECT_FALSE(schedule(64)) << "one per cent is noise";
+  EXPECT_FALSE(schedule(64)) << "a difference of one per cent is noise";
   EXPECT_TRUE(schedule(1000));
   EXPECT_FALSE(schedule(2000));
   EXPECT_FALSE(schedule(1 << 30));
@@ -170,7 +170,7 @@ TEST(Preference, IsForTheWholeUnlessAScheduleIsClearlyQuicker) {
   }
 }
 
-TEST(Preference, SaysWhatTheTimesSayAtAnySize) {
+TEST(Preference, AgreesWithTheTimesAtAnySize) {
   const TuningTable table = read(
       "allgather shm 4 64 whole=1 ring=3\nallgather shm 4 4096 whole=30 ring=6\n"
       "allgather shm 4 65536 whole=50 ring=90\nallgather shm 4 1048576 whole=900 ring=500\n");
@@ -181,10 +181,10 @@ TEST(Preference, SaysWhatTheTimesSayAtAnySize) {
     const bool quicker = *measured_us(sizes, "ring", bytes) < 0.93 * *measured_us(sizes, "whole", bytes);
     disagreements += preference.is_schedule(Collective::allgather, bytes, {}) == quicker ? 0 : 1;
   }
-  EXPECT_LE(disagreements, 12) << "a change is found to within an eighth of the way between two sizes";
+  EXPECT_LE(disagreements, 12) << "the change is located within an eighth of the distance between two sizes";
 }
 
-// ---- Files
+// ---- Files ----
 
 class TuningFiles : public testing::Test {
  protected:
@@ -206,21 +206,21 @@ class TuningFiles : public testing::Test {
   const std::string row_ = "reduce shm 2 64 direct=2\n";
 };
 
-TEST_F(TuningFiles, OnesOwnIsFoundWhereTheSystemKeepsSuchThings) {
+TEST_F(TuningFiles, FindsTheUsersOwnFile) {
   write("xdg/farandole/tuning.txt", "farandole tuning 1\n" + row_);
   write("home/.config/farandole/tuning.txt", "farandole tuning 1\n" + row_ + "reduce shm 2 8 direct=1\n");
   EXPECT_EQ(load("auto", {{"XDG_CONFIG_HOME", path("xdg")}, {"HOME", path("home")}})->table.text(), read(row_).text());
   const auto at_home = load("auto", {{"HOME", path("home")}});
   EXPECT_THAT(at_home->table.fingerprint(), HasSubstr("2 rows"));
   EXPECT_EQ(at_home->source, path("home/.config/farandole/tuning.txt"));
-  for (const auto& nowhere : {std::map<std::string, std::string>{}, {{"HOME", path("nobody")}}}) {
+  for (const auto& nowhere : {std::map<std::string, std::string>{}, {{"HOME", path("missing")}}}) {
     const auto built_in = load("auto", nowhere);
     EXPECT_EQ(built_in->source, "built-in");
     EXPECT_EQ(built_in->table.text(), TuningTable::built_in().text());
   }
 }
 
-TEST_F(TuningFiles, WhatIsAskedForIsTaken) {
+TEST_F(TuningFiles, LoadsTheTableThatIsNamed) {
   write("mine.txt", "farandole tuning 1\n" + row_);
   write("home/.config/farandole/tuning.txt", "no table at all");
   const std::map<std::string, std::string> home{{"HOME", path("home")}};
@@ -229,17 +229,18 @@ TEST_F(TuningFiles, WhatIsAskedForIsTaken) {
   EXPECT_TRUE(load("off", home)->table.empty());
 }
 
-TEST_F(TuningFiles, AreSavedInOneStepBesideWhatTheyHad) {
+TEST_F(TuningFiles, SaveMergesIntoTheExistingFileAtomically) {
   const std::string file = path("new/folder/tuning.txt");
   ASSERT_TRUE(save_tuning(file, read(row_)).ok());
   ASSERT_TRUE(save_tuning(file, read("reduce tcp 2 64 direct=20\n")).ok());
   EXPECT_EQ(load(file)->table.text(), read(row_ + "reduce tcp 2 64 direct=20\n").text());
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path("new/folder")), {}), 1) << "nothing is left beside";
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path("new/folder")), {}), 1)
+      << "no temporary file is left";
 }
 
 // Error paths follow.
 
-TEST_F(TuningFiles, WhatIsNotThereOrNoTableIsNamed) {
+TEST_F(TuningFiles, ErrorsNameMissingOrInvalidFiles) {
   const auto missing = load(path("missing.txt"));
   ASSERT_FALSE(missing.ok());
   EXPECT_THAT(missing.status().text(), HasSubstr("FARANDOLE_TUNING = '" + path("missing.txt") + "' is no file"));
@@ -247,16 +248,16 @@ TEST_F(TuningFiles, WhatIsNotThereOrNoTableIsNamed) {
   const auto broken = load("auto", {{"XDG_CONFIG_HOME", path("xdg")}});
   ASSERT_FALSE(broken.ok());
   EXPECT_THAT(broken.status().text(), HasSubstr(path("xdg/farandole/tuning.txt") + ", line 2: 'direct=quick'"));
-  // What is there and no table is not written over.
+  // A file that is not a table is not overwritten.
   write("letter.txt", "Dear reader");
   EXPECT_THAT(save_tuning(path("letter.txt"), read(row_)).text(), HasSubstr("letter.txt, line 1"));
   write("folder/file", "");
   EXPECT_THAT(save_tuning(path("folder/file/tuning.txt"), read(row_)).text(), HasSubstr("cannot be written"));
 }
 
-// ---- What ranks must have alike
+// ---- settings that ranks must have alike ---- ----
 
-TEST(CompatibilitySettings, TellTablesApartAndNothingThatMayDiffer) {
+TEST(CompatibilitySettings, IncludeTablesButNoSettingThatMayDiffer) {
   const auto settings = [](const std::map<std::string, std::string>& knobs, const TuningTable& table) {
     return compatibility_settings(*Config::read(Environment({}), knobs), table);
   };
