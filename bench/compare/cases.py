@@ -172,7 +172,7 @@ def start_and_end(programs, depth):
         })  # fmt: skip
         measured.measure(3 if depth.quick or ranks > 2 else 10, depth.timeout_s)
         ours = measured.median("farandole", "init and shutdown")
-        word = verdict.ask(f"{ranks} ranks, ms", ours and ours / 1e3, limit_ms, at_most=True)
+        word = target.ask(f"{ranks} ranks, ms", ours and ours / 1e3, limit_ms, at_most=True)
         rows.append(
             [
                 *measured.row(f"{ranks} ranks: farandole, worlds made and ended", "farandole", "init and shutdown"),

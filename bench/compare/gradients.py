@@ -1,4 +1,5 @@
-"""Gradients: a model that computes nothing and has the gradients of a real one, so that a step times the reduction alone."""
+"""Gradients: a model that computes nothing and has the gradients of a real one, so that a step times the reduction
+alone."""
 
 import ranks
 import torch

@@ -33,7 +33,8 @@ class Programs:
         return [f"{self.built}/limits", "--ranks", ranks, *arguments]
 
     def openmpi(self, ranks, parameters, *arguments):
-        """As its manual recommends: bound to cores if each rank can have one; else --oversubscribe, which makes it yield."""
+        """As its manual recommends: bound to cores if each rank can have one; else --oversubscribe, which
+        makes it yield."""
         place = ["--bind-to", "core"] if ranks <= CORES else ["--bind-to", "none", "--oversubscribe"]
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
         set_to = [word for name, value in parameters.items() for word in ("--mca", name, value)]

@@ -1,4 +1,5 @@
-"""Models: how many elements the gradients of two well-known networks have, tensor by tensor, computed from their architectures."""
+"""Models: how many elements the gradients of two well-known networks have, tensor by tensor, computed from their
+architectures."""
 
 
 def resnet50():

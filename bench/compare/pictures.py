@@ -1,4 +1,5 @@
-"""Draws two pictures of the results of compare.py: time over bytes, one line for each library, one field for each number of ranks.
+"""Draws two pictures of the results of compare.py: time over bytes, one line for each library, one field for each
+number of ranks.
 
 python pictures.py results.json FOLDER
 """

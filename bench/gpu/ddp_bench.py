@@ -4,7 +4,8 @@ and farandole's DistributedOptimizer, in turns in one run, beside the same step 
     python bench/gpu/ddp_bench.py [--ranks N] [--steps N] [--check] [--json FILE]
     python bench/gpu/ddp_bench.py --device cpu       on a machine without GPU, beside Gloo: shows that the script works
 
-Ranks are distributed over the GPUs round-robin (without --ranks: one for each GPU). The model's backward pass only fills
+Ranks are distributed over the GPUs round-robin (without --ranks: one for each GPU). The model's backward pass only
+fills
 its gradients, so that the reduction dominates. Each number is the slowest rank's; median and minimum over the steps.
 --check: checks gradients only, of small tensors. The exit code is 3 without a GPU, or without NCCL in PyTorch, and 4 if
 a gradient is wrong.
@@ -49,6 +50,8 @@ def make_ways(peer, divisor, device):
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
+
+    import farandole.torch as hvd
 
     def sgd(model):
         return torch.optim.SGD(model.parameters(), lr=0.0)

@@ -16,7 +16,8 @@ from fabric import CLUSTER
 
 @dataclass
 class PodPlan:
-    """One pod as its controller would create it. `stem` is its name; with `random` the controller adds a random suffix."""
+    """One pod as its controller would create it. `stem` is its name; with `random` the controller adds a random
+    suffix."""
 
     stem: str
     template: dict  # the pod's spec
@@ -81,7 +82,8 @@ def variables(**pairs):
 
 
 def job_pods(name, namespace, spec, labels=None, annotations=None, stem=None, subdomain=None):
-    """The pods of a Job. If it is Indexed, the host name is <job>-<index>, and the pod's name has a random suffix too."""
+    """The pods of a Job. If it is Indexed, the host name is <job>-<index>, and the pod's name has a random suffix
+    too."""
     indexed = spec.get("completionMode") == "Indexed"
     parallelism = spec.get("parallelism", 1)
     count = spec.get("completions", parallelism)

@@ -34,5 +34,9 @@ def data_of(documents, kind, name, namespace):
 
 def expand(text, env):
     """Replaces $(NAME) as Kubernetes does; $$ becomes one $."""
-    return re.sub(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)",
-                  lambda found: "$" if found.group(0) == "$$" else env.get(found.group(1), found.group(0)), text)  # fmt: skip
+    return re.sub(
+        r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)",
+        # fmt: skip
+        lambda found: "$" if found.group(0) == "$$" else env.get(found.group(1), found.group(0)),
+        text,
+    )

@@ -141,7 +141,8 @@ class Lives:
     # ---- scaling ----
 
     def scale(self, name, count):
-        """For an elastic Indexed Job parallelism and completions change together, and the highest indexes end first. For a
+        """For an elastic Indexed Job parallelism and completions change together, and the highest indexes end
+        first. For a
         Deployment the youngest pods end first."""
         workload = next(one for one in self.sim.workloads if one.name == name)
         if workload.kind == "Deployment":

@@ -93,7 +93,8 @@ def remove_cgroup(path):
 
 
 def sweep():
-    """Removes files and control groups of simulations that have ended. Their processes have ended too: see sandbox.py."""
+    """Removes files and control groups of simulations that have ended. Their processes have ended too: see
+    sandbox.py."""
     removed = []
     for root in [tempfile.gettempdir(), *_cgroup_roots()]:
         for name in os.listdir(root):

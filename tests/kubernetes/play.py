@@ -84,7 +84,8 @@ def options(plan, box, index, hosts, folder):
 
 
 def plug(count):
-    """Makes a bridge and a namespace for each pod. They end with this process, because only its mounts refer to them."""
+    """Makes a bridge and a namespace for each pod. They end with this process, because only its mounts refer to
+    them."""
     os.makedirs("/run/netns", exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run/netns"], check=True)
     lines = ["link set lo up", "link add br0 type bridge", "link set br0 up"]

@@ -21,7 +21,8 @@ class Container:
 
 
 class Pod:
-    """One pod, whose phase is Pending, Running, Succeeded or Failed. A replacement is another Pod with new addresses."""
+    """One pod, whose phase is Pending, Running, Succeeded or Failed. A replacement is another Pod with new
+    addresses."""
 
     def __init__(self, sim, workload, plan):
         self.sim, self.workload, self.plan = sim, workload, plan
@@ -161,7 +162,8 @@ class Pod:
                     pass
 
     def terminate(self, grace=None):
-        """Deletes the pod as the kubelet does: preStop, SIGTERM, and SIGKILL after the grace period. Does not block: the
+        """Deletes the pod as the kubelet does: preStop, SIGTERM, and SIGKILL after the grace period. Does not
+        block: the
         simulation's wait() does the rest."""
         if grace is None:
             grace = self.plan.template.get("terminationGracePeriodSeconds", 30)

@@ -1,4 +1,5 @@
-"""An S3 and STS server for tests (moto), on loopback or as a pod. Once closed it demands credentials as a real one does."""
+"""An S3 and STS server for tests (moto), on loopback or as a pod. Once closed it demands credentials as a real one
+does."""
 
 import json
 import logging

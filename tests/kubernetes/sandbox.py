@@ -48,7 +48,8 @@ def die_with_parent(parent):
 
 
 def die_with_helper(its_pipe):
-    """Ends this process when its helper ends. The helper is outside of the container's PID namespace, so getppid() always
+    """Ends this process when its helper ends. The helper is outside of the container's PID namespace, so
+    getppid() always
     returns 0; instead the end of its pipe shows whether it has ended already."""
     check(LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     if select.select([its_pipe], [], [], 0)[0]:

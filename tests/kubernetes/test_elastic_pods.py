@@ -1,4 +1,5 @@
-"""Tests of jobs that lose pods. A job of fixed size replaces its pods and resumes from its checkpoint; in an elastic job
+"""Tests of jobs that lose pods. A job of fixed size replaces its pods and resumes from its checkpoint; in an elastic
+job
 the other pods continue and accept the successors."""
 
 import os
@@ -211,7 +212,8 @@ def test_p6_h13_k11_pods_of_a_deployment_are_numbered_by_arrival_and_scaled_duri
 
 
 def test_p6_k19_when_a_deployments_leader_is_lost_it_comes_back_and_all_begin_again_under_it(elastic):
-    """The leader's container is restarted in its pod; the others end with 202 and are restarted too. Their state in memory
+    """The leader's container is restarted in its pod; the others end with 202 and are restarted too. Their state
+    in memory
     is lost, as docs/elastic.md describes: they begin from their checkpoint, here from nothing."""
     sim, leader = begin_deployment(elastic, "2:3")
     until_steps(sim, 2, 10, pod=leader.name)

@@ -1,4 +1,5 @@
-"""Tests of SIGTERM in pods: ranks get it and have time to save, and the pod ends with 143, never 0; also behind sshd."""
+"""Tests of SIGTERM in pods: ranks get it and have time to save, and the pod ends with 143, never 0; also behind
+sshd."""
 
 import sys
 

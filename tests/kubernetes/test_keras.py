@@ -1,4 +1,5 @@
-"""Tests of Keras 3 with Horovod's calls: fit on several ranks equals fit in one process; the examples' training script."""
+"""Tests of Keras 3 with Horovod's calls: fit on several ranks equals fit in one process; the examples' training
+script."""
 
 import importlib.util
 import json

@@ -28,7 +28,8 @@ LOG = re.compile(r"rank (\d+) of (\d+) local (\d+)/(\d+) on (\S+)")
 @pytest.fixture
 def image(tmp_path):
     """The files of an image with sshd: its configuration and host key."""
-    missing = [package for tool, package in (("/usr/sbin/sshd", "openssh-server"), ("mpirun", "openmpi-bin"), ("ssh", "openssh-client"))
+    missing = [package for tool, package in (("/usr/sbin/sshd", "openssh-server"), ("mpirun", "openmpi-bin"),
+    ("ssh", "openssh-client"))
                if shutil.which(tool) is None]  # fmt: skip
     if missing:
         pytest.skip(f"needs Debian's {' '.join(missing)}")

@@ -32,7 +32,8 @@ def program(package, name):
 
 
 def started(simulate, image, package, command, **more):  # noqa: F811
-    """A simulation in which that package's mpirun starts four copies of the command in two pods, as with the operator."""
+    """A simulation in which that package's mpirun starts four copies of the command in two pods, as with the
+    operator."""
     operator, name, words, _ = MPIS[package]
     documents = job([program(package, name), "-n", "4", *words, *command], **more)
     documents[1]["spec"]["mpiImplementation"] = operator

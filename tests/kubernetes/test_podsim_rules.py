@@ -138,7 +138,7 @@ def test_a_train_job_becomes_a_job_set_with_the_variables_of_torchrun():
         ({"limits": {"cpu": "3", "nvidia.com/gpu": 8}}, "auto"),
     ],
 )
-def test_a_train_job_counts_processes_by_the_cores_where_there_is_no_gpu(resources, said):
+def test_a_train_job_counts_processes_by_the_cores_where_there_is_no_gpu(resources, expected):
     pods = plans(short.train_job(1, RUN, trainer={"resourcesPerNode": resources}))
     assert train_env(pods[0])["PET_NPROC_PER_NODE"] == expected
 

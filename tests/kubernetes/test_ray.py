@@ -143,7 +143,8 @@ with RayExecutor(min_workers=2, max_workers=2, cpus_per_worker=2) as one:
 one = RayExecutor(num_hosts=2, num_workers_per_host=2)
 one.start()
 results = one.run(ranks_add_up)
-print("places", places_of(results), "total", {rank["total"] for rank in results}, [rank["host"] for rank in results], flush=True)
+print("places", places_of(results), "total", {rank["total"] for rank in results}, [rank["host"] for rank in results],
+flush=True)
 print("rendezvous at", results[0]["rendezvous"], flush=True)
 
 

@@ -1,4 +1,5 @@
-"""Tests shipped and generated manifests unchanged in simulated pods: each makes one world that reaches the same loss."""
+"""Tests shipped and generated manifests unchanged in simulated pods: each makes one world that reaches the same
+loss."""
 
 import os
 import re
