@@ -1,4 +1,5 @@
-// CUDA devices: each call enters the device's context, makes one or two calls of the driver, and leaves it again.
+// CudaDevice implements Device: each call enters the device's context, makes one or two driver calls, and leaves it
+// again.
 #include "cuda/cuda_device.h"
 
 #include <fmt/format.h>
@@ -19,18 +20,19 @@ namespace {
 
 using namespace cuda;
 
+// Memory that a device keeps for reuse.
 constexpr std::size_t kMostIdleDeviceBytes = std::size_t{256} << 20;
 constexpr std::size_t kMostIdlePinnedBytes = std::size_t{128} << 20;
 
 Pointer pointer(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory); }
 
-// Enters the device, unless it has failed; `scope` stays for the rest of the function.
+// Enters the device unless it has failed. `scope` lasts until the end of the function.
 #define FDL_ENTER(scope)                 \
   FDL_RETURN_IF_ERROR(calls_.failure()); \
   const Scope scope(calls_);             \
   FDL_RETURN_IF_ERROR(calls_.status(scope.outcome(), "cuCtxPushCurrent"))
 
-// The primary context of a device, which frameworks use, too: kept alive from here to the end of this.
+// Keeps the primary context of a device alive, which frameworks use, too.
 class PrimaryContext {
  public:
   PrimaryContext() = default;
@@ -113,16 +115,17 @@ class CudaDevice final : public Device {
   Status enable_peer_of(const void* memory);
   Status move_segments(Stream stream, const Packing& packing);
   Status copy_segments(Stream stream, const Packing& packing);
-  // Every function that queues work on memory ends with this.
+  // Must end every function that queues work on memory, so that released memory waits for that work.
   Status queued(Stream stream) { return last_work_.note(stream); }
 
   const Driver& driver_;
   const int index_, count_;
   Calls calls_;
   DeviceNumber number_ = -1;
-  PrimaryContext context_;  // what is below needs it
+  PrimaryContext context_;  // the members below need it, so it is destroyed after them
   std::array<std::byte, 16> identity_{};
-  std::atomic<uint64_t> peers_{0};  // bits of devices whose memory this one reaches, or never will
+  std::atomic<uint64_t> peers_{
+      0};  // one bit per device (modulo 64) for which peer access was enabled or found impossible
   LastWork last_work_{calls_};
   Launches launches_{calls_, kernel_image()};
   MemoryCache device_memory_{[this](std::size_t bytes, void** memory) {
@@ -180,12 +183,12 @@ void CudaDevice::give(MemoryCache& cache, void* memory) {
 void CudaDevice::release_after(Stream stream, void* memory) {
   {
     const Scope scope(calls_);
-    if (calls_.failure().ok()) (void)last_work_.note(stream);  // where that fails, nothing uses it any more
+    if (calls_.failure().ok()) (void)last_work_.note(stream);  // a failed device no longer uses the memory
   }
   release(memory);
 }
 
-// ---- Streams and marks
+// ---- Streams and events
 
 Result<Stream> CudaDevice::make_stream() {
   FDL_ENTER(scope);
@@ -201,7 +204,7 @@ Result<Stream> CudaDevice::make_stream() {
 void CudaDevice::end_stream(Stream stream) {
   if (stream == nullptr) return;
   const Scope scope(calls_);
-  // What others than this device's functions queued on it counts, too.
+  // This event also covers work that was queued on the stream without this device's functions.
   if (calls_.failure().ok()) (void)last_work_.note(stream);
   last_work_.forget(stream);
   (void)driver_.cuStreamDestroy_v2(stream);
@@ -245,14 +248,14 @@ Result<bool> CudaDevice::reached(DeviceEvent event) {
 
 Status CudaDevice::ring(Stream stream, const Event& notifier) {
   FDL_ENTER(scope);
-  // Runs on a thread of the driver, where nothing of CUDA may be called; it is not called once the device has failed.
-  const HostFunction pull = [](void* event) { static_cast<const Event*>(event)->ring(); };
-  return calls_.status(driver_.cuLaunchHostFunc(stream, pull, const_cast<Event*>(&notifier)), "cuLaunchHostFunc");
+  // Runs on a thread of the driver, which must not call CUDA. It is not called if the device has failed.
+  const HostFunction ring_it = [](void* event) { static_cast<const Event*>(event)->ring(); };
+  return calls_.status(driver_.cuLaunchHostFunc(stream, ring_it, const_cast<Event*>(&notifier)), "cuLaunchHostFunc");
 }
 
 // ---- Work
 
-// Where devices copy from each other directly, the driver wants to be told once.
+// Direct copies between devices must be enabled once per pair. Does nothing for memory of this device or of the host.
 Status CudaDevice::enable_peer_of(const void* memory) {
   unsigned type = 0;
   int other = index_;
@@ -320,7 +323,7 @@ Status CudaDevice::move_segments(Stream stream, const Packing& packing) {
                                                  calls_.name, name_of(packing.tensors), name_of(packing.in_packed)));
   }
   FDL_ENTER(scope);
-  // One tensor is the driver's business, and where there are no kernels, many are.
+  // A single tensor is copied by the driver, and so are many if there are no kernels.
   if (packing.is_copy() && (packing.segments.size() <= 1 || !launches_.load().ok())) {
     FDL_RETURN_IF_ERROR(copy_segments(stream, packing));
   } else {

@@ -1,4 +1,4 @@
-// Driver: every function is looked up once; what is missing is said with what to install.
+// Driver::open() loads the library, looks up every function, and reports a missing one with what to install.
 #include "cuda/driver.h"
 
 #include <dlfcn.h>
@@ -12,7 +12,7 @@
 namespace fdl::cuda {
 namespace {
 
-constexpr int kOldest = 11040;  // what is called here is in all drivers since then
+constexpr int kOldest = 11040;  // the first version with all functions that are used here
 
 Status not_opened(const std::string& library) {
   const char* reason = ::dlerror();
@@ -62,7 +62,7 @@ Result<const Driver*> open_now(const std::string& name) {
   if (handle == nullptr) return not_opened(driver->library);
   FDL_RETURN_IF_ERROR(look_up(handle, *driver));
   FDL_RETURN_IF_ERROR(begin(*driver));
-  return static_cast<const Driver*>(driver.release());  // for as long as the process
+  return static_cast<const Driver*>(driver.release());  // intentionally leaked: lives until the process exits
 }
 
 }  // namespace
@@ -84,7 +84,7 @@ std::string Driver::describe(Outcome outcome) const {
   (void)cuGetErrorName(outcome, &name);
   (void)cuGetErrorString(outcome, &text);
   return fmt::format("{} ({}): {}", name == nullptr ? "an unknown error" : name, outcome,
-                     text == nullptr ? "the driver has no words for it" : text);
+                     text == nullptr ? "no description" : text);
 }
 
 }  // namespace fdl::cuda

@@ -1,4 +1,4 @@
-// Marks: a mark that somebody waits for is not set again; the stream gets another.
+// LastWork reuses the event of a stream unless released memory still waits for it; then the stream gets another.
 #include "cuda/events.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ Result<void*> make_event(Calls& calls) {
   return event;
 }
 
-Status LastWork::place(Entry& entry) {
+Status LastWork::set_event(Entry& entry) {
   if (entry.event == nullptr || entry.event.use_count() > 1) {
     FDL_ASSIGN_OR_RETURN(void* const event, make_event(calls_));
     entry.event = std::make_shared<const OwnDeviceEvent>(calls_, event);
@@ -29,13 +29,13 @@ Status LastWork::place(Entry& entry) {
 Status LastWork::note(void* stream) {
   const MutexLock lock(mutex_);
   for (Entry& entry : entries_) {
-    if (entry.stream == stream && !entry.ended) return place(entry);
+    if (entry.stream == stream && !entry.ended) return set_event(entry);
   }
   std::erase_if(entries_, [](const Entry& entry) { return entry.ended && entry.event->reached(); });
   entries_.push_back({stream, false, nullptr});
-  Status placed = place(entries_.back());
-  if (!placed.ok()) entries_.pop_back();
-  return placed;
+  Status outcome = set_event(entries_.back());
+  if (!outcome.ok()) entries_.pop_back();
+  return outcome;
 }
 
 void LastWork::forget(void* stream) {

@@ -1,4 +1,5 @@
-// Launches: tables are filled here and copied by the driver when it takes them, so nothing of a launch is kept.
+// Launches fills a table on its stack for each launch. The driver copies it during the call, so nothing of a launch is
+// kept.
 #include "cuda/launches.h"
 
 #include <fmt/format.h>
@@ -29,7 +30,7 @@ Status Launches::load_now() {
   module_ = nullptr;
   return Status(
       Code::unsupported,
-      fmt::format("{}: the driver (CUDA {}) takes none of this build's kernels ({}): cuModuleLoadData: {}, and "
+      fmt::format("{}: the driver (CUDA {}) accepts none of this build's kernels ({}): cuModuleLoadData: {}, and "
                   "of those that it compiles itself: {}; update the driver, or build with an older nvcc",
                   calls_.name, version_text(calls_.driver.version), image_.compiler, calls_.driver.describe(first),
                   calls_.driver.describe(second)));

@@ -1,4 +1,4 @@
-// MemoryCache: lists by size; the largest are freed first when too much lies idle.
+// MemoryCache keeps one list of idle blocks per size. The largest blocks are freed first.
 #include "cuda/memory_cache.h"
 
 #include <algorithm>
@@ -16,6 +16,7 @@ bool all_reached(const DeviceEvents& events) {
 std::size_t size_class(std::size_t bytes) {
   constexpr std::size_t kLeast = 4096;
   if (bytes <= kLeast) return kLeast;
+  // A quarter of the power of two below `bytes` is the step between sizes.
   const std::size_t quarter = std::bit_floor(bytes - 1) / 4;
   return (bytes + quarter - 1) / quarter * quarter;
 }

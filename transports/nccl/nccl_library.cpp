@@ -1,4 +1,4 @@
-// NcclLibrary: finds libnccl, asks its version, and looks up what that version has.
+// NcclLibrary finds libnccl, reads its version, and looks up the functions of that version.
 #include "transports/nccl/nccl_library.h"
 
 #include <dlfcn.h>
@@ -18,7 +18,7 @@ struct Found {
   const char* origin = "";
 };
 
-// What dlopen had to say of one attempt, for the error in case that all fail.
+// Attempts collects the errors of dlopen, for the error in case all attempts fail.
 class Attempts {
  public:
   void* open(const std::string& path, int flags = kFlags) {
@@ -35,7 +35,8 @@ class Attempts {
   std::string tried_;
 };
 
-// Python's packages lie side by side: ours in site-packages/farandole, NVIDIA's in site-packages/nvidia/nccl.
+// Python packages are installed side by side: farandole in site-packages/farandole, NVIDIA's in
+// site-packages/nvidia/nccl.
 std::optional<std::string> beside_this_library() {
   Dl_info here{};
   if (::dladdr(reinterpret_cast<void*>(&nccl_version_text), &here) == 0 || here.dli_fname == nullptr) return {};
@@ -75,7 +76,7 @@ std::string file_of(const void* function) {
 
 void* symbol(void* library, const char* name) { return ::dlsym(library, name); }
 
-// The first function that every version has to have and this library lacks; null: none.
+// Fills `functions`. Returns the first function that every version has and this library lacks, or null.
 const char* look_up(void* library, int version, nccl::Functions& functions) {
   const char* missing = nullptr;
 #define ROW(name, since, result, arguments)                                                     \
@@ -119,7 +120,7 @@ Result<std::shared_ptr<const NcclLibrary>> NcclLibrary::open(const std::string& 
       reinterpret_cast<decltype(nccl::Functions::GetVersion)>(symbol(found.library, "ncclGetVersion"));
   if (get_version == nullptr || get_version(&library->version_) != nccl::Outcome::success) {
     return Status(Code::unsupported,
-                  fmt::format("nccl: {} is no NCCL: it does not tell its version", path.empty() ? kSoname : path));
+                  fmt::format("nccl: {} is not NCCL: it does not return its version", path.empty() ? kSoname : path));
   }
   library->file_ = file_of(reinterpret_cast<const void*>(get_version));
   library->origin_ = found.origin;
@@ -128,7 +129,7 @@ Result<std::shared_ptr<const NcclLibrary>> NcclLibrary::open(const std::string& 
                                                  library->file_, nccl_version_text(library->version_)));
   }
   if (const char* missing = look_up(found.library, library->version_, library->functions_)) {
-    return Status(Code::unsupported, fmt::format("nccl: {} (NCCL {}) has no {}; it is damaged or no NCCL of NVIDIA's",
+    return Status(Code::unsupported, fmt::format("nccl: {} (NCCL {}) has no {}; it is damaged or not NVIDIA's NCCL",
                                                  library->file_, nccl_version_text(library->version_), missing));
   }
   library->features_ =

@@ -1,4 +1,4 @@
-// NcclReduction: types, operations and factors.
+// These functions map data types, operations and factors to those of NCCL.
 #include "transports/nccl/nccl_reduction.h"
 
 #include <cmath>
@@ -61,7 +61,7 @@ std::optional<NcclReduction> nccl_reduction(Dtype dtype, Op op, bool determinist
 
 NcclScaling nccl_scaling(Dtype dtype, Op op, double prescale, double postscale) {
   NcclScaling scaling{prescale, 1, postscale};
-  // float16 has so few exponents that dividing first would cost it bits.
+  // float16 has so small a range of exponents that dividing first would lose bits.
   const bool wide = dtype == Dtype::float32 || dtype == Dtype::float64 || dtype == Dtype::bfloat16;
   if (!wide || (op != Op::sum && op != Op::average)) return scaling;
   if (is_power_of_two(prescale)) scaling.inside *= std::exchange(scaling.before, 1);

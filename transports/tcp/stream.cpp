@@ -1,4 +1,4 @@
-// TcpStream: sendmsg and recvmsg over as many slices as are outstanding, a burst at a time.
+// TcpStream calls sendmsg and recvmsg on as many outstanding slices as fit into one burst.
 #include "transports/tcp/stream.h"
 
 #include <sys/socket.h>
@@ -14,29 +14,30 @@ namespace {
 constexpr uint32_t kSlice = 0x4c534446;    // "FDSL"
 constexpr uint32_t kGoodbye = 0x59424446;  // "FDBY"
 constexpr std::size_t kHeaderBytes = sizeof(SliceHeader);
-// One system call moves at most this much, so that both directions and all peers take turns while the bytes are warm.
+// Limit of one system call, so that both directions and all peers take turns while the bytes are still in the cache.
 constexpr std::size_t kBurstBytes = 256_KiB;
 
-// Collects pieces for one call: what is left of header and payload, at most kBurstBytes in all.
+// Collects the segments of one system call: the remaining header and payload bytes, at most kBurstBytes in all.
 struct Gathering {
-  iovec* pieces;
-  std::size_t room;
+  iovec* segments;
+  std::size_t capacity;
   int count = 0;
   std::size_t bytes = 0;
 
-  bool full() const { return static_cast<std::size_t>(count) + 2 > room || bytes >= kBurstBytes; }
+  bool full() const { return static_cast<std::size_t>(count) + 2 > capacity || bytes >= kBurstBytes; }
+  // Adds `size` bytes at `start`, without the first `skip` of them, which were sent before.
   void add(void* start, std::size_t size, std::size_t& skip) {
     const std::size_t skipped = std::min(skip, size);
     skip -= skipped;
     const std::size_t taken = std::min(size - skipped, kBurstBytes - bytes);
     if (taken == 0) return;
-    pieces[count++] = {static_cast<std::byte*>(start) + skipped, taken};
+    segments[count++] = {static_cast<std::byte*>(start) + skipped, taken};
     bytes += taken;
   }
 };
 
 bool would_block(int error_number) {
-  // Without buffer memory the kernel wants to be asked later, like with a full buffer.
+  // When the kernel has no buffer memory, the call is repeated later, as with a full buffer.
   return error_number == EAGAIN || error_number == EWOULDBLOCK || error_number == EINTR || error_number == ENOBUFS ||
          error_number == ENOMEM;
 }
@@ -44,20 +45,20 @@ bool would_block(int error_number) {
 }  // namespace
 
 void TcpStream::post_send(uint32_t tag, uint64_t slice_bytes, ConstBytes part) {
-  FDL_CHECK(has_room_to_send());
+  FDL_CHECK(may_post_send());
   outgoing_[queued_++ % kDepth] = {{tag, kSlice, slice_bytes}, part};
 }
 
 void TcpStream::post_recv(uint32_t tag, uint64_t slice_bytes, Bytes part) {
-  FDL_CHECK(has_room_to_receive());
+  FDL_CHECK(may_post_recv());
   Incoming& slice = incoming_[posted_++ % kDepth];
   slice.tag = tag;
   slice.slice_bytes = slice_bytes;
   slice.bytes = part;
 }
 
-int TcpStream::gather_outgoing(Pieces& pieces) const {
-  Gathering gathering{pieces.data(), pieces.size()};
+int TcpStream::gather_outgoing(Segments& segments) const {
+  Gathering gathering{segments.data(), segments.size()};
   std::size_t skip = front_sent_;
   for (uint64_t position = sent_; position != queued_ && !gathering.full(); ++position) {
     const Outgoing& slice = outgoing_[position % kDepth];
@@ -67,8 +68,8 @@ int TcpStream::gather_outgoing(Pieces& pieces) const {
   return gathering.count;
 }
 
-int TcpStream::gather_incoming(Pieces& pieces) {
-  Gathering gathering{pieces.data(), pieces.size()};
+int TcpStream::gather_incoming(Segments& segments) {
+  Gathering gathering{segments.data(), segments.size()};
   std::size_t skip = front_received_;
   for (uint64_t position = received_; position != posted_ && !gathering.full(); ++position) {
     Incoming& slice = incoming_[position % kDepth];
@@ -79,10 +80,10 @@ int TcpStream::gather_incoming(Pieces& pieces) {
 }
 
 TcpStream::Outcome TcpStream::push() {
-  Pieces pieces;
+  Segments segments;
   msghdr message{};
-  message.msg_iov = pieces.data();
-  message.msg_iovlen = static_cast<std::size_t>(gather_outgoing(pieces));
+  message.msg_iov = segments.data();
+  message.msg_iovlen = static_cast<std::size_t>(gather_outgoing(segments));
   const ssize_t count = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (count < 0) return failed_with(errno);
   count_sent(static_cast<std::size_t>(count));
@@ -102,10 +103,10 @@ void TcpStream::count_sent(std::size_t bytes) {
 }
 
 TcpStream::Outcome TcpStream::pull() {
-  Pieces pieces;
+  Segments segments;
   msghdr message{};
-  message.msg_iov = pieces.data();
-  message.msg_iovlen = static_cast<std::size_t>(gather_incoming(pieces));
+  message.msg_iov = segments.data();
+  message.msg_iovlen = static_cast<std::size_t>(gather_incoming(segments));
   const ssize_t count = ::recvmsg(fd_.get(), &message, MSG_DONTWAIT);
   if (count < 0) return failed_with(errno);
   if (count == 0) return Outcome::closed;
@@ -156,7 +157,8 @@ void TcpStream::leave() {
     [[maybe_unused]] const auto sent = ::send(fd_.get(), &goodbye, sizeof goodbye, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
   ::shutdown(fd_.get(), SHUT_WR);
-  // Closing a socket that has unread data resets the connection, and a reset discards what is still on its way.
+  // Closing a socket with unread data resets the connection, and a reset discards data that is still on its way to the
+  // peer.
   std::array<std::byte, 16_KiB> unread;
   for (int i = 0; i < 64 && ::recv(fd_.get(), unread.data(), unread.size(), MSG_DONTWAIT) > 0; ++i) {
   }

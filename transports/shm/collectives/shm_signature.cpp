@@ -1,4 +1,4 @@
-// Signatures: a running hash, and sentences.
+// sign() hashes the fields of a call into a running signature; the other functions describe calls in words.
 #include "transports/shm/collectives/shm_signature.h"
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ bool has_vector(Collective collective) {
   return collective == Collective::allreduce || collective == Collective::reduce || collective == Collective::broadcast;
 }
 
-// All members know the counts of these.
+// Collectives whose counts are the same on all ranks, so that the signature may include them.
 bool has_blocks(Collective collective) {
   return !has_vector(collective) && collective != Collective::alltoall && collective != Collective::barrier;
 }

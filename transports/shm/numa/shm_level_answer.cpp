@@ -1,4 +1,4 @@
-// ShmLevelAnswer: asks the plans, then puts into words what they were asked.
+// answer_of_levels() runs the plans for a hypothetical collective and describes their decision in words.
 #include "transports/shm/numa/shm_level_answer.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ std::string ranks_words(const ShmNodes& nodes, int node) {
   return (nodes.ranks_on(node) == 1 ? "rank " : "ranks ") + nodes.ranks_text(node);
 }
 
-// Why the plan refused: the first of its conditions that does not hold.
+// The reason why the plan stays flat: the first of its conditions that does not hold.
 std::string why_flat(std::span<const int> node_of_rank, const ShmNodes& nodes, const ShmPlan& flat, bool is_wanted) {
   const auto unbound = std::ranges::find_if(node_of_rank, [](int node) { return node < 0; });
   if (!is_wanted) return "FARANDOLE_NUMA_LEVELS is 0";
@@ -34,10 +34,10 @@ std::string why_flat(std::span<const int> node_of_rank, const ShmNodes& nodes, c
     return "sums are folded in rank order, and the ranks of a node are not neighbours; bind 0 to k to the first node";
   }
   if (flat.small() || flat.total_bytes() < ShmLevelPlan::kLeastBytes) {
-    return fmt::format("below {} KiB one round is over sooner than one from node to node",
+    return fmt::format("below {} KiB one round takes less time than going from node to node",
                        ShmLevelPlan::kLeastBytes / 1_KiB);
   }
-  return "a step of so many ranks has no room in shared memory; more FARANDOLE_SHM_BYTES gives it some";
+  return "a step of so many ranks does not fit into shared memory; raise FARANDOLE_SHM_BYTES";
 }
 
 std::vector<std::string> stages_of_fold(const ShmNodes& nodes, const ShmLevelPlan& plan, Collective collective) {
@@ -53,8 +53,8 @@ std::vector<std::string> stages_of_fold(const ShmNodes& nodes, const ShmLevelPla
     }
     stages.push_back("every rank reads the result from its own node");
   } else {
-    const char* who = collective == Collective::reduce ? "the root reads the result" : "every rank reads its part";
-    stages.push_back(fmt::format("{} from node {}", who, nodes.count() - 1));
+    const char* readers = collective == Collective::reduce ? "the root reads the result" : "every rank reads its part";
+    stages.push_back(fmt::format("{} from node {}", readers, nodes.count() - 1));
   }
   stages.push_back(fmt::format("in {} steps that overlap", plan.steps()));
   return stages;

@@ -1,4 +1,4 @@
-// ShmNodes: ranks by node.
+// ShmNodes numbers the nodes by their lowest rank and groups the ranks by node.
 #include "transports/shm/numa/shm_nodes.h"
 
 #include <fmt/format.h>
@@ -8,6 +8,7 @@
 namespace fdl {
 namespace {
 
+// Whether the ranks are consecutive.
 bool are_neighbours(RankMask ranks) {
   const RankMask from_zero = ranks >> first_of(ranks);
   return (from_zero & (from_zero + 1)) == 0;
