@@ -34,6 +34,7 @@ Code code_of(Outcome outcome) {
   }
 }
 
+// What the user can do about an outcome, as the end of the error text.
 std::string_view advice(Outcome outcome) {
   switch (outcome) {
     case kOutOfMemory:

@@ -62,6 +62,7 @@ class CudaDevice final : public Device {
   CudaDevice(const Driver& driver, int index, int count, std::string name)
       : driver_(driver), index_(index), count_(count), calls_(driver, std::move(name)) {}
 
+  // Retains the primary context. Call once, before anything else.
   Status begin();
 
   std::string_view name() const override { return calls_.name; }
@@ -109,16 +110,21 @@ class CudaDevice final : public Device {
                 std::size_t count, double factor) override;
 
  private:
+  // Allocates from a cache. Out of memory, the error has the free and total bytes of the device.
   Result<void*> take(MemoryCache& cache, std::size_t bytes, std::string_view call);
+  // Returns memory to a cache, which reuses it after all work queued so far.
   void give(MemoryCache& cache, void* memory);
+  // Copies without noting the work in last_work_.
   Status copy_within(Stream stream, void* target, const void* source, std::size_t bytes);
   Status enable_peer_of(const void* memory);
   Status move_segments(Stream stream, const Packing& packing);
+  // Packs or unpacks by one driver call for each segment.
   Status copy_segments(Stream stream, const Packing& packing);
   // Must end every function that queues work on memory, so that released memory waits for that work.
   Status queued(Stream stream) { return last_work_.note(stream); }
 
   const Driver& driver_;
+  // Number of this device, and of all devices that the process sees.
   const int index_, count_;
   Calls calls_;
   DeviceNumber number_ = -1;
@@ -192,6 +198,7 @@ void CudaDevice::release_after(Stream stream, void* memory) {
 
 Result<Stream> CudaDevice::make_stream() {
   FDL_ENTER(scope);
+  // The highest priority, so that communication is not queued behind the computation that overlaps with it.
   int least = 0, greatest = 0;
   FDL_RETURN_IF_ERROR(
       calls_.status(driver_.cuCtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange"));
@@ -263,6 +270,7 @@ Status CudaDevice::enable_peer_of(const void* memory) {
       driver_.cuPointerGetAttribute(&other, kPointerDeviceOrdinal, pointer(memory)) != kSuccess || other == number_) {
     return ok_status();
   }
+  // Only the first caller enables access. Copies work without it, too, only more slowly.
   const uint64_t bit = uint64_t{1} << (other & 63);
   if (peers_.fetch_or(bit) & bit) return ok_status();
   int can = 0;
@@ -300,6 +308,7 @@ Status CudaDevice::fill_zero(Stream stream, void* target, std::size_t bytes) {
 Status CudaDevice::copy_segments(Stream stream, const Packing& packing) {
   const std::size_t size = size_of(packing.tensors);
   for (const DeviceSegment& segment : packing.segments) {
+    // Unpacking skips missing tensors; packing fills their place with zeros.
     if (segment.count == 0 || (packing.unpacks && segment.tensor == nullptr)) continue;
     void* const packed = packing.packed + segment.first * size;
     const std::size_t bytes = segment.count * size;
@@ -344,6 +353,7 @@ Status CudaDevice::reduce(Stream stream, Dtype dtype, Op op, void* target, std::
                                                  name_of(op), sources.size(), kMostSources));
   }
   if (count == 0) return ok_status();
+  // A single unscaled source is a copy; scaling does not change bools.
   if (sources.size() == 1 && (factor == 1.0 || kind_of(dtype) == DtypeKind::logical)) {
     return copy(stream, target, sources[0], count * size_of(dtype));
   }
@@ -385,6 +395,7 @@ Result<int> count_cuda_devices(const Config& config) {
 Result<std::shared_ptr<Device>> open_cuda_device(int index, const Config& config) {
   FDL_ASSIGN_OR_RETURN(const Driver* const driver, Driver::open(config.cuda_library));
   static Mutex mutex;
+  // Intentionally leaked. The entries are weak, so a device ends with its last user and can be opened again.
   static auto* const opened = new std::map<std::pair<const Driver*, int>, std::weak_ptr<Device>>;
   const MutexLock lock(mutex);
   std::weak_ptr<Device>& known = (*opened)[{driver, index}];

@@ -8,6 +8,7 @@
 namespace fdl::cuda {
 
 using Outcome = int;  // CUresult: the result of a call
+// Contexts, modules and functions are opaque handles of the driver.
 using DeviceNumber = int;
 using Pointer = unsigned long long;
 using Context = struct ContextOfDriver*;
@@ -64,6 +65,7 @@ inline constexpr unsigned kMemoryDevice = 2;
 inline constexpr int kAttributeComputeMajor = 75;
 inline constexpr int kAttributeComputeMinor = 76;
 
+// CUuuid.
 struct Uuid {
   unsigned char bytes[16];
 };

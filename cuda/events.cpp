@@ -10,6 +10,7 @@ OwnDeviceEvent::~OwnDeviceEvent() {
   (void)calls_.driver.cuEventDestroy_v2(event_);
 }
 
+// Every outcome but "not ready" counts as reached, since after an error no further work runs.
 bool OwnDeviceEvent::reached() const { return calls_.driver.cuEventQuery(event_) != kNotReady; }
 
 Result<void*> make_event(Calls& calls) {
@@ -19,6 +20,7 @@ Result<void*> make_event(Calls& calls) {
 }
 
 Status LastWork::set_event(Entry& entry) {
+  // An event that released memory waits for must not be set again: it would then wait for later work as well.
   if (entry.event == nullptr || entry.event.use_count() > 1) {
     FDL_ASSIGN_OR_RETURN(void* const event, make_event(calls_));
     entry.event = std::make_shared<const OwnDeviceEvent>(calls_, event);
@@ -31,8 +33,10 @@ Status LastWork::note(void* stream) {
   for (Entry& entry : entries_) {
     if (entry.stream == stream && !entry.ended) return set_event(entry);
   }
+  // Entries of destroyed streams stay until their last work has run.
   std::erase_if(entries_, [](const Entry& entry) { return entry.ended && entry.event->reached(); });
   entries_.push_back({stream, false, nullptr});
+  // An entry without an event must not stay: the other functions rely on it.
   Status outcome = set_event(entries_.back());
   if (!outcome.ok()) entries_.pop_back();
   return outcome;

@@ -22,6 +22,7 @@ Status Launches::load() {
 }
 
 Status Launches::load_now() {
+  // Machine code needs no compilation at load time, so it is tried first.
   Outcome first = kNoBinaryForGpu;
   if (!image_.machine_code.empty()) first = calls_.driver.cuModuleLoadData(&module_, image_.machine_code.data());
   if (first == kSuccess) return look_up();
@@ -49,6 +50,7 @@ Status Launches::look_up() {
 #define ROW(name, body, at_once) FDL_RETURN_IF_ERROR(find(#name, &packers_[k_##name]));
   FDL_PACK_KERNELS(ROW)
 #undef ROW
+// One kernel for each data type.
 #define ROW(name, type, kind) \
   FDL_RETURN_IF_ERROR(find("fdl_reduce_" #name, &reducers_[static_cast<std::size_t>(Dtype::name)]));
   FDL_DTYPES(ROW)
@@ -57,6 +59,7 @@ Status Launches::look_up() {
 }
 
 Status Launches::launch(Function function, std::string_view name, uint64_t blocks, Stream stream, const void* table) {
+  // The limit of CUDA for the x dimension of a grid.
   if (blocks > INT32_MAX) {
     return Status(Code::unsupported,
                   fmt::format("{}: {} of so many elements at once; do it in parts", calls_.name, name));
@@ -69,6 +72,7 @@ Status Launches::launch(Function function, std::string_view name, uint64_t block
 
 Status Launches::pack(Stream stream, const Packing& packing) {
   FDL_RETURN_IF_ERROR(load());
+  // Each kind of packing has its kernel; float64 on either side needs the conversion through float64.
   PackKernel kernel = k_fdl_cast_segments;
   if (packing.is_copy()) {
     kernel = k_fdl_copy_segments;
@@ -85,6 +89,7 @@ Status Launches::pack(Stream stream, const Packing& packing) {
 Status Launches::reduce(Stream stream, Dtype dtype, Op op, void* target, std::span<const void* const> sources,
                         std::size_t count, double factor) {
   FDL_RETURN_IF_ERROR(load());
+  // The table is 4 KiB of parameters. Only the entries that are used are set.
   ReduceTable table;
   table.target = static_cast<std::byte*>(target);
   table.count = count;

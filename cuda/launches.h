@@ -28,6 +28,7 @@ class Launches {
                 std::size_t count, double factor);
 
  private:
+  // An index for each row of FDL_PACK_KERNELS.
   enum PackKernel {
 #define ROW(name, body, at_once) k_##name,
     FDL_PACK_KERNELS(ROW)
@@ -44,6 +45,7 @@ class Launches {
   Calls& calls_;
   const KernelImage& image_;
   Mutex mutex_;
+  // Once set, module_ and the functions are constant and need no lock.
   std::atomic<bool> loaded_{false};
   bool tried_ FDL_GUARDED_BY(mutex_) = false;
   Status outcome_ FDL_GUARDED_BY(mutex_);

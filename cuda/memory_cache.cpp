@@ -27,6 +27,7 @@ MemoryCache::~MemoryCache() {
   }
 }
 
+// Takes an idle block of exactly this size class whose events are reached, or null.
 void* MemoryCache::take_idle(std::size_t size) {
   const auto list = idle_.find(size);
   if (list == idle_.end()) return nullptr;
@@ -46,6 +47,7 @@ Outcome MemoryCache::take(std::size_t bytes, void** memory) {
   *memory = take_idle(size);
   if (*memory == nullptr) {
     Outcome outcome = allocate_(size, memory);
+    // Idle blocks of other sizes may hold the memory that is missing.
     if (outcome == kOutOfMemory && idle_bytes_ > 0) {
       trim(0);
       outcome = allocate_(size, memory);
@@ -70,6 +72,7 @@ void MemoryCache::trim(std::size_t most_bytes) {
   for (auto list = idle_.rbegin(); list != idle_.rend() && idle_bytes_ > most_bytes; ++list) {
     auto& blocks = list->second;
     for (std::size_t i = blocks.size(); i-- > 0 && idle_bytes_ > most_bytes;) {
+      // Blocks in use stay: freeing them would block until the device is idle.
       if (!all_reached(blocks[i].until)) continue;
       free_(blocks[i].memory);
       idle_bytes_ -= list->first;

@@ -2,6 +2,7 @@
 #include "cuda/kernels/kernel_image.h"
 
 #ifdef FDL_KERNELS
+// .incbin embeds the files without an intermediate source file. The extra byte gives each symbol a distinct address.
 asm(".pushsection .rodata\n"
     ".balign 64\n"
     "fdl_kernels_machine_code:\n"

@@ -58,6 +58,7 @@ FDL_BOTH uint32_t head_of(uintptr_t from, unsigned from_size, uintptr_t to, unsi
   return before_next(large + head * large_size, large_unit) == 0 ? head : kNever;
 }
 
+// The number of tiles of a segment. A segment that is no longer than its head is one tile.
 FDL_BOTH uint32_t tiles_of(uint32_t count, uint32_t head, uint32_t tile_elements) {
   if (head == kNever) head = 0;
   if (count <= head) return 1;
@@ -67,6 +68,7 @@ FDL_BOTH uint32_t tiles_of(uint32_t count, uint32_t head, uint32_t tile_elements
 
 // The segment of a tile: the last one whose first tile is not behind the tile.
 FDL_BOTH uint32_t segment_of(const PackTable& table, uint32_t tile) {
+  // Bisection: the invariant is first_tile[low] <= tile, and high is behind the segment.
   uint32_t low = 0;
   uint32_t high = table.segment_count;
   while (high - low > 1) {
@@ -102,6 +104,7 @@ FDL_BOTH Tile tile_of(uint32_t tile_in_segment, uint32_t count, uint32_t head, u
 
 template <unsigned kUnit>
 FDL_BOTH void copy_units(const std::byte* from, std::byte* to, uint32_t count, unsigned thread) {
+  // Several loads are issued before the first store, so that their latencies overlap.
   constexpr unsigned kAtOnce = 4;
   uint32_t i = thread;
   for (; count > (kAtOnce - 1) * kThreads && i < count - (kAtOnce - 1) * kThreads; i += kAtOnce * kThreads) {
@@ -121,6 +124,7 @@ FDL_BOTH void copy_units(const std::byte* from, std::byte* to, uint32_t count, u
   }
 }
 
+// Fills the place of a missing tensor.
 template <unsigned kUnit>
 FDL_BOTH void zero_units(std::byte* to, uint32_t count, unsigned thread) {
   for (uint32_t i = thread; i < count; i += kThreads) {
@@ -151,17 +155,20 @@ struct Sides {
   const std::byte* from;
   std::byte* to;
 };
+// The addresses of a segment on both sides, in the direction of the move.
 FDL_BOTH Sides sides_of(const PackTable& table, uint32_t segment, unsigned packed_size) {
   std::byte* const packed = table.packed + static_cast<std::size_t>(table.first[segment]) * packed_size;
   if (table.unpacks) return {packed, table.tensor[segment]};
   return {table.tensor[segment], packed};
 }
 
+// Bytes before the first that is aligned to the common unit on both sides.
 FDL_BOTH uint32_t copy_head(uintptr_t from, uintptr_t to) {
   const unsigned unit = common_unit(from, to);
   return before_next(to, unit);
 }
 
+// The body of the copying kernel: the share of one thread.
 FDL_BOTH void copy_tile(const PackTable& table, uint32_t block, unsigned thread) {
   const uint32_t segment = segment_of(table, block);
   const Sides sides = sides_of(table, segment, 1);
@@ -269,6 +276,7 @@ struct CastReals {
   }
 };
 
+// Multiplies integers by a factor. Both sides have the same type.
 struct ScaleIntegers {
   template <class T, int kCount>
   FDL_BOTH static void scale(const std::byte* from, std::byte* to, double factor) {
@@ -301,6 +309,7 @@ struct ScaleIntegers {
   }
 };
 
+// Elements before the first whole vector of a conversion.
 FDL_BOTH uint32_t change_head(const PackTable& table, const Sides& sides) {
   const auto tensor_size = static_cast<unsigned>(size_of(table.tensors));
   const auto packed_size = static_cast<unsigned>(size_of(table.in_packed));
@@ -308,6 +317,7 @@ FDL_BOTH uint32_t change_head(const PackTable& table, const Sides& sides) {
                  reinterpret_cast<uintptr_t>(sides.to), table.unpacks ? tensor_size : packed_size, kVectorElements);
 }
 
+// The body of the converting kernels: the share of one thread. `Change` is CastReals or ScaleIntegers.
 template <class Change>
 FDL_BOTH void change_tile(const PackTable& table, uint32_t block, unsigned thread) {
   const Dtype from_dtype = table.unpacks ? table.in_packed : table.tensors;

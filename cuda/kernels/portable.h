@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 
+// FDL_BOTH marks functions for host and device. The unroll macros control loops on the device only.
 #ifdef __CUDACC__
 #define FDL_BOTH __host__ __device__ __forceinline__
 #define FDL_UNROLL _Pragma("unroll")
@@ -117,6 +118,7 @@ struct Elements {
     }
   }
 
+  // Element i. `i` must be a constant after unrolling, so that the words stay in registers.
   FDL_BOTH T get(int i) const {
     if constexpr (sizeof(T) == 8) {
       return bits_as<T>(static_cast<uint64_t>(words[2 * i]) | static_cast<uint64_t>(words[2 * i + 1]) << 32);

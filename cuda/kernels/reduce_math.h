@@ -14,6 +14,7 @@ inline constexpr unsigned kMostSources =
     480;  // of a launch: as many pointers as fit into a kernel's 4 KiB of parameters
 inline constexpr unsigned kVectorsPerThread = 2;  // of each source, loaded at once
 
+// The parameters of a reduction kernel.
 struct ReduceTable {
   std::byte* target;
   uint64_t count;
@@ -60,6 +61,7 @@ struct BoolElement {
   FDL_BOTH static Memory finish(Value value, bool, Factor) { return value ? 1 : 0; }
 };
 
+// The element type traits of a Dtype.
 template <Dtype kDtype>
 FDL_BOTH auto element_of() {
   if constexpr (kDtype == Dtype::bool_) {
@@ -80,6 +82,7 @@ using ElementOf = decltype(element_of<kDtype>());
 
 // ---- Operations. Integers wrap around, so sums and products are computed unsigned. NaN in either operand gives NaN.
 
+// One operation on two values. bool operations are bitwise ones, because the values are 0 or 1.
 template <Op kOp, class T>
 FDL_BOTH T applied(T a, T b) {
   if constexpr (kOp == Op::min) {
@@ -147,6 +150,7 @@ FDL_BOTH ReducePlan reduce_plan(const ReduceTable& table, unsigned vector) {
   return {table.head, vectors, table.count - vectors * vector};
 }
 
+// Blocks of a launch: as many as the larger of vectors and single elements need.
 FDL_BOTH uint64_t reduce_blocks(const ReducePlan& plan) {
   constexpr uint64_t kOfBlock = kThreads * kVectorsPerThread;
   const uint64_t most = plan.vectors > plan.singles ? plan.vectors : plan.singles;
@@ -198,6 +202,7 @@ template <Dtype kDtype>
 FDL_BOTH void reduce_part(const ReduceTable& table, uint32_t block, unsigned thread) {
   constexpr int kVector = 16 / sizeof(typename ElementOf<kDtype>::Memory);
   const ReducePlan plan = reduce_plan(table, kVector);
+  // Threads of a block take adjacent vectors, so that their accesses coalesce.
   const uint64_t first = static_cast<uint64_t>(block) * (kThreads * kVectorsPerThread) + thread;
   const uint64_t last = first + (kVectorsPerThread - 1) * kThreads;
   if (last < plan.vectors) {

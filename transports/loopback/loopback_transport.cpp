@@ -68,6 +68,7 @@ class LoopbackGroup {
     return group;
   }
 
+  // Blocks until all members have joined or the deadline passes.
   Status join(const Membership& membership) {
     MutexLock lock(mutex_);
     const auto me = static_cast<std::size_t>(membership.rank);
@@ -87,6 +88,7 @@ class LoopbackGroup {
     return Status(Code::timeout, fmt::format("loopback: {} did not join '{}' in time", missing, membership.id));
   }
 
+  // Pairs are stored as a triangle: those of rank 1, then those of rank 2 with lower ranks, and so on.
   Pair& pair(int a, int b) {
     return *pairs_[static_cast<std::size_t>(std::max(a, b) * (std::max(a, b) - 1) / 2 + std::min(a, b))];
   }
@@ -109,6 +111,7 @@ Result<std::shared_ptr<LoopbackGroup>> find_group(const Membership& membership) 
   static Mutex mutex;
   static std::map<std::string, std::weak_ptr<LoopbackGroup>> groups;
   MutexLock lock(mutex);
+  // Groups whose members have all left are forgotten, so that an id can be used again.
   std::erase_if(groups, [](const auto& entry) { return entry.second.expired(); });
   if (auto known = groups[membership.id].lock()) return known;
   FDL_ASSIGN_OR_RETURN(auto made, LoopbackGroup::make(membership.size()));
@@ -155,6 +158,7 @@ class LoopbackTransport final : public Transport {
   }
 
   bool progress() override {
+    // Anything announced since the last call counts as progress.
     const uint64_t now = doorbell_.changes.load();
     return std::exchange(seen_, now) != now;
   }
@@ -192,8 +196,10 @@ class LoopbackTransport final : public Transport {
 
  private:
   int size() const { return static_cast<int>(members_.size()); }
+  // Index of this rank in the arrays of a Pair.
   int my_side(int peer) const { return rank_ < peer ? 0 : 1; }
 
+  // Records a slice, and copies it if the other side has posted its part. Empty: the queue is full or the peer is lost.
   std::optional<Ticket> post(Channel channel, bool outgoing, Slice slice) {
     Pair& pair = group_->pair(rank_, channel.peer);
     MutexLock lock(pair.mutex);
@@ -209,6 +215,7 @@ class LoopbackTransport final : public Transport {
                   position};
   }
 
+  // Copies slice `position`, or records a mismatch, and notifies both sides. Call with the mutex of the pair held.
   void match(Pair& pair, Stream& stream, uint64_t position, int peer, bool outgoing) {
     const Slice& source = stream.sends[position % kDepth];
     const Slice& target = stream.recvs[position % kDepth];

@@ -50,6 +50,7 @@ NcclCollectives::~NcclCollectives() {
   if (scratch_event_ != nullptr) device_.end_event(scratch_event_);
 }
 
+// The answer depends on the spec alone, so it is the same on all ranks.
 bool NcclCollectives::can(const CollectiveSpec& spec) const {
   if (spec.device == nullptr || (spec.algorithm != "auto" && spec.algorithm != "nccl")) return false;
   const bool reduces = spec.collective == Collective::allreduce || spec.collective == Collective::reduce ||
@@ -161,12 +162,14 @@ NcclCollectives::Scratch& NcclCollectives::scratch_of(Stream stream) {
 }
 
 Status NcclCollectives::grow(Scratch& scratch, std::size_t bytes) {
+  // Doubling keeps the number of reallocations small.
   auto memory = device_.allocate(std::max(bytes, 2 * scratch.bytes));
   if (!memory.ok()) memory = device_.allocate(bytes);
   if (!memory.ok()) {
     return memory.status().while_doing(
         fmt::format("allocating {} bytes of scratch memory for a collective by nccl", bytes));
   }
+  // Captured graphs use the old address, so it is kept; otherwise the device releases it after the queued work.
   if (captured_ && scratch.memory != nullptr) {
     outgrown_.push_back(scratch.memory);
   } else if (scratch.memory != nullptr) {
@@ -187,6 +190,7 @@ Status NcclCollectives::run_steps() {
   return run_group(std::span(steps_).subspan(first, next_ - first));
 }
 
+// Runs a step of our own kernels on the caller's stream.
 Status NcclCollectives::run(const NcclStep& step) {
   if (step.kind == Kind::copy) return device_.copy(stream_, step.target, step.source, step.count);
   sources_.assign(1, step.source);
@@ -221,10 +225,12 @@ Result<nccl::RedOp> NcclCollectives::operation_of(const NcclStep& step) {
     if (known.type == step.type && known.factor == step.factor) return known.op;
   }
   const auto& functions = communicator_->functions();
+  // The oldest operation is replaced.
   if (factors_.size() == kFactors) {
     functions.RedOpDestroy(factors_.front().op, communicator_->get());
     factors_.erase(factors_.begin());
   }
+  // NCCL reads the factor in the element type: float64, bfloat16 or float32.
   float single = static_cast<float>(step.factor);
   double wide = step.factor;
   uint16_t half = float_to_bfloat16(single);
@@ -363,6 +369,7 @@ Status NcclCollectives::watch_messages(Stream stream) {
 
 // Checks the work in flight. True if that ended the communicator.
 bool NcclCollectives::look_after() {
+  // If the device has failed, its error ends the communicator.
   const auto through = device_.reached(event_);
   Status status = through.status();
   if (!status.ok()) status = status.while_doing(fmt::format("running {}", phase()));
@@ -402,6 +409,7 @@ void NcclCollectives::fail(const Status& why) {
 void NcclCollectives::wake_after_ns(int64_t delay) {
   armed_ = delay > 0;
   if (!armed_) delay = 0;
+  // A zero time disarms the timer.
   const itimerspec moment{.it_interval = {}, .it_value = {delay / 1'000'000'000, delay % 1'000'000'000}};
   ::timerfd_settime(timer_.get(), 0, &moment, nullptr);
 }

@@ -14,6 +14,7 @@ namespace {
 using nccl::Outcome;
 
 constexpr std::size_t kNamed = 4;  // most members that an error lists
+// The interval of polling while finalizing.
 constexpr auto kFinalizePoll = std::chrono::microseconds(200);
 
 }  // namespace
@@ -40,6 +41,7 @@ Status NcclCommunicator::join(const DeviceLibrary::Id& id, Device& device) {
   static_assert(sizeof unique == sizeof id);
   std::memcpy(&unique, id.data(), sizeof unique);
   nccl::ConfigOf218 config;
+  // Nonblocking: a peer that never joins must not block this thread; ready() checks the deadline.
   config.blocking = 0;
   FDL_RETURN_IF_ERROR(device.enter());
   const Outcome outcome = functions().CommInitRankConfig(&joined_, size(), unique, rank_, &config);
@@ -55,6 +57,7 @@ std::string NcclCommunicator::name_of(int rank) const {
   return fmt::format("rank {} ({})", member.world_rank, member.host_name);
 }
 
+// The peers of the current work, for errors.
 std::string NcclCommunicator::others() const {
   std::vector<int> all = peers_;
   for (int r = 0; peers_.empty() && r < size(); ++r) {
@@ -77,6 +80,7 @@ Status NcclCommunicator::fail(Outcome outcome, std::string_view what) {
   return status_;
 }
 
+// Polls NCCL. Loops only while stages end, so that a finished join goes on to the split at once.
 Result<bool> NcclCommunicator::ready() {
   while (status_.ok() && stage_ != Stage::idle) {
     Outcome state = Outcome::success;
@@ -100,10 +104,12 @@ Result<bool> NcclCommunicator::ready() {
   return true;
 }
 
+// In direct mode joining is followed by splitting; every other stage is followed by idle.
 Status NcclCommunicator::advance() {
   if (stage_ == Stage::joining && options_.calls == NcclCalls::direct) {
     nccl::ConfigOf218 config;
     config.blocking = 1;
+    // The split-off communicator shares the resources of its parent.
     config.split_share = 1;
     stage_ = Stage::splitting;
     comm_ = nullptr;
@@ -160,12 +166,14 @@ void NcclCommunicator::stop(const Status& why) {
   if (!revoked_) abort();
 }
 
+// Aborts the split-off communicator before its parent.
 void NcclCommunicator::abort() {
   if (comm_ != nullptr && comm_ != joined_) functions().CommAbort(comm_);
   if (joined_ != nullptr) functions().CommAbort(joined_);
   comm_ = joined_ = nullptr;
 }
 
+// Finalizes with all peers. False if they do not take part within the timeout.
 bool NcclCommunicator::finalized(nccl::Comm comm) {
   const Deadline timeout = Deadline::after_seconds(options_.timeout_s);
   Outcome state = functions().CommFinalize(comm);

@@ -23,6 +23,7 @@ std::string name_of(const Member& member) {
 
 Status refuse(std::string text) { return Status(Code::unsupported, "nccl: " + std::move(text)); }
 
+// The remedy depends on whether this version allows several ranks on one GPU.
 Status same_device_error(const DeviceFacts& facts, const Member& first, const Member& second) {
   const std::string ranks = fmt::format("{} and {} are on the same GPU", name_of(first), name_of(second));
   if (facts.version < kSharesDevices) {
@@ -60,6 +61,7 @@ class NcclDeviceLibrary final : public DeviceLibrary {
                                                  library_->words_for(outcome, nullptr)));
     }
     Id id;
+    // Id has the size of ncclUniqueId.
     std::memcpy(id.data(), &unique, sizeof unique);
     return id;
   }
@@ -79,6 +81,7 @@ class NcclDeviceLibrary final : public DeviceLibrary {
   Work look_at_work(Collectives& joined) override { return ours(joined).look(); }
 
   Result<void*> allocate(Device& device, std::size_t bytes) override {
+    // NCCL's allocation can be registered as a window; without that feature ordinary device memory does.
     if (!library_->features().own_memory) return device.allocate(bytes);
     void* memory = nullptr;
     FDL_RETURN_IF_ERROR(device.enter());
@@ -117,6 +120,8 @@ class NcclDeviceLibrary final : public DeviceLibrary {
 Status nccl_result(std::span<const DeviceFacts> ranks, std::span<const Member> members) {
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     if (ranks[r].kind != kCuda) return refuse(name_of(members[r]) + " has no CUDA device; NCCL supports no others");
+    // The first rank with a problem is named. All ranks check the same facts in the same order, so all get the same
+    // text.
     if (ranks[r].version == 0) {
       return refuse(fmt::format("{} has no NCCL that it may use; `farandole config` on its host prints why",
                                 name_of(members[r])));

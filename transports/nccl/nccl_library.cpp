@@ -41,6 +41,7 @@ std::optional<std::string> beside_this_library() {
   Dl_info here{};
   if (::dladdr(reinterpret_cast<void*>(&nccl_version_text), &here) == 0 || here.dli_fname == nullptr) return {};
   std::error_code ignored;
+  // Searches beside each of the five folders above this library.
   std::filesystem::path folder = std::filesystem::weakly_canonical(here.dli_fname, ignored).parent_path();
   for (int up = 0; up < 5 && folder.has_relative_path(); ++up, folder = folder.parent_path()) {
     const auto candidate = folder / "nvidia/nccl/lib" / kSoname;
@@ -49,12 +50,14 @@ std::optional<std::string> beside_this_library() {
   return {};
 }
 
+// The order is documented at NcclLibrary::open().
 Result<Found> find(const std::string& path) {
   Attempts attempts;
   if (!path.empty()) {
     if (void* library = attempts.open(path)) return Found{library, "as nccl_library says"};
     return Status(Code::unsupported, fmt::format("nccl: cannot open what nccl_library names ({})", attempts.tried()));
   }
+  // A loaded NCCL is preferred, so that the process does not get a second one.
   if (void* library = ::dlopen(kSoname, kFlags | RTLD_NOLOAD)) return Found{library, "already in this process"};
   if (const auto packaged = beside_this_library()) {
     if (void* library = attempts.open(*packaged)) return Found{library, "Python's nvidia-nccl"};
@@ -69,6 +72,7 @@ Result<Found> find(const std::string& path) {
                   kSoname, attempts.tried()));
 }
 
+// The path of the library that contains a function.
 std::string file_of(const void* function) {
   Dl_info info{};
   return ::dladdr(function, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "?";
@@ -79,6 +83,7 @@ void* symbol(void* library, const char* name) { return ::dlsym(library, name); }
 // Fills `functions`. Returns the first function that every version has and this library lacks, or null.
 const char* look_up(void* library, int version, nccl::Functions& functions) {
   const char* missing = nullptr;
+// Only functions that every version has are required; the others stay null.
 #define ROW(name, since, result, arguments)                                                     \
   if (version >= since) {                                                                       \
     functions.name = reinterpret_cast<decltype(functions.name)>(symbol(library, "nccl" #name)); \
@@ -92,6 +97,7 @@ const char* look_up(void* library, int version, nccl::Functions& functions) {
 }  // namespace
 
 std::string nccl_version_text(int version) {
+  // Versions before 2.9 were numbered with fewer digits.
   if (version < 10000) return fmt::format("{}.{}.{}", version / 1000, version / 100 % 10, version % 100);
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }

@@ -17,12 +17,14 @@ bool folds_everywhere(const CollectiveSpec& spec, int size) {
   return spec.count * size_of(spec.dtype) * static_cast<std::size_t>(size) <= kFoldEverywhereBytes;
 }
 
+// Writes the steps of one collective for this rank. All ranks choose the same path from the same facts.
 class Planner : NcclSteps {
  public:
   Planner(const CollectiveSpec& spec, Buffers buffers, const NcclPlace& place, Bytes scratch,
           std::vector<NcclStep>& steps)
       : NcclSteps(spec, buffers, place, scratch, steps),
         reduction_(nccl_reduction(spec.dtype, spec.reduction.op, spec.deterministic)),
+        // Owners fold with the CPU's rounding, so they scale before and after.
         scaling_(reduction_ ? nccl_scaling(spec.dtype, spec.reduction.op, spec.prescale, spec.postscale)
                             : NcclScaling{spec.prescale, 1, spec.postscale}) {}
 
@@ -257,6 +259,7 @@ class Planner : NcclSteps {
       copy(input_, copied, total());
       source = copied;
     }
+    // count promises equal counts on all ranks, which NCCL's single call requires.
     if (spec_.count != 0 && alltoall_) {
       add(Kind::all_to_all, source, output_, bytes(spec_.count));
       return;
@@ -269,6 +272,7 @@ class Planner : NcclSteps {
     group_from(first);
   }
 
+  // A sum of one byte ends on no rank before all have begun it.
   void barrier() {
     std::byte* byte = take(1);
     add(Kind::all_reduce, byte, byte, 1);

@@ -7,6 +7,7 @@
 namespace fdl {
 namespace {
 
+// Empty: NCCL lacks the type, or reduces it with other results than the CPU.
 std::optional<nccl::Type> type_of(Dtype dtype) {
   switch (dtype) {
     case Dtype::uint8:
@@ -36,6 +37,7 @@ std::optional<nccl::Type> type_of(Dtype dtype) {
 
 bool is_power_of_two(double factor) {
   int exponent = 0;
+  // A negative or zero factor is no power of two here, and extreme exponents could overflow.
   return std::frexp(factor, &exponent) == 0.5 && exponent > -100 && exponent < 100;
 }
 
@@ -52,6 +54,7 @@ std::optional<NcclReduction> nccl_reduction(Dtype dtype, Op op, bool determinist
       return NcclReduction{*type, nccl::RedOp::product};
     case Op::min:
     case Op::max:
+      // NCCL ignores NaN in minima and maxima of reals.
       if (kind_of(dtype) != DtypeKind::integer) return {};
       return NcclReduction{*type, op == Op::min ? nccl::RedOp::min : nccl::RedOp::max};
     default:

@@ -42,6 +42,7 @@ ShmDirect::ShmDirect(const ShmLayout& layout, std::shared_ptr<HostMemory> memory
 
 // ---- Agreement
 
+// The place of a buffer: 0 if no other rank needs it, kNowhere if it is not in the shared memory.
 uint64_t ShmDirect::place_if(bool needed, const void* memory, std::size_t bytes) const {
   if (!needed || bytes == 0) return 0;
   return memory_->place_of(memory, bytes).value_or(kNowhere);
@@ -55,6 +56,7 @@ bool ShmDirect::announce(const CollectiveSpec& spec, Buffers buffers, const ShmP
   operation_ = operation;
   const bool root = rank_ == plan.root();
   const auto own = static_cast<std::ptrdiff_t>(plan.block_offset(rank_));
+  // Which of this rank's buffers other ranks use, and how input and output may overlap.
   bool input_is_read = true;
   std::size_t written_by_others = 0;
   std::size_t output_bytes = plan.total_bytes();
@@ -100,6 +102,7 @@ bool ShmDirect::announce(const CollectiveSpec& spec, Buffers buffers, const ShmP
   const std::size_t input_bytes = plan.input_bytes();
   const bool clean = buffers_.segments.empty() &&
                      is_clean_overlap(buffers_.input, input_bytes, buffers_.output, output_bytes, distance);
+  // kNowhere for either buffer is a refusal.
   Places places{kNowhere, kNowhere};
   if (clean && !goes_at_once) {
     places.input = place_if(input_is_read, buffers_.input, input_bytes);
@@ -151,6 +154,7 @@ void ShmDirect::lay_out_fold() {
   if (plan_->collective() == Collective::reduce_scatter) {
     shift_ = plan_->block_offset(rank_);
     outputs_[output_count_++] = static_cast<std::byte*>(buffers_.output);
+    // In place: the output is in the cache.
     if (buffers_.output == input_of(rank_) + shift_) first_streamed_ = 1;
     add_job(nullptr, 0, plan_->block_bytes(rank_));
   } else {
@@ -163,10 +167,12 @@ void ShmDirect::lay_out_fold() {
       }
       if (in_place) first_streamed_ = output_count_;
     }
+    // Shares begin on cache lines of the vector, so that no two ranks write the same line.
     const std::size_t share = round_up(parts_of(total, static_cast<std::size_t>(ranks_)), kShareGrain);
     const std::size_t first = std::min(static_cast<std::size_t>(rank_) * share, total);
     add_job(nullptr, first, std::min(share, total - first));
   }
+  // Small results stay in the caches.
   if (total < kStreamedFoldBytes) first_streamed_ = output_count_;
 }
 
@@ -236,6 +242,7 @@ void ShmDirect::fold(std::size_t offset, std::size_t bytes) {
 
 void ShmDirect::fold_block(std::size_t offset, std::size_t bytes) {
   const std::size_t count = bytes / plan_->element();
+  // The result block begins on a cache line.
   void* aligned = scratch_.data();
   std::size_t space = scratch_.size();
   auto* result = static_cast<std::byte*>(std::align(kShareGrain, kBlockBytes, aligned, space));
@@ -247,6 +254,7 @@ void ShmDirect::fold_block(std::size_t offset, std::size_t bytes) {
   }
 }
 
+// Folds, scales and writes to all outputs in one kernel, without a block in between.
 void ShmDirect::fold_in_one_pass(std::size_t offset, std::size_t bytes) {
   std::array<std::byte*, kMaxShmRanks> targets;
   for (std::size_t i = 0; i < output_count_; ++i) targets[i] = outputs_[i] + offset;
@@ -269,6 +277,7 @@ std::span<const void* const> ShmDirect::sources_at(std::size_t offset, std::size
 }
 
 void ShmDirect::withdraw() {
+  // Others write only into outputs of allreduce, and of the root of reduce.
   const bool root_only = plan_->collective() == Collective::reduce && rank_ != plan_->root();
   if (plan_->folds() && plan_->collective() != Collective::reduce_scatter && !root_only) {
     memory_->withdraw(buffers_.output, plan_->total_bytes());

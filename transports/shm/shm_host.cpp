@@ -11,6 +11,7 @@
 namespace fdl {
 namespace {
 
+// The nodes of all ranks; without levels if the setting disables them.
 ShmNodes nodes_of(const Membership& membership) {
   if (!membership.config->numa_levels) return {};
   std::vector<int> node_of_rank;

@@ -23,6 +23,7 @@ void full_fence() {
 #endif
 }
 
+// Copies text into a fixed field, truncated if necessary and always terminated.
 template <std::size_t N>
 void put_text(std::array<char, N>& target, std::string_view text) {
   const std::size_t length = std::min(text.size(), N - 1);
@@ -52,6 +53,7 @@ Result<std::unique_ptr<Neighbours>> Neighbours::make(ShmShare share) {
   }
   FDL_RETURN_IF_ERROR(poller.add(share.doorbells[static_cast<std::size_t>(share.index)].fd(), kDoorbellToken));
   for (std::size_t i = 0; i < share.lives.size(); ++i) {
+    // The token of a liveness descriptor is its rank; it becomes readable when that process ends.
     if (static_cast<int>(i) != share.index) FDL_RETURN_IF_ERROR(poller.add(share.lives[i].get(), i));
   }
   return std::unique_ptr<Neighbours>(new Neighbours(std::move(share), std::move(poller)));
@@ -71,6 +73,7 @@ Neighbours::Control& Neighbours::control(int rank) const {
 
 Bytes Neighbours::memory() const { return share_.segment->bytes().subspan(control_bytes(size())); }
 
+// False also if the node of any rank is unknown.
 bool Neighbours::are_on_several_nodes() const {
   const int mine = member(rank()).numa_node;
   return std::ranges::all_of(share_.members, [](const Member& one) { return one.numa_node >= 0; }) &&
@@ -106,6 +109,7 @@ void Neighbours::announce_sleep(RankMask ranks) {
 bool Neighbours::cancel_sleep() {
   if (!sleeping_) return false;
   sleeping_ = false;
+  // A waker has cleared the word before it rang.
   const bool rung = control(rank()).sleeps_for.exchange(0, std::memory_order_relaxed) == 0;
   if (rung) share_.doorbells[static_cast<std::size_t>(rank())].clear();
   return rung;
@@ -119,6 +123,7 @@ void Neighbours::wake_waiters(RankMask ranks) {
   full_fence();
   for (const int other : each_of(ranks)) {
     std::atomic<RankMask>& word = control(other).sleeps_for;
+    // Most ranks do not sleep for this one: they cost one load.
     if ((word.load(std::memory_order_relaxed) & bit_of(rank())) == 0) continue;
     // Only the rank that clears the word rings, so that concurrent wakers write one event.
     if (word.exchange(0, std::memory_order_relaxed) != 0) share_.doorbells[static_cast<std::size_t>(other)].ring();
@@ -173,6 +178,7 @@ Status Neighbours::why_gone(int rank) const {
 void Neighbours::fail(const Status& why) {
   Control& record = control(rank());
   if (::getpid() != creator_ || record.state.load(std::memory_order_relaxed) != kPresent) return;
+  // The error must be complete before set_state() publishes it.
   record.code = static_cast<int32_t>(why.code());
   record.culprit_rank = why.error().culprit_rank;
   put_text(record.culprit_host, why.error().culprit_host);

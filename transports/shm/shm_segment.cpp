@@ -53,6 +53,7 @@ Result<Liveness> make_liveness() {
 class Mappings {
  public:
   std::shared_ptr<SharedSegment> keep(SharedSegment segment) {
+    // Kept weakly: the mapping ends with its last user.
     auto shared = std::make_shared<SharedSegment>(std::move(segment));
     struct stat file {};
     ::fstat(shared->fd(), &file);
@@ -89,6 +90,7 @@ class Setup {
  public:
   Setup(const Membership& membership, const std::vector<int>& members, std::string_view purpose)
       : membership_(membership), members_(members), purpose_("shm " + membership.id + " " + std::string(purpose)) {
+    // The key names the lowest member too, because several hosts of one communicator have segments of their own.
     key_ = membership.id + "/shm/" + std::string(purpose) + "/" + std::to_string(members.front());
     share_.members.reserve(members.size());
     for (std::size_t i = 0; i < members.size(); ++i) {
@@ -97,6 +99,7 @@ class Setup {
     }
   }
 
+  // Shares a segment with doorbells and liveness descriptors.
   Result<ShmShare> run(std::size_t bytes) {
     FDL_ASSIGN_OR_RETURN(doorbell_, Event::make());
     FDL_ASSIGN_OR_RETURN(liveness_, make_liveness());
@@ -111,6 +114,7 @@ class Setup {
     return std::move(share_);
   }
 
+  // Shares a sparse segment alone.
   Result<std::shared_ptr<SharedSegment>> run_sparse(std::size_t bytes) {
     sparse_ = true;
     FDL_RETURN_IF_ERROR(share_.index == 0 ? lead_sparse(bytes) : follow_sparse());
@@ -147,6 +151,7 @@ class Setup {
     return {};
   }
 
+  // Listens and accepts all members. On failure, those that have connected get the error.
   Status assemble_members() {
     FDL_ASSIGN_OR_RETURN(const Listening listening, listen_unix());
     FDL_RETURN_IF_ERROR(membership_.exchange->publish(key_, listening.addresses.front().text));
@@ -168,6 +173,7 @@ class Setup {
     const int fd = share_.segment->fd();
     send_to_members(std::span(&fd, 1));
     for (std::size_t i = 1; i < members_.size(); ++i) {
+      // All members must be able to map the segment, or none uses it.
       std::byte mapped{0};
       const Status answered = read_all(sockets_[i].get(), std::span(&mapped, 1), membership_.deadline);
       if (answered.ok() && mapped == kMapped) continue;
@@ -235,6 +241,7 @@ class Setup {
   void send_to_members(std::span<const int> fds) {
     approve();
     for (std::size_t i = 1; i < members_.size(); ++i) {
+      // The kernel limits the number of descriptors in one message.
       for (std::size_t first = 0; first < fds.size(); first += kFdsAtOnce) {
         const std::size_t count = std::min(kFdsAtOnce, fds.size() - first);
         (void)send_fds(sockets_[i].get(), fds.subspan(first, count), membership_.deadline);
@@ -242,6 +249,7 @@ class Setup {
     }
   }
 
+  // Sends the error to all connected members and returns it.
   Status refuse(const Status& why) {
     const std::string& text = why.text();
     const auto length = static_cast<uint32_t>(text.size());
@@ -283,6 +291,7 @@ class Setup {
     return {};
   }
 
+  // Connects to the leader and authenticates.
   Status join_leader() {
     auto address = membership_.exchange->fetch(key_, membership_.deadline);
     if (!address.ok()) return address.status().while_doing("waiting for the shared memory of " + leader());
@@ -298,6 +307,7 @@ class Setup {
 
   std::string leader() const { return membership_.name_of(members_.front()); }
 
+  // The membership's deadline plus the time that the leader's error may need.
   Deadline timeout() const {
     return membership_.deadline.is_never()
                ? Deadline::never()
@@ -310,11 +320,13 @@ class Setup {
     const Status answered = read_all(socket, std::as_writable_bytes(std::span(&length, 1)), timeout());
     if (!answered.ok()) return answered.while_doing("waiting for the shared memory of " + leader());
     if (length == 0) return {};
+    // The length comes from another process, so it is bounded.
     std::string text(std::min<std::size_t>(length, 4096), ' ');
     FDL_RETURN_IF_ERROR(read_all(socket, std::as_writable_bytes(std::span(text)), timeout()));
     return Status(refusal, std::move(text));
   }
 
+  // Receives so many descriptors, in as many messages as the leader sends.
   Result<std::vector<UniqueFd>> receive_fds(std::size_t left) {
     std::vector<UniqueFd> fds;
     while (left > 0) {

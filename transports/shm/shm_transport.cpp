@@ -35,6 +35,7 @@ struct Queue {
   bool is_full() const { return posted - finished == kQueueDepth; }
   bool is_empty() const { return posted == finished; }
   Slice<View>& front() { return slices[finished % kQueueDepth]; }
+  // Appends a slice and returns its position, which goes into the ticket.
   uint64_t push(uint32_t tag, View bytes) {
     slices[posted % kQueueDepth] = {tag, bytes};
     return posted++;
@@ -74,12 +75,17 @@ class ShmTransport final : public Transport {
     FDL_CHECK(local >= 0);
     return local;
   }
+  // The index of a channel in outgoing_ and incoming_. `peer` is a local index.
   std::size_t stream(int peer, int channel) const { return index(peer * kChannelCount + channel); }
 
+  // Move as many bytes as possible between posted slices and a ring. They return whether the peer must be woken.
   bool move_out(int peer, int channel, bool& moved);
   bool move_in(int peer, int channel, bool& moved);
+  // Moves bytes on all channels with posted slices.
   bool move_all();
+  // Peers with posted slices.
   RankMask waited_for() const;
+  // Fails peers that are gone and needed. True if anything changed.
   bool check_neighbours();
   bool is_lost(int peer);
   void fail(int peer, Status why);
@@ -100,6 +106,7 @@ class ShmTransport final : public Transport {
 };
 
 // A rank's own memory holds the rings that it writes, one per peer and channel.
+// Every rank has one ring to each other rank and channel, all of equal size and aligned to 256 bytes.
 std::size_t rings_of(int ranks) { return static_cast<std::size_t>((ranks - 1) * kChannelCount); }
 std::size_t ring_bytes(Bytes memory, int ranks) {
   return memory.size() / (static_cast<std::size_t>(ranks) * rings_of(ranks)) & ~std::size_t{255};
@@ -141,6 +148,7 @@ std::optional<Ticket> ShmTransport::send(Channel channel, uint32_t tag, ConstByt
   sending_[index(channel.index)] |= bit_of(peer);
   // Copying at once saves a progress() call for a slice that fits into the ring.
   if (bool moved = false; move_out(peer, channel.index, moved)) neighbours_->wake_waiters(bit_of(peer));
+  // Even stream numbers are sends, odd ones receives.
   return Ticket{static_cast<uint32_t>(stream(peer, channel.index) * 2), position};
 }
 
@@ -213,6 +221,7 @@ bool ShmTransport::move_all() {
 bool ShmTransport::progress() {
   if (move_all() || std::exchange(moved_before_sleep_, false)) return true;
   const bool due = ++idle_looks_ % kIdleLooks == 0;
+  // A spinning caller checks for dead processes only now and then, because that is a system call.
   if (!due && !check_soon_) return false;
   if (due) neighbours_->look();
   return check_neighbours();
@@ -267,6 +276,7 @@ bool ShmTransport::is_lost(int peer) {
     Incoming& in = incoming_[stream(peer, channel)];
     const bool dry = in.ring.is_dry();
     all_dry &= dry;
+    // A posted receive on an empty ring, or any unsent slice, can no longer finish.
     needed |= (dry && !in.queue.is_empty()) || !outgoing_[stream(peer, channel)].queue.is_empty();
   }
   return needed || (all_dry && neighbours_->has_ended(peer));
@@ -304,6 +314,7 @@ Result<std::unique_ptr<Transport>> connect_shm(const Membership& membership, con
   std::vector<int> members;
   std::vector<int> local_of(peers.size(), -1);
   for (int i = 0; i < membership.size(); ++i) {
+    // Local indices follow the order of ranks, so they are the same on all members.
     if (i != membership.rank && !peers[static_cast<std::size_t>(i)]) continue;
     local_of[static_cast<std::size_t>(i)] = static_cast<int>(members.size());
     members.push_back(i);

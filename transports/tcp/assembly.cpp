@@ -27,6 +27,7 @@ constexpr std::size_t kMostUnidentified = 256;
 // unidentified connections and dropped this one.
 constexpr int kFinalRefusals = 3;
 
+// Addresses travel through the exchange as one line, separated by spaces.
 std::string joined(std::span<const Address> addresses) {
   std::string text;
   for (const Address& address : addresses) text += (text.empty() ? "" : " ") + address.text;
@@ -43,6 +44,7 @@ std::vector<Address> split(std::string_view text) {
   return addresses;
 }
 
+// What a caller says about itself in the handshake.
 // "3 1 0 2": rank 3 for connection 1 of the 2 that it wants with rank 0.
 struct Caller {
   int rank = -1;
@@ -63,6 +65,7 @@ struct Caller {
   }
 };
 
+// The result of a nonblocking connect().
 Status connect_outcome(int fd) {
   int error = 0;
   socklen_t length = sizeof error;
@@ -78,6 +81,7 @@ std::size_t Assembly::place_count(const std::vector<int>& streams) {
 }
 
 Result<std::vector<UniqueFd>> Assembly::connect(const Membership& membership, const std::vector<int>& streams) {
+  // Without peers there is no need to listen.
   bool alone = true;
   for (int member = 0; member < membership.size(); ++member) {
     if (member != membership.rank && streams[static_cast<std::size_t>(member)] > 0) alone = false;
@@ -113,6 +117,7 @@ Status Assembly::start() {
   // Time is kept in reserve for connecting to the others after a lower rank has not published, so that the error names
   // only that rank.
   const Deadline deadline = membership_.deadline;
+  // A quarter of the remaining time, at most 1 s.
   Deadline for_fetching = deadline;
   if (!deadline.is_never()) {
     const int64_t reserve_ns = std::min<int64_t>(deadline.remaining_ns() / 4, 1'000'000'000);
@@ -127,6 +132,7 @@ Status Assembly::fetch_addresses(Deadline deadline) {
     if (wanted_with(peer) == 0) continue;
     const Result<std::string> addresses = membership_.exchange->fetch(key_of(peer), deadline);
     if (!addresses.ok()) {
+      // A rank that has not published in time is named when the deadline has passed.
       if (addresses.status().code() != Code::timeout) return addresses.status();
       continue;
     }
@@ -188,12 +194,14 @@ Status Assembly::accept_callers() {
     link->timeout = Deadline::after_ns(kIntroduceNs);
     link->introduction = std::make_unique<Introduction>(Introduction::Role::server, membership_.job_key, purpose(),
                                                         std::to_string(membership_.rank));
+    // The handshake may already be readable, so it is advanced at once.
     const std::size_t here = place(std::move(link));
     FDL_RETURN_IF_ERROR(poller_.add(links_[here]->fd.get(), here));
     FDL_RETURN_IF_ERROR(introduce(here));
   }
 }
 
+// Stores a link at the first free index, which becomes its poller token.
 std::size_t Assembly::place(std::unique_ptr<Link> link) {
   const auto free = std::find(links_.begin(), links_.end(), nullptr);
   const auto here = static_cast<std::size_t>(free - links_.begin());
@@ -234,6 +242,7 @@ Status Assembly::advance(std::size_t place) {
 Status Assembly::introduce(std::size_t place) {
   Link& link = *links_[place];
   const Result<bool> finished = link.introduction->advance(link.fd.get());
+  // A call goes on with the next address; an accepted connection is dropped.
   if (!finished.ok()) {
     if (link.calling) {
       link.was_refused |= link.introduction->met_farandole();
@@ -243,6 +252,7 @@ Status Assembly::introduce(std::size_t place) {
     return {};
   }
   if (*finished) return link.calling ? establish(place) : admit(place);
+  // The handshake either sends or receives at any time, so one event is watched.
   const bool sending = link.introduction->wants_to_send();
   return poller_.change(link.fd.get(), place, !sending, sending);
 }
@@ -286,6 +296,7 @@ Status Assembly::next_address(std::size_t place, const Status& why) {
   return {};
 }
 
+// Handles a link whose state has lasted too long.
 Status Assembly::expire(std::size_t place) {
   Link& link = *links_[place];
   if (link.state == Link::State::resting) return try_address(place);
@@ -294,6 +305,7 @@ Status Assembly::expire(std::size_t place) {
   return {};
 }
 
+// Drops an accepted connection and keeps the reason for the error text.
 void Assembly::refuse(std::size_t place, const std::string& why) {
   log_debug("tcp: dropped a connection to '{}': {}", membership_.id, why);
   const bool farandole = links_[place]->introduction->met_farandole();
@@ -303,6 +315,7 @@ void Assembly::refuse(std::size_t place, const std::string& why) {
 }
 
 // The caller has proved that it has the job key, and that it means this communicator: the purpose is part of the proof.
+// Takes over an accepted connection after its handshake.
 Status Assembly::admit(std::size_t place) {
   Link& link = *links_[place];
   const Caller caller = Caller::parse(link.introduction->introduced().peer);
@@ -326,6 +339,7 @@ Status Assembly::admit(std::size_t place) {
   return {};
 }
 
+// Takes over a connection that this rank made, after its handshake.
 Status Assembly::establish(std::size_t place) {
   Link& link = *links_[place];
   if (link.introduction->introduced().peer != std::to_string(link.peer)) {
@@ -345,10 +359,12 @@ int Assembly::wanted_with(int member) const {
   return member == membership_.rank ? 0 : kChannelCount * streams_[static_cast<std::size_t>(member)];
 }
 
+// Entry `number` of a peer in the result of connect().
 UniqueFd& Assembly::connection(int peer, int number) {
   return connected_[static_cast<std::size_t>(peer) * place_count_ + static_cast<std::size_t>(number)];
 }
 
+// Whether all connections with a member exist; true for members that are no peers.
 bool Assembly::all_connected(int member) const {
   const auto first = connected_.begin() + member * static_cast<std::ptrdiff_t>(place_count_);
   return std::all_of(first, first + wanted_with(member), [](const UniqueFd& fd) { return static_cast<bool>(fd); });
@@ -361,6 +377,7 @@ bool Assembly::complete() const {
   return true;
 }
 
+// Names every missing member with what is known about it; the first one is the culprit.
 Status Assembly::missing_members_error() const {
   std::string missing;
   int first = -1;

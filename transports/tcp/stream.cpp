@@ -11,6 +11,7 @@
 namespace fdl {
 namespace {
 
+// The kinds of headers. Any other value means that the peer is not in step, or that the data was changed.
 constexpr uint32_t kSlice = 0x4c534446;    // "FDSL"
 constexpr uint32_t kGoodbye = 0x59424446;  // "FDBY"
 constexpr std::size_t kHeaderBytes = sizeof(SliceHeader);
@@ -57,6 +58,7 @@ void TcpStream::post_recv(uint32_t tag, uint64_t slice_bytes, Bytes part) {
   slice.bytes = part;
 }
 
+// Lists the unsent bytes of the queued slices, from the front slice on.
 int TcpStream::gather_outgoing(Segments& segments) const {
   Gathering gathering{segments.data(), segments.size()};
   std::size_t skip = front_sent_;
@@ -68,6 +70,7 @@ int TcpStream::gather_outgoing(Segments& segments) const {
   return gathering.count;
 }
 
+// Lists the space for the missing bytes of the posted slices, from the front slice on.
 int TcpStream::gather_incoming(Segments& segments) {
   Gathering gathering{segments.data(), segments.size()};
   std::size_t skip = front_received_;
@@ -90,6 +93,7 @@ TcpStream::Outcome TcpStream::push() {
   return Outcome::moved;
 }
 
+// Advances the send position by the bytes that the kernel accepted.
 void TcpStream::count_sent(std::size_t bytes) {
   while (bytes > 0) {
     const std::size_t whole = kHeaderBytes + outgoing_[sent_ % kDepth].bytes.size();
@@ -113,6 +117,7 @@ TcpStream::Outcome TcpStream::pull() {
   return count_received(static_cast<std::size_t>(count));
 }
 
+// Advances the receive position by the bytes that arrived, and checks each header as soon as it is complete.
 TcpStream::Outcome TcpStream::count_received(std::size_t bytes) {
   while (bytes > 0) {
     const Incoming& front = incoming_[received_ % kDepth];
@@ -136,6 +141,7 @@ TcpStream::Outcome TcpStream::count_received(std::size_t bytes) {
 }
 
 TcpStream::Outcome TcpStream::check_header(const Incoming& front) {
+  // Both headers are kept for the error text.
   arrived_ = front.header;
   expected_ = {front.tag, kSlice, front.slice_bytes};
   if (arrived_.kind == kGoodbye) return Outcome::left;
@@ -152,10 +158,12 @@ TcpStream::Outcome TcpStream::look() {
 }
 
 void TcpStream::leave() {
+  // A goodbye inside a half-sent slice would be read as its data.
   if (front_sent_ == 0) {
     const SliceHeader goodbye{0, kGoodbye, 0};
     [[maybe_unused]] const auto sent = ::send(fd_.get(), &goodbye, sizeof goodbye, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
+  // The peer reads everything that was sent, and then the end of the stream.
   ::shutdown(fd_.get(), SHUT_WR);
   // Closing a socket with unread data resets the connection, and a reset discards data that is still on its way to the
   // peer.
@@ -167,6 +175,7 @@ void TcpStream::leave() {
 
 TcpStream::Outcome TcpStream::failed_with(int error_number) {
   if (would_block(error_number)) return Outcome::nothing;
+  // Kept for the error text.
   error_number_ = error_number;
   return error_number == EPIPE || error_number == ECONNRESET ? Outcome::closed : Outcome::broken;
 }

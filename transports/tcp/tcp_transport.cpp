@@ -24,6 +24,7 @@ class TcpTransport final : public Transport {
  public:
   TcpTransport(const Membership& membership, std::vector<int> streams, std::vector<UniqueFd> fds, Poller poller);
   ~TcpTransport() override;
+  // Adds all streams to the poller. Call once, before any other function.
   Status watch_all();
 
   std::string_view name() const override { return "tcp"; }
@@ -41,6 +42,7 @@ class TcpTransport final : public Transport {
   void finish_sleep() override {}
 
  private:
+  // Streams are numbered by peer, then by place; see Assembly::connect() for the places of a peer.
   using Outcome = TcpStream::Outcome;
 
   // The index in streams_ of the i-th stream of a channel.
@@ -57,13 +59,16 @@ class TcpTransport final : public Transport {
   static uint32_t line_of(Channel channel, bool incoming) {
     return static_cast<uint32_t>(2 * (channel.peer * kChannelCount + channel.index) + (incoming ? 1 : 0));
   }
+  // A failed stream is closed; its failure stays in failures_.
   bool failed(std::size_t index) const { return !failures_[index].ok(); }
 
   void mark_busy(std::size_t index) { busy_[index / 64] |= uint64_t{1} << (index % 64); }
   void mark_idle(std::size_t index) { busy_[index / 64] &= ~(uint64_t{1} << (index % 64)); }
 
+  // Whether all streams of the channel that the parts need accept another slice.
   bool may_send(Channel channel, int parts);
   bool may_receive(Channel channel, int parts) const;
+  // Moves the lines of a channel on after bytes of one of its streams have moved.
   void advance(Channel channel);
   bool goes_on(Channel channel) const;
   bool advance_stream(std::size_t index);
@@ -72,7 +77,9 @@ class TcpTransport final : public Transport {
   void handle_hang_up(std::size_t index);
   void ignore_data(std::size_t index);
   bool watch(std::size_t index);
+  // Ends all streams with a peer.
   void fail(int peer, const Status& why);
+  // Ends one stream; the first failure stays.
   void end_stream(std::size_t index, const Status& why);
   Status failure_of(std::size_t index, Outcome outcome) const;
   Status lost(int peer, std::string_view what) const;
@@ -195,6 +202,7 @@ bool TcpTransport::goes_on(Channel channel) const {
 
 bool TcpTransport::progress() {
   bool moved = false;
+  // Only streams with outstanding slices are polled.
   for (std::size_t word = 0; word < busy_.size(); ++word) {
     for (uint64_t bits = busy_[word]; bits != 0; bits &= bits - 1) {
       moved |= advance_stream(64 * word + static_cast<std::size_t>(std::countr_zero(bits)));
@@ -274,6 +282,7 @@ void TcpTransport::ignore_data(std::size_t index) {
 bool TcpTransport::watch(std::size_t index) {
   TcpStream& stream = streams_[index];
   if (!stream.in_poller) return !stream.sending() && !stream.receiving();
+  // See ignore_data().
   stream.watches_early |= stream.receiving();
   const TcpStream::Watch wanted{stream.watches_early, stream.sending(), !stream.hung_up};
   if (stream.watch == wanted) return true;
@@ -285,6 +294,7 @@ bool TcpTransport::watch(std::size_t index) {
 
 bool TcpTransport::prepare_to_sleep() {
   slept_ = true;
+  // A failure that progress() has not reported must keep the caller awake.
   bool nothing_to_do = !unreported_failure_;
   for (std::size_t index = 0; index < streams_.size(); ++index) {
     if (streams_[index].fd() >= 0 && !watch(index)) nothing_to_do = false;
@@ -313,6 +323,7 @@ Status TcpTransport::status() const {
 
 double TcpTransport::round_trip_s(int peer) const {
   const int fd = streams_[index_of({peer, 0}, 0)].fd();
+  // Connections within a host have no round trip worth measuring.
   return fd < 0 || stays_on_host(fd) ? 0 : shortest_round_trip_s(fd);
 }
 

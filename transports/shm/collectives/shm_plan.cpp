@@ -28,6 +28,7 @@ constexpr std::size_t kLeastSliceBytes = 32_KiB;
 
 }  // namespace
 
+// Places blocks one behind the other and returns their total size.
 std::size_t ShmPlan::lay_out(Blocks& blocks, std::span<const std::size_t> counts, std::size_t element) {
   std::size_t offset = 0;
   for (std::size_t i = 0; i < counts.size(); ++i) {
@@ -54,6 +55,7 @@ bool ShmPlan::folds() const {
          collective_ == Collective::reduce_scatter;
 }
 
+// Sets the sizes and offsets of the vector or the blocks.
 void ShmPlan::assign_blocks(const CollectiveSpec& spec) {
   switch (collective_) {
     case Collective::allreduce:
@@ -73,6 +75,7 @@ void ShmPlan::assign_blocks(const CollectiveSpec& spec) {
   }
 }
 
+// Sets whether this rank publishes, and which ranks it reads from in each stage.
 void ShmPlan::assign_masks() {
   const RankMask others = all_ranks(ranks_) & ~bit_of(rank_);
   const bool at_root = rank_ == root_;
@@ -100,6 +103,7 @@ void ShmPlan::assign_masks() {
   }
 }
 
+// Decides whether the operation is small, else how many steps it has.
 void ShmPlan::assign_steps() {
   std::size_t largest = 0;  // small slot of any rank
   std::size_t largest_block = 0;
@@ -114,6 +118,7 @@ void ShmPlan::assign_steps() {
     case Collective::allreduce:
     case Collective::reduce:
     case Collective::broadcast: {
+      // Steps are at least this large, so that their overhead stays small.
       const std::size_t least = std::min(kLeastSliceBytes, slice_) * static_cast<std::size_t>(ranks_);
       const std::size_t step = std::clamp(total_ / kStepsWanted, least, capacity);
       slice_ = std::min(slice_, round_up(parts_of(step, static_cast<std::size_t>(ranks_)), kSliceGrain));

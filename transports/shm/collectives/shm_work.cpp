@@ -55,6 +55,7 @@ void ShmWork::assign(const CollectiveSpec& spec, Buffers buffers, uint64_t opera
   fills_line_ = plan_.small() && plan_.folds() && most > kBesideNumber && most <= kInlineBytes;
 }
 
+// The small payload of a rank: in its line if it fits, else in its small slot.
 std::byte* ShmWork::small(int rank) const {
   const std::size_t bytes = plan_.folds() ? plan_.total_bytes() : plan_.small_bytes(rank);
   return bytes <= kInlineBytes ? layout_.line(rank, operation_).payload : layout_.small(rank, operation_);
@@ -91,6 +92,7 @@ void ShmWork::finish() const {
   if (plan_.is_large()) order_streams();
 }
 
+// Folds one block of all sources and scales it.
 void ShmWork::fold(void* target, std::span<const void* const> sources, std::size_t bytes) const {
   if (bytes == 0) return;
   reduce_many(spec_.dtype, spec_.reduction, target, sources, count_of(bytes));
@@ -127,6 +129,7 @@ void ShmWork::fold_small() {
   fold(buffers_.output, std::span(sources).first(static_cast<std::size_t>(ranks_)), bytes);
 }
 
+// Folds a small vector in segments, run by run.
 void ShmWork::fold_small_runs() {
   runs_.walk(taken_, 0, plan_.total_bytes(), [&](const ShmRuns::Run& run, std::size_t at) {
     std::array<const void*, kMaxShmRanks> sources;
@@ -216,6 +219,7 @@ void ShmWork::fold_run(ShmRuns::Run run, const ShmPlan::Segment& share, std::siz
                       (plan_.collective() == Collective::reduce && rank_ != plan_.root());
   const bool ahead = plan_.is_large() && run.input != nullptr;
   const bool own = spec_.prescale == 1;  // else the scaled input is in the slot
+  // Where the folded block is written first.
   std::byte* results = shared            ? result(rank_, position, share) + at
                        : streams_to(run) ? layout_.input(rank_, position) + share.slot + at
                                          : run.output;
@@ -275,6 +279,7 @@ void ShmWork::publish_table() {
     std::memcpy(slot + static_cast<std::size_t>(r) * sizeof bytes, &bytes, sizeof bytes);
     note.largest_block = std::max(note.largest_block, bytes);
   }
+  // Blocks that fit behind the table in the small slot are published with it.
   note.follows = table_bytes + plan_.total_bytes() <= kSmallBytes ? 1 : 0;
   if (note.follows == 1) {
     copy_bytes(slot + table_bytes, buffers_.input, plan_.total_bytes());

@@ -58,6 +58,7 @@ class ShmMemory final : public HostMemory {
 Result<void*> ShmMemory::allocate(std::size_t bytes) {
   const std::size_t page = SharedSegment::page_bytes();
   const MutexLock lock(mutex_);
+  // Allocations of a page or more get pages of their own, so that they can be withdrawn.
   const auto range = parts_.take(bytes, bytes < page ? ShmParts::kLine : page);
   if (!range) {
     return Status(
@@ -100,6 +101,7 @@ void ShmMemory::release(void* memory) {
   const MutexLock lock(mutex_);
   const auto begin = static_cast<std::size_t>(static_cast<std::byte*>(memory) - start());
   const auto found = taken_.find(begin);
+  // Only addresses from allocate() may be released.
   FDL_CHECK(found != taken_.end());
   const ByteRange range{begin, found->second};
   taken_.erase(found);
@@ -118,6 +120,7 @@ std::optional<uint64_t> ShmMemory::place_of(const void* memory, std::size_t byte
   if (address < first || address - first > whole.size() || bytes > whole.size() - (address - first))
     return std::nullopt;
   const uint64_t place = address - first;
+  // Withdrawn memory is private to this process, so other ranks cannot use it.
   if (any_withdrawn_.load(std::memory_order_relaxed)) {
     const MutexLock lock(mutex_);
     for (const ByteRange& gone : withdrawn_) {
@@ -131,6 +134,7 @@ void ShmMemory::withdraw(const void* memory, std::size_t bytes) {
   const auto place = place_of(memory, bytes);
   if (!place || bytes == 0) return;
   const std::size_t page = SharedSegment::page_bytes();
+  // Mappings change in whole pages.
   const std::size_t begin = *place / page * page;
   const std::size_t end = (*place + bytes + page - 1) / page * page;
   // Replaces this process's mapping of the pages by private copies, so that late writes of other ranks do not reach
@@ -159,6 +163,7 @@ Result<std::shared_ptr<HostMemory>> share_memory(const Membership& membership) {
   auto segment = share_sparse(membership, members, "memory", wanted * members.size());
   if (!segment.ok()) {
     const Code code = segment.status().code();
+    // Other errors, such as a missing member, fail the start.
     if (code != Code::unsupported && code != Code::resource) return segment.status();
     log_at(membership.rank == members.front() ? LogLevel::warning : LogLevel::debug,
            "fdl_alloc returns ordinary memory, which collectives copy once more: {}", segment.status().text());

@@ -26,6 +26,7 @@ std::optional<ByteRange> ShmParts::take(std::size_t bytes, std::size_t unit) {
 // Adds `range` to the gaps, merges it with adjacent ones, and returns the gap that contains it.
 ByteRange ShmParts::merge(ByteRange range) {
   auto next = gaps_.upper_bound(range.begin);
+  // Merge with the gap that ends where the range begins.
   if (next != gaps_.begin()) {
     const auto before = std::prev(next);
     FDL_CHECK(before->second <= range.begin);
@@ -34,6 +35,7 @@ ByteRange ShmParts::merge(ByteRange range) {
       gaps_.erase(before);
     }
   }
+  // Merge with the gap that begins where the range ends.
   if (next != gaps_.end() && next->first == range.end) {
     range.end = next->second;
     gaps_.erase(next);
@@ -44,11 +46,13 @@ ByteRange ShmParts::merge(ByteRange range) {
 
 std::vector<ByteRange> ShmParts::give_back(ByteRange range) {
   const ByteRange gap = merge(range);
+  // Only extents that are free as a whole can be returned.
   const ByteRange inside{round_up(gap.begin, kExtent), gap.end / kExtent * kExtent};
   if (inside.begin >= inside.end) return {};
   std::vector<ByteRange> unused = extents(inside, true);
   std::size_t bytes = 0;
   for (const ByteRange& run : unused) bytes += run.size();
+  // Returning nothing keeps them backed for the next allocation.
   if (bytes <= kKept) return {};
   for (const ByteRange& run : unused) set_backed(run, false);
   return unused;

@@ -40,6 +40,7 @@ std::string why_flat(std::span<const int> node_of_rank, const ShmNodes& nodes, c
   return "a step of so many ranks does not fit into shared memory; raise FARANDOLE_SHM_BYTES";
 }
 
+// Describes a sum from node to node.
 std::vector<std::string> stages_of_fold(const ShmNodes& nodes, const ShmLevelPlan& plan, Collective collective) {
   std::vector<std::string> stages;
   for (int node = 0; node < nodes.count(); ++node) {
@@ -60,6 +61,7 @@ std::vector<std::string> stages_of_fold(const ShmNodes& nodes, const ShmLevelPla
   return stages;
 }
 
+// Describes a broadcast or allgather over the nodes.
 std::vector<std::string> stages_of_move(const ShmNodes& nodes, const ShmLevelPlan& plan, int root,
                                         Collective collective) {
   std::vector<std::string> stages;
@@ -90,6 +92,7 @@ LevelAnswer answer_of_levels(std::span<const int> node_of_rank, const Collective
   }
   const ShmNodes nodes(node_of_rank);
   for (int node = 0; node < nodes.count(); ++node) answer.nodes.push_back(nodes.ranks_text(node));
+  // The same slice as at run time.
   const std::size_t slice = std::min(ShmLayout::slice_for(ranks, shm_bytes), kMostSliceBytes);
   ShmPlan flat;
   flat.assign(spec, 0, ranks, slice);

@@ -36,6 +36,7 @@ bool ShmLevelPlan::assign_blocks(const ShmPlan& flat, std::size_t partial_size, 
   first_block_ = collective_ == Collective::broadcast ? root_ : 0;
   end_block_ = whole_vector_ ? first_block_ + 1 : ranks_;
   const auto blocks = static_cast<std::size_t>(end_block_ - first_block_);
+  // Partial sums of small reals are wider than their elements.
   const std::size_t wider = partial_size / flat.element();
   const std::size_t capacity = slice_bytes / blocks / wider / kShareGrain * kShareGrain;
   if (capacity == 0) return false;
@@ -50,6 +51,7 @@ bool ShmLevelPlan::assign_blocks(const ShmPlan& flat, std::size_t partial_size, 
   return true;
 }
 
+// Sets the stages of a sum: it goes from node to node, and its result comes back.
 void ShmLevelPlan::assign_fold() {
   const RankMask node_ranks = nodes_.ranks_of(node());
   const RankMask me = bit_of(rank_);
@@ -63,6 +65,7 @@ void ShmLevelPlan::assign_fold() {
   if (collects_) results_to_collect_ = (collective_ == Collective::allreduce ? node_ranks : last) & ~me;
 }
 
+// Sets the stages of a broadcast or allgather.
 void ShmLevelPlan::assign_moves() {
   const RankMask node_ranks = nodes_.ranks_of(node());
   const RankMask me = bit_of(rank_);
