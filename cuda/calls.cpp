@@ -58,10 +58,12 @@ Status Calls::failure() const {
 }
 
 Status Calls::failed_call(Outcome outcome, std::string_view call, std::string_view detail) {
+  // "cuda:0 (name): call (detail): CUDA_ERROR_... (number): description; advice"
   Status status(code_of(outcome), fmt::format("{}: {}{}{}{}: {}{}", name, call, detail.empty() ? "" : " (", detail,
                                               detail.empty() ? "" : ")", driver.describe(outcome), advice(outcome)));
   if (!is_final(outcome)) return status;
   const MutexLock lock(mutex_);
+  // Only the first fatal failure has the real cause; later ones follow from it.
   if (failure_.ok()) failure_ = status;
   failed_.store(true, std::memory_order_release);
   return failure_;

@@ -15,6 +15,7 @@ class Calls {
  public:
   Calls(const Driver& of_driver, std::string device_name) : driver(of_driver), name(std::move(device_name)) {}
 
+  // `context` is set when the device is opened and constant afterwards.
   const Driver& driver;
   const std::string name;  // "cuda:0 (NVIDIA H100 80GB HBM3)"
   Context context = nullptr;
@@ -30,6 +31,7 @@ class Calls {
  private:
   Status failed_call(Outcome outcome, std::string_view call, std::string_view detail);
 
+  // Set after failure_, so that failure() needs no lock while the device works.
   std::atomic<bool> failed_{false};
   mutable Mutex mutex_;
   Status failure_ FDL_GUARDED_BY(mutex_);

@@ -42,6 +42,7 @@ class PrimaryContext {
   PrimaryContext(const PrimaryContext&) = delete;
   PrimaryContext& operator=(const PrimaryContext&) = delete;
 
+  // Retains the context and stores it in `calls`. Call once.
   Status retain(Calls& calls, DeviceNumber number) {
     Context context = nullptr;
     FDL_RETURN_IF_ERROR(
@@ -164,6 +165,7 @@ Status CudaDevice::begin() {
 
 // ---- Memory
 
+// The error of an exhausted device has the numbers that explain it.
 Result<void*> CudaDevice::take(MemoryCache& cache, std::size_t bytes, std::string_view call) {
   FDL_ENTER(scope);
   void* memory = nullptr;
@@ -324,6 +326,7 @@ Status CudaDevice::copy_segments(Stream stream, const Packing& packing) {
 }
 
 Status CudaDevice::move_segments(Stream stream, const Packing& packing) {
+  // Only conversions between real types are supported; other packings keep their type.
   const auto is_real = [](Dtype dtype) {
     return kind_of(dtype) == DtypeKind::real || kind_of(dtype) == DtypeKind::small_real;
   };

@@ -37,6 +37,7 @@ Status Launches::load_now() {
                   calls_.driver.describe(second)));
 }
 
+// A missing kernel means a build without nvcc.
 Status Launches::find(const char* kernel, Function* function) {
   const Outcome outcome = calls_.driver.cuModuleGetFunction(function, module_, kernel);
   if (outcome != kNotFound) return calls_.status(outcome, "cuModuleGetFunction", kernel);
@@ -81,6 +82,7 @@ Status Launches::pack(Stream stream, const Packing& packing) {
   } else if (packing.tensors == Dtype::float64 || packing.in_packed == Dtype::float64) {
     kernel = k_fdl_cast_float64_segments;
   }
+  // Each table is one launch. The driver copies it before the call returns.
   return for_each_table(packing, [&](const PackTable& table) {
     return launch(packers_[kernel], packing.unpacks ? "unpack" : "pack", table.tile_count, stream, &table);
   });

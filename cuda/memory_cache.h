@@ -38,6 +38,7 @@ class MemoryCache {
   std::size_t idle_bytes() const;
 
  private:
+  // A released block, and the events of the work that may still use it.
   struct Idle {
     void* memory;
     DeviceEvents until;

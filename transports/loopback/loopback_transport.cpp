@@ -59,6 +59,7 @@ struct Doorbell {
 // The state of one communicator in this process. The registry in find_group() holds it weakly; its members own it.
 class LoopbackGroup {
  public:
+  // Makes a group with a doorbell for each rank and a pair for each two ranks.
   static Result<std::shared_ptr<LoopbackGroup>> make(int size) {
     auto group = std::shared_ptr<LoopbackGroup>(new LoopbackGroup(size));
     for (int i = 0; i < size; ++i) {
@@ -142,6 +143,7 @@ class LoopbackTransport final : public Transport {
 
   std::string_view name() const override { return "loopback"; }
 
+  // The stream of a ticket encodes peer, channel and direction; see post().
   std::optional<Ticket> send(Channel channel, uint32_t tag, ConstBytes bytes) override {
     return post(channel, true, {const_cast<std::byte*>(bytes.data()), bytes.size(), tag});
   }

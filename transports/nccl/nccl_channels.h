@@ -49,6 +49,7 @@ class NcclChannels final : public DeviceChannels {
   }
 
  private:
+  // Notes the peer and the first failure of the group.
   Status check_call(Stream stream, int peer, nccl::Outcome outcome, std::string_view what) {
     stream_ = stream;
     if (std::find(peers_.begin(), peers_.end(), peer) == peers_.end()) peers_.push_back(peer);

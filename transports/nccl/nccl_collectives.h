@@ -53,6 +53,7 @@ class NcclCollectives final : public Collectives {
   DeviceLibrary::Work look();
 
  private:
+  // Memory from enroll(), and what NCCL returned for it.
   struct Enrolled {
     void* memory = nullptr;
     std::size_t bytes = 0;
@@ -67,6 +68,7 @@ class NcclCollectives final : public Collectives {
     double factor;
     nccl::RedOp op;
   };
+  // Device memory that plans use between their steps.
   struct Scratch {
     std::byte* memory = nullptr;
     std::size_t bytes = 0;
@@ -76,22 +78,31 @@ class NcclCollectives final : public Collectives {
 
   NcclCollectives(std::unique_ptr<NcclCommunicator> communicator, Device& device, double watch_s);
   NcclPlace place() const;
+  // Starts the collectives in running_.
   void begin(std::string_view work, Completion& completion);
   bool advance();
   void dismiss_all();
+  // Registers memory as a window, as a plain registration, or not at all, as far as this NCCL can.
   Status register_memory(Enrolled& memory);
+  // Plans running_ and makes sure of the scratch that the plan needs.
   Status plan();
   std::size_t plan_into(Bytes scratch);
   Scratch& scratch_of(Stream stream);
+  // Replaces scratch by a larger one.
   Status grow(Scratch& scratch, std::size_t bytes);
+  // Runs the next step or group of steps.
   Status run_steps();
   Status run(const NcclStep& step);
   Status run_group(std::span<const NcclStep> group);
+  // The operation of a step, which NCCL has to make first if it includes a factor.
   Result<nccl::RedOp> operation_of(const NcclStep& step);
+  // Makes the NCCL call of a step.
   nccl::Outcome call(const NcclStep& step, nccl::RedOp op);
   bool look_after();
   Status watch();
+  // Ends the communicator, and the collective in flight if there is one.
   void fail(const Status& why);
+  // Arms the timer behind wake_fd(); 0 disarms it.
   void wake_after_ns(int64_t delay);
 
   // A list, because NCCL writes handles into the entries in the background as long as there is a communicator.

@@ -28,6 +28,7 @@ struct NcclOptions {
 
 class NcclCommunicator {
  public:
+  // Begins to join and returns at once. Until `deadline` ready() waits for the other ranks; then it fails.
   static Result<std::unique_ptr<NcclCommunicator>> begin(std::shared_ptr<const NcclLibrary> library,
                                                          const DeviceLibrary::Id& id, int rank,
                                                          std::span<const Member> members, Device& device,
@@ -66,6 +67,7 @@ class NcclCommunicator {
   void stop(const Status& why);
 
  private:
+  // `working` means that NCCL has not finished its last call.
   enum class Stage { joining, splitting, working, idle };
 
   NcclCommunicator(std::shared_ptr<const NcclLibrary> library, int rank, std::span<const Member> members,
@@ -75,6 +77,7 @@ class NcclCommunicator {
   Status fail(nccl::Outcome outcome, std::string_view what);
   bool finalized(nccl::Comm comm);
   void abort();
+  // "rank 3 (host-a)"
   std::string name_of(int rank) const;
   std::string others() const;
 

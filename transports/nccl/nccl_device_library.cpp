@@ -21,6 +21,7 @@ std::string name_of(const Member& member) {
   return fmt::format("rank {} ({})", member.world_rank, member.host_name);
 }
 
+// The error that keeps ranks from using NCCL together.
 Status refuse(std::string text) { return Status(Code::unsupported, "nccl: " + std::move(text)); }
 
 // The remedy depends on whether this version allows several ranks on one GPU.
@@ -107,6 +108,7 @@ class NcclDeviceLibrary final : public DeviceLibrary {
   }
 
  private:
+  // All collectives that callers pass back were made by join().
   static NcclCollectives& ours(Collectives& joined) { return static_cast<NcclCollectives&>(joined); }
 
   const std::shared_ptr<const NcclLibrary> library_;

@@ -63,6 +63,7 @@ class Planner : NcclSteps {
 
  private:
   // ---- Reductions by NCCL
+  // Adds a reduction by NCCL, including the factor that it applies inside.
   NcclStep& reduce_by_nccl(Kind kind, const std::byte* source, std::byte* target, std::size_t count) {
     NcclStep& step = add(kind, source, target, count);
     step.type = reduction_->type;
@@ -70,6 +71,7 @@ class Planner : NcclSteps {
     step.factor = scaling_.inside;
     return step;
   }
+  // Applies the factor that comes after the reduction.
   void finish(std::byte* result, std::size_t count) {
     if (scaling_.after != 1) scale(result, result, count, scaling_.after);
   }
@@ -106,6 +108,7 @@ class Planner : NcclSteps {
       source = copied;
     }
     if (total() == 0) return;
+    // NCCL's reduce_scatter requires equal parts; uneven ones are one reduction to each rank.
     if (even(spec_.counts)) {
       reduce_by_nccl(Kind::reduce_scatter, source, output_, spec_.counts[0]);
     } else {
@@ -136,6 +139,7 @@ class Planner : NcclSteps {
     return blocks;
   }
 
+  // Adds the fold of this rank's own part and of the received blocks.
   void fold(const std::byte* own, const std::byte* blocks, std::byte* target, std::size_t count) {
     if (count == 0) return;
     NcclStep& step = add(Kind::fold, own, target, count);
@@ -154,6 +158,7 @@ class Planner : NcclSteps {
   void allreduce_by_owners() {
     if (spec_.count == 0) return;
     const std::byte* source = prepared(spec_.count, output_);
+    // Small vectors: every rank receives all inputs and folds them, without a second exchange.
     if (folds_everywhere(spec_, static_cast<int>(size_))) {
       std::byte* blocks = take(bytes(spec_.count) * size_);
       add(Kind::all_gather, source, blocks, bytes(spec_.count));
@@ -251,6 +256,7 @@ class Planner : NcclSteps {
     if (at_root()) move(input_ + own, output_, spec_.counts[rank_]);
   }
 
+  // Equal counts are one NCCL call; other counts are sends and receives in one group.
   void alltoall() {
     const std::byte* source = input_;
     if (input_ == output_ &&

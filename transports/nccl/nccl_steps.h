@@ -23,6 +23,7 @@ class NcclSteps {
   }
   std::size_t before(std::size_t rank) const { return before(spec_.counts, rank); }
   std::size_t total() const { return before(size_); }
+  // Whether all parts have the same size, as NCCL's single calls require.
   static bool even(Counts counts) {
     for (const std::size_t count : counts) {
       if (count != counts[0]) return false;
@@ -90,10 +91,12 @@ class NcclSteps {
   const bool alltoall_;
   const std::size_t element_;
   const Bytes scratch_;
+  // Bytes of scratch taken so far.
   std::size_t used_ = 0;
   std::vector<NcclStep>& steps_;
 
  private:
+  // The alignment of device allocations.
   static constexpr std::size_t kAlignment = 256;
 };
 

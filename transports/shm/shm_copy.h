@@ -67,6 +67,7 @@ inline void stream_narrow_lines(std::byte* to, const std::byte* from, std::size_
 }
 
 inline void stream_lines(std::byte* to, const std::byte* from, std::size_t bytes) {
+  // Checked once per process.
   static const bool wide = __builtin_cpu_supports("avx512f") != 0;
   wide ? stream_wide_lines(to, from, bytes) : stream_narrow_lines(to, from, bytes);
 }

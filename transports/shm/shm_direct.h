@@ -57,9 +57,11 @@ class ShmDirect {
   Places places_of(int rank) const;
   uint64_t place_if(bool needed, const void* memory, std::size_t bytes) const;
   void add_job(const std::byte* source, std::size_t offset, std::size_t bytes);
+  // Set outputs_ and jobs_ for this rank's share.
   void lay_out_fold();
   void lay_out_moves();
   const std::byte* block_for_me(int source) const;
+  // `offset` is in the outputs and `bytes` is at most one segment.
   void fold(std::size_t offset, std::size_t bytes);
   void fold_in_one_pass(std::size_t offset, std::size_t bytes);
   void fold_block(std::size_t offset, std::size_t bytes);

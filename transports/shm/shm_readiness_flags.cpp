@@ -8,6 +8,7 @@
 namespace fdl {
 namespace {
 
+// One word on cache lines of its own.
 struct alignas(128) Line {
   std::atomic<uint64_t> word;
 };
@@ -20,6 +21,7 @@ class ShmReadinessFlags final : public ReadinessFlags {
     FDL_CHECK(reinterpret_cast<std::uintptr_t>(memory.data()) % alignof(Line) == 0);
   }
 
+  // The release store orders everything that this rank wrote before the word.
   void publish(uint64_t word) override {
     lines_[neighbours_->rank()].word.store(word, std::memory_order_release);
     if ((word & kUrgent) != 0) {

@@ -47,19 +47,24 @@ class Assembly {
   };
 
   Assembly(const Membership& membership, const std::vector<int>& streams, Listening listening, Poller poller);
+  // Publishes this rank's addresses, fetches those of lower ranks, and runs until all are connected.
   Status start();
+  // Begins calls to the lower ranks as soon as their addresses are published.
   Status fetch_addresses(Deadline deadline);
   Status run(Deadline deadline);
   Status poll_once(Deadline deadline);
 
+  // Accepts all waiting connections and begins their handshakes.
   Status accept_callers();
   std::size_t place(std::unique_ptr<Link> link);
   void drop(std::size_t place);
   void evict_oldest_unidentified();
   void refuse(std::size_t place, const std::string& why);
 
+  // Handles an event of a link in its state.
   Status advance(std::size_t place);
   Status introduce(std::size_t place);
+  // Begins to connect to the current address of a call.
   Status try_address(std::size_t place);
   Status next_address(std::size_t place, const Status& why);
   Status expire(std::size_t place);
@@ -67,6 +72,7 @@ class Assembly {
   Status establish(std::size_t place);
   Deadline earliest_timeout() const;
 
+  // The handshake proves the key for this purpose, so that communicators are not mixed up.
   std::string purpose() const;
   std::string key_of(int member) const;
   // Number of connections with `member`; 0 if it is no peer.

@@ -85,10 +85,12 @@ class TcpStream {
   bool peer_left = false;
 
  private:
+  // A queued part and its header.
   struct Outgoing {
     SliceHeader header;
     ConstBytes bytes;
   };
+  // A posted part and what its header must contain.
   struct Incoming {
     SliceHeader header;  // as it arrives
     uint32_t tag = 0;

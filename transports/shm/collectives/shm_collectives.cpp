@@ -73,11 +73,14 @@ class ShmCollectives final : public Collectives {
   void finish_sleep() override;
 
  private:
+  // `opening` waits for a free line; `choosing` waits for the lines of the voters of a direct operation.
   enum class State { idle, opening, small, shares, tables, steps, levels, choosing, direct };
 
   // The last operation that `rank` is known to have announced.
   uint64_t& announced(int rank) { return announced_[static_cast<std::size_t>(rank)]; }
+  // Does one part of the operation if one can be done. True if it did.
   bool advance();
+  // Does one stage of one step. Tries to collect, take and publish, in this order.
   bool step_stage();
   // A slot is reused once this rank has read it, too: it reads its own slot if it scales, and collects from it if slots
   // are swapped.
@@ -91,6 +94,7 @@ class ShmCollectives final : public Collectives {
   uint64_t end_of_fetches() const { return levels_.plan().folds() ? taken_ : std::min(end_, taken_ + kStepDepth); }
   void announce();
   void begin_steps();
+  // The functions of an operation over NUMA nodes.
   void begin_levels();
   bool level_stage();
   bool take_level();
@@ -99,15 +103,19 @@ class ShmCollectives final : public Collectives {
   void finish_levels_if_done();
   bool choose();
   bool direct_stage();
+  // Stages of a small allreduce that a few ranks fold for all.
   bool share_stage();
   RankMask behind_shares();
   bool folds_share() const { return (work_.plan().folders() & bit_of(rank_)) != 0 && !has_finished(); }
+  // Whether this rank has done its share of a direct operation or of the folding.
   bool has_finished() const { return counters_.finished.load(std::memory_order_relaxed) == operation_; }
   bool fail_if_lost(RankMask ranks);
+  // alltoall: checks the announced block sizes, and then begins the steps.
   void compare_tables();
   void wait_for_release();
   void finish_if_done();
   void finish();
+  // Ends the group: the current operation and all later ones fail with this error.
   void fail(const Status& why);
   void check_neighbours();
 
@@ -374,6 +382,7 @@ void ShmCollectives::begin_steps() {
   const ShmPlan& plan = work_.plan();
   if (plan.collective() == Collective::alltoall) work_.read_tables();
   state_ = State::steps;
+  // A rank that publishes also copies its own block to its own output, in the taking stage.
   const bool moves_own = !plan.folds() && plan.publishes();
   end_ += plan.steps();
   if (!plan.publishes()) published_ = end_;

@@ -68,6 +68,7 @@ class ShmPlan {
 
  private:
   static constexpr std::size_t kLargeBytes = 64_KiB;
+  // A range of bytes in the input or output.
   struct Block {
     std::size_t offset = 0;
     std::size_t bytes = 0;

@@ -13,6 +13,7 @@ class ShmWork {
  public:
   ShmWork(const ShmLayout& layout, int rank, int ranks) : layout_(layout), rank_(rank), ranks_(ranks) {}
 
+  // Plans the operation. `first_step` is the position of its first step. `buffers` must stay valid until it ends.
   void assign(const CollectiveSpec& spec, Buffers buffers, uint64_t operation, uint64_t first_step);
   const ShmPlan& plan() const { return plan_; }
   const CollectiveSpec& spec() const { return spec_; }
@@ -54,7 +55,9 @@ class ShmWork {
   std::byte* small(int rank) const;
   // Address of the result of an owner's share of a step.
   std::byte* result(int owner, uint64_t position, const ShmPlan::Segment& share) const;
+  // Copies input into a slot: zeros if it is null, scaled if the prescale is not 1.
   void put_input(std::byte* slot, const std::byte* input, std::size_t bytes) const;
+  // Copies to the output, past the caches if the operation is large.
   void write_output(void* output, const void* source, std::size_t bytes) const;
   bool streams_to(const ShmRuns::Run& run) const;
   void write_result(const ShmRuns::Run& run, std::size_t at, const std::byte* result, std::size_t bytes) const;
@@ -65,6 +68,7 @@ class ShmWork {
   void fold_step(uint64_t position);
   void fold_run(ShmRuns::Run run, const ShmPlan::Segment& share, std::size_t at, uint64_t position);
   void move_step(uint64_t position);
+  // Copies the block that a rank sends to itself.
   void move_own(uint64_t step);
   std::size_t count_of(std::size_t bytes) const { return bytes / plan_.element(); }
 
@@ -76,6 +80,7 @@ class ShmWork {
   ShmPlan plan_;
   bool fills_line_ = false;
   ShmRuns runs_;  // of the vector that is folded
+  // Each stage walks the vector on its own.
   ShmRuns::Cursor published_;
   ShmRuns::Cursor taken_;
   ShmRuns::Cursor collected_;

@@ -13,6 +13,7 @@
 namespace fdl {
 namespace {
 
+// "rank 0" or "ranks 0-3"
 std::string ranks_words(const ShmNodes& nodes, int node) {
   return (nodes.ranks_on(node) == 1 ? "rank " : "ranks ") + nodes.ranks_text(node);
 }
@@ -82,6 +83,7 @@ std::vector<std::string> stages_of_move(const ShmNodes& nodes, const ShmLevelPla
 
 }  // namespace
 
+// The plans are made for rank 0; whether they go over nodes is the same for all ranks.
 LevelAnswer answer_of_levels(std::span<const int> node_of_rank, const CollectiveSpec& spec, bool is_wanted,
                              std::size_t shm_bytes) {
   const int ranks = static_cast<int>(node_of_rank.size());

@@ -43,6 +43,7 @@ class ShmLevels {
 
  private:
   using Share = ShmLevelPlan::Share;
+  // Whether inputs must be scaled before they are folded.
   bool is_scaled() const { return plan_.folds() && spec_.prescale != 1; }
   // The size of a partial sum in elements.
   std::size_t wider() const { return plan_.folds() ? partial_size_ / element_ : 1; }
@@ -50,6 +51,7 @@ class ShmLevels {
   const std::byte* input_of(int rank, int block, std::size_t offset, uint64_t position) const;
   std::byte* result_of(int rank, int block, uint64_t position) const;
   std::byte* output_at(std::size_t offset) const { return static_cast<std::byte*>(buffers_.output) + offset; }
+  // Copies input into a slot: zeros if it is null, scaled if the prescale is not 1.
   void put(std::byte* slot, const std::byte* input, std::size_t bytes) const;
 
   template <typename Visit>
@@ -67,6 +69,7 @@ class ShmLevels {
   const int rank_;
   CollectiveSpec spec_;
   Buffers buffers_;
+  // Sizes and offsets of the blocks.
   const ShmPlan* flat_ = nullptr;
   bool one_block_ = false;
   std::size_t element_ = 1;
