@@ -1,4 +1,4 @@
-// Calls: outcomes of the driver become statuses that name the device, the call and the driver's own reason.
+// Calls turns outcomes of the driver into statuses with the device, the call and the driver's own reason.
 #include "cuda/calls.h"
 
 #include <fmt/format.h>
@@ -6,7 +6,7 @@
 namespace fdl::cuda {
 namespace {
 
-// After these nothing in the context works any more; only another process gets a working one.
+// After these outcomes nothing in the context works any more; only a new process gets a working one.
 bool is_final(Outcome outcome) {
   switch (outcome) {
     case kDeinitialized:
@@ -30,14 +30,15 @@ Code code_of(Outcome outcome) {
     case kInvalidContext:
       return Code::invalid_argument;
     default:
-      return Code::resource;  // this process's own, unlike what goes wrong between ranks
+      return Code::resource;  // a failure of this process, not one between ranks
   }
 }
 
+// What the user can do about an outcome, as the end of the error text.
 std::string_view advice(Outcome outcome) {
   switch (outcome) {
     case kOutOfMemory:
-      return "; see nvidia-smi for who has it";
+      return "; nvidia-smi lists the processes that use it";
     case kInvalidHandle:
     case kInvalidContext:
       return "; was the stream destroyed, or does it belong to another device?";
@@ -57,10 +58,12 @@ Status Calls::failure() const {
 }
 
 Status Calls::failed_call(Outcome outcome, std::string_view call, std::string_view detail) {
+  // "cuda:0 (name): call (detail): CUDA_ERROR_... (number): description; advice"
   Status status(code_of(outcome), fmt::format("{}: {}{}{}{}: {}{}", name, call, detail.empty() ? "" : " (", detail,
                                               detail.empty() ? "" : ")", driver.describe(outcome), advice(outcome)));
   if (!is_final(outcome)) return status;
   const MutexLock lock(mutex_);
+  // Only the first fatal failure has the real cause; later ones follow from it.
   if (failure_.ok()) failure_ = status;
   failed_.store(true, std::memory_order_release);
   return failure_;

@@ -1,4 +1,4 @@
-// Calls: what all parts of a device share: its driver, its context, and its first failure, which is final.
+// Calls is the state that all parts of a device share: its driver, its context, and its first fatal failure.
 #pragma once
 
 #include <atomic>
@@ -15,14 +15,15 @@ class Calls {
  public:
   Calls(const Driver& of_driver, std::string device_name) : driver(of_driver), name(std::move(device_name)) {}
 
+  // `context` is set when the device is opened and constant afterwards.
   const Driver& driver;
   const std::string name;  // "cuda:0 (NVIDIA H100 80GB HBM3)"
   Context context = nullptr;
 
-  // OK, or why the device can do no more.
+  // OK, or the failure after which the device does no more work.
   Status failure() const;
-  // What a call of the driver came to, in its own words. Some outcomes are final: the device has failed.
-  // `detail`: what it was called for.
+  // Turns the outcome of a driver call into a status with the driver's own description. Fatal outcomes mark the device
+  // as failed. `detail` says what the call was for. Any thread may call.
   Status status(Outcome outcome, std::string_view call, std::string_view detail = {}) {
     return outcome == kSuccess ? ok_status() : failed_call(outcome, call, detail);
   }
@@ -30,13 +31,15 @@ class Calls {
  private:
   Status failed_call(Outcome outcome, std::string_view call, std::string_view detail);
 
+  // Set after failure_, so that failure() needs no lock while the device works.
   std::atomic<bool> failed_{false};
   mutable Mutex mutex_;
   Status failure_ FDL_GUARDED_BY(mutex_);
 };
 
-// The device's context is the thread's current one from here to the end of the scope, and calls that a recording
-// elsewhere would forbid are allowed: they touch no stream that is being recorded.
+// Makes the device's context current on this thread until the end of the scope. It also relaxes the thread's capture
+// mode: calls that are otherwise forbidden while some stream is being captured are allowed, since they touch no
+// captured stream.
 class Scope {
  public:
   explicit Scope(const Calls& calls) : driver_(calls.driver) {

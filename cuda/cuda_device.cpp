@@ -1,4 +1,5 @@
-// CUDA devices: each call enters the device's context, makes one or two calls of the driver, and leaves it again.
+// CudaDevice implements Device: each call enters the device's context, makes one or two driver calls, and leaves it
+// again.
 #include "cuda/cuda_device.h"
 
 #include <fmt/format.h>
@@ -19,18 +20,19 @@ namespace {
 
 using namespace cuda;
 
+// Memory that a device keeps for reuse.
 constexpr std::size_t kMostIdleDeviceBytes = std::size_t{256} << 20;
 constexpr std::size_t kMostIdlePinnedBytes = std::size_t{128} << 20;
 
 Pointer pointer(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory); }
 
-// Enters the device, unless it has failed; `scope` stays for the rest of the function.
+// Enters the device unless it has failed. `scope` lasts until the end of the function.
 #define FDL_ENTER(scope)                 \
   FDL_RETURN_IF_ERROR(calls_.failure()); \
   const Scope scope(calls_);             \
   FDL_RETURN_IF_ERROR(calls_.status(scope.outcome(), "cuCtxPushCurrent"))
 
-// The primary context of a device, which frameworks use, too: kept alive from here to the end of this.
+// Keeps the primary context of a device alive, which frameworks use, too.
 class PrimaryContext {
  public:
   PrimaryContext() = default;
@@ -40,6 +42,7 @@ class PrimaryContext {
   PrimaryContext(const PrimaryContext&) = delete;
   PrimaryContext& operator=(const PrimaryContext&) = delete;
 
+  // Retains the context and stores it in `calls`. Call once.
   Status retain(Calls& calls, DeviceNumber number) {
     Context context = nullptr;
     FDL_RETURN_IF_ERROR(
@@ -60,6 +63,7 @@ class CudaDevice final : public Device {
   CudaDevice(const Driver& driver, int index, int count, std::string name)
       : driver_(driver), index_(index), count_(count), calls_(driver, std::move(name)) {}
 
+  // Retains the primary context. Call once, before anything else.
   Status begin();
 
   std::string_view name() const override { return calls_.name; }
@@ -107,22 +111,28 @@ class CudaDevice final : public Device {
                 std::size_t count, double factor) override;
 
  private:
+  // Allocates from a cache. Out of memory, the error has the free and total bytes of the device.
   Result<void*> take(MemoryCache& cache, std::size_t bytes, std::string_view call);
+  // Returns memory to a cache, which reuses it after all work queued so far.
   void give(MemoryCache& cache, void* memory);
+  // Copies without noting the work in last_work_.
   Status copy_within(Stream stream, void* target, const void* source, std::size_t bytes);
   Status enable_peer_of(const void* memory);
   Status move_segments(Stream stream, const Packing& packing);
+  // Packs or unpacks by one driver call for each segment.
   Status copy_segments(Stream stream, const Packing& packing);
-  // Every function that queues work on memory ends with this.
+  // Must end every function that queues work on memory, so that released memory waits for that work.
   Status queued(Stream stream) { return last_work_.note(stream); }
 
   const Driver& driver_;
+  // Number of this device, and of all devices that the process sees.
   const int index_, count_;
   Calls calls_;
   DeviceNumber number_ = -1;
-  PrimaryContext context_;  // what is below needs it
+  PrimaryContext context_;  // the members below need it, so it is destroyed after them
   std::array<std::byte, 16> identity_{};
-  std::atomic<uint64_t> peers_{0};  // bits of devices whose memory this one reaches, or never will
+  std::atomic<uint64_t> peers_{
+      0};  // one bit per device (modulo 64) for which peer access was enabled or found impossible
   LastWork last_work_{calls_};
   Launches launches_{calls_, kernel_image()};
   MemoryCache device_memory_{[this](std::size_t bytes, void** memory) {
@@ -155,6 +165,7 @@ Status CudaDevice::begin() {
 
 // ---- Memory
 
+// The error of an exhausted device has the numbers that explain it.
 Result<void*> CudaDevice::take(MemoryCache& cache, std::size_t bytes, std::string_view call) {
   FDL_ENTER(scope);
   void* memory = nullptr;
@@ -180,15 +191,16 @@ void CudaDevice::give(MemoryCache& cache, void* memory) {
 void CudaDevice::release_after(Stream stream, void* memory) {
   {
     const Scope scope(calls_);
-    if (calls_.failure().ok()) (void)last_work_.note(stream);  // where that fails, nothing uses it any more
+    if (calls_.failure().ok()) (void)last_work_.note(stream);  // a failed device no longer uses the memory
   }
   release(memory);
 }
 
-// ---- Streams and marks
+// ---- Streams and events
 
 Result<Stream> CudaDevice::make_stream() {
   FDL_ENTER(scope);
+  // The highest priority, so that communication is not queued behind the computation that overlaps with it.
   int least = 0, greatest = 0;
   FDL_RETURN_IF_ERROR(
       calls_.status(driver_.cuCtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange"));
@@ -201,7 +213,7 @@ Result<Stream> CudaDevice::make_stream() {
 void CudaDevice::end_stream(Stream stream) {
   if (stream == nullptr) return;
   const Scope scope(calls_);
-  // What others than this device's functions queued on it counts, too.
+  // This event also covers work that was queued on the stream without this device's functions.
   if (calls_.failure().ok()) (void)last_work_.note(stream);
   last_work_.forget(stream);
   (void)driver_.cuStreamDestroy_v2(stream);
@@ -245,14 +257,14 @@ Result<bool> CudaDevice::reached(DeviceEvent event) {
 
 Status CudaDevice::ring(Stream stream, const Event& notifier) {
   FDL_ENTER(scope);
-  // Runs on a thread of the driver, where nothing of CUDA may be called; it is not called once the device has failed.
-  const HostFunction pull = [](void* event) { static_cast<const Event*>(event)->ring(); };
-  return calls_.status(driver_.cuLaunchHostFunc(stream, pull, const_cast<Event*>(&notifier)), "cuLaunchHostFunc");
+  // Runs on a thread of the driver, which must not call CUDA. It is not called if the device has failed.
+  const HostFunction ring_it = [](void* event) { static_cast<const Event*>(event)->ring(); };
+  return calls_.status(driver_.cuLaunchHostFunc(stream, ring_it, const_cast<Event*>(&notifier)), "cuLaunchHostFunc");
 }
 
 // ---- Work
 
-// Where devices copy from each other directly, the driver wants to be told once.
+// Direct copies between devices must be enabled once per pair. Does nothing for memory of this device or of the host.
 Status CudaDevice::enable_peer_of(const void* memory) {
   unsigned type = 0;
   int other = index_;
@@ -260,6 +272,7 @@ Status CudaDevice::enable_peer_of(const void* memory) {
       driver_.cuPointerGetAttribute(&other, kPointerDeviceOrdinal, pointer(memory)) != kSuccess || other == number_) {
     return ok_status();
   }
+  // Only the first caller enables access. Copies work without it, too, only more slowly.
   const uint64_t bit = uint64_t{1} << (other & 63);
   if (peers_.fetch_or(bit) & bit) return ok_status();
   int can = 0;
@@ -297,6 +310,7 @@ Status CudaDevice::fill_zero(Stream stream, void* target, std::size_t bytes) {
 Status CudaDevice::copy_segments(Stream stream, const Packing& packing) {
   const std::size_t size = size_of(packing.tensors);
   for (const DeviceSegment& segment : packing.segments) {
+    // Unpacking skips missing tensors; packing fills their place with zeros.
     if (segment.count == 0 || (packing.unpacks && segment.tensor == nullptr)) continue;
     void* const packed = packing.packed + segment.first * size;
     const std::size_t bytes = segment.count * size;
@@ -312,6 +326,7 @@ Status CudaDevice::copy_segments(Stream stream, const Packing& packing) {
 }
 
 Status CudaDevice::move_segments(Stream stream, const Packing& packing) {
+  // Only conversions between real types are supported; other packings keep their type.
   const auto is_real = [](Dtype dtype) {
     return kind_of(dtype) == DtypeKind::real || kind_of(dtype) == DtypeKind::small_real;
   };
@@ -320,7 +335,7 @@ Status CudaDevice::move_segments(Stream stream, const Packing& packing) {
                                                  calls_.name, name_of(packing.tensors), name_of(packing.in_packed)));
   }
   FDL_ENTER(scope);
-  // One tensor is the driver's business, and where there are no kernels, many are.
+  // A single tensor is copied by the driver, and so are many if there are no kernels.
   if (packing.is_copy() && (packing.segments.size() <= 1 || !launches_.load().ok())) {
     FDL_RETURN_IF_ERROR(copy_segments(stream, packing));
   } else {
@@ -341,6 +356,7 @@ Status CudaDevice::reduce(Stream stream, Dtype dtype, Op op, void* target, std::
                                                  name_of(op), sources.size(), kMostSources));
   }
   if (count == 0) return ok_status();
+  // A single unscaled source is a copy; scaling does not change bools.
   if (sources.size() == 1 && (factor == 1.0 || kind_of(dtype) == DtypeKind::logical)) {
     return copy(stream, target, sources[0], count * size_of(dtype));
   }
@@ -382,6 +398,7 @@ Result<int> count_cuda_devices(const Config& config) {
 Result<std::shared_ptr<Device>> open_cuda_device(int index, const Config& config) {
   FDL_ASSIGN_OR_RETURN(const Driver* const driver, Driver::open(config.cuda_library));
   static Mutex mutex;
+  // Intentionally leaked. The entries are weak, so a device ends with its last user and can be opened again.
   static auto* const opened = new std::map<std::pair<const Driver*, int>, std::weak_ptr<Device>>;
   const MutexLock lock(mutex);
   std::weak_ptr<Device>& known = (*opened)[{driver, index}];

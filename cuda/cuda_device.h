@@ -1,4 +1,4 @@
-// CUDA devices: opens one behind contract/device.h. The only header of this room that others include.
+// This header opens CUDA devices behind contract/device.h. It is the only header of this module that others include.
 #pragma once
 
 #include <memory>
@@ -9,11 +9,11 @@
 
 namespace fdl {
 
-// How many devices this process sees; UNSUPPORTED, with what to install, where there is no driver. Opens the driver.
+// The number of devices that this process sees. Opens the driver; UNSUPPORTED, with what to install, if there is none.
 Result<int> count_cuda_devices(const Config& config);
 
-// The device of this number, in the context that frameworks use (the primary one). All who open it share it, with the
-// memory that it keeps, and it ends with the last of them. Any thread.
+// Opens the device with this number, in its primary context, which frameworks use, too. All callers share the device
+// and its cached memory; it ends with its last owner. Any thread may call.
 Result<std::shared_ptr<Device>> open_cuda_device(int index, const Config& config);
 
 }  // namespace fdl

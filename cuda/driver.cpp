@@ -1,4 +1,4 @@
-// Driver: every function is looked up once; what is missing is said with what to install.
+// Driver::open() loads the library, looks up every function, and reports a missing one with what to install.
 #include "cuda/driver.h"
 
 #include <dlfcn.h>
@@ -12,8 +12,9 @@
 namespace fdl::cuda {
 namespace {
 
-constexpr int kOldest = 11040;  // what is called here is in all drivers since then
+constexpr int kOldest = 11040;  // the first version with all functions that are used here
 
+// The error for a library that dlopen() refuses.
 Status not_opened(const std::string& library) {
   const char* reason = ::dlerror();
   return Status(
@@ -23,6 +24,7 @@ Status not_opened(const std::string& library) {
                   library, reason == nullptr ? "no reason given" : reason));
 }
 
+// Fills all function pointers of `driver`. A missing function means a wrong library or a driver that is too old.
 Status look_up(void* handle, Driver& driver) {
   std::string missing;
 #define ROW(name, parameters)                                                    \
@@ -40,6 +42,7 @@ Status look_up(void* handle, Driver& driver) {
                             driver.library, version_text(driver.version), missing, version_text(kOldest)));
 }
 
+// Initializes the driver and reads its version.
 Status begin(Driver& driver) {
   const Outcome outcome = driver.cuInit(0);
   if (outcome == kNoDevice) {
@@ -62,7 +65,7 @@ Result<const Driver*> open_now(const std::string& name) {
   if (handle == nullptr) return not_opened(driver->library);
   FDL_RETURN_IF_ERROR(look_up(handle, *driver));
   FDL_RETURN_IF_ERROR(begin(*driver));
-  return static_cast<const Driver*>(driver.release());  // for as long as the process
+  return static_cast<const Driver*>(driver.release());  // intentionally leaked: lives until the process exits
 }
 
 }  // namespace
@@ -71,6 +74,8 @@ std::string version_text(int version) { return fmt::format("{}.{}", version / 10
 
 Result<const Driver*> Driver::open(const std::string& library) {
   static Mutex mutex;
+  // Intentionally leaked, so that it outlives every static object that may call. Failures are kept, too: a driver does
+  // not appear later.
   static auto* const opened = new std::map<std::string, Result<const Driver*>>;
   const MutexLock lock(mutex);
   const auto found = opened->find(library);
@@ -79,12 +84,13 @@ Result<const Driver*> Driver::open(const std::string& library) {
 }
 
 std::string Driver::describe(Outcome outcome) const {
+  // Both stay null if the driver does not know the number.
   const char* name = nullptr;
   const char* text = nullptr;
   (void)cuGetErrorName(outcome, &name);
   (void)cuGetErrorString(outcome, &text);
   return fmt::format("{} ({}): {}", name == nullptr ? "an unknown error" : name, outcome,
-                     text == nullptr ? "the driver has no words for it" : text);
+                     text == nullptr ? "no description" : text);
 }
 
 }  // namespace fdl::cuda

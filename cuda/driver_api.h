@@ -1,5 +1,5 @@
-// Driver API: the functions and numbers of NVIDIA's CUDA driver that are used here; facts of its ABI, in our own words.
-// tests/cuda_abi_test compares them with the driver's header where a toolkit is.
+// This header declares the functions and numbers of NVIDIA's CUDA driver that farandole uses: facts of its ABI, in our
+// own words. tests/unit/cuda/cuda_abi_test.cpp compares them with the driver's header where a toolkit is installed.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,8 @@
 
 namespace fdl::cuda {
 
-using Outcome = int;  // CUresult: how a call went
+using Outcome = int;  // CUresult: the result of a call
+// Contexts, modules and functions are opaque handles of the driver.
 using DeviceNumber = int;
 using Pointer = unsigned long long;
 using Context = struct ContextOfDriver*;
@@ -15,7 +16,7 @@ using Module = struct ModuleOfDriver*;
 using Function = struct FunctionOfDriver*;
 using HostFunction = void (*)(void*);
 
-// ---- Results. The driver has words for all of them (cuGetErrorName); these are told apart here.
+// ---- Results. The driver describes all of them (cuGetErrorName); these are the ones that the code distinguishes.
 inline constexpr Outcome kSuccess = 0;
 inline constexpr Outcome kInvalidValue = 1;
 inline constexpr Outcome kOutOfMemory = 2;
@@ -64,13 +65,14 @@ inline constexpr unsigned kMemoryDevice = 2;
 inline constexpr int kAttributeComputeMajor = 75;
 inline constexpr int kAttributeComputeMinor = 76;
 
+// CUuuid.
 struct Uuid {
   unsigned char bytes[16];
 };
 
 }  // namespace fdl::cuda
 
-// Name as the library exports it, and what it takes. Streams and events are void*, as in contract/device.h.
+// Name as the library exports it, and its parameters. Streams and events are void*, as in contract/device.h.
 // clang-format off
 #define FDL_CUDA_FUNCTIONS(ROW)                                                                                        \
   ROW(cuInit,                            (unsigned flags))                                                             \

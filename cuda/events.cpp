@@ -1,4 +1,4 @@
-// Marks: a mark that somebody waits for is not set again; the stream gets another.
+// LastWork reuses the event of a stream unless released memory still waits for it; then the stream gets another.
 #include "cuda/events.h"
 
 #include <algorithm>
@@ -10,6 +10,7 @@ OwnDeviceEvent::~OwnDeviceEvent() {
   (void)calls_.driver.cuEventDestroy_v2(event_);
 }
 
+// Every outcome but "not ready" counts as reached, since after an error no further work runs.
 bool OwnDeviceEvent::reached() const { return calls_.driver.cuEventQuery(event_) != kNotReady; }
 
 Result<void*> make_event(Calls& calls) {
@@ -18,7 +19,8 @@ Result<void*> make_event(Calls& calls) {
   return event;
 }
 
-Status LastWork::place(Entry& entry) {
+Status LastWork::set_event(Entry& entry) {
+  // An event that released memory waits for must not be set again: it would then wait for later work as well.
   if (entry.event == nullptr || entry.event.use_count() > 1) {
     FDL_ASSIGN_OR_RETURN(void* const event, make_event(calls_));
     entry.event = std::make_shared<const OwnDeviceEvent>(calls_, event);
@@ -29,13 +31,15 @@ Status LastWork::place(Entry& entry) {
 Status LastWork::note(void* stream) {
   const MutexLock lock(mutex_);
   for (Entry& entry : entries_) {
-    if (entry.stream == stream && !entry.ended) return place(entry);
+    if (entry.stream == stream && !entry.ended) return set_event(entry);
   }
+  // Entries of destroyed streams stay until their last work has run.
   std::erase_if(entries_, [](const Entry& entry) { return entry.ended && entry.event->reached(); });
   entries_.push_back({stream, false, nullptr});
-  Status placed = place(entries_.back());
-  if (!placed.ok()) entries_.pop_back();
-  return placed;
+  // An entry without an event must not stay: the other functions rely on it.
+  Status outcome = set_event(entries_.back());
+  if (!outcome.ok()) entries_.pop_back();
+  return outcome;
 }
 
 void LastWork::forget(void* stream) {

@@ -1,4 +1,5 @@
-// Marks: the device's events, and which of them tell that the work of a stream so far is done.
+// OwnDeviceEvent owns one event of the driver; LastWork tracks with such events whether the work of each stream is
+// done.
 #pragma once
 
 #include <memory>
@@ -9,7 +10,7 @@
 
 namespace fdl::cuda {
 
-// One event of the driver; ended with its last owner.
+// One event of the driver, destroyed with its last owner.
 class OwnDeviceEvent {
  public:
   OwnDeviceEvent(Calls& calls, void* event) : calls_(calls), event_(event) {}
@@ -18,7 +19,8 @@ class OwnDeviceEvent {
   OwnDeviceEvent& operator=(const OwnDeviceEvent&) = delete;
 
   void* event() const { return event_; }
-  // Also where nobody will ever know: the device has failed, or a graph has taken the mark.
+  // Whether the device has passed the event. Also true if that cannot be found out: the device has failed, or the event
+  // was captured into a graph.
   bool reached() const;
 
  private:
@@ -30,24 +32,26 @@ using DeviceEvents = std::vector<std::shared_ptr<const OwnDeviceEvent>>;
 
 Result<void*> make_event(Calls& calls);
 
-// The last work that was queued on each stream: a mark is set behind every piece of it, while the stream is known to
-// exist. Memory that is given back waits for those that the device has not passed by then.
+// LastWork sets an event behind every piece of work that is queued on a stream, while the stream is known to exist.
+// Memory that is released waits for the events that the device has not passed by then. Any thread may call.
 class LastWork {
  public:
   explicit LastWork(Calls& calls) : calls_(calls) {}
 
+  // Call after work was queued on `stream`.
   Status note(void* stream);
-  // The stream's handle may be another's from now on.
+  // Call before the stream is destroyed: its handle may be reused for another stream.
   void forget(void* stream);
+  // The events that the device has not passed.
   DeviceEvents pending();
 
  private:
   struct Entry {
     void* stream;
-    bool ended;
+    bool ended;  // the stream was destroyed
     std::shared_ptr<const OwnDeviceEvent> event;
   };
-  Status place(Entry& entry) FDL_REQUIRES(mutex_);
+  Status set_event(Entry& entry) FDL_REQUIRES(mutex_);
 
   Calls& calls_;
   Mutex mutex_;

@@ -1,4 +1,5 @@
-// Launches: tables are filled here and copied by the driver when it takes them, so nothing of a launch is kept.
+// Launches fills a table on its stack for each launch. The driver copies it during the call, so nothing of a launch is
+// kept.
 #include "cuda/launches.h"
 
 #include <fmt/format.h>
@@ -21,6 +22,7 @@ Status Launches::load() {
 }
 
 Status Launches::load_now() {
+  // Machine code needs no compilation at load time, so it is tried first.
   Outcome first = kNoBinaryForGpu;
   if (!image_.machine_code.empty()) first = calls_.driver.cuModuleLoadData(&module_, image_.machine_code.data());
   if (first == kSuccess) return look_up();
@@ -29,12 +31,13 @@ Status Launches::load_now() {
   module_ = nullptr;
   return Status(
       Code::unsupported,
-      fmt::format("{}: the driver (CUDA {}) takes none of this build's kernels ({}): cuModuleLoadData: {}, and "
+      fmt::format("{}: the driver (CUDA {}) accepts none of this build's kernels ({}): cuModuleLoadData: {}, and "
                   "of those that it compiles itself: {}; update the driver, or build with an older nvcc",
                   calls_.name, version_text(calls_.driver.version), image_.compiler, calls_.driver.describe(first),
                   calls_.driver.describe(second)));
 }
 
+// A missing kernel means a build without nvcc.
 Status Launches::find(const char* kernel, Function* function) {
   const Outcome outcome = calls_.driver.cuModuleGetFunction(function, module_, kernel);
   if (outcome != kNotFound) return calls_.status(outcome, "cuModuleGetFunction", kernel);
@@ -48,6 +51,7 @@ Status Launches::look_up() {
 #define ROW(name, body, at_once) FDL_RETURN_IF_ERROR(find(#name, &packers_[k_##name]));
   FDL_PACK_KERNELS(ROW)
 #undef ROW
+// One kernel for each data type.
 #define ROW(name, type, kind) \
   FDL_RETURN_IF_ERROR(find("fdl_reduce_" #name, &reducers_[static_cast<std::size_t>(Dtype::name)]));
   FDL_DTYPES(ROW)
@@ -56,6 +60,7 @@ Status Launches::look_up() {
 }
 
 Status Launches::launch(Function function, std::string_view name, uint64_t blocks, Stream stream, const void* table) {
+  // The limit of CUDA for the x dimension of a grid.
   if (blocks > INT32_MAX) {
     return Status(Code::unsupported,
                   fmt::format("{}: {} of so many elements at once; do it in parts", calls_.name, name));
@@ -68,6 +73,7 @@ Status Launches::launch(Function function, std::string_view name, uint64_t block
 
 Status Launches::pack(Stream stream, const Packing& packing) {
   FDL_RETURN_IF_ERROR(load());
+  // Each kind of packing has its kernel; float64 on either side needs the conversion through float64.
   PackKernel kernel = k_fdl_cast_segments;
   if (packing.is_copy()) {
     kernel = k_fdl_copy_segments;
@@ -76,6 +82,7 @@ Status Launches::pack(Stream stream, const Packing& packing) {
   } else if (packing.tensors == Dtype::float64 || packing.in_packed == Dtype::float64) {
     kernel = k_fdl_cast_float64_segments;
   }
+  // Each table is one launch. The driver copies it before the call returns.
   return for_each_table(packing, [&](const PackTable& table) {
     return launch(packers_[kernel], packing.unpacks ? "unpack" : "pack", table.tile_count, stream, &table);
   });
@@ -84,6 +91,7 @@ Status Launches::pack(Stream stream, const Packing& packing) {
 Status Launches::reduce(Stream stream, Dtype dtype, Op op, void* target, std::span<const void* const> sources,
                         std::size_t count, double factor) {
   FDL_RETURN_IF_ERROR(load());
+  // The table is 4 KiB of parameters. Only the entries that are used are set.
   ReduceTable table;
   table.target = static_cast<std::byte*>(target);
   table.count = count;

@@ -1,4 +1,5 @@
-// Launches: which kernel does what is asked, with which tables, on a device whose module is loaded at the first one.
+// Launches chooses the kernel for a request, fills its table and launches it. The module with the kernels is loaded at
+// the first launch.
 #pragma once
 
 #include <array>
@@ -20,13 +21,14 @@ class Launches {
   Launches(Calls& calls, const KernelImage& image) : calls_(calls), image_(image) {}
   ~Launches();
 
-  // Loads the module once; the outcome is remembered.
+  // Loads the module at the first call; later calls return the same outcome. Any thread may call.
   Status load() FDL_EXCLUDES(mutex_);
   Status pack(Stream stream, const Packing& packing);
   Status reduce(Stream stream, Dtype dtype, Op op, void* target, std::span<const void* const> sources,
                 std::size_t count, double factor);
 
  private:
+  // An index for each row of FDL_PACK_KERNELS.
   enum PackKernel {
 #define ROW(name, body, at_once) k_##name,
     FDL_PACK_KERNELS(ROW)
@@ -34,6 +36,7 @@ class Launches {
         kPackKernels
   };
 
+  // Sets module_ from the machine code, or else from the portable image, which the driver compiles.
   Status load_now();
   Status find(const char* kernel, Function* function);
   Status look_up();
@@ -42,6 +45,7 @@ class Launches {
   Calls& calls_;
   const KernelImage& image_;
   Mutex mutex_;
+  // Once set, module_ and the functions are constant and need no lock.
   std::atomic<bool> loaded_{false};
   bool tried_ FDL_GUARDED_BY(mutex_) = false;
   Status outcome_ FDL_GUARDED_BY(mutex_);

@@ -1,4 +1,4 @@
-// MemoryCache: lists by size; the largest are freed first when too much lies idle.
+// MemoryCache keeps one list of idle blocks per size. The largest blocks are freed first.
 #include "cuda/memory_cache.h"
 
 #include <algorithm>
@@ -16,6 +16,7 @@ bool all_reached(const DeviceEvents& events) {
 std::size_t size_class(std::size_t bytes) {
   constexpr std::size_t kLeast = 4096;
   if (bytes <= kLeast) return kLeast;
+  // A quarter of the power of two below `bytes` is the step between sizes.
   const std::size_t quarter = std::bit_floor(bytes - 1) / 4;
   return (bytes + quarter - 1) / quarter * quarter;
 }
@@ -26,6 +27,7 @@ MemoryCache::~MemoryCache() {
   }
 }
 
+// Takes an idle block of exactly this size class whose events are reached, or null.
 void* MemoryCache::take_idle(std::size_t size) {
   const auto list = idle_.find(size);
   if (list == idle_.end()) return nullptr;
@@ -45,6 +47,7 @@ Outcome MemoryCache::take(std::size_t bytes, void** memory) {
   *memory = take_idle(size);
   if (*memory == nullptr) {
     Outcome outcome = allocate_(size, memory);
+    // Idle blocks of other sizes may hold the memory that is missing.
     if (outcome == kOutOfMemory && idle_bytes_ > 0) {
       trim(0);
       outcome = allocate_(size, memory);
@@ -69,6 +72,7 @@ void MemoryCache::trim(std::size_t most_bytes) {
   for (auto list = idle_.rbegin(); list != idle_.rend() && idle_bytes_ > most_bytes; ++list) {
     auto& blocks = list->second;
     for (std::size_t i = blocks.size(); i-- > 0 && idle_bytes_ > most_bytes;) {
+      // Blocks in use stay: freeing them would block until the device is idle.
       if (!all_reached(blocks[i].until)) continue;
       free_(blocks[i].memory);
       idle_bytes_ -= list->first;

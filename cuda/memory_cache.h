@@ -1,7 +1,8 @@
-// MemoryCache: memory that was given back is kept for the next who asks for about as much.
+// MemoryCache keeps released memory for later requests of about the same size.
 //
-// What is given back may still be in use by what is queued: it is given out again when the marks that it waits for are
-// reached. Four sizes for every power of two, so at most a fifth is wasted. What is kept unused is bounded.
+// Released memory may still be in use by queued work, so it is handed out again only when its events are reached. There
+// are four sizes for every power of two, so at most a fifth is wasted. The amount of idle memory is bounded. Any thread
+// may call.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,7 @@
 
 namespace fdl::cuda {
 
-// The size that is allocated for so many bytes; at least 4096.
+// The size that is allocated for a request of so many bytes; at least 4096.
 std::size_t size_class(std::size_t bytes);
 
 class MemoryCache {
@@ -29,28 +30,30 @@ class MemoryCache {
   MemoryCache(const MemoryCache&) = delete;
   MemoryCache& operator=(const MemoryCache&) = delete;
 
-  // Short of memory, it gives back what it keeps before it fails.
+  // Hands out memory of at least `bytes`. If the device is out of memory, it frees idle memory and tries again.
   Outcome take(std::size_t bytes, void** memory);
+  // Takes back memory that queued work uses until the events are reached.
   void give(void* memory, DeviceEvents in_use_until);
 
   std::size_t idle_bytes() const;
 
  private:
+  // A released block, and the events of the work that may still use it.
   struct Idle {
     void* memory;
     DeviceEvents until;
   };
 
   void* take_idle(std::size_t size) FDL_REQUIRES(mutex_);
-  // Frees what nobody uses any more until no more than this is kept.
+  // Frees idle memory that is no longer in use until at most `most_bytes` are kept.
   void trim(std::size_t most_bytes) FDL_REQUIRES(mutex_);
 
   const Allocate allocate_;
   const Free free_;
   const std::size_t most_idle_bytes_;
   mutable Mutex mutex_;
-  std::map<void*, std::size_t> out_ FDL_GUARDED_BY(mutex_);  // given out: size
-  std::map<std::size_t, std::vector<Idle>> idle_ FDL_GUARDED_BY(mutex_);
+  std::map<void*, std::size_t> out_ FDL_GUARDED_BY(mutex_);               // memory handed out, with its size
+  std::map<std::size_t, std::vector<Idle>> idle_ FDL_GUARDED_BY(mutex_);  // by size
   std::size_t idle_bytes_ FDL_GUARDED_BY(mutex_) = 0;
 };
 

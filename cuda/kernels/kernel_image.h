@@ -1,4 +1,4 @@
-// Kernel image: the compiled kernels that are part of the library.
+// KernelImage is the compiled kernels, which are embedded in the library.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 namespace fdl::cuda {
 
 struct KernelImage {
-  std::span<const std::byte> machine_code;  // for the architectures of the build; empty where there was no nvcc
-  // For the driver to compile, in words that drivers older than nvcc know. Without nvcc: a module without kernels.
+  std::span<const std::byte> machine_code;  // for the architectures of the build; empty without nvcc
+  // PTX for the driver to compile, in a PTX version that older drivers accept. Without nvcc: a module without kernels.
   std::span<const std::byte> portable;
   std::string_view compiler;  // "nvcc 13.0", or "no nvcc"
 };

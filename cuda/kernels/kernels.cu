@@ -1,4 +1,5 @@
-// Kernels that pack, unpack and fold; all they do is in pack_math.h and reduce_math.h, which the CPU compiles too.
+// This file defines the kernels that pack, unpack and fold. Their bodies are in pack_math.h and reduce_math.h, which
+// are also compiled for the CPU.
 #include "cuda/kernels/kernels.h"
 
 #define ROW(name, body, at_once)                                             \

@@ -1,11 +1,12 @@
-// Kernels: their names in the module, one table for who defines, looks up and, in tests, runs them.
+// This header lists the kernels in one table for the code that defines them, looks them up and, in tests, runs them on
+// the CPU.
 #pragma once
 
 #include "cuda/kernels/pack_math.h"
 #include "cuda/kernels/reduce_math.h"
 
-// Name, body, of tables of many tensors; of how many blocks at once a processor keeps the registers: with more of them
-// the compiler spills.
+// Name, body, and the number of blocks for whose registers a multiprocessor must have room at once. Larger numbers make
+// the compiler spill registers.
 #define FDL_PACK_KERNELS(ROW)                                    \
   ROW(fdl_copy_segments, copy_tile, 5)                           \
   ROW(fdl_scale_integer_segments, change_tile<ScaleIntegers>, 5) \

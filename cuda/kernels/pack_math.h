@@ -1,11 +1,11 @@
-// Pack math: which thread moves which elements of many tensors to or from one vector, and how they change on the way.
-// Pure: the same bodies run on a device and, in tests, on the CPU.
+// Pack math decides which thread moves which elements of many tensors to or from one vector, and how they are
+// converted. It is pure: the same bodies run on a device and, in tests, on the CPU.
 //
-//   pieces   0        1    2                    a tile is what one block moves: a part of one piece
-//   tiles    0 1 2 3  4    5 6 7 8 9 10         first_tile = 0 4 5: a block finds its piece by bisection
+//   segments 0        1    2                    one block moves one tile: a part of one segment
+//   tiles    0 1 2 3  4    5 6 7 8 9 10         first_tile = 0 4 5: a block finds its segment by bisection
 //
-// Tiles of a piece begin where both sides are aligned to whole vectors; what is before that (the head) is moved by the
-// first tile, element by element, and so is what is left over by the last.
+// Tiles of a segment begin where both sides are aligned to whole vectors. The elements before that (the head) are moved
+// one by one by the first tile; those behind the last whole vector, by the last tile.
 #pragma once
 
 #include "cuda/kernels/small_real.h"
@@ -13,36 +13,36 @@
 namespace fdl::cuda {
 
 inline constexpr unsigned kThreads = 256;       // of a block
-inline constexpr unsigned kMostSegments = 200;  // of a launch: so many fit the 4 KiB of parameters that a kernel has
-inline constexpr unsigned kVectorElements = 8;  // of a cast; copies move bytes
+inline constexpr unsigned kMostSegments = 200;  // of a launch: as many as fit into a kernel's 4 KiB of parameters
+inline constexpr unsigned kVectorElements = 8;  // of a conversion; copies move bytes
 
-// What a launch of any kernel here gets.
+// The parameters of every packing kernel.
 struct PackTable {
   std::byte* packed;
   double factor;
   uint32_t segment_count;
   uint32_t tile_count;
-  uint32_t tile_elements;  // a multiple of kVectorElements; of a copy: bytes
-  Dtype tensors;           // the element types of both sides; of no meaning for a copy
+  uint32_t tile_elements;  // a multiple of kVectorElements; for a copy: bytes
+  Dtype tensors;           // the element types of both sides; unused for a copy
   Dtype in_packed;
   bool unpacks;  // else it packs
   std::byte* tensor[kMostSegments];
-  uint32_t first[kMostSegments];  // element of `packed`; of a copy: byte
+  uint32_t first[kMostSegments];  // element of `packed`; for a copy: byte
   uint32_t count[kMostSegments];
   uint32_t first_tile[kMostSegments];
 };
 static_assert(sizeof(PackTable) <= 4096);
 
-// ---- Balance
+// ---- Work distribution
 
-// Bytes before the next multiple of a power of two. (A remainder of addresses would be a call of a subroutine on a
-// device, around which registers are spilled.)
+// Bytes before the next multiple of a power of two. (On a device, a remainder of addresses is a subroutine call, around
+// which registers are spilled.)
 FDL_BOTH unsigned before_next(uintptr_t address, unsigned power_of_two) {
   return static_cast<unsigned>(-address) & (power_of_two - 1);
 }
 
-// Elements before the first that is aligned on both sides, or kNever: there is none. kVector elements are moved at
-// once, by accesses of 16 bytes or of less where they are less.
+// Elements before the first that is aligned on both sides, or kNever if there is none. `vector` elements are moved at
+// once, by accesses of at most 16 bytes.
 inline constexpr uint32_t kNever = ~uint32_t{0};
 FDL_BOTH uint32_t head_of(uintptr_t from, unsigned from_size, uintptr_t to, unsigned to_size, unsigned vector) {
   const bool from_is_smaller = from_size <= to_size;
@@ -58,6 +58,7 @@ FDL_BOTH uint32_t head_of(uintptr_t from, unsigned from_size, uintptr_t to, unsi
   return before_next(large + head * large_size, large_unit) == 0 ? head : kNever;
 }
 
+// The number of tiles of a segment. A segment that is no longer than its head is one tile.
 FDL_BOTH uint32_t tiles_of(uint32_t count, uint32_t head, uint32_t tile_elements) {
   if (head == kNever) head = 0;
   if (count <= head) return 1;
@@ -65,8 +66,9 @@ FDL_BOTH uint32_t tiles_of(uint32_t count, uint32_t head, uint32_t tile_elements
   return rest / tile_elements + (rest % tile_elements != 0 ? 1 : 0);
 }
 
-// The piece of a tile: the last whose first tile is not behind it.
+// The segment of a tile: the last one whose first tile is not behind the tile.
 FDL_BOTH uint32_t segment_of(const PackTable& table, uint32_t tile) {
+  // Bisection: the invariant is first_tile[low] <= tile, and high is behind the segment.
   uint32_t low = 0;
   uint32_t high = table.segment_count;
   while (high - low > 1) {
@@ -80,7 +82,8 @@ FDL_BOTH uint32_t segment_of(const PackTable& table, uint32_t tile) {
   return low;
 }
 
-// What one block does: elements [head_begin, head_end) and [tail_begin, end) one by one, between them whole vectors.
+// The work of one block: elements [head_begin, body_begin) and [tail_begin, end) one by one, and whole vectors between
+// them.
 struct Tile {
   uint32_t head_begin, body_begin, tail_begin, end;
 };
@@ -97,10 +100,11 @@ FDL_BOTH Tile tile_of(uint32_t tile_in_segment, uint32_t count, uint32_t head, u
   return tile;
 }
 
-// ---- Copies: as bytes, in the largest units that suit both sides
+// ---- Copies: bytes, in the largest unit that both sides allow
 
 template <unsigned kUnit>
 FDL_BOTH void copy_units(const std::byte* from, std::byte* to, uint32_t count, unsigned thread) {
+  // Several loads are issued before the first store, so that their latencies overlap.
   constexpr unsigned kAtOnce = 4;
   uint32_t i = thread;
   for (; count > (kAtOnce - 1) * kThreads && i < count - (kAtOnce - 1) * kThreads; i += kAtOnce * kThreads) {
@@ -120,6 +124,7 @@ FDL_BOTH void copy_units(const std::byte* from, std::byte* to, uint32_t count, u
   }
 }
 
+// Fills the place of a missing tensor.
 template <unsigned kUnit>
 FDL_BOTH void zero_units(std::byte* to, uint32_t count, unsigned thread) {
   for (uint32_t i = thread; i < count; i += kThreads) {
@@ -136,7 +141,7 @@ FDL_BOTH void copy_bytes(const std::byte* from, std::byte* to, uint32_t bytes, u
   }
 }
 
-// The largest unit that both addresses can be aligned to at once; a null source suits everything.
+// The largest unit to which both addresses can be aligned at once. A null source allows every unit.
 FDL_BOTH unsigned common_unit(uintptr_t from, uintptr_t to) {
   const uintptr_t apart = from == 0 ? 0 : from ^ to;
   if (apart % 16 == 0) return 16;
@@ -145,22 +150,25 @@ FDL_BOTH unsigned common_unit(uintptr_t from, uintptr_t to) {
   return apart % 2 == 0 ? 2 : 1;
 }
 
-// A piece as one side and the other.
+// The two sides of a segment. A null `from` stands for zeros.
 struct Sides {
   const std::byte* from;
   std::byte* to;
 };
+// The addresses of a segment on both sides, in the direction of the move.
 FDL_BOTH Sides sides_of(const PackTable& table, uint32_t segment, unsigned packed_size) {
   std::byte* const packed = table.packed + static_cast<std::size_t>(table.first[segment]) * packed_size;
   if (table.unpacks) return {packed, table.tensor[segment]};
   return {table.tensor[segment], packed};
 }
 
+// Bytes before the first that is aligned to the common unit on both sides.
 FDL_BOTH uint32_t copy_head(uintptr_t from, uintptr_t to) {
   const unsigned unit = common_unit(from, to);
   return before_next(to, unit);
 }
 
+// The body of the copying kernel: the share of one thread.
 FDL_BOTH void copy_tile(const PackTable& table, uint32_t block, unsigned thread) {
   const uint32_t segment = segment_of(table, block);
   const Sides sides = sides_of(table, segment, 1);
@@ -195,7 +203,7 @@ FDL_BOTH void copy_tile(const PackTable& table, uint32_t block, unsigned thread)
   copy_bytes<1>(part(tile.tail_begin), sides.to + tile.tail_begin, tile.end - tile.tail_begin, thread);
 }
 
-// ---- Changes: kCount elements at a time; which types is the same for all threads of a launch
+// ---- Conversions: kCount elements at a time. All threads of a launch have the same types.
 
 template <Dtype kDtype, class Wide, int kCount>
 FDL_BOTH void load_real(const std::byte* from, Wide (&values)[kCount]) {
@@ -213,7 +221,7 @@ FDL_BOTH void store_real(std::byte* to, const Wide (&values)[kCount]) {
   elements.store(to);
 }
 
-// Real types, through float32, or through float64 where one of them is that.
+// Converts real types through float32, or through float64 if either is float64.
 template <class Wide>
 struct CastReals {
   template <int kCount>
@@ -259,7 +267,7 @@ struct CastReals {
       FDL_UNROLL
       for (int i = 0; i < kCount; ++i) values[i] *= times;
     }
-    // Nobody's elements are zeros, whatever the factor.
+    // Missing tensors contribute zeros, whatever the factor.
     if (from == nullptr) {
       FDL_UNROLL
       for (int i = 0; i < kCount; ++i) values[i] = Wide{0};
@@ -268,6 +276,7 @@ struct CastReals {
   }
 };
 
+// Multiplies integers by a factor. Both sides have the same type.
 struct ScaleIntegers {
   template <class T, int kCount>
   FDL_BOTH static void scale(const std::byte* from, std::byte* to, double factor) {
@@ -300,6 +309,7 @@ struct ScaleIntegers {
   }
 };
 
+// Elements before the first whole vector of a conversion.
 FDL_BOTH uint32_t change_head(const PackTable& table, const Sides& sides) {
   const auto tensor_size = static_cast<unsigned>(size_of(table.tensors));
   const auto packed_size = static_cast<unsigned>(size_of(table.in_packed));
@@ -307,6 +317,7 @@ FDL_BOTH uint32_t change_head(const PackTable& table, const Sides& sides) {
                  reinterpret_cast<uintptr_t>(sides.to), table.unpacks ? tensor_size : packed_size, kVectorElements);
 }
 
+// The body of the converting kernels: the share of one thread. `Change` is CastReals or ScaleIntegers.
 template <class Change>
 FDL_BOTH void change_tile(const PackTable& table, uint32_t block, unsigned thread) {
   const Dtype from_dtype = table.unpacks ? table.in_packed : table.tensors;
@@ -325,7 +336,7 @@ FDL_BOTH void change_tile(const PackTable& table, uint32_t block, unsigned threa
   for (uint32_t i = tile.body_begin + thread * kVectorElements; i < tile.tail_begin; i += kThreads * kVectorElements) {
     Change::template change<kVectorElements>(from_dtype, to_dtype, source(i), target(i), table.factor);
   }
-  // The head and the tail as one row of elements, so that there is one copy of this code.
+  // The head and the tail are one sequence of elements, so that this code exists once.
   const uint32_t head_elements = tile.body_begin - tile.head_begin;
   const uint32_t singles = head_elements + tile.end - tile.tail_begin;
   for (uint32_t k = thread; k < singles; k += kThreads) {
@@ -334,7 +345,7 @@ FDL_BOTH void change_tile(const PackTable& table, uint32_t block, unsigned threa
   }
 }
 
-// How many tiles a piece of the table has, from its alignment.
+// The number of tiles of a segment, which depends on its alignment.
 FDL_BOTH uint32_t tiles_of_segment(const PackTable& table, uint32_t segment, bool is_copy) {
   const Sides sides = sides_of(table, segment, is_copy ? 1 : static_cast<unsigned>(size_of(table.in_packed)));
   const auto from = reinterpret_cast<uintptr_t>(sides.from);

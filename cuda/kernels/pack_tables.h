@@ -1,4 +1,4 @@
-// Pack tables: the pieces of a packing, spread over the tables that launches take.
+// for_each_table() spreads the segments of a packing over the tables of as many launches as are needed.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace fdl::cuda {
 
-// A packing or unpacking of many tensors.
+// A request to pack many tensors into one vector, or to unpack them from it.
 struct Packing {
   std::span<const DeviceSegment> segments;
   Dtype tensors;
@@ -18,16 +18,20 @@ struct Packing {
   bool unpacks;
   double factor;
 
-  // Bytes move as they are.
+  // Whether bytes move unchanged.
   bool is_copy() const { return tensors == in_packed && (factor == 1.0 || kind_of(tensors) == DtypeKind::logical); }
 };
 
-// Blocks enough for every device there is, and tiles large enough that finding one's piece costs nothing beside them.
+// There are enough blocks for every existing device, and tiles are so large that the search for a tile's segment costs
+// little.
 inline constexpr uint64_t kBlocksWanted = 2048;
 inline constexpr uint64_t kLeastTileBytes = 4096;
 inline constexpr uint64_t kMostTileBytes = 65536;
-inline constexpr uint64_t kMostElements = uint64_t{1} << 30;  // of a piece of a table; a multiple of every vector
+inline constexpr uint64_t kMostElements = uint64_t{1}
+                                          << 30;  // of one segment of a table; a multiple of every vector size
 
+// Elements of a tile, so that all elements give about kBlocksWanted tiles. `unit_bytes` is the size of the larger
+// element.
 inline uint32_t tile_elements(uint64_t all_elements, unsigned unit_bytes) {
   const uint64_t wanted = all_elements * unit_bytes / kBlocksWanted;
   const uint64_t bytes =
@@ -35,7 +39,7 @@ inline uint32_t tile_elements(uint64_t all_elements, unsigned unit_bytes) {
   return static_cast<uint32_t>(bytes / unit_bytes);
 }
 
-// Fills tables piece by piece; of a copy, all counts are of bytes.
+// Fills tables segment by segment and launches each full one. For a copy all counts are bytes.
 template <class Launch>
 class TableWriter {
  public:
@@ -74,8 +78,10 @@ class TableWriter {
   }
 
  private:
+  // Units of a table per element of a segment.
   std::size_t scale() const { return as_bytes_ ? size_of(packing_.tensors) : 1; }
 
+  // A table has 32-bit offsets from base_, so it also ends where a segment is too far from its first one.
   Status add_part(std::byte* tensor, uint64_t first, uint64_t count) {
     const bool fits = table_.segment_count < kMostSegments && first >= base_ && first - base_ <= UINT32_MAX;
     if (table_.segment_count > 0 && !fits) FDL_RETURN_IF_ERROR(finish());
@@ -96,11 +102,11 @@ class TableWriter {
   const Launch& launch_;
   const bool as_bytes_;
   const unsigned tensor_size_, packed_size_;
-  uint64_t base_ = 0;
+  uint64_t base_ = 0;  // the packed position to which the table's offsets refer
   PackTable table_{};
 };
 
-// Hands each table that the pieces fill to `launch`: Status launch(const PackTable&), which may refuse.
+// Passes each table that the segments fill to `launch`: Status launch(const PackTable&). Stops at the first error.
 template <class Launch>
 Status for_each_table(const Packing& packing, const Launch& launch) {
   TableWriter<Launch> writer(packing, launch);

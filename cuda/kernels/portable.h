@@ -1,4 +1,5 @@
-// Portable: code that nvcc compiles for a device and the C++ compiler for the CPU, where tests run the same bodies.
+// This header lets nvcc compile kernel bodies for a device and the C++ compiler compile them for the CPU, where tests
+// run them.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +8,7 @@
 
 #include "base/check.h"
 
+// FDL_BOTH marks functions for host and device. The unroll macros control loops on the device only.
 #ifdef __CUDACC__
 #define FDL_BOTH __host__ __device__ __forceinline__
 #define FDL_UNROLL _Pragma("unroll")
@@ -19,6 +21,7 @@
 
 namespace fdl::cuda {
 
+// std::bit_cast, for device code.
 template <class To, class From>
 FDL_BOTH To bits_as(const From& from) {
   static_assert(sizeof(To) == sizeof(From));
@@ -27,7 +30,7 @@ FDL_BOTH To bits_as(const From& from) {
   return to;
 }
 
-// What one instruction moves. The address is a multiple of its size.
+// The bytes that one instruction moves. The address must be a multiple of the size.
 template <std::size_t kBytes>
 struct Unit;
 template <>
@@ -52,7 +55,7 @@ struct Unit<1> {
 };
 
 #ifndef __CUDA_ARCH__
-// A device stops at what is not aligned; the CPU, which stands in for it, would not mind.
+// A device faults on a misaligned access. The CPU would accept it, so the tests check here.
 template <std::size_t kBytes>
 void expect_aligned(const std::byte* address) {
   FDL_CHECK(reinterpret_cast<uintptr_t>(address) % kBytes == 0);
@@ -83,8 +86,8 @@ FDL_BOTH void store_unit(std::byte* to, const Unit<kBytes>& unit) {
 #endif
 }
 
-// kCount elements of type T, in registers: 32-bit words from which elements are taken by shifts, for a device's
-// registers have no addresses.
+// kCount elements of type T in registers: 32-bit words, from which elements are extracted by shifts, because registers
+// of a device have no addresses.
 template <class T, int kCount>
 struct Elements {
   static constexpr std::size_t kBytes = sizeof(T) * kCount;
@@ -115,6 +118,7 @@ struct Elements {
     }
   }
 
+  // Element i. `i` must be a constant after unrolling, so that the words stay in registers.
   FDL_BOTH T get(int i) const {
     if constexpr (sizeof(T) == 8) {
       return bits_as<T>(static_cast<uint64_t>(words[2 * i]) | static_cast<uint64_t>(words[2 * i + 1]) << 32);
@@ -125,7 +129,7 @@ struct Elements {
     }
   }
 
-  // Each once, on elements that are zero.
+  // Stores element i, which must be zero before.
   FDL_BOTH void put(int i, T value) {
     if constexpr (sizeof(T) == 8) {
       const auto bits = bits_as<uint64_t>(value);

@@ -1,5 +1,5 @@
-// Reduce math: which thread folds which elements of several vectors, and how. Pure: the same bodies run on a device
-// and, in tests, on the CPU; the bits are those of reduce_many() and scale() of data/reduce.h.
+// Reduce math decides which thread folds which elements of several vectors, and how. It is pure: the same bodies run on
+// a device and, in tests, on the CPU. The bits are those of reduce_many() and scale() in data/reduce.h.
 #pragma once
 
 #include <type_traits>
@@ -10,24 +10,26 @@
 
 namespace fdl::cuda {
 
-inline constexpr unsigned kMostSources = 480;     // of a launch: as many pointers as fit the parameters of a kernel
-inline constexpr unsigned kVectorsPerThread = 2;  // of each source, under way at once
+inline constexpr unsigned kMostSources =
+    480;  // of a launch: as many pointers as fit into a kernel's 4 KiB of parameters
+inline constexpr unsigned kVectorsPerThread = 2;  // of each source, loaded at once
 
+// The parameters of a reduction kernel.
 struct ReduceTable {
   std::byte* target;
   uint64_t count;
   double factor;
   uint32_t source_count;
-  uint32_t head;  // elements before the first that is aligned everywhere, or kNever
+  uint32_t head;  // elements before the first that is aligned in all vectors, or kNever
   Op op;
   const std::byte* source[kMostSources];
 };
 static_assert(sizeof(ReduceTable) <= 4096);
 
-// ---- Types: what an element is in memory (Memory), and what is folded (Value)
+// ---- Element types: the type in memory (Memory), and the type in which values are folded (Value)
 
 template <class T>
-struct IntegerLane {
+struct IntegerElement {
   using Memory = T;
   using Value = T;
   using Factor = double;
@@ -38,12 +40,12 @@ struct IntegerLane {
 };
 
 template <Dtype kDtype, class Wide>
-struct RealLane {
+struct RealElement {
   using Memory = typename Real<kDtype>::Memory;
   using Value = Wide;
   using Factor = Wide;
   FDL_BOTH static Value widen(Memory bits) { return Real<kDtype>::template widen<Wide>(bits); }
-  // Rounded when the fold is done, and again when it is scaled.
+  // The result is rounded after the fold, and once more after scaling.
   FDL_BOTH static Memory finish(Value value, bool scaled, Factor factor) {
     const Memory folded = Real<kDtype>::template narrow<Wide>(value);
     return scaled ? Real<kDtype>::template narrow<Wide>(widen(folded) * factor) : folded;
@@ -51,7 +53,7 @@ struct RealLane {
 };
 
 // Any byte that is not zero is true.
-struct BoolLane {
+struct BoolElement {
   using Memory = uint8_t;
   using Value = bool;
   using Factor = double;
@@ -59,26 +61,28 @@ struct BoolLane {
   FDL_BOTH static Memory finish(Value value, bool, Factor) { return value ? 1 : 0; }
 };
 
+// The element type traits of a Dtype.
 template <Dtype kDtype>
-FDL_BOTH auto lane_of() {
+FDL_BOTH auto element_of() {
   if constexpr (kDtype == Dtype::bool_) {
-    return BoolLane{};
+    return BoolElement{};
   } else if constexpr (kDtype == Dtype::float64) {
-    return RealLane<kDtype, double>{};
+    return RealElement<kDtype, double>{};
   } else if constexpr (kind_of(kDtype) != DtypeKind::integer) {
-    return RealLane<kDtype, float>{};
+    return RealElement<kDtype, float>{};
   } else {
 #define ROW(name, type, kind) \
-  if constexpr (kDtype == Dtype::name) return IntegerLane<type>{};
+  if constexpr (kDtype == Dtype::name) return IntegerElement<type>{};
     FDL_DTYPES(ROW)
 #undef ROW
   }
 }
 template <Dtype kDtype>
-using LaneOf = decltype(lane_of<kDtype>());
+using ElementOf = decltype(element_of<kDtype>());
 
-// ---- Operations. Integers wrap, so they are added and multiplied without a sign; NaN in either gives NaN.
+// ---- Operations. Integers wrap around, so sums and products are computed unsigned. NaN in either operand gives NaN.
 
+// One operation on two values. bool operations are bitwise ones, because the values are 0 or 1.
 template <Op kOp, class T>
 FDL_BOTH T applied(T a, T b) {
   if constexpr (kOp == Op::min) {
@@ -125,9 +129,9 @@ FDL_BOTH void fold(Op op, T (&folded)[kCount], const T (&next)[kCount]) {
   }
 }
 
-// ---- Balance: a thread does up to kVectorsPerThread vectors, and as many of the elements that are in none
+// ---- Work distribution: a thread folds up to kVectorsPerThread vectors and as many single elements outside of vectors
 
-// ReduceTable's head: where all sources and the target are aligned at once.
+// Computes ReduceTable::head: the first element at which all sources and the target are aligned to 16 bytes.
 FDL_BOTH uint32_t common_head(const ReduceTable& table, unsigned size) {
   const auto to = reinterpret_cast<uintptr_t>(table.target);
   for (uint32_t i = 0; i < table.source_count; ++i) {
@@ -136,6 +140,7 @@ FDL_BOTH uint32_t common_head(const ReduceTable& table, unsigned size) {
   return head_of(to, size, to, size, 16 / size);
 }
 
+// `vectors` whole vectors from element `head` on, and `singles` elements before and behind them.
 struct ReducePlan {
   uint64_t head, vectors, singles;
 };
@@ -145,19 +150,20 @@ FDL_BOTH ReducePlan reduce_plan(const ReduceTable& table, unsigned vector) {
   return {table.head, vectors, table.count - vectors * vector};
 }
 
+// Blocks of a launch: as many as the larger of vectors and single elements need.
 FDL_BOTH uint64_t reduce_blocks(const ReducePlan& plan) {
   constexpr uint64_t kOfBlock = kThreads * kVectorsPerThread;
   const uint64_t most = plan.vectors > plan.singles ? plan.vectors : plan.singles;
   return (most + kOfBlock - 1) / kOfBlock;
 }
 
-// kVectors times kCount elements, all read before any is written: the target may be a source.
+// Folds kVectors times kCount elements. All are read before any is written, because the target may be a source.
 template <Dtype kDtype, int kCount, int kVectors>
 FDL_BOTH void fold_at(const ReduceTable& table, uint64_t first, uint64_t stride) {
-  using Lane = LaneOf<kDtype>;
-  using Memory = typename Lane::Memory;
-  typename Lane::Value folded[kVectors][kCount];
-  typename Lane::Value next[kCount];
+  using Element = ElementOf<kDtype>;
+  using Memory = typename Element::Memory;
+  typename Element::Value folded[kVectors][kCount];
+  typename Element::Value next[kCount];
   Elements<Memory, kCount> elements[kVectors];
   const auto load = [&](uint32_t source) {
     FDL_UNROLL
@@ -167,7 +173,7 @@ FDL_BOTH void fold_at(const ReduceTable& table, uint64_t first, uint64_t stride)
   FDL_UNROLL
   for (int v = 0; v < kVectors; ++v) {
     FDL_UNROLL
-    for (int i = 0; i < kCount; ++i) folded[v][i] = Lane::widen(elements[v].get(i));
+    for (int i = 0; i < kCount; ++i) folded[v][i] = Element::widen(elements[v].get(i));
   }
   FDL_UNROLL_NOT
   for (uint32_t source = 1; source < table.source_count; ++source) {
@@ -175,26 +181,28 @@ FDL_BOTH void fold_at(const ReduceTable& table, uint64_t first, uint64_t stride)
     FDL_UNROLL
     for (int v = 0; v < kVectors; ++v) {
       FDL_UNROLL
-      for (int i = 0; i < kCount; ++i) next[i] = Lane::widen(elements[v].get(i));
+      for (int i = 0; i < kCount; ++i) next[i] = Element::widen(elements[v].get(i));
       fold(table.op, folded[v], next);
     }
   }
-  // Once: a device takes long over what is double.
+  // Converted once: double precision is slow on many devices.
   const bool scaled = table.factor != 1.0;
-  const auto factor = static_cast<typename Lane::Factor>(table.factor);
+  const auto factor = static_cast<typename Element::Factor>(table.factor);
   FDL_UNROLL
   for (int v = 0; v < kVectors; ++v) {
     Elements<Memory, kCount> result;
     FDL_UNROLL
-    for (int i = 0; i < kCount; ++i) result.put(i, Lane::finish(folded[v][i], scaled, factor));
+    for (int i = 0; i < kCount; ++i) result.put(i, Element::finish(folded[v][i], scaled, factor));
     result.store(table.target + (first + v * stride) * sizeof(Memory));
   }
 }
 
+// The body of the reduction kernels: the share of one thread.
 template <Dtype kDtype>
 FDL_BOTH void reduce_part(const ReduceTable& table, uint32_t block, unsigned thread) {
-  constexpr int kVector = 16 / sizeof(typename LaneOf<kDtype>::Memory);
+  constexpr int kVector = 16 / sizeof(typename ElementOf<kDtype>::Memory);
   const ReducePlan plan = reduce_plan(table, kVector);
+  // Threads of a block take adjacent vectors, so that their accesses coalesce.
   const uint64_t first = static_cast<uint64_t>(block) * (kThreads * kVectorsPerThread) + thread;
   const uint64_t last = first + (kVectorsPerThread - 1) * kThreads;
   if (last < plan.vectors) {

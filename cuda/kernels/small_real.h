@@ -1,4 +1,4 @@
-// Small reals on a device: float16, bfloat16 and float8 to float32 and back, with the same rounding as data/half.h.
+// These types convert float16, bfloat16 and float8 to float32 and back, with the same rounding as data/half.h.
 #pragma once
 
 #include <type_traits>
@@ -8,7 +8,7 @@
 
 namespace fdl::cuda {
 
-// IEEE-like formats. Those without infinities have NaN as their only pattern that is no number.
+// An IEEE-like format. A format without infinities has NaN as its only pattern that is not a number.
 template <int kSize, int kExponentBits, bool kHasInfinities>
 struct SmallFormat {
   static constexpr int kMantissa = kSize - 1 - kExponentBits;
@@ -22,7 +22,8 @@ struct SmallFormat {
 
   FDL_BOTH static float widen(uint32_t bits) {
     const uint32_t magnitude = (bits & kMagnitude) << kDropped;
-    // As exponents of float32 they are too small by a power of two, with which a product is exact: subnormals, too.
+    // Read as float32, the value is too small by a power of two. The product with that power is exact, also for
+    // subnormals.
     const float power = bits_as<float>(static_cast<uint32_t>(127 + 127 - kBias) << 23);
     uint32_t wide = bits_as<uint32_t>(bits_as<float>(magnitude) * power);
     if (magnitude >= kFirstNotFinite << kDropped) wide = magnitude | 0x7f800000u;
@@ -33,12 +34,13 @@ struct SmallFormat {
     const uint32_t bits = bits_as<uint32_t>(value);
     const uint32_t magnitude = bits & 0x7fffffffu;
     const uint32_t sign = bits >> 31 << (kSize - 1);
-    // Half a unit less one, and one more where the last bit kept is odd. What overflows grows past the top.
+    // Round to nearest even: add half a unit less one, plus one if the last kept bit is odd. An overflow carries past
+    // the largest pattern.
     const uint32_t odd = magnitude >> kDropped & 1u;
     uint32_t result = (magnitude + odd + ((1u << (kDropped - 1)) - 1) - kRebias) >> kDropped;
     if (result > kFirstNotFinite) result = kFirstNotFinite;
     if (kHasInfinities && magnitude > 0x7f800000u) result = kNan;
-    // Subnormals: adding the float whose last bit is worth the smallest subnormal lets the adder round.
+    // Subnormals: add a float whose last bit is worth the smallest subnormal, so that the addition rounds.
     if (magnitude < kRebias + (1u << 23)) {
       const uint32_t adder = static_cast<uint32_t>(127 + 24 - kBias - kMantissa) << 23;
       result = bits_as<uint32_t>(bits_as<float>(magnitude) + bits_as<float>(adder)) - adder;
@@ -47,7 +49,7 @@ struct SmallFormat {
   }
 };
 
-// Devices convert float16 and (from compute capability 8.0 on) bfloat16 by themselves, rounding alike.
+// Devices have instructions for float16 and, from compute capability 8.0 on, for bfloat16, with the same rounding.
 struct Float16Format : SmallFormat<16, 5, true> {
 #ifdef __CUDA_ARCH__
   FDL_BOTH static float widen(uint32_t bits) {
@@ -81,12 +83,12 @@ struct Bfloat16Format {
 struct Float8E4m3Format : SmallFormat<8, 4, false> {};
 
 struct Float8E5m2Format : SmallFormat<8, 5, true> {
-  // The upper byte of a float16.
+  // The format is the upper byte of a float16.
   FDL_BOTH static float widen(uint32_t bits) { return Float16Format::widen((bits & 0xffu) << 8); }
 };
 
-// The float32 nearest toward zero, its last bit set where something was lost: rounding that again, to a type with
-// two bits less, gives what rounding once would have.
+// Rounds to odd: toward zero, with the last bit set if anything was lost. Rounding the result again, to a type with at
+// least two bits less, gives the same as rounding once.
 FDL_BOTH float rounded_to_odd(double value) {
   const float nearest = static_cast<float>(value);
   const double back = nearest;
@@ -96,7 +98,7 @@ FDL_BOTH float rounded_to_odd(double value) {
   return bits_as<float>(bits | 1u);
 }
 
-// A real type: its element in memory, and to and from a wide one (float or double), rounded once.
+// A real type: its type in memory, and conversions to and from a wide type (float or double), rounded once.
 template <Dtype kDtype>
 struct Real;
 template <>
@@ -149,14 +151,14 @@ struct Real<Dtype::float8_e4m3> : SmallReal<Float8E4m3Format, uint8_t> {};
 template <>
 struct Real<Dtype::float8_e5m2> : SmallReal<Float8E5m2Format, uint8_t> {};
 
-// An integer's product with a factor: in float64, cut toward zero; what does not fit is the nearest that does, and NaN
-// is 0: as scale() of data/reduce.h.
+// The product of an integer and a factor in float64, truncated toward zero. Out of range, it is the nearest
+// representable value; NaN becomes 0. scale() of data/reduce.h does the same.
 template <class T>
 FDL_BOTH T scaled_integer(T value, double factor) {
   constexpr bool kSigned = std::is_signed_v<T>;
   constexpr T kMost = kSigned ? static_cast<T>(~(uint64_t{1} << 63) >> (64 - 8 * sizeof(T))) : static_cast<T>(~T(0));
   constexpr T kLeast = kSigned ? static_cast<T>(-kMost - 1) : T(0);
-  // The first number above all that fit, exactly: float64 has no room for all of 64 bits.
+  // The smallest double above all values of T; it is exact, while the largest 64-bit value is not.
   constexpr double kEnd = (static_cast<double>(uint64_t{1} << (8 * sizeof(T) - (kSigned ? 2 : 1)))) * 2.0;
   const double product = static_cast<double>(value) * factor;
   if (product != product) return T(0);

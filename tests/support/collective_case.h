@@ -1,6 +1,7 @@
-// CollectiveCase: one collective with inputs for all ranks, and what each rank must end with, computed plainly.
+// CollectiveCase is one collective with inputs for all ranks. CaseOnRank compares each rank's result with a plain
+// reference.
 //
-// The reference folds whole vectors in rank order, so results can be compared bit by bit.
+// The reference folds whole vectors in rank order, so results are compared bit by bit.
 #pragma once
 
 #include <algorithm>
@@ -63,7 +64,7 @@ inline void put_element(Dtype dtype, std::byte* at, uint64_t random, float real,
   }
 }
 
-// Reals that are no sums of powers of two, so that a fold in another order has other bits.
+// These reals are not sums of few powers of two, so a fold in another order gives other bits.
 inline float awkward_real(uint64_t random) {
   return static_cast<float>(static_cast<int64_t>(random % 2001) - 1000) / 300.0f;
 }
@@ -86,10 +87,10 @@ inline std::size_t sum_of(const std::vector<std::size_t>& counts, std::size_t fi
                          counts.begin() + static_cast<std::ptrdiff_t>(last), std::size_t{0});
 }
 
-// Runs a case on one rank: prepares its buffers, and judges them.
+// Prepares the buffers of a case on one rank, and checks them afterwards.
 class CaseOnRank {
  public:
-  // Where input and output are; an empty one keeps them in memory of its own.
+  // Allocates input and output; if empty, the case uses memory of its own.
   using Memory = std::function<std::byte*(std::size_t bytes)>;
 
   CaseOnRank(const CollectiveCase& c, int rank, int size, Memory memory = {})
@@ -117,7 +118,7 @@ class CaseOnRank {
   }
   Buffers buffers() { return {input_at_, output_at_}; }
 
-  // "" or what is wrong.
+  // Returns "" or a description of the error.
   std::string mismatch() const {
     for (std::size_t i = 0; i < kGuardBytes; ++i) {
       if (start_[i] != kGuard || start_[span_bytes_ - 1 - i] != kGuard) return "wrote outside of its output";
@@ -183,7 +184,7 @@ class CaseOnRank {
     }
   }
 
-  // In place as schedule.h has it: the smaller of input and output is the own part of the larger.
+  // In place is defined in schedule.h: the smaller of input and output is the own part of the larger.
   void place() {
     const std::size_t larger = std::max(input_.size(), output_bytes_);
     span_bytes_ = kGuardBytes + larger + kGuardBytes;
@@ -263,9 +264,9 @@ class CaseOnRank {
   const std::size_t size_;
   std::vector<std::size_t> received_;
   const Memory memory_from_;
-  Blob input_;     // what it was
-  Blob separate_;  // where it is, out of place, unless elsewhere
-  Blob own_;       // where the output is, unless elsewhere
+  Blob input_;     // the original input
+  Blob separate_;  // memory of the input out of place, without memory_from_
+  Blob own_;       // memory of the output, without memory_from_
   std::byte* start_ = nullptr;
   std::size_t span_bytes_ = 0;
   std::byte* input_at_ = nullptr;

@@ -1,4 +1,4 @@
-// Collectives by hand: one whole collective, and one whole case of it, where no communicator drives them.
+// These functions run one whole collective, or one whole case, without a communicator.
 #pragma once
 
 #include <stdexcept>
@@ -11,12 +11,12 @@
 
 namespace fdl::test {
 
-// Looks a few times and then sleeps, so that a wake-up that is missing fails the test.
+// Polls a few times and then sleeps, so that a missing wake-up fails the test.
 inline Status wait(Collectives& collectives, Completion& completion) {
   const Deadline deadline = Deadline::after_seconds(kTimeoutSeconds);
   for (int idle = 0; !completion.done;) {
     if (collectives.progress() || ++idle % 50 != 0) continue;
-    require(!deadline.passed(), "waited in vain: " + collectives.phase());
+    require(!deadline.passed(), "timed out waiting: " + collectives.phase());
     collectives.sleep_until_ready(deadline);
   }
   return completion.status;
@@ -28,7 +28,7 @@ inline Status call(Collectives& collectives, const CollectiveSpec& spec, Buffers
   return wait(collectives, completion);
 }
 
-// Throws where a result is not what it must be, bit by bit. The case's buffers lie in `memory` if it is given.
+// Throws if a result differs from the expected bits. The case's buffers are in `memory` if it is given.
 inline void check(Collectives& collectives, const CollectiveCase& c, int rank, int size,
                   CaseOnRank::Memory memory = {}) {
   CaseOnRank mine(c, rank, size, std::move(memory));

@@ -1,4 +1,5 @@
-// A coordinator in a thread and ranks with a small driver thread each: the verbs of the coordinator's tests.
+// RunningCoordinator runs a coordinator in a thread, and Rank a client with a driver thread, for the coordinator's
+// tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -55,23 +56,23 @@ inline CoordinatorClient::Hello hello_of(int rank, int size) {
           .numa_node = rank - 1};
 }
 
-// One rank: a link and the thread that drives it.
+// One rank: a coordinator client and the thread that drives it.
 class Rank {
  public:
-  explicit Rank(std::unique_ptr<CoordinatorClient> link) : link_(std::move(link)), stop_(Event::make().take()) {
+  explicit Rank(std::unique_ptr<CoordinatorClient> link) : client_(std::move(link)), stop_(Event::make().take()) {
     driver_ = std::thread([this] { drive(); });
   }
   ~Rank() { disconnect(); }
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 
-  CoordinatorClient* operator->() { return link_.get(); }
-  // Without a good-bye, unless leave() was called.
+  CoordinatorClient* operator->() { return client_.get(); }
+  // Ends the connection without a goodbye, unless leave() was called.
   void disconnect() {
     stop_driving();
-    link_.reset();
+    client_.reset();
   }
-  // Then it answers nothing any more, like a process that is stopped.
+  // Stops the driver thread. The rank then no longer responds, like a stopped process.
   void stop_driving() {
     if (!driver_.joinable()) return;
     stopping_.store(true);
@@ -79,10 +80,10 @@ class Rank {
     driver_.join();
   }
 
-  // The next event, or nothing within ten seconds.
+  // The next event, or nullopt after ten seconds.
   std::optional<CoordinatorEvent> next_event() {
     MutexLock lock(mutex_);
-    if (!came_.wait(mutex_, Deadline::after_seconds(10), [&] { return !events_.empty(); })) return std::nullopt;
+    if (!arrived_.wait(mutex_, Deadline::after_seconds(10), [&] { return !events_.empty(); })) return std::nullopt;
     CoordinatorEvent event = events_.front();
     events_.erase(events_.begin());
     return event;
@@ -96,23 +97,23 @@ class Rank {
   void drive() {
     auto poller = Poller::make().take();
     EXPECT_TRUE(poller.add(stop_.fd(), 0).ok());
-    EXPECT_TRUE(poller.add(link_->wake_fd(), 1).ok());
+    EXPECT_TRUE(poller.add(client_->wake_fd(), 1).ok());
     std::vector<Poller::Ready> ready(2);
     while (!stopping_.load()) {
       poller.wait(ready, Deadline::never());
-      link_->progress();
-      auto events = link_->take_events();
+      client_->progress();
+      auto events = client_->take_events();
       MutexLock lock(mutex_);
       for (CoordinatorEvent& event : events) events_.push_back(std::move(event));
-      came_.notify_all();
+      arrived_.notify_all();
     }
   }
 
-  std::unique_ptr<CoordinatorClient> link_;
+  std::unique_ptr<CoordinatorClient> client_;
   Event stop_;
   std::atomic<bool> stopping_{false};
   Mutex mutex_;
-  CondVar came_;
+  CondVar arrived_;
   std::vector<CoordinatorEvent> events_ FDL_GUARDED_BY(mutex_);
   std::thread driver_;
 };
@@ -143,7 +144,7 @@ inline std::string first_text(const std::optional<CoordinatorEvent>& event) {
   return event ? event->why.text() : "no event";
 }
 
-// Runs in each rank's own thread, because what ranks do together blocks.
+// Runs a function in a thread of each rank, because joint operations block.
 template <typename Body>
 void on_all(std::vector<std::unique_ptr<Rank>>& ranks, Body body) {
   std::vector<std::thread> threads;

@@ -1,4 +1,4 @@
-// Descriptors: how many this process has open, and how many it may open.
+// These functions count the descriptors that this process has open, and raise its limit.
 #pragma once
 
 #include <sys/resource.h>
@@ -12,7 +12,7 @@ inline std::size_t open_descriptors() {
   return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
 }
 
-// Many ranks as threads of one process hold the descriptors of many processes.
+// A process whose threads are many ranks needs the descriptors of many processes.
 inline void raise_descriptor_limit() {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);

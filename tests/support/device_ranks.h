@@ -1,4 +1,5 @@
-// DeviceRanks: N communicators over loopback, one a thread, each with a device of its own, and cases on its memory.
+// run_device_ranks() runs N communicators over loopback, one per thread, each with a device of its own. CaseOnDevice
+// runs cases on its memory.
 #pragma once
 
 #include <functional>
@@ -13,7 +14,7 @@
 
 namespace fdl::test {
 
-// What one rank works with.
+// The communicator, device and stream of one rank.
 struct DeviceRank {
   Communicator& comm;
   HostDevice& device;
@@ -25,37 +26,37 @@ struct DeviceRank {
 struct DeviceRanks {
   Config config = make_config();
   HostDevice::Options device = {};
-  // Of one rank, as Parts has it; empty: none.
+  // Returns Communicator::Parts::device_library of a rank; empty: none.
   std::function<std::function<Result<DeviceLibrary*>()>(int rank)> library = {};
-  // Makes another communicator than that over loopback.
+  // Edits the parts of a communicator before it is made.
   std::function<void(Communicator::Parts&)> change = {};
 };
 
-inline std::unique_ptr<Communicator> make_device_communicator(const DeviceRanks& team, const std::string& id, int rank,
+inline std::unique_ptr<Communicator> make_device_communicator(const DeviceRanks& setup, const std::string& id, int rank,
                                                               int size) {
-  const Membership membership = make_membership(id, rank, size, team.config);
-  Communicator::Parts parts{.id = id, .rank = rank, .members = membership.members, .config = &team.config};
+  const Membership membership = make_membership(id, rank, size, setup.config);
+  Communicator::Parts parts{.id = id, .rank = rank, .members = membership.members, .config = &setup.config};
   parts.shape = {.ranks = size, .hosts = 1, .ranks_per_host = size};
   if (size > 1) parts.transport = require(connect_loopback(membership));
-  if (team.library) parts.device_library = team.library(rank);
+  if (setup.library) parts.device_library = setup.library(rank);
   parts.suspect = [] {};
-  if (team.change) team.change(parts);
+  if (setup.change) setup.change(parts);
   return require(Communicator::make(std::move(parts)));
 }
 
-// Runs work on each of `size` ranks; the devices outlive all communicators, and nothing is left on them.
-inline void run_device_ranks(int size, const DeviceRanks& team, const std::function<void(DeviceRank&)>& work) {
+// Runs work on each of `size` ranks. The devices outlive all communicators, and everything on them must be released.
+inline void run_device_ranks(int size, const DeviceRanks& setup, const std::function<void(DeviceRank&)>& work) {
   const std::string id = unique_id();
   std::vector<std::unique_ptr<HostDevice>> devices;
   for (int rank = 0; rank < size; ++rank) {
-    HostDevice::Options options = team.device;
+    HostDevice::Options options = setup.device;
     options.index = rank;
     options.seed += static_cast<uint64_t>(rank);
     devices.push_back(std::make_unique<HostDevice>(options));
   }
   run_ranks(size, [&](int rank) {
     HostDevice& device = *devices[static_cast<std::size_t>(rank)];
-    auto comm = make_device_communicator(team, id, rank, size);
+    auto comm = make_device_communicator(setup, id, rank, size);
     DeviceRank me{*comm, device, require(device.make_stream())};
     const auto clean_up = [&] {
       comm.reset();
@@ -72,7 +73,7 @@ inline void run_device_ranks(int size, const DeviceRanks& team, const std::funct
   });
 }
 
-// A case's memory on the host and the same on a device.
+// A case's buffers on the host and copies of them on a device.
 class CaseOnDevice {
  public:
   CaseOnDevice(const CollectiveCase& c, DeviceRank& me)
@@ -94,12 +95,12 @@ class CaseOnDevice {
   void upload() {
     for (const Block& block : blocks_) me_.device.upload(me_.stream, block.there, block.here.get(), block.bytes);
   }
-  // "" or what is wrong. The collective's memory is read on the user's stream, without any other waiting.
+  // Returns "" or a description of the error. The result is read on the user's stream, without any other wait.
   std::string mismatch() {
     for (const Block& block : blocks_) me_.device.download(me_.stream, block.here.get(), block.there, block.bytes);
     return case_.mismatch();
   }
-  // All of it, with a wait.
+  // Runs the whole case and waits for it.
   std::string run(CollectiveSpec spec) {
     upload();
     Operation operation;
@@ -124,7 +125,7 @@ class CaseOnDevice {
     blocks_.push_back(std::move(block));
     return blocks_.back().here.get();
   }
-  // Who has no input or output may as well say so.
+  // Ranks without input or output may pass null.
   void* there(const std::byte* here) const {
     for (const Block& block : blocks_) {
       if (here >= block.here.get() && here < block.here.get() + block.bytes) {
@@ -148,7 +149,7 @@ inline void run_case(const CollectiveCase& c, DeviceRank& me, std::string_view a
           c.text() + " on rank " + std::to_string(me.rank()) + " of " + std::to_string(me.size()) + ": " + mismatch);
 }
 
-// `base` elements of the vector, or about so many of each block; uneven blocks have one that is empty.
+// A case with `base` elements in the vector, or about as many in each block. Uneven blocks include an empty one.
 inline CollectiveCase make_case(Collective collective, Dtype dtype, int size, std::size_t base, bool even,
                                 bool in_place, uint64_t seed) {
   CollectiveCase c{.collective = collective, .dtype = dtype, .in_place = in_place, .seed = seed};

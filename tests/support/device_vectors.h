@@ -1,4 +1,5 @@
-// DeviceVectors: teams whose collectives are staged or run by a library, and vectors of ones on their devices.
+// These helpers configure ranks whose collectives are staged or run by a library, and make vectors of ones on their
+// devices.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -24,9 +25,9 @@ inline DeviceRanks staging(std::map<std::string, std::string> options = {}) {
 }
 
 inline DeviceRanks with_library(HostLibrary& library, std::map<std::string, std::string> options = {}) {
-  DeviceRanks team = staging(std::move(options));
-  team.library = [&library](int) { return [&library]() -> Result<DeviceLibrary*> { return &library; }; };
-  return team;
+  DeviceRanks setup = staging(std::move(options));
+  setup.library = [&library](int) { return [&library]() -> Result<DeviceLibrary*> { return &library; }; };
+  return setup;
 }
 
 inline Status allreduce(DeviceRank& me, void* memory, std::size_t count) {
@@ -34,7 +35,7 @@ inline Status allreduce(DeviceRank& me, void* memory, std::size_t count) {
               memory);
 }
 
-// A vector of ones on the device, given back at the end.
+// A vector of ones on the device, released at the end of the scope.
 class Ones {
  public:
   Ones(DeviceRank& me, std::size_t count) : me_(me), count_(count) {
@@ -56,11 +57,12 @@ class Ones {
   void* memory_;
 };
 
-// Whether work failed, as it must on all ranks or on none. Rank 1 says what has fallen, the others what they see of it.
-inline bool fails_everywhere(int size, const DeviceRanks& team, const std::function<Status(DeviceRank&)>& work,
+// Whether work failed, which it must do on all ranks or on none. Rank 1's error contains `fallen`, that of the others
+// `seen`.
+inline bool fails_everywhere(int size, const DeviceRanks& setup, const std::function<Status(DeviceRank&)>& work,
                              const std::string& fallen, const std::string& seen) {
   std::atomic<int> failed{0};
-  run_device_ranks(size, team, [&](DeviceRank& me) {
+  run_device_ranks(size, setup, [&](DeviceRank& me) {
     const Status outcome = work(me);
     if (outcome.ok()) return;
     ++failed;

@@ -1,4 +1,4 @@
-// Interpreter: memory, steps and messages of a few small ranks, plainly.
+// Interpreter simulates the memory, steps and messages of a few small ranks in the plainest way.
 #include "tests/support/interpreter.h"
 
 namespace fdl::test {
@@ -12,7 +12,7 @@ void Interpreter::place_vectors(int r, Rank& rank) const {
   for (int i = 0; i < size(); ++i) from_peers.push_back(pair_words(i, r));
   const bool root = r == s.root;
   int end = 0;
-  // The side that has more, then the other: a part of it in place, behind it otherwise.
+  // Places the larger side first. The other is a part of it in place, and behind it otherwise.
   switch (s.collective) {
     case Collective::allreduce:
     case Collective::reduce:
@@ -155,7 +155,7 @@ bool Interpreter::try_move(int r, int i) {
   return false;
 }
 
-// The next message from one rank to another, if its two ends are ready. A lane stages one recv_reduce at a time.
+// Moves the next message from one rank to another if both ends are ready. A lane stages one recv_reduce at a time.
 bool Interpreter::try_message(int from, int to) {
   Rank& sender = ranks_[static_cast<std::size_t>(from)];
   Rank& receiver = ranks_[static_cast<std::size_t>(to)];

@@ -1,6 +1,6 @@
-// Interpreter: runs the schedules of all ranks on real numbers, to judge the verifier by. It shares no code with it:
-// it lays chunks out in memory of its own, finds conflicts by comparing addresses pair by pair, and moves whatever a
-// random choice picks among what can move.
+// Interpreter runs the schedules of all ranks on numbers, to check the verifier. It shares no code with the verifier:
+// it places chunks in memory of its own, finds conflicts by comparing addresses pair by pair, and chooses at random
+// among the steps that can run.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@ class Interpreter {
   Interpreter(const std::vector<Schedule>& schedules, bool in_place, uint64_t seed)
       : schedules_(schedules), in_place_(in_place), random_(seed) {}
 
-  // Whether all steps ran, kept to their memory and left what the collective promises. Sums of random 64-bit words,
-  // with the words of each chunk distinct: a chunk that is missing, doubled or misplaced shows.
+  // Whether all steps ran, stayed within their memory and left the promised result. Values are sums of random 64-bit
+  // words that differ for each chunk, so a missing, doubled or misplaced chunk is detected.
   bool leaves_the_right_result() {
     for (int rank = 0; rank < size(); ++rank) {
       if (!prepare(rank)) return false;
@@ -49,10 +49,10 @@ class Interpreter {
     std::vector<uint64_t> memory;
     std::vector<Op> ops;
     std::map<int, std::vector<int>> sends, recvs;  // by peer, in order
-    std::map<int, std::size_t> sent, received;     // how many have moved
+    std::map<int, std::size_t> sent, received;     // number of finished ones
   };
 
-  // In a barrier each rank has one bit, and folding collects bits: hearing twice is no harm.
+  // In a barrier each rank has one bit and a fold is a bitwise or, so receiving a bit twice is allowed.
   bool is_barrier() const { return schedules_.front().collective == Collective::barrier; }
   void fold(uint64_t& sum, uint64_t value) const { sum = is_barrier() ? sum | value : sum + value; }
 
@@ -67,7 +67,8 @@ class Interpreter {
     return mix((static_cast<uint64_t>(rank) << 40) | (static_cast<uint64_t>(chunk) << 20) | static_cast<uint64_t>(i));
   }
 
-  // Every chunk of the vector has another number of words; in alltoall every pair of ranks, unless scratch is used.
+  // Every chunk of the vector has a different number of words. So has every pair of ranks in alltoall, unless scratch
+  // is used.
   int words_of(int chunk) const { return chunk + 1; }
   int pair_words(int from, int to) const {
     for (const Schedule& schedule : schedules_) {

@@ -1,4 +1,4 @@
-// Mutation: small random damage to schedules, to see whether the verifier notices.
+// mutate() damages schedules at random in small ways, to test whether the verifier detects it.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace fdl::test {
 
-// Changes one step of one rank: its kind, peer, space, chunk or count, or its place in the list, or whether it is there
-// at all. Returns what it did.
+// Changes, moves or removes one step of one rank: its kind, peer, space, chunk or count. Returns a description of the
+// change.
 inline std::string mutate(std::vector<Schedule>& schedules, std::mt19937_64& random) {
   const auto below = [&](std::size_t n) { return static_cast<int>(random() % n); };
   auto& schedule = schedules[random() % schedules.size()];
@@ -24,7 +24,7 @@ inline std::string mutate(std::vector<Schedule>& schedules, std::mt19937_64& ran
   ChunkRange& range = step.kind == StepKind::send ? step.source : message || below(2) == 0 ? step.target : step.source;
   switch (below(8)) {
     case 0:
-      // The ranges follow, so that the new kind has something to work on.
+      // The ranges are adapted, so that the new kind has data to work on.
       if (message) (step.kind == StepKind::send ? step.target : step.source) = range;
       step.kind = static_cast<StepKind>((static_cast<int>(step.kind) + 1 + below(4)) % 5);
       if (step.peer < 0) step.peer = below(schedules.size());

@@ -1,4 +1,4 @@
-// Nccl: the fixture of tests on the stand-in for libnccl, which leaves nothing behind.
+// Nccl is the fixture of tests on the fake libnccl. It checks that each test releases everything.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@ namespace fdl::test {
 class Nccl : public testing::Test {
  protected:
   void SetUp() override { fake_nccl_reset(); }
-  // Whatever happened: nothing stays behind.
+  // Also after a failure, nothing may be left.
   void TearDown() override {
     for (const char* what : {"communicators", "memory", "registrations", "windows", "operations", "files"}) {
       EXPECT_EQ(fake_nccl_count(what), 0) << what;

@@ -1,4 +1,4 @@
-// Party: the members of one communicator in a test, and verbs for one of them over its transport.
+// Participant holds the members of one communicator in a test. The functions below it run one member's transport.
 #pragma once
 
 #include <unistd.h>
@@ -19,7 +19,7 @@ using Connect = std::function<Result<std::unique_ptr<Transport>>(const Membershi
 
 inline constexpr double kTimeoutSeconds = 60;
 
-// World ranks differ from ranks and every member has another host name, so that errors that mix them up are noticed.
+// World ranks differ from ranks, and every member has its own host name, so that errors that mix them up are noticed.
 inline int world_rank_of(int rank) { return 10 + rank; }
 inline std::string host_of(int rank) { return std::string("host-") + static_cast<char>('a' + rank); }
 
@@ -27,7 +27,7 @@ class Participant {
  public:
   explicit Participant(int size) : size_(size), config_(require(Config::read(Environment({})))) {
     static int count = 0;
-    id_ = "party/" + std::to_string(::getpid()) + "/" + std::to_string(++count);
+    id_ = "participant/" + std::to_string(::getpid()) + "/" + std::to_string(++count);
   }
 
   int size() const { return size_; }
@@ -48,7 +48,7 @@ class Participant {
     return membership;
   }
 
-  // All members in threads: connect, then work. A transport ends when its rank's work ends.
+  // Runs all members in threads: connect, then work. A transport ends with its rank's work.
   void run(const Connect& connect, const std::function<void(int, std::unique_ptr<Transport>)>& work) {
     run_ranks(size_, [&](int rank) { work(rank, require(connect(membership(rank)))); });
   }
@@ -66,7 +66,7 @@ inline void wait_until(Transport& transport, const std::function<bool()>& holds,
   const Deadline deadline = Deadline::after_seconds(kTimeoutSeconds);
   while (!holds()) {
     if (transport.progress()) continue;
-    require(!deadline.passed(), "waited in vain until " + what);
+    require(!deadline.passed(), "timed out waiting until " + what);
     transport.sleep_until_ready(deadline);
   }
 }
@@ -77,7 +77,7 @@ inline void wait_done(Transport& transport, int peer, Ticket ticket) {
   if (!transport.done(ticket)) require(transport.peer_status(peer));
 }
 
-// The error that a peer ends with.
+// Waits for the error of a peer.
 inline Status wait_lost(Transport& transport, int peer) {
   wait_until(
       transport, [&] { return !transport.peer_status(peer).ok(); }, "a peer is lost");
@@ -93,7 +93,7 @@ inline Ticket begin_send(Transport& transport, Channel channel, uint32_t tag, Co
         ticket = transport.send(channel, tag, bytes);
         return ticket.has_value();
       },
-      "there is room to send");
+      "a send is accepted");
   return *ticket;
 }
 
@@ -106,7 +106,7 @@ inline Ticket begin_recv(Transport& transport, Channel channel, uint32_t tag, By
         ticket = transport.recv(channel, tag, bytes);
         return ticket.has_value();
       },
-      "there is room to receive");
+      "a receive is accepted");
   return *ticket;
 }
 
@@ -126,7 +126,7 @@ inline uint64_t recv_number(Transport& transport, Channel channel, uint32_t tag)
   return number;
 }
 
-// Bytes that tell where they belong, made and compared by words, for sanitizers count every access.
+// Bytes that depend on their position. They are made and compared by words, because sanitizers check every access.
 inline std::vector<std::byte> pattern(std::size_t bytes, uint64_t seed) {
   std::vector<uint64_t> words(bytes / sizeof(uint64_t) + 1);
   uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;

@@ -1,4 +1,4 @@
-// Ranks as processes: forked from the test, so that one can be killed.
+// run_processes() runs ranks as forked processes, so that one can be killed.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 namespace fdl::test {
 
-// Forks all ranks but the first, which stays here. Each must end well, or be one that was killed by SIGKILL.
+// Forks all ranks but the first, which runs in this process. Each must succeed or be killed by SIGKILL.
 inline void run_processes(int size, const std::function<void(int)>& work) {
   std::vector<pid_t> children;
   for (int rank = 1; rank < size; ++rank) {

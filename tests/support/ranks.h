@@ -1,4 +1,4 @@
-// Ranks as threads of one process: the first failure is thrown again in the test's own thread.
+// run_ranks() runs ranks as threads of one process and rethrows the first failure in the test's thread.
 #pragma once
 
 #include <exception>
@@ -12,7 +12,7 @@
 
 namespace fdl::test {
 
-// Runs work(0) ... work(count - 1) at once, each in a thread, and waits for all.
+// Runs work(0) ... work(count - 1) in parallel, each in a thread, and waits for all.
 inline void run_ranks(int count, const std::function<void(int)>& work) {
   std::vector<std::exception_ptr> failures(static_cast<std::size_t>(count));
   std::vector<std::thread> threads;
@@ -31,7 +31,7 @@ inline void run_ranks(int count, const std::function<void(int)>& work) {
   }
 }
 
-// For what must succeed in a rank's thread, where ASSERT_ would only leave a lambda.
+// Throws on failure. ASSERT_ in a lambda would only leave the lambda.
 inline void require(const Status& status) {
   if (!status.ok()) throw std::runtime_error(status.text());
 }

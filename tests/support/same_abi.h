@@ -1,4 +1,4 @@
-// Same ABI: whether two declarations of one C function are called alike, argument by argument.
+// SameFunction tells whether two declarations of one C function have the same ABI, argument by argument.
 #pragma once
 
 #include <fstream>
@@ -15,7 +15,7 @@ concept Complete = requires {
   sizeof(T);
 };
 
-// A structure of ours that is a shorter one of theirs by intent: true for pointers to the two.
+// True for a structure of ours that is intentionally a shorter version of theirs.
 template <class Ours, class Theirs>
 inline constexpr bool kMayBeShorter = false;
 
@@ -25,7 +25,7 @@ struct SameFunction;
 template <class Ours, class Theirs>
 constexpr bool same_value();
 
-// What two pointers point to. void is what we write for a handle that is only passed on.
+// Compares the types that two pointers point to. We write void for a handle that is only passed on.
 template <class Ours, class Theirs>
 constexpr bool same_pointee() {
   using O = std::remove_cv_t<Ours>;
@@ -77,7 +77,7 @@ requires(sizeof...(OurArguments) ==
     : std::bool_constant<same_value<Ours, Theirs>() && (same_value<OurArguments, TheirArguments>() && ...)> {
 };
 
-// The constants that a header of ours declares at its outermost level.
+// The names of the constants that one of our headers declares at namespace level.
 inline std::set<std::string> constants_of(const std::string& path) {
   std::ifstream file(path);
   const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -89,7 +89,7 @@ inline std::set<std::string> constants_of(const std::string& path) {
   return names;
 }
 
-// ---- What must not pass for the same
+// ---- Declarations that must not compare as equal
 struct OneWord {
   int word;
 };
@@ -104,7 +104,7 @@ static_assert(!SameFunction<int(int, long), int(long, int)>::value, "another ord
 static_assert(!SameFunction<int(unsigned), int(int)>::value, "another sign");
 static_assert(!SameFunction<int(int), int(int*)>::value, "a pointer");
 static_assert(!SameFunction<int(int*), int(long*)>::value, "another pointee");
-static_assert(!SameFunction<int(void*), int(const void*)>::value, "a promise not to write");
+static_assert(!SameFunction<int(void*), int(const void*)>::value, "const");
 static_assert(!SameFunction<int(void*), int(void**)>::value, "a pointer to a handle");
 static_assert(!SameFunction<int(OneWord), int(TwoWords)>::value, "another size");
 static_assert(!SameFunction<int(OneWord*), int(TwoWords*)>::value, "a pointer to another size");

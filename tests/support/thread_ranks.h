@@ -1,4 +1,4 @@
-// Team: N communicators over loopback, one a thread, and verbs for collectives that must succeed.
+// run_thread_ranks() runs N communicators over loopback, one per thread, and collectives that must succeed.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ inline std::string unique_id() {
   return "test/" + std::to_string(++last);
 }
 
-// Members with world ranks of their own (10 more than their place), so that the two are never mistaken for each other.
+// World ranks are 10 more than ranks, so that mixing the two up is noticed.
 inline Membership make_membership(const std::string& id, int rank, int size, const Config& config) {
   Membership membership{.id = id, .rank = rank, .config = &config, .deadline = Deadline::after_seconds(30)};
   for (int i = 0; i < size; ++i) {

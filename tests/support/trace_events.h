@@ -1,4 +1,4 @@
-// TraceEvents: a timeline read back line by line, and what must hold of every one.
+// These functions read a timeline back line by line and check what must hold for every timeline.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ struct Event {
   double ts = 0;
 };
 
-// What stands behind the first "name": of a line, without its quotes.
+// The value behind the first "name": of a line, without quotes.
 inline std::optional<std::string> field(const std::string& line, const std::string& name) {
   const std::string key = "\"" + name + "\":";
   std::size_t at = line.find(key);
@@ -33,7 +33,7 @@ inline std::optional<std::string> field(const std::string& line, const std::stri
   return line.substr(at, end - at);
 }
 
-// The events of a file, which must be a JSON array with one event a line.
+// The events of a file, which must be a JSON array with one event per line.
 inline std::vector<Event> events_of(const std::string& text) {
   EXPECT_TRUE(text.starts_with("[\n")) << text.substr(0, 40);
   EXPECT_TRUE(text.ends_with("\n]\n")) << text.substr(text.size() - std::min<std::size_t>(text.size(), 80));
@@ -60,7 +60,7 @@ inline std::string text_of_file(const std::string& path) {
   return text.str();
 }
 
-// Every bar that begins ends, nested, and on no track does time run backwards.
+// Checks that bars are nested and all end, and that times increase on every track.
 inline void expect_sound(const std::vector<Event>& events) {
   std::map<std::pair<int, int>, std::vector<std::string>> open;
   std::map<std::pair<int, int>, double> last;
@@ -78,7 +78,7 @@ inline void expect_sound(const std::vector<Event>& events) {
   for (const auto& [track, names] : open) EXPECT_TRUE(names.empty()) << "not ended: " << names.back();
 }
 
-// "NEGOTIATE_ALLREDUCE( 0 1 ) ALLREDUCE( QUEUE( ) SHM_ALLREDUCE( ) )" of the tensor with this name.
+// The events of a tensor's track as text: "NEGOTIATE_ALLREDUCE( 0 1 ) ALLREDUCE( QUEUE( ) SHM_ALLREDUCE( ) )".
 inline std::string summary_of(const std::vector<Event>& events, const std::string& tensor) {
   int pid = -1;
   for (const Event& event : events) {
@@ -88,13 +88,13 @@ inline std::string summary_of(const std::vector<Event>& events, const std::strin
     }
   }
   EXPECT_NE(pid, -1) << "no track is called " << tensor;
-  std::string story;
+  std::string summary;
   for (const Event& event : events) {
     if (event.pid != pid || event.phase == "M") continue;
-    if (!story.empty()) story += ' ';
-    story += event.phase == "B" ? event.name + "(" : event.phase == "E" ? ")" : event.name;
+    if (!summary.empty()) summary += ' ';
+    summary += event.phase == "B" ? event.name + "(" : event.phase == "E" ? ")" : event.name;
   }
-  return story;
+  return summary;
 }
 
 }  // namespace trace_test

@@ -1,4 +1,4 @@
-// Environments for tests of launchers, and what is warned of while they are read.
+// These helpers build environments for tests of launchers and collect the warnings while they are read.
 #pragma once
 
 #include <map>
@@ -12,13 +12,13 @@ namespace fdl::test {
 
 using Vars = std::map<std::string, std::string>;
 
-// The second's values where both have one.
+// Merges two environments; values of the second take precedence.
 inline Vars operator+(Vars a, const Vars& b) {
   for (const auto& [name, value] : b) a[name] = value;
   return a;
 }
 
-// Keeps the warnings of its lifetime.
+// Collects the warnings that are logged during its lifetime.
 class Warnings {
  public:
   Warnings() {

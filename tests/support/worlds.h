@@ -1,4 +1,4 @@
-// Worlds: ranks as threads of one process, each with a world of its own, through the C API alone.
+// run_ranks() runs ranks as threads of one process, each with a world of its own, through the C API alone.
 #pragma once
 
 #include <farandole/farandole.h>

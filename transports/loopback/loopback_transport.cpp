@@ -1,4 +1,5 @@
-// Loopback: whoever posts second, sender or receiver, copies the slice, under the mutex of the pair.
+// The loopback transport copies a slice when its second side is posted, in the posting thread, under the mutex of the
+// pair.
 #include "transports/loopback/loopback_transport.h"
 
 #include <fmt/format.h>
@@ -15,7 +16,8 @@
 namespace fdl {
 namespace {
 
-// The fewest that the contract allows, so that tests meet "would block".
+// Outstanding slices in each direction: the fewest that the contract allows, so that tests reach the "would block"
+// case.
 constexpr uint64_t kDepth = 16;
 
 struct Slice {
@@ -24,7 +26,7 @@ struct Slice {
   uint32_t tag = 0;
 };
 
-// One lane in one direction. The k-th send and the k-th receive end together, so one counter serves both.
+// One direction of a channel. The k-th send and the k-th receive complete together, so one counter serves both.
 struct Stream {
   std::array<Slice, kDepth> sends;
   std::array<Slice, kDepth> recvs;
@@ -33,15 +35,16 @@ struct Stream {
   std::atomic<uint64_t> matched{0};
 };
 
-// What two ranks share; side 0 is the lower rank. All but the atomics is guarded by the mutex.
+// The state shared by two ranks; side 0 is the lower rank. The mutex guards everything except the atomics.
 struct Pair {
   Mutex mutex;
   Stream streams[2][kChannelCount];  // by sending side
   bool gone[2] = {false, false};
   Status mismatch;
-  std::atomic<bool> troubled{false};  // gone or mismatched: a hint that spares the lock
+  std::atomic<bool> has_error{false};  // gone or mismatched; lets peer_status() skip the lock
 };
 
+// A rank's notification: `changes` counts announcements, and the event is rung only while the rank sleeps.
 struct Doorbell {
   explicit Doorbell(Event made) : event(std::move(made)) {}
   void announce() {
@@ -53,18 +56,20 @@ struct Doorbell {
   std::atomic<bool> asleep{false};
 };
 
-// One communicator in this process. The registry knows it while a member holds it.
-class Meeting {
+// The state of one communicator in this process. The registry in find_group() holds it weakly; its members own it.
+class LoopbackGroup {
  public:
-  static Result<std::shared_ptr<Meeting>> make(int size) {
-    auto meeting = std::shared_ptr<Meeting>(new Meeting(size));
+  // Makes a group with a doorbell for each rank and a pair for each two ranks.
+  static Result<std::shared_ptr<LoopbackGroup>> make(int size) {
+    auto group = std::shared_ptr<LoopbackGroup>(new LoopbackGroup(size));
     for (int i = 0; i < size; ++i) {
       FDL_ASSIGN_OR_RETURN(Event event, Event::make());
-      meeting->doorbells_.push_back(std::make_unique<Doorbell>(std::move(event)));
+      group->doorbells_.push_back(std::make_unique<Doorbell>(std::move(event)));
     }
-    return meeting;
+    return group;
   }
 
+  // Blocks until all members have joined or the deadline passes.
   Status join(const Membership& membership) {
     MutexLock lock(mutex_);
     const auto me = static_cast<std::size_t>(membership.rank);
@@ -84,13 +89,14 @@ class Meeting {
     return Status(Code::timeout, fmt::format("loopback: {} did not join '{}' in time", missing, membership.id));
   }
 
+  // Pairs are stored as a triangle: those of rank 1, then those of rank 2 with lower ranks, and so on.
   Pair& pair(int a, int b) {
     return *pairs_[static_cast<std::size_t>(std::max(a, b) * (std::max(a, b) - 1) / 2 + std::min(a, b))];
   }
   Doorbell& doorbell(int rank) { return *doorbells_[static_cast<std::size_t>(rank)]; }
 
  private:
-  explicit Meeting(int size) : joined_(static_cast<std::size_t>(size)) {
+  explicit LoopbackGroup(int size) : joined_(static_cast<std::size_t>(size)) {
     for (int i = 0; i < size * (size - 1) / 2; ++i) pairs_.push_back(std::make_unique<Pair>());
   }
 
@@ -102,22 +108,23 @@ class Meeting {
   std::vector<std::unique_ptr<Doorbell>> doorbells_;
 };
 
-Result<std::shared_ptr<Meeting>> find_meeting(const Membership& membership) {
+Result<std::shared_ptr<LoopbackGroup>> find_group(const Membership& membership) {
   static Mutex mutex;
-  static std::map<std::string, std::weak_ptr<Meeting>> meetings;
+  static std::map<std::string, std::weak_ptr<LoopbackGroup>> groups;
   MutexLock lock(mutex);
-  std::erase_if(meetings, [](const auto& entry) { return entry.second.expired(); });
-  if (auto known = meetings[membership.id].lock()) return known;
-  FDL_ASSIGN_OR_RETURN(auto made, Meeting::make(membership.size()));
-  meetings[membership.id] = made;
+  // Groups whose members have all left are forgotten, so that an id can be used again.
+  std::erase_if(groups, [](const auto& entry) { return entry.second.expired(); });
+  if (auto known = groups[membership.id].lock()) return known;
+  FDL_ASSIGN_OR_RETURN(auto made, LoopbackGroup::make(membership.size()));
+  groups[membership.id] = made;
   return made;
 }
 
 class LoopbackTransport final : public Transport {
  public:
-  LoopbackTransport(std::shared_ptr<Meeting> meeting, const Membership& membership)
-      : meeting_(std::move(meeting)),
-        bell_(meeting_->doorbell(membership.rank)),
+  LoopbackTransport(std::shared_ptr<LoopbackGroup> group, const Membership& membership)
+      : group_(std::move(group)),
+        doorbell_(group_->doorbell(membership.rank)),
         rank_(membership.rank),
         members_(membership.members) {
     for (int i = 0; i < membership.size(); ++i) names_.push_back(membership.name_of(i));
@@ -126,16 +133,17 @@ class LoopbackTransport final : public Transport {
   ~LoopbackTransport() override {
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == rank_) continue;
-      Pair& pair = meeting_->pair(rank_, peer);
+      Pair& pair = group_->pair(rank_, peer);
       MutexLock lock(pair.mutex);
       pair.gone[my_side(peer)] = true;
-      pair.troubled.store(true);
-      meeting_->doorbell(peer).announce();
+      pair.has_error.store(true);
+      group_->doorbell(peer).announce();
     }
   }
 
   std::string_view name() const override { return "loopback"; }
 
+  // The stream of a ticket encodes peer, channel and direction; see post().
   std::optional<Ticket> send(Channel channel, uint32_t tag, ConstBytes bytes) override {
     return post(channel, true, {const_cast<std::byte*>(bytes.data()), bytes.size(), tag});
   }
@@ -148,24 +156,24 @@ class LoopbackTransport final : public Transport {
     const bool outgoing = (ticket.stream & 1) != 0;
     const int channel = static_cast<int>(ticket.stream / 2 % kChannelCount);
     const int sender = outgoing ? my_side(peer) : 1 - my_side(peer);
-    return ticket.position <
-           meeting_->pair(rank_, peer).streams[sender][channel].matched.load(std::memory_order_acquire);
+    return ticket.position < group_->pair(rank_, peer).streams[sender][channel].matched.load(std::memory_order_acquire);
   }
 
   bool progress() override {
-    const uint64_t now = bell_.changes.load();
+    // Anything announced since the last call counts as progress.
+    const uint64_t now = doorbell_.changes.load();
     return std::exchange(seen_, now) != now;
   }
 
   Status peer_status(int peer) const override {
-    Pair& pair = meeting_->pair(rank_, peer);
-    if (!pair.troubled.load()) return {};
+    Pair& pair = group_->pair(rank_, peer);
+    if (!pair.has_error.load()) return {};
     MutexLock lock(pair.mutex);
     if (!pair.mismatch.ok()) return pair.mismatch;
     if (!pair.gone[1 - my_side(peer)]) return {};
-    const Member& who = members_[static_cast<std::size_t>(peer)];
+    const Member& lost = members_[static_cast<std::size_t>(peer)];
     return Status::blame(
-        who.world_rank, who.host_name, Code::peer_lost,
+        lost.world_rank, lost.host_name, Code::peer_lost,
         fmt::format("loopback: {} has left; see its own error", names_[static_cast<std::size_t>(peer)]));
   }
 
@@ -177,22 +185,25 @@ class LoopbackTransport final : public Transport {
     return {};
   }
 
-  int wake_fd() const override { return bell_.event.fd(); }
+  int wake_fd() const override { return doorbell_.event.fd(); }
+  // Either this rank sees the new count here, or the peer sees `asleep` and rings.
   bool prepare_to_sleep() override {
-    bell_.asleep.store(true);
-    return bell_.changes.load() == seen_;
+    doorbell_.asleep.store(true);
+    return doorbell_.changes.load() == seen_;
   }
   void finish_sleep() override {
-    bell_.asleep.store(false);
-    bell_.event.clear();
+    doorbell_.asleep.store(false);
+    doorbell_.event.clear();
   }
 
  private:
   int size() const { return static_cast<int>(members_.size()); }
+  // Index of this rank in the arrays of a Pair.
   int my_side(int peer) const { return rank_ < peer ? 0 : 1; }
 
+  // Records a slice, and copies it if the other side has posted its part. Empty: the queue is full or the peer is lost.
   std::optional<Ticket> post(Channel channel, bool outgoing, Slice slice) {
-    Pair& pair = meeting_->pair(rank_, channel.peer);
+    Pair& pair = group_->pair(rank_, channel.peer);
     MutexLock lock(pair.mutex);
     if (pair.gone[0] || pair.gone[1] || !pair.mismatch.ok()) return std::nullopt;
     const int sender = outgoing ? my_side(channel.peer) : 1 - my_side(channel.peer);
@@ -206,6 +217,7 @@ class LoopbackTransport final : public Transport {
                   position};
   }
 
+  // Copies slice `position`, or records a mismatch, and notifies both sides. Call with the mutex of the pair held.
   void match(Pair& pair, Stream& stream, uint64_t position, int peer, bool outgoing) {
     const Slice& source = stream.sends[position % kDepth];
     const Slice& target = stream.recvs[position % kDepth];
@@ -220,14 +232,14 @@ class LoopbackTransport final : public Transport {
           fmt::format("loopback: {} sent {} bytes (tag {:08x}) where {} expected {} bytes (tag {:08x}); they did not "
                       "call the same operation with the same arguments",
                       sender, source.bytes, source.tag, receiver, target.bytes, target.tag));
-      pair.troubled.store(true);
+      pair.has_error.store(true);
     }
-    bell_.announce();
-    meeting_->doorbell(peer).announce();
+    doorbell_.announce();
+    group_->doorbell(peer).announce();
   }
 
-  std::shared_ptr<Meeting> meeting_;
-  Doorbell& bell_;
+  std::shared_ptr<LoopbackGroup> group_;
+  Doorbell& doorbell_;
   int rank_;
   std::vector<Member> members_;
   std::vector<std::string> names_;
@@ -237,9 +249,9 @@ class LoopbackTransport final : public Transport {
 }  // namespace
 
 Result<std::unique_ptr<Transport>> connect_loopback(const Membership& membership) {
-  FDL_ASSIGN_OR_RETURN(auto meeting, find_meeting(membership));
-  FDL_RETURN_IF_ERROR(meeting->join(membership));
-  return std::unique_ptr<Transport>(new LoopbackTransport(std::move(meeting), membership));
+  FDL_ASSIGN_OR_RETURN(auto group, find_group(membership));
+  FDL_RETURN_IF_ERROR(group->join(membership));
+  return std::unique_ptr<Transport>(new LoopbackTransport(std::move(group), membership));
 }
 
 }  // namespace fdl

@@ -1,4 +1,4 @@
-// Loopback: a transport between threads of one process, for tests; correctness over speed.
+// The loopback transport connects threads of one process, for tests. It prefers simplicity to speed.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace fdl {
 
-// Ranks find each other by membership.id in this process. Waits until all have come or the membership's deadline
-// passes; the error names who is missing.
+// Ranks find each other in this process by membership.id. Blocks until all have called or the membership's deadline
+// passes; the error names the missing ranks.
 Result<std::unique_ptr<Transport>> connect_loopback(const Membership& membership);
 
 }  // namespace fdl

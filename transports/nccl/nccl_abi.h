@@ -1,7 +1,8 @@
-// The part of NCCL's binary interface that we use: facts of its ABI, as all its versions from 2.18 on keep them.
+// This header declares the part of NCCL's binary interface that farandole uses: facts of its ABI that all versions
+// from 2.18 on share.
 //
-// NCCL is opened at run time, so no header of it is needed to build. tests/nccl_abi_test compares what stands here with
-// NCCL's own header where that is found.
+// NCCL is opened at run time, so the build needs no header of it. tests/unit/nccl/nccl_abi_test.cpp compares these
+// declarations with NCCL's own header where that is found.
 #pragma once
 
 #include <climits>
@@ -43,17 +44,17 @@ enum class Type : int {
   bfloat16 = 9,
 };
 
-// Numbers from 5 on are operations that a communicator has made for itself.
+// Larger numbers are operations that a communicator has created for itself.
 enum class RedOp : int { sum = 0, product = 1, max = 2, min = 3 };
 
-inline constexpr int kScalarOnHost = 1;  // read before the call returns
+inline constexpr int kScalarOnHost = 1;  // the scalar is read before the call returns
 inline constexpr int kUndefined = INT_MIN;
 inline constexpr unsigned kConfigMagic = 0xcafebeef;
 inline constexpr int kWindowSymmetric = 1;
 inline constexpr std::size_t kWindowAlignment = 4096;
 
-// ncclConfig_t as 2.18 has it. Later versions append members and accept the shorter one, which says how long it is and
-// of which version. What is padding here is a member there (trafficClass): written as undefined.
+// ncclConfig_t of version 2.18. Later versions append members and accept this shorter struct, which states its size and
+// version. The padding is the member trafficClass in later versions, so it is set to undefined.
 struct ConfigOf218 {
   std::size_t size = sizeof(ConfigOf218);
   unsigned magic = kConfigMagic;
@@ -70,8 +71,8 @@ static_assert(sizeof(ConfigOf218) == 48);
 
 }  // namespace fdl::nccl
 
-// name without the prefix nccl, from which version on (0: every one), result and arguments. What a version lacks, or a
-// library although its version should have it, is a null pointer.
+// Each row: name without the prefix nccl, first version with it (0: all), result and arguments. A function that the
+// version or the library lacks is a null pointer.
 // clang-format off
 #define FDL_NCCL_FUNCTIONS(ROW)                                                                                        \
   ROW(GetVersion,             0,     Outcome, (int*))                                                                  \

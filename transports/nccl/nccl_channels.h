@@ -1,4 +1,5 @@
-// NcclChannels: NCCL's sends and receives as lanes of our own schedules, on the communicator of joined collectives.
+// NcclChannels offers NCCL's sends and receives as the channels of our own schedules. It uses the communicator of the
+// joined collectives.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,7 @@ class NcclChannels final : public DeviceChannels {
   explicit NcclChannels(NcclCollectives& collectives)
       : collectives_(collectives), communicator_(collectives.communicator()) {}
 
-  // What is on the stream is watched, as collectives are, until it is through.
+  // Whether NCCL has queued all messages. Once it has, they are watched for errors until the device has run them.
   Result<bool> ready() override {
     FDL_ASSIGN_OR_RETURN(const bool ready, communicator_.ready());
     if (ready && std::exchange(unwatched_, false)) FDL_RETURN_IF_ERROR(collectives_.watch_messages(stream_));
@@ -29,14 +30,15 @@ class NcclChannels final : public DeviceChannels {
   }
   Status send(Stream stream, int peer, const void* data, std::size_t bytes) override {
     const auto& nccl = communicator_.functions();
-    return noted(stream, peer, nccl.Send(data, bytes, nccl::Type::uint8, peer, communicator_.get(), stream), "a send");
+    return check_call(stream, peer, nccl.Send(data, bytes, nccl::Type::uint8, peer, communicator_.get(), stream),
+                      "a send");
   }
   Status recv(Stream stream, int peer, void* data, std::size_t bytes) override {
     const auto& nccl = communicator_.functions();
-    return noted(stream, peer, nccl.Recv(data, bytes, nccl::Type::uint8, peer, communicator_.get(), stream),
-                 "a receive");
+    return check_call(stream, peer, nccl.Recv(data, bytes, nccl::Type::uint8, peer, communicator_.get(), stream),
+                      "a receive");
   }
-  // A group in which a call failed must be ended too, or the next one would lie inside of it.
+  // A group in which a call failed must still be ended, because otherwise the next group would be nested in it.
   Status end_group() override {
     communicator_.begin_work("messages", peers_);
     const Status ended = communicator_.end_group();
@@ -47,7 +49,8 @@ class NcclChannels final : public DeviceChannels {
   }
 
  private:
-  Status noted(Stream stream, int peer, nccl::Outcome outcome, std::string_view what) {
+  // Notes the peer and the first failure of the group.
+  Status check_call(Stream stream, int peer, nccl::Outcome outcome, std::string_view what) {
     stream_ = stream;
     if (std::find(peers_.begin(), peers_.end(), peer) == peers_.end()) peers_.push_back(peer);
     const Status status = communicator_.called_in_group(outcome, what);
@@ -57,11 +60,11 @@ class NcclChannels final : public DeviceChannels {
 
   NcclCollectives& collectives_;
   NcclCommunicator& communicator_;
-  // Of the group.
+  // State of the current group.
   Stream stream_ = nullptr;
-  std::vector<int> peers_;
-  Status status_;
-  bool unwatched_ = false;
+  std::vector<int> peers_;  // named if the group fails
+  Status status_;           // the first failed call
+  bool unwatched_ = false;  // the group has ended, and ready() has not begun to watch it
 };
 
 }  // namespace fdl

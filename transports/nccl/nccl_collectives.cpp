@@ -1,4 +1,4 @@
-// NcclCollectives: plans, runs the steps as far as NCCL lets it, and watches what is on the device.
+// NcclCollectives plans a collective, runs its steps as soon as NCCL is not busy, and watches the work on the device.
 #include "transports/nccl/nccl_collectives.h"
 
 #include <fmt/format.h>
@@ -14,10 +14,10 @@ namespace {
 
 using Kind = NcclStep::Kind;
 
-// NCCL has no descriptor to sleep on: while it is at work on the host it is asked, ever less often.
+// NCCL has no descriptor to sleep on. While it is busy on the host it is polled, at intervals that double.
 constexpr int64_t kFirstPollNs = 50'000;
 constexpr int64_t kLastPollNs = 5'000'000;
-// Factors of sums that are remembered. Training uses one or two.
+// How many operations with a factor are kept. Training uses one or two.
 constexpr std::size_t kFactors = 16;
 
 }  // namespace
@@ -31,14 +31,14 @@ Result<std::unique_ptr<NcclCollectives>> NcclCollectives::make(std::unique_ptr<N
   made->timer_ = UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   if (!made->timer_) return Status::from_errno("timerfd_create");
   FDL_ASSIGN_OR_RETURN(made->event_, device.make_event());
-  FDL_ASSIGN_OR_RETURN(made->lasting_event_, device.make_event());
-  FDL_ASSIGN_OR_RETURN(made->scratch_mark_, device.make_event());
+  FDL_ASSIGN_OR_RETURN(made->progress_event_, device.make_event());
+  FDL_ASSIGN_OR_RETURN(made->scratch_event_, device.make_event());
   return made;
 }
 
 NcclCollectives::~NcclCollectives() {
   if (completion_ != nullptr) fail(Status(Code::shut_down, "nccl: its communicator ended during a collective"));
-  forget_enrolled();
+  dismiss_all();
   if (communicator_->status().ok() && !communicator_->busy()) {
     for (const Factor& each : factors_) communicator_->functions().RedOpDestroy(each.op, communicator_->get());
   }
@@ -46,10 +46,11 @@ NcclCollectives::~NcclCollectives() {
   for (const Scratch& scratch : captured_scratch_) device_.release(scratch.memory);
   for (void* memory : outgrown_) device_.release(memory);
   if (event_ != nullptr) device_.end_event(event_);
-  if (lasting_event_ != nullptr) device_.end_event(lasting_event_);
-  if (scratch_mark_ != nullptr) device_.end_event(scratch_mark_);
+  if (progress_event_ != nullptr) device_.end_event(progress_event_);
+  if (scratch_event_ != nullptr) device_.end_event(scratch_event_);
 }
 
+// The answer depends on the spec alone, so it is the same on all ranks.
 bool NcclCollectives::can(const CollectiveSpec& spec) const {
   if (spec.device == nullptr || (spec.algorithm != "auto" && spec.algorithm != "nccl")) return false;
   const bool reduces = spec.collective == Collective::allreduce || spec.collective == Collective::reduce ||
@@ -65,7 +66,7 @@ std::string NcclCollectives::phase() const {
   return fmt::format("nccl {}, step {} of {}", work, std::min(next_ + 1, steps_.size()), steps_.size());
 }
 
-// ---- one collective
+// ---- One collective
 
 void NcclCollectives::start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) {
   running_.assign(1, {spec, buffers});
@@ -90,7 +91,7 @@ void NcclCollectives::begin(std::string_view work, Completion& completion) {
   advance();
 }
 
-// True if anything has moved. Ends when the collective is queued, has failed, or NCCL is at work.
+// Runs until the collective is queued, has failed, or NCCL is busy. True if anything has moved.
 bool NcclCollectives::advance() {
   bool moved = false;
   while (completion_ != nullptr) {
@@ -99,10 +100,10 @@ bool NcclCollectives::advance() {
     if (!*ready) return moved;
     moved = true;
     Status status;
-    const auto stranger =
-        std::find_if(enrolled_.begin(), enrolled_.end(), [](const auto& each) { return !each.known; });
-    if (stranger != enrolled_.end()) {
-      status = introduce(*stranger);
+    const auto unregistered =
+        std::find_if(enrolled_.begin(), enrolled_.end(), [](const auto& each) { return !each.registered; });
+    if (unregistered != enrolled_.end()) {
+      status = register_memory(*unregistered);
     } else if (!planned_) {
       status = plan();
     } else if (next_ < steps_.size()) {
@@ -120,13 +121,15 @@ Status NcclCollectives::plan() {
   FDL_ASSIGN_OR_RETURN(captured_, device_.is_captured(stream_));
   Scratch& scratch = captured_ ? scratch_of(stream_) : scratch_;
   std::size_t needed = plan_into({scratch.memory, scratch.bytes});
+  // The first plan also measures: if it does not fit, it is made again with more scratch.
   if (needed > scratch.bytes) {
     FDL_RETURN_IF_ERROR(grow(scratch, needed));
     needed = plan_into({scratch.memory, scratch.bytes});
   }
   uses_scratch_ = needed > 0 && !captured_;
+  // Work on another stream may still use the scratch.
   if (uses_scratch_ && scratch.used && scratch.stream != stream_) {
-    FDL_RETURN_IF_ERROR(device_.wait(stream_, scratch_mark_));
+    FDL_RETURN_IF_ERROR(device_.wait(stream_, scratch_event_));
   }
   next_ = 0;
   planned_ = true;
@@ -145,10 +148,11 @@ std::size_t NcclCollectives::plan_into(Bytes scratch) {
     used += plan_nccl(one.spec, one.buffers, place(), used < scratch.size() ? scratch.subspan(used) : Bytes(), steps_);
     plan_ends_.push_back(steps_.size());
   }
-  if (running_.size() > 1) join_plans(steps_, plan_ends_, joined_steps_);
+  if (running_.size() > 1) merge_plans(steps_, plan_ends_, merged_steps_);
   return used;
 }
 
+// Captured work has scratch of its own for each stream, which is freed only when this object ends.
 NcclCollectives::Scratch& NcclCollectives::scratch_of(Stream stream) {
   for (Scratch& scratch : captured_scratch_) {
     if (scratch.stream == stream) return scratch;
@@ -158,11 +162,14 @@ NcclCollectives::Scratch& NcclCollectives::scratch_of(Stream stream) {
 }
 
 Status NcclCollectives::grow(Scratch& scratch, std::size_t bytes) {
+  // Doubling keeps the number of reallocations small.
   auto memory = device_.allocate(std::max(bytes, 2 * scratch.bytes));
   if (!memory.ok()) memory = device_.allocate(bytes);
   if (!memory.ok()) {
-    return memory.status().while_doing(fmt::format("making {} bytes of room for a collective by nccl", bytes));
+    return memory.status().while_doing(
+        fmt::format("allocating {} bytes of scratch memory for a collective by nccl", bytes));
   }
+  // Captured graphs use the old address, so it is kept; otherwise the device releases it after the queued work.
   if (captured_ && scratch.memory != nullptr) {
     outgrown_.push_back(scratch.memory);
   } else if (scratch.memory != nullptr) {
@@ -173,16 +180,17 @@ Status NcclCollectives::grow(Scratch& scratch, std::size_t bytes) {
   return {};
 }
 
-// ---- steps
+// ---- Steps
 
-// One of ours, or a whole group of NCCL's.
+// Runs one of our own steps, or a whole group of NCCL calls.
 Status NcclCollectives::run_steps() {
   const std::size_t first = next_++;
   if (!steps_[first].by_nccl()) return run(steps_[first]);
-  while (next_ < steps_.size() && steps_[next_].joined) ++next_;
+  while (next_ < steps_.size() && steps_[next_].grouped) ++next_;
   return run_group(std::span(steps_).subspan(first, next_ - first));
 }
 
+// Runs a step of our own kernels on the caller's stream.
 Status NcclCollectives::run(const NcclStep& step) {
   if (step.kind == Kind::copy) return device_.copy(stream_, step.target, step.source, step.count);
   sources_.assign(1, step.source);
@@ -201,6 +209,7 @@ Status NcclCollectives::run_group(std::span<const NcclStep> group) {
   }
   FDL_RETURN_IF_ERROR(communicator_->begin_group());
   Status first;
+  // A failed call does not leave the loop: the group must be ended in any case.
   for (const NcclStep& step : group) {
     const auto op = operation_of(step);
     Status status = op.ok() ? communicator_->called_in_group(call(step, *op), communicator_->work()) : op.status();
@@ -216,10 +225,12 @@ Result<nccl::RedOp> NcclCollectives::operation_of(const NcclStep& step) {
     if (known.type == step.type && known.factor == step.factor) return known.op;
   }
   const auto& functions = communicator_->functions();
+  // The oldest operation is replaced.
   if (factors_.size() == kFactors) {
     functions.RedOpDestroy(factors_.front().op, communicator_->get());
     factors_.erase(factors_.begin());
   }
+  // NCCL reads the factor in the element type: float64, bfloat16 or float32.
   float single = static_cast<float>(step.factor);
   double wide = step.factor;
   uint16_t half = float_to_bfloat16(single);
@@ -267,7 +278,7 @@ nccl::Outcome NcclCollectives::call(const NcclStep& step, nccl::RedOp op) {
   return nccl::Outcome::invalid_usage;
 }
 
-// ---- memory that NCCL knows
+// ---- Memory that is registered with NCCL
 
 Status NcclCollectives::enroll(void* memory, std::size_t bytes, bool alike) {
   if (!communicator_->status().ok()) return communicator_->status();
@@ -275,9 +286,9 @@ Status NcclCollectives::enroll(void* memory, std::size_t bytes, bool alike) {
   return {};
 }
 
-// At the end. What cannot be forgotten, because work still uses it or NCCL is at work, goes with the communicator,
-// whose end is no peaceful one then.
-void NcclCollectives::forget_enrolled() {
+// Called at the end. Memory that cannot be unregistered, because work still uses it or NCCL is busy, is freed with the
+// communicator, which is then aborted.
+void NcclCollectives::dismiss_all() {
   const auto through = enrolled_.empty() || !in_flight_ ? Result<bool>(true) : device_.reached(event_);
   if (!through.ok() || !*through) {
     communicator_->stop(Status(Code::shut_down, "nccl: its communicator ended before the device was through"));
@@ -288,10 +299,10 @@ void NcclCollectives::forget_enrolled() {
   }
 }
 
-Status NcclCollectives::introduce(Enrolled& memory) {
+Status NcclCollectives::register_memory(Enrolled& memory) {
   const NcclFeatures& features = communicator_->library().features();
   const auto& functions = communicator_->functions();
-  memory.known = true;
+  memory.registered = true;
   if (memory.alike && features.symmetric && memory.bytes % nccl::kWindowAlignment == 0) {
     return communicator_->called(functions.CommWindowRegister(communicator_->get(), memory.memory, memory.bytes,
                                                               &memory.window, nccl::kWindowSymmetric),
@@ -309,7 +320,7 @@ Status NcclCollectives::introduce(Enrolled& memory) {
   return {};
 }
 
-// A second call, after one that has set NCCL to work, finds nothing enrolled and waits for that.
+// If a call leaves NCCL busy, the next call finds nothing enrolled and waits for NCCL.
 Result<bool> NcclCollectives::dismiss(void* memory) {
   FDL_ASSIGN_OR_RETURN(const bool ready, communicator_->ready());
   if (!ready) return false;
@@ -330,15 +341,15 @@ Result<bool> NcclCollectives::dismiss(void* memory) {
   return communicator_->ready();
 }
 
-// ---- driving, sleeping, watching
+// ---- Progress, sleeping, watching
 
-// What is on the stream now is looked after from now on. A graph's work is not: it runs when somebody launches it.
+// Watches the work that is now on the stream. Captured work is not watched: it runs when the graph is launched.
 Status NcclCollectives::watch() {
   if (captured_) return {};
   FDL_RETURN_IF_ERROR(device_.set(event_, stream_));
-  if (!std::exchange(event_lasts_, true)) FDL_RETURN_IF_ERROR(device_.set(lasting_event_, stream_));
+  if (!std::exchange(progress_event_set_, true)) FDL_RETURN_IF_ERROR(device_.set(progress_event_, stream_));
   if (uses_scratch_) {
-    FDL_RETURN_IF_ERROR(device_.set(scratch_mark_, stream_));
+    FDL_RETURN_IF_ERROR(device_.set(scratch_event_, stream_));
     scratch_.stream = stream_;
     scratch_.used = true;
   }
@@ -356,24 +367,25 @@ Status NcclCollectives::watch_messages(Stream stream) {
   return watch();
 }
 
-// True if that ended it.
+// Checks the work in flight. True if that ended the communicator.
 bool NcclCollectives::look_after() {
+  // If the device has failed, its error ends the communicator.
   const auto through = device_.reached(event_);
   Status status = through.status();
   if (!status.ok()) status = status.while_doing(fmt::format("running {}", phase()));
   in_flight_ = through.ok() && !*through;
   next_look_ns_ = now_ns() + watch_ns_;
-  if (status.ok() && event_lasts_) {
-    const auto passed = device_.reached(lasting_event_);
-    event_lasts_ = passed.ok() && !*passed;
-    if (!event_lasts_) ++passed_;
+  if (status.ok() && progress_event_set_) {
+    const auto passed = device_.reached(progress_event_);
+    progress_event_set_ = passed.ok() && !*passed;
+    if (!progress_event_set_) ++passed_;
   }
   if (in_flight_) status = communicator_->check();
   if (!status.ok()) fail(status);
   return !status.ok();
 }
 
-// While something is in the host's hands, whoever drives looks by himself.
+// While NCCL is busy on the host, the driving thread polls it in progress(), so this checks only work on the device.
 DeviceLibrary::Work NcclCollectives::look() {
   if (completion_ == nullptr && !communicator_->busy() && in_flight_) look_after();
   return {in_flight_, passed_};
@@ -397,6 +409,7 @@ void NcclCollectives::fail(const Status& why) {
 void NcclCollectives::wake_after_ns(int64_t delay) {
   armed_ = delay > 0;
   if (!armed_) delay = 0;
+  // A zero time disarms the timer.
   const itimerspec moment{.it_interval = {}, .it_value = {delay / 1'000'000'000, delay % 1'000'000'000}};
   ::timerfd_settime(timer_.get(), 0, &moment, nullptr);
 }

@@ -1,7 +1,7 @@
-// NcclCollectives: whole collectives on device memory by NCCL, queued straight on the caller's stream.
+// NcclCollectives runs whole collectives on device memory by NCCL. They are queued directly on the caller's stream.
 //
-// A collective is a few steps (nccl_plan.h). It is done once all of them are on the stream, so that a stream that is
-// being captured records them. What is in flight on the device is watched: NCCL's asynchronous errors end it.
+// A collective is a few steps (nccl_plan.h). It is done when all of them are on the stream, so a stream that is being
+// captured records them. Work in flight on the device is watched: NCCL's asynchronous errors end it.
 #pragma once
 
 #include <list>
@@ -37,63 +37,76 @@ class NcclCollectives final : public Collectives {
   bool prepare_to_sleep() override;
   void finish_sleep() override;
 
-  // Memory that collectives will use again and again. Takes effect before the next collective; `alike`: all ranks
-  // register memory of the same size at this point.
+  // Registers memory that collectives will use repeatedly, before the next collective. `alike` says that all ranks
+  // register memory of the same size at this point; then it becomes a window.
   Status enroll(void* memory, std::size_t bytes, bool alike);
-  // Once what uses it has run. False: NCCL is at work; ask again.
+  // Call after the work that uses the memory has run. False: NCCL is busy; call again.
   Result<bool> dismiss(void* memory);
 
   NcclCommunicator& communicator() { return *communicator_; }
   const NcclCommunicator& communicator() const { return *communicator_; }
-  // NCCL was given messages by another hand than start(): it is asked soon whether they are on their stream. Once they
-  // are, they are watched there.
+  // For NcclChannels, which hands messages to NCCL beside start(). expect_messages() makes the next sleep poll NCCL
+  // soon; watch_messages() watches the stream once the messages are on it.
   void expect_messages();
   Status watch_messages(Stream stream);
-  // As DeviceLibrary::look_at_work().
+  // Implements DeviceLibrary::look_at_work().
   DeviceLibrary::Work look();
 
  private:
+  // Memory from enroll(), and what NCCL returned for it.
   struct Enrolled {
     void* memory = nullptr;
     std::size_t bytes = 0;
     bool alike = false;
-    bool known = false;  // to NCCL
+    bool registered = false;  // false until it has been offered to NCCL
     void* handle = nullptr;
     nccl::Window window = nullptr;
   };
+  // An operation that NCCL made for sums with a factor.
   struct Factor {
     nccl::Type type;
     double factor;
     nccl::RedOp op;
   };
+  // Device memory that plans use between their steps.
   struct Scratch {
     std::byte* memory = nullptr;
     std::size_t bytes = 0;
-    Stream stream = nullptr;  // that used it last
+    Stream stream = nullptr;  // the last that used it
     bool used = false;
   };
 
   NcclCollectives(std::unique_ptr<NcclCommunicator> communicator, Device& device, double watch_s);
   NcclPlace place() const;
+  // Starts the collectives in running_.
   void begin(std::string_view work, Completion& completion);
   bool advance();
-  void forget_enrolled();
-  Status introduce(Enrolled& memory);
+  void dismiss_all();
+  // Registers memory as a window, as a plain registration, or not at all, as far as this NCCL can.
+  Status register_memory(Enrolled& memory);
+  // Plans running_ and makes sure of the scratch that the plan needs.
   Status plan();
   std::size_t plan_into(Bytes scratch);
   Scratch& scratch_of(Stream stream);
+  // Replaces scratch by a larger one.
   Status grow(Scratch& scratch, std::size_t bytes);
+  // Runs the next step or group of steps.
   Status run_steps();
   Status run(const NcclStep& step);
   Status run_group(std::span<const NcclStep> group);
+  // The operation of a step, which NCCL has to make first if it includes a factor.
   Result<nccl::RedOp> operation_of(const NcclStep& step);
+  // Makes the NCCL call of a step.
   nccl::Outcome call(const NcclStep& step, nccl::RedOp op);
   bool look_after();
   Status watch();
+  // Ends the communicator, and the collective in flight if there is one.
   void fail(const Status& why);
+  // Arms the timer behind wake_fd(); 0 disarms it.
   void wake_after_ns(int64_t delay);
 
-  std::list<Enrolled> enrolled_;  // NCCL writes handles into it behind our back, as long as there is a communicator
+  // A list, because NCCL writes handles into the entries in the background as long as there is a communicator.
+  std::list<Enrolled> enrolled_;
   const std::unique_ptr<NcclCommunicator> communicator_;
   Device& device_;
   const int64_t watch_ns_;
@@ -108,32 +121,32 @@ class NcclCollectives final : public Collectives {
   Stream stream_ = nullptr;
   Completion* completion_ = nullptr;
   std::vector<NcclStep> steps_;
-  std::vector<std::size_t> plan_ends_;  // in steps_, where several run
-  std::vector<NcclStep> joined_steps_;
+  std::vector<std::size_t> plan_ends_;  // in steps_, if several run
+  std::vector<NcclStep> merged_steps_;
   std::size_t next_ = 0;
   bool planned_ = false;
   bool captured_ = false;
   bool uses_scratch_ = false;
 
-  // What is on the device and perhaps not through. The mark moves on with every collective; the other one stays where
-  // it is until a look finds that the device has passed it, and so tells whether anything runs.
+  // Work on the device that may not have run yet. event_ is set again behind every collective. progress_event_ stays
+  // where it was set until the device has passed it, so that passed_ counts progress even while new work keeps coming.
   DeviceEvent event_ = nullptr;
-  DeviceEvent lasting_event_ = nullptr;
-  bool event_lasts_ = false;
+  DeviceEvent progress_event_ = nullptr;
+  bool progress_event_set_ = false;
   bool in_flight_ = false;
-  uint64_t passed_ = 0;
+  uint64_t passed_ = 0;  // how often the device has passed progress_event_
   int64_t next_look_ns_ = 0;
 
   Scratch scratch_;
-  DeviceEvent scratch_mark_ = nullptr;
-  // Graphs that were captured know these addresses: they stay as long as this object.
+  DeviceEvent scratch_event_ = nullptr;  // behind the last use of scratch_
+  // Captured graphs contain these addresses, so they are kept until this object ends.
   std::vector<Scratch> captured_scratch_;
   std::vector<void*> outgrown_;
 
   std::vector<const void*> sources_;  // of a fold, by rank
   std::vector<Factor> factors_;
-  int64_t poll_ns_ = 0;
-  bool armed_ = false;
+  int64_t poll_ns_ = 0;  // the current interval of polling NCCL
+  bool armed_ = false;   // the timer is set
 };
 
 }  // namespace fdl

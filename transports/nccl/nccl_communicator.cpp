@@ -1,4 +1,4 @@
-// NcclCommunicator: joining, asking whether NCCL is through with what it was given, ending.
+// NcclCommunicator joins the group, polls NCCL for the state of its calls, and ends by finalizing or aborting.
 #include "transports/nccl/nccl_communicator.h"
 
 #include <fmt/format.h>
@@ -13,24 +13,25 @@ namespace {
 
 using nccl::Outcome;
 
-constexpr std::size_t kNamed = 4;  // members that an error lists
-constexpr auto kNap = std::chrono::microseconds(200);
+constexpr std::size_t kNamed = 4;  // most members that an error lists
+// The interval of polling while finalizing.
+constexpr auto kFinalizePoll = std::chrono::microseconds(200);
 
 }  // namespace
 
 NcclCommunicator::NcclCommunicator(std::shared_ptr<const NcclLibrary> library, int rank,
-                                   std::span<const Member> members, Deadline deadline, const NcclTerms& terms)
+                                   std::span<const Member> members, Deadline deadline, const NcclOptions& options)
     : library_(std::move(library)),
       rank_(rank),
       members_(members.begin(), members.end()),
       deadline_(deadline),
-      terms_(terms) {}
+      options_(options) {}
 
 Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::begin(std::shared_ptr<const NcclLibrary> library,
                                                                   const DeviceLibrary::Id& id, int rank,
                                                                   std::span<const Member> members, Device& device,
-                                                                  Deadline deadline, const NcclTerms& terms) {
-  std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(std::move(library), rank, members, deadline, terms));
+                                                                  Deadline deadline, const NcclOptions& options) {
+  std::unique_ptr<NcclCommunicator> made(new NcclCommunicator(std::move(library), rank, members, deadline, options));
   FDL_RETURN_IF_ERROR(made->join(id, device));
   return made;
 }
@@ -40,6 +41,7 @@ Status NcclCommunicator::join(const DeviceLibrary::Id& id, Device& device) {
   static_assert(sizeof unique == sizeof id);
   std::memcpy(&unique, id.data(), sizeof unique);
   nccl::ConfigOf218 config;
+  // Nonblocking: a peer that never joins must not block this thread; ready() checks the deadline.
   config.blocking = 0;
   FDL_RETURN_IF_ERROR(device.enter());
   const Outcome outcome = functions().CommInitRankConfig(&joined_, size(), unique, rank_, &config);
@@ -50,11 +52,12 @@ Status NcclCommunicator::join(const DeviceLibrary::Id& id, Device& device) {
 }
 
 std::string NcclCommunicator::name_of(int rank) const {
-  const Member& who = members_[static_cast<std::size_t>(rank)];
-  if (who.host_name.empty()) return fmt::format("rank {}", who.world_rank);
-  return fmt::format("rank {} ({})", who.world_rank, who.host_name);
+  const Member& member = members_[static_cast<std::size_t>(rank)];
+  if (member.host_name.empty()) return fmt::format("rank {}", member.world_rank);
+  return fmt::format("rank {} ({})", member.world_rank, member.host_name);
 }
 
+// The peers of the current work, for errors.
 std::string NcclCommunicator::others() const {
   std::vector<int> all = peers_;
   for (int r = 0; peers_.empty() && r < size(); ++r) {
@@ -77,6 +80,7 @@ Status NcclCommunicator::fail(Outcome outcome, std::string_view what) {
   return status_;
 }
 
+// Polls NCCL. Loops only while stages end, so that a finished join goes on to the split at once.
 Result<bool> NcclCommunicator::ready() {
   while (status_.ok() && stage_ != Stage::idle) {
     Outcome state = Outcome::success;
@@ -88,9 +92,10 @@ Result<bool> NcclCommunicator::ready() {
     }
     if (state != Outcome::in_progress) return fail(state, stage_ == Stage::working ? work_ : "joining");
     if (stage_ != Stage::working && deadline_.passed()) {
-      stop(Status(Code::timeout,
-                  fmt::format("nccl: {} has joined, and not all others have in time; it waited for {}: see their logs",
-                              name_of(rank_), others())));
+      stop(Status(
+          Code::timeout,
+          fmt::format("nccl: {} has joined, but not all other ranks did in time; it waited for {}: see their logs",
+                      name_of(rank_), others())));
       break;
     }
     return false;
@@ -99,10 +104,12 @@ Result<bool> NcclCommunicator::ready() {
   return true;
 }
 
+// In direct mode joining is followed by splitting; every other stage is followed by idle.
 Status NcclCommunicator::advance() {
-  if (stage_ == Stage::joining && terms_.calls == NcclCalls::direct) {
+  if (stage_ == Stage::joining && options_.calls == NcclCalls::direct) {
     nccl::ConfigOf218 config;
     config.blocking = 1;
+    // The split-off communicator shares the resources of its parent.
     config.split_share = 1;
     stage_ = Stage::splitting;
     comm_ = nullptr;
@@ -144,13 +151,13 @@ Status NcclCommunicator::called_in_group(Outcome outcome, std::string_view what)
 
 Status NcclCommunicator::end_group() { return called(functions().GroupEnd(), work_); }
 
-// ---- the end
+// ---- The end
 
 void NcclCommunicator::stop(const Status& why) {
   if (!status_.ok()) return;
   status_ = why;
-  // Revoking only tells: aborting also frees, which waits for all work on the device, and that may be the work of
-  // another communicator that is to be stopped next.
+  // Revoking ends work without freeing anything. Aborting also frees, which waits for all work on the device, and that
+  // may include the work of another communicator that is stopped next.
   const bool in_use = stage_ == Stage::working || stage_ == Stage::idle;
   if (in_use && library_->features().revoke) {
     const Outcome outcome = functions().CommRevoke(comm_, 0);
@@ -159,24 +166,27 @@ void NcclCommunicator::stop(const Status& why) {
   if (!revoked_) abort();
 }
 
+// Aborts the split-off communicator before its parent.
 void NcclCommunicator::abort() {
   if (comm_ != nullptr && comm_ != joined_) functions().CommAbort(comm_);
   if (joined_ != nullptr) functions().CommAbort(joined_);
   comm_ = joined_ = nullptr;
 }
 
+// Finalizes with all peers. False if they do not take part within the timeout.
 bool NcclCommunicator::finalized(nccl::Comm comm) {
-  const Deadline timeout = Deadline::after_seconds(terms_.timeout_s);
+  const Deadline timeout = Deadline::after_seconds(options_.timeout_s);
   Outcome state = functions().CommFinalize(comm);
   while (state == Outcome::in_progress && !timeout.passed()) {
-    std::this_thread::sleep_for(kNap);
+    std::this_thread::sleep_for(kFinalizePoll);
     if (functions().CommGetAsyncError(comm, &state) != Outcome::success) return false;
   }
   return state == Outcome::success;
 }
 
-// In peace all ranks end together, and nothing of what is freed is still read by a peer. Who comes alone, or too late,
-// aborts, which asks nobody. So does what was split off: to finalize it would hold up the caller.
+// Without a failure all ranks finalize together, so no peer still reads what is freed. If the others do not come in
+// time, or after a failure, the communicator is aborted, which waits for no rank. A split-off communicator is always
+// aborted, because finalizing it would block the caller.
 NcclCommunicator::~NcclCommunicator() {
   if (comm_ != nullptr && comm_ != joined_) functions().CommAbort(std::exchange(comm_, joined_));
   if (joined_ == nullptr) return;

@@ -1,7 +1,8 @@
-// NcclCommunicator: one ncclComm_t from its start, which cannot hang, to its end.
+// NcclCommunicator is one ncclComm_t from its nonblocking creation to its end.
 //
-// NCCL's calls return at once and may go on behind our back: until ready() says so, no other call may be made. Driven
-// by one thread. A failure ends what is in flight on the device and stays: status() tells it from then on.
+// NCCL's calls return at once and may continue in the background. Until ready() returns true, no other call may be
+// made. One thread drives it. A failure ends what is in flight on the device and is final: status() returns it from
+// then on.
 #pragma once
 
 #include <memory>
@@ -14,32 +15,33 @@
 
 namespace fdl {
 
-// How NCCL is asked to make its calls. `deferred` (its own word: nonblocking) never holds up the caller, but NCCL hands
-// each group of calls to a thread that it starts for it. `direct` does so for the start alone and then splits off a
-// communicator whose calls queue in the calling thread: microseconds quicker, and a rank that is late to the first
-// collective of a kind holds up its peers' threads.
+// How NCCL executes its calls. `deferred` (NCCL: nonblocking) never blocks the caller, but NCCL starts a thread for
+// each group of calls. `direct` is nonblocking only while joining. It then splits off a communicator whose calls queue
+// in the calling thread. That is microseconds faster, but a rank that is late to the first collective of a kind blocks
+// its peers' threads.
 enum class NcclCalls { deferred, direct };
 
-struct NcclTerms {
+struct NcclOptions {
   NcclCalls calls = NcclCalls::deferred;
-  double timeout_s = 0.4;  // how long the end waits for peers to end too, and how often what is in flight is asked for
+  double timeout_s = 0.4;  // limit for finalizing with peers, and the interval of error checks while work is in flight
 };
 
 class NcclCommunicator {
  public:
+  // Begins to join and returns at once. Until `deadline` ready() waits for the other ranks; then it fails.
   static Result<std::unique_ptr<NcclCommunicator>> begin(std::shared_ptr<const NcclLibrary> library,
                                                          const DeviceLibrary::Id& id, int rank,
                                                          std::span<const Member> members, Device& device,
-                                                         Deadline deadline, const NcclTerms& terms);
+                                                         Deadline deadline, const NcclOptions& options);
   ~NcclCommunicator();
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
-  // Whether all have joined and what was handed in is on its streams. Asks NCCL; false: ask again later.
+  // Whether all ranks have joined and NCCL has queued everything it was given. False: NCCL is busy; call again later.
   Result<bool> ready();
   bool busy() const { return status_.ok() && stage_ != Stage::idle; }
   const Status& status() const { return status_; }
-  // NCCL's asynchronous error, if it has met one.
+  // NCCL's asynchronous error, if there is one. Asks NCCL only while it is not busy.
   Status check();
 
   nccl::Comm get() const { return comm_; }
@@ -48,32 +50,34 @@ class NcclCommunicator {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(members_.size()); }
 
-  // What is handed in from now on, and with whom (nobody: all others): what a failure names. `what` lasts.
+  // Names the work that follows and its peers (empty: all other ranks), for errors. `what` must stay valid.
   void begin_work(std::string_view what, std::span<const int> peers = {}) {
     work_ = what;
     peers_.assign(peers.begin(), peers.end());
   }
   std::string_view work() const { return work_; }
-  // What a call of NCCL returned. In progress is fine: it is busy then.
+  // Handles the result of an NCCL call. "In progress" makes the communicator busy; an error is final.
   Status called(nccl::Outcome outcome, std::string_view what);
   Status begin_group();
   Status end_group();
-  // Of a call inside of a group: the group must still be ended.
+  // Checks a call inside a group. It does not stop the communicator, because the group must still be ended.
   Status called_in_group(nccl::Outcome outcome, std::string_view what);
 
-  // Everything in flight, and everything later, ends with this error. The first one stays.
+  // Ends everything in flight and everything later with this error. The first error stays.
   void stop(const Status& why);
 
  private:
+  // `working` means that NCCL has not finished its last call.
   enum class Stage { joining, splitting, working, idle };
 
   NcclCommunicator(std::shared_ptr<const NcclLibrary> library, int rank, std::span<const Member> members,
-                   Deadline deadline, const NcclTerms& terms);
+                   Deadline deadline, const NcclOptions& options);
   Status join(const DeviceLibrary::Id& id, Device& device);
-  Status advance();  // the stage is over
+  Status advance();  // to the stage after the current one
   Status fail(nccl::Outcome outcome, std::string_view what);
   bool finalized(nccl::Comm comm);
   void abort();
+  // "rank 3 (host-a)"
   std::string name_of(int rank) const;
   std::string others() const;
 
@@ -81,13 +85,13 @@ class NcclCommunicator {
   const int rank_;
   const std::vector<Member> members_;
   const Deadline deadline_;
-  const NcclTerms terms_;
-  nccl::Comm joined_ = nullptr;  // by the id
-  nccl::Comm comm_ = nullptr;    // what is used: the same, or split from it
+  const NcclOptions options_;
+  nccl::Comm joined_ = nullptr;  // created from the id
+  nccl::Comm comm_ = nullptr;    // used for calls: joined_, or split from it
   std::string_view work_ = "nothing yet";
   std::vector<int> peers_;
   Stage stage_ = Stage::joining;
-  bool revoked_ = false;
+  bool revoked_ = false;  // stop() has revoked comm_; the destructor aborts it
   Status status_;
 };
 

@@ -1,4 +1,5 @@
-// NCCL as a DeviceLibrary: ids, joining, memory, and whether the ranks of a group can use it together.
+// NcclDeviceLibrary creates ids, joins communicators, allocates memory, and decides whether the ranks of a group can
+// use NCCL together.
 #include "transports/nccl/nccl_device_library.h"
 
 #include <fmt/format.h>
@@ -12,26 +13,28 @@
 namespace fdl {
 namespace {
 
-constexpr int kCuda = 2;  // DLPack's number
-constexpr int kSharesDevices = 23000;
+constexpr int kCuda = 2;               // DLPack's device type
+constexpr int kSharesDevices = 23000;  // the first version that allows several ranks on one GPU
 
 std::string name_of(const Member& member) {
   if (member.host_name.empty()) return fmt::format("rank {}", member.world_rank);
   return fmt::format("rank {} ({})", member.world_rank, member.host_name);
 }
 
+// The error that keeps ranks from using NCCL together.
 Status refuse(std::string text) { return Status(Code::unsupported, "nccl: " + std::move(text)); }
 
-Status of_two_on_one_device(const DeviceFacts& facts, const Member& first, const Member& second) {
-  const std::string who = fmt::format("{} and {} are on the same GPU", name_of(first), name_of(second));
+// The remedy depends on whether this version allows several ranks on one GPU.
+Status same_device_error(const DeviceFacts& facts, const Member& first, const Member& second) {
+  const std::string ranks = fmt::format("{} and {} are on the same GPU", name_of(first), name_of(second));
   if (facts.version < kSharesDevices) {
     return refuse(
-        fmt::format("{}, and NCCL {} cannot have that; give each rank a GPU of its own, or use NCCL 2.30 with "
+        fmt::format("{}, and NCCL {} does not support that; give each rank a GPU of its own, or use NCCL 2.30 with "
                     "NCCL_MULTI_RANK_GPU_ENABLE=1",
-                    who, nccl_version_text(facts.version)));
+                    ranks, nccl_version_text(facts.version)));
   }
   return refuse(
-      fmt::format("{}; give each rank a GPU of its own, or set NCCL_MULTI_RANK_GPU_ENABLE=1 on all ranks", who));
+      fmt::format("{}; give each rank a GPU of its own, or set NCCL_MULTI_RANK_GPU_ENABLE=1 on all ranks", ranks));
 }
 
 class NcclDeviceLibrary final : public DeviceLibrary {
@@ -40,7 +43,7 @@ class NcclDeviceLibrary final : public DeviceLibrary {
                     NcclCalls calls)
       : library_(std::move(library)),
         name_("nccl " + nccl_version_text(library_->version())),
-        terms_{calls, config.suspect_after_s},
+        options_{calls, config.suspect_after_s},
         shares_devices_(multi_rank_gpu_enabled && library_->features().shared_devices) {}
 
   std::string_view name() const override { return name_; }
@@ -59,6 +62,7 @@ class NcclDeviceLibrary final : public DeviceLibrary {
                                                  library_->words_for(outcome, nullptr)));
     }
     Id id;
+    // Id has the size of ncclUniqueId.
     std::memcpy(id.data(), &unique, sizeof unique);
     return id;
   }
@@ -66,8 +70,8 @@ class NcclDeviceLibrary final : public DeviceLibrary {
   Result<std::unique_ptr<Collectives>> join(const Id& id, int rank, std::span<const Member> members, Device& device,
                                             Deadline deadline) override {
     FDL_ASSIGN_OR_RETURN(auto communicator,
-                         NcclCommunicator::begin(library_, id, rank, members, device, deadline, terms_));
-    FDL_ASSIGN_OR_RETURN(auto made, NcclCollectives::make(std::move(communicator), device, terms_.timeout_s));
+                         NcclCommunicator::begin(library_, id, rank, members, device, deadline, options_));
+    FDL_ASSIGN_OR_RETURN(auto made, NcclCollectives::make(std::move(communicator), device, options_.timeout_s));
     return std::unique_ptr<Collectives>(std::move(made));
   }
 
@@ -78,6 +82,7 @@ class NcclDeviceLibrary final : public DeviceLibrary {
   Work look_at_work(Collectives& joined) override { return ours(joined).look(); }
 
   Result<void*> allocate(Device& device, std::size_t bytes) override {
+    // NCCL's allocation can be registered as a window; without that feature ordinary device memory does.
     if (!library_->features().own_memory) return device.allocate(bytes);
     void* memory = nullptr;
     FDL_RETURN_IF_ERROR(device.enter());
@@ -89,7 +94,7 @@ class NcclDeviceLibrary final : public DeviceLibrary {
   }
   void release(Device& device, void* memory) override {
     if (!library_->features().own_memory) return device.release(memory);
-    if (!device.enter().ok()) return;  // a device that is lost has lost its memory
+    if (!device.enter().ok()) return;  // the memory of a failed device is lost with it
     library_->functions().MemFree(memory);
     device.leave();
   }
@@ -103,11 +108,12 @@ class NcclDeviceLibrary final : public DeviceLibrary {
   }
 
  private:
+  // All collectives that callers pass back were made by join().
   static NcclCollectives& ours(Collectives& joined) { return static_cast<NcclCollectives&>(joined); }
 
   const std::shared_ptr<const NcclLibrary> library_;
   const std::string name_;
-  const NcclTerms terms_;
+  const NcclOptions options_;
   const bool shares_devices_;
 };
 
@@ -115,9 +121,12 @@ class NcclDeviceLibrary final : public DeviceLibrary {
 
 Status nccl_result(std::span<const DeviceFacts> ranks, std::span<const Member> members) {
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    if (ranks[r].kind != kCuda) return refuse(name_of(members[r]) + " has no CUDA device; NCCL knows no others");
+    if (ranks[r].kind != kCuda) return refuse(name_of(members[r]) + " has no CUDA device; NCCL supports no others");
+    // The first rank with a problem is named. All ranks check the same facts in the same order, so all get the same
+    // text.
     if (ranks[r].version == 0) {
-      return refuse(fmt::format("{} has none that it may use; `farandole config` there says why", name_of(members[r])));
+      return refuse(fmt::format("{} has no NCCL that it may use; `farandole config` on its host prints why",
+                                name_of(members[r])));
     }
     if (ranks[r].version != ranks[0].version) {
       return refuse(fmt::format("{} has NCCL {}, {} has {}; install the same on all", name_of(members[0]),
@@ -129,7 +138,7 @@ Status nccl_result(std::span<const DeviceFacts> ranks, std::span<const Member> m
     for (std::size_t first = 0; first < second; ++first) {
       if (ranks[first].device != ranks[second].device) continue;
       const bool allowed = ranks[first].shares_devices != 0 && ranks[second].shares_devices != 0;
-      if (!allowed) return of_two_on_one_device(ranks[first], members[first], members[second]);
+      if (!allowed) return same_device_error(ranks[first], members[first], members[second]);
     }
   }
   return {};

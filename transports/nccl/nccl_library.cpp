@@ -1,4 +1,4 @@
-// NcclLibrary: finds libnccl, asks its version, and looks up what that version has.
+// NcclLibrary finds libnccl, reads its version, and looks up the functions of that version.
 #include "transports/nccl/nccl_library.h"
 
 #include <dlfcn.h>
@@ -18,7 +18,7 @@ struct Found {
   const char* origin = "";
 };
 
-// What dlopen had to say of one attempt, for the error in case that all fail.
+// Attempts collects the errors of dlopen, for the error in case all attempts fail.
 class Attempts {
  public:
   void* open(const std::string& path, int flags = kFlags) {
@@ -35,11 +35,13 @@ class Attempts {
   std::string tried_;
 };
 
-// Python's packages lie side by side: ours in site-packages/farandole, NVIDIA's in site-packages/nvidia/nccl.
+// Python packages are installed side by side: farandole in site-packages/farandole, NVIDIA's in
+// site-packages/nvidia/nccl.
 std::optional<std::string> beside_this_library() {
   Dl_info here{};
   if (::dladdr(reinterpret_cast<void*>(&nccl_version_text), &here) == 0 || here.dli_fname == nullptr) return {};
   std::error_code ignored;
+  // Searches beside each of the five folders above this library.
   std::filesystem::path folder = std::filesystem::weakly_canonical(here.dli_fname, ignored).parent_path();
   for (int up = 0; up < 5 && folder.has_relative_path(); ++up, folder = folder.parent_path()) {
     const auto candidate = folder / "nvidia/nccl/lib" / kSoname;
@@ -48,12 +50,14 @@ std::optional<std::string> beside_this_library() {
   return {};
 }
 
+// The order is documented at NcclLibrary::open().
 Result<Found> find(const std::string& path) {
   Attempts attempts;
   if (!path.empty()) {
     if (void* library = attempts.open(path)) return Found{library, "as nccl_library says"};
     return Status(Code::unsupported, fmt::format("nccl: cannot open what nccl_library names ({})", attempts.tried()));
   }
+  // A loaded NCCL is preferred, so that the process does not get a second one.
   if (void* library = ::dlopen(kSoname, kFlags | RTLD_NOLOAD)) return Found{library, "already in this process"};
   if (const auto packaged = beside_this_library()) {
     if (void* library = attempts.open(*packaged)) return Found{library, "Python's nvidia-nccl"};
@@ -68,6 +72,7 @@ Result<Found> find(const std::string& path) {
                   kSoname, attempts.tried()));
 }
 
+// The path of the library that contains a function.
 std::string file_of(const void* function) {
   Dl_info info{};
   return ::dladdr(function, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "?";
@@ -75,9 +80,10 @@ std::string file_of(const void* function) {
 
 void* symbol(void* library, const char* name) { return ::dlsym(library, name); }
 
-// The first function that every version has to have and this library lacks; null: none.
+// Fills `functions`. Returns the first function that every version has and this library lacks, or null.
 const char* look_up(void* library, int version, nccl::Functions& functions) {
   const char* missing = nullptr;
+// Only functions that every version has are required; the others stay null.
 #define ROW(name, since, result, arguments)                                                     \
   if (version >= since) {                                                                       \
     functions.name = reinterpret_cast<decltype(functions.name)>(symbol(library, "nccl" #name)); \
@@ -91,6 +97,7 @@ const char* look_up(void* library, int version, nccl::Functions& functions) {
 }  // namespace
 
 std::string nccl_version_text(int version) {
+  // Versions before 2.9 were numbered with fewer digits.
   if (version < 10000) return fmt::format("{}.{}.{}", version / 1000, version / 100 % 10, version % 100);
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
@@ -119,7 +126,7 @@ Result<std::shared_ptr<const NcclLibrary>> NcclLibrary::open(const std::string& 
       reinterpret_cast<decltype(nccl::Functions::GetVersion)>(symbol(found.library, "ncclGetVersion"));
   if (get_version == nullptr || get_version(&library->version_) != nccl::Outcome::success) {
     return Status(Code::unsupported,
-                  fmt::format("nccl: {} is no NCCL: it does not tell its version", path.empty() ? kSoname : path));
+                  fmt::format("nccl: {} is not NCCL: it does not return its version", path.empty() ? kSoname : path));
   }
   library->file_ = file_of(reinterpret_cast<const void*>(get_version));
   library->origin_ = found.origin;
@@ -128,7 +135,7 @@ Result<std::shared_ptr<const NcclLibrary>> NcclLibrary::open(const std::string& 
                                                  library->file_, nccl_version_text(library->version_)));
   }
   if (const char* missing = look_up(found.library, library->version_, library->functions_)) {
-    return Status(Code::unsupported, fmt::format("nccl: {} (NCCL {}) has no {}; it is damaged or no NCCL of NVIDIA's",
+    return Status(Code::unsupported, fmt::format("nccl: {} (NCCL {}) has no {}; it is damaged or not NVIDIA's NCCL",
                                                  library->file_, nccl_version_text(library->version_), missing));
   }
   library->features_ =

@@ -1,6 +1,6 @@
-// NcclLibrary: one libnccl in this process: its functions, its version and what that version can do.
+// NcclLibrary is one libnccl in this process: its functions, its version and what that version can do.
 //
-// Opened at run time and never closed, for others in the process may use it too. Any thread may call.
+// It is opened at run time and never closed, because other code in the process may use it, too. Any thread may call.
 #pragma once
 
 #include <functional>
@@ -10,12 +10,12 @@
 #include "base/status.h"
 #include "transports/nccl/nccl_abi.h"
 
-// What versions differ in, as far as we use it. From which version on, and the function that must be there besides, if
-// any.
+// Features that only some versions have: name, first version with it, and a function that the library must also export,
+// if any.
 // clang-format off
 #define FDL_NCCL_FEATURES(ROW)                                                                                         \
-  ROW(own_memory,       21900, "ncclMemAlloc",             "memory as it likes it best")                               \
-  ROW(registration,     21900, "ncclCommRegister",         "buffers that are used in place")                           \
+  ROW(own_memory,       21900, "ncclMemAlloc",             "memory that NCCL allocates itself")                        \
+  ROW(registration,     21900, "ncclCommRegister",         "registered buffers, used in place")                        \
   ROW(symmetric,        22700, "ncclCommWindowRegister",   "windows that all ranks map alike")                         \
   ROW(alltoall,         22800, "ncclAlltoAll",             "alltoall, gather and scatter as one call")                 \
   ROW(revoke,           22807, "ncclCommRevoke",           "ending what is in flight without waiting")                 \
@@ -30,28 +30,29 @@ struct NcclFeatures {
 #undef ROW
 };
 
-// Below this nothing is run. 2.18 (2023) is the first with everything that a group needs: a start that can be given up,
-// split, and a config whose layout all later versions accept.
+// The oldest supported version. 2.18 (2023) is the first with all that a group needs: nonblocking initialization,
+// ncclCommSplit, and a config whose layout all later versions accept.
 inline constexpr int kNcclMinimum = 21800;
 
-// "2.30.7" from NCCL's number. Pure.
+// "2.30.7" from NCCL's version number. Pure.
 std::string nccl_version_text(int version);
-// Pure: what a library of this version has, whose symbols are these.
+// The features of a library with this version and these symbols. Pure.
 NcclFeatures nccl_features(int version, const std::function<bool(const char*)>& has_symbol);
-// "own_memory, registration, ...": the names of what is there.
+// The names of the available features: "own_memory, registration, ..."
 std::string describe(const NcclFeatures& features);
 
 class NcclLibrary {
  public:
-  // `path` if it is not empty; else the one that this process has loaded already, the Python package nvidia-nccl's (in
-  // nvidia/nccl/lib beside one of the folders above this library), the system's. UNSUPPORTED says what was tried.
+  // Opens `path` if it is not empty. Otherwise takes the libnccl that this process has already loaded, else that of the
+  // Python package nvidia-nccl (nvidia/nccl/lib beside one of the folders above this library), else the system's.
+  // UNSUPPORTED lists what was tried.
   static Result<std::shared_ptr<const NcclLibrary>> open(const std::string& path);
 
   int version() const { return version_; }
   const nccl::Functions& functions() const { return functions_; }
   const NcclFeatures& features() const { return features_; }
   const std::string& file() const { return file_; }
-  // What went wrong, in NCCL's own words as far as it has any: "unhandled system error (Call to bind failed)".
+  // NCCL's own description of an error: "unhandled system error (Call to bind failed)".
   std::string words_for(nccl::Outcome outcome, nccl::Comm comm) const;
   // "NCCL 2.30.7 (/usr/lib/libnccl.so.2, already in this process): own_memory, registration, ..."
   std::string description() const;
@@ -59,8 +60,8 @@ class NcclLibrary {
  private:
   int version_ = 0;
   NcclFeatures features_;
-  std::string file_;
-  std::string origin_;
+  std::string file_;    // path of the library
+  std::string origin_;  // how it was found, for description()
   nccl::Functions functions_;
 };
 

@@ -1,4 +1,4 @@
-// NcclPlan: one function a collective.
+// The planner has one function for each collective, and two for each reduction.
 #include "transports/nccl/nccl_plan.h"
 
 #include <optional>
@@ -10,19 +10,21 @@
 namespace fdl {
 namespace {
 
-// Up to this many bytes from all ranks together, everybody folds everything: one exchange instead of two.
+// Up to this many bytes from all ranks together, every rank folds the whole vector: one exchange instead of two.
 constexpr std::size_t kFoldEverywhereBytes = 256 * 1024;
 
 bool folds_everywhere(const CollectiveSpec& spec, int size) {
   return spec.count * size_of(spec.dtype) * static_cast<std::size_t>(size) <= kFoldEverywhereBytes;
 }
 
+// Writes the steps of one collective for this rank. All ranks choose the same path from the same facts.
 class Planner : NcclSteps {
  public:
   Planner(const CollectiveSpec& spec, Buffers buffers, const NcclPlace& place, Bytes scratch,
           std::vector<NcclStep>& steps)
       : NcclSteps(spec, buffers, place, scratch, steps),
         reduction_(nccl_reduction(spec.dtype, spec.reduction.op, spec.deterministic)),
+        // Owners fold with the CPU's rounding, so they scale before and after.
         scaling_(reduction_ ? nccl_scaling(spec.dtype, spec.reduction.op, spec.prescale, spec.postscale)
                             : NcclScaling{spec.prescale, 1, spec.postscale}) {}
 
@@ -60,7 +62,8 @@ class Planner : NcclSteps {
   }
 
  private:
-  // ---- reductions by NCCL
+  // ---- Reductions by NCCL
+  // Adds a reduction by NCCL, including the factor that it applies inside.
   NcclStep& reduce_by_nccl(Kind kind, const std::byte* source, std::byte* target, std::size_t count) {
     NcclStep& step = add(kind, source, target, count);
     step.type = reduction_->type;
@@ -68,13 +71,15 @@ class Planner : NcclSteps {
     step.factor = scaling_.inside;
     return step;
   }
+  // Applies the factor that comes after the reduction.
   void finish(std::byte* result, std::size_t count) {
     if (scaling_.after != 1) scale(result, result, count, scaling_.after);
   }
-  // The input with what must be multiplied in before, where it does not harm: in the output, else in scratch.
-  const std::byte* prepared(std::size_t count, std::byte* room) {
+  // The input, multiplied by the factor that comes before the reduction if there is one. The product is written to
+  // `space`, or to scratch if that is null.
+  const std::byte* prepared(std::size_t count, std::byte* space) {
     if (scaling_.before == 1) return input_;
-    std::byte* target = room != nullptr ? room : take(bytes(count));
+    std::byte* target = space != nullptr ? space : take(bytes(count));
     scale(input_, target, count, scaling_.before);
     return target;
   }
@@ -96,12 +101,14 @@ class Planner : NcclSteps {
   void reduce_scatter() {
     const std::size_t own = before(rank_);
     const std::byte* source = prepared(total(), nullptr);
-    if (source == output_ && own != 0) {  // to the start of the input: NCCL knows only the own place
+    if (source == output_ &&
+        own != 0) {  // the result goes to the input's start; NCCL's in-place form needs the own block
       std::byte* copied = take(bytes(total()));
       copy(source, copied, total());
       source = copied;
     }
     if (total() == 0) return;
+    // NCCL's reduce_scatter requires equal parts; uneven ones are one reduction to each rank.
     if (even(spec_.counts)) {
       reduce_by_nccl(Kind::reduce_scatter, source, output_, spec_.counts[0]);
     } else {
@@ -111,14 +118,14 @@ class Planner : NcclSteps {
         reduce_by_nccl(Kind::reduce, source + bytes(before(r)), r == rank_ ? output_ : nullptr, spec_.counts[r]).peer =
             static_cast<int>(r);
       }
-      join_from(first);
+      group_from(first);
     }
     finish(output_, spec_.counts[rank_]);
   }
 
-  // ---- reductions by owners
-  // Everybody sends each rank its part; the own one stays. Returns where the others' lie, one after the other by rank,
-  // each as long as my own (there is a gap at my own place).
+  // ---- Reductions by owners
+  // Sends each other rank its part and receives this rank's part from all. Returns the received parts, one after the
+  // other by rank, each as long as this rank's part. The entry of this rank is a gap.
   std::byte* exchange(const std::byte* source, Counts parts) {
     const std::size_t own = bytes(parts[rank_]);
     std::byte* blocks = take(own * size_);
@@ -128,10 +135,11 @@ class Planner : NcclSteps {
       send(source + bytes(before(parts, r)), parts[r], r);
       recv(blocks + own * r, parts[rank_], r);
     }
-    join_from(first);
+    group_from(first);
     return blocks;
   }
 
+  // Adds the fold of this rank's own part and of the received blocks.
   void fold(const std::byte* own, const std::byte* blocks, std::byte* target, std::size_t count) {
     if (count == 0) return;
     NcclStep& step = add(Kind::fold, own, target, count);
@@ -140,7 +148,7 @@ class Planner : NcclSteps {
     step.factor = scaling_.after;
   }
 
-  // The vector in as even parts as whole elements allow.
+  // Divides the vector into parts that are as even as whole elements allow.
   std::vector<std::size_t> parts_of(std::size_t count) const {
     std::vector<std::size_t> parts(size_);
     for (std::size_t r = 0; r < size_; ++r) parts[r] = count * (r + 1) / size_ - count * r / size_;
@@ -150,6 +158,7 @@ class Planner : NcclSteps {
   void allreduce_by_owners() {
     if (spec_.count == 0) return;
     const std::byte* source = prepared(spec_.count, output_);
+    // Small vectors: every rank receives all inputs and folds them, without a second exchange.
     if (folds_everywhere(spec_, static_cast<int>(size_))) {
       std::byte* blocks = take(bytes(spec_.count) * size_);
       add(Kind::all_gather, source, blocks, bytes(spec_.count));
@@ -177,7 +186,7 @@ class Planner : NcclSteps {
     const std::byte* source = prepared(total(), nullptr);
     std::byte* blocks = exchange(source, spec_.counts);
     const std::byte* own = source + bytes(before(rank_));
-    if (source == output_) {  // to the start of the input, which may overlap the own part: from the gap in the blocks
+    if (source == output_) {  // the result at the input's start may overlap the own part: fold from the gap
       std::byte* gap = blocks + bytes(spec_.counts[rank_]) * rank_;
       copy(own, gap, spec_.counts[rank_]);
       own = gap;
@@ -185,13 +194,13 @@ class Planner : NcclSteps {
     fold(own, blocks, output_, spec_.counts[rank_]);
   }
 
-  // ---- the others move bytes
+  // ---- Collectives that move bytes
   void broadcast() {
     if (spec_.count == 0) return;
     add(Kind::broadcast, at_root() ? input_ : output_, output_, bytes(spec_.count)).peer = spec_.root;
   }
 
-  // input == output means that the own part is in its place already.
+  // In place, the own part is already at its place in the output.
   const std::byte* own_input_of_gather() const {
     const bool receives = spec_.collective == Collective::allgather || at_root();
     return receives && input_ == output_ ? output_ + bytes(before(rank_)) : input_;
@@ -203,13 +212,13 @@ class Planner : NcclSteps {
       add(Kind::all_gather, own, target, bytes(parts[0]));
       return;
     }
-    // Uneven parts as one broadcast from each rank, in one group: NCCL makes one gathering of them.
+    // Uneven parts are one broadcast from each rank, in one group, which NCCL runs as a single allgather.
     const std::size_t first = steps_.size();
     for (std::size_t r = 0; r < size_; ++r) {
       std::byte* part = target + bytes(before(parts, r));
       if (parts[r] > 0) add(Kind::broadcast, r == rank_ ? own : part, part, bytes(parts[r])).peer = static_cast<int>(r);
     }
-    join_from(first);
+    group_from(first);
   }
 
   void gather(const std::byte* own, std::byte* target, Counts parts) {
@@ -224,14 +233,15 @@ class Planner : NcclSteps {
     for (std::size_t r = 0; at_root() && r < size_; ++r) {
       if (r != rank_) recv(target + bytes(before(parts, r)), parts[r], r);
     }
-    join_from(first);
+    group_from(first);
   }
 
   void scatter() {
     if (total() == 0) return;
     const std::size_t own = bytes(before(rank_));
     if (alltoall_ && even(spec_.counts)) {
-      // The root keeps its part in its place; to the start of the input it goes afterwards.
+      // In place, the root's part stays in its place during the call and is copied to the start of the buffer
+      // afterwards.
       std::byte* target = at_root() && input_ == output_ ? output_ + own : output_;
       add(Kind::scatter, at_root() ? input_ : nullptr, target, bytes(spec_.counts[0])).peer = spec_.root;
       copy(target, output_, spec_.counts[rank_]);
@@ -242,17 +252,20 @@ class Planner : NcclSteps {
     for (std::size_t r = 0; at_root() && r < size_; ++r) {
       if (r != rank_) send(input_ + bytes(before(r)), spec_.counts[r], r);
     }
-    join_from(first);
+    group_from(first);
     if (at_root()) move(input_ + own, output_, spec_.counts[rank_]);
   }
 
+  // Equal counts are one NCCL call; other counts are sends and receives in one group.
   void alltoall() {
     const std::byte* source = input_;
-    if (input_ == output_ && total() > 0) {  // in place: what is sent must not be overwritten by what arrives
+    if (input_ == output_ &&
+        total() > 0) {  // in place: arriving bytes must not overwrite bytes that are still to be sent
       std::byte* copied = take(bytes(total()));
       copy(input_, copied, total());
       source = copied;
     }
+    // count promises equal counts on all ranks, which NCCL's single call requires.
     if (spec_.count != 0 && alltoall_) {
       add(Kind::all_to_all, source, output_, bytes(spec_.count));
       return;
@@ -262,9 +275,10 @@ class Planner : NcclSteps {
       send(source + bytes(before(r)), spec_.counts[r], r);
       recv(output_ + bytes(before(spec_.recv_counts, r)), spec_.recv_counts[r], r);
     }
-    join_from(first);
+    group_from(first);
   }
 
+  // A sum of one byte ends on no rank before all have begun it.
   void barrier() {
     std::byte* byte = take(1);
     add(Kind::all_reduce, byte, byte, 1);
@@ -281,7 +295,7 @@ std::size_t plan_nccl(const CollectiveSpec& spec, Buffers buffers, const NcclPla
   return Planner(spec, buffers, place, scratch, steps).plan();
 }
 
-// Messages are left out: a rank that has none to send would have one group less.
+// Plans of sends and receives are excluded: a rank with none to send would have one group less.
 bool is_one_group(const CollectiveSpec& spec, const NcclPlace& place) {
   switch (spec.collective) {
     case Collective::broadcast:
@@ -297,24 +311,24 @@ bool is_one_group(const CollectiveSpec& spec, const NcclPlace& place) {
   }
 }
 
-void join_plans(std::vector<NcclStep>& steps, std::span<const std::size_t> ends, std::vector<NcclStep>& room) {
-  room.clear();
+void merge_plans(std::vector<NcclStep>& steps, std::span<const std::size_t> ends, std::vector<NcclStep>& buffer) {
+  buffer.clear();
   const auto append = [&](auto wanted) {
     std::size_t from = 0;
     for (const std::size_t end : ends) {
-      bool called = false;
+      bool called = false;  // whether the plan's NCCL calls have begun
       for (; from < end; ++from) {
         called |= steps[from].by_nccl();
-        if (wanted(steps[from], called)) room.push_back(steps[from]);
+        if (wanted(steps[from], called)) buffer.push_back(steps[from]);
       }
     }
   };
   append([](const NcclStep& step, bool called) { return !step.by_nccl() && !called; });
-  const std::size_t first = room.size();
+  const std::size_t first = buffer.size();
   append([](const NcclStep& step, bool) { return step.by_nccl(); });
-  for (std::size_t i = first; i < room.size(); ++i) room[i].joined = i > first;
+  for (std::size_t i = first; i < buffer.size(); ++i) buffer[i].grouped = i > first;
   append([](const NcclStep& step, bool called) { return !step.by_nccl() && called; });
-  steps.swap(room);
+  steps.swap(buffer);
 }
 
 }  // namespace fdl

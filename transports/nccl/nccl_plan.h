@@ -1,12 +1,14 @@
-// NcclPlan: one rank's part of one collective as a list of steps: calls of NCCL, and our own kernels around them. Pure.
+// plan_nccl() turns one rank's part of one collective into a list of steps: calls of NCCL, and our own kernels around
+// them. Pure.
 //
-// Two ways to reduce, the same on all ranks:
-//   NCCL's own      sums and products of the types that it has, and minima and maxima of integers
-//   by owners       everything else: an exchange by sends and receives, then each owner folds its part in rank order by
-//                   Device::reduce, rounded once; the bits of the CPU's kernels. As many bytes on the wire as a ring.
-// By owners go the types that NCCL lacks (16-bit integers, bool), 8-bit floats (it rounds them after every addition and
-// needs new devices), minima and maxima of reals (it passes over NaN), bitwise and logical operations, and all that
-// must be deterministic.
+// There are two ways to reduce; all ranks choose the same one:
+//   by NCCL         sums and products of the types that it has, and minima and maxima of integers
+//   by owners       everything else: ranks exchange parts by sends and receives, then each owner folds its part in rank
+//                   order by Device::reduce, rounded once. The bits are those of the CPU's kernels, and the traffic is
+//                   that of a ring.
+// Owners reduce the types that NCCL lacks (16-bit integers, bool), 8-bit floats (NCCL rounds after every addition and
+// needs new devices), minima and maxima of reals (NCCL ignores NaN), bitwise and logical operations, and everything
+// that must be deterministic.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +27,8 @@ struct NcclStep {
     // On the stream, by the device.
     copy,   // target = source, `count` bytes
     scale,  // target = factor * source
-    fold,   // target = factor * (part 0 op part 1 op ...); my own part is `source`, part r else lies at
-            // blocks + r * stride
+    fold,   // target = factor * (part 0 op part 1 op ...): this rank's part is `source`, part r of another rank is
+            // at blocks + r * stride
     // Calls of NCCL.
     all_reduce,
     reduce,
@@ -40,39 +42,40 @@ struct NcclStep {
     recv,
   };
   Kind kind = Kind::copy;
-  bool joined = false;  // with the step before it: in one group
-  int peer = 0;         // of send and recv; else the root
+  bool grouped = false;  // in one NCCL group with the step before it
+  int peer = 0;          // of send and recv; the root of rooted calls
   const std::byte* source = nullptr;
   std::byte* target = nullptr;
   std::size_t count = 0;
-  nccl::Type type = nccl::Type::uint8;  // of calls of NCCL
+  nccl::Type type = nccl::Type::uint8;  // element type of NCCL calls
   nccl::RedOp op = nccl::RedOp::sum;
-  Dtype dtype = Dtype::uint8;  // of scale and fold
+  Dtype dtype = Dtype::uint8;  // element type of scale and fold
   Op fold_op = Op::sum;
-  double factor = 1;  // of a reduction by NCCL: multiplied into its inputs
+  double factor = 1;  // of scale and fold; of a reduction by NCCL: multiplied into its inputs
   const std::byte* blocks = nullptr;
   std::size_t stride = 0;
 
   bool by_nccl() const { return kind > Kind::fold; }
 };
 
-// Who plans: where this rank stands, and what all ranks' libraries can do.
+// The planning rank: its place in the group and what the libraries of all ranks can do.
 struct NcclPlace {
   int rank = 0;
   int size = 1;
-  bool alltoall = false;  // alltoall, gather and scatter as calls
+  bool alltoall = false;  // whether NCCL has alltoall, gather and scatter as single calls
 };
 
-// Appends the steps to `steps` and returns how much scratch they need from the start of `scratch` on. Where that is
-// more than there is, the steps are of no use: plan again with enough of it.
+// Appends the steps to `steps` and returns the bytes of scratch that they use from the start of `scratch` on. If that
+// is more than `scratch` has, the steps are invalid: plan again with enough scratch.
 std::size_t plan_nccl(const CollectiveSpec& spec, Buffers buffers, const NcclPlace& place, Bytes scratch,
                       std::vector<NcclStep>& steps);
 
-// Whether its plan has, on every rank, at most one group of collective calls, which others can join.
+// Whether the plan of a collective has, on every rank, at most one group of collective calls, which other plans' calls
+// can join.
 bool is_one_group(const CollectiveSpec& spec, const NcclPlace& place);
 
-// The steps of several such plans, which end in `steps` at `ends`, as those of one: what comes before the calls, all
-// calls in one group, what comes after.
-void join_plans(std::vector<NcclStep>& steps, std::span<const std::size_t> ends, std::vector<NcclStep>& room);
+// Merges several such plans into one. Plan i ends in `steps` at ends[i]. The result has the steps before the calls, all
+// calls in one group, then the steps after the calls. `buffer` is used as working memory.
+void merge_plans(std::vector<NcclStep>& steps, std::span<const std::size_t> ends, std::vector<NcclStep>& buffer);
 
 }  // namespace fdl

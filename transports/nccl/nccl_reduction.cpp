@@ -1,4 +1,4 @@
-// NcclReduction: types, operations and factors.
+// These functions map data types, operations and factors to those of NCCL.
 #include "transports/nccl/nccl_reduction.h"
 
 #include <cmath>
@@ -7,6 +7,7 @@
 namespace fdl {
 namespace {
 
+// Empty: NCCL lacks the type, or reduces it with other results than the CPU.
 std::optional<nccl::Type> type_of(Dtype dtype) {
   switch (dtype) {
     case Dtype::uint8:
@@ -36,6 +37,7 @@ std::optional<nccl::Type> type_of(Dtype dtype) {
 
 bool is_power_of_two(double factor) {
   int exponent = 0;
+  // A negative or zero factor is no power of two here, and extreme exponents could overflow.
   return std::frexp(factor, &exponent) == 0.5 && exponent > -100 && exponent < 100;
 }
 
@@ -52,6 +54,7 @@ std::optional<NcclReduction> nccl_reduction(Dtype dtype, Op op, bool determinist
       return NcclReduction{*type, nccl::RedOp::product};
     case Op::min:
     case Op::max:
+      // NCCL ignores NaN in minima and maxima of reals.
       if (kind_of(dtype) != DtypeKind::integer) return {};
       return NcclReduction{*type, op == Op::min ? nccl::RedOp::min : nccl::RedOp::max};
     default:
@@ -61,7 +64,7 @@ std::optional<NcclReduction> nccl_reduction(Dtype dtype, Op op, bool determinist
 
 NcclScaling nccl_scaling(Dtype dtype, Op op, double prescale, double postscale) {
   NcclScaling scaling{prescale, 1, postscale};
-  // float16 has so few exponents that dividing first would cost it bits.
+  // float16 has so small a range of exponents that dividing first would lose bits.
   const bool wide = dtype == Dtype::float32 || dtype == Dtype::float64 || dtype == Dtype::bfloat16;
   if (!wide || (op != Op::sum && op != Op::average)) return scaling;
   if (is_power_of_two(prescale)) scaling.inside *= std::exchange(scaling.before, 1);

@@ -1,4 +1,5 @@
-// NcclReduction: which reductions NCCL does as the CPU does them, and where factors are multiplied in. Pure.
+// nccl_reduction() decides which reductions NCCL does with the results of the CPU's kernels, and nccl_scaling() where
+// factors are multiplied in. Pure.
 #pragma once
 
 #include <optional>
@@ -9,15 +10,15 @@
 
 namespace fdl {
 
-// How NCCL itself would reduce, or nothing where owners do it.
+// The NCCL type and operation of a reduction; empty if owners must do it.
 struct NcclReduction {
   nccl::Type type;
   nccl::RedOp op;
 };
 std::optional<NcclReduction> nccl_reduction(Dtype dtype, Op op, bool deterministic);
 
-// postscale * reduce(prescale * x) with the factors where they cost least: powers of two are exact wherever they are
-// multiplied in, so NCCL's sums take them along; all others are kernels before and after, with the CPU's rounding.
+// Distributes the factors of postscale * reduce(prescale * x). Powers of two are exact wherever they are multiplied in,
+// so NCCL's sums include them. All other factors are kernels before and after, with the CPU's rounding.
 struct NcclScaling {
   double before = 1;
   double inside = 1;

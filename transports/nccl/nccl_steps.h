@@ -1,4 +1,4 @@
-// NcclSteps: the steps of a plan as they are written down, the scratch that they take, and where parts of vectors lie.
+// NcclSteps appends steps to a plan, hands out scratch, and computes the places of parts in vectors.
 #pragma once
 
 #include <numeric>
@@ -15,12 +15,15 @@ class NcclSteps {
   using Counts = std::span<const std::size_t>;
 
   bool at_root() const { return static_cast<int>(rank_) == spec_.root; }
+  // Counts are in elements of the collective's type; this gives the bytes.
   std::size_t bytes(std::size_t count) const { return count * element_; }
+  // Elements of the parts of all lower ranks: where the part of `rank` begins.
   static std::size_t before(Counts counts, std::size_t rank) {
     return std::accumulate(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(rank), std::size_t{0});
   }
   std::size_t before(std::size_t rank) const { return before(spec_.counts, rank); }
   std::size_t total() const { return before(size_); }
+  // Whether all parts have the same size, as NCCL's single calls require.
   static bool even(Counts counts) {
     for (const std::size_t count : counts) {
       if (count != counts[0]) return false;
@@ -28,27 +31,28 @@ class NcclSteps {
     return true;
   }
 
+  // Takes `wanted` bytes of scratch. While there is no scratch, only the size is counted and the result is null.
   std::byte* take(std::size_t wanted) {
     std::byte* taken = scratch_.data() == nullptr ? nullptr : scratch_.data() + used_;
     used_ += (wanted + kAlignment - 1) / kAlignment * kAlignment;
     return taken;
   }
 
-  // ---- steps. Those of bytes have no type of their own.
+  // ---- Steps. Counts of steps that only move bytes are in bytes.
   NcclStep& add(Kind kind, const std::byte* source, std::byte* target, std::size_t count) {
     steps_.push_back({.kind = kind, .source = source, .target = target, .count = count});
     steps_.back().dtype = spec_.dtype;
     steps_.back().fold_op = kind == Kind::fold ? spec_.reduction.op : Op::sum;
     return steps_.back();
   }
-  // As one more member of the group that began with the step at `first`.
-  void join_from(std::size_t first) {
-    for (std::size_t i = first + 1; i < steps_.size(); ++i) steps_[i].joined = true;
+  // Puts all steps from `first` on into one NCCL group.
+  void group_from(std::size_t first) {
+    for (std::size_t i = first + 1; i < steps_.size(); ++i) steps_[i].grouped = true;
   }
   void copy(const std::byte* source, std::byte* target, std::size_t count) {
     if (source != target && count > 0) add(Kind::copy, source, target, bytes(count));
   }
-  // A copy within one vector, whose ends may overlap.
+  // Copies within one vector, where source and target may overlap.
   void move(const std::byte* source, std::byte* target, std::size_t count) {
     if (source > target && target + bytes(count) > source) {
       std::byte* between = take(bytes(count));
@@ -87,10 +91,12 @@ class NcclSteps {
   const bool alltoall_;
   const std::size_t element_;
   const Bytes scratch_;
+  // Bytes of scratch taken so far.
   std::size_t used_ = 0;
   std::vector<NcclStep>& steps_;
 
  private:
+  // The alignment of device allocations.
   static constexpr std::size_t kAlignment = 256;
 };
 

@@ -1,4 +1,4 @@
-// Copies: to where somebody reads soon, and to where nobody will before it has left the caches.
+// These functions copy memory with or without the caches, by whether the bytes are read again soon.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ inline void copy_bytes(void* target, const void* source, std::size_t bytes) {
 }
 
 #if defined(__x86_64__)
-// Copies kPages pages side by side, as often as they fit into `bytes`; how much that was.
+// Copies kPages pages side by side, as often as they fit into `bytes`. Returns the bytes copied.
 template <std::size_t kPages>
 std::size_t copy_pages(std::byte* to, const std::byte* from, std::size_t bytes) {
   constexpr std::size_t kPage = 4096;
@@ -25,10 +25,9 @@ std::size_t copy_pages(std::byte* to, const std::byte* from, std::size_t bytes) 
     for (std::size_t line = 0; line < kPage; line += 128) {
       for (std::size_t page = 0; page < kPages; ++page) {
         const std::size_t at = done + page * kPage + line;
-        __m128i channels[8];
-        for (std::size_t i = 0; i < 8; ++i)
-          channels[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at) + i);
-        for (std::size_t i = 0; i < 8; ++i) _mm_storeu_si128(reinterpret_cast<__m128i*>(to + at) + i, channels[i]);
+        __m128i words[8];
+        for (std::size_t i = 0; i < 8; ++i) words[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at) + i);
+        for (std::size_t i = 0; i < 8; ++i) _mm_storeu_si128(reinterpret_cast<__m128i*>(to + at) + i, words[i]);
       }
     }
   }
@@ -36,8 +35,9 @@ std::size_t copy_pages(std::byte* to, const std::byte* from, std::size_t bytes) 
 }
 #endif
 
-// From memory that no core has cached: several pages at once, for each is a stream of its own to the processor, and one
-// stream alone waits for memory most of the time. 64 KiB: one page 6.6 us, four 5.2, eight 4.8, sixteen no better.
+// Copies from memory that is in no cache. Several pages are read at once, because each is a stream of its own to the
+// hardware prefetcher, and a single stream waits for memory most of the time. 64 KiB: one page at a time 6.6 us,
+// four 5.2, eight 4.8, sixteen no better.
 inline void copy_cold(void* target, const void* source, std::size_t bytes) {
   auto* to = static_cast<std::byte*>(target);
   const auto* from = static_cast<const std::byte*>(source);
@@ -50,7 +50,7 @@ inline void copy_cold(void* target, const void* source, std::size_t bytes) {
 }
 
 #if defined(__x86_64__)
-// One store a line: of smaller stores a line may leave the core in parts, and then it costs more than one write.
+// Stores one whole line at a time. With smaller stores a line may leave the core in parts, each of which costs a write.
 __attribute__((target("avx512f"))) inline void stream_wide_lines(std::byte* to, const std::byte* from,
                                                                  std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; i += 64) {
@@ -60,20 +60,21 @@ __attribute__((target("avx512f"))) inline void stream_wide_lines(std::byte* to, 
 
 inline void stream_narrow_lines(std::byte* to, const std::byte* from, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; i += 64) {
-    __m128i channels[4];
-    for (std::size_t k = 0; k < 4; ++k) channels[k] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i) + k);
-    for (std::size_t k = 0; k < 4; ++k) _mm_stream_si128(reinterpret_cast<__m128i*>(to + i) + k, channels[k]);
+    __m128i words[4];
+    for (std::size_t k = 0; k < 4; ++k) words[k] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i) + k);
+    for (std::size_t k = 0; k < 4; ++k) _mm_stream_si128(reinterpret_cast<__m128i*>(to + i) + k, words[k]);
   }
 }
 
 inline void stream_lines(std::byte* to, const std::byte* from, std::size_t bytes) {
+  // Checked once per process.
   static const bool wide = __builtin_cpu_supports("avx512f") != 0;
   wide ? stream_wide_lines(to, from, bytes) : stream_narrow_lines(to, from, bytes);
 }
 #endif
 
-// Past the caches: a line is written without being read first, which saves a third of the memory traffic. For results
-// that nobody needs in a cache. order_streams() comes before the store that tells anybody of them.
+// Copies past the caches: lines are written without being read first, which saves a third of the memory traffic. Use it
+// for results that are not read again soon. Call order_streams() before the store that publishes them.
 inline void stream_unordered(void* target, const void* source, std::size_t bytes) {
 #if defined(__x86_64__)
   constexpr std::size_t kLine = 64;
@@ -91,7 +92,7 @@ inline void stream_unordered(void* target, const void* source, std::size_t bytes
 #endif
 }
 
-// A release store does not order what was streamed before it.
+// Orders streamed stores before later stores; a release store alone does not.
 inline void order_streams() {
 #if defined(__x86_64__)
   _mm_sfence();
@@ -103,12 +104,12 @@ inline void stream_bytes(void* target, const void* source, std::size_t bytes) {
   order_streams();
 }
 
-// Begins to fetch what will soon be read, so that it comes while something else is done.
+// Prefetches bytes that will be read soon, so that they arrive while other work is done.
 inline void fetch_to_read([[maybe_unused]] const std::byte* bytes, [[maybe_unused]] std::size_t count) {
   for (std::size_t i = 0; i < count; i += 64) __builtin_prefetch(bytes + i);
 }
 
-// Begins to take the lines away from whoever has read them, so that a later write need not wait.
+// Prefetches lines for writing: takes them from the cores that have read them, so that a later write does not wait.
 inline void fetch_to_write([[maybe_unused]] const std::byte* bytes, [[maybe_unused]] std::size_t count) {
 #if defined(__x86_64__)
   for (std::size_t i = 0; i < count; i += 64) asm volatile("prefetchw %0" ::"m"(bytes[i]));

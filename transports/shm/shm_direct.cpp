@@ -1,4 +1,4 @@
-// ShmDirect: whose buffers must be where, what each rank's share is, and how it is folded and moved.
+// ShmDirect decides which buffers must be shared, plans each rank's share of the work, and folds or moves the bytes.
 #include "transports/shm/shm_direct.h"
 
 #include <cstring>
@@ -13,20 +13,20 @@ constexpr uint64_t kNowhere = ~uint64_t{0};
 constexpr std::size_t kPlacesOffset = 16;  // in a line's payload
 constexpr std::size_t kShareGrain = 64;    // shares begin on cache lines of the vector
 
-// One call of work(): between two, this rank looks after its messages and learns that others have failed.
+// Bytes of one work() call. Between two calls the rank makes progress elsewhere and detects failures of others.
 constexpr std::size_t kSegmentBytes = 256_KiB;
-// Folded at once: the result waits in the nearest cache for being written to all outputs.
+// Bytes folded at a time: the result stays in the first-level cache until it is written to all outputs.
 constexpr std::size_t kBlockBytes = 8_KiB;
 constexpr std::size_t kScaledBlockBytes = 2_KiB;
-// From here on results are written past the caches, unless they overwrite what has just been read.
+// From these sizes on results are written past the caches, unless they overwrite an input that was just read.
 constexpr std::size_t kStreamedFoldBytes = 64_KiB;
 constexpr std::size_t kStreamedMoveBytes = 256_KiB;
 
 const std::byte* bytes_at(const void* memory) { return static_cast<const std::byte*>(memory); }
 
-// The two do not meet, or the output is the same memory as the input from `distance` on.
-bool meet_cleanly(const void* input, std::size_t input_bytes, const void* output, std::size_t output_bytes,
-                  std::optional<std::ptrdiff_t> distance) {
+// True if input and output do not overlap, or the output begins exactly `distance` bytes behind the start of the input.
+bool is_clean_overlap(const void* input, std::size_t input_bytes, const void* output, std::size_t output_bytes,
+                      std::optional<std::ptrdiff_t> distance) {
   const auto in = reinterpret_cast<uintptr_t>(input);
   const auto out = reinterpret_cast<uintptr_t>(output);
   const bool apart = in + input_bytes <= out || out + output_bytes <= in;
@@ -40,9 +40,9 @@ ShmDirect::ShmDirect(const ShmLayout& layout, std::shared_ptr<HostMemory> memory
   if (memory_) scratch_.resize(kBlockBytes + static_cast<std::size_t>(ranks) * kScaledBlockBytes + kShareGrain);
 }
 
-// ---- who can
-// -------------------------------------------------------------------------------------------------------------
+// ---- Agreement
 
+// The place of a buffer: 0 if no other rank needs it, kNowhere if it is not in the shared memory.
 uint64_t ShmDirect::place_if(bool needed, const void* memory, std::size_t bytes) const {
   if (!needed || bytes == 0) return 0;
   return memory_->place_of(memory, bytes).value_or(kNowhere);
@@ -56,6 +56,7 @@ bool ShmDirect::announce(const CollectiveSpec& spec, Buffers buffers, const ShmP
   operation_ = operation;
   const bool root = rank_ == plan.root();
   const auto own = static_cast<std::ptrdiff_t>(plan.block_offset(rank_));
+  // Which of this rank's buffers other ranks use, and how input and output may overlap.
   bool input_is_read = true;
   std::size_t written_by_others = 0;
   std::size_t output_bytes = plan.total_bytes();
@@ -90,7 +91,7 @@ bool ShmDirect::announce(const CollectiveSpec& spec, Buffers buffers, const ShmP
       distance = -own;
       break;
     case Collective::alltoall:
-      // A table with all its blocks behind it goes at once.
+      // Blocks that fit behind their table in the small slot are sent with it.
       if (plan.total_bytes() + static_cast<std::size_t>(ranks_) * sizeof(uint64_t) <= kSmallBytes) goes_at_once = true;
       output_bytes = plan.arriving_offset(ranks_ - 1) + plan.arriving_bytes(ranks_ - 1);
       distance.reset();  // in place, blocks would be overwritten before they are read
@@ -99,8 +100,9 @@ bool ShmDirect::announce(const CollectiveSpec& spec, Buffers buffers, const ShmP
       return false;
   }
   const std::size_t input_bytes = plan.input_bytes();
-  const bool clean =
-      buffers_.segments.empty() && meet_cleanly(buffers_.input, input_bytes, buffers_.output, output_bytes, distance);
+  const bool clean = buffers_.segments.empty() &&
+                     is_clean_overlap(buffers_.input, input_bytes, buffers_.output, output_bytes, distance);
+  // kNowhere for either buffer is a refusal.
   Places places{kNowhere, kNowhere};
   if (clean && !goes_at_once) {
     places.input = place_if(input_is_read, buffers_.input, input_bytes);
@@ -116,16 +118,15 @@ ShmDirect::Places ShmDirect::places_of(int rank) const {
   return places;
 }
 
-bool ShmDirect::refused_by(RankMask heard) const {
-  for (const int voter : each_of(heard & voters_)) {
+bool ShmDirect::refused_by(RankMask announced) const {
+  for (const int voter : each_of(announced & voters_)) {
     const Places places = places_of(voter);
     if (places.input == kNowhere || places.output == kNowhere) return true;
   }
   return false;
 }
 
-// ---- my share
-// ------------------------------------------------------------------------------------------------------------
+// ---- Planning this rank's share
 
 void ShmDirect::begin() {
   job_count_ = job_ = done_ = 0;
@@ -133,6 +134,7 @@ void ShmDirect::begin() {
     inputs_[static_cast<std::size_t>(r)] = r == rank_ ? bytes_at(buffers_.input) : memory_->at(places_of(r).input);
   }
   plan_->folds() ? lay_out_fold() : lay_out_moves();
+  // One kernel writes all outputs if nothing must be scaled first and every streamed output is aligned to cache lines.
   one_pass_ = plan_->folds() && spec_.prescale == 1 &&
               can_reduce_to_many(spec_.dtype, spec_.reduction, static_cast<std::size_t>(ranks_));
   for (std::size_t i = first_streamed_; one_pass_ && i < output_count_; ++i) {
@@ -152,10 +154,11 @@ void ShmDirect::lay_out_fold() {
   if (plan_->collective() == Collective::reduce_scatter) {
     shift_ = plan_->block_offset(rank_);
     outputs_[output_count_++] = static_cast<std::byte*>(buffers_.output);
+    // In place: the output is in the cache.
     if (buffers_.output == input_of(rank_) + shift_) first_streamed_ = 1;
     add_job(nullptr, 0, plan_->block_bytes(rank_));
   } else {
-    // Those first that are inputs: they are in the cache when they are written.
+    // Outputs that are also inputs come first: their lines are in the cache when they are written.
     for (const bool in_place : {true, false}) {
       for (int r = 0; r < ranks_; ++r) {
         if (plan_->collective() == Collective::reduce && r != plan_->root()) continue;
@@ -164,14 +167,16 @@ void ShmDirect::lay_out_fold() {
       }
       if (in_place) first_streamed_ = output_count_;
     }
+    // Shares begin on cache lines of the vector, so that no two ranks write the same line.
     const std::size_t share = round_up(parts_of(total, static_cast<std::size_t>(ranks_)), kShareGrain);
     const std::size_t first = std::min(static_cast<std::size_t>(rank_) * share, total);
     add_job(nullptr, first, std::min(share, total - first));
   }
+  // Small results stay in the caches.
   if (total < kStreamedFoldBytes) first_streamed_ = output_count_;
 }
 
-// Each rank begins with its neighbour's, so that not all read from one at once.
+// Each rank begins with the next rank, so that not all of them read from one rank at once.
 void ShmDirect::lay_out_moves() {
   outputs_[0] = static_cast<std::byte*>(buffers_.output);
   for (int i = 1; i <= ranks_; ++i) {
@@ -198,7 +203,8 @@ void ShmDirect::lay_out_moves() {
   }
 }
 
-// In the input of `source`, behind its blocks for the ranks before me, as its table says.
+// The block for this rank in the input of `source`: behind the blocks for lower ranks, whose sizes are in the table of
+// `source`.
 const std::byte* ShmDirect::block_for_me(int source) const {
   const std::byte* block = input_of(source);
   const std::byte* table = layout_.small(source, operation_);
@@ -210,8 +216,7 @@ const std::byte* ShmDirect::block_for_me(int source) const {
   return block;
 }
 
-// ---- doing it
-// ------------------------------------------------------------------------------------------------------------
+// ---- Doing the work
 
 void ShmDirect::work() {
   const Job& job = jobs_[job_];
@@ -237,9 +242,10 @@ void ShmDirect::fold(std::size_t offset, std::size_t bytes) {
 
 void ShmDirect::fold_block(std::size_t offset, std::size_t bytes) {
   const std::size_t count = bytes / plan_->element();
+  // The result block begins on a cache line.
   void* aligned = scratch_.data();
-  std::size_t room = scratch_.size();
-  auto* result = static_cast<std::byte*>(std::align(kShareGrain, kBlockBytes, aligned, room));
+  std::size_t space = scratch_.size();
+  auto* result = static_cast<std::byte*>(std::align(kShareGrain, kBlockBytes, aligned, space));
   reduce_many(spec_.dtype, spec_.reduction, result, sources_at(offset + shift_, bytes), count);
   if (spec_.postscale != 1) scale(spec_.dtype, result, result, count, spec_.postscale);
   for (std::size_t i = 0; i < output_count_; ++i) {
@@ -248,6 +254,7 @@ void ShmDirect::fold_block(std::size_t offset, std::size_t bytes) {
   }
 }
 
+// Folds, scales and writes to all outputs in one kernel, without a block in between.
 void ShmDirect::fold_in_one_pass(std::size_t offset, std::size_t bytes) {
   std::array<std::byte*, kMaxShmRanks> targets;
   for (std::size_t i = 0; i < output_count_; ++i) targets[i] = outputs_[i] + offset;
@@ -255,7 +262,7 @@ void ShmDirect::fold_in_one_pass(std::size_t offset, std::size_t bytes) {
                  sources_at(offset + shift_, bytes), bytes / plan_->element(), spec_.postscale, first_streamed_);
 }
 
-// The inputs, or where they must be scaled first, what becomes of them.
+// The inputs of all ranks, or, with a prescale, scaled copies of them in scratch_.
 std::span<const void* const> ShmDirect::sources_at(std::size_t offset, std::size_t bytes) {
   std::byte* scaled = scratch_.data() + kShareGrain + kBlockBytes;
   for (int r = 0; r < ranks_; ++r) {
@@ -270,6 +277,7 @@ std::span<const void* const> ShmDirect::sources_at(std::size_t offset, std::size
 }
 
 void ShmDirect::withdraw() {
+  // Others write only into outputs of allreduce, and of the root of reduce.
   const bool root_only = plan_->collective() == Collective::reduce && rank_ != plan_->root();
   if (plan_->folds() && plan_->collective() != Collective::reduce_scatter && !root_only) {
     memory_->withdraw(buffers_.output, plan_->total_bytes());

@@ -1,9 +1,10 @@
-// ShmDirect: one collective on memory that all ranks map: every rank reads the others' buffers themselves and, where
-// results are shared, writes into them; nothing is staged.
+// ShmDirect runs one collective on memory that all ranks of the host map. Each rank reads the others' buffers and,
+// where results are shared, writes into them; nothing is staged.
 //
-// Each rank announces where its buffers lie; if those that others need are all of the host's memory, all take this way.
-// An element is folded by one rank, from all inputs in rank order: the same bits as in steps. What is done when is
-// shm_collectives' part: no rank begins before all have said that it may, none returns before all have finished.
+// Each rank announces where its buffers are. If all buffers that other ranks need are in the host's shared memory, all
+// ranks use this path. One rank folds an element, from all inputs in rank order, so the bits are those of the path in
+// steps. shm_collectives decides when: no rank begins before all have agreed, and none returns before all have
+// finished.
 #pragma once
 
 #include <array>
@@ -20,41 +21,47 @@ class ShmDirect {
  public:
   ShmDirect(const ShmLayout& layout, std::shared_ptr<HostMemory> memory, int rank, int ranks);
 
-  // Before the line of an operation that does not go at once is published: says in it where my buffers are.
-  // False if they are not where the others could use them: then nobody takes this way.
+  // Writes the places of this rank's buffers into the line of an operation that is not small. Call it before the line
+  // is published. False if other ranks could not use the buffers; then no rank takes this path.
   bool announce(const CollectiveSpec& spec, Buffers buffers, const ShmPlan& plan, uint64_t operation);
-  // Whose word decides. Once all of them are heard and none refused, all ranks take this way.
+  // The ranks whose buffers others need. All ranks take this path once the lines of all voters are here and none
+  // refused.
   RankMask voters() const { return voters_; }
-  bool refused_by(RankMask heard) const;
+  bool refused_by(RankMask announced) const;
 
+  // Call after all voters have agreed. Plans this rank's share of the work.
   void begin();
-  // Of a voter, once begun.
+  // The input of a voter, valid after begin().
   const std::byte* input_of(int rank) const { return inputs_[static_cast<std::size_t>(rank)]; }
-  // The next piece of my share, for whom there is one.
+  // work() does the next segment of this rank's share.
   bool has_work() const { return job_ < job_count_; }
   void work();
-  // The collective has failed and others may still be about to write into my output: it is theirs no more.
+  // Call after a failure while others may still write into this rank's output: takes the output out of the shared
+  // memory.
   void withdraw();
 
  private:
-  // Where a rank's buffers are in the host's memory: in its line, behind what alltoall says there.
+  // Places of a rank's buffers in the host's memory. They are in the rank's line, behind the note of alltoall
+  // (shm_work).
   struct Places {
     uint64_t input;
     uint64_t output;
   };
-  // What this rank reads: from one rank, or where it folds at the same place from all.
+  // A range of this rank's work: bytes from one rank, or a fold of the same range of all inputs.
   struct Job {
-    const std::byte* source;
-    std::size_t offset;  // in the outputs; where it folds, in the inputs too, less what `shift` says
+    const std::byte* source;  // null: fold
+    std::size_t offset;       // in the outputs; of a fold also in the inputs, behind shift_
     std::size_t bytes;
   };
 
   Places places_of(int rank) const;
   uint64_t place_if(bool needed, const void* memory, std::size_t bytes) const;
   void add_job(const std::byte* source, std::size_t offset, std::size_t bytes);
+  // Set outputs_ and jobs_ for this rank's share.
   void lay_out_fold();
   void lay_out_moves();
   const std::byte* block_for_me(int source) const;
+  // `offset` is in the outputs and `bytes` is at most one segment.
   void fold(std::size_t offset, std::size_t bytes);
   void fold_in_one_pass(std::size_t offset, std::size_t bytes);
   void fold_block(std::size_t offset, std::size_t bytes);
@@ -72,16 +79,16 @@ class ShmDirect {
   uint64_t operation_ = 0;
   RankMask voters_ = 0;
   std::array<const std::byte*, kMaxShmRanks> inputs_;
-  std::array<std::byte*, kMaxShmRanks> outputs_;  // to which I write
+  std::array<std::byte*, kMaxShmRanks> outputs_;  // that this rank writes
   std::size_t output_count_ = 0;
-  std::size_t first_streamed_ = 0;  // of the outputs: from here on they are written past the caches
-  bool one_pass_ = false;           // results are folded, scaled and written at once
-  std::size_t shift_ = 0;           // reduce_scatter: where my block begins in the inputs
+  std::size_t first_streamed_ = 0;  // outputs from this index on are written past the caches
+  bool one_pass_ = false;           // a single kernel folds, scales and writes to all outputs
+  std::size_t shift_ = 0;           // reduce_scatter: offset of this rank's block in the inputs
   std::array<const void*, kMaxShmRanks> sources_;
   std::array<Job, kMaxShmRanks> jobs_;
   std::size_t job_count_ = 0;
-  std::size_t job_ = 0;   // the next
-  std::size_t done_ = 0;  // bytes of it
+  std::size_t job_ = 0;   // the current one
+  std::size_t done_ = 0;  // bytes of the current job
 };
 
 }  // namespace fdl

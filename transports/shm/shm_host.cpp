@@ -1,4 +1,5 @@
-// What a host's ranks share: neighbours first, then the board, then the slots of the collectives.
+// make_shm_host() lays out the segment of one host: the control area of Neighbours, the readiness flags, then the slots
+// of the collectives.
 #include "transports/shm/shm_host.h"
 
 #include "base/log.h"
@@ -10,6 +11,7 @@
 namespace fdl {
 namespace {
 
+// The nodes of all ranks; without levels if the setting disables them.
 ShmNodes nodes_of(const Membership& membership) {
   if (!membership.config->numa_levels) return {};
   std::vector<int> node_of_rank;
@@ -31,6 +33,7 @@ Result<ShmHost> make_shm_host(const Membership& membership) {
   }
   const int ranks = membership.size();
   const std::size_t shm_bytes = membership.config->shm_bytes;
+  // 2^46 bytes is more than any host has; below it the sizes that follow cannot overflow.
   if (shm_bytes > (std::size_t{1} << 46) / members.size()) return too_much_memory(shm_bytes, members.size());
   const std::size_t slice = ShmLayout::slice_for(ranks, shm_bytes);
   const std::size_t readiness_flags_bytes = shm_readiness_flags_bytes(ranks);

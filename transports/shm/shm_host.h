@@ -1,4 +1,4 @@
-// One host's shared memory: the segment that its ranks make together, and what lives in it.
+// ShmHost is what the ranks of one host build on their shared segment: the collectives and the readiness flags.
 #pragma once
 
 #include <memory>
@@ -14,9 +14,10 @@ struct ShmHost {
   std::unique_ptr<ReadinessFlags> readiness_flags;
 };
 
-// For a communicator whose members are all on one host (UNSUPPORTED otherwise), at most 64. Blocking, collective over
-// the members. Each rank contributes config.shm_bytes of shared memory.
+// For a communicator whose members are all on one host, at most 64; UNSUPPORTED otherwise. Blocking, and collective
+// over the members. Each rank contributes config.shm_bytes of shared memory.
 Result<ShmHost> make_shm_host(const Membership& membership);
+// The same without readiness flags.
 Result<std::unique_ptr<Collectives>> make_shm_collectives(const Membership& membership);
 
 }  // namespace fdl

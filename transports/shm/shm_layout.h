@@ -1,9 +1,10 @@
-// ShmLayout: where everything of shared-memory collectives lies in the segment. Each rank writes its own part only.
+// ShmLayout gives the place of each part of the shared-memory collectives in the segment. Each rank writes its own area
+// only.
 //
-// A rank announces each operation in one line that carries the operation's number, its signature and a payload of up to
-// 112 bytes; what is a little larger stands in a small slot beside it; what is large goes in steps through buffers, and
-// counters tell how many steps this rank has published, taken from the others, and collected results of.
-// Lines and small slots are used in turn by operation, buffers in turn by step.
+// A rank announces an operation in one line: the operation's number, its signature and a payload of up to 112 bytes. A
+// larger payload, up to kSmallBytes, is in a small slot beside the line. Anything larger goes in steps through buffers;
+// counters give the steps that this rank has published, taken from the others, and collected the results of. Lines and
+// small slots are reused in turn by operation, buffers in turn by step.
 #pragma once
 
 #include <algorithm>
@@ -15,19 +16,19 @@
 
 namespace fdl {
 
-// 128: neighbouring lines are fetched in pairs.
+// 128 bytes, because processors prefetch cache lines in pairs.
 inline constexpr std::size_t kShmLine = 128;
 inline constexpr std::size_t kInlineBytes = 112;
-// What of it lies beside the number, in the first of the two lines that a core fetches.
+// The part of the payload that is in the same 64-byte line as the operation's number and signature.
 inline constexpr std::size_t kBesideNumber = 48;
 inline constexpr std::size_t kSmallBytes = 16_KiB;
-// How many operations, and how many steps, a rank may be ahead of the slowest.
+// A rank may be this many operations, and this many steps, ahead of the slowest rank.
 inline constexpr uint64_t kLineDepth = 4;
 inline constexpr uint64_t kStepDepth = 2;
-// More in one step would leave no room for anything else in what a core caches.
+// Larger steps would evict everything else from a core's cache.
 inline constexpr std::size_t kMostSliceBytes = 128_KiB;
 
-// What a rank called, for the error that tells two ranks apart. Read only then.
+// The call of one rank, for the error message about two ranks whose calls differ. Read only then.
 struct Called {
   uint8_t collective;
   uint8_t dtype;
@@ -39,22 +40,24 @@ struct Called {
 class ShmLayout {
  public:
   struct alignas(kShmLine) Line {
-    std::atomic<uint64_t> operation;  // stored last
+    std::atomic<uint64_t> operation;  // stored last, with release: the rest of the line is valid once it is seen
     uint64_t signature;
     std::byte payload[kInlineBytes];
   };
+  // Each is the number of steps done since the group began, stored with release after the step's bytes.
   struct alignas(kShmLine) Counters {
     std::atomic<uint64_t> published;
     std::atomic<uint64_t> taken;
-    std::atomic<uint64_t> fetched;  // of what other nodes have (shm_level_plan)
+    std::atomic<uint64_t> fetched;  // from other NUMA nodes (shm_level_plan.h)
     std::atomic<uint64_t> collected;
-    std::atomic<uint64_t> finished;  // the last operation, in others' memory or for them, of which I have done my share
+    // The last operation of which this rank has done its share of work in or for other ranks' memory.
+    std::atomic<uint64_t> finished;
   };
   struct alignas(kShmLine) Record {
     Called called;
   };
 
-  // `slice` is what one rank owns of one step: a step's input is ranks * slice bytes, its result one slice.
+  // `slice` is the bytes that one rank owns of one step: a step's input is ranks * slice bytes, its result one slice.
   static std::size_t bytes_for(int ranks, std::size_t slice) {
     return static_cast<std::size_t>(ranks) * (sizeof(Fixed) + buffers(ranks, slice));
   }
@@ -62,19 +65,19 @@ class ShmLayout {
     return kStepDepth * (static_cast<std::size_t>(ranks) + 1) * slice;
   }
 
-  // The slice where each rank contributes so many bytes of memory.
+  // The slice that fits if each rank contributes `shm_bytes` of memory.
   static std::size_t slice_for(int ranks, std::size_t shm_bytes) {
     constexpr std::size_t kLeastSlice = 1_KiB;
     return std::max(kLeastSlice, shm_bytes / (kStepDepth * (static_cast<std::size_t>(ranks) + 1)) / 64 * 64);
   }
 
-  // All ranks see the same memory and so the same slice.
+  // Derives the slice from the size of `memory`, which is the same on all ranks.
   ShmLayout(Bytes memory, int ranks) : base_(memory.data()), ranks_(static_cast<std::size_t>(ranks)) {
     slice_ = (memory.size() / ranks_ - sizeof(Fixed)) / (kStepDepth * (ranks_ + 1)) & ~std::size_t{63};
     stride_ = sizeof(Fixed) + buffers(ranks, slice_);
   }
 
-  // What only this rank writes.
+  // The bytes that only `rank` writes.
   Bytes area_of(int rank) const { return {area(rank), stride_}; }
   std::size_t slice_bytes() const { return slice_; }
   std::size_t input_bytes() const { return slice_ * ranks_; }

@@ -1,4 +1,4 @@
-// Neighbours: sleep words, doorbells, and the record of how each rank stands.
+// Neighbours implements sleeping, waking and the record of each rank's state in the control area of the segment.
 #include "transports/shm/shm_neighbours.h"
 
 #include <algorithm>
@@ -8,19 +8,22 @@
 namespace fdl {
 namespace {
 
-enum Standing : uint32_t { kPresent = 0, kLeft = 1, kFailed = 2 };
+enum RankState : uint32_t { kPresent = 0, kLeft = 1, kFailed = 2 };
 constexpr uint64_t kDoorbellToken = ~uint64_t{0};
 
-// Orders a store before it against a load behind it, also between processes.
+// Orders the caller's earlier store before its later load, also between processes. A sleeper stores its sleep word and
+// then reads the data; a waker stores the data and then reads the sleep word. Without the fence both could miss the
+// other's store.
 void full_fence() {
 #if defined(__SANITIZE_THREAD__)
-  static std::atomic<int> word;  // the sanitizer does not know fences
+  static std::atomic<int> word;  // ThreadSanitizer does not model fences
   word.fetch_add(1, std::memory_order_seq_cst);
 #else
   std::atomic_thread_fence(std::memory_order_seq_cst);
 #endif
 }
 
+// Copies text into a fixed field, truncated if necessary and always terminated.
 template <std::size_t N>
 void put_text(std::array<char, N>& target, std::string_view text) {
   const std::size_t length = std::min(text.size(), N - 1);
@@ -30,10 +33,11 @@ void put_text(std::array<char, N>& target, std::string_view text) {
 
 }  // namespace
 
-// Zeroed memory is its first state. The first line is written by many, the rest by its rank alone.
+// The control block of one rank. Zeroed memory is its valid first state. `sleeps_for` is written by all ranks, the rest
+// only by the owner of the block.
 struct Neighbours::Control {
   alignas(128) std::atomic<RankMask> sleeps_for;
-  alignas(128) std::atomic<uint32_t> standing;  // once it is kFailed, what follows is there
+  alignas(128) std::atomic<uint32_t> state;  // the owner writes the fields below before it stores kFailed
   int32_t code;
   int32_t culprit_rank;
   std::array<char, 64> culprit_host;
@@ -49,6 +53,7 @@ Result<std::unique_ptr<Neighbours>> Neighbours::make(ShmShare share) {
   }
   FDL_RETURN_IF_ERROR(poller.add(share.doorbells[static_cast<std::size_t>(share.index)].fd(), kDoorbellToken));
   for (std::size_t i = 0; i < share.lives.size(); ++i) {
+    // The token of a liveness descriptor is its rank; it becomes readable when that process ends.
     if (static_cast<int>(i) != share.index) FDL_RETURN_IF_ERROR(poller.add(share.lives[i].get(), i));
   }
   return std::unique_ptr<Neighbours>(new Neighbours(std::move(share), std::move(poller)));
@@ -58,8 +63,8 @@ Neighbours::Neighbours(ShmShare share, Poller poller)
     : share_(std::move(share)), poller_(std::move(poller)), creator_(::getpid()) {}
 
 Neighbours::~Neighbours() {
-  if (::getpid() != creator_) return;
-  if (control(rank()).standing.load(std::memory_order_relaxed) == kPresent) set_standing(kLeft);
+  if (::getpid() != creator_) return;  // a forked child must not report that its parent has left
+  if (control(rank()).state.load(std::memory_order_relaxed) == kPresent) set_state(kLeft);
 }
 
 Neighbours::Control& Neighbours::control(int rank) const {
@@ -68,12 +73,14 @@ Neighbours::Control& Neighbours::control(int rank) const {
 
 Bytes Neighbours::memory() const { return share_.segment->bytes().subspan(control_bytes(size())); }
 
+// False also if the node of any rank is unknown.
 bool Neighbours::are_on_several_nodes() const {
   const int mine = member(rank()).numa_node;
   return std::ranges::all_of(share_.members, [](const Member& one) { return one.numa_node >= 0; }) &&
          std::ranges::any_of(share_.members, [&](const Member& one) { return one.numa_node != mine; });
 }
 
+// Discarding the pages and reserving them again from this thread makes the kernel allocate them on this rank's node.
 Status Neighbours::claim(Bytes mine) const {
   if (!are_on_several_nodes()) return {};
   const std::size_t page = SharedSegment::page_bytes();
@@ -86,13 +93,14 @@ Status Neighbours::claim(Bytes mine) const {
 }
 
 std::string Neighbours::name_of(int rank) const {
-  const Member& who = member(rank);
-  return "rank " + std::to_string(who.world_rank) + " (" + who.host_name + ")";
+  const Member& named = member(rank);
+  return "rank " + std::to_string(named.world_rank) + " (" + named.host_name + ")";
 }
 
-void Neighbours::announce_sleep(RankMask for_whom) {
-  // Several parts of this rank may sleep with the same neighbours; what rang in between rings still.
-  sleeps_for_ = sleeping_ ? sleeps_for_ | for_whom : for_whom;
+void Neighbours::announce_sleep(RankMask ranks) {
+  // The collectives and the readiness flags of this rank may sleep at the same time. Their masks are merged, and a
+  // doorbell that rang in between stays readable.
+  sleeps_for_ = sleeping_ ? sleeps_for_ | ranks : ranks;
   sleeping_ = true;
   control(rank()).sleeps_for.store(sleeps_for_, std::memory_order_relaxed);
   full_fence();
@@ -101,20 +109,23 @@ void Neighbours::announce_sleep(RankMask for_whom) {
 bool Neighbours::cancel_sleep() {
   if (!sleeping_) return false;
   sleeping_ = false;
+  // A waker has cleared the word before it rang.
   const bool rung = control(rank()).sleeps_for.exchange(0, std::memory_order_relaxed) == 0;
   if (rung) share_.doorbells[static_cast<std::size_t>(rank())].clear();
   return rung;
 }
 
 void Neighbours::end_sleep() {
-  if (!cancel_sleep()) look();  // nobody rang: perhaps somebody died
+  if (!cancel_sleep()) look();  // no doorbell rang: the wake-up may come from a process that ended
 }
 
-void Neighbours::wake_waiters(RankMask whom) {
+void Neighbours::wake_waiters(RankMask ranks) {
   full_fence();
-  for (const int other : each_of(whom)) {
+  for (const int other : each_of(ranks)) {
     std::atomic<RankMask>& word = control(other).sleeps_for;
+    // Most ranks do not sleep for this one: they cost one load.
     if ((word.load(std::memory_order_relaxed) & bit_of(rank())) == 0) continue;
+    // Only the rank that clears the word rings, so that concurrent wakers write one event.
     if (word.exchange(0, std::memory_order_relaxed) != 0) share_.doorbells[static_cast<std::size_t>(other)].ring();
   }
 }
@@ -127,7 +138,7 @@ bool Neighbours::look() {
     if (ready[i].token == kDoorbellToken) {
       share_.doorbells[static_cast<std::size_t>(rank())].clear();
     } else {
-      // Noted once and for all, so that it wakes nobody again.
+      // An ended process stays readable for ever. Removing it keeps it from waking this rank again.
       ended_ |= bit_of(static_cast<int>(ready[i].token));
       poller_.remove(share_.lives[ready[i].token].get());
     }
@@ -138,45 +149,46 @@ bool Neighbours::look() {
 RankMask Neighbours::gone() {
   RankMask gone = ended_;
   for (const int other : each_of(others() & ~ended_)) {
-    if (control(other).standing.load(std::memory_order_acquire) != kPresent) gone |= bit_of(other);
+    if (control(other).state.load(std::memory_order_acquire) != kPresent) gone |= bit_of(other);
   }
   return gone;
 }
 
 bool Neighbours::has_ended(int rank) const {
-  return (ended_ & bit_of(rank)) != 0 && control(rank).standing.load(std::memory_order_acquire) == kPresent;
+  return (ended_ & bit_of(rank)) != 0 && control(rank).state.load(std::memory_order_acquire) == kPresent;
 }
 
 Status Neighbours::why_gone(int rank) const {
   const Control& record = control(rank);
-  const Member& who = member(rank);
-  switch (record.standing.load(std::memory_order_acquire)) {
+  const Member& lost = member(rank);
+  switch (record.state.load(std::memory_order_acquire)) {
     case kFailed:
       return Status::blame(record.culprit_rank, record.culprit_host.data(), static_cast<Code>(record.code),
                            record.text.data());
     case kLeft:
-      return Status::blame(who.world_rank, who.host_name, Code::peer_lost,
+      return Status::blame(lost.world_rank, lost.host_name, Code::peer_lost,
                            "shm: " + name_of(rank) + " has left: it ended its part of the group");
     default:
-      return Status::blame(who.world_rank, who.host_name, Code::peer_lost,
-                           "shm: rank " + std::to_string(who.world_rank) + " (" + who.host_name + ", process " +
-                               std::to_string(who.process_id) + ") is gone: its process ended");
+      return Status::blame(lost.world_rank, lost.host_name, Code::peer_lost,
+                           "shm: rank " + std::to_string(lost.world_rank) + " (" + lost.host_name + ", process " +
+                               std::to_string(lost.process_id) + ") is gone: its process ended");
   }
 }
 
 void Neighbours::fail(const Status& why) {
   Control& record = control(rank());
-  if (::getpid() != creator_ || record.standing.load(std::memory_order_relaxed) != kPresent) return;
+  if (::getpid() != creator_ || record.state.load(std::memory_order_relaxed) != kPresent) return;
+  // The error must be complete before set_state() publishes it.
   record.code = static_cast<int32_t>(why.code());
   record.culprit_rank = why.error().culprit_rank;
   put_text(record.culprit_host, why.error().culprit_host);
   put_text(record.text, why.text());
-  set_standing(kFailed);
+  set_state(kFailed);
 }
 
-void Neighbours::set_standing(uint32_t standing) {
-  control(rank()).standing.store(standing, std::memory_order_release);
-  wake_all();  // a rank that is gone may be what another waits for in turn
+void Neighbours::set_state(uint32_t state) {
+  control(rank()).state.store(state, std::memory_order_release);
+  wake_all();  // also ranks that wait for others, which in turn may wait for this one
 }
 
 void Neighbours::wake_all() {

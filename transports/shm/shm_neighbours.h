@@ -1,8 +1,8 @@
-// Neighbours: the other ranks of one shared segment: how one sleeps until they have something, wakes them, and learns
-// that one of them is gone.
+// Neighbours tracks the other ranks of one shared segment. It sleeps until they publish something, wakes them, and
+// reports which of them have left, failed or died.
 //
-// One thread drives it. In front of the segment it keeps, for each rank, whom that rank sleeps for and how it stands;
-// the rest of the segment belongs to whoever uses it.
+// One thread drives it. The front of the segment is a control area with one block per rank: the ranks it sleeps for and
+// its state. The rest of the segment belongs to the user of this class.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace fdl {
 
-// A rank that spins looks for signs of death this often.
+// A spinning rank checks for ended processes once in so many idle polls.
 constexpr uint32_t kIdleLooks = 4096;
 
 // A set of local ranks.
@@ -43,10 +43,11 @@ class each_of {
 
 class Neighbours {
  public:
-  // What it takes at the front of a segment of `size` ranks.
+  // Bytes of the control area at the front of a segment of `size` ranks.
   static std::size_t control_bytes(int size);
+  // Takes over the segment, the doorbells and the liveness descriptors.
   static Result<std::unique_ptr<Neighbours>> make(ShmShare share);
-  // Says good-bye: whoever still needs something learns that this rank has left.
+  // Records that this rank has left, unless it has failed, and wakes all others.
   ~Neighbours();
 
   int rank() const { return share_.index; }
@@ -55,49 +56,51 @@ class Neighbours {
   const Member& member(int rank) const { return share_.members[static_cast<std::size_t>(rank)]; }
   // "rank 3 (host-a)"
   std::string name_of(int rank) const;
-  Bytes memory() const;  // what is behind the control area
-  // The leader has reserved all memory, so all of it is on its NUMA node. Where ranks are on several: what this rank
-  // will write first (the whole pages of it) is reserved anew by this rank, and so comes from its own node.
+  Bytes memory() const;  // the segment without the control area
+  // Reserves the whole pages of `mine`, which this rank writes first, again from this rank, so that they come from its
+  // own NUMA node. Before that all memory is on the node of the leader, which reserved it. Does nothing where all ranks
+  // are on one node.
   Status claim(Bytes mine) const;
 
-  // ---- sleeping ----
+  // ---- Sleeping ----
   int wake_fd() const { return poller_.fd(); }
-  // Announces that I sleep until one of these ranks has something for me, too. After it, look once more.
-  void announce_sleep(RankMask for_whom);
+  // Announces that this rank sleeps until one of `ranks` publishes something. The caller must check for work once more
+  // afterwards, and then either sleep on wake_fd() and call end_sleep(), or call cancel_sleep().
+  void announce_sleep(RankMask ranks);
   void end_sleep();
-  // The second look has found something: there is no sleep. True if somebody rang meanwhile.
+  // Ends an announced sleep that did not take place. True if a doorbell rang meanwhile.
   bool cancel_sleep();
-  // To be called after something was published (a release store): rings those of them who sleep for me.
+  // Call after a release store that published something: rings those of `ranks` that sleep for this rank.
   void wake_waiters() { wake_waiters(others()); }
-  void wake_waiters(RankMask whom);
-  // The same for everybody who sleeps, for whomever.
+  void wake_waiters(RankMask ranks);
+  // Rings every rank that sleeps, for whichever ranks.
   void wake_all();
 
-  // ---- who is gone ----
-  // Looks for new signs of death; costs a system call. True if there are any.
+  // ---- Lost ranks ----
+  // Polls for processes that have ended; costs a system call. True if there are new ones.
   bool look();
-  // Ranks that have ended, left or failed, as far as is known without a system call.
+  // Ranks that have ended (as of the last look()), left or failed. Makes no system call.
   RankMask gone();
-  // Its process has ended, without a good-bye.
+  // Whether the process ended without recording that it left or failed.
   bool has_ended(int rank) const;
-  // Why `rank`, which is gone, is no help any more. What it published before it went is still good.
+  // The error for a rank in gone(). Data that it published before stays valid.
   Status why_gone(int rank) const;
-  // My communicator has failed: the others adopt the error where they need me.
+  // Records that this rank's communicator has failed. Ranks that need this rank adopt the error.
   void fail(const Status& why);
 
  private:
   struct Control;
   Neighbours(ShmShare share, Poller poller);
   Control& control(int rank) const;
-  void set_standing(uint32_t standing);
+  void set_state(uint32_t state);
   bool are_on_several_nodes() const;
 
   ShmShare share_;
   Poller poller_;
-  const int creator_;  // a forked child says nothing in its parent's name
-  RankMask ended_ = 0;
+  const int creator_;   // process id; a forked child must not change the state of its parent
+  RankMask ended_ = 0;  // processes that look() has found ended
   bool sleeping_ = false;
-  RankMask sleeps_for_ = 0;
+  RankMask sleeps_for_ = 0;  // what this rank last wrote to its sleep word
 };
 
 }  // namespace fdl

@@ -1,4 +1,5 @@
-// Shared-memory board: one line a rank; the second look before a sleep compares them with the look before.
+// The shared-memory readiness flags keep one line per rank. prepare_to_sleep() compares all words with those it saw
+// last.
 #include "transports/shm/shm_readiness_flags.h"
 
 #include <array>
@@ -7,6 +8,7 @@
 namespace fdl {
 namespace {
 
+// One word on cache lines of its own.
 struct alignas(128) Line {
   std::atomic<uint64_t> word;
 };
@@ -19,6 +21,7 @@ class ShmReadinessFlags final : public ReadinessFlags {
     FDL_CHECK(reinterpret_cast<std::uintptr_t>(memory.data()) % alignof(Line) == 0);
   }
 
+  // The release store orders everything that this rank wrote before the word.
   void publish(uint64_t word) override {
     lines_[neighbours_->rank()].word.store(word, std::memory_order_release);
     if ((word & kUrgent) != 0) {
@@ -31,9 +34,9 @@ class ShmReadinessFlags final : public ReadinessFlags {
   void watch(uint64_t ranks) override { watched_ = ranks; }
 
   int wake_fd() const override { return neighbours_->wake_fd(); }
-  // Each change is told once; the caller looks at all words before it sleeps again.
+  // Reports each change once: the caller reads all words before it sleeps again.
   bool prepare_to_sleep() override {
-    // Mine is no rank that ever rings me: it only says that I sleep.
+    // A rank never rings its own bit. It is set so that the mask is not zero: zero means that this rank is awake.
     neighbours_->announce_sleep((watched_ & neighbours_->others()) | bit_of(neighbours_->rank()));
     bool quiet = true;
     for (const int other : each_of(neighbours_->others())) {
@@ -50,8 +53,8 @@ class ShmReadinessFlags final : public ReadinessFlags {
  private:
   const std::shared_ptr<Neighbours> neighbours_;
   Line* const lines_;
-  uint64_t watched_ = 0;
-  std::array<uint64_t, kMaxShmRanks> seen_{};
+  uint64_t watched_ = 0;                       // ranks whose changes end a sleep
+  std::array<uint64_t, kMaxShmRanks> seen_{};  // by rank: the word at the last prepare_to_sleep()
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Shared-memory board: the words of all ranks in one segment, each written by its rank alone.
+// The shared-memory readiness flags hold the words of all ranks in one segment. Each word is written by its rank alone.
 #pragma once
 
 #include <memory>
@@ -8,11 +8,11 @@
 
 namespace fdl {
 
-// What it takes of the segment.
+// Bytes that the words of so many ranks take in the segment.
 std::size_t shm_readiness_flags_bytes(int ranks);
 
-// `memory`: zeroed, the same on all ranks, aligned to 128 bytes. It shares the neighbours' doorbell with whoever else
-// sleeps with them.
+// `memory` must be zeroed, the same on all ranks, and aligned to 128 bytes. The flags share the doorbell of
+// `neighbours` with the other users of `neighbours`.
 std::unique_ptr<ReadinessFlags> make_shm_readiness_flags(std::shared_ptr<Neighbours> neighbours, Bytes memory);
 
 }  // namespace fdl

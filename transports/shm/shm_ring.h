@@ -1,7 +1,7 @@
-// ShmRing: a stream of slices from one rank to another through a ring of bytes in shared memory.
+// ShmRing is a stream of slices from one rank to another through a ring of bytes in shared memory.
 //
-// One writes, one reads; each side has its counter on lines of its own. A slice is a header and its bytes, padded to
-// 16, so that a header never wraps around. Slices that are larger than the ring stream through it.
+// It has one writer and one reader, and each has a counter on cache lines of its own. A slice is a header and its
+// bytes, padded to 16 bytes, so that a header never wraps around. A slice larger than the ring streams through it.
 #pragma once
 
 #include <algorithm>
@@ -21,49 +21,50 @@ class ShmRing {
     uint64_t bytes;
   };
   static constexpr std::size_t kUnit = sizeof(Header);
-  // Published in pieces, so that one side copies in while the other copies out.
+  // The writer publishes a slice in segments of this size, so that the reader copies out while the writer copies in.
   static constexpr std::size_t kSegmentBytes = 32_KiB;
 
   struct Counters {
-    alignas(128) std::atomic<uint64_t> written;
-    alignas(128) std::atomic<uint64_t> read;
+    // Bytes since the beginning, padding included. They only grow; written - read is what the ring holds.
+    alignas(128) std::atomic<uint64_t> written;  // stored by the writer
+    alignas(128) std::atomic<uint64_t> read;     // stored by the reader
   };
-  static std::size_t bytes_for(std::size_t room) { return sizeof(Counters) + room; }
+  static std::size_t bytes_for(std::size_t capacity) { return sizeof(Counters) + capacity; }
 
-  // `memory` holds the counters and then the bytes: a multiple of kUnit.
+  // `memory` holds the counters and then the bytes of the ring, a multiple of kUnit. It must be zero at first.
   explicit ShmRing(Bytes memory)
       : counters_(reinterpret_cast<Counters*>(memory.data())),
         bytes_(memory.data() + sizeof(Counters)),
-        room_(memory.size() - sizeof(Counters)) {}
+        capacity_(memory.size() - sizeof(Counters)) {}
 
  protected:
   static std::size_t padded(std::size_t bytes) { return (bytes + kUnit - 1) & ~(kUnit - 1); }
-  std::size_t until_wrap(uint64_t position) const { return room_ - position % room_; }
-  std::byte* at(uint64_t position) const { return bytes_ + position % room_; }
+  std::size_t until_wrap(uint64_t position) const { return capacity_ - position % capacity_; }
+  std::byte* at(uint64_t position) const { return bytes_ + position % capacity_; }
 
   Counters* counters_;
   std::byte* bytes_;
-  std::size_t room_;
+  std::size_t capacity_;
 };
 
 class ShmRingWriter : private ShmRing {
  public:
   using ShmRing::ShmRing;
 
-  // Writes as much of the slice as there is room for; true when all of it is in the ring. Call again with the same
-  // slice until then. `moved` is set if anything was published.
+  // Writes as much of the slice as fits. True when all of it is in the ring; until then, call again with the same
+  // slice. Sets `moved` if anything was published.
   bool write(uint32_t tag, ConstBytes slice, bool& moved) {
     if (!begun_) {
-      if (!has_room(kUnit)) return false;
+      if (!has_space(kUnit)) return false;
       const Header header{tag, 0, slice.size()};
       std::memcpy(at(written_), &header, sizeof header);
       written_ += kUnit;
       begun_ = true;
       done_ = 0;
     }
-    while (done_ < slice.size() && has_room(kUnit)) {
-      const std::size_t room = std::min<std::size_t>(room_ - (written_ - read_), until_wrap(written_));
-      const std::size_t segment = std::min({slice.size() - done_, room, kSegmentBytes});
+    while (done_ < slice.size() && has_space(kUnit)) {
+      const std::size_t space = std::min<std::size_t>(capacity_ - (written_ - read_), until_wrap(written_));
+      const std::size_t segment = std::min({slice.size() - done_, space, kSegmentBytes});
       std::memcpy(at(written_), slice.data() + done_, segment);
       done_ += segment;
       written_ += padded(segment);
@@ -76,30 +77,31 @@ class ShmRingWriter : private ShmRing {
   }
 
  private:
-  bool has_room(std::size_t bytes) {
-    if (room_ - (written_ - read_) >= bytes) return true;
+  // Reads the reader's counter only if its last value is not enough: the load may miss the cache.
+  bool has_space(std::size_t bytes) {
+    if (capacity_ - (written_ - read_) >= bytes) return true;
     read_ = counters_->read.load(std::memory_order_acquire);
-    return room_ - (written_ - read_) >= bytes;
+    return capacity_ - (written_ - read_) >= bytes;
   }
   void publish(bool& moved) {
     if (published_ == written_) return;
-    counters_->written.store(written_, std::memory_order_release);
+    counters_->written.store(written_, std::memory_order_release);  // orders the copied bytes before the counter
     published_ = written_;
     moved = true;
   }
 
   bool begun_ = false;
-  std::size_t done_ = 0;  // of the slice that has begun
+  std::size_t done_ = 0;  // bytes of the current slice
   uint64_t written_ = 0;
   uint64_t published_ = 0;
-  uint64_t read_ = 0;  // the reader's, as last seen
+  uint64_t read_ = 0;  // the reader's counter, as last read
 };
 
 class ShmRingReader : private ShmRing {
  public:
   using ShmRing::ShmRing;
 
-  // The header of the next slice, if it is there.
+  // The header of the next slice, or null while it has not arrived.
   const Header* peek() {
     if (begun_) return &header_;
     if (!has_bytes()) return nullptr;
@@ -110,11 +112,11 @@ class ShmRingReader : private ShmRing {
     return &header_;
   }
 
-  // Copies what is there of the slice that peek() told of; true when all of it has been read.
+  // Copies the bytes that have arrived of the slice that peek() returned. True when all of it has been read.
   bool read(Bytes slice, bool& moved) {
     while (done_ < slice.size() && has_bytes()) {
-      const std::size_t there = std::min<std::size_t>(written_ - read_, until_wrap(read_));
-      const std::size_t segment = std::min({slice.size() - done_, there, kSegmentBytes});
+      const std::size_t available = std::min<std::size_t>(written_ - read_, until_wrap(read_));
+      const std::size_t segment = std::min({slice.size() - done_, available, kSegmentBytes});
       std::memcpy(slice.data() + done_, at(read_), segment);
       done_ += segment;
       read_ += padded(segment);
@@ -126,7 +128,7 @@ class ShmRingReader : private ShmRing {
     return true;
   }
 
-  // All that was written has been read, though it may end within a slice.
+  // Whether everything written has been read; the writer may still have ended within a slice.
   bool is_dry() { return !has_bytes(); }
 
  private:
@@ -137,7 +139,7 @@ class ShmRingReader : private ShmRing {
   }
   void publish(bool& moved) {
     if (published_ == read_) return;
-    counters_->read.store(read_, std::memory_order_release);
+    counters_->read.store(read_, std::memory_order_release);  // the bytes are copied out before the writer reuses them
     published_ = read_;
     moved = true;
   }
@@ -147,7 +149,7 @@ class ShmRingReader : private ShmRing {
   std::size_t done_ = 0;
   uint64_t read_ = 0;
   uint64_t published_ = 0;
-  uint64_t written_ = 0;  // the writer's, as last seen
+  uint64_t written_ = 0;  // the writer's counter, as last read
 };
 
 }  // namespace fdl

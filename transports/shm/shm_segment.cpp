@@ -1,4 +1,5 @@
-// ShmShare: the set-up, seen from the leader and from everybody else.
+// Setup runs the exchange behind share_segment() and share_sparse(): as the leader, which creates the segment, or as a
+// member that joins it.
 #include "transports/shm/shm_segment.h"
 
 #include <fcntl.h>
@@ -18,22 +19,24 @@
 namespace fdl {
 namespace {
 
-constexpr double kStrangerSeconds = 2;  // how long one connection may take to prove itself
+constexpr double kHandshakeSeconds = 2;  // limit for one connection's handshake
 constexpr std::size_t kFdsAtOnce = 32;
-constexpr double kDecisionSeconds = 1;  // what members grant the leader beyond the deadline, to hear who is missing
-// Of memory that perhaps not all can have.
+// Members wait this much longer than the deadline, so that the leader's error with the missing ranks reaches them.
+constexpr double kDecisionSeconds = 1;
+// Sparse segments only. The leader publishes kNone and a reason instead of an address; a member that has mapped the
+// segment answers kMapped.
 constexpr std::string_view kNone = "none: ";
 constexpr std::byte kMapped{1};
 
-struct Life {
-  UniqueFd watched;  // what the others get
-  UniqueFd kept;
+struct Liveness {
+  UniqueFd watched;  // given to the other ranks; readable once this process has ended
+  UniqueFd kept;     // stays open until this process ends; empty for a pidfd
 };
 
-// A descriptor of the process itself tells of its end even when a forked child has inherited everything else. Where
-// the kernel has none (or a policy forbids it), a pipe that closes with the process has to do.
-Result<Life> make_life() {
-  Life life;
+// A pidfd reports the end of the process even when a forked child has inherited all other descriptors. Where the kernel
+// has none or a policy forbids it, a pipe that closes with the process replaces it.
+Result<Liveness> make_liveness() {
+  Liveness life;
 #ifdef SYS_pidfd_open
   life.watched = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
   if (life.watched && !wait_readable(life.watched.get(), Deadline::at_ns(0))) return life;
@@ -45,10 +48,12 @@ Result<Life> make_life() {
   return life;
 }
 
-// Ranks that are threads of one process share one mapping.
+// Mappings shares one mapping among ranks that are threads of one process. The key is the inode of the segment. Any
+// thread may call.
 class Mappings {
  public:
   std::shared_ptr<SharedSegment> keep(SharedSegment segment) {
+    // Kept weakly: the mapping ends with its last user.
     auto shared = std::make_shared<SharedSegment>(std::move(segment));
     struct stat file {};
     ::fstat(shared->fd(), &file);
@@ -85,6 +90,7 @@ class Setup {
  public:
   Setup(const Membership& membership, const std::vector<int>& members, std::string_view purpose)
       : membership_(membership), members_(members), purpose_("shm " + membership.id + " " + std::string(purpose)) {
+    // The key names the lowest member too, because several hosts of one communicator have segments of their own.
     key_ = membership.id + "/shm/" + std::string(purpose) + "/" + std::to_string(members.front());
     share_.members.reserve(members.size());
     for (std::size_t i = 0; i < members.size(); ++i) {
@@ -93,9 +99,10 @@ class Setup {
     }
   }
 
+  // Shares a segment with doorbells and liveness descriptors.
   Result<ShmShare> run(std::size_t bytes) {
     FDL_ASSIGN_OR_RETURN(doorbell_, Event::make());
-    FDL_ASSIGN_OR_RETURN(life_, make_life());
+    FDL_ASSIGN_OR_RETURN(liveness_, make_liveness());
     share_.lives.reserve(members_.size());
     share_.doorbells.reserve(members_.size());
     if (share_.index == 0) {
@@ -103,10 +110,11 @@ class Setup {
     } else {
       FDL_RETURN_IF_ERROR(follow());
     }
-    share_.own_life = std::move(life_.kept);
+    share_.own_life = std::move(liveness_.kept);
     return std::move(share_);
   }
 
+  // Shares a sparse segment alone.
   Result<std::shared_ptr<SharedSegment>> run_sparse(std::size_t bytes) {
     sparse_ = true;
     FDL_RETURN_IF_ERROR(share_.index == 0 ? lead_sparse(bytes) : follow_sparse());
@@ -116,7 +124,10 @@ class Setup {
  private:
   int size() const { return static_cast<int>(members_.size()); }
 
-  // ---- the leader ----
+  // ---- The leader ----
+  // Wire protocol, per connection: handshake, then (member to leader) doorbell and liveness descriptor, then (leader to
+  // member) a decision: a length of 0 for success, else the length of an error text and the text. After a success the
+  // leader sends the segment, then the doorbell and the liveness descriptor of each member in order.
   Status lead(std::size_t bytes) {
     auto segment = SharedSegment::create(bytes);
     if (!segment.ok()) {
@@ -125,31 +136,32 @@ class Setup {
     }
     share_.segment = mappings().keep(segment.take());
     FDL_RETURN_IF_ERROR(assemble_members());
-    std::vector<int> fds{share_.segment->fd(), doorbell_->fd(), life_.watched.get()};
+    std::vector<int> fds{share_.segment->fd(), doorbell_->fd(), liveness_.watched.get()};
     for (std::size_t i = 1; i < members_.size(); ++i) {
-      fds.push_back(handed_in_[i][0].get());
-      fds.push_back(handed_in_[i][1].get());
+      fds.push_back(received_fds_[i][0].get());
+      fds.push_back(received_fds_[i][1].get());
     }
-    hand_out(fds);
+    send_to_members(fds);
 
     for (std::size_t i = 0; i < members_.size(); ++i) {
       const bool mine = i == 0;
-      share_.doorbells.push_back(mine ? std::move(*doorbell_) : Event(std::move(handed_in_[i][0])));
-      share_.lives.push_back(mine ? UniqueFd() : std::move(handed_in_[i][1]));
+      share_.doorbells.push_back(mine ? std::move(*doorbell_) : Event(std::move(received_fds_[i][0])));
+      share_.lives.push_back(mine ? UniqueFd() : std::move(received_fds_[i][1]));
     }
     return {};
   }
 
+  // Listens and accepts all members. On failure, those that have connected get the error.
   Status assemble_members() {
     FDL_ASSIGN_OR_RETURN(const Listening listening, listen_unix());
     FDL_RETURN_IF_ERROR(membership_.exchange->publish(key_, listening.addresses.front().text));
     sockets_.resize(members_.size());
-    handed_in_.resize(members_.size());
+    received_fds_.resize(members_.size());
     const Status gathered = gather(listening.fd.get());
     return gathered.ok() ? gathered : refuse(gathered);
   }
 
-  // A leader that has none says so where the others look for its door.
+  // A leader that cannot create the segment publishes the reason where the others look for its address.
   Status lead_sparse(std::size_t bytes) {
     auto segment = SharedSegment::create_sparse(bytes);
     if (!segment.ok()) {
@@ -159,11 +171,12 @@ class Setup {
     share_.segment = mappings().keep(segment.take());
     FDL_RETURN_IF_ERROR(assemble_members());
     const int fd = share_.segment->fd();
-    hand_out(std::span(&fd, 1));
+    send_to_members(std::span(&fd, 1));
     for (std::size_t i = 1; i < members_.size(); ++i) {
+      // All members must be able to map the segment, or none uses it.
       std::byte mapped{0};
-      const Status heard = read_all(sockets_[i].get(), std::span(&mapped, 1), membership_.deadline);
-      if (heard.ok() && mapped == kMapped) continue;
+      const Status answered = read_all(sockets_[i].get(), std::span(&mapped, 1), membership_.deadline);
+      if (answered.ok() && mapped == kMapped) continue;
       return refuse(Status(Code::unsupported, "shm: " + membership_.name_of(members_[i]) + " cannot map " +
                                                   std::to_string(bytes >> 20) +
                                                   " MiB of address space (see FARANDOLE_MEMORY_BYTES and ulimit -v)"));
@@ -174,7 +187,7 @@ class Setup {
 
   Status gather(int listening_fd) {
     for (int missing = size() - 1; missing > 0;) {
-      if (!wait_readable(listening_fd, membership_.deadline)) return who_is_missing();
+      if (!wait_readable(listening_fd, membership_.deadline)) return missing_members_error();
       auto connection = accept_one(listening_fd);
       if (!connection.ok()) return connection.status();
       if (!*connection) continue;
@@ -183,9 +196,10 @@ class Setup {
     return {};
   }
 
-  // A stranger, or a member that dies on the way, is none of our business: the deadline names who never came.
+  // A failed connection is ignored: it may not belong to the job, or its member has died, and then the deadline's error
+  // names that member.
   bool admit(UniqueFd connection) {
-    const Deadline deadline = membership_.deadline.earlier(Deadline::after_seconds(kStrangerSeconds));
+    const Deadline deadline = membership_.deadline.earlier(Deadline::after_seconds(kHandshakeSeconds));
     auto introduced = introduce_as_server(connection.get(), membership_.job_key, purpose_, "0", deadline);
     if (!introduced.ok()) {
       refused_ = introduced.status().text();
@@ -198,25 +212,25 @@ class Setup {
     if (!sparse_) {
       auto fds = recv_fds(connection.get(), 2, deadline);
       if (!fds.ok()) return false;
-      handed_in_[index] = fds.take();
+      received_fds_[index] = fds.take();
     }
     sockets_[index] = std::move(connection);
     return true;
   }
 
-  Status who_is_missing() const {
+  Status missing_members_error() const {
     std::string names;
     for (std::size_t i = 1; i < members_.size(); ++i) {
       if (sockets_[i]) continue;
       if (!names.empty()) names += ", ";
       names += membership_.name_of(members_[i]);
     }
-    std::string text = "shm: " + names + " did not come to the shared memory of " + membership_.id + " in time";
+    std::string text = "shm: " + names + " did not join the shared memory of " + membership_.id + " in time";
     if (!refused_.empty()) text += " (one connection was refused: " + refused_ + ")";
     return Status(Code::timeout, std::move(text));
   }
 
-  // Who dies now is noticed by its sign of life, like later.
+  // Write errors are ignored: a member that dies here is found by its liveness descriptor, as later.
   void approve() {
     const uint32_t fine = 0;
     for (std::size_t i = 1; i < members_.size(); ++i) {
@@ -224,9 +238,10 @@ class Setup {
     }
   }
 
-  void hand_out(std::span<const int> fds) {
+  void send_to_members(std::span<const int> fds) {
     approve();
     for (std::size_t i = 1; i < members_.size(); ++i) {
+      // The kernel limits the number of descriptors in one message.
       for (std::size_t first = 0; first < fds.size(); first += kFdsAtOnce) {
         const std::size_t count = std::min(kFdsAtOnce, fds.size() - first);
         (void)send_fds(sockets_[i].get(), fds.subspan(first, count), membership_.deadline);
@@ -234,6 +249,7 @@ class Setup {
     }
   }
 
+  // Sends the error to all connected members and returns it.
   Status refuse(const Status& why) {
     const std::string& text = why.text();
     const auto length = static_cast<uint32_t>(text.size());
@@ -247,18 +263,18 @@ class Setup {
     return why;
   }
 
-  // ---- everybody else ----
+  // ---- The other members ----
   Status follow() {
     FDL_RETURN_IF_ERROR(join_leader());
-    const int mine[] = {doorbell_->fd(), life_.watched.get()};
+    const int mine[] = {doorbell_->fd(), liveness_.watched.get()};
     FDL_RETURN_IF_ERROR(send_fds(leader_socket_.get(), mine, membership_.deadline));
     FDL_RETURN_IF_ERROR(receive_decision(Code::timeout));
     FDL_ASSIGN_OR_RETURN(auto fds, receive_fds(1 + 2 * members_.size()));
     FDL_ASSIGN_OR_RETURN(share_.segment, mappings().map(std::move(fds[0])));
     for (std::size_t i = 0; i < members_.size(); ++i) {
-      const bool mine_too = static_cast<int>(i) == share_.index;
-      share_.doorbells.push_back(mine_too ? std::move(*doorbell_) : Event(std::move(fds[1 + 2 * i])));
-      share_.lives.push_back(mine_too ? UniqueFd() : std::move(fds[2 + 2 * i]));
+      const bool is_own = static_cast<int>(i) == share_.index;
+      share_.doorbells.push_back(is_own ? std::move(*doorbell_) : Event(std::move(fds[1 + 2 * i])));
+      share_.lives.push_back(is_own ? UniqueFd() : std::move(fds[2 + 2 * i]));
     }
     return {};
   }
@@ -275,6 +291,7 @@ class Setup {
     return {};
   }
 
+  // Connects to the leader and authenticates.
   Status join_leader() {
     auto address = membership_.exchange->fetch(key_, membership_.deadline);
     if (!address.ok()) return address.status().while_doing("waiting for the shared memory of " + leader());
@@ -290,6 +307,7 @@ class Setup {
 
   std::string leader() const { return membership_.name_of(members_.front()); }
 
+  // The membership's deadline plus the time that the leader's error may need.
   Deadline timeout() const {
     return membership_.deadline.is_never()
                ? Deadline::never()
@@ -299,14 +317,16 @@ class Setup {
   Status receive_decision(Code refusal) {
     uint32_t length = 0;
     const int socket = leader_socket_.get();
-    const Status heard = read_all(socket, std::as_writable_bytes(std::span(&length, 1)), timeout());
-    if (!heard.ok()) return heard.while_doing("waiting for the shared memory of " + leader());
+    const Status answered = read_all(socket, std::as_writable_bytes(std::span(&length, 1)), timeout());
+    if (!answered.ok()) return answered.while_doing("waiting for the shared memory of " + leader());
     if (length == 0) return {};
+    // The length comes from another process, so it is bounded.
     std::string text(std::min<std::size_t>(length, 4096), ' ');
     FDL_RETURN_IF_ERROR(read_all(socket, std::as_writable_bytes(std::span(text)), timeout()));
     return Status(refusal, std::move(text));
   }
 
+  // Receives so many descriptors, in as many messages as the leader sends.
   Result<std::vector<UniqueFd>> receive_fds(std::size_t left) {
     std::vector<UniqueFd> fds;
     while (left > 0) {
@@ -325,13 +345,13 @@ class Setup {
   std::string key_;
   bool sparse_ = false;
   std::optional<Event> doorbell_;
-  Life life_;
+  Liveness liveness_;
   ShmShare share_;
   UniqueFd leader_socket_;
-  // The leader's, by index.
+  // Used by the leader only, by index.
   std::vector<UniqueFd> sockets_;
-  std::vector<std::vector<UniqueFd>> handed_in_;  // doorbell, sign of life
-  std::string refused_;
+  std::vector<std::vector<UniqueFd>> received_fds_;  // doorbell, liveness descriptor
+  std::string refused_;                              // the error of the last connection whose handshake failed
 };
 
 }  // namespace

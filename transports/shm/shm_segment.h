@@ -1,8 +1,9 @@
-// ShmShare: what the members of one host share: one nameless segment, a doorbell each, and a sign of life each.
+// ShmShare is what the members of one host share: one unnamed segment, and of each member a doorbell and a liveness
+// descriptor.
 //
-// The lowest member creates the segment and listens on an abstract Unix socket; the others prove the job's key there,
-// hand in their doorbell and sign of life, and get everybody's. Nothing of it has a name in a file system, so nothing
-// can be left behind. Ranks may be processes or threads of one process.
+// The lowest member is the leader: it creates the segment and listens on an abstract Unix socket. The others prove the
+// job's key there, hand in their doorbell and liveness descriptor, and receive those of all members. Nothing has a name
+// in a file system, so nothing is left behind. Ranks may be processes or threads of one process.
 #pragma once
 
 #include <cstdint>
@@ -16,33 +17,32 @@
 
 namespace fdl {
 
-// Who waits for whom is a word with one bit a rank.
+// A rank's sleep word has one bit per rank.
 inline constexpr int kMaxShmRanks = 64;
 
 struct ShmShare {
   std::vector<Member> members;  // of this host, by index
-  int index = 0;                // mine in members
+  int index = 0;                // of this rank in members
   std::shared_ptr<SharedSegment> segment;
-  std::vector<Event> doorbells;  // by index; mine is the one that I sleep on
-  std::vector<UniqueFd> lives;   // by index: readable once that process has ended; mine is empty
-  UniqueFd own_life;  // what others see close when I end (empty where the kernel tells of the process itself)
+  std::vector<Event> doorbells;  // by index; this rank sleeps on its own
+  std::vector<UniqueFd> lives;   // liveness descriptors by index, readable once that process has ended; own: empty
+  UniqueFd own_life;             // closes with this process, which the others see; empty with pidfds
 };
 
-// FARANDOLE_SHM_BYTES asks for more than any host has.
+// The error for a FARANDOLE_SHM_BYTES that is larger than any host's memory.
 Status too_much_memory(std::size_t bytes_of_rank, std::size_t ranks);
 
-// How large the segment must be is the leader's word: the others map what they get.
-// `purpose` tells several segments of one communicator apart ("collectives"). Blocking, bounded by the membership's
-// deadline, after which the error names who is missing.
+// Blocking, bounded by the membership's deadline; a timeout names the missing ranks. `bytes` is read from the leader
+// alone: the others map what they receive. `purpose` ("collectives") tells several segments of one communicator apart.
 Result<ShmShare> share_segment(const Membership& membership, const std::vector<int>& members, std::string_view purpose,
                                std::size_t bytes);
 
-// The leader's sparse segment of `bytes`, and nothing beside it. All members get it or none does, and all the same
-// error. A member that cannot have it gives a RESOURCE or UNSUPPORTED one.
+// Shares a sparse segment of `bytes` that the leader creates, without doorbells. Either all members get it, or all fail
+// with one error, which is RESOURCE or UNSUPPORTED if a member cannot map it.
 Result<std::shared_ptr<SharedSegment>> share_sparse(const Membership& membership, const std::vector<int>& members,
                                                     std::string_view purpose, std::size_t bytes);
 
-// The indices of `membership` that are on my host, me included.
+// The ranks of `membership` on this rank's host, in order, this rank included.
 std::vector<int> members_of_my_host(const Membership& membership);
 
 }  // namespace fdl

@@ -1,7 +1,7 @@
-// Shared-memory transport: queues of posted slices on both ends of each ring.
+// The shared-memory transport keeps a queue of posted slices at both ends of each ring.
 //
-// Whoever publishes bytes, or room, rings the other side only if it has announced that it sleeps for this rank. Only
-// streams that have posted slices are ever looked at, so an idle peer costs nothing.
+// A rank that publishes bytes, or frees space, rings its peer only if the peer has announced that it sleeps for this
+// rank. Only streams with posted slices are polled, so an idle peer costs nothing.
 #include "transports/shm/shm_transport.h"
 
 #include <fmt/format.h>
@@ -24,7 +24,8 @@ struct Slice {
   View bytes;
 };
 
-// What is posted in one direction of a lane.
+// The slices posted in one direction of a channel. Both counters count since the beginning; slice k is at k %
+// kQueueDepth.
 template <typename View>
 struct Queue {
   std::array<Slice<View>, kQueueDepth> slices;
@@ -34,6 +35,7 @@ struct Queue {
   bool is_full() const { return posted - finished == kQueueDepth; }
   bool is_empty() const { return posted == finished; }
   Slice<View>& front() { return slices[finished % kQueueDepth]; }
+  // Appends a slice and returns its position, which goes into the ticket.
   uint64_t push(uint32_t tag, View bytes) {
     slices[posted % kQueueDepth] = {tag, bytes};
     return posted++;
@@ -51,7 +53,7 @@ struct Incoming {
 
 class ShmTransport final : public Transport {
  public:
-  // `local_of[r]`: which local rank the communicator's rank r is; -1: none of ours.
+  // `local_of[r]` is the index in `neighbours` of the communicator's rank r, or -1 if r is no peer.
   ShmTransport(std::unique_ptr<Neighbours> neighbours, std::vector<int> local_of);
 
   std::string_view name() const override { return "shm"; }
@@ -73,12 +75,17 @@ class ShmTransport final : public Transport {
     FDL_CHECK(local >= 0);
     return local;
   }
+  // The index of a channel in outgoing_ and incoming_. `peer` is a local index.
   std::size_t stream(int peer, int channel) const { return index(peer * kChannelCount + channel); }
 
+  // Move as many bytes as possible between posted slices and a ring. They return whether the peer must be woken.
   bool move_out(int peer, int channel, bool& moved);
   bool move_in(int peer, int channel, bool& moved);
+  // Moves bytes on all channels with posted slices.
   bool move_all();
+  // Peers with posted slices.
   RankMask waited_for() const;
+  // Fails peers that are gone and needed. True if anything changed.
   bool check_neighbours();
   bool is_lost(int peer);
   void fail(int peer, Status why);
@@ -86,19 +93,20 @@ class ShmTransport final : public Transport {
 
   std::unique_ptr<Neighbours> neighbours_;
   const std::vector<int> local_of_;
-  std::vector<Outgoing> outgoing_;  // by stream(peer, lane)
+  std::vector<Outgoing> outgoing_;  // by stream(peer, channel)
   std::vector<Incoming> incoming_;
-  // Who has posted slices, by lane.
+  // The peers for which slices are posted, by channel.
   std::array<RankMask, kChannelCount> sending_{};
   std::array<RankMask, kChannelCount> receiving_{};
   std::vector<Status> errors_;  // by local rank
   RankMask failed_ = 0;
   uint32_t idle_looks_ = 0;
-  bool check_soon_ = false;
-  bool moved_before_sleep_ = false;
+  bool check_soon_ = false;          // the next idle progress() checks for lost peers
+  bool moved_before_sleep_ = false;  // prepare_to_sleep() moved bytes that progress() has not reported yet
 };
 
-// Each rank's own memory holds the rings that it writes.
+// A rank's own memory holds the rings that it writes, one per peer and channel.
+// Every rank has one ring to each other rank and channel, all of equal size and aligned to 256 bytes.
 std::size_t rings_of(int ranks) { return static_cast<std::size_t>((ranks - 1) * kChannelCount); }
 std::size_t ring_bytes(Bytes memory, int ranks) {
   return memory.size() / (static_cast<std::size_t>(ranks) * rings_of(ranks)) & ~std::size_t{255};
@@ -108,7 +116,7 @@ Bytes own_memory(Bytes memory, int ranks, int rank) {
   return memory.subspan(static_cast<std::size_t>(rank) * bytes, bytes);
 }
 
-// Where the ring from one rank to another is.
+// The memory of the ring from one rank to another.
 Bytes ring_memory(Bytes memory, int ranks, int from, int to, int channel) {
   const std::size_t bytes = ring_bytes(memory, ranks);
   const int peer = to < from ? to : to - 1;
@@ -122,7 +130,7 @@ ShmTransport::ShmTransport(std::unique_ptr<Neighbours> neighbours, std::vector<i
   const int ranks = neighbours_->size();
   for (int peer = 0; peer < ranks; ++peer) {
     for (int channel = 0; channel < kChannelCount; ++channel) {
-      // The own entry is never used; it only keeps the places.
+      // The entry for this rank is never used; it keeps stream() a plain product.
       const int other = peer != me ? peer : (me == 0 ? 1 : 0);
       outgoing_.push_back({ShmRingWriter(ring_memory(neighbours_->memory(), ranks, me, other, channel)), {}});
       incoming_.push_back({ShmRingReader(ring_memory(neighbours_->memory(), ranks, other, me, channel)), {}});
@@ -130,8 +138,7 @@ ShmTransport::ShmTransport(std::unique_ptr<Neighbours> neighbours, std::vector<i
   }
 }
 
-// ---- posting
-// ---------------------------------------------------------------------------------------------------------
+// ---- Posting
 
 std::optional<Ticket> ShmTransport::send(Channel channel, uint32_t tag, ConstBytes bytes) {
   const int peer = local(channel.peer);
@@ -139,7 +146,9 @@ std::optional<Ticket> ShmTransport::send(Channel channel, uint32_t tag, ConstByt
   if (out.queue.is_full() || !errors_[index(peer)].ok()) return std::nullopt;
   const uint64_t position = out.queue.push(tag, bytes);
   sending_[index(channel.index)] |= bit_of(peer);
+  // Copying at once saves a progress() call for a slice that fits into the ring.
   if (bool moved = false; move_out(peer, channel.index, moved)) neighbours_->wake_waiters(bit_of(peer));
+  // Even stream numbers are sends, odd ones receives.
   return Ticket{static_cast<uint32_t>(stream(peer, channel.index) * 2), position};
 }
 
@@ -159,8 +168,7 @@ bool ShmTransport::done(Ticket ticket) const {
   return ticket.position < finished;
 }
 
-// ---- moving
-// ----------------------------------------------------------------------------------------------------------
+// ---- Moving
 
 bool ShmTransport::move_out(int peer, int channel, bool& moved) {
   Outgoing& out = outgoing_[stream(peer, channel)];
@@ -182,6 +190,7 @@ bool ShmTransport::move_in(int peer, int channel, bool& moved) {
     const ShmRing::Header* header = in.ring.peek();
     if (header == nullptr) break;
     const Slice<Bytes>& slice = in.queue.front();
+    // The header is checked before any byte is copied, so a mismatch overwrites no buffer.
     if (header->tag != slice.tag || header->bytes != slice.bytes.size()) {
       fail(peer, mismatch(peer, *header, slice));
       return moved = true;
@@ -212,13 +221,13 @@ bool ShmTransport::move_all() {
 bool ShmTransport::progress() {
   if (move_all() || std::exchange(moved_before_sleep_, false)) return true;
   const bool due = ++idle_looks_ % kIdleLooks == 0;
+  // A spinning caller checks for dead processes only now and then, because that is a system call.
   if (!due && !check_soon_) return false;
   if (due) neighbours_->look();
   return check_neighbours();
 }
 
-// ---- sleeping
-// --------------------------------------------------------------------------------------------------------
+// ---- Sleeping
 
 RankMask ShmTransport::waited_for() const {
   RankMask mask = 0;
@@ -227,13 +236,13 @@ RankMask ShmTransport::waited_for() const {
   return mask;
 }
 
-// The second look moves what there is to move: that is as quick as to find out.
+// The check after the announcement moves the bytes itself: finding out costs as much as moving them.
 bool ShmTransport::prepare_to_sleep() {
-  const RankMask whom = waited_for();
-  if (whom == 0) return true;
-  neighbours_->announce_sleep(whom);
+  const RankMask ranks = waited_for();
+  if (ranks == 0) return true;
+  neighbours_->announce_sleep(ranks);
   moved_before_sleep_ = move_all();
-  if (!moved_before_sleep_ && (whom & neighbours_->gone()) == 0) return true;
+  if (!moved_before_sleep_ && (ranks & neighbours_->gone()) == 0) return true;
   neighbours_->cancel_sleep();
   check_soon_ = true;
   return false;
@@ -244,14 +253,13 @@ void ShmTransport::finish_sleep() {
   check_soon_ = true;
 }
 
-// ---- ends
-// ------------------------------------------------------------------------------------------------------------
+// ---- Lost peers
 
 bool ShmTransport::check_neighbours() {
   check_soon_ = false;
   const RankMask gone = neighbours_->gone() & ~failed_;
   if (gone == 0) return false;
-  bool moved = move_all();  // what was written before the end was seen
+  bool moved = move_all();  // delivers what the peers wrote before they ended
   for (const int peer : each_of(gone)) {
     if ((failed_ & bit_of(peer)) != 0 || !is_lost(peer)) continue;
     fail(peer, neighbours_->why_gone(peer));
@@ -260,7 +268,7 @@ bool ShmTransport::check_neighbours() {
   return moved;
 }
 
-// Of a peer that is gone: what it had written is delivered as long as somebody receives it.
+// Decides about a peer that is gone: what it wrote is still delivered to receives that are posted.
 bool ShmTransport::is_lost(int peer) {
   bool all_dry = true;
   bool needed = false;
@@ -268,6 +276,7 @@ bool ShmTransport::is_lost(int peer) {
     Incoming& in = incoming_[stream(peer, channel)];
     const bool dry = in.ring.is_dry();
     all_dry &= dry;
+    // A posted receive on an empty ring, or any unsent slice, can no longer finish.
     needed |= (dry && !in.queue.is_empty()) || !outgoing_[stream(peer, channel)].queue.is_empty();
   }
   return needed || (all_dry && neighbours_->has_ended(peer));
@@ -289,9 +298,9 @@ Status ShmTransport::status() const {
 }
 
 Status ShmTransport::mismatch(int peer, const ShmRing::Header& sent, const Slice<Bytes>& expected) const {
-  const Member& who = neighbours_->member(peer);
+  const Member& sender = neighbours_->member(peer);
   return Status::blame(
-      who.world_rank, who.host_name, Code::mismatch,
+      sender.world_rank, sender.host_name, Code::mismatch,
       fmt::format("shm: {} sent {} bytes (tag {:08x}) where {} expected {} bytes (tag {:08x}): the ranks called "
                   "different operations or counts",
                   neighbours_->name_of(peer), sent.bytes, sent.tag, neighbours_->name_of(neighbours_->rank()),
@@ -305,6 +314,7 @@ Result<std::unique_ptr<Transport>> connect_shm(const Membership& membership, con
   std::vector<int> members;
   std::vector<int> local_of(peers.size(), -1);
   for (int i = 0; i < membership.size(); ++i) {
+    // Local indices follow the order of ranks, so they are the same on all members.
     if (i != membership.rank && !peers[static_cast<std::size_t>(i)]) continue;
     local_of[static_cast<std::size_t>(i)] = static_cast<int>(members.size());
     members.push_back(i);

@@ -1,4 +1,4 @@
-// Shared-memory transport: lanes between ranks of one host, through rings in one segment.
+// The shared-memory transport connects ranks of one host by channels that are rings in one shared segment.
 #pragma once
 
 #include <memory>
@@ -9,11 +9,12 @@
 
 namespace fdl {
 
-// Connects this rank with those members for which `peers` is true: all on its host, and all of them connect with each
-// other (peers of itself is not read). Blocking. Each rank contributes config.shm_bytes of shared memory, shared by
-// the rings to all its peers.
-// A peer that has left counts as lost when it is needed; one whose process has ended, as soon as what it had written
-// is read.
+// Connects this rank with the members for which `peers` is true. All of them are on its host and all connect with each
+// other; the entry of this rank is not read. Blocking. Each rank contributes config.shm_bytes of shared memory, which
+// its rings to all peers divide.
+//
+// A peer that has left is lost when this rank needs more from it. A peer whose process has ended is lost as soon as
+// everything it wrote has been read.
 Result<std::unique_ptr<Transport>> connect_shm(const Membership& membership, const std::vector<bool>& peers);
 
 }  // namespace fdl

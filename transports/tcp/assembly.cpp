@@ -1,4 +1,4 @@
-// Assembly: the state machine behind connect().
+// Assembly drives all connections of one connect() call through its states in a single poll loop.
 #include "transports/tcp/assembly.h"
 
 #include <fmt/format.h>
@@ -15,15 +15,19 @@ namespace fdl {
 namespace {
 
 constexpr uint64_t kListenerToken = ~uint64_t{0};
-// One address may take this long to answer; a packet that was lost is sent again after 1 s.
+// Limit for one connection attempt: a lost SYN is sent again after 1 s.
 constexpr int64_t kConnectNs = 5'000'000'000;
-// Who has connected has this long to introduce itself.
+// Limit for the handshake of an established connection.
 constexpr int64_t kIntroduceNs = 10'000'000'000;
+// Pause after all addresses of a peer have failed.
 constexpr int64_t kRestNs = 100'000'000;
-constexpr std::size_t kMostStrangers = 256;
-// A refusal may mean that the other end was flooded with strangers and dropped a friend among them: ask again.
-constexpr int kRefusalsToBelieve = 3;
+// Accepted connections whose handshake is not complete.
+constexpr std::size_t kMostUnidentified = 256;
+// Rounds of refused handshakes before the refusal is final. A single one may mean that the peer had too many
+// unidentified connections and dropped this one.
+constexpr int kFinalRefusals = 3;
 
+// Addresses travel through the exchange as one line, separated by spaces.
 std::string joined(std::span<const Address> addresses) {
   std::string text;
   for (const Address& address : addresses) text += (text.empty() ? "" : " ") + address.text;
@@ -40,6 +44,7 @@ std::vector<Address> split(std::string_view text) {
   return addresses;
 }
 
+// What a caller says about itself in the handshake.
 // "3 1 0 2": rank 3 for connection 1 of the 2 that it wants with rank 0.
 struct Caller {
   int rank = -1;
@@ -60,6 +65,7 @@ struct Caller {
   }
 };
 
+// The result of a nonblocking connect().
 Status connect_outcome(int fd) {
   int error = 0;
   socklen_t length = sizeof error;
@@ -75,6 +81,7 @@ std::size_t Assembly::place_count(const std::vector<int>& streams) {
 }
 
 Result<std::vector<UniqueFd>> Assembly::connect(const Membership& membership, const std::vector<int>& streams) {
+  // Without peers there is no need to listen.
   bool alone = true;
   for (int member = 0; member < membership.size(); ++member) {
     if (member != membership.rank && streams[static_cast<std::size_t>(member)] > 0) alone = false;
@@ -102,13 +109,15 @@ Assembly::Assembly(const Membership& membership, const std::vector<int>& streams
       poller_(std::move(poller)),
       connected_(streams.size() * place_count_),
       published_(static_cast<std::size_t>(membership.size())),
-      last_story_(static_cast<std::size_t>(membership.size())) {}
+      last_failure_(static_cast<std::size_t>(membership.size())) {}
 
 Status Assembly::start() {
   FDL_RETURN_IF_ERROR(poller_.add(listening_.fd.get(), kListenerToken));
   FDL_RETURN_IF_ERROR(membership_.exchange->publish(key_of(membership_.rank), joined(listening_.addresses)));
-  // When a lower rank never publishes, there must be time left to meet the others, so that only it is named.
+  // Time is kept in reserve for connecting to the others after a lower rank has not published, so that the error names
+  // only that rank.
   const Deadline deadline = membership_.deadline;
+  // A quarter of the remaining time, at most 1 s.
   Deadline for_fetching = deadline;
   if (!deadline.is_never()) {
     const int64_t reserve_ns = std::min<int64_t>(deadline.remaining_ns() / 4, 1'000'000'000);
@@ -123,6 +132,7 @@ Status Assembly::fetch_addresses(Deadline deadline) {
     if (wanted_with(peer) == 0) continue;
     const Result<std::string> addresses = membership_.exchange->fetch(key_of(peer), deadline);
     if (!addresses.ok()) {
+      // A rank that has not published in time is named when the deadline has passed.
       if (addresses.status().code() != Code::timeout) return addresses.status();
       continue;
     }
@@ -135,29 +145,29 @@ Status Assembly::fetch_addresses(Deadline deadline) {
       link->addresses = split(*addresses);
       FDL_RETURN_IF_ERROR(try_address(place(std::move(link))));
     }
-    // Whoever calls meanwhile is answered between two fetches.
-    FDL_RETURN_IF_ERROR(turn(Deadline::at_ns(0)));
+    // Incoming connections are handled between two fetches.
+    FDL_RETURN_IF_ERROR(poll_once(Deadline::at_ns(0)));
   }
   return {};
 }
 
 Status Assembly::run(Deadline deadline) {
   while (!complete()) {
-    if (deadline.passed()) return somebody_is_missing();
-    FDL_RETURN_IF_ERROR(turn(deadline));
+    if (deadline.passed()) return missing_members_error();
+    FDL_RETURN_IF_ERROR(poll_once(deadline));
   }
   return {};
 }
 
-// Waits for one batch of events, or for the end of somebody's patience, and handles it.
-Status Assembly::turn(Deadline deadline) {
+// Waits for one batch of events, or for the earliest timeout of a connection, and handles it.
+Status Assembly::poll_once(Deadline deadline) {
   std::array<Poller::Ready, 64> ready;
-  const std::size_t count = poller_.wait(ready, deadline.earlier(first_patience()));
+  const std::size_t count = poller_.wait(ready, deadline.earlier(earliest_timeout()));
   for (std::size_t i = 0; i < count; ++i) {
     if (ready[i].token == kListenerToken) {
       FDL_RETURN_IF_ERROR(accept_callers());
     } else if (links_[ready[i].token] != nullptr) {
-      FDL_RETURN_IF_ERROR(attend(ready[i].token));
+      FDL_RETURN_IF_ERROR(advance(ready[i].token));
     }
   }
   for (std::size_t place = 0; place < links_.size(); ++place) {
@@ -166,7 +176,7 @@ Status Assembly::turn(Deadline deadline) {
   return {};
 }
 
-Deadline Assembly::first_patience() const {
+Deadline Assembly::earliest_timeout() const {
   Deadline first = Deadline::never();
   for (const auto& link : links_) {
     if (link != nullptr) first = first.earlier(link->timeout);
@@ -178,18 +188,20 @@ Status Assembly::accept_callers() {
   while (true) {
     FDL_ASSIGN_OR_RETURN(UniqueFd fd, accept_one(listening_.fd.get()));
     if (!fd) return {};
-    make_room_for_a_stranger();
+    evict_oldest_unidentified();
     auto link = std::make_unique<Link>();
     link->fd = std::move(fd);
     link->timeout = Deadline::after_ns(kIntroduceNs);
     link->introduction = std::make_unique<Introduction>(Introduction::Role::server, membership_.job_key, purpose(),
                                                         std::to_string(membership_.rank));
+    // The handshake may already be readable, so it is advanced at once.
     const std::size_t here = place(std::move(link));
     FDL_RETURN_IF_ERROR(poller_.add(links_[here]->fd.get(), here));
     FDL_RETURN_IF_ERROR(introduce(here));
   }
 }
 
+// Stores a link at the first free index, which becomes its poller token.
 std::size_t Assembly::place(std::unique_ptr<Link> link) {
   const auto free = std::find(links_.begin(), links_.end(), nullptr);
   const auto here = static_cast<std::size_t>(free - links_.begin());
@@ -198,22 +210,22 @@ std::size_t Assembly::place(std::unique_ptr<Link> link) {
   return here;
 }
 
-void Assembly::forget(std::size_t place) { links_[place].reset(); }
+void Assembly::drop(std::size_t place) { links_[place].reset(); }
 
-// Drops the one who has been silent for longest.
-void Assembly::make_room_for_a_stranger() {
-  std::size_t strangers = 0;
+// If too many accepted connections are unidentified, drops the one that has been silent for longest.
+void Assembly::evict_oldest_unidentified() {
+  std::size_t unidentified = 0;
   std::size_t oldest = links_.size();
   for (std::size_t place = 0; place < links_.size(); ++place) {
     if (links_[place] == nullptr || links_[place]->calling) continue;
-    ++strangers;
+    ++unidentified;
     const int64_t moment = links_[place]->timeout.moment_ns();
     if (oldest == links_.size() || moment < links_[oldest]->timeout.moment_ns()) oldest = place;
   }
-  if (strangers >= kMostStrangers) forget(oldest);
+  if (unidentified >= kMostUnidentified) drop(oldest);
 }
 
-Status Assembly::attend(std::size_t place) {
+Status Assembly::advance(std::size_t place) {
   Link& link = *links_[place];
   if (link.state == Link::State::connecting) {
     const Status outcome = connect_outcome(link.fd.get());
@@ -230,6 +242,7 @@ Status Assembly::attend(std::size_t place) {
 Status Assembly::introduce(std::size_t place) {
   Link& link = *links_[place];
   const Result<bool> finished = link.introduction->advance(link.fd.get());
+  // A call goes on with the next address; an accepted connection is dropped.
   if (!finished.ok()) {
     if (link.calling) {
       link.was_refused |= link.introduction->met_farandole();
@@ -238,7 +251,8 @@ Status Assembly::introduce(std::size_t place) {
     refuse(place, finished.status().text());
     return {};
   }
-  if (*finished) return link.calling ? settled(place) : welcome(place);
+  if (*finished) return link.calling ? establish(place) : admit(place);
+  // The handshake either sends or receives at any time, so one event is watched.
   const bool sending = link.introduction->wants_to_send();
   return poller_.change(link.fd.get(), place, !sending, sending);
 }
@@ -254,81 +268,86 @@ Status Assembly::try_address(std::size_t place) {
   return poller_.add(link.fd.get(), place, false, true);
 }
 
-// Another address, or after all of them a pause.
+// Tries the next address of the peer, or pauses after the last one. An error of this process's resources is final.
 Status Assembly::next_address(std::size_t place, const Status& why) {
   Link& link = *links_[place];
   link.fd.reset();
   link.introduction.reset();
   if (why.code() == Code::resource) return why;
   const std::string where = link.addresses.empty() ? "" : link.addresses[link.trying].text + ": ";
-  link.stories += (link.stories.empty() ? "" : "; ") + where + why.text();
+  link.failures += (link.failures.empty() ? "" : "; ") + where + why.text();
   ++link.trying;
   if (link.trying < link.addresses.size()) return try_address(place);
 
-  last_story_[static_cast<std::size_t>(link.peer)] = link.stories;
+  last_failure_[static_cast<std::size_t>(link.peer)] = link.failures;
   link.refused_rounds = link.was_refused ? link.refused_rounds + 1 : 0;
-  if (link.refused_rounds == kRefusalsToBelieve) {
-    const Member& who = membership_.members[static_cast<std::size_t>(link.peer)];
+  if (link.refused_rounds == kFinalRefusals) {
+    const Member& refuser = membership_.members[static_cast<std::size_t>(link.peer)];
     return Status::blame(
-        who.world_rank, who.host_name, Code::authentication,
-        fmt::format("tcp: {} and {} do not trust each other: {}; give all ranks the same job key",
-                    membership_.name_of(membership_.rank), membership_.name_of(link.peer), link.stories));
+        refuser.world_rank, refuser.host_name, Code::authentication,
+        fmt::format("tcp: {} and {} cannot authenticate each other: {}; give all ranks the same job key",
+                    membership_.name_of(membership_.rank), membership_.name_of(link.peer), link.failures));
   }
   link.trying = 0;
-  link.stories.clear();
+  link.failures.clear();
   link.was_refused = false;
   link.state = Link::State::resting;
   link.timeout = Deadline::after_ns(kRestNs);
   return {};
 }
 
+// Handles a link whose state has lasted too long.
 Status Assembly::expire(std::size_t place) {
   Link& link = *links_[place];
   if (link.state == Link::State::resting) return try_address(place);
   if (link.calling) return next_address(place, Status(Code::timeout, "no answer in time"));
-  refuse(place, "it did not introduce itself in time");
+  refuse(place, "its handshake timed out");
   return {};
 }
 
+// Drops an accepted connection and keeps the reason for the error text.
 void Assembly::refuse(std::size_t place, const std::string& why) {
   log_debug("tcp: dropped a connection to '{}': {}", membership_.id, why);
   const bool farandole = links_[place]->introduction->met_farandole();
   if (refusal_.empty() || (farandole && !refused_farandole_)) refusal_ = why;
   refused_farandole_ |= farandole;
-  forget(place);
+  drop(place);
 }
 
-// A caller has proved that it knows the key; the purpose that it proved too says that it means this communicator.
-Status Assembly::welcome(std::size_t place) {
+// The caller has proved that it has the job key, and that it means this communicator: the purpose is part of the proof.
+// Takes over an accepted connection after its handshake.
+Status Assembly::admit(std::size_t place) {
   Link& link = *links_[place];
   const Caller caller = Caller::parse(link.introduction->introduced().peer);
-  // Hosts may have private addresses in common; then somebody who wants another member comes here.
+  // Hosts may use the same private addresses, so a caller may reach this rank although it wants another.
   const bool for_me = caller.wanted == membership_.rank && caller.rank > membership_.rank &&
                       caller.rank < membership_.size() && wanted_with(caller.rank) > 0;
   if (for_me && caller.count != wanted_with(caller.rank)) {
-    return Status(Code::invalid_argument,
-                  fmt::format("tcp: {} carries a lane over {} connections and {} over {}; set tcp_streams alike on all "
-                              "ranks",
-                              membership_.name_of(caller.rank), caller.count / kChannelCount,
-                              membership_.name_of(membership_.rank), wanted_with(caller.rank) / kChannelCount));
+    return Status(
+        Code::invalid_argument,
+        fmt::format("tcp: {} carries a channel over {} connections and {} over {}; set tcp_streams alike on all "
+                    "ranks",
+                    membership_.name_of(caller.rank), caller.count / kChannelCount,
+                    membership_.name_of(membership_.rank), wanted_with(caller.rank) / kChannelCount));
   }
   if (for_me && caller.number >= 0 && caller.number < caller.count) {
     poller_.remove(link.fd.get());
-    // A peer that lost patience with a first connection comes again: the newest is the one that it uses.
+    // A peer whose first connection timed out calls again; it uses the newest connection.
     connection(caller.rank, caller.number) = std::move(link.fd);
   }
-  forget(place);
+  drop(place);
   return {};
 }
 
-Status Assembly::settled(std::size_t place) {
+// Takes over a connection that this rank made, after its handshake.
+Status Assembly::establish(std::size_t place) {
   Link& link = *links_[place];
   if (link.introduction->introduced().peer != std::to_string(link.peer)) {
     return next_address(place, Status(Code::transport, "another member listens there"));
   }
   poller_.remove(link.fd.get());
   connection(link.peer, link.number) = std::move(link.fd);
-  forget(place);
+  drop(place);
   return {};
 }
 
@@ -340,10 +359,12 @@ int Assembly::wanted_with(int member) const {
   return member == membership_.rank ? 0 : kChannelCount * streams_[static_cast<std::size_t>(member)];
 }
 
+// Entry `number` of a peer in the result of connect().
 UniqueFd& Assembly::connection(int peer, int number) {
   return connected_[static_cast<std::size_t>(peer) * place_count_ + static_cast<std::size_t>(number)];
 }
 
+// Whether all connections with a member exist; true for members that are no peers.
 bool Assembly::all_connected(int member) const {
   const auto first = connected_.begin() + member * static_cast<std::ptrdiff_t>(place_count_);
   return std::all_of(first, first + wanted_with(member), [](const UniqueFd& fd) { return static_cast<bool>(fd); });
@@ -356,26 +377,27 @@ bool Assembly::complete() const {
   return true;
 }
 
-Status Assembly::somebody_is_missing() const {
+// Names every missing member with what is known about it; the first one is the culprit.
+Status Assembly::missing_members_error() const {
   std::string missing;
   int first = -1;
   for (int peer = 0; peer < membership_.size(); ++peer) {
     if (all_connected(peer)) continue;
     if (first < 0) first = peer;
     const auto at = static_cast<std::size_t>(peer);
-    std::string why = "did not call";
+    std::string why = "did not connect";
     if (peer < membership_.rank) {
-      why = !published_[at]           ? "did not come"
-            : last_story_[at].empty() ? "did not answer"
-                                      : "cannot be reached: " + last_story_[at];
+      why = !published_[at]             ? "did not publish an address"
+            : last_failure_[at].empty() ? "did not answer"
+                                        : "cannot be reached: " + last_failure_[at];
     }
     missing += fmt::format("{}{} {}", missing.empty() ? "" : "; ", membership_.name_of(peer), why);
   }
   if (!refusal_.empty()) missing += fmt::format(" (a connection was refused: {})", refusal_);
-  const Member& who = membership_.members[static_cast<std::size_t>(first)];
+  const Member& missed = membership_.members[static_cast<std::size_t>(first)];
   return Status::blame(
-      who.world_rank, who.host_name, Code::timeout,
-      fmt::format("tcp: not everybody came in time: {}; see their logs, or raise start_timeout_s", missing));
+      missed.world_rank, missed.host_name, Code::timeout,
+      fmt::format("tcp: not all ranks connected in time: {}; see their logs, or raise start_timeout_s", missing));
 }
 
 }  // namespace fdl

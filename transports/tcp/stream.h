@@ -1,9 +1,10 @@
-// TcpStream: one connection with one peer, both directions: a lane, or one of several that share a lane's slices.
+// TcpStream is one connection with one peer, in both directions. It carries a channel alone, or is one of several that
+// share the slices of a channel.
 //
-// A slice is a header and its bytes, or the part of them that this connection carries. What is queued goes out in one
-// system call, and what arrives goes straight into the posted buffers, headers between them: the sizes are known to
-// both ends. A header that is not as expected ends the stream, so that bytes which then landed in a wrong buffer are
-// never called done. What nobody has posted a receive for stays in the kernel.
+// A slice is a header and its bytes, or the part of them that this connection carries. All queued slices go out in one
+// system call. Arriving bytes go straight into the posted buffers, with the headers between them: both ends know the
+// sizes. An unexpected header ends the stream, so bytes that landed in a wrong buffer are never reported as received.
+// Data without a posted receive stays in the kernel.
 #pragma once
 
 #include <sys/uio.h>
@@ -16,11 +17,11 @@
 
 namespace fdl {
 
-// On the wire, in the byte order of the machine (all that farandole runs on are little-endian).
+// The header as it is on the wire, in the byte order of the machine. (farandole runs on little-endian machines only.)
 struct SliceHeader {
   uint32_t tag = 0;
   uint32_t kind = 0;
-  uint64_t bytes = 0;  // of the slice, of which a part may follow: both ends know where it is cut
+  uint64_t bytes = 0;  // of the whole slice, of which this connection may carry a part: both ends cut it alike
 };
 static_assert(sizeof(SliceHeader) == 16);
 
@@ -29,13 +30,13 @@ class TcpStream {
   static constexpr uint64_t kDepth = 64;  // outstanding slices in each direction
 
   enum class Outcome {
-    nothing,   // the socket takes or gives nothing now
-    moved,     // bytes went
-    unread,    // look(): data waits for a receive
+    nothing,   // the socket would block
+    moved,     // bytes were transferred
+    unread,    // look(): unread data is waiting for a receive
     left,      // the peer ended its transport in order
     closed,    // the peer is gone
     broken,    // the connection failed: error_number()
-    mismatch,  // arrived() and expected() tell
+    mismatch,  // the headers arrived() and expected() differ
     garbage,   // what arrived is no slice
   };
 
@@ -45,30 +46,32 @@ class TcpStream {
   int fd() const { return fd_.get(); }
   void close() { fd_.reset(); }
 
-  bool has_room_to_send() const { return queued_ - sent_ < kDepth; }
-  bool has_room_to_receive() const { return posted_ - received_ < kDepth; }
-  // `part` of a slice of so many bytes. There must be room.
+  bool may_post_send() const { return queued_ - sent_ < kDepth; }
+  bool may_post_recv() const { return posted_ - received_ < kDepth; }
+  // Queues `part` of a slice of `slice_bytes` bytes. Requires may_post_send() or may_post_recv(). The part must stay
+  // valid until it is done.
   void post_send(uint32_t tag, uint64_t slice_bytes, ConstBytes part);
   void post_recv(uint32_t tag, uint64_t slice_bytes, Bytes part);
-  // So many, since the beginning, are done.
+  // Numbers of slices done since the beginning.
   uint64_t sent() const { return sent_; }
   uint64_t received() const { return received_; }
   bool sending() const { return sent_ != queued_; }
   bool receiving() const { return received_ != posted_; }
 
+  // Each makes one system call that sends, or receives, as much as fits into a burst.
   Outcome push();
   Outcome pull();
-  // What a hang-up means while no receive is posted.
+  // Finds out what a hang-up means while no receive is posted. Consumes nothing.
   Outcome look();
-  // Tells the peer that this end leaves in order, unless a slice is half sent; then ends this direction. Bytes that the
-  // kernel has taken still arrive.
+  // Tells the peer that this end leaves in order, unless a slice is half sent, and closes the connection. Bytes that
+  // the kernel has accepted still arrive.
   void leave();
 
   int error_number() const { return error_number_; }
   const SliceHeader& arrived() const { return arrived_; }
   const SliceHeader& expected() const { return expected_; }
 
-  // What the poller was told about this stream.
+  // The events that the poller watches for on this stream.
   struct Watch {
     bool read = false;
     bool write = false;
@@ -76,16 +79,18 @@ class TcpStream {
     bool operator==(const Watch&) const = default;
   };
   Watch watch;
-  bool watches_early = false;  // reading is watched even while no receive is posted
+  bool watches_early = false;  // watch for reading even while no receive is posted
   bool in_poller = false;
-  bool hung_up = false;  // the poller has told, and there is no need to hear it again
+  bool hung_up = false;  // the poller has reported a hang-up and need not report it again
   bool peer_left = false;
 
  private:
+  // A queued part and its header.
   struct Outgoing {
     SliceHeader header;
     ConstBytes bytes;
   };
+  // A posted part and what its header must contain.
   struct Incoming {
     SliceHeader header;  // as it arrives
     uint32_t tag = 0;
@@ -93,10 +98,10 @@ class TcpStream {
     Bytes bytes;
   };
   static constexpr std::size_t kGather = 16;  // slices in one system call
-  using Pieces = std::array<iovec, 2 * kGather>;
+  using Segments = std::array<iovec, 2 * kGather>;
 
-  int gather_outgoing(Pieces& pieces) const;
-  int gather_incoming(Pieces& pieces);
+  int gather_outgoing(Segments& segments) const;
+  int gather_incoming(Segments& segments);
   void count_sent(std::size_t bytes);
   Outcome count_received(std::size_t bytes);
   Outcome check_header(const Incoming& front);
@@ -107,7 +112,7 @@ class TcpStream {
   // Positions count slices since the beginning; slice k lies at k % kDepth.
   uint64_t queued_ = 0;
   uint64_t sent_ = 0;
-  std::size_t front_sent_ = 0;  // bytes of slice sent_ that are gone, its header included
+  std::size_t front_sent_ = 0;  // bytes of slice sent_ that have been sent, its header included
   uint64_t posted_ = 0;
   uint64_t received_ = 0;
   std::size_t front_received_ = 0;

@@ -1,4 +1,5 @@
-// Stripes: several connections where each is held to a part of what the link carries, as clouds do.
+// streams_with() decides how many connections each channel gets. Several help where each is limited to a part of the
+// link, as in clouds.
 #include "transports/tcp/stripes.h"
 
 namespace fdl {

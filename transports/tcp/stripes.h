@@ -1,11 +1,11 @@
-// Stripes: how slices are cut over the connections of their lane, and which of them are done.
+// Stripes cut slices over the connections of their channel and track which slices are done.
 //
 //   3 connections, slices A (long), B (short), C (long)      connection 0   A1 B C1
 //                                                            connection 1   A2 C2
 //                                                            connection 2   A3 C3
 //
-// Each slice begins on connection 0, whatever its size: so slices that do not match still meet, and short ones travel
-// as if there were no others.
+// Each slice begins on connection 0, whatever its size. So a mismatch of slices is still detected there, and short
+// slices travel as if there were no other connections.
 #pragma once
 
 #include <algorithm>
@@ -18,21 +18,21 @@
 
 namespace fdl {
 
-inline constexpr int kMostStreams = 8;  // of one lane
+inline constexpr int kMostStreams = 8;  // of one channel
 
-// How many connections carry a lane with each member of `peers`: 0 for the others, 1 within a host, and between hosts
-// what config.tcp_streams says. That is 1 unless asked: where one connection fills the link, several that share it
-// drift apart, and a slice is there when the last of its parts is (4 hosts, 1 Gbit/s, 1 MiB: 19 ms instead of 13).
-// Where each is held to a quarter of the link, four are four times as fast.
+// How many connections carry a channel with each member of `peers`: 0 for the others, 1 within a host, and
+// config.tcp_streams between hosts. The default is 1. Where one connection fills the link, several that share it drift
+// apart, and a slice is complete only with its last part (4 hosts, 1 Gbit/s, 1 MiB: 19 ms instead of 13). Where a cloud
+// limits each connection to a quarter of the link, four are four times as fast.
 std::vector<int> streams_with(const Membership& membership, const std::vector<bool>& peers);
 
-// Parts of a slice of so many bytes. Smaller ones would cost more system calls than they win.
+// The number of parts of a slice of so many bytes. Smaller parts would cost more in system calls than they gain.
 inline int parts_of(std::size_t bytes, int streams) {
   constexpr std::size_t kLeastPartBytes = 32_KiB;
   return static_cast<int>(std::clamp<std::size_t>(bytes / kLeastPartBytes, 1, static_cast<std::size_t>(streams)));
 }
 
-// Part i of `parts`: whole cache lines, the last one takes what is left.
+// Part i of `parts`: whole cache lines, except for the last part, which has the rest.
 template <typename Span>
 Span part_at(Span slice, int parts, int i) {
   const auto count = static_cast<std::size_t>(parts);
@@ -41,17 +41,18 @@ Span part_at(Span slice, int parts, int i) {
   return i + 1 == parts ? slice.subspan(offset) : slice.subspan(offset, part);
 }
 
-// One direction of a lane. Positions count slices since the beginning; they are finished in order.
+// One direction of a channel. Positions count slices since the beginning; slices finish in order.
 class Line {
  public:
-  bool has_room() const { return begun_ - finished_ < kDepth; }
+  bool has_space() const { return begun_ - finished_ < kDepth; }
   uint64_t begin(int parts) {
     parts_[begun_ % kDepth] = static_cast<uint8_t>(parts);
     return begun_++;
   }
   bool is_finished(uint64_t position) const { return position < finished_; }
 
-  // `done(i)`: how many parts connection i has done since the beginning.
+  // Counts slices whose parts have all been done. `done(i)` returns how many parts connection i has done since the
+  // beginning.
   template <typename Done>
   void advance(const Done& done) {
     while (finished_ != begun_) {
@@ -64,7 +65,7 @@ class Line {
     }
   }
 
-  // Whether the oldest slice that is not finished can still be: none of what it lacks is on a connection that failed.
+  // Whether the oldest unfinished slice can still finish: none of its missing parts is on a failed connection.
   template <typename Done, typename Failed>
   bool goes_on(const Done& done, const Failed& failed) const {
     if (finished_ == begun_) return false;

@@ -1,4 +1,4 @@
-// TCP: the caller's progress() asks the busy streams directly; the poller knows what to wake for only while it sleeps.
+// TcpTransport polls the busy streams directly in progress(). The poller is brought up to date only before a sleep.
 #include "transports/tcp/tcp_transport.h"
 
 #include <fmt/format.h>
@@ -17,13 +17,14 @@
 namespace fdl {
 namespace {
 
-// A caller that never sleeps still looks this often for peers that died while nothing was wanted of them.
+// A caller that never sleeps checks idle connections for dead peers once in so many calls.
 constexpr uint32_t kCallsBetweenLooks = 1024;
 
 class TcpTransport final : public Transport {
  public:
   TcpTransport(const Membership& membership, std::vector<int> streams, std::vector<UniqueFd> fds, Poller poller);
   ~TcpTransport() override;
+  // Adds all streams to the poller. Call once, before any other function.
   Status watch_all();
 
   std::string_view name() const override { return "tcp"; }
@@ -41,9 +42,10 @@ class TcpTransport final : public Transport {
   void finish_sleep() override {}
 
  private:
+  // Streams are numbered by peer, then by place; see Assembly::connect() for the places of a peer.
   using Outcome = TcpStream::Outcome;
 
-  // Of the i-th stream of a lane.
+  // The index in streams_ of the i-th stream of a channel.
   std::size_t index_of(Channel channel, int i) const {
     return static_cast<std::size_t>(channel.peer) * places_ +
            static_cast<std::size_t>(i * kChannelCount + channel.index);
@@ -53,42 +55,47 @@ class TcpTransport final : public Transport {
     return {peer_of(index), static_cast<int>(index % places_) % kChannelCount};
   }
   int streams_of(Channel channel) const { return stream_counts_[static_cast<std::size_t>(channel.peer)]; }
-  // Lines: one a direction of each lane; a ticket's stream is the number of its line.
+  // There is one line for each direction of a channel. A ticket's stream is the index of its line.
   static uint32_t line_of(Channel channel, bool incoming) {
     return static_cast<uint32_t>(2 * (channel.peer * kChannelCount + channel.index) + (incoming ? 1 : 0));
   }
+  // A failed stream is closed; its failure stays in failures_.
   bool failed(std::size_t index) const { return !failures_[index].ok(); }
 
   void mark_busy(std::size_t index) { busy_[index / 64] |= uint64_t{1} << (index % 64); }
   void mark_idle(std::size_t index) { busy_[index / 64] &= ~(uint64_t{1} << (index % 64)); }
 
+  // Whether all streams of the channel that the parts need accept another slice.
   bool may_send(Channel channel, int parts);
   bool may_receive(Channel channel, int parts) const;
+  // Moves the lines of a channel on after bytes of one of its streams have moved.
   void advance(Channel channel);
   bool goes_on(Channel channel) const;
-  bool attend(std::size_t index);
-  bool settle(std::size_t index, Outcome outcome);
-  bool look_for_hang_ups();
-  void hear_hang_up(std::size_t index);
+  bool advance_stream(std::size_t index);
+  bool handle_outcome(std::size_t index, Outcome outcome);
+  bool poll_hang_ups();
+  void handle_hang_up(std::size_t index);
   void ignore_data(std::size_t index);
   bool watch(std::size_t index);
+  // Ends all streams with a peer.
   void fail(int peer, const Status& why);
+  // Ends one stream; the first failure stays.
   void end_stream(std::size_t index, const Status& why);
-  Status story_of(std::size_t index, Outcome outcome) const;
+  Status failure_of(std::size_t index, Outcome outcome) const;
   Status lost(int peer, std::string_view what) const;
 
-  const Membership membership_;           // a copy, for the names
-  const std::vector<int> stream_counts_;  // of a lane, by peer
-  const std::size_t places_;              // of each peer in the following: kChannelCount times the largest of them
+  const Membership membership_;           // a copy, for names in errors
+  const std::vector<int> stream_counts_;  // streams per channel, by peer
+  const std::size_t places_;              // entries per peer in the vectors below: kChannelCount * largest stream count
   std::vector<TcpStream> streams_;
   std::vector<Status> failures_;  // by stream
-  std::vector<uint64_t> busy_;    // a bit a stream that has something outstanding
+  std::vector<uint64_t> busy_;    // one bit per stream: it has outstanding slices
   std::vector<Line> lines_;
   Poller poller_;
-  bool troubled_ = false;
-  bool news_ = false;  // a failure that progress() has not told yet
-  bool slept_ = false;
-  uint32_t calls_ = 0;
+  bool has_failures_ = false;
+  bool unreported_failure_ = false;  // a failure that progress() has not returned true for yet
+  bool slept_ = false;               // prepare_to_sleep() was called since the last progress()
+  uint32_t calls_ = 0;               // of progress()
 };
 
 TcpTransport::TcpTransport(const Membership& membership, std::vector<int> streams, std::vector<UniqueFd> fds,
@@ -114,7 +121,7 @@ Status TcpTransport::watch_all() {
   for (std::size_t index = 0; index < streams_.size(); ++index) {
     TcpStream& stream = streams_[index];
     if (stream.fd() < 0) continue;
-    // It reads nothing while it computes, for however long.
+    // A peer that computes does not read, possibly for a long time; that must not end the connection.
     let_peer_pause(stream.fd());
     if (!stays_on_host(stream.fd())) use_usual_congestion_control(stream.fd());
     FDL_RETURN_IF_ERROR(poller_.add(stream.fd(), index, false, false));
@@ -134,21 +141,22 @@ std::optional<Ticket> TcpTransport::send(Channel channel, uint32_t tag, ConstByt
     TcpStream& stream = streams_[index];
     const bool first = !stream.sending();
     stream.post_send(tag, bytes.size(), part_at(bytes, parts, i));
-    // Most slices fit into the socket's buffer, and then they are done before anyone asks.
-    if (first && settle(index, stream.push()) && failed(index)) return std::nullopt;
+    // Most slices fit into the socket's buffer, and are then done before the caller checks.
+    if (first && handle_outcome(index, stream.push()) && failed(index)) return std::nullopt;
     if (stream.sending()) mark_busy(index);
   }
   return Ticket{line, position};
 }
 
 bool TcpTransport::may_send(Channel channel, int parts) {
-  if (!lines_[line_of(channel, false)].has_room()) return false;
+  if (!lines_[line_of(channel, false)].has_space()) return false;
   for (int i = 0; i < parts; ++i) {
     const std::size_t index = index_of(channel, i);
     if (failed(index)) return false;
     FDL_CHECK(streams_[index].fd() >= 0);
+    // The peer's goodbye was seen while nothing was wanted of it; this send is what makes it lost.
     if (streams_[index].peer_left) {
-      end_stream(index, story_of(index, Outcome::left));
+      end_stream(index, failure_of(index, Outcome::left));
       return false;
     }
   }
@@ -168,7 +176,7 @@ std::optional<Ticket> TcpTransport::recv(Channel channel, uint32_t tag, Bytes by
 }
 
 bool TcpTransport::may_receive(Channel channel, int parts) const {
-  if (!lines_[line_of(channel, true)].has_room()) return false;
+  if (!lines_[line_of(channel, true)].has_space()) return false;
   for (int i = 0; i < parts; ++i) {
     if (failed(index_of(channel, i))) return false;
     FDL_CHECK(streams_[index_of(channel, i)].fd() >= 0);
@@ -183,7 +191,7 @@ void TcpTransport::advance(Channel channel) {
   lines_[line_of(channel, true)].advance([&](int i) { return streams_[index_of(channel, i)].received(); });
 }
 
-// Whether what was begun on the lane before one of its streams ended may still come on the others.
+// Whether slices begun on the channel before one of its streams ended may still finish on the others.
 bool TcpTransport::goes_on(Channel channel) const {
   const auto ended = [&](int i) { return failed(index_of(channel, i)); };
   const auto sent = [&](int i) { return streams_[index_of(channel, i)].sent(); };
@@ -194,65 +202,68 @@ bool TcpTransport::goes_on(Channel channel) const {
 
 bool TcpTransport::progress() {
   bool moved = false;
+  // Only streams with outstanding slices are polled.
   for (std::size_t word = 0; word < busy_.size(); ++word) {
     for (uint64_t bits = busy_[word]; bits != 0; bits &= bits - 1) {
-      moved |= attend(64 * word + static_cast<std::size_t>(std::countr_zero(bits)));
+      moved |= advance_stream(64 * word + static_cast<std::size_t>(std::countr_zero(bits)));
     }
   }
-  // What moved is what woke us; if there was more, it wakes us again.
+  // If bytes moved, they explain the wake-up. If there was another reason, it wakes this rank again.
   const bool woken_by_others = std::exchange(slept_, false) && !moved;
-  if (woken_by_others || ++calls_ % kCallsBetweenLooks == 0) moved |= look_for_hang_ups();
-  moved |= std::exchange(news_, false);
+  if (woken_by_others || ++calls_ % kCallsBetweenLooks == 0) moved |= poll_hang_ups();
+  moved |= std::exchange(unreported_failure_, false);
   return moved;
 }
 
-// Both directions of one stream, once.
-bool TcpTransport::attend(std::size_t index) {
-  if (failed(index)) return false;  // since this pass began
+// Makes progress in both directions of one stream, once. True if anything changed.
+bool TcpTransport::advance_stream(std::size_t index) {
+  if (failed(index)) return false;  // another stream of this pass has failed the peer
   TcpStream& stream = streams_[index];
   bool moved = false;
-  if (stream.sending()) moved |= settle(index, stream.push());
-  if (stream.receiving() && !failed(index)) moved |= settle(index, stream.pull());
+  if (stream.sending()) moved |= handle_outcome(index, stream.push());
+  if (stream.receiving() && !failed(index)) moved |= handle_outcome(index, stream.pull());
   if (!stream.sending() && !stream.receiving()) mark_idle(index);
   return moved;
 }
 
-bool TcpTransport::settle(std::size_t index, Outcome outcome) {
+bool TcpTransport::handle_outcome(std::size_t index, Outcome outcome) {
   if (outcome == Outcome::nothing) return false;
   advance(channel_of(index));
-  // A goodbye where more was wanted ends this stream; what the peer sent on the others before it left is still good.
-  if (outcome == Outcome::left) end_stream(index, story_of(index, outcome));
-  if (outcome != Outcome::moved && outcome != Outcome::left) fail(peer_of(index), story_of(index, outcome));
+  // A goodbye instead of an expected slice ends this stream only: data that the peer sent on its other streams is still
+  // valid.
+  if (outcome == Outcome::left) end_stream(index, failure_of(index, outcome));
+  if (outcome != Outcome::moved && outcome != Outcome::left) fail(peer_of(index), failure_of(index, outcome));
   return true;
 }
 
-// Streams with a posted receive meet the end of their connection when they read; the others are looked at here.
-bool TcpTransport::look_for_hang_ups() {
+// Streams with a posted receive find the end of their connection when they read; this checks the others.
+bool TcpTransport::poll_hang_ups() {
   std::array<Poller::Ready, 64> ready;
   const std::size_t count = poller_.wait(ready, Deadline::at_ns(0));
   for (std::size_t i = 0; i < count; ++i) {
     const auto index = static_cast<std::size_t>(ready[i].token);
     if (failed(index) || streams_[index].receiving()) continue;
     if (ready[i].hung_up) {
-      hear_hang_up(index);
+      handle_hang_up(index);
     } else if (ready[i].readable) {
       ignore_data(index);
     }
   }
-  return news_;
+  return unreported_failure_;
 }
 
-void TcpTransport::hear_hang_up(std::size_t index) {
+void TcpTransport::handle_hang_up(std::size_t index) {
   TcpStream& stream = streams_[index];
   const Outcome outcome = stream.look();
   if (outcome == Outcome::closed || outcome == Outcome::broken) {
-    fail(peer_of(index), story_of(index, outcome));
+    fail(peer_of(index), failure_of(index, outcome));
     return;
   }
-  // What it sent before it left stays readable, and nothing more can come: whoever posts a receive finds it at once.
+  // Data that the peer sent before it left stays readable, and no more can come: a later receive finds the end at once.
   stream.peer_left = outcome == Outcome::left;
   if (stream.hung_up && !stream.sending()) {
-    // Told already and told again: the connection is closed both ways, and epoll cannot be asked to keep silent.
+    // A second report means that the connection is closed in both directions. epoll then always reports a hang-up, so
+    // the stream is removed from it.
     poller_.remove(stream.fd());
     stream.in_poller = false;
   }
@@ -260,17 +271,18 @@ void TcpTransport::hear_hang_up(std::size_t index) {
   watch(index);
 }
 
-// The next receive is usually posted before its data comes, so reading stays watched between two; this is one where the
-// data was faster and woke a rank that wants other things.
+// Reading stays watched between two receives, because the next one is usually posted before its data arrives. Here the
+// data came first and woke a rank that has no use for it yet, so the watch for reading ends.
 void TcpTransport::ignore_data(std::size_t index) {
   streams_[index].watches_early = false;
   watch(index);
 }
 
-// Brings the poller up to date; false if the stream has something to do that the poller would not wake for.
+// Brings the poller up to date. False if the stream has work that the poller would not report.
 bool TcpTransport::watch(std::size_t index) {
   TcpStream& stream = streams_[index];
   if (!stream.in_poller) return !stream.sending() && !stream.receiving();
+  // See ignore_data().
   stream.watches_early |= stream.receiving();
   const TcpStream::Watch wanted{stream.watches_early, stream.sending(), !stream.hung_up};
   if (stream.watch == wanted) return true;
@@ -282,7 +294,8 @@ bool TcpTransport::watch(std::size_t index) {
 
 bool TcpTransport::prepare_to_sleep() {
   slept_ = true;
-  bool nothing_to_do = !news_;
+  // A failure that progress() has not reported must keep the caller awake.
+  bool nothing_to_do = !unreported_failure_;
   for (std::size_t index = 0; index < streams_.size(); ++index) {
     if (streams_[index].fd() >= 0 && !watch(index)) nothing_to_do = false;
   }
@@ -303,13 +316,14 @@ Status TcpTransport::peer_status(int peer) const {
 }
 
 Status TcpTransport::status() const {
-  if (!troubled_) return {};
+  if (!has_failures_) return {};
   for (const Status& failure : failures_) FDL_RETURN_IF_ERROR(failure);
   return {};
 }
 
 double TcpTransport::round_trip_s(int peer) const {
   const int fd = streams_[index_of({peer, 0}, 0)].fd();
+  // Connections within a host have no round trip worth measuring.
   return fd < 0 || stays_on_host(fd) ? 0 : shortest_round_trip_s(fd);
 }
 
@@ -323,19 +337,19 @@ void TcpTransport::fail(int peer, const Status& why) {
 void TcpTransport::end_stream(std::size_t index, const Status& why) {
   if (failed(index)) return;
   failures_[index] = why;
-  troubled_ = news_ = true;
+  has_failures_ = unreported_failure_ = true;
   poller_.remove(streams_[index].fd());
   streams_[index].close();
   mark_idle(index);
 }
 
 Status TcpTransport::lost(int peer, std::string_view what) const {
-  const Member& who = membership_.members[static_cast<std::size_t>(peer)];
-  return Status::blame(who.world_rank, who.host_name, Code::peer_lost,
+  const Member& member = membership_.members[static_cast<std::size_t>(peer)];
+  return Status::blame(member.world_rank, member.host_name, Code::peer_lost,
                        fmt::format("tcp: {} {}", membership_.name_of(peer), what));
 }
 
-Status TcpTransport::story_of(std::size_t index, Outcome outcome) const {
+Status TcpTransport::failure_of(std::size_t index, Outcome outcome) const {
   const TcpStream& stream = streams_[index];
   const int peer = peer_of(index);
   switch (outcome) {
@@ -346,13 +360,13 @@ Status TcpTransport::story_of(std::size_t index, Outcome outcome) const {
     case Outcome::broken:
       return lost(peer, fmt::format("does not answer any more: {}", std::strerror(stream.error_number())));
     case Outcome::garbage:
-      return lost(peer, "sent what is no slice: something between changes the bytes");
+      return lost(peer, "sent bytes that are no slice: something between the hosts changes the data");
     default:
       break;
   }
-  const Member& who = membership_.members[static_cast<std::size_t>(peer)];
+  const Member& sender = membership_.members[static_cast<std::size_t>(peer)];
   return Status::blame(
-      who.world_rank, who.host_name, Code::mismatch,
+      sender.world_rank, sender.host_name, Code::mismatch,
       fmt::format("tcp: {} sent {} bytes (tag {:08x}) where {} expected {} bytes (tag {:08x}): the ranks called "
                   "different operations or counts",
                   membership_.name_of(peer), stream.arrived().bytes, stream.arrived().tag,

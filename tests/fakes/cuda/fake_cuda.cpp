@@ -1,4 +1,5 @@
-// Stand-in for libcuda: the driver's functions that cuda/ uses and a few more, on host memory and threads.
+// This file implements the functions of the fake libcuda: those of the driver that cuda/ uses, and a few more, on host
+// memory and threads.
 #include "tests/fakes/cuda/fake_cuda.h"
 
 #include <sys/mman.h>
@@ -16,7 +17,7 @@
 #include "tests/fakes/cuda/fake_cuda_machine.h"
 
 using namespace fdl::cuda;
-using namespace standin;
+using namespace fake;
 
 #define EXPORT extern "C" FAKE_EXPORT
 
@@ -29,13 +30,13 @@ FDL_CUDA_FUNCTIONS(ROW)
 
 namespace {
 
-thread_local std::vector<standin::Device*> current_contexts;
+thread_local std::vector<fake::Device*> current_contexts;
 thread_local int capture_mode = kCaptureModeGlobal;
 
-standin::Device* current_device() { return current_contexts.empty() ? nullptr : current_contexts.back(); }
-Context context_of(standin::Device* device) { return reinterpret_cast<Context>(device); }
+fake::Device* current_device() { return current_contexts.empty() ? nullptr : current_contexts.back(); }
+Context context_of(fake::Device* device) { return reinterpret_cast<Context>(device); }
 
-// Every function begins with this: the lock, and what was planned for the call.
+// Every function begins with a Call, which takes the lock and returns a planned failure.
 struct Call {
   explicit Call(const char* function) : lock(machine.mutex), refused(machine.enter(function)) {
     if (refused == 0 && !machine.initialized) refused = kNotInitialized;
@@ -45,7 +46,7 @@ struct Call {
   std::unique_lock<std::mutex> lock;
   Outcome refused;
 
-  // What is not allowed while anybody records a graph, unless the thread says that it knows.
+  // Checks a call that is forbidden while any stream is captured, unless the thread has relaxed its capture mode.
   Outcome unsafe() {
     if (machine.captures.empty() || capture_mode == kCaptureModeRelaxed) return kSuccess;
     for (const auto& capture : machine.captures) capture->invalid = true;
@@ -55,7 +56,7 @@ struct Call {
     if (current_device() == nullptr) return kInvalidContext;
     return current_device()->fallen;
   }
-  Outcome find(void* handle, std::shared_ptr<standin::Stream>* stream) const {
+  Outcome find(void* handle, std::shared_ptr<fake::Stream>* stream) const {
     if (reinterpret_cast<std::uintptr_t>(handle) <= 2) {
       if (current_device() == nullptr) return kInvalidContext;
       *stream = current_device()->default_stream;
@@ -66,7 +67,7 @@ struct Call {
     }
     return (*stream)->device->fallen;
   }
-  Outcome find(void* handle, standin::Event** event) const {
+  Outcome find(void* handle, fake::Event** event) const {
     const auto found = machine.events.find(handle);
     if (found == machine.events.end()) return kInvalidHandle;
     *event = found->second.get();
@@ -83,7 +84,7 @@ struct Call {
   Call call(__func__); \
   TRY(call.refused)
 
-// Runs work on memory, on a stream's thread.
+// Runs work that touches device memory, on a stream's thread.
 template <class Work>
 Outcome with_memory(Work work) {
   Machine& machine = Machine::get();
@@ -101,7 +102,7 @@ bool accessible(const void* memory, std::size_t bytes) {
 
 void* address(Pointer pointer) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(pointer)); }
 
-// A copy is checked when it runs: memory that was freed meanwhile is an illegal address.
+// A copy is checked when it runs, so memory that was freed in between is an illegal address.
 std::function<Outcome()> copying(void* target, const void* source, std::size_t bytes) {
   return [=] {
     if (!accessible(target, bytes) || !accessible(source, bytes)) return kIllegalAddress;
@@ -176,7 +177,7 @@ Outcome error_text(Outcome code, const char* ErrorText::*which, const char** tex
   return kInvalidValue;
 }
 
-Outcome device_numbered(Call& call, int index, standin::Device** device) {
+Outcome device_numbered(Call& call, int index, fake::Device** device) {
   if (index < 0 || static_cast<std::size_t>(index) >= call.machine.devices.size()) return kInvalidDevice;
   *device = call.machine.devices[static_cast<std::size_t>(index)].get();
   return kSuccess;
@@ -195,7 +196,7 @@ EXPORT Outcome cuDeviceGetCount(int* count) {
 
 EXPORT Outcome cuDeviceGet(DeviceNumber* number, int index) {
   ENTER(call);
-  standin::Device* device = nullptr;
+  fake::Device* device = nullptr;
   TRY(device_numbered(call, index, &device));
   *number = index;
   return kSuccess;
@@ -203,15 +204,15 @@ EXPORT Outcome cuDeviceGet(DeviceNumber* number, int index) {
 
 EXPORT Outcome cuDeviceGetName(char* name, int bytes, DeviceNumber number) {
   ENTER(call);
-  standin::Device* device = nullptr;
+  fake::Device* device = nullptr;
   TRY(device_numbered(call, number, &device));
-  std::snprintf(name, static_cast<std::size_t>(bytes), "Stand-in %d", number);
+  std::snprintf(name, static_cast<std::size_t>(bytes), "Fake GPU %d", number);
   return device->fallen;
 }
 
 EXPORT Outcome cuDeviceGetUuid_v2(Uuid* uuid, DeviceNumber number) {
   ENTER(call);
-  standin::Device* device = nullptr;
+  fake::Device* device = nullptr;
   TRY(device_numbered(call, number, &device));
   const char* named = std::getenv("FAKE_CUDA_MACHINE");
   std::string machine = named == nullptr ? "" : named;
@@ -229,7 +230,7 @@ EXPORT Outcome cuDeviceGetUuid_v2(Uuid* uuid, DeviceNumber number) {
 
 EXPORT Outcome cuDeviceGetAttribute(int* value, int attribute, DeviceNumber number) {
   ENTER(call);
-  standin::Device* device = nullptr;
+  fake::Device* device = nullptr;
   TRY(device_numbered(call, number, &device));
   *value = attribute == kAttributeComputeMajor ? 9 : 0;
   return kSuccess;
@@ -241,11 +242,11 @@ EXPORT Outcome cuDeviceCanAccessPeer(int* can, DeviceNumber number, DeviceNumber
   return kSuccess;
 }
 
-// ---- Contexts: each device has its primary one
+// ---- Contexts: each device has its primary context only
 
 EXPORT Outcome cuDevicePrimaryCtxRetain(Context* context, DeviceNumber number) {
   ENTER(call);
-  standin::Device* device = nullptr;
+  fake::Device* device = nullptr;
   TRY(device_numbered(call, number, &device));
   ++device->retained;
   *context = context_of(device);
@@ -254,7 +255,7 @@ EXPORT Outcome cuDevicePrimaryCtxRetain(Context* context, DeviceNumber number) {
 
 EXPORT Outcome cuDevicePrimaryCtxRelease_v2(DeviceNumber number) {
   ENTER(call);
-  standin::Device* device = nullptr;
+  fake::Device* device = nullptr;
   TRY(device_numbered(call, number, &device));
   if (device->retained == 0) return kInvalidContext;
   --device->retained;
@@ -264,7 +265,7 @@ EXPORT Outcome cuDevicePrimaryCtxRelease_v2(DeviceNumber number) {
 EXPORT Outcome cuCtxPushCurrent_v2(Context context) {
   ENTER(call);
   if (context == nullptr) return kInvalidContext;
-  current_contexts.push_back(reinterpret_cast<standin::Device*>(context));
+  current_contexts.push_back(reinterpret_cast<fake::Device*>(context));
   return kSuccess;
 }
 
@@ -279,7 +280,7 @@ EXPORT Outcome cuCtxPopCurrent_v2(Context* context) {
 EXPORT Outcome cuCtxSetCurrent(Context context) {
   ENTER(call);
   if (!current_contexts.empty()) current_contexts.pop_back();
-  if (context != nullptr) current_contexts.push_back(reinterpret_cast<standin::Device*>(context));
+  if (context != nullptr) current_contexts.push_back(reinterpret_cast<fake::Device*>(context));
   return kSuccess;
 }
 
@@ -299,7 +300,7 @@ EXPORT Outcome cuCtxGetDevice(DeviceNumber* number) {
 EXPORT Outcome cuCtxEnablePeerAccess(Context peer, unsigned) {
   ENTER(call);
   TRY(call.context());
-  const auto* device = reinterpret_cast<standin::Device*>(peer);
+  const auto* device = reinterpret_cast<fake::Device*>(peer);
   return current_device()->peers.insert(device->index).second ? kSuccess : kPeerAccessAlreadyEnabled;
 }
 
@@ -370,7 +371,7 @@ EXPORT Outcome cuMemFreeHost(void* memory) {
 
 EXPORT Outcome cuPointerGetAttribute(void* value, int attribute, Pointer pointer) {
   ENTER(call);
-  const standin::Device* device = call.machine.owner_of(address(pointer));
+  const fake::Device* device = call.machine.owner_of(address(pointer));
   if (device != nullptr && !call.machine.within_allocation(address(pointer), 1)) return kInvalidValue;
   bool is_pinned = false;
   for (const auto& [start, bytes] : call.machine.pinned) {
@@ -392,7 +393,7 @@ EXPORT Outcome cuPointerGetAttribute(void* value, int attribute, Pointer pointer
 EXPORT Outcome cuStreamCreateWithPriority(void** handle, unsigned flags, int) {
   ENTER(call);
   TRY(call.context());
-  auto stream = std::make_shared<standin::Stream>();
+  auto stream = std::make_shared<fake::Stream>();
   stream->device = current_device();
   stream->blocking = (flags & kStreamNonBlocking) == 0;
   *handle = stream.get();
@@ -413,14 +414,14 @@ EXPORT Outcome cuStreamDestroy_v2(void* handle) {
   ENTER(call);
   const auto found = call.machine.streams.find(handle);
   if (found == call.machine.streams.end()) return kInvalidHandle;
-  const standin::Device* const device = found->second->device;
-  call.machine.end(handle);  // what is queued still runs; the thread then ends
+  const fake::Device* const device = found->second->device;
+  call.machine.end(handle);  // queued work still runs; then the thread ends
   return device->fallen;
 }
 
 EXPORT Outcome cuStreamIsCapturing(void* handle, int* status) {
   ENTER(call);
-  std::shared_ptr<standin::Stream> stream;
+  std::shared_ptr<fake::Stream> stream;
   TRY(call.find(handle, &stream));
   *status = kCaptureNone;
   if (stream->capture != nullptr) *status = stream->capture->invalid ? kCaptureInvalid : kCaptureActive;
@@ -429,7 +430,7 @@ EXPORT Outcome cuStreamIsCapturing(void* handle, int* status) {
 
 EXPORT Outcome cuStreamSynchronize(void* handle) {
   ENTER(call);
-  std::shared_ptr<standin::Stream> stream;
+  std::shared_ptr<fake::Stream> stream;
   TRY(call.find(handle, &stream));
   if (stream->capture != nullptr) return kCaptureUnsupported;
   TRY(call.unsafe());
@@ -440,7 +441,7 @@ EXPORT Outcome cuStreamSynchronize(void* handle) {
 
 EXPORT Outcome cuStreamQuery(void* handle) {
   ENTER(call);
-  std::shared_ptr<standin::Stream> stream;
+  std::shared_ptr<fake::Stream> stream;
   TRY(call.find(handle, &stream));
   if (stream->capture != nullptr) return kCaptureUnsupported;
   return stream->tail == nullptr || stream->tail->set ? kSuccess : kNotReady;
@@ -451,7 +452,7 @@ EXPORT Outcome cuStreamQuery(void* handle) {
 EXPORT Outcome cuEventCreate(void** handle, unsigned) {
   ENTER(call);
   TRY(call.context());
-  auto event = std::make_unique<standin::Event>();
+  auto event = std::make_unique<fake::Event>();
   event->device = current_device();
   *handle = event.get();
   call.machine.events[*handle] = std::move(event);
@@ -465,8 +466,8 @@ EXPORT Outcome cuEventDestroy_v2(void* handle) {
 
 EXPORT Outcome cuEventRecord(void* event_handle, void* stream_handle) {
   ENTER(call);
-  std::shared_ptr<standin::Stream> stream;
-  standin::Event* event = nullptr;
+  std::shared_ptr<fake::Stream> stream;
+  fake::Event* event = nullptr;
   TRY(call.find(stream_handle, &stream));
   TRY(call.find(event_handle, &event));
   event->capture = stream->capture;
@@ -479,7 +480,7 @@ EXPORT Outcome cuEventRecord(void* event_handle, void* stream_handle) {
 
 EXPORT Outcome cuEventQuery(void* handle) {
   ENTER(call);
-  standin::Event* event = nullptr;
+  fake::Event* event = nullptr;
   TRY(call.find(handle, &event));
   if (event->capture != nullptr) return kCapturedEvent;
   TRY(call.unsafe());
@@ -488,24 +489,24 @@ EXPORT Outcome cuEventQuery(void* handle) {
 
 EXPORT Outcome cuEventSynchronize(void* handle) {
   ENTER(call);
-  standin::Event* event = nullptr;
+  fake::Event* event = nullptr;
   TRY(call.find(handle, &event));
   TRY(call.unsafe());
   const std::shared_ptr<Flag> flag = event->recorded;
-  standin::Device* const device = event->device;
+  fake::Device* const device = event->device;
   call.machine.changed.wait(call.lock, [&] { return flag == nullptr || flag->set || device->fallen != 0; });
   return device->fallen;
 }
 
 EXPORT Outcome cuStreamWaitEvent(void* stream_handle, void* event_handle, unsigned) {
   ENTER(call);
-  std::shared_ptr<standin::Stream> stream;
-  standin::Event* event = nullptr;
+  std::shared_ptr<fake::Stream> stream;
+  fake::Event* event = nullptr;
   TRY(call.find(stream_handle, &stream));
   TRY(call.find(event_handle, &event));
   if (event->capture != nullptr && stream->capture == nullptr) {
     if (!call.machine.captures.contains(event->capture)) return kSuccess;
-    stream->capture = event->capture;  // the stream joins the graph; calls are kept in an order that holds
+    stream->capture = event->capture;  // the stream joins the capture; the order of calls is a valid order
     return kSuccess;
   }
   if (stream->capture != nullptr || event->recorded == nullptr) return kSuccess;
@@ -516,7 +517,7 @@ EXPORT Outcome cuStreamWaitEvent(void* stream_handle, void* event_handle, unsign
 
 EXPORT Outcome cuLaunchHostFunc(void* handle, HostFunction function, void* argument) {
   ENTER(call);
-  std::shared_ptr<standin::Stream> stream;
+  std::shared_ptr<fake::Stream> stream;
   TRY(call.find(handle, &stream));
   return call.machine.queue(stream, [=] {
     in_host_function = true;
@@ -528,14 +529,14 @@ EXPORT Outcome cuLaunchHostFunc(void* handle, HostFunction function, void* argum
 
 EXPORT Outcome cuMemcpyAsync(Pointer target, Pointer source, std::size_t bytes, void* handle) {
   ENTER(call);
-  std::shared_ptr<standin::Stream> stream;
+  std::shared_ptr<fake::Stream> stream;
   TRY(call.find(handle, &stream));
   return call.machine.queue(stream, copying(address(target), address(source), bytes));
 }
 
 EXPORT Outcome cuMemsetD8Async(Pointer target, unsigned char value, std::size_t bytes, void* handle) {
   ENTER(call);
-  std::shared_ptr<standin::Stream> stream;
+  std::shared_ptr<fake::Stream> stream;
   TRY(call.find(handle, &stream));
   return call.machine.queue(stream, [=] {
     if (!accessible(address(target), bytes)) return kIllegalAddress;
@@ -546,7 +547,7 @@ EXPORT Outcome cuMemsetD8Async(Pointer target, unsigned char value, std::size_t 
   });
 }
 
-// ---- Modules: what is in the image does not matter, the kernels are built in
+// ---- Modules: images are ignored, because the kernels are built in
 
 EXPORT Outcome cuModuleLoadData(Module* module, const void* image) {
   ENTER(call);
@@ -576,7 +577,7 @@ EXPORT Outcome cuModuleGetFunction(Function* function, Module, const char* name)
 EXPORT Outcome cuLaunchKernel(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                               unsigned block_y, unsigned block_z, unsigned, void* handle, void** parameters, void**) {
   ENTER(call);
-  std::shared_ptr<standin::Stream> stream;
+  std::shared_ptr<fake::Stream> stream;
   TRY(call.find(handle, &stream));
   if (grid_x == 0 || grid_y * grid_z != 1 || block_x == 0 || block_x > 1024 || block_y * block_z != 1)
     return kInvalidValue;
@@ -593,7 +594,7 @@ EXPORT Outcome cuLaunchKernel(Function function, unsigned grid_x, unsigned grid_
   });
 }
 
-// ---- What tests ask for
+// ---- Functions for tests
 
 namespace {
 
@@ -612,7 +613,7 @@ EXPORT void fake_cuda_read(const void* device, void* host, size_t bytes) { copy_
 EXPORT void* fake_cuda_new(int device, size_t bytes) {
   if (cuInit(0) != kSuccess) return nullptr;
   Call call("fake_cuda_new");
-  standin::Device* owner = nullptr;
+  fake::Device* owner = nullptr;
   void* memory = nullptr;
   if (device_numbered(call, device, &owner) != kSuccess) return nullptr;
   return call.machine.allocate(*owner, bytes, &memory) == kSuccess ? memory : nullptr;
@@ -667,7 +668,7 @@ EXPORT void fake_cuda_refuse_module(int code) {
 
 EXPORT void fake_cuda_fall_off(int device, int code) {
   Call call("fake_cuda_fall_off");
-  standin::Device* owner = nullptr;
+  fake::Device* owner = nullptr;
   if (device_numbered(call, device, &owner) == kSuccess) call.machine.fall(*owner, code);
 }
 
@@ -689,7 +690,7 @@ EXPORT size_t fake_cuda_calls(const char* function) {
 
 EXPORT int fake_cuda_queue(void* handle, void (*function)(void*), void* argument) {
   ENTER(call);
-  std::shared_ptr<standin::Stream> stream;
+  std::shared_ptr<fake::Stream> stream;
   TRY(call.find(handle, &stream));
   return call.machine.queue(stream, [=] {
     function(argument);
@@ -707,7 +708,7 @@ EXPORT int fake_cuda_fallen(void) {
 
 EXPORT int fake_cuda_begin_capture(void* handle) {
   ENTER(call);
-  std::shared_ptr<standin::Stream> stream;
+  std::shared_ptr<fake::Stream> stream;
   TRY(call.find(handle, &stream));
   if (stream == stream->device->default_stream || stream->capture != nullptr) return kCaptureUnsupported;
   stream->capture = std::make_shared<Capture>();
@@ -717,7 +718,7 @@ EXPORT int fake_cuda_begin_capture(void* handle) {
 
 EXPORT int fake_cuda_end_capture(void* handle) {
   Call call("fake_cuda_end_capture");
-  std::shared_ptr<standin::Stream> stream;
+  std::shared_ptr<fake::Stream> stream;
   if (call.find(handle, &stream) != kSuccess || stream->capture == nullptr) return -1;
   const std::shared_ptr<Capture> capture = stream->capture;
   call.machine.captures.erase(capture);
@@ -730,7 +731,7 @@ EXPORT int fake_cuda_end_capture(void* handle) {
 
 EXPORT int fake_cuda_launch_captured(void* handle) {
   ENTER(call);
-  std::shared_ptr<standin::Stream> stream;
+  std::shared_ptr<fake::Stream> stream;
   TRY(call.find(handle, &stream));
   if (call.machine.last_capture == nullptr || call.machine.last_capture->invalid) return kInvalidHandle;
   for (const auto& operation : call.machine.last_capture->operations) TRY(call.machine.queue(stream, operation));

@@ -1,4 +1,4 @@
-// Machine: one thread a stream; memory of devices lies in one closed range each.
+// Machine runs one thread per stream. The memory of each device is one address range that is closed to the CPU.
 #include "tests/fakes/cuda/fake_cuda_machine.h"
 
 #include <sys/mman.h>
@@ -11,7 +11,7 @@
 #include <thread>
 #include <utility>
 
-namespace standin {
+namespace fake {
 namespace {
 
 using namespace fdl::cuda;
@@ -99,7 +99,7 @@ void Machine::close_memory() {
 
 Outcome Machine::allocate(Device& device, std::size_t bytes, void** memory) {
   if (bytes == 0) return kInvalidValue;
-  // A page between allocations stays unused, so that no copy runs from one into the next.
+  // A page between allocations stays unused, so that no copy runs past the end of one into the next.
   const std::size_t pages = (bytes + kPage - 1) / kPage * kPage;
   if (device.used + bytes > memory_bytes || device.top + pages + kPage > kRange) return kOutOfMemory;
   const std::lock_guard gate(gate_);
@@ -134,7 +134,7 @@ Device* Machine::owner_of(const void* memory) {
 
 bool Machine::within_allocation(const void* memory, std::size_t bytes) {
   Device* const device = owner_of(memory);
-  if (device == nullptr) return true;  // the host's own
+  if (device == nullptr) return true;  // host memory
   auto* address = static_cast<std::byte*>(const_cast<void*>(memory));
   auto next = device->live.upper_bound(address);
   if (next == device->live.begin()) return false;
@@ -241,4 +241,4 @@ void Machine::wait_idle(std::unique_lock<std::mutex>& lock, Device& device) {
   });
 }
 
-}  // namespace standin
+}  // namespace fake

@@ -1,4 +1,4 @@
-// Machine: the devices, streams and memory behind the stand-in for libcuda.
+// Machine holds the devices, streams and memory of the fake libcuda.
 #pragma once
 
 #include <condition_variable>
@@ -15,7 +15,7 @@
 
 #include "cuda/driver_api.h"
 
-namespace standin {
+namespace fake {
 
 using fdl::cuda::Outcome;
 
@@ -39,7 +39,7 @@ struct Device;
 
 struct Stream {
   Device* device = nullptr;
-  bool blocking = true;  // waits for the default stream, and the default stream for it
+  bool blocking = true;  // waits for the default stream, which in turn waits for it
   bool started = false;
   bool running = false;
   bool closing = false;
@@ -59,7 +59,7 @@ struct Device {
   int retained = 0;
   Outcome fallen = 0;
   std::size_t used = 0;
-  std::byte* base = nullptr;  // all memory that there will ever be: addresses are not used twice
+  std::byte* base = nullptr;  // the whole address range: addresses are never reused
   std::size_t top = 0;
   std::map<std::byte*, std::size_t> live{};
   std::shared_ptr<Stream> default_stream{};
@@ -75,9 +75,9 @@ std::span<const Kernel> kernels();
 
 class Machine {
  public:
-  static Machine& get();  // never destroyed: threads of streams outlive main
+  static Machine& get();  // intentionally leaked: threads of streams outlive main
 
-  std::mutex mutex;  // of everything here but the gate
+  std::mutex mutex;  // guards everything here except open_
   std::condition_variable changed;
   bool initialized = false;
   bool held = false;
@@ -87,23 +87,23 @@ class Machine {
   Outcome refused_module = 0;
   std::vector<std::unique_ptr<Device>> devices;
   std::map<void*, std::shared_ptr<Stream>> streams;
-  std::set<std::shared_ptr<Stream>> ending;  // destroyed, with work that still runs
+  std::set<std::shared_ptr<Stream>> ending;  // destroyed streams with work that still runs
   std::map<void*, std::unique_ptr<Event>> events;
   std::map<std::byte*, std::size_t> pinned;
   std::size_t pinned_bytes = 0;
-  std::set<std::shared_ptr<Capture>> captures;  // that are going on
+  std::set<std::shared_ptr<Capture>> captures;  // in progress
   std::shared_ptr<Capture> last_capture;
 
   void read_environment();
-  // Counts the call; what was planned for it, else success. `now` is taken by all functions of the driver.
+  // Counts a call. Returns the failure that was planned for it, else success.
   Outcome enter(const char* function);
   void plan_failure(const std::string& function, int k, Outcome code);
   void clear_failures();
   std::size_t calls(const std::string& function) const;
 
-  // The rest with the mutex held.
+  // Call the following with the mutex held.
   Outcome allocate(Device& device, std::size_t bytes, void** memory);
-  Outcome free_memory(std::unique_lock<std::mutex>& lock, void* memory);  // waits for the device, as the driver does
+  Outcome free_memory(std::unique_lock<std::mutex>& lock, void* memory);  // waits for the device, like the driver
   Device* owner_of(const void* memory);
   bool within_allocation(const void* memory, std::size_t bytes);
   Outcome queue(const std::shared_ptr<Stream>& stream, std::function<Outcome()> run,
@@ -112,7 +112,7 @@ class Machine {
   void fall(Device& device, Outcome code);
   void wait_idle(std::unique_lock<std::mutex>& lock, Device& device);
 
-  // Memory of devices is open to this process between these two; they nest, from any thread.
+  // Device memory is accessible to this process between these two calls. They nest, and any thread may call.
   void open_memory();
   void close_memory();
 
@@ -128,10 +128,10 @@ class Machine {
 
   std::map<std::string, std::size_t> calls_;
   std::multimap<std::string, Plan> plans_;
-  std::mutex gate_;  // taken with or without the mutex, never the other way round
+  std::mutex gate_;  // guards open_; may be locked while the mutex is held, but not the other way round
   int open_ = 0;
 };
 
 inline thread_local bool in_host_function = false;
 
-}  // namespace standin
+}  // namespace fake

@@ -1,4 +1,5 @@
-// FakeGpus: ranks with a GPU each, on the stand-ins for libcuda and libnccl; threads of one process or processes.
+// GpuRank and run_gpu_group() give each rank of a test a GPU of the fake libcuda and libnccl. Ranks are threads of one
+// process, or processes.
 #pragma once
 
 #include <cstdlib>
@@ -19,7 +20,7 @@
 
 namespace fdl::test {
 
-// Before the driver is opened for the first time.
+// Must be set before the driver is opened for the first time.
 inline const bool kEightGpus = ::setenv("FAKE_CUDA_DEVICES", "8", 1) == 0;
 
 inline constexpr double kTimeoutSeconds = 60;
@@ -30,7 +31,7 @@ inline Config fake_config(std::map<std::string, std::string> options = {}) {
   return require(Config::read(Environment({}), options));
 }
 
-// World ranks differ from ranks, and every member has a host of its own name.
+// World ranks differ from ranks, and every member has its own host name, so that errors that mix them up are noticed.
 inline std::vector<Member> make_members(int size) {
   std::vector<Member> members;
   for (int r = 0; r < size; ++r) {
@@ -39,23 +40,23 @@ inline std::vector<Member> make_members(int size) {
   return members;
 }
 
-// Sleeps whenever there is nothing to do, so that a wake-up that is missing fails the test.
+// Sleeps whenever there is nothing to do, so that a missing wake-up fails the test.
 inline Status wait(Collectives& collectives, Completion& completion) {
   const Deadline deadline = Deadline::after_seconds(kTimeoutSeconds);
   while (!completion.done) {
     if (collectives.progress()) continue;
-    require(!deadline.passed(), "waited in vain for " + collectives.phase());
+    require(!deadline.passed(), "timed out waiting for " + collectives.phase());
     collectives.sleep_until_ready(deadline);
   }
   return completion.status;
 }
 
-// Drives what is in flight on the device until its failure is noticed, asleep in between.
+// Drives the collectives until holds() returns true, and sleeps in between. `what` names the condition.
 inline void drive_until(Collectives& collectives, const std::function<bool()>& holds, const std::string& what) {
   const Deadline deadline = Deadline::after_seconds(kTimeoutSeconds);
   while (!holds()) {
     if (collectives.progress()) continue;
-    require(!deadline.passed(), "waited in vain until " + what);
+    require(!deadline.passed(), "timed out waiting until " + what);
     collectives.sleep_until_ready(deadline);
   }
 }
@@ -71,7 +72,7 @@ class Gpu {
 
   Device& device() { return *device_; }
   Stream stream() { return stream_; }
-  // Until this ends.
+  // The memory lives as long as this object.
   std::byte* allocate(std::size_t bytes) {
     memory_.push_back(require(device_->allocate(std::max<std::size_t>(bytes, 1))));
     return static_cast<std::byte*>(memory_.back());
@@ -103,7 +104,7 @@ class Gpu {
   std::vector<void*> memory_;
 };
 
-// One rank of a group that NCCL joins.
+// One rank of a group that has joined by NCCL.
 struct GpuRank {
   int rank;
   int size;
@@ -124,7 +125,7 @@ struct GpuRank {
   Status sum(const float* input, float* output, std::size_t count) { return call({.count = count}, input, output); }
 };
 
-// Runs a case, with its buffers on the device: "" or what is wrong.
+// Runs a case with its buffers on the device. Returns "" or a description of the error.
 inline std::string run_case(GpuRank& me, const CollectiveCase& c, bool deterministic = false) {
   fake_cuda_open_memory();
   CaseOnRank mine(c, me.rank, me.size, [&](std::size_t bytes) { return me.gpu.allocate(bytes); });
@@ -140,7 +141,7 @@ inline std::string run_case(GpuRank& me, const CollectiveCase& c, bool determini
   return mismatch.empty() ? "" : c.text() + " " + mismatch;
 }
 
-// All ranks in threads, joined: work(rank) on each.
+// Joins all ranks, each in a thread, and runs work(rank) on each.
 inline void run_gpu_group(int size, const std::function<void(GpuRank&)>& work, const Config& config = fake_config(),
                           NcclCalls calls = NcclCalls::deferred) {
   const auto library = require(open_nccl(config, false, calls));

@@ -1,10 +1,10 @@
-// Kernels of the stand-in for libcuda: the bodies of cuda/, run over all blocks and threads, by name.
+// These are the kernels of the fake libcuda by name: the bodies of cuda/, run over all blocks and threads.
 #include <iterator>
 
 #include "cuda/kernels/kernels.h"
 #include "tests/fakes/cuda/fake_cuda_machine.h"
 
-namespace standin {
+namespace fake {
 namespace {
 
 using namespace fdl::cuda;
@@ -37,4 +37,4 @@ const Kernel kKernels[] = {
 
 std::span<const Kernel> kernels() { return kKernels; }
 
-}  // namespace standin
+}  // namespace fake

@@ -1,4 +1,4 @@
-// HostDevice: one mutex guards all that its threads share; a stream's thread runs its queue in order.
+// HostDevice guards everything that its threads share by one mutex. A stream's thread runs its queue in order.
 #include "tests/fakes/device/host_device.h"
 
 #include <sys/mman.h>
@@ -24,7 +24,7 @@ class HostStream {
   explicit HostStream(HostDevice& device) : device_(device), thread_([this] { run(); }) {}
   ~HostStream() { thread_.join(); }
 
-  // All under the device's mutex.
+  // The device's mutex guards all members.
   void push(std::function<void()> work) {
     queue_.push_back(std::move(work));
     device_.changed_.notify_all();
@@ -77,7 +77,7 @@ HostDevice::HostDevice(Options options)
   bytes_ = map(PROT_READ | PROT_WRITE);
   ::close(file);
   MutexLock lock(mutex_);
-  streams_.push_back(std::make_unique<HostStream>(*this));  // the default one
+  streams_.push_back(std::make_unique<HostStream>(*this));  // the default stream
 }
 
 HostDevice::~HostDevice() {
@@ -102,7 +102,7 @@ std::array<std::byte, 16> HostDevice::identity() const {
   return identity;
 }
 
-// ---- memory
+// ---- Memory
 
 bool HostDevice::is_device(const void* address) const {
   const auto* at = static_cast<const std::byte*>(address);
@@ -120,7 +120,7 @@ void HostDevice::check_address(const void* address, std::size_t bytes) {
   auto block = pinned_.upper_bound(at);
   FDL_CHECK(block != pinned_.begin());
   --block;
-  FDL_CHECK(at + bytes <= block->first + block->second);  // else it is memory of no device, or given back
+  FDL_CHECK(at + bytes <= block->first + block->second);  // otherwise the memory is foreign or was released
 }
 
 Result<void*> HostDevice::allocate(std::size_t bytes) {
@@ -177,8 +177,8 @@ void HostDevice::release_pinned(void* memory) {
   after_all([memory] { std::free(memory); });
 }
 
-// The last owner of `token` runs it: the streams whose work may still use what is given back. (Work that a failed
-// device forgets lets go of it too.)
+// The last owner of `token` runs `end`. The owners are works of streams that may still use the released memory. (A
+// failed device drops its work, and so also drops the owners.)
 void HostDevice::after_all(std::function<void()> end) {
   const std::shared_ptr<void> token(nullptr, [end = std::move(end)](void*) { end(); });
   bool busy = false;
@@ -188,11 +188,11 @@ void HostDevice::after_all(std::function<void()> end) {
     stream->push([token] {});
   }
   if (busy) return;
-  // Nobody else has it, and the mutex is held here: hand it to a thread that does not.
+  // No work owns it, and the mutex is held here. Another thread runs it, which takes the mutex itself.
   streams_.front()->push([token] {});
 }
 
-// ---- streams and marks
+// ---- Streams and events
 
 Result<Stream> HostDevice::make_stream() {
   MutexLock lock(mutex_);
@@ -267,7 +267,7 @@ Status HostDevice::ring(Stream stream, const Event& notifier) {
   return push(stream, [&notifier] { notifier.ring(); });
 }
 
-// ---- work
+// ---- Work
 
 Status HostDevice::copy(Stream stream, void* target, const void* source, std::size_t bytes) {
   MutexLock lock(mutex_);
@@ -329,7 +329,7 @@ Status HostDevice::reduce(Stream stream, Dtype dtype, Op op, void* target, std::
   });
 }
 
-// ---- for tests
+// ---- For tests
 
 Status HostDevice::begin(Call call) {
   FDL_RETURN_IF_ERROR(failure_);
@@ -339,10 +339,10 @@ Status HostDevice::begin(Call call) {
   if (--planned->second.behind < 0) planned_.erase(planned);
   const bool asks =
       call == Call::allocate || call == Call::allocate_pinned || call == Call::make_stream || call == Call::make_event;
-  return asks ? why : fall(why);
+  return asks ? why : fail_device(why);
 }
 
-Status HostDevice::fall(const Status& why) {
+Status HostDevice::fail_device(const Status& why) {
   if (failure_.ok()) failure_ = why;
   changed_.notify_all();
   return failure_;
@@ -363,7 +363,7 @@ void HostDevice::before_work() {
     if (options_.most_delay_us > 0 && random_() % 16 == 0) {
       delay_us = static_cast<int>(random_() % static_cast<uint64_t>(options_.most_delay_us + 1));
     }
-    if (work_left_ > 0 && --work_left_ == 0) (void)fall(planned_fall_);
+    if (work_left_ > 0 && --work_left_ == 0) (void)fail_device(planned_failure_);
   }
   if (delay_us > 0) std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
 }
@@ -381,12 +381,12 @@ void HostDevice::fail_call(Call call, int nth, Status why, int behind) {
 void HostDevice::fail_work(int nth, Status why) {
   MutexLock lock(mutex_);
   work_left_ = nth;
-  planned_fall_ = std::move(why);
+  planned_failure_ = std::move(why);
 }
 
 void HostDevice::fail(const Status& why) {
   MutexLock lock(mutex_);
-  (void)fall(why);
+  (void)fail_device(why);
 }
 
 void HostDevice::hold(Stream stream) {
@@ -450,7 +450,7 @@ std::string HostDevice::left_over() const {
   tell(blocks_held_, " blocks of the device's memory ");
   tell(pinned_.size(), " blocks of pinned memory ");
   tell(live_streams_.size(), " streams ");
-  tell(events_.size(), " marks ");
+  tell(events_.size(), " events ");
   return text;
 }
 

@@ -1,8 +1,9 @@
-// HostDevice: a Device on memory of the host: every stream is a thread, and a device's address that the host touches
-// ends the test.
+// HostDevice is a Device on host memory. Every stream is a thread, and host code that touches an address of the device
+// crashes.
 //
-// The memory of the device is mapped twice: where its addresses are nobody may look, and the streams' threads work in
-// the other mapping. Copies go between that memory and pinned memory only: anything else is refused as a bug.
+// The device's memory is mapped twice: at the device's addresses without access, and in a second mapping that the
+// streams' threads use. Copies must be within that memory or between it and pinned memory; anything else is refused as
+// a bug.
 #pragma once
 
 #include <array>
@@ -29,7 +30,7 @@ class HostDevice final : public Device {
   struct Options {
     int index = 0;
     std::size_t memory_bytes = std::size_t{64} << 20;
-    uint64_t seed = 0;  // of delays before some pieces of work, up to:
+    uint64_t seed = 0;  // of random delays before some work, of at most most_delay_us
     int most_delay_us = 0;
   };
   HostDevice() : HostDevice(Options{}) {}
@@ -59,13 +60,13 @@ class HostDevice final : public Device {
 
   Status copy(Stream stream, void* target, const void* source, std::size_t bytes) override;
   Status fill_zero(Stream stream, void* target, std::size_t bytes) override;
-  // Of one type only: the engine asks for neither.
+  // Support equal types only; the engine uses neither.
   Status pack(Stream, std::span<const DeviceSegment>, Dtype, void*, Dtype, double) override;
   Status unpack(Stream, std::span<const DeviceSegment>, Dtype, const void*, Dtype, double) override;
   Status reduce(Stream stream, Dtype dtype, Op op, void* target, std::span<const void* const> sources,
                 std::size_t count, double factor) override;
 
-  // ---- for tests
+  // ---- For tests
   enum class Call {
     allocate,
     allocate_pinned,
@@ -79,29 +80,29 @@ class HostDevice final : public Device {
     reduce,
     captured
   };
-  // The nth call from now (1: the next) fails with `why`, and so many behind it. A call that asks for something fails
-  // alone; any other takes the device with it.
+  // Makes the nth call from now on (1: the next) and `behind` calls after it fail with `why`. A failed call that
+  // returns something fails alone; any other fails the device.
   void fail_call(Call call, int nth, Status why, int behind = 0);
-  // The device falls off before the nth copy or reduction from now runs: nothing that is queued runs any more.
+  // Makes the device fail before the nth copy or reduction from now on runs. Queued work then never runs.
   void fail_work(int nth, Status why);
   void fail(const Status& why);
-  // What is queued on the stream behind this waits until let_go().
+  // Work that is queued on the stream after this waits until let_go().
   void hold(Stream stream);
   void let_go();
   void capture(Stream stream, bool on);
-  // What nothing uses any more, so that others can have it at once.
+  // Releases memory that no work uses, so that it can be allocated again at once.
   void release_now(void* memory);
-  // Until all that is queued on the stream has run, or the device has failed.
+  // Waits until all queued work of the stream has run or the device has failed.
   Status synchronize(Stream stream);
-  // Any function as a piece of the stream's work; it may block until failed() or an end of its own.
+  // Queues a function as work of the stream. It may block until failed() or another condition of its own.
   Status enqueue(Stream stream, std::function<void()> work);
-  // Where the bytes behind a device's (or a host's) address can be touched, by the work of streams alone.
+  // The address at which work of streams can access the bytes of a device or host address.
   void* at(const void* address) const;
-  // Fills from, and reads into, ordinary memory; both wait for the stream.
+  // Copy from and to ordinary memory. Both wait for the stream.
   void upload(Stream stream, void* target, const void* source, std::size_t bytes);
   void download(Stream stream, void* target, const void* source, std::size_t bytes);
   bool failed() const;
-  // Blocks, streams and marks that are not given back.
+  // Describes blocks, streams and events that were not released.
   std::string left_over() const;
   std::size_t pinned_bytes() const;
   int most_streams() const;
@@ -117,17 +118,17 @@ class HostDevice final : public Device {
 
   bool is_device(const void* address) const;
   Status begin(Call call) FDL_REQUIRES(mutex_);
-  Status fall(const Status& why) FDL_REQUIRES(mutex_);
+  Status fail_device(const Status& why) FDL_REQUIRES(mutex_);
   Status push(Stream stream, std::function<void()> work) FDL_REQUIRES(mutex_);
   void check_address(const void* address, std::size_t bytes) FDL_REQUIRES(mutex_);
-  // Ends with the last piece of work that is queued now.
+  // Runs `end` after all work that is queued now.
   void after_all(std::function<void()> end) FDL_REQUIRES(mutex_);
   void before_work();
 
   const Options options_;
   const std::string name_;
-  std::byte* addresses_ = nullptr;  // nobody may look
-  std::byte* bytes_ = nullptr;      // the same memory
+  std::byte* addresses_ = nullptr;  // no access
+  std::byte* bytes_ = nullptr;      // the same memory, accessible
 
   mutable Mutex mutex_;
   CondVar changed_;
@@ -145,8 +146,8 @@ class HostDevice final : public Device {
     int behind;
   };
   std::map<Call, Plan> planned_ FDL_GUARDED_BY(mutex_);
-  int work_left_ FDL_GUARDED_BY(mutex_) = 0;  // until the planned fall; 0: none is planned
-  Status planned_fall_ FDL_GUARDED_BY(mutex_);
+  int work_left_ FDL_GUARDED_BY(mutex_) = 0;  // until the planned failure; 0: none
+  Status planned_failure_ FDL_GUARDED_BY(mutex_);
   uint64_t let_go_ FDL_GUARDED_BY(mutex_) = 0;
   std::mt19937_64 random_ FDL_GUARDED_BY(mutex_);
 };

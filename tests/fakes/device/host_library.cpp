@@ -1,4 +1,4 @@
-// HostLibrary: a place where the streams of all ranks meet; whoever comes last to a message copies it.
+// HostLibrary exchanges data in a Place that the streams of all ranks share. The later side of a message copies it.
 #include "tests/fakes/device/host_library.h"
 
 #include <cstring>
@@ -17,10 +17,10 @@ namespace {
 struct Post {
   std::byte* bytes = nullptr;
   std::size_t count = 0;
-  int* left = nullptr;  // of its group
+  int* left = nullptr;  // messages of its group that are not done
 };
 
-struct LanePosts {
+struct ChannelPosts {
   std::deque<Post> sends;
   std::deque<Post> recvs;
 };
@@ -31,10 +31,10 @@ struct Place {
   CondVar changed;
   int size = 0;
   int present = 0;
-  bool over = false;  // somebody was interrupted, or fell off
+  bool over = false;  // a rank was interrupted or its device failed
   std::string fault;
-  std::map<std::pair<int, int>, LanePosts> lanes;  // from, to
-  // One collective of all: round counts those that are through.
+  std::map<std::pair<int, int>, ChannelPosts> channels;  // from, to
+  // The current collective: `round` counts the finished ones.
   int arrived = 0;
   int left = 0;
   uint64_t round = 0;
@@ -69,17 +69,17 @@ struct GroupMessage {
   std::size_t count = 0;
 };
 
-// A group's piece of work on the stream. Blocks as the device would.
+// The work of a group of messages on the stream. It blocks like a device.
 void run_group(Place& place, int rank, const std::vector<GroupMessage>& messages) {
   MutexLock lock(place.mutex);
   int left = static_cast<int>(messages.size());
   for (const GroupMessage& message : messages) {
-    auto& lane = place.lanes[message.outgoing ? std::pair(rank, message.peer) : std::pair(message.peer, rank)];
-    (message.outgoing ? lane.sends : lane.recvs).push_back({message.bytes, message.count, &left});
-    while (!lane.sends.empty() && !lane.recvs.empty()) {
-      const Post from = lane.sends.front(), to = lane.recvs.front();
-      lane.sends.pop_front();
-      lane.recvs.pop_front();
+    auto& channel = place.channels[message.outgoing ? std::pair(rank, message.peer) : std::pair(message.peer, rank)];
+    (message.outgoing ? channel.sends : channel.recvs).push_back({message.bytes, message.count, &left});
+    while (!channel.sends.empty() && !channel.recvs.empty()) {
+      const Post from = channel.sends.front(), to = channel.recvs.front();
+      channel.sends.pop_front();
+      channel.recvs.pop_front();
       if (from.count != to.count) place.fault = "a message's sizes differ";
       std::memcpy(to.bytes, from.bytes, std::min(from.count, to.count));
       --*from.left;
@@ -88,10 +88,10 @@ void run_group(Place& place, int rank, const std::vector<GroupMessage>& messages
     }
   }
   place.changed.wait(place.mutex, Deadline::never(), [&] { return left == 0 || place.over; });
-  if (left > 0) place.lanes.clear();  // nobody counts for this group any more
+  if (left > 0) place.channels.clear();  // the posts refer to counters of abandoned groups
 }
 
-// All ranks' inputs, then everyone's fold; nobody goes before all have read.
+// Waits for the inputs of all ranks and then computes this rank's result. No rank returns before all have read.
 template <typename Work>
 void run_in_group(Place& place, int rank, const void* input, const Work& work) {
   {
@@ -132,8 +132,8 @@ class HostGroup final : public Collectives {
     for (const Event* one : place_->notifiers) one->ring();
   }
   ~HostGroup() override {
-    if (ended_.ok()) wait_for_own();  // in good order: the others may still be busy with each other
-    library_.forget_all_of(*this);
+    if (ended_.ok()) wait_for_own();  // a normal end: the others may still exchange data
+    library_.remove_all_of(*this);
     MutexLock lock(place_->mutex);
     std::erase(place_->notifiers, &notifier_);
   }
@@ -184,7 +184,7 @@ class HostGroup final : public Collectives {
   const Status& ended() const { return ended_; }
   void ring_soon() { ask_again_ = true; }
 
-  // Whether all have joined.
+  // Whether all ranks have joined.
   Result<bool> check() const {
     MutexLock lock(place_->mutex);
     if (!ended_.ok()) return ended_;
@@ -199,7 +199,7 @@ class HostGroup final : public Collectives {
  private:
   friend class HostChannels;
 
-  // On the stream, counted while it has not run.
+  // Queues work on the stream and counts it until it has run.
   Status enqueue(Stream stream, std::function<void()> work) {
     {
       MutexLock lock(place_->mutex);
@@ -217,7 +217,7 @@ class HostGroup final : public Collectives {
     place_->changed.wait(place_->mutex, Deadline::after_seconds(10), [&] { return *jobs_ == 0 || place_->over; });
   }
 
-  // What this rank reads of everyone's input, from element `first` on, and how many of them.
+  // The range of all inputs that this rank reads: its first element and the count.
   struct Cut {
     std::size_t first = 0;
     std::size_t count = 0;
@@ -276,11 +276,11 @@ class HostGroup final : public Collectives {
   HostDevice& device_;
   const Deadline deadline_;
   Event notifier_;
-  const std::shared_ptr<int> jobs_ = std::make_shared<int>(0);  // queued; under the place's mutex
+  const std::shared_ptr<int> jobs_ = std::make_shared<int>(0);  // number of queued jobs; guarded by the place's mutex
   CollectiveSpec spec_;
   Buffers buffers_;
   Completion* completion_ = nullptr;
-  bool ask_again_ = false;  // a dismissal
+  bool ask_again_ = false;  // dismiss() returned false
   Status ended_;
 };
 
@@ -386,7 +386,7 @@ Result<void*> HostLibrary::allocate(Device& device, std::size_t bytes) {
 void HostLibrary::release(Device& device, void* memory) {
   {
     MutexLock lock(mutex_);
-    FDL_CHECK(!known_.contains(memory));
+    FDL_CHECK(!enrolled_.contains(memory));
     blocks_.erase(memory);
   }
   --allocated_;
@@ -396,13 +396,13 @@ void HostLibrary::release(Device& device, void* memory) {
 Status HostLibrary::enroll(Collectives& joined, void* memory, std::size_t bytes, bool alike) {
   MutexLock lock(mutex_);
   FDL_CHECK(!alike || blocks_.at(memory) == bytes);
-  known_[memory] = {&joined, std::to_string(bytes) + (alike ? " alike" : " here")};
+  enrolled_[memory] = {&joined, std::to_string(bytes) + (alike ? " alike" : " here")};
   return {};
 }
 
-void HostLibrary::forget_all_of(const Collectives& joined) {
+void HostLibrary::remove_all_of(const Collectives& joined) {
   MutexLock lock(mutex_);
-  std::erase_if(known_, [&](const auto& one) { return one.second.first == &joined; });
+  std::erase_if(enrolled_, [&](const auto& one) { return one.second.first == &joined; });
 }
 
 Result<bool> HostLibrary::dismiss(Collectives& joined, void* memory) {
@@ -412,14 +412,14 @@ Result<bool> HostLibrary::dismiss(Collectives& joined, void* memory) {
     return false;
   }
   asked_.erase(memory);
-  known_.erase(memory);
+  enrolled_.erase(memory);
   return true;
 }
 
 std::string HostLibrary::known() const {
   MutexLock lock(mutex_);
   std::string all;
-  for (const auto& one : known_) all += (all.empty() ? "" : ", ") + one.second.second;
+  for (const auto& one : enrolled_) all += (all.empty() ? "" : ", ") + one.second.second;
   return all;
 }
 

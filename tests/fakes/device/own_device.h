@@ -1,4 +1,4 @@
-// OwnDevice: a rank's device of the stand-in as its program uses it, for tests through the C API.
+// OwnDevice is a rank's device of the fake libcuda as a program uses it, for tests through the C API.
 #pragma once
 
 #include <cstdlib>
@@ -13,7 +13,7 @@
 
 namespace world_test {
 
-// Before the driver is opened for the first time.
+// Must be set before the driver is opened for the first time.
 inline const bool kFourDevices = ::setenv("FAKE_CUDA_DEVICES", "4", 1) == 0;
 
 inline const Knobs kStaged{{"cuda_library", FDL_FAKE_CUDA}, {"device_collectives", "staged"}};
@@ -38,7 +38,7 @@ class OwnDevice {
     fake_cuda_write(memory, values.data(), values.size() * sizeof(T));
     return static_cast<T*>(memory);
   }
-  // Behind all that the stream has been given.
+  // Waits for the stream and then reads.
   template <typename T>
   std::vector<T> get(const T* memory, std::size_t count) {
     settle();
@@ -46,12 +46,12 @@ class OwnDevice {
     fake_cuda_read(memory, values.data(), count * sizeof(T));
     return values;
   }
-  // All that was put there, once the stream is through.
+  // Waits for the stream and then releases everything that put() allocated.
   void let_go() {
     settle();
     for (void* memory : std::exchange(memory_, {})) device_->release(memory);
   }
-  // Until all that the stream has been given has run.
+  // Waits until all work on the stream has run.
   void settle() {
     EXPECT_TRUE(device_->ring(stream_, notifier_).ok());
     EXPECT_TRUE(fdl::wait_readable(notifier_.fd(), fdl::Deadline::after_seconds(60))) << "the stream hangs";
@@ -60,7 +60,7 @@ class OwnDevice {
   void queue_copy(int32_t* target, const int32_t* source, std::size_t count) {
     EXPECT_TRUE(device_->copy(stream_, target, source, count * 4).ok());
   }
-  // So long that whoever does not wait for this stream is far ahead of it.
+  // Queues so much work that code which does not wait for the stream runs far ahead of it.
   void queue_much(int32_t* memory) {
     for (int i = 0; i < 50; ++i) queue_copy(memory, memory + 1, 1);
   }

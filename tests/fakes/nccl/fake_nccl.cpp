@@ -1,4 +1,4 @@
-// Stand-in for libnccl: NCCL's C interface on the stand-in for libcuda, whole collectives as sends and receives.
+// This file implements the fake libnccl: NCCL's C interface on the fake libcuda. Collectives are sends and receives.
 #include "tests/fakes/nccl/fake_nccl.h"
 
 #include <unistd.h>
@@ -43,11 +43,11 @@ using fdl::nccl::Type;
 using namespace std::chrono_literals;
 
 [[noreturn]] void misuse(const std::string& what) {
-  std::fprintf(stderr, "stand-in for libnccl: %s\n", what.c_str());
+  std::fprintf(stderr, "fake libnccl: %s\n", what.c_str());
   std::abort();
 }
 
-// ---- what tests have set, and what they count
+// ---- Settings and counts of tests
 
 struct Plan {
   long at_call;
@@ -101,7 +101,7 @@ void count(const char* what, long change) {
 
 thread_local std::string last_error;
 
-// Counts the call; success, or what was planned for it. Ends the process if the version has no such function.
+// Counts the call. Returns success or a planned failure. Ends the process if the version has no such function.
 Outcome enter(const char* function, long since = 0) {
   std::lock_guard lock(settings().mutex);
   if (settings().values["version"] < since) misuse(std::string("this version has no nccl") + function);
@@ -109,7 +109,7 @@ Outcome enter(const char* function, long since = 0) {
   const auto [first, last] = settings().plans.equal_range(function);
   for (auto plan = first; plan != last; ++plan) {
     if (plan->second.at_call != call) continue;
-    last_error = std::string("stand-in: nccl") + function + " was to fail";
+    last_error = std::string("fake: nccl") + function + " was to fail";
     return static_cast<Outcome>(plan->second.code);
   }
   return Outcome::success;
@@ -119,11 +119,11 @@ Outcome enter(const char* function, long since = 0) {
   if (const Outcome planned = enter(__VA_ARGS__); planned != Outcome::success) return planned
 
 Outcome refuse(Outcome outcome, const std::string& why) {
-  last_error = "stand-in: " + why;
+  last_error = "fake: " + why;
   return outcome;
 }
 
-// ---- communicators
+// ---- Communicators
 
 struct Call {
   const char* name;
@@ -135,20 +135,20 @@ struct Call {
   RedOp op;
   int peer;
   void* stream;
-  double factor = 1;  // as it was when the call was made: its operation may be gone when it runs
+  double factor = 1;  // copied at the call: the operation may be gone when the work runs
 };
 
 struct Core;
 
-// One group on its way to a stream, and there. Graphs run it again: it stays as long as the process.
+// One group of calls, before and on its stream. It is never freed, because graphs may run it again.
 struct Work {
   Core* core;
   std::vector<Call> calls;
-  long turn = -1;  // among what this communicator has queued; -1: in a graph
+  long turn = -1;  // its number among the works that were queued; -1: in a graph
 };
 
 struct Core {
-  std::shared_ptr<standin::Rendezvous> rendezvous;
+  std::shared_ptr<fake::Rendezvous> rendezvous;
   int rank = 0;
   int size = 0;
   int device = 0;
@@ -162,7 +162,7 @@ struct Core {
   bool joined = false;
   bool finalizing = false;
   int windows = 0;
-  std::deque<std::unique_ptr<Work>> works;  // all there ever were
+  std::deque<std::unique_ptr<Work>> works;  // never freed
   std::deque<Work*> deferred;
   std::chrono::steady_clock::time_point due{};
   long queued = 0;
@@ -173,9 +173,9 @@ struct Core {
   int next_operation = 5;
   std::map<std::size_t, const void*> registered;  // by handle
   std::size_t next_handle = 1;
-  std::map<const std::byte*, std::pair<int, std::size_t>> window_memory;  // the how manieth window, and its bytes
+  std::map<const std::byte*, std::pair<int, std::size_t>> window_memory;  // number of the window, and its bytes
 
-  // Where an address lies in a window, the same for ranks where it lies alike; 0: in none.
+  // A hash of the place of an address in its window, equal for ranks with the same place; 0 outside of windows.
   uint32_t place_of(const void* memory) {
     const auto* address = static_cast<const std::byte*>(memory);
     const std::lock_guard lock(mutex);
@@ -189,7 +189,7 @@ struct Core {
 
 struct Cores {
   std::mutex mutex;
-  std::vector<Core*> all;  // streams and graphs may know one for as long as there are any
+  std::vector<Core*> all;  // never freed: streams and graphs may refer to them
 };
 
 Cores& cores() {
@@ -266,7 +266,7 @@ enum Kind : uint32_t {
   kP2p
 };
 
-// One call of a group on its rank: what it sends, what arrives, and what it makes of that.
+// One call of a group on its rank: the bytes it sends, those that arrive, and the result.
 class Part {
  public:
   Part(Core& core, const Call& call)
@@ -284,9 +284,10 @@ class Part {
     arrived_.resize(n);
   }
 
-  // `company`: of the group's collectives, in the upper half of a number.
-  void add_messages(std::vector<standin::Message>& messages, uint32_t company) {
-    // A sum in windows that do not lie alike has no meaning: the peers disagree about its kind then.
+  // `company` identifies the group's collectives; it is in the upper half of a message's kind.
+  void add_messages(std::vector<fake::Message>& messages, uint32_t company) {
+    // A sum needs the same place in the window on all ranks. The place is part of the kind, so different places are a
+    // mismatch.
     if (call_.kind == kAllReduce) {
       call_.kind |= (core_.place_of(call_.source) * 3 + core_.place_of(call_.target)) << 8;
     }
@@ -358,8 +359,8 @@ class Part {
   std::vector<Blob> arrived_;
 };
 
-// NCCL may order collectives of a group as it likes, so all ranks must put the same ones into it: ranks that do not
-// disagree about what each call is.
+// NCCL may reorder the collectives of a group, so all ranks must group the same ones. This hash makes different groups
+// a mismatch.
 uint32_t company_of(const std::vector<Call>& calls) {
   uint32_t company = 0;
   for (const Call& call : calls) {
@@ -368,10 +369,10 @@ uint32_t company_of(const std::vector<Call>& calls) {
   return company << 16;
 }
 
-void trouble(Core& core, Outcome outcome, const std::string& words) {
+void fail_asynchronously(Core& core, Outcome outcome, const std::string& words) {
   std::lock_guard lock(core.mutex);
   core.async = outcome;
-  core.words = "stand-in: " + words;
+  core.words = "fake: " + words;
 }
 
 void wait_stopped(Core& core) {
@@ -379,7 +380,7 @@ void wait_stopped(Core& core) {
   core.changed.wait(lock, [&] { return core.stopped.load(); });
 }
 
-bool is_the_bad_one() {
+bool is_planned_to_fail() {
   std::lock_guard lock(settings().mutex);
   return ++settings().groups == settings().values["error_at"];
 }
@@ -393,21 +394,21 @@ void run_on_stream(void* argument) {
     core.changed.wait(lock, [&] { return core.stopped.load() || work.turn < 0 || core.turn == work.turn; });
   }
   if (!core.stopped.load()) std::this_thread::sleep_for(std::chrono::microseconds(setting("delay_us")));
-  if (!core.stopped.load() && is_the_bad_one()) {
-    trouble(core, Outcome::remote_error, "the network has failed");
+  if (!core.stopped.load() && is_planned_to_fail()) {
+    fail_asynchronously(core, Outcome::remote_error, "the network has failed");
     wait_stopped(core);
   }
   if (!core.stopped.load()) {
     std::deque<Part> parts;
-    std::vector<standin::Message> messages;
+    std::vector<fake::Message> messages;
     for (const Call& call : work.calls) parts.emplace_back(core, call);
     for (Part& part : parts) part.add_messages(messages, company_of(work.calls));
-    // Messages to itself meet in the group: the k-th send and the k-th receive.
+    // Messages of a rank to itself match within the group: the k-th send and the k-th receive.
     const std::string why = core.rendezvous->exchange(messages, core.stopped);
     if (why.empty()) {
       for (Part& part : parts) part.finish();
     } else if (why != "stopped") {
-      trouble(core, Outcome::invalid_usage, why);
+      fail_asynchronously(core, Outcome::invalid_usage, why);
       wait_stopped(core);
     }
   }
@@ -417,7 +418,8 @@ void run_on_stream(void* argument) {
   core.changed.notify_all();
 }
 
-// With the core's mutex held, in a thread that need not have its device as its own: default streams are the device's.
+// Call with the core's mutex held. The calling thread may have another current device, which matters for default
+// streams.
 Outcome put_on_stream(Core& core, Work& work) {
   void* context = nullptr;
   cuDevicePrimaryCtxRetain(&context, core.device);
@@ -447,7 +449,7 @@ Outcome hand_in(Core& core, std::vector<Call> calls) {
   return Outcome::in_progress;
 }
 
-// ---- groups of calls are the thread's own
+// ---- Groups of calls, which are per thread
 
 thread_local int depth = 0;
 thread_local std::map<Core*, std::vector<Call>> pending;
@@ -472,7 +474,7 @@ Outcome add(fdl::nccl::Comm comm, const Call& call) {
   return depth > 0 ? Outcome::success : end_of_group();
 }
 
-// ---- beginning and ending
+// ---- Creation and end
 
 Core& core_of(fdl::nccl::Comm comm) {
   if (comm == nullptr) misuse("no communicator");
@@ -480,19 +482,19 @@ Core& core_of(fdl::nccl::Comm comm) {
 }
 
 Outcome look_at_devices(Core& core) {
-  auto& board = core.rendezvous->board();
+  auto& board = core.rendezvous->state();
   for (int a = 0; a < core.size; ++a) {
     for (int b = 0; b < a; ++b) {
       if (std::memcmp(board.devices[a], board.devices[b], sizeof board.devices[a]) != 0) continue;
       if (setting("version") >= 23000 && setting("multi_rank_gpu") != 0) continue;
-      core.words = "stand-in: Multiple Ranks are using the same GPU/Partition";
+      core.words = "fake: Multiple Ranks are using the same GPU/Partition";
       return Outcome::invalid_usage;
     }
   }
   return Outcome::success;
 }
 
-// With the core's mutex held.
+// Call with the core's mutex held.
 Outcome state_of(Core& core) {
   if (core.async != Outcome::success) return core.async;
   if (core.stopped.load()) return Outcome::success;
@@ -510,7 +512,7 @@ Outcome state_of(Core& core) {
     if (outcome != Outcome::success) core.async = outcome;
     return core.async;
   }
-  auto& board = core.rendezvous->board();
+  auto& board = core.rendezvous->state();
   if (board.windows.load() < core.windows * core.size) return Outcome::in_progress;
   if (core.windows > 0) {
     for (int r = 1; r < core.size; ++r) {
@@ -539,7 +541,7 @@ Outcome begin(fdl::nccl::Comm* comm, const std::string& name, int rank, int size
   char identity[16] = {};
   cuDeviceGetUuid_v2(identity, device);
   auto core = std::make_unique<Core>();
-  core->rendezvous = standin::Rendezvous::join(name, rank, size, identity);
+  core->rendezvous = fake::Rendezvous::join(name, rank, size, identity);
   if (core->rendezvous == nullptr) return refuse(Outcome::invalid_argument, "ranks disagree about the communicator");
   core->rank = rank;
   core->size = size;
@@ -582,11 +584,11 @@ Outcome release(Core& core, bool aborting) {
   return Outcome::success;
 }
 
-// ---- memory
+// ---- Memory
 
 struct Allocations {
   std::mutex mutex;
-  std::map<const void*, std::size_t> bytes;  // of what ncclMemAlloc gave
+  std::map<const void*, std::size_t> bytes;  // of ncclMemAlloc's allocations
 };
 
 Allocations& allocations() {
@@ -600,7 +602,7 @@ std::size_t allocated_at(const void* memory) {
   return found == allocations().bytes.end() ? 0 : found->second;
 }
 
-// With the core's mutex held.
+// Call with the core's mutex held.
 bool works_on(const Core& core, const void* memory, std::size_t bytes) {
   const auto* begin = static_cast<const std::byte*>(memory);
   const auto inside = [&](const void* place) { return place >= begin && place < begin + bytes; };
@@ -622,14 +624,14 @@ void look_for_users(const void* memory) {
     const bool known = std::any_of(core->registered.begin(), core->registered.end(),
                                    [&](const auto& each) { return each.second == memory; });
     if (known || core->window_memory.contains(static_cast<const std::byte*>(memory)))
-      misuse("memory is freed that a communicator still knows");
+      misuse("memory is freed that a communicator still has registered");
     if (works_on(*core, memory, bytes)) misuse("memory is freed that work still uses");
   }
 }
 
 }  // namespace
 
-// ---- what tests ask
+// ---- Functions for tests
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -652,7 +654,7 @@ EXPORT long fake_nccl_calls(const char* function) {
   return settings().calls[function];
 }
 EXPORT long fake_nccl_count(const char* what) {
-  if (std::strcmp(what, "files") == 0) return standin::rendezvous_files();
+  if (std::strcmp(what, "files") == 0) return fake::rendezvous_files();
   std::lock_guard lock(settings().mutex);
   return settings().counts[what];
 }
@@ -690,7 +692,7 @@ EXPORT const char* ncclGetLastError(Comm comm) {
 EXPORT Outcome ncclGetUniqueId(UniqueId* id) {
   ENTER("GetUniqueId");
   std::memset(id, 0, sizeof *id);
-  std::snprintf(id->internal, sizeof id->internal, "%s", standin::Rendezvous::make_name().c_str());
+  std::snprintf(id->internal, sizeof id->internal, "%s", fake::Rendezvous::make_name().c_str());
   return Outcome::success;
 }
 EXPORT Outcome ncclCommInitRankConfig(Comm* comm, int size, UniqueId id, int rank, ConfigOf218* config) {
@@ -706,14 +708,14 @@ EXPORT Outcome ncclCommInitRankConfig(Comm* comm, int size, UniqueId id, int ran
 EXPORT Outcome ncclCommSplit(Comm comm, int color, int key, Comm* made, ConfigOf218* config) {
   ENTER("CommSplit", 21800);
   Core& core = core_of(comm);
-  if (color != 0 || key != core.rank) misuse("this split is not stood in for");
+  if (color != 0 || key != core.rank) misuse("a split that the fake does not support");
   const std::string name = core.rendezvous->name() + "-" + std::to_string(++core.splits);
   const Outcome outcome = begin(made, name, key, core.size, false, core.device);
   if (outcome != Outcome::success && outcome != Outcome::in_progress) return outcome;
   Core& child = core_of(*made);
   std::lock_guard lock(child.mutex);
   child.blocking = config->blocking != 0;
-  child.joined = true;  // who comes late is waited for by the exchange
+  child.joined = true;  // the exchange waits for ranks that come late
   return Outcome::success;
 }
 EXPORT Outcome ncclCommFinalize(Comm comm) {
@@ -723,7 +725,7 @@ EXPORT Outcome ncclCommFinalize(Comm comm) {
     std::lock_guard lock(core.mutex);
     if (core.stopped.load()) return refuse(Outcome::invalid_usage, "it was revoked");
     core.finalizing = true;
-    core.rendezvous->board().finalized.fetch_add(1);
+    core.rendezvous->state().finalized.fetch_add(1);
   }
   return wait_if_blocking(core);
 }
@@ -898,7 +900,7 @@ EXPORT Outcome ncclCommWindowRegister(Comm comm, void* memory, std::size_t bytes
     std::lock_guard lock(core.mutex);
     ++core.windows;
     core.window_memory[static_cast<const std::byte*>(memory)] = {core.windows, bytes};
-    auto& board = core.rendezvous->board();
+    auto& board = core.rendezvous->state();
     board.window_bytes[core.windows % 2][core.rank].store(bytes);
     board.windows.fetch_add(1);
     *window = reinterpret_cast<Window>(memory);

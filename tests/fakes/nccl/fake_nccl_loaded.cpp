@@ -1,4 +1,4 @@
-// Stand-in for an NCCL that something else has brought into the process: it says its version, and has nothing more.
+// A fake of an NCCL that other code has loaded into the process: it returns its version and has no other function.
 extern "C" __attribute__((visibility("default"))) int ncclGetVersion(int* version) {
   *version = 23004;
   return 0;

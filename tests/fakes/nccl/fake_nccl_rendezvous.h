@@ -1,4 +1,4 @@
-// Meeting: the shared memory in which the ranks of one communicator of the stand-in for libnccl exchange bytes.
+// Rendezvous is the shared memory in which the ranks of one communicator of the fake libnccl exchange bytes.
 #pragma once
 
 #include <atomic>
@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-namespace standin {
+namespace fake {
 
-// Bytes from one rank to another. `written` is the sender's, `read` the receiver's.
+// A ring of bytes from one rank to another. The sender stores `written`, the receiver `read`.
 struct Pipe {
   static constexpr std::size_t kBytes = 32 * 1024;
   std::atomic<uint64_t> written;
@@ -19,42 +19,42 @@ struct Pipe {
   std::byte data[kBytes];
 };
 
-// What ranks know of each other. Fresh shared memory is zero.
-struct Board {
+// The state that all ranks share. Fresh shared memory is zero, which is its valid first state.
+struct SharedState {
   static constexpr int kRanks = 16;
   std::atomic<int> arrived;
-  std::atomic<int> size;  // as the first one said
+  std::atomic<int> size;  // as set by the first rank
   std::atomic<int> finalized;
   std::atomic<int> windows;
   std::atomic<uint32_t> notifiers[kRanks];
   char devices[kRanks][16];
-  std::atomic<uint64_t> window_bytes[2][kRanks];  // of windows with even and odd numbers: nobody is further ahead
+  std::atomic<uint64_t> window_bytes[2][kRanks];  // by parity of the window's number: no rank is further ahead
 };
 
 // One message of a group: sent from, or received into, `bytes`.
 struct Message {
   bool outgoing;
   int peer;
-  uint32_t kind;  // both sides must mean the same
+  uint32_t kind;  // must be equal on both sides
   std::byte* data;
   std::size_t bytes;
   std::size_t moved = 0;
   bool begun = false;
-  uint64_t end = 0;  // of a send, in the pipe
+  uint64_t end = 0;  // of a send: its end in the pipe
   bool done = false;
 };
 
 class Rendezvous {
  public:
-  static std::string make_name();  // and its file
-  // Null if it cannot be, for example because others said another size.
+  static std::string make_name();  // of a file in /dev/shm
+  // Null on failure, for example if other ranks have joined with another size.
   static std::shared_ptr<Rendezvous> join(const std::string& name, int rank, int size, const char (&device)[16]);
   ~Rendezvous();
 
-  Board& board() { return *board_; }
-  bool complete() const { return board_->arrived.load() == size_; }
-  // Moves all messages, each direction of each pair in the order given, at once. Empty when all are through; else why
-  // not: "stopped", or what the peers disagree about.
+  SharedState& state() { return *state_; }
+  bool complete() const { return state_->arrived.load() == size_; }
+  // Moves all messages at once; within each direction of each pair, in the given order. Returns "" when all are done,
+  // else "stopped" or the mismatch with a peer.
   std::string exchange(std::vector<Message>& messages, const std::atomic<bool>& stopped);
   const std::string& name() const { return name_; }
 
@@ -70,9 +70,9 @@ class Rendezvous {
   int rank_ = 0;
   int size_ = 0;
   std::size_t mapped_ = 0;
-  Board* board_ = nullptr;
+  SharedState* state_ = nullptr;
 };
 
-int rendezvous_files();  // of ids of this process, that are still there
+int rendezvous_files();  // existing files of this process's ids
 
-}  // namespace standin
+}  // namespace fake

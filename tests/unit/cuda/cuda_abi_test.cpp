@@ -1,4 +1,4 @@
-// Our declarations of the CUDA driver beside those of its header, where a toolkit is.
+// These tests compare our declarations of the CUDA driver with those of its header, where a toolkit is installed.
 #include <cuda.h>
 #include <gtest/gtest.h>
 
@@ -15,8 +15,8 @@ using namespace cuda;
 #define FDL_TEXT(name) #name
 #define FDL_TEXT_OF(name) FDL_TEXT(name)
 
-// A name that a later header gives to a newer function is a macro there, and what it stands for another text than the
-// name; one with a number that is not the header's newest is not declared there, and this does not compile.
+// In a header, a name that was later given to a newer function is a macro, whose expansion differs from the name. A
+// versioned name that is not the header's newest is not declared, and then this does not compile.
 TEST(CudaAbi, HasEachFunctionAsTheHeaderDeclaresItUnderTheNameThatIsLookedUp) {
   const auto compare = [](const char* looked_up, const char* in_header, bool same) {
     EXPECT_STREQ(looked_up, in_header) << "the header gives this name to another function";
@@ -87,8 +87,8 @@ TEST(CudaAbi, HasTheNumbersOfTheHeader) {
   EXPECT_EQ(compared, constants_of(FDL_SOURCE_DIR "/cuda/driver_api.h")) << "each number has its row here";
 }
 
-// What is asked by "between the two".
-TEST(CudaAbi, HasNothingButFatalOutcomesBetweenTheTwoThatEndADevice) {
+// Calls treats the whole range of numbers between the two as fatal.
+TEST(CudaAbi, HasOnlyFatalOutcomesInTheFatalRange) {
   for (const CUresult fatal :
        {CUDA_ERROR_HARDWARE_STACK_ERROR, CUDA_ERROR_ILLEGAL_INSTRUCTION, CUDA_ERROR_MISALIGNED_ADDRESS,
         CUDA_ERROR_INVALID_ADDRESS_SPACE, CUDA_ERROR_INVALID_PC, CUDA_ERROR_LAUNCH_FAILED}) {

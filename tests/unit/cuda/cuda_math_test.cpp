@@ -1,5 +1,5 @@
-// The kernels' bodies on the CPU: conversions exhaustively, folds and scalings against room data bit by bit, and which
-// thread moves which element for thousands of seeded shapes and alignments.
+// These tests run the kernels' bodies on the CPU: all conversions, folds and scalings compared bit by bit with
+// src/data, and the assignment of elements to threads for thousands of seeded shapes and alignments.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ void expect_widens(const char* name, float (*reference)(Bits)) {
   }
 }
 
-TEST(SmallRealsOnDevices, WidenEveryPattern) {
+TEST(SmallReals, WidenEveryPatternExactly) {
   expect_widens<Float16Format, uint16_t>("float16", float16_to_float);
   expect_widens<Bfloat16Format, uint16_t>("bfloat16", bfloat16_to_float);
   expect_widens<Float8E4m3Format, uint8_t>("float8_e4m3", float8_e4m3_to_float);
@@ -61,8 +61,9 @@ void expect_all_narrow(float value) {
   expect_narrows<Float8E5m2Format>(value, float_to_float8_e5m2, float8_e5m2_to_float);
 }
 
-TEST(SmallRealsOnDevices, NarrowWithTheSameRounding) {
-  // Where roundings change: every value of the upper 16 bits, with what lies below, at and above the halves.
+TEST(SmallReals, NarrowWithTheRoundingOfTheCpu) {
+  // The cases are those where rounding changes: every value of the upper 16 bits, with lower bits below, at and above
+  // one half.
   for (uint32_t upper = 0; upper < 0x10000; ++upper) {
     for (const uint32_t lower : {0u, 1u, 0x0fffu, 0x1000u, 0x1001u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
       expect_all_narrow(std::bit_cast<float>(upper << 16 | lower));
@@ -70,7 +71,7 @@ TEST(SmallRealsOnDevices, NarrowWithTheSameRounding) {
   }
 }
 
-// The nearest of a format's numbers to a double, ties to even, by looking at all of them.
+// Finds the number of a format that is nearest to a double, ties to even, by trying all of them.
 template <class Bits>
 Bits nearest(double value, float (*widen)(Bits), uint32_t largest) {
   const double size = std::fabs(value);
@@ -86,11 +87,12 @@ Bits nearest(double value, float (*widen)(Bits), uint32_t largest) {
   return static_cast<Bits>(result | (std::signbit(value) ? std::numeric_limits<Bits>::max() / 2 + 1 : 0));
 }
 
-TEST(SmallRealsOnDevices, ComeFromFloat64RoundedOnce) {
+TEST(SmallReals, AreRoundedOnceFromFloat64) {
   std::mt19937_64 random(kSeed);
   using Half = Real<Dtype::float16>;
   using Brain = Real<Dtype::bfloat16>;
-  // A little off a half between two numbers: by way of float32, rounded twice, it would go the other way.
+  // The value is slightly off the middle between two numbers. Rounding it twice, through float32, would give the other
+  // number.
   const double tricky = 1.0 + std::ldexp(1, -11) + std::ldexp(1, -40);
   EXPECT_NE(Half::narrow<double>(tricky), Half::narrow<float>(static_cast<float>(tricky)));
   for (int i = 0; i < 200000; ++i) {
@@ -113,7 +115,7 @@ TEST(SmallRealsOnDevices, ComeFromFloat64RoundedOnce) {
   EXPECT_TRUE(std::isnan(float16_to_float(Half::narrow<double>(NAN))));
 }
 
-// ---- Memory with something to trip over on both sides
+// ---- Memory with guard bytes on both sides
 
 struct Guarded {
   Guarded(std::size_t bytes, std::size_t offset) : offset_(offset), all_(bytes + offset + 64, 0xa5), bytes_(bytes) {}
@@ -157,7 +159,7 @@ bool is_nan(Dtype dtype, const std::byte* element) {
   }
 }
 
-// Bit for bit, but for what reduce.h does not promise: a NaN's payload and the sign of a zero.
+// Compares bit by bit, except for what reduce.h leaves undefined: the payload of a NaN and the sign of a zero.
 void expect_same(Dtype dtype, const std::byte* actual, const std::byte* expected, std::size_t count,
                  const std::string& what) {
   const std::size_t size = size_of(dtype);
@@ -244,7 +246,7 @@ void expect_reduces(const ReduceCase& c, std::mt19937_64& random) {
   target.expect_untouched_around(what);
 }
 
-TEST(ReduceMath, HasTheBitsOfTheCpusKernelsForAllTypesAndOperations) {
+TEST(ReduceMath, GivesTheBitsOfTheCpuForAllTypesAndOperations) {
   std::mt19937_64 random(kSeed);
   for (int d = 0; d < kDtypeCount; ++d) {
     for (int o = 0; o < kOpCount; ++o) {
@@ -285,7 +287,7 @@ TEST(ReduceMath, FoldsEveryPairOfFloat8) {
   }
 }
 
-TEST(ReduceMath, DoesEveryElementOnceWhateverCountAndAlignment) {
+TEST(ReduceMath, FoldsEachElementOnceForAnyCountAndAlignment) {
   std::mt19937_64 random(kSeed);
   for (int i = 0; i < 3000; ++i) {
     const auto dtype = static_cast<Dtype>(random() % kDtypeCount);
@@ -306,7 +308,7 @@ Dtype random_real(std::mt19937_64& random) {
   return kReals[random() % 6];
 }
 
-// What one element is, and what a number becomes in memory, by the plainest way.
+// A plain reference: the value of one element, and the bytes of a number.
 double read_real(Dtype dtype, const std::byte* from) {
   uint16_t half = 0;
   std::memcpy(&half, from, std::min<std::size_t>(size_of(dtype), 2));
@@ -361,7 +363,7 @@ void change_plainly(Dtype from_dtype, const std::byte* from, Dtype to_dtype, std
     const double value = read_real(from_dtype, source);
     if (from_dtype == Dtype::float64 || to_dtype == Dtype::float64) {
       const double product[1] = {factor == 1.0 ? value : value * factor};
-      CastReals<double>::store(to_dtype, target, product);  // its rounding has a test of its own
+      CastReals<double>::store(to_dtype, target, product);  // the rounding is tested above
     } else {
       const auto single = static_cast<float>(value);
       write_real(to_dtype, target, factor == 1.0 ? single : single * static_cast<float>(factor));
@@ -389,12 +391,13 @@ struct PackCase {
   Dtype tensors, in_packed;
   double factor;
   std::vector<std::size_t> counts;
-  std::size_t gap;            // elements between pieces
+  std::size_t gap;            // elements between segments
   std::size_t packed_offset;  // bytes
-  bool some_are_nobodys;
+  bool some_are_missing;
 };
 
-// Packs, compares with the plain way, unpacks into other tensors, compares again; nothing around is touched.
+// Packs and compares with the reference, unpacks into other tensors and compares again. The bytes around must not
+// change.
 void expect_packs(const PackCase& c, std::mt19937_64& random) {
   const std::size_t tensor_size = size_of(c.tensors), packed_size = size_of(c.in_packed);
   const std::string what = std::string(name_of(c.tensors)) + " as " + std::string(name_of(c.in_packed)) + " times " +
@@ -407,9 +410,9 @@ void expect_packs(const PackCase& c, std::mt19937_64& random) {
     tensors.emplace_back(count * tensor_size, offset);
     outputs.emplace_back(count * tensor_size, offset);
     fill_random(tensors.back().data(), count * tensor_size, random);
-    const bool nobodys = c.some_are_nobodys && random() % 3 == 0;
-    segments.push_back({nobodys ? nullptr : tensors.back().data(), first, count});
-    back.push_back({nobodys ? nullptr : outputs.back().data(), first, count});
+    const bool is_missing = c.some_are_missing && random() % 3 == 0;
+    segments.push_back({is_missing ? nullptr : tensors.back().data(), first, count});
+    back.push_back({is_missing ? nullptr : outputs.back().data(), first, count});
     first += count + c.gap;
   }
   Guarded packed(first * packed_size, c.packed_offset);
@@ -437,7 +440,7 @@ void expect_packs(const PackCase& c, std::mt19937_64& random) {
   }
 }
 
-TEST(PackMath, MovesEveryElementOnceWhateverShapesAndAlignment) {
+TEST(PackMath, MovesEachElementOnceForAnyShapesAndAlignment) {
   std::mt19937_64 random(kSeed);
   for (int i = 0; i < 3000; ++i) {
     PackCase c;
@@ -447,13 +450,13 @@ TEST(PackMath, MovesEveryElementOnceWhateverShapesAndAlignment) {
     for (std::size_t k = random() % 12 + 1; k > 0; --k) c.counts.push_back(random() % (i % 40 == 0 ? 9000 : 150));
     c.gap = random() % 3 == 0 ? random() % 5 : 0;
     c.packed_offset = random() % 3 == 0 ? random() % 8 * size_of(c.in_packed) : 0;
-    c.some_are_nobodys = random() % 4 == 0;
+    c.some_are_missing = random() % 4 == 0;
     expect_packs(c, random);
     if (HasFatalFailure()) return;
   }
 }
 
-TEST(PackMath, TakesHundredsOfTensorsInOneLaunchAndThousandsInAFew) {
+TEST(PackMath, PacksHundredsOfTensorsInOneLaunch) {
   std::mt19937_64 random(kSeed);
   std::vector<uint32_t> numbers(5000), packed(5000), back(5000);
   for (uint32_t& number : numbers) number = static_cast<uint32_t>(random());
@@ -470,9 +473,9 @@ TEST(PackMath, TakesHundredsOfTensorsInOneLaunchAndThousandsInAFew) {
   }
 }
 
-TEST(PackMath, GivesEqualTilesToTensorsOfAnySize) {
-  // 64 MiB in one tensor and a thousand bytes in many, one of them a little off: no block has more than a tile, none
-  // has nothing, and each begins where the one before it ended.
+TEST(PackMath, DividesTensorsOfAnySizeIntoEqualTiles) {
+  // One tensor has 64 MiB and many have a thousand bytes, one of them misaligned. No block has more than a tile or
+  // nothing, and each begins where the one before it ended.
   std::vector<DeviceSegment> segments;
   auto* const somewhere = reinterpret_cast<std::byte*>(uintptr_t{1} << 40);
   std::size_t first = 0;
@@ -507,8 +510,8 @@ TEST(PackMath, GivesEqualTilesToTensorsOfAnySize) {
   EXPECT_EQ(tables, 1);
 }
 
-TEST(PackMath, SplitsWhatIsTooLongForItsCountsAndFarApart) {
-  // Only the tables are looked at: nobody has memory of this size here.
+TEST(PackMath, SplitsSegmentsThatAreTooLongOrTooFarApart) {
+  // The test examines only the tables, because no machine has so much memory.
   auto* const somewhere = reinterpret_cast<std::byte*>(uintptr_t{1} << 40);
   const std::vector<DeviceSegment> segments{
       {somewhere, 0, std::size_t{5} << 30}, {somewhere, std::size_t{9} << 30, 10}, {somewhere, 5, 10}};
@@ -525,7 +528,7 @@ TEST(PackMath, SplitsWhatIsTooLongForItsCountsAndFarApart) {
   EXPECT_GT(tables, 5);
 }
 
-TEST(PackMath, StopsAtTheFirstLaunchThatIsRefused) {
+TEST(PackMath, StopsAtTheFirstFailedLaunch) {
   std::vector<DeviceSegment> segments(500, DeviceSegment{nullptr, 0, 1});
   for (std::size_t i = 0; i < segments.size(); ++i) segments[i].first = i;
   std::byte memory[500];

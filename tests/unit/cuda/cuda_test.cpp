@@ -1,4 +1,5 @@
-// CUDA devices through a stand-in for the driver: what each call does, in which order, and every bad day's text.
+// These tests cover CUDA devices through a fake driver: what each call does, in which order, and the text of every
+// error.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,13 +27,13 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-Config standin(const std::string& library = FDL_FAKE_CUDA) {
+Config fake_driver_config(const std::string& library = FDL_FAKE_CUDA) {
   Config config;
   config.cuda_library = library;
   return config;
 }
 
-// Another name for the same library, so that what was remembered of it does not count.
+// Another path of the same library, so that its first result, which is kept by name, does not count.
 std::string another_name() {
   static int names = 0;
   std::string path = FDL_FAKE_CUDA;
@@ -66,7 +67,7 @@ class CudaTest : public testing::Test {
   }
 
   void open() {
-    auto opened = open_cuda_device(0, standin());
+    auto opened = open_cuda_device(0, fake_driver_config());
     ASSERT_TRUE(opened.ok()) << opened.status().text();
     device_ = opened.take();
   }
@@ -107,25 +108,25 @@ class CudaTest : public testing::Test {
 
 // ---- Opening
 
-TEST_F(CudaTest, KnowsWhoItIs) {
-  EXPECT_EQ(device_->name(), "cuda:0 (Stand-in 0)");
+TEST_F(CudaTest, HasANameAKindAndAnIdentity) {
+  EXPECT_EQ(device_->name(), "cuda:0 (Fake GPU 0)");
   EXPECT_EQ(device_->kind(), 2);
   EXPECT_EQ(device_->index(), 0);
-  auto other = open_cuda_device(1, standin());
+  auto other = open_cuda_device(1, fake_driver_config());
   ASSERT_TRUE(other.ok());
   EXPECT_NE(device_->identity(), (*other)->identity());
-  EXPECT_EQ(*count_cuda_devices(standin()), 2);
+  EXPECT_EQ(*count_cuda_devices(fake_driver_config()), 2);
 }
 
-TEST_F(CudaTest, IsSharedByAllWhoOpenIt) {
-  EXPECT_EQ(open_cuda_device(0, standin()).take(), device_);
+TEST_F(CudaTest, IsSharedByAllCallersThatOpenIt) {
+  EXPECT_EQ(open_cuda_device(0, fake_driver_config()).take(), device_);
   const auto identity = device_->identity();
   device_ = nullptr;
   open();
   EXPECT_EQ(device_->identity(), identity);
 }
 
-TEST_F(CudaTest, LeavesTheThreadsCurrentContextAlone) {
+TEST_F(CudaTest, KeepsTheThreadsCurrentContext) {
   void* before = &before;
   void* after = &after;
   cuCtxGetCurrent(&before);
@@ -142,7 +143,7 @@ TEST_F(CudaTest, LeavesTheThreadsCurrentContextAlone) {
 
 // ---- Memory
 
-TEST_F(CudaTest, MemoryIsAlignedAndKeptForTheNext) {
+TEST_F(CudaTest, MemoryIsAlignedAndReused) {
   void* const first = *device_->allocate(1000);
   void* const pinned = *device_->allocate_pinned(3);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(first) % 256, 0u);
@@ -159,18 +160,18 @@ TEST_F(CudaTest, MemoryIsAlignedAndKeptForTheNext) {
   device_->release(nullptr);
 }
 
-TEST_F(CudaTest, MemoryOfNoBytesIsMemory) {
+TEST_F(CudaTest, AllocatesZeroBytes) {
   auto memory = device_->allocate(0);
   ASSERT_TRUE(memory.ok());
   device_->release(*memory);
 }
 
-TEST_F(CudaTest, ReleasedMemoryIsNotGivenOutWhileWhatIsQueuedUsesIt) {
+TEST_F(CudaTest, ReleasedMemoryIsNotReusedWhileQueuedWorkUsesIt) {
   const Stream own = stream();
   void* const memory = *device_->allocate(5000);
   fake_cuda_hold();
   EXPECT_DONE(device_->fill_zero(own, memory, 5000));
-  device_->release(memory);  // returns, though the stream does not move
+  device_->release(memory);  // returns although the stream is held
   void* const other = *device_->allocate(5000);
   EXPECT_NE(other, memory);
   fake_cuda_go_on();
@@ -180,7 +181,7 @@ TEST_F(CudaTest, ReleasedMemoryIsNotGivenOutWhileWhatIsQueuedUsesIt) {
   device_->release(other);
 }
 
-TEST_F(CudaTest, ReleasedMemoryWaitsForStreamsThatHaveEnded) {
+TEST_F(CudaTest, ReleasedMemoryWaitsForWorkOfEndedStreams) {
   auto made = device_->make_stream();
   void* const memory = *device_->allocate(5000);
   fake_cuda_hold();
@@ -193,7 +194,7 @@ TEST_F(CudaTest, ReleasedMemoryWaitsForStreamsThatHaveEnded) {
   device_->release(other);
 }
 
-TEST_F(CudaTest, WhatLiesIdleIsBounded) {
+TEST_F(CudaTest, IdleMemoryIsBounded) {
   std::vector<void*> all;
   for (int i = 0; i < 20; ++i) all.push_back(*device_->allocate(std::size_t{32} << 20));
   for (void* memory : all) device_->release(memory);
@@ -210,15 +211,15 @@ TEST(CudaMemory, SizesWasteAtMostAFifth) {
   EXPECT_EQ(cuda::size_class(std::size_t{64} << 20), std::size_t{64} << 20);
 }
 
-// ---- Streams, marks, bells
+// ---- Streams, events, completion notifiers
 
-TEST_F(CudaTest, AStreamWaitsForAMarkOfAnother) {
+TEST_F(CudaTest, AStreamWaitsForAnEventOfAnother) {
   const Stream first = stream(), second = stream();
   std::vector<int> source(1000, 7), target(1000, 0);
   int* const between = on_device(std::vector<int>(1000, 0));
   const DeviceEvent event = *device_->make_event();
-  EXPECT_TRUE(*device_->reached(event)) << "nothing was set, so nothing is waited for";
-  fake_cuda_delay_us(2000);  // unordered, the second stream would be first
+  EXPECT_TRUE(*device_->reached(event)) << "an event that was never set is reached";
+  fake_cuda_delay_us(2000);  // without the event the second stream would run first
   EXPECT_DONE(device_->copy(first, between, source.data(), 4000));
   EXPECT_DONE(device_->set(event, first));
   EXPECT_DONE(device_->wait(second, event));
@@ -232,7 +233,7 @@ TEST_F(CudaTest, AStreamWaitsForAMarkOfAnother) {
   cuStreamSynchronize(first);
 }
 
-TEST_F(CudaTest, ABellRingsWhenAllThatWasQueuedHasRunAndNotBefore) {
+TEST_F(CudaTest, ANotifierRingsOnlyAfterAllQueuedWorkHasRun) {
   const Stream own = stream();
   auto notifier = Event::make();
   const DeviceEvent event = *device_->make_event();
@@ -253,19 +254,19 @@ TEST_F(CudaTest, ABellRingsWhenAllThatWasQueuedHasRunAndNotBefore) {
   cuStreamSynchronize(own);
 }
 
-TEST_F(CudaTest, TheDefaultStreamIsAStreamLikeOthers) {
+TEST_F(CudaTest, TheDefaultStreamWorksLikeOthers) {
   int* const memory = on_device<int>({1, 2});
   EXPECT_DONE(device_->fill_zero(nullptr, memory, 8));
   auto notifier = Event::make();
   EXPECT_DONE(device_->ring(nullptr, *notifier));
   pollfd entry{notifier->fd(), POLLIN, 0};
   EXPECT_EQ(::poll(&entry, 1, 30000), 1);
-  notifier->clear();  // whoever rang is through with it then
+  notifier->clear();  // the thread that rang no longer uses it
   EXPECT_EQ(read(memory, 2), (std::vector<int>{0, 0}));
   device_->end_stream(nullptr);
 }
 
-TEST_F(CudaTest, KnowsThatAStreamIsBeingRecordedAndMayAllocateMeanwhile) {
+TEST_F(CudaTest, DetectsCaptureAndAllocatesDuringIt) {
   const Stream recorded = stream();
   EXPECT_FALSE(*device_->is_captured(recorded));
   std::vector<float> ones(300, 1), twos(300, 2);
@@ -279,14 +280,14 @@ TEST_F(CudaTest, KnowsThatAStreamIsBeingRecordedAndMayAllocateMeanwhile) {
   EXPECT_DONE(device_->reduce(recorded, Dtype::float32, Op::sum, sum, sources, 300, 2.0));
   const DeviceSegment segments[] = {{a, 0, 100}, {b, 100, 100}};
   EXPECT_DONE(device_->pack(recorded, segments, Dtype::float32, sum, Dtype::float32, 1.0));
-  // Elsewhere life goes on: none of this may spoil the recording.
+  // Calls that touch no captured stream must not invalidate the capture.
   void* const memory = *device_->allocate(1 << 20);
   void* const pinned = *device_->allocate_pinned(1 << 20);
   EXPECT_TRUE(*device_->reached(event));
   device_->release(memory);
   device_->release_pinned(pinned);
   EXPECT_EQ(fake_cuda_end_capture(recorded), 2);
-  EXPECT_EQ(read(sum, 1)[0], 0) << "what is recorded does not run";
+  EXPECT_EQ(read(sum, 1)[0], 0) << "captured work does not run";
   for (int i = 0; i < 2; ++i) {
     ASSERT_EQ(fake_cuda_launch_captured(recorded), 0);
     ASSERT_EQ(cuStreamSynchronize(recorded), 0);
@@ -316,7 +317,7 @@ TEST_F(CudaTest, CopiesInAllDirections) {
 
 TEST_F(CudaTest, CopiesFromAnotherDeviceDirectly) {
   const Stream own = stream();
-  auto other = open_cuda_device(1, standin()).take();
+  auto other = open_cuda_device(1, fake_driver_config()).take();
   void* const there = *other->allocate(4000);
   std::vector<int> numbers(1000, 3);
   fake_cuda_write(there, numbers.data(), 4000);
@@ -324,13 +325,13 @@ TEST_F(CudaTest, CopiesFromAnotherDeviceDirectly) {
   const std::size_t before = fake_cuda_calls("cuCtxEnablePeerAccess");
   EXPECT_DONE(device_->copy(own, here, there, 4000));
   EXPECT_DONE(device_->copy(own, here, there, 4000));
-  EXPECT_EQ(fake_cuda_calls("cuCtxEnablePeerAccess"), before + 1) << "the driver is told once";
+  EXPECT_EQ(fake_cuda_calls("cuCtxEnablePeerAccess"), before + 1) << "peer access is enabled once";
   ASSERT_EQ(cuStreamSynchronize(own), 0);
   EXPECT_EQ(read(here, 1000), numbers);
   other->release(there);
 }
 
-TEST_F(CudaTest, WorkOfNoLengthAsksNothingOfTheDriver) {
+TEST_F(CudaTest, EmptyWorkCallsNothingInTheDriver) {
   const Stream own = stream();
   float* const memory = on_device<float>({1});
   const auto calls = [] {
@@ -349,7 +350,7 @@ TEST_F(CudaTest, WorkOfNoLengthAsksNothingOfTheDriver) {
   EXPECT_EQ(calls(), before);
 }
 
-TEST_F(CudaTest, PacksManyTensorsInOneLaunchAndBack) {
+TEST_F(CudaTest, PacksManyTensorsInOneLaunchAndUnpacksThem) {
   const Stream own = stream();
   std::vector<DeviceSegment> segments;
   std::vector<float> expected;
@@ -372,7 +373,7 @@ TEST_F(CudaTest, PacksManyTensorsInOneLaunchAndBack) {
   EXPECT_EQ(read(static_cast<float*>(segments[160].tensor), 2)[1], 80.0f);
 }
 
-TEST_F(CudaTest, PacksReductionsOfPrecisionAndZerosForNobody) {
+TEST_F(CudaTest, PacksInLowerPrecisionAndZerosForMissingTensors) {
   const Stream own = stream();
   float* const tensor = on_device<float>({1.5f, -2.0f, 65504.0f});
   auto* const packed = on_device(std::vector<uint16_t>(6, 0xffff));
@@ -385,7 +386,7 @@ TEST_F(CudaTest, PacksReductionsOfPrecisionAndZerosForNobody) {
   EXPECT_EQ(read(tensor, 2), (std::vector<float>{1.5f, -2.0f}));
 }
 
-TEST_F(CudaTest, ScalesIntegersTowardZeroAndLeavesBoolsAlone) {
+TEST_F(CudaTest, ScalesIntegersTowardZeroAndKeepsBools) {
   const Stream own = stream();
   auto* const numbers = on_device<int8_t>({-3, 3, 100, -128});
   auto* const flags = on_device<uint8_t>({0, 1, 1, 0});
@@ -400,7 +401,7 @@ TEST_F(CudaTest, ScalesIntegersTowardZeroAndLeavesBoolsAlone) {
   EXPECT_EQ(read(packed, 4), (std::vector<int8_t>{0, 1, 1, 0}));
 }
 
-TEST_F(CudaTest, ReducesWithTheBitsOfTheCpu) {
+TEST_F(CudaTest, ReducesToTheBitsOfTheCpu) {
   const Stream own = stream();
   std::mt19937 random(7);
   for (int d = 0; d < kDtypeCount; ++d) {
@@ -409,7 +410,7 @@ TEST_F(CudaTest, ReducesWithTheBitsOfTheCpu) {
     std::vector<std::vector<uint8_t>> hosts(3, std::vector<uint8_t>(bytes));
     std::vector<const void*> on_host, on_devices;
     for (auto& host : hosts) {
-      // Small numbers in every type, and no NaN, whose payload is not promised.
+      // These bytes are small numbers in every type, and never NaN, whose payload is not defined.
       for (uint8_t& byte : host) byte = static_cast<uint8_t>(random() & 0x3b);
       on_host.push_back(host.data());
       on_devices.push_back(on_device(host));
@@ -428,7 +429,7 @@ TEST_F(CudaTest, ReducesWithTheBitsOfTheCpu) {
   }
 }
 
-TEST_F(CudaTest, ReducesOneVectorAndIntoASource) {
+TEST_F(CudaTest, ReducesOneVectorAndInPlace) {
   const Stream own = stream();
   float* const a = on_device<float>({1, 2, 3});
   float* const b = on_device<float>({10, 20, 30});
@@ -443,7 +444,7 @@ TEST_F(CudaTest, ReducesOneVectorAndIntoASource) {
   EXPECT_EQ(read(a, 3), (std::vector<float>{1.5, 3, 4.5}));
 }
 
-TEST_F(CudaTest, SeveralThreadsUseOneDevice) {
+TEST_F(CudaTest, WorksFromSeveralThreadsAtOnce) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([this, t] {
@@ -470,7 +471,7 @@ TEST_F(CudaTest, SeveralThreadsUseOneDevice) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// ---- Bad days: no driver, or none that will do
+// ---- Errors: no usable driver
 
 std::string refusal(const Result<std::shared_ptr<Device>>& opened) {
   EXPECT_FALSE(opened.ok());
@@ -478,60 +479,60 @@ std::string refusal(const Result<std::shared_ptr<Device>>& opened) {
   return opened.status().text();
 }
 
-TEST_F(CudaTest, WithoutADriverSaysWhatToInstall) {
-  EXPECT_THAT(refusal(open_cuda_device(0, standin("/nowhere/libcuda.so.1"))),
+TEST_F(CudaTest, ReportsWhatToInstallWithoutADriver) {
+  EXPECT_THAT(refusal(open_cuda_device(0, fake_driver_config("/nowhere/libcuda.so.1"))),
               testing::AllOf(HasSubstr("/nowhere/libcuda.so.1"), HasSubstr("install NVIDIA's driver")));
-  EXPECT_FALSE(count_cuda_devices(standin("/nowhere/libcuda.so.1")).ok());
+  EXPECT_FALSE(count_cuda_devices(fake_driver_config("/nowhere/libcuda.so.1")).ok());
 }
 
-TEST_F(CudaTest, ALibraryThatIsNoDriverIsNamed) {
-  EXPECT_THAT(refusal(open_cuda_device(0, standin("libm.so.6"))),
+TEST_F(CudaTest, NamesALibraryThatIsNoDriver) {
+  EXPECT_THAT(refusal(open_cuda_device(0, fake_driver_config("libm.so.6"))),
               HasSubstr("libm.so.6 is no CUDA driver: it has no cuInit"));
 }
 
-TEST_F(CudaTest, ADriverThatIsTooOldSaysItsVersion) {
-  EXPECT_THAT(refusal(open_cuda_device(0, standin(FDL_FAKE_CUDA_OLD))),
+TEST_F(CudaTest, ReportsTheVersionOfATooOldDriver) {
+  EXPECT_THAT(refusal(open_cuda_device(0, fake_driver_config(FDL_FAKE_CUDA_OLD))),
               HasSubstr("too old: it serves CUDA 9.2 and has no cuInit; 11.4 or newer is needed"));
 }
 
-TEST_F(CudaTest, ADriverWithoutDevicesSaysSoAndIsNotAskedAgain) {
+TEST_F(CudaTest, ReportsADriverWithoutDevicesAndDoesNotRetry) {
   const std::string library = another_name();
   fake_cuda_fail("cuInit", 1, 100);
-  EXPECT_THAT(refusal(open_cuda_device(0, standin(library))), HasSubstr("the driver finds no device"));
+  EXPECT_THAT(refusal(open_cuda_device(0, fake_driver_config(library))), HasSubstr("the driver finds no device"));
   const std::size_t calls = fake_cuda_calls("cuInit");
-  EXPECT_THAT(refusal(open_cuda_device(0, standin(library))), HasSubstr("CUDA_VISIBLE_DEVICES"));
+  EXPECT_THAT(refusal(open_cuda_device(0, fake_driver_config(library))), HasSubstr("CUDA_VISIBLE_DEVICES"));
   EXPECT_EQ(fake_cuda_calls("cuInit"), calls);
 }
 
-TEST_F(CudaTest, ADriverThatDoesNotStartSaysWhy) {
+TEST_F(CudaTest, ReportsWhyADriverDoesNotStart) {
   fake_cuda_fail("cuInit", 1, 999);
-  EXPECT_THAT(refusal(open_cuda_device(0, standin(another_name()))),
+  EXPECT_THAT(refusal(open_cuda_device(0, fake_driver_config(another_name()))),
               HasSubstr("cuInit: CUDA_ERROR_UNKNOWN (999): unknown error"));
 }
 
-TEST_F(CudaTest, ADeviceThatIsNotThereIsRefused) {
-  const auto opened = open_cuda_device(7, standin());
+TEST_F(CudaTest, RefusesADeviceThatDoesNotExist) {
+  const auto opened = open_cuda_device(7, fake_driver_config());
   ASSERT_FALSE(opened.ok());
   EXPECT_EQ(opened.status().code(), Code::invalid_argument);
   EXPECT_THAT(opened.status().text(), HasSubstr("cuda:7: there is no such device: this process sees 2"));
-  EXPECT_FALSE(open_cuda_device(-1, standin()).ok());
+  EXPECT_FALSE(open_cuda_device(-1, fake_driver_config()).ok());
 }
 
-TEST_F(CudaTest, EveryCallOfOpeningMayFail) {
+TEST_F(CudaTest, ReportsTheFailureOfEachCallOfOpening) {
   device_ = nullptr;
   for (const char* call :
        {"cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDeviceGetUuid_v2", "cuDevicePrimaryCtxRetain"}) {
     fake_cuda_fail(call, 1, 1);
-    const auto opened = open_cuda_device(0, standin());
+    const auto opened = open_cuda_device(0, fake_driver_config());
     ASSERT_FALSE(opened.ok()) << call;
     const std::string name = call;
     EXPECT_THAT(opened.status().text(), HasSubstr(name.substr(0, name.find('_')) + ": CUDA_ERROR_INVALID_VALUE"));
   }
 }
 
-// ---- Bad days: what the driver refuses
+// ---- Errors: calls that the driver refuses
 
-TEST_F(CudaTest, EveryCallsFailureIsToldWithItsNameAndTheDevice) {
+TEST_F(CudaTest, ReportsTheFailureOfEachCallWithItsNameAndTheDevice) {
   const Stream own = stream();
   int* const memory = on_device<int>({1, 2});
   const DeviceEvent event = *device_->make_event();
@@ -559,16 +560,16 @@ TEST_F(CudaTest, EveryCallsFailureIsToldWithItsNameAndTheDevice) {
     const Status failed = run();
     EXPECT_FALSE(failed.ok()) << call;
     const std::string name = call;
-    EXPECT_THAT(failed.text(), testing::AllOf(HasSubstr("cuda:0 (Stand-in 0): " + name.substr(0, name.find('_'))),
+    EXPECT_THAT(failed.text(), testing::AllOf(HasSubstr("cuda:0 (Fake GPU 0): " + name.substr(0, name.find('_'))),
                                               HasSubstr("CUDA_ERROR_INVALID_VALUE (1): invalid argument")));
     fake_cuda_clear_failures();
-    EXPECT_DONE(device_->set(event, own));  // that was of the call, not of the device
+    EXPECT_DONE(device_->set(event, own));  // the call failed, not the device
   }
   device_->end_event(event);
   ASSERT_EQ(cuStreamSynchronize(own), 0);
 }
 
-TEST_F(CudaTest, OutOfMemorySaysHowMuchThereIs) {
+TEST_F(CudaTest, ReportsHowMuchMemoryIsFree) {
   fake_cuda_memory(10000);
   const auto memory = device_->allocate(1 << 20);
   ASSERT_FALSE(memory.ok());
@@ -578,7 +579,7 @@ TEST_F(CudaTest, OutOfMemorySaysHowMuchThereIs) {
                              HasSubstr("CUDA_ERROR_OUT_OF_MEMORY")));
 }
 
-TEST_F(CudaTest, ShortOfMemoryGivesBackWhatLiesIdleFirst) {
+TEST_F(CudaTest, FreesIdleMemoryBeforeItRunsOut) {
   fake_cuda_memory(1 << 20);
   void* const large = *device_->allocate(700000);
   device_->release(large);
@@ -587,7 +588,7 @@ TEST_F(CudaTest, ShortOfMemoryGivesBackWhatLiesIdleFirst) {
   device_->release(*other);
 }
 
-TEST_F(CudaTest, AStreamThatWasDestroyedEarlyIsAnErrorAndNotTheDevices) {
+TEST_F(CudaTest, ADestroyedStreamDoesNotFailTheDevice) {
   auto made = device_->make_stream();
   ASSERT_EQ(cuStreamDestroy_v2(*made), 0);
   int* const memory = on_device<int>({1});
@@ -597,7 +598,7 @@ TEST_F(CudaTest, AStreamThatWasDestroyedEarlyIsAnErrorAndNotTheDevices) {
   EXPECT_DONE(device_->fill_zero(stream(), memory, 4));
 }
 
-TEST_F(CudaTest, WhatDevicesCannotDoIsUnsupported) {
+TEST_F(CudaTest, RefusesUnsupportedWork) {
   const Stream own = stream();
   float* const memory = on_device<float>({1});
   std::vector<const void*> many(481, memory);
@@ -615,9 +616,9 @@ TEST_F(CudaTest, WhatDevicesCannotDoIsUnsupported) {
   EXPECT_THAT(refusals[3].text(), HasSubstr("float32 is not packed as int32"));
 }
 
-// ---- Bad days: kernels
+// ---- Errors: kernels
 
-TEST_F(CudaTest, ADriverThatTakesNoKernelsSaysWhichItsAreAndStillPacksByCopies) {
+TEST_F(CudaTest, PacksByCopiesIfTheDriverRefusesTheKernels) {
   const Stream own = stream();
   fake_cuda_refuse_module(222);
   int* const a = on_device<int>({1, 2, 3});
@@ -627,7 +628,7 @@ TEST_F(CudaTest, ADriverThatTakesNoKernelsSaysWhichItsAreAndStillPacksByCopies) 
   const Status refused = device_->reduce(own, Dtype::int32, Op::sum, packed, sources, 2, 1.0);
   EXPECT_EQ(refused.code(), Code::unsupported);
   EXPECT_THAT(refused.text(),
-              testing::AllOf(HasSubstr("the driver (CUDA 13.0) takes none of this build's kernels"),
+              testing::AllOf(HasSubstr("the driver (CUDA 13.0) accepts none of this build's kernels"),
                              HasSubstr("CUDA_ERROR_UNSUPPORTED_PTX_VERSION (222)"), HasSubstr("update the driver")));
   const std::size_t loads = fake_cuda_calls("cuModuleLoadData");
   const DeviceSegment segments[] = {{a, 0, 3}, {nullptr, 3, 1}, {b, 4, 2}};
@@ -639,10 +640,10 @@ TEST_F(CudaTest, ADriverThatTakesNoKernelsSaysWhichItsAreAndStillPacksByCopies) 
   ASSERT_EQ(cuStreamSynchronize(own), 0);
   EXPECT_EQ(read(a, 3), (std::vector<int>{0, 4, 5}));
   EXPECT_EQ(device_->pack(own, segments, Dtype::int32, packed, Dtype::int32, 2.0).code(), Code::unsupported);
-  EXPECT_EQ(fake_cuda_calls("cuModuleLoadData"), loads) << "the refusal is remembered";
+  EXPECT_EQ(fake_cuda_calls("cuModuleLoadData"), loads) << "the module is loaded once";
 }
 
-TEST_F(CudaTest, AModuleThatIsNotForThisDeviceIsFollowedByThePortableOne) {
+TEST_F(CudaTest, LoadsThePortableModuleIfTheFirstDoesNotFit) {
   const Stream own = stream();
   fake_cuda_fail("cuModuleLoadData", 1, 209);
   int* const a = on_device<int>({1, 2});
@@ -651,12 +652,12 @@ TEST_F(CudaTest, AModuleThatIsNotForThisDeviceIsFollowedByThePortableOne) {
   if (FDL_HAS_NVCC) {
     EXPECT_DONE(done);
   } else {
-    EXPECT_THAT(done.text(), HasSubstr("no nvcc"));  // there is but the one
+    EXPECT_THAT(done.text(), HasSubstr("no nvcc"));  // there is only one module
   }
   cuStreamSynchronize(own);
 }
 
-TEST_F(CudaTest, ABuildWithoutKernelsSaysSo) {
+TEST_F(CudaTest, ReportsABuildWithoutKernels) {
   fake_cuda_fail("cuModuleGetFunction", 1, 500);
   int* const a = on_device<int>({1, 2});
   const void* sources[] = {a, a + 1};
@@ -666,9 +667,9 @@ TEST_F(CudaTest, ABuildWithoutKernelsSaysSo) {
                                              HasSubstr("kernels are compiled where nvcc is found")));
 }
 
-// ---- Bad days: the device itself
+// ---- Errors: the device itself
 
-TEST_F(CudaTest, ADeviceThatFallsOffFailsAllWithItsFirstFailureAndRingsNoBell) {
+TEST_F(CudaTest, AFailedDeviceReturnsItsFirstFailureAndRingsNoNotifier) {
   const Stream own = stream();
   int* const memory = on_device<int>({1, 2});
   const DeviceEvent event = *device_->make_event();
@@ -678,9 +679,9 @@ TEST_F(CudaTest, ADeviceThatFallsOffFailsAllWithItsFirstFailureAndRingsNoBell) {
   EXPECT_DONE(device_->ring(own, *notifier));
   fake_cuda_fall_off(0, 214);
   const auto reached = device_->reached(event);
-  ASSERT_FALSE(reached.ok()) << "who waits for the bell learns it here";
+  ASSERT_FALSE(reached.ok()) << "a caller that waits for the notifier finds the failure here";
   EXPECT_THAT(reached.status().text(),
-              testing::AllOf(HasSubstr("cuda:0 (Stand-in 0): cuEventQuery: CUDA_ERROR_ECC_UNCORRECTABLE (214)"),
+              testing::AllOf(HasSubstr("cuda:0 (Fake GPU 0): cuEventQuery: CUDA_ERROR_ECC_UNCORRECTABLE (214)"),
                              HasSubstr("the device has failed for this process")));
   fake_cuda_go_on();
   fake_cuda_fall_off(0, 999);  // later calls would have other reasons
@@ -693,7 +694,7 @@ TEST_F(CudaTest, ADeviceThatFallsOffFailsAllWithItsFirstFailureAndRingsNoBell) {
   device_->end_event(event);
 }
 
-TEST_F(CudaTest, AnIllegalAddressIsTheDevicesEnd) {
+TEST_F(CudaTest, AnIllegalAddressFailsTheDevice) {
   const Stream own = stream();
   int* const memory = on_device<int>({1});
   const DeviceEvent event = *device_->make_event();
@@ -709,7 +710,7 @@ TEST_F(CudaTest, AnIllegalAddressIsTheDevicesEnd) {
 
 using CudaDeathTest = CudaTest;
 
-TEST_F(CudaDeathTest, TheCpuDoesNotReadTheDevicesMemory) {
+TEST_F(CudaDeathTest, TheCpuCannotReadDeviceMemory) {
   const int* const memory = on_device<int>({1});
   EXPECT_DEATH(std::printf("%d\n", *const_cast<volatile const int*>(memory)), "");
 }

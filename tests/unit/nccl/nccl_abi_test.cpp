@@ -1,4 +1,4 @@
-// Our declarations of NCCL beside those of its header, where one is: of the version that it is of.
+// These tests compare our declarations of NCCL with those of its header, where there is one, for the header's version.
 #include "transports/nccl/nccl_abi.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 namespace fdl::test {
 
-// 2.18's, of which later versions are told by its size.
+// Our struct is that of 2.18; later versions recognize it by its size.
 template <>
 inline constexpr bool kMayBeShorter<nccl::ConfigOf218, ncclConfig_t> = true;
 
@@ -80,7 +80,7 @@ TEST(NcclAbi, HasTheNumbersOfTheHeader) {
   SAME(RedOp::product, ncclProd);
   SAME(RedOp::max, ncclMax);
   SAME(RedOp::min, ncclMin);
-  SAME(5, ncclNumOps);  // from here on a communicator's own
+  SAME(5, ncclNumOps);  // larger numbers are a communicator's own
   SAME(kScalarOnHost, ncclScalarHostImmediate);
   SAME(kUndefined, NCCL_CONFIG_UNDEF_INT);
 #if NCCL_VERSION_CODE >= 22700
@@ -95,7 +95,7 @@ TEST(NcclAbi, HasTheNumbersOfTheHeader) {
   EXPECT_EQ(constants_of(FDL_SOURCE_DIR "/transports/nccl/nccl_abi.h"), compared) << "each is compared in this file";
 }
 
-TEST(NcclAbi, HasTheConfigAsTheHeaderBeginsIt) {
+TEST(NcclAbi, HasTheConfigThatTheHeadersConfigBeginsWith) {
   EXPECT_LE(sizeof(ConfigOf218), sizeof(ncclConfig_t));
 #define SAME(ours, theirs)                                                \
   EXPECT_EQ(offsetof(ConfigOf218, ours), offsetof(ncclConfig_t, theirs)); \
@@ -118,8 +118,8 @@ TEST(NcclAbi, HasTheConfigAsTheHeaderBeginsIt) {
 #undef SAME
 }
 
-// What a program that is compiled against the header would give NCCL, as far as ours goes.
-TEST(NcclAbi, BeginsAConfigWithTheValuesOfTheHeader) {
+// The values are those that a program compiled against the header would pass, as far as our struct goes.
+TEST(NcclAbi, InitializesTheConfigLikeTheHeader) {
   const ConfigOf218 ours;
   const ncclConfig_t theirs = NCCL_CONFIG_INITIALIZER;
   EXPECT_EQ(ours.size, sizeof ours);

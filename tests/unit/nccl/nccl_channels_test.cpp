@@ -1,4 +1,4 @@
-// Messages between devices through NCCL: carried, failed, late, and recorded into graphs.
+// These tests cover messages between devices through NCCL: transfer, failures, late ranks, and capture into graphs.
 #include "transports/nccl/nccl_channels.h"
 
 #include <gmock/gmock.h>
@@ -12,17 +12,17 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-TEST_F(Nccl, CarriesMessagesOnLanes) {
+TEST_F(Nccl, CarriesMessagesOnChannels) {
   run_gpu_group(3, [&](GpuRank& me) {
     const auto channels = me.library.channels_of(*me.collectives);
     const auto wait_ready = [&] {
       drive_until(
-          *me.collectives, [&] { return require(channels->ready()); }, "lanes are ready");
+          *me.collectives, [&] { return require(channels->ready()); }, "the channels are ready");
     };
     float* mine = me.gpu.put(std::vector<float>(30'000, static_cast<float>(me.rank)));
     float* theirs = me.gpu.put(std::vector<float>(30'000, -1));
     const int next = (me.rank + 1) % 3, prev = (me.rank + 2) % 3;
-    for (int round = 0; round < 2; ++round) {  // what came in round 0 goes on in round 1
+    for (int round = 0; round < 2; ++round) {  // round 1 forwards what round 0 received
       wait_ready();
       require(channels->begin_group());
       require(channels->send(me.gpu.stream(), next, round == 0 ? mine : theirs, 120'000));
@@ -35,10 +35,10 @@ TEST_F(Nccl, CarriesMessagesOnLanes) {
   });
 }
 
-// A message of each rank to the next one, on lanes.
+// Sends a message from each rank to the next one, on channels.
 void pass_on(GpuRank& me, DeviceChannels& channels, float* mine, float* theirs, std::size_t count) {
   drive_until(
-      *me.collectives, [&] { return require(channels.ready()); }, "lanes are ready");
+      *me.collectives, [&] { return require(channels.ready()); }, "the channels are ready");
   require(channels.begin_group());
   require(channels.send(me.gpu.stream(), (me.rank + 1) % me.size, mine, count * sizeof(float)));
   require(channels.recv(me.gpu.stream(), (me.rank + me.size - 1) % me.size, theirs, count * sizeof(float)));
@@ -47,9 +47,9 @@ void pass_on(GpuRank& me, DeviceChannels& channels, float* mine, float* theirs, 
       *me.collectives, [&] { return require(channels.ready()); }, "the messages are queued");
 }
 
-// Nobody calls anything any more: the error is met by who looks after what is on the device, and names the peers of
-// the messages. The others' devices are freed when they are interrupted.
-TEST_F(Nccl, MeetsAnAsynchronousErrorOfMessages) {
+// No rank calls anything more. The rank that watches the work on its device detects the error, and names the peers of
+// the messages. The others are interrupted, which frees their devices.
+TEST_F(Nccl, DetectsAnAsynchronousErrorOfMessages) {
   for (const int version : {22203, 23203}) {
     fake_nccl_reset();
     fake_nccl_set("version", version);
@@ -64,8 +64,8 @@ TEST_F(Nccl, MeetsAnAsynchronousErrorOfMessages) {
           for (int round = 0; round < 2; ++round) pass_on(me, *channels, mine, theirs, 10);
           const Deadline deadline = Deadline::after_seconds(kTimeoutSeconds);
           while (me.library.status_of(*me.collectives).ok() && one.load() < 0) {
-            require(!deadline.passed(), "nobody has met the error");
-            // Who is through is not woken by another rank's error.
+            require(!deadline.passed(), "no rank has detected the error");
+            // A rank that has finished is not woken by another rank's error.
             if (!me.collectives->progress()) me.collectives->sleep_until_ready(Deadline::after_seconds(0.01));
           }
           const Status status = me.library.status_of(*me.collectives);
@@ -73,7 +73,7 @@ TEST_F(Nccl, MeetsAnAsynchronousErrorOfMessages) {
             one.store(me.rank);
             EXPECT_EQ(status.code(), Code::transport);
             EXPECT_THAT(status.text(), HasSubstr("nccl: messages failed on rank 1" + std::to_string(me.rank)));
-            EXPECT_THAT(status.text(), HasSubstr("(stand-in: the network has failed)"));
+            EXPECT_THAT(status.text(), HasSubstr("(fake: the network has failed)"));
             EXPECT_THAT(status.text(), HasSubstr("; with rank 1" + std::to_string((me.rank + 1) % 4)));
             EXPECT_THAT(status.text(), HasSubstr(", rank 1" + std::to_string((me.rank + 3) % 4)));
             EXPECT_THAT(status.text(), Not(HasSubstr("rank 1" + std::to_string((me.rank + 2) % 4) + " ")));
@@ -89,7 +89,7 @@ TEST_F(Nccl, MeetsAnAsynchronousErrorOfMessages) {
   }
 }
 
-// A rank that never sends its messages: the others' work is on the device, and an interrupt frees them.
+// A rank never sends its messages. The others' work waits on the device until an interrupt ends it.
 TEST_F(Nccl, EndsMessagesThatWaitForALateRank) {
   run_gpu_group(2, [&](GpuRank& me) {
     const auto channels = me.library.channels_of(*me.collectives);
@@ -106,7 +106,7 @@ TEST_F(Nccl, EndsMessagesThatWaitForALateRank) {
   });
 }
 
-TEST_F(Nccl, WatchesNothingOfMessagesThatAGraphRecords) {
+TEST_F(Nccl, DoesNotWatchCapturedMessages) {
   run_gpu_group(
       1,
       [&](GpuRank& me) {
@@ -117,8 +117,7 @@ TEST_F(Nccl, WatchesNothingOfMessagesThatAGraphRecords) {
         pass_on(me, *channels, mine, theirs, 10);
         EXPECT_EQ(fake_cuda_end_capture(me.gpu.stream()), 1);
         ASSERT_TRUE(me.collectives->prepare_to_sleep());
-        EXPECT_FALSE(wait_readable(me.collectives->wake_fd(), Deadline::after_seconds(0.3)))
-            << "it looks after nothing";
+        EXPECT_FALSE(wait_readable(me.collectives->wake_fd(), Deadline::after_seconds(0.3))) << "nothing is watched";
         me.collectives->finish_sleep();
       },
       fake_config({{"suspect_after_s", "0.02"}}));

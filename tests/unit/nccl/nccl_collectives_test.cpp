@@ -1,4 +1,4 @@
-// All collectives through NCCL: how each is planned, and what comes of it.
+// These tests cover the plans and the results of all collectives through NCCL.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,14 +24,14 @@ std::vector<NcclStep::Kind> kinds_of(const CollectiveSpec& spec, Buffers buffers
   return kinds;
 }
 
-TEST_F(Nccl, ReducesItselfWhatItReducesAsTheCpuDoes) {
+TEST_F(Nccl, ReducesOnlyTypesWithTheResultsOfTheCpu) {
   std::set<std::pair<Dtype, Op>> by_nccl;
   for (int d = 0; d < kDtypeCount; ++d) {
     for (int o = 0; o < kOpCount; ++o) {
       const auto dtype = static_cast<Dtype>(d);
       const auto op = static_cast<Op>(o);
       if (!supports(dtype, op)) continue;
-      EXPECT_FALSE(nccl_reduction(dtype, op, true)) << "what must be deterministic is folded in rank order";
+      EXPECT_FALSE(nccl_reduction(dtype, op, true)) << "deterministic reductions are folded in rank order";
       if (nccl_reduction(dtype, op, false)) by_nccl.insert({dtype, op});
     }
   }
@@ -45,7 +45,7 @@ TEST_F(Nccl, ReducesItselfWhatItReducesAsTheCpuDoes) {
   EXPECT_EQ(by_nccl, expected);
 }
 
-TEST_F(Nccl, MultipliesInsideOnlyWhereThatIsExact) {
+TEST_F(Nccl, ScalesInsideTheReductionOnlyWhereExact) {
   const auto scaling = [](Dtype dtype, Op op, double pre, double post) {
     const NcclScaling s = nccl_scaling(dtype, op, pre, post);
     return std::vector<double>{s.before, s.inside, s.after};
@@ -54,14 +54,14 @@ TEST_F(Nccl, MultipliesInsideOnlyWhereThatIsExact) {
   EXPECT_THAT(scaling(Dtype::bfloat16, Op::sum, 2, 0.25), ElementsAre(1, 0.5, 1));
   EXPECT_THAT(scaling(Dtype::float32, Op::sum, 3, 0.25), ElementsAre(3, 0.25, 1));
   EXPECT_THAT(scaling(Dtype::float64, Op::sum, 2, 1.0 / 3), ElementsAre(1, 2, 1.0 / 3));
-  EXPECT_THAT(scaling(Dtype::float16, Op::sum, 1, 0.25), ElementsAre(1, 1, 0.25)) << "it would lose small numbers";
+  EXPECT_THAT(scaling(Dtype::float16, Op::sum, 1, 0.25), ElementsAre(1, 1, 0.25)) << "small numbers would be lost";
   EXPECT_THAT(scaling(Dtype::int32, Op::sum, 1, 0.5), ElementsAre(1, 1, 0.5));
   EXPECT_THAT(scaling(Dtype::float32, Op::product, 1, 0.5), ElementsAre(1, 1, 0.5));
   EXPECT_THAT(scaling(Dtype::float32, Op::sum, 1, -0.5), ElementsAre(1, 1, -0.5));
   EXPECT_THAT(scaling(Dtype::float32, Op::sum, 0, 1), ElementsAre(0, 1, 1));
 }
 
-TEST_F(Nccl, PlansOneCallWhereOneIsEnough) {
+TEST_F(Nccl, PlansOneCallIfOneIsEnough) {
   using Kind = NcclStep::Kind;
   float input[8] = {}, output[8] = {};
   const std::vector<std::size_t> even(4, 2), uneven{1, 2, 3, 2};
@@ -81,18 +81,18 @@ TEST_F(Nccl, PlansOneCallWhereOneIsEnough) {
               ElementsAre(Kind::all_gather, Kind::fold));
 }
 
-TEST_F(Nccl, GroupsWhatMustNotWaitForEachOther) {
+TEST_F(Nccl, GroupsMessagesThatMustNotWaitForEachOther) {
   float input[8] = {}, output[8] = {};
   const std::vector<std::size_t> uneven{1, 2, 3, 2};
   std::vector<NcclStep> steps;
   plan_nccl({.collective = Collective::alltoall, .counts = uneven, .recv_counts = uneven}, {input, output},
             {0, 4, true}, {}, steps);
   ASSERT_EQ(steps.size(), 8u);
-  for (std::size_t i = 0; i < steps.size(); ++i) EXPECT_EQ(steps[i].joined, i > 0);
+  for (std::size_t i = 0; i < steps.size(); ++i) EXPECT_EQ(steps[i].grouped, i > 0);
 }
 
-// Before the calls, the calls, after them; each in the order of the plans.
-TEST_F(Nccl, JoinsThePlansOfSeveralInOneGroup) {
+// The order is: steps before the calls, the calls, steps after them; each in the order of the plans.
+TEST_F(Nccl, MergesPlansIntoOneGroup) {
   using Kind = NcclStep::Kind;
   float input[8] = {}, output[8] = {};
   const std::vector<std::size_t> uneven{1, 2, 3, 2};
@@ -101,29 +101,29 @@ TEST_F(Nccl, JoinsThePlansOfSeveralInOneGroup) {
                                   {.count = 0},
                                   {.collective = Collective::allgather, .counts = uneven},
                                   {.collective = Collective::broadcast, .count = 3}};
-  std::vector<NcclStep> steps, room;
+  std::vector<NcclStep> steps, buffer;
   std::vector<std::size_t> ends;
   for (const CollectiveSpec& spec : specs) {
     EXPECT_TRUE(is_one_group(spec, {1, 4, true}));
     plan_nccl(spec, {input, output}, {1, 4, true}, {}, steps);
     ends.push_back(steps.size());
   }
-  join_plans(steps, ends, room);
+  merge_plans(steps, ends, buffer);
   std::vector<Kind> kinds;
-  std::vector<bool> joined;
+  std::vector<bool> grouped;
   for (const NcclStep& step : steps) {
     kinds.push_back(step.kind);
-    if (step.by_nccl()) joined.push_back(step.joined);
+    if (step.by_nccl()) grouped.push_back(step.grouped);
   }
   EXPECT_THAT(kinds, ElementsAre(Kind::scale, Kind::all_reduce, Kind::all_gather, Kind::broadcast, Kind::broadcast,
                                  Kind::broadcast, Kind::broadcast, Kind::broadcast, Kind::scale, Kind::fold));
-  EXPECT_THAT(joined, ElementsAre(false, true, true, true, true, true, true));
+  EXPECT_THAT(grouped, ElementsAre(false, true, true, true, true, true, true));
 }
 
-TEST_F(Nccl, JoinsNoPlanThatHasTwoGroupsOrMessages) {
+TEST_F(Nccl, DoesNotMergePlansWithTwoGroupsOrMessages) {
   const std::vector<std::size_t> even(4, 2);
   const NcclPlace place{1, 4, true};
-  EXPECT_FALSE(is_one_group({.reduction = {Op::max}, .count = 1 << 20}, place)) << "it is folded by owners";
+  EXPECT_FALSE(is_one_group({.reduction = {Op::max}, .count = 1 << 20}, place)) << "owners fold it";
   EXPECT_FALSE(is_one_group({.count = 1 << 20, .deterministic = true}, place));
   EXPECT_FALSE(is_one_group({.collective = Collective::reduce_scatter, .reduction = {Op::max}, .counts = even}, place));
   EXPECT_FALSE(is_one_group({.collective = Collective::alltoall, .counts = even, .recv_counts = even}, place));
@@ -214,7 +214,7 @@ std::vector<CollectiveCase> small_cases(int size) {
   return cases;
 }
 
-// Twice, so that the second time finds the scratch of the first.
+// Runs twice, so that the second run reuses the scratch of the first.
 TEST_F(Nccl, RunsSeveralCollectivesInOneGroup) {
   for (const NcclCalls calls : {NcclCalls::deferred, NcclCalls::direct}) {
     for (const int size : {1, 2, 3}) {
@@ -231,14 +231,14 @@ TEST_F(Nccl, RunsSeveralCollectivesInOneGroup) {
               }
               fake_cuda_close_memory();
               std::deque<CollectiveSpec> specs;
-              std::vector<Call> together;
+              std::vector<Call> group_calls;
               for (CaseOnRank& one : mine) {
                 specs.push_back(me.on_stream(one.spec()));
-                together.push_back({&specs.back(), one.buffers()});
+                group_calls.push_back({&specs.back(), one.buffers()});
                 ASSERT_TRUE(me.collectives->takes_group(specs.back()));
               }
               Completion completion;
-              me.collectives->launch_group(together, completion);
+              me.collectives->launch_group(group_calls, completion);
               ASSERT_TRUE(wait(*me.collectives, completion).ok()) << completion.status.text();
               me.gpu.synchronize();
               fake_cuda_open_memory();
@@ -252,8 +252,8 @@ TEST_F(Nccl, RunsSeveralCollectivesInOneGroup) {
   }
 }
 
-// What the ranks group alone is enough: that is why the root says what begins together.
-TEST_F(Nccl, RanksMustGroupTheSame) {
+// Ranks that group the same collectives differently fail, which is why the root decides the groups.
+TEST_F(Nccl, FailsIfRanksGroupDifferently) {
   fake_nccl_set("defer_us", 0);
   EXPECT_THROW(run_gpu_group(2,
                              [](GpuRank& me) {
@@ -267,18 +267,18 @@ TEST_F(Nccl, RanksMustGroupTheSame) {
                                }
                                drive_until(
                                    *me.collectives, [&] { return !me.library.status_of(*me.collectives).ok(); },
-                                   "NCCL is looked after");
+                                   "the error of NCCL is detected");
                                require(me.library.status_of(*me.collectives));
                              }),
                std::exception);
 }
 
-TEST_F(Nccl, RunsEveryCollectiveWithCallsThatQueueAtOnce) { run_all_cases(3, 50, NcclCalls::direct); }
+TEST_F(Nccl, RunsEveryCollectiveWithDirectCalls) { run_all_cases(3, 50, NcclCalls::direct); }
 
-// Parts by owner: too large to be folded everywhere.
+// The vectors are too large to be folded whole by every rank.
 TEST_F(Nccl, ReducesLargeVectorsByOwners) { run_all_cases(3, 40'003); }
 
-// The sign of a zero is not promised: inputs whose products are none.
+// The sign of a zero is not defined, so inputs whose product is zero are avoided.
 bool makes_zeros(const CollectiveCase& c) {
   if (c.reduction.op != Op::product) return false;
   std::vector<Blob> inputs;
@@ -316,7 +316,7 @@ TEST_F(Nccl, ReducesEveryTypeWithEveryOperation) {
   });
 }
 
-TEST_F(Nccl, ScalesAsTheCpuDoes) {
+TEST_F(Nccl, ScalesLikeTheCpu) {
   run_gpu_group(3, [&](GpuRank& me) {
     for (const Dtype dtype : {Dtype::float32, Dtype::float64, Dtype::bfloat16, Dtype::float16, Dtype::int32,
                               Dtype::float8_e4m3, Dtype::int16}) {
@@ -332,7 +332,7 @@ TEST_F(Nccl, ScalesAsTheCpuDoes) {
             c.prescale = pre;
             c.postscale = post;
             c.in_place = in_place;
-            // What NCCL multiplies into its inputs is exact, but for bfloat16's sums, which NCCL rounds on the way.
+            // Scaling inside NCCL is exact, except for bfloat16's sums, which NCCL rounds on the way.
             ASSERT_EQ(run_case(me, c), "") << pre << " " << post;
           }
         }
@@ -341,7 +341,7 @@ TEST_F(Nccl, ScalesAsTheCpuDoes) {
   });
 }
 
-TEST_F(Nccl, SumsInRankOrderWhereItMust) {
+TEST_F(Nccl, SumsInRankOrderIfDeterministic) {
   run_gpu_group(4, [&](GpuRank& me) {
     CollectiveCase c;
     c.count = 501;
@@ -378,7 +378,7 @@ TEST_F(Nccl, ScattersToTheStartOfTheInput) {
   });
 }
 
-TEST_F(Nccl, SaysNoAlikeToWhatItCannotDo) {
+TEST_F(Nccl, RefusesUnsupportedCollectivesOnAllRanks) {
   run_gpu_group(2, [&](GpuRank& me) {
     const auto can = [&](CollectiveSpec spec) { return me.collectives->can(me.on_stream(spec)); };
     EXPECT_TRUE(can({.reduction = {Op::bit_xor}}) == false);  // of float32
@@ -388,9 +388,8 @@ TEST_F(Nccl, SaysNoAlikeToWhatItCannotDo) {
     EXPECT_FALSE(can({.reduction = {Op::user, &mine}}));
     EXPECT_FALSE(can({.algorithm = "ring"}));
     EXPECT_TRUE(can({.algorithm = "nccl"}));
-    EXPECT_FALSE(me.collectives->can({}));  // in the CPU's memory
-    require(
-        me.call({.collective = Collective::barrier}, nullptr, nullptr));  // all have joined, and nothing stays behind
+    EXPECT_FALSE(me.collectives->can({}));                                    // in the CPU's memory
+    require(me.call({.collective = Collective::barrier}, nullptr, nullptr));  // all ranks have joined when this ends
   });
 }
 

@@ -1,4 +1,4 @@
-// The days on which NCCL fails: at the start, at work, and at the end.
+// These tests cover failures of NCCL: while joining, at work, and at the end.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST_F(Nccl, SaysWhoMayBeMissingAtTheStart) {
+TEST_F(Nccl, NamesRanksThatMayBeMissingAtTheStart) {
   const Config config = fake_config();
   const auto library = require(open_nccl(config, false));
   Gpu gpu(1, config);
@@ -26,14 +26,14 @@ TEST_F(Nccl, SaysWhoMayBeMissingAtTheStart) {
   EXPECT_EQ(status.code(), Code::timeout);
   EXPECT_EQ(
       status.text(),
-      "nccl: rank 11 (host-b) has joined, and not all others have in time; it waited for rank 10 (host-a), rank 12 "
+      "nccl: rank 11 (host-b) has joined, but not all other ranks did in time; it waited for rank 10 (host-a), rank 12 "
       "(host-c), rank 13 (host-d), rank 14 (host-e) and 2 more: see their logs");
   EXPECT_EQ(me.sum(memory, memory, 1).text(), status.text()) << "the error stays";
   me.collectives.reset();
   EXPECT_EQ(fake_nccl_calls("CommAbort"), 1);
 }
 
-TEST_F(Nccl, GivesUpAStartThatHangs) {
+TEST_F(Nccl, FailsAtTheDeadlineIfJoiningHangs) {
   fake_nccl_set("hang_at_start", 1);
   const Config config = fake_config();
   const auto library = require(open_nccl(config, false));
@@ -47,7 +47,7 @@ TEST_F(Nccl, GivesUpAStartThatHangs) {
   });
 }
 
-TEST_F(Nccl, IsInterruptedBeforeAllHaveJoined) {
+TEST_F(Nccl, CanBeInterruptedBeforeAllHaveJoined) {
   const Config config = fake_config();
   const auto library = require(open_nccl(config, false));
   Gpu gpu(0, config);
@@ -64,8 +64,8 @@ TEST_F(Nccl, IsInterruptedBeforeAllHaveJoined) {
   EXPECT_EQ(done.status.text(), "rank 11 (host-b) was killed");
 }
 
-// With a version that can revoke and with one that can only abort.
-TEST_F(Nccl, EndsWhatIsInFlightWhenInterrupted) {
+// Runs with a version that can revoke and with one that can only abort.
+TEST_F(Nccl, EndsWorkInFlightWhenInterrupted) {
   for (const int version : {22203, 23203}) {
     fake_nccl_reset();
     fake_nccl_set("version", version);
@@ -82,7 +82,7 @@ TEST_F(Nccl, EndsWhatIsInFlightWhenInterrupted) {
   }
 }
 
-TEST_F(Nccl, MeetsAnAsynchronousErrorWhileItWatches) {
+TEST_F(Nccl, DetectsAnAsynchronousErrorWhileWatching) {
   fake_nccl_set("error_at", 3);  // the second allreduce of one of the two
   run_gpu_group(
       2,
@@ -93,12 +93,11 @@ TEST_F(Nccl, MeetsAnAsynchronousErrorWhileItWatches) {
         const Status& now = static_cast<NcclCollectives&>(*me.collectives).communicator().status();
         static std::atomic<bool> one{false};
         drive_until(
-            *me.collectives, [&] { return !now.ok() || one.load(); }, "the error is met");
+            *me.collectives, [&] { return !now.ok() || one.load(); }, "the error is detected");
         if (!now.ok()) {
           EXPECT_THAT(now.text(), HasSubstr("nccl: allreduce failed on rank 1"));
-          EXPECT_THAT(now.text(),
-                      HasSubstr("remote process exited or there was a network error (stand-in: the network has "
-                                "failed)"));
+          EXPECT_THAT(now.text(), HasSubstr("remote process exited or there was a network error (fake: the network has "
+                                            "failed)"));
           EXPECT_THAT(now.text(), HasSubstr("; with rank 1"));
           EXPECT_THAT(now.text(), HasSubstr("NCCL_DEBUG=WARN"));
           one.store(true);
@@ -110,7 +109,7 @@ TEST_F(Nccl, MeetsAnAsynchronousErrorWhileItWatches) {
       fake_config({{"suspect_after_s", "0.02"}}));
 }
 
-// Keeps a stream from going on until it may.
+// Blocks a stream until it is opened.
 struct Gate {
   std::mutex mutex;
   std::condition_variable opened;
@@ -131,7 +130,7 @@ struct Gate {
   }
 };
 
-TEST_F(Nccl, TellsWhoLooksWhetherAnythingHasRun) {
+TEST_F(Nccl, ReportsWhetherAnyWorkHasRun) {
   Gate first;
   Gate second;
   run_gpu_group(1, [&](GpuRank& me) {
@@ -147,7 +146,7 @@ TEST_F(Nccl, TellsWhoLooksWhetherAnythingHasRun) {
     const uint64_t before = look().passed;
     EXPECT_TRUE(look().in_flight);
     require(me.sum(memory, memory, 10));
-    EXPECT_EQ(look().passed, before) << "what is queued later is no sign of life";
+    EXPECT_EQ(look().passed, before) << "work queued later is no progress";
     first.open();
     const Deadline deadline = Deadline::after_seconds(kTimeoutSeconds);
     while (look().passed == before) require(!deadline.passed(), "the first sum never ends");
@@ -161,7 +160,7 @@ TEST_F(Nccl, TellsWhoLooksWhetherAnythingHasRun) {
   });
 }
 
-TEST_F(Nccl, PaysForBeingLookedAtWithOneMarkNowAndThen) {
+TEST_F(Nccl, SetsOneExtraEventForProgressReports) {
   run_gpu_group(1, [&](GpuRank& me) {
     float* memory = me.gpu.put(std::vector<float>(10, 1));
     require(me.sum(memory, memory, 10));
@@ -170,12 +169,12 @@ TEST_F(Nccl, PaysForBeingLookedAtWithOneMarkNowAndThen) {
       EXPECT_FALSE(me.library.look_at_work(*me.collectives).in_flight);
       const std::size_t before = fake_cuda_calls("cuEventRecord");
       for (int i = 0; i < 100; ++i) require(me.sum(memory, memory, 10));
-      EXPECT_EQ(fake_cuda_calls("cuEventRecord") - before, 101u) << "one behind each, and one that stays";
+      EXPECT_EQ(fake_cuda_calls("cuEventRecord") - before, 101u) << "one event behind each sum, and one that stays";
     }
   });
 }
 
-TEST_F(Nccl, TellsWhatACallSaid) {
+TEST_F(Nccl, ReportsTheErrorOfACall) {
   for (const char* function : {"CommInitRankConfig", "AllReduce", "GroupEnd", "CommGetAsyncError"}) {
     fake_nccl_reset();
     fake_nccl_fail(function, 1, 2);
@@ -187,7 +186,7 @@ TEST_F(Nccl, TellsWhatACallSaid) {
     if (joined.ok()) {
       GpuRank me{0, 1, *library, gpu, joined.take()};
       float* memory = gpu.put(std::vector<float>(4, 1));
-      const std::size_t counts[] = {4};  // of messages in a group, of this rank to itself
+      const std::size_t counts[] = {4};  // messages of this rank to itself, in a group
       const bool grouped = std::string(function) == "GroupEnd";
       status = grouped ? me.call({.collective = Collective::alltoall, .counts = counts, .recv_counts = counts}, memory,
                                  me.gpu.put(std::vector<float>(4, 0)))
@@ -203,7 +202,7 @@ TEST_F(Nccl, TellsWhatACallSaid) {
   EXPECT_THAT(id.status().text(), HasSubstr("no id for a group: unhandled system error"));
 }
 
-TEST_F(Nccl, FailsWithTheDevice) {
+TEST_F(Nccl, ReportsAFailureOfTheDevice) {
   run_gpu_group(1, [&](GpuRank& me) {
     float* memory = me.gpu.put(std::vector<float>(4, 1));
     fake_cuda_fail("cuStreamIsCapturing", 1, 999);
@@ -214,7 +213,7 @@ TEST_F(Nccl, FailsWithTheDevice) {
   });
 }
 
-TEST_F(Nccl, SaysHowMuchRoomItCouldNotGet) {
+TEST_F(Nccl, ReportsHowMuchScratchItCouldNotAllocate) {
   run_gpu_group(1, [&](GpuRank& me) {
     const std::vector<float> many(30'000, 1);
     float* memory = me.gpu.put(many);
@@ -224,12 +223,12 @@ TEST_F(Nccl, SaysHowMuchRoomItCouldNotGet) {
     fake_cuda_fail("cuMemAlloc_v2", 4, 2);
     const Status status = me.call({.reduction = {Op::max}, .count = many.size()}, memory, memory);
     EXPECT_EQ(status.code(), Code::resource);
-    EXPECT_THAT(status.text(), HasSubstr("making 120064 bytes of room for a collective by nccl"));
+    EXPECT_THAT(status.text(), HasSubstr("allocating 120064 bytes of scratch memory for a collective by nccl"));
     fake_cuda_clear_failures();
   });
 }
 
-TEST_F(Nccl, EndsInPeaceWhenAllEnd) {
+TEST_F(Nccl, FinalizesWhenAllRanksEnd) {
   run_gpu_group(
       3,
       [&](GpuRank& me) {
@@ -241,7 +240,7 @@ TEST_F(Nccl, EndsInPeaceWhenAllEnd) {
   EXPECT_EQ(fake_nccl_calls("CommAbort"), 0);
 }
 
-TEST_F(Nccl, DoesNotWaitForeverForOthersToEnd) {
+TEST_F(Nccl, DoesNotWaitForeverForOthersToFinalize) {
   const Config config = fake_config({{"suspect_after_s", "0.02"}});
   const auto library = require(open_nccl(config, false));
   const auto id = require(library->make_id());
@@ -263,7 +262,7 @@ TEST_F(Nccl, DoesNotWaitForeverForOthersToEnd) {
   EXPECT_EQ(fake_nccl_calls("CommAbort"), 1);
 }
 
-TEST_F(Nccl, EndsWithACollectiveInFlight) {
+TEST_F(Nccl, CompletesACollectiveInFlightWhenItEnds) {
   const Config config = fake_config({{"suspect_after_s", "0.02"}});
   const auto library = require(open_nccl(config, false));
   Gpu gpu(0, config);
@@ -276,7 +275,7 @@ TEST_F(Nccl, EndsWithACollectiveInFlight) {
   EXPECT_EQ(done.status.code(), Code::shut_down);
 }
 
-// As it joins, or at the first collective: who comes last is told at once.
+// The error appears while joining or at the first collective, depending on which rank is last.
 Status sum_on_the_first_gpu(DeviceLibrary& library, const DeviceLibrary::Id& id, int rank, float& result) {
   Gpu gpu(0, fake_config());
   auto joined = library.join(id, rank, make_members(2), gpu.device(), Deadline::after_seconds(kTimeoutSeconds));
@@ -289,7 +288,7 @@ Status sum_on_the_first_gpu(DeviceLibrary& library, const DeviceLibrary::Id& id,
   return {};
 }
 
-TEST_F(Nccl, TellsRanksThatShareADeviceInNcclsWords) {
+TEST_F(Nccl, ReportsRanksThatShareADevice) {
   const auto library = require(open_nccl(fake_config(), false));
   for (const bool allowed : {false, true}) {
     fake_nccl_set("multi_rank_gpu", allowed ? 1 : 0);

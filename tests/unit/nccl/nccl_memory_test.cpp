@@ -1,4 +1,4 @@
-// Memory that NCCL knows: registered, used again, forgotten.
+// These tests cover memory that is registered with NCCL, reused, and unregistered.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@ namespace {
 
 void dismiss(GpuRank& me, void* memory) {
   drive_until(
-      *me.collectives, [&] { return require(me.library.dismiss(*me.collectives, memory)); }, "memory is forgotten");
+      *me.collectives, [&] { return require(me.library.dismiss(*me.collectives, memory)); }, "memory is unregistered");
 }
 
 TEST_F(Nccl, RegistersMemoryThatIsUsedAgain) {
@@ -29,7 +29,7 @@ TEST_F(Nccl, RegistersMemoryThatIsUsedAgain) {
       EXPECT_EQ(me.gpu.get(static_cast<float*>(memory), 2048), std::vector<float>(2048, 2));
       dismiss(me, memory);
       me.library.release(me.gpu.device(), memory);
-      me.collectives.reset();  // takes back what is left
+      me.collectives.reset();  // unregisters the rest
       me.library.release(me.gpu.device(), local);
     });
     EXPECT_EQ(fake_nccl_calls("CommWindowRegister"), version >= 22700 ? 2 : 0);
@@ -38,8 +38,8 @@ TEST_F(Nccl, RegistersMemoryThatIsUsedAgain) {
   }
 }
 
-// Memory that is still in use when its collectives end is not taken from under NCCL: the end is an abort.
-TEST_F(Nccl, KeepsRegistrationsOfWorkThatIsNotThrough) {
+// Memory in use is not unregistered when its collectives end: the communicator is aborted.
+TEST_F(Nccl, KeepsRegistrationsOfUnfinishedWork) {
   run_gpu_group(2, [&](GpuRank& me) {
     void* memory = require(me.library.allocate(me.gpu.device(), 8192));
     require(me.library.enroll(*me.collectives, memory, 8192, true));
@@ -47,7 +47,7 @@ TEST_F(Nccl, KeepsRegistrationsOfWorkThatIsNotThrough) {
     fake_cuda_write(memory, zeros.data(), 8192);
     auto* floats = static_cast<float*>(memory);
     require(me.sum(floats, floats, 10));
-    if (me.rank == 0) require(me.sum(floats, floats, 10));  // the other never calls this one
+    if (me.rank == 0) require(me.sum(floats, floats, 10));  // the other rank never calls this one
     me.collectives.reset();
     me.gpu.synchronize();
     me.library.release(me.gpu.device(), memory);
@@ -55,7 +55,7 @@ TEST_F(Nccl, KeepsRegistrationsOfWorkThatIsNotThrough) {
   EXPECT_GE(fake_nccl_calls("CommAbort"), 1);
 }
 
-TEST_F(Nccl, GoesOnWhereNcclMakesNoWindows) {
+TEST_F(Nccl, WorksIfNcclMakesNoWindows) {
   fake_nccl_set("windows", 0);
   run_gpu_group(2, [&](GpuRank& me) {
     void* memory = require(me.library.allocate(me.gpu.device(), 8192));
@@ -72,7 +72,7 @@ TEST_F(Nccl, GoesOnWhereNcclMakesNoWindows) {
   EXPECT_EQ(fake_nccl_calls("CommWindowDeregister"), 0);
 }
 
-TEST_F(Nccl, GoesOnWithoutARegistration) {
+TEST_F(Nccl, WorksIfARegistrationFails) {
   fake_nccl_set("version", 22203);
   fake_nccl_fail("CommRegister", 1, 4);
   run_gpu_group(1, [&](GpuRank& me) {

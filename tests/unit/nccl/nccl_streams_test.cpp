@@ -1,4 +1,4 @@
-// NCCL on streams: what is queued, recorded, watched and slept through.
+// These tests cover NCCL on streams: queueing, capture, watching and sleeping.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,17 +9,17 @@
 namespace fdl::test {
 namespace {
 
-TEST_F(Nccl, IsDoneWhenQueuedAndNotWhenRun) {
+TEST_F(Nccl, IsDoneWhenQueuedRatherThanWhenRun) {
   run_gpu_group(2, [&](GpuRank& me) {
     const std::vector<float> ones(100, 1);
     float* memory = me.gpu.put(ones);
     if (me.rank == 0) {
-      ASSERT_TRUE(me.sum(memory, memory, 100).ok());  // although the other has not come
+      ASSERT_TRUE(me.sum(memory, memory, 100).ok());  // although the other rank has not called
       const DeviceEvent event = require(me.gpu.device().make_event());
       require(me.gpu.device().set(event, me.gpu.stream()));
       EXPECT_FALSE(require(me.gpu.device().reached(event)));
       me.gpu.device().end_event(event);
-      fake_nccl_set("multi_rank_gpu", 7);  // now the other may come
+      fake_nccl_set("multi_rank_gpu", 7);  // a signal: the other rank may call now
     } else {
       const Deadline deadline = Deadline::after_seconds(kTimeoutSeconds);
       while (fake_nccl_calls("AllReduce") == 0) require(!deadline.passed(), "rank 0 did not call");
@@ -31,7 +31,7 @@ TEST_F(Nccl, IsDoneWhenQueuedAndNotWhenRun) {
   });
 }
 
-TEST_F(Nccl, SleepsWhileNcclIsAtWork) {
+TEST_F(Nccl, SleepsWhileNcclIsBusy) {
   fake_nccl_set("defer_us", 3000);
   run_gpu_group(2, [&](GpuRank& me) {
     float* memory = me.gpu.put(std::vector<float>(10, 3));
@@ -41,7 +41,7 @@ TEST_F(Nccl, SleepsWhileNcclIsAtWork) {
   });
 }
 
-TEST_F(Nccl, WakesNobodyOnceAllIsDone) {
+TEST_F(Nccl, CausesNoWakeUpOnceAllIsDone) {
   const Config watching = fake_config({{"suspect_after_s", "0.02"}});
   run_gpu_group(
       2,
@@ -49,7 +49,7 @@ TEST_F(Nccl, WakesNobodyOnceAllIsDone) {
         float* memory = me.gpu.put(std::vector<float>(10, 3));
         ASSERT_TRUE(me.sum(memory, memory, 10).ok());
         me.gpu.synchronize();
-        // The first look finds that the device is through; after that nothing wakes.
+        // The first look finds that the device has finished; there must be no wake-ups after that.
         int wakes = 0;
         for (bool woken = true; woken; ++wakes) {
           me.collectives->progress();
@@ -86,7 +86,7 @@ TEST_F(Nccl, OrdersScratchBetweenStreams) {
   fake_cuda_delay_us(0);
 }
 
-TEST_F(Nccl, RecordsIntoAGraph) {
+TEST_F(Nccl, CanBeCapturedIntoAGraph) {
   for (const Op op : {Op::sum, Op::max}) {
     run_gpu_group(2, [&](GpuRank& me) {
       float* memory = me.gpu.put(std::vector<float>(20, static_cast<float>(me.rank + 1)));
@@ -94,7 +94,7 @@ TEST_F(Nccl, RecordsIntoAGraph) {
       require(me.call({.reduction = {op}, .count = 20}, memory, output));
       me.gpu.synchronize();
       {
-        static std::mutex turn;  // the stand-in replays what was recorded last
+        static std::mutex turn;  // the fake replays only the last capture
         const std::lock_guard lock(turn);
         ASSERT_EQ(fake_cuda_begin_capture(me.gpu.stream()), 0);
         require(me.call({.reduction = {op}, .count = 20}, memory, output));

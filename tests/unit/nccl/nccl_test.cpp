@@ -1,4 +1,5 @@
-// NCCL: finding it, what its versions can do, its binary interface, and whether ranks can use it together.
+// These tests cover finding NCCL, the features of its versions, its binary interface, and whether ranks can use it
+// together.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,10 +22,10 @@ std::string require_failure(const Result<std::shared_ptr<DeviceLibrary>>& opened
   return opened.status().text();
 }
 
-// First, before this process has threads.
-TEST_F(Nccl, JoinsProcessesAndEndsWhatAKilledOneLeavesBehind) {
+// This test comes first, because it forks and so must run before this process has threads.
+TEST_F(Nccl, JoinsProcessesAndEndsWorkThatWaitsForAKilledOne) {
   const Config config = fake_config({{"suspect_after_s", "0.05"}});
-  // The id is made by rank 0 and given to the others by way of pipes that exist before the fork.
+  // Rank 0 makes the id and passes it to the others through pipes that were opened before the fork.
   int pipes[2][2];
   for (auto& each : pipes) ASSERT_EQ(::pipe(each), 0);
   run_processes(3, [&](int rank) {
@@ -45,7 +46,7 @@ TEST_F(Nccl, JoinsProcessesAndEndsWhatAKilledOneLeavesBehind) {
     gpu.synchronize();
     require(gpu.get(memory, 1000) == std::vector<float>(1000, 6), "the sum over processes");
     if (rank == 2) ::kill(::getpid(), SIGKILL);
-    require(me.sum(memory, memory, 1000));  // queued; on the device it waits for the dead
+    require(me.sum(memory, memory, 1000));  // queued; on the device it waits for the killed rank
     me.collectives->interrupt(Status::blame(12, "host-c", Code::peer_lost, "rank 12 (host-c) was killed"));
     gpu.synchronize();
     const Status later = me.sum(memory, memory, 1000);
@@ -56,8 +57,8 @@ TEST_F(Nccl, JoinsProcessesAndEndsWhatAKilledOneLeavesBehind) {
   }
 }
 
-// PyTorch's, for example. In a process of its own, for there it stays.
-TEST_F(Nccl, IsThatWhichTheProcessHasAlready) {
+// The loaded library may be PyTorch's, for example. It is loaded in a process of its own, because it stays loaded.
+TEST_F(Nccl, PrefersTheLibraryThatIsAlreadyLoaded) {
   run_processes(2, [&](int rank) {
     if (rank == 0) return;
     require(::dlopen(FDL_FAKE_NCCL_LOADED, RTLD_NOW | RTLD_LOCAL) != nullptr, "loads it");
@@ -76,17 +77,17 @@ TEST_F(Nccl, DescribesTheLibraryInOneLine) {
   EXPECT_EQ(require(open_nccl(fake_config(), false))->name(), "nccl 2.29.3");
 }
 
-TEST_F(Nccl, NamesWhatItCannotOpen) {
+TEST_F(Nccl, NamesTheLibraryThatItCannotOpen) {
   const auto missing = open_nccl(fake_config({{"nccl_library", "/nowhere/libnccl.so.2"}}), false);
   EXPECT_EQ(missing.status().code(), Code::unsupported);
   EXPECT_THAT(missing.status().text(), HasSubstr("cannot open what nccl_library names (/nowhere/libnccl.so.2"));
   const auto other = open_nccl(fake_config({{"nccl_library", FDL_FAKE_CUDA}}), false);
-  EXPECT_THAT(other.status().text(), HasSubstr("libfake_cuda.so is no NCCL: it does not tell its version"));
+  EXPECT_THAT(other.status().text(), HasSubstr("libfake_cuda.so is not NCCL: it does not return its version"));
   EXPECT_THAT(describe_nccl(fake_config({{"nccl_library", "/nowhere"}})), HasSubstr("cannot open"));
 }
 
-// Where nothing is named, loaded, packaged nor installed.
-TEST_F(Nccl, SaysWhatWasTriedWhereThereIsNone) {
+// No library is named, loaded, packaged or installed.
+TEST_F(Nccl, ListsWhatWasTriedIfThereIsNone) {
   if (void* installed = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL)) {
     ::dlclose(installed);  // this machine has one: it is found
     EXPECT_THAT(describe_nccl(fake_config({{"nccl_library", ""}})), HasSubstr("the system's)"));
@@ -102,15 +103,15 @@ TEST_F(Nccl, SaysWhatWasTriedWhereThereIsNone) {
   EXPECT_EQ(describe_nccl(fake_config({{"nccl_library", ""}})), none.status().text());
 }
 
-TEST_F(Nccl, RefusesWhatIsTooOld) {
+TEST_F(Nccl, RefusesTooOldVersions) {
   fake_nccl_set("version", 21705);
   const auto old = open_nccl(fake_config(), false);
   EXPECT_EQ(old.status().code(), Code::unsupported);
   EXPECT_THAT(old.status().text(), HasSubstr("is NCCL 2.17.5, too old; 2.18 or newer is needed"));
 }
 
-// As pip lays packages: nvidia/nccl/lib beside a folder above the library that this code is in.
-TEST_F(Nccl, FindsPythonsPackageBesideItself) {
+// pip installs nvidia/nccl/lib beside a folder above the library that contains this code.
+TEST_F(Nccl, FindsThePythonPackageBesideItself) {
   const auto folder = std::filesystem::canonical("/proc/self/exe").parent_path() / "nvidia/nccl/lib";
   std::filesystem::create_directories(folder);
   std::filesystem::remove(folder / "libnccl.so.2");
@@ -120,7 +121,7 @@ TEST_F(Nccl, FindsPythonsPackageBesideItself) {
   EXPECT_THAT(found, HasSubstr("Python's nvidia-nccl"));
 }
 
-TEST_F(Nccl, KnowsWhatEachVersionHas) {
+TEST_F(Nccl, KnowsTheFeaturesOfEachVersion) {
   const auto all = [](const char*) { return true; };
   EXPECT_EQ(describe(nccl_features(21800, all)), "");
   EXPECT_EQ(describe(nccl_features(21899, all)), "");
@@ -135,13 +136,13 @@ TEST_F(Nccl, KnowsWhatEachVersionHas) {
   EXPECT_EQ(describe(nccl_features(23000, all)), of_27 + ", alltoall, revoke, shared_devices");
 }
 
-TEST_F(Nccl, DoesNotBelieveAVersionWithoutItsFunctions) {
+TEST_F(Nccl, NeedsTheFunctionOfAFeatureBesidesItsVersion) {
   const auto without = [](const char* name) { return std::string(name) != "ncclCommWindowRegister"; };
   EXPECT_FALSE(nccl_features(23203, without).symmetric);
   EXPECT_TRUE(nccl_features(23203, without).registration);
 }
 
-TEST_F(Nccl, WritesVersionsAsNcclDoes) {
+TEST_F(Nccl, WritesVersionsLikeNccl) {
   EXPECT_EQ(nccl_version_text(23203), "2.32.3");
   EXPECT_EQ(nccl_version_text(21805), "2.18.5");
   EXPECT_EQ(nccl_version_text(2708), "2.7.8");
@@ -149,7 +150,7 @@ TEST_F(Nccl, WritesVersionsAsNcclDoes) {
 
 // ---- The binary interface
 
-// Numbers of NCCL's header, 2.18 to 2.32: nccl_abi_test compares with the header itself, where one is.
+// Numbers from NCCL's header, 2.18 to 2.32. nccl_abi_test compares with the header itself where there is one.
 const std::map<std::string, int>& numbers_of_the_header() {
   static const std::map<std::string, int> numbers{{"ncclSuccess", 0},
                                                   {"ncclUnhandledCudaError", 1},
@@ -209,7 +210,7 @@ TEST_F(Nccl, HasTheNumbersOfItsHeader) {
   EXPECT_EQ(offsetof(ConfigOf218, split_share), 40u);
 }
 
-// ---- FailureDecisions
+// ---- Use by several ranks
 
 std::vector<DeviceFacts> facts_of(int size, int version) {
   std::vector<DeviceFacts> facts(static_cast<std::size_t>(size));
@@ -221,7 +222,7 @@ std::vector<DeviceFacts> facts_of(int size, int version) {
   return facts;
 }
 
-TEST_F(Nccl, IsUsedWhereAllRanksHaveTheSame) { EXPECT_TRUE(nccl_result(facts_of(3, 22903), make_members(3)).ok()); }
+TEST_F(Nccl, IsUsedIfAllRanksHaveTheSameVersion) { EXPECT_TRUE(nccl_result(facts_of(3, 22903), make_members(3)).ok()); }
 
 TEST_F(Nccl, NamesRanksWithOtherVersions) {
   auto facts = facts_of(3, 22903);
@@ -230,31 +231,31 @@ TEST_F(Nccl, NamesRanksWithOtherVersions) {
             "nccl: rank 10 (host-a) has NCCL 2.29.3, rank 12 (host-c) has 2.30.4; install the same on all");
   facts[1].version = 0;
   EXPECT_EQ(nccl_result(facts, make_members(3)).text(),
-            "nccl: rank 11 (host-b) has none that it may use; `farandole config` there says why");
+            "nccl: rank 11 (host-b) has no NCCL that it may use; `farandole config` on its host prints why");
   facts[0].kind = 10;
   EXPECT_EQ(nccl_result(facts, make_members(3)).text(),
-            "nccl: rank 10 (host-a) has no CUDA device; NCCL knows no others");
+            "nccl: rank 10 (host-a) has no CUDA device; NCCL supports no others");
 }
 
-TEST_F(Nccl, SaysWhatToSetWhereRanksShareAGpu) {
+TEST_F(Nccl, GivesTheSettingForRanksThatShareAGpu) {
   auto facts = facts_of(3, 22903);
   facts[2].device = facts[0].device;
   const auto text = [&] { return nccl_result(facts, make_members(3)).text(); };
   EXPECT_EQ(
       text(),
-      "nccl: rank 10 (host-a) and rank 12 (host-c) are on the same GPU, and NCCL 2.29.3 cannot have that; give each "
-      "rank a GPU of its own, or use NCCL 2.30 with NCCL_MULTI_RANK_GPU_ENABLE=1");
+      "nccl: rank 10 (host-a) and rank 12 (host-c) are on the same GPU, and NCCL 2.29.3 does not support that; give "
+      "each rank a GPU of its own, or use NCCL 2.30 with NCCL_MULTI_RANK_GPU_ENABLE=1");
   for (DeviceFacts& each : facts) each.version = 23004;
   EXPECT_EQ(text(),
             "nccl: rank 10 (host-a) and rank 12 (host-c) are on the same GPU; give each rank a GPU of its own, or set "
             "NCCL_MULTI_RANK_GPU_ENABLE=1 on all ranks");
   facts[0].shares_devices = 1;
-  EXPECT_FALSE(nccl_result(facts, make_members(3)).ok()) << "one of the two is not told";
+  EXPECT_FALSE(nccl_result(facts, make_members(3)).ok()) << "only one of the two allows it";
   facts[2].shares_devices = 1;
   EXPECT_TRUE(nccl_result(facts, make_members(3)).ok());
 }
 
-TEST_F(Nccl, SharesDevicesWhereItIsToldAndCan) {
+TEST_F(Nccl, SharesDevicesIfAllowedAndSupported) {
   EXPECT_TRUE(require(open_nccl(fake_config(), true))->shares_devices());
   EXPECT_FALSE(require(open_nccl(fake_config(), false))->shares_devices());
   fake_nccl_set("version", 22903);

@@ -1,6 +1,7 @@
-// Collectives over NUMA nodes: which ranks are where, what crosses between nodes, and every result bit by bit.
+// These tests cover collectives over NUMA nodes: the ranks of each node, the bytes that cross between nodes, and every
+// result bit by bit.
 //
-// Where the ranks are is told to them, as binding would: the paths are the same on a machine with one node.
+// The nodes of the ranks are passed in, as if the ranks were bound, so all paths run on a machine with one node.
 #include "transports/shm/numa/shm_levels.h"
 
 #include <gmock/gmock.h>
@@ -30,9 +31,8 @@ using namespace fdl::test;
 using testing::HasSubstr;
 
 // ---- Nodes
-// -------------------------------------------------------------------------------------------------------------
 
-TEST(ShmNodes, AreNumberedByTheirLowestRankWhateverTheirNames) {
+TEST(ShmNodes, AreNumberedByTheirLowestRank) {
   const ShmNodes nodes(std::vector<int>{7, 7, 3, 3, 3});
   EXPECT_TRUE(nodes.are_levels());
   EXPECT_TRUE(nodes.in_rank_order());
@@ -44,7 +44,7 @@ TEST(ShmNodes, AreNumberedByTheirLowestRankWhateverTheirNames) {
   EXPECT_EQ(nodes.text(), "2 NUMA nodes, ranks 0-1 and 2-4");
 }
 
-TEST(ShmNodes, HaveNoOrderForSumsWhereTheirRanksAreInterleaved) {
+TEST(ShmNodes, AreNotInRankOrderIfTheirRanksAreInterleaved) {
   const ShmNodes nodes(std::vector<int>{0, 1, 0, 1});
   EXPECT_TRUE(nodes.are_levels());
   EXPECT_FALSE(nodes.in_rank_order());
@@ -53,17 +53,16 @@ TEST(ShmNodes, HaveNoOrderForSumsWhereTheirRanksAreInterleaved) {
   EXPECT_FALSE(ShmNodes(std::vector<int>{0, 1, 1, 0}).in_rank_order());
 }
 
-TEST(ShmNodes, AreNoLevelsWhereNothingIsGained) {
+TEST(ShmNodes, AreNoLevelsIfNothingIsGained) {
   EXPECT_FALSE(ShmNodes().are_levels());
   EXPECT_FALSE(ShmNodes(std::vector<int>{0, 0, 0}).are_levels()) << "one node";
-  EXPECT_FALSE(ShmNodes(std::vector<int>{0, 1}).are_levels()) << "a rank a node";
-  EXPECT_FALSE(ShmNodes(std::vector<int>{0, 0, 1, -1}).are_levels()) << "one that is not bound to a node";
+  EXPECT_FALSE(ShmNodes(std::vector<int>{0, 1}).are_levels()) << "one rank per node";
+  EXPECT_FALSE(ShmNodes(std::vector<int>{0, 0, 1, -1}).are_levels()) << "one rank is not bound to a node";
   EXPECT_FALSE(ShmNodes(std::vector<int>(65, 1)).are_levels());
   EXPECT_TRUE(ShmNodes(std::vector<int>{0, 1, 1}).are_levels());
 }
 
-// ---- What is said of them
-// ----------------------------------------------------------------------------------------------
+// ---- Descriptions
 
 LevelAnswer answer(const std::vector<int>& nodes, Collective collective, std::size_t bytes, bool is_wanted = true) {
   const std::size_t elements = bytes / sizeof(float);
@@ -72,7 +71,7 @@ LevelAnswer answer(const std::vector<int>& nodes, Collective collective, std::si
   return answer_of_levels(nodes, spec, is_wanted, 1_MiB);
 }
 
-TEST(ShmLevelAnswer, NamesTheNodesAndWhoDoesWhatInOrder) {
+TEST(ShmLevelAnswer, NamesTheNodesAndTheStagesInOrder) {
   const LevelAnswer sum = answer({5, 5, 2, 2, 2}, Collective::allreduce, 1_MiB);
   EXPECT_TRUE(sum.used);
   EXPECT_THAT(sum.nodes, testing::ElementsAre("0-1", "2-4"));
@@ -93,9 +92,11 @@ TEST(ShmLevelAnswer, NamesTheNodesAndWhoDoesWhatInOrder) {
   EXPECT_THAT(answer({0, 0, 1}, Collective::allgather, 1_MiB).stages, testing::Contains(HasSubstr("every other node")));
 }
 
-TEST(ShmLevelAnswer, SaysWhyThereAreNone) {
+TEST(ShmLevelAnswer, GivesTheReasonWhyLevelsAreNotUsed) {
   const std::vector<int> two{0, 0, 1, 1};
-  const auto why = [](const LevelAnswer& told) { return told.used || !told.stages.empty() ? "used" : told.why; };
+  const auto why = [](const LevelAnswer& decision) {
+    return decision.used || !decision.stages.empty() ? "used" : decision.why;
+  };
   EXPECT_THAT(why(answer(two, Collective::allreduce, 1_MiB, false)), HasSubstr("FARANDOLE_NUMA_LEVELS is 0"));
   EXPECT_THAT(why(answer({0, 0, -1, 1}, Collective::allreduce, 1_MiB)), HasSubstr("rank 2 is bound to no single node"));
   EXPECT_THAT(why(answer({3, 3}, Collective::allreduce, 1_MiB)), HasSubstr("one NUMA node"));
@@ -108,10 +109,9 @@ TEST(ShmLevelAnswer, SaysWhyThereAreNone) {
   EXPECT_THAT(why(answer(std::vector<int>(65, 0), Collective::allreduce, 1_MiB)), HasSubstr("64 ranks"));
 }
 
-// ---- What crosses
-// ------------------------------------------------------------------------------------------------------
+// ---- Bytes that cross between nodes
 
-// All ranks of a collective by hand, on plain memory, stage after stage.
+// Runs all ranks of a collective on plain memory, stage after stage, in one thread.
 class ByHand {
  public:
   ByHand(const std::vector<int>& node_of_rank, const CollectiveCase& c)
@@ -127,7 +127,7 @@ class ByHand {
     }
   }
 
-  // False: it goes flat.
+  // False: the plan stays flat.
   bool run() {
     for (int rank = 0; rank < ranks_; ++rank) {
       const CollectiveSpec spec = at(cases_, rank).spec();
@@ -183,7 +183,7 @@ class ByHand {
   std::vector<std::unique_ptr<ShmLevels>> levels_;
 };
 
-// In units of the bytes of the vector.
+// Bytes that cross between nodes, in units of the size of the vector.
 double transfers(const std::vector<int>& nodes, CollectiveCase c) {
   ByHand group(nodes, c);
   require(group.run(), "it goes over nodes: " + c.text());
@@ -191,7 +191,7 @@ double transfers(const std::vector<int>& nodes, CollectiveCase c) {
   return static_cast<double>(group.crossed_bytes()) / static_cast<double>(count * size_of(c.dtype));
 }
 
-TEST(ShmLevels, CrossOnceANodeAndDirection) {
+TEST(ShmLevels, CrossOncePerNodeAndDirection) {
   const std::vector<int> two{0, 0, 0, 0, 1, 1, 1, 1};
   const std::vector<int> four{0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3};
   const std::vector<int> uneven{0, 1, 1, 1, 1};
@@ -217,38 +217,38 @@ TEST(ShmLevels, CrossOnceANodeAndDirection) {
     c.collective = Collective::allgather;  // flat: 4
     EXPECT_EQ(transfers(two, c), 1);
     c.collective = Collective::reduce_scatter;  // flat: 4
-    EXPECT_EQ(transfers(two, c), 1.5) << "what belongs to node 0 comes back";
+    EXPECT_EQ(transfers(two, c), 1.5) << "the blocks of node 0 come back";
   }
 }
 
-TEST(ShmLevels, CarrySumsOfSmallRealsInFloat32) {
+TEST(ShmLevels, CarryPartialSumsOfSmallRealsInFloat32) {
   CollectiveCase c;
   c.count = 500'000;
   c.dtype = Dtype::bfloat16;
-  EXPECT_EQ(transfers({0, 0, 0, 0, 1, 1, 1, 1}, c), 3) << "twice as wide on the way, as it is on the way back";
+  EXPECT_EQ(transfers({0, 0, 0, 0, 1, 1, 1, 1}, c), 3) << "twice as wide on the way there, unchanged on the way back";
 }
 
-TEST(ShmLevels, LeaveFlatWhatGainsNothing) {
+TEST(ShmLevels, StayFlatIfNothingIsGained) {
   const auto goes = [](std::vector<int> nodes, const CollectiveCase& c) { return ByHand(nodes, c).run(); };
   CollectiveCase c;
   c.count = 100'000;
   EXPECT_TRUE(goes({0, 0, 1}, c));
   EXPECT_FALSE(goes({0, 1}, c));
-  EXPECT_FALSE(goes({0, 1, 0}, c)) << "a sum in rank order would go to and fro";
+  EXPECT_FALSE(goes({0, 1, 0}, c)) << "a sum in rank order would cross back and forth";
   c.collective = Collective::broadcast;
   EXPECT_TRUE(goes({0, 1, 0}, c));
   c.count = 16'000;
   EXPECT_FALSE(goes({0, 0, 1}, c)) << "less than 64 KiB";
   c.collective = Collective::gather;
   c.counts.assign(3, 100'000);
-  EXPECT_FALSE(goes({0, 0, 1}, c)) << "each byte crosses once as it is";
+  EXPECT_FALSE(goes({0, 0, 1}, c)) << "each byte crosses only once anyway";
 }
 
-// ---- Whose node memory is on
-// -------------------------------------------------------------------------------------------------
+// ---- The node that memory is on
 
-// What a rank claims is reserved anew by it, so that its node gives the pages: seen by its bytes, which are lost.
-TEST(ShmNodes, GetTheMemoryOfTheirRanksAnew) {
+// A claimed range is reserved again by its rank, so that its node supplies the pages. The test sees this by the lost
+// content.
+TEST(ShmNodes, SupplyTheMemoryThatTheirRanksClaim) {
   for (const std::vector<int>& nodes : {std::vector<int>{0, 0}, std::vector<int>{0, 1}, std::vector<int>{0, -1}}) {
     Participant participant(2);
     std::latch written(2);
@@ -261,18 +261,18 @@ TEST(ShmNodes, GetTheMemoryOfTheirRanksAnew) {
       written.arrive_and_wait();
       require(neighbours->claim(half));
       const auto lost = static_cast<std::size_t>(std::count(half.begin(), half.end(), std::byte{0}));
-      EXPECT_EQ(half.front(), std::byte{0xff}) << "a page that is not all mine";
+      EXPECT_EQ(half.front(), std::byte{0xff}) << "a page that is not wholly in the range";
       EXPECT_EQ(lost % SharedSegment::page_bytes(), 0u) << "whole pages";
       if (nodes[1] == 1) {
         EXPECT_LT(half.size() - lost, 2 * SharedSegment::page_bytes());
       } else {
-        EXPECT_EQ(lost, 0u) << "one node, or none that is known";
+        EXPECT_EQ(lost, 0u) << "one node, or an unknown one";
       }
     });
   }
 }
 
-TEST(ShmNodes, SendMessagesFromTheirOwnMemory) {
+TEST(ShmNodes, CarryMessagesBetweenRanksOnDifferentNodes) {
   Participant participant(3);
   run_ranks(3, [&](int rank) {
     Membership membership = participant.membership(rank);
@@ -287,7 +287,6 @@ TEST(ShmNodes, SendMessagesFromTheirOwnMemory) {
 }
 
 // ---- Results
-// -----------------------------------------------------------------------------------------------------------
 
 using Work = std::function<void(int, Collectives&, const std::shared_ptr<HostMemory>&)>;
 
@@ -314,13 +313,13 @@ void run_group(const std::vector<int>& nodes, bool with_memory, const Work& work
 void check(Collectives& collectives, const std::shared_ptr<HostMemory>& memory, const CollectiveCase& c, int rank,
            int size) {
   std::vector<std::byte*> blocks;
-  CaseOnRank::Memory giver;
+  CaseOnRank::Memory allocator;
   if (memory) {
-    giver = [&](std::size_t bytes) {
+    allocator = [&](std::size_t bytes) {
       return blocks.emplace_back(static_cast<std::byte*>(require(memory->allocate(bytes))));
     };
   }
-  check(collectives, c, rank, size, giver);
+  check(collectives, c, rank, size, allocator);
   for (std::byte* block : blocks) memory->release(block);
 }
 
@@ -411,7 +410,7 @@ TEST_P(ShmLevelled, FoldWithAUsersOperationInRankOrder) {
   });
 }
 
-TEST_P(ShmLevelled, ReduceVectorsInPieces) {
+TEST_P(ShmLevelled, ReduceVectorsInSegments) {
   run_group(nodes(), false, [&](int rank, Collectives& collectives, const auto&) {
     constexpr std::size_t kCount = 200'003;
     std::vector<float> values(kCount);
@@ -424,7 +423,7 @@ TEST_P(ShmLevelled, ReduceVectorsInPieces) {
       segments.push_back({values.data() + done, results.data() + done, count * sizeof(float)});
       done += count;
     }
-    if (rank == 1) segments.front().output = nullptr;  // not wanted here
+    if (rank == 1) segments.front().output = nullptr;  // not needed on this rank
     CollectiveSpec spec;
     spec.count = kCount;
     require(call(collectives, spec, {.segments = segments}));
@@ -437,7 +436,7 @@ TEST_P(ShmLevelled, ReduceVectorsInPieces) {
   });
 }
 
-TEST(ShmLevels, GiveTheBitsOfTheFlatWay) {
+TEST(ShmLevels, GiveTheBitsOfTheFlatPath) {
   const std::vector<int> nodes{0, 0, 0, 1, 1, 2, 2};
   std::vector<Blob> outputs;
   for (const char* levels : {"0", "1"}) {
@@ -464,10 +463,9 @@ TEST(ShmLevels, GiveTheBitsOfTheFlatWay) {
   for (const Blob& output : outputs) EXPECT_TRUE(output == outputs.front());
 }
 
-// ---- Ends
-// --------------------------------------------------------------------------------------------------------------
+// ---- Errors and lost ranks
 
-TEST(ShmLevels, TellWhatTwoRanksOfFarNodesCalledWhenTheyDiffer) {
+TEST(ShmLevels, ReportBothCallsWhenRanksOfDistantNodesDiffer) {
   run_group({0, 0, 1, 1, 2, 2}, false, [&](int rank, Collectives& collectives, const auto&) {
     std::vector<float> values(200'000);
     CollectiveSpec spec;
@@ -478,8 +476,8 @@ TEST(ShmLevels, TellWhatTwoRanksOfFarNodesCalledWhenTheyDiffer) {
   });
 }
 
-// The victim ends in the middle of a hundred calls; all others name it, and soon.
-void name_the_killed(const std::vector<int>& nodes, int victim, Collective collective) {
+// The victim is killed in the middle of a hundred calls. All others must name it within a second.
+void expect_killed_rank_named(const std::vector<int>& nodes, int victim, Collective collective) {
   Participant participant(static_cast<int>(nodes.size()));
   auto* killed_ns = static_cast<std::atomic<int64_t>*>(
       ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
@@ -506,12 +504,12 @@ void name_the_killed(const std::vector<int>& nodes, int victim, Collective colle
   ::munmap(killed_ns, 4096);
 }
 
-TEST(ShmLevels, NameTheRankWhoseProcessWasKilledOnWhicheverNode) {
-  for (const int victim : {1, 2, 5}) name_the_killed({0, 0, 1, 1, 2, 2}, victim, Collective::allreduce);
-  name_the_killed({0, 0, 1, 1}, 3, Collective::broadcast);
+TEST(ShmLevels, NameTheKilledRankOnAnyNode) {
+  for (const int victim : {1, 2, 5}) expect_killed_rank_named({0, 0, 1, 1, 2, 2}, victim, Collective::allreduce);
+  expect_killed_rank_named({0, 0, 1, 1}, 3, Collective::broadcast);
 }
 
-TEST(ShmLevels, NameTheRankThatWasKilledWhileOthersReadItsMemory) {
+TEST(ShmLevels, NameTheRankKilledWhileOthersReadItsMemory) {
   constexpr int kSize = 4, kVictim = 1;
   Participant participant(kSize);
   struct Me {

@@ -1,4 +1,4 @@
-// Memory that all ranks of a host map: how it is allocated, and collectives that use it without staging.
+// These tests cover memory that all ranks of a host map: allocation, and collectives that use it without staging.
 #include "transports/shm/memory/shm_memory.h"
 
 #include <gmock/gmock.h>
@@ -30,9 +30,8 @@ using namespace fdl::test;
 using testing::HasSubstr;
 
 // ---- Parts
-// -------------------------------------------------------------------------------------------------------------
 
-TEST(ShmParts, NeverGiveAByteTwiceAndBecomeOneGapAgain) {
+TEST(ShmParts, NeverHandOutAByteTwiceAndMergeAllGaps) {
   const uint64_t seed = std::random_device()();
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
   std::mt19937_64 random(seed);
@@ -61,7 +60,7 @@ TEST(ShmParts, NeverGiveAByteTwiceAndBecomeOneGapAgain) {
       for (const ByteRange& unused : parts.give_back(range)) {
         ASSERT_TRUE(parts.extents(unused, true).empty());
         const auto next = taken.lower_bound(unused.begin);
-        ASSERT_TRUE(next == taken.end() || next->first >= unused.end) << "what is in use keeps its memory";
+        ASSERT_TRUE(next == taken.end() || next->first >= unused.end) << "ranges in use keep their memory";
         ASSERT_TRUE(next == taken.begin() || std::prev(next)->second <= unused.begin);
       }
     }
@@ -70,7 +69,7 @@ TEST(ShmParts, NeverGiveAByteTwiceAndBecomeOneGapAgain) {
   EXPECT_EQ(parts.take(kBytes, 64), (ByteRange{0, kBytes}));
 }
 
-TEST(ShmParts, KeepSomeMemoryForTheNextAndGiveMoreBack) {
+TEST(ShmParts, KeepALimitedAmountOfBackedMemory) {
   ShmParts parts(64_MiB);
   const auto range = parts.take(8_MiB, 4096);
   ASSERT_TRUE(range);
@@ -82,7 +81,7 @@ TEST(ShmParts, KeepSomeMemoryForTheNextAndGiveMoreBack) {
   EXPECT_EQ(parts.extents({0, 64_MiB}, true), (std::vector<ByteRange>{{0, ShmParts::kKept}}));
 }
 
-TEST(ShmParts, RefuseWhatIsTooLargeWithoutWrappingAround) {
+TEST(ShmParts, RefuseTooLargeSizesWithoutOverflow) {
   ShmParts parts(1_MiB);
   for (const std::size_t bytes : {1_MiB + 1, ~std::size_t{0}, ~std::size_t{0} - 63, ~std::size_t{0} - 4096}) {
     EXPECT_FALSE(parts.take(bytes, 64));
@@ -94,7 +93,6 @@ TEST(ShmParts, RefuseWhatIsTooLargeWithoutWrappingAround) {
 }
 
 // ---- Allocations
-// -------------------------------------------------------------------------------------------------------
 
 using Memory = std::shared_ptr<HostMemory>;
 
@@ -104,7 +102,7 @@ Config config_with(const std::map<std::string, std::string>& options) {
   return require(Config::read(Environment({}), options));
 }
 
-// Each rank as a thread, with its memory.
+// Runs each rank as a thread with its memory.
 void run_with_memory(int size, const std::map<std::string, std::string>& options,
                      const std::function<void(int, const Memory&, Participant&)>& work) {
   Participant participant(size);
@@ -124,7 +122,7 @@ bool all_are(const std::byte* bytes, std::size_t count, std::byte value) {
   return std::all_of(bytes, bytes + count, [&](std::byte b) { return b == value; });
 }
 
-TEST(ShmMemory, IsZeroedAndAlignedAlsoWhenItIsUsedAgain) {
+TEST(ShmMemory, IsZeroedAndAlignedWhenNewAndWhenReused) {
   run_with_memory(2, {}, [](int, const Memory& memory, Participant&) {
     for (int round = 0; round < 3; ++round) {
       std::vector<std::pair<std::byte*, std::size_t>> blocks;
@@ -144,7 +142,7 @@ TEST(ShmMemory, IsZeroedAndAlignedAlsoWhenItIsUsedAgain) {
   });
 }
 
-TEST(ShmMemory, LooksTheSameToAllRanks) {
+TEST(ShmMemory, HasTheSameContentOnAllRanks) {
   std::array<std::atomic<uint64_t>, 3> places{};
   std::latch written(3);
   std::latch read(3);
@@ -163,7 +161,7 @@ TEST(ShmMemory, LooksTheSameToAllRanks) {
   });
 }
 
-TEST(ShmMemory, SaysWhenItsPartIsUsedUp) {
+TEST(ShmMemory, ReportsThatItsPartIsUsedUp) {
   run_with_memory(2, {{"memory_bytes", "4M"}}, [](int, const Memory& memory, Participant&) {
     std::byte* most = take(memory, 3_MiB);
     const auto more = memory->allocate(2_MiB);
@@ -177,7 +175,7 @@ TEST(ShmMemory, SaysWhenItsPartIsUsedUp) {
   });
 }
 
-TEST(ShmMemory, IsNoneWhereItIsNotWanted) {
+TEST(ShmMemory, IsNullIfDisabledOrForASingleRank) {
   Participant participant(2);
   participant.config() = config_with({{"memory_bytes", "0"}});
   EXPECT_EQ(require(share_memory(participant.membership(0))), nullptr);
@@ -185,7 +183,7 @@ TEST(ShmMemory, IsNoneWhereItIsNotWanted) {
   EXPECT_EQ(require(share_memory(alone.membership(0))), nullptr);
 }
 
-TEST(ShmMemory, GivesWhatIsFreedBackToTheSystem) {
+TEST(ShmMemory, ReturnsFreedMemoryToTheSystem) {
   run_with_memory(2, {}, [](int rank, const Memory& memory, Participant&) {
     if (rank != 0) return;
     const auto resident = [&] {
@@ -207,7 +205,7 @@ TEST(ShmMemory, GivesWhatIsFreedBackToTheSystem) {
   });
 }
 
-TEST(ShmMemory, ServesManyThreadsAtOnce) {
+TEST(ShmMemory, AllocatesFromManyThreadsAtOnce) {
   run_with_memory(2, {{"memory_bytes", "64M"}}, [](int rank, const Memory& memory, Participant&) {
     std::vector<std::thread> threads;
     std::atomic<int> wrong{0};
@@ -215,12 +213,12 @@ TEST(ShmMemory, ServesManyThreadsAtOnce) {
       threads.emplace_back([&, t] {
         std::mt19937_64 random(static_cast<uint64_t>(rank * 10 + t));
         std::vector<std::pair<std::byte*, std::size_t>> mine;
-        const auto mark = static_cast<std::byte>(t + 1);
+        const auto pattern_byte = static_cast<std::byte>(t + 1);
         for (int i = 0; i < 400; ++i) {
           if (mine.size() > 20 || (!mine.empty() && random() % 2 == 0)) {
             const auto [block, bytes] = mine.back();
             mine.pop_back();
-            if (!all_are(block, bytes, mark)) ++wrong;
+            if (!all_are(block, bytes, pattern_byte)) ++wrong;
             memory->release(block);
           }
           const std::size_t bytes = 1 + random() % 150'000;
@@ -237,7 +235,7 @@ TEST(ShmMemory, ServesManyThreadsAtOnce) {
   });
 }
 
-TEST(ShmMemory, StaysTheParentsInAForkedChild) {
+TEST(ShmMemory, IsNotReleasedByAForkedChild) {
   run_with_memory(2, {}, [](int rank, const Memory& memory, Participant&) {
     std::byte* block = take(memory, 5_MiB);
     std::memset(block, 7, 5_MiB);
@@ -253,7 +251,7 @@ TEST(ShmMemory, StaysTheParentsInAForkedChild) {
   });
 }
 
-TEST(ShmMemory, LeavesNothingOpen) {
+TEST(ShmMemory, LeavesNoDescriptorOpen) {
   run_with_memory(2, {}, [](int, const Memory&, Participant&) {});
   const std::size_t before = open_descriptors();
   run_with_memory(4, {}, [](int, const Memory& memory, Participant&) { take(memory, 100); });
@@ -261,7 +259,6 @@ TEST(ShmMemory, LeavesNothingOpen) {
 }
 
 // ---- Setting up: error paths
-// ---------------------------------------------------------------------------------------------------
 
 int status_of(pid_t child) {
   int state = 0;
@@ -275,12 +272,12 @@ std::size_t mapped_bytes() {
   return pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
 
-TEST(ShmMemory, IsNoneForAllWhereOneCannotMapIt) {
+TEST(ShmMemory, IsNullOnAllRanksIfOneCannotMapIt) {
   for (const int poor : {0, 1}) {
     Participant participant(2);
     const pid_t child = ::fork();
     const int rank = child == 0 ? 1 : 0;
-    // The poor one has room for its program, whatever a sanitizer has mapped for it, and none for much more.
+    // The poor rank has address space for its program, whatever a sanitizer has mapped for it, but not for the segment.
     struct rlimit before {};
     ::getrlimit(RLIMIT_AS, &before);
     const struct rlimit narrow { mapped_bytes() + 4096_MiB, before.rlim_max };
@@ -294,18 +291,17 @@ TEST(ShmMemory, IsNoneForAllWhereOneCannotMapIt) {
   }
 }
 
-TEST(ShmMemory, NamesWhoIsMissing) {
+TEST(ShmMemory, NamesTheMissingRank) {
   Participant participant(3);
   run_ranks(2, [&](int rank) {
     const auto memory = share_memory(participant.membership(rank, Deadline::after_seconds(0.3)));
     ASSERT_FALSE(memory.ok());
     EXPECT_EQ(memory.status().code(), Code::timeout);
-    EXPECT_THAT(memory.status().text(), HasSubstr("rank 12 (host-c) did not come"));
+    EXPECT_THAT(memory.status().text(), HasSubstr("rank 12 (host-c) did not join"));
   });
 }
 
 // ---- Collectives
-// ------------------------------------------------------------------------------------------------------------
 
 std::unique_ptr<Collectives> join(const Participant& participant, Membership membership, const Memory& memory) {
   (void)participant;
@@ -313,7 +309,7 @@ std::unique_ptr<Collectives> join(const Participant& participant, Membership mem
   return require(make_shm_collectives(membership));
 }
 
-// Blocks of the host's memory that end with their scope.
+// Allocates blocks of the host's memory and releases them at the end of the scope.
 class Blocks {
  public:
   explicit Blocks(Memory memory) : memory_(std::move(memory)) {}
@@ -321,7 +317,7 @@ class Blocks {
     for (std::byte* block : blocks_) memory_->release(block);
   }
   std::byte* operator()(std::size_t bytes) { return blocks_.emplace_back(take(memory_, bytes)); }
-  CaseOnRank::Memory giver() {
+  CaseOnRank::Memory allocator() {
     return [this](std::size_t bytes) { return (*this)(bytes); };
   }
 
@@ -332,7 +328,7 @@ class Blocks {
 
 void check(Collectives& collectives, const Memory& memory, const CollectiveCase& c, int rank, int size) {
   Blocks blocks(memory);
-  check(collectives, c, rank, size, memory ? blocks.giver() : CaseOnRank::Memory());
+  check(collectives, c, rank, size, memory ? blocks.allocator() : CaseOnRank::Memory());
 }
 
 using Work = std::function<void(int, const Memory&, Collectives&)>;
@@ -458,7 +454,7 @@ TEST_P(DirectRanks, MixWithRanksThatHaveOtherMemory) {
   });
 }
 
-// What the case's in-place forms leave out: input == output where the two have different sizes.
+// CollectiveCase does not cover input == output where the two have different sizes.
 TEST(Direct, TakesInputEqualToOutputAsInPlace) {
   run_group(3, [](int rank, const Memory& memory, Collectives& collectives) {
     constexpr std::size_t kCount = 30'000;
@@ -476,14 +472,14 @@ TEST(Direct, TakesInputEqualToOutputAsInPlace) {
   });
 }
 
-// A user's operation looks on while it folds.
-struct Onlooker {
+// A user's operation that counts whether it is called in direct or staged operations.
+struct CountingOp {
   std::atomic<Collectives*> collectives{nullptr};
   std::atomic<int> direct{0};
   std::atomic<int> staged{0};
   std::function<void()> also;
   UserOp op{[](const void* source, void* target, std::size_t count, int, void* context) {
-              auto* self = static_cast<Onlooker*>(context);
+              auto* self = static_cast<CountingOp*>(context);
               const bool is_direct =
                   self->collectives.load()->phase().find("memory that all ranks map") != std::string::npos;
               ++(is_direct ? self->direct : self->staged);
@@ -495,11 +491,11 @@ struct Onlooker {
             this};
 };
 
-TEST(Direct, NeedsEveryRanksBuffersInSharedMemory) {
+TEST(Direct, IsUsedOnlyIfAllRanksBuffersAreShared) {
   for (const bool all : {true, false}) {
     run_group(3, [&](int rank, const Memory& memory, Collectives& collectives) {
-      Onlooker onlooker;
-      onlooker.collectives = &collectives;
+      CountingOp counting;
+      counting.collectives = &collectives;
       constexpr std::size_t kCount = 100'000;
       Blocks blocks(memory);
       std::vector<float> own(kCount, 1);
@@ -508,17 +504,17 @@ TEST(Direct, NeedsEveryRanksBuffersInSharedMemory) {
         values = reinterpret_cast<float*>(blocks(kCount * sizeof(float)));
         std::fill_n(values, kCount, 1.0f);
       }
-      const CollectiveSpec spec{.reduction = {Op::user, &onlooker.op}, .count = kCount};
+      const CollectiveSpec spec{.reduction = {Op::user, &counting.op}, .count = kCount};
       require(call(collectives, spec, {values, values}));
       require(all_are(reinterpret_cast<std::byte*>(values), 0, {}) && values[0] == 3 && values[kCount - 1] == 3,
               "sums");
-      EXPECT_EQ(onlooker.direct > 0, all);
-      EXPECT_EQ(onlooker.staged > 0, !all);
+      EXPECT_EQ(counting.direct > 0, all);
+      EXPECT_EQ(counting.staged > 0, !all);
     });
   }
 }
 
-TEST(Direct, ServesEveryGroupOfTheHostsRanks) {
+TEST(Direct, IsUsedInSubgroupsOfTheHostsRanks) {
   run_with_memory(4, {{"memory_bytes", "64M"}}, [](int rank, const Memory& memory, Participant& participant) {
     Membership membership = participant.membership(rank);
     membership.id += rank % 2 == 0 ? "/even" : "/odd";
@@ -527,15 +523,15 @@ TEST(Direct, ServesEveryGroupOfTheHostsRanks) {
                           everyone[static_cast<std::size_t>(rank % 2 + 2)]};
     membership.rank = rank / 2;
     const auto collectives = join(participant, membership, memory);
-    Onlooker onlooker;
-    onlooker.collectives = collectives.get();
+    CountingOp counting;
+    counting.collectives = collectives.get();
     Blocks blocks(memory);
     auto* values = reinterpret_cast<float*>(blocks(400'000));
     std::fill_n(values, 100'000, static_cast<float>(rank));
-    const CollectiveSpec spec{.reduction = {Op::user, &onlooker.op}, .count = 100'000};
+    const CollectiveSpec spec{.reduction = {Op::user, &counting.op}, .count = 100'000};
     require(call(*collectives, spec, {values, values}));
     require(values[99'999] == static_cast<float>(rank % 2 * 2 + 2), "the sum of the group");
-    EXPECT_GT(onlooker.direct, 0);
+    EXPECT_GT(counting.direct, 0);
   });
 }
 
@@ -544,7 +540,7 @@ TEST(Direct, GivesTheSameBitsAsSteps) {
     for (const Dtype dtype : {Dtype::float32, Dtype::float16, Dtype::float64}) {
       CollectiveCase c{.dtype = dtype, .count = 90'001, .prescale = 0.7, .postscale = 1.0 / 3};
       Blocks blocks(memory);
-      CaseOnRank staged(c, rank, 3), direct(c, rank, 3, blocks.giver());
+      CaseOnRank staged(c, rank, 3), direct(c, rank, 3, blocks.allocator());
       require(call(collectives, staged.spec(), staged.buffers()));
       require(call(collectives, direct.spec(), direct.buffers()));
       require(same_bytes(staged.output(), direct.output()), "the same bits");
@@ -552,11 +548,11 @@ TEST(Direct, GivesTheSameBitsAsSteps) {
   });
 }
 
-TEST(Direct, LetsNobodyReturnBeforeAllAreDone) {
+TEST(Direct, ReturnsOnNoRankBeforeAllAreDone) {
   run_group(2, [](int rank, const Memory& memory, Collectives& collectives) {
     Blocks blocks(memory);
     for (int round = 0; round < 200; ++round) {
-      // Overwritten as soon as the call returns: who read late would see it.
+      // Each rank overwrites the values as soon as its call returns, so a rank that reads late would see that.
       auto* values = reinterpret_cast<float*>(blocks(40'000));
       std::fill_n(values, 10'000, static_cast<float>(rank + round));
       CollectiveSpec spec{.collective = round % 2 == 0 ? Collective::broadcast : Collective::allreduce,
@@ -569,10 +565,9 @@ TEST(Direct, LetsNobodyReturnBeforeAllAreDone) {
   });
 }
 
-// ---- Ends: error paths
-// ---------------------------------------------------------------------------------------------------------
+// ---- Error paths
 
-TEST(Direct, TellsWhatTwoRanksCalledWhenTheyDiffer) {
+TEST(Direct, ReportsBothCallsWhenTwoRanksDiffer) {
   std::latch ended(2);
   run_group(2, [&](int rank, const Memory& memory, Collectives& collectives) {
     Blocks blocks(memory);
@@ -622,7 +617,7 @@ TEST(Direct, RunsBetweenProcesses) {
   });
 }
 
-TEST(Direct, NamesTheRankThatWasKilledInTheMidst) {
+TEST(Direct, NamesTheRankKilledDuringACollective) {
   constexpr int kVictim = 1;
   struct Shared {
     std::atomic<int> folding;
@@ -630,31 +625,31 @@ TEST(Direct, NamesTheRankThatWasKilledInTheMidst) {
   };
   auto* shared = static_cast<Shared*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   run_processes(3, {}, [&](int rank, const Memory& memory, Collectives& collectives) {
-    Onlooker onlooker;
-    onlooker.collectives = &collectives;
-    onlooker.also = [&] {
-      if (onlooker.direct == 1) ++shared->folding;
-      if (rank != kVictim || onlooker.direct < 5) return;
-      while (shared->folding < 3) ::usleep(100);  // the others are in the midst of it too
+    CountingOp counting;
+    counting.collectives = &collectives;
+    counting.also = [&] {
+      if (counting.direct == 1) ++shared->folding;
+      if (rank != kVictim || counting.direct < 5) return;
+      while (shared->folding < 3) ::usleep(100);  // the others are in the collective, too
       shared->killed_ns = now_ns();
       ::kill(::getpid(), SIGKILL);
     };
     std::byte* values = take(memory, 4_MiB);
-    const CollectiveSpec spec{.reduction = {Op::user, &onlooker.op}, .count = 1_MiB};
+    const CollectiveSpec spec{.reduction = {Op::user, &counting.op}, .count = 1_MiB};
     const Status outcome = call(collectives, spec, {values, values});
     const double seconds = static_cast<double>(now_ns() - shared->killed_ns) / 1e9;
     EXPECT_EQ(outcome.code(), Code::peer_lost);
     EXPECT_EQ(outcome.error().culprit_rank, world_rank_of(kVictim));
     EXPECT_THAT(outcome.text(), HasSubstr("its process ended"));
-    EXPECT_GT(onlooker.direct, 0);
+    EXPECT_GT(counting.direct, 0);
     std::printf("rank %d noticed after %.2f ms\n", rank, seconds * 1e3);
   });
   ::munmap(shared, 4096);
 }
 
-// A rank that is stopped in the midst of a collective and goes on after the others have given it up must not write into
-// memory that they use for other things by then.
-TEST(Direct, TakesItsMemoryAwayFromARankThatIsStopped) {
+// A rank is stopped in a collective and continues after the others have given it up. It must not write into memory that
+// they use for other things by then.
+TEST(Direct, ProtectsMemoryFromARankThatContinuesLate) {
   struct Shared {
     std::atomic<int> stopped_process;
     std::atomic<int> given_up;
@@ -662,22 +657,22 @@ TEST(Direct, TakesItsMemoryAwayFromARankThatIsStopped) {
   auto* shared = static_cast<Shared*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   constexpr std::size_t kCount = 256'000;
   run_processes(2, {}, [&](int rank, const Memory& memory, Collectives& collectives) {
-    Onlooker onlooker;
-    onlooker.collectives = &collectives;
+    CountingOp counting;
+    counting.collectives = &collectives;
     auto* values = reinterpret_cast<float*>(take(memory, kCount * sizeof(float)));
     std::fill_n(values, kCount, 1.0f);
     if (rank == 1) {
-      onlooker.also = [&] {
+      counting.also = [&] {
         if (shared->stopped_process.exchange(::getpid()) == 0) ::raise(SIGSTOP);
       };
-      const CollectiveSpec spec{.reduction = {Op::user, &onlooker.op}, .count = kCount};
-      // The other had done its share before it gave up, so this one may even succeed; what follows does not.
+      const CollectiveSpec spec{.reduction = {Op::user, &counting.op}, .count = kCount};
+      // The other rank had done its share before it gave up, so this call may succeed. Later calls do not.
       (void)call(collectives, spec, {values, values});
       EXPECT_EQ(shared->given_up, 1) << "the rank was really stopped";
       EXPECT_EQ(call(collectives, {.collective = Collective::barrier}, {}).text(), "enough");
       return;
     }
-    const CollectiveSpec spec{.reduction = {Op::user, &onlooker.op}, .count = kCount};
+    const CollectiveSpec spec{.reduction = {Op::user, &counting.op}, .count = kCount};
     Completion completion;
     collectives.start(spec, {values, values}, completion);
     int state = 0;
@@ -685,8 +680,8 @@ TEST(Direct, TakesItsMemoryAwayFromARankThatIsStopped) {
     require(::waitpid(shared->stopped_process, &state, WUNTRACED) > 0 && WIFSTOPPED(state), "it has stopped");
     collectives.interrupt(Status(Code::timeout, "enough"));
     EXPECT_EQ(completion.status.text(), "enough");
-    std::fill_n(values, kCount, 5.0f);  // the owner's again
-    EXPECT_FALSE(memory->place_of(values, kCount * sizeof(float))) << "and nobody else's";
+    std::fill_n(values, kCount, 5.0f);  // the memory belongs to its owner again
+    EXPECT_FALSE(memory->place_of(values, kCount * sizeof(float))) << "and is no longer shared";
     shared->given_up = 1;
     ::kill(shared->stopped_process, SIGCONT);
     siginfo_t info{};
@@ -695,7 +690,7 @@ TEST(Direct, TakesItsMemoryAwayFromARankThatIsStopped) {
     require(std::all_of(values, values + kCount, [](float value) { return value == 5.0f; }), "nothing was written");
     memory->release(values);
     std::byte* other = take(memory, kCount * sizeof(float));
-    EXPECT_NE(static_cast<void*>(other), static_cast<void*>(values)) << "what was withdrawn is not used again";
+    EXPECT_NE(static_cast<void*>(other), static_cast<void*>(values)) << "withdrawn memory is not reused";
   });
   ::munmap(shared, 4096);
 }

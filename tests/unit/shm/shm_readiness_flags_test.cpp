@@ -1,4 +1,4 @@
-// Tests of the shared-memory board: whoever sleeps is woken by what it watches, and by nothing else.
+// These tests check that a sleeping rank is woken by the readiness flags that it watches, and by no others.
 #include "transports/shm/shm_readiness_flags.h"
 
 #include <gtest/gtest.h>
@@ -15,23 +15,24 @@ using namespace fdl::test;
 
 constexpr int kRanks = 3;
 
-// Each rank has a board (beside collectives, with which it shares its bell), and a barrier between threads.
+// Runs each rank with its readiness flags, with collectives that share the flags' doorbell, and with a barrier between
+// the threads.
 void run_readiness_flags(
     const std::function<void(int rank, ReadinessFlags& readiness_flags, Collectives& collectives)>& body) {
   Participant participant(kRanks);
-  std::barrier<> all_there(kRanks);
+  std::barrier<> all_done(kRanks);
   run_ranks(kRanks, [&](int rank) {
     const Membership membership = participant.membership(rank);
     ShmHost host = require(make_shm_host(membership));
     body(rank, *host.readiness_flags, *host.collectives);
-    all_there.arrive_and_wait();  // who leaves wakes the others
+    all_done.arrive_and_wait();  // a rank that leaves wakes the others
   });
 }
 
 void wait_for_word(ReadinessFlags& readiness_flags, int rank, uint64_t word) {
   const Deadline deadline = Deadline::after_seconds(kTimeoutSeconds);
   while (readiness_flags.word_of(rank) != word) {
-    require(!deadline.passed(), "waited in vain for rank " + std::to_string(rank));
+    require(!deadline.passed(), "timed out waiting for rank " + std::to_string(rank));
     readiness_flags.sleep_until_ready(deadline);
   }
 }
@@ -40,7 +41,7 @@ bool is_rung(const ReadinessFlags& readiness_flags) {
   return wait_readable(readiness_flags.wake_fd(), Deadline::at_ns(0));
 }
 
-TEST(ShmReadinessFlags, ShowsEveryRankTheLastWordOfEachOther) {
+TEST(ShmReadinessFlags, ShowEachRankTheLastWordOfAllOthers) {
   run_readiness_flags([](int rank, ReadinessFlags& readiness_flags, Collectives&) {
     readiness_flags.watch(~uint64_t{0});
     readiness_flags.publish(static_cast<uint64_t>(10 + rank));
@@ -49,7 +50,7 @@ TEST(ShmReadinessFlags, ShowsEveryRankTheLastWordOfEachOther) {
   });
 }
 
-TEST(ShmReadinessFlags, LosesNoBellHoweverOftenTwoRanksSleepForEachOther) {
+TEST(ShmReadinessFlags, LoseNoWakeUpBetweenTwoRanksThatSleepInTurn) {
   run_readiness_flags([](int rank, ReadinessFlags& readiness_flags, Collectives&) {
     if (rank == 2) return;
     readiness_flags.watch(uint64_t{1} << (1 - rank));
@@ -61,7 +62,7 @@ TEST(ShmReadinessFlags, LosesNoBellHoweverOftenTwoRanksSleepForEachOther) {
   });
 }
 
-TEST(ShmReadinessFlags, RingsWhoWatchesAndWhoeverSleepsWhereItIsUrgent) {
+TEST(ShmReadinessFlags, WakeWatchersAndForUrgentWordsEverySleeper) {
   std::barrier<> step(kRanks);
   run_readiness_flags([&](int rank, ReadinessFlags& readiness_flags, Collectives&) {
     readiness_flags.watch(rank == 1 ? 1 : 0);
@@ -85,7 +86,7 @@ TEST(ShmReadinessFlags, RingsWhoWatchesAndWhoeverSleepsWhereItIsUrgent) {
   });
 }
 
-TEST(ShmReadinessFlags, TellsOfAChangeBeforeASleepOnce) {
+TEST(ShmReadinessFlags, ReportAChangeBeforeASleepOnce) {
   std::barrier<> step(kRanks);
   run_readiness_flags([&](int rank, ReadinessFlags& readiness_flags, Collectives&) {
     readiness_flags.watch(1);
@@ -100,7 +101,7 @@ TEST(ShmReadinessFlags, TellsOfAChangeBeforeASleepOnce) {
   });
 }
 
-TEST(ShmReadinessFlags, WakesAlsoWhoSleepsInACollective) {
+TEST(ShmReadinessFlags, WakeARankThatSleepsInACollective) {
   run_readiness_flags([](int rank, ReadinessFlags& readiness_flags, Collectives& collectives) {
     const Deadline deadline = Deadline::after_seconds(kTimeoutSeconds);
     readiness_flags.watch(rank == 2 ? 0 : uint64_t{1} << 2);
@@ -109,10 +110,10 @@ TEST(ShmReadinessFlags, WakesAlsoWhoSleepsInACollective) {
     spec.collective = Collective::barrier;
     if (rank == 2) {
       readiness_flags.publish(5);
-    } else {  // the barrier cannot end, for rank 2 is not there
+    } else {  // the barrier cannot end before rank 2 starts it
       collectives.start(spec, {}, completion);
       while (readiness_flags.word_of(2) != 5) {
-        require(!deadline.passed(), "waited in vain");
+        require(!deadline.passed(), "timed out waiting");
         collectives.progress();
         const bool quiet = collectives.prepare_to_sleep() && readiness_flags.prepare_to_sleep();
         if (quiet) wait_readable(readiness_flags.wake_fd(), deadline);

@@ -1,4 +1,5 @@
-// Shared-memory collectives: every result bit by bit, and every way in which a group can end.
+// These tests compare every result of the shared-memory collectives bit by bit and cover every way in which a group can
+// end.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,9 +48,9 @@ void run_group(int size, const std::map<std::string, std::string>& options,
 }
 
 // ---- Results
-// -----------------------------------------------------------------------------------------------------------
 
-// Around every border: nothing, one, in the line, in a small slot, in one step, past the caches, in many.
+// Counts around every border: empty, one element, in the line, in a small slot, in one step, past the caches, in many
+// steps.
 const std::size_t kCounts[] = {0, 1, 3, 12, 13, 1000, 2048, 2049, 16385, 70001};
 
 class ShmRanks : public testing::TestWithParam<int> {};
@@ -89,7 +90,7 @@ TEST_P(ShmRanks, ReduceAndBroadcastEveryCount) {
             c.dtype = dtype;
             c.root = static_cast<int>(++c.seed) % size;
             check(collectives, c, rank, size);
-            if (kThreadSanitized) break;  // the kernels' types are nothing to threads
+            if (kThreadSanitized) break;  // the types make no difference to thread safety
           }
         }
       }
@@ -199,10 +200,10 @@ TEST_P(ShmRanks, FoldWithAUsersOperationInRankOrder) {
   });
 }
 
-// ---- Pieces
-// ------------------------------------------------------------------------------------------------------------
+// ---- Segments
 
-// A rank's vector cut at random, each piece in memory of its own between guards: the same cut for the same seed.
+// A rank's vector, cut at random into segments that each have memory of their own between guards. Equal seeds give
+// equal cuts.
 class CutVector {
  public:
   static constexpr std::size_t kGuard = 80;
@@ -212,13 +213,13 @@ class CutVector {
     whole_ = make_input(c, rank, c.count);
     for (std::size_t done = 0; cut && done < c.count;) {
       const std::size_t most = random() % 3 == 0 ? c.count - done : std::min<std::size_t>(c.count - done, 300);
-      const std::size_t count = random() % (most + 1);  // nothing, sometimes
+      const std::size_t count = random() % (most + 1);  // sometimes 0
       add(done, count, random() % 6 == 0, random() % 6 == 0, random() % 64);
       done += count;
     }
     if (!cut) add(0, c.count, false, false, 0);
   }
-  const Blob& input() const { return whole_; }  // of the whole vector, with its zeros
+  const Blob& input() const { return whole_; }  // of the whole vector, with zeros for missing inputs
 
   Buffers buffers(bool cut) {
     for (Part& part : parts_) {
@@ -231,7 +232,7 @@ class CutVector {
     return {segments_.front().input, segments_.front().output};
   }
 
-  // Whether what is wanted has arrived, and nothing else was touched.
+  // Whether the expected bytes have arrived and no others were touched.
   bool holds(const Blob& expected) {
     for (Part& part : parts_) {
       const Blob& memory = output_of(part);
@@ -269,8 +270,8 @@ class CutVector {
   std::vector<Segment> segments_;
 };
 
-void check_cut(Collectives& collectives, const CollectiveCase& c, uint64_t who_cuts, int rank, int size) {
-  const auto cuts = [&](int r) { return (who_cuts >> r & 1) != 0 && c.count > 0; };
+void check_cut(Collectives& collectives, const CollectiveCase& c, uint64_t cutting_ranks, int rank, int size) {
+  const auto cuts = [&](int r) { return (cutting_ranks >> r & 1) != 0 && c.count > 0; };
   std::vector<Blob> inputs;
   std::vector<const void*> sources;
   for (int r = 0; r < size; ++r) {
@@ -288,14 +289,14 @@ void check_cut(Collectives& collectives, const CollectiveCase& c, uint64_t who_c
   spec.count = c.count;
   spec.prescale = c.prescale;
   spec.postscale = c.postscale;
-  require(collectives.takes_segments(spec), "an allreduce takes pieces");
+  require(collectives.takes_segments(spec), "an allreduce takes segments");
   CutVector mine(c, rank, cuts(rank));
   require(call(collectives, spec, mine.buffers(cuts(rank))));
-  require(mine.holds(expected), "rank " + std::to_string(rank) + " of " + std::to_string(size) + ", who cuts " +
-                                    std::to_string(who_cuts) + ": " + c.text());
+  require(mine.holds(expected), "rank " + std::to_string(rank) + " of " + std::to_string(size) + ", cutting ranks " +
+                                    std::to_string(cutting_ranks) + ": " + c.text());
 }
 
-TEST_P(ShmRanks, ReduceVectorsThatEachRankHasCutInItsOwnWay) {
+TEST_P(ShmRanks, ReduceVectorsThatEachRankCutsDifferently) {
   const int size = GetParam();
   const uint64_t seed = std::random_device()();
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
@@ -317,15 +318,15 @@ TEST_P(ShmRanks, ReduceVectorsThatEachRankHasCutInItsOwnWay) {
   });
 }
 
-TEST(ShmCollectives, TakePiecesOfAllreduceAlone) {
+TEST(ShmCollectives, TakeSegmentsForAllreduceOnly) {
   run_group(2, {}, [](int, Collectives& collectives) {
     for (const Collective other : {Collective::reduce, Collective::broadcast, Collective::reduce_scatter}) {
-      require(!collectives.takes_segments({.collective = other}), "others want one range");
+      require(!collectives.takes_segments({.collective = other}), "other collectives need one range");
     }
   });
 }
 
-TEST(ShmCollectives, AddUpWithoutAnyReference) {
+TEST(ShmCollectives, SumWithoutAReferenceImplementation) {
   run_group(3, {}, [](int rank, Collectives& collectives) {
     for (const std::size_t count : {2, 1000, 100000}) {
       std::vector<float> values(count);
@@ -336,7 +337,7 @@ TEST(ShmCollectives, AddUpWithoutAnyReference) {
   });
 }
 
-TEST(ShmCollectives, GiveTheSameBitsWhateverTheMemory) {
+TEST(ShmCollectives, GiveTheSameBitsForAnyAmountOfMemory) {
   constexpr int kSize = 5;
   CollectiveCase c;
   c.count = 50021;
@@ -354,8 +355,8 @@ TEST(ShmCollectives, GiveTheSameBitsWhateverTheMemory) {
   for (const Blob& output : outputs) EXPECT_TRUE(output == outputs.front());
 }
 
-TEST(ShmCollectives, GiveTheSameBitsAtOnceAndInSteps) {
-  // The first elements of a vector that goes in steps, against the same elements alone, which go at once.
+TEST(ShmCollectives, GiveTheSameBitsForSmallAndSteppedOperations) {
+  // Compares the first elements of a vector that goes in steps with the same elements in a small operation.
   run_group(3, {}, [](int rank, Collectives& collectives) {
     for (const Dtype dtype : {Dtype::float32, Dtype::float16, Dtype::float8_e4m3}) {
       CollectiveCase large;
@@ -373,7 +374,7 @@ TEST(ShmCollectives, GiveTheSameBitsAtOnceAndInSteps) {
   });
 }
 
-TEST(ShmCollectives, RunManySmallOperationsWhileOneRankDawdles) {
+TEST(ShmCollectives, RunManySmallOperationsWithOneSlowRank) {
   const uint64_t seed = std::random_device()();
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
   run_group(3, {}, [&](int rank, Collectives& collectives) {
@@ -397,8 +398,8 @@ TEST(ShmCollectives, RunManySmallOperationsWhileOneRankDawdles) {
   });
 }
 
-// A rank that sleeps asks one of those that it waits for to ring. Which one that is may change while it falls asleep.
-TEST(ShmCollectives, MissNoRingWhenTheySleepAtOnce) {
+// A sleeping rank asks one of the ranks that it waits for to ring. Which rank that is may change while it falls asleep.
+TEST(ShmCollectives, MissNoWakeUpWhenAllSleepAtOnce) {
   run_group(7, {}, [&](int rank, Collectives& collectives) {
     std::vector<float> values(20'000, static_cast<float>(rank));
     const Deadline deadline = Deadline::after_seconds(kTimeoutSeconds);
@@ -409,7 +410,7 @@ TEST(ShmCollectives, MissNoRingWhenTheySleepAtOnce) {
       collectives.start(spec, {values.data(), values.data()}, completion);
       while (!completion.done) {
         if (collectives.progress()) continue;
-        require(!deadline.passed(), "waited in vain: " + collectives.phase());
+        require(!deadline.passed(), "timed out waiting: " + collectives.phase());
         collectives.sleep_until_ready(deadline);
       }
       require(completion.status);
@@ -433,8 +434,8 @@ TEST(ShmCollectives, ServeManyRanksOfOneHost) {
   }
 }
 
-// Of more than eight ranks few fold for all what is small: from 1 KiB to 16 KiB, in shares of 4 KiB.
-TEST(ShmCollectives, FoldInRankOrderWhereFewFoldForAll) {
+// With more than eight ranks a few fold small vectors for all: from 1 KiB to 16 KiB, in shares of 4 KiB.
+TEST(ShmCollectives, FoldInRankOrderWhenFewRanksFoldForAll) {
   raise_descriptor_limit();
   for (const int size : {9, 11}) {
     run_group(size, {}, [&](int rank, Collectives& collectives) {
@@ -456,7 +457,6 @@ TEST(ShmCollectives, FoldInRankOrderWhereFewFoldForAll) {
 }
 
 // ---- Disagreement
-// ------------------------------------------------------------------------------------------------------
 
 void disagree(const CollectiveSpec& first, const CollectiveSpec& second, std::initializer_list<const char*> facts) {
   std::vector<Status> outcomes(2);
@@ -466,7 +466,7 @@ void disagree(const CollectiveSpec& first, const CollectiveSpec& second, std::in
     require(barrier(collectives));
     Status& outcome = outcomes[static_cast<std::size_t>(rank)];
     outcome = call(collectives, rank == 0 ? first : second, {in.data(), out.data()});
-    // One of the two may have had nothing to learn from the other: it learns in the next operation.
+    // One of the two may not need anything from the other; then it finds the difference in the next operation.
     if (outcome.ok()) outcome = barrier(collectives);
     EXPECT_EQ(barrier(collectives).text(), outcome.text()) << "an error is final";
     ended.arrive_and_wait();
@@ -479,7 +479,7 @@ void disagree(const CollectiveSpec& first, const CollectiveSpec& second, std::in
   }
 }
 
-TEST(ShmCollectives, TellWhatTwoRanksCalledWhenTheyDiffer) {
+TEST(ShmCollectives, ReportBothCallsWhenTwoRanksDiffer) {
   const std::vector<std::size_t> five_six{5, 6}, six_five{6, 5};
   disagree({.count = 10}, {.count = 11}, {"allreduce of 10 float32 with sum", "allreduce of 11 float32 with sum"});
   disagree({.count = 10}, {.dtype = Dtype::int32, .count = 10}, {"of 10 float32", "of 10 int32"});
@@ -492,13 +492,13 @@ TEST(ShmCollectives, TellWhatTwoRanksCalledWhenTheyDiffer) {
   disagree({.count = 10}, {.count = 10, .prescale = 2}, {"scales"});
 }
 
-TEST(ShmCollectives, RememberThatRootsDiffered) {
-  // Two roots have nothing to learn from each other; what follows tells.
+TEST(ShmCollectives, ReportDifferentRootsInTheNextOperation) {
+  // Two roots do not read from each other, so the next operation finds the difference.
   disagree({.collective = Collective::broadcast, .root = 0, .count = 10},
            {.collective = Collective::broadcast, .root = 1, .count = 10}, {"after a call that differed"});
 }
 
-TEST(ShmCollectives, TellBothSizesOfABlockThatDiffers) {
+TEST(ShmCollectives, ReportBothSizesOfABlockThatDiffers) {
   std::latch ended(2);
   run_group(2, {}, [&](int rank, Collectives& collectives) {
     std::vector<float> in(10), out(10);
@@ -517,8 +517,7 @@ TEST(ShmCollectives, TellBothSizesOfABlockThatDiffers) {
   });
 }
 
-// ---- Ends
-// --------------------------------------------------------------------------------------------------------------
+// ---- Errors and lost ranks
 
 TEST(ShmCollectives, NameTheRankThatHasLeft) {
   run_group(3, {}, [](int rank, Collectives& collectives) {
@@ -533,7 +532,7 @@ TEST(ShmCollectives, NameTheRankThatHasLeft) {
   });
 }
 
-TEST(ShmCollectives, NeedNobodyWhoHasDoneItsPart) {
+TEST(ShmCollectives, FinishWithoutARankThatHasDoneItsPart) {
   // The root of a broadcast leaves while the others have not begun.
   for (const std::size_t count : {4, 1000, 30000}) {
     std::latch left(3);
@@ -544,7 +543,7 @@ TEST(ShmCollectives, NeedNobodyWhoHasDoneItsPart) {
       const CollectiveSpec spec{.collective = Collective::broadcast, .root = 1, .count = count};
       if (rank != 1) left.arrive_and_wait();
       require(call(*collectives, spec, {values.data(), values.data()}));
-      require(values.back() == 1, "what it published still counts");
+      require(values.back() == 1, "data published before leaving is valid");
       if (rank != 1) return;
       collectives.reset();
       left.count_down();
@@ -552,7 +551,7 @@ TEST(ShmCollectives, NeedNobodyWhoHasDoneItsPart) {
   }
 }
 
-TEST(ShmCollectives, EndEverywhereWhenOneIsInterrupted) {
+TEST(ShmCollectives, FailOnAllRanksWhenOneIsInterrupted) {
   run_group(3, {}, [](int rank, Collectives& collectives) {
     std::vector<float> values(100, 1);
     Completion completion;
@@ -593,8 +592,8 @@ TEST(ShmCollectives, RunBetweenProcesses) {
   }
 }
 
-// The victim ends in the middle of a hundred allreduces; all others name it, and soon.
-void name_the_killed(int size, int victim, std::size_t count) {
+// The victim is killed in the middle of a hundred allreduces. All others must name it within a second.
+void expect_killed_rank_named(int size, int victim, std::size_t count) {
   auto* killed_ns = static_cast<std::atomic<int64_t>*>(
       ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   run_processes(size, [&](int rank, Collectives& collectives) {
@@ -623,15 +622,15 @@ void name_the_killed(int size, int victim, std::size_t count) {
 }
 
 TEST(ShmCollectives, NameTheRankWhoseProcessWasKilled) {
-  for (const std::size_t count : {1, 1000, 200000}) name_the_killed(4, 2, count);
+  for (const std::size_t count : {1, 1000, 200000}) expect_killed_rank_named(4, 2, count);
 }
 
-TEST(ShmCollectives, NameTheRankWhoseProcessWasKilledWhereFewFoldForAll) {
-  // 16 KiB of twelve ranks: 0, 3, 6 and 9 fold.
-  for (const int victim : {3, 4}) name_the_killed(12, victim, 4096);
+TEST(ShmCollectives, NameTheKilledRankWhenFewRanksFoldForAll) {
+  // 16 KiB and twelve ranks: ranks 0, 3, 6 and 9 fold.
+  for (const int victim : {3, 4}) expect_killed_rank_named(12, victim, 4096);
 }
 
-TEST(ShmCollectives, NameTheRankThatWasKilledWhileItFoldedForAll) {
+TEST(ShmCollectives, NameTheRankKilledWhileItFoldsForAll) {
   constexpr int kSize = 12, kVictim = 6;
   struct Me {
     int rank;
@@ -652,11 +651,11 @@ TEST(ShmCollectives, NameTheRankThatWasKilledWhileItFoldedForAll) {
     ASSERT_EQ(outcome.code(), Code::peer_lost);
     EXPECT_EQ(outcome.error().culprit_rank, world_rank_of(kVictim));
     const bool folds = rank % 3 == 0;
-    EXPECT_EQ(me.calls, folds ? 3 * (kSize - 1) : 0) << "who folds for all, and who never does";
+    EXPECT_EQ(me.calls, folds ? 3 * (kSize - 1) : 0) << "only folders call the operation";
   });
 }
 
-TEST(ShmCollectives, SurviveAForkedChildThatEndsItsCopy) {
+TEST(ShmCollectives, SurviveAForkedChildThatDestroysItsCopy) {
   run_group(2, {}, [](int rank, Collectives&) { require(rank < 2, ""); });
   Participant participant(2);
   run_ranks(2, [&](int rank) {
@@ -671,14 +670,13 @@ TEST(ShmCollectives, SurviveAForkedChildThatEndsItsCopy) {
     }
     std::vector<float> values(10, 1);
     require(allreduce(*collectives, values));
-    require(values[0] == 2, "the group lives on");
+    require(values[0] == 2, "the group still works");
   });
 }
 
 // ---- Setting up
-// --------------------------------------------------------------------------------------------------------
 
-TEST(ShmCollectives, LeaveNothingOpen) {
+TEST(ShmCollectives, LeaveNoDescriptorOpen) {
   run_group(2, {}, [](int, Collectives& collectives) { require(barrier(collectives)); });
   const std::size_t before = open_descriptors();
   for (int i = 0; i < 3; ++i) {
@@ -687,26 +685,26 @@ TEST(ShmCollectives, LeaveNothingOpen) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-TEST(ShmCollectives, NameWhoIsMissing) {
+TEST(ShmCollectives, NameTheMissingRanks) {
   const std::size_t before = open_descriptors();
   Participant participant(4);
   run_ranks(2, [&](int rank) {
     const auto result = make_shm_collectives(participant.membership(rank * 2, Deadline::after_seconds(0.3)));
     ASSERT_FALSE(result.ok());
     EXPECT_EQ(result.status().code(), Code::timeout);
-    EXPECT_THAT(result.status().text(), HasSubstr("rank 11 (host-b), rank 13 (host-d) did not come"));
+    EXPECT_THAT(result.status().text(), HasSubstr("rank 11 (host-b), rank 13 (host-d) did not join"));
   });
   EXPECT_EQ(open_descriptors(), before);
 }
 
-TEST(ShmCollectives, NameTheLeaderThatIsMissing) {
+TEST(ShmCollectives, NameTheMissingLeader) {
   Participant participant(2);
   const auto result = make_shm_collectives(participant.membership(1, Deadline::after_seconds(0.1)));
   ASSERT_FALSE(result.ok());
   EXPECT_THAT(result.status().text(), HasSubstr("rank 10 (host-a)"));
 }
 
-TEST(ShmCollectives, RefuseWhoDoesNotKnowTheKey) {
+TEST(ShmCollectives, RefuseARankWithAnotherKey) {
   Participant participant(2);
   run_ranks(2, [&](int rank) {
     Membership membership = participant.membership(rank, Deadline::after_seconds(0.5));
@@ -721,7 +719,7 @@ TEST(ShmCollectives, RefuseWhoDoesNotKnowTheKey) {
   });
 }
 
-TEST(ShmCollectives, SayThatMemoryIsShort) {
+TEST(ShmCollectives, ReportMemoryThatIsTooSmall) {
   for (const char* bytes : {"900G", "900000G"}) {
     Participant participant(2);
     participant.config() = require(Config::read(Environment({}), {{"shm_bytes", bytes}}));

@@ -1,4 +1,5 @@
-// What the shared-memory transport promises beyond the contract: words of the dead, part of a communicator, many ranks.
+// These tests cover what the shared-memory transport promises beyond the contract: data of dead peers, parts of a
+// communicator, many ranks.
 #include "transports/shm/shm_transport.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +24,7 @@ Result<std::unique_ptr<Transport>> connect_all(const Membership& membership) {
   return connect_shm(membership, std::vector<bool>(static_cast<std::size_t>(membership.size()), true));
 }
 
-TEST(ShmTransport, DeliversWhatWasWrittenBeforeTheProcessWasKilled) {
+TEST(ShmTransport, DeliversDataWrittenBeforeTheProcessWasKilled) {
   constexpr uint64_t kCount = 30;
   Participant participant(2);
   const pid_t child = ::fork();
@@ -49,7 +50,7 @@ TEST(ShmTransport, DeliversWhatWasWrittenBeforeTheProcessWasKilled) {
   EXPECT_THAT(lost.text(), HasSubstr("its process ended"));
 }
 
-TEST(ShmTransport, MissesWhoHasLeftOnlyWhenItIsNeeded) {
+TEST(ShmTransport, ReportsADepartedPeerOnlyWhenItIsNeeded) {
   std::latch left(2);
   Participant participant(2);
   participant.run(connect_all, [&](int rank, std::unique_ptr<Transport> transport) {
@@ -72,7 +73,7 @@ TEST(ShmTransport, MissesWhoHasLeftOnlyWhenItIsNeeded) {
 }
 
 TEST(ShmTransport, ConnectsTheMembersOfEachHost) {
-  // Members 0 and 2 are on one host, 1, 3 and 4 on another; ranks of the communicator name them.
+  // Members 0 and 2 are on one host; 1, 3 and 4 are on another. Channels use the ranks of the communicator.
   Participant participant(5);
   run_ranks(5, [&](int rank) {
     std::vector<bool> peers(5);
@@ -93,7 +94,7 @@ TEST(ShmTransport, ServesManyRanksOfOneHost) {
   for (const int size : {17, 64}) {
     Participant participant(size);
     participant.run(connect_all, [&](int rank, std::unique_ptr<Transport> transport) {
-      // Larger than a ring between so many.
+      // Larger than a ring among so many ranks.
       const auto mine = pattern(40'000, static_cast<uint64_t>(rank));
       std::vector<std::byte> theirs(mine.size());
       for (int distance = 1; distance < size; distance += 7) {
@@ -109,7 +110,7 @@ TEST(ShmTransport, ServesManyRanksOfOneHost) {
   }
 }
 
-TEST(ShmTransport, RefusesAGroupOfOneAndMoreRanksThanItServes) {
+TEST(ShmTransport, RefusesOneRankAndMoreThan64Ranks) {
   Participant alone(1), crowd(65);
   const auto one = connect_all(alone.membership(0));
   ASSERT_FALSE(one.ok());
@@ -120,7 +121,7 @@ TEST(ShmTransport, RefusesAGroupOfOneAndMoreRanksThanItServes) {
   EXPECT_THAT(many.status().text(), HasSubstr("65 ranks on one host, at most 64"));
 }
 
-TEST(ShmTransport, LeavesNothingOpen) {
+TEST(ShmTransport, LeavesNoDescriptorOpen) {
   const auto ring = [](int rank, std::unique_ptr<Transport> transport) {
     uint64_t number = 5;
     const Ticket sent = begin_send(*transport, channel((rank + 1) % 3), 1, std::as_bytes(std::span(&number, 1)));
@@ -135,7 +136,7 @@ TEST(ShmTransport, LeavesNothingOpen) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-TEST(ShmTransport, SaysThatMemoryIsShort) {
+TEST(ShmTransport, ReportsMemoryThatIsTooSmall) {
   for (const char* bytes : {"900G", "900000G"}) {
     Participant participant(2);
     participant.config() = require(Config::read(Environment({}), {{"shm_bytes", bytes}}));

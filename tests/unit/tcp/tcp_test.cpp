@@ -1,4 +1,5 @@
-// TCP beyond the contract: strangers, keys, addresses and members that are missing, descriptors, leaving in order.
+// These tests cover what TCP adds to the contract: foreign connections, keys, missing addresses and members,
+// descriptors, leaving in order.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <net/if.h>
@@ -43,7 +44,7 @@ Result<std::unique_ptr<Transport>> connect_all_striped(const Membership& members
   return connect_tcp_streams(membership, std::vector<int>(static_cast<std::size_t>(membership.size()), 3));
 }
 
-// Everybody tells the others its rank on every lane.
+// Every rank sends its number to the others on every channel.
 void expect_connected(Transport& transport, int rank, int size) {
   for (int index = 0; index < kChannelCount; ++index) {
     for (int shift = 1; shift < size; ++shift) {
@@ -69,7 +70,7 @@ std::vector<Address> addresses_of(Participant& participant, int rank) {
   return addresses;
 }
 
-// An exchange that tells something else than what was published.
+// An exchange that edits values when they are fetched.
 class EditedExchange final : public Exchange {
  public:
   using Edit = std::function<std::string(std::string_view key, std::string value)>;
@@ -92,7 +93,6 @@ std::string joined(const std::vector<Address>& addresses) {
 }
 
 // ---- Pacing
-// ------------------------------------------------------------------------------------------------------------
 
 std::string congestion_control_of(int fd) {
   std::array<char, 64> name{};
@@ -101,7 +101,7 @@ std::string congestion_control_of(int fd) {
   return name.data();
 }
 
-TEST(TcpPacing, IsLeftOutOnOneHostAndCanComeBack) {
+TEST(TcpPacing, IsOffWithinOneHostAndCanBeTurnedOn) {
   const UniqueFd fresh(::socket(AF_INET, SOCK_STREAM, 0));
   for (const char* interfaces : {"lo", ""}) {
     const Listening listening = require(listen_tcp(interfaces));
@@ -117,11 +117,10 @@ TEST(TcpPacing, IsLeftOutOnOneHostAndCanComeBack) {
   }
 }
 
-// ---- Strangers
-// ---------------------------------------------------------------------------------------------------------
+// ---- Foreign connections
 
-// Rank 0 listens alone while `visit` does to it what it wants; then the others come, and all is as if nothing was.
-// The deadline is shorter than a stranger's patience, so that whoever waited for one would miss it.
+// Rank 0 listens alone while `visit` connects to it. Then the others connect, and all must work as usual. The deadline
+// is shorter than the timeout of a handshake, so a rank that waited for a foreign connection would miss it.
 void expect_undisturbed(const std::function<void(const std::vector<Address>&)>& visit) {
   Participant participant(3);
   std::latch visited(3);
@@ -137,21 +136,21 @@ void expect_undisturbed(const std::function<void(const std::vector<Address>&)>& 
   });
 }
 
-TEST(TcpStrangers, WhoSaysNothingDelaysNobody) {
+TEST(TcpForeignConnections, DelayNoRankIfTheyAreSilent) {
   std::vector<UniqueFd> silent;
   expect_undisturbed([&](const auto& addresses) {
     for (int i = 0; i < 20; ++i) silent.push_back(require(connect_any(addresses, Deadline::after_seconds(5))));
   });
 }
 
-TEST(TcpStrangers, AreDroppedWhenThereAreTooMany) {
+TEST(TcpForeignConnections, AreDroppedIfThereAreTooMany) {
   std::vector<UniqueFd> silent;
   expect_undisturbed([&](const auto& addresses) {
     for (int i = 0; i < 400; ++i) silent.push_back(require(connect_any(addresses, Deadline::after_seconds(5))));
   });
 }
 
-TEST(TcpStrangers, WhoTalksNonsenseIsDropped) {
+TEST(TcpForeignConnections, AreDroppedIfTheySendNonsense) {
   expect_undisturbed([](const auto& addresses) {
     const std::string nonsense(300, '\n');
     for (const std::string& text : {std::string("GET / HTTP/1.0\r\n\r\n"), nonsense, std::string("FADL")}) {
@@ -161,7 +160,7 @@ TEST(TcpStrangers, WhoTalksNonsenseIsDropped) {
   });
 }
 
-TEST(TcpStrangers, WhoScansPortsIsForgotten) {
+TEST(TcpForeignConnections, AreDroppedIfTheyClose) {
   expect_undisturbed([](const auto& addresses) {
     for (int i = 0; i < 100; ++i) {
       const UniqueFd fd = require(connect_any(addresses, Deadline::after_seconds(5)));
@@ -171,7 +170,7 @@ TEST(TcpStrangers, WhoScansPortsIsForgotten) {
   });
 }
 
-TEST(TcpStrangers, FindNobodyOnceAllAreConnected) {
+TEST(TcpForeignConnections, AreRefusedOnceAllAreConnected) {
   Participant participant(2);
   std::latch tried(2);
   participant.run(connect_all, [&](int rank, std::unique_ptr<Transport> transport) {
@@ -185,9 +184,8 @@ TEST(TcpStrangers, FindNobodyOnceAllAreConnected) {
 }
 
 // ---- Errors of the set-up
-// ----------------------------------------------------------------------------------------------
 
-TEST(TcpSetUp, NamesWhoHasAnotherKey) {
+TEST(TcpSetUp, NamesTheRankWithAnotherKey) {
   Participant participant(2);
   run_ranks(2, [&](int rank) {
     Membership membership = participant.membership(rank, Deadline::after_seconds(1.5));
@@ -202,12 +200,12 @@ TEST(TcpSetUp, NamesWhoHasAnotherKey) {
     } else {
       EXPECT_EQ(error.code, Code::timeout);
       EXPECT_THAT(error.text,
-                  AllOf(HasSubstr("rank 11 (host-b) did not call"), HasSubstr("does not know the job key")));
+                  AllOf(HasSubstr("rank 11 (host-b) did not connect"), HasSubstr("does not know the job key")));
     }
   });
 }
 
-TEST(TcpSetUp, NamesTheMemberThatIsMissingAndNoOther) {
+TEST(TcpSetUp, NamesOnlyTheMissingMember) {
   for (int absent = 0; absent < 3; ++absent) {
     Participant participant(3);
     run_ranks(3, [&](int rank) {
@@ -225,7 +223,7 @@ TEST(TcpSetUp, NamesTheMemberThatIsMissingAndNoOther) {
   }
 }
 
-TEST(TcpSetUp, TellsWhyAMemberCannotBeReached) {
+TEST(TcpSetUp, GivesTheReasonWhyAMemberCannotBeReached) {
   Participant participant(2);
   const std::string closed = joined(require(listen_tcp("lo")).addresses);
   Membership membership = participant.membership(1, Deadline::after_seconds(0.5));
@@ -244,7 +242,8 @@ TEST(TcpSetUp, RefusesInterfacesThatDoNotExist) {
   EXPECT_THAT(transport.status().text(), HasSubstr("'eth77'"));
 }
 
-// Both ranks in a process that has `more` descriptors than it has now. Whoever lacks one says so; nobody hangs.
+// Runs both ranks in a process that may open `more` more descriptors. True if at least one rank reports the limit and
+// none hangs.
 bool runs_out_of_descriptors(int more) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -254,28 +253,27 @@ bool runs_out_of_descriptors(int more) {
     ::getrlimit(RLIMIT_NOFILE, &limit);
     limit.rlim_cur = static_cast<rlim_t>(next.get() + 1 + more);
     ::setrlimit(RLIMIT_NOFILE, &limit);
-    std::atomic<int> told{0};
+    std::atomic<int> reported{0};
     run_ranks(2, [&](int rank) {
       const auto transport = connect_all(participant.membership(rank, Deadline::after_seconds(1)));
       const Status& status = transport.status();
       if (!status.ok() && status.code() == Code::resource && status.text().find("ulimit -n") != std::string::npos)
-        ++told;
+        ++reported;
     });
-    ::_exit(told > 0 ? 0 : 1);
+    ::_exit(reported > 0 ? 0 : 1);
   }
   int state = 0;
   ::waitpid(child, &state, 0);
   return WIFEXITED(state) && WEXITSTATUS(state) == 0;
 }
 
-TEST(TcpSetUp, SaysThatItHasNoDescriptorLeft) {
+TEST(TcpSetUp, ReportsThatNoDescriptorIsLeft) {
   for (int more = 0; more <= 6; ++more) EXPECT_TRUE(runs_out_of_descriptors(more)) << more << " descriptors";
 }
 
 // ---- Addresses
-// ---------------------------------------------------------------------------------------------------------
 
-// Each rank sees of the others' addresses what `edit` leaves of them.
+// Each rank fetches the others' addresses as edited by `edit`.
 void expect_connected_through(int size, const EditedExchange::Edit& edit, const std::string& interfaces = "") {
   Participant participant(size);
   participant.config().interfaces = interfaces;
@@ -324,10 +322,10 @@ TEST(TcpAddresses, MayBelongToSeveralInterfaces) {
   }
 }
 
-TEST(TcpAddresses, KeepToTheFixedPortsWithoutTheCoordinators) {
+TEST(TcpAddresses, UseTheFixedPortsExceptTheCoordinators) {
   constexpr int kSize = 3;
   Participant participant(kSize);
-  participant.config().port_base = 29000 + ::getpid() % 500 * 64;  // other tests of this host have others
+  participant.config().port_base = 29000 + ::getpid() % 500 * 64;  // other tests on this host use others
   participant.config().port_count = 64;
   std::mutex mutex;
   std::set<int> ports;
@@ -345,14 +343,14 @@ TEST(TcpAddresses, KeepToTheFixedPortsWithoutTheCoordinators) {
   });
   EXPECT_FALSE(ports.empty());
   for (const int port : ports) {
-    EXPECT_GT(port, participant.config().port_base) << "the first one is the coordinator's";
+    EXPECT_GT(port, participant.config().port_base) << "the first port is the coordinator's";
     EXPECT_LT(port, participant.config().port_base + 64);
   }
 }
 
-TEST(TcpAddresses, AreTriedUntilOneLeadsToThePeer) {
-  // Before rank 1's own addresses: one that is closed, one that is nonsense, and one where rank 0 listens. What rank 2
-  // says there, after it has called rank 0 for itself, must not be taken for that call.
+TEST(TcpAddresses, AreTriedUntilOneReachesThePeer) {
+  // Three misleading addresses precede those of rank 1: a closed port, nonsense, and one where rank 0 listens. The
+  // handshake of rank 2 there, after its own call to rank 0, must not replace that call.
   const std::string closed = require(listen_tcp("lo")).addresses.front().text;
   Participant participant(3);
   EditedExchange exchange(*participant.membership(0).exchange, [&](std::string_view key, std::string value) {
@@ -368,10 +366,9 @@ TEST(TcpAddresses, AreTriedUntilOneLeadsToThePeer) {
   });
 }
 
-// ---- Who is connected
-// --------------------------------------------------------------------------------------------------
+// ---- Peers
 
-TEST(TcpPeers, MayBeAFewOfTheMembers) {
+TEST(TcpPeers, MayBeSomeOfTheMembers) {
   Participant participant(4);
   run_ranks(4, [&](int rank) {
     std::vector<bool> peers(4);
@@ -386,7 +383,7 @@ TEST(TcpPeers, MayBeAFewOfTheMembers) {
   });
 }
 
-TEST(TcpPeers, MayBeNobody) {
+TEST(TcpPeers, MayBeNone) {
   Participant participant(2);
   auto transport = require(connect_tcp(participant.membership(0), {true, false}));
   EXPECT_FALSE(transport->progress());
@@ -395,7 +392,6 @@ TEST(TcpPeers, MayBeNobody) {
 }
 
 // ---- Leaving in order
-// --------------------------------------------------------------------------------------------------
 
 int wakes_within(Transport& transport, double seconds) {
   const Deadline deadline = Deadline::after_seconds(seconds);
@@ -408,7 +404,7 @@ int wakes_within(Transport& transport, double seconds) {
   return wakes;
 }
 
-TEST(TcpLeaving, DisturbsNobodyWhoWantsNothingMore) {
+TEST(TcpLeaving, DoesNotAffectRanksThatNeedNoMore) {
   Participant participant(3);
   std::latch left(3);
   participant.run(connect_all, [&](int rank, std::unique_ptr<Transport> transport) {
@@ -422,7 +418,7 @@ TEST(TcpLeaving, DisturbsNobodyWhoWantsNothingMore) {
     } else {
       EXPECT_EQ(recv_number(*transport, channel(1), 1), 5u);
     }
-    // Who wants something of it now is told.
+    // A rank that needs the departed rank now gets the error.
     EXPECT_FALSE(transport->send(channel(0), 1, {}).has_value());
     EXPECT_EQ(transport->peer_status(0).code(), Code::peer_lost);
     EXPECT_THAT(transport->peer_status(0).text(), HasSubstr("rank 10 (host-a) closed the connection"));
@@ -436,7 +432,7 @@ void expect_nothing_lost(const Connect& connect) {
   std::atomic<uint32_t> count{0};
   participant.run(connect, [&](int rank, std::unique_ptr<Transport> transport) {
     if (rank == 0) {
-      // As much as the kernel takes without anybody reading.
+      // Sends as much as the kernel accepts while no rank reads.
       while (true) {
         const auto ticket = transport->send(channel(1), count, slice);
         for (int i = 0; i < 10; ++i) transport->progress();
@@ -466,7 +462,8 @@ TEST(TcpLeaving, LosesNothingThatWasSent) { expect_nothing_lost(connect_all); }
 
 TEST(TcpLeaving, LosesNothingThatWasSentOverSeveralConnections) { expect_nothing_lost(connect_all_striped); }
 
-// Rank 0 sends a long slice and short ones, as many as the kernel takes, and leaves; rank 1 wants them and one more.
+// Rank 0 sends a long slice and short ones, as many as the kernel accepts, and leaves. Rank 1 receives them and expects
+// one more.
 void expect_all_but_the_last(const Connect& connect) {
   Participant participant(2);
   std::latch left(2);
@@ -502,16 +499,15 @@ void expect_all_but_the_last(const Connect& connect) {
   });
 }
 
-TEST(TcpLeaving, EndsALaneWithTheFirstSliceThatDoesNotCome) { expect_all_but_the_last(connect_all); }
+TEST(TcpLeaving, EndsAChannelWithTheFirstMissingSlice) { expect_all_but_the_last(connect_all); }
 
-TEST(TcpLeaving, EndsALaneOfSeveralConnectionsWithTheFirstSliceThatDoesNotCome) {
+TEST(TcpLeaving, EndsAChannelOfSeveralConnectionsWithTheFirstMissingSlice) {
   expect_all_but_the_last(connect_all_striped);
 }
 
 // ---- Stripes
-// -----------------------------------------------------------------------------------------------------------
 
-TEST(TcpStripes, CutEverySliceIntoPartsThatCoverIt) {
+TEST(TcpStripes, CutSlicesIntoPartsThatCoverThem) {
   for (std::size_t bytes = 0; bytes < 600'000; bytes += bytes < 300 ? 1 : 997) {
     const std::vector<std::byte> slice(bytes);
     for (int streams = 1; streams <= kMostStreams; ++streams) {
@@ -529,7 +525,7 @@ TEST(TcpStripes, CutEverySliceIntoPartsThatCoverIt) {
   }
 }
 
-// What each of three connections has done, and whether it failed.
+// The parts that each of three connections has done, and whether it failed.
 struct Progress {
   std::array<uint64_t, 3> done{};
   std::array<bool, 3> failed{};
@@ -542,7 +538,7 @@ struct Progress {
   }
 };
 
-TEST(TcpStripes, FinishASliceWhenAllItsPartsAndAllBeforeItAreDone) {
+TEST(TcpStripes, FinishASliceAfterAllItsPartsAndAllEarlierSlices) {
   Line line;
   for (const int parts : {3, 1, 2}) line.begin(parts);
   Progress progress;
@@ -560,7 +556,7 @@ TEST(TcpStripes, FinishASliceWhenAllItsPartsAndAllBeforeItAreDone) {
   EXPECT_TRUE(line.is_finished(2));
 }
 
-TEST(TcpStripes, GoOnUntilASliceLacksAPartThatCannotCome) {
+TEST(TcpStripes, ContinueUntilAMissingPartIsOnAFailedConnection) {
   Line line;
   Progress progress;
   progress.failed[2] = true;
@@ -574,15 +570,15 @@ TEST(TcpStripes, GoOnUntilASliceLacksAPartThatCannotCome) {
   EXPECT_TRUE(progress.goes_on(line));
 }
 
-TEST(TcpStripes, HaveRoomForSixtyFourSlices) {
+TEST(TcpStripes, HoldSixtyFourSlices) {
   Line line;
   for (uint64_t i = 0; i < 64; ++i) {
-    ASSERT_TRUE(line.has_room());
+    ASSERT_TRUE(line.has_space());
     EXPECT_EQ(line.begin(1), i);
   }
-  EXPECT_FALSE(line.has_room());
+  EXPECT_FALSE(line.has_space());
   Progress{.done = {1, 0, 0}}.advance(line);
-  EXPECT_TRUE(line.has_room());
+  EXPECT_TRUE(line.has_space());
 }
 
 // Members on three hosts: 0 and 1 on one, 2 and 3 alone.
@@ -594,7 +590,7 @@ Membership spread(Participant& participant, int rank) {
   return membership;
 }
 
-TEST(TcpStripes, AreForOtherHostsOnly) {
+TEST(TcpStripes, AreUsedBetweenHostsOnly) {
   Participant participant(4);
   EXPECT_EQ(streams_with(spread(participant, 0), {false, true, true, true}), (std::vector<int>{0, 1, 1, 1}))
       << "unasked";
@@ -612,7 +608,7 @@ std::ptrdiff_t open_descriptors() {
   return std::distance(begin(all), end(all));
 }
 
-TEST(TcpStripes, AreConnectedAsManyAsAskedFor) {
+TEST(TcpStripes, OpenAsManyConnectionsAsConfigured) {
   Participant participant(4);
   participant.config().tcp_streams = 3;
   const std::ptrdiff_t before = open_descriptors();
@@ -621,7 +617,8 @@ TEST(TcpStripes, AreConnectedAsManyAsAskedFor) {
   run_ranks(4, [&](int rank) {
     auto transport = require(connect_tcp(spread(participant, rank), std::vector<bool>(4, true)));
     connected.arrive_and_wait();
-    // Both ends of 1 for the pair on one host and of 3 for the five other pairs, on each lane; a poller each.
+    // Both ends of 1 connection for the pair on one host and of 3 for the five other pairs, on each channel; one poller
+    // per rank.
     if (rank == 0) {
       EXPECT_EQ(open_descriptors() - before, 2 * kChannelCount * (1 + 5 * 3) + 4);
     }
@@ -630,7 +627,7 @@ TEST(TcpStripes, AreConnectedAsManyAsAskedFor) {
   });
 }
 
-TEST(TcpStripes, AreTheSameOnAllRanksOrAnError) {
+TEST(TcpStripes, MustBeEqualOnAllRanks) {
   Participant participant(2);
   run_ranks(2, [&](int rank) {
     Membership membership = participant.membership(rank, Deadline::after_seconds(1));
@@ -638,12 +635,12 @@ TEST(TcpStripes, AreTheSameOnAllRanksOrAnError) {
     ASSERT_FALSE(transport.ok());
     if (rank != 0) return;
     EXPECT_EQ(transport.status().code(), Code::invalid_argument);
-    EXPECT_THAT(transport.status().text(), AllOf(HasSubstr("rank 11 (host-b) carries a lane over 4 connections"),
+    EXPECT_THAT(transport.status().text(), AllOf(HasSubstr("rank 11 (host-b) carries a channel over 4 connections"),
                                                  HasSubstr("rank 10 (host-a) over 2"), HasSubstr("tcp_streams")));
   });
 }
 
-// Long and short slices take turns at random; whenever one is done, all before it on its lane are.
+// Long and short slices alternate at random. When a slice is done, all slices before it on its channel must be done.
 TEST(TcpStripes, KeepSlicesWholeAndInOrder) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -659,7 +656,7 @@ TEST(TcpStripes, KeepSlicesWholeAndInOrder) {
         incoming.emplace_back(bytes);
       }
       std::vector<Ticket> in, out;
-      // Sends first: more than the kernel takes before anybody reads.
+      // Sends come first: more than the kernel accepts before the peer reads.
       for (uint32_t i = 0; i < 16; ++i) out.push_back(begin_send(*transport, channel(peer), i, outgoing[i]));
       for (uint32_t i = 0; i < 16; ++i) in.push_back(begin_recv(*transport, channel(peer), i, incoming[i]));
       const auto is_done = [&](const Ticket& ticket) { return transport->done(ticket); };
@@ -672,13 +669,13 @@ TEST(TcpStripes, KeepSlicesWholeAndInOrder) {
       const auto all_arrived = [&] {
         for (; whole < in.size() && is_done(in[whole]); ++whole) {
           const auto sent = pattern(incoming[whole].size(), whole * 2 + static_cast<uint64_t>(peer));
-          require(same_bytes(incoming[whole], sent), "what is done is whole");
+          require(same_bytes(incoming[whole], sent), "finished slices are complete");
         }
         return all_done(in);
       };
       wait_until(*transport, all_arrived, "all slices have arrived");
       wait_until(
-          *transport, [&] { return all_done(out); }, "all slices are gone");
+          *transport, [&] { return all_done(out); }, "all slices are sent");
     }
   });
 }

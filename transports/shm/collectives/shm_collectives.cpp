@@ -1,25 +1,25 @@
-// Shared-memory collectives: when may what be done. What is done is in shm_work.
+// ShmCollectives decides when each part of an operation may be done. ShmWork, ShmLevels and ShmDirect do the parts.
 //
-// An operation is announced in this rank's line; then it is either small, and done as soon as the lines of those that
-// this rank reads from are there, or it goes in steps through three stages, each of which a rank does as soon as it
-// may:
+// A rank announces an operation in its line. A small operation is done as soon as the lines of the ranks that this rank
+// reads from are here. Any other goes in steps through three stages:
 //
-//   publish   copy my input into my slot               when all have taken what was there kStepDepth steps before
-//   take      read the slots: fold my share, or copy   when those I read from have published the step
+//   publish   copy own input into own slot             when all have taken the slot of kStepDepth steps before
+//   take      read the slots: fold own share, or copy  when the ranks that are read from have published the step
 //   collect   copy the results of other owners         when they have taken (folded) the step
 //
-// A small allreduce of many ranks is folded by few of them, each a share over its own input in its slot; whoever has
-// seen that all shares are there reads a vector, not everybody's.
+// A small allreduce of many ranks is folded by a few of them. Each folds a share over its own input in its slot; the
+// others wait for all shares and then read one vector instead of one per rank.
 //
-// Where all buffers are memory that all ranks map, there are no steps: once those who decide have said so in their
-// lines, every rank does its share in the others' memory (shm_direct), tells, and waits until all have told.
+// If all buffers are memory that all ranks map, there are no steps. Once the voters have agreed in their lines, every
+// rank does its share in the others' memory (shm_direct), sets its `finished` counter, and waits for those of all
+// others.
 //
-// Where ranks are bound to several NUMA nodes, a large sum, broadcast or allgather goes over the nodes in steps of four
-// stages (shm_level_plan says which), of which those that this rank has no part in are behind it at once.
+// If ranks are bound to several NUMA nodes, a large sum, broadcast or allgather goes over the nodes in steps of four
+// stages (shm_level_plan). A rank skips the stages in which it has no part.
 //
-// Steps are counted over the life of the group, so a counter is never reset and an operation may begin while others
-// are still in the one before. A line is used again kLineDepth operations later: whoever has announced the operation
-// behind one has finished with that one.
+// Steps are counted over the life of the group, so counters are never reset, and an operation may begin while other
+// ranks are still in the previous one. A line is reused kLineDepth operations later: a rank that has announced
+// operation n + 1 has finished with the lines of operation n.
 #include "transports/shm/collectives/shm_collectives.h"
 
 #include <fmt/format.h>
@@ -35,13 +35,13 @@
 namespace fdl {
 namespace {
 
-// How much start() does, and how often it looks for the others in vain, before it lets its caller decide how to wait.
-// Where ranks share cores, the others cannot come while this one looks.
+// start() does at most kFirstLooks parts of the operation and gives up after so many looks without progress. Where
+// ranks share cores, the others cannot run while this one polls, so it gives up sooner.
 constexpr int kFirstLooks = 64;
 constexpr int kFirstLooksOfMany = 2;
-// How long a rank whose operation has failed waits for the others to let go of its memory. They do so within one piece
-// of work, unless they are stopped.
-constexpr double kLetGoSeconds = 0.1;
+// A rank whose operation has failed waits this long for the others to stop using its memory. They stop within one
+// segment of work unless their processes are suspended.
+constexpr double kReleaseSeconds = 0.1;
 
 class ShmCollectives final : public Collectives {
  public:
@@ -73,23 +73,28 @@ class ShmCollectives final : public Collectives {
   void finish_sleep() override;
 
  private:
+  // `opening` waits for a free line; `choosing` waits for the lines of the voters of a direct operation.
   enum class State { idle, opening, small, shares, tables, steps, levels, choosing, direct };
 
-  // The last operation that another rank is known to have announced.
+  // The last operation that `rank` is known to have announced.
   uint64_t& announced(int rank) { return announced_[static_cast<std::size_t>(rank)]; }
+  // Does one part of the operation if one can be done. True if it did.
   bool advance();
+  // Does one stage of one step. Tries to collect, take and publish, in this order.
   bool step_stage();
-  // This rank reads its own slot too, where it scales, and collects from it where slots are swapped.
+  // A slot is reused once this rank has read it, too: it reads its own slot if it scales, and collects from it if slots
+  // are swapped.
   bool may_publish() const {
     return published_ < end_ && published_ < (work_.plan().swaps() ? collected_ : taken_) + kStepDepth;
   }
-  // Over nodes a rank reads its own slot of results as well, before it fills it again.
+  // Over NUMA nodes a rank also reads its own slot of results, before it fills it again.
   uint64_t end_of_takes() const {
     return std::min(published_, levels_.plan().folds() ? collected_ + kStepDepth : fetched_);
   }
   uint64_t end_of_fetches() const { return levels_.plan().folds() ? taken_ : std::min(end_, taken_ + kStepDepth); }
   void announce();
   void begin_steps();
+  // The functions of an operation over NUMA nodes.
   void begin_levels();
   bool level_stage();
   bool take_level();
@@ -98,21 +103,25 @@ class ShmCollectives final : public Collectives {
   void finish_levels_if_done();
   bool choose();
   bool direct_stage();
+  // Stages of a small allreduce that a few ranks fold for all.
   bool share_stage();
-  RankMask behind_share();
+  RankMask behind_shares();
   bool folds_share() const { return (work_.plan().folders() & bit_of(rank_)) != 0 && !has_finished(); }
+  // Whether this rank has done its share of a direct operation or of the folding.
   bool has_finished() const { return counters_.finished.load(std::memory_order_relaxed) == operation_; }
-  bool fail_with_the_lost(RankMask whom);
+  bool fail_if_lost(RankMask ranks);
+  // alltoall: checks the announced block sizes, and then begins the steps.
   void compare_tables();
-  void wait_until_others_let_go();
+  void wait_for_release();
   void finish_if_done();
   void finish();
+  // Ends the group: the current operation and all later ones fail with this error.
   void fail(const Status& why);
   void check_neighbours();
 
-  // Who keeps me from it; nobody: it may be done.
+  // Each returns the ranks that this rank still waits for before the stage in question; empty if it may be done.
   RankMask behind_line();
-  RankMask unannounced(RankMask whom);
+  RankMask unannounced(RankMask ranks);
   RankMask behind_publish();
   RankMask behind_take();
   RankMask behind_collect();
@@ -120,12 +129,12 @@ class ShmCollectives final : public Collectives {
   RankMask behind_level_fetch();
   RankMask behind_level_collect();
   RankMask uncollected_results(uint64_t step);
-  RankMask unfinished(RankMask whom);
-  // Whom I wait for; nobody if anything can be done. Asking only one of each stage saves needless rings: when it has
-  // come, the next is asked.
+  RankMask unfinished(RankMask ranks);
+  // The ranks that this rank waits for; empty if something can be done. `asked` has only one rank of each stage: each
+  // rank that is asked rings when it publishes, and one ring at a time is enough.
   struct Blockers {
     RankMask needed = 0;
-    RankMask asked = 0;
+    RankMask asked = 0;  // subset of needed
   };
   Blockers blockers();
 
@@ -147,13 +156,14 @@ class ShmCollectives final : public Collectives {
   Called called_{};
   uint64_t operation_ = 0;
   uint64_t signature_ = 0;  // of all operations so far
-  int differs_ = -1;
-  bool check_soon_ = false;
-  bool offered_ = false;    // this operation may go on memory that all map, as far as I can tell
-  bool levelled_ = false;   // it goes over NUMA nodes
-  RankMask compared_ = 0;   // whose line of this operation I have seen, and found equal
-  uint64_t end_ = 0;        // the step behind the last of this operation
-  uint64_t published_ = 0;  // the stages: the next step of each
+
+  int differs_ = -1;         // a rank whose call differs from this rank's
+  bool check_soon_ = false;  // progress() compares calls and checks for lost ranks at its next idle turn
+  bool offered_ = false;     // this operation may use memory that all ranks map, as far as this rank can tell
+  bool levelled_ = false;    // this operation goes over NUMA nodes
+  RankMask compared_ = 0;    // ranks whose line of this operation is here and equal to this rank's
+  uint64_t end_ = 0;         // one past the last step of this operation
+  uint64_t published_ = 0;   // the next step of each stage
   uint64_t taken_ = 0;
   uint64_t fetched_ = 0;
   uint64_t collected_ = 0;
@@ -161,8 +171,7 @@ class ShmCollectives final : public Collectives {
   std::array<uint64_t, kMaxShmRanks> announced_{};
 };
 
-// ---- the contract
-// ----------------------------------------------------------------------------------------------------
+// ---- The contract
 
 void ShmCollectives::start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) {
   if (!status_.ok()) return completion.finish(status_);
@@ -176,8 +185,8 @@ void ShmCollectives::start(const CollectiveSpec& spec, Buffers buffers, Completi
   work_.assign(spec, buffers, operation_, end_);
   levelled_ = levels_.assign(spec, buffers, work_.plan());
   state_ = State::opening;
-  // Nobody is rung before the first looks: in a busy group all are there at once, and a store that has already left
-  // this core makes the fence cheap.
+  // No rank is rung before the first looks. In a busy group all ranks are here already, and the fence of wake_waiters()
+  // costs less once this rank's stores have left the core.
   for (int look = 0, in_vain = 0; look < kFirstLooks && in_vain < first_looks_ && state_ != State::idle; ++look) {
     if (!advance()) ++in_vain;
   }
@@ -198,9 +207,9 @@ bool ShmCollectives::progress() {
 }
 
 bool ShmCollectives::prepare_to_sleep() {
-  if (state_ == State::idle) return true;  // nobody has anything for me
-  // Whom I ask must be told before the look that finds it behind: one that came in between does not ring, and who is
-  // behind instead has not been asked.
+  if (state_ == State::idle) return true;  // nothing to wait for
+  // The sleep is announced before the look that finds a rank behind: a rank that publishes in between does not ring. If
+  // the look finds another rank behind, the sleep must be announced to that one as well.
   Blockers left = blockers();
   for (RankMask asked = 0; left.needed != 0 && differs_ < 0 && (left.needed & neighbours_->gone()) == 0;) {
     if (asked != 0 && (left.asked & ~asked) == 0) return true;
@@ -242,10 +251,9 @@ std::vector<int> ShmCollectives::late_ranks() {
   return ranks;
 }
 
-// ---- moving on
-// -------------------------------------------------------------------------------------------------------
+// ---- Moving on
 
-// Does one thing, if one can be done.
+// Does one part of the operation if one can be done.
 bool ShmCollectives::advance() {
   switch (state_) {
     case State::idle:
@@ -287,7 +295,7 @@ void ShmCollectives::announce() {
     state_ = plan.folders() == 0 ? State::small : State::shares;
   }
   const bool at_once = state_ == State::small || state_ == State::shares;
-  const bool scaled = levelled_ && work_.spec().prescale != 1;  // then inputs pass through slots
+  const bool scaled = levelled_ && work_.spec().prescale != 1;  // then inputs are scaled into slots
   if (!at_once && !scaled) offered_ = direct_.announce(work_.spec(), work_.buffers(), plan, operation_);
   if (state_ == State::opening && offered_) state_ = State::choosing;
   layout_.called(rank_, operation_) = called_;
@@ -299,7 +307,7 @@ void ShmCollectives::announce() {
 }
 
 bool ShmCollectives::share_stage() {
-  if (behind_share() != 0) return false;
+  if (behind_shares() != 0) return false;
   if (folds_share()) {
     work_.fold_share();
     counters_.finished.store(operation_, std::memory_order_release);
@@ -310,7 +318,7 @@ bool ShmCollectives::share_stage() {
   return true;
 }
 
-// Goes on without steps once all who decide have agreed to, or in steps as soon as one has not. False: not known yet.
+// Goes on without steps once all voters have agreed, or in steps as soon as one has refused. False while undecided.
 bool ShmCollectives::choose() {
   const RankMask missing = unannounced(direct_.voters() & neighbours_->others());
   if (direct_.refused_by(compared_ | bit_of(rank_))) {
@@ -319,9 +327,9 @@ bool ShmCollectives::choose() {
     return true;
   }
   if (missing != 0) return false;
-  // Whoever fails hereafter finds my line and waits for me; whoever had failed before is seen here.
+  // A rank that fails later finds this rank's line and waits for this rank. A rank that failed before is found here.
   neighbours_->wake_waiters();
-  if (fail_with_the_lost(direct_.voters())) return true;
+  if (fail_if_lost(direct_.voters())) return true;
   direct_.begin();
   if (levelled_) {
     for (const int voter : each_of(direct_.voters())) levels_.read_in_place(voter, direct_.input_of(voter));
@@ -334,7 +342,7 @@ bool ShmCollectives::choose() {
 
 bool ShmCollectives::direct_stage() {
   if (!has_finished()) {
-    if (fail_with_the_lost(neighbours_->others())) return true;
+    if (fail_if_lost(neighbours_->others())) return true;
     if (direct_.has_work()) {
       direct_.work();
     } else {
@@ -347,9 +355,9 @@ bool ShmCollectives::direct_stage() {
   return true;
 }
 
-// One of `whom` is gone and has not done its share.
-bool ShmCollectives::fail_with_the_lost(RankMask whom) {
-  const RankMask gone = neighbours_->gone() & whom;
+// Fails the operation if one of `ranks` is gone and has not done its share. True if it did.
+bool ShmCollectives::fail_if_lost(RankMask ranks) {
+  const RankMask gone = neighbours_->gone() & ranks;
   if (gone == 0) return false;
   const RankMask lost = unfinished(gone);
   if (lost != 0) fail(neighbours_->why_gone(first_of(lost)));
@@ -368,12 +376,13 @@ void ShmCollectives::compare_tables() {
   }
 }
 
-// The stages that this rank has no part in are behind it at once.
+// Stages in which this rank has no part are set to their end at once.
 void ShmCollectives::begin_steps() {
   if (levelled_) return begin_levels();
   const ShmPlan& plan = work_.plan();
   if (plan.collective() == Collective::alltoall) work_.read_tables();
   state_ = State::steps;
+  // A rank that publishes also copies its own block to its own output, in the taking stage.
   const bool moves_own = !plan.folds() && plan.publishes();
   end_ += plan.steps();
   if (!plan.publishes()) published_ = end_;
@@ -388,7 +397,8 @@ bool ShmCollectives::step_stage() {
   if (collected_ < taken_ && behind_collect() == 0) {
     work_.collect(collected_);
     ++collected_;
-    // Who swaps waits for nobody's collecting, and is spared the traffic.
+    // No rank waits for the collecting of swapped slots, so the counter is published once at the end, which saves
+    // traffic.
     if (!work_.plan().swaps() || collected_ == end_) counters_.collected.store(collected_, std::memory_order_release);
   } else if (taken_ < end_ && taken_ < published_ && behind_take() == 0) {
     work_.take(taken_++);
@@ -407,8 +417,7 @@ bool ShmCollectives::step_stage() {
   return true;
 }
 
-// ---- over NUMA nodes
-// -------------------------------------------------------------------------------------------------
+// ---- Over NUMA nodes
 
 void ShmCollectives::begin_levels() {
   const ShmLevelPlan& plan = levels_.plan();
@@ -420,9 +429,9 @@ void ShmCollectives::begin_levels() {
   if (!plan.folds() && !plan.fetches()) fetched_ = end_;
 }
 
-// What is fetched is the result, in a fold, and the input of what is moved.
+// A fold fetches its results; a broadcast or allgather fetches its inputs.
 bool ShmCollectives::level_stage() {
-  if (levels_.in_place() && fail_with_the_lost(neighbours_->others())) return true;
+  if (levels_.in_place() && fail_if_lost(neighbours_->others())) return true;
   if (!collect_level() && !fetch_level() && !take_level()) {
     if (!may_publish() || behind_publish() != 0) return false;
     levels_.publish(published_);
@@ -456,7 +465,7 @@ bool ShmCollectives::collect_level() {
   return true;
 }
 
-// Where others read my input itself, it is mine again when all have finished.
+// Where others read this rank's input in place, the input belongs to the caller again once all ranks have finished.
 void ShmCollectives::finish_levels_if_done() {
   if (published_ < end_ || taken_ < end_ || fetched_ < end_ || collected_ < end_) return;
   levels_.finish();
@@ -465,8 +474,7 @@ void ShmCollectives::finish_levels_if_done() {
   state_ = State::direct;
 }
 
-// ---- the end
-// -----------------------------------------------------------------------------------------------------------
+// ---- The end
 
 void ShmCollectives::finish_if_done() {
   if (published_ < end_ || taken_ < end_ || collected_ < end_) return;
@@ -485,25 +493,26 @@ void ShmCollectives::fail(const Status& why) {
   status_ = why;
   neighbours_->fail(why);
   if (state_ == State::idle) return;
-  if (offered_ && state_ != State::opening) wait_until_others_let_go();
+  if (offered_ && state_ != State::opening) wait_for_release();
   state_ = State::idle;
   completion_->finish(why);
 }
 
-// Those who have announced and not finished may be at work in my memory, until they see that I have failed.
-void ShmCollectives::wait_until_others_let_go() {
-  const Deadline deadline = Deadline::after_seconds(kLetGoSeconds);
+// Ranks that have announced this operation and not finished may use this rank's memory until they see that it failed.
+void ShmCollectives::wait_for_release() {
+  const Deadline deadline = Deadline::after_seconds(kReleaseSeconds);
   while (true) {
     RankMask busy = unfinished(neighbours_->others());
     for (const int other : each_of(busy)) {
-      const uint64_t there = layout_.line(other, operation_).operation.load(std::memory_order_acquire);
-      if (there < operation_) busy &= ~bit_of(other);
+      const uint64_t latest = layout_.line(other, operation_).operation.load(std::memory_order_acquire);
+      if (latest < operation_) busy &= ~bit_of(other);
     }
     neighbours_->announce_sleep(busy);
     busy &= unfinished(busy) & ~neighbours_->gone();
     if (busy == 0 || deadline.passed()) {
       neighbours_->cancel_sleep();
-      if (busy != 0 && !levelled_) direct_.withdraw();  // over nodes nobody writes into others' memory
+      // Over nodes no rank writes into another's memory, so there is nothing to withdraw.
+      if (busy != 0 && !levelled_) direct_.withdraw();
       return;
     }
     wait_readable(neighbours_->wake_fd(), deadline);
@@ -511,8 +520,8 @@ void ShmCollectives::wait_until_others_let_go() {
   }
 }
 
-// Ends the group if somebody called something else, or if somebody whom I wait for is gone. What was published before
-// is taken first: blockers() looks again after the end was seen.
+// Ends the group if a rank called something else, or if a rank that this one waits for is gone. What a lost rank
+// published is used first: blockers() looks again after gone() was read.
 void ShmCollectives::check_neighbours() {
   check_soon_ = false;
   const RankMask gone = neighbours_->gone();
@@ -521,8 +530,7 @@ void ShmCollectives::check_neighbours() {
   if ((needed & gone) != 0) fail(neighbours_->why_gone(first_of(needed & gone)));
 }
 
-// ---- who is behind
-// ---------------------------------------------------------------------------------------------------
+// ---- Ranks that are behind
 
 RankMask ShmCollectives::behind_line() {
   if (operation_ <= kLineDepth) return 0;
@@ -530,16 +538,17 @@ RankMask ShmCollectives::behind_line() {
   RankMask behind = 0;
   for (const int other : each_of(neighbours_->others())) {
     if (announced(other) >= least) continue;
-    const uint64_t there = layout_.line(other, least).operation.load(std::memory_order_acquire);
-    announced(other) = std::max(announced(other), there);
-    if (there < least) behind |= bit_of(other);
+    const uint64_t latest = layout_.line(other, least).operation.load(std::memory_order_acquire);
+    announced(other) = std::max(announced(other), latest);
+    if (latest < least) behind |= bit_of(other);
   }
   return behind;
 }
 
-// Those of `whom` whose line of this operation is not there yet, or differs: then progress() ends the group.
-RankMask ShmCollectives::unannounced(RankMask whom) {
-  for (const int other : each_of(whom & ~compared_)) {
+// Those of `ranks` whose line of this operation is not here yet or differs. After a difference progress() ends the
+// group.
+RankMask ShmCollectives::unannounced(RankMask ranks) {
+  for (const int other : each_of(ranks & ~compared_)) {
     const ShmLayout::Line& line = layout_.line(other, operation_);
     if (work_.fills_line()) __builtin_prefetch(line.payload + kBesideNumber);
     if (line.operation.load(std::memory_order_acquire) != operation_) continue;
@@ -551,7 +560,7 @@ RankMask ShmCollectives::unannounced(RankMask whom) {
     }
     compared_ |= bit_of(other);
   }
-  return whom & ~compared_;
+  return ranks & ~compared_;
 }
 
 RankMask ShmCollectives::behind_publish() {
@@ -567,16 +576,16 @@ RankMask ShmCollectives::behind_take() {
   return late;
 }
 
-// The result of a fold overwrites one that the others must have collected; swapped, it overwrites what it is made of.
+// A fold overwrites a result slot, which the others must have collected. (Swapped slots have no results of their own.)
 RankMask ShmCollectives::uncollected_results(uint64_t step) {
   return step < kStepDepth ? 0 : progress_.uncollected(neighbours_->others(), step - kStepDepth + 1);
 }
 
-// A sum that goes on needs the inputs of my node and the sum so far; it overwrites a result, and so does what is
-// fetched of others' blocks. Nobody's slot is read before its line was compared.
+// A sum needs the inputs of this rank's node and the sum of the node before. Both a sum and fetched blocks overwrite
+// result slots. No rank's slot is read before its line was compared.
 RankMask ShmCollectives::behind_level_take() {
   const ShmLevelPlan& plan = levels_.plan();
-  RankMask late = unannounced(plan.everybody());
+  RankMask late = unannounced(plan.all_sources());
   if (!levels_.in_place()) late |= progress_.unpublished(plan.inputs_to_take(), taken_ + 1);
   late |= progress_.untaken(plan.sums_to_take(), taken_ + 1);
   late |= progress_.unfetched(plan.shares_to_take(), taken_ + 1);
@@ -586,7 +595,7 @@ RankMask ShmCollectives::behind_level_take() {
 
 RankMask ShmCollectives::behind_level_fetch() {
   const ShmLevelPlan& plan = levels_.plan();
-  RankMask late = unannounced(plan.everybody());
+  RankMask late = unannounced(plan.all_sources());
   if (!levels_.in_place()) late |= progress_.unpublished(plan.inputs_to_fetch(), fetched_ + 1);
   late |= progress_.unfetched(plan.results_to_fetch(), fetched_ + 1);
   if (!plan.folds()) late |= uncollected_results(fetched_);
@@ -597,16 +606,16 @@ RankMask ShmCollectives::behind_level_collect() {
   return progress_.unfetched(levels_.plan().results_to_collect(), collected_ + 1);
 }
 
-RankMask ShmCollectives::unfinished(RankMask whom) {
+RankMask ShmCollectives::unfinished(RankMask ranks) {
   RankMask unfinished = 0;
-  for (const int other : each_of(whom)) {
+  for (const int other : each_of(ranks)) {
     if (layout_.counters(other).finished.load(std::memory_order_acquire) < operation_) unfinished |= bit_of(other);
   }
   return unfinished;
 }
 
-// Who folds waits for all inputs, and then, as who does not, for the other shares.
-RankMask ShmCollectives::behind_share() {
+// A folder waits for all inputs; then, like the other ranks, for the shares of the other folders.
+RankMask ShmCollectives::behind_shares() {
   if (folds_share()) return unannounced(neighbours_->others());
   const RankMask folders = work_.plan().folders() & neighbours_->others();
   return unannounced(folders) | unfinished(folders);
@@ -616,7 +625,7 @@ RankMask ShmCollectives::behind_collect() { return progress_.untaken(work_.plan(
 
 ShmCollectives::Blockers ShmCollectives::blockers() {
   Blockers blockers;
-  const auto held_up = [&](RankMask behind) {
+  const auto add_behind = [&](RankMask behind) {
     if (behind != 0) blockers.asked |= bit_of(first_of(behind));
     blockers.needed |= behind;
     return behind != 0;
@@ -625,36 +634,36 @@ ShmCollectives::Blockers ShmCollectives::blockers() {
     case State::idle:
       break;
     case State::opening:
-      held_up(behind_line());
+      add_behind(behind_line());
       break;
     case State::small:
-      held_up(unannounced(work_.plan().take_from()));
+      add_behind(unannounced(work_.plan().take_from()));
       break;
     case State::shares:
-      held_up(behind_share());
+      add_behind(behind_shares());
       break;
     case State::tables:
-      held_up(unannounced(neighbours_->others()));
+      add_behind(unannounced(neighbours_->others()));
       break;
     case State::steps:
-      if (collected_ < taken_ && !held_up(behind_collect())) return {};
-      if (taken_ < end_ && taken_ < published_ && !held_up(behind_take())) return {};
-      if (may_publish() && !held_up(behind_publish())) return {};
+      if (collected_ < taken_ && !add_behind(behind_collect())) return {};
+      if (taken_ < end_ && taken_ < published_ && !add_behind(behind_take())) return {};
+      if (may_publish() && !add_behind(behind_publish())) return {};
       break;
     case State::levels: {
       const ShmLevelPlan& plan = levels_.plan();
-      if (plan.collects() && collected_ < fetched_ && !held_up(behind_level_collect())) return {};
-      if (plan.fetches() && fetched_ < end_of_fetches() && !held_up(behind_level_fetch())) return {};
-      if (taken_ < end_of_takes() && !held_up(behind_level_take())) return {};
-      if (may_publish() && !held_up(behind_publish())) return {};
+      if (plan.collects() && collected_ < fetched_ && !add_behind(behind_level_collect())) return {};
+      if (plan.fetches() && fetched_ < end_of_fetches() && !add_behind(behind_level_fetch())) return {};
+      if (taken_ < end_of_takes() && !add_behind(behind_level_take())) return {};
+      if (may_publish() && !add_behind(behind_publish())) return {};
       break;
     }
     case State::choosing:
       if (direct_.refused_by(compared_)) return {};
-      held_up(unannounced(direct_.voters() & neighbours_->others()));
+      add_behind(unannounced(direct_.voters() & neighbours_->others()));
       break;
     case State::direct:
-      if (has_finished()) held_up(unfinished(neighbours_->others()));
+      if (has_finished()) add_behind(unfinished(neighbours_->others()));
   }
   return blockers;
 }

@@ -1,4 +1,4 @@
-// Shared-memory collectives: whole collectives on one host, every rank reading its neighbours' slots directly.
+// The shared-memory collectives run whole collectives on one host: every rank reads its neighbours' slots directly.
 #pragma once
 
 #include <memory>
@@ -10,12 +10,12 @@
 
 namespace fdl {
 
-// `slots`: what the collectives share, a ShmLayout over the neighbours. `own_core`: no other rank needs the core that
-// this one runs on, so that looking for the others is worth it.
+// `slots` is the memory of a ShmLayout, shared over `neighbours`. `own_core` says that no other rank needs the core
+// this one runs on; then start() polls the others before it returns.
 //
-// Operations that do not go at once need no staging where buffers that others read or write are `memory`'s.
-// Bits: each element is folded in rank order, whatever the size, the steps and the memory.
-// Ranks that call different collectives get an error that names two of them and what each called.
+// Operations that are not small skip staging if the buffers that other ranks read or write are in `memory`, which may
+// be null. Each element is folded in rank order, so the bits do not depend on size, steps or memory. If ranks call
+// different collectives, all get an error that names two of them and their calls.
 std::unique_ptr<Collectives> make_shm_collectives(std::shared_ptr<Neighbours> neighbours, Bytes slots,
                                                   const ShmNodes& nodes, std::shared_ptr<HostMemory> memory,
                                                   bool own_core);

@@ -1,13 +1,13 @@
-// ShmPlan: one collective cut into steps: what goes through which slot, who needs what from whom. Pure arithmetic, the
-// same on all ranks.
+// ShmPlan cuts one collective into steps and says which bytes go through which slot and which ranks this rank reads
+// from. It is pure arithmetic, the same on all ranks.
 //
 //   allreduce of 2 steps, 3 ranks: each rank owns one slice of each step and folds it from the inputs of all
 //
 //     vector   | step 0            | step 1       |
 //     owners   |  0  |  1  |  2    | 0 | 1  |  2  |
 //
-// Collectives with blocks (reduce_scatter, scatter, alltoall) take one slice of every rank's block in each step;
-// allgather and gather a step's whole input of one block.
+// Collectives with blocks (reduce_scatter, scatter, alltoall) take one slice of every rank's block in each step. In
+// allgather and gather a rank publishes a whole step's input of its own block.
 #pragma once
 
 #include <array>
@@ -19,53 +19,56 @@ namespace fdl {
 
 class ShmPlan {
  public:
-  // A piece of a vector or of a block: where it is there and where it stands in a step's slot, in bytes.
+  // A segment of a vector or a block: its place there and its place in a step's slot, in bytes.
   struct Segment {
     std::size_t offset;
     std::size_t bytes;
     std::size_t slot;
   };
 
-  // `slice_room` is the layout's: bytes of one owner in one step.
-  void assign(const CollectiveSpec& spec, int rank, int ranks, std::size_t slice_room);
+  // `slice_bytes` is the layout's: the most bytes of one owner in one step.
+  void assign(const CollectiveSpec& spec, int rank, int ranks, std::size_t slice_bytes);
 
   Collective collective() const { return collective_; }
-  bool folds() const;  // combines values, rather than moving them
+  bool folds() const;  // combines values rather than moving them
   bool small() const { return small_; }
-  // Buffers are taken to be in no cache when the operation begins, nor needed there when it ends.
+  // Large buffers are assumed to be in no cache before the operation, nor needed there after it.
   bool is_large() const { return total_ >= kLargeBytes; }
-  // Two ranks hand slots to and fro: a result goes where the other's input was, in lines that the owner has fetched
-  // already, and comes back to the rank that writes there next. Each line travels twice instead of four times.
+  // Two ranks swap slots: a result is written over the other rank's input, in lines that the owner has already fetched,
+  // and returns to the rank that writes there next. Each line travels twice instead of four times.
   bool swaps() const { return collective_ == Collective::allreduce && ranks_ == 2; }
-  // Of a small allreduce of many ranks: the few who fold it, a share each, for all. Nobody: every rank folds it all.
+  // In a small allreduce of many ranks these few ranks fold a share each for all. Empty: every rank folds everything.
   RankMask folders() const { return folders_; }
-  // What `folder` folds of it.
+  // The share of `folder`.
   Segment folded_segment(int folder) const;
-  bool publishes() const { return publishes_; }            // this rank, in steps
-  RankMask take_from() const { return take_from_; }        // whose input this rank reads
-  RankMask collect_from() const { return collect_from_; }  // whose results this rank reads
+  bool publishes() const { return publishes_; }            // whether this rank publishes steps
+  RankMask take_from() const { return take_from_; }        // ranks whose input this rank reads
+  RankMask collect_from() const { return collect_from_; }  // ranks whose results this rank reads
   uint64_t steps() const { return steps_; }
   std::size_t element() const { return element_; }
   int root() const { return root_; }
 
-  // In the input: what `owner` will take (or fold) of it in this step.
+  // The segment of the input that `owner` takes or folds in this step.
   Segment input_segment(uint64_t step, int owner) const;
-  // In the output: what comes from `source` in this step. For folding collectives: the result of that owner.
+  // The segment of the output that comes from `source` in this step. For folding collectives: the result of that owner.
   Segment output_segment(uint64_t step, int source) const;
-  // In a small slot: what `rank` publishes, and the whole block of `source` in the output.
+  // Bytes that `rank` publishes in its small slot.
   std::size_t small_bytes(int rank) const;
   std::size_t input_bytes() const;  // of this rank
   std::size_t block_bytes(int rank) const { return blocks_[at(rank)].bytes; }
   std::size_t block_offset(int rank) const { return blocks_[at(rank)].offset; }
+  // alltoall: the block that arrives from `rank`, in the output.
   std::size_t arriving_bytes(int rank) const { return arriving_[at(rank)].bytes; }
   std::size_t arriving_offset(int rank) const { return arriving_[at(rank)].offset; }
   std::size_t total_bytes() const { return total_; }  // of the vector, or of all blocks
 
-  // alltoall learns late: the largest block that anybody sends in steps, and whose blocks have come already.
+  // alltoall knows only after the tables: the largest block that any rank sends in steps, the ranks whose blocks have
+  // already arrived, and whether this rank has blocks to publish.
   void steps_for_largest_block(std::size_t bytes, RankMask already_taken, bool publishes);
 
  private:
   static constexpr std::size_t kLargeBytes = 64_KiB;
+  // A range of bytes in the input or output.
   struct Block {
     std::size_t offset = 0;
     std::size_t bytes = 0;
@@ -79,7 +82,7 @@ class ShmPlan {
   void assign_steps();
   void assign_folders();
   Segment vector_segment(uint64_t step, int owner) const;
-  Segment block_segment(const Block& block, uint64_t step, std::size_t room, std::size_t slot) const;
+  Segment block_segment(const Block& block, uint64_t step, std::size_t capacity, std::size_t slot) const;
 
   Collective collective_ = Collective::barrier;
   int rank_ = 0;
@@ -96,7 +99,7 @@ class ShmPlan {
   RankMask collect_from_ = 0;
   uint64_t steps_ = 0;
   Blocks blocks_;
-  Blocks arriving_;  // alltoall
+  Blocks arriving_;  // alltoall: what this rank receives from each
 };
 
 }  // namespace fdl

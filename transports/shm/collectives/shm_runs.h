@@ -1,4 +1,4 @@
-// ShmRuns: a vector that may lie in pieces of memory, walked from front to back without a search.
+// ShmRuns walks a vector from front to back as contiguous runs of memory. The vector may consist of several segments.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +12,14 @@ namespace fdl {
 
 class ShmRuns {
  public:
-  // A part of the vector that is one range of memory on this rank. No input: it is zeros; no output: nobody wants it.
+  // A part of the vector that is one range of memory on this rank. A null input stands for zeros; a null output means
+  // that the result is not needed.
   struct Run {
     const std::byte* input;
     std::byte* output;
     std::size_t bytes;
   };
-  // Where a walk stands: a piece, and where it begins in the vector. One for each stage that walks.
+  // The position of a walk: a segment, and the offset in the vector at which it begins. Each stage has its own cursor.
   struct Cursor {
     std::size_t segment = 0;
     std::size_t begin = 0;
@@ -28,14 +29,15 @@ class ShmRuns {
   ShmRuns(const ShmRuns&) = delete;
   ShmRuns& operator=(const ShmRuns&) = delete;
 
-  // `total` bytes in the pieces of `buffers`, or in one range where they list none.
+  // The vector is `total` bytes: the segments of `buffers`, or its one input and output if it lists none.
   void assign(const Buffers& buffers, std::size_t total) {
     whole_ = {buffers.input, buffers.output, total};
     segments_ = buffers.segments.empty() ? std::span<const Segment>(&whole_, 1) : buffers.segments;
   }
   bool in_segments() const { return segments_.data() != &whole_; }
 
-  // Calls visit(run, at) for the runs of `bytes` bytes from `offset`; `at` counts from there.
+  // Calls visit(run, at) for each run of the `bytes` bytes from `offset` on; `at` is the run's offset from there.
+  // Offsets must not decrease from call to call with one cursor.
   template <typename Visit>
   void walk(Cursor& cursor, std::size_t offset, std::size_t bytes, Visit visit) const {
     for (std::size_t at = 0; at < bytes;) {
@@ -47,7 +49,7 @@ class ShmRuns {
 
  private:
   Run next(Cursor& cursor, std::size_t offset, std::size_t most) const {
-    FDL_CHECK(offset >= cursor.begin);  // walks go forwards
+    FDL_CHECK(offset >= cursor.begin);  // walks only go forward
     while (offset - cursor.begin >= segments_[cursor.segment].bytes) {
       cursor.begin += segments_[cursor.segment].bytes;
       FDL_CHECK(++cursor.segment < segments_.size());
@@ -60,7 +62,7 @@ class ShmRuns {
             std::min(most, segment.bytes - inside)};
   }
 
-  Segment whole_;
+  Segment whole_;  // the vector as one segment, where `buffers` lists none
   std::span<const Segment> segments_;
 };
 

@@ -1,4 +1,4 @@
-// Signatures: a running hash, and sentences.
+// sign() hashes the fields of a call into a running signature; the other functions describe calls in words.
 #include "transports/shm/collectives/shm_signature.h"
 
 #include <fmt/format.h>
@@ -9,6 +9,7 @@
 namespace fdl {
 namespace {
 
+// One step of a multiplicative hash. It need not be secure: it detects mistakes.
 uint64_t mix(uint64_t state, uint64_t value) {
   state = (state ^ value) * 0x9e3779b97f4a7c15u;
   return state ^ (state >> 29);
@@ -28,7 +29,7 @@ bool has_vector(Collective collective) {
   return collective == Collective::allreduce || collective == Collective::reduce || collective == Collective::broadcast;
 }
 
-// All members know the counts of these.
+// Collectives whose counts are the same on all ranks, so that the signature may include them.
 bool has_blocks(Collective collective) {
   return !has_vector(collective) && collective != Collective::alltoall && collective != Collective::barrier;
 }
@@ -78,12 +79,14 @@ std::string describe(const Called& called) {
 }
 
 Status different_calls(const Neighbours& neighbours, const ShmLayout& layout, int other, uint64_t operation) {
+  // The lower rank is named first, so both ranks build the same text.
   const int low = std::min(other, neighbours.rank());
   const int high = std::max(other, neighbours.rank());
   const std::string low_called = describe(layout.called(low, operation));
   const std::string high_called = describe(layout.called(high, operation));
   std::string text = fmt::format("shm: {} called {}, but {} called {}", neighbours.name_of(low), low_called,
                                  neighbours.name_of(high), high_called);
+  // The words do not include everything in the signature.
   if (low_called == high_called) text += ", with other counts or scales, or after a call that differed";
   text += "; all ranks of a group must call the same collectives in the same order";
   return Status(Code::mismatch, std::move(text));

@@ -1,4 +1,5 @@
-// Signatures: one number for all that ranks must agree on when they call a collective, and the errors when they do not.
+// A signature is one number for everything that ranks must agree on in a collective call. These functions compute it
+// and build the error texts for calls that differ.
 #pragma once
 
 #include "contract/collectives.h"
@@ -7,15 +8,15 @@
 
 namespace fdl {
 
-// `before` is the signature of the operation before, so that a difference is never forgotten.
+// `before` is the signature of the previous operation, so that every later signature also differs after a difference.
 uint64_t sign(uint64_t before, const CollectiveSpec& spec);
 Called called(const CollectiveSpec& spec);
 // "allreduce of 1000 float32 with sum", "broadcast of 10 uint8 from rank 0 of the group"
 std::string describe(const Called& called);
 
-// This rank and `other` have announced different things under one number.
+// The error for this rank and `other`, whose calls under the same operation number differ.
 Status different_calls(const Neighbours& neighbours, const ShmLayout& layout, int other, uint64_t operation);
-// alltoall: `other` sends this rank a block of another size than this rank expects.
+// The error of alltoall if `other` sends this rank a block of a size that this rank does not expect.
 Status different_block(const Neighbours& neighbours, int other, std::size_t sent_bytes, std::size_t expected_bytes);
 
 }  // namespace fdl

@@ -1,8 +1,8 @@
-// ShmWork: copies in, folds in rank order, copies out.
+// ShmWork copies inputs into slots, folds slots in rank order, and copies results out.
 //
-// Every element is folded from the inputs of all ranks in rank order, by whomever and however it is cut, so the bits
-// are the same in all ways through this file. What only this rank reads is not copied: its own share of a fold comes
-// straight from its input, unless that must be scaled first.
+// Every element is folded from the inputs of all ranks in rank order, whichever rank folds it and however the vector is
+// cut, so all paths in this file give the same bits. A rank's own share of a fold is read from its input directly,
+// without a copy, unless it must be scaled first.
 #include "transports/shm/collectives/shm_work.h"
 
 #include <array>
@@ -13,13 +13,14 @@
 namespace fdl {
 namespace {
 
-// What a fold leaves in the nearest cache for the copy that follows it. Between memory that no core has cached, little
-// at a time, so that reading ahead, folding and streaming overlap; a user's function is called less often.
+// Bytes folded at a time. The result stays in the first-level cache for the copy that follows. For memory that is in no
+// cache the blocks are small, so that prefetching, folding and streaming overlap. A user's function gets larger blocks,
+// so that it is called less often.
 constexpr std::size_t kFoldBlockBytes = 4_KiB;
 constexpr std::size_t kColdBlockBytes = 512;
 constexpr std::size_t kUserBlockBytes = 16_KiB;
 constexpr std::size_t kFetchAheadBytes = 4_KiB;
-// What stands for an input that is not there, up to a block at a time.
+// Source for a null input, one block at a time.
 alignas(64) constexpr std::byte kZeros[kFoldBlockBytes] = {};
 
 std::size_t block_bytes(const CollectiveSpec& spec, bool cold, bool has_input) {
@@ -27,14 +28,16 @@ std::size_t block_bytes(const CollectiveSpec& spec, bool cold, bool has_input) {
   return cold ? kColdBlockBytes : kFoldBlockBytes;
 }
 
-// A first block that ends at a cache line of the output, so that all others are streamed in whole lines.
+// The size of a first block that ends at a cache line of the output, so that all later blocks are streamed in whole
+// lines.
 std::size_t first_block_bytes(std::size_t block, const std::byte* output, std::size_t element) {
   const std::size_t beyond_line = reinterpret_cast<uintptr_t>(output) % 64;
   return beyond_line % element == 0 ? block - beyond_line : block;
 }
 
+// The payload of an alltoall's line.
 struct TableNote {
-  uint64_t largest_block;  // that goes in steps; 0 where all are in the table's slot
+  uint64_t largest_block;  // of this rank's blocks that go in steps; 0 if all follow the table
   uint64_t follows;        // 1: the blocks follow the table
 };
 
@@ -52,6 +55,7 @@ void ShmWork::assign(const CollectiveSpec& spec, Buffers buffers, uint64_t opera
   fills_line_ = plan_.small() && plan_.folds() && most > kBesideNumber && most <= kInlineBytes;
 }
 
+// The small payload of a rank: in its line if it fits, else in its small slot.
 std::byte* ShmWork::small(int rank) const {
   const std::size_t bytes = plan_.folds() ? plan_.total_bytes() : plan_.small_bytes(rank);
   return bytes <= kInlineBytes ? layout_.line(rank, operation_).payload : layout_.small(rank, operation_);
@@ -76,8 +80,8 @@ void ShmWork::write_output(void* output, const void* source, std::size_t bytes) 
   plan_.is_large() ? stream_unordered(output, source, bytes) : copy_bytes(output, source, bytes);
 }
 
-// Where the output is the input, this rank has just read it: its lines are here, and to write past them costs more
-// than to write them.
+// In place, this rank has just read the output's lines: they are in its cache, and streaming past them costs more than
+// plain stores.
 bool ShmWork::streams_to(const ShmRuns::Run& run) const { return plan_.is_large() && run.output != run.input; }
 
 void ShmWork::write_result(const ShmRuns::Run& run, std::size_t at, const std::byte* result, std::size_t bytes) const {
@@ -88,14 +92,14 @@ void ShmWork::finish() const {
   if (plan_.is_large()) order_streams();
 }
 
+// Folds one block of all sources and scales it.
 void ShmWork::fold(void* target, std::span<const void* const> sources, std::size_t bytes) const {
   if (bytes == 0) return;
   reduce_many(spec_.dtype, spec_.reduction, target, sources, count_of(bytes));
   if (spec_.postscale != 1) scale(spec_.dtype, target, target, count_of(bytes), spec_.postscale);
 }
 
-// ---- small
-// -----------------------------------------------------------------------------------------------------------
+// ---- Small operations
 
 void ShmWork::publish_small() {
   const std::size_t bytes = plan_.small_bytes(rank_);
@@ -125,6 +129,7 @@ void ShmWork::fold_small() {
   fold(buffers_.output, std::span(sources).first(static_cast<std::size_t>(ranks_)), bytes);
 }
 
+// Folds a small vector in segments, run by run.
 void ShmWork::fold_small_runs() {
   runs_.walk(taken_, 0, plan_.total_bytes(), [&](const ShmRuns::Run& run, std::size_t at) {
     std::array<const void*, kMaxShmRanks> sources;
@@ -133,7 +138,7 @@ void ShmWork::fold_small_runs() {
   });
 }
 
-// Over its own input, which nobody else reads there.
+// Folds over this rank's own input in its slot: no other rank reads that range before the share is done.
 void ShmWork::fold_share() {
   const ShmPlan::Segment share = plan_.folded_segment(rank_);
   std::array<const void*, kMaxShmRanks> sources;
@@ -173,8 +178,7 @@ void ShmWork::move_small() {
   }
 }
 
-// ---- in steps
-// --------------------------------------------------------------------------------------------------------
+// ---- In steps
 
 void ShmWork::publish(uint64_t position) {
   const uint64_t step = position - first_step_;
@@ -207,14 +211,15 @@ void ShmWork::fold_step(uint64_t position) {
   });
 }
 
-// Folds a run of this rank's share of a step. The result goes where the others collect it and, while it is in the
-// nearest cache, to this rank's own output. Where nobody collects it, it may pass through the place of this rank's own
-// input, which nobody else reads.
+// Folds a run of this rank's share of a step. The result is written where the others collect it and, while it is in the
+// first-level cache, to this rank's own output. If no rank collects it, it may pass through the range of the slot for
+// this rank's own input, which no other rank reads.
 void ShmWork::fold_run(ShmRuns::Run run, const ShmPlan::Segment& share, std::size_t at, uint64_t position) {
   const bool shared = plan_.collective() == Collective::allreduce ||
                       (plan_.collective() == Collective::reduce && rank_ != plan_.root());
   const bool ahead = plan_.is_large() && run.input != nullptr;
-  const bool own = spec_.prescale == 1;  // else it has been scaled into the slot
+  const bool own = spec_.prescale == 1;  // else the scaled input is in the slot
+  // Where the folded block is written first.
   std::byte* results = shared            ? result(rank_, position, share) + at
                        : streams_to(run) ? layout_.input(rank_, position) + share.slot + at
                                          : run.output;
@@ -242,7 +247,7 @@ void ShmWork::move_step(uint64_t position) {
   }
 }
 
-// What a rank sends itself.
+// Copies the part that a rank sends to itself.
 void ShmWork::move_own(uint64_t step) {
   const Collective collective = plan_.collective();
   const bool rooted =
@@ -263,8 +268,7 @@ void ShmWork::collect(uint64_t position) {
   }
 }
 
-// ---- alltoall
-// --------------------------------------------------------------------------------------------------------
+// ---- Alltoall
 
 void ShmWork::publish_table() {
   std::byte* slot = layout_.small(rank_, operation_);
@@ -275,6 +279,7 @@ void ShmWork::publish_table() {
     std::memcpy(slot + static_cast<std::size_t>(r) * sizeof bytes, &bytes, sizeof bytes);
     note.largest_block = std::max(note.largest_block, bytes);
   }
+  // Blocks that fit behind the table in the small slot are published with it.
   note.follows = table_bytes + plan_.total_bytes() <= kSmallBytes ? 1 : 0;
   if (note.follows == 1) {
     copy_bytes(slot + table_bytes, buffers_.input, plan_.total_bytes());

@@ -1,4 +1,4 @@
-// ShmMemory: allocations in this rank's part, and the pages behind them.
+// ShmMemory allocates from this rank's part of the segment and reserves and returns the pages behind it.
 #include "transports/shm/memory/shm_memory.h"
 
 #include <fmt/format.h>
@@ -26,7 +26,8 @@ class ShmMemory final : public HostMemory {
         creator_(::getpid()),
         parts_(part_bytes) {}
 
-  // The address space goes; what this rank had allocated of the memory goes with it.
+  // The address space goes away with the segment; the pages of this rank's allocations are returned here. A forked
+  // child owns none of them.
   ~ShmMemory() override {
     if (::getpid() == creator_) segment_->discard(first_, part_bytes_);
   }
@@ -43,20 +44,21 @@ class ShmMemory final : public HostMemory {
   void clear(ByteRange range) FDL_REQUIRES(mutex_);
 
   const std::shared_ptr<SharedSegment> segment_;
-  const std::size_t first_;  // where my part begins
+  const std::size_t first_;  // offset of this rank's part in the segment
   const std::size_t part_bytes_;
   const int creator_;
 
   mutable Mutex mutex_;
   ShmParts parts_ FDL_GUARDED_BY(mutex_);
-  std::map<std::size_t, std::size_t> taken_ FDL_GUARDED_BY(mutex_);  // begin -> end, in my part
-  std::vector<ByteRange> withdrawn_ FDL_GUARDED_BY(mutex_);          // in the segment
-  std::atomic<bool> any_withdrawn_{false};
+  std::map<std::size_t, std::size_t> taken_ FDL_GUARDED_BY(mutex_);  // begin -> end, in this rank's part
+  std::vector<ByteRange> withdrawn_ FDL_GUARDED_BY(mutex_);          // ranges of the segment
+  std::atomic<bool> any_withdrawn_{false};                           // lets place_of() skip the lock
 };
 
 Result<void*> ShmMemory::allocate(std::size_t bytes) {
   const std::size_t page = SharedSegment::page_bytes();
   const MutexLock lock(mutex_);
+  // Allocations of a page or more get pages of their own, so that they can be withdrawn.
   const auto range = parts_.take(bytes, bytes < page ? ShmParts::kLine : page);
   if (!range) {
     return Status(
@@ -75,7 +77,8 @@ Result<void*> ShmMemory::allocate(std::size_t bytes) {
   return static_cast<void*>(start() + range->begin);
 }
 
-// What was backed before holds what its last user left.
+// Zeroes the extents of `range` that are already backed, because they hold what their last user left. New extents are
+// zero.
 void ShmMemory::clear(ByteRange range) {
   for (const ByteRange& run : parts_.extents(range, true)) {
     const std::size_t begin = std::max(run.begin, range.begin);
@@ -83,6 +86,8 @@ void ShmMemory::clear(ByteRange range) {
   }
 }
 
+// Reserves memory for the extents of `range` that have none, so that a full host is an error here and not a SIGBUS
+// later.
 Status ShmMemory::back(ByteRange range) {
   for (const ByteRange& run : parts_.extents(range, false)) {
     FDL_RETURN_IF_ERROR(segment_->commit(first_ + run.begin, run.size()));
@@ -96,10 +101,11 @@ void ShmMemory::release(void* memory) {
   const MutexLock lock(mutex_);
   const auto begin = static_cast<std::size_t>(static_cast<std::byte*>(memory) - start());
   const auto found = taken_.find(begin);
+  // Only addresses from allocate() may be released.
   FDL_CHECK(found != taken_.end());
   const ByteRange range{begin, found->second};
   taken_.erase(found);
-  // Withdrawn memory is never used again: somebody may still write to what it was.
+  // Withdrawn memory is never reused: another rank may still write to it.
   const bool lost = std::any_of(withdrawn_.begin(), withdrawn_.end(), [&](const ByteRange& gone) {
     return gone.begin < first_ + range.end && first_ + range.begin < gone.end;
   });
@@ -114,6 +120,7 @@ std::optional<uint64_t> ShmMemory::place_of(const void* memory, std::size_t byte
   if (address < first || address - first > whole.size() || bytes > whole.size() - (address - first))
     return std::nullopt;
   const uint64_t place = address - first;
+  // Withdrawn memory is private to this process, so other ranks cannot use it.
   if (any_withdrawn_.load(std::memory_order_relaxed)) {
     const MutexLock lock(mutex_);
     for (const ByteRange& gone : withdrawn_) {
@@ -127,8 +134,11 @@ void ShmMemory::withdraw(const void* memory, std::size_t bytes) {
   const auto place = place_of(memory, bytes);
   if (!place || bytes == 0) return;
   const std::size_t page = SharedSegment::page_bytes();
+  // Mappings change in whole pages.
   const std::size_t begin = *place / page * page;
   const std::size_t end = (*place + bytes + page - 1) / page * page;
+  // Replaces this process's mapping of the pages by private copies, so that late writes of other ranks do not reach
+  // them.
   const Status detached = segment_->detach(begin, end - begin);
   if (!detached.ok()) log_error("shm: a collective failed and its memory may still be written to: {}", detached.text());
   const MutexLock lock(mutex_);
@@ -153,13 +163,14 @@ Result<std::shared_ptr<HostMemory>> share_memory(const Membership& membership) {
   auto segment = share_sparse(membership, members, "memory", wanted * members.size());
   if (!segment.ok()) {
     const Code code = segment.status().code();
+    // Other errors, such as a missing member, fail the start.
     if (code != Code::unsupported && code != Code::resource) return segment.status();
     log_at(membership.rank == members.front() ? LogLevel::warning : LogLevel::debug,
-           "fdl_alloc gives ordinary memory, which collectives copy once more: {}", segment.status().text());
+           "fdl_alloc returns ordinary memory, which collectives copy once more: {}", segment.status().text());
     return none;
   }
   const auto me = std::find(members.begin(), members.end(), membership.rank) - members.begin();
-  // The leader's size rules.
+  // The leader decides the size of the segment, so the part is computed from it rather than from this rank's setting.
   const std::size_t part_bytes = (*segment)->bytes().size() / members.size();
   return std::shared_ptr<HostMemory>(std::make_shared<ShmMemory>(segment.take(), static_cast<int>(me), part_bytes));
 }

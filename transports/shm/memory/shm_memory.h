@@ -1,7 +1,8 @@
-// ShmMemory: memory of one host's ranks: one sparse segment that all of them map, of which each rank owns one part.
+// ShmMemory is the shared memory of one host's ranks: one sparse segment that all of them map and of which each rank
+// owns a part.
 //
-// Only what is allocated is backed by memory, extent by extent, so that the parts may be as large as the host and a
-// host that is full is an error and no SIGBUS.
+// Only allocated extents are backed by memory. So each part may be as large as the host, and a full host is an error
+// rather than a SIGBUS.
 #pragma once
 
 #include <memory>
@@ -11,8 +12,8 @@
 
 namespace fdl {
 
-// For the members on this rank's host, up to config.memory_bytes each, with the leader's word for all. Blocking.
-// Null, after one line in the log where that is no matter of course, if they cannot have it.
+// Shares memory among the members on this rank's host: up to config.memory_bytes each, as the lowest of them decides.
+// Blocking. Null if they cannot have it; if that is unexpected, one line in the log gives the reason.
 Result<std::shared_ptr<HostMemory>> share_memory(const Membership& membership);
 
 }  // namespace fdl

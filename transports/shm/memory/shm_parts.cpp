@@ -1,4 +1,4 @@
-// ShmParts: gaps that split and merge, and runs of extents.
+// ShmParts keeps a map of gaps that split and merge, and one bit per extent.
 #include "transports/shm/memory/shm_parts.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ std::optional<ByteRange> ShmParts::take(std::size_t bytes, std::size_t unit) {
   for (auto gap = gaps_.begin(); gap != gaps_.end(); ++gap) {
     const auto [gap_begin, gap_end] = *gap;
     const std::size_t begin = round_up(gap_begin, unit);
-    // Compared like this, for `bytes` may be as large as a number gets.
+    // Subtracting avoids an overflow: `bytes` may be as large as a number gets.
     if (begin >= gap_end || bytes > gap_end - begin) continue;
     const std::size_t end = begin + round_up(std::max<std::size_t>(bytes, 1), unit);
     if (end > gap_end) continue;
@@ -23,9 +23,10 @@ std::optional<ByteRange> ShmParts::take(std::size_t bytes, std::size_t unit) {
   return std::nullopt;
 }
 
-// The gap that `range` becomes a part of.
+// Adds `range` to the gaps, merges it with adjacent ones, and returns the gap that contains it.
 ByteRange ShmParts::merge(ByteRange range) {
   auto next = gaps_.upper_bound(range.begin);
+  // Merge with the gap that ends where the range begins.
   if (next != gaps_.begin()) {
     const auto before = std::prev(next);
     FDL_CHECK(before->second <= range.begin);
@@ -34,6 +35,7 @@ ByteRange ShmParts::merge(ByteRange range) {
       gaps_.erase(before);
     }
   }
+  // Merge with the gap that begins where the range ends.
   if (next != gaps_.end() && next->first == range.end) {
     range.end = next->second;
     gaps_.erase(next);
@@ -44,11 +46,13 @@ ByteRange ShmParts::merge(ByteRange range) {
 
 std::vector<ByteRange> ShmParts::give_back(ByteRange range) {
   const ByteRange gap = merge(range);
+  // Only extents that are free as a whole can be returned.
   const ByteRange inside{round_up(gap.begin, kExtent), gap.end / kExtent * kExtent};
   if (inside.begin >= inside.end) return {};
   std::vector<ByteRange> unused = extents(inside, true);
   std::size_t bytes = 0;
   for (const ByteRange& run : unused) bytes += run.size();
+  // Returning nothing keeps them backed for the next allocation.
   if (bytes <= kKept) return {};
   for (const ByteRange& run : unused) set_backed(run, false);
   return unused;
@@ -57,7 +61,7 @@ std::vector<ByteRange> ShmParts::give_back(ByteRange range) {
 std::vector<ByteRange> ShmParts::extents(ByteRange range, bool backed) const {
   std::vector<ByteRange> runs;
   const std::size_t last = (range.end + kExtent - 1) / kExtent;
-  // Behind the last that was ever backed there are only gaps.
+  // Extents behind the end of backed_ have never been backed.
   const std::size_t end = backed ? std::min(last, backed_.size()) : last;
   for (std::size_t i = range.begin / kExtent; i < end; ++i) {
     if ((i < backed_.size() && backed_[i]) != backed) continue;

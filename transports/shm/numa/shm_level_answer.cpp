@@ -1,4 +1,4 @@
-// ShmLevelAnswer: asks the plans, then puts into words what they were asked.
+// answer_of_levels() runs the plans for a hypothetical collective and describes their decision in words.
 #include "transports/shm/numa/shm_level_answer.h"
 
 #include <fmt/format.h>
@@ -13,11 +13,12 @@
 namespace fdl {
 namespace {
 
+// "rank 0" or "ranks 0-3"
 std::string ranks_words(const ShmNodes& nodes, int node) {
   return (nodes.ranks_on(node) == 1 ? "rank " : "ranks ") + nodes.ranks_text(node);
 }
 
-// Why the plan refused: the first of its conditions that does not hold.
+// The reason why the plan stays flat: the first of its conditions that does not hold.
 std::string why_flat(std::span<const int> node_of_rank, const ShmNodes& nodes, const ShmPlan& flat, bool is_wanted) {
   const auto unbound = std::ranges::find_if(node_of_rank, [](int node) { return node < 0; });
   if (!is_wanted) return "FARANDOLE_NUMA_LEVELS is 0";
@@ -34,12 +35,13 @@ std::string why_flat(std::span<const int> node_of_rank, const ShmNodes& nodes, c
     return "sums are folded in rank order, and the ranks of a node are not neighbours; bind 0 to k to the first node";
   }
   if (flat.small() || flat.total_bytes() < ShmLevelPlan::kLeastBytes) {
-    return fmt::format("below {} KiB one round is over sooner than one from node to node",
+    return fmt::format("below {} KiB one round takes less time than going from node to node",
                        ShmLevelPlan::kLeastBytes / 1_KiB);
   }
-  return "a step of so many ranks has no room in shared memory; more FARANDOLE_SHM_BYTES gives it some";
+  return "a step of so many ranks does not fit into shared memory; raise FARANDOLE_SHM_BYTES";
 }
 
+// Describes a sum from node to node.
 std::vector<std::string> stages_of_fold(const ShmNodes& nodes, const ShmLevelPlan& plan, Collective collective) {
   std::vector<std::string> stages;
   for (int node = 0; node < nodes.count(); ++node) {
@@ -53,13 +55,14 @@ std::vector<std::string> stages_of_fold(const ShmNodes& nodes, const ShmLevelPla
     }
     stages.push_back("every rank reads the result from its own node");
   } else {
-    const char* who = collective == Collective::reduce ? "the root reads the result" : "every rank reads its part";
-    stages.push_back(fmt::format("{} from node {}", who, nodes.count() - 1));
+    const char* readers = collective == Collective::reduce ? "the root reads the result" : "every rank reads its part";
+    stages.push_back(fmt::format("{} from node {}", readers, nodes.count() - 1));
   }
   stages.push_back(fmt::format("in {} steps that overlap", plan.steps()));
   return stages;
 }
 
+// Describes a broadcast or allgather over the nodes.
 std::vector<std::string> stages_of_move(const ShmNodes& nodes, const ShmLevelPlan& plan, int root,
                                         Collective collective) {
   std::vector<std::string> stages;
@@ -80,6 +83,7 @@ std::vector<std::string> stages_of_move(const ShmNodes& nodes, const ShmLevelPla
 
 }  // namespace
 
+// The plans are made for rank 0; whether they go over nodes is the same for all ranks.
 LevelAnswer answer_of_levels(std::span<const int> node_of_rank, const CollectiveSpec& spec, bool is_wanted,
                              std::size_t shm_bytes) {
   const int ranks = static_cast<int>(node_of_rank.size());
@@ -90,6 +94,7 @@ LevelAnswer answer_of_levels(std::span<const int> node_of_rank, const Collective
   }
   const ShmNodes nodes(node_of_rank);
   for (int node = 0; node < nodes.count(); ++node) answer.nodes.push_back(nodes.ranks_text(node));
+  // The same slice as at run time.
   const std::size_t slice = std::min(ShmLayout::slice_for(ranks, shm_bytes), kMostSliceBytes);
   ShmPlan flat;
   flat.assign(spec, 0, ranks, slice);

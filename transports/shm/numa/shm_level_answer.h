@@ -1,4 +1,5 @@
-// ShmLevelAnswer: whether a collective would go over NUMA nodes, and how, said by the plan that would run it.
+// answer_of_levels() tells whether a collective would go over NUMA nodes and how. It runs the same plan as the
+// collective itself.
 #pragma once
 
 #include <span>
@@ -8,8 +9,8 @@
 
 namespace fdl {
 
-// `node_of_rank`: to which each rank of one host is bound; below 0: to none. `is_wanted` and `shm_bytes`: the knobs
-// numa_levels and shm_bytes.
+// `node_of_rank` has the NUMA node to which each rank of one host is bound; a negative number means none. `is_wanted`
+// and `shm_bytes` are the settings numa_levels and shm_bytes.
 LevelAnswer answer_of_levels(std::span<const int> node_of_rank, const CollectiveSpec& spec, bool is_wanted,
                              std::size_t shm_bytes);
 

@@ -1,4 +1,5 @@
-// ShmLevels: copies, folds from node to node, fetches, and copies out.
+// ShmLevels copies inputs into slots, folds from node to node, fetches results or blocks from other nodes, and copies
+// out.
 #include "transports/shm/numa/shm_levels.h"
 
 #include <cstring>
@@ -8,10 +9,11 @@
 namespace fdl {
 namespace {
 
-// What a fold leaves in the nearest cache; a user's function is called less often.
+// Bytes folded at a time: they stay in the first-level cache. A user's function gets larger blocks, so that it is
+// called less often.
 constexpr std::size_t kFoldBlockBytes = 4_KiB;
 constexpr std::size_t kUserBlockBytes = 16_KiB;
-// What stands for an input that is not there, up to a block at a time.
+// Source for a null input, one block at a time.
 alignas(64) constexpr std::byte kZeros[kUserBlockBytes] = {};
 
 }  // namespace
@@ -30,8 +32,7 @@ bool ShmLevels::assign(const CollectiveSpec& spec, Buffers buffers, const ShmPla
   return true;
 }
 
-// Where a byte of a block of another rank's input, or of this rank's own, can be read. `offset` is from the block's
-// beginning.
+// The address of byte `offset` of a block in the input of `rank`: in the input itself, or in the rank's slot.
 const std::byte* ShmLevels::input_of(int rank, int block, std::size_t offset, uint64_t position) const {
   if (in_place_) {
     const std::byte* input = inputs_[static_cast<std::size_t>(rank)];
@@ -57,8 +58,8 @@ void ShmLevels::put(std::byte* slot, const std::byte* input, std::size_t bytes) 
 
 void ShmLevels::finish() const { order_streams(); }
 
-// Calls visit(rank, part, inside) for the ranks of a node whose shares of a piece are in `range`: the part of it, from
-// the piece's beginning, and where that is in the rank's share.
+// Calls visit(rank, part, inside) for each rank of a node whose share of the step's segment overlaps `range`. `part` is
+// the overlap, relative to the segment; `inside` is its offset in the rank's share.
 template <typename Visit>
 void ShmLevels::each_share_of(int node, int block, uint64_t position, Share range, Visit visit) {
   const std::size_t segment_bytes = plan_.segment(block, position - first_step_).bytes;
@@ -71,10 +72,9 @@ void ShmLevels::each_share_of(int node, int block, uint64_t position, Share rang
   }
 }
 
-// ---- publish
-// -------------------------------------------------------------------------------------------------------------
+// ---- Publish
 
-// What this rank alone reads, its own share of a fold, is not copied unless it must be scaled.
+// This rank's own share of a fold is read by this rank alone, so it is copied only if it must be scaled.
 void ShmLevels::publish(uint64_t position) {
   const uint64_t step = position - first_step_;
   std::byte* slot = layout_.input(rank_, position);
@@ -85,9 +85,9 @@ void ShmLevels::publish(uint64_t position) {
   for (int block = plan_.first_block(); block < plan_.end_block(); ++block) {
     const Share segment = plan_.segment(block, step);
     std::byte* target = slot + plan_.input_slot(block);
-    for (const int mate : each_of(nodes_.ranks_of(plan_.node()))) {
-      if (mate == rank_ && !is_scaled()) continue;
-      const Share share = plan_.share(mate, segment.bytes);
+    for (const int other : each_of(nodes_.ranks_of(plan_.node()))) {
+      if (other == rank_ && !is_scaled()) continue;
+      const Share share = plan_.share(other, segment.bytes);
       runs_.walk(
           published_, block_offset(block) + segment.offset + share.offset, share.bytes,
           [&](const ShmRuns::Run& run, std::size_t at) { put(target + share.offset + at, run.input, run.bytes); });
@@ -95,12 +95,11 @@ void ShmLevels::publish(uint64_t position) {
   }
 }
 
-// ---- take
-// ----------------------------------------------------------------------------------------------------------------
+// ---- Take
 
 void ShmLevels::take(uint64_t position) { plan_.folds() ? take_sums(position) : take_moves(position); }
 
-// My share of each block: folded from my node's inputs, upon what the node before has made of its own and all before.
+// Folds this rank's share of each block from the inputs of its node, onto the sum of all nodes before.
 void ShmLevels::take_sums(uint64_t position) {
   for (int block = plan_.first_block(); block < plan_.end_block(); ++block) {
     const Share segment = plan_.segment(block, position - first_step_);
@@ -119,7 +118,8 @@ void ShmLevels::take_sums(uint64_t position) {
   }
 }
 
-// A run of my share, `part` of the piece and `mine` bytes behind the share's beginning.
+// Folds one run of this rank's share. `part` is its place in the segment; `mine` is its offset in the share; `before`
+// is the sum of the nodes before, or null on the first node.
 void ShmLevels::fold(const ShmRuns::Run& run, int block, Share part, std::size_t mine, const std::byte* before,
                      uint64_t position) {
   const std::size_t begin = plan_.segment(block, position - first_step_).offset;
@@ -130,10 +130,10 @@ void ShmLevels::fold(const ShmRuns::Run& run, int block, Share part, std::size_t
   for (std::size_t done = 0; done < run.bytes; done += most) {
     const std::size_t bytes = std::min(most, run.bytes - done);
     std::size_t count = 0;
-    for (const int mate : each_of(nodes_.ranks_of(plan_.node()))) {
-      const bool own = mate == rank_ && !is_scaled();
+    for (const int other : each_of(nodes_.ranks_of(plan_.node()))) {
+      const bool own = other == rank_ && !is_scaled();
       sources[count++] = own ? (run.input == nullptr ? kZeros : run.input + done)
-                             : input_of(mate, block, begin + part.offset + done, position);
+                             : input_of(other, block, begin + part.offset + done, position);
     }
     std::byte* target = results + done * (last ? 1 : wider());
     reduce_part(spec_.dtype, spec_.reduction, target, before == nullptr ? nullptr : before + done * wider(),
@@ -142,7 +142,7 @@ void ShmLevels::fold(const ShmRuns::Run& run, int block, Share part, std::size_t
   }
 }
 
-// All of the step into my output: from the inputs of my node, and from what its ranks have fetched.
+// Copies the whole step to the output: from the inputs of this node and from the shares that its ranks have fetched.
 void ShmLevels::take_moves(uint64_t position) {
   for (int block = plan_.first_block(); block < plan_.end_block(); ++block) {
     const Share segment = plan_.segment(block, position - first_step_);
@@ -152,18 +152,17 @@ void ShmLevels::take_moves(uint64_t position) {
     } else if (nodes_.node_of(block) == plan_.node()) {
       stream_unordered(output, input_of(block, block, segment.offset, position), segment.bytes);
     } else {
-      each_share_of(plan_.node(), block, position, {0, segment.bytes}, [&](int mate, const Share& part, std::size_t) {
-        stream_unordered(output + part.offset, result_of(mate, block, position), part.bytes);
+      each_share_of(plan_.node(), block, position, {0, segment.bytes}, [&](int other, const Share& part, std::size_t) {
+        stream_unordered(output + part.offset, result_of(other, block, position), part.bytes);
       });
     }
   }
 }
 
-// ---- fetch
-// ---------------------------------------------------------------------------------------------------------------
+// ---- Fetch
 
-// My share of what my node needs and has not: in a fold the result, which comes from node to node; else other nodes'
-// blocks.
+// Fetches this rank's share of what its node needs from elsewhere: in a fold the result, which comes back from node to
+// node; else the blocks of other nodes.
 void ShmLevels::fetch(uint64_t position) {
   for (int block = plan_.first_block(); block < plan_.end_block(); ++block) {
     const Share segment = plan_.segment(block, position - first_step_);
@@ -181,8 +180,7 @@ void ShmLevels::fetch(uint64_t position) {
   }
 }
 
-// ---- collect
-// -------------------------------------------------------------------------------------------------------------
+// ---- Collect
 
 void ShmLevels::collect(uint64_t position) {
   if (spec_.collective == Collective::reduce_scatter) {
@@ -192,7 +190,7 @@ void ShmLevels::collect(uint64_t position) {
   }
 }
 
-// Where the output is the input, this rank has just read it: its lines are here.
+// In place, this rank has just read the output's lines, so plain stores hit its cache.
 void ShmLevels::collect_vector(uint64_t position) {
   const int block = plan_.first_block();
   const Share segment = plan_.segment(block, position - first_step_);

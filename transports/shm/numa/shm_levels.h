@@ -1,8 +1,8 @@
-// ShmLevels: moves and folds the bytes of one collective over NUMA nodes, step by step, when the collectives say that
-// it is time.
+// ShmLevels moves and folds the bytes of one collective over NUMA nodes. ShmCollectives calls its functions when each
+// step may be done.
 //
-// Inputs are read from slots, or where the host's memory holds them from where they lie. What a rank folds or fetches
-// stands in its own slot of results: first a sum that goes on to the next node, later the result that its node reads.
+// Inputs are read from slots, or in place if they are in the host's shared memory. A rank writes what it folds or
+// fetches to its own slot of results: first a sum for the next node, later the result for its own node.
 #pragma once
 
 #include <array>
@@ -18,11 +18,12 @@ class ShmLevels {
   ShmLevels(const ShmLayout& layout, const ShmNodes& nodes, int rank, int ranks)
       : layout_(layout), nodes_(nodes), plan_(nodes, rank, ranks), rank_(rank) {}
 
-  // False: not this way. `flat` outlives the operation.
+  // False: the plan stays flat. `flat` must outlive the operation.
   bool assign(const CollectiveSpec& spec, Buffers buffers, const ShmPlan& flat);
   const ShmLevelPlan& plan() const { return plan_; }
   void begin(uint64_t first_step) { first_step_ = first_step; }
-  // From now on this rank's input is read there; of all whose input this rank reads, none is in a slot.
+  // Reads the input of `rank` from `input` instead of its slot. Call it for every rank whose input this rank reads, or
+  // for none.
   void read_in_place(int rank, const std::byte* input) {
     inputs_[static_cast<std::size_t>(rank)] = input;
     in_place_ = true;
@@ -34,20 +35,23 @@ class ShmLevels {
   void take(uint64_t position);
   void fetch(uint64_t position);
   void collect(uint64_t position);
-  // Before anybody hears that the operation is done.
+  // Orders streamed stores; call it before the operation is reported as done.
   void finish() const;
 
-  // How many bytes this rank has read of what ranks of other nodes wrote.
+  // Bytes written by ranks of other nodes that this rank has read so far.
   uint64_t crossed_bytes() const { return crossed_bytes_; }
 
  private:
   using Share = ShmLevelPlan::Share;
+  // Whether inputs must be scaled before they are folded.
   bool is_scaled() const { return plan_.folds() && spec_.prescale != 1; }
+  // The size of a partial sum in elements.
   std::size_t wider() const { return plan_.folds() ? partial_size_ / element_ : 1; }
   std::size_t block_offset(int block) const { return one_block_ ? 0 : flat_->block_offset(block); }
   const std::byte* input_of(int rank, int block, std::size_t offset, uint64_t position) const;
   std::byte* result_of(int rank, int block, uint64_t position) const;
   std::byte* output_at(std::size_t offset) const { return static_cast<std::byte*>(buffers_.output) + offset; }
+  // Copies input into a slot: zeros if it is null, scaled if the prescale is not 1.
   void put(std::byte* slot, const std::byte* input, std::size_t bytes) const;
 
   template <typename Visit>
@@ -65,6 +69,7 @@ class ShmLevels {
   const int rank_;
   CollectiveSpec spec_;
   Buffers buffers_;
+  // Sizes and offsets of the blocks.
   const ShmPlan* flat_ = nullptr;
   bool one_block_ = false;
   std::size_t element_ = 1;

@@ -1,4 +1,4 @@
-// ShmNodes: ranks by node.
+// ShmNodes numbers the nodes by their lowest rank and groups the ranks by node.
 #include "transports/shm/numa/shm_nodes.h"
 
 #include <fmt/format.h>
@@ -8,6 +8,7 @@
 namespace fdl {
 namespace {
 
+// Whether the ranks are consecutive.
 bool are_neighbours(RankMask ranks) {
   const RankMask from_zero = ranks >> first_of(ranks);
   return (from_zero & (from_zero + 1)) == 0;
@@ -32,6 +33,7 @@ std::string text_of(RankMask ranks) {
 ShmNodes::ShmNodes(std::span<const int> node_of_rank) {
   const int ranks = static_cast<int>(node_of_rank.size());
   if (ranks > kMaxShmRanks || std::ranges::any_of(node_of_rank, [](int node) { return node < 0; })) return;
+  // The system's node numbers, in the order of their first rank.
   std::array<int, kMaxShmRanks> names{};
   for (int rank = 0; rank < ranks; ++rank) {
     const int name = node_of_rank[at(rank)];
@@ -46,6 +48,7 @@ ShmNodes::ShmNodes(std::span<const int> node_of_rank) {
     fewest_ = std::min(fewest_, ranks_on(node));
     in_rank_order_ = in_rank_order_ && are_neighbours(ranks_of(node));
   }
+  // As many nodes as ranks means one rank per node.
   are_levels_ = count_ > 1 && count_ < ranks;
 }
 

@@ -1,7 +1,8 @@
-// ShmNodes: which ranks of a host are on which NUMA node, and in which order a sum may go from node to node.
+// ShmNodes holds which ranks of a host are on which NUMA node, and whether a sum can go from node to node in rank
+// order.
 //
-// Nodes are numbered by their lowest rank. Where the ranks of each node are neighbours, a fold in rank order is one
-// over the nodes: node 0's ranks, then node 1's upon what came of them.
+// Nodes are numbered by their lowest rank. If the ranks of each node are consecutive, a fold in rank order is a fold
+// over the nodes: the ranks of node 0, then those of node 1 onto that result, and so on.
 #pragma once
 
 #include <array>
@@ -15,12 +16,14 @@ namespace fdl {
 class ShmNodes {
  public:
   ShmNodes() = default;
-  // By rank, the node that it is bound to; below 0: to none. Then nobody's node is of any use.
+  // `node_of_rank` has the node to which each rank is bound; a negative number means none. If any rank is bound to
+  // none, the object has no nodes.
   explicit ShmNodes(std::span<const int> node_of_rank);
 
-  // Two nodes or more, of which one has several ranks: else a rank reads as much from other nodes as its node.
+  // Two nodes or more, at least one with several ranks. Otherwise each rank reads as much from other nodes as its whole
+  // node does.
   bool are_levels() const { return are_levels_; }
-  // The ranks of each node are neighbours.
+  // The ranks of each node are consecutive.
   bool in_rank_order() const { return in_rank_order_; }
 
   int count() const { return count_; }
@@ -28,7 +31,7 @@ class ShmNodes {
   RankMask ranks_of(int node) const { return masks_[at(node)]; }
   int node_of(int rank) const { return node_of_[at(rank)]; }
   int ranks_on(int node) const { return __builtin_popcountll(ranks_of(node)); }
-  // Its place among the ranks of its node.
+  // The index of `rank` among the ranks of its node.
   int place_of(int rank) const { return __builtin_popcountll(ranks_of(node_of(rank)) & (bit_of(rank) - 1)); }
   std::string ranks_text(int node) const;  // "0-3"
   // "2 NUMA nodes, ranks 0-3 and 4-7"
