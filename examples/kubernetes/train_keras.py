@@ -1,4 +1,4 @@
-"""train_keras: the five calls of Horovod's API around Keras's fit, with Keras 3 on PyTorch.
+"""The five calls of Horovod's API around Keras's fit, with Keras 3 on PyTorch.
 
     farandole run -np 2 -- python train_keras.py
     farandole run -np 2 -- python train_keras.py --checkpoint s3://bucket/run-7     # pip install "farandole[s3]"
@@ -21,14 +21,14 @@ from farandole import checkpoint  # noqa: E402
 
 
 def points(count):
-    """Drawn points of ten classes, the same on every rank."""
+    """Random points of ten classes, the same on every rank."""
     random = np.random.default_rng(0)
     centers, labels = random.normal(0, 1, (10, 64)), random.integers(0, 10, count)
     return (centers[labels] + random.normal(0, 1, (count, 64))).astype("float32"), labels
 
 
 class SaveCallback(keras.callbacks.Callback):
-    """A checkpoint after each epoch: the weights, and the optimizer's state."""
+    """Saves the weights and the optimizer's state after each epoch."""
 
     def __init__(self, where):
         super().__init__()
@@ -43,7 +43,7 @@ def arrays_of(model):
 
 
 def resume(where, model):
-    """The epoch to go on with: every rank reads what rank 0 saved last."""
+    """Returns the next epoch. Every rank reads rank 0's last checkpoint."""
     found = checkpoint.load(where) if where else None
     if not found:
         return 0
@@ -78,7 +78,7 @@ def main():
 
     callbacks = [
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        hvd.callbacks.MetricAverageCallback(),  # before all that look at metrics
+        hvd.callbacks.MetricAverageCallback(),  # before the callbacks that read metrics
         hvd.callbacks.LearningRateWarmupCallback(options.lr * hvd.size(), options.warmup_epochs),
     ]
     if options.checkpoint:
@@ -91,7 +91,7 @@ def main():
         )
     model.fit(
         inputs[mine], labels[mine], options.batch_size, options.epochs, 0, callbacks, initial_epoch=first
-    )  # verbose 0: one rank prints, and only what Katib looks for
+    )  # verbose 0: one rank prints, and only the line that Katib reads
 
 
 if __name__ == "__main__":

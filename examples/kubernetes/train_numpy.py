@@ -1,4 +1,4 @@
-"""train_numpy: training with NumPy alone, as a job on Kubernetes does it: it saves, resumes, and answers SIGTERM.
+"""Training with NumPy alone as a job on Kubernetes: it saves, resumes, and handles SIGTERM.
 
     farandole run -np 2 -- python train_numpy.py --checkpoint /tmp/state.npz
     farandole run -np 2 -- python train_numpy.py --checkpoint s3://bucket/run-7/state.npz     # pip install "farandole[s3]"
@@ -23,7 +23,7 @@ PREEMPTED = 143  # never 0: Kubernetes would count an index that saved its state
 
 
 def load(path):
-    """(inputs with a column of ones, labels), the same on every rank."""
+    """Returns (inputs with a column of ones, labels), the same on every rank."""
     if path:
         rows = np.load(path)
     else:
@@ -36,14 +36,14 @@ def load(path):
 
 
 def save(where, **state):
-    """All or nothing: a reader, or a start after SIGKILL, finds the old state or the new one."""
+    """Writes all or nothing: a reader, or a start after SIGKILL, finds the old state or the new one."""
     memory = io.BytesIO()
     np.savez(memory, **state)
     checkpoint.write(where, memory.getbuffer())
 
 
 def resume(where):
-    """(step, weights), or nothing to resume from."""
+    """Returns (step, weights), or (0, None) if there is nothing to resume from."""
     data = checkpoint.read(where) if where else None
     if data is None:
         return 0, None
@@ -60,7 +60,7 @@ def softmax(scores):
 
 
 def step_of(weights, inputs, labels, mine, batch, lr):
-    """The weights after one step, and the mean loss over the global batch."""
+    """Returns the weights after one step, and the mean loss over the global batch."""
     chances = softmax(inputs[mine] @ weights)
     loss = -np.log(chances[np.arange(len(mine)), labels[mine]] + 1e-12).sum()
     chances[np.arange(len(mine)), labels[mine]] -= 1
@@ -85,7 +85,7 @@ def main():
     rank, size = farandole.rank(), farandole.size()
     inputs, labels = load(options.data)
     first, weights = resume(options.checkpoint) if rank == 0 else (0, None)
-    # Rank 0 decides where all begin: a shared file may look different from another node for a moment.
+    # Rank 0 decides the first step, because other nodes may see an older version of a shared file for a moment.
     first = int(farandole.broadcast(np.array([first]), 0, name="first")[0])
     weights = farandole.broadcast(np.zeros((65, 10)) if weights is None else weights, 0, name="weights")
     if rank == 0:
@@ -95,7 +95,7 @@ def main():
         start = step * options.batch_size % (len(labels) - options.batch_size + 1)
         mine = np.arange(start, start + options.batch_size)[rank::size]
         weights, loss = step_of(weights, inputs, labels, mine, options.batch_size, options.lr)
-        # One signal to any rank ends all of them at the same step.
+        # A signal to any rank ends all ranks at the same step.
         ending = farandole.allreduce(np.array([len(told_to_end)]), name="ending", op=farandole.SUM)[0] > 0
         last = step + 1 == options.steps
         if rank == 0 and options.checkpoint and (ending or last or (step + 1) % options.save_every == 0):

@@ -1,4 +1,4 @@
-"""train_torch: the five calls of Horovod's API around a PyTorch program, on CPU or on one GPU a rank.
+"""The five calls of Horovod's API around a PyTorch program, on CPUs or with one GPU for each rank.
 
     farandole run -np 2 -- python train_torch.py
     farandole run -np 2 -- python train_torch.py --checkpoint s3://bucket/run-7     # pip install "farandole[s3]"
@@ -23,7 +23,7 @@ def save(thing, file):
 
 
 def resume(where, model, optimizer):
-    """The epoch to go on with: every rank reads what rank 0 saved last."""
+    """Returns the next epoch. Every rank reads rank 0's last checkpoint."""
     found = checkpoint.load(where) if where else None
     if not found:
         return 0
@@ -33,7 +33,7 @@ def resume(where, model, optimizer):
 
 
 def points(count):
-    """Drawn points of ten classes, the same on every rank."""
+    """Random points of ten classes, the same on every rank."""
     random = torch.Generator().manual_seed(0)
     centers = torch.randn(10, 64, generator=random)
     labels = torch.randint(0, 10, (count,), generator=random)

@@ -1,4 +1,4 @@
-"""train_pipeline: a step of Kubeflow Pipelines that runs a job of farandole over several pods, and fails where the job fails.
+"""A step of Kubeflow Pipelines that runs a farandole job over several pods, and fails if the job fails.
 
     python train_pipeline.py train_pipeline.yaml      # compiled: upload it, or submit it with kfp.Client()
 
@@ -11,8 +11,8 @@ import sys
 
 from kfp import compiler, dsl
 
-# Values arrive as $1, $2, ...: none of them becomes part of the script. The job's name is the run's, so that runs do not
-# meet; what an earlier attempt of this run left is removed first. `logs` ends with the code of the job.
+# Values arrive as $1, $2, ...: none of them becomes part of the script. The job is named after the run, so that runs do not
+# interfere; objects of an earlier attempt of this run are deleted first. `logs` exits with the code of the job.
 SCRIPT = """
 set -eu
 name=$1 nodes=$2 per_node=$3 image=$4 checkpoint=$5 account=$6 epochs=$7
@@ -54,7 +54,7 @@ def pipeline(
         account=account,
         epochs=epochs,
     )
-    step.set_caching_options(False)  # training again is a new job, also with the same parameters
+    step.set_caching_options(False)  # another run is another job, even with the same parameters
     step.set_retry(2)
 
 

@@ -1,4 +1,4 @@
-"""train_ray: what a RayJob runs. farandole.integrations.ray makes Ray Train's workers one world; each run has its key.
+"""The program of a RayJob. farandole.integrations.ray makes Ray Train's workers one world; each run has its own key.
 
 RANKS=2 python train_ray.py        # on the cluster that RAY_ADDRESS names, or on a new one of this machine
 """
