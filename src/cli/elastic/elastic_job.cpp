@@ -95,6 +95,7 @@ void ElasticJob::serve(uint64_t token) {
   for (const WorkerListener::Request& request : listener_->take_requests()) join(request.worker, request.lost_rank);
 }
 
+// An invalid file changes nothing, so that a user can correct it while the job runs.
 void ElasticJob::read_count() {
   if (!count_file_->changed()) return;
   auto text = count_file_->read();
@@ -170,6 +171,7 @@ void ElasticJob::start_one(int place) {
                                      options_.coordinator.job_key, generations_.restarts(), options_.variables)});
 }
 
+// `worker` is the supervisor's index here; note_end() takes a number of Generations.
 bool ElasticJob::ended(int worker, const Ending& ending) {
   listener_->forget(own_[static_cast<std::size_t>(worker)]);
   return note_end(own_[static_cast<std::size_t>(worker)], ending);
@@ -210,6 +212,7 @@ Deadline ElasticJob::next() const {
   return next;
 }
 
+// Handles all deadlines. Kills are actions for the own supervisor, or messages for other nodes.
 void ElasticJob::tick() {
   listener_->tick();
   if (port_) {
@@ -243,6 +246,7 @@ void ElasticJob::tick() {
   }
 }
 
+// All decisions are made here, after all events of this turn have been handled.
 std::vector<WorkerGroup::Action> ElasticJob::take_actions() {
   if (!is_over_) {
     if (const auto& reason = generations_.give_up()) {
@@ -316,6 +320,7 @@ CoordinatorOptions ElasticJob::next_coordinator(const Generations::World& world)
   return options;
 }
 
+// Local ranks are counted in the order of ranks at each place.
 void ElasticJob::announce_generation(const Generations::World& world) {
   const int size = static_cast<int>(world.workers.size());
   if (port_) {

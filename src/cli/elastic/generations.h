@@ -87,19 +87,20 @@ class Generations {
 
  private:
   struct Place {
-    int room = 0;
-    bool closing = false;
+    int room = 0;          // the wanted number of workers
+    bool closing = false;  // its workers are dismissed at the next generation
   };
   struct Worker {
     int place = 0;
-    int joined = 0;  // its first generation; 0: none yet
-    int rank = -1;   // in the latest generation it belonged to
-    bool asking = false;
-    bool dismissed = false;
+    int joined = 0;          // its first generation; 0: none yet
+    int rank = -1;           // in the latest generation it belonged to
+    bool asking = false;     // has requested the next generation
+    bool dismissed = false;  // still runs, but its end is no loss
   };
 
-  int staying_at(int place) const;
+  int staying_at(int place) const;  // workers that are not dismissed
   bool is_in_order() const { return !give_up_ && !finished_; }
+  // All workers that are not dismissed. Places are ordered by their eldest worker, so that rank 0 holds the state.
   std::vector<int> by_seniority() const;
   void decide_after_loss(const Worker& was);
   void handle_lost_state();

@@ -72,6 +72,7 @@ void Nodes::settle(int64_t now_ns) {
   settles_ = after(now_ns, limits_.settle_s);
 }
 
+// Empties the member and gives it to the first waiting node that may have it.
 void Nodes::release(Member& member, const std::string& why, int64_t now_ns) {
   const int number = static_cast<int>(&member - members_.data());
   const bool was_leaving = member.state == Member::State::leaving;
@@ -130,6 +131,7 @@ void Nodes::ask(Member& member, int64_t now_ns) {
   orders_.push_back({.kind = Order::Kind::ask, .peer = member.peer});
 }
 
+// The present node is alive, so all nodes that claim its number are refused.
 void Nodes::answered(Peer peer, int64_t) {
   Member* member = peer == 0 ? &members_[0] : member_of(peer);
   if (member == nullptr) return;
