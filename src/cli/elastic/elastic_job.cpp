@@ -121,14 +121,14 @@ void ElasticJob::join(int worker, int lost_rank) {
   if (generations_.is_member(worker)) {
     if (timeout_.is_never()) timeout_ = Deadline::after_seconds(options_.timeout_s);
     const auto lost = generations_.worker_at(lost_rank);
-    if (lost && !generations_.has_asked(*lost) && *lost != worker) {
+    if (lost && !generations_.has_requested(*lost) && *lost != worker) {
       reported_lost_.emplace(*lost, Deadline::after_seconds(kLostMemberTimeout_s));
       nodes_.suspect(generations_.place_of(*lost), now_ns());
       apply_orders();
     }
   }
   reported_lost_.erase(worker);
-  generations_.asked(worker);
+  generations_.requested(worker);
   if (generations_.has_finished()) send_line(worker, fmt::format("end {}", kFinished));
   if (is_over_) send_line(worker, "end " + why_ended_);
 }
@@ -143,7 +143,7 @@ void ElasticJob::send_line(int worker, const std::string& line) {
 
 void ElasticJob::send_to_waiting_workers(const std::string& line) {
   for (const auto& [worker, runner] : runners_) {
-    if (generations_.has_asked(worker)) send_line(worker, line);
+    if (generations_.has_requested(worker)) send_line(worker, line);
   }
 }
 
@@ -241,7 +241,7 @@ void ElasticJob::tick() {
   if (!timeout_.passed()) return;
   timeout_ = Deadline::never();
   for (const auto& [worker, runner] : runners_) {
-    if (!generations_.has_asked(worker))
+    if (!generations_.has_requested(worker))
       end(worker, "has kept the others waiting for the next generation for too long");
   }
 }
@@ -263,7 +263,7 @@ std::vector<WorkerGroup::Action> ElasticJob::take_actions() {
         log_line("restart", fmt::format("no rank is left that holds the state: restart {} of {}, of all ranks",
                                         restarts_, options_.limits.restarts));
       }
-      begin_if_all_asked();
+      begin_if_all_requested();
       announce_changes();
     }
   }
@@ -289,7 +289,7 @@ void ElasticJob::give_up_for(const Generations::GiveUp& reason) {
 }
 
 // Replaces the coordinator: one serves exactly one generation.
-void ElasticJob::begin_if_all_asked() {
+void ElasticJob::begin_if_all_requested() {
   if (!nodes_.are_ready()) return;
   const auto world = generations_.begin();
   if (!world) return;

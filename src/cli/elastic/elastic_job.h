@@ -86,7 +86,7 @@ class ElasticJob final : public WorkerGroup {
   std::string place_name(int place) const;
 
   // Generations.
-  void begin_if_all_asked();
+  void begin_if_all_requested();
   CoordinatorOptions next_coordinator(const Generations::World& world) const;
   void announce_generation(const Generations::World& world);
   void announce_changes();

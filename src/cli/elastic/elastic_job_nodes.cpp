@@ -97,7 +97,7 @@ void ElasticJob::apply_orders() {
         log_elastic(order.text);
         break;
       }
-      case Nodes::Order::Kind::ask:
+      case Nodes::Order::Kind::query:
         port_->send(order.peer, {.kind = Kind::ping});
         break;
       case Nodes::Order::Kind::hang_up:

@@ -51,7 +51,7 @@ class Generations {
 
   // ---- Events. Numbers of workers that do not run are ignored.
   int start(int place = 0);  // returns the number of the worker that the caller starts now
-  void asked(int worker);
+  void requested(int worker);
   bool ended(int worker, bool well);  // true: the end is a loss
   // Sets the wanted number of ranks at place 0, clamped to the limits.
   void want(int ranks);
@@ -80,7 +80,7 @@ class Generations {
   bool has_finished() const { return finished_; }
   bool runs(int worker) const { return workers_.contains(worker); }
   bool is_member(int worker) const;
-  bool has_asked(int worker) const;
+  bool has_requested(int worker) const;
   std::optional<int> rank_of(int worker) const;
   std::optional<int> worker_at(int rank) const;
   std::vector<int> members() const;
@@ -92,10 +92,10 @@ class Generations {
   };
   struct Worker {
     int place = 0;
-    int joined = 0;          // its first generation; 0: none yet
-    int rank = -1;           // in the latest generation it belonged to
-    bool asking = false;     // has requested the next generation
-    bool dismissed = false;  // still runs, but its end is no loss
+    int joined = 0;           // its first generation; 0: none yet
+    int rank = -1;            // in the latest generation it belonged to
+    bool requesting = false;  // has requested the next generation
+    bool dismissed = false;   // still runs, but its end is no loss
   };
 
   int staying_at(int place) const;  // workers that are not dismissed

@@ -44,7 +44,7 @@ class Nodes {
   };
   // What the caller must send to a peer.
   struct Order {
-    enum class Kind { welcome, wait, refuse, ask, hang_up };
+    enum class Kind { welcome, wait, refuse, query, hang_up };
     Kind kind;
     Peer peer;
     int number = -1;     // welcome
@@ -111,7 +111,7 @@ class Nodes {
   void settle(int64_t now_ns);
   void release(Member& member, const std::string& why, int64_t now_ns);
   void claim(Peer peer, const Node& node, int64_t now_ns);  // of a number that a present node has
-  void ask(Member& member, int64_t now_ns);                 // whether it is alive
+  void query(Member& member, int64_t now_ns);               // whether it is alive
   void count_again(int64_t now_ns);
   std::string missing() const;
 
