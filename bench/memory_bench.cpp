@@ -42,6 +42,7 @@ void stop(const std::string& why) {
   std::_Exit(1);
 }
 
+// One way of running an allreduce.
 struct Way {
   const char* name;
   Collective collective;
@@ -107,6 +108,7 @@ class Rank {
   }
 
  private:
+  // Blocks until done. A pinned rank spins; a rank that shares its core yields, then sleeps.
   void run(const CollectiveSpec& spec, Buffers buffers) {
     Completion completion;
     collectives_->start(spec, buffers, completion);
@@ -132,7 +134,7 @@ class Rank {
     CollectiveSpec spec{.collective = way.collective, .count = bytes / sizeof(float)};
     std::byte* memory = way.shared ? shared_ : ordinary_.data();
     std::vector<double> times;
-    for (int round = -1; round < rounds; ++round) {
+    for (int round = -1; round < rounds; ++round) {  // round -1 is not counted
       barrier();
       const int64_t begin = now_ns();
       for (int i = 0; i < batch; ++i) {
@@ -185,6 +187,7 @@ int main(int argc, char** argv) {
   const int ranks = argc > 1 ? std::max(2, std::atoi(argv[1])) : 2;
   const bool json = argc > 2 && std::strcmp(argv[2], "--json") == 0;
   fdl::test::SharedExchange exchange;
+  // Each rank forks the next one and keeps the exchange, which is in shared memory.
   int rank = 0;
   while (rank + 1 < ranks && ::fork() == 0) ++rank;
   Rank(exchange, rank, ranks).report(json);

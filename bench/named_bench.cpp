@@ -32,6 +32,7 @@ double now_us() {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// Runs `body` so many times; every run counts, so callers warm up with a call of their own.
 template <typename Body>
 Times time_of(int repetitions, Body body) {
   std::vector<double> times;
@@ -146,6 +147,7 @@ class Step {
   std::vector<fdl::Handle> handles_;
 };
 
+// Compares named operations with one ordered allreduce over the same memory.
 void time_network(const fdl::World& world, const Report& report, const char* name, std::vector<std::size_t> sizes,
                   int repetitions) {
   Step step(name, std::move(sizes));
@@ -186,6 +188,7 @@ void time_small(const fdl::World& world, const Report& report) {
   report.times("4 bytes, named, submitted and waited for", 4, time_of(5000, submit));
 }
 
+// In locked order steady steps should need no control messages.
 void count_control(const fdl::World& world, const Report& report) {
   constexpr int kSteps = 1000;
   Step step("small", std::vector<std::size_t>(161, 64));
@@ -200,6 +203,7 @@ void count_control(const fdl::World& world, const Report& report) {
   report.number("buckets in 1000 steady steps", static_cast<double>(after.buckets - before.buckets), "");
 }
 
+// An idle job should send nothing and use no CPU time.
 void watch_idle(const fdl::World& world, const Report& report, int idle_s) {
   fdl::Comm(world.all()).barrier();
   usleep(50'000);

@@ -44,6 +44,7 @@ void report(benchmark::State& state, std::size_t bytes_moved, double bound_bytes
 
 // ---- Limits of memory ----
 
+// target = a + b. The arrays are aligned, and their length is a multiple of the vector's.
 template <bool kStreams>
 void triad(float* target, const float* a, const float* b, std::size_t count) {
   namespace hn = hwy::HWY_NAMESPACE;
@@ -74,6 +75,7 @@ double best_bytes_per_s(std::size_t bytes_moved, const Body& body) {
   return best;
 }
 
+// Bytes per second.
 struct Bounds {
   double copy = 0;
   double triad = 0;

@@ -36,6 +36,7 @@ void stop(const std::string& why) {
   std::_Exit(1);
 }
 
+// Drives the collective until it is done: spins for spin_ns without progress, or yields if that is 0, then sleeps.
 void wait(Collectives& collectives, Completion& completion, int64_t spin_ns) {
   int64_t since = 0;
   int yields = 0;
@@ -94,7 +95,7 @@ class Rank {
     spec.count = bytes / sizeof(float);
     std::vector<double> times;
     std::size_t place = 0;
-    for (int round = -2; round < rounds; ++round) {
+    for (int round = -2; round < rounds; ++round) {  // negative rounds are not counted
       run({.collective = Collective::barrier}, nullptr, nullptr);
       const int64_t begin = now_ns();
       for (int i = 0; i < batch; ++i) {
@@ -161,6 +162,7 @@ int main(int argc, char** argv) {
   const int ranks = argc > 1 ? std::max(1, std::atoi(argv[1])) : 2;
   const bool json = argc > 2 && std::strcmp(argv[2], "--json") == 0;
   test::SharedExchange exchange;
+  // Each rank forks the next one and keeps the exchange, which is in shared memory.
   int rank = 0;
   while (rank + 1 < ranks && ::fork() == 0) ++rank;
   Rank(exchange, rank, ranks).report(json);

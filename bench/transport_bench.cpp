@@ -87,6 +87,7 @@ class TransportEnd final : public End {
   Channel channel_;
 };
 
+// A non-blocking socket that is polled without sleeping, the lower bound for the tcp transport.
 class SocketEnd final : public End {
  public:
   explicit SocketEnd(UniqueFd fd) : fd_(std::move(fd)) {}
@@ -110,6 +111,7 @@ class SocketEnd final : public End {
   UniqueFd fd_;
 };
 
+// A transport or the bare socket: both ends, and one sample of each kind for each repetition.
 struct Candidate {
   std::string name;
   std::unique_ptr<End> ends[2];

@@ -1,4 +1,4 @@
-# Libraries that the modules use, from Debian's packages (tests/packages.txt).
+# Finds the libraries that the modules use, from Debian's packages (tests/packages.txt).
 find_package(Threads REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(spdlog REQUIRED)

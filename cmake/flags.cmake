@@ -1,4 +1,4 @@
-# Compiler settings of every target, and the interface target fdl_flags that carries the warnings and the sanitizer.
+# Sets the compiler settings of every target, and defines the interface target fdl_flags with warnings and sanitizer.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -17,7 +17,7 @@ target_compile_options(fdl_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno
   $<$<COMPILE_LANGUAGE:CXX>:-Wno-missing-field-initializers>)
 if(FARANDOLE_SANITIZE)
   # The kernels of module data are compiled without the sanitizer: with it they take minutes to compile, and data_test
-  # places its arrays between pages that must not be touched.
+  # places its arrays between inaccessible pages, which catch the same faults.
   target_compile_options(fdl_flags INTERFACE $<$<NOT:$<STREQUAL:$<TARGET_PROPERTY:NAME>,fdl_data>>:-fsanitize=${FARANDOLE_SANITIZE}>
     -fno-omit-frame-pointer -g1 $<$<STREQUAL:${FARANDOLE_SANITIZE},thread>:-Wno-tsan>)  # it does not support fences
   target_link_options(fdl_flags INTERFACE -fsanitize=${FARANDOLE_SANITIZE})

@@ -1,4 +1,4 @@
-# farandole_install: where the library, its headers, its CMake package and the program go: for a system, or in a wheel.
+# Installs the library, its headers, its CMake package and the command, for a system or for a wheel.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 

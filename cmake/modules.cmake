@@ -9,7 +9,7 @@ function(fdl_module name)
   target_link_libraries(fdl_${name} PUBLIC fdl_flags ${MODULE_USES})
 endfunction()
 
-# fdl_flatbuffers(module schema): <module>/<schema>_generated.h, written at build time for this module alone.
+# fdl_flatbuffers(module schema): generates <module>/<schema>_generated.h at build time, for this module alone.
 function(fdl_flatbuffers module schema)
   get_filename_component(name ${schema} NAME_WE)
   set(directory ${PROJECT_BINARY_DIR}/generated/${module})
@@ -20,8 +20,8 @@ function(fdl_flatbuffers module schema)
   target_include_directories(fdl_${module} SYSTEM PRIVATE ${directory})
 endfunction()
 
-# fdl_transport(NAME): the folder transports/<name> (or ./<name>) where FARANDOLE_<NAME> is on. Transports are linked
-# into the runtime, and lifecycle/assemble.cpp sees FDL_WITH_<NAME>.
+# fdl_transport(NAME): adds the folder transports/<name> (or ./<name>) if FARANDOLE_<NAME> is on. Transports are linked
+# into the runtime, and FDL_WITH_<NAME> is defined for lifecycle/assemble.cpp.
 macro(fdl_transport name folder)
   string(TOUPPER ${name} upper)
   if(FARANDOLE_${upper})

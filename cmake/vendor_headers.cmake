@@ -1,4 +1,5 @@
-# CUDA's and NCCL's own headers, of a toolkit or of Python's nvidia-* packages. Tests compare our declarations with them.
+# Finds CUDA's and NCCL's own headers in a toolkit or in Python's nvidia-* packages. Tests compare our declarations with
+# them.
 include_guard(DIRECTORY)
 file(GLOB packaged ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/nvidia/*/include)
 get_filename_component(toolkit "${FARANDOLE_NVCC}" REALPATH)
@@ -7,7 +8,7 @@ find_file(FARANDOLE_CUDA_HEADER cuda.h HINTS ${toolkit}/../include ENV CUDA_HOME
           PATH_SUFFIXES include)
 find_file(FARANDOLE_NCCL_HEADER nccl.h HINTS ${packaged} PATHS /usr/local/cuda PATH_SUFFIXES include)
 
-# fdl_abi_test(name header needs folders...): fdl_test with the vendor's header, or a line that says what is missing.
+# fdl_abi_test(name header needs folders...): fdl_test with the vendor's header, or a line that names what is missing.
 function(fdl_abi_test name header needs)
   if(NOT EXISTS "${header}")
     message(STATUS "${name} no (${needs})")

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The reduction kernels on ARM, cross-compiled and run under an emulator: NEON, on a machine with SVE and on one without.
+# Tests the reduction kernels on ARM: cross-compiles them and runs them under an emulator with and without SVE.
 #   bash tests/arm.sh
-# Not a part of run.sh. Installs Debian's cross compiler and qemu-user, and unpacks Highway for arm64 under build/arm.
-# Ends with "N passed, N failed".
+# tests/run.sh does not run this. Installs Debian's cross compiler and qemu-user, and unpacks Highway for arm64 under
+# build/arm. The last line is "N passed, N failed".
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tests/setup.sh
@@ -14,7 +14,7 @@ packages=$work/packages.txt
 printf '%s\n' g++-aarch64-linux-gnu qemu-user googletest >"$packages"
 setup_install_packages "$packages"
 
-# Highway's two packages of another architecture, unpacked beside this machine's: apt's own lists stay as they are.
+# Unpacks Highway's two packages of another architecture, with lists of their own: apt's lists do not change.
 fetch_highway() {
   [[ ! -d $work/root/usr/include/hwy ]] || return 0
   local here=$PWD/$work
@@ -26,7 +26,7 @@ fetch_highway() {
   for package in "$work"/*_arm64.deb; do dpkg -x "$package" "$work/root"; done
 }
 
-# compile SOURCE OPTIONS...: one object in $work/objects; failures are told by wait.
+# compile SOURCE OPTIONS...: makes one object in $work/objects. `wait` returns the failure of a background compile.
 compile() {
   local source=$1
   shift
@@ -38,7 +38,7 @@ compiler=(aarch64-linux-gnu-g++ -std=c++20 -fPIC -Isrc -isystem "$work/root/usr/
   -isystem /usr/src/googletest/googletest/include)
 ! command -v ccache >/dev/null || compiler=(ccache "${compiler[@]}")
 readonly warnings=(-Wall -Wextra -Wshadow -Werror -Wno-restrict -Wno-missing-field-initializers)
-setup_say "compiling room data for ARM"
+setup_say "compiling module data for ARM"
 rm -f "$work"/objects/*
 running=()
 for source in src/data/*.cpp src/base/status.cpp; do
@@ -64,7 +64,7 @@ for machine in cortex-a72 max,sve256=on; do
   qemu-aarch64 -cpu "$machine" -L /usr/aarch64-linux-gnu -E "LD_LIBRARY_PATH=$libraries" "$tests" >"$log" 2>&1 || true
   good=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log")
   total=$(sed -n 's/^\[==========\] \([0-9]*\) tests* from .* ran\..*/\1/p' "$log")
-  # Without its last lines it ended early; without NEON's tests it was not what it should be.
+  # Without the last lines the program ended early; without NEON's tests it did not run on an ARM machine.
   if [[ -z $total ]] || ! grep -q '^\[       OK \] OnEachTarget/.*/NEON' "$log"; then
     tail -n 20 "$log"
     good=0 total=1

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# All set-up and all tests: C++ (threads and processes), Python, sanitizers, format. Ends with "N passed, N failed".
+# Sets up the machine and runs all tests: C++ (threads and processes), Python, sanitizers, format. The last line is
+# "N passed, N failed".
 #   bash tests/run.sh            everything
 #   bash tests/run.sh cpp        one part: cpp, python, kubernetes, address, thread or format
 set -euo pipefail
@@ -124,11 +125,11 @@ part_kubernetes() {
   build_tests build fake_cuda fake_nccl || return 0
   install_python_package
   [ ! -f tests/kubernetes/setup.sh ] || PYTHON=python bash tests/kubernetes/setup.sh
-  run_pytest kubernetes tests/kubernetes may-skip # what needs root, namespaces or files that are not here says so
+  run_pytest kubernetes tests/kubernetes may-skip # tests without root, namespaces or schemas are skipped with a reason
 }
 
-# What has threads or raw memory, once more under a sanitizer. Pure rooms are deterministic and stay out. Files are
-# compiled several at a time, which takes half as long: what that could hide or warn of, the build of part cpp has shown.
+# Runs tests of threads and raw memory again under a sanitizer. Pure modules are deterministic and left out. A unity build
+# halves the time of compiling; faults that it hides have already failed the build of part cpp.
 sanitized() {
   local kind=$1
   shift
@@ -143,7 +144,7 @@ sanitized() {
   TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1" run_ctest "$kind" "build/$kind"
 }
 
-# The Python package over the libraries of build/address, in a tree of its own that PYTHONPATH finds first.
+# Tests the Python package with the libraries of build/address, in a tree of its own that comes first in PYTHONPATH.
 run_python_under_address() {
   local tree="$PWD/build/address/wheel"
   rm -rf "$tree"

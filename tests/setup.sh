@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Sets up what the tests and the demo need, from a fresh Debian 12. Sourced, it gives two functions; run, it calls both:
+# Sets up a fresh Debian 12 for the tests and the demo. Sourced, it defines two functions; executed, it calls both:
 #   set_up_machine           Debian's packages, and .venv with PyTorch, first in PATH
 #   install_python_package   farandole, built into build/, and the package horovod, installed into .venv
-# What was done before is done in seconds.
+# Finished steps are not repeated.
 set -euo pipefail
 
 setup_say() { printf 'setup: %s\n' "$*"; }
@@ -61,7 +61,7 @@ setup_sources() {
   find "${places[@]}" -type f -not -name '*.pyc' | LC_ALL=C sort
 }
 
-# pip runs CMake in build/, the tree of `cmake -G Ninja -B build`: what one of them has built, the other finds done.
+# pip runs CMake in build/, the tree of `cmake -G Ninja -B build`, so that both share what has been built.
 install_python_package() {
   local stamp=.venv/farandole-sources hash
   hash=$({ setup_sources | xargs sha256sum && python -V; } | sha256sum | cut -d' ' -f1)

@@ -32,6 +32,7 @@ class Limit : public Library {
   int rank() const override { return rank_; }
   int size() const override { return ranks_; }
   bool sums() const override { return false; }
+  // The last rank that arrives starts the next round; the others yield until then.
   void barrier() override {
     const int round = shared_.round.load();
     if (shared_.arrived.fetch_add(1) + 1 == ranks_) {
@@ -134,6 +135,7 @@ struct Connection {
   int far;
 };
 
+// Made before the ranks are forked, which inherit both ends.
 Connection connect_loopback() {
   sockaddr_in address{};
   address.sin_family = AF_INET;

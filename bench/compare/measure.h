@@ -70,11 +70,13 @@ inline double now_us() {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// Ends this rank without destructors, which could wait for other ranks.
 [[noreturn]] inline void stop(const std::string& why) {
   std::fprintf(stderr, "%s\n", why.c_str());
   std::_Exit(1);
 }
 
+// 0 to 7, different for each rank, element and turn.
 inline float value_of(int rank, std::size_t index, int turn) {
   return static_cast<float>((index + static_cast<std::size_t>(rank) + static_cast<std::size_t>(turn)) & 7);
 }
@@ -129,6 +131,7 @@ struct Pool {
   std::size_t bytes;
 };
 
+// All ranks' pools together hold 8 times the last-level cache, or the largest size if that is more.
 inline Pool make_pool(Library& library, const Options& options) {
   const auto cache = static_cast<std::size_t>(std::max(::sysconf(_SC_LEVEL3_CACHE_SIZE), 32L << 20));
   const std::size_t largest = *std::max_element(options.sizes.begin(), options.sizes.end());

@@ -63,6 +63,7 @@ class BenchGpu {
   std::vector<void*> memory_;
 };
 
+// All ranks construct it together, since ncclCommInitRank blocks until all have called it.
 class BareNccl {
  public:
   using Id = fdl::DeviceLibrary::Id;

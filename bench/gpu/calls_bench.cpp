@@ -36,6 +36,7 @@ struct Options {
   std::string json;
 };
 
+// Made by rank 0 and broadcast to all ranks as bytes.
 struct Rendezvous {
   DeviceLibrary::Id id{};
   char folder[64] = "/tmp/calls_bench.XXXXXX";
@@ -131,6 +132,7 @@ class Tensor {
   fdl_handle* handle_ = nullptr;
 };
 
+// One rank with its GPU, a bare communicator and the library.
 struct Rank {
   Rank(const Options& of_options, int of_rank, const Rendezvous& rendezvous)
       : options(of_options),
@@ -207,6 +209,7 @@ class Mixed {
   std::vector<Tensor> tensors_;
 };
 
+// Checks every kind of call before it is timed. Three steps let the library detect the repetition.
 void check(Rank& self) {
   Tensor tensor(self.gpu, 1000, "checked");
   const auto expect = [&](const char* what, const std::function<void()>& sum) {

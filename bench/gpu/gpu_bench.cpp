@@ -112,6 +112,7 @@ void expect_equal(Dtype dtype, const std::vector<std::byte>& actual, const std::
   }
 }
 
+// Every type with every operation, aligned and unscaled as well as misaligned by one element and scaled.
 void check_reductions(Device& device, std::mt19937_64& random) {
   for (int d = 0; d < kDtypeCount; ++d) {
     for (int o = 0; o < kOpCount; ++o) {
@@ -296,6 +297,7 @@ void time_reduction(Device& device, Report& report, Dtype dtype, Op op, int sour
               limit);
 }
 
+// Returns GB/s, the limit of all other lines.
 double time_copy(Device& device, Report& report, std::size_t bytes) {
   Bench bench(device);
   std::vector<std::byte*> from, to;

@@ -142,6 +142,7 @@ void bench_fusion(Rank& self, const Options& options, std::byte* memory) {
   report(options, "resnet-50, packed", gradients.total * 4, times[0], times[1]);
 }
 
+// From 8 bytes in steps of 8x; places are at least a page apart.
 void bench_sizes(Rank& self, const Options& options, std::byte* memory, std::size_t rotating) {
   for (std::size_t bytes = 8; bytes <= options.most; bytes *= bytes == 128_MiB ? 2 : 8) {
     const std::size_t places = std::max<std::size_t>(rotating / std::max<std::size_t>(bytes, 4096), 1);

@@ -1,7 +1,6 @@
-# Compiles the kernels with nvcc, where it is found, into two images that the module embeds. Sets FDL_HAS_NVCC, and
-# FDL_KERNELS_HERE to the text of the configuration table. Only the kernels' own sources and the list of architectures
-# rebuild them.
-set(FARANDOLE_CUDA_ARCHITECTURES "80;90;100" CACHE STRING "Architectures whose machine code is built in, as far as nvcc supports them")
+# Compiles the kernels with nvcc, if it is found, into two images that the module embeds. Sets FDL_HAS_NVCC, and
+# FDL_KERNELS_HERE to the text of the table. Only their own sources and the list of architectures rebuild them.
+set(FARANDOLE_CUDA_ARCHITECTURES "80;90;100" CACHE STRING "Architectures whose machine code is built in, as far as nvcc knows them")
 find_program(FARANDOLE_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
 
 set(FDL_HAS_NVCC OFF)
@@ -32,9 +31,9 @@ else()
   set(flags -std=c++20 -fmad=false --expt-relaxed-constexpr -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/src)
   set(source ${PROJECT_SOURCE_DIR}/cuda/kernels/kernels.cu)
   list(TRANSFORM FDL_KERNEL_HEADERS PREPEND ${PROJECT_SOURCE_DIR}/)
-  # The portable image is PTX, which drivers compile themselves. nvcc marks it with its own PTX version, which older
-  # drivers refuse. Nothing in it is newer than PTX 7.8 (CUDA 11.8) except one hint, so the version is lowered and the
-  # hint removed. The assembler's report of registers and spills stays in kernels.report for bench/gpu/inspect.sh.
+  # The portable image is PTX, which drivers compile themselves. nvcc declares its own version of PTX, which older drivers
+  # refuse, although only a hint needs more than version 7.8 (CUDA 11.8). So the hint is removed and 7.8 declared.
+  # The assembler's report of registers and spills is kept in kernels.report, which bench/gpu/inspect.sh reads.
   add_custom_command(OUTPUT ${images}/kernels.fatbin ${images}/portable.fatbin
     DEPENDS ${source} ${FDL_KERNEL_HEADERS} ${CMAKE_CURRENT_LIST_FILE} VERBATIM
     COMMENT "Compiling kernels for${names} and others by nvcc ${version}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the image and pushes it to ECR:  ACCOUNT=111122223333 REGION=us-west-2 push.sh [TAG]
-# FARANDOLE_IMAGE names another image; in China the registry's name ends in .com.cn. Uses docker, or buildah where there is no
-# daemon. DRY_RUN=1 prints the commands.
+# FARANDOLE_IMAGE names another image; in China the registry's name ends in .com.cn. Uses docker, or buildah if there is no
+# docker. DRY_RUN=1 prints the commands.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 tag=${1:-0.1.0}

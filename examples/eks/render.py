@@ -1,4 +1,4 @@
-"""render: fills PLACEHOLDER_NAME in files of examples/, and prints nothing while one is left or does not look right.
+"""Fills PLACEHOLDER_NAME in files of examples/. It prints nothing while a placeholder has no value or an invalid one.
 
     python examples/eks/render.py --set REGION=us-west-2 --set AZ_1=us-west-2a ... FILE > cluster.yaml
     kubectl kustomize ... | python examples/eks/render.py --partition aws-cn --set ACCOUNT=111122223333 - | kubectl
@@ -15,7 +15,7 @@ import sys
 
 PLACEHOLDER = re.compile(r"PLACEHOLDER_([A-Z][A-Z0-9_]*)")
 
-# What a value must look like, by the end of its name (without a number).
+# The pattern of a value, by the end of its name (without a number).
 FORMS = {
     "VPC_ID": (r"vpc-[0-9a-f]{8,17}", "vpc-0123456789abcdef0"),
     "SUBNET_ID": (r"subnet-[0-9a-f]{8,17}", "subnet-0123456789abcdef0"),
@@ -39,7 +39,7 @@ def form_of(name):
 
 
 def faults(text, values):
-    """One line for each placeholder without a value, and each value that does not look like one."""
+    """Yields one line for each placeholder without a value, and for each value that does not match its pattern."""
     wanted = list(dict.fromkeys(PLACEHOLDER.findall(text)))
     for name in wanted:
         pattern, example = form_of(name)
@@ -57,7 +57,7 @@ def faults(text, values):
 
 
 def to_partition(text, partition):
-    """ARNs and endpoints of another partition."""
+    """Changes ARNs and endpoints to those of another partition."""
     if partition == "aws-cn":
         text = text.replace("arn:aws:", "arn:aws-cn:")
         text = re.sub(r"([\w.-]+)\.amazonaws\.com(?!\.cn)\b", r"\1.amazonaws.com.cn", text)

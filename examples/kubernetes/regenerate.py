@@ -1,7 +1,7 @@
-"""Writes the generated manifests anew: each carries in its second line the command that makes it.
+"""Regenerates the generated manifests: the second line of each is the command that makes it.
 
 python examples/kubernetes/regenerate.py            # all
-python examples/kubernetes/regenerate.py --check    # tells which differ, and changes nothing
+python examples/kubernetes/regenerate.py --check    # prints which differ, and changes nothing
 """
 
 import shlex
@@ -15,7 +15,7 @@ COMMAND = "#   farandole kubernetes gen "
 
 
 def generated():
-    """(file, words of its command) of every manifest that is the generator's."""
+    """Yields (file, words of its command) for every generated manifest."""
     for path in sorted(HERE.rglob("*.yaml")):
         line = next((line for line in path.read_text().splitlines()[:2] if line.startswith(COMMAND)), None)
         if line:

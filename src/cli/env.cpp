@@ -107,7 +107,7 @@ void add_env(CLI::App& app, Work& work) {
   CLI::App* command = app.add_subcommand("env", "Print which rank this process is, and from which variables");
   command->add_flag("--json", *json,
                     "One JSON object: rank size local_rank local_size node_rank node_count source "
-                    "rendezvous (-1: not explanation)");
+                    "rendezvous (-1: not given)");
   command->add_flag("--explain", *explain,
                     "Every row of the table that was tried, why one was chosen and others were not");
   command->callback([&work, json, explain] { work = [json, explain] { return print_env(*json, *explain); }; });

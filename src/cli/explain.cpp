@@ -56,6 +56,7 @@ std::optional<Collective> collective_named(const std::string& name) {
   return std::nullopt;
 }
 
+// The schedules of all ranks of a group of this shape.
 std::vector<Schedule> schedules_of(const Algorithm& algorithm, const GroupShape& shape) {
   std::vector<Schedule> schedules;
   for (int rank = 0; rank < shape.ranks; ++rank) {
@@ -79,6 +80,7 @@ bool has_whole(Collective collective, const GroupShape& shape, bool deterministi
 
 std::string us_words(std::optional<double> us) { return us ? fmt::format("{:.2f}", *us) : std::string("-"); }
 
+// Every algorithm is simulated, so large groups take a while.
 std::vector<Candidate> ways_of(const Answer& answer, const GroupShape& shape, int64_t bytes, const CostModel& model) {
   const Collective collective = answer.schedule.algorithm->collective;
   const TuningTable::Sizes* sizes = measured_sizes(collective, shape);
@@ -138,6 +140,7 @@ Result<Answer> answer_of(Collective collective, const GroupShape& shape, int64_t
     return Status(Code::invalid_argument,
                   question.collective + " does not run as a whole here: that needs ranks that share memory");
   }
+  // The measured table may prefer a schedule to shared memory.
   const Need need{.rank_order = question.deterministic, .uneven = true};
   const bool slower = question.algorithm == "auto" && Preference(shape).is_schedule(collective, bytes, need);
   answer.is_whole = answer.has_whole && !asked && !slower;

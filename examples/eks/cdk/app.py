@@ -1,4 +1,4 @@
-"""A cluster of EKS with GPU nodes that have EFA, as an app of CDK v2: `cdk deploy` in this folder.
+"""An EKS cluster with GPU nodes and EFA as a CDK v2 app: run `cdk deploy` in this folder.
 
 core.Stack, as in older tutorials, is CDK v1, and aws_eks (without v2) brings Lambda functions that run kubectl. This is
 aws_eks_v2: plain resources, no functions.
@@ -19,7 +19,7 @@ class ClusterStack(cdk.Stack):
     def __init__(self, scope, name, *, instance_type="g5.8xlarge", minimum=2, maximum=5, version="1.34", **more):
         super().__init__(scope, name, **more)
         vpc = ec2.Vpc(self, "Vpc", max_azs=2, nat_gateways=1)
-        # Capacity as node groups, none by default: Auto Mode, the default, would choose nodes by itself.
+        # Node groups provide the capacity. The default, Auto Mode, would choose nodes by itself.
         self.cluster = eks.Cluster(
             self,
             "Cluster",
@@ -41,7 +41,8 @@ class ClusterStack(cdk.Stack):
     def _efa_group(self, vpc):
         group = ec2.SecurityGroup(self, "Efa", vpc=vpc, allow_all_outbound=True, description="EFA between GPU nodes")
         group.add_ingress_rule(group, ec2.Port.all_traffic(), "EFA")
-        # 0.0.0.0/0 does not cover EFA, and add_egress_rule leaves out what "all outbound" seems to cover: hence Cfn.
+        # 0.0.0.0/0 does not cover EFA, and add_egress_rule omits rules that "all outbound" seems to cover, so the rules
+        # are Cfn resources.
         ec2.CfnSecurityGroupEgress(
             self,
             "EfaEgressSelf",
@@ -98,7 +99,7 @@ class ClusterStack(cdk.Stack):
             desired_size=minimum,
             max_size=maximum,
             node_role=role,
-            # AL2's GPU images have ended.
+            # AL2's GPU images are out of support.
             ami_type=eks.NodegroupAmiType.AL2023_X86_64_NVIDIA,
             launch_template_spec=eks.LaunchTemplateSpec(id=template.ref, version=template.attr_latest_version_number),
             # One zone, private: EFA does not cross zones.

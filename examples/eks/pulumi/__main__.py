@@ -23,7 +23,7 @@ subnet_ids = config.require_object("subnet_ids")  # two zones, for the control p
 worker_subnet_id = config.get("worker_subnet_id") or subnet_ids[0]  # one zone: EFA does not cross zones
 gpus, _, efa = find(instance_type)
 
-# --- who may do what -------------------------------------------------------------------------------------------------
+# --- roles -----------------------------------------------------------------------------------------------------------
 
 partition = aws.get_partition()
 
@@ -45,7 +45,7 @@ def service_role(name, service, policies):
     return role
 
 
-# Nodes read images and join; what the training may do in S3 is the training's own role, below.
+# Nodes may pull images and join the cluster. The training's rights in S3 belong to its own role, below.
 nodes_role = service_role(
     "nodes",
     "ec2.amazonaws.com",
@@ -104,7 +104,7 @@ cluster = eks.Cluster(
     create_oidc_provider=True,
 )
 
-# eks.NodeGroup makes launch configurations, which new instance types no longer have.
+# eks.NodeGroup makes launch configurations, which new instance types do not support.
 eks.ManagedNodeGroup(
     "sys",
     cluster=cluster,
@@ -120,7 +120,7 @@ eks.ManagedNodeGroup(
     node_role=nodes_role,
     instance_types=[instance_type],
     subnet_ids=[worker_subnet_id],
-    # In every EFA interface, with the security group's rules from and to itself and a placement group.
+    # Adds all EFA interfaces, the security group's rules from and to itself, and a placement group.
     enable_efa_support=efa > 0,
     placement_group_availability_zone=config.get("worker_zone") if efa else None,
     scaling_config={"min_size": 1, "desired_size": node_count, "max_size": max(2, node_count)},
@@ -128,7 +128,7 @@ eks.ManagedNodeGroup(
     taints=[{"key": "nvidia.com/gpu", "value": "true", "effect": "NO_SCHEDULE"}],
 )
 
-# --- what runs on it -------------------------------------------------------------------------------------------------
+# --- workloads -------------------------------------------------------------------------------------------------------
 
 provider = k8s.Provider("cluster", kubeconfig=cluster.kubeconfig_json)
 on_cluster = pulumi.ResourceOptions(provider=provider)
@@ -150,7 +150,7 @@ k8s.core.v1.ServiceAccount(
     opts=on_cluster,
 )
 
-# The first pod tells what a job would find on its node, where tutorials run nginx.
+# The first pod examines what a job would find on its node; tutorials run nginx instead.
 k8s.core.v1.Pod(
     "doctor",
     opts=on_cluster,
@@ -163,7 +163,7 @@ k8s.core.v1.Pod(
     },
 )
 
-# One world over all nodes: a Job with one pod, as in tutorials, has one rank for all the GPUs that are paid for.
+# One world over all nodes. A Job with one pod, as in tutorials, would use one of the paid nodes only.
 words = [
     "job",
     "--name",

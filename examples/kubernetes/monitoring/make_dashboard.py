@@ -1,4 +1,4 @@
-"""Writes grafana-dashboard.json from the table below: one row a panel.
+"""Writes grafana-dashboard.json from the table below, which has one row for each panel.
 
 python examples/kubernetes/monitoring/make_dashboard.py > examples/kubernetes/monitoring/grafana-dashboard.json
 """

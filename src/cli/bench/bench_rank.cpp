@@ -29,6 +29,7 @@ int fail(int rank) {
   return kExitBug;
 }
 
+// Without --launched the world is described by arguments, so the environment of a launcher is ignored.
 bool open_world(const BenchOptions& options, int rank, OpenedWorld& opened) {
   const char* knobs[] = {"transport", options.transport.c_str()};
   fdl_world_options world_options;
@@ -146,6 +147,7 @@ int64_t first_wrong(const BenchOptions& options, int rank, const std::vector<std
   return -1;
 }
 
+// Checks one call before the size is timed.
 int check_size(const BenchOptions& options, int rank, fdl_comm* comm, const Extent& extent) {
   std::vector<std::byte> input(extent.input * fdl_dtype_size(options.dtype));
   std::vector<std::byte> output(extent.output * fdl_dtype_size(options.dtype));

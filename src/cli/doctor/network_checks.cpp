@@ -54,6 +54,7 @@ Finding check_name(const std::string& name, bool is_needed) {
   return {Severity::good, "name " + name, text, ""};
 }
 
+// A refused connection shows that the host is reachable; a timeout hints at a closed port.
 Finding check_rendezvous(const Rendezvous::Door& door) {
   const std::string what = fmt::format("rendezvous {}", host_and_port(door.host, door.first_port));
   const auto addresses = resolve(door.host, door.first_port);
@@ -99,6 +100,7 @@ std::vector<Finding> check_peers(const Environment& environment, const Config& c
   return findings;
 }
 
+// Tries to listen on every port of the range. A warning follows when more than half of them are taken.
 Finding check_ports(const Config& config) {
   if (config.port_base == 0) {
     return {Severity::note, "ports", "ranks listen on any free port",

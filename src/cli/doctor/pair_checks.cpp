@@ -118,6 +118,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// One note for each pair, and the slowest pairs compared with the median.
 std::vector<Finding> findings_of(const std::vector<Card>& cards, const std::vector<Measured>& all) {
   std::vector<Finding> findings;
   std::vector<double> latencies;

@@ -38,6 +38,7 @@ Finding check_cores() {
   const double quota = cpu_quota();
   std::string text = fmt::format("{} usable of {}", usable_cores(), online);
   if (quota > 0) text += fmt::format(", quota {:.2g}", quota);
+  // A quota of less than one core stops all threads of the container until its next period.
   if (quota > 0 && quota < 1) {
     return {Severity::warning, "cores", text,
             "ranks do not spin with less than a core each, and every step waits for "
@@ -54,12 +55,14 @@ Finding check_shared_memory(const std::string& root) {
   const double bytes = static_cast<double>(about.f_blocks) * static_cast<double>(about.f_frsize);
   const double available = static_cast<double>(about.f_bavail) * static_cast<double>(about.f_frsize);
   const std::string text = fmt::format("{}, {} free", size_text(bytes), size_text(available));
+  // Kubernetes' default is 64 MiB.
   if (bytes > 256 * kMebi) return {Severity::good, "/dev/shm", text, ""};
   return {Severity::warning, "/dev/shm", text,
           "farandole needs none of it, but data loaders and NCCL end with a bus error: mount an emptyDir with medium: "
           "Memory at /dev/shm"};
 }
 
+// RDMA registers memory, which counts against the limit of locked memory.
 Finding check_memlock(bool has_efa) {
   rlimit limit{};
   ::getrlimit(RLIMIT_MEMLOCK, &limit);

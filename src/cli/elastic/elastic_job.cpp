@@ -95,6 +95,7 @@ void ElasticJob::serve(uint64_t token) {
   for (const WorkerListener::Request& request : listener_->take_requests()) join(request.worker, request.lost_rank);
 }
 
+// An invalid file changes nothing, so that a user can correct it while the job runs.
 void ElasticJob::read_count() {
   if (!count_file_->changed()) return;
   auto text = count_file_->read();
@@ -120,14 +121,14 @@ void ElasticJob::join(int worker, int lost_rank) {
   if (generations_.is_member(worker)) {
     if (timeout_.is_never()) timeout_ = Deadline::after_seconds(options_.timeout_s);
     const auto lost = generations_.worker_at(lost_rank);
-    if (lost && !generations_.has_asked(*lost) && *lost != worker) {
+    if (lost && !generations_.has_requested(*lost) && *lost != worker) {
       reported_lost_.emplace(*lost, Deadline::after_seconds(kLostMemberTimeout_s));
       nodes_.suspect(generations_.place_of(*lost), now_ns());
       apply_orders();
     }
   }
   reported_lost_.erase(worker);
-  generations_.asked(worker);
+  generations_.requested(worker);
   if (generations_.has_finished()) send_line(worker, fmt::format("end {}", kFinished));
   if (is_over_) send_line(worker, "end " + why_ended_);
 }
@@ -142,7 +143,7 @@ void ElasticJob::send_line(int worker, const std::string& line) {
 
 void ElasticJob::send_to_waiting_workers(const std::string& line) {
   for (const auto& [worker, runner] : runners_) {
-    if (generations_.has_asked(worker)) send_line(worker, line);
+    if (generations_.has_requested(worker)) send_line(worker, line);
   }
 }
 
@@ -170,6 +171,7 @@ void ElasticJob::start_one(int place) {
                                      options_.coordinator.job_key, generations_.restarts(), options_.variables)});
 }
 
+// `worker` is the supervisor's index here; note_end() takes a number of Generations.
 bool ElasticJob::ended(int worker, const Ending& ending) {
   listener_->forget(own_[static_cast<std::size_t>(worker)]);
   return note_end(own_[static_cast<std::size_t>(worker)], ending);
@@ -210,6 +212,7 @@ Deadline ElasticJob::next() const {
   return next;
 }
 
+// Handles all deadlines. Kills are actions for the own supervisor, or messages for other nodes.
 void ElasticJob::tick() {
   listener_->tick();
   if (port_) {
@@ -238,11 +241,12 @@ void ElasticJob::tick() {
   if (!timeout_.passed()) return;
   timeout_ = Deadline::never();
   for (const auto& [worker, runner] : runners_) {
-    if (!generations_.has_asked(worker))
+    if (!generations_.has_requested(worker))
       end(worker, "has kept the others waiting for the next generation for too long");
   }
 }
 
+// All decisions are made here, after all events of this turn have been handled.
 std::vector<WorkerGroup::Action> ElasticJob::take_actions() {
   if (!is_over_) {
     if (const auto& reason = generations_.give_up()) {
@@ -259,7 +263,7 @@ std::vector<WorkerGroup::Action> ElasticJob::take_actions() {
         log_line("restart", fmt::format("no rank is left that holds the state: restart {} of {}, of all ranks",
                                         restarts_, options_.limits.restarts));
       }
-      begin_if_all_asked();
+      begin_if_all_requested();
       announce_changes();
     }
   }
@@ -285,7 +289,7 @@ void ElasticJob::give_up_for(const Generations::GiveUp& reason) {
 }
 
 // Replaces the coordinator: one serves exactly one generation.
-void ElasticJob::begin_if_all_asked() {
+void ElasticJob::begin_if_all_requested() {
   if (!nodes_.are_ready()) return;
   const auto world = generations_.begin();
   if (!world) return;
@@ -316,6 +320,7 @@ CoordinatorOptions ElasticJob::next_coordinator(const Generations::World& world)
   return options;
 }
 
+// Local ranks are counted in the order of ranks at each place.
 void ElasticJob::announce_generation(const Generations::World& world) {
   const int size = static_cast<int>(world.workers.size());
   if (port_) {

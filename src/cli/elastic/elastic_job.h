@@ -69,21 +69,24 @@ class ElasticJob final : public WorkerGroup {
 
   ElasticJob(const Options& options, std::unique_ptr<WorkerListener> listener, std::unique_ptr<NodePort> port,
              std::optional<WatchedFile> count_file);
+  // Workers of all places. `worker` is a number of Generations.
   void read_count();
   void join(int worker, int lost_rank);
-  void send_line(int worker, const std::string& line);
+  void send_line(int worker, const std::string& line);  // directly, or through the worker's node
   void send_to_waiting_workers(const std::string& line);
   void start_one(int place);
-  bool note_end(int worker, const Ending& ending);
+  bool note_end(int worker, const Ending& ending);  // true: the end is a loss
 
+  // Other nodes (elastic_job_nodes.cpp).
   void receive_from_nodes();
   void handle_message(NodePort::Peer peer, const CoordinatorMessage& message);
-  void apply_orders();
+  void apply_orders();  // sends what Nodes has ordered, and handles its events
   void handle_node_event(const Nodes::Event& event);
   void lose_node(const Nodes::Event& event);
   std::string place_name(int place) const;
 
-  void begin_if_all_asked();
+  // Generations.
+  void begin_if_all_requested();
   CoordinatorOptions next_coordinator(const Generations::World& world) const;
   void announce_generation(const Generations::World& world);
   void announce_changes();
@@ -104,13 +107,13 @@ class ElasticJob final : public WorkerGroup {
   std::vector<int> own_;           // workers started on this node, indexed as the supervisor indexes them
   std::unique_ptr<CoordinatorThread> coordinator_;
   Deadline coordinator_ends_ = Deadline::never();  // set when a member is lost
-  std::map<int, Deadline> reported_lost_;          // members that others saw lost: until when they may still come
-  Deadline timeout_ = Deadline::never();
-  std::string announced_;  // the last change that members were notified of in this generation
+  std::map<int, Deadline> reported_lost_;          // members that others saw lost, and when they are killed
+  Deadline timeout_ = Deadline::never();           // for all members to request the next generation
+  std::string announced_;                          // the last change that members were notified of in this generation
   int restarts_ = 0;
   std::optional<Failure> first_failure_;
   Failure last_failure_;
-  bool is_over_ = false;
+  bool is_over_ = false;  // later requests of workers are answered with `end`
   std::string why_ended_;
   std::vector<Action> actions_;
 };

@@ -29,6 +29,7 @@ std::optional<Nodes::Node> node_of(const CoordinatorMessage& message) {
                      .process_id = hello.process_id};
 }
 
+// A negative number is a signal. Values are clamped because they come from another host.
 Ending ending_of(const CoordinatorMessage& message) {
   const int number = static_cast<int>(std::clamp<int64_t>(message.number, -64, 255));
   return {.by_signal = number < 0, .number = std::abs(number)};
@@ -96,7 +97,7 @@ void ElasticJob::apply_orders() {
         log_elastic(order.text);
         break;
       }
-      case Nodes::Order::Kind::ask:
+      case Nodes::Order::Kind::query:
         port_->send(order.peer, {.kind = Kind::ping});
         break;
       case Nodes::Order::Kind::hang_up:
@@ -122,6 +123,7 @@ void ElasticJob::handle_node_event(const Nodes::Event& event) {
   }
 }
 
+// Its workers are lost with it; they are not replaced until another node takes the place.
 void ElasticJob::lose_node(const Nodes::Event& event) {
   const auto workers = generations_.workers_at(event.number);
   for (const int worker : workers) {

@@ -75,13 +75,13 @@ class ElasticMember final : public WorkerGroup {
 
   ElasticMember(const Options& options, std::unique_ptr<WorkerListener> listener)
       : options_(options), listener_(std::move(listener)) {}
-  void introduce();
+  void introduce();  // connects to the leader that the search has found
   void receive();
   bool handle(const CoordinatorMessage& message);
   void start(const CoordinatorMessage& message);
   void forward(int worker, const std::string& line);
   void request_generation(int worker, int lost_rank);
-  void send(const CoordinatorMessage& message);
+  void send(const CoordinatorMessage& message);  // to the leader; dropped when there is no connection
   void flush();
   void end(int code, const std::string& why, bool drain);
 

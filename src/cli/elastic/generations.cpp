@@ -64,10 +64,10 @@ int Generations::start(int place) {
   return started_++;
 }
 
-void Generations::asked(int worker) {
+void Generations::requested(int worker) {
   const auto found = workers_.find(worker);
   if (found == workers_.end()) return;
-  found->second.asking = true;
+  found->second.requesting = true;
   // A member's request means that the current generation has failed. If the limit is reached, the job ends now rather
   // than after the other members' requests.
   if (is_in_order() && found->second.joined > 0 && generation_ - 1 == limits_.resets) {
@@ -179,16 +179,16 @@ std::vector<int> Generations::by_seniority() const {
 
 std::optional<Generations::World> Generations::begin() {
   if (!is_in_order() || to_start() > 0 || wanted() == 0) return std::nullopt;
-  const bool all_ask = std::all_of(workers_.begin(), workers_.end(),
-                                   [](const auto& one) { return one.second.asking || one.second.dismissed; });
-  if (!all_ask) return std::nullopt;
+  const bool all_request = std::all_of(workers_.begin(), workers_.end(),
+                                       [](const auto& one) { return one.second.requesting || one.second.dismissed; });
+  if (!all_request) return std::nullopt;
   World world;
   world.generation = ++generation_;
   state_is_held_ = true;
   std::map<int, int> taken;  // of each place
   for (const int worker : by_seniority()) {
     Worker& facts = workers_.at(worker);
-    facts.asking = false;
+    facts.requesting = false;
     if (taken[facts.place] == room_at(facts.place)) {
       facts.dismissed = true;
       world.dismissed.push_back(worker);
@@ -207,7 +207,7 @@ bool Generations::has_waiting_newcomers() const {
   int waiting = 0;
   for (const auto& [worker, facts] : workers_) {
     if (facts.joined > 0) continue;
-    if (!facts.asking) return false;
+    if (!facts.requesting) return false;
     ++waiting;
   }
   return waiting > 0;
@@ -221,9 +221,9 @@ bool Generations::has_to_shrink() const {
 
 bool Generations::is_member(int worker) const { return rank_of(worker).has_value(); }
 
-bool Generations::has_asked(int worker) const {
+bool Generations::has_requested(int worker) const {
   const auto found = workers_.find(worker);
-  return found != workers_.end() && found->second.asking;
+  return found != workers_.end() && found->second.requesting;
 }
 
 std::optional<int> Generations::rank_of(int worker) const {

@@ -51,7 +51,7 @@ class Generations {
 
   // ---- Events. Numbers of workers that do not run are ignored.
   int start(int place = 0);  // returns the number of the worker that the caller starts now
-  void asked(int worker);
+  void requested(int worker);
   bool ended(int worker, bool well);  // true: the end is a loss
   // Sets the wanted number of ranks at place 0, clamped to the limits.
   void want(int ranks);
@@ -80,26 +80,27 @@ class Generations {
   bool has_finished() const { return finished_; }
   bool runs(int worker) const { return workers_.contains(worker); }
   bool is_member(int worker) const;
-  bool has_asked(int worker) const;
+  bool has_requested(int worker) const;
   std::optional<int> rank_of(int worker) const;
   std::optional<int> worker_at(int rank) const;
   std::vector<int> members() const;
 
  private:
   struct Place {
-    int room = 0;
-    bool closing = false;
+    int room = 0;          // the wanted number of workers
+    bool closing = false;  // its workers are dismissed at the next generation
   };
   struct Worker {
     int place = 0;
-    int joined = 0;  // its first generation; 0: none yet
-    int rank = -1;   // in the latest generation it belonged to
-    bool asking = false;
-    bool dismissed = false;
+    int joined = 0;           // its first generation; 0: none yet
+    int rank = -1;            // in the latest generation it belonged to
+    bool requesting = false;  // has requested the next generation
+    bool dismissed = false;   // still runs, but its end is no loss
   };
 
-  int staying_at(int place) const;
+  int staying_at(int place) const;  // workers that are not dismissed
   bool is_in_order() const { return !give_up_ && !finished_; }
+  // All workers that are not dismissed. Places are ordered by their eldest worker, so that rank 0 holds the state.
   std::vector<int> by_seniority() const;
   void decide_after_loss(const Worker& was);
   void handle_lost_state();

@@ -28,6 +28,7 @@ Result<std::unique_ptr<NodePort>> NodePort::open(const Options& options) {
   return std::unique_ptr<NodePort>(new NodePort(options, std::move(listener), std::move(poller)));
 }
 
+// Does not block: the deadline of wait() has already passed.
 void NodePort::serve() {
   std::array<Poller::Ready, 64> ready;
   const std::size_t count = poller_.wait(ready, Deadline::at_ns(0));
@@ -151,6 +152,7 @@ void NodePort::hang_up(Peer peer) {
   flush(peer);
 }
 
+// Only a node that has sent its hello is reported as closed; strangers are never reported.
 void NodePort::close(Peer peer) {
   const auto found = connections_.find(peer);
   if (found == connections_.end()) return;

@@ -72,6 +72,7 @@ void Nodes::settle(int64_t now_ns) {
   settles_ = after(now_ns, limits_.settle_s);
 }
 
+// Empties the member and gives it to the first waiting node that may have it.
 void Nodes::release(Member& member, const std::string& why, int64_t now_ns) {
   const int number = static_cast<int>(&member - members_.data());
   const bool was_leaving = member.state == Member::State::leaving;
@@ -86,7 +87,7 @@ void Nodes::release(Member& member, const std::string& why, int64_t now_ns) {
   assign(member, taken.peer, taken.node, now_ns);
   const bool is_claimed_again =
       std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& one) { return one.node.number == number; });
-  if (is_claimed_again) ask(member, now_ns);
+  if (is_claimed_again) query(member, now_ns);
 }
 
 // ---- Events ----
@@ -121,15 +122,16 @@ void Nodes::claim(Peer peer, const Node& node, int64_t now_ns) {
   } else if (node.number == 0) {
     answered(0, now_ns);  // the leader is alive: it is this process
   } else if (member.answer_until.is_never()) {
-    ask(member, now_ns);
+    query(member, now_ns);
   }
 }
 
-void Nodes::ask(Member& member, int64_t now_ns) {
+void Nodes::query(Member& member, int64_t now_ns) {
   member.answer_until = after(now_ns, limits_.lost_after_s);
-  orders_.push_back({.kind = Order::Kind::ask, .peer = member.peer});
+  orders_.push_back({.kind = Order::Kind::query, .peer = member.peer});
 }
 
+// The present node is alive, so all nodes that claim its number are refused.
 void Nodes::answered(Peer peer, int64_t) {
   Member* member = peer == 0 ? &members_[0] : member_of(peer);
   if (member == nullptr) return;
@@ -163,7 +165,7 @@ void Nodes::suspect(int number, int64_t now_ns) {
   Member* member = member_at(number);
   if (number == 0 || member == nullptr || member->state == Member::State::empty || !member->answer_until.is_never())
     return;
-  ask(*member, now_ns);
+  query(*member, now_ns);
 }
 
 void Nodes::began() {

@@ -44,7 +44,7 @@ class Nodes {
   };
   // What the caller must send to a peer.
   struct Order {
-    enum class Kind { welcome, wait, refuse, ask, hang_up };
+    enum class Kind { welcome, wait, refuse, query, hang_up };
     Kind kind;
     Peer peer;
     int number = -1;     // welcome
@@ -103,14 +103,15 @@ class Nodes {
     Node node;
   };
 
+  // Null where there is none.
   Member* member_at(int number);
   Member* member_of(Peer peer);
   Member* free_member(const Node& node);
   void assign(Member& member, Peer peer, const Node& node, int64_t now_ns);
   void settle(int64_t now_ns);
   void release(Member& member, const std::string& why, int64_t now_ns);
-  void claim(Peer peer, const Node& node, int64_t now_ns);
-  void ask(Member& member, int64_t now_ns);
+  void claim(Peer peer, const Node& node, int64_t now_ns);  // of a number that a present node has
+  void query(Member& member, int64_t now_ns);               // whether it is alive
   void count_again(int64_t now_ns);
   std::string missing() const;
 

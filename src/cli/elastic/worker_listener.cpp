@@ -13,7 +13,7 @@ namespace fdl {
 namespace {
 
 constexpr uint64_t kListener = 0;
-constexpr std::size_t kLongestLine = 256;
+constexpr std::size_t kLongestLine = 256;  // bytes; a longer line closes the connection
 constexpr std::size_t kMostConnections = 4096;
 constexpr double kPauseWithoutDescriptors_s = 0.1;
 

@@ -75,6 +75,7 @@ void RankOutput::print(Stream stream, std::string_view line) {
   keep(stream, line);
 }
 
+// Files get the bare line, without prefix or time.
 void RankOutput::keep(Stream stream, std::string_view line) {
   if (const File& file = files_[static_cast<std::size_t>(stream)]) write_line(file.get(), "", line);
   last_lines_.emplace_back(line);

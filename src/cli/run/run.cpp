@@ -60,6 +60,7 @@ std::vector<Supervisor::Rank> ranks_of(const RunPlan& plan, const std::string& r
   return ranks;
 }
 
+// Without size and address, which depend on the kind of the job.
 CoordinatorOptions coordinator_options(const Config& config, const std::string& key) {
   return {.job_key = key,
           .interfaces = config.interfaces,
@@ -70,7 +71,7 @@ CoordinatorOptions coordinator_options(const Config& config, const std::string& 
 }
 
 struct Outcome {
-  int code = kExitOk;
+  int code = kExitOk;  // of `farandole run`
   bool was_terminated = false;
 };
 
@@ -82,6 +83,7 @@ Outcome supervise(Supervisor::Options supervised) {
   return {*code, supervisor->was_terminated()};
 }
 
+// The inputs of one run; all references outlive it.
 struct Job {
   const RunOptions& options;
   const RunPlan& plan;
@@ -165,6 +167,7 @@ Result<std::unique_ptr<WorkerGroup>> make_worker_group(const Job& job) {
   return std::unique_ptr<WorkerGroup>(std::move(alone));
 }
 
+// Restarts of an elastic job are ElasticJob's: one supervisor runs all generations.
 int run_elastic(const Job& job) {
   auto workers = make_worker_group(job);
   if (!workers.ok()) return fail(workers.status().while_doing("making the job elastic").text(), kExitRendezvous);

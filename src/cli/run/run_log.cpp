@@ -28,6 +28,7 @@ std::string Whereabouts::text() const {
 }
 
 Whereabouts whereabouts_of(const Environment& environment, const std::string& host_name) {
+  // farandole's own variable wins over the name that many manifests use.
   const auto value = [&](const char* own, const char* usual) {
     const auto given = environment.get(own).value_or("");
     return given.empty() ? environment.get(usual).value_or("") : given;

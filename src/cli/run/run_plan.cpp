@@ -19,6 +19,7 @@ namespace {
 // Seconds. Pods may start minutes apart, because each needs a node, an image and a DNS name.
 constexpr const char* kPodStartTimeout_s = "600";
 
+// The arguments of make_run_plan().
 struct PlanInputs {
   const RunOptions& options;
   const Environment& environment;
@@ -60,6 +61,7 @@ Result<std::optional<NodeFacts>> find_node_facts(const PlanInputs& inputs) {
   return found;
 }
 
+// Sets the number of nodes, this node's number, and whether the job is elastic.
 Status set_nodes(const PlanInputs& inputs, const std::optional<NodeFacts>& node, RunPlan& plan) {
   NodeCount count;
   if (!inputs.options.nodes.empty()) {
@@ -101,6 +103,7 @@ Status set_nodes(const PlanInputs& inputs, const std::optional<NodeFacts>& node,
   return {};
 }
 
+// Sets the number of ranks on this node.
 Status set_processes(const PlanInputs& inputs, const std::optional<NodeFacts>& node, RunPlan& plan) {
   std::string word = inputs.options.processes;
   if (word.empty() && node) word = node->process_word;
@@ -132,6 +135,7 @@ std::string whole_rendezvous(std::string text, int port) {
   return "tcp://" + host_and_port(text, port);
 }
 
+// Order of precedence: --rendezvous, --master-addr, FARANDOLE_RENDEZVOUS, the launcher's first pod.
 Status set_rendezvous(const PlanInputs& inputs, const std::optional<NodeFacts>& node, RunPlan& plan) {
   const RunOptions& options = inputs.options;
   const int base = static_cast<int>(inputs.config.port_base);
@@ -169,6 +173,7 @@ Status set_key(const PlanInputs& inputs, const std::optional<NodeFacts>& node, R
   return {};
 }
 
+// PYTHON_EXEC is torchrun's variable for the interpreter.
 std::string python_of(const Environment& environment) {
   if (const auto given = environment.get("PYTHON_EXEC"); given && !given->empty()) return *given;
   std::string path = environment.get("PATH").value_or("/usr/bin:/bin");
@@ -233,6 +238,7 @@ Machine this_machine(const Environment& environment) {
     machine.gpus = 1 + static_cast<int>(std::count(visible->begin(), visible->end(), ','));
     return machine;
   }
+  // Counts device files, so that the launcher needs no CUDA library.
   for (int gpu = 0; gpu < 64; ++gpu) {
     std::error_code trouble;
     if (std::filesystem::exists(fmt::format("/dev/nvidia{}", gpu), trouble)) ++machine.gpus;

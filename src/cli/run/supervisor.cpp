@@ -122,6 +122,7 @@ bool Supervisor::any_left() const {
 
 // ---- Output ----
 
+// Reads all that is available. At the end of the stream the last line is written even without a line end.
 void Supervisor::read_stream(std::size_t index) {
   Stream& stream = streams_[index];
   if (!stream.open) return;
@@ -245,6 +246,7 @@ Status Supervisor::run_job_actions() {
   return {};
 }
 
+// Sends SIGTERM first and SIGKILL after kill_after_s, to whole process groups.
 void Supervisor::escalate() {
   for (Child& child : children_) {
     if (child.running) child.process.signal_group(next_signal_);

@@ -59,9 +59,9 @@ class Supervisor {
       : options_(std::move(options)), poller_(std::move(poller)), signals_(std::move(signals)) {}
   Status start_all();
   Status start(const Rank& rank, int width);
-  Status watch(Child& child);
+  Status watch(Child& child);  // the last one started
   Status run_job_actions();
-  void fail(int exit_code);
+  void fail(int exit_code);  // sets the exit code; all ranks end after the grace period
   void drain(int exit_code, const std::string& why);
   void read_stream(std::size_t index);
   void handle_ending(std::size_t index);
@@ -79,7 +79,7 @@ class Supervisor {
   Options options_;
   Poller poller_;
   UniqueFd signals_;
-  std::vector<Child> children_;
+  std::vector<Child> children_;  // only grows while ranks run, because tokens are indices
   std::vector<Stream> streams_;  // two for each child: output, error
   int exit_code_ = 0;
   bool failed_ = false;

@@ -204,20 +204,20 @@ class Tuner {
   }
 
   const TuneOptions& options_;
-  fdl_comm* comm_;
+  fdl_comm* comm_;  // the caller's
   TuningTable::Place place_;
   bool is_first_;
   int64_t end_ns_;
-  std::size_t points_ = 0;
+  std::size_t points_ = 0;  // combinations of a collective and a size
   std::size_t points_left_ = 0;
   std::vector<std::byte> input_;
   std::vector<std::byte> output_;
   CollectiveCall call_;
   Extent extent_;
   std::vector<Way> ways_;
-  std::size_t stride_ = 64;
-  std::size_t copies_ = 1;
-  std::size_t turn_ = 0;
+  std::size_t stride_ = 64;  // bytes between two copies
+  std::size_t copies_ = 1;   // places that calls rotate through
+  std::size_t turn_ = 0;     // the number of calls so far
 };
 
 int fail(int rank, const std::string& text, int code = kExitBug) {

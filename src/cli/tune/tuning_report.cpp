@@ -36,6 +36,7 @@ std::string way_of(const TuningTable::Place& place, const GroupShape& shape, con
   return best.algorithm == nullptr ? "-" : std::string(best.algorithm->name);
 }
 
+// Consecutive sizes with the same choice become one line.
 std::vector<Line> lines_of(const TuningTable& table, const TuningTable::Place& place, const TuningTable::Sizes& sizes) {
   const GroupShape shape = shape_of_place(place, table);
   const Preference preference(shape);
@@ -79,7 +80,7 @@ void draw_progress(const TuningTable::Place& place, int64_t bytes, std::size_t d
     fmt::print(stderr, "\r{} [{:#<{}}{:.<{}}] {:>3} %  {:<14} {:>6}", group_name, "", filled, "", kWidth - filled,
                done * 100 / std::max<std::size_t>(all, 1), name_of(place.collective), bytes_words(bytes));
   } else {
-    static int last_shown = -1;
+    static int last_shown = -1;  // the collective of the last line
     if (last_shown == static_cast<int>(place.collective)) return;
     last_shown = static_cast<int>(place.collective);
     fmt::print(stderr, "{}: {:>3} %, {}\n", group_name, done * 100 / std::max<std::size_t>(all, 1),

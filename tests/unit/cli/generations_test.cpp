@@ -18,7 +18,7 @@ class Job : public Generations {
     while (to_start() > 0) start();
   }
   void request_all(const std::vector<int>& workers) {
-    for (const int worker : workers) asked(worker);
+    for (const int worker : workers) requested(worker);
   }
   // The workers of the generation that begins now, in rank order; empty if none begins.
   std::vector<int> next() {
@@ -32,7 +32,7 @@ TEST(Generations, TheFirstBeginsWhenAllWorkersHaveRequestedIt) {
   Job job({.ranks = 3, .most = 3});
   job.request_all({2, 0});
   EXPECT_THAT(job.next(), IsEmpty());
-  job.asked(1);
+  job.requested(1);
   EXPECT_THAT(job.next(), ElementsAre(0, 1, 2));
   EXPECT_EQ(job.generation(), 1);
   EXPECT_THAT(job.next(), IsEmpty());  // it has begun already
@@ -48,7 +48,7 @@ TEST(Generations, AReplacementGetsTheLastRank) {
   EXPECT_THAT(job.next(), IsEmpty());  // the replacement has not been started
   job.start_all();
   EXPECT_THAT(job.next(), IsEmpty());
-  job.asked(3);
+  job.requested(3);
   EXPECT_THAT(job.next(), ElementsAre(1, 2, 3));
   EXPECT_EQ(job.rank_of(1), 0);
   EXPECT_EQ(job.worker_at(2), 3);
@@ -75,7 +75,7 @@ TEST(Generations, AWorkerLostBetweenGenerationsIsReplacedToo) {
   job.next();
   job.ended(1, false);
   job.start_all();
-  job.asked(0);
+  job.requested(0);
   job.ended(2, false);
   EXPECT_EQ(job.to_start(), 1);
   job.start_all();
@@ -106,7 +106,7 @@ TEST(Generations, StopsReplacingAtTheLimit) {
   EXPECT_THAT(job.next(), ElementsAre(0, 2));
   job.ended(2, false);
   EXPECT_EQ(job.to_start(), 0);
-  job.asked(0);
+  job.requested(0);
   EXPECT_THAT(job.next(), ElementsAre(0));
 }
 
@@ -150,7 +150,7 @@ TEST(Generations, GivesUpAtTheLimitOfResets) {
   EXPECT_EQ(job.ends(), std::nullopt);
   job.request_all({0, 2});
   EXPECT_THAT(job.next(), ElementsAre(0, 2));
-  job.asked(0);  // a member without a loss: its generation failed
+  job.requested(0);  // a member without a loss: its generation failed
   EXPECT_EQ(job.ends(), Reason::too_many_resets);
   EXPECT_EQ(job.give_up()->text, "the limit of 1 resets is reached");
 }
@@ -186,9 +186,9 @@ TEST(Generations, AdditionalWorkersJoinWhenTheMembersRequestAGeneration) {
   EXPECT_EQ(job.to_start(), 2);  // the limit is 4
   job.start_all();
   EXPECT_FALSE(job.has_waiting_newcomers());
-  job.asked(2);
+  job.requested(2);
   EXPECT_FALSE(job.has_waiting_newcomers());  // worker 3 has not requested one
-  job.asked(3);
+  job.requested(3);
   EXPECT_TRUE(job.has_waiting_newcomers());
   job.request_all({0, 1});
   EXPECT_THAT(job.next(), ElementsAre(0, 1, 2, 3));
@@ -221,7 +221,7 @@ TEST(Generations, ShrinkingDismissesTheYoungestWorkers) {
   EXPECT_FALSE(job.ended(1, false));  // a dismissed worker is no loss
   EXPECT_EQ(job.ends(), std::nullopt);
   EXPECT_EQ(job.to_start(), 0);
-  job.asked(0);
+  job.requested(0);
   EXPECT_THAT(job.next(), ElementsAre(0));
 }
 
@@ -271,9 +271,9 @@ TEST(Generations, AnAddedPlaceGrowsTheJob) {
   job.open_place(1, 2);
   EXPECT_EQ(job.place_to_start_at(), 1);
   job.start_everywhere();
-  job.asked(4);
+  job.requested(4);
   EXPECT_FALSE(job.has_waiting_newcomers());
-  job.asked(5);
+  job.requested(5);
   EXPECT_TRUE(job.has_waiting_newcomers());
   job.request_all({0, 1});
   EXPECT_THAT(job.next(), ElementsAre(0, 1, 4, 5));
@@ -325,11 +325,11 @@ TEST(Generations, RestartsAllWorkersUpToTheLimit) {
 
 TEST(Generations, IgnoresUnknownWorkers) {
   Job job({.ranks = 1});
-  job.asked(7);
+  job.requested(7);
   job.ended(7, false);
   EXPECT_EQ(job.ends(), std::nullopt);
   EXPECT_FALSE(job.is_member(7));
-  EXPECT_FALSE(job.has_asked(7));
+  EXPECT_FALSE(job.has_requested(7));
 }
 
 }  // namespace

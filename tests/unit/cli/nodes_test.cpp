@@ -37,8 +37,8 @@ class Job : public Nodes {
           words.push_back("refuse " + peer);
           refusal = order.text;
           break;
-        case Order::Kind::ask:
-          words.push_back("ask " + peer);
+        case Order::Kind::query:
+          words.push_back("query " + peer);
           break;
         case Order::Kind::hang_up:
           words.push_back("hang up " + peer);
@@ -123,7 +123,7 @@ TEST(Nodes, RefusesASecondNodeWithTheNumberOfALiveOne) {
   Job job({.fewest = 2, .most = 3});
   job.all_arrive();
   job.arrive(9, pod(1, "other-1"), 5 * kSecond);
-  EXPECT_THAT(job.orders(), ElementsAre("ask 1"));
+  EXPECT_THAT(job.orders(), ElementsAre("query 1"));
   job.answered(1, 5 * kSecond);
   EXPECT_THAT(job.orders(), ElementsAre("refuse 9"));
   EXPECT_THAT(job.refusal,
@@ -176,13 +176,13 @@ TEST(Nodes, QueriesASuspectedNodeOnceAndLosesItWhenItIsSilent) {
   job.suspect(2, kSecond / 2);
   job.suspect(0, 0);  // the leader does not query itself
   job.suspect(7, 0);
-  EXPECT_THAT(job.orders(), ElementsAre("ask 2"));
+  EXPECT_THAT(job.orders(), ElementsAre("query 2"));
   job.answered(2, kSecond / 2);
   job.tick(9 * kSecond);
   EXPECT_THAT(job.events(), IsEmpty());
   job.suspect(2, 10 * kSecond);
   job.tick(11 * kSecond);
-  EXPECT_THAT(job.orders(), ElementsAre("ask 2", "hang up 2"));
+  EXPECT_THAT(job.orders(), ElementsAre("query 2", "hang up 2"));
   EXPECT_THAT(job.events(), ElementsAre("lost 2"));
 }
 
