@@ -208,7 +208,7 @@ Status Introduction::take_incoming() {
     case Awaits::answer_text: {
       const bool serving = awaits_ == Awaits::proof_text;
       if (!equal_in_constant_time(claimed_, proof_of(serving ? "client" : "server", incoming_))) {
-        return refusal("the other end does not have the job key, or has another purpose than '" + purpose_ + "'");
+        return refusal("the other end does not know the job key, or has another purpose than '" + purpose_ + "'");
       }
       if (serving) {
         outgoing_ = as_text(proof_of("server", mine_)) + word(mine_.size()) + mine_;
