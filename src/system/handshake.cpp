@@ -145,6 +145,7 @@ Result<bool> Introduction::receive_what_came(int fd) {
     } else if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       return false;
     } else if (count == 0 || errno != EINTR) {
+      // A server with another key hangs up without an answer.
       if (awaits_ == Awaits::answer && received_ == 0) {
         return refusal("the other end refused the proof: wrong job key, or it expected another purpose than '" +
                        purpose_ + "'");

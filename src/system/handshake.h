@@ -41,6 +41,7 @@ class Introduction {
   const Introduced& introduced() const { return introduced_; }
 
  private:
+  // The part that is awaited next. A server awaits proof and proof_text, a client greeting, answer and answer_text.
   enum class Awaits { greeting, proof, proof_text, answer, answer_text, nothing };
 
   Status send_what_fits(int fd);
