@@ -22,8 +22,10 @@ class Deadline {
   static Deadline at_ns(int64_t moment) { return Deadline(moment); }
   static Deadline after_ns(int64_t duration) {
     const int64_t now = now_ns();
+    // The sum must not overflow.
     return duration >= std::numeric_limits<int64_t>::max() - now ? never() : Deadline(now + duration);
   }
+  // 9e9 seconds, about 285 years, is nearly the range of an int64_t in nanoseconds.
   static Deadline after_seconds(double seconds) { return seconds >= 9e9 ? never() : after_ns(seconds_to_ns(seconds)); }
 
   bool is_never() const { return moment_ == std::numeric_limits<int64_t>::max(); }

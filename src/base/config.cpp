@@ -53,6 +53,7 @@ std::optional<double> take_number(std::string_view& text) {
   return number;
 }
 
+// Each overload parses one type of setting. It returns false if the text does not parse.
 bool parse_into(std::string_view text, std::size_t& value) {
   auto bytes = parse_bytes(text);
   if (bytes.ok()) value = *bytes;
@@ -100,6 +101,7 @@ const char* form_of(std::string_view type) {
   return "text";
 }
 
+// The canonical form of a value, by which ranks compare their settings.
 std::string meant(std::size_t value) { return std::to_string(value); }
 std::string meant(int64_t value) { return std::to_string(value); }
 std::string meant(double value) { return std::to_string(value); }
@@ -124,6 +126,8 @@ std::vector<std::string> aliases_of(const Setting& row) {
   return aliases;
 }
 
+// Finds the value of a setting: option, own variable, translated Horovod variable, alias, default. Empty variables
+// count as unset.
 Given find_value(const Setting& row, const Environment& environment,
                  const std::map<std::string, std::string>& options) {
   if (const auto option = options.find(row.name); option != options.end()) return {option->second, "option"};
@@ -226,6 +230,7 @@ Result<Config> Config::read(const Environment& environment, const std::map<std::
   for (Setting& row : config.settings) row.alike = std::ranges::find(kAlike, row.name) != std::end(kAlike);
   FDL_RETURN_IF_ERROR(check_options(config, options));
 
+  // The table is visited in the same order as above, so `index` follows config.settings.
   std::size_t index = 0;
 #define KNOB(knob, type, standard, alias, meaning)                                                          \
   {                                                                                                         \

@@ -108,6 +108,7 @@ namespace fdl {
 // process's environment.
 class Environment {
  public:
+  // Copies the process's environment. No other thread may call setenv() meanwhile.
   static Environment of_process();
   explicit Environment(std::map<std::string, std::string> variables) : variables_(std::move(variables)) {}
 

@@ -12,6 +12,7 @@
 namespace fdl {
 namespace {
 
+// Relaxed access is enough: the level orders no other memory.
 std::atomic<int> threshold{static_cast<int>(LogLevel::warning)};
 
 Mutex sink_mutex;

@@ -47,6 +47,7 @@ class CondVar {
   // Waits until `ready()` holds or the deadline passes; true if it holds. The mutex is held when it returns.
   template <typename Ready>
   bool wait(Mutex& mutex, Deadline deadline, Ready ready) FDL_REQUIRES(mutex) {
+    // The caller owns the lock. `lock` only borrows it, and release() below leaves it locked.
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
     bool holds = true;
     if (deadline.is_never()) {

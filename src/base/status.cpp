@@ -73,6 +73,7 @@ const char* remedy(int error_number) {
   }
 }
 
+// A shortage of descriptors, memory or space is RESOURCE; all other errors of system calls count as TRANSPORT.
 Code code_of(int error_number) {
   switch (error_number) {
     case EMFILE:

@@ -51,6 +51,7 @@ class [[nodiscard]] Status {
   Status(Code code, std::string text);
   explicit Status(Error error);
 
+  // A failure for which one rank is at fault.
   static Status blame(int world_rank, std::string host, Code code, std::string text);
   // The failure of a system call, with the usual remedy: "socket: Too many open files; ... raise `ulimit -n`".
   static Status from_errno(std::string_view what, int error_number = errno);
@@ -78,6 +79,7 @@ inline Status ok_status() { return {}; }
 template <typename T>
 class [[nodiscard]] Result {
  public:
+  // Both constructors are implicit, so that a function can return a value or a failure.
   Result(T value) : value_(std::move(value)) {}
   Result(Status status) : status_(std::move(status)) { FDL_CHECK(!status_.ok()); }
 
@@ -95,6 +97,7 @@ class [[nodiscard]] Result {
   const T& operator*() const { return value(); }
   T* operator->() { return &value(); }
   const T* operator->() const { return &value(); }
+  // Moves the value out; call it at most once.
   T take() { return std::move(value()); }
 
  private:

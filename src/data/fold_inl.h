@@ -232,6 +232,8 @@ HWY_NOINLINE typename Lanes::Value end_step(const Step& step, std::size_t offset
   return step.template at<Lanes>(offset, bytes);
 }
 
+// Runs a step over a whole array: unrolled steps first, then single steps, then the last step, which ends at the end of
+// the array.
 template <class Lanes, class Step>
 HWY_INLINE void run(const Step& step, uint8_t* target, std::size_t bytes) {
   using Wide = Wider<Lanes>;
@@ -275,6 +277,7 @@ HWY_NOINLINE void fold_block(const Folding& f, std::size_t offset, std::size_t s
   for (std::size_t i = 0; i < steps; ++i) Lanes::store(results[i], f.target + offset + i * kStep);
 }
 
+// Folds more than kStreams sources, block by block. As in run(), the last step is computed first and stored last.
 template <class Lanes, class Operation>
 HWY_INLINE void fold_many(const Folding& f) {
   const std::size_t last_offset = f.bytes - Lanes::kStep;
@@ -316,6 +319,8 @@ inline bool streams(const Folding& f) {
   return true;
 }
 
+// Writes the target past the caches. Streamed stores need aligned addresses, so single steps fill up to the first cache
+// line, and others the rest after the last whole step.
 template <class Lanes, class Operation>
 HWY_NOINLINE void fold_streamed(const Folding& f) {
   using Wide = Wider<Lanes>;
@@ -373,6 +378,7 @@ HWY_INLINE void fold_real(Op op, const Folding& f) {
 
 // ---- Many targets ---------------------------------------------------------------------------------------------------
 
+// One step of a fold times a factor. As in scale(), a factor of exactly 1 changes nothing.
 template <class Operation, class T>
 struct SpreadStep {
   const Spreading& s;

@@ -51,6 +51,7 @@ Op logical_op(Op op) {
   }
 }
 
+// Dispatches to the kernels of the type's kind.
 void fold_builtin(Dtype dtype, Op op, const kernels::Folding& folding) {
   if (op == Op::average) op = Op::sum;
   switch (kind_of(dtype)) {
@@ -138,6 +139,8 @@ void reduce_part(Dtype dtype, const Reduction& reduction, void* target, const vo
   FDL_CHECK(!sources.empty() && sources.size() <= kMost);
   FDL_CHECK(supports(dtype, reduction.op));
   if (count == 0) return;
+  // Small reals stay unrounded between parts, so they need their own kernel. All other types are folded with `before`
+  // as the first source.
   if (size_of_partial(dtype, reduction) != size_of(dtype)) {
     const kernels::Part part = {{static_cast<uint8_t*>(target), sources.data(), sources.size(), count * size_of(dtype)},
                                 static_cast<const float*>(before),
@@ -152,7 +155,7 @@ void reduce_part(Dtype dtype, const Reduction& reduction, void* target, const vo
 }
 
 bool can_reduce_to_many(Dtype dtype, const Reduction& reduction, std::size_t source_count) {
-  constexpr std::size_t kMostStreams = 8;
+  constexpr std::size_t kMostStreams = 8;  // kStreams of fold_inl.h
   return kind_of(dtype) == DtypeKind::real && reduction.op != Op::user && source_count <= kMostStreams;
 }
 

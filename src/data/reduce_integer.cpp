@@ -226,6 +226,7 @@ void scale_integers_here(Dtype dtype, const Scaling& scaling) {
 }  // namespace fdl::kernels
 HWY_AFTER_NAMESPACE();
 
+// The functions above are compiled for each instruction set. These select one of them at run time.
 #if HWY_ONCE
 namespace fdl::kernels {
 

@@ -113,6 +113,7 @@ struct Bfloat16Format {
   }
 };
 
+// Lanes of any small format: each 32-bit word has kParts elements, and part j of a Value has the j-th of each word.
 template <class Format>
 struct WordLanes {
   static constexpr int kParts = 32 / Format::kSize;
@@ -354,6 +355,7 @@ struct Unrounded {
   }
 };
 
+// Folds one part, step by step. `before` and `after` have one float32 for each element.
 template <class Lanes, class Operation>
 HWY_NOINLINE void fold_part(const Part& part) {
   using Wide = Unrounded<Lanes>;
@@ -381,6 +383,7 @@ HWY_INLINE void fold_real_part(Op op, const Part& part) {
 
 // ---- Float8 ---------------------------------------------------------------------------------------------------------
 
+// A product of scaled values would have a wrong scale, so products use lanes that restore it.
 template <class Format, class Operation>
 using Float8LanesFor = Float8Lanes<Format, !std::is_same_v<Operation, Product>>;
 

@@ -54,6 +54,8 @@ struct InterfaceFilter {
     }
     if (names.empty()) excluding = true;
   }
+  // A named interface is always taken. Without names, or with exclusions, interfaces that are local to the host are
+  // not.
   bool names_it(std::string_view name) const { return std::find(names.begin(), names.end(), name) != names.end(); }
   bool takes(std::string_view name) const {
     return excluding ? !names_it(name) && !leads_to_no_other_host(name) : names_it(name);

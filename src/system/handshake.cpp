@@ -145,6 +145,7 @@ Result<bool> Introduction::receive_what_came(int fd) {
     } else if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       return false;
     } else if (count == 0 || errno != EINTR) {
+      // A server with another key hangs up without an answer.
       if (awaits_ == Awaits::answer && received_ == 0) {
         return refusal("the other end refused the proof: wrong job key, or it expected another purpose than '" +
                        purpose_ + "'");
@@ -208,7 +209,7 @@ Status Introduction::take_incoming() {
     case Awaits::answer_text: {
       const bool serving = awaits_ == Awaits::proof_text;
       if (!equal_in_constant_time(claimed_, proof_of(serving ? "client" : "server", incoming_))) {
-        return refusal("the other end does not have the job key, or has another purpose than '" + purpose_ + "'");
+        return refusal("the other end does not know the job key, or has another purpose than '" + purpose_ + "'");
       }
       if (serving) {
         outgoing_ = as_text(proof_of("server", mine_)) + word(mine_.size()) + mine_;

@@ -41,6 +41,7 @@ class Introduction {
   const Introduced& introduced() const { return introduced_; }
 
  private:
+  // The part that is awaited next. A server awaits proof and proof_text, a client greeting, answer and answer_text.
   enum class Awaits { greeting, proof, proof_text, answer, answer_text, nothing };
 
   Status send_what_fits(int fd);
@@ -70,7 +71,7 @@ class Introduction {
 };
 
 // Run the handshake on a connected non-blocking stream socket and block until it ends or the deadline passes. The proof
-// covers `purpose` ("tcp lane of comm/all/0"), which must be equal on both ends. `mine` is a short text (at most 256
+// covers `purpose` ("tcp all/0"), which must be equal on both ends. `mine` is a short text (at most 256
 // bytes, such as "rank 3") that the other end receives authenticated. An end without the key receives only random bytes
 // that do not depend on the key. The failure is AUTHENTICATION: "wrong job key" or "not a farandole connection".
 Result<Introduced> introduce_as_client(int fd, std::string_view job_key, std::string_view purpose,

@@ -21,6 +21,7 @@ epoll_event describe(uint64_t token, bool want_read, bool want_write, bool want_
 
 bool wait_for(int fd, short events, Deadline deadline) {
   pollfd entry{fd, events, 0};
+  // A signal makes poll() return -1; the loop then waits again.
   while (true) {
     const int count = ::poll(&entry, 1, deadline.remaining_ms());
     if (count > 0) return true;

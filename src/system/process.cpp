@@ -159,6 +159,7 @@ Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& argumen
   if (pid < 0) return Status::from_errno("starting " + program);
   if (pid == 0) become(launch);
 
+  // The parent must close its own writing end, else read_failure() would never see the end of the pipe.
   report.writing.reset();
   const int failure = read_failure(report.reading.get());
   if (failure != 0) {
@@ -184,6 +185,7 @@ ChildProcess::ChildProcess(ChildProcess&& other) noexcept
 
 ChildProcess::~ChildProcess() {
   if (pid_ < 0) return;
+  // Until reap() the child is at least a zombie, so its number cannot belong to another process.
   if (!ending()) ::kill(-pid_, SIGKILL);
   reap(pid_);
 }

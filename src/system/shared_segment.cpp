@@ -42,6 +42,7 @@ void* place_for(std::size_t bytes) {
   return place;
 }
 
+// Maps the whole file. MAP_FIXED replaces the range that place_for() has reserved.
 Result<Bytes> map_whole(int fd, std::size_t bytes) {
   void* place = place_for(bytes);
   void* start = ::mmap(place, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (place == nullptr ? 0 : MAP_FIXED), fd, 0);
@@ -126,6 +127,7 @@ void SharedSegment::gather(std::size_t offset, std::size_t bytes) const {
 Status SharedSegment::commit(std::size_t offset, std::size_t bytes) const {
   FDL_RETURN_IF_ERROR(fault_of_size(bytes));
   gather(offset, bytes);
+  // posix_fallocate() returns its error and does not set errno.
   int failure = EINTR;
   while (failure == EINTR) {
     failure = ::posix_fallocate(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes));

@@ -34,6 +34,7 @@ void begin_unpaced(int fd) {
       ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kPlainControl.data(), kPlainControl.size());
 }
 
+// With these values a dead host is detected after 5 s + 3 * 2 s without traffic, and after 15 s with unsent data.
 void tune_tcp(int fd) {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -117,6 +118,7 @@ Result<UniqueFd> begin_connect(const Address& address) {
 }
 
 Result<Listening> listen_tcp(std::string_view interfaces, int port) {
+  // An IPv6 socket also accepts IPv4. Hosts without IPv6 need a socket for IPv4.
   // One socket on the wildcard address is enough: strangers that connect through other interfaces fail the handshake.
   bool with_ipv6 = true;
   Result<UniqueFd> fd = bind_and_listen(AF_INET6, port);
@@ -222,6 +224,7 @@ double shortest_round_trip_s(int fd) {
 }
 
 void use_usual_congestion_control(int fd) {
+  // A new socket has the system's default.
   const UniqueFd fresh(::socket(AF_INET, kStreamFlags, 0));
   std::array<char, 64> name{};
   socklen_t length = name.size();
@@ -306,6 +309,7 @@ Result<std::vector<UniqueFd>> recv_fds(int socket, std::size_t count, Deadline d
   }
   if (received == 0) return Status(Code::transport, "receiving descriptors: the other end closed the connection");
 
+  // The descriptors are owned before any check, so that an error closes them.
   std::vector<UniqueFd> fds;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;

@@ -25,6 +25,7 @@ Result<WatchedFile> WatchedFile::open(const std::string& path) {
 
 bool WatchedFile::changed() {
   bool any = false;
+  // Read all pending events; those of other files in the folder are skipped.
   alignas(inotify_event) std::array<char, 4096> buffer;
   while (true) {
     const ssize_t count = ::read(fd_.get(), buffer.data(), buffer.size());

@@ -1,4 +1,5 @@
-// What every transport promises, written once: order, lanes, sizes, room, sleep, mismatch, death and leaving.
+// Every transport passes these tests of its contract: order, channels, sizes, limits, waiting, mismatches and lost
+// peers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -39,14 +40,14 @@ Result<std::unique_ptr<Transport>> connect_all_over_shm(const Membership& member
   return connect_shm(membership, std::vector<bool>(static_cast<std::size_t>(membership.size()), true));
 }
 
-// One row a transport: all that follows is asked of each.
+// One row for each transport; all tests run on each row.
 const Row kRows[] = {
     {"loopback", connect_loopback},
     {"tcp", connect_all_over_tcp},
     {"tcp_striped", connect_all_over_three_streams},
     {"shm", connect_all_over_shm},
 };
-// Those whose ranks may be processes.
+// The transports whose ranks may be processes.
 const Row kProcessRows[] = {
     {"tcp", connect_all_over_tcp},
     {"tcp_striped", connect_all_over_three_streams},
@@ -69,16 +70,15 @@ INSTANTIATE_TEST_SUITE_P(Every, ProcessContract, testing::ValuesIn(kProcessRows)
 
 constexpr Channel channel(int peer, int index = 0) { return Channel{peer, index}; }
 
-// ---- Order, lanes and sizes
-// --------------------------------------------------------------------------------------------
+// ---- Order, channels and sizes -------------------------------------------------------------------------------------
 
-TEST_P(TransportContract, SaysItsName) {
+TEST_P(TransportContract, HasTheNameOfItsRow) {
   run(2, [&](int, std::unique_ptr<Transport> transport) {
     require(GetParam().name.starts_with(transport->name()), "the name is that of the row");
   });
 }
 
-TEST_P(TransportContract, DeliversSlicesInTheOrderOfTheirLane) {
+TEST_P(TransportContract, DeliversSlicesOfAChannelInOrder) {
   constexpr uint64_t kCount = 1000;
   run(2, [](int rank, std::unique_ptr<Transport> transport) {
     for (uint64_t i = 0; i < kCount; ++i) {
@@ -92,8 +92,8 @@ TEST_P(TransportContract, DeliversSlicesInTheOrderOfTheirLane) {
   });
 }
 
-TEST_P(TransportContract, KeepsLanesApart) {
-  // Rank 0 begins lane 0 first, rank 1 finishes lane 1 first: an order between lanes would block them for ever.
+TEST_P(TransportContract, ChannelsAreIndependent) {
+  // Rank 0 begins channel 0 first, rank 1 finishes channel 1 first: an order between channels would block them forever.
   run(2, [](int rank, std::unique_ptr<Transport> transport) {
     uint64_t first = 1, second = 2;
     if (rank == 0) {
@@ -102,13 +102,13 @@ TEST_P(TransportContract, KeepsLanesApart) {
       wait_done(*transport, 1, on_1);
       wait_done(*transport, 1, on_0);
     } else {
-      require(recv_number(*transport, channel(0, 1), 8) == 2, "lane 1 has its own slices");
-      require(recv_number(*transport, channel(0, 0), 7) == 1, "lane 0 has its own slices");
+      require(recv_number(*transport, channel(0, 1), 8) == 2, "channel 1 has its own slices");
+      require(recv_number(*transport, channel(0, 0), 7) == 1, "channel 0 has its own slices");
     }
   });
 }
 
-TEST_P(TransportContract, TakesSlicesOfNoBytes) {
+TEST_P(TransportContract, DeliversEmptySlices) {
   run(2, [](int rank, std::unique_ptr<Transport> transport) {
     const int peer = 1 - rank;
     for (uint32_t i = 0; i < 100; ++i) {
@@ -117,11 +117,11 @@ TEST_P(TransportContract, TakesSlicesOfNoBytes) {
       wait_done(*transport, peer, in);
       wait_done(*transport, peer, out);
       if (i % 7 != 0) continue;
-      // Between slices that have bytes.
+      // Mix them with slices that have bytes.
       if (rank == 0) {
         send_number(*transport, channel(peer), i, i);
       } else {
-        require(recv_number(*transport, channel(peer), i) == i, "bytes follow no bytes");
+        require(recv_number(*transport, channel(peer), i) == i, "a slice with bytes follows an empty one");
       }
     }
   });
@@ -173,17 +173,17 @@ TEST_P(TransportContract, MovesRandomSlicesBetweenAllRanks) {
           if (peer == rank) continue;
           require(same_bytes(incoming[static_cast<std::size_t>(peer)],
                              pattern(bytes_of_pair(peer, rank), static_cast<uint64_t>(peer * 100 + rank))),
-                  "each rank gets what was meant for it; seed " + std::to_string(seed));
+                  "each rank receives the bytes that were sent to it; seed " + std::to_string(seed));
         }
       }
     });
   }
 }
 
-// ---- Room
-// --------------------------------------------------------------------------------------------------------------
+// ---- Limits
+// ----------------------------------------------------------------------------------------------------------
 
-TEST_P(TransportContract, TakesSixteenSlicesALaneAndDirectionBeforeAnyMoves) {
+TEST_P(TransportContract, AcceptsSixteenOutstandingSlicesPerChannelAndDirection) {
   run(2, [](int rank, std::unique_ptr<Transport> transport) {
     const int peer = 1 - rank;
     constexpr std::size_t kBytes = 64_KiB;
@@ -191,14 +191,14 @@ TEST_P(TransportContract, TakesSixteenSlicesALaneAndDirectionBeforeAnyMoves) {
     std::vector<std::byte> theirs(16 * kBytes);
     std::vector<Ticket> tickets;
     for (uint32_t i = 0; i < 16; ++i) {
-      // Sends of one rank before its receives, so that nothing can end before both have queued all.
+      // Each rank queues its sends before its receives, so that nothing can finish before both have queued all.
       const auto ticket = transport->send(channel(peer), i, std::span(mine).subspan(i * kBytes, kBytes));
-      require(ticket.has_value(), "16 sends are taken");
+      require(ticket.has_value(), "16 sends are accepted");
       tickets.push_back(*ticket);
     }
     for (uint32_t i = 0; i < 16; ++i) {
       const auto ticket = transport->recv(channel(peer), i, std::span(theirs).subspan(i * kBytes, kBytes));
-      require(ticket.has_value(), "16 receives are taken");
+      require(ticket.has_value(), "16 receives are accepted");
       tickets.push_back(*ticket);
     }
     for (const Ticket& ticket : tickets) wait_done(*transport, peer, ticket);
@@ -207,7 +207,7 @@ TEST_P(TransportContract, TakesSixteenSlicesALaneAndDirectionBeforeAnyMoves) {
   });
 }
 
-TEST_P(TransportContract, SaysWouldBlockAndWakesWhenThereIsRoom) {
+TEST_P(TransportContract, ReportsWouldBlockAndWakesWhenThereIsSpace) {
   constexpr std::size_t kBytes = 64_KiB;
   const auto slice = pattern(kBytes, 1);
   std::atomic<uint32_t> taken{0};
@@ -221,21 +221,21 @@ TEST_P(TransportContract, SaysWouldBlockAndWakesWhenThereIsRoom) {
         transport->progress();
       }
       full.arrive_and_wait();
-      // One more than there was room for: sleeps until there is.
+      // One send beyond the limit: it waits until there is space.
       wait_done(*transport, 1, begin_send(*transport, channel(1), taken, slice));
-      require(transport->done(*last), "what came before is done before");
+      require(transport->done(*last), "an earlier slice is done earlier");
     } else {
       full.arrive_and_wait();
       std::vector<std::byte> received(kBytes);
       for (uint32_t i = 0; i <= taken; ++i) {
         recv(*transport, channel(0), i, received);
-        require(same_bytes(received, slice), "what waited arrives whole");
+        require(same_bytes(received, slice), "delayed slices arrive whole");
       }
     }
   });
 }
 
-TEST_P(TransportContract, RefusesReceivesBeyondItsRoomAndGoesOn) {
+TEST_P(TransportContract, RefusesReceivesBeyondItsLimitAndContinues) {
   std::atomic<uint32_t> taken{0};
   std::latch full(2);
   run(2, [&](int rank, std::unique_ptr<Transport> transport) {
@@ -256,15 +256,15 @@ TEST_P(TransportContract, RefusesReceivesBeyondItsRoomAndGoesOn) {
   });
 }
 
-// ---- Sleep: no spinning anywhere, so that one lost wake-up ends in a failure
-// ---------------------------------------------
+// ---- Waiting: without spinning, so that one lost wake-up makes a test fail
+// -------------------------------------------
 
 TEST_P(TransportContract, WakesForEverySlice) {
   run(2, [](int rank, std::unique_ptr<Transport> transport) {
     for (uint32_t i = 0; i < 2000; ++i) {
       if (rank == 0) {
         send_number(*transport, channel(1), i, i);
-        require(recv_number(*transport, channel(1), i) == i + 1u, "the answer");
+        require(recv_number(*transport, channel(1), i) == i + 1u, "the answer is the number plus one");
       } else {
         const uint64_t number = recv_number(*transport, channel(0), i);
         send_number(*transport, channel(0), i, number + 1);
@@ -273,8 +273,9 @@ TEST_P(TransportContract, WakesForEverySlice) {
   });
 }
 
-TEST_P(TransportContract, SleepsThroughDataThatNobodyWants) {
-  // Rank 1 wants only rank 2's slice; rank 0's, which is there already, must neither wake it for nothing nor get lost.
+TEST_P(TransportContract, SleepsDespiteDataWithoutReceive) {
+  // Rank 1 receives only from rank 2. The slice of rank 0 has arrived already; it must neither wake rank 1 nor get
+  // lost.
   std::latch sent(2);
   std::latch slept(2);
   run(3, [&](int rank, std::unique_ptr<Transport> transport) {
@@ -294,11 +295,11 @@ TEST_P(TransportContract, SleepsThroughDataThatNobodyWants) {
         ++wakes;
         transport->sleep_until_ready(short_while);
       }
-      require(wakes < 20, "it slept " + std::to_string(wakes) + " times where two or three would do");
+      require(wakes < 20, "it slept " + std::to_string(wakes) + " times, and two or three would be enough");
       slept.count_down();
       wait_done(*transport, 2, *ticket);
-      require(number == 42, "rank 2's slice");
-      require(recv_number(*transport, channel(0), 1) == 40, "rank 0's slice");
+      require(number == 42, "rank 2's slice arrives");
+      require(recv_number(*transport, channel(0), 1) == 40, "rank 0's slice arrives");
     } else {
       slept.arrive_and_wait();
       send_number(*transport, channel(1), 1, number);
@@ -312,14 +313,14 @@ TEST_P(TransportContract, WakesWhenAPeerDies) {
     asleep_soon.arrive_and_wait();
     if (rank == 1) return;
     uint64_t number = 0;
-    // The peer may be gone already: then the receive is refused, and the reason is there.
+    // The peer may be gone already; then the receive is refused, and the status is available.
     [[maybe_unused]] const auto ticket = transport->recv(channel(1), 1, std::as_writable_bytes(std::span(&number, 1)));
     EXPECT_EQ(wait_lost(*transport, 1).code(), Code::peer_lost);
   });
 }
 
-// ---- Errors: final for one peer, and telling
-// ---------------------------------------------------------------------------
+// ---- Errors: final for one peer
+// --------------------------------------------------------------------------------------
 
 void expect_mismatch(const Status& status, std::initializer_list<const char*> facts) {
   EXPECT_EQ(status.code(), Code::mismatch) << status.text();
@@ -329,7 +330,7 @@ void expect_mismatch(const Status& status, std::initializer_list<const char*> fa
 void mismatched(const Row& row, std::size_t sent_bytes, uint32_t sent_tag, std::size_t expected_bytes,
                 uint32_t expected_tag, std::initializer_list<const char*> facts) {
   Participant participant(3);
-  std::latch told(3);
+  std::latch checked(3);
   participant.run(row.connect, [&](int rank, std::unique_ptr<Transport> transport) {
     std::vector<std::byte> bytes(std::max(sent_bytes, expected_bytes));
     if (rank == 0) {
@@ -340,34 +341,34 @@ void mismatched(const Row& row, std::size_t sent_bytes, uint32_t sent_tag, std::
       require(ticket.has_value(), "there is room");
       expect_mismatch(wait_lost(*transport, 0), facts);
       EXPECT_FALSE(transport->done(*ticket));
-      EXPECT_FALSE(transport->send(channel(0), 1, {}).has_value()) << "an error is final for that peer";
-      EXPECT_FALSE(transport->recv(channel(0, 1), 1, {}).has_value()) << "on all its lanes";
+      EXPECT_FALSE(transport->send(channel(0), 1, {}).has_value()) << "an error is final for its peer";
+      EXPECT_FALSE(transport->recv(channel(0, 1), 1, {}).has_value()) << "on all channels of the peer";
       expect_mismatch(transport->status(), facts);
     }
-    // Lanes of other peers go on.
+    // The channels of other peers continue.
     if (rank == 2) {
       send_number(*transport, channel(1), 3, 33);
     } else if (rank == 1) {
       EXPECT_TRUE(transport->peer_status(2).ok());
       EXPECT_EQ(recv_number(*transport, channel(2), 3), 33u);
     }
-    told.arrive_and_wait();
+    checked.arrive_and_wait();
   });
 }
 
-TEST_P(TransportContract, TellsBothSizesWhenTheyDiffer) {
+TEST_P(TransportContract, MismatchErrorNamesBothSizes) {
   mismatched(GetParam(), 16, 7, 8, 7, {"rank 10 (host-a)", "rank 11 (host-b)", "16 bytes", "8 bytes"});
   mismatched(GetParam(), 8, 7, 100'000, 7, {"rank 10 (host-a)", "8 bytes", "100000 bytes"});
   mismatched(GetParam(), 0, 7, 8, 7, {"rank 10 (host-a)", "0 bytes", "8 bytes"});
   mismatched(GetParam(), 8, 7, 0, 7, {"rank 10 (host-a)", "0 bytes", "8 bytes"});
 }
 
-TEST_P(TransportContract, TellsBothTagsWhenTheyDiffer) {
+TEST_P(TransportContract, MismatchErrorNamesBothTags) {
   mismatched(GetParam(), 8, 0xabc, 8, 0xdef, {"rank 10 (host-a)", "rank 11 (host-b)", "00000abc", "00000def"});
 }
 
-TEST_P(TransportContract, NamesThePeerThatIsGone) {
-  std::latch told(3);
+TEST_P(TransportContract, NamesTheLostPeer) {
+  std::latch checked(3);
   run(3, [&](int rank, std::unique_ptr<Transport> transport) {
     if (rank == 1) {
       transport.reset();
@@ -388,16 +389,16 @@ TEST_P(TransportContract, NamesThePeerThatIsGone) {
     } else {
       EXPECT_EQ(recv_number(*transport, channel(0), 2), 22u);
     }
-    told.arrive_and_wait();
+    checked.arrive_and_wait();
   });
 }
 
-TEST_P(TransportContract, NoticesAPeerThatDiesWhileSlicesAreOnTheirWay) {
+TEST_P(TransportContract, DetectsAPeerLostWithSlicesInFlight) {
   std::latch begun(2);
   run(2, [&](int rank, std::unique_ptr<Transport> given) {
     const auto mine = pattern(16_MiB, 1);
     std::vector<std::byte> theirs(16_MiB);
-    const auto transport = std::move(given);  // ends before the bytes that it was given
+    const auto transport = std::move(given);  // destroyed before the bytes that it uses
     if (rank == 0) {
       [[maybe_unused]] const auto in = transport->recv(channel(1), 1, theirs);
       [[maybe_unused]] const auto out = transport->send(channel(1), 1, mine);
@@ -412,12 +413,12 @@ TEST_P(TransportContract, NoticesAPeerThatDiesWhileSlicesAreOnTheirWay) {
   });
 }
 
-TEST_P(TransportContract, EndsWithNothingAndWithEverythingOnItsWay) {
+TEST_P(TransportContract, CanBeDestroyedIdleAndWithSlicesInFlight) {
   for (const bool busy : {false, true}) {
     run(3, [&](int rank, std::unique_ptr<Transport> given) {
       const auto mine = pattern(1_MiB, 1);
       std::vector<std::byte> theirs(2_MiB);
-      const auto transport = std::move(given);  // ends before the bytes that it was given
+      const auto transport = std::move(given);  // destroyed before the bytes that it uses
       for (int peer = 0; busy && peer < 3; ++peer) {
         if (peer == rank) continue;
         const auto half = std::span(theirs).subspan(static_cast<std::size_t>(peer) * 512_KiB, 1_MiB);
@@ -429,7 +430,7 @@ TEST_P(TransportContract, EndsWithNothingAndWithEverythingOnItsWay) {
   }
 }
 
-// The other end as a process of its own, which gets killed after `until` has come true for it.
+// Runs the other end as a separate process. `child_work` runs there; `work` may kill the process.
 void killed(const Row& row, const std::function<void(Transport&)>& child_work,
             const std::function<void(Transport&, pid_t)>& work) {
   Participant participant(2);
@@ -441,7 +442,7 @@ void killed(const Row& row, const std::function<void(Transport&)>& child_work,
     auto transport = row.connect(participant.membership(1));
     if (!transport.ok()) ::_exit(1);
     child_work(**transport);
-    [[maybe_unused]] const auto told = ::write(ready[1], "r", 1);
+    [[maybe_unused]] const auto written = ::write(ready[1], "r", 1);
     while (true) ::pause();
   }
   ::close(ready[1]);
@@ -455,7 +456,7 @@ void killed(const Row& row, const std::function<void(Transport&)>& child_work,
   ::close(ready[0]);
 }
 
-TEST_P(ProcessContract, NamesThePeerWhoseProcessWasKilledWhileItIsWaitedFor) {
+TEST_P(ProcessContract, NamesAKilledPeerWithPendingReceive) {
   killed(
       GetParam(), [](Transport&) {},
       [](Transport& transport, pid_t child) {
@@ -468,7 +469,7 @@ TEST_P(ProcessContract, NamesThePeerWhoseProcessWasKilledWhileItIsWaitedFor) {
       });
 }
 
-TEST_P(ProcessContract, NoticesAKilledProcessOfWhichNothingIsWanted) {
+TEST_P(ProcessContract, DetectsAKilledPeerWithoutPendingSlices) {
   killed(
       GetParam(), [](Transport&) {},
       [](Transport& transport, pid_t child) {

@@ -46,6 +46,7 @@ struct Connection {
   bool is_silent() const { return introduction && !introduction->received_anything(); }
 };
 
+// Describes the process of the coordinator, so that JobMembership can recognise the rank that serves it.
 CoordinatorClient::Hello own_process() {
   const HostFacts facts = host_facts();
   return {
@@ -67,6 +68,7 @@ class CoordinatorServer final : public Coordinator {
 
   std::string address() const override { return listener_->address(); }
   int64_t strangers() const override { return strangers_.load(std::memory_order_relaxed); }
+  // May be called from any thread; run() returns after it has sent the last messages.
   void stop() override {
     stopping_.store(true);
     stop_.ring();
@@ -143,6 +145,7 @@ Deadline CoordinatorServer::next_deadline() const {
 
 // ---- Strangers ----
 
+// Accepts all pending connections. Unix connections of other users are closed at once.
 void CoordinatorServer::accept_all() {
   while (true) {
     auto fd = accept_one(listener_->fd());
@@ -162,6 +165,7 @@ void CoordinatorServer::accept_all() {
   }
 }
 
+// Adds a stranger and begins its handshake.
 void CoordinatorServer::take_in(UniqueFd fd) {
   make_room_for_one_more();
   const Peer peer = next_peer_++;
@@ -289,6 +293,7 @@ void CoordinatorServer::close(Peer peer) {
   membership_.closed(peer);
 }
 
+// Publishes membership_.is_empty() to the threads in wait_until_empty().
 void CoordinatorServer::note_emptiness() {
   MutexLock lock(mutex_);
   if (empty_ == membership_.is_empty()) return;
@@ -296,6 +301,7 @@ void CoordinatorServer::note_emptiness() {
   emptied_.notify_all();
 }
 
+// Announces the end to all members and sends what is still queued, within kFarewell_s.
 void CoordinatorServer::say_farewell() {
   membership_.end();
   deliver();

@@ -106,6 +106,7 @@ SocketClient::~SocketClient() {
   }
 }
 
+// Sends the hello and waits for the welcome. The calling thread drives the connection meanwhile.
 Status SocketClient::start(Deadline deadline) {
   FDL_RETURN_IF_ERROR(poller_.add(socket_.fd(), kSocketToken));
   FDL_RETURN_IF_ERROR(poller_.add(sender_.fd(), kSenderToken));
@@ -266,11 +267,13 @@ void SocketClient::send(const CoordinatorMessage& message) {
   socket_.flush();
 }
 
+// Sends as much as the socket accepts; the driving thread sends the rest.
 void SocketClient::send_and_wake(const CoordinatorMessage& message) {
   send(message);
   if (socket_.unsent_bytes() > 0) sender_.ring();
 }
 
+// Returns why the first of these ranks has left or was lost; null if all are present.
 const Status* SocketClient::first_gone_of(const std::vector<int>& ranks) const {
   for (const int rank : ranks) {
     if (const auto found = gone_.find(rank); found != gone_.end()) return &found->second;
@@ -278,6 +281,8 @@ const Status* SocketClient::first_gone_of(const std::vector<int>& ranks) const {
   return nullptr;
 }
 
+// Sends a request and blocks until its reply. It fails early if one of the ranks `of` is gone or the coordinator is
+// lost. A request without a reply is cancelled with `forget`.
 Result<CoordinatorMessage> SocketClient::ask(CoordinatorMessage question, const std::vector<int>& of,
                                              Deadline deadline) {
   Answer answer;

@@ -83,6 +83,7 @@ void JobMembership::refuse(Peer peer, Status why) {
 
 // ---- Arriving ----
 
+// Returns why a hello is refused, or OK.
 Status JobMembership::refusal_of(const CoordinatorClient::Hello& hello) const {
   const auto place = [](const CoordinatorClient::Hello& one) {
     return fmt::format("process {} on {}", one.process_id, one.host_name);
@@ -123,7 +124,7 @@ void JobMembership::start_over() {
   arrived_ = 0;
   opened_ns_ = latest_ns_;
   start_failed_ = {};
-  told_late_.clear();
+  late_.clear();
   store_ = Store(options_.store_bytes);
   reports_.clear();
   reported_.clear();
@@ -153,7 +154,7 @@ bool JobMembership::greet(Peer peer, const CoordinatorClient::Hello& hello) {
   }
   if (Status why = refusal_of(hello); !why.ok()) {
     const Member* empty = member_at(hello.rank);
-    if (!start_failed_.ok() && empty != nullptr && empty->state == Member::State::absent) told_late_.insert(hello.rank);
+    if (!start_failed_.ok() && empty != nullptr && empty->state == Member::State::absent) late_.insert(hello.rank);
     refuse(peer, std::move(why));
     return false;
   }
@@ -185,6 +186,7 @@ bool JobMembership::serves_the_coordinator(const Member& member) const {
          member.hello.process_id == process_.process_id && member.hello.boot_id == process_.boot_id;
 }
 
+// Sends a new member the losses and leaves that happened before it arrived, and the rank that serves the coordinator.
 void JobMembership::send_earlier_events(Peer peer) {
   for (const Member& member : members_) {
     if (member.state == Member::State::lost || member.state == Member::State::left) {
@@ -200,6 +202,7 @@ void JobMembership::send_earlier_events(Peer peer) {
   }
 }
 
+// The error that names the ranks that have not arrived.
 Status JobMembership::missing_after(double seconds) const {
   std::vector<int> missing;
   for (int rank = 0; rank < options_.size; ++rank) {
@@ -275,7 +278,7 @@ Status JobMembership::receive(Peer peer, CoordinatorMessage message, int64_t now
     case Kind::ask:
       return ask(*member, message, now_ns);
     case Kind::told:
-      told(member->hello.rank, message);
+      forward_answer(member->hello.rank, message);
       return {};
     case Kind::leave:
       leave(*member);
@@ -345,7 +348,7 @@ Status JobMembership::ask(const Member& asker, const CoordinatorMessage& message
       none.number = -1;
       none.rank = query.asker;
       none.key = message.key;
-      told(rank, none);
+      forward_answer(rank, none);
       continue;
     }
     CoordinatorMessage question{.kind = Kind::asked};
@@ -357,6 +360,8 @@ Status JobMembership::ask(const Member& asker, const CoordinatorMessage& message
   return {};
 }
 
+// Returns whether `asker` may replace the current query of a communicator: its own, an expired one, or one whose rank
+// is gone. A new communicator needs a free entry; expired entries are removed first.
 bool JobMembership::may_query(const std::string& comm, int asker, int64_t now_ns) {
   const auto found = queries_.find(comm);
   if (found != queries_.end()) {
@@ -368,17 +373,17 @@ bool JobMembership::may_query(const std::string& comm, int asker, int64_t now_ns
   return queries_.size() < kMostQueries;
 }
 
-// Ignores unsolicited and duplicate answers.
-void JobMembership::told(int teller, const CoordinatorMessage& message) {
+// Forwards an answer to the querying rank. Ignores unsolicited and duplicate answers.
+void JobMembership::forward_answer(int answering, const CoordinatorMessage& message) {
   const auto found = queries_.find(message.key);
   if (found == queries_.end() || found->second.asker != message.rank || found->second.question != message.id) return;
-  if (found->second.unanswered.erase(teller) == 0) return;
+  if (found->second.unanswered.erase(answering) == 0) return;
   const Member& asker = *member_at(message.rank);
   if (asker.state != Member::State::present) return;
   CoordinatorMessage answer{.kind = Kind::answer};
   answer.id = message.id;
   answer.number = message.number;
-  answer.rank = teller;
+  answer.rank = answering;
   answer.key = message.key;
   if (message.value == kWaiting) answer.value = kWaiting;
   send(asker.peer, std::move(answer));
@@ -386,6 +391,7 @@ void JobMembership::told(int teller, const CoordinatorMessage& message) {
 
 // ---- Failure detection ----
 
+// Sends a ping with a new number. The time for the reply begins with the first unanswered ping.
 void JobMembership::ping(Member& member, int64_t now_ns) {
   CoordinatorMessage question{.kind = Kind::ping};
   question.id = ++member.last_ping;
@@ -393,6 +399,7 @@ void JobMembership::ping(Member& member, int64_t now_ns) {
   if (member.pong_until.is_never()) member.pong_until = Deadline::at_ns(now_ns + seconds_to_ns(options_.lost_after_s));
 }
 
+// A pong proves that the rank is alive, so all reports that its ping was sent for are decided.
 void JobMembership::pong(Member& member, uint64_t id, int64_t now_ns) {
   if (id > member.last_ping) return;
   member.last_pong = std::max(member.last_pong, id);
@@ -400,9 +407,9 @@ void JobMembership::pong(Member& member, uint64_t id, int64_t now_ns) {
   member.pong_until = all_answered ? Deadline::never() : Deadline::at_ns(now_ns + seconds_to_ns(options_.lost_after_s));
   std::vector<FailureReport> answered;
   std::erase_if(reports_, [&](const FailureReport& one) {
-    const bool settles = one.culprit == member.hello.rank && one.ping <= member.last_pong;
-    if (settles) answered.push_back(one);
-    return settles;
+    const bool is_answered = one.culprit == member.hello.rank && one.ping <= member.last_pong;
+    if (is_answered) answered.push_back(one);
+    return is_answered;
   });
   for (const FailureReport& one : answered) {
     Error error = one.why.error();
@@ -435,6 +442,7 @@ void JobMembership::report(int reporter, const std::string& comm, const Status& 
   examine(std::move(failure), now_ns);
 }
 
+// Decides a report if the state of the reported rank is known; otherwise pings that rank and keeps the report.
 void JobMembership::examine(FailureReport failure, int64_t now_ns) {
   failure.culprit = failure.why.error().culprit_rank;
   const auto own_failure = failure.own_failures.find(failure.culprit);
@@ -449,6 +457,7 @@ void JobMembership::examine(FailureReport failure, int64_t now_ns) {
   reports_.push_back(std::move(failure));
 }
 
+// Sends the failure decision of a communicator to all present ranks.
 void JobMembership::decide(const std::string& comm, const Status& why) {
   CoordinatorMessage decision{.kind = Kind::comm_failed};
   decision.key = comm;
@@ -482,6 +491,7 @@ void JobMembership::lose(Member& member, const std::string& how) {
   vacate(member, Member::State::lost, Kind::lost);
 }
 
+// Removes a member that left or was lost, informs the others, and decides the reports that name it.
 void JobMembership::vacate(Member& member, Member::State state, Kind kind) {
   member.state = state;
   member.pong_until = Deadline::never();

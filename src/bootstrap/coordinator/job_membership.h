@@ -87,7 +87,7 @@ class JobMembership {
   // If ranks differ in a setting, each rank must receive the message that names it, also a rank that connects after the
   // start has failed. The coordinator must not end before that.
   bool must_report_mismatch() const {
-    return start_failed_.code() == Code::mismatch && arrived_ + static_cast<int>(told_late_.size()) < options_.size;
+    return start_failed_.code() == Code::mismatch && arrived_ + static_cast<int>(late_.size()) < options_.size;
   }
   Member* member_of(Peer peer);
   Member* member_at(int rank);
@@ -111,7 +111,7 @@ class JobMembership {
   void examine(FailureReport failure_report, int64_t now_ns);
   Status ask(const Member& asker, const CoordinatorMessage& message, int64_t now_ns);
   bool may_query(const std::string& comm, int asker, int64_t now_ns);
-  void told(int teller, const CoordinatorMessage& message);
+  void forward_answer(int answering, const CoordinatorMessage& message);
   void ping(Member& member, int64_t now_ns);
   void pong(Member& member, uint64_t id, int64_t now_ns);
   bool serves_the_coordinator(const Member& member) const;
@@ -131,9 +131,9 @@ class JobMembership {
   int first_rank_ = -1;  // the first to arrive: its settings are compared with those of all others
   std::vector<CompatibilitySetting> first_settings_;
   int arrived_ = 0;
-  int here_ = 0;             // ranks that are present
-  std::set<int> told_late_;  // ranks that arrived after the start had failed
-  Status start_failed_;      // ranks are missing or were lost before all had arrived, or settings differ
+  int here_ = 0;         // ranks that are present
+  std::set<int> late_;   // ranks that arrived after the start had failed and received the reason
+  Status start_failed_;  // ranks are missing or were lost before all had arrived, or settings differ
   std::vector<Waiting> waiting_;
   Store store_;
   std::vector<FailureReport> reports_;

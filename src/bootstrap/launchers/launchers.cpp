@@ -38,7 +38,7 @@ bool numbers_the_nodes_of(const Identity& outer, const Identity& inner) {
   return outer.rank == inner.node_rank && outer.size == inner.node_count;
 }
 
-std::string says(const ProcessRow& row, const Variables& variables) {
+std::string rank_and_size(const ProcessRow& row, const Variables& variables) {
   return fmt::format("{}, {}", variables.quote(row.rank), variables.quote(row.size));
 }
 
@@ -53,6 +53,8 @@ const char* compare(const ProcessRow& row, const Identity& other, const Variable
   return "contradicts";
 }
 
+// Reads a row and adds its result to the decision. Rows come in order of precedence: the first that gives a rank is
+// chosen, and later ones are compared with it. A broken row is an error only if it comes before the chosen one.
 void weigh(const ProcessRow& row, const Variables& variables, Decision& decision) {
   auto found = read_row(row, variables);
   Explanation::Row entry{row.name, "process", "absent", variables.quote(row.rank)};
@@ -65,7 +67,7 @@ void weigh(const ProcessRow& row, const Variables& variables, Decision& decision
       decision.trouble = found.status();
     }
   } else if (*found) {
-    entry.why = says(row, variables);
+    entry.why = rank_and_size(row, variables);
     if (decision.identity) {
       entry.result = compare(row, **found, variables, decision);
     } else if (decision.trouble.ok()) {
@@ -82,6 +84,7 @@ void weigh(const ProcessRow& row, const Variables& variables, Decision& decision
   decision.rows.push_back(std::move(entry));
 }
 
+// Reads a node row. It is chosen only if no process row and no earlier node row is.
 void weigh(const NodeRow& row, const Variables& variables, const Platform& platform, Decision& decision) {
   auto found = row.read(variables, platform);
   Explanation::Row entry{row.name, "node", "absent", variables.quote(row.rank)};
@@ -133,6 +136,7 @@ bool says_one(const Trace& trace, const Variables& variables) {
   return false;
 }
 
+// The error of a process that appears to be one of several.
 Status refuse_to_be_alone(const std::string& what, const char* why) {
   return Status(Code::invalid_argument,
                 fmt::format("{} ({}): this process is probably one of several, but nothing gives its rank and size; "
@@ -166,6 +170,7 @@ Status check_torchrun_is_whole(const Variables& variables) {
                             missing.size() == 1 ? "it" : "them"));
 }
 
+// Checks that a process without a launcher may run as a job of its own.
 Status check_alone(const Variables& variables, const Config& config, const Platform& platform) {
   FDL_RETURN_IF_ERROR(check_torchrun_is_whole(variables));
   for (const Trace& trace : traces()) {
@@ -184,6 +189,7 @@ Status check_alone(const Variables& variables, const Config& config, const Platf
   return {};
 }
 
+// Adds the traces of other launchers to the identity's log line.
 void note_traces(const Variables& variables, const Decision& decision, Identity& identity) {
   const std::string own = !decision.agreeing.empty() ? decision.agreeing.front()->rank
                           : decision.node            ? decision.node->variable
@@ -199,6 +205,7 @@ void note_traces(const Variables& variables, const Decision& decision, Identity&
 
 // ---- What is odd ----
 
+// Lists oddities that do not prevent the choice: contradictory launchers, an ignored hostfile, one world per pod.
 std::vector<std::string> oddities_of(const Decision& decision, const Variables& variables, const Platform& platform) {
   std::vector<std::string> oddities;
   const Identity& chosen = *decision.identity;
@@ -224,7 +231,8 @@ std::vector<std::string> oddities_of(const Decision& decision, const Variables& 
   return oddities;
 }
 
-Status tell_oddities(const std::vector<std::string>& oddities, const Identity& chosen, const Config& config) {
+// Logs the oddities, or returns the first one as an error with FARANDOLE_STRICT_ENV.
+Status report_oddities(const std::vector<std::string>& oddities, const Identity& chosen, const Config& config) {
   for (const std::string& text : oddities) {
     if (config.strict_env) return Status(Code::invalid_argument, text + " (FARANDOLE_STRICT_ENV makes this an error)");
     log_warning("{}; {} wins", text, chosen.source);
@@ -275,6 +283,7 @@ Result<std::string> find_place(const Decision& decision, const Variables& variab
   return first;
 }
 
+// Returns the facts from which the job key is derived: those of the first agreeing row that has any, else the node's.
 std::string find_facts(const Decision& decision, const Variables& variables) {
   for (const ProcessRow* row : decision.agreeing) {
     if (std::string facts = row->facts(variables); !facts.empty()) return facts;
@@ -297,6 +306,7 @@ Status set_rendezvous(const Config& config, const Variables& variables, const Pl
   return {};
 }
 
+// Sets the job key: the given one, a random one for a single process, or one that all ranks derive from shared facts.
 Status set_key(const Config& config, const Variables& variables, Decision& decision) {
   Identity& identity = *decision.identity;
   FDL_ASSIGN_OR_RETURN(identity.job_key, given_job_key(config));
@@ -359,7 +369,7 @@ Result<Identity> who_am_i(const Environment& environment, const Config& config, 
   Decision decision = weigh_all(variables, platform);
   std::vector<std::string> oddities;
   FDL_RETURN_IF_ERROR(decide(variables, config, platform, decision, oddities));
-  FDL_RETURN_IF_ERROR(tell_oddities(oddities, *decision.identity, config));
+  FDL_RETURN_IF_ERROR(report_oddities(oddities, *decision.identity, config));
   return std::move(*decision.identity);
 }
 

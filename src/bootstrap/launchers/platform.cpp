@@ -20,6 +20,7 @@ std::string content_of(const char* path) {
   return text.str();
 }
 
+// Calls `visit` with each line, without its comment.
 template <typename Visit>
 void for_each_line(std::string_view text, Visit visit) {
   std::istringstream lines{std::string(text)};

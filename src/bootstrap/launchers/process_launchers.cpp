@@ -26,6 +26,7 @@ bool is_slurm_task(const Variables& variables) {
 
 bool is_flux_task(const Variables& variables) { return variables.has("FLUX_JOB_SIZE"); }
 
+// Slurm sets no local size; the entry of this node in the list of tasks per node is it.
 Status add_local_size_of_slurm(const Variables& variables, Identity& identity) {
   const auto list = variables.get("SLURM_STEP_TASKS_PER_NODE");
   if (!list || identity.node_rank < 0) return {};

@@ -15,6 +15,7 @@ namespace {
 
 using Found = Result<std::optional<NodeFacts>>;
 
+// Removes the port of "host:port"; an IPv6 address without brackets stays whole.
 std::string host_of(const std::string& address) {
   const auto colon = address.rfind(':');
   return colon != std::string::npos && address.find(':') == colon ? address.substr(0, colon) : address;
@@ -125,6 +126,7 @@ Found read_skypilot(const Variables& variables, const Platform&) {
   return std::optional(node);
 }
 
+// All hosts sort the same list, so each finds its number by its position.
 Found read_sagemaker(const Variables& variables, const Platform&) {
   if (!variables.has("SM_CURRENT_HOST") && !variables.has("SM_HOSTS")) return std::optional<NodeFacts>();
   const auto list = parse_json(variables.text("SM_HOSTS"));
@@ -149,6 +151,7 @@ Found read_sagemaker(const Variables& variables, const Platform&) {
   return std::optional(node);
 }
 
+// The position of this host in the lists of all tasks is its number. With one task its index is enough.
 Found read_volcano(const Variables& variables, const Platform& platform) {
   if (!variables.has("VC_TASK_INDEX")) return std::optional<NodeFacts>();
   std::vector<std::pair<std::string, std::vector<std::string>>> tasks;

@@ -17,7 +17,7 @@ std::optional<int> parse_port(std::string_view text) {
 }
 
 // "host:29501", "[::1]:29501" or "host:29501-29516"
-std::optional<Rendezvous::Door> parse_door(std::string_view text) {
+std::optional<Rendezvous::Door> parse_server(std::string_view text) {
   const auto colon = text.rfind(':');
   if (colon == std::string_view::npos) return std::nullopt;
   std::string_view host = text.substr(0, colon);
@@ -40,12 +40,12 @@ bool take_prefix(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
-bool parse_doors(std::string_view text, std::vector<Rendezvous::Door>& doors) {
+bool parse_servers(std::string_view text, std::vector<Rendezvous::Door>& servers) {
   while (true) {
     const auto comma = text.find(',');
-    const auto door = parse_door(text.substr(0, comma));
-    if (!door) return false;
-    doors.push_back(*door);
+    const auto server = parse_server(text.substr(0, comma));
+    if (!server) return false;
+    servers.push_back(*server);
     if (comma == std::string_view::npos) return true;
     text.remove_prefix(comma + 1);
   }
@@ -67,7 +67,7 @@ Result<Rendezvous> parse_rendezvous(std::string_view text) {
   bool good = false;
   if (take_prefix(text, "tcp://")) {
     result.kind = Rendezvous::Kind::tcp;
-    good = parse_doors(text, result.doors);
+    good = parse_servers(text, result.doors);
   } else if (take_prefix(text, "unix:@")) {
     result.kind = Rendezvous::Kind::unix_socket;
     good = !text.empty() && text.size() < 100;

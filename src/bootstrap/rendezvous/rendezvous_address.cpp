@@ -24,6 +24,7 @@ std::string hex(const Digest& digest, std::size_t bytes) {
   return text;
 }
 
+// Joins the variables that are set to "NAME=value" lines.
 std::string join(const Variables& variables, std::initializer_list<const char*> names) {
   std::string facts;
   for (const char* name : names) {
@@ -53,6 +54,7 @@ Result<std::string> place_from(const Variables& variables, const char* host_vari
   return place_beside(*host, port);
 }
 
+// The error for launchers that do not publish an address of rank 0.
 Status several_hosts_need_an_address(const char* launcher) {
   return Status(Code::invalid_argument,
                 fmt::format("{} does not tell ranks on several hosts where rank 0 is; set FARANDOLE_RENDEZVOUS="

@@ -55,6 +55,7 @@ struct Offer {
   uint64_t secret;
 };
 
+// Creates the socket and the memory of a trial, with a random secret in word 0.
 Result<Offer> make_offer(int world_size) {
   FDL_ASSIGN_OR_RETURN(Listening listening, listen_unix());
   FDL_ASSIGN_OR_RETURN(SharedSegment memory,
@@ -128,6 +129,7 @@ Status lead(const Trial& trial, int world_size) {
 
 // ---- A candidate ----
 
+// Maps the leader's memory and writes the complement of the secret there. This proves that both map the same memory.
 Status map_and_answer(const Trial& trial, int rank, int fd) {
   FDL_RETURN_IF_ERROR(introduce_as_client(fd, trial.job_key, kPurpose, name_of(rank), trial.deadline).status());
   FDL_ASSIGN_OR_RETURN(auto fds, recv_fds(fd, 1, trial.timeout()));
@@ -155,7 +157,7 @@ Status follow(const Trial& trial, int rank) {
   return {};
 }
 
-// ---- All ----
+// ---- All ranks ----
 
 Result<std::vector<int>> parse_members(const std::string& text, const std::vector<int>& candidates) {
   std::vector<int> members;

@@ -105,6 +105,7 @@ std::optional<double> least_quota(std::string path, const std::string& root,
   }
 }
 
+// cgroup v2 has "quota period" or "max period" in one file; v1 has two files, with -1 for no limit.
 std::optional<double> quota_of_v2(const std::string& directory) {
   const std::string line = first_line_of((directory + "/cpu.max").c_str());
   const auto space = line.find(' ');

@@ -1,5 +1,5 @@
-// Algorithms: every row of the catalog proved for every size in range, the verifier itself tested by mutation, and the
-// choice among rows.
+// Tests of the algorithms: every row of the catalog is proved for many sizes, roots and hosts. The verifier itself is
+// tested by mutation. The choice between rows is tested too.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -71,7 +71,7 @@ void prove(const Algorithm& algorithm, int size, int root, int ranks_per_host, b
   if (!algorithm.needs_commutative) {
     ASSERT_TRUE(report->folds_in_rank_order) << label(algorithm, size);
   }
-  // Replicas that train on their sums must not drift apart by a bit.
+  // Model replicas that add up their sums must stay equal bit for bit.
   ASSERT_TRUE(report->same_bits_everywhere) << label(algorithm, size);
   for (const Schedule& schedule : schedules) ASSERT_EQ(schedule.name, algorithm.name);
 }
@@ -105,8 +105,8 @@ TEST(Catalog, EveryRowComputesWhatItsCollectivePromises) {
               took.count(), runs);
 }
 
-// The interpreter and the verifier know nothing of each other, and agree that all rows are right.
-TEST(Catalog, EveryRowLeavesTheRightNumbersInMemory) {
+// The interpreter shares no code with the verifier and must accept the same rows.
+TEST(Catalog, EveryRowComputesTheRightNumbersInMemory) {
   for (const Algorithm& algorithm : catalog()) {
     for (int size = 1; size <= 9; ++size) {
       if (!fits(algorithm, size)) continue;
@@ -128,8 +128,8 @@ TEST(Catalog, EveryRowLeavesTheRightNumbersInMemory) {
 struct MutationCount {
   int mutations = 0;
   int refused = 0;
-  int still_right = 0;  // the verifier let it pass, and three runs with real numbers agree
-  int too_strict = 0;   // refused although one layout came out right: junk read and overwritten, and the like
+  int still_right = 0;  // accepted by the verifier and right in three runs with real numbers
+  int too_strict = 0;   // refused although the numbers are right, for example because junk is read and overwritten
 };
 
 void mutate_row(const Algorithm& algorithm, int size, bool in_place, std::mt19937_64& random, MutationCount& count) {
@@ -151,7 +151,7 @@ void mutate_row(const Algorithm& algorithm, int size, bool in_place, std::mt1993
   }
 }
 
-TEST(Verifier, RefusesEveryMutationThatDoesHarm) {
+TEST(Verifier, RejectsEveryHarmfulMutation) {
   constexpr uint64_t kSeed = 20240229;
   std::mt19937_64 random(kSeed);
   MutationCount count;
@@ -171,9 +171,9 @@ TEST(Verifier, RefusesEveryMutationThatDoesHarm) {
   EXPECT_GT(count.refused, count.mutations / 2);
 }
 
-// ---- What the shapes promise ------------------------------------------------------------------------------
+// ---- Properties of the rows -------------------------------------------------------------------------------
 
-TEST(Catalog, OnlyRankOrderRowsAreKnownToFoldInRankOrder) {
+TEST(Catalog, ExactlyTheRowsForRankOrderFoldInRankOrder) {
   for (const Algorithm& algorithm : catalog()) {
     const bool folds = algorithm.collective == Collective::allreduce || algorithm.collective == Collective::reduce ||
                        algorithm.collective == Collective::reduce_scatter;
@@ -196,14 +196,14 @@ TEST(Catalog, HasTwoRowsForEachCollectiveWithDistinctNames) {
   }
 }
 
-TEST(Catalog, AnUnknownNameIsAnsweredWithTheNamesThereAre) {
+TEST(Catalog, UnknownNameErrorListsTheNames) {
   const auto found = find_algorithm(Collective::reduce, "rnig");
   ASSERT_FALSE(found.ok());
   EXPECT_EQ(found.status().code(), Code::invalid_argument);
   EXPECT_EQ(found.status().text(), "reduce has no algorithm 'rnig'; it has: binomial_tree, direct");
 }
 
-TEST(Catalog, PowersOfTwoAreAskedForWhereNeeded) {
+TEST(Catalog, RowsForPowersOfTwoFitOnlyPowersOfTwo) {
   const Algorithm& doubling = row(Collective::allgather, "recursive_doubling");
   EXPECT_TRUE(fits(doubling, 8));
   EXPECT_FALSE(fits(doubling, 6));
@@ -214,7 +214,7 @@ int32_t rounds_of(Collective collective, std::string_view name, int size) {
   return verify(write_all(row(collective, name), size))->rounds;
 }
 
-TEST(Catalog, ChainsOfMessagesAreAsLongAsTheLiteratureSays) {
+TEST(Catalog, ChainsOfMessagesHaveTheLengthOfTheLiterature) {
   EXPECT_EQ(rounds_of(Collective::allreduce, "ring", 8), 14);
   EXPECT_EQ(rounds_of(Collective::allreduce, "recursive_doubling", 8), 3);
   EXPECT_EQ(rounds_of(Collective::allreduce, "recursive_doubling", 15), 5);
@@ -231,7 +231,7 @@ TEST(Ring, SendsEachChunkOnceInEachHalf) {
   EXPECT_EQ(report->messages, 8 * 14);
 }
 
-TEST(Ring, StreamsInPlaceAndNot) {
+TEST(Ring, HasOnlySliceDependencies) {
   for (const Collective collective : {Collective::allreduce, Collective::reduce_scatter, Collective::allgather}) {
     for (const bool in_place : {false, true}) {
       for (const Schedule& schedule : write_all(row(collective, "ring"), 5)) {
@@ -243,7 +243,7 @@ TEST(Ring, StreamsInPlaceAndNot) {
   }
 }
 
-TEST(Pairwise, WouldDeadlockInPlaceAndSaysSo) {
+TEST(Pairwise, IsRefusedInPlaceAsADeadlock) {
   const Algorithm& pairwise = row(Collective::alltoall, "pairwise");
   EXPECT_FALSE(pairwise.in_place);
   const auto report = verify(write_all(pairwise, 4), true);
@@ -251,7 +251,7 @@ TEST(Pairwise, WouldDeadlockInPlaceAndSaysSo) {
   EXPECT_THAT(report.status().text(), HasSubstr("deadlock"));
 }
 
-TEST(DoubleBinaryTree, NoRankWorksInsideBothTrees) {
+TEST(DoubleBinaryTree, NoRankIsAnInnerNodeOfBothTrees) {
   for (int size = 2; size <= 65; ++size) {
     for (const Schedule& schedule : write_all(row(Collective::allreduce, "double_binary_tree"), size)) {
       bool inside[2] = {false, false};
@@ -263,7 +263,7 @@ TEST(DoubleBinaryTree, NoRankWorksInsideBothTrees) {
   }
 }
 
-TEST(TwoLevel, SendsAcrossHostsOnlyTwiceTheHostsLessOne) {
+TEST(TwoLevel, SendsTwoTimesHostsMinusOneMessagesAcrossHosts) {
   constexpr int kHosts = 3;
   constexpr int kLocals = 4;
   const auto schedules = write_all(row(Collective::allreduce, "two_level"), kHosts * kLocals, 0, kLocals);
@@ -278,7 +278,7 @@ TEST(TwoLevel, SendsAcrossHostsOnlyTwiceTheHostsLessOne) {
 
 // ---- Simulated time ---------------------------------------------------------------------------------------
 
-// Nothing but messages, each in one slice: the models of the literature to the last digit.
+// A cost model of messages only, each in one slice, as in the literature.
 CostModel messages_only() {
   return {.alpha_s = 5e-6, .beta_s = 1e-9, .gamma_s = 0, .copy_s = 0, .slice_bytes = 1 << 30};
 }
@@ -287,7 +287,7 @@ double simulated_s(Collective collective, std::string_view name, int size, int64
   return simulate(write_all(row(collective, name), size), bytes, model).seconds;
 }
 
-TEST(Simulate, AgreesWithClosedFormsWhereMessagesAreOneSlice) {
+TEST(Simulate, AgreesWithClosedFormsForMessagesOfOneSlice) {
   const CostModel model = messages_only();
   constexpr double kBytes = 1 << 20;
   const double alpha = model.alpha_s;
@@ -307,7 +307,7 @@ TEST(Simulate, AgreesWithClosedFormsWhereMessagesAreOneSlice) {
   EXPECT_NEAR(simulated_s(Collective::barrier, "dissemination", 8, 0, model), 3 * alpha, kTolerance);
 }
 
-TEST(Simulate, AChainOfSlicesCostsOneTransferAndItsHops) {
+TEST(Simulate, StreamedChainCostsOneTransferPlusHops) {
   CostModel model = messages_only();
   model.slice_bytes = 1 << 16;
   const double slice_s = model.alpha_s + model.slice_bytes * model.beta_s;
@@ -320,8 +320,8 @@ double simulated_as_s(std::string_view name, Pipelining pipelining) {
   return simulate(schedules, 64 << 20, CostModel{}).seconds;
 }
 
-// Trees pass slices on; a butterfly's rounds touch other ranges each time, so there is nothing to stream.
-TEST(Simulate, StreamingHelpsTreesAndNotButterflies) {
+// Trees forward slices. The rounds of a butterfly use different ranges, so it cannot stream.
+TEST(Simulate, StreamingSpeedsUpTreesButNotButterflies) {
   for (const auto tree : {"binomial_tree", "double_binary_tree"}) {
     EXPECT_LT(1.5 * simulated_as_s(tree, Pipelining::stream), simulated_as_s(tree, Pipelining::rounds)) << tree;
   }
@@ -335,8 +335,8 @@ TEST(Simulate, CountsTheBytesOfARing) {
   EXPECT_EQ(run.rank_seconds.size(), 8u);
 }
 
-// Whole steps cannot deadlock, says verify; this says it of slices, when a lane can stage no more than one.
-TEST(Simulate, EveryRowRunsInSlicesWithOneStagedSliceALane) {
+// verify() proves that whole steps cannot deadlock. This test shows it for slices with one staged slice per lane.
+TEST(Simulate, EveryRowFinishesWithOneStagedSlicePerLane) {
   for (const Algorithm& algorithm : catalog()) {
     for (int size = 1; size <= 17; ++size) {
       if (!fits(algorithm, size)) continue;
@@ -352,8 +352,8 @@ TEST(Simulate, EveryRowRunsInSlicesWithOneStagedSliceALane) {
   }
 }
 
-// In place, what is sent is what the sum goes to.
-TEST(Simulate, AnExchangeInRoundsGetsStuckWithoutStagingForAWholeStep) {
+// In place, a rank sends the same memory that receives the sum.
+TEST(Simulate, ExchangeInRoundsNeedsStagingForAWholeStep) {
   auto schedules = write_all(row(Collective::allreduce, "recursive_doubling"), 2);
   for (Schedule& schedule : schedules) schedule.pipelining = Pipelining::rounds;
   CostModel model{.slice_bytes = 1000, .staging_slices = 1};
@@ -370,7 +370,7 @@ std::string_view chosen(Collective collective, GroupShape shape, int64_t bytes) 
 
 GroupShape hosts_of_one(int ranks) { return {.ranks = ranks, .hosts = ranks, .ranks_per_host = 1}; }
 
-TEST(Choose, TakesFewMessagesForShortVectorsAndFewBytesForLongOnes) {
+TEST(Choose, PrefersFewMessagesForShortVectorsAndFewBytesForLongOnes) {
   EXPECT_EQ(chosen(Collective::allreduce, hosts_of_one(8), 64), "recursive_doubling");
   EXPECT_EQ(chosen(Collective::allreduce, hosts_of_one(8), 32 << 10), "halving_doubling");
   EXPECT_EQ(chosen(Collective::allreduce, hosts_of_one(8), 64 << 20), "ring");
@@ -383,7 +383,7 @@ TEST(Choose, TakesFewMessagesForShortVectorsAndFewBytesForLongOnes) {
   EXPECT_EQ(chosen(Collective::barrier, hosts_of_one(8), 0), "dissemination");
 }
 
-TEST(Choose, TakesTwoLevelsForLongVectorsWhereHostsHoldSeveralRanks) {
+TEST(Choose, PrefersTwoLevelForLongVectorsOnHostsWithSeveralRanks) {
   const GroupShape shape{.ranks = 32, .hosts = 4, .ranks_per_host = 8};
   EXPECT_EQ(chosen(Collective::allreduce, shape, 16 << 20), "two_level");
   EXPECT_EQ(chosen(Collective::allreduce, shape, 64), "recursive_doubling");
@@ -391,19 +391,19 @@ TEST(Choose, TakesTwoLevelsForLongVectorsWhereHostsHoldSeveralRanks) {
   EXPECT_NE(chosen(Collective::allreduce, ragged, 16 << 20), "two_level");
 }
 
-TEST(Choose, TakesFewRoundsWhereTheWayIsLong) {
+TEST(Choose, PrefersFewRoundsAtHighLatency) {
   GroupShape far = hosts_of_one(4);
   far.latency_s = 1e-3;
   far.beta_s = 8e-9;
   EXPECT_EQ(chosen(Collective::allreduce, far, 64), "recursive_doubling");
-  // Two rounds, in each of which all that is sent travels at once.
+  // Two rounds; all messages of a round are in flight at once.
   EXPECT_EQ(chosen(Collective::allreduce, far, 256 << 10), "direct");
   EXPECT_EQ(chosen(Collective::allreduce, far, 64 << 20), "ring");
   EXPECT_EQ(chosen(Collective::gather, far, 64), "direct");
   EXPECT_EQ(chosen(Collective::broadcast, far, 64), "binomial_tree");
 }
 
-TEST(Choose, KeepsToRankOrderWhenResultsMustBeTheSameBits) {
+TEST(Choose, UsesRankOrderForDeterministicAndNonCommutativeCalls) {
   for (const Collective collective : {Collective::allreduce, Collective::reduce, Collective::reduce_scatter}) {
     for (const int64_t bytes : {int64_t{8}, int64_t{1} << 26}) {
       EXPECT_FALSE(choose(collective, hosts_of_one(7), bytes, "auto", true)->algorithm->needs_commutative);
@@ -416,7 +416,7 @@ TEST(Choose, KeepsToRankOrderWhenResultsMustBeTheSameBits) {
             "allreduce by ring cannot run here (7 ranks): it does not fold in rank order; these can: direct");
 }
 
-TEST(Choose, ObeysANameAndNamesWhatCanRunWhereItCannot) {
+TEST(Choose, UsesAGivenNameOrListsTheRowsThatCanRun) {
   EXPECT_EQ(choose(Collective::allreduce, hosts_of_one(8), 8, "ring")->algorithm->name, "ring");
   EXPECT_THAT(choose(Collective::allreduce, hosts_of_one(8), 8, "magic").status().text(),
               HasSubstr("it has: ring, recursive_doubling"));
@@ -426,7 +426,7 @@ TEST(Choose, ObeysANameAndNamesWhatCanRunWhereItCannot) {
               HasSubstr("it needs chunks of one size; these can: pairwise"));
 }
 
-TEST(Choose, SaysWhyInNumbers) {
+TEST(Choose, ExplainsTheChoiceInNumbers) {
   const auto choice = choose(Collective::allreduce, hosts_of_one(8), 64);
   EXPECT_EQ(choice->why,
             "8 ranks on 8 hosts, 64 bytes: recursive_doubling should take 15.1 us, halving_doubling 30.1 us (alpha 5.0 "
@@ -445,8 +445,8 @@ TEST(Choose, FindsARowForEveryCollectiveAndSize) {
   }
 }
 
-// On one host, where the model of choose and that of simulate are the same but for rounding to slices.
-TEST(Choose, IsNeverFarFromTheBestSimulatedTime) {
+// On one host the models of choose() and simulate() differ only by the rounding to slices.
+TEST(Choose, IsAtMostHalfSlowerThanTheBestSimulatedTime) {
   for (const Collective collective : {Collective::allreduce, Collective::reduce, Collective::broadcast,
                                       Collective::allgather, Collective::reduce_scatter}) {
     for (const int ranks : {2, 3, 4, 7, 8, 13, 16}) {

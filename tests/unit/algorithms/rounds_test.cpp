@@ -1,4 +1,5 @@
-// Rounds: every algorithm of the catalog in groups of messages, proved for every size in range, and damaged.
+// Tests of rounds: every algorithm of the catalog is lowered to groups of messages and verified for many sizes. Damaged
+// rounds must be refused.
 #include "schedule/proof/rounds.h"
 
 #include <gmock/gmock.h>
@@ -40,11 +41,10 @@ std::string label(const Algorithm& algorithm, int size, bool in_place) {
 std::string fault(const std::vector<Schedule>& schedules, bool in_place = false) {
   const auto rounds = lower_to_rounds(schedules, in_place);
   if (!rounds.ok()) return rounds.status().text();
-  const Status verdict = verify_rounds(schedules, *rounds, in_place);
-  return verdict.ok() ? "" : verdict.text();
+  return verify_rounds(schedules, *rounds, in_place).text();
 }
 
-TEST(Rounds, EveryRowOfTheCatalogIsRightInGroupsAndNeverStuck) {
+TEST(Rounds, EveryRowOfTheCatalogVerifiesAndFinishes) {
   std::vector<int> sizes;
   for (int size = 1; size <= 33; ++size) sizes.push_back(size);
   sizes.push_back(48);
@@ -71,8 +71,8 @@ TEST(Rounds, EveryRowOfTheCatalogIsRightInGroupsAndNeverStuck) {
   std::printf("rounds: %d runs proved in %.1f s\n", runs, took.count());
 }
 
-// As many groups as the longest chain of messages, no more.
-TEST(Rounds, ARingHasARoundForEachOfItsSteps) {
+// The number of groups is the length of the longest chain of messages.
+TEST(Rounds, RingHasOneRoundPerStep) {
   const auto schedules = write_all(**find_algorithm(Collective::allreduce, "ring"), 5, 0);
   const auto rounds = lower_to_rounds(schedules);
   ASSERT_TRUE(rounds.ok());
@@ -84,8 +84,9 @@ TEST(Rounds, ARingHasARoundForEachOfItsSteps) {
   }
 }
 
-// Two ranks that send and then fold what arrives: one group, for the exchange must not wait for itself.
-TEST(Rounds, AnExchangeIsOneGroup) {
+// Two ranks send and then fold the message of the other. Both messages must be in one group, else the ranks would wait
+// for each other.
+TEST(Rounds, ExchangeIsOneGroup) {
   std::vector<Schedule> schedules;
   for (int rank = 0; rank < 2; ++rank) {
     Builder step("hand", Collective::allreduce, rank, 2, 1);
@@ -103,8 +104,7 @@ TEST(Rounds, AnExchangeIsOneGroup) {
   EXPECT_EQ(fault(schedules), "");
 }
 
-// ---- damage
-// ----------------------------------------------------------------------------------------------------------
+// ---- Damaged rounds --------------------------------------------------------------------------------------------
 
 struct Damaged {
   std::vector<Rounds> rounds;
@@ -132,7 +132,7 @@ std::vector<Damaged> without_one(const std::vector<Schedule>& schedules, const s
   return all;
 }
 
-TEST(Rounds, AnyStepThatIsMissingIsNoticed) {
+TEST(Rounds, EveryMissingStepIsRefused) {
   int damaged = 0;
   for (const Algorithm& algorithm : catalog()) {
     if (algorithm.collective == Collective::barrier) continue;
@@ -150,9 +150,9 @@ TEST(Rounds, AnyStepThatIsMissingIsNoticed) {
   EXPECT_GT(damaged, 1000);
 }
 
-// A rank that posts a message one round early or late, or does its work before the group: what comes out right all the
-// same must be a group that had no need to wait.
-TEST(Rounds, StepsThatAreInAnotherRoundAreNoticedWhereItMatters) {
+// A rank posts messages one round early or late, or does its work before the group. A run that still verifies did not
+// depend on that order.
+TEST(Rounds, MostDisplacedStepsAreRefused) {
   std::mt19937_64 random(4);
   int refused = 0, all = 0;
   for (const char* name : {"ring", "recursive_doubling", "halving_doubling", "binomial_tree", "double_binary_tree"}) {
@@ -164,7 +164,7 @@ TEST(Rounds, StepsThatAreInAnotherRoundAreNoticedWhereItMatters) {
       auto& mine = rounds[random() % rounds.size()].rounds;
       if (mine.size() < 2) continue;
       const std::size_t at = random() % (mine.size() - 1);
-      // An empty one changes no order.
+      // Swapping an empty round changes no order.
       if (mine[at].messages.empty() || mine[at + 1].messages.empty()) continue;
       if (mine[at].work.empty() && mine[at + 1].work.empty()) continue;
       switch (random() % 3) {
@@ -181,14 +181,14 @@ TEST(Rounds, StepsThatAreInAnotherRoundAreNoticedWhereItMatters) {
       refused += verify_rounds(schedules, rounds).ok() ? 0 : 1;
     }
   }
-  std::printf("rounds: %d of %d displaced were refused\n", refused, all);
+  std::printf("rounds: %d of %d displaced rounds were refused\n", refused, all);
   EXPECT_GT(refused, all * 9 / 10);
 }
 
-TEST(Rounds, GroupsThatWaitForEachOtherAreNamed) {
+TEST(Rounds, NamesGroupsThatWaitForEachOther) {
   const auto schedules = write_all(**find_algorithm(Collective::allreduce, "ring"), 3, 0);
   auto rounds = *lower_to_rounds(schedules);
-  // Rank 0 receives before it sends: each waits for its left.
+  // Each rank receives before it sends, so it waits for its left neighbour.
   for (Rounds& one : rounds) {
     std::vector<Round> cut;
     for (const Round& round : one.rounds) {
@@ -201,7 +201,7 @@ TEST(Rounds, GroupsThatWaitForEachOtherAreNamed) {
   EXPECT_THAT(verify_rounds(schedules, rounds).text(), HasSubstr("deadlock: rank 0 waits in its group"));
 }
 
-TEST(Rounds, TwoMessagesOnTheSameMemoryInOneGroupAreRefused) {
+TEST(Rounds, RejectsTwoMessagesOnTheSameMemoryInOneGroup) {
   const auto schedules = write_all(**find_algorithm(Collective::allreduce, "ring"), 3, 0);
   auto rounds = *lower_to_rounds(schedules);
   for (Rounds& one : rounds) {

@@ -1,4 +1,4 @@
-// The base room: statuses keep their story, configuration parses or quotes what it could not.
+// Tests of the base module: status, deadline, configuration and log.
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
@@ -15,14 +15,15 @@ TEST(StatusTest, SuccessHasNoText) {
   EXPECT_TRUE(ok_status().while_doing("anything").ok());
 }
 
-TEST(StatusTest, TellsWhoAndWhatWasBeingDone) {
+TEST(StatusTest, KeepsCulpritAndAddsContext) {
   const Status status = Status::blame(3, "host-b", Code::peer_lost, "rank 3 on host-b was lost");
   const Status richer = status.while_doing("joining group 2").during("allreduce 'grad'", "ring, step 1", "all");
   EXPECT_EQ(richer.text(), "rank 3 on host-b was lost, while joining group 2");
   EXPECT_EQ(richer.error().culprit_rank, 3);
   EXPECT_EQ(richer.error().culprit_host, "host-b");
   EXPECT_EQ(richer.error().operation, "allreduce 'grad'");
-  EXPECT_EQ(richer.during("broadcast").error().operation, "allreduce 'grad'") << "the first story wins";
+  EXPECT_EQ(richer.during("broadcast").error().operation, "allreduce 'grad'")
+      << "an operation that is set is not replaced";
 }
 
 TEST(StatusTest, SystemErrorsNameTheRemedy) {
@@ -31,7 +32,7 @@ TEST(StatusTest, SystemErrorsNameTheRemedy) {
   EXPECT_NE(status.text().find("ulimit -n"), std::string::npos);
 }
 
-TEST(ResultTest, HoldsAValueOrTheReason) {
+TEST(ResultTest, HoldsAValueOrAStatus) {
   Result<int> four = 4;
   EXPECT_EQ(*four, 4);
   Result<int> none = Status(Code::timeout, "late");
@@ -39,7 +40,7 @@ TEST(ResultTest, HoldsAValueOrTheReason) {
   EXPECT_EQ(none.status().text(), "late");
 }
 
-TEST(DeadlineTest, NeverIsNeverAndThePastHasPassed) {
+TEST(DeadlineTest, NeverDoesNotPassAndThePastHasPassed) {
   EXPECT_FALSE(Deadline::never().passed());
   EXPECT_EQ(Deadline::never().remaining_ms(), -1);
   EXPECT_TRUE(Deadline::after_ns(-1).passed());
@@ -47,7 +48,7 @@ TEST(DeadlineTest, NeverIsNeverAndThePastHasPassed) {
   EXPECT_GT(Deadline::after_seconds(1000).remaining_ms(), 0);
 }
 
-TEST(ParseBytesTest, KnowsUnitsOf1024) {
+TEST(ParseBytesTest, ParsesUnitsOf1024) {
   EXPECT_EQ(*parse_bytes("4"), 4u);
   EXPECT_EQ(*parse_bytes("64K"), 65536u);
   EXPECT_EQ(*parse_bytes("1MiB"), 1048576u);
@@ -55,7 +56,7 @@ TEST(ParseBytesTest, KnowsUnitsOf1024) {
   EXPECT_EQ(*parse_bytes("2GB"), 2147483648u);
 }
 
-TEST(ParseBytesTest, RefusesWhatIsNoSize) {
+TEST(ParseBytesTest, RejectsInvalidSizes) {
   for (const char* text : {"", "K", "-1", "1.5", "4X", "4 K", "nan", "1e30"}) {
     auto bytes = parse_bytes(text);
     ASSERT_FALSE(bytes.ok()) << text;
@@ -82,7 +83,7 @@ TEST(ConfigTest, DefaultsParse) {
   for (const Setting& row : config->settings) EXPECT_EQ(row.source, "default") << row.name;
 }
 
-TEST(ConfigTest, OptionBeatsVariableBeatsAliasBeatsDefault) {
+TEST(ConfigTest, OptionPrecedesVariablePrecedesAliasPrecedesDefault) {
   const std::map<std::string, std::string> both{{"FARANDOLE_FUSION_BYTES", "2M"}, {"HOROVOD_FUSION_THRESHOLD", "4096"}};
   auto from_alias = Config::read(environment({{"HOROVOD_FUSION_THRESHOLD", "4096"}}));
   auto from_variable = Config::read(environment(both));
@@ -95,7 +96,7 @@ TEST(ConfigTest, OptionBeatsVariableBeatsAliasBeatsDefault) {
   EXPECT_EQ(setting(*from_option, "fusion_bytes").source, "option");
 }
 
-TEST(ConfigTest, WhatMustBeAlikeIsComparedByWhatItMeans) {
+TEST(ConfigTest, CompatibilitySettingsHaveACanonicalForm) {
   auto one = Config::read(environment({}), {{"slice_bytes", "256K"}, {"deterministic", "yes"}});
   auto other = Config::read(environment({}), {{"slice_bytes", "262144"}, {"deterministic", "1"}});
   for (const char* name : {"transport", "algorithm", "deterministic", "cache_capacity", "slice_bytes", "shm_bytes"}) {
@@ -108,11 +109,11 @@ TEST(ConfigTest, WhatMustBeAlikeIsComparedByWhatItMeans) {
   }
 }
 
-TEST(ConfigTest, AnEmptyVariableIsAsGoodAsNone) {
+TEST(ConfigTest, AnEmptyVariableCountsAsUnset) {
   EXPECT_EQ(Config::read(environment({{"FARANDOLE_TRANSPORT", ""}}))->transport, "auto");
 }
 
-TEST(ConfigTest, TranslatesWhatHorovodSaysInOtherWords) {
+TEST(ConfigTest, TranslatesHorovodVariablesOfAnotherForm) {
   auto config = Config::read(environment({{"HOROVOD_STALL_CHECK_DISABLE", "1"},
                                           {"HOROVOD_STALL_CHECK_TIME_SECONDS", "5"},
                                           {"HOROVOD_LOG_LEVEL", "INFO"},
@@ -129,7 +130,7 @@ TEST(ConfigTest, TranslatesWhatHorovodSaysInOtherWords) {
   EXPECT_EQ(own->stall_warning_s, 3);
 }
 
-TEST(ConfigTest, SaysWhichOfHorovodsVariablesDoNothing) {
+TEST(ConfigTest, ListsHorovodVariablesWithoutEffect) {
   auto config = Config::read(environment({{"HOROVOD_CYCLE_TIME", "5"},
                                           {"HOROVOD_AUTOTUNE_LOG", "/tmp/log"},
                                           {"HOROVOD_HIERARCHICAL_ALLREDUCE", "0"},
@@ -154,9 +155,9 @@ TEST(ConfigTest, ReadsEveryType) {
   EXPECT_EQ(config->algorithm, "ring");
 }
 
-// Error paths follow.
+// ---- Error paths
 
-TEST(ConfigTest, AValueThatDoesNotParseIsQuotedWithItsVariable) {
+TEST(ConfigTest, QuotesAnInvalidValueWithItsVariable) {
   for (const auto& [variable, value] : std::map<std::string, std::string>{{"FARANDOLE_FUSION_BYTES", "64 megs"},
                                                                           {"FARANDOLE_SPIN_US", "-1"},
                                                                           {"FARANDOLE_DETERMINISTIC", "maybe"},
@@ -170,13 +171,13 @@ TEST(ConfigTest, AValueThatDoesNotParseIsQuotedWithItsVariable) {
   }
 }
 
-TEST(ConfigTest, AnOptionThatDoesNotExistIsAnError) {
+TEST(ConfigTest, RejectsAnUnknownOption) {
   auto config = Config::read(environment({}), {{"fusion", "1"}});
   ASSERT_FALSE(config.ok());
   EXPECT_NE(config.status().text().find("'fusion'"), std::string::npos);
 }
 
-TEST(LogTest, TheProgramMayReplaceTheSink) {
+TEST(LogTest, UsesTheSinkOfTheApplication) {
   std::vector<std::string> lines;
   set_log_level(LogLevel::info);
   set_log_sink([&](LogLevel, std::string_view line) { lines.emplace_back(line); });

@@ -1,4 +1,4 @@
-// Losses: how the coordinator detects them, the text that all ranks get, and the end of the coordinator itself.
+// Tests of losses: their detection, the text that all ranks receive, and the end of the coordinator itself.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -15,9 +15,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using namespace test;
 
-// ---- Who is alive ----
+// ---- Losses ----
 
-TEST(Alive, AClosedConnectionIsTheSameLossForAll) {
+TEST(Alive, ClosedConnectionIsTheSameLossOnAllRanks) {
   RunningCoordinator coordinator(options_for(4));
   auto ranks = join_all(coordinator->address(), 4);
   ranks[2]->disconnect();
@@ -33,11 +33,11 @@ TEST(Alive, AClosedConnectionIsTheSameLossForAll) {
   }
   const auto back =
       CoordinatorClient::connect(coordinator->address(), kKey, hello_of(2, 4), Deadline::after_seconds(10));
-  ASSERT_FALSE(back.ok()) << "a lost rank does not come back";
+  ASSERT_FALSE(back.ok()) << "a lost rank cannot reconnect";
   EXPECT_EQ(back.status().code(), Code::peer_lost);
 }
 
-TEST(Alive, AGoodByeIsNoLoss) {
+TEST(Alive, LeavingIsNoLoss) {
   RunningCoordinator coordinator(options_for(2));
   auto ranks = join_all(coordinator->address(), 2);
   (*ranks[1])->leave();
@@ -53,7 +53,7 @@ TEST(Alive, AGoodByeIsNoLoss) {
   EXPECT_EQ(ranks[0]->waiting_events(), 0u);
 }
 
-TEST(Alive, WhoeverComesLaterHearsWhatHappenedBefore) {
+TEST(Alive, LateRankReceivesTheReasonOfTheFailedStart) {
   RunningCoordinator coordinator(options_for(3));
   auto first = join(coordinator->address(), 0, 3);
   auto second = join(coordinator->address(), 1, 3);
@@ -65,7 +65,7 @@ TEST(Alive, WhoeverComesLaterHearsWhatHappenedBefore) {
   EXPECT_EQ(late.status().text(), "the job did not start: rank 1 (host-b) has shut down");
 }
 
-TEST(Alive, ASilentRankIsFoundByProbesAndTheOthersAreNot) {
+TEST(Alive, ProbesDetectOnlyTheSilentRank) {
   CoordinatorOptions options = options_for(3);
   options.lost_after_s = 0.2;
   RunningCoordinator coordinator(options);
@@ -83,19 +83,19 @@ TEST(Alive, ASilentRankIsFoundByProbesAndTheOthersAreNot) {
   EXPECT_EQ(ranks[2]->waiting_events(), 0u);
 }
 
-TEST(Alive, WhoWakesUpAfterItWasGivenUpReadsWhatTheOthersWereTold) {
+TEST(Alive, ResumedRankReadsTheSameLossAsTheOthers) {
   CoordinatorOptions options = options_for(2);
   options.lost_after_s = 0.1;
   RunningCoordinator coordinator(options);
   auto asker = join(coordinator->address(), 0, 2);
-  auto link = CoordinatorClient::connect(coordinator->address(), kKey, hello_of(1, 2), Deadline::after_seconds(10));
-  ASSERT_TRUE(link.ok());
+  auto client = CoordinatorClient::connect(coordinator->address(), kKey, hello_of(1, 2), Deadline::after_seconds(10));
+  ASSERT_TRUE(client.ok());
   (*asker)->probe({1});
   const auto event = asker->next_event();
   ASSERT_TRUE(event);
-  Rank waitable(link.take());
-  EXPECT_EQ(first_text(waitable.next_event()), event->why.text());
-  const auto end = waitable.next_event();
+  Rank resumed(client.take());
+  EXPECT_EQ(first_text(resumed.next_event()), event->why.text());
+  const auto end = resumed.next_event();
   ASSERT_TRUE(end);
   EXPECT_EQ(end->kind, CoordinatorEvent::Kind::coordinator_lost);
   EXPECT_EQ(end->why.text(), event->why.text());
@@ -103,7 +103,7 @@ TEST(Alive, WhoWakesUpAfterItWasGivenUpReadsWhatTheOthersWereTold) {
 
 // ---- Failed communicators ----
 
-const Status kStuck = Status::blame(2, "host-c", Code::transport, "rank 2 on host-c closed its lane");
+const Status kStuck = Status::blame(2, "host-c", Code::transport, "rank 2 on host-c closed its channel");
 
 std::vector<std::string> decisions(std::vector<std::unique_ptr<Rank>>& ranks, const std::vector<int>& of) {
   std::vector<std::string> texts;
@@ -119,21 +119,21 @@ std::vector<std::string> decisions(std::vector<std::unique_ptr<Rank>>& ranks, co
   return texts;
 }
 
-TEST(Reports, AnAccusedRankThatAnswersIsAliveAndAllHearTheSame) {
+TEST(Reports, PresentReportedRankGivesOneDecisionForAllRanks) {
   RunningCoordinator coordinator(options_for(3));
   auto ranks = join_all(coordinator->address(), 3);
   (*ranks[0])->report("all/1", kStuck);
-  (*ranks[1])->report("all/1", Status(Code::timeout, "another story, which comes second or first"));
+  (*ranks[1])->report("all/1", Status(Code::timeout, "another failure, which arrives second or first"));
   const auto texts = decisions(ranks, {0, 1, 2});
   EXPECT_EQ(texts[0], texts[1]);
   EXPECT_EQ(texts[0], texts[2]);
-  EXPECT_TRUE(texts[0] == "all/1: TRANSPORT: rank 2 on host-c closed its lane; both processes are alive" ||
-              texts[0] == "all/1: TIMEOUT: another story, which comes second or first")
+  EXPECT_TRUE(texts[0] == "all/1: TRANSPORT: rank 2 on host-c closed its channel; both processes are alive" ||
+              texts[0] == "all/1: TIMEOUT: another failure, which arrives second or first")
       << texts[0];
-  for (auto& rank : ranks) EXPECT_EQ(rank->waiting_events(), 0u) << "one verdict for one communicator";
+  for (auto& rank : ranks) EXPECT_EQ(rank->waiting_events(), 0u) << "one decision for one communicator";
 }
 
-TEST(Reports, AnAccusedRankThatIsLostIsTheReason) {
+TEST(Reports, LostReportedRankIsTheDecision) {
   RunningCoordinator coordinator(options_for(3));
   auto ranks = join_all(coordinator->address(), 3);
   ranks[2]->disconnect();
@@ -143,7 +143,7 @@ TEST(Reports, AnAccusedRankThatIsLostIsTheReason) {
   EXPECT_THAT(decisions(ranks, {0, 1}), ElementsAre(lost, lost));
 }
 
-TEST(Reports, AnAccusedRankThatIsSilentIsLost) {
+TEST(Reports, SilentReportedRankIsLost) {
   CoordinatorOptions options = options_for(3);
   options.lost_after_s = 0.2;
   RunningCoordinator coordinator(options);
@@ -156,7 +156,7 @@ TEST(Reports, AnAccusedRankThatIsSilentIsLost) {
   EXPECT_THAT(decisions(ranks, {0, 1}), ElementsAre(lost, lost));
 }
 
-TEST(Reports, AnAccusedRankThatSaidGoodByeHasShutDown) {
+TEST(Reports, DepartedReportedRankHasShutDown) {
   RunningCoordinator coordinator(options_for(3));
   auto ranks = join_all(coordinator->address(), 3);
   (*ranks[2])->leave();
@@ -165,7 +165,7 @@ TEST(Reports, AnAccusedRankThatSaidGoodByeHasShutDown) {
   EXPECT_THAT(decisions(ranks, {0, 1}), ElementsAre(left, left));
 }
 
-TEST(Reports, WithoutACulpritAreToldAsTheyAre) {
+TEST(Reports, WithoutACulpritAreDecidedUnchanged) {
   RunningCoordinator coordinator(options_for(2));
   auto ranks = join_all(coordinator->address(), 2);
   (*ranks[1])->report("all/1", Status(Code::aborted, "rank 1 was interrupted"));
@@ -175,7 +175,7 @@ TEST(Reports, WithoutACulpritAreToldAsTheyAre) {
   EXPECT_THAT(decisions(ranks, {0, 1}), ElementsAre("all/2: ABORTED: and once more", "all/2: ABORTED: and once more"));
 }
 
-TEST(Reports, KeepTheWholeStory) {
+TEST(Reports, KeepOperationPhaseAndGroup) {
   RunningCoordinator coordinator(options_for(2));
   auto ranks = join_all(coordinator->address(), 2);
   (*ranks[1])->report("c", Status(Code::timeout, "late").during("allreduce 'grad'", "ring, step 1", "all"));
@@ -186,9 +186,9 @@ TEST(Reports, KeepTheWholeStory) {
   EXPECT_EQ(event->why.error().group, "all");
 }
 
-// ---- Who is late ----
+// ---- Queries for late ranks ----
 
-TEST(Questions, AreAnsweredByThoseWhoAreAskedAndComeBackWithTheirNames) {
+TEST(Queries, ReturnOneAnswerOfEachQueriedRank) {
   RunningCoordinator coordinator(options_for(3));
   auto ranks = join_all(coordinator->address(), 3);
   (*ranks[2])->ask("all comm 0", 5, {0, 1}, 60'000'000'000);
@@ -210,7 +210,7 @@ TEST(Questions, AreAnsweredByThoseWhoAreAskedAndComeBackWithTheirNames) {
   }
 }
 
-TEST(Questions, OfACommunicatorWithAnEndlessNameAreNotAsked) {
+TEST(Queries, WithATooLongCommunicatorNameAreNotSent) {
   RunningCoordinator coordinator(options_for(2));
   auto ranks = join_all(coordinator->address(), 2);
   (*ranks[0])->ask(std::string(10'000, 'x'), 1, {1}, 0);
@@ -222,7 +222,7 @@ TEST(Questions, OfACommunicatorWithAnEndlessNameAreNotAsked) {
 
 // ---- The end of the coordinator ----
 
-TEST(CoordinatorsEnd, InGoodOrderIsToldByTheNameOfWhoServed) {
+TEST(CoordinatorsEnd, InGoodOrderNamesTheServingProcess) {
   RunningCoordinator coordinator(options_for(2));
   auto ranks = join_all(coordinator->address(), 2);
   coordinator.stop();
@@ -239,7 +239,7 @@ TEST(CoordinatorsEnd, InGoodOrderIsToldByTheNameOfWhoServed) {
   (*ranks[0])->report("c", kStuck);
 }
 
-TEST(CoordinatorsEnd, IsNoNewsForWhoLeft) {
+TEST(CoordinatorsEnd, IsNoEventForARankThatHasLeft) {
   RunningCoordinator coordinator(options_for(2));
   auto ranks = join_all(coordinator->address(), 2);
   (*ranks[0])->leave();
@@ -253,7 +253,7 @@ TEST(CoordinatorsEnd, IsNoNewsForWhoLeft) {
   EXPECT_EQ((*ranks[0])->publish("k", "v").code(), Code::shut_down);
 }
 
-TEST(CoordinatorsEnd, WakesThoseWhoWait) {
+TEST(CoordinatorsEnd, WakesWaitingCalls) {
   RunningCoordinator coordinator(options_for(2));
   auto rank = join(coordinator->address(), 0, 2);
   std::thread waiting([&] { EXPECT_EQ((*rank)->wait_for_all(Deadline::never()).status().code(), Code::shut_down); });
@@ -264,9 +264,9 @@ TEST(CoordinatorsEnd, WakesThoseWhoWait) {
   fetching.join();
 }
 
-// ---- Real processes: forked before anything has threads, so that they hold nothing of this process ----
+// ---- Real processes: forked before any thread exists, so that they inherit no connections of this process ----
 
-// A rank that joins, publishes that it is there, and answers the coordinator until it is killed or told to leave.
+// Joins as a rank and answers the coordinator until it is killed or the coordinator ends.
 [[noreturn]] void live_as(int rank, int size, const std::string& rendezvous, bool serves) {
   std::unique_ptr<Coordinator> coordinator;
   std::thread server;
@@ -280,11 +280,11 @@ TEST(CoordinatorsEnd, WakesThoseWhoWait) {
   const HostFacts facts = host_facts();
   CoordinatorClient::Hello hello{rank, size, "host-" + std::string(1, static_cast<char>('a' + rank)), facts.boot_id,
                                  facts.process_id};
-  auto link = CoordinatorClient::connect(rendezvous, kKey, hello, Deadline::after_seconds(60));
-  if (!link.ok()) ::_exit(3);
-  while (wait_readable((*link)->wake_fd(), Deadline::after_seconds(60))) {
-    (*link)->progress();
-    for (const CoordinatorEvent& event : (*link)->take_events()) {
+  auto client = CoordinatorClient::connect(rendezvous, kKey, hello, Deadline::after_seconds(60));
+  if (!client.ok()) ::_exit(3);
+  while (wait_readable((*client)->wake_fd(), Deadline::after_seconds(60))) {
+    (*client)->progress();
+    for (const CoordinatorEvent& event : (*client)->take_events()) {
       if (event.kind == CoordinatorEvent::Kind::coordinator_lost) ::_exit(0);
     }
   }
@@ -312,7 +312,7 @@ class Child {
 
 std::string fresh_name() { return "unix:@farandole-test-" + random_hex(8); }
 
-TEST(Processes, AKilledOneIsLostAtOnce) {
+TEST(Processes, KilledProcessIsLostAtOnce) {
   const std::string rendezvous = fresh_name();
   Child child(1, 3, rendezvous);
   const int pid = child.pid();
@@ -325,7 +325,7 @@ TEST(Processes, AKilledOneIsLostAtOnce) {
   const auto event = zero->next_event();
   const double milliseconds = static_cast<double>(now_ns() - killed) / 1e6;
   ASSERT_TRUE(event);
-  std::printf("a process killed with -9 was known to be lost after %.2f ms\n", milliseconds);
+  std::printf("the loss of a process killed with -9 was detected after %.2f ms\n", milliseconds);
   const std::string text =
       "rank 1 on host-b (process " + std::to_string(pid) + ") was lost: its process ended or its connection broke";
   EXPECT_EQ(event->kind, CoordinatorEvent::Kind::lost);
@@ -333,7 +333,7 @@ TEST(Processes, AKilledOneIsLostAtOnce) {
   EXPECT_EQ(first_text(two->next_event()), text);
 }
 
-TEST(Processes, AStoppedOneIsFoundByAProbe) {
+TEST(Processes, ProbeDetectsAStoppedProcess) {
   const std::string rendezvous = fresh_name();
   Child child(1, 2, rendezvous);
   CoordinatorOptions options = options_for(2, rendezvous);
@@ -346,13 +346,13 @@ TEST(Processes, AStoppedOneIsFoundByAProbe) {
   (*zero)->probe({1});
   const auto event = zero->next_event();
   ASSERT_TRUE(event);
-  std::printf("a stopped process was given up %.0f ms after the probe\n",
+  std::printf("a stopped process was declared lost %.0f ms after the probe\n",
               static_cast<double>(now_ns() - stopped) / 1e6);
   EXPECT_EQ(event->why.text(), "rank 1 on host-b (process " + std::to_string(child.pid()) +
                                    ") was lost: it has not answered for 0.3 s (stopped, swapped out or cut off)");
 }
 
-TEST(Processes, RankZeroThatServesTheCoordinatorIsLostInTheSameWordsEverywhere) {
+TEST(Processes, LossOfTheServingRankZeroHasTheSameTextOnAllRanks) {
   const std::string rendezvous = fresh_name();
   Child server(0, 4, rendezvous, true);
   const int pid = server.pid();

@@ -1,4 +1,5 @@
-// Strangers: whoever does not know the key or the protocol is dropped and counted, and the job goes on.
+// Tests of strangers: connections without the key or with an invalid protocol are dropped and counted, and the job
+// continues.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -20,12 +21,12 @@ using namespace test;
 
 // ---- Strangers ----
 
-UniqueFd knock(const std::string& address) {
+UniqueFd connect_to(const std::string& address) {
   const std::vector<Address> addresses = {{address.starts_with("tcp://") ? address.substr(6) : address}};
   return connect_any(addresses, Deadline::after_seconds(10)).take();
 }
 
-// Until the coordinator hangs up; what it said.
+// Reads until the coordinator hangs up, and returns the data.
 std::string read_to_end(int fd) {
   std::string all;
   char bytes[4096];
@@ -42,13 +43,13 @@ void expect_two_ranks_work(std::vector<std::unique_ptr<Rank>>& ranks, const std:
   EXPECT_EQ((*ranks[1])->fetch(key, Deadline::after_seconds(20)).take(), "v");
 }
 
-// An introduced stranger: it knows the key, and then misbehaves.
+// An authenticated connection that violates the protocol later.
 struct Insider {
   UniqueFd fd;
   std::string session_key;
 };
 Insider introduce(const std::string& address) {
-  UniqueFd fd = knock(address);
+  UniqueFd fd = connect_to(address);
   auto introduced =
       introduce_as_client(fd.get(), kKey, kCoordinatorPurpose, "insider", Deadline::after_seconds(20)).take();
   return {std::move(fd), introduced.session_key};
@@ -58,37 +59,37 @@ void write_text(int fd, const std::string& text) {
   [[maybe_unused]] const Status status = write_all(fd, bytes_of(text), Deadline::after_seconds(10));
 }
 
-TEST(Strangers, AreRefusedAndCountedWhileTheJobGoesOn) {
+TEST(Strangers, AreRejectedAndCountedWhileTheJobContinues) {
   RunningCoordinator coordinator(options_for(2, "tcp://127.0.0.1:0"));
   auto ranks = join_all(coordinator->address(), 2);
   int64_t expected = 0;
-  const auto hangs_up_on = [&](int fd, const char* whom) {
+  const auto hangs_up_on = [&](int fd, const char* stranger) {
     read_to_end(fd);
     ++expected;
-    expect_two_ranks_work(ranks, whom);
-    EXPECT_EQ(coordinator->strangers(), expected) << whom;
+    expect_two_ranks_work(ranks, stranger);
+    EXPECT_EQ(coordinator->strangers(), expected) << stranger;
   };
   {
-    const UniqueFd fd = knock(coordinator->address());
+    const UniqueFd fd = connect_to(coordinator->address());
     write_text(fd.get(),
                "GET / HTTP/1.1\r\nHost: coordinator\r\nAccept: */*\r\nConnection: keep-alive, and much more of it\r\n");
     hangs_up_on(fd.get(), "garbage");
   }
   {
-    const UniqueFd fd = knock(coordinator->address());
+    const UniqueFd fd = connect_to(coordinator->address());
     const auto refused = introduce_as_client(fd.get(), "not the key of the job", kCoordinatorPurpose, "rank 0",
                                              Deadline::after_seconds(10));
     EXPECT_EQ(refused.status().code(), Code::authentication);
     hangs_up_on(fd.get(), "wrong key");
   }
   {
-    const UniqueFd fd = knock(coordinator->address());
-    const auto refused = introduce_as_client(fd.get(), kKey, "tcp lane of all", "rank 0", Deadline::after_seconds(10));
+    const UniqueFd fd = connect_to(coordinator->address());
+    const auto refused = introduce_as_client(fd.get(), kKey, "tcp all", "rank 0", Deadline::after_seconds(10));
     EXPECT_EQ(refused.status().code(), Code::authentication);
     hangs_up_on(fd.get(), "another purpose");
   }
   {
-    const UniqueFd fd = knock(coordinator->address());
+    const UniqueFd fd = connect_to(coordinator->address());
     write_text(fd.get(), "FADL");
     ::shutdown(fd.get(), SHUT_WR);
     hangs_up_on(fd.get(), "truncated handshake");
@@ -124,19 +125,19 @@ TEST(Strangers, AreRefusedAndCountedWhileTheJobGoesOn) {
   for (auto& rank : ranks) EXPECT_EQ(rank->waiting_events(), 0u);
 }
 
-TEST(Strangers, WhoAreSilentGetNothingButAGreetingAndAreHungUpOn) {
+TEST(Strangers, SilentOnesReceiveOnlyTheGreetingAndAreDropped) {
   RunningCoordinator coordinator(options_for(2, "tcp://127.0.0.1:0"));
   auto ranks = join_all(coordinator->address(), 2);
-  const UniqueFd fd = knock(coordinator->address());
+  const UniqueFd fd = connect_to(coordinator->address());
   EXPECT_EQ(read_to_end(fd.get()).size(), 40u) << "magic, version and a nonce";
   expect_two_ranks_work(ranks, "k");
   EXPECT_EQ(coordinator->strangers(), 1);
 }
 
-TEST(Strangers, InLargeNumbersDoNotKeepRanksOut) {
+TEST(Strangers, InLargeNumbersDoNotBlockRanks) {
   RunningCoordinator coordinator(options_for(2));
   std::vector<UniqueFd> silent;
-  for (int i = 0; i < 300; ++i) silent.push_back(knock(coordinator->address()));
+  for (int i = 0; i < 300; ++i) silent.push_back(connect_to(coordinator->address()));
   auto ranks = join_all(coordinator->address(), 2);
   ASSERT_TRUE(ranks[0] && ranks[1]);
   EXPECT_TRUE((*ranks[0])->wait_for_all(Deadline::after_seconds(20)).ok());
@@ -144,11 +145,11 @@ TEST(Strangers, InLargeNumbersDoNotKeepRanksOut) {
   expect_two_ranks_work(ranks, "k");
 }
 
-TEST(Strangers, WhoAreSilentMakeRoomBeforeThoseWhoSpoke) {
+TEST(Strangers, SilentOnesAreDroppedBeforeAuthenticatedOnes) {
   RunningCoordinator coordinator(options_for(2));
   const Insider insider = introduce(coordinator->address());
   std::vector<UniqueFd> silent;
-  for (int i = 0; i < 300; ++i) silent.push_back(knock(coordinator->address()));
+  for (int i = 0; i < 300; ++i) silent.push_back(connect_to(coordinator->address()));
   auto rank = join(coordinator->address(), 0, 2);
   CoordinatorMessage hello{.kind = CoordinatorMessage::Kind::hello};
   hello.members = {hello_of(1, 2)};
@@ -156,7 +157,7 @@ TEST(Strangers, WhoAreSilentMakeRoomBeforeThoseWhoSpoke) {
   EXPECT_TRUE((*rank)->wait_for_all(Deadline::after_seconds(20)).ok());
 }
 
-TEST(Strangers, ARankThatBreaksTheProtocolIsLost) {
+TEST(Strangers, RankThatViolatesTheProtocolIsLost) {
   RunningCoordinator coordinator(options_for(2));
   auto rank = join(coordinator->address(), 0, 2);
   const Insider insider = introduce(coordinator->address());
@@ -194,9 +195,9 @@ TEST(Strangers, WithDamagedFramesAreDroppedAndCounted) {
   for (auto& rank : ranks) EXPECT_EQ(rank->waiting_events(), 0u);
 }
 
-// ---- Frames and messages, alone ----
+// ---- Frames and messages, without a coordinator ----
 
-const Status kStuck = Status::blame(2, "host-c", Code::transport, "rank 2 on host-c closed its lane");
+const Status kStuck = Status::blame(2, "host-c", Code::transport, "rank 2 on host-c closed its channel");
 
 CoordinatorMessage full_message() {
   CoordinatorMessage message{.kind = CoordinatorMessage::Kind::report};
@@ -211,7 +212,7 @@ CoordinatorMessage full_message() {
   return message;
 }
 
-TEST(CoordinatorWire, AMessageComesBackWhole) {
+TEST(CoordinatorWire, MessagesRoundTrip) {
   const auto back = decode(encode(full_message()));
   ASSERT_TRUE(back.ok());
   const CoordinatorMessage sent = full_message();
@@ -228,17 +229,17 @@ TEST(CoordinatorWire, AMessageComesBackWhole) {
   EXPECT_EQ(back->members[1].host_name, "host-b");
 }
 
-TEST(CoordinatorWire, KindsThatNobodyHasAreRefused) {
+TEST(CoordinatorWire, RejectsUnknownKinds) {
   int known = 0;
   for (int kind = 0; kind < 256; ++kind) {
     CoordinatorMessage message = full_message();
     message.kind = static_cast<CoordinatorMessage::Kind>(kind);
     known += decode(encode(message)).ok() ? 1 : 0;
   }
-  EXPECT_EQ(known, 15 + 18) << "those of ranks and nodes, and those of coordinators";
+  EXPECT_EQ(known, 15 + 18) << "kinds of ranks and nodes, and kinds of coordinators";
 }
 
-TEST(CoordinatorWire, FramesComeInAnyPiecesAndInOrderOnly) {
+TEST(CoordinatorWire, FramesArriveInAnyFragmentsButOnlyInOrder) {
   const std::string key(32, 'k');
   FrameSealer sealer(key, Direction::to_coordinator);
   std::string stream = sealer.seal("one");
@@ -254,7 +255,7 @@ TEST(CoordinatorWire, FramesComeInAnyPiecesAndInOrderOnly) {
   }
   EXPECT_THAT(got, ElementsAre("one", "", "three"));
   EXPECT_FALSE(opener.is_inside_a_frame());
-  // A frame that was sent before, in the other direction, or with another key does not pass.
+  // A frame that is replayed, of the other direction or of another key is rejected.
   opener.feed(stream.substr(0, kFrameHead + 3));
   EXPECT_EQ(opener.next().status().code(), Code::authentication);
   for (auto [other_key, direction] :
@@ -265,7 +266,7 @@ TEST(CoordinatorWire, FramesComeInAnyPiecesAndInOrderOnly) {
   }
 }
 
-TEST(CoordinatorWire, NoFlippedBitOfAFramePasses) {
+TEST(CoordinatorWire, RejectsEveryFlippedBitOfAFrame) {
   const std::string key(32, 'k');
   const std::string frame = FrameSealer(key, Direction::to_coordinator).seal(encode(full_message()));
   for (std::size_t bit = 0; bit < frame.size() * 8; ++bit) {
@@ -274,13 +275,13 @@ TEST(CoordinatorWire, NoFlippedBitOfAFramePasses) {
     FrameOpener opener(key, Direction::to_coordinator);
     opener.feed(flipped);
     const auto payload = opener.next();
-    // A longer length waits for bytes that do not come, and the end of the connection is then inside a frame.
+    // With a longer length the opener waits for more bytes, and the connection then ends inside a frame.
     EXPECT_TRUE(!payload.ok() || (!*payload && opener.is_inside_a_frame())) << "bit " << bit;
   }
 }
 
-// Whoever knows the key may still send nonsense: bytes that verify are read, others are refused, none are believed.
-TEST(CoordinatorWire, DamagedMessagesAreRefusedOrReadButNeverCrash) {
+// A peer with the key may still send invalid messages. Bytes that verify are decoded, and others are rejected.
+TEST(CoordinatorWire, DamagedMessagesAreRejectedOrDecodedButNeverCrash) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);

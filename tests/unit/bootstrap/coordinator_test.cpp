@@ -1,4 +1,4 @@
-// The coordinator: how ranks arrive, and the store.
+// Tests of the coordinator: the start of a job, and the store.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ using namespace test;
 
 class EveryRendezvous : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(EveryRendezvous, BringsAllRanksTogether) {
+TEST_P(EveryRendezvous, ConnectsAllRanks) {
   RunningCoordinator coordinator(options_for(4, GetParam()));
   auto ranks = join_all(coordinator->address(), 4);
   on_all(ranks, [](int, Rank& rank) {
@@ -38,7 +38,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, EveryRendezvous,
                                            "file:///tmp/farandole-coordinator-test"),
                          [](const auto& one) { return "Number" + std::to_string(one.index); });
 
-TEST(Coordinator, FileOfTheRendezvousGoesWhenTheCoordinatorGoes) {
+TEST(Coordinator, RemovesTheFileOfTheRendezvousAtItsEnd) {
   const std::string path = "/tmp/farandole-coordinator-file-" + std::to_string(::getpid());
   {
     RunningCoordinator coordinator(options_for(1, "file://" + path));
@@ -58,7 +58,7 @@ TEST(Coordinator, MayStartAfterItsRanks) {
 }
 
 TEST(Coordinator, IsFoundAmongOtherServersOfAPortRange) {
-  // The first port of the range is taken by somebody who never speaks, the second by the coordinator of another job.
+  // A silent server has the first port of the range, and the coordinator of another job has the second.
   auto silent = listen_tcp("lo");
   ASSERT_TRUE(silent.ok());
   const std::string text = silent->addresses.front().text;
@@ -75,7 +75,7 @@ TEST(Coordinator, IsFoundAmongOtherServersOfAPortRange) {
   EXPECT_TRUE((*ranks[1])->wait_for_all(Deadline::after_seconds(10)).ok());
 }
 
-TEST(Coordinator, TellsThePositionOfTheMissing) {
+TEST(Coordinator, NamesTheMissingRanks) {
   CoordinatorOptions options = options_for(8);
   options.start_timeout_s = 0.3;
   RunningCoordinator coordinator(options);
@@ -96,7 +96,7 @@ TEST(Coordinator, TellsThePositionOfTheMissing) {
   EXPECT_THAT(late.status().text(), HasSubstr("the job did not start: ranks 2 and 5 of 8 have not arrived"));
 }
 
-TEST(Coordinator, AnswersTheDeadlineOfOneRankWithTheMissing) {
+TEST(Coordinator, DeadlineOfOneRankReturnsTheMissingRanks) {
   RunningCoordinator coordinator(options_for(2));
   auto rank = join(coordinator->address(), 0, 2);
   const auto all = (*rank)->wait_for_all(Deadline::after_seconds(0.05));
@@ -104,12 +104,12 @@ TEST(Coordinator, AnswersTheDeadlineOfOneRankWithTheMissing) {
   EXPECT_EQ(all.status().code(), Code::timeout);
   EXPECT_THAT(all.status().text(), MatchesRegex("rank 1 of 2 has not arrived after .* s; check its log and that it can "
                                                 "reach unix:@farandole-.*"));
-  // That was this rank's patience; the job goes on.
+  // Only the deadline of this rank has passed; the job can still start.
   auto other = join(coordinator->address(), 1, 2);
   EXPECT_TRUE((*rank)->wait_for_all(Deadline::after_seconds(10)).ok());
 }
 
-TEST(Coordinator, ARankLostBeforeTheStartIsTheReason) {
+TEST(Coordinator, LossBeforeTheStartFailsTheStart) {
   RunningCoordinator coordinator(options_for(3));
   auto rank = join(coordinator->address(), 0, 3);
   join(coordinator->address(), 1, 3)->disconnect();
@@ -119,7 +119,7 @@ TEST(Coordinator, ARankLostBeforeTheStartIsTheReason) {
   EXPECT_EQ(all.status().text(), "rank 1 on host-b (process 101) was lost: its process ended or its connection broke");
 }
 
-TEST(Coordinator, RefusesASecondProcessOfOneRankAndNamesBoth) {
+TEST(Coordinator, RejectsASecondProcessOfOneRankAndNamesBoth) {
   RunningCoordinator coordinator(options_for(2));
   auto rank = join(coordinator->address(), 1, 2);
   auto twin = hello_of(1, 2);
@@ -133,7 +133,7 @@ TEST(Coordinator, RefusesASecondProcessOfOneRankAndNamesBoth) {
   EXPECT_EQ(coordinator->strangers(), 0);
 }
 
-TEST(Coordinator, RefusesAnotherSize) {
+TEST(Coordinator, RejectsAnotherSize) {
   RunningCoordinator coordinator(options_for(2));
   const auto refused =
       CoordinatorClient::connect(coordinator->address(), kKey, hello_of(1, 4), Deadline::after_seconds(10));
@@ -144,15 +144,15 @@ TEST(Coordinator, RefusesAnotherSize) {
             "(farandole run on host-a) was started for 2; give all ranks the same size");
 }
 
-TEST(Coordinator, TellsAllRanksWhatOneHasUnlikeTheOthers) {
+TEST(Coordinator, ReportsADifferentSettingToAllRanks) {
   RunningCoordinator coordinator(options_for(2));
   std::vector<std::unique_ptr<Rank>> ranks;
   for (int rank = 0; rank < 2; ++rank) {
     CoordinatorClient::Hello hello = hello_of(rank, 2);
     hello.settings = {{"version", "1", "install one"}, {"slices", std::to_string(rank * 7), "set SLICES alike"}};
-    auto link = CoordinatorClient::connect(coordinator->address(), kKey, hello, Deadline::after_seconds(20));
-    ASSERT_TRUE(link.ok()) << link.status().text();
-    ranks.push_back(std::make_unique<Rank>(link.take()));
+    auto client = CoordinatorClient::connect(coordinator->address(), kKey, hello, Deadline::after_seconds(20));
+    ASSERT_TRUE(client.ok()) << client.status().text();
+    ranks.push_back(std::make_unique<Rank>(client.take()));
   }
   on_all(ranks, [](int, Rank& rank) {
     const auto all = rank->wait_for_all(Deadline::after_seconds(20));
@@ -164,7 +164,7 @@ TEST(Coordinator, TellsAllRanksWhatOneHasUnlikeTheOthers) {
   });
 }
 
-TEST(Coordinator, RefusesARankOutsideOfTheJob) {
+TEST(Coordinator, RejectsARankOutsideOfTheJob) {
   RunningCoordinator coordinator(options_for(2));
   const auto refused =
       CoordinatorClient::connect(coordinator->address(), kKey, hello_of(2, 2), Deadline::after_seconds(10));
@@ -172,7 +172,7 @@ TEST(Coordinator, RefusesARankOutsideOfTheJob) {
   EXPECT_EQ(refused.status().text(), "process 102 on host-c says that it is rank 2 of 2");
 }
 
-TEST(Coordinator, RefusesAWrongKeyAtOnce) {
+TEST(Coordinator, RejectsAWrongKeyBeforeTheDeadline) {
   RunningCoordinator coordinator(options_for(2));
   const int64_t began = now_ns();
   const auto refused = CoordinatorClient::connect(coordinator->address(), "quite another job key", hello_of(0, 2),
@@ -185,17 +185,17 @@ TEST(Coordinator, RefusesAWrongKeyAtOnce) {
       HasSubstr("the job key differs from the coordinator's: rank 0 on host-a (process 100) was refused at unix:@"));
 }
 
-TEST(Coordinator, ThatIsNotThereIsNamedAfterTheDeadline) {
+TEST(Coordinator, MissingCoordinatorIsATimeoutThatNamesItsAddress) {
   const auto none =
-      CoordinatorClient::connect("unix:@farandole-nobody", kKey, hello_of(1, 2), Deadline::after_seconds(0.1));
+      CoordinatorClient::connect("unix:@farandole-missing", kKey, hello_of(1, 2), Deadline::after_seconds(0.1));
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.status().code(), Code::timeout);
   EXPECT_THAT(none.status().text(), HasSubstr("rank 1 on host-b (process 101) did not find the coordinator at "
-                                              "unix:@farandole-nobody within 0.1"));
-  EXPECT_THAT(none.status().text(), HasSubstr("nobody listens there (yet)"));
+                                              "unix:@farandole-missing within 0.1"));
+  EXPECT_THAT(none.status().text(), HasSubstr("nothing listens at that address (yet)"));
 }
 
-TEST(Coordinator, DoesNotOpenWithoutAKeyOrSizeOrTwiceUnderOneName) {
+TEST(Coordinator, RejectsInvalidOptionsAndAddressesInUse) {
   CoordinatorOptions options = options_for(0);
   options.job_key = kKey;
   EXPECT_EQ(Coordinator::open(options).status().code(), Code::invalid_argument);
@@ -208,7 +208,7 @@ TEST(Coordinator, DoesNotOpenWithoutAKeyOrSizeOrTwiceUnderOneName) {
   options.address = "memory://twice";
   const auto first = Coordinator::open(options);
   EXPECT_TRUE(first.ok());
-  EXPECT_THAT(Coordinator::open(options).status().text(), HasSubstr("has a coordinator at memory://twice already"));
+  EXPECT_THAT(Coordinator::open(options).status().text(), HasSubstr("already has a coordinator at memory://twice"));
   options.address = "unix:@farandole-twice";
   const auto second = Coordinator::open(options);
   EXPECT_TRUE(second.ok());
@@ -217,7 +217,7 @@ TEST(Coordinator, DoesNotOpenWithoutAKeyOrSizeOrTwiceUnderOneName) {
 
 // ---- The store ----
 
-TEST(Store, GivesAFactToThoseWhoWaitedAndThoseWhoCome) {
+TEST(Store, ReturnsAFactToEarlyAndLateReaders) {
   RunningCoordinator coordinator(options_for(2));
   auto ranks = join_all(coordinator->address(), 2);
   std::thread early([&] {
@@ -230,23 +230,23 @@ TEST(Store, GivesAFactToThoseWhoWaitedAndThoseWhoCome) {
   EXPECT_EQ((*ranks[0])->fetch("address of 0", Deadline::after_seconds(20)).take(), std::string("bin\0ary", 7));
 }
 
-TEST(Store, AFactIsPublishedOnce) {
+TEST(Store, RejectsAnotherValueForAKey) {
   RunningCoordinator coordinator(options_for(2));
   auto ranks = join_all(coordinator->address(), 2);
   EXPECT_TRUE((*ranks[0])->publish("k", "one").ok());
   EXPECT_TRUE((*ranks[1])->publish("k", "one").ok());
   const Status another = (*ranks[1])->publish("k", "two");
   EXPECT_EQ(another.code(), Code::invalid_argument);
-  EXPECT_EQ(another.text(), "'k' was published by rank 0 already, with another value");
+  EXPECT_EQ(another.text(), "rank 0 already published 'k' with another value");
 }
 
-TEST(Store, WaitingEndsWithTheDeadlineAndNamesTheKey) {
+TEST(Store, FetchTimeoutNamesTheKey) {
   RunningCoordinator coordinator(options_for(1));
   auto rank = join(coordinator->address(), 0, 1);
   const auto value = (*rank)->fetch("never", Deadline::after_seconds(0.05));
   ASSERT_FALSE(value.ok());
   EXPECT_EQ(value.status().code(), Code::timeout);
-  EXPECT_THAT(value.status().text(), MatchesRegex(".*nobody published 'never' within 0[.][0-9]+ s.*"));
+  EXPECT_THAT(value.status().text(), MatchesRegex(".*no rank published 'never' within 0[.][0-9]+ s.*"));
   EXPECT_TRUE((*rank)->publish("never", "after all").ok());
   EXPECT_EQ((*rank)->fetch("never", Deadline::after_seconds(10)).take(), "after all");
 }
@@ -271,7 +271,7 @@ TEST(Store, IsBounded) {
   EXPECT_EQ((*rank)->fetch(std::string(5000, 'k'), Deadline::never()).status().code(), Code::invalid_argument);
 }
 
-TEST(Store, WhoWaitsForALostRankIsTold) {
+TEST(Store, FetchFromALostRankFails) {
   RunningCoordinator coordinator(options_for(3));
   auto ranks = join_all(coordinator->address(), 3);
   std::thread waiting([&] {
@@ -287,7 +287,7 @@ TEST(Store, WhoWaitsForALostRankIsTold) {
 
 // ---- Many ----
 
-TEST(Many, SixtyFourRanksMeetPublishAndFetch) {
+TEST(Many, SixtyFourRanksConnectPublishAndFetch) {
   constexpr int kRanks = 64;
   RunningCoordinator coordinator(options_for(kRanks));
   std::vector<std::unique_ptr<Rank>> ranks(kRanks);

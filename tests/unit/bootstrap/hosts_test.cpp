@@ -1,4 +1,4 @@
-// Hosts: ranks that can map the same memory find each other, and those that cannot do not believe it.
+// Tests of find_hosts(): ranks that can map the same memory form a host, and other ranks do not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -29,7 +29,7 @@ class MapExchange final : public Exchange {
   Result<std::string> fetch(std::string_view key, Deadline deadline) override {
     MutexLock lock(mutex_);
     if (!changed_.wait(mutex_, deadline, [&] { return facts_.contains(std::string(key)); })) {
-      return Status(Code::timeout, "nobody published " + std::string(key));
+      return Status(Code::timeout, "no rank published " + std::string(key));
     }
     return facts_[std::string(key)];
   }
@@ -40,14 +40,14 @@ class MapExchange final : public Exchange {
   std::map<std::string, std::string> facts_ FDL_GUARDED_BY(mutex_);
 };
 
-// One rank of a world to be: the kernel it runs on, and a key that stands for its container, for the trial between two
-// that have different ones fails.
+// One rank: its kernel and its container. The container determines its key, so that trials between different containers
+// fail.
 struct Place {
   std::string kernel;
   std::string container;
 };
 
-// The host of each rank as the rank with the lowest number on it; all ranks must say the same.
+// Returns the host of each rank as the lowest rank on it, and checks that all ranks find the same hosts.
 std::vector<int> hosts_of(const std::vector<Place>& places) {
   MapExchange exchange;
   std::vector<HostFacts> facts;
@@ -71,21 +71,21 @@ std::vector<int> hosts_of(const std::vector<Place>& places) {
   return answers.front();
 }
 
-TEST(Hosts, RanksOfOneMachineShareOne) {
+TEST(Hosts, RanksOfOneMachineShareAHost) {
   EXPECT_THAT(hosts_of({{"a", "x"}, {"a", "x"}, {"a", "x"}, {"a", "x"}}), ElementsAre(0, 0, 0, 0));
 }
 
 TEST(Hosts, OneRankIsAHost) { EXPECT_THAT(hosts_of({{"a", "x"}}), ElementsAre(0)); }
 
-TEST(Hosts, MachinesAreToldApart) {
+TEST(Hosts, DifferentMachinesAreDifferentHosts) {
   EXPECT_THAT(hosts_of({{"a", "x"}, {"b", "x"}, {"a", "x"}, {"b", "x"}, {"c", "x"}}), ElementsAre(0, 1, 0, 1, 4));
 }
 
-TEST(Hosts, ContainersOfOneMachineAreHostsOfTheirOwn) {
+TEST(Hosts, ContainersOfOneMachineAreSeparateHosts) {
   EXPECT_THAT(hosts_of({{"a", "x"}, {"a", "y"}, {"a", "x"}, {"a", "y"}, {"a", "z"}}), ElementsAre(0, 1, 0, 1, 4));
 }
 
-TEST(Hosts, ManyRanksInAnyMixture) {
+TEST(Hosts, MixturesOfMachinesAndContainers) {
   std::vector<Place> places;
   std::vector<int> expected;
   for (int rank = 0; rank < 48; ++rank) {
@@ -96,10 +96,10 @@ TEST(Hosts, ManyRanksInAnyMixture) {
   EXPECT_EQ(hosts_of(places), expected);
 }
 
-TEST(Hosts, WorkOverTheCoordinator) {
-  class LinkExchange final : public Exchange {
+TEST(Hosts, AreFoundOverTheCoordinator) {
+  class CoordinatorExchange final : public Exchange {
    public:
-    explicit LinkExchange(Rank& rank) : rank_(rank) {}
+    explicit CoordinatorExchange(Rank& rank) : rank_(rank) {}
     Status publish(std::string_view key, std::string_view value) override { return rank_->publish(key, value); }
     Result<std::string> fetch(std::string_view key, Deadline deadline) override { return rank_->fetch(key, deadline); }
 
@@ -110,7 +110,7 @@ TEST(Hosts, WorkOverTheCoordinator) {
   auto ranks = join_all(coordinator->address(), 4);
   const HostFacts facts = host_facts();
   on_all(ranks, [&](int number, Rank& rank) {
-    LinkExchange exchange(rank);
+    CoordinatorExchange exchange(rank);
     const auto world = find_hosts(number, {facts, facts, facts, facts}, kKey, exchange, Deadline::after_seconds(60));
     ASSERT_TRUE(world.ok()) << world.status().text();
     for (const Member& member : *world) EXPECT_EQ(member.host_id, facts.boot_id + "/0");
@@ -119,7 +119,7 @@ TEST(Hosts, WorkOverTheCoordinator) {
 
 // ---- Tests of the error paths ----
 
-TEST(Hosts, ARankThatNeverSaysAnythingIsATimeout) {
+TEST(Hosts, SilentRankIsATimeout) {
   MapExchange exchange;
   const HostFacts facts{"a", "kernel", 1};
   const auto leader = find_hosts(0, {facts, facts}, kKey, exchange, Deadline::after_seconds(0.05));
@@ -132,7 +132,7 @@ TEST(Hosts, ARankThatNeverSaysAnythingIsATimeout) {
   EXPECT_THAT(follower.status().text(), HasSubstr("hosts/0/door"));
 }
 
-TEST(Hosts, ALeaderThatSpeaksNonsenseIsAnError) {
+TEST(Hosts, InvalidMemberListOfTheLeaderIsAnError) {
   for (const char* nonsense : {"", "7", "x", "0,1,9"}) {
     MapExchange exchange;
     const HostFacts facts{"a", "kernel", 1};
@@ -144,7 +144,7 @@ TEST(Hosts, ALeaderThatSpeaksNonsenseIsAnError) {
   }
 }
 
-TEST(Hosts, ADoorThatLeadsNowhereMakesAHostOfItsOwn) {
+TEST(Hosts, UnreachableLeaderResultsInASeparateHost) {
   MapExchange exchange;
   const HostFacts facts{"a", "kernel", 1};
   ASSERT_TRUE(exchange.publish("hosts/0/door", "unix:@farandole-nobody-is-here").ok());
@@ -155,14 +155,14 @@ TEST(Hosts, ADoorThatLeadsNowhereMakesAHostOfItsOwn) {
   EXPECT_EQ((*world)[1].host_id, "kernel/1");
 }
 
-TEST(Hosts, KeepTheNodeThatEachRankIsBoundTo) {
+TEST(Hosts, KeepTheNumaNodeOfEachRank) {
   MapExchange exchange;
   const auto world = find_hosts(0, {{"a", "x", 1, 3}}, kKey, exchange, Deadline::after_seconds(10));
   ASSERT_TRUE(world.ok()) << world.status().text();
   EXPECT_EQ((*world)[0].numa_node, 3);
 }
 
-// In a process of its own: hwloc draws its picture of the machine once.
+// It runs in a separate process, because hwloc's topology is loaded only once per process.
 TEST(NumaNodeDeathTest, IsTheOneThatHasAllCoresOfThisProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto in_a_machine = [](const char* machine) {
@@ -181,10 +181,11 @@ TEST(NumaNodeDeathTest, IsTheOneThatHasAllCoresOfThisProcess) {
     std::_Exit((CPU_COUNT(&all) < 2 || everywhere == -1) && bound == core ? 0 : 1);
   };
   EXPECT_EXIT(in_a_machine("numa:1024 pu:1"), testing::ExitedWithCode(0), "");
-  EXPECT_EXIT(in_a_machine("numa:1 pu:1024"), testing::ExitedWithCode(1), "") << "one node is none";
+  EXPECT_EXIT(in_a_machine("numa:1 pu:1024"), testing::ExitedWithCode(1), "")
+      << "a machine with one node has no numa_node()";
 }
 
-TEST(Cores, AreEnoughForTheRanksOfThisHostOrNot) {
+TEST(Cores, AreEnoughForAsManyRanksAsThereAreCores) {
   const Member mine{.host_id = "here", .process_id = host_facts().process_id};
   std::vector<Member> members(static_cast<std::size_t>(usable_cores()), mine);
   members.resize(members.size() + 10, Member{.host_id = "there"});

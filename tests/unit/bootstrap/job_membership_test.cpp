@@ -1,4 +1,4 @@
-// The membership: the coordinator's decisions, driven by hand through moments that sockets would hide.
+// Tests of JobMembership, the decisions of the coordinator, message by message and with a fake clock.
 #include "bootstrap/coordinator/job_membership.h"
 
 #include <gmock/gmock.h>
@@ -13,7 +13,7 @@ using Kind = CoordinatorMessage::Kind;
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-// Rank r is peer 10 + r. What was sent reads "peer:kind" with the text of a failure behind it.
+// Rank r is peer 10 + r. sent() formats messages as "rank:kind", followed by the text of a failure.
 class JobMembershipTest : public ::testing::Test {
  protected:
   explicit JobMembershipTest(int size = 3) : membership_(options(size), "here", {}, 0) {}
@@ -36,39 +36,39 @@ class JobMembershipTest : public ::testing::Test {
   void wait_for_all(int rank) {
     CoordinatorMessage wait{.kind = Kind::wait};
     wait.number = 100 * kSecond;
-    EXPECT_TRUE(say(rank, wait).ok());
+    EXPECT_TRUE(receive(rank, wait).ok());
   }
   void all_arrive() {
     for (int rank = 0; rank < 3; ++rank) arrive(rank);
     membership_.take_outgoing();
   }
   static JobMembership::Peer peer(int rank) { return static_cast<JobMembership::Peer>(10 + rank); }
-  Status say(int rank, CoordinatorMessage message, int64_t now = 0) {
+  Status receive(int rank, CoordinatorMessage message, int64_t now = 0) {
     return membership_.receive(peer(rank), std::move(message), now);
   }
   void probe(int from, std::vector<int> ranks, int64_t now) {
     CoordinatorMessage message{.kind = Kind::probe};
     message.ranks = std::move(ranks);
-    EXPECT_TRUE(say(from, message, now).ok());
+    EXPECT_TRUE(receive(from, message, now).ok());
   }
   void pong(int from, uint64_t id, int64_t now) {
     CoordinatorMessage message{.kind = Kind::pong};
     message.id = id;
-    EXPECT_TRUE(say(from, message, now).ok());
+    EXPECT_TRUE(receive(from, message, now).ok());
   }
   void report(int from, const std::string& comm, int culprit, int64_t now) {
     CoordinatorMessage message{.kind = Kind::report};
     message.key = comm;
     message.why = Status::blame(culprit, "h", Code::transport, "stuck");
-    EXPECT_TRUE(say(from, message, now).ok());
+    EXPECT_TRUE(receive(from, message, now).ok());
   }
   Status ask(int from, uint64_t question, std::vector<int> ranks, int64_t now, const std::string& comm = "c") {
     CoordinatorMessage message{.kind = Kind::ask};
     message.id = question;
-    message.number = kSecond;  // for so long nobody else need ask
+    message.number = kSecond;  // the validity of the query
     message.ranks = std::move(ranks);
     message.key = comm;
-    return say(from, message, now);
+    return receive(from, message, now);
   }
   void tell(int from, int asker, uint64_t question, int64_t begun, const std::string& value = "") {
     CoordinatorMessage message{.kind = Kind::told};
@@ -77,18 +77,18 @@ class JobMembershipTest : public ::testing::Test {
     message.rank = asker;
     message.key = "c";
     message.value = value;
-    EXPECT_TRUE(say(from, message).ok());
+    EXPECT_TRUE(receive(from, message).ok());
   }
   std::vector<std::string> sent() {
     std::vector<std::string> lines;
     for (const JobMembership::Outgoing& one : membership_.take_outgoing()) {
       std::string line = std::to_string(one.peer - 10) + ":" + name_of(one.message.kind);
-      const CoordinatorMessage& said = one.message;
-      if (said.kind == Kind::asked)
-        line += " " + said.key + std::to_string(said.id) + " by " + std::to_string(said.rank);
-      if (said.kind == Kind::answer) {
-        line += " " + said.key + std::to_string(said.id) + " of " + std::to_string(said.rank) + ": " +
-                std::to_string(said.number) + said.value;
+      const CoordinatorMessage& message = one.message;
+      if (message.kind == Kind::asked)
+        line += " " + message.key + std::to_string(message.id) + " by " + std::to_string(message.rank);
+      if (message.kind == Kind::answer) {
+        line += " " + message.key + std::to_string(message.id) + " of " + std::to_string(message.rank) + ": " +
+                std::to_string(message.number) + message.value;
       }
       if (one.message.kind == Kind::ping) line += " " + std::to_string(one.message.id);
       if (!one.message.why.ok()) line += " " + one.message.why.text();
@@ -122,12 +122,12 @@ class JobMembershipTest : public ::testing::Test {
   JobMembership membership_;
 };
 
-TEST_F(JobMembershipTest, MergesProbesThatComeBeforeTheAnswer) {
+TEST_F(JobMembershipTest, MergesProbesBeforeThePong) {
   all_arrive();
   probe(0, {1, 2}, 0);
   probe(2, {1}, kSecond / 2);
   EXPECT_THAT(sent(), ElementsAre("1:ping 1", "2:ping 1"));
-  EXPECT_EQ(membership_.next().moment_ns(), kSecond) << "the second probe gives no more time";
+  EXPECT_EQ(membership_.next().moment_ns(), kSecond) << "the second probe does not extend the time";
   pong(1, 1, kSecond / 2);
   pong(2, 1, kSecond / 2);
   EXPECT_TRUE(membership_.next().is_never());
@@ -135,7 +135,7 @@ TEST_F(JobMembershipTest, MergesProbesThatComeBeforeTheAnswer) {
   EXPECT_THAT(sent(), IsEmpty());
 }
 
-TEST_F(JobMembershipTest, SilenceIsALossExactlyAfterItsTime) {
+TEST_F(JobMembershipTest, SilentRankIsLostExactlyAfterItsTime) {
   all_arrive();
   probe(0, {1}, 0);
   sent();
@@ -147,14 +147,14 @@ TEST_F(JobMembershipTest, SilenceIsALossExactlyAfterItsTime) {
   EXPECT_THAT(sent(), ElementsAre("0:" + lost, "2:" + lost, "1:" + lost));
   EXPECT_THAT(membership_.take_hang_ups(), ElementsAre(peer(1)));
   EXPECT_TRUE(membership_.next().is_never());
-  // What it says now, and the end of its connection, change nothing.
+  // Later messages of the lost rank and the end of its connection have no effect.
   pong(1, 1, 2 * kSecond);
   membership_.closed(peer(1));
   EXPECT_THAT(sent(), IsEmpty());
   EXPECT_TRUE(membership_.next().is_never());
 }
 
-TEST_F(JobMembershipTest, AnAnswerToAnEarlierQuestionDoesNotSettleAReport) {
+TEST_F(JobMembershipTest, EarlierPongDoesNotDecideAReport) {
   all_arrive();
   probe(0, {1}, 0);
   report(2, "c", 1, kSecond / 4);
@@ -166,7 +166,7 @@ TEST_F(JobMembershipTest, AnAnswerToAnEarlierQuestionDoesNotSettleAReport) {
   EXPECT_THAT(sent(), ElementsAre("0:lost " + why, "2:lost " + why, "0:comm_failed " + why, "2:comm_failed " + why));
 }
 
-TEST_F(JobMembershipTest, AnAnswerSettlesAllReportsBeforeIt) {
+TEST_F(JobMembershipTest, PongDecidesAllEarlierReports) {
   all_arrive();
   report(0, "a", 1, 0);
   report(2, "b", 1, 0);
@@ -176,14 +176,14 @@ TEST_F(JobMembershipTest, AnAnswerSettlesAllReportsBeforeIt) {
   const std::string why = "comm_failed stuck; both processes are alive";
   EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why, "0:" + why, "1:" + why, "2:" + why));
   report(0, "a", 1, 2);
-  EXPECT_THAT(sent(), IsEmpty()) << "one verdict for one communicator";
+  EXPECT_THAT(sent(), IsEmpty()) << "one decision for one communicator";
 }
 
-TEST_F(JobMembershipTest, ACulpritThatLeavesWhileItIsAskedHasShutDown) {
+TEST_F(JobMembershipTest, ReportedRankThatLeavesBeforeItsPongHasShutDown) {
   all_arrive();
   report(0, "a", 1, 0);
   sent();
-  EXPECT_TRUE(say(1, {.kind = Kind::leave}).ok());
+  EXPECT_TRUE(receive(1, {.kind = Kind::leave}).ok());
   EXPECT_THAT(sent(),
               ElementsAre("0:left rank 1 (h1) has shut down", "2:left rank 1 (h1) has shut down",
                           "0:comm_failed rank 1 (h1) has shut down", "2:comm_failed rank 1 (h1) has shut down"));
@@ -191,43 +191,43 @@ TEST_F(JobMembershipTest, ACulpritThatLeavesWhileItIsAskedHasShutDown) {
   EXPECT_THAT(sent(), IsEmpty());
 }
 
-TEST_F(JobMembershipTest, ACulpritThatOwnsUpWhileItIsAskedIsBelieved) {
+TEST_F(JobMembershipTest, OwnReportOfTheReportedRankIsDecided) {
   all_arrive();
-  report(0, "a", 1, 0);  // it saw rank 1 go before it heard why
+  report(0, "a", 1, 0);  // it detected the end of rank 1 before the reason
   EXPECT_THAT(sent(), ElementsAre("1:ping 1"));
-  report(2, "a", 2, 0);  // not the one who is asked
-  report(1, "a", 0, 0);  // no answer but an accusation
+  report(2, "a", 2, 0);  // not the reported rank
+  report(1, "a", 0, 0);  // names another rank, not itself
   EXPECT_THAT(sent(), IsEmpty());
   CoordinatorMessage abort{.kind = Kind::report};
   abort.key = "a";
   abort.why = Status::blame(1, "h1", Code::aborted, "rank 1 aborted");
-  EXPECT_TRUE(say(1, abort).ok());
+  EXPECT_TRUE(receive(1, abort).ok());
   const std::string why = "comm_failed rank 1 aborted";
   EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why));
   pong(1, 1, 1);
   EXPECT_THAT(sent(), IsEmpty());
 }
 
-// Rank 1 ended it because of rank 2: rank 0, which saw rank 1 alone, must not have the last word.
-TEST_F(JobMembershipTest, ACulpritThatAccusesAThirdOnePassesTheQuestionOn) {
+// Rank 1 ended the communicator because of rank 2. Rank 0 knows only rank 1, so its report must not be decided.
+TEST_F(JobMembershipTest, ReportThatNamesAThirdRankExaminesThatRank) {
   all_arrive();
   report(0, "a", 1, 0);
   EXPECT_THAT(sent(), ElementsAre("1:ping 1"));
   report(1, "a", 2, 0);
   EXPECT_THAT(sent(), ElementsAre("2:ping 1"));
   pong(1, 1, 1);
-  EXPECT_THAT(sent(), IsEmpty()) << "rank 1 is out of it";
+  EXPECT_THAT(sent(), IsEmpty()) << "rank 1 is no longer examined";
   CoordinatorMessage own{.kind = Kind::report};
   own.key = "a";
   own.why = Status::blame(2, "h2", Code::internal, "rank 2 failed");
-  EXPECT_TRUE(say(2, own).ok());
+  EXPECT_TRUE(receive(2, own).ok());
   const std::string why = "comm_failed rank 2 failed";
   EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why));
   pong(2, 1, 1);
   EXPECT_THAT(sent(), IsEmpty());
 }
 
-TEST_F(JobMembershipTest, ACulpritThatAccusesNobodyHasTheLastWord) {
+TEST_F(JobMembershipTest, ReportWithoutCulpritOfTheReportedRankIsDecided) {
   all_arrive();
   report(0, "a", 1, 0);
   report(1, "a", -1, 0);
@@ -235,42 +235,42 @@ TEST_F(JobMembershipTest, ACulpritThatAccusesNobodyHasTheLastWord) {
   EXPECT_THAT(sent(), ElementsAre("1:ping 1", "0:comm_failed stuck", "1:comm_failed stuck", "2:comm_failed stuck"));
 }
 
-TEST_F(JobMembershipTest, WhoOwnedUpBeforeItWasAskedIsBelievedOnceItIs) {
+TEST_F(JobMembershipTest, EarlierOwnReportIsDecidedOnceItsRankIsReported) {
   all_arrive();
   report(0, "a", 1, 0);
   CoordinatorMessage own{.kind = Kind::report};
   own.key = "a";
   own.why = Status::blame(2, "h2", Code::internal, "rank 2 failed");
-  EXPECT_TRUE(say(2, own).ok());
-  EXPECT_THAT(sent(), ElementsAre("1:ping 1")) << "that may be no more than what became of it";
+  EXPECT_TRUE(receive(2, own).ok());
+  EXPECT_THAT(sent(), ElementsAre("1:ping 1")) << "it may be only a consequence";
   report(1, "a", 2, 0);
   const std::string why = "comm_failed rank 2 failed";
   EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why));
 }
 
-TEST_F(JobMembershipTest, WhoEndsACommunicatorAndLeavesIsBelieved) {
+TEST_F(JobMembershipTest, OwnReportIsDecidedEvenIfItsRankLeaves) {
   all_arrive();
   CoordinatorMessage abort{.kind = Kind::report};
   abort.key = "a";
   abort.why = Status::blame(1, "h1", Code::aborted, "rank 1 aborted");
-  EXPECT_TRUE(say(1, abort).ok());
-  EXPECT_TRUE(say(1, {.kind = Kind::leave}).ok());
+  EXPECT_TRUE(receive(1, abort).ok());
+  EXPECT_TRUE(receive(1, {.kind = Kind::leave}).ok());
   const std::string why = "comm_failed rank 1 aborted";
   const std::string left = "left rank 1 (h1) has shut down";
   EXPECT_THAT(sent(), ElementsAre("0:" + why, "1:" + why, "2:" + why, "0:" + left, "2:" + left));
 }
 
-TEST_F(JobMembershipTest, ACulpritThatDoesNotExistIsToldAsReported) {
+TEST_F(JobMembershipTest, ReportOfAnUnknownRankIsDecidedUnchanged) {
   all_arrive();
   report(0, "a", 77, 0);
   EXPECT_THAT(sent(), ElementsAre("0:comm_failed stuck", "1:comm_failed stuck", "2:comm_failed stuck"));
 }
 
-TEST_F(JobMembershipTest, NamesTheMissingOnceAndForAll) {
+TEST_F(JobMembershipTest, MissingRanksAreReportedWithOneText) {
   arrive(1);
   CoordinatorMessage wait{.kind = Kind::wait};
   wait.number = 100 * kSecond;
-  EXPECT_TRUE(say(1, wait).ok());
+  EXPECT_TRUE(receive(1, wait).ok());
   sent();
   EXPECT_EQ(membership_.next().moment_ns(), 30 * kSecond);
   membership_.tick(30 * kSecond);
@@ -278,11 +278,11 @@ TEST_F(JobMembershipTest, NamesTheMissingOnceAndForAll) {
       "1:reply ranks 0 and 2 of 3 have not arrived after 30 s; check their logs and that they can reach here";
   EXPECT_THAT(sent(), ElementsAre(why));
   EXPECT_TRUE(membership_.next().is_never());
-  EXPECT_TRUE(say(1, wait).ok());
+  EXPECT_TRUE(receive(1, wait).ok());
   EXPECT_THAT(sent(), ElementsAre(why));
 }
 
-TEST_F(JobMembershipTest, AllAreToldWhichTermDiffersAndWhoHasWhat) {
+TEST_F(JobMembershipTest, DifferentSettingIsReportedToAllRanksAlsoLateOnes) {
   arrive_with(2, {{"color", "red", "paint all alike"}, {"size", "1", "cut"}});
   wait_for_all(2);
   sent();
@@ -294,8 +294,8 @@ TEST_F(JobMembershipTest, AllAreToldWhichTermDiffersAndWhoHasWhat) {
   wait_for_all(0);
   EXPECT_THAT(sent(), ElementsAre("0:reply " + why));
   // A rank that arrives later gets the error too, whatever its settings; the coordinator stays until then.
-  EXPECT_TRUE(say(2, {.kind = Kind::leave}).ok());
-  EXPECT_TRUE(say(0, {.kind = Kind::leave}).ok());
+  EXPECT_TRUE(receive(2, {.kind = Kind::leave}).ok());
+  EXPECT_TRUE(receive(0, {.kind = Kind::leave}).ok());
   sent();
   EXPECT_FALSE(membership_.is_empty());
   EXPECT_FALSE(membership_.greet(peer(1), {1, 3, "h1", "boot", 101, {}}));
@@ -303,17 +303,17 @@ TEST_F(JobMembershipTest, AllAreToldWhichTermDiffersAndWhoHasWhat) {
   EXPECT_THAT(sent(), ElementsAre("1:something else the job did not start: " + why));
 }
 
-TEST_F(JobMembershipTest, ATermThatOneDoesNotKnowDiffers) {
+TEST_F(JobMembershipTest, SettingThatOneRankLacksIsADifference) {
   arrive_with(0, {{"color", "red", "paint all alike"}});
   wait_for_all(0);
   sent();
   arrive_with(1, {{"color", "red", "paint all alike"}, {"weight", "", "weigh"}});
   EXPECT_THAT(sent(), ElementsAre("0:reply all ranks must have the same weight, but rank 0 on h0 (process 100) does "
-                                  "not know it and rank 1 on h1 (process 101) has ''; weigh",
+                                  "not have this setting and rank 1 on h1 (process 101) has ''; weigh",
                                   "1:welcome"));
 }
 
-TEST_F(JobMembershipTest, EqualTermsStayWithTheCoordinator) {
+TEST_F(JobMembershipTest, EqualSettingsAreNotSentToRanks) {
   for (int rank = 0; rank < 3; ++rank) arrive_with(rank, {{"color", "red", "paint all alike"}});
   sent();
   wait_for_all(1);
@@ -324,32 +324,32 @@ TEST_F(JobMembershipTest, EqualTermsStayWithTheCoordinator) {
   for (const CoordinatorClient::Hello& member : replies[0].message.members) EXPECT_THAT(member.settings, IsEmpty());
 }
 
-TEST_F(JobMembershipTest, IsEmptyWhenAllWhoCameAreGone) {
+TEST_F(JobMembershipTest, IsEmptyWhenAllArrivedRanksAreGone) {
   EXPECT_FALSE(membership_.is_empty());
   all_arrive();
-  EXPECT_TRUE(say(0, {.kind = Kind::leave}).ok());
+  EXPECT_TRUE(receive(0, {.kind = Kind::leave}).ok());
   membership_.closed(peer(1));
   EXPECT_FALSE(membership_.is_empty());
-  EXPECT_TRUE(say(2, {.kind = Kind::leave}).ok());
+  EXPECT_TRUE(receive(2, {.kind = Kind::leave}).ok());
   EXPECT_TRUE(membership_.is_empty());
 }
 
-TEST_F(JobMembershipTest, WhatALostRankStillSaysComesTooLate) {
+TEST_F(JobMembershipTest, IgnoresMessagesOfALostRank) {
   all_arrive();
   probe(0, {1}, 0);
   report(0, "a", 1, 0);
   membership_.tick(kSecond);
   sent();
   pong(1, 1, kSecond);
-  EXPECT_TRUE(say(1, {.kind = Kind::leave}).ok());
+  EXPECT_TRUE(receive(1, {.kind = Kind::leave}).ok());
   report(1, "b", 0, kSecond);
   EXPECT_THAT(sent(), IsEmpty());
   EXPECT_TRUE(membership_.next().is_never());
 }
 
-// ---- Who is late with a communicator ----
+// ---- Queries for late ranks ----
 
-TEST_F(JobMembershipTest, CarriesAQuestionToAllAndTheirAnswersBack) {
+TEST_F(JobMembershipTest, ForwardsAQueryAndItsAnswers) {
   all_arrive();
   EXPECT_TRUE(ask(0, 7, {1, 2}, 0).ok());
   EXPECT_THAT(sent(), ElementsAre("1:asked c7 by 0", "2:asked c7 by 0"));
@@ -358,7 +358,7 @@ TEST_F(JobMembershipTest, CarriesAQuestionToAllAndTheirAnswersBack) {
   EXPECT_THAT(sent(), ElementsAre("0:answer c7 of 2: 41", "0:answer c7 of 1: 42waiting"));
 }
 
-TEST_F(JobMembershipTest, LetsOneOfThoseWhoWaitAskUntilItsTimeIsOver) {
+TEST_F(JobMembershipTest, OneRankQueriesUntilItsQueryExpires) {
   all_arrive();
   EXPECT_TRUE(ask(0, 1, {1, 2}, 0).ok());
   EXPECT_TRUE(ask(1, 1, {0, 2}, kSecond / 2).ok());
@@ -367,78 +367,78 @@ TEST_F(JobMembershipTest, LetsOneOfThoseWhoWaitAskUntilItsTimeIsOver) {
   EXPECT_THAT(sent(), ElementsAre("2:asked another2 by 1"));
   EXPECT_TRUE(ask(0, 2, {2}, kSecond / 2).ok());
   EXPECT_TRUE(ask(1, 3, {2}, kSecond).ok());
-  EXPECT_THAT(sent(), ElementsAre("2:asked c2 by 0")) << "who asks again has his time again";
+  EXPECT_THAT(sent(), ElementsAre("2:asked c2 by 0")) << "a repeated query is valid again";
   EXPECT_TRUE(ask(1, 4, {2}, 2 * kSecond).ok());
   EXPECT_THAT(sent(), ElementsAre("2:asked c4 by 1"));
   tell(2, 0, 2, 41);
-  EXPECT_THAT(sent(), IsEmpty()) << "nobody waits for that any more";
+  EXPECT_THAT(sent(), IsEmpty()) << "the query was replaced";
 }
 
-TEST_F(JobMembershipTest, AnswersForThoseWhoAreGone) {
+TEST_F(JobMembershipTest, AnswersForDepartedRanks) {
   all_arrive();
-  EXPECT_TRUE(say(2, {.kind = Kind::leave}).ok());
+  EXPECT_TRUE(receive(2, {.kind = Kind::leave}).ok());
   sent();
   EXPECT_TRUE(ask(0, 1, {1, 2}, 0).ok());
   EXPECT_THAT(sent(), ElementsAre("1:asked c1 by 0", "0:answer c1 of 2: -1"));
-  EXPECT_TRUE(say(0, {.kind = Kind::leave}).ok());
+  EXPECT_TRUE(receive(0, {.kind = Kind::leave}).ok());
   sent();
   tell(1, 0, 1, 3);
-  EXPECT_THAT(sent(), IsEmpty()) << "who asked is gone";
+  EXPECT_THAT(sent(), IsEmpty()) << "the querying rank has left";
   EXPECT_TRUE(ask(1, 1, {0}, 1).ok());
-  EXPECT_THAT(sent(), ElementsAre("1:answer c1 of 0: -1")) << "and keeps nobody from asking";
+  EXPECT_THAT(sent(), ElementsAre("1:answer c1 of 0: -1")) << "and does not block other queries";
 }
 
-// ---- Tests of the error paths ----
+// ---- Error paths ----
 
-TEST_F(JobMembershipTest, BelievesNoAnswerButOneOfEachWhoWasAsked) {
+TEST_F(JobMembershipTest, AcceptsOneAnswerOfEachQueriedRank) {
   all_arrive();
   tell(1, 0, 1, 5);
   EXPECT_TRUE(ask(0, 1, {1, 77, -4}, 0).ok());
   EXPECT_THAT(sent(), ElementsAre("1:asked c1 by 0"));
   EXPECT_TRUE(ask(0, 1, {1, 1}, 0).ok());
   EXPECT_THAT(sent(), ElementsAre("1:asked c1 by 0"));
-  tell(2, 0, 1, 5);   // was not asked
-  tell(1, 0, 2, 5);   // another question
-  tell(1, 2, 1, 5);   // of another rank
-  tell(1, 99, 1, 5);  // of nobody
+  tell(2, 0, 1, 5);   // was not queried
+  tell(1, 0, 2, 5);   // another query
+  tell(1, 2, 1, 5);   // another querying rank
+  tell(1, 99, 1, 5);  // a rank that does not exist
   EXPECT_THAT(sent(), IsEmpty());
   tell(1, 0, 1, 5, "something that is not defined");
   tell(1, 0, 1, 6);
   EXPECT_THAT(sent(), ElementsAre("0:answer c1 of 1: 5"));
 }
 
-TEST_F(JobMembershipTest, RefusesQuestionsAboutTooMuch) {
+TEST_F(JobMembershipTest, RejectsQueriesThatAreTooLarge) {
   all_arrive();
   EXPECT_FALSE(ask(0, 1, {0, 1, 2, 0}, 0).ok()) << "more ranks than there are";
   EXPECT_FALSE(ask(0, 1, {1}, 0, std::string(kMostKey + 1, 'c')).ok());
   EXPECT_THAT(sent(), IsEmpty());
   for (int i = 0; i < 2000; ++i) EXPECT_TRUE(ask(0, 1, {1}, 0, std::to_string(i)).ok());
-  EXPECT_EQ(sent().size(), 1024u) << "so many are remembered";
+  EXPECT_EQ(sent().size(), 1024u) << "the limit of pending queries";
   EXPECT_TRUE(ask(0, 1, {1}, kSecond, "later").ok());
-  EXPECT_EQ(sent().size(), 1u) << "their time is over";
+  EXPECT_EQ(sent().size(), 1u) << "the earlier queries have expired";
 }
 
-TEST_F(JobMembershipTest, RefusesWhatOnlyTheCoordinatorSays) {
+TEST_F(JobMembershipTest, RejectsMessagesThatOnlyTheCoordinatorSends) {
   all_arrive();
   for (const Kind kind : {Kind::hello, Kind::welcome, Kind::lost, Kind::left, Kind::comm_failed, Kind::coordinator_ends,
                           Kind::asked, Kind::answer}) {
-    EXPECT_FALSE(say(0, {.kind = kind}).ok());
+    EXPECT_FALSE(receive(0, {.kind = kind}).ok());
   }
-  EXPECT_FALSE(say(0, {.kind = Kind::report}).ok()) << "a report without a failure";
-  EXPECT_FALSE(say(5, {.kind = Kind::leave}).ok()) << "nobody sits there";
+  EXPECT_FALSE(receive(0, {.kind = Kind::report}).ok()) << "a report without a failure";
+  EXPECT_FALSE(receive(5, {.kind = Kind::leave}).ok()) << "there is no such peer";
   EXPECT_THAT(sent(), IsEmpty());
 }
 
-TEST_F(JobMembershipTest, AnAnswerToAQuestionThatWasNotAskedIsIgnored) {
+TEST_F(JobMembershipTest, IgnoresUnsolicitedPongs) {
   all_arrive();
   pong(1, 9, 0);
   probe(0, {1}, 0);
   EXPECT_THAT(sent(), ElementsAre("1:ping 1"));
   membership_.tick(kSecond);
-  EXPECT_EQ(sent().size(), 3u) << "the pong of the future did not answer the ping";
+  EXPECT_EQ(sent().size(), 3u) << "a pong with a later number does not answer the ping";
 }
 
-TEST(JobMembershipOfPods, NamesThePodsFromWhichNobodyCame) {
+TEST(JobMembershipOfPods, NamesThePodsOfMissingRanks) {
   CoordinatorOptions options;
   options.size = 6;
   options.start_timeout_s = 1;
@@ -460,7 +460,7 @@ TEST(JobMembershipOfPods, NamesThePodsFromWhichNobodyCame) {
       "they can reach train-0:29500");
 }
 
-TEST(JobMembershipOfManyJobs, WhoStillHangsUpFromTheJobBeforeIsNotTheOneWhoCameAfterIt) {
+TEST(JobMembershipOfManyJobs, ConnectionsOfAnEarlierJobDoNotAffectTheNextOne) {
   CoordinatorOptions options;
   options.size = 2;
   options.serves_again = true;
@@ -474,7 +474,7 @@ TEST(JobMembershipOfManyJobs, WhoStillHangsUpFromTheJobBeforeIsNotTheOneWhoCameA
   greet(20, 0);
   greet(21, 1);
   membership.take_outgoing();
-  EXPECT_TRUE(membership.receive(11, {.kind = Kind::leave}, 2).ok());  // as if said twice
+  EXPECT_TRUE(membership.receive(11, {.kind = Kind::leave}, 2).ok());  // a duplicate leave
   membership.closed(10);
   membership.closed(11);
   EXPECT_TRUE(membership.take_outgoing().empty()) << "no rank of this job has left";

@@ -1,4 +1,4 @@
-// Launchers: from environments to who a process is, or to an error that says what is wrong with them.
+// Tests of the launchers: an environment gives the identity of a process, or an error that names the fault.
 #include "bootstrap/launchers/launchers.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
-// A host that is no pod; tests of pods give theirs.
+// A host that is not a pod; tests of pods pass their own platform.
 const Platform kPlainHost{.host_name = "box", .domain = {}, .mpi_hostfile = {}};
 
 Result<Identity> ask(const Vars& variables, const Platform& platform = kPlainHost) {
@@ -34,7 +34,7 @@ Result<Identity> ask(const Vars& variables, const Platform& platform = kPlainHos
   return who_am_i(environment, *config, platform);
 }
 
-// The line, or "CODE: text".
+// Returns the line of the identity, or "CODE: text" of the error.
 std::string answer(const Vars& variables, const Platform& platform = kPlainHost) {
   const auto identity = ask(variables, platform);
   if (identity.ok()) return identity->line();
@@ -169,7 +169,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"EmptyVariablesAreAbsent", {{"HOROVOD_RANK", ""}, {"RANK", ""}}, ".* source=single process"}),
     [](const auto& one) { return one.param.name; });
 
-// ---- Tests of all the error paths follow ----
+// ---- Error paths ----
 
 INSTANTIATE_TEST_SUITE_P(
     Refused, Environments,
@@ -291,7 +291,7 @@ INSTANTIATE_TEST_SUITE_P(
              "INVALID_ARGUMENT: SLURM_PROCID = '0' \\(Slurm, but .*"}),
     [](const auto& one) { return one.param.name; });
 
-TEST(Launchers, EveryTraceOfAJobForbidsToBeAlone) {
+TEST(Launchers, EveryTraceOfAJobForbidsASingleProcess) {
   for (const char* name :
        {"PMI_RANK", "PMIX_RANK", "FLUX_TASK_RANK", "SLURM_PROCID", "PET_NODE_RANK", "PET_RDZV_ENDPOINT", "RANK",
         "JAX_PROCESS_ID", "K_MPI_JOB_ROLE", "FARANDOLE_NNODES", "LWS_WORKER_INDEX", "TF_CONFIG", "SKYPILOT_NODE_RANK",
@@ -302,7 +302,7 @@ TEST(Launchers, EveryTraceOfAJobForbidsToBeAlone) {
 
 // ---- Several launchers at once ----
 
-TEST(Launchers, TheInnerOneWinsAndTheConflictIsToldOnce) {
+TEST(Launchers, InnerLauncherWinsAndTheConflictIsLoggedOnce) {
   Warnings warnings;
   EXPECT_THAT(answer(kTorchrun + kOpenMpi), HasSubstr("rank 3/8 local 1/2 node 1/4 source=torchrun"));
   ASSERT_EQ(warnings.lines().size(), 1u);
@@ -311,7 +311,7 @@ TEST(Launchers, TheInnerOneWinsAndTheConflictIsToldOnce) {
             "OMPI_COMM_WORLD_SIZE = '2' say rank 1 of 2; unset what is left over from another launcher; torchrun wins");
 }
 
-TEST(Launchers, AConflictIsAnErrorWhenTheEnvironmentIsStrict) {
+TEST(Launchers, ConflictIsAnErrorWithStrictEnv) {
   Warnings warnings;
   EXPECT_THAT(
       answer(kTorchrun + kOpenMpi + Vars{{"FARANDOLE_STRICT_ENV", "1"}}),
@@ -319,14 +319,14 @@ TEST(Launchers, AConflictIsAnErrorWhenTheEnvironmentIsStrict) {
   EXPECT_THAT(warnings.lines(), ElementsAre());
 }
 
-TEST(Launchers, BrokenVariablesOfALoserAreAConflictAndNoError) {
+TEST(Launchers, BrokenVariablesOfALowerRowAreOnlyAConflict) {
   Warnings warnings;
   EXPECT_THAT(answer(kTorchrun + Vars{{"OMPI_COMM_WORLD_RANK", "1"}}), HasSubstr("source=torchrun"));
   ASSERT_EQ(warnings.lines().size(), 1u);
   EXPECT_THAT(warnings.lines()[0], HasSubstr("OMPI_COMM_WORLD_RANK = '1' but OMPI_COMM_WORLD_SIZE is not set"));
 }
 
-TEST(Launchers, AnOuterLauncherOfOneProcessPerNodeIsNoConflict) {
+TEST(Launchers, OuterLauncherOfOneProcessPerNodeIsNoConflict) {
   Warnings warnings;
   // srun starts torchrun on each of four nodes; this is node 1.
   const Vars outer = {{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_STEP_ID", "0"}};
@@ -334,7 +334,7 @@ TEST(Launchers, AnOuterLauncherOfOneProcessPerNodeIsNoConflict) {
   EXPECT_THAT(warnings.lines(), ElementsAre());
 }
 
-TEST(Launchers, AnAgreeingLauncherGivesTheMeetingPlaceThatTheChosenOneLacks) {
+TEST(Launchers, AgreeingLauncherSuppliesAMissingRendezvous) {
   const auto identity = ask(kTorchrun + Vars{{"HOROVOD_RANK", "3"}, {"HOROVOD_SIZE", "8"}});
   ASSERT_TRUE(identity.ok()) << identity.status().text();
   EXPECT_EQ(identity->source, "horovod");
@@ -343,7 +343,7 @@ TEST(Launchers, AnAgreeingLauncherGivesTheMeetingPlaceThatTheChosenOneLacks) {
 
 // ---- Keys and rendezvous addresses ----
 
-TEST(Launchers, AllRanksDeriveOneKeyAndOnePlace) {
+TEST(Launchers, AllRanksDeriveTheSameKeyAndRendezvous) {
   const auto one = ask(kTorchrun);
   const auto other = ask(kTorchrun + Vars{{"RANK", "0"}, {"LOCAL_RANK", "0"}, {"GROUP_RANK", "0"}});
   ASSERT_TRUE(one.ok() && other.ok());
@@ -362,7 +362,7 @@ TEST(Launchers, AnotherJobOrRestartHasAnotherKey) {
   EXPECT_NE(one->job_key, another->job_key);
 }
 
-TEST(Launchers, OpenMpiJobsOfOneHostMeetAtDifferentPlaces) {
+TEST(Launchers, OpenMpiJobsOfOneHostHaveDifferentRendezvous) {
   const auto one = ask(kOpenMpi);
   const auto same = ask(kOpenMpi + Vars{{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}});
   const auto another = ask(kOpenMpi + Vars{{"PMIX_NAMESPACE", "prterun-a-18@1"}});
@@ -372,21 +372,22 @@ TEST(Launchers, OpenMpiJobsOfOneHostMeetAtDifferentPlaces) {
   EXPECT_NE(one->job_key, another->job_key);
 }
 
-TEST(Launchers, AGivenKeyWinsAndIsNotCalledDerived) {
+TEST(Launchers, GivenKeyPrecedesTheDerivedOne) {
   const auto identity = ask(kTorchrun + Vars{{"FARANDOLE_JOB_KEY", "sixteen-or-more!"}});
   ASSERT_TRUE(identity.ok());
   EXPECT_EQ(identity->job_key, "sixteen-or-more!");
   EXPECT_FALSE(identity->job_key_is_derived);
 }
 
-TEST(Launchers, RankZeroServesUnlessACoordinatorIsThere) {
+TEST(Launchers, RankZeroServesUnlessACoordinatorExists) {
   EXPECT_TRUE(ask(kByHand)->rank_zero_serves);
   EXPECT_FALSE(ask(kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "tcp://a:4242?coordinator=1"}})->rank_zero_serves);
   EXPECT_FALSE(ask(kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "unix:@x?coordinator=1"}})->rank_zero_serves);
-  EXPECT_FALSE(ask(kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "unix:@x?hub=1"}})->rank_zero_serves) << "the former name";
+  EXPECT_FALSE(ask(kByHand + Vars{{"FARANDOLE_RENDEZVOUS", "unix:@x?hub=1"}})->rank_zero_serves)
+      << "the former spelling";
 }
 
-TEST(Launchers, AProcessOfItsOwnHasASecretKeyAndAPlaceInItsMemory) {
+TEST(Launchers, SingleProcessHasARandomKeyAndAMemoryRendezvous) {
   const auto one = ask({});
   const auto other = ask({});
   ASSERT_TRUE(one.ok() && other.ok());
@@ -409,7 +410,7 @@ TEST(Launchers, AreListedInOrderOfPrecedence) {
 
 // ---- Rendezvous text and Slurm's lists ----
 
-TEST(RendezvousText, IsTakenApart) {
+TEST(RendezvousText, IsParsed) {
   const auto range = parse_rendezvous("tcp://[::1]:10-12,b:5?coordinator=1");
   ASSERT_TRUE(range.ok()) << range.status().text();
   ASSERT_EQ(range->doors.size(), 2u);
@@ -424,7 +425,7 @@ TEST(RendezvousText, IsTakenApart) {
   EXPECT_EQ(parse_rendezvous("memory://m")->name, "m");
 }
 
-TEST(RendezvousText, ThatMakesNoSenseIsQuoted) {
+TEST(RendezvousText, InvalidTextIsQuoted) {
   for (const char* text :
        {"", "tcp://", "tcp://a", "tcp://a:", "tcp://a:x", "tcp://a:70000", "tcp://a:9-8", "tcp://:1", "tcp://a:1,",
         "tcp://::1:5", "unix:x", "unix:@", "file://a", "file:///", "memory://", "http://a:1"}) {
@@ -434,7 +435,7 @@ TEST(RendezvousText, ThatMakesNoSenseIsQuoted) {
   }
 }
 
-TEST(SlurmLists, AreWrittenOut) {
+TEST(SlurmLists, AreExpanded) {
   EXPECT_THAT(*expand_hosts("n[07-09,11],m"), ElementsAre("n07", "n08", "n09", "n11", "m"));
   EXPECT_THAT(*expand_hosts("r[1-2]n[3-4]"), ElementsAre("r1n3", "r1n4", "r2n3", "r2n4"));
   EXPECT_THAT(*expand_hosts("one"), ElementsAre("one"));
@@ -448,7 +449,7 @@ TEST(SlurmLists, AreWrittenOut) {
 
 // ---- This machine ----
 
-TEST(ThisMachine, HasFactsThatTellItApart) {
+TEST(ThisMachine, HasANameAndABootId) {
   const HostFacts facts = host_facts();
   EXPECT_FALSE(facts.host_name.empty());
   EXPECT_FALSE(facts.boot_id.empty());
@@ -471,7 +472,7 @@ TEST(ThisMachine, HasAtLeastOneUsableCoreAndNotMoreThanItsAffinityAllows) {
   ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
 }
 
-// A child of this process that is bound to one core and lives until `alive` is closed.
+// Starts a child that is bound to one core and lives until `alive` is closed; returns its process id.
 int bound_child(int core, const int (&alive)[2]) {
   int ready[2];
   EXPECT_EQ(::pipe(ready), 0);
@@ -492,7 +493,7 @@ int bound_child(int core, const int (&alive)[2]) {
   return child;
 }
 
-TEST(ThisMachine, CountsTheCoresOfProcessesThatAreBoundToOneEach) {
+TEST(ThisMachine, CountsTheCoresOfBoundProcessesTogether) {
   cpu_set_t all;
   ASSERT_EQ(::sched_getaffinity(0, sizeof all, &all), 0);
   std::vector<int> cores;

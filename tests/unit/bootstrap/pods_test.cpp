@@ -1,4 +1,4 @@
-// Pods: the variables and host names that each controller really gives, and who a process there is.
+// Tests of pods: the variables and host names that each controller sets, and the identity of a process there.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ std::string answer(const Vars& variables, const Platform& platform) {
   return identity.ok() ? identity->line() : "refused: " + identity.status().text();
 }
 
-// What `farandole run` goes by in that pod.
+// Returns the node that `farandole run` finds in that pod.
 std::string node(const Vars& variables, const Platform& platform) {
   const Environment environment(variables);
   const auto found = find_node(Variables(environment), platform);
@@ -41,7 +41,7 @@ std::string node(const Vars& variables, const Platform& platform) {
   return *found ? (*found)->line() : "nothing";
 }
 
-// What kubelet puts into every pod, and no launcher means.
+// Variables that kubelet sets in every pod; they belong to no launcher.
 const Vars kPod = {{"KUBERNETES_SERVICE_HOST", "10.96.0.1"},
                    {"KUBERNETES_PORT", "tcp://10.96.0.1:443"},
                    {"KUBERNETES_PORT_443_TCP", "tcp://10.96.0.1:443"},
@@ -82,13 +82,13 @@ struct Case {
   const char* name;
   Vars variables;
   Platform platform;
-  std::string rank;  // a regular expression for what the library says in a process that the pod starts itself
-  std::string node;  // and for what `farandole run` goes by
+  std::string rank;  // a regular expression for the identity of a process that the pod starts itself
+  std::string node;  // a regular expression for the node that `farandole run` finds
 };
 
 class Pods : public ::testing::TestWithParam<Case> {};
 
-TEST_P(Pods, KnowWhoTheyAre) {
+TEST_P(Pods, HaveTheExpectedIdentity) {
   EXPECT_THAT(answer(GetParam().variables, GetParam().platform), MatchesRegex(GetParam().rank));
   EXPECT_THAT(node(GetParam().variables, GetParam().platform), MatchesRegex(GetParam().node));
 }
@@ -259,7 +259,7 @@ TEST(MpiAcrossPods, RanksOfAnMpiJobMeetAtWorkerZero) {
   EXPECT_EQ(answer(open_mpi(1, 2, 0, 1), pod("pi-worker-1", "pi.ml.svc.cluster.local")),
             "rank 1/2 local 0/1 source=openmpi rendezvous=tcp://pi-worker-0.pi.ml.svc.cluster.local:29500 key=derived "
             "(also saw: PMIX_RANK=1)");
-  // Hydra gives ranks the launcher's environment: the pod's own name decides.
+  // Hydra passes the launcher's environment to the ranks, so the pod's own name decides.
   const Vars hydra = {{"PMI_RANK", "1"},
                       {"PMI_SIZE", "2"},
                       {"PMI_FD", "9999"},
@@ -271,7 +271,7 @@ TEST(MpiAcrossPods, RanksOfAnMpiJobMeetAtWorkerZero) {
               MatchesRegex("rank 1/2 local 0/1 source=pmi rendezvous=tcp://pi-worker-0.pi:29500 key=derived .*"));
 }
 
-TEST(MpiAcrossPods, HydrasRanksDeriveOneKeyThoughEachPodHasAProxyOfItsOwn) {
+TEST(MpiAcrossPods, HydrasRanksDeriveOneKeyAcrossProxies) {
   const Vars rank = {
       {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"PMI_PORT", "a:1"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "1"}};
   const auto key_of = [](const Vars& variables, const Platform& platform) {
@@ -281,7 +281,7 @@ TEST(MpiAcrossPods, HydrasRanksDeriveOneKeyThoughEachPodHasAProxyOfItsOwn) {
   EXPECT_EQ(key_of(rank + Vars{{"PMI_RANK", "0"}}, pod("pi-worker-0", "pi")), key_of(rank, pod("pi-worker-1", "pi")));
 }
 
-TEST(MpiAcrossPods, AWorldOnTheLauncherAloneIsToldWithTheHostfileThatWasIgnored) {
+TEST(MpiAcrossPods, WarnsIfAllRanksRunOnTheLauncherDespiteAHostfile) {
   Warnings warnings;
   Platform platform = pod("pi-launcher");
   platform.mpi_hostfile = "pi-worker-0.pi.ml.svc slots=1\npi-worker-1.pi.ml.svc slots=1\n";
@@ -291,12 +291,12 @@ TEST(MpiAcrossPods, AWorldOnTheLauncherAloneIsToldWithTheHostfileThatWasIgnored)
   EXPECT_THAT(warnings.lines()[0], HasSubstr("mpirun --hostfile /etc/mpi/hostfile"));
   EXPECT_THAT(answer(open_mpi(0, 2, 0, 2) + Vars{{"FARANDOLE_STRICT_ENV", "1"}}, platform),
               MatchesRegex("refused: all 2 ranks are on .*"));
-  // Once for the world, not once a rank; and not where the hostfile is obeyed.
+  // Only rank 0 logs the warning.
   EXPECT_THAT(answer(open_mpi(1, 2, 1, 2), platform), HasSubstr("rank 1/2"));
   EXPECT_EQ(warnings.lines().size(), 1u);
 }
 
-TEST(MpiAcrossPods, RowH7AnMpirunInEachPodOfAJobIsToldApartFromOneWorld) {
+TEST(MpiAcrossPods, WarnsIfEachPodOfAJobRunsItsOwnMpirun) {
   Warnings warnings;
   const Vars job = {{"FARANDOLE_NNODES", "2"}, {"JOB_COMPLETION_INDEX", "1"}};
   EXPECT_THAT(answer(open_mpi(0, 2, 0, 2) + job, pod("train-1")), HasSubstr("rank 0/2"));
@@ -317,113 +317,118 @@ TEST(Levels, TorchrunInAPodOfAPyTorchJobNumbersProcesses) {
   EXPECT_THAT(warnings.lines(), ElementsAre());
 }
 
-TEST(Levels, AnEarlierRowOfNodesWins) {
+TEST(Levels, EarlierNodeRowWins) {
   EXPECT_THAT(node(trainjob(1, 2, "1") + Vars{{"FARANDOLE_NNODES", "7"}}, pod("fit-node-0-1")), HasSubstr("node 1/2"));
 }
 
-// ---- Bad days: half a pair, contradictions, services called like variables ----
+// ---- Invalid variables: half a pair, contradictions, services called like variables ----
 
-struct BadDay {
+struct InvalidCase {
   const char* name;
   Vars variables;
-  const char* expected;  // in the refusal
+  const char* expected;  // part of the error
 };
 
-class BadDays : public ::testing::TestWithParam<BadDay> {};
+class InvalidVariables : public ::testing::TestWithParam<InvalidCase> {};
 
-TEST_P(BadDays, AreToldWithBothVariables) {
-  const std::string told = answer(GetParam().variables, pod("x"));
-  EXPECT_THAT(told, MatchesRegex("refused: .*"));
-  EXPECT_THAT(told, HasSubstr(GetParam().expected));
+TEST_P(InvalidVariables, AreAnErrorThatQuotesThem) {
+  const std::string error = answer(GetParam().variables, pod("x"));
+  EXPECT_THAT(error, MatchesRegex("refused: .*"));
+  EXPECT_THAT(error, HasSubstr(GetParam().expected));
   EXPECT_THAT(node(GetParam().variables, pod("x")), HasSubstr(GetParam().expected));
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Variables, BadDays,
+    Variables, InvalidVariables,
     ::testing::Values(
-        BadDay{"HalfPet", {{"PET_NODE_RANK", "1"}}, "PET_NODE_RANK = '1' but PET_NNODES is not set: both are needed"},
-        BadDay{"HalfLws", {{"LWS_GROUP_SIZE", "2"}}, "LWS_WORKER_INDEX is not set but LWS_GROUP_SIZE = '2'"},
-        BadDay{"HalfJax", {{"JAX_PROCESS_ID", "2"}}, "JAX_PROCESS_ID = '2' but JAX_NUM_PROCESSES is not set"},
-        BadDay{"HalfBatch", {{"AWS_BATCH_JOB_NODE_INDEX", "2"}}, "but AWS_BATCH_JOB_NUM_NODES is not set"},
-        BadDay{"HalfSky", {{"SKYPILOT_NUM_NODES", "2"}}, "SKYPILOT_NODE_RANK is not set but"},
-        BadDay{
+        InvalidCase{
+            "HalfPet", {{"PET_NODE_RANK", "1"}}, "PET_NODE_RANK = '1' but PET_NNODES is not set: both are needed"},
+        InvalidCase{"HalfLws", {{"LWS_GROUP_SIZE", "2"}}, "LWS_WORKER_INDEX is not set but LWS_GROUP_SIZE = '2'"},
+        InvalidCase{"HalfJax", {{"JAX_PROCESS_ID", "2"}}, "JAX_PROCESS_ID = '2' but JAX_NUM_PROCESSES is not set"},
+        InvalidCase{"HalfBatch", {{"AWS_BATCH_JOB_NODE_INDEX", "2"}}, "but AWS_BATCH_JOB_NUM_NODES is not set"},
+        InvalidCase{"HalfSky", {{"SKYPILOT_NUM_NODES", "2"}}, "SKYPILOT_NODE_RANK is not set but"},
+        InvalidCase{
             "HalfByHand", {{"FARANDOLE_NODE_RANK", "0"}}, "FARANDOLE_NODE_RANK = '0' but FARANDOLE_NODE_COUNT is not"},
-        BadDay{"WorldSizeOfAService",
-               {{"RANK", "0"}, {"WORLD_SIZE", "tcp://10.0.0.1:80"}},
-               "RANK = '0' but WORLD_SIZE is not set"},
-        BadDay{"WorldSizeThatDoesNotDivide", pytorchjob(1, 4, "auto", 1) + Vars{{"WORLD_SIZE", "6"}},
-               "WORLD_SIZE = '6', but PET_NNODES = '4' and PET_NPROC_PER_NODE = 'auto'"},
-        BadDay{"WorldSizeThatContradicts", pytorchjob(1, 4, "2", 2) + Vars{{"WORLD_SIZE", "4"}},
-               "WORLD_SIZE = '4', but PET_NNODES = '4' and PET_NPROC_PER_NODE = '2'"},
-        BadDay{"TwoNumbersOfOnePod", pytorchjob(1, 4, "auto", 1) + Vars{{"RANK", "2"}},
-               "RANK = '2', but PET_NODE_RANK = '1': both number this pod"},
-        BadDay{"IndexBeyondTheCount",
-               {{"JOB_COMPLETION_INDEX", "4"}, {"FARANDOLE_NNODES", "4"}},
-               "makes this node 4, which is not below the 4 nodes"},
-        BadDay{"RankFromAHostNameWithoutANumber",
-               {{"FARANDOLE_RANK_FROM", "hostname"}, {"FARANDOLE_NNODES", "4"}},
-               "this host is called 'x'"},
-        BadDay{"ElasticBackwards", {{"PET_NNODES", "4:2"}}, "PET_NNODES = '4:2' is no number of nodes, nor MIN:MAX"},
-        BadDay{"ElasticWithoutANumber", {{"PET_NNODES", "2:4"}}, "the host name 'x' does not either"},
-        BadDay{"RowK18ParameterServer", tf_config(R"({"type":"ps","index":0})"),
-               "this task is a 'ps', and only chief, master and worker are ranks"},
-        BadDay{"RowK18Evaluator", tf_config(R"({"type":"evaluator","index":0})"), "this task is a 'evaluator'"},
-        BadDay{"TfConfigCut", {{"TF_CONFIG", R"({"cluster":)"}}, "TF_CONFIG: no JSON from character"},
-        BadDay{"TfConfigWithoutTask", {{"TF_CONFIG", R"({"cluster":{"worker":["a:1"]}})"}}, "task.type or task.index"},
-        BadDay{"TfConfigBeyondItsCluster", tf_config(R"({"type":"worker","index":2})"), "worker 2 is not among the 3"},
-        BadDay{"TfConfigSparseWithoutSize",
-               {{"TF_CONFIG", R"({"cluster":{"worker":{"1":"b:1"}},"task":{"type":"worker","index":1}})"}},
-               "lists only some workers (enableDynamicWorker)"},
-        BadDay{"SageMakerHostUnknown",
-               {{"SM_CURRENT_HOST", "algo-3"}, {"SM_HOSTS", R"(["algo-1"])"}},
-               "SM_CURRENT_HOST = 'algo-3' is not in"},
-        BadDay{"VolcanoWithoutLists", {{"VC_TASK_INDEX", "0"}}, "no VC_<TASK>_HOSTS lists this host, 'x'"}),
+        InvalidCase{"WorldSizeOfAService",
+                    {{"RANK", "0"}, {"WORLD_SIZE", "tcp://10.0.0.1:80"}},
+                    "RANK = '0' but WORLD_SIZE is not set"},
+        InvalidCase{"WorldSizeThatDoesNotDivide", pytorchjob(1, 4, "auto", 1) + Vars{{"WORLD_SIZE", "6"}},
+                    "WORLD_SIZE = '6', but PET_NNODES = '4' and PET_NPROC_PER_NODE = 'auto'"},
+        InvalidCase{"WorldSizeThatContradicts", pytorchjob(1, 4, "2", 2) + Vars{{"WORLD_SIZE", "4"}},
+                    "WORLD_SIZE = '4', but PET_NNODES = '4' and PET_NPROC_PER_NODE = '2'"},
+        InvalidCase{"TwoNumbersOfOnePod", pytorchjob(1, 4, "auto", 1) + Vars{{"RANK", "2"}},
+                    "RANK = '2', but PET_NODE_RANK = '1': both number this pod"},
+        InvalidCase{"IndexBeyondTheCount",
+                    {{"JOB_COMPLETION_INDEX", "4"}, {"FARANDOLE_NNODES", "4"}},
+                    "makes this node 4, which is not below the 4 nodes"},
+        InvalidCase{"RankFromAHostNameWithoutANumber",
+                    {{"FARANDOLE_RANK_FROM", "hostname"}, {"FARANDOLE_NNODES", "4"}},
+                    "this host is called 'x'"},
+        InvalidCase{
+            "ElasticBackwards", {{"PET_NNODES", "4:2"}}, "PET_NNODES = '4:2' is no number of nodes, nor MIN:MAX"},
+        InvalidCase{"ElasticWithoutANumber", {{"PET_NNODES", "2:4"}}, "the host name 'x' does not either"},
+        InvalidCase{"RowK18ParameterServer", tf_config(R"({"type":"ps","index":0})"),
+                    "this task is a 'ps', and only chief, master and worker are ranks"},
+        InvalidCase{"RowK18Evaluator", tf_config(R"({"type":"evaluator","index":0})"), "this task is a 'evaluator'"},
+        InvalidCase{"TfConfigCut", {{"TF_CONFIG", R"({"cluster":)"}}, "TF_CONFIG: invalid JSON at character"},
+        InvalidCase{
+            "TfConfigWithoutTask", {{"TF_CONFIG", R"({"cluster":{"worker":["a:1"]}})"}}, "task.type or task.index"},
+        InvalidCase{"TfConfigBeyondItsCluster", tf_config(R"({"type":"worker","index":2})"),
+                    "worker 2 is not among the 3"},
+        InvalidCase{"TfConfigSparseWithoutSize",
+                    {{"TF_CONFIG", R"({"cluster":{"worker":{"1":"b:1"}},"task":{"type":"worker","index":1}})"}},
+                    "lists only some workers (enableDynamicWorker)"},
+        InvalidCase{"SageMakerHostUnknown",
+                    {{"SM_CURRENT_HOST", "algo-3"}, {"SM_HOSTS", R"(["algo-1"])"}},
+                    "SM_CURRENT_HOST = 'algo-3' is not in"},
+        InvalidCase{"VolcanoWithoutLists", {{"VC_TASK_INDEX", "0"}}, "no VC_<TASK>_HOSTS lists this host, 'x'"}),
     [](const auto& one) { return one.param.name; });
 
-TEST(ServiceLinks, AreIgnoredAndTold) {
+TEST(ServiceLinks, AreIgnoredAndExplained) {
   const Vars variables = pytorchjob(1, 4, "auto", 1) +
                          Vars{{"PET_MASTER_PORT", "tcp://10.0.0.1:23456"}, {"MASTER_PORT", "tcp://10.0.0.1:23456"}};
   EXPECT_THAT(answer(variables, pod("mnist-worker-0")), HasSubstr("rendezvous=tcp://mnist-master-0:29500"));
   const Environment environment(variables);
-  const Explanation told = explain_identity(environment, *Config::read(environment), pod("mnist-worker-0"));
-  EXPECT_THAT(told.notes, Contains(HasSubstr("MASTER_PORT = 'tcp://10.0.0.1:23456' is a service's, and ignored")));
+  const Explanation explanation = explain_identity(environment, *Config::read(environment), pod("mnist-worker-0"));
+  EXPECT_THAT(explanation.notes,
+              Contains(HasSubstr("MASTER_PORT = 'tcp://10.0.0.1:23456' is a service's, and ignored")));
 }
 
 // ---- Explanations ----
 
-std::string decision_of(const Explanation& told, const std::string& row) {
-  for (const Explanation::Row& one : told.rows) {
+std::string decision_of(const Explanation& explanation, const std::string& row) {
+  for (const Explanation::Row& one : explanation.rows) {
     if (one.name == row) return one.result;
   }
   return "no such row";
 }
 
-TEST(Explanations, TellEveryRowAndWhy) {
+TEST(Explanations, ListTheResultOfEveryRow) {
   const Environment environment(pytorchjob(1, 2, "8", 8) + open_mpi(3, 4, 1, 2) +
                                 Vars{{"SLURM_PROCID", "0"}, {"PMI_RANK", "1"}, {"PMI_SIZE", "2"}});
-  const Explanation told = explain_identity(environment, *Config::read(environment), pod("a-worker-0", "a"));
-  EXPECT_EQ(told.rows.size(), supported_launchers().size());
-  ASSERT_TRUE(told.identity.ok()) << told.identity.status().text();
-  EXPECT_EQ(told.identity->rank, 3);
-  EXPECT_EQ(decision_of(told, "farandole"), "absent");
-  EXPECT_EQ(decision_of(told, "openmpi"), "chosen");
-  EXPECT_EQ(decision_of(told, "pmi"), "ignored");
-  EXPECT_EQ(decision_of(told, "slurm"), "ignored");
-  EXPECT_EQ(decision_of(told, "pet"), "numbers nodes");
-  EXPECT_THAT(told.node, HasSubstr("node 1/2 of 8 processes"));
+  const Explanation explanation = explain_identity(environment, *Config::read(environment), pod("a-worker-0", "a"));
+  EXPECT_EQ(explanation.rows.size(), supported_launchers().size());
+  ASSERT_TRUE(explanation.identity.ok()) << explanation.identity.status().text();
+  EXPECT_EQ(explanation.identity->rank, 3);
+  EXPECT_EQ(decision_of(explanation, "farandole"), "absent");
+  EXPECT_EQ(decision_of(explanation, "openmpi"), "chosen");
+  EXPECT_EQ(decision_of(explanation, "pmi"), "ignored");
+  EXPECT_EQ(decision_of(explanation, "slurm"), "ignored");
+  EXPECT_EQ(decision_of(explanation, "pet"), "numbers nodes");
+  EXPECT_THAT(explanation.node, HasSubstr("node 1/2 of 8 processes"));
 }
 
-TEST(Explanations, OfARefusalNameTheRowThatBroke) {
+TEST(Explanations, OfAnErrorNameTheBrokenRow) {
   const Environment environment(Vars{{"PET_NODE_RANK", "1"}, {"JOB_COMPLETION_INDEX", "1"}});
-  const Explanation told = explain_identity(environment, *Config::read(environment), pod("a-1"));
-  ASSERT_FALSE(told.identity.ok());
-  EXPECT_EQ(decision_of(told, "pet"), "broken");
-  EXPECT_EQ(decision_of(told, "indexed-job"), "ignored");
+  const Explanation explanation = explain_identity(environment, *Config::read(environment), pod("a-1"));
+  ASSERT_FALSE(explanation.identity.ok());
+  EXPECT_EQ(decision_of(explanation, "pet"), "broken");
+  EXPECT_EQ(decision_of(explanation, "indexed-job"), "ignored");
 }
 
 // ---- Host names, hosts files and keys ----
 
-TEST(HostNames, EndInANumberOnlyWhereAControllerNumberedThem) {
+TEST(HostNames, OrdinalsOfControllersAreRecognised) {
   EXPECT_EQ(ordinal_of("train-12")->number, 12);
   EXPECT_EQ(ordinal_of("train-12")->prefix, "train-");
   EXPECT_EQ(ordinal_of("train-3.train.ns")->number, 3);
@@ -432,7 +437,7 @@ TEST(HostNames, EndInANumberOnlyWhereAControllerNumberedThem) {
   }
 }
 
-TEST(HostsFiles, TellTheDomainOfAPodWithASubdomain) {
+TEST(HostsFiles, ContainTheDomainOfAPodWithASubdomain) {
   const std::string text =
       "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\nfe00::0\tip6-localnet\n"
       "10.244.1.7\ttrain-3.train.ml.svc.cluster.local\ttrain-3\n";
@@ -441,28 +446,28 @@ TEST(HostsFiles, TellTheDomainOfAPodWithASubdomain) {
   EXPECT_EQ(domain_in_hosts_file("10.0.0.1 train-3\n", "train-3"), "");
 }
 
-TEST(Hostfiles, CountTheOthers) {
+TEST(Hostfiles, CountTheOtherHosts) {
   EXPECT_EQ(other_hosts_in("a-worker-0.a slots=2\na-worker-1.a:2\n# no\n\n", "a-worker-0"), 1);
   EXPECT_EQ(other_hosts_in("", "a"), 0);
 }
 
-TEST(JobKeys, ComeFromAFileThatASecretIsMountedAt) {
+TEST(JobKeys, AreReadFromTheFileOfAMountedSecret) {
   const std::string path = ::testing::TempDir() + "farandole-job-key";
   const Vars by_hand = {{"FARANDOLE_RANK", "0"},
                         {"FARANDOLE_SIZE", "2"},
                         {"FARANDOLE_RENDEZVOUS", "tcp://a:1"},
                         {"FARANDOLE_JOB_KEY_FILE", path}};
-  const auto who = [&](const Vars& variables) {
+  const auto identity = [&](const Vars& variables) {
     const Environment environment(variables);
     return who_am_i(environment, *Config::read(environment), pod("x"));
   };
   std::ofstream(path) << "0123456789abcdef\n";
-  EXPECT_EQ(who(by_hand)->job_key, "0123456789abcdef");
-  EXPECT_FALSE(who(by_hand)->job_key_is_derived);
-  EXPECT_EQ(who(by_hand + Vars{{"FARANDOLE_JOB_KEY", "another-secret-16"}})->job_key, "another-secret-16");
+  EXPECT_EQ(identity(by_hand)->job_key, "0123456789abcdef");
+  EXPECT_FALSE(identity(by_hand)->job_key_is_derived);
+  EXPECT_EQ(identity(by_hand + Vars{{"FARANDOLE_JOB_KEY", "another-secret-16"}})->job_key, "another-secret-16");
   std::ofstream(path) << "short\n";
-  EXPECT_THAT(who(by_hand).status().text(), HasSubstr("the key in FARANDOLE_JOB_KEY_FILE has 5 characters"));
-  EXPECT_THAT(who(by_hand + Vars{{"FARANDOLE_JOB_KEY_FILE", "/no/such"}}).status().text(),
+  EXPECT_THAT(identity(by_hand).status().text(), HasSubstr("the key in FARANDOLE_JOB_KEY_FILE has 5 characters"));
+  EXPECT_THAT(identity(by_hand + Vars{{"FARANDOLE_JOB_KEY_FILE", "/no/such"}}).status().text(),
               HasSubstr("cannot be read from FARANDOLE_JOB_KEY_FILE = '/no/such': No such file"));
 }
 
@@ -475,10 +480,11 @@ TEST(PodNames, AreThoseOfTheController) {
   EXPECT_EQ(name({{"JOB_COMPLETION_INDEX", "2"}, {"FARANDOLE_NNODES", "4"}}, pod("train-2"), 3), "train-3");
   EXPECT_EQ(name(pytorchjob(0, 4, "auto", 1), pod("mnist-master-0"), 3), "mnist-worker-2");
   EXPECT_EQ(name(pytorchjob(0, 4, "auto", 1), pod("mnist-master-0"), 0), "mnist-master-0");
-  EXPECT_EQ(name(pytorchjob(2, 4, "auto", 1), pod("mnist-worker-1"), 3), "") << "its own number is another";
+  EXPECT_EQ(name(pytorchjob(2, 4, "auto", 1), pod("mnist-worker-1"), 3), "")
+      << "the pod's own number is not its node's";
 }
 
-// ---- EFA: a tree as sysfs has it ----
+// ---- EFA: a tree of files as in sysfs ----
 
 class EfaTree : public ::testing::Test {
  protected:
@@ -502,13 +508,13 @@ class EfaTree : public ::testing::Test {
   const std::string root_;
 };
 
-TEST_F(EfaTree, EveryReasonIsTheFirstThatIsMissing) {
+TEST_F(EfaTree, ReportsTheFirstMissingPrerequisite) {
   std::filesystem::create_directories(root_);
   EXPECT_THAT(why(), HasSubstr("there is no /sys/class/infiniband"));
   std::filesystem::create_directories(root_ + "/sys/class/infiniband");
-  EXPECT_THAT(why(), HasSubstr("no device: the pod must ask for vpc.amazonaws.com/efa"));
+  EXPECT_THAT(why(), HasSubstr("no device: the pod must request vpc.amazonaws.com/efa"));
   device("mlx5_0", "0x15b3");
-  EXPECT_THAT(why(), HasSubstr("mlx5_0 is no EFA: a hostPath mount"));
+  EXPECT_THAT(why(), HasSubstr("mlx5_0 is not an EFA device: a hostPath mount"));
   device("rdmap16s27", "0x1d0f");
   EXPECT_THAT(why(), HasSubstr("rdmap16s27 and mlx5_0 are mixed"));
   std::filesystem::remove_all(root_ + "/sys/class/infiniband/mlx5_0");
@@ -523,7 +529,7 @@ TEST_F(EfaTree, EveryReasonIsTheFirstThatIsMissing) {
       MatchesRegex("transport: tcp; 1 of 4 EFA devices; .*/opt/amazon/efa/lib/libfabric.so.1; EFA not used: .*"));
 }
 
-TEST_F(EfaTree, CountersSayWhatADeviceMoved) {
+TEST_F(EfaTree, ReadsTheCountersOfADevice) {
   device("rdmap16s27", "0x1d0f");
   const EfaCounters moved = efa_counters(root_ + "/sys", "rdmap16s27");
   EXPECT_EQ(moved.sent_bytes, 4096u);

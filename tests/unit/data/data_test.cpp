@@ -1,5 +1,5 @@
-// The data room: names, exact conversions, and every kernel on every instruction set of this machine against a naive
-// fold.
+// Tests of the data module: names, exact conversions, and every kernel on every instruction set of this machine against
+// a naive fold.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -39,7 +39,7 @@ std::vector<Op> all_ops() {
 
 // ---- Names
 
-TEST(Dtype, NamesGoThereAndBack) {
+TEST(Dtype, NamesRoundTrip) {
   for (const Dtype dtype : all_dtypes()) EXPECT_EQ(dtype_named(name_of(dtype)), dtype) << name_of(dtype);
   EXPECT_EQ(name_of(Dtype::bool_), "bool");
   EXPECT_EQ(name_of(Dtype::float8_e4m3), "float8_e4m3");
@@ -49,7 +49,7 @@ TEST(Dtype, NamesGoThereAndBack) {
   EXPECT_EQ(name_of(static_cast<Dtype>(200)), "unknown");
 }
 
-TEST(Dtype, KnowsSizesAndKinds) {
+TEST(Dtype, HasTheRightSizesAndKinds) {
   EXPECT_EQ(size_of(Dtype::bool_), 1u);
   EXPECT_EQ(size_of(Dtype::bfloat16), 2u);
   EXPECT_EQ(size_of(Dtype::float8_e5m2), 1u);
@@ -68,7 +68,7 @@ TEST(Op, HasAName) {
   EXPECT_EQ(name_of(static_cast<Op>(99)), "unknown");
 }
 
-TEST(Op, TakesTheTypesOfTheTable) {
+TEST(Op, SupportsTheTypesOfTheTable) {
   // uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat16 float32 float64 bool e4m3 e5m2
   const std::array<const char*, kOpCount> table = {
       "yyyyyyyyyyyyyyy",  // sum
@@ -119,7 +119,7 @@ const std::array<SmallReal, 4> kSmallReals = {{
      [](float x) -> uint32_t { return float_to_float8_e5m2(x); }},
 }};
 
-// What a pattern means, by the definition of the formats: (-1)^s * 2^e * 1.m.
+// The value of a pattern by the definition of the formats: (-1)^s * 2^e * 1.m.
 double meaning_of(const SmallReal& type, uint32_t pattern) {
   const int mantissa_bits = type.mantissa_bits();
   const int bias = (1 << (type.exponent_bits - 1)) - 1;
@@ -143,7 +143,7 @@ TEST(SmallReals, WidenEveryPattern) {
       } else {
         ASSERT_EQ(widened, expected) << type.name << " " << pattern;
         ASSERT_EQ(std::signbit(widened), (pattern & type.sign()) != 0) << type.name << " " << pattern;
-        ASSERT_EQ(type.narrow(widened), pattern) << type.name << ": there and back";
+        ASSERT_EQ(type.narrow(widened), pattern) << type.name << ": narrowing inverts widening";
       }
     }
   }
@@ -151,8 +151,8 @@ TEST(SmallReals, WidenEveryPattern) {
 
 TEST(SmallReals, NarrowToNearestAndTiesToEven) {
   for (const SmallReal& type : kSmallReals) {
-    // Between every two neighbours, the midpoint and the floats beside it; beyond the largest, its midpoint with what
-    // would come next.
+    // Test the midpoint between every two neighbours and the floats next to it. For the largest number the upper
+    // neighbour is the number that would follow it.
     for (uint32_t low = 0; std::isfinite(meaning_of(type, low)); ++low) {
       const double value = meaning_of(type, low);
       const bool largest = !std::isfinite(meaning_of(type, low + 1));
@@ -170,7 +170,7 @@ TEST(SmallReals, NarrowToNearestAndTiesToEven) {
   }
 }
 
-TEST(SmallReals, OverflowAsTheirFormatsSay) {
+TEST(SmallReals, OverflowAsTheirFormatsDefine) {
   for (const float large : {1e38f, std::numeric_limits<float>::infinity()}) {
     EXPECT_EQ(float_to_float16(large), 0x7c00);
     EXPECT_EQ(float_to_float16(-large), 0xfc00);
@@ -248,7 +248,7 @@ T load(const uint8_t* from) {
   return value;
 }
 
-// Calls `body` with how to read and to write one element as the type in which it is folded.
+// Calls `body` with functions that read and write one element as the type in which it is folded.
 template <class Body>
 void with_codec(Dtype dtype, Body body) {
   const auto store = []<class T>(uint8_t* to, T value) { std::memcpy(to, &value, sizeof(T)); };
@@ -295,7 +295,7 @@ Memory naive_fold(Dtype dtype, Op op, const std::vector<const uint8_t*>& sources
   return result;
 }
 
-// The same value: any NaN is as good as another, and zeros have no sign.
+// Returns whether two values are equal; all NaN are equal, and the sign of zero is ignored.
 bool same(Dtype dtype, const uint8_t* a, const uint8_t* b) {
   bool equal = false;
   with_codec(dtype, [&](auto read, auto) {
@@ -310,7 +310,7 @@ bool same(Dtype dtype, const uint8_t* a, const uint8_t* b) {
 
 constexpr uint64_t kSeed = 20260117;
 
-// Each test runs on each instruction set that was compiled and that this machine has.
+// Each test runs on each instruction set that is compiled and available on this machine.
 class Kernels : public ::testing::TestWithParam<int64_t> {
  protected:
   void SetUp() override { use(GetParam()); }
@@ -325,7 +325,7 @@ class Kernels : public ::testing::TestWithParam<int64_t> {
 
   std::size_t pick(std::size_t below) { return random_() % below; }
 
-  // A third small numbers (whose folds are exact), a third any pattern, a third what is special in some format.
+  // Writes with equal chance a small number (whose folds are exact), any pattern, or a special value of some format.
   void write_element(Dtype dtype, uint8_t* to) {
     const auto choice = pick(3);
     uint64_t pattern = random_();
@@ -343,40 +343,40 @@ class Kernels : public ::testing::TestWithParam<int64_t> {
     std::memcpy(to, &pattern, size_of(dtype));
   }
 
-  // Count elements of `dtype` somewhere in a larger piece of memory, at any alignment.
-  struct Piece {
+  // `count` elements of a type inside a larger block of memory, at any alignment.
+  struct Block {
     Memory memory;
     std::size_t offset;
     uint8_t* data() { return memory.data() + offset; }
   };
 
-  Piece piece(Dtype dtype, std::size_t count) {
-    Piece result = {Memory(count * size_of(dtype) + 192), 64 + pick(64)};
+  Block block(Dtype dtype, std::size_t count) {
+    Block result = {Memory(count * size_of(dtype) + 192), 64 + pick(64)};
     for (uint8_t& byte : result.memory) byte = static_cast<uint8_t>(random_());
     for (std::size_t i = 0; i < count; ++i) write_element(dtype, result.data() + i * size_of(dtype));
     return result;
   }
 
-  // Folds n random sources into a target of its own (alias < 0) or into one of them, and looks at every byte.
+  // Folds random sources into a separate target (alias < 0) or into one of them, and checks every byte.
   void check_fold(Dtype dtype, Op op, std::size_t count, int source_count, int alias) {
     SCOPED_TRACE(std::string(name_of(op)) + " of " + std::to_string(count) + " " + std::string(name_of(dtype)) + ", " +
                  std::to_string(source_count) + " sources, target is " + std::to_string(alias));
-    std::vector<Piece> pieces;
-    for (int k = 0; k < source_count; ++k) pieces.push_back(piece(dtype, count));
-    Piece own = piece(dtype, count);
+    std::vector<Block> blocks;
+    for (int k = 0; k < source_count; ++k) blocks.push_back(block(dtype, count));
+    Block own = block(dtype, count);
     std::vector<const uint8_t*> bytes;
     std::vector<const void*> sources;
-    for (Piece& p : pieces) bytes.push_back(p.data());
-    for (Piece& p : pieces) sources.push_back(p.data());
+    for (Block& one : blocks) bytes.push_back(one.data());
+    for (Block& one : blocks) sources.push_back(one.data());
     const Memory expected = naive_fold(dtype, op, bytes, count);
-    std::vector<Piece> before = pieces;
-    Piece& target = alias < 0 ? own : pieces[alias];
-    const Piece target_before = target;
+    std::vector<Block> before = blocks;
+    Block& target = alias < 0 ? own : blocks[alias];
+    const Block target_before = target;
     reduce_many(dtype, {op}, target.data(), sources, count);
 
     const std::size_t size = size_of(dtype);
     for (std::size_t i = 0; i < count * size; i += size) {
-      // One source alone is copied as it is.
+      // A single source is copied unchanged.
       if (source_count == 1)
         ASSERT_EQ(std::memcmp(target.data() + i, before[0].data() + i, size), 0) << "byte " << i;
       else
@@ -386,9 +386,9 @@ class Kernels : public ::testing::TestWithParam<int64_t> {
     }
     for (int k = 0; k < source_count; ++k) {
       if (k == alias) continue;
-      ASSERT_EQ(pieces[k].memory, before[k].memory) << "source " << k << " was written to";
+      ASSERT_EQ(blocks[k].memory, before[k].memory) << "source " << k << " was written to";
     }
-    Piece around = target;
+    Block around = target;
     std::memcpy(around.data(), target_before.memory.data() + target.offset, count * size);
     ASSERT_EQ(around.memory, target_before.memory) << "bytes beside the target were written to";
   }
@@ -436,7 +436,7 @@ TEST_P(Kernels, FoldOneToNineSourcesIntoAnyOfThem) {
   });
 }
 
-// Beyond nine, sources are folded in groups, over blocks.
+// More than eight sources are folded in groups, block by block.
 TEST_P(Kernels, FoldManySourcesIntoAnyOfThem) {
   for_all([&](Dtype dtype, Op op) {
     for (const std::size_t length : {3ul, 67ul, 4099ul}) {
@@ -448,7 +448,6 @@ TEST_P(Kernels, FoldManySourcesIntoAnyOfThem) {
   });
 }
 
-// All patterns of a small real added to zero, so that each is widened and narrowed; bytes also with each other.
 TEST_P(Kernels, FoldIntoManyTargetsWithTheBitsOfFoldAndScale) {
   std::mt19937_64 random(7);
   for (const Dtype dtype : {Dtype::float32, Dtype::float64}) {
@@ -456,10 +455,10 @@ TEST_P(Kernels, FoldIntoManyTargetsWithTheBitsOfFoldAndScale) {
       for (const std::size_t count : {0, 1, 7, 16, 63, 64, 65, 200, 1023, 4099}) {
         const std::size_t source_count = 1 + random() % 8;
         const double factor = count % 2 == 0 ? 1 : 1.0 / 3;
-        const std::size_t streamed = random() % 4;  // how many targets
+        const std::size_t streamed = random() % 4;  // number of streamed targets
         const bool in_place = random() % 2 == 0;
         const std::size_t bytes = count * size_of(dtype);
-        // Room on cache lines for sources and targets; guarded lines between them.
+        // Sources and targets are aligned to cache lines, with guard lines between them.
         const std::size_t stride = (bytes + 2 * 64) / 64 * 64;
         std::vector<std::byte> memory((source_count + 3) * stride + 64);
         std::byte* start = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;
@@ -488,13 +487,13 @@ TEST_P(Kernels, FoldIntoManyTargetsWithTheBitsOfFoldAndScale) {
               << name_of(dtype) << " " << name_of(op) << " " << count << " of " << source_count << " streamed "
               << streamed;
         }
-        EXPECT_EQ(separate[bytes], std::byte{0x5a}) << "nothing beyond the end";
+        EXPECT_EQ(separate[bytes], std::byte{0x5a}) << "a byte beyond the end was written to";
       }
     }
   }
 }
 
-// Three parts of a fold, of any lengths, against the fold of all sources at once.
+// A fold in three parts of random lengths must equal the fold of all sources at once.
 TEST_P(Kernels, FoldInPartsWithTheBitsOfOneFold) {
   std::mt19937_64 random(kSeed);
   for_all([&](Dtype dtype, Op op) {
@@ -526,6 +525,8 @@ TEST_P(Kernels, FoldInPartsWithTheBitsOfOneFold) {
   });
 }
 
+// Adds zero to all patterns of a small real, so that each is widened and narrowed; bytes are also combined with each
+// other.
 TEST_P(Kernels, ConvertEveryPatternOfSmallReals) {
   for (const Dtype dtype : {Dtype::float16, Dtype::bfloat16, Dtype::float8_e4m3, Dtype::float8_e5m2}) {
     const std::size_t size = size_of(dtype);
@@ -561,8 +562,8 @@ TEST_P(Kernels, RoundSmallRealsOnce) {
   EXPECT_EQ(bfloat16_to_float(result), 1.0f + 0x1p-7f);
 }
 
-// Arrays that end where the readable memory ends, as the last slot of a shared segment does.
-TEST_P(Kernels, TouchNothingBeyondTheEnd) {
+// The arrays end where the accessible memory ends, as the last slot of a shared segment does.
+TEST_P(Kernels, AccessNothingBeyondTheEnd) {
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   void* mapping = mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(mapping, MAP_FAILED);
@@ -587,7 +588,7 @@ TEST_P(Kernels, ReduceKeepsTheTargetOnTheLeft) {
   reduce(Dtype::float32, {Op::average}, target.data(), source.data(), 3);
   EXPECT_EQ(target, (std::array<float, 3>{12, 24, 36})) << "an average is a sum here";
   reduce(Dtype::float32, {Op::sum}, target.data(), target.data(), 3);
-  EXPECT_EQ(target, (std::array<float, 3>{24, 48, 72})) << "both may be the same";
+  EXPECT_EQ(target, (std::array<float, 3>{24, 48, 72})) << "source and target may be the same";
 }
 
 // ---- Scaling
@@ -611,12 +612,12 @@ TEST_P(Kernels, ScaleAnyLengthAndAlignment) {
     for (const std::size_t length : lengths()) {
       for (const double factor : {1.0 / 3, 1.0, -2.5, 1e30, 0.0, static_cast<double>(INFINITY)}) {
         for (const bool in_place : {false, true}) {
-          Piece source = piece(dtype, length);
-          const Piece before = source;
-          Piece own = piece(dtype, length);
-          Piece& target = in_place ? source : own;
-          const Piece target_before = target;
-          Piece expected = target;
+          Block source = block(dtype, length);
+          const Block before = source;
+          Block own = block(dtype, length);
+          Block& target = in_place ? source : own;
+          const Block target_before = target;
+          Block expected = target;
           with_codec(dtype, [&](auto read, auto write) {
             for (std::size_t i = 0; i < length; ++i) {
               const std::size_t at = i * size_of(dtype);
@@ -633,7 +634,7 @@ TEST_P(Kernels, ScaleAnyLengthAndAlignment) {
               ASSERT_TRUE(same(dtype, target.data() + at, expected.data() + at))
                   << name_of(dtype) << " element " << i << " of " << length << " times " << factor;
           }
-          Piece around = target;
+          Block around = target;
           std::memcpy(around.data(), target_before.memory.data() + target.offset, length * size_of(dtype));
           ASSERT_EQ(around.memory, target_before.memory) << "bytes beside the target were written to";
         }
@@ -642,7 +643,7 @@ TEST_P(Kernels, ScaleAnyLengthAndAlignment) {
   }
 }
 
-// What is rounded to a small real, or cut to an integer, is any number here, and often just beside a boundary.
+// The products cover many numbers, often next to a boundary of rounding or truncation.
 TEST_P(Kernels, ScaleEveryValueOfShortTypesByManyFactors) {
   std::vector<double> factors{0.5,       2.0,     1.0 + 0x1p-4, 1.0 + 0x1p-3 + 0x1p-12, 1.0 - 0x1p-12,
                               0x1p-9,    0x1p-20, -1.0,         0x1p-7 + 0x1p-24,       1e9,
@@ -672,7 +673,8 @@ TEST_P(Kernels, ScaleEveryValueOfShortTypesByManyFactors) {
   }
 }
 
-// Around every power of two, and beside where the conversion rounds; products around the ends of the range.
+// The numbers lie around every power of two and next to rounding boundaries of the conversion; some products lie around
+// the limits of the range.
 TEST_P(Kernels, ScaleLongIntegersOfEverySizeByManyFactors) {
   std::vector<uint64_t> numbers;
   for (int bit = 0; bit < 64; ++bit) {
@@ -716,7 +718,7 @@ TEST(KernelTarget, IsTheBestOfThisMachine) {
 
 // ---- User operations
 
-// a * 2 + b: neither commutative nor associative, so any other order shows.
+// a * 2 + b is neither commutative nor associative, so any other order gives another result.
 void twice_plus(const void* source, void* target, std::size_t count, int dtype, void* context) {
   ASSERT_EQ(dtype, static_cast<int>(Dtype::int32));
   ++*static_cast<int*>(context);
@@ -749,7 +751,7 @@ TEST(UserOp, FoldsFromTheLowestRankUp) {
   EXPECT_GT(calls, 0);
 }
 
-TEST(UserOp, GetsAlignedMemoryAndKeepsTheTargetLower) {
+TEST(UserOp, GetsAlignedMemoryAndTheTargetAsLowerRank) {
   int calls = 0;
   const UserOp user = {[](const void* source, void* target, std::size_t count, int dtype, void* context) {
                          EXPECT_EQ(reinterpret_cast<std::uintptr_t>(source) % alignof(int32_t), 0u);
@@ -769,7 +771,7 @@ TEST(UserOp, GetsAlignedMemoryAndKeepsTheTargetLower) {
 
 // ---- Errors
 
-TEST(ReduceDeathTest, RefusesWhatTheTableRefuses) {
+TEST(ReduceDeathTest, AbortsOnUnsupportedOperations) {
   float number = 1;
   EXPECT_DEATH(reduce(Dtype::float32, {Op::bit_and}, &number, &number, 1), "supports");
   EXPECT_DEATH(reduce(Dtype::float32, {Op::user}, &number, &number, 1), "user");

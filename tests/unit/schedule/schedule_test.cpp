@@ -1,4 +1,5 @@
-// Schedule: building, ordering, describing and refusing schedules written by hand.
+// Tests of the schedule module with schedules written by hand: building, ordering, verifying, simulating and
+// describing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,7 +43,7 @@ Schedule empty_schedule(Collective collective, int rank, int size) {
   return Builder("hand", collective, rank, size, size).take();
 }
 
-TEST(Places, InputAndOutputAreApartUnlessInPlace) {
+TEST(Places, InputAndOutputAreSeparateUnlessInPlace) {
   const Schedule schedule = empty_schedule(Collective::allreduce, 1, 4);
   const Places apart(schedule);
   EXPECT_EQ(apart.total(), 8);
@@ -52,7 +53,7 @@ TEST(Places, InputAndOutputAreApartUnlessInPlace) {
   EXPECT_EQ(in_place.first(input(2)), in_place.first(output(2)));
 }
 
-TEST(Places, InPlaceTheSmallSideIsTheOwnChunkOfTheLargeOne) {
+TEST(Places, InPlaceTheSmallSideIsTheRanksChunkOfTheLargeSide) {
   const Places gathers(empty_schedule(Collective::allgather, 2, 4), true);
   EXPECT_EQ(gathers.first(input(0)), gathers.first(output(2)));
   EXPECT_EQ(gathers.total(), 4);
@@ -71,7 +72,7 @@ TEST(Places, OnlyTheRootHasBothSides) {
 
 // ---- Builder -------------------------------------------------------------------------------------------------
 
-TEST(BuilderDeathTest, StopsAtStepsThatNoScheduleMayHave) {
+TEST(BuilderDeathTest, AbortsOnInvalidSteps) {
   EXPECT_DEATH(allreduce(0, 2).send(0, output(0)), "bug");
   EXPECT_DEATH(allreduce(0, 2).send(2, output(0)), "bug");
   EXPECT_DEATH(allreduce(0, 2).recv(1, input(0)), "bug");
@@ -80,7 +81,7 @@ TEST(BuilderDeathTest, StopsAtStepsThatNoScheduleMayHave) {
   EXPECT_DEATH(allreduce(0, 2).send(1, output(0, 0)), "bug");
 }
 
-TEST(Builder, HandsOutScratchInOrder) {
+TEST(Builder, NumbersScratchInOrder) {
   auto step = allreduce(0, 2, 4);
   EXPECT_EQ(step.new_scratch(3), scratch(0));
   EXPECT_EQ(step.new_scratch(1), scratch(1));
@@ -93,17 +94,17 @@ std::vector<std::vector<Dependency>> order_of(Builder& step, bool in_place = fal
   return order(step.take(), in_place);
 }
 
-TEST(Order, AReadFollowsTheWriteAndAWriteFollowsTheReads) {
+TEST(Order, ReadFollowsWriteAndWriteFollowsReads) {
   auto step = allreduce(0, 4);
   step.copy(output(0), input(0)).send(1, output(0)).send(2, output(0)).recv(3, output(0));
   const auto dependencies = order_of(step);
   EXPECT_THAT(dependencies[0], IsEmpty());
   EXPECT_THAT(dependencies[1], ElementsAre(Dependency{0, false}));
   EXPECT_THAT(dependencies[2], ElementsAre(Dependency{0, false}));
-  EXPECT_THAT(dependencies[3], ElementsAre(Dependency{1, false}, Dependency{2, false}));  // and so the copy
+  EXPECT_THAT(dependencies[3], ElementsAre(Dependency{1, false}, Dependency{2, false}));  // and through them the copy
 }
 
-TEST(Order, RangesThatOnlyOverlapAreFollowedWhole) {
+TEST(Order, PartlyOverlappingRangesAreFollowedWhole) {
   auto step = allreduce(0, 2, 4);
   step.copy(output(0, 4), input(0, 4)).send(1, output(1, 2)).recv(1, output(2, 1));
   const auto dependencies = order_of(step);
@@ -111,7 +112,7 @@ TEST(Order, RangesThatOnlyOverlapAreFollowedWhole) {
   EXPECT_THAT(dependencies[2], ElementsAre(Dependency{1, true}));
 }
 
-TEST(Order, AReduceFollowsEachOfItsSourcesBySlices) {
+TEST(Order, ReduceFollowsEachOfItsSourcesBySlices) {
   auto step = allreduce(0, 3);
   for (int i = 0; i < 3; ++i) step.new_scratch(0);
   step.recv(1, scratch(1)).recv(2, scratch(2)).copy(scratch(0), input(0)).reduce(output(0), scratch(0, 3));
@@ -119,13 +120,13 @@ TEST(Order, AReduceFollowsEachOfItsSourcesBySlices) {
   EXPECT_THAT(dependencies[3], ElementsAre(Dependency{2, false}, Dependency{0, false}, Dependency{1, false}));
 }
 
-TEST(Order, StepsOnOtherChunksAreFree) {
+TEST(Order, StepsOnOtherChunksHaveNoDependencies) {
   auto step = allreduce(0, 2, 2);
   step.copy(output(0), input(0)).copy(output(1), input(1)).recv(1, output(1));
   EXPECT_THAT(order_of(step)[1], IsEmpty());
 }
 
-TEST(Order, KnowsThatInPlaceAReceiveOverwritesWhatIsSent) {
+TEST(Order, InPlaceAReceiveFollowsTheSendOfTheSameChunk) {
   Builder step("hand", Collective::alltoall, 0, 2, 2);
   step.send(1, input(1)).recv(1, output(1));
   const Schedule schedule = step.take();
@@ -166,7 +167,7 @@ Bond needed(const Places& places, const Step& earlier, const Step& later) {
   return bond;
 }
 
-// A copy onto itself is nothing; any other overlap within one step is refused by verify.
+// A copy onto itself does nothing; verify() refuses any other overlap within one step.
 bool overlaps_itself(const Places& places, const Step& step) {
   if (step.kind != StepKind::copy && step.kind != StepKind::reduce) return false;
   const int32_t source = places.first(step.source);
@@ -197,7 +198,7 @@ Schedule random_schedule(std::mt19937_64& random, bool in_place) {
   return schedule;
 }
 
-// Strength of the best path between all pairs of steps: a path holds whole if one of its edges does.
+// The strongest path between all pairs of steps: a path is `whole` if one of its edges is.
 std::vector<std::vector<Bond>> paths(const std::vector<std::vector<Dependency>>& dependencies) {
   const std::size_t count = dependencies.size();
   std::vector<std::vector<Bond>> bonds(count, std::vector<Bond>(count, Bond::none));
@@ -215,7 +216,7 @@ std::vector<std::vector<Bond>> paths(const std::vector<std::vector<Dependency>>&
   return bonds;
 }
 
-TEST(Order, HoldsEveryConflictOfRandomSchedulesAndNothingElse) {
+TEST(Order, CoversExactlyTheConflictsOfRandomSchedules) {
   constexpr uint64_t kSeed = 7;
   std::mt19937_64 random(kSeed);
   int conflicts = 0;
@@ -240,7 +241,7 @@ TEST(Order, HoldsEveryConflictOfRandomSchedulesAndNothingElse) {
   EXPECT_GT(conflicts, 10000);
 }
 
-// ---- Verify: what it refuses ---------------------------------------------------------------------------------
+// ---- Verify --------------------------------------------------------------------------------------------------
 
 TEST(Verify, AcceptsAnExchangeAndCountsIt) {
   const auto report = verify(exchange());
@@ -248,10 +249,10 @@ TEST(Verify, AcceptsAnExchangeAndCountsIt) {
   EXPECT_EQ(report->steps, 6);
   EXPECT_EQ(report->messages, 2);
   EXPECT_EQ(report->rounds, 1);
-  EXPECT_FALSE(report->folds_in_rank_order);  // rank 1 adds rank 0's behind its own
+  EXPECT_FALSE(report->folds_in_rank_order);  // rank 1 adds rank 0's part after its own
 }
 
-TEST(Verify, NamesWhoWaitsForWhomInADeadlock) {
+TEST(Verify, NamesTheWaitingRanksOfADeadlock) {
   auto schedules = exchange();
   for (Schedule& schedule : schedules) {
     // A plain receive has no staging: it waits for the send from the same chunk, which waits for the peer's receive.
@@ -262,19 +263,19 @@ TEST(Verify, NamesWhoWaitsForWhomInADeadlock) {
             "step 1: send chunk 0 to rank 0)");
 }
 
-TEST(Verify, RefusesAMessageThatNobodyReceives) {
+TEST(Verify, RejectsASendWithoutReceive) {
   auto schedules = exchange();
   schedules[1].steps.pop_back();
   EXPECT_EQ(refusal(schedules), "hand: rank 0 sends 1 messages to rank 1, which receives 0");
 }
 
-TEST(Verify, RefusesAReceiveThatNobodySends) {
+TEST(Verify, RejectsAReceiveWithoutSend) {
   auto schedules = exchange();
   schedules[1].steps.erase(schedules[1].steps.begin() + 1);
   EXPECT_EQ(refusal(schedules), "hand: rank 1 sends 0 messages to rank 0, which receives 1");
 }
 
-TEST(Verify, RefusesMessagesOfAnotherSize) {
+TEST(Verify, RejectsMessagesOfDifferentSizes) {
   std::vector<Schedule> schedules;
   for (int rank = 0; rank < 2; ++rank) {
     auto step = allreduce(rank, 2, 2);
@@ -282,11 +283,11 @@ TEST(Verify, RefusesMessagesOfAnotherSize) {
     schedules.push_back(step.take());
   }
   EXPECT_EQ(refusal(schedules),
-            "sizes differ: rank 0 (hand, step 1: send chunk 0 to rank 1) meets rank 1 (hand, step 2: recv_reduce chunk "
-            "1 from rank 0)");
+            "sizes differ: rank 0 (hand, step 1: send chunk 0 to rank 1) matches rank 1 (hand, step 2: recv_reduce "
+            "chunk 1 from rank 0)");
 }
 
-TEST(Verify, RefusesAContributionThatIsMissingDoubledOrForeign) {
+TEST(Verify, RejectsMissingAndDoubledContributions) {
   auto missing = exchange();
   for (Schedule& schedule : missing) schedule.steps.resize(1);
   EXPECT_EQ(refusal(missing), "hand: output chunk 0 of rank 0 lacks chunk 0 of rank 1");
@@ -306,7 +307,7 @@ TEST(Verify, RefusesAContributionThatIsMissingDoubledOrForeign) {
   EXPECT_EQ(refusal({root.take(), other.take()}), "hand: output chunk 0 of rank 1 has chunk 0 of rank 0 twice");
 }
 
-TEST(Verify, RefusesAChunkOfTheWrongRank) {
+TEST(Verify, RejectsAChunkOfTheWrongRank) {
   Builder gather0("hand", Collective::allgather, 0, 2, 2);
   Builder gather1("hand", Collective::allgather, 1, 2, 2);
   gather0.copy(output(0), input(0)).send(1, input(0)).recv(1, output(1));
@@ -317,26 +318,26 @@ TEST(Verify, RefusesAChunkOfTheWrongRank) {
   EXPECT_THAT(refusal(schedules), HasSubstr("source and target differ in size"));
 }
 
-TEST(Verify, RefusesReadingWhatWasNeverWritten) {
+TEST(Verify, RejectsReadsOfUnwrittenMemory) {
   auto schedules = exchange();
   schedules[0].steps.erase(schedules[0].steps.begin());
   EXPECT_THAT(refusal(schedules), HasSubstr("rank 0 reads what was never written: hand, step"));
-  EXPECT_EQ(refusal(schedules, true), "not refused");  // in place, input is there
+  EXPECT_EQ(refusal(schedules, true), "not refused");  // in place, the output already holds the input
 }
 
-TEST(Verify, RefusesAnOutputThatIsNeverWritten) {
+TEST(Verify, RejectsAnOutputThatIsNeverWritten) {
   Schedule idle = allreduce(0, 1).take();
   EXPECT_EQ(refusal({idle}), "hand: output chunk 0 of rank 0 is never written");
 }
 
-TEST(Verify, RefusesWritingToInput) {
+TEST(Verify, RejectsWritesToInput) {
   auto schedules = exchange();
   schedules[0].steps[2].target = input(0);
   EXPECT_EQ(refusal(schedules),
             "rank 0, hand, step 2: recv_reduce input chunk 0 from rank 1: steps never write to input");
 }
 
-TEST(Verify, RefusesChunksAndPeersOutOfRange) {
+TEST(Verify, RejectsChunksAndPeersOutOfRange) {
   auto schedules = exchange();
   schedules[0].steps[1].source.first = 1;
   EXPECT_THAT(refusal(schedules), HasSubstr("step 1: send chunk 1 to rank 1: the source is out of range"));
@@ -345,16 +346,16 @@ TEST(Verify, RefusesChunksAndPeersOutOfRange) {
   EXPECT_THAT(refusal(schedules), HasSubstr("recv_reduce chunks 0-1 from rank 0: the target is out of range"));
   schedules = exchange();
   schedules[0].steps[1].peer = 7;
-  EXPECT_THAT(refusal(schedules), HasSubstr("the peer is no rank"));
+  EXPECT_THAT(refusal(schedules), HasSubstr("the peer is not a rank of the group"));
   schedules = exchange();
   schedules[0].steps[1].peer = 0;
-  EXPECT_THAT(refusal(schedules), HasSubstr("a rank sends itself no messages"));
+  EXPECT_THAT(refusal(schedules), HasSubstr("a rank cannot send a message to itself"));
   schedules = exchange();
   schedules[0].scratch_sizes = {1};
-  EXPECT_THAT(refusal(schedules), HasSubstr("scratch is like chunk 1"));
+  EXPECT_THAT(refusal(schedules), HasSubstr("a scratch chunk has the size of chunk 1, which does not exist"));
 }
 
-TEST(Verify, RefusesAStepThatReadsWhatItWrites) {
+TEST(Verify, RejectsAStepThatReadsWhatItWrites) {
   auto schedules = exchange();
   for (Schedule& schedule : schedules) schedule.scratch_sizes = {0, 0, 0};
   schedules[0].steps.push_back({StepKind::reduce, -1, scratch(0, 2), scratch(1)});
@@ -363,10 +364,10 @@ TEST(Verify, RefusesAStepThatReadsWhatItWrites) {
   schedules[0].steps.back() = {StepKind::copy, -1, scratch(0, 2), scratch(1, 2)};
   EXPECT_THAT(refusal(schedules), HasSubstr("source and target overlap"));
   schedules[0].steps.back() = {StepKind::copy, -1, output(0), output(0)};
-  EXPECT_EQ(refusal(schedules), "not refused");  // a copy onto itself is nothing
+  EXPECT_EQ(refusal(schedules), "not refused");  // a copy onto itself does nothing
 }
 
-TEST(Verify, RefusesSchedulesThatDoNotBelongTogether) {
+TEST(Verify, RejectsSchedulesOfDifferentGroups) {
   EXPECT_EQ(refusal({}), "there are no schedules");
   auto schedules = exchange();
   std::swap(schedules[0], schedules[1]);
@@ -376,8 +377,8 @@ TEST(Verify, RefusesSchedulesThatDoNotBelongTogether) {
   EXPECT_THAT(refusal(schedules), HasSubstr("differ from rank 0's"));
 }
 
-TEST(Verify, RefusesWhatIsRightOnlyOutOfPlace) {
-  // Rank 0 writes its output before it sends from input: harmless apart, wrong in place.
+TEST(Verify, RejectsInPlaceSchedulesThatAreRightOnlyOutOfPlace) {
+  // Rank 0 writes its output before it sends from input: right out of place, wrong in place.
   Builder zero("hand", Collective::allreduce, 0, 2, 1);
   Builder one("hand", Collective::allreduce, 1, 2, 1);
   zero.copy(output(0), input(0)).recv_reduce(1, output(0)).send(1, input(0));
@@ -387,7 +388,7 @@ TEST(Verify, RefusesWhatIsRightOnlyOutOfPlace) {
   EXPECT_EQ(refusal(schedules, true), "hand: output chunk 0 of rank 1 has chunk 0 of rank 1 twice");
 }
 
-TEST(Verify, TellsALeftFoldInRankOrderFromOtherOrders) {
+TEST(Verify, ReportsOnlyLeftFoldsInRankOrder) {
   const auto fold_on_root = [](bool pairs_first) {
     std::vector<Schedule> schedules;
     Builder root("hand", Collective::reduce, 0, 4, 1);
@@ -408,7 +409,7 @@ TEST(Verify, TellsALeftFoldInRankOrderFromOtherOrders) {
   EXPECT_FALSE(fold_on_root(true));
 }
 
-TEST(Verify, TellsWhereRanksFoldDifferently) {
+TEST(Verify, ReportsWhetherAllRanksGetTheSameBits) {
   EXPECT_TRUE(verify(exchange())->same_bits_everywhere);
   std::vector<Schedule> schedules;
   for (int rank = 0; rank < 3; ++rank) {  // each begins with its own: (0 1) 2, (1 2) 0, (2 0) 1
@@ -438,7 +439,7 @@ TEST(Simulate, PaysAlphaForEverySlice) {
   EXPECT_EQ(simulate(exchange(), 0, model).seconds, 1);  // an empty message is a message
 }
 
-TEST(Simulate, ARankSendsOneSliceAtATime) {
+TEST(Simulate, RankSendsOneSliceAtATime) {
   Builder root("hand", Collective::broadcast, 0, 4, 1);
   std::vector<Schedule> schedules;
   for (int rank = 1; rank < 4; ++rank) root.send(rank, input(0));
@@ -452,7 +453,7 @@ TEST(Simulate, ARankSendsOneSliceAtATime) {
 
 // ---- Describe ------------------------------------------------------------------------------------------------
 
-TEST(Describe, NamesStepsAsErrorsQuoteThem) {
+TEST(Describe, FormatsStepsAsErrorsQuoteThem) {
   auto step = allreduce(2, 4, 4);
   step.new_scratch(0);
   step.copy(output(3), input(3)).send(3, input(0, 2)).recv_reduce(1, output(3)).reduce(output(1), scratch(0));

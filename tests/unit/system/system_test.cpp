@@ -1,4 +1,4 @@
-// What the rest relies on from the operating system: sockets, introductions, shared memory, children and waiting.
+// Tests of the system module: sockets, handshake, shared memory, child processes, files and waiting.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -49,11 +49,11 @@ Ends connected_pair() {
 }
 
 UniqueFd accept_soon(int listening_fd) {
-  require(wait_readable(listening_fd, late()), "somebody connects");
+  require(wait_readable(listening_fd, late()), "a connection arrives");
   return require(accept_one(listening_fd));
 }
 
-// Runs in a process of its own, so that limits and signals stay there; true if `work` returned true.
+// Runs `work` in a separate process, so that limits and signals stay there. Returns whether `work` returned true.
 bool in_child(const std::function<bool()>& work) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(work() ? 0 : 1);
@@ -62,7 +62,7 @@ bool in_child(const std::function<bool()>& work) {
   return WIFEXITED(state) && WEXITSTATUS(state) == 0;
 }
 
-// As many descriptors as are open now, and `more`.
+// Limits the descriptors of this process to those that are open now and `more`.
 void leave_descriptors(int more) {
   const UniqueFd next(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   rlimit limit{};
@@ -78,7 +78,7 @@ bool host_has_ipv6() {
 }
 
 // ---- Sockets
-// -----------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------
 
 TEST(Socket, IsReachableUnderEveryAddressItOffers) {
   const Listening listening = require(listen_tcp(""));
@@ -101,7 +101,7 @@ TEST(Socket, OffersLoopbackLastAndOverBothFamilies) {
   for (const Address& address : listening.addresses) {
     is_loopback.push_back(address.text.starts_with("127.") || address.text.starts_with("[::1]"));
     with_ipv6 |= address.text.starts_with("[");
-    EXPECT_THAT(address.text, testing::Not(HasSubstr("fe80"))) << "link-local beside addresses that reach farther";
+    EXPECT_THAT(address.text, testing::Not(HasSubstr("fe80"))) << "no link-local address if there are routable ones";
   }
   EXPECT_TRUE(std::is_sorted(is_loopback.begin(), is_loopback.end()));
   EXPECT_EQ(with_ipv6, host_has_ipv6());
@@ -132,8 +132,8 @@ TEST(Socket, TakesTheFirstFreePortOfARangeAndNoOther) {
   EXPECT_FALSE(none.ok());
 }
 
-TEST(Socket, SaysWhichRangeIsTaken) {
-  // Two neighbouring ports: others of this host may have the second one, but not behind every first.
+TEST(Socket, NamesTheRangeOfPortsThatIsInUse) {
+  // Find two consecutive free ports; other processes of this host may use some.
   for (int attempt = 0; attempt < 50; ++attempt) {
     const Listening one = require(listen_tcp("lo"));
     const int port = port_in(one);
@@ -146,10 +146,10 @@ TEST(Socket, SaysWhichRangeIsTaken) {
                                             HasSubstr("FARANDOLE_PORT_COUNT")));
     return;
   }
-  FAIL() << "no two neighbouring ports are free";
+  FAIL() << "no two consecutive ports are free";
 }
 
-TEST(Socket, KeepsIdleConnectionsAliveWellWithinAFirewallsPatience) {
+TEST(Socket, SendsKeepalivesWithinAMinute) {
   const Listening listening = require(listen_tcp("lo"));
   const UniqueFd calling = require(connect_any(listening.addresses, late()));
   const UniqueFd called = accept_soon(listening.fd.get());
@@ -164,7 +164,7 @@ TEST(Socket, KeepsIdleConnectionsAliveWellWithinAFirewallsPatience) {
   }
 }
 
-TEST(Interfaces, AreDescribedWithTheReasonWhyTheyAreNotOffered) {
+TEST(Interfaces, HaveAReasonIfTheyAreNotOffered) {
   bool loopback = false;
   for (const InterfaceReport& one : describe_interfaces("")) {
     if (one.name == "lo") {
@@ -176,12 +176,12 @@ TEST(Interfaces, AreDescribedWithTheReasonWhyTheyAreNotOffered) {
   EXPECT_TRUE(loopback);
   for (const InterfaceReport& one : describe_interfaces("^lo")) {
     if (one.name == "lo") {
-      EXPECT_EQ(one.why_not, "it is left out");
+      EXPECT_EQ(one.why_not, "it is excluded");
     }
   }
 }
 
-TEST(Interfaces, OfContainersAndOfTheNodeAreNoWayToOtherHosts) {
+TEST(Interfaces, OfContainersAndOfTheNodeLeadToNoOtherHost) {
   for (const char* name : {"docker0", "cni0", "veth12ab34c", "eni0a1b2c3d4e5", "cali0123456789a", "nodelocaldns",
                            "pod-id-link0", "br-0123456789ab", "cilium_host", "virbr0"}) {
     EXPECT_TRUE(leads_to_no_other_host(name)) << name;
@@ -191,7 +191,7 @@ TEST(Interfaces, OfContainersAndOfTheNodeAreNoWayToOtherHosts) {
   }
 }
 
-TEST(Socket, KeepsToTheInterfacesItIsGiven) {
+TEST(Socket, OffersOnlyAddressesOfTheGivenInterfaces) {
   for (const Address& address : require(listen_tcp("lo")).addresses) {
     EXPECT_TRUE(address.text.starts_with("127.") || address.text.starts_with("[::1]")) << address.text;
   }
@@ -200,7 +200,7 @@ TEST(Socket, KeepsToTheInterfacesItIsGiven) {
   }
 }
 
-TEST(Socket, ListsTheInterfacesThereAreWhenOneIsNot) {
+TEST(Socket, UnknownInterfaceErrorListsTheExistingOnes) {
   const auto listening = listen_tcp("lo,eth77");
   ASSERT_FALSE(listening.ok());
   EXPECT_EQ(listening.status().code(), Code::invalid_argument);
@@ -209,13 +209,13 @@ TEST(Socket, ListsTheInterfacesThereAreWhenOneIsNot) {
 
 TEST(Socket, TriesTheNextAddress) {
   const Listening listening = require(listen_tcp("lo"));
-  // Nobody listens on the port of a socket that is closed.
+  // The socket of this address is closed again, so nothing listens there.
   const Address closed = require(listen_tcp("lo")).addresses.front();
   const std::vector<Address> addresses{closed, {"nonsense"}, listening.addresses.front()};
   EXPECT_TRUE(connect_any(addresses, late()).ok());
 }
 
-TEST(Socket, TellsWhatEachAddressSaid) {
+TEST(Socket, ListsTheFailureOfEachAddress) {
   const Address closed = require(listen_tcp("lo")).addresses.front();
   const std::vector<Address> addresses{closed, {"10.0.0.7"}, {"[::1:4"}, {"unix:@"}};
   const auto fd = connect_any(addresses, late());
@@ -235,12 +235,12 @@ TEST(Socket, ResolvesNamesAndNumbers) {
   EXPECT_THAT(nowhere.status().text(), HasSubstr("'no-such-host.invalid'"));
 }
 
-TEST(Socket, AcceptsNobodyWhenNobodyCalls) {
+TEST(Socket, AcceptsNothingWithoutAPendingConnection) {
   const Listening listening = require(listen_tcp("lo"));
   EXPECT_FALSE(require(accept_one(listening.fd.get())));
 }
 
-TEST(Socket, MovesMoreThanTheKernelHolds) {
+TEST(Socket, TransfersMoreThanTheKernelBuffers) {
   Ends ends = connected_pair();
   const std::string text(3'000'000, 'x');
   std::string received(text.size(), '\0');
@@ -257,7 +257,7 @@ TEST(Socket, StopsAtTheDeadline) {
   EXPECT_EQ(write_all(ends.a.get(), bytes_of(std::string(3'000'000, 'x')), soon()).code(), Code::timeout);
 }
 
-TEST(Socket, SaysThatTheOtherEndClosedWithoutRaisingASignal) {
+TEST(Socket, ReportsAClosedConnectionWithoutASignal) {
   Ends ends = connected_pair();
   ends.b.reset();
   std::array<std::byte, 1> byte;
@@ -266,7 +266,7 @@ TEST(Socket, SaysThatTheOtherEndClosedWithoutRaisingASignal) {
   EXPECT_FALSE(write_all(ends.a.get(), bytes_of("x"), late()).ok());
 }
 
-TEST(Socket, IsNotDisturbedBySignals) {
+TEST(Socket, RetriesInterruptedCalls) {
   EXPECT_TRUE(in_child([] {
     struct sigaction action {};
     action.sa_handler = [](int) {};  // and no SA_RESTART: every call is interrupted
@@ -291,7 +291,7 @@ TEST(Socket, IsNotDisturbedBySignals) {
   }));
 }
 
-TEST(Socket, SaysWhatToDoWithoutDescriptors) {
+TEST(Socket, NamesTheRemedyWithoutDescriptors) {
   EXPECT_TRUE(in_child([] {
     leave_descriptors(0);
     const auto listening = listen_tcp("lo");
@@ -310,7 +310,7 @@ TEST(Socket, SaysWhatToDoWithoutDescriptors) {
   }));
 }
 
-TEST(UnixSocket, PassesDescriptorsAndTellsWhoIsThere) {
+TEST(UnixSocket, PassesDescriptorsAndReturnsThePeersProcessId) {
   const Listening listening = require(listen_unix());
   EXPECT_TRUE(listening.addresses.front().text.starts_with("unix:@farandole-"));
   const UniqueFd calling = require(connect_any(listening.addresses, late()));
@@ -321,7 +321,7 @@ TEST(UnixSocket, PassesDescriptorsAndTellsWhoIsThere) {
   const std::array<int, 2> fds{passed.a.get(), passed.b.get()};
   ASSERT_TRUE(send_fds(calling.get(), fds, late()).ok());
   ASSERT_TRUE(send_fds(calling.get(), std::span(fds).first(1), late()).ok());
-  // Two messages stay two.
+  // The two messages are received separately.
   const auto both = require(recv_fds(called.get(), 2, late()));
   const auto one = require(recv_fds(called.get(), 1, late()));
   ASSERT_TRUE(write_all(both[0].get(), bytes_of("x"), late()).ok());
@@ -330,14 +330,14 @@ TEST(UnixSocket, PassesDescriptorsAndTellsWhoIsThere) {
   EXPECT_NE(::fcntl(one[0].get(), F_GETFD) & FD_CLOEXEC, 0);
 }
 
-TEST(UnixSocket, RefusesOtherThanTheExpectedDescriptors) {
+TEST(UnixSocket, RejectsAnUnexpectedNumberOfDescriptors) {
   Ends ends = connected_pair();
   const int some = ends.a.get();
   EXPECT_EQ(recv_fds(ends.b.get(), 1, soon()).status().code(), Code::timeout);
   ASSERT_TRUE(send_fds(ends.a.get(), std::span(&some, 1), late()).ok());
-  EXPECT_THAT(recv_fds(ends.b.get(), 2, late()).status().text(), HasSubstr("1 came where 2"));
+  EXPECT_THAT(recv_fds(ends.b.get(), 2, late()).status().text(), HasSubstr("1 arrived where 2"));
   ASSERT_TRUE(write_all(ends.a.get(), bytes_of("x"), late()).ok());
-  EXPECT_THAT(recv_fds(ends.b.get(), 1, late()).status().text(), HasSubstr("0 came where 1"));
+  EXPECT_THAT(recv_fds(ends.b.get(), 1, late()).status().text(), HasSubstr("0 arrived where 1"));
   ends.a.reset();
   EXPECT_THAT(recv_fds(ends.b.get(), 1, late()).status().text(), HasSubstr("closed the connection"));
   EXPECT_TRUE(in_child([] {
@@ -349,8 +349,8 @@ TEST(UnixSocket, RefusesOtherThanTheExpectedDescriptors) {
   }));
 }
 
-// ---- Introductions
-// -----------------------------------------------------------------------------------------------------
+// ---- Handshake
+// -------------------------------------------------------------------------------------------------------
 
 constexpr std::string_view kKey = "a key of the job, long enough";
 
@@ -373,7 +373,7 @@ Outcome introduce(std::string_view client_key, std::string_view client_purpose, 
   return {std::move(client), std::move(server)};
 }
 
-TEST(Handshake, KnowsTheHmacOfTheStandard) {
+TEST(Handshake, ComputesTheHmacOfTheStandard) {
   const Digest digest = hmac_sha256("Jefe", "what do ya want for nothing?");  // RFC 4231, case 2
   const Digest expected{0x5b, 0xdc, 0xc1, 0x46, 0xbf, 0x60, 0x75, 0x4e, 0x6a, 0x04, 0x24, 0x26, 0x08, 0x95, 0x75, 0xc7,
                         0x5a, 0x00, 0x3f, 0x08, 0x9d, 0x27, 0x39, 0x83, 0x9d, 0xec, 0x58, 0xb9, 0x64, 0xec, 0x38, 0x43};
@@ -383,7 +383,7 @@ TEST(Handshake, KnowsTheHmacOfTheStandard) {
   EXPECT_NE(random_hex(16), random_hex(16));
 }
 
-TEST(Handshake, IntroducesBothEndsAndAgreesOnAFreshKey) {
+TEST(Handshake, AuthenticatesBothEndsAndAgreesOnAFreshKey) {
   const Outcome first = introduce(kKey, "tcp a", kKey, "tcp a");
   EXPECT_EQ(require(first.server).peer, "rank 3");
   EXPECT_EQ(require(first.client).peer, "rank 0");
@@ -392,7 +392,7 @@ TEST(Handshake, IntroducesBothEndsAndAgreesOnAFreshKey) {
   EXPECT_NE(require(introduce(kKey, "tcp a", kKey, "tcp a").client).session_key, first.client->session_key);
 }
 
-TEST(Handshake, RefusesAnotherKeyAndAnotherPurpose) {
+TEST(Handshake, RejectsAnotherKeyAndAnotherPurpose) {
   const Outcome outcomes[] = {introduce(kKey, "tcp a", "another key", "tcp a"), introduce(kKey, "tcp a", kKey, "tcp b"),
                               introduce(kKey, "", kKey, "tcp b"), introduce("", "tcp a", kKey, "tcp a")};
   for (const Outcome& outcome : outcomes) {
@@ -403,7 +403,7 @@ TEST(Handshake, RefusesAnotherKeyAndAnotherPurpose) {
   }
 }
 
-TEST(Handshake, IsFinishedWithoutEatingWhatFollows) {
+TEST(Handshake, ConsumesNoBytesAfterItsEnd) {
   Ends ends = connected_pair();
   std::thread server([&] {
     EXPECT_TRUE(introduce_as_server(ends.b.get(), kKey, "p", std::string(256, 's'), late()).ok());
@@ -416,11 +416,11 @@ TEST(Handshake, IsFinishedWithoutEatingWhatFollows) {
   server.join();
 }
 
-// What a stranger says first, and whether it then hangs up or waits.
-void expect_stranger_refused(std::string_view says, bool hangs_up, const char* reason) {
+// The other end sends `data`, and then hangs up or waits.
+void expect_stranger_refused(std::string_view data, bool hangs_up, const char* reason) {
   for (const bool as_server : {true, false}) {
     Ends ends = connected_pair();
-    ASSERT_TRUE(write_all(ends.a.get(), bytes_of(says), late()).ok());
+    ASSERT_TRUE(write_all(ends.a.get(), bytes_of(data), late()).ok());
     if (hangs_up) ::shutdown(ends.a.get(), SHUT_WR);
     const auto outcome = as_server ? introduce_as_server(ends.b.get(), kKey, "p", "me", soon())
                                    : introduce_as_client(ends.b.get(), kKey, "p", "me", soon());
@@ -430,14 +430,14 @@ void expect_stranger_refused(std::string_view says, bool hangs_up, const char* r
   }
 }
 
-TEST(Handshake, RefusesWhoSaysNothingOrHangsUp) {
-  expect_stranger_refused("", false, "said nothing in time");
+TEST(Handshake, RejectsASilentPeerAndAClosedConnection) {
+  expect_stranger_refused("", false, "sent nothing in time");
   expect_stranger_refused("", true, "hung up");
   expect_stranger_refused("FADL", true, "hung up");
   expect_stranger_refused("FADL", false, "stopped in the middle");
 }
 
-TEST(Handshake, RefusesGarbage) {
+TEST(Handshake, RejectsGarbage) {
   const std::string request = "GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: some program that is lost here\r\n\r\n";
   expect_stranger_refused(request, false, "not a farandole connection");
   expect_stranger_refused(std::string(200, '\0'), true, "not a farandole connection");
@@ -449,7 +449,7 @@ TEST(Handshake, NamesBothVersionsWhenTheyDiffer) {
   expect_stranger_refused(hello, false, "version 7.*version 1");
 }
 
-TEST(Handshake, RefusesATextThatIsTooLong) {
+TEST(Handshake, RejectsATextThatIsTooLong) {
   std::string proof("FADL\x01\0\0\0", 8);
   proof.resize(8 + 32 + 32, 'n');
   proof += std::string("\x01\x01\0\0", 4) + std::string(257, 't');
@@ -459,17 +459,17 @@ TEST(Handshake, RefusesATextThatIsTooLong) {
   EXPECT_THAT(outcome.status().text(), HasSubstr("too long"));
 }
 
-TEST(Handshake, GivesAStrangerNothingButANonce) {
+TEST(Handshake, SendsAStrangerOnlyANonce) {
   Ends ends = connected_pair();
   const std::string proof = std::string("FADL\x01\0\0\0", 8) + std::string(64, 'n') + std::string(4, '\0');
   ASSERT_TRUE(write_all(ends.a.get(), bytes_of(proof), late()).ok());
   EXPECT_EQ(introduce_as_server(ends.b.get(), kKey, "p", "me", late()).status().code(), Code::authentication);
   ends.b.reset();
-  std::array<std::byte, 100> told;
-  EXPECT_EQ(::recv(ends.a.get(), told.data(), told.size(), 0), 8 + 32);
+  std::array<std::byte, 100> received;
+  EXPECT_EQ(::recv(ends.a.get(), received.data(), received.size(), 0), 8 + 32);
 }
 
-// Two introductions with a listener between them that may change one byte of what it passes on.
+// Two ends of a handshake with a relay between them that may change one byte.
 struct Tapped {
   Introduction client{Introduction::Role::client, kKey, "p", "c"};
   Introduction server{Introduction::Role::server, kKey, "p", "s"};
@@ -487,8 +487,8 @@ struct Tapped {
     }
     if (count > 0) require(write_all(to, std::span(bytes).first(static_cast<std::size_t>(count)), late()));
   }
-  void advance(Introduction& who, int fd, bool& done) {
-    const auto outcome = who.advance(fd);
+  void advance(Introduction& end, int fd, bool& done) {
+    const auto outcome = end.advance(fd);
     failed |= !outcome.ok();
     done = outcome.ok() && *outcome;
   }
@@ -502,7 +502,7 @@ struct Tapped {
   }
 };
 
-TEST(Handshake, NoticesEveryChangedByte) {
+TEST(Handshake, DetectsEveryChangedByte) {
   Tapped honest;
   honest.run();
   ASSERT_TRUE(honest.client_done && honest.server_done);
@@ -518,7 +518,7 @@ TEST(Handshake, NoticesEveryChangedByte) {
   }
 }
 
-TEST(Handshake, RefusesItsOwnReflection) {
+TEST(Handshake, RejectsItsOwnReflectedMessages) {
   Ends ends = connected_pair();
   std::thread mirror([&] {
     std::array<std::byte, 512> bytes;
@@ -535,9 +535,9 @@ TEST(Handshake, RefusesItsOwnReflection) {
 }
 
 // ---- Shared memory
-// -----------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------
 
-TEST(SharedSegment, IsZeroAndSeenByWhoMapsIt) {
+TEST(SharedSegment, IsZeroAndSharedWithOtherMappings) {
   SharedSegment mine = require(SharedSegment::create(1_MiB + 5));
   ASSERT_EQ(mine.bytes().size(), 1_MiB + 5);
   for (const std::byte byte : mine.bytes()) ASSERT_EQ(byte, std::byte{0});
@@ -556,7 +556,7 @@ TEST(SharedSegment, CannotShrinkOrGrow) {
   EXPECT_NE(::ftruncate(segment.fd(), 16384), 0);
 }
 
-TEST(SharedSegment, RefusesWhatIsNotSealed) {
+TEST(SharedSegment, RejectsDescriptorsThatAreNotSealed) {
   UniqueFd loose(::memfd_create("loose", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(::ftruncate(loose.get(), 4096), 0);
   EXPECT_EQ(SharedSegment::map(std::move(loose)).status().code(), Code::transport);
@@ -564,7 +564,7 @@ TEST(SharedSegment, RefusesWhatIsNotSealed) {
   EXPECT_FALSE(SharedSegment::map(UniqueFd()).ok());
 }
 
-// Bytes that lie in mapped huge pages of the shared mapping that begins at `start`.
+// Returns the bytes in mapped huge pages of the shared mapping that begins at `start`.
 std::size_t huge_bytes_at(const void* start) {
   std::ifstream maps("/proc/self/smaps");
   const std::string begin = fmt::format("{:x}-", reinterpret_cast<uintptr_t>(start));
@@ -577,22 +577,22 @@ std::size_t huge_bytes_at(const void* start) {
   return 0;
 }
 
-// The kernel's own word, on memory that has nothing to do with SharedSegment.
-bool kernel_gathers_huge_pages(std::size_t bytes) {
+// Returns whether the kernel can collapse huge pages, tested without SharedSegment.
+bool kernel_collapses_huge_pages(std::size_t bytes) {
   constexpr int kCollapse = 25;  // MADV_COLLAPSE
   const UniqueFd file(::memfd_create("probe", MFD_CLOEXEC));
   FDL_CHECK(::ftruncate(file.get(), static_cast<off_t>(bytes)) == 0);
-  void* room = ::mmap(nullptr, 2 * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  auto* place = reinterpret_cast<std::byte*>(round_up(reinterpret_cast<uintptr_t>(room), bytes));
+  void* range = ::mmap(nullptr, 2 * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  auto* place = reinterpret_cast<std::byte*>(round_up(reinterpret_cast<uintptr_t>(range), bytes));
   FDL_CHECK(::mmap(place, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.get(), 0) == place);
   *place = std::byte{1};
-  const bool gathered = ::madvise(place, bytes, kCollapse) == 0;
-  ::munmap(room, 2 * bytes);
-  return gathered;
+  const bool collapsed = ::madvise(place, bytes, kCollapse) == 0;
+  ::munmap(range, 2 * bytes);
+  return collapsed;
 }
 
-TEST(SharedSegment, LiesInHugePagesWhereTheKernelHasThem) {
-  const std::size_t expected = kernel_gathers_huge_pages(2_MiB) ? 6_MiB : 0;
+TEST(SharedSegment, UsesHugePagesIfTheKernelHasThem) {
+  const std::size_t expected = kernel_collapses_huge_pages(2_MiB) ? 6_MiB : 0;
   SharedSegment whole = require(SharedSegment::create(6_MiB + 4096));
   SharedSegment sparse = require(SharedSegment::create_sparse(64_MiB));
   ASSERT_TRUE(sparse.commit(8_MiB - 4096, 6_MiB + 8192).ok());
@@ -603,7 +603,7 @@ TEST(SharedSegment, LiesInHugePagesWhereTheKernelHasThem) {
   EXPECT_EQ(huge_bytes_at(sparse.bytes().data()), expected);
   EXPECT_EQ(huge_bytes_at(theirs.bytes().data()), expected);
 
-  // Given back and taken again, it is zero again; what lies beside it stays.
+  // Memory that was discarded and committed again is zero; memory next to it keeps its bytes.
   sparse.bytes()[8_MiB] = sparse.bytes()[12_MiB] = std::byte{7};
   sparse.discard(8_MiB, 65536);
   ASSERT_TRUE(sparse.commit(8_MiB, 65536).ok());
@@ -611,7 +611,7 @@ TEST(SharedSegment, LiesInHugePagesWhereTheKernelHasThem) {
   EXPECT_EQ(theirs.bytes()[12_MiB], std::byte{7});
 }
 
-TEST(SharedSegment, SaysNoToWhatTheMachineDoesNotHave) {
+TEST(SharedSegment, RejectsSizesAboveTheMachinesMemory) {
   EXPECT_EQ(SharedSegment::create(0).status().code(), Code::invalid_argument);
   for (const std::size_t bytes : {std::size_t{1} << 50, ~std::size_t{0}}) {
     const auto segment = SharedSegment::create(bytes);
@@ -624,8 +624,8 @@ TEST(SharedSegment, SaysNoToWhatTheMachineDoesNotHave) {
   }));
 }
 
-// ---- Children
-// ----------------------------------------------------------------------------------------------------------
+// ---- Child processes
+// -------------------------------------------------------------------------------------------------
 
 using Variables = std::map<std::string, std::string>;
 
@@ -645,7 +645,7 @@ std::string read_to_end(int fd) {
   return text;
 }
 
-TEST(ChildProcess, SeesItsEnvironmentAndNothingElse) {
+TEST(ChildProcess, HasOnlyTheGivenEnvironment) {
   ::setenv("FDL_TEST_INHERITED", "yes", 1);
   ChildProcess child = shell("echo \"$A|$FDL_TEST_INHERITED\"; echo wrong >&2; cat; exit 3", {{"A", "b c"}});
   EXPECT_EQ(read_to_end(child.output_fd()), "b c|\n");
@@ -655,10 +655,10 @@ TEST(ChildProcess, SeesItsEnvironmentAndNothingElse) {
   EXPECT_EQ(ending->text(), "exit code 3");
   EXPECT_EQ(ending->exit_code(), 3);
   EXPECT_FALSE(ending->success());
-  EXPECT_EQ(child.ending()->number, 3) << "the first answer stays";
+  EXPECT_EQ(child.ending()->number, 3) << "the ending stays the same";
 }
 
-TEST(ChildProcess, IsFoundInThePathOfItsEnvironment) {
+TEST(ChildProcess, IsFoundInPathOfItsEnvironment) {
   const std::string directory = testing::TempDir() + "farandole-path-" + std::to_string(::getpid());
   ASSERT_EQ(::mkdir(directory.c_str(), 0700), 0);
   std::ofstream(directory + "/greet") << "#!/bin/sh\necho greetings\n";
@@ -669,7 +669,7 @@ TEST(ChildProcess, IsFoundInThePathOfItsEnvironment) {
   ::rmdir(directory.c_str());
 }
 
-TEST(ChildProcess, SaysWhyItCannotStart) {
+TEST(ChildProcess, ReportsWhyItCannotStart) {
   const auto unknown = ChildProcess::start({"no-such-program"}, {});
   EXPECT_THAT(unknown.status().text(), AllOf(HasSubstr("'no-such-program'"), HasSubstr("PATH")));
   EXPECT_THAT(ChildProcess::start({"/no/such/program"}, {}).status().text(), HasSubstr("No such file"));
@@ -688,7 +688,7 @@ TEST(ChildProcess, RunsInItsDirectory) {
   EXPECT_EQ(read_to_end(child.output_fd()), "/\n");
 }
 
-TEST(ChildProcess, LeadsAGroupThatIsSignalledWhole) {
+TEST(ChildProcess, SignalsReachItsWholeGroup) {
   ChildProcess child = shell("sleep 1000 & echo started; wait");
   std::array<char, 8> text;
   ASSERT_TRUE(wait_readable(child.output_fd(), late()));
@@ -705,7 +705,7 @@ TEST(ChildProcess, LeadsAGroupThatIsSignalledWhole) {
   EXPECT_EQ(read_to_end(child.output_fd()), "");
 }
 
-TEST(ChildProcess, StartsWithoutOurSignalMask) {
+TEST(ChildProcess, StartsWithAnEmptySignalMask) {
   sigset_t terminate;
   sigemptyset(&terminate);
   sigaddset(&terminate, SIGTERM);
@@ -728,14 +728,14 @@ TEST(ChildProcess, DoesNotOutliveItsOwner) {
   EXPECT_EQ(read_to_end(output.get()), "");
 }
 
-TEST(ChildProcess, DiesWithItsParentWhenAsked) {
+TEST(ChildProcess, DiesWithItsParentIfRequested) {
   int fds[2];
   ASSERT_EQ(::pipe(fds), 0);
   const pid_t parent = ::fork();
   if (parent == 0) {
     auto child = ChildProcess::start({"sleep", "1000"}, {}, {.die_with_parent = true});
     const pid_t id = child.ok() ? child->id() : -1;
-    [[maybe_unused]] const auto told = ::write(fds[1], &id, sizeof id);
+    [[maybe_unused]] const auto written = ::write(fds[1], &id, sizeof id);
     while (true) ::pause();
   }
   pid_t grandchild = -1;
@@ -760,7 +760,7 @@ TEST(WatchedFile, WakesWhenItIsWrittenOrReplaced) {
   const std::string path = fresh_folder() + "/wanted";
   WatchedFile file = require(WatchedFile::open(path));
   EXPECT_FALSE(wait_readable(file.fd(), soon()));
-  EXPECT_EQ(file.read().status().code(), Code::resource);  // it is not there yet
+  EXPECT_EQ(file.read().status().code(), Code::resource);  // it does not exist yet
   std::ofstream(path) << "3\n";
   EXPECT_TRUE(wait_readable(file.fd(), late()));
   EXPECT_TRUE(file.changed());
@@ -768,13 +768,13 @@ TEST(WatchedFile, WakesWhenItIsWrittenOrReplaced) {
   EXPECT_EQ(*file.read(), "3\n");
   std::ofstream(path + ".new") << "4";
   EXPECT_TRUE(wait_readable(file.fd(), late()));
-  EXPECT_FALSE(file.changed());  // that is another file
+  EXPECT_FALSE(file.changed());  // another file was written
   ASSERT_EQ(std::rename((path + ".new").c_str(), path.c_str()), 0);
   EXPECT_TRUE(file.changed());
   EXPECT_EQ(*file.read(), "4");
 }
 
-TEST(WatchedFile, SaysWhyItCannotWatch) {
+TEST(WatchedFile, ReportsWhyItCannotWatch) {
   EXPECT_THAT(WatchedFile::open("/no/such/folder/file").status().text(), HasSubstr("/no/such/folder"));
   EXPECT_EQ(WatchedFile::open("folder/").status().code(), Code::invalid_argument);
 }
@@ -786,9 +786,9 @@ TEST(WatchedFile, ReadsNoMoreThanItsLimit) {
 }
 
 // ---- Waiting
-// -----------------------------------------------------------------------------------------------------------
+// ---------------------------------------------------------------------------------------------------------
 
-TEST(Event, CountsRingsUntilCleared) {
+TEST(Event, IsReadableFromRingToClear) {
   const Event event = require(Event::make());
   EXPECT_FALSE(wait_readable(event.fd(), Deadline::at_ns(0)));
   event.ring();
@@ -798,7 +798,7 @@ TEST(Event, CountsRingsUntilCleared) {
   EXPECT_FALSE(wait_readable(event.fd(), Deadline::at_ns(0)));
 }
 
-TEST(Poller, TellsWhoIsReady) {
+TEST(Poller, ReportsReadyDescriptors) {
   Poller poller = require(Poller::make());
   Ends ends = connected_pair();
   std::array<Poller::Ready, 4> ready;
@@ -816,14 +816,14 @@ TEST(Poller, TellsWhoIsReady) {
   EXPECT_FALSE(poller.change(-1, 1, true, true).ok());
 }
 
-TEST(Poller, WaitsForAHangUpAloneWhereThatIsWanted) {
+TEST(Poller, CanWaitForAHangUpAlone) {
   Poller poller = require(Poller::make());
   Ends ends = connected_pair();
   std::array<Poller::Ready, 4> ready;
   ASSERT_TRUE(poller.add(ends.a.get(), 5, false, false).ok());
   ASSERT_TRUE(poller.change(ends.a.get(), 5, false, false, true).ok());
   ASSERT_TRUE(write_all(ends.b.get(), bytes_of("x"), late()).ok());
-  EXPECT_EQ(poller.wait(ready, soon()), 0u) << "data is not what it waits for";
+  EXPECT_EQ(poller.wait(ready, soon()), 0u) << "data does not wake it";
   ::shutdown(ends.b.get(), SHUT_WR);
   ASSERT_EQ(poller.wait(ready, late()), 1u);
   EXPECT_TRUE(ready[0].hung_up);
