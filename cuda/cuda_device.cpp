@@ -163,7 +163,7 @@ Status CudaDevice::begin() {
   return context_.retain(calls_, number_);
 }
 
-// ---- Memory
+// ---- Memory ----
 
 // The error of an exhausted device has the numbers that explain it.
 Result<void*> CudaDevice::take(MemoryCache& cache, std::size_t bytes, std::string_view call) {
@@ -196,7 +196,7 @@ void CudaDevice::release_after(Stream stream, void* memory) {
   release(memory);
 }
 
-// ---- Streams and events
+// ---- Streams and events ----
 
 Result<Stream> CudaDevice::make_stream() {
   FDL_ENTER(scope);
@@ -262,7 +262,7 @@ Status CudaDevice::ring(Stream stream, const Event& notifier) {
   return calls_.status(driver_.cuLaunchHostFunc(stream, ring_it, const_cast<Event*>(&notifier)), "cuLaunchHostFunc");
 }
 
-// ---- Work
+// ---- Work ----
 
 // Direct copies between devices must be enabled once per pair. Does nothing for memory of this device or of the host.
 Status CudaDevice::enable_peer_of(const void* memory) {
@@ -365,7 +365,7 @@ Status CudaDevice::reduce(Stream stream, Dtype dtype, Op op, void* target, std::
   return queued(stream);
 }
 
-// ---- Opening
+// ---- Opening ----
 
 Result<std::shared_ptr<Device>> open_now(const Driver& driver, int index) {
   int count = 0;

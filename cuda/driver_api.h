@@ -16,7 +16,7 @@ using Module = struct ModuleOfDriver*;
 using Function = struct FunctionOfDriver*;
 using HostFunction = void (*)(void*);
 
-// ---- Results. The driver describes all of them (cuGetErrorName); these are the ones that the code distinguishes.
+// ---- Results. The driver describes all of them (cuGetErrorName); these are the ones that the code distinguishes. ----
 inline constexpr Outcome kSuccess = 0;
 inline constexpr Outcome kInvalidValue = 1;
 inline constexpr Outcome kOutOfMemory = 2;
@@ -49,7 +49,7 @@ inline constexpr Outcome kCaptureInvalidated = 901;
 inline constexpr Outcome kCapturedEvent = 907;
 inline constexpr Outcome kUnknown = 999;
 
-// ---- Flags and attributes
+// ---- Flags and attributes ----
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kHostAllocPortable = 1;

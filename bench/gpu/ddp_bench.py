@@ -47,11 +47,10 @@ def make_model(divisor, device):
 
 def make_ways(peer, divisor, device):
     """Yields name, model and optimizer of each way, the peer's first."""
+    import farandole.torch as hvd
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
-
-    import farandole.torch as hvd
 
     def sgd(model):
         return torch.optim.SGD(model.parameters(), lr=0.0)

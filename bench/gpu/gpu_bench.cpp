@@ -2,7 +2,7 @@
 //
 //   gpu_bench [--device N] [--library libcuda.so.1] [--check] [--json FILE]
 //
-// --check makes only the checks (for compute-sanitizer, and for machines whose times are meaningless).
+// ---- check makes only the checks (for compute-sanitizer, and for machines whose times are meaningless). ----
 #include <poll.h>
 
 #include <algorithm>

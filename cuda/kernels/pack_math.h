@@ -33,7 +33,7 @@ struct PackTable {
 };
 static_assert(sizeof(PackTable) <= 4096);
 
-// ---- Work distribution
+// ---- Work distribution ----
 
 // Bytes before the next multiple of a power of two. (On a device, a remainder of addresses is a subroutine call, around
 // which registers are spilled.)
@@ -100,7 +100,7 @@ FDL_BOTH Tile tile_of(uint32_t tile_in_segment, uint32_t count, uint32_t head, u
   return tile;
 }
 
-// ---- Copies: bytes, in the largest unit that both sides allow
+// ---- Copies: bytes, in the largest unit that both sides allow ----
 
 template <unsigned kUnit>
 FDL_BOTH void copy_units(const std::byte* from, std::byte* to, uint32_t count, unsigned thread) {
@@ -203,7 +203,7 @@ FDL_BOTH void copy_tile(const PackTable& table, uint32_t block, unsigned thread)
   copy_bytes<1>(part(tile.tail_begin), sides.to + tile.tail_begin, tile.end - tile.tail_begin, thread);
 }
 
-// ---- Conversions: kCount elements at a time. All threads of a launch have the same types.
+// ---- Conversions: kCount elements at a time. All threads of a launch have the same types. ----
 
 template <Dtype kDtype, class Wide, int kCount>
 FDL_BOTH void load_real(const std::byte* from, Wide (&values)[kCount]) {

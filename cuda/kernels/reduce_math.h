@@ -26,7 +26,7 @@ struct ReduceTable {
 };
 static_assert(sizeof(ReduceTable) <= 4096);
 
-// ---- Element types: the type in memory (Memory), and the type in which values are folded (Value)
+// ---- Element types: the type in memory (Memory), and the type in which values are folded (Value) ----
 
 template <class T>
 struct IntegerElement {
@@ -80,7 +80,7 @@ FDL_BOTH auto element_of() {
 template <Dtype kDtype>
 using ElementOf = decltype(element_of<kDtype>());
 
-// ---- Operations. Integers wrap around, so sums and products are computed unsigned. NaN in either operand gives NaN.
+// ---- Operations. Integers wrap around, so sums and products are computed unsigned. NaN in either operand gives NaN. ----
 
 // One operation on two values. bool operations are bitwise ones, because the values are 0 or 1.
 template <Op kOp, class T>
@@ -129,7 +129,7 @@ FDL_BOTH void fold(Op op, T (&folded)[kCount], const T (&next)[kCount]) {
   }
 }
 
-// ---- Work distribution: a thread folds up to kVectorsPerThread vectors and as many single elements outside of vectors
+// ---- Work distribution: a thread folds up to kVectorsPerThread vectors and as many single elements outside of vectors ----
 
 // Computes ReduceTable::head: the first element at which all sources and the target are aligned to 16 bytes.
 FDL_BOTH uint32_t common_head(const ReduceTable& table, unsigned size) {

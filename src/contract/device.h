@@ -49,7 +49,7 @@ class Device {
   virtual Status enter() { return {}; }
   virtual void leave() {}
 
-  // ---- memory: of the device, and pinned memory of the host for fast copies. It is 256-byte aligned and not zeroed. A
+  // ---- memory: of the device, and pinned memory of the host for fast copies. It is 256-byte aligned and not zeroed. A ----
   // shortage fails with RESOURCE. Work that is already queued may still use memory after its release.
   virtual Result<void*> allocate(std::size_t bytes) = 0;
   virtual void release(void* memory) = 0;
@@ -59,7 +59,7 @@ class Device {
   virtual Result<void*> allocate_pinned(std::size_t bytes) = 0;
   virtual void release_pinned(void* memory) = 0;
 
-  // ---- streams and events. A stream made here has high priority and does not wait for the default stream.
+  // ---- streams and events. A stream made here has high priority and does not wait for the default stream. ----
   virtual Result<Stream> make_stream() = 0;
   virtual void end_stream(Stream stream) = 0;
   // Returns whether the stream is being captured into a graph; work queued on it then does not run now.
@@ -76,7 +76,7 @@ class Device {
   // then.
   virtual Status ring(Stream stream, const Event& notifier) = 0;
 
-  // ---- work
+  // ---- work ----
   virtual Status copy(Stream stream, void* target, const void* source, std::size_t bytes) = 0;  // in any direction
   virtual Status fill_zero(Stream stream, void* target, std::size_t bytes) = 0;
   // packed[first + i] = factor * tensor[i] for all segments, in as few kernel launches as possible. If the two types

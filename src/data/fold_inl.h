@@ -23,7 +23,7 @@ namespace fdl::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// ---- Operations: on vectors of one type
+// ---- Operations: on vectors of one type ----
 
 struct Sum {
   template <class V>
@@ -126,7 +126,7 @@ struct BitXor {
   }
 };
 
-// ---- Lanes ----------------------------------------------------------------------------------------------------------
+// ---- Lanes ----
 
 // Lanes of types that are folded in their own format.
 template <class T>
@@ -197,7 +197,7 @@ HWY_INLINE void store(const typename Lanes::Value& value, uint8_t* to, std::size
   std::memcpy(to, whole, bytes);
 }
 
-// ---- Steps: the computation of a loop at one offset, for up to kStep bytes ------------------------------------------
+// ---- Steps: the computation of a loop at one offset, for up to kStep bytes ----
 
 template <class Operation>
 struct FoldStep {
@@ -224,7 +224,7 @@ struct ScaleStep {
   }
 };
 
-// ---- The loop -------------------------------------------------------------------------------------------------------
+// ---- The loop ----
 
 // Both ends of an array share this out-of-line copy of the code; the middle has its own, unrolled.
 template <class Lanes, class Step>
@@ -251,7 +251,7 @@ HWY_INLINE void run(const Step& step, uint8_t* target, std::size_t bytes) {
   Lanes::store(last, target + bytes - kStep);
 }
 
-// ---- Many sources ---------------------------------------------------------------------------------------------------
+// ---- Many sources ----
 
 // The limit of sources that are read at once. The lines of more streams compete for the same few sets of the cache,
 // above all if the distance of the sources is a power of two, as with slots of shared memory.
@@ -289,7 +289,7 @@ HWY_INLINE void fold_many(const Folding& f) {
   Lanes::store(last, f.target + last_offset);
 }
 
-// ---- Large targets --------------------------------------------------------------------------------------------------
+// ---- Large targets ----
 
 // A target of at least this size does not stay in the caches. It is written past them, which saves reading its lines
 // first.
@@ -376,7 +376,7 @@ HWY_INLINE void fold_real(Op op, const Folding& f) {
   with_real_operation(op, [&](auto operation) HWY_ATTR { fold<Lanes, decltype(operation)>(f); });
 }
 
-// ---- Many targets ---------------------------------------------------------------------------------------------------
+// ---- Many targets ----
 
 // One step of a fold times a factor. As in scale(), a factor of exactly 1 changes nothing.
 template <class Operation, class T>

@@ -329,7 +329,7 @@ template <class Format, bool>
 using Float8Lanes = WordLanes<Format>;
 #endif
 
-// ---- A fold in parts ------------------------------------------------------------------------------------------------
+// ---- A fold in parts ----
 
 // Loads and stores unrounded float32 values, up to kElements at a time; fewer go through a buffer.
 template <class Lanes>
@@ -381,7 +381,7 @@ HWY_INLINE void fold_real_part(Op op, const Part& part) {
   with_real_operation(op, [&](auto operation) HWY_ATTR { fold_part<Lanes, decltype(operation)>(part); });
 }
 
-// ---- Float8 ---------------------------------------------------------------------------------------------------------
+// ---- Float8 ----
 
 // A product of scaled values would have a wrong scale, so products use lanes that restore it.
 template <class Format, class Operation>

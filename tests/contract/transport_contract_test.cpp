@@ -70,7 +70,7 @@ INSTANTIATE_TEST_SUITE_P(Every, ProcessContract, testing::ValuesIn(kProcessRows)
 
 constexpr Channel channel(int peer, int index = 0) { return Channel{peer, index}; }
 
-// ---- Order, channels and sizes -------------------------------------------------------------------------------------
+// ---- Order, channels and sizes ----
 
 TEST_P(TransportContract, HasTheNameOfItsRow) {
   run(2, [&](int, std::unique_ptr<Transport> transport) {
@@ -180,8 +180,7 @@ TEST_P(TransportContract, MovesRandomSlicesBetweenAllRanks) {
   }
 }
 
-// ---- Limits
-// ----------------------------------------------------------------------------------------------------------
+// ---- Limits ----
 
 TEST_P(TransportContract, AcceptsSixteenOutstandingSlicesPerChannelAndDirection) {
   run(2, [](int rank, std::unique_ptr<Transport> transport) {
@@ -256,8 +255,7 @@ TEST_P(TransportContract, RefusesReceivesBeyondItsLimitAndContinues) {
   });
 }
 
-// ---- Waiting: without spinning, so that one lost wake-up makes a test fail
-// -------------------------------------------
+// ---- Waiting: without spinning, so that one lost wake-up makes a test fail ----
 
 TEST_P(TransportContract, WakesForEverySlice) {
   run(2, [](int rank, std::unique_ptr<Transport> transport) {
@@ -319,8 +317,7 @@ TEST_P(TransportContract, WakesWhenAPeerDies) {
   });
 }
 
-// ---- Errors: final for one peer
-// --------------------------------------------------------------------------------------
+// ---- Errors: final for one peer ----
 
 void expect_mismatch(const Status& status, std::initializer_list<const char*> facts) {
   EXPECT_EQ(status.code(), Code::mismatch) << status.text();

@@ -89,7 +89,7 @@ inline std::set<std::string> constants_of(const std::string& path) {
   return names;
 }
 
-// ---- Declarations that must not compare as equal
+// ---- Declarations that must not compare as equal ----
 struct OneWord {
   int word;
 };

@@ -66,7 +66,7 @@ std::string NcclCollectives::phase() const {
   return fmt::format("nccl {}, step {} of {}", work, std::min(next_ + 1, steps_.size()), steps_.size());
 }
 
-// ---- One collective
+// ---- One collective ----
 
 void NcclCollectives::start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) {
   running_.assign(1, {spec, buffers});
@@ -180,7 +180,7 @@ Status NcclCollectives::grow(Scratch& scratch, std::size_t bytes) {
   return {};
 }
 
-// ---- Steps
+// ---- Steps ----
 
 // Runs one of our own steps, or a whole group of NCCL calls.
 Status NcclCollectives::run_steps() {
@@ -278,7 +278,7 @@ nccl::Outcome NcclCollectives::call(const NcclStep& step, nccl::RedOp op) {
   return nccl::Outcome::invalid_usage;
 }
 
-// ---- Memory that is registered with NCCL
+// ---- Memory that is registered with NCCL ----
 
 Status NcclCollectives::enroll(void* memory, std::size_t bytes, bool alike) {
   if (!communicator_->status().ok()) return communicator_->status();
@@ -341,7 +341,7 @@ Result<bool> NcclCollectives::dismiss(void* memory) {
   return communicator_->ready();
 }
 
-// ---- Progress, sleeping, watching
+// ---- Progress, sleeping, watching ----
 
 // Watches the work that is now on the stream. Captured work is not watched: it runs when the graph is launched.
 Status NcclCollectives::watch() {

@@ -151,7 +151,7 @@ Status NcclCommunicator::called_in_group(Outcome outcome, std::string_view what)
 
 Status NcclCommunicator::end_group() { return called(functions().GroupEnd(), work_); }
 
-// ---- The end
+// ---- The end ----
 
 void NcclCommunicator::stop(const Status& why) {
   if (!status_.ok()) return;

@@ -62,7 +62,7 @@ class Planner : NcclSteps {
   }
 
  private:
-  // ---- Reductions by NCCL
+  // ---- Reductions by NCCL ----
   // Adds a reduction by NCCL, including the factor that it applies inside.
   NcclStep& reduce_by_nccl(Kind kind, const std::byte* source, std::byte* target, std::size_t count) {
     NcclStep& step = add(kind, source, target, count);
@@ -123,7 +123,7 @@ class Planner : NcclSteps {
     finish(output_, spec_.counts[rank_]);
   }
 
-  // ---- Reductions by owners
+  // ---- Reductions by owners ----
   // Sends each other rank its part and receives this rank's part from all. Returns the received parts, one after the
   // other by rank, each as long as this rank's part. The entry of this rank is a gap.
   std::byte* exchange(const std::byte* source, Counts parts) {
@@ -194,7 +194,7 @@ class Planner : NcclSteps {
     fold(own, blocks, output_, spec_.counts[rank_]);
   }
 
-  // ---- Collectives that move bytes
+  // ---- Collectives that move bytes ----
   void broadcast() {
     if (spec_.count == 0) return;
     add(Kind::broadcast, at_root() ? input_ : output_, output_, bytes(spec_.count)).peer = spec_.root;

@@ -38,7 +38,7 @@ class NcclSteps {
     return taken;
   }
 
-  // ---- Steps. Counts of steps that only move bytes are in bytes.
+  // ---- Steps. Counts of steps that only move bytes are in bytes. ----
   NcclStep& add(Kind kind, const std::byte* source, std::byte* target, std::size_t count) {
     steps_.push_back({.kind = kind, .source = source, .target = target, .count = count});
     steps_.back().dtype = spec_.dtype;

@@ -40,7 +40,7 @@ ShmDirect::ShmDirect(const ShmLayout& layout, std::shared_ptr<HostMemory> memory
   if (memory_) scratch_.resize(kBlockBytes + static_cast<std::size_t>(ranks) * kScaledBlockBytes + kShareGrain);
 }
 
-// ---- Agreement
+// ---- Agreement ----
 
 // The place of a buffer: 0 if no other rank needs it, kNowhere if it is not in the shared memory.
 uint64_t ShmDirect::place_if(bool needed, const void* memory, std::size_t bytes) const {
@@ -126,7 +126,7 @@ bool ShmDirect::refused_by(RankMask announced) const {
   return false;
 }
 
-// ---- Planning this rank's share
+// ---- Planning this rank's share ----
 
 void ShmDirect::begin() {
   job_count_ = job_ = done_ = 0;
@@ -216,7 +216,7 @@ const std::byte* ShmDirect::block_for_me(int source) const {
   return block;
 }
 
-// ---- Doing the work
+// ---- Doing the work ----
 
 void ShmDirect::work() {
   const Job& job = jobs_[job_];

@@ -138,7 +138,7 @@ ShmTransport::ShmTransport(std::unique_ptr<Neighbours> neighbours, std::vector<i
   }
 }
 
-// ---- Posting
+// ---- Posting ----
 
 std::optional<Ticket> ShmTransport::send(Channel channel, uint32_t tag, ConstBytes bytes) {
   const int peer = local(channel.peer);
@@ -168,7 +168,7 @@ bool ShmTransport::done(Ticket ticket) const {
   return ticket.position < finished;
 }
 
-// ---- Moving
+// ---- Moving ----
 
 bool ShmTransport::move_out(int peer, int channel, bool& moved) {
   Outgoing& out = outgoing_[stream(peer, channel)];
@@ -227,7 +227,7 @@ bool ShmTransport::progress() {
   return check_neighbours();
 }
 
-// ---- Sleeping
+// ---- Sleeping ----
 
 RankMask ShmTransport::waited_for() const {
   RankMask mask = 0;
@@ -253,7 +253,7 @@ void ShmTransport::finish_sleep() {
   check_soon_ = true;
 }
 
-// ---- Lost peers
+// ---- Lost peers ----
 
 bool ShmTransport::check_neighbours() {
   check_soon_ = false;

@@ -79,7 +79,7 @@ class LockedOrder {
     return optimistic_ && !all_frozen_ ? !frozen_ && next_ < published_ : next_ < ready_;
   }
 
-  // ---- Only for an optimistic order
+  // ---- Only for an optimistic order ----
   bool optimistic() const { return optimistic_; }
   Fate fate() const;
   // The position that was begun last has finished on this rank.

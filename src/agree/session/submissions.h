@@ -43,7 +43,7 @@ class Submissions {
     hold(std::move(entry));
   }
 
-  // ---- Negotiated
+  // ---- Negotiated ----
   bool has_untold() const { return !unsent_.empty() && !order_; }
   // The requests to send to the root; the pointers are valid until the next call of any function here.
   std::vector<const Request*> tell() {
@@ -68,7 +68,7 @@ class Submissions {
     return entries;
   }
 
-  // ---- Locked
+  // ---- Locked ----
   const LockedOrder* order() const { return order_.get(); }
   // Why the order was left, or is being left.
   const std::string& reason() const { return reason_; }
@@ -115,7 +115,7 @@ class Submissions {
     return Begun{bucket, std::move(entries), order_->optimistic(), start->hollow};
   }
 
-  // ---- Optimistic order
+  // ---- Optimistic order ----
   // How many positions this rank had begun when it froze; to be sent to the root once.
   bool owes_frozen() const { return order_ && order_->optimistic() && order_->frozen() && !told_frozen_; }
   std::optional<uint64_t> tell_frozen() {

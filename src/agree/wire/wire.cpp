@@ -35,8 +35,7 @@ Status malformed(std::string_view what) {
   return Status(Code::transport, fmt::format("malformed control message: {}", what));
 }
 
-// ---- Writing
-// ---------------------------------------------------------------------------------------------------------
+// ---- Writing ----
 
 // Empty vectors and texts are omitted; the reader restores them as empty.
 Items<int64_t> write_numbers(Builder& builder, const std::vector<int64_t>& numbers) {
@@ -103,8 +102,7 @@ std::vector<std::byte> bytes_from(const Builder& builder) {
   return {begin, begin + builder.GetSize()};
 }
 
-// ---- Reading
-// ---------------------------------------------------------------------------------------------------------
+// ---- Reading ----
 
 // Provides the bytes at an aligned address, by a copy if needed: frames arrive at any address, FlatBuffers needs 8.
 class Aligned {

@@ -49,7 +49,7 @@ class Generations {
 
   explicit Generations(const Limits& limits);
 
-  // ---- Events. Numbers of workers that do not run are ignored.
+  // ---- Events. Numbers of workers that do not run are ignored. ----
   int start(int place = 0);  // returns the number of the worker that the caller starts now
   void requested(int worker);
   bool ended(int worker, bool well);  // true: the end is a loss
@@ -60,7 +60,7 @@ class Generations {
   // The place and all its workers are lost and are not replaced. Returns whether members were among them.
   bool lose_place(int place);
 
-  // ---- Decisions
+  // ---- Decisions ----
   // Once a reason is set, no worker is started and no generation begins.
   const std::optional<GiveUp>& give_up() const { return give_up_; }
   int to_start() const;  // how many workers are missing

@@ -66,7 +66,7 @@ class Nodes {
   // `own`: the node that leads.
   Nodes(Limits limits, const Node& own, int64_t now_ns);
 
-  // ---- Events. Unknown peers and numbers are ignored.
+  // ---- Events. Unknown peers and numbers are ignored. ----
   void arrive(Peer peer, const Node& node, int64_t now_ns);
   void answered(Peer peer, int64_t now_ns);
   void leave(Peer peer, int64_t now_ns);
@@ -76,7 +76,7 @@ class Nodes {
   void began();  // a generation has begun
   void tick(int64_t now_ns);
 
-  // ---- Decisions
+  // ---- Decisions ----
   std::vector<Order> take_orders() { return std::exchange(orders_, {}); }
   std::vector<Event> take_events() { return std::exchange(events_, {}); }
   Deadline next() const;

@@ -213,7 +213,7 @@ Status DeviceCollectives::reject_library(const Status& why) {
   return {};
 }
 
-// ---- The scratch buffer
+// ---- The scratch buffer ----
 
 void DeviceCollectives::begin_scratch() {
   scratch_step_ = ScratchStep::emptying;

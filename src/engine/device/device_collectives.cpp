@@ -183,7 +183,7 @@ bool DeviceCollectives::progress() {
   return true;
 }
 
-// ---- End and queries
+// ---- End and queries ----
 
 void DeviceCollectives::interrupt(const Status& why) {
   if (!ended_.ok()) return;

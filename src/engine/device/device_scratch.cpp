@@ -39,7 +39,7 @@ void DeviceScratch::belong_to(DeviceLibrary& library, Collectives& joined, bool 
   alike_ = alike;
 }
 
-// ---- Growing
+// ---- Growing ----
 
 Status DeviceScratch::begin(Stream stream) {
   stream_ = stream;
@@ -135,7 +135,7 @@ bool DeviceScratch::prepare_to_sleep() {
   return is_through.ok() && !*is_through;
 }
 
-// ---- End
+// ---- End ----
 
 // Waits until last_use_ is reached. Returns false at the deadline, or the device's failure.
 Result<bool> DeviceScratch::wait_through(Deadline deadline) {

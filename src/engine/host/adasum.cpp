@@ -100,7 +100,7 @@ Adasum::Adasum(Communicator& comm, Dtype work, std::vector<std::size_t> ends, st
   if (size > 1 && mine_.count() > 0) begin_level();
 }
 
-// ---- Ranges: what each rank works on
+// ---- Ranges: what each rank works on ----
 
 Adasum::Range Adasum::halved(Range range, int rank, int level) const {
   const std::size_t middle = range.begin + range.count() / 2;
@@ -121,7 +121,7 @@ Adasum::Range Adasum::part_of(std::size_t tensor) const {
   return {begin, std::max(begin, end)};
 }
 
-// ---- Collectives
+// ---- Collectives ----
 
 // Starts one ordered collective of the communicator. The operation's buffers must stay until it is done.
 void Adasum::start(Collective collective, Dtype dtype, const void* input, void* output) {
@@ -145,7 +145,7 @@ void Adasum::begin_level() {
   start(Collective::alltoall, work_, values_ + given.begin * element_, scratch_);
 }
 
-// ---- Passes over memory
+// ---- Passes over memory ----
 
 // `a` is always the vector of the left half's rank, so both partners compute the same a.a and b.b.
 void Adasum::dot_one() {
@@ -199,7 +199,7 @@ void Adasum::place_one() {
   }
 }
 
-// ---- Progress
+// ---- Progress ----
 
 bool Adasum::progress() {
   const bool waits = stage_ == Stage::exchange || stage_ == Stage::share_dots || stage_ == Stage::gather;

@@ -111,8 +111,7 @@ Result<void*> BucketRun::make_output(Entry& entry, std::vector<int64_t> shape) {
   return output.data;
 }
 
-// ---- allreduce
-// ---------------------------------------------------------------------------------------------------------
+// ---- allreduce ----
 
 Status BucketRun::begin_allreduce() {
   const auto op = static_cast<Op>(bucket_.op);
@@ -217,8 +216,7 @@ void BucketRun::unpack_one() {
   if (++segment_ == bucket_.names.size()) finish({});
 }
 
-// ---- Adasum: always packed, in the type that it works in
-// -----------------------------------------------------------
+// ---- Adasum: always packed, in the type that it works in ----
 
 Status BucketRun::begin_adasum() {
   for (auto& entry : entries_) {
@@ -264,8 +262,7 @@ void BucketRun::store_one() {
   if (++segment_ == bucket_.names.size()) finish({});
 }
 
-// ---- the others
-// --------------------------------------------------------------------------------------------------------
+// ---- the others ----
 
 Status BucketRun::begin_broadcast() {
   Entry& entry = *entries_.front();
@@ -330,8 +327,7 @@ Status BucketRun::begin_reduce_scatter() {
   return {};
 }
 
-// ---- progress
-// ----------------------------------------------------------------------------------------------------------
+// ---- progress ----
 
 bool BucketRun::progress() {
   switch (stage_) {

@@ -109,8 +109,7 @@ int64_t NamedOperations::next_alarm_ns() const {
   return std::min(own, root_ ? root_->next_alarm_ns() : std::numeric_limits<int64_t>::max());
 }
 
-// ---- agreement
-// ---------------------------------------------------------------------------------------------------------
+// ---- agreement ----
 
 bool NamedOperations::send_requests() {
   const bool untold = submissions_.has_untold();
@@ -196,8 +195,7 @@ Status NamedOperations::check(const Bucket& bucket) const {
                                     " ranks; please report it");
 }
 
-// ---- the locked order
-// --------------------------------------------------------------------------------------------------
+// ---- the locked order ----
 
 void NamedOperations::lock_order(std::vector<Bucket> buckets) {
   for (const Bucket& bucket : buckets) {
@@ -311,8 +309,7 @@ bool NamedOperations::lose_patience() {
   return true;
 }
 
-// ---- execution
-// ---------------------------------------------------------------------------------------------------------
+// ---- execution ----
 
 bool NamedOperations::run() {
   bool moved = false;
@@ -482,8 +479,7 @@ void NamedOperations::complete(Entry& entry, const Status& status) {
   entry.handle->finish_one(status.during(std::string(name_of(entry.request.kind)) + " '" + entry.request.name + "'"));
 }
 
-// ---- the timeline
-// ------------------------------------------------------------------------------------------------------
+// ---- the timeline ----
 
 void NamedOperations::trace_with(std::unique_ptr<Trace> trace) {
   trace_ = std::move(trace);
@@ -514,8 +510,7 @@ void NamedOperations::trace_decided(const Planned& planned) {
   }
 }
 
-// ---- bad days
-// ----------------------------------------------------------------------------------------------------------
+// ---- bad days ----
 
 // What was agreed upon before a rank went still finishes, for that rank finished it too. What waits for the rank
 // cannot: the root says so to everybody, in its place among the plans. Only the root's own going is noticed by each.

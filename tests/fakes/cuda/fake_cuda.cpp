@@ -115,7 +115,7 @@ std::function<Outcome()> copying(void* target, const void* source, std::size_t b
 
 }  // namespace
 
-// ---- The driver and its devices
+// ---- The driver and its devices ----
 
 EXPORT Outcome cuInit(unsigned) {
   Machine& machine = Machine::get();
@@ -242,7 +242,7 @@ EXPORT Outcome cuDeviceCanAccessPeer(int* can, DeviceNumber number, DeviceNumber
   return kSuccess;
 }
 
-// ---- Contexts: each device has its primary context only
+// ---- Contexts: each device has its primary context only ----
 
 EXPORT Outcome cuDevicePrimaryCtxRetain(Context* context, DeviceNumber number) {
   ENTER(call);
@@ -318,7 +318,7 @@ EXPORT Outcome cuCtxSynchronize(void) {
   return current_device()->fallen;
 }
 
-// ---- Memory
+// ---- Memory ----
 
 EXPORT Outcome cuMemAlloc_v2(Pointer* memory, std::size_t bytes) {
   ENTER(call);
@@ -388,7 +388,7 @@ EXPORT Outcome cuPointerGetAttribute(void* value, int attribute, Pointer pointer
   return kSuccess;
 }
 
-// ---- Streams
+// ---- Streams ----
 
 EXPORT Outcome cuStreamCreateWithPriority(void** handle, unsigned flags, int) {
   ENTER(call);
@@ -447,7 +447,7 @@ EXPORT Outcome cuStreamQuery(void* handle) {
   return stream->tail == nullptr || stream->tail->set ? kSuccess : kNotReady;
 }
 
-// ---- Events
+// ---- Events ----
 
 EXPORT Outcome cuEventCreate(void** handle, unsigned) {
   ENTER(call);
@@ -513,7 +513,7 @@ EXPORT Outcome cuStreamWaitEvent(void* stream_handle, void* event_handle, unsign
   return call.machine.queue(stream, [] { return kSuccess; }, std::make_shared<Flag>(), {event->recorded});
 }
 
-// ---- Work
+// ---- Work ----
 
 EXPORT Outcome cuLaunchHostFunc(void* handle, HostFunction function, void* argument) {
   ENTER(call);
@@ -547,7 +547,7 @@ EXPORT Outcome cuMemsetD8Async(Pointer target, unsigned char value, std::size_t 
   });
 }
 
-// ---- Modules: images are ignored, because the kernels are built in
+// ---- Modules: images are ignored, because the kernels are built in ----
 
 EXPORT Outcome cuModuleLoadData(Module* module, const void* image) {
   ENTER(call);
@@ -594,7 +594,7 @@ EXPORT Outcome cuLaunchKernel(Function function, unsigned grid_x, unsigned grid_
   });
 }
 
-// ---- Functions for tests
+// ---- Functions for tests ----
 
 namespace {
 

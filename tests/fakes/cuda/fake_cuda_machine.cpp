@@ -56,7 +56,7 @@ void Machine::read_environment() {
   }
 }
 
-// ---- Calls and planned failures
+// ---- Calls and planned failures ----
 
 Outcome Machine::enter(const char* function) {
   const std::size_t call = ++calls_[function];
@@ -79,7 +79,7 @@ std::size_t Machine::calls(const std::string& function) const {
   return found == calls_.end() ? 0 : found->second;
 }
 
-// ---- Memory
+// ---- Memory ----
 
 void Machine::protect(int protection) {
   for (const auto& device : devices) {
@@ -142,7 +142,7 @@ bool Machine::within_allocation(const void* memory, std::size_t bytes) {
   return address + bytes <= next->first + next->second;
 }
 
-// ---- Streams
+// ---- Streams ----
 
 Outcome Machine::queue(const std::shared_ptr<Stream>& stream, std::function<Outcome()> run, std::shared_ptr<Flag> done,
                        std::vector<std::shared_ptr<Flag>> after) {

@@ -102,7 +102,7 @@ std::array<std::byte, 16> HostDevice::identity() const {
   return identity;
 }
 
-// ---- Memory
+// ---- Memory ----
 
 bool HostDevice::is_device(const void* address) const {
   const auto* at = static_cast<const std::byte*>(address);
@@ -192,7 +192,7 @@ void HostDevice::after_all(std::function<void()> end) {
   streams_.front()->push([token] {});
 }
 
-// ---- Streams and events
+// ---- Streams and events ----
 
 Result<Stream> HostDevice::make_stream() {
   MutexLock lock(mutex_);
@@ -267,7 +267,7 @@ Status HostDevice::ring(Stream stream, const Event& notifier) {
   return push(stream, [&notifier] { notifier.ring(); });
 }
 
-// ---- Work
+// ---- Work ----
 
 Status HostDevice::copy(Stream stream, void* target, const void* source, std::size_t bytes) {
   MutexLock lock(mutex_);
@@ -329,7 +329,7 @@ Status HostDevice::reduce(Stream stream, Dtype dtype, Op op, void* target, std::
   });
 }
 
-// ---- For tests
+// ---- For tests ----
 
 Status HostDevice::begin(Call call) {
   FDL_RETURN_IF_ERROR(failure_);

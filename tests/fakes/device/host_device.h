@@ -66,7 +66,7 @@ class HostDevice final : public Device {
   Status reduce(Stream stream, Dtype dtype, Op op, void* target, std::span<const void* const> sources,
                 std::size_t count, double factor) override;
 
-  // ---- For tests
+  // ---- For tests ----
   enum class Call {
     allocate,
     allocate_pinned,

@@ -47,7 +47,7 @@ using namespace std::chrono_literals;
   std::abort();
 }
 
-// ---- Settings and counts of tests
+// ---- Settings and counts of tests ----
 
 struct Plan {
   long at_call;
@@ -123,7 +123,7 @@ Outcome refuse(Outcome outcome, const std::string& why) {
   return outcome;
 }
 
-// ---- Communicators
+// ---- Communicators ----
 
 struct Call {
   const char* name;
@@ -449,7 +449,7 @@ Outcome hand_in(Core& core, std::vector<Call> calls) {
   return Outcome::in_progress;
 }
 
-// ---- Groups of calls, which are per thread
+// ---- Groups of calls, which are per thread ----
 
 thread_local int depth = 0;
 thread_local std::map<Core*, std::vector<Call>> pending;
@@ -474,7 +474,7 @@ Outcome add(fdl::nccl::Comm comm, const Call& call) {
   return depth > 0 ? Outcome::success : end_of_group();
 }
 
-// ---- Creation and end
+// ---- Creation and end ----
 
 Core& core_of(fdl::nccl::Comm comm) {
   if (comm == nullptr) misuse("no communicator");
@@ -584,7 +584,7 @@ Outcome release(Core& core, bool aborting) {
   return Outcome::success;
 }
 
-// ---- Memory
+// ---- Memory ----
 
 struct Allocations {
   std::mutex mutex;
@@ -631,7 +631,7 @@ void look_for_users(const void* memory) {
 
 }  // namespace
 
-// ---- Functions for tests
+// ---- Functions for tests ----
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -659,7 +659,7 @@ EXPORT long fake_nccl_count(const char* what) {
   return settings().counts[what];
 }
 
-// ---- NCCL's own functions
+// ---- NCCL's own functions ----
 
 using fdl::nccl::Comm;
 using fdl::nccl::ConfigOf218;

@@ -72,8 +72,7 @@ class Join : public Group {};
 class Leaving : public Group {};
 class Stalls : public Group {};
 
-// ---- When a name is ready
-// --------------------------------------------------------------------------------------------
+// ---- When a name is ready ----
 
 TEST_F(Readiness, NameIsReadyWhenEveryRankHasSubmittedIt) {
   Size(3);
@@ -168,8 +167,7 @@ TEST_F(Readiness, BucketHasTheFieldsThatAllRanksAgreedOn) {
   EXPECT_THAT(plan.buckets[1].element_counts, ElementsAre(1)) << "a scalar has one element";
 }
 
-// ---- Tests of all the ways in which ranks can disagree
-// ---------------------------------------------------------------
+// ---- Tests of all the ways in which ranks can disagree ----
 
 TEST_F(Rules, DtypesMustBeEqual) {
   EXPECT_EQ(Disagreement(allreduce("grad"), allreduce("grad", Dtype::int32)),
@@ -348,8 +346,7 @@ TEST_F(Rules, FailureDoesNotAffectOtherNames) {
   EXPECT_EQ(Order(), "a b! c");
 }
 
-// ---- Groups: all or nothing
-// ------------------------------------------------------------------------------------------
+// ---- Groups: all or nothing ----
 
 TEST_F(Groups, NoMemberIsDecidedBeforeAllMembersAreReadyEverywhere) {
   Size(2);
@@ -437,8 +434,7 @@ TEST_F(Groups, MemberMayBeOfAnyKind) {
   EXPECT_EQ(Order(), "a b c");
 }
 
-// ---- Fusion
-// ----------------------------------------------------------------------------------------------------------
+// ---- Fusion ----
 
 TEST_F(Fusion, DoesNotPutTwoTypesInOneBucket) {
   auto options = options_for(2);
@@ -514,8 +510,7 @@ TEST_F(Fusion, DoesNotFuseFailures) {
   EXPECT_EQ(Order(), "a+c b!");
 }
 
-// ---- Group launches
-// ------------------------------------------------------------------------------------------------
+// ---- Group launches ----
 
 class GroupLaunch : public Group {
  protected:
@@ -580,8 +575,7 @@ TEST_F(GroupLaunch, LimitsTheNumberOfBuckets) {
   EXPECT_EQ(std::ranges::count(marked, ' '), 3) << marked;
 }
 
-// ---- Join
-// ------------------------------------------------------------------------------------------------------------
+// ---- Join ----
 
 TEST_F(Join, JoinedRankCountsAsReadyForAllreduce) {
   Size(3);
@@ -670,8 +664,7 @@ TEST_F(Join, GroupIsWholeOnAJoinedRank) {
   EXPECT_EQ(Order(), "a b");
 }
 
-// ---- Leaving
-// ---------------------------------------------------------------------------------------------------------
+// ---- Leaving ----
 
 TEST_F(Leaving, FailsPendingAndLaterRequests) {
   Size(3);
@@ -708,8 +701,7 @@ TEST_F(Leaving, NamesTheFirstRankThatLeft) {
   EXPECT_EQ(Decide().error("a"), "rank 2 (host-c) has shut down");
 }
 
-// ---- Stalls
-// ----------------------------------------------------------------------------------------------------------
+// ---- Stalls ----
 
 TEST_F(Stalls, AreReportedWithTheMissingRanksAndWhatTheyWaitFor) {
   auto options = options_for(4);

@@ -23,8 +23,7 @@ constexpr uint64_t kSeed = 90210;
 constexpr unsigned kHistories = 1500;
 constexpr unsigned kOptimisticHistories = 2500;
 
-// ---- Readiness
-// -------------------------------------------------------------------------------------------------------
+// ---- Readiness ----
 
 TEST(ReadinessWord, SurvivesARoundTrip) {
   for (const Readiness readiness : {Readiness{}, Readiness{1, 2, true}, Readiness{kReadinessEpochs - 1, 0, false},
@@ -34,8 +33,7 @@ TEST(ReadinessWord, SurvivesARoundTrip) {
   EXPECT_EQ(to_word({}), 0u) << "zeroed memory means no epoch and no positions";
 }
 
-// ---- RepetitionDetector
-// ----------------------------------------------------------------------------------------------------------
+// ---- RepetitionDetector ----
 
 Bucket sums(std::vector<std::string> names, int64_t elements = 4) {
   Bucket bucket;
@@ -201,8 +199,7 @@ TEST(RepetitionDetector, WithZeroRepeatsNeverLocks) {
   EXPECT_FALSE(repetitions.may_lock());
 }
 
-// ---- What an order expects
-// -------------------------------------------------------------------------------------------
+// ---- What an order expects ----
 
 struct Ticket {
   Request request;
@@ -400,8 +397,7 @@ TEST_F(Orders, TakeRequestsSubmittedBeforeTheLock) {
   EXPECT_EQ(first, second) << "whether a entered its place before z was rejected must not matter";
 }
 
-// ---- Optimistic orders
-// ---------------------------------------------------------------------------------------------
+// ---- Optimistic orders ----
 
 class OptimisticOrders : public Orders {
  protected:
@@ -502,8 +498,7 @@ TEST(RootOfAnOptimisticOrder, RejectsAFreezeWithoutALockedOrder) {
   EXPECT_THAT(refused.text(), testing::HasSubstr("rank 1 (host-b): it freezes an order that is not locked"));
 }
 
-// ---- Histories
-// -------------------------------------------------------------------------------------------------------
+// ---- Histories ----
 
 struct Totals {
   uint64_t submitted = 0, failed = 0, locks = 0, begun = 0, left_over = 0, stalls = 0, kept_back = 0, dropped = 0,
@@ -603,7 +598,7 @@ class LockHistory {
   bool chance(std::size_t of) { return below(of) == 0; }
   void violated(std::string what) { violations_.push_back(std::move(what)); }
 
-  // ---- The phases
+  // ---- The phases ----
 
   Request any_request(const std::string& name, bool only_sums) {
     const Dtype dtype = device_ >= 0 && chance(3) ? Dtype::float64 : Dtype::float32;
@@ -664,7 +659,7 @@ class LockHistory {
     return request;
   }
 
-  // ---- Events
+  // ---- Events ----
 
   bool act() {
     std::vector<std::pair<std::size_t, std::function<void()>>> events;
@@ -856,7 +851,7 @@ class LockHistory {
     if (rank.departing) rank.here.leave("departure");
   }
 
-  // ---- The locked order
+  // ---- The locked order ----
 
   bool may_look(const Rank& rank) const {
     const LockedOrder* order = rank.here.order();
@@ -896,7 +891,7 @@ class LockHistory {
     }
   }
 
-  // ---- Execution
+  // ---- Execution ----
 
   bool all_have_begun(std::size_t number) const {
     return std::ranges::all_of(
@@ -1016,7 +1011,7 @@ class LockHistory {
     rank.pending.erase(found);
   }
 
-  // ---- A rank leaves
+  // ---- A rank leaves ----
 
   void begin_departure() {
     ranks_[leaver_].departing = true;

@@ -21,8 +21,7 @@ using testing::HasSubstr;
 constexpr uint64_t kSeed = 4711;
 constexpr int kHistories = 4000;
 
-// ---- One message at a time
-// -------------------------------------------------------------------------------------------
+// ---- One message at a time ----
 
 class Sessions : public testing::Test {
  protected:
@@ -196,8 +195,7 @@ TEST_F(Sessions, ReportStalls) {
   EXPECT_EQ(root_->stalls(15).size(), 1u);
 }
 
-// ---- Histories
-// -------------------------------------------------------------------------------------------------------
+// ---- Histories ----
 
 // Requests that a rank submits at once.
 using Step = std::vector<Request>;
@@ -302,7 +300,7 @@ class History {
     return {all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count)};
   }
 
-  // ---- Events
+  // ---- Events ----
 
   bool act() {
     std::vector<std::pair<std::size_t, std::function<void()>>> events;
@@ -434,7 +432,7 @@ class History {
     if (rank.member->owes_acknowledgement()) rank.up.push_back(rank.member->encode_requests({}));
   }
 
-  // ---- How a rank handles its plan
+  // ---- How a rank handles its plan ----
 
   void take(std::size_t index, const Bucket& bucket, Seen& seen) {
     Rank& rank = ranks_[index];

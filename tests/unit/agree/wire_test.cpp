@@ -92,8 +92,7 @@ bool equal(const PlanMessage& a, const PlanMessage& b) {
          a.plan.freeze == b.plan.freeze && a.plan.frozen == b.plan.frozen;
 }
 
-// ---- Positions
-// -------------------------------------------------------------------------------------------------------
+// ---- Positions ----
 
 TEST(Positions, AreBitsIfTheyAscendClosely) {
   const auto bits = as_bits({1000, 1001, 1009});
@@ -110,8 +109,7 @@ TEST(Positions, AreAListIfBitsWouldLoseTheOrderOrNeedMoreBytes) {
   EXPECT_TRUE(as_bits({5}).has_value());
 }
 
-// ---- Round trips
-// ---------------------------------------------------------------------------------
+// ---- Round trips ----
 
 TEST(Wire, RequestsSurviveARoundTrip) {
   const auto back = decode_requests(encode(some_requests()));
@@ -165,8 +163,7 @@ TEST(Wire, RepeatedStepOf161TensorsTakesFewBytes) {
   EXPECT_TRUE(equal(*decode_requests(encode(shuffled)), shuffled));
 }
 
-// ---- Requests that cannot be sent
-// -------------------------------------------------------------------------------------
+// ---- Requests that cannot be sent ----
 
 struct BadRequest {
   const char* what;
@@ -274,8 +271,7 @@ TEST(Wire, RejectsInvalidPlans) {
   }
 }
 
-// ---- Damaged bytes
-// ---------------------------------------------------------------------------------------------------
+// ---- Damaged bytes ----
 
 TEST(Wire, RejectsBytesThatAreNotItsKindOfMessage) {
   EXPECT_FALSE(decode_requests({}).ok());
@@ -380,8 +376,7 @@ TEST(Wire, DamagedPlansAreRejectedOrValid) {
       encode(some_plan()), [](ConstBytes bytes) { return decode_plan(bytes); }, "plans");
 }
 
-// ---- Cache
-// -----------------------------------------------------------------------------------------------------------
+// ---- Cache ----
 
 TEST(Cache, FindsARequestOnlyIfAllFieldsAreEqual) {
   RequestCache cache(4);
@@ -501,8 +496,7 @@ TEST(Cache, PositionKeepsItsFormerMeaningUntilAllRanksHaveHandledThePlan) {
   EXPECT_EQ(root.meaning(0, 3)->name, "c");
 }
 
-// ---- CompactPlan
-// -------------------------------------------------------------------------------------------------------
+// ---- CompactPlan ----
 
 TEST(CompactPlan, NamesAndCountsSurviveARoundTrip) {
   RequestCache cache(4);

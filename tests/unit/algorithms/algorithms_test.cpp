@@ -76,7 +76,7 @@ void prove(const Algorithm& algorithm, int size, int root, int ranks_per_host, b
   for (const Schedule& schedule : schedules) ASSERT_EQ(schedule.name, algorithm.name);
 }
 
-// ---- Proofs -----------------------------------------------------------------------------------------------
+// ---- Proofs ----
 
 TEST(Catalog, EveryRowComputesWhatItsCollectivePromises) {
   std::vector<int> sizes;
@@ -123,7 +123,7 @@ TEST(Catalog, EveryRowComputesTheRightNumbersInMemory) {
   }
 }
 
-// ---- The verifier, by mutation ----------------------------------------------------------------------------
+// ---- The verifier, by mutation ----
 
 struct MutationCount {
   int mutations = 0;
@@ -171,7 +171,7 @@ TEST(Verifier, RejectsEveryHarmfulMutation) {
   EXPECT_GT(count.refused, count.mutations / 2);
 }
 
-// ---- Properties of the rows -------------------------------------------------------------------------------
+// ---- Properties of the rows ----
 
 TEST(Catalog, ExactlyTheRowsForRankOrderFoldInRankOrder) {
   for (const Algorithm& algorithm : catalog()) {
@@ -276,7 +276,7 @@ TEST(TwoLevel, SendsTwoTimesHostsMinusOneMessagesAcrossHosts) {
   }
 }
 
-// ---- Simulated time ---------------------------------------------------------------------------------------
+// ---- Simulated time ----
 
 // A cost model of messages only, each in one slice, as in the literature.
 CostModel messages_only() {
@@ -362,7 +362,7 @@ TEST(Simulate, ExchangeInRoundsNeedsStagingForAWholeStep) {
   EXPECT_LT(simulate(schedules, 4000, model, true).seconds, 1);
 }
 
-// ---- Choice -----------------------------------------------------------------------------------------------
+// ---- Choice ----
 
 std::string_view chosen(Collective collective, GroupShape shape, int64_t bytes) {
   return choose(collective, shape, bytes)->algorithm->name;

@@ -104,7 +104,7 @@ TEST(Rounds, ExchangeIsOneGroup) {
   EXPECT_EQ(fault(schedules), "");
 }
 
-// ---- Damaged rounds --------------------------------------------------------------------------------------------
+// ---- Damaged rounds ----
 
 struct Damaged {
   std::vector<Rounds> rounds;

@@ -155,7 +155,7 @@ TEST(ConfigTest, ReadsEveryType) {
   EXPECT_EQ(config->algorithm, "ring");
 }
 
-// ---- Error paths
+// ---- Error paths ----
 
 TEST(ConfigTest, QuotesAnInvalidValueWithItsVariable) {
   for (const auto& [variable, value] : std::map<std::string, std::string>{{"FARANDOLE_FUSION_BYTES", "64 megs"},

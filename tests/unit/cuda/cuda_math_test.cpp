@@ -21,7 +21,7 @@ namespace {
 
 constexpr unsigned kSeed = 20240611;
 
-// ---- Conversions
+// ---- Conversions ----
 
 template <class Format, class Bits>
 void expect_widens(const char* name, float (*reference)(Bits)) {
@@ -115,7 +115,7 @@ TEST(SmallReals, AreRoundedOnceFromFloat64) {
   EXPECT_TRUE(std::isnan(float16_to_float(Half::narrow<double>(NAN))));
 }
 
-// ---- Memory with guard bytes on both sides
+// ---- Memory with guard bytes on both sides ----
 
 struct Guarded {
   Guarded(std::size_t bytes, std::size_t offset) : offset_(offset), all_(bytes + offset + 64, 0xa5), bytes_(bytes) {}
@@ -180,7 +180,7 @@ void fill_random(std::byte* memory, std::size_t bytes, std::mt19937_64& random) 
   for (std::size_t i = 0; i < bytes; ++i) memory[i] = static_cast<std::byte>(random());
 }
 
-// ---- Reduction: every type and operation, against reduce_many and scale
+// ---- Reduction: every type and operation, against reduce_many and scale ----
 
 using ReduceBody = void (*)(const ReduceTable&, uint32_t, unsigned);
 
@@ -300,7 +300,7 @@ TEST(ReduceMath, FoldsEachElementOnceForAnyCountAndAlignment) {
   }
 }
 
-// ---- Packing
+// ---- Packing ----
 
 Dtype random_real(std::mt19937_64& random) {
   constexpr Dtype kReals[] = {Dtype::float16, Dtype::bfloat16,    Dtype::float32,

@@ -106,7 +106,7 @@ class CudaTest : public testing::Test {
     EXPECT_TRUE(status_.ok()) << status_.text(); \
   } while (false)
 
-// ---- Opening
+// ---- Opening ----
 
 TEST_F(CudaTest, HasANameAKindAndAnIdentity) {
   EXPECT_EQ(device_->name(), "cuda:0 (Fake GPU 0)");
@@ -141,7 +141,7 @@ TEST_F(CudaTest, KeepsTheThreadsCurrentContext) {
   cuStreamSynchronize(own);
 }
 
-// ---- Memory
+// ---- Memory ----
 
 TEST_F(CudaTest, MemoryIsAlignedAndReused) {
   void* const first = *device_->allocate(1000);
@@ -211,7 +211,7 @@ TEST(CudaMemory, SizesWasteAtMostAFifth) {
   EXPECT_EQ(cuda::size_class(std::size_t{64} << 20), std::size_t{64} << 20);
 }
 
-// ---- Streams, events, completion notifiers
+// ---- Streams, events, completion notifiers ----
 
 TEST_F(CudaTest, AStreamWaitsForAnEventOfAnother) {
   const Stream first = stream(), second = stream();
@@ -298,7 +298,7 @@ TEST_F(CudaTest, DetectsCaptureAndAllocatesDuringIt) {
   device_->end_event(event);
 }
 
-// ---- Work
+// ---- Work ----
 
 TEST_F(CudaTest, CopiesInAllDirections) {
   const Stream own = stream();
@@ -471,7 +471,7 @@ TEST_F(CudaTest, WorksFromSeveralThreadsAtOnce) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// ---- Errors: no usable driver
+// ---- Errors: no usable driver ----
 
 std::string refusal(const Result<std::shared_ptr<Device>>& opened) {
   EXPECT_FALSE(opened.ok());
@@ -530,7 +530,7 @@ TEST_F(CudaTest, ReportsTheFailureOfEachCallOfOpening) {
   }
 }
 
-// ---- Errors: calls that the driver refuses
+// ---- Errors: calls that the driver refuses ----
 
 TEST_F(CudaTest, ReportsTheFailureOfEachCallWithItsNameAndTheDevice) {
   const Stream own = stream();
@@ -616,7 +616,7 @@ TEST_F(CudaTest, RefusesUnsupportedWork) {
   EXPECT_THAT(refusals[3].text(), HasSubstr("float32 is not packed as int32"));
 }
 
-// ---- Errors: kernels
+// ---- Errors: kernels ----
 
 TEST_F(CudaTest, PacksByCopiesIfTheDriverRefusesTheKernels) {
   const Stream own = stream();
@@ -667,7 +667,7 @@ TEST_F(CudaTest, ReportsABuildWithoutKernels) {
                                              HasSubstr("kernels are compiled where nvcc is found")));
 }
 
-// ---- Errors: the device itself
+// ---- Errors: the device itself ----
 
 TEST_F(CudaTest, AFailedDeviceReturnsItsFirstFailureAndRingsNoNotifier) {
   const Stream own = stream();

@@ -37,7 +37,7 @@ std::vector<Op> all_ops() {
   return all;
 }
 
-// ---- Names
+// ---- Names ----
 
 TEST(Dtype, NamesRoundTrip) {
   for (const Dtype dtype : all_dtypes()) EXPECT_EQ(dtype_named(name_of(dtype)), dtype) << name_of(dtype);
@@ -95,7 +95,7 @@ TEST(Op, SupportsTheTypesOfTheTable) {
   EXPECT_FALSE(supports(Dtype::int8, static_cast<Op>(kOpCount)));
 }
 
-// ---- Conversions
+// ---- Conversions ----
 
 struct SmallReal {
   const char* name;
@@ -191,7 +191,7 @@ TEST(SmallReals, OverflowAsTheirFormatsDefine) {
   }
 }
 
-// ---- A naive fold
+// ---- A naive fold ----
 
 template <class T>
 T fold_pair(Op op, T a, T b) {
@@ -306,7 +306,7 @@ bool same(Dtype dtype, const uint8_t* a, const uint8_t* b) {
   return equal && (kind_of(dtype) != DtypeKind::logical || *a == *b);
 }
 
-// ---- Kernels
+// ---- Kernels ----
 
 constexpr uint64_t kSeed = 20260117;
 
@@ -591,7 +591,7 @@ TEST_P(Kernels, ReduceKeepsTheTargetOnTheLeft) {
   EXPECT_EQ(target, (std::array<float, 3>{24, 48, 72})) << "source and target may be the same";
 }
 
-// ---- Scaling
+// ---- Scaling ----
 
 template <class T>
 T naive_scale(T value, double factor) {
@@ -716,7 +716,7 @@ TEST(KernelTarget, IsTheBestOfThisMachine) {
   EXPECT_EQ(kernel_target(), hwy::TargetName(hwy::SupportedAndGeneratedTargets().front()));
 }
 
-// ---- User operations
+// ---- User operations ----
 
 // a * 2 + b is neither commutative nor associative, so any other order gives another result.
 void twice_plus(const void* source, void* target, std::size_t count, int dtype, void* context) {
@@ -769,7 +769,7 @@ TEST(UserOp, GetsAlignedMemoryAndTheTargetAsLowerRank) {
   EXPECT_EQ(calls, 1);
 }
 
-// ---- Errors
+// ---- Errors ----
 
 TEST(ReduceDeathTest, AbortsOnUnsupportedOperations) {
   float number = 1;

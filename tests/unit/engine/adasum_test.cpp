@@ -148,7 +148,7 @@ TEST(Adasum, LoadsAndStoresSmallFloats) {
   EXPECT_EQ(back, halves);
 }
 
-// ---- Error paths
+// ---- Error paths ----
 
 TEST(Adasum, SupportsRealTypesOnly) {
   EXPECT_TRUE(adasum_takes(Dtype::float16));

@@ -244,7 +244,7 @@ TEST(DeviceScratch, ReleasesTheOldBufferFirstIfCollectivesAreStaged) {
   });
 }
 
-// ---- Devices with less memory than requested
+// ---- Devices with less memory than requested ----
 
 // The backend that runs collectives; it determines whether the ranks' memory is registered.
 struct Way {
@@ -396,7 +396,7 @@ TEST(DeviceScratch, UsesDeviceMemoryInAGroupOfOne) {
   });
 }
 
-// ---- Failures
+// ---- Failures ----
 
 TEST(DeviceScratchFailure, InterruptEndsAGrowthAndQueuedWorkKeepsItsMemory) {
   HostLibrary library;

@@ -13,8 +13,7 @@
 namespace fdl::test {
 namespace {
 
-// ---- Elements of any type, as doubles that every type can hold exactly
-// -----------------------------------------------
+// ---- Elements of any type, as doubles that every type can hold exactly ----
 
 void write(Dtype dtype, std::byte* at, double value) {
   const auto put = [&](auto element) { std::memcpy(at, &element, sizeof element); };
@@ -83,8 +82,7 @@ double fold(Op op, double a, double b) {
   }
 }
 
-// ---- One case: a collective as all ranks call it, and the result that each rank must get
-// ----------------------------------------------
+// ---- One case: a collective as all ranks call it, and the result that each rank must get ----
 
 struct Case {
   Collective collective;
@@ -276,8 +274,7 @@ void run_case(Communicator& comm, const Case& c, bool in_place) {
   if (!shares && !input.empty()) require(source.holds(input), name + ": changed its input");
 }
 
-// ---- The tests
-// --------------------------------------------------------------------------------------------------------
+// ---- The tests ----
 
 bool rooted(Collective collective) {
   return collective == Collective::reduce || collective == Collective::broadcast || collective == Collective::gather ||

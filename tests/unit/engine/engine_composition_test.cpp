@@ -14,8 +14,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// ---- RoutedTransport
-// --------------------------------------------------------------------------------------------------
+// ---- RoutedTransport ----
 
 // Ranks of one host (contiguous blocks of `local`) reach each other through one loopback, other ranks through another.
 std::unique_ptr<Transport> connect_routed(const std::string& id, int rank, int size, int local, const Config& config) {
@@ -97,8 +96,7 @@ TEST(RoutedTransport, IsNamedAfterItsPartsAndReportsWhichPeerIsGone) {
   });
 }
 
-// ---- HierarchicalCollectives
-// ------------------------------------------------------------------------------------------
+// ---- HierarchicalCollectives ----
 
 std::unique_ptr<Collectives> make_part(const std::string& id, int rank, int size, const Config& config) {
   std::unique_ptr<Transport> transport;

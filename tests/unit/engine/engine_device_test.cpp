@@ -92,7 +92,7 @@ TEST(Staged, LongerCollectiveGrowsTheSlots) {
   });
 }
 
-// ---- Order on the user's stream
+// ---- Order on the user's stream ----
 
 TEST(Staged, WaitsOnlyForEarlierWorkOfTheUser) {
   run_device_ranks(3, staging(), [&](DeviceRank& me) {
@@ -172,7 +172,7 @@ TEST(Staged, CapturedStreamIsRejectedAndTheGroupStaysUsable) {
   });
 }
 
-// ---- Failures
+// ---- Failures ----
 
 // Makes a call of rank 1's device fail; returns whether that call was made.
 bool fails_everywhere(const std::function<void(HostDevice&)>& plan, const std::string& what) {

@@ -77,8 +77,7 @@ TEST(Communicator, GroupOfOneCopiesScalesAndFinishesAtOnce) {
   });
 }
 
-// ---- Copies that a reduction carries out
-// ------------------------------------------------------------------------------
+// ---- Copies that a reduction carries out ----
 
 TEST(OrderedSchedule, ReductionCarriesOutThePrecedingCopy) {
   Builder step("test", Collective::allreduce, 0, 2, 2);
@@ -98,8 +97,7 @@ TEST(OrderedSchedule, KeepsACopyThatOtherStepsNeedBeforeTheReduction) {
   EXPECT_EQ(OrderedSchedule(written, false).carries_out, (std::vector<int32_t>{-1, 0, -1, -1}));
 }
 
-// ---- Messages
-// ---------------------------------------------------------------------------------------------------------
+// ---- Messages ----
 
 Message outgoing(int peer, const void* data, std::size_t bytes) {
   return {.peer = peer, .outgoing = true, .data = static_cast<std::byte*>(const_cast<void*>(data)), .bytes = bytes};
@@ -201,8 +199,7 @@ TEST(Messages, ToOwnRankMatchInOrderAndUnequalSizesAreRejected) {
   }
 }
 
-// ---- Failures
-// ---------------------------------------------------------------------------------------------
+// ---- Failures ----
 
 TEST(Failure, OfAPeerInACollectiveNamesThePeerAndThePhase) {
   const Config config = make_config({{"algorithm", "ring"}});
@@ -469,8 +466,7 @@ TEST(Destruction, RightAfterACollectiveDoesNotAffectOtherRanks) {
   }
 }
 
-// ---- Preferred collectives
-// --------------------------------------------------------------------------------------------
+// ---- Preferred collectives ----
 
 // Runs broadcasts of at most four elements and counts them.
 class Picky final : public Collectives {

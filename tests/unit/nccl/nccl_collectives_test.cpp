@@ -14,7 +14,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// ---- Plans
+// ---- Plans ----
 
 std::vector<NcclStep::Kind> kinds_of(const CollectiveSpec& spec, Buffers buffers, int rank, int size) {
   std::vector<NcclStep> steps;
@@ -131,7 +131,7 @@ TEST_F(Nccl, DoesNotMergePlansWithTwoGroupsOrMessages) {
   EXPECT_FALSE(is_one_group({.collective = Collective::barrier}, place));
 }
 
-// ---- Collectives
+// ---- Collectives ----
 
 std::vector<CollectiveCase> cases_of(int size, std::size_t count) {
   std::vector<CollectiveCase> cases;

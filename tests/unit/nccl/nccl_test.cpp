@@ -67,7 +67,7 @@ TEST_F(Nccl, PrefersTheLibraryThatIsAlreadyLoaded) {
   });
 }
 
-// ---- The library
+// ---- The library ----
 
 TEST_F(Nccl, DescribesTheLibraryInOneLine) {
   fake_nccl_set("version", 22903);
@@ -148,7 +148,7 @@ TEST_F(Nccl, WritesVersionsLikeNccl) {
   EXPECT_EQ(nccl_version_text(2708), "2.7.8");
 }
 
-// ---- The binary interface
+// ---- The binary interface ----
 
 // Numbers from NCCL's header, 2.18 to 2.32. nccl_abi_test compares with the header itself where there is one.
 const std::map<std::string, int>& numbers_of_the_header() {
@@ -210,7 +210,7 @@ TEST_F(Nccl, HasTheNumbersOfItsHeader) {
   EXPECT_EQ(offsetof(ConfigOf218, split_share), 40u);
 }
 
-// ---- Use by several ranks
+// ---- Use by several ranks ----
 
 std::vector<DeviceFacts> facts_of(int size, int version) {
   std::vector<DeviceFacts> facts(static_cast<std::size_t>(size));

@@ -37,7 +37,7 @@ std::string refusal(const std::vector<Schedule>& schedules, bool in_place = fals
   return report.ok() ? "not refused" : report.status().text();
 }
 
-// ---- Places --------------------------------------------------------------------------------------------------
+// ---- Places ----
 
 Schedule empty_schedule(Collective collective, int rank, int size) {
   return Builder("hand", collective, rank, size, size).take();
@@ -70,7 +70,7 @@ TEST(Places, OnlyTheRootHasBothSides) {
   EXPECT_EQ(Places(empty_schedule(Collective::scatter, 0, 4)).count(Space::input), 4);
 }
 
-// ---- Builder -------------------------------------------------------------------------------------------------
+// ---- Builder ----
 
 TEST(BuilderDeathTest, AbortsOnInvalidSteps) {
   EXPECT_DEATH(allreduce(0, 2).send(0, output(0)), "bug");
@@ -88,7 +88,7 @@ TEST(Builder, NumbersScratchInOrder) {
   EXPECT_THAT(step.take().scratch_sizes, ElementsAre(3, 1));
 }
 
-// ---- Order ---------------------------------------------------------------------------------------------------
+// ---- Order ----
 
 std::vector<std::vector<Dependency>> order_of(Builder& step, bool in_place = false) {
   return order(step.take(), in_place);
@@ -241,7 +241,7 @@ TEST(Order, CoversExactlyTheConflictsOfRandomSchedules) {
   EXPECT_GT(conflicts, 10000);
 }
 
-// ---- Verify --------------------------------------------------------------------------------------------------
+// ---- Verify ----
 
 TEST(Verify, AcceptsAnExchangeAndCountsIt) {
   const auto report = verify(exchange());
@@ -424,7 +424,7 @@ TEST(Verify, ReportsWhetherAllRanksGetTheSameBits) {
   EXPECT_FALSE(report->same_bits_everywhere);
 }
 
-// ---- Simulate ------------------------------------------------------------------------------------------------
+// ---- Simulate ----
 
 TEST(Simulate, AddsUpCopyMessageAndReduction) {
   const CostModel model{.alpha_s = 1, .beta_s = 0.5, .gamma_s = 0.25, .copy_s = 0.125, .slice_bytes = 1000};
@@ -451,7 +451,7 @@ TEST(Simulate, RankSendsOneSliceAtATime) {
   EXPECT_THAT(simulate(schedules, 8, model).rank_seconds, ElementsAre(3, 1, 2, 3));
 }
 
-// ---- Describe ------------------------------------------------------------------------------------------------
+// ---- Describe ----
 
 TEST(Describe, FormatsStepsAsErrorsQuoteThem) {
   auto step = allreduce(2, 4, 4);

@@ -30,7 +30,7 @@ namespace {
 using namespace fdl::test;
 using testing::HasSubstr;
 
-// ---- Nodes
+// ---- Nodes ----
 
 TEST(ShmNodes, AreNumberedByTheirLowestRank) {
   const ShmNodes nodes(std::vector<int>{7, 7, 3, 3, 3});
@@ -62,7 +62,7 @@ TEST(ShmNodes, AreNoLevelsIfNothingIsGained) {
   EXPECT_TRUE(ShmNodes(std::vector<int>{0, 1, 1}).are_levels());
 }
 
-// ---- Descriptions
+// ---- Descriptions ----
 
 LevelAnswer answer(const std::vector<int>& nodes, Collective collective, std::size_t bytes, bool is_wanted = true) {
   const std::size_t elements = bytes / sizeof(float);
@@ -109,7 +109,7 @@ TEST(ShmLevelAnswer, GivesTheReasonWhyLevelsAreNotUsed) {
   EXPECT_THAT(why(answer(std::vector<int>(65, 0), Collective::allreduce, 1_MiB)), HasSubstr("64 ranks"));
 }
 
-// ---- Bytes that cross between nodes
+// ---- Bytes that cross between nodes ----
 
 // Runs all ranks of a collective on plain memory, stage after stage, in one thread.
 class ByHand {
@@ -244,7 +244,7 @@ TEST(ShmLevels, StayFlatIfNothingIsGained) {
   EXPECT_FALSE(goes({0, 0, 1}, c)) << "each byte crosses only once anyway";
 }
 
-// ---- The node that memory is on
+// ---- The node that memory is on ----
 
 // A claimed range is reserved again by its rank, so that its node supplies the pages. The test sees this by the lost
 // content.
@@ -286,7 +286,7 @@ TEST(ShmNodes, CarryMessagesBetweenRanksOnDifferentNodes) {
   });
 }
 
-// ---- Results
+// ---- Results ----
 
 using Work = std::function<void(int, Collectives&, const std::shared_ptr<HostMemory>&)>;
 
@@ -463,7 +463,7 @@ TEST(ShmLevels, GiveTheBitsOfTheFlatPath) {
   for (const Blob& output : outputs) EXPECT_TRUE(output == outputs.front());
 }
 
-// ---- Errors and lost ranks
+// ---- Errors and lost ranks ----
 
 TEST(ShmLevels, ReportBothCallsWhenRanksOfDistantNodesDiffer) {
   run_group({0, 0, 1, 1, 2, 2}, false, [&](int rank, Collectives& collectives, const auto&) {

@@ -29,7 +29,7 @@ namespace {
 using namespace fdl::test;
 using testing::HasSubstr;
 
-// ---- Parts
+// ---- Parts ----
 
 TEST(ShmParts, NeverHandOutAByteTwiceAndMergeAllGaps) {
   const uint64_t seed = std::random_device()();
@@ -92,7 +92,7 @@ TEST(ShmParts, RefuseTooLargeSizesWithoutOverflow) {
   EXPECT_FALSE(ShmParts(100).take(0, 64));
 }
 
-// ---- Allocations
+// ---- Allocations ----
 
 using Memory = std::shared_ptr<HostMemory>;
 
@@ -258,7 +258,7 @@ TEST(ShmMemory, LeavesNoDescriptorOpen) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-// ---- Setting up: error paths
+// ---- Setting up: error paths ----
 
 int status_of(pid_t child) {
   int state = 0;
@@ -301,7 +301,7 @@ TEST(ShmMemory, NamesTheMissingRank) {
   });
 }
 
-// ---- Collectives
+// ---- Collectives ----
 
 std::unique_ptr<Collectives> join(const Participant& participant, Membership membership, const Memory& memory) {
   (void)participant;
@@ -565,7 +565,7 @@ TEST(Direct, ReturnsOnNoRankBeforeAllAreDone) {
   });
 }
 
-// ---- Error paths
+// ---- Error paths ----
 
 TEST(Direct, ReportsBothCallsWhenTwoRanksDiffer) {
   std::latch ended(2);

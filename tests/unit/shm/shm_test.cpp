@@ -47,7 +47,7 @@ void run_group(int size, const std::map<std::string, std::string>& options,
   });
 }
 
-// ---- Results
+// ---- Results ----
 
 // Counts around every border: empty, one element, in the line, in a small slot, in one step, past the caches, in many
 // steps.
@@ -200,7 +200,7 @@ TEST_P(ShmRanks, FoldWithAUsersOperationInRankOrder) {
   });
 }
 
-// ---- Segments
+// ---- Segments ----
 
 // A rank's vector, cut at random into segments that each have memory of their own between guards. Equal seeds give
 // equal cuts.
@@ -456,7 +456,7 @@ TEST(ShmCollectives, FoldInRankOrderWhenFewRanksFoldForAll) {
   }
 }
 
-// ---- Disagreement
+// ---- Disagreement ----
 
 void disagree(const CollectiveSpec& first, const CollectiveSpec& second, std::initializer_list<const char*> facts) {
   std::vector<Status> outcomes(2);
@@ -517,7 +517,7 @@ TEST(ShmCollectives, ReportBothSizesOfABlockThatDiffers) {
   });
 }
 
-// ---- Errors and lost ranks
+// ---- Errors and lost ranks ----
 
 TEST(ShmCollectives, NameTheRankThatHasLeft) {
   run_group(3, {}, [](int rank, Collectives& collectives) {
@@ -674,7 +674,7 @@ TEST(ShmCollectives, SurviveAForkedChildThatDestroysItsCopy) {
   });
 }
 
-// ---- Setting up
+// ---- Setting up ----
 
 TEST(ShmCollectives, LeaveNoDescriptorOpen) {
   run_group(2, {}, [](int, Collectives& collectives) { require(barrier(collectives)); });

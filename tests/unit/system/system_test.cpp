@@ -77,8 +77,7 @@ bool host_has_ipv6() {
   return static_cast<bool>(std::getline(table, line));
 }
 
-// ---- Sockets
-// ---------------------------------------------------------------------------------------------------------
+// ---- Sockets ----
 
 TEST(Socket, IsReachableUnderEveryAddressItOffers) {
   const Listening listening = require(listen_tcp(""));
@@ -349,8 +348,7 @@ TEST(UnixSocket, RejectsAnUnexpectedNumberOfDescriptors) {
   }));
 }
 
-// ---- Handshake
-// -------------------------------------------------------------------------------------------------------
+// ---- Handshake ----
 
 constexpr std::string_view kKey = "a key of the job, long enough";
 
@@ -534,8 +532,7 @@ TEST(Handshake, RejectsItsOwnReflectedMessages) {
   mirror.join();
 }
 
-// ---- Shared memory
-// ---------------------------------------------------------------------------------------------------
+// ---- Shared memory ----
 
 TEST(SharedSegment, IsZeroAndSharedWithOtherMappings) {
   SharedSegment mine = require(SharedSegment::create(1_MiB + 5));
@@ -624,8 +621,7 @@ TEST(SharedSegment, RejectsSizesAboveTheMachinesMemory) {
   }));
 }
 
-// ---- Child processes
-// -------------------------------------------------------------------------------------------------
+// ---- Child processes ----
 
 using Variables = std::map<std::string, std::string>;
 
@@ -747,8 +743,7 @@ TEST(ChildProcess, DiesWithItsParentIfRequested) {
   EXPECT_FALSE(open_process(-1).ok());
 }
 
-// ---- Files
-// -----------------------------------------------------------------------------------------------------------
+// ---- Files ----
 
 std::string fresh_folder() {
   std::string folder = testing::TempDir() + "farandole-XXXXXX";
@@ -785,8 +780,7 @@ TEST(WatchedFile, ReadsNoMoreThanItsLimit) {
   EXPECT_EQ(require(WatchedFile::open(path)).read()->size(), 4096u);
 }
 
-// ---- Waiting
-// ---------------------------------------------------------------------------------------------------------
+// ---- Waiting ----
 
 TEST(Event, IsReadableFromRingToClear) {
   const Event event = require(Event::make());

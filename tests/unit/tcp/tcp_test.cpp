@@ -92,7 +92,7 @@ std::string joined(const std::vector<Address>& addresses) {
   return text;
 }
 
-// ---- Pacing
+// ---- Pacing ----
 
 std::string congestion_control_of(int fd) {
   std::array<char, 64> name{};
@@ -117,7 +117,7 @@ TEST(TcpPacing, IsOffWithinOneHostAndCanBeTurnedOn) {
   }
 }
 
-// ---- Foreign connections
+// ---- Foreign connections ----
 
 // Rank 0 listens alone while `visit` connects to it. Then the others connect, and all must work as usual. The deadline
 // is shorter than the timeout of a handshake, so a rank that waited for a foreign connection would miss it.
@@ -183,7 +183,7 @@ TEST(TcpForeignConnections, AreRefusedOnceAllAreConnected) {
   });
 }
 
-// ---- Errors of the set-up
+// ---- Errors of the set-up ----
 
 TEST(TcpSetUp, NamesTheRankWithAnotherKey) {
   Participant participant(2);
@@ -271,7 +271,7 @@ TEST(TcpSetUp, ReportsThatNoDescriptorIsLeft) {
   for (int more = 0; more <= 6; ++more) EXPECT_TRUE(runs_out_of_descriptors(more)) << more << " descriptors";
 }
 
-// ---- Addresses
+// ---- Addresses ----
 
 // Each rank fetches the others' addresses as edited by `edit`.
 void expect_connected_through(int size, const EditedExchange::Edit& edit, const std::string& interfaces = "") {
@@ -366,7 +366,7 @@ TEST(TcpAddresses, AreTriedUntilOneReachesThePeer) {
   });
 }
 
-// ---- Peers
+// ---- Peers ----
 
 TEST(TcpPeers, MayBeSomeOfTheMembers) {
   Participant participant(4);
@@ -391,7 +391,7 @@ TEST(TcpPeers, MayBeNone) {
   transport->sleep_until_ready(Deadline::after_seconds(0.01));
 }
 
-// ---- Leaving in order
+// ---- Leaving in order ----
 
 int wakes_within(Transport& transport, double seconds) {
   const Deadline deadline = Deadline::after_seconds(seconds);
@@ -505,7 +505,7 @@ TEST(TcpLeaving, EndsAChannelOfSeveralConnectionsWithTheFirstMissingSlice) {
   expect_all_but_the_last(connect_all_striped);
 }
 
-// ---- Stripes
+// ---- Stripes ----
 
 TEST(TcpStripes, CutSlicesIntoPartsThatCoverThem) {
   for (std::size_t bytes = 0; bytes < 600'000; bytes += bytes < 300 ? 1 : 997) {

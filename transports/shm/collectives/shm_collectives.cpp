@@ -171,7 +171,7 @@ class ShmCollectives final : public Collectives {
   std::array<uint64_t, kMaxShmRanks> announced_{};
 };
 
-// ---- The contract
+// ---- The contract ----
 
 void ShmCollectives::start(const CollectiveSpec& spec, Buffers buffers, Completion& completion) {
   if (!status_.ok()) return completion.finish(status_);
@@ -251,7 +251,7 @@ std::vector<int> ShmCollectives::late_ranks() {
   return ranks;
 }
 
-// ---- Moving on
+// ---- Moving on ----
 
 // Does one part of the operation if one can be done.
 bool ShmCollectives::advance() {
@@ -417,7 +417,7 @@ bool ShmCollectives::step_stage() {
   return true;
 }
 
-// ---- Over NUMA nodes
+// ---- Over NUMA nodes ----
 
 void ShmCollectives::begin_levels() {
   const ShmLevelPlan& plan = levels_.plan();
@@ -474,7 +474,7 @@ void ShmCollectives::finish_levels_if_done() {
   state_ = State::direct;
 }
 
-// ---- The end
+// ---- The end ----
 
 void ShmCollectives::finish_if_done() {
   if (published_ < end_ || taken_ < end_ || collected_ < end_) return;
@@ -530,7 +530,7 @@ void ShmCollectives::check_neighbours() {
   if ((needed & gone) != 0) fail(neighbours_->why_gone(first_of(needed & gone)));
 }
 
-// ---- Ranks that are behind
+// ---- Ranks that are behind ----
 
 RankMask ShmCollectives::behind_line() {
   if (operation_ <= kLineDepth) return 0;

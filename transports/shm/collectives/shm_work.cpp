@@ -99,7 +99,7 @@ void ShmWork::fold(void* target, std::span<const void* const> sources, std::size
   if (spec_.postscale != 1) scale(spec_.dtype, target, target, count_of(bytes), spec_.postscale);
 }
 
-// ---- Small operations
+// ---- Small operations ----
 
 void ShmWork::publish_small() {
   const std::size_t bytes = plan_.small_bytes(rank_);
@@ -178,7 +178,7 @@ void ShmWork::move_small() {
   }
 }
 
-// ---- In steps
+// ---- In steps ----
 
 void ShmWork::publish(uint64_t position) {
   const uint64_t step = position - first_step_;
@@ -268,7 +268,7 @@ void ShmWork::collect(uint64_t position) {
   }
 }
 
-// ---- Alltoall
+// ---- Alltoall ----
 
 void ShmWork::publish_table() {
   std::byte* slot = layout_.small(rank_, operation_);

@@ -72,7 +72,7 @@ void ShmLevels::each_share_of(int node, int block, uint64_t position, Share rang
   }
 }
 
-// ---- Publish
+// ---- Publish ----
 
 // This rank's own share of a fold is read by this rank alone, so it is copied only if it must be scaled.
 void ShmLevels::publish(uint64_t position) {
@@ -95,7 +95,7 @@ void ShmLevels::publish(uint64_t position) {
   }
 }
 
-// ---- Take
+// ---- Take ----
 
 void ShmLevels::take(uint64_t position) { plan_.folds() ? take_sums(position) : take_moves(position); }
 
@@ -159,7 +159,7 @@ void ShmLevels::take_moves(uint64_t position) {
   }
 }
 
-// ---- Fetch
+// ---- Fetch ----
 
 // Fetches this rank's share of what its node needs from elsewhere: in a fold the result, which comes back from node to
 // node; else the blocks of other nodes.
@@ -180,7 +180,7 @@ void ShmLevels::fetch(uint64_t position) {
   }
 }
 
-// ---- Collect
+// ---- Collect ----
 
 void ShmLevels::collect(uint64_t position) {
   if (spec_.collective == Collective::reduce_scatter) {
