@@ -1,0 +1,174 @@
+// JobMembership finds failed ranks: it forwards questions about late ranks, pings suspected ones, and decides which
+// rank a failure report is about.
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "bootstrap/coordinator/job_membership.h"
+
+namespace fdl {
+namespace {
+
+using Kind = CoordinatorMessage::Kind;
+
+// Limits of the queries that the coordinator keeps.
+constexpr std::size_t kMostQueries = 1024;
+constexpr int64_t kLongestClaim_ns = 3'600'000'000'000;
+
+}  // namespace
+
+// ---- Late ranks ----
+
+// Only one waiter queries the late ranks: all would get the same answers. A departed rank counts as having begun
+// nothing.
+Status JobMembership::ask(const Member& asker, const CoordinatorMessage& message, int64_t now_ns) {
+  if (message.key.size() > kMostKey || message.ranks.size() > members_.size()) {
+    return Status(
+        Code::transport,
+        fmt::format("coordinator: query too large: the key has {} bytes (limit {}), the list {} ranks (limit {})",
+                    message.key.size(), kMostKey, message.ranks.size(), members_.size()));
+  }
+  if (!may_query(message.key, asker.hello.rank, now_ns)) return {};
+  Query& query = queries_[message.key];
+  query = {.asker = asker.hello.rank,
+           .question = message.id,
+           .until_ns = now_ns + std::clamp<int64_t>(message.number, 0, kLongestClaim_ns),
+           .unanswered = {}};
+  for (const int rank : message.ranks) {
+    const Member* member = member_at(rank);
+    if (member == nullptr || !query.unanswered.insert(rank).second) continue;
+    if (member->state != Member::State::present) {
+      CoordinatorMessage none{.kind = Kind::told};
+      none.id = message.id;
+      none.number = -1;
+      none.rank = query.asker;
+      none.key = message.key;
+      forward_answer(rank, none);
+      continue;
+    }
+    CoordinatorMessage question{.kind = Kind::asked};
+    question.id = message.id;
+    question.rank = query.asker;
+    question.key = message.key;
+    send(member->peer, std::move(question));
+  }
+  return {};
+}
+
+// Returns whether `asker` may replace the current query of a communicator: its own, an expired one, or one whose rank
+// is gone. A new communicator needs a free entry; expired entries are removed first.
+bool JobMembership::may_query(const std::string& comm, int asker, int64_t now_ns) {
+  const auto found = queries_.find(comm);
+  if (found != queries_.end()) {
+    const bool is_here = member_at(found->second.asker)->state == Member::State::present;
+    return found->second.asker == asker || !is_here || found->second.until_ns <= now_ns;
+  }
+  if (queries_.size() < kMostQueries) return true;
+  std::erase_if(queries_, [&](const auto& one) { return one.second.until_ns <= now_ns; });
+  return queries_.size() < kMostQueries;
+}
+
+// Forwards an answer to the querying rank. Ignores unsolicited and duplicate answers.
+void JobMembership::forward_answer(int answering, const CoordinatorMessage& message) {
+  const auto found = queries_.find(message.key);
+  if (found == queries_.end() || found->second.asker != message.rank || found->second.question != message.id) return;
+  if (found->second.unanswered.erase(answering) == 0) return;
+  const Member& asker = *member_at(message.rank);
+  if (asker.state != Member::State::present) return;
+  CoordinatorMessage answer{.kind = Kind::answer};
+  answer.id = message.id;
+  answer.number = message.number;
+  answer.rank = answering;
+  answer.key = message.key;
+  if (message.value == kWaiting) answer.value = kWaiting;
+  send(asker.peer, std::move(answer));
+}
+
+// ---- Failure detection ----
+
+// Sends a ping with a new number. The time for the reply begins with the first unanswered ping.
+void JobMembership::ping(Member& member, int64_t now_ns) {
+  CoordinatorMessage question{.kind = Kind::ping};
+  question.id = ++member.last_ping;
+  send(member.peer, std::move(question));
+  if (member.pong_until.is_never()) member.pong_until = Deadline::at_ns(now_ns + seconds_to_ns(options_.lost_after_s));
+}
+
+// A pong proves that the rank is alive, so all reports that its ping was sent for are decided.
+void JobMembership::pong(Member& member, uint64_t id, int64_t now_ns) {
+  if (id > member.last_ping) return;
+  member.last_pong = std::max(member.last_pong, id);
+  const bool all_answered = member.last_pong == member.last_ping;
+  member.pong_until = all_answered ? Deadline::never() : Deadline::at_ns(now_ns + seconds_to_ns(options_.lost_after_s));
+  std::vector<FailureReport> answered;
+  std::erase_if(reports_, [&](const FailureReport& one) {
+    const bool is_answered = one.culprit == member.hello.rank && one.ping <= member.last_pong;
+    if (is_answered) answered.push_back(one);
+    return is_answered;
+  });
+  for (const FailureReport& one : answered) {
+    Error error = one.why.error();
+    error.text += "; both processes are alive";
+    decide(one.comm, Status(std::move(error)));
+  }
+}
+
+// The first report of a communicator determines the failure decision that all ranks receive. If it names another rank
+// that seems to be present, that rank is pinged first, with a new ping: it may have died after an earlier pong. A rank
+// that ended the communicator itself sends its own report before that pong, and its own report is decided instead. If
+// that report names a third rank, the third rank is examined next.
+void JobMembership::report(int reporter, const std::string& comm, const Status& why, int64_t now_ns) {
+  if (reported_.insert(comm).second) return examine({.comm = comm, .why = why, .reporters = {reporter}}, now_ns);
+  const auto found = std::ranges::find(reports_, comm, &FailureReport::comm);
+  if (found == reports_.end()) return;
+  const int culprit = why.error().culprit_rank;
+  const auto has_reported = [&](int rank) {
+    return std::ranges::find(found->reporters, rank) != found->reporters.end();
+  };
+  const bool names_itself = culprit < 0 || culprit == reporter;
+  if (names_itself) found->own_failures.emplace(reporter, why);
+  const bool is_final = names_itself && (reporter == found->culprit || has_reported(reporter));
+  const bool passes_on = reporter == found->culprit && !names_itself && !has_reported(culprit);
+  if (!is_final && !passes_on) return;
+  FailureReport failure = std::move(*found);
+  reports_.erase(found);
+  failure.reporters.push_back(reporter);
+  failure.why = why;
+  examine(std::move(failure), now_ns);
+}
+
+// Decides a report if the state of the reported rank is known; otherwise pings that rank and keeps the report.
+void JobMembership::examine(FailureReport failure, int64_t now_ns) {
+  failure.culprit = failure.why.error().culprit_rank;
+  const auto own_failure = failure.own_failures.find(failure.culprit);
+  if (own_failure != failure.own_failures.end()) return decide(failure.comm, own_failure->second);
+  Member* culprit = member_at(failure.culprit);
+  if (culprit == nullptr || culprit->state == Member::State::absent) return decide(failure.comm, failure.why);
+  if (culprit->state != Member::State::present) return decide(failure.comm, culprit->end);
+  // A rank that reports a failure of its own may leave before it could answer a ping.
+  if (failure.reporters.back() == failure.culprit) return decide(failure.comm, failure.why);
+  ping(*culprit, now_ns);
+  failure.ping = culprit->last_ping;
+  reports_.push_back(std::move(failure));
+}
+
+// Sends the failure decision of a communicator to all present ranks.
+void JobMembership::decide(const std::string& comm, const Status& why) {
+  CoordinatorMessage decision{.kind = Kind::comm_failed};
+  decision.key = comm;
+  decision.rank = why.error().culprit_rank;
+  decision.why = why;
+  send_to_all(decision);
+}
+
+void JobMembership::decide_reports_of(int rank, const Status& why) {
+  std::vector<std::string> comms;
+  std::erase_if(reports_, [&](const FailureReport& one) {
+    if (one.culprit == rank) comms.push_back(one.comm);
+    return one.culprit == rank;
+  });
+  for (const std::string& comm : comms) decide(comm, why);
+}
+
+}  // namespace fdl
