@@ -5,8 +5,9 @@ import re
 project = "farandole"
 author = "the authors of farandole"
 copyright = author
-with open(os.path.join(os.environ["FARANDOLE_REPOSITORY"], "CMakeLists.txt")) as _file:
-    version = release = re.search(r"VERSION (\d+\.\d+\.\d+)", _file.read()).group(1)
+# The version is written once, in the public header.
+with open(os.path.join(os.environ["FARANDOLE_REPOSITORY"], "include", "farandole", "farandole.h")) as _file:
+    version = release = ".".join(re.findall(r"#define FDL_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", _file.read()))
 
 extensions = ["myst_parser"]
 myst_enable_extensions = ["fieldlist"]

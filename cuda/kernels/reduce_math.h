@@ -80,7 +80,8 @@ FDL_BOTH auto element_of() {
 template <Dtype kDtype>
 using ElementOf = decltype(element_of<kDtype>());
 
-// ---- Operations. Integers wrap around, so sums and products are computed unsigned. NaN in either operand gives NaN. ----
+// ---- Operations ----
+// Integers wrap around, so sums and products are computed unsigned. NaN in either operand gives NaN.
 
 // One operation on two values. bool operations are bitwise ones, because the values are 0 or 1.
 template <Op kOp, class T>
@@ -129,7 +130,8 @@ FDL_BOTH void fold(Op op, T (&folded)[kCount], const T (&next)[kCount]) {
   }
 }
 
-// ---- Work distribution: a thread folds up to kVectorsPerThread vectors and as many single elements outside of vectors ----
+// ---- Work distribution ----
+// A thread folds up to kVectorsPerThread vectors and as many single elements outside of vectors.
 
 // Computes ReduceTable::head: the first element at which all sources and the target are aligned to 16 bytes.
 FDL_BOTH uint32_t common_head(const ReduceTable& table, unsigned size) {

@@ -49,8 +49,9 @@ class Device {
   virtual Status enter() { return {}; }
   virtual void leave() {}
 
-  // ---- memory: of the device, and pinned memory of the host for fast copies. It is 256-byte aligned and not zeroed. A ----
-  // shortage fails with RESOURCE. Work that is already queued may still use memory after its release.
+  // ---- memory ----
+  // Of the device, and pinned memory of the host for fast copies. It is 256-byte aligned and not zeroed. A shortage
+  // fails with RESOURCE. Work that is already queued may still use memory after its release.
   virtual Result<void*> allocate(std::size_t bytes) = 0;
   virtual void release(void* memory) = 0;
   // Releases memory that others have used: work that they have queued on `stream` may still use it. The stream must

@@ -1,5 +1,5 @@
-// View: the memory of a Python object, through the buffer protocol, DLPack, __cuda_array_interface__, or as a tuple
-// (pointer, dtype, shape).
+// View describes the memory of a Python object, which it reads through the buffer protocol, DLPack,
+// __cuda_array_interface__, or from a tuple (pointer, dtype, shape).
 #pragma once
 
 #include <farandole/farandole.h>
