@@ -64,16 +64,11 @@ build_tests() {
 }
 
 part_format() {
-  say "format"
-  local bad
-  bad=$(git ls-files '*.h' '*.hpp' '*.c' '*.cpp' | xargs clang-format --dry-run 2>&1 | grep -c 'warning:' || true)
-  if [ "$bad" -eq 0 ]; then
-    count format 1 0
-  else
-    git ls-files '*.h' '*.hpp' '*.c' '*.cpp' | xargs clang-format --dry-run 2>&1 | grep 'warning:' | head -n 10
-    echo "   run: git ls-files '*.h' '*.hpp' '*.c' '*.cpp' | xargs clang-format -i"
-    count format 0 1
-  fi
+  say "format and static analysis"
+  cmake -G Ninja -S . -B build -DFARANDOLE_TESTS=ON -DFARANDOLE_WERROR=ON >"$logs/configure.log" 2>&1 || tail -n 20 "$logs/configure.log"
+  local bad=0
+  bash tests/lint.sh || bad=1
+  count format $((1 - bad)) "$bad"
 }
 
 part_cpp() {
