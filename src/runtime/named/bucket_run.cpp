@@ -25,6 +25,7 @@ std::size_t product(const std::vector<int64_t>& shape, std::size_t from = 0) {
 
 std::size_t Entry::element_count() const { return product(request.shape); }
 
+// Begins at once. An error leaves the run in Stage::done, with the communicator interrupted.
 BucketRun::BucketRun(std::shared_ptr<const Bucket> bucket, std::vector<std::optional<Entry>> entries,
                      Communicator& comm, FusionBuffer& fusion, const std::unique_ptr<Trace>& trace, bool on_trial,
                      DeviceWork* device, GroupLaunch* group_launch)
@@ -120,6 +121,8 @@ Result<void*> BucketRun::make_output(Entry& entry, std::vector<int64_t> shape) {
 
 // ---- Allreduce ----
 
+// An average runs as a sum with a postscale (average.h). The outputs are made first, because they may be allocated and
+// the collective must not start if that fails.
 Status BucketRun::begin_allreduce() {
   const auto op = static_cast<Op>(bucket_.op);
   CollectiveSpec& spec = operation_.spec;
@@ -326,6 +329,7 @@ Status BucketRun::begin_alltoall() {
   return {};
 }
 
+// Rows are the unit of the parts; all ranks derive the same counts from the shape.
 Status BucketRun::begin_reduce_scatter() {
   Entry& entry = *entries_.front();
   const auto size = static_cast<int64_t>(comm_.size());
@@ -349,6 +353,7 @@ Status BucketRun::begin_reduce_scatter() {
 
 // ---- Progress ----
 
+// Packing and unpacking on the CPU proceed by one tensor for each call. The other stages wait for the communicator.
 bool BucketRun::progress() {
   switch (stage_) {
     case Stage::symmetric_allocation:
@@ -403,12 +408,14 @@ void BucketRun::go_on() {
   start_elements(tried_, count - tried_);
 }
 
+// Nothing was unpacked yet, so the only input that may have changed is a single tensor that is reduced in place.
 void BucketRun::withdraw() {
   withdrawn_ = true;
   if (kept_ != nullptr) std::memcpy(target_, kept_, tried_ * size_of(bucket_.dtype));
   finish({});
 }
 
+// Changes the stage and records it in the timeline; only for stages that are activities there.
 void BucketRun::enter(Stage stage) {
   stage_ = stage;
   if (!trace_) return;

@@ -57,6 +57,7 @@ void NamedOperations::prepare_to_leave() {
   publish();
 }
 
+// After fail_all() an entry completes at once with the failure.
 void NamedOperations::submit(std::vector<Entry> entries) {
   for (Entry& entry : entries) {
     if (!failure_.ok()) {
@@ -92,7 +93,7 @@ bool NamedOperations::progress() {
   // Operations that wait for a rank without a connection cannot complete. Agreed buckets need no messages and finish
   // first.
   if (!gone_.ok() && !idle() && !running()) report_failure(gone_);
-  // A communicator may also fail while no bucket runs: queued work on a device has failed.
+  // A communicator may also fail while no bucket runs, when queued work on a device fails.
   if (comm_.has_failed() && failure_.ok()) report_failure(comm_.status());
   return moved;
 }
@@ -124,6 +125,8 @@ bool NamedOperations::send_requests() {
   return true;
 }
 
+// The root passes each message to its session and decides later, once for all messages that have arrived. Other ranks
+// receive plans only. A rejected message ends the group and names the rank that sent it.
 bool NamedOperations::receive() {
   return channel_.progress(
       [this](int peer, ConstBytes bytes) {
@@ -152,6 +155,7 @@ bool NamedOperations::decide() {
   return true;
 }
 
+// Logs the tensors that wait for some ranks, with the names of these ranks. Only the root knows them.
 void NamedOperations::warn_of_stalls() {
   for (const Stall& stall : root_->stalls(now_ns())) {
     log_warning("{}", stall.text);
@@ -195,6 +199,7 @@ Status NamedOperations::check(const Bucket& bucket) const {
 
 // ---- Timeline ----
 
+// On the root the timeline also shows when the request of each rank arrives.
 void NamedOperations::trace_with(std::unique_ptr<Trace> trace) {
   trace_ = std::move(trace);
   if (!root_) return;
@@ -246,8 +251,8 @@ void NamedOperations::finish_departure() {
   if (!departure_.ok() && !gone_.ok() && !running()) fail_all(Status(departure_));
 }
 
-// The coordinator needs at most lost_after_s + suspect_after_s to decide which rank is lost. After that this rank fails
-// with its own report.
+// Keeps the first failure for the coordinator. If no failure decision arrives within lost_after_s + suspect_after_s,
+// the group fails with the report itself.
 void NamedOperations::report_failure(const Status& why) {
   if (!failure_report_.ok()) return;
   failure_report_ = why;
@@ -255,6 +260,8 @@ void NamedOperations::report_failure(const Status& why) {
   decision_due_ = Deadline::after_seconds(config_.lost_after_s + config_.suspect_after_s);
 }
 
+// The order matters: buckets that have not begun complete first, then the running ones, which the communicator must
+// drop first, then the entries that no plan contains.
 void NamedOperations::fail_all(const Status& why) {
   if (!failure_.ok()) return;
   failure_ = why;
@@ -279,8 +286,8 @@ void NamedOperations::fail_all(const Status& why) {
   for (Entry& entry : std::exchange(stranded_, {})) complete(entry, why);
 }
 
-// Drives a run of an interrupted communicator to its end. Its entries complete with `why`, unless it had finished with
-// a valid result before.
+// Drives a run of an interrupted communicator to its end. Its entries complete with `why`, unless the run ends with a
+// valid result.
 void NamedOperations::end_run(std::unique_ptr<BucketRun> run, const Status& why) {
   while (!run->done()) {
     comm_.progress();

@@ -60,7 +60,8 @@ class NamedOperations {
 
   NamesInFlight& names() { return names_; }
 
-  // The names of the entries must be in names() already; they are erased when the operations complete.
+  // Erases the name of an entry from names() when its operation completes. For operations of the C API, the submitting
+  // thread has inserted the names before.
   void submit(std::vector<Entry> entries);
   // Sends requests, receives messages, makes a plan (root only) and advances the bucket that runs. Returns whether
   // anything moved.
@@ -69,7 +70,7 @@ class NamedOperations {
   // timeout is due. INT64_MAX: never.
   int64_t next_alarm_ns() const;
 
-  // Whether no operation of this rank is in flight.
+  // Whether this rank has nothing in flight: no request, no bucket that waits and none that runs.
   bool idle() const { return submissions_.empty() && stranded_.empty() && todo_.empty() && !at_work(); }
   // Whether buckets that the ranks have agreed on are unfinished, or may still turn out to be agreed on. A rank that
   // leaves finishes them first, because the other ranks wait for it in them.

@@ -10,7 +10,8 @@ namespace fdl {
 namespace {
 
 // How long (ns) a tensor may wait for other ranks before it is negotiated again, so that the root can report the
-// missing ranks. A quarter of the stall limits: the root's own limit begins only when it receives the request.
+// missing ranks. It is a quarter of the smaller stall limit, because the root's limit begins only when it has the
+// request.
 int64_t wait_limit(const Config& config) {
   int64_t limit = std::numeric_limits<int64_t>::max();
   for (const double seconds : {config.stall_warning_s, config.stall_shutdown_s}) {
@@ -82,8 +83,8 @@ bool NamedOperations::read_readiness_flags(const LockedOrder& order) {
   return changed;
 }
 
-// Makes the ranks that keep the next position from beginning wake this rank. The bit mask suffices for 64 ranks, the
-// limit of a group with readiness flags.
+// Makes the ranks that keep the next position from beginning wake this rank. The mask has 64 bits: shared memory has at
+// most kMaxShmRanks (64) ranks.
 void NamedOperations::watch_readiness_flags(const LockedOrder& order) {
   ReadinessFlags& readiness_flags = *comm_.readiness_flags();
   uint64_t behind = 0;
