@@ -1,4 +1,5 @@
-// BucketRun: what each kind of named operation asks of the ordered level.
+// This file implements BucketRun for tensors on the CPU, and the steps that do not depend on where the tensors lie: it
+// turns each kind of named operation into a collective of the communicator.
 #include "runtime/named/bucket_run.h"
 
 #include <cstring>
@@ -9,9 +10,11 @@
 namespace fdl {
 namespace {
 
-// As much of a tensor that is reduced in place as is worth copying to learn that all ranks have begun it.
+// How many bytes of a single tensor run on trial. If the tensor is reduced in place they are copied first, so a trial
+// must be much cheaper than the reduction of a large tensor.
 constexpr std::size_t kTrialBytes = 64 * 1024;
 
+// The number of elements of the dimensions `from` and up; of one row if `from` is 1.
 std::size_t product(const std::vector<int64_t>& shape, std::size_t from = 0) {
   std::size_t count = 1;
   for (std::size_t i = from; i < shape.size(); ++i) count *= static_cast<std::size_t>(shape[i]);
@@ -22,9 +25,10 @@ std::size_t product(const std::vector<int64_t>& shape, std::size_t from = 0) {
 
 std::size_t Entry::element_count() const { return product(request.shape); }
 
+// Begins at once. An error leaves the run in Stage::done, with the communicator interrupted.
 BucketRun::BucketRun(std::shared_ptr<const Bucket> bucket, std::vector<std::optional<Entry>> entries,
                      Communicator& comm, FusionBuffer& fusion, const std::unique_ptr<Trace>& trace, bool on_trial,
-                     DeviceWork* device, GroupLaunch* joint)
+                     DeviceWork* device, GroupLaunch* group_launch)
     : shared_bucket_(std::move(bucket)),
       bucket_(*shared_bucket_),
       entries_(std::move(entries)),
@@ -32,7 +36,7 @@ BucketRun::BucketRun(std::shared_ptr<const Bucket> bucket, std::vector<std::opti
       fusion_(fusion),
       trace_(trace),
       device_(device),
-      joint_(joint),
+      group_launch_(group_launch),
       on_trial_(on_trial) {
   Status begun = device_ == nullptr ? Status() : begin_on_device();
   if (begun.ok()) begun = begin();
@@ -46,6 +50,7 @@ std::string BucketRun::title() const {
   return title;
 }
 
+// Starts the collective of the bucket's kind, or finishes the run if there is none.
 Status BucketRun::begin() {
   switch (bucket_.kind) {
     case RequestKind::allreduce:
@@ -63,7 +68,7 @@ Status BucketRun::begin() {
         start_collective({.collective = Collective::barrier}, {});
         return {};
       }
-      break;  // that all ranks agreed is the barrier
+      break;  // the agreement of all ranks on the plan is the barrier already
     case RequestKind::join:
       break;
   }
@@ -74,6 +79,8 @@ Status BucketRun::begin() {
   return {};
 }
 
+// Hands the collective to the group launch, if there is one, or to the communicator. This object must stay where it is
+// until the collective completes, because the communicator refers to operation_.
 void BucketRun::start_collective(CollectiveSpec spec, Buffers buffers) {
   spec.dtype = bucket_.dtype;
   spec.root = bucket_.root;
@@ -87,10 +94,11 @@ void BucketRun::start_collective(CollectiveSpec spec, Buffers buffers) {
   operation_.buffers = buffers;
   if (trace_) trace_->collective(spec.collective, comm_.runner_of(spec));
   stage_ = Stage::collective;
-  GroupLaunch* const joint = std::exchange(joint_, nullptr);
-  joint == nullptr ? comm_.start(operation_) : joint->add(operation_);
+  GroupLaunch* const group_launch = std::exchange(group_launch_, nullptr);
+  group_launch == nullptr ? comm_.start(operation_) : group_launch->add(operation_);
 }
 
+// Returns the memory for the result: the caller's, or newly allocated memory that the handle owns.
 Result<void*> BucketRun::make_output(Entry& entry, std::vector<int64_t> shape) {
   Handle::Output& output = entry.handle->output(entry.index);
   output.shape = std::move(shape);
@@ -111,8 +119,10 @@ Result<void*> BucketRun::make_output(Entry& entry, std::vector<int64_t> shape) {
   return output.data;
 }
 
-// ---- allreduce ----
+// ---- Allreduce ----
 
+// An average runs as a sum with a postscale (average.h). The outputs are made first, because they may be allocated and
+// the collective must not start if that fails.
 Status BucketRun::begin_allreduce() {
   const auto op = static_cast<Op>(bucket_.op);
   CollectiveSpec& spec = operation_.spec;
@@ -126,16 +136,17 @@ Status BucketRun::begin_allreduce() {
     FDL_ASSIGN_OR_RETURN([[maybe_unused]] void* output, make_output(*entry, entry->request.shape));
   }
   if (on_trial_ && !fused()) return begin_allreduce_on_trial();
-  // A tensor that travels alone needs no packing; one that this rank does not have needs zeros.
+  // A single tensor needs no packing. If this rank does not have it, the rank contributes zeros from a buffer.
   if (!packs() && entries_.front()) {
     Entry& entry = *entries_.front();
     start_collective(spec, {entry.input, entry.handle->output(entry.index).data});
     return {};
   }
   if (device_ != nullptr && packs()) return begin_fused_on_device();
-  if (device_ != nullptr) {  // the others need no room for theirs
+  if (device_ != nullptr) {  // only this rank lacks the tensor, so the zeros lie in memory of this rank alone
     const std::size_t bytes = spec.count * size_of(bucket_.dtype);
-    FDL_ASSIGN_OR_RETURN(void* zeros, joint_ == nullptr ? device_->own_scratch(bytes) : joint_->next_own(bytes));
+    FDL_ASSIGN_OR_RETURN(void* zeros,
+                         group_launch_ == nullptr ? device_->own_scratch(bytes) : group_launch_->next_own(bytes));
     return begin_packing({zeros, bytes});
   }
   spec.dtype = bucket_.dtype;
@@ -149,7 +160,8 @@ Status BucketRun::begin_allreduce() {
   return {};
 }
 
-// All ranks cut at the same place, whatever each has of it.
+// Runs the first elements of a single tensor. All ranks cut at the same element, also those without the tensor. If
+// input and output differ, the input stays unchanged and needs no copy.
 Status BucketRun::begin_allreduce_on_trial() {
   const std::size_t element_bytes = size_of(bucket_.dtype);
   tried_ = std::min(operation_.spec.count, kTrialBytes / element_bytes);
@@ -171,6 +183,7 @@ Status BucketRun::begin_allreduce_on_trial() {
   return {};
 }
 
+// Starts the collective for `count` elements from element `from` on.
 void BucketRun::start_elements(std::size_t from, std::size_t count) {
   const std::size_t offset = from * size_of(bucket_.dtype);
   CollectiveSpec spec = operation_.spec;
@@ -178,7 +191,7 @@ void BucketRun::start_elements(std::size_t from, std::size_t count) {
   start_collective(spec, {source_ + offset, target_ + offset});
 }
 
-// The tensors as they lie; zeros, for nobody, in place of those that this rank does not have.
+// Lists the tensors where they lie. Missing tensors contribute zeros and receive no output: their pointers are null.
 void BucketRun::list_segments() {
   segments_.reserve(entries_.size());
   for (std::size_t i = 0; i < entries_.size(); ++i) {
@@ -191,6 +204,7 @@ void BucketRun::list_segments() {
   }
 }
 
+// Copies one tensor into the fusion buffer. After the last one starts the collective, in place in that buffer.
 void BucketRun::pack_one() {
   if (is_adasum()) return load_one();
   const std::size_t bytes = static_cast<std::size_t>(bucket_.element_counts[segment_]) * size_of(bucket_.dtype);
@@ -206,6 +220,7 @@ void BucketRun::pack_one() {
   start_collective(operation_.spec, {packed_, packed_});
 }
 
+// Copies one result out of the fusion buffer to its output. After the last one the run is finished.
 void BucketRun::unpack_one() {
   if (is_adasum()) return store_one();
   const std::size_t bytes = static_cast<std::size_t>(bucket_.element_counts[segment_]) * size_of(bucket_.dtype);
@@ -216,8 +231,10 @@ void BucketRun::unpack_one() {
   if (++segment_ == bucket_.names.size()) finish({});
 }
 
-// ---- Adasum: always packed, in the type that it works in ----
+// ---- Adasum ----
 
+// Adasum always works on packed tensors, in the type adasum_works_in(). The buffer has two halves: the values, and the
+// scratch space of Adasum behind them.
 Status BucketRun::begin_adasum() {
   for (auto& entry : entries_) {
     if (!entry) continue;
@@ -229,6 +246,7 @@ Status BucketRun::begin_adasum() {
   return {};
 }
 
+// Like pack_one(), with conversion and prescale.
 void BucketRun::load_one() {
   const auto count = static_cast<std::size_t>(bucket_.element_counts[segment_]);
   const std::size_t bytes = count * size_of(adasum_works_in(bucket_.dtype));
@@ -241,6 +259,7 @@ void BucketRun::load_one() {
   if (++segment_ == bucket_.names.size()) start_adasum();
 }
 
+// offset_ is now the size of the values, so the scratch space begins there.
 void BucketRun::start_adasum() {
   std::vector<std::size_t> ends;
   for (const int64_t count : bucket_.element_counts) {
@@ -252,6 +271,7 @@ void BucketRun::start_adasum() {
   enter(Stage::adasum);
 }
 
+// Like unpack_one(), with conversion and postscale.
 void BucketRun::store_one() {
   const auto count = static_cast<std::size_t>(bucket_.element_counts[segment_]);
   if (entries_[segment_] && count > 0) {
@@ -262,8 +282,9 @@ void BucketRun::store_one() {
   if (++segment_ == bucket_.names.size()) finish({});
 }
 
-// ---- the others ----
+// ---- Other collectives ----
 
+// The collective works in place, so the root copies its input to the output first.
 Status BucketRun::begin_broadcast() {
   Entry& entry = *entries_.front();
   if (entry.holds) return begin_registration();
@@ -276,6 +297,7 @@ Status BucketRun::begin_broadcast() {
   return {};
 }
 
+// The ranks may contribute different numbers of rows, which the plan lists.
 Status BucketRun::begin_allgather() {
   Entry& entry = *entries_.front();
   const std::size_t row = product(entry.request.shape, 1);
@@ -287,6 +309,7 @@ Status BucketRun::begin_allgather() {
   return {};
 }
 
+// bucket_.rows[from * size + to] is the number of rows that rank `from` sends to rank `to`.
 Status BucketRun::begin_alltoall() {
   Entry& entry = *entries_.front();
   const auto size = static_cast<std::size_t>(comm_.size());
@@ -306,12 +329,13 @@ Status BucketRun::begin_alltoall() {
   return {};
 }
 
+// Rows are the unit of the parts; all ranks derive the same counts from the shape.
 Status BucketRun::begin_reduce_scatter() {
   Entry& entry = *entries_.front();
   const auto size = static_cast<int64_t>(comm_.size());
   const std::size_t row = product(entry.request.shape, 1);
   const int64_t rows = entry.request.shape[0];
-  // The first (rows % size) ranks get one row more.
+  // The first (rows % size) ranks receive one more row than the others.
   for (int64_t rank = 0; rank < size; ++rank) {
     counts_.push_back(static_cast<std::size_t>(rows / size + (rank < rows % size ? 1 : 0)) * row);
   }
@@ -327,8 +351,9 @@ Status BucketRun::begin_reduce_scatter() {
   return {};
 }
 
-// ---- progress ----
+// ---- Progress ----
 
+// Packing and unpacking on the CPU proceed by one tensor for each call. The other stages wait for the communicator.
 bool BucketRun::progress() {
   switch (stage_) {
     case Stage::symmetric_allocation:
@@ -360,19 +385,22 @@ bool BucketRun::progress() {
   return true;
 }
 
-// After the collective. A text is made for a failure only: this is every operation's way.
+// Continues after the collective. Every operation takes this path, so a text is built only for a failure.
 void BucketRun::conclude(const Status& status) {
   if (!status.ok()) return finish(status.during(title(), comm_.phase()));
   if (!std::exchange(on_trial_, false)) return end_collective();
   stage_ = Stage::tried;
 }
 
+// Continues after the last collective: unpacks the results, if they are packed.
 void BucketRun::end_collective() {
   if (device_ != nullptr) return end_on_device();
   if (packed_ == nullptr) return finish({});
   enter(Stage::unpack);
 }
 
+// A fused bucket was tried as a whole, because its inputs are copies in the fusion buffer. Of a single tensor, the
+// elements behind the tried ones follow.
 void BucketRun::go_on() {
   if (source_ == nullptr) return end_collective();
   const auto count = static_cast<std::size_t>(bucket_.element_counts.front());
@@ -380,12 +408,14 @@ void BucketRun::go_on() {
   start_elements(tried_, count - tried_);
 }
 
+// Nothing was unpacked yet, so the only input that may have changed is a single tensor that is reduced in place.
 void BucketRun::withdraw() {
   withdrawn_ = true;
   if (kept_ != nullptr) std::memcpy(target_, kept_, tried_ * size_of(bucket_.dtype));
   finish({});
 }
 
+// Changes the stage and records it in the timeline; only for stages that are activities there.
 void BucketRun::enter(Stage stage) {
   stage_ = stage;
   if (!trace_) return;
@@ -399,7 +429,7 @@ void BucketRun::finish(Status status) {
   stage_ = Stage::done;
 }
 
-// What this rank alone has met. The others wait for it, or soon will: the group ends.
+// Ends the communicator with an error of this rank, because the other ranks wait for this rank or soon will.
 void BucketRun::fail_here(const Status& why) {
   const Status own = comm_.own(why).during(title());
   comm_.interrupt(own);

@@ -1,4 +1,5 @@
-// BucketRun: carries out one bucket of a plan on a communicator: pack, collective, unpack, one piece at a time.
+// BucketRun executes one bucket of a plan on a communicator: it packs the tensors, runs the collective and unpacks the
+// results, one unit of work for each call. The thread that owns progress makes all calls.
 #pragma once
 
 #include <memory>
@@ -24,12 +25,13 @@ namespace fdl {
 struct Entry {
   Request request;
   const void* input = nullptr;
-  void* output = nullptr;                        // null: the library allocates
-  std::shared_ptr<DevicePlace> place = nullptr;  // null: input and output are the CPU's
+  void* output = nullptr;                        // null: the library allocates it
+  std::shared_ptr<DevicePlace> place = nullptr;  // null: input and output lie in the CPU's memory
   std::shared_ptr<Handle> handle;
   std::size_t index = 0;  // in the handle
-  bool holds = false;     // no broadcast, but memory of its device for each rank, of as many bytes
-  // Of the timeline: when the caller submitted it, and its number; 0 where it is not traced.
+  // Not a broadcast: it allocates symmetric memory of as many bytes on the device of each rank.
+  bool holds = false;
+  // For metrics and the timeline: the clock time of submission, and the number in the timeline (0: not traced).
   int64_t submitted_ns = 0;
   uint64_t traced = 0;
 
@@ -39,23 +41,30 @@ struct Entry {
 
 class BucketRun {
  public:
-  // `entries[i]` is this rank's tensor of bucket.names[i]; empty where this rank has joined and contributes zeros.
-  // `trace` is null while nobody watches, and may change between any two calls. On trial: it is not certain that all
-  // ranks begin it with their tensors. Then it stops once they must all have begun it, with all inputs as they were.
-  // `device`: whose tensors they are, null for the CPU's; it is done when all is queued. What fails here alone ends
-  // the communicator, for the other ranks wait for this one. `joint`: its collective is started by that, with others.
+  // Starts the bucket. `entries[i]` is this rank's tensor of bucket.names[i]; it is empty if this rank has joined and
+  // contributes zeros. `trace` is null while no timeline is written, and may change between any two calls.
+  //
+  // `on_trial`: some ranks may not begin this bucket with their tensors (optimistic order). The run then stops in the
+  // state tried(), in which all ranks have begun it and all inputs can be restored.
+  //
+  // `device`: the device of the tensors, null for the CPU. Such a run is done when all its work is queued.
+  // `group_launch`: the launch that starts the collective, or null if this run starts it.
+  //
+  // An error of this rank alone interrupts the communicator, because the other ranks wait for this rank. All references
+  // outlive the run.
   BucketRun(std::shared_ptr<const Bucket> bucket, std::vector<std::optional<Entry>> entries, Communicator& comm,
             FusionBuffer& fusion, const std::unique_ptr<Trace>& trace, bool on_trial = false,
-            DeviceWork* device = nullptr, GroupLaunch* joint = nullptr);
+            DeviceWork* device = nullptr, GroupLaunch* group_launch = nullptr);
 
-  // What it will need of a joint start.
+  // The memory that this bucket needs in a group launch.
   static GroupLaunch::Need need_of(const Bucket& bucket, const std::vector<std::optional<Entry>>& entries);
 
-  // Does the next piece of work; true if anything moved. No piece is longer than the copy of one tensor.
+  // Does the next unit of work, at most the copy of one tensor. Returns whether anything moved.
   bool progress();
   bool done() const { return stage_ == Stage::done; }
   bool tried() const { return stage_ == Stage::tried; }
-  // What the trial was for: it goes on, or ends without an outcome.
+  // Only when tried(). go_on(): all ranks have begun the bucket, so it continues. withdraw() restores the inputs and
+  // ends the run without a result.
   void go_on();
   void withdraw();
   bool withdrawn() const { return withdrawn_; }
@@ -93,17 +102,17 @@ class BucketRun {
   void finish(Status status);
   void fail_here(const Status& why);
 
-  // On a device (bucket_run_device.cpp): room, where there is not enough; then, round after round, pack, collective,
-  // unpack; and the tensors' streams go on.
+  // On a device (bucket_run_device.cpp): requests a larger scratch buffer if necessary, then packs, reduces and unpacks
+  // in rounds. Finally the tensors' streams wait for the results.
   Status begin_on_device();
   Status begin_fused_on_device();
   void take_scratch();
-  // All ranks do, into the same room.
+  // Whether the tensors go through the scratch buffer; the same on all ranks.
   static bool packs(const Bucket& bucket) { return bucket.names.size() > 1 || bucket.apart; }
   bool packs() const { return packs(bucket_); }
   Status begin_packing(DevicePacking::Scratch scratch);
-  Status pack_on_device();    // one round
-  Status unpack_on_device();  // it, and on to the next
+  Status pack_on_device();    // packs one round and starts its collective
+  Status unpack_on_device();  // unpacks the round and begins the next one
   Status hand_over();
   void end_on_device();
   static bool lie_side_by_side(const Bucket& bucket, const std::vector<std::optional<Entry>>& entries);
@@ -118,24 +127,25 @@ class BucketRun {
   FusionBuffer& fusion_;
   const std::unique_ptr<Trace>& trace_;
   DeviceWork* const device_;
-  GroupLaunch* joint_;  // until its collective is given to that
+  GroupLaunch* group_launch_;  // null once the collective has been added to it
   bool on_trial_;
   bool withdrawn_ = false;
   Stage stage_ = Stage::pack;
   Status status_;
-  std::byte* packed_ = nullptr;
-  std::size_t segment_ = 0;        // which tensor is packed or unpacked next
-  std::size_t offset_ = 0;         // where it lies in the fusion buffer
-  std::vector<Segment> segments_;  // the tensors in place, where nothing need be packed
-  std::vector<std::size_t> counts_;
+  std::byte* packed_ = nullptr;      // in the fusion buffer; null where nothing is packed
+  std::size_t segment_ = 0;          // index of the tensor that is packed or unpacked next
+  std::size_t offset_ = 0;           // its offset in the fusion buffer, in bytes
+  std::vector<Segment> segments_;    // the tensors where they lie, if the collective takes segments
+  std::vector<std::size_t> counts_;  // elements of each rank; operation_.spec refers to them
   std::vector<std::size_t> recv_counts_;
-  // Of a tensor on trial: its first elements run before the others; where that overwrites them they are kept.
+  // A single tensor on trial: its first tried_ elements run before the others. If it is reduced in place, kept_ is a
+  // copy of them.
   const std::byte* source_ = nullptr;
   std::byte* target_ = nullptr;
   std::size_t tried_ = 0;
   std::byte* kept_ = nullptr;
   Operation operation_;
-  std::optional<DevicePacking> packing_;  // on a device, where something has to be packed
+  std::optional<DevicePacking> packing_;  // on a device, if tensors have to be packed
   SymmetricAllocation symmetric_allocation_;
   std::optional<Adasum> adasum_;
 };

@@ -1,10 +1,12 @@
-// BucketRun on a device: everything is queued at once on the group's stream there, and done for the host.
+// This file implements BucketRun for tensors on a device: it queues all work on the group's stream there, and the run
+// is done for the host once everything is queued.
 #include <cstring>
 
 #include "runtime/named/bucket_run.h"
 
 namespace fdl {
 
+// Makes the group's stream wait for the work that the tensors' streams held at submission.
 Status BucketRun::begin_on_device() {
   for (const auto& entry : entries_) {
     if (entry) FDL_RETURN_IF_ERROR(device_->begin_after(*entry->place));
@@ -17,6 +19,7 @@ void BucketRun::end_on_device() {
   if (!queued.ok()) fail_here(queued);
 }
 
+// Makes the tensors' streams wait for the results, and ends the run.
 Status BucketRun::hand_over() {
   FDL_RETURN_IF_ERROR(device_->finish());
   for (const auto& entry : entries_) {
@@ -32,7 +35,8 @@ Status BucketRun::copy(void* target, const void* source, std::size_t bytes) {
   return {};
 }
 
-// Then they are one vector where they are: on all ranks, for they lie alike.
+// Whether each tensor lies directly behind the one before in symmetric memory. They are then one vector and need no
+// packing. The answer is the same on all ranks, because the places are equal there unless the bucket is `apart`.
 bool BucketRun::lie_side_by_side(const Bucket& bucket, const std::vector<std::optional<Entry>>& entries) {
   if (bucket.apart) return false;
   int64_t next = -1;
@@ -46,6 +50,7 @@ bool BucketRun::lie_side_by_side(const Bucket& bucket, const std::vector<std::op
   return true;
 }
 
+// Must match the memory that begin_allreduce() takes from the group launch. Other kinds need none.
 GroupLaunch::Need BucketRun::need_of(const Bucket& bucket, const std::vector<std::optional<Entry>>& entries) {
   if (bucket.kind != RequestKind::allreduce) return {};
   const std::size_t bytes = bucket.element_count() * size_of(bucket.dtype);
@@ -53,8 +58,9 @@ GroupLaunch::Need BucketRun::need_of(const Bucket& bucket, const std::vector<std
   return {.own = entries.front() ? 0 : bytes};
 }
 
-// All ranks have had the same buckets, and so have the same room. Where it is all that there is, nobody asks again as
-// long as the group lives: what is freed later on one rank is not known to the others.
+// All ranks have run the same buckets, and so have scratch buffers of the same size. After a request has hit the
+// device's limit, no larger buffer is requested for this group: memory that one rank frees later is not visible to the
+// other ranks. The bucket then runs in rounds.
 Status BucketRun::begin_fused_on_device() {
   if (lie_side_by_side(bucket_, entries_)) {
     Entry& first = *entries_.front();
@@ -62,7 +68,7 @@ Status BucketRun::begin_fused_on_device() {
     return {};
   }
   const std::size_t bytes = operation_.spec.count * size_of(bucket_.dtype);
-  if (joint_ != nullptr) return begin_packing({joint_->next_packed(bytes), bytes});
+  if (group_launch_ != nullptr) return begin_packing({group_launch_->next_packed(bytes), bytes});
   if (bytes <= device_->scratch.bytes || device_->room_is_all) return begin_packing(device_->scratch);
   operation_.spec.device = &device_->device();
   operation_.spec.stream = device_->stream();
@@ -72,6 +78,7 @@ Status BucketRun::begin_fused_on_device() {
   return {};
 }
 
+// Takes the granted buffer over, which may be smaller than requested, and packs into it.
 void BucketRun::take_scratch() {
   if (!operation_.completion.status.ok()) return conclude(operation_.completion.status);
   const auto given = std::get<ScratchRequest>(std::exchange(operation_.memory, {}));
@@ -81,8 +88,9 @@ void BucketRun::take_scratch() {
   if (!packed.ok()) fail_here(packed);
 }
 
-// A factor costs nothing where there is something to pack. (A tensor that travels alone is only packed where this rank
-// has none, and the others need not pack theirs.)
+// The copies into and out of the scratch buffer apply the factors at no cost, so the collective runs without them. This
+// requires that all ranks pack. A single tensor is packed only on ranks that do not have it, and there the factors stay
+// with the collective.
 Status BucketRun::begin_packing(DevicePacking::Scratch scratch) {
   CollectiveSpec& spec = operation_.spec;
   DevicePacking::Factors factors;
@@ -112,6 +120,7 @@ Status BucketRun::unpack_on_device() {
   return packing_->done() ? hand_over() : pack_on_device();
 }
 
+// Requests symmetric memory for an entry with `holds`. The communicator fills symmetric_allocation_ in place.
 Status BucketRun::begin_registration() {
   const Entry& entry = *entries_.front();
   if (device_ == nullptr) {
@@ -127,7 +136,8 @@ Status BucketRun::begin_registration() {
   return {};
 }
 
-// Whoever is refused is so with all others: the group lives on.
+// A refusal is the same on all ranks, so it fails this operation alone and the group continues. The new memory is
+// filled with zeros.
 Status BucketRun::take_registration() {
   if (!operation_.completion.status.ok()) {
     conclude(operation_.completion.status);

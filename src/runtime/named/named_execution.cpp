@@ -1,11 +1,13 @@
-// NamedOperations runs the buckets that were agreed upon, one after the other or as a group launch, and completes their
-// operations.
+// This file implements how NamedOperations runs the buckets that the ranks have agreed on, one after the other or as a
+// group launch, and completes their operations.
 #include <utility>
 
 #include "runtime/named/named_operations.h"
 
 namespace fdl {
 
+// Advances the bucket that runs and begins the next ones. Returns whether anything moved. After a failure nothing is
+// begun until the failure decision has arrived.
 bool NamedOperations::run() {
   bool moved = false;
   while (failure_.ok() && failure_report_.ok()) {
@@ -20,31 +22,34 @@ bool NamedOperations::run() {
       moved = true;
       continue;
     }
-    // One piece a call, so that other groups get their turn; what follows needs the communicator's progress anyway.
+    // One unit of work for each call, so that other groups make progress too. The collective that follows needs the
+    // communicator's progress anyway.
     moved |= running_->progress();
-    if (running_->tried() && negotiate(*running_)) moved = true;
+    if (running_->tried() && resolve_trial(*running_)) moved = true;
     if (running_ && !running_->done()) return moved;
   }
   return moved;
 }
 
-// False: there is none, or not yet.
+// Begins the next bucket. Returns false if there is none, or if the scratch request of its group launch is in flight.
+// After a true running_ may be null: the bucket has failed, or was launched with others.
 bool NamedOperations::begin_next_run() {
-  if (!beside_.empty()) {
-    running_ = std::move(beside_.front());
-    beside_.pop_front();
+  if (!launched_.empty()) {
+    running_ = std::move(launched_.front());
+    launched_.pop_front();
     if (trace_) trace_runs(running_->entries());
     return true;
   }
   if (todo_.empty() && !begin_optimistically()) return false;
-  if (one_by_one_ == 0 && todo_.front().bucket->launch_with_next) return begin_group();
-  one_by_one_ -= one_by_one_ > 0 ? 1 : 0;
+  if (run_singly_ == 0 && todo_.front().bucket->launch_with_next) return begin_group();
+  run_singly_ -= run_singly_ > 0 ? 1 : 0;
   running_ = start_next();
   return true;
 }
 
-// Those at the front of todo_ that begin together are all there: they were decided, or published, together. What they
-// share is the same on all ranks, and so is whether there is room for all of them. False: that is not known yet.
+// Begins the group launch at the front of todo_. All its buckets are there, because they were decided in one plan or
+// published in one step. The scratch buffer has the same size on all ranks, so all ranks reach the same answer to
+// whether the buckets fit. Returns false while the scratch request is in flight.
 bool NamedOperations::begin_group() {
   std::size_t count = 1;
   while (todo_[count - 1].bucket->launch_with_next) {
@@ -52,20 +57,21 @@ bool NamedOperations::begin_group() {
     ++count;
   }
   const auto device = device_work(todo_.front());
-  if (device.ok() && !joint_) {
+  if (device.ok() && !group_launch_) {
     std::vector<GroupLaunch::Need> needs;
     for (std::size_t i = 0; i < count; ++i) needs.push_back(BucketRun::need_of(*todo_[i].bucket, todo_[i].entries));
-    joint_ = std::make_unique<GroupLaunch>(comm_, **device, needs);
+    group_launch_ = std::make_unique<GroupLaunch>(comm_, **device, needs);
   }
-  if (device.ok() && !joint_->asked()) return false;
-  if (!device.ok() || !joint_->take_scratch().ok() || !joint_->fits()) {  // the first one will tell why, if it fails
-    joint_.reset();
-    one_by_one_ = count;
+  if (device.ok() && !group_launch_->asked()) return false;
+  if (!device.ok() || !group_launch_->take_scratch().ok() ||
+      !group_launch_->fits()) {  // if the cause is an error, the first bucket reports it
+    group_launch_.reset();
+    run_singly_ = count;
     return true;
   }
-  for (std::size_t i = 0; i < count; ++i) beside_.push_back(start_next(joint_.get()));
-  joint_->start();
-  joint_.reset();
+  for (std::size_t i = 0; i < count; ++i) launched_.push_back(start_next(group_launch_.get()));
+  group_launch_->start();
+  group_launch_.reset();
   return true;
 }
 
@@ -74,7 +80,9 @@ bool NamedOperations::begin_optimistically() {
   return order != nullptr && order->optimistic() && begin_next();
 }
 
-std::unique_ptr<BucketRun> NamedOperations::start_next(GroupLaunch* joint) {
+// Starts the bucket at the front of todo_, as part of `group_launch` if that is not null. Returns null if the bucket is
+// an error or the device cannot be used.
+std::unique_ptr<BucketRun> NamedOperations::start_next(GroupLaunch* group_launch) {
   Planned planned = std::move(todo_.front());
   todo_.pop_front();
   if (!planned.bucket->error.empty()) {
@@ -88,17 +96,18 @@ std::unique_ptr<BucketRun> NamedOperations::start_next(GroupLaunch* joint) {
   auto device = device_work(planned);
   if (!device.ok()) {
     comm_.interrupt(device.status());
-    suspect(device.status());
+    report_failure(device.status());
     for (auto& entry : planned.entries) {
       if (entry) stranded_.push_back(std::move(*entry));
     }
     return nullptr;
   }
   return std::make_unique<BucketRun>(std::move(planned.bucket), std::move(planned.entries), comm_, fusion_, trace_,
-                                     provisional_, *device, joint);
+                                     provisional_, *device, group_launch);
 }
 
-// Null for tensors of the CPU's. The tensors of one group lie on one device of each rank: submitting saw to that.
+// Returns null for tensors on the CPU. The tensors of one group lie on one device of each rank, which submission has
+// checked (Group::claim_device()).
 Result<DeviceWork*> NamedOperations::device_work(const Planned& planned) {
   if (planned.bucket->device < 0) return static_cast<DeviceWork*>(nullptr);
   for (const auto& entry : planned.entries) {
@@ -113,9 +122,9 @@ Result<DeviceWork*> NamedOperations::device_work(const Planned& planned) {
                            "rank run at least one step");
 }
 
-// What has been tried is kept back while it is not known whether all have begun it. Where the root will not tell any
-// more, the group is about to fail.
-bool NamedOperations::negotiate(BucketRun& run) {
+// Holds the result of a run on trial back until it is certain whether all ranks have begun it. Returns whether the run
+// was continued or withdrawn. If the root is gone, the final counts cannot arrive and the group is about to fail.
+bool NamedOperations::resolve_trial(BucketRun& run) {
   const LockedOrder::Fate fate = submissions_.order()->fate();
   if (fate == LockedOrder::Fate::open && !root_is_gone()) return false;
   fate == LockedOrder::Fate::real ? run.go_on() : run.withdraw();
@@ -129,6 +138,8 @@ void NamedOperations::count_beginnings(const Planned& planned) {
   }
 }
 
+// Completes the entries of a run. Entries of a withdrawn run are submitted again. If the communicator has failed, the
+// entries wait for the failure decision, so that all ranks report the same error.
 void NamedOperations::finish(BucketRun& run) {
   const Status status = run.status();
   if (std::exchange(provisional_, false)) {
@@ -144,9 +155,10 @@ void NamedOperations::finish(BucketRun& run) {
       complete(*entry, status);
     }
   }
-  if (group_failed) suspect(status);
+  if (group_failed) report_failure(status);
 }
 
+// Completes this rank's entries of an error bucket. The culprit's rank in the group becomes its rank in the world.
 void NamedOperations::fail_bucket(Planned& planned) {
   const Bucket& bucket = *planned.bucket;
   Error error{.code = bucket.code, .text = bucket.error};
@@ -161,6 +173,7 @@ void NamedOperations::fail_bucket(Planned& planned) {
   }
 }
 
+// The name becomes free before the handle is done: a caller that waits may submit the same name again at once.
 void NamedOperations::complete(Entry& entry, const Status& status) {
   names_.erase(entry.request.name);
   ++completed_;

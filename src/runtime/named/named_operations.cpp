@@ -1,4 +1,5 @@
-// NamedOperations: the loop's part of agreement and execution for one group.
+// This file implements how NamedOperations exchanges requests and plans with the group's root, writes the timeline and
+// handles failures.
 #include "runtime/named/named_operations.h"
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 namespace fdl {
 namespace {
 
+// Locking is disabled in a group of one rank, which sends no messages to save.
 NegotiatorOptions negotiator_options(Communicator& comm, const Config& config,
                                      const std::vector<std::string>& rank_names) {
   return {.size = comm.size(),
@@ -44,17 +46,18 @@ NamedOperations::NamedOperations(Communicator& comm, const Config& config, std::
 NamedOperations::~NamedOperations() {
   prepare_to_leave();
   fail_all(Status(Code::shut_down, "the group was ended while operations were in flight"));
-  // The communicator outlives the channel, and must not touch its messages any more.
+  // The communicator outlives the channel's message buffers. This makes it drop them.
   comm_.interrupt(failure_);
   comm_.progress();
 }
 
 void NamedOperations::prepare_to_leave() {
-  leaves_ = true;
+  leaving_ = true;
   submissions_.leave("this rank leaves the group");
   publish();
 }
 
+// After fail_all() an entry completes at once with the failure.
 void NamedOperations::submit(std::vector<Entry> entries) {
   for (Entry& entry : entries) {
     if (!failure_.ok()) {
@@ -78,19 +81,20 @@ bool NamedOperations::progress() {
     return true;
   }
   bool moved = send_requests();
-  moved |= hear();
-  if (root_heard_) moved |= decide();
+  moved |= receive();
+  if (root_has_input_) moved |= decide();
   if (root_ && now_ns() >= root_->next_alarm_ns()) {
     warn_of_stalls();
     decide();  // a stall may have become a failure
   }
   moved |= follow_order();
   moved |= run();
-  settle_departure();
-  // Whoever is waiting for a rank that fell silent wants to know why; what was agreed upon goes on without asking.
-  if (!gone_.ok() && !idle() && !running()) suspect(gone_);
-  // It may have failed while none of its operations was under way: on a device.
-  if (comm_.has_failed() && failure_.ok()) suspect(comm_.status());
+  finish_departure();
+  // Operations that wait for a rank without a connection cannot complete. Agreed buckets need no messages and finish
+  // first.
+  if (!gone_.ok() && !idle() && !running()) report_failure(gone_);
+  // A communicator may also fail while no bucket runs, when queued work on a device fails.
+  if (comm_.has_failed() && failure_.ok()) report_failure(comm_.status());
   return moved;
 }
 
@@ -100,26 +104,30 @@ int64_t NamedOperations::next_alarm_ns() const {
   return std::min(own, root_ ? root_->next_alarm_ns() : std::numeric_limits<int64_t>::max());
 }
 
-// ---- agreement ----
+// ---- Agreement ----
 
+// One message carries all new requests, the frozen count and the acknowledgement of plans; nothing is sent if there is
+// none of them. The root takes its own message directly.
 bool NamedOperations::send_requests() {
-  const bool untold = submissions_.has_untold();
+  const bool unsent = submissions_.has_untold();
   const std::optional<uint64_t> frozen = submissions_.tell_frozen();
-  if (!untold && !frozen && !member_.owes_acknowledgement()) return false;
+  if (!unsent && !frozen && !member_.owes_acknowledgement()) return false;
   std::vector<const Request*> requests;
-  if (untold) requests = submissions_.tell();
+  if (unsent) requests = submissions_.tell();
   std::vector<std::byte> bytes = member_.encode_borrowed(requests, frozen);
   if (root_) {
     const Status taken = root_->receive(0, bytes, now_ns());
     FDL_CHECK(taken.ok());
-    root_heard_ = true;
+    root_has_input_ = true;
   } else {
     channel_.send(0, std::move(bytes));
   }
   return true;
 }
 
-bool NamedOperations::hear() {
+// The root passes each message to its session and decides later, once for all messages that have arrived. Other ranks
+// receive plans only. A rejected message ends the group and names the rank that sent it.
+bool NamedOperations::receive() {
   return channel_.progress(
       [this](int peer, ConstBytes bytes) {
         if (!root_) return take_plan(bytes);
@@ -129,7 +137,7 @@ bool NamedOperations::hear() {
                                         comm_.members()[static_cast<std::size_t>(peer)].host_name, taken.code(),
                                         taken.text()));
         }
-        root_heard_ = true;
+        root_has_input_ = true;
       },
       [this](int peer, const Status& why) {
         log_debug("messages from rank {} of the group ended: {}", peer, why.text());
@@ -137,8 +145,9 @@ bool NamedOperations::hear() {
       });
 }
 
+// Makes the next plan, sends it to all members and applies it on the root itself.
 bool NamedOperations::decide() {
-  root_heard_ = false;
+  root_has_input_ = false;
   auto bytes = root_->decide(now_ns());
   if (!bytes) return false;
   for (int peer = 1; peer < comm_.size(); ++peer) channel_.send(peer, *bytes);
@@ -146,6 +155,7 @@ bool NamedOperations::decide() {
   return true;
 }
 
+// Logs the tensors that wait for some ranks, with the names of these ranks. Only the root knows them.
 void NamedOperations::warn_of_stalls() {
   for (const Stall& stall : root_->stalls(now_ns())) {
     log_warning("{}", stall.text);
@@ -153,6 +163,7 @@ void NamedOperations::warn_of_stalls() {
   }
 }
 
+// A plan that does not decode or does not fit the group ends the group, because the states of the ranks then differ.
 void NamedOperations::take_plan(ConstBytes bytes) {
   auto plan = member_.decode_plan(bytes);
   if (!plan.ok()) return fail_all(plan.status());
@@ -173,7 +184,7 @@ void NamedOperations::take_plan(ConstBytes bytes) {
   if (!plan->locked.empty()) lock_order(std::move(plan->locked));
 }
 
-// What depends on the group's size, which the wire's own checks do not know.
+// Checks a bucket against the size of the group. The decoder checks only what a message itself shows.
 Status NamedOperations::check(const Bucket& bucket) const {
   const auto size = static_cast<std::size_t>(comm_.size());
   const bool sound = !bucket.error.empty() ||
@@ -186,8 +197,9 @@ Status NamedOperations::check(const Bucket& bucket) const {
                                     " ranks; please report it");
 }
 
-// ---- the timeline ----
+// ---- Timeline ----
 
+// On the root the timeline also shows when the request of each rank arrives.
 void NamedOperations::trace_with(std::unique_ptr<Trace> trace) {
   trace_ = std::move(trace);
   if (!root_) return;
@@ -198,7 +210,7 @@ void NamedOperations::trace_with(std::unique_ptr<Trace> trace) {
   }
 }
 
-// What is told from now on is told of these.
+// The timeline assigns the activities that are recorded from now on to these entries.
 void NamedOperations::trace_runs(const std::vector<std::optional<Entry>>& entries) {
   trace_->bucket();
   for (const auto& entry : entries) {
@@ -206,6 +218,7 @@ void NamedOperations::trace_runs(const std::vector<std::optional<Entry>>& entrie
   }
 }
 
+// A name of the bucket without an entry is recorded as absent: this rank has joined, or begins the bucket with zeros.
 void NamedOperations::trace_decided(const Planned& planned) {
   for (std::size_t i = 0; i < planned.entries.size(); ++i) {
     const auto& entry = planned.entries[i];
@@ -217,33 +230,38 @@ void NamedOperations::trace_decided(const Planned& planned) {
   }
 }
 
-// ---- bad days ----
+// ---- Departures and failures ----
 
-// What was agreed upon before a rank went still finishes, for that rank finished it too. What waits for the rank
-// cannot: the root says so to everybody, in its place among the plans. Only the root's own going is noticed by each.
+// Buckets that were agreed on before a rank left still finish, because that rank finishes them too. Requests that wait
+// for the rank fail on all ranks at the same place among the plans, because the root sends the error in a plan. The
+// departure of the root itself is handled by each rank.
 void NamedOperations::depart(int rank, const Status& why) {
   submissions_.depart(rank);
   publish();
   if (root_) {
     root_->leave(rank);
-    root_heard_ = true;
+    root_has_input_ = true;
   } else if (rank == 0) {
     departure_ = why;
   }
 }
 
-// All plans of a root that went are here once its messages have ended.
-void NamedOperations::settle_departure() {
+// All plans of a departed root have arrived once its messages have ended.
+void NamedOperations::finish_departure() {
   if (!departure_.ok() && !gone_.ok() && !running()) fail_all(Status(departure_));
 }
 
-void NamedOperations::suspect(const Status& why) {
+// Keeps the first failure for the coordinator. If no failure decision arrives within lost_after_s + suspect_after_s,
+// the group fails with the report itself.
+void NamedOperations::report_failure(const Status& why) {
   if (!failure_report_.ok()) return;
   failure_report_ = why;
-  untold_ = why;
+  unsent_report_ = why;
   decision_due_ = Deadline::after_seconds(config_.lost_after_s + config_.suspect_after_s);
 }
 
+// The order matters: buckets that have not begun complete first, then the running ones, which the communicator must
+// drop first, then the entries that no plan contains.
 void NamedOperations::fail_all(const Status& why) {
   if (!failure_.ok()) return;
   failure_ = why;
@@ -252,15 +270,15 @@ void NamedOperations::fail_all(const Status& why) {
       if (entry) complete(*entry, why);
     }
   }
-  if (at_work() || joint_) {
-    // The communicator may still hold the operations: it must let go of the memory first.
+  if (at_work() || group_launch_) {
+    // The communicator may still read and write the tensors. Their operations complete only after it has dropped them.
     comm_.interrupt(why);
-    while (joint_ && !joint_->asked()) comm_.progress();
-    joint_.reset();
+    while (group_launch_ && !group_launch_->asked()) comm_.progress();
+    group_launch_.reset();
     if (running_) end_run(std::move(running_), why);
-    for (auto& run : std::exchange(beside_, {})) end_run(std::move(run), why);
+    for (auto& run : std::exchange(launched_, {})) end_run(std::move(run), why);
   } else if (why.code() != Code::shut_down && comm_.works_on_device()) {
-    // What is queued there may wait for the one that is lost, and whoever waits for the device with it.
+    // Work that is queued on the device may wait for a lost rank, and would block all that waits for the device.
     comm_.interrupt(why);
     comm_.progress();
   }
@@ -268,6 +286,8 @@ void NamedOperations::fail_all(const Status& why) {
   for (Entry& entry : std::exchange(stranded_, {})) complete(entry, why);
 }
 
+// Drives a run of an interrupted communicator to its end. Its entries complete with `why`, unless the run ends with a
+// valid result.
 void NamedOperations::end_run(std::unique_ptr<BucketRun> run, const Status& why) {
   while (!run->done()) {
     comm_.progress();

@@ -1,5 +1,5 @@
-// NamedOperations follows the locked order: it publishes this rank's progress, reads that of the others, and begins the
-// positions that all ranks are ready for.
+// This file implements how NamedOperations follows a locked order: it publishes this rank's progress, reads that of the
+// other ranks, and begins the positions that all ranks are ready for.
 #include <algorithm>
 #include <limits>
 
@@ -9,8 +9,10 @@
 namespace fdl {
 namespace {
 
-// After how long a tensor that waits for other ranks is negotiated again, so that the root can say who is missing.
-int64_t patience_with_others(const Config& config) {
+// How long (ns) a tensor may wait for other ranks before it is negotiated again, so that the root can report the
+// missing ranks. It is a quarter of the smaller stall limit, because the root's limit begins only when it has the
+// request.
+int64_t wait_limit(const Config& config) {
   int64_t limit = std::numeric_limits<int64_t>::max();
   for (const double seconds : {config.stall_warning_s, config.stall_shutdown_s}) {
     if (seconds > 0) limit = std::min(limit, seconds_to_ns(seconds) / 4);
@@ -20,6 +22,7 @@ int64_t patience_with_others(const Config& config) {
 
 }  // namespace
 
+// Follows `buckets` from now on, after all buckets of earlier plans. Entries that wait move into their places.
 void NamedOperations::lock_order(std::vector<Bucket> buckets) {
   for (const Bucket& bucket : buckets) {
     Status sound = check(bucket);
@@ -31,15 +34,17 @@ void NamedOperations::lock_order(std::vector<Bucket> buckets) {
       std::move(buckets), [this](const std::string& name) { return member_.known(name); },
       comm_.readiness_flags() == nullptr);
   if (trace_) trace_->locked(*submissions_.order());
-  if (leaves_) submissions_.leave("this rank leaves the group");
+  if (leaving_) submissions_.leave("this rank leaves the group");
   publish();
 }
 
+// The number of complete rounds that have begun in the present order.
 uint64_t NamedOperations::rounds() const {
   const LockedOrder* order = submissions_.order();
   return order == nullptr ? 0 : order->begun() / order->buckets().size();
 }
 
+// Call after everything that may change this rank's word. In an optimistic order there are no flags.
 void NamedOperations::publish() {
   const LockedOrder* order = submissions_.order();
   ReadinessFlags* readiness_flags = comm_.readiness_flags();
@@ -48,7 +53,8 @@ void NamedOperations::publish() {
   readiness_flags->publish(published_);
 }
 
-// Begins what all ranks are ready for; true if anything moved. (In a blind order run() begins it, when its turn comes.)
+// Begins the positions that all ranks are ready for. Returns whether anything moved. In an optimistic order run()
+// begins them instead, one at a time.
 bool NamedOperations::follow_order() {
   const LockedOrder* order = submissions_.order();
   if (order == nullptr || (comm_.readiness_flags() == nullptr && !order->optimistic())) return false;
@@ -62,10 +68,11 @@ bool NamedOperations::follow_order() {
     return true;
   }
   if (!order->optimistic()) watch_readiness_flags(*order);
-  return lose_patience() || moved;
+  return give_up_waiting() || moved;
 }
 
-// True if this rank's own word has changed by what it read.
+// Returns whether the words of the other ranks changed this rank's own word: it freezes when another rank has frozen.
+// Its own word is published first, because look() counts only what other ranks can read.
 bool NamedOperations::read_readiness_flags(const LockedOrder& order) {
   publish();
   const ReadinessFlags& readiness_flags = *comm_.readiness_flags();
@@ -76,7 +83,8 @@ bool NamedOperations::read_readiness_flags(const LockedOrder& order) {
   return changed;
 }
 
-// Whoever is behind wakes this rank up.
+// Makes the ranks that keep the next position from beginning wake this rank. The mask has 64 bits: shared memory has at
+// most kMaxShmRanks (64) ranks.
 void NamedOperations::watch_readiness_flags(const LockedOrder& order) {
   ReadinessFlags& readiness_flags = *comm_.readiness_flags();
   uint64_t behind = 0;
@@ -86,7 +94,7 @@ void NamedOperations::watch_readiness_flags(const LockedOrder& order) {
   readiness_flags.watch(behind);
 }
 
-// The next position of the locked order, if it must run now.
+// Moves the next position of the locked order to todo_ if it may run now. Returns whether it did.
 bool NamedOperations::begin_next() {
   auto begun = submissions_.begin();
   if (!begun) return false;
@@ -100,6 +108,7 @@ bool NamedOperations::begin_next() {
   return true;
 }
 
+// Requires that no position of the order can begin any more. What waits in its places is sent to the root again.
 void NamedOperations::end_order() {
   log_debug("{}: the locked order is left after {} rounds: {}", comm_.id(), rounds(), submissions_.reason());
   if (trace_) trace_->left(rounds(), submissions_.reason());
@@ -111,9 +120,10 @@ void NamedOperations::end_order() {
   FDL_CHECK(ended);
 }
 
-// What waits in vain is negotiated again: for another that this rank has not submitted, it might run alone; for other
-// ranks, the root can tell who they are.
-bool NamedOperations::lose_patience() {
+// Leaves the order if nothing moves for too long, so that the waiting tensors are negotiated again. A tensor that waits
+// for another one of this rank may then run alone. For a tensor that waits for other ranks, the root reports which
+// ranks are missing.
+bool NamedOperations::give_up_waiting() {
   const LockedOrder* order = submissions_.order();
   if (order->frozen() || (order->waiting() == 0 && !order->waits_for_others())) {
     timeout_ = Deadline::never();
@@ -122,12 +132,12 @@ bool NamedOperations::lose_patience() {
   const uint64_t moves = submitted_ + order->begun() + completed_;
   if (moves != seen_moves_ || timeout_.is_never()) {
     seen_moves_ = moves;
-    const int64_t limit =
-        order->waits_for_others() ? patience_with_others(config_) : seconds_to_ns(config_.lock_patience_s);
+    const int64_t limit = order->waits_for_others() ? wait_limit(config_) : seconds_to_ns(config_.lock_patience_s);
     if (limit != std::numeric_limits<int64_t>::max()) timeout_ = Deadline::after_ns(limit);
   }
   if (!timeout_.passed()) return false;
-  submissions_.leave(order->waits_for_others() ? "others do not come" : "a tensor waits for one not submitted");
+  submissions_.leave(order->waits_for_others() ? "other ranks did not submit in time"
+                                               : "a tensor waits for one that was not submitted");
   publish();
   return true;
 }
