@@ -11,6 +11,7 @@ using namespace fdl::capi;
 
 namespace {
 
+// The C constants have the numbers of RequestKind, so values are converted by a cast.
 #define SAME(name, number) static_assert(static_cast<int>(RequestKind::name) == number)
 SAME(allreduce, FDL_NAMED_ALLREDUCE);
 SAME(allgather, FDL_NAMED_ALLGATHER);
@@ -115,6 +116,7 @@ Fault fault_of(const fdl_operation& operation, int size) {
   return std::nullopt;
 }
 
+// Translates a checked operation. `index` is its position among the handle's operations.
 Entry entry_of(const fdl_operation& operation, int size, std::shared_ptr<Handle> handle, std::size_t index) {
   Entry entry{.input = operation.input.data, .output = operation.output, .handle = std::move(handle), .index = index};
   Request& request = entry.request;
@@ -203,7 +205,7 @@ Status find_place(fdl_group* group, const fdl_operation& operation, std::vector<
 bool copy_operation(const char* given, fdl_operation& operation) {
   fdl_operation_init(&operation);
   const size_t size = reinterpret_cast<const fdl_operation*>(given)->struct_size;
-  if (size == 0 || size > 65536) return false;
+  if (size == 0 || size > 65536) return false;  // the structure was not initialized
   std::memcpy(&operation, given, std::min(size, sizeof operation));
   return true;
 }
@@ -215,6 +217,7 @@ fdl_result translate(fdl_group* group, const fdl_operation* operations, size_t c
   submission.handle = std::make_shared<Handle>(count);
   submission.entries.reserve(count);
   const int size = group->group->size();
+  // The caller's version of the structure defines the distance between two elements: struct_size.
   const auto* next = reinterpret_cast<const char*>(operations);
   for (size_t i = 0; i < count; ++i) {
     fdl_operation operation;
@@ -230,6 +233,7 @@ fdl_result translate(fdl_group* group, const fdl_operation* operations, size_t c
     Status placed = find_place(group, operation, submission.entries);
     if (!placed.ok()) return report(placed.during("operation '" + std::string(operation.name) + "'"));
   }
+  // The operations of one submission form a group, named after the first one and the number of the others.
   if (count > 1) {
     const std::string group_name = submission.entries.front().request.name + "+" + std::to_string(count - 1);
     for (Entry& entry : submission.entries) {
@@ -283,7 +287,7 @@ fdl_result fdl_run(fdl_group* group, const fdl_operation* operations, size_t cou
   if (translated != FDL_OK) return translated;
   const fdl_result claimed = claim_names(group, submission);
   if (claimed != FDL_OK) return claimed;
-  const fdl_handle running(group->world, submission.handle);
+  const fdl_handle running(group->world, submission.handle);  // keeps the world alive during the wait
   const Status submitted = group->world->runtime->submit_and_wait(*group->group, std::move(submission.entries),
                                                                   *running.handle, deadline_of(timeout_ns));
   if (!submitted.ok()) return give_up(group, submission, submitted);
@@ -332,6 +336,7 @@ fdl_result fdl_handle_output(fdl_handle* handle, size_t index, fdl_output* outpu
     return refuse("fdl_handle_output: index " + std::to_string(index) + " of " +
                   std::to_string(handle->handle->operation_count()) + " operations");
   }
+  // The caller gets ownership of the memory. fdl_output_free() needs the deleter of memory on a device, which is kept.
   Handle::Output& known = handle->handle->output(index);
   if (known.memory && known.memory.get_deleter().device) {
     device_outputs().keep(known.memory.get(), std::make_shared<FreeMemory>(known.memory.get_deleter()));

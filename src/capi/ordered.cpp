@@ -10,6 +10,7 @@ using namespace fdl::capi;
 
 namespace {
 
+// Describes a collective on CPU memory with equal counts. The sizes of its buffers are not stated, hence not checked.
 fdl_call make_call(fdl_collective kind, const void* input, void* output, std::size_t count, fdl_dtype dtype,
                    fdl_reduce_op op = FDL_SUM, int root = 0) {
   return {.struct_size = sizeof(fdl_call),
@@ -31,6 +32,7 @@ fdl_call make_call(fdl_collective kind, const void* input, void* output, std::si
           .recv_counts_length = FDL_UNSTATED};
 }
 
+// Describes a collective with one count for each rank. Only an alltoall has `recv_counts`.
 fdl_call make_call(fdl_collective kind, const void* input, void* output, const std::size_t* counts,
                    const std::size_t* recv_counts, fdl_dtype dtype, fdl_reduce_op op = FDL_SUM) {
   fdl_call call = make_call(kind, input, output, std::size_t{0}, dtype, op);
@@ -65,7 +67,7 @@ fdl_result fdl_comm_create(fdl_group* group, fdl_comm** comm) {
   if (comm == nullptr) return refuse("fdl_comm_create: comm must not be NULL");
   auto made = group->world->runtime->make_comm(*group->group);
   if (!made.ok()) return report(made.status());
-  group->world->hold();
+  group->world->hold();  // until fdl_comm_destroy()
   *comm = new fdl_comm{group->world, made.take(), {}};
   return FDL_OK;
 }

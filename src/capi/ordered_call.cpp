@@ -12,6 +12,7 @@
 namespace fdl::capi {
 namespace {
 
+// The C constants have the numbers of Collective, so values are converted by a cast.
 #define SAME(name, number) static_assert(static_cast<int>(Collective::name) == number)
 SAME(allreduce, FDL_ALLREDUCE);
 SAME(reduce, FDL_REDUCE);
@@ -27,6 +28,7 @@ static_assert(kCollectiveCount == FDL_BARRIER + 1);
 
 const char* title_of(fdl_collective collective) { return name_of(static_cast<Collective>(collective)).data(); }
 
+// The limit of this call, or else the configured one, or else none.
 Deadline deadline_of(fdl_comm* comm, const fdl_call_options& options) {
   if (options.timeout_ns > 0) return Deadline::after_ns(options.timeout_ns);
   const double configured = comm->world->runtime->config().timeout_s;
@@ -42,6 +44,7 @@ CollectiveSpec spec_of(fdl_comm* comm, const fdl_call& call, const fdl_call_opti
   const Config& config = comm->world->runtime->config();
   spec.deterministic = options.deterministic < 0 ? config.deterministic : options.deterministic != 0;
   if (reduces(call.collective)) {
+    // An average runs as a sum whose postscale has the factor 1/size.
     spec.reduction = {folding(op), options.user_op == nullptr ? nullptr : &options.user_op->op};
     spec.prescale = options.prescale;
     spec.postscale = options.postscale * postscale_of(op, dtype, comm->comm().size());
@@ -161,6 +164,7 @@ fdl_result run_collective(fdl_comm* comm, const fdl_call& call, const fdl_call_o
   }
   Operation operation{.spec = spec, .buffers = buffers};
   comm->comm().start(operation);
+  // A collective that has completed in start() needs no wait().
   Status outcome;
   if (!operation.completion.done || !operation.completion.status.ok()) {
     outcome = comm->comm().wait(operation.completion, deadline_of(comm, options));
@@ -200,7 +204,7 @@ fdl_result run_message(fdl_comm* comm, const fdl_call& call, const fdl_call_opti
 
 fdl_result finish(fdl_request* request) {
   fdl_comm* comm = request->comm;
-  const std::unique_ptr<fdl_request> owned(request);
+  const std::unique_ptr<fdl_request> owned(request);  // freed also if the wait fails
   const Status outcome = comm->comm().wait(request->completion(), deadline_of(comm, known_options(nullptr)));
   count_end(comm, request->operation.spec.collective, request->bytes, request->began_ns, outcome);
   return report_outcome(comm, outcome, request->title.c_str());

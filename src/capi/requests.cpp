@@ -50,6 +50,7 @@ fdl_result fdl_wait_any(fdl_request** requests, size_t count, size_t* index) {
     comm = requests[i]->comm;
   }
   if (comm == nullptr) return refuse("fdl_wait_any: all requests are NULL");
+  // This loop has no deadline.
   while (true) {
     for (size_t i = 0; i < count; ++i) {
       if (requests[i] == nullptr || !requests[i]->completion().done) continue;
@@ -76,6 +77,7 @@ fdl_result fdl_comm_serve(fdl_comm* comm, fdl_request** requests, size_t count, 
   };
   comm->comm().serve([&] { return first_done() != served.end(); },
                      timeout_ns < 0 ? Deadline::never() : Deadline::after_ns(timeout_ns));
+  // If no request is done, something else ended the wait, usually fdl_comm_wake(). *index is then `count`.
   const auto done = first_done();
   *index = static_cast<size_t>(done - served.begin());
   return done == served.end() ? FDL_OK : finish(std::exchange(*done, nullptr));

@@ -44,6 +44,7 @@ Communicator::Communicator(std::unique_ptr<State> state) : state_(std::move(stat
 
 Communicator::~Communicator() {
   if (!state_->failed) {
+    // Everything that is still in flight completes with this error.
     const Member& me = members()[static_cast<std::size_t>(rank())];
     state_->fail(Status::blame(me.world_rank, me.host_name, Code::shut_down,
                                fmt::format("rank {}{}{} has destroyed communicator '{}'", me.world_rank,
@@ -68,7 +69,7 @@ Communicator::Runner Communicator::runner_of(CollectiveSpec spec) const {
   if (spec.device != nullptr) {
     if (s.devices == nullptr || !s.devices->is_negotiated()) return {};
     if (!s.devices->stages(spec)) return {s.devices->runner_name(spec), s.devices->algorithm_of(spec)};
-    spec.device = nullptr;
+    spec.device = nullptr;  // staged: a collective on host memory does the work
     const Runner on_host = runner_of(spec);
     return {s.devices->staged_over(on_host.by), on_host.algorithm};
   }
@@ -99,6 +100,7 @@ void Communicator::launch_group(std::span<Operation* const> operations) {
     for (Operation* operation : operations) start(*operation);
     return;
   }
+  // Links the operations in their order. The first one stands for all of them in the queue.
   Operation* behind = nullptr;
   for (std::size_t i = operations.size(); i-- > 0;) {
     operations[i]->next_in_group = std::exchange(behind, operations[i]);
@@ -110,6 +112,7 @@ void Communicator::launch_group(std::span<Operation* const> operations) {
 void Communicator::enqueue(Operation& operation) {
   State& s = *state_;
   operation.next = nullptr;
+  // Set before the lock is taken, so that DriverLock locks from this call on.
   if (operation.spec.device != nullptr) s.on_device.store(true, std::memory_order_relaxed);
   const DriverLock lock(s);
   s.take_interrupt();
@@ -185,6 +188,7 @@ bool Communicator::prepare_to_sleep() {
   s.sleeps_announced = 0;
   if (s.interrupted.load(std::memory_order_acquire) && !s.failed) return false;
   if (s.wake_requested.load(std::memory_order_acquire)) return false;
+  // finish_sleep() must follow each prepare_to_sleep(), also one that returns false, so it is counted first.
   for (Waitable* waitable : s.waitables) {
     ++s.sleeps_announced;
     if (!waitable->prepare_to_sleep()) return false;
@@ -219,6 +223,8 @@ std::optional<Status> Communicator::ask_who_is_late(Deadline deadline) {
   return state_->late_query.ask(state_->wake_event, deadline);
 }
 
+// While nothing moves, the thread yields or spins, and then sleeps until there is work, the deadline passes, or
+// suspect() is due.
 template <typename Ready>
 void Communicator::drive_until(const Ready& ready, Deadline deadline) {
   State& s = *state_;
@@ -269,6 +275,7 @@ void Communicator::interrupt(const Status& why) {
     MutexLock lock(s.mutex);
     if (s.ended.ok()) s.ended = why;
   }
+  // Stored after `ended`, which take_interrupt() reads when it finds the flag.
   s.interrupted.store(true, std::memory_order_release);
   s.wake_event.ring();
 }
@@ -297,9 +304,10 @@ uint64_t Communicator::begun_on_device() const { return state_->begun_on_device.
 
 std::string Communicator::name_of_device_work(uint64_t number) const {
   const Device* device = state_->known_device.load(std::memory_order_acquire);
-  const bool is_cached = number > 0 && begun_on_device() < number + kRecentCollectives;
+  // The kinds are a ring that holds only the newest kRecentCollectives.
+  const bool is_recent = number > 0 && begun_on_device() < number + kRecentCollectives;
   const Collective kind = state_->kinds_on_device[number % kRecentCollectives].load(std::memory_order_relaxed);
-  return fmt::format("{} number {} on {}", is_cached ? name_of(kind) : "collective", number,
+  return fmt::format("{} number {} on {}", is_recent ? name_of(kind) : "collective", number,
                      device == nullptr ? "its device" : device->name());
 }
 

@@ -87,7 +87,7 @@ class Communicator final : public Waitable {
     std::vector<std::unique_ptr<Collectives>> preferred;
     std::unique_ptr<ReadinessFlags> readiness_flags;  // null if the members have none
     // Returns the library that runs collectives on devices, or an error with the reason why there is none. Called when
-    // the first such collective starts. Empty: there is no library. The library and the devices of the collectives
+    // it is first needed. Empty: there is no library. The library and the devices of the collectives
     // outlive the communicator.
     std::function<Result<DeviceLibrary*>()> device_library;
     // Called by wait() and serve(), in the waiting thread, when nothing has moved for config.suspect_after_s.
@@ -133,8 +133,8 @@ class Communicator final : public Waitable {
   // Drives until `completion` is done. A deadline that passes ends the communicator with TIMEOUT. Before it sleeps, the
   // thread spins for config.spin_us; where ranks share cores, spin_us is 0 and it yields its core a few times instead.
   Status wait(Completion& completion, Deadline deadline);
-  // Drives until `ready` returns true or wake() was called since the last return. For a thread that drives the
-  // operations of other threads.
+  // Drives in the same way until `ready` returns true or wake() was called since the last return. For a thread that
+  // drives the operations of other threads.
   void serve(const std::function<bool()>& ready, Deadline deadline);
   // Makes the present or the next serve() return. From any thread.
   void wake();
@@ -146,10 +146,10 @@ class Communicator final : public Waitable {
   // Ends everything in flight and everything later with this error. The first error stays. From any thread; the driving
   // thread carries it out.
   void interrupt(const Status& why);
-  // Ends the work that is queued on a device. Call it after interrupt(), from any thread: no thread may be driving,
-  // because the application may wait for the device alone.
+  // Ends the work that is queued on a device. Call it after interrupt(), from any thread. It is needed if no thread
+  // drives, because the application waits for the device alone.
   void end_device_work();
-  // The state of the work on devices. `in_flight` is false after a failure.
+  // The state of the work on devices. After the communicator has ended, only `begun` is set.
   struct DeviceWork {
     bool in_flight = false;
     bool by_host = false;  // nothing is queued on the device; the driving thread still has to advance the collective
@@ -167,7 +167,7 @@ class Communicator final : public Waitable {
   Status own(const Status& failure) const;
   // OK, or the error that ends this communicator. From any thread.
   Status status() const;
-  // Whether the communicator has ended. For the driving thread only; takes no lock.
+  // Whether the driving thread has ended everything after an error. For that thread only; takes no lock.
   bool has_failed() const;
   // Whether collectives were started on a device, where they may still run after their operations have completed.
   bool works_on_device() const;

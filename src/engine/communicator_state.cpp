@@ -46,6 +46,7 @@ Status Communicator::State::prepare_device(Device& device) {
   needed.config = parts.config;
   needed.library = parts.device_library;
   needed.choose_host = [this](const CollectiveSpec& spec) -> Collectives& { return *choose_runner(spec); };
+  // Hierarchical backends need several hosts with several ranks each.
   if (parts.shape.hosts > 1 && parts.shape.ranks_per_host > 1) {
     needed.side_of_hosts = [this](bool between) { return make_side_of_hosts(between); };
   }
@@ -56,6 +57,8 @@ Status Communicator::State::prepare_device(Device& device) {
   return {};
 }
 
+// Makes the staging of messages at the first message on a device. Its errors always end the communicator, because the
+// peer already depends on the message.
 Status Communicator::State::prepare_transfers(Device& device) {
   if (transfers != nullptr) return {};
   auto made = StagedMessages::make(messages, device);
@@ -120,6 +123,7 @@ void Communicator::State::begin_next() {
   }
 }
 
+// Numbers a collective on a device, records its kind, and starts the watch if none is running.
 void Communicator::State::note_device_work(const Operation& operation) {
   if (!operation.is_collective()) return;
   const uint64_t number = begun_on_device.load(std::memory_order_relaxed) + 1;
@@ -225,6 +229,7 @@ Status Communicator::State::own(const Status& failure) const {
   return Status(std::move(error));
 }
 
+// Carries out an interrupt() of another thread. Returns whether the communicator ended in this call.
 bool Communicator::State::take_interrupt() {
   if (!interrupted.load(std::memory_order_acquire)) [[likely]]
     return false;
@@ -264,6 +269,7 @@ void Communicator::State::fail(const Status& why) {
   devices.reset();  // last: it owns the host memory that the others work on for it
   wake_event.clear();
 
+  // The completions come last, because their owners may free the operations and their memory then.
   messages.fail(final);
   if (transfers != nullptr) {
     transfers->fail(final);

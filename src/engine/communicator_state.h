@@ -81,7 +81,7 @@ struct Communicator::State {
 
   Parts parts;
   Poller poller;
-  Event wake_event;
+  Event wake_event;  // rung by other threads: interrupt(), wake() and queries for late ranks
   std::unique_ptr<ScheduledCollectives> scheduled;
   std::unique_ptr<DeviceCollectives> devices;  // from the first collective on a device on
   const Preference preference;
@@ -97,7 +97,7 @@ struct Communicator::State {
   Collectives* active = nullptr;
   Completion outcome;       // of the operation or the group launch in flight
   std::vector<Call> calls;  // of the group launch in flight
-  std::string last_phase;
+  std::string last_phase;   // what phase() returns after a failure
 
   bool failed = false;  // fail() has run; for the driving thread only
   // Stored with release by interrupt(), after it has set `ended`.
@@ -118,7 +118,7 @@ struct Communicator::State {
   // Written by the driving thread, read by any thread.
   std::atomic<uint64_t> begun_on_device{0};
   std::array<std::atomic<Collective>, kRecentCollectives> kinds_on_device{};
-  std::atomic<const Device*> known_device{nullptr};
+  std::atomic<const Device*> known_device{nullptr};  // of the first collective on a device, for reports
 };
 
 // DriverLock locks driver_mutex for the driving thread, if the communicator has collectives on devices.
