@@ -1,5 +1,5 @@
-// Call checks: each function returns what is wrong with one part of an ordered call, or nothing. Every argument is
-// checked here, once; the modules below rely on it.
+// The call checks return the text of a fault in one part of an ordered call, or nothing. Every argument is checked
+// once, here; the modules below rely on it.
 #include "capi/call_checks.h"
 
 #include <limits>
@@ -22,18 +22,19 @@ bool has_root(fdl_collective kind) {
   return kind == FDL_REDUCE || kind == FDL_BROADCAST || kind == FDL_GATHER || kind == FDL_SCATTER;
 }
 
-// How many elements this rank's input and output hold.
+// How many elements this rank's input and output have.
 struct Elements {
   std::size_t input = 0;
   std::size_t output = 0;
 };
 
-// Whether this rank's call has an input or output at all; the other ranks' pointers and sizes are ignored.
+// Whether this rank has an input or output. If it has none, its pointer and stated size are ignored.
 bool needs_input(const fdl_call& call, int rank) { return call.collective != FDL_SCATTER || call.root == rank; }
 bool needs_output(const fdl_call& call, int rank) {
   return (call.collective != FDL_REDUCE && call.collective != FDL_GATHER) || call.root == rank;
 }
 
+// Adds up the counts. Returns false if their bytes exceed int64_t.
 bool sum_fits(std::span<const std::size_t> counts, std::size_t element_bytes, std::size_t& sum) {
   sum = 0;
   const std::size_t most = static_cast<std::size_t>(std::numeric_limits<int64_t>::max()) / element_bytes;
@@ -44,14 +45,14 @@ bool sum_fits(std::span<const std::size_t> counts, std::size_t element_bytes, st
   return true;
 }
 
-// For the CPU the device index is unused.
+// For tensors on the CPU the device index is unused, so it is not checked.
 Fault fault_of_call_place(const fdl_call& call) {
   if (call.device_kind == FDL_DEVICE_CPU) return std::nullopt;
   return fault_of_place(call.device_kind, call.device_index);
 }
 
-// How many elements this rank reads and writes, or what is wrong with the counts. `counts` and `recv_counts` have one
-// entry for each rank where the collective takes them.
+// Sets how many elements this rank reads and writes, or returns the fault of the counts. `counts` and `recv_counts`
+// have one entry for each rank if the collective takes them.
 Fault fault_of_counts(const fdl_call& call, int rank, std::span<const std::size_t> counts,
                       std::span<const std::size_t> recv_counts, Elements& elements) {
   const std::size_t dtype_bytes = fdl_dtype_size(call.dtype);
@@ -61,7 +62,7 @@ Fault fault_of_counts(const fdl_call& call, int rank, std::span<const std::size_
     std::size_t all = 0;
     std::size_t received = 0;
     if (!sum_fits(counts, dtype_bytes, all) || !sum_fits(recv_counts, dtype_bytes, received)) {
-      return "the counts add up to more bytes than there can be";
+      return "the counts add up to more bytes than memory can hold";
     }
     const std::size_t mine = counts[static_cast<std::size_t>(rank)];
     switch (call.collective) {
@@ -89,7 +90,8 @@ Fault fault_of_counts(const fdl_call& call, int rank, std::span<const std::size_
   return std::nullopt;
 }
 
-// The ranges that may share bytes: the same start, or the rank's own part of the larger buffer (engine/aliasing.h).
+// Whether input and output overlap in a permitted way: they start at the same address, or one is the rank's own part of
+// the other (engine/aliasing.h).
 bool is_in_place(const fdl_call& call, int rank, std::span<const std::size_t> counts) {
   if (call.input == call.output) return true;
   if (call.collective == FDL_ALLREDUCE || call.collective == FDL_REDUCE || call.collective == FDL_ALLTOALL)

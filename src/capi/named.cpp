@@ -1,4 +1,4 @@
-// C API: named operations.
+// This file implements the C API's named operations: it checks and translates them, and submits them to the runtime.
 #include <cstring>
 
 #include "agree/wire/wire.h"
@@ -11,6 +11,7 @@ using namespace fdl::capi;
 
 namespace {
 
+// The C constants have the numbers of RequestKind, so values are converted by a cast.
 #define SAME(name, number) static_assert(static_cast<int>(RequestKind::name) == number)
 SAME(allreduce, FDL_NAMED_ALLREDUCE);
 SAME(allgather, FDL_NAMED_ALLGATHER);
@@ -29,15 +30,16 @@ Fault fault_of_adasum(const fdl_operation& operation, int size) {
            "; it takes floating-point types";
   }
   if (operation.input.device_kind != FDL_DEVICE_CPU) {
-    return "op adasum is for tensors of the CPU's; copy the tensor to the CPU";
+    return "op adasum is for tensors on the CPU; copy the tensor to the CPU";
   }
   if ((size & (size - 1)) == 0) return std::nullopt;
-  return "op adasum combines ranks in pairs, and " + std::to_string(size) + " is no power of two; use a group that is";
+  return "op adasum combines ranks in pairs, and " + std::to_string(size) +
+         " is not a power of two; use a group whose size is";
 }
 
 bool reduces(fdl_kind kind) { return kind == FDL_NAMED_ALLREDUCE || kind == FDL_NAMED_REDUCE_SCATTER; }
 
-// Also counts the elements.
+// Checks the tensor and sets `elements` to its number of elements.
 Fault fault_of_tensor(const fdl_tensor& tensor, std::size_t& elements) {
   if (!is_dtype(tensor.dtype)) return "dtype " + std::to_string(tensor.dtype) + " does not exist";
   if (auto fault = fault_of_place(tensor.device_kind, tensor.device_index)) return fault;
@@ -68,7 +70,7 @@ Fault fault_of_output(const fdl_operation& operation, std::size_t elements) {
 }
 
 Fault fault_of_splits(const fdl_operation& operation, int size) {
-  if (operation.input.ndim == 0) return std::nullopt;  // refused by agreement, with the tensor's name
+  if (operation.input.ndim == 0) return std::nullopt;  // the agreement rejects it, with the tensor's name
   if (operation.splits != nullptr) {
     if (auto fault = fault_of_length("splits", operation.splits_length, size)) return fault;
   }
@@ -114,6 +116,7 @@ Fault fault_of(const fdl_operation& operation, int size) {
   return std::nullopt;
 }
 
+// Translates a checked operation. `index` is its position among the handle's operations.
 Entry entry_of(const fdl_operation& operation, int size, std::shared_ptr<Handle> handle, std::size_t index) {
   Entry entry{.input = operation.input.data, .output = operation.output, .handle = std::move(handle), .index = index};
   Request& request = entry.request;
@@ -139,13 +142,14 @@ Entry entry_of(const fdl_operation& operation, int size, std::shared_ptr<Handle>
   return entry;
 }
 
-// Operations that were checked and whose names are this submission's.
+// One submission: its checked operations, their names once they are claimed, and the handle of all of them.
 struct Submission {
   std::vector<Entry> entries;
   std::vector<std::string> names;
   std::shared_ptr<Handle> handle;
 };
 
+// Marks the names as in flight on this rank, or rejects the submission if one already is.
 fdl_result claim_names(fdl_group* group, Submission& submission) {
   for (const Entry& entry : submission.entries) submission.names.push_back(entry.request.name);
   const auto taken = group->group->named().names().insert(submission.names);
@@ -154,6 +158,7 @@ fdl_result claim_names(fdl_group* group, Submission& submission) {
                 "; wait for it, or give the second operation another name");
 }
 
+// Releases the claimed names of a submission that was not accepted.
 fdl_result give_up(fdl_group* group, const Submission& submission, const Status& why) {
   for (const std::string& name : submission.names) group->group->named().names().erase(name);
   return report(why);
@@ -173,7 +178,8 @@ Status check(const fdl_group* group) {
   return group->world->runtime->usable();
 }
 
-// Where the operation's tensors lie; the tensors of one submission mostly share their stream, and what it holds now.
+// Sets the device, stream and symmetric memory of the newest entry's tensors. The tensors of one submission usually
+// share their device and stream; the entry then shares the DevicePlace of the entry before it.
 Status find_place(fdl_group* group, const fdl_operation& operation, std::vector<Entry>& entries) {
   Entry& entry = entries.back();
   if (entry.request.device < 0) return {};
@@ -194,11 +200,12 @@ Status find_place(fdl_group* group, const fdl_operation& operation, std::vector<
   return {};
 }
 
-// What the caller's version of the structure does not have is as fdl_operation_init leaves it.
+// Copies the caller's operation. Fields that an older version of the structure lacks keep the values of
+// fdl_operation_init.
 bool copy_operation(const char* given, fdl_operation& operation) {
   fdl_operation_init(&operation);
   const size_t size = reinterpret_cast<const fdl_operation*>(given)->struct_size;
-  if (size == 0 || size > 65536) return false;
+  if (size == 0 || size > 65536) return false;  // the structure was not initialized
   std::memcpy(&operation, given, std::min(size, sizeof operation));
   return true;
 }
@@ -210,6 +217,7 @@ fdl_result translate(fdl_group* group, const fdl_operation* operations, size_t c
   submission.handle = std::make_shared<Handle>(count);
   submission.entries.reserve(count);
   const int size = group->group->size();
+  // The caller's version of the structure defines the distance between two elements: struct_size.
   const auto* next = reinterpret_cast<const char*>(operations);
   for (size_t i = 0; i < count; ++i) {
     fdl_operation operation;
@@ -225,6 +233,7 @@ fdl_result translate(fdl_group* group, const fdl_operation* operations, size_t c
     Status placed = find_place(group, operation, submission.entries);
     if (!placed.ok()) return report(placed.during("operation '" + std::string(operation.name) + "'"));
   }
+  // The operations of one submission form a group, named after the first one and the number of the others.
   if (count > 1) {
     const std::string group_name = submission.entries.front().request.name + "+" + std::to_string(count - 1);
     for (Entry& entry : submission.entries) {
@@ -239,7 +248,7 @@ fdl_result translate(fdl_group* group, const fdl_operation* operations, size_t c
   return FDL_OK;
 }
 
-// Outputs on devices that callers hold.
+// The outputs on devices that callers have taken and not freed. Intentionally leaked, as Owners explains.
 Owners<FreeMemory>& device_outputs() {
   static auto& instance = *new Owners<FreeMemory>;
   return instance;
@@ -248,7 +257,7 @@ Owners<FreeMemory>& device_outputs() {
 Deadline deadline_of(int64_t timeout_ns) { return timeout_ns < 0 ? Deadline::never() : Deadline::after_ns(timeout_ns); }
 
 fdl_result report_still_in_flight() {
-  return report(Status(Code::timeout, "the operation is still in flight; the stall report names who is missing"));
+  return report(Status(Code::timeout, "the operation is still in flight; the stall report names the missing ranks"));
 }
 
 }  // namespace
@@ -278,7 +287,7 @@ fdl_result fdl_run(fdl_group* group, const fdl_operation* operations, size_t cou
   if (translated != FDL_OK) return translated;
   const fdl_result claimed = claim_names(group, submission);
   if (claimed != FDL_OK) return claimed;
-  const fdl_handle running(group->world, submission.handle);
+  const fdl_handle running(group->world, submission.handle);  // keeps the world alive during the wait
   const Status submitted = group->world->runtime->submit_and_wait(*group->group, std::move(submission.entries),
                                                                   *running.handle, deadline_of(timeout_ns));
   if (!submitted.ok()) return give_up(group, submission, submitted);
@@ -327,6 +336,7 @@ fdl_result fdl_handle_output(fdl_handle* handle, size_t index, fdl_output* outpu
     return refuse("fdl_handle_output: index " + std::to_string(index) + " of " +
                   std::to_string(handle->handle->operation_count()) + " operations");
   }
+  // The caller gets ownership of the memory. fdl_output_free() needs the deleter of memory on a device, which is kept.
   Handle::Output& known = handle->handle->output(index);
   if (known.memory && known.memory.get_deleter().device) {
     device_outputs().keep(known.memory.get(), std::make_shared<FreeMemory>(known.memory.get_deleter()));

@@ -1,4 +1,5 @@
-// C API: ordered communicators, the general call, and its short forms, blocking and as requests.
+// This file implements the C API's ordered communicators: the general call and its short forms, blocking and as
+// requests.
 #include <algorithm>
 #include <cstring>
 
@@ -9,6 +10,7 @@ using namespace fdl::capi;
 
 namespace {
 
+// Describes a collective on CPU memory with equal counts. The sizes of its buffers are not stated, hence not checked.
 fdl_call make_call(fdl_collective kind, const void* input, void* output, std::size_t count, fdl_dtype dtype,
                    fdl_reduce_op op = FDL_SUM, int root = 0) {
   return {.struct_size = sizeof(fdl_call),
@@ -30,6 +32,7 @@ fdl_call make_call(fdl_collective kind, const void* input, void* output, std::si
           .recv_counts_length = FDL_UNSTATED};
 }
 
+// Describes a collective with one count for each rank. Only an alltoall has `recv_counts`.
 fdl_call make_call(fdl_collective kind, const void* input, void* output, const std::size_t* counts,
                    const std::size_t* recv_counts, fdl_dtype dtype, fdl_reduce_op op = FDL_SUM) {
   fdl_call call = make_call(kind, input, output, std::size_t{0}, dtype, op);
@@ -46,7 +49,7 @@ fdl_call make_recv(void* buffer, std::size_t count, fdl_dtype dtype, int peer) {
   return make_call(FDL_RECV, nullptr, buffer, count, dtype, FDL_SUM, peer);
 }
 
-// The forms that take an array of counts: NULL is refused, because it does not mean equal counts there.
+// Runs a form that takes an array of counts. It rejects NULL, which means equal counts only in the general call.
 fdl_result run_v(fdl_comm* comm, const fdl_call& call, fdl_request** request) {
   if (call.counts == nullptr)
     return refuse(std::string(name_of(static_cast<Collective>(call.collective))) + ": counts is NULL");
@@ -64,7 +67,7 @@ fdl_result fdl_comm_create(fdl_group* group, fdl_comm** comm) {
   if (comm == nullptr) return refuse("fdl_comm_create: comm must not be NULL");
   auto made = group->world->runtime->make_comm(*group->group);
   if (!made.ok()) return report(made.status());
-  group->world->hold();
+  group->world->hold();  // until fdl_comm_destroy()
   *comm = new fdl_comm{group->world, made.take(), {}};
   return FDL_OK;
 }
@@ -72,7 +75,8 @@ fdl_result fdl_comm_create(fdl_group* group, fdl_comm** comm) {
 void fdl_comm_destroy(fdl_comm* comm) {
   if (comm == nullptr) return;
   if (comm->world->runtime->usable().code() == Code::not_initialized) {
-    static_cast<void>(comm->ordered.release());  // a forked child leaves the parent's sockets alone
+    // Intentionally leaked in a forked child, where destroying it would act on the parent's sockets.
+    static_cast<void>(comm->ordered.release());
   } else {
     comm->world->runtime->end(std::move(comm->ordered));
   }
@@ -102,6 +106,7 @@ void fdl_call_init(fdl_call* call) { *call = make_call(FDL_ALLREDUCE, nullptr, n
 
 fdl_result fdl_call_ex(fdl_comm* comm, const fdl_call* call, const fdl_call_options* options, fdl_request** request) {
   if (call == nullptr) return refuse("fdl_call_ex: call must not be NULL");
+  // The caller's structure may be of an older version: fields that it lacks keep their defaults.
   fdl_call known;
   fdl_call_init(&known);
   std::memcpy(&known, call, std::min(call->struct_size, sizeof known));
@@ -164,6 +169,7 @@ fdl_result fdl_recv(fdl_comm* comm, void* buffer, size_t count, fdl_dtype dtype,
   return run_message(comm, make_recv(buffer, count, dtype, peer), nullptr, nullptr);
 }
 
+// Returns from the calling function with an error if `request` is NULL.
 #define FDL_NEED_REQUEST() \
   if (request == nullptr) return refuse("request must not be NULL; the blocking form has no request")
 

@@ -1,5 +1,5 @@
-// Ordered calls: translates one checked call into an operation of the communicator, starts it, and waits or returns a
-// request.
+// The ordered calls check one call, translate it into an operation of the communicator, and start it. Then they wait,
+// or return a request.
 #include "capi/ordered_call.h"
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 namespace fdl::capi {
 namespace {
 
+// The C constants have the numbers of Collective, so values are converted by a cast.
 #define SAME(name, number) static_assert(static_cast<int>(Collective::name) == number)
 SAME(allreduce, FDL_ALLREDUCE);
 SAME(reduce, FDL_REDUCE);
@@ -27,6 +28,7 @@ static_assert(kCollectiveCount == FDL_BARRIER + 1);
 
 const char* title_of(fdl_collective collective) { return name_of(static_cast<Collective>(collective)).data(); }
 
+// The limit of this call, or else the configured one, or else none.
 Deadline deadline_of(fdl_comm* comm, const fdl_call_options& options) {
   if (options.timeout_ns > 0) return Deadline::after_ns(options.timeout_ns);
   const double configured = comm->world->runtime->config().timeout_s;
@@ -42,6 +44,7 @@ CollectiveSpec spec_of(fdl_comm* comm, const fdl_call& call, const fdl_call_opti
   const Config& config = comm->world->runtime->config();
   spec.deterministic = options.deterministic < 0 ? config.deterministic : options.deterministic != 0;
   if (reduces(call.collective)) {
+    // An average runs as a sum whose postscale has the factor 1/size.
     spec.reduction = {folding(op), options.user_op == nullptr ? nullptr : &options.user_op->op};
     spec.prescale = options.prescale;
     spec.postscale = options.postscale * postscale_of(op, dtype, comm->comm().size());
@@ -49,7 +52,7 @@ CollectiveSpec spec_of(fdl_comm* comm, const fdl_call& call, const fdl_call_opti
   return spec;
 }
 
-// `placed`: a CollectiveSpec or a Message.
+// Sets the device and the stream of `placed`, a CollectiveSpec or a Message.
 template <typename Placed>
 Status place_on_device(fdl_comm* comm, const fdl_call& call, Placed& placed) {
   FDL_ASSIGN_OR_RETURN(const auto used, comm->world->runtime->device(call.device_kind, call.device_index));
@@ -58,12 +61,14 @@ Status place_on_device(fdl_comm* comm, const fdl_call& call, Placed& placed) {
   return {};
 }
 
-fdl_result settle(fdl_comm* comm, const Status& status, const char* title) {
+// Reports the outcome of a call. After a failure Runtime::settle() first determines the error that all ranks report.
+fdl_result report_outcome(fdl_comm* comm, const Status& status, const char* title) {
   if (status.ok()) return FDL_OK;
   return report(comm->world->runtime->settle(*comm->ordered,
                                              status.during(title, comm->comm().phase(), comm->ordered->group->id())));
 }
 
+// Copies the caller's options. Fields that an older version of the structure lacks keep their defaults.
 fdl_call_options known_options(const fdl_call_options* given) {
   fdl_call_options options;
   fdl_call_options_init(&options);
@@ -71,6 +76,7 @@ fdl_call_options known_options(const fdl_call_options* given) {
   return options;
 }
 
+// Returns the caller's counts, or `count` for each rank. `even` owns the latter, and is reused between calls.
 std::span<const std::size_t> counts_of(const std::size_t* given, std::size_t count, int size,
                                        std::vector<std::size_t>& even) {
   if (given != nullptr) return {given, static_cast<std::size_t>(size)};
@@ -80,7 +86,7 @@ std::span<const std::size_t> counts_of(const std::size_t* given, std::size_t cou
   return even;
 }
 
-// What this rank gives to the collective, or has of it.
+// The bytes that this rank contributes to the collective, for the metrics; for a scatter those that it receives.
 uint64_t bytes_given(const CollectiveSpec& spec, int rank) {
   std::size_t elements = spec.count;
   if (spec.collective == Collective::reduce_scatter || spec.collective == Collective::alltoall) {
@@ -91,7 +97,7 @@ uint64_t bytes_given(const CollectiveSpec& spec, int rank) {
   return elements * size_of(spec.dtype);
 }
 
-// 0 where nobody counts.
+// Returns 0 if metrics are off.
 int64_t begin_of_count(fdl_comm* comm) { return comm->ordered->metrics == nullptr ? 0 : now_ns(); }
 
 void count_end(fdl_comm* comm, Collective collective, uint64_t bytes, int64_t began_ns, const Status& outcome) {
@@ -103,7 +109,8 @@ void count_end(fdl_comm* comm, Collective collective, uint64_t bytes, int64_t be
 }  // namespace
 
 Status check(fdl_comm* comm) {
-  if (comm == nullptr) return Status(Code::not_initialized, "the communicator is NULL: create a world and one first");
+  if (comm == nullptr)
+    return Status(Code::not_initialized, "the communicator is NULL: create a world and a communicator first");
   return comm->world->runtime->usable();
 }
 
@@ -140,7 +147,7 @@ fdl_result run_collective(fdl_comm* comm, const fdl_call& call, const fdl_call_o
   }
   spec.counts = counts;
   spec.recv_counts = recv_counts;
-  if (call.counts != nullptr) spec.count = 0;  // uneven: what count says is not agreed upon
+  if (call.counts != nullptr) spec.count = 0;  // a nonzero count would promise equal counts on all ranks
   const Buffers buffers{call.input, call.output};
   const int64_t began_ns = begin_of_count(comm);
   const uint64_t bytes = began_ns == 0 ? 0 : bytes_given(spec, comm->comm().rank());
@@ -157,12 +164,13 @@ fdl_result run_collective(fdl_comm* comm, const fdl_call& call, const fdl_call_o
   }
   Operation operation{.spec = spec, .buffers = buffers};
   comm->comm().start(operation);
+  // A collective that has completed in start() needs no wait().
   Status outcome;
   if (!operation.completion.done || !operation.completion.status.ok()) {
     outcome = comm->comm().wait(operation.completion, deadline_of(comm, options));
   }
   count_end(comm, spec.collective, bytes, began_ns, outcome);
-  return settle(comm, outcome, title);
+  return report_outcome(comm, outcome, title);
 }
 
 fdl_result run_message(fdl_comm* comm, const fdl_call& call, const fdl_call_options* given, fdl_request** request) {
@@ -182,7 +190,7 @@ fdl_result run_message(fdl_comm* comm, const fdl_call& call, const fdl_call_opti
   }
   if (request == nullptr) {
     comm->comm().start(message);
-    return settle(comm, comm->comm().wait(message.completion, deadline_of(comm, known_options(given))), title);
+    return report_outcome(comm, comm->comm().wait(message.completion, deadline_of(comm, known_options(given))), title);
   }
   auto made = std::make_unique<fdl_request>();
   made->comm = comm;
@@ -196,10 +204,10 @@ fdl_result run_message(fdl_comm* comm, const fdl_call& call, const fdl_call_opti
 
 fdl_result finish(fdl_request* request) {
   fdl_comm* comm = request->comm;
-  const std::unique_ptr<fdl_request> owned(request);
+  const std::unique_ptr<fdl_request> owned(request);  // freed also if the wait fails
   const Status outcome = comm->comm().wait(request->completion(), deadline_of(comm, known_options(nullptr)));
   count_end(comm, request->operation.spec.collective, request->bytes, request->began_ns, outcome);
-  return settle(comm, outcome, request->title.c_str());
+  return report_outcome(comm, outcome, request->title.c_str());
 }
 
 }  // namespace fdl::capi

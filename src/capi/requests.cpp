@@ -1,4 +1,5 @@
-// C API: requests: testing, waiting for one, all or any, and serving peers meanwhile.
+// This file implements the C API's requests: testing them, waiting for one, all or any of them, and serving the
+// requests of other threads.
 #include <algorithm>
 #include <utility>
 
@@ -22,7 +23,7 @@ fdl_result fdl_wait(fdl_request* request) {
 fdl_result fdl_wait_all(fdl_request** requests, size_t count) {
   if (requests == nullptr && count > 0) return refuse("fdl_wait_all: requests must not be NULL");
   fdl_result first = FDL_OK;
-  Status story;
+  Status first_error;
   for (size_t i = 0; i < count; ++i) {
     if (requests[i] == nullptr) continue;
     const fdl_result result = finish(requests[i]);
@@ -30,11 +31,12 @@ fdl_result fdl_wait_all(fdl_request** requests, size_t count) {
     if (first == FDL_OK && result != FDL_OK) {
       first = result;
       const fdl_error& error = *fdl_last_error();
-      story = Status(Error{static_cast<Code>(error.code), error.text, error.culprit_rank, error.culprit_host,
-                           error.operation, error.phase, error.group});
+      // finish() of the next request may replace this thread's last error.
+      first_error = Status(Error{static_cast<Code>(error.code), error.text, error.culprit_rank, error.culprit_host,
+                                 error.operation, error.phase, error.group});
     }
   }
-  return report(story);
+  return report(first_error);
 }
 
 fdl_result fdl_wait_any(fdl_request** requests, size_t count, size_t* index) {
@@ -48,6 +50,7 @@ fdl_result fdl_wait_any(fdl_request** requests, size_t count, size_t* index) {
     comm = requests[i]->comm;
   }
   if (comm == nullptr) return refuse("fdl_wait_any: all requests are NULL");
+  // This loop has no deadline.
   while (true) {
     for (size_t i = 0; i < count; ++i) {
       if (requests[i] == nullptr || !requests[i]->completion().done) continue;
@@ -74,6 +77,7 @@ fdl_result fdl_comm_serve(fdl_comm* comm, fdl_request** requests, size_t count, 
   };
   comm->comm().serve([&] { return first_done() != served.end(); },
                      timeout_ns < 0 ? Deadline::never() : Deadline::after_ns(timeout_ns));
+  // If no request is done, something else ended the wait, usually fdl_comm_wake(). *index is then `count`.
   const auto done = first_done();
   *index = static_cast<size_t>(done - served.begin());
   return done == served.end() ? FDL_OK : finish(std::exchange(*done, nullptr));
@@ -88,7 +92,7 @@ fdl_result fdl_comm_wake(fdl_comm* comm) {
 
 void fdl_request_free(fdl_request* request) {
   if (request == nullptr) return;
-  // Done already, perhaps because its communicator was destroyed: nothing of that is touched.
+  // If the request is done, its communicator may have been destroyed and is not accessed.
   if (request->completion().done) {
     delete request;
   } else {

@@ -1,4 +1,4 @@
-// Communicator: the public functions, which lock what other threads may touch and leave the work to State.
+// Communicator's public functions lock the members that other threads share, and call State for the work.
 #include "engine/communicator.h"
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 namespace fdl {
 namespace {
 
-// A configured name that no collective has is a slip of the pen, and is told before anything runs.
+// Rejects a configured algorithm name that no collective has, before any operation runs.
 Status check_configured(const std::string& name) {
   if (is_auto(name) || is_whole(name)) return {};
   for (int kind = 0; kind < kCollectiveCount; ++kind) {
@@ -21,8 +21,8 @@ Status check_configured(const std::string& name) {
   return find_algorithm(Collective::allreduce, name).status();
 }
 
-// Where ranks share cores, it is mostly a peer's turn: letting it run costs less than to sleep and be rung. A few
-// times, for who yields to nobody only burns what is left of its own turn.
+// How often a thread without a core of its own yields before it sleeps. A peer usually needs the core, and yielding
+// costs less than a sleep and a wake-up. With no other runnable thread, more yields would only use up the time slice.
 constexpr int kYields = 4;
 
 }  // namespace
@@ -34,8 +34,8 @@ Result<std::unique_ptr<Communicator>> Communicator::make(Parts parts) {
   FDL_RETURN_IF_ERROR(check_configured(parts.config->algorithm));
   parts.shape.ranks = size;
   FDL_ASSIGN_OR_RETURN(Poller poller, Poller::make());
-  FDL_ASSIGN_OR_RETURN(Event alarm, Event::make());
-  auto state = std::make_unique<State>(std::move(parts), std::move(poller), std::move(alarm));
+  FDL_ASSIGN_OR_RETURN(Event wake_event, Event::make());
+  auto state = std::make_unique<State>(std::move(parts), std::move(poller), std::move(wake_event));
   FDL_RETURN_IF_ERROR(state->watch_parts());
   return std::unique_ptr<Communicator>(new Communicator(std::move(state)));
 }
@@ -44,10 +44,11 @@ Communicator::Communicator(std::unique_ptr<State> state) : state_(std::move(stat
 
 Communicator::~Communicator() {
   if (!state_->failed) {
-    const Member& who = members()[static_cast<std::size_t>(rank())];
-    state_->fail(Status::blame(who.world_rank, who.host_name, Code::shut_down,
-                               fmt::format("rank {}{}{} has destroyed communicator '{}'", who.world_rank,
-                                           who.host_name.empty() ? "" : " on ", who.host_name, id())));
+    // Everything that is still in flight completes with this error.
+    const Member& me = members()[static_cast<std::size_t>(rank())];
+    state_->fail(Status::blame(me.world_rank, me.host_name, Code::shut_down,
+                               fmt::format("rank {}{}{} has destroyed communicator '{}'", me.world_rank,
+                                           me.host_name.empty() ? "" : " on ", me.host_name, id())));
   }
 }
 
@@ -68,7 +69,7 @@ Communicator::Runner Communicator::runner_of(CollectiveSpec spec) const {
   if (spec.device != nullptr) {
     if (s.devices == nullptr || !s.devices->is_negotiated()) return {};
     if (!s.devices->stages(spec)) return {s.devices->runner_name(spec), s.devices->algorithm_of(spec)};
-    spec.device = nullptr;
+    spec.device = nullptr;  // staged: a collective on host memory does the work
     const Runner on_host = runner_of(spec);
     return {s.devices->staged_over(on_host.by), on_host.algorithm};
   }
@@ -79,17 +80,17 @@ Communicator::Runner Communicator::runner_of(CollectiveSpec spec) const {
 }
 
 void Communicator::start(Operation& operation) {
-  operation.beside = nullptr;
+  operation.next_in_group = nullptr;
   operation.completion = {};
   operation.spec.deterministic |= state_->parts.config->deterministic;
   enqueue(operation);
 }
 
-// Before it is settled who runs collectives on devices nobody takes them together, on any rank.
+// Before the backend negotiation no rank launches groups, so all ranks take the same path here.
 void Communicator::launch_group(std::span<Operation* const> operations) {
   bool at_once = operations.size() > 1;
   {
-    const Hand hand(*state_);
+    const DriverLock lock(*state_);
     for (Operation* operation : operations) {
       operation->spec.deterministic |= state_->parts.config->deterministic;
       at_once = at_once && state_->devices != nullptr && state_->devices->takes_group(operation->spec);
@@ -99,9 +100,10 @@ void Communicator::launch_group(std::span<Operation* const> operations) {
     for (Operation* operation : operations) start(*operation);
     return;
   }
+  // Links the operations in their order. The first one stands for all of them in the queue.
   Operation* behind = nullptr;
   for (std::size_t i = operations.size(); i-- > 0;) {
-    operations[i]->beside = std::exchange(behind, operations[i]);
+    operations[i]->next_in_group = std::exchange(behind, operations[i]);
     operations[i]->completion = {};
   }
   enqueue(*operations.front());
@@ -110,9 +112,10 @@ void Communicator::launch_group(std::span<Operation* const> operations) {
 void Communicator::enqueue(Operation& operation) {
   State& s = *state_;
   operation.next = nullptr;
+  // Set before the lock is taken, so that DriverLock locks from this call on.
   if (operation.spec.device != nullptr) s.on_device.store(true, std::memory_order_relaxed);
-  const Hand hand(s);
-  s.hear_interrupt();
+  const DriverLock lock(s);
+  s.take_interrupt();
   if (s.failed) return finish_all(operation, status());
   if (operation.spec.device != nullptr && s.devices == nullptr) [[unlikely]] {
     if (Status refused = s.prepare_device(*operation.spec.device); !refused.ok()) {
@@ -129,8 +132,8 @@ void Communicator::enqueue(Operation& operation) {
 void Communicator::start(Message& message) {
   State& s = *state_;
   message.completion = {};
-  const Hand hand(s);
-  s.hear_interrupt();
+  const DriverLock lock(s);
+  s.take_interrupt();
   if (s.failed) return message.completion.finish(status());
   if (message.device == nullptr) [[likely]] {
     s.messages.start(message);
@@ -147,28 +150,29 @@ void Communicator::start(Message& message) {
 
 bool Communicator::progress() {
   State& s = *state_;
-  const Hand hand(s);
-  if (s.hear_interrupt()) return true;
+  const DriverLock lock(s);
+  if (s.take_interrupt()) return true;
   if (s.failed) return false;
   bool moved = s.active != nullptr && s.run_current();
   if (s.failed) return true;
-  // The schedules drive the transport themselves. Otherwise only messages need it; but after a sleep it may have been
-  // what woke us, and must not do so again.
-  const bool driven = s.at_work() == s.scheduled.get();
-  if (s.woke && s.devices != nullptr && s.active != s.devices.get()) {
+  // The scheduled engine drives the transport itself. Otherwise only messages need the transport. After a sleep it is
+  // driven as well: it may have caused the wake-up, and would cause the next one.
+  const bool driven = s.runner_at_work() == s.scheduled.get();
+  if (s.has_slept && s.devices != nullptr && s.active != s.devices.get()) {
     moved |= s.devices->progress();
-    // What is queued on a device may fail long after the host was done with it: the others are to hear of it at once.
+    // Work queued on a device may fail after its operation has completed. The other ranks must get that error at once.
     if (const Status devices = s.devices->status(); !devices.ok()) {
       s.fail(s.own(devices));
       return true;
     }
   }
-  if (s.parts.transport != nullptr && !driven && (s.woke || !s.messages.idle())) moved |= s.parts.transport->progress();
-  s.woke = false;
+  if (s.parts.transport != nullptr && !driven && (s.has_slept || !s.messages.idle()))
+    moved |= s.parts.transport->progress();
+  s.has_slept = false;
   if (s.messages.idle()) return moved;
   if (s.move_messages() || moved) return true;
-  // As with collectives: what the peer did before it left counts. A message that cannot be finished ends alone, for a
-  // peer that went may have left others with work that needs it no more.
+  // The transport has failed. What a peer sent before it left is still delivered, as with collectives. A message that
+  // cannot finish fails alone, because operations between other ranks may not need that peer any more.
   if (s.parts.transport == nullptr || s.parts.transport->status().ok()) return false;
   const bool last_moved = s.parts.transport->progress();
   const bool ended = s.move_messages() || (!s.failed && s.messages.fail_unreachable());
@@ -180,12 +184,13 @@ int Communicator::wake_fd() const { return state_->poller.fd(); }
 
 bool Communicator::prepare_to_sleep() {
   State& s = *state_;
-  const Hand hand(s);
-  s.prepared = 0;
+  const DriverLock lock(s);
+  s.sleeps_announced = 0;
   if (s.interrupted.load(std::memory_order_acquire) && !s.failed) return false;
-  if (s.woken.load(std::memory_order_acquire)) return false;
-  for (Waitable* waitable : s.sleepers) {
-    ++s.prepared;
+  if (s.wake_requested.load(std::memory_order_acquire)) return false;
+  // finish_sleep() must follow each prepare_to_sleep(), also one that returns false, so it is counted first.
+  for (Waitable* waitable : s.waitables) {
+    ++s.sleeps_announced;
     if (!waitable->prepare_to_sleep()) return false;
   }
   return true;
@@ -193,10 +198,10 @@ bool Communicator::prepare_to_sleep() {
 
 void Communicator::finish_sleep() {
   State& s = *state_;
-  const Hand hand(s);
-  for (std::size_t i = 0; i < s.prepared; ++i) s.sleepers[i]->finish_sleep();
-  s.prepared = 0;
-  s.woke = true;
+  const DriverLock lock(s);
+  for (std::size_t i = 0; i < s.sleeps_announced; ++i) s.waitables[i]->finish_sleep();
+  s.sleeps_announced = 0;
+  s.has_slept = true;
 }
 
 Status Communicator::wait(Completion& completion, Deadline deadline) {
@@ -205,34 +210,36 @@ Status Communicator::wait(Completion& completion, Deadline deadline) {
 }
 
 void Communicator::serve(const std::function<bool()>& ready, Deadline deadline) {
-  drive_until([&] { return ready() || state_->woken.exchange(false, std::memory_order_acquire); }, deadline);
+  drive_until([&] { return ready() || state_->wake_requested.exchange(false, std::memory_order_acquire); }, deadline);
 }
 
-// The flag comes before the ring, so a ring that is forgotten has its flag still to be seen.
+// The flag is set before the ring: if the driving thread clears the ring without a sleep, it still finds the flag.
 void Communicator::wake() {
-  state_->woken.store(true, std::memory_order_release);
-  state_->alarm.ring();
+  state_->wake_requested.store(true, std::memory_order_release);
+  state_->wake_event.ring();
 }
 
 std::optional<Status> Communicator::ask_who_is_late(Deadline deadline) {
-  return state_->who_is_late.ask(state_->alarm, deadline);
+  return state_->late_query.ask(state_->wake_event, deadline);
 }
 
+// While nothing moves, the thread yields or spins, and then sleeps until there is work, the deadline passes, or
+// suspect() is due.
 template <typename Ready>
 void Communicator::drive_until(const Ready& ready, Deadline deadline) {
   State& s = *state_;
   const int64_t spin_ns = s.parts.config->spin_us * 1000;
   const int64_t suspect_ns = std::max<int64_t>(seconds_to_ns(s.parts.config->suspect_after_s), 1'000'000);
-  int64_t moved_ns = 0;  // when something last moved, or when suspect() was last called; 0: just now
-  int yields = 0;        // since then
+  int64_t moved_ns = 0;  // when something last moved, shifted after each call of suspect(); 0: in the last pass
+  int yields = 0;        // since something last moved
   while (!ready()) {
     if (progress()) {
       moved_ns = 0;
       yields = 0;
       continue;
     }
-    if (s.who_is_late.is_open()) [[unlikely]]
-      s.answer_who_is_late();
+    if (s.late_query.is_open()) [[unlikely]]
+      s.answer_late_query();
     if (spin_ns == 0 && yields < kYields) {
       ++yields;
       ::sched_yield();
@@ -241,7 +248,7 @@ void Communicator::drive_until(const Ready& ready, Deadline deadline) {
     const int64_t now = now_ns();
     if (moved_ns == 0) moved_ns = now;
     if (now >= deadline.moment_ns()) {
-      const Hand hand(s);
+      const DriverLock lock(s);
       s.fail(timed_out(s.waiting(), s.parts.members));
       break;
     }
@@ -251,12 +258,13 @@ void Communicator::drive_until(const Ready& ready, Deadline deadline) {
     }
     if (now - moved_ns >= suspect_ns && s.parts.suspect) {
       s.parts.suspect();
-      moved_ns = now - spin_ns;  // the next one is a whole interval away, and is slept through
+      moved_ns = now - spin_ns;  // the thread sleeps without spinning again until the next call
       continue;
     }
     sleep_until_ready(deadline.earlier(Deadline::at_ns(moved_ns + suspect_ns)));
-    // What interrupt() has to say is not in the ring; and a ring of wake() must not keep the next sleep from being one.
-    s.alarm.clear();
+    // interrupt() and wake() set a flag before they ring, so clearing loses nothing. A ring left over would end the
+    // next sleep at once.
+    s.wake_event.clear();
   }
 }
 
@@ -267,14 +275,15 @@ void Communicator::interrupt(const Status& why) {
     MutexLock lock(s.mutex);
     if (s.ended.ok()) s.ended = why;
   }
+  // Stored after `ended`, which take_interrupt() reads when it finds the flag.
   s.interrupted.store(true, std::memory_order_release);
-  s.alarm.ring();
+  s.wake_event.ring();
 }
 
-// With something in flight on the host, somebody drives and hears of it himself.
+// If an operation is in flight on the host, a thread drives and takes the interrupt itself.
 void Communicator::end_device_work() {
   State& s = *state_;
-  const MutexLock hand(s.hand);
+  const MutexLock lock(s.driver_mutex);
   if (!s.on_device.load(std::memory_order_relaxed) || s.failed || s.devices == nullptr || s.oldest != nullptr) return;
   const Status why = status();
   if (!why.ok()) s.devices->interrupt(why);
@@ -282,11 +291,12 @@ void Communicator::end_device_work() {
 
 std::optional<Communicator::DeviceWork> Communicator::look_at_device_work() {
   State& s = *state_;
-  if (!s.hand.try_lock()) return std::nullopt;
+  if (!s.driver_mutex.try_lock()) return std::nullopt;
   DeviceWork work = s.look_at_device_work();
-  // The stream may be free already: who calls next, and waits for the hand, is to hear these words and no others.
+  // Interrupts before it unlocks: the application's next call, which may be waiting for the mutex, must fail with this
+  // error.
   if (!work.failure.ok()) interrupt(work.failure);
-  s.hand.unlock();
+  s.driver_mutex.unlock();
   return work;
 }
 
@@ -294,9 +304,10 @@ uint64_t Communicator::begun_on_device() const { return state_->begun_on_device.
 
 std::string Communicator::name_of_device_work(uint64_t number) const {
   const Device* device = state_->known_device.load(std::memory_order_acquire);
-  const bool is_cached = number > 0 && begun_on_device() < number + kRecentCollectives;
+  // The kinds are a ring that holds only the newest kRecentCollectives.
+  const bool is_recent = number > 0 && begun_on_device() < number + kRecentCollectives;
   const Collective kind = state_->kinds_on_device[number % kRecentCollectives].load(std::memory_order_relaxed);
-  return fmt::format("{} number {} on {}", is_cached ? name_of(kind) : "collective", number,
+  return fmt::format("{} number {} on {}", is_recent ? name_of(kind) : "collective", number,
                      device == nullptr ? "its device" : device->name());
 }
 

@@ -1,8 +1,7 @@
-// Communicator: the ordered level: collectives in the order they are called, and point-to-point messages, for one
-// group.
+// Communicator runs the collectives of one group in the order of the calls, and the group's point-to-point messages.
 //
-// One thread at a time drives it (all members call the same collectives in the same order). Collectives run one after
-// the other; messages run beside them. Nothing here blocks but wait().
+// All members call the same collectives in the same order. Collectives run one after the other; messages run beside
+// them. One thread at a time drives a communicator. Only wait(), serve() and ask_who_is_late() block.
 #pragma once
 
 #include <atomic>
@@ -28,49 +27,50 @@
 
 namespace fdl {
 
-// Asks for a scratch buffer of `bytes` on the device of the operation's spec (see DeviceCollectives::make_room()). Once
-// the operation has completed, `bytes` and `memory` tell which buffer there is.
+// Requests a scratch buffer of `bytes` on the device of the operation's spec (see DeviceCollectives::make_room()). The
+// completed operation has set `memory`, and `bytes` to the size that all ranks have.
 struct ScratchRequest {
   std::size_t bytes = 0;
   void* memory = nullptr;
 };
 
-// Asks for memory for the ranks' own tensors (see DeviceCollectives::hold()). The caller owns `allocation`, which is
-// complete once the operation is.
+// Requests symmetric memory for the ranks' own tensors (see DeviceCollectives::hold()). The caller owns `allocation`,
+// which is complete when the operation is.
 struct SymmetricRequest {
   SymmetricAllocation* allocation = nullptr;
 };
 
-// What an operation does: the collective of its spec, or one of the requests for memory on the spec's device.
+// Selects what an operation does: std::monostate runs the collective of its spec, a request allocates memory on the
+// spec's device.
 using MemoryRequest = std::variant<std::monostate, ScratchRequest, SymmetricRequest>;
 
-// One operation in flight. The caller owns it and keeps it in place until completion.done. Operations form an intrusive
-// list, so that starting one allocates nothing.
+// One operation in flight. The caller owns it and neither moves nor frees it until completion.done. Operations form an
+// intrusive list, so that starting one allocates nothing.
 struct Operation {
   CollectiveSpec spec;
   Buffers buffers;
   Completion completion;
-  MemoryRequest memory;         // std::monostate for a collective
-  Operation* next = nullptr;    // used by the communicator: the next operation of the queue
-  Operation* beside = nullptr;  // used by the communicator: the next operation of the same group launch
+  MemoryRequest memory;
+  Operation* next = nullptr;           // used by the communicator: the next operation of the queue
+  Operation* next_in_group = nullptr;  // used by the communicator: the next operation of the same group launch
 
   bool is_collective() const { return memory.index() == 0; }
 };
 
-// One message in flight. Cut into the same slices on both sides.
+// One message in flight, with the same ownership as an Operation. Sender and receiver cut it into the same slices.
 struct Message {
   int peer = 0;
   bool outgoing = false;
   std::byte* data = nullptr;
   std::size_t bytes = 0;
-  // Where `data` is, as in CollectiveSpec; the completion means the same. Null: in the CPU's memory.
+  // The device that holds `data`, with the same rules for stream and completion as in CollectiveSpec. Null: CPU memory.
   Device* device = nullptr;
   void* stream = nullptr;
   Completion completion;
-  // The communicator's: how far it is, and whether its bytes are still to come.
-  bool held = false;
-  std::size_t posted = 0;
-  Ticket last;
+  // Used by the communicator.
+  bool held = false;       // `data` is not filled yet, so this message and those behind it wait
+  std::size_t posted = 0;  // bytes that the transport has accepted
+  Ticket last;             // of the last posted slice
   Message* next = nullptr;
 };
 
@@ -83,16 +83,17 @@ class Communicator final : public Waitable {
     GroupShape shape;
     const Config* config = nullptr;
     std::unique_ptr<Transport> transport;  // null for a group of one
-    std::vector<std::unique_ptr<Collectives>>
-        preferred;                                    // asked in this order; the scheduled engine comes last by itself
-    std::unique_ptr<ReadinessFlags> readiness_flags;  // null where the members have none
-    // Gives the library that runs collectives on devices, when the first one comes; an error says why there is none.
-    // Empty: there is none. The library outlives the communicator, as do the devices of its collectives.
+    // Tried in this order. The scheduled engine runs what none of them supports.
+    std::vector<std::unique_ptr<Collectives>> preferred;
+    std::unique_ptr<ReadinessFlags> readiness_flags;  // null if the members have none
+    // Returns the library that runs collectives on devices, or an error with the reason why there is none. Called when
+    // it is first needed. Empty: there is no library. The library and the devices of the collectives
+    // outlive the communicator.
     std::function<Result<DeviceLibrary*>()> device_library;
-    // Called from wait() (in the waiting thread) when nothing has moved for config.suspect_after_s.
+    // Called by wait() and serve(), in the waiting thread, when nothing has moved for config.suspect_after_s.
     std::function<void()> suspect;
-    // Called in start() where a collective on a device is given and nobody watches: look_at_device_work() is wanted now
-    // and then, until it finds nothing in flight. Empty: nobody does.
+    // Called by start() for a collective on a device, unless a watch is already running. It must arrange periodic calls
+    // of look_at_device_work(), until one finds nothing in flight. Empty: device work is not watched.
     std::function<void()> watch;
   };
   static Result<std::unique_ptr<Communicator>> make(Parts parts);
@@ -103,77 +104,81 @@ class Communicator final : public Waitable {
   int size() const;
   const std::vector<Member>& members() const;
 
-  // Whether the buffers of this collective may be given in pieces.
+  // Returns whether Buffers::segments is supported for this collective.
   bool takes_segments(const CollectiveSpec& spec) const;
 
-  // Who would run this collective, and by which algorithm where there is a choice: "shared memory", or "tcp" and
-  // "ring"; on devices "nccl 2.30.4" or "staged over shared memory", and nobody before the first collective there has
-  // settled it. Both are valid until the communicator ends or fails.
+  // What would run this collective, and the algorithm where there is a choice: "shared memory", or "tcp" and "ring"; on
+  // devices "nccl 2.30.4" or "staged over shared memory". Empty on devices before the backend negotiation, which the
+  // first collective there runs. Both texts are valid until the communicator ends or fails.
   struct Runner {
     std::string_view by;
     std::string_view algorithm;
   };
   Runner runner_of(CollectiveSpec spec) const;
 
-  // Arguments are already checked. Failures appear in the completion; a failed communicator fails everything at once.
+  // The caller has checked the arguments. Failures appear in the completion; after a failure of the communicator every
+  // operation fails at once.
   void start(Operation& operation);
-  // Where whoever runs them can, in one launch, and then they end together; else one after the other. All ranks start
-  // the same ones together. At least one.
+  // Starts the operations as one group launch if their collectives support it; they then complete together. Otherwise
+  // starts them one after the other. All ranks launch the same operations. There is at least one.
   void launch_group(std::span<Operation* const> operations);
   void start(Message& message);
 
-  // Moves what can be moved; true if anything did.
+  // Advances everything in flight without blocking. Returns whether anything moved.
   bool progress();
   int wake_fd() const override;
   bool prepare_to_sleep() override;
   void finish_sleep() override;
 
-  // Drives until `completion` is done or the deadline passes (TIMEOUT, which ends the communicator).
-  // Spins for config.spin_us, where this rank has a core of its own (else it lets others run a few times: spin_us is
-  // 0), before it sleeps.
+  // Drives until `completion` is done. A deadline that passes ends the communicator with TIMEOUT. Before it sleeps, the
+  // thread spins for config.spin_us; where ranks share cores, spin_us is 0 and it yields its core a few times instead.
   Status wait(Completion& completion, Deadline deadline);
-  // Likewise until `ready` says so or wake() has been called since the last time: for a thread that serves others.
+  // Drives in the same way until `ready` returns true or wake() was called since the last return. For a thread that
+  // drives the operations of other threads.
   void serve(const std::function<bool()>& ready, Deadline deadline);
-  // From any thread: the serving thread, or the next one that serves, returns.
+  // Makes the present or the next serve() return. From any thread.
   void wake();
-  // From any thread while another one drives: the operation in flight and the first rank that it waits for, as the
-  // error of a deadline that passed now. Nothing ends. Nothing returned: no thread drives, or it did not answer in
-  // time.
+  // Called from any thread while another one drives. Returns the error that a deadline would cause now: it names the
+  // operation in flight and the first rank that it waits for. No operation ends. Returns nothing if no thread drives,
+  // or if the driving thread does not answer before the deadline.
   std::optional<Status> ask_who_is_late(Deadline deadline);
 
-  // From any thread: everything in flight, and everything later, ends with this error. The first one stays.
+  // Ends everything in flight and everything later with this error. The first error stays. From any thread; the driving
+  // thread carries it out.
   void interrupt(const Status& why);
-  // From any thread, after interrupt(): what is queued on a device ends there, also where nobody drives any more,
-  // because the program waits for the device alone.
+  // Ends the work that is queued on a device. Call it after interrupt(), from any thread. It is needed if no thread
+  // drives, because the application waits for the device alone.
   void end_device_work();
-  // From any thread: how far the device is, also where nobody drives any more. Nothing: the driving thread is at work.
+  // The state of the work on devices. After the communicator has ended, only `begun` is set.
   struct DeviceWork {
     bool in_flight = false;
-    bool by_host = false;  // not on the device: what drives has it in hand
+    bool by_host = false;  // nothing is queued on the device; the driving thread still has to advance the collective
     uint64_t begun = 0;    // collectives on devices that were called so far
-    uint64_t passed = 0;   // another number than before: something has run
-    Status failure;        // of this rank, met on the device: it is interrupted with that, and told of it once
+    uint64_t passed = 0;   // changes whenever something has run; only the change has a meaning
+    Status failure;        // of this rank, found on the device; the communicator is interrupted with it
   };
+  // Reads that state from any thread, and detects failures there while no thread drives. Returns nothing while another
+  // thread drives.
   std::optional<DeviceWork> look_at_device_work();
   uint64_t begun_on_device() const;
   // "allreduce number 42 on cuda:0 (NVIDIA H100 80GB HBM3)"; from any thread.
   std::string name_of_device_work(uint64_t number) const;
-  // The failure as this rank's own, which it is the culprit of. No effect where there is a culprit.
+  // Returns `failure` with this rank as the culprit and its name in the text; unchanged if it has a culprit already.
   Status own(const Status& failure) const;
-  // OK, or why this communicator ended.
+  // OK, or the error that ends this communicator. From any thread.
   Status status() const;
-  // Whether that has come to pass; for the driving thread, without a lock.
+  // Whether the driving thread has ended everything after an error. For that thread only; takes no lock.
   bool has_failed() const;
-  // Whether collectives may be queued on a device, where they go on when the host has long been done.
+  // Whether collectives were started on a device, where they may still run after their operations have completed.
   bool works_on_device() const;
-  // Null where there is none, and once the communicator has failed. Who sleeps on the communicator sleeps on it too.
+  // Null if there are none, and once the communicator has failed. A sleep on the communicator includes them.
   ReadinessFlags* readiness_flags();
-  // "allreduce by shared memory" / "ring, step 9: recv_reduce chunk 3 from rank 2"
+  // Describes the step in flight: "allreduce by shared memory", "ring, step 9: recv_reduce chunk 3 from rank 2".
   std::string phase() const;
 
  private:
   struct State;
-  class Hand;
+  class DriverLock;
   explicit Communicator(std::unique_ptr<State> state);
   void enqueue(Operation& operation);
   template <typename Ready>

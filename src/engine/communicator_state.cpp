@@ -1,4 +1,4 @@
-// Communicator::State: starts the queued operations one after the other, and ends all of them together on a failure.
+// Communicator::State starts the queued operations one after the other, and ends all of them on a failure.
 #include "engine/communicator_state.h"
 
 #include <fmt/format.h>
@@ -16,24 +16,25 @@ bool has_algorithm(Collective collective, std::string_view name) {
 
 namespace {
 
-constexpr uint64_t kAlarm = 0;  // the poller's token of interrupt(); nobody reads tokens, the set is only slept on
-constexpr uint64_t kDevices = 1000;
-constexpr uint64_t kTransfers = 1001;
+// Tokens of the poller, whose descriptor is only slept on; no code reads the tokens back.
+constexpr uint64_t kWakeToken = 0;  // of wake_event; the waitables of watch_parts() have 1, 2, ...
+constexpr uint64_t kDevicesToken = 1000;
+constexpr uint64_t kTransfersToken = 1001;
 
 }  // namespace
 
 Status Communicator::State::watch_parts() {
-  FDL_RETURN_IF_ERROR(poller.add(alarm.fd(), kAlarm));
-  if (parts.transport != nullptr) sleepers.push_back(parts.transport.get());
-  for (const auto& one : parts.preferred) sleepers.push_back(one.get());
-  for (std::size_t i = 0; i < sleepers.size(); ++i) FDL_RETURN_IF_ERROR(poller.add(sleepers[i]->wake_fd(), i + 1));
+  FDL_RETURN_IF_ERROR(poller.add(wake_event.fd(), kWakeToken));
+  if (parts.transport != nullptr) waitables.push_back(parts.transport.get());
+  for (const auto& one : parts.preferred) waitables.push_back(one.get());
+  for (std::size_t i = 0; i < waitables.size(); ++i) FDL_RETURN_IF_ERROR(poller.add(waitables[i]->wake_fd(), i + 1));
   if (parts.readiness_flags == nullptr) return {};
-  // It may share the descriptor of others.
-  const bool shared = std::any_of(sleepers.begin(), sleepers.end(), [&](const Waitable* waitable) {
+  // The readiness flags may share the descriptor of another waitable, and epoll accepts each descriptor once.
+  const bool shared = std::any_of(waitables.begin(), waitables.end(), [&](const Waitable* waitable) {
     return waitable->wake_fd() == parts.readiness_flags->wake_fd();
   });
-  if (!shared) FDL_RETURN_IF_ERROR(poller.add(parts.readiness_flags->wake_fd(), sleepers.size() + 1));
-  sleepers.push_back(parts.readiness_flags.get());
+  if (!shared) FDL_RETURN_IF_ERROR(poller.add(parts.readiness_flags->wake_fd(), waitables.size() + 1));
+  waitables.push_back(parts.readiness_flags.get());
   return {};
 }
 
@@ -45,27 +46,31 @@ Status Communicator::State::prepare_device(Device& device) {
   needed.config = parts.config;
   needed.library = parts.device_library;
   needed.choose_host = [this](const CollectiveSpec& spec) -> Collectives& { return *choose_runner(spec); };
+  // Hierarchical backends need several hosts with several ranks each.
   if (parts.shape.hosts > 1 && parts.shape.ranks_per_host > 1) {
     needed.side_of_hosts = [this](bool between) { return make_side_of_hosts(between); };
   }
   FDL_ASSIGN_OR_RETURN(devices, DeviceCollectives::make(std::move(needed), device));
-  FDL_RETURN_IF_ERROR(poller.add(devices->wake_fd(), kDevices));
-  sleepers.push_back(devices.get());
+  FDL_RETURN_IF_ERROR(poller.add(devices->wake_fd(), kDevicesToken));
+  waitables.push_back(devices.get());
   known_device.store(&device, std::memory_order_release);
   return {};
 }
 
+// Makes the staging of messages at the first message on a device. Its errors always end the communicator, because the
+// peer already depends on the message.
 Status Communicator::State::prepare_transfers(Device& device) {
   if (transfers != nullptr) return {};
   auto made = StagedMessages::make(messages, device);
   if (!made.ok()) return as_device_failure(made.status());
   transfers = made.take();
-  FDL_RETURN_IF_ERROR(poller.add(transfers->wake_fd(), kTransfers));
-  sleepers.push_back(transfers.get());
+  FDL_RETURN_IF_ERROR(poller.add(transfers->wake_fd(), kTransfersToken));
+  waitables.push_back(transfers.get());
   return {};
 }
 
-// Of the ranks in my place on each host, or of those of my host.
+// Makes schedules over a part of the group: the ranks with this local rank on each host (`between`), or the ranks of
+// this host.
 std::unique_ptr<Collectives> Communicator::State::make_side_of_hosts(bool between) {
   const int locals = parts.shape.ranks_per_host;
   const int host = parts.rank / locals;
@@ -84,7 +89,8 @@ std::unique_ptr<Collectives> Communicator::State::make_side_of_hosts(bool betwee
                                                 between ? host : parts.rank % locals, shape, *parts.config);
 }
 
-// Those of devices let go of theirs before, and take what has arrived after.
+// Transfers run twice: before the messages, to release those whose bytes have reached the host, and after them, to copy
+// what has arrived to the device.
 bool Communicator::State::move_messages() {
   if (transfers == nullptr) [[likely]]
     return messages.progress();
@@ -95,16 +101,16 @@ bool Communicator::State::move_messages() {
   return moved;
 }
 
-// A collective may be finished as soon as it is begun; the loop does not pile up calls when many are queued.
+// A collective may complete as soon as it starts. The loop avoids recursion when many such collectives are queued.
 void Communicator::State::begin_next() {
   while (active == nullptr && oldest != nullptr && !failed) {
     active = choose_runner(oldest->spec);
     outcome = {};
-    if (oldest->is_collective() && oldest->beside == nullptr) [[likely]] {
+    if (oldest->is_collective() && oldest->next_in_group == nullptr) [[likely]] {
       active->start(oldest->spec, oldest->buffers, outcome);
-    } else if (oldest->beside != nullptr) {
+    } else if (oldest->next_in_group != nullptr) {
       calls.clear();
-      for (const Operation* each = oldest; each != nullptr; each = each->beside) {
+      for (const Operation* each = oldest; each != nullptr; each = each->next_in_group) {
         calls.push_back({&each->spec, each->buffers});
       }
       active->launch_group(calls, outcome);
@@ -117,6 +123,7 @@ void Communicator::State::begin_next() {
   }
 }
 
+// Numbers a collective on a device, records its kind, and starts the watch if none is running.
 void Communicator::State::note_device_work(const Operation& operation) {
   if (!operation.is_collective()) return;
   const uint64_t number = begun_on_device.load(std::memory_order_relaxed) + 1;
@@ -125,14 +132,15 @@ void Communicator::State::note_device_work(const Operation& operation) {
   if (parts.watch && !std::exchange(watched, true)) parts.watch();
 }
 
-// What was refused here was not begun.
+// A rejected operation has not begun, so the counter is corrected.
 void Communicator::State::note_end_of_device_work(const Operation& operation) {
   if (!operation.is_collective()) return;
   ++ended_on_device;
   if (!outcome.status.ok()) begun_on_device.fetch_sub(1, std::memory_order_relaxed);
 }
 
-// What was interrupted is known. What is on the device comes before what the host still has in hand, for it is older.
+// After an interrupt the failure is known, so there is nothing to report. Work queued on the device is reported before
+// work that the host still runs, because it is older.
 Communicator::DeviceWork Communicator::State::look_at_device_work() {
   DeviceWork work{.begun = begun_on_device.load(std::memory_order_relaxed), .failure = {}};
   if (!on_device.load(std::memory_order_relaxed) || failed || interrupted.load(std::memory_order_acquire)) {
@@ -153,7 +161,8 @@ Communicator::DeviceWork Communicator::State::look_at_device_work() {
   return work;
 }
 
-// Whether somebody asks for a schedule, or one was measured to be quicker than the whole collective.
+// Whether the call or the configuration names a schedule, or a measurement found a schedule quicker than the whole
+// collective.
 bool Communicator::State::wants_schedule(const CollectiveSpec& spec) const {
   if (!is_auto(spec.algorithm)) return !is_whole(spec.algorithm);
   const std::string& configured = parts.config->algorithm;
@@ -164,8 +173,8 @@ bool Communicator::State::wants_schedule(const CollectiveSpec& spec) const {
   return preference.is_schedule(spec.collective, bytes, need_of(spec, parts.config->deterministic));
 }
 
-// A schedule, or the first of the preferred that can. (`whole` is no name of a schedule: where nobody can, that is
-// told.)
+// Returns the scheduled engine, or the first of parts.preferred that supports the collective. `whole` names no
+// schedule: if none of them supports such a collective, the scheduled engine rejects the name.
 Collectives* Communicator::State::choose_runner(const CollectiveSpec& spec) const {
   if (spec.device != nullptr) [[unlikely]]
     return devices.get();
@@ -176,8 +185,8 @@ Collectives* Communicator::State::choose_runner(const CollectiveSpec& spec) cons
   return scheduled.get();
 }
 
-// Who has the collective in flight in hand: on a device, it may be the host that runs a part of it.
-Collectives* Communicator::State::at_work() const {
+// Returns what runs the collective in flight at this moment: for one on a device it may be collectives on host memory.
+Collectives* Communicator::State::runner_at_work() const {
   if (active == nullptr || active != devices.get()) return active;
   Collectives* host = devices->host_at_work();
   return host == nullptr ? active : host;
@@ -194,7 +203,7 @@ bool Communicator::State::run_current() {
 // The operation leaves the queue before its owner, who may free it at once, can see that it is done.
 void Communicator::State::end_current() {
   if (!is_harmless(outcome.status.code())) {
-    // A device or memory that fails is this rank's own, and the others hear of it in these words.
+    // A failure of the device or of memory is this rank's own, so the error that the other ranks get names this rank.
     const Code code = outcome.status.code();
     const bool is_own = oldest->spec.device != nullptr && (code == Code::internal || code == Code::resource);
     return fail(is_own ? own(outcome.status) : outcome.status);
@@ -204,7 +213,7 @@ void Communicator::State::end_current() {
   if (oldest == nullptr) newest = nullptr;
   active = nullptr;
   if (operation->spec.device != nullptr) note_end_of_device_work(*operation);
-  if (operation->beside == nullptr) [[likely]]
+  if (operation->next_in_group == nullptr) [[likely]]
     return operation->completion.finish(std::move(outcome.status));
   finish_all(*operation, outcome.status);
 }
@@ -220,7 +229,8 @@ Status Communicator::State::own(const Status& failure) const {
   return Status(std::move(error));
 }
 
-bool Communicator::State::hear_interrupt() {
+// Carries out an interrupt() of another thread. Returns whether the communicator ended in this call.
+bool Communicator::State::take_interrupt() {
   if (!interrupted.load(std::memory_order_acquire)) [[likely]]
     return false;
   if (failed) return false;
@@ -233,8 +243,8 @@ bool Communicator::State::hear_interrupt() {
   return true;
 }
 
-// Bytes of collectives and messages in flight belong to the transport and to the preferred, so these end before anyone
-// hears that their memory is free again; that is also how peers learn that this rank has left.
+// The transport and parts.preferred may access the memory of everything in flight. They are destroyed before any
+// completion reports that this memory is free. Peers detect by it that this rank has left.
 void Communicator::State::fail(const Status& why) {
   last_phase = phase();
   failed = true;
@@ -247,18 +257,19 @@ void Communicator::State::fail(const Status& why) {
   if (devices != nullptr) devices->interrupt(final);
   for (const auto& one : parts.preferred) one->interrupt(final);
   scheduled->interrupt(final);
-  for (Waitable* waitable : sleepers) poller.remove(waitable->wake_fd());
-  sleepers.clear();
-  prepared = 0;
+  for (Waitable* waitable : waitables) poller.remove(waitable->wake_fd());
+  waitables.clear();
+  sleeps_announced = 0;
   active = nullptr;
-  // The transport first: peers may write into what the others own as long as it stands.
+  // The transport goes first: while it exists, peers may write to memory that the others own.
   parts.transport.reset();
   parts.preferred.clear();
   parts.readiness_flags.reset();
   scheduled.reset();
-  devices.reset();  // last: what the others had in hand lies in its memory
-  alarm.clear();
+  devices.reset();  // last: it owns the host memory that the others work on for it
+  wake_event.clear();
 
+  // The completions come last, because their owners may free the operations and their memory then.
   messages.fail(final);
   if (transfers != nullptr) {
     transfers->fail(final);
@@ -272,23 +283,23 @@ void Communicator::State::fail(const Status& why) {
   newest = nullptr;
 }
 
-// Only what runs the collective of the whole group counts its ranks as the group does.
+// Late ranks are read only from a runner of the whole group: one of a part of the group numbers the ranks differently.
 Waiting Communicator::State::waiting() {
   Waiting waiting{.operation = operation_name(), .group = parts.id, .phase = phase(), .ranks = {}};
   if (active == nullptr) {
     if (const int peer = messages.waiting_for(); peer >= 0) waiting.ranks = {peer};
     return waiting;
   }
-  Collectives* const runner = at_work();
+  Collectives* const runner = runner_at_work();
   const bool is_whole = runner == scheduled.get() || std::any_of(parts.preferred.begin(), parts.preferred.end(),
                                                                  [&](const auto& one) { return one.get() == runner; });
   if (is_whole) waiting.ranks = runner->late_ranks();
   return waiting;
 }
 
-void Communicator::State::answer_who_is_late() {
-  const Hand held(*this);
-  who_is_late.answer(waits_for(waiting(), parts.members));
+void Communicator::State::answer_late_query() {
+  const DriverLock lock(*this);
+  late_query.answer(waits_for(waiting(), parts.members));
 }
 
 std::string Communicator::State::phase() const {

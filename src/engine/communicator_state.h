@@ -1,8 +1,8 @@
-// Communicator::State: the queue of collectives, the messages beside it, and what the public functions of Communicator
-// share. Private to communicator.cpp and communicator_state.cpp.
+// Communicator::State holds the queue of collectives, the messages, and the functions that Communicator's public
+// functions share. Only communicator.cpp and communicator_state.cpp include this file.
 //
-// One thread at a time drives a communicator and touches these members; those that other threads use are atomic, or
-// guarded by `mutex` or `hand`.
+// One thread at a time drives a communicator and accesses these members. Members that other threads use are atomic, or
+// guarded by `mutex` or `driver_mutex`.
 #pragma once
 
 #include <algorithm>
@@ -19,33 +19,35 @@
 
 namespace fdl {
 
-// Only these leave the communicator as it was: they are found before any peer can notice the call.
+// Whether the communicator stays usable after this code. Calls are rejected with these codes before any peer depends on
+// them; every other code ends the communicator.
 inline bool is_harmless(Code code) {
   return code == Code::ok || code == Code::invalid_argument || code == Code::unsupported;
 }
 
-// The name by which tuning tables call a collective that a transport runs as a whole.
+// Whether this is the name that tuning tables use for a collective that a transport runs as a whole.
 inline bool is_whole(std::string_view algorithm) { return algorithm == kWhole; }
 
 bool has_algorithm(Collective collective, std::string_view name);
 
-// It and those beside it. The owner may free each as soon as it is done.
+// Completes this operation and the others of its group launch. The owner may free each one as soon as it is done, so
+// the link is read first.
 inline void finish_all(Operation& first, const Status& status) {
   for (Operation* operation = &first; operation != nullptr;) {
-    Operation* const beside = operation->beside;
+    Operation* const next_in_group = operation->next_in_group;
     operation->completion.finish(status);
-    operation = beside;
+    operation = next_in_group;
   }
 }
 
-// How many collectives on devices are remembered by kind, so that a report can name a late one.
+// How many recent collectives on devices have their kind recorded, so that a report can name a late one.
 inline constexpr std::size_t kRecentCollectives = 256;
 
 struct Communicator::State {
   State(Parts given, Poller set, Event event)
       : parts(std::move(given)),
         poller(std::move(set)),
-        alarm(std::move(event)),
+        wake_event(std::move(event)),
         scheduled(
             std::make_unique<ScheduledCollectives>(parts.transport.get(), parts.rank, parts.shape, *parts.config)),
         preference(parts.preferred.empty() || is_whole(parts.config->algorithm) ? Preference()
@@ -64,14 +66,14 @@ struct Communicator::State {
   DeviceWork look_at_device_work();
   bool wants_schedule(const CollectiveSpec& spec) const;
   Collectives* choose_runner(const CollectiveSpec& spec) const;
-  Collectives* at_work() const;
+  Collectives* runner_at_work() const;
   void end_current();
   bool run_current();
-  bool hear_interrupt();
+  bool take_interrupt();
   void fail(const Status& why);
   Status own(const Status& failure) const;
   Waiting waiting();
-  void answer_who_is_late();
+  void answer_late_query();
   std::string phase() const;
   std::string_view operation_name() const {
     return oldest == nullptr ? std::string_view("message") : name_of(oldest->spec.collective);
@@ -79,55 +81,58 @@ struct Communicator::State {
 
   Parts parts;
   Poller poller;
-  Event alarm;
+  Event wake_event;  // rung by other threads: interrupt(), wake() and queries for late ranks
   std::unique_ptr<ScheduledCollectives> scheduled;
   std::unique_ptr<DeviceCollectives> devices;  // from the first collective on a device on
   const Preference preference;
   Messages messages;
   std::unique_ptr<StagedMessages> transfers;  // from the first message on a device on
-  std::vector<Waitable*> sleepers;            // the transport and the preferred; none once failed
-  std::size_t prepared = 0;                   // how many of them know that we may sleep
-  bool woke = false;                          // a sleep has ended since the transport was last driven
+  std::vector<Waitable*> waitables;           // everything whose wake_fd() is in `poller`; empty after a failure
+  std::size_t sleeps_announced = 0;  // how many waitables, from the first on, have had prepare_to_sleep() called
+  bool has_slept = false;            // a sleep has ended since the transport was last driven
 
-  Operation* oldest = nullptr;  // in flight, when active is set
+  // The queue of operations. `active` runs the oldest one; null if none is in flight.
+  Operation* oldest = nullptr;
   Operation* newest = nullptr;
   Collectives* active = nullptr;
-  Completion outcome;       // of the one in flight
-  std::vector<Call> calls;  // or of several
-  std::string last_phase;
+  Completion outcome;       // of the operation or the group launch in flight
+  std::vector<Call> calls;  // of the group launch in flight
+  std::string last_phase;   // what phase() returns after a failure
 
-  bool failed = false;  // fail() has run; the driving thread's
+  bool failed = false;  // fail() has run; for the driving thread only
+  // Stored with release by interrupt(), after it has set `ended`.
   std::atomic<bool> interrupted{false};
-  std::atomic<bool> woken{false};  // somebody wants the serving thread back
-  DriverQuestion who_is_late;
+  std::atomic<bool> wake_requested{false};  // wake() was called since serve() last returned
+  DriverQuestion late_query;
   mutable Mutex mutex;
-  Status ended FDL_GUARDED_BY(mutex);
+  Status ended FDL_GUARDED_BY(mutex);  // the first error, from interrupt() or fail()
 
-  // From the first collective on a device on, whoever drives holds the hand meanwhile: end_device_work() comes from
-  // another thread. Before that, driving costs a look at the flag.
+  // From the first collective on a device on, the driving thread holds driver_mutex during each call, because
+  // end_device_work() and look_at_device_work() come from other threads. Before that, driving costs one relaxed load.
   std::atomic<bool> on_device{false};
-  Mutex hand;
+  Mutex driver_mutex;
 
-  // With the hand: who wants to know of work on devices knows that there is some.
-  bool watched = false;
+  // Accessed under driver_mutex.
+  bool watched = false;  // parts.watch was called, and work was in flight at the last look
   uint64_t ended_on_device = 0;
-  // The driving thread's to write.
+  // Written by the driving thread, read by any thread.
   std::atomic<uint64_t> begun_on_device{0};
   std::array<std::atomic<Collective>, kRecentCollectives> kinds_on_device{};
-  std::atomic<const Device*> known_device{nullptr};
+  std::atomic<const Device*> known_device{nullptr};  // of the first collective on a device, for reports
 };
 
-// The driving thread's, while it drives.
-class Communicator::Hand {
+// DriverLock locks driver_mutex for the driving thread, if the communicator has collectives on devices.
+class Communicator::DriverLock {
  public:
-  explicit Hand(State& state) : held_(state.on_device.load(std::memory_order_relaxed) ? &state.hand : nullptr) {
+  explicit DriverLock(State& state)
+      : held_(state.on_device.load(std::memory_order_relaxed) ? &state.driver_mutex : nullptr) {
     if (held_ != nullptr) held_->lock();
   }
-  ~Hand() {
+  ~DriverLock() {
     if (held_ != nullptr) held_->unlock();
   }
-  Hand(const Hand&) = delete;
-  Hand& operator=(const Hand&) = delete;
+  DriverLock(const DriverLock&) = delete;
+  DriverLock& operator=(const DriverLock&) = delete;
 
  private:
   Mutex* const held_;

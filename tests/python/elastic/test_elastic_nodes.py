@@ -312,7 +312,7 @@ def test_ranks_without_a_state_restart_together_on_all_nodes(job):
     assert [node.code() for node in nodes] == [0, 0], job.report
     assert [one["begins"] for node in nodes for one in node.all_say("begins")] == [0, 3, 0, 3], job.report
     assert [one["ends"] for node in nodes for one in node.all_say("ends")] == [6, 6]
-    assert "nobody is left who holds the state: restart 1 of 1, of all ranks" in nodes[0].words, job.report
+    assert "no rank is left that holds the state: restart 1 of 1, of all ranks" in nodes[0].words, job.report
 
 
 def test_without_restarts_the_job_ends_with_a_retryable_code(job):
