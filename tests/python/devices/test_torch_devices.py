@@ -138,7 +138,7 @@ def check_a_bucket_waits_for_the_streams_of_all_its_gradients():
                 with fake_devices.on_stream(stream):
                     copy_on(stream, parameter.grad, values_)
                     if reductions.is_active:
-                        reductions._gradient_is_there(parameter)
+                        reductions._on_gradient(parameter)
             begun = list(waits)
             reductions.synchronize()
         if reductions.is_active:
