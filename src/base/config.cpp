@@ -145,7 +145,7 @@ Given find_value(const Setting& row, const Environment& environment,
 Status check_options(const Config& config, const std::map<std::string, std::string>& options) {
   for (const auto& [name, value] : options) {
     const bool known = std::any_of(config.settings.begin(), config.settings.end(),
-                                   [&](const Setting& setting) { return setting.name == name; });
+                                   [&name = name](const Setting& setting) { return setting.name == name; });
     if (!known) {
       return Status(Code::invalid_argument,
                     "option '" + name + "' = '" + value + "' does not exist; `farandole config` lists the options");
@@ -170,8 +170,9 @@ void mention_unknown_variables(const Config& config, const Environment& environm
   for (const auto& [variable, value] : environment.all()) {
     if (!variable.starts_with("FARANDOLE_") || variable.starts_with("FARANDOLE_RUN_")) continue;
     if (belongs_to_launcher(variable)) continue;
-    const bool known = std::any_of(config.settings.begin(), config.settings.end(),
-                                   [&](const Setting& setting) { return setting.variable == variable; });
+    const bool known =
+        std::any_of(config.settings.begin(), config.settings.end(),
+                    [&variable = variable](const Setting& setting) { return setting.variable == variable; });
     if (!known) log_info("{} is not a variable of this version; `farandole config` lists them", variable);
   }
 }

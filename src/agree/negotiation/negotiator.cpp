@@ -232,7 +232,7 @@ void Negotiator::submit(int from, std::span<const Request* const> requests, int6
   state_->waiting.add(from, requests, now_ns);
 }
 
-void Negotiator::leave(int rank, std::string why) {
+void Negotiator::leave(int rank, const std::string& why) {
   if (state_->left) return;
   std::string text = fmt::format("{} has shut down", rank_name(rank, state_->options.rank_names));
   if (!why.empty()) text += ": " + why;

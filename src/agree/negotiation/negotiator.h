@@ -44,7 +44,7 @@ class Negotiator {
 
   // A rank has shut down: pending and later requests fail on all ranks with "rank 1 (host-b) has shut down" and,
   // where given, ": <why>". The text names the first rank that left.
-  void leave(int rank, std::string why = {});
+  void leave(int rank, const std::string& why = {});
 
   // Decides everything that became ready since the last call, fused, in an order that depends on submissions only.
   Plan decide(int64_t now_ns);

@@ -68,7 +68,7 @@ class SocketClient final : public CoordinatorClient {
   void receive() FDL_EXCLUDES(mutex_);
   void handle(CoordinatorMessage message) FDL_REQUIRES(mutex_);
   void add_event(CoordinatorEvent event) FDL_REQUIRES(mutex_);
-  void note_gone(CoordinatorEvent::Kind kind, CoordinatorMessage message) FDL_REQUIRES(mutex_);
+  void note_gone(CoordinatorEvent::Kind kind, const CoordinatorMessage& message) FDL_REQUIRES(mutex_);
   void lose_coordinator() FDL_REQUIRES(mutex_);
   void send(const CoordinatorMessage& message) FDL_REQUIRES(mutex_);
   void send_and_wake(const CoordinatorMessage& message) FDL_REQUIRES(mutex_);
@@ -188,10 +188,10 @@ void SocketClient::handle(CoordinatorMessage message) {
       break;
     }
     case Kind::lost:
-      note_gone(CoordinatorEvent::Kind::lost, std::move(message));
+      note_gone(CoordinatorEvent::Kind::lost, message);
       break;
     case Kind::left:
-      note_gone(CoordinatorEvent::Kind::left, std::move(message));
+      note_gone(CoordinatorEvent::Kind::left, message);
       break;
     case Kind::comm_failed:
       add_event(
@@ -221,7 +221,7 @@ void SocketClient::handle(CoordinatorMessage message) {
   }
 }
 
-void SocketClient::note_gone(CoordinatorEvent::Kind kind, CoordinatorMessage message) {
+void SocketClient::note_gone(CoordinatorEvent::Kind kind, const CoordinatorMessage& message) {
   gone_.emplace(message.rank, message.why);
   add_event({.kind = kind, .rank = message.rank, .comm = {}, .why = message.why});
   answered_.notify_all();
@@ -248,7 +248,7 @@ void SocketClient::lose_coordinator() {
     lost.rank = server.rank;
     lost.why = Status::blame(server.rank, server.host_name, Code::peer_lost,
                              describe(server) + " was lost: it served the rendezvous and its connection closed");
-    note_gone(CoordinatorEvent::Kind::lost, std::move(lost));
+    note_gone(CoordinatorEvent::Kind::lost, lost);
   }
   add_event({.kind = CoordinatorEvent::Kind::coordinator_lost, .comm = {}, .why = coordinator_lost_});
   answered_.notify_all();

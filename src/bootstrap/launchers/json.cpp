@@ -52,7 +52,7 @@ class Reader {
       FDL_ASSIGN_OR_RETURN(std::string name, read_text());
       if (!take(':')) return refuse();
       FDL_ASSIGN_OR_RETURN(Json member, read_value(depth + 1));
-      value.members.emplace_back(std::move(name), std::move(member));
+      value.members.push_back({std::move(name), std::move(member)});
     } while (take(','));
     if (!take('}')) return refuse();
     return value;

@@ -10,17 +10,24 @@
 
 namespace fdl {
 
+struct JsonMember;
+
 struct Json {
   enum class Kind { null, boolean, number, text, list, object };
 
   Kind kind = Kind::null;
   std::string text;  // of a text; of a number or boolean the source text
   std::vector<Json> items;
-  std::vector<std::pair<std::string, Json>> members;  // in source order
+  std::vector<JsonMember> members;  // in source order
 
   bool is(Kind wanted) const { return kind == wanted; }
   // Returns null if this is not an object or has no such member.
   const Json* member(std::string_view name) const;
+};
+
+struct JsonMember {
+  std::string name;
+  Json value;
 };
 
 // Parses a text of bounded depth. The error gives the position of the fault.

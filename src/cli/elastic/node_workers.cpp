@@ -73,7 +73,7 @@ Result<bool> is_own_address(const std::string& rendezvous) {
 
 Result<std::unique_ptr<WorkerGroup>> make_node_workers(const RunPlan& plan, const Config& config,
                                                        ElasticJob::Options leading, double timeout_s) {
-  const Whereabouts here = run_whereabouts();
+  const Whereabouts& here = run_whereabouts();
   const HostFacts facts = host_facts();
   Nodes::Node own;
   own.number = plan.node_rank;
@@ -86,7 +86,7 @@ Result<std::unique_ptr<WorkerGroup>> make_node_workers(const RunPlan& plan, cons
     FDL_ASSIGN_OR_RETURN(const std::string coordinator_address, coordinator_address_of(plan, config));
     leading.own = own;
     leading.own.number = 0;
-    ElasticJob::Several& several = leading.several.emplace();
+    ElasticJob::Several& several = leading.several.emplace(ElasticJob::Several{});
     several.limits.fewest = plan.fewest_nodes;
     several.limits.most = plan.nodes;
     several.limits.start_s = timeout_s;

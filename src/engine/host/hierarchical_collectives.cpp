@@ -80,7 +80,7 @@ bool HierarchicalCollectives::can(const CollectiveSpec& spec) const {
 std::size_t HierarchicalCollectives::segments_of(const CollectiveSpec& spec) const {
   const std::size_t bytes = spec.count * size_of(spec.dtype);
   if (bytes < 2 * kLeastSegmentBytes) return 1;
-  const auto root = static_cast<std::size_t>(std::sqrt(static_cast<double>(bytes / kBytesOfRoot)));
+  const auto root = static_cast<std::size_t>(std::sqrt(static_cast<double>(bytes) / static_cast<double>(kBytesOfRoot)));
   return std::min({root, bytes / kLeastSegmentBytes, kMostSegments});
 }
 

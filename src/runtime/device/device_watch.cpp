@@ -103,7 +103,8 @@ std::vector<std::size_t> DeviceWatch::late() const {
 // Names the first collective that some rank has not begun. If no rank is late, names the first one that may not have
 // ended everywhere.
 std::string DeviceWatch::describe(const NameOf& name_of, int64_t now_ns) const {
-  const double seconds = static_cast<double>(std::max<int64_t>(now_ns - since_ns_, 0) / 100'000'000) / 10;
+  const int64_t tenths = std::max<int64_t>(now_ns - since_ns_, 0) / 100'000'000;
+  const double seconds = static_cast<double>(tenths) / 10;
   const auto ranks = late();
   auto begun = static_cast<int64_t>(work_.begun);
   if (ranks.empty()) {

@@ -33,7 +33,8 @@ class FailureDecisions {
   // Nothing where the deadline passed or close() was called before a decision arrived.
   std::optional<Status> wait(const std::string& comm, Deadline deadline) {
     MutexLock lock(mutex_);
-    arrived_.wait(mutex_, deadline, [&]() { return closed_ || failure_decisions_.contains(comm); });
+    arrived_.wait(mutex_, deadline,
+                  [&]() FDL_REQUIRES(mutex_) { return closed_ || failure_decisions_.contains(comm); });
     const auto found = failure_decisions_.find(comm);
     return found == failure_decisions_.end() ? std::nullopt : std::optional(found->second);
   }
