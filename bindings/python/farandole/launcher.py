@@ -1,6 +1,7 @@
 """The command `farandole`. It executes the program in the wheel; `farandole kubernetes` runs in Python."""
 
 import os
+import signal
 import sys
 
 
@@ -18,6 +19,8 @@ def main():
     path = program()
     if not os.access(path, os.X_OK):
         sys.exit(f"farandole: {path} is missing: this wheel was built with FARANDOLE_PROGRAM=OFF; build it with ON")
+    # Python ignores SIGPIPE, and the program would inherit that: `farandole config | head` then fails instead of ending.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.execv(path, [path, *sys.argv[1:]])
 
 

@@ -384,3 +384,10 @@ def test_ranks_on_two_numa_nodes_use_levels_and_get_exact_sums():
         in done.stderr
     )
     assert not re.search("hwloc|warning", done.stderr, re.IGNORECASE), done.stderr
+
+
+def test_output_closed_early_ends_the_command_without_an_error():
+    command = f"'{sys.executable}' -m farandole config | head -n 1; echo ${{PIPESTATUS[0]}} >&2"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert len(done.stdout.splitlines()) == 1
+    assert done.stderr in ("0\n", "141\n"), done.stderr  # finished before head did, or ended by SIGPIPE
