@@ -252,8 +252,8 @@ def _print_kernels(target, rates):
         ["elements", "GB/s median", "GB/s best", "of memcpy", "of the bound", "wanted", "holds"],
         rows,
         [
-            "bytes read and written; the bound is what memory allows a loop that reads two arrays and writes a third: the",
-            "fastest of a plain loop, as the compiler makes it, and a = b + c with ordinary and with streaming stores;",
+            "bytes read and written; the bound is what memory allows a loop that reads two arrays and writes a third:",
+            "the fastest of a plain loop, as the compiler makes it, and a = b + c with ordinary and streaming stores;",
             "memcpy, which reads one array for each that it writes, is not a bound of a sum, and is shown beside it",
         ],
     )

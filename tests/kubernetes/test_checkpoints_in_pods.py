@@ -51,7 +51,8 @@ def beside_s3(tmp_path):
 
 def test_k6_p7_k14_k19_jobs_save_to_s3_by_their_role_and_resume_where_a_killed_pod_had_saved(beside_s3):
     """Runs the example unchanged, and a job that would train for ever, whose first pod is killed."""
-    long = "job --name long --nnodes 2 --service-account s3-trainer --network-policy --allow-egress 443 --max-restarts 4 --image any"
+    long = "job --name long --nnodes 2 --service-account s3-trainer --network-policy --allow-egress 443 "
+    long += "--max-restarts 4 --image any"
     program = "-- python /app/train_numpy.py --steps 10000000 --save-every 5 --checkpoint s3://my-bucket/long/state.npz"
     names = [f"{job}-{index}" for job in ("train-s3", "long") for index in range(2)]
     sim = beside_s3(

@@ -19,7 +19,7 @@ def main():
     path = program()
     if not os.access(path, os.X_OK):
         sys.exit(f"farandole: {path} is missing: this wheel was built with FARANDOLE_PROGRAM=OFF; build it with ON")
-    # Python ignores SIGPIPE, and the program would inherit that: `farandole config | head` then fails instead of ending.
+    # Python ignores SIGPIPE, and the program would inherit that: `farandole config | head` would then fail.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.execv(path, [path, *sys.argv[1:]])
 
