@@ -130,7 +130,7 @@ def test_a_train_job_becomes_a_job_set_with_the_variables_of_torchrun():
 
 
 @pytest.mark.parametrize(
-    "resources, said",
+    "resources, expected",
     [
         ({}, "auto"),
         ({"limits": {"cpu": "3"}}, "3"),
