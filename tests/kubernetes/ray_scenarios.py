@@ -426,7 +426,7 @@ def assert_a_raised_error_is_reported_too(node):
     assert isinstance(reported.__cause__, KeyError) and pickle.loads(pickle.dumps(reported)).text == reported.text
 
 
-def ray_train_begins_again_with_a_new_key_and_then_names_who_was_lost():
+def ray_train_begins_again_with_a_new_key_and_then_names_the_lost_rank():
     import farandole
     import ray.train
     from farandole.integrations.ray import FarandoleConfig, FarandoleTrainer

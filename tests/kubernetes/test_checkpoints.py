@@ -258,11 +258,11 @@ def test_k6_the_existence_of_a_gcs_bucket_is_checked_by_one_small_request(gcs, m
 def test_k6_a_store_that_does_not_answer_is_named_with_what_may_be_wrong(let_in, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     _forget_credentials()
-    with pytest.raises(checkpoint.CheckpointError, match="could not save to s3://training/none/0.*may pods reach it"):
+    with pytest.raises(checkpoint.CheckpointError, match="could not save to s3://training/none/0.*pods can reach it"):
         checkpoint.save("s3://training/none", 1, {"model": b""})
 
 
-def test_k6_a_library_that_is_not_there_and_a_scheme_that_nobody_knows_are_told(monkeypatch):
+def test_k6_a_missing_library_and_an_unknown_scheme_are_errors(monkeypatch):
     with pytest.raises(checkpoint.CheckpointError, match="fsspec does not support nowhere://; give a path"):
         checkpoint.load("nowhere://bucket/run")
     monkeypatch.setitem(sys.modules, "fsspec", None)
@@ -350,6 +350,6 @@ def test_k6_the_failure_of_one_rank_is_raised_on_all_and_names_it(let_in, blind)
     assert sorted(re.search(r"could not (look into|save to|read)", one)[1] for one in reported) == sorted(what * 3), (
         lines
     )
-    assert all(reported.count(one) % 3 == 0 and "may pods reach it" in one for one in reported), (
+    assert all(reported.count(one) % 3 == 0 and "pods can reach it" in one for one in reported), (
         lines
     )  # the same text on all ranks

@@ -225,7 +225,7 @@ def test_p6_k19_when_a_deployments_leader_is_lost_it_comes_back_and_all_begin_ag
     assert "which leads the job, is gone" in other.output and not leader.terminating, sim.logs()
 
 
-def test_k1_an_elastic_pytorchjob_does_without_a_killed_worker_and_takes_its_successor_in(elastic):
+def test_k1_an_elastic_pytorchjob_survives_a_killed_worker_and_accepts_its_successor(elastic):
     """What `gen pytorchjob` prints, as it is: the operator tells MIN:MAX and where worker 0 is, and makes a worker that
     ended with 128 or more anew."""
     words = "pytorchjob --nnodes 2:3 --nproc-per-node 2 --image any -- " + " ".join(

@@ -78,7 +78,7 @@ def test_the_environment_of_a_rank_is_that_of_sshd_and_not_the_pods(simulate, im
     assert re.search(r"Open MPI\) 4\.", version), f"this test is about Open MPI 4, but this is {version}"
 
 
-def test_under_sshd_as_first_process_a_rank_never_sees_sigterm_and_its_pod_seems_to_succeed(simulate, image):
+def test_under_sshd_as_first_process_a_rank_never_gets_sigterm_and_its_pod_seems_to_succeed(simulate, image):
     handler = ("import os, signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved on', "
                "os.uname().nodename, flush=True), sys.exit(143)))\n"
                "print('up on', os.uname().nodename, flush=True)\ntime.sleep(60)")  # fmt: skip

@@ -249,7 +249,7 @@ def test_a_container_is_held_to_its_quota_of_half_a_core(simulate):
     assert "50000" in (printed.get("cpu.cfs_quota_us") or printed["cpu.max"])  # of each 100000 microseconds
 
 
-def test_users_roots_and_secrets_are_as_the_pod_says(simulate):
+def test_users_roots_and_secrets_are_those_of_the_pod(simulate):
     look = ["sh", "-c", "id -u; cat /key/key; echo; echo x >/usr/written; echo x >/scratch/written && cat "
                         "/scratch/written; "
             "grep -c CapEff:.0000000000000000 /proc/self/status"]  # fmt: skip

@@ -263,7 +263,7 @@ def test_egress_without_ports_is_egress_to_all_ports():
         ({"key": "x", "operator": "DoesNotExist"}, True),
     ],
 )
-def test_selectors_know_expressions(expression, fits):
+def test_selectors_support_expressions(expression, fits):
     assert selects({"matchExpressions": [expression]}, {"app": "a"}) is fits
 
 
