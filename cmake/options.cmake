@@ -1,5 +1,4 @@
 # Options of the build. Compiler flags that follow from them are in cmake/flags.cmake.
-include(CMakeDependentOption)
 option(FARANDOLE_PROGRAM    "Build the farandole command"                              ${PROJECT_IS_TOP_LEVEL})
 option(FARANDOLE_TESTS      "Build the tests (needs GoogleTest)"                       OFF)
 option(FARANDOLE_BENCH      "Build the benchmarks (needs Google Benchmark)"            OFF)

@@ -32,18 +32,12 @@ int fail(int rank) {
 // Without --launched the world is described by arguments, so the environment of a launcher is ignored.
 bool open_world(const BenchOptions& options, int rank, OpenedWorld& opened) {
   const char* knobs[] = {"transport", options.transport.c_str()};
-  fdl_world_options world_options;
-  fdl_world_options_init(&world_options);
-  if (!options.launched) {
-    world_options.rank = rank;
-    world_options.size = options.ranks;
-    world_options.rendezvous = options.rendezvous.c_str();
-    world_options.job_key = "farandole bench on one host";
-  }
-  world_options.options = knobs;
-  world_options.option_count = 1;
-  return fdl_world_create(&world_options, &opened.world) == FDL_OK &&
-         fdl_comm_create(fdl_group_all(opened.world), &opened.comm) == FDL_OK;
+  return opened.open({.launched = options.launched,
+                      .rank = rank,
+                      .size = options.ranks,
+                      .rendezvous = options.rendezvous,
+                      .job_key = "farandole bench on one host"},
+                     knobs);
 }
 
 // busbw = algbw * factor: the bytes that one link carries for each byte of the vector.

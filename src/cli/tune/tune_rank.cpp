@@ -32,18 +32,12 @@ constexpr int kMostRounds = 60;                             // after that
 
 bool open_world(const TuneOptions& options, int rank, OpenedWorld& opened) {
   const char* knobs[] = {"transport", options.transport.c_str(), "tuning", "off", "algorithm", "auto"};
-  fdl_world_options world_options;
-  fdl_world_options_init(&world_options);
-  if (!options.launched) {
-    world_options.rank = rank;
-    world_options.size = options.ranks;
-    world_options.rendezvous = options.rendezvous.c_str();
-    world_options.job_key = "farandole tune on one host";
-  }
-  world_options.options = knobs;
-  world_options.option_count = std::size(knobs) / 2;
-  return fdl_world_create(&world_options, &opened.world) == FDL_OK &&
-         fdl_comm_create(fdl_group_all(opened.world), &opened.comm) == FDL_OK;
+  return opened.open({.launched = options.launched,
+                      .rank = rank,
+                      .size = options.ranks,
+                      .rendezvous = options.rendezvous,
+                      .job_key = "farandole tune on one host"},
+                     knobs);
 }
 
 // One way of running one collective, and its measurements at the current size.

@@ -121,15 +121,20 @@ Result<void*> BucketRun::make_output(Entry& entry, std::vector<int64_t> shape) {
 
 // ---- Allreduce ----
 
-// An average runs as a sum with a postscale (average.h). The outputs are made first, because they may be allocated and
-// the collective must not start if that fails.
-Status BucketRun::begin_allreduce() {
+// An average runs as a sum with a postscale (average.h).
+void BucketRun::set_reduction(CollectiveSpec& spec) const {
   const auto op = static_cast<Op>(bucket_.op);
-  CollectiveSpec& spec = operation_.spec;
-  spec.collective = Collective::allreduce;
   spec.reduction.op = folding(op);
   spec.prescale = bucket_.prescale;
   spec.postscale = bucket_.postscale * postscale_of(op, bucket_.dtype, comm_.size());
+}
+
+// The outputs are made first, because they may be allocated and
+// the collective must not start if that fails.
+Status BucketRun::begin_allreduce() {
+  CollectiveSpec& spec = operation_.spec;
+  spec.collective = Collective::allreduce;
+  set_reduction(spec);
   spec.count = bucket_.element_count();
   for (auto& entry : entries_) {
     if (!entry) continue;
@@ -342,11 +347,8 @@ Status BucketRun::begin_reduce_scatter() {
   std::vector<int64_t> shape = entry.request.shape;
   shape[0] = rows / size + (comm_.rank() < rows % size ? 1 : 0);
   FDL_ASSIGN_OR_RETURN(void* output, make_output(entry, std::move(shape)));
-  const auto op = static_cast<Op>(bucket_.op);
   CollectiveSpec spec{.collective = Collective::reduce_scatter};
-  spec.reduction.op = folding(op);
-  spec.prescale = bucket_.prescale;
-  spec.postscale = bucket_.postscale * postscale_of(op, bucket_.dtype, comm_.size());
+  set_reduction(spec);
   start_collective(spec, {entry.input, output});
   return {};
 }

@@ -79,6 +79,7 @@ class BucketRun {
 
   bool fused() const { return bucket_.names.size() > 1; }
   Status begin();
+  void set_reduction(CollectiveSpec& spec) const;
   Status begin_allreduce();
   Status begin_allreduce_on_trial();
   void start_elements(std::size_t from, std::size_t count);
