@@ -199,7 +199,7 @@ SMALL = ("float16", "bfloat16", "float8_e4m3", "float8_e5m2")
 def kernels(programs, depth):
     """Bytes read and written a second by one core, arrays of 64 MiB, beside the limit of memory for such a loop."""
     target = Target(
-        "P10", "sums of one core, of what memory allows: 0.9 for float32, float64, integers; 0.5 for smaller"
+        "P10", "sums on one core, as a share of the memory limit: 0.9 for float32, float64, integers; 0.5 for smaller"
     )
     bench = [
         f"{programs.library}/bin/reduce_bench",

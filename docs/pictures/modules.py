@@ -58,7 +58,7 @@ def main():
     body += [
         svg.text(10, 700, "Solid arrow: includes. Dashed arrow: implements. runtime reaches transports/ and cuda "
                  "through lifecycle/assemble.cpp alone.", 11, style="faint"),
-        svg.text(10, 716, "The exact table of what each module may include is in tests/architecture_test.cpp.", 11,
+        svg.text(10, 716, "tests/architecture_test.cpp has the table of the includes that each module may have.", 11,
                  style="faint"),
     ]  # fmt: skip
     Path("modules.svg").write_text(svg.document(WIDTH, 730, body, "Modules of farandole"))

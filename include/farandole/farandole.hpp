@@ -16,7 +16,7 @@
 namespace fdl {
 inline namespace api_0 {
 
-// Carries a copy of what fdl_last_error() returned after a failed call; what() is its text.
+// Copies the error that fdl_last_error() returns after a failed call. what() returns its text.
 class Error : public std::runtime_error {
  public:
   // Copies the strings of `error`, which the next failure in this thread overwrites.

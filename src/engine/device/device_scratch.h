@@ -56,8 +56,8 @@ class DeviceScratch {
   // Returns false if emptied() can proceed.
   bool prepare_to_sleep();
 
-  // Marks the end of what is queued on `stream` and uses other memory that the library has registered; the stream lives
-  // as long as this object. is_through() then returns whether that work has run; fd() becomes readable when it has.
+  // Records an event after the work that is queued on `stream` and uses other registered memory. The stream must
+  // outlive this object. is_through() then returns whether that work has run; fd() becomes readable when it has.
   Status note_other_use(Stream stream);
   Result<bool> is_through() const { return device_.reached(last_use_); }
 

@@ -104,7 +104,7 @@ class StagedCollectives final : public Collectives {
 
   Stream out_ = nullptr;           // copies to the host
   Stream back_ = nullptr;          // copies to the device
-  DeviceEvent user_at_ = nullptr;  // end of what the user had queued when the collective began
+  DeviceEvent user_at_ = nullptr;  // recorded after the work that the user had queued before the collective
   DeviceEvent ours_at_ = nullptr;  // end of our copies, for the user's stream to wait for
   std::array<Slot, kSlots> slots_;
 

@@ -42,7 +42,7 @@ class StagedMessages final : public Waitable {
     Message* message = nullptr;
     Message twin;
     Block block;
-    DeviceEvent user_at = nullptr;  // end of what the user had queued when the message was started
+    DeviceEvent user_at = nullptr;  // recorded after the work that the user had queued before the message
   };
 
   StagedMessages(Messages& messages, Device& device, CompletionNotifier notifier)

@@ -40,8 +40,8 @@ bool equal(std::span<const std::size_t> a, std::span<const std::size_t> b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end());
 }
 
-// The tag of every slice is a hash of what ranks must agree on. An alltoall's counts differ between ranks, so they are
-// left out; the transport compares its sizes message by message.
+// The tag of every slice is a hash of the arguments that all ranks must give alike. An alltoall's counts differ between
+// ranks, so they are left out; the transport compares its sizes message by message.
 uint32_t tag_of(const CollectiveSpec& spec, std::string_view algorithm) {
   Hash hash;
   hash.add(static_cast<uint64_t>(spec.collective)).add(algorithm).add(static_cast<uint64_t>(spec.root));

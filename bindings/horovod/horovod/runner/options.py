@@ -1,4 +1,4 @@
-"""horovodrun's options: one table of what each option sets, and of its key in a configuration file."""
+"""The table of horovodrun's options: the variable that each option sets, and its key in a configuration file."""
 
 import collections
 

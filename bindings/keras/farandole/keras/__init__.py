@@ -5,7 +5,7 @@ from .backend import require_torch
 require_torch()
 
 from .. import basics  # noqa: E402
-from ..basics import *  # noqa: E402, F403 (basics.__all__ is the one list of what all frameworks have)
+from ..basics import *  # noqa: E402, F403 (basics.__all__ lists the names that all frameworks share)
 from ..torch import Compression  # noqa: E402
 from . import callbacks, elastic  # noqa: E402
 from .optimizer import DistributedOptimizer, load_model  # noqa: E402

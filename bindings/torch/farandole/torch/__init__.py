@@ -1,7 +1,7 @@
 """farandole.torch: the API of programs written for Horovod, for PyTorch."""
 
 from .. import basics
-from ..basics import *  # noqa: F403 (basics.__all__ is the one list of what all frameworks have)
+from ..basics import *  # noqa: F403 (basics.__all__ lists the names that all frameworks share)
 from ..errors import HorovodInternalError
 from ..torch_backend import register as _register_backend
 from . import elastic
