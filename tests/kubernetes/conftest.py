@@ -1,4 +1,4 @@
-"""Fixtures of the tests of pods: data, and running simulations."""
+"""Fixtures of the tests of Kubernetes: data, images, and running simulations."""
 
 import gzip
 import importlib.util
@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
+SUPPORT = os.path.join(HERE, "support")
+sys.path[:0] = [os.path.join(HERE, "simulator"), SUPPORT]
+pytest.register_assert_rewrite("manifest_checks", "mpi_jobs", "training_jobs")
 
+import mpi_jobs  # noqa: E402
 import podsim  # noqa: E402
 
 WHY_NOT = podsim.why_not()
@@ -37,6 +40,11 @@ def digits(tmp_path_factory):
 
 
 @pytest.fixture
+def image(tmp_path):
+    return mpi_jobs.sshd_image(tmp_path)
+
+
+@pytest.fixture
 def simulate(digits):
     """simulate(manifest, ...) returns a running PodSim, which ends with the test."""
     if WHY_NOT:
@@ -46,7 +54,7 @@ def simulate(digits):
     def begin(manifest, **options):
         image = {
             "/data/digits.npy": digits,
-            "/app/train_digits.py": os.path.join(HERE, "train_digits.py"),
+            "/app/train_digits.py": os.path.join(SUPPORT, "train_digits.py"),
             **options.pop("image", {}),
         }
         variables = {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds docker/Dockerfile with buildah, trains two ranks in the image as its user and without a network, and plays
-# shipped manifests in it with podman (play.py). Run it by hand: it needs root, a minute for a fresh Debian, and
+# shipped manifests in it with podman (run_in_podman.py). Run it by hand: it needs root, a minute for a fresh Debian, and
 #   apt-get install --no-install-recommends buildah runc debootstrap podman
 #   bash tests/kubernetes/image.sh [FOLDER] [MIRROR]        FOLDER keeps the base (1 GiB) for the next time;
 #                                                         MIRROR: of Debian; default: debootstrap's own
@@ -49,7 +49,7 @@ done
 play() {
   local folder
   folder=$(mktemp -d)
-  output=$(unshare --net --mount .venv/bin/python tests/kubernetes/play.py "examples/kubernetes/k8s/$1" localhost/farandole:test \
+  output=$(unshare --net --mount .venv/bin/python tests/kubernetes/simulator/run_in_podman.py "examples/kubernetes/k8s/$1" localhost/farandole:test \
     "$folder" --root "$place/storage" --runroot "$place/run" 2>&1) || { echo "$output" >&2; rm -rf "$folder"; exit 1; }
   rm -rf "$folder"
   grep -qF "$2" <<<"$output" || { printf '%s\nimage.sh: %s: no pod printed "%s"\n' "$output" "$1" "$2" >&2; exit 1; }

@@ -1,0 +1,101 @@
+"""Tests of a step of Kubeflow Pipelines: compiled by kfp, then run as Pipelines runs it, with a stub of kubectl."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+from kubectl_stub import STUB, pod
+from manifest_checks import KUBERNETES, faults, only
+
+if not importlib.util.find_spec("kfp"):
+    pytest.skip("needs kfp: bash tests/kubernetes/setup.sh", allow_module_level=True)
+
+FOLDER = KUBERNETES / "pipelines"
+RUN = "0f3b8d1e-4b7a-4a1e-9d53-2f5e6c7a8b90"
+# The stub of test_logs_and_status.py, which also keeps applied manifests.
+KUBECTL = STUB.replace("  logs*)", '  delete*) ;;\n  "apply -f") cat "$3" >"$STUB/applied.yaml" ;;\n  logs*)')
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory):
+    path = tmp_path_factory.mktemp("pipeline") / "train_pipeline.yaml"
+    done = subprocess.run([sys.executable, FOLDER / "train_pipeline.py", path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return yaml.safe_load(path.read_text())
+
+
+def command_of(compiled, given):
+    """The command of the step's container, with Pipelines' placeholders replaced by the values of a run."""
+    values = {name: one.get("defaultValue") for name, one in compiled["root"]["inputDefinitions"]["parameters"].items()}
+    values = {name: int(value) if isinstance(value, float) else value for name, value in {**values, **given}.items()}
+    task = compiled["root"]["dag"]["tasks"]["train"]
+    inputs = {}
+    for name, one in task["inputs"]["parameters"].items():
+        constant = one.get("runtimeValue", {}).get("constant")
+        inputs[name] = (
+            values[one["componentInputParameter"]]
+            if constant is None
+            else constant.replace("{{$.pipeline_job_uuid}}", RUN)
+        )
+    container = compiled["deploymentSpec"]["executors"]["exec-train"]["container"]
+    return [
+        re.sub(r"\{\{\$\.inputs\.parameters\['(\w+)'\]\}\}", lambda found: str(inputs[found[1]]), word)
+        for word in [*container["command"], *container["args"]]
+    ]
+
+
+def play(compiled, folder, pods, **given):
+    """Runs the step with these pods for kubectl; returns (exit code, output, applied manifests)."""
+    import json
+
+    (folder / "bin").mkdir()
+    (folder / "bin" / "kubectl").write_text(KUBECTL)
+    (folder / "bin" / "kubectl").chmod(0o755)
+    (folder / "pods.1.json").write_text(json.dumps({"items": pods}))
+    (folder / "events.json").write_text('{"items": []}')
+    for number, one in enumerate(pods):
+        (folder / f"log.{one['metadata']['name']}").write_text(f"says {number}\n")
+    path = f"{folder / 'bin'}:{os.path.dirname(sys.executable)}:/usr/bin:/bin"
+    done = subprocess.run(
+        command_of(compiled, given), capture_output=True, text=True, env={"PATH": path, "STUB": str(folder)}
+    )
+    calls = [line for line in (folder / "calls").read_text().splitlines() if line.startswith(("apply", "delete"))]
+    assert [line.split()[0] for line in calls] == ["delete", "apply"], done.stderr
+    return done.returncode, done.stdout, (folder / "applied.yaml").read_text()
+
+
+def test_c6_a_pipelines_step_applies_the_generated_job_and_follows_it(compiled, tmp_path):
+    code, printed, applied = play(
+        compiled,
+        tmp_path,
+        [pod(0, code=0), pod(1, code=0)],
+        checkpoint="s3://bucket/a run; echo no",
+        nodes=3,
+        per_node=2,
+    )
+    assert code == 0 and "says 0" in printed and "says 1" in printed
+    documents = list(yaml.safe_load_all(applied))
+    job = only(documents, "Job")
+    assert not faults(documents, custom=False)
+    assert job["metadata"]["name"] == f"train-{RUN}" and job["spec"]["completions"] == 3
+    args = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert args[-2:] == ["--checkpoint", "s3://bucket/a run; echo no"]  # a value that the shell does not interpret
+    assert args[args.index("--nproc-per-node") + 1] == "2"
+
+
+def test_c6_the_step_fails_as_its_job_fails_and_is_tried_again(compiled, tmp_path):
+    code, _, _ = play(compiled, tmp_path, [pod(0, code=202), pod(1, code=137)], checkpoint="s3://bucket/run")
+    assert code == 137
+    task = compiled["root"]["dag"]["tasks"]["train"]
+    assert task["retryPolicy"]["maxRetryCount"] == 2 and not task["cachingOptions"].get("enableCache")
+
+
+def test_c6_the_steps_rights_are_those_that_it_uses():
+    documents = list(yaml.safe_load_all((FOLDER / "step-role.yaml").read_text()))
+    assert not faults(documents, custom=False)
+    rights = {resource for rule in only(documents, "Role")["rules"] for resource in rule["resources"]}
+    assert rights == {"jobs", "poddisruptionbudgets", "services", "pods", "pods/log", "events"}

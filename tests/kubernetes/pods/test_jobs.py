@@ -1,0 +1,68 @@
+"""Tests that each kind of workload starts ranks that train on real digits with the same training command."""
+
+import json
+
+import builders
+import pytest
+from farandole.integrations.kubernetes import generate
+from training_jobs import field, starter, train
+
+SHM = {"volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}}],
+       "container_volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}]}  # fmt: skip
+
+
+def test_an_indexed_job_of_4_pods_with_2_ranks_each_trains_as_one_world(simulate):
+    run = starter(4, "$(JOB_COMPLETION_INDEX)", "train-0.train:29500")
+    loss = train(simulate, builders.indexed_job(4, run, **SHM), 8, [f"train-{index}" for index in range(4)])
+    # The global batches and the learned weights do not depend on the number of ranks.
+    alone = train(simulate, builders.indexed_job(1, starter(1, "0", "train-0.train:29500", 1)), 1, ["train-0"], 1)
+    assert loss == pytest.approx(alone, abs=2e-3)
+
+
+def test_a_stateful_set_trains_with_the_ordinal_as_node(simulate):
+    documents = builders.stateful_set(2, starter(2, "$(ORDINAL)", "train-0.train:29500"))
+    documents[2]["spec"]["template"]["spec"]["containers"][0]["env"].append(
+        field("ORDINAL", "metadata.labels['apps.kubernetes.io/pod-index']")
+    )
+    train(simulate, documents, 4, ["train-0", "train-1"])
+
+
+def test_a_job_set_trains_over_the_pods_of_all_its_jobs(simulate):
+    run = starter(2, "$(JOB)", "train-workers-0-0.train:29500")
+    documents = builders.job_set(2, 1, run)
+    pod = documents[1]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    pod["spec"]["containers"][0]["env"].append(field("JOB", "metadata.labels['jobset.sigs.k8s.io/job-global-index']"))
+    train(simulate, documents, 4, ["train-workers-0-0", "train-workers-1-0"])
+
+
+def test_a_leader_worker_set_trains_with_the_leader_as_first_node(simulate):
+    run = starter("$(LWS_GROUP_SIZE)", "$(LWS_WORKER_INDEX)", "$(LWS_LEADER_ADDRESS):29500")
+    # By default the end of one pod, even with 0, recreates the group, so that all pods restart for ever.
+    train(simulate, builders.leader_worker_set(2, run, group={"restartPolicy": "None"}), 4, ["train-0", "train-0-1"])
+
+
+def test_a_pytorch_job_trains_with_the_master_as_first_node(simulate):
+    run = starter("$(PET_NNODES)", "$(PET_NODE_RANK)", "$(MASTER_ADDR):$(MASTER_PORT)")
+    train(simulate, builders.pytorch_job(1, run, spec={"nprocPerNode": "2"}), 4, ["train-master-0", "train-worker-0"])
+
+
+def test_a_train_job_trains_with_its_runtimes_settings(simulate):
+    run = starter("$(PET_NNODES)", "$(PET_NODE_RANK)", "$(PET_MASTER_ADDR):$(PET_MASTER_PORT)")
+    train(simulate, builders.train_job(2, run), 4, ["train-node-0-0", "train-node-0-1"])
+
+
+def test_h15_every_line_of_a_pod_is_json_with_its_rank(simulate):
+    words = "job --nnodes 2 --nproc-per-node 2 --json-logs --image farandole:0.1.0 -- sh -c"
+    sim = simulate(
+        generate(
+            [*words.split(), "echo out $FARANDOLE_RANK; echo err $FARANDOLE_RANK >&2; exit $((FARANDOLE_RANK == 3))"]
+        )
+    )
+    sim.wait_for_ends(30)
+    for node, pod in enumerate(sim.pods[:2]):
+        lines = [json.loads(line) for line in pod.output.splitlines()]
+        assert {(line["pod"], line["node"]) for line in lines} == {(pod.name, f"node-of-{pod.hostname}")}, pod.output
+        printed = sorted((line["rank"], line["stream"], line["text"]) for line in lines if line["source"] == "rank")
+        assert printed == [(rank, *what) for rank in (2 * node, 2 * node + 1)
+                        for what in (("stderr", f"err {rank}"), ("stdout", f"out {rank}"))], pod.output  # fmt: skip
+        assert ("failed" in [line.get("event") for line in lines]) == (node == 1), pod.output

@@ -1,0 +1,207 @@
+"""One simulated pod: its sandbox, its containers, and operations on it."""
+
+import os
+import random
+import signal
+import subprocess
+import time
+
+from fabric import CLUSTER, Sandbox
+from machine import remove_cgroup
+
+
+class Container:
+    def __init__(self, spec, is_init):
+        self.spec, self.name, self.is_init = spec, spec["name"], is_init
+        self.pid = 0
+        self.code = None  # of its last end
+        self.codes = []
+        self.running = False
+        self.again_at = 0.0
+
+
+class Pod:
+    """One pod, whose phase is Pending, Running, Succeeded or Failed. A replacement is another Pod with new
+    addresses."""
+
+    def __init__(self, sim, workload, plan):
+        self.sim, self.workload, self.plan = sim, workload, plan
+        end = "".join(random.choice("bcdfghjklmnpqrstvwxz2456789") for _ in range(5))
+        self.name = f"{plan.stem}-{end}" if plan.random else plan.stem
+        self.hostname = plan.hostname or self.name
+        self.conditions = set()
+        self.addresses = []
+        self.terminating = False
+        self.deadline = None  # of its grace period
+        self.gone = False  # removed from the machine
+        spec = plan.template
+        self.containers = [Container(one, True) for one in spec.get("initContainers", [])]
+        self.containers += [Container(one, False) for one in spec["containers"]]
+        self.folder = os.path.join(sim.folder, "pods", f"{len(sim.pods)}-{self.name}")
+        os.makedirs(self.folder)
+        self.sandbox = None
+        self.cgroups = []
+
+    # ---- State ----
+
+    @property
+    def main(self):
+        return next(one for one in self.containers if not one.is_init)
+
+    @property
+    def phase(self):
+        if self.sandbox is None:
+            return "Pending"
+        mains = [one for one in self.containers if not one.is_init]
+        if any(one.running or one.code is None or one.again_at for one in mains):
+            failed = [one for one in self.containers if one.is_init and one.code not in (None, 0) and not one.again_at]
+            return "Failed" if failed else "Running"
+        return "Succeeded" if all(one.code == 0 for one in mains) else "Failed"
+
+    @property
+    def code(self):
+        return self.main.code
+
+    @property
+    def ready(self):
+        """Running, and its readiness probe passes. Probes by TCP and HTTP pass when a process listens on the port."""
+        if self.terminating or self.sandbox is None or not self.main.running:
+            return False
+        probe = self.main.spec.get("readinessProbe")
+        if probe is None:
+            return True
+        if "exec" in probe:
+            return self.exec(*probe["exec"]["command"]).returncode == 0
+        port = (probe.get("tcpSocket") or probe["httpGet"])["port"]
+        named = {one.get("name"): one["containerPort"] for one in self.main.spec.get("ports", [])}
+        return self.listens(int(named.get(port, port)))
+
+    def listens(self, port):
+        for kind in ("tcp", "tcp6"):
+            with open(f"/proc/{self.sandbox.pid}/net/{kind}") as file:
+                for line in file.readlines()[1:]:
+                    _, local, _, state = line.split()[:4]
+                    if state == "0A" and int(local.rsplit(":", 1)[1], 16) == port:
+                        return True
+        return False
+
+    @property
+    def output(self):
+        return self.log_of(self.main.name)
+
+    def log_of(self, container):
+        path = os.path.join(self.folder, container + ".log")
+        if not os.path.exists(path):
+            return ""
+        with open(path, errors="replace") as file:
+            return file.read()
+
+    @property
+    def names(self):
+        """Its own names in DNS."""
+        if not self.plan.subdomain:
+            return []
+        whole = f"{self.hostname}.{self.plan.subdomain}.{self.plan.namespace}.svc"
+        return [f"{whole}.{CLUSTER}"]
+
+    # ---- Operations ----
+
+    def start(self):
+        self.sandbox = Sandbox(self.hostname)
+        self.addresses = self.sim.fabric.plug(self.sandbox)
+        self.sim.network.refresh()
+        for name, size, files in self.sim.kubelet.volumes_of(self):
+            group = self.plan.template.get("securityContext", {}).get("fsGroup")
+            self.sandbox.send(volume=self.volume(name), bytes=size, files=files, group=group)
+        os.set_blocking(self.sandbox.process.stdout.fileno(), False)
+        self.advance()
+
+    def volume(self, name):
+        return os.path.join(self.folder, "volumes", name)
+
+    def advance(self):
+        """Starts init containers one after the other, then all others at once."""
+        for one in self.containers:
+            if one.is_init and one.code != 0:
+                if not one.running and one.code is None:
+                    self.start_container(one)
+                return
+        if self.plan.waits_for and not self.sim.network.resolves(self.plan.waits_for, self.plan.namespace):
+            return
+        for one in self.containers:
+            if not one.is_init and not one.running and one.code is None and not self.terminating:
+                self.start_container(one)
+
+    def start_container(self, container):
+        container.running, container.again_at = True, 0.0
+        self.sandbox.send(start=self.sim.kubelet.container_for(self, container))
+
+    def take_ends(self):
+        """Receives the sandbox's messages without blocking; returns the containers that have ended."""
+        ended = []
+        while self.sandbox is not None and not self.gone:
+            try:
+                message = self.sandbox.receive()
+            except BlockingIOError:
+                return ended
+            one = next(one for one in self.containers if one.name == (message.get("started") or message.get("exited")))
+            if "started" in message:
+                one.pid = message["pid"]
+            else:
+                one.running, one.code = False, message["code"]
+                one.codes.append(message["code"])
+                ended.append(one)
+        return ended
+
+    def signal(self, number):
+        for one in self.containers:
+            if one.running and one.pid:
+                try:
+                    os.kill(one.pid, number)
+                except ProcessLookupError:
+                    pass
+
+    def terminate(self, grace=None):
+        """Deletes the pod as the kubelet does: preStop, SIGTERM, and SIGKILL after the grace period. Does not
+        block: the
+        simulation's wait() does the rest."""
+        if grace is None:
+            grace = self.plan.template.get("terminationGracePeriodSeconds", 30)
+        self.terminating, self.deadline = True, time.monotonic() + grace
+        for one in self.containers:
+            stop = one.spec.get("lifecycle", {}).get("preStop", {}).get("exec")
+            if stop and one.running:
+                self.exec(*stop["command"], timeout=grace)
+        self.signal(signal.SIGTERM)
+        self.sim.network.refresh()
+
+    def kill(self):
+        """Kills all processes without notice, as the loss of the pod's node does."""
+        self.conditions.add("DisruptionTarget")
+        self.signal(signal.SIGKILL)
+
+    def exec(self, *command, timeout=30, container=None):
+        """Runs a command in a container, as `kubectl exec` does."""
+        chosen = next((one for one in self.containers if one.name == container), self.main)
+        env = self.sim.kubelet.container_for(self, chosen)["env"]
+        return subprocess.run(
+            ["nsenter", "-t", str(chosen.pid), "-n", "-u", "-i", "-m", "-p", "-r", "-w", "--", *command],
+            env=env,
+            timeout=timeout,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def enforce(self, rules):
+        """Applies the rules of NetworkPolicies to the pod's network."""
+        done = subprocess.run(["nsenter", "-t", str(self.sandbox.pid), "-n", "nft", "-f", "-"], input=rules, text=True,
+                              capture_output=True)  # fmt: skip
+        assert done.returncode == 0, f"{done.stderr}\n{rules}"
+
+    def end(self):
+        if self.sandbox is not None and not self.gone:
+            self.sandbox.end()
+        self.gone = True
+        while self.cgroups:
+            remove_cgroup(self.cgroups.pop())

@@ -1,0 +1,158 @@
+"""podsim runs manifests on this machine without a cluster: each pod is processes in namespaces of its own.
+
+    with PodSim(manifest, folder) as sim:
+        sim.start()
+        sim.wait(60)
+        assert sim.result("train") == "Complete"
+
+controllers.py computes the pods. pod_lifecycle.py and job_rules.py decide what happens to pods that end. kubelet.py
+computes what a container gets. cluster_network.py computes DNS records and applies NetworkPolicies. sandbox.py makes
+the namespaces and fabric.py the network. The files of this machine are the image, and each container has a private
+layer over them. The simulation needs root, and Debian's iproute2, dnsmasq-base and nftables; `why_not()` names what is
+missing. There is no scheduler, API server or admission: the manifest is used unchanged, and its GPUs are ignored.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+
+import controllers
+from cluster_network import ClusterNetwork
+from documents import expand, read
+from fabric import Fabric
+from kubelet import Kubelet
+from machine import PATH, own_stem, size_of, sweep, why_not
+from pod_lifecycle import PodLifecycle
+
+__all__ = ["PodSim", "expand", "read", "size_of", "sweep", "why_not"]
+
+
+class PodSim:
+    """`image`: {path in every container: a file or folder of this machine}; `variables`: those of the image;
+    `entrypoint`: what containers without a command run. `backoff_s`: before a Job's controller replaces a pod;
+    `crash_backoff_s`: before a kubelet restarts a container. `held`: host names of pods that are not created before
+    release()."""
+
+    def __init__(
+        self,
+        manifest,
+        image=None,
+        variables=None,
+        entrypoint=(),
+        families="4",
+        backoff_s=0.05,
+        crash_backoff_s=10,
+        held=(),
+        claims=None,
+    ):
+        self.documents = read(manifest)
+        self.image, self.entrypoint = dict(image or {}), list(entrypoint)
+        self.variables = {"PATH": f"{os.path.dirname(sys.executable)}:{PATH}", "LANG": "C.UTF-8", **(variables or {})}
+        self.backoff_s, self.crash_backoff_s = backoff_s, crash_backoff_s
+        self.held = set(held)
+        self.workloads = controllers.workloads(self.documents)
+        self.results = {}
+        self.pods = []  # all pods of the simulation, also ended ones, in order of creation
+        self.claims = dict(claims or {})
+        self.hidden = set()  # host names without DNS records
+        self.wrong = {}  # host name -> wrong addresses that DNS returns
+        sweep()
+        self.folder = tempfile.mkdtemp(prefix=own_stem())
+        os.chmod(self.folder, 0o755)
+        try:
+            self.fabric = Fabric(self.folder, families)
+        except BaseException:
+            shutil.rmtree(self.folder)
+            raise
+        self.network, self.kubelet, self.lifecycle = ClusterNetwork(self), Kubelet(self), PodLifecycle(self)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is not None:
+            print(self.logs())
+        self.end()
+
+    def end(self):
+        for pod in self.pods:
+            pod.end()
+        self.fabric.end()
+        shutil.rmtree(self.folder)
+
+    # ---- State ----
+
+    def pod(self, hostname):
+        """The youngest pod with this host name, name or stem."""
+        for pod in reversed(self.pods):
+            if hostname in (pod.hostname, pod.name, pod.plan.stem):
+                return pod
+        raise KeyError(f"no pod {hostname} among {[pod.name for pod in self.pods]}")
+
+    def living(self):
+        return [pod for pod in self.pods if not pod.gone]
+
+    def result(self, name):
+        return self.results.get(name, "Running")
+
+    def logs(self):
+        """The state and the last output of each pod, for the message of a failed test."""
+        return "\n".join(f"---- pod {pod.name} {','.join(pod.addresses)} {pod.phase} "
+                         f"{pod.main.codes}\n{pod.output[-3000:]}"
+                         for pod in self.pods)  # fmt: skip
+
+    # ---- Time ----
+
+    def start(self):
+        for workload in self.workloads:
+            self.lifecycle.create(workload)
+        self.step()
+
+    def release(self, hostname):
+        self.held.discard(hostname)
+
+    def step(self):
+        """Does everything that kubelets and controllers have to do at this moment."""
+        self.lifecycle.begin_due()
+        for pod in self.living():
+            for container in pod.take_ends():
+                self.lifecycle.container_ended(pod, container)
+            if pod.gone:
+                continue
+            if pod.deadline is not None and time.monotonic() >= pod.deadline:
+                pod.signal(signal.SIGKILL)
+            for one in pod.containers:
+                if one.again_at and time.monotonic() >= one.again_at:
+                    pod.start_container(one)
+            if any(one.code is None and not one.running for one in pod.containers):
+                pod.advance()
+        self.network.refresh()
+
+    def wait(self, timeout, until=None):
+        """Runs the simulation until all workloads that can end have ended, or until() returns true."""
+        until = until or (lambda: all(self.results.get(one.name) for one in self.workloads))
+        end = time.monotonic() + timeout
+        while True:
+            self.step()
+            if until():
+                return
+            if time.monotonic() > end:
+                raise AssertionError(f"not within {timeout} s; results {self.results}\n{self.logs()}")
+            time.sleep(0.01)
+
+    def wait_for_ends(self, timeout):
+        """Waits until each pod's container has ended once, for pods that are restarted for ever."""
+        count = sum(len(one.pods) for one in self.workloads)
+        self.wait(timeout, lambda: len(self.pods) >= count and all(pod.main.codes for pod in self.pods))
+
+    def evict(self, pod, grace=None):
+        """Drains the pod from its node: the condition DisruptionTarget, SIGTERM, and the pod's grace period."""
+        pod.conditions.add("DisruptionTarget")
+        pod.terminate(grace)
+
+    def scale(self, name, count):
+        """Scales an elastic Indexed Job or a Deployment."""
+        self.lifecycle.scale(name, count)
