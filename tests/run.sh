@@ -68,6 +68,11 @@ part_format() {
   local bad=0
   bash tests/lint.sh || bad=1
   count format $((1 - bad)) "$bad"
+  say "documents: the site without warnings, broken links or undocumented functions"
+  bad=0
+  bash docs/build.sh >"$logs/documents.log" 2>&1 || bad=1
+  [ "$bad" -eq 0 ] || tail -n 40 "$logs/documents.log"
+  count documents $((1 - bad)) "$bad"
 }
 
 part_cpp() {
