@@ -1,6 +1,6 @@
 """A cluster of EKS with GPU nodes, and a training job on it: `pulumi up`.
 
-What the tutorial programs that this replaces get wrong is said where it matters.
+Comments name the errors of the tutorial programs that this one replaces.
 """
 
 import json

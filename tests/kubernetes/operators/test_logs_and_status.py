@@ -56,7 +56,7 @@ def test_h8_followed_logs_wait_for_pods_print_the_reason_once_and_end_with_the_j
     captured = capsys.readouterr()
     assert sorted(captured.out.splitlines()) == ["0| loss=1", "1| hello"]
     assert captured.err.splitlines() == [
-        "farandole kubernetes: no pods of 'train' yet: `kubectl get events` tells why if this lasts",
+        "farandole kubernetes: no pods of 'train' yet: if this lasts, see `kubectl get events`",
         "farandole kubernetes: train-0-x1 waits: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
         "farandole kubernetes: train-0-x1 ended with 3",
         "farandole kubernetes: train-1-x1 ended with 202: another rank was lost",

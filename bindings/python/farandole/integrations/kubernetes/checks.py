@@ -168,7 +168,7 @@ def _resources(resources, path):
         if low is None or high is None:
             continue
         if low > high:
-            yield f"{path}: {name} asks for {requests[name]} and is limited to {limits[name]}"
+            yield f"{path}: {name} requests {requests[name]} and is limited to {limits[name]}"
         if ("/" in name or name.startswith("hugepages")) and low != high:
             yield f"{path}: {name}: the request must be the limit"
     if any(name.startswith("hugepages") for name in limits) and not {"cpu", "memory"} & (set(requests) | set(limits)):

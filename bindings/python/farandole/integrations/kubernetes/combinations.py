@@ -16,7 +16,7 @@ def _check_sizes(o):
         if not o.memory:
             raise WrongCombination(
                 "--hugepages-2mi without --memory: Kubernetes refuses huge pages in a container "
-                "that asks for neither CPU nor memory, and they count beside it; give --memory"
+                "that requests neither CPU nor memory; give --memory"
             )
         if values.quantity(o.hugepages_2mi) % 2**21:
             raise WrongCombination(f"--hugepages-2mi {o.hugepages_2mi} is no multiple of 2Mi")
@@ -32,14 +32,14 @@ def _check_sizes(o):
         ("parallel_trials", 1, 10000),
     ):
         if not low <= getattr(o, option) <= high:
-            why = "; root is not needed: no part of a job is" if option == "run_as" else ""
+            why = "; no part of a job needs root" if option == "run_as" else ""
             raise WrongCombination(
                 f"--{option.replace('_', '-')} {getattr(o, option)} is not within {low} to {high}{why}"
             )
     if o.spot and o.grace > 110:
         raise WrongCombination(
-            f"--grace {o.grace} with --spot: AWS takes the node 120 s after its notice, so what lies "
-            f"beyond 110 s is cut off; give at most 110"
+            f"--grace {o.grace} with --spot: AWS removes the node 120 s after its notice, so a longer "
+            f"grace period is cut off; give at most 110"
         )
     if o.monitoring and o.metrics_port < o.port_base + PORTS and o.metrics_port + o.processes > o.port_base:
         raise WrongCombination(
@@ -90,14 +90,14 @@ def _check_kind(o):
         raise WrongCombination("katib needs something to search: --parameter lr:double:0.001:0.1")
     if o.network_policy and o.kind == "rayjob":
         raise WrongCombination(
-            "--network-policy with rayjob: Ray's own processes listen on ports of their choosing, and "
-            "KubeRay knows them; use its field: --set "
+            "--network-policy with rayjob: Ray's own processes listen on ports that they choose; use "
+            "KubeRay's own field: --set "
             "RayJob.spec.rayClusterSpec.networkPolicy.mode=DenyAllIngress"
         )
     if values.quantity(o.shm or "0") >= values.quantity(o.memory or f"{2 * o.processes}Gi"):
         raise WrongCombination(
-            f"--shm {o.shm} leaves nothing of the {o.memory or f'{2 * o.processes}Gi'} of memory: what lies in "
-            f"/dev/shm counts as the container's memory; give more --memory"
+            f"--shm {o.shm} leaves nothing of the {o.memory or f'{2 * o.processes}Gi'} of memory: files in "
+            f"/dev/shm count as the container's memory; give more --memory"
         )
     if o.host_network and o.network_policy:
         raise WrongCombination(

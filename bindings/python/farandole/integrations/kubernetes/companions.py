@@ -15,7 +15,9 @@ def _object(kind, api, o, spec=None, name=None, why=None):
 
 def headless_service(o, name=None, role=None):
     spec = Map(clusterIP="None")
-    spec.add("publishNotReadyAddresses", True, "Pods find each other while they start, before any is ready.")
+    spec.add(
+        "publishNotReadyAddresses", True, "Pods resolve each other's names while they start, before any pod is ready."
+    )
     spec["selector"] = selector(o, role)
     spec["ports"] = [Item(name="rendezvous", port=o.port_base)]
     return _object("Service", "v1", o, spec, name)
@@ -32,7 +34,7 @@ def disruption_budget(o):
     spec = Map(minAvailable=o.min_nodes + launcher, selector=Map(matchLabels=selector(o)))
     spec.note(
         "minAvailable",
-        "A number: percentages need a scale subresource, which jobs have not."
+        "A number, because percentages need a scale subresource, which jobs do not have."
         + ("" if o.elastic else " A job of a fixed size needs all of its pods, so none may be drained."),
     )
     return _object("PodDisruptionBudget", "policy/v1", o, spec)
@@ -55,7 +57,7 @@ def _own_ports(o):
                 protocol="TCP",
                 port=1024,
                 endPort=65535,
-                why="mpirun's daemons listen on ports of their choosing, sshd on 2222.",
+                why="mpirun's daemons listen on ports that they choose, sshd on 2222.",
             )
         ]
     return [Item(protocol="TCP", port=o.port_base, endPort=o.port_base + PORTS - 1)]
@@ -67,7 +69,7 @@ def network_policy(o):
     spec["ingress"] = [
         Item(
             {"from": [own], "ports": _own_ports(o)},
-            why="Between the pods of this job, and on their fixed ports only." if o.kind != "mpijob" else None,
+            why="Only traffic between the pods of this job, on their fixed ports." if o.kind != "mpijob" else None,
         )
     ]
     if o.monitoring:
@@ -75,21 +77,21 @@ def network_policy(o):
         spec["ingress"].append(
             Item(
                 {"from": [Item(namespaceSelector=Map())], "ports": ports},
-                why="Prometheus, in whichever namespace it is.",
+                why="Prometheus in any namespace.",
             )
         )
     dns = [Item(protocol="UDP", port=53), Item(protocol="TCP", port=53)]
     spec["egress"] = [
         Item(to=[own], ports=_own_ports(o)),
-        Item(ports=dns, why="DNS, wherever it is answered (a node-local cache has a link-local address)."),
+        Item(ports=dns, why="DNS at any address (a node-local cache has a link-local one)."),
     ]
     for port in o.allow_egress:
         spec["egress"].append(Item(ports=[Item(protocol="TCP", port=port)]))
     why = None
     if o.efa:
         why = (
-            "EFA does not pass through the pod's network, so no policy sees it: its security group must allow all "
-            "traffic from and to itself, in ingress and in egress (0.0.0.0/0 does not cover it)."
+            "EFA does not pass through the pod's network, so no policy applies to it. Its security group must allow "
+            "all traffic from and to itself, in ingress and in egress (0.0.0.0/0 does not cover it)."
         )
     return _object("NetworkPolicy", "networking.k8s.io/v1", o, spec, why=why)
 

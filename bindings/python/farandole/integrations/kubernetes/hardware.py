@@ -22,9 +22,7 @@ def resources(o, with_devices=True):
     own = devices(o) if with_devices else Map()
     requests = Map(cpu=int(o.cpus) if o.cpus.isdigit() else o.cpus, memory=o.memory, **own)
     limits = Map(memory=o.memory, **own)
-    return Map(requests=requests, limits=limits).note(
-        "limits", "No limit of CPU: a throttled rank makes all the others wait."
-    )
+    return Map(requests=requests, limits=limits).note("limits", "No CPU limit: all ranks wait for a throttled one.")
 
 
 def tolerations(o):

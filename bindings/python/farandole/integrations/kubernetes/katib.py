@@ -61,7 +61,7 @@ def _trial_template(o):
     inner = _with_parameters(o)
     trial, primary, pod_labels = _job_trial(inner) if o.trial == "job" else _operator_trial(inner)
     made = Map(primaryContainerName=primary, primaryPodLabels=Map(pod_labels))
-    made.note("primaryPodLabels", "Katib reads the metric from this pod only, and there only rank 0 prints it.")
+    made.note("primaryPodLabels", "Katib reads the metric from this pod only. There, rank 0 alone prints it.")
     if o.trial == "trainjob":
         made.update(_TRAINER_CONDITIONS)
     elif o.trial != "job":
@@ -72,7 +72,7 @@ def _trial_template(o):
             Item(
                 name="trialName",
                 reference="${trialSpec.Name}",
-                why="The trial's own name: its pod 0 is the rendezvous.",
+                why="The name of the trial, whose pod 0 is the rendezvous.",
             )
         )
     made["trialSpec"] = trial
@@ -91,7 +91,7 @@ def katib(o):
     spec["metricsCollectorSpec"] = Map(collector=Map(kind="StdOut"))
     spec.note(
         "metricsCollectorSpec",
-        f"Rank 0 prints `{o.metric}=0.25`, which the collector's own filter finds. Katib starts "
+        f"Rank 0 prints `{o.metric}=0.25`, which the collector's default filter finds. Katib runs "
         "the command in a shell that writes a file, so signals reach the shell first.",
     )
     spec["parameters"] = [_parameter(*parts) for parts in o.parameter]

@@ -22,7 +22,7 @@ def run_policy(o):
     made = Map(cleanPodPolicy="Running", backoffLimit=o.max_restarts)
     made.add("activeDeadlineSeconds", values.seconds(o.max_runtime) if o.max_runtime else None)
     made.add("ttlSecondsAfterFinished", o.ttl)
-    made.add("suspend", True if o.queue else None, "Kueue lets it start.")
+    made.add("suspend", True if o.queue else None, "Kueue starts it.")
     return made
 
 
@@ -63,7 +63,7 @@ def _launcher(o):
                 name="PRTE_MCA_prte_default_hostfile",
                 value="/etc/mpi/hostfile",
                 why="The operator sets OMPI_MCA_orte_default_hostfile, which Open MPI 5 ignores: it would start "
-                "every rank in this pod, and say nothing. This is Open MPI 5's, and --hostfile is both's.",
+                "every rank in this pod without a warning. This variable is Open MPI 5's; --hostfile works with both.",
             )
         )
     box = container(o, "launcher", _mpirun(o), env, ports=[], with_devices=False)
@@ -73,7 +73,7 @@ def _launcher(o):
     for key in ("volumes", "nodeSelector", "tolerations"):
         spec.pop(key, None)
         spec.notes.pop(key, None)
-    spec.add("nodeSelector", Map(o.system_selector) or None, "No rank runs here: it needs no GPU's node.")
+    spec.add("nodeSelector", Map(o.system_selector) or None, "No rank runs here, so it needs no GPU node.")
     return Map(replicas=1, restartPolicy="Never", template=template(o, spec))
 
 
@@ -83,10 +83,9 @@ def _worker(o):
     box = container(o, "worker", ["farandole", "sshd-init"], variables(o), ports=ssh, readinessProbe=probe)
     box.note(
         "command",
-        "PID 1 is ours and not sshd: on SIGTERM sshd ends and takes the ranks with it, which then never "
-        "see the signal.",
+        "PID 1 is farandole's, because sshd ends on SIGTERM together with its ranks, which then never get the signal.",
     )
-    box.note("readinessProbe", "The launcher waits for workers that are ready: without it mpirun starts too early.")
+    box.note("readinessProbe", "The launcher waits until workers are ready; otherwise mpirun starts too early.")
     return Map(replicas=o.max_nodes, restartPolicy="Never", template=template(o, pod_spec(o, [box], restart=None)))
 
 
@@ -95,9 +94,9 @@ def mpijob(o):
     spec.add(
         "launcherCreationPolicy",
         "WaitForWorkersReady",
-        "Else the launcher starts before its workers, fails, and spends the backoff limit.",
+        "Otherwise the launcher starts before its workers, fails, and uses up the backoff limit.",
     )
-    spec.add("sshAuthMountPath", SSH, "The home of the image's user, who is not root.")
+    spec.add("sshAuthMountPath", SSH, "The home of the image's user, which is not root.")
     spec["runPolicy"] = run_policy(o)
     spec["mpiReplicaSpecs"] = Map(Launcher=_launcher(o), Worker=_worker(o))
     before, after = around(o, service=False)
@@ -117,7 +116,7 @@ def _training_pod(o, name, port):
             Item(
                 name=port,
                 containerPort=o.port_base,
-                why="The operator tells this port to all pods; unnamed it would be another, outside the fixed range.",
+                why="The operator passes this port to all pods. Without the name it uses a port outside the range.",
             )
         ],
     )
@@ -126,22 +125,25 @@ def _training_pod(o, name, port):
 
 def _replicas(o, count, name, port):
     made = Map(replicas=count, restartPolicy="ExitCode", template=_training_pod(o, name, port))
-    return made.note("restartPolicy", "Codes from 128 on are tried again: 143 preempted, 200 to 204 peers and network.")
+    return made.note(
+        "restartPolicy",
+        "Exit codes from 128 on are retried: 143 is a preemption, 200 to 204 are faults of peers or the network.",
+    )
 
 
 def pytorchjob(o):
     spec = Map(nprocPerNode=o.nproc)
     spec.note(
         "nprocPerNode",
-        "Becomes PET_NPROC_PER_NODE. RANK in these pods is the pod's number and no rank's: "
-        "`farandole run` makes ranks of it.",
+        "Becomes PET_NPROC_PER_NODE. RANK in these pods is the pod's number and not a rank. "
+        "`farandole run` derives ranks from it.",
     )
     if o.elastic:
         spec["elasticPolicy"] = Map(
             minReplicas=o.min_nodes, maxReplicas=o.max_nodes, rdzvBackend="c10d", maxRestarts=o.max_restarts
         )
         replicas = Map(Worker=_replicas(o, o.max_nodes, "pytorch", "pytorchjob-port"))
-        replicas.note("Worker", "No Master: with one, its pod would be the one that may not be lost.")
+        replicas.note("Worker", "No Master, because the job could not continue without that pod.")
     else:
         replicas = Map(Master=_replicas(o, 1, "pytorch", "pytorchjob-port"))
         if o.max_nodes > 1:
@@ -154,7 +156,9 @@ def pytorchjob(o):
 
 def tfjob(o):
     replicas = Map(Chief=_replicas(o, 1, "tensorflow", "tfjob-port"))
-    replicas.note("Chief", "The chief is rank 0, then come the workers. Parameter servers and evaluators are no ranks.")
+    replicas.note(
+        "Chief", "The chief is rank 0, and the workers follow. Parameter servers and evaluators are not ranks."
+    )
     if o.max_nodes > 1:
         replicas["Worker"] = _replicas(o, o.max_nodes - 1, "tensorflow", "tfjob-port")
     spec = Map(runPolicy=run_policy(o), tfReplicaSpecs=replicas)
@@ -204,12 +208,12 @@ def train_job_spec(o, runtime):
     if o.efa:
         trainer.note(
             "resourcesPerNode",
-            "With EFA again: Trainer up to 2.2 puts these in the place of the runtime's, "
+            "Repeats EFA: Trainer up to 2.2 replaces the runtime's resources by these, "
             "and a job without the device falls back to TCP.",
         )
     made = Map(runtimeRef=Map(apiGroup="trainer.kubeflow.org", kind="ClusterTrainingRuntime", name=runtime))
     made.add("activeDeadlineSeconds", values.seconds(o.max_runtime) if o.max_runtime else None)
-    made.add("suspend", True if o.queue else None, "Kueue lets it start.")
+    made.add("suspend", True if o.queue else None, "Kueue starts it.")
     made["trainer"] = trainer
     return made
 
@@ -240,9 +244,7 @@ def ray_cluster_spec(o):
         Item(name="client", containerPort=10001),
     ]
     head_params, worker_params = Map({"num-cpus": "0"}), Map()
-    head_params.note(
-        "num-cpus", "No rank runs on the head: what loads it must not slow the cluster's memory of itself."
-    )
+    head_params.note("num-cpus", "No rank runs on the head, so that load cannot slow the cluster's control store.")
     worker = Item(
         groupName="workers",
         replicas=o.max_nodes,
@@ -262,14 +264,14 @@ def rayjob(o):
     spec = Map(entrypoint=shlex.join(o.command))
     spec.note(
         "entrypoint",
-        "Runs once, on the cluster: Ray Train starts the ranks and sets RANK and WORLD_SIZE in them, "
-        "after Python has started. farandole reads them in init(), never before.",
+        "Runs once on the cluster. Ray Train starts the ranks and sets RANK and WORLD_SIZE in them after "
+        "Python has started. farandole reads both in init() and never earlier.",
     )
-    spec.add("shutdownAfterJobFinishes", True, "Else the cluster, with its GPUs, stays.")
+    spec.add("shutdownAfterJobFinishes", True, "Otherwise the cluster and its GPUs stay allocated.")
     spec["backoffLimit"] = o.max_restarts
     spec.add("ttlSecondsAfterFinished", o.ttl)
     spec.add("activeDeadlineSeconds", values.seconds(o.max_runtime) if o.max_runtime else None)
-    spec.add("suspend", True if o.queue else None, "Kueue lets it start.")
+    spec.add("suspend", True if o.queue else None, "Kueue starts it.")
     spec["rayClusterSpec"] = ray_cluster_spec(o)
     before, after = around(o, service=False, budget=False)
     return [*before, _top("RayJob", "ray.io/v1", o, spec), *after]

@@ -5,7 +5,7 @@ import argparse
 from .errors import WrongCombination
 
 KINDS = {
-    "job": "Indexed Job: the plain way. Nothing but Kubernetes itself is needed",
+    "job": "Indexed Job: needs nothing but Kubernetes itself",
     "jobset": "JobSet: an Indexed Job that is restarted as a whole",
     "statefulset": "StatefulSet: ranks that never finish, with stable names",
     "deployment": "Deployment: elastic ranks that never finish, for continuous training and the HPA",
@@ -48,7 +48,7 @@ def _add_size(group):
 def _add_hardware(group):
     group.add_argument("--instance-type", metavar="TYPE", help="p5.48xlarge, ...: gives --gpus and --efa their counts")
     group.add_argument("--gpus", type=int, metavar="N", help="GPUs of each pod (all of --instance-type)")
-    group.add_argument("--gpu-resource", metavar="NAME", help="resource they are asked for by (nvidia.com/gpu)")
+    group.add_argument("--gpu-resource", metavar="NAME", help="name of their resource (nvidia.com/gpu)")
     group.add_argument("--efa", metavar="N|all|off", default="off", help="EFA devices of each pod")
     group.add_argument("--cpus", default=None, metavar="N", help="CPUs of each pod (one a rank)")
     group.add_argument("--memory", default=None, metavar="SIZE", help="memory of each pod (2Gi a rank)")
@@ -63,7 +63,7 @@ def _add_place(group):
         "--capacity-label",
         default="karpenter.sh/capacity-type=spot",
         metavar="KEY=VALUE",
-        help="the node label by which --spot asks for it",
+        help="the node label that --spot requires",
     )
     group.add_argument("--zone", metavar="ZONE", help="this zone (else: all pods in one zone, whichever)")
     _list(group, "--node-selector", "KEY=VALUE", "only nodes with this label")

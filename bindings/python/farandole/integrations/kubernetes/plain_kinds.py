@@ -21,17 +21,17 @@ def failure_policy():
             Item(
                 action="Ignore",
                 onPodConditions=[Item(type="DisruptionTarget", status="True")],
-                why="Spot, drained nodes, preemption: not the job's fault, and not counted.",
+                why="Spot, drained nodes and preemption are not failures of the job and are not counted.",
             ),
             Item(
                 action="FailJob",
                 onExitCodes=Map(operator="In", values=PERMANENT),
-                why="Usage, bad configuration, a bug: trying again will not help.",
+                why="Wrong usage, bad configuration or a bug: a retry would fail again.",
             ),
             Item(
                 action="Ignore",
                 onExitCodes=Map(operator="In", values=COLLATERAL),
-                why="Another rank was lost: that pod is counted, not this one.",
+                why="Another rank was lost; its pod is counted, and not this one.",
             ),
         ]
     )
@@ -44,17 +44,21 @@ def template(o, spec):
 def indexed_job_spec(o, rendezvous, subdomain, backoff, name="trainer"):
     """The spec of an Indexed Job, alone or in a JobSet."""
     made = Map(completionMode="Indexed", completions=o.max_nodes, parallelism=o.max_nodes)
-    made.note("completionMode", "One world over all pods: with parallelism alone each pod would be a world of its own.")
+    made.note("completionMode", "All pods form one world. With parallelism alone, each pod would form its own.")
     if o.elastic:
-        made.add("backoffLimitPerIndex", backoff, "An elastic job lives on while one index is tried again.")
+        made.add("backoffLimitPerIndex", backoff, "An elastic job continues while one index is retried.")
         made["maxFailedIndexes"] = o.max_nodes - o.min_nodes
     else:
         made["backoffLimit"] = backoff
-    made.add("podReplacementPolicy", "Failed", "A pod is replaced when it has ended, so that no two claim one rank.")
+    made.add(
+        "podReplacementPolicy",
+        "Failed",
+        "A pod is replaced only after it has ended, so that two pods never claim one rank.",
+    )
     made["podFailurePolicy"] = failure_policy()
     made.add("activeDeadlineSeconds", values.seconds(o.max_runtime) if o.max_runtime else None)
     made.add("ttlSecondsAfterFinished", o.ttl if o.kind == "job" else None)
-    made.add("suspend", True if o.queue and o.kind == "job" else None, "Kueue lets it start.")
+    made.add("suspend", True if o.queue and o.kind == "job" else None, "Kueue starts it.")
     command = run_command(o, rendezvous, "$(FARANDOLE_NNODES)")
     box = container(o, name, command, variables(o, nodes_text(o)))
     made["template"] = template(o, pod_spec(o, [box], subdomain=subdomain))
@@ -79,10 +83,10 @@ def jobset(o):
         rules=[Item(name="permanent", action="FailJobSet", onJobFailureReasons=["PodFailurePolicy"])],
     )
     spec.add("ttlSecondsAfterFinished", o.ttl)
-    spec.add("suspend", True if o.queue else None, "Kueue lets it start.")
+    spec.add("suspend", True if o.queue else None, "Kueue starts it.")
     # The JobSet restarts all pods together, so the Job inside gives up at its first failure.
     inner = indexed_job_spec(o, f"{o.name}-node-0-0.{o.name}:{o.port_base}", None, 0)
-    inner.note("backoffLimit", "The JobSet restarts all pods together, so its Job gives up at the first failure.")
+    inner.note("backoffLimit", "The JobSet restarts all pods together, so its Job fails at the first failure.")
     spec["replicatedJobs"] = [Item(name="node", replicas=1, template=Map(spec=inner))]
     before, after = around(o, service=False)
     return [*before, _top("JobSet", "jobset.x-k8s.io/v1alpha2", o, spec), *after]
@@ -92,11 +96,13 @@ def statefulset(o):
     command = run_command(o, f"{o.name}-0.{o.name}:{o.port_base}", "$(FARANDOLE_NNODES)")
     box = container(o, "trainer", command, variables(o, nodes_text(o), rank_from="hostname"))
     spec = Map(serviceName=o.name, replicas=o.max_nodes, podManagementPolicy="Parallel")
-    spec.note("podManagementPolicy", "All at once: in order, pod 1 would wait for pod 0, which waits for pod 1.")
+    spec.note(
+        "podManagementPolicy", "All pods start at once. In order, pod 1 would wait for pod 0, which waits for pod 1."
+    )
     spec["updateStrategy"] = Map(type="OnDelete")
     spec["selector"] = Map(matchLabels=selector(o))
     spec["template"] = template(o, pod_spec(o, [box], restart="Always"))
-    spec.note("template", "A StatefulSet starts what has ended again: for a job that finishes use `gen job`.")
+    spec.note("template", "A StatefulSet restarts pods that have ended; for a job that finishes use `gen job`.")
     before, after = around(o)
     return [*before, _top("StatefulSet", "apps/v1", o, spec), *after]
 
@@ -106,13 +112,11 @@ def deployment(o):
     before, after = around(o, leader_only=True)
     leader = _role(o, "leader", 1, ["--node-rank", "0"])
     leader["spec"].note(
-        "replicas", "One pod leads: the Service is its name. Where it is lost, all begin from the checkpoint."
+        "replicas", "One pod leads, and the Service is its name. If it is lost, all begin from the checkpoint."
     )
     leader["spec"]["strategy"] = Map(type="Recreate")
     workers = _role(o, "worker", o.max_nodes - 1)
-    workers["spec"].note(
-        "replicas", "The other pods have no number: they get one in order of arrival. An HPA scales these."
-    )
+    workers["spec"].note("replicas", "The other pods are numbered in order of arrival. An HPA scales them.")
     workers["spec"]["strategy"] = Map(type="RollingUpdate", rollingUpdate=Map(maxSurge=0, maxUnavailable=1))
     return [*before, leader, *([workers] if o.max_nodes > 1 else []), *after]
 
@@ -142,8 +146,8 @@ def lws(o):
     )
     spec.note(
         "leaderWorkerTemplate",
-        "LWS_WORKER_INDEX and LWS_GROUP_SIZE number the pods. A group is started again when "
-        "it has ended: for a job that finishes use `gen job`.",
+        "LWS_WORKER_INDEX and LWS_GROUP_SIZE number the pods. A group that has ended "
+        "is restarted; for a job that finishes use `gen job`.",
     )
     spec["rolloutStrategy"] = Map(type="RollingUpdate", rollingUpdateConfiguration=Map(maxUnavailable=1, maxSurge=0))
     before, after = around(o, service=False)

@@ -51,7 +51,7 @@ def state(pod):
         code = ended.get("exitCode")
         return f"ended with {code}", "" if code == 0 else _meaning(code, reason)
     if pod["metadata"].get("deletionTimestamp"):
-        return "ending", "it was told to end, and has its grace period"
+        return "ending", "it has received SIGTERM and is in its grace period"
     if pod.get("status", {}).get("phase") == "Failed":
         return "failed", pod["status"].get("message") or pod["status"].get("reason") or ""
     if waiting and waiting.get("reason") != "ContainerCreating":

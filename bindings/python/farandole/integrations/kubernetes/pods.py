@@ -19,7 +19,7 @@ def _annotations(o):
     made.add(
         "karpenter.sh/do-not-disrupt",
         stays,
-        "Most evictions are Karpenter tidying up, not spot. While the job runs, its nodes stay.",
+        "Karpenter does not remove the nodes of a running job to consolidate others.",
     )
     made["cluster-autoscaler.kubernetes.io/safe-to-evict"] = "false"
     made.update(o.annotation)
@@ -30,8 +30,8 @@ def pod_metadata(o, **more):
     made = Map(labels=labels(o, **{"sidecar.istio.io/inject": "false", **more}), annotations=_annotations(o))
     return made.note(
         "labels",
-        "A sidecar delays the network and outlives the ranks: the pod opts out, here in its own "
-        "metadata (on the job's it has no effect).",
+        "A sidecar delays the network and outlives the ranks, so the pod opts out in its own metadata "
+        "(the job's metadata has no effect).",
     )
 
 
@@ -54,12 +54,14 @@ def has_controller_uid(o):
 def _job_key(o):
     if o.job_key_secret or not has_controller_uid(o):
         where = Map(secretKeyRef=Map(name=key_secret(o), key="key"))
-        return Item(name="FARANDOLE_JOB_KEY", valueFrom=where, why="Every connection proves that it knows this key.")
+        return Item(
+            name="FARANDOLE_JOB_KEY", valueFrom=where, why="Both ends of every connection prove possession of this key."
+        )
     return _field(
         "FARANDOLE_JOB_KEY",
         CONTROLLER_UID,
-        "The key of the job: its UID, the same in all of its pods and in no other job's. Whoever may read "
-        "pods can read it; give --job-key-secret where that is too many.",
+        "The job's key is its UID, which is equal in all of its pods and differs between jobs. Every user who may "
+        "read pods can read it; use --job-key-secret to restrict it.",
     )
 
 
@@ -71,7 +73,7 @@ def variables(o, nodes=None, rank_from=None):
             Item(
                 name="FARANDOLE_NNODES",
                 value=nodes,
-                why="The controller gives each pod its index, and not how many there are.",
+                why="The controller sets the index of each pod, and not their number.",
             )
         )
     if rank_from:
@@ -94,27 +96,27 @@ def variables(o, nodes=None, rank_from=None):
         Item(
             name="FARANDOLE_TERM_GRACE_S",
             value=str(max(1, o.grace - LEAVING_S)),
-            why="Seconds that ranks have to save after SIGTERM: nearly all of the pod's.",
+            why="Seconds for ranks to save after SIGTERM; slightly less than the pod's grace period.",
         )
     )
-    made.append(_field("FARANDOLE_POD_NAME", "metadata.name", "So that errors name the pod and its node."))
+    made.append(_field("FARANDOLE_POD_NAME", "metadata.name", "Errors and logs name the pod and its node."))
     made.append(_field("FARANDOLE_NODE_NAME", "spec.nodeName"))
     if o.monitoring:
         made.append(
             Item(
                 name="FARANDOLE_METRICS_PORT",
                 value=str(o.metrics_port),
-                why="Local rank n answers on this port plus n.",
+                why="Local rank n serves metrics on this port plus n.",
             )
         )
     if o.json_logs:
-        made.append(Item(name="FARANDOLE_RUN_JSON_LOGS", value="1", why="One JSON object a line."))
+        made.append(Item(name="FARANDOLE_RUN_JSON_LOGS", value="1", why="Each line is one JSON object."))
     if o.efa:
         made.append(
             Item(
                 name="FARANDOLE_EXPECT_EFA",
                 value=str(o.efa),
-                why="With fewer devices the line about the transport says so. FI_EFA_USE_DEVICE_RDMA and "
+                why="With fewer devices, the log line about the transport reports it. FI_EFA_USE_DEVICE_RDMA and "
                 "RDMAV_FORK_SAFE, which many samples set, are not needed.",
             )
         )
@@ -166,11 +168,11 @@ def pod_spec(o, containers, restart="Never", subdomain=None, placed=True):
         "After SIGTERM the ranks save their state and exit with 143, never 0, which would count as finished.",
     )
     made["serviceAccountName"] = account(o)
-    made.add("automountServiceAccountToken", False, "A job needs nothing from the API server, so it has no token.")
+    made.add("automountServiceAccountToken", False, "A job does not use the API server, so it gets no token.")
     made.add(
         "enableServiceLinks",
         False,
-        "Else a Service called `master` in this namespace sets MASTER_PORT=tcp://... in every pod.",
+        "Otherwise a Service named `master` in this namespace sets MASTER_PORT=tcp://... in every pod.",
     )
     if o.host_network:
         made["hostNetwork"] = True
@@ -187,7 +189,7 @@ def pod_spec(o, containers, restart="Never", subdomain=None, placed=True):
     made.add("nodeSelector", node_selector(o) or None)
     made.add("tolerations", tolerations(o) or None)
     if placed and o.max_nodes > 1 and not o.zone:
-        made.add("affinity", one_zone(o), "All pods in one zone: between zones every step is slower and is paid for.")
+        made.add("affinity", one_zone(o), "All pods run in one zone: traffic between zones is slower and is charged.")
     made["containers"] = containers
     made["volumes"] = volumes(o)[0]
     return made

@@ -60,7 +60,7 @@ def _read_processes(o):
     if text in ("auto", "gpu", "cpu"):
         if text == "gpu" and not o.gpus:
             raise WrongCombination(
-                "--nproc-per-node gpu, but the pods ask for no GPU: give --gpus N or --instance-type"
+                "--nproc-per-node gpu, but the pods request no GPU: give --gpus N or --instance-type"
             )
         if text == "cpu":
             cpus = values.quantity(o.cpus) if o.cpus else None
@@ -92,7 +92,7 @@ def _read_hardware(o):
         raise WrongCombination(f"--gpus {o.gpus} is below 0")
     elif o.instance_type and o.gpus > gpus:
         raise WrongCombination(
-            f"--gpus {o.gpus}: a {o.instance_type} has {gpus}; ask for at most {gpus}, and for more pods with --nnodes"
+            f"--gpus {o.gpus}: a {o.instance_type} has {gpus}; request at most {gpus}, or more pods with --nnodes"
         )
     o.gpu_resource = o.gpu_resource or resource or "nvidia.com/gpu"
     if not values.is_key(o.gpu_resource) or "/" not in o.gpu_resource:
@@ -110,7 +110,7 @@ def _read_efa(o, there):
         raise WrongCombination(f"--efa '{o.efa}' is neither a number nor all or off")
     if there is None:
         if o.efa == "all":
-            raise WrongCombination("--efa all needs --instance-type, which says how many there are; or give --efa N")
+            raise WrongCombination("--efa all needs --instance-type, which determines their number; or give --efa N")
         return int(o.efa)
     if there == 0:
         other = instances.nearest_with_efa(o.instance_type)
@@ -120,7 +120,9 @@ def _read_efa(o, there):
             f"pending with 'Insufficient vpc.amazonaws.com/efa'"
         )
     if o.efa != "all" and int(o.efa) > there:
-        raise WrongCombination(f"--efa {o.efa}: a {o.instance_type} has {there}; ask for at most {there}, or --efa all")
+        raise WrongCombination(
+            f"--efa {o.efa}: a {o.instance_type} has {there}; request at most {there}, or use --efa all"
+        )
     return there if o.efa == "all" else int(o.efa)
 
 

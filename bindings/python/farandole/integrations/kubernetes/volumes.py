@@ -35,8 +35,8 @@ def volumes(o):
         Item(
             name="dshm",
             emptyDir=Map(medium="Memory", sizeLimit=o.shm),
-            why="Kubernetes gives /dev/shm 64 MiB: too little for ranks that share memory, and for a DataLoader. "
-            "It counts as memory of the container.",
+            why="Kubernetes limits /dev/shm to 64 MiB, too little for ranks that share memory and for a DataLoader. "
+            "It is counted as memory of the container.",
         )
     ]
     mounts = [Item(name="dshm", mountPath="/dev/shm")]

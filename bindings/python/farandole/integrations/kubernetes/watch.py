@@ -20,7 +20,7 @@ _PAUSE_S = 5  # between two queries for missing pods
 def parser(command):
     what = {
         "logs": "The logs of a job's pods, merged: each line behind its pod's rank. Ends with the job's code.",
-        "status": "The pods of a job in order of rank, and for those that wait, why.",
+        "status": "The pods of a job in order of rank, and for those that wait, the reason.",
     }[command]
     made = argparse.ArgumentParser(prog=f"farandole kubernetes {command}", description=what)
     made.add_argument("name", help="of the job, as given to `gen --name`")
@@ -86,19 +86,19 @@ def _table(kubectl, pods):
 
 def _await_pods(kubectl, o):
     """Returns the pods as soon as all existing ones have started. Prints each reason to wait once."""
-    ends, told = time.monotonic() + o.timeout, set()
+    ends, printed = time.monotonic() + o.timeout, set()
     while True:
         pods = kubectl.pods()
         waiting = [(pod, *reason_of(kubectl, pod)) for pod in pods if state(pod)[0] == "waiting"]
         if pods and not waiting:
             return pods
         lines = [f"{pod['metadata']['name']} waits: {why}" for pod, _, why in waiting] or [
-            f"no pods of '{o.name}' yet: `kubectl get events` tells why if this lasts"
+            f"no pods of '{o.name}' yet: if this lasts, see `kubectl get events`"
         ]
         for line in lines:
-            if line not in told:
+            if line not in printed:
                 print(f"farandole kubernetes: {line}", file=sys.stderr)
-            told.add(line)
+            printed.add(line)
         if time.monotonic() > ends:
             print(
                 f"farandole kubernetes: the pods have not started within {o.timeout:g} s (--timeout)", file=sys.stderr
