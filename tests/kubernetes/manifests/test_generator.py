@@ -141,7 +141,7 @@ def test_an_elastic_job_forgives_each_index_and_keeps_its_minimum():
 def test_the_first_lines_explain_elastic_jobs():
     for kind in ("job", "deployment", "pytorchjob"):
         first = " ".join(generate(f"{kind} --nnodes 2:4 {AFTER}".split()).split("\n---")[0].replace("#", "").split())
-        assert "Elastic: 2 to 4 pods. Who loses one goes on from the last commit" in first
+        assert "Elastic: 2 to 4 pods. After the loss of a pod the job continues from the last commit" in first
     assert "Elastic" not in generate(f"job --nnodes 4 {AFTER}".split())
 
 

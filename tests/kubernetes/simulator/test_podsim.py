@@ -96,13 +96,16 @@ def test_pods_with_nothing_but_ipv6_reach_each_other(simulate):
 
 def test_a_stateful_set_in_order_starts_the_next_pod_when_the_last_is_ready(simulate):
     probe = {"tcpSocket": {"port": 29500}}
+    late = ["sh", "-c", 'echo up; until [ -e /tmp/go ]; do sleep 0.05; done; exec "$@"', "sh", *listen(29500)]
     sim = simulate(
-        builders.stateful_set(
-            2, listen(29500), spec={"podManagementPolicy": "OrderedReady"}, container_readinessProbe=probe
-        )
+        builders.stateful_set(2, late, spec={"podManagementPolicy": "OrderedReady"}, container_readinessProbe=probe)
     )
+    until_up(sim, "train-0")
+    end = time.monotonic() + 0.5
+    sim.wait(5, lambda: time.monotonic() > end)
     assert len(sim.pods) == 1 and not sim.pods[0].ready
-    sim.wait(10, lambda: len(sim.pods) == 2)
+    assert sim.pod("train-0").exec("touch", "/tmp/go").returncode == 0
+    sim.wait(20, lambda: len(sim.pods) == 2)
     assert sim.pods[0].ready
 
 
