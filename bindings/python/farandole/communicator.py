@@ -41,7 +41,7 @@ def _options(algorithm, timeout, deterministic=None, prescale=None, postscale=No
     if algorithm is timeout is deterministic is prescale is postscale is None:
         return _NO_OPTIONS
     if timeout is not None and not timeout >= 0:
-        raise errors.InvalidArgumentError(f"timeout={timeout!r}: give seconds, or None for what is configured")
+        raise errors.InvalidArgumentError(f"timeout={timeout!r}: give seconds, or None for the configured timeout")
     if algorithm is not None and not isinstance(algorithm, str):
         raise errors.InvalidArgumentError(f"algorithm={algorithm!r}: give its name, such as 'ring', or None")
     named = dict(algorithm=algorithm, timeout_ns=timeout and int(timeout * 1e9), deterministic=deterministic,

@@ -83,7 +83,7 @@ class _Submitted:
         if memory is None:
             array = empty(self.tensor, shape, self.dtype, self.place)
         elif self.place is not None:
-            # A copy, because the core does not know on which streams the array will be used, nor for how long.
+            # A copy, because the caller may use the array on any stream and for any time.
             array = library_of(self.tensor).asarray(memory).view(self.tensor.dtype).reshape(shape).copy()
         else:
             array = numpy_module().frombuffer(memory, numpy_dtype(self.dtype)).reshape(shape)

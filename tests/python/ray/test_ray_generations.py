@@ -20,7 +20,7 @@ def begun(fewest=1, most=3, workers="aab", resets=0):
         one.start(worker, node)
     for worker in range(len(workers)):
         assert one.next() is None
-        one.asked(worker)
+        one.request(worker)
     assert one.next() == sorted(
         range(len(workers)), key=lambda worker: list(dict.fromkeys(workers)).index(workers[worker])
     )
@@ -33,43 +33,43 @@ def test_the_first_generation_waits_for_all_workers_and_groups_nodes():
 
 def test_remaining_workers_continue_and_a_successor_joins_later():
     one = begun()
-    one.asked(0)
+    one.request(0)
     assert one.awaited() == [1, 2] and one.next() is None
     one.end(1, False)
-    one.asked(2)
+    one.request(2)
     assert one.next() == [0, 2] and one.over is None and not one.has_newcomers()
     one.start(3, "a")
-    one.asked(3)
+    one.request(3)
     assert one.has_newcomers() and one.next() is None and one.awaited() == [0, 2]
-    one.asked(2)
-    one.asked(0)
+    one.request(2)
+    one.request(0)
     assert one.next() == [0, 3, 2] and not one.has_newcomers()  # node by node, and the first worker stays first
 
 
 def test_rank_0_is_the_worker_with_the_oldest_state():
     one = begun(workers="abc")
     one.start(3, "c")
-    one.asked(3)
+    one.request(3)
     one.end(0, False)
-    one.asked(2)
-    one.asked(1)
+    one.request(2)
+    one.request(1)
     assert one.next() == [1, 2, 3]
 
 
 def test_too_few_workers_wait_until_there_are_enough():
     one = begun(fewest=2, workers="ab")
     one.end(0, False)
-    one.asked(1)
+    one.request(1)
     assert one.next() is None and one.awaited() == [] and one.is_due()
     one.start(2, "b")
-    one.asked(2)
+    one.request(2)
     assert one.next() == [1, 2] and not one.is_due()
 
 
 def test_surplus_workers_wait_without_a_notification():
     one = begun(most=3)
     one.start(3, "a")
-    one.asked(3)
+    one.request(3)
     assert not one.has_newcomers() and one.next() is None
     one.end(2, False)
     assert one.has_newcomers()
@@ -85,7 +85,7 @@ def test_surplus_workers_wait_without_a_notification():
 def test_no_generation_follows_fatal_endings(happens, why):
     one = begun()
     one.start(3, "b")
-    one.asked(3)
+    one.request(3)
     happens(one)
     assert one.over == why and one.next() is None
 
@@ -94,7 +94,7 @@ def test_a_failure_before_the_first_generation_ends_the_job():
     one = Generations(1, 2)
     one.start(0, "a")
     one.start(1, "a")
-    one.asked(0)
+    one.request(0)
     one.end(1, False)
     assert "failed before all had met" in one.over and one.next() is None
     one = begun()
@@ -106,7 +106,7 @@ def test_a_failure_before_the_first_generation_ends_the_job():
 def test_no_worker_joins_after_one_has_finished():
     one = begun()
     one.start(3, "a")
-    one.asked(3)
+    one.request(3)
     for worker in range(3):
         one.end(worker, True)
     assert one.next() is None and one.over is None and one.members == [0, 1, 2]
@@ -115,8 +115,8 @@ def test_no_worker_joins_after_one_has_finished():
 def test_resets_are_counted():
     one = begun(resets=1, workers="ab")
     for again in (True, False):
-        one.asked(0)
-        one.asked(1)
+        one.request(0)
+        one.request(1)
         assert (one.next() is not None) == again
     assert one.over == "the limit of 1 resets is reached"
 
@@ -139,7 +139,7 @@ def test_random_events_keep_members_first_and_unique(seed):
                 running.discard(lost)
                 one.end(lost, False)
         elif running:
-            one.asked(dice.choice(sorted(running)))
+            one.request(dice.choice(sorted(running)))
         ranks = one.next()
         if ranks:
             assert len(ranks) == len(set(ranks)) and 2 <= len(ranks) <= 5 and set(ranks) <= running

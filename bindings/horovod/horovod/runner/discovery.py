@@ -29,7 +29,7 @@ def discovered_slots(script):
 
 
 def follow(command, variables, script, count):
-    """Runs `command`, which is `farandole run`, changes its number of ranks as the script says, and returns its exit
+    """Runs `command`, which is `farandole run`, changes its number of ranks to the script's output, and returns its exit
     code.
 
     `count`: the number of ranks at the start.

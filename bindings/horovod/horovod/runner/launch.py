@@ -32,15 +32,15 @@ class Job:
         self.without_meaning = []
         self.command = []
 
-    def take(self, option, values, said):
-        """Stores an option. `said`: its spelling by the user, for messages."""
+    def take(self, option, values, spelling):
+        """Stores an option. `spelling`: how the user wrote it, for messages."""
         kind, name = option.sets
         try:
             value = option.make(*values) if option.make else (values[0] if values else None)
         except ValueError:
-            raise UsageError(f"{said}: '{' '.join(values)}' is not a number") from None
+            raise UsageError(f"{spelling}: '{' '.join(values)}' is not a number") from None
         if kind == "nothing":
-            self.without_meaning.append(f"{said} does nothing here: {name}")
+            self.without_meaning.append(f"{spelling} does nothing here: {name}")
         else:
             {"run": self.run, "variable": self.variables, "own": self.own}[kind][name] = value
 

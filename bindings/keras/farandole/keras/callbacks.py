@@ -46,7 +46,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     """Sets the learning rate to `initial_lr` times `multiplier`, from `start_epoch` until before `end_epoch`.
 
     `multiplier`: a number, or a function of the epoch. With staircase=False the epoch has a fraction, and the rate
-    changes with each batch; that needs `steps_per_epoch` if Keras does not know it.
+    changes with each batch; that needs `steps_per_epoch` if Keras cannot derive it.
 
     `momentum_correction`: scales the momentum with the learning rate, for the batch in which the rate changes.
     """

@@ -104,7 +104,7 @@ def from_memory(memory, shape, dtype, device):
     if memory is None or 0 in shape:
         return torch.empty(shape, dtype=dtype, device=device)
     if hasattr(memory, "__cuda_array_interface__"):
-        # A copy, because the core does not know on which streams the tensor will be used, nor for how long.
+        # A copy, because the caller may use the tensor on any stream and for any time.
         return torch.as_tensor(memory, device=device).view(dtype).view(shape).clone()
     return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(shape).to(device)
 

@@ -41,7 +41,7 @@ def _add_size(group):
         type=int,
         default=110,
         metavar="SECONDS",
-        help="from SIGTERM to SIGKILL (110: what spot leaves, less a margin)",
+        help="from SIGTERM to SIGKILL (110: slightly less than the notice of spot)",
     )
 
 
@@ -67,7 +67,9 @@ def _add_place(group):
     )
     group.add_argument("--zone", metavar="ZONE", help="this zone (else: all pods in one zone, whichever)")
     _list(group, "--node-selector", "KEY=VALUE", "only nodes with this label")
-    _list(group, "--system-selector", "KEY=VALUE", "the same for what is no rank: launcher of mpijob, head of rayjob")
+    _list(
+        group, "--system-selector", "KEY=VALUE", "the same for pods without ranks: launcher of mpijob, head of rayjob"
+    )
     _list(group, "--toleration", "KEY[=VALUE][:EFFECT]", "a taint that does not keep the pods away")
     group.add_argument("--priority-class", metavar="NAME", help="PriorityClass of the pods")
     group.add_argument("--queue", metavar="NAME", help="Kueue's local queue: the job waits there, suspended")
@@ -108,10 +110,10 @@ def _add_details(group):
     _list(group, "--env", "NAME=VALUE", "a variable of the ranks")
     _list(group, "--label", "KEY=VALUE", "a label of every object and pod")
     _list(group, "--annotation", "KEY=VALUE", "an annotation of every pod")
-    _list(group, "--set", "PATH=VALUE", "overrides what was made: Job.spec.backoffLimit=0")
+    _list(group, "--set", "PATH=VALUE", "overrides a generated field: Job.spec.backoffLimit=0")
     group.add_argument("--implementation", choices=["openmpi", "mpich"], default="openmpi", help="mpijob: whose mpirun")
     group.add_argument("--ray-version", default="2.60.0", metavar="VERSION", help="rayjob: Ray's version in the image")
-    group.add_argument("--trial", choices=TRIALS, default="job", help="katib: what one trial is")
+    group.add_argument("--trial", choices=TRIALS, default="job", help="katib: the kind of each trial")
     _list(group, "--parameter", "NAME:TYPE:MIN:MAX", "katib: lr:double:0.001:0.1, given to the command as --lr=...")
     group.add_argument("--metric", default="loss", metavar="NAME", help="katib: printed by rank 0 as `loss=0.25`")
     group.add_argument("--maximize", action="store_true", help="katib: the metric is to be large")

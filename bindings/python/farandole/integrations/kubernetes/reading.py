@@ -154,7 +154,7 @@ def read(words):
     options, command = split(words)
     o = SimpleNamespace(**vars(parser().parse_args(options)))
     if not command:
-        raise WrongCombination("no command: end with -- and what each rank runs, such as -- python train.py")
+        raise WrongCombination("no command: end with -- and the command of each rank, such as -- python train.py")
     o.command = command
     o.line = shlex.join(["farandole", "kubernetes", "gen", *words])
     o.min_nodes, o.max_nodes, o.elastic = _read_nodes(o.nnodes, o.kind)

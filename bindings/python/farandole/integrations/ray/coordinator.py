@@ -45,7 +45,7 @@ class Coordinator:
         """
         self._rendezvous_choices[index] = rendezvous_choices
         answer = self._waiting[index] = self._asyncio.get_running_loop().create_future()
-        self._generations.asked(index)
+        self._generations.request(index)
         self._advance()
         return await answer
 

@@ -161,8 +161,8 @@ class FixedRayExecutor:
 
     def _number(self, ray) -> None:
         """Puts the actors into rank order."""
-        asked = [actor.look.remote() for actor in self._actors]
-        facts = ray.get(asked, timeout=self.settings.placement_group_timeout_s)
+        pending = [actor.look.remote() for actor in self._actors]
+        facts = ray.get(pending, timeout=self.settings.placement_group_timeout_s)
         order = by_node([one.node for one in facts], [one.gpus for one in facts])
         self._actors = [self._actors[one] for one in order]
         self._facts = [facts[one] for one in order]

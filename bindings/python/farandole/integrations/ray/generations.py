@@ -1,11 +1,11 @@
 """Generations: which workers of an elastic RayExecutor are the ranks of the next world.
 
-The class is pure: no Ray, no clock, no network. A worker runs from the moment when it is given the function. It asks
-for a generation in init(), and again when its generation has failed or is to change. The next generation begins when
-all remaining members of the last one have asked (before the first: all running workers), as soon as they are enough.
+The class is pure: no Ray, no clock, no network. A worker runs from the moment when it gets the function. It requests
+a generation in init(), and again when its generation has failed or is to change. The next generation begins when
+all remaining members of the last one have requested it (before the first: all running workers), as soon as they are enough.
 
-    generation 1   workers 0 1 2     worker 1 dies and worker 3 replaces it; 0 and 2 ask at once and continue
-    generation 2   workers 0 2       worker 3 asks; 0 and 2 are notified and ask at their next commit
+    generation 1   workers 0 1 2     worker 1 dies and worker 3 replaces it; 0 and 2 request at once and continue
+    generation 2   workers 0 2       worker 3 requests; 0 and 2 are notified and request at their next commit
     generation 3   workers 0 2 3     rank 0 is the worker that has held the state longest
 """
 
@@ -24,20 +24,20 @@ class Generations:
         self.over: str | None = None  # why no generation follows
         self.finished = False  # a worker has returned
         self._running: dict[int, Hashable] = {}  # worker: its node
-        self._asked: list[int] = []
+        self._requested: list[int] = []
 
     def start(self, worker: int, node: Hashable) -> None:
         self._running[worker] = node
 
-    def asked(self, worker: int) -> None:
-        if worker not in self._asked:
-            self._asked.append(worker)
+    def request(self, worker: int) -> None:
+        if worker not in self._requested:
+            self._requested.append(worker)
 
     def end(self, worker: int, well: bool) -> None:
         """The worker has returned (`well`) or is lost. Sets `over` if the job cannot continue."""
         self._running.pop(worker, None)
-        if worker in self._asked:
-            self._asked.remove(worker)
+        if worker in self._requested:
+            self._requested.remove(worker)
         if well:
             self.finished = True
             return
@@ -54,23 +54,23 @@ class Generations:
             self.over = "a worker failed before all had met in init()"
 
     def awaited(self) -> list[int]:
-        """The workers that have not asked, and that the next generation waits for."""
-        return [one for one in (self.members if self.number else self._running) if one not in self._asked]
+        """The workers without a request, for which the next generation waits."""
+        return [one for one in (self.members if self.number else self._running) if one not in self._requested]
 
     def has_newcomers(self) -> bool:
-        """Whether members should ask again, so that others can join them."""
+        """Whether members should request again, so that others can join them."""
         vacancies = self.most - len(self.members)
-        return self.number > 0 and vacancies > 0 and any(one not in self.members for one in self._asked)
+        return self.number > 0 and vacancies > 0 and any(one not in self.members for one in self._requested)
 
     def is_due(self) -> bool:
         """Whether a member, or any worker before the first generation, waits for the next generation."""
-        return any(one in self._asked for one in self.members) or self.number == 0 and bool(self._asked)
+        return any(one in self._requested for one in self.members) or self.number == 0 and bool(self._requested)
 
     def next(self) -> list[int] | None:
         """Begins the next generation and returns its workers in rank order. None if it cannot begin yet."""
-        if self.over or self.finished or not self._asked or self.awaited():
+        if self.over or self.finished or not self._requested or self.awaited():
             return None
-        others = [one for one in self._asked if one not in self.members]
+        others = [one for one in self._requested if one not in self.members]
         ranks = [*self.members, *others][: self.most]
         if len(ranks) < self.fewest:
             return None
@@ -79,7 +79,7 @@ class Generations:
             return None
         self.number += 1
         self.members = self._by_node(ranks)
-        self._asked = [one for one in self._asked if one not in ranks]
+        self._requested = [one for one in self._requested if one not in ranks]
         return list(self.members)
 
     def _by_node(self, ranks: Sequence[int]) -> list[int]:
