@@ -29,8 +29,7 @@ def discovered_slots(script):
 
 
 def follow(command, variables, script, count):
-    """Runs `command`, which is `farandole run`, changes its number of ranks to the script's output, and returns its exit
-    code.
+    """Runs `command`, which is `farandole run`, with as many ranks as the script prints, and returns its exit code.
 
     `count`: the number of ranks at the start.
     """

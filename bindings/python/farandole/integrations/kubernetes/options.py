@@ -67,9 +67,7 @@ def _add_place(group):
     )
     group.add_argument("--zone", metavar="ZONE", help="this zone (else: all pods in one zone, whichever)")
     _list(group, "--node-selector", "KEY=VALUE", "only nodes with this label")
-    _list(
-        group, "--system-selector", "KEY=VALUE", "the same for pods without ranks: launcher of mpijob, head of rayjob"
-    )
+    _list(group, "--system-selector", "KEY=VALUE", "the same for pods without ranks (mpijob: launcher, rayjob: head)")
     _list(group, "--toleration", "KEY[=VALUE][:EFFECT]", "a taint that does not keep the pods away")
     group.add_argument("--priority-class", metavar="NAME", help="PriorityClass of the pods")
     group.add_argument("--queue", metavar="NAME", help="Kueue's local queue: the job waits there, suspended")

@@ -21,9 +21,9 @@ _FAILURES_S = 3.0  # the time that the other workers have to return when the job
 class ElasticRayExecutor(FixedRayExecutor):
     """RayExecutor for functions that farandole.elastic.run has wrapped (horovod's: hvd.elastic.run).
 
-    The executor requests `max_workers` workers from Ray (None: as many as the cluster has resources for at the start), and start()
-    returns when `min_workers` have begun. A worker that is lost or raises is replaced as soon as Ray has resources. The
-    others continue from their last commit if at least `min_workers` are left; else they wait for up to
+    start() requests `max_workers` workers from Ray (None: as many as the cluster has resources for) and returns when
+    `min_workers` have begun. A worker that is lost or raises is replaced as soon as Ray has resources. The others
+    continue from their last commit if at least `min_workers` are left; else they wait for up to
     `elastic_timeout` seconds. `reset_limit`: how many generations may follow the first (0: no limit).
     """
 

@@ -2,7 +2,8 @@
 
 The class is pure: no Ray, no clock, no network. A worker runs from the moment when it gets the function. It requests
 a generation in init(), and again when its generation has failed or is to change. The next generation begins when
-all remaining members of the last one have requested it (before the first: all running workers), as soon as they are enough.
+all remaining members of the last one have requested it (before the first: all running workers), as soon as they are
+enough.
 
     generation 1   workers 0 1 2     worker 1 dies and worker 3 replaces it; 0 and 2 request at once and continue
     generation 2   workers 0 2       worker 3 requests; 0 and 2 are notified and request at their next commit
