@@ -60,7 +60,7 @@ class Participant {
   SharedExchange exchange_;
 };
 
-// ---- What one rank does with its transport; all of it sleeps, so that a wake-up that is missing fails the test ----
+// ---- Actions of one rank on its transport; all of them sleep, so that a missing wake-up fails the test ----
 
 inline void wait_until(Transport& transport, const std::function<bool()>& holds, const std::string& what) {
   const Deadline deadline = Deadline::after_seconds(kTimeoutSeconds);

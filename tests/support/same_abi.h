@@ -1,4 +1,4 @@
-// SameFunction tells whether two declarations of one C function have the same ABI, argument by argument.
+// SameFunction is true if two declarations of one C function have the same ABI, argument by argument.
 #pragma once
 
 #include <fstream>

@@ -1,4 +1,4 @@
-"""A variable in a job's manifest chooses what reduces gradients on GPUs. The tests run on fakes of CUDA and NCCL."""
+"""Tests of the variable that chooses the backend of reductions on GPUs, on fakes of CUDA and NCCL."""
 
 import os
 import subprocess

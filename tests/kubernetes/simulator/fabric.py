@@ -109,7 +109,7 @@ class Fabric:
             stderr=open(os.path.join(self.folder, "dnsmasq.log"), "w"),
             start_new_session=True,
         )
-        while not self._answers():  # only then it knows the signal with which it is told of new names
+        while not self._answers():  # until then it has no handler of the signal that announces new names
             if self.dns.poll() is not None:
                 raise RuntimeError("dnsmasq ended: " + open(os.path.join(self.folder, "dnsmasq.log")).read())
             time.sleep(0.002)

@@ -19,7 +19,7 @@ def world():
     hvd.shutdown()
 
 
-# ---- What is no tensor with memory -----------------------------------------------------------------------------------
+# ---- Objects without memory ------------------------------------------------------------------------------------------
 
 CALLS = {
     **{name: getattr(hvd, name) for name in (

@@ -186,7 +186,7 @@ def check_gathers_and_scatters():
         tensor = mine.clone()
         dist.reduce(tensor, root)
         same(tensor, torch.stack(each()).sum(0) if rank == root else mine)
-    # Of different sizes, where every rank knows them all.
+    # Of different sizes; every rank passes all of them.
     outputs = [torch.zeros(one + 1) for one in range(size)]
     dist.all_gather(outputs, torch.full((rank + 1,), float(rank)))
     for one, output in enumerate(outputs):

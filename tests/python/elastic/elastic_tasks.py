@@ -14,7 +14,7 @@ WORKER = int(os.environ.get("FARANDOLE_WORKER", "0"))
 LAST_STEP = 12
 
 
-def say(**facts):
+def report(**facts):
     print("SAYS " + json.dumps(dict(worker=WORKER, **facts)), flush=True)
 
 
@@ -26,11 +26,11 @@ def counts(trouble, last_step=LAST_STEP, **attributes):
     """Adds 1 for each rank and step; commits every other step. `trouble(state)` is called in each step."""
     farandole.init()
     state = elastic.ObjectState(step=0, total=0, sizes=[], **attributes)
-    state.register_reset_callbacks([lambda: say(reset=[farandole.rank(), farandole.size()])])
+    state.register_reset_callbacks([lambda: report(reset=[farandole.rank(), farandole.size()])])
 
     @elastic.run
     def go_on(state):
-        say(enters=state.step, rank=farandole.rank(), size=farandole.size())
+        report(enters=state.step, rank=farandole.rank(), size=farandole.size())
         while state.step < last_step:
             trouble(state)
             state.total += int(farandole.allreduce(np.ones(1, np.int64), name="one")[0])
@@ -42,7 +42,7 @@ def counts(trouble, last_step=LAST_STEP, **attributes):
 
     total = go_on(state)
     everybodys = farandole.allgather(np.array([total], np.int64), name="totals")
-    say(total=total, rank=farandole.rank(), equal=bool((everybodys == total).all()), sizes=state.sizes)
+    report(total=total, rank=farandole.rank(), equal=bool((everybodys == total).all()), sizes=state.sizes)
     return total
 
 
@@ -61,7 +61,7 @@ def one_raises():
 def one_stops():
     def trouble(state):
         if WORKER == 1 and state.step == 5:
-            say(stops=os.getpid())
+            report(stops=os.getpid())
             die(signal.SIGSTOP)
 
     counts(trouble)
@@ -130,7 +130,7 @@ def one_finishes_early():
 def begins_again_by_itself():
     for turn in range(3):
         farandole.init()
-        say(turn=turn, rank=farandole.rank(), sum=int(farandole.allreduce(np.array([farandole.rank()]))[0]))
+        report(turn=turn, rank=farandole.rank(), sum=int(farandole.allreduce(np.array([farandole.rank()]))[0]))
         farandole.shutdown()
 
 
@@ -142,7 +142,7 @@ def grows(folder):
     @elastic.run
     def go_on(state):
         state.sizes = state.sizes + [farandole.size()]
-        say(enters=state.step, rank=farandole.rank(), size=farandole.size(), sizes=state.sizes)
+        report(enters=state.step, rank=farandole.rank(), size=farandole.size(), sizes=state.sizes)
         while len(state.sizes) < 3:
             farandole.allreduce(np.ones(1), name="one")
             state.step += 1
@@ -154,7 +154,7 @@ def grows(folder):
             state.check_host_updates()
 
     go_on(state)
-    say(steps=state.step, sizes=state.sizes)
+    report(steps=state.step, sizes=state.sizes)
 
 
 def asks_for_slots(folder):
@@ -174,18 +174,18 @@ def asks_for_slots(folder):
             state.check_host_updates()
 
     go_on(state)
-    say(sizes=state.sizes)
+    report(sizes=state.sizes)
 
 
 def spreads(folder, leaves="elsewhere"):
     """Adds 1 for each rank and step and commits each, until there is a file `stop`. Rank 0 prints every step."""
-    farandole.on_leave(lambda seconds: say(left=state.step, seconds=seconds))
+    farandole.on_leave(lambda seconds: report(left=state.step, seconds=seconds))
     farandole.init()
     state = elastic.ObjectState(step=0, total=0, sum_of_sizes=0)
 
     @elastic.run
     def go_on(state):
-        say(
+        report(
             enters=state.step,
             rank=farandole.rank(),
             size=farandole.size(),
@@ -199,12 +199,12 @@ def spreads(folder, leaves="elsewhere"):
             stop = np.array([os.path.exists(os.path.join(folder, "stop"))], np.int64)
             is_over = bool(farandole.allreduce(stop, name="stop", op=farandole.MAX)[0])
             if farandole.rank() == 0:
-                say(step=state.step, size=farandole.size())
+                report(step=state.step, size=farandole.size())
             time.sleep(0.02)
             state.commit()
 
     go_on(state)
-    say(total=state.total, expected=state.sum_of_sizes, steps=state.step, size=farandole.size())
+    report(total=state.total, expected=state.sum_of_sizes, steps=state.step, size=farandole.size())
 
 
 def has_a_checkpoint(folder):
@@ -215,7 +215,7 @@ def has_a_checkpoint(folder):
         with open(path) as file:
             step = int(file.read())
     step = int(farandole.broadcast(np.array([step]), 0)[0])
-    say(begins=step, rank=farandole.rank(), size=farandole.size(), restart=os.environ["FARANDOLE_RESTART"])
+    report(begins=step, rank=farandole.rank(), size=farandole.size(), restart=os.environ["FARANDOLE_RESTART"])
     while step < 6:
         if step == 3 and farandole.rank() == 1 and os.environ["FARANDOLE_RESTART"] == "0":
             die()
@@ -226,7 +226,7 @@ def has_a_checkpoint(folder):
                 file.write(str(step))
             os.replace(path + ".new", path)
         farandole.barrier()
-    say(ends=step)
+    report(ends=step)
 
 
 def leaves(folder):
@@ -239,7 +239,7 @@ def leaves(folder):
             json.dump({"steps": steps, "seconds": seconds}, file)
 
     farandole.init()
-    say(up=farandole.rank())
+    report(up=farandole.rank())
     while True:
         steps += 1
         time.sleep(0.01)
@@ -250,7 +250,7 @@ def leaves_at_a_commit(folder):
     """An elastic job of one host that receives SIGTERM: no rank ends within a step."""
     farandole.init()
     state = elastic.ObjectState(step=0)
-    farandole.on_leave(lambda seconds: say(left=state.step, rank=os.environ["FARANDOLE_WORKER"]))
+    farandole.on_leave(lambda seconds: report(left=state.step, rank=os.environ["FARANDOLE_WORKER"]))
 
     @elastic.run
     def go_on(state):
@@ -258,7 +258,7 @@ def leaves_at_a_commit(folder):
             farandole.allreduce(np.ones(1), name="one")
             state.step += 1
             if state.step == 5:
-                say(up=farandole.rank())
+                report(up=farandole.rank())
             time.sleep(0.01)
             state.commit()
 
@@ -274,7 +274,7 @@ def starts_a_job():
     from elastic_tasks import sum_of_ranks  # from a module, which other processes can import
 
     farandole.init()
-    say(sums=farandole.run(sum_of_ranks, np=2))
+    report(sums=farandole.run(sum_of_ranks, np=2))
 
 
 def writes_nonsense(folder):
@@ -302,7 +302,7 @@ def trains():
 
     @hvd.elastic.run
     def train(state):
-        say(enters=[state.epoch, state.batch], rank=hvd.rank(), size=hvd.size(), momentum=len(optimizer.state))
+        report(enters=[state.epoch, state.batch], rank=hvd.rank(), size=hvd.size(), momentum=len(optimizer.state))
         while state.epoch < 3:
             state.sampler.set_epoch(state.epoch)
             for number, batch in enumerate(loader):
@@ -313,7 +313,7 @@ def trains():
                 loss = F.mse_loss(state.model(x), (2 * batch / 60 - 1).unsqueeze(1))
                 loss.backward()
                 if (WORKER, state.epoch, state.batch) == (0, 2, 3):
-                    say(in_flight=optimizer._communication.is_in_flight())
+                    report(in_flight=optimizer._communication.is_in_flight())
                 optimizer.step()
                 state.sampler.record_batch(number, len(batch))
                 state.seen = state.seen + [(state.epoch, int(i)) for i in hvd.allgather(batch, name="batch")]
@@ -327,7 +327,7 @@ def trains():
     train(state)
     weights = torch.cat([p.detach().flatten() for p in model.parameters()])
     everybodys = hvd.allgather(weights.unsqueeze(0), name="weights")
-    say(equal=bool((everybodys == weights).all()), size=hvd.size(), seen=state.seen, losses=state.losses,
+    report(equal=bool((everybodys == weights).all()), size=hvd.size(), seen=state.seen, losses=state.losses,
         weights=weights.tolist())  # fmt: skip
 
 

@@ -64,7 +64,7 @@ class Node:
     def words(self):
         return "".join(list(self.errors))
 
-    def tell(self, number):
+    def send_signal(self, number):
         self.process.send_signal(number)
 
     def code(self, timeout=30):
@@ -142,7 +142,7 @@ def test_a_killed_node_is_dropped_and_its_successor_joins_at_a_commit(job):
     job.until_steps_of(first, 6)
     assert sorted((one["rank"], *one["local"]) for node in job.all for one in node.all_say("enters")) == [
         (0, 0, 2), (1, 1, 2), (2, 0, 2), (3, 1, 2), (4, 0, 2), (5, 1, 2)], job.report  # fmt: skip
-    third.tell(signal.SIGKILL)
+    third.send_signal(signal.SIGKILL)
     job.until_steps_of(first, 4)
     (fourth,) = job.start(2)
     job.until_steps_of(first, 6)
@@ -161,7 +161,7 @@ def test_a_terminated_node_leaves_at_a_commit_and_the_others_lose_no_step(job):
     job = job("1:3")
     first, second, third = job.start(0, 1, 2)
     job.until_steps_of(first, 3)
-    second.tell(signal.SIGTERM)
+    second.send_signal(signal.SIGTERM)
     assert second.code() == EXIT_TERMINATED, job.report
     job.until_steps_of(first, 2)
     job.stop()
@@ -225,7 +225,7 @@ def test_without_the_leading_node_the_others_exit_with_202(job):
     job = job("1:2")
     first, second = job.start(0, 1)
     job.until_steps_of(first, 2)
-    first.tell(signal.SIGKILL)
+    first.send_signal(signal.SIGKILL)
     assert second.code() == EXIT_PEER_LOST, job.report
     assert "which leads the job, is gone; its pod and this one are to be started again" in second.words, job.report
 
@@ -234,7 +234,7 @@ def test_when_the_leading_node_is_terminated_all_leave_at_one_commit(job):
     job = job("1:2")
     first, second = job.start(0, 1)
     job.until_steps_of(first, 2)
-    first.tell(signal.SIGTERM)
+    first.send_signal(signal.SIGTERM)
     assert (first.code(), second.code()) == (EXIT_TERMINATED, EXIT_PEER_LOST), job.report
     assert [one["left"] for one in first.all_say("left")] == [one["left"] for one in second.all_say("left")] != [], (
         job.report
@@ -259,7 +259,7 @@ def test_with_too_few_nodes_left_the_job_waits_and_exits_with_201(job):
     job = job("2:2", flags="--elastic-timeout 2 --reset-limit 9")
     first, second = job.start(0, 1)
     job.until_steps_of(first, 2)
-    second.tell(signal.SIGKILL)
+    second.send_signal(signal.SIGKILL)
     assert first.code() == EXIT_TOO_FEW, job.report
     assert (
         "1 of at least 2 nodes is left, and within 2 s (--elastic-timeout) no other took the place of node 1"
@@ -271,7 +271,7 @@ def test_with_too_few_nodes_left_the_job_waits_and_continues_when_one_joins(job)
     job = job("2:2", flags="--reset-limit 9")
     first, second = job.start(0, 1)
     job.until_steps_of(first, 2)
-    second.tell(signal.SIGKILL)
+    second.send_signal(signal.SIGKILL)
     job.wait(lambda: "1 nodes, 1 ranks are left" in first.words)
     (third,) = job.start(1)
     job.until_steps_of(first, 2)

@@ -152,7 +152,7 @@ def another_key():
 
 
 def test_a_process_without_the_key_cannot_send_an_object():
-    """Objects are unpickled only after every connection has proved that it knows the key."""
+    """Objects are unpickled only after every connection has proved possession of the key."""
     outputs = launch(2, another_key, {"FARANDOLE_START_TIMEOUT_S": "2"})
     assert "REFUSED\tAuthenticationError" in outputs[1], outputs[1]
     assert "REFUSED" in outputs[0]

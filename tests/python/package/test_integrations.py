@@ -27,7 +27,7 @@ def python(*words, **more):
     return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60, **more)
 
 
-def say(program):
+def output_of(program):
     done = python("-c", program)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
@@ -53,7 +53,7 @@ for name in {names}:
                    name.rpartition(".")[2]) is one, name
 print("same")
 """
-    assert say(program) == ["same"]
+    assert output_of(program) == ["same"]
 
 
 def test_names_of_ray_train_are_equal_by_both_paths():
@@ -68,7 +68,7 @@ for place in ("farandole.", "farandole.integrations."):
 assert found[0] is found[1] or found[0] == found[1] and "needs Ray" in found[0], found
 print("same")
 """
-    assert say(program) == ["same"]
+    assert output_of(program) == ["same"]
 
 
 def test_statements_that_import_from_the_earlier_paths():
@@ -89,7 +89,7 @@ assert horovod.ray.RayExecutor is horovod.ray.runner.RayExecutor is RayExecutor
 assert horovod.ray.ray_logger.log is ray_logger.log
 print("same")
 """
-    assert say(program) == ["same"]
+    assert output_of(program) == ["same"]
 
 
 def test_pickles_that_name_the_earlier_paths_load():
@@ -107,8 +107,8 @@ def test_pickles_that_name_the_earlier_paths_load():
                 program = (
                     f"import pickle; one = pickle.loads({earlier!r}); print(type(one).__module__, type(one).__name__)"
                 )
-                assert say(program) == [type(thing).__module__, type(thing).__name__]
-    error = say("import pickle, farandole.kubernetes; "
+                assert output_of(program) == [type(thing).__module__, type(thing).__name__]
+    error = output_of("import pickle, farandole.kubernetes; "
                 "print(pickle.loads(b'cfarandole.kubernetes.errors\\nWrongCombination\\n.') "
                 "is farandole.integrations.kubernetes.WrongCombination)")  # fmt: skip
     assert error == ["True"]
@@ -133,7 +133,7 @@ def test_farandole_imports_no_integration():
     program = (
         "import sys, farandole; print(*[name for name in sys.modules if 'integrations' in name or '_moved' in name])"
     )
-    assert say(program) == []
+    assert output_of(program) == []
 
 
 # ---- One direction ---------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ POD_1_OF_2 = {
 }
 
 
-# ---- Who starts what -------------------------------------------------------------------------------------------------
+# ---- Processes and ranks ---------------------------------------------------------------------------------------------
 
 
 def test_the_pods_variables_number_its_ranks():
@@ -147,7 +147,7 @@ def test_errors_have_an_exit_code_that_tells_whether_to_retry(environment, argum
     assert words in done.stderr, done.stderr
 
 
-# ---- What it says ----------------------------------------------------------------------------------------------------
+# ---- Output ---------------------------------------------------------------------------------------------------------
 
 
 def test_lines_of_json_name_rank_stream_pod_and_node():

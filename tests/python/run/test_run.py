@@ -24,7 +24,7 @@ def clean(**more):
     return {**variables, **more}
 
 
-# ---- run: what comes back --------------------------------------------------------------------------------------------
+# ---- run: results ----------------------------------------------------------------------------------------------------
 
 
 def test_run_returns_the_results_in_rank_order():
@@ -70,7 +70,7 @@ def test_files_of_another_user_are_not_unpickled(tmp_path, monkeypatch):
         run_rank._read_task(str(tmp_path))
 
 
-# ---- run: what goes wrong --------------------------------------------------------------------------------------------
+# ---- run: failures ---------------------------------------------------------------------------------------------------
 
 
 def test_the_exception_of_a_rank_is_raised_with_its_rank_and_traceback():

@@ -1,8 +1,8 @@
 """Starts ranks as forks of one process that has imported PyTorch, which saves seconds for each rank.
 
-the server reads one order a message (arguments, environment, file of the output) and forks a rank, which then is what
-`python worker.py ARGUMENTS` would have been: its own session, its own environment, and an interpreter that ends as any
-other does. the server tells of each rank's start and end. When who ordered them goes, all that still runs is killed.
+The server reads one order in each message (arguments, environment, file of the output) and forks a rank. The rank
+behaves like `python worker.py ARGUMENTS`: it has its own session and environment, and its interpreter ends normally. The
+server reports the start and end of each rank. When the client ends, the server kills all ranks that still run.
 """
 
 import contextlib

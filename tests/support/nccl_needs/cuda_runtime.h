@@ -1,4 +1,4 @@
-// What nccl.h names of CUDA's runtime: two handles. So it is read where no toolkit is.
+// The two handles of CUDA's runtime that nccl.h uses, so that it compiles without a toolkit.
 #pragma once
 
 typedef struct CUstream_st* cudaStream_t;

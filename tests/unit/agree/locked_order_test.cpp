@@ -509,7 +509,7 @@ struct Totals {
 // own pace, and its own order as far as names and waiting allow. Messages between a rank and the root stay in order and
 // may be late, and each rank sees the other ranks' words late, too. The seed determines the next event. Collectives run
 // as communicators run them: in order, and finished once all ranks have begun them. A collective that needs nothing of
-// the other ranks may finish before. In an optimistic history no rank ever sees the word of another.
+// the other ranks may finish before. In an optimistic history no rank reads the word of another.
 class LockHistory {
  public:
   LockHistory(uint64_t seed, bool optimistic) : random_(seed), optimistic_(optimistic) {

@@ -36,7 +36,7 @@ GroupShape one_host(int ranks, const TuningTable& table, std::string transport =
 
 TEST(TuningText, TextRoundTrips) {
   const TuningTable table = read(
-      "# what is behind # is no matter\n"
+      "# text behind # is ignored\n"
       "allreduce shm 2 65536 whole=6.5 ring=14.25  # nor this\r\n"
       "\n"
       "  allreduce\tshm+tcp 2x4 4096 whole=90.125 ring=310\n"

@@ -398,7 +398,7 @@ TEST(ShmCollectives, RunManySmallOperationsWithOneSlowRank) {
   });
 }
 
-// A sleeping rank asks one of the ranks that it waits for to ring. Which rank that is may change while it falls asleep.
+// A sleeping rank requests a wake-up from one of the ranks that it waits for, and may change the choice meanwhile.
 TEST(ShmCollectives, MissNoWakeUpWhenAllSleepAtOnce) {
   run_group(7, {}, [&](int rank, Collectives& collectives) {
     std::vector<float> values(20'000, static_cast<float>(rank));
