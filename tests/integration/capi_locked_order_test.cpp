@@ -348,7 +348,7 @@ TEST_P(LockedSteps, TensorOfOnlyOneRankIsReportedAsStalled) {
             });
 }
 
-TEST_P(LockedSteps, NoOrderIsLockedIfTheOptionSaysNever) {
+TEST_P(LockedSteps, NoOrderIsLockedIfTheOptionForbidsIt) {
   run_ranks(2, over({{"lock_after", "0"}}), [](World& world) {
     Tensors one({2});
     for (int step = 0; step < 50; ++step) run_step(world, one, step, {0});

@@ -106,7 +106,7 @@ def test_p4_the_first_pod_runs_the_doctor(made):
     assert pod["spec"]["containers"][0]["command"] == ["farandole", "doctor"]
 
 
-def test_p5_the_job_is_what_the_generator_prints(made):
+def test_p5_the_job_equals_the_generators_output(made):
     from farandole.integrations.kubernetes import generate
     from farandole.integrations.kubernetes.document import load
 

@@ -114,7 +114,7 @@ def test_a_job_of_known_length_lets_karpenter_go_after_it():
     assert pod_of(documents)["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "1h30m"
 
 
-def test_a_failure_policy_counts_what_is_the_jobs_fault_only():
+def test_a_failure_policy_counts_failures_of_the_job_only():
     for kind in ("job --nnodes 4", "jobset --nnodes 4"):
         spec = next(job for job in _job_specs(generated(f"{kind} {AFTER}")))
         assert spec["template"]["spec"]["restartPolicy"] == "Never" and spec["podReplacementPolicy"] == "Failed"
@@ -329,7 +329,7 @@ def test_k4_ray_runs_no_rank_on_its_head_and_frees_its_gpus():
     assert (workers["minReplicas"], workers["maxReplicas"]) == (2, 4)
 
 
-def test_a_trainjob_repeats_the_efa_devices_that_its_runtime_asks_for():
+def test_a_trainjob_repeats_the_efa_devices_that_its_runtime_requests():
     documents = generated(f"trainjob --nnodes 2 --instance-type p4d.24xlarge --efa all {AFTER}")
     trainer = only(documents, "TrainJob")["spec"]["trainer"]
     assert trainer["resourcesPerNode"]["limits"]["vpc.amazonaws.com/efa"] == 4
@@ -394,7 +394,7 @@ def test_k10_each_rank_has_its_port_of_metrics_and_prometheus_finds_all():
     assert monitor["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
 
 
-def test_h15_logs_are_lines_of_json_where_they_are_asked_for():
+def test_h15_logs_are_lines_of_json_with_the_option():
     assert env_of(pod_of(generated(f"job --json-logs {AFTER}")))["FARANDOLE_RUN_JSON_LOGS"] == "1"
     assert "FARANDOLE_RUN_JSON_LOGS" not in env_of(pod_of(generated(f"job {AFTER}")))
 
@@ -428,7 +428,7 @@ def _shown():
 @pytest.mark.parametrize(
     "command, shown", list(_shown()), ids=[" ".join(command.split()[:4]) for command, _ in _shown()]
 )
-def test_the_documentation_shows_what_is_printed(command, shown, capsys):
+def test_the_documentation_shows_the_output(command, shown, capsys):
     main(shlex.split(command))
     printed = capsys.readouterr()
     whole = printed.out or printed.err
@@ -523,7 +523,7 @@ def test_an_impossible_combination_is_an_error_with_the_reason(options, why, cap
         ([], ""),
     ],
 )
-def test_an_incomplete_command_is_an_error_that_names_what_is_missing(words, why, capsys):
+def test_an_incomplete_command_is_an_error_that_names_the_missing_part(words, why, capsys):
     assert main(words) == 64
     assert why in capsys.readouterr().err
 

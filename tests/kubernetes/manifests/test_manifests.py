@@ -104,7 +104,7 @@ def test_no_file_was_forgotten():
 @pytest.mark.parametrize(
     "path, words", list(regenerate.generated()), ids=lambda value: name_of(value) if hasattr(value, "name") else ""
 )
-def test_generated_files_are_what_their_command_prints(path, words):
+def test_generated_files_equal_the_output_of_their_command(path, words):
     assert generate(words) == path.read_text(), "run: python examples/kubernetes/regenerate.py"
 
 
@@ -122,7 +122,7 @@ def test_no_file_names_an_image_that_moves_or_a_registry(path):
                 assert re.fullmatch(r"farandole(-cuda|-ray|-torch|-s3)?:\d+\.\d+\.\d+", box["image"]), box["image"]
 
 
-def test_h15_nothing_that_is_shipped_asks_for_a_load_balancer_or_lets_the_world_in():
+def test_h15_no_shipped_manifest_requests_a_load_balancer_or_admits_the_internet():
     for path in SHIPPED:
         for document in filled(path):
             assert document["kind"] not in ("Ingress", "Gateway", "HTTPRoute"), path
@@ -248,7 +248,7 @@ def test_k8_serving_is_a_service_of_its_own_and_training_has_a_headless_one():
     assert only(read(KUBERNETES / "k8s" / "base" / "job.yaml"), "Service")["spec"]["clusterIP"] == "None"
 
 
-def test_k7_e13_an_efa_overlay_asks_for_the_devices_and_mounts_no_host_path():
+def test_k7_e13_an_efa_overlay_requests_the_devices_and_mounts_no_host_path():
     pod = pod_of(only(kustomized(KUBERNETES / "k8s" / "overlays" / "eks-efa"), "Job"))
     limits = pod["spec"]["containers"][0]["resources"]["limits"]
     assert limits["vpc.amazonaws.com/efa"] == 4 and limits["nvidia.com/gpu"] == 8

@@ -159,7 +159,7 @@ def test_the_program_itself_becomes_python_with_the_same_words():
     assert "gen KIND" in _program(["k8s", "--help"], f"{Path(sys.executable).parent}:/usr/bin:/bin").stdout
 
 
-def test_if_python_or_the_package_is_missing_the_error_names_what_to_install(tmp_path):
+def test_if_python_or_the_package_is_missing_the_error_names_it(tmp_path):
     done = _program(["kubernetes", *WORDS], str(tmp_path))
     assert done.returncode == 127 and "python3 does not start" in done.stderr
     (tmp_path / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')

@@ -70,8 +70,8 @@ def test_k4_callbacks_get_all_that_rank_0_logs_while_it_runs(play):
     play("callbacks_get_all_that_rank_0_logs_while_it_runs")
 
 
-def test_k4_without_resources_for_the_workers_the_error_lists_what_is_free(play):
-    play("without_resources_the_error_lists_what_is_free")
+def test_k4_without_resources_for_the_workers_the_error_lists_free_resources(play):
+    play("without_resources_the_error_lists_free_resources")
 
 
 def test_k4_horovods_name_is_an_alias(play):

@@ -225,8 +225,8 @@ def test_p6_k19_when_a_deployments_leader_is_lost_it_comes_back_and_all_begin_ag
 
 
 def test_k1_an_elastic_pytorchjob_survives_a_killed_worker_and_accepts_its_successor(elastic):
-    """The unchanged output of `gen pytorchjob`: the operator passes MIN:MAX and the address of worker 0, and recreates a
-    worker that ended with 128 or more."""
+    """The unchanged output of `gen pytorchjob`: the operator passes MIN:MAX and the address of worker 0, and recreates
+    a worker that ended with 128 or more."""
     words = "pytorchjob --nnodes 2:3 --nproc-per-node 2 --image any -- " + " ".join(
         [*ELASTIC, "--steps", "120", "--step-seconds", "0.05"]
     )

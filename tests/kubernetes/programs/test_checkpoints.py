@@ -255,7 +255,7 @@ def test_k6_the_existence_of_a_gcs_bucket_is_checked_by_one_small_request(gcs, m
     assert checkpoint.load(place).step == 1 and [path for path, _ in asked] == ["training/asked-once"]
 
 
-def test_k6_a_store_that_does_not_answer_is_named_with_what_may_be_wrong(let_in, monkeypatch):
+def test_k6_a_store_that_does_not_answer_is_named_with_the_possible_causes(let_in, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     _forget_credentials()
     with pytest.raises(checkpoint.CheckpointError, match="could not save to s3://training/none/0.*pods can reach it"):

@@ -254,7 +254,7 @@ def a_dead_worker_is_named_and_start_begins_anew():
         assert [rank["total"] for rank in one.run(ranks_add_up)] == [1.0, 1.0]
 
 
-def without_resources_the_error_lists_what_is_free():
+def without_resources_the_error_lists_free_resources():
     from farandole.integrations.ray import RayExecutor
 
     settings = RayExecutor.create_settings(placement_group_timeout_s=0.5)

@@ -36,7 +36,7 @@ class Done:
         self.code, self.output, self.errors = done.returncode, done.stdout, done.stderr
         self.printed = [json.loads(line.split("SAYS ")[1]) for line in done.stdout.splitlines() if "SAYS " in line]
 
-    def all_say(self, key):
+    def all_with(self, key):
         return [one for one in self.printed if key in one]
 
     @property
@@ -51,11 +51,11 @@ def test_a_killed_rank_is_replaced_and_the_others_continue_from_the_commit():
     job = Done("-np 3 --min-np 2", "one_dies")
     assert job.code == 0, job.report
     # 5 steps were made, 4 committed; no rank restarts at 0, not even the new one.
-    assert sorted((one["worker"], one["enters"], one["rank"]) for one in job.all_say("enters")) == [
+    assert sorted((one["worker"], one["enters"], one["rank"]) for one in job.all_with("enters")) == [
         (0, 0, 0), (0, 4, 0), (1, 0, 1), (2, 0, 2), (2, 4, 1), (3, 4, 2)
     ], job.report  # fmt: skip
-    assert sorted(one["reset"] for one in job.all_say("reset")) == [[0, 3], [1, 3]], job.report
-    ends = job.all_say("total")
+    assert sorted(one["reset"] for one in job.all_with("reset")) == [[0, 3], [1, 3]], job.report
+    ends = job.all_with("total")
     assert [one["total"] for one in ends] == [36] * 3 and all(one["equal"] for one in ends), job.report
     assert "rank 1 (process" in job.errors and "signal 9" in job.errors, job.report
     assert "generation 2 begins with 3 ranks" in job.errors, job.report
@@ -64,14 +64,14 @@ def test_a_killed_rank_is_replaced_and_the_others_continue_from_the_commit():
 def test_the_state_outlives_rank_0():
     job = Done("-np 3 --min-np 3", "one_dies", 0)
     assert job.code == 0, job.report
-    assert [one["total"] for one in job.all_say("total")] == [36] * 3, job.report
-    assert {(one["worker"], one["rank"]) for one in job.all_say("total")} == {(1, 0), (2, 1), (3, 2)}, job.report
+    assert [one["total"] for one in job.all_with("total")] == [36] * 3, job.report
+    assert {(one["worker"], one["rank"]) for one in job.all_with("total")} == {(1, 0), (2, 1), (3, 2)}, job.report
 
 
 def test_several_losses_are_survived():
     job = Done("-np 3 --min-np 2", "many_die")
     assert job.code == 0, job.report
-    ends = job.all_say("total")
+    ends = job.all_with("total")
     assert [one["total"] for one in ends] == [36] * 3 and all(one["equal"] for one in ends), job.report
     assert {one["worker"] for one in ends} == {2, 4, 5}, job.report
 
@@ -80,7 +80,7 @@ def test_a_rank_may_die_before_it_joins_the_next_generation():
     begin = time.monotonic()
     job = Done("-np 2 --min-np 2", "one_dies_while_they_meet")
     assert job.code == 0, job.report
-    assert [(one["total"], one["rank"]) for one in sorted(job.all_say("total"), key=lambda one: one["rank"])] == [
+    assert [(one["total"], one["rank"]) for one in sorted(job.all_with("total"), key=lambda one: one["rank"])] == [
         (24, 0), (24, 1)
     ], job.report  # fmt: skip
     assert "generation 3 begins" in job.errors and "have not arrived" not in job.errors, job.report
@@ -90,7 +90,7 @@ def test_a_rank_may_die_before_it_joins_the_next_generation():
 def test_without_replacements_the_job_shrinks():
     job = Done("-np 3 --min-np 2 --replacements 0", "one_dies")
     assert job.code == 0, job.report
-    ends = job.all_say("total")
+    ends = job.all_with("total")
     assert [one["total"] for one in ends] == [4 * 3 + 8 * 2] * 2, job.report
     assert [one["sizes"] for one in ends] == [[3, 3, 2, 2, 2, 2]] * 2, job.report
     assert "generation 2 begins with 2 ranks" in job.errors
@@ -99,30 +99,30 @@ def test_without_replacements_the_job_shrinks():
 def test_one_remaining_rank_continues():
     job = Done("-np 2 --min-np 1 --replacements 0", "one_dies", 0)
     assert job.code == 0, job.report
-    assert [(one["total"], one["rank"]) for one in job.all_say("total")] == [(4 * 2 + 8, 0)], job.report
+    assert [(one["total"], one["rank"]) for one in job.all_with("total")] == [(4 * 2 + 8, 0)], job.report
 
 
 def test_a_rank_that_raises_is_replaced():
     job = Done("-np 2 --min-np 2", "one_raises")
     assert job.code == 0, job.report
-    assert [one["total"] for one in job.all_say("total")] == [24] * 2, job.report
+    assert [one["total"] for one in job.all_with("total")] == [24] * 2, job.report
     assert "a fault of its own" in job.errors and "exit code 1" in job.errors
 
 
 def test_a_stopped_rank_is_killed_and_replaced():
     job = Done("-np 2 --min-np 2", "one_stops")
     assert job.code == 0, job.report
-    assert [one["total"] for one in job.all_say("total")] == [24] * 2, job.report
+    assert [one["total"] for one in job.all_with("total")] == [24] * 2, job.report
     assert "was lost by the others, and does not come to the next generation" in job.errors, job.report
-    (stopped,) = job.all_say("stops")
+    (stopped,) = job.all_with("stops")
     assert not os.path.exists(f"/proc/{stopped['stops']}")
 
 
 def test_a_failure_without_a_loss_restores_the_commit():
     job = Done("-np 2 --min-np 2", "fails_without_a_loss")
     assert job.code == 0, job.report
-    assert sorted(one["enters"] for one in job.all_say("enters")) == [0, 0, 4, 4], job.report
-    assert [one["total"] for one in job.all_say("total")] == [24] * 2, job.report
+    assert sorted(one["enters"] for one in job.all_with("enters")) == [0, 0, 4, 4], job.report
+    assert [one["total"] for one in job.all_with("total")] == [24] * 2, job.report
 
 
 def test_init_joins_the_next_generation_without_elastic_run():
@@ -136,12 +136,12 @@ def test_init_joins_the_next_generation_without_elastic_run():
 def test_the_job_follows_the_number_in_the_np_file(tmp_path):
     job = Done(f"-np 2 --min-np 1 --max-np 3 --np-file {tmp_path}/wanted", "grows", tmp_path)
     assert job.code == 0, job.report
-    entered = [(one["worker"], one["rank"], one["sizes"]) for one in job.all_say("enters")]
+    entered = [(one["worker"], one["rank"], one["sizes"]) for one in job.all_with("enters")]
     assert sorted(entered) == [(0, 0, [2]), (0, 0, [2, 3]), (0, 0, [2, 3, 1]), (1, 1, [2]), (1, 1, [2, 3]),
                                (2, 2, [2, 3])], job.report  # fmt: skip
-    (last,) = job.all_say("steps")
+    (last,) = job.all_with("steps")
     # No rank was lost, so no step is lost. Ranks whose peers only leave need no synchronisation.
-    assert last["worker"] == 0 and last["steps"] == max(one["enters"] for one in job.all_say("enters"))
+    assert last["worker"] == 0 and last["steps"] == max(one["enters"] for one in job.all_with("enters"))
     assert "3 ranks are wanted, not 2" in job.errors and "1 ranks are wanted, not 3" in job.errors, job.report
     assert job.errors.count("removed from the elastic job, and ends") == 2 and "was lost" not in job.errors, job.report
 
@@ -187,7 +187,7 @@ def test_a_program_that_fails_before_init_ends_with_its_own_code():
 def test_a_replacement_that_fails_at_once_is_not_replaced():
     job = Done("-np 3 --min-np 2", "replaced_ones_fail")
     assert job.code == 0, job.report
-    assert [one["sizes"] for one in job.all_say("total")] == [[3, 3, 2, 2, 2, 2]] * 2, job.report
+    assert [one["sizes"] for one in job.all_with("total")] == [[3, 3, 2, 2, 2, 2]] * 2, job.report
 
 
 def test_a_mismatch_ends_the_job():
@@ -222,11 +222,11 @@ def test_invalid_elastic_options_are_rejected(flags, words):
 def test_training_continues_with_a_replacement_and_then_with_fewer_ranks():
     job = Done("-np 3 --min-np 2 --replacements 1", "trains", timeout=240)
     assert job.code == 0, job.report
-    entered = {(one["worker"], *one["enters"], one["size"]) for one in job.all_say("enters")}
+    entered = {(one["worker"], *one["enters"], one["size"]) for one in job.all_with("enters")}
     assert entered == {(0, 0, 0, 3), (1, 0, 0, 3), (2, 0, 0, 3), (0, 0, 4, 3), (2, 0, 4, 3), (3, 0, 4, 3),
                        (0, 1, 6, 2), (3, 1, 6, 2)}, job.report  # fmt: skip
-    assert all(one["momentum"] == 2 for one in job.all_say("enters") if one["enters"] != [0, 0]), job.report
-    ends = job.all_say("equal")
+    assert all(one["momentum"] == 2 for one in job.all_with("enters") if one["enters"] != [0, 0]), job.report
+    ends = job.all_with("equal")
     assert len(ends) == 2 and all(one["equal"] and one["size"] == 2 for one in ends), job.report
     assert ends[0]["weights"] == ends[1]["weights"] and ends[0]["losses"] == ends[1]["losses"], job.report
     losses = ends[0]["losses"]
@@ -460,7 +460,7 @@ def loop(monkeypatch, failures, is_elastic=True):
 AGAIN = ["again", "reset", "callback"]
 
 
-def test_run_synchronises_and_returns_what_the_function_returns(monkeypatch):
+def test_run_synchronises_and_returns_the_functions_result(monkeypatch):
     assert loop(monkeypatch, []) == (("done", 2), ["sync", "func"])
 
 
@@ -537,7 +537,7 @@ def test_horovodrun_follows_a_discovery_script(tmp_path):
     script.chmod(0o755)
     job = Done(f"-np 2 --min-np 1 --host-discovery-script {script}", "asks_for_slots", tmp_path, command=HOROVODRUN)
     assert job.code == 0, job.report
-    assert sorted(one["sizes"] for one in job.all_say("sizes")) == [[2, 3]] * 3, job.report
+    assert sorted(one["sizes"] for one in job.all_with("sizes")) == [[2, 3]] * 3, job.report
 
 
 # ---- As programs for Horovod have it ---------------------------------------------------------------------------------

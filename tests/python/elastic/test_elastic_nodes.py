@@ -57,7 +57,7 @@ class Node:
             json.loads(line.split("SAYS ")[1]) for line in list(self.output) if "SAYS " in line and line.endswith("\n")
         ]
 
-    def all_say(self, key):
+    def all_with(self, key):
         return [one for one in self.printed if key in one]
 
     @property
@@ -95,8 +95,8 @@ class Job:
 
     def until_steps_of(self, node, size, count=3):
         """Waits until rank 0, on `node`, has printed `count` more steps in a world of that size."""
-        before = len([one for one in node.all_say("step") if one["size"] == size])
-        self.wait(lambda: len([one for one in node.all_say("step") if one["size"] == size]) >= before + count)
+        before = len([one for one in node.all_with("step") if one["size"] == size])
+        self.wait(lambda: len([one for one in node.all_with("step") if one["size"] == size]) >= before + count)
 
     def stop(self):
         (self.folder / "stop").touch()
@@ -129,7 +129,7 @@ def job(tmp_path):
 
 def assert_right(node, job):
     """The sum is that of the sizes of all steps: none was lost, none was counted twice."""
-    (end,) = node.all_say("total")[:1]
+    (end,) = node.all_with("total")[:1]
     assert end["total"] == end["expected"] > end["steps"] > 0, job.report
 
 
@@ -140,7 +140,7 @@ def test_a_killed_node_is_dropped_and_its_successor_joins_at_a_commit(job):
     job = job("2:3", flags="-np 2")
     first, second, third = job.start(0, 1, 2)
     job.until_steps_of(first, 6)
-    assert sorted((one["rank"], *one["local"]) for node in job.all for one in node.all_say("enters")) == [
+    assert sorted((one["rank"], *one["local"]) for node in job.all for one in node.all_with("enters")) == [
         (0, 0, 2), (1, 1, 2), (2, 0, 2), (3, 1, 2), (4, 0, 2), (5, 1, 2)], job.report  # fmt: skip
     third.send_signal(signal.SIGKILL)
     job.until_steps_of(first, 4)
@@ -149,7 +149,7 @@ def test_a_killed_node_is_dropped_and_its_successor_joins_at_a_commit(job):
     job.stop()
     assert [first.code(), second.code(), fourth.code()] == [0, 0, 0], job.report
     assert_right(first, job)
-    assert fourth.all_say("enters")[0]["enters"] > 0, job.report  # not from the beginning
+    assert fourth.all_with("enters")[0]["enters"] > 0, job.report  # not from the beginning
     assert re.search(
         r"node 2 was lost with 2 ranks \(its connection ended\): 2 nodes, 4 ranks are left", first.words
     ), job.report
@@ -167,9 +167,9 @@ def test_a_terminated_node_leaves_at_a_commit_and_the_others_lose_no_step(job):
     job.stop()
     assert [first.code(), third.code()] == [0, 0], job.report
     assert_right(first, job)
-    steps = [one["step"] for one in first.all_say("step")]
+    steps = [one["step"] for one in first.all_with("step")]
     assert steps == list(range(1, len(steps) + 1)), steps  # no step was made twice
-    (left,) = second.all_say("left")
+    (left,) = second.all_with("left")
     assert 0 < left["left"] <= len(steps) and 0 < left["seconds"] <= 25, job.report
     printed = first.words + second.words
     assert (
@@ -236,7 +236,7 @@ def test_when_the_leading_node_is_terminated_all_leave_at_one_commit(job):
     job.until_steps_of(first, 2)
     first.send_signal(signal.SIGTERM)
     assert (first.code(), second.code()) == (EXIT_TERMINATED, EXIT_PEER_LOST), job.report
-    assert [one["left"] for one in first.all_say("left")] == [one["left"] for one in second.all_say("left")] != [], (
+    assert [one["left"] for one in first.all_with("left")] == [one["left"] for one in second.all_with("left")] != [], (
         job.report
     )
     assert "was told to end, and leads the job" in second.words, job.report
@@ -310,8 +310,8 @@ def test_ranks_without_a_state_restart_together_on_all_nodes(job):
     job = job("2", task="has_a_checkpoint", flags="--max-restarts 1")
     nodes = job.start(0, 1)
     assert [node.code() for node in nodes] == [0, 0], job.report
-    assert [one["begins"] for node in nodes for one in node.all_say("begins")] == [0, 3, 0, 3], job.report
-    assert [one["ends"] for node in nodes for one in node.all_say("ends")] == [6, 6]
+    assert [one["begins"] for node in nodes for one in node.all_with("begins")] == [0, 3, 0, 3], job.report
+    assert [one["ends"] for node in nodes for one in node.all_with("ends")] == [6, 6]
     assert "no rank is left that holds the state: restart 1 of 1, of all ranks" in nodes[0].words, job.report
 
 

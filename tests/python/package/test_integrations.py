@@ -124,7 +124,7 @@ def test_the_command_runs_by_both_paths():
 
 
 @pytest.mark.parametrize("name", ["ray.nonsense", "kubernetes.nonsense", "ray.executor.nonsense"])
-def test_a_module_that_is_not_there_is_named_as_it_was_asked_for(name):
+def test_a_missing_module_is_named_as_it_was_imported(name):
     done = python("-c", f"import farandole.{name}")
     assert done.returncode == 1 and f"No module named 'farandole.{name}'" in done.stderr, done.stderr
 

@@ -211,7 +211,7 @@ print("torch" in sys.modules, "numpy" in sys.modules)
         ("from horovod.ray import RayExecutor; RayExecutor(num_workers=1).start()", "pip install 'ray'"),
     ],
 )
-def test_without_ray_the_error_says_what_to_install(use, package):
+def test_without_ray_the_error_names_the_package(use, package):
     done = subprocess.run([sys.executable, "-c", WITHOUT.format(use=use)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     printed, imported = done.stdout.strip().splitlines()

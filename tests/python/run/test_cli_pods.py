@@ -141,7 +141,7 @@ def test_a_script_and_a_module_are_given_to_python_as_torchrun_does(tmp_path):
         ({"FARANDOLE_RUN_NPROC_PER_NODE": "some"}, [], 64, "'some'"),
     ],
 )  # fmt: skip
-def test_errors_have_an_exit_code_that_tells_whether_to_retry(environment, arguments, code, words):
+def test_errors_have_an_exit_code_that_shows_whether_a_retry_can_help(environment, arguments, code, words):
     done = run(*arguments, "--", "true", environment=environment)
     assert done.returncode == code, done.stderr
     assert words in done.stderr, done.stderr

@@ -1,8 +1,8 @@
 """Starts ranks as forks of one process that has imported PyTorch, which saves seconds for each rank.
 
 The server reads one order in each message (arguments, environment, file of the output) and forks a rank. The rank
-behaves like `python worker.py ARGUMENTS`: it has its own session and environment, and its interpreter ends normally. The
-server reports the start and end of each rank. When the client ends, the server kills all ranks that still run.
+behaves like `python worker.py ARGUMENTS`: it has its own session and environment, and its interpreter ends normally.
+The server reports the start and end of each rank. When the client ends, the server kills all ranks that still run.
 """
 
 import contextlib

@@ -121,7 +121,7 @@ TEST_F(Nccl, FindsThePythonPackageBesideItself) {
   EXPECT_THAT(found, HasSubstr("Python's nvidia-nccl"));
 }
 
-TEST_F(Nccl, KnowsTheFeaturesOfEachVersion) {
+TEST_F(Nccl, DerivesTheFeaturesOfEachVersion) {
   const auto all = [](const char*) { return true; };
   EXPECT_EQ(describe(nccl_features(21800, all)), "");
   EXPECT_EQ(describe(nccl_features(21899, all)), "");
