@@ -15,10 +15,20 @@ target_compile_options(fdl_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wext
 # gcc 12 warns of std::string's own code (restrict) and of designated initialisers that leave defaults in place.
 target_compile_options(fdl_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>
   $<$<COMPILE_LANGUAGE:CXX>:-Wno-missing-field-initializers>)
+if(FARANDOLE_FUZZ)
+  # Coverage, by which libFuzzer chooses inputs, of all code but the kernels of module data, which parse nothing. Each
+  # target links libFuzzer itself.
+  target_compile_options(fdl_flags INTERFACE -fno-sanitize-recover=all
+    $<$<NOT:$<STREQUAL:$<TARGET_PROPERTY:NAME>,fdl_data>>:-fsanitize=fuzzer-no-link,undefined>)
+  target_link_options(fdl_flags INTERFACE -fsanitize=fuzzer-no-link,undefined)
+endif()
 if(FARANDOLE_SANITIZE)
   # The kernels of module data are compiled without the sanitizer: with it they take minutes to compile, and data_test
   # places its arrays between inaccessible pages, which catch the same faults.
   target_compile_options(fdl_flags INTERFACE $<$<NOT:$<STREQUAL:$<TARGET_PROPERTY:NAME>,fdl_data>>:-fsanitize=${FARANDOLE_SANITIZE}>
-    -fno-omit-frame-pointer -g1 $<$<STREQUAL:${FARANDOLE_SANITIZE},thread>:-Wno-tsan>)  # it does not support fences
+    -fno-omit-frame-pointer -g1)
+  if(FARANDOLE_SANITIZE STREQUAL thread)
+    target_compile_options(fdl_flags INTERFACE -Wno-tsan)  # the sanitizer does not support fences
+  endif()
   target_link_options(fdl_flags INTERFACE -fsanitize=${FARANDOLE_SANITIZE})
 endif()

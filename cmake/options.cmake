@@ -12,6 +12,7 @@ option(FARANDOLE_TCP        "Transport over TCP"                                
 option(FARANDOLE_CUDA       "CUDA devices: the driver is opened when first used, nvcc compiles kernels where found" ON)
 option(FARANDOLE_NCCL       "Collectives on GPUs by NCCL, opened at run time"          ON)
 option(FARANDOLE_METRICS    "Module that serves Prometheus, where prometheus-cpp is found" ON)
+option(FARANDOLE_FUZZ       "Build the fuzz targets with libFuzzer (needs clang)"      OFF)
 set(FARANDOLE_TESTS_ONLY "" CACHE STRING "Only these test programs, or empty for all")
 set(FARANDOLE_SANITIZE "" CACHE STRING "Sanitizer of all code: address, thread, or empty")
 

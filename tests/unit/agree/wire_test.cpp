@@ -283,97 +283,24 @@ TEST(Wire, RejectsBytesThatAreNotItsKindOfMessage) {
   EXPECT_THAT(decode_plan(large).status().text(), HasSubstr("bytes are too many"));
 }
 
-// Reads every scalar that a consumer of the message might use unchecked.
-void expect_sound(const RequestMessage& message) {
-  for (const uint32_t position : message.cached) ASSERT_LT(position, kMaxCachePositions);
-  for (const Request& request : message.requests) ASSERT_TRUE(check_request(request).ok());
-}
-void expect_sound(const PlanMessage& message) {
-  ASSERT_EQ(message.cache_positions.size(), message.cache_requests.size());
-  ASSERT_EQ(message.known.size(), message.plan.buckets.size());
-  for (const Request& request : message.cache_requests) ASSERT_TRUE(check_request(request).ok());
-  for (std::size_t i = 0; i < message.known.size(); ++i) {
-    ASSERT_NE(message.known[i].empty(), message.plan.buckets[i].names.empty());
-    ASSERT_TRUE(is_dtype(static_cast<int>(message.plan.buckets[i].dtype)));
-  }
-}
-
-struct Fuzzed {
-  int refused = 0;
-  int taken = 0;
-};
-
-// Checks that an accepted message is valid and can be encoded and decoded again.
-template <typename Decode>
-void feed(ConstBytes bytes, Decode decode, Fuzzed& fuzzed) {
-  // The bytes are in a block of exactly their size, so that a sanitizer detects the first byte read beyond them.
-  const std::vector<std::byte> exact(bytes.begin(), bytes.end());
-  auto result = decode(exact);
-  if (!result.ok()) {
-    ++fuzzed.refused;
-    ASSERT_FALSE(result.status().text().empty());
-    return;
-  }
-  ++fuzzed.taken;
-  expect_sound(*result);
-  auto again = decode(encode(*result));
-  ASSERT_TRUE(again.ok()) << again.status().text();
-  ASSERT_TRUE(equal(*again, *result));
-}
-
-template <typename Decode>
-void fuzz(const std::vector<std::byte>& honest, Decode decode, const char* what) {
-  std::mt19937_64 random(kSeed);
-  const auto below = [&](std::size_t limit) {
-    return std::uniform_int_distribution<std::size_t>(0, limit - 1)(random);
-  };
-  Fuzzed flipped, cut, noise;
-  for (int round = 0; round < 40'000; ++round) {
-    auto bytes = honest;
-    for (std::size_t flips = 1 + below(4); flips > 0; --flips) {
-      bytes[below(bytes.size())] ^= static_cast<std::byte>(1u << below(8));
-    }
-    feed(bytes, decode, flipped);
-    // Offsets and lengths are 32-bit numbers; extreme values find other faults than bit flips.
-    const uint32_t extremes[] = {0, 1, 4, 0x7fffffff, 0x80000000, 0xfffffffc, 0xffffffff};
-    bytes = honest;
-    std::memcpy(bytes.data() + below(bytes.size() / 4) * 4, &extremes[below(std::size(extremes))], 4);
-    feed(bytes, decode, flipped);
-  }
-  for (std::size_t size = 0; size < honest.size(); ++size) {
-    const auto front = ConstBytes(honest).first(size);
-    feed(front, decode, cut);
-    const auto result = decode(front);
-    if (result.ok()) {
-      ASSERT_TRUE(equal(*result, *decode(honest))) << "only padding may be missing";
+template <typename Message, typename Decode>
+void expect_rejected_when_cut(const Message& message, Decode decode) {
+  const auto whole = encode(message);
+  int rejected = 0;
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    const auto result = decode(ConstBytes(whole).first(size));
+    if (!result.ok()) {
+      ++rejected;
+    } else {
+      ASSERT_TRUE(equal(*result, message)) << "only padding may be missing, but " << size << " bytes are accepted";
     }
   }
-  for (int round = 0; round < 20'000; ++round) {
-    std::vector<std::byte> bytes(below(300));
-    for (std::byte& byte : bytes) byte = static_cast<std::byte>(below(256));
-    // Flip only beyond the identifier; otherwise only the identifier would be checked.
-    if (bytes.size() >= 8 && round % 2 == 0) {
-      std::memcpy(bytes.data() + 4, honest.data() + 4, 4);
-      const auto root = static_cast<uint32_t>(below(bytes.size()));
-      std::memcpy(bytes.data(), &root, 4);
-    }
-    feed(bytes, decode, noise);
-  }
-  EXPECT_GT(flipped.refused, 1000);
-  EXPECT_GT(flipped.taken, 1000) << "flips in names and numbers leave a valid message";
-  std::printf(
-      "%s: of %d damaged messages %d were refused; %d cut short and %d random ones refused, %d taken (seed %lu)\n",
-      what, flipped.refused + flipped.taken, flipped.refused, cut.refused, noise.refused, noise.taken, kSeed);
+  EXPECT_GT(rejected, 100);
 }
 
-TEST(Wire, DamagedRequestsAreRejectedOrValid) {
-  fuzz(
-      encode(some_requests()), [](ConstBytes bytes) { return decode_requests(bytes); }, "requests");
-}
-
-TEST(Wire, DamagedPlansAreRejectedOrValid) {
-  fuzz(
-      encode(some_plan()), [](ConstBytes bytes) { return decode_plan(bytes); }, "plans");
+TEST(Wire, RejectsMessagesThatAreCut) {
+  expect_rejected_when_cut(some_requests(), decode_requests);
+  expect_rejected_when_cut(some_plan(), decode_plan);
 }
 
 // ---- Cache ----

@@ -1,0 +1,34 @@
+// Fuzzes decode() of the coordinator's messages: an accepted message survives being encoded and decoded again.
+#include "bootstrap/coordinator/coordinator_wire.h"
+#include "tests/fuzz/coordinator_messages.h"
+#include "tests/fuzz/targets.h"
+
+namespace fdl::fuzz {
+namespace {
+
+bool run(ConstBytes input) {
+  const auto message = decode(text_of(input));
+  if (!message.ok()) {
+    FDL_CHECK(!message.status().text().empty());
+    return false;
+  }
+  const std::string encoded = encode(*message);  // texts of failures may be cut
+  const auto again = decode(encoded);
+  FDL_CHECK(again.ok() && encode(*again) == encoded);
+  FDL_CHECK(again->kind == message->kind && again->id == message->id && again->ranks == message->ranks);
+  FDL_CHECK(again->key == message->key && again->value == message->value);
+  FDL_CHECK(again->members.size() == message->members.size());
+  return true;
+}
+
+std::vector<std::string> seeds() {
+  std::vector<std::string> all;
+  for (const CoordinatorMessage& message : some_messages()) all.push_back(encode(message));
+  return all;
+}
+
+}  // namespace
+
+const Target coordinator_message{"coordinator_message", run, seeds};
+
+}  // namespace fdl::fuzz

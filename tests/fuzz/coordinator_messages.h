@@ -1,0 +1,45 @@
+// Messages to the coordinator, as seeds of the fuzz targets of module bootstrap.
+#pragma once
+
+#include <vector>
+
+#include "bootstrap/coordinator/coordinator_wire.h"
+
+namespace fdl::fuzz {
+
+inline CoordinatorMessage hello_of(int rank) {
+  CoordinatorMessage hello{.kind = CoordinatorMessage::Kind::hello};
+  hello.members = {{rank, 3, "host-a", "boot", 100 + rank, {{"fusion_bytes", "67108864", "set it on all ranks"}}, 0}};
+  return hello;
+}
+
+inline std::vector<CoordinatorMessage> some_messages() {
+  using Kind = CoordinatorMessage::Kind;
+  std::vector<CoordinatorMessage> all{hello_of(0), hello_of(1), hello_of(2)};
+  const auto add = [&](Kind kind) -> CoordinatorMessage& { return all.emplace_back(CoordinatorMessage{.kind = kind}); };
+  add(Kind::wait).number = 5'000'000'000;
+  CoordinatorMessage& publish = add(Kind::publish);
+  publish.id = 7;
+  publish.key = "tcp all/0";
+  publish.value = "10.0.0.7:4242";
+  add(Kind::fetch).key = "tcp all/0";
+  add(Kind::forget).id = 7;
+  add(Kind::probe).ranks = {0, 1, 2};
+  CoordinatorMessage& report = add(Kind::report);
+  report.key = "all/0";
+  report.why = Status(Error{.code = Code::peer_lost, .text = "rank 1 was lost", .culprit_rank = 1});
+  add(Kind::leave);
+  add(Kind::pong).id = 1;
+  CoordinatorMessage& ask = add(Kind::ask);
+  ask.key = "all/0";
+  ask.ranks = {1, 2};
+  ask.number = 1'000'000'000;
+  CoordinatorMessage& told = add(Kind::told);
+  told.key = "all/0";
+  told.rank = 0;
+  told.number = 3;
+  told.value = kWaiting;
+  return all;
+}
+
+}  // namespace fdl::fuzz

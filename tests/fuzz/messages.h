@@ -1,0 +1,72 @@
+// Control messages that use every field, as seeds of the fuzz targets of module agree.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "agree/wire/wire.h"
+#include "tests/support/agree_requests.h"
+
+namespace fdl::fuzz {
+
+inline std::string text_from(const std::vector<std::byte>& bytes) { return std::string(text_of(bytes)); }
+
+inline Request some_request() {
+  Request request = alltoall("layer.0/weight", {6, 1, 3}, {1, 2, 3});
+  request.dtype = Dtype::bfloat16;
+  request.op = 4;
+  request.root = 2;
+  request.prescale = 0.125;
+  request.postscale = -3;
+  request.group = "g";
+  request.group_size = 7;
+  request.priority = -5;
+  request.device = 1;
+  request.place = int64_t{3} << 40 | 64;
+  return request;
+}
+
+inline RequestMessage some_requests() {
+  return {.acknowledged = 77,
+          .cached = {3, 4, 5, 9},
+          .requests = {some_request(), allreduce("plain"), allreduce("scalar", Dtype::int8, {}), join()},
+          .frozen = 0};
+}
+
+inline PlanMessage some_plan() {
+  PlanMessage message;
+  message.number = 9;
+  Bucket sum;
+  sum.names = {"a", "b"};
+  sum.element_counts = {4, 0};
+  sum.dtype = Dtype::float64;
+  sum.prescale = 0.5;
+  sum.apart = true;
+  sum.device = 2;
+  sum.launch_with_next = true;
+  Bucket gather;
+  gather.kind = RequestKind::allgather;
+  gather.names = {"g"};
+  gather.rows = {1, 0, 3};
+  gather.device = 2;
+  Bucket failed;
+  failed.names = {"f"};
+  failed.code = Code::mismatch;
+  failed.error = "f: rank 0 has float32, rank 1 has int32";
+  failed.culprit = 1;
+  Bucket joined;
+  joined.kind = RequestKind::join;
+  joined.names = {"join"};
+  joined.last_joined = 2;
+  Bucket known;
+  known.dtype = Dtype::int32;
+  message.plan.buckets = {sum, gather, failed, joined, known};
+  message.known = {{}, {}, {}, {}, {8, 2, 5}};
+  message.cache_positions = {7, 1};
+  message.cache_requests = {some_request(), allreduce("new")};
+  message.plan.freeze = true;
+  message.plan.frozen = {11, 12};
+  return message;
+}
+
+}  // namespace fdl::fuzz
