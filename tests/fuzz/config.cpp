@@ -1,6 +1,6 @@
 // Fuzzes Config::read() and parse_bytes(): every accepted value has a canonical form that is accepted again.
 //
-// An input is lines NAME=value. A name without an underscore is an option, others are variables.
+// An input is lines NAME=value. FARANDOLE_... and HOROVOD_... are variables, all other names are options.
 #include "base/config.h"
 
 #include <algorithm>
