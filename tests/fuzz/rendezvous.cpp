@@ -9,7 +9,7 @@ namespace {
 
 void check_address(const std::string& text) {
   const auto address = parse_address({text});
-  if (!address.ok()) return;
+  if (!address.ok() || address->family() == AF_UNIX) return;  // a name has no numeric form
   const auto written = address_of(address->raw(), address->length);
   FDL_CHECK(parse_address(written).ok());
 }

@@ -29,6 +29,22 @@ Offset<coordinator_wire::Failure> encode_failure(FlatBufferBuilder& builder, con
                                          operation, phase, group);
 }
 
+// Provides a payload at an aligned address, by a copy if needed: frames arrive at any address, FlatBuffers needs 8.
+class AlignedPayload {
+ public:
+  explicit AlignedPayload(std::string_view payload) : data_(reinterpret_cast<const uint8_t*>(payload.data())) {
+    if (reinterpret_cast<std::uintptr_t>(payload.data()) % alignof(uint64_t) == 0) return;
+    copy_.resize((payload.size() + sizeof(uint64_t) - 1) / sizeof(uint64_t));
+    std::memcpy(copy_.data(), payload.data(), payload.size());
+    data_ = reinterpret_cast<const uint8_t*>(copy_.data());
+  }
+  const uint8_t* data() const { return data_; }
+
+ private:
+  const uint8_t* data_;
+  std::vector<uint64_t> copy_;
+};
+
 std::string text_of(const flatbuffers::String* text) { return text == nullptr ? std::string() : text->str(); }
 
 using Settings = Offset<flatbuffers::Vector<Offset<coordinator_wire::Setting>>>;
@@ -114,11 +130,12 @@ std::string encode(const CoordinatorMessage& message) {
 }
 
 Result<CoordinatorMessage> decode(std::string_view payload) {
-  flatbuffers::Verifier verifier(reinterpret_cast<const uint8_t*>(payload.data()), payload.size());
+  const AlignedPayload aligned(payload);
+  flatbuffers::Verifier verifier(aligned.data(), payload.size());
   if (payload.size() < 8 || !coordinator_wire::VerifyMessageBuffer(verifier)) {
     return Status(Code::transport, "coordinator: a frame without a valid message");
   }
-  const coordinator_wire::Message& wire = *coordinator_wire::GetMessage(payload.data());
+  const coordinator_wire::Message& wire = *coordinator_wire::GetMessage(aligned.data());
   if (!is_kind(wire.kind())) return Status(Code::transport, "coordinator: a message of unknown kind");
   CoordinatorMessage message;
   message.kind = static_cast<CoordinatorMessage::Kind>(wire.kind());

@@ -418,11 +418,17 @@ def test_h8_set_overrides_generated_values():
 def _shown():
     """(command, shown output) of every example in the documentation."""
     for block in re.findall(
-        r"^```\n(\$ farandole kubernetes gen .*?)^```$", (ROOT / "docs" / "kubernetes.md").read_text(), re.S | re.M
+        r"^```console\n(\$ farandole kubernetes gen .*?)^```$",
+        (ROOT / "docs" / "kubernetes.md").read_text(),
+        re.S | re.M,
     ):
         for example in block.replace("\\\n", " ").split("$ farandole kubernetes ")[1:]:
             command, _, shown = example.partition("\n")
             yield command, shown
+
+
+def test_the_documentation_has_examples():
+    assert len(list(_shown())) >= 4
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,11 @@ def job(timeout=20, **env):
                              env={"FARANDOLE_START_TIMEOUT_S": timeout, **env})  # fmt: skip
 
 
-def probe(pod, port):
+def probe(pod, target, port):
     code = "import socket, sys\nsocket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=1)"
-    return pod.exec("python3", "-I", "-S", "-c", code, "train-0.train", str(port)).stderr.strip().rsplit("\n", 1)[-1]
+    return (
+        pod.exec("python3", "-I", "-S", "-c", code, target.addresses[0], str(port)).stderr.strip().rsplit("\n", 1)[-1]
+    )
 
 
 def test_the_policy_lets_the_range_through_and_nothing_else(simulate):
@@ -23,9 +25,9 @@ def test_the_policy_lets_the_range_through_and_nothing_else(simulate):
               "print('up', flush=True)\ntime.sleep(60)")  # fmt: skip
     sim = simulate([*builders.indexed_job(2, ["python3", "-I", "-S", "-c", listen]), policy()])
     sim.wait(20, lambda: all("up" in pod.output for pod in sim.pods))
-    last = sim.pod("train-1")
-    assert [probe(last, port) for port in (29500, 29563)] == ["", ""]
-    assert probe(last, 29564) == "TimeoutError: timed out"
+    first, last = sim.pod("train-0"), sim.pod("train-1")
+    assert [probe(last, first, port) for port in (29500, 29563)] == ["", ""]
+    assert probe(last, first, 29564) == "TimeoutError: timed out"
 
 
 def test_a_job_of_other_labels_cannot_reach_the_pods(simulate):
@@ -34,7 +36,7 @@ def test_a_job_of_other_labels_cannot_reach_the_pods(simulate):
                 "spec": {"containers": [{"name": "main", "command": ["sleep", "60"]}]}}  # fmt: skip
     sim = simulate([*builders.indexed_job(1, ["python3", "-I", "-S", "-c", listen]), stranger, policy()])
     sim.wait(20, lambda: "up" in sim.pod("train-0").output and sim.pod("stranger").main.pid)
-    assert probe(sim.pod("stranger"), 29500) == "TimeoutError: timed out"
+    assert probe(sim.pod("stranger"), sim.pod("train-0"), 29500) == "TimeoutError: timed out"
 
 
 def test_with_the_range_closed_a_job_fails_at_the_deadline_and_names_the_missing_rank(simulate):
