@@ -12,6 +12,14 @@ bool run(ConstBytes input) {
     FDL_CHECK(!message.status().text().empty());
     return false;
   }
+  std::size_t bytes = message->key.size() + message->value.size() + 4 * message->ranks.size();
+  for (const CoordinatorClient::Hello& member : message->members) {
+    bytes += member.host_name.size() + member.boot_id.size();
+    for (const CompatibilitySetting& setting : member.settings) {
+      bytes += setting.name.size() + setting.value.size() + setting.remedy.size();
+    }
+  }
+  FDL_CHECK(bytes <= 3 * input.size());          // tables that share strings must not multiply them
   const std::string encoded = encode(*message);  // texts of failures may be cut
   const auto again = decode(encoded);
   FDL_CHECK(again.ok() && encode(*again) == encoded);

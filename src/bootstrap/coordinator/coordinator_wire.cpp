@@ -45,7 +45,27 @@ class AlignedPayload {
   std::vector<uint64_t> copy_;
 };
 
-std::string text_of(const flatbuffers::String* text) { return text == nullptr ? std::string() : text->str(); }
+// Limits the decoded bytes of a message to its encoded bytes. FlatBuffers lets many tables share one string, so a small
+// malicious message could unfold into a large one. Messages that encode() writes share nothing.
+class Budget {
+ public:
+  explicit Budget(std::size_t bytes) : left_(bytes) {}
+  bool is_exceeded() const { return exceeded_; }
+
+  std::string text_of(const flatbuffers::String* text) {
+    return text == nullptr || !spend(text->size() + sizeof(flatbuffers::uoffset_t)) ? std::string() : text->str();
+  }
+  // A table has at least its offset in a vector, and the offset of its vtable.
+  bool spend(std::size_t bytes = 2 * sizeof(flatbuffers::uoffset_t)) {
+    exceeded_ = exceeded_ || bytes > left_;
+    if (!exceeded_) left_ -= bytes;
+    return !exceeded_;
+  }
+
+ private:
+  std::size_t left_;
+  bool exceeded_ = false;
+};
 
 using Settings = Offset<flatbuffers::Vector<Offset<coordinator_wire::Setting>>>;
 
@@ -61,24 +81,26 @@ Settings encode_settings(FlatBufferBuilder& builder, const std::vector<Compatibi
 }
 
 // Returns false for a failure whose code does not exist.
-bool decode_failure(const coordinator_wire::Failure* failure, Status& why) {
+bool decode_failure(const coordinator_wire::Failure* failure, Budget& budget, Status& why) {
   if (failure == nullptr) return true;
   if (failure->code() <= static_cast<int>(Code::ok) || failure->code() > static_cast<int>(Code::internal)) return false;
   why = Status(Error{.code = static_cast<Code>(failure->code()),
-                     .text = text_of(failure->text()),
+                     .text = budget.text_of(failure->text()),
                      .culprit_rank = failure->culprit_rank(),
-                     .culprit_host = text_of(failure->culprit_host()),
-                     .operation = text_of(failure->operation()),
-                     .phase = text_of(failure->phase()),
-                     .group = text_of(failure->group())});
+                     .culprit_host = budget.text_of(failure->culprit_host()),
+                     .operation = budget.text_of(failure->operation()),
+                     .phase = budget.text_of(failure->phase()),
+                     .group = budget.text_of(failure->group())});
   return true;
 }
 
-std::vector<CompatibilitySetting> decode_settings(const coordinator_wire::Member& member) {
+std::vector<CompatibilitySetting> decode_settings(const coordinator_wire::Member& member, Budget& budget) {
   std::vector<CompatibilitySetting> settings;
   if (member.settings() == nullptr) return settings;
   for (const coordinator_wire::Setting* setting : *member.settings()) {
-    settings.push_back({text_of(setting->name()), text_of(setting->value()), text_of(setting->remedy())});
+    if (!budget.spend()) break;
+    settings.push_back(
+        {budget.text_of(setting->name()), budget.text_of(setting->value()), budget.text_of(setting->remedy())});
   }
   return settings;
 }
@@ -143,17 +165,20 @@ Result<CoordinatorMessage> decode(std::string_view payload) {
   message.number = wire.number();
   message.rank = wire.rank();
   if (wire.ranks() != nullptr) message.ranks.assign(wire.ranks()->begin(), wire.ranks()->end());
-  message.key = text_of(wire.key());
+  Budget budget(payload.size());
+  message.key = budget.text_of(wire.key());
   if (wire.value() != nullptr) message.value.assign(wire.value()->begin(), wire.value()->end());
-  if (!decode_failure(wire.why(), message.why))
+  if (!decode_failure(wire.why(), budget, message.why))
     return Status(Code::transport, "coordinator: a failure without a valid code");
   if (wire.members() != nullptr) {
     for (const coordinator_wire::Member* member : *wire.members()) {
-      message.members.push_back({member->rank(), member->size(), text_of(member->host_name()),
-                                 text_of(member->boot_id()), member->process_id(), decode_settings(*member),
-                                 member->numa_node()});
+      if (!budget.spend()) break;
+      message.members.push_back({member->rank(), member->size(), budget.text_of(member->host_name()),
+                                 budget.text_of(member->boot_id()), member->process_id(),
+                                 decode_settings(*member, budget), member->numa_node()});
     }
   }
+  if (budget.is_exceeded()) return Status(Code::transport, "coordinator: a message that unfolds into more than it has");
   return message;
 }
 
