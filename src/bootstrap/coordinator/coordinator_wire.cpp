@@ -34,7 +34,7 @@ class AlignedPayload {
  public:
   explicit AlignedPayload(std::string_view payload) : data_(reinterpret_cast<const uint8_t*>(payload.data())) {
     if (reinterpret_cast<std::uintptr_t>(payload.data()) % alignof(uint64_t) == 0) return;
-    copy_.resize((payload.size() + sizeof(uint64_t) - 1) / sizeof(uint64_t));
+    copy_.resize(payload.size() / sizeof(uint64_t) + 1);  // never empty: memcpy takes no null pointer
     std::memcpy(copy_.data(), payload.data(), payload.size());
     data_ = reinterpret_cast<const uint8_t*>(copy_.data());
   }
