@@ -123,7 +123,7 @@ TEST(FuzzTargets, IncludeEveryFileOfTheFolder) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Fuzz, ::testing::ValuesIn(kTargets),
-                         [](const auto& info) { return std::string(info.param->name); });
+                         [](const auto& target) { return std::string(target.param->name); });
 
 }  // namespace
 }  // namespace fdl::fuzz
