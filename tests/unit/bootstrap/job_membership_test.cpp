@@ -208,7 +208,8 @@ TEST_F(JobMembershipTest, OwnReportOfTheReportedRankIsDecided) {
   EXPECT_THAT(sent(), IsEmpty());
 }
 
-// Rank 1 ended the communicator because of rank 2. Rank 0 has only rank 1's report, so no decision may follow from its own.
+// Rank 1 ended the communicator because of rank 2. Rank 0 has only rank 1's report, so no decision may follow from its
+// own.
 TEST_F(JobMembershipTest, ReportThatNamesAThirdRankExaminesThatRank) {
   all_arrive();
   report(0, "a", 1, 0);
