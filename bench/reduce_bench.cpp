@@ -66,7 +66,7 @@ double best_bytes_per_s(std::size_t bytes_moved, const Body& body) {
   using Clock = std::chrono::steady_clock;
   const std::size_t repeats = std::max<std::size_t>(1, (std::size_t{16} << 20) / bytes_moved);
   double best = 0;
-  for (int look = 0; look < 12; ++look) {
+  for (int batch = 0; batch < 12; ++batch) {
     const auto begin = Clock::now();
     for (std::size_t i = 0; i < repeats; ++i) body();
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();

@@ -16,15 +16,15 @@ class Farandole : public Library {
   Farandole(const Options& options, int rank, const std::string& rendezvous)
       : own_memory_(options.mode == "own-memory") {
     const char* knobs[] = {"transport", options.transport.c_str()};
-    fdl_world_options wanted;
-    fdl_world_options_init(&wanted);
-    wanted.rank = rank;
-    wanted.size = options.ranks;
-    wanted.rendezvous = rendezvous.c_str();
-    wanted.job_key = "a comparison on one host";
-    wanted.options = knobs;
-    wanted.option_count = options.transport.empty() ? 0 : 1;
-    check(fdl_world_create(&wanted, &world_));
+    fdl_world_options world_options;
+    fdl_world_options_init(&world_options);
+    world_options.rank = rank;
+    world_options.size = options.ranks;
+    world_options.rendezvous = rendezvous.c_str();
+    world_options.job_key = "a comparison on one host";
+    world_options.options = knobs;
+    world_options.option_count = options.transport.empty() ? 0 : 1;
+    check(fdl_world_create(&world_options, &world_));
     check(fdl_comm_create(fdl_group_all(world_), &comm_));
   }
   ~Farandole() override {

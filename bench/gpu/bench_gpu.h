@@ -77,7 +77,7 @@ class BareNccl {
     stop_unless(gpu.device().enter());
     const auto outcome = library_->functions().CommInitRankConfig(&comm_, ranks, unique, rank, &settings);
     gpu.device().leave();
-    if (outcome != fdl::nccl::Outcome::success) end(kWrong, library_->words_for(outcome, nullptr));
+    if (outcome != fdl::nccl::Outcome::success) end(kWrong, library_->text_for(outcome, nullptr));
   }
   ~BareNccl() { library_->functions().CommAbort(comm_); }
   BareNccl(const BareNccl&) = delete;
@@ -87,7 +87,7 @@ class BareNccl {
   void sum(void* memory, std::size_t count) {
     const auto outcome = library_->functions().AllReduce(memory, memory, count, fdl::nccl::Type::float32,
                                                          fdl::nccl::RedOp::sum, comm_, gpu_.stream());
-    if (outcome != fdl::nccl::Outcome::success) end(kWrong, library_->words_for(outcome, comm_));
+    if (outcome != fdl::nccl::Outcome::success) end(kWrong, library_->text_for(outcome, comm_));
   }
 
  private:

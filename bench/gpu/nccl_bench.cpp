@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "bench/gpu/bench_gpu.h"
-#include "bench/gpu/crew.h"
 #include "bench/gpu/resnet50.h"
 #include "bench/gpu/turns.h"
+#include "bench/gpu/worker_group.h"
 #include "transports/nccl/nccl_device_library.h"
 
 namespace {
