@@ -102,7 +102,7 @@ def main():
             save(options.checkpoint, step=step + 1, weights=weights)
         if ending and not last:
             if rank == 0:
-                print(f"train_numpy: told to end; step {step + 1} is saved", flush=True)
+                print(f"train_numpy: requested to end; step {step + 1} is saved", flush=True)
             farandole.shutdown()
             sys.exit(PREEMPTED)
     if rank == 0 and first < options.steps:

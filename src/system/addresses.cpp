@@ -166,8 +166,8 @@ Result<std::vector<Address>> addresses_of_interfaces(std::string_view interfaces
     }
   }
   // Link-local addresses belong to services of the node (169.254) or need a scope that is valid only on this host.
-  const bool wanted = found[0].empty() && !filter.excluding;
-  std::vector<Address> addresses = wanted ? std::move(found[1]) : std::move(found[0]);
+  const bool use_fallback = found[0].empty() && !filter.excluding;
+  std::vector<Address> addresses = use_fallback ? std::move(found[1]) : std::move(found[0]);
   addresses.insert(addresses.end(), found[2].begin(), found[2].end());
   if (addresses.empty()) {
     return Status(Code::invalid_argument, "interfaces: none of '" + std::string(interfaces) +

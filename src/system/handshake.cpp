@@ -62,7 +62,7 @@ Result<Introduced> introduce(Introduction introduction, int fd, Deadline deadlin
   while (true) {
     FDL_ASSIGN_OR_RETURN(const bool finished, introduction.advance(fd));
     if (finished) return introduction.introduced();
-    const bool ready = introduction.wants_to_send() ? wait_writable(fd, deadline) : wait_readable(fd, deadline);
+    const bool ready = introduction.has_output() ? wait_writable(fd, deadline) : wait_readable(fd, deadline);
     if (!ready) {
       return refusal(introduction.received_anything()
                          ? "the other end stopped in the middle of the handshake"
@@ -115,7 +115,7 @@ Introduction::Introduction(Role role, std::string_view job_key, std::string_view
 Result<bool> Introduction::advance(int fd) {
   while (true) {
     FDL_RETURN_IF_ERROR(send_what_fits(fd));
-    if (awaits_ == Awaits::nothing) return !wants_to_send();
+    if (awaits_ == Awaits::nothing) return !has_output();
     FDL_ASSIGN_OR_RETURN(const bool complete, receive_what_came(fd));
     if (!complete) return false;
     FDL_RETURN_IF_ERROR(take_incoming());
@@ -123,7 +123,7 @@ Result<bool> Introduction::advance(int fd) {
 }
 
 Status Introduction::send_what_fits(int fd) {
-  while (wants_to_send()) {
+  while (has_output()) {
     const ssize_t count = ::send(fd, outgoing_.data() + sent_, outgoing_.size() - sent_, MSG_NOSIGNAL);
     if (count >= 0) {
       sent_ += static_cast<std::size_t>(count);
@@ -209,7 +209,7 @@ Status Introduction::take_incoming() {
     case Awaits::answer_text: {
       const bool serving = awaits_ == Awaits::proof_text;
       if (!equal_in_constant_time(claimed_, proof_of(serving ? "client" : "server", incoming_))) {
-        return refusal("the other end does not know the job key, or has another purpose than '" + purpose_ + "'");
+        return refusal("the other end does not have the job key, or has another purpose than '" + purpose_ + "'");
       }
       if (serving) {
         outgoing_ = as_text(proof_of("server", mine_)) + word(mine_.size()) + mine_;

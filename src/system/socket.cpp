@@ -181,7 +181,7 @@ Result<UniqueFd> accept_one(int listening_fd) {
       case EPERM:
         return Status::from_errno("accept");
       default:
-        continue;  // interrupted, or the connection ended before it was accepted: look at the next one
+        continue;  // interrupted, or the connection ended before it was accepted: try the next one
     }
   }
 }
@@ -283,7 +283,8 @@ Status send_fds(int socket, std::span<const int> fds, Deadline deadline) {
   while (true) {
     if (::sendmsg(socket, &message, MSG_NOSIGNAL) == 1) return {};
     if (would_block()) {
-      if (!wait_writable(socket, deadline)) return Status(Code::timeout, "passing descriptors: no room in time");
+      if (!wait_writable(socket, deadline))
+        return Status(Code::timeout, "passing descriptors: the socket's buffer stayed full until the deadline");
     } else if (errno != EINTR) {
       return Status::from_errno("passing descriptors");
     }

@@ -62,7 +62,7 @@ def test_k12_k15_sigterm_saves_the_step_and_ends_with_143_never_0(tmp_path):
         assert "from step 0" in process.stdout.readline()
         process.send_signal(signal.SIGTERM)
         rest = process.stdout.read()
-    assert process.returncode == 143 and "told to end" in rest
+    assert process.returncode == 143 and "requested to end" in rest
     step, weights = state(saved)
     assert f"step {step} is saved" in rest
     run([*NUMPY, "--steps", str(step), "--checkpoint", str(whole)])

@@ -53,12 +53,12 @@ Result<Listening> listen_at_port(const std::string& host, int port, const std::s
   return listen_at({host_and_port(host == "localhost" ? "127.0.0.1" : host, port)});
 }
 
-Rendezvous::Door with_port(Rendezvous::Door address, int port_base) {
+Rendezvous::Endpoint with_port(Rendezvous::Endpoint address, int port_base) {
   if (address.last_port == 0) address.first_port = address.last_port = port_base;
   return address;
 }
 
-Result<Listening> listen_at_first_free(const Rendezvous::Door& address, const std::string& interfaces) {
+Result<Listening> listen_at_first_free(const Rendezvous::Endpoint& address, const std::string& interfaces) {
   Status last;
   for (int port = address.first_port; port <= address.last_port; ++port) {
     auto listening = listen_at_port(address.host, port, interfaces);
@@ -114,7 +114,7 @@ Result<std::unique_ptr<CoordinatorListener>> CoordinatorListener::open(const std
   switch (rendezvous.kind) {
     case Rendezvous::Kind::tcp:
       FDL_RETURN_IF_ERROR(
-          take(listen_at_first_free(with_port(rendezvous.doors.front(), port_base), interfaces), false));
+          take(listen_at_first_free(with_port(rendezvous.endpoints.front(), port_base), interfaces), false));
       break;
     case Rendezvous::Kind::unix_socket:
       FDL_RETURN_IF_ERROR(take(listen_at({"unix:@" + rendezvous.name}), true));

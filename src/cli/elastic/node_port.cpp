@@ -96,9 +96,9 @@ bool NodePort::introduce(Peer peer, Connection& connection) {
     drop_stranger(peer);
     return false;
   }
-  const bool write = connection.introduction->wants_to_send();
-  if (write != connection.wants_write && poller_.change(connection.fd.get(), peer, true, write).ok()) {
-    connection.wants_write = write;
+  const bool write = connection.introduction->has_output();
+  if (write != connection.watches_write && poller_.change(connection.fd.get(), peer, true, write).ok()) {
+    connection.watches_write = write;
   }
   if (!*through) return false;
   connection.socket = std::make_unique<FramedSocket>(
@@ -136,8 +136,8 @@ void NodePort::flush(Peer peer) {
   connection.socket->flush();
   if (connection.socket->unsent_bytes() > kMostUnsent) return close(peer);
   const bool write = connection.socket->unsent_bytes() > 0;
-  if (write != connection.wants_write && poller_.change(connection.socket->fd(), peer, true, write).ok()) {
-    connection.wants_write = write;
+  if (write != connection.watches_write && poller_.change(connection.socket->fd(), peer, true, write).ok()) {
+    connection.watches_write = write;
   }
   // The other end reads everything and closes. Closing here could discard data that it has not read yet.
   if (connection.is_closing && !write) ::shutdown(connection.socket->fd(), SHUT_WR);

@@ -62,7 +62,7 @@ class NodePort {
     std::unique_ptr<FramedSocket> socket;
     bool has_sent_hello = false;  // false: a stranger
     bool is_closing = false;
-    bool wants_write = false;
+    bool watches_write = false;
     Deadline timeout = Deadline::never();
   };
 

@@ -142,7 +142,7 @@ def test_the_job_follows_the_number_in_the_np_file(tmp_path):
     (last,) = job.all_say("steps")
     # No rank was lost, so no step is lost. Ranks whose peers only leave need no synchronisation.
     assert last["worker"] == 0 and last["steps"] == max(one["enters"] for one in job.all_say("enters"))
-    assert "3 ranks are wanted, not 2" in job.errors and "1 ranks are wanted, not 3" in job.errors, job.report
+    assert "the target is 3 ranks, not 2" in job.errors and "the target is 1 ranks, not 3" in job.errors, job.report
     assert job.errors.count("removed from the elastic job, and ends") == 2 and "was lost" not in job.errors, job.report
 
 

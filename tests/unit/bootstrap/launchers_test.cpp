@@ -261,13 +261,13 @@ INSTANTIATE_TEST_SUITE_P(
              "INVALID_ARGUMENT: MASTER_PORT = 'http' is not a whole number from 0 on"},
         Case{"OpenMpiOnTwoHosts",
              kOpenMpi + Vars{{"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}},
-             "INVALID_ARGUMENT: Open MPI does not tell ranks on several hosts where rank 0 is; set "
+             "INVALID_ARGUMENT: Open MPI does not give ranks on several hosts the address of rank 0; set "
              "FARANDOLE_RENDEZVOUS=tcp://.*"},
         Case{"OpenMpiWithoutNamespace", kOpenMpi + Vars{{"PMIX_NAMESPACE", ""}},
              "INVALID_ARGUMENT: PMIX_NAMESPACE is not set, .*"},
         Case{"PmiOnTwoHosts",
              {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"PMI_PORT", "a:1"}},
-             "INVALID_ARGUMENT: PMI does not tell ranks on several hosts where rank 0 is; .*"},
+             "INVALID_ARGUMENT: PMI does not give ranks on several hosts the address of rank 0; .*"},
         Case{
             "IndexedJob",
             {{"JOB_COMPLETION_INDEX", "0"}},
@@ -275,7 +275,7 @@ INSTANTIATE_TEST_SUITE_P(
             "of several, but nothing gives its rank and size; start it with `farandole run`, .*"},
         Case{"BareRankWithoutMaster",
              {{"RANK", "0"}, {"WORLD_SIZE", "4"}},
-             "INVALID_ARGUMENT: RANK numbers this node, but nothing says where node 0 is; .*"},
+             "INVALID_ARGUMENT: RANK numbers this node, but nothing gives the address of node 0; .*"},
         Case{"RankAlone", {{"RANK", "0"}}, "INVALID_ARGUMENT: RANK = '0' but WORLD_SIZE is not set: .*"},
         Case{"WorldSizeAlone", {{"WORLD_SIZE", "4"}}, "INVALID_ARGUMENT: RANK is not set but WORLD_SIZE = '4': .*"},
         Case{"StalePmi", {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}, "INVALID_ARGUMENT: PMI_RANK = '0' \\(PMI, but .*"},
@@ -306,16 +306,17 @@ TEST(Launchers, InnerLauncherWinsAndTheConflictIsLoggedOnce) {
   Warnings warnings;
   EXPECT_THAT(answer(kTorchrun + kOpenMpi), HasSubstr("rank 3/8 local 1/2 node 1/4 source=torchrun"));
   ASSERT_EQ(warnings.lines().size(), 1u);
-  EXPECT_EQ(warnings.lines()[0],
-            "launchers contradict each other: torchrun says rank 3 of 8, but OMPI_COMM_WORLD_RANK = '1' and "
-            "OMPI_COMM_WORLD_SIZE = '2' say rank 1 of 2; unset what is left over from another launcher; torchrun wins");
+  EXPECT_EQ(
+      warnings.lines()[0],
+      "launchers contradict each other: torchrun gives rank 3 of 8, but OMPI_COMM_WORLD_RANK = '1' and "
+      "OMPI_COMM_WORLD_SIZE = '2' give rank 1 of 2; unset what is left over from another launcher; torchrun wins");
 }
 
 TEST(Launchers, ConflictIsAnErrorWithStrictEnv) {
   Warnings warnings;
   EXPECT_THAT(
       answer(kTorchrun + kOpenMpi + Vars{{"FARANDOLE_STRICT_ENV", "1"}}),
-      MatchesRegex("INVALID_ARGUMENT: launchers contradict each other: torchrun says rank 3 of 8, but .*error\\)"));
+      MatchesRegex("INVALID_ARGUMENT: launchers contradict each other: torchrun gives rank 3 of 8, but .*error\\)"));
   EXPECT_THAT(warnings.lines(), ElementsAre());
 }
 
@@ -413,12 +414,12 @@ TEST(Launchers, AreListedInOrderOfPrecedence) {
 TEST(RendezvousText, IsParsed) {
   const auto range = parse_rendezvous("tcp://[::1]:10-12,b:5?coordinator=1");
   ASSERT_TRUE(range.ok()) << range.status().text();
-  ASSERT_EQ(range->doors.size(), 2u);
-  EXPECT_EQ(range->doors[0].host, "::1");
-  EXPECT_EQ(range->doors[0].first_port, 10);
-  EXPECT_EQ(range->doors[0].last_port, 12);
-  EXPECT_EQ(range->doors[1].host, "b");
-  EXPECT_EQ(range->doors[1].last_port, 5);
+  ASSERT_EQ(range->endpoints.size(), 2u);
+  EXPECT_EQ(range->endpoints[0].host, "::1");
+  EXPECT_EQ(range->endpoints[0].first_port, 10);
+  EXPECT_EQ(range->endpoints[0].last_port, 12);
+  EXPECT_EQ(range->endpoints[1].host, "b");
+  EXPECT_EQ(range->endpoints[1].last_port, 5);
   EXPECT_TRUE(range->coordinator_is_there);
   EXPECT_EQ(parse_rendezvous("file:///a/b")->name, "/a/b");
   EXPECT_EQ(parse_rendezvous("unix:@x-1")->name, "x-1");

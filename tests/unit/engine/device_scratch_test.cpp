@@ -142,7 +142,7 @@ TEST(DeviceScratch, LargerBufferReplacesItOnceQueuedWorkHasRun) {
     const Scratch scratch = ask(me, 1000);
     require(scratch.outcome);
     sum_in(me, scratch.memory, 1000);
-    me.device.hold(me.stream);
+    me.device.pause(me.stream);
     Operation larger;
     start_scratch(me, larger, 3 * kMiB);
     for (int i = 0; i < 3; ++i) {
@@ -152,7 +152,7 @@ TEST(DeviceScratch, LargerBufferReplacesItOnceQueuedWorkHasRun) {
     EXPECT_FALSE(larger.completion.done);
     EXPECT_THAT(me.comm.phase(), HasSubstr("waiting until the scratch buffer is free"));
     EXPECT_THAT(library.known(), HasSubstr("2097152 alike"));
-    me.device.let_go();
+    me.device.resume();
     require(me.comm.wait(larger.completion, Deadline::after_seconds(60)));
     EXPECT_EQ(std::get<ScratchRequest>(larger.memory).bytes, 4 * kMiB);
     sum_in(me, std::get<ScratchRequest>(larger.memory).memory, 400'000);
@@ -176,11 +176,11 @@ TEST(DeviceScratch, DoesNotSleepOnceQueuedWorkHasRun) {
   scratch->belong_to(library, *joined, true);
   require(scratch->take(1000));
   require(scratch->keep(scratch->bytes(), true));
-  device.hold(stream);
+  device.pause(stream);
   require(scratch->begin(stream));
   EXPECT_FALSE(require(scratch->emptied()));
   EXPECT_TRUE(scratch->prepare_to_sleep());
-  device.let_go();
+  device.resume();
   require(wait_readable(scratch->fd(), Deadline::after_seconds(60)), "the notifier did not ring");
   EXPECT_FALSE(scratch->prepare_to_sleep());
   EXPECT_FALSE(wait_readable(scratch->fd(), Deadline::after_seconds(0))) << "prepare_to_sleep() clears the notifier";
@@ -230,7 +230,7 @@ TEST(DeviceScratch, UsesDeviceMemoryIfCollectivesAreStaged) {
 TEST(DeviceScratch, ReleasesTheOldBufferFirstIfCollectivesAreStaged) {
   run_device_ranks(2, ranks_with({}), [&](DeviceRank& me) {
     require(ask(me, 1000).outcome);
-    me.device.hold(me.stream);
+    me.device.pause(me.stream);
     Operation larger;
     start_scratch(me, larger, 3 * kMiB);
     for (int i = 0; i < 3; ++i) {
@@ -238,7 +238,7 @@ TEST(DeviceScratch, ReleasesTheOldBufferFirstIfCollectivesAreStaged) {
       me.comm.sleep_until_ready(Deadline::after_seconds(0.01));
     }
     EXPECT_FALSE(larger.completion.done);
-    me.device.let_go();
+    me.device.resume();
     require(me.comm.wait(larger.completion, Deadline::after_seconds(60)));
     EXPECT_EQ(std::get<ScratchRequest>(larger.memory).bytes, 4 * kMiB);
   });
@@ -403,13 +403,13 @@ TEST(DeviceScratchFailure, InterruptEndsAGrowthAndQueuedWorkKeepsItsMemory) {
   run_device_ranks(2, ranks_with(library), [&](DeviceRank& me) {
     const Scratch scratch = ask(me, 1000);
     require(scratch.outcome);
-    me.device.hold(me.stream);
+    me.device.pause(me.stream);
     Operation larger;
     start_scratch(me, larger, 3 * kMiB);
     me.comm.progress();
     EXPECT_FALSE(larger.completion.done);
     me.comm.interrupt(Status(Code::peer_lost, "rank 7 was killed"));
-    me.device.let_go();
+    me.device.resume();
     me.comm.progress();
     EXPECT_TRUE(larger.completion.done);
     EXPECT_THAT(larger.completion.status.text(), HasSubstr("rank 7 was killed"));
