@@ -166,7 +166,7 @@ bool belongs_to_launcher(std::string_view variable) {
   return false;
 }
 
-void mention_unknown_variables(const Config& config, const Environment& environment) {
+void warn_about_unknown_variables(const Config& config, const Environment& environment) {
   for (const auto& [variable, value] : environment.all()) {
     if (!variable.starts_with("FARANDOLE_") || variable.starts_with("FARANDOLE_RUN_")) continue;
     if (belongs_to_launcher(variable)) continue;
@@ -251,7 +251,7 @@ Result<Config> Config::read(const Environment& environment, const std::map<std::
   FDL_KNOBS(KNOB)
 #undef KNOB
   FDL_RETURN_IF_ERROR(check_ports(config));
-  mention_unknown_variables(config, environment);
+  warn_about_unknown_variables(config, environment);
   config.without_meaning = horovod_variables_without_meaning(environment.all());
   return config;
 }

@@ -78,7 +78,7 @@ bool has_whole(Collective collective, const GroupShape& shape, bool deterministi
   return composed && shape.ranks_per_host > 1 && !(deterministic && collective == Collective::allreduce);
 }
 
-std::string us_words(std::optional<double> us) { return us ? fmt::format("{:.2f}", *us) : std::string("-"); }
+std::string us_text(std::optional<double> us) { return us ? fmt::format("{:.2f}", *us) : std::string("-"); }
 
 // Every algorithm is simulated, so large groups take a while.
 std::vector<Candidate> ways_of(const Answer& answer, const GroupShape& shape, int64_t bytes, const CostModel& model) {
@@ -106,8 +106,8 @@ void print_ways(const std::vector<Candidate>& ways, const CostModel& model) {
   fmt::print("\n{:<23} {:>14} {:>14}   predicted from {} us a message and {:.3g} GB/s a direction\n", "   way",
              "predicted us", "measured us", model.alpha_s * 1e6, 1e-9 / model.beta_s);
   for (const Candidate& way : ways) {
-    fmt::print("{} {:<20} {:>14} {:>14}   {}\n", way.chosen ? "->" : "  ", way.name, us_words(way.predicted_us),
-               us_words(way.took_us), way.sentence);
+    fmt::print("{} {:<20} {:>14} {:>14}   {}\n", way.chosen ? "->" : "  ", way.name, us_text(way.predicted_us),
+               us_text(way.took_us), way.sentence);
   }
 }
 
@@ -133,7 +133,7 @@ void print_answer_as_json(const Answer& answer, const GroupShape& shape, int64_t
 
 // Chooses as a communicator of this shape does.
 Result<Answer> answer_of(Collective collective, const GroupShape& shape, int64_t bytes, const Question& question) {
-  const bool asked = question.algorithm != "auto" && question.algorithm != kWhole;
+  const bool is_named = question.algorithm != "auto" && question.algorithm != kWhole;
   Answer answer;
   answer.has_whole = has_whole(collective, shape, question.deterministic);
   if (question.algorithm == kWhole && !answer.has_whole) {
@@ -143,9 +143,9 @@ Result<Answer> answer_of(Collective collective, const GroupShape& shape, int64_t
   // The measured table may prefer a schedule to shared memory.
   const Need need{.rank_order = question.deterministic, .uneven = true};
   const bool slower = question.algorithm == "auto" && Preference(shape).is_schedule(collective, bytes, need);
-  answer.is_whole = answer.has_whole && !asked && !slower;
-  FDL_ASSIGN_OR_RETURN(answer.schedule,
-                       choose(collective, shape, bytes, asked ? question.algorithm : "auto", question.deterministic));
+  answer.is_whole = answer.has_whole && !is_named && !slower;
+  FDL_ASSIGN_OR_RETURN(answer.schedule, choose(collective, shape, bytes, is_named ? question.algorithm : "auto",
+                                               question.deterministic));
   return answer;
 }
 
@@ -231,7 +231,7 @@ void add_explain(CLI::App& app, Work& work) {
       ->check(CLI::Range(1, 4096));
   command->add_option("--bytes", question->bytes, "Size of the vector: 4, 64K, 1M")->capture_default_str();
   command->add_option("--transport", question->transport, "shm, tcp, shm+tcp; else what such ranks would have");
-  command->add_option("--algorithm", question->algorithm, "Ask for one instead of auto")->capture_default_str();
+  command->add_option("--algorithm", question->algorithm, "Use this one instead of auto")->capture_default_str();
   command->add_flag("--deterministic", question->deterministic, "Only what folds in rank order");
   command->add_option("--nodes", question->nodes,
                       "NUMA node of each rank of a host, 0,0,1,1 (-: of none); else this machine's, in blocks");

@@ -18,7 +18,7 @@ struct OpenedWorld {
     fdl_world_destroy(world);
   }
 
-  // A rank of a measurement. If it was `launched`, the environment tells the rank, and the other fields are not used.
+  // A rank of a measurement. If it was `launched`, the environment gives the rank, and the other fields are not used.
   struct Place {
     bool launched = false;
     int rank = -1;
@@ -26,7 +26,7 @@ struct OpenedWorld {
     const std::string& rendezvous;
     const char* job_key = nullptr;
   };
-  // Creates both; `options` are names and values in turn. False: fdl_last_error() tells why.
+  // Creates both; `options` are names and values in turn. False: fdl_last_error() gives the reason.
   bool open(const Place& place, std::span<const char* const> options) {
     fdl_world_options world_options;
     fdl_world_options_init(&world_options);
