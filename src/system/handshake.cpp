@@ -23,10 +23,12 @@ namespace fdl {
 namespace {
 
 constexpr uint32_t kMagic = 0x4c444146;  // "FADL" in memory
+// The version of the handshake. Another one is refused before anything behind the head is read.
 constexpr uint32_t kVersion = 1;
 constexpr std::size_t kNonceBytes = 32;
 constexpr std::size_t kDigestBytes = 32;
 constexpr std::size_t kHeadBytes = 8;  // magic, version
+// Bounds the memory that a connection without a valid proof can use: an Introduction buffers one part.
 constexpr std::size_t kMostText = 256;
 constexpr std::size_t kGreetingBytes = kHeadBytes + kNonceBytes;
 constexpr std::size_t kProofBytes = kHeadBytes + kNonceBytes + kDigestBytes + 4;
@@ -48,6 +50,7 @@ std::string head() { return word(kMagic) + word(kVersion); }
 
 std::string random_bytes(std::size_t count) {
   std::string bytes(count, '\0');
+  // Without randomness a recorded handshake could be replayed, so there is no fallback.
   FDL_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(count)) == 1);
   return bytes;
 }
@@ -84,6 +87,7 @@ Digest hmac_sha256(std::string_view key, std::string_view message) {
   return digest;
 }
 
+// memcmp() would return earlier for an earlier difference, and its time would reveal the digest byte by byte.
 bool equal_in_constant_time(const Digest& a, const Digest& b) {
   return ::CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
@@ -122,6 +126,8 @@ Result<bool> Introduction::advance(int fd) {
   }
 }
 
+// A greeting has 40 bytes and a proof at most 332, so they fit into an empty socket buffer; partial sends are handled
+// anyway.
 Status Introduction::send_what_fits(int fd) {
   while (has_output()) {
     const ssize_t count = ::send(fd, outgoing_.data() + sent_, outgoing_.size() - sent_, MSG_NOSIGNAL);
@@ -164,6 +170,7 @@ void Introduction::await(Awaits what, std::size_t bytes) {
 
 Status Introduction::check_head() {
   if (word_at(incoming_, 0) != kMagic) return refusal("not a farandole connection");
+  // Error texts use this: a refusal by another farandole process is of more interest than an unrelated connection.
   met_farandole_ = true;
   if (word_at(incoming_, 4) != kVersion) {
     return refusal("the other end uses protocol version " + std::to_string(word_at(incoming_, 4)) +
@@ -215,6 +222,7 @@ Status Introduction::take_incoming() {
         outgoing_ = as_text(proof_of("server", mine_)) + word(mine_.size()) + mine_;
         sent_ = 0;
       }
+      // Both ends derive the session key from both nonces, so it differs for each connection and is never sent.
       introduced_ = {incoming_, as_text(proof_of("session", ""))};
       await(Awaits::nothing, 0);
       return {};
