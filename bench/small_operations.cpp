@@ -18,6 +18,7 @@ fdl::World open_world(int rank, int ranks) {
   fdl_world_options_init(&options);
   options.rank = rank;
   options.size = ranks;
+  // Ranks of one process find each other without sockets.
   options.rendezvous = "memory://small operations";
   options.job_key = "of no importance here";
   options.options = kOptions;
@@ -40,6 +41,7 @@ void work(int rank, int ranks, const std::string& what, int count, std::size_t b
       batch.submit(world.all()).wait();
     }
   }
+  // A rank that leaves early would make the others unlock their order, which would be counted too.
   comm.barrier();
 }
 

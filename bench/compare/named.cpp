@@ -17,6 +17,7 @@ class Gradient {
     fdl_operation_init(&operation);
     operation.kind = FDL_NAMED_ALLREDUCE;
     operation.name = name_.c_str();
+    // The operation is built anew for each submission, as a framework does.
     operation.input = {data_, FDL_FLOAT32, 1, &shape_, 0, 0, nullptr};
     operation.output = data_;
     operation.op = FDL_SUM;
@@ -58,6 +59,7 @@ std::vector<Gradient> make_gradients(Library& library, const std::vector<std::si
 void submit_and_wait(fdl_group* group, const std::vector<Gradient>& gradients) {
   std::vector<fdl_handle*> handles;
   for (const Gradient& gradient : gradients) handles.push_back(gradient.submit(group));
+  // Waiting in order of submission; which one completes first does not matter for the whole step.
   for (fdl_handle* handle : handles) wait(handle);
 }
 
@@ -71,6 +73,7 @@ void measure_four_bytes(Farandole& library, double seconds) {
   const auto batch = [&](int calls) {
     for (int i = 0; i < calls; ++i) wait(one.submit(library.group()));
   };
+  // Warm-up: the order of the single operation is locked by then.
   batch(500);
   print(library, "4 B", sample(library, seconds, batch, [&] { value = 1; }));
 }
@@ -97,6 +100,7 @@ void measure_step(Farandole& library, double seconds, const std::vector<std::siz
 
 void measure_whole(Farandole& library, double seconds, const std::vector<std::size_t>& tensors) {
   std::size_t count = 0;
+  // The lower bound for the tensors: one call without agreement and without packing.
   for (const std::size_t size : tensors) count += size;
   float* whole = library.allocate(count);
   const auto write = [&] { write_values(whole, count, library.rank(), 0); };

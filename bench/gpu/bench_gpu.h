@@ -71,8 +71,10 @@ class BareNccl {
   BareNccl(const fdl::Config& config, BenchGpu& gpu, int rank, int ranks, const Id& id)
       : gpu_(gpu), library_(stop_unless(fdl::NcclLibrary::open(config.nccl_library), kNone)) {
     fdl::nccl::UniqueId unique{};
+    // The id comes from the same library, in which both types have 128 bytes.
     std::memcpy(&unique, id.data(), sizeof unique);
     fdl::nccl::ConfigOf218 settings;
+    // Calls block until they are queued, as in a program that uses NCCL with its defaults.
     settings.blocking = 1;
     stop_unless(gpu.device().enter());
     const auto outcome = library_->functions().CommInitRankConfig(&comm_, ranks, unique, rank, &settings);

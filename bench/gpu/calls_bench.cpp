@@ -19,6 +19,7 @@
 #include "bench/gpu/resnet50.h"
 #include "bench/gpu/turns.h"
 #include "bench/gpu/worker_group.h"
+#include "cli/opened_world.h"
 #include "transports/nccl/nccl_device_library.h"
 
 namespace {
@@ -37,6 +38,7 @@ struct Options {
 };
 
 // Made by rank 0 and broadcast to all ranks as bytes.
+// Plain data, because rank 0 sends it to the others through a pipe.
 struct Rendezvous {
   DeviceLibrary::Id id{};
   char folder[64] = "/tmp/calls_bench.XXXXXX";
@@ -53,35 +55,23 @@ class Library {
     std::vector<const char*> texts;
     for (const auto& [name, value] : options.knobs) texts.insert(texts.end(), {name.c_str(), value.c_str()});
     const std::string place = "file://" + std::string(rendezvous.folder) + "/rendezvous";
-    fdl_world_options world_options;
-    fdl_world_options_init(&world_options);
-    world_options.rank = rank;
-    world_options.size = options.ranks;
-    world_options.rendezvous = place.c_str();
-    world_options.job_key = "the ranks of one benchmark";
-    world_options.options = texts.data();
-    world_options.option_count = options.knobs.size();
-    must(fdl_world_create(&world_options, &world_));
-    must(fdl_comm_create(fdl_group_all(world_), &comm_));
+    const OpenedWorld::Place here{.rank = rank, .size = options.ranks, .rendezvous = place, .job_key = kJobKey};
+    if (!opened_.open(here, texts)) end(kWrong, fdl_last_error()->text);
   }
-  ~Library() {
-    fdl_comm_destroy(comm_);
-    fdl_world_destroy(world_);
-  }
-  Library(const Library&) = delete;
-  Library& operator=(const Library&) = delete;
 
-  fdl_group* all() const { return fdl_group_all(world_); }
-  fdl_comm* comm() const { return comm_; }
+  fdl_group* all() const { return fdl_group_all(opened_.world); }
+  fdl_comm* comm() const { return opened_.comm; }
 
  private:
-  fdl_world* world_ = nullptr;
-  fdl_comm* comm_ = nullptr;
+  static constexpr const char* kJobKey = "the ranks of one benchmark";
+  OpenedWorld opened_;
 };
 
 // A tensor of floats that is summed in place, by a named or an ordered operation.
 class Tensor {
  public:
+  // The memory belongs to `gpu` and lives as long. Both descriptions are filled once: preparing a call is not part of
+  // its time.
   Tensor(BenchGpu& gpu, std::size_t count, std::string name)
       : memory_(gpu.allocate(count * 4)), count_(count), shape_(static_cast<int64_t>(count)), name_(std::move(name)) {
     const int index = gpu.device().index();
@@ -111,6 +101,7 @@ class Tensor {
   void sum_in_order(fdl_comm* comm) { must(fdl_call_ex(comm, &call_, nullptr, nullptr)); }
   // Tensors with different factors cannot share a bucket.
   void multiply_by(double factor) { operation_.prescale = factor; }
+  // The pointers are set here and not in the constructor, because a Tensor moves when its vector grows.
   const fdl_operation& named() {
     operation_.name = name_.c_str();
     operation_.input.shape = &shape_;
@@ -148,6 +139,7 @@ struct Rank {
                 what.c_str(), bytes, way, until, ours.median_us, ours.least_us, bare_one.median_us, bare_one.least_us,
                 ours.median_us - bare_one.median_us);
     if (options.json.empty()) return;
+    // Appended: one file collects the lines of several runs.
     std::FILE* file = std::fopen(options.json.c_str(), "a");
     if (file == nullptr) end(kWrong, "cannot write " + options.json);
     std::fprintf(file,
@@ -175,6 +167,7 @@ class Gradients {
     }
   }
   void sum(fdl_group* group) {
+    // As a framework's backward pass does, without its computation.
     for (Tensor& tensor : tensors_) tensor.submit(group);
     for (Tensor& tensor : tensors_) tensor.wait();
   }
@@ -193,6 +186,7 @@ class Mixed {
   explicit Mixed(BenchGpu& gpu) {
     for (int i = 0; i < kSums; ++i) {
       tensors_.emplace_back(gpu, kCount, "mixed." + std::to_string(i));
+      // Powers of two: scaling and its reverse in check() are exact.
       tensors_.back().multiply_by(1.0 / (1 << i));
     }
   }
@@ -248,6 +242,7 @@ void check(Rank& self) {
 
 // "until host" measures until the call returns; "until device" until the device has finished it.
 void bench_small(Rank& self) {
+  // 8 bytes: the time is that of the call and not of the data.
   Tensor tensor(self.gpu, 2, "small");
   const auto finish = [&] { self.gpu.finish(); };
   for (const bool to_the_end : {false, true}) {

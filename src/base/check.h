@@ -5,13 +5,12 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define FDL_CHECK(condition)         \
-  do {                               \
-    if (!(condition)) [[unlikely]] { \
-// stdio and not the log: a sink of the application may be the broken part. Release builds check too.
-std::fprintf(stderr, "farandole: %s:%d: check failed: %s. This is a bug; please report it.\n", __FILE__, __LINE__,
-#condition);
-std::abort();
-}
-}
-while (false) 
+// It prints with stdio and not with the log, whose sink may be the broken part. Release builds check too.
+#define FDL_CHECK(condition)                                                                                   \
+  do {                                                                                                         \
+    if (!(condition)) [[unlikely]] {                                                                           \
+      std::fprintf(stderr, "farandole: %s:%d: check failed: %s. This is a bug; please report it.\n", __FILE__, \
+                   __LINE__, #condition);                                                                      \
+      std::abort();                                                                                            \
+    }                                                                                                          \
+  } while (false)

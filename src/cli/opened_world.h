@@ -1,4 +1,5 @@
-// OpenedWorld owns the world of a subcommand that is itself a rank, and its communicator.
+// OpenedWorld owns the world and the communicator of a program that is itself one rank of a measurement: a subcommand
+// or a benchmark. It uses the C API alone.
 #pragma once
 
 #include <cstddef>
